@@ -3,7 +3,11 @@
 //! On the wire these are service parameters (3.2.6): HTTP headers, or gRPC metadata of the same names. Their names, parsing
 //! (server) and encoding (client) are defined here. The transport builds a [`Call`] once per request.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    net::SocketAddr,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use http::{Extensions, HeaderMap, HeaderName, HeaderValue, header::USER_AGENT};
 use tokio::time::Instant;
@@ -66,6 +70,58 @@ impl Principal {
     }
 }
 
+/// Details of a call that become known while it is served, for the request log. Of the calls of a JSON-RPC batch, those of the
+/// first one.
+#[derive(Debug, Default)]
+pub struct CallRecord {
+    operation: OnceLock<&'static str>,
+    version: OnceLock<Version>,
+    task: OnceLock<String>,
+    owner: OnceLock<Arc<str>>,
+}
+
+impl CallRecord {
+    /// Sets the name of the RPC.
+    pub(crate) fn operation(&self, name: &'static str) {
+        self.operation.get_or_init(|| name);
+    }
+
+    /// Sets the protocol version and the owner.
+    pub(crate) fn caller(&self, call: &Call) {
+        self.version.get_or_init(|| call.version);
+        if !call.owner.is_empty() {
+            self.owner.get_or_init(|| Arc::clone(&call.owner));
+        }
+    }
+
+    /// Sets the id of the task, unless it is empty or longer than 128 bytes.
+    pub(crate) fn task(&self, id: Option<&str>) {
+        if let Some(id) = id.filter(|id| (1..=128).contains(&id.len())) {
+            self.task.get_or_init(|| id.to_owned());
+        }
+    }
+
+    /// Name of the RPC.
+    pub(crate) fn operation_name(&self) -> Option<&'static str> {
+        self.operation.get().copied()
+    }
+
+    /// Protocol version of the call.
+    pub(crate) fn version_text(&self) -> Option<&'static str> {
+        self.version.get().map(|version| version.as_str())
+    }
+
+    /// Id of the task.
+    pub(crate) fn task_id(&self) -> Option<&str> {
+        self.task.get().map(String::as_str)
+    }
+
+    /// Owner of the tasks. `None` for anonymous callers.
+    pub(crate) fn owner(&self) -> Option<&str> {
+        self.owner.get().map(|owner| &**owner)
+    }
+}
+
 /// Request context of a call. The service rejects requests without one, so that no caller is anonymous by mistake.
 #[derive(Clone, Debug, Default)]
 pub struct Call {
@@ -93,6 +149,8 @@ pub struct Call {
     pub request_id: Option<String>,
     /// The caller expects the bytes of files raw, not in base64, in the protobuf messages of 0.3.
     pub plain_files: bool,
+    /// Details of the call for the request log, if it is enabled.
+    pub record: Option<Arc<CallRecord>>,
     /// Memory of the answer to a unary read, which is reserved before the store loads it. None for calls in process.
     pub memory: Option<Arc<Reservation>>,
 }

@@ -189,6 +189,8 @@ keys! {
     "log.format" | "log" => log_format: LogFormat = LogFormat::Text, "Log format on stderr.";
     "log.filter" was "log_filter" => log_filter: Filter = Filter::standard(), "Log filter: a level for all targets, and levels for single ones, such as a crate or module. The variable `RUST_LOG` sets it too, unless `A2A_LOG_FILTER` is set.";
     "log.wire" was "print_wire" => log_wire: bool = false, "Enables the wire log, under the target `a2a_service::wire`: each request as received, the call of 1.0 that it stands for, and the response. Credentials are redacted; message content is not.";
+    "metrics.enabled" => metrics_enabled: bool = true, "Records metrics, and serves them at `/metrics` in the text format of Prometheus. If callers are authenticated, they need the scope `admin` for it.";
+    "metrics.listen" => metrics_listen: Option<SocketAddr> = None, "Additional address that serves only `/metrics` and health checks. On a loopback address, its callers are not authenticated.";
     "docs.enabled" => docs_enabled: Option<bool> = None, "Enables the page `/docs`: Swagger UI with the OpenAPI documents. If not set, the page is enabled if `listen` is a loopback address.";
     "strict.version" was "strict_version" => strict_version: bool = false, "Rejects calls that do not name their protocol version, which the protocol treats as calls of 0.3. By default, the version is inferred from the form of the call.";
     "strict.extensions" was "strict_extensions" => strict_extensions: bool = false, "Rejects callers of 0.3 that do not request an extension that the card requires, as callers of 1.0 always are. Off by default, because 0.3 has no error for it.";

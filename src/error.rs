@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use tonic::{Status, metadata::MetadataValue};
 use tonic_types::{ErrorDetails, StatusExt as _};
 
+pub(crate) use self::kind::code_name;
 pub use self::kind::{ErrorKind, Wire};
 use crate::{check::Violation, env::Ids, json::DecodedTooLarge, protocol::Version, report::report};
 

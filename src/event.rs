@@ -147,19 +147,24 @@ impl Event {
             // A remote agent may send the cursor in the metadata; over gRPC there is nowhere else.
             return resume::cursor(self.payload()?);
         }
-        let of = |id: &str| (self.seq() > 0).then(|| Cursor::new(id, self.position()));
+        let id = self.task_id()?;
+        (self.seq() > 0).then(|| Cursor::new(id, self.position()))
+    }
+
+    /// Returns the id of the task, without decoding the event. Empty for a message without a task.
+    pub(crate) fn task_id(&self) -> Option<&str> {
         if let Some(id) = self.encoded().and_then(task_id) {
-            return of(id);
+            return Some(id);
         }
         if let Some(task) = self.task() {
-            return of(&task.id);
+            return Some(&task.id);
         }
-        match self.payload()? {
-            Payload::Task(task) => of(&task.id),
-            Payload::StatusUpdate(update) => of(&update.task_id),
-            Payload::ArtifactUpdate(update) => of(&update.task_id),
-            Payload::Message(message) => of(&message.task_id),
-        }
+        Some(match self.payload()? {
+            Payload::Task(task) => &task.id,
+            Payload::StatusUpdate(update) => &update.task_id,
+            Payload::ArtifactUpdate(update) => &update.task_id,
+            Payload::Message(message) => &message.task_id,
+        })
     }
 
     /// Returns the payload. `None` for an event of a remote agent with an unknown kind of payload.

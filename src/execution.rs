@@ -37,6 +37,7 @@ use crate::{
         live::{CommitFailure, LiveState, LiveTask},
         waiters::{TurnReply, WaitCondition, Wakeups},
     },
+    metric::EngineGauges,
     pb::{
         v1::{Message, Task, TaskState},
         wkt::Struct,
@@ -390,6 +391,11 @@ impl<A: Agent> Execution<A> {
             TurnReply::Task(task) => canceled(task),
             TurnReply::Message(_) => Err(Error::task_not_found(key.id())),
         }
+    }
+
+    /// Returns the state of the engine for the metrics.
+    pub(crate) fn gauges(&self) -> EngineGauges {
+        EngineGauges { turns: self.0.permits.running_turns(), ..self.0.journal.gauges() }
     }
 
     /// Drains and stops: rejects new work from now on, waits up to `grace` for running turns, then abandons them.

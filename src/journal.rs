@@ -33,6 +33,7 @@ use crate::{
     clock,
     env::Env,
     event::Event,
+    metric::{self, EngineGauges},
     pb::v1::{Message, Role, TaskState, TaskStatus, TaskStatusUpdateEvent, stream_response::Payload},
     store::{Commit, Key, KeyMap, Refused, Store, Unavailable},
 };
@@ -272,6 +273,26 @@ impl Journal {
         self.shards.iter().map(|shard| shard.lock().len()).sum()
     }
 
+    /// Returns the state of the live tasks for the metrics, without the number of turns.
+    pub(crate) fn gauges(&self) -> EngineGauges {
+        let states = (1..).map_while(|number| TaskState::try_from(number).ok());
+        let mut states: Vec<_> = states.map(|state| (state.as_str_name(), 0)).collect();
+        let mut gauges = EngineGauges::default();
+        for shard in &self.shards {
+            let tasks: Vec<LiveRef> =
+                shard.lock().values().filter(|entry| entry.live.initialized()).map(Entry::hold).collect();
+            for task in tasks {
+                let inner = task.lock();
+                gauges.queued_messages += inner.turn.inbox.len();
+                gauges.uncommitted_tasks += usize::from(inner.has_uncommitted());
+                let state = inner.admission.state().as_str_name();
+                states.iter_mut().filter(|(name, _)| *name == state).for_each(|(_, count)| *count += 1);
+            }
+        }
+        gauges.live_tasks = states;
+        gauges
+    }
+
     /// Returns the tasks in memory, ordered by key.
     fn all(&self) -> Vec<LiveRef> {
         let loaded = |shard: &Mutex<KeyMap<Arc<Entry>>>| {
@@ -369,7 +390,8 @@ impl Journal {
     /// Commits changes of tasks and applies the outcomes. Fails if the store is unavailable, in which case the outcome
     /// is unknown.
     async fn commit(&self, batch: &[LiveRef], changes: &Arc<[Commit]>, is_retry: bool) -> Result<(), ()> {
-        self.outage.lock().since.get_or_insert_with(Instant::now);
+        let start = Instant::now();
+        self.outage.lock().since.get_or_insert(start);
         let (mut change, mut wait) = (self.store.commit(Arc::clone(changes)), COMMIT_TIMEOUT);
         let outcomes = loop {
             if let Ok(outcomes) = timeout(wait, &mut change).await {
@@ -379,7 +401,10 @@ impl Journal {
             wait = FAIL_WAITERS_INTERVAL;
         };
         match &outcomes {
-            Ok(_) => self.end_outage(),
+            Ok(_) => {
+                metric::record_commit(start.elapsed(), batch.len());
+                self.end_outage();
+            }
             Err(cause) if !mem::replace(&mut self.outage.lock().is_logged, true) => {
                 tracing::warn!(error.cause = %cause, "store unavailable");
             }

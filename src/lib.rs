@@ -94,6 +94,7 @@
 //! | `push` | [`push`], delivery of notifications; includes `server` |
 //! | `openapi` | API documents below `/openapi`; includes `server`. Enabled by default |
 //! | `docs` | Home page and Swagger UI for browsers; includes `openapi`. Enabled by default |
+//! | `metrics` | Export of [metrics](server::Server::metrics) to Prometheus in the program; includes `server` |
 //! | `cli` | The program `a2a`; includes `server`, `sqlite`, `client` and `push`. Enabled by default |
 //!
 //! # Where to go next
@@ -168,6 +169,8 @@ pub mod journal;
 #[doc(hidden)]
 pub mod json;
 mod message;
+#[cfg(feature = "server")]
+mod metric;
 #[cfg(feature = "openapi")]
 #[doc(hidden)]
 pub mod openapi;

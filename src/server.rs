@@ -12,6 +12,7 @@ use tower_layer::Layer;
 
 pub(crate) use self::layers::is_public;
 use self::layers::{AddLayer, LayeredService, Layers};
+use self::lifecycle::Render;
 pub use self::lifecycle::{BoundServer, Handle, Signals};
 use crate::{
     agent::Agent,
@@ -24,7 +25,7 @@ use crate::{
     report::{self, ReportGuard},
     service::Service,
     store::{Retention, Store, memory::Memory},
-    telemetry::wire_log::WireLogService,
+    telemetry::{calls::ObservedService, wire_log::WireLogService},
     transport::{
         CONNECTIONS_PER_PEER, HttpService, OriginPolicy, Paths, PeerLimit, Settings, listener::ListenerSettings,
     },
@@ -76,6 +77,7 @@ pub struct Server<A> {
     insecure: bool,
     report: bool,
     log_wire: bool,
+    metrics: Option<Render>,
     docs: Option<bool>,
     authenticator: Option<Arc<dyn Authenticator>>,
     retention: Retention,
@@ -119,6 +121,7 @@ impl<A: Agent> Server<A> {
             insecure: false,
             report: true,
             log_wire: false,
+            metrics: None,
             docs: None,
             authenticator: None,
             retention: Retention::default(),
@@ -424,6 +427,33 @@ impl<A: Agent> Server<A> {
         self
     }
 
+    /// Records the metrics of each call with the facade crate [`metrics`](https://docs.rs/metrics), and serves them at `/metrics`.
+    /// `render` returns the metrics of the recorder that the program has installed. Off by default.
+    ///
+    /// With an [authenticator](Self::authenticator), `/metrics` requires the scope `admin`. [`BoundServer::metrics`] adds an
+    /// address of its own.
+    ///
+    /// ```no_run
+    /// # mod metrics_exporter_prometheus {
+    /// #     pub struct PrometheusBuilder;
+    /// #     impl PrometheusBuilder {
+    /// #         pub fn new() -> Self { Self }
+    /// #         pub fn install_recorder(self) -> std::io::Result<Self> { Ok(self) }
+    /// #         pub fn render(&self) -> String { String::new() }
+    /// #     }
+    /// # }
+    /// use a2a_service::{agent::demo::Demo, server::Server};
+    /// use metrics_exporter_prometheus::PrometheusBuilder;
+    ///
+    /// let recorder = PrometheusBuilder::new().install_recorder()?;
+    /// let server = Server::new(Demo).metrics(move || recorder.render());
+    /// # Ok::<_, std::io::Error>(())
+    /// ```
+    pub fn metrics(mut self, render: impl Fn() -> String + Send + Sync + 'static) -> Self {
+        self.metrics = Some(Arc::new(render));
+        self
+    }
+
     /// Adds a tower layer around the server, as [`axum::Router::layer`] does. It sees every request before the checks of HTTP
     /// framing, the limit per client, host, origin and authentication; its own responses have no CORS headers. They are in the
     /// request log. The last layer is the outermost one.
@@ -501,7 +531,7 @@ impl<A: Agent> Server<A> {
         let (listener, addr) = layers.listen(addr).await?;
         let settings = ListenerSettings { peer_limit: layers.peers.clone(), ..self.connections.clone() };
         let Assembled { http, handle, .. } = self.assemble(Some(addr));
-        Ok(BoundServer { listener, addr, http, grpc: None, layers, handle, settings })
+        Ok(BoundServer { listener, addr, http, additional: Vec::new(), layers, handle, settings })
     }
 
     /// Serves until Ctrl-C or SIGTERM, then drains. Without a `tracing` subscriber, errors are written to
@@ -571,6 +601,7 @@ impl<A: Agent> Server<A> {
         if self.log_wire {
             service = Arc::new(WireLogService(service));
         }
+        let service: Arc<dyn A2aService> = Arc::new(ObservedService::new(service, self.metrics.is_some()));
         let is_unchecked = self.authenticator.is_none() && card.declares_security();
         if let Some(authenticator) = &self.authenticator {
             card = card.declare(|card| authenticator.describe(card));
@@ -600,6 +631,7 @@ impl<A: Agent> Server<A> {
         let documents = None;
         let settings = Settings {
             documents,
+            metrics: self.metrics.map(|render| handle.metrics(render)),
             key_set,
             card: Arc::new(move |request| card.json(request)),
             stream_max_age,

@@ -27,6 +27,7 @@ use crate::{
     extension::Negotiated,
     history::HistoryLimit,
     journal::{Journal, TurnContext, waiters::TurnReply},
+    metric::EngineGauges,
     pb::{
         v1::{
             AgentCard, CancelTaskRequest, DeleteTaskPushNotificationConfigRequest, GetExtendedAgentCardRequest,
@@ -167,6 +168,11 @@ impl<A: Agent> Service<A> {
             Some(delivery) => delivery.stats().await.map(Some),
             None => Ok(None),
         }
+    }
+
+    /// Returns the state of the engine for the metrics.
+    pub(crate) fn gauges(&self) -> EngineGauges {
+        self.execution.gauges()
     }
 
     /// Starts the periodic retention sweeps, which delete expired data and cancel idle tasks. Replaces an earlier policy.

@@ -1,4 +1,4 @@
-//! Logging: the subscriber of the program, the request log and the wire log, and the bodies that the two observe.
+//! Logging: the subscriber of the program, the request log and the wire log, the bodies that the two observe, and metrics.
 
 use std::{
     pin::Pin,
@@ -9,8 +9,11 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use tracing::Span;
 
+pub(crate) mod calls;
 #[cfg(feature = "cli")]
 pub(crate) mod log;
+#[cfg(feature = "metrics")]
+pub(crate) mod prometheus;
 pub(crate) mod request_log;
 pub(crate) mod wire_log;
 

@@ -7,7 +7,7 @@
 //! | `listener`, `connection`, `control_frames`, `write_timeout` | connections: limits, idle and write timeouts, drain |
 //! | `framing`, `peer_limit`, `origin`, `base_path` | checks in front of the service, and path rewriting |
 //! | `classify`, `version`, `context` | kind of a request, protocol version rules, request context |
-//! | `jsonrpc`, `rest`, `grpc`, `grpc_web`, `card`, `key_set`, `documents`, `health` | bindings and public resources |
+//! | `jsonrpc`, `rest`, `grpc`, `grpc_web`, `card`, `key_set`, `documents`, `health`, `metrics` | bindings and resources |
 //! | `body`, `request_budget`, `response`, `sse` | request and response bodies |
 
 mod base_path;
@@ -25,6 +25,7 @@ mod health;
 mod jsonrpc;
 mod key_set;
 pub mod listener;
+mod metrics;
 mod origin;
 mod peer_limit;
 mod request_budget;
@@ -71,10 +72,10 @@ pub(crate) use self::{
 };
 pub use self::{
     body::Body,
-    health::ReadinessCheck,
+    health::{NotReady, ReadinessCheck},
     origin::{AllowedHost, AllowedOrigin},
     peer_limit::PeerLimit,
-    settings::{CardSource, DocumentSource, FileBytes, Settings},
+    settings::{CardSource, DocumentSource, FileBytes, MetricsSource, Settings},
 };
 use self::{
     classify::RequestKind,
@@ -123,8 +124,17 @@ where
 #[derive(Clone)]
 pub struct HttpService {
     inner: Arc<Inner>,
-    /// Requests of other bindings than gRPC are rejected.
-    grpc_only: bool,
+    /// What a separate listen address serves.
+    scope: ServiceScope,
+}
+
+/// Requests that a listen address serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ServiceScope {
+    All,
+    Grpc,
+    /// Metrics and health checks.
+    Operations,
 }
 
 struct Inner {
@@ -172,13 +182,25 @@ impl HttpService {
             card_dates: card::CardDates::now(settings.env.clock),
             settings,
         };
-        Self { inner: Arc::new(inner), grpc_only: false }
+        Self { inner: Arc::new(inner), scope: ServiceScope::All }
     }
 
     /// Returns a handle to this service that accepts only gRPC, for a separate listen address.
     #[must_use]
     pub fn grpc(&self) -> Self {
-        Self { grpc_only: true, ..self.clone() }
+        Self { scope: ServiceScope::Grpc, ..self.clone() }
+    }
+
+    /// Returns a handle to this service that accepts only requests for metrics and health checks, for a separate listen
+    /// address.
+    #[must_use]
+    pub fn operations(&self) -> Self {
+        Self { scope: ServiceScope::Operations, ..self.clone() }
+    }
+
+    /// Returns true for a service of [metrics and health checks](Self::operations) only.
+    pub(crate) fn is_operations(&self) -> bool {
+        self.scope == ServiceScope::Operations
     }
 
     /// Token that is canceled when the server begins to drain: [`Settings::drain`].
@@ -234,9 +256,13 @@ impl HttpService {
     fn dispatch_method<B: RequestBody>(&self, class: RequestClass, mut parts: Parts, body: B) -> ResponseFuture {
         let Inner { service, settings, card_dates, .. } = &*self.inner;
         let RequestClass { kind, version } = class;
-        if self.grpc_only && kind != RequestKind::Grpc {
+        match self.scope {
             // The status that gRPC defines for other content types.
-            return now(status(StatusCode::UNSUPPORTED_MEDIA_TYPE));
+            ServiceScope::Grpc if kind != RequestKind::Grpc => return now(status(StatusCode::UNSUPPORTED_MEDIA_TYPE)),
+            ServiceScope::Operations if !matches!(kind, RequestKind::Metrics | RequestKind::Health) => {
+                return now(status(StatusCode::NOT_FOUND));
+            }
+            ServiceScope::All | ServiceScope::Grpc | ServiceScope::Operations => {}
         }
         let method = parts.method.as_str();
         if let Some(allowed) = kind.allowed_methods().filter(|allowed| !allowed.split(", ").any(|name| name == method))
@@ -258,6 +284,7 @@ impl HttpService {
                 let document = documents::respond_with_document(settings.documents.clone(), parts);
                 return Box::pin(async move { Ok(document.await) });
             }
+            RequestKind::Metrics => return metrics::respond_with_metrics(settings.metrics.as_ref(), &parts),
             RequestKind::Health => {
                 let (drain, ready) = (settings.drain.clone(), Arc::clone(&settings.readiness));
                 return Box::pin(
@@ -297,6 +324,7 @@ impl HttpService {
             | RequestKind::Card
             | RequestKind::KeySet
             | RequestKind::Document
+            | RequestKind::Metrics
             | RequestKind::Health => {
                 let checked = checks.complete(version, &mut parts.extensions);
                 let is_read = parts.method.is_safe();
@@ -422,6 +450,7 @@ impl RequestClass {
                 | RequestKind::KeySet
                 | RequestKind::Document
                 | RequestKind::ExtendedCard
+                | RequestKind::Metrics
                 | RequestKind::Health,
                 _,
             ) => rest::status_response(status, version),

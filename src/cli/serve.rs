@@ -22,7 +22,7 @@ use crate::{
         memory::Memory,
         sqlite::{Options, Sqlite},
     },
-    telemetry,
+    telemetry::{self, prometheus::Recorder},
 };
 
 /// Serves until SIGINT or SIGTERM, then drains. A second signal exits at once with code 130.
@@ -48,6 +48,7 @@ pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
     guard_public(&config)?;
     guard_security(&config)?;
     raise_descriptor_limit(&config);
+    let metrics = config.metrics_enabled.then(Recorder::install).transpose()?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     // Before the server listens, because opening the store may migrate it, which blocks.
     let OpenedStore { store, file, line } = open_store(&config)?;
@@ -55,6 +56,13 @@ pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
     runtime.block_on(async {
         let server = match config.agent {
             config::Agent::Demo => server(Demo, store, push, &config),
+        };
+        let server = match metrics {
+            Some(recorder) => {
+                tokio::spawn(recorder.clone().keep_up());
+                server.metrics(move || recorder.render())
+            }
+            None => server,
         };
         let listen = config.listen;
         let bound = server.bind(listen).await;
@@ -67,8 +75,15 @@ pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
             }
             None => String::new(),
         };
+        let metrics = match config.metrics_listen.filter(|_| config.metrics_enabled) {
+            Some(addr) => {
+                let context = || format!("can't listen on {addr}; set another address with --metrics-listen");
+                format!("metrics on http://{}/metrics\n", bound.metrics(addr).await.with_context(context)?)
+            }
+            None => String::new(),
+        };
         let mut signals = Signals::listen();
-        say(&banner(bound.addr(), &(grpc + &line), config.token.is_some()));
+        say(&banner(bound.addr(), &(grpc + &metrics + &line), config.token.is_some()));
         bound
             .run_until(async move {
                 signals.next().await;
@@ -197,7 +212,7 @@ const OTHER_DESCRIPTORS: u64 = 64;
 
 /// Raises the soft limit of open files to the hard limit, and warns if it is too low for `limits.connections`.
 fn raise_descriptor_limit(config: &Config) {
-    let listeners = 1 + u64::from(config.grpc_listen.is_some());
+    let listeners = 1 + u64::from(config.grpc_listen.is_some()) + u64::from(config.metrics_listen.is_some());
     let connections = u64::try_from(config.limits_connections).unwrap_or(u64::MAX).saturating_mul(listeners);
     let needed = connections.saturating_add(OTHER_DESCRIPTORS);
     if let Some(limit) = descriptor_limit(needed).filter(|limit| *limit < needed) {
@@ -237,7 +252,7 @@ fn guard_public(config: &Config) -> Result<(), config::Error> {
     if config.token.is_some() || config.insecure {
         return Ok(());
     }
-    let mut addresses = [Some(config.listen), config.grpc_listen].into_iter().flatten();
+    let mut addresses = [Some(config.listen), config.grpc_listen, config.metrics_listen].into_iter().flatten();
     let Some(addr) = addresses.find(|addr| server::is_public(*addr)) else { return Ok(()) };
     Err(config::Error::new(format!(
         "{addr} is reachable from other machines and callers are not authenticated; set a token (A2A_TOKEN), listen on \

@@ -180,6 +180,11 @@ impl Permits {
         Self { turns, owners: Arc::default(), streams, reads, limits: *limits }
     }
 
+    /// Returns the number of running turns.
+    pub(super) fn running_turns(&self) -> usize {
+        self.limits.turns.min(Semaphore::MAX_PERMITS).saturating_sub(self.turns.available_permits())
+    }
+
     /// Acquires the permit of a new turn.
     pub(super) fn turn(&self, owner: &Arc<str>) -> Result<TurnPermit, Error> {
         let turn = Arc::clone(&self.turns).try_acquire_owned().map_err(|_| {

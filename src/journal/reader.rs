@@ -26,6 +26,7 @@ use super::{
 use crate::{
     event::{Ends, Event, Mark, Position, Seq},
     history::HistoryLimit,
+    metric,
     pb::v1::{Task, stream_response::Payload},
     task::apply,
 };
@@ -240,6 +241,7 @@ impl Reader {
                 }
                 return Poll::Pending;
             }
+            metric::record_reader_lag(watermark - self.next);
             if let Some(event) = inner.read_cache(self.next, (BATCH, BATCH_BYTES), &mut self.ready) {
                 return Poll::Ready(Ok(Some(event)));
             }

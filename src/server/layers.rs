@@ -118,6 +118,11 @@ impl LayeredService {
 }
 
 impl CheckedService {
+    /// Returns true for a separate address for metrics and health checks that only this machine can reach.
+    fn is_local_for_operations(&self) -> bool {
+        self.http.is_operations() && self.bound.is_some_and(|addr| !is_public(addr))
+    }
+
     fn respond<B: RequestBody>(&self, class: RequestClass, mut parts: Parts, body: B) -> ResponseFuture {
         let Self { http, layers, bound } = self;
         // A server that the router is mounted in has checked the framing.
@@ -141,7 +146,8 @@ impl CheckedService {
         if let Some(response) = preflight(class, &parts, origin.as_ref()) {
             return now(response);
         }
-        let authenticator = layers.authenticator.clone().filter(|_| !class.is_public(&parts));
+        let is_open = class.is_public(&parts) || self.is_local_for_operations();
+        let authenticator = layers.authenticator.clone().filter(|_| !is_open);
         if authenticator.is_none() && permit.is_none() && origin.is_none() {
             return http.dispatch(class, parts, body);
         }

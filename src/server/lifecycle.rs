@@ -2,7 +2,7 @@
 
 use std::{fmt, io, net::SocketAddr, sync::Arc, time::Duration};
 
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, join_all};
 #[cfg(unix)]
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::{
@@ -16,11 +16,15 @@ use super::layers::{LayeredService, Layers};
 use crate::{
     agent::Agent,
     journal::Journal,
+    metric::{self, EngineGauges},
     service::Service,
-    transport::{HttpService, ReadinessCheck, listener},
+    transport::{HttpService, MetricsSource, NotReady, ReadinessCheck, listener},
 };
 #[cfg(feature = "push")]
 use crate::{push::PushStats, store::Unavailable};
+
+/// Renders the recorded metrics in the text format of Prometheus.
+pub(super) type Render = Arc<dyn Fn() -> String + Send + Sync>;
 
 /// Time after the grace period in which connections may send their remaining data.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
@@ -31,8 +35,8 @@ pub struct BoundServer {
     pub(super) listener: TcpListener,
     pub(super) addr: SocketAddr,
     pub(super) http: HttpService,
-    /// Additional listener for gRPC only, with the service for its connections.
-    pub(super) grpc: Option<(TcpListener, LayeredService)>,
+    /// Additional listeners, with the services for their connections: for gRPC only, and for metrics.
+    pub(super) additional: Vec<(TcpListener, LayeredService)>,
     pub(super) layers: Arc<Layers>,
     pub(super) handle: Handle,
     pub(super) settings: listener::ListenerSettings,
@@ -55,14 +59,26 @@ impl BoundServer {
     /// The errors of [`Server::bind`](super::Server::bind).
     pub async fn grpc(&mut self, addr: impl ToSocketAddrs) -> io::Result<SocketAddr> {
         let (listener, addr) = self.layers.listen(addr).await?;
-        self.grpc = Some((listener, LayeredService::new(self.http.grpc(), Arc::clone(&self.layers), Some(addr))));
+        self.additional.push((listener, LayeredService::new(self.http.grpc(), Arc::clone(&self.layers), Some(addr))));
+        Ok(addr)
+    }
+
+    /// Adds a listener for [metrics](super::Server::metrics) and health checks only, and returns its address. On a loopback
+    /// address, its callers are not authenticated.
+    ///
+    /// # Errors
+    /// The errors of [`Server::bind`](super::Server::bind).
+    pub async fn metrics(&mut self, addr: impl ToSocketAddrs) -> io::Result<SocketAddr> {
+        let (listener, addr) = self.layers.listen(addr).await?;
+        self.additional
+            .push((listener, LayeredService::new(self.http.operations(), Arc::clone(&self.layers), Some(addr))));
         Ok(addr)
     }
 
     /// Serves until `stop` completes, then [drains](Handle::drain) and closes the remaining streams, which clients can
     /// resume later. Returns also after a drain by the [handle](Self::handle).
     pub async fn run_until(self, stop: impl Future<Output = ()>) {
-        let Self { listener, addr, http, grpc, layers, handle, settings } = self;
+        let Self { listener, addr, http, additional, layers, handle, settings } = self;
         let http = LayeredService::new(http, layers, Some(addr));
         let draining = handle.0.draining.clone();
         // The service ends the remaining turns after the grace period; their last events still have to be sent.
@@ -76,13 +92,10 @@ impl BoundServer {
             }
             handle.drain().await;
         };
-        let grpc = async {
-            if let Some((listener, http)) = grpc {
-                listener::serve(listener, http, &settings, &draining).await;
-            }
-        };
+        let additional =
+            additional.into_iter().map(|(listener, http)| listener::serve(listener, http, &settings, &draining));
         // `stopping` is polled first, so that it waits for the signal before the first response is sent.
-        tokio::join!(stopping, listener::serve(listener, http, &settings, &draining), grpc);
+        tokio::join!(stopping, listener::serve(listener, http, &settings, &draining), join_all(additional));
     }
 }
 
@@ -102,6 +115,7 @@ struct HandleState {
     draining: CancellationToken,
     grace: Duration,
     drain_service: Box<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>,
+    gauges: Box<dyn Fn() -> EngineGauges + Send + Sync>,
     #[cfg(feature = "push")]
     push_stats: Box<dyn Fn() -> BoxFuture<'static, Result<Option<PushStats>, Unavailable>> + Send + Sync>,
     drained: OnceCell<()>,
@@ -121,6 +135,10 @@ impl Handle {
                 Box::pin(async move { service.push_stats().await })
             })
         };
+        let gauges = {
+            let service = Arc::clone(&service);
+            Box::new(move || service.gauges())
+        };
         let drain_service = Box::new(move || -> BoxFuture<'static, ()> {
             let service = Arc::clone(&service);
             Box::pin(async move { service.drain(grace).await })
@@ -131,6 +149,7 @@ impl Handle {
             draining,
             grace,
             drain_service,
+            gauges,
             #[cfg(feature = "push")]
             push_stats,
             drained,
@@ -149,7 +168,28 @@ impl Handle {
     /// Returns true if the server accepts work, as `/readyz` reports: tasks of an earlier process are recovered, the store
     /// is available, and no drain has begun.
     pub async fn is_ready(&self) -> bool {
-        !self.0.draining.is_cancelled() && (self.0.readiness)().await
+        !self.0.draining.is_cancelled() && (self.0.readiness)().await.is_ok()
+    }
+
+    /// Returns the source of the metrics: records the gauges, and renders everything with this function.
+    pub(super) fn metrics(&self, render: Render) -> MetricsSource {
+        let handle = self.clone();
+        Arc::new(move || {
+            let (handle, render) = (handle.clone(), Arc::clone(&render));
+            Box::pin(async move {
+                handle.record_gauges().await;
+                render()
+            })
+        })
+    }
+
+    async fn record_gauges(&self) {
+        (self.0.gauges)().record();
+        metric::record_readiness(self.is_ready().await);
+        #[cfg(feature = "push")]
+        if let Ok(Some(PushStats { successes, failures, dead_letters, lag, .. })) = self.push_stats().await {
+            metric::record_push((successes, failures, dead_letters), lag);
+        }
     }
 
     /// Returns the counters of the delivery of push notifications since the start, and its lag. `None` if the server does not
@@ -191,22 +231,24 @@ fn readiness_check(journal: Arc<Journal>, recovered: watch::Receiver<bool>) -> R
         Box::pin(async move {
             if !is_recovered {
                 tracing::warn!("not ready: recovery of tasks from the last run has not finished");
-                return false;
+                return Err(NotReady::Recovering);
             }
             match timeout(CHECK_TIMEOUT, journal.store().check()).await {
-                Ok(Ok(())) => !journal.is_store_unavailable(),
+                Ok(Ok(())) if journal.is_store_unavailable() => Err(NotReady::CommitsDelayed),
+                Ok(Ok(())) => Ok(()),
                 Ok(Err(cause)) => {
                     tracing::warn!(error.cause = %cause, "not ready: store unavailable");
-                    false
+                    Err(NotReady::StoreUnavailable)
                 }
                 Err(_) => {
                     tracing::warn!(timeout = ?CHECK_TIMEOUT, "not ready: store check timed out");
-                    false
+                    Err(NotReady::StoreUnavailable)
                 }
             }
         })
     })
 }
+
 /// Listener for Ctrl-C and SIGTERM. Replaces their default action, which ends the process, and misses none.
 pub struct Signals {
     #[cfg(unix)]

@@ -4,6 +4,7 @@ use std::{
     convert::Infallible,
     net::SocketAddr,
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll, ready},
 };
 
@@ -16,8 +17,9 @@ use tracing::{Level, Span, field};
 
 use super::{BodyObserver, ObservedBody};
 use crate::{
-    call::REQUEST_ID,
+    call::{CallRecord, REQUEST_ID},
     env::Ids,
+    metric,
     transport::{
         Body, CallOutcome, REQUEST_LOG, RequestClass, ResponseFuture, grpc_web_trailers, hide_credentials, request_id,
     },
@@ -38,15 +40,19 @@ pub(crate) fn logged(
     let id = request_id(&mut parts.headers, ids);
     let enabled = tracing::enabled!(target: REQUEST_LOG, Level::INFO);
     let line = enabled.then(|| Box::new(RequestLine::new(&parts, class, &id)));
+    if let Some(line) = &line {
+        parts.extensions.insert(Arc::clone(&line.record));
+    }
     let entered = line.as_ref().map(|line| line.span.enter());
     let inner = next(parts);
     drop(entered);
-    LoggedResponse { inner, id: Some(id), line }
+    LoggedResponse { inner, binding: class.system(), id: Some(id), line }
 }
 
 /// Future of a response, with its line of the request log.
 pub(crate) struct LoggedResponse {
     inner: ResponseFuture,
+    binding: &'static str,
     /// Taken when the response is ready.
     id: Option<HeaderValue>,
     line: Option<Box<RequestLine>>,
@@ -56,10 +62,11 @@ impl Future for LoggedResponse {
     type Output = Result<Response<LoggedBody>, Infallible>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let Self { inner, id, line } = &mut *self;
+        let Self { inner, binding, id, line } = &mut *self;
         let entered = line.as_ref().map(|line| line.span.enter());
         let Ok(mut response) = ready!(inner.as_mut().poll(cx));
         drop(entered);
+        metric::count_response(binding, response.status());
         if let Some(id) = id.take() {
             response.headers_mut().insert(REQUEST_ID, id);
         }
@@ -86,6 +93,7 @@ pub(crate) struct RequestLine {
     id: HeaderValue,
     status: Option<u16>,
     outcome: CallOutcome,
+    record: Arc<CallRecord>,
     is_complete: bool,
 }
 
@@ -102,6 +110,7 @@ impl RequestLine {
             id: id.clone(),
             status: None,
             outcome: CallOutcome::default(),
+            record: Arc::default(),
             is_complete: false,
         }
     }
@@ -138,6 +147,10 @@ impl Drop for RequestLine {
                 path = self.path.as_str(),
                 status = self.status,
                 rpc.method = self.outcome.method.as_deref(),
+                operation = self.record.operation_name(),
+                version = self.record.version_text(),
+                task.id = self.record.task_id(),
+                owner = self.record.owner(),
                 rpc.grpc.status_code = self.outcome.grpc_status,
                 error.reason = self.outcome.reason.as_deref(),
                 duration_ms = u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX),

@@ -1,11 +1,11 @@
-//! Request classification: gRPC, gRPC-Web, JSON-RPC, REST, agent card, key set, API document or health, by content type
+//! Request classification: gRPC, gRPC-Web, JSON-RPC, REST, agent card, key set, API document, metrics or health, by content type
 //! and path, and the protocol version.
 //!
 //! A request is classified once, and the result is passed on with it.
 
 use http::{HeaderMap, Method, request::Parts};
 
-use super::{card, documents, grpc_web, health, key_set::JWKS, media_type, version};
+use super::{card, documents, grpc_web, health, key_set::JWKS, media_type, metrics, version};
 use crate::{
     card::{AGENT_CARD, JSON_RPC, WELL_KNOWN, WELL_KNOWN_BEFORE},
     protocol::{Protocols, Version},
@@ -35,6 +35,7 @@ impl RequestClass {
             | RequestKind::KeySet
             | RequestKind::Document
             | RequestKind::ExtendedCard
+            | RequestKind::Metrics
             | RequestKind::Health => "http",
         }
     }
@@ -75,6 +76,8 @@ pub(super) enum RequestKind {
     ExtendedCard,
     /// JSON-RPC: `/rpc`, which the card names; `/a2a`, which some clients assume; and the root.
     JsonRpc,
+    /// Metrics: `/metrics`.
+    Metrics,
     /// Liveness or readiness over HTTP.
     Health,
     /// HTTP+JSON: every other path.
@@ -102,6 +105,7 @@ impl RequestKind {
             "" if cfg!(feature = "docs") && documents::wants_page(method, headers) => Self::Document,
             JSON_RPC | "" | "/a2a" => Self::JsonRpc,
             health::LIVE | health::READY => Self::Health,
+            metrics::PATH => Self::Metrics,
             path if documents::is_document(path) => Self::Document,
             path if card::is_extended(path) => Self::ExtendedCard,
             _ => Self::Rest,
@@ -113,14 +117,22 @@ impl RequestKind {
         match self {
             Self::Health => true,
             Self::Grpc | Self::GrpcWeb(_) => path.starts_with("/grpc.health.v1.Health/"),
-            Self::Card | Self::KeySet | Self::Document | Self::ExtendedCard | Self::JsonRpc | Self::Rest => false,
+            Self::Card
+            | Self::KeySet
+            | Self::Document
+            | Self::ExtendedCard
+            | Self::JsonRpc
+            | Self::Metrics
+            | Self::Rest => false,
         }
     }
 
     /// Allowed HTTP methods, in the form of the `Allow` header. `None` if the binding decides.
     pub(super) fn allowed_methods(self) -> Option<&'static str> {
         match self {
-            Self::Card | Self::KeySet | Self::Document | Self::ExtendedCard | Self::Health => Some("GET, HEAD"),
+            Self::Card | Self::KeySet | Self::Document | Self::ExtendedCard | Self::Metrics | Self::Health => {
+                Some("GET, HEAD")
+            }
             Self::JsonRpc => Some("POST"),
             Self::Grpc | Self::GrpcWeb(_) | Self::Rest => None,
         }

@@ -35,6 +35,9 @@ impl PendingChecks {
         self.requested.check(version)?;
         if let Some(call) = extensions.get_mut::<Call>() {
             call.version = version;
+            if let Some(record) = &call.record {
+                record.caller(call);
+            }
         }
         Ok(())
     }
@@ -65,6 +68,7 @@ pub(super) fn attach_call(parts: &mut Parts, binding: Binding, settings: &Settin
         call.cursor = text.map(|text| Cursor::from_text(&text).unwrap_or_else(Cursor::invalid));
     }
     let requested = RequestedVersion::of(parts, settings.protocols, settings.strict_version);
+    call.record = parts.extensions.remove();
     let deadline = call.check_deadline();
     call.replace_extensions(&mut parts.extensions);
     PendingChecks { deadline, requested }

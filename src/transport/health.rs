@@ -34,7 +34,24 @@ const WATCH_RETRY_AFTER: Duration = Duration::from_secs(5);
 
 /// Checks whether the store and other dependencies are available. It must be cheap: clients need no authentication, and no
 /// rate limit applies.
-pub type ReadinessCheck = Arc<dyn Fn() -> BoxFuture<'static, bool> + Send + Sync>;
+pub type ReadinessCheck = Arc<dyn Fn() -> BoxFuture<'static, Result<(), NotReady>> + Send + Sync>;
+
+/// Reason why a server does not accept work. Its details are logged, and not disclosed to clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotReady {
+    /// Tasks of the last run are being recovered.
+    #[error("recovering the tasks of the last run")]
+    Recovering,
+    /// The store does not answer.
+    #[error("the store does not answer")]
+    StoreUnavailable,
+    /// The store answers, and commits have failed or hung for over a second.
+    #[error("commits to the store do not complete")]
+    CommitsDelayed,
+    /// The server drains.
+    #[error("draining")]
+    Draining,
+}
 
 /// Responds to a request for [`LIVE`] or [`READY`].
 pub(super) async fn respond_with_health(
@@ -42,14 +59,16 @@ pub(super) async fn respond_with_health(
     drain: &CancellationToken,
     ready: &ReadinessCheck,
 ) -> Response<Body> {
-    let (status, text) = match path.starts_with(READY) {
-        true if drain.is_cancelled() => (StatusCode::SERVICE_UNAVAILABLE, "draining\n"),
-        // The cause is logged, and not disclosed to clients.
-        true if !ready().await => (StatusCode::SERVICE_UNAVAILABLE, "the store does not answer\n"),
-        _ => (StatusCode::OK, "ok\n"),
+    let result = match path.starts_with(READY) {
+        true if drain.is_cancelled() => Err(NotReady::Draining),
+        true => ready().await,
+        false => Ok(()),
     };
-    let plain = HeaderValue::from_static("text/plain; charset=utf-8");
-    respond(status, HeaderMap::new(), plain, Bytes::from_static(text.as_bytes()))
+    let (status, text) = match result {
+        Ok(()) => (StatusCode::OK, Bytes::from_static(b"ok\n")),
+        Err(reason) => (StatusCode::SERVICE_UNAVAILABLE, format!("{reason}\n").into()),
+    };
+    respond(status, HeaderMap::new(), HeaderValue::from_static("text/plain; charset=utf-8"), text)
 }
 
 /// `grpc.health.v1.Health` for the server as a whole and for its services by name.
@@ -104,7 +123,7 @@ impl health_server::Health for Health {
                 "service: unknown name; use a name from reflection, or an empty one for the server",
             ));
         }
-        let is_serving = !self.drain.is_cancelled() && (self.ready)().await;
+        let is_serving = !self.drain.is_cancelled() && (self.ready)().await.is_ok();
         Ok(tonic::Response::new(reply(if is_serving { ServingStatus::Serving } else { ServingStatus::NotServing })))
     }
 
@@ -121,7 +140,7 @@ impl health_server::Health for Health {
                 let is_draining = drain.is_cancelled();
                 let status = if !is_known {
                     ServingStatus::ServiceUnknown
-                } else if !is_draining && ready().await {
+                } else if !is_draining && ready().await.is_ok() {
                     ServingStatus::Serving
                 } else {
                     ServingStatus::NotServing

@@ -36,7 +36,7 @@ use super::{
     peer_limit::PeerLimit,
     write_timeout::{StreamExecutor, observe},
 };
-use crate::clock;
+use crate::{clock, metric};
 
 /// Pause after an error of accept, which is usually a lack of file descriptors.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
@@ -224,6 +224,7 @@ where
                 let (service, settings) = (service.clone(), Arc::clone(&settings));
                 let (drain, abort) = (drain.clone(), abort.clone());
                 running.spawn(async move {
+                    let _open = OpenConnection::count();
                     serve_until(io, Some(peer), service, &settings, (&drain, &abort)).await;
                     drop((permit, counted));
                 });
@@ -248,6 +249,22 @@ where
         running.wait().await;
     }
     all_ended
+}
+
+/// Guard that counts a connection in the metrics until it is dropped.
+struct OpenConnection;
+
+impl OpenConnection {
+    fn count() -> Self {
+        metric::add_connections(1);
+        Self
+    }
+}
+
+impl Drop for OpenConnection {
+    fn drop(&mut self) {
+        metric::add_connections(-1);
+    }
 }
 
 fn is_disconnect(error: &io::Error) -> bool {

@@ -3,6 +3,7 @@
 use std::{fmt, future, sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use futures_util::future::BoxFuture;
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -47,6 +48,9 @@ pub type CardSource = Arc<dyn Fn(&CardRequest<'_>) -> Bytes + Send + Sync>;
 /// Returns the API document for a request: content type and content. `None` if there is no document at its path. May block.
 pub type DocumentSource = Arc<dyn Fn(&CardRequest<'_>) -> Option<(&'static str, Bytes)> + Send + Sync>;
 
+/// Renders the metrics in the text format of Prometheus.
+pub type MetricsSource = Arc<dyn Fn() -> BoxFuture<'static, String> + Send + Sync>;
+
 /// Settings of an [`HttpService`](super::HttpService).
 #[derive(Clone)]
 pub struct Settings {
@@ -73,6 +77,8 @@ pub struct Settings {
     pub key_set: Option<Bytes>,
     /// Source of the API documents below `/openapi`.
     pub documents: Option<DocumentSource>,
+    /// Source of `/metrics`. `None`: the resource does not exist.
+    pub metrics: Option<MetricsSource>,
     /// Rejects requests of 1.0 without `A2A-Version`, which the specification treats as 0.3 (3.6.2).
     pub strict_version: bool,
     /// Supported protocol versions. Requests of other versions are rejected.
@@ -105,12 +111,13 @@ impl Settings {
             card,
             key_set: None,
             documents: None,
+            metrics: None,
             strict_version: false,
             protocols: Protocols::default(),
             v03_file_bytes: FileBytes::default(),
             idempotency_keys: false,
             drain: CancellationToken::new(),
-            readiness: Arc::new(|| Box::pin(future::ready(true))),
+            readiness: Arc::new(|| Box::pin(future::ready(Ok(())))),
             env: Env::default(),
         }
     }

@@ -56,7 +56,11 @@ pub(super) fn of_request(kind: RequestKind, parts: &Parts, served: Protocols) ->
         RequestKind::JsonRpc => {
             return presumed(requested_text(&parts.uri, &parts.headers).as_deref(), served);
         }
-        RequestKind::Card | RequestKind::KeySet | RequestKind::Document | RequestKind::Health => false,
+        RequestKind::Card
+        | RequestKind::KeySet
+        | RequestKind::Document
+        | RequestKind::Metrics
+        | RequestKind::Health => false,
     };
     if has_v03_form { Version::V0_3 } else { Version::V1_0 }
 }

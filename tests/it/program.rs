@@ -295,6 +295,88 @@ async fn grpc_can_have_its_own_address() {
     assert_eq!(timeout(TIMEOUT, child.wait()).await.unwrap().unwrap().code(), Some(0));
 }
 
+/// Returns the metrics that a server shows at this URL.
+async fn metrics(url: &str, token: Option<&str>) -> (u16, String) {
+    let mut request = reqwest::Client::new().get(format!("{url}/metrics"));
+    if let Some(token) = token {
+        request = request.bearer_auth(token);
+    }
+    let response = request.send().await.unwrap();
+    (response.status().as_u16(), String::from_utf8(response.bytes().await.unwrap().into()).unwrap())
+}
+
+#[tokio::test]
+async fn metrics_count_calls_streams_and_commits() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut command = a2a(&["serve", "--listen", "127.0.0.1:0", "--log-filter", "warn", "--push-enabled"]);
+    command.env("A2A_STORE", format!("sqlite:{}", directory.path().join("a2a.db").display()));
+    let (_child, url) = started(command).await;
+    post(&format!("{url}/message:send"), &message("hello")).await;
+    let (client, hanging) = (reqwest::Client::new(), message("/hang").to_string());
+    let stream = client.post(format!("{url}/message:stream")).header("content-type", "application/json").body(hanging);
+    let mut stream = stream.send().await.unwrap();
+    assert!(stream.chunk().await.unwrap().is_some());
+    assert_eq!(client.get(format!("{url}/tasks/nobody")).send().await.unwrap().status(), 404);
+    let method = json!({"jsonrpc": "2.0", "id": 1, "method": "tasks/get", "params": {"id": "nobody"}}).to_string();
+    client.post(format!("{url}/rpc")).header("content-type", "application/json").body(method).send().await.unwrap();
+
+    let (status, text) = metrics(&url, None).await;
+    assert_eq!(status, 200);
+    for line in [
+        r#"a2a_calls_total{operation="SendMessage",binding="http",version="1.0",code="OK"} 1"#,
+        r#"a2a_calls_total{operation="GetTask",binding="http",version="1.0",code="NOT_FOUND"} 1"#,
+        r#"a2a_calls_total{operation="GetTask",binding="jsonrpc",version="0.3",code="NOT_FOUND"} 1"#,
+        r#"a2a_http_responses_total{binding="http",status="404"} 1"#,
+        r#"a2a_streams{operation="SendStreamingMessage",binding="http"} 1"#,
+        r#"a2a_stream_first_event_seconds_count{operation="SendStreamingMessage",binding="http"} 1"#,
+        r#"a2a_live_tasks{state="TASK_STATE_WORKING"} 1"#,
+        "a2a_turns 1",
+        "a2a_ready 1",
+        r#"a2a_push_attempts_total{outcome="success"} 0"#,
+        "# TYPE a2a_commit_duration_seconds histogram",
+        "# TYPE a2a_commit_tasks histogram",
+        "# TYPE a2a_stream_lag_events histogram",
+    ] {
+        assert!(text.lines().any(|found| found == line), "no line {line}:\n{text}");
+    }
+    let connections = text.lines().find_map(|line| line.strip_prefix("a2a_connections ")).unwrap();
+    assert!(connections.parse::<u32>().unwrap() >= 2, "{connections}");
+    for secret in ["owner", "tenant", "nobody", "m-1"] {
+        assert!(!text.contains(secret), "{secret}:\n{text}");
+    }
+    drop(stream);
+    let ended = r#"a2a_calls_total{operation="SendStreamingMessage",binding="http",version="1.0",code="CANCELLED"} 1"#;
+    let closed = async {
+        while !metrics(&url, None).await.1.contains(ended) {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(TIMEOUT, closed).await.unwrap();
+}
+
+#[tokio::test]
+async fn metrics_need_the_token_except_on_a_local_address_of_their_own() {
+    let mut command = a2a(&["serve", "--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0"]);
+    command.env("A2A_TOKEN", "s3cret").env("A2A_LOG_FILTER", "warn");
+    let mut child = command.spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut addresses = Vec::new();
+    while addresses.len() < 2 {
+        let line = timeout(TIMEOUT, lines.next_line()).await.unwrap().unwrap().unwrap();
+        let url = line.split_once(" on ").filter(|(name, _)| ["listening", "metrics"].contains(name));
+        addresses.extend(url.map(|(_, url)| url.trim_end_matches("/metrics").to_owned()));
+    }
+    let [url, operations] = &addresses[..] else { unreachable!() };
+    assert_eq!(metrics(url, None).await.0, 401);
+    assert_eq!(metrics(url, Some("s3cret")).await.0, 200);
+    assert_eq!(metrics(operations, None).await.0, 200);
+    let status = async |path: &str| reqwest::get(format!("{operations}{path}")).await.unwrap().status().as_u16();
+    assert_eq!(
+        (status("/readyz").await, status("/tasks").await, status("/.well-known/agent-card.json").await),
+        (200, 404, 404)
+    );
+}
+
 #[tokio::test]
 async fn each_request_is_one_log_line() {
     let (mut child, url) = started(a2a(&["serve", "--listen", "127.0.0.1:0", "--log", "json"])).await;
@@ -315,10 +397,12 @@ async fn each_request_is_one_log_line() {
     let expected = json!({
         "level": "INFO", "target": "a2a_service::request", "message": "request completed", "rpc.system": "http",
         "http.method": "POST", "path": "/message:send", "status": 200, "request.id": "r-1",
+        "operation": "SendMessage", "version": "1.0",
     });
     for (name, value) in expected.as_object().unwrap() {
         assert_eq!(line[name], *value, "{line}");
     }
+    assert!(uuid::Uuid::parse_str(line["task.id"].as_str().unwrap()).is_ok(), "{line}");
     assert!(line["duration_ms"].is_u64() && line["peer"].as_str().unwrap().starts_with("127.0.0.1:"), "{line}");
 
     // An invalid id is replaced.
@@ -335,6 +419,7 @@ async fn each_request_is_one_log_line() {
     let line = next().await;
     assert_eq!((line["rpc.system"].as_str(), line["rpc.grpc.status_code"].as_u64()), (Some("grpc"), Some(5)), "{line}");
     assert_eq!(line["error.reason"], "TASK_NOT_FOUND");
+    assert_eq!((&line["operation"], &line["task.id"]), (&json!("GetTask"), &json!("nobody")), "{line}");
     // That of gRPC-Web is in a frame of the body.
     for content_type in ["application/grpc-web", "application/grpc-web-text"] {
         let request: SendMessageRequest = serde_json::from_value(message("hello")).unwrap();
