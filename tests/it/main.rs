@@ -28,6 +28,7 @@ mod errors_document;
 mod faults;
 mod gate;
 mod history;
+mod isolation;
 mod json;
 mod latency;
 mod layers;
