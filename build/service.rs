@@ -113,6 +113,10 @@ impl Schema {
                     Rpc::from_name(name)
                 }
 
+                fn name(rpc: Rpc) -> Option<&'static str> {
+                    Some(rpc.name())
+                }
+
                 fn is_streaming(rpc: Rpc) -> bool {
                     rpc.is_streaming()
                 }

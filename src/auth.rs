@@ -1,25 +1,49 @@
-//! Authentication: the [`Authenticator`] trait, and bearer tokens.
+//! Authentication and authorization: the [`Authenticator`] trait and bearer tokens, [`Principal`]s with their [`Scopes`], and
+//! the [`Policy`] trait.
 
-use std::fmt;
+use std::{fmt, net::IpAddr};
 
 use async_trait::async_trait;
-use http::{HeaderMap, header};
+use http::{HeaderMap, Method, Uri, header};
 use subtle::ConstantTimeEq as _;
 
-pub use crate::call::Principal;
+pub(crate) mod audit;
+mod authorization;
+
+pub(crate) use self::authorization::{AuthorizedService, require_scope};
+pub use self::authorization::{Operation, Policy};
+pub use crate::call::{Principal, Scopes};
 use crate::{
     error::{Error, ErrorKind},
     pb::v1::AgentCard,
 };
 
-/// Authentication scheme: identifies the caller by the headers of a request.
+/// Request that is to be authenticated, before its body is read.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct AuthRequest<'a> {
+    /// HTTP method.
+    pub method: &'a Method,
+    /// URI, without the [base path](crate::server::Server::base_path).
+    pub uri: &'a Uri,
+    /// Headers, or gRPC metadata.
+    pub headers: &'a HeaderMap,
+    /// Address of the client, as forwarded by [trusted proxies](crate::server::Server::trusted_proxies). `None` if unknown.
+    pub peer: Option<IpAddr>,
+    /// Name of the RPC, such as `SendMessage`. `None` for JSON-RPC, whose method is in the body, and for requests that are no
+    /// calls.
+    pub operation: Option<&'static str>,
+}
+
+/// Authentication scheme: identifies the caller of a request.
 #[async_trait]
 pub trait Authenticator: Send + Sync + 'static {
-    /// Returns the caller of a request.
+    /// Returns the caller of a request, or `None` for an anonymous one.
     ///
     /// # Errors
-    /// [`ErrorKind::Unauthenticated`] with a [challenge](Error::challenge) if credentials are missing or invalid.
-    async fn authenticate(&self, headers: &HeaderMap) -> Result<Principal, Error>;
+    /// [`ErrorKind::Unauthenticated`] with a [challenge](Error::challenge) if credentials are missing or invalid, or
+    /// [`ErrorKind::Unavailable`] if they can't be checked.
+    async fn authenticate(&self, request: &AuthRequest<'_>) -> Result<Option<Principal>, Error>;
 
     /// Declares the required credentials on the agent card.
     fn describe(&self, card: AgentCard) -> AgentCard;
@@ -72,9 +96,9 @@ impl Bearer {
 
 #[async_trait]
 impl Authenticator for Bearer {
-    async fn authenticate(&self, headers: &HeaderMap) -> Result<Principal, Error> {
-        match bearer_token(headers) {
-            Some(token) if self.token.matches(token) => Ok(self.principal.clone()),
+    async fn authenticate(&self, request: &AuthRequest<'_>) -> Result<Option<Principal>, Error> {
+        match bearer_token(request.headers) {
+            Some(token) if self.token.matches(token) => Ok(Some(self.principal.clone())),
             // RFC 6750, 3.1: no error code if the request has no credentials.
             None => {
                 let challenge = "Bearer realm=\"a2a\"";

@@ -13,12 +13,15 @@ use http::{Extensions, HeaderMap, HeaderName, HeaderValue, header::USER_AGENT};
 use tokio::time::Instant;
 use tonic::metadata::MetadataMap;
 
+pub use self::principal::{ADMIN, CARD_EXTENDED, PUSH_WRITE, Principal, SKILL_PREFIX, Scopes, TASKS_READ, TASKS_WRITE};
 use crate::{
     error::{Error, ErrorKind},
     event::Cursor,
     protocol::Version,
     response_budget::Reservation,
 };
+
+mod principal;
 
 /// `A2A-Version` (3.6.1).
 pub const VERSION: HeaderName = HeaderName::from_static("a2a-version");
@@ -53,22 +56,9 @@ pub enum Binding {
     JsonRpc,
 }
 
-/// Authenticated caller. The server adds it to the extensions of a request after [authentication](crate::auth::Authenticator), or
-/// a layer of the program does.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Principal(Arc<str>);
-
-impl Principal {
-    /// Creates a principal. Its name is the owner of the tasks that it creates.
-    pub fn new(name: impl Into<Arc<str>>) -> Self {
-        Self(name.into())
-    }
-
-    /// Name of the principal.
-    pub fn name(&self) -> &Arc<str> {
-        &self.0
-    }
-}
+/// Request extension: scope that the call requires instead of that of its RPC, because it is a part of another operation.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RequiredScope(pub(crate) &'static str);
 
 /// Details of a call that become known while it is served, for the request log. Of the calls of a JSON-RPC batch, those of the
 /// first one.
@@ -127,8 +117,8 @@ impl CallRecord {
 pub struct Call {
     /// Owner of the tasks, derived from the principal. Empty for unauthenticated callers.
     pub owner: Arc<str>,
-    /// Name of the authenticated principal.
-    pub principal: Option<Arc<str>>,
+    /// Authenticated principal. `None` for anonymous callers, and for calls in process of a program that trusts itself.
+    pub principal: Option<Arc<Principal>>,
     /// Protocol version of the call.
     pub version: Version,
     /// Binding over which the call was received.
@@ -156,6 +146,11 @@ pub struct Call {
 }
 
 impl Call {
+    /// Creates the context of a call in process for a principal.
+    pub fn of_principal(principal: Principal) -> Self {
+        Self { owner: Arc::clone(&principal.owner), principal: Some(Arc::new(principal)), ..Self::default() }
+    }
+
     /// Creates the context of a call in process for an owner.
     pub fn by(owner: &str) -> Self {
         Self { owner: owner.into(), ..Self::default() }

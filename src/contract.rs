@@ -205,6 +205,11 @@ pub trait Dispatch: Clone + Send + Sync + 'static {
     /// Returns the RPC with this name, which is also the JSON-RPC method.
     fn rpc(name: &str) -> Option<Self::Rpc>;
 
+    /// Returns the name of the RPC in the proto file. `None` for a method of JSON-RPC before 1.0.
+    fn name(_: Self::Rpc) -> Option<&'static str> {
+        None
+    }
+
     /// Returns true if the response is a stream.
     fn is_streaming(rpc: Self::Rpc) -> bool;
 

@@ -16,7 +16,7 @@ use self::lifecycle::Render;
 pub use self::lifecycle::{BoundServer, Handle, Signals};
 use crate::{
     agent::Agent,
-    auth::Authenticator,
+    auth::{Authenticator, AuthorizedService, Policy},
     card::{CardConfig, CardTemplate, JSON_RPC, Network},
     env::Env,
     extension::{self, ExtendedService, Extension},
@@ -80,6 +80,7 @@ pub struct Server<A> {
     metrics: Option<Render>,
     docs: Option<bool>,
     authenticator: Option<Arc<dyn Authenticator>>,
+    policy: Option<Arc<dyn Policy>>,
     retention: Retention,
     allowed_hosts: Vec<AllowedHost>,
     cors_origins: Vec<AllowedOrigin>,
@@ -124,6 +125,7 @@ impl<A: Agent> Server<A> {
             metrics: None,
             docs: None,
             authenticator: None,
+            policy: None,
             retention: Retention::default(),
             allowed_hosts: Vec::new(),
             cors_origins: Vec::new(),
@@ -355,6 +357,12 @@ impl<A: Agent> Server<A> {
     /// ```
     pub fn authenticator(mut self, authenticator: impl Authenticator) -> Self {
         self.authenticator = Some(Arc::new(authenticator));
+        self
+    }
+
+    /// Authorization policy for calls, in addition to the scopes of the principals. By default, the scopes decide alone.
+    pub fn policy(mut self, policy: impl Policy) -> Self {
+        self.policy = Some(Arc::new(policy));
         self
     }
 
@@ -601,6 +609,7 @@ impl<A: Agent> Server<A> {
         if self.log_wire {
             service = Arc::new(WireLogService(service));
         }
+        let service: Arc<dyn A2aService> = Arc::new(AuthorizedService::new(service, self.policy));
         let service: Arc<dyn A2aService> = Arc::new(ObservedService::new(service, self.metrics.is_some()));
         let is_unchecked = self.authenticator.is_none() && card.declares_security();
         if let Some(authenticator) = &self.authenticator {

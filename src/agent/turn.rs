@@ -9,6 +9,7 @@ use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 
 use crate::{
+    call::Principal,
     event::Event,
     journal::{LiveRef, Phase, TurnContext, live::LiveState},
     pb::{
@@ -105,8 +106,8 @@ impl Turn {
         &self.live.key.scope().owner
     }
 
-    /// Returns the authenticated principal that sent the message. `None` for anonymous callers.
-    pub fn principal(&self) -> Option<&str> {
+    /// Returns the authenticated principal that sent the last message, with its claims. `None` for anonymous callers.
+    pub fn principal(&self) -> Option<&Principal> {
         self.context.principal.as_deref()
     }
 

@@ -1,19 +1,22 @@
 //! Request context of a message, as the turn sees it that processes the message. The contexts of unanswered messages are
 //! stored with the task as JSON, so that a turn that is run again after a restart has them. Credentials are not stored.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 use super::live::LiveState;
 use crate::{
+    call::{Principal, Scopes},
     event::Seq,
     pb::{v1::Task, wkt::Struct},
     store::StoredTask,
 };
 
-/// Maximum size of a stored context in bytes of JSON. Metadata that exceeds it is not stored.
+/// Maximum size of a stored context in bytes of JSON. Metadata that exceeds it is not stored, and
+/// then neither are claims.
 const MAX_CONTEXT_BYTES: usize = 64 << 10;
 
 /// Maximum size of the stored contexts of a task in bytes of JSON. Contexts that exceed it are not stored.
@@ -22,7 +25,7 @@ const MAX_TASK_BYTES: usize = 1 << 20;
 /// Request context of a message: caller, extensions, output media types, metadata and referenced tasks.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TurnContext {
-    pub(crate) principal: Option<Arc<str>>,
+    pub(crate) principal: Option<Arc<Principal>>,
     pub(crate) extensions: Vec<String>,
     pub(crate) accepted_output_modes: Vec<String>,
     pub(crate) metadata: Option<Struct>,
@@ -34,13 +37,64 @@ pub(crate) struct TurnContext {
 struct ContextRecord {
     seq: Seq,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    principal: Option<String>,
+    principal: Option<PrincipalRecord>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     extensions: Vec<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     modes: Vec<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     metadata: Option<Struct>,
+}
+
+/// Principal as it is stored: its name, which is all that earlier versions have, or everything.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum PrincipalRecord {
+    Name(String),
+    Full {
+        id: String,
+        owner: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        tenant: Option<String>,
+        /// Not set: all scopes.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        scopes: Option<BTreeSet<String>>,
+        #[serde(default, skip_serializing_if = "Map::is_empty")]
+        claims: Map<String, Value>,
+    },
+}
+
+impl PrincipalRecord {
+    fn new(principal: &Principal) -> Self {
+        if *principal == Principal::new(Arc::clone(&principal.id)) {
+            return Self::Name((*principal.id).to_owned());
+        }
+        let Principal { id, owner, tenant, scopes, claims } = principal;
+        Self::Full {
+            id: (**id).to_owned(),
+            owner: (**owner).to_owned(),
+            tenant: tenant.as_deref().map(str::to_owned),
+            scopes: match scopes {
+                Scopes::All => None,
+                Scopes::Only(scopes) => Some(scopes.clone()),
+            },
+            claims: claims.clone(),
+        }
+    }
+
+    fn principal(&self) -> Principal {
+        match self {
+            Self::Name(name) => Principal::new(name.as_str()),
+            Self::Full { id, owner, tenant, scopes, claims } => {
+                let principal = Principal::new(id.as_str()).owner(owner.as_str()).claims(claims.clone());
+                let principal = match tenant {
+                    Some(tenant) => principal.tenant(tenant.as_str()),
+                    None => principal,
+                };
+                principal.scopes(scopes.clone().map_or(Scopes::All, Scopes::Only))
+            }
+        }
+    }
 }
 
 /// Event number of a message, and its context in JSON.
@@ -58,7 +112,7 @@ impl TurnContext {
         }
         let mut record = ContextRecord {
             seq,
-            principal: self.principal.as_deref().map(str::to_owned),
+            principal: self.principal.as_deref().map(PrincipalRecord::new),
             extensions: self.extensions.clone(),
             modes: self.accepted_output_modes.clone(),
             metadata: self.metadata.clone(),
@@ -66,6 +120,12 @@ impl TurnContext {
         let mut text = serde_json::to_string(&record);
         if text.as_ref().is_ok_and(|text| text.len() > MAX_CONTEXT_BYTES) {
             record.metadata = None;
+            text = serde_json::to_string(&record);
+        }
+        if text.as_ref().is_ok_and(|text| text.len() > MAX_CONTEXT_BYTES)
+            && let Some(PrincipalRecord::Full { claims, .. }) = &mut record.principal
+        {
+            claims.clear();
             text = serde_json::to_string(&record);
         }
         text.ok().filter(|text| text.len() <= MAX_CONTEXT_BYTES).map(|text| (seq, text.into()))
@@ -83,7 +143,7 @@ impl StoredContexts {
     pub(crate) fn context(&self, seq: Seq, referenced: Vec<Task>) -> TurnContext {
         let record = self.0.iter().find(|record| record.seq == seq);
         TurnContext {
-            principal: record.and_then(|record| record.principal.as_deref()).map(Arc::from),
+            principal: record.and_then(|record| record.principal.as_ref()).map(|stored| Arc::new(stored.principal())),
             extensions: record.map(|record| record.extensions.clone()).unwrap_or_default(),
             accepted_output_modes: record.map(|record| record.modes.clone()).unwrap_or_default(),
             metadata: record.and_then(|record| record.metadata.clone()),

@@ -14,8 +14,10 @@ use tokio::net::{TcpListener, ToSocketAddrs};
 use tower_service::Service;
 
 use crate::{
-    auth::Authenticator,
+    auth::{AuthRequest, Authenticator, Principal, audit, require_scope},
+    call::{ADMIN, REQUEST_ID},
     env::Ids,
+    error::{Error, ErrorKind},
     report,
     telemetry::{
         request_log::{LoggedBody, LoggedResponse, logged},
@@ -151,10 +153,10 @@ impl CheckedService {
         if authenticator.is_none() && permit.is_none() && origin.is_none() {
             return http.dispatch(class, parts, body);
         }
-        let http = http.clone();
+        let (http, layers) = (http.clone(), Arc::clone(layers));
         Box::pin(async move {
             let authenticated = match authenticator {
-                Some(authenticator) => authenticator.authenticate(&parts.headers).await.map(Some),
+                Some(authenticator) => authenticate(&*authenticator, &layers, class, &parts).await,
                 None => Ok(None),
             };
             let mut response = match authenticated {
@@ -175,6 +177,34 @@ impl CheckedService {
             })
         })
     }
+}
+
+/// Authenticates a request, and logs a failure in the audit log. Metrics require the scope `admin`.
+async fn authenticate(
+    authenticator: &dyn Authenticator,
+    layers: &Layers,
+    class: RequestClass,
+    parts: &Parts,
+) -> Result<Option<Principal>, Error> {
+    let peer = parts.extensions.get::<ConnectInfo<SocketAddr>>().map(|info| info.0);
+    let peer = layers.peers.client(peer, &parts.headers);
+    let Parts { method, uri, headers, .. } = parts;
+    let request = AuthRequest { method, uri, headers, peer, operation: class.operation(parts) };
+    let principal = authenticator.authenticate(&request).await.inspect_err(|error| {
+        let request_id = headers.get(REQUEST_ID).and_then(|id| id.to_str().ok());
+        audit::authentication_failed(error, peer, request_id.unwrap_or_default());
+    })?;
+    if class.is_metrics() {
+        let permitted = match &principal {
+            Some(principal) => require_scope(principal, ADMIN),
+            None => Err(ErrorKind::Unauthenticated.because("metrics require credentials with the scope admin")),
+        };
+        if let Err(error) = permitted {
+            audit::permission_denied(principal.as_ref(), None, "metrics", &error);
+            return Err(error);
+        }
+    }
+    Ok(principal)
 }
 
 impl<B: RequestBody> Service<Request<B>> for LayeredService {

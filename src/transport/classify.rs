@@ -5,10 +5,13 @@
 
 use http::{HeaderMap, Method, request::Parts};
 
-use super::{card, documents, grpc_web, health, key_set::JWKS, media_type, metrics, version};
+use super::{card, documents, grpc_web, health, key_set::JWKS, media_type, metrics, rest, version};
 use crate::{
     card::{AGENT_CARD, JSON_RPC, WELL_KNOWN, WELL_KNOWN_BEFORE},
+    contract::Dispatch,
+    pb::v1::bindings::ServiceHandle,
     protocol::{Protocols, Version},
+    v03::{pb::bindings::ServiceHandle as V03ServiceHandle, rest::Rest as V03Rest},
 };
 
 /// Classification of a request: its kind, and its protocol version by [`version::of_request`].
@@ -48,6 +51,35 @@ impl RequestClass {
     /// Returns true for gRPC-Web.
     pub(crate) fn is_grpc_web(self) -> bool {
         matches!(self.kind, RequestKind::GrpcWeb(_))
+    }
+
+    /// Returns true for the metrics.
+    pub(crate) fn is_metrics(self) -> bool {
+        self.kind == RequestKind::Metrics
+    }
+
+    /// Returns the name of the RPC, if it is known before the body is read.
+    pub(crate) fn operation(self, parts: &Parts) -> Option<&'static str> {
+        fn grpc<T: Dispatch>(path: &str) -> Option<&'static str> {
+            T::rpc(path.rsplit('/').next()?).and_then(T::name)
+        }
+        let path = parts.uri.path();
+        match (self.kind, self.version) {
+            (RequestKind::Grpc | RequestKind::GrpcWeb(_), Version::V1_0) => grpc::<ServiceHandle>(path),
+            (RequestKind::Grpc | RequestKind::GrpcWeb(_), Version::V0_3) => grpc::<V03ServiceHandle>(path),
+            (RequestKind::Rest, Version::V1_0) => rest::operation::<ServiceHandle>(&parts.method, path),
+            (RequestKind::Rest, Version::V0_3) => rest::operation::<V03Rest>(&parts.method, path),
+            (RequestKind::ExtendedCard, _) => rest::operation::<ServiceHandle>(&Method::GET, "/extendedAgentCard"),
+            (
+                RequestKind::JsonRpc
+                | RequestKind::Card
+                | RequestKind::KeySet
+                | RequestKind::Document
+                | RequestKind::Metrics
+                | RequestKind::Health,
+                _,
+            ) => None,
+        }
     }
 
     /// Returns true for public resources, which need no authentication: the agent card, the key set, API documents and

@@ -51,11 +51,11 @@ impl PendingChecks {
 /// Builds the [`Call`] of a request. It replaces all other extensions.
 pub(super) fn attach_call(parts: &mut Parts, binding: Binding, settings: &Settings) -> PendingChecks {
     let peer = parts.extensions.get::<ConnectInfo<SocketAddr>>().map(|info| info.0);
-    let principal = parts.extensions.get().map(|principal: &Principal| Arc::clone(principal.name()));
+    let principal: Option<Principal> = parts.extensions.remove();
     let mut call = Call { peer, ..Call::from_headers(&parts.headers, binding) };
     if let Some(principal) = principal {
-        call.owner = Arc::clone(&principal);
-        call.principal = Some(principal);
+        call.owner = Arc::clone(&principal.owner);
+        call.principal = Some(Arc::new(principal));
     }
     match settings.v03_file_bytes {
         FileBytes::Auto => {}

@@ -72,6 +72,13 @@ impl PeerLimit {
         }
     }
 
+    /// Returns the address of the client of a request: the forwarded one behind a trusted proxy.
+    pub(crate) fn client(&self, peer: Option<SocketAddr>, headers: &HeaderMap) -> Option<IpAddr> {
+        let addr = peer?.ip();
+        let forwarded = if self.trusts(addr) { self.forwarded_client(headers) } else { None };
+        Some(forwarded.unwrap_or(addr).to_canonical())
+    }
+
     fn count(&self, addr: IpAddr) -> Result<Option<PeerPermit>, Error> {
         let (max, addr) = (self.0.max, addr.to_canonical());
         if max == 0 || addr.is_loopback() || self.trusts(addr) {

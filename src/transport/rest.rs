@@ -98,6 +98,11 @@ fn query(parts: &Parts) -> &str {
     parts.uri.query().unwrap_or_default()
 }
 
+/// Returns the name of the RPC of a request line.
+pub(super) fn operation<T: Dispatch>(method: &Method, path: &str) -> Option<&'static str> {
+    find_route::<T>(method, path).ok().and_then(|route| T::name(route.rpc))
+}
+
 /// Finds the route of a request line. The error for a path with other methods lists them in `allow` (RFC 9110, 15.5.6).
 fn find_route<T: Dispatch>(method: &Method, path: &str) -> Result<Route<T::Rpc>, Status> {
     // HEAD is supported wherever GET is (RFC 9110, 9.1).

@@ -69,6 +69,13 @@ impl Dispatch for Rest {
         ServiceHandle::rpc(name).map(Rpc::Proto)
     }
 
+    fn name(rpc: Rpc) -> Option<&'static str> {
+        Some(match rpc {
+            Rpc::Proto(rpc) => rpc.name(),
+            Rpc::List => "ListTasks",
+        })
+    }
+
     fn is_streaming(rpc: Rpc) -> bool {
         matches!(rpc, Rpc::Proto(rpc) if ServiceHandle::is_streaming(rpc))
     }

@@ -40,7 +40,7 @@ use tonic::{Request, Response, Status};
 
 use super::event::FinalStream;
 use crate::{
-    call::{Binding, Call},
+    call::{Binding, Call, RequiredScope, TASKS_READ, TASKS_WRITE},
     contract::BoxStream,
     error::{Error, ErrorKind},
     event::{Ends, Event, Mark, Position},
@@ -84,9 +84,11 @@ impl Semantics {
     }
 
     /// Returns the task, with the permission checks of the caller.
-    async fn get_task_as(&self, call: &Call, tenant: &str, id: &str) -> Result<Task, Status> {
+    async fn get_task_for(&self, scope: &'static str, call: &Call, tenant: &str, id: &str) -> Result<Task, Status> {
         let request = GetTaskRequest { tenant: tenant.to_owned(), id: id.to_owned(), history_length: None };
-        Ok(self.service.get_task(call.clone().request(request)).await?.into_inner().into_task()?)
+        let mut request = call.clone().request(request);
+        request.extensions_mut().insert(RequiredScope(scope));
+        Ok(self.service.get_task(request).await?.into_inner().into_task()?)
     }
 
     /// Returns the stream for a subscription to a task in a terminal state: the task and, in JSON-RPC, its status again with
@@ -100,7 +102,7 @@ impl Semantics {
         request: &SubscribeToTaskRequest,
         error: Status,
     ) -> Result<BoxStream<Event>, Status> {
-        let task = self.get_task_as(call, &request.tenant, &request.id).await?;
+        let task = self.get_task_for(TASKS_READ, call, &request.tenant, &request.id).await?;
         if !task.state().is_terminal() {
             return Err(error);
         }
@@ -188,7 +190,7 @@ impl A2aService for Semantics {
     async fn cancel_task(&self, mut request: Request<CancelTaskRequest>) -> Result<Response<Snapshot>, Status> {
         set_version(&mut request);
         let CancelTaskRequest { tenant, id, .. } = request.get_ref();
-        let task = self.get_task_as(Call::of(&request)?, tenant, id).await?;
+        let task = self.get_task_for(TASKS_WRITE, Call::of(&request)?, tenant, id).await?;
         if task.state() == TaskState::Canceled {
             let reason = format!("{id} is {}", TaskState::Canceled.as_str_name());
             return Err(ErrorKind::TaskNotCancelable.because(reason).with("taskId", id).into());

@@ -1,13 +1,12 @@
 //! Authentication: bearer tokens over each binding, challenges, and tasks per principal.
 
 use a2a_service::{
-    auth::{Authenticator, Bearer, Principal, Token},
+    auth::{AuthRequest, Authenticator, Bearer, Principal, Token},
     client::{self, Client},
     error::{Error, ErrorKind},
     pb::v1::{AgentCard, ListTasksRequest, TaskState, a2a_service_client::A2aServiceClient},
     server::Server,
 };
-use http::HeaderMap;
 use reqwest::Response;
 use serde_json::{Value, json};
 use tonic::{Code, Request, Status, metadata::MetadataMap, transport::Endpoint};
@@ -113,9 +112,9 @@ pub(crate) struct TrustNameHeader;
 
 #[tonic::async_trait]
 impl Authenticator for TrustNameHeader {
-    async fn authenticate(&self, headers: &HeaderMap) -> Result<Principal, Error> {
-        let name = headers.get("x-name").and_then(|value| value.to_str().ok());
-        name.map(Principal::new).ok_or_else(|| ErrorKind::Unauthenticated.error().challenge("Name"))
+    async fn authenticate(&self, request: &AuthRequest<'_>) -> Result<Option<Principal>, Error> {
+        let name = request.headers.get("x-name").and_then(|value| value.to_str().ok());
+        name.map(|name| Some(Principal::new(name))).ok_or_else(|| ErrorKind::Unauthenticated.error().challenge("Name"))
     }
 
     fn describe(&self, card: AgentCard) -> AgentCard {

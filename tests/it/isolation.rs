@@ -3,7 +3,7 @@
 //! The matrix has every RPC of the method table, over every binding and version.
 
 use a2a_service::{
-    auth::{Authenticator, Principal},
+    auth::{AuthRequest, Authenticator, Principal, Scopes},
     call::Call,
     contract::BoxStream,
     error::{Error, ErrorKind},
@@ -16,7 +16,6 @@ use a2a_service::{
     },
     server::Server,
 };
-use http::HeaderMap;
 use tokio_stream::StreamExt as _;
 use tonic::{Request, Response, Status};
 
@@ -30,13 +29,27 @@ struct TrustRequestId;
 
 #[tonic::async_trait]
 impl Authenticator for TrustRequestId {
-    async fn authenticate(&self, headers: &HeaderMap) -> Result<Principal, Error> {
-        let name = headers.get("x-request-id").and_then(|value| value.to_str().ok());
-        name.map(Principal::new).ok_or_else(|| ErrorKind::Unauthenticated.error())
+    async fn authenticate(&self, request: &AuthRequest<'_>) -> Result<Option<Principal>, Error> {
+        let name = request.headers.get("x-request-id").and_then(|value| value.to_str().ok());
+        name.map(|name| Some(principal(name))).ok_or_else(|| ErrorKind::Unauthenticated.error())
     }
 
     fn describe(&self, card: AgentCard) -> AgentCard {
         card
+    }
+}
+
+/// Principal of a name such as `ada`, `ada/tasks:read+admin` with scopes, or `ada//north` with a tenant.
+fn principal(name: &str) -> Principal {
+    let mut parts = name.split('/');
+    let principal = Principal::new(name).owner(parts.next().unwrap());
+    let principal = match parts.next().filter(|scopes| !scopes.is_empty()) {
+        Some(scopes) => principal.scopes(Scopes::only(scopes.split('+'))),
+        None => principal,
+    };
+    match parts.next() {
+        Some(tenant) => principal.tenant(tenant),
+        None => principal,
     }
 }
 
@@ -63,7 +76,7 @@ impl Ids {
 
 impl Caller<'_> {
     fn call(&self) -> Call {
-        Call { owner: self.name.into(), request_id: Some(self.name.to_owned()), ..Call::default() }
+        Call { request_id: Some(self.name.to_owned()), ..Call::of_principal(principal(self.name)) }
     }
 
     fn request<T>(&self, message: T) -> Request<T> {
@@ -318,4 +331,79 @@ async fn page_tokens_and_cursors_do_not_reach_tasks_of_another_principal(
 
 async fn first_event(result: Result<Response<BoxStream<Event>>, Status>) -> Option<Event> {
     result.ok()?.into_inner().next().await?.ok()
+}
+
+/// Scope that an RPC requires.
+fn scope_of(rpc: Rpc) -> &'static str {
+    match rpc {
+        Rpc::SendMessage | Rpc::SendStreamingMessage | Rpc::CancelTask => "tasks:write",
+        Rpc::CreateTaskPushNotificationConfig | Rpc::DeleteTaskPushNotificationConfig => "push:write",
+        Rpc::GetExtendedAgentCard => "card:extended",
+        Rpc::GetTask
+        | Rpc::ListTasks
+        | Rpc::SubscribeToTask
+        | Rpc::GetTaskPushNotificationConfig
+        | Rpc::ListTaskPushNotificationConfigs => "tasks:read",
+    }
+}
+
+each_binding!(each_rpc_requires_its_scope);
+async fn each_rpc_requires_its_scope(binding: impl AsyncFn(Server<Actor>) -> std::sync::Arc<dyn A2aService>) {
+    let agent = binding(isolated()).await;
+    let caller = |name| Caller { agent: &*agent, name, tenant: "" };
+    let callers = ["ada/tasks:read", "ada/tasks:write", "ada/push:write", "ada/card:extended", "ada/admin"].map(caller);
+    for rpc in all_rpcs().filter(|rpc| has_task(*rpc)) {
+        for caller in callers {
+            let ids = caller_ids(&*agent).await;
+            let scope = scope_of(rpc);
+            let answer = caller.answer(rpc, &ids).await;
+            if caller.name == format!("ada/{scope}") {
+                assert!(answer.starts_with("ok"), "{rpc:?} with {}: {answer}", caller.name);
+            } else {
+                let is_named = answer.contains(&format!("the credentials lack the scope {scope}"));
+                assert!(answer.starts_with("error") && is_named, "{rpc:?} with {}: {answer}", caller.name);
+            }
+        }
+    }
+}
+
+async fn caller_ids(agent: &dyn A2aService) -> Ids {
+    Caller { agent, name: "ada", tenant: "" }.create().await
+}
+
+each_binding!(principal_of_a_tenant_cannot_use_another_one, not_at_0_3 = "0.3 has no tenants");
+async fn principal_of_a_tenant_cannot_use_another_one(
+    binding: impl AsyncFn(Server<Actor>) -> std::sync::Arc<dyn A2aService>,
+) {
+    let agent = binding(isolated()).await;
+    let caller = |name, tenant| Caller { agent: &*agent, name, tenant };
+    // A call without a tenant is one for that of the principal.
+    let ids = caller("ada//north", "").create().await;
+    assert!(caller("ada", "north").answer(Rpc::GetTask, &ids).await.starts_with("ok"));
+    assert!(caller("ada", "").answer(Rpc::GetTask, &ids).await.contains("TaskNotFound"));
+    for rpc in all_rpcs() {
+        let answer = caller("ada//south", "north").answer(rpc, &ids).await;
+        assert!(answer.contains("tenant: the credentials are for another tenant"), "{rpc:?}: {answer}");
+    }
+}
+
+each_binding!(messages_reach_only_the_skills_of_the_scopes);
+async fn messages_reach_only_the_skills_of_the_scopes(
+    binding: impl AsyncFn(Server<Actor>) -> std::sync::Arc<dyn A2aService>,
+) {
+    let agent = binding(isolated()).await;
+    let send = async |name: &'static str, skill: Option<&str>| {
+        let mut message = Message::user("hello");
+        message.metadata = skill.map(|skill| serde_json::from_value(serde_json::json!({"skillId": skill})).unwrap());
+        let request = SendMessageRequest { message: Some(message), ..SendMessageRequest::default() };
+        let caller = Caller { agent: &*agent, name, tenant: "" };
+        described(agent.send_message(caller.request(request)).await)
+    };
+    let (any, echo) = ("ada/tasks:write", "ada/tasks:write+skill:echo");
+    for (name, skill) in [(any, None), (any, Some("echo")), (echo, None), (echo, Some("echo")), ("ada", Some("add"))] {
+        let answer = send(name, skill).await;
+        assert!(answer.starts_with("ok"), "{name} {skill:?}: {answer}");
+    }
+    let answer = send(echo, Some("add")).await;
+    assert!(answer.contains("metadata.skillId: the credentials lack the scope skill:add"), "{answer}");
 }

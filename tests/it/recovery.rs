@@ -4,6 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use a2a_service::{
     agent::{Agent, End, Error, Turn, Updates},
+    auth::Principal,
     call::Call,
     error::ErrorKind,
     event::Event,
@@ -263,7 +264,8 @@ struct ContextAgent {
 impl Agent for ContextAgent {
     async fn run(&self, turn: Turn, out: Updates) -> Result<End, Error> {
         let metadata: Vec<_> = turn.metadata().iter().flat_map(|metadata| metadata.fields.keys()).cloned().collect();
-        let (principal, modes) = (turn.principal().unwrap_or("nobody"), turn.accepted_output_modes().join("+"));
+        let (principal, modes) =
+            (turn.principal().map_or("nobody", |principal| &principal.id), turn.accepted_output_modes().join("+"));
         let referenced: Vec<_> = turn.referenced().iter().map(status_text).collect();
         let (text, extensions) = (turn.text(), turn.extensions().join("+"));
         let line =
@@ -309,7 +311,10 @@ async fn resumed_turn_has_its_request_context() {
             metadata: Some(Struct { fields }),
             ..SendMessageRequest::default()
         };
-        let call = Call { principal: principal.map(Into::into), extensions: vec![EXTENSION.into()], ..Call::default() };
+        let principal = principal.map(|name| {
+            Principal::new(name).owner("").claims([("role".to_owned(), name.into())].into_iter().collect()).into()
+        });
+        let call = Call { principal, extensions: vec![EXTENSION.into()], ..Call::default() };
         match agent.send_message(call.request(sent)).await.unwrap().into_inner().payload.unwrap() {
             send_message_response::Payload::Task(task) => task.id,
             send_message_response::Payload::Message(message) => panic!("{message:?}"),

@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use a2a_service::{
     agent::{self, End, Turn, Updates},
+    auth::Principal,
     call::Call,
     error::ErrorKind,
     event::Event,
@@ -96,7 +97,12 @@ async fn turn_exposes_the_request_context_of_its_message() {
     limits.turn_deadline = Duration::from_secs(77);
     let bench = with_limits(Arc::new(Memory::default()), limits, move |turn: Turn, _| {
         let mut observed = recorder.lock();
-        observed.push(format!("{} {} {:?}", turn.owner(), turn.tenant(), turn.principal()));
+        observed.push(format!(
+            "{} {} {:?}",
+            turn.owner(),
+            turn.tenant(),
+            turn.principal().map(|principal| &principal.id)
+        ));
         observed.push(format!("{:?} {:?}", turn.extensions(), turn.accepted_output_modes()));
         let metadata = turn.metadata().map(|metadata| metadata.fields.keys().cloned().collect::<Vec<_>>());
         observed.push(format!("{metadata:?} {}", turn.attempt()));
@@ -105,7 +111,8 @@ async fn turn_exposes_the_request_context_of_its_message() {
         drop(observed);
         async move { Ok(End::reply(turn.text())) }
     });
-    let call = Call { principal: Some("Ada".into()), extensions: vec!["urn:x".into()], ..Call::by("ada") };
+    let principal = Principal::new("Ada").owner("ada");
+    let call = Call { extensions: vec!["urn:x".into()], ..Call::of_principal(principal) };
     let modes = vec!["image/png".to_owned()];
     let request = SendMessageRequest {
         tenant: "blue".into(),

@@ -1,0 +1,53 @@
+//! Audit log: security-relevant events under one log target, with stable fields.
+//!
+//! Fields: `event`, `principal`, `owner`, `scheme`, `reason`, `peer`, `operation`, `request.id`. A field that an event lacks is
+//! left out. Secrets are in none.
+
+use std::net::IpAddr;
+
+use crate::{
+    call::{Call, Principal},
+    error::Error,
+};
+
+/// Log target of the audit log.
+pub(crate) const AUDIT: &str = "a2a_service::audit";
+
+/// Logs that a request was not authenticated. `peer` is the address of the client.
+pub(crate) fn authentication_failed(error: &Error, peer: Option<IpAddr>, request_id: &str) {
+    tracing::warn!(
+        target: AUDIT,
+        event = "authentication_failed",
+        reason = error.to_string(),
+        peer = peer.map(tracing::field::display),
+        request.id = request_id,
+    );
+}
+
+/// Logs that a principal lacks the permission for an operation.
+pub(crate) fn permission_denied(principal: Option<&Principal>, call: Option<&Call>, operation: &str, error: &Error) {
+    tracing::warn!(
+        target: AUDIT,
+        event = "permission_denied",
+        principal = principal.map(|principal| &*principal.id),
+        owner = principal.map(|principal| &*principal.owner),
+        operation,
+        reason = error.to_string(),
+        peer = call.and_then(|call| call.peer).map(tracing::field::display),
+        request.id = call.and_then(|call| call.request_id.as_deref()),
+    );
+}
+
+/// Logs the registration or the deletion of a push notification configuration.
+pub(crate) fn push_changed(call: &Call, operation: &str) {
+    let principal = call.principal.as_deref();
+    tracing::info!(
+        target: AUDIT,
+        event = "push_configuration_changed",
+        principal = principal.map(|principal| &*principal.id),
+        owner = &*call.owner,
+        operation,
+        peer = call.peer.map(tracing::field::display),
+        request.id = call.request_id.as_deref(),
+    );
+}

@@ -1,0 +1,283 @@
+//! Authorization of calls: scopes and tenants of principals, and the [`Policy`] of a program.
+
+use std::{fmt, sync::Arc};
+
+use async_trait::async_trait;
+use tonic::{Request, Response, Status};
+
+use super::audit;
+use crate::{
+    call::{CARD_EXTENDED, Call, PUSH_WRITE, Principal, RequiredScope, SKILL_PREFIX, TASKS_READ, TASKS_WRITE},
+    contract::ServiceFuture,
+    error::{Error, ErrorKind},
+    pb::{
+        v1::{
+            CancelTaskRequest, DeleteTaskPushNotificationConfigRequest, GetExtendedAgentCardRequest,
+            GetTaskPushNotificationConfigRequest, GetTaskRequest, ListTaskPushNotificationConfigsRequest,
+            ListTasksRequest, SendMessageRequest, SubscribeToTaskRequest, TaskPushNotificationConfig,
+            a2a_service_server::A2aService,
+            bindings::{Rpc, each_rpc},
+        },
+        wkt::{Struct, value::Kind},
+    },
+};
+
+/// Member of the metadata of a message or of its request that names the skill to which it is sent.
+pub(crate) const SKILL_ID: &str = "skillId";
+
+/// Operation that is to be authorized.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Operation<'a> {
+    /// Name of the RPC, such as `SendMessage`.
+    pub name: &'static str,
+    /// Scope that the operation requires.
+    pub scope: &'static str,
+    /// Tenant of the call. Empty if there is none.
+    pub tenant: &'a str,
+    /// Id of the task that the request names. Empty if it names none. The task may not exist, or belong to another owner.
+    pub task_id: &'a str,
+    /// Skill to which a message is sent, if its metadata names one.
+    pub skill: Option<&'a str>,
+}
+
+/// Authorization policy of a program, in addition to the scopes of principals. It decides about calls of every binding, and
+/// about those in process.
+///
+/// ```
+/// use a2a_service::{
+///     agent::demo::Demo,
+///     auth::{Operation, Policy},
+///     call::Call,
+///     error::{Error, ErrorKind},
+///     server::Server,
+/// };
+///
+/// /// Guests may only read.
+/// struct ReadOnlyGuests;
+///
+/// #[async_trait::async_trait]
+/// impl Policy for ReadOnlyGuests {
+///     async fn authorize(&self, call: &Call, operation: &Operation<'_>) -> Result<(), Error> {
+///         let is_guest = call.principal.as_ref().is_none_or(|principal| &*principal.id == "guest");
+///         if is_guest && operation.scope != "tasks:read" {
+///             return Err(ErrorKind::PermissionDenied.because("guests may only read"));
+///         }
+///         Ok(())
+///     }
+/// }
+///
+/// let server = Server::new(Demo).policy(ReadOnlyGuests);
+/// ```
+#[async_trait]
+pub trait Policy: Send + Sync + 'static {
+    /// Decides whether a call is permitted.
+    ///
+    /// # Errors
+    /// The call is rejected with this error. [`ErrorKind::PermissionDenied`] is logged in the audit log.
+    async fn authorize(&self, call: &Call, operation: &Operation<'_>) -> Result<(), Error>;
+}
+
+/// Returns the scope that an RPC requires.
+fn scope_of(rpc: Rpc) -> &'static str {
+    match rpc {
+        Rpc::SendMessage | Rpc::SendStreamingMessage | Rpc::CancelTask => TASKS_WRITE,
+        Rpc::GetTask
+        | Rpc::ListTasks
+        | Rpc::SubscribeToTask
+        | Rpc::GetTaskPushNotificationConfig
+        | Rpc::ListTaskPushNotificationConfigs => TASKS_READ,
+        Rpc::CreateTaskPushNotificationConfig | Rpc::DeleteTaskPushNotificationConfig => PUSH_WRITE,
+        Rpc::GetExtendedAgentCard => CARD_EXTENDED,
+    }
+}
+
+/// Checks that a principal has a scope.
+///
+/// # Errors
+/// [`ErrorKind::PermissionDenied`] with the name of the scope.
+pub(crate) fn require_scope(principal: &Principal, scope: &str) -> Result<(), Error> {
+    if principal.scopes.contains(scope) {
+        return Ok(());
+    }
+    Err(insufficient_scope(scope, format!("the credentials lack the scope {scope}")))
+}
+
+fn insufficient_scope(scope: &str, why: String) -> Error {
+    // RFC 6750, 3.1.
+    let challenge = format!("Bearer realm=\"a2a\", error=\"insufficient_scope\", scope=\"{scope}\"");
+    ErrorKind::PermissionDenied.because(why).with("scope", scope).challenge(challenge)
+}
+
+/// Checks scope, tenant and skill of a call, and binds it to the tenant of the principal.
+fn check(principal: &Principal, scope: &str, request: &mut impl Subject) -> Result<(), Error> {
+    require_scope(principal, scope)?;
+    if request.registers_push() {
+        require_scope(principal, PUSH_WRITE)?;
+    }
+    if let Some(own) = &principal.tenant {
+        let tenant = request.tenant();
+        if tenant.is_empty() {
+            (**own).clone_into(tenant);
+        } else if **tenant != **own {
+            let why = "tenant: the credentials are for another tenant; leave it out";
+            return Err(ErrorKind::PermissionDenied.because(why).with("field", "tenant"));
+        }
+    }
+    if let (Some(permitted), Some(skill)) = (principal.scopes.skills(), request.skill())
+        && !permitted.contains(&skill)
+    {
+        let why = format!("metadata.{SKILL_ID}: the credentials lack the scope {SKILL_PREFIX}{skill}");
+        return Err(insufficient_scope(&format!("{SKILL_PREFIX}{skill}"), why));
+    }
+    Ok(())
+}
+
+/// Service wrapper that authorizes each call.
+pub(crate) struct AuthorizedService {
+    service: Arc<dyn A2aService>,
+    policy: Option<Arc<dyn Policy>>,
+}
+
+impl AuthorizedService {
+    pub(crate) fn new(service: Arc<dyn A2aService>, policy: Option<Arc<dyn Policy>>) -> Self {
+        Self { service, policy }
+    }
+
+    /// Checks the scopes of a call. Calls without a principal have no scopes to check.
+    fn check<T: Subject>(rpc: Rpc, scope: &str, request: &mut Request<T>) -> Result<(), Error> {
+        let Some(principal) = Call::of(request).ok().and_then(|call| call.principal.clone()) else { return Ok(()) };
+        let checked = check(&principal, scope, request.get_mut());
+        if let Err(error) = &checked {
+            audit::permission_denied(Some(&principal), Call::of(request).ok(), rpc.name(), error);
+        }
+        checked
+    }
+
+    async fn forward<'a, T: Subject, R>(
+        &'a self,
+        rpc: Rpc,
+        mut request: Request<T>,
+        call: impl FnOnce(&'a dyn A2aService, Request<T>) -> ServiceFuture<'a, R>,
+    ) -> Result<Response<R>, Status> {
+        let scope = request.extensions().get().map_or_else(|| scope_of(rpc), |RequiredScope(scope)| *scope);
+        Self::check(rpc, scope, &mut request)?;
+        if let Some(policy) = &self.policy {
+            let tenant = request.get_mut().tenant().clone();
+            let (context, subject) = (Call::of(&request)?, request.get_ref());
+            let (task_id, skill) = (subject.task_id().unwrap_or_default(), subject.skill());
+            let operation = Operation { name: rpc.name(), scope, tenant: &tenant, task_id, skill };
+            if let Err(error) = policy.authorize(context, &operation).await {
+                if error.kind() == ErrorKind::PermissionDenied {
+                    audit::permission_denied(context.principal.as_deref(), Some(context), rpc.name(), &error);
+                }
+                return Err(error.into());
+            }
+        }
+        let registrant =
+            (scope_of(rpc) == PUSH_WRITE || request.get_ref().registers_push()).then(|| Call::of(&request).cloned());
+        let response = call(&*self.service, request).await?;
+        if let Some(Ok(context)) = registrant {
+            audit::push_changed(&context, rpc.name());
+        }
+        Ok(response)
+    }
+}
+
+/// Request of a call, with what authorization depends on.
+trait Subject: Send + 'static {
+    fn tenant(&mut self) -> &mut String;
+
+    fn task_id(&self) -> Option<&str> {
+        None
+    }
+
+    fn skill(&self) -> Option<&str> {
+        None
+    }
+
+    /// Returns true for a send that also registers a push configuration.
+    fn registers_push(&self) -> bool {
+        false
+    }
+}
+
+macro_rules! subjects {
+    ($($request:ty $(: $id:ident)?;)*) => { $(
+        impl Subject for $request {
+            fn tenant(&mut self) -> &mut String {
+                &mut self.tenant
+            }
+
+            $(fn task_id(&self) -> Option<&str> {
+                Some(&self.$id)
+            })?
+        }
+    )* };
+}
+
+subjects! {
+    GetTaskRequest: id;
+    ListTasksRequest;
+    CancelTaskRequest: id;
+    SubscribeToTaskRequest: id;
+    TaskPushNotificationConfig: task_id;
+    GetTaskPushNotificationConfigRequest: task_id;
+    ListTaskPushNotificationConfigsRequest: task_id;
+    DeleteTaskPushNotificationConfigRequest: task_id;
+    GetExtendedAgentCardRequest;
+}
+
+impl Subject for SendMessageRequest {
+    fn tenant(&mut self) -> &mut String {
+        &mut self.tenant
+    }
+
+    fn task_id(&self) -> Option<&str> {
+        self.message.as_ref().map(|message| &*message.task_id)
+    }
+
+    fn skill(&self) -> Option<&str> {
+        skill_id(self)
+    }
+
+    fn registers_push(&self) -> bool {
+        self.configuration.as_ref().is_some_and(|configuration| configuration.task_push_notification_config.is_some())
+    }
+}
+
+/// Returns the skill that a send names in the metadata of its message, or of the request.
+pub(crate) fn skill_id(request: &SendMessageRequest) -> Option<&str> {
+    fn named(metadata: Option<&Struct>) -> Option<&str> {
+        if let Kind::StringValue(id) = metadata?.fields.get(SKILL_ID)?.kind.as_ref()? { Some(id) } else { None }
+    }
+    let message = request.message.as_ref().and_then(|message| named(message.metadata.as_ref()));
+    message.or_else(|| named(request.metadata.as_ref()))
+}
+
+macro_rules! authorized {
+    ($($by:ident $method:ident $rpc:ident: $request:ty => $response:ty;)*) => {
+        impl A2aService for AuthorizedService { $(
+            fn $method<'a, 'b>(&'a self, request: Request<$request>) -> ServiceFuture<'b, $response>
+            where
+                'a: 'b,
+                Self: 'b,
+            {
+                let is_anonymous = Call::of(&request).is_ok_and(|call| call.principal.is_none());
+                let is_audited = scope_of(Rpc::$rpc) == PUSH_WRITE || request.get_ref().registers_push();
+                if is_anonymous && self.policy.is_none() && !is_audited {
+                    return self.service.$method(request);
+                }
+                Box::pin(self.forward(Rpc::$rpc, request, |service, request| service.$method(request)))
+            }
+        )* }
+    };
+}
+
+each_rpc!(authorized);
+
+impl fmt::Debug for AuthorizedService {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AuthorizedService").field("has_policy", &self.policy.is_some()).finish_non_exhaustive()
+    }
+}
