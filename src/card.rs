@@ -8,6 +8,8 @@ mod agent_card;
 mod config;
 mod network;
 mod request;
+#[cfg(feature = "signing")]
+pub mod signature;
 mod version;
 
 use std::net::SocketAddr;
@@ -27,6 +29,8 @@ pub use self::{
 };
 use serde::Deserialize;
 
+#[cfg(feature = "signing")]
+use crate::jose::SigningKey;
 use crate::{
     pb::v1::{AgentCapabilities, AgentCard, AgentExtension, AgentInterface},
     protocol::Version,
@@ -65,6 +69,8 @@ pub(crate) struct CardTemplate {
     v03_fields: V03CardFields,
     formats: version::CardVersions,
     address: Address,
+    #[cfg(feature = "signing")]
+    signer: Option<signature::CardSigner>,
 }
 
 impl CardTemplate {
@@ -82,6 +88,8 @@ impl CardTemplate {
             v03_fields: V03CardFields::default(),
             formats: version::CardVersions::default(),
             address: Address::default(),
+            #[cfg(feature = "signing")]
+            signer: None,
         }
     }
 
@@ -118,6 +126,20 @@ impl CardTemplate {
     pub(crate) fn rpc_path(mut self, path: &str) -> Self {
         path.clone_into(&mut self.rpc_path);
         self
+    }
+
+    /// Sets the key that signs the card. It is not signed by default.
+    #[cfg(feature = "signing")]
+    #[must_use]
+    pub(crate) fn sign(mut self, key: SigningKey) -> Self {
+        self.signer = Some(signature::CardSigner::new(key));
+        self
+    }
+
+    /// Key that signs the card.
+    #[cfg(feature = "signing")]
+    pub(crate) fn signing_key(&self) -> Option<&SigningKey> {
+        self.signer.as_ref().map(signature::CardSigner::key)
     }
 
     /// Declares whether the server accepts push notification configurations. False by default.
@@ -193,7 +215,24 @@ impl CardTemplate {
     pub(crate) fn json(&self, request: &CardRequest<'_>) -> Bytes {
         let format = self.formats.of(request, self.address.host(request).as_ref());
         // Serialization can't fail: all keys are strings, and the output is in memory.
-        v03::to_json(&self.of(request), &self.v03_fields, format).unwrap_or_default().into()
+        let card = v03::to_json(&self.of(request), &self.v03_fields, format).unwrap_or_default();
+        self.signed(card)
+    }
+
+    /// Signs the JSON of a card, if there is a key.
+    #[cfg(feature = "signing")]
+    fn signed(&self, card: Vec<u8>) -> Bytes {
+        let Some(signer) = &self.signer else { return card.into() };
+        signer.sign(&card).unwrap_or_else(|error| {
+            tracing::error!(error.cause = %error, "agent card not signed");
+            card.into()
+        })
+    }
+
+    #[cfg(not(feature = "signing"))]
+    #[expect(clippy::unused_self, reason = "the crate feature `signing` is disabled")]
+    fn signed(&self, card: Vec<u8>) -> Bytes {
+        card.into()
     }
 
     /// Returns the card of a server at this base URL, unless [`url`](Self::url) set another.

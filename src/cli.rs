@@ -1,5 +1,5 @@
-//! Command line of the `a2a` program: `serve`, `listen`, `admin`, `config` and `openapi`, exit codes, and output to stdout and
-//! stderr.
+//! Command line of the `a2a` program: `serve`, `listen`, `card`, `admin`, `config` and `openapi`, exit codes, and output to
+//! stdout and stderr.
 
 use std::{fmt, path::PathBuf, process::ExitCode};
 
@@ -7,6 +7,7 @@ use clap::{Arg, ArgAction, ArgMatches, FromArgMatches, Parser, Subcommand, build
 use serde_json::Value;
 
 mod admin;
+mod card;
 mod listen;
 #[cfg(feature = "openapi")]
 mod openapi;
@@ -19,6 +20,9 @@ use crate::{
 
 /// Exit code for an invalid command line or configuration (`EX_USAGE` of sysexits).
 const EX_USAGE: u8 = 64;
+
+/// Exit code of `a2a card verify` for a card without a valid signature.
+const NOT_VERIFIED: u8 = 2;
 
 /// A2A (Agent2Agent) server: gRPC, HTTP+JSON and JSON-RPC on one port.
 #[derive(Debug, Parser)]
@@ -34,6 +38,9 @@ enum Command {
     Serve(Serve),
     /// Receives push notifications, prints them, and runs a command for each.
     Listen(listen::Listen),
+    /// Signs agent cards, and verifies their signatures.
+    #[command(subcommand)]
+    Card(card::Card),
     /// Inspects and maintains a task database.
     Admin(admin::Admin),
     /// Describes the configuration.
@@ -126,6 +133,7 @@ pub fn main() -> ExitCode {
     let result = match arguments.command {
         Command::Serve(arguments) => serve::run(&arguments),
         Command::Listen(arguments) => listen::run(&arguments),
+        Command::Card(command) => card::run(&command),
         Command::Admin(arguments) => admin::run(&arguments),
         Command::Config(ConfigCommand::Reference) => {
             say(&config::reference());
@@ -138,7 +146,13 @@ pub fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             print_error(&error);
-            if error.is::<config::Error>() { ExitCode::from(EX_USAGE) } else { ExitCode::FAILURE }
+            if error.is::<config::Error>() {
+                ExitCode::from(EX_USAGE)
+            } else if error.is::<card::NotVerified>() {
+                ExitCode::from(NOT_VERIFIED)
+            } else {
+                ExitCode::FAILURE
+            }
         }
     }
 }

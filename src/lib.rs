@@ -91,7 +91,8 @@
 //! | `sqlite` | The store in an SQLite file; includes `server` |
 //! | `client` | [`client`] |
 //! | `tls` | `https://` URLs in the client; includes `client` |
-//! | `push` | [`push`], delivery of notifications; includes `server` |
+//! | `signing` | [`jose`], and [signatures](card::signature) of agent cards; includes `server` |
+//! | `push` | [`push`], delivery of notifications; includes `signing` |
 //! | `openapi` | API documents below `/openapi`; includes `server`. Enabled by default |
 //! | `docs` | Home page and Swagger UI for browsers; includes `openapi`. Enabled by default |
 //! | `metrics` | Export of [metrics](server::Server::metrics) to Prometheus in the program; includes `server` |
@@ -163,6 +164,8 @@ mod execution;
 pub mod extension;
 #[doc(hidden)]
 pub mod history;
+#[cfg(feature = "signing")]
+pub mod jose;
 #[cfg(feature = "server")]
 #[doc(hidden)]
 pub mod journal;

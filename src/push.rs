@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | `credentials` | credentials for webhooks, and the client credentials grant of OAuth 2.0 |
 //! | `delivery` | queue, retries, circuit breaker |
-//! | `jwt` | keys of the server, and tokens signed with them |
+//! | `jwt` | tokens signed with the keys of the server |
 //! | `key_file` | file with the keys |
 //! | `payload` | selection and form of the notifications |
 //! | `receiver` | verification and decoding, for receivers |
@@ -18,13 +18,13 @@ use std::{fmt, sync::Arc, time::Duration};
 pub use credentials::{ClientCredentials, CredentialsError, HostCredentials, WebhookCredentials, WebhookRequest};
 #[cfg(feature = "cli")]
 pub(crate) use credentials::{host_key, token_endpoint};
-pub use jwt::{Algorithm, KeyError, PublicKeys, SigningKey, SigningKeys};
+pub use jwt::SigningKeys;
 pub use key_file::KeyFileError;
-#[cfg(feature = "cli")]
-pub(crate) use key_file::read_secret;
 pub use receiver::{Delivery, Received, Receiver, Rejection};
 pub use stats::PushStats;
 pub use target::{AllowedTarget, Resolver, SystemResolver, TargetError, TargetPolicy};
+
+pub use crate::jose::{Algorithm, KeyError, PublicKeys, SigningKey};
 
 mod credentials;
 pub(crate) mod delivery;

@@ -14,6 +14,8 @@ pub(crate) use self::layers::is_public;
 use self::layers::{AddLayer, LayeredService, Layers};
 use self::lifecycle::Render;
 pub use self::lifecycle::{BoundServer, Handle, Signals};
+#[cfg(feature = "signing")]
+use crate::jose::SigningKey;
 use crate::{
     agent::Agent,
     auth::{Authenticator, AuthorizedService, Policy},
@@ -33,7 +35,10 @@ use crate::{
 #[cfg(feature = "openapi")]
 use crate::{card::CardRequest, openapi::PublishedDocuments, transport::DocumentSource};
 #[cfg(feature = "push")]
-use crate::{push::PushOptions, v03::json::push_payload};
+use crate::{
+    push::{PushOptions, SigningKeys},
+    v03::json::push_payload,
+};
 pub use crate::{
     service::{DefaultKey, Limits, Modes},
     transport::{AllowedHost, AllowedOrigin, FileBytes},
@@ -214,6 +219,15 @@ impl<A: Agent> Server<A> {
     /// server are ignored, as in [`Agent::card`].
     pub fn map_card(self, change: impl FnOnce(AgentCard) -> AgentCard) -> Self {
         self.with_card(|card| card.declare(change))
+    }
+
+    /// Key that signs the agent card (8.4). The public key is at `/.well-known/jwks.json`. By default, the card is not signed.
+    ///
+    /// Each card is signed in the forms that the SDKs verify. Cards differ by the URL of the request, unless
+    /// [`url`](Self::url) sets one; the last 64 are cached.
+    #[cfg(feature = "signing")]
+    pub fn sign_card(self, key: SigningKey) -> Self {
+        self.with_card(|card| card.sign(key))
     }
 
     fn with_card(mut self, change: impl FnOnce(CardTemplate) -> CardTemplate) -> Self {
@@ -583,16 +597,24 @@ impl<A: Agent> Server<A> {
         let service = Service::with_env(self.agent, store, self.limits, self.settings.env.clone());
         let service = service.offering(card.offers());
         let service = service.modes(self.modes, card.declared()).idempotency_default_key(self.default_key);
+        #[cfg(feature = "signing")]
+        let mut keys: Vec<_> = card.signing_key().map(SigningKey::public_jwk).into_iter().collect();
         #[cfg(feature = "push")]
-        let (service, key_set) = if card.offers().push {
+        let service = if card.offers().push {
             let mut push = self.push;
             push.issuer = push.issuer.or_else(|| card.address().origin());
-            let key_set = push.keys.as_ref().map(|keys| keys.jwks().to_string().into());
-            (service.delivering(push, push_payload), key_set)
+            for key in push.keys.iter().flat_map(SigningKeys::all).map(SigningKey::public_jwk) {
+                if !keys.contains(&key) {
+                    keys.push(key);
+                }
+            }
+            service.delivering(push, push_payload)
         } else {
-            (service, None)
+            service
         };
-        #[cfg(not(feature = "push"))]
+        #[cfg(feature = "signing")]
+        let key_set = (!keys.is_empty()).then(|| serde_json::json!({ "keys": keys }).to_string().into());
+        #[cfg(not(feature = "signing"))]
         let key_set = None;
         service.start_retention(self.retention);
         let service = Arc::new(service);

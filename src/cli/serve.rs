@@ -15,6 +15,7 @@ use crate::{
     agent::{Agent, demo::Demo},
     auth::Bearer,
     config::{self, Config, Loaded},
+    jose::SigningKey,
     push::{Algorithm, PushOptions, SigningKeys, WebhookCredentials},
     server::{self, Server, Signals},
     store::{
@@ -53,9 +54,17 @@ pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
     // Before the server listens, because opening the store may migrate it, which blocks.
     let OpenedStore { store, file, line } = open_store(&config)?;
     let push = push_options(&config, file.as_deref())?;
+    let card_key = config.card_signing_key.as_ref().map(|file| {
+        SigningKey::read(&file.0).with_context(|| format!("can't read {} in card.signing_key", file.0.display()))
+    });
+    let card_key = card_key.transpose()?;
     runtime.block_on(async {
         let server = match config.agent {
             config::Agent::Demo => server(Demo, store, push, &config),
+        };
+        let server = match card_key {
+            Some(key) => server.sign_card(key),
+            None => server,
         };
         let server = match metrics {
             Some(recorder) => {

@@ -12,7 +12,10 @@ use super::{
     load::Error,
     value::{Value, quoted},
 };
-use crate::push::{ClientCredentials, HostCredentials, host_key, read_secret, token_endpoint};
+use crate::{
+    jose::read_secret,
+    push::{ClientCredentials, HostCredentials, host_key, token_endpoint},
+};
 
 /// Maximum size of a file with a secret, in bytes.
 const MAX_SECRET_FILE: u64 = 64 << 10;

@@ -6,10 +6,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{Algorithm, KeyError, SigningKey, SigningKeys};
-
-/// Maximum size of a key file, in bytes.
-const MAX_FILE: u64 = 1 << 20;
+use super::SigningKeys;
+use crate::jose::{Algorithm, KeyError, MAX_KEY_FILE, SigningKey, read_secret};
 
 /// Reason why the signing keys of a file can't be used.
 #[derive(Debug, thiserror::Error)]
@@ -61,38 +59,8 @@ impl SigningKeys {
 }
 
 fn read(path: &Path) -> Result<SigningKeys, KeyFileCause> {
-    let pem = read_secret(path, MAX_FILE)?;
+    let pem = read_secret(path, MAX_KEY_FILE)?;
     Ok(SigningKeys::from_pem(&pem)?)
-}
-
-/// Reads a file with a secret, and logs a warning if other users of the system can read it.
-///
-/// # Errors
-/// The file can't be read, is larger than `max` bytes, or is not UTF-8.
-pub(crate) fn read_secret(path: &Path, max: u64) -> io::Result<String> {
-    let metadata = fs::metadata(path)?;
-    if metadata.len() > max {
-        return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("the file is larger than {max} bytes")));
-    }
-    if is_shared(&metadata) {
-        tracing::warn!(
-            path = %path.display(),
-            "other users of the system can read a file with secrets; run `chmod 600` on it, and replace the secrets"
-        );
-    }
-    fs::read_to_string(path)
-}
-
-#[cfg(unix)]
-fn is_shared(metadata: &fs::Metadata) -> bool {
-    use std::os::unix::fs::PermissionsExt as _;
-    metadata.permissions().mode() & 0o077 != 0
-}
-
-/// Returns false: the permissions are not those of Unix.
-#[cfg(not(unix))]
-fn is_shared(_: &fs::Metadata) -> bool {
-    false
 }
 
 /// Generates a key and writes it to a new file: to a temporary one first, so that a crash leaves no incomplete file.
@@ -165,10 +133,9 @@ mod tests {
         let path = directory.path().join("keys.pem");
         SigningKeys::read_or_generate(&path).unwrap();
         let metadata = fs::metadata(&path).unwrap();
-        assert_eq!((metadata.permissions().mode() & 0o777, is_shared(&metadata)), (0o600, false));
+        assert_eq!(metadata.permissions().mode() & 0o777, 0o600);
         for shared in [0o640, 0o604, 0o620] {
             fs::set_permissions(&path, fs::Permissions::from_mode(shared)).unwrap();
-            assert!(is_shared(&fs::metadata(&path).unwrap()));
             SigningKeys::read(&path).unwrap();
         }
     }

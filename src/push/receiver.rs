@@ -26,7 +26,7 @@ use tokio::{
 use url::Url;
 
 use super::{
-    jwt::{Expected, PublicKeys, TokenError},
+    jwt::{Expected, TokenError},
     sender::{DELIVERY_ID, NOTIFICATION_TOKEN, OLD_NOTIFICATION_TOKEN},
     signature::{SECRET_PREFIX, WEBHOOK_ID, WEBHOOK_SIGNATURE, WEBHOOK_TIMESTAMP, is_signed},
 };
@@ -35,6 +35,7 @@ use crate::{
     env::Env,
     error::{Error, ErrorKind},
     event::Event,
+    jose::PublicKeys,
     pb::v1::{StreamResponse, stream_response::Payload},
     protocol::Version,
 };
@@ -563,10 +564,10 @@ impl Keys {
             (cache.keys.clone(), is_old)
         };
         let Some((http, url)) = &self.source else {
-            return Ok(keys.verify(token)?);
+            return Ok(keys.verify_token(token)?);
         };
         if !is_old {
-            match keys.verify(token) {
+            match keys.verify_token(token) {
                 Ok(claims) => return Ok(claims),
                 Err(TokenError::UnknownKey) => {}
                 Err(error @ TokenError::Invalid(_)) => return Err(error.into()),
@@ -574,7 +575,7 @@ impl Keys {
         }
         let is_current = self.request_keys(http, url, started).await;
         let keys = self.cache.lock().keys.clone();
-        keys.verify(token).map_err(|error| match error {
+        keys.verify_token(token).map_err(|error| match error {
             TokenError::UnknownKey if !is_current => {
                 Rejection::new(StatusCode::SERVICE_UNAVAILABLE, "the key of the token is not known yet")
             }

@@ -29,10 +29,10 @@ mod scheme;
 mod tests;
 
 /// `protocolVersion` of a 0.3 card. Only the card has a patch number.
-const PROTOCOL_VERSION: &str = "0.3.0";
+pub(crate) const PROTOCOL_VERSION: &str = "0.3.0";
 
 /// Transport of a 0.3 card without `preferredTransport` (0.3, 5.6.1).
-const DEFAULT_TRANSPORT: &str = "JSONRPC";
+pub(crate) const DEFAULT_TRANSPORT: &str = "JSONRPC";
 
 /// Members that a served card has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -241,12 +241,17 @@ pub fn to_json(card: &AgentCard, fields: &V03CardFields, version: CardVersion) -
 /// A card with `supportedInterfaces` is read as 1.0 and its 0.3 members are ignored. Every member of a 0.3 card may be missing,
 /// since cards of 0.2 have fewer.
 pub fn from_json(json: &[u8]) -> serde_json::Result<AgentCard> {
-    let mut card: Value = serde_json::from_slice(json)?;
+    let card: Value = serde_json::from_slice(json)?;
     if card.get("supportedInterfaces").or_else(|| card.get("supported_interfaces")).is_some_and(Value::is_array) {
         return serde_json::from_value(card);
     }
+    from_value(card).map(AgentCard::from)
+}
+
+/// Reads the members of 0.3 of a card, each of which may be missing.
+pub(crate) fn from_value(mut card: Value) -> serde_json::Result<V03Card> {
     drop_nulls(&mut card);
-    serde_json::from_value::<V03Card>(card).map(AgentCard::from)
+    serde_json::from_value(card)
 }
 
 /// Adds the members of `from` to `into`, recursively. Arrays in both are merged item by item.

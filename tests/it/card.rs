@@ -3,6 +3,7 @@
 
 mod addresses;
 mod shapes;
+mod signed;
 
 use std::sync::{
     Arc,

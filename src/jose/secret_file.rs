@@ -1,0 +1,49 @@
+//! Files with secrets: private keys, client secrets.
+
+use std::{fs, io, path::Path};
+
+/// Reads a file with a secret, and logs a warning if other users of the system can read it.
+///
+/// # Errors
+/// The file can't be read, is larger than `max` bytes, or is not UTF-8.
+pub(crate) fn read_secret(path: &Path, max: u64) -> io::Result<String> {
+    let metadata = fs::metadata(path)?;
+    if metadata.len() > max {
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("the file is larger than {max} bytes")));
+    }
+    if is_shared(&metadata) {
+        tracing::warn!(
+            path = %path.display(),
+            "other users of the system can read a file with secrets; run `chmod 600` on it, and replace the secrets"
+        );
+    }
+    fs::read_to_string(path)
+}
+
+#[cfg(unix)]
+fn is_shared(metadata: &fs::Metadata) -> bool {
+    use std::os::unix::fs::PermissionsExt as _;
+    metadata.permissions().mode() & 0o077 != 0
+}
+
+/// Returns false: the permissions are not those of Unix.
+#[cfg(not(unix))]
+fn is_shared(_: &fs::Metadata) -> bool {
+    false
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn files_of_other_permissions_are_shared() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        for (mode, expected) in [(0o600, false), (0o400, false), (0o640, true), (0o604, true), (0o620, true)] {
+            fs::set_permissions(file.path(), fs::Permissions::from_mode(mode)).unwrap();
+            assert_eq!(is_shared(&fs::metadata(file.path()).unwrap()), expected, "{mode:o}");
+        }
+    }
+}
