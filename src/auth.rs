@@ -9,14 +9,34 @@ use subtle::ConstantTimeEq as _;
 
 pub(crate) mod audit;
 mod authorization;
+mod combination;
+#[cfg(feature = "auth")]
+mod jwt;
+mod slow_down;
+#[cfg(feature = "auth")]
+mod token_file;
 
 pub(crate) use self::authorization::{AuthorizedService, require_scope};
-pub use self::authorization::{Operation, Policy};
+pub(crate) use self::slow_down::{FAILURES, FailureLimit};
+pub use self::{
+    authorization::{Operation, Policy},
+    combination::{AllOf, AnyOf, all, any},
+};
+#[cfg(feature = "auth")]
+pub use self::{
+    jwt::{Jwt, JwtOptions, SigningAlgorithm},
+    token_file::{NewToken, TokenEntry, TokenFile, TokenFileError, TokenSource, add_token, list_tokens, revoke_token},
+};
 pub use crate::call::{Principal, Scopes};
 use crate::{
     error::{Error, ErrorKind},
     pb::v1::AgentCard,
 };
+
+/// Metadata of an error that says whether the request has credentials.
+pub(crate) const CREDENTIALS: &str = "credentials";
+/// Value of [`CREDENTIALS`] for a request without credentials. Failures with it are not counted as guesses.
+pub(crate) const MISSING: &str = "missing";
 
 /// Request that is to be authenticated, before its body is read.
 #[derive(Clone, Copy, Debug)]
@@ -102,7 +122,10 @@ impl Authenticator for Bearer {
             // RFC 6750, 3.1: no error code if the request has no credentials.
             None => {
                 let challenge = "Bearer realm=\"a2a\"";
-                Err(ErrorKind::Unauthenticated.because("a bearer token is required").challenge(challenge))
+                Err(ErrorKind::Unauthenticated
+                    .because("a bearer token is required")
+                    .with(CREDENTIALS, MISSING)
+                    .challenge(challenge))
             }
             Some(_) => {
                 let challenge = "Bearer realm=\"a2a\", error=\"invalid_token\"";

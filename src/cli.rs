@@ -1,4 +1,4 @@
-//! Command line of the `a2a` program: `serve`, `listen`, `card`, `admin`, `config` and `openapi`, exit codes, and output to
+//! Command line of the `a2a` program: `serve`, `listen`, `card`, `admin`, `token`, `config` and `openapi`, exit codes, and output to
 //! stdout and stderr.
 
 use std::{fmt, path::PathBuf, process::ExitCode};
@@ -12,6 +12,7 @@ mod listen;
 #[cfg(feature = "openapi")]
 mod openapi;
 mod serve;
+mod token;
 
 use crate::{
     clock::{self, Millis},
@@ -43,6 +44,8 @@ enum Command {
     Card(card::Card),
     /// Inspects and maintains a task database.
     Admin(admin::Admin),
+    /// Makes, lists and revokes tokens.
+    Token(token::Token),
     /// Describes the configuration.
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -135,6 +138,7 @@ pub fn main() -> ExitCode {
         Command::Listen(arguments) => listen::run(&arguments),
         Command::Card(command) => card::run(&command),
         Command::Admin(arguments) => admin::run(&arguments),
+        Command::Token(arguments) => token::run(arguments),
         Command::Config(ConfigCommand::Reference) => {
             say(&config::reference());
             Ok(())

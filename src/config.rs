@@ -13,14 +13,14 @@ mod value;
 
 use self::{
     credentials::WebhookHosts,
-    value::{BaseUrl, ByteSize, FilePath, Filter, GrpcAddress, OptionalTimeout, Structure, UrlPath},
+    value::{BaseUrl, ByteSize, Filter, GrpcAddress, OptionalTimeout, Structure, UrlPath},
 };
 pub(crate) use self::{
     load::{Error, Loaded, load},
-    value::{Agent, StorePath, Value},
+    value::{Agent, AuthRequire, FilePath, StorePath, Value},
 };
 use crate::{
-    auth::Token,
+    auth::{self, SigningAlgorithm, Token},
     card::{
         self, CapabilitiesConfig, CardConfig, ExtensionConfig, InterfaceConfig, Network, ProtocolBinding,
         ProviderConfig, SchemesConfig, SkillConfig,
@@ -183,8 +183,19 @@ keys! {
     "rpc_path" => rpc_path: UrlPath = UrlPath(card::JSON_RPC.to_owned()), "Path of JSON-RPC below `public_url`, as listed on the agent card. `/rpc`, `/a2a` and `/` are always served too.";
     "allowed_hosts" => allowed_hosts: Vec<AllowedHost> = Vec::new(), "Hosts that requests may name: `agent.example`, `agent.example:8080`, `*.agent.example`, or `*` for all. Loopback names, IP addresses, and the hosts of `public_url` and `card.formats_by_host` are always allowed. Other hosts get 421, which protects against DNS rebinding. If not set, only servers on a loopback address check the host.";
     "cors.origins" => cors_origins: Vec<AllowedOrigin> = Vec::new(), "Origins of web pages that may call this server, such as `https://app.example`, or `*` for all. The server's own origin is always allowed. Pages of other origins get 403, except for the agent card, the key set, API documents and health checks.";
-    "token" => token: Option<Token> = None, "Bearer token required on every request except those for the agent card, the key set of push notifications, API documents and health checks. Prefer the environment variable: other users of the machine can see flags.";
-    "insecure" => insecure: bool = false, "Allows a non-loopback listen address without a token. All callers then share one anonymous owner and see each other's tasks.";
+    "token" => token: Option<Token> = None, "Bearer token that callers send, required on every request except those for the agent card, the key set of push notifications, API documents and health checks. Prefer the environment variable: other users of the machine can see flags.";
+    "auth.tokens" => auth_tokens: Option<FilePath> = None, "File with the tokens and API keys of callers, as hashes. `a2a token new` makes a token and the file. Changes take effect within a second. The card lists the kinds of tokens that the file has at the start.";
+    "auth.require" => auth_require: AuthRequire = AuthRequire::Any, "Credentials that a request needs if there are several of `token`, `auth.tokens` and `auth.jwt`: any of them, or all.";
+    "auth.failures" => auth_failures: usize = auth::FAILURES, "Maximum number of failed authentications per minute and client address, as forwarded by `trusted_proxies`. Further ones get 429; valid credentials still pass. An IPv6 /64 network counts as one address. Zero: no limit.";
+    "auth.jwt.issuer" => auth_jwt_issuer: Option<String> = None, "Issuer of JSON Web Tokens, whose tokens are then accepted as bearer tokens: their claim `iss`.";
+    "auth.jwt.audience" => auth_jwt_audience: Vec<String> = Vec::new(), "Audiences of the tokens, of which their claim `aud` must have one: the names of this server at the issuer.";
+    "auth.jwt.jwks" => auth_jwt_jwks: Option<String> = None, "Public keys of the issuer: the URL or the file of a JSON Web Key Set. If not set, they are found by OpenID Connect Discovery.";
+    "auth.jwt.algorithms" => auth_jwt_algorithms: Vec<SigningAlgorithm> = SigningAlgorithm::ALL.to_vec(), "Accepted algorithms of the signatures.";
+    "auth.jwt.leeway" => auth_jwt_leeway: Duration = Duration::from_mins(1), "Maximum difference between the clocks of the issuer and this server.";
+    "auth.jwt.owner_claim" => auth_jwt_owner_claim: String = "sub".to_owned(), "Claim with the owner of the tasks.";
+    "auth.jwt.tenant_claim" => auth_jwt_tenant_claim: Option<String> = None, "Claim with the tenant to which the caller is bound. If set, tokens without it are rejected.";
+    "auth.jwt.scope_claim" => auth_jwt_scope_claim: String = "scope".to_owned(), "Claim with the scopes of the caller, a text with spaces or a list; `scp` is read if there is no `scope`. A token without scopes permits nothing. Empty: all scopes for every token.";
+    "insecure" => insecure: bool = false, "Allows a non-loopback listen address without authentication. All callers then share one anonymous owner and see each other's tasks.";
     "protocols" => protocols: Protocols = Protocols::default(), "Protocol versions to serve: `1.0`, and `0.3`, which includes the parts of 0.2 that are identical.";
     "log.format" | "log" => log_format: LogFormat = LogFormat::Text, "Log format on stderr.";
     "log.filter" was "log_filter" => log_filter: Filter = Filter::standard(), "Log filter: a level for all targets, and levels for single ones, such as a crate or module. The variable `RUST_LOG` sets it too, unless `A2A_LOG_FILTER` is set.";
@@ -270,7 +281,7 @@ keys! {
     "card.extensions" => card_extensions: Option<Structure<Vec<ExtensionConfig>>> = None, "Protocol extensions that the agent supports: tables with `uri`, and optionally `description`, `required` and `params`. Defaults to the agent's own value.";
     "card.interfaces" => card_interfaces: Option<Structure<Vec<InterfaceConfig>>> = None, "Additional interfaces of the agent, listed after the server's own: tables with `url` and `binding`, and optionally `tenant` and `version`.";
     "card.capabilities" => card_capabilities: Option<Structure<CapabilitiesConfig>> = None, "Capabilities on the card. `streaming = false` also rejects streaming calls. `state_transition_history = true` declares an agent that provides the history of its states, on cards of 0.3 only.";
-    "card.security_schemes" => card_security_schemes: Option<Structure<SchemesConfig>> = None, "Security schemes by name, in the form of OpenAPI: tables with `type` and the members of that type. The program checks `token` only, and then lists that scheme instead. It does not start with this key and without `token`.";
+    "card.security_schemes" => card_security_schemes: Option<Structure<SchemesConfig>> = None, "Security schemes by name, in the form of OpenAPI: tables with `type` and the members of that type. The program lists the schemes that it checks instead. It does not start with this key and without authentication.";
     "card.security" => card_security: Option<Structure<Vec<Requirement>>> = None, "Security requirements, of which a call has to meet one: tables with scopes by the name of a scheme in `card.security_schemes`.";
     "card.format" was "card.shape" => card_format: CardVersion = CardVersion::Merged, "Form of the card for requests that do not name a protocol version: that of 1.0, that of 0.3, or both merged into one document. If 0.3 is not served, always that of 1.0.";
     "card.formats_by_host" was "card.shapes" => card_formats_by_host: Option<Structure<BTreeMap<String, CardVersion>>> = None, "Form of the card by the requested host, as `\"host\" = \"1.0\"`. Overrides `card.format`.";
@@ -282,6 +293,11 @@ keys! {
 }
 
 impl Config {
+    /// Returns true if callers are authenticated.
+    pub(crate) fn has_authentication(&self) -> bool {
+        self.token.is_some() || self.auth_tokens.is_some() || self.auth_jwt_issuer.is_some()
+    }
+
     /// Limits of the execution of turns.
     pub(crate) fn limits(&self) -> Limits {
         Limits {

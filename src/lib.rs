@@ -95,8 +95,9 @@
 //! | `push` | [`push`], delivery of notifications; includes `signing` |
 //! | `openapi` | API documents below `/openapi`; includes `server`. Enabled by default |
 //! | `docs` | Home page and Swagger UI for browsers; includes `openapi`. Enabled by default |
+//! | `auth` | Token files and JSON Web Tokens in [`auth`]; includes `server` |
 //! | `metrics` | Export of [metrics](server::Server::metrics) to Prometheus in the program; includes `server` |
-//! | `cli` | The program `a2a`; includes `server`, `sqlite`, `client` and `push`. Enabled by default |
+//! | `cli` | The program `a2a`; includes `server`, `sqlite`, `client`, `push`, `auth` and `metrics`. Enabled by default |
 //!
 //! # Where to go next
 //!

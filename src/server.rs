@@ -18,7 +18,7 @@ pub use self::lifecycle::{BoundServer, Handle, Signals};
 use crate::jose::SigningKey;
 use crate::{
     agent::Agent,
-    auth::{Authenticator, AuthorizedService, Policy},
+    auth::{Authenticator, AuthorizedService, FAILURES, FailureLimit, Policy},
     card::{CardConfig, CardTemplate, JSON_RPC, Network},
     env::Env,
     extension::{self, ExtendedService, Extension},
@@ -86,6 +86,7 @@ pub struct Server<A> {
     docs: Option<bool>,
     authenticator: Option<Arc<dyn Authenticator>>,
     policy: Option<Arc<dyn Policy>>,
+    failed_authentications: usize,
     retention: Retention,
     allowed_hosts: Vec<AllowedHost>,
     cors_origins: Vec<AllowedOrigin>,
@@ -131,6 +132,7 @@ impl<A: Agent> Server<A> {
             docs: None,
             authenticator: None,
             policy: None,
+            failed_authentications: FAILURES,
             retention: Retention::default(),
             allowed_hosts: Vec::new(),
             cors_origins: Vec::new(),
@@ -374,6 +376,13 @@ impl<A: Agent> Server<A> {
         self
     }
 
+    /// Maximum number of failed authentications per minute and client address. Further ones are rejected with 429; valid
+    /// credentials still pass. An IPv6 /64 network counts as one address. 20 by default, 0 for no limit.
+    pub fn failed_authentications(mut self, count: usize) -> Self {
+        self.failed_authentications = count;
+        self
+    }
+
     /// Authorization policy for calls, in addition to the scopes of the principals. By default, the scopes decide alone.
     pub fn policy(mut self, policy: impl Policy) -> Self {
         self.policy = Some(Arc::new(policy));
@@ -576,6 +585,7 @@ impl<A: Agent> Server<A> {
         let rpc_path = self.rpc_path.as_deref().unwrap_or(JSON_RPC);
         Layers {
             authenticator: self.authenticator.clone(),
+            failures: FailureLimit::new(self.failed_authentications),
             insecure: self.insecure,
             log_wire: self.log_wire,
             origins: OriginPolicy::new(&self.card, self.allowed_hosts.clone(), self.cors_origins.clone()),

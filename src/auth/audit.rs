@@ -51,3 +51,9 @@ pub(crate) fn push_changed(call: &Call, operation: &str) {
         request.id = call.request_id.as_deref(),
     );
 }
+
+/// Logs that a token file was read again after a change.
+#[cfg(feature = "auth")]
+pub(crate) fn tokens_changed(path: &std::path::Path, count: usize) {
+    tracing::info!(target: AUDIT, event = "tokens_changed", path = %path.display(), tokens = count);
+}

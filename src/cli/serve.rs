@@ -13,8 +13,8 @@ use tracing::Level;
 use super::{Serve, say, warn};
 use crate::{
     agent::{Agent, demo::Demo},
-    auth::Bearer,
-    config::{self, Config, Loaded},
+    auth::{self, AllOf, AnyOf, Bearer, Jwt, JwtOptions, TokenFile},
+    config::{self, AuthRequire, Config, FilePath, Loaded},
     jose::SigningKey,
     push::{Algorithm, PushOptions, SigningKeys, WebhookCredentials},
     server::{self, Server, Signals},
@@ -49,6 +49,7 @@ pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
     guard_public(&config)?;
     guard_security(&config)?;
     raise_descriptor_limit(&config);
+    let schemes = authentication(&config)?;
     let metrics = config.metrics_enabled.then(Recorder::install).transpose()?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     // Before the server listens, because opening the store may migrate it, which blocks.
@@ -65,6 +66,11 @@ pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
         let server = match card_key {
             Some(key) => server.sign_card(key),
             None => server,
+        };
+        let server = match (schemes, config.auth_require) {
+            (Some(schemes), AuthRequire::Any) => server.authenticator(schemes),
+            (Some(schemes), AuthRequire::All) => server.authenticator(AllOf::from(schemes)),
+            (None, _) => server,
         };
         let server = match metrics {
             Some(recorder) => {
@@ -92,7 +98,7 @@ pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
             None => String::new(),
         };
         let mut signals = Signals::listen();
-        say(&banner(bound.addr(), &(grpc + &metrics + &line), config.token.is_some()));
+        say(&banner(bound.addr(), &(grpc + &metrics + &line), config.has_authentication()));
         bound
             .run_until(async move {
                 signals.next().await;
@@ -128,6 +134,7 @@ fn server<A: Agent>(agent: A, store: Arc<dyn Store>, push: PushOptions, config: 
         .strict_version(config.strict_version)
         .strict_extensions(config.strict_extensions)
         .insecure(config.insecure)
+        .failed_authentications(config.auth_failures)
         .protocols(config.protocols)
         .idempotency_default_key(config.idempotency_default_key)
         .resume(config.stream_resume)
@@ -150,10 +157,39 @@ fn server<A: Agent>(agent: A, store: Arc<dyn Store>, push: PushOptions, config: 
     if let Some(path) = &config.base_path {
         server = server.base_path(&*path.0);
     }
-    if let Some(token) = &config.token {
-        server = server.authenticator(Bearer::new(token.clone()));
-    }
     server
+}
+
+/// Creates the authentication schemes of the configuration. `None` if callers are anonymous.
+fn authentication(config: &Config) -> anyhow::Result<Option<AnyOf>> {
+    let mut schemes = auth::any();
+    if let Some(token) = &config.token {
+        schemes = schemes.or(Bearer::new(token.clone()));
+    }
+    if let Some(FilePath(path)) = &config.auth_tokens {
+        let file = TokenFile::open(path);
+        schemes = schemes.or(file.context("can't read the file in auth.tokens; `a2a token new` creates it")?);
+    }
+    if let Some(issuer) = &config.auth_jwt_issuer {
+        let scopes = Some(config.auth_jwt_scope_claim.clone()).filter(|name| !name.is_empty());
+        let options = JwtOptions::new(issuer, config.auth_jwt_audience.iter().cloned())
+            .algorithms(config.auth_jwt_algorithms.iter().copied())
+            .leeway(config.auth_jwt_leeway)
+            .owner_claim(&config.auth_jwt_owner_claim)
+            .tenant_claim(config.auth_jwt_tenant_claim.clone())
+            .scope_claim(scopes);
+        let options = match &config.auth_jwt_jwks {
+            Some(url) if url.contains("://") => options.jwks_url(url),
+            Some(path) => {
+                let context = || format!("can't read the file in auth.jwt.jwks, {path}");
+                options.jwks(std::fs::read(path).with_context(context)?)
+            }
+            None => options,
+        };
+        let jwt = Jwt::new(options).map_err(|error| config::Error::new(format!("auth.jwt: {error}")))?;
+        schemes = schemes.or(jwt);
+    }
+    Ok((!schemes.is_empty()).then_some(schemes))
 }
 
 /// Extension of the name of the store's file for the generated keys.
@@ -258,14 +294,14 @@ fn descriptor_limit(_: u64) -> Option<u64> {
 /// Rejects an address that is reachable from other machines if callers are not authenticated. The server checks this too
 /// when it listens; checked here, it is a configuration error that is reported before the store is opened.
 fn guard_public(config: &Config) -> Result<(), config::Error> {
-    if config.token.is_some() || config.insecure {
+    if config.has_authentication() || config.insecure {
         return Ok(());
     }
     let mut addresses = [Some(config.listen), config.grpc_listen, config.metrics_listen].into_iter().flatten();
     let Some(addr) = addresses.find(|addr| server::is_public(*addr)) else { return Ok(()) };
     Err(config::Error::new(format!(
-        "{addr} is reachable from other machines and callers are not authenticated; set a token (A2A_TOKEN), listen on \
-         127.0.0.1 or [::1], or allow unauthenticated access with --insecure"
+        "{addr} is reachable from other machines and callers are not authenticated; set a token (A2A_TOKEN), a token file \
+         (auth.tokens) or an issuer (auth.jwt.issuer), listen on 127.0.0.1 or [::1], or allow unauthenticated access with --insecure"
     )))
 }
 
@@ -278,10 +314,10 @@ fn guard_security(config: &Config) -> Result<(), config::Error> {
         ),
         ("card.security", config.card_security.as_ref().is_some_and(|security| !security.value.is_empty())),
     ];
-    match declared.iter().find(|(_, is_declared)| *is_declared).filter(|_| config.token.is_none()) {
+    match declared.iter().find(|(_, is_declared)| *is_declared).filter(|_| !config.has_authentication()) {
         Some((key, _)) => Err(config::Error::new(format!(
-            "{key}: the agent card would declare credentials that this server does not check; set a token (A2A_TOKEN) or \
-             remove the key"
+            "{key}: the agent card would declare credentials that this server does not check; set a token (A2A_TOKEN), \
+             auth.tokens or auth.jwt.issuer, or remove the key"
         ))),
         None => Ok(()),
     }
@@ -324,7 +360,7 @@ mod tests {
             let error = guard_public(&at(addr)).unwrap_err().to_string();
             assert!(error.contains(addr) && error.contains("A2A_TOKEN") && error.contains("--insecure"), "{error}");
             assert!(guard_public(&Config { insecure: true, ..at(addr) }).is_ok());
-            let token = crate::auth::Token::new("t").ok();
+            let token = auth::Token::new("t").ok();
             assert!(guard_public(&Config { token, ..at(addr) }).is_ok());
         }
         let grpc = Config { grpc_listen: "0.0.0.0:1".parse().ok(), ..Config::default() };

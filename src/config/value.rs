@@ -12,7 +12,7 @@ use tracing::Level;
 use tracing_subscriber::filter::Targets;
 
 use crate::{
-    auth::Token,
+    auth::{SigningAlgorithm, Token},
     card::{Network, ProtocolBinding, is_grpc_address},
     protocol::{Protocols, Version},
     push::{AllowedTarget, PushEvents, V03Payload},
@@ -121,7 +121,13 @@ macro_rules! parsed_values {
     )* };
 }
 
-parsed_values!(Network = "network", AllowedHost = "host", AllowedOrigin = "origin", AllowedTarget = "target");
+parsed_values!(
+    SigningAlgorithm = "algorithm",
+    Network = "network",
+    AllowedHost = "host",
+    AllowedOrigin = "origin",
+    AllowedTarget = "target"
+);
 
 impl Value for SocketAddr {
     const KIND: &'static str = "address";
@@ -262,12 +268,20 @@ macro_rules! word_values {
 word_values!(DefaultKey: Off = "off"; MessageId = "message_id" | "message-id");
 word_values!(FileBytes: Auto = "auto", Base64 = "base64"; Raw = "raw");
 word_values!(ProtocolBinding: JsonRpc = "JSONRPC", HttpJson = "HTTP+JSON"; Grpc = "GRPC");
+word_values!(AuthRequire: Any = "any"; All = "all");
 word_values!(LogFormat: Text = "text"; Json = "json");
 word_values!(Agent: Demo = "demo");
 word_values!(Durability: Process = "process"; Power = "power");
 word_values!(PushEvents: All = "all", Status = "status"; Terminal = "terminal");
 word_values!(V03Payload: Task = "task"; Event = "event");
 word_values!(CardVersion: Merged = "merged", V1_0 = "1.0"; V0_3 = "0.3");
+
+/// Credentials that a request needs if several schemes are configured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AuthRequire {
+    Any,
+    All,
+}
 
 /// Agents that are built into the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -14,7 +14,7 @@ use tokio::net::{TcpListener, ToSocketAddrs};
 use tower_service::Service;
 
 use crate::{
-    auth::{AuthRequest, Authenticator, Principal, audit, require_scope},
+    auth::{AuthRequest, Authenticator, FailureLimit, Principal, audit, require_scope},
     call::{ADMIN, REQUEST_ID},
     env::Ids,
     error::{Error, ErrorKind},
@@ -35,6 +35,7 @@ pub(super) type AddLayer = Arc<dyn Fn(Router) -> Router + Send + Sync>;
 /// Settings of the layers, which all addresses of a server share.
 pub(super) struct Layers {
     pub(super) authenticator: Option<Arc<dyn Authenticator>>,
+    pub(super) failures: FailureLimit,
     pub(super) insecure: bool,
     pub(super) log_wire: bool,
     pub(super) origins: OriginPolicy,
@@ -190,9 +191,11 @@ async fn authenticate(
     let peer = layers.peers.client(peer, &parts.headers);
     let Parts { method, uri, headers, .. } = parts;
     let request = AuthRequest { method, uri, headers, peer, operation: class.operation(parts) };
-    let principal = authenticator.authenticate(&request).await.inspect_err(|error| {
+    let principal = authenticator.authenticate(&request).await.map_err(|error| {
         let request_id = headers.get(REQUEST_ID).and_then(|id| id.to_str().ok());
-        audit::authentication_failed(error, peer, request_id.unwrap_or_default());
+        let error = layers.failures.count(error, peer);
+        audit::authentication_failed(&error, peer, request_id.unwrap_or_default());
+        error
     })?;
     if class.is_metrics() {
         let permitted = match &principal {

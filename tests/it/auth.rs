@@ -16,6 +16,9 @@ use crate::{
     scenarios::{request, send, text},
 };
 
+#[cfg(feature = "auth")]
+mod schemes;
+
 fn server_with_token() -> Server<Actor> {
     bindings::server().authenticator(Bearer::new(Token::new("sesame").unwrap()))
 }
