@@ -135,6 +135,8 @@ pub struct Call {
     pub trace: Option<String>,
     /// Remote address of the connection.
     pub peer: Option<SocketAddr>,
+    /// Base URL at which the client reaches the server, if the server has an extended agent card.
+    pub base_url: Option<Arc<str>>,
     /// Request id, if the request has a valid one.
     pub request_id: Option<String>,
     /// The caller expects the bytes of files raw, not in base64, in the protobuf messages of 0.3.

@@ -6,6 +6,7 @@
 mod address;
 mod agent_card;
 mod config;
+mod extended;
 mod network;
 mod request;
 #[cfg(feature = "signing")]
@@ -20,10 +21,13 @@ use http::Uri;
 pub(crate) use self::address::{
     Address, Authority, FORWARDED_HOST, FORWARDED_PORT, FORWARDED_PREFIX, FORWARDED_PROTO, Forwarded, node,
 };
+pub(crate) use self::extended::ExtendedCardSettings;
 pub use self::{
     config::{
-        CapabilitiesConfig, CardConfig, ExtensionConfig, InterfaceConfig, ProviderConfig, SchemesConfig, SkillConfig,
+        CapabilitiesConfig, CardConfig, ExtendedSkillConfig, ExtensionConfig, InterfaceConfig, ProviderConfig,
+        SchemesConfig, SkillConfig,
     },
+    extended::{ExtendedCard, ExtendedCardAccess, ScopedSkills},
     network::Network,
     request::CardRequest,
 };
@@ -60,6 +64,7 @@ pub(crate) struct CardTemplate {
     /// server.
     declared: AgentCard,
     push: bool,
+    has_extended: bool,
     grpc: Option<String>,
     grpc_v03: Option<String>,
     bindings: Vec<ProtocolBinding>,
@@ -79,6 +84,7 @@ impl CardTemplate {
         Self {
             declared,
             push: false,
+            has_extended: false,
             grpc: None,
             grpc_v03: None,
             bindings: ProtocolBinding::ALL.to_vec(),
@@ -149,6 +155,13 @@ impl CardTemplate {
         self
     }
 
+    /// Declares whether the server has an extended card. False by default.
+    #[must_use]
+    pub(crate) fn extended(mut self, offered: bool) -> Self {
+        self.has_extended = offered;
+        self
+    }
+
     /// Sets the listen address, which is used for requests without a host.
     #[must_use]
     pub(crate) fn bound(mut self, addr: SocketAddr) -> Self {
@@ -205,8 +218,33 @@ impl CardTemplate {
         v03::v03_card_with(&self.build(None), &self.v03_fields)
     }
 
+    /// Returns the card of a server at a base URL. Without one, at the configured URL or else at the listen address.
+    fn for_base(&self, url: Option<&str>) -> AgentCard {
+        let own = || {
+            self.address
+                .public
+                .clone()
+                .or_else(|| self.address.bound.map(|addr| format!("http://{}", Authority::from(addr))))
+        };
+        self.build(url.map(str::to_owned).or_else(own).as_deref())
+    }
+
+    /// Signs a card, if there is a key, in the form of a protocol version.
+    #[cfg(feature = "signing")]
+    fn signed_message(&self, card: AgentCard, version: Version) -> AgentCard {
+        match &self.signer {
+            Some(signer) => signer.sign_message(card, version),
+            None => card,
+        }
+    }
+
+    #[cfg(not(feature = "signing"))]
+    #[expect(clippy::unused_self, reason = "the crate feature `signing` is disabled")]
+    fn signed_message(&self, card: AgentCard, _: Version) -> AgentCard {
+        card
+    }
+
     /// Returns the base URL at which the client of a request reaches the server. `None` if it is unknown.
-    #[cfg(feature = "openapi")]
     pub(crate) fn base_url(&self, request: &CardRequest<'_>) -> Option<String> {
         self.address.of(request)
     }
@@ -299,7 +337,7 @@ impl CardTemplate {
             streaming: Some(streaming),
             push_notifications: Some(push),
             extensions: card.capabilities.unwrap_or_default().extensions,
-            extended_agent_card: Some(false),
+            extended_agent_card: Some(self.has_extended),
         });
         card.supported_interfaces = self.supported_interfaces(url);
         // Signatures of the declared card do not cover the fields of the server.

@@ -22,8 +22,8 @@ pub(crate) use self::{
 use crate::{
     auth::{self, SigningAlgorithm, Token},
     card::{
-        self, CapabilitiesConfig, CardConfig, ExtensionConfig, InterfaceConfig, Network, ProtocolBinding,
-        ProviderConfig, SchemesConfig, SkillConfig,
+        self, CapabilitiesConfig, CardConfig, ExtendedCardAccess, ExtendedSkillConfig, ExtensionConfig,
+        InterfaceConfig, Network, ProtocolBinding, ProviderConfig, SchemesConfig, SkillConfig,
     },
     protocol::Protocols,
     push::{AllowedTarget, PushEvents, PushOptions, V03Payload},
@@ -218,6 +218,7 @@ keys! {
     "stream.write_timeout" => stream_write_timeout: Duration = transport::listener::WRITE_TIMEOUT, "Time in which a client has to take 64 KiB of a response that waits for it, or all of it if less waits. Otherwise the connection is closed; over HTTP/2, only the stream is reset. Zero disables it.";
     "stream.max_age" => stream_max_age: Duration = Limits::default().stream_max_age, "Maximum age of a stream. Then it ends, and its client can resume it. This includes streams whose clients do not read. Zero: no limit.";
     "stream.resume" => stream_resume: bool = false, "Enables the extension `urn:a2a-service:resume:v1` and lists it on the agent card. Clients that request it get the cursor for `Last-Event-ID` in the metadata of each event, over gRPC too, and a mark where events are missing.";
+    "secret_parts.enabled" => secret_parts: bool = false, "Lists the extension `urn:a2a-service:secret:v1` on the agent card. Clients mark parts with it that only the agent may read, and that are redacted everywhere else. Marked parts are redacted in any case.";
     "connection.idle_timeout" was "connection.idle" => connection_idle_timeout: Duration = transport::listener::CONNECTION_IDLE_TIMEOUT, "Idle timeout for connections: between two requests of HTTP/1.1, and without open streams of HTTP/2, even if pings are answered. Set it above the idle timeout of a load balancer in front of the server. Zero disables it.";
     "store.path" | "store" was "store.place" => store_path: StorePath = StorePath::Sqlite(DEFAULT_STORE_FILE.into()), "Store of the tasks: a SQLite file, which is created if it does not exist, or memory, which is lost when the process ends.";
     "store.durability" => store_durability: Durability = Durability::Process, "Failures that a commit to a file survives: the end of the process, or also a power failure, for which each commit waits for the disk.";
@@ -285,6 +286,9 @@ keys! {
     "card.security" => card_security: Option<Structure<Vec<Requirement>>> = None, "Security requirements, of which a call has to meet one: tables with scopes by the name of a scheme in `card.security_schemes`.";
     "card.format" was "card.shape" => card_format: CardVersion = CardVersion::Merged, "Form of the card for requests that do not name a protocol version: that of 1.0, that of 0.3, or both merged into one document. If 0.3 is not served, always that of 1.0.";
     "card.formats_by_host" was "card.shapes" => card_formats_by_host: Option<Structure<BTreeMap<String, CardVersion>>> = None, "Form of the card by the requested host, as `\"host\" = \"1.0\"`. Overrides `card.format`.";
+    "card.protected" => card_protected: bool = false, "Requires authentication for the agent card. Requests without valid credentials get 401.";
+    "card.extended" => card_extended: ExtendedCardAccess = ExtendedCardAccess::Off, "Callers who get the extended agent card: nobody; callers with the scope `card:extended`, even if nothing else requires credentials; or all.";
+    "card.extended_skills" => card_extended_skills: Option<Structure<Vec<ExtendedSkillConfig>>> = None, "Skills on the extended agent card only: tables as in `card.skills`, and optionally `scope`, which callers need to see the skill.";
     "card.signing_key" => card_signing_key: Option<FilePath> = None, "File with the private key that signs the agent card, in PKCS#8 PEM: P-256, Ed25519, or RSA. The public key is at `/.well-known/jwks.json`. If not set, the card is not signed.";
     "card.grpc_url" was "card.grpc" => card_grpc_url: Option<GrpcAddress> = None, "Address of gRPC on the card, if it differs from that of the other bindings: `host:port`, optionally after `dns:///`, or a URL without a path.";
     "card.grpc_url_v03" was "card.grpc_v03" => card_grpc_url_v03: Option<GrpcAddress> = None, "Address of gRPC on the card for clients of 0.3, some of which need a URL such as `https://agent.example:443`. Defaults to the address for 1.0.";

@@ -15,7 +15,6 @@ use std::{
 use futures_core::Stream;
 use tonic::{Request, Response, Status, metadata::MetadataValue};
 
-pub use crate::event::resume;
 use crate::{
     call::Call,
     contract::{BoxStream, ServiceFuture},
@@ -32,6 +31,7 @@ use crate::{
     protocol::Version,
     snapshot::Snapshot,
 };
+pub use crate::{event::resume, message::secret};
 
 /// Header (or gRPC metadata) that lists the requested extensions of a call, and the active ones of a response.
 pub(crate) const ACTIVE: &str = "a2a-extensions";

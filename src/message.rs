@@ -10,6 +10,8 @@ use crate::{
     proto::v1::{Message, Part, Role, Task, TaskState, TaskStatus, part::Content},
 };
 
+pub mod secret;
+
 impl Message {
     /// Creates an agent message with one text part. The server fills in its ids.
     ///

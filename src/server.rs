@@ -19,7 +19,10 @@ use crate::jose::SigningKey;
 use crate::{
     agent::Agent,
     auth::{Authenticator, AuthorizedService, FAILURES, FailureLimit, Policy},
-    card::{CardConfig, CardTemplate, JSON_RPC, Network},
+    card::{
+        CardConfig, CardRequest, CardTemplate, ExtendedCard, ExtendedCardAccess, ExtendedCardSettings, JSON_RPC,
+        Network,
+    },
     env::Env,
     extension::{self, ExtendedService, Extension},
     pb::v1::{AgentCard, a2a_service_server::A2aService, bindings::Checked},
@@ -29,11 +32,12 @@ use crate::{
     store::{Retention, Store, memory::Memory},
     telemetry::{calls::ObservedService, wire_log::WireLogService},
     transport::{
-        CONNECTIONS_PER_PEER, HttpService, OriginPolicy, Paths, PeerLimit, Settings, listener::ListenerSettings,
+        BaseUrlSource, CONNECTIONS_PER_PEER, HttpService, OriginPolicy, Paths, PeerLimit, Settings,
+        listener::ListenerSettings,
     },
 };
 #[cfg(feature = "openapi")]
-use crate::{card::CardRequest, openapi::PublishedDocuments, transport::DocumentSource};
+use crate::{openapi::PublishedDocuments, transport::DocumentSource};
 #[cfg(feature = "push")]
 use crate::{
     push::{PushOptions, SigningKeys},
@@ -68,6 +72,7 @@ pub(crate) const GRACE: Duration = Duration::from_secs(10);
 pub struct Server<A> {
     agent: A,
     card: CardTemplate,
+    extended_card: ExtendedCardSettings,
     store: Option<Arc<dyn Store>>,
     limits: Limits,
     settings: Settings,
@@ -77,6 +82,7 @@ pub struct Server<A> {
     modes: Modes,
     extensions: Vec<Arc<dyn Extension>>,
     resume: bool,
+    secret_parts: bool,
     default_key: DefaultKey,
     strict_extensions: bool,
     insecure: bool,
@@ -114,6 +120,7 @@ impl<A: Agent> Server<A> {
         Self {
             agent,
             card,
+            extended_card: ExtendedCardSettings::default(),
             store: None,
             limits: Limits::default(),
             settings,
@@ -123,6 +130,7 @@ impl<A: Agent> Server<A> {
             modes: Modes::default(),
             extensions: Vec::new(),
             resume: false,
+            secret_parts: false,
             default_key: DefaultKey::default(),
             strict_extensions: false,
             insecure: false,
@@ -223,6 +231,27 @@ impl<A: Agent> Server<A> {
         self.with_card(|card| card.declare(change))
     }
 
+    /// Requires authentication for the agent card: requests without valid credentials get 401. Off by default.
+    pub fn protect_card(mut self, protected: bool) -> Self {
+        self.settings.protects_card = protected;
+        self
+    }
+
+    /// Source of the extended agent card (3.1.11). Its access becomes [guarded](ExtendedCardAccess::Guarded) if it is off.
+    pub fn extended_card(mut self, provider: impl ExtendedCard) -> Self {
+        self.extended_card.provider = Some(Arc::new(provider));
+        if self.extended_card.access == ExtendedCardAccess::Off {
+            self.extended_card.access = ExtendedCardAccess::Guarded;
+        }
+        self
+    }
+
+    /// Callers who get the extended agent card. Off by default, and then the agent card declares that there is none.
+    pub fn extended_card_access(mut self, access: ExtendedCardAccess) -> Self {
+        self.extended_card.access = access;
+        self
+    }
+
     /// Key that signs the agent card (8.4). The public key is at `/.well-known/jwks.json`. By default, the card is not signed.
     ///
     /// Each card is signed in the forms that the SDKs verify. Cards differ by the URL of the request, unless
@@ -283,6 +312,13 @@ impl<A: Agent> Server<A> {
     /// events may be missing before it. Off by default.
     pub fn resume(mut self, offered: bool) -> Self {
         self.resume = offered;
+        self
+    }
+
+    /// Lists the extension [`secret`](extension::secret) on the card: parts that only the agent may read. Off by default; marked
+    /// parts are redacted in any case.
+    pub fn secret_parts(mut self, offered: bool) -> Self {
+        self.secret_parts = offered;
         self
     }
 
@@ -590,7 +626,7 @@ impl<A: Agent> Server<A> {
             log_wire: self.log_wire,
             origins: OriginPolicy::new(&self.card, self.allowed_hosts.clone(), self.cors_origins.clone()),
             peers: PeerLimit::new(self.connections_per_peer, self.card.trusted().to_vec()),
-            paths: Paths::new(base, rpc_path, self.settings.protocols),
+            paths: Paths::new(base, rpc_path, self.settings.protocols).protecting_card(self.settings.protects_card),
             ids: self.settings.env.ids.clone(),
             added: self.layers.clone(),
         }
@@ -629,9 +665,18 @@ impl<A: Agent> Server<A> {
         service.start_retention(self.retention);
         let service = Arc::new(service);
         let handle = Handle::new(Arc::clone(&service), self.grace);
+        let set_extended_card = {
+            let service = Arc::clone(&service);
+            move |source| service.set_extended_card(source)
+        };
+        let has_extended_card = self.extended_card.access != ExtendedCardAccess::Off;
+        card = card.extended(has_extended_card);
         let mut inner: Arc<dyn A2aService> = service;
         if self.resume {
             card = card.declare(|card| card.with_extension(extension::resume::declaration()));
+        }
+        if self.secret_parts {
+            card = card.declare(|card| card.with_extension(extension::secret::declaration()));
         }
         let extensions = extension::all(self.extensions, card.extensions_mut());
         if !extensions.is_empty() {
@@ -658,6 +703,17 @@ impl<A: Agent> Server<A> {
         if let Some(path) = &self.rpc_path {
             card = card.rpc_path(path);
         }
+        let base_url = has_extended_card.then(|| -> BaseUrlSource {
+            let (template, settings) = (Arc::new(card.clone()), Arc::new(self.extended_card));
+            set_extended_card({
+                let template = Arc::clone(&template);
+                Arc::new(move |call| {
+                    let (template, settings) = (Arc::clone(&template), Arc::clone(&settings));
+                    Box::pin(async move { settings.card(&template, &call).await })
+                })
+            });
+            Arc::new(move |request: &CardRequest<'_>| template.base_url(request))
+        });
         #[cfg(feature = "openapi")]
         let documents = {
             let is_loopback = bound.is_some_and(|addr| !is_public(addr));
@@ -674,6 +730,7 @@ impl<A: Agent> Server<A> {
             documents,
             metrics: self.metrics.map(|render| handle.metrics(render)),
             key_set,
+            base_url,
             card: Arc::new(move |request| card.json(request)),
             stream_max_age,
             drain: handle.draining(),

@@ -3,7 +3,12 @@
 //! The service validates requests against the configuration and delegates to the [execution](crate::execution). It does not depend on
 //! the binding of a call. Required fields have been [checked](crate::check) before.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    pin::Pin,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use futures_util::future::Either;
 use tokio::sync::watch;
@@ -60,10 +65,15 @@ pub struct Service<A> {
     gate: media_types::MediaTypeCheck,
     offers: Capabilities,
     default_key: DefaultKey,
+    extended_card: OnceLock<ExtendedCardSource>,
     /// Delivery of push notifications, if it is offered.
     #[cfg(feature = "push")]
     delivery: Option<DeliveryService>,
 }
+
+/// Source of the extended card for a call.
+pub(crate) type ExtendedCardSource =
+    Arc<dyn Fn(Call) -> Pin<Box<dyn Future<Output = Result<AgentCard, Error>> + Send>> + Send + Sync>;
 
 /// Optional capabilities of the protocol (3.3.4). The card declares them, and the service rejects calls that need others.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -108,6 +118,7 @@ impl<A: Agent> Service<A> {
             gate,
             offers,
             default_key,
+            extended_card: OnceLock::new(),
             #[cfg(feature = "push")]
             delivery: None,
         }
@@ -144,6 +155,11 @@ impl<A: Agent> Service<A> {
     #[must_use]
     pub fn offering(self, offers: Capabilities) -> Self {
         Self { offers, ..self }
+    }
+
+    /// Sets the source of the extended card. A later one is ignored.
+    pub(crate) fn set_extended_card(&self, source: ExtendedCardSource) {
+        self.extended_card.get_or_init(|| source);
     }
 
     /// Sets the constraints on messages. The media types are those of the agent's description.
@@ -232,7 +248,7 @@ impl<A: Agent> Service<A> {
             push.map(|config| self.registered(PUSH_IN_SEND, config, &request_extensions).map(Box::new)).transpose()?;
         let history = self.history("configuration.historyLength", configuration.history_length)?;
         let accepted_output_modes = configuration.accepted_output_modes;
-        let context = TurnContext { principal, extensions, accepted_output_modes, metadata, referenced: Vec::new() };
+        let context = TurnContext { principal, extensions, accepted_output_modes, metadata, ..TurnContext::default() };
         let has_references = !message.reference_task_ids.is_empty();
         let options = ReplyOptions { immediately: configuration.return_immediately, history, left, has_references };
         let cleared = request_extensions.get().copied().unwrap_or_default();
@@ -450,11 +466,14 @@ impl<A: Agent> A2aService for Service<A> {
         Ok(self.delete_push(request).await?)
     }
 
-    /// Returns an error: the service has no extended card (3.1.11, 3.3.4).
+    /// Returns the extended card for the caller (3.1.11), or an error if there is none (3.3.4).
     async fn get_extended_agent_card(
         &self,
-        _: Request<GetExtendedAgentCardRequest>,
+        request: Request<GetExtendedAgentCardRequest>,
     ) -> Result<Response<AgentCard>, Status> {
+        if let Some(source) = self.extended_card.get() {
+            return Ok(Response::new(source(Call::of(&request)?.clone()).await?));
+        }
         let why = "this agent has only its public card, at /.well-known/agent-card.json";
         Err(ErrorKind::ExtendedCardNotSupported.because(why).into())
     }

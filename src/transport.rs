@@ -75,7 +75,7 @@ pub use self::{
     health::{NotReady, ReadinessCheck},
     origin::{AllowedHost, AllowedOrigin},
     peer_limit::PeerLimit,
-    settings::{CardSource, DocumentSource, FileBytes, MetricsSource, Settings},
+    settings::{BaseUrlSource, CardSource, DocumentSource, FileBytes, MetricsSource, Settings},
 };
 use self::{
     classify::RequestKind,
@@ -231,7 +231,8 @@ impl<B: RequestBody> Service<Request<B>> for HttpService {
 
     fn call(&mut self, request: Request<B>) -> ResponseFuture {
         let (parts, body) = request.into_parts();
-        self.dispatch(RequestClass::new(&parts, self.inner.settings.protocols), parts, body)
+        let Settings { protocols, protects_card, .. } = self.inner.settings;
+        self.dispatch(RequestClass::new(&parts, protocols).protecting_card(protects_card), parts, body)
     }
 }
 
@@ -241,7 +242,8 @@ impl HttpService {
         let convert = match parts.method {
             Method::HEAD => response::to_head,
             Method::OPTIONS
-                if matches!(class.kind, RequestKind::Card | RequestKind::KeySet | RequestKind::Document) =>
+                if class.is_public(&parts)
+                    && matches!(class.kind, RequestKind::Card | RequestKind::KeySet | RequestKind::Document) =>
             {
                 return now(card::preflight());
             }
@@ -255,7 +257,7 @@ impl HttpService {
     /// Serves a request whose response is sent as it is. Each branch boxes its future, so that none is as large as the largest.
     fn dispatch_method<B: RequestBody>(&self, class: RequestClass, mut parts: Parts, body: B) -> ResponseFuture {
         let Inner { service, settings, card_dates, .. } = &*self.inner;
-        let RequestClass { kind, version } = class;
+        let RequestClass { kind, version, .. } = class;
         match self.scope {
             // The status that gRPC defines for other content types.
             ServiceScope::Grpc if kind != RequestKind::Grpc => return now(status(StatusCode::UNSUPPORTED_MEDIA_TYPE)),
@@ -276,7 +278,7 @@ impl HttpService {
             return now(class.overloaded(error));
         }
         let binding = match kind {
-            RequestKind::Card => return now(card::respond_with_card(&settings.card, card_dates, &parts)),
+            RequestKind::Card => return now(card::respond_with_card(settings, card_dates, &parts)),
             RequestKind::KeySet => {
                 return now(key_set::respond_with_key_set(settings.key_set.as_ref(), &parts));
             }
@@ -353,7 +355,7 @@ impl HttpService {
         unsent: ResponseBudget,
     ) -> ResponseFuture {
         let Inner { settings, limits, health_limits, .. } = &*self.inner;
-        let (RequestClass { kind, version }, path) = (class, parts.uri.path());
+        let (RequestClass { kind, version, .. }, path) = (class, parts.uri.path());
         if !version::is_a2a_grpc_method(path, version, settings.protocols) {
             let messages = if grpc::is_reflection(path) { Messages::Many } else { Messages::One };
             let limits = if kind.is_health(path) { health_limits } else { limits };
@@ -434,13 +436,13 @@ impl EchoedHeaders {
 impl RequestClass {
     /// Builds an error response in the form of binding and version.
     pub(crate) fn error_response(self, error: impl Into<Status>) -> Response<Body> {
-        let Self { kind, version } = self;
+        let Self { kind, version, .. } = self;
         let status = error.into();
         match (kind, version) {
             (RequestKind::Grpc, Version::V1_0) => status.into_http(),
             (RequestKind::Grpc, Version::V0_3) => to_v03_status(status).into_http(),
             (RequestKind::GrpcWeb(format), _) => {
-                format.convert_headers(Self { kind: RequestKind::Grpc, version }.error_response(status))
+                format.convert_headers(Self { kind: RequestKind::Grpc, ..self }.error_response(status))
             }
             // The id is in the body, which is not read.
             (RequestKind::JsonRpc, _) => jsonrpc::status_response("null", version, status),

@@ -24,6 +24,8 @@ pub struct Turn {
     pub(crate) task: Arc<Task>,
     /// Messages of the turn. Empty for the first turn, which processes the message that created the task.
     pub(crate) messages: Vec<Event>,
+    /// Messages with secret parts as they were sent, by their position.
+    pub(crate) originals: Vec<(usize, Message)>,
     pub(crate) context: TurnContext,
     pub(crate) attempt: u32,
     pub(crate) deadline: Instant,
@@ -51,8 +53,14 @@ impl Turn {
         self.messages().last().unwrap_or_else(|| NONE.get_or_init(Message::default))
     }
 
-    /// Iterates over the messages of the turn, at most 16.
+    /// Iterates over the messages of the turn, at most 16. Their [secret parts](crate::extension::secret) are not redacted.
     pub fn messages(&self) -> impl Iterator<Item = &Message> {
+        let original = |position| self.originals.iter().find(|(own, _)| *own == position).map(|(_, message)| message);
+        self.stored_messages().enumerate().map(move |(position, message)| original(position).unwrap_or(message))
+    }
+
+    /// Iterates over the messages of the turn as they are stored: without secrets.
+    pub(crate) fn stored_messages(&self) -> impl Iterator<Item = &Message> {
         // The first message of the history, not the last: a follow-up may have arrived before the turn began.
         let first = if self.messages.is_empty() { self.task.history.first() } else { None };
         first.into_iter().chain(self.messages.iter().filter_map(Event::message))

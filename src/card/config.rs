@@ -110,6 +110,40 @@ pub struct SkillConfig {
     pub output_modes: Vec<String>,
 }
 
+/// Skill on the extended card only.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ExtendedSkillConfig {
+    /// Unique id among the agent's skills.
+    pub id: String,
+    /// Name of the skill.
+    pub name: String,
+    /// Description of the skill.
+    pub description: String,
+    /// Keywords.
+    #[serde(default)]
+    pub tags: Vec<String>,
+    /// Example prompts.
+    #[serde(default)]
+    pub examples: Vec<String>,
+    /// Media types that the skill accepts. Empty: those of the agent.
+    #[serde(default)]
+    pub input_modes: Vec<String>,
+    /// Media types that the skill produces. Empty: those of the agent.
+    #[serde(default)]
+    pub output_modes: Vec<String>,
+    /// Scope of callers who see the skill. All who get the extended card, if it is not set.
+    #[serde(default)]
+    pub scope: Option<String>,
+}
+
+impl From<ExtendedSkillConfig> for (Option<String>, AgentSkill) {
+    fn from(skill: ExtendedSkillConfig) -> Self {
+        let ExtendedSkillConfig { id, name, description, tags, examples, input_modes, output_modes, scope } = skill;
+        (scope, SkillConfig { id, name, description, tags, examples, input_modes, output_modes }.into())
+    }
+}
+
 /// Protocol extension that an agent supports.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]

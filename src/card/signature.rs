@@ -32,7 +32,8 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     jose::{Jws, KeyError, PublicKeys, SignatureError, SigningKey, sha256},
-    pb::v1::AgentCard,
+    pb::v1::{AgentCard, AgentCardSignature},
+    protocol::Version,
     v03::card as v03,
 };
 
@@ -343,6 +344,26 @@ impl CardSigner {
         let signed = Bytes::from(sign(card, &self.key)?);
         self.cache.lock().insert(digest, signed.clone());
         Ok(signed)
+    }
+
+    /// Signs a card that is sent in the form of a protocol version.
+    pub(crate) fn sign_message(&self, mut card: AgentCard, version: Version) -> AgentCard {
+        #[derive(Deserialize)]
+        struct Signed {
+            signatures: Vec<AgentCardSignature>,
+        }
+        let signatures = || -> Result<_, SignError> {
+            let unsigned = match version {
+                Version::V1_0 => serde_json::to_vec(&card)?,
+                Version::V0_3 => serde_json::to_vec(&v03::v03_card(&card))?,
+            };
+            Ok(serde_json::from_slice::<Signed>(&self.sign(&unsigned)?)?.signatures)
+        };
+        match signatures() {
+            Ok(signatures) => card.signatures = signatures,
+            Err(error) => tracing::error!(error.cause = %error, "extended agent card not signed"),
+        }
+        card
     }
 }
 

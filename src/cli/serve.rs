@@ -14,6 +14,7 @@ use super::{Serve, say, warn};
 use crate::{
     agent::{Agent, demo::Demo},
     auth::{self, AllOf, AnyOf, Bearer, Jwt, JwtOptions, TokenFile},
+    card::ScopedSkills,
     config::{self, AuthRequire, Config, FilePath, Loaded},
     jose::SigningKey,
     push::{Algorithm, PushOptions, SigningKeys, WebhookCredentials},
@@ -138,16 +139,22 @@ fn server<A: Agent>(agent: A, store: Arc<dyn Store>, push: PushOptions, config: 
         .protocols(config.protocols)
         .idempotency_default_key(config.idempotency_default_key)
         .resume(config.stream_resume)
+        .secret_parts(config.secret_parts)
         .log_wire(config.log_wire)
         .modes(config.modes())
         .push(config.push_enabled)
         .push_options(push)
         .card(config.card())
+        .protect_card(config.card_protected)
         .trusted_proxies(config.trusted_proxies.iter().copied())
         .allowed_hosts(config.allowed_hosts.iter().cloned())
         .cors_origins(config.cors_origins.iter().cloned())
         .rpc_path(&*config.rpc_path.0)
         .v03_file_bytes(config.v03_file_bytes);
+    if let Some(skills) = &config.card_extended_skills {
+        server = server.extended_card(ScopedSkills::new(skills.value.iter().cloned().map(Into::into)));
+    }
+    server = server.extended_card_access(config.card_extended);
     if let Some(enabled) = config.docs_enabled {
         server = server.docs(enabled);
     }
@@ -305,8 +312,13 @@ fn guard_public(config: &Config) -> Result<(), config::Error> {
     )))
 }
 
-/// Rejects an agent card that declares credentials which the server does not check.
+/// Rejects a protected agent card that nobody could read, and an agent card that declares credentials which the server does not check.
 fn guard_security(config: &Config) -> Result<(), config::Error> {
+    if config.card_protected && !config.has_authentication() {
+        return Err(config::Error::new(
+            "card.protected: nobody could read the agent card; set a token (A2A_TOKEN), auth.tokens or auth.jwt.issuer",
+        ));
+    }
     let declared = [
         (
             "card.security_schemes",

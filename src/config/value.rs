@@ -13,7 +13,7 @@ use tracing_subscriber::filter::Targets;
 
 use crate::{
     auth::{SigningAlgorithm, Token},
-    card::{Network, ProtocolBinding, is_grpc_address},
+    card::{ExtendedCardAccess, Network, ProtocolBinding, is_grpc_address},
     protocol::{Protocols, Version},
     push::{AllowedTarget, PushEvents, V03Payload},
     service::DefaultKey,
@@ -274,6 +274,7 @@ word_values!(Agent: Demo = "demo");
 word_values!(Durability: Process = "process"; Power = "power");
 word_values!(PushEvents: All = "all", Status = "status"; Terminal = "terminal");
 word_values!(V03Payload: Task = "task"; Event = "event");
+word_values!(ExtendedCardAccess: Off = "off", Guarded = "guarded"; Open = "open");
 word_values!(CardVersion: Merged = "merged", V1_0 = "1.0"; V0_3 = "0.3");
 
 /// Credentials that a request needs if several schemes are configured.

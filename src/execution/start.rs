@@ -40,10 +40,12 @@ impl<A: Agent> Execution<A> {
     /// before it. A new task is created before this returns, since values moved into a future are moved twice.
     pub(super) fn accept<'a, T: Send + Sync + 'a>(
         &'a self,
-        request: SendRequest,
+        mut request: SendRequest,
         first_poll: Option<FirstPoll>,
         watch: impl FnOnce(&mut LiveState, u32) -> T + Send + 'a,
     ) -> impl Future<Output = Result<(LiveRef, T), Error>> + Send + 'a {
+        // Before anything is stored or visible. The idempotency key has been made of the whole message.
+        request.context.secrets.take_from(&mut request.message);
         if !request.message.task_id.is_empty() {
             return Either::Right(Box::pin(Either::Left(self.follow_up(request, first_poll, watch))));
         }

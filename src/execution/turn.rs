@@ -28,6 +28,7 @@ use crate::{
         turns::MAX_MESSAGES_PER_TURN,
         waiters::TurnReply,
     },
+    message::secret::Secrets,
     pb::v1::{Message, Task, TaskState},
     report,
 };
@@ -85,7 +86,7 @@ impl<A: Agent> Shared<A> {
         live: &LiveRef,
         task: Arc<Task>,
         messages: Vec<Event>,
-        context: TurnContext,
+        mut context: TurnContext,
     ) -> impl Future<Output = TurnOutcome> + Send {
         let (number, attempt, updates) = {
             let inner = live.lock();
@@ -94,7 +95,18 @@ impl<A: Agent> Shared<A> {
         let started = Instant::now();
         let (real_at, deadline) =
             (clock::after(started, self.limits.task_delay), clock::after(started, self.limits.turn_deadline));
-        let turn = Turn { live: live.clone(), task, messages, context, attempt, deadline, text: OnceLock::new() };
+        let secrets = mem::take(&mut context.secrets);
+        let mut turn = Turn {
+            live: live.clone(),
+            task,
+            messages,
+            originals: Vec::new(),
+            context,
+            attempt,
+            deadline,
+            text: OnceLock::new(),
+        };
+        turn.originals = secrets.restore(turn.stored_messages());
         let sender = Updates { live: live.clone(), turn: number, metadata: None };
         // The agent may panic before it returns a future.
         let started_agent = catch_unwind(AssertUnwindSafe(|| Box::pin(self.agent.run(turn, sender))));
@@ -270,16 +282,18 @@ impl<A: Agent> Shared<A> {
         }
         inner.has_task = true;
         let waiting = if ends == Ends::Task { 0 } else { inner.turn.inbox.len().min(MAX_MESSAGES_PER_TURN) };
-        let mut context = TurnContext::default();
+        let (mut context, mut secrets) = (TurnContext::default(), Secrets::default());
         let next: Vec<Event> = inner
             .turn
             .inbox
             .drain(..waiting)
             .map(|message| {
                 context = message.context;
+                secrets.append(mem::take(&mut context.secrets));
                 message.event
             })
             .collect();
+        context.secrets = secrets;
         inner.drop_contexts(next.last().map(Event::seq));
         if let Some(last) = next.last() {
             inner.turn.number += 1;

@@ -11,6 +11,7 @@ use super::live::LiveState;
 use crate::{
     call::{Principal, Scopes},
     event::Seq,
+    message::secret::Secrets,
     pb::{v1::Task, wkt::Struct},
     store::StoredTask,
 };
@@ -30,6 +31,8 @@ pub(crate) struct TurnContext {
     pub(crate) accepted_output_modes: Vec<String>,
     pub(crate) metadata: Option<Struct>,
     pub(crate) referenced: Vec<Task>,
+    /// Never stored.
+    pub(crate) secrets: Secrets,
 }
 
 /// Context of the message with this event number, as it is stored. Referenced tasks are loaded again.
@@ -148,6 +151,7 @@ impl StoredContexts {
             accepted_output_modes: record.map(|record| record.modes.clone()).unwrap_or_default(),
             metadata: record.and_then(|record| record.metadata.clone()),
             referenced,
+            secrets: Secrets::default(),
         }
     }
 }

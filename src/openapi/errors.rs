@@ -50,11 +50,12 @@ const SPECIFIC: [(ErrorKind, &[&[&str]]); 9] = [
 const OF_BODY: [ErrorKind; 2] = [ErrorKind::ContentTypeNotSupported, ErrorKind::Parse];
 
 /// Kinds of the public agent card, which is no RPC.
-const OF_PUBLIC_CARD: [ErrorKind; 5] = [
+const OF_PUBLIC_CARD: [ErrorKind; 6] = [
     ErrorKind::ForeignOrigin,
     ErrorKind::InvalidRequest,
     ErrorKind::Misdirected,
     ErrorKind::ResourceExhausted,
+    ErrorKind::Unauthenticated,
     ErrorKind::VersionNotSupported,
 ];
 

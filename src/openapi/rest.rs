@@ -472,7 +472,7 @@ fn card(
     };
     let tag_header = HeaderBuilder::new().description(Some("Entity tag, for `If-None-Match`."));
     let response = ResponseBuilder::new().description("Agent card").header("ETag", tag_header.build());
-    let description = "Reads the public agent card. No authentication is needed. Without `A2A-Version`, the card may have \
+    let description = "Reads the public agent card. Authentication is needed only if the server protects the card. Without `A2A-Version`, the card may have \
         members of other protocol versions too.";
     let mut operation = OperationBuilder::new()
         .operation_id(Some("GetPublicAgentCard"))

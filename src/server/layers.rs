@@ -149,9 +149,11 @@ impl CheckedService {
         if let Some(response) = preflight(class, &parts, origin.as_ref()) {
             return now(response);
         }
+        // Also without an authenticator.
+        let needs_principal = class.is_protected_card();
         let is_open = class.is_public(&parts) || self.is_local_for_operations();
         let authenticator = layers.authenticator.clone().filter(|_| !is_open);
-        if authenticator.is_none() && permit.is_none() && origin.is_none() {
+        if authenticator.is_none() && permit.is_none() && origin.is_none() && !needs_principal {
             return http.dispatch(class, parts, body);
         }
         let (http, layers) = (http.clone(), Arc::clone(layers));
@@ -161,6 +163,10 @@ impl CheckedService {
                 None => Ok(None),
             };
             let mut response = match authenticated {
+                Ok(None) if needs_principal => {
+                    let error = ErrorKind::Unauthenticated.because("the agent card requires credentials");
+                    class.error_response(error.challenge("Bearer realm=\"a2a\""))
+                }
                 Ok(principal) => {
                     if let Some(principal) = principal {
                         parts.extensions.insert(principal);

@@ -24,13 +24,20 @@ pub(crate) struct Paths {
     base: String,
     json_rpc: String,
     protocols: Protocols,
+    /// The agent card requires authentication.
+    protects_card: bool,
 }
 
 impl Paths {
     /// Creates the paths from a base path, which may be empty, and the path of JSON-RPC below it.
     pub(crate) fn new(base: &str, json_rpc: &str, protocols: Protocols) -> Self {
         let json_rpc = json_rpc.trim_end_matches('/').to_owned();
-        Self { base: base.trim_end_matches('/').to_owned(), json_rpc, protocols }
+        Self { base: base.trim_end_matches('/').to_owned(), json_rpc, protocols, protects_card: false }
+    }
+
+    /// Sets whether the agent card requires authentication.
+    pub(crate) fn protecting_card(self, protects_card: bool) -> Self {
+        Self { protects_card, ..self }
     }
 
     /// Rewrites the path of a request to one that the bindings serve.
@@ -58,7 +65,7 @@ impl Paths {
 
     /// Classifies a request with a rewritten path.
     pub(crate) fn classify(&self, parts: &Parts) -> RequestClass {
-        RequestClass::new(parts, self.protocols)
+        RequestClass::new(parts, self.protocols).protecting_card(self.protects_card)
     }
 
     /// Returns the removed prefix and the rewritten path. `None` if the path is unchanged.

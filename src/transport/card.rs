@@ -11,7 +11,7 @@ use jiff::{
 };
 
 use super::{
-    Body,
+    Body, Settings,
     base_path::PathPrefix,
     response::{respond, status},
     rest,
@@ -66,14 +66,22 @@ impl CardDates {
     }
 }
 
-/// Responds with the card. It is public: there is no `Call`, and no authentication.
-pub(super) fn respond_with_card(card: &super::CardSource, dates: &CardDates, parts: &Parts) -> Response<Body> {
-    let card = card(&card_request(parts));
+/// Card that requires authentication: only the caches of its callers may have it, and they have to revalidate it.
+const PRIVATE_CACHE: HeaderValue = HeaderValue::from_static("private, no-cache");
+
+/// Responds with the card. There is no `Call`: its content does not depend on the caller.
+pub(super) fn respond_with_card(settings: &Settings, dates: &CardDates, parts: &Parts) -> Response<Body> {
+    let card = (settings.card)(&card_request(parts));
     let tag = entity_tag(&card);
     let is_not_modified = is_not_modified(&parts.headers, &tag, dates);
     let mut headers = HeaderMap::from_iter([(header::VARY, vary())]);
     headers.extend(dates.text.iter().map(|text| (header::LAST_MODIFIED, text.clone())));
-    respond_with_public(card, "application/json", tag, is_not_modified, headers)
+    let mut response = respond_with_public(card, "application/json", tag, is_not_modified, headers);
+    if settings.protects_card {
+        response.headers_mut().remove(header::ACCESS_CONTROL_ALLOW_ORIGIN);
+        response.headers_mut().insert(header::CACHE_CONTROL, PRIVATE_CACHE);
+    }
+    response
 }
 
 /// Responds with a public resource, or with 304 if the client has it already. `headers` are those that only this resource

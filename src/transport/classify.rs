@@ -19,13 +19,25 @@ use crate::{
 pub(crate) struct RequestClass {
     pub(super) kind: RequestKind,
     pub(super) version: Version,
+    /// The agent card requires authentication.
+    pub(super) protects_card: bool,
 }
 
 impl RequestClass {
     /// Classifies a request to a server of these protocol versions.
     pub(super) fn new(parts: &Parts, served: Protocols) -> Self {
         let kind = RequestKind::at(&parts.method, parts.uri.path(), &parts.headers);
-        Self { kind, version: version::of_request(kind, parts, served) }
+        Self { kind, version: version::of_request(kind, parts, served), protects_card: false }
+    }
+
+    /// Sets whether the agent card requires authentication.
+    pub(crate) fn protecting_card(self, protects_card: bool) -> Self {
+        Self { protects_card, ..self }
+    }
+
+    /// Returns true for an agent card that requires authentication.
+    pub(crate) fn is_protected_card(self) -> bool {
+        self.protects_card && self.kind == RequestKind::Card
     }
 
     /// Returns the binding for the request log: `grpc`, `jsonrpc` or `http`.
@@ -82,11 +94,12 @@ impl RequestClass {
         }
     }
 
-    /// Returns true for public resources, which need no authentication: the agent card, the key set, API documents and
-    /// health. Decides by the kind of request and not by a path prefix, which may be a tenant: the path `/.well-known/tasks`
+    /// Returns true for public resources, which need no authentication: the agent card unless it is protected, the key set,
+    /// API documents and health. Decides by the kind of request and not by a path prefix, which may be a tenant: the path `/.well-known/tasks`
     /// then names tasks.
     pub(crate) fn is_public(self, parts: &Parts) -> bool {
-        matches!(self.kind, RequestKind::Card | RequestKind::KeySet | RequestKind::Document)
+        (self.kind == RequestKind::Card && !self.protects_card)
+            || matches!(self.kind, RequestKind::KeySet | RequestKind::Document)
             || self.kind.is_health(parts.uri.path())
     }
 }

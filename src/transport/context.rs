@@ -8,7 +8,7 @@ use std::{net::SocketAddr, sync::Arc};
 use axum::extract::ConnectInfo;
 use http::{Extensions, HeaderMap, HeaderValue, header, request::Parts};
 
-use super::{FileBytes, Settings, query_parameter, version::RequestedVersion};
+use super::{FileBytes, Settings, card::card_request, query_parameter, version::RequestedVersion};
 use crate::{
     call::{Binding, Call, Principal, REQUEST_ID},
     env::Ids,
@@ -51,8 +51,10 @@ impl PendingChecks {
 /// Builds the [`Call`] of a request. It replaces all other extensions.
 pub(super) fn attach_call(parts: &mut Parts, binding: Binding, settings: &Settings) -> PendingChecks {
     let peer = parts.extensions.get::<ConnectInfo<SocketAddr>>().map(|info| info.0);
+    let base_url = settings.base_url.as_ref().and_then(|base_url| base_url(&card_request(parts)));
     let principal: Option<Principal> = parts.extensions.remove();
-    let mut call = Call { peer, ..Call::from_headers(&parts.headers, binding) };
+    let base_url = base_url.map(Arc::from);
+    let mut call = Call { peer, base_url, ..Call::from_headers(&parts.headers, binding) };
     if let Some(principal) = principal {
         call.owner = Arc::clone(&principal.owner);
         call.principal = Some(Arc::new(principal));

@@ -45,6 +45,9 @@ pub enum FileBytes {
 /// Builds the agent card for a request, as JSON.
 pub type CardSource = Arc<dyn Fn(&CardRequest<'_>) -> Bytes + Send + Sync>;
 
+/// Source of the base URL at which the client of a request reaches the server. `None` if it is unknown.
+pub type BaseUrlSource = Arc<dyn Fn(&CardRequest<'_>) -> Option<String> + Send + Sync>;
+
 /// Returns the API document for a request: content type and content. `None` if there is no document at its path. May block.
 pub type DocumentSource = Arc<dyn Fn(&CardRequest<'_>) -> Option<(&'static str, Bytes)> + Send + Sync>;
 
@@ -73,6 +76,10 @@ pub struct Settings {
     pub outgoing_bytes: usize,
     /// Source of `/.well-known/agent-card.json`.
     pub card: CardSource,
+    /// The card requires authentication, so that caches and pages of other origins must not have it.
+    pub protects_card: bool,
+    /// Source of the base URL of a request for the call. `None`: calls do not need it.
+    pub base_url: Option<BaseUrlSource>,
     /// JSON Web Key Set with the public keys of the server, for `/.well-known/jwks.json`. `None`: there are no keys.
     pub key_set: Option<Bytes>,
     /// Source of the API documents below `/openapi`.
@@ -109,6 +116,8 @@ impl Settings {
             batch_bytes: BATCH_BYTES,
             outgoing_bytes: OUTGOING_BYTES,
             card,
+            protects_card: false,
+            base_url: None,
             key_set: None,
             documents: None,
             metrics: None,

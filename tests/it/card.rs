@@ -2,6 +2,7 @@
 //! 8.6).
 
 mod addresses;
+mod extended;
 mod shapes;
 mod signed;
 

@@ -44,6 +44,7 @@ mod push;
 mod recovery;
 mod rest_document;
 mod scenarios;
+mod secret_parts;
 mod shutdown;
 mod stalled_readers;
 mod store;

@@ -6,6 +6,8 @@ use http::{HeaderMap, Uri};
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::extension::secret;
+
 /// Maximum length of a body in a log line, in bytes.
 const MAX_LINE: usize = 16 << 10;
 
@@ -139,6 +141,9 @@ fn value_text(mut value: Value) -> String {
 /// Redacts secret members and the queries of URLs, and truncates long strings.
 fn hide(value: &mut Value) {
     match value {
+        Value::Object(members) if members.get("metadata").is_some_and(|metadata| metadata[secret::URI] == true) => {
+            *value = serde_json::json!({ "text": HIDDEN, "metadata": { secret::URI: true } });
+        }
         Value::Object(members) => {
             for (name, value) in members {
                 // An object with another such name is no secret itself: its members are examined.
@@ -272,5 +277,19 @@ mod tests {
         assert!(Media::Text.show(many.as_bytes(), many.len()).len() < MAX_LINE + 40);
         assert_eq!(Media::Text.show(b"{", 100_000), "(100000 bytes, too long for the log)");
         assert_eq!(Media::of("application/grpc+proto").show(&[0, 1], 2), "(2 bytes of protobuf)");
+    }
+
+    #[test]
+    fn marked_parts_are_redacted() {
+        let mark = serde_json::json!({ secret::URI: true, "note": "s3cret" });
+        for part in [
+            serde_json::json!({ "text": "s3cret", "metadata": mark }),
+            serde_json::json!({ "kind": "data", "data": { "a": "s3cret" }, "metadata": mark }),
+            serde_json::json!({ "kind": "file", "file": { "bytes": "s3cret", "name": "s3cret" }, "metadata": mark }),
+        ] {
+            let body = serde_json::json!({ "message": { "parts": [{ "text": "plain" }, part] } }).to_string();
+            let shown = Media::Text.show(body.as_bytes(), body.len());
+            assert!(!shown.contains("s3cret") && shown.contains("plain") && shown.contains(secret::URI), "{shown}");
+        }
     }
 }

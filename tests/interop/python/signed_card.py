@@ -135,4 +135,4 @@ if sys.argv[1] == '--sign':
     text = json.dumps(CARD) if sys.argv[2] == '-' else Path(sys.argv[2]).read_text()
     print(signed(text, pem, name))
 else:
-    run(main())
+    run(main)
