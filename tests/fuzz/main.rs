@@ -1,11 +1,13 @@
 //! Fuzz targets: parsers of input that anybody can send. Each runs its seeds in `corpus/`, and then random changes of them and
 //! random bytes, with a new seed in each run. A failure prints the smallest input that was found; add it to the corpus.
 
-use std::{
-    fs,
-    path::PathBuf,
-    time::{Duration, Instant},
-};
+#![expect(
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "tests may panic, and clippy's exceptions for tests do not cover their helpers"
+)]
+
+use std::{fs, path::PathBuf, time::Duration};
 
 use a2a_service::{
     agent::{self, End},
@@ -27,7 +29,7 @@ use proptest::{
     sample::Index,
     test_runner::{Config, TestCaseError, TestError, TestRunner},
 };
-use tokio::runtime::Runtime;
+use tokio::{runtime::Runtime, time::Instant};
 use tokio_stream::StreamExt as _;
 use tower_service::Service as _;
 
@@ -114,9 +116,13 @@ fn fuzz(corpus: &str, mut target: impl FnMut(&[u8])) {
     files.sort();
     let seeds: Vec<Vec<u8>> = files.iter().map(|file| fs::read(file).unwrap()).collect();
     assert!(!seeds.is_empty());
-    seeds.iter().for_each(|seed| target(seed));
+    for seed in &seeds {
+        target(seed);
+    }
     let changed = (proptest::sample::select(seeds), vec(Change::strategy(), 1..6)).prop_map(|(mut input, changes)| {
-        changes.iter().for_each(|change| change.apply(&mut input));
+        for change in &changes {
+            change.apply(&mut input);
+        }
         input
     });
     let inputs = prop_oneof![9 => changed, 1 => vec(any::<u8>(), 0..200)];
