@@ -164,6 +164,13 @@ impl CardTemplate {
 
     /// Sets the listen address, which is used for requests without a host.
     #[must_use]
+    pub(crate) fn over_tls(mut self) -> Self {
+        self.address.is_tls = true;
+        self
+    }
+
+    /// Sets the listen address.
+    #[must_use]
     pub(crate) fn bound(mut self, addr: SocketAddr) -> Self {
         self.address.bound = Some(addr);
         self

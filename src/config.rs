@@ -31,7 +31,7 @@ use crate::{
     service::{DefaultKey, Limits, Modes},
     store::{Retention, sqlite::Durability},
     telemetry::log::LogFormat,
-    transport::{self, AllowedHost, AllowedOrigin, FileBytes},
+    transport::{self, AllowedHost, AllowedOrigin, ClientAuth, FileBytes},
     v03::card::{CardVersion, Requirement},
 };
 
@@ -195,6 +195,12 @@ keys! {
     "auth.jwt.owner_claim" => auth_jwt_owner_claim: String = "sub".to_owned(), "Claim with the owner of the tasks.";
     "auth.jwt.tenant_claim" => auth_jwt_tenant_claim: Option<String> = None, "Claim with the tenant to which the caller is bound. If set, tokens without it are rejected.";
     "auth.jwt.scope_claim" => auth_jwt_scope_claim: String = "scope".to_owned(), "Claim with the scopes of the caller, a text with spaces or a list; `scp` is read if there is no `scope`. A token without scopes permits nothing. Empty: all scopes for every token.";
+    "tls.cert" => tls_cert: Option<FilePath> = None, "File with the certificate chain of the server in PEM. All addresses then have TLS 1.2 and 1.3. Changes of the files take effect within a second, for new connections.";
+    "tls.key" => tls_key: Option<FilePath> = None, "File with the private key of the certificate in PEM.";
+    "tls.client_ca" => tls_client_ca: Option<FilePath> = None, "File with the authorities of client certificates in PEM.";
+    "tls.client_auth" => tls_client_auth: ClientAuth = ClientAuth::Required, "Use of client certificates, if `tls.client_ca` is set: off, verified if a client has one, or required. They restrict who can connect; the caller is still who the credentials say.";
+    "tls.self_signed" => tls_self_signed: bool = false, "Generates a certificate for `localhost` and loopback addresses at each start, for development: clients can't verify it.";
+    "tls.hsts" => tls_hsts: OptionalTimeout = OptionalTimeout(None), "Time for which browsers use only https for this host (`Strict-Transport-Security`). Zero: not sent.";
     "insecure" => insecure: bool = false, "Allows a non-loopback listen address without authentication. All callers then share one anonymous owner and see each other's tasks.";
     "protocols" => protocols: Protocols = Protocols::default(), "Protocol versions to serve: `1.0`, and `0.3`, which includes the parts of 0.2 that are identical.";
     "log.format" | "log" => log_format: LogFormat = LogFormat::Text, "Log format on stderr.";

@@ -7,6 +7,7 @@ use std::{convert::Infallible, fmt, io, net::SocketAddr, sync::Arc, time::Durati
 
 use axum::{extract::Request, response::IntoResponse, routing::Route};
 use bytes::Bytes;
+use http::HeaderValue;
 use tokio::net::ToSocketAddrs;
 use tower_layer::Layer;
 
@@ -16,6 +17,8 @@ use self::lifecycle::Render;
 pub use self::lifecycle::{BoundServer, Handle, Signals};
 #[cfg(feature = "signing")]
 use crate::jose::SigningKey;
+#[cfg(feature = "server-tls")]
+pub use crate::transport::{ClientAuth, Tls, TlsError};
 use crate::{
     agent::Agent,
     auth::{Authenticator, AuthorizedService, FAILURES, FailureLimit, Policy},
@@ -88,6 +91,9 @@ pub struct Server<A> {
     insecure: bool,
     report: bool,
     log_wire: bool,
+    #[cfg(feature = "server-tls")]
+    tls: Option<Tls>,
+    hsts: Option<Duration>,
     metrics: Option<Render>,
     docs: Option<bool>,
     authenticator: Option<Arc<dyn Authenticator>>,
@@ -136,6 +142,9 @@ impl<A: Agent> Server<A> {
             insecure: false,
             report: true,
             log_wire: false,
+            #[cfg(feature = "server-tls")]
+            tls: None,
+            hsts: None,
             metrics: None,
             docs: None,
             authenticator: None,
@@ -398,6 +407,20 @@ impl<A: Agent> Server<A> {
         self
     }
 
+    /// TLS of all listen addresses. A [router](Self::router) has that of its server.
+    #[cfg(feature = "server-tls")]
+    pub fn tls(mut self, tls: Tls) -> Self {
+        self.tls = Some(tls);
+        self.with_card(CardTemplate::over_tls)
+    }
+
+    /// Time for which browsers use only https for this host: `Strict-Transport-Security` in each response. Not sent by default.
+    /// Only for servers with TLS, or behind a proxy with TLS.
+    pub fn hsts(mut self, age: Option<Duration>) -> Self {
+        self.hsts = age;
+        self
+    }
+
     /// Authentication of callers. Without it, all callers are one anonymous owner. Calls in process are not authenticated:
     /// their owner is in their [`Call`](crate::call::Call).
     ///
@@ -596,9 +619,15 @@ impl<A: Agent> Server<A> {
     pub async fn bind(self, addr: impl ToSocketAddrs) -> io::Result<BoundServer> {
         let layers = Arc::new(self.layers());
         let (listener, addr) = layers.listen(addr).await?;
-        let settings = ListenerSettings { peer_limit: layers.peers.clone(), ..self.connections.clone() };
+        let settings = ListenerSettings {
+            peer_limit: layers.peers.clone(),
+            #[cfg(feature = "server-tls")]
+            tls: self.tls.clone(),
+            ..self.connections.clone()
+        };
+        let scheme = if self.card.address().is_tls { "https" } else { "http" };
         let Assembled { http, handle, .. } = self.assemble(Some(addr));
-        Ok(BoundServer { listener, addr, http, additional: Vec::new(), layers, handle, settings })
+        Ok(BoundServer { listener, addr, http, additional: Vec::new(), layers, handle, settings, scheme })
     }
 
     /// Serves until Ctrl-C or SIGTERM, then drains. Without a `tracing` subscriber, errors are written to
@@ -611,7 +640,7 @@ impl<A: Agent> Server<A> {
         let bound = self.bind(addr).await?;
         let mut signals = Signals::listen();
         tracing::info!(server.address = %bound.addr(), "listening");
-        report::report(format_args!("listening on http://{}", bound.addr()));
+        report::report(format_args!("listening on {}", bound.url()));
         bound.run_until(async move { signals.next().await }).await;
         Ok(())
     }
@@ -624,6 +653,7 @@ impl<A: Agent> Server<A> {
             failures: FailureLimit::new(self.failed_authentications),
             insecure: self.insecure,
             log_wire: self.log_wire,
+            hsts: self.hsts.and_then(|age| HeaderValue::try_from(format!("max-age={}", age.as_secs())).ok()),
             origins: OriginPolicy::new(&self.card, self.allowed_hosts.clone(), self.cors_origins.clone()),
             peers: PeerLimit::new(self.connections_per_peer, self.card.trusted().to_vec()),
             paths: Paths::new(base, rpc_path, self.settings.protocols).protecting_card(self.settings.protects_card),

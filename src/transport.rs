@@ -4,7 +4,7 @@
 //!
 //! | module | subject |
 //! | --- | --- |
-//! | `listener`, `connection`, `control_frames`, `write_timeout` | connections: limits, idle and write timeouts, drain |
+//! | `listener`, `tls`, `connection`, `control_frames`, `write_timeout` | connections: limits, TLS, idle and write timeouts, drain |
 //! | `framing`, `peer_limit`, `origin`, `base_path` | checks in front of the service, and path rewriting |
 //! | `classify`, `version`, `context` | kind of a request, protocol version rules, request context |
 //! | `jsonrpc`, `rest`, `grpc`, `grpc_web`, `card`, `key_set`, `documents`, `health`, `metrics` | bindings and resources |
@@ -33,6 +33,8 @@ mod response;
 mod rest;
 mod settings;
 pub mod sse;
+#[cfg(feature = "server-tls")]
+mod tls;
 mod version;
 mod write_timeout;
 
@@ -58,6 +60,8 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Status, service::Routes};
 use tower_service::Service;
 
+#[cfg(feature = "server-tls")]
+pub use self::tls::{ClientAuth, Tls, TlsError};
 pub(crate) use self::{
     base_path::Paths,
     classify::RequestClass,

@@ -37,6 +37,8 @@ pub(crate) struct Address {
     pub(super) trusted: Vec<Network>,
     /// Listen address.
     pub(super) bound: Option<SocketAddr>,
+    /// The server has TLS.
+    pub(crate) is_tls: bool,
 }
 
 impl Address {
@@ -51,7 +53,13 @@ impl Address {
     pub(crate) fn origin(&self) -> Option<String> {
         let configured = self.public.as_deref().and_then(|url| Url::parse(url).ok());
         let configured = configured.map(|url| url.origin().ascii_serialization());
-        configured.or_else(|| self.bound.map(|addr| format!("http://{}", Authority::from(addr))))
+        configured.or_else(|| self.bound.map(|addr| format!("{}://{}", self.scheme(), Authority::from(addr))))
+    }
+
+    /// Scheme of the URLs of the listen address.
+    #[cfg(feature = "push")]
+    fn scheme(&self) -> &'static str {
+        if self.is_tls { "https" } else { "http" }
     }
 
     /// Returns the URL at which the client of a request reaches the server. `None` if it is unknown.
@@ -61,7 +69,7 @@ impl Address {
         }
         let (forwarded, host) = self.requested(request);
         let authority = host.or_else(|| self.bound.map(Authority::from))?;
-        let (scheme, default_port) = if forwarded.https { ("https", 443) } else { ("http", 80) };
+        let (scheme, default_port) = if forwarded.https || self.is_tls { ("https", 443) } else { ("http", 80) };
         // A port next to the host is the one that the client used; `X-Forwarded-Port` may be that of a proxy.
         let port = authority.port.or(forwarded.port.filter(|port| *port != default_port));
         let authority = Authority { port, ..authority };

@@ -1,7 +1,6 @@
 //! `a2a serve`: configures and runs the server until a signal stops it.
 
 use std::{
-    net::SocketAddr,
     path::{Path, PathBuf},
     process,
     sync::Arc,
@@ -18,7 +17,7 @@ use crate::{
     config::{self, AuthRequire, Config, FilePath, Loaded},
     jose::SigningKey,
     push::{Algorithm, PushOptions, SigningKeys, WebhookCredentials},
-    server::{self, Server, Signals},
+    server::{self, Server, Signals, Tls},
     store::{
         Store,
         memory::Memory,
@@ -51,6 +50,7 @@ pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
     guard_security(&config)?;
     raise_descriptor_limit(&config);
     let schemes = authentication(&config)?;
+    let tls = tls(&config)?;
     let metrics = config.metrics_enabled.then(Recorder::install).transpose()?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     // Before the server listens, because opening the store may migrate it, which blocks.
@@ -73,6 +73,10 @@ pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
             (Some(schemes), AuthRequire::All) => server.authenticator(AllOf::from(schemes)),
             (None, _) => server,
         };
+        let server = match tls {
+            Some(tls) => server.tls(tls),
+            None => server,
+        };
         let server = match metrics {
             Some(recorder) => {
                 tokio::spawn(recorder.clone().keep_up());
@@ -87,19 +91,21 @@ pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
         let grpc = match config.grpc_listen {
             Some(addr) => {
                 let context = || format!("can't listen on {addr}; set another address with --grpc-listen");
-                format!("gRPC only on http://{}\n", bound.grpc(addr).await.with_context(context)?)
+                let addr = bound.grpc(addr).await.with_context(context)?;
+                format!("gRPC only on {}\n", bound.url_of(addr))
             }
             None => String::new(),
         };
         let metrics = match config.metrics_listen.filter(|_| config.metrics_enabled) {
             Some(addr) => {
                 let context = || format!("can't listen on {addr}; set another address with --metrics-listen");
-                format!("metrics on http://{}/metrics\n", bound.metrics(addr).await.with_context(context)?)
+                let addr = bound.metrics(addr).await.with_context(context)?;
+                format!("metrics on {}/metrics\n", bound.url_of(addr))
             }
             None => String::new(),
         };
         let mut signals = Signals::listen();
-        say(&banner(bound.addr(), &(grpc + &metrics + &line), config.has_authentication()));
+        say(&banner(&bound.url(), config.tls_self_signed, &(grpc + &metrics + &line), config.has_authentication()));
         bound
             .run_until(async move {
                 signals.next().await;
@@ -136,6 +142,7 @@ fn server<A: Agent>(agent: A, store: Arc<dyn Store>, push: PushOptions, config: 
         .strict_extensions(config.strict_extensions)
         .insecure(config.insecure)
         .failed_authentications(config.auth_failures)
+        .hsts(config.tls_hsts.0)
         .protocols(config.protocols)
         .idempotency_default_key(config.idempotency_default_key)
         .resume(config.stream_resume)
@@ -165,6 +172,31 @@ fn server<A: Agent>(agent: A, store: Arc<dyn Store>, push: PushOptions, config: 
         server = server.base_path(&*path.0);
     }
     server
+}
+
+/// Returns the TLS of the configuration, if there is any.
+fn tls(config: &Config) -> anyhow::Result<Option<Tls>> {
+    let error = |why: &str| config::Error::new(why.to_owned());
+    match (&config.tls_cert, &config.tls_key, config.tls_self_signed) {
+        (None, None, false) => match &config.tls_client_ca {
+            Some(_) => Err(error("tls.client_ca: client certificates need TLS; set tls.cert and tls.key").into()),
+            None => Ok(None),
+        },
+        (None, None, true) => {
+            let host =
+                config.public_url.as_ref().and_then(|url| url.0.parse::<http::Uri>().ok()?.host().map(str::to_owned));
+            Ok(Some(Tls::self_signed(host).context("can't generate a certificate (tls.self_signed)")?))
+        }
+        (Some(_), Some(_), true) => Err(error("tls.self_signed: tls.cert is set too; remove one of them").into()),
+        (Some(cert), Some(key), false) => {
+            let tls = Tls::from_files(&cert.0, &key.0).context("can't use tls.cert and tls.key")?;
+            let Some(authorities) = &config.tls_client_ca else { return Ok(Some(tls)) };
+            let tls = tls.client_auth(&authorities.0, config.tls_client_auth);
+            Ok(Some(tls.context("can't use tls.client_ca")?))
+        }
+        (Some(_), None, _) => Err(error("tls.key: is missing; tls.cert needs the private key").into()),
+        (None, Some(_), _) => Err(error("tls.cert: is missing; tls.key needs the certificate").into()),
+    }
 }
 
 /// Creates the authentication schemes of the configuration. `None` if callers are anonymous.
@@ -336,20 +368,27 @@ fn guard_security(config: &Config) -> Result<(), config::Error> {
 }
 
 /// Startup message: the addresses, the store, and example calls to copy.
-fn banner(addr: SocketAddr, details: &str, token: bool) -> String {
+fn banner(url: &str, self_signed: bool, details: &str, token: bool) -> String {
     let message = r#"{"messageId":"m-1","role":"ROLE_USER","parts":[{"text":"hello"}]}"#;
     let header = if token { " -H \"authorization: Bearer $A2A_TOKEN\"" } else { "" };
+    let unverified = if self_signed { " -k" } else { "" };
+    let grpc_tls = match (url.starts_with("https"), self_signed) {
+        (false, _) => " -plaintext",
+        (true, true) => " -insecure",
+        (true, false) => "",
+    };
+    let authority = url.rsplit('/').next().unwrap_or_default();
     let text = format!(
-        r#"listening on http://{addr}
+        r#"listening on {url}
 {details}
 The agent card:
-  curl http://{addr}/.well-known/agent-card.json
+  curl{unverified} {url}/.well-known/agent-card.json
 HTTP+JSON:
-  curl http://{addr}/message:send{header} -H 'content-type: application/json' -d '{{"message":{message}}}'
+  curl{unverified} {url}/message:send{header} -H 'content-type: application/json' -d '{{"message":{message}}}'
 JSON-RPC:
-  curl http://{addr}/rpc{header} -H 'content-type: application/json' -d '{{"jsonrpc":"2.0","id":1,"method":"SEND","params":{{"message":{message}}}}}'
+  curl{unverified} {url}/rpc{header} -H 'content-type: application/json' -d '{{"jsonrpc":"2.0","id":1,"method":"SEND","params":{{"message":{message}}}}}'
 gRPC:
-  grpcurl -plaintext{header} -d '{{"message":{message}}}' {addr} lf.a2a.v1.A2AService/SEND
+  grpcurl{grpc_tls}{header} -d '{{"message":{message}}}' {authority} lf.a2a.v1.A2AService/SEND
 Send "/help" instead of "hello" for the other commands of the demo agent. Ctrl-C stops the server.
 "#
     );

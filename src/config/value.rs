@@ -19,7 +19,7 @@ use crate::{
     service::DefaultKey,
     store::sqlite::Durability,
     telemetry::log::LogFormat,
-    transport::{AllowedHost, AllowedOrigin, FileBytes},
+    transport::{AllowedHost, AllowedOrigin, ClientAuth, FileBytes},
     v03::card::CardVersion,
 };
 
@@ -268,6 +268,7 @@ macro_rules! word_values {
 word_values!(DefaultKey: Off = "off"; MessageId = "message_id" | "message-id");
 word_values!(FileBytes: Auto = "auto", Base64 = "base64"; Raw = "raw");
 word_values!(ProtocolBinding: JsonRpc = "JSONRPC", HttpJson = "HTTP+JSON"; Grpc = "GRPC");
+word_values!(ClientAuth: Off = "off", Optional = "optional"; Required = "required");
 word_values!(AuthRequire: Any = "any"; All = "all");
 word_values!(LogFormat: Text = "text"; Json = "json");
 word_values!(Agent: Demo = "demo");

@@ -9,7 +9,7 @@ use std::{
 };
 
 use axum::{Router, extract::ConnectInfo};
-use http::{Request, Response, StatusCode, header, request::Parts};
+use http::{HeaderValue, Request, Response, StatusCode, header, request::Parts};
 use tokio::net::{TcpListener, ToSocketAddrs};
 use tower_service::Service;
 
@@ -38,6 +38,8 @@ pub(super) struct Layers {
     pub(super) failures: FailureLimit,
     pub(super) insecure: bool,
     pub(super) log_wire: bool,
+    /// Value of `Strict-Transport-Security`.
+    pub(super) hsts: Option<HeaderValue>,
     pub(super) origins: OriginPolicy,
     pub(super) peers: PeerLimit,
     pub(super) paths: Paths,
@@ -226,13 +228,21 @@ impl<B: RequestBody> Service<Request<B>> for LayeredService {
     }
 
     fn call(&mut self, mut request: Request<B>) -> LoggedResponse {
-        let Layers { paths, ids, log_wire, .. } = &*self.checked.layers;
+        let Layers { paths, ids, log_wire, hsts, .. } = &*self.checked.layers;
         paths.apply(&mut request);
         let (parts, body) = request.into_parts();
         let class = paths.classify(&parts);
-        logged(parts, class, ids, |parts| match log_wire {
-            true => recorded(parts, body, |parts, body| self.respond(class, parts, body)),
-            false => self.respond(class, parts, body),
+        logged(parts, class, ids, |parts| {
+            let response = match log_wire {
+                true => recorded(parts, body, |parts, body| self.respond(class, parts, body)),
+                false => self.respond(class, parts, body),
+            };
+            let Some(hsts) = hsts.clone() else { return response };
+            Box::pin(async move {
+                let mut response = response.await?;
+                response.headers_mut().insert(header::STRICT_TRANSPORT_SECURITY, hsts);
+                Ok(response)
+            })
         })
     }
 }

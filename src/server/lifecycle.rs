@@ -40,12 +40,23 @@ pub struct BoundServer {
     pub(super) layers: Arc<Layers>,
     pub(super) handle: Handle,
     pub(super) settings: listener::ListenerSettings,
+    pub(super) scheme: &'static str,
 }
 
 impl BoundServer {
     /// Address of the listener. Contains the actual port if port 0 was requested.
     pub fn addr(&self) -> SocketAddr {
         self.addr
+    }
+
+    /// Base URL of the listener: `http`, or `https` with TLS, and its address.
+    pub fn url(&self) -> String {
+        self.url_of(self.addr)
+    }
+
+    /// Base URL of an additional listener of this server.
+    pub fn url_of(&self, addr: SocketAddr) -> String {
+        format!("{}://{addr}", self.scheme)
     }
 
     /// Handle for readiness and drain.
@@ -78,7 +89,7 @@ impl BoundServer {
     /// Serves until `stop` completes, then [drains](Handle::drain) and closes the remaining streams, which clients can
     /// resume later. Returns also after a drain by the [handle](Self::handle).
     pub async fn run_until(self, stop: impl Future<Output = ()>) {
-        let Self { listener, addr, http, additional, layers, handle, settings } = self;
+        let Self { listener, addr, http, additional, layers, handle, settings, .. } = self;
         let http = LayeredService::new(http, layers, Some(addr));
         let draining = handle.0.draining.clone();
         // The service ends the remaining turns after the grace period; their last events still have to be sent.

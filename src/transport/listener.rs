@@ -31,6 +31,8 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tower_service::Service;
 
+#[cfg(feature = "server-tls")]
+use super::tls::{HANDSHAKE_TIMEOUT, MaybeTls, Tls};
 use super::{
     connection::{ConnectionState, CountedIo, OpenStream},
     peer_limit::PeerLimit,
@@ -88,6 +90,9 @@ pub struct ListenerSettings {
     pub write_timeout: Duration,
     /// Time for running requests to end on drain.
     pub grace_period: Duration,
+    /// TLS of the connections.
+    #[cfg(feature = "server-tls")]
+    pub tls: Option<Tls>,
 }
 
 impl Default for ListenerSettings {
@@ -101,6 +106,8 @@ impl Default for ListenerSettings {
             max_streams: 200,
             write_timeout: WRITE_TIMEOUT,
             grace_period: Duration::from_secs(30),
+            #[cfg(feature = "server-tls")]
+            tls: None,
         }
     }
 }
@@ -225,6 +232,8 @@ where
                 let (drain, abort) = (drain.clone(), abort.clone());
                 running.spawn(async move {
                     let _open = OpenConnection::count();
+                    #[cfg(feature = "server-tls")]
+                    let Some(io) = secured(io, peer, &settings, &drain).await else { return };
                     serve_until(io, Some(peer), service, &settings, (&drain, &abort)).await;
                     drop((permit, counted));
                 });
@@ -249,6 +258,30 @@ where
         running.wait().await;
     }
     all_ended
+}
+
+/// Performs the handshake of a connection, if the server has TLS. `None` if it fails, takes too long, or the server drains.
+#[cfg(feature = "server-tls")]
+async fn secured<I>(
+    io: I,
+    peer: SocketAddr,
+    settings: &ListenerSettings,
+    drain: &CancellationToken,
+) -> Option<MaybeTls<I>>
+where
+    I: AsyncRead + AsyncWrite + Unpin,
+{
+    let Some(tls) = &settings.tls else { return Some(MaybeTls::Plain(io)) };
+    let handshake = tokio::select! {
+        handshake = timeout(HANDSHAKE_TIMEOUT, tls.accept(io)) => handshake,
+        () = drain.cancelled() => return None,
+    };
+    match handshake {
+        Ok(Ok(stream)) => return Some(MaybeTls::Tls(Box::new(stream))),
+        Ok(Err(error)) => tracing::debug!(%peer, %error, "TLS handshake failed"),
+        Err(_) => tracing::debug!(%peer, timeout = ?HANDSHAKE_TIMEOUT, "TLS handshake timed out"),
+    }
+    None
 }
 
 /// Guard that counts a connection in the metrics until it is dropped.

@@ -293,10 +293,10 @@ impl OriginPolicy {
         if let Some(Forwarded { host: Some(host), port, https, .. }) = forwarded {
             let port = if host.has_port() { None } else { *port };
             let port = port.map_or_else(String::new, |port| format!(":{port}"));
-            let scheme = if *https { "https" } else { "http" };
+            let scheme = if *https || self.address.is_tls { "https" } else { "http" };
             return self::origin(scheme, &format!("{host}{port}")).as_ref() == Some(origin);
         }
-        let over_tls = forwarded.is_some_and(|forwarded| forwarded.https);
+        let over_tls = self.address.is_tls || forwarded.is_some_and(|forwarded| forwarded.https);
         let target_scheme = if parts.version >= Version::HTTP_2 { parts.uri.scheme_str() } else { None };
         let schemes = match (over_tls, bound) {
             (true, _) => &["https"][..],

@@ -16,6 +16,8 @@ use tonic::{
     transport::{Identity, ServerTlsConfig, server::TcpIncoming},
 };
 
+mod listener;
+
 use crate::{
     bindings::server,
     scenarios::{remaining, request, send, state, stream, text},

@@ -1,0 +1,185 @@
+//! TLS of the server's listeners: bindings, card, client certificates, and certificates that change.
+
+use std::{fs, path::PathBuf, time::Duration};
+
+use a2a_service::{
+    client::Client,
+    pb::v1::TaskState,
+    server::{ClientAuth, Server, Tls},
+};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use reqwest::{Certificate, Identity};
+use serde_json::Value;
+use tempfile::TempDir;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+    time::timeout,
+};
+
+use super::{CERTIFICATE, KEY, ROOT};
+use crate::{
+    bindings::{self, Actor},
+    scenarios::{remaining, send, state, stream, text},
+};
+
+const TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Directory with the files of a server.
+struct Files(TempDir);
+
+impl Files {
+    fn new() -> Self {
+        let files = Self(tempfile::tempdir().unwrap());
+        fs::write(files.path("server.pem"), CERTIFICATE).unwrap();
+        fs::write(files.path("server.key"), KEY).unwrap();
+        files
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn tls(&self) -> Tls {
+        Tls::from_files(self.path("server.pem"), self.path("server.key")).unwrap()
+    }
+}
+
+/// Serves with TLS, and returns the URL.
+async fn serve(server: Server<Actor>) -> String {
+    let bound = server.bind("127.0.0.1:0").await.unwrap();
+    let url = bound.url();
+    tokio::spawn(bound.run_until(std::future::pending()));
+    url
+}
+
+fn http(root: &[u8]) -> reqwest::ClientBuilder {
+    reqwest::Client::builder().tls_certs_only([Certificate::from_pem(root).unwrap()])
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_bindings_are_served_over_tls_and_the_card_says_https() {
+    let files = Files::new();
+    let url = serve(bindings::server().tls(files.tls()).hsts(Some(Duration::from_mins(1)))).await;
+    assert!(url.starts_with("https://127.0.0.1:"), "{url}");
+    let client = Client::new().roots(ROOT).unwrap();
+    for agent in [client.rest(&url), client.json_rpc(&format!("{url}/rpc")), client.grpc(&url)] {
+        let agent = agent.unwrap();
+        assert_eq!(send(&*agent, text("", "hello")).await.state(), TaskState::Completed);
+        let events = remaining(stream(&*agent, text("", "/stream 3 1")).await).await;
+        assert_eq!(events.last().and_then(state), Some(TaskState::Completed));
+    }
+    let http = http(ROOT).build().unwrap();
+    let response = http.get(format!("{url}/.well-known/agent-card.json")).send().await.unwrap();
+    assert_eq!(
+        (response.version(), &response.headers()["strict-transport-security"]),
+        (http::Version::HTTP_2, &"max-age=60".parse().unwrap())
+    );
+    let card: Value = serde_json::from_slice(&response.bytes().await.unwrap()).unwrap();
+    let urls: Vec<_> =
+        card["supportedInterfaces"].as_array().unwrap().iter().map(|one| one["url"].as_str().unwrap()).collect();
+    assert!(urls.contains(&url.as_str()) && urls.iter().all(|url| !url.starts_with("http:")), "{urls:?}");
+    // A page of the server's own origin is one with https.
+    let get = |origin: String| http.get(format!("{url}/tasks")).header("origin", origin).send();
+    assert_eq!(get(url.clone()).await.unwrap().status(), 200);
+    assert_eq!(get(url.replace("https", "http")).await.unwrap().status(), 403);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_without_tls_are_closed_and_silent_ones_delay_nobody() {
+    let files = Files::new();
+    let url = serve(bindings::server().tls(files.tls())).await;
+    let address = url.strip_prefix("https://").unwrap();
+    let mut silent = Vec::new();
+    for _ in 0..50 {
+        silent.push(TcpStream::connect(address).await.unwrap());
+    }
+    let mut plain = TcpStream::connect(address).await.unwrap();
+    plain.write_all(b"GET /healthz HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
+    let mut answer = Vec::new();
+    drop(timeout(TIMEOUT, plain.read_to_end(&mut answer)).await.unwrap());
+    assert!(!answer.starts_with(b"HTTP"), "{answer:?}");
+    let response = http(ROOT).build().unwrap().get(format!("{url}/healthz")).send();
+    assert_eq!(timeout(TIMEOUT, response).await.unwrap().unwrap().status(), 200);
+}
+
+/// Authority with a certificate of its own.
+fn authority() -> CertifiedIssuer<'static, KeyPair> {
+    let mut params = CertificateParams::new([]).unwrap();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
+}
+
+/// Certificate and key of a client, in PEM.
+fn identity(authority: &CertifiedIssuer<'static, KeyPair>) -> Identity {
+    let key = KeyPair::generate().unwrap();
+    let params = CertificateParams::new(["client.invalid".to_owned()]).unwrap();
+    let certificate = params.signed_by(&key, authority).unwrap();
+    Identity::from_pem(format!("{}{}", certificate.pem(), key.serialize_pem()).as_bytes()).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn client_certificates_are_optional_or_required() {
+    let (files, own, other) = (Files::new(), authority(), authority());
+    fs::write(files.path("ca.pem"), own.pem()).unwrap();
+    for (use_of, without, with_wrong) in
+        [(ClientAuth::Off, true, true), (ClientAuth::Optional, true, false), (ClientAuth::Required, false, false)]
+    {
+        let tls = files.tls().client_auth(files.path("ca.pem"), use_of).unwrap();
+        let url = serve(bindings::server().tls(tls)).await;
+        let get = async |identity: Option<Identity>| {
+            let client = match identity {
+                Some(identity) => http(ROOT).identity(identity),
+                None => http(ROOT),
+            };
+            client.build().unwrap().get(format!("{url}/healthz")).send().await.is_ok()
+        };
+        assert!(get(Some(identity(&own))).await, "{use_of:?}");
+        assert_eq!(get(None).await, without, "{use_of:?}");
+        assert_eq!(get(Some(identity(&other))).await, with_wrong, "{use_of:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn changed_certificate_is_used_and_an_unusable_one_is_not() {
+    let files = Files::new();
+    let url = serve(bindings::server().tls(files.tls())).await;
+    let (authority, key) = (authority(), KeyPair::generate().unwrap());
+    let new = CertificateParams::new(["127.0.0.1".to_owned()]).unwrap().signed_by(&key, &authority).unwrap();
+    let is_trusted = async |root: &[u8]| {
+        // A connection of its own.
+        http(root).build().unwrap().get(format!("{url}/healthz")).send().await.is_ok()
+    };
+    assert!(is_trusted(ROOT).await && !is_trusted(authority.pem().as_bytes()).await);
+    // The key of another certificate: the old pair stays in use.
+    fs::write(files.path("server.key"), key.serialize_pem()).unwrap();
+    let checked = async {
+        let mut ticks = tokio::time::interval(Duration::from_millis(100));
+        for _ in 0..15 {
+            ticks.tick().await;
+            assert!(is_trusted(ROOT).await);
+        }
+        fs::write(files.path("server.pem"), new.pem()).unwrap();
+        while !is_trusted(authority.pem().as_bytes()).await {
+            ticks.tick().await;
+        }
+    };
+    timeout(TIMEOUT, checked).await.unwrap();
+    assert!(!is_trusted(ROOT).await);
+}
+
+#[tokio::test]
+async fn unusable_files_are_errors_that_name_them() {
+    let files = Files::new();
+    fs::write(files.path("empty"), "").unwrap();
+    for (cert, key, named) in
+        [("missing", "server.key", "missing"), ("empty", "server.key", "empty"), ("server.pem", "empty", "empty")]
+    {
+        let error = Tls::from_files(files.path(cert), files.path(key)).unwrap_err().to_string();
+        assert!(error.contains(named) && !error.contains("BEGIN"), "{error}");
+    }
+    let self_signed = Tls::self_signed(["agent.invalid".to_owned()]).unwrap();
+    let url = serve(bindings::server().tls(self_signed)).await;
+    let client = reqwest::Client::builder().tls_danger_accept_invalid_certs(true).build().unwrap();
+    assert_eq!(client.get(format!("{url}/healthz")).send().await.unwrap().status(), 200);
+}
