@@ -91,13 +91,14 @@
 //! | `sqlite` | The store in an SQLite file; includes `server` |
 //! | `client` | [`client`] |
 //! | `tls` | `https://` URLs in the client; includes `client` |
+//! | `server-tls` | [TLS](server::Server::tls) in the server; includes `server` |
 //! | `signing` | [`jose`], and [signatures](card::signature) of agent cards; includes `server` |
 //! | `push` | [`push`], delivery of notifications; includes `signing` |
 //! | `openapi` | API documents below `/openapi`; includes `server`. Enabled by default |
 //! | `docs` | Home page and Swagger UI for browsers; includes `openapi`. Enabled by default |
 //! | `auth` | Token files and JSON Web Tokens in [`auth`]; includes `server` |
 //! | `metrics` | Export of [metrics](server::Server::metrics) to Prometheus in the program; includes `server` |
-//! | `cli` | The program `a2a`; includes `server`, `sqlite`, `client`, `push`, `auth` and `metrics`. Enabled by default |
+//! | `cli` | The program `a2a`; includes `server`, `sqlite`, `client`, `push`, `auth`, `metrics`, `tls` and `server-tls`. Enabled by default |
 //!
 //! # Where to go next
 //!
