@@ -1,6 +1,6 @@
 //! Audit log: security-relevant events under one log target, with stable fields.
 //!
-//! Fields: `event`, `principal`, `owner`, `scheme`, `reason`, `peer`, `operation`, `request.id`. A field that an event lacks is
+//! Fields: `event`, `principal`, `owner`, `reason`, `peer`, `operation`, `request.id`. A field that an event lacks is
 //! left out. Secrets are in none.
 
 use std::net::IpAddr;
@@ -14,10 +14,11 @@ use crate::{
 pub(crate) const AUDIT: &str = "a2a_service::audit";
 
 /// Logs that a request was not authenticated. `peer` is the address of the client.
-pub(crate) fn authentication_failed(error: &Error, peer: Option<IpAddr>, request_id: &str) {
+pub(crate) fn authentication_failed(error: &Error, operation: Option<&str>, peer: Option<IpAddr>, request_id: &str) {
     tracing::warn!(
         target: AUDIT,
         event = "authentication_failed",
+        operation,
         reason = error.to_string(),
         peer = peer.map(tracing::field::display),
         request.id = request_id,

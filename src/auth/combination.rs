@@ -1,11 +1,12 @@
 //! Combinations of authentication schemes: any of them, or all of them.
 
-use std::{fmt, sync::Arc};
+use std::{collections::BTreeSet, fmt, sync::Arc};
 
 use async_trait::async_trait;
 
 use super::{AuthRequest, Authenticator, CREDENTIALS, MISSING, Principal, Scopes};
 use crate::{
+    call::{SKILL_PREFIX, TASKS_WRITE},
     error::{Error, ErrorKind},
     pb::v1::{AgentCard, SecurityRequirement},
 };
@@ -117,7 +118,17 @@ impl Authenticator for AllOf {
         let mut errors = Vec::new();
         for scheme in &self.0 {
             match (scheme.authenticate(request).await, &mut accepted) {
-                (Ok(Some(principal)), Some(first)) => first.scopes = common(&first.scopes, &principal.scopes),
+                (Ok(Some(principal)), Some(first)) => {
+                    first.scopes = common(&first.scopes, &principal.scopes);
+                    match (&first.tenant, principal.tenant) {
+                        (None, tenant) => first.tenant = tenant,
+                        (Some(one), Some(other)) if *one != other => {
+                            errors
+                                .push(ErrorKind::Unauthenticated.because("the credentials are for different tenants"));
+                        }
+                        (Some(_), _) => {}
+                    }
+                }
                 (Ok(principal), first) => *first = first.take().or(principal),
                 (Err(error), _) => errors.push(error),
             }
@@ -146,7 +157,20 @@ impl Authenticator for AllOf {
 fn common(one: &Scopes, other: &Scopes) -> Scopes {
     match (one, other) {
         (Scopes::All, scopes) | (scopes, Scopes::All) => scopes.clone(),
-        (Scopes::Only(one), Scopes::Only(other)) => Scopes::Only(one.intersection(other).cloned().collect()),
+        (Scopes::Only(first), Scopes::Only(second)) => {
+            let mut scopes: BTreeSet<String> = first.intersection(second).cloned().collect();
+            // Scopes without a skill permit all skills, so that the intersection must not lose the last one.
+            match (one.skills(), other.skills()) {
+                (Some(skills), None) | (None, Some(skills)) => {
+                    scopes.extend(skills.into_iter().map(|skill| format!("{SKILL_PREFIX}{skill}")));
+                }
+                (Some(one), Some(other)) if !one.iter().any(|skill| other.contains(skill)) => {
+                    scopes.remove(TASKS_WRITE);
+                }
+                (Some(_), Some(_)) | (None, None) => {}
+            }
+            Scopes::Only(scopes)
+        }
     }
 }
 
@@ -183,5 +207,25 @@ impl fmt::Debug for AnyOf {
 impl fmt::Debug for AllOf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("AllOf").field("schemes", &self.0.len()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn common_scopes_permit_no_more_than_either() {
+        let only = |text: &str| Scopes::only(text.split(' '));
+        for (one, other, both) in [
+            ("tasks:read admin", "tasks:read", "tasks:read"),
+            ("tasks:write skill:a", "tasks:write", "tasks:write skill:a"),
+            ("tasks:write skill:a skill:b", "tasks:write skill:b", "tasks:write skill:b"),
+            ("tasks:read tasks:write skill:a", "tasks:read tasks:write skill:b", "tasks:read"),
+        ] {
+            assert_eq!(common(&only(one), &only(other)), only(both), "{one} and {other}");
+            assert_eq!(common(&only(other), &only(one)), only(both), "{other} and {one}");
+        }
+        assert_eq!(common(&Scopes::All, &only("admin")), only("admin"));
     }
 }

@@ -40,6 +40,9 @@ const MIN_INTERVAL: Duration = Duration::from_secs(30);
 /// Age after which the keys are requested again, so that withdrawn ones are no longer accepted.
 const MAX_AGE: Duration = Duration::from_hours(1);
 
+/// Age up to which keys are used that could not be requested again.
+const MAX_STALE_AGE: Duration = Duration::from_hours(24);
+
 /// Signing algorithm of tokens (RFC 7518, 3.1). Algorithms with shared secrets, and `none`, are never accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -237,6 +240,8 @@ struct Cached {
     keys: Option<Arc<[Key]>>,
     fetched: Option<Instant>,
     attempted: Option<Instant>,
+    /// The last attempt has failed, or goes on.
+    has_failed: bool,
 }
 
 /// Public key with its id.
@@ -322,27 +327,31 @@ fn keys(set: &[u8]) -> Option<Arc<[Key]>> {
 
 impl State {
     /// Verifies a token and returns its claims.
-    async fn verify(&self, token: &str) -> Result<Map<String, Value>, Error> {
+    async fn verify(self: &Arc<Self>, token: &str) -> Result<Map<String, Value>, Error> {
         let malformed = "the token is not a JSON Web Token";
         if token.len() > MAX_TOKEN {
             return Err(rejected(malformed));
         }
-        let (cached, is_old) = {
+        let (cached, age) = {
             let cached = self.cached.lock();
-            let is_old = cached.fetched.is_some_and(|fetched| fetched.elapsed() > MAX_AGE);
-            (cached.keys.clone(), is_old)
+            (cached.keys.clone(), cached.fetched.map(|fetched| fetched.elapsed()).unwrap_or_default())
         };
         let keys = match cached {
-            Some(keys) if !is_old => keys,
-            // Keys that can't be renewed stay in use.
-            keys => self.fetch().await.or(keys).ok_or_else(unavailable)?,
+            Some(keys) if age <= MAX_AGE => keys,
+            // Callers do not wait for the issuer as long as it was available not long ago.
+            Some(keys) if age <= MAX_STALE_AGE => {
+                let state = Arc::clone(self);
+                tokio::spawn(async move { drop(state.fetch().await) });
+                keys
+            }
+            Some(_) | None => self.fetch().await.ok_or_else(unavailable)?,
         };
         match self.verify_with(&keys, token) {
             Ok(claims) => Ok(claims),
             Err(Rejection::Invalid(why)) => Err(rejected(why)),
             Err(Rejection::UnknownKey) => {
                 let unknown = "the token is signed with an unknown key";
-                let keys = self.fetch().await.ok_or_else(|| rejected(unknown))?;
+                let keys = self.fetch().await.ok_or_else(unavailable)?;
                 self.verify_with(&keys, token).map_err(|rejection| match rejection {
                     Rejection::UnknownKey => rejected(unknown),
                     Rejection::Invalid(why) => rejected(why),
@@ -381,7 +390,8 @@ impl State {
         Err(rejection)
     }
 
-    /// Requests the keys, unless that was attempted a short time ago: then returns those of that time.
+    /// Requests the keys, unless that was attempted a short time ago: then returns those of that time. `None` if the attempt
+    /// failed.
     async fn fetch(&self) -> Option<Arc<[Key]>> {
         // The semaphore is never closed.
         let _permit = self.fetching.acquire().await.ok()?;
@@ -391,19 +401,20 @@ impl State {
                 return cached.keys.clone();
             }
             if cached.attempted.is_some_and(|attempted| attempted.elapsed() < MIN_INTERVAL) {
-                return cached.keys.clone();
+                return cached.keys.clone().filter(|_| !cached.has_failed);
             }
-            cached.attempted = Some(Instant::now());
+            (cached.attempted, cached.has_failed) = (Some(Instant::now()), true);
         }
         match self.request().await {
             Ok(keys) => {
                 let mut cached = self.cached.lock();
                 (cached.keys, cached.fetched) = (Some(Arc::clone(&keys)), Some(Instant::now()));
+                cached.has_failed = false;
                 Some(keys)
             }
             Err(cause) => {
                 tracing::warn!(issuer = self.options.issuer, error.cause = cause, "keys of the issuer not available");
-                self.cached.lock().keys.clone()
+                None
             }
         }
     }

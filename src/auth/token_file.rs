@@ -325,6 +325,11 @@ fn check_source(source: &TokenSource) -> Result<(), String> {
                 "{name:?} does not contain token, secret, api_key or apikey, by which logs recognize it as a secret"
             ))
         }
+        TokenSource::Query(name)
+            if name.eq_ignore_ascii_case("pageToken") || name.eq_ignore_ascii_case("page_token") =>
+        {
+            Err(format!("{name} is a parameter of the protocol"))
+        }
         TokenSource::Query(name) | TokenSource::Cookie(name) => {
             let is_valid = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
             if !name.is_empty() && name.bytes().all(is_valid) {
@@ -559,7 +564,10 @@ impl State {
         }
         let read = Document::read(&self.path);
         let mut loaded = self.loaded.lock();
-        loaded.stamp = stamp;
+        // A file that could not be read, perhaps for lack of descriptors, is read again at the next check.
+        if !matches!(read, Err(Cause::Io(_))) {
+            loaded.stamp = stamp;
+        }
         match read {
             Ok(document) => {
                 let count = document.tokens.len();

@@ -132,8 +132,12 @@ mod tests {
             ..Message::user("p").and(mark(Part::text(secret)))
         };
         let (mut secrets, mut stored) = (Secrets::default(), vec![Message::user("plain"), sent("one"), sent("two")]);
-        stored.iter_mut().for_each(|message| secrets.take_from(message));
-        stored.iter_mut().for_each(|message| message.task_id = "t".to_owned());
+        for message in &mut stored {
+            secrets.take_from(message);
+        }
+        for message in &mut stored {
+            message.task_id = "t".to_owned();
+        }
         assert!(!format!("{secrets:?} {stored:?}").contains("one"));
         let expected = [(1, "one"), (2, "two")]
             .map(|(position, secret)| (position, Message { task_id: "t".to_owned(), ..sent(secret) }));

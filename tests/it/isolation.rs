@@ -404,6 +404,13 @@ async fn messages_reach_only_the_skills_of_the_scopes(
         let answer = send(name, skill).await;
         assert!(answer.starts_with("ok"), "{name} {skill:?}: {answer}");
     }
+    // The agent may read the metadata of the message or of the request.
+    let mut message = Message::user("hello");
+    message.metadata = Some(serde_json::from_value(serde_json::json!({"skillId": "echo"})).unwrap());
+    let metadata = Some(serde_json::from_value(serde_json::json!({"skillId": "add"})).unwrap());
+    let request = SendMessageRequest { message: Some(message), metadata, ..SendMessageRequest::default() };
+    let caller = Caller { agent: &*agent, name: echo, tenant: "" };
+    assert!(described(agent.send_message(caller.request(request)).await).contains("the scope skill:add"));
     let answer = send(echo, Some("add")).await;
     assert!(answer.contains("metadata.skillId: the credentials lack the scope skill:add"), "{answer}");
 }

@@ -62,11 +62,19 @@ pub(super) fn headers(headers: &HeaderMap) -> String {
     format!("[{}]", headers.iter().map(header).collect::<Vec<_>>().join(", "))
 }
 
+/// Returns true for a query parameter, with its value, that may have a secret.
+fn is_secret_parameter(pair: &str) -> bool {
+    let pair = pair.to_ascii_lowercase();
+    let name = pair.split('=').next().unwrap_or_default();
+    !matches!(name, "pagetoken" | "page_token") && SECRET_NAMES.iter().any(|part| pair.contains(part))
+}
+
 /// Formats the path and the query of a request.
 pub(super) fn target(uri: &Uri) -> String {
     match uri.query() {
         None => truncated(uri.path()),
-        Some(query) if is_secret(&query.replace("pageToken", "").replace("page_token", "")) => {
+        // Each name by itself: `pageSize` beside an API key must not make it visible.
+        Some(query) if query.split('&').any(is_secret_parameter) => {
             format!("{}?{HIDDEN}", truncated(uri.path()))
         }
         Some(query) => format!("{}?{}", truncated(uri.path()), truncated(query)),
@@ -241,6 +249,7 @@ mod tests {
         assert_eq!(headers(&map), "[authorization: (hidden), a2a-version: 1.0]");
         assert_eq!(target(&Uri::from_static("/tasks?token=s3cret")), "/tasks?(hidden)");
         assert_eq!(target(&Uri::from_static("/tasks?pageToken=p")), "/tasks?pageToken=p");
+        assert_eq!(target(&Uri::from_static("/tasks?pageSize=1&api_key=s3cret")), "/tasks?(hidden)");
     }
 
     #[test]
