@@ -56,10 +56,6 @@ pub enum Binding {
     JsonRpc,
 }
 
-/// Request extension: scope that the call requires instead of that of its RPC, because it is a part of another operation.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct RequiredScope(pub(crate) &'static str);
-
 /// Details of a call that become known while it is served, for the request log. Of the calls of a JSON-RPC batch, those of the
 /// first one.
 #[derive(Debug, Default)]
@@ -141,6 +137,8 @@ pub struct Call {
     pub request_id: Option<String>,
     /// The caller expects the bytes of files raw, not in base64, in the protobuf messages of 0.3.
     pub plain_files: bool,
+    /// Scope that the call requires instead of that of its RPC, because it is part of another operation.
+    pub required_scope: Option<&'static str>,
     /// Details of the call for the request log, if it is enabled.
     pub record: Option<Arc<CallRecord>>,
     /// Memory of the answer to a unary read, which is reserved before the store loads it. None for calls in process.

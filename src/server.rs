@@ -653,6 +653,7 @@ impl<A: Agent> Server<A> {
             failures: FailureLimit::new(self.failed_authentications),
             insecure: self.insecure,
             log_wire: self.log_wire,
+            is_metered: self.metrics.is_some(),
             hsts: self.hsts.and_then(|age| HeaderValue::try_from(format!("max-age={}", age.as_secs())).ok()),
             origins: OriginPolicy::new(&self.card, self.allowed_hosts.clone(), self.cors_origins.clone()),
             peers: PeerLimit::new(self.connections_per_peer, self.card.trusted().to_vec()),

@@ -7,7 +7,7 @@ use tonic::{Request, Response, Status};
 
 use super::audit;
 use crate::{
-    call::{CARD_EXTENDED, Call, PUSH_WRITE, Principal, RequiredScope, SKILL_PREFIX, TASKS_READ, TASKS_WRITE},
+    call::{CARD_EXTENDED, Call, PUSH_WRITE, Principal, SKILL_PREFIX, TASKS_READ, TASKS_WRITE},
     contract::ServiceFuture,
     error::{Error, ErrorKind},
     pb::{
@@ -164,7 +164,7 @@ impl AuthorizedService {
         mut request: Request<T>,
         call: impl FnOnce(&'a dyn A2aService, Request<T>) -> ServiceFuture<'a, R>,
     ) -> Result<Response<R>, Status> {
-        let scope = request.extensions().get().map_or_else(|| scope_of(rpc), |RequiredScope(scope)| *scope);
+        let scope = Call::of(&request)?.required_scope.unwrap_or_else(|| scope_of(rpc));
         Self::check(rpc, scope, &mut request)?;
         if let Some(policy) = &self.policy {
             let tenant = request.get_mut().tenant().clone();

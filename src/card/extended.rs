@@ -7,7 +7,8 @@ use serde::Deserialize;
 
 use super::CardTemplate;
 use crate::{
-    call::{Binding, Call, Principal},
+    auth::require_scope,
+    call::{Binding, CARD_EXTENDED, Call, Principal},
     error::{Error, ErrorKind},
     pb::v1::{AgentCard, AgentSkill},
 };
@@ -89,16 +90,19 @@ impl fmt::Debug for ExtendedCardSettings {
 }
 
 impl ExtendedCardSettings {
-    /// Returns the extended card for a call. The scope of its principal is checked before, like those of all operations.
+    /// Returns the extended card for a call. A guarded one requires the scope `card:extended`.
     ///
     /// # Errors
-    /// `Unauthenticated` without credentials, `ExtendedAgentCardNotConfigured` without a provider, or those of the provider.
+    /// `Unauthenticated` without credentials, `PermissionDenied` without the scope, `ExtendedAgentCardNotConfigured` without a provider, or those of the provider.
     pub(crate) async fn card(&self, template: &CardTemplate, call: &Call) -> Result<AgentCard, Error> {
         // Callers in this process are trusted.
         let is_guarded = self.access == ExtendedCardAccess::Guarded && call.binding != Binding::InProcess;
         if is_guarded && call.principal.is_none() {
             let error = ErrorKind::Unauthenticated.because("the extended agent card requires credentials");
             return Err(error.challenge("Bearer realm=\"a2a\""));
+        }
+        if let Some(principal) = call.principal.as_deref().filter(|_| self.access == ExtendedCardAccess::Guarded) {
+            require_scope(principal, CARD_EXTENDED)?;
         }
         let Some(provider) = &self.provider else {
             let why = "this agent declares an extended card, but has no source for it (card.extended_skills)";

@@ -131,15 +131,16 @@ mod tests {
             message_id: "same".to_owned(),
             ..Message::user("p").and(mark(Part::text(secret)))
         };
-        let (mut secrets, mut stored) = (Secrets::default(), vec![Message::user("plain"), sent("one"), sent("two")]);
+        let (mut secrets, mut stored) =
+            (Secrets::default(), vec![Message::user("plain"), sent("hunter1"), sent("hunter2")]);
         for message in &mut stored {
             secrets.take_from(message);
         }
         for message in &mut stored {
             message.task_id = "t".to_owned();
         }
-        assert!(!format!("{secrets:?} {stored:?}").contains("one"));
-        let expected = [(1, "one"), (2, "two")]
+        assert!(!format!("{secrets:?} {stored:?}").contains("hunter"));
+        let expected = [(1, "hunter1"), (2, "hunter2")]
             .map(|(position, secret)| (position, Message { task_id: "t".to_owned(), ..sent(secret) }));
         assert_eq!(secrets.restore(stored.iter()), expected);
     }

@@ -38,6 +38,7 @@ pub(super) struct Layers {
     pub(super) failures: FailureLimit,
     pub(super) insecure: bool,
     pub(super) log_wire: bool,
+    pub(super) is_metered: bool,
     /// Value of `Strict-Transport-Security`.
     pub(super) hsts: Option<HeaderValue>,
     pub(super) origins: OriginPolicy,
@@ -228,11 +229,11 @@ impl<B: RequestBody> Service<Request<B>> for LayeredService {
     }
 
     fn call(&mut self, mut request: Request<B>) -> LoggedResponse {
-        let Layers { paths, ids, log_wire, hsts, .. } = &*self.checked.layers;
+        let Layers { paths, ids, log_wire, is_metered, hsts, .. } = &*self.checked.layers;
         paths.apply(&mut request);
         let (parts, body) = request.into_parts();
         let class = paths.classify(&parts);
-        logged(parts, class, ids, |parts| {
+        logged(parts, class, ids, *is_metered, |parts| {
             let response = match log_wire {
                 true => recorded(parts, body, |parts, body| self.respond(class, parts, body)),
                 false => self.respond(class, parts, body),

@@ -34,6 +34,7 @@ pub(crate) fn logged(
     mut parts: Parts,
     class: RequestClass,
     ids: &Ids,
+    is_metered: bool,
     next: impl FnOnce(Parts) -> ResponseFuture,
 ) -> LoggedResponse {
     hide_credentials(&mut parts.headers);
@@ -46,13 +47,14 @@ pub(crate) fn logged(
     let entered = line.as_ref().map(|line| line.span.enter());
     let inner = next(parts);
     drop(entered);
-    LoggedResponse { inner, binding: class.system(), id: Some(id), line }
+    LoggedResponse { inner, counted: is_metered.then(|| class.system()), id: Some(id), line }
 }
 
 /// Future of a response, with its line of the request log.
 pub(crate) struct LoggedResponse {
     inner: ResponseFuture,
-    binding: &'static str,
+    /// Label of the metrics, if there are any.
+    counted: Option<&'static str>,
     /// Taken when the response is ready.
     id: Option<HeaderValue>,
     line: Option<Box<RequestLine>>,
@@ -62,11 +64,13 @@ impl Future for LoggedResponse {
     type Output = Result<Response<LoggedBody>, Infallible>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let Self { inner, binding, id, line } = &mut *self;
+        let Self { inner, counted, id, line } = &mut *self;
         let entered = line.as_ref().map(|line| line.span.enter());
         let Ok(mut response) = ready!(inner.as_mut().poll(cx));
         drop(entered);
-        metric::count_response(binding, response.status());
+        if let Some(binding) = counted {
+            metric::count_response(binding, response.status());
+        }
         if let Some(id) = id.take() {
             response.headers_mut().insert(REQUEST_ID, id);
         }

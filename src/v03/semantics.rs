@@ -40,7 +40,7 @@ use tonic::{Request, Response, Status};
 
 use super::event::FinalStream;
 use crate::{
-    call::{Binding, Call, RequiredScope, TASKS_READ, TASKS_WRITE},
+    call::{Binding, Call, TASKS_READ, TASKS_WRITE},
     contract::BoxStream,
     error::{Error, ErrorKind},
     event::{Ends, Event, Mark, Position},
@@ -86,9 +86,8 @@ impl Semantics {
     /// Returns the task, with the permission checks of the caller.
     async fn get_task_for(&self, scope: &'static str, call: &Call, tenant: &str, id: &str) -> Result<Task, Status> {
         let request = GetTaskRequest { tenant: tenant.to_owned(), id: id.to_owned(), history_length: None };
-        let mut request = call.clone().request(request);
-        request.extensions_mut().insert(RequiredScope(scope));
-        Ok(self.service.get_task(request).await?.into_inner().into_task()?)
+        let call = Call { required_scope: Some(scope), ..call.clone() };
+        Ok(self.service.get_task(call.request(request)).await?.into_inner().into_task()?)
     }
 
     /// Returns the stream for a subscription to a task in a terminal state: the task and, in JSON-RPC, its status again with
