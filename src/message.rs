@@ -10,6 +10,7 @@ use crate::{
     proto::v1::{Message, Part, Role, Task, TaskState, TaskStatus, part::Content},
 };
 
+#[cfg(feature = "server")]
 pub mod secret;
 
 impl Message {
