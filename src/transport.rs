@@ -128,7 +128,7 @@ where
 #[derive(Clone)]
 pub struct HttpService {
     inner: Arc<Inner>,
-    /// What a separate listen address serves.
+    /// Requests that the listen address serves.
     scope: ServiceScope,
 }
 

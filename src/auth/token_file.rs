@@ -497,7 +497,7 @@ struct Loaded {
     checked: Instant,
 }
 
-/// What changes with each replacement of a file.
+/// Metadata of a file that each replacement changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Stamp {
     modified: Option<SystemTime>,
