@@ -14,6 +14,11 @@ use tokio::time::Instant;
 use tonic::metadata::MetadataMap;
 
 pub use self::principal::{ADMIN, CARD_EXTENDED, PUSH_WRITE, Principal, SKILL_PREFIX, Scopes, TASKS_READ, TASKS_WRITE};
+#[cfg(feature = "server")]
+pub(crate) use self::{
+    owner_counts::{OwnerCounts, OwnerPermit, Reached},
+    rate::RateLimit,
+};
 use crate::{
     error::{Error, ErrorKind},
     event::Cursor,
@@ -21,7 +26,11 @@ use crate::{
     response_budget::Reservation,
 };
 
+#[cfg(feature = "server")]
+mod owner_counts;
 mod principal;
+#[cfg(feature = "server")]
+mod rate;
 
 /// `A2A-Version` (3.6.1).
 pub const VERSION: HeaderName = HeaderName::from_static("a2a-version");

@@ -253,14 +253,21 @@ keys! {
     "limits.body_timeout" was "body_timeout" => limits_body_timeout: Duration = transport::BODY_TIMEOUT, "Timeout for receiving a request body, on every binding. Then the request gets 408, or `DEADLINE_EXCEEDED` over gRPC.";
     "limits.connections" was "max_connections" => limits_connections: usize = transport::listener::CONNECTIONS, "Maximum number of open connections for each listen address; more wait to be accepted.";
     "limits.connections_per_peer" => limits_connections_per_peer: usize = transport::CONNECTIONS_PER_PEER, "Maximum number of connections per client address; further ones are closed. An IPv6 /64 network counts as one address. Loopback addresses and `trusted_proxies` have no limit: behind a proxy, the open requests of each forwarded client address are counted instead. Zero: no limit.";
+    "limits.request_rate_per_peer" => limits_request_rate_per_peer: u32 = 0, "Maximum number of requests per second of a client address, with a burst of as many; further ones get 429 with `Retry-After`. A JSON-RPC batch is one request. An IPv6 /64 network counts as one address; behind `trusted_proxies`, the forwarded address counts. Zero: no limit.";
+    "limits.calls" => limits_calls: usize = Limits::default().calls, "Maximum number of calls in progress that are not streams, over all owners. A blocking send is in progress until its turn ends.";
+    "limits.calls_per_owner" => limits_calls_per_owner: usize = Limits::default().calls_per_owner, "Maximum number of calls in progress of one owner, over all tenants. Callers without a name share one owner.";
+    "limits.call_rate_per_owner" => limits_call_rate_per_owner: u32 = Limits::default().call_rate_per_owner, "Maximum number of calls per second of one owner, over all tenants, with a burst of as many. Each call of a JSON-RPC batch counts. Callers without a name are not limited: use `limits.request_rate_per_peer`. Zero: no limit.";
     "limits.incoming_bytes" was "limits.receiving_bytes" => limits_incoming_bytes: ByteSize = ByteSize(transport::INCOMING_BYTES), "Maximum total size of the request bodies that are being received. Beyond it, requests are rejected with 503; bodies of more than 16 KiB already at seven eighths of it. Requests of gRPC's health service have a budget of 4 MiB of their own. Zero: no limit.";
     "limits.outgoing_bytes" was "limits.unsent_bytes" => limits_outgoing_bytes: ByteSize = ByteSize(transport::OUTGOING_BYTES), "Maximum total size of responses that are being made or wait for slow readers, with a quarter added to each for the allocator. Beyond it, calls are rejected with 503 or `UNAVAILABLE`, except for health checks and the card. At half of it, a connection whose responses have more than an eighth of it is rejected, unless no other connection has any.";
     "limits.health_watches" => limits_health_watches: usize = transport::HEALTH_WATCHES, "Maximum number of open `Watch` streams of gRPC's health service, over all clients. Zero rejects all.";
     "limits.tasks" was "max_tasks" => limits_tasks: Option<usize> = None, "Maximum number of tasks in the store. At the limit, a new task evicts the task that reached its terminal state first; without one, it is rejected. If not set, 2000 in memory, and 1000000 in a file.";
     "limits.tasks_per_owner" was "max_tasks_per_owner" => limits_tasks_per_owner: Option<usize> = None, "Maximum number of tasks of one owner, over all tenants. At the limit, a new task evicts the owner's task that reached its terminal state first; without one, it is rejected. Defaults to `limits.tasks`.";
-    "limits.turns" => limits_turns: usize = Limits::default().turns, "Maximum number of running turns, over all tasks. Messages that need another one are rejected.";
+    "limits.turns" => limits_turns: usize = Limits::default().turns, "Maximum number of running turns, over all tasks. Messages that need another one wait (`limits.queued_turns`).";
     "limits.turns_per_owner" => limits_turns_per_owner: usize = Limits::default().turns_per_owner, "Maximum number of running turns of one task owner, over all tenants. Callers without a name share one owner.";
+    "limits.queued_turns" => limits_queued_turns: usize = Limits::default().queued_turns, "Maximum number of new turns that wait for a running one to end, over all owners; a new task is SUBMITTED meanwhile. Beyond it, messages get 429. Zero: messages that need another turn at `limits.turns` or `limits.turns_per_owner` get 429.";
+    "limits.queued_turns_per_owner" => limits_queued_turns_per_owner: usize = Limits::default().queued_turns_per_owner, "Maximum number of new turns of one task owner that wait, over all tenants. Zero: as for `limits.queued_turns`.";
     "limits.streams" => limits_streams: usize = Limits::default().streams, "Maximum number of open streams, over all tasks. Further ones are rejected.";
+    "limits.streams_per_owner" => limits_streams_per_owner: usize = Limits::default().streams_per_owner, "Maximum number of open streams of one owner, over all tenants. Callers without a name share one owner.";
     "limits.streams_per_task" was "limits.subscribers" => limits_streams_per_task: usize = Limits::default().streams_per_task, "Maximum number of open streams of one task. Further subscriptions are rejected; streaming sends are not.";
     "limits.queued_messages" was "limits.waiting" => limits_queued_messages: usize = Limits::default().queued_messages, "Maximum number of messages that wait for a task whose agent is busy; more are rejected. Zero rejects every message to an existing task.";
     "limits.push_configs_per_owner" => limits_push_configs_per_owner: usize = 10_000, "Maximum number of push notification configurations of the tasks of one owner, over all tenants.";
@@ -328,8 +335,14 @@ impl Config {
             context_bytes: self.limits_context_bytes.0,
             turns: self.limits_turns,
             turns_per_owner: self.limits_turns_per_owner,
+            queued_turns: self.limits_queued_turns,
+            queued_turns_per_owner: self.limits_queued_turns_per_owner,
             streams: self.limits_streams,
+            streams_per_owner: self.limits_streams_per_owner,
             streams_per_task: self.limits_streams_per_task,
+            calls: self.limits_calls,
+            calls_per_owner: self.limits_calls_per_owner,
+            call_rate_per_owner: self.limits_call_rate_per_owner,
             push_configs: self.limits_push_configs,
             page_bytes: self.limits_page_bytes.0,
             history_bytes: self.limits_history_bytes.0,

@@ -20,7 +20,8 @@ pub(crate) use self::sweeper::end_idle;
 use self::{
     contexts::Contexts,
     idempotency::KeyLocks,
-    limits::{Permits, limit_error, resize_reservation},
+    limits::limit_error,
+    permits::{Permits, resize_reservation},
     recovery::Quarantine,
 };
 pub use self::{idempotency::DefaultKey, limits::Limits};
@@ -51,6 +52,7 @@ use crate::{
 mod contexts;
 mod idempotency;
 mod limits;
+mod permits;
 mod recovery;
 mod resubscribe;
 mod start;
@@ -242,7 +244,7 @@ impl<A: Agent> Execution<A> {
         {
             return Box::pin(self.stream_earlier_send(&key, seq, history)).await;
         }
-        let permit = self.0.permits.stream()?;
+        let permit = self.0.permits.stream(&request.scope.owner)?;
         let watch = |inner: &mut LiveState, turns_before| {
             inner.attach();
             (inner.committed().map(|(task, at)| (Arc::clone(task), at.seq)), inner.admission.seq(), turns_before + 1)
@@ -395,7 +397,8 @@ impl<A: Agent> Execution<A> {
 
     /// Returns the state of the engine for the metrics.
     pub(crate) fn gauges(&self) -> EngineGauges {
-        EngineGauges { turns: self.0.permits.running_turns(), ..self.0.journal.gauges() }
+        let (turns, queued_turns) = self.0.permits.turns();
+        EngineGauges { turns, queued_turns, ..self.0.journal.gauges() }
     }
 
     /// Drains and stops: rejects new work from now on, waits up to `grace` for running turns, then abandons them.

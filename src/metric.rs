@@ -47,6 +47,7 @@ metrics! {
     COMMIT_DURATION: Histogram Seconds = "a2a_commit_duration_seconds", "Duration of the commits to the store that succeeded. Each has the changes of one or more tasks.";
     COMMIT_TASKS: Histogram Count = "a2a_commit_tasks", "Tasks that changed in a commit.";
     TURNS: Gauge Count = "a2a_turns", "Running turns.";
+    QUEUED_TURNS: Gauge Count = "a2a_queued_turns", "New turns that wait for a running one to end.";
     QUEUED_MESSAGES: Gauge Count = "a2a_queued_messages", "Messages that wait for the next turn of their task.";
     UNCOMMITTED_TASKS: Gauge Count = "a2a_uncommitted_tasks", "Tasks with changes that wait for a commit.";
     LIVE_TASKS: Gauge Count = "a2a_live_tasks", "Tasks in memory, because they run or are read, by `state`.";
@@ -134,6 +135,8 @@ pub(crate) fn add_connections(count: i8) {
 pub(crate) struct EngineGauges {
     /// Running turns.
     pub(crate) turns: usize,
+    /// New turns that wait for a running one to end.
+    pub(crate) queued_turns: usize,
     /// Messages that wait for the next turn.
     pub(crate) queued_messages: usize,
     /// Tasks with uncommitted changes.
@@ -146,6 +149,7 @@ impl EngineGauges {
     /// Records the gauges.
     pub(crate) fn record(&self) {
         metrics::gauge!(TURNS).set(number(self.turns));
+        metrics::gauge!(QUEUED_TURNS).set(number(self.queued_turns));
         metrics::gauge!(QUEUED_MESSAGES).set(number(self.queued_messages));
         metrics::gauge!(UNCOMMITTED_TASKS).set(number(self.uncommitted_tasks));
         for (state, count) in &self.live_tasks {

@@ -81,6 +81,7 @@ pub struct Server<A> {
     settings: Settings,
     connections: ListenerSettings,
     connections_per_peer: usize,
+    request_rate_per_peer: u32,
     grace: Duration,
     modes: Modes,
     extensions: Vec<Arc<dyn Extension>>,
@@ -132,6 +133,7 @@ impl<A: Agent> Server<A> {
             settings,
             connections: ListenerSettings::default(),
             connections_per_peer: CONNECTIONS_PER_PEER,
+            request_rate_per_peer: 0,
             grace: GRACE,
             modes: Modes::default(),
             extensions: Vec::new(),
@@ -377,6 +379,14 @@ impl<A: Agent> Server<A> {
     /// requests of the forwarded address are counted instead.
     pub fn connections_per_peer(mut self, count: usize) -> Self {
         self.connections_per_peer = count;
+        self
+    }
+
+    /// Maximum number of requests per second of a client address, with a burst of as many; further ones get 429. A JSON-RPC
+    /// batch is one request. An IPv6 /64 network counts as one address; behind trusted proxies, the forwarded address counts.
+    /// Zero, the default: no limit.
+    pub fn request_rate_per_peer(mut self, per_second: u32) -> Self {
+        self.request_rate_per_peer = per_second;
         self
     }
 
@@ -656,7 +666,7 @@ impl<A: Agent> Server<A> {
             is_metered: self.metrics.is_some(),
             hsts: self.hsts.and_then(|age| HeaderValue::try_from(format!("max-age={}", age.as_secs())).ok()),
             origins: OriginPolicy::new(&self.card, self.allowed_hosts.clone(), self.cors_origins.clone()),
-            peers: PeerLimit::new(self.connections_per_peer, self.card.trusted().to_vec()),
+            peers: PeerLimit::new(self.connections_per_peer, self.request_rate_per_peer, self.card.trusted().to_vec()),
             paths: Paths::new(base, rpc_path, self.settings.protocols).protecting_card(self.settings.protects_card),
             ids: self.settings.env.ids.clone(),
             added: self.layers.clone(),

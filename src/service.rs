@@ -47,6 +47,7 @@ use crate::{
     store::{Key, ListQuery, PageToken, Retention, Scope, Store},
 };
 
+mod call_limits;
 mod media_types;
 pub mod push;
 mod streams;
@@ -62,6 +63,7 @@ pub struct Service<A> {
     execution: Execution<A>,
     /// Scope of anonymous callers without a tenant. Shared, because most calls have it.
     anonymous: Arc<Scope>,
+    calls: call_limits::CallLimits,
     gate: media_types::MediaTypeCheck,
     offers: Capabilities,
     default_key: DefaultKey,
@@ -109,12 +111,14 @@ impl<A: Agent> Service<A> {
 
     /// Creates the service of an agent with a store and the sources of time, ids and randomness.
     pub fn with_env(agent: A, store: Arc<dyn Store>, limits: Limits, env: Env) -> Self {
+        let calls = call_limits::CallLimits::new(&limits);
         let (execution, anonymous) = (Execution::new(agent, store, limits, env), Arc::default());
         let (gate, offers, default_key) =
             (media_types::MediaTypeCheck::default(), Capabilities::default(), DefaultKey::default());
         Self {
             execution,
             anonymous,
+            calls,
             gate,
             offers,
             default_key,
@@ -349,6 +353,7 @@ impl<A: Agent> A2aService for Service<A> {
         &self,
         request: Request<SendMessageRequest>,
     ) -> Result<Response<SendMessageResponse>, Status> {
+        let _permit = self.calls.unary(Call::of(&request)?)?;
         let (send, options) = self.validate_send(request)?;
         if send.push.is_some() {
             Box::pin(self.check_push_in_send(&send)).await?;
@@ -373,6 +378,7 @@ impl<A: Agent> A2aService for Service<A> {
         &self,
         request: Request<SendMessageRequest>,
     ) -> Result<Response<BoxStream<Event>>, Status> {
+        self.calls.streaming(Call::of(&request)?)?;
         self.offers.streaming()?;
         let has_cursors = streams::is_resume_active(&request)?;
         if Call::of(&request)?.cursor.is_some() {
@@ -390,6 +396,7 @@ impl<A: Agent> A2aService for Service<A> {
 
     /// Returns the current task (3.1.3).
     async fn get_task(&self, request: Request<GetTaskRequest>) -> Result<Response<Snapshot>, Status> {
+        let _permit = self.calls.unary(Call::of(&request)?)?;
         let GetTaskRequest { tenant, id, history_length } = request.get_ref();
         let key = self.key(&request, tenant, id)?;
         let history = self.history("historyLength", *history_length)?;
@@ -399,6 +406,7 @@ impl<A: Agent> A2aService for Service<A> {
 
     /// Lists the caller's tasks, newest status first. The page tokens stay valid when tasks change between two pages (3.1.4).
     async fn list_tasks(&self, request: Request<ListTasksRequest>) -> Result<Response<ListTasksResponse>, Status> {
+        let _permit = self.calls.unary(Call::of(&request)?)?;
         let call = Call::of(&request)?;
         let scope = self.scope(call, &request.get_ref().tenant);
         let query = query(call, scope, request.get_ref(), self.execution.limits())?;
@@ -413,6 +421,7 @@ impl<A: Agent> A2aService for Service<A> {
 
     /// Cancels a task. Idempotent: returns a task that is canceled already (3.3.1).
     async fn cancel_task(&self, request: Request<CancelTaskRequest>) -> Result<Response<Snapshot>, Status> {
+        let _permit = self.calls.unary(Call::of(&request)?)?;
         let CancelTaskRequest { tenant, id, metadata } = request.get_ref();
         let key = self.key(&request, tenant, id)?;
         let metadata = metadata.clone().map(Box::new);
@@ -426,6 +435,7 @@ impl<A: Agent> A2aService for Service<A> {
         &self,
         request: Request<SubscribeToTaskRequest>,
     ) -> Result<Response<BoxStream<Event>>, Status> {
+        self.calls.streaming(Call::of(&request)?)?;
         self.offers.streaming()?;
         let SubscribeToTaskRequest { tenant, id } = request.get_ref();
         let key = self.key(&request, tenant, id)?;
@@ -439,6 +449,7 @@ impl<A: Agent> A2aService for Service<A> {
         &self,
         request: Request<TaskPushNotificationConfig>,
     ) -> Result<Response<TaskPushNotificationConfig>, Status> {
+        let _permit = self.calls.unary(Call::of(&request)?)?;
         Ok(self.create_push(request).await?)
     }
 
@@ -447,6 +458,7 @@ impl<A: Agent> A2aService for Service<A> {
         &self,
         request: Request<GetTaskPushNotificationConfigRequest>,
     ) -> Result<Response<TaskPushNotificationConfig>, Status> {
+        let _permit = self.calls.unary(Call::of(&request)?)?;
         Ok(self.get_push(request).await?)
     }
 
@@ -455,6 +467,7 @@ impl<A: Agent> A2aService for Service<A> {
         &self,
         request: Request<ListTaskPushNotificationConfigsRequest>,
     ) -> Result<Response<ListTaskPushNotificationConfigsResponse>, Status> {
+        let _permit = self.calls.unary(Call::of(&request)?)?;
         Ok(self.list_push(request).await?)
     }
 
@@ -463,6 +476,7 @@ impl<A: Agent> A2aService for Service<A> {
         &self,
         request: Request<DeleteTaskPushNotificationConfigRequest>,
     ) -> Result<Response<Empty>, Status> {
+        let _permit = self.calls.unary(Call::of(&request)?)?;
         Ok(self.delete_push(request).await?)
     }
 
@@ -471,6 +485,7 @@ impl<A: Agent> A2aService for Service<A> {
         &self,
         request: Request<GetExtendedAgentCardRequest>,
     ) -> Result<Response<AgentCard>, Status> {
+        let _permit = self.calls.unary(Call::of(&request)?)?;
         if let Some(source) = self.extended_card.get() {
             return Ok(Response::new(source(Call::of(&request)?.clone()).await?));
         }

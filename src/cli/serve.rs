@@ -133,6 +133,7 @@ fn server<A: Agent>(agent: A, store: Arc<dyn Store>, push: PushOptions, config: 
         .outgoing_bytes(config.limits_outgoing_bytes.0)
         .write_timeout(config.stream_write_timeout)
         .connections_per_peer(config.limits_connections_per_peer)
+        .request_rate_per_peer(config.limits_request_rate_per_peer)
         .connection_idle_timeout(config.connection_idle_timeout)
         .body_timeout(config.limits_body_timeout)
         .incoming_bytes(config.limits_incoming_bytes.0)

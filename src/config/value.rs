@@ -158,7 +158,7 @@ macro_rules! number {
     )* };
 }
 
-number!(usize, u64, u16);
+number!(usize, u64, u32, u16);
 
 /// Numbers with units, added up: `500ms`, `10s`, `1h30m`.
 impl Value for Duration {

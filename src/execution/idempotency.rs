@@ -16,7 +16,7 @@ use tokio::{
 
 use super::{
     ACCEPT_TIMEOUT, Execution, SendRequest,
-    limits::TurnPermit,
+    permits::TurnSlot,
     start::{FirstPoll, signal_first_poll},
     unavailable,
 };
@@ -149,16 +149,16 @@ impl<A: Agent> Execution<A> {
         &self,
         live: LiveRef,
         (messages, context): (Vec<Event>, TurnContext),
-        permit: TurnPermit,
+        slot: TurnSlot,
         first_poll: Option<FirstPoll>,
         send: Option<PendingSend>,
     ) {
         let Some(PendingSend { written, guard }) = send else {
-            return self.run(live, (messages, context), permit, first_poll);
+            return self.run(live, (messages, context), slot, first_poll);
         };
         if self.0.journal.store().immediate().is_some() {
             drop(guard);
-            return self.run(live, (messages, context), permit, first_poll);
+            return self.run(live, (messages, context), slot, first_poll);
         }
         let parts = Arc::clone(&self.0);
         drop(self.0.running.spawn(async move {
@@ -167,7 +167,7 @@ impl<A: Agent> Execution<A> {
             if written.is_err() {
                 return parts.record_drain(&live);
             }
-            let turns = Box::pin(parts.turns(live, messages, context, permit));
+            let turns = Box::pin(parts.turns(live, messages, context, slot));
             signal_first_poll(turns, first_poll).await;
         }));
     }

@@ -1,17 +1,9 @@
-//! Limits of the execution, permits of running turns and streams, and the errors for exceeded limits.
+//! Limits of the execution, and the errors for exceeded limits.
 
-use std::{
-    collections::{HashMap, hash_map::Entry},
-    sync::Arc,
-    time::Duration,
-};
-
-use parking_lot::Mutex;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
+use std::time::Duration;
 
 use crate::{
     error::{Error, ErrorKind},
-    response_budget::Reservation,
     store::Full,
     task::TaskLimits,
 };
@@ -24,7 +16,7 @@ const MIN_EVENT_BYTES: usize = 1024;
 
 options! {
     /// Limits of the execution of turns: times, numbers and sizes. An error at a limit names it.
-    #[derive(Clone, Copy, Debug)]
+    #[derive(Clone, Debug)]
     #[non_exhaustive]
     pub struct Limits {
         /// Time after which a turn has a task, even if its agent has not sent an update. 100 ms by default.
@@ -76,11 +68,28 @@ options! {
         /// Maximum number of running turns of one task owner, over all tenants. Callers without a name share one owner.
         /// 5000 by default.
         pub turns_per_owner: usize,
+        /// Maximum number of new turns that wait for a running one to end, over all owners. Their tasks are SUBMITTED. Zero
+        /// rejects messages that need another turn at `turns` or `turns_per_owner`. 1000 by default.
+        pub queued_turns: usize,
+        /// Maximum number of new turns of one task owner that wait. Zero, as `queued_turns`. 500 by default.
+        pub queued_turns_per_owner: usize,
         /// Maximum number of open streams, over all tasks. 10 000 by default.
         pub streams: usize,
+        /// Maximum number of open streams of one owner, over all tenants. Callers without a name share one owner. 5000 by
+        /// default.
+        pub streams_per_owner: usize,
         /// Maximum number of open streams of one task. Further subscriptions are rejected; streaming sends are not.
         /// 1000 by default.
         pub streams_per_task: usize,
+        /// Maximum number of calls in progress that are not streams, over all owners. A blocking send is in progress until
+        /// its turn ends. 20 000 by default.
+        pub calls: usize,
+        /// Maximum number of calls in progress of one owner, over all tenants. Callers without a name share one owner.
+        /// 10 000 by default.
+        pub calls_per_owner: usize,
+        /// Maximum number of calls per second of one owner, over all tenants, with a burst of as many. Each call of a
+        /// JSON-RPC batch counts. Callers without a name are not limited. Zero, the default: no limit.
+        pub call_rate_per_owner: u32,
         /// Maximum number of push notification configurations per task. 32 by default.
         pub push_configs: usize,
         /// Maximum size of a page of `ListTasks` in bytes, encoded in protobuf. A page that reaches it ends early, with
@@ -124,124 +133,19 @@ impl Default for Limits {
             context_bytes: 1 << 30,
             turns: 10_000,
             turns_per_owner: 5000,
+            queued_turns: 1000,
+            queued_turns_per_owner: 500,
             streams: 10_000,
+            streams_per_owner: 5000,
             streams_per_task: 1000,
+            calls: 20_000,
+            calls_per_owner: 10_000,
+            call_rate_per_owner: 0,
             push_configs: 32,
             page_bytes: 8 << 20,
             history_bytes: 8 << 20,
         }
     }
-}
-
-/// Semaphores of running turns, open streams and reads from the store.
-pub(super) struct Permits {
-    turns: Arc<Semaphore>,
-    owners: Arc<OwnerTurns>,
-    streams: Arc<Semaphore>,
-    reads: Semaphore,
-    limits: Limits,
-}
-
-/// Maximum number of tasks and pages that are read from the store at once. Each may have some MB, and more reads at once
-/// would only wait for a processor.
-const READS: usize = 4;
-
-/// Memory reserved for a read, in pages of the maximum size: stored, decoded, and encoded form.
-const PAGES_PER_READ: usize = 3;
-
-/// Memory of a response, in multiples of its known size: stored, decoded, and encoded form.
-const COPIES: usize = 3;
-
-/// Number of running turns by task owner.
-type OwnerTurns = Mutex<HashMap<Arc<str>, usize>>;
-
-/// Permit of a running turn. It counts against all turns and against those of its owner until it is dropped.
-pub(super) struct TurnPermit {
-    _turn: OwnedSemaphorePermit,
-    owner: Arc<str>,
-    owners: Arc<OwnerTurns>,
-}
-
-impl Drop for TurnPermit {
-    fn drop(&mut self) {
-        if let Entry::Occupied(mut turns) = self.owners.lock().entry(Arc::clone(&self.owner)) {
-            *turns.get_mut() = turns.get().saturating_sub(1);
-            if *turns.get() == 0 {
-                turns.remove();
-            }
-        }
-    }
-}
-
-impl Permits {
-    pub(super) fn new(limits: &Limits) -> Self {
-        let semaphore = |limit: usize| Arc::new(Semaphore::new(limit.min(Semaphore::MAX_PERMITS)));
-        let (turns, streams, reads) = (semaphore(limits.turns), semaphore(limits.streams), Semaphore::new(READS));
-        Self { turns, owners: Arc::default(), streams, reads, limits: *limits }
-    }
-
-    /// Returns the number of running turns.
-    pub(super) fn running_turns(&self) -> usize {
-        self.limits.turns.min(Semaphore::MAX_PERMITS).saturating_sub(self.turns.available_permits())
-    }
-
-    /// Acquires the permit of a new turn.
-    pub(super) fn turn(&self, owner: &Arc<str>) -> Result<TurnPermit, Error> {
-        let turn = Arc::clone(&self.turns).try_acquire_owned().map_err(|_| {
-            let why = format!("{} turns are running; retry later (limits.turns)", self.limits.turns);
-            limit_error("turns", why).retry_after(RETRY_AFTER)
-        })?;
-        self.permit(turn, owner, self.limits.turns_per_owner)
-    }
-
-    /// Waits for the permit of a recovered turn. An earlier process has admitted it: it counts against the limit of its
-    /// owner, but does not wait for that.
-    pub(super) async fn wait_for_turn(&self, owner: &Arc<str>) -> Option<TurnPermit> {
-        // The semaphore is never closed.
-        let turn = Arc::clone(&self.turns).acquire_owned().await.ok()?;
-        self.permit(turn, owner, usize::MAX).ok()
-    }
-
-    /// Counts a turn of an owner, unless there are `max` already.
-    fn permit(&self, turn: OwnedSemaphorePermit, owner: &Arc<str>, max: usize) -> Result<TurnPermit, Error> {
-        let mut owners = self.owners.lock();
-        let running = owners.get(owner).copied().unwrap_or_default();
-        if running >= max {
-            let why = format!("{running} of your turns are running; retry later (limits.turns_per_owner)");
-            return Err(limit_error("turns_per_owner", why).retry_after(RETRY_AFTER));
-        }
-        owners.insert(Arc::clone(owner), running.saturating_add(1));
-        Ok(TurnPermit { _turn: turn, owner: Arc::clone(owner), owners: Arc::clone(&self.owners) })
-    }
-
-    /// Waits for the permit of a read from the store, and then reserves memory.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Unavailable`] if too much memory is in use.
-    pub(super) async fn read(&self, memory: Option<&Reservation>) -> Result<Option<SemaphorePermit<'_>>, Error> {
-        // The semaphore is never closed.
-        let permit = self.reads.acquire().await.ok();
-        if let Some(memory) = memory {
-            memory.reserve_for_read(self.limits.page_bytes.saturating_mul(PAGES_PER_READ))?;
-        }
-        Ok(permit)
-    }
-
-    /// Acquires the permit of a new stream.
-    pub(super) fn stream(&self) -> Result<OwnedSemaphorePermit, Error> {
-        Arc::clone(&self.streams).try_acquire_owned().map_err(|_| {
-            let why = format!("{} streams are open; close some or retry later (limits.streams)", self.limits.streams);
-            limit_error("streams", why).retry_after(RETRY_AFTER)
-        })
-    }
-}
-
-/// Shrinks the reservation of a read to that of a response with this many bytes.
-///
-/// # Errors
-/// [`ErrorKind::Unavailable`] if they exceed the budget.
-pub(super) fn resize_reservation(memory: Option<&Reservation>, bytes: usize) -> Result<(), Error> {
-    memory.map_or(Ok(()), |memory| memory.resize(bytes.saturating_mul(COPIES)))
 }
 
 /// Returns the error for an exceeded limit, by the name of its setting.

@@ -169,7 +169,9 @@ impl<A: Agent> Shared<A> {
     ) -> Result<(), Unavailable> {
         let (canceled, attempt) = (stored.row.cancel_requested, stored.row.attempt);
         let counted = attempt.saturating_sub(stored.row.drained);
-        let replayed = if !canceled && resumable && counted <= ATTEMPTS {
+        // The claim has counted this attempt. A turn that waited in the queue had none before.
+        let is_first = attempt == 1;
+        let replayed = if !canceled && (is_first || resumable && counted <= ATTEMPTS) {
             let mut replay = self.replay(key, &stored).await?;
             let (is_running, answered) = (replay.is_running(), replay.answered.take());
             Some((is_running, replay.into_parts(), answered))
@@ -204,14 +206,20 @@ impl<A: Agent> Shared<A> {
                 inner.restore_contexts(&contexts);
                 inner.turn.number += 1;
                 inner.turn.is_running = true;
-                drop(inner);
-                tracing::info!(task.id = key.id(), attempt, "running an interrupted turn again");
+                if is_first {
+                    (inner.turn.attempt, inner.accepted.row_changed) = (0, true);
+                    self.journal.flush(&live, inner);
+                    tracing::info!(task.id = key.id(), "running a turn that waited in the queue");
+                } else {
+                    drop(inner);
+                    tracing::info!(task.id = key.id(), attempt, "running an interrupted turn again");
+                }
                 let parts = Arc::clone(self);
                 // Spawned, because there may be more turns than may run at once.
                 drop(self.running.spawn(async move {
-                    let Some(permit) = parts.permits.wait_for_turn(&live.key.scope().owner).await else { return };
                     parts.enter_context(&live, 0).await;
-                    parts.turns(live, turn, context, permit).await;
+                    let slot = parts.permits.recovered_turn(&live.key.scope().owner);
+                    parts.turns(live, turn, context, slot).await;
                 }));
                 return Ok(());
             }

@@ -2,7 +2,6 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::sync::OwnedSemaphorePermit;
 use tokio_stream::StreamExt as _;
 
 use super::{
@@ -12,6 +11,7 @@ use super::{
 };
 use crate::{
     agent::Agent,
+    call::OwnerPermit,
     error::Error,
     event::{Event, Position, Seq},
     history::HistoryLimit,
@@ -112,8 +112,8 @@ impl<A: Agent> Execution<A> {
     }
 
     /// Acquires the permit for one more stream of a task.
-    fn reader_permit(&self, live: &LiveRef) -> Result<OwnedSemaphorePermit, Error> {
-        let (permit, max) = (self.0.permits.stream()?, self.0.limits.streams_per_task);
+    fn reader_permit(&self, live: &LiveRef) -> Result<OwnerPermit, Error> {
+        let (permit, max) = (self.0.permits.stream(&live.key.scope().owner)?, self.0.limits.streams_per_task);
         if live.lock().readers() >= max {
             let why = format!(
                 "task {} has {max} streams; close some or retry later (limits.streams_per_task)",

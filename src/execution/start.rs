@@ -13,8 +13,10 @@ use super::{
     COMMIT_WAIT, Execution, PUSH_IN_SEND, SendRequest,
     contexts::ChosenContext,
     idempotency::{IdempotencyKey, PendingSend},
-    limits::{RETRY_AFTER, TurnPermit, limit_error, store_full},
-    not_accepting, ownership_changed, task_ended,
+    limits::{RETRY_AFTER, limit_error, store_full},
+    not_accepting, ownership_changed,
+    permits::TurnSlot,
+    task_ended,
 };
 use crate::{
     agent::Agent,
@@ -79,7 +81,7 @@ impl<A: Agent> Execution<A> {
         message.task_id.clone_from(&id);
         // Checked before the agent runs, whose work would be lost.
         journal.store().check_capacity(&scope).map_err(store_full)?;
-        let permit = self.0.permits.turn(&scope.owner)?;
+        let slot = self.0.permits.turn(&scope.owner)?;
         let (key, now) = (Key::new(&scope, &id), env.clock.millis());
         let status =
             TaskStatus { state: TaskState::Submitted.into(), message: None, timestamp: Some(clock::timestamp(now)) };
@@ -108,11 +110,14 @@ impl<A: Agent> Execution<A> {
         let mut inner = live.lock();
         self.check_phase()?;
         (inner.turn.is_running, inner.turn.number) = (true, 1);
+        if slot.is_queued() {
+            (inner.turn.attempt, inner.has_task) = (0, true);
+        }
         self.store_context(&mut inner, 1, &turn_context);
         let send = idempotency_key.map(|key| PendingSend::new(*key, &mut inner, 1, now));
         let watched = watch(&mut inner, 0);
         journal.flush(&live, inner);
-        self.run_after_commit(live.clone(), (Vec::new(), turn_context), permit, first_poll, send);
+        self.run_after_commit(live.clone(), (Vec::new(), turn_context), slot, first_poll, send);
         Ok((live, watched))
     }
 
@@ -171,7 +176,7 @@ impl<A: Agent> Execution<A> {
                 );
                 return Err(limit_error("queued_messages", why).retry_after(RETRY_AFTER));
             }
-            let permit = if inner.turn.is_running || inner.admission.state().is_terminal() {
+            let slot = if inner.turn.is_running || inner.admission.state().is_terminal() {
                 None
             } else {
                 Some(self.0.permits.turn(&key.scope().owner)?)
@@ -183,12 +188,12 @@ impl<A: Agent> Execution<A> {
                     let send = idempotency_key.map(|key| PendingSend::new(*key, &mut inner, seq, now));
                     self.store_context(&mut inner, seq, &context);
                     let mut first = None;
-                    if let Some(permit) = permit {
+                    if let Some(slot) = slot {
                         inner.turn.number += 1;
                         (inner.turn.is_running, inner.turn.delivered_seq) = (true, seq);
                         (inner.turn.attempt, inner.turn.drained) = (1, 0);
                         inner.mark_working(|| live.status_event(TaskState::Working, None));
-                        first = Some((vec![event], context, permit));
+                        first = Some((vec![event], context, slot));
                     } else {
                         inner.turn.inbox.push_back(QueuedMessage { event, context });
                     }
@@ -201,8 +206,8 @@ impl<A: Agent> Execution<A> {
                         // Committed together with the updates that the agent sends before its first pause.
                         drop(inner);
                     }
-                    if let Some((messages, context, permit)) = first {
-                        self.run_after_commit(live.clone(), (messages, context), permit, first_poll, send);
+                    if let Some((messages, context, slot)) = first {
+                        self.run_after_commit(live.clone(), (messages, context), slot, first_poll, send);
                     } else {
                         self.release_after_commit(send);
                     }
@@ -247,11 +252,11 @@ impl<A: Agent> Execution<A> {
         &self,
         live: LiveRef,
         (messages, context): (Vec<Event>, TurnContext),
-        permit: TurnPermit,
+        slot: TurnSlot,
         first_poll: Option<FirstPoll>,
     ) {
         // Boxed, because the runtime moves a spawned future several times, and this one is large.
-        let turns = Box::pin(Arc::clone(&self.0).turns(live, messages, context, permit));
+        let turns = Box::pin(Arc::clone(&self.0).turns(live, messages, context, slot));
         // Not awaited by the caller: the turn continues if the caller disconnects.
         drop(self.0.running.spawn(signal_first_poll(turns, first_poll)));
     }

@@ -17,7 +17,10 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-use super::{Shared, limits::TurnPermit};
+use super::{
+    Shared,
+    permits::{QueuedTurn, TurnPermit, TurnSlot},
+};
 use crate::{
     agent::{self, Agent, End, Turn, Updates},
     clock,
@@ -26,7 +29,7 @@ use crate::{
         LiveRef, Phase, TurnContext,
         live::{LimitExceeded, LiveState},
         turns::MAX_MESSAGES_PER_TURN,
-        waiters::TurnReply,
+        waiters::{TurnReply, WaitCondition},
     },
     message::secret::Secrets,
     pb::v1::{Message, Task, TaskState},
@@ -58,9 +61,16 @@ impl<A: Agent> Shared<A> {
         live: LiveRef,
         mut messages: Vec<Event>,
         mut context: TurnContext,
-        permit: TurnPermit,
+        slot: TurnSlot,
     ) {
-        let mut permit = Some(permit);
+        let permit = match slot {
+            TurnSlot::Running(permit) => Some(permit),
+            TurnSlot::Queued(turn) => Box::pin(self.wait_in_queue(&live, turn)).await,
+        };
+        if permit.is_none() || !self.begin(&live).await {
+            return;
+        }
+        let mut permit = permit;
         loop {
             let found = live.lock().task_for_turn();
             let task = match found {
@@ -77,6 +87,55 @@ impl<A: Agent> Shared<A> {
                 None => return,
             }
         }
+    }
+
+    /// Waits until a queued turn may run. Ends its task if it is canceled before. `None` if the turn does not run.
+    async fn wait_in_queue(&self, live: &LiveRef, mut turn: QueuedTurn) -> Option<TurnPermit> {
+        let mut control = pin!(live.control.notified());
+        loop {
+            // Before the state is read, so that no change of it is missed.
+            control.as_mut().enable();
+            {
+                let inner = live.lock();
+                if inner.is_lost || self.journal.phase() == Phase::Stopped {
+                    drop(inner);
+                    self.record_drain(live);
+                    return None;
+                }
+                if inner.turn.cancel_requested {
+                    drop(inner);
+                    self.end(live, TurnOutcome::Canceled, &mut None);
+                    return None;
+                }
+            }
+            tokio::select! {
+                permit = &mut turn => return Some(permit),
+                () = &mut control => control.set(live.control.notified()),
+            }
+        }
+    }
+
+    /// Records the first attempt of a turn that waited in the queue, before the agent runs: a restart must not repeat it
+    /// unless the agent is resumable. Returns false if the turn does not run.
+    async fn begin(&self, live: &LiveRef) -> bool {
+        let durable = {
+            let mut inner = live.lock();
+            if inner.turn.attempt > 0 {
+                return true;
+            }
+            (inner.turn.attempt, inner.accepted.row_changed) = (1, true);
+            // At its event limit, the task keeps its state, and the turn fails at the agent's first update.
+            drop(inner.accept(live.status_event(TaskState::Working, None), Mark::NOTHING));
+            let seq = inner.admission.seq();
+            let durable = inner.wait_for(WaitCondition::DurableForTurn(seq));
+            self.journal.flush(live, inner);
+            durable
+        };
+        let is_durable = durable.await.is_ok();
+        if !is_durable {
+            self.record_drain(live);
+        }
+        is_durable
     }
 
     /// Starts the agent and polls it until the turn ends. The future of the agent is created here and boxed: a future stores
@@ -314,7 +373,12 @@ impl<A> Shared<A> {
     pub(super) fn record_drain(&self, live: &LiveRef) {
         let mut inner = live.lock();
         let is_persistent = self.journal.store().immediate().is_none();
-        if is_persistent && self.journal.phase() == Phase::Stopped && !inner.is_lost && inner.turn.is_running {
+        if is_persistent
+            && self.journal.phase() == Phase::Stopped
+            && !inner.is_lost
+            && inner.turn.is_running
+            && inner.turn.attempt > 0
+        {
             inner.turn.drained = inner.turn.drained.saturating_add(1);
             inner.accepted.row_changed = true;
             self.journal.flush(live, inner);

@@ -13,10 +13,7 @@ use std::{
 };
 
 use futures_core::Stream;
-use tokio::{
-    sync::{OwnedSemaphorePermit, futures::OwnedNotified},
-    task::coop::poll_proceed,
-};
+use tokio::{sync::futures::OwnedNotified, task::coop::poll_proceed};
 
 use super::{
     Journal, LiveRef, Phase,
@@ -24,6 +21,7 @@ use super::{
     turns::{MessageStage, TurnProgress},
 };
 use crate::{
+    call::OwnerPermit,
     event::{Ends, Event, Mark, Position, Seq},
     history::HistoryLimit,
     metric,
@@ -74,7 +72,7 @@ pub struct Reader {
     changed: Option<Pin<Box<OwnedNotified>>>,
     done: bool,
     /// Counts against the limit on open streams.
-    _permit: Option<OwnedSemaphorePermit>,
+    _permit: Option<OwnerPermit>,
 }
 
 /// Error: the stream was interrupted. It can be resumed after its last cursor.
@@ -89,7 +87,7 @@ impl Reader {
         journal: Arc<Journal>,
         next: Seq,
         turns: Option<u32>,
-        permit: impl Into<Option<OwnedSemaphorePermit>>,
+        permit: impl Into<Option<OwnerPermit>>,
     ) -> Self {
         Self {
             live,

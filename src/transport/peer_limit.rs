@@ -1,4 +1,4 @@
-//! Limit per client address: open connections, or open requests of clients behind trusted proxies.
+//! Limits per client address: open connections, or open requests of clients behind trusted proxies, and the rate of requests.
 
 use std::{
     borrow::Cow,
@@ -12,6 +12,7 @@ use http::{HeaderMap, HeaderName, header};
 use parking_lot::Mutex;
 
 use crate::{
+    call::RateLimit,
     card::{Network, node},
     error::{Error, ErrorKind},
 };
@@ -25,9 +26,10 @@ const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 /// Delay after which a rejected client may retry.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// Maximum number of open connections per client address, over all listeners that share it.
+/// Maximum number of open connections per client address, and optionally of its requests per second, over all listeners that
+/// share it.
 ///
-/// Loopback addresses and trusted proxies have no limit. Requests through a trusted proxy are counted for the address
+/// Loopback addresses and trusted proxies have no limit of connections. Requests through a trusted proxy are counted for the address
 /// that it forwards, as connections are. An IPv6 address counts as its /64 network, which is what one client
 /// usually has.
 #[derive(Clone, Debug)]
@@ -39,18 +41,22 @@ struct Peers {
     trusted: Vec<Network>,
     /// Number of open connections or requests, of addresses that have any.
     open: Mutex<HashMap<IpAddr, usize>>,
+    /// Maximum number of requests per second of an address. Zero: no limit.
+    rate: u32,
+    rates: RateLimit<IpAddr>,
 }
 
 impl Default for PeerLimit {
     fn default() -> Self {
-        Self::new(CONNECTIONS_PER_PEER, Vec::new())
+        Self::new(CONNECTIONS_PER_PEER, 0, Vec::new())
     }
 }
 
 impl PeerLimit {
-    /// Creates a limit of `max` connections per address, zero for none. Addresses forwarded by `trusted` proxies are used.
-    pub fn new(max: usize, trusted: Vec<Network>) -> Self {
-        Self(Arc::new(Peers { max, trusted, open: Mutex::default() }))
+    /// Creates a limit of `max` connections and `rate` requests per second for each address, zero for none. Addresses
+    /// forwarded by `trusted` proxies are used.
+    pub fn new(max: usize, rate: u32, trusted: Vec<Network>) -> Self {
+        Self(Arc::new(Peers { max, trusted, open: Mutex::default(), rate, rates: RateLimit::new(rate) }))
     }
 
     /// Counts a connection.
@@ -61,11 +67,16 @@ impl PeerLimit {
         self.count(peer.ip())
     }
 
-    /// Counts a request through a trusted proxy. Other requests are not counted.
+    /// Counts a request against the rate of its client address, and as open if it came through a trusted proxy.
     ///
     /// # Errors
-    /// `ResourceExhausted` if the client of the proxy has reached the limit.
+    /// `ResourceExhausted` if the client has reached a limit.
     pub(crate) fn request(&self, peer: Option<SocketAddr>, headers: &HeaderMap) -> Result<Option<PeerPermit>, Error> {
+        if self.0.rates.is_limited()
+            && let Some(client) = self.client(peer, headers)
+        {
+            self.count_rate(client)?;
+        }
         match peer.filter(|peer| self.trusts(peer.ip())).and_then(|_| self.forwarded_client(headers)) {
             Some(client) => self.count(client),
             None => Ok(None),
@@ -77,6 +88,17 @@ impl PeerLimit {
         let addr = peer?.ip();
         let forwarded = if self.trusts(addr) { self.forwarded_client(headers) } else { None };
         Some(forwarded.unwrap_or(addr).to_canonical())
+    }
+
+    fn count_rate(&self, client: IpAddr) -> Result<(), Error> {
+        self.0.rates.count(&network_of(client)).map_err(|wait| {
+            let why = format!(
+                "more than {} requests per second from one client address (limits.request_rate_per_peer)",
+                self.0.rate
+            );
+            let error = ErrorKind::ResourceExhausted.because(why).with("limit", "limits.request_rate_per_peer");
+            error.retry_after(wait)
+        })
     }
 
     fn count(&self, addr: IpAddr) -> Result<Option<PeerPermit>, Error> {
@@ -162,8 +184,29 @@ mod tests {
 
     use super::*;
 
+    #[test]
+    fn rate_of_requests_is_limited_by_the_address_of_the_client() {
+        let limits = PeerLimit::new(0, 2, vec!["10.0.0.0/8".parse().unwrap()]);
+        let request = |peer: &str, forwarded: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(FORWARDED_FOR, HeaderValue::from_str(forwarded).unwrap());
+            limits.request(Some(SocketAddr::new(peer.parse().unwrap(), 1)), &headers).map(drop)
+        };
+        for peer in ["192.0.2.1", "127.0.0.1", "2001:db8::1"] {
+            (0..2).for_each(|_| request(peer, "192.0.2.77").unwrap());
+            let error = request(peer, "192.0.2.77").unwrap_err();
+            assert_eq!((error.kind(), error.retry_after_seconds()), (ErrorKind::ResourceExhausted, Some(1)), "{error}");
+        }
+        // An untrusted peer can't forge its address; a proxy forwards those of its clients.
+        request("2001:db8::2", "192.0.2.78").unwrap_err();
+        for client in ["192.0.2.2", "192.0.2.3"] {
+            (0..2).for_each(|_| request("10.1.2.3", client).unwrap());
+            request("10.1.2.3", client).unwrap_err();
+        }
+    }
+
     fn limit(max: usize) -> PeerLimit {
-        PeerLimit::new(max, vec!["10.0.0.0/8".parse().unwrap()])
+        PeerLimit::new(max, 0, vec!["10.0.0.0/8".parse().unwrap()])
     }
 
     fn addr(ip: &str) -> SocketAddr {

@@ -6,8 +6,9 @@ use a2a_service::{
     error::{Error, ErrorKind},
     pb::v1::{AgentCard, ListTasksRequest, TaskState, a2a_service_client::A2aServiceClient},
     server::Server,
+    service::Limits,
 };
-use reqwest::Response;
+use reqwest::{Response, header::HeaderValue};
 use serde_json::{Value, json};
 use tonic::{Code, Request, Status, metadata::MetadataMap, transport::Endpoint};
 
@@ -84,6 +85,51 @@ async fn requests_with_the_token_are_accepted() {
         }
         list_grpc(&url, Some(authorization)).await.unwrap();
     }
+}
+
+/// Repeats a request until it is rejected. Two within a second exceed the limit of the tests.
+async fn until_rejected<T>(mut request: impl AsyncFnMut() -> Option<T>) -> T {
+    for _ in 0..100 {
+        if let Some(rejected) = request().await {
+            return rejected;
+        }
+    }
+    panic!("no request was rejected");
+}
+
+/// Asserts that requests over each binding are rejected at this limit of one per second.
+async fn assert_one_per_second(server: Server<Actor>, limit: &str) {
+    let url = bindings::serve(server).await;
+    let authorization = Some("Bearer sesame");
+    for (binding, name) in ["HTTP+JSON", "JSON-RPC"].into_iter().enumerate() {
+        let rejected = until_rejected(async || {
+            let mut responses: Vec<_> = list(&url, authorization).await.into();
+            let response = responses.swap_remove(binding);
+            let status = response.status().as_u16();
+            let retry_after = response.headers().get("retry-after").cloned();
+            let text = response.text().await.unwrap();
+            text.contains("error").then_some((status, retry_after, text))
+        });
+        let (status, retry_after, text) = rejected.await;
+        assert!(text.contains(limit), "{name}: {text}");
+        assert_eq!(retry_after, Some(HeaderValue::from_static("1")), "{name}");
+        assert!(status == 429 || name == "JSON-RPC" && status == 200, "{name}: {status}");
+    }
+    let status = until_rejected(async || list_grpc(&url, authorization).await.err()).await;
+    assert_eq!(status.code(), Code::ResourceExhausted);
+    assert!(status.message().contains(limit), "{status}");
+}
+
+#[tokio::test]
+async fn calls_of_an_owner_per_second_are_limited() {
+    let mut limits = Limits::default();
+    limits.call_rate_per_owner = 1;
+    assert_one_per_second(server_with_token().limits(limits), "limits.call_rate_per_owner").await;
+}
+
+#[tokio::test]
+async fn requests_of_an_address_per_second_are_limited() {
+    assert_one_per_second(server_with_token().request_rate_per_peer(1), "limits.request_rate_per_peer").await;
 }
 
 #[tokio::test]

@@ -71,7 +71,12 @@ const RESUMABLE: RecordingAgent = RecordingAgent { resumable: true, ends: false 
 const ENDING: RecordingAgent = RecordingAgent { resumable: true, ends: true };
 
 fn service(agent: RecordingAgent, store: &OpenedStore) -> Arc<dyn A2aService> {
+    service_with_turns(agent, store, Limits::default().turns)
+}
+
+fn service_with_turns(agent: RecordingAgent, store: &OpenedStore, turns: usize) -> Arc<dyn A2aService> {
     let mut limits = Limits::default();
+    limits.turns = turns;
     // Agents ignore the cancellation.
     limits.cancel_grace = Duration::from_hours(1);
     limits.send_timeout = Some(TIMEOUT);
@@ -132,6 +137,34 @@ async fn interrupted_turn_of_a_non_resumable_agent_fails() {
     // A second restart changes nothing.
     let agent = service(NOT_RESUMABLE, &store.killed());
     assert_eq!(get(&*agent, &one.id).await.unwrap(), failed);
+}
+
+/// A turn that waits for another one to end has not begun, so a restart does not interrupt it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn queued_turns_run_after_a_restart_even_if_the_agent_is_not_resumable() {
+    let mut store = OpenedStore::sqlite(Options::default());
+    let mut agent = service_with_turns(NOT_RESUMABLE, &store, 1);
+    let first = start_turn(&*agent, "", "go", "[1 go saved 0]").await;
+    let mut ids = vec![first.id];
+    for _ in 0..2 {
+        let queued = send(&*agent, at_once("", "go")).await;
+        assert_eq!(queued.state(), TaskState::Submitted);
+        ids.push(queued.id);
+    }
+    for running in 1..3 {
+        store = store.killed();
+        agent = service_with_turns(NOT_RESUMABLE, &store, 1);
+        let failed = wait_until(&*agent, &ids[running - 1], |task| task.state() == TaskState::Failed).await;
+        assert_eq!(output(&failed), "[1 go saved 0]");
+        let task = wait_until(&*agent, &ids[running], |task| !task.artifacts.is_empty()).await;
+        assert_eq!((task.state(), output(&task).as_str()), (TaskState::Working, "[1 go saved 0]"));
+        for id in &ids[running + 1..] {
+            assert_eq!(get(&*agent, id).await.unwrap().state(), TaskState::Submitted);
+        }
+    }
+    let store = store.killed();
+    let agent = service_with_turns(NOT_RESUMABLE, &store, 1);
+    wait_until(&*agent, &ids[2], |task| task.state() == TaskState::Failed).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -135,7 +135,7 @@ async fn drain_rejects_new_work_and_serves_reads() {
     let mut limits = Limits::default();
     limits.cancel_grace = Duration::from_secs(1);
     for store in stores() {
-        let bench = with_limits(store, limits, scripted);
+        let bench = with_limits(store, limits.clone(), scripted);
         let id = bench.send(Message::user("ask:what")).await.unwrap().id;
         let runs = bench.non_blocking().send(Message::user("work hang")).await.unwrap().id;
         let stops = bench.non_blocking().send(Message::user("work hang")).await.unwrap().id;

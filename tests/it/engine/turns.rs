@@ -60,6 +60,7 @@ fn extreme_limits() -> impl Strategy<Value = Limits> {
         limits.send_timeout = Some(wait);
         (limits.turns, limits.turns_per_owner, limits.streams, limits.queued_messages) =
             (turns, turns, streams, waiting);
+        (limits.queued_turns, limits.queued_turns_per_owner, limits.streams_per_owner) = (waiting, turns, streams);
         limits
     })
 }
@@ -119,7 +120,9 @@ fn refused_at(result: Result<Task, Error>, limit: &str) {
 #[tokio::test(start_paused = true)]
 async fn turns_of_one_owner_leave_turns_to_others() {
     let most = Limits::default().turns_per_owner;
-    let bench = bench(Arc::new(Memory::with_max_tasks(20_000)), scripted);
+    let mut limits = Limits::default();
+    limits.queued_turns = 0;
+    let bench = with_limits(Arc::new(Memory::with_max_tasks(20_000)), limits, scripted);
     let ada = bench.non_blocking();
     let mut hanging = Vec::new();
     for n in 0..Limits::default().turns {

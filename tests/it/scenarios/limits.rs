@@ -436,7 +436,7 @@ async fn maximum_durations_and_counts_are_accepted(binding: impl AsyncFn(Server<
 each_binding!(maximum_durations_and_counts_are_accepted);
 
 async fn turns_over_the_limit_are_rejected(binding: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
-    let agent = binding(limited(|limits| limits.turns = 2)).await;
+    let agent = binding(limited(|limits| (limits.turns, limits.queued_turns) = (2, 0))).await;
     let interrupted = send(&*agent, text("", "/ask what?")).await;
     let mut running = Vec::new();
     for _ in 0..2 {
@@ -464,6 +464,101 @@ async fn turns_over_the_limit_are_rejected(binding: impl AsyncFn(Server<Actor>) 
 }
 
 each_binding!(turns_over_the_limit_are_rejected);
+
+/// Sends a message, and returns its task at once.
+async fn start(agent: &dyn A2aService, sent: SendMessageRequest) -> Task {
+    let immediately = SendMessageConfiguration { return_immediately: true, ..Default::default() };
+    send(agent, configured(sent, immediately)).await
+}
+
+async fn turns_over_the_limit_wait_in_a_queue(binding: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
+    let agent = binding(limited(|limits| (limits.turns, limits.queued_turns) = (1, 2))).await;
+    let interrupted = send(&*agent, text("", "/ask what?")).await;
+    let mut running = stream(&*agent, text("", "!authorise")).await;
+    let running = task_of(&next(&mut running).await).id.clone();
+    let queued = start(&*agent, text("", "hello")).await;
+    assert_eq!(
+        (queued.state(), get(&*agent, &queued.id).await.unwrap().state()),
+        (TaskState::Submitted, queued.state())
+    );
+    let canceled = start(&*agent, text("", "never")).await;
+    for sent in [text("", "too many"), text(&interrupted.id, "this")] {
+        assert_busy(&rejected(&*agent, sent).await, "queued_turns");
+    }
+    assert_eq!(get(&*agent, &interrupted.id).await.unwrap(), interrupted, "the task is unchanged");
+    // A canceled turn leaves the queue, and its agent does not run.
+    cancel(&*agent, &canceled.id).await;
+    let canceled = get(&*agent, &canceled.id).await.unwrap();
+    assert_eq!((canceled.state(), canceled.artifacts.len()), (TaskState::Canceled, 0));
+    start(&*agent, text(&interrupted.id, "this")).await;
+
+    let events = subscribe(&*agent, &queued.id).await.unwrap();
+    cancel(&*agent, &running).await;
+    let states: Vec<_> = remaining(events).await.iter().filter_map(state).collect();
+    assert_eq!(
+        (states[..2].to_vec(), states.last()),
+        (vec![TaskState::Submitted, TaskState::Working], Some(&TaskState::Completed))
+    );
+    assert_eq!(output(&get(&*agent, &queued.id).await.unwrap()), "hello");
+    while !get(&*agent, &interrupted.id).await.unwrap().state().is_terminal() {
+        tokio::task::yield_now().await;
+    }
+}
+
+each_binding!(turns_over_the_limit_wait_in_a_queue);
+
+async fn calls_over_the_limit_are_rejected(binding: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
+    let cases: [(_, fn(&mut Limits)); 2] =
+        [("calls", |limits| limits.calls = 2), ("calls_per_owner", |limits| limits.calls_per_owner = 2)];
+    for (limit, set) in cases {
+        let without_timeout = |limits: &mut Limits| {
+            limits.send_timeout = None;
+            set(limits);
+        };
+        let agent = binding(limited(without_timeout)).await;
+        let mut events = stream(&*agent, text("", "!authorise")).await;
+        let id = task_of(&next(&mut events).await).id.clone();
+        let waiting = [(); 2].map(|()| {
+            let agent = Arc::clone(&agent);
+            tokio::spawn(async move { send(&*agent, text("", "!silent")).await })
+        });
+        let error = async {
+            loop {
+                match get(&*agent, &id).await {
+                    Ok(_) => tokio::task::yield_now().await,
+                    Err(error) => break error,
+                }
+            }
+        };
+        let error = tokio::time::timeout(Duration::from_secs(20), error).await.expect("both calls are in progress");
+        assert_busy(&error, limit);
+        for call in waiting {
+            call.abort();
+            _ = call.await;
+        }
+        while let Err(error) = get(&*agent, &id).await {
+            assert_busy(&error, limit);
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+each_binding!(calls_over_the_limit_are_rejected);
+
+async fn streams_of_an_owner_over_the_limit_are_rejected(binding: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
+    let agent = binding(limited(|limits| limits.streams_per_owner = 1)).await;
+    let mut events = stream(&*agent, text("", "!authorise")).await;
+    let id = task_of(&next(&mut events).await).id.clone();
+    assert_busy(&subscribe(&*agent, &id).await.err().unwrap(), "streams_per_owner");
+    cancel(&*agent, &id).await;
+    remaining(events).await;
+    while let Err(error) = agent.send_streaming_message(request(text("", "hi"))).await {
+        assert_busy(&error.into(), "streams_per_owner");
+        tokio::task::yield_now().await;
+    }
+}
+
+each_binding!(streams_of_an_owner_over_the_limit_are_rejected);
 
 async fn streams_over_the_limit_are_rejected(binding: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
     let agent = binding(limited(|limits| (limits.streams, limits.streams_per_task) = (3, 2))).await;

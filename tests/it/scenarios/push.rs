@@ -560,7 +560,7 @@ async fn explicit_empty_secrets_of_push_configurations_are_cleared() {
 #[tokio::test]
 async fn push_configuration_of_a_rejected_message_is_rolled_back() {
     let mut limits = Limits::default();
-    limits.turns = 1;
+    (limits.turns, limits.queued_turns) = (1, 0);
     let agent = Server::new(Actor).limits(limits).push(true).push_options(crate::bindings::no_names()).into_service();
     let id = send(&*agent, with_push_config(text("", "/ask what?"), config("", "kept"))).await.id;
     let mut running = stream(&*agent, text("", "!authorise")).await;

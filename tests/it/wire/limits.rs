@@ -278,7 +278,7 @@ async fn connections_per_address_are_limited() {
             backlog.lock().pop_front().map_or(Poll::Pending, |accepted| Poll::Ready(Ok(accepted)))
         }
     };
-    let settings = listener::ListenerSettings { peer_limit: PeerLimit::new(2, Vec::new()), ..Default::default() };
+    let settings = listener::ListenerSettings { peer_limit: PeerLimit::new(2, 0, Vec::new()), ..Default::default() };
     tokio::spawn(async move { serve_accepted(accept, service, &settings, &CancellationToken::new()).await });
     for (number, io) in near.iter_mut().enumerate() {
         _ = io.write_all(b"GET /tasks/t HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").await;

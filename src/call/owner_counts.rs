@@ -1,0 +1,100 @@
+//! Numbers of what is in progress, in total and by owner, such as calls and streams.
+
+use std::{
+    collections::{HashMap, hash_map::Entry},
+    sync::Arc,
+};
+
+use parking_lot::Mutex;
+
+/// Number of permits in use, in total and by owner, with a maximum for each.
+#[derive(Debug)]
+pub(crate) struct OwnerCounts {
+    max: usize,
+    max_per_owner: usize,
+    used: Mutex<Used>,
+}
+
+#[derive(Debug, Default)]
+struct Used {
+    total: usize,
+    /// Permits of owners that have any.
+    owners: HashMap<Arc<str>, usize>,
+}
+
+/// Maximum that was reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reached {
+    /// The total.
+    Total(usize),
+    /// That of the owner.
+    Owner(usize),
+}
+
+impl OwnerCounts {
+    /// Creates the counts with these maxima.
+    pub(crate) fn new(max: usize, max_per_owner: usize) -> Arc<Self> {
+        Arc::new(Self { max, max_per_owner, used: Mutex::default() })
+    }
+
+    /// Acquires a permit, which counts until it is dropped.
+    ///
+    /// # Errors
+    /// The maximum that is reached.
+    pub(crate) fn acquire(self: &Arc<Self>, owner: &Arc<str>) -> Result<OwnerPermit, Reached> {
+        let mut used = self.used.lock();
+        if used.total >= self.max {
+            return Err(Reached::Total(self.max));
+        }
+        match used.owners.get_mut(owner) {
+            Some(count) if *count >= self.max_per_owner => return Err(Reached::Owner(self.max_per_owner)),
+            Some(count) => *count += 1,
+            None if self.max_per_owner == 0 => return Err(Reached::Owner(0)),
+            None => {
+                used.owners.insert(Arc::clone(owner), 1);
+            }
+        }
+        used.total += 1;
+        Ok(OwnerPermit { owner: Arc::clone(owner), counts: Arc::clone(self) })
+    }
+}
+
+/// Permit that counts until it is dropped.
+#[derive(Debug)]
+pub(crate) struct OwnerPermit {
+    owner: Arc<str>,
+    counts: Arc<OwnerCounts>,
+}
+
+impl Drop for OwnerPermit {
+    fn drop(&mut self) {
+        let mut used = self.counts.used.lock();
+        used.total = used.total.saturating_sub(1);
+        if let Entry::Occupied(mut count) = used.owners.entry(Arc::clone(&self.owner)) {
+            *count.get_mut() = count.get().saturating_sub(1);
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn permits_count_for_their_owner_and_in_total_until_they_are_dropped() {
+        let counts = OwnerCounts::new(3, 2);
+        let (ada, bob): (Arc<str>, Arc<str>) = ("ada".into(), "bob".into());
+        let held = [counts.acquire(&ada).unwrap(), counts.acquire(&ada).unwrap()];
+        assert_eq!(counts.acquire(&ada).unwrap_err(), Reached::Owner(2));
+        let other = counts.acquire(&bob).unwrap();
+        assert_eq!(counts.acquire(&bob).unwrap_err(), Reached::Total(3));
+        drop(held);
+        let held = counts.acquire(&bob).unwrap();
+        drop((held, other));
+        assert!(counts.used.lock().owners.is_empty());
+        assert_eq!(OwnerCounts::new(3, 0).acquire(&ada).unwrap_err(), Reached::Owner(0));
+    }
+}

@@ -1,0 +1,61 @@
+//! Limits on the calls of a service: how many are in progress, and how many an owner may make per second.
+
+use std::{sync::Arc, time::Duration};
+
+use super::Limits;
+use crate::{
+    call::{Call, OwnerCounts, OwnerPermit, RateLimit, Reached},
+    error::{Error, ErrorKind},
+};
+
+/// Delay after which a call that was rejected because others are in progress may be retried.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// Number of calls in progress and rate of calls, by owner.
+pub(super) struct CallLimits {
+    calls: Arc<OwnerCounts>,
+    rate: RateLimit<Arc<str>>,
+    per_second: u32,
+}
+
+impl CallLimits {
+    pub(super) fn new(limits: &Limits) -> Self {
+        let per_second = limits.call_rate_per_owner;
+        let calls = OwnerCounts::new(limits.calls, limits.calls_per_owner);
+        Self { calls, rate: RateLimit::new(per_second), per_second }
+    }
+
+    /// Counts a unary call. It is in progress until the permit is dropped.
+    ///
+    /// # Errors
+    /// `ResourceExhausted` if its owner has too many calls in progress or within this second, or if all have.
+    pub(super) fn unary(&self, call: &Call) -> Result<OwnerPermit, Error> {
+        self.streaming(call)?;
+        self.calls.acquire(&call.owner).map_err(|reached| {
+            let (name, why) = match reached {
+                Reached::Total(max) => ("calls", format!("{max} calls are in progress")),
+                Reached::Owner(max) => ("calls_per_owner", format!("{max} of your calls are in progress")),
+            };
+            exceeded(name, format!("{why}; retry later (limits.{name})"), RETRY_AFTER)
+        })
+    }
+
+    /// Counts a streaming call, which has a limit of its own while it is open.
+    ///
+    /// # Errors
+    /// `ResourceExhausted` if its owner has made too many calls within this second.
+    pub(super) fn streaming(&self, call: &Call) -> Result<(), Error> {
+        // Callers without a name share one owner: they are limited by address.
+        if call.owner.is_empty() {
+            return Ok(());
+        }
+        self.rate.count(&call.owner).map_err(|wait| {
+            let why = format!("more than {} calls of yours per second (limits.call_rate_per_owner)", self.per_second);
+            exceeded("call_rate_per_owner", why, wait)
+        })
+    }
+}
+
+fn exceeded(name: &'static str, why: String, wait: Duration) -> Error {
+    ErrorKind::ResourceExhausted.because(why).with("limit", name).retry_after(wait)
+}
