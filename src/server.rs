@@ -555,7 +555,7 @@ impl<A: Agent> Server<A> {
     }
 
     /// Adds a tower layer around the server, as [`axum::Router::layer`] does. It sees every request before the checks of HTTP
-    /// framing, the limit per client, host, origin and authentication; its own responses have no CORS headers. They are in the
+    /// framing, the limit per client, host, origin and authentication. Its own responses have CORS headers too, and are in the
     /// request log. The last layer is the outermost one.
     ///
     /// ```

@@ -6,12 +6,14 @@
 //! | --- | --- |
 //! | `listener`, `tls`, `connection`, `control_frames`, `write_timeout` | connections: limits, TLS, idle and write timeouts, drain |
 //! | `framing`, `peer_limit`, `origin`, `base_path` | checks in front of the service, and path rewriting |
+//! | `browser_headers` | CORS and security headers of all responses |
 //! | `classify`, `version`, `context` | kind of a request, protocol version rules, request context |
 //! | `jsonrpc`, `rest`, `grpc`, `grpc_web`, `card`, `key_set`, `documents`, `health`, `metrics` | bindings and resources |
 //! | `body`, `request_budget`, `response`, `sse` | request and response bodies |
 
 mod base_path;
 mod body;
+mod browser_headers;
 mod card;
 mod classify;
 mod connection;
@@ -64,11 +66,12 @@ use tower_service::Service;
 pub use self::tls::{ClientAuth, Tls, TlsError};
 pub(crate) use self::{
     base_path::Paths,
+    browser_headers::{BrowserHeaders, preflight},
     classify::RequestClass,
     context::{hide_credentials, request_id},
     framing::check_framing,
     grpc_web::trailers as grpc_web_trailers,
-    origin::{OriginPolicy, allow_origin, preflight},
+    origin::OriginPolicy,
     peer_limit::CONNECTIONS_PER_PEER,
     request_budget::INCOMING_BYTES,
     response::{CallOutcome, REQUEST_LOG},

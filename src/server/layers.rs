@@ -24,7 +24,7 @@ use crate::{
         wire_log::recorded,
     },
     transport::{
-        Body, HttpService, OriginPolicy, Paths, PeerLimit, RequestBody, RequestClass, ResponseFuture, allow_origin,
+        Body, BrowserHeaders, HttpService, OriginPolicy, Paths, PeerLimit, RequestBody, RequestClass, ResponseFuture,
         check_framing, listener, now, preflight,
     },
 };
@@ -148,15 +148,14 @@ impl CheckedService {
         if let Err(error) = layers.origins.check(class, &parts, *bound) {
             return now(class.error_response(error));
         }
-        let origin = layers.origins.allowed_origin(&parts.headers);
-        if let Some(response) = preflight(class, &parts, origin.as_ref()) {
+        if let Some(response) = preflight(&parts, layers.origins.allowed_origin(&parts.headers).is_some()) {
             return now(response);
         }
         // Also without an authenticator.
         let needs_principal = class.is_protected_card();
         let is_open = class.is_public(&parts) || self.is_local_for_operations();
         let authenticator = layers.authenticator.clone().filter(|_| !is_open);
-        if authenticator.is_none() && permit.is_none() && origin.is_none() && !needs_principal {
+        if authenticator.is_none() && permit.is_none() && !needs_principal {
             return http.dispatch(class, parts, body);
         }
         let (http, layers) = (http.clone(), Arc::clone(layers));
@@ -165,7 +164,7 @@ impl CheckedService {
                 Some(authenticator) => authenticate(&*authenticator, &layers, class, &parts).await,
                 None => Ok(None),
             };
-            let mut response = match authenticated {
+            let response = match authenticated {
                 Ok(None) if needs_principal => {
                     let error = ErrorKind::Unauthenticated.because("the agent card requires credentials");
                     class.error_response(error.challenge("Bearer realm=\"a2a\""))
@@ -178,9 +177,6 @@ impl CheckedService {
                 }
                 Err(error) => class.error_response(error),
             };
-            if let Some(origin) = origin {
-                allow_origin(response.headers_mut(), origin);
-            }
             Ok(match permit {
                 Some(permit) => response.map(|body| body.with_permit(permit)),
                 None => response,
@@ -229,21 +225,19 @@ impl<B: RequestBody> Service<Request<B>> for LayeredService {
     }
 
     fn call(&mut self, mut request: Request<B>) -> LoggedResponse {
-        let Layers { paths, ids, log_wire, is_metered, hsts, .. } = &*self.checked.layers;
+        let Layers { paths, ids, log_wire, is_metered, hsts, origins, .. } = &*self.checked.layers;
         paths.apply(&mut request);
         let (parts, body) = request.into_parts();
         let class = paths.classify(&parts);
-        logged(parts, class, ids, *is_metered, |parts| {
-            let response = match log_wire {
-                true => recorded(parts, body, |parts, body| self.respond(class, parts, body)),
-                false => self.respond(class, parts, body),
-            };
-            let Some(hsts) = hsts.clone() else { return response };
-            Box::pin(async move {
-                let mut response = response.await?;
-                response.headers_mut().insert(header::STRICT_TRANSPORT_SECURITY, hsts);
-                Ok(response)
-            })
+        let browser = BrowserHeaders {
+            hsts: hsts.clone(),
+            allowed_origin: origins.allowed_origin(&parts.headers),
+            varies_by_origin: origins.varies_by_origin(),
+            is_grpc: class.is_grpc(),
+        };
+        logged(parts, class, ids, *is_metered, browser, |parts| match log_wire {
+            true => recorded(parts, body, |parts, body| self.respond(class, parts, body)),
+            false => self.respond(class, parts, body),
         })
     }
 }

@@ -21,7 +21,8 @@ use crate::{
     env::Ids,
     metric,
     transport::{
-        Body, CallOutcome, REQUEST_LOG, RequestClass, ResponseFuture, grpc_web_trailers, hide_credentials, request_id,
+        Body, BrowserHeaders, CallOutcome, REQUEST_LOG, RequestClass, ResponseFuture, grpc_web_trailers,
+        hide_credentials, request_id,
     },
 };
 
@@ -29,12 +30,14 @@ use crate::{
 pub(crate) type LoggedBody = ObservedBody<Body, Box<RequestLine>>;
 
 /// Passes a request on, and logs it: assigns it an id, which the response returns, and logs a line when the response body
-/// has ended. Log lines in between are in a span with the id. Credentials are hidden from `Debug`.
+/// has ended. Log lines in between are in a span with the id. Credentials are hidden from `Debug`. `browser` is added to the
+/// response.
 pub(crate) fn logged(
     mut parts: Parts,
     class: RequestClass,
     ids: &Ids,
     is_metered: bool,
+    browser: BrowserHeaders,
     next: impl FnOnce(Parts) -> ResponseFuture,
 ) -> LoggedResponse {
     hide_credentials(&mut parts.headers);
@@ -47,7 +50,7 @@ pub(crate) fn logged(
     let entered = line.as_ref().map(|line| line.span.enter());
     let inner = next(parts);
     drop(entered);
-    LoggedResponse { inner, counted: is_metered.then(|| class.system()), id: Some(id), line }
+    LoggedResponse { inner, counted: is_metered.then(|| class.system()), id: Some(id), browser, line }
 }
 
 /// Future of a response, with its line of the request log.
@@ -57,6 +60,7 @@ pub(crate) struct LoggedResponse {
     counted: Option<&'static str>,
     /// Taken when the response is ready.
     id: Option<HeaderValue>,
+    browser: BrowserHeaders,
     line: Option<Box<RequestLine>>,
 }
 
@@ -64,7 +68,7 @@ impl Future for LoggedResponse {
     type Output = Result<Response<LoggedBody>, Infallible>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let Self { inner, counted, id, line } = &mut *self;
+        let Self { inner, counted, id, browser, line } = &mut *self;
         let entered = line.as_ref().map(|line| line.span.enter());
         let Ok(mut response) = ready!(inner.as_mut().poll(cx));
         drop(entered);
@@ -73,6 +77,7 @@ impl Future for LoggedResponse {
         }
         if let Some(id) = id.take() {
             response.headers_mut().insert(REQUEST_ID, id);
+            browser.add_to(response.headers_mut());
         }
         if let Some(line) = line {
             line.outcome = response.extensions_mut().remove().unwrap_or_default();

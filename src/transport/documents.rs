@@ -5,18 +5,12 @@ use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, header, request
 
 use super::{
     Body, DocumentSource,
+    browser_headers::add_page_headers,
     card::{card_request, entity_tag, is_known, respond_with_public, vary},
     response::status,
     rest,
 };
 use crate::protocol::Version;
-
-/// Content security policy of pages: they load their own files, and call this server only. The hash is that of the one inline
-/// style of Swagger UI, the colors of its logo.
-const PAGE_POLICY: HeaderValue = HeaderValue::from_static(
-    "default-src 'none'; script-src 'self'; style-src 'self' 'sha256-RL3ie0nH+Lzz2YNqQN83mnU0J1ot4QL7b99vMdIX99w='; \
-     img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-);
 
 /// Returns true for the paths of documents, without a slash at the end.
 pub(super) fn is_document(path: &str) -> bool {
@@ -55,12 +49,10 @@ pub(super) async fn respond_with_document(source: Option<DocumentSource>, parts:
         return response;
     }
     let is_not_modified = is_known(&parts.headers, &tag);
-    let mut headers = HeaderMap::from_iter([(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"))]);
-    headers.append(header::VARY, vary());
+    let mut headers = HeaderMap::from_iter([(header::VARY, vary())]);
     if media_type.starts_with("text/html") {
         headers.append(header::VARY, HeaderValue::from_static("accept"));
-        headers.insert(header::CONTENT_SECURITY_POLICY, PAGE_POLICY);
-        headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
+        add_page_headers(&mut headers);
     }
     respond_with_public(content, media_type, tag, is_not_modified, headers)
 }

@@ -7,9 +7,9 @@
 use std::{collections::BTreeSet, fmt, net::SocketAddr, str::FromStr};
 
 use axum::extract::ConnectInfo;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Version, header, request::Parts};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Version, header, request::Parts};
 
-use super::{Body, RequestClass, brief, response::status};
+use super::{RequestClass, brief};
 use crate::{
     card::{Address, CardTemplate, Forwarded},
     error::{Error, ErrorKind},
@@ -20,9 +20,6 @@ const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
 /// Maximum length of a host name in bytes (RFC 1035, section 2.3.4).
 const MAX_HOST: usize = 253;
-
-/// Seconds for which a browser may cache the response to a preflight.
-const PREFLIGHT_MAX_AGE: HeaderValue = HeaderValue::from_static("600");
 
 /// Host that requests may name: `agent.example`, with any port; `agent.example:8080`; `*.agent.example`, for each subdomain;
 /// or `*`, for every host, which disables the check.
@@ -310,9 +307,21 @@ impl OriginPolicy {
 
     /// Returns the value of `Access-Control-Allow-Origin` for a page of an allowed origin.
     pub(crate) fn allowed_origin(&self, headers: &HeaderMap) -> Option<HeaderValue> {
+        if self.any_origin {
+            return Some(HeaderValue::from_static("*"));
+        }
+        // Fast path without an origin to parse.
+        if self.origins.is_empty() {
+            return None;
+        }
         let value = headers.get(header::ORIGIN)?;
-        let is_allowed = || self.origins.contains(&Origin::parse(value.to_str().ok()?)?).then_some(());
-        (self.any_origin || is_allowed().is_some()).then(|| value.clone())
+        let origin = Origin::parse(value.to_str().ok()?)?;
+        self.origins.contains(&origin).then(|| value.clone())
+    }
+
+    /// Returns true if responses depend on `Origin`.
+    pub(crate) fn varies_by_origin(&self) -> bool {
+        !self.any_origin && !self.origins.is_empty()
     }
 }
 
@@ -331,46 +340,6 @@ fn origin(scheme: &str, authority: &str) -> Option<Origin> {
 fn is_navigation(parts: &Parts) -> bool {
     let is_document = matches!(parts.method, Method::GET | Method::HEAD) && !parts.uri.path().ends_with(":subscribe");
     is_document && parts.headers.get(SEC_FETCH_MODE).is_some_and(|mode| mode == "navigate")
-}
-
-/// Returns true for a preflight request of a browser.
-fn is_preflight(parts: &Parts) -> bool {
-    parts.method == Method::OPTIONS && parts.headers.contains_key(header::ACCESS_CONTROL_REQUEST_METHOD)
-}
-
-/// Returns the response to a preflight from an allowed origin. `None` for other requests, and for public resources, which
-/// allow every origin.
-pub(crate) fn preflight(class: RequestClass, parts: &Parts, origin: Option<&HeaderValue>) -> Option<Response<Body>> {
-    let origin = origin.filter(|_| is_preflight(parts) && !class.is_public(parts))?;
-    let mut response = status(StatusCode::NO_CONTENT);
-    let headers = response.headers_mut();
-    let methods = HeaderValue::from_static("GET, HEAD, POST, DELETE");
-    headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, methods);
-    // All requested headers are listed, since a wildcard does not cover `Authorization`.
-    if let Some(requested) = parts.headers.get(header::ACCESS_CONTROL_REQUEST_HEADERS) {
-        headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, requested.clone());
-    }
-    headers.insert(header::ACCESS_CONTROL_MAX_AGE, PREFLIGHT_MAX_AGE);
-    let varies = [header::ACCESS_CONTROL_REQUEST_METHOD, header::ACCESS_CONTROL_REQUEST_HEADERS];
-    for name in varies {
-        headers.append(header::VARY, name.into());
-    }
-    allow_origin(headers, origin.clone());
-    Some(response)
-}
-
-/// Adds CORS headers, so that a page of this origin can read a response. Public responses already allow every origin.
-pub(crate) fn allow_origin(headers: &mut HeaderMap, origin: HeaderValue) {
-    const EXPOSED: HeaderValue = HeaderValue::from_static(
-        "a2a-extensions, x-a2a-extensions, idempotency-key, x-request-id, retry-after, www-authenticate, etag, \
-         grpc-status, grpc-message, grpc-status-details-bin",
-    );
-    if headers.contains_key(header::ACCESS_CONTROL_ALLOW_ORIGIN) {
-        return;
-    }
-    headers.append(header::VARY, header::ORIGIN.into());
-    headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
-    headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, EXPOSED);
 }
 
 #[cfg(test)]

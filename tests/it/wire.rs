@@ -2,6 +2,7 @@
 
 mod batch;
 mod bindings;
+mod browser;
 mod client;
 mod connection;
 mod drain;

@@ -9,7 +9,7 @@ use a2a_service::{
 };
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use reqwest::{Certificate, Identity};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -83,6 +83,40 @@ async fn all_bindings_are_served_over_tls_and_the_card_says_https() {
     let get = |origin: String| http.get(format!("{url}/tasks")).header("origin", origin).send();
     assert_eq!(get(url.clone()).await.unwrap().status(), 200);
     assert_eq!(get(url.replace("https", "http")).await.unwrap().status(), 403);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn host_and_origin_are_checked_over_tls() {
+    let files = Files::new();
+    let own = serve(bindings::server().tls(files.tls())).await;
+    let public = serve(bindings::server().tls(files.tls()).url("https://agent.example")).await;
+    for http in [http(ROOT).build().unwrap(), http(ROOT).http1_only().build().unwrap()] {
+        let status = async |url: &str, name: &'static str, value: &str| {
+            let send = json!({"message": {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "hello"}]}});
+            let request = http.post(format!("{url}/message:send")).header("content-type", "application/json");
+            request.header(name, value).body(send.to_string()).send().await.unwrap().status().as_u16()
+        };
+        assert_eq!(status(&own, "origin", &own).await, 200);
+        assert_eq!(status(&own, "sec-fetch-site", "same-origin").await, 200);
+        assert_eq!(status(&public, "origin", "https://agent.example").await, 200);
+        for (name, value) in [
+            ("origin", "https://evil.example"),
+            ("origin", "http://agent.example"),
+            ("origin", "https://127.0.0.1"),
+            ("origin", "null"),
+            ("sec-fetch-site", "cross-site"),
+        ] {
+            assert_eq!(status(&own, name, value).await, 403, "{name}: {value}");
+            assert_eq!(status(&public, name, value).await, 403, "{name}: {value}");
+        }
+    }
+    // Over HTTP/1.1, since a client of HTTP/2 sends the authority of the URL.
+    let http = http(ROOT).http1_only().build().unwrap();
+    let named = async |url: &str, host: &str| {
+        http.get(format!("{url}/tasks")).header("host", host).send().await.unwrap().status().as_u16()
+    };
+    assert_eq!([named(&own, "localhost").await, named(&own, "agent.example").await], [200, 421]);
+    assert_eq!([named(&public, "agent.example").await, named(&public, "evil.example").await], [200, 421]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
