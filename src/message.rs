@@ -12,6 +12,8 @@ use crate::{
 
 #[cfg(feature = "server")]
 pub mod secret;
+#[cfg(feature = "server")]
+pub(crate) mod skill;
 
 impl Message {
     /// Creates an agent message with one text part. The server fills in its ids.

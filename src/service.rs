@@ -237,6 +237,7 @@ impl<A: Agent> Service<A> {
         let extensions = if negotiated { call.extensions.clone() } else { Vec::new() };
         let principal = call.principal.clone();
         let idempotency_key = self.default_key.key(call, request.get_ref())?;
+        self.gate.check(request.get_ref())?;
         let (_, request_extensions, body) = request.into_parts();
         let SendMessageRequest { message, configuration, metadata, .. } = body;
         let message = message.ok_or_else(|| Error::invalid_field("message", "is required"))?;
@@ -246,7 +247,6 @@ impl<A: Agent> Service<A> {
             return Err(Error::invalid_field("message.parts", why).with("limit", "parts"));
         }
         let configuration = configuration.unwrap_or_default();
-        self.gate.check(&message, &configuration.accepted_output_modes)?;
         let push = configuration.task_push_notification_config;
         let push =
             push.map(|config| self.registered(PUSH_IN_SEND, config, &request_extensions).map(Box::new)).transpose()?;

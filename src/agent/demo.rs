@@ -11,7 +11,7 @@ use crate::pb::v1::{AgentCard, Part, TaskState};
 pub const HELP: &str = "\
 Send any text to get it back as an artifact, or provoke a state:
 /help               this text
-/stream N [MS]      an artifact in N chunks, one every MS milliseconds (100)
+/stream N [MS [B]]  an artifact in N chunks, one every MS milliseconds (100), each of at least B bytes (0)
 /slow SECONDS       work for this long; cancel it if you like
 /ask QUESTION       INPUT_REQUIRED; your next message completes the task
 /auth               AUTH_REQUIRED; your next message completes the task
@@ -25,6 +25,9 @@ Send any text to get it back as an artifact, or provoke a state:
 
 /// Maximum number of chunks of `/stream`.
 const MAX_CHUNKS: u32 = 100_000;
+
+/// Maximum length of a chunk of `/stream`, in bytes.
+const MAX_CHUNK_BYTES: usize = 1 << 20;
 
 /// Maximum duration of `/slow`, and of the pause between two chunks of `/stream`.
 const MAX_WAIT: Duration = Duration::from_hours(1);
@@ -90,13 +93,18 @@ async fn answered(turn: &Turn, out: &Updates) -> Result<End, Error> {
 }
 
 async fn stream(out: &Updates, rest: &str) -> Result<End, Error> {
-    let usage =
-        || Error::public(format!("/stream takes a number of chunks up to {MAX_CHUNKS}, and milliseconds between two."));
+    let usage = || {
+        Error::public(format!(
+            "/stream takes a number of chunks up to {MAX_CHUNKS}, milliseconds between two, and a length in bytes up to \
+             {MAX_CHUNK_BYTES}."
+        ))
+    };
     let mut words = rest.split_whitespace();
     let chunks: u32 = words.next().unwrap_or("10").parse().map_err(|_| usage())?;
     let pause: u64 = words.next().unwrap_or("100").parse().map_err(|_| usage())?;
+    let length: usize = words.next().unwrap_or("0").parse().map_err(|_| usage())?;
     let pause = Duration::from_millis(pause);
-    if !(1..=MAX_CHUNKS).contains(&chunks) || pause > MAX_WAIT || words.next().is_some() {
+    if !(1..=MAX_CHUNKS).contains(&chunks) || pause > MAX_WAIT || length > MAX_CHUNK_BYTES || words.next().is_some() {
         return Err(usage());
     }
     out.working().await?;
@@ -108,7 +116,8 @@ async fn stream(out: &Updates, rest: &str) -> Result<End, Error> {
         if n == chunks {
             artifact = artifact.last();
         }
-        artifact.text(format!("chunk {n} of {chunks}\n")).await?;
+        let text = format!("chunk {n} of {chunks}");
+        artifact.text(format!("{text:.<length$}\n")).await?;
     }
     Ok(End::Completed(None))
 }
@@ -152,6 +161,7 @@ mod tests {
             ("hello there", TaskState::Completed, "hello there"),
             ("/help", TaskState::Completed, HELP),
             ("/stream 2 50", TaskState::Completed, "chunk 1 of 2\nchunk 2 of 2\n"),
+            ("/stream 1 0 20", TaskState::Completed, "chunk 1 of 1........\n"),
             ("/slow 30", TaskState::Completed, "Worked for 30 s."),
             ("/ask Which city?", TaskState::InputRequired, "Which city?"),
             ("/auth", TaskState::AuthRequired, "Authorise this elsewhere, then send any message."),
@@ -162,7 +172,7 @@ mod tests {
             (
                 "/stream x",
                 TaskState::Failed,
-                "/stream takes a number of chunks up to 100000, and milliseconds between two.",
+                "/stream takes a number of chunks up to 100000, milliseconds between two, and a length in bytes up to 1048576.",
             ),
         ] {
             let outcome = demo.send(text).await.unwrap();

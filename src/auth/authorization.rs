@@ -10,20 +10,15 @@ use crate::{
     call::{CARD_EXTENDED, Call, PUSH_WRITE, Principal, SKILL_PREFIX, TASKS_READ, TASKS_WRITE},
     contract::ServiceFuture,
     error::{Error, ErrorKind},
-    pb::{
-        v1::{
-            CancelTaskRequest, DeleteTaskPushNotificationConfigRequest, GetExtendedAgentCardRequest,
-            GetTaskPushNotificationConfigRequest, GetTaskRequest, ListTaskPushNotificationConfigsRequest,
-            ListTasksRequest, SendMessageRequest, SubscribeToTaskRequest, TaskPushNotificationConfig,
-            a2a_service_server::A2aService,
-            bindings::{Rpc, each_rpc},
-        },
-        wkt::{Struct, value::Kind},
+    message::skill::{SKILL_ID, skill_ids},
+    pb::v1::{
+        CancelTaskRequest, DeleteTaskPushNotificationConfigRequest, GetExtendedAgentCardRequest,
+        GetTaskPushNotificationConfigRequest, GetTaskRequest, ListTaskPushNotificationConfigsRequest, ListTasksRequest,
+        SendMessageRequest, SubscribeToTaskRequest, TaskPushNotificationConfig,
+        a2a_service_server::A2aService,
+        bindings::{Rpc, each_rpc},
     },
 };
-
-/// Member of the metadata of a message or of its request that names the skill to which it is sent.
-pub(crate) const SKILL_ID: &str = "skillId";
 
 /// Operation that is to be authorized.
 #[derive(Clone, Copy, Debug)]
@@ -248,17 +243,6 @@ impl Subject for SendMessageRequest {
     fn registers_push(&self) -> bool {
         self.configuration.as_ref().is_some_and(|configuration| configuration.task_push_notification_config.is_some())
     }
-}
-
-/// Returns the skills that a send names in the metadata of its message and of the request: the agent may read either. A value
-/// that is no text is the skill `?`, which no scope has.
-pub(crate) fn skill_ids(request: &SendMessageRequest) -> Vec<&str> {
-    let message = request.message.as_ref().and_then(|message| message.metadata.as_ref());
-    let named = [message, request.metadata.as_ref()].into_iter().flatten().filter_map(|metadata: &Struct| {
-        let value = metadata.fields.get(SKILL_ID)?;
-        Some(if let Some(Kind::StringValue(id)) = &value.kind { id.as_str() } else { "?" })
-    });
-    named.collect()
 }
 
 macro_rules! authorized {

@@ -1,9 +1,11 @@
 //! Media type checks of messages and of accepted output modes, against the media types on the agent card.
 
+use std::collections::HashMap;
+
 use crate::{
     error::{Error, ErrorKind},
-    pb::v1::AgentCard,
-    pb::v1::{Message, Part, part::Content},
+    message::skill::skill_ids,
+    pb::v1::{AgentCard, Message, Part, SendMessageRequest, part::Content},
 };
 
 options! {
@@ -12,7 +14,8 @@ options! {
     #[non_exhaustive]
     pub struct Modes {
         /// Rejects messages with a part whose media type neither the agent nor any of its skills accepts, and messages
-        /// whose senders accept none of their output media types. Off by default.
+        /// whose senders accept none of their output media types. A message that names a skill of the card in
+        /// `metadata.skillId` must fit the media types of that skill. Off by default.
         pub strict_media_types: bool,
         /// Rejects messages without a text part. Off by default.
         pub require_text: bool,
@@ -23,6 +26,15 @@ options! {
 #[derive(Clone, Debug, Default)]
 pub(super) struct MediaTypeCheck {
     modes: Modes,
+    /// Media types of the agent and of all of its skills.
+    all: MediaTypes,
+    /// Media types of each skill, by its id.
+    skills: HashMap<String, MediaTypes>,
+}
+
+/// Media types that are accepted, and those that are produced.
+#[derive(Clone, Debug, Default)]
+struct MediaTypes {
     input: Vec<String>,
     output: Vec<String>,
 }
@@ -36,43 +48,65 @@ impl MediaTypeCheck {
         if !modes.strict_media_types {
             return Self { modes, ..Self::default() };
         }
-        let all = |default: &[String], skills: &mut dyn Iterator<Item = &String>| {
-            let mut all = default.to_vec();
-            if all.is_empty() {
-                all.push(TEXT.to_owned());
-            }
-            all.extend(skills.cloned());
-            all
-        };
-        let input = all(&card.default_input_modes, &mut card.skills.iter().flat_map(|skill| &skill.input_modes));
-        let output = all(&card.default_output_modes, &mut card.skills.iter().flat_map(|skill| &skill.output_modes));
-        Self { modes, input, output }
+        let or_text = |modes: &[String]| if modes.is_empty() { vec![TEXT.to_owned()] } else { modes.to_vec() };
+        let default =
+            MediaTypes { input: or_text(&card.default_input_modes), output: or_text(&card.default_output_modes) };
+        let mut all = default.clone();
+        for skill in &card.skills {
+            all.input.extend(skill.input_modes.iter().cloned());
+            all.output.extend(skill.output_modes.iter().cloned());
+        }
+        // A skill without media types has those of the agent (4.4.5).
+        let or_default = |own: &[String], default: &[String]| if own.is_empty() { default } else { own }.to_vec();
+        let skills = card.skills.iter().map(|skill| {
+            let input = or_default(&skill.input_modes, &default.input);
+            (skill.id.clone(), MediaTypes { input, output: or_default(&skill.output_modes, &default.output) })
+        });
+        Self { modes, all, skills: skills.collect() }
     }
 
-    /// Checks a message and the output media types that its sender accepts.
+    /// Checks the message of a send, and the output media types that its sender accepts. A send that names a skill of the card
+    /// is checked against the media types of that skill.
     ///
     /// # Errors
     /// A constraint is not met.
-    pub(super) fn check(&self, message: &Message, accepted: &[String]) -> Result<(), Error> {
+    pub(super) fn check(&self, send: &SendMessageRequest) -> Result<(), Error> {
+        let Some(message) = &send.message else { return Ok(()) };
         if self.modes.require_text && message.texts().next().is_none() {
             return Err(Error::invalid_field("message.parts", "no text part; this agent requires one"));
         }
-        if self.modes.strict_media_types {
-            for (n, part) in message.parts.iter().enumerate() {
-                let media_type = media_type(part);
-                if !self.accepts(media_type) {
-                    let (field, accepted) = (format!("message.parts[{n}]"), self.input.join(", "));
-                    let why = format!("{field}: {media_type} is not accepted; send {accepted}");
-                    return Err(ErrorKind::ContentTypeNotSupported.because(why).with("field", field));
-                }
+        if !self.modes.strict_media_types {
+            return Ok(());
+        }
+        let mut named = skill_ids(send).into_iter().filter_map(|id| self.skills.get_key_value(id)).peekable();
+        if named.peek().is_none() {
+            return self.all.check(send, message, "");
+        }
+        named.try_for_each(|(id, types)| types.check(send, message, &format!(" by the skill {id}")))
+    }
+}
+
+impl MediaTypes {
+    /// Checks a send. `whose` completes the errors.
+    fn check(&self, send: &SendMessageRequest, message: &Message, whose: &str) -> Result<(), Error> {
+        let refused =
+            |field: &str, why: String| ErrorKind::ContentTypeNotSupported.because(why).with("field", field.to_owned());
+        for (n, part) in message.parts.iter().enumerate() {
+            let media_type = media_type(part);
+            if !self.accepts(media_type) {
+                let (field, accepted) = (format!("message.parts[{n}]"), self.input.join(", "));
+                let why = format!("{field}: {media_type} is not accepted{whose}; send {accepted}");
+                return Err(refused(&field, why));
             }
-            let is_produced = |media_type: &String| self.output.iter().any(|own| matches(own, media_type));
-            if !accepted.is_empty() && !accepted.iter().any(is_produced) {
-                let field = "configuration.acceptedOutputModes";
-                let (accepted, produced) = (accepted.join(", "), self.output.join(", "));
-                let why = format!("{field}: {accepted} is not produced; accept one of {produced}");
-                return Err(ErrorKind::ContentTypeNotSupported.because(why).with("field", field));
-            }
+        }
+        let accepted =
+            send.configuration.as_ref().map_or(&[][..], |configuration| &configuration.accepted_output_modes);
+        let is_produced = |media_type: &String| self.output.iter().any(|own| matches(own, media_type));
+        if !accepted.is_empty() && !accepted.iter().any(is_produced) {
+            let field = "configuration.acceptedOutputModes";
+            let (accepted, produced) = (accepted.join(", "), self.output.join(", "));
+            let why = format!("{field}: {accepted} is not produced{whose}; accept one of {produced}");
+            return Err(refused(field, why));
         }
         Ok(())
     }
@@ -149,7 +183,7 @@ mod tests {
             (&["application/octet-stream"], Part::url("https://e.example", ""), true),
             (&["application/octet-stream"], Part::url("https://e.example", "image/png"), false),
         ] {
-            assert_eq!(check(modes).accepts(media_type(&part)), is_accepted, "{modes:?} {part:?}");
+            assert_eq!(check(modes).all.accepts(media_type(&part)), is_accepted, "{modes:?} {part:?}");
         }
     }
 }

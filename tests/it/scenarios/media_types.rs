@@ -108,6 +108,35 @@ each_binding!(
     not_at_0_3 = "text and data parts have no media types in 0.3"
 );
 
+/// A skill in the metadata of the message or of the request selects its media types; one that the card lacks selects nothing.
+async fn named_skill_selects_its_media_types(binding: impl AsyncFn(Server<Reader>) -> Arc<dyn A2aService>) {
+    let agent = binding(Server::new(Reader).modes(modes(|modes| modes.strict_media_types = true))).await;
+    let png = || vec![Part::bytes("x", "image/png")];
+    let metadata = |skill: &str| serde_json::from_value(serde_json::json!({"skillId": skill})).ok();
+    let of_request = |skill: &str, sent: SendMessageRequest| SendMessageRequest { metadata: metadata(skill), ..sent };
+    let of_message = |skill: &str, mut sent: SendMessageRequest| {
+        sent.message.as_mut().unwrap().metadata = metadata(skill);
+        sent
+    };
+    for naming in [&of_request as &dyn Fn(&str, SendMessageRequest) -> SendMessageRequest, &of_message] {
+        assert_eq!(send(&*agent, naming("see", message(png()))).await.state(), TaskState::Completed);
+        let error = rejected(&*agent, naming("see", text("", "hello"))).await;
+        assert_error_kind(&error, ErrorKind::ContentTypeNotSupported);
+        let detail = "message.parts[0]: text/plain is not accepted by the skill see; send image/*";
+        assert!(error.to_string().ends_with(detail), "{error}");
+        // The skill read has no media types of its own.
+        let error = rejected(&*agent, naming("read", message(png()))).await;
+        assert!(error.to_string().ends_with("by the skill read; send text/plain, application/json"), "{error}");
+        for skill in ["read", "unknown"] {
+            assert_eq!(send(&*agent, naming(skill, text("", "hello"))).await.state(), TaskState::Completed, "{skill}");
+        }
+        let error = rejected(&*agent, naming("read", accepting(&["application/pdf"]))).await;
+        assert_eq!(error.metadata("field"), Some("configuration.acceptedOutputModes"));
+    }
+}
+
+each_binding!(named_skill_selects_its_media_types);
+
 each_binding!(
     strict_server_accepts_the_media_types_of_its_card,
     not_in_v03_proto = "its proto file has no lists of tasks"
@@ -139,11 +168,16 @@ impl a2a_service::agent::Agent for Reader {
 
     fn card(&self) -> AgentCard {
         let types = |all: &[&str]| all.iter().map(|media_type| (*media_type).to_owned()).collect();
-        AgentCard::new("Reader").modes(["text/plain", "application/json"], ["text/plain"]).with_skill(AgentSkill {
+        let see = AgentSkill {
             id: "see".into(),
             input_modes: types(&["image/*"]),
             output_modes: types(&["application/pdf"]),
             ..AgentSkill::default()
-        })
+        };
+        let read = AgentSkill { id: "read".into(), ..AgentSkill::default() };
+        AgentCard::new("Reader")
+            .modes(["text/plain", "application/json"], ["text/plain"])
+            .with_skill(see)
+            .with_skill(read)
     }
 }
