@@ -116,8 +116,10 @@ async fn stream(out: &Updates, rest: &str) -> Result<End, Error> {
         if n == chunks {
             artifact = artifact.last();
         }
-        let text = format!("chunk {n} of {chunks}");
-        artifact.text(format!("{text:.<length$}\n")).await?;
+        let mut text = format!("chunk {n} of {chunks}");
+        text.push_str(&".".repeat(length.saturating_sub(text.len())));
+        text.push('\n');
+        artifact.text(text).await?;
     }
     Ok(End::Completed(None))
 }

@@ -1,9 +1,11 @@
 //! Audit log: security-relevant events under one log target, with stable fields.
 //!
-//! Fields: `event`, `principal`, `owner`, `reason`, `peer`, `operation`, `request.id`. A field that an event lacks is
+//! Fields: `event`, `scheme`, `principal`, `owner`, `reason`, `peer`, `operation`, `request.id`. A field that an event lacks is
 //! left out. Secrets are in none.
 
 use std::net::IpAddr;
+
+use http::{HeaderMap, header};
 
 use crate::{
     call::{Call, Principal},
@@ -14,15 +16,28 @@ use crate::{
 pub(crate) const AUDIT: &str = "a2a_service::audit";
 
 /// Logs that a request was not authenticated. `peer` is the address of the client.
-pub(crate) fn authentication_failed(error: &Error, operation: Option<&str>, peer: Option<IpAddr>, request_id: &str) {
+pub(crate) fn authentication_failed(
+    error: &Error,
+    headers: &HeaderMap,
+    operation: Option<&str>,
+    peer: Option<IpAddr>,
+    request_id: &str,
+) {
     tracing::warn!(
         target: AUDIT,
         event = "authentication_failed",
+        scheme = scheme(headers),
         operation,
         reason = error.to_string(),
         peer = peer.map(tracing::field::display),
         request.id = request_id,
     );
+}
+
+/// Returns the scheme of the credentials in `Authorization`. Other texts may be credentials without a scheme, and are not logged.
+fn scheme(headers: &HeaderMap) -> Option<&'static str> {
+    let (sent, _) = headers.get(header::AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
+    ["basic", "bearer"].into_iter().find(|scheme| scheme.eq_ignore_ascii_case(sent))
 }
 
 /// Logs that a principal lacks the permission for an operation.

@@ -247,6 +247,8 @@ struct Cached {
 /// Public key with its id.
 struct Key {
     id: Option<String>,
+    /// The only algorithm for which the key is meant (RFC 7517, 4.4).
+    algorithm: Option<jwk::KeyAlgorithm>,
     key: DecodingKey,
 }
 
@@ -318,9 +320,11 @@ fn keys(set: &[u8]) -> Option<Arc<[Key]>> {
         let jwk: jwk::Jwk = serde_json::from_value(value).ok()?;
         let is_for_signatures =
             jwk.common.public_key_use.as_ref().is_none_or(|usage| *usage == jwk::PublicKeyUse::Signature);
+        let verifies = |operations: &Vec<_>| operations.contains(&jwk::KeyOperations::Verify);
+        let is_for_signatures = is_for_signatures && jwk.common.key_operations.as_ref().is_none_or(verifies);
         let is_public = !matches!(jwk.algorithm, jwk::AlgorithmParameters::OctetKey(_));
         let key = DecodingKey::from_jwk(&jwk).ok().filter(|_| is_for_signatures && is_public)?;
-        Some(Key { id: jwk.common.key_id, key })
+        Some(Key { id: jwk.common.key_id, algorithm: jwk.common.key_algorithm, key })
     };
     Some(keys.into_iter().take(MAX_KEYS).filter_map(key).collect())
 }
@@ -375,15 +379,23 @@ impl State {
         validation.set_required_spec_claims(&["exp", "iss", "aud", "sub"]);
         validation.leeway = leeway.as_secs();
         validation.validate_nbf = true;
-        let named = |key: &&Key| match (&key.id, &header.kid) {
-            (Some(own), Some(id)) => own == id,
-            _ => true,
-        };
         let mut rejection = Rejection::UnknownKey;
-        for key in keys.iter().filter(named) {
-            match decode::<Map<String, Value>>(token, &key.key, &validation) {
+        for key in keys {
+            let is_named = match (&key.id, &header.kid) {
+                (Some(own), Some(id)) if own != id => continue,
+                (Some(_), Some(_)) => true,
+                _ => false,
+            };
+            let is_meant = key.algorithm.is_none_or(|algorithm| algorithm == header.alg.into());
+            let verified = if is_meant {
+                decode::<Map<String, Value>>(token, &key.key, &validation)
+            } else {
+                Err(JwtError::InvalidAlgorithm.into())
+            };
+            match verified {
                 Ok(data) => return Ok(data.claims),
-                // A token without a key id: another key may fit.
+                // Without key ids, another key may fit: one of the set, or a new one of the issuer.
+                Err(error) if !is_named && is_other_key(error.kind()) => {}
                 Err(error) => rejection = Rejection::Invalid(reason(error.kind())),
             }
         }
@@ -484,6 +496,11 @@ impl State {
         };
         Ok(principal.scopes(scopes).claims(claims))
     }
+}
+
+/// Returns true for the errors of a token that another key has signed.
+fn is_other_key(error: &JwtError) -> bool {
+    matches!(error, JwtError::InvalidSignature | JwtError::InvalidAlgorithm)
 }
 
 /// Returns the reason for a client. The details of a malformed token tell a client nothing that it could change.

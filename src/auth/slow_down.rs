@@ -56,9 +56,10 @@ impl FailureLimit {
         let mut all = self.failures.lock();
         if all.len() >= MAX_ADDRESSES && !all.contains_key(&addr) {
             all.retain(|_, failures| is_current(failures));
-            if all.len() >= MAX_ADDRESSES {
-                // So many addresses at once are an attack: its counters begin anew.
-                all.clear();
+            // So many addresses at once are an attack. Only the oldest one begins anew.
+            let oldest = all.iter().min_by_key(|(_, failures)| failures.since).map(|(addr, _)| *addr);
+            if let Some(oldest) = oldest.filter(|_| all.len() >= MAX_ADDRESSES) {
+                all.remove(&oldest);
             }
         }
         let failures = all.entry(addr).or_insert(Failures { since: now, count: 0 });
@@ -107,7 +108,13 @@ mod tests {
             let n = u32::try_from(n).unwrap();
             fail(&limit, &std::net::Ipv4Addr::from_bits(n).to_string());
             assert!(limit.failures.lock().len() <= MAX_ADDRESSES);
+            if n % 100 == 0 {
+                tokio::time::advance(Duration::from_millis(1)).await;
+            }
         }
+        let newest = u32::try_from(2 * MAX_ADDRESSES - 1).unwrap();
+        assert!(limit.failures.lock().contains_key(&std::net::Ipv4Addr::from_bits(newest - 5000).into()));
+        assert!(!limit.failures.lock().contains_key(&std::net::Ipv4Addr::from_bits(1).into()));
         let limit = FailureLimit::new(FAILURES);
         for n in 0..FAILURES {
             fail(&limit, &format!("2001:db8::{n:x}"));

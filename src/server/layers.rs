@@ -199,7 +199,7 @@ async fn authenticate(
     let principal = authenticator.authenticate(&request).await.map_err(|error| {
         let request_id = headers.get(REQUEST_ID).and_then(|id| id.to_str().ok());
         let error = layers.failures.count(error, peer);
-        audit::authentication_failed(&error, request.operation, peer, request_id.unwrap_or_default());
+        audit::authentication_failed(&error, headers, request.operation, peer, request_id.unwrap_or_default());
         error
     })?;
     if class.is_metrics() {

@@ -467,6 +467,51 @@ async fn only_configured_algorithms_claims_and_keys_are_used() {
 }
 
 #[tokio::test]
+async fn keys_are_used_for_what_they_are_published() {
+    let issuer = Issuer::start().await;
+    let token = issuer.token(&json!({}));
+    for (case, change, why) in [
+        ("no restriction", json!({"alg": null}), None),
+        ("for ES256", json!({"alg": "ES256", "use": "sig", "key_ops": ["verify"]}), None),
+        ("for another algorithm", json!({"alg": "ES384"}), Some("the algorithm of the token is not that of its key")),
+        ("for encryption", json!({"use": "enc"}), Some("unknown key")),
+        ("to derive keys", json!({"key_ops": ["deriveKey"]}), Some("unknown key")),
+    ] {
+        let mut set = issuer.published.lock().clone();
+        for (name, value) in change.as_object().unwrap() {
+            set["keys"][0][name] = value.clone();
+        }
+        set["keys"][0].as_object_mut().unwrap().retain(|_, value| !value.is_null());
+        let url = serve_with(Jwt::new(issuer.options().jwks(set.to_string())).unwrap()).await;
+        match why {
+            Some(why) => assert_rejected(&url, case, &Credentials::bearer(&token), why).await,
+            None => assert_accepted(&url, case, &Credentials::bearer(&token)).await,
+        }
+    }
+}
+
+/// The keys are requested again for a token without a key id that no known key has signed.
+#[tokio::test]
+async fn tokens_without_a_key_id_are_verified_with_new_keys_too() {
+    let issuer = Issuer::start().await;
+    let url = serve_with(Jwt::new(issuer.options()).unwrap()).await;
+    let token = |index: usize| {
+        let (algorithm, _, key) = &issuer.keys[index];
+        Credentials::bearer(&encode(&Header::new(*algorithm), &issuer.claims(&json!({})), key).unwrap())
+    };
+    let all = issuer.published.lock().clone();
+    issuer.published.lock()["keys"].as_array_mut().unwrap().remove(0);
+    assert_accepted(&url, "known", &token(1)).await;
+    *issuer.published.lock() = all;
+    assert_rejected(&url, "within the minimum interval", &token(0), "unknown key").await;
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_secs(31)).await;
+    tokio::time::resume();
+    assert_accepted(&url, "new", &token(0)).await;
+    assert_eq!(issuer.requests.load(Ordering::SeqCst), 2);
+}
+
+#[tokio::test]
 async fn issuer_that_is_down_is_no_reason_to_reject_a_token() {
     let issuer = Issuer::start().await;
     issuer.is_down.store(true, Ordering::SeqCst);
