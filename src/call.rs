@@ -23,7 +23,7 @@ use crate::{
     error::{Error, ErrorKind},
     event::Cursor,
     protocol::Version,
-    response_budget::Reservation,
+    response_budget::{Reservation, ResponseBudget},
 };
 
 #[cfg(feature = "server")]
@@ -152,6 +152,8 @@ pub struct Call {
     pub record: Option<Arc<CallRecord>>,
     /// Memory of the answer to a unary read, which is reserved before the store loads it. None for calls in process.
     pub memory: Option<Arc<Reservation>>,
+    /// Memory budget of the events of a stream. None for calls in process.
+    pub responses: Option<ResponseBudget>,
 }
 
 impl Call {

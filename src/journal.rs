@@ -17,7 +17,7 @@ use std::{
 
 use parking_lot::{Mutex, MutexGuard};
 use tokio::{
-    sync::{Notify, OnceCell, watch},
+    sync::{Notify, OnceCell, Semaphore, SemaphorePermit, watch},
     task::AbortHandle,
     time::{Instant, sleep_until, timeout},
 };
@@ -35,6 +35,7 @@ use crate::{
     event::Event,
     metric::{self, EngineGauges},
     pb::v1::{Message, Role, TaskState, TaskStatus, TaskStatusUpdateEvent, stream_response::Payload},
+    response_budget::ResponseBudget,
     store::{Commit, Key, KeyMap, Refused, Store, Unavailable},
 };
 
@@ -60,6 +61,9 @@ const DOWN_AFTER: Duration = Duration::from_secs(1);
 /// Interval at which new waiting callers are failed while the store stays unavailable.
 const FAIL_WAITERS_INTERVAL: Duration = Duration::from_secs(1);
 
+/// Maximum number of streams that read events from the store at once. More would only wait for a processor.
+const READS: usize = 4;
+
 /// Live tasks, and their commits to a store.
 pub struct Journal {
     store: Arc<dyn Store>,
@@ -71,6 +75,8 @@ pub struct Journal {
     /// State of faults of the whole store, such as a deleted file.
     fault: Option<watch::Receiver<Option<Unavailable>>>,
     phase: AtomicU8,
+    /// Permits of streams to read events from the store.
+    reads: Semaphore,
     #[cfg(feature = "push")]
     observer: OnceLock<Arc<dyn CommitObserver>>,
 }
@@ -137,6 +143,7 @@ impl Journal {
             outage: Mutex::default(),
             fault,
             phase: AtomicU8::new(0),
+            reads: Semaphore::new(READS),
             #[cfg(feature = "push")]
             observer: OnceLock::new(),
         });
@@ -234,6 +241,20 @@ impl Journal {
             let wakeups = if phase == Phase::Stopped { inner.stop_waiting() } else { Wakeups::all() };
             drop(inner);
             task.send_wakeups(wakeups);
+        }
+    }
+
+    /// Waits for memory for the events of a stream, and for the permit to read them from the store. They have `bytes`, or more
+    /// by one event. Few streams read at once, so that they exceed the budget by few events.
+    pub(crate) async fn permit_to_read(&self, budget: &ResponseBudget, bytes: usize) -> Option<SemaphorePermit<'_>> {
+        loop {
+            // Not while it has the permit, which a stream on another connection may use at once.
+            budget.wait_for_room(bytes).await;
+            // The semaphore is never closed.
+            let permit = self.reads.acquire().await.ok();
+            if budget.has_room(bytes) {
+                return permit;
+            }
         }
     }
 

@@ -1,4 +1,5 @@
-//! Memory budget of responses (`limits.outgoing_bytes`): responses in preparation, and those that wait for slow readers.
+//! Memory budget of responses (`limits.outgoing_bytes`): responses in preparation, and those that wait for slow readers. At the
+//! limit, calls are rejected, and streams wait with their next large event.
 //!
 //! The budget covers all connections. A read reserves memory before it loads data from the store. A frame of a response
 //! counts from when it is encoded until hyper or h2 has sent or dropped it. Until then it counts with its full length,
@@ -8,6 +9,7 @@
 use std::{
     collections::{HashMap, hash_map::Entry},
     net::SocketAddr,
+    pin::pin,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering::Relaxed},
@@ -17,6 +19,7 @@ use std::{
 
 use bytes::Bytes;
 use parking_lot::Mutex;
+use tokio::sync::Notify;
 
 use crate::error::{Error, ErrorKind};
 
@@ -34,7 +37,7 @@ const SHARES: usize = 8;
 
 /// Handle to the response budget of a service, for the requests of one connection.
 #[derive(Clone, Debug)]
-pub(crate) struct ResponseBudget {
+pub struct ResponseBudget {
     budget: Arc<Budget>,
     /// Remote address of the connection. Without it, the share of the connection is not enforced.
     peer: Option<SocketAddr>,
@@ -44,6 +47,8 @@ pub(crate) struct ResponseBudget {
 struct Budget {
     max: usize,
     used: Mutex<Used>,
+    /// Wakes streams that wait for memory.
+    released: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -76,7 +81,7 @@ impl Used {
 impl ResponseBudget {
     /// Creates a budget of `max` bytes.
     pub(crate) fn new(max: usize) -> Self {
-        Self { budget: Arc::new(Budget { max, used: Mutex::default() }), peer: None }
+        Self { budget: Arc::new(Budget { max, used: Mutex::default(), released: Notify::new() }), peer: None }
     }
 
     /// Returns a handle to this budget for a connection.
@@ -107,14 +112,41 @@ impl ResponseBudget {
         Bytes::from_owner(Counted { data, _reserved: reserved })
     }
 
-    /// Takes bytes from the budget. Once half of the budget is used, a connection may not exceed its share while other
-    /// connections use the budget too.
-    fn take(&self, bytes: usize) -> Result<(), Error> {
+    /// Waits until [`has_room`](Self::has_room). Nothing is reserved: the caller counts the event at once. Several may pass
+    /// together, as many as there are threads.
+    pub(crate) async fn wait_for_room(&self, bytes: usize) {
+        loop {
+            let mut released = pin!(self.budget.released.notified());
+            // Before the check, so that no release is missed.
+            released.as_mut().enable();
+            if self.has_room(bytes) {
+                return;
+            }
+            released.await;
+        }
+    }
+
+    /// Returns true if half of the budget has room for an event of this many bytes of a stream, or for an eighth of the budget
+    /// if that is less. The other half is left to calls, which do not wait.
+    pub(crate) fn has_room(&self, bytes: usize) -> bool {
         let max = self.budget.max;
+        bytes <= SMALL || self.budget.used.lock().bytes.saturating_add(bytes.min(max / SHARES)) <= max / 2
+    }
+
+    /// Takes bytes from the budget.
+    fn take(&self, bytes: usize) -> Result<(), Error> {
         let mut used = self.budget.used.lock();
+        self.check(&used, bytes)?;
+        used.add(self.peer, bytes);
+        Ok(())
+    }
+
+    /// Checks that bytes fit into the budget. Once half of the budget is used, a connection may not exceed its share while
+    /// other connections use the budget too.
+    fn check(&self, used: &Used, bytes: usize) -> Result<(), Error> {
+        let max = self.budget.max;
         let total = used.bytes.saturating_add(bytes);
         if total <= max - max / 2 {
-            used.add(self.peer, bytes);
             return Ok(());
         }
         let held = self.peer.and_then(|peer| used.connections.get(&peer)).copied().unwrap_or(0);
@@ -126,7 +158,6 @@ impl ResponseBudget {
                 "{held} bytes of responses on this connection are unread, too large a share of {max} bytes; read them first"
             )
         } else {
-            used.add(self.peer, bytes);
             return Ok(());
         };
         let error = ErrorKind::Unavailable.because(format!("{reason} (limits.outgoing_bytes)"));
@@ -136,6 +167,7 @@ impl ResponseBudget {
     fn release_bytes(&self, bytes: usize) {
         if bytes > 0 {
             self.budget.used.lock().subtract(self.peer, bytes);
+            self.budget.released.notify_waiters();
         }
     }
 }
@@ -249,6 +281,20 @@ mod tests {
         assert!(read.resize(1000 * K).is_ok() && unsent.reservation().reserve_for_read(K).is_ok());
         drop((frame, read));
         assert_eq!(used(&unsent), (0, 0));
+    }
+
+    #[tokio::test]
+    async fn streams_wait_for_room() {
+        let unsent = ResponseBudget::new(8000 * K);
+        let held = unsent.reservation();
+        held.add_unchecked(3900 * K);
+        assert!(unsent.has_room(SMALL) && unsent.has_room(100 * K) && !unsent.has_room(101 * K));
+        let mut waiting = pin!(unsent.wait_for_room(1 << 30));
+        assert!(futures_util::poll!(waiting.as_mut()).is_pending());
+        held.resize(3001 * K).unwrap();
+        assert!(futures_util::poll!(waiting.as_mut()).is_pending(), "an eighth of the budget is not free");
+        held.resize(3000 * K).unwrap();
+        waiting.await;
     }
 
     #[test]

@@ -381,8 +381,9 @@ impl<A: Agent> A2aService for Service<A> {
         self.calls.streaming(Call::of(&request)?)?;
         self.offers.streaming()?;
         let has_cursors = streams::is_resume_active(&request)?;
+        let budget = Call::of(&request)?.responses.clone();
         if Call::of(&request)?.cursor.is_some() {
-            return Ok(self.streamed(self.resume_stream(request).await?, has_cursors));
+            return Ok(self.streamed(self.resume_stream(request).await?, has_cursors, budget));
         }
         let (mut send, ReplyOptions { history, has_references, .. }) = self.validate_send(request)?;
         if send.push.is_some() {
@@ -391,7 +392,7 @@ impl<A: Agent> A2aService for Service<A> {
         if has_references {
             send = Box::pin(self.with_references(send)).await?;
         }
-        Ok(self.streamed(self.execution.stream(send, history).await?, has_cursors))
+        Ok(self.streamed(self.execution.stream(send, history).await?, has_cursors, budget))
     }
 
     /// Returns the current task (3.1.3).
@@ -441,7 +442,8 @@ impl<A: Agent> A2aService for Service<A> {
         let key = self.key(&request, tenant, id)?;
         let history = self.history("historyLength", None)?;
         let reader = self.execution.subscribe(&key, streams::start(&request, id)?, history).await?;
-        Ok(self.streamed(reader, streams::is_resume_active(&request)?))
+        let budget = Call::of(&request)?.responses.clone();
+        Ok(self.streamed(reader, streams::is_resume_active(&request)?, budget))
     }
 
     /// Stores a configuration with its task. Replaces one with the same id (3.1.7).

@@ -79,8 +79,9 @@ pub trait Store: Send + Sync + 'static {
     /// Loads the row and the checkpoint of a task.
     async fn load(&self, key: &Key) -> Result<Option<StoredTask>, Unavailable>;
 
-    /// Reads at most `limit` events after the sequence number `after`, in order.
-    async fn events(&self, key: &Key, after: Seq, limit: usize) -> Result<Vec<Event>, Unavailable>;
+    /// Reads at most `limit` events after the sequence number `after`, in order. The event with which they have `max_bytes`
+    /// ([`Event::approximate_size`]) is the last one.
+    async fn events(&self, key: &Key, after: Seq, limit: usize, max_bytes: usize) -> Result<Vec<Event>, Unavailable>;
 
     /// Looks up an earlier send of an owner by its idempotency key.
     async fn find_send(&self, scope: &Arc<Scope>, key: &str) -> Result<Option<SendOutcome>, Unavailable>;
@@ -521,13 +522,14 @@ impl StoredTask {
     /// Loads the current task as a snapshot. An up-to-date checkpoint is returned in its encoded form.
     pub async fn load_snapshot(&mut self, store: &dyn Store, key: &Key) -> Result<Snapshot, Unavailable> {
         const BATCH: usize = 256;
+        const BATCH_BYTES: usize = 1 << 20;
         let (mut seq, snapshot) = self.checkpoint.take().unwrap_or_default();
         if seq >= self.position.seq {
             return Ok(snapshot);
         }
         let mut task = snapshot.into_task().map_err(|error| unreadable(key, &error))?;
         while seq < self.position.seq {
-            let events = store.events(key, seq, BATCH).await?;
+            let events = store.events(key, seq, BATCH, BATCH_BYTES).await?;
             let Some(last) = events.last() else {
                 return Err(Unavailable(format!(
                     "task {}: the event log ends before the position of the row",
@@ -541,6 +543,19 @@ impl StoredTask {
         }
         Ok(task.into())
     }
+}
+
+/// Takes events until they have `max_bytes`.
+fn up_to_bytes(events: impl Iterator<Item = Event>, max_bytes: usize) -> Vec<Event> {
+    let (mut bytes, mut taken) = (0, Vec::new());
+    for event in events {
+        bytes += event.approximate_size();
+        taken.push(event);
+        if bytes >= max_bytes {
+            break;
+        }
+    }
+    taken
 }
 
 fn unreadable(key: &Key, cause: &Error) -> Unavailable {

@@ -310,6 +310,7 @@ impl HttpService {
             RequestKind::Rest | RequestKind::ExtendedCard => call::Binding::Rest,
         };
         let checks = context::attach_call(&mut parts, binding, settings);
+        give_budget(&mut parts.extensions, &unsent);
         let (service, limits) = (service.clone(), self.inner.limits.clone());
         let mut accounting = ResponseAccounting { unsent, reserved: None, class };
         let echoed = EchoedHeaders::of(&parts, settings);
@@ -372,6 +373,7 @@ impl HttpService {
             return Box::pin(async move { response.await.map(finish) });
         }
         let checks = context::attach_call(&mut parts, call::Binding::Grpc, settings);
+        give_budget(&mut parts.extensions, &unsent);
         let echoed = EchoedHeaders::of(&parts, settings);
         if let Err(error) = checks.complete(version, &mut parts.extensions) {
             return now(class.error_response(error));
@@ -497,6 +499,13 @@ impl RpcTraits {
             Version::V1_0 => traits::<ServiceHandle>(name),
             Version::V0_3 => traits::<crate::v03::pb::bindings::ServiceHandle>(name),
         }
+    }
+}
+
+/// Gives a call the memory budget of responses, for the events of a stream.
+fn give_budget(extensions: &mut Extensions, budget: &ResponseBudget) {
+    if let Some(call) = extensions.get_mut::<Call>() {
+        call.responses = Some(budget.clone());
     }
 }
 

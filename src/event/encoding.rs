@@ -99,7 +99,7 @@ impl Event {
     }
 
     /// Returns the approximate size in bytes. It is cheap, and does not depend on what is cached.
-    pub(crate) fn approximate_size(&self) -> usize {
+    pub fn approximate_size(&self) -> usize {
         match &self.0.origin {
             Origin::Message(StreamResponse { payload: Some(Payload::ArtifactUpdate(update)) }) => {
                 chunk_size(update) + 192

@@ -41,6 +41,9 @@ const CONCURRENCY: usize = 16;
 /// Number of events per read of a log.
 const READ_BATCH: usize = 256;
 
+/// Size of a read of a log in bytes, exceeded by one event at most.
+const READ_BYTES: usize = 1 << 20;
+
 /// Initial delay between attempts while the store is unavailable. Doubles with each attempt, up to 1 s.
 const RETRY_DELAY: Duration = Duration::from_millis(100);
 
@@ -252,7 +255,7 @@ impl<A: Agent> Shared<A> {
     async fn replay(&self, key: &Key, stored: &StoredTask) -> Result<LogReplay, Unavailable> {
         let (mut replay, mut seq) = (LogReplay::default(), 0);
         while seq < stored.position.seq {
-            let events = self.journal.store().events(key, seq, READ_BATCH).await?;
+            let events = self.journal.store().events(key, seq, READ_BATCH, READ_BYTES).await?;
             let last = events.last().map(Event::seq);
             seq = last.ok_or_else(|| Unavailable(format!("the log of task {} ends before its row", key.id())))?;
             for event in events {

@@ -27,6 +27,9 @@ use crate::{
 /// Number of events per read of a log.
 const READ_BATCH: usize = 256;
 
+/// Size of a read of a log in bytes, exceeded by one event at most.
+const READ_BYTES: usize = 1 << 20;
+
 /// Start of a stream.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum StreamStart {
@@ -138,7 +141,7 @@ impl<A: Agent> Execution<A> {
         // between. If the log has expired, only the watermark is known.
         let is_known = match watermark {
             Some(watermark) if 0 < after.seq && after.seq <= watermark.seq => {
-                let events = self.0.journal.store().events(&key, after.seq - 1, 2).await?;
+                let events = self.0.journal.store().events(&key, after.seq - 1, 2, usize::MAX).await?;
                 let mut positions = events.iter().map(Event::position);
                 match positions.next() {
                     Some(at) if at.seq == after.seq => {
@@ -156,7 +159,7 @@ impl<A: Agent> Execution<A> {
     async fn progress(&self, live: &LiveRef, message: MessageRef, end: Seq) -> Result<TurnProgress, Error> {
         let (mut progress, mut seq) = (TurnProgress::new(message), 0);
         while seq < end {
-            let events = self.0.journal.store().events(&live.key, seq, READ_BATCH).await?;
+            let events = self.0.journal.store().events(&live.key, seq, READ_BATCH, READ_BYTES).await?;
             let Some(last) = events.last().map(Event::seq) else { break };
             seq = last;
             events.iter().filter(|event| event.seq() <= end).for_each(|event| progress.apply(event));

@@ -26,6 +26,7 @@ use crate::{
     history::HistoryLimit,
     metric,
     pb::v1::{Task, stream_response::Payload},
+    response_budget::{Reservation, ResponseBudget},
     task::apply,
 };
 
@@ -36,14 +37,14 @@ const BATCH: usize = 64;
 /// a client that does not read.
 const BATCH_BYTES: usize = 64 << 10;
 
-/// Number of events in the first read from the store, before their size is known.
+/// Number of events in the first read from the store.
 const FIRST_BATCH: usize = 8;
 
 /// Delay before an unavailable store is read again.
 const RETRY_DELAY: Duration = Duration::from_millis(50);
 
-/// Read from the store. Its result is `None` if the store is unavailable.
-type Fetch = Pin<Box<dyn Future<Output = Option<Vec<Event>>> + Send>>;
+/// Read from the store, with the memory that is reserved for its events. Its result is `None` if the store is unavailable.
+type Fetch = Pin<Box<dyn Future<Output = Option<(Vec<Event>, Option<Reservation>)>> + Send>>;
 
 /// Stream of the durable events of a task, from some position on.
 pub struct Reader {
@@ -65,9 +66,12 @@ pub struct Reader {
     gap: bool,
     ready: VecDeque<Event>,
     fetch: Option<Fetch>,
-    /// Number of events in the next read from the store: as many as fit into [`BATCH_BYTES`], by the size of the last
-    /// ones.
+    /// Number of events in the next read from the store.
     fetch_limit: usize,
+    /// Memory budget of the events that are read from the store. Events in memory are shared by all readers.
+    budget: Option<ResponseBudget>,
+    /// Memory reserved for `ready`, if its events were read from the store.
+    reserved: Option<Reservation>,
     /// Wake-up by the next change of the task, from the first wait on.
     changed: Option<Pin<Box<OwnedNotified>>>,
     done: bool,
@@ -102,6 +106,8 @@ impl Reader {
             ready: VecDeque::new(),
             fetch: None,
             fetch_limit: FIRST_BATCH,
+            budget: None,
+            reserved: None,
             changed: None,
             done: false,
             _permit: permit.into(),
@@ -160,6 +166,16 @@ impl Reader {
         self.folded.take()
     }
 
+    /// Counts the events that are read from the store in a memory budget, and reads none while it has no room.
+    pub(crate) fn set_budget(&mut self, budget: Option<ResponseBudget>) {
+        self.budget = budget;
+    }
+
+    /// Returns the memory budget, unless memory for the last event is reserved.
+    pub(crate) fn unreserved_budget(&self) -> Option<&ResponseBudget> {
+        self.budget.as_ref().filter(|_| self.reserved.is_none())
+    }
+
     /// Limits the history of tasks in the stream (3.2.4).
     pub(crate) fn with_history(mut self, limit: HistoryLimit) -> Self {
         self.history = limit;
@@ -193,18 +209,21 @@ impl Reader {
 
     /// Returns the next event, and buffers events read with it in `ready`. Returns `None` at the end of the log.
     fn poll_log(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Event>, Interrupted>> {
+        self.reserved = None;
         loop {
             if let Some(fetch) = &mut self.fetch {
                 let events = ready!(fetch.as_mut().poll(cx));
                 self.fetch = None;
                 match events {
                     // The log has expired, and was folded into the task or deleted with it.
-                    Some(events) if events.first().is_none_or(|event| event.seq() > self.next) => {
+                    Some((events, _)) if events.first().is_none_or(|event| event.seq() > self.next) => {
                         self.gap = true;
                         return Poll::Ready(self.committed_snapshot().ok_or(Interrupted).map(Some));
                     }
-                    Some(events) => {
-                        self.buffer(events);
+                    Some((events, reserved)) => {
+                        self.fetch_limit = self.fetch_limit.saturating_mul(2).min(BATCH);
+                        self.ready.extend(events);
+                        self.reserved = reserved;
                         return Poll::Ready(Ok(self.ready.pop_front()));
                     }
                     // While the store is unavailable, the reader retries.
@@ -244,30 +263,40 @@ impl Reader {
                 return Poll::Ready(Ok(Some(event)));
             }
             drop(inner);
-            self.fetch = Some(fetch(&self.live, &self.journal, self.next - 1, (self.fetch_limit, watermark)));
+            self.fetch = Some(self.fetch(watermark));
         }
     }
 
-    /// Buffers events from the store, except those that exceed the budget, which are read again later.
-    fn buffer(&mut self, events: Vec<Event>) {
-        let (mut bytes, mut count) = (0, 0);
-        for event in &events {
-            if bytes > BATCH_BYTES {
-                break;
+    /// Reads the next events from the store, and ignores those beyond the watermark.
+    fn fetch(&self, watermark: Seq) -> Fetch {
+        let (key, journal, budget) = (self.live.key.clone(), Arc::clone(&self.journal), self.budget.clone());
+        let (after, limit) = (self.next - 1, self.fetch_limit);
+        Box::pin(async move {
+            let _permit = match &budget {
+                Some(budget) => journal.permit_to_read(budget, BATCH_BYTES).await,
+                None => None,
+            };
+            if let Ok(mut events) = journal.store().events(&key, after, limit, BATCH_BYTES).await {
+                events.retain(|event| event.seq() <= watermark);
+                let reserved = budget.map(|budget| budget.reservation());
+                if let Some(reserved) = &reserved {
+                    reserved.add_unchecked(events.iter().map(Event::approximate_size).sum());
+                }
+                return Some((events, reserved));
             }
-            bytes += event.approximate_size();
-            count += 1;
-        }
-        let next_limit = if bytes > BATCH_BYTES { count } else { self.fetch_limit.saturating_mul(2) };
-        self.fetch_limit = next_limit.clamp(1, BATCH);
-        self.ready.extend(events.into_iter().take(count));
+            super::pause(RETRY_DELAY).await;
+            None
+        })
     }
 
     /// Advances past an event, and returns the event to be sent, if any: the event itself, or a snapshot that includes
     /// it.
     fn advance(&mut self, event: Event) -> Option<Event> {
         self.next = self.next.max(event.seq() + 1);
-        if let (Some(task), Some(payload)) = (&mut self.folded, event.payload()) {
+        // The payload of an event may have to be decoded, or copied from a task.
+        if let Some(task) = &mut self.folded
+            && let Some(payload) = event.payload()
+        {
             apply(Arc::make_mut(task), payload);
         }
         if let Some((task, until)) = &mut self.snapshot {
@@ -314,19 +343,6 @@ impl Reader {
 fn snapshot(task: Arc<Task>, at: Position) -> Event {
     let ends = if task.state().is_terminal() { Ends::Task } else { Ends::Nothing };
     Event::from_task(at, ends, task)
-}
-
-/// Reads up to `limit` events after `after` from the store, and ignores those beyond the watermark.
-fn fetch(live: &LiveRef, journal: &Arc<Journal>, after: Seq, (limit, watermark): (usize, Seq)) -> Fetch {
-    let (key, journal) = (live.key.clone(), Arc::clone(journal));
-    Box::pin(async move {
-        if let Ok(mut events) = journal.store().events(&key, after, limit).await {
-            events.retain(|event| event.seq() <= watermark);
-            return Some(events);
-        }
-        super::pause(RETRY_DELAY).await;
-        None
-    })
 }
 
 impl Stream for Reader {

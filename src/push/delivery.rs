@@ -506,7 +506,7 @@ impl Shared {
             v03_encoder: self.v03_encoder,
         };
         let (store, key) = (&*self.store, &claim.key);
-        let mut events = store.events(key, claim.cursor, EVENTS_PER_CLAIM.into()).await?;
+        let mut events = store.events(key, claim.cursor, EVENTS_PER_CLAIM.into(), usize::MAX).await?;
         let has_gap = events.first().is_none_or(|event| event.seq() > claim.cursor + 1);
         // Later events would be joined to these, and another attempt would not repeat the notifications of this one.
         events.retain(|event| event.seq() <= claim.end);

@@ -3,7 +3,7 @@
 
 use std::{
     pin::Pin,
-    task::{Context, Poll, Waker},
+    task::{Context, Poll, Waker, ready},
 };
 
 use futures_core::Stream;
@@ -24,6 +24,7 @@ use crate::{
     extension::Negotiated,
     journal::{Interrupted, Reader, live::CommitFailure},
     pb::v1::SendMessageRequest,
+    response_budget::ResponseBudget,
     store::Key,
 };
 
@@ -57,11 +58,25 @@ impl<A: Agent> Service<A> {
         self.execution.resume_stream(&key, &message.message_id, position, history).await
     }
 
-    /// Returns the stream of a reader, with the maximum age.
-    pub(super) fn streamed(&self, reader: Reader, has_cursors: bool) -> Response<BoxStream<Event>> {
+    /// Returns the stream of a reader, with the maximum age and the memory budget of its call.
+    pub(super) fn streamed(
+        &self,
+        mut reader: Reader,
+        has_cursors: bool,
+        budget: Option<ResponseBudget>,
+    ) -> Response<BoxStream<Event>> {
+        reader.set_budget(budget);
         let age = self.execution.limits().stream_max_age;
         let until = Instant::now().checked_add(age).filter(|_| !age.is_zero());
-        Response::new(Box::pin(Events { reader, has_cursors, until, timer: None, armed: None, ended: false }))
+        Response::new(Box::pin(Events {
+            reader,
+            held: None,
+            has_cursors,
+            until,
+            timer: None,
+            armed: None,
+            ended: false,
+        }))
     }
 }
 
@@ -86,6 +101,8 @@ pub(super) fn is_resume_active<T>(request: &Request<T>) -> Result<bool, Error> {
 /// Event stream of a reader.
 struct Events {
     reader: Reader,
+    /// Event that waits for memory.
+    held: Option<(Event, Pin<Box<dyn Future<Output = ()> + Send>>)>,
     /// Adds the metadata of the `resume` extension to each event: its cursor, and a mark after a gap.
     has_cursors: bool,
     /// End of the stream by its maximum age. The client can resume it.
@@ -104,7 +121,7 @@ impl Stream for Events {
         if self.ended {
             return Poll::Ready(None);
         }
-        let item = match Pin::new(&mut self.reader).poll_next(cx) {
+        let item = match self.poll_reader(cx) {
             // A stream that always has events never polls its timer.
             Poll::Ready(Some(_)) if self.until.is_some_and(|until| until <= Instant::now()) => Some(Err(Interrupted)),
             Poll::Ready(item) => item,
@@ -134,7 +151,27 @@ impl Stream for Events {
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        self.reader.size_hint()
+        if self.held.is_some() { (0, None) } else { self.reader.size_hint() }
+    }
+}
+
+impl Events {
+    /// Returns the next event of the reader, once the budget has room for its encoding.
+    fn poll_reader(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Event, Interrupted>>> {
+        loop {
+            if let Some((_, room)) = &mut self.held {
+                ready!(room.as_mut().poll(cx));
+                return Poll::Ready(self.held.take().map(|(event, _)| Ok(event)));
+            }
+            let item = ready!(Pin::new(&mut self.reader).poll_next(cx));
+            match (item, self.reader.unreserved_budget()) {
+                (Some(Ok(event)), Some(budget)) if !budget.has_room(event.approximate_size()) => {
+                    let (budget, size) = (budget.clone(), event.approximate_size());
+                    self.held = Some((event, Box::pin(async move { budget.wait_for_room(size).await })));
+                }
+                (item, _) => return Poll::Ready(item),
+            }
+        }
     }
 }
 

@@ -19,6 +19,7 @@ use super::{
     delivery::Outcome,
     log_codec::{OpenLog, SealedLog, TaskIds},
     page::PageTasks,
+    up_to_bytes,
 };
 use crate::{
     clock::Millis,
@@ -183,13 +184,13 @@ impl Store for Memory {
         }))
     }
 
-    async fn events(&self, key: &Key, after: Seq, limit: usize) -> Result<Vec<Event>, Unavailable> {
+    async fn events(&self, key: &Key, after: Seq, limit: usize, max_bytes: usize) -> Result<Vec<Event>, Unavailable> {
         let after = usize::try_from(after).unwrap_or(usize::MAX);
         let events = self.with(key, |entry| {
             let ids = TaskIds { id: key.id(), context: &entry.row.context };
             match &entry.log {
-                EntryLog::Open(log) => log.events(after, ids).take(limit).collect(),
-                EntryLog::Sealed(log) => log.events(after, ids).take(limit).collect(),
+                EntryLog::Open(log) => up_to_bytes(log.events(after, ids).take(limit), max_bytes),
+                EntryLog::Sealed(log) => up_to_bytes(log.events(after, ids).take(limit), max_bytes),
             }
         });
         Ok(events.unwrap_or_default())

@@ -468,11 +468,11 @@ impl Store for Sqlite {
         self.readers.run(move |db| read::load(db, &key)).await
     }
 
-    async fn events(&self, key: &Key, after: Seq, limit: usize) -> Result<Vec<Event>, Unavailable> {
+    async fn events(&self, key: &Key, after: Seq, limit: usize, max_bytes: usize) -> Result<Vec<Event>, Unavailable> {
         let key = key.clone();
         self.readers
             .run(move |db| match read::row_id(db, &key)? {
-                Some(task) => read::events(db, task, after, limit),
+                Some(task) => read::events(db, task, after, limit, max_bytes),
                 None => Ok(Vec::new()),
             })
             .await

@@ -222,7 +222,7 @@ async fn observed_tasks_survive_a_kill() {
 
 async fn events_of(store: &OpenedStore, task: &Task) -> Vec<Event> {
     let key = Key::new(&Arc::<Scope>::default(), &task.id);
-    store.events(&key, 0, usize::MAX).await.unwrap()
+    store.events(&key, 0, usize::MAX, usize::MAX).await.unwrap()
 }
 
 /// Readiness follows the store; liveness does not.

@@ -198,10 +198,10 @@ impl Store for Gate {
         self.store.load(key).await
     }
 
-    async fn events(&self, key: &Key, after: Seq, limit: usize) -> Result<Vec<Event>, Unavailable> {
+    async fn events(&self, key: &Key, after: Seq, limit: usize, max_bytes: usize) -> Result<Vec<Event>, Unavailable> {
         self.check_readable()?;
         self.logs_read.fetch_add(1, Ordering::SeqCst);
-        self.store.events(key, after, limit).await
+        self.store.events(key, after, limit, max_bytes).await
     }
 
     async fn find_send(&self, scope: &Arc<Scope>, key: &str) -> Result<Option<SendOutcome>, Unavailable> {

@@ -128,7 +128,7 @@ impl StoreContents {
                 let (at, state) = (stored.position, stored.row.state);
                 *states.entry(state).or_default() += 1;
                 let task = stored.load_task(store, &key).await.unwrap();
-                let log = store.events(&key, 0, usize::MAX).await.unwrap();
+                let log = store.events(&key, 0, usize::MAX, usize::MAX).await.unwrap();
                 if (&listed, listed.state()) != (&task, state) {
                     contents.errors.push(format!("{listed:?} is listed, but the task is {task:?}, {state:?}"));
                 }

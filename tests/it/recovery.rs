@@ -186,7 +186,7 @@ async fn resumable_agent_is_run_again_with_messages_and_saved_state() {
     let history: Vec<_> = done.history.iter().map(Message::text).collect();
     assert_eq!(history, ["ask", "what?", "one", "two", "the last", "more?"]);
     // The log is continuous.
-    let events = store.events(&key(id), 0, usize::MAX).await.unwrap();
+    let events = store.events(&key(id), 0, usize::MAX, usize::MAX).await.unwrap();
     let seqs: Vec<_> = events.iter().map(Event::seq).collect();
     assert_eq!(seqs, (1..=u64::try_from(events.len()).unwrap()).collect::<Vec<_>>());
     assert!(events.windows(2).all(|pair| pair[0].position().fence <= pair[1].position().fence));
@@ -252,7 +252,7 @@ async fn cursor_of_a_claimed_task_can_be_resumed() {
     let first = next(&mut subscribe(&*agent, &id).await.unwrap()).await;
     assert_eq!(output(task_of(&first)), "[1 go saved 0]");
     // The last stored event has another cursor at the same position.
-    let last = store.events(&key(&id), 0, usize::MAX).await.unwrap().pop().unwrap();
+    let last = store.events(&key(&id), 0, usize::MAX, usize::MAX).await.unwrap().pop().unwrap();
     assert!(last.seq() == first.cursor().unwrap().parts().unwrap().1.seq && last.cursor() != first.cursor());
     let mut streams = Vec::new();
     for event in [&first, &last] {

@@ -98,6 +98,63 @@ async fn read_is_rejected_if_its_reply_exceeds_the_memory_budget() {
     }
 }
 
+/// Streams that begin with a large task, or with large events of the log, are served once those of other clients are closed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn streams_get_memory_once_others_are_closed() {
+    for store in [OpenedStore::memory(2000), OpenedStore::sqlite(Options::default())] {
+        let url = serve(server().outgoing_bytes(8 << 20).store(Arc::clone(&store.store))).await;
+        let agent = client::rest(&url).unwrap();
+        let asked = send(&*agent, text("", &format!("/ask {}", "x".repeat(900_000)))).await;
+        let path = format!("/tasks/{}:subscribe", asked.id);
+        let subscribe_with = async |client: &h2::client::SendRequest<bytes::Bytes>, cursor: Option<&str>| {
+            let mut client = client.clone().ready().await.unwrap();
+            let mut request = http::Request::get(format!("{url}{path}"));
+            if let Some(cursor) = cursor {
+                request = request.header("last-event-id", cursor);
+            }
+            client.send_request(request.body(()).unwrap(), true).unwrap().0.await.unwrap()
+        };
+        let reader = http2(&url, 16 << 20).await;
+        let first_data = async |response: http::Response<h2::RecvStream>| {
+            let mut body = response.into_body();
+            let mut read = Vec::new();
+            while !read.ends_with(b"\n\n") {
+                let data = body.data().await.unwrap().unwrap();
+                body.flow_control().release_capacity(data.len()).unwrap();
+                read.extend_from_slice(&data);
+            }
+            String::from_utf8(read).unwrap()
+        };
+        let snapshot = first_data(subscribe_with(&reader, None).await).await;
+        let cursor = snapshot.lines().find_map(|line| line.strip_prefix("id: ")).unwrap().to_owned();
+        let (start, _) = cursor.rsplit_once('.').unwrap();
+        let first = format!("{start}.1");
+        for cursor in [None, Some(&*first)] {
+            // Many connections, because one may not have all of the memory.
+            let mut unread = Vec::new();
+            for _ in 0..20 {
+                let stalled = http2(&url, 0).await;
+                let response = subscribe_with(&stalled, cursor).await;
+                assert!(matches!(response.status().as_u16(), 200 | 503), "{}", response.status());
+                unread.push((response, stalled));
+            }
+            let admitted = unread.iter().filter(|(response, _)| response.status() == 200).count();
+            assert!(admitted >= 3, "{admitted} streams");
+            drop(unread);
+            let data = async {
+                loop {
+                    let response = subscribe_with(&reader, cursor).await;
+                    if response.status() == 200 {
+                        break first_data(response).await;
+                    }
+                }
+            };
+            let data = timeout(TIMEOUT, data).await.unwrap();
+            assert!(data.contains("xxxx") && data.contains(&asked.id));
+        }
+    }
+}
+
 async fn stall_readers(store: OpenedStore) {
     // Readers stall for longer than the default write timeout on a slow machine.
     let server = server().store(Arc::clone(&store.store)).write_timeout(Duration::from_mins(30));

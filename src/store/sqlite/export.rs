@@ -184,7 +184,7 @@ fn task_line(db: &Connection, id: i64, include_secrets: bool) -> rusqlite::Resul
         let Position { seq, fence } = event.position();
         LogEntry { seq, fence, mark: event.mark().to_byte(), event: event.response().clone() }
     };
-    let log = read::events(db, id, 0, usize::MAX)?.iter().map(log_entry).collect();
+    let log = read::events(db, id, 0, usize::MAX, usize::MAX)?.iter().map(log_entry).collect();
     let saved = "SELECT bytes FROM saved WHERE id = ?";
     let saved = db.prepare_cached(saved)?.query_row([id], |row| blob(row, 0)).optional()?;
     let checkpoint = "SELECT seq, task, artifacts FROM checkpoint WHERE id = ?";

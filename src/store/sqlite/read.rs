@@ -17,6 +17,7 @@ use crate::{
     store::{
         Key, Row, Scope, SendOutcome, StoredTask,
         log_codec::{SealedLog, TaskIds},
+        up_to_bytes,
     },
     task::apply_owned,
 };
@@ -130,13 +131,22 @@ pub(super) fn sealed_log(bytes: &[u8]) -> SealedLog {
 }
 
 /// Reads the events of a task that is stored as a sealed log in its row. Returns `None` for other tasks.
-fn sealed_events(db: &Connection, task: i64, after: Seq, limit: usize) -> rusqlite::Result<Option<Vec<Event>>> {
+fn sealed_events(
+    db: &Connection,
+    task: i64,
+    after: Seq,
+    (limit, max_bytes): (usize, usize),
+) -> rusqlite::Result<Option<Vec<Event>>> {
     let sql = "SELECT whole, key, context, seq FROM task WHERE id = ? AND whole IS NOT NULL";
     let events = |row: &SqlRow<'_>| {
         let ids = TaskIds { id: row.get_ref(1)?.as_str()?, context: row.get_ref(2)?.as_str()? };
         let skip = usize::try_from(after).unwrap_or(usize::MAX);
-        let events: Vec<_> = sealed_log(row.get_ref(0)?.as_blob()?).events(skip, ids).take(limit).collect();
-        let is_complete = events.len() == limit || events.last().map_or(after, Event::seq) >= unsigned(row.get(3)?);
+        let log = sealed_log(row.get_ref(0)?.as_blob()?);
+        let events = up_to_bytes(log.events(skip, ids).take(limit), max_bytes);
+        let bytes: usize = events.iter().map(Event::approximate_size).sum();
+        let is_complete = events.len() == limit
+            || bytes >= max_bytes
+            || events.last().map_or(after, Event::seq) >= unsigned(row.get(3)?);
         if is_complete { Ok(events) } else { Err(undecodable()) }
     };
     db.prepare_cached(sql)?.query_row([task], events).optional()
@@ -147,9 +157,15 @@ pub(super) fn task(head: &[u8], artifacts: &[u8]) -> rusqlite::Result<Task> {
     decode_task(head, artifacts).map_err(|_| damaged("a task can't be decoded"))
 }
 
-/// Reads at most `limit` events of a task after a sequence number.
-pub(super) fn events(db: &Connection, task: i64, after: Seq, limit: usize) -> rusqlite::Result<Vec<Event>> {
-    if let Some(events) = sealed_events(db, task, after, limit)? {
+/// Reads at most `limit` events of a task after a sequence number, up to the one with which they have `max_bytes`.
+pub(super) fn events(
+    db: &Connection,
+    task: i64,
+    after: Seq,
+    limit: usize,
+    max_bytes: usize,
+) -> rusqlite::Result<Vec<Event>> {
+    if let Some(events) = sealed_events(db, task, after, (limit, max_bytes))? {
         return Ok(events);
     }
     let mut events = Vec::new();
@@ -165,13 +181,20 @@ pub(super) fn events(db: &Connection, task: i64, after: Seq, limit: usize) -> ru
         WHERE id >= ifnull((SELECT max(id) FROM log WHERE id BETWEEN ?1 AND ?2), ?1) AND id < ?3 ORDER BY id";
     let mut query = db.prepare_cached(sql)?;
     let mut rows = query.query((first, next, end))?;
+    let mut bytes = 0;
     while events.len() < limit
+        && (bytes < max_bytes || events.is_empty())
         && let Some(row) = rows.next()?
     {
-        let bytes = Bytes::copy_from_slice(row.get_ref(1)?.as_blob()?);
-        let decoded = decode_events(first_seq(row.get(0)?), bytes, ids).ok_or_else(undecodable)?;
-        let left = limit - events.len();
-        events.extend(decoded.into_iter().filter(|event| event.seq() > after).take(left));
+        let encoded = Bytes::copy_from_slice(row.get_ref(1)?.as_blob()?);
+        let decoded = decode_events(first_seq(row.get(0)?), encoded, ids).ok_or_else(undecodable)?;
+        for event in decoded.into_iter().filter(|event| event.seq() > after) {
+            if events.len() == limit || bytes >= max_bytes && !events.is_empty() {
+                break;
+            }
+            bytes += event.approximate_size();
+            events.push(event);
+        }
     }
     Ok(events)
 }
@@ -202,8 +225,9 @@ impl<'a> TaskReader<'a> {
 
     /// Reads a task as of the event `until`: the checkpoint with the later events applied.
     pub(super) fn read(&mut self, id: i64, until: Seq) -> rusqlite::Result<Task> {
-        /// Maximum number of events per query.
+        /// Maximum number of events per query, and their approximate size in bytes.
         const BATCH: usize = 256;
+        const BATCH_BYTES: usize = 1 << 20;
         let (mut seq, mut task) = (0, Task::default());
         let mut events = self.query.query_row((id, log_row_id(id, 1)?), |row| {
             if let Some(bytes) = row.get_ref(4)?.as_blob_or_null()? {
@@ -224,7 +248,7 @@ impl<'a> TaskReader<'a> {
             if seq >= until {
                 break;
             }
-            events = self::events(self.db, id, seq, BATCH)?;
+            events = self::events(self.db, id, seq, BATCH, BATCH_BYTES)?;
             if events.is_empty() {
                 return Err(damaged("the log of a task ends before the position of its row"));
             }

@@ -186,17 +186,27 @@ pub(super) async fn log_can_be_read_from_every_position(suite: &Suite) -> Checke
             }
             for after in (0..=task.log.len() + 2).filter(|n| *n < 4 || n % 64 < 3 || n % 64 > 61 || n % 29 == 0) {
                 for limit in [1, 2, 63, 64, 65, 1000] {
-                    let log = store.events(&task.key, count(after), limit).await?;
+                    let log = store.events(&task.key, count(after), limit, usize::MAX).await?;
                     let expected: Vec<_> = task.log.iter().skip(after).take(limit).collect();
                     ensure!(log.iter().eq(expected.iter().copied()), "{limit} after {after} of {length}");
                     let fields = |event: &Event| (event.position(), event.mark(), event.proto().clone());
                     ensure!(log.iter().map(fields).eq(expected.into_iter().map(fields)));
                 }
+                // The event that reaches the size is the last one.
+                for max_bytes in [0, 1, 1000, 10_000] {
+                    let log = store.events(&task.key, count(after), 1000, max_bytes).await?;
+                    ensure!(log.iter().eq(task.log.iter().skip(after).take(log.len())), "{max_bytes} after {after}");
+                    let bytes: usize = log.iter().map(Event::approximate_size).sum();
+                    let before_last = bytes - log.last().map_or(0, Event::approximate_size);
+                    let is_all = after + log.len() >= task.log.len();
+                    ensure!(is_all || bytes >= max_bytes && !log.is_empty(), "{max_bytes} after {after}");
+                    ensure!(before_last < max_bytes || log.len() <= 1, "{max_bytes} after {after}");
+                }
             }
         }
     }
     let other = Key::new(&scope("ada", ""), "t-0");
-    ensure_eq!(store.events(&other, 0, 10).await?, []);
+    ensure_eq!(store.events(&other, 0, 10, usize::MAX).await?, []);
     Ok(())
 }
 
@@ -214,7 +224,7 @@ pub(super) async fn stored_task_equals_its_folded_log(suite: &Suite) -> Checked 
         task.check(store).await?;
     }
     // Marks are stored.
-    let marks: Vec<Mark> = store.events(&task.key, 0, 100).await?.iter().map(Event::mark).collect();
+    let marks: Vec<Mark> = store.events(&task.key, 0, 100, usize::MAX).await?.iter().map(Event::mark).collect();
     ensure_eq!(marks.iter().filter(|mark| mark.hidden).count(), 2);
     ensure_eq!(
         marks.iter().map(|mark| mark.ends).filter(|ends| *ends != Ends::Nothing).collect::<Vec<_>>(),
@@ -259,7 +269,7 @@ pub(super) async fn single_commit_task_is_stored_whole(suite: &Suite) -> Checked
         ensure_eq!(store.commit([commit].into()).await?, [Err(Refused::Stale(Some(task.at)))]);
         for after in 0..=task.at.seq + 1 {
             for limit in [1, 3, 9] {
-                let events = store.events(&task.key, after, limit).await?;
+                let events = store.events(&task.key, after, limit, usize::MAX).await?;
                 let rest = task.log.iter().filter(|event| event.seq() > after).take(limit);
                 ensure!(events.iter().eq(rest), "{events:?}");
             }

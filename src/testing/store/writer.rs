@@ -178,7 +178,7 @@ impl TaskWriter {
         ensure_eq!((stored.row.state, stored.row.time), (self.task.state(), self.time));
         ensure_eq!(stored.load_task(store, &self.key).await?, self.task);
         let log = if self.is_log_deleted { &[][..] } else { &self.log };
-        ensure_eq!(store.events(&self.key, 0, usize::MAX >> 1).await?, log);
+        ensure_eq!(store.events(&self.key, 0, usize::MAX >> 1, usize::MAX).await?, log);
         Ok(())
     }
 }

@@ -244,7 +244,7 @@ async fn flush_returns_once_all_updates_are_durable() {
                 for n in 1..=3 {
                     out.artifact("n").text(n.to_string()).await?;
                     out.flush().await?;
-                    let log = written.events(&key, 0, usize::MAX >> 1).await?;
+                    let log = written.events(&key, 0, usize::MAX >> 1, usize::MAX).await?;
                     assert_eq!(log.iter().filter_map(Event::artifact_update).count(), n);
                     out.save(&n).await?;
                     out.flush().await?;

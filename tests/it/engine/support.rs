@@ -208,7 +208,7 @@ impl Client {
     /// Returns the log of a task, including hidden events.
     pub(crate) async fn log(&self, store: &dyn Store, id: &str) -> Vec<Event> {
         let scope = Scope { owner: Arc::clone(&self.call.owner), tenant: self.tenant.as_str().into() };
-        store.events(&Key::new(&Arc::new(scope), id), 0, usize::MAX >> 1).await.unwrap()
+        store.events(&Key::new(&Arc::new(scope), id), 0, usize::MAX >> 1, usize::MAX).await.unwrap()
     }
 }
 

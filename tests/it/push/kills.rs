@@ -144,7 +144,7 @@ async fn every_event_is_delivered_in_order_after_every_kill() {
         let all = arrivals.remove(&format!("{}~{id}", key.id())).unwrap_or_default();
         // The second configuration gets the events after its registration.
         let from = if id == "first" { 0 } else { all.first().map_or(u64::MAX, |(seq, _)| seq - 1) };
-        let events = store.events(key, 0, 10_000).await.unwrap();
+        let events = store.events(key, 0, 10_000, usize::MAX).await.unwrap();
         let events: Vec<_> = events.into_iter().filter(|event| event.seq() > from && !event.mark().hidden).collect();
         assert!(!events.is_empty() && events.last().unwrap().ends() == a2a_service::event::Ends::Task, "{}", key.id());
         assert_eq!(first_missing(&events, &all), None, "{} {id}: {all:?}", key.id());

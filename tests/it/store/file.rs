@@ -279,7 +279,7 @@ async fn damage_is_reported_and_other_tasks_are_readable() {
     let (mut good, mut bad) = (0, 0);
     for task in &mut tasks {
         task.use_store(&store);
-        match (store.load(&task.key).await, store.events(&task.key, 0, 100).await) {
+        match (store.load(&task.key).await, store.events(&task.key, 0, 100, usize::MAX).await) {
             (Ok(Some(_)), Ok(log)) if log == task.log => good += 1,
             (Ok(Some(_)), Ok(log)) => panic!("wrong events: {log:?}"),
             (_, Err(Unavailable(reason))) | (Err(Unavailable(reason)), _) => {

@@ -76,7 +76,7 @@ async fn found(store: &dyn Store, version: u32) -> Value {
         let mut stored = store.load(&key).await.unwrap().unwrap();
         let (at, row, saved) = (stored.position, stored.row.clone(), stored.agent_state.clone());
         let task = stored.load_task(store, &key).await.unwrap();
-        let events = store.events(&key, 0, usize::MAX).await.unwrap();
+        let events = store.events(&key, 0, usize::MAX, usize::MAX).await.unwrap();
         let row_of = |event: &Event| {
             json!([event.position().fence, event.position().seq, event.mark().to_byte(), event.response()])
         };
