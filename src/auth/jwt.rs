@@ -249,7 +249,7 @@ struct Key {
     id: Option<String>,
     /// The only algorithm for which the key is meant (RFC 7517, 4.4).
     algorithm: Option<jwk::KeyAlgorithm>,
-    key: DecodingKey,
+    decoding: DecodingKey,
 }
 
 /// Reason why a token is rejected.
@@ -323,8 +323,8 @@ fn keys(set: &[u8]) -> Option<Arc<[Key]>> {
         let verifies = |operations: &Vec<_>| operations.contains(&jwk::KeyOperations::Verify);
         let is_for_signatures = is_for_signatures && jwk.common.key_operations.as_ref().is_none_or(verifies);
         let is_public = !matches!(jwk.algorithm, jwk::AlgorithmParameters::OctetKey(_));
-        let key = DecodingKey::from_jwk(&jwk).ok().filter(|_| is_for_signatures && is_public)?;
-        Some(Key { id: jwk.common.key_id, algorithm: jwk.common.key_algorithm, key })
+        let decoding = DecodingKey::from_jwk(&jwk).ok().filter(|_| is_for_signatures && is_public)?;
+        Some(Key { id: jwk.common.key_id, algorithm: jwk.common.key_algorithm, decoding })
     };
     Some(keys.into_iter().take(MAX_KEYS).filter_map(key).collect())
 }
@@ -388,7 +388,7 @@ impl State {
             };
             let is_meant = key.algorithm.is_none_or(|algorithm| algorithm == header.alg.into());
             let verified = if is_meant {
-                decode::<Map<String, Value>>(token, &key.key, &validation)
+                decode::<Map<String, Value>>(token, &key.decoding, &validation)
             } else {
                 Err(JwtError::InvalidAlgorithm.into())
             };

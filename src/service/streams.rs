@@ -6,7 +6,7 @@ use std::{
     task::{Context, Poll, Waker, ready},
 };
 
-use futures_core::Stream;
+use futures_core::{Stream, future::BoxFuture};
 use tokio::{
     task::coop::has_budget_remaining,
     time::{Instant, Sleep, sleep_until},
@@ -102,7 +102,7 @@ pub(super) fn is_resume_active<T>(request: &Request<T>) -> Result<bool, Error> {
 struct Events {
     reader: Reader,
     /// Event that waits for memory.
-    held: Option<(Event, Pin<Box<dyn Future<Output = ()> + Send>>)>,
+    held: Option<(Event, BoxFuture<'static, ()>)>,
     /// Adds the metadata of the `resume` extension to each event: its cursor, and a mark after a gap.
     has_cursors: bool,
     /// End of the stream by its maximum age. The client can resume it.

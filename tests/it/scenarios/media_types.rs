@@ -118,7 +118,8 @@ async fn named_skill_selects_its_media_types(binding: impl AsyncFn(Server<Reader
         sent.message.as_mut().unwrap().metadata = metadata(skill);
         sent
     };
-    for naming in [&of_request as &dyn Fn(&str, SendMessageRequest) -> SendMessageRequest, &of_message] {
+    let ways: [&dyn Fn(&str, SendMessageRequest) -> SendMessageRequest; 2] = [&of_request, &of_message];
+    for naming in ways {
         assert_eq!(send(&*agent, naming("see", message(png()))).await.state(), TaskState::Completed);
         let error = rejected(&*agent, naming("see", text("", "hello"))).await;
         assert_error_kind(&error, ErrorKind::ContentTypeNotSupported);
