@@ -36,9 +36,6 @@ const EXPOSED: HeaderValue = HeaderValue::from_static(
      location, etag, date, grpc-status, grpc-message, grpc-status-details-bin",
 );
 
-/// Maximum number of headers that are added to a response without CORS.
-const SECURITY_HEADERS: usize = 6;
-
 /// Browser headers of the response to one request.
 pub(crate) struct BrowserHeaders {
     /// Value of `Strict-Transport-Security`.
@@ -60,7 +57,6 @@ impl BrowserHeaders {
         if self.is_grpc {
             return;
         }
-        headers.reserve(SECURITY_HEADERS);
         if let Some(origin) = &self.allowed_origin {
             if !headers.contains_key(header::ACCESS_CONTROL_ALLOW_ORIGIN) {
                 headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin.clone());
@@ -78,9 +74,8 @@ impl BrowserHeaders {
         headers.entry(CROSS_ORIGIN_RESOURCE_POLICY).or_insert(resource_policy);
         // Pages of a layer of the program need a policy of their own.
         if !is_page(headers) {
+            // Also prevents frames. Headers that only old browsers need would be a larger header map, and so an allocation.
             headers.entry(header::CONTENT_SECURITY_POLICY).or_insert(STRICT_POLICY);
-            headers.entry(header::X_FRAME_OPTIONS).or_insert(DENY);
-            headers.entry(header::REFERRER_POLICY).or_insert(NO_REFERRER);
         }
     }
 }

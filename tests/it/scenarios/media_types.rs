@@ -118,8 +118,8 @@ async fn named_skill_selects_its_media_types(binding: impl AsyncFn(Server<Reader
         sent.message.as_mut().unwrap().metadata = metadata(skill);
         sent
     };
-    let ways: [&dyn Fn(&str, SendMessageRequest) -> SendMessageRequest; 2] = [&of_request, &of_message];
-    for naming in ways {
+    for is_of_request in [true, false] {
+        let naming = |skill: &str, sent| if is_of_request { of_request(skill, sent) } else { of_message(skill, sent) };
         assert_eq!(send(&*agent, naming("see", message(png()))).await.state(), TaskState::Completed);
         let error = rejected(&*agent, naming("see", text("", "hello"))).await;
         assert_error_kind(&error, ErrorKind::ContentTypeNotSupported);
