@@ -12,6 +12,7 @@ mod authorization;
 mod combination;
 #[cfg(feature = "auth")]
 mod jwt;
+mod mutual_tls;
 mod slow_down;
 #[cfg(feature = "auth")]
 mod token_file;
@@ -21,13 +22,14 @@ pub(crate) use self::slow_down::{FAILURES, FailureLimit};
 pub use self::{
     authorization::{Operation, Policy},
     combination::{AllOf, AnyOf, all, any},
+    mutual_tls::{CertificateName, MutualTls},
 };
 #[cfg(feature = "auth")]
 pub use self::{
     jwt::{Jwt, JwtOptions, SigningAlgorithm},
     token_file::{NewToken, TokenEntry, TokenFile, TokenFileError, TokenSource, add_token, list_tokens, revoke_token},
 };
-pub use crate::call::{Principal, Scopes};
+pub use crate::call::{ClientCertificate, Principal, Scopes};
 use crate::{
     error::{Error, ErrorKind},
     pb::v1::AgentCard,
@@ -50,6 +52,8 @@ pub struct AuthRequest<'a> {
     pub headers: &'a HeaderMap,
     /// Address of the client, as forwarded by [trusted proxies](crate::server::Server::trusted_proxies). `None` if unknown.
     pub peer: Option<IpAddr>,
+    /// Certificate of the client, which TLS has verified. `None` without one, and behind a proxy that ends TLS.
+    pub certificate: Option<&'a ClientCertificate>,
     /// Name of the RPC, such as `SendMessage`. `None` for JSON-RPC, whose method is in the body, and for requests that are no
     /// calls.
     pub operation: Option<&'static str>,

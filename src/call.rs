@@ -13,6 +13,7 @@ use http::{Extensions, HeaderMap, HeaderName, HeaderValue, header::USER_AGENT};
 use tokio::time::Instant;
 use tonic::metadata::MetadataMap;
 
+pub use self::client_certificate::ClientCertificate;
 pub use self::principal::{ADMIN, CARD_EXTENDED, PUSH_WRITE, Principal, SKILL_PREFIX, Scopes, TASKS_READ, TASKS_WRITE};
 #[cfg(feature = "server")]
 pub(crate) use self::{
@@ -26,6 +27,7 @@ use crate::{
     response_budget::{Reservation, ResponseBudget},
 };
 
+mod client_certificate;
 #[cfg(feature = "server")]
 mod owner_counts;
 mod principal;

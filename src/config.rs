@@ -20,7 +20,7 @@ pub(crate) use self::{
     value::{Agent, AuthRequire, FilePath, StorePath, Value},
 };
 use crate::{
-    auth::{self, SigningAlgorithm, Token},
+    auth::{self, CertificateName, SigningAlgorithm, Token},
     card::{
         self, CapabilitiesConfig, CardConfig, ExtendedCardAccess, ExtendedSkillConfig, ExtensionConfig,
         InterfaceConfig, Network, ProtocolBinding, ProviderConfig, SchemesConfig, SkillConfig,
@@ -185,7 +185,7 @@ keys! {
     "cors.origins" => cors_origins: Vec<AllowedOrigin> = Vec::new(), "Origins of web pages that may call this server, such as `https://app.example`, or `*` for all. The server's own origin is always allowed. Pages of other origins get 403, except for the agent card, the key set, API documents and health checks. A page sends its credentials in a header: those that a browser adds by itself, such as cookies, are never shared with other origins (no `Access-Control-Allow-Credentials`).";
     "token" => token: Option<Token> = None, "Bearer token that callers send, required on every request except those for the agent card, the key set of push notifications, API documents and health checks. Prefer the environment variable: other users of the machine can see flags.";
     "auth.tokens" => auth_tokens: Option<FilePath> = None, "File with the tokens and API keys of callers, as hashes. `a2a token new` makes a token and the file. Changes take effect within a second. The card lists the kinds of tokens that the file has at the start.";
-    "auth.require" => auth_require: AuthRequire = AuthRequire::Any, "Credentials that a request needs if there are several of `token`, `auth.tokens` and `auth.jwt`: any of them, or all.";
+    "auth.require" => auth_require: AuthRequire = AuthRequire::Any, "Credentials that a request needs if there are several of `token`, `auth.tokens`, `auth.jwt` and `auth.mtls`: any of them, or all.";
     "auth.failures" => auth_failures: usize = auth::FAILURES, "Maximum number of failed authentications per minute and client address, as forwarded by `trusted_proxies`. Further ones get 429; valid credentials still pass. An IPv6 /64 network counts as one address. Zero: no limit.";
     "auth.jwt.issuer" => auth_jwt_issuer: Option<String> = None, "Issuer of JSON Web Tokens, whose tokens are then accepted as bearer tokens: their claim `iss`.";
     "auth.jwt.audience" => auth_jwt_audience: Vec<String> = Vec::new(), "Audiences of the tokens, of which their claim `aud` must have one: the names of this server at the issuer.";
@@ -195,10 +195,13 @@ keys! {
     "auth.jwt.owner_claim" => auth_jwt_owner_claim: String = "sub".to_owned(), "Claim with the owner of the tasks.";
     "auth.jwt.tenant_claim" => auth_jwt_tenant_claim: Option<String> = None, "Claim with the tenant to which the caller is bound. If set, tokens without it are rejected.";
     "auth.jwt.scope_claim" => auth_jwt_scope_claim: String = "scope".to_owned(), "Claim with the scopes of the caller, a text with spaces or a list; `scp` is read if there is no `scope`. A token without scopes permits nothing. Empty: all scopes for every token.";
+    "auth.mtls" => auth_mtls: Option<CertificateName> = None, "Accepts client certificates as credentials: `uri` or `dns` is the type of the subject alternative name that identifies the caller and the owner of its tasks. Needs `tls.client_ca`.";
+    "auth.mtls_names" => auth_mtls_names: Vec<String> = Vec::new(), "Accepted names of client certificates. Empty: all that the authorities in `tls.client_ca` have certified.";
+    "auth.mtls_scopes" => auth_mtls_scopes: Vec<String> = Vec::new(), "Scopes of callers with a client certificate. Empty: all scopes.";
     "tls.cert" => tls_cert: Option<FilePath> = None, "File with the certificate chain of the server in PEM. All addresses then have TLS 1.2 and 1.3. Changes of the files take effect within a second, for new connections.";
     "tls.key" => tls_key: Option<FilePath> = None, "File with the private key of the certificate in PEM.";
     "tls.client_ca" => tls_client_ca: Option<FilePath> = None, "File with the authorities of client certificates in PEM.";
-    "tls.client_auth" => tls_client_auth: ClientAuth = ClientAuth::Required, "Use of client certificates, if `tls.client_ca` is set: off, verified if a client has one, or required. They restrict who can connect; the caller is still who the credentials say.";
+    "tls.client_auth" => tls_client_auth: ClientAuth = ClientAuth::Required, "Use of client certificates, if `tls.client_ca` is set: off, verified if a client has one, or required. They restrict who can connect; with `auth.mtls`, they also say who the caller is.";
     "tls.self_signed" => tls_self_signed: bool = false, "Generates a certificate for `localhost` and loopback addresses at each start, for development: clients can't verify it.";
     "tls.hsts" => tls_hsts: OptionalTimeout = OptionalTimeout(None), "Time for which browsers use only https for this host (`Strict-Transport-Security`). Zero: not sent.";
     "insecure" => insecure: bool = false, "Allows a non-loopback listen address without authentication. All callers then share one anonymous owner and see each other's tasks.";
@@ -312,7 +315,8 @@ keys! {
 impl Config {
     /// Returns true if callers are authenticated.
     pub(crate) fn has_authentication(&self) -> bool {
-        self.token.is_some() || self.auth_tokens.is_some() || self.auth_jwt_issuer.is_some()
+        let has_secrets = self.token.is_some() || self.auth_tokens.is_some();
+        has_secrets || self.auth_jwt_issuer.is_some() || self.auth_mtls.is_some()
     }
 
     /// Limits of the execution of turns.

@@ -12,12 +12,12 @@ use tracing::Level;
 use super::{Serve, say, warn};
 use crate::{
     agent::{Agent, demo::Demo},
-    auth::{self, AllOf, AnyOf, Bearer, Jwt, JwtOptions, TokenFile},
+    auth::{self, AllOf, AnyOf, Bearer, Jwt, JwtOptions, MutualTls, Scopes, TokenFile},
     card::ScopedSkills,
     config::{self, AuthRequire, Config, FilePath, Loaded},
     jose::SigningKey,
     push::{Algorithm, PushOptions, SigningKeys, WebhookCredentials},
-    server::{self, Server, Signals, Tls},
+    server::{self, ClientAuth, Server, Signals, Tls},
     store::{
         Store,
         memory::Memory,
@@ -228,6 +228,21 @@ fn authentication(config: &Config) -> anyhow::Result<Option<AnyOf>> {
         };
         let jwt = Jwt::new(options).map_err(|error| config::Error::new(format!("auth.jwt: {error}")))?;
         schemes = schemes.or(jwt);
+    }
+    if let Some(name) = config.auth_mtls {
+        if config.tls_client_ca.is_none() || config.tls_client_auth == ClientAuth::Off {
+            let why =
+                "auth.mtls needs client certificates: set tls.client_ca, and tls.client_auth to optional or required";
+            return Err(config::Error::new(why.to_owned()).into());
+        }
+        let mut mutual_tls = MutualTls::new(name);
+        if !config.auth_mtls_names.is_empty() {
+            mutual_tls = mutual_tls.names(config.auth_mtls_names.iter().cloned());
+        }
+        if !config.auth_mtls_scopes.is_empty() {
+            mutual_tls = mutual_tls.scopes(Scopes::Only(config.auth_mtls_scopes.iter().cloned().collect()));
+        }
+        schemes = schemes.or(mutual_tls);
     }
     Ok((!schemes.is_empty()).then_some(schemes))
 }

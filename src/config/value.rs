@@ -12,7 +12,7 @@ use tracing::Level;
 use tracing_subscriber::filter::Targets;
 
 use crate::{
-    auth::{SigningAlgorithm, Token},
+    auth::{CertificateName, SigningAlgorithm, Token},
     card::{ExtendedCardAccess, Network, ProtocolBinding, is_grpc_address},
     protocol::{Protocols, Version},
     push::{AllowedTarget, PushEvents, V03Payload},
@@ -269,6 +269,7 @@ word_values!(DefaultKey: Off = "off"; MessageId = "message_id" | "message-id");
 word_values!(FileBytes: Auto = "auto", Base64 = "base64"; Raw = "raw");
 word_values!(ProtocolBinding: JsonRpc = "JSONRPC", HttpJson = "HTTP+JSON"; Grpc = "GRPC");
 word_values!(ClientAuth: Off = "off", Optional = "optional"; Required = "required");
+word_values!(CertificateName: Uri = "uri"; Dns = "dns");
 word_values!(AuthRequire: Any = "any"; All = "all");
 word_values!(LogFormat: Text = "text"; Json = "json");
 word_values!(Agent: Demo = "demo");

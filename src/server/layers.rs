@@ -14,7 +14,7 @@ use tokio::net::{TcpListener, ToSocketAddrs};
 use tower_service::Service;
 
 use crate::{
-    auth::{AuthRequest, Authenticator, FailureLimit, Principal, audit, require_scope},
+    auth::{AuthRequest, Authenticator, ClientCertificate, FailureLimit, Principal, audit, require_scope},
     call::{ADMIN, REQUEST_ID},
     env::Ids,
     error::{Error, ErrorKind},
@@ -194,8 +194,9 @@ async fn authenticate(
 ) -> Result<Option<Principal>, Error> {
     let peer = parts.extensions.get::<ConnectInfo<SocketAddr>>().map(|info| info.0);
     let peer = layers.peers.client(peer, &parts.headers);
-    let Parts { method, uri, headers, .. } = parts;
-    let request = AuthRequest { method, uri, headers, peer, operation: class.operation(parts) };
+    let Parts { method, uri, headers, extensions, .. } = parts;
+    let certificate = extensions.get::<ClientCertificate>();
+    let request = AuthRequest { method, uri, headers, peer, certificate, operation: class.operation(parts) };
     let principal = authenticator.authenticate(&request).await.map_err(|error| {
         let request_id = headers.get(REQUEST_ID).and_then(|id| id.to_str().ok());
         let error = layers.failures.count(error, peer);

@@ -38,7 +38,7 @@ use super::{
     peer_limit::PeerLimit,
     write_timeout::{StreamExecutor, observe},
 };
-use crate::{clock, metric};
+use crate::{call::ClientCertificate, clock, metric};
 
 /// Pause after an error of accept, which is usually a lack of file descriptors.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
@@ -234,7 +234,12 @@ where
                     let _open = OpenConnection::count();
                     #[cfg(feature = "server-tls")]
                     let Some(io) = secured(io, peer, &settings, &drain).await else { return };
-                    serve_until(io, Some(peer), service, &settings, (&drain, &abort)).await;
+                    #[cfg(feature = "server-tls")]
+                    let certificate = io.client_certificate();
+                    #[cfg(not(feature = "server-tls"))]
+                    let certificate = None;
+                    let client = ConnectedClient { peer: Some(peer), certificate };
+                    serve_until(io, client, service, &settings, (&drain, &abort)).await;
                     drop((permit, counted));
                 });
             }
@@ -318,7 +323,14 @@ pub async fn serve_connection<I, S, B>(
     S: ConnectionService<B>,
     B: http_body::Body<Data = Bytes, Error: Into<Box<dyn StdError + Send + Sync>>> + Unpin + Send + 'static,
 {
-    serve_until(io, peer, service, settings, (drain, &CancellationToken::new())).await;
+    let client = ConnectedClient { peer, certificate: None };
+    serve_until(io, client, service, settings, (drain, &CancellationToken::new())).await;
+}
+
+/// Client of a connection, as far as the connection tells.
+struct ConnectedClient {
+    peer: Option<SocketAddr>,
+    certificate: Option<ClientCertificate>,
 }
 
 /// Event for a connection while it is served.
@@ -338,7 +350,7 @@ enum ConnectionSignal {
 /// Serves one connection until it ends or `abort` is canceled, which happens after `drain`.
 async fn serve_until<I, S, B>(
     io: I,
-    peer: Option<SocketAddr>,
+    ConnectedClient { peer, certificate }: ConnectedClient,
     service: S,
     settings: &ListenerSettings,
     (drain, abort): (&CancellationToken, &CancellationToken),
@@ -354,6 +366,9 @@ async fn serve_until<I, S, B>(
         service_state.request_received();
         if let Some(peer) = peer {
             request.extensions_mut().insert(ConnectInfo(peer));
+        }
+        if let Some(certificate) = &certificate {
+            request.extensions_mut().insert(certificate.clone());
         }
         let (mut service, state, open) = (service.clone(), Arc::clone(&service_state), OpenStream::new(&service_state));
         async move {

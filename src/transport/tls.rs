@@ -26,6 +26,9 @@ use tokio_rustls::{
     },
     server::TlsStream,
 };
+use webpki::EndEntityCert;
+
+use crate::call::ClientCertificate;
 
 /// Interval at which the files are checked for changes, if there are connections.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
@@ -252,6 +255,18 @@ impl fmt::Debug for Tls {
 pub(super) enum MaybeTls<I> {
     Plain(I),
     Tls(Box<TlsStream<I>>),
+}
+
+impl<I> MaybeTls<I> {
+    /// Certificate of the client, if it has sent one.
+    pub(super) fn client_certificate(&self) -> Option<ClientCertificate> {
+        let Self::Tls(stream) = self else { return None };
+        let (_, connection) = stream.get_ref();
+        let certificate = connection.peer_certificates()?.first()?;
+        // The verifier has parsed it already.
+        let parsed = EndEntityCert::try_from(certificate).ok()?;
+        Some(ClientCertificate::new(certificate.as_ref(), parsed.valid_dns_names(), parsed.valid_uri_names()))
+    }
 }
 
 /// Calls a method of the inner stream.

@@ -3,11 +3,12 @@
 use std::{fs, path::PathBuf, time::Duration};
 
 use a2a_service::{
+    auth::{self, Bearer, CertificateName, MutualTls, Scopes, Token},
     client::Client,
     pb::v1::TaskState,
     server::{ClientAuth, Server, Tls},
 };
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, SanType, date_time_ymd};
 use reqwest::{Certificate, Identity};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -144,10 +145,19 @@ fn authority() -> CertifiedIssuer<'static, KeyPair> {
     CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
 }
 
-/// Certificate and key of a client, in PEM.
+/// Certificate and key of a client.
 fn identity(authority: &CertifiedIssuer<'static, KeyPair>) -> Identity {
+    identity_with(authority, "client.invalid", |_| {})
+}
+
+fn identity_with(
+    authority: &CertifiedIssuer<'static, KeyPair>,
+    name: &str,
+    change: impl FnOnce(&mut CertificateParams),
+) -> Identity {
     let key = KeyPair::generate().unwrap();
-    let params = CertificateParams::new(["client.invalid".to_owned()]).unwrap();
+    let mut params = CertificateParams::new([name.to_owned()]).unwrap();
+    change(&mut params);
     let certificate = params.signed_by(&key, authority).unwrap();
     Identity::from_pem(format!("{}{}", certificate.pem(), key.serialize_pem()).as_bytes()).unwrap()
 }
@@ -172,6 +182,95 @@ async fn client_certificates_are_optional_or_required() {
         assert_eq!(get(None).await, without, "{use_of:?}");
         assert_eq!(get(Some(identity(&other))).await, with_wrong, "{use_of:?}");
     }
+}
+
+/// Statuses of a list over HTTP+JSON, JSON-RPC and gRPC; `None` if there is no connection.
+async fn lists(url: &str, identity: Option<Identity>) -> [Option<(u16, String)>; 3] {
+    let client = match identity {
+        Some(identity) => http(ROOT).identity(identity),
+        None => http(ROOT),
+    };
+    let client = client.build().unwrap();
+    let body = json!({"jsonrpc": "2.0", "id": 1, "method": "ListTasks", "params": {}}).to_string();
+    let rpc = client.post(format!("{url}/rpc")).header("content-type", "application/json").body(body);
+    let grpc = client.post(format!("{url}/lf.a2a.v1.A2AService/ListTasks")).header("te", "trailers");
+    let grpc = grpc.header("content-type", "application/grpc").body(vec![0_u8; 5]);
+    let mut all = [None, None, None];
+    for (answer, request) in all.iter_mut().zip([client.get(format!("{url}/tasks")), rpc, grpc]) {
+        let Ok(response) = request.send().await else { continue };
+        let (status, grpc) = (response.status().as_u16(), response.headers().get("grpc-status").cloned());
+        let status = grpc.map_or(status, |code| code.to_str().unwrap().parse().unwrap());
+        let message = response.headers().get("grpc-message").map(|text| text.to_str().unwrap().to_owned());
+        let text = String::from_utf8_lossy(&response.bytes().await.unwrap()).into_owned();
+        *answer = Some((status, message.unwrap_or(text)));
+    }
+    all
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn client_certificates_identify_callers_over_every_binding() {
+    let (files, own, other) = (Files::new(), authority(), authority());
+    fs::write(files.path("ca.pem"), own.pem()).unwrap();
+    let tls = || files.tls().client_auth(files.path("ca.pem"), ClientAuth::Optional).unwrap();
+    let names = MutualTls::new(CertificateName::Dns).names(["ada.invalid", "bob.invalid"]);
+    let url = serve(bindings::server().tls(tls()).authenticator(names)).await;
+    let [ada, bob, eve] = ["ada", "bob", "eve"].map(|name| identity_with(&own, &format!("{name}.invalid"), |_| {}));
+
+    for (identity, why) in [
+        (None, "a client certificate is required"),
+        (Some(eve), "the name of the client certificate is not accepted"),
+        (
+            Some(identity_with(&own, "x.invalid", |params| {
+                params.subject_alt_names = vec![SanType::URI("spiffe://x.invalid/a".try_into().unwrap())];
+            })),
+            "no subject alternative name of type dns",
+        ),
+    ] {
+        let [rest, rpc, grpc] = lists(&url, identity).await.map(Option::unwrap);
+        assert_eq!((rest.0, rpc.0, grpc.0), (401, 401, 16), "{why}");
+        for (_, text) in [rest, rpc, grpc] {
+            assert!(text.replace("%20", " ").contains(why), "{text}");
+        }
+    }
+    let expired = identity_with(&own, "ada.invalid", |params| {
+        (params.not_before, params.not_after) = (date_time_ymd(2020, 1, 1), date_time_ymd(2021, 1, 1));
+    });
+    for identity in [identity_with(&other, "ada.invalid", |_| {}), expired] {
+        assert_eq!(lists(&url, Some(identity)).await, [None, None, None], "the handshake fails");
+    }
+
+    // The name is the owner of the tasks.
+    let body = json!({"message": {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "of ada"}]}}).to_string();
+    let sender = http(ROOT).identity(ada.clone()).build().unwrap();
+    let sent = sender.post(format!("{url}/message:send")).header("content-type", "application/json").body(body);
+    assert_eq!(sent.send().await.unwrap().status(), 200);
+    for (identity, count) in [(ada, 1), (bob, 0)] {
+        let [rest, rpc, grpc] = lists(&url, Some(identity)).await.map(Option::unwrap);
+        assert_eq!((rest.0, rpc.0), (200, 200));
+        assert!(grpc.0 == 200 && grpc.1.contains("of ada") == (count == 1), "{grpc:?}");
+        for text in [rest.1, rpc.1] {
+            assert!(text.contains(&format!("\"totalSize\":{count}")), "{text}");
+        }
+    }
+    let card = http(ROOT).build().unwrap().get(format!("{url}/.well-known/agent-card.json")).send().await.unwrap();
+    let card: Value = serde_json::from_slice(&card.bytes().await.unwrap()).unwrap();
+    assert_eq!(card["securitySchemes"]["mutualTls"]["type"], "mutualTLS");
+    assert!(card["securitySchemes"]["mutualTls"]["mtlsSecurityScheme"].is_object(), "{card}");
+    assert_eq!(card["security"], json!([{"mutualTls": []}]));
+
+    // A URI as the name, with scopes, beside a token.
+    let schemes = MutualTls::new(CertificateName::Uri).scopes(Scopes::Only(["tasks:write".to_owned()].into()));
+    let schemes = auth::any().or(schemes).or(Bearer::new(Token::new("sesame").unwrap()));
+    let url = serve(bindings::server().tls(tls()).authenticator(schemes)).await;
+    let spiffe = identity_with(&own, "x.invalid", |params| {
+        params.subject_alt_names.push(SanType::URI("spiffe://x.invalid/a".try_into().unwrap()));
+    });
+    let [rest, rpc, grpc] = lists(&url, Some(spiffe)).await.map(Option::unwrap);
+    assert_eq!((rest.0, rpc.0, grpc.0), (403, 403, 7));
+    assert!(rest.1.contains("lack the scope tasks:read"), "{}", rest.1);
+    let with_token =
+        http(ROOT).build().unwrap().get(format!("{url}/tasks")).bearer_auth("sesame").send().await.unwrap();
+    assert_eq!(with_token.status(), 200);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

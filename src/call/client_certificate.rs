@@ -1,0 +1,48 @@
+//! Certificate of a client, which TLS has verified.
+
+use std::{fmt, sync::Arc};
+
+/// Certificate with which a client has authenticated its connection.
+#[derive(Clone, PartialEq, Eq)]
+pub struct ClientCertificate(Arc<Names>);
+
+#[derive(PartialEq, Eq)]
+struct Names {
+    der: Box<[u8]>,
+    dns: Vec<String>,
+    uri: Vec<String>,
+}
+
+impl ClientCertificate {
+    /// Creates the certificate from its DER encoding and its subject alternative names (RFC 5280, 4.2.1.6).
+    pub fn new<T: Into<String>>(
+        der: impl Into<Box<[u8]>>,
+        dns: impl IntoIterator<Item = T>,
+        uri: impl IntoIterator<Item = T>,
+    ) -> Self {
+        let texts = |names: &mut dyn Iterator<Item = T>| names.map(Into::into).collect();
+        let (dns, uri) = (texts(&mut dns.into_iter()), texts(&mut uri.into_iter()));
+        Self(Arc::new(Names { der: der.into(), dns, uri }))
+    }
+
+    /// DER encoding.
+    pub fn der(&self) -> &[u8] {
+        &self.0.der
+    }
+
+    /// DNS names, in the order of the certificate.
+    pub fn dns_names(&self) -> impl Iterator<Item = &str> {
+        self.0.dns.iter().map(String::as_str)
+    }
+
+    /// URIs, such as SPIFFE ids, in the order of the certificate.
+    pub fn uris(&self) -> impl Iterator<Item = &str> {
+        self.0.uri.iter().map(String::as_str)
+    }
+}
+
+impl fmt::Debug for ClientCertificate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClientCertificate").field("dns", &self.0.dns).field("uri", &self.0.uri).finish_non_exhaustive()
+    }
+}
