@@ -71,6 +71,12 @@ pub trait Authenticator: Send + Sync + 'static {
 
     /// Declares the required credentials on the agent card.
     fn describe(&self, card: AgentCard) -> AgentCard;
+
+    /// Issuers of the accepted OAuth 2.0 tokens, as URLs. The server names them in
+    /// `/.well-known/oauth-protected-resource` (RFC 9728). None by default.
+    fn issuers(&self) -> Vec<String> {
+        Vec::new()
+    }
 }
 
 /// Secret bearer token. `Debug` does not show it, and the comparison takes constant time.

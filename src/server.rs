@@ -35,7 +35,7 @@ use crate::{
     store::{Retention, Store, memory::Memory},
     telemetry::{calls::ObservedService, wire_log::WireLogService},
     transport::{
-        BaseUrlSource, CONNECTIONS_PER_PEER, HttpService, OriginPolicy, Paths, PeerLimit, Settings,
+        BaseUrlSource, CONNECTIONS_PER_PEER, HttpService, OriginPolicy, Paths, PeerLimit, ProtectedResource, Settings,
         listener::ListenerSettings,
     },
 };
@@ -744,6 +744,12 @@ impl<A: Agent> Server<A> {
         if let Some(path) = &self.rpc_path {
             card = card.rpc_path(path);
         }
+        let issuers = self.authenticator.as_ref().map(|authenticator| authenticator.issuers()).unwrap_or_default();
+        let protected_resource = (!issuers.is_empty()).then(|| {
+            let template = card.clone();
+            let base_url: BaseUrlSource = Arc::new(move |request: &CardRequest<'_>| template.base_url(request));
+            ProtectedResource { issuers, base_url }
+        });
         let base_url = has_extended_card.then(|| -> BaseUrlSource {
             let (template, settings) = (Arc::new(card.clone()), Arc::new(self.extended_card));
             set_extended_card({
@@ -771,6 +777,7 @@ impl<A: Agent> Server<A> {
             documents,
             metrics: self.metrics.map(|render| handle.metrics(render)),
             key_set,
+            protected_resource,
             base_url,
             card: Arc::new(move |request| card.json(request)),
             stream_max_age,

@@ -8,7 +8,7 @@
 //! | `framing`, `peer_limit`, `origin`, `base_path` | checks in front of the service, and path rewriting |
 //! | `browser_headers` | CORS and security headers of all responses |
 //! | `classify`, `version`, `context` | kind of a request, protocol version rules, request context |
-//! | `jsonrpc`, `rest`, `grpc`, `grpc_web`, `card`, `key_set`, `documents`, `health`, `metrics` | bindings and resources |
+//! | `jsonrpc`, `rest`, `grpc`, `grpc_web`, `card`, `key_set`, `protected_resource`, `documents`, `health`, `metrics` | bindings and resources |
 //! | `body`, `request_budget`, `response`, `sse` | request and response bodies |
 
 mod base_path;
@@ -30,6 +30,7 @@ pub mod listener;
 mod metrics;
 mod origin;
 mod peer_limit;
+mod protected_resource;
 mod request_budget;
 mod response;
 mod rest;
@@ -82,6 +83,7 @@ pub use self::{
     health::{NotReady, ReadinessCheck},
     origin::{AllowedHost, AllowedOrigin},
     peer_limit::PeerLimit,
+    protected_resource::ProtectedResource,
     settings::{BaseUrlSource, CardSource, DocumentSource, FileBytes, MetricsSource, Settings},
 };
 use self::{
@@ -244,13 +246,24 @@ impl<B: RequestBody> Service<Request<B>> for HttpService {
 }
 
 impl HttpService {
+    /// Returns the URL of the metadata about the issuers of tokens, if there are any.
+    pub(crate) fn resource_metadata(&self, parts: &Parts) -> Option<String> {
+        self.inner.settings.protected_resource.as_ref()?.url(parts)
+    }
+
     /// Serves a classified request.
     pub(crate) fn dispatch<B: RequestBody>(&self, class: RequestClass, parts: Parts, body: B) -> ResponseFuture {
         let convert = match parts.method {
             Method::HEAD => response::to_head,
             Method::OPTIONS
                 if class.is_public(&parts)
-                    && matches!(class.kind, RequestKind::Card | RequestKind::KeySet | RequestKind::Document) =>
+                    && matches!(
+                        class.kind,
+                        RequestKind::Card
+                            | RequestKind::KeySet
+                            | RequestKind::ProtectedResource
+                            | RequestKind::Document
+                    ) =>
             {
                 return now(card::preflight());
             }
@@ -288,6 +301,10 @@ impl HttpService {
             RequestKind::Card => return now(card::respond_with_card(settings, card_dates, &parts)),
             RequestKind::KeySet => {
                 return now(key_set::respond_with_key_set(settings.key_set.as_ref(), &parts));
+            }
+            RequestKind::ProtectedResource => {
+                let resource = settings.protected_resource.as_ref();
+                return now(protected_resource::respond_with_metadata(resource, &parts));
             }
             RequestKind::Document => {
                 let document = documents::respond_with_document(settings.documents.clone(), parts);
@@ -333,6 +350,7 @@ impl HttpService {
             | RequestKind::GrpcWeb(_)
             | RequestKind::Card
             | RequestKind::KeySet
+            | RequestKind::ProtectedResource
             | RequestKind::Document
             | RequestKind::Metrics
             | RequestKind::Health => {
@@ -459,6 +477,7 @@ impl RequestClass {
                 RequestKind::Rest
                 | RequestKind::Card
                 | RequestKind::KeySet
+                | RequestKind::ProtectedResource
                 | RequestKind::Document
                 | RequestKind::ExtendedCard
                 | RequestKind::Metrics

@@ -100,6 +100,10 @@ impl Authenticator for AnyOf {
         Err(joined(errors))
     }
 
+    fn issuers(&self) -> Vec<String> {
+        self.0.iter().flat_map(|scheme| scheme.issuers()).collect()
+    }
+
     fn describe(&self, card: AgentCard) -> AgentCard {
         let mut described = Security::default();
         for scheme in &self.0 {
@@ -134,6 +138,10 @@ impl Authenticator for AllOf {
             }
         }
         if errors.is_empty() && !self.0.is_empty() { Ok(accepted) } else { Err(joined(errors)) }
+    }
+
+    fn issuers(&self) -> Vec<String> {
+        self.0.iter().flat_map(|scheme| scheme.issuers()).collect()
     }
 
     fn describe(&self, card: AgentCard) -> AgentCard {

@@ -542,6 +542,10 @@ impl Authenticator for Jwt {
         self.0.principal(self.0.verify(token).await?).map(Some)
     }
 
+    fn issuers(&self) -> Vec<String> {
+        vec![self.0.options.issuer.clone()]
+    }
+
     /// Declares OpenID Connect, or a bearer token if the keys are not found by discovery.
     fn describe(&self, card: AgentCard) -> AgentCard {
         let JwtOptions { issuer, keys, .. } = &self.0.options;

@@ -25,9 +25,9 @@ struct Used {
 /// Maximum that was reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reached {
-    /// The total.
+    /// Maximum of all owners.
     Total(usize),
-    /// That of the owner.
+    /// Maximum of one owner.
     Owner(usize),
 }
 

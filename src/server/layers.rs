@@ -161,7 +161,10 @@ impl CheckedService {
         let (http, layers) = (http.clone(), Arc::clone(layers));
         Box::pin(async move {
             let authenticated = match authenticator {
-                Some(authenticator) => authenticate(&*authenticator, &layers, class, &parts).await,
+                Some(authenticator) => {
+                    let authenticated = authenticate(&*authenticator, &layers, class, &parts).await;
+                    authenticated.map_err(|error| with_metadata(error, &http, &parts))
+                }
                 None => Ok(None),
             };
             let response = match authenticated {
@@ -183,6 +186,14 @@ impl CheckedService {
             })
         })
     }
+}
+
+/// Adds the URL of the metadata about the issuers of tokens to the challenge for a bearer token (RFC 9728, 5.1).
+fn with_metadata(error: Error, http: &HttpService, parts: &Parts) -> Error {
+    const BEARER: &str = "Bearer realm=\"a2a\"";
+    let challenge = error.challenge_text().filter(|challenge| challenge.contains(BEARER)).map(str::to_owned);
+    let Some((challenge, url)) = challenge.zip(http.resource_metadata(parts)) else { return error };
+    error.challenge(challenge.replacen(BEARER, &format!("{BEARER}, resource_metadata=\"{url}\""), 1))
 }
 
 /// Authenticates a request, and logs a failure in the audit log. Metrics require the scope `admin`.

@@ -5,7 +5,7 @@
 
 use http::{HeaderMap, Method, request::Parts};
 
-use super::{card, documents, grpc_web, health, key_set::JWKS, media_type, metrics, rest, version};
+use super::{card, documents, grpc_web, health, key_set::JWKS, media_type, metrics, protected_resource, rest, version};
 use crate::{
     card::{AGENT_CARD, JSON_RPC, WELL_KNOWN, WELL_KNOWN_BEFORE},
     contract::Dispatch,
@@ -48,6 +48,7 @@ impl RequestClass {
             RequestKind::Rest
             | RequestKind::Card
             | RequestKind::KeySet
+            | RequestKind::ProtectedResource
             | RequestKind::Document
             | RequestKind::ExtendedCard
             | RequestKind::Metrics
@@ -86,6 +87,7 @@ impl RequestClass {
                 RequestKind::JsonRpc
                 | RequestKind::Card
                 | RequestKind::KeySet
+                | RequestKind::ProtectedResource
                 | RequestKind::Document
                 | RequestKind::Metrics
                 | RequestKind::Health,
@@ -95,11 +97,11 @@ impl RequestClass {
     }
 
     /// Returns true for public resources, which need no authentication: the agent card unless it is protected, the key set,
-    /// API documents and health. Decides by the kind of request and not by a path prefix, which may be a tenant: the path `/.well-known/tasks`
+    /// issuers of tokens, API documents and health. Decides by the kind of request and not by a path prefix, which may be a tenant: the path `/.well-known/tasks`
     /// then names tasks.
     pub(crate) fn is_public(self, parts: &Parts) -> bool {
         (self.kind == RequestKind::Card && !self.protects_card)
-            || matches!(self.kind, RequestKind::KeySet | RequestKind::Document)
+            || matches!(self.kind, RequestKind::KeySet | RequestKind::ProtectedResource | RequestKind::Document)
             || self.kind.is_health(parts.uri.path())
     }
 }
@@ -115,6 +117,8 @@ pub(super) enum RequestKind {
     Card,
     /// Public keys of the server: `/.well-known/jwks.json`.
     KeySet,
+    /// Issuers of tokens: `/.well-known/oauth-protected-resource`.
+    ProtectedResource,
     /// API document or page for browsers: `/openapi.json` and others.
     Document,
     /// Card for authenticated callers, on its path of 0.2.
@@ -146,6 +150,7 @@ impl RequestKind {
         match path.strip_suffix('/').unwrap_or(path) {
             WELL_KNOWN | WELL_KNOWN_BEFORE | AGENT_CARD => Self::Card,
             JWKS => Self::KeySet,
+            protected_resource::PATH => Self::ProtectedResource,
             path if card::card_below_json_rpc(path).is_some() => Self::Card,
             "" if cfg!(feature = "docs") && documents::wants_page(method, headers) => Self::Document,
             JSON_RPC | "" | "/a2a" => Self::JsonRpc,
@@ -164,6 +169,7 @@ impl RequestKind {
             Self::Grpc | Self::GrpcWeb(_) => path.starts_with("/grpc.health.v1.Health/"),
             Self::Card
             | Self::KeySet
+            | Self::ProtectedResource
             | Self::Document
             | Self::ExtendedCard
             | Self::JsonRpc
@@ -175,9 +181,13 @@ impl RequestKind {
     /// Allowed HTTP methods, in the form of the `Allow` header. `None` if the binding decides.
     pub(super) fn allowed_methods(self) -> Option<&'static str> {
         match self {
-            Self::Card | Self::KeySet | Self::Document | Self::ExtendedCard | Self::Metrics | Self::Health => {
-                Some("GET, HEAD")
-            }
+            Self::Card
+            | Self::KeySet
+            | Self::ProtectedResource
+            | Self::Document
+            | Self::ExtendedCard
+            | Self::Metrics
+            | Self::Health => Some("GET, HEAD"),
             Self::JsonRpc => Some("POST"),
             Self::Grpc | Self::GrpcWeb(_) | Self::Rest => None,
         }
@@ -197,7 +207,14 @@ mod tests {
             let (parts, ()) = request.body(()).unwrap().into_parts();
             RequestClass::new(&parts, Protocols::default()).is_public(&parts)
         };
-        for path in ["/.well-known/agent-card.json", "/.well-known/jwks.json", "/healthz", "/readyz", "/healthz/"] {
+        for path in [
+            "/.well-known/agent-card.json",
+            "/.well-known/jwks.json",
+            protected_resource::PATH,
+            "/healthz",
+            "/readyz",
+            "/healthz/",
+        ] {
             assert!(public("GET", path, "") && public("HEAD", path, ""), "{path}");
         }
         let health = "/grpc.health.v1.Health/Check";

@@ -8,6 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     ReadinessCheck, health,
+    protected_resource::ProtectedResource,
     request_budget::{INCOMING_BYTES, ReceiveBudget},
 };
 use crate::{card::CardRequest, env::Env, protocol::Protocols};
@@ -82,6 +83,8 @@ pub struct Settings {
     pub base_url: Option<BaseUrlSource>,
     /// JSON Web Key Set with the public keys of the server, for `/.well-known/jwks.json`. `None`: there are no keys.
     pub key_set: Option<Bytes>,
+    /// Issuers of the tokens of callers, for `/.well-known/oauth-protected-resource`. `None`: no issuer is known.
+    pub protected_resource: Option<ProtectedResource>,
     /// Source of the API documents below `/openapi`.
     pub documents: Option<DocumentSource>,
     /// Source of `/metrics`. `None`: the resource does not exist.
@@ -119,6 +122,7 @@ impl Settings {
             protects_card: false,
             base_url: None,
             key_set: None,
+            protected_resource: None,
             documents: None,
             metrics: None,
             strict_version: false,

@@ -58,6 +58,7 @@ pub(super) fn of_request(kind: RequestKind, parts: &Parts, served: Protocols) ->
         }
         RequestKind::Card
         | RequestKind::KeySet
+        | RequestKind::ProtectedResource
         | RequestKind::Document
         | RequestKind::Metrics
         | RequestKind::Health => false,

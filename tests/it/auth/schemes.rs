@@ -466,6 +466,35 @@ async fn only_configured_algorithms_claims_and_keys_are_used() {
     assert_eq!(issuer.requests.load(Ordering::SeqCst), 0, "a given key set needs no requests");
 }
 
+/// The challenge leads to the issuer (RFC 9728).
+#[tokio::test]
+async fn challenge_names_the_metadata_about_the_issuer() {
+    allow_undocumented(Exemption::Requests);
+    let issuer = Issuer::start().await;
+    let url = serve_with(auth::any().or(Jwt::new(issuer.options()).unwrap())).await;
+    let http = reqwest::Client::new();
+    let metadata = format!("{url}/.well-known/oauth-protected-resource");
+    for token in ["", "a.b"] {
+        let response = http.get(format!("{url}/tasks")).header("authorization", format!("Bearer {token}"));
+        let response = response.send().await.unwrap();
+        let challenge = response.headers()["www-authenticate"].to_str().unwrap();
+        assert!(
+            challenge.starts_with(&format!("Bearer realm=\"a2a\", resource_metadata=\"{metadata}\"")),
+            "{challenge}"
+        );
+        assert_eq!(challenge.contains("invalid_token"), !token.is_empty(), "{challenge}");
+    }
+    let document = http.get(&metadata).send().await.unwrap();
+    assert_eq!(document.status(), 200);
+    let document: Value = serde_json::from_slice(&document.bytes().await.unwrap()).unwrap();
+    assert_eq!((&document["resource"], &document["authorization_servers"]), (&json!(url), &json!([issuer.url])));
+    assert!(document["scopes_supported"].as_array().unwrap().contains(&json!("tasks:read")));
+    // Without an issuer, there is no document.
+    let url = serve_with(Bearer::new(Token::new("sesame").unwrap())).await;
+    let response = http.get(format!("{url}/.well-known/oauth-protected-resource")).send().await.unwrap();
+    assert_eq!(response.status(), 404);
+}
+
 #[tokio::test]
 async fn keys_are_used_for_what_they_are_published() {
     let issuer = Issuer::start().await;

@@ -115,6 +115,7 @@ async fn unsupported_methods_of_a_path_are_rejected() {
         ("/", "POST"),
         ("/.well-known/agent-card.json", "GET, HEAD"),
         ("/.well-known/jwks.json", "GET, HEAD"),
+        ("/.well-known/oauth-protected-resource", "GET, HEAD"),
         ("/healthz", "GET, HEAD"),
         ("/readyz", "GET, HEAD"),
     ] {
