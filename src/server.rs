@@ -685,6 +685,7 @@ impl<A: Agent> Server<A> {
         let service = service.offering(card.offers());
         let service = service.modes(self.modes, card.declared()).idempotency_default_key(self.default_key);
         #[cfg(feature = "signing")]
+        #[cfg_attr(not(feature = "push"), expect(unused_mut, reason = "only notifications have further keys"))]
         let mut keys: Vec<_> = card.signing_key().map(SigningKey::public_jwk).into_iter().collect();
         #[cfg(feature = "push")]
         let service = if card.offers().push {
