@@ -145,26 +145,39 @@ async fn queued_turns_run_after_a_restart_even_if_the_agent_is_not_resumable() {
     let mut store = OpenedStore::sqlite(Options::default());
     let mut agent = service_with_turns(NOT_RESUMABLE, &store, 1);
     let first = start_turn(&*agent, "", "go", "[1 go saved 0]").await;
-    let mut ids = vec![first.id];
+    let (mut running, mut waiting) = (first.id, Vec::new());
     for _ in 0..2 {
         let queued = send(&*agent, at_once("", "go")).await;
         assert_eq!(queued.state(), TaskState::Submitted);
-        ids.push(queued.id);
+        waiting.push(queued.id);
     }
-    for running in 1..3 {
+    while !waiting.is_empty() {
         store = store.killed();
         agent = service_with_turns(NOT_RESUMABLE, &store, 1);
-        let failed = wait_until(&*agent, &ids[running - 1], |task| task.state() == TaskState::Failed).await;
+        let failed = wait_until(&*agent, &running, |task| task.state() == TaskState::Failed).await;
         assert_eq!(output(&failed), "[1 go saved 0]");
-        let task = wait_until(&*agent, &ids[running], |task| !task.artifacts.is_empty()).await;
+        // Tasks are recovered concurrently, so either of them may be the next one.
+        let next = async {
+            loop {
+                for (n, id) in waiting.iter().enumerate() {
+                    if !get(&*agent, id).await.unwrap().artifacts.is_empty() {
+                        return n;
+                    }
+                }
+                tokio::task::yield_now().await;
+            }
+        };
+        let next = timeout(TIMEOUT, next).await.unwrap();
+        running = waiting.remove(next);
+        let task = get(&*agent, &running).await.unwrap();
         assert_eq!((task.state(), output(&task).as_str()), (TaskState::Working, "[1 go saved 0]"));
-        for id in &ids[running + 1..] {
+        for id in &waiting {
             assert_eq!(get(&*agent, id).await.unwrap().state(), TaskState::Submitted);
         }
     }
     let store = store.killed();
     let agent = service_with_turns(NOT_RESUMABLE, &store, 1);
-    wait_until(&*agent, &ids[2], |task| task.state() == TaskState::Failed).await;
+    wait_until(&*agent, &running, |task| task.state() == TaskState::Failed).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
