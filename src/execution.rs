@@ -15,12 +15,11 @@ use tokio::{
 };
 use tokio_util::task::TaskTracker;
 
-pub(crate) use self::limits::store_full;
+pub(crate) use self::limits::{RETRY_AFTER, limit_error, store_full};
 pub(crate) use self::sweeper::end_idle;
 use self::{
     contexts::Contexts,
     idempotency::KeyLocks,
-    limits::limit_error,
     permits::{Permits, resize_reservation},
     recovery::Quarantine,
 };

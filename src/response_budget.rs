@@ -133,20 +133,14 @@ impl ResponseBudget {
         bytes <= SMALL || self.budget.used.lock().bytes.saturating_add(bytes.min(max / SHARES)) <= max / 2
     }
 
-    /// Takes bytes from the budget.
+    /// Takes bytes from the budget. Once half of the budget is used, a connection may not exceed its share while other
+    /// connections use the budget too.
     fn take(&self, bytes: usize) -> Result<(), Error> {
-        let mut used = self.budget.used.lock();
-        self.check(&used, bytes)?;
-        used.add(self.peer, bytes);
-        Ok(())
-    }
-
-    /// Checks that bytes fit into the budget. Once half of the budget is used, a connection may not exceed its share while
-    /// other connections use the budget too.
-    fn check(&self, used: &Used, bytes: usize) -> Result<(), Error> {
         let max = self.budget.max;
+        let mut used = self.budget.used.lock();
         let total = used.bytes.saturating_add(bytes);
         if total <= max - max / 2 {
+            used.add(self.peer, bytes);
             return Ok(());
         }
         let held = self.peer.and_then(|peer| used.connections.get(&peer)).copied().unwrap_or(0);
@@ -158,6 +152,7 @@ impl ResponseBudget {
                 "{held} bytes of responses on this connection are unread, too large a share of {max} bytes; read them first"
             )
         } else {
+            used.add(self.peer, bytes);
             return Ok(());
         };
         let error = ErrorKind::Unavailable.because(format!("{reason} (limits.outgoing_bytes)"));

@@ -57,8 +57,9 @@ impl FailureLimit {
         if all.len() >= MAX_ADDRESSES && !all.contains_key(&addr) {
             all.retain(|_, failures| is_current(failures));
             // So many addresses at once are an attack. Only the oldest one begins anew.
-            let oldest = all.iter().min_by_key(|(_, failures)| failures.since).map(|(addr, _)| *addr);
-            if let Some(oldest) = oldest.filter(|_| all.len() >= MAX_ADDRESSES) {
+            if all.len() >= MAX_ADDRESSES
+                && let Some(oldest) = all.iter().min_by_key(|(_, failures)| failures.since).map(|(addr, _)| *addr)
+            {
                 all.remove(&oldest);
             }
         }

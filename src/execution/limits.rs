@@ -9,7 +9,7 @@ use crate::{
 };
 
 /// Retry delay of an error for a limit on what is in progress.
-pub(super) const RETRY_AFTER: Duration = Duration::from_secs(1);
+pub(crate) const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// Lower bound of the maximum size of an event: the status of a failed turn has to fit.
 const MIN_EVENT_BYTES: usize = 1024;
@@ -149,7 +149,7 @@ impl Default for Limits {
 }
 
 /// Returns the error for an exceeded limit, by the name of its setting.
-pub(super) fn limit_error(name: &'static str, why: String) -> Error {
+pub(crate) fn limit_error(name: &'static str, why: String) -> Error {
     ErrorKind::ResourceExhausted.because(why).with("limit", name)
 }
 

@@ -63,14 +63,13 @@ impl<A: Agent> Shared<A> {
         mut context: TurnContext,
         slot: TurnSlot,
     ) {
-        let permit = match slot {
+        let mut permit = match slot {
             TurnSlot::Running(permit) => Some(permit),
             TurnSlot::Queued(turn) => Box::pin(self.wait_in_queue(&live, turn)).await,
         };
         if permit.is_none() || !self.begin(&live).await {
             return;
         }
-        let mut permit = permit;
         loop {
             let found = live.lock().task_for_turn();
             let task = match found {

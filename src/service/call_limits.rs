@@ -1,15 +1,13 @@
 //! Limits on the calls of a service: how many are in progress, and how many an owner may make per second.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use super::Limits;
 use crate::{
     call::{Call, OwnerCounts, OwnerPermit, RateLimit, Reached},
-    error::{Error, ErrorKind},
+    error::Error,
+    execution::{RETRY_AFTER, limit_error},
 };
-
-/// Delay after which a call that was rejected because others are in progress may be retried.
-const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// Number of calls in progress and rate of calls, by owner.
 pub(super) struct CallLimits {
@@ -36,7 +34,7 @@ impl CallLimits {
                 Reached::Total(max) => ("calls", format!("{max} calls are in progress")),
                 Reached::Owner(max) => ("calls_per_owner", format!("{max} of your calls are in progress")),
             };
-            exceeded(name, format!("{why}; retry later (limits.{name})"), RETRY_AFTER)
+            limit_error(name, format!("{why}; retry later (limits.{name})")).retry_after(RETRY_AFTER)
         })
     }
 
@@ -51,11 +49,7 @@ impl CallLimits {
         }
         self.rate.count(&call.owner).map_err(|wait| {
             let why = format!("more than {} calls of yours per second (limits.call_rate_per_owner)", self.per_second);
-            exceeded("call_rate_per_owner", why, wait)
+            limit_error("call_rate_per_owner", why).retry_after(wait)
         })
     }
-}
-
-fn exceeded(name: &'static str, why: String, wait: Duration) -> Error {
-    ErrorKind::ResourceExhausted.because(why).with("limit", name).retry_after(wait)
 }
