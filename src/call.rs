@@ -156,6 +156,8 @@ pub struct Call {
     pub memory: Option<Arc<Reservation>>,
     /// Memory budget of the events of a stream. None for calls in process.
     pub responses: Option<ResponseBudget>,
+    /// Further headers that a client sends, such as credentials. Servers don't set it.
+    pub headers: Option<Arc<HeaderMap>>,
 }
 
 impl Call {
@@ -202,9 +204,10 @@ impl Call {
         call
     }
 
-    /// Encodes the context as headers of a client request. Credentials and the caller's identity are not part of it.
+    /// Encodes the context as headers of a client request. The caller's identity is not part of it; credentials are, if
+    /// they are in [`headers`](Self::headers).
     pub fn to_headers(&self) -> HeaderMap {
-        let mut headers = HeaderMap::new();
+        let mut headers = self.headers.as_deref().cloned().unwrap_or_default();
         let mut set = |name: HeaderName, value: Option<&str>| {
             if let Some(value) = value.and_then(|value| HeaderValue::from_str(value).ok()) {
                 headers.insert(name, value);

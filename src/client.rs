@@ -1,202 +1,375 @@
 //! A2A client for remote agents over gRPC, HTTP+JSON and JSON-RPC, with retries and resumed streams.
 //!
-//! A remote agent implements [`A2aService`], the trait that a local service implements too. A [`Client`] retries failed
-//! calls and resumes interrupted streams. [`rest`], [`json_rpc`] and [`grpc`] are the bindings without either: each call
-//! is one request, and every failure is returned.
+//! [`Client`] reads the agent card, selects an interface, and has a method for each operation. Below it, a remote agent
+//! implements [`A2aService`], the trait that a local service implements too: [`ClientBuilder`] makes one for each binding.
+//! [`rest`], [`json_rpc`] and [`grpc`] are the bindings of 1.0 without retries: each call is one request, and every failure
+//! is returned.
 
-pub mod http;
+pub mod blocking;
+mod builder;
+mod card;
+mod conversation;
+mod credentials;
+mod http;
+mod outcome;
+mod push;
 mod resume;
 mod retry;
+#[doc(hidden)]
 pub mod sse;
+mod stream;
 mod tls;
+mod v03;
 
-use std::{sync::Arc, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
-use ::http::{HeaderMap, HeaderValue, header};
-use tonic::{Request, Status, transport::Endpoint};
+use parking_lot::RwLock;
+use tokio_stream::{Stream, StreamExt as _};
 
-pub use self::retry::Retry;
-use self::{
-    http::{JsonRpc, Rest},
-    retry::Retrying,
-    tls::RootCertificates,
+#[cfg(feature = "signing")]
+pub use self::card::SignaturePolicy;
+pub use self::{
+    builder::{ClientBuilder, SizeLimits},
+    card::Interface,
+    conversation::Conversation,
+    http::HttpTransport,
+    outcome::Outcome,
+    push::PushConfigs,
+    retry::Retry,
+    stream::{EventStream, StreamEvent},
 };
+use self::{card::ReceivedCard, retry::Backoff};
 use crate::{
-    contract::Remote,
+    call::Call,
+    clock,
     error::{Error, ErrorKind},
-    pb::v1::{a2a_service_client::A2aServiceClient, a2a_service_server::A2aService},
+    pb::v1::{
+        AgentCard, CancelTaskRequest, GetExtendedAgentCardRequest, GetTaskRequest, ListTasksRequest, Message,
+        SendMessageRequest, SubscribeToTaskRequest, Task, TaskState, a2a_service_server::A2aService,
+    },
 };
 
-/// Timeout for establishing a connection.
-const CONNECT: Duration = Duration::from_secs(10);
+/// Interval between two reads of a task that is waited for, if its agent has no streams.
+const POLL: Duration = Duration::from_secs(1);
 
-/// Interval between HTTP/2 keep-alive pings over gRPC, and the timeout for their acknowledgement.
-const PING: Duration = Duration::from_secs(20);
-
-/// Maximum size of a response, or of one event of a stream, in bytes.
-pub const MAX_REPLY: usize = 16 << 20;
-
-/// Configuration of calls to remote agents: retries, credentials and TLS root certificates. `https://` URLs need the
-/// crate feature `tls`, which is off by default.
-///
-/// - An interrupted stream is resumed after its last event, without gaps or duplicates. If the agent no longer has that
-///   position, or does not support resumption, the next event is marked: events may be missing before it
-///   ([`is_gap`](crate::event::resume::is_gap)). It is usually a snapshot of the task. A stream that can't be resumed
-///   ends with an error; a stream that ends without one has reached the end of its task or turn.
-/// - A send whose connection could not be established is retried. If the outcome of a send is unknown, it is retried only
-///   when the server supports `Idempotency-Key`. The client finds that out with a read-only call: the server returns the
-///   key. Otherwise the error is returned, because a second send could be executed twice.
-/// - Read-only calls are retried.
-///
-/// Retries honor `Retry-After` and the deadline of the [`Call`](crate::call::Call).
-///
-/// Over gRPC, events have no ids of their own. The client therefore requests the extension
-/// [`resume`](crate::event::resume), which servers of this crate offer if `stream.resume` is set.
+/// Client of one agent: card, interface, and a method for each operation. Clones share connections.
 ///
 /// ```
-/// use a2a_service::{
-///     agent::demo::Demo,
-///     call::Call,
-///     client::Client,
-///     extension::resume,
-///     pb::v1::{Message, SendMessageRequest},
-///     server::Server,
-/// };
-/// use tokio_stream::StreamExt as _;
+/// use a2a_service::{agent::demo::Demo, client::Client, server::Server};
 ///
-/// # #[tokio::main]
-/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let server = Server::new(Demo).bind("127.0.0.1:0").await?;
-/// let url = format!("http://{}", server.addr());
-/// tokio::spawn(server.run_until(std::future::pending()));
-///
-/// let agent = Client::new().rest(&url)?;
-/// let message = Some(Message::user("/stream 3 1"));
-/// let sent = SendMessageRequest { message, ..SendMessageRequest::default() };
-/// let mut events = agent.send_streaming_message(Call::default().request(sent)).await?.into_inner();
-/// while let Some(event) = events.next().await {
-///     let event = event?;
-///     if event.payload().is_some_and(resume::is_gap) {
-///         println!("events may be missing before this one:");
-///     }
-///     println!("{:?}", event.payload());
-/// }
-/// # Ok(())
-/// # }
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let server = Server::new(Demo).bind("127.0.0.1:0").await?;
+/// # let url = format!("http://{}", server.addr());
+/// # tokio::spawn(server.run_until(std::future::pending()));
+/// let agent = Client::connect(&url).await?;
+/// let outcome = agent.send("Hello").await?;
+/// println!("{}: {}", agent.card().name, outcome.text());
+/// # assert!(!outcome.text().is_empty());
+/// # Ok(()) }
 /// ```
-#[derive(Clone, Debug, Default)]
-#[must_use = "a client makes no calls before it is given a URL"]
+#[derive(Clone)]
 pub struct Client {
-    retry: Retry,
-    /// Value of `Authorization`, marked as sensitive.
-    credentials: Option<HeaderValue>,
-    roots: RootCertificates,
+    agent: Arc<dyn A2aService>,
+    interface: Option<Interface>,
+    tenant: String,
+    timeout: Option<Duration>,
+    card: Arc<RwLock<Arc<AgentCard>>>,
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client").field("agent", &self.card().name).field("interface", &self.interface).finish()
+    }
 }
 
 impl Client {
-    /// Creates a client with the default [retry policy](Retry) and without credentials.
-    pub fn new() -> Self {
-        Self::default()
+    /// Returns the options of a client.
+    pub fn builder() -> ClientBuilder {
+        ClientBuilder::new()
     }
 
-    /// Sets the retry policy. [`Retry::never`] disables retries and the resumption of streams.
-    pub fn retry(self, retry: Retry) -> Self {
-        Self { retry, ..self }
-    }
-
-    /// Sends a bearer token with every call. Redirects are not followed, so the token reaches only the configured URL.
-    /// Over `http://` it is not encrypted.
+    /// Reads the card of the agent at a URL, and selects the first interface of the card that this crate can call. If no
+    /// connection to it can be established later, the next one is used.
+    ///
+    /// `url` is the URL of the card or the base URL of the agent: the card is then looked for below
+    /// `/.well-known/agent-card.json` and, as in 0.2, `/.well-known/agent.json`. Without a scheme, `http://` is added for
+    /// hosts of this machine and `https://` for others.
     ///
     /// # Errors
-    /// The token is empty or is not a valid header value.
-    pub fn bearer(self, token: &str) -> Result<Self, Error> {
-        let invalid = || Error::invalid_field("token", "must not be empty and must be a valid header value");
-        if token.trim().is_empty() {
-            return Err(invalid());
+    /// `Unavailable` if no connection can be established, `InvalidAgentResponse` if there is no card, and
+    /// `UnsupportedOperation` if the card has no interface that can be called.
+    pub async fn connect(url: &str) -> Result<Self, Error> {
+        Self::builder().connect(url).await
+    }
+
+    async fn from_builder(builder: &ClientBuilder, url: &str) -> Result<Self, Error> {
+        let ReceivedCard { card, url, .. } = card::fetch(builder, url).await?;
+        builder.client(card, Some(&url))
+    }
+
+    /// Returns a client of an agent in this process, or of one with another transport.
+    pub fn from_service(agent: Arc<dyn A2aService>) -> Self {
+        let card = Arc::new(RwLock::new(Arc::new(AgentCard::default())));
+        Self { agent, interface: None, tenant: String::new(), timeout: None, card }
+    }
+
+    /// Card of the agent. Empty for a client [from a service](Self::from_service).
+    pub fn card(&self) -> Arc<AgentCard> {
+        Arc::clone(&self.card.read())
+    }
+
+    /// Interface of the card that is called first. None for a client [from a service](Self::from_service).
+    pub fn interface(&self) -> Option<&Interface> {
+        self.interface.as_ref()
+    }
+
+    /// The agent as the service trait, for operations with all their parameters. Requests need the
+    /// [tenant](Interface::tenant) of the interface.
+    pub fn service(&self) -> &Arc<dyn A2aService> {
+        &self.agent
+    }
+
+    fn call(&self) -> Call {
+        Call {
+            deadline: self.timeout.map(|timeout| clock::after(tokio::time::Instant::now(), timeout)),
+            ..Call::default()
         }
-        let mut value = HeaderValue::from_str(&format!("Bearer {token}")).map_err(|_| invalid())?;
-        value.set_sensitive(true);
-        Ok(Self { credentials: Some(value), ..self })
     }
 
-    /// Adds TLS root certificates for `https://` URLs: one or more, in PEM. The system's root certificates stay trusted.
+    /// Sends a message, and waits until the turn of the agent ends: until the task is terminal, or waits for input or
+    /// authorization. A task that failed is an [`Outcome`], not an error.
+    ///
+    /// With `return_immediately` in the configuration of the request, returns the task as it is after the send.
     ///
     /// # Errors
-    /// The text is not valid PEM, or contains no certificate.
-    #[cfg(feature = "tls")]
-    pub fn roots(mut self, pem: &[u8]) -> Result<Self, Error> {
-        self.roots.add(pem)?;
-        Ok(self)
-    }
-
-    /// Returns a remote agent that is called over HTTP+JSON. `url` is the base URL of its routes.
-    ///
-    /// # Errors
-    /// The URL is invalid, or its scheme is not `http` or `https`.
-    pub fn rest(&self, url: &str) -> Result<Arc<dyn A2aService>, Error> {
-        Ok(self.wrap(Arc::new(Remote(Rest::new(self.http(url)?, url)?)), false, true))
-    }
-
-    /// Returns a remote agent that is called over JSON-RPC at `url`.
-    ///
-    /// # Errors
-    /// The URL is invalid, or its scheme is not `http` or `https`.
-    pub fn json_rpc(&self, url: &str) -> Result<Arc<dyn A2aService>, Error> {
-        Ok(self.wrap(Arc::new(Remote(JsonRpc::new(self.http(url)?, url)?)), false, true))
-    }
-
-    /// Returns a remote agent that is called over gRPC. The connection is established at the first call, by the tokio
-    /// runtime in which this function is called.
-    ///
-    /// # Errors
-    /// The URL is invalid.
-    pub fn grpc(&self, url: &str) -> Result<Arc<dyn A2aService>, Error> {
-        let invalid = |e| ErrorKind::InvalidParams.because(format!("`{url}` is not a valid agent URL: {e}"));
-        let endpoint = Endpoint::from_shared(url.to_owned()).map_err(invalid)?.connect_timeout(CONNECT);
-        let endpoint = self.roots.grpc(endpoint, url)?;
-        // A stream may be idle for a long time; only a ping detects a lost peer.
-        let channel = endpoint.http2_keep_alive_interval(PING).keep_alive_timeout(PING).connect_lazy();
-        let agent: Arc<dyn A2aService> = match self.credentials.clone() {
-            None => Arc::new(A2aServiceClient::new(channel).max_decoding_message_size(MAX_REPLY)),
-            Some(value) => {
-                let headers = credentials(value);
-                let authorize = move |mut request: Request<()>| {
-                    request.metadata_mut().as_mut().extend(headers.clone());
-                    Ok::<_, Status>(request)
-                };
-                let agent = A2aServiceClient::with_interceptor(channel, authorize);
-                Arc::new(agent.max_decoding_message_size(MAX_REPLY))
+    /// The agent rejects the message, cannot be reached, or responds with something else than the protocol defines.
+    pub async fn send(&self, message: impl Into<SendMessageRequest>) -> Result<Outcome, Error> {
+        let request = self.with_tenant(message.into());
+        let returns_immediately =
+            request.configuration.as_ref().is_some_and(|configuration| configuration.return_immediately);
+        let call = self.call();
+        let response = self.agent.send_message(call.clone().request(request)).await?.into_inner();
+        let outcome = Outcome::new(response);
+        match outcome.task() {
+            // A server may respond before the end of the turn, although the request asks it to wait.
+            Some(task) if !returns_immediately && !is_settled(task.state()) => {
+                let id = task.id.clone();
+                Ok(Outcome::from_task(self.wait_until(&id, call).await?))
             }
-        };
-        Ok(self.wrap(agent, true, true))
-    }
-
-    /// Adds retries and resumed streams to another implementation of the service.
-    pub fn around(&self, agent: Arc<dyn A2aService>) -> Arc<dyn A2aService> {
-        self.wrap(agent, true, false)
-    }
-
-    /// Adds retries and resumed streams. `requests_cursors` adds the extension `resume`, for bindings without event ids. `outlasts_turns`
-    /// states that subscriptions end with their task, so that one that ends while its task waits was interrupted.
-    fn wrap(&self, agent: Arc<dyn A2aService>, requests_cursors: bool, outlasts_turns: bool) -> Arc<dyn A2aService> {
-        if self.retry == Retry::never() {
-            return agent;
+            _ => Ok(outcome),
         }
-        Arc::new(Retrying { agent, retry: self.retry.clone(), requests_cursors, outlasts_turns })
     }
 
-    fn http(&self, url: &str) -> Result<reqwest::Client, Error> {
-        let builder = http::builder().default_headers(self.credentials.clone().map(credentials).unwrap_or_default());
-        self.roots.http(builder, url)?.build().map_err(Error::internal)
+    /// Sends a message, and returns the events of the turn as they happen. If the agent has no streams, sends it without,
+    /// and returns the result as the only event.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send), if the stream does not begin. Later errors are items of the stream.
+    pub async fn stream(&self, message: impl Into<SendMessageRequest>) -> Result<EventStream, Error> {
+        let request = self.with_tenant(message.into());
+        if self.lacks_streams() {
+            let outcome = self.send(request).await?;
+            return Ok(EventStream::of_outcome(outcome));
+        }
+        let events = self.agent.send_streaming_message(self.call().request(request)).await?;
+        Ok(EventStream::new(events.into_inner()))
+    }
+
+    /// Returns the events of a running task from now on, after a snapshot of the task.
+    ///
+    /// # Errors
+    /// `TaskNotFound`, or `UnsupportedOperation` if the task is terminal (3.1.6).
+    pub async fn subscribe(&self, task_id: &str) -> Result<EventStream, Error> {
+        let request = SubscribeToTaskRequest { tenant: self.tenant.clone(), id: task_id.to_owned() };
+        let events = self.agent.subscribe_to_task(self.call().request(request)).await?;
+        Ok(EventStream::new(events.into_inner()))
+    }
+
+    /// Begins a conversation: messages that share a context, and continue a task that waits for input.
+    pub fn conversation(&self) -> Conversation {
+        Conversation::new(self.clone())
+    }
+
+    /// Returns a task with its whole history.
+    ///
+    /// # Errors
+    /// `TaskNotFound`.
+    pub async fn get(&self, task_id: &str) -> Result<Task, Error> {
+        self.get_with(task_id, None, self.call()).await
+    }
+
+    /// Returns a task with at most `messages` messages of its history.
+    ///
+    /// # Errors
+    /// `TaskNotFound`, or `InvalidParams` for a negative number.
+    pub async fn get_with_history(&self, task_id: &str, messages: i32) -> Result<Task, Error> {
+        self.get_with(task_id, Some(messages), self.call()).await
+    }
+
+    async fn get_with(&self, task_id: &str, history_length: Option<i32>, call: Call) -> Result<Task, Error> {
+        let request = GetTaskRequest { tenant: self.tenant.clone(), id: task_id.to_owned(), history_length };
+        self.agent.get_task(call.request(request)).await?.into_inner().into_task()
+    }
+
+    /// Waits until a task is terminal, or waits for input or authorization, and returns it.
+    ///
+    /// # Errors
+    /// `TaskNotFound`, or `DeadlineExceeded` after the timeout of the client.
+    pub async fn wait(&self, task_id: &str) -> Result<Task, Error> {
+        self.wait_until(task_id, self.call()).await
+    }
+
+    async fn wait_until(&self, task_id: &str, call: Call) -> Result<Task, Error> {
+        let mut backoff = Backoff::new(&Retry::default().first(POLL).attempts(u32::MAX));
+        loop {
+            if !self.lacks_streams() {
+                let request = SubscribeToTaskRequest { tenant: self.tenant.clone(), id: task_id.to_owned() };
+                // Agents reject the subscription to a task that is terminal, and some that to one that waits.
+                if let Ok(events) = self.agent.subscribe_to_task(call.clone().request(request)).await {
+                    let mut events = EventStream::new(events.into_inner());
+                    while let Some(Ok(event)) = events.next().await {
+                        if event.state().is_some_and(is_settled) {
+                            break;
+                        }
+                    }
+                }
+            }
+            let task = self.get_with(task_id, None, call.clone()).await?;
+            if is_settled(task.state()) {
+                return Ok(task);
+            }
+            if !backoff.wait(&ErrorKind::Unavailable.error(), &call).await {
+                return Err(ErrorKind::DeadlineExceeded.error());
+            }
+        }
+    }
+
+    /// Cancels a task, and returns it.
+    ///
+    /// # Errors
+    /// `TaskNotFound`, or `TaskNotCancelable` if it is terminal.
+    pub async fn cancel(&self, task_id: &str) -> Result<Task, Error> {
+        let request = CancelTaskRequest { tenant: self.tenant.clone(), id: task_id.to_owned(), metadata: None };
+        self.agent.cancel_task(self.call().request(request)).await?.into_inner().into_task()
+    }
+
+    /// Returns all tasks of the caller that match a request, the latest first, and reads further pages as needed.
+    pub fn list(&self, request: ListTasksRequest) -> impl Stream<Item = Result<Task, Error>> + Send + Unpin + use<> {
+        let mut request = request;
+        if request.tenant.is_empty() {
+            request.tenant.clone_from(&self.tenant);
+        }
+        let client = self.clone();
+        let pages = futures_util::stream::try_unfold(Some(request), move |request| {
+            let client = client.clone();
+            async move {
+                let Some(request) = request else { return Ok::<_, Error>(None) };
+                let response = client.agent.list_tasks(client.call().request(request.clone())).await?.into_inner();
+                let token = response.next_page_token;
+                // A token that does not change would be an endless list.
+                let is_last = token.is_empty() || token == request.page_token;
+                let next = (!is_last).then_some(ListTasksRequest { page_token: token, ..request });
+                Ok(Some((response.tasks, next)))
+            }
+        });
+        use futures_util::{StreamExt as _, TryStreamExt as _};
+        pages.map_ok(|tasks| futures_util::stream::iter(tasks.into_iter().map(Ok))).try_flatten().boxed()
+    }
+
+    /// Push notification configurations of a task.
+    pub fn push(&self, task_id: impl Into<String>) -> PushConfigs {
+        PushConfigs::new(self.clone(), task_id.into())
+    }
+
+    /// Downloads the extended card, which then replaces the card of this client and its clones.
+    ///
+    /// # Errors
+    /// `Unauthenticated`, or `UnsupportedOperation` if the agent has no extended card.
+    pub async fn extended_card(&self) -> Result<Arc<AgentCard>, Error> {
+        let request = GetExtendedAgentCardRequest { tenant: self.tenant.clone() };
+        let card = self.agent.get_extended_agent_card(self.call().request(request)).await?.into_inner();
+        let card = Arc::new(card);
+        *self.card.write() = Arc::clone(&card);
+        Ok(card)
+    }
+
+    /// The card says that the agent has no streams.
+    fn lacks_streams(&self) -> bool {
+        let card = self.card.read();
+        let streaming = card.capabilities.as_ref().and_then(|capabilities| capabilities.streaming);
+        self.interface.is_some() && !streaming.unwrap_or_default()
+    }
+
+    fn with_tenant(&self, mut request: SendMessageRequest) -> SendMessageRequest {
+        if request.tenant.is_empty() {
+            request.tenant.clone_from(&self.tenant);
+        }
+        if let Some(message) = request.message.as_mut().filter(|message| message.message_id.is_empty()) {
+            message.message_id = crate::env::Ids::default().random();
+        }
+        request
     }
 }
 
-fn credentials(value: HeaderValue) -> HeaderMap {
-    HeaderMap::from_iter([(header::AUTHORIZATION, value)])
+impl ClientBuilder {
+    /// Returns a client of the agent with this card, for example one that was read from a file. `base` is the URL of the
+    /// card, against which relative URLs are resolved.
+    ///
+    /// # Errors
+    /// `UnsupportedOperation` if the card has no interface that can be called.
+    pub fn with_card(&self, card: AgentCard, base: Option<&str>) -> Result<Client, Error> {
+        let base = base.map(card::complete_url).transpose()?;
+        self.client(card, base.as_ref())
+    }
+
+    fn client(&self, card: AgentCard, base: Option<&reqwest::Url>) -> Result<Client, Error> {
+        let all = card::interfaces(&card, base);
+        let selected = self.select(&card, &all, base)?;
+        let Some(first) = selected.first() else {
+            return Err(Error::internal("no interface is selected"));
+        };
+        let tenant = self.tenant.clone().unwrap_or_else(|| first.tenant.clone());
+        // Requests have the tenant of the first interface, so the others must have the same.
+        let urls = selected.iter().filter(|interface| interface.tenant == first.tenant);
+        let urls: Vec<_> = urls.map(|found| (found.binding, found.version, found.url.as_str())).collect();
+        Ok(Client {
+            agent: self.service(&urls)?,
+            interface: Some(Interface::clone(first)),
+            tenant,
+            timeout: self.timeout,
+            card: Arc::new(RwLock::new(Arc::new(card))),
+        })
+    }
 }
 
-fn without_retries() -> Client {
-    Client::new().retry(Retry::never())
+/// Returns true for a state in which a task does not change by itself: terminal, or waiting for input or authorization.
+fn is_settled(state: TaskState) -> bool {
+    state.is_terminal() || state.is_interrupted()
+}
+
+impl From<&str> for SendMessageRequest {
+    /// Creates a request with a text message of the user.
+    fn from(text: &str) -> Self {
+        Message::user(text).into()
+    }
+}
+
+impl From<String> for SendMessageRequest {
+    /// Creates a request with a text message of the user.
+    fn from(text: String) -> Self {
+        Message::user(text).into()
+    }
+}
+
+impl From<Message> for SendMessageRequest {
+    /// Creates a request with a message.
+    fn from(message: Message) -> Self {
+        Self { message: Some(message), ..Self::default() }
+    }
+}
+
+fn without_retries() -> ClientBuilder {
+    Client::builder().retry(Retry::never())
 }
 
 /// Returns a remote agent that is called over HTTP+JSON, without retries. `url` is the base URL of its routes.

@@ -51,7 +51,7 @@
 //! let url = format!("http://{}", server.addr());
 //! tokio::spawn(server.run_until(std::future::pending()));
 //!
-//! let agent = Client::new().rest(&url)?;
+//! let agent = Client::builder().rest(&url)?;
 //! let request = SendMessageRequest { message: Some(Message::user("/stream 3 1")), ..Default::default() };
 //! let mut events = agent.send_streaming_message(Call::default().request(request)).await?.into_inner();
 //! let mut text = String::new();
@@ -206,7 +206,7 @@ pub mod testing;
 #[cfg(feature = "server")]
 #[doc(hidden)]
 pub mod transport;
-#[cfg(feature = "server")]
+#[cfg(any(feature = "server", feature = "client"))]
 #[doc(hidden)]
 pub mod v03;
 

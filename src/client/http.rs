@@ -4,7 +4,12 @@
 
 use std::{
     collections::HashMap,
-    sync::atomic::{AtomicU64, Ordering},
+    fmt,
+    future::Future,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -12,9 +17,10 @@ use bytes::{Bytes, BytesMut};
 use heck::ToLowerCamelCase as _;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
-use reqwest::{Client, ClientBuilder, RequestBuilder, Response, Url};
+use reqwest::Url;
 use serde::Deserialize;
 use serde_json::{Map, Value, json, value::RawValue};
+use tokio::time::{Instant, timeout_at};
 use tokio_stream::StreamExt as _;
 use tonic::{
     Request, Status,
@@ -22,11 +28,12 @@ use tonic::{
 };
 use tonic_types::{ErrorDetails, StatusExt as _};
 
-use super::{CONNECT, MAX_REPLY};
+use super::{SizeLimits, builder::CONNECT};
 use crate::{
     call::{Call, IDEMPOTENCY_KEY},
     client::sse::SseReader,
-    contract::{Frame, HttpRule, Reply, Transport},
+    clock,
+    contract::{BoxStream, Frame, HttpRule, Reply, Transport},
     error::{DOMAIN, Error, ErrorKind, chain},
 };
 
@@ -36,28 +43,97 @@ const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const ACCEPT: HeaderValue = HeaderValue::from_static("application/json, text/event-stream");
 
-/// Returns an HTTP client that follows no redirects, so that requests and credentials reach only the configured URL.
-pub fn client() -> Result<Client, Error> {
-    builder().build().map_err(Error::internal)
+/// Maximum time from the head of a unary response to the end of its body.
+const BODY: Duration = Duration::from_secs(60);
+
+/// Sends HTTP requests for the JSON bindings and the agent card.
+///
+/// Implemented by functions from a request to a response, so that a test can give the bytes of a response:
+///
+/// ```
+/// use a2a_service::{
+///     bytes::Bytes,
+///     client::{Client, HttpTransport},
+///     error::Error,
+///     http::{Request, Response},
+/// };
+///
+/// async fn respond(_: Request<Bytes>) -> Result<Response<Bytes>, Error> {
+///     Ok(Response::new(Bytes::from(r#"{"id": "1", "status": {"state": "TASK_STATE_COMPLETED"}}"#)))
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let agent = Client::builder().transport(respond).rest("http://agent.example")?;
+/// # Ok(()) }
+/// ```
+#[tonic::async_trait]
+pub trait HttpTransport: Send + Sync + 'static {
+    /// Sends a request, and returns the response with its body as it arrives. Follows no redirects.
+    ///
+    /// # Errors
+    /// The connection fails before the head of the response is complete.
+    async fn send(&self, request: http::Request<Bytes>) -> Result<http::Response<BoxStream<Bytes>>, Error>;
 }
 
-/// Returns the builder of [`client`], for further settings.
-pub(super) fn builder() -> ClientBuilder {
-    Client::builder().redirect(reqwest::redirect::Policy::none()).connect_timeout(CONNECT)
+#[tonic::async_trait]
+impl<F, R> HttpTransport for F
+where
+    F: Fn(http::Request<Bytes>) -> R + Send + Sync + 'static,
+    R: Future<Output = Result<http::Response<Bytes>, Error>> + Send,
+{
+    async fn send(&self, request: http::Request<Bytes>) -> Result<http::Response<BoxStream<Bytes>>, Error> {
+        let once = |body: Bytes| -> BoxStream<Bytes> { Box::pin(tokio_stream::once(Ok(body))) };
+        Ok(self(request).await?.map(once))
+    }
+}
+
+/// HTTP over TCP and TLS.
+pub(super) struct Network(pub(super) reqwest::Client);
+
+#[tonic::async_trait]
+impl HttpTransport for Network {
+    async fn send(&self, request: http::Request<Bytes>) -> Result<http::Response<BoxStream<Bytes>>, Error> {
+        let request = request.try_into().map_err(transport_error)?;
+        let mut received = self.0.execute(request).await.map_err(transport_error)?;
+        let (status, headers) = (received.status(), std::mem::take(received.headers_mut()));
+        let chunks = received.bytes_stream().map(|chunk| chunk.map_err(|error| transport_error(error).into()));
+        let mut response = http::Response::new(Box::pin(chunks) as BoxStream<Bytes>);
+        (*response.status_mut(), *response.headers_mut()) = (status, headers);
+        Ok(response)
+    }
+}
+
+/// Returns the builder of an HTTP client that follows no redirects, so that requests and credentials reach only the
+/// configured URL.
+pub(super) fn builder() -> reqwest::ClientBuilder {
+    reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).connect_timeout(CONNECT)
+}
+
+/// HTTP client with its limits.
+#[derive(Clone)]
+pub(super) struct Http {
+    pub(super) transport: Arc<dyn HttpTransport>,
+    pub(super) limits: SizeLimits,
+}
+
+impl fmt::Debug for Http {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Http").field("limits", &self.limits).finish_non_exhaustive()
+    }
 }
 
 /// HTTP+JSON binding of a remote agent.
 #[derive(Debug)]
-pub struct Rest {
-    http: Client,
+pub(super) struct Rest {
+    http: Http,
     /// Base URL without a trailing slash.
     base: String,
 }
 
 /// JSON-RPC binding of a remote agent.
 #[derive(Debug)]
-pub struct JsonRpc {
-    http: Client,
+pub(super) struct JsonRpc {
+    http: Http,
     url: Url,
     next_id: AtomicU64,
 }
@@ -67,7 +143,7 @@ impl Rest {
     ///
     /// # Errors
     /// The URL is invalid, or its scheme is not `http` or `https`.
-    pub fn new(http: Client, url: &str) -> Result<Self, Error> {
+    pub(super) fn new(http: Http, url: &str) -> Result<Self, Error> {
         Ok(Self { http, base: parse(url)?.as_str().trim_end_matches('/').to_owned() })
     }
 }
@@ -77,12 +153,13 @@ impl JsonRpc {
     ///
     /// # Errors
     /// The URL is invalid, or its scheme is not `http` or `https`.
-    pub fn new(http: Client, url: &str) -> Result<Self, Error> {
+    pub(super) fn new(http: Http, url: &str) -> Result<Self, Error> {
         Ok(Self { http, url: parse(url)?, next_id: AtomicU64::new(1) })
     }
 }
 
-fn parse(url: &str) -> Result<Url, Error> {
+/// Parses the URL of an agent.
+pub(super) fn parse(url: &str) -> Result<Url, Error> {
     let invalid = |e: &str| ErrorKind::InvalidParams.because(format!("`{url}` is not a valid agent URL: {e}"));
     let parsed = Url::parse(url).map_err(|e| invalid(&e.to_string()))?;
     if matches!(parsed.scheme(), "http" | "https") {
@@ -99,17 +176,16 @@ impl Transport for Rest {
         let HttpRule { verb, template, body } = rule;
         let (path, mut message) = expand(template, message)?;
         let url = format!("{}{path}", self.base);
-        let verb = verb.parse().map_err(Error::internal)?;
-        let request = match body {
-            "*" => self.http.request(verb, url).body(Value::Object(message).to_string()),
-            "" => self.http.request(verb, with_query(url, &message)?),
+        let (url, body) = match body {
+            "*" => (url, Some(Value::Object(message).to_string())),
+            "" => (with_query(url, &message)?, None),
             field => {
                 let body = message.remove(&field.to_lower_camel_case()).unwrap_or_default();
-                self.http.request(verb, with_query(url, &message)?).body(body.to_string())
+                (with_query(url, &message)?, Some(body.to_string()))
             }
         };
-        let request = if body.is_empty() { request } else { request.header(header::CONTENT_TYPE, JSON) };
-        receive(call, request, Framing::Rest).await
+        let request = to_request(verb, &url, body)?;
+        self.http.receive(call, request, Framing::Rest).await
     }
 }
 
@@ -119,8 +195,8 @@ impl Transport for JsonRpc {
         let (call, params) = into_parts(request)?;
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let body = json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}).to_string();
-        let request = self.http.post(self.url.clone()).header(header::CONTENT_TYPE, JSON).body(body);
-        receive(call, request, Framing::JsonRpc).await
+        let request = to_request("POST", self.url.as_str(), Some(body))?;
+        self.http.receive(call, request, Framing::JsonRpc(id)).await
     }
 }
 
@@ -208,45 +284,89 @@ fn with_query(url: String, message: &Map<String, Value>) -> Result<String, Error
     Ok(format!("{url}?{query}"))
 }
 
+/// Builds a request with a JSON body.
+fn to_request(verb: &str, url: &str, body: Option<String>) -> Result<http::Request<Bytes>, Error> {
+    let builder = http::Request::builder().method(verb).uri(url);
+    let builder = if body.is_some() { builder.header(header::CONTENT_TYPE, JSON) } else { builder };
+    let invalid = |e| ErrorKind::InvalidParams.because(format!("the URL of the request is invalid: {e}"));
+    builder.body(body.unwrap_or_default().into()).map_err(invalid)
+}
+
 /// Envelope that a binding puts around the message in a response.
 #[derive(Clone, Copy)]
 enum Framing {
     Rest,
-    JsonRpc,
+    /// Response to the request with this id.
+    JsonRpc(u64),
 }
 
-/// Sends a request and decodes its response.
-async fn receive(call: Call, request: RequestBuilder, framing: Framing) -> Result<Reply, Status> {
-    let request = request.header(header::ACCEPT, ACCEPT).headers(call.to_headers());
-    let request = match call.time_left() {
-        Some(left) => request.timeout(left),
-        None => request,
-    };
-    let response = request.send().await.map_err(transport_error)?;
-    let (status, headers) = (response.status(), response.headers().clone());
-    let media_type = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()?.split(';').next());
-    let is_stream = media_type.is_some_and(|media| media.trim().eq_ignore_ascii_case("text/event-stream"));
-    if !is_stream || !status.is_success() {
-        let data = read_body(response).await?;
-        let data = framing.unwrap_message(status, &headers, &data)?;
-        return Ok(Reply::Unary(data, MetadataMap::from_headers(headers)));
+impl Http {
+    /// Sends a request, and waits for the head of the response until the deadline of the call.
+    pub(super) async fn send(
+        &self,
+        call: &Call,
+        request: http::Request<Bytes>,
+    ) -> Result<http::Response<BoxStream<Bytes>>, Error> {
+        within(call.deadline, self.transport.send(request)).await?
     }
-    let metadata = MetadataMap::from_headers(headers.clone());
-    let chunks = Box::pin(response.bytes_stream().map(|chunk| chunk.map_err(|e| transport_error(e).to_string())));
-    let frames = SseReader::new(chunks).map(move |frame| {
-        let Frame { cursor, data } = frame?;
-        Ok(Frame { cursor, data: framing.unwrap_message(status, &headers, data.bytes())?.into() })
-    });
-    Ok(Reply::Stream(Box::pin(frames), metadata))
+
+    /// Sends a request and decodes its response.
+    async fn receive(&self, call: Call, mut request: http::Request<Bytes>, framing: Framing) -> Result<Reply, Status> {
+        request.headers_mut().insert(header::ACCEPT, ACCEPT);
+        request.headers_mut().extend(call.to_headers());
+        let (head, body) = self.send(&call, request).await?.into_parts();
+        let (status, headers) = (head.status, head.headers);
+        let media_type = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()?.split(';').next());
+        let is_stream = media_type.is_some_and(|media| media.trim().eq_ignore_ascii_case("text/event-stream"));
+        if !is_stream || !status.is_success() {
+            let data = read_body(body, self.limits.response, call.deadline).await?;
+            let data = framing.unwrap_message(status, &headers, &data)?;
+            return Ok(Reply::Unary(data, MetadataMap::from_headers(headers)));
+        }
+        let metadata = MetadataMap::from_headers(headers.clone());
+        let chunks = Box::pin(limited(body, self.limits.stream, call.deadline));
+        let frames = SseReader::new(chunks).max_event(self.limits.event).map(move |frame| {
+            let Frame { cursor, data } = frame?;
+            Ok(Frame { cursor, data: framing.unwrap_message(status, &headers, data.bytes())?.into() })
+        });
+        Ok(Reply::Stream(Box::pin(frames), metadata))
+    }
 }
 
-/// Reads a response body of at most [`MAX_REPLY`] bytes.
-async fn read_body(mut response: Response) -> Result<Bytes, Error> {
+/// Waits until the deadline of a call.
+async fn within<T>(deadline: Option<Instant>, future: impl Future<Output = T>) -> Result<T, Error> {
+    match deadline {
+        Some(deadline) => timeout_at(deadline, future).await.map_err(|_| ErrorKind::DeadlineExceeded.error()),
+        None => Ok(future.await),
+    }
+}
+
+/// Passes on at most `limit` bytes of a stream, until the deadline of its call.
+fn limited(body: BoxStream<Bytes>, limit: u64, deadline: Option<Instant>) -> BoxStream<Bytes> {
+    let state = (body, limit);
+    Box::pin(futures_util::stream::try_unfold(state, move |(mut body, left)| async move {
+        let Some(chunk) = within(deadline, body.next()).await?.transpose()? else { return Ok(None) };
+        let Some(left) = left.checked_sub(chunk.len().try_into().unwrap_or(u64::MAX)) else {
+            let reason = format!("the stream exceeds the limit of {limit} bytes (SizeLimits::stream)");
+            return Err(ErrorKind::InvalidAgentResponse.because(reason).into());
+        };
+        Ok(Some((chunk, (body, left))))
+    }))
+}
+
+/// Reads a body of at most `limit` bytes.
+pub(super) async fn read_body(
+    mut body: BoxStream<Bytes>,
+    limit: usize,
+    deadline: Option<Instant>,
+) -> Result<Bytes, Error> {
+    let longest = clock::after(Instant::now(), BODY);
+    let deadline = deadline.map_or(longest, |deadline| deadline.min(longest));
     let mut data = BytesMut::new();
-    while let Some(chunk) = response.chunk().await.map_err(transport_error)? {
-        data.extend_from_slice(&chunk);
-        if data.len() > MAX_REPLY {
-            let reason = format!("the response exceeds the limit of {MAX_REPLY} bytes");
+    while let Some(chunk) = within(Some(deadline), body.next()).await? {
+        data.extend_from_slice(&chunk?);
+        if data.len() > limit {
+            let reason = format!("the response exceeds the limit of {limit} bytes (SizeLimits)");
             return Err(ErrorKind::InvalidAgentResponse.because(reason));
         }
     }
@@ -266,6 +386,8 @@ fn transport_error(error: reqwest::Error) -> Error {
 /// JSON-RPC response or event, or an HTTP+JSON error body: a result or an error.
 #[derive(Deserialize)]
 struct Envelope<'a> {
+    #[serde(default)]
+    id: Value,
     #[serde(borrow, default)]
     result: Option<&'a RawValue>,
     error: Option<Value>,
@@ -288,10 +410,19 @@ impl Framing {
         }
         match (self, envelope) {
             (Self::Rest, _) => Ok(data.clone()),
-            (Self::JsonRpc, Some(Envelope { result: Some(result), .. })) => Ok(data.slice_ref(result.get().as_bytes())),
+            // Some agents leave out the id of events, or send it as text.
+            (Self::JsonRpc(id), Some(Envelope { id: found, .. }))
+                if !found.is_null() && found != id && found.as_str() != Some(&id.to_string()) =>
+            {
+                let reason = format!("the response has the id {found}, but the request has {id}");
+                Err(ErrorKind::InvalidAgentResponse.because(reason).into())
+            }
+            (Self::JsonRpc(_), Some(Envelope { result: Some(result), .. })) => {
+                Ok(data.slice_ref(result.get().as_bytes()))
+            }
             // The result is null or missing.
-            (Self::JsonRpc, Some(_)) => Ok(EMPTY),
-            (Self::JsonRpc, None) => {
+            (Self::JsonRpc(_), Some(_)) => Ok(EMPTY),
+            (Self::JsonRpc(_), None) => {
                 Err(ErrorKind::InvalidAgentResponse.because("the response is not a JSON-RPC response").into())
             }
         }

@@ -213,10 +213,13 @@ impl ResumingStream {
             }
             let opened = match &self.request {
                 StreamRequest::Send(request) => {
-                    self.retrying.agent.send_streaming_message(call.request(SendMessageRequest::clone(request))).await
+                    let request = SendMessageRequest::clone(request);
+                    self.retrying
+                        .attempt(&call, &request, &|agent, request| agent.send_streaming_message(request))
+                        .await
                 }
                 StreamRequest::Subscribe(request) | StreamRequest::Rest(request) => {
-                    self.retrying.agent.subscribe_to_task(call.request(request.clone())).await
+                    self.retrying.attempt(&call, request, &|agent, request| agent.subscribe_to_task(request)).await
                 }
             };
             let status = match opened {
@@ -253,7 +256,8 @@ impl ResumingStream {
         };
         let get = GetTaskRequest { tenant: tenant.clone(), id: id.clone(), history_length: None };
         let call = Call { cursor: None, ..self.call.clone() };
-        let task = match self.retrying.agent.get_task(call.request(get)).await.map_err(Error::from) {
+        let got = self.retrying.attempt(&call, &get, &|agent, request| agent.get_task(request)).await;
+        let task = match got.map_err(Error::from) {
             Ok(response) => response.into_inner().into_task()?,
             Err(error) if is_transient(&error) => return Err(error),
             Err(_) => return Ok(false),

@@ -4,12 +4,21 @@
 //! Decides for all bindings and versions which calls are idempotent. A send of unknown outcome is retried only if the
 //! agent supports `Idempotency-Key`.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use tokio::time::{Instant, sleep_until};
 use tonic::{Request, Response, Status, metadata::MetadataMap};
 
-use super::resume::{ResumingStream, StreamContext, StreamRequest};
+use super::{
+    credentials::Credentials,
+    resume::{ResumingStream, StreamContext, StreamRequest},
+};
 use crate::{
     call::{Call, IDEMPOTENCY_KEY},
     clock,
@@ -138,12 +147,46 @@ pub(super) fn is_transient(error: &Error) -> bool {
 /// A remote agent with its retry policy.
 #[derive(Clone)]
 pub(super) struct Retrying {
-    pub(super) agent: Arc<dyn A2aService>,
+    /// Interfaces of the agent. A call is sent to the next one if the connection to one cannot be established.
+    pub(super) interfaces: Arc<Interfaces>,
     pub(super) retry: Retry,
+    pub(super) credentials: Credentials,
     /// Requests the extension `resume`, for a binding without event ids: cursors then arrive in the metadata of events.
     pub(super) requests_cursors: bool,
     /// Subscriptions last until the task is terminal (3.1.6). In 0.3 they end with a turn.
     pub(super) outlasts_turns: bool,
+}
+
+/// Interfaces of a remote agent, in the order of preference.
+pub(super) struct Interfaces {
+    all: Vec<Arc<dyn A2aService>>,
+    /// Number of changes to the next interface.
+    changes: AtomicUsize,
+}
+
+impl Interfaces {
+    pub(super) fn new(all: Vec<Arc<dyn A2aService>>) -> Self {
+        Self { all, changes: AtomicUsize::new(0) }
+    }
+
+    /// Number of interfaces.
+    pub(super) fn count(&self) -> usize {
+        self.all.len()
+    }
+
+    /// Returns the number of changes so far, and the interface that is in use.
+    pub(super) fn current(&self) -> Result<(usize, &dyn A2aService), Error> {
+        let changes = self.changes.load(Ordering::Relaxed);
+        let index = changes.checked_rem(self.all.len()).unwrap_or_default();
+        let agent = self.all.get(index).ok_or_else(|| Error::internal("a remote agent has no interface"))?;
+        Ok((changes, &**agent))
+    }
+
+    /// Changes to the next interface, unless another call already has.
+    pub(super) fn change(&self, changes: usize) {
+        let next = changes.wrapping_add(1);
+        _ = self.changes.compare_exchange(changes, next, Ordering::Relaxed, Ordering::Relaxed);
+    }
 }
 
 /// Idempotency of a call: decides if it may be retried when its outcome is unknown.
@@ -168,9 +211,31 @@ impl Retrying {
         let (call, message) = into_parts(request);
         let mut backoff = Backoff::new(&self.retry);
         loop {
-            match rpc(&*self.agent, call.clone().request(message.clone())).await {
+            match self.attempt(&call, &message, &rpc).await {
                 Ok(response) => return Ok(response),
                 Err(status) => self.wait_to_retry(&mut backoff, &call, idempotency, status).await?,
+            }
+        }
+    }
+
+    /// Calls once, over the first interface to which a connection can be established.
+    pub(super) async fn attempt<Req: Clone + Send, Res>(
+        &self,
+        call: &Call,
+        message: &Req,
+        rpc: &(impl for<'a> Fn(&'a dyn A2aService, Request<Req>) -> ServiceFuture<'a, Res> + Send + Sync),
+    ) -> Result<Response<Res>, Status> {
+        let mut tried = 0;
+        loop {
+            let (changes, agent) = self.interfaces.current()?;
+            let authorized = self.credentials.authorize(call.clone()).await?;
+            let result = rpc(agent, authorized.request(message.clone())).await;
+            tried += 1;
+            match result {
+                Err(status) if tried < self.interfaces.count() && Error::from(status.clone()).is_unsent() => {
+                    self.interfaces.change(changes);
+                }
+                result => return result,
             }
         }
     }
@@ -216,7 +281,7 @@ impl Retrying {
         let unknown_task =
             GetTaskRequest { tenant: tenant.to_owned(), id: Ids::default().random(), history_length: None };
         let probe = Call { cursor: None, ..call.clone() };
-        match self.agent.get_task(probe.request(unknown_task)).await {
+        match self.attempt(&probe, &unknown_task, &|agent, request| agent.get_task(request)).await {
             Ok(response) => Ok(echoes_key(response.metadata(), call)),
             Err(status) if echoes_key(status.metadata(), call) => Ok(true),
             Err(status) => {
@@ -238,7 +303,8 @@ impl Retrying {
 
     /// Opens a stream that is resumed until its task or turn ends.
     async fn stream(&self, ask: StreamRequest, mut call: Call) -> Result<Response<BoxStream<Event>>, Status> {
-        let adds_cursors = self.requests_cursors && !call.extensions.iter().any(|uri| uri == resume::URI);
+        let resumes = self.retry != Retry::never();
+        let adds_cursors = resumes && self.requests_cursors && !call.extensions.iter().any(|uri| uri == resume::URI);
         if adds_cursors {
             call.extensions.push(resume::URI.to_owned());
         }
@@ -253,6 +319,9 @@ impl Retrying {
                 self.call(request, Retryable::Always, |agent, request| agent.subscribe_to_task(request)).await?
             }
         };
+        if !resumes {
+            return Ok(opened);
+        }
         let (metadata, events, extensions) = opened.into_parts();
         let known = StreamContext { keyed: echoes_key(&metadata, &call), strips_cursors: adds_cursors };
         let stream = ResumingStream::new(self.clone(), ask, call, events, known);

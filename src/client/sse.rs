@@ -1,7 +1,6 @@
 //! Parser of server-sent events (SSE) in the responses of remote agents.
 
 use std::{
-    fmt::Display,
     pin::Pin,
     task::{Context, Poll, ready},
 };
@@ -12,8 +11,8 @@ use tonic::Status;
 
 use crate::{contract::Frame, error::ErrorKind, event::Cursor};
 
-/// Maximum size of a received event in bytes.
-const MAX_EVENT: usize = 16 << 20;
+/// Default maximum size of a received event in bytes.
+pub(super) const MAX_EVENT: usize = 16 << 20;
 
 /// Parser of server-sent events (HTML standard, 9.2.6). Event names, comments and retry times are ignored.
 #[derive(Debug)]
@@ -31,6 +30,8 @@ pub struct SseReader<S> {
     data: Option<BytesMut>,
     /// The stream has ended.
     is_done: bool,
+    /// Maximum size of an event in bytes.
+    max_event: usize,
 }
 
 impl<S> SseReader<S> {
@@ -45,7 +46,15 @@ impl<S> SseReader<S> {
             cursor: None,
             data: None,
             is_done: false,
+            max_event: MAX_EVENT,
         }
+    }
+
+    /// Sets the maximum size of an event in bytes. 16 MiB by default.
+    #[must_use]
+    pub fn max_event(mut self, bytes: usize) -> Self {
+        self.max_event = bytes;
+        self
     }
 
     /// Returns the next complete event in the buffer.
@@ -103,10 +112,9 @@ impl<S> SseReader<S> {
     }
 }
 
-impl<S, E> Stream for SseReader<S>
+impl<S> Stream for SseReader<S>
 where
-    S: Stream<Item = Result<Bytes, E>> + Unpin,
-    E: Display,
+    S: Stream<Item = Result<Bytes, Status>> + Unpin,
 {
     type Item = Result<Frame, Status>;
 
@@ -118,15 +126,19 @@ where
             if let Some(event) = self.next_event() {
                 return Poll::Ready(Some(Ok(event)));
             }
-            let error = if self.buffer.len() + self.data.as_ref().map_or(0, BytesMut::len) > MAX_EVENT {
-                ErrorKind::InvalidAgentResponse.because(format!("the event exceeds the limit of {MAX_EVENT} bytes"))
+            let error = if self.buffer.len() + self.data.as_ref().map_or(0, BytesMut::len) > self.max_event {
+                let reason = format!("the event exceeds the limit of {} bytes (SizeLimits::event)", self.max_event);
+                ErrorKind::InvalidAgentResponse.because(reason)
             } else {
                 match ready!(Pin::new(&mut self.chunks).poll_next(cx)) {
                     Some(Ok(chunk)) => {
                         self.buffer.extend_from_slice(&chunk);
                         continue;
                     }
-                    Some(Err(error)) => ErrorKind::Unavailable.because(format!("the stream broke off: {error}")),
+                    Some(Err(status)) => {
+                        self.is_done = true;
+                        return Poll::Ready(Some(Err(status)));
+                    }
                     // An event without its final empty line is incomplete and is discarded.
                     None => {
                         self.is_done = true;

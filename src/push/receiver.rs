@@ -167,7 +167,7 @@ impl IntoResponse for Rejection {
 /// // A server that may send to this machine without TLS.
 /// let options = PushOptions::default().allow(vec!["http://127.0.0.1".parse()?]);
 /// let server = Server::new(Demo).push(true).push_options(options).bind("127.0.0.1:0").await?;
-/// let agent = Client::new().rest(&format!("http://{}", server.addr()))?;
+/// let agent = Client::builder().rest(&format!("http://{}", server.addr()))?;
 /// tokio::spawn(server.run_until(std::future::pending()));
 ///
 /// // The client.

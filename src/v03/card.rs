@@ -215,6 +215,42 @@ impl From<AgentCard> for v03::AgentCard {
     }
 }
 
+/// Converts the card of 0.3 gRPC to a 1.0 card.
+impl From<v03::AgentCard> for AgentCard {
+    fn from(card: v03::AgentCard) -> Self {
+        let some = |text: String| Some(text).filter(|text| !text.is_empty());
+        let interface =
+            |interface: v03::AgentInterface| Interface { url: interface.url, transport: interface.transport };
+        // Interfaces and their version are as in the JSON card.
+        let interfaces = Self::from(V03Card {
+            protocol_version: card.protocol_version,
+            url: card.url,
+            preferred_transport: card.preferred_transport,
+            additional_interfaces: card.additional_interfaces.into_iter().map(interface).collect(),
+            ..V03Card::default()
+        });
+        let mut capabilities: AgentCapabilities = card.capabilities.as_ref().map(reencode).unwrap_or_default();
+        capabilities.extended_agent_card = Some(card.supports_authenticated_extended_card);
+        let schemes = card.security_schemes.iter().map(|(name, scheme)| (name.clone(), reencode(scheme)));
+        Self {
+            name: card.name,
+            description: card.description,
+            supported_interfaces: interfaces.supported_interfaces,
+            provider: card.provider.as_ref().map(reencode),
+            version: card.version,
+            documentation_url: some(card.documentation_url),
+            capabilities: Some(capabilities),
+            security_schemes: schemes.collect(),
+            security_requirements: card.security.iter().map(reencode).collect(),
+            default_input_modes: card.default_input_modes,
+            default_output_modes: card.default_output_modes,
+            skills: card.skills.iter().map(reencode).collect(),
+            signatures: card.signatures.iter().map(reencode).collect(),
+            icon_url: some(card.icon_url),
+        }
+    }
+}
+
 /// Converts a message by encoding and decoding it. The messages in a card have equal field numbers in both versions (a test
 /// compares the descriptors). Fields that only 1.0 has are dropped.
 fn reencode<A: Message, B: Message + Default>(message: &A) -> B {

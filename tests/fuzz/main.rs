@@ -221,7 +221,7 @@ fn sse() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let read = |input: &[u8], size: usize| {
         let chunks: Vec<_> =
-            input.chunks(size).map(|chunk| Ok::<_, String>(bytes::Bytes::copy_from_slice(chunk))).collect();
+            input.chunks(size).map(|chunk| Ok::<_, tonic::Status>(bytes::Bytes::copy_from_slice(chunk))).collect();
         let frames = SseReader::new(tokio_stream::iter(chunks)).map(|frame| format!("{frame:?}"));
         runtime.block_on(frames.collect::<Vec<String>>())
     };

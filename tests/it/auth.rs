@@ -189,7 +189,7 @@ async fn each_principal_sees_only_its_own_tasks() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn client_sends_its_token_and_hides_it_in_debug_output() {
     let url = bindings::serve(server_with_token()).await;
-    let client = Client::new().bearer("sesame").unwrap();
+    let client = Client::builder().bearer("sesame").unwrap();
     for agent in [client.rest(&url), client.json_rpc(&format!("{url}/rpc")), client.grpc(&url)] {
         let task = send(&*agent.unwrap(), text("", "hello")).await;
         assert_eq!(task.state(), TaskState::Completed);
@@ -200,7 +200,7 @@ async fn client_sends_its_token_and_hides_it_in_debug_output() {
     }
     assert!(!format!("{client:?}").contains("sesame"));
     for wrong in ["", " ", "two\nlines"] {
-        let error = Client::new().bearer(wrong).unwrap_err();
+        let error = Client::builder().bearer(wrong).unwrap_err();
         assert!(!error.to_string().contains("lines"), "{error}");
     }
 }

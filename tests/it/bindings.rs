@@ -12,7 +12,7 @@ use a2a_service::{
     store::sqlite::Options,
 };
 
-use crate::{conformance::CheckLayer, store::opened::OpenedStore, v03_client, v03_rpc_client};
+use crate::{conformance::CheckLayer, store::opened::OpenedStore, v03_client};
 
 /// Expands a test to one function per binding. A new binding needs a column here and a function below. A binding that
 /// cannot express a test is ignored with a reason: `not_at_0_3` excludes every binding of 0.3, `not_in_v03_proto` those that
@@ -150,7 +150,7 @@ pub(crate) async fn v03_rest<A: Agent>(server: Server<A>) -> Arc<dyn A2aService>
 }
 
 pub(crate) async fn v03_rpc<A: Agent>(server: Server<A>) -> Arc<dyn A2aService> {
-    v03_rpc_client::json_rpc(&serve(server).await)
+    v03_client::json_rpc(&serve(server).await)
 }
 
 /// Server of the scenarios. A blocking send waits at most half a second, so that tests can observe the timeout.

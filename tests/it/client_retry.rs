@@ -12,7 +12,7 @@ use a2a_service::{
 
 use crate::{
     scenarios::{get, output, remaining, state, task_of},
-    v03_client, v03_rpc_client,
+    v03_client,
 };
 
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -35,7 +35,7 @@ impl ClientKind {
             Self::JsonRpc => client::json_rpc(&format!("{url}/rpc")).unwrap(),
             Self::Grpc => client::grpc(url).unwrap(),
             Self::V03Rest => v03_client::rest(url),
-            Self::V03Rpc => v03_rpc_client::json_rpc(url),
+            Self::V03Rpc => v03_client::json_rpc(url),
             Self::V03Grpc => v03_client::grpc(url),
         }
     }
@@ -46,7 +46,7 @@ impl ClientKind {
     }
 
     fn retrying(self, url: &str, retry: Retry) -> Arc<dyn A2aService> {
-        let client = Client::new().retry(retry);
+        let client = Client::builder().retry(retry);
         match self {
             Self::Rest => client.rest(url).unwrap(),
             Self::JsonRpc => client.json_rpc(&format!("{url}/rpc")).unwrap(),

@@ -30,7 +30,7 @@ use crate::{
     scenarios::{
         assert_error_kind, configured, get, next, output, remaining, send, state, stream, subscribe, task_of, text,
     },
-    v03_client, v03_rpc_client,
+    v03_client,
 };
 
 type Binding = (&'static str, Arc<dyn A2aService>);
@@ -38,7 +38,7 @@ type Binding = (&'static str, Arc<dyn A2aService>);
 /// Clients of 0.3 of one server.
 fn v03_bindings(url: &str) -> [Binding; 3] {
     [
-        ("JSON-RPC 0.3", v03_rpc_client::json_rpc(url)),
+        ("JSON-RPC 0.3", v03_client::json_rpc(url)),
         ("REST 0.3", v03_client::rest(url)),
         ("gRPC 0.3", v03_client::grpc(url)),
     ]

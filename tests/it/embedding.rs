@@ -54,7 +54,7 @@ async fn layers_of_the_program_surround_every_binding() {
     let mut bound = server.bind("127.0.0.1:0").await.unwrap();
     let (url, grpc) = (format!("http://{}", bound.addr()), bound.grpc("127.0.0.1:0").await.unwrap());
     tokio::spawn(bound.run_until(future::pending()));
-    let client = Client::new().bearer("sesame").unwrap();
+    let client = Client::builder().bearer("sesame").unwrap();
     let agents = [client.rest(&url), client.json_rpc(&format!("{url}/rpc")), client.grpc(&url)];
     for agent in agents.into_iter().chain([client.grpc(&format!("http://{grpc}"))]) {
         let (agent, before) = (agent.unwrap(), seen.load(Ordering::SeqCst));
@@ -81,7 +81,7 @@ async fn embedded_server_is_drained_by_its_handle() {
     let url = program(app).await;
     assert_eq!(reqwest::get(format!("{url}/about")).await.unwrap().text().await.unwrap(), "An agent, and a page.");
     assert!(handle.is_ready().await);
-    let agent = Client::new().retry(Retry::never()).rest(&url).unwrap();
+    let agent = Client::builder().retry(Retry::never()).rest(&url).unwrap();
     let mut events = agent.send_streaming_message(request(text("", "/slow 1"))).await.unwrap().into_inner();
     assert!(events.next().await.unwrap().is_ok());
     assert!(timeout(Duration::from_millis(50), handle.wait()).await.is_err());

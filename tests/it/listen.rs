@@ -78,7 +78,7 @@ impl Listener {
 async fn agent(is_v03: bool) -> std::sync::Arc<dyn a2a_service::A2aService> {
     let options = PushOptions::default().allow(vec!["http://127.0.0.1".parse().unwrap()]);
     let url = crate::bindings::serve(Server::new(Demo).push(true).push_options(options)).await;
-    if is_v03 { crate::v03_rpc_client::json_rpc(&url) } else { client::json_rpc(&format!("{url}/rpc")).unwrap() }
+    if is_v03 { crate::v03_client::json_rpc(&url) } else { client::json_rpc(&format!("{url}/rpc")).unwrap() }
 }
 
 fn config(url: &str, token: &str) -> TaskPushNotificationConfig {

@@ -54,7 +54,6 @@ mod tls;
 mod v03;
 mod v03_client;
 mod v03_json;
-mod v03_rpc_client;
 mod wire;
 mod wire_log;
 mod workload;

@@ -282,7 +282,7 @@ async fn notifications_of_0_3_are_tasks_or_events() {
         let receiver = Receiver::accepting().await;
         let server = Server::new(Writer).push(true).push_options(options().v03_payload(payload));
         let url = crate::bindings::serve(server).await;
-        let agent = crate::v03_rpc_client::json_rpc(&url);
+        let agent = crate::v03_client::json_rpc(&url);
         let task = send(&*agent, "2", hook(&receiver.url())).await.unwrap();
         let requests = receiver.wait_for_end().await;
         let last = &requests.last().unwrap().body;

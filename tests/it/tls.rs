@@ -43,7 +43,7 @@ async fn clients_verify_the_server_certificate() {
     let url = serve().await;
     let mut retry = Retry::default();
     (retry.attempts, retry.first) = (1, Duration::from_millis(1));
-    let without_roots = Client::new().bearer("sesame").unwrap().retry(retry);
+    let without_roots = Client::builder().bearer("sesame").unwrap().retry(retry);
     let client = without_roots.clone().roots(ROOT).unwrap();
     let rpc = format!("{url}/rpc");
     for agent in [client.rest(&url), client.json_rpc(&rpc), client.grpc(&url)] {
@@ -59,6 +59,6 @@ async fn clients_verify_the_server_certificate() {
         assert!(error.is_unsent(), "{error:?}");
     }
     for wrong in [&b""[..], b"-----BEGIN CERTIFICATE-----", KEY] {
-        assert!(Client::new().roots(wrong).is_err());
+        assert!(Client::builder().roots(wrong).is_err());
     }
 }

@@ -29,7 +29,7 @@ use tonic::Status;
 use crate::{
     history::{History, Line},
     scenarios::{configured, request, text},
-    v03_client, v03_rpc_client,
+    v03_client,
 };
 
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -60,7 +60,7 @@ fn bindings(url: &str) -> [Binding; BINDINGS] {
         Binding("JSON-RPC", client::json_rpc(&format!("{url}/rpc")).unwrap()),
         Binding("gRPC", client::grpc(url).unwrap()),
         Binding("REST 0.3", v03_client::rest(url)),
-        Binding("JSON-RPC 0.3", v03_rpc_client::json_rpc(url)),
+        Binding("JSON-RPC 0.3", v03_client::json_rpc(url)),
         Binding("gRPC 0.3", v03_client::grpc(url)),
     ]
 }

@@ -83,8 +83,8 @@ async fn guarded_card_needs_credentials_with_its_scope_over_every_binding() {
         (Some("partner"), Ok(1)),
         (Some("staff"), Ok(2)),
     ] {
-        let client = Client::new();
-        let client = token.map_or_else(Client::new, |token| client.bearer(token).unwrap());
+        let client = Client::builder();
+        let client = token.map_or_else(Client::builder, |token| client.bearer(token).unwrap());
         for agent in [client.rest(&url), client.json_rpc(&format!("{url}/rpc")), client.grpc(&url)] {
             let request = Call::default().request(GetExtendedAgentCardRequest::default());
             let result = agent.unwrap().get_extended_agent_card(request).await;

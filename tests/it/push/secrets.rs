@@ -266,7 +266,7 @@ async fn register(caller: &Caller, hooks: &str, malformed: &str, guarded: &[Stri
     let reply = caller.send("POST", &format!("/v1/tasks/{task}/pushNotificationConfigs"), Some(body)).await;
     assert!(reply["error"].is_null() && reply["pushNotificationConfig"].is_object(), "{reply}");
     // gRPC.
-    let agent = Client::new().bearer(CALLER).unwrap().grpc(&caller.url).unwrap();
+    let agent = Client::builder().bearer(CALLER).unwrap().grpc(&caller.url).unwrap();
     let config = grpc_config(&task, &hook("/ok"));
     let created = agent.create_task_push_notification_config(Call::default().request(config)).await.unwrap();
     let get = GetTaskPushNotificationConfigRequest { task_id: task.clone(), id: "grpc".into(), ..Default::default() };
@@ -481,7 +481,7 @@ fn debug_output_has_no_secrets() {
     };
     let token = a2a_service::auth::Token::new(CALLER).unwrap();
     let bearer = a2a_service::auth::Bearer::new(token);
-    let client = Client::new().bearer(CALLER).unwrap();
+    let client = Client::builder().bearer(CALLER).unwrap();
     let keys = SigningKeys::generate(Algorithm::Es256).unwrap();
     let oauth = ClientCredentials::new("https://login.example/token", "a2a", CLIENT_SECRET).unwrap();
     let oauth_text = format!("{oauth:?}");

@@ -63,7 +63,7 @@ async fn all_bindings_are_served_over_tls_and_the_card_says_https() {
     let files = Files::new();
     let url = serve(bindings::server().tls(files.tls()).hsts(Some(Duration::from_mins(1)))).await;
     assert!(url.starts_with("https://127.0.0.1:"), "{url}");
-    let client = Client::new().roots(ROOT).unwrap();
+    let client = Client::builder().roots(ROOT).unwrap();
     for agent in [client.rest(&url), client.json_rpc(&format!("{url}/rpc")), client.grpc(&url)] {
         let agent = agent.unwrap();
         assert_eq!(send(&*agent, text("", "hello")).await.state(), TaskState::Completed);

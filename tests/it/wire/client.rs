@@ -160,7 +160,7 @@ async fn ids_that_are_path_segments_are_rejected() {
 }
 
 async fn read_events(chunks: Vec<Bytes>) -> Vec<(String, String)> {
-    let chunks = tokio_stream::iter(chunks.into_iter().map(Ok::<_, std::convert::Infallible>));
+    let chunks = tokio_stream::iter(chunks.into_iter().map(Ok::<_, tonic::Status>));
     let text = |Frame { cursor, data }: Frame| {
         (cursor.map(|cursor| cursor.to_string()).unwrap_or_default(), String::from_utf8(data.bytes().to_vec()).unwrap())
     };
@@ -191,7 +191,7 @@ async fn size_of_an_event_is_limited() {
     let line = format!("data: {}\n", "x".repeat(1000));
     for chunk in ["x".repeat(1 << 20), line.repeat(1000)] {
         let chunk = Bytes::from(chunk);
-        let endless = tokio_stream::iter(std::iter::repeat_with(move || Ok::<_, String>(chunk.clone())));
+        let endless = tokio_stream::iter(std::iter::repeat_with(move || Ok::<_, tonic::Status>(chunk.clone())));
         let mut reader = SseReader::new(endless);
         let error = Error::from(reader.next().await.unwrap().unwrap_err());
         assert_eq!(error.kind(), ErrorKind::InvalidAgentResponse);

@@ -1,0 +1,318 @@
+//! Agent card of a remote agent: its URLs, download with a cache (`ETag`), and selection of an interface.
+
+use std::{collections::HashMap, sync::Arc};
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, StatusCode, header};
+use parking_lot::Mutex;
+use reqwest::Url;
+
+use super::{
+    builder::ClientBuilder,
+    http::{Http, parse, read_body},
+};
+use crate::{
+    call::{Binding, Call},
+    error::{Error, ErrorKind},
+    pb::v1::{AgentCard, AgentInterface},
+    protocol::Version,
+    v03::card,
+};
+#[cfg(feature = "signing")]
+use crate::{
+    card::signature::{self, VerifyError},
+    jose::PublicKeys,
+};
+
+/// Paths of the card below the base URL of an agent: that of 0.3 and 1.0 (8.2), and that of 0.2.
+const WELL_KNOWN: [&str; 2] = ["/.well-known/agent-card.json", "/.well-known/agent.json"];
+
+/// Maximum number of cards in the cache of a builder.
+const MAX_CACHED: usize = 64;
+
+/// Cards that were downloaded with an entity tag, by URL. Clones share them.
+#[derive(Clone, Debug, Default)]
+pub(super) struct CardCache(Arc<Mutex<HashMap<String, (HeaderValue, Bytes)>>>);
+
+/// Card as it was received.
+#[derive(Debug)]
+pub(super) struct ReceivedCard {
+    pub(super) card: AgentCard,
+    /// URL of the card.
+    pub(super) url: Url,
+}
+
+/// Requirement for the signatures of a card (8.4).
+#[cfg(feature = "signing")]
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub enum SignaturePolicy {
+    /// Signatures are ignored.
+    #[default]
+    Off,
+    /// A card without signatures is accepted. One with signatures needs a valid one of these keys.
+    IfPresent(PublicKeys),
+    /// A card needs a valid signature of one of these keys.
+    Required(PublicKeys),
+}
+
+#[cfg(feature = "signing")]
+impl SignaturePolicy {
+    /// Checks the JSON of a card.
+    fn check(&self, json: &[u8]) -> Result<(), Error> {
+        let (keys, may_be_unsigned) = match self {
+            Self::Off => return Ok(()),
+            Self::IfPresent(keys) => (keys, true),
+            Self::Required(keys) => (keys, false),
+        };
+        match signature::verify(json, keys) {
+            Ok(_) => Ok(()),
+            Err(VerifyError::Unsigned) if may_be_unsigned => Ok(()),
+            Err(error) => Err(ErrorKind::InvalidAgentResponse.because(error.to_string())),
+        }
+    }
+}
+
+/// Interface of an agent card that this crate can call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Interface {
+    /// Binding.
+    pub binding: Binding,
+    /// Protocol version.
+    pub version: Version,
+    /// Absolute URL.
+    pub url: String,
+    /// Tenant of all requests (4.4.6). Empty if there is none.
+    pub tenant: String,
+}
+
+/// Completes a URL without a scheme: `http` for hosts of this machine, else `https`.
+pub(super) fn complete_url(text: &str) -> Result<Url, Error> {
+    let text = text.trim();
+    if text.contains("://") {
+        return parse(text);
+    }
+    let text = if text.starts_with(':') { format!("localhost{text}") } else { text.to_owned() };
+    let host = text.split(['/', '?']).next().unwrap_or_default();
+    let host = host.rsplit_once(':').map_or(host, |(host, _)| host);
+    let is_local = matches!(host, "localhost" | "[::1]" | "::1") || host.starts_with("127.");
+    parse(&format!("{}://{text}", if is_local { "http" } else { "https" }))
+}
+
+/// Returns the URLs at which the card of an agent may be: the URL itself if it names a document, else the well-known paths
+/// below it, the URL itself, and the well-known paths of its host.
+fn candidates(url: &Url) -> Vec<Url> {
+    let last = url.path_segments().and_then(|mut segments| segments.next_back()).unwrap_or_default();
+    if last.ends_with(".json") {
+        return vec![url.clone()];
+    }
+    let below = |base: &str| {
+        WELL_KNOWN.map(|path| {
+            let mut card = url.clone();
+            card.set_path(&format!("{}{path}", base.trim_end_matches('/')));
+            card
+        })
+    };
+    let mut all = below(url.path()).to_vec();
+    if url.path() != "/" {
+        all.push(url.clone());
+        all.extend(below("/"));
+    }
+    all
+}
+
+/// Downloads the card of the agent at a URL.
+///
+/// # Errors
+/// `Unavailable` if no connection can be established, `InvalidAgentResponse` if there is no card.
+pub(super) async fn fetch(builder: &ClientBuilder, url: &str) -> Result<ReceivedCard, Error> {
+    let url = complete_url(url)?;
+    let http = builder.http(url.as_str())?;
+    let mut first = None;
+    for candidate in candidates(&url) {
+        match fetch_json(builder, &http, &candidate).await {
+            Ok(json) => match card::from_json(&json) {
+                Ok(card) if !card.name.is_empty() => {
+                    #[cfg(feature = "signing")]
+                    builder.signatures.check(&json)?;
+                    return Ok(ReceivedCard { card, url: candidate });
+                }
+                Ok(_) => _ = first.get_or_insert(no_card(&candidate, "the document has no name")),
+                Err(error) => _ = first.get_or_insert(no_card(&candidate, &error.to_string())),
+            },
+            // Another path of the same server may have a card.
+            Err(error) if matches!(error.kind(), ErrorKind::MethodNotFound | ErrorKind::InvalidAgentResponse) => {
+                _ = first.get_or_insert(error);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Err(first.unwrap_or_else(|| no_card(&url, "there is none")))
+}
+
+fn no_card(url: &Url, reason: &str) -> Error {
+    ErrorKind::InvalidAgentResponse.because(format!("no agent card at {url}: {reason}"))
+}
+
+/// Downloads a JSON document. One that was downloaded before is only validated.
+///
+/// # Errors
+/// `MethodNotFound` if there is no such document.
+pub(super) async fn fetch_json(builder: &ClientBuilder, http: &Http, url: &Url) -> Result<Bytes, Error> {
+    let call = Call { deadline: builder.deadline(), ..Call::default() };
+    let mut request = http::Request::new(Bytes::new());
+    *request.uri_mut() = url.as_str().parse().map_err(|_| no_card(url, "the URL is invalid"))?;
+    let headers = request.headers_mut();
+    headers.extend(builder.credentials().authorize(call.clone()).await?.to_headers());
+    headers.insert(header::ACCEPT, HeaderValue::from_static("application/json"));
+    if builder.version.is_none() {
+        // The server chooses the form of the card.
+        headers.remove(crate::call::VERSION);
+    }
+    let known = builder.cache.0.lock().get(url.as_str()).cloned();
+    if let Some((tag, _)) = &known {
+        headers.insert(header::IF_NONE_MATCH, tag.clone());
+    }
+    let (head, body) = http.send(&call, request).await?.into_parts();
+    if let (StatusCode::NOT_MODIFIED, Some((_, json))) = (head.status, known) {
+        return Ok(json);
+    }
+    let json = read_body(body, http.limits.card, call.deadline).await?;
+    match head.status {
+        status if status.is_success() => {
+            builder.cache.insert(url, &head.headers, &json);
+            Ok(json)
+        }
+        StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED | StatusCode::GONE => {
+            Err(ErrorKind::MethodNotFound.because(format!("no agent card at {url}: HTTP {}", head.status)))
+        }
+        status if status.is_redirection() => {
+            let to = head.headers.get(header::LOCATION).and_then(|to| to.to_str().ok()).unwrap_or("another URL");
+            Err(no_card(url, &format!("it redirects to {to}; use that URL if you trust it")))
+        }
+        StatusCode::UNAUTHORIZED => {
+            Err(ErrorKind::Unauthenticated.because(format!("the card at {url} needs credentials")))
+        }
+        status => Err(ErrorKind::from_http(status.as_u16()).because(format!("the card at {url}: HTTP {status}"))),
+    }
+}
+
+impl CardCache {
+    fn insert(&self, url: &Url, headers: &HeaderMap, json: &Bytes) {
+        let Some(tag) = headers.get(header::ETAG) else { return };
+        let mut cached = self.0.lock();
+        if cached.len() >= MAX_CACHED {
+            cached.clear();
+        }
+        cached.insert(url.to_string(), (tag.clone(), json.clone()));
+    }
+}
+
+/// Returns the interfaces of a card that this crate can call, in the order of the card. Relative URLs are resolved against
+/// the URL of the card; an empty one is its origin.
+pub(super) fn interfaces(card: &AgentCard, base: Option<&Url>) -> Vec<Interface> {
+    card.supported_interfaces.iter().filter_map(|interface| usable(interface, base)).collect()
+}
+
+fn usable(interface: &AgentInterface, base: Option<&Url>) -> Option<Interface> {
+    let binding = match interface.protocol_binding.to_ascii_uppercase().as_str() {
+        "JSONRPC" | "" => Binding::JsonRpc,
+        "HTTP+JSON" | "REST" | "HTTP_JSON" => Binding::Rest,
+        "GRPC" => Binding::Grpc,
+        _ => return None,
+    };
+    let version = match interface.protocol_version.split('.').next() {
+        Some("1") => Version::V1_0,
+        // Cards of 0.2 have no version of their interfaces.
+        Some("0" | "") => Version::V0_3,
+        _ => return None,
+    };
+    let url = match (binding, interface.url.trim()) {
+        (Binding::Grpc, url) => grpc_url(url, base)?,
+        (_, url) => match (Url::parse(url), base) {
+            (Ok(url), _) => url.to_string(),
+            (Err(_), Some(base)) => base.join(if url.is_empty() { "/" } else { url }).ok()?.to_string(),
+            (Err(_), None) => return None,
+        },
+    };
+    Some(Interface { binding, version, url, tenant: interface.tenant.clone() })
+}
+
+/// Returns the URL of a gRPC interface, which cards give as `host:port`, `dns:///host:port` or a URL. Without a scheme, that
+/// of the card decides about TLS.
+fn grpc_url(text: &str, base: Option<&Url>) -> Option<String> {
+    let scheme = base.map_or("http", Url::scheme);
+    let (scheme, authority) = match text.split_once("://") {
+        Some(("grpc", rest)) => ("http", rest),
+        Some(("grpcs", rest)) => ("https", rest),
+        Some(("dns", rest)) => (scheme, rest.trim_start_matches('/')),
+        Some((scheme @ ("http" | "https"), rest)) => (scheme, rest),
+        Some(_) => return None,
+        None if text.is_empty() => return base.map(|base| base.origin().ascii_serialization()),
+        None => (scheme, text),
+    };
+    Some(format!("{scheme}://{}", authority.trim_end_matches('/')))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_without_a_scheme_are_completed() {
+        for (text, expected) in [
+            ("localhost:8081", "http://localhost:8081/"),
+            (":8081", "http://localhost:8081/"),
+            ("127.0.0.1:1/a", "http://127.0.0.1:1/a"),
+            ("[::1]:1", "http://[::1]:1/"),
+            ("agent.example", "https://agent.example/"),
+            ("http://agent.example/x", "http://agent.example/x"),
+        ] {
+            assert_eq!(complete_url(text).unwrap().as_str(), expected);
+        }
+        assert!(complete_url("ftp://agent.example").is_err());
+    }
+
+    #[test]
+    fn card_is_looked_for_below_the_url_and_at_its_host() {
+        let paths = |url: &str| {
+            let urls = candidates(&Url::parse(url).unwrap());
+            urls.iter().map(|url| url.path().to_owned()).collect::<Vec<_>>()
+        };
+        assert_eq!(paths("http://a.example"), WELL_KNOWN);
+        assert_eq!(paths("http://a.example/x/card.json"), ["/x/card.json"]);
+        let nested = ["/x/.well-known/agent-card.json", "/x/.well-known/agent.json", "/x/"];
+        assert_eq!(paths("http://a.example/x/"), [&nested[..], &WELL_KNOWN].concat());
+    }
+
+    #[test]
+    fn interfaces_of_all_forms_are_read() {
+        let interface = |url: &str, binding: &str, version: &str| AgentInterface {
+            url: url.into(),
+            protocol_binding: binding.into(),
+            protocol_version: version.into(),
+            tenant: String::new(),
+        };
+        let base = Url::parse("https://a.example/x/card.json").unwrap();
+        let found = |url: &str, binding: &str, version: &str| {
+            usable(&interface(url, binding, version), Some(&base))
+                .map(|found| (found.binding, found.version, found.url))
+        };
+        let (v1, v03) = (Version::V1_0, Version::V0_3);
+        for (given, expected) in [
+            (("http://b.example/rpc", "JSONRPC", "1.0"), Some((Binding::JsonRpc, v1, "http://b.example/rpc"))),
+            (("/rpc", "JSONRPC", "0.3.0"), Some((Binding::JsonRpc, v03, "https://a.example/rpc"))),
+            (("", "HTTP+JSON", "1.0"), Some((Binding::Rest, v1, "https://a.example/"))),
+            (("", "jsonrpc", ""), Some((Binding::JsonRpc, v03, "https://a.example/"))),
+            (("b.example:443", "GRPC", "1.0"), Some((Binding::Grpc, v1, "https://b.example:443"))),
+            (("dns:///b.example:1", "GRPC", "1.0"), Some((Binding::Grpc, v1, "https://b.example:1"))),
+            (("grpc://b.example:1", "GRPC", "0.3"), Some((Binding::Grpc, v03, "http://b.example:1"))),
+            (("http://b.example", "SOAP", "1.0"), None),
+            (("http://b.example", "JSONRPC", "2.0"), None),
+        ] {
+            let expected = expected.map(|(binding, version, url)| (binding, version, url.to_owned()));
+            assert_eq!(found(given.0, given.1, given.2), expected, "{given:?}");
+        }
+    }
+}

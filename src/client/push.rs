@@ -1,0 +1,92 @@
+//! Push notification configurations of a task.
+
+use super::Client;
+use crate::{
+    error::Error,
+    pb::v1::{
+        DeleteTaskPushNotificationConfigRequest, GetTaskPushNotificationConfigRequest,
+        ListTaskPushNotificationConfigsRequest, TaskPushNotificationConfig,
+    },
+};
+
+/// Push notification configurations of a task (4.3). Made by [`Client::push`].
+#[derive(Clone, Debug)]
+pub struct PushConfigs {
+    client: Client,
+    task_id: String,
+}
+
+impl PushConfigs {
+    pub(super) fn new(client: Client, task_id: String) -> Self {
+        Self { client, task_id }
+    }
+
+    /// Adds a configuration: a URL, or one with a token, an id and authentication.
+    ///
+    /// # Errors
+    /// `PushNotificationNotSupported`, `TaskNotFound`, or `InvalidParams` for a URL that the agent does not accept.
+    pub async fn create(
+        &self,
+        config: impl Into<TaskPushNotificationConfig>,
+    ) -> Result<TaskPushNotificationConfig, Error> {
+        let mut config = config.into();
+        config.task_id.clone_from(&self.task_id);
+        config.tenant.clone_from(&self.client.tenant);
+        let request = self.client.call().request(config);
+        Ok(self.client.agent.create_task_push_notification_config(request).await?.into_inner())
+    }
+
+    /// Returns a configuration.
+    ///
+    /// # Errors
+    /// `TaskNotFound` if there is no such task or configuration.
+    pub async fn get(&self, id: &str) -> Result<TaskPushNotificationConfig, Error> {
+        let (tenant, task_id, id) = (self.client.tenant.clone(), self.task_id.clone(), id.to_owned());
+        let request = GetTaskPushNotificationConfigRequest { tenant, task_id, id };
+        let request = self.client.call().request(request);
+        Ok(self.client.agent.get_task_push_notification_config(request).await?.into_inner())
+    }
+
+    /// Returns all configurations.
+    ///
+    /// # Errors
+    /// `TaskNotFound`.
+    pub async fn list(&self) -> Result<Vec<TaskPushNotificationConfig>, Error> {
+        let (mut all, mut page_token) = (Vec::new(), String::new());
+        loop {
+            let (tenant, task_id) = (self.client.tenant.clone(), self.task_id.clone());
+            let request = ListTaskPushNotificationConfigsRequest {
+                tenant,
+                task_id,
+                page_token: page_token.clone(),
+                ..ListTaskPushNotificationConfigsRequest::default()
+            };
+            let request = self.client.call().request(request);
+            let page = self.client.agent.list_task_push_notification_configs(request).await?.into_inner();
+            all.extend(page.configs);
+            // A token that does not change would be an endless list.
+            if page.next_page_token.is_empty() || page.next_page_token == page_token {
+                return Ok(all);
+            }
+            page_token = page.next_page_token;
+        }
+    }
+
+    /// Deletes a configuration.
+    ///
+    /// # Errors
+    /// `TaskNotFound` if there is no such task.
+    pub async fn delete(&self, id: &str) -> Result<(), Error> {
+        let (tenant, task_id, id) = (self.client.tenant.clone(), self.task_id.clone(), id.to_owned());
+        let request = DeleteTaskPushNotificationConfigRequest { tenant, task_id, id };
+        self.client.agent.delete_task_push_notification_config(self.client.call().request(request)).await?;
+        Ok(())
+    }
+}
+
+impl From<&str> for TaskPushNotificationConfig {
+    /// Creates a configuration with a URL.
+    fn from(url: &str) -> Self {
+        Self { url: url.to_owned(), ..Self::default() }
+    }
+}

@@ -1,0 +1,121 @@
+//! Typed events of a stream.
+
+use std::{
+    collections::VecDeque,
+    fmt,
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+use tokio_stream::Stream;
+
+use super::Outcome;
+use crate::{
+    contract::BoxStream,
+    error::Error,
+    event::{Event, resume},
+    pb::v1::{
+        Message, StreamResponse, Task, TaskArtifactUpdateEvent, TaskState, TaskStatus, TaskStatusUpdateEvent,
+        send_message_response, stream_response::Payload,
+    },
+};
+
+/// Event of a [stream](EventStream).
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum StreamEvent {
+    /// The task as it is: at the start of a stream, or after a gap.
+    Task(Box<Task>),
+    /// New status of the task.
+    Status(Box<TaskStatusUpdateEvent>),
+    /// Artifact, or a part of one.
+    Artifact(Box<TaskArtifactUpdateEvent>),
+    /// Message of an agent that keeps no task. The only event of its stream.
+    Message(Box<Message>),
+    /// The connection was lost, and events may be missing before the next one.
+    Gap,
+}
+
+impl StreamEvent {
+    /// State of the task, if the event has one.
+    pub fn state(&self) -> Option<TaskState> {
+        match self {
+            Self::Task(task) => Some(task.state()),
+            Self::Status(update) => update.status.as_ref().map(TaskStatus::state),
+            Self::Artifact(_) | Self::Message(_) | Self::Gap => None,
+        }
+    }
+
+    /// The event as the protocol defines it. `None` for a gap.
+    pub fn to_response(&self) -> Option<StreamResponse> {
+        let payload = match self {
+            Self::Task(task) => Payload::Task(Task::clone(task)),
+            Self::Status(update) => Payload::StatusUpdate(TaskStatusUpdateEvent::clone(update)),
+            Self::Artifact(update) => Payload::ArtifactUpdate(TaskArtifactUpdateEvent::clone(update)),
+            Self::Message(message) => Payload::Message(Message::clone(message)),
+            Self::Gap => return None,
+        };
+        Some(StreamResponse { payload: Some(payload) })
+    }
+}
+
+impl From<Payload> for StreamEvent {
+    fn from(payload: Payload) -> Self {
+        match payload {
+            Payload::Task(task) => Self::Task(Box::new(task)),
+            Payload::StatusUpdate(update) => Self::Status(Box::new(update)),
+            Payload::ArtifactUpdate(update) => Self::Artifact(Box::new(update)),
+            Payload::Message(message) => Self::Message(Box::new(message)),
+        }
+    }
+}
+
+/// Events of a turn or of a task, in order and without duplicates. An interrupted connection is resumed; if events may be
+/// missing then, there is a [`StreamEvent::Gap`].
+pub struct EventStream {
+    events: BoxStream<Event>,
+    pending: VecDeque<StreamEvent>,
+}
+
+impl fmt::Debug for EventStream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EventStream").field("pending", &self.pending).finish_non_exhaustive()
+    }
+}
+
+impl EventStream {
+    pub(super) fn new(events: BoxStream<Event>) -> Self {
+        Self { events, pending: VecDeque::new() }
+    }
+
+    /// Returns a stream with the result of a send.
+    pub(super) fn of_outcome(outcome: Outcome) -> Self {
+        let event = outcome.into_raw().payload.map(|payload| match payload {
+            send_message_response::Payload::Task(task) => StreamEvent::Task(Box::new(task)),
+            send_message_response::Payload::Message(message) => StreamEvent::Message(Box::new(message)),
+        });
+        Self { events: Box::pin(tokio_stream::empty()), pending: event.into_iter().collect() }
+    }
+}
+
+impl Stream for EventStream {
+    type Item = Result<StreamEvent, Error>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        loop {
+            if let Some(event) = self.pending.pop_front() {
+                return Poll::Ready(Some(Ok(event)));
+            }
+            let event = match ready!(self.events.as_mut().poll_next(cx)) {
+                Some(Ok(event)) => event,
+                Some(Err(status)) => return Poll::Ready(Some(Err(status.into()))),
+                None => return Poll::Ready(None),
+            };
+            let Some(payload) = event.into_response().payload else { continue };
+            if resume::is_gap(&payload) {
+                self.pending.push_back(StreamEvent::Gap);
+            }
+            self.pending.push_back(payload.into());
+        }
+    }
+}

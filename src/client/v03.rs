@@ -1,0 +1,387 @@
+//! Bindings of protocol 0.3 that implement the service trait of 1.0: gRPC and HTTP+JSON ([`V03Client`]), and JSON-RPC
+//! ([`V03RpcClient`]).
+//!
+//! Agents of 0.2 are called over JSON-RPC too: its methods are the same where both versions have them.
+
+use std::{fmt::Display, sync::Arc, time::Duration};
+
+use serde::{Serialize, de::DeserializeOwned};
+use tokio_stream::StreamExt as _;
+use tonic::{Request, Response, Status, metadata::MetadataMap};
+
+use super::http::{JsonRpc, Rest};
+use crate::{
+    call::Call,
+    check::Violation,
+    contract::{BoxStream, Frame, HttpRule, Remote, Reply, StreamItem as _, Transport},
+    error::{Error, ErrorKind},
+    event::Event,
+    pb::{
+        v1::{a2a_service_server::A2aService, bindings::Rpc, *},
+        wkt::Empty,
+    },
+    protocol::Version,
+    snapshot::Snapshot,
+    v03::{
+        card,
+        event::Event as V03Event,
+        json::{Read, Write},
+        pb::a2a_service_server,
+    },
+};
+
+/// Returns the HTTP+JSON binding of 0.3.
+pub(super) fn rest(rest: Rest) -> Arc<dyn A2aService> {
+    Arc::new(V03Client(Arc::new(Remote(Explicit(rest)))))
+}
+
+/// HTTP+JSON that sends `blocking: false` explicitly, which ProtoJSON would omit. Servers of 0.3 differ in the default.
+struct Explicit(Rest);
+
+#[tonic::async_trait]
+impl Transport for Explicit {
+    async fn send(
+        &self,
+        rpc: &'static str,
+        rule: HttpRule,
+        mut request: Request<serde_json::Value>,
+    ) -> Result<Reply, Status> {
+        if let Some(configuration) =
+            request.get_mut().get_mut("configuration").and_then(serde_json::Value::as_object_mut)
+        {
+            configuration.entry("blocking").or_insert(false.into());
+        }
+        self.0.send(rpc, rule, request).await
+    }
+}
+
+/// Client of the generated 0.3 service, over gRPC or HTTP+JSON.
+pub(super) struct V03Client(pub(super) Arc<dyn a2a_service_server::A2aService>);
+
+/// Sets the version of the request's context.
+fn with_version<T>(mut request: Request<T>) -> Request<T> {
+    request.extensions_mut().get_or_insert_default::<Call>().version = Version::V0_3;
+    request
+}
+
+/// Converts a request to 0.3.
+fn to_v03<New, Old: From<New>>(request: Request<New>) -> Request<Old> {
+    with_version(request.map(Old::from))
+}
+
+fn from_v03<Old, New>(reply: Result<Response<Old>, Status>) -> Result<Response<New>, Status>
+where
+    New: TryFrom<Old, Error: Display>,
+{
+    let response = reply.map_err(|status| to_v1_status(&status))?;
+    let (metadata, message, extensions) = rename_extensions_header(response).into_parts();
+    let message = New::try_from(message).map_err(|e| ErrorKind::InvalidAgentResponse.because(e.to_string()))?;
+    Ok(Response::from_parts(metadata, message, extensions))
+}
+
+fn events(reply: Result<Response<BoxStream<V03Event>>, Status>) -> Result<Response<BoxStream<Event>>, Status> {
+    let events = |stream: BoxStream<V03Event>| -> BoxStream<Event> {
+        Box::pin(stream.map(|item| item.map(Event::from).map_err(|status| to_v1_status(&status))))
+    };
+    reply.map(|response| rename_extensions_header(response).map(events)).map_err(|status| to_v1_status(&status))
+}
+
+fn rename_extensions_header<T>(mut response: Response<T>) -> Response<T> {
+    if let Some(value) = response.metadata_mut().remove("x-a2a-extensions") {
+        response.metadata_mut().insert("a2a-extensions", value);
+    }
+    response
+}
+
+/// Rewrites the message of an error from the wording of 0.3 to that of 1.0.
+fn to_v1_status(status: &Status) -> Status {
+    let error = Error::from(status.clone());
+    if error.is_unsent() {
+        return status.clone();
+    }
+    let kind = error.kind();
+    let message = status.message();
+    let message = message.strip_prefix(&format!("{}: ", kind.v03_name())).unwrap_or(message);
+    let (old, new) = (kind.wire_for(Version::V0_3).sentence, kind.wire().sentence);
+    let message = message.strip_prefix(old).map_or_else(|| message.to_owned(), |rest| format!("{new}{rest}"));
+    let (details, metadata) = (status.details().to_vec().into(), status.metadata().clone());
+    Status::with_details_and_metadata(status.code(), message, details, metadata)
+}
+
+fn no_list() -> Status {
+    ErrorKind::UnsupportedOperation.because("ListTasks: protocol 0.3 has no such operation over this binding").into()
+}
+
+#[tonic::async_trait]
+impl A2aService for V03Client {
+    async fn send_message(
+        &self,
+        request: Request<SendMessageRequest>,
+    ) -> Result<Response<SendMessageResponse>, Status> {
+        from_v03(self.0.send_message(to_v03(request)).await)
+    }
+
+    async fn send_streaming_message(
+        &self,
+        request: Request<SendMessageRequest>,
+    ) -> Result<Response<BoxStream<Event>>, Status> {
+        events(self.0.send_streaming_message(to_v03(request)).await)
+    }
+
+    async fn get_task(&self, request: Request<GetTaskRequest>) -> Result<Response<Snapshot>, Status> {
+        let task: Response<Task> = from_v03(self.0.get_task(to_v03(request)).await)?;
+        Ok(task.map(Snapshot::from))
+    }
+
+    async fn list_tasks(&self, _: Request<ListTasksRequest>) -> Result<Response<ListTasksResponse>, Status> {
+        Err(no_list())
+    }
+
+    async fn cancel_task(&self, request: Request<CancelTaskRequest>) -> Result<Response<Snapshot>, Status> {
+        let task: Response<Task> = from_v03(self.0.cancel_task(to_v03(request)).await)?;
+        Ok(task.map(Snapshot::from))
+    }
+
+    async fn subscribe_to_task(
+        &self,
+        request: Request<SubscribeToTaskRequest>,
+    ) -> Result<Response<BoxStream<Event>>, Status> {
+        events(self.0.task_subscription(to_v03(request)).await)
+    }
+
+    async fn create_task_push_notification_config(
+        &self,
+        request: Request<TaskPushNotificationConfig>,
+    ) -> Result<Response<TaskPushNotificationConfig>, Status> {
+        from_v03(self.0.create_task_push_notification_config(to_v03(request)).await)
+    }
+
+    async fn get_task_push_notification_config(
+        &self,
+        request: Request<GetTaskPushNotificationConfigRequest>,
+    ) -> Result<Response<TaskPushNotificationConfig>, Status> {
+        from_v03(self.0.get_task_push_notification_config(to_v03(request)).await)
+    }
+
+    async fn list_task_push_notification_configs(
+        &self,
+        request: Request<ListTaskPushNotificationConfigsRequest>,
+    ) -> Result<Response<ListTaskPushNotificationConfigsResponse>, Status> {
+        from_v03(self.0.list_task_push_notification_config(to_v03(request)).await)
+    }
+
+    async fn delete_task_push_notification_config(
+        &self,
+        request: Request<DeleteTaskPushNotificationConfigRequest>,
+    ) -> Result<Response<Empty>, Status> {
+        from_v03(self.0.delete_task_push_notification_config(to_v03(request)).await)
+    }
+
+    async fn get_extended_agent_card(
+        &self,
+        request: Request<GetExtendedAgentCardRequest>,
+    ) -> Result<Response<AgentCard>, Status> {
+        let request = with_version(request.map(|_| crate::v03::pb::GetAgentCardRequest {}));
+        let card = self.0.get_agent_card(request).await.map_err(|status| to_v1_status(&status))?;
+        Ok(rename_extensions_header(card).map(AgentCard::from))
+    }
+}
+
+/// Client of the JSON-RPC methods of 0.3.
+pub(super) struct V03RpcClient(pub(super) JsonRpc);
+
+impl V03RpcClient {
+    async fn send<T>(&self, method: &'static str, request: Request<T>) -> Result<Reply, Status>
+    where
+        for<'a> Write<'a, T>: Serialize,
+    {
+        let (metadata, extensions, message) = with_version(request).into_parts();
+        let params = serde_json::to_value(Write(&message)).map_err(Error::internal)?;
+        let request = Request::from_parts(metadata, extensions, params);
+        // JSON-RPC ignores the HTTP rule.
+        self.0.send(method, Rpc::SendMessage.http_rule(), request).await.map_err(|status| with_details(&status))
+    }
+
+    async fn unary<T, R>(&self, method: &'static str, request: Request<T>) -> Result<Response<R>, Status>
+    where
+        for<'a> Write<'a, T>: Serialize,
+        Read<R>: DeserializeOwned,
+    {
+        let (data, metadata) = unary(self.send(method, request).await?)?;
+        let Read(result) = decode(&data)?;
+        Ok(response(result, metadata))
+    }
+
+    async fn streaming<T>(
+        &self,
+        method: &'static str,
+        request: Request<T>,
+    ) -> Result<Response<BoxStream<Event>>, Status>
+    where
+        for<'a> Write<'a, T>: Serialize,
+    {
+        let (frames, metadata): (BoxStream<Frame>, _) = match self.send(method, request).await? {
+            Reply::Unary(data, metadata) => {
+                (Box::pin(tokio_stream::once(Ok(Frame { cursor: None, data: data.into() }))), metadata)
+            }
+            Reply::Stream(frames, metadata) => (frames, metadata),
+        };
+        let mut frames = frames.map(|frame| frame.map_err(|status| with_details(&status))).peekable();
+        // JSON-RPC reports a rejected stream as its first event, other bindings as the reply.
+        if let Some(Err(status)) = frames.peek().await {
+            return Err(status.clone());
+        }
+        Ok(response(Box::pin(frames.map(|frame| frame.and_then(event))), metadata))
+    }
+}
+
+fn unary(reply: Reply) -> Result<(bytes::Bytes, MetadataMap), Status> {
+    match reply {
+        Reply::Unary(data, metadata) => Ok((data, metadata)),
+        Reply::Stream(..) => {
+            Err(ErrorKind::InvalidAgentResponse.because("the response to a unary call is a stream").into())
+        }
+    }
+}
+
+fn decode<T: DeserializeOwned>(data: &[u8]) -> Result<T, Error> {
+    crate::contract::from_json(data)
+}
+
+fn response<T>(message: T, metadata: MetadataMap) -> Response<T> {
+    rename_extensions_header(Response::from_parts(metadata, message, tonic::Extensions::new()))
+}
+
+fn event(Frame { cursor, data }: Frame) -> Result<Event, Status> {
+    let Read(message) = decode::<Read<StreamResponse>>(data.bytes())?;
+    Event::from_frame(Frame { cursor, data: serde_json::to_vec(&message).map_err(Error::internal)?.into() })
+}
+
+/// Rewrites an error to the wording of 1.0. Restores the details that servers of this crate have only in the text in 0.3.
+fn with_details(status: &Status) -> Status {
+    let (error, converted) = (Error::from(status.clone()), to_v1_status(status));
+    let kind = error.kind();
+    let Some(text) = converted.message().strip_prefix(kind.wire().sentence) else { return converted };
+    if error.is_unsent() {
+        return converted;
+    }
+    let (limit, text) = match text.strip_prefix(" (limit ").and_then(|rest| rest.split_once(')')) {
+        Some((limit, text)) => (Some(limit), text),
+        None => (None, text),
+    };
+    let text = text.trim_start_matches(": ");
+    let mut violations: Vec<Violation> = Vec::new();
+    for part in text.split("; ").filter(|_| kind == ErrorKind::InvalidParams) {
+        match (part.split_once(": ").filter(|(field, _)| !field.contains(' ')), violations.last_mut()) {
+            (Some((field, description)), _) => {
+                violations.push(Violation { field: v1_field(field), description: description.to_owned() });
+            }
+            (None, Some(last)) => last.description.extend(["; ", part]),
+            (None, None) => {}
+        }
+    }
+    let mut error = if violations.is_empty() { kind.because(text.to_owned()) } else { Error::invalid(violations) };
+    if let Some(limit) = limit {
+        error = error.with("limit", limit);
+    }
+    if let (ErrorKind::TaskNotFound, Some(id)) = (kind, text.split(", ").next()) {
+        error = error.with("taskId", id);
+    }
+    if let (ErrorKind::ContentTypeNotSupported, Some(field)) = (kind, text.split(": ").next()) {
+        error = error.with("field", field);
+    }
+    if let Some(after) = Error::from(converted).retry_after_seconds() {
+        error = error.retry_after(Duration::from_secs(after));
+    }
+    let mut restored = Status::from(error);
+    *restored.metadata_mut() = status.metadata().clone();
+    restored
+}
+
+/// Returns the name in 1.0 of a push notification field of 0.3.
+fn v1_field(field: &str) -> String {
+    let field = field.replace("authentication.schemes", "authentication.scheme");
+    match field.strip_prefix("pushNotificationConfig.") {
+        Some(field) => field.to_owned(),
+        None => field.replace(".pushNotificationConfig", ".taskPushNotificationConfig"),
+    }
+}
+
+#[tonic::async_trait]
+impl A2aService for V03RpcClient {
+    async fn send_message(
+        &self,
+        request: Request<SendMessageRequest>,
+    ) -> Result<Response<SendMessageResponse>, Status> {
+        self.unary("message/send", request).await
+    }
+
+    async fn send_streaming_message(
+        &self,
+        request: Request<SendMessageRequest>,
+    ) -> Result<Response<BoxStream<Event>>, Status> {
+        self.streaming("message/stream", request).await
+    }
+
+    async fn get_task(&self, request: Request<GetTaskRequest>) -> Result<Response<Snapshot>, Status> {
+        let task: Response<Task> = self.unary("tasks/get", request).await?;
+        Ok(task.map(Snapshot::from))
+    }
+
+    async fn list_tasks(&self, request: Request<ListTasksRequest>) -> Result<Response<ListTasksResponse>, Status> {
+        self.unary("tasks/list", request).await
+    }
+
+    async fn cancel_task(&self, request: Request<CancelTaskRequest>) -> Result<Response<Snapshot>, Status> {
+        let task: Response<Task> = self.unary("tasks/cancel", request).await?;
+        Ok(task.map(Snapshot::from))
+    }
+
+    async fn subscribe_to_task(
+        &self,
+        request: Request<SubscribeToTaskRequest>,
+    ) -> Result<Response<BoxStream<Event>>, Status> {
+        self.streaming("tasks/resubscribe", request).await
+    }
+
+    async fn create_task_push_notification_config(
+        &self,
+        request: Request<TaskPushNotificationConfig>,
+    ) -> Result<Response<TaskPushNotificationConfig>, Status> {
+        self.unary("tasks/pushNotificationConfig/set", request).await
+    }
+
+    async fn get_task_push_notification_config(
+        &self,
+        request: Request<GetTaskPushNotificationConfigRequest>,
+    ) -> Result<Response<TaskPushNotificationConfig>, Status> {
+        self.unary("tasks/pushNotificationConfig/get", request).await
+    }
+
+    async fn list_task_push_notification_configs(
+        &self,
+        request: Request<ListTaskPushNotificationConfigsRequest>,
+    ) -> Result<Response<ListTaskPushNotificationConfigsResponse>, Status> {
+        self.unary("tasks/pushNotificationConfig/list", request).await
+    }
+
+    async fn delete_task_push_notification_config(
+        &self,
+        request: Request<DeleteTaskPushNotificationConfigRequest>,
+    ) -> Result<Response<Empty>, Status> {
+        let (_, metadata) = unary(self.send("tasks/pushNotificationConfig/delete", request).await?)?;
+        Ok(response(Empty {}, metadata))
+    }
+
+    async fn get_extended_agent_card(
+        &self,
+        request: Request<GetExtendedAgentCardRequest>,
+    ) -> Result<Response<AgentCard>, Status> {
+        let (_, extensions, _) = with_version(request).into_parts();
+        let request = Request::from_parts(MetadataMap::new(), extensions, serde_json::json!({}));
+        let reply = self.0.send("agent/getAuthenticatedExtendedCard", Rpc::GetExtendedAgentCard.http_rule(), request);
+        let (data, metadata) = unary(reply.await.map_err(|status| to_v1_status(&status))?)?;
+        let card = card::from_json(&data).map_err(|e| ErrorKind::InvalidAgentResponse.because(e.to_string()))?;
+        Ok(response(card, metadata))
+    }
+}
