@@ -23,6 +23,7 @@ mod v03;
 
 use std::{fmt, sync::Arc, time::Duration};
 
+use futures_util::TryStreamExt as _;
 use parking_lot::RwLock;
 use tokio_stream::{Stream, StreamExt as _};
 
@@ -78,7 +79,10 @@ pub struct Client {
 
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Client").field("agent", &self.card().name).field("interface", &self.interface).finish()
+        f.debug_struct("Client")
+            .field("agent", &self.card().name)
+            .field("interface", &self.interface)
+            .finish_non_exhaustive()
     }
 }
 
@@ -103,7 +107,7 @@ impl Client {
     }
 
     async fn from_builder(builder: &ClientBuilder, url: &str) -> Result<Self, Error> {
-        let ReceivedCard { card, url, .. } = card::fetch(builder, url).await?;
+        let ReceivedCard { card, url } = card::fetch(builder, url).await?;
         builder.client(card, Some(&url))
     }
 
@@ -272,8 +276,8 @@ impl Client {
                 Ok(Some((response.tasks, next)))
             }
         });
-        use futures_util::{StreamExt as _, TryStreamExt as _};
-        pages.map_ok(|tasks| futures_util::stream::iter(tasks.into_iter().map(Ok))).try_flatten().boxed()
+        let tasks = pages.map_ok(|tasks| futures_util::stream::iter(tasks.into_iter().map(Ok)));
+        Box::pin(tasks.try_flatten())
     }
 
     /// Push notification configurations of a task.

@@ -6,13 +6,17 @@
 pub mod card;
 pub mod event;
 mod file_part;
+#[cfg(feature = "server")]
 pub mod grpc;
 pub mod json;
+#[cfg(feature = "server")]
 pub mod jsonrpc;
 mod message;
 pub mod push_extras;
 mod resource_name;
+#[cfg(feature = "server")]
 pub mod rest;
+#[cfg(feature = "server")]
 pub mod semantics;
 
 crate::pb::service! {

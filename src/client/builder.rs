@@ -308,7 +308,7 @@ impl ClientBuilder {
         let origins: Vec<_> = base.into_iter().chain(&self.trusted_origins).map(Url::origin).collect();
         let is_trusted =
             |interface: &&Interface| Url::parse(&interface.url).is_ok_and(|url| origins.contains(&url.origin()));
-        if self.credentials.is_empty() || base.is_none() || matching.iter().all(|found| is_trusted(&found)) {
+        if self.credentials.is_empty() || base.is_none() || matching.iter().all(&is_trusted) {
             return Ok(matching);
         }
         let trusted: Vec<_> = matching.iter().copied().filter(is_trusted).collect();

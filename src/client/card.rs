@@ -104,7 +104,7 @@ pub(super) fn complete_url(text: &str) -> Result<Url, Error> {
 /// below it, the URL itself, and the well-known paths of its host.
 fn candidates(url: &Url) -> Vec<Url> {
     let last = url.path_segments().and_then(|mut segments| segments.next_back()).unwrap_or_default();
-    if last.ends_with(".json") {
+    if last.rsplit_once('.').is_some_and(|(_, extension)| extension.eq_ignore_ascii_case("json")) {
         return vec![url.clone()];
     }
     let below = |base: &str| {

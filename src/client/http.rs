@@ -44,7 +44,7 @@ const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const ACCEPT: HeaderValue = HeaderValue::from_static("application/json, text/event-stream");
 
 /// Maximum time from the head of a unary response to the end of its body.
-const BODY: Duration = Duration::from_secs(60);
+const BODY: Duration = Duration::from_mins(1);
 
 /// Sends HTTP requests for the JSON bindings and the agent card.
 ///
@@ -97,7 +97,8 @@ impl HttpTransport for Network {
         let mut received = self.0.execute(request).await.map_err(transport_error)?;
         let (status, headers) = (received.status(), std::mem::take(received.headers_mut()));
         let chunks = received.bytes_stream().map(|chunk| chunk.map_err(|error| transport_error(error).into()));
-        let mut response = http::Response::new(Box::pin(chunks) as BoxStream<Bytes>);
+        let chunks: BoxStream<Bytes> = Box::pin(chunks);
+        let mut response = http::Response::new(chunks);
         (*response.status_mut(), *response.headers_mut()) = (status, headers);
         Ok(response)
     }

@@ -17,7 +17,13 @@ use crate::{
     error::{Error, ErrorKind},
     event::Event,
     pb::{
-        v1::{a2a_service_server::A2aService, bindings::Rpc, *},
+        v1::{
+            AgentCard, CancelTaskRequest, DeleteTaskPushNotificationConfigRequest, GetExtendedAgentCardRequest,
+            GetTaskPushNotificationConfigRequest, GetTaskRequest, ListTaskPushNotificationConfigsRequest,
+            ListTaskPushNotificationConfigsResponse, ListTasksRequest, ListTasksResponse, SendMessageRequest,
+            SendMessageResponse, StreamResponse, SubscribeToTaskRequest, Task, TaskPushNotificationConfig,
+            a2a_service_server::A2aService, bindings::Rpc,
+        },
         wkt::Empty,
     },
     protocol::Version,

@@ -11,13 +11,13 @@ use std::{
 };
 
 use bytes::{Buf, BufMut, Bytes};
-use futures_core::Stream;
 use prost::{
     DecodeError, Message as _,
     encoding::{DecodeContext, WireType},
 };
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tokio::task::coop::unconstrained;
+use tokio_stream::Stream;
 use tokio_stream::StreamExt as _;
 use tonic::Status;
 

@@ -26,10 +26,7 @@
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 
-use super::{
-    resource_name::{self, ResourceName},
-    semantics::returns_at_once,
-};
+use super::resource_name::{self, ResourceName};
 use crate::{
     error::Error,
     pb::{
@@ -247,6 +244,17 @@ impl TryFrom<v03::ListTaskPushNotificationConfigResponse> for v1::ListTaskPushNo
 }
 
 // Requests: resource names in 0.3 are ids in 1.0.
+
+/// Returns `returnImmediately` of 1.0 for a send with a `configuration`. A send without one blocks in every binding.
+///
+/// `blocking` is `None` only in JSON-RPC: in gRPC and HTTP+JSON an unset `blocking` is `Some(false)`, since clients omit
+/// default values. `push` is true if the configuration contains a push configuration: the client expects the result there.
+pub(crate) const fn returns_at_once(blocking: Option<bool>, push: bool) -> bool {
+    match blocking {
+        Some(blocking) => !blocking,
+        None => push,
+    }
+}
 
 impl From<v1::SendMessageConfiguration> for v03::SendMessageConfiguration {
     fn from(configuration: v1::SendMessageConfiguration) -> Self {

@@ -10,10 +10,11 @@ use http::HeaderName;
 use serde::{Deserialize, Serialize};
 use tonic::Extensions;
 
+#[cfg(feature = "server")]
+use crate::service::push::{AllPushExtras, PushExtra};
 use crate::{
     error::Error,
     pb::v03::{AuthenticationInfo, PushNotificationConfig, TaskPushNotificationConfig},
-    service::push::{AllPushExtras, PushExtra},
 };
 
 /// Members of a push configuration that 1.0 lacks. They may contain secrets.
@@ -35,6 +36,19 @@ impl PushExtras {
         Self { schemes: schemes.into_iter().flatten().skip(1).cloned().collect(), headers: BTreeMap::new() }
     }
 
+    /// Adds the further schemes to a protobuf configuration, which has no headers.
+    pub(crate) fn restore(self, config: &mut TaskPushNotificationConfig) {
+        if self.schemes.is_empty() {
+            return;
+        }
+        let config = config.push_notification_config.get_or_insert_default();
+        let AuthenticationInfo { schemes, .. } = config.authentication.get_or_insert_default();
+        schemes.extend(self.schemes);
+    }
+}
+
+#[cfg(feature = "server")]
+impl PushExtras {
     /// Validates the members and adds them to a request's extensions, unless there are none.
     ///
     /// `at` is the field path of the configuration in the request, with a trailing dot.
@@ -84,16 +98,6 @@ impl PushExtras {
     /// Decodes stored members. Bytes in another format, stored by another implementation, count as none.
     fn decode(bytes: &Bytes) -> Self {
         serde_json::from_slice(bytes).unwrap_or_default()
-    }
-
-    /// Adds the further schemes to a protobuf configuration, which has no headers.
-    pub(crate) fn restore(self, config: &mut TaskPushNotificationConfig) {
-        if self.schemes.is_empty() {
-            return;
-        }
-        let config = config.push_notification_config.get_or_insert_default();
-        let AuthenticationInfo { schemes, .. } = config.authentication.get_or_insert_default();
-        schemes.extend(self.schemes);
     }
 }
 

@@ -6,9 +6,9 @@
 //! | Case | 0.3 | 1.0 | Implemented in |
 //! | --- | --- | --- | --- |
 //! | No `configuration` | blocks | blocks (3.2.2) | the codecs |
-//! | `configuration` without `blocking`, in JSON-RPC | blocks, like the first 0.3 servers; with a push configuration returns at once, as in the example of 0.3 (0.3, 9.5) | unset `returnImmediately` blocks (3.2.2) | [`returns_at_once`] |
-//! | `configuration` without `blocking`, in gRPC and HTTP+JSON | returns at once: unset is `false` in the proto, and clients omit default values in JSON | unset `returnImmediately` blocks | [`returns_at_once`] |
-//! | `blocking: false` | returns at once | `returnImmediately: true` | [`returns_at_once`] |
+//! | `configuration` without `blocking`, in JSON-RPC | blocks, like the first 0.3 servers; with a push configuration returns at once, as in the example of 0.3 (0.3, 9.5) | unset `returnImmediately` blocks (3.2.2) | [`returns_at_once`](super::message::returns_at_once) |
+//! | `configuration` without `blocking`, in gRPC and HTTP+JSON | returns at once: unset is `false` in the proto, and clients omit default values in JSON | unset `returnImmediately` blocks | [`returns_at_once`](super::message::returns_at_once) |
+//! | `blocking: false` | returns at once | `returnImmediately: true` | [`returns_at_once`](super::message::returns_at_once) |
 //! | `historyLength: 0` | no limit (comment in the proto) | no history (3.2.4) | the semantics layer |
 //! | Negative `historyLength` | −32602 | −32602 (3.2.4) | the service |
 //! | Message to a task in a terminal state | an error (0.3, 7.1): −32602, like the first 0.3 servers | −32004 (3.1.1) | [`ErrorKind::wire_for`] |
@@ -60,17 +60,6 @@ use crate::{
 
 /// Id of a push configuration that the client registers without one.
 pub const DEFAULT_CONFIG: &str = "default";
-
-/// Returns `returnImmediately` of 1.0 for a send with a `configuration`. A send without one blocks in every binding.
-///
-/// `blocking` is `None` only in JSON-RPC: in gRPC and HTTP+JSON an unset `blocking` is `Some(false)`, since clients omit
-/// default values. `push` is true if the configuration contains a push configuration: the client expects the result there.
-pub const fn returns_at_once(blocking: Option<bool>, push: bool) -> bool {
-    match blocking {
-        Some(blocking) => !blocking,
-        None => push,
-    }
-}
 
 /// Layer around a 1.0 service that applies the semantics of 0.3.
 pub struct Semantics {
@@ -299,6 +288,7 @@ impl fmt::Debug for Semantics {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::v03::message::returns_at_once;
 
     #[test]
     fn send_blocks_unless_blocking_is_false_or_unset_with_a_push_configuration() {

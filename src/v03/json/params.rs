@@ -18,7 +18,7 @@ use crate::{
         },
         wkt::Struct,
     },
-    v03::{push_extras::PushExtras, semantics::returns_at_once},
+    v03::{message::returns_at_once, push_extras::PushExtras},
 };
 
 /// Members of the parameters of a send.
