@@ -1,9 +1,12 @@
-//! Command line of the `a2a` program: `serve`, `listen`, `card`, `admin`, `token`, `config` and `openapi`, exit codes, and output to
-//! stdout and stderr.
+//! Command line of the `a2a` program: its commands, exit codes, and output to stdout and stderr.
 
-use std::{fmt, path::PathBuf, process::ExitCode};
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 
-use clap::{Arg, ArgAction, ArgMatches, FromArgMatches, Parser, Subcommand, builder::styling};
+use clap::{Arg, ArgAction, ArgMatches, CommandFactory as _, FromArgMatches, Parser, Subcommand, builder::styling};
 use serde_json::Value;
 
 mod admin;
@@ -11,23 +14,85 @@ mod card;
 mod listen;
 #[cfg(feature = "openapi")]
 mod openapi;
+mod remote;
 mod serve;
+mod show;
 mod token;
 
 use crate::{
     clock::{self, Millis},
     config::{self, Config, KEYS, Key},
+    error::{Error, ErrorKind},
 };
 
-/// Exit code for an invalid command line or configuration (`EX_USAGE` of sysexits).
-const EX_USAGE: u8 = 64;
+/// Table of the exit codes in the help.
+const EXIT_CODES: &str = "Exit codes:
+  0  done
+  1  other error
+  2  invalid command line or configuration
+  3  the agent cannot be reached
+  4  the agent requires other credentials
+  5  the time limit has passed
+  6  the task failed, was rejected or was canceled (with --exit-status)";
 
-/// Exit code of `a2a card verify` for a card without a valid signature.
-const NOT_VERIFIED: u8 = 2;
+/// Exit codes of the program, other than 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Exit {
+    /// Any other error.
+    Error,
+    /// Invalid command line or configuration.
+    Usage,
+    /// No connection to the agent can be established, or it was lost.
+    Unreachable,
+    /// The agent requires other credentials.
+    Authentication,
+    /// The time limit of the call has passed.
+    Timeout,
+    /// The task failed, was rejected or was canceled, with `--exit-status`.
+    TaskFailed,
+}
 
-/// A2A (Agent2Agent) server: gRPC, HTTP+JSON and JSON-RPC on one port.
+impl Exit {
+    fn of(error: &anyhow::Error) -> Self {
+        if error.is::<config::Error>() || error.is::<Usage>() {
+            return Self::Usage;
+        }
+        if error.is::<remote::TaskFailed>() {
+            return Self::TaskFailed;
+        }
+        match error.downcast_ref::<Error>().map(Error::kind) {
+            Some(ErrorKind::Unavailable) => Self::Unreachable,
+            Some(ErrorKind::Unauthenticated | ErrorKind::PermissionDenied) => Self::Authentication,
+            Some(ErrorKind::DeadlineExceeded) => Self::Timeout,
+            _ => Self::Error,
+        }
+    }
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(match exit {
+            Exit::Error => 1,
+            Exit::Usage => 2,
+            Exit::Unreachable => 3,
+            Exit::Authentication => 4,
+            Exit::Timeout => 5,
+            Exit::TaskFailed => 6,
+        })
+    }
+}
+
+/// Argument with an invalid value.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Usage(String);
+
+/// A2A (Agent2Agent) server and client: gRPC, HTTP+JSON and JSON-RPC.
 #[derive(Debug, Parser)]
-#[command(name = "a2a", version, styles = styling::Styles::plain(), arg_required_else_help = true)]
+#[command(
+    name = "a2a", version, styles = styling::Styles::plain(), arg_required_else_help = true, max_term_width = 100,
+    after_long_help = EXIT_CODES
+)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -36,7 +101,32 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Serves an agent.
+    #[command(next_help_heading = "Configuration")]
     Serve(Serve),
+    /// Sends a message to an agent, and prints the answer.
+    Send(Box<remote::Send>),
+    /// Sends a message to an agent, and prints events as they happen.
+    Stream(Box<remote::Send>),
+    /// Talks to an agent: each line is a message. Ctrl-C cancels the running task.
+    Chat(remote::Chat),
+    /// Prints what an agent can do: its card.
+    Discover(remote::Discover),
+    /// Prints a task or a card.
+    #[command(subcommand)]
+    Get(remote::Get),
+    /// Prints tasks.
+    #[command(subcommand)]
+    List(remote::List),
+    /// Cancels a task.
+    Cancel(remote::TaskOf),
+    /// Prints the events of a running task.
+    Subscribe(remote::TaskOf),
+    /// Prints, lists, cancels and watches tasks.
+    #[command(subcommand)]
+    Task(remote::Task),
+    /// Manages the push notification configurations of a task.
+    #[command(subcommand)]
+    Push(remote::Push),
     /// Receives push notifications, prints them, and runs a command for each.
     Listen(listen::Listen),
     /// Signs agent cards, and verifies their signatures.
@@ -52,6 +142,16 @@ enum Command {
     /// Prints the OpenAPI document of the HTTP+JSON binding.
     #[cfg(feature = "openapi")]
     Openapi(openapi::Openapi),
+    /// Prints a script with completions for a shell.
+    Completion {
+        /// Shell that runs the script.
+        shell: clap_complete::Shell,
+    },
+    /// Prints the manual page, or writes those of all commands to a directory.
+    Man {
+        /// Directory for the pages.
+        directory: Option<PathBuf>,
+    },
 }
 
 #[derive(Debug, Subcommand)]
@@ -130,11 +230,21 @@ pub fn main() -> ExitCode {
         Err(error) => {
             // A closed pipe is no failure: `a2a --help | head`.
             drop(error.print());
-            return if error.use_stderr() { ExitCode::from(EX_USAGE) } else { ExitCode::SUCCESS };
+            return if error.use_stderr() { Exit::Usage.into() } else { ExitCode::SUCCESS };
         }
     };
     let result = match arguments.command {
         Command::Serve(arguments) => serve::run(&arguments),
+        Command::Send(arguments) => remote::send(&arguments, false),
+        Command::Stream(arguments) => remote::send(&arguments, true),
+        Command::Chat(arguments) => remote::chat(&arguments),
+        Command::Discover(arguments) => remote::discover(&arguments),
+        Command::Get(command) => remote::get(&command),
+        Command::List(command) => remote::list(&command),
+        Command::Cancel(arguments) => remote::cancel(&arguments),
+        Command::Subscribe(arguments) => remote::subscribe(&arguments),
+        Command::Task(command) => remote::task(&command),
+        Command::Push(command) => remote::push(&command),
         Command::Listen(arguments) => listen::run(&arguments),
         Command::Card(command) => card::run(&command),
         Command::Admin(arguments) => admin::run(&arguments),
@@ -145,20 +255,34 @@ pub fn main() -> ExitCode {
         }
         #[cfg(feature = "openapi")]
         Command::Openapi(arguments) => openapi::run(&arguments),
+        Command::Completion { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Arguments::command(), "a2a", &mut script);
+            say(&String::from_utf8_lossy(&script));
+            Ok(())
+        }
+        Command::Man { directory } => manual(directory.as_deref()),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             print_error(&error);
-            if error.is::<config::Error>() {
-                ExitCode::from(EX_USAGE)
-            } else if error.is::<card::NotVerified>() {
-                ExitCode::from(NOT_VERIFIED)
-            } else {
-                ExitCode::FAILURE
-            }
+            Exit::of(&error).into()
         }
     }
+}
+
+/// Prints the manual page, or writes those of all commands to a directory.
+fn manual(directory: Option<&Path>) -> anyhow::Result<()> {
+    let command = Arguments::command();
+    if let Some(directory) = directory {
+        clap_mangen::generate_to(command, directory)?;
+        return Ok(());
+    }
+    let mut page = Vec::new();
+    clap_mangen::Man::new(command).render(&mut page)?;
+    say(&String::from_utf8_lossy(&page));
+    Ok(())
 }
 
 #[expect(clippy::print_stderr, reason = "the reason for a failed exit code belongs on stderr")]
@@ -191,8 +315,6 @@ fn time(millis: Millis) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory as _;
-
     use super::*;
 
     #[test]

@@ -133,6 +133,11 @@ impl Client {
         &self.agent
     }
 
+    /// Tenant of all requests. Empty if there is none.
+    pub fn tenant(&self) -> &str {
+        &self.tenant
+    }
+
     fn call(&self) -> Call {
         Call {
             deadline: self.timeout.map(|timeout| clock::after(tokio::time::Instant::now(), timeout)),

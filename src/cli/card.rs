@@ -28,7 +28,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 pub(super) enum Card {
     /// Prints a card with signatures for a private key. Those of other keys are kept.
     Sign(Sign),
-    /// Verifies the signatures of a card. Exits with 0 if one is valid, with 2 if none is, and with 1 for other errors.
+    /// Verifies the signatures of a card. Exits with 0 if one is valid, else with 1.
     Verify(Verify),
 }
 
@@ -58,11 +58,6 @@ pub(super) struct Verify {
     #[arg(long, value_name = "FILE|URL")]
     jwks: Option<String>,
 }
-
-/// Result of `a2a card verify` for a card without a valid signature.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub(super) struct NotVerified(String);
 
 /// Runs an `a2a card` command.
 pub(super) fn run(command: &Card) -> anyhow::Result<()> {
@@ -105,7 +100,7 @@ fn verify(arguments: &Verify) -> anyhow::Result<()> {
         }
         Err(error @ signature::VerifyError::NotCard(_)) => Err(error).with_context(|| arguments.card.clone()),
         Err(error @ (signature::VerifyError::Unsigned | signature::VerifyError::Invalid(_))) => {
-            Err(NotVerified(format!("{}: {error}", arguments.card)).into())
+            bail!("{}: {error}", arguments.card)
         }
     }
 }

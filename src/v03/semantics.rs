@@ -287,7 +287,6 @@ impl fmt::Debug for Semantics {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use crate::v03::message::returns_at_once;
 
     #[test]

@@ -94,7 +94,7 @@ async fn configuration_errors_name_their_source_before_the_server_starts() {
         let mut command = a2a(&["serve"]);
         command.current_dir(&directory).args(&arguments).envs(variable);
         let (code, printed, errors) = run(command).await;
-        assert_eq!((code, &*printed), (64, ""), "{arguments:?} {variable:?}");
+        assert_eq!((code, &*printed), (2, ""), "{arguments:?} {variable:?}");
         assert!(errors.starts_with("error: ") && errors.contains(expected), "{errors}");
     }
 }

@@ -161,10 +161,10 @@ async fn unverified_notifications_and_other_requests_are_rejected() {
 
     let refused = output(a2a(&["listen", "--host", "192.0.2.1"])).await;
     let errors = String::from_utf8(refused.stderr).unwrap();
-    assert_eq!(refused.status.code(), Some(64));
+    assert_eq!(refused.status.code(), Some(2));
     assert!(errors.contains("192.0.2.1:9000 is reachable from other machines"), "{errors}");
     let refused = output(a2a(&["listen", "--forward", "a 'b"])).await;
-    assert_eq!(refused.status.code(), Some(64));
+    assert_eq!(refused.status.code(), Some(2));
 }
 
 /// Commands get the body, the variables and not the token. After a failure, the notification is sent again.

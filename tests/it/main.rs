@@ -12,6 +12,7 @@ mod bindings;
 mod card;
 mod client_retry;
 mod codec;
+mod command_line;
 mod config;
 mod conformance;
 mod contract {

@@ -201,7 +201,7 @@ async fn second_signal_stops_the_program_at_once() {
 async fn start_errors_name_their_cause_and_remedy() {
     let public = output(a2a(&["serve", "--listen", "0.0.0.0:0"])).await;
     let errors = String::from_utf8(public.stderr).unwrap();
-    assert_eq!(public.status.code(), Some(64));
+    assert_eq!(public.status.code(), Some(2));
     assert!(errors.starts_with("error: 0.0.0.0:0 is reachable from other machines"), "{errors}");
     for remedy in ["A2A_TOKEN", "127.0.0.1", "--insecure"] {
         assert!(errors.contains(remedy), "{errors}");
@@ -215,7 +215,7 @@ async fn start_errors_name_their_cause_and_remedy() {
     assert!(errors.contains(&addr) && errors.contains("--listen"), "{errors}");
 
     let wrong = output(a2a(&["serve", "--agent", "nobody"])).await;
-    assert_eq!(wrong.status.code(), Some(64));
+    assert_eq!(wrong.status.code(), Some(2));
     assert!(String::from_utf8(wrong.stderr).unwrap().contains("demo"));
     assert_eq!(output(a2a(&["--help"])).await.status.code(), Some(0));
 }

@@ -181,5 +181,5 @@ async fn protected_card_needs_credentials_and_is_private() {
     });
     let refused = refused.await;
     let text = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(refused.status.code() == Some(64) && text.contains("card.protected"), "{text}");
+    assert!(refused.status.code() == Some(2) && text.contains("card.protected"), "{text}");
 }

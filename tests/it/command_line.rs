@@ -1,0 +1,243 @@
+//! Commands of the `a2a` program that call a remote agent: exit code, stdout and stderr of each.
+
+use std::{process::Stdio, time::Duration};
+
+use a2a_service::{
+    agent::demo::Demo,
+    auth::{Bearer, Token},
+    server::Server,
+};
+use serde_json::Value;
+use tokio::{io::AsyncWriteExt as _, net::TcpListener};
+
+use crate::{
+    bindings::no_names,
+    program::{a2a, output},
+};
+
+/// Serves the demo agent, and returns its `host:port`.
+async fn demo() -> String {
+    serve(Server::new(Demo).name("Demo").push(true).push_options(no_names())).await
+}
+
+async fn serve(server: Server<Demo>) -> String {
+    let server = server.bind("127.0.0.1:0").await.unwrap();
+    let address = server.addr().to_string();
+    tokio::spawn(server.run_until(std::future::pending()));
+    address
+}
+
+/// Runs the program, and returns its exit code, stdout and stderr. Ids and times are replaced by `ID` and `TIME`.
+async fn run(arguments: &[&str]) -> (i32, String, String) {
+    let output = output(a2a(arguments)).await;
+    let text = |bytes: Vec<u8>| masked(&String::from_utf8(bytes).unwrap());
+    (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
+}
+
+fn masked(text: &str) -> String {
+    let word = |word: &str| {
+        let is_id = word.len() == 36 && word.bytes().filter(|byte| *byte == b'-').count() == 4;
+        let is_time = word.len() >= 20 && word.ends_with('Z') && word.starts_with("20");
+        if is_id {
+            "ID".to_owned()
+        } else if is_time {
+            "TIME".to_owned()
+        } else {
+            word.to_owned()
+        }
+    };
+    let is_separator = |c: char| c.is_whitespace() || matches!(c, '(' | ')' | '[' | ']' | '"' | ',' | '`');
+    let mut masked = String::new();
+    let mut rest = text;
+    while let Some(at) = rest.find(is_separator) {
+        let end = at + rest[at..].chars().next().unwrap().len_utf8();
+        masked.extend([&word(&rest[..at]), &rest[at..end]]);
+        rest = &rest[end..];
+    }
+    masked + &word(rest)
+}
+
+const TASK: &str = "\
+Task:     ID
+Context:  ID
+Status:   completed (TIME)
+Artifacts:
+  [echo] Hello
+History:
+  [user] Hello
+";
+
+/// A script for the official command line runs unchanged.
+#[tokio::test]
+async fn commands_of_the_official_program_are_accepted() {
+    let agent = demo().await;
+    let agent = agent.as_str();
+    let url = format!("http://{agent}");
+    let hello = (0, TASK.to_owned(), String::new());
+    for arguments in [
+        vec!["send", &url, "Hello"],
+        vec!["send", agent, "Hello"],
+        vec!["send", &url, "Hello", "--transport", "grpc", "--insecure"],
+        vec!["send", &url, "Hello", "--transport", "rest", "--timeout", "30s", "--tenant", ""],
+        vec!["send", &url, "Hello", "--transport", "jsonrpc", "--svc-param", "x-trace=1", "-o", "text"],
+        vec!["send", &url, "Hello", "--protocol", "0.3", "--auth", "Bearer none"],
+        vec!["send", &url, "--json", r#"{"parts": [{"text": "Hello"}]}"#],
+        vec!["send", &url, "--parts", r#"[{"text": "Hello"}]"#, "--history", "5"],
+    ] {
+        assert_eq!(run(&arguments).await, hello, "{arguments:?}");
+    }
+
+    let streamed = "Task:     ID\nContext:  ID\nStatus:   submitted (TIME)\nHistory:\n  [user] /stream 2 50\n\
+                    [status] working\n  [stream] chunk 1 of 2\n  [stream] chunk 2 of 2\n[status] completed\n";
+    for arguments in [["send", &url, "--stream", "/stream 2 50"], ["stream", &url, "/stream 2 50", "-v"]] {
+        let (code, stdout, _) = run(&arguments).await;
+        assert_eq!((code, stdout.as_str()), (0, streamed), "{arguments:?}");
+    }
+
+    let (code, card, _) = run(&["discover", &url]).await;
+    assert_eq!(code, 0);
+    for line in ["Name:         Demo\n", "Interfaces:\n", "Streaming:    yes\n", "Skills:\n", "  [echo] "] {
+        assert!(card.contains(line), "{card}");
+    }
+    let (_, card, _) = run(&["get", "card", &url, "-o", "json"]).await;
+    assert_eq!(serde_json::from_str::<Value>(&card).unwrap()["name"], "Demo");
+}
+
+#[tokio::test]
+async fn tasks_are_printed_listed_and_canceled() {
+    let agent = demo().await;
+    let url = agent.as_str();
+    let started = output(a2a(&["send", url, "--immediate", "/slow 60", "-o", "json"])).await;
+    let task: Value = serde_json::from_slice(&started.stdout).unwrap();
+    let (id, context) = (task["id"].as_str().unwrap(), task["contextId"].as_str().unwrap());
+
+    let table = "ID                                    STATUS          CONTEXT\nID  working         ID\n";
+    for arguments in [
+        vec!["list", "tasks", url],
+        vec!["task", "list", url, "--status", "working", "--all"],
+        vec!["list", "tasks", url, "--context", context, "--limit", "5", "--since", "2020-01-01T00:00:00Z"],
+    ] {
+        assert_eq!(run(&arguments).await, (0, table.to_owned(), String::new()), "{arguments:?}");
+    }
+    let (_, page, _) = run(&["list", "tasks", url, "-o", "jsonl"]).await;
+    assert_eq!(serde_json::from_str::<Value>(&page).unwrap()["tasks"].as_array().unwrap().len(), 1, "{page}");
+
+    let watch = tokio::spawn(output(a2a(&["subscribe", url, id])));
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let (code, canceled, _) = run(&["cancel", url, id]).await;
+    assert!(code == 0 && canceled.contains("Status:   canceled"), "{canceled}");
+    let watched = watch.await.unwrap();
+    let watched = String::from_utf8(watched.stdout).unwrap();
+    assert!(watched.contains("working") && watched.contains("canceled"), "{watched}");
+
+    let (code, again, _) = run(&["task", "cancel", url, id]).await;
+    assert!(code == 0 && again.contains("Status:   canceled"), "{again}");
+    let (code, found, _) = run(&["get", "task", url, id, "--history", "0"]).await;
+    assert!(code == 0 && !found.contains("History"), "{found}");
+    let (code, failed, _) = run(&["send", url, "/fail no such city", "--exit-status"]).await;
+    assert!(code == 6 && failed.contains("failed"), "{failed}");
+    assert_eq!(run(&["send", url, "/fail no such city"]).await.0, 0);
+}
+
+#[tokio::test]
+async fn push_configurations_are_managed() {
+    let agent = demo().await;
+    let url = agent.as_str();
+    let started = output(a2a(&["send", url, "--immediate", "/slow 60", "-o", "json"])).await;
+    let task: Value = serde_json::from_slice(&started.stdout).unwrap();
+    let id = task["id"].as_str().unwrap();
+    let hook = "https://hook.invalid/in";
+    let create = ["push", "create", url, id, "--webhook", hook, "--id", "one", "--webhook-token", "hush"];
+    let line = (0, format!("one  {hook}\n"), String::new());
+    assert_eq!(run(&create).await, line);
+    assert_eq!(run(&["push", "list", url, id]).await, line);
+    assert_eq!(run(&["push", "get", url, id, "one"]).await, line);
+    assert_eq!(run(&["push", "delete", url, id, "one"]).await, (0, String::new(), String::new()));
+    assert_eq!(run(&["push", "list", url, id]).await, (0, String::new(), String::new()));
+    assert_eq!(run(&["push", "get", url, id, "one"]).await.0, 1);
+}
+
+#[tokio::test]
+async fn messages_come_from_files_and_stdin() {
+    let agent = demo().await;
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str, text: &str| {
+        let path = directory.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let (text, message) = (path("text.txt", "Hello"), path("message.json", r#"{"parts": [{"text": "Hello"}]}"#));
+    assert_eq!(run(&["send", &agent, &format!("@{text}")]).await.1, TASK);
+    assert_eq!(run(&["send", &agent, "--file", &message]).await.1, TASK);
+    let (code, attached, _) = run(&["send", &agent, "Look", "--attach", &text, "--data", r#"{"a": 1}"#]).await;
+    assert!(
+        code == 0 && attached.contains(r#"[user] Look [file text.txt, text/plain, 5 bytes] {"a":1}"#),
+        "{attached}"
+    );
+    assert_eq!(with_stdin(&["send", &agent, "-"], "Hello\n").await, (0, TASK.to_owned()));
+
+    let chat = "/ask Which city?\nParis\n/history\n";
+    let (code, answers) = with_stdin(&["chat", &agent], chat).await;
+    assert!(code == 0 && answers.starts_with("Which city?\nParis\n"), "{answers}");
+    assert!(answers.contains("[user] Paris"), "{answers}");
+}
+
+async fn with_stdin(arguments: &[&str], stdin: &str) -> (i32, String) {
+    let mut child = a2a(arguments).stdin(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(stdin.as_bytes()).await.unwrap();
+    let output = child.wait_with_output().await.unwrap();
+    (output.status.code().unwrap(), masked(&String::from_utf8(output.stdout).unwrap()))
+}
+
+#[tokio::test]
+async fn exit_codes_tell_the_kind_of_a_failure() {
+    let protected = Server::new(Demo).authenticator(Bearer::new(Token::new("sesame").unwrap()));
+    let protected = serve(protected).await;
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (silent, closed) = (silent.local_addr().unwrap().to_string(), {
+        let closed = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        closed.local_addr().unwrap().to_string()
+    });
+    for (arguments, code, text) in [
+        (vec!["send", &protected, "Hello", "--token", "sesame"], 0, ""),
+        (vec!["send", &protected, "Hello", "--header", "Authorization: Bearer sesame"], 0, ""),
+        (vec!["send", &protected, "Hello"], 4, "error: "),
+        (vec!["send", &protected, "Hello", "--token", "wrong"], 4, "error: "),
+        (vec!["send", &protected], 2, "the message is empty"),
+        (vec!["send", &protected, "Hello", "--header", "nothing"], 2, "NAME:VALUE"),
+        (vec!["send", &protected, "Hello", "--json", "{}"], 2, "cannot be used with"),
+        (vec!["send", &protected, "--json", "{"], 2, "--json"),
+        (vec!["send"], 2, "Usage"),
+        (vec!["unknown"], 2, "unknown"),
+        (vec!["get", "task", &protected, "none", "--token", "sesame"], 1, "Task not found"),
+        (vec!["send", &protected, "--token", "sesame", "--attach", "/no/such/file"], 1, "/no/such/file"),
+        (vec!["send", &closed, "Hello"], 3, "refused"),
+        (vec!["send", &silent, "Hello", "--timeout", "300ms"], 5, "error: "),
+    ] {
+        let (found, _, stderr) = run(&arguments).await;
+        assert_eq!(found, code, "{arguments:?}: {stderr}");
+        assert!(stderr.contains(text) && !stderr.contains("sesame"), "{arguments:?}: {stderr}");
+    }
+}
+
+#[tokio::test]
+async fn help_is_narrow_and_completions_cover_the_commands() {
+    for shell in ["bash", "zsh", "fish", "powershell"] {
+        let (code, script, _) = run(&["completion", shell]).await;
+        assert!(code == 0 && script.contains("subscribe"), "{shell}");
+    }
+    let (code, page, _) = run(&["man"]).await;
+    assert!(code == 0 && page.contains(".TH a2a 1"));
+    let directory = tempfile::tempdir().unwrap();
+    assert_eq!(run(&["man", directory.path().to_str().unwrap()]).await.0, 0);
+    assert!(directory.path().join("a2a-send.1").exists());
+    let (_, help, _) = run(&["--help"]).await;
+    assert!(help.contains("Exit codes:") && help.contains("the agent cannot be reached"), "{help}");
+    for command in ["send", "chat", "discover", "subscribe", "cancel"] {
+        let (code, help, _) = run(&[command, "--help"]).await;
+        assert!(code == 0 && help.contains("Connection:"), "{help}");
+        for line in help.lines() {
+            assert!(line.chars().count() <= 100, "{line}");
+        }
+    }
+}
