@@ -165,6 +165,10 @@ impl Client {
                 let id = task.id.clone();
                 Ok(Outcome::from_task(self.wait_until(&id, call).await?))
             }
+            _ if outcome.raw().payload.is_none() => {
+                let reason = "the response to a send has neither a task nor a message";
+                Err(ErrorKind::InvalidAgentResponse.because(reason))
+            }
             _ => Ok(outcome),
         }
     }

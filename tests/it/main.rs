@@ -10,6 +10,7 @@ mod admin;
 mod auth;
 mod bindings;
 mod card;
+mod client;
 mod client_retry;
 mod codec;
 mod command_line;
