@@ -326,7 +326,7 @@ impl Client {
 
 impl ClientBuilder {
     /// Returns a client of the agent with this card, for example one that was read from a file. `base` is the URL of the
-    /// card, against which relative URLs are resolved.
+    /// card, against which relative URLs are resolved. Without it, credentials are sent to all interfaces of the card.
     ///
     /// # Errors
     /// `UnsupportedOperation` if the card has no interface that can be called.

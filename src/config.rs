@@ -16,7 +16,7 @@ use self::{
     value::{BaseUrl, ByteSize, Filter, GrpcAddress, OptionalTimeout, Structure, UrlPath},
 };
 pub(crate) use self::{
-    load::{Error, Loaded, load},
+    load::{CLIENT_TOKEN_VARIABLE, Error, Loaded, load},
     value::{Agent, AuthRequire, FilePath, StorePath, Value},
 };
 use crate::{

@@ -24,6 +24,7 @@ use super::{
 use crate::{
     call::{Binding, Call},
     client::{Client, Conversation, EventStream, StreamEvent},
+    config,
     error::{Error, ErrorKind},
     pb::v1::{ListTasksRequest, Message, Part, Role, SendMessageConfiguration, SendMessageRequest, TaskState},
     protocol::Version,
@@ -32,7 +33,7 @@ use crate::{
 /// Maximum size of an attached file or of a message from a file, in bytes.
 const MAX_FILE: u64 = 64 << 20;
 
-/// How an agent is called. Accepted by all commands that call one.
+/// Options of all commands that call an agent: binding, version, credentials, time limit and output.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Connection")]
 pub(super) struct Connection {
@@ -42,10 +43,10 @@ pub(super) struct Connection {
     /// Protocol version to use. Defaults to that of the first interface of the agent's card.
     #[arg(long, value_name = "VERSION")]
     protocol: Option<VersionName>,
-    /// Bearer token. Other users of the machine can see arguments: prefer `A2A_TOKEN`.
-    #[arg(long, env = "A2A_TOKEN", hide_env_values = true, conflicts_with = "auth")]
+    /// Bearer token. Other users of the machine can see arguments: prefer `A2A_CLIENT_TOKEN`.
+    #[arg(long, env = config::CLIENT_TOKEN_VARIABLE, hide_env_values = true)]
     token: Option<String>,
-    /// Value of the header `Authorization`, such as `Bearer TOKEN`.
+    /// Value of the header `Authorization`, such as `Bearer TOKEN`. Takes precedence over `--token`.
     #[arg(long, value_name = "CREDENTIALS")]
     auth: Option<String>,
     /// Header of all requests. May be repeated.

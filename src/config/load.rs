@@ -22,6 +22,9 @@ const DEFAULT_FILE: &str = "a2a.toml";
 /// Environment variable with the path of the configuration file.
 const CONFIG_VARIABLE: &str = "A2A_CONFIG";
 
+/// Variable with the token of commands that call an agent. The server does not use it.
+pub(crate) const CLIENT_TOKEN_VARIABLE: &str = "A2A_CLIENT_TOKEN";
+
 /// Conventional variable of the log filter. `A2A_LOG_FILTER` overrides it.
 const RUST_LOG: &str = "RUST_LOG";
 
@@ -280,7 +283,7 @@ impl Layers {
                 continue;
             };
             match value.to_str() {
-                Some(value) if is_set_by_kubernetes(name, value) => {}
+                Some(value) if name == CLIENT_TOKEN_VARIABLE || is_set_by_kubernetes(name, value) => {}
                 Some(value) => variables.push((name.to_owned(), value.to_owned())),
                 None if name == CONFIG_VARIABLE || key_of(name).is_some() => {
                     self.errors.push(format!("{name}: not UTF-8"));

@@ -382,8 +382,7 @@ async fn stream_is_complete_after_a_cut_at_each_byte() {
         let length = Arc::new(AtomicUsize::new(usize::MAX));
         let (mut after, mut complete) = (0, 0);
         while after <= length.load(Ordering::Relaxed) {
-            let cut =
-                Cut { http: http.clone(), after, streams: AtomicUsize::new(0), length: Arc::clone(&length) };
+            let cut = Cut { http: http.clone(), after, streams: AtomicUsize::new(0), length: Arc::clone(&length) };
             let builder = quick().transport(cut);
             let url = format!("{url}{path}");
             let agent: Arc<dyn A2aService> =

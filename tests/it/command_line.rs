@@ -220,6 +220,17 @@ async fn exit_codes_tell_the_kind_of_a_failure() {
     }
 }
 
+/// The token of the server is no credential for the agents that the program calls.
+#[tokio::test]
+async fn token_comes_from_a_variable_of_its_own() {
+    let agent = serve(Server::new(Demo).authenticator(Bearer::new(Token::new("sesame").unwrap()))).await;
+    for (variable, code) in [("A2A_CLIENT_TOKEN", 0), ("A2A_TOKEN", 4)] {
+        let mut command = a2a(&["send", &agent, "Hello"]);
+        command.env(variable, "sesame");
+        assert_eq!(output(command).await.status.code(), Some(code), "{variable}");
+    }
+}
+
 #[tokio::test]
 async fn help_is_narrow_and_completions_cover_the_commands() {
     for shell in ["bash", "zsh", "fish", "powershell"] {
