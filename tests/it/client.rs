@@ -328,9 +328,10 @@ async fn responses_of_hostile_servers_are_errors() {
 #[tokio::test]
 async fn slow_servers_are_left_at_the_deadline() {
     let slow = get(|| async {
-        let chunks = futures_util::stream::unfold((), |()| async {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-            Some((Ok::<_, std::convert::Infallible>(Bytes::from_static(b" ")), ()))
+        let ticks = tokio::time::interval(Duration::from_millis(50));
+        let chunks = futures_util::stream::unfold(ticks, |mut ticks| async {
+            ticks.tick().await;
+            Some((Ok::<_, std::convert::Infallible>(Bytes::from_static(b" ")), ticks))
         });
         axum::body::Body::from_stream(chunks)
     });
@@ -395,7 +396,7 @@ async fn stream_is_complete_after_a_cut_at_each_byte() {
                     StreamEvent::Task(task) => format!("task {:?}", task.state()),
                     StreamEvent::Status(update) => format!("status {:?}", update.status.unwrap().state()),
                     StreamEvent::Artifact(update) => update.artifact.unwrap().parts[0].as_text().unwrap().to_owned(),
-                    event => format!("{event:?}"),
+                    event @ (StreamEvent::Message(_) | StreamEvent::Gap | _) => format!("{event:?}"),
                 });
             }
             let expected = ["task Submitted", "status Working", "chunk 1 of 2\n", "chunk 2 of 2\n", "status Completed"];

@@ -1,6 +1,6 @@
 //! Commands of the `a2a` program that call a remote agent: exit code, stdout and stderr of each.
 
-use std::{process::Stdio, time::Duration};
+use std::process::Stdio;
 
 use a2a_service::{
     agent::demo::Demo,
@@ -8,7 +8,10 @@ use a2a_service::{
     server::Server,
 };
 use serde_json::Value;
-use tokio::{io::AsyncWriteExt as _, net::TcpListener};
+use tokio::{
+    io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader},
+    net::TcpListener,
+};
 
 use crate::{
     bindings::no_names,
@@ -122,12 +125,13 @@ async fn tasks_are_printed_listed_and_canceled() {
     let (_, page, _) = run(&["list", "tasks", url, "-o", "jsonl"]).await;
     assert_eq!(serde_json::from_str::<Value>(&page).unwrap()["tasks"].as_array().unwrap().len(), 1, "{page}");
 
-    let watch = tokio::spawn(output(a2a(&["subscribe", url, id])));
-    tokio::time::sleep(Duration::from_millis(500)).await;
+    let mut watch = a2a(&["subscribe", url, id]).spawn().unwrap();
+    let mut events = BufReader::new(watch.stdout.take().unwrap());
+    let mut watched = String::new();
+    events.read_line(&mut watched).await.unwrap();
     let (code, canceled, _) = run(&["cancel", url, id]).await;
     assert!(code == 0 && canceled.contains("Status:   canceled"), "{canceled}");
-    let watched = watch.await.unwrap();
-    let watched = String::from_utf8(watched.stdout).unwrap();
+    events.read_to_string(&mut watched).await.unwrap();
     assert!(watched.contains("working") && watched.contains("canceled"), "{watched}");
 
     let (code, again, _) = run(&["task", "cancel", url, id]).await;
