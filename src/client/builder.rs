@@ -4,7 +4,6 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use http::{HeaderName, HeaderValue, header};
 use reqwest::Url;
-use tokio::time::Instant;
 use tonic::transport::Endpoint;
 
 use super::{
@@ -19,7 +18,6 @@ use super::{
 };
 use crate::{
     call::Binding,
-    clock,
     contract::Remote,
     error::{Error, ErrorKind},
     pb::v1::{AgentCard, a2a_service_client::A2aServiceClient, a2a_service_server::A2aService},
@@ -167,6 +165,8 @@ impl ClientBuilder {
         let mut value = HeaderValue::from_str(value).map_err(|_| invalid("value"))?;
         value.set_sensitive(true);
         self.credentials.headers.insert(header, value);
+        // A card may depend on the caller.
+        self.cache = CardCache::default();
         Ok(self)
     }
 
@@ -372,11 +372,6 @@ impl ClientBuilder {
             None => Arc::new(Network(self.roots.http(http_client::builder(), url)?.build().map_err(Error::internal)?)),
         };
         Ok(Http { transport, limits: self.limits })
-    }
-
-    /// Deadline of a call that begins now.
-    pub(super) fn deadline(&self) -> Option<Instant> {
-        self.timeout.map(|timeout| clock::after(Instant::now(), timeout))
     }
 
     pub(super) fn credentials(&self) -> &Credentials {

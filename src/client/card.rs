@@ -1,11 +1,12 @@
 //! Agent card of a remote agent: its URLs, download with a cache (`ETag`), and selection of an interface.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use parking_lot::Mutex;
 use reqwest::Url;
+use tokio::time::Instant;
 
 use super::{
     builder::ClientBuilder,
@@ -13,6 +14,7 @@ use super::{
 };
 use crate::{
     call::{Binding, Call},
+    clock,
     error::{Error, ErrorKind},
     pb::v1::{AgentCard, AgentInterface},
     protocol::Version,
@@ -26,6 +28,9 @@ use crate::{
 
 /// Paths of the card below the base URL of an agent: that of 0.3 and 1.0 (8.2), and that of 0.2.
 const WELL_KNOWN: [&str; 2] = ["/.well-known/agent-card.json", "/.well-known/agent.json"];
+
+/// Time limit for the download of a card, unless the client has another.
+const CARD: Duration = Duration::from_secs(30);
 
 /// Maximum number of cards in the cache of a builder.
 const MAX_CACHED: usize = 64;
@@ -129,9 +134,11 @@ fn candidates(url: &Url) -> Vec<Url> {
 pub(super) async fn fetch(builder: &ClientBuilder, url: &str) -> Result<ReceivedCard, Error> {
     let url = complete_url(url)?;
     let http = builder.http(url.as_str())?;
+    let limit = builder.timeout.unwrap_or(CARD);
+    let call = Call { deadline: Some(clock::after(Instant::now(), limit)), ..Call::default() };
     let mut first = None;
     for candidate in candidates(&url) {
-        match fetch_json(builder, &http, &candidate).await {
+        match fetch_json(builder, &http, &call, &candidate).await {
             Ok(json) => match card::from_json(&json) {
                 Ok(card) if !card.name.is_empty() => {
                     #[cfg(feature = "signing")]
@@ -159,8 +166,7 @@ fn no_card(url: &Url, reason: &str) -> Error {
 ///
 /// # Errors
 /// `MethodNotFound` if there is no such document.
-pub(super) async fn fetch_json(builder: &ClientBuilder, http: &Http, url: &Url) -> Result<Bytes, Error> {
-    let call = Call { deadline: builder.deadline(), ..Call::default() };
+async fn fetch_json(builder: &ClientBuilder, http: &Http, call: &Call, url: &Url) -> Result<Bytes, Error> {
     let mut request = http::Request::new(Bytes::new());
     *request.uri_mut() = url.as_str().parse().map_err(|_| no_card(url, "the URL is invalid"))?;
     let headers = request.headers_mut();
@@ -174,7 +180,7 @@ pub(super) async fn fetch_json(builder: &ClientBuilder, http: &Http, url: &Url) 
     if let Some((tag, _)) = &known {
         headers.insert(header::IF_NONE_MATCH, tag.clone());
     }
-    let (head, body) = http.send(&call, request).await?.into_parts();
+    let (head, body) = http.send(call, request).await?.into_parts();
     if let (StatusCode::NOT_MODIFIED, Some((_, json))) = (head.status, known) {
         return Ok(json);
     }
@@ -187,7 +193,7 @@ pub(super) async fn fetch_json(builder: &ClientBuilder, http: &Http, url: &Url) 
         StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED | StatusCode::GONE => {
             Err(ErrorKind::MethodNotFound.because(format!("no agent card at {url}: HTTP {}", head.status)))
         }
-        status if status.is_redirection() => {
+        status if status.is_redirection() && status != StatusCode::NOT_MODIFIED => {
             let to = head.headers.get(header::LOCATION).and_then(|to| to.to_str().ok()).unwrap_or("another URL");
             Err(no_card(url, &format!("it redirects to {to}; use that URL if you trust it")))
         }
@@ -236,6 +242,8 @@ fn usable(interface: &AgentInterface, base: Option<&Url>) -> Option<Interface> {
             (Err(_), None) => return None,
         },
     };
+    // One invalid URL does not make the other interfaces unusable.
+    Url::parse(&url).ok().filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host())?;
     Some(Interface { binding, version, url, tenant: interface.tenant.clone() })
 }
 
@@ -249,6 +257,7 @@ fn grpc_url(text: &str, base: Option<&Url>) -> Option<String> {
         Some(("dns", rest)) => (scheme, rest.trim_start_matches('/')),
         Some((scheme @ ("http" | "https"), rest)) => (scheme, rest),
         Some(_) => return None,
+        None if text.starts_with('/') => return None,
         None if text.is_empty() => return base.map(|base| base.origin().ascii_serialization()),
         None => (scheme, text),
     };
@@ -309,6 +318,9 @@ mod tests {
             (("dns:///b.example:1", "GRPC", "1.0"), Some((Binding::Grpc, v1, "https://b.example:1"))),
             (("grpc://b.example:1", "GRPC", "0.3"), Some((Binding::Grpc, v03, "http://b.example:1"))),
             (("http://b.example", "SOAP", "1.0"), None),
+            (("ftp://b.example", "JSONRPC", "1.0"), None),
+            (("localhost:9/rpc", "JSONRPC", "1.0"), None),
+            (("/rpc", "GRPC", "1.0"), None),
             (("http://b.example", "JSONRPC", "2.0"), None),
         ] {
             let expected = expected.map(|(binding, version, url)| (binding, version, url.to_owned()));

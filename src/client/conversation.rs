@@ -88,7 +88,7 @@ impl Conversation {
         self.client.stream(self.next(message.into())).await
     }
 
-    /// Sends the next message, calls a function with each event, and returns the task.
+    /// Sends the next message, and calls a function with each event.
     ///
     /// # Errors
     /// As [`Client::stream`].

@@ -2,12 +2,15 @@
 
 use super::Client;
 use crate::{
-    error::Error,
+    error::{Error, ErrorKind},
     pb::v1::{
         DeleteTaskPushNotificationConfigRequest, GetTaskPushNotificationConfigRequest,
         ListTaskPushNotificationConfigsRequest, TaskPushNotificationConfig,
     },
 };
+
+/// Maximum number of pages of a list.
+const MAX_PAGES: usize = 100;
 
 /// Push notification configurations of a task (4.3). Made by [`Client::push`].
 #[derive(Clone, Debug)]
@@ -53,7 +56,8 @@ impl PushConfigs {
     /// `TaskNotFound`.
     pub async fn list(&self) -> Result<Vec<TaskPushNotificationConfig>, Error> {
         let (mut all, mut page_token) = (Vec::new(), String::new());
-        loop {
+        let call = self.client.call();
+        for _ in 0..MAX_PAGES {
             let (tenant, task_id) = (self.client.tenant.clone(), self.task_id.clone());
             let request = ListTaskPushNotificationConfigsRequest {
                 tenant,
@@ -61,7 +65,7 @@ impl PushConfigs {
                 page_token: page_token.clone(),
                 ..ListTaskPushNotificationConfigsRequest::default()
             };
-            let request = self.client.call().request(request);
+            let request = call.clone().request(request);
             let page = self.client.agent.list_task_push_notification_configs(request).await?.into_inner();
             all.extend(page.configs);
             // A token that does not change would be an endless list.
@@ -70,6 +74,8 @@ impl PushConfigs {
             }
             page_token = page.next_page_token;
         }
+        let reason = format!("the list of push configurations has more than {MAX_PAGES} pages");
+        Err(ErrorKind::InvalidAgentResponse.because(reason))
     }
 
     /// Deletes a configuration.
