@@ -57,7 +57,7 @@ if (url === '--sign') {
           const { privateKey, publicKey } = generateKeyPairSync(...kind);
           writeFileSync(pem, publicKey.export({ type: 'spki', format: 'pem' }));
           const text = await signed(privateKey, alg);
-          for (const [content, status] of [[text, 0], [text.replace('1.0.0', '1.0.1'), 2]]) {
+          for (const [content, status] of [[text, 0], [text.replace('1.0.0', '1.0.1'), 1]]) {
             writeFileSync(card, content);
             const done = spawnSync(program, ['card', 'verify', card, '--key', pem], { encoding: 'utf8' });
             assert.equal(done.status, status, `${alg}: ${done.stderr}`);
