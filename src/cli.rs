@@ -6,6 +6,7 @@ use std::{
     process::ExitCode,
 };
 
+use anyhow::{Context as _, bail};
 use clap::{Arg, ArgAction, ArgMatches, CommandFactory as _, FromArgMatches, Parser, Subcommand, builder::styling};
 use serde_json::Value;
 
@@ -306,6 +307,19 @@ fn say(text: &str) {
     use std::io::Write as _;
     let mut out = std::io::stdout();
     drop(out.write_all(text.as_bytes()).and_then(|()| out.flush()));
+}
+
+/// Reads a file of limited size.
+fn read_file(path: &Path, max: usize) -> anyhow::Result<Vec<u8>> {
+    use std::io::Read as _;
+    let context = || path.display().to_string();
+    let mut bytes = Vec::new();
+    let file = std::fs::File::open(path).with_context(context)?;
+    file.take(u64::try_from(max)?.saturating_add(1)).read_to_end(&mut bytes).with_context(context)?;
+    if bytes.len() > max {
+        bail!("{}: the file is larger than {max} bytes", path.display());
+    }
+    Ok(bytes)
 }
 
 /// Formats a time as text (RFC 3339).

@@ -9,7 +9,6 @@ pub mod blocking;
 mod builder;
 mod card;
 mod conversation;
-mod credentials;
 mod http;
 mod outcome;
 mod push;
@@ -29,6 +28,7 @@ use tokio_stream::{Stream, StreamExt as _};
 
 #[cfg(feature = "signing")]
 pub use self::card::SignaturePolicy;
+use self::retry::Backoff;
 pub use self::{
     builder::{ClientBuilder, SizeLimits},
     card::Interface,
@@ -39,14 +39,14 @@ pub use self::{
     retry::Retry,
     stream::{EventStream, StreamEvent},
 };
-use self::{card::ReceivedCard, retry::Backoff};
 use crate::{
     call::Call,
     clock,
+    env::Ids,
     error::{Error, ErrorKind},
     pb::v1::{
-        AgentCard, CancelTaskRequest, GetExtendedAgentCardRequest, GetTaskRequest, ListTasksRequest, Message,
-        SendMessageRequest, SubscribeToTaskRequest, Task, TaskState, a2a_service_server::A2aService,
+        AgentCard, CancelTaskRequest, GetExtendedAgentCardRequest, GetTaskRequest, ListTasksRequest, ListTasksResponse,
+        Message, SendMessageRequest, SubscribeToTaskRequest, Task, TaskState, a2a_service_server::A2aService,
     },
 };
 
@@ -106,11 +106,6 @@ impl Client {
         Self::builder().connect(url).await
     }
 
-    async fn from_builder(builder: &ClientBuilder, url: &str) -> Result<Self, Error> {
-        let ReceivedCard { card, url } = card::fetch(builder, url).await?;
-        builder.client(card, Some(&url))
-    }
-
     /// Returns a client of an agent in this process, or of one with another transport.
     pub fn from_service(agent: Arc<dyn A2aService>) -> Self {
         let card = Arc::new(RwLock::new(Arc::new(AgentCard::default())));
@@ -153,7 +148,7 @@ impl Client {
     /// # Errors
     /// The agent rejects the message, cannot be reached, or responds with something else than the protocol defines.
     pub async fn send(&self, message: impl Into<SendMessageRequest>) -> Result<Outcome, Error> {
-        let request = self.with_tenant(message.into());
+        let request = self.complete(message.into());
         let returns_immediately =
             request.configuration.as_ref().is_some_and(|configuration| configuration.return_immediately);
         let call = self.call();
@@ -161,7 +156,7 @@ impl Client {
         let outcome = Outcome::new(response);
         match outcome.task() {
             // A server may respond before the end of the turn, although the request asks it to wait.
-            Some(task) if !returns_immediately && !is_settled(task.state()) => {
+            Some(task) if !returns_immediately && !task.state().is_settled() => {
                 let id = task.id.clone();
                 Ok(Outcome::from_task(self.wait_until(&id, call).await?))
             }
@@ -179,7 +174,7 @@ impl Client {
     /// # Errors
     /// As [`send`](Self::send), if the stream does not begin. Later errors are items of the stream.
     pub async fn stream(&self, message: impl Into<SendMessageRequest>) -> Result<EventStream, Error> {
-        let request = self.with_tenant(message.into());
+        let request = self.complete(message.into());
         if self.lacks_streams() {
             let outcome = self.send(request).await?;
             return Ok(EventStream::of_outcome(outcome));
@@ -241,14 +236,14 @@ impl Client {
                 if let Ok(events) = self.agent.subscribe_to_task(call.clone().request(request)).await {
                     let mut events = EventStream::new(events.into_inner());
                     while let Some(Ok(event)) = events.next().await {
-                        if event.state().is_some_and(is_settled) {
+                        if event.state().is_some_and(TaskState::is_settled) {
                             break;
                         }
                     }
                 }
             }
             let task = self.get_with(task_id, None, call.clone()).await?;
-            if is_settled(task.state()) {
+            if task.state().is_settled() {
                 return Ok(task);
             }
             if !backoff.wait(&ErrorKind::Unavailable.error(), &call).await {
@@ -268,25 +263,31 @@ impl Client {
 
     /// Returns all tasks of the caller that match a request, the latest first, and reads further pages as needed.
     pub fn list(&self, request: ListTasksRequest) -> impl Stream<Item = Result<Task, Error>> + Send + Unpin + use<> {
-        let mut request = request;
+        let tasks = self.list_pages(request).map_ok(|page| futures_util::stream::iter(page.tasks.into_iter().map(Ok)));
+        tasks.try_flatten()
+    }
+
+    /// Returns the pages of [`list`](Self::list), each of which is read when it is needed.
+    pub fn list_pages(
+        &self,
+        mut request: ListTasksRequest,
+    ) -> impl Stream<Item = Result<ListTasksResponse, Error>> + Send + Unpin + use<> {
         if request.tenant.is_empty() {
             request.tenant.clone_from(&self.tenant);
         }
         let client = self.clone();
-        let pages = futures_util::stream::try_unfold(Some(request), move |request| {
+        Box::pin(futures_util::stream::try_unfold(Some(request), move |request| {
             let client = client.clone();
             async move {
-                let Some(request) = request else { return Ok::<_, Error>(None) };
-                let response = client.agent.list_tasks(client.call().request(request.clone())).await?.into_inner();
-                let token = response.next_page_token;
+                let Some(request) = request else { return Ok(None) };
+                let page = client.agent.list_tasks(client.call().request(request.clone())).await?.into_inner();
+                let token = page.next_page_token.clone();
                 // A token that does not change would be an endless list.
                 let is_last = token.is_empty() || token == request.page_token;
                 let next = (!is_last).then_some(ListTasksRequest { page_token: token, ..request });
-                Ok(Some((response.tasks, next)))
+                Ok(Some((page, next)))
             }
-        });
-        let tasks = pages.map_ok(|tasks| futures_util::stream::iter(tasks.into_iter().map(Ok)));
-        Box::pin(tasks.try_flatten())
+        }))
     }
 
     /// Push notification configurations of a task.
@@ -313,12 +314,13 @@ impl Client {
         self.interface.is_some() && !streaming.unwrap_or_default()
     }
 
-    fn with_tenant(&self, mut request: SendMessageRequest) -> SendMessageRequest {
+    /// Adds the tenant and the message id, unless the request has them.
+    fn complete(&self, mut request: SendMessageRequest) -> SendMessageRequest {
         if request.tenant.is_empty() {
             request.tenant.clone_from(&self.tenant);
         }
         if let Some(message) = request.message.as_mut().filter(|message| message.message_id.is_empty()) {
-            message.message_id = crate::env::Ids::default().random();
+            message.message_id = Ids::default().random();
         }
         request
     }
@@ -353,11 +355,6 @@ impl ClientBuilder {
             card: Arc::new(RwLock::new(Arc::new(card))),
         })
     }
-}
-
-/// Returns true for a state in which a task does not change by itself: terminal, or waiting for input or authorization.
-fn is_settled(state: TaskState) -> bool {
-    state.is_terminal() || state.is_interrupted()
 }
 
 impl From<&str> for SendMessageRequest {

@@ -100,6 +100,31 @@ pub enum Reply {
     Stream(BoxStream<Frame>, MetadataMap),
 }
 
+impl Reply {
+    /// Returns the single message.
+    ///
+    /// # Errors
+    /// `InvalidAgentResponse` if the reply is a stream.
+    pub(crate) fn into_unary(self) -> Result<(Bytes, MetadataMap), Error> {
+        match self {
+            Self::Unary(data, metadata) => Ok((data, metadata)),
+            Self::Stream(..) => {
+                Err(ErrorKind::InvalidAgentResponse.because("the response to a unary call is a stream"))
+            }
+        }
+    }
+
+    /// Returns the stream of messages. A single message becomes a stream of one item.
+    pub(crate) fn into_stream(self) -> (BoxStream<Frame>, MetadataMap) {
+        match self {
+            Self::Unary(data, metadata) => {
+                (Box::pin(tokio_stream::once(Ok(Frame { cursor: None, data: data.into() }))), metadata)
+            }
+            Self::Stream(frames, metadata) => (frames, metadata),
+        }
+    }
+}
+
 /// Stream item in JSON, with the cursor after which the stream can be resumed.
 #[derive(Clone, Debug)]
 pub struct Frame {
@@ -426,14 +451,10 @@ impl<T: Transport> Remote<T> {
         rule: HttpRule,
         request: tonic::Request<Req>,
     ) -> Result<tonic::Response<Res>, Status> {
-        match self.send(rpc, rule, request).await? {
-            // Some agents send an empty body for an empty response.
-            Reply::Unary(data, metadata) if data.is_empty() => Ok(response(from_json(b"null")?, metadata)),
-            Reply::Unary(data, metadata) => Ok(response(from_json(&data)?, metadata)),
-            Reply::Stream(..) => {
-                Err(ErrorKind::InvalidAgentResponse.because("the response to a unary call is a stream").into())
-            }
-        }
+        let (data, metadata) = self.send(rpc, rule, request).await?.into_unary()?;
+        // Some agents send an empty body for an empty response.
+        let data = if data.is_empty() { b"null" } else { &data[..] };
+        Ok(response(from_json(data)?, metadata))
     }
 
     /// Calls a streaming RPC. A unary reply becomes a stream of one item.
@@ -443,12 +464,7 @@ impl<T: Transport> Remote<T> {
         rule: HttpRule,
         request: tonic::Request<Req>,
     ) -> Result<tonic::Response<BoxStream<Res>>, Status> {
-        let (frames, metadata): (BoxStream<Frame>, _) = match self.send(rpc, rule, request).await? {
-            Reply::Unary(data, metadata) => {
-                (Box::pin(tokio_stream::once(Ok(Frame { cursor: None, data: data.into() }))), metadata)
-            }
-            Reply::Stream(frames, metadata) => (frames, metadata),
-        };
+        let (frames, metadata) = self.send(rpc, rule, request).await?.into_stream();
         Ok(response(Box::pin(frames.map(|frame| frame.and_then(Res::from_frame))), metadata))
     }
 

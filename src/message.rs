@@ -172,6 +172,16 @@ impl TaskState {
         matches!(self, Self::InputRequired | Self::AuthRequired)
     }
 
+    /// Returns whether a task does not change by itself: it is terminal, or waits for the client.
+    pub(crate) fn is_settled(self) -> bool {
+        self.is_terminal() || self.is_interrupted()
+    }
+
+    /// Returns whether a task has ended without success.
+    pub(crate) fn is_failure(self) -> bool {
+        self.is_terminal() && self != Self::Completed
+    }
+
     /// Returns whether a task may change from this state to `next` (4.1.3).
     ///
     /// Terminal states are final, and no task returns to SUBMITTED or becomes UNSPECIFIED. The agent decides on

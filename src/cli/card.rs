@@ -1,8 +1,6 @@
 //! `a2a card`: signs agent cards and verifies their signatures.
 
 use std::{
-    fs,
-    io::Read as _,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -11,7 +9,7 @@ use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand};
 use url::Url;
 
-use super::{say, warn};
+use super::{read_file, say, warn};
 use crate::{
     card::{WELL_KNOWN, signature},
     jose::{MAX_KEY_FILE, PublicKeys, SigningKey},
@@ -73,7 +71,7 @@ fn sign(arguments: &Sign) -> anyhow::Result<()> {
         Some(id) => key.with_id(id),
         None => key,
     };
-    let card = read(&arguments.file, MAX_DOCUMENT)?;
+    let card = read_file(&arguments.file, MAX_DOCUMENT)?;
     let signed = signature::sign(&card, &key).with_context(|| arguments.file.display().to_string())?;
     let signed: serde_json::Value = serde_json::from_slice(&signed)?;
     say(&format!("{}\n", serde_json::to_string_pretty(&signed)?));
@@ -83,7 +81,7 @@ fn sign(arguments: &Sign) -> anyhow::Result<()> {
 fn verify(arguments: &Verify) -> anyhow::Result<()> {
     let keys = match (&arguments.key, &arguments.jwks) {
         (Some(file), _) => {
-            let pem = String::from_utf8(read(file, usize::try_from(MAX_KEY_FILE)?)?)?;
+            let pem = String::from_utf8(read_file(file, usize::try_from(MAX_KEY_FILE)?)?)?;
             PublicKeys::from_pem(&pem).with_context(|| file.display().to_string())?
         }
         (None, Some(source)) => PublicKeys::from_jwks(&load(source, "")?).with_context(|| source.clone())?,
@@ -123,7 +121,7 @@ fn load(source: &str, default_path: &str) -> anyhow::Result<Vec<u8>> {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             runtime.block_on(request(url)).with_context(|| source.to_owned())
         }
-        _ => read(Path::new(source), MAX_DOCUMENT),
+        _ => read_file(Path::new(source), MAX_DOCUMENT),
     }
 }
 
@@ -143,16 +141,4 @@ async fn request(url: Url) -> anyhow::Result<Vec<u8>> {
         content.extend_from_slice(&chunk);
     }
     Ok(content)
-}
-
-/// Reads a file of limited size.
-fn read(path: &Path, max: usize) -> anyhow::Result<Vec<u8>> {
-    let context = || path.display().to_string();
-    let mut bytes = Vec::new();
-    let file = fs::File::open(path).with_context(context)?;
-    file.take(u64::try_from(max)?.saturating_add(1)).read_to_end(&mut bytes).with_context(context)?;
-    if bytes.len() > max {
-        bail!("{}: the file is larger than {max} bytes", path.display());
-    }
-    Ok(bytes)
 }

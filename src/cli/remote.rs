@@ -7,7 +7,7 @@ use std::{
     collections::HashMap,
     fs,
     io::{self, BufRead as _, IsTerminal as _, Read as _},
-    path::PathBuf,
+    path::{Path, PathBuf},
     time::Duration,
 };
 
@@ -18,20 +18,19 @@ use tokio::{runtime, sync::mpsc};
 use tokio_stream::StreamExt as _;
 
 use super::{
-    Usage, say,
+    Usage, read_file, say,
     show::{self, Format},
 };
 use crate::{
-    call::{Binding, Call},
+    call::Binding,
     client::{Client, Conversation, EventStream, StreamEvent},
     config,
-    error::{Error, ErrorKind},
     pb::v1::{ListTasksRequest, Message, Part, Role, SendMessageConfiguration, SendMessageRequest, TaskState},
     protocol::Version,
 };
 
 /// Maximum size of an attached file or of a message from a file, in bytes.
-const MAX_FILE: u64 = 64 << 20;
+const MAX_FILE: usize = 64 << 20;
 
 /// Options of all commands that call an agent: binding, version, credentials, time limit and output.
 #[derive(Debug, Args)]
@@ -302,7 +301,7 @@ pub(super) struct Chat {
 /// A task that ended without success, for `--exit-status`.
 #[derive(Debug, thiserror::Error)]
 #[error("the task is {0}")]
-pub(super) struct TaskFailed(String);
+pub(super) struct TaskFailed(&'static str);
 
 impl Connection {
     /// Connects to the agent at a URL.
@@ -387,12 +386,10 @@ pub(super) fn send(arguments: &Send, stream: bool) -> anyhow::Result<()> {
             print_events(client.stream(request).await?, format).await?
         } else {
             let outcome = client.send(request).await?;
-            match (outcome.task(), outcome.message()) {
-                (Some(task), _) => say(&show::task(task, format)?),
-                (None, Some(message)) => say(&show::message(message, format)?),
-                (None, None) => {
-                    bail!(ErrorKind::InvalidAgentResponse.because("the response has neither task nor message"))
-                }
+            if let Some(task) = outcome.task() {
+                say(&show::task(task, format)?);
+            } else if let Some(message) = outcome.message() {
+                say(&show::message(message, format)?);
             }
             outcome.state()
         };
@@ -401,8 +398,7 @@ pub(super) fn send(arguments: &Send, stream: bool) -> anyhow::Result<()> {
 }
 
 fn check_status(is_checked: bool, state: TaskState) -> anyhow::Result<()> {
-    let failed = matches!(state, TaskState::Failed | TaskState::Rejected | TaskState::Canceled);
-    if is_checked && failed { Err(TaskFailed(show::state(state)).into()) } else { Ok(()) }
+    if is_checked && state.is_failure() { Err(TaskFailed(show::state(state)).into()) } else { Ok(()) }
 }
 
 /// Prints events as they arrive. Returns the last state.
@@ -476,34 +472,21 @@ fn parse_message(json: &str, origin: &str) -> anyhow::Result<Message> {
 fn text_argument(argument: &str) -> anyhow::Result<String> {
     if argument == "-" {
         let mut text = String::new();
-        io::stdin().lock().take(MAX_FILE).read_to_string(&mut text).context("cannot read stdin")?;
+        io::stdin().lock().take(u64::try_from(MAX_FILE)?).read_to_string(&mut text).context("cannot read stdin")?;
         return Ok(text.trim_end_matches(['\r', '\n']).to_owned());
     }
     match argument.strip_prefix('@') {
-        Some(path) => read_text(&PathBuf::from(path)),
+        Some(path) => read_text(Path::new(path)),
         None => Ok(argument.to_owned()),
     }
 }
 
-fn read_text(path: &PathBuf) -> anyhow::Result<String> {
-    String::from_utf8(read_file(path)?).with_context(|| format!("{} is not UTF-8", path.display()))
-}
-
-fn read_file(path: &PathBuf) -> anyhow::Result<Vec<u8>> {
-    let read = || -> io::Result<Vec<u8>> {
-        let mut bytes = Vec::new();
-        fs::File::open(path)?.take(MAX_FILE + 1).read_to_end(&mut bytes)?;
-        Ok(bytes)
-    };
-    let bytes = read().with_context(|| format!("cannot read {}", path.display()))?;
-    if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > MAX_FILE {
-        bail!("{} exceeds the limit of {MAX_FILE} bytes", path.display());
-    }
-    Ok(bytes)
+fn read_text(path: &Path) -> anyhow::Result<String> {
+    String::from_utf8(read_file(path, MAX_FILE)?).with_context(|| format!("{} is not UTF-8", path.display()))
 }
 
 /// Returns a file as a part, with a media type for its extension.
-fn attachment(path: &PathBuf) -> anyhow::Result<Part> {
+fn attachment(path: &Path) -> anyhow::Result<Part> {
     let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
     let media_type = match extension.to_ascii_lowercase().as_str() {
         "txt" | "log" => "text/plain",
@@ -523,7 +506,7 @@ fn attachment(path: &PathBuf) -> anyhow::Result<Part> {
         _ => "application/octet-stream",
     };
     let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    Ok(Part::bytes(read_file(path)?, media_type).named(name))
+    Ok(Part::bytes(read_file(path, MAX_FILE)?, media_type).named(name))
 }
 
 /// Runs an `a2a get` command.
@@ -569,7 +552,6 @@ fn list_tasks(arguments: &ListTasks) -> anyhow::Result<()> {
     block_on(async {
         let client = arguments.agent.connect(SHORT).await?;
         let mut request = ListTasksRequest {
-            tenant: client.tenant().to_owned(),
             context_id: arguments.context.clone().unwrap_or_default(),
             page_size: arguments.limit,
             page_token: arguments.page_token.clone().unwrap_or_default(),
@@ -579,17 +561,14 @@ fn list_tasks(arguments: &ListTasks) -> anyhow::Result<()> {
             ..ListTasksRequest::default()
         };
         request.set_status(arguments.status.unwrap_or_default());
-        loop {
-            let deadline = SHORT.map(|limit| crate::clock::after(tokio::time::Instant::now(), limit));
-            let call = Call { deadline, ..Call::default() };
-            let page =
-                client.service().list_tasks(call.request(request.clone())).await.map_err(Error::from)?.into_inner();
-            say(&show::page(&page, format, request.page_token.is_empty())?);
-            if !arguments.all || page.next_page_token.is_empty() || page.next_page_token == request.page_token {
-                return Ok(());
-            }
-            request.page_token = page.next_page_token;
+        let count = if arguments.all { usize::MAX } else { 1 };
+        let mut is_first = request.page_token.is_empty();
+        let mut pages = client.list_pages(request).take(count);
+        while let Some(page) = pages.next().await {
+            say(&show::page(&page?, format, is_first)?);
+            is_first = false;
         }
+        Ok(())
     })
 }
 
@@ -679,7 +658,7 @@ pub(super) fn chat(arguments: &Chat) -> anyhow::Result<()> {
                 "/quit" | "/exit" => return Ok(()),
                 "/history" => print_history(&client, &conversation, arguments.agent.connection.output).await?,
                 command if command.starts_with("/attach ") => {
-                    match attachment(&PathBuf::from(command["/attach ".len()..].trim())) {
+                    match attachment(Path::new(command["/attach ".len()..].trim())) {
                         Ok(part) => attached.push(part),
                         Err(error) => super::print_error(&error),
                     }

@@ -13,6 +13,7 @@ use crate::{
         TaskStatus,
     },
     report::write_escaped,
+    v03::json::EnumNames as _,
 };
 
 /// Output format.
@@ -27,16 +28,14 @@ pub(super) enum Format {
 }
 
 /// Returns the name of a state as it is written in 0.3, such as `input-required`.
-pub(super) fn state(state: TaskState) -> String {
-    state.as_str_name().trim_start_matches("TASK_STATE_").to_ascii_lowercase().replace('_', "-")
+pub(super) fn state(state: TaskState) -> &'static str {
+    TaskState::v03_name(state.into())
 }
 
 /// Parses the name of a state: `working`, `input-required` or `TASK_STATE_WORKING`.
-pub(super) fn parse_state(text: &str) -> Result<TaskState, String> {
-    let name = text.to_ascii_uppercase().replace('-', "_");
-    let name = if name.starts_with("TASK_STATE_") { name } else { format!("TASK_STATE_{name}") };
+pub(super) fn parse_state(text: &str) -> Result<TaskState, &'static str> {
     let known = |state: &TaskState| *state != TaskState::Unspecified;
-    TaskState::from_str_name(&name).filter(known).ok_or_else(|| "unknown state; for example `working`".to_owned())
+    TaskState::from_any_name(text).filter(known).ok_or("unknown state; for example `working`")
 }
 
 fn json(value: &impl Serialize, format: Format) -> anyhow::Result<String> {

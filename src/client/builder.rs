@@ -1,19 +1,23 @@
 //! Options of a client: binding, version, credentials, retries, TLS root certificates and limits.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    collections::{HashMap, hash_map::Entry},
+    fmt,
+    sync::Arc,
+    time::Duration,
+};
 
-use http::{HeaderName, HeaderValue, header};
+use http::{HeaderMap, HeaderName, HeaderValue, header};
 use reqwest::Url;
 use tonic::transport::Endpoint;
 
 use super::{
     Client,
-    card::{CardCache, Interface, complete_url},
-    credentials::Credentials,
+    card::{self, CardCache, Interface, ReceivedCard, complete_url},
     http::{self as http_client, Http, HttpTransport, JsonRpc, Network, Rest},
     retry::{Interfaces, Retry, Retrying},
     sse,
-    tls::RootCertificates,
+    tls::{RootCertificates, is_secure},
     v03::{self, V03Client, V03RpcClient},
 };
 use crate::{
@@ -87,7 +91,8 @@ impl Default for SizeLimits {
 #[must_use = "a builder makes no calls before it is given a URL"]
 pub struct ClientBuilder {
     retry: Retry,
-    credentials: Credentials,
+    /// Headers of all requests, such as credentials. Their values are marked as sensitive.
+    pub(super) headers: HeaderMap,
     roots: RootCertificates,
     transport: Option<Arc<dyn HttpTransport>>,
     trusted_origins: Vec<Url>,
@@ -103,9 +108,9 @@ pub struct ClientBuilder {
 
 impl fmt::Debug for ClientBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { retry, credentials, binding, version, tenant, timeout, limits, .. } = self;
+        let Self { retry, headers, binding, version, tenant, timeout, limits, .. } = self;
         let mut f = f.debug_struct("ClientBuilder");
-        f.field("retry", retry).field("credentials", credentials).field("binding", binding).field("version", version);
+        f.field("retry", retry).field("headers", headers).field("binding", binding).field("version", version);
         f.field("tenant", tenant).field("timeout", timeout).field("limits", limits).finish_non_exhaustive()
     }
 }
@@ -164,7 +169,7 @@ impl ClientBuilder {
         let header = HeaderName::try_from(name).map_err(|_| invalid("name"))?;
         let mut value = HeaderValue::from_str(value).map_err(|_| invalid("value"))?;
         value.set_sensitive(true);
-        self.credentials.headers.insert(header, value);
+        self.headers.insert(header, value);
         // A card may depend on the caller.
         self.cache = CardCache::default();
         Ok(self)
@@ -232,7 +237,8 @@ impl ClientBuilder {
     /// # Errors
     /// As [`Client::connect`].
     pub async fn connect(&self, url: &str) -> Result<Client, Error> {
-        Client::from_builder(self, url).await
+        let ReceivedCard { card, url } = card::fetch(self, url).await?;
+        self.client(card, Some(&url))
     }
 
     /// Returns a remote agent that is called over HTTP+JSON. `url` is the base URL of its routes.
@@ -267,7 +273,14 @@ impl ClientBuilder {
 
     /// Returns a remote agent that is called over the first of these interfaces to which a connection can be established.
     pub(super) fn service(&self, interfaces: &[(Binding, Version, &str)]) -> Result<Arc<dyn A2aService>, Error> {
-        let agents = interfaces.iter().map(|(binding, version, url)| self.interface(*binding, *version, url));
+        // Each HTTP client reads the root certificates of the system, so one serves all interfaces of a scheme.
+        let mut clients: HashMap<bool, Http> = HashMap::new();
+        let mut http = |url: &str| match clients.entry(is_secure(url)) {
+            Entry::Occupied(client) => Ok(client.get().clone()),
+            Entry::Vacant(client) => Ok(client.insert(self.http(url)?).clone()),
+        };
+        let agents =
+            interfaces.iter().map(|(binding, version, url)| self.interface(*binding, *version, url, &mut http));
         let requests_cursors = interfaces.iter().any(|(binding, ..)| *binding == Binding::Grpc);
         let outlasts_turns = interfaces.iter().all(|(_, version, _)| *version == Version::V1_0);
         Ok(self.wrap(agents.collect::<Result<_, _>>()?, requests_cursors, outlasts_turns))
@@ -305,28 +318,32 @@ impl ClientBuilder {
             return Err(unsupported(format!("no interface of the agent's card {wanted}; it has: {offered}")));
         }
         // Credentials for the origin of the card are not for another origin that it names.
-        let origins: Vec<_> = base.into_iter().chain(&self.trusted_origins).map(Url::origin).collect();
+        let Some(base) = base.filter(|_| !self.headers.is_empty()) else { return Ok(matching) };
+        let origins: Vec<_> = [base].into_iter().chain(&self.trusted_origins).map(Url::origin).collect();
         let is_trusted =
             |interface: &&Interface| Url::parse(&interface.url).is_ok_and(|url| origins.contains(&url.origin()));
-        if self.credentials.is_empty() || base.is_none() || matching.iter().all(&is_trusted) {
-            return Ok(matching);
-        }
-        let trusted: Vec<_> = matching.iter().copied().filter(is_trusted).collect();
-        let Some(first) = matching.first().filter(|_| trusted.is_empty()) else { return Ok(trusted) };
+        let (trusted, foreign): (Vec<_>, Vec<_>) = matching.into_iter().partition(is_trusted);
+        let Some(first) = foreign.first().filter(|_| trusted.is_empty()) else { return Ok(trusted) };
         let reason = format!(
             "credentials are for {}, but the card names `{}`; connect to that origin, or allow it (trust_origin)",
-            base.map(|base| base.origin().ascii_serialization()).unwrap_or_default(),
+            base.origin().ascii_serialization(),
             first.url,
         );
         Err(ErrorKind::Unauthenticated.because(reason))
     }
 
-    fn interface(&self, binding: Binding, version: Version, url: &str) -> Result<Arc<dyn A2aService>, Error> {
+    fn interface(
+        &self,
+        binding: Binding,
+        version: Version,
+        url: &str,
+        mut http: impl FnMut(&str) -> Result<Http, Error>,
+    ) -> Result<Arc<dyn A2aService>, Error> {
         Ok(match (binding, version) {
-            (Binding::Rest, Version::V1_0) => Arc::new(Remote(Rest::new(self.http(url)?, url)?)),
-            (Binding::Rest, Version::V0_3) => v03::rest(Rest::new(self.http(url)?, url)?),
-            (Binding::JsonRpc, Version::V1_0) => Arc::new(Remote(JsonRpc::new(self.http(url)?, url)?)),
-            (Binding::JsonRpc, Version::V0_3) => Arc::new(V03RpcClient(JsonRpc::new(self.http(url)?, url)?)),
+            (Binding::Rest, Version::V1_0) => Arc::new(Remote(Rest::new(http(url)?, url)?)),
+            (Binding::Rest, Version::V0_3) => v03::rest(Rest::new(http(url)?, url)?),
+            (Binding::JsonRpc, Version::V1_0) => Arc::new(Remote(JsonRpc::new(http(url)?, url)?)),
+            (Binding::JsonRpc, Version::V0_3) => Arc::new(V03RpcClient(JsonRpc::new(http(url)?, url)?)),
             (Binding::Grpc, version) => {
                 let invalid = |e| ErrorKind::InvalidParams.because(format!("`{url}` is not a valid agent URL: {e}"));
                 let endpoint = Endpoint::from_shared(url.to_owned()).map_err(invalid)?.connect_timeout(CONNECT);
@@ -356,13 +373,13 @@ impl ClientBuilder {
         requests_cursors: bool,
         outlasts_turns: bool,
     ) -> Arc<dyn A2aService> {
-        let is_plain = self.retry == Retry::never() && self.credentials.is_empty() && agents.len() == 1;
+        let is_plain = self.retry == Retry::never() && self.headers.is_empty() && agents.len() == 1;
         if let Some(agent) = agents.pop_if(|_| is_plain) {
             return agent;
         }
-        let (retry, credentials) = (self.retry.clone(), self.credentials.clone());
+        let (retry, headers) = (self.retry.clone(), self.headers.clone());
         let interfaces = Arc::new(Interfaces::new(agents));
-        Arc::new(Retrying { interfaces, retry, credentials, requests_cursors, outlasts_turns })
+        Arc::new(Retrying { interfaces, retry, headers, requests_cursors, outlasts_turns })
     }
 
     /// Returns the HTTP client for a URL.
@@ -372,9 +389,5 @@ impl ClientBuilder {
             None => Arc::new(Network(self.roots.http(http_client::builder(), url)?.build().map_err(Error::internal)?)),
         };
         Ok(Http { transport, limits: self.limits })
-    }
-
-    pub(super) fn credentials(&self) -> &Credentials {
-        &self.credentials
     }
 }

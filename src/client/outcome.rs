@@ -55,8 +55,7 @@ impl Outcome {
 
     /// Text of the status message of a task that failed, was rejected or was canceled. `None` for other states.
     pub fn error(&self) -> Option<String> {
-        let state = self.state();
-        matches!(state, TaskState::Failed | TaskState::Rejected | TaskState::Canceled).then(|| self.status_text())
+        self.state().is_failure().then(|| self.status_text())
     }
 
     /// The response of the agent, or an equal one if the task was waited for.

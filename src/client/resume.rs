@@ -262,7 +262,7 @@ impl ResumingStream {
             Err(error) if is_transient(&error) => return Err(error),
             Err(_) => return Ok(false),
         };
-        if !task.state().is_terminal() && !task.state().is_interrupted() {
+        if !task.state().is_settled() {
             return Ok(false);
         }
         let event = Event::from_remote(None, StreamResponse { payload: Some(Payload::Task(task)) });

@@ -12,13 +12,11 @@ use std::{
     time::Duration,
 };
 
+use http::HeaderMap;
 use tokio::time::{Instant, sleep_until};
 use tonic::{Request, Response, Status, metadata::MetadataMap};
 
-use super::{
-    credentials::Credentials,
-    resume::{ResumingStream, StreamContext, StreamRequest},
-};
+use super::resume::{ResumingStream, StreamContext, StreamRequest};
 use crate::{
     call::{Call, IDEMPOTENCY_KEY},
     clock,
@@ -150,7 +148,8 @@ pub(super) struct Retrying {
     /// Interfaces of the agent. A call is sent to the next one if the connection to one cannot be established.
     pub(super) interfaces: Arc<Interfaces>,
     pub(super) retry: Retry,
-    pub(super) credentials: Credentials,
+    /// Headers of all requests, such as credentials. Those of a call take precedence.
+    pub(super) headers: HeaderMap,
     /// Requests the extension `resume`, for a binding without event ids: cursors then arrive in the metadata of events.
     pub(super) requests_cursors: bool,
     /// Subscriptions last until the task is terminal (3.1.6). In 0.3 they end with a turn.
@@ -225,11 +224,11 @@ impl Retrying {
         message: &Req,
         rpc: &(impl for<'a> Fn(&'a dyn A2aService, Request<Req>) -> ServiceFuture<'a, Res> + Send + Sync),
     ) -> Result<Response<Res>, Status> {
+        let call = self.with_headers(call.clone());
         let mut tried = 0;
         loop {
             let (changes, agent) = self.interfaces.current()?;
-            let authorized = self.credentials.authorize(call.clone()).await?;
-            let result = rpc(agent, authorized.request(message.clone())).await;
+            let result = rpc(agent, call.clone().request(message.clone())).await;
             tried += 1;
             match result {
                 Err(status) if tried < self.interfaces.count() && Error::from(status.clone()).is_unsent() => {
@@ -238,6 +237,15 @@ impl Retrying {
                 result => return result,
             }
         }
+    }
+
+    fn with_headers(&self, mut call: Call) -> Call {
+        if !self.headers.is_empty() {
+            let mut headers = self.headers.clone();
+            headers.extend(call.headers.as_deref().cloned().unwrap_or_default());
+            call.headers = Some(Arc::new(headers));
+        }
+        call
     }
 
     /// Waits until the call can be retried. Returns its error if it can't.

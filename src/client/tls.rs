@@ -8,7 +8,8 @@ pub(super) use self::with::RootCertificates;
 #[cfg(not(feature = "tls"))]
 pub(super) use self::without::RootCertificates;
 
-fn is_secure(url: &str) -> bool {
+/// Returns true for a URL with TLS.
+pub(super) fn is_secure(url: &str) -> bool {
     url.get(..6).is_some_and(|scheme| scheme.eq_ignore_ascii_case("https:"))
 }
 

@@ -13,7 +13,7 @@ use super::http::{JsonRpc, Rest};
 use crate::{
     call::Call,
     check::Violation,
-    contract::{BoxStream, Frame, HttpRule, Remote, Reply, StreamItem as _, Transport},
+    contract::{BoxStream, Frame, HttpRule, Remote, Reply, StreamItem as _, Transport, from_json},
     error::{Error, ErrorKind},
     event::Event,
     pb::{
@@ -213,8 +213,8 @@ impl V03RpcClient {
         for<'a> Write<'a, T>: Serialize,
         Read<R>: DeserializeOwned,
     {
-        let (data, metadata) = unary(self.send(method, request).await?)?;
-        let Read(result) = decode(&data)?;
+        let (data, metadata) = self.send(method, request).await?.into_unary()?;
+        let Read(result) = from_json(&data)?;
         Ok(response(result, metadata))
     }
 
@@ -226,12 +226,7 @@ impl V03RpcClient {
     where
         for<'a> Write<'a, T>: Serialize,
     {
-        let (frames, metadata): (BoxStream<Frame>, _) = match self.send(method, request).await? {
-            Reply::Unary(data, metadata) => {
-                (Box::pin(tokio_stream::once(Ok(Frame { cursor: None, data: data.into() }))), metadata)
-            }
-            Reply::Stream(frames, metadata) => (frames, metadata),
-        };
+        let (frames, metadata) = self.send(method, request).await?.into_stream();
         let mut frames = frames.map(|frame| frame.map_err(|status| with_details(&status))).peekable();
         // JSON-RPC reports a rejected stream as its first event, other bindings as the reply.
         if let Some(Err(status)) = frames.peek().await {
@@ -241,25 +236,12 @@ impl V03RpcClient {
     }
 }
 
-fn unary(reply: Reply) -> Result<(bytes::Bytes, MetadataMap), Status> {
-    match reply {
-        Reply::Unary(data, metadata) => Ok((data, metadata)),
-        Reply::Stream(..) => {
-            Err(ErrorKind::InvalidAgentResponse.because("the response to a unary call is a stream").into())
-        }
-    }
-}
-
-fn decode<T: DeserializeOwned>(data: &[u8]) -> Result<T, Error> {
-    crate::contract::from_json(data)
-}
-
 fn response<T>(message: T, metadata: MetadataMap) -> Response<T> {
     rename_extensions_header(Response::from_parts(metadata, message, tonic::Extensions::new()))
 }
 
 fn event(Frame { cursor, data }: Frame) -> Result<Event, Status> {
-    let Read(message) = decode::<Read<StreamResponse>>(data.bytes())?;
+    let Read(message) = from_json::<Read<StreamResponse>>(data.bytes())?;
     Event::from_frame(Frame { cursor, data: serde_json::to_vec(&message).map_err(Error::internal)?.into() })
 }
 
@@ -375,7 +357,7 @@ impl A2aService for V03RpcClient {
         &self,
         request: Request<DeleteTaskPushNotificationConfigRequest>,
     ) -> Result<Response<Empty>, Status> {
-        let (_, metadata) = unary(self.send("tasks/pushNotificationConfig/delete", request).await?)?;
+        let (_, metadata) = self.send("tasks/pushNotificationConfig/delete", request).await?.into_unary()?;
         Ok(response(Empty {}, metadata))
     }
 
@@ -386,7 +368,7 @@ impl A2aService for V03RpcClient {
         let (_, extensions, _) = with_version(request).into_parts();
         let request = Request::from_parts(MetadataMap::new(), extensions, serde_json::json!({}));
         let reply = self.0.send("agent/getAuthenticatedExtendedCard", Rpc::GetExtendedAgentCard.http_rule(), request);
-        let (data, metadata) = unary(reply.await.map_err(|status| to_v1_status(&status))?)?;
+        let (data, metadata) = reply.await.map_err(|status| to_v1_status(&status))?.into_unary()?;
         let card = card::from_json(&data).map_err(|e| ErrorKind::InvalidAgentResponse.because(e.to_string()))?;
         Ok(response(card, metadata))
     }

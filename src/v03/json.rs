@@ -166,7 +166,7 @@ impl<'de> DeserializeSeed<'de> for Kind {
 // Names of enum values.
 
 /// Enum of 1.0 whose values have other names in 0.3 JSON.
-pub(super) trait EnumNames: Copy + Into<i32> + 'static {
+pub(crate) trait EnumNames: Copy + Into<i32> + 'static {
     /// Values and their names. The last one is written for unknown numbers too, so that a stored value never fails a
     /// response.
     const NAMES: &'static [(Self, &'static str)];
