@@ -50,7 +50,7 @@ use crate::{
     },
 };
 
-/// Interval between two reads of a task that is waited for, if its agent has no streams.
+/// Initial polling interval while waiting for a task. It doubles up to the maximum backoff.
 const POLL: Duration = Duration::from_secs(1);
 
 /// Client of one agent: card, interface, and a method for each operation. Clones share connections.
@@ -307,7 +307,7 @@ impl Client {
         Ok(card)
     }
 
-    /// The card says that the agent has no streams.
+    /// Returns true if the card does not declare streaming.
     fn lacks_streams(&self) -> bool {
         let card = self.card.read();
         let streaming = card.capabilities.as_ref().and_then(|capabilities| capabilities.streaming);

@@ -289,7 +289,7 @@ impl ClientBuilder {
     /// Returns the interfaces that may be used, in the order of the card.
     ///
     /// # Errors
-    /// There is none. `UnsupportedOperation`, or `Unauthenticated` if credentials would reach another origin.
+    /// `UnsupportedOperation` if there is none, `Unauthenticated` if credentials would be sent to another origin.
     pub(super) fn select<'a>(
         &self,
         card: &AgentCard,
@@ -308,14 +308,14 @@ impl ClientBuilder {
             });
             let offered = offered.collect::<Vec<_>>().join(", ");
             let wanted = match (self.binding, self.version) {
-                (None, None) => "this client can call".to_owned(),
+                (None, None) => "that this client supports".to_owned(),
                 (binding, version) => {
                     let binding = binding.map(|binding| format!("{binding:?}"));
                     let version = version.map(|version| version.as_str().to_owned());
-                    format!("is for {}", [binding, version].into_iter().flatten().collect::<Vec<_>>().join(" "))
+                    format!("for {}", [binding, version].into_iter().flatten().collect::<Vec<_>>().join(" "))
                 }
             };
-            return Err(unsupported(format!("no interface of the agent's card {wanted}; it has: {offered}")));
+            return Err(unsupported(format!("the agent's card has no interface {wanted}; it has: {offered}")));
         }
         // Credentials for the origin of the card are not for another origin that it names.
         let Some(base) = base.filter(|_| !self.headers.is_empty()) else { return Ok(matching) };

@@ -334,7 +334,7 @@ impl Http {
     }
 }
 
-/// Waits until the deadline of a call.
+/// Waits for a future, at most until the deadline of a call.
 async fn within<T>(deadline: Option<Instant>, future: impl Future<Output = T>) -> Result<T, Error> {
     match deadline {
         Some(deadline) => timeout_at(deadline, future).await.map_err(|_| ErrorKind::DeadlineExceeded.error()),
