@@ -377,6 +377,71 @@ async fn metrics_need_the_token_except_on_a_local_address_of_their_own() {
     );
 }
 
+/// Failures, denials, changes of tokens and of push configurations have one target and stable fields, and no secrets.
+#[tokio::test]
+async fn security_events_are_in_the_audit_log() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("tokens.json");
+    let file = file.to_str().unwrap();
+    let token = async |arguments: &[&str]| {
+        let made = output(a2a(&[&["token", "--file", file], arguments].concat())).await;
+        assert!(made.status.success(), "{made:?}");
+        String::from_utf8(made.stdout).unwrap().trim().to_owned()
+    };
+    let full = token(&["new", "ada", "--owner", "acme"]).await;
+    let reader = token(&["new", "bob", "--scope", "tasks:read"]).await;
+    let serve = ["serve", "--listen", "127.0.0.1:0", "--log", "json", "--push-enabled=true", "--auth-tokens", file];
+    let (mut child, url) = started(a2a(&serve)).await;
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    let mut next = async || loop {
+        let line = timeout(TIMEOUT, lines.next_line()).await.unwrap().unwrap().unwrap();
+        assert!(!line.contains(&full) && !line.contains(&reader) && !line.contains("hunter2"), "{line}");
+        let event: Value = serde_json::from_str(&line).unwrap();
+        if event["target"] == "a2a_service::audit" {
+            assert!(event["event"] == "tokens_changed" || event["peer"].as_str().is_some(), "{line}");
+            return event;
+        }
+    };
+    let send = async |token: Option<&str>, body: Value| {
+        let request = reqwest::Client::new().post(format!("{url}/message:send")).header("x-request-id", "r-1");
+        let request = token.iter().fold(request, reqwest::RequestBuilder::bearer_auth);
+        let sent = request.header("content-type", "application/json").body(body.to_string()).send().await.unwrap();
+        sent.status().as_u16()
+    };
+    assert_eq!(send(None, message("hello")).await, 401);
+    let event = next().await;
+    assert_eq!((&event["event"], &event["level"]), (&json!("authentication_failed"), &json!("WARN")), "{event}");
+    assert_eq!((&event["operation"], &event["scheme"]), (&json!("SendMessage"), &Value::Null), "{event}");
+    assert_eq!(send(Some("hunter2"), message("hello")).await, 401);
+    let event = next().await;
+    assert_eq!((&event["event"], &event["scheme"]), (&json!("authentication_failed"), &json!("bearer")), "{event}");
+    assert_eq!(event["request.id"], "r-1", "{event}");
+
+    assert_eq!(send(Some(&reader), message("hello")).await, 403);
+    let event = next().await;
+    assert_eq!((&event["event"], &event["principal"]), (&json!("permission_denied"), &json!("bob")), "{event}");
+    assert!(event["reason"].as_str().unwrap().contains("tasks:write"), "{event}");
+
+    let mut request = message("/hang");
+    let push = json!({"url": "https://hook.invalid/in", "token": "hunter2"});
+    request["configuration"] = json!({"taskPushNotificationConfig": push, "returnImmediately": true});
+    assert_eq!(send(Some(&full), request).await, 200);
+    let event = next().await;
+    assert_eq!((&event["event"], &event["owner"]), (&json!("push_configuration_changed"), &json!("acme")), "{event}");
+
+    // The file is checked again at requests.
+    token(&["revoke", "bob"]).await;
+    timeout(TIMEOUT, async { while send(Some(&reader), message("hello")).await != 401 {} }).await.unwrap();
+    let event = loop {
+        let event = next().await;
+        if event["event"] != "permission_denied" {
+            break event;
+        }
+    };
+    assert_eq!((&event["event"], &event["tokens"]), (&json!("tokens_changed"), &json!(1)), "{event}");
+    child.kill().await.unwrap();
+}
+
 #[tokio::test]
 async fn each_request_is_one_log_line() {
     let (mut child, url) = started(a2a(&["serve", "--listen", "127.0.0.1:0", "--log", "json"])).await;
