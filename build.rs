@@ -14,6 +14,7 @@
 //! `build/tables.rs` only. The output goes to `OUT_DIR` and is included by `src/pb.rs`. It is neither checked in nor edited.
 
 mod build {
+    pub(crate) mod commit;
     pub(crate) mod encoded;
     pub(crate) mod message;
     pub(crate) mod passes;
@@ -32,6 +33,14 @@ fn main() -> Result<()> {
     // Without these lines, Cargo reruns this script when any file of the package changes.
     for input in ["proto", "build", "build.rs"] {
         println!("cargo:rerun-if-changed={input}");
+    }
+    // In debug builds, every commit would compile the whole crate again.
+    if env::var("PROFILE").is_ok_and(|profile| profile == "release") {
+        let (commit, inputs) = build::commit::commit(Path::new(&env::var("CARGO_MANIFEST_DIR")?));
+        for input in inputs {
+            println!("cargo:rerun-if-changed={}", input.display());
+        }
+        println!("cargo:rustc-env=A2A_COMMIT={}", commit.as_deref().unwrap_or("unknown"));
     }
     build::passes::run(Path::new("proto"), Path::new(&env::var("OUT_DIR")?))
 }

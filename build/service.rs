@@ -205,7 +205,10 @@ impl Contract {
         });
         let over_grpc = rpcs.iter().map(|rpc| {
             let (method, kind) = (rpc.method(), rpc.kind());
-            rpc.implement(&quote!(grpc::#kind(#client::#method(&mut self.clone(), grpc::outbound(request)).await)))
+            rpc.implement(&quote! {
+                let mut client = self.clone();
+                grpc::#kind(request, |request| async move { #client::#method(&mut client, request).await }).await
+            })
         });
         let plain: BTreeSet<_> = rpcs.iter().filter_map(Rpc::plain_item).collect();
         let plain = plain.iter().map(|name| format_ident!("{name}"));

@@ -40,6 +40,9 @@ pub(crate) const CREDENTIALS: &str = "credentials";
 /// Value of [`CREDENTIALS`] for a request without credentials. Failures with it are not counted as guesses.
 pub(crate) const MISSING: &str = "missing";
 
+/// Metadata of an error with the name of the security scheme whose credentials were rejected, as on the card.
+pub(crate) const SCHEME: &str = "scheme";
+
 /// Request that is to be authenticated, before its body is read.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
@@ -96,6 +99,13 @@ impl Token {
         } else {
             Err("the token must consist of visible ASCII characters without spaces")
         }
+    }
+
+    /// Returns the token for the headers of a client.
+    #[cfg(feature = "cli")]
+    pub(crate) fn expose(&self) -> &str {
+        // `new` accepts ASCII only.
+        str::from_utf8(&self.0).unwrap_or_default()
     }
 
     /// Compares in constant time.

@@ -10,7 +10,7 @@ use std::{
 };
 
 use http::{Extensions, HeaderMap, HeaderName, HeaderValue, header::USER_AGENT};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 use tonic::metadata::MetadataMap;
 
 pub use self::client_certificate::ClientCertificate;
@@ -138,7 +138,7 @@ pub struct Call {
     pub idempotency_key: Option<String>,
     /// Cursor after which a stream is resumed.
     pub cursor: Option<Cursor>,
-    /// `traceparent`.
+    /// `traceparent`, if the request has a valid one. It is passed on to the agent and to webhooks.
     pub trace: Option<String>,
     /// Remote address of the connection.
     pub peer: Option<SocketAddr>,
@@ -193,7 +193,9 @@ impl Call {
                 name if name == LAST_EVENT_ID => {
                     call.cursor.get_or_insert_with(|| Cursor::from_text(text).unwrap_or_else(Cursor::invalid));
                 }
-                name if name == TRACE => _ = call.trace.get_or_insert_with(|| text.to_owned()),
+                name if name == TRACE => {
+                    call.trace = call.trace.or_else(|| trace_parent(text).map(str::to_owned));
+                }
                 name if name == REQUEST_ID && text.len() <= 128 => {
                     call.request_id.get_or_insert_with(|| text.to_owned());
                 }
@@ -268,6 +270,25 @@ impl Call {
     }
 }
 
+/// Returns the part of a `traceparent` that each version has (W3C Trace Context, 3.2): version, trace id, parent id and flags.
+/// `None` if the text is invalid.
+pub(crate) fn trace_parent(text: &str) -> Option<&str> {
+    const LENGTH: usize = 55;
+    let (known, rest) = text.split_at_checked(LENGTH)?;
+    let fields: Vec<&str> = known.split('-').collect();
+    let &[version, trace, parent, flags] = fields.as_slice() else { return None };
+    let is_hex = |text: &str| text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+    let is_zero = |text: &str| text.bytes().all(|byte| byte == b'0');
+    let lengths = (version.len(), trace.len(), parent.len(), flags.len());
+    let is_valid = lengths == (2, 32, 16, 2)
+        && fields.iter().all(|field| is_hex(field))
+        && version != "ff"
+        && !is_zero(trace)
+        && !is_zero(parent)
+        && (rest.is_empty() || version != "00" && rest.starts_with('-'));
+    is_valid.then_some(known)
+}
+
 /// Returns the header in which a request lists extensions. `None` if it uses neither header, or both.
 pub(crate) fn extensions_spelling(headers: &HeaderMap) -> Option<HeaderName> {
     match (headers.contains_key(EXTENSIONS), headers.contains_key(EXTENSIONS_BEFORE)) {
@@ -311,6 +332,17 @@ fn products(user_agent: &str) -> impl Iterator<Item = &str> {
     user_agent.split_whitespace().map(|product| product.split_once('/').map_or(product, |(name, _)| name))
 }
 
+/// Waits for a future, at most until the deadline of a call.
+///
+/// # Errors
+/// `DeadlineExceeded`.
+pub(crate) async fn within<T>(deadline: Option<Instant>, future: impl Future<Output = T>) -> Result<T, Error> {
+    match deadline {
+        Some(deadline) => timeout_at(deadline, future).await.map_err(|_| ErrorKind::DeadlineExceeded.error()),
+        None => Ok(future.await),
+    }
+}
+
 /// Parses `grpc-timeout`: up to eight digits, and a unit.
 fn parse_timeout(text: &str) -> Option<Duration> {
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
@@ -342,6 +374,28 @@ mod tests {
         }
     }
 
+    #[test]
+    fn trace_parents_are_validated() {
+        let valid = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+        assert_eq!(trace_parent(valid), Some(valid));
+        let later = format!("01{}-more", &valid[2..]);
+        assert_eq!(trace_parent(&later), Some(&later[..55]));
+        let invalid = [
+            valid[..54].to_owned(),
+            format!("{valid}-"),
+            valid.to_uppercase(),
+            valid.replacen("00", "ff", 1),
+            valid.replace("4bf92f3577b34da6a3ce929d0e0e4736", &"0".repeat(32)),
+            valid.replace("00f067aa0ba902b7", &"0".repeat(16)),
+            valid.replace("-0", "0-"),
+            "é".repeat(28),
+            String::new(),
+        ];
+        for text in invalid {
+            assert_eq!(trace_parent(&text), None, "{text}");
+        }
+    }
+
     #[tokio::test(start_paused = true)]
     async fn headers_of_client_are_parsed_by_server() {
         let call = Call {
@@ -350,11 +404,13 @@ mod tests {
             idempotency_key: Some("k".into()),
             cursor: Cursor::from_text("t.1.2"),
             request_id: Some("r".into()),
+            trace: Some("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01".into()),
             ..Call::by("ada")
         };
         let read = Call::from_headers(&call.to_headers(), Binding::Rest);
         assert_eq!((read.extensions, read.idempotency_key), (call.extensions, call.idempotency_key));
         assert_eq!((read.cursor, read.deadline, read.request_id), (call.cursor, call.deadline, call.request_id));
+        assert_eq!(read.trace, call.trace);
         assert_eq!(&*read.owner, "", "a client can't set its owner");
     }
 

@@ -1,29 +1,43 @@
 //! Command line of the `a2a` program: its commands, exit codes, and output to stdout and stderr.
 
 use std::{
-    fmt,
+    fs,
+    io::{self, Write as _},
     path::{Path, PathBuf},
     process::ExitCode,
 };
 
+use anstream::AutoStream;
 use anyhow::{Context as _, bail};
-use clap::{Arg, ArgAction, ArgMatches, CommandFactory as _, FromArgMatches, Parser, Subcommand, builder::styling};
+use clap::{CommandFactory as _, Parser, Subcommand};
 use serde_json::Value;
+use tracing_subscriber::filter::Targets;
 
 mod admin;
 mod card;
+mod chat;
+mod connection;
+mod debug;
+mod doctor;
+mod flags;
 mod listen;
+mod message;
 #[cfg(feature = "openapi")]
 mod openapi;
 mod remote;
+mod save;
 mod serve;
 mod show;
+mod terminal;
 mod token;
 
+use self::terminal::{RED, YELLOW, paint};
 use crate::{
+    auth::audit,
     clock::{self, Millis},
-    config::{self, Config, KEYS, Key},
+    config,
     error::{Error, ErrorKind},
+    telemetry::log::{self, LogFormat},
 };
 
 /// Table of the exit codes in the help.
@@ -35,6 +49,13 @@ const EXIT_CODES: &str = "Exit codes:
   4  the agent requires other credentials
   5  the time limit has passed
   6  the task failed, was rejected or was canceled (with --exit-status)";
+
+/// Examples in the help of the program.
+const EXAMPLES: &str = "Examples:
+  a2a serve                              a demo agent on 127.0.0.1:8080
+  a2a send localhost:8080 'Hello'
+  a2a discover https://agent.example
+  a2a doctor localhost:8080";
 
 /// Exit codes of the program, other than 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,18 +104,46 @@ impl From<Exit> for ExitCode {
     }
 }
 
+/// Failure of a write to stdout.
+#[derive(Debug, thiserror::Error)]
+enum OutputError {
+    /// The reader of the pipe has enough, such as `head`. Ends the program without a message.
+    #[error("stdout is closed")]
+    Closed,
+    #[error("cannot write to stdout: {0}")]
+    Failed(io::Error),
+}
+
+impl From<io::Error> for OutputError {
+    fn from(error: io::Error) -> Self {
+        if error.kind() == io::ErrorKind::BrokenPipe { Self::Closed } else { Self::Failed(error) }
+    }
+}
+
 /// Argument with an invalid value.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct Usage(String);
 
+/// Returns the version of the program, with its commit if the build script found one. Debug builds have none.
+fn version() -> String {
+    let commit = option_env!("A2A_COMMIT").unwrap_or("debug build");
+    format!("{} ({commit})", env!("CARGO_PKG_VERSION"))
+}
+
 /// A2A (Agent2Agent) server and client: gRPC, HTTP+JSON and JSON-RPC.
 #[derive(Debug, Parser)]
 #[command(
-    name = "a2a", version, styles = styling::Styles::plain(), arg_required_else_help = true, max_term_width = 100,
-    after_long_help = EXIT_CODES
+    name = "a2a", version = version(), styles = terminal::HELP, arg_required_else_help = true, max_term_width = 100,
+    after_help = EXAMPLES, after_long_help = format!("{EXAMPLES}\n\n{EXIT_CODES}")
 )]
 struct Arguments {
+    /// Colors in text: `auto` on a terminal unless `NO_COLOR` is set, `always` or `never`.
+    #[arg(
+        long, global = true, value_enum, default_value_t, hide_default_value = true, hide_possible_values = true,
+        value_name = "WHEN", help_heading = connection::OUTPUT, hide_short_help = true, display_order = 1000
+    )]
+    color: terminal::Color,
     #[command(subcommand)]
     command: Command,
 }
@@ -102,15 +151,31 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Serves an agent.
-    #[command(next_help_heading = "Configuration")]
-    Serve(Serve),
+    Serve(Box<flags::Serve>),
     /// Sends a message to an agent, and prints the answer.
+    #[command(after_help = "Examples:
+  a2a send localhost:8080 'Hello'
+  a2a send localhost:8080 --stream 'Write a poem'
+  echo 'Hello' | a2a send localhost:8080 -
+  a2a send localhost:8080 --attach picture.png 'What is this?'
+  a2a send localhost:8080 --output-dir results 'Draw a map'
+  a2a send localhost:8080 --task 42 'Yes, go on'")]
     Send(Box<remote::Send>),
     /// Sends a message to an agent, and prints events as they happen.
+    #[command(after_help = "Examples:
+  a2a stream localhost:8080 'Write a poem'
+  a2a stream localhost:8080 'Write a poem' -v    with the cursor of each event
+  a2a stream localhost:8080 --resume 42.1.7      the events after that one
+  a2a stream localhost:8080 'Draw a map' --output-dir results -o jsonl")]
     Stream(Box<remote::Send>),
     /// Talks to an agent: each line is a message. Ctrl-C cancels the running task.
-    Chat(remote::Chat),
+    #[command(after_help = "Examples:
+  a2a chat localhost:8080
+  a2a chat localhost:8080 --context 42
+  printf 'Hello\\nGoodbye\\n' | a2a chat localhost:8080 -o jsonl")]
+    Chat(chat::Chat),
     /// Prints what an agent can do: its card.
+    #[command(after_help = remote::DISCOVER_EXAMPLES)]
     Discover(remote::Discover),
     /// Prints a task or a card.
     #[command(subcommand)]
@@ -119,18 +184,22 @@ enum Command {
     #[command(subcommand)]
     List(remote::List),
     /// Cancels a task.
-    Cancel(remote::TaskOf),
+    #[command(after_help = remote::CANCEL_EXAMPLES)]
+    Cancel(connection::TaskOf),
     /// Prints the events of a running task.
-    Subscribe(remote::TaskOf),
+    #[command(after_help = remote::SUBSCRIBE_EXAMPLES)]
+    Subscribe(remote::Subscribe),
     /// Prints, lists, cancels and watches tasks.
     #[command(subcommand)]
     Task(remote::Task),
     /// Manages the push notification configurations of a task.
     #[command(subcommand)]
     Push(remote::Push),
+    /// Checks an agent as its clients see it, and says what is wrong and what to do.
+    Doctor(Box<doctor::Doctor>),
     /// Receives push notifications, prints them, and runs a command for each.
     Listen(listen::Listen),
-    /// Signs agent cards, and verifies their signatures.
+    /// Downloads, validates, signs and verifies agent cards.
     #[command(subcommand)]
     Card(card::Card),
     /// Inspects and maintains a task database.
@@ -150,7 +219,7 @@ enum Command {
     },
     /// Prints the manual page, or writes those of all commands to a directory.
     Man {
-        /// Directory for the pages.
+        /// Directory for the pages. Created if it does not exist.
         directory: Option<PathBuf>,
     },
 }
@@ -161,84 +230,43 @@ enum ConfigCommand {
     Reference,
 }
 
-#[derive(Debug, clap::Args)]
-struct Serve {
-    /// Configuration file. Defaults to `a2a.toml`, if that exists. [env: `A2A_CONFIG`]
-    #[arg(long, value_name = "PATH")]
-    config: Option<PathBuf>,
-    /// Prints the effective configuration with the origin of each value, and exits.
-    #[arg(long)]
-    print_config: bool,
-    #[command(flatten)]
-    flags: Flags,
-}
-
-/// Names and values of the flags that were given. [`config::load`](crate::config::load) parses the values.
-#[derive(Clone, Default)]
-struct Flags(Vec<(String, String)>);
-
-impl clap::Args for Flags {
-    fn augment_args(command: clap::Command) -> clap::Command {
-        let defaults = Config::default();
-        command.args(KEYS.iter().flat_map(|key| flags(key, &defaults)))
-    }
-
-    fn augment_args_for_update(command: clap::Command) -> clap::Command {
-        Self::augment_args(command)
-    }
-}
-
-/// Returns the flag of a key and, hidden, its former names.
-fn flags(key: &Key, defaults: &Config) -> Vec<Arg> {
-    let default = key.show(defaults).map(|value| format!("default: {}, ", value.trim_matches('"')));
-    let help = format!("{} [{}env: {}]", key.description, default.unwrap_or_default(), key.variable());
-    let arg = Arg::new(key.flag()).long(key.flag()).help(help).action(ArgAction::Set);
-    let arg = arg.value_name(key.kind.trim_start_matches("secret ").to_uppercase());
-    let choice = key.kind.contains('`').then(|| key.kind.split('`').skip(1).step_by(2).collect::<Vec<_>>().join("|"));
-    let arg = choice.map_or(arg.clone(), |values| arg.value_name(values));
-    let arg = match key.value_without_argument {
-        Some(value) => arg.num_args(0..=1).require_equals(true).default_missing_value(value),
-        None => arg,
-    };
-    let former = key.former_flags().map(|name| arg.clone().id(name.clone()).long(name).hide(true)).collect();
-    [vec![arg], former].concat()
-}
-
-impl FromArgMatches for Flags {
-    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        let names = KEYS.iter().flat_map(|key| [key.flag()].into_iter().chain(key.former_flags()));
-        let value = |name: String| matches.get_one::<String>(&name).cloned().map(|value| (name, value));
-        Ok(Self(names.filter_map(value).collect()))
-    }
-
-    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
-        *self = Self::from_arg_matches(matches)?;
-        Ok(())
-    }
-}
-
-/// Omits the values, because they may be secret.
-impl fmt::Debug for Flags {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.0.iter().map(|(name, _)| name)).finish()
-    }
-}
-
 /// Runs the program with the arguments of the process.
 pub fn main() -> ExitCode {
+    #[cfg(unix)]
+    if let Some(code) = crate::adapter::exec::guard::run(std::env::args_os().skip(1)) {
+        return ExitCode::from(code);
+    }
+    terminal::apply_color(std::env::args_os().skip(1));
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) => {
-            // A closed pipe is no failure: `a2a --help | head`.
-            drop(error.print());
-            return if error.use_stderr() { Exit::Usage.into() } else { ExitCode::SUCCESS };
+            let printed = error.print().and_then(|()| io::stdout().flush());
+            if error.use_stderr() {
+                return Exit::Usage.into();
+            }
+            return exit_code(printed.map_err(|error| OutputError::from(error).into()));
         }
     };
-    let result = match arguments.command {
+    exit_code(run(arguments))
+}
+
+/// Returns the exit code of a result, and prints its error.
+fn exit_code(result: anyhow::Result<()>) -> ExitCode {
+    match result {
+        Err(error) if !matches!(error.downcast_ref(), Some(OutputError::Closed)) => {
+            print_error(&error);
+            Exit::of(&error).into()
+        }
+        Ok(()) | Err(_) => ExitCode::SUCCESS,
+    }
+}
+
+fn run(arguments: Arguments) -> anyhow::Result<()> {
+    match arguments.command {
         Command::Serve(arguments) => serve::run(&arguments),
         Command::Send(arguments) => remote::send(&arguments, false),
         Command::Stream(arguments) => remote::send(&arguments, true),
-        Command::Chat(arguments) => remote::chat(&arguments),
+        Command::Chat(arguments) => chat::run(&arguments),
         Command::Discover(arguments) => remote::discover(&arguments),
         Command::Get(command) => remote::get(&command),
         Command::List(command) => remote::list(&command),
@@ -246,30 +274,20 @@ pub fn main() -> ExitCode {
         Command::Subscribe(arguments) => remote::subscribe(&arguments),
         Command::Task(command) => remote::task(&command),
         Command::Push(command) => remote::push(&command),
+        Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Listen(arguments) => listen::run(&arguments),
         Command::Card(command) => card::run(&command),
         Command::Admin(arguments) => admin::run(&arguments),
         Command::Token(arguments) => token::run(arguments),
-        Command::Config(ConfigCommand::Reference) => {
-            say(&config::reference());
-            Ok(())
-        }
+        Command::Config(ConfigCommand::Reference) => Ok(say(&config::reference())?),
         #[cfg(feature = "openapi")]
         Command::Openapi(arguments) => openapi::run(&arguments),
         Command::Completion { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Arguments::command(), "a2a", &mut script);
-            say(&String::from_utf8_lossy(&script));
-            Ok(())
+            Ok(say(&String::from_utf8_lossy(&script))?)
         }
         Command::Man { directory } => manual(directory.as_deref()),
-    };
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            print_error(&error);
-            Exit::of(&error).into()
-        }
     }
 }
 
@@ -277,36 +295,44 @@ pub fn main() -> ExitCode {
 fn manual(directory: Option<&Path>) -> anyhow::Result<()> {
     let command = Arguments::command();
     if let Some(directory) = directory {
-        clap_mangen::generate_to(command, directory)?;
-        return Ok(());
+        let context = || directory.display().to_string();
+        fs::create_dir_all(directory).with_context(context)?;
+        return clap_mangen::generate_to(command, directory).with_context(context);
     }
     let mut page = Vec::new();
     clap_mangen::Man::new(command).render(&mut page)?;
-    say(&String::from_utf8_lossy(&page));
-    Ok(())
+    Ok(say(&String::from_utf8_lossy(&page))?)
 }
 
-#[expect(clippy::print_stderr, reason = "the reason for a failed exit code belongs on stderr")]
+/// Prints an error, which may have text of an agent.
 fn print_error(error: &anyhow::Error) {
-    eprintln!("error: {error:#}");
+    report_text(&format!("{} {}\n", paint(RED, "error:"), show::safe(&format!("{error:#}"))));
 }
 
-#[expect(clippy::print_stderr, reason = "stdout is reserved for results")]
 fn warn(text: &str) {
-    eprintln!("warning: {text}");
+    report_text(&format!("{} {text}\n", paint(YELLOW, "warning:")));
 }
 
-#[expect(clippy::print_stderr, reason = "stdout is reserved for results")]
+/// Prints a text to stderr. Its styles are removed where colors are not wanted.
+fn report_text(text: &str) {
+    drop(AutoStream::auto(io::stderr()).write_all(text.as_bytes()));
+}
+
+/// Prints to stderr, because stdout is reserved for results. There is no place to report a failure.
 fn report(text: &str) {
-    eprint!("{text}");
+    drop(io::stderr().write_all(text.as_bytes()));
 }
 
-/// Prints a result to stdout and flushes it, because the parent process may read the address from a pipe. Ignores a closed
-/// stdout.
-fn say(text: &str) {
-    use std::io::Write as _;
-    let mut out = std::io::stdout();
-    drop(out.write_all(text.as_bytes()).and_then(|()| out.flush()));
+/// Prints a result to stdout and flushes it, because the parent process may read the address from a pipe.
+fn say(text: &str) -> Result<(), OutputError> {
+    let mut out = io::stdout();
+    Ok(out.write_all(text.as_bytes()).and_then(|()| out.flush())?)
+}
+
+/// Prints a text to stdout. Its styles are removed where colors are not wanted.
+fn say_text(text: &str) -> Result<(), OutputError> {
+    let mut out = AutoStream::auto(io::stdout());
+    Ok(out.write_all(text.as_bytes()).and_then(|()| out.flush())?)
 }
 
 /// Reads a file of limited size.
@@ -314,12 +340,28 @@ fn read_file(path: &Path, max: usize) -> anyhow::Result<Vec<u8>> {
     use std::io::Read as _;
     let context = || path.display().to_string();
     let mut bytes = Vec::new();
-    let file = std::fs::File::open(path).with_context(context)?;
+    let file = fs::File::open(path).with_context(context)?;
     file.take(u64::try_from(max)?.saturating_add(1)).read_to_end(&mut bytes).with_context(context)?;
     if bytes.len() > max {
         bail!("{}: the file is larger than {max} bytes", path.display());
     }
     Ok(bytes)
+}
+
+/// Sends warnings and the audit log to stderr, for a command of an administrator that changes or exports data.
+fn start_audit_log(format: LogFormat) {
+    let filter = Targets::new().with_default(tracing::Level::WARN).with_target(audit::AUDIT, tracing::Level::INFO);
+    log::init(format, filter);
+}
+
+/// Logs what a command of an administrator has done, for this many tasks, tokens or push configurations of the owner or the token
+/// that it names.
+fn audited<'a>(operation: &str, object: impl Into<Option<&'a str>>, count: u64) {
+    #[cfg(unix)]
+    let user = Some(rustix::process::getuid().as_raw());
+    #[cfg(not(unix))]
+    let user = None;
+    audit::administered(operation, object.into(), count, user);
 }
 
 /// Formats a time as text (RFC 3339).
@@ -334,5 +376,29 @@ mod tests {
     #[test]
     fn command_line_definition_is_valid() {
         Arguments::command().debug_assert();
+    }
+
+    /// Every command has a help page of at most 100 columns, and examples where it has many flags, in terminals of each width.
+    #[test]
+    fn help_pages_are_narrow() {
+        fn check(command: &mut clap::Command, width: usize) {
+            let name = command.get_bin_name().unwrap_or(command.get_name()).to_owned();
+            let (short, long) = (command.render_help().to_string(), command.render_long_help().to_string());
+            for line in short.lines().chain(long.lines()).filter(|_| width >= 100) {
+                assert!(line.chars().count() <= 100, "{name}: {line}");
+            }
+            let calls_agents = command.get_arguments().any(|argument| argument.get_id() == "svc_param");
+            if calls_agents || long.lines().count() > 60 {
+                assert!(short.contains("Examples:") && long.contains("Examples:"), "{name}: {short}");
+            }
+            assert!(short.lines().count() < 100 || width < 100, "{name}: {short}");
+            command.get_subcommands_mut().for_each(|command| check(command, width));
+        }
+        // The width of the terminal, or of `COLUMNS`, does not matter.
+        for width in [60, 100] {
+            let mut command = Arguments::command().term_width(width);
+            command.build();
+            check(&mut command, width);
+        }
     }
 }

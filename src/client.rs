@@ -8,7 +8,9 @@
 pub mod blocking;
 mod builder;
 mod card;
+mod catalog;
 mod conversation;
+mod credentials;
 mod http;
 mod outcome;
 mod push;
@@ -28,10 +30,13 @@ use tokio_stream::{Stream, StreamExt as _};
 
 #[cfg(feature = "signing")]
 pub use self::card::SignaturePolicy;
-use self::retry::Backoff;
+pub(crate) use self::card::{candidates as card_urls, complete_url};
+#[cfg(feature = "cli")]
+pub(crate) use self::http::Observer;
 pub use self::{
     builder::{ClientBuilder, SizeLimits},
     card::Interface,
+    catalog::CatalogEntry,
     conversation::Conversation,
     http::HttpTransport,
     outcome::Outcome,
@@ -39,11 +44,13 @@ pub use self::{
     retry::Retry,
     stream::{EventStream, StreamEvent},
 };
+use self::{credentials::AgentCredentials, retry::Backoff};
 use crate::{
     call::Call,
     clock,
     env::Ids,
     error::{Error, ErrorKind},
+    event::Cursor,
     pb::v1::{
         AgentCard, CancelTaskRequest, GetExtendedAgentCardRequest, GetTaskRequest, ListTasksRequest, ListTasksResponse,
         Message, SendMessageRequest, SubscribeToTaskRequest, Task, TaskState, a2a_service_server::A2aService,
@@ -106,6 +113,14 @@ impl Client {
         Self::builder().connect(url).await
     }
 
+    /// Reads a catalog of agents. See [`ClientBuilder::catalog`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn catalog(url: &str) -> Result<Vec<CatalogEntry>, Error> {
+        Self::builder().catalog(url).await
+    }
+
     /// Returns a client of an agent in this process, or of one with another transport.
     pub fn from_service(agent: Arc<dyn A2aService>) -> Self {
         let card = Arc::new(RwLock::new(Arc::new(AgentCard::default())));
@@ -148,10 +163,13 @@ impl Client {
     /// # Errors
     /// The agent rejects the message, cannot be reached, or responds with something else than the protocol defines.
     pub async fn send(&self, message: impl Into<SendMessageRequest>) -> Result<Outcome, Error> {
-        let request = self.complete(message.into());
+        self.send_with(self.call(), message.into()).await
+    }
+
+    async fn send_with(&self, call: Call, request: SendMessageRequest) -> Result<Outcome, Error> {
+        let request = self.complete(request);
         let returns_immediately =
             request.configuration.as_ref().is_some_and(|configuration| configuration.return_immediately);
-        let call = self.call();
         let response = self.agent.send_message(call.clone().request(request)).await?.into_inner();
         let outcome = Outcome::new(response);
         match outcome.task() {
@@ -174,12 +192,17 @@ impl Client {
     /// # Errors
     /// As [`send`](Self::send), if the stream does not begin. Later errors are items of the stream.
     pub async fn stream(&self, message: impl Into<SendMessageRequest>) -> Result<EventStream, Error> {
-        let request = self.complete(message.into());
+        self.stream_with(self.call(), message.into()).await
+    }
+
+    /// Sends a message as [`stream`](Self::stream) does, with the context of a call.
+    pub(crate) async fn stream_with(&self, call: Call, request: SendMessageRequest) -> Result<EventStream, Error> {
+        let request = self.complete(request);
         if self.lacks_streams() {
-            let outcome = self.send(request).await?;
+            let outcome = self.send_with(call, request).await?;
             return Ok(EventStream::of_outcome(outcome));
         }
-        let events = self.agent.send_streaming_message(self.call().request(request)).await?;
+        let events = self.agent.send_streaming_message(call.request(request)).await?;
         Ok(EventStream::new(events.into_inner()))
     }
 
@@ -191,6 +214,19 @@ impl Client {
         let request = SubscribeToTaskRequest { tenant: self.tenant.clone(), id: task_id.to_owned() };
         let events = self.agent.subscribe_to_task(self.call().request(request)).await?;
         Ok(EventStream::new(events.into_inner()))
+    }
+
+    /// Returns the events of a task after the one with this cursor ([`EventStream::cursor`]), also those of a task that has
+    /// ended meanwhile. If the agent no longer has them, the stream begins with a snapshot of the task.
+    ///
+    /// # Errors
+    /// `InvalidParams` for a cursor that is empty, longer than 256 bytes or not one line. As [`subscribe`](Self::subscribe)
+    /// with agents that have no cursors.
+    pub async fn subscribe_after(&self, task_id: &str, cursor: &str) -> Result<EventStream, Error> {
+        let invalid = || Error::invalid_field("cursor", "must be one line of at most 256 bytes");
+        let call = Call { cursor: Some(Cursor::from_text(cursor).ok_or_else(invalid)?), ..self.call() };
+        let request = SubscribeToTaskRequest { tenant: self.tenant.clone(), id: task_id.to_owned() };
+        Ok(EventStream::new(self.agent.subscribe_to_task(call.request(request)).await?.into_inner()))
     }
 
     /// Begins a conversation: messages that share a context, and continue a task that waits for input.
@@ -308,7 +344,7 @@ impl Client {
     }
 
     /// Returns true if the card does not declare streaming.
-    fn lacks_streams(&self) -> bool {
+    pub(crate) fn lacks_streams(&self) -> bool {
         let card = self.card.read();
         let streaming = card.capabilities.as_ref().and_then(|capabilities| capabilities.streaming);
         self.interface.is_some() && !streaming.unwrap_or_default()
@@ -333,7 +369,7 @@ impl ClientBuilder {
     /// # Errors
     /// `UnsupportedOperation` if the card has no interface that can be called.
     pub fn with_card(&self, card: AgentCard, base: Option<&str>) -> Result<Client, Error> {
-        let base = base.map(card::complete_url).transpose()?;
+        let base = base.map(complete_url).transpose()?;
         self.client(card, base.as_ref())
     }
 
@@ -347,8 +383,9 @@ impl ClientBuilder {
         // Requests have the tenant of the first interface, so the others must have the same.
         let urls = selected.iter().filter(|interface| interface.tenant == first.tenant);
         let urls: Vec<_> = urls.map(|found| (found.binding, found.version, found.url.as_str())).collect();
+        let credentials = AgentCredentials::new(self, Some(&card), base)?;
         Ok(Client {
-            agent: self.service(&urls)?,
+            agent: self.service(&urls, credentials)?,
             interface: Some(Interface::clone(first)),
             tenant,
             timeout: self.timeout,

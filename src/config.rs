@@ -13,11 +13,11 @@ mod value;
 
 use self::{
     credentials::WebhookHosts,
-    value::{BaseUrl, ByteSize, Filter, GrpcAddress, OptionalTimeout, Structure, UrlPath},
+    value::{BaseUrl, ByteSize, CardFile, Filter, GrpcAddress, OptionalTimeout, Structure, UrlPath},
 };
 pub(crate) use self::{
-    load::{CLIENT_TOKEN_VARIABLE, Error, Loaded, load},
-    value::{Agent, AuthRequire, FilePath, StorePath, Value},
+    load::{CLIENT_API_KEY_VARIABLE, CLIENT_SECRET_VARIABLE, CLIENT_TOKEN_VARIABLE, Error, Loaded, load},
+    value::{Agent, AuthRequire, CommandFormat, CommandLine, FilePath, StorePath, Value},
 };
 use crate::{
     auth::{self, CertificateName, SigningAlgorithm, Token},
@@ -51,6 +51,8 @@ because other programs may use the prefix too.
 
 A name with a dot is a key in a table: `turn.deadline` is `deadline` in `[turn]`, `A2A_TURN_DEADLINE` and `--turn-deadline`.
 Former names of keys, variables and flags are accepted with a warning. A name and its former name together are an error.
+
+An address is an IP address with a port. A port alone, such as `8080`, and `localhost:8080` are on `127.0.0.1`.
 
 A duration is a number with a unit, such as `500ms`, `10s`, `5m` or `1h`. A size is a number of bytes, optionally with a unit:
 `64KiB`, `1MiB`. An empty variable counts as not set; for a secret, it is an error.
@@ -173,10 +175,32 @@ macro_rules! keys {
 }
 
 keys! {
-    "listen" => listen: SocketAddr = SocketAddr::from(([127, 0, 0, 1], 8080)), "Address to listen on. Port 0 picks a free port; the first line of output shows it.";
+    "listen" => listen: SocketAddr = SocketAddr::from(([127, 0, 0, 1], 8080)), "Address to listen on. A port alone is one of 127.0.0.1. Port 0 picks a free port; the first line of output shows it.";
     "grpc_listen" => grpc_listen: Option<SocketAddr> = None, "Additional address that serves gRPC only. `listen` serves gRPC too. Set `card.grpc_url` to advertise this address on the agent card.";
     "agent.kind" | "agent" => agent: Agent = Agent::Demo, "Agent to serve.";
     "agent.require_text" => require_text: bool = false, "Rejects messages that have no text part.";
+    "exec.command" | "exec" => exec_command: Option<CommandLine> = None, "Command that is the agent, which is then `exec`: a program with its arguments. It runs for each turn, reads the message from stdin, and its stdout becomes an artifact.";
+    "exec.shell" => exec_shell: bool = false, "Runs the command in a shell (`/bin/sh -c`), for pipes and variables. Messages are never part of the command.";
+    "exec.format" => exec_format: CommandFormat = CommandFormat::Text, "Format of stdin and stdout: text, or a JSON object on each line: the turn on stdin, and events on stdout.";
+    "exec.chunk" => exec_chunk: Option<String> = None, "Delimiter at which stdout is divided into the chunks of its artifact, such as a line feed. If not set, output is sent as it arrives.";
+    "exec.persistent" => exec_persistent: bool = false, "Keeps the command running, and sends it all turns. Only with the format `json_lines`.";
+    "exec.workspace" => exec_workspace: Option<FilePath> = None, "Directory with a directory for each task, in which the command runs. They are not deleted. If not set, the command runs in the working directory of the server.";
+    "exec.env" => exec_env: Option<Structure<BTreeMap<String, String>>> = None, "Further environment variables of the command, by name. Those of the server are passed too, except for `A2A_…`.";
+    "exec.concurrency" => exec_concurrency: usize = 64, "Maximum number of commands that run at the same time; further turns wait.";
+    "exec.timeout" => exec_timeout: OptionalTimeout = OptionalTimeout(None), "Maximum duration of a command. Zero: `turn.deadline` alone applies.";
+    "exec.output_bytes" => exec_output_bytes: ByteSize = ByteSize(64 << 20), "Maximum size of the stdout of a command, and of the files that it writes as artifacts. A turn that exceeds it fails.";
+    "exec.memory" => exec_memory: Option<ByteSize> = None, "Maximum address space of each process of a command.";
+    "exec.cpu_time" => exec_cpu_time: Option<Duration> = None, "Maximum processor time of each process of a command, in whole seconds.";
+    "exec.processes" => exec_processes: Option<u64> = None, "Maximum number of processes of the user of the server, not only of the command. Has no effect for root.";
+    "exec.resumable" => exec_resumable: bool = false, "Runs the command again for a turn that was interrupted by the end of the server. Otherwise its task fails.";
+    "http.url" | "http" => http_url: Option<BaseUrl> = None, "URL of an endpoint that is the agent: each turn is a POST request, and the response has the events of the turn.";
+    "http.token" => http_token: Option<Token> = None, "Bearer token for the endpoint. Prefer the environment variable: other users of the machine can see flags.";
+    "http.secret" => http_secret: Option<Token> = None, "Secret that signs the requests, as in Standard Webhooks. Prefer the environment variable.";
+    "http.idempotent" => http_idempotent: bool = false, "The endpoint may get a turn twice: a request is repeated if its outcome is unknown or the endpoint is overloaded, and a turn that was interrupted runs again.";
+    "http.timeout" => http_timeout: OptionalTimeout = OptionalTimeout(None), "Maximum duration of a turn of the endpoint. Zero: `turn.deadline` alone applies.";
+    "http.output_bytes" => http_output_bytes: ByteSize = ByteSize(64 << 20), "Maximum size of a response of the endpoint. A turn that exceeds it fails.";
+    "upstream.url" | "upstream" => upstream_url: Option<BaseUrl> = None, "URL of another A2A agent, or of its card, to which all messages are passed. The card has its name, description and skills.";
+    "upstream.token" => upstream_token: Option<Token> = None, "Bearer token for the agent at `upstream.url`. It is sent to the origin of that URL only. Prefer the environment variable: other users of the machine can see flags.";
     "public_url" => public_url: Option<BaseUrl> = None, "Base URL at which clients reach this server, for the agent card. If not set, the card uses the URL of the request, or else the listen address.";
     "trusted_proxies" => trusted_proxies: Vec<Network> = Vec::new(), "IP addresses and CIDR ranges of proxies whose `Forwarded` and `X-Forwarded-*` headers are trusted.";
     "base_path" => base_path: Option<UrlPath> = None, "Path prefix below which everything is served in addition to the root, such as `/a2a/v1`. Defaults to the path of `public_url`. `/` serves the root only.";
@@ -195,7 +219,7 @@ keys! {
     "auth.jwt.owner_claim" => auth_jwt_owner_claim: String = "sub".to_owned(), "Claim with the owner of the tasks.";
     "auth.jwt.tenant_claim" => auth_jwt_tenant_claim: Option<String> = None, "Claim with the tenant to which the caller is bound. If set, tokens without it are rejected.";
     "auth.jwt.scope_claim" => auth_jwt_scope_claim: String = "scope".to_owned(), "Claim with the scopes of the caller, a text with spaces or a list; `scp` is read if there is no `scope`. A token without scopes permits nothing. Empty: all scopes for every token.";
-    "auth.mtls" => auth_mtls: Option<CertificateName> = None, "Accepts client certificates as credentials: `uri` or `dns` is the type of the subject alternative name that identifies the caller and the owner of its tasks. Needs `tls.client_ca`.";
+    "auth.mtls" => auth_mtls: Option<CertificateName> = None, "Accepts client certificates as credentials: `uri` or `dns` is the type of the subject alternative name that identifies the caller and the owner of its tasks; `subject` is the distinguished name of the certificate, such as `CN=agent,O=Example`. Needs `tls.client_ca`.";
     "auth.mtls_names" => auth_mtls_names: Vec<String> = Vec::new(), "Accepted names of client certificates. Empty: all that the authorities in `tls.client_ca` have certified.";
     "auth.mtls_scopes" => auth_mtls_scopes: Vec<String> = Vec::new(), "Scopes of callers with a client certificate. Empty: all scopes.";
     "tls.cert" => tls_cert: Option<FilePath> = None, "File with the certificate chain of the server in PEM. All addresses then have TLS 1.2 and 1.3. Changes of the files take effect within a second, for new connections.";
@@ -254,6 +278,7 @@ keys! {
     "push.credentials" => push_credentials: WebhookHosts = WebhookHosts::default(), "Credentials for webhooks whose configuration has none: a table for each host, `hooks.example.com` or `hooks.example.com:8443`, with `token_url`, `client_id`, and `client_secret` or `client_secret_file`, and optionally `scope`, `audience` and `resource`. The server requests an access token with the client credentials grant of OAuth 2.0 and sends it as `Authorization: Bearer`. Prefer a file or the environment variable: other users of the machine can see flags.";
     "limits.body_bytes" was "max_body" => limits_body_bytes: ByteSize = ByteSize(transport::BODY_BYTES), "Maximum size of a request body, and of a message over gRPC. Larger requests get 413.";
     "limits.body_timeout" was "body_timeout" => limits_body_timeout: Duration = transport::BODY_TIMEOUT, "Timeout for receiving a request body, on every binding. Then the request gets 408, or `DEADLINE_EXCEEDED` over gRPC.";
+    "limits.header_bytes" => limits_header_bytes: ByteSize = ByteSize(transport::listener::HEADER_BYTES), "Maximum size of the head of a request: its URI, and 32 bytes for each header in addition to name and value. A larger one gets 431.";
     "limits.connections" was "max_connections" => limits_connections: usize = transport::listener::CONNECTIONS, "Maximum number of open connections for each listen address; more wait to be accepted.";
     "limits.connections_per_peer" => limits_connections_per_peer: usize = transport::CONNECTIONS_PER_PEER, "Maximum number of connections per client address; further ones are closed. An IPv6 /64 network counts as one address. Loopback addresses and `trusted_proxies` have no limit: behind a proxy, the open requests of each forwarded client address are counted instead. Zero: no limit.";
     "limits.request_rate_per_peer" => limits_request_rate_per_peer: u32 = 0, "Maximum number of requests per second of a client address, with a burst of as many; further ones get 429 with `Retry-After`. A JSON-RPC batch is one request. An IPv6 /64 network counts as one address; behind `trusted_proxies`, the forwarded address counts. Zero: no limit.";
@@ -277,15 +302,18 @@ keys! {
     "limits.push_configs" was "max_push_configs" => limits_push_configs: usize = Limits::default().push_configs, "Maximum number of push notification configurations per task.";
     "limits.parts" => limits_parts: usize = Limits::default().parts, "Maximum number of parts in a message.";
     "limits.references" => limits_references: usize = Limits::default().references, "Maximum number of tasks that a message may reference.";
+    "limits.json_depth" => limits_json_depth: usize = Limits::default().json_depth, "Maximum nesting of lists and objects in `data` and `metadata` of a request. The default is also the upper bound: decoders of protobuf read no deeper messages.";
     "limits.events" => limits_events: u64 = Limits::default().events, "Maximum number of events of a task, including its client's messages. A turn that exceeds it fails.";
     "limits.artifacts" => limits_artifacts: usize = Limits::default().artifacts, "Maximum number of artifacts of a task. A turn that exceeds it fails.";
     "limits.event_bytes" => limits_event_bytes: ByteSize = ByteSize(Limits::default().event_bytes), "Maximum size of an event, encoded in protobuf: of an artifact chunk, of a status with its message, of a client's message. A turn that exceeds it fails. Clients of gRPC accept 4 MiB unless configured otherwise. Minimum 1 KiB.";
     "limits.artifact_bytes" => limits_artifact_bytes: ByteSize = ByteSize(Limits::default().artifact_bytes), "Maximum size of an artifact. A turn that exceeds it fails.";
     "limits.task_bytes" => limits_task_bytes: ByteSize = ByteSize(Limits::default().task_bytes), "Maximum total size of all events of a task, including its client's messages. A turn that exceeds it fails, and further messages are rejected.";
     "limits.context_bytes" => limits_context_bytes: ByteSize = ByteSize(Limits::default().context_bytes), "Maximum total size of the events of all tasks of a context. A turn that exceeds it fails, and further messages are rejected. The size of a context without live tasks is read from the store with its next message, and limits new tasks from then on. Deleted tasks do not count. Zero rejects all messages.";
+    "limits.batch_calls" => limits_batch_calls: usize = transport::BATCH_CALLS, "Maximum number of calls in a JSON-RPC batch. A larger batch is rejected.";
     "limits.batch_bytes" => limits_batch_bytes: ByteSize = ByteSize(transport::BATCH_BYTES), "Maximum total size of the results of a JSON-RPC batch. A call whose result exceeds it gets an error.";
     "limits.page_bytes" => limits_page_bytes: ByteSize = ByteSize(Limits::default().page_bytes), "Maximum size of a page of `ListTasks`, encoded in protobuf. A page that reaches it ends early, with a token for the next page. A larger task gets a page of its own.";
     "limits.history_bytes" => limits_history_bytes: ByteSize = ByteSize(Limits::default().history_bytes), "Maximum size of the history of a task in a response, encoded in protobuf: the newest messages that fit, whatever `historyLength` requests. The newest message is always included; zero leaves that alone.";
+    "card.file" => card_file: Option<CardFile> = None, "File with an agent card in JSON, of 1.0 or 0.3. Its name, description, version, provider, URLs, media types, skills, extensions and `streaming` apply where the other keys of `card` are not set. Its interfaces, security and signatures are not used: the server lists its own.";
     "card.name" => card_name: Option<String> = None, "Name of the agent. Defaults to the agent's own value.";
     "card.description" => card_description: Option<String> = None, "Description of the agent. Defaults to the agent's own value.";
     "card.version" => card_version: Option<String> = None, "Version of the agent. Defaults to the agent's own value.";
@@ -331,6 +359,7 @@ impl Config {
             queued_messages: self.limits_queued_messages,
             parts: self.limits_parts,
             references: self.limits_references,
+            json_depth: self.limits_json_depth,
             events: self.limits_events,
             artifacts: self.limits_artifacts,
             event_bytes: self.limits_event_bytes.0,
@@ -394,19 +423,20 @@ impl Config {
         fn value<T: Clone>(structure: Option<&Structure<T>>) -> Option<T> {
             structure.map(|structure| structure.value.clone())
         }
+        let file = self.card_file.as_ref().map(|file| file.card.clone()).unwrap_or_default();
         CardConfig {
-            name: self.card_name.clone(),
-            description: self.card_description.clone(),
-            version: self.card_version.clone(),
-            provider: value(self.card_provider.as_ref()),
-            icon_url: self.card_icon_url.clone(),
-            documentation_url: self.card_documentation_url.clone(),
-            input_modes: self.card_input_modes.clone(),
-            output_modes: self.card_output_modes.clone(),
-            skills: value(self.card_skills.as_ref()),
-            extensions: value(self.card_extensions.as_ref()),
+            name: self.card_name.clone().or(file.name),
+            description: self.card_description.clone().or(file.description),
+            version: self.card_version.clone().or(file.version),
+            provider: value(self.card_provider.as_ref()).or(file.provider),
+            icon_url: self.card_icon_url.clone().or(file.icon_url),
+            documentation_url: self.card_documentation_url.clone().or(file.documentation_url),
+            input_modes: self.card_input_modes.clone().or(file.input_modes),
+            output_modes: self.card_output_modes.clone().or(file.output_modes),
+            skills: value(self.card_skills.as_ref()).or(file.skills),
+            extensions: value(self.card_extensions.as_ref()).or(file.extensions),
             interfaces: value(self.card_interfaces.as_ref()).unwrap_or_default(),
-            capabilities: value(self.card_capabilities.as_ref()).unwrap_or_default(),
+            capabilities: value(self.card_capabilities.as_ref()).unwrap_or(file.capabilities),
             security_schemes: value(self.card_security_schemes.as_ref()).unwrap_or_default(),
             security: value(self.card_security.as_ref()).unwrap_or_default(),
             format: Some(self.card_format),

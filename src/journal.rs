@@ -423,7 +423,8 @@ impl Journal {
         };
         match &outcomes {
             Ok(_) => {
-                metric::record_commit(start.elapsed(), batch.len());
+                let bytes = changes.iter().flat_map(|change| &change.events).map(Event::proto_len).sum();
+                metric::record_commit(start.elapsed(), batch.len(), bytes);
                 self.end_outage();
             }
             Err(cause) if !mem::replace(&mut self.outage.lock().is_logged, true) => {

@@ -98,10 +98,12 @@
 //! | `docs` | Home page and Swagger UI for browsers; includes `openapi`. Enabled by default |
 //! | `auth` | Token files and JSON Web Tokens in [`auth`]; includes `server` |
 //! | `metrics` | Export of [metrics](server::Server::metrics) to Prometheus in the program; includes `server` |
-//! | `cli` | The program `a2a`; includes `server`, `sqlite`, `client`, `push`, `auth`, `metrics`, `tls` and `server-tls`. Enabled by default |
+//! | `exec` | [Commands as agents](adapter), on Unix; includes `server` |
+//! | `cli` | The program `a2a`; includes `server`, `sqlite`, `client`, `push`, `auth`, `metrics`, `exec`, `tls` and `server-tls`. Enabled by default |
 //!
 //! # Where to go next
 //!
+//! - [`adapter`]: commands and other A2A agents as agents.
 //! - [`agent`]: turns, artifacts, saved state, failures, and agents that are selected at run time.
 //! - [`server`]: settings, tower layers, and [embedding](server::Server::into_parts) in an axum program.
 //! - [`auth`]: bearer tokens, and the trait for other schemes. [`card`]: the agent card. [`extension`]: protocol extensions.
@@ -137,6 +139,8 @@ macro_rules! options {
     };
 }
 
+#[cfg(feature = "server")]
+pub mod adapter;
 #[cfg(feature = "server")]
 pub mod agent;
 #[cfg(feature = "server")]
@@ -176,6 +180,8 @@ pub mod json;
 mod message;
 #[cfg(feature = "server")]
 mod metric;
+#[cfg(any(feature = "client", feature = "push"))]
+mod oauth;
 #[cfg(feature = "openapi")]
 #[doc(hidden)]
 pub mod openapi;

@@ -10,6 +10,8 @@ use crate::{
     proto::v1::{Message, Part, Role, Task, TaskState, TaskStatus, part::Content},
 };
 
+#[cfg(feature = "exec")]
+pub(crate) mod file_name;
 #[cfg(feature = "server")]
 pub mod secret;
 #[cfg(feature = "server")]

@@ -46,6 +46,7 @@ metrics! {
     READER_LAG: Histogram Count = "a2a_stream_lag_events", "Committed events that a stream has not sent yet, each time it continues to read.";
     COMMIT_DURATION: Histogram Seconds = "a2a_commit_duration_seconds", "Duration of the commits to the store that succeeded. Each has the changes of one or more tasks.";
     COMMIT_TASKS: Histogram Count = "a2a_commit_tasks", "Tasks that changed in a commit.";
+    COMMIT_BYTES: Histogram Bytes = "a2a_commit_bytes", "Size of the events of a commit, encoded in protobuf.";
     TURNS: Gauge Count = "a2a_turns", "Running turns.";
     QUEUED_TURNS: Gauge Count = "a2a_queued_turns", "New turns that wait for a running one to end.";
     QUEUED_MESSAGES: Gauge Count = "a2a_queued_messages", "Messages that wait for the next turn of their task.";
@@ -119,10 +120,11 @@ pub(crate) fn record_reader_lag(events: u64) {
     metrics::histogram!(READER_LAG).record(f64::from(u32::try_from(events).unwrap_or(u32::MAX)));
 }
 
-/// Records a successful commit of this many tasks.
-pub(crate) fn record_commit(duration: Duration, tasks: usize) {
+/// Records a successful commit of this many tasks, with events of this size.
+pub(crate) fn record_commit(duration: Duration, tasks: usize, bytes: usize) {
     metrics::histogram!(COMMIT_DURATION).record(duration);
     metrics::histogram!(COMMIT_TASKS).record(number(tasks));
+    metrics::histogram!(COMMIT_BYTES).record(number(bytes));
 }
 
 /// Adds to the number of open connections.
@@ -186,6 +188,7 @@ mod tests {
         for Metric { name, kind, unit, description } in METRICS {
             assert_eq!(name.ends_with("_total"), *kind == Kind::Counter, "{name}");
             assert_eq!(name.ends_with("_seconds"), *unit == Unit::Seconds, "{name}");
+            assert_eq!(name.ends_with("_bytes"), *unit == Unit::Bytes, "{name}");
             let row = format!("| `{name}` | {description} |");
             assert!(document.contains(&row), "docs/operations.md lacks the row:\n{row}");
         }

@@ -21,6 +21,8 @@ pub(crate) use credentials::{host_key, token_endpoint};
 pub use jwt::SigningKeys;
 pub use key_file::KeyFileError;
 pub use receiver::{Delivery, Received, Receiver, Rejection};
+#[cfg(feature = "client")]
+pub(crate) use signature::sign as webhook_signature;
 pub use stats::PushStats;
 pub use target::{AllowedTarget, Resolver, SystemResolver, TargetError, TargetPolicy};
 

@@ -351,6 +351,19 @@ impl<A: Agent> Server<A> {
         self
     }
 
+    /// Maximum number of calls in a JSON-RPC batch. 64 by default.
+    pub fn batch_calls(mut self, count: usize) -> Self {
+        self.settings.batch_calls = count;
+        self
+    }
+
+    /// Maximum size of the head of a request in bytes: its URI, and 32 for each header in addition to name and value, as HTTP/2
+    /// counts. A larger one is rejected with 431. 32 KiB by default.
+    pub fn header_bytes(mut self, bytes: usize) -> Self {
+        self.connections.header_bytes = bytes;
+        self
+    }
+
     /// Maximum total size of the results of a JSON-RPC batch in bytes. Calls whose results exceed it fail. 8 MiB by default.
     pub fn batch_bytes(mut self, bytes: usize) -> Self {
         self.settings.batch_bytes = bytes;
@@ -667,6 +680,7 @@ impl<A: Agent> Server<A> {
             hsts: self.hsts.and_then(|age| HeaderValue::try_from(format!("max-age={}", age.as_secs())).ok()),
             origins: OriginPolicy::new(&self.card, self.allowed_hosts.clone(), self.cors_origins.clone()),
             peers: PeerLimit::new(self.connections_per_peer, self.request_rate_per_peer, self.card.trusted().to_vec()),
+            header_bytes: self.connections.header_bytes,
             paths: Paths::new(base, rpc_path, self.settings.protocols).protecting_card(self.settings.protects_card),
             ids: self.settings.env.ids.clone(),
             added: self.layers.clone(),

@@ -32,16 +32,17 @@ use crate::{
     extension::Negotiated,
     history::HistoryLimit,
     journal::{Journal, TurnContext, waiters::TurnReply},
+    json::wkt::MAX_DEPTH,
     metric::EngineGauges,
     pb::{
         v1::{
             AgentCard, CancelTaskRequest, DeleteTaskPushNotificationConfigRequest, GetExtendedAgentCardRequest,
             GetTaskPushNotificationConfigRequest, GetTaskRequest, ListTaskPushNotificationConfigsRequest,
-            ListTaskPushNotificationConfigsResponse, ListTasksRequest, ListTasksResponse, SendMessageRequest,
-            SendMessageResponse, SubscribeToTaskRequest, Task, TaskPushNotificationConfig, TaskState,
-            a2a_service_server::A2aService, send_message_response::Payload,
+            ListTaskPushNotificationConfigsResponse, ListTasksRequest, ListTasksResponse, Message, Part,
+            SendMessageRequest, SendMessageResponse, SubscribeToTaskRequest, Task, TaskPushNotificationConfig,
+            TaskState, a2a_service_server::A2aService, part::Content, send_message_response::Payload,
         },
-        wkt::Empty,
+        wkt::{Empty, Struct},
     },
     snapshot::Snapshot,
     store::{Key, ListQuery, PageToken, Retention, Scope, Store},
@@ -235,7 +236,7 @@ impl<A: Agent> Service<A> {
         let scope = self.scope(call, &request.get_ref().tenant);
         let negotiated = request.extensions().get::<Negotiated>().is_some();
         let extensions = if negotiated { call.extensions.clone() } else { Vec::new() };
-        let principal = call.principal.clone();
+        let (principal, trace) = (call.principal.clone(), call.trace.clone());
         let idempotency_key = self.default_key.key(call, request.get_ref())?;
         self.gate.check(request.get_ref())?;
         let (_, request_extensions, body) = request.into_parts();
@@ -246,17 +247,44 @@ impl<A: Agent> Service<A> {
             let why = format!("{parts} parts exceed the limit of {max} (limits.parts)");
             return Err(Error::invalid_field("message.parts", why).with("limit", "parts"));
         }
+        self.check_depth(&message, metadata.as_ref())?;
         let configuration = configuration.unwrap_or_default();
         let push = configuration.task_push_notification_config;
         let push =
             push.map(|config| self.registered(PUSH_IN_SEND, config, &request_extensions).map(Box::new)).transpose()?;
         let history = self.history("configuration.historyLength", configuration.history_length)?;
         let accepted_output_modes = configuration.accepted_output_modes;
-        let context = TurnContext { principal, extensions, accepted_output_modes, metadata, ..TurnContext::default() };
+        let context =
+            TurnContext { principal, extensions, accepted_output_modes, metadata, trace, ..TurnContext::default() };
         let has_references = !message.reference_task_ids.is_empty();
         let options = ReplyOptions { immediately: configuration.return_immediately, history, left, has_references };
         let cleared = request_extensions.get().copied().unwrap_or_default();
         Ok((SendRequest { scope, message, context, push, cleared, idempotency_key }, options))
+    }
+
+    /// Rejects JSON of a message or of the metadata of its request that is nested too deep. Over gRPC, a request may have
+    /// deeper values than those that can be read again as part of a task.
+    fn check_depth(&self, message: &Message, metadata: Option<&Struct>) -> Result<(), Error> {
+        let max = self.execution.limits().json_depth.min(MAX_DEPTH);
+        let is_deeper = |object: Option<&Struct>| object.is_some_and(|object| object.is_deeper_than(max));
+        let part = |part: &Part| match part.content.as_ref() {
+            Some(Content::Data(value)) if value.is_deeper_than(max) => Some("data"),
+            _ if is_deeper(part.metadata.as_ref()) => Some("metadata"),
+            _ => None,
+        };
+        let field = if is_deeper(metadata) {
+            "metadata".to_owned()
+        } else if is_deeper(message.metadata.as_ref()) {
+            "message.metadata".to_owned()
+        } else if let Some((index, field)) =
+            message.parts.iter().enumerate().find_map(|(index, found)| Some((index, part(found)?)))
+        {
+            format!("message.parts[{index}].{field}")
+        } else {
+            return Ok(());
+        };
+        let why = format!("is nested more than {max} deep (limits.json_depth)");
+        Err(Error::invalid_field(field, why).with("limit", "json_depth"))
     }
 
     /// Adds the tasks that the message references.

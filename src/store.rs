@@ -238,7 +238,8 @@ pub struct Commit {
     pub checkpoint: Option<Arc<Task>>,
     /// State that the agent saves for its next turn, if it changed.
     pub agent_state: Option<Bytes>,
-    /// Request contexts of the messages that still need a turn, if they changed. Empty if there are none.
+    /// Request contexts of the messages that still need a turn, and the trace of the last one, if they changed. Empty if
+    /// there are none.
     pub turn_contexts: Option<Bytes>,
     /// Idempotency records of the messages among the events.
     pub sends: Vec<IdempotencyRecord>,

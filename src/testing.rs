@@ -1,4 +1,14 @@
-//! Test harness for agents, which sends messages to an agent without a server, and a conformance suite for [stores](store).
+//! Test kit for agents, clients and servers.
+//!
+//! | To test | Use |
+//! | --- | --- |
+//! | an agent | [`probe`], which sends messages to it without a server |
+//! | a client, or an agent that calls others | [`Script`], an agent that follows a script; [`serve`], a server without sockets |
+//! | retries | [`FaultyTransport`], which loses, delays, repeats and cuts requests and responses |
+//! | a server of the protocol | [`conformance`](conformance()), scenarios that run on a local or a remote one |
+//! | a store | the suite in [`store`] |
+//!
+//! `serve` and `FaultyTransport` need the crate feature `client`.
 
 use std::sync::Arc;
 
@@ -17,7 +27,26 @@ use crate::{
     store::memory::Memory,
 };
 
+pub mod conformance;
+#[cfg(feature = "client")]
+mod fault;
+#[cfg(feature = "client")]
+mod memory_server;
+mod script;
 pub mod store;
+
+pub use self::script::Script;
+#[cfg(feature = "client")]
+pub use self::{
+    fault::{Fault, FaultyTransport},
+    memory_server::{MemoryServer, MemoryTransport, serve},
+};
+
+/// Runs the [conformance suite](conformance::Suite) of protocol 1.0 on a server whose agent understands the default
+/// [messages](conformance::Messages).
+pub async fn conformance(agent: &dyn A2aService) -> conformance::Report {
+    conformance::Suite::default().run(agent).await
+}
 
 /// Runs an agent with a store in memory, and otherwise like a server.
 ///

@@ -70,13 +70,13 @@ pub(crate) use self::{
     browser_headers::{BrowserHeaders, preflight},
     classify::RequestClass,
     context::{hide_credentials, request_id},
-    framing::check_framing,
+    framing::{check_framing, check_head},
     grpc_web::trailers as grpc_web_trailers,
     origin::OriginPolicy,
     peer_limit::CONNECTIONS_PER_PEER,
     request_budget::INCOMING_BYTES,
     response::{CallOutcome, REQUEST_LOG},
-    settings::{BATCH_BYTES, BODY_BYTES, BODY_TIMEOUT, HEALTH_WATCHES, KEEP_ALIVE, OUTGOING_BYTES},
+    settings::{BATCH_BYTES, BATCH_CALLS, BODY_BYTES, BODY_TIMEOUT, HEALTH_WATCHES, KEEP_ALIVE, OUTGOING_BYTES},
 };
 pub use self::{
     body::Body,

@@ -19,6 +19,7 @@ use prost_reflect::DescriptorPool;
 
 #[path = "../build"]
 mod build {
+    pub(crate) mod commit;
     pub(crate) mod encoded;
     pub(crate) mod message;
     pub(crate) mod passes;
@@ -125,4 +126,44 @@ fn a_renamed_field_changes_messages_json_routes_and_documents() {
     for (name, document) in after.documents {
         fs::write(directory.join(name), document).unwrap();
     }
+}
+
+/// The commit of `a2a --version` is found in a clone, in a work tree, with packed references, and in a package.
+#[test]
+fn commit_is_read_from_the_files_of_git() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path();
+    let id = "0123456789abcdef0123456789abcdef01234567";
+    let expected = Some("0123456789ab".to_owned());
+    let write = |path: &str, text: &str| {
+        let path = root.join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    };
+    let commit = |directory: &str| {
+        let (commit, inputs) = build::commit::commit(&root.join(directory));
+        assert!(inputs.iter().all(|input| input.exists()), "{inputs:?}");
+        (commit, inputs.len())
+    };
+    assert_eq!(commit("none"), (None, 0));
+    write("a/.git/HEAD", "ref: refs/heads/main\n");
+    assert_eq!(commit("a"), (None, 1), "there is no commit yet");
+    write("a/.git/refs/heads/main", &format!("{id}\n"));
+    assert_eq!(commit("a"), (expected.clone(), 2));
+    fs::remove_file(root.join("a/.git/refs/heads/main")).unwrap();
+    write(
+        "a/.git/packed-refs",
+        &format!("# pack-refs\n{} refs/heads/mainline\n{id} refs/heads/main\n", "f".repeat(40)),
+    );
+    assert_eq!(commit("a"), (expected.clone(), 3));
+    write("b/.git", "gitdir: ../a/.git/worktrees/b\n");
+    write("a/.git/worktrees/b/HEAD", &format!("{id}\n"));
+    write("a/.git/worktrees/b/commondir", "../..\n");
+    assert_eq!(commit("b"), (expected.clone(), 2));
+    write("a/.git/worktrees/b/HEAD", "ref: refs/heads/main\n");
+    assert_eq!(commit("b"), (expected.clone(), 4));
+    write("c/.cargo_vcs_info.json", &format!("{{\n  \"git\": {{\n    \"sha1\": \"{id}\"\n  }}\n}}"));
+    assert_eq!(commit("c"), (expected, 1));
+    write("d/.git/HEAD", "nonsense");
+    assert_eq!(commit("d"), (None, 1));
 }

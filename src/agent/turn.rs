@@ -134,6 +134,12 @@ impl Turn {
         self.context.metadata.as_ref()
     }
 
+    /// Returns the `traceparent` of the request (W3C Trace Context), to be sent with calls of the agent. `None` if it has no
+    /// valid one.
+    pub fn trace(&self) -> Option<&str> {
+        self.context.trace.as_deref()
+    }
+
     /// Returns the number of this attempt to run the turn, from 1.
     pub fn attempt(&self) -> u32 {
         self.attempt

@@ -1,12 +1,13 @@
 //! Audit log: security-relevant events under one log target, with stable fields.
 //!
-//! Fields: `event`, `scheme`, `principal`, `owner`, `reason`, `peer`, `operation`, `request.id`. A field that an event lacks is
-//! left out. Secrets are in none.
+//! Fields: `event`, `scheme`, `principal`, `owner`, `reason`, `peer`, `operation`, `request.id`; for the commands of
+//! administrators also `object`, `count` and `user.id`. A field that an event lacks is left out. Secrets are in none.
 
 use std::net::IpAddr;
 
 use http::{HeaderMap, header};
 
+use super::SCHEME;
 use crate::{
     call::{Call, Principal},
     error::Error,
@@ -26,7 +27,7 @@ pub(crate) fn authentication_failed(
     tracing::warn!(
         target: AUDIT,
         event = "authentication_failed",
-        scheme = scheme(headers),
+        scheme = error.metadata(SCHEME).or_else(|| scheme(headers)),
         operation,
         reason = error.to_string(),
         peer = peer.map(tracing::field::display),
@@ -72,4 +73,11 @@ pub(crate) fn push_changed(call: &Call, operation: &str) {
 #[cfg(feature = "auth")]
 pub(crate) fn tokens_changed(path: &std::path::Path, count: usize) {
     tracing::info!(target: AUDIT, event = "tokens_changed", path = %path.display(), tokens = count);
+}
+
+/// Logs that a command of an administrator has changed or exported data: `count` tasks, tokens or push configurations. `object` is
+/// the owner or the token that the command names. `user` is the number of the user of the operating system.
+#[cfg(feature = "cli")]
+pub(crate) fn administered(operation: &str, object: Option<&str>, count: u64, user: Option<u32>) {
+    tracing::info!(target: AUDIT, event = "administered", operation, object, count, user.id = user);
 }

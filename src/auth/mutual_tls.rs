@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, fmt};
 
 use async_trait::async_trait;
 
-use super::{AuthRequest, Authenticator, CREDENTIALS, ClientCertificate, MISSING, Principal, Scopes};
+use super::{AuthRequest, Authenticator, CREDENTIALS, ClientCertificate, MISSING, Principal, SCHEME, Scopes};
 use crate::{
     error::{Error, ErrorKind},
     pb::v1::{
@@ -12,10 +12,13 @@ use crate::{
     },
 };
 
+/// Name of the security scheme on the card.
+const NAME: &str = "mutualTls";
+
 /// Challenge of a request without a certificate. HTTP has no registered scheme for it.
 const CHALLENGE: &str = "Mutual-TLS realm=\"a2a\"";
 
-/// Name of a certificate that identifies its client: a subject alternative name (RFC 5280, 4.2.1.6).
+/// Name of a certificate that identifies its client: a subject alternative name (RFC 5280, 4.2.1.6), or the subject.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CertificateName {
@@ -24,6 +27,8 @@ pub enum CertificateName {
     Uri,
     /// The first DNS name.
     Dns,
+    /// The subject as a distinguished name in text (RFC 4514), such as `CN=agent,O=Example`.
+    Subject,
 }
 
 impl CertificateName {
@@ -31,6 +36,7 @@ impl CertificateName {
         match self {
             Self::Uri => certificate.uris().next(),
             Self::Dns => certificate.dns_names().next(),
+            Self::Subject => certificate.subject(),
         }
     }
 }
@@ -40,6 +46,7 @@ impl fmt::Display for CertificateName {
         f.write_str(match self {
             Self::Uri => "uri",
             Self::Dns => "dns",
+            Self::Subject => "subject",
         })
     }
 }
@@ -95,19 +102,22 @@ impl Authenticator for MutualTls {
             return Err(rejected("a client certificate is required".to_owned()).with(CREDENTIALS, MISSING));
         };
         let Some(name) = self.name.of(certificate) else {
-            return Err(rejected(format!(
-                "the client certificate has no subject alternative name of type {}",
-                self.name
-            )));
+            let why = match self.name {
+                CertificateName::Subject => "the client certificate has no subject".to_owned(),
+                name @ (CertificateName::Uri | CertificateName::Dns) => {
+                    format!("the client certificate has no subject alternative name of type {name}")
+                }
+            };
+            return Err(rejected(why).with(SCHEME, NAME));
         };
         if self.names.as_ref().is_some_and(|names| !names.contains(name)) {
-            return Err(rejected("the name of the client certificate is not accepted".to_owned()));
+            return Err(rejected("the name of the client certificate is not accepted".to_owned()).with(SCHEME, NAME));
         }
         Ok(Some(Principal::new(name).owner(name).scopes(self.scopes.clone())))
     }
 
     fn describe(&self, card: AgentCard) -> AgentCard {
-        let name = "mutualTls".to_owned();
+        let name = NAME.to_owned();
         let scheme = Scheme::MtlsSecurityScheme(MutualTlsSecurityScheme::default());
         let requirement = SecurityRequirement { schemes: [(name.clone(), StringList::default())].into() };
         card.security([(name, SecurityScheme { scheme: Some(scheme) })], [requirement])

@@ -27,7 +27,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 use tokio::time::Instant;
 
 use super::{
-    AuthRequest, Authenticator, CREDENTIALS, MISSING, Principal, Scopes,
+    AuthRequest, Authenticator, CREDENTIALS, MISSING, Principal, SCHEME, Scopes,
     audit::{self, AUDIT},
     bearer_token,
 };
@@ -441,7 +441,9 @@ impl Tokens {
             }
         }
         Err(if let Some((source, why)) = rejected {
-            ErrorKind::Unauthenticated.because(format!("{source}: {why}")).challenge(source.challenge(true))
+            let error =
+                ErrorKind::Unauthenticated.because(format!("{source}: {why}")).challenge(source.challenge(true));
+            error.with(SCHEME, source.scheme_name())
         } else {
             let sources: Vec<_> = self.sources.iter().map(ToString::to_string).collect();
             let challenges: Vec<_> = self.sources.iter().map(|source| source.challenge(false)).collect();

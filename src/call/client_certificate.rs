@@ -11,6 +11,7 @@ struct Names {
     der: Box<[u8]>,
     dns: Vec<String>,
     uri: Vec<String>,
+    subject: Option<String>,
 }
 
 impl ClientCertificate {
@@ -22,7 +23,15 @@ impl ClientCertificate {
     ) -> Self {
         let texts = |names: &mut dyn Iterator<Item = T>| names.map(Into::into).collect();
         let (dns, uri) = (texts(&mut dns.into_iter()), texts(&mut uri.into_iter()));
-        Self(Arc::new(Names { der: der.into(), dns, uri }))
+        Self(Arc::new(Names { der: der.into(), dns, uri, subject: None }))
+    }
+
+    /// Sets the subject, as a distinguished name in text (RFC 4514).
+    #[must_use]
+    pub fn with_subject(self, subject: impl Into<String>) -> Self {
+        let Names { der, dns, uri, .. } = &*self.0;
+        let (der, dns, uri) = (der.clone(), dns.clone(), uri.clone());
+        Self(Arc::new(Names { der, dns, uri, subject: Some(subject.into()) }))
     }
 
     /// DER encoding.
@@ -33,6 +42,11 @@ impl ClientCertificate {
     /// DNS names, in the order of the certificate.
     pub fn dns_names(&self) -> impl Iterator<Item = &str> {
         self.0.dns.iter().map(String::as_str)
+    }
+
+    /// Subject as a distinguished name in text (RFC 4514), such as `CN=agent,O=Example`. `None` if it is empty.
+    pub fn subject(&self) -> Option<&str> {
+        self.0.subject.as_deref().filter(|subject| !subject.is_empty())
     }
 
     /// URIs, such as SPIFFE ids, in the order of the certificate.

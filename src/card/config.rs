@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 
 use super::{CardTemplate, ProtocolBinding};
+#[cfg(feature = "cli")]
+use crate::pb::v1::AgentCard;
 use crate::{
     pb::{
         v1::{AgentExtension, AgentInterface, AgentProvider, AgentSkill},
@@ -255,6 +257,41 @@ impl CardTemplate {
         set(&mut self.bindings, bindings);
         set(&mut self.bindings_v03, bindings_v03);
         self
+    }
+}
+
+#[cfg(feature = "cli")]
+impl CardConfig {
+    /// Returns the values of a card, without its interfaces, security and signatures, which are those of its server. Values
+    /// that the card leaves out are not set.
+    pub(crate) fn of_card(card: AgentCard) -> Self {
+        fn set<T>(items: Vec<T>) -> Option<Vec<T>> {
+            Some(items).filter(|items| !items.is_empty())
+        }
+        let text = |text: String| Some(text).filter(|text| !text.is_empty());
+        let skill = |skill: AgentSkill| {
+            let AgentSkill { id, name, description, tags, examples, input_modes, output_modes, .. } = skill;
+            SkillConfig { id, name, description, tags, examples, input_modes, output_modes }
+        };
+        let extension = |extension: AgentExtension| {
+            let AgentExtension { uri, description, required, params } = extension;
+            ExtensionConfig { uri, description, required, params }
+        };
+        let capabilities = card.capabilities.unwrap_or_default();
+        Self {
+            name: text(card.name),
+            description: text(card.description),
+            version: text(card.version),
+            provider: card.provider.map(|AgentProvider { organization, url }| ProviderConfig { organization, url }),
+            icon_url: card.icon_url,
+            documentation_url: card.documentation_url,
+            input_modes: set(card.default_input_modes),
+            output_modes: set(card.default_output_modes),
+            skills: set(card.skills.into_iter().map(skill).collect()),
+            extensions: set(capabilities.extensions.into_iter().map(extension).collect()),
+            capabilities: CapabilitiesConfig { streaming: capabilities.streaming, ..CapabilitiesConfig::default() },
+            ..Self::default()
+        }
     }
 }
 

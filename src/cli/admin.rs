@@ -1,17 +1,18 @@
-//! `a2a admin`: maintenance of a task database. Garbage collection, statistics, export, import, backup, integrity check,
-//! deletion of an owner's data, and deliveries of push notifications.
+//! `a2a admin`: maintenance of a task database. Tasks, garbage collection, statistics, export, import, backup, integrity
+//! check, deletion of an owner's data, and deliveries of push notifications.
 
 use std::{
     fs::{self, File},
-    io::{self, BufRead, BufReader, BufWriter},
+    io::{self, BufRead, BufReader, BufWriter, IsTerminal as _},
     path::{Path, PathBuf},
     sync::Arc,
 };
 
 use anyhow::{Context as _, anyhow};
 use clap::Subcommand;
+use serde_json::{Value, json};
 
-use super::{say, warn};
+use super::{OutputError, Usage, audited, report, say, say_text, start_audit_log, warn};
 use crate::{
     clock::{Clock, Millis},
     config::{self, Config, Loaded, StorePath},
@@ -20,14 +21,20 @@ use crate::{
     journal::Journal,
     store::{
         Retention, Store as _, SweepResult,
-        sqlite::{self, Inspector, Options, Sqlite, Stats},
+        sqlite::{self, ExportError, ImportError, Inspector, Options, Sqlite, Stats},
     },
 };
 
 mod push;
+mod tasks;
 
 /// Arguments of `a2a admin`.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  a2a admin stats
+  a2a admin list --state working --json
+  a2a admin backup copy.db --store sqlite:a2a.db
+  a2a admin forget --owner ada --dry-run")]
 pub(super) struct Admin {
     /// Configuration file. Defaults to `a2a.toml`, if that exists. [env: `A2A_CONFIG`]
     #[arg(long, global = true, value_name = "PATH")]
@@ -35,6 +42,9 @@ pub(super) struct Admin {
     /// Task database, as `sqlite:PATH`. Defaults to the configured one. [env: `A2A_STORE`]
     #[arg(long, global = true, value_name = "sqlite:PATH")]
     store: Option<String>,
+    /// Print JSON: an object, or one on each line.
+    #[arg(long, global = true)]
+    json: bool,
     #[command(subcommand)]
     action: Action,
 }
@@ -50,6 +60,10 @@ enum Action {
     },
     /// Prints statistics. A server may be using the database.
     Stats,
+    /// Lists tasks, the latest created first. A server may be using the database.
+    List(tasks::List),
+    /// Prints a task with its owner and its push configurations, without their secrets. A server may be using the database.
+    Show(tasks::Show),
     /// Exports tasks with their event logs and push configurations as JSON Lines. A server may be using the database.
     Export {
         /// Include the secrets of push configurations: tokens, credentials, userinfo of URLs, and headers.
@@ -74,15 +88,34 @@ enum Action {
     },
     /// Checks the integrity of the database. A server may be using it.
     Check,
-    /// Deletes all tasks of an owner, in any state, and overwrites the deleted data. No server may be using the database.
+    /// Deletes all tasks of an owner, in any state, and overwrites the deleted data, after a confirmation. No server may be
+    /// using the database.
     Forget {
         /// Owner of the tasks, in all tenants. Callers without a name have the owner ''.
         #[arg(long)]
         owner: String,
+        /// Prints the number of tasks that would be deleted, without changes. A server may be using the database.
+        #[arg(long, conflicts_with = "yes")]
+        dry_run: bool,
+        /// Deletes without asking. Required if stdin or stderr is not a terminal.
+        #[arg(long)]
+        yes: bool,
     },
     /// Lists the deliveries of push notifications, retries them, and deletes their configurations.
     #[command(subcommand)]
     Push(push::Push),
+}
+
+impl Action {
+    /// Returns true for actions that change or export data.
+    fn is_audited(&self) -> bool {
+        match self {
+            Self::Gc { dry_run } | Self::Forget { dry_run, .. } => !dry_run,
+            Self::Export { .. } | Self::Import { .. } | Self::Backup { .. } => true,
+            Self::Push(push) => push.is_change(),
+            Self::Stats | Self::List(_) | Self::Show(_) | Self::Check => false,
+        }
+    }
 }
 
 /// Runs an `a2a admin` command.
@@ -99,34 +132,98 @@ pub(super) fn run(arguments: &Admin) -> anyhow::Result<()> {
         )
         .into());
     };
+    if arguments.action.is_audited() {
+        start_audit_log(config.log_format);
+    }
     let now = Clock::default().millis();
+    let out = Output { as_json: arguments.json };
     match &arguments.action {
-        Action::Gc { dry_run: true } => {
-            let (swept, idle) = Inspector::open(path)?.preview_sweep(&config.retention(), now)?;
-            say(&sweep_report(&swept, idle, "would be"));
+        Action::Gc { dry_run } => gc(path, &config, now, *dry_run, out),
+        Action::Stats => {
+            let stats = Inspector::open(path)?.stats()?;
+            out.print(|| stats_json(path, &stats), || stats_report(path, &stats))
         }
-        Action::Gc { dry_run: false } => gc(path, &config, now)?,
-        Action::Stats => say(&stats_report(path, &Inspector::open(path)?.stats()?)),
+        Action::List(arguments) => tasks::list(arguments, path, out),
+        Action::Show(arguments) => tasks::show(arguments, path, out),
         Action::Export { include_secrets, owner, path: to } => {
-            export(path, owner.as_deref(), *include_secrets, to.as_deref())?;
+            export(path, owner.as_deref(), *include_secrets, to.as_deref(), out)
         }
-        Action::Import { path: from } => import(path, &config, from.as_deref())?,
+        Action::Import { path: from } => import(path, &config, from.as_deref(), out),
         Action::Backup { path: to } => {
             Inspector::open(path)?.backup(to)?;
-            say(&format!("backed up {} to {}\n", path.display(), to.display()));
+            audited("admin backup", None, 1);
+            let text = || format!("backed up {} to {}\n", path.display(), to.display());
+            out.print(|| json!({"store": path.display().to_string(), "path": to.display().to_string()}), text)
         }
-        Action::Check => check(path)?,
-        Action::Forget { owner } => {
-            let in_use = "a server is using the database and has its tasks in memory; stop it first";
-            let tasks = with_existing_store(path, &config, in_use, async |store| Ok(store.forget(owner).await?))?;
-            say(&format!("deleted {tasks} tasks\n"));
-            if tasks > 0 {
-                warn("backups of the database, including those made by migrations, still contain these tasks");
-            }
+        Action::Check => check(path, out),
+        Action::Forget { owner, dry_run: true, .. } => {
+            let tasks = Inspector::open(path)?.count_tasks_of(owner)?;
+            out.print(
+                || json!({"owner": owner, "dry_run": true, "tasks": tasks}),
+                || format!("{tasks} tasks of {} would be deleted\n", owner_name(owner)),
+            )
         }
-        Action::Push(action) => push::run(action, path, &config, now)?,
+        Action::Forget { owner, dry_run: false, yes } => forget(path, &config, owner, *yes, out),
+        Action::Push(action) => push::run(action, path, &config, now, out),
+    }
+}
+
+/// Output format.
+#[derive(Clone, Copy, Debug)]
+struct Output {
+    as_json: bool,
+}
+
+impl Output {
+    /// Prints a result: a JSON value on one line, or a text.
+    fn print(self, json: impl FnOnce() -> Value, text: impl FnOnce() -> String) -> anyhow::Result<()> {
+        let printed = if self.as_json { say(&format!("{}\n", json())) } else { say_text(&text()) };
+        Ok(printed?)
+    }
+}
+
+/// Returns an owner as text for people.
+fn owner_name(owner: &str) -> String {
+    if owner.is_empty() { "callers without a name".to_owned() } else { format!("owner {owner:?}") }
+}
+
+/// Deletes the tasks of an owner, after a confirmation unless `is_confirmed`.
+fn forget(path: &Path, config: &Config, owner: &str, is_confirmed: bool, out: Output) -> anyhow::Result<()> {
+    let can_ask = io::stdin().is_terminal() && io::stderr().is_terminal();
+    if !is_confirmed && !can_ask {
+        return Err(Usage(format!(
+            "nothing was deleted: confirm the deletion of all tasks of {} with --yes; --dry-run prints their number",
+            owner_name(owner)
+        ))
+        .into());
+    }
+    let in_use = "a server is using the database and has its tasks in memory; stop it first";
+    let deleted = with_existing_store(path, config, in_use, async |store| {
+        // The number does not change during the confirmation, because the database is locked.
+        if !is_confirmed && !confirm(Inspector::open(path)?.count_tasks_of(owner)?, owner)? {
+            return Ok(None);
+        }
+        Ok(Some(store.forget(owner).await?))
+    })?;
+    let Some(tasks) = deleted else { return Err(anyhow!("nothing was deleted: the deletion was not confirmed")) };
+    audited("admin forget", owner, tasks);
+    let json = || json!({"owner": owner, "dry_run": false, "tasks": tasks});
+    out.print(json, || format!("deleted {tasks} tasks\n"))?;
+    if tasks > 0 {
+        warn("backups of the database, including those made by migrations, still contain these tasks");
     }
     Ok(())
+}
+
+/// Asks for a confirmation on the terminal.
+fn confirm(tasks: u64, owner: &str) -> anyhow::Result<bool> {
+    report(&format!(
+        "Delete {tasks} tasks of {} in all tenants? This can't be undone. Type yes to delete them: ",
+        owner_name(owner)
+    ));
+    let mut answer = String::new();
+    io::stdin().read_line(&mut answer).context("can't read the confirmation")?;
+    Ok(answer.trim() == "yes")
 }
 
 /// Opens an existing database exclusively and runs `act` with it. `in_use` is the error context if a server is using it.
@@ -157,7 +254,11 @@ fn with_store<T>(
     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(act(&Arc::new(store)))
 }
 
-fn gc(path: &Path, config: &Config, now: Millis) -> anyhow::Result<()> {
+fn gc(path: &Path, config: &Config, now: Millis, is_dry_run: bool, out: Output) -> anyhow::Result<()> {
+    if is_dry_run {
+        let (swept, idle) = Inspector::open(path)?.preview_sweep(&config.retention(), now)?;
+        return out.print(|| sweep_json(&swept, idle, true), || sweep_report(&swept, idle, "would be"));
+    }
     let in_use =
         "a server is using the database and does this by itself (retention.interval); use --dry-run for a report";
     let (policy, task_limits) = (config.retention(), config.limits().task_limits());
@@ -171,8 +272,20 @@ fn gc(path: &Path, config: &Config, now: Millis) -> anyhow::Result<()> {
         journal.stop();
         Ok((store.sweep(&policy, now, &|_| false).await?, idle))
     })?;
-    say(&sweep_report(&swept, u64::try_from(idle)?, "were"));
-    Ok(())
+    let idle = u64::try_from(idle)?;
+    audited("admin gc", None, swept.tasks.saturating_add(idle));
+    out.print(|| sweep_json(&swept, idle, false), || sweep_report(&swept, idle, "were"))
+}
+
+fn sweep_json(swept: &SweepResult, idle: u64, is_dry_run: bool) -> Value {
+    json!({
+        "dry_run": is_dry_run,
+        "tasks": swept.tasks,
+        "logs": swept.logs,
+        "push_configs": swept.push_configs,
+        "idempotency_keys": swept.idempotency_keys,
+        "canceled": idle,
+    })
 }
 
 /// Formats the result of a sweep. `verb` is `were` or `would be`.
@@ -185,11 +298,20 @@ fn sweep_report(swept: &SweepResult, idle: u64, verb: &str) -> String {
     )
 }
 
-fn export(path: &Path, owner: Option<&str>, include_secrets: bool, to: Option<&Path>) -> anyhow::Result<()> {
+fn export(
+    path: &Path,
+    owner: Option<&str>,
+    include_secrets: bool,
+    to: Option<&Path>,
+    output: Output,
+) -> anyhow::Result<()> {
     let look = Inspector::open(path)?;
     let Some(to) = to else {
-        look.export(owner, include_secrets, &mut BufWriter::new(io::stdout().lock()))?;
-        return Ok(());
+        let exported = look.export(owner, include_secrets, &mut BufWriter::new(io::stdout().lock()));
+        return exported.map(|tasks| audited("admin export", owner, tasks)).map_err(|error| match error {
+            ExportError::Output(error) => OutputError::from(error).into(),
+            ExportError::Database(error) => error.into(),
+        });
     };
     let file = File::create_new(to).with_context(|| to.display().to_string())?;
     let mut out = BufWriter::new(file);
@@ -201,21 +323,30 @@ fn export(path: &Path, owner: Option<&str>, include_secrets: bool, to: Option<&P
         // A partial export looks like a complete one.
         drop((out, fs::remove_file(to)));
     }
-    let tasks = exported?;
-    say(&format!("exported {tasks} tasks to {}\n", to.display()));
-    Ok(())
+    let tasks = exported.with_context(|| format!("nothing was exported to {}", to.display()))?;
+    audited("admin export", owner, tasks);
+    let text = || format!("exported {tasks} tasks to {}\n", to.display());
+    output.print(|| json!({"tasks": tasks, "path": to.display().to_string()}), text)
 }
 
-fn import(path: &Path, config: &Config, from: Option<&Path>) -> anyhow::Result<()> {
+fn import(path: &Path, config: &Config, from: Option<&Path>, out: Output) -> anyhow::Result<()> {
     let lines: Box<dyn BufRead + Send> = match from {
         Some(from) => Box::new(BufReader::new(File::open(from).with_context(|| from.display().to_string())?)),
         None => Box::new(BufReader::new(io::stdin())),
     };
     let in_use = "a server is using the database and would not notice the import; stop it first";
     let import = |path: &Path| with_store(path, config, in_use, async |store| Ok(store.import(lines).await?));
-    let tasks = if path.exists() { import(path)? } else { create_atomically(path, import)? };
-    say(&format!("imported {tasks} tasks into {}\n", path.display()));
-    Ok(())
+    let tasks = if path.exists() {
+        import(path).map_err(|error| {
+            let is_undone = error.is::<ImportError>();
+            if is_undone { error.context(format!("nothing was imported into {}", path.display())) } else { error }
+        })?
+    } else {
+        create_atomically(path, import)?
+    };
+    audited("admin import", None, tasks);
+    let text = || format!("imported {tasks} tasks into {}\n", path.display());
+    out.print(|| json!({"tasks": tasks, "store": path.display().to_string()}), text)
 }
 
 /// Creates a database under a temporary name in the same directory and renames it when `fill` succeeds. A failure leaves
@@ -231,16 +362,39 @@ fn create_atomically<T>(path: &Path, fill: impl FnOnce(&Path) -> anyhow::Result<
     Ok(result)
 }
 
-fn check(path: &Path) -> anyhow::Result<()> {
+fn check(path: &Path, out: Output) -> anyhow::Result<()> {
     let (problems, tasks) = Inspector::open(path)?.check()?;
-    for problem in &problems {
-        say(&format!("{problem}\n"));
-    }
+    out.print(
+        || json!({"tasks": tasks, "problems": problems}),
+        || match &*problems {
+            [] => format!("checked {tasks} tasks, no problems found\n"),
+            problems => problems.join("\n") + "\n",
+        },
+    )?;
     if problems.is_empty() {
-        say(&format!("checked {tasks} tasks, no problems found\n"));
         return Ok(());
     }
     Err(anyhow!("{} is damaged; restore a backup", path.display()))
+}
+
+fn stats_json(path: &Path, stats: &Stats) -> Value {
+    let by_state = stats.tasks.iter().map(|(state, count)| (state.as_str_name().to_owned(), json!(count)));
+    let owner =
+        |(owner, tenant, count): &(String, String, u64)| json!({"owner": owner, "tenant": tenant, "tasks": count});
+    json!({
+        "store": path.display().to_string(),
+        "schema_version": stats.version,
+        "file_bytes": stats.file_bytes,
+        "free_bytes": stats.free_bytes,
+        "wal_bytes": stats.wal_bytes,
+        "tasks": stats.tasks.iter().map(|(_, count)| count).sum::<u64>(),
+        "states": by_state.collect::<serde_json::Map<_, _>>(),
+        "without_log": stats.without_log,
+        "push_configs": stats.push_configs,
+        "idempotency_keys": stats.idempotency_keys,
+        "owners": stats.owner_count,
+        "largest_owners": stats.owners.iter().map(owner).collect::<Vec<_>>(),
+    })
 }
 
 fn stats_report(path: &Path, stats: &Stats) -> String {

@@ -1,19 +1,38 @@
-//! `a2a card`: signs agent cards and verifies their signatures.
+//! `a2a card`: downloads and validates agent cards, signs them, and verifies their signatures.
 
 use std::{
+    fmt::Write as _,
+    io::Read as _,
     path::{Path, PathBuf},
     time::Duration,
 };
 
 use anyhow::{Context as _, bail};
+use bytes::{Bytes, BytesMut};
 use clap::{Args, Subcommand};
+use http::{HeaderValue, StatusCode, header};
+use tokio::time::timeout;
+use tokio_stream::StreamExt as _;
 use url::Url;
 
-use super::{read_file, say, warn};
+use self::rules::{Problem, Review, review};
+use super::{
+    connection::{Connection, block_on, with_url},
+    read_file,
+    remote::{self, DISCOVER_EXAMPLES, Discover},
+    say, say_text,
+    show::{Format, safe},
+    terminal::{GREEN, RED, paint},
+    warn,
+};
 use crate::{
     card::{WELL_KNOWN, signature},
+    client::{ClientBuilder, card_urls, complete_url},
+    error::{Error, ErrorKind},
     jose::{MAX_KEY_FILE, PublicKeys, SigningKey},
 };
+
+pub(super) mod rules;
 
 /// Maximum size of a card or key set, in bytes.
 const MAX_DOCUMENT: usize = 4 << 20;
@@ -24,9 +43,23 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// Commands of `a2a card`.
 #[derive(Debug, Subcommand)]
 pub(super) enum Card {
+    /// Prints the card of an agent, as `a2a discover`.
+    #[command(after_help = DISCOVER_EXAMPLES)]
+    Get(Box<Discover>),
+    /// Checks a card against the rules of both protocol versions. Exits with 0 if it is valid, else with 1.
+    #[command(after_help = "Examples:
+  a2a card validate localhost:8080
+  a2a card validate card.json
+  curl -s https://agent.example/card.json | a2a card validate - -o json")]
+    Validate(Box<Validate>),
     /// Prints a card with signatures for a private key. Those of other keys are kept.
+    #[command(after_help = "Examples:
+  a2a card sign card.json --key key.pem >signed.json")]
     Sign(Sign),
     /// Verifies the signatures of a card. Exits with 0 if one is valid, else with 1.
+    #[command(after_help = "Examples:
+  a2a card verify signed.json --key public.pem
+  a2a card verify https://agent.example --jwks https://agent.example/.well-known/jwks.json")]
     Verify(Verify),
 }
 
@@ -57,12 +90,150 @@ pub(super) struct Verify {
     jwks: Option<String>,
 }
 
+/// Arguments of `a2a card validate`.
+#[derive(Debug, Args)]
+pub(super) struct Validate {
+    /// Card in JSON: a file, the URL of an agent or of its card, or `-` for stdin. A file takes precedence over a URL without a
+    /// scheme.
+    #[arg(value_name = "URL|FILE|-")]
+    card: String,
+    #[command(flatten)]
+    connection: Connection,
+}
+
 /// Runs an `a2a card` command.
 pub(super) fn run(command: &Card) -> anyhow::Result<()> {
     match command {
+        Card::Get(arguments) => remote::discover(arguments),
+        Card::Validate(arguments) => validate(arguments),
         Card::Sign(arguments) => sign(arguments),
         Card::Verify(arguments) => verify(arguments),
     }
+}
+
+/// Card as an agent serves it.
+#[derive(Debug)]
+pub(super) struct Document {
+    pub(super) url: Url,
+    pub(super) media_type: String,
+    pub(super) json: Bytes,
+}
+
+/// Reason why there is no card, and what to do about it.
+#[derive(Debug)]
+pub(super) struct NoCard {
+    error: Error,
+    pub(super) remedy: &'static str,
+}
+
+impl NoCard {
+    pub(super) fn reason(&self) -> String {
+        self.error.to_string()
+    }
+}
+
+/// Downloads the card of the agent at a URL within the time limit of the connection.
+pub(super) async fn download(url: &str, connection: &Connection) -> anyhow::Result<Document> {
+    let builder = connection.builder()?;
+    let limit = connection.timeout().unwrap_or(TIMEOUT);
+    let found = timeout(limit, find(&complete_url(url)?, &builder)).await;
+    let found = found.map_err(|_| ErrorKind::DeadlineExceeded.error())?;
+    found.map_err(|NoCard { error, .. }| with_url(error, url))
+}
+
+/// Downloads the card from the first URL that has one.
+pub(super) async fn find(url: &Url, builder: &ClientBuilder) -> Result<Document, NoCard> {
+    let remedy = "serve the card at /.well-known/agent-card.json, also to callers without credentials";
+    let of_error = |error: Error| NoCard { error, remedy };
+    let failed = |reason: String| of_error(ErrorKind::InvalidAgentResponse.because(reason));
+    let network = builder.network(url.as_str()).map_err(of_error)?;
+    let mut tried = Vec::new();
+    for candidate in card_urls(url) {
+        let mut request = http::Request::new(Bytes::new());
+        let invalid = |error: http::uri::InvalidUri| of_error(Error::invalid_params(error));
+        *request.uri_mut() = candidate.as_str().parse().map_err(invalid)?;
+        request.headers_mut().clone_from(builder.headers());
+        request.headers_mut().insert(header::ACCEPT, HeaderValue::from_static("application/json"));
+        let (head, mut body) = network.send(request).await.map_err(of_error)?.into_parts();
+        let code = head.status.as_u16();
+        match head.status {
+            StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED | StatusCode::GONE => {
+                tried.push(format!("{}: {code}", candidate.path()));
+                continue;
+            }
+            StatusCode::UNAUTHORIZED => {
+                let error = ErrorKind::Unauthenticated.because(format!("{candidate} needs credentials"));
+                return Err(NoCard { error, remedy: "give credentials, such as --token" });
+            }
+            status if !status.is_success() => {
+                return Err(failed(format!("{candidate}: HTTP {code}")));
+            }
+            _ => {}
+        }
+        let media_type = head.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+        let mut json = BytesMut::new();
+        while let Some(chunk) = body.next().await {
+            json.extend_from_slice(&chunk.map_err(|status| of_error(status.into()))?);
+            if json.len() > MAX_DOCUMENT {
+                let reason = format!("{candidate} has more than {MAX_DOCUMENT} bytes");
+                return Err(failed(reason));
+            }
+        }
+        if let Err(error) = serde_json::from_slice::<serde_json::Value>(&json) {
+            return Err(failed(format!("{candidate} is not JSON: {error}")));
+        }
+        let media_type = media_type.unwrap_or_default().to_owned();
+        return Ok(Document { url: candidate, media_type, json: json.freeze() });
+    }
+    Err(failed(format!("there is no card ({})", tried.join(", "))))
+}
+
+fn validate(arguments: &Validate) -> anyhow::Result<()> {
+    let Validate { card: source, connection } = arguments;
+    let json = if source == "-" {
+        let mut json = Vec::new();
+        std::io::stdin().lock().take(MAX_DOCUMENT.try_into()?).read_to_end(&mut json).context("cannot read stdin")?;
+        Bytes::from(json)
+    } else if !source.contains("://") && Path::new(source).exists() {
+        read_file(Path::new(source), MAX_DOCUMENT)?.into()
+    } else {
+        let mut json = Bytes::new();
+        block_on(async {
+            let found = download(source, connection).await;
+            let is_url = source.contains("://");
+            let found =
+                if is_url { found } else { found.with_context(|| format!("`{source}` is no file, and as a URL")) };
+            json = found?.json;
+            Ok(())
+        })?;
+        json
+    };
+    let card = serde_json::from_slice(&json).with_context(|| format!("{source} is not JSON"))?;
+    let review = review(&card);
+    let count = review.problems.len();
+    match connection.format() {
+        Format::Text => say_text(&review_text(source, &review))?,
+        Format::Json => say(&format!("{}\n", serde_json::to_string_pretty(&review)?))?,
+        Format::Jsonl => say(&format!("{}\n", serde_json::to_string(&review)?))?,
+    }
+    if count > 0 {
+        bail!("{source}: the card has {count} {}", if count == 1 { "problem" } else { "problems" });
+    }
+    Ok(())
+}
+
+fn review_text(source: &str, review: &Review) -> String {
+    let versions = review.versions.join(" and ");
+    if review.problems.is_empty() {
+        return format!("{} {}: card of {versions}\n", paint(GREEN, "valid"), safe(source));
+    }
+    let mut text = String::new();
+    for Problem { versions, path, reason, remedy } in &review.problems {
+        let path = if path.is_empty() { "the card" } else { path };
+        let (path, reason) = (paint(RED, safe(path)), safe(reason));
+        _ = writeln!(text, "{path} {reason} ({})\n  -> {}", versions.join(" and "), safe(remedy));
+    }
+    text
 }
 
 fn sign(arguments: &Sign) -> anyhow::Result<()> {
@@ -74,7 +245,7 @@ fn sign(arguments: &Sign) -> anyhow::Result<()> {
     let card = read_file(&arguments.file, MAX_DOCUMENT)?;
     let signed = signature::sign(&card, &key).with_context(|| arguments.file.display().to_string())?;
     let signed: serde_json::Value = serde_json::from_slice(&signed)?;
-    say(&format!("{}\n", serde_json::to_string_pretty(&signed)?));
+    say(&format!("{}\n", serde_json::to_string_pretty(&signed)?))?;
     Ok(())
 }
 
@@ -93,7 +264,7 @@ fn verify(arguments: &Verify) -> anyhow::Result<()> {
             if let Some(version) = unsigned_version(&card, verified) {
                 warn(&format!("{}: the members of protocol {version} are not signed", arguments.card));
             }
-            say("verified\n");
+            say("verified\n")?;
             Ok(())
         }
         Err(error @ signature::VerifyError::NotCard(_)) => Err(error).with_context(|| arguments.card.clone()),
@@ -130,7 +301,7 @@ async fn request(url: Url) -> anyhow::Result<Vec<u8>> {
     let policy = reqwest::redirect::Policy::none();
     let client = reqwest::Client::builder().timeout(TIMEOUT).redirect(policy).build()?;
     let mut response = client.get(url).send().await?;
-    if response.status() != http::StatusCode::OK {
+    if response.status() != StatusCode::OK {
         bail!("the server returned {}", response.status().as_u16());
     }
     let mut content = Vec::new();

@@ -28,7 +28,7 @@ pub(super) struct Openapi {
 /// Prints a document.
 pub(super) fn run(arguments: &Openapi) -> anyhow::Result<()> {
     let document = document(arguments)?;
-    say(&if arguments.yaml { document.yaml() } else { document.pretty() });
+    say(&if arguments.yaml { document.yaml() } else { document.pretty() })?;
     Ok(())
 }
 

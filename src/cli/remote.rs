@@ -1,167 +1,74 @@
-//! Commands that call a remote agent: `send`, `stream`, `chat`, `get`, `list`, `cancel`, `subscribe`, `task`, `push` and
-//! `discover`.
+//! Commands that call a remote agent: `send`, `stream`, `get`, `list`, `cancel`, `subscribe`, `task`, `push` and `discover`.
 //!
 //! Commands, flags and output are those of the official command line, with additions.
 
 use std::{
     collections::HashMap,
-    fs,
-    io::{self, BufRead as _, IsTerminal as _, Read as _},
+    fs::OpenOptions,
+    io::{self, Write as _},
     path::{Path, PathBuf},
-    time::Duration,
 };
 
 use anyhow::{Context as _, bail};
-use clap::{Args, Subcommand, ValueEnum};
-use serde_json::Value;
-use tokio::{runtime, sync::mpsc};
+use clap::{Args, Subcommand};
 use tokio_stream::StreamExt as _;
 
 use super::{
-    Usage, read_file, say,
+    Usage, card,
+    connection::{Agent, Connection, OUTPUT, SHORT, TaskOf, block_on},
+    message::MessageFlags,
+    report,
+    save::{Files, Save},
     show::{self, Format},
+    terminal::Progress,
 };
 use crate::{
-    call::Binding,
-    client::{Client, Conversation, EventStream, StreamEvent},
-    config,
-    pb::v1::{ListTasksRequest, Message, Part, Role, SendMessageConfiguration, SendMessageRequest, TaskState},
-    protocol::Version,
+    client::{Client, EventStream, StreamEvent},
+    event::Cursor,
+    pb::v1::{
+        Artifact, ListTasksRequest, SendMessageConfiguration, SendMessageRequest, Task as A2aTask, TaskState,
+        send_message_response::Payload,
+    },
 };
 
-/// Maximum size of an attached file or of a message from a file, in bytes.
-const MAX_FILE: usize = 64 << 20;
+/// Heading of the flags that select what is waited for.
+const TURN: &str = "Turn";
 
-/// Options of all commands that call an agent: binding, version, credentials, time limit and output.
-#[derive(Debug, Args)]
-#[command(next_help_heading = "Connection")]
-pub(super) struct Connection {
-    /// Binding to use. Defaults to the first interface of the agent's card.
-    #[arg(long, visible_alias = "transport", value_name = "BINDING")]
-    binding: Option<BindingName>,
-    /// Protocol version to use. Defaults to that of the first interface of the agent's card.
-    #[arg(long, value_name = "VERSION")]
-    protocol: Option<VersionName>,
-    /// Bearer token. Other users of the machine can see arguments: prefer `A2A_CLIENT_TOKEN`.
-    #[arg(long, env = config::CLIENT_TOKEN_VARIABLE, hide_env_values = true)]
-    token: Option<String>,
-    /// Value of the header `Authorization`, such as `Bearer TOKEN`. Takes precedence over `--token`.
-    #[arg(long, value_name = "CREDENTIALS")]
-    auth: Option<String>,
-    /// Header of all requests. May be repeated.
-    #[arg(long, value_name = "NAME: VALUE")]
-    header: Vec<String>,
-    /// Service parameter of all requests, which is a header. May be repeated.
-    #[arg(long, value_name = "NAME=VALUE")]
-    svc_param: Vec<String>,
-    /// Sends credentials to interfaces of this origin too, if the card names it. May be repeated.
-    #[arg(long, value_name = "URL")]
-    trust_origin: Vec<String>,
-    /// Tenant of all requests. Defaults to that of the interface.
-    #[arg(long)]
-    tenant: Option<String>,
-    /// Time limit for a call with its retries, such as `30s`. Streams and `chat` have none unless this is given.
-    #[arg(long, value_parser = humantime::parse_duration)]
-    timeout: Option<Duration>,
-    /// Accepted for scripts of the official command line: gRPC without TLS. The scheme of the URL decides.
-    #[arg(long, hide = true)]
-    insecure: bool,
-    /// PEM file with further TLS root certificates.
-    #[arg(long, value_name = "FILE")]
-    ca: Option<PathBuf>,
-    /// Output format.
-    #[arg(short, long, default_value = "text")]
-    output: Format,
-    /// Prints the interface that is used to stderr.
-    #[arg(short, long)]
-    verbose: bool,
-}
+/// Heading of the flags that select tasks.
+const SELECTION: &str = "Selection";
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum BindingName {
-    Rest,
-    Jsonrpc,
-    Grpc,
-}
+/// Heading of the flags with a push notification configuration.
+const CONFIGURATION: &str = "Push notification configuration";
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum VersionName {
-    #[value(name = "1.0", alias = "latest")]
-    V1_0,
-    #[value(name = "0.3")]
-    V0_3,
-}
-
-/// Agent and options of a command.
-#[derive(Debug, Args)]
-pub(super) struct Agent {
-    /// URL of the agent or of its card. `http://` is added for hosts of this machine, else `https://`.
-    url: String,
-    #[command(flatten)]
-    connection: Connection,
-}
-
-/// Agent and task of a command.
-#[derive(Debug, Args)]
-pub(super) struct TaskOf {
-    /// URL of the agent or of its card.
-    url: String,
-    /// Id of the task.
-    task_id: String,
-    #[command(flatten)]
-    connection: Connection,
-}
-
-/// Arguments of `a2a send`.
+/// Arguments of `a2a send` and `a2a stream`.
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag")]
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:
-  a2a send localhost:8080 'Hello'
-  a2a send localhost:8080 --stream 'Write a poem'
-  echo 'Hello' | a2a send localhost:8080 -
-  a2a send localhost:8080 --attach picture.png 'What is this?'
-  a2a send localhost:8080 --task 42 'Yes, go on'")]
 pub(super) struct Send {
     /// URL of the agent or of its card.
     url: String,
-    /// Text of the message: `@FILE` reads a file, `-` reads stdin.
-    message: Option<String>,
-    /// Context to continue.
-    #[arg(long, value_name = "ID")]
-    context: Option<String>,
-    /// Task to continue.
-    #[arg(long, value_name = "ID")]
-    task: Option<String>,
-    /// File with a Message in JSON.
-    #[arg(short, long, value_name = "FILE", conflicts_with_all = ["message", "json", "parts"])]
-    file: Option<PathBuf>,
-    /// Message in JSON.
-    #[arg(long, value_name = "MESSAGE", conflicts_with_all = ["message", "parts"])]
-    json: Option<String>,
-    /// Array of parts in JSON.
-    #[arg(long, value_name = "ARRAY", conflicts_with = "message")]
-    parts: Option<String>,
-    /// File to send as a part of the message. May be repeated.
-    #[arg(long, value_name = "FILE")]
-    attach: Vec<PathBuf>,
-    /// Data to send as a part of the message: JSON, or `@FILE`. May be repeated.
-    #[arg(long, value_name = "JSON")]
-    data: Vec<String>,
-    /// Maximum number of messages of the task's history in the answer.
-    #[arg(long, value_name = "N")]
-    history: Option<i32>,
+    #[command(flatten)]
+    message: MessageFlags,
     /// Returns at once, without waiting for the end of the turn.
-    #[arg(long, visible_alias = "no-wait")]
+    #[arg(long, visible_alias = "no-wait", help_heading = TURN)]
     immediate: bool,
     /// Waits for the end of the turn. This is the default.
-    #[arg(long, conflicts_with = "immediate")]
+    #[arg(long, conflicts_with = "immediate", help_heading = TURN, hide_short_help = true)]
     wait: bool,
     /// Prints events as they happen.
-    #[arg(long)]
+    #[arg(long, help_heading = TURN)]
     stream: bool,
+    /// Sends nothing, and continues an interrupted stream after the event with this cursor, which --verbose prints. Needs
+    /// `a2a stream` or --stream.
+    #[arg(long, value_name = "CURSOR", help_heading = TURN)]
+    resume: Option<String>,
     /// Exits with 6 if the task failed, was rejected or was canceled.
-    #[arg(long)]
+    #[arg(long, help_heading = TURN)]
     exit_status: bool,
+    /// Maximum number of messages of the task's history in the answer.
+    #[arg(long, value_name = "N", help_heading = OUTPUT)]
+    history: Option<i32>,
+    #[command(flatten)]
+    save: Save,
     #[command(flatten)]
     connection: Connection,
 }
@@ -170,10 +77,42 @@ pub(super) struct Send {
 #[derive(Debug, Subcommand)]
 pub(super) enum Get {
     /// Prints a task.
+    #[command(after_help = GET_EXAMPLES)]
     Task(GetTask),
     /// Prints the card of an agent.
+    #[command(after_help = DISCOVER_EXAMPLES)]
     Card(Discover),
 }
+
+/// Examples in the help of `a2a get task` and `a2a task get`.
+const GET_EXAMPLES: &str = "Examples:
+  a2a get task localhost:8080 42
+  a2a get task localhost:8080 42 --history 0 -o json
+  a2a get task localhost:8080 42 --output-dir results";
+
+/// Examples in the help of `a2a discover` and of the commands that stand for it.
+pub(super) const DISCOVER_EXAMPLES: &str = "Examples:
+  a2a discover localhost:8080
+  a2a discover https://agent.example/agents/geo -o json
+  a2a discover localhost:8080 --extended --token secret
+  a2a discover localhost:8080 --output-file card.json";
+
+/// Examples in the help of `a2a list tasks` and `a2a task list`.
+const LIST_EXAMPLES: &str = "Examples:
+  a2a list tasks localhost:8080
+  a2a list tasks localhost:8080 --status working --limit 10
+  a2a list tasks localhost:8080 --since 2026-01-01T00:00:00Z --all -o jsonl";
+
+/// Examples in the help of `a2a cancel` and `a2a task cancel`.
+pub(super) const CANCEL_EXAMPLES: &str = "Examples:
+  a2a cancel localhost:8080 42
+  a2a cancel localhost:8080 42 -o json";
+
+/// Examples in the help of `a2a subscribe` and `a2a task watch`.
+pub(super) const SUBSCRIBE_EXAMPLES: &str = "Examples:
+  a2a subscribe localhost:8080 42
+  a2a subscribe localhost:8080 42 -v              with the cursor of each event
+  a2a subscribe localhost:8080 42 --resume 42.1.7  the events after that one";
 
 /// Arguments of `a2a get task`.
 #[derive(Debug, Args)]
@@ -181,8 +120,10 @@ pub(super) struct GetTask {
     #[command(flatten)]
     task: TaskOf,
     /// Maximum number of messages of the history.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", help_heading = OUTPUT)]
     history: Option<i32>,
+    #[command(flatten)]
+    save: Save,
 }
 
 /// Arguments of `a2a discover`.
@@ -191,14 +132,26 @@ pub(super) struct Discover {
     #[command(flatten)]
     agent: Agent,
     /// Prints the extended card, which needs credentials.
-    #[arg(long)]
+    #[arg(long, help_heading = SELECTION)]
     extended: bool,
+    /// Prints the agents of a catalog: the JSON document at the URL, or that of `/.well-known/ai-catalog.json`,
+    /// `/.well-known/agents.json` or `/agents` below it.
+    #[arg(long, conflicts_with_all = ["extended", "output_file"], help_heading = SELECTION)]
+    catalog: bool,
+    /// Writes the card to this file instead, in JSON: as the agent serves it, with its signatures. The extended card in the form
+    /// of 1.0.
+    #[arg(long, value_name = "FILE", help_heading = OUTPUT)]
+    output_file: Option<PathBuf>,
+    /// Overwrites an existing file.
+    #[arg(long, requires = "output_file", help_heading = OUTPUT, hide_short_help = true)]
+    force: bool,
 }
 
 /// Commands of `a2a list`.
 #[derive(Debug, Subcommand)]
 pub(super) enum List {
     /// Prints the tasks of the caller, the latest first.
+    #[command(after_help = LIST_EXAMPLES)]
     Tasks(ListTasks),
 }
 
@@ -208,55 +161,81 @@ pub(super) struct ListTasks {
     #[command(flatten)]
     agent: Agent,
     /// Tasks of this context only.
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", help_heading = SELECTION)]
     context: Option<String>,
     /// Tasks in this state only, such as `working`.
-    #[arg(long, value_name = "STATE", value_parser = show::parse_state)]
+    #[arg(long, value_name = "STATE", value_parser = show::parse_state, help_heading = SELECTION)]
     status: Option<TaskState>,
     /// Tasks that changed at or after this time (RFC 3339).
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", help_heading = SELECTION)]
     since: Option<jiff::Timestamp>,
     /// Maximum number of tasks of a page.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", help_heading = SELECTION)]
     limit: Option<i32>,
     /// Token of the page, from the answer with the previous one.
-    #[arg(long, value_name = "TOKEN")]
+    #[arg(long, value_name = "TOKEN", help_heading = SELECTION)]
     page_token: Option<String>,
     /// Maximum number of messages of the history of each task.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", help_heading = OUTPUT)]
     history: Option<i32>,
     /// Includes artifacts.
-    #[arg(long)]
+    #[arg(long, help_heading = OUTPUT)]
     with_artifacts: bool,
     /// Reads all pages.
-    #[arg(long, conflicts_with = "page_token")]
+    #[arg(long, conflicts_with = "page_token", help_heading = SELECTION)]
     all: bool,
+}
+
+/// Arguments of `a2a subscribe`.
+#[derive(Debug, Args)]
+pub(super) struct Subscribe {
+    #[command(flatten)]
+    task: TaskOf,
+    /// Continues after the event with this cursor, which --verbose prints. Without it, events are those from now on.
+    #[arg(long, value_name = "CURSOR", help_heading = TURN)]
+    resume: Option<String>,
+    #[command(flatten)]
+    save: Save,
 }
 
 /// Commands of `a2a task`.
 #[derive(Debug, Subcommand)]
 pub(super) enum Task {
     /// Prints a task.
+    #[command(after_help = GET_EXAMPLES)]
     Get(GetTask),
     /// Prints the tasks of the caller, the latest first.
+    #[command(after_help = LIST_EXAMPLES)]
     List(ListTasks),
     /// Cancels a task.
+    #[command(after_help = CANCEL_EXAMPLES)]
     Cancel(TaskOf),
     /// Prints the events of a running task.
-    #[command(alias = "subscribe")]
-    Watch(TaskOf),
+    #[command(alias = "subscribe", after_help = SUBSCRIBE_EXAMPLES)]
+    Watch(Subscribe),
 }
 
 /// Commands of `a2a push`.
 #[derive(Debug, Subcommand)]
 pub(super) enum Push {
     /// Adds a push notification configuration to a task.
+    #[command(after_help = "Examples:
+  a2a push create localhost:8080 42 --webhook https://client.example/hook
+  a2a push create localhost:8080 42 --webhook https://client.example/hook --webhook-token secret --id a")]
     Create(CreatePush),
     /// Prints the push notification configurations of a task.
+    #[command(after_help = "Examples:
+  a2a push list localhost:8080 42
+  a2a push list localhost:8080 42 -o jsonl")]
     List(TaskOf),
     /// Prints a push notification configuration of a task.
+    #[command(after_help = "Examples:
+  a2a push get localhost:8080 42 a
+  a2a push get localhost:8080 42 a -o json")]
     Get(PushOf),
     /// Deletes a push notification configuration of a task.
+    #[command(after_help = "Examples:
+  a2a push delete localhost:8080 42 a")]
     Delete(PushOf),
 }
 
@@ -266,13 +245,13 @@ pub(super) struct CreatePush {
     #[command(flatten)]
     task: TaskOf,
     /// URL that receives the notifications.
-    #[arg(long, value_name = "URL")]
+    #[arg(long, value_name = "URL", help_heading = CONFIGURATION)]
     webhook: String,
     /// Token that notifications have, so that the receiver can recognize them.
-    #[arg(long, value_name = "TOKEN")]
+    #[arg(long, value_name = "TOKEN", help_heading = CONFIGURATION)]
     webhook_token: Option<String>,
     /// Id of the configuration. The agent chooses one by default.
-    #[arg(long)]
+    #[arg(long, help_heading = CONFIGURATION)]
     id: Option<String>,
 }
 
@@ -282,118 +261,109 @@ pub(super) struct PushOf {
     #[command(flatten)]
     task: TaskOf,
     /// Id of the configuration.
+    #[arg(value_name = "CONFIG")]
     config_id: String,
-}
-
-/// Arguments of `a2a chat`.
-#[derive(Debug, Args)]
-pub(super) struct Chat {
-    #[command(flatten)]
-    agent: Agent,
-    /// Context to continue.
-    #[arg(long, value_name = "ID")]
-    context: Option<String>,
-    /// Task to continue.
-    #[arg(long, value_name = "ID")]
-    task: Option<String>,
 }
 
 /// A task that ended without success, for `--exit-status`.
 #[derive(Debug, thiserror::Error)]
-#[error("the task is {0}")]
+#[error("the task ended with the state {0}")]
 pub(super) struct TaskFailed(&'static str);
-
-impl Connection {
-    /// Connects to the agent at a URL.
-    async fn connect(&self, url: &str, limit: Option<Duration>) -> anyhow::Result<Client> {
-        let mut builder = Client::builder();
-        if let Some(token) = &self.token {
-            builder = builder.bearer(token)?;
-        }
-        if let Some(credentials) = &self.auth {
-            builder = builder.authorization(credentials)?;
-        }
-        let pair =
-            |text: &str, separator| text.split_once(separator).map(|(a, b)| (a.trim().to_owned(), b.trim().to_owned()));
-        for (headers, separator) in [(&self.header, ':'), (&self.svc_param, '=')] {
-            for text in headers {
-                let (name, value) =
-                    pair(text, separator).ok_or_else(|| Usage(format!("`{text}`: expected NAME{separator}VALUE")))?;
-                builder = builder.header(&name, &value)?;
-            }
-        }
-        for origin in &self.trust_origin {
-            builder = builder.trust_origin(origin)?;
-        }
-        if let Some(path) = &self.ca {
-            let pem = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
-            builder = builder.roots(&pem)?;
-        }
-        if let Some(tenant) = &self.tenant {
-            builder = builder.tenant(tenant);
-        }
-        if let Some(binding) = self.binding {
-            builder = builder.binding(match binding {
-                BindingName::Rest => Binding::Rest,
-                BindingName::Jsonrpc => Binding::JsonRpc,
-                BindingName::Grpc => Binding::Grpc,
-            });
-        }
-        if let Some(version) = self.protocol {
-            builder = builder.version(match version {
-                VersionName::V1_0 => Version::V1_0,
-                VersionName::V0_3 => Version::V0_3,
-            });
-        }
-        if let Some(limit) = self.timeout.or(limit) {
-            builder = builder.timeout(limit);
-        }
-        let client = builder.connect(url).await?;
-        if let (true, Some(interface)) = (self.verbose, client.interface()) {
-            super::report(&format!("{:?} {} at {}\n", interface.binding, interface.version.as_str(), interface.url));
-        }
-        Ok(client)
-    }
-}
-
-/// Time limit of a call that does not wait for an agent.
-const SHORT: Option<Duration> = Some(Duration::from_secs(30));
-
-impl Agent {
-    async fn connect(&self, limit: Option<Duration>) -> anyhow::Result<Client> {
-        self.connection.connect(&self.url, limit).await
-    }
-}
-
-impl TaskOf {
-    async fn connect(&self, limit: Option<Duration>) -> anyhow::Result<Client> {
-        self.connection.connect(&self.url, limit).await
-    }
-}
-
-/// Runs a command on a runtime of its own.
-fn block_on(command: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
-    runtime::Builder::new_current_thread().enable_all().build()?.block_on(command)
-}
 
 /// Runs `a2a send`, and `a2a stream` with `stream`.
 pub(super) fn send(arguments: &Send, stream: bool) -> anyhow::Result<()> {
-    let request = arguments.request()?;
-    block_on(async {
-        let client = arguments.connection.connect(&arguments.url, None).await?;
-        let format = arguments.connection.output;
-        let state = if stream || arguments.stream {
-            print_events(client.stream(request).await?, format).await?
-        } else {
-            let outcome = client.send(request).await?;
-            if let Some(task) = outcome.task() {
-                say(&show::task(task, format)?);
-            } else if let Some(message) = outcome.message() {
-                say(&show::message(message, format)?);
-            }
-            outcome.state()
+    let Send { url, message, connection, save, .. } = arguments;
+    let format = connection.format();
+    let is_stream = stream || arguments.stream;
+    if let Some(cursor) = &arguments.resume {
+        if !is_stream {
+            bail!(Usage("--resume continues a stream: use `a2a stream`, or add --stream".to_owned()));
+        }
+        if !message.is_empty() {
+            bail!(Usage("--resume sends nothing: remove the message".to_owned()));
+        }
+        let foreign = || {
+            Usage(
+                "--resume: the cursor does not name its task; use `a2a subscribe URL TASK --resume CURSOR`".to_owned(),
+            )
         };
+        let parsed = Cursor::from_text(cursor).ok_or_else(foreign)?;
+        let (task_id, _) = parsed.parts().ok_or_else(foreign)?;
+        return block_on(async {
+            let state = resume(url, task_id, cursor, connection, save.open()?).await?;
+            check_status(arguments.exit_status, state)
+        });
+    }
+    let request = message.request(SendMessageConfiguration {
+        history_length: arguments.history,
+        return_immediately: arguments.immediate,
+        ..SendMessageConfiguration::default()
+    })?;
+    let mut files = save.open()?;
+    block_on(async {
+        let client = connection.connect(url, None).await?;
+        if is_stream {
+            let state = print_events(client.stream(request).await?, connection, files, &[]).await?;
+            return check_status(arguments.exit_status, state.unwrap_or(TaskState::Completed));
+        }
+        let progress = (connection.shows_progress() && !arguments.immediate).then(Progress::start).flatten();
+        let answer = match progress {
+            Some(progress) => send_with_progress(&client, request, arguments.history, progress).await?,
+            None => client.send(request).await?.into_raw().payload,
+        };
+        let state = match &answer {
+            Some(Payload::Task(task)) => {
+                show::print(&show::task(task, format)?, format)?;
+                files.as_mut().map(|files| files.add_task(task)).transpose()?;
+                task.state()
+            }
+            Some(Payload::Message(message)) => {
+                show::print(&show::message(message, format)?, format)?;
+                files.as_mut().map(|files| files.add_message(message)).transpose()?;
+                TaskState::Completed
+            }
+            None => TaskState::Completed,
+        };
+        files.map(|files| files.write(format)).transpose()?;
         check_status(arguments.exit_status, state)
+    })
+}
+
+/// Sends a message, and shows the state of its task until the turn ends. The agent is asked for a stream, because a plain send
+/// tells nothing before its end.
+async fn send_with_progress(
+    client: &Client,
+    request: SendMessageRequest,
+    history: Option<i32>,
+    mut progress: Progress,
+) -> anyhow::Result<Option<Payload>> {
+    let mut events = progress.during(client.stream(request)).await?;
+    let (mut task_id, mut task) = (String::new(), None);
+    while let Some(event) = progress.during(events.next()).await {
+        let event = event?;
+        progress.record(&event);
+        task = None;
+        match event {
+            StreamEvent::Message(message) => return Ok(Some(Payload::Message(*message))),
+            StreamEvent::Task(found) => {
+                task_id.clone_from(&found.id);
+                task = Some(*found);
+            }
+            StreamEvent::Status(update) => task_id = update.task_id,
+            StreamEvent::Artifact(update) => task_id = update.task_id,
+            StreamEvent::Gap => {}
+        }
+    }
+    if task.is_none() && !task_id.is_empty() {
+        task = Some(progress.during(find_task(client, &task_id, history)).await?);
+    }
+    Ok(task.map(Payload::Task))
+}
+
+async fn find_task(client: &Client, id: &str, history: Option<i32>) -> anyhow::Result<A2aTask> {
+    Ok(match history {
+        Some(messages) => client.get_with_history(id, messages).await?,
+        None => client.get(id).await?,
     })
 }
 
@@ -401,112 +371,76 @@ fn check_status(is_checked: bool, state: TaskState) -> anyhow::Result<()> {
     if is_checked && state.is_failure() { Err(TaskFailed(show::state(state)).into()) } else { Ok(()) }
 }
 
-/// Prints events as they arrive. Returns the last state.
-async fn print_events(mut events: EventStream, format: Format) -> anyhow::Result<TaskState> {
-    let mut state = TaskState::Completed;
+/// Prints events as they arrive, and then writes the files. `known` are artifacts whose first parts were received earlier.
+/// Returns the last state, if an event had one.
+async fn print_events(
+    mut events: EventStream,
+    connection: &Connection,
+    mut files: Option<Files>,
+    known: &[Artifact],
+) -> anyhow::Result<Option<TaskState>> {
+    let result = print_each(&mut events, connection, files.as_mut(), known).await;
+    // What an interrupted stream has sent is of use too.
+    let written = files.map(|files| files.write(connection.format())).transpose();
+    let state = result?;
+    written?;
+    Ok(state)
+}
+
+async fn print_each(
+    events: &mut EventStream,
+    connection: &Connection,
+    mut files: Option<&mut Files>,
+    known: &[Artifact],
+) -> anyhow::Result<Option<TaskState>> {
+    let format = connection.format();
+    let mut state = None;
     // Only the first part of an artifact has to have its name.
-    let mut names = HashMap::new();
+    let name_of = |artifact: &Artifact| (artifact.artifact_id.clone(), artifact.name.clone());
+    let mut names: HashMap<String, String> = known.iter().map(name_of).collect();
     while let Some(event) = events.next().await {
         let mut event = event?;
-        state = event.state().unwrap_or(state);
+        state = event.state().or(state);
+        if let Some(files) = &mut files {
+            files.add_event(&event)?;
+        }
+        if let StreamEvent::Task(task) = &event {
+            names.extend(task.artifacts.iter().map(name_of));
+        }
         if let (Format::Text, StreamEvent::Artifact(update)) = (format, &mut event)
             && let Some(artifact) = &mut update.artifact
         {
             let name = names.entry(artifact.artifact_id.clone()).or_insert_with(|| artifact.name.clone());
             artifact.name.clone_from(name);
         }
-        say(&show::event(&event, format)?);
+        show::print(&show::event(&event, format)?, format)?;
+        if let (true, Some(cursor)) = (connection.is_verbose(), events.cursor()) {
+            report(&format!("cursor: {}\n", show::safe(cursor)));
+        }
     }
     Ok(state)
 }
 
-impl Send {
-    fn request(&self) -> anyhow::Result<SendMessageRequest> {
-        let mut message = if let Some(path) = &self.file {
-            parse_message(&read_text(path)?, &path.display().to_string())?
-        } else if let Some(json) = &self.json {
-            parse_message(json, "--json")?
-        } else if let Some(parts) = &self.parts {
-            let parts = serde_json::from_str(parts).map_err(|e| Usage(format!("--parts: {e}")))?;
-            Message { parts, role: Role::User.into(), ..Message::default() }
-        } else {
-            let text = self.message.as_deref().map(text_argument).transpose()?;
-            let parts = text.map(Part::text).into_iter().collect();
-            Message { parts, role: Role::User.into(), ..Message::default() }
-        };
-        for path in &self.attach {
-            message.parts.push(attachment(path)?);
-        }
-        for data in &self.data {
-            let data: Value = serde_json::from_str(&text_argument(data)?).map_err(|e| Usage(format!("--data: {e}")))?;
-            message.parts.push(Part::data(&data)?);
-        }
-        if message.parts.is_empty() {
-            bail!(Usage("the message is empty: give a text, --attach, --data, --parts, --json or --file".to_owned()));
-        }
-        for (id, field) in [(&self.context, &mut message.context_id), (&self.task, &mut message.task_id)] {
-            if let Some(id) = id {
-                field.clone_from(id);
-            }
-        }
-        let configuration = SendMessageConfiguration {
-            history_length: self.history,
-            return_immediately: self.immediate,
-            ..SendMessageConfiguration::default()
-        };
-        let mut request = SendMessageRequest::from(message);
-        request.configuration = Some(configuration);
-        Ok(request)
+/// Prints the events after a cursor. Returns the state of the task.
+async fn resume(
+    url: &str,
+    task_id: &str,
+    cursor: &str,
+    connection: &Connection,
+    files: Option<Files>,
+) -> anyhow::Result<TaskState> {
+    let client = connection.connect(url, None).await?;
+    let task = client.get_with_history(task_id, 0).await?;
+    // The log of a terminal task is complete: that there are no events after the cursor is no interruption.
+    let client = if task.state().is_terminal() { connection.without_retries(&client.card(), url)? } else { client };
+    let events = client.subscribe_after(task_id, cursor).await?;
+    let last = print_events(events, connection, None, &task.artifacts).await?;
+    if let Some(mut files) = files {
+        // The events after the cursor have only the rest of the artifacts.
+        files.add_task(&client.get_with_history(task_id, 0).await?)?;
+        files.write(connection.format())?;
     }
-}
-
-fn parse_message(json: &str, origin: &str) -> anyhow::Result<Message> {
-    let mut message: Message = serde_json::from_str(json).map_err(|e| Usage(format!("{origin}: {e}")))?;
-    if message.role() == Role::Unspecified {
-        message.role = Role::User.into();
-    }
-    Ok(message)
-}
-
-/// Returns the text of an argument: itself, the contents of a file (`@FILE`), or stdin (`-`).
-fn text_argument(argument: &str) -> anyhow::Result<String> {
-    if argument == "-" {
-        let mut text = String::new();
-        io::stdin().lock().take(u64::try_from(MAX_FILE)?).read_to_string(&mut text).context("cannot read stdin")?;
-        return Ok(text.trim_end_matches(['\r', '\n']).to_owned());
-    }
-    match argument.strip_prefix('@') {
-        Some(path) => read_text(Path::new(path)),
-        None => Ok(argument.to_owned()),
-    }
-}
-
-fn read_text(path: &Path) -> anyhow::Result<String> {
-    String::from_utf8(read_file(path, MAX_FILE)?).with_context(|| format!("{} is not UTF-8", path.display()))
-}
-
-/// Returns a file as a part, with a media type for its extension.
-fn attachment(path: &Path) -> anyhow::Result<Part> {
-    let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
-    let media_type = match extension.to_ascii_lowercase().as_str() {
-        "txt" | "log" => "text/plain",
-        "md" => "text/markdown",
-        "html" | "htm" => "text/html",
-        "csv" => "text/csv",
-        "json" => "application/json",
-        "pdf" => "application/pdf",
-        "png" => "image/png",
-        "jpg" | "jpeg" => "image/jpeg",
-        "gif" => "image/gif",
-        "webp" => "image/webp",
-        "svg" => "image/svg+xml",
-        "mp3" => "audio/mpeg",
-        "wav" => "audio/wav",
-        "mp4" => "video/mp4",
-        _ => "application/octet-stream",
-    };
-    let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    Ok(Part::bytes(read_file(path, MAX_FILE)?, media_type).named(name))
+    Ok(last.unwrap_or(task.state()))
 }
 
 /// Runs an `a2a get` command.
@@ -518,27 +452,50 @@ pub(super) fn get(command: &Get) -> anyhow::Result<()> {
 }
 
 fn get_task(arguments: &GetTask) -> anyhow::Result<()> {
-    let GetTask { task, history } = arguments;
+    let GetTask { task, history, save } = arguments;
+    let format = task.connection.format();
+    let mut files = save.open()?;
     block_on(async {
         let client = task.connect(SHORT).await?;
-        let found = match history {
-            Some(messages) => client.get_with_history(&task.task_id, *messages).await?,
-            None => client.get(&task.task_id).await?,
-        };
-        say(&show::task(&found, task.connection.output)?);
+        let found = find_task(&client, &task.task_id, *history).await?;
+        show::print(&show::task(&found, format)?, format)?;
+        files.as_mut().map(|files| files.add_task(&found)).transpose()?;
+        files.map(|files| files.write(format)).transpose()?;
         Ok(())
     })
 }
 
-/// Runs `a2a discover` and `a2a get card`.
+/// Runs `a2a discover`, `a2a get card` and `a2a card get`.
 pub(super) fn discover(arguments: &Discover) -> anyhow::Result<()> {
-    let Discover { agent, extended } = arguments;
+    let Discover { agent, extended, catalog, output_file, force } = arguments;
+    let format = agent.connection.format();
     block_on(async {
+        if *catalog {
+            let entries = agent.connection.catalog(&agent.url).await?;
+            return Ok(show::print(&show::catalog(&entries, format)?, format)?);
+        }
+        if let (Some(path), false) = (output_file, extended) {
+            let document = card::download(&agent.url, &agent.connection).await?;
+            return write_card(path, &document.json, *force);
+        }
         let client = agent.connect(SHORT).await?;
         let card = if *extended { client.extended_card().await? } else { client.card() };
-        say(&show::card(&card, agent.connection.output)?);
-        Ok(())
+        match output_file {
+            Some(path) => write_card(path, show::card(&card, Format::Json)?.as_bytes(), *force),
+            None => Ok(show::print(&show::card(&card, format)?, format)?),
+        }
     })
+}
+
+fn write_card(path: &Path, json: &[u8], overwrite: bool) -> anyhow::Result<()> {
+    let mut options = OpenOptions::new();
+    let options = if overwrite { options.create(true).truncate(true) } else { options.create_new(true) };
+    match options.write(true).open(path).and_then(|mut file| file.write_all(json)) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            bail!("--output-file: {} exists; overwrite it with --force", path.display())
+        }
+        written => written.with_context(|| format!("--output-file: {}", path.display())),
+    }
 }
 
 /// Runs an `a2a list` command.
@@ -548,7 +505,7 @@ pub(super) fn list(command: &List) -> anyhow::Result<()> {
 }
 
 fn list_tasks(arguments: &ListTasks) -> anyhow::Result<()> {
-    let format = arguments.agent.connection.output;
+    let format = arguments.agent.connection.format();
     block_on(async {
         let client = arguments.agent.connect(SHORT).await?;
         let mut request = ListTasksRequest {
@@ -565,7 +522,7 @@ fn list_tasks(arguments: &ListTasks) -> anyhow::Result<()> {
         let mut is_first = request.page_token.is_empty();
         let mut pages = client.list_pages(request).take(count);
         while let Some(page) = pages.next().await {
-            say(&show::page(&page?, format, is_first)?);
+            show::print(&show::page(&page?, format, is_first, arguments.all)?, format)?;
             is_first = false;
         }
         Ok(())
@@ -574,18 +531,23 @@ fn list_tasks(arguments: &ListTasks) -> anyhow::Result<()> {
 
 /// Runs `a2a cancel`.
 pub(super) fn cancel(arguments: &TaskOf) -> anyhow::Result<()> {
+    let format = arguments.connection.format();
     block_on(async {
         let task = arguments.connect(SHORT).await?.cancel(&arguments.task_id).await?;
-        say(&show::task(&task, arguments.connection.output)?);
-        Ok(())
+        Ok(show::print(&show::task(&task, format)?, format)?)
     })
 }
 
 /// Runs `a2a subscribe`.
-pub(super) fn subscribe(arguments: &TaskOf) -> anyhow::Result<()> {
+pub(super) fn subscribe(arguments: &Subscribe) -> anyhow::Result<()> {
+    let Subscribe { task, resume: cursor, save } = arguments;
     block_on(async {
-        let events = arguments.connect(None).await?.subscribe(&arguments.task_id).await?;
-        print_events(events, arguments.connection.output).await.map(drop)
+        let files = save.open()?;
+        if let Some(cursor) = cursor {
+            return resume(&task.url, &task.task_id, cursor, &task.connection, files).await.map(drop);
+        }
+        let events = task.connect(None).await?.subscribe(&task.task_id).await?;
+        print_events(events, &task.connection, files, &[]).await.map(drop)
     })
 }
 
@@ -602,141 +564,26 @@ pub(super) fn task(command: &Task) -> anyhow::Result<()> {
 /// Runs an `a2a push` command.
 pub(super) fn push(command: &Push) -> anyhow::Result<()> {
     block_on(async {
-        match command {
+        let (configs, format) = match command {
             Push::Create(CreatePush { task, webhook, webhook_token, id }) => {
                 let mut config = crate::pb::v1::TaskPushNotificationConfig::from(webhook.as_str());
                 config.token = webhook_token.clone().unwrap_or_default();
                 config.id = id.clone().unwrap_or_default();
                 let created = task.connect(SHORT).await?.push(&task.task_id).create(config).await?;
-                say(&show::configs(std::slice::from_ref(&created), task.connection.output)?);
+                (vec![created], task.connection.format())
             }
             Push::List(task) => {
-                let all = task.connect(SHORT).await?.push(&task.task_id).list().await?;
-                say(&show::configs(&all, task.connection.output)?);
+                (task.connect(SHORT).await?.push(&task.task_id).list().await?, task.connection.format())
             }
             Push::Get(PushOf { task, config_id }) => {
                 let found = task.connect(SHORT).await?.push(&task.task_id).get(config_id).await?;
-                say(&show::configs(std::slice::from_ref(&found), task.connection.output)?);
+                (vec![found], task.connection.format())
             }
             Push::Delete(PushOf { task, config_id }) => {
                 task.connect(SHORT).await?.push(&task.task_id).delete(config_id).await?;
-            }
-        }
-        Ok(())
-    })
-}
-
-/// Runs `a2a chat`: each line of stdin is a message. Ctrl-C cancels the task of the turn; a second one, or one between
-/// turns, ends the program.
-pub(super) fn chat(arguments: &Chat) -> anyhow::Result<()> {
-    let is_terminal = io::stdin().is_terminal();
-    block_on(async {
-        let client = arguments.agent.connect(None).await?;
-        let mut conversation = client.conversation();
-        if let Some(id) = &arguments.context {
-            conversation = conversation.with_context(id);
-        }
-        if let Some(id) = &arguments.task {
-            conversation = conversation.with_task(id);
-        }
-        if is_terminal {
-            super::report(&format!("{}: type a message, /attach FILE, /history, or /quit\n", client.card().name));
-        }
-        let mut lines = stdin_lines();
-        let mut attached = Vec::new();
-        loop {
-            if is_terminal {
-                super::report("> ");
-            }
-            let line = tokio::select! {
-                line = lines.recv() => line,
-                _ = tokio::signal::ctrl_c() => None,
-            };
-            let Some(line) = line else { return Ok(()) };
-            match line.trim() {
-                "" => {}
-                "/quit" | "/exit" => return Ok(()),
-                "/history" => print_history(&client, &conversation, arguments.agent.connection.output).await?,
-                command if command.starts_with("/attach ") => {
-                    match attachment(Path::new(command["/attach ".len()..].trim())) {
-                        Ok(part) => attached.push(part),
-                        Err(error) => super::print_error(&error),
-                    }
-                }
-                text => {
-                    let parts = std::iter::once(Part::text(text)).chain(attached.drain(..)).collect();
-                    let message = Message { parts, role: Role::User.into(), ..Message::default() };
-                    if let Err(error) =
-                        turn(&client, &mut conversation, message, arguments.agent.connection.output).await
-                    {
-                        // A failed call does not end the conversation, unless it is not interactive.
-                        if !is_terminal {
-                            return Err(error);
-                        }
-                        super::print_error(&error);
-                    }
-                }
-            }
-        }
-    })
-}
-
-/// Sends a message, and prints the answer as it arrives.
-async fn turn(
-    client: &Client,
-    conversation: &mut Conversation,
-    message: Message,
-    format: Format,
-) -> anyhow::Result<()> {
-    let mut events = conversation.stream(message).await?;
-    let mut task_id = conversation.task_id().to_owned();
-    let mut is_canceled = false;
-    loop {
-        let event = tokio::select! {
-            event = events.next() => event,
-            _ = tokio::signal::ctrl_c() => {
-                if is_canceled || task_id.is_empty() {
-                    bail!("interrupted");
-                }
-                is_canceled = true;
-                client.cancel(&task_id).await?;
-                continue;
+                return Ok(());
             }
         };
-        let Some(event) = event.transpose()? else { return Ok(()) };
-        conversation.record(&event);
-        if let StreamEvent::Task(task) = &event {
-            task_id.clone_from(&task.id);
-        }
-        say(&show::answer(&event, format)?);
-    }
-}
-
-async fn print_history(client: &Client, conversation: &Conversation, format: Format) -> anyhow::Result<()> {
-    let request = ListTasksRequest {
-        context_id: conversation.context_id().to_owned(),
-        include_artifacts: Some(true),
-        ..ListTasksRequest::default()
-    };
-    if request.context_id.is_empty() {
-        return Ok(());
-    }
-    let mut tasks = client.list(request);
-    while let Some(task) = tasks.next().await {
-        say(&show::task(&task?, format)?);
-    }
-    Ok(())
-}
-
-/// Reads the lines of stdin on a thread of its own, because a read of a terminal cannot be canceled.
-fn stdin_lines() -> mpsc::Receiver<String> {
-    let (sender, lines) = mpsc::channel(1);
-    std::thread::spawn(move || {
-        for line in io::stdin().lock().lines().map_while(Result::ok) {
-            if sender.blocking_send(line).is_err() {
-                return;
-            }
-        }
-    });
-    lines
+        Ok(show::print(&show::configs(&configs, format)?, format)?)
+    })
 }

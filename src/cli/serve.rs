@@ -9,13 +9,18 @@ use std::{
 use anyhow::Context as _;
 use tracing::Level;
 
-use super::{Serve, say, warn};
+use super::{OutputError, flags::Serve, say, warn};
+#[cfg(unix)]
+use crate::adapter::{Exec, ExecOptions, Format};
 use crate::{
-    agent::{Agent, demo::Demo},
-    auth::{self, AllOf, AnyOf, Bearer, Jwt, JwtOptions, MutualTls, Scopes, TokenFile},
+    adapter::{HttpEndpoint, HttpOptions, Upstream},
+    agent::{Agent, DynAgent, demo::Demo},
+    auth::{self, AllOf, AnyOf, Bearer, Jwt, JwtOptions, MutualTls, Scopes, Token, TokenFile},
     card::ScopedSkills,
-    config::{self, AuthRequire, Config, FilePath, Loaded},
+    client::Client,
+    config::{self, AuthRequire, CommandFormat, CommandLine, Config, FilePath, Loaded},
     jose::SigningKey,
+    pb::v1::AgentCard,
     push::{Algorithm, PushOptions, SigningKeys, WebhookCredentials},
     server::{self, ClientAuth, Server, Signals, Tls},
     store::{
@@ -28,12 +33,12 @@ use crate::{
 
 /// Serves until SIGINT or SIGTERM, then drains. A second signal exits at once with code 130.
 pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
-    let loaded = config::load(arguments.config.as_deref(), &arguments.flags.0)?;
+    let loaded = config::load(arguments.config.as_deref(), &arguments.flags())?;
     if arguments.print_config {
         for warning in &loaded.warnings {
             warn(warning);
         }
-        say(&loaded.print());
+        say(&loaded.print())?;
         return Ok(());
     }
     let Loaded { config, warnings, .. } = loaded;
@@ -61,9 +66,8 @@ pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
     });
     let card_key = card_key.transpose()?;
     runtime.block_on(async {
-        let server = match config.agent {
-            config::Agent::Demo => server(Demo, store, push, &config),
-        };
+        let agent = agent(&config).await?;
+        let server = server(agent, store, push, &config);
         let server = match card_key {
             Some(key) => server.sign_card(key),
             None => server,
@@ -105,11 +109,17 @@ pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
             None => String::new(),
         };
         let mut signals = Signals::listen();
-        say(&banner(&bound.url(), config.tls_self_signed, &(grpc + &metrics + &line), config.has_authentication()));
+        let is_quiet = arguments.is_quiet();
+        if !is_quiet {
+            let details = grpc + &metrics + &line;
+            announce(&banner(&bound.url(), config.tls_self_signed, &details, config.has_authentication()));
+        }
         bound
             .run_until(async move {
                 signals.next().await;
-                say("stopping: waiting for running turns; a second signal stops at once\n");
+                if !is_quiet {
+                    announce("stopping: waiting for running turns; a second signal stops at once\n");
+                }
                 tokio::spawn(async move {
                     signals.next().await;
                     exit_now();
@@ -118,6 +128,100 @@ pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
             .await;
         Ok(())
     })
+}
+
+/// Prints a message to stdout. A server does not need its stdout, so that a failure is only a warning.
+fn announce(text: &str) {
+    if let Err(error @ OutputError::Failed(_)) = say(text) {
+        tracing::warn!("{error}");
+    }
+}
+
+/// Creates the agent of the configuration.
+async fn agent(config: &Config) -> anyhow::Result<Arc<dyn DynAgent>> {
+    let error = |why: &str| Err(config::Error::new(why.to_owned()).into());
+    match (&config.exec_command, &config.http_url, &config.upstream_url) {
+        (Some(command), None, None) => exec(command, config),
+        (None, Some(url), None) => endpoint(&url.0, config),
+        (None, None, Some(url)) => upstream(&url.0, config).await,
+        (None, None, None) => match config.agent {
+            config::Agent::Demo => Ok(Arc::new(Demo)),
+            config::Agent::Exec => error("exec.command: is missing; the agent `exec` needs a command"),
+            config::Agent::Http => error("http.url: is missing; the agent `http` needs a URL"),
+            config::Agent::Upstream => error("upstream.url: is missing; the agent `upstream` needs a URL"),
+        },
+        _ => error("agent: several of exec.command, http.url and upstream.url are set; remove all but one of them"),
+    }
+}
+
+/// Creates the agent that is an HTTP endpoint.
+fn endpoint(url: &str, config: &Config) -> anyhow::Result<Arc<dyn DynAgent>> {
+    let text = |secret: &Option<Token>| secret.as_ref().map(|secret| secret.expose().to_owned());
+    let options = HttpOptions::default()
+        .token(text(&config.http_token))
+        .secret(text(&config.http_secret))
+        .idempotent(config.http_idempotent)
+        .timeout(config.http_timeout.0)
+        .output_bytes(config.http_output_bytes.0)
+        .card(AgentCard::new("Endpoint").describe("Passes each message to an HTTP endpoint."));
+    Ok(Arc::new(HttpEndpoint::new(url, options).context("http.url")?))
+}
+
+/// Creates the gateway of another agent, whose card has to be available.
+async fn upstream(url: &str, config: &Config) -> anyhow::Result<Arc<dyn DynAgent>> {
+    let builder = match &config.upstream_token {
+        Some(token) => Client::builder().bearer(token.expose())?,
+        None => Client::builder(),
+    };
+    let client = builder.connect(url).await.with_context(|| format!("can't use the agent at {url} (upstream.url)"))?;
+    Ok(Arc::new(Upstream::new(client)))
+}
+
+/// Operators of a shell, which would be arguments of a command without one.
+#[cfg(unix)]
+const SHELL_OPERATORS: [&str; 8] = ["|", "||", "&&", "&", ";", "<", ">", ">>"];
+
+/// Creates the agent that is a command.
+#[cfg(unix)]
+fn exec(command: &CommandLine, config: &Config) -> anyhow::Result<Arc<dyn DynAgent>> {
+    let words = if config.exec_shell {
+        vec!["/bin/sh".to_owned(), "-c".to_owned(), command.text.clone()]
+    } else {
+        if let Some(operator) = command.words.iter().find(|word| SHELL_OPERATORS.contains(&word.as_str())) {
+            let why = format!("exec.command: `{operator}` needs a shell; set exec.shell (--exec-shell)");
+            return Err(config::Error::new(why).into());
+        }
+        command.words.clone()
+    };
+    let program = words.first().map(|program| program.rsplit('/').next().unwrap_or(program).to_owned());
+    let name = if config.exec_shell { "Command".to_owned() } else { program.unwrap_or_default() };
+    let format = match config.exec_format {
+        CommandFormat::Text => Format::Text,
+        CommandFormat::JsonLines => Format::JsonLines,
+    };
+    let options = ExecOptions::default()
+        .format(format)
+        .chunk(config.exec_chunk.as_ref().map(|text| text.replace("\\n", "\n").replace("\\t", "\t")))
+        .persistent(config.exec_persistent)
+        .workspace(config.exec_workspace.as_ref().map(|directory| directory.0.clone()))
+        .env(config.exec_env.as_ref().map(|env| env.value.clone()).unwrap_or_default())
+        .concurrency(config.exec_concurrency)
+        .timeout(config.exec_timeout.0)
+        .output_bytes(config.exec_output_bytes.0)
+        .memory(config.exec_memory.map(|size| size.0.try_into()).transpose()?)
+        .cpu_time(config.exec_cpu_time)
+        .processes(config.exec_processes)
+        .grace(config.cancel_grace)
+        .resumable(config.exec_resumable)
+        .guard(Some(std::env::current_exe()?))
+        .card(AgentCard::new(name).describe("Runs a command for each message."));
+    let agent = Exec::new(words, options);
+    Ok(Arc::new(agent.map_err(|error| config::Error::new(format!("exec.command: {error}")))?))
+}
+
+#[cfg(not(unix))]
+fn exec(_: &CommandLine, _: &Config) -> anyhow::Result<Arc<dyn DynAgent>> {
+    Err(config::Error::new("exec.command: commands are supported on Unix only".to_owned()).into())
 }
 
 /// Creates the server from the configuration.
@@ -129,6 +233,8 @@ fn server<A: Agent>(agent: A, store: Arc<dyn Store>, push: PushOptions, config: 
         .body_bytes(config.limits_body_bytes.0)
         .keep_alive(config.stream_keep_alive)
         .connections(config.limits_connections)
+        .batch_calls(config.limits_batch_calls)
+        .header_bytes(config.limits_header_bytes.0)
         .batch_bytes(config.limits_batch_bytes.0)
         .outgoing_bytes(config.limits_outgoing_bytes.0)
         .write_timeout(config.stream_write_timeout)
@@ -427,7 +533,7 @@ mod tests {
             let error = guard_public(&at(addr)).unwrap_err().to_string();
             assert!(error.contains(addr) && error.contains("A2A_TOKEN") && error.contains("--insecure"), "{error}");
             assert!(guard_public(&Config { insecure: true, ..at(addr) }).is_ok());
-            let token = auth::Token::new("t").ok();
+            let token = Token::new("t").ok();
             assert!(guard_public(&Config { token, ..at(addr) }).is_ok());
         }
         let grpc = Config { grpc_listen: "0.0.0.0:1".parse().ok(), ..Config::default() };

@@ -5,8 +5,12 @@ use std::fmt::Write as _;
 use clap::ValueEnum;
 use serde::Serialize;
 
+use super::{
+    OutputError, say, say_text,
+    terminal::{DIM, YELLOW, paint, state_style},
+};
 use crate::{
-    client::StreamEvent,
+    client::{CatalogEntry, StreamEvent},
     clock,
     pb::v1::{
         AgentCard, Artifact, ListTasksResponse, Message, Part, Role, Task, TaskPushNotificationConfig, TaskState,
@@ -44,6 +48,21 @@ fn json(value: &impl Serialize, format: Format) -> anyhow::Result<String> {
     Ok(format!("{json}\n"))
 }
 
+/// Prints a formatted value. Styles of text are removed where colors are not wanted.
+pub(super) fn print(text: &str, format: Format) -> Result<(), OutputError> {
+    if format == Format::Text { say_text(text) } else { say(text) }
+}
+
+/// Returns a label with its style, padded to a width.
+fn label(text: &str, width: usize) -> String {
+    format!("{}{:width$}", paint(DIM, text), "", width = width.saturating_sub(text.len()))
+}
+
+/// Returns the name of a state with its style.
+fn styled_state(state: TaskState) -> String {
+    paint(state_style(state), self::state(state))
+}
+
 /// Formats a task.
 pub(super) fn task(task: &Task, format: Format) -> anyhow::Result<String> {
     if format != Format::Text {
@@ -51,27 +70,37 @@ pub(super) fn task(task: &Task, format: Format) -> anyhow::Result<String> {
     }
     let mut text = head(task);
     if !task.artifacts.is_empty() {
-        text.push_str("Artifacts:\n");
+        text.push_str(&heading("Artifacts:"));
         task.artifacts.iter().for_each(|artifact| text.push_str(&artifact_line(artifact)));
     }
     if !task.history.is_empty() {
-        text.push_str("History:\n");
+        text.push_str(&heading("History:"));
         for message in &task.history {
-            _ = writeln!(text, "  [{}] {}", role(message), safe(&parts(&message.parts)));
+            _ = writeln!(
+                text,
+                "  {} {}",
+                paint(DIM, format_args!("[{}]", role(message))),
+                safe(&parts(&message.parts))
+            );
         }
     }
     Ok(text)
+}
+
+fn heading(text: &str) -> String {
+    format!("{}\n", paint(DIM, text))
 }
 
 fn head(task: &Task) -> String {
     let time = task.status.as_ref().and_then(|status| status.timestamp.as_ref()).map(clock::millis);
     let time = time.and_then(|millis| jiff::Timestamp::from_millisecond(millis).ok());
     let time = time.map(|time| format!(" ({time})")).unwrap_or_default();
-    let mut text = format!("Task:     {}\nContext:  {}\n", safe(&task.id), safe(&task.context_id));
-    _ = writeln!(text, "Status:   {}{time}", state(task.state()));
+    let mut text =
+        format!("{}{}\n{}{}\n", label("Task:", 10), safe(&task.id), label("Context:", 10), safe(&task.context_id));
+    _ = writeln!(text, "{}{}{}", label("Status:", 10), styled_state(task.state()), paint(DIM, time));
     let message = task.status.as_ref().and_then(|status| status.message.as_ref());
     if let Some(message) = message {
-        _ = writeln!(text, "Message:  {}", safe(&parts(&message.parts)));
+        _ = writeln!(text, "{}{}", label("Message:", 10), safe(&parts(&message.parts)));
     }
     text
 }
@@ -96,7 +125,9 @@ pub(super) fn event(event: &StreamEvent, format: Format) -> anyhow::Result<Strin
         StreamEvent::Status(update) => status_line(update.status.as_ref()),
         StreamEvent::Artifact(update) => update.artifact.as_ref().map(artifact_line).unwrap_or_default(),
         StreamEvent::Message(found) => message(found, format)?,
-        StreamEvent::Gap => "[connection lost: events may be missing here]\n".to_owned(),
+        StreamEvent::Gap => {
+            format!("{}\n", paint(YELLOW, "[connection lost: events may be missing here]"))
+        }
     })
 }
 
@@ -111,7 +142,7 @@ pub(super) fn answer(event: &StreamEvent, format: Format) -> anyhow::Result<Stri
         match (state, message) {
             (TaskState::Submitted | TaskState::Working | TaskState::Completed, None) => String::new(),
             (_, Some(message)) => format!("{}\n", safe(&parts(&message.parts))),
-            (state, None) => format!("[{}]\n", self::state(state)),
+            (state, None) => format!("{}\n", paint(state_style(state), format_args!("[{}]", self::state(state)))),
         }
     };
     Ok(match event {
@@ -126,31 +157,43 @@ pub(super) fn answer(event: &StreamEvent, format: Format) -> anyhow::Result<Stri
 }
 
 fn status_line(status: Option<&TaskStatus>) -> String {
-    let name = state(status.map_or(TaskState::Unspecified, TaskStatus::state));
+    let name = styled_state(status.map_or(TaskState::Unspecified, TaskStatus::state));
     let message = status.and_then(|status| status.message.as_ref());
     let text = message.map(|message| format!(": {}", safe(&parts(&message.parts)))).unwrap_or_default();
-    format!("[status] {name}{text}\n")
+    format!("{} {name}{text}\n", paint(DIM, "[status]"))
 }
 
 fn artifact_line(artifact: &Artifact) -> String {
     let name = if artifact.name.is_empty() { &artifact.artifact_id } else { &artifact.name };
     let text = parts(&artifact.parts);
-    format!("  [{}] {}\n", safe(name), safe(text.trim_end_matches('\n')))
+    let name = paint(DIM, format_args!("[{}]", safe(name)));
+    format!("  {name} {}\n", safe(text.trim_end_matches('\n')))
 }
 
-/// Formats a page of tasks as a table, the first one with a head.
-pub(super) fn page(page: &ListTasksResponse, format: Format, is_first: bool) -> anyhow::Result<String> {
+/// Formats a page of tasks as a table, the first one with a head. If the others follow, the token of the next one is not shown.
+pub(super) fn page(
+    page: &ListTasksResponse,
+    format: Format,
+    is_first: bool,
+    others_follow: bool,
+) -> anyhow::Result<String> {
     if format != Format::Text {
         return json(page, format);
     }
-    let mut text = if is_first { format!("{:<36}  {:<14}  CONTEXT\n", "ID", "STATUS") } else { String::new() };
+    let head = || heading(&format!("{:<36}  {:<14}  CONTEXT", "ID", "STATUS"));
+    let mut text = if is_first { head() } else { String::new() };
     for task in &page.tasks {
-        _ = writeln!(text, "{:<36}  {:<14}  {}", safe(&task.id), state(task.state()), safe(&task.context_id));
+        _ = writeln!(text, "{:<36}  {}  {}", safe(&task.id), state_cell(task.state()), safe(&task.context_id));
     }
-    if !page.next_page_token.is_empty() {
+    if !page.next_page_token.is_empty() && !others_follow {
         _ = writeln!(text, "More tasks: --page-token {}", safe(&page.next_page_token));
     }
     Ok(text)
+}
+
+/// Returns the name of a state in a column of tables.
+pub(super) fn state_cell(state: TaskState) -> String {
+    paint(state_style(state), format_args!("{:<14}", self::state(state)))
 }
 
 /// Formats an agent card.
@@ -160,22 +203,53 @@ pub(super) fn card(card: &AgentCard, format: Format) -> anyhow::Result<String> {
     }
     let streaming = card.capabilities.as_ref().and_then(|capabilities| capabilities.streaming).unwrap_or_default();
     let mut text = String::new();
-    _ = writeln!(text, "Name:         {}", safe(&card.name));
-    _ = writeln!(text, "Description:  {}", safe(&card.description));
-    _ = writeln!(text, "Version:      {}", safe(&card.version));
-    text.push_str("Interfaces:\n");
+    for (name, value) in [("Name:", &card.name), ("Description:", &card.description), ("Version:", &card.version)] {
+        _ = writeln!(text, "{}{}", label(name, 14), safe(value));
+    }
+    text.push_str(&heading("Interfaces:"));
     for interface in &card.supported_interfaces {
         let (binding, version) = (safe(&interface.protocol_binding), safe(&interface.protocol_version));
         _ = writeln!(text, "  {binding} {version} {}", safe(&interface.url));
     }
-    _ = writeln!(text, "Streaming:    {}", if streaming { "yes" } else { "no" });
+    _ = writeln!(text, "{}{}", label("Streaming:", 14), if streaming { "yes" } else { "no" });
     if !card.skills.is_empty() {
-        text.push_str("Skills:\n");
+        text.push_str(&heading("Skills:"));
         for skill in &card.skills {
-            _ = writeln!(text, "  [{}] {}", safe(&skill.id), safe(&skill.description));
+            let id = paint(DIM, format_args!("[{}]", safe(&skill.id)));
+            _ = writeln!(text, "  {id} {}", safe(&skill.description));
         }
     }
     Ok(text)
+}
+
+/// Formats the agents of a catalog: as text, a line each; as JSON, objects with `name`, `description`, `cardUrl` and `card`.
+pub(super) fn catalog(entries: &[CatalogEntry], format: Format) -> anyhow::Result<String> {
+    if format == Format::Text {
+        let line = |entry: &CatalogEntry| {
+            let url = entry.card_url.as_deref().or_else(|| {
+                let card = entry.card.as_ref()?;
+                card.supported_interfaces.first().map(|interface| interface.url.as_str())
+            });
+            let description = safe(&entry.description).replace('\n', " ");
+            format!("{:<24}  {}  {description}\n", safe(&entry.name), safe(url.unwrap_or_default()))
+        };
+        return Ok(entries.iter().map(line).collect());
+    }
+    let objects: Vec<_> = entries
+        .iter()
+        .map(|entry| {
+            serde_json::json!({
+                "name": entry.name,
+                "description": entry.description,
+                "cardUrl": entry.card_url,
+                "card": entry.card,
+            })
+        })
+        .collect();
+    match format {
+        Format::Jsonl => objects.iter().map(|object| json(object, format)).collect(),
+        Format::Json | Format::Text => json(&objects, format),
+    }
 }
 
 /// Formats push notification configurations.
@@ -203,7 +277,7 @@ fn parts(parts: &[Part]) -> String {
 }
 
 /// Escapes control characters other than line feeds, so that the text of an agent does not control the terminal.
-fn safe(text: &str) -> String {
+pub(super) fn safe(text: &str) -> String {
     let mut lines = text.split('\n').map(|line| {
         let mut escaped = String::new();
         _ = write_escaped(&mut escaped, line, false);

@@ -5,10 +5,11 @@ use std::{path::PathBuf, time::SystemTime};
 use anyhow::{Context as _, bail};
 use jiff::{Timestamp, Unit};
 
-use super::say;
+use super::{audited, say, start_audit_log};
 use crate::{
     auth::{NewToken, TokenSource, add_token, list_tokens, revoke_token},
     config::{self, Loaded},
+    telemetry::log::LogFormat,
 };
 
 /// Makes, lists and revokes the tokens with which callers authenticate. A running server notices changes within a second.
@@ -88,12 +89,19 @@ impl Place {
 const SCOPES: [&str; 5] = ["tasks:read", "tasks:write", "push:write", "card:extended", "admin"];
 
 pub(super) fn run(arguments: Token) -> anyhow::Result<()> {
-    let file = if let Some(file) = arguments.file {
-        file
+    let (file, format) = if let Some(file) = arguments.file {
+        (file, LogFormat::Text)
     } else {
         let Loaded { config, .. } = config::load(None, &[])?;
-        config.auth_tokens.context("set auth.tokens in a2a.toml (A2A_AUTH_TOKENS), or name the file with --file")?.0
+        let file = config
+            .auth_tokens
+            .context("set auth.tokens in a2a.toml (A2A_AUTH_TOKENS), or name the file with --file")?
+            .0;
+        (file, config.log_format)
     };
+    if !matches!(arguments.command, TokenCommand::List) {
+        start_audit_log(format);
+    }
     match arguments.command {
         TokenCommand::New(new) => {
             let New { name, owner, tenant, scopes, expires, place } = new;
@@ -105,10 +113,12 @@ pub(super) fn run(arguments: Token) -> anyhow::Result<()> {
             let expires = expires.map(|time| Timestamp::try_from(time).and_then(|time| time.round(Unit::Second)));
             let expires = expires.transpose().context("--expires is too long")?;
             let scopes = (!scopes.is_empty()).then(|| scopes.into_iter().collect());
-            let mut token = NewToken::new(name);
+            let mut token = NewToken::new(&name);
             (token.source, token.owner, token.tenant, token.scopes) = (place.source(), owner, tenant, scopes);
             token.expires = expires;
-            say(&format!("{}\n", add_token(&file, token, now)?));
+            let secret = add_token(&file, token, now)?;
+            audited("token new", name.as_str(), 1);
+            say(&format!("{secret}\n"))?;
         }
         TokenCommand::List => {
             for entry in list_tokens(&file)? {
@@ -120,10 +130,13 @@ pub(super) fn run(arguments: Token) -> anyhow::Result<()> {
                 say(&format!(
                     "{}  {}  owner {owner}{tenant}  scopes {scopes}  created {}  expires {expires}\n",
                     entry.name, entry.source, entry.created
-                ));
+                ))?;
             }
         }
-        TokenCommand::Revoke { name } => revoke_token(&file, &name)?,
+        TokenCommand::Revoke { name } => {
+            revoke_token(&file, &name)?;
+            audited("token revoke", name.as_str(), 1);
+        }
     }
     Ok(())
 }

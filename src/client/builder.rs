@@ -1,4 +1,4 @@
-//! Options of a client: binding, version, credentials, retries, TLS root certificates and limits.
+//! Options of a client: binding, version, credentials, retries, TLS and limits.
 
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -14,10 +14,11 @@ use tonic::transport::Endpoint;
 use super::{
     Client,
     card::{self, CardCache, Interface, ReceivedCard, complete_url},
+    credentials::{AgentCredentials, Credentials, OAuthClient},
     http::{self as http_client, Http, HttpTransport, JsonRpc, Network, Rest},
-    retry::{Interfaces, Retry, Retrying},
+    retry::{Interfaces, Retry, RetryBudget, Retrying},
     sse,
-    tls::{RootCertificates, is_secure},
+    tls::{TlsOptions, is_secure},
     v03::{self, V03Client, V03RpcClient},
 };
 use crate::{
@@ -90,17 +91,21 @@ impl Default for SizeLimits {
 #[derive(Clone, Default)]
 #[must_use = "a builder makes no calls before it is given a URL"]
 pub struct ClientBuilder {
-    retry: Retry,
+    pub(super) retry: Retry,
     /// Headers of all requests, such as credentials. Their values are marked as sensitive.
     pub(super) headers: HeaderMap,
-    roots: RootCertificates,
+    pub(super) credentials: Credentials,
+    tls: TlsOptions,
     transport: Option<Arc<dyn HttpTransport>>,
+    #[cfg(feature = "cli")]
+    observer: Option<Arc<dyn super::Observer>>,
     trusted_origins: Vec<Url>,
     pub(super) cache: CardCache,
     pub(super) binding: Option<Binding>,
     pub(super) version: Option<Version>,
     pub(super) tenant: Option<String>,
     pub(super) timeout: Option<Duration>,
+    pub(super) extended_card: bool,
     pub(super) limits: SizeLimits,
     #[cfg(feature = "signing")]
     pub(super) signatures: super::SignaturePolicy,
@@ -175,6 +180,70 @@ impl ClientBuilder {
         Ok(self)
     }
 
+    /// Sends an API key with every call, in the header, query parameter or cookie that the card declares. If the card declares
+    /// several API keys, all of them have this value, except those of [`api_key_for`](Self::api_key_for). If it declares none,
+    /// or if there is no card, the key is sent in the header `X-API-Key`.
+    ///
+    /// A key in the query is not sent over gRPC, which has none. Requests for the card have no key.
+    pub fn api_key(mut self, key: impl Into<String>) -> Self {
+        self.credentials.api_key = Some(key.into());
+        self
+    }
+
+    /// Sends an API key for the security scheme with this name on the card (4.5), and for no other. Without such a scheme, it is
+    /// not sent.
+    pub fn api_key_for(mut self, scheme: impl Into<String>, key: impl Into<String>) -> Self {
+        self.credentials.api_keys.insert(scheme.into(), key.into());
+        self
+    }
+
+    /// Requests access tokens with the client credentials grant of OAuth 2.0 (RFC 6749, 4.4), and sends them as bearer tokens.
+    ///
+    /// The token endpoint is that of the card's OAuth 2.0 scheme, or of the metadata that its OAuth 2.0 or OpenID Connect scheme
+    /// refers to, unless [`token_url`](Self::token_url) sets it. One that the card names has to be of the origin of the card,
+    /// or of a [trusted one](Self::trust_origin): it receives the secret. It needs `https`, except on this machine.
+    ///
+    /// A token is requested with the first call, and replaced shortly before it expires, or once if the agent rejects it
+    /// (401). There is one request at a time, of at most 10 s and 64 KiB. If the client authenticates in another way
+    /// ([`bearer`](Self::bearer)), no token is requested.
+    ///
+    /// ```
+    /// use a2a_service::client::Client;
+    ///
+    /// let options = Client::builder()
+    ///     .client_credentials("my-agent", "a secret")?
+    ///     .token_url("https://login.example.com/token")?
+    ///     .scopes("agent.call");
+    /// # Ok::<(), a2a_service::error::Error>(())
+    /// // `options.connect("https://agent.example").await` reads the card.
+    /// ```
+    ///
+    /// # Errors
+    /// The id and the secret can't be sent in a header.
+    pub fn client_credentials(mut self, id: &str, secret: &str) -> Result<Self, Error> {
+        let basic = crate::oauth::basic(id, secret)
+            .map_err(|_| Error::invalid_field("client_credentials", "must fit a header value"))?;
+        self.credentials.client = Some(OAuthClient { id: id.to_owned(), secret: secret.to_owned(), basic });
+        Ok(self)
+    }
+
+    /// Sets the token endpoint for [`client_credentials`](Self::client_credentials).
+    ///
+    /// # Errors
+    /// The URL is invalid, or has neither `https` nor a host of this machine.
+    pub fn token_url(mut self, url: &str) -> Result<Self, Error> {
+        let parsed = Url::parse(url).ok().filter(crate::oauth::is_token_endpoint);
+        let invalid = || Error::invalid_field("token_url", "must be a URL with https, or with http on this machine");
+        self.credentials.token_url = Some(parsed.ok_or_else(invalid)?);
+        Ok(self)
+    }
+
+    /// Sets the scopes of access tokens, separated by spaces. By default, those that the card requires.
+    pub fn scopes(mut self, scopes: impl Into<String>) -> Self {
+        self.credentials.scopes = Some(scopes.into());
+        self
+    }
+
     /// Sends credentials to interfaces of this origin too. By default, they are sent only to the origin (scheme, host and
     /// port) of the URL that the client connects to, even if the card names others.
     ///
@@ -206,6 +275,13 @@ impl ClientBuilder {
         Self { timeout: Some(timeout), ..self }
     }
 
+    /// Replaces the card by the extended card (3.1.11) when the client connects, if the card declares one and there are
+    /// credentials. The interface remains that of the first card. Off by default: [`Client::extended_card`] downloads it
+    /// when it is needed.
+    pub fn extended_card(self, is_enabled: bool) -> Self {
+        Self { extended_card: is_enabled, ..self }
+    }
+
     /// Sets the maximum sizes of what is received.
     pub fn limits(self, limits: SizeLimits) -> Self {
         Self { limits, ..self }
@@ -228,17 +304,64 @@ impl ClientBuilder {
     /// The text is not valid PEM, or contains no certificate.
     #[cfg(feature = "tls")]
     pub fn roots(mut self, pem: &[u8]) -> Result<Self, Error> {
-        self.roots.add(pem)?;
+        self.tls.add_roots(pem)?;
         Ok(self)
+    }
+
+    /// Authenticates to agents at `https://` URLs with a certificate (mutual TLS), over each binding. `certificate` may
+    /// contain intermediate certificates too. Both are in PEM.
+    ///
+    /// # Errors
+    /// There is no certificate, or no private key.
+    #[cfg(feature = "tls")]
+    pub fn client_certificate(mut self, certificate: &[u8], private_key: &[u8]) -> Result<Self, Error> {
+        self.tls.set_certificate(certificate, private_key)?;
+        // A card may depend on the caller.
+        self.cache = CardCache::default();
+        Ok(self)
+    }
+
+    /// Accepts any TLS certificate, also one that is expired, for another host, or issued by anybody: an attacker in the
+    /// network can read and change all calls and take the credentials. For tests only. gRPC interfaces with TLS are not used,
+    /// because tonic always verifies the certificate.
+    #[cfg(feature = "tls")]
+    pub fn danger_accept_invalid_certs(mut self, accept: bool) -> Self {
+        self.tls.accept_invalid_certs(accept);
+        self
     }
 
     /// Reads the card of the agent at a URL, and selects one of its interfaces. See [`Client::connect`].
     ///
     /// # Errors
-    /// As [`Client::connect`].
+    /// As [`Client::connect`]. With [`extended_card`](Self::extended_card), also those of its download.
     pub async fn connect(&self, url: &str) -> Result<Client, Error> {
         let ReceivedCard { card, url } = card::fetch(self, url).await?;
-        self.client(card, Some(&url))
+        self.connected(card, &url).await
+    }
+
+    /// Returns the client for a card that was downloaded. `base` is its URL, or that of its catalog.
+    pub(super) async fn connected(&self, card: AgentCard, base: &Url) -> Result<Client, Error> {
+        let client = self.client(card, Some(base))?;
+        let declares_extended = client.card().capabilities.as_ref().and_then(|declared| declared.extended_agent_card);
+        if self.extended_card && declares_extended == Some(true) && self.has_credentials() {
+            client.extended_card().await?;
+        }
+        Ok(client)
+    }
+
+    /// Returns true if requests have credentials.
+    pub(crate) fn has_credentials(&self) -> bool {
+        !self.headers.is_empty() || !self.credentials.is_empty() || self.has_certificate()
+    }
+
+    pub(super) fn has_certificate(&self) -> bool {
+        self.tls.has_certificate()
+    }
+
+    /// Returns URLs of the origins that may receive credentials. `None` if they may be sent anywhere, because the URL of the
+    /// card is unknown.
+    pub(super) fn trusted_origins(&self, base: Option<&Url>) -> Option<Vec<Url>> {
+        base.map(|base| [base].into_iter().chain(&self.trusted_origins).cloned().collect())
     }
 
     /// Returns a remote agent that is called over HTTP+JSON. `url` is the base URL of its routes.
@@ -246,7 +369,7 @@ impl ClientBuilder {
     /// # Errors
     /// The URL is invalid, or its scheme is not `http` or `https`.
     pub fn rest(&self, url: &str) -> Result<Arc<dyn A2aService>, Error> {
-        self.service(&[(Binding::Rest, self.version.unwrap_or_default(), url)])
+        self.service_at(Binding::Rest, url)
     }
 
     /// Returns a remote agent that is called over JSON-RPC at `url`.
@@ -254,7 +377,7 @@ impl ClientBuilder {
     /// # Errors
     /// The URL is invalid, or its scheme is not `http` or `https`.
     pub fn json_rpc(&self, url: &str) -> Result<Arc<dyn A2aService>, Error> {
-        self.service(&[(Binding::JsonRpc, self.version.unwrap_or_default(), url)])
+        self.service_at(Binding::JsonRpc, url)
     }
 
     /// Returns a remote agent that is called over gRPC. The connection is established at the first call, by the tokio
@@ -263,73 +386,51 @@ impl ClientBuilder {
     /// # Errors
     /// The URL is invalid.
     pub fn grpc(&self, url: &str) -> Result<Arc<dyn A2aService>, Error> {
-        self.service(&[(Binding::Grpc, self.version.unwrap_or_default(), url)])
+        self.service_at(Binding::Grpc, url)
     }
 
     /// Adds retries and resumed streams to another implementation of the service.
     pub fn around(&self, agent: Arc<dyn A2aService>) -> Arc<dyn A2aService> {
-        self.wrap(vec![agent], true, false)
+        let credentials = AgentCredentials { headers: self.headers.clone(), ..AgentCredentials::default() };
+        self.wrap(vec![agent], credentials, true, false)
+    }
+
+    fn service_at(&self, binding: Binding, url: &str) -> Result<Arc<dyn A2aService>, Error> {
+        let credentials = AgentCredentials::new(self, None, None)?;
+        self.service(&[(binding, self.version.unwrap_or_default(), url)], credentials)
     }
 
     /// Returns a remote agent that is called over the first of these interfaces to which a connection can be established.
-    pub(super) fn service(&self, interfaces: &[(Binding, Version, &str)]) -> Result<Arc<dyn A2aService>, Error> {
+    pub(super) fn service(
+        &self,
+        interfaces: &[(Binding, Version, &str)],
+        credentials: AgentCredentials,
+    ) -> Result<Arc<dyn A2aService>, Error> {
         // Each HTTP client reads the root certificates of the system, so one serves all interfaces of a scheme.
         let mut clients: HashMap<bool, Http> = HashMap::new();
         let mut http = |url: &str| match clients.entry(is_secure(url)) {
             Entry::Occupied(client) => Ok(client.get().clone()),
-            Entry::Vacant(client) => Ok(client.insert(self.http(url)?).clone()),
+            Entry::Vacant(client) => {
+                let http = Http { query: Arc::clone(&credentials.query), ..self.http(url)? };
+                Ok(client.insert(http).clone())
+            }
         };
         let agents =
             interfaces.iter().map(|(binding, version, url)| self.interface(*binding, *version, url, &mut http));
         let requests_cursors = interfaces.iter().any(|(binding, ..)| *binding == Binding::Grpc);
         let outlasts_turns = interfaces.iter().all(|(_, version, _)| *version == Version::V1_0);
-        Ok(self.wrap(agents.collect::<Result<_, _>>()?, requests_cursors, outlasts_turns))
+        let agents = agents.collect::<Result<_, _>>()?;
+        Ok(self.wrap(agents, credentials, requests_cursors, outlasts_turns))
     }
 
-    /// Returns the interfaces that may be used, in the order of the card.
-    ///
-    /// # Errors
-    /// `UnsupportedOperation` if there is none, `Unauthenticated` if credentials would be sent to another origin.
-    pub(super) fn select<'a>(
-        &self,
-        card: &AgentCard,
-        all: &'a [Interface],
-        base: Option<&Url>,
-    ) -> Result<Vec<&'a Interface>, Error> {
-        let unsupported = |reason: String| ErrorKind::UnsupportedOperation.because(reason);
-        let has = |interface: &&Interface| {
-            self.binding.is_none_or(|binding| interface.binding == binding)
-                && self.version.is_none_or(|version| interface.version == version)
-        };
-        let matching: Vec<_> = all.iter().filter(has).collect();
-        if matching.is_empty() {
-            let offered = card.supported_interfaces.iter().map(|interface| {
-                format!("{} {} at `{}`", interface.protocol_binding, interface.protocol_version, interface.url)
-            });
-            let offered = offered.collect::<Vec<_>>().join(", ");
-            let wanted = match (self.binding, self.version) {
-                (None, None) => "that this client supports".to_owned(),
-                (binding, version) => {
-                    let binding = binding.map(|binding| format!("{binding:?}"));
-                    let version = version.map(|version| version.as_str().to_owned());
-                    format!("for {}", [binding, version].into_iter().flatten().collect::<Vec<_>>().join(" "))
-                }
-            };
-            return Err(unsupported(format!("the agent's card has no interface {wanted}; it has: {offered}")));
-        }
-        // Credentials for the origin of the card are not for another origin that it names.
-        let Some(base) = base.filter(|_| !self.headers.is_empty()) else { return Ok(matching) };
-        let origins: Vec<_> = [base].into_iter().chain(&self.trusted_origins).map(Url::origin).collect();
-        let is_trusted =
-            |interface: &&Interface| Url::parse(&interface.url).is_ok_and(|url| origins.contains(&url.origin()));
-        let (trusted, foreign): (Vec<_>, Vec<_>) = matching.into_iter().partition(is_trusted);
-        let Some(first) = foreign.first().filter(|_| trusted.is_empty()) else { return Ok(trusted) };
-        let reason = format!(
-            "credentials are for {}, but the card names `{}`; connect to that origin, or allow it (trust_origin)",
-            base.origin().ascii_serialization(),
-            first.url,
-        );
-        Err(ErrorKind::Unauthenticated.because(reason))
+    /// Returns true if credentials for an agent may be sent to a URL. `base` is the URL of its card.
+    pub(super) fn trusts(&self, url: &Url, base: &Url) -> bool {
+        [base].into_iter().chain(&self.trusted_origins).any(|trusted| trusted.origin() == url.origin())
+    }
+
+    /// Returns true for an interface whose TLS certificate is verified although any is to be accepted.
+    pub(super) fn verifies_certificate(&self, interface: &Interface) -> bool {
+        interface.binding == Binding::Grpc && self.tls.accepts_invalid_certs() && is_secure(&interface.url)
     }
 
     fn interface(
@@ -347,15 +448,26 @@ impl ClientBuilder {
             (Binding::Grpc, version) => {
                 let invalid = |e| ErrorKind::InvalidParams.because(format!("`{url}` is not a valid agent URL: {e}"));
                 let endpoint = Endpoint::from_shared(url.to_owned()).map_err(invalid)?.connect_timeout(CONNECT);
-                let endpoint = self.roots.grpc(endpoint, url)?;
+                let endpoint = self.tls.grpc(endpoint, url)?;
                 // A stream may be idle for a long time; only a ping detects a lost peer.
                 let endpoint = endpoint.http2_keep_alive_interval(PING).keep_alive_timeout(PING);
                 let (channel, limit) = (endpoint.connect_lazy(), self.limits.response);
                 match version {
-                    Version::V1_0 => Arc::new(A2aServiceClient::new(channel).max_decoding_message_size(limit)),
+                    Version::V1_0 => {
+                        let client = Arc::new(A2aServiceClient::new(channel).max_decoding_message_size(limit));
+                        #[cfg(feature = "cli")]
+                        if let Some(observer) = &self.observer {
+                            return Ok(observer.grpc(url, client));
+                        }
+                        client
+                    }
                     Version::V0_3 => {
-                        let client = V03ServiceClient::new(channel).max_decoding_message_size(limit);
-                        Arc::new(V03Client(Arc::new(client)))
+                        let client = Arc::new(V03ServiceClient::new(channel).max_decoding_message_size(limit));
+                        #[cfg(feature = "cli")]
+                        if let Some(observer) = &self.observer {
+                            return Ok(Arc::new(V03Client(observer.grpc_v03(url, client))));
+                        }
+                        Arc::new(V03Client(client))
                     }
                 }
             }
@@ -370,24 +482,69 @@ impl ClientBuilder {
     fn wrap(
         &self,
         mut agents: Vec<Arc<dyn A2aService>>,
+        credentials: AgentCredentials,
         requests_cursors: bool,
         outlasts_turns: bool,
     ) -> Arc<dyn A2aService> {
-        let is_plain = self.retry == Retry::never() && self.headers.is_empty() && agents.len() == 1;
+        let is_plain = self.retry == Retry::never() && credentials.is_empty() && agents.len() == 1;
         if let Some(agent) = agents.pop_if(|_| is_plain) {
             return agent;
         }
-        let (retry, headers) = (self.retry.clone(), self.headers.clone());
-        let interfaces = Arc::new(Interfaces::new(agents));
-        Arc::new(Retrying { interfaces, retry, headers, requests_cursors, outlasts_turns })
+        let retry = self.retry.clone();
+        let (interfaces, budget) = (Arc::new(Interfaces::new(agents)), Arc::new(RetryBudget::new(&retry)));
+        let credentials = Arc::new(credentials);
+        Arc::new(Retrying { interfaces, retry, budget, credentials, requests_cursors, outlasts_turns })
+    }
+
+    /// Shows the requests to an observer.
+    #[cfg(feature = "cli")]
+    pub(crate) fn observer(self, observer: Arc<dyn super::Observer>) -> Self {
+        Self { observer: Some(observer), ..self }
+    }
+
+    /// Headers of all requests, such as credentials.
+    #[cfg(feature = "cli")]
+    pub(crate) fn headers(&self) -> &HeaderMap {
+        &self.headers
+    }
+
+    /// Removes the headers of all requests, and all other credentials.
+    #[cfg(feature = "cli")]
+    pub(crate) fn without_credentials(self) -> Self {
+        let tls = self.tls.without_certificate();
+        Self { headers: HeaderMap::new(), credentials: Credentials::default(), tls, ..self }
+    }
+
+    /// Returns an HTTP client for requests to a URL that are no calls. Its responses have the certificate of the server. It adds
+    /// no headers.
+    #[cfg(feature = "cli")]
+    pub(crate) fn diagnostic_http(&self, url: &str) -> Result<reqwest::Client, Error> {
+        self.tls.http(http_client::builder().tls_info(true), url)?.build().map_err(Error::internal)
+    }
+
+    /// Returns the network for requests to a URL that are no calls. It adds no headers.
+    #[cfg(feature = "cli")]
+    pub(crate) fn network(&self, url: &str) -> Result<Arc<dyn HttpTransport>, Error> {
+        self.http(url).map(|http| http.transport)
     }
 
     /// Returns the HTTP client for a URL.
     pub(super) fn http(&self, url: &str) -> Result<Http, Error> {
+        self.http_with(url, true)
+    }
+
+    /// Returns the HTTP client for a URL, with or without the certificate of the client.
+    pub(super) fn http_with(&self, url: &str, has_certificate: bool) -> Result<Http, Error> {
+        let tls = if has_certificate { self.tls.clone() } else { self.tls.without_certificate() };
         let transport = match &self.transport {
             Some(transport) => Arc::clone(transport),
-            None => Arc::new(Network(self.roots.http(http_client::builder(), url)?.build().map_err(Error::internal)?)),
+            None => Arc::new(Network(tls.http(http_client::builder(), url)?.build().map_err(Error::internal)?)),
         };
-        Ok(Http { transport, limits: self.limits })
+        #[cfg(feature = "cli")]
+        let transport = match &self.observer {
+            Some(observer) => observer.http(transport),
+            None => transport,
+        };
+        Ok(Http { transport, limits: self.limits, query: Arc::default() })
     }
 }

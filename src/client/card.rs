@@ -11,6 +11,7 @@ use tokio::time::Instant;
 use super::{
     builder::ClientBuilder,
     http::{Http, parse, read_body},
+    retry::{Backoff, is_transient},
 };
 use crate::{
     call::{Binding, Call},
@@ -29,8 +30,11 @@ use crate::{
 /// Paths of the card below the base URL of an agent: that of 0.3 and 1.0 (8.2), and that of 0.2.
 const WELL_KNOWN: [&str; 2] = ["/.well-known/agent-card.json", "/.well-known/agent.json"];
 
-/// Time limit for the download of a card, unless the client has another.
+/// Time limit for the download of a card or a catalog, unless the client has another.
 const CARD: Duration = Duration::from_secs(30);
+
+/// Maximum number of retries of the download of a card. Less than for calls: the URL may be wrong.
+const CARD_RETRIES: u32 = 3;
 
 /// Maximum number of cards in the cache of a builder.
 const MAX_CACHED: usize = 64;
@@ -93,7 +97,7 @@ pub struct Interface {
 }
 
 /// Completes a URL without a scheme: `http` for hosts of this machine, else `https`.
-pub(super) fn complete_url(text: &str) -> Result<Url, Error> {
+pub(crate) fn complete_url(text: &str) -> Result<Url, Error> {
     let text = text.trim();
     if text.contains("://") {
         return parse(text);
@@ -107,19 +111,27 @@ pub(super) fn complete_url(text: &str) -> Result<Url, Error> {
 
 /// Returns the URLs at which the card of an agent may be: the URL itself if it names a document, else the well-known paths
 /// below it, the URL itself, and the well-known paths of its host.
-fn candidates(url: &Url) -> Vec<Url> {
+pub(crate) fn candidates(url: &Url) -> Vec<Url> {
+    documents_of(url, &WELL_KNOWN)
+}
+
+/// Returns the URLs at which a document with one of these paths may be: the URL itself if it names a document, else the paths
+/// below it, the URL itself, and the paths of its host.
+pub(super) fn documents_of(url: &Url, paths: &[&str]) -> Vec<Url> {
     let last = url.path_segments().and_then(|mut segments| segments.next_back()).unwrap_or_default();
     if last.rsplit_once('.').is_some_and(|(_, extension)| extension.eq_ignore_ascii_case("json")) {
         return vec![url.clone()];
     }
     let below = |base: &str| {
-        WELL_KNOWN.map(|path| {
-            let mut card = url.clone();
-            card.set_path(&format!("{}{path}", base.trim_end_matches('/')));
-            card
-        })
+        let base = base.trim_end_matches('/');
+        let document = |path: &&str| {
+            let mut document = url.clone();
+            document.set_path(&format!("{base}{path}"));
+            document
+        };
+        paths.iter().map(document).collect::<Vec<_>>()
     };
-    let mut all = below(url.path()).to_vec();
+    let mut all = below(url.path());
     if url.path() != "/" {
         all.push(url.clone());
         all.extend(below("/"));
@@ -133,42 +145,77 @@ fn candidates(url: &Url) -> Vec<Url> {
 /// `Unavailable` if no connection can be established, `InvalidAgentResponse` if there is no card.
 pub(super) async fn fetch(builder: &ClientBuilder, url: &str) -> Result<ReceivedCard, Error> {
     let url = complete_url(url)?;
-    let http = builder.http(url.as_str())?;
+    let read = |json: &Bytes, url: &Url| match card::from_json(json) {
+        Ok(card) if !card.name.is_empty() => Ok((card, json.clone(), url.clone())),
+        Ok(_) => Err(none_at(url, "agent card", "the document has no name")),
+        Err(error) => Err(none_at(url, "agent card", &error.to_string())),
+    };
+    let (card, json, url) = first_document(builder, "agent card", candidates(&url), read).await?;
+    check_signatures(builder, &json)?;
+    Ok(ReceivedCard { card, url })
+}
+
+/// Checks the signatures of the JSON of a card by the policy of the client.
+#[cfg(feature = "signing")]
+pub(super) fn check_signatures(builder: &ClientBuilder, json: &[u8]) -> Result<(), Error> {
+    builder.signatures.check(json)
+}
+
+/// Accepts every card: signatures are verified with the crate feature `signing`.
+#[cfg(not(feature = "signing"))]
+pub(super) fn check_signatures(_: &ClientBuilder, _: &[u8]) -> Result<(), Error> {
+    Ok(())
+}
+
+/// Downloads JSON documents at these URLs until one of them can be read.
+///
+/// # Errors
+/// The error of the first document if none can be read. Errors of the server itself end the search.
+pub(super) async fn first_document<T>(
+    builder: &ClientBuilder,
+    name: &'static str,
+    urls: Vec<Url>,
+    read: impl Fn(&Bytes, &Url) -> Result<T, Error>,
+) -> Result<T, Error> {
     let limit = builder.timeout.unwrap_or(CARD);
     let call = Call { deadline: Some(clock::after(Instant::now(), limit)), ..Call::default() };
+    let mut backoff = Backoff::new(&builder.retry.clone().attempts(builder.retry.attempts.min(CARD_RETRIES)));
+    let mut http = None;
     let mut first = None;
-    for candidate in candidates(&url) {
-        match fetch_json(builder, &http, &call, &candidate).await {
-            Ok(json) => match card::from_json(&json) {
-                Ok(card) if !card.name.is_empty() => {
-                    #[cfg(feature = "signing")]
-                    builder.signatures.check(&json)?;
-                    return Ok(ReceivedCard { card, url: candidate });
-                }
-                Ok(_) => _ = first.get_or_insert(no_card(&candidate, "the document has no name")),
-                Err(error) => _ = first.get_or_insert(no_card(&candidate, &error.to_string())),
-            },
-            // Another path of the same server may have a card.
+    for url in urls {
+        let http = match &http {
+            Some(http) => http,
+            None => http.insert(builder.http(url.as_str())?),
+        };
+        let received = loop {
+            match fetch_json(builder, http, &call, &url, name).await {
+                Err(error) if is_transient(&error) && backoff.wait(&error, &call).await => {}
+                received => break received,
+            }
+        };
+        match received.and_then(|json| read(&json, &url)) {
+            Ok(document) => return Ok(document),
+            // Another path of the same server may have the document.
             Err(error) if matches!(error.kind(), ErrorKind::MethodNotFound | ErrorKind::InvalidAgentResponse) => {
                 _ = first.get_or_insert(error);
             }
             Err(error) => return Err(error),
         }
     }
-    Err(first.unwrap_or_else(|| no_card(&url, "there is none")))
+    Err(first.unwrap_or_else(|| Error::internal("a document has no URL")))
 }
 
-fn no_card(url: &Url, reason: &str) -> Error {
-    ErrorKind::InvalidAgentResponse.because(format!("no agent card at {url}: {reason}"))
+pub(super) fn none_at(url: &Url, name: &str, reason: &str) -> Error {
+    ErrorKind::InvalidAgentResponse.because(format!("no {name} at {url}: {reason}"))
 }
 
 /// Downloads a JSON document. One that was downloaded before is only validated.
 ///
 /// # Errors
 /// `MethodNotFound` if there is no such document.
-async fn fetch_json(builder: &ClientBuilder, http: &Http, call: &Call, url: &Url) -> Result<Bytes, Error> {
+async fn fetch_json(builder: &ClientBuilder, http: &Http, call: &Call, url: &Url, name: &str) -> Result<Bytes, Error> {
     let mut request = http::Request::new(Bytes::new());
-    *request.uri_mut() = url.as_str().parse().map_err(|_| no_card(url, "the URL is invalid"))?;
+    *request.uri_mut() = url.as_str().parse().map_err(|_| none_at(url, name, "the URL is invalid"))?;
     let headers = request.headers_mut();
     headers.extend(builder.headers.clone());
     headers.extend(call.to_headers());
@@ -192,16 +239,16 @@ async fn fetch_json(builder: &ClientBuilder, http: &Http, call: &Call, url: &Url
             Ok(json)
         }
         StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED | StatusCode::GONE => {
-            Err(ErrorKind::MethodNotFound.because(format!("no agent card at {url}: HTTP {}", head.status)))
+            Err(ErrorKind::MethodNotFound.because(format!("no {name} at {url}: HTTP {}", head.status)))
         }
         status if status.is_redirection() && status != StatusCode::NOT_MODIFIED => {
             let to = head.headers.get(header::LOCATION).and_then(|to| to.to_str().ok()).unwrap_or("another URL");
-            Err(no_card(url, &format!("it redirects to {to}; use that URL if you trust it")))
+            Err(none_at(url, name, &format!("it redirects to {to}; use that URL if you trust it")))
         }
         StatusCode::UNAUTHORIZED => {
-            Err(ErrorKind::Unauthenticated.because(format!("the card at {url} needs credentials")))
+            Err(ErrorKind::Unauthenticated.because(format!("the {name} at {url} needs credentials")))
         }
-        status => Err(ErrorKind::from_http(status.as_u16()).because(format!("the card at {url}: HTTP {status}"))),
+        status => Err(ErrorKind::from_http(status.as_u16()).because(format!("the {name} at {url}: HTTP {status}"))),
     }
 }
 
@@ -263,6 +310,58 @@ fn grpc_url(text: &str, base: Option<&Url>) -> Option<String> {
         None => (scheme, text),
     };
     Some(format!("{scheme}://{}", authority.trim_end_matches('/')))
+}
+
+impl ClientBuilder {
+    /// Returns the interfaces that may be used, in the order of the card.
+    ///
+    /// # Errors
+    /// `UnsupportedOperation` if there is none, `Unauthenticated` if credentials would be sent to another origin.
+    pub(super) fn select<'a>(
+        &self,
+        card: &AgentCard,
+        all: &'a [Interface],
+        base: Option<&Url>,
+    ) -> Result<Vec<&'a Interface>, Error> {
+        let unsupported = |reason: String| ErrorKind::UnsupportedOperation.because(reason);
+        let has = |interface: &&Interface| {
+            self.binding.is_none_or(|binding| interface.binding == binding)
+                && self.version.is_none_or(|version| interface.version == version)
+        };
+        let (matching, verified): (Vec<_>, Vec<_>) =
+            all.iter().filter(has).partition(|interface| !self.verifies_certificate(interface));
+        if matching.is_empty() && !verified.is_empty() {
+            let reason =
+                "gRPC with TLS always verifies the certificate; use another binding, or add a root certificate";
+            return Err(unsupported(reason.to_owned()));
+        }
+        if matching.is_empty() {
+            let offered = card.supported_interfaces.iter().map(|interface| {
+                format!("{} {} at `{}`", interface.protocol_binding, interface.protocol_version, interface.url)
+            });
+            let offered = offered.collect::<Vec<_>>().join(", ");
+            let wanted = match (self.binding, self.version) {
+                (None, None) => "that this client supports".to_owned(),
+                (binding, version) => {
+                    let binding = binding.map(|binding| format!("{binding:?}"));
+                    let version = version.map(|version| version.as_str().to_owned());
+                    format!("for {}", [binding, version].into_iter().flatten().collect::<Vec<_>>().join(" "))
+                }
+            };
+            return Err(unsupported(format!("the agent's card has no interface {wanted}; it has: {offered}")));
+        }
+        // Credentials for the origin of the card are not for another origin that it names.
+        let Some(base) = base.filter(|_| self.has_credentials()) else { return Ok(matching) };
+        let is_trusted = |interface: &&Interface| Url::parse(&interface.url).is_ok_and(|url| self.trusts(&url, base));
+        let (trusted, foreign): (Vec<_>, Vec<_>) = matching.into_iter().partition(is_trusted);
+        let Some(first) = foreign.first().filter(|_| trusted.is_empty()) else { return Ok(trusted) };
+        let reason = format!(
+            "credentials are for {}, but the card names `{}`; connect to that origin, or allow it (trust_origin)",
+            base.origin().ascii_serialization(),
+            first.url,
+        );
+        Err(ErrorKind::Unauthenticated.because(reason))
+    }
 }
 
 #[cfg(test)]

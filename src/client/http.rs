@@ -8,7 +8,7 @@ use std::{
     future::Future,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -20,7 +20,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use reqwest::Url;
 use serde::Deserialize;
 use serde_json::{Map, Value, json, value::RawValue};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 use tokio_stream::StreamExt as _;
 use tonic::{
     Request, Status,
@@ -30,7 +30,7 @@ use tonic_types::{ErrorDetails, StatusExt as _};
 
 use super::{SizeLimits, builder::CONNECT};
 use crate::{
-    call::{Call, IDEMPOTENCY_KEY},
+    call::{Call, IDEMPOTENCY_KEY, within},
     client::sse::SseReader,
     clock,
     contract::{BoxStream, Frame, HttpRule, Reply, Transport},
@@ -87,6 +87,27 @@ where
     }
 }
 
+/// Observer of the requests of a client, below retries and with all headers.
+#[cfg(feature = "cli")]
+pub(crate) trait Observer: Send + Sync {
+    /// Wraps the network of the JSON bindings and of the card.
+    fn http(&self, network: Arc<dyn HttpTransport>) -> Arc<dyn HttpTransport>;
+
+    /// Wraps a gRPC interface of 1.0.
+    fn grpc(
+        &self,
+        url: &str,
+        agent: Arc<dyn crate::pb::v1::a2a_service_server::A2aService>,
+    ) -> Arc<dyn crate::pb::v1::a2a_service_server::A2aService>;
+
+    /// Wraps a gRPC interface of 0.3.
+    fn grpc_v03(
+        &self,
+        url: &str,
+        agent: Arc<dyn crate::v03::pb::a2a_service_server::A2aService>,
+    ) -> Arc<dyn crate::v03::pb::a2a_service_server::A2aService>;
+}
+
 /// HTTP over TCP and TLS.
 pub(super) struct Network(pub(super) reqwest::Client);
 
@@ -115,6 +136,8 @@ pub(super) fn builder() -> reqwest::ClientBuilder {
 pub(super) struct Http {
     pub(super) transport: Arc<dyn HttpTransport>,
     pub(super) limits: SizeLimits,
+    /// Encoded query parameters of all calls, such as API keys. Not printed.
+    pub(super) query: Arc<str>,
 }
 
 impl fmt::Debug for Http {
@@ -129,6 +152,8 @@ pub(super) struct Rest {
     http: Http,
     /// Base URL without a trailing slash.
     base: String,
+    /// The server subscribes by POST. The specification names both methods: POST in its text (11.3.2), GET in its proto file.
+    subscribes_by_post: AtomicBool,
 }
 
 /// JSON-RPC binding of a remote agent.
@@ -145,7 +170,8 @@ impl Rest {
     /// # Errors
     /// The URL is invalid, or its scheme is not `http` or `https`.
     pub(super) fn new(http: Http, url: &str) -> Result<Self, Error> {
-        Ok(Self { http, base: parse(url)?.as_str().trim_end_matches('/').to_owned() })
+        let base = parse(url)?.as_str().trim_end_matches('/').to_owned();
+        Ok(Self { http, base, subscribes_by_post: AtomicBool::new(false) })
     }
 }
 
@@ -185,9 +211,38 @@ impl Transport for Rest {
                 (with_query(url, &message)?, Some(body.to_string()))
             }
         };
-        let request = to_request(verb, &url, body)?;
-        self.http.receive(call, request, Framing::Rest).await
+        if template.ends_with(":subscribe") {
+            return self.subscribe(call, &url).await;
+        }
+        self.http.receive(call, to_request(verb, &url, body)?, Framing::Rest).await
     }
+}
+
+impl Rest {
+    /// Subscribes to a task by GET. If the server has no such route, tries POST, and keeps to it if that works.
+    async fn subscribe(&self, call: Call, url: &str) -> Result<Reply, Status> {
+        let by_post = to_request("POST", url, Some("{}".to_owned()))?;
+        if self.subscribes_by_post.load(Ordering::Relaxed) {
+            return self.http.receive(call, by_post, Framing::Rest).await;
+        }
+        let response = self.http.call(&call, to_request("GET", url, None)?).await?;
+        let lacks_route = has_no_route(response.status());
+        let first = match self.http.decode(call.deadline, response, Framing::Rest).await {
+            Err(status) if lacks_route && Error::from(status.clone()).kind() != ErrorKind::TaskNotFound => status,
+            result => return result,
+        };
+        let response = self.http.call(&call, by_post).await?;
+        if has_no_route(response.status()) {
+            return Err(first);
+        }
+        self.subscribes_by_post.store(true, Ordering::Relaxed);
+        self.http.decode(call.deadline, response, Framing::Rest).await
+    }
+}
+
+/// Returns true for the status of a method that the server does not have at this URL.
+fn has_no_route(status: StatusCode) -> bool {
+    matches!(status, StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED | StatusCode::NOT_IMPLEMENTED)
 }
 
 #[tonic::async_trait]
@@ -312,33 +367,51 @@ impl Http {
     }
 
     /// Sends a request and decodes its response.
-    async fn receive(&self, call: Call, mut request: http::Request<Bytes>, framing: Framing) -> Result<Reply, Status> {
+    async fn receive(&self, call: Call, request: http::Request<Bytes>, framing: Framing) -> Result<Reply, Status> {
+        let response = self.call(&call, request).await?;
+        self.decode(call.deadline, response, framing).await
+    }
+
+    /// Sends the request of a call, with its headers and credentials.
+    async fn call(
+        &self,
+        call: &Call,
+        mut request: http::Request<Bytes>,
+    ) -> Result<http::Response<BoxStream<Bytes>>, Error> {
         request.headers_mut().insert(header::ACCEPT, ACCEPT);
         request.headers_mut().extend(call.to_headers());
-        let (head, body) = self.send(&call, request).await?.into_parts();
+        if !self.query.is_empty() {
+            let separator = if request.uri().query().is_some() { '&' } else { '?' };
+            // The error would contain the URL.
+            let invalid = |_| Error::invalid_field("api_key", "must fit a query parameter");
+            *request.uri_mut() = format!("{}{separator}{}", request.uri(), self.query).parse().map_err(invalid)?;
+        }
+        self.send(call, request).await
+    }
+
+    /// Decodes the response of a call.
+    async fn decode(
+        &self,
+        deadline: Option<Instant>,
+        response: http::Response<BoxStream<Bytes>>,
+        framing: Framing,
+    ) -> Result<Reply, Status> {
+        let (head, body) = response.into_parts();
         let (status, headers) = (head.status, head.headers);
         let media_type = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()?.split(';').next());
         let is_stream = media_type.is_some_and(|media| media.trim().eq_ignore_ascii_case("text/event-stream"));
         if !is_stream || !status.is_success() {
-            let data = read_body(body, self.limits.response, call.deadline).await?;
+            let data = read_body(body, self.limits.response, deadline).await?;
             let data = framing.unwrap_message(status, &headers, &data)?;
             return Ok(Reply::Unary(data, MetadataMap::from_headers(headers)));
         }
         let metadata = MetadataMap::from_headers(headers.clone());
-        let chunks = Box::pin(limited(body, self.limits.stream, call.deadline));
+        let chunks = Box::pin(limited(body, self.limits.stream, deadline));
         let frames = SseReader::new(chunks).max_event(self.limits.event).map(move |frame| {
             let Frame { cursor, data } = frame?;
             Ok(Frame { cursor, data: framing.unwrap_message(status, &headers, data.bytes())?.into() })
         });
         Ok(Reply::Stream(Box::pin(frames), metadata))
-    }
-}
-
-/// Waits for a future, at most until the deadline of a call.
-async fn within<T>(deadline: Option<Instant>, future: impl Future<Output = T>) -> Result<T, Error> {
-    match deadline {
-        Some(deadline) => timeout_at(deadline, future).await.map_err(|_| ErrorKind::DeadlineExceeded.error()),
-        None => Ok(future.await),
     }
 }
 
@@ -403,6 +476,15 @@ impl Framing {
             return Ok(EMPTY);
         }
         let envelope = serde_json::from_slice::<Envelope<'_>>(data).ok();
+        if let (Self::JsonRpc(id), Some(Envelope { id: found, .. })) = (self, &envelope)
+            // Some agents leave out the id of events and errors, or send it as text.
+            && !found.is_null()
+            && *found != id
+            && found.as_str() != Some(&id.to_string())
+        {
+            let reason = format!("the response has the id {found}, but the request has {id}");
+            return Err(ErrorKind::InvalidAgentResponse.because(reason).into());
+        }
         if let Some(error) = envelope.as_ref().and_then(|envelope| envelope.error.as_ref()) {
             return Err(error_status(status, headers, error));
         }
@@ -411,13 +493,6 @@ impl Framing {
         }
         match (self, envelope) {
             (Self::Rest, _) => Ok(data.clone()),
-            // Some agents leave out the id of events, or send it as text.
-            (Self::JsonRpc(id), Some(Envelope { id: found, .. }))
-                if !found.is_null() && found != id && found.as_str() != Some(&id.to_string()) =>
-            {
-                let reason = format!("the response has the id {found}, but the request has {id}");
-                Err(ErrorKind::InvalidAgentResponse.because(reason).into())
-            }
             (Self::JsonRpc(_), Some(Envelope { result: Some(result), .. })) => {
                 Ok(data.slice_ref(result.get().as_bytes()))
             }

@@ -7,18 +7,21 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
-use http::HeaderMap;
+use http::{HeaderValue, header};
 use tokio::time::{Instant, sleep_until};
-use tonic::{Request, Response, Status, metadata::MetadataMap};
+use tonic::{Code, Request, Response, Status, metadata::MetadataMap};
 
-use super::resume::{ResumingStream, StreamContext, StreamRequest};
+use super::{
+    credentials::AgentCredentials,
+    resume::{ResumingStream, StreamContext, StreamRequest},
+};
 use crate::{
-    call::{Call, IDEMPOTENCY_KEY},
+    call::{Call, IDEMPOTENCY_KEY, within},
     clock,
     contract::{BoxStream, ServiceFuture},
     env::{Ids, Rng},
@@ -64,12 +67,25 @@ options! {
         /// Adds an `Idempotency-Key` to sends that have none. A server that supports keys then creates a task for each
         /// send, even if the agent responds with a message. On by default.
         pub keys: bool,
+        /// Retry budget: maximum number of retries of all calls of a client together, until successful calls earn further
+        /// ones. Without budget, a call returns its error. This limits the load on a server that fails many calls. Streams
+        /// that reconnect do not use it. 100 by default.
+        pub budget: u32,
+        /// Retries that 100 successful calls earn, up to the budget. 10 by default.
+        pub budget_percent: u32,
     }
 }
 
 impl Default for Retry {
     fn default() -> Self {
-        Self { attempts: 8, first: Duration::from_millis(100), longest: Duration::from_secs(10), keys: true }
+        Self {
+            attempts: 8,
+            first: Duration::from_millis(100),
+            longest: Duration::from_secs(10),
+            keys: true,
+            budget: 100,
+            budget_percent: 10,
+        }
     }
 }
 
@@ -80,16 +96,50 @@ impl Retry {
     }
 }
 
+/// Retries that the calls of a client have left together: a token bucket.
+#[derive(Debug)]
+pub(super) struct RetryBudget {
+    /// In hundredths of a retry.
+    left: AtomicU64,
+    full: u64,
+    /// Earned by a successful call.
+    earned: u64,
+}
+
+impl RetryBudget {
+    pub(super) fn new(retry: &Retry) -> Self {
+        let full = u64::from(retry.budget) * 100;
+        Self { left: AtomicU64::new(full), full, earned: retry.budget_percent.into() }
+    }
+
+    /// Takes a retry. Returns false if there is none.
+    fn take(&self) -> bool {
+        self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(100)).is_ok()
+    }
+
+    /// Records a successful call.
+    fn earn(&self) {
+        let earn = |left: u64| (left < self.full).then(|| self.full.min(left.saturating_add(self.earned)));
+        _ = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, earn);
+    }
+}
+
 /// Consecutive retries of one call or stream, and the delay before the next one.
 #[derive(Clone, Debug)]
 pub(super) struct Backoff {
     retry: Retry,
     retries: u32,
+    budget: Option<Arc<RetryBudget>>,
 }
 
 impl Backoff {
     pub(super) fn new(retry: &Retry) -> Self {
-        Self { retry: retry.clone(), retries: 0 }
+        Self { retry: retry.clone(), retries: 0, budget: None }
+    }
+
+    /// Takes retries from a budget.
+    fn with_budget(self, budget: &Arc<RetryBudget>) -> Self {
+        Self { budget: Some(Arc::clone(budget)), ..self }
     }
 
     /// Starts over after progress.
@@ -102,11 +152,14 @@ impl Backoff {
         self.retry.longest
     }
 
-    /// Waits before the next retry. Returns false at once if the attempts are exhausted, `Retry-After` is too long, or the
-    /// deadline of the call would pass.
+    /// Waits before the next retry. Returns false at once if the attempts or the budget are exhausted, `Retry-After` is too
+    /// long, or the deadline of the call would pass.
     pub(super) async fn wait(&mut self, error: &Error, call: &Call) -> bool {
         let Some(delay) = self.delay(error, Rng::default().next_u64()) else { return false };
         if call.time_left().is_some_and(|left| left <= delay) {
+            return false;
+        }
+        if self.budget.as_ref().is_some_and(|budget| !budget.take()) {
             return false;
         }
         self.retries += 1;
@@ -148,8 +201,8 @@ pub(super) struct Retrying {
     /// Interfaces of the agent. A call is sent to the next one if the connection to one cannot be established.
     pub(super) interfaces: Arc<Interfaces>,
     pub(super) retry: Retry,
-    /// Headers of all requests, such as credentials. Those of a call take precedence.
-    pub(super) headers: HeaderMap,
+    pub(super) budget: Arc<RetryBudget>,
+    pub(super) credentials: Arc<AgentCredentials>,
     /// Requests the extension `resume`, for a binding without event ids: cursors then arrive in the metadata of events.
     pub(super) requests_cursors: bool,
     /// Subscriptions last until the task is terminal (3.1.6). In 0.3 they end with a turn.
@@ -208,7 +261,7 @@ impl Retrying {
         rpc: impl for<'a> Fn(&'a dyn A2aService, Request<Req>) -> ServiceFuture<'a, Res> + Send + Sync,
     ) -> Result<Response<Res>, Status> {
         let (call, message) = into_parts(request);
-        let mut backoff = Backoff::new(&self.retry);
+        let mut backoff = Backoff::new(&self.retry).with_budget(&self.budget);
         loop {
             match self.attempt(&call, &message, &rpc).await {
                 Ok(response) => return Ok(response),
@@ -217,14 +270,37 @@ impl Retrying {
         }
     }
 
-    /// Calls once, over the first interface to which a connection can be established.
+    /// Calls once. If the agent rejects an access token, calls once more with a new one.
     pub(super) async fn attempt<Req: Clone + Send, Res>(
         &self,
         call: &Call,
         message: &Req,
         rpc: &(impl for<'a> Fn(&'a dyn A2aService, Request<Req>) -> ServiceFuture<'a, Res> + Send + Sync),
     ) -> Result<Response<Res>, Status> {
-        let call = self.with_headers(call.clone());
+        let (authorized, token) = self.authorize(call.clone()).await?;
+        let mut result = self.attempt_with(&authorized, message, rpc).await;
+        let is_rejected = matches!(&result, Err(status) if status.code() == Code::Unauthenticated);
+        if let (true, Some(token), Some(tokens)) = (is_rejected, token, &self.credentials.tokens) {
+            tokens.reject(&token);
+            let (authorized, _) = self.authorize(call.clone()).await?;
+            result = self.attempt_with(&authorized, message, rpc).await;
+        }
+        match result {
+            Ok(response) => {
+                self.budget.earn();
+                Ok(response)
+            }
+            Err(status) => Err(self.explain(status)),
+        }
+    }
+
+    /// Calls once, over the first interface to which a connection can be established.
+    async fn attempt_with<Req: Clone + Send, Res>(
+        &self,
+        call: &Call,
+        message: &Req,
+        rpc: &(impl for<'a> Fn(&'a dyn A2aService, Request<Req>) -> ServiceFuture<'a, Res> + Send + Sync),
+    ) -> Result<Response<Res>, Status> {
         let mut tried = 0;
         loop {
             let (changes, agent) = self.interfaces.current()?;
@@ -239,13 +315,33 @@ impl Retrying {
         }
     }
 
-    fn with_headers(&self, mut call: Call) -> Call {
-        if !self.headers.is_empty() {
-            let mut headers = self.headers.clone();
+    /// Adds the credentials to a call. Returns the access token among them.
+    async fn authorize(&self, mut call: Call) -> Result<(Call, Option<HeaderValue>), Error> {
+        let has_authorization =
+            call.headers.as_deref().is_some_and(|headers| headers.contains_key(header::AUTHORIZATION));
+        let token = match &self.credentials.tokens {
+            Some(tokens) if !has_authorization => Some(within(call.deadline, tokens.authorization()).await??),
+            _ => None,
+        };
+        if !self.credentials.headers.is_empty() || token.is_some() {
+            let mut headers = self.credentials.headers.clone();
+            headers.extend(token.clone().map(|token| (header::AUTHORIZATION, token)));
             headers.extend(call.headers.as_deref().cloned().unwrap_or_default());
             call.headers = Some(Arc::new(headers));
         }
-        call
+        Ok((call, token))
+    }
+
+    /// Adds the security schemes without credentials to the error of a call that needs credentials.
+    fn explain(&self, status: Status) -> Status {
+        match &self.credentials.missing {
+            Some(missing) if status.code() == Code::Unauthenticated => {
+                let message = format!("{}; {missing}", status.message());
+                let (details, metadata) = (status.details().to_vec().into(), status.metadata().clone());
+                Status::with_details_and_metadata(status.code(), message, details, metadata)
+            }
+            _ => status,
+        }
     }
 
     /// Waits until the call can be retried. Returns its error if it can't.
@@ -450,6 +546,22 @@ mod tests {
         assert_eq!(backoff.delay(&unavailable(), 0), None);
         backoff.reset();
         assert!(backoff.delay(&unavailable(), 0).is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn budget_is_shared_and_earned_by_successes() {
+        let retry = Retry::default().budget(2).budget_percent(50);
+        let budget = Arc::new(RetryBudget::new(&retry));
+        let wait = async || {
+            let mut backoff = Backoff::new(&retry).with_budget(&budget);
+            backoff.wait(&unavailable(), &Call::default()).await
+        };
+        assert_eq!([wait().await, wait().await, wait().await], [true, true, false]);
+        budget.earn();
+        assert!(!wait().await, "half a retry");
+        (0..10).for_each(|_| budget.earn());
+        assert_eq!([wait().await, wait().await, wait().await], [true, true, false]);
+        assert!(Backoff::new(&retry).wait(&unavailable(), &Call::default()).await, "reconnects have no budget");
     }
 
     #[tokio::test(start_paused = true)]

@@ -13,7 +13,7 @@ use super::Outcome;
 use crate::{
     contract::BoxStream,
     error::Error,
-    event::{Event, resume},
+    event::{Cursor, Event, resume},
     pb::v1::{
         Message, StreamResponse, Task, TaskArtifactUpdateEvent, TaskState, TaskStatus, TaskStatusUpdateEvent,
         send_message_response, stream_response::Payload,
@@ -75,6 +75,7 @@ impl From<Payload> for StreamEvent {
 pub struct EventStream {
     events: BoxStream<Event>,
     pending: VecDeque<StreamEvent>,
+    cursor: Option<Cursor>,
 }
 
 impl fmt::Debug for EventStream {
@@ -85,7 +86,15 @@ impl fmt::Debug for EventStream {
 
 impl EventStream {
     pub(super) fn new(events: BoxStream<Event>) -> Self {
-        Self { events, pending: VecDeque::new() }
+        Self { events, pending: VecDeque::new(), cursor: None }
+    }
+
+    /// Cursor of the last event that was returned, if the agent gives its events ids. [`Client::subscribe_after`] continues
+    /// there.
+    ///
+    /// [`Client::subscribe_after`]: super::Client::subscribe_after
+    pub fn cursor(&self) -> Option<&str> {
+        self.cursor.as_ref().map(Cursor::as_str)
     }
 
     /// Returns a stream with the result of a send.
@@ -94,7 +103,7 @@ impl EventStream {
             send_message_response::Payload::Task(task) => StreamEvent::Task(Box::new(task)),
             send_message_response::Payload::Message(message) => StreamEvent::Message(Box::new(message)),
         });
-        Self { events: Box::pin(tokio_stream::empty()), pending: event.into_iter().collect() }
+        Self { events: Box::pin(tokio_stream::empty()), pending: event.into_iter().collect(), cursor: None }
     }
 }
 
@@ -111,6 +120,7 @@ impl Stream for EventStream {
                 Some(Err(status)) => return Poll::Ready(Some(Err(status.into()))),
                 None => return Poll::Ready(None),
             };
+            self.cursor = event.cursor().cloned();
             let Some(payload) = event.into_response().payload else { continue };
             if resume::is_gap(&payload) {
                 self.pending.push_back(StreamEvent::Gap);

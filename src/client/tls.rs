@@ -1,12 +1,12 @@
-//! TLS root certificates of the client: those of the system, and those that [`Client::roots`](super::Client) adds.
+//! TLS of the client: root certificates of the system and of the program, and the client's own certificate.
 //!
 //! TLS is the crate feature `tls`, because it needs a C library. Without it, an `https://` URL is rejected when the client
 //! is created, not at the first call.
 
 #[cfg(feature = "tls")]
-pub(super) use self::with::RootCertificates;
+pub(super) use self::with::TlsOptions;
 #[cfg(not(feature = "tls"))]
-pub(super) use self::without::RootCertificates;
+pub(super) use self::without::TlsOptions;
 
 /// Returns true for a URL with TLS.
 pub(super) fn is_secure(url: &str) -> bool {
@@ -21,17 +21,44 @@ mod with {
     use super::is_secure;
     use crate::error::Error;
 
-    /// Additional root certificates: bundles in PEM.
-    #[derive(Clone, Debug, Default)]
-    pub(in crate::client) struct RootCertificates(Vec<Vec<u8>>);
+    /// Additional root certificates, and the certificate of the client with its key, in PEM.
+    #[derive(Clone, Default)]
+    pub(in crate::client) struct TlsOptions {
+        roots: Vec<Vec<u8>>,
+        certificate: Option<(Vec<u8>, Vec<u8>)>,
+        accepts_invalid_certs: bool,
+    }
 
-    impl RootCertificates {
-        pub(in crate::client) fn add(&mut self, pem: &[u8]) -> Result<(), Error> {
+    impl TlsOptions {
+        pub(in crate::client) fn add_roots(&mut self, pem: &[u8]) -> Result<(), Error> {
             if certificates(pem)?.is_empty() {
                 return Err(Error::invalid_field("roots", "must contain at least one certificate in PEM"));
             }
-            self.0.push(pem.to_owned());
+            self.roots.push(pem.to_owned());
             Ok(())
+        }
+
+        pub(in crate::client) fn set_certificate(&mut self, certificate: &[u8], key: &[u8]) -> Result<(), Error> {
+            identity(certificate, key)?;
+            self.certificate = Some((certificate.to_owned(), key.to_owned()));
+            Ok(())
+        }
+
+        pub(in crate::client) fn has_certificate(&self) -> bool {
+            self.certificate.is_some()
+        }
+
+        /// Returns the options without the certificate of the client.
+        pub(in crate::client) fn without_certificate(&self) -> Self {
+            Self { certificate: None, ..self.clone() }
+        }
+
+        pub(in crate::client) fn accept_invalid_certs(&mut self, accept: bool) {
+            self.accepts_invalid_certs = accept;
+        }
+
+        pub(in crate::client) fn accepts_invalid_certs(&self) -> bool {
+            self.accepts_invalid_certs
         }
 
         pub(in crate::client) fn http(&self, builder: ClientBuilder, url: &str) -> Result<ClientBuilder, Error> {
@@ -40,20 +67,34 @@ mod with {
                 return Ok(builder.tls_certs_only([]));
             }
             let mut roots = Vec::new();
-            for pem in &self.0 {
+            for pem in &self.roots {
                 roots.extend(certificates(pem)?);
             }
-            Ok(builder.https_only(true).tls_certs_merge(roots))
+            let builder = builder.tls_danger_accept_invalid_certs(self.accepts_invalid_certs);
+            let builder = builder.https_only(true).tls_certs_merge(roots);
+            Ok(match &self.certificate {
+                Some((certificate, key)) => builder.identity(identity(certificate, key)?),
+                None => builder,
+            })
         }
 
         pub(in crate::client) fn grpc(&self, endpoint: Endpoint, url: &str) -> Result<Endpoint, Error> {
             if !is_secure(url) {
                 return Ok(endpoint);
             }
-            let roots = self.0.iter().map(transport::Certificate::from_pem);
-            let config = ClientTlsConfig::new().with_native_roots().ca_certificates(roots);
+            let roots = self.roots.iter().map(transport::Certificate::from_pem);
+            let mut config = ClientTlsConfig::new().with_native_roots().ca_certificates(roots);
+            if let Some((certificate, key)) = &self.certificate {
+                config = config.identity(transport::Identity::from_pem(certificate, key));
+            }
             endpoint.tls_config(config).map_err(Error::internal)
         }
+    }
+
+    fn identity(certificate: &[u8], key: &[u8]) -> Result<reqwest::Identity, Error> {
+        let invalid =
+            |_| Error::invalid_field("client_certificate", "must be a certificate and its private key in PEM");
+        reqwest::Identity::from_pem(&[certificate, b"\n", key].concat()).map_err(invalid)
     }
 
     fn certificates(pem: &[u8]) -> Result<Vec<reqwest::Certificate>, Error> {
@@ -70,10 +111,24 @@ mod without {
     use super::is_secure;
     use crate::error::{Error, ErrorKind};
 
-    #[derive(Clone, Debug, Default)]
-    pub(in crate::client) struct RootCertificates;
+    #[derive(Clone, Default)]
+    pub(in crate::client) struct TlsOptions;
 
-    impl RootCertificates {
+    impl TlsOptions {
+        #[expect(clippy::unused_self, reason = "the signature of the variant with TLS")]
+        pub(in crate::client) fn has_certificate(&self) -> bool {
+            false
+        }
+
+        pub(in crate::client) fn without_certificate(&self) -> Self {
+            Self
+        }
+
+        #[expect(clippy::unused_self, reason = "the signature of the variant with TLS")]
+        pub(in crate::client) fn accepts_invalid_certs(&self) -> bool {
+            false
+        }
+
         #[expect(clippy::unused_self, reason = "the signature of the variant with TLS")]
         pub(in crate::client) fn http(&self, builder: ClientBuilder, url: &str) -> Result<ClientBuilder, Error> {
             reject_https(url).map(|()| builder)

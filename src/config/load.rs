@@ -25,6 +25,15 @@ const CONFIG_VARIABLE: &str = "A2A_CONFIG";
 /// Variable with the token of commands that call an agent. The server does not use it.
 pub(crate) const CLIENT_TOKEN_VARIABLE: &str = "A2A_CLIENT_TOKEN";
 
+/// Environment variable with the API key of the client.
+pub(crate) const CLIENT_API_KEY_VARIABLE: &str = "A2A_CLIENT_API_KEY";
+
+/// Environment variable with the OAuth client secret of the client.
+pub(crate) const CLIENT_SECRET_VARIABLE: &str = "A2A_CLIENT_SECRET";
+
+/// Environment variables that are no keys of the server.
+const CLIENT_VARIABLES: [&str; 3] = [CLIENT_TOKEN_VARIABLE, CLIENT_API_KEY_VARIABLE, CLIENT_SECRET_VARIABLE];
+
 /// Conventional variable of the log filter. `A2A_LOG_FILTER` overrides it.
 const RUST_LOG: &str = "RUST_LOG";
 
@@ -283,7 +292,7 @@ impl Layers {
                 continue;
             };
             match value.to_str() {
-                Some(value) if name == CLIENT_TOKEN_VARIABLE || is_set_by_kubernetes(name, value) => {}
+                Some(value) if CLIENT_VARIABLES.contains(&name) || is_set_by_kubernetes(name, value) => {}
                 Some(value) => variables.push((name.to_owned(), value.to_owned())),
                 None if name == CONFIG_VARIABLE || key_of(name).is_some() => {
                     self.errors.push(format!("{name}: not UTF-8"));
@@ -429,7 +438,7 @@ mod tests {
             ("name = 'x'", "a2a.toml:1: unknown key `name`; did you mean `card.name`?"),
             ("turn = 3", "a2a.toml:1: turn: integer is not a table of keys"),
             ("require_text = true", "a2a.toml:1: unknown key `require_text`; did you mean `agent.require_text`?"),
-            ("agent = 'dmo'", "a2a.toml:1: agent.kind: `dmo` is not `demo`"),
+            ("agent = 'dmo'", "a2a.toml:1: agent.kind: `dmo` is not `demo`, `exec`, `http` or `upstream`"),
             ("[agent]\nname = 'demo'", "a2a.toml:2: unknown key `agent.name`; did you mean `agent.kind`?"),
             ("[listen]\nx = 1", "a2a.toml:1: listen: table is not an address"),
             ("send.timeout = 10", "a2a.toml:1: send.timeout: `10` is not a duration; write 500ms, 10s, 5m or 1h"),
@@ -459,7 +468,8 @@ mod tests {
 
     #[test]
     fn all_errors_are_reported_together() {
-        let error = load_from("send.timeout = 1\nlisten = 1", &[("A2A_LOG", "1")], &[("insecure", "1")]).unwrap_err();
+        let error =
+            load_from("send.timeout = 1\nlisten = true", &[("A2A_LOG", "1")], &[("insecure", "1")]).unwrap_err();
         assert_eq!(error.lines().count(), 4, "{error}");
     }
 

@@ -1,6 +1,13 @@
 //! Types of configuration values: parsing from text and from TOML, and formatting as TOML.
 
-use std::{fmt, net::SocketAddr, path::PathBuf, time::Duration};
+use std::{
+    fmt,
+    fs::File,
+    io::Read as _,
+    net::{Ipv4Addr, SocketAddr},
+    path::PathBuf,
+    time::Duration,
+};
 
 use http::Uri;
 use serde::de::DeserializeOwned;
@@ -13,14 +20,14 @@ use tracing_subscriber::filter::Targets;
 
 use crate::{
     auth::{CertificateName, SigningAlgorithm, Token},
-    card::{ExtendedCardAccess, Network, ProtocolBinding, is_grpc_address},
+    card::{CardConfig, ExtendedCardAccess, Network, ProtocolBinding, is_grpc_address},
     protocol::{Protocols, Version},
     push::{AllowedTarget, PushEvents, V03Payload},
     service::DefaultKey,
     store::sqlite::Durability,
     telemetry::log::LogFormat,
     transport::{AllowedHost, AllowedOrigin, ClientAuth, FileBytes},
-    v03::card::CardVersion,
+    v03::{self, card::CardVersion},
 };
 
 /// Type of a configuration value.
@@ -129,11 +136,20 @@ parsed_values!(
     AllowedTarget = "target"
 );
 
+/// A port alone, also after a colon, is one of `127.0.0.1`, and so is `localhost`.
 impl Value for SocketAddr {
     const KIND: &'static str = "address";
 
     fn read(text: &str) -> Result<Self, String> {
-        text.parse().map_err(|_| format!("{} is not an address with a port; write 127.0.0.1:8080", brief(text)))
+        let (host, port) = text.rsplit_once(':').unwrap_or(("", text));
+        // `u16` would accept a sign.
+        let port = port.parse().ok().filter(|_| port.starts_with(|c: char| c.is_ascii_digit()));
+        match port.filter(|_| matches!(host, "" | "localhost")) {
+            Some(port) => Ok(Self::from((Ipv4Addr::LOCALHOST, port))),
+            None => text.parse().map_err(|_| {
+                format!("{} is not an address with a port; write 127.0.0.1:8080, localhost:8080 or 8080", brief(text))
+            }),
+        }
     }
 
     fn show(&self) -> Option<String> {
@@ -269,10 +285,11 @@ word_values!(DefaultKey: Off = "off"; MessageId = "message_id" | "message-id");
 word_values!(FileBytes: Auto = "auto", Base64 = "base64"; Raw = "raw");
 word_values!(ProtocolBinding: JsonRpc = "JSONRPC", HttpJson = "HTTP+JSON"; Grpc = "GRPC");
 word_values!(ClientAuth: Off = "off", Optional = "optional"; Required = "required");
-word_values!(CertificateName: Uri = "uri"; Dns = "dns");
+word_values!(CertificateName: Uri = "uri", Dns = "dns"; Subject = "subject");
 word_values!(AuthRequire: Any = "any"; All = "all");
 word_values!(LogFormat: Text = "text"; Json = "json");
-word_values!(Agent: Demo = "demo");
+word_values!(Agent: Demo = "demo", Exec = "exec", Http = "http"; Upstream = "upstream");
+word_values!(CommandFormat: Text = "text"; JsonLines = "json_lines" | "json-lines");
 word_values!(Durability: Process = "process"; Power = "power");
 word_values!(PushEvents: All = "all", Status = "status"; Terminal = "terminal");
 word_values!(V03Payload: Task = "task"; Event = "event");
@@ -290,6 +307,37 @@ pub(crate) enum AuthRequire {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Agent {
     Demo,
+    Exec,
+    Http,
+    Upstream,
+}
+
+/// Format of stdin and stdout of a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CommandFormat {
+    Text,
+    JsonLines,
+}
+
+/// Command: the text as it is written, and its words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct CommandLine {
+    pub(crate) text: String,
+    pub(crate) words: Vec<String>,
+}
+
+impl Value for CommandLine {
+    const KIND: &'static str = "command";
+
+    fn read(text: &str) -> Result<Self, String> {
+        let words = shlex::split(text).filter(|words| words.first().is_some_and(|program| !program.is_empty()));
+        let words = words.ok_or_else(|| format!("{} is not a command; check its quotes", brief(text)))?;
+        Ok(Self { text: text.to_owned(), words })
+    }
+
+    fn show(&self) -> Option<String> {
+        Some(quoted(&self.text))
+    }
 }
 
 /// Store of the tasks.
@@ -315,6 +363,42 @@ impl Value for StorePath {
             Self::Memory => quoted(&"memory"),
             Self::Sqlite(path) => quoted(&format_args!("sqlite:{}", path.display())),
         })
+    }
+}
+
+/// File with an agent card in JSON, and the configuration in it.
+#[derive(Clone, Debug)]
+pub(crate) struct CardFile {
+    path: FilePath,
+    pub(crate) card: CardConfig,
+}
+
+impl CardFile {
+    /// Maximum size in bytes.
+    const MAX_BYTES: u64 = 4 << 20;
+}
+
+impl Value for CardFile {
+    const KIND: &'static str = FilePath::KIND;
+
+    fn read(text: &str) -> Result<Self, String> {
+        let path = FilePath::read(text)?;
+        let error = |error: &dyn fmt::Display| format!("{text}: {error}");
+        let file = File::open(&path.0).map_err(|it| error(&it))?;
+        let mut json = Vec::new();
+        file.take(Self::MAX_BYTES + 1).read_to_end(&mut json).map_err(|it| error(&it))?;
+        if u64::try_from(json.len()).is_ok_and(|bytes| bytes > Self::MAX_BYTES) {
+            return Err(error(&format_args!("the file is larger than {} bytes", Self::MAX_BYTES)));
+        }
+        let card = v03::card::from_json(&json).map_err(|it| error(&format_args!("not an agent card: {it}")))?;
+        if card.name.is_empty() {
+            return Err(error(&"not an agent card: it has no name"));
+        }
+        Ok(Self { path, card: CardConfig::of_card(card) })
+    }
+
+    fn show(&self) -> Option<String> {
+        self.path.show()
     }
 }
 
@@ -439,6 +523,10 @@ impl Value for Version {
     const KIND: &'static str = "version";
 
     fn read(text: &str) -> Result<Self, String> {
+        // The official command line calls its newest version `latest`.
+        if text == "latest" {
+            return Ok(Self::V1_0);
+        }
         Self::from_text(text)
             .ok_or_else(|| format!("{} is not a supported protocol version; write 1.0 or 0.3", brief(text)))
     }
@@ -561,6 +649,22 @@ fn with_article(kind: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn address_without_a_host_is_on_loopback() {
+        for (text, expected) in [
+            ("8081", "127.0.0.1:8081"),
+            (":8081", "127.0.0.1:8081"),
+            ("localhost:8081", "127.0.0.1:8081"),
+            ("0.0.0.0:80", "0.0.0.0:80"),
+            ("[::1]:0", "[::1]:0"),
+        ] {
+            assert_eq!(SocketAddr::read(text).unwrap().to_string(), expected, "{text}");
+        }
+        for text in ["", ":", "+1", ":+1", "65536", "localhost", "agent.example:80", "::1"] {
+            assert!(SocketAddr::read(text).unwrap_err().contains("localhost:8080"), "{text}");
+        }
+    }
 
     #[test]
     fn durations_are_numbers_with_units() {

@@ -3,16 +3,17 @@
 use std::{error::Error as StdError, marker::PhantomData};
 
 use bytes::Buf as _;
+use tokio::time::Instant;
 use tokio_stream::StreamExt as _;
 use tonic::{
-    Code, ConnectError, Extensions, Request, Response, Status, Streaming,
+    Code, ConnectError, Extensions, Request, Response, Status, Streaming, TimeoutExpired,
     codec::{self, BufferSettings, DecodeBuf},
 };
 use tonic_prost::ProstEncoder;
 
 use super::BoxStream;
 use crate::{
-    call::Call,
+    call::{Call, within},
     error::{Error, ErrorKind, chain, without_sentence},
     json::{Measure, check_proto},
 };
@@ -74,24 +75,48 @@ impl<U: prost::Message + Default + Measure> codec::Decoder for Decoder<U> {
 /// Messages of tonic's errors for a message that ends too early.
 pub(crate) const TRUNCATED: [&str; 2] = ["Missing request message.", "Unexpected EOF decoding stream."];
 
-/// Builds an outgoing request: its metadata is that of its [`Call`], and nothing else of the request is forwarded.
-pub fn outbound<T>(request: Request<T>) -> Request<T> {
+/// Builds an outgoing request: its metadata is that of its [`Call`], and nothing else of the request is forwarded. Returns it
+/// with the deadline of the call.
+fn outbound<T>(request: Request<T>) -> (Option<Instant>, Request<T>) {
     let (_, extensions, message) = request.into_parts();
-    let metadata = extensions.get::<Call>().map(Call::to_metadata).unwrap_or_default();
-    Request::from_parts(metadata, Extensions::new(), message)
+    let call = extensions.get::<Call>();
+    let (deadline, metadata) = (call.and_then(|call| call.deadline), call.map(Call::to_metadata).unwrap_or_default());
+    (deadline, Request::from_parts(metadata, Extensions::new(), message))
 }
 
-/// Converts the errors of a unary reply of a remote agent.
-pub fn unary<T>(reply: Result<Response<T>, Status>) -> Result<Response<T>, Status> {
-    reply.map_err(received)
+/// Calls a unary RPC of a remote agent until the deadline of the call, and converts its errors.
+pub async fn unary<Req, Res, Fut>(
+    request: Request<Req>,
+    rpc: impl FnOnce(Request<Req>) -> Fut,
+) -> Result<Response<Res>, Status>
+where
+    Fut: Future<Output = Result<Response<Res>, Status>>,
+{
+    let (deadline, request) = outbound(request);
+    within(deadline, rpc(request)).await?.map_err(received)
 }
 
-/// Converts the errors of a stream of a remote agent, and boxes it.
-pub fn streaming<T: Send + 'static>(
-    reply: Result<Response<Streaming<T>>, Status>,
-) -> Result<Response<BoxStream<T>>, Status> {
-    let boxed = |items: Streaming<T>| -> BoxStream<T> { Box::pin(items.map(|item| item.map_err(received))) };
-    reply.map(|response| response.map(boxed)).map_err(received)
+/// Calls a streaming RPC of a remote agent, converts its errors, and ends the stream at the deadline of the call.
+pub async fn streaming<Req, Res, Fut>(
+    request: Request<Req>,
+    rpc: impl FnOnce(Request<Req>) -> Fut,
+) -> Result<Response<BoxStream<Res>>, Status>
+where
+    Res: Send + 'static,
+    Fut: Future<Output = Result<Response<Streaming<Res>>, Status>>,
+{
+    let (deadline, request) = outbound(request);
+    let boxed = |items: Streaming<Res>| -> BoxStream<Res> {
+        Box::pin(futures_util::stream::unfold(Some(items), move |items| async move {
+            let mut items = items?;
+            match within(deadline, items.next()).await {
+                Ok(item) => Some((item?.map_err(received), Some(items))),
+                Err(late) => Some((Err(late.into()), None)),
+            }
+        }))
+    };
+    let response = within(deadline, rpc(request)).await?.map_err(received)?;
+    Ok(response.map(boxed))
 }
 
 /// Converts an error of a call to a remote agent.
@@ -113,9 +138,10 @@ fn received(status: Status) -> Status {
         }
         Some(_) => status,
         None if status.code() == Code::DeadlineExceeded => status,
+        None if is_caused_by::<TimeoutExpired>(source) => ErrorKind::DeadlineExceeded.error().into(),
         None => {
             let broken = ErrorKind::Unavailable.because(chain(source));
-            if never_connected(source) { broken.unsent().into() } else { broken.into() }
+            if is_caused_by::<ConnectError>(source) { broken.unsent().into() } else { broken.into() }
         }
     }
 }
@@ -128,10 +154,10 @@ fn is_cut(status: &Status) -> bool {
     within_message || (status.code() == Code::Unknown && status.message().starts_with(NO_STATUS))
 }
 
-fn never_connected(error: &(dyn StdError + 'static)) -> bool {
+fn is_caused_by<E: StdError + 'static>(error: &(dyn StdError + 'static)) -> bool {
     let mut next = Some(error);
     while let Some(error) = next {
-        if error.is::<ConnectError>() {
+        if error.is::<E>() {
             return true;
         }
         next = error.source();

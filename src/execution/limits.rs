@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::{
     error::{Error, ErrorKind},
+    json::wkt::MAX_DEPTH,
     store::Full,
     task::TaskLimits,
 };
@@ -43,6 +44,9 @@ options! {
         pub parts: usize,
         /// Maximum number of tasks that a message may reference. 16 by default.
         pub references: usize,
+        /// Maximum nesting of lists and objects in `data` and `metadata` of a request. 28 by default, which is also the
+        /// upper bound: decoders of protobuf read no deeper messages.
+        pub json_depth: usize,
         /// Maximum number of events of a task, including its client's messages. A turn that exceeds it fails. 200 000
         /// by default.
         pub events: u64,
@@ -125,6 +129,7 @@ impl Default for Limits {
             queued_messages: 256,
             parts: 1000,
             references: 16,
+            json_depth: MAX_DEPTH,
             events: 200_000,
             artifacts: 1000,
             event_bytes: 16 << 20,

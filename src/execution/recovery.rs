@@ -181,7 +181,8 @@ impl<A: Agent> Shared<A> {
         } else {
             None
         };
-        let (contexts, task) = (StoredContexts::decode(&stored), stored.load_task(&**self.journal.store(), key).await?);
+        let contexts = StoredContexts::decode(stored.turn_contexts.as_deref());
+        let task = stored.load_task(&**self.journal.store(), key).await?;
         let mut referenced = Vec::new();
         if let Some((true, (turn, waiting, _), _)) = &replayed {
             let first = if turn.is_empty() { task.history.first() } else { turn.last().and_then(Event::message) };
@@ -206,7 +207,6 @@ impl<A: Agent> Shared<A> {
                     QueuedMessage { event, context }
                 });
                 inner.turn.inbox.extend(waiting);
-                inner.restore_contexts(&contexts);
                 inner.turn.number += 1;
                 inner.turn.is_running = true;
                 if is_first {
@@ -243,7 +243,6 @@ impl<A: Agent> Shared<A> {
                 if inner.accept(status, Mark::ending(Ends::Task)).is_err() {
                     inner.accepted.row_changed = true;
                 }
-                inner.restore_contexts(&contexts);
                 inner.drop_contexts(None);
             }
         }

@@ -189,6 +189,7 @@ impl<A: Agent> Execution<A> {
                     self.store_context(&mut inner, seq, &context);
                     let mut first = None;
                     if let Some(slot) = slot {
+                        inner.drop_contexts(Some(seq));
                         inner.turn.number += 1;
                         (inner.turn.is_running, inner.turn.delivered_seq) = (true, seq);
                         (inner.turn.attempt, inner.turn.drained) = (1, 0);
@@ -229,9 +230,9 @@ impl<A: Agent> Execution<A> {
         Err(task_ended(key.id()))
     }
 
-    /// Stores the context of a message, unless the store does not outlive the process.
+    /// Stores the context of a message. If the store does not outlive the process, only one with a trace.
     fn store_context(&self, inner: &mut LiveState, seq: Seq, context: &TurnContext) {
-        if self.0.journal.store().immediate().is_none() {
+        if context.trace.is_some() || self.0.journal.store().immediate().is_none() {
             inner.store_context(seq, context);
         }
     }

@@ -221,7 +221,7 @@ impl LiveTask {
 
     /// Creates a live task from its stored state.
     pub(crate) fn loaded(key: Key, fence: Fence, stored: StoredTask, task: Task) -> Self {
-        let StoredTask { position: at, row, agent_state: saved, .. } = stored;
+        let StoredTask { position: at, row, agent_state: saved, turn_contexts, .. } = stored;
         let time = task.status.as_ref().and_then(|status| status.timestamp.as_ref()).map_or(row.time, millis);
         let mut inner = LiveState::empty(Admission::new(&task, at.seq), fence, time);
         (inner.durable.position, inner.durable.task, inner.has_task, inner.turn.agent_state) =
@@ -229,6 +229,7 @@ impl LiveTask {
         inner.durable.turns = Turns::loaded(row.open);
         (inner.turn.delivered_seq, inner.turn.cancel_requested) = (row.delivered_seq, row.cancel_requested);
         (inner.turn.attempt, inner.turn.drained) = (row.attempt, row.drained);
+        inner.set_contexts(turn_contexts.as_deref());
         Self::from_state(key, row.context, inner)
     }
 

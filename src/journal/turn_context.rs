@@ -1,5 +1,6 @@
 //! Request context of a message, as the turn sees it that processes the message. The contexts of unanswered messages are
-//! stored with the task as JSON, so that a turn that is run again after a restart has them. Credentials are not stored.
+//! stored with the task as JSON, so that a turn that is run again after a restart has them. Credentials are not stored. The
+//! trace of the last turn is stored for as long as the task, because notifications may be sent long after the turn.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -13,7 +14,6 @@ use crate::{
     event::Seq,
     message::secret::Secrets,
     pb::{v1::Task, wkt::Struct},
-    store::StoredTask,
 };
 
 /// Maximum size of a stored context in bytes of JSON. Metadata that exceeds it is not stored, and
@@ -23,13 +23,15 @@ const MAX_CONTEXT_BYTES: usize = 64 << 10;
 /// Maximum size of the stored contexts of a task in bytes of JSON. Contexts that exceed it are not stored.
 const MAX_TASK_BYTES: usize = 1 << 20;
 
-/// Request context of a message: caller, extensions, output media types, metadata and referenced tasks.
+/// Request context of a message: caller, extensions, output media types, metadata, trace and referenced tasks.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TurnContext {
     pub(crate) principal: Option<Arc<Principal>>,
     pub(crate) extensions: Vec<String>,
     pub(crate) accepted_output_modes: Vec<String>,
     pub(crate) metadata: Option<Struct>,
+    /// Valid `traceparent`.
+    pub(crate) trace: Option<String>,
     pub(crate) referenced: Vec<Task>,
     /// Never stored.
     pub(crate) secrets: Secrets,
@@ -47,6 +49,16 @@ struct ContextRecord {
     modes: Vec<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     metadata: Option<Struct>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    trace: Option<String>,
+}
+
+impl ContextRecord {
+    /// What is kept of the record after its turn: the trace. `None` without one.
+    fn ended(&self) -> Option<Self> {
+        let trace = Some(self.trace.clone()?);
+        Some(Self { seq: self.seq, principal: None, extensions: Vec::new(), modes: Vec::new(), metadata: None, trace })
+    }
 }
 
 /// Principal as it is stored: its name, which is all that earlier versions have, or everything.
@@ -110,7 +122,7 @@ impl TurnContext {
     /// Encodes the context of message `seq` as JSON. `None` if it is empty or too large.
     fn encode(&self, seq: Seq) -> Option<EncodedContext> {
         let is_anonymous = self.principal.is_none() && self.metadata.is_none();
-        if is_anonymous && self.extensions.is_empty() && self.accepted_output_modes.is_empty() {
+        if is_anonymous && self.trace.is_none() && self.extensions.is_empty() && self.accepted_output_modes.is_empty() {
             return None;
         }
         let mut record = ContextRecord {
@@ -119,6 +131,7 @@ impl TurnContext {
             extensions: self.extensions.clone(),
             modes: self.accepted_output_modes.clone(),
             metadata: self.metadata.clone(),
+            trace: self.trace.clone(),
         };
         let mut text = serde_json::to_string(&record);
         if text.as_ref().is_ok_and(|text| text.len() > MAX_CONTEXT_BYTES) {
@@ -137,8 +150,8 @@ impl TurnContext {
 
 impl StoredContexts {
     /// Decodes the stored contexts. If they can't be decoded, turns run without.
-    pub(crate) fn decode(stored: &StoredTask) -> Self {
-        let text = stored.turn_contexts.as_deref().filter(|text| !text.is_empty());
+    pub(crate) fn decode(stored: Option<&[u8]>) -> Self {
+        let text = stored.filter(|text| !text.is_empty());
         Self(text.and_then(|text| serde_json::from_slice(text).ok()).unwrap_or_default())
     }
 
@@ -150,42 +163,46 @@ impl StoredContexts {
             extensions: record.map(|record| record.extensions.clone()).unwrap_or_default(),
             accepted_output_modes: record.map(|record| record.modes.clone()).unwrap_or_default(),
             metadata: record.and_then(|record| record.metadata.clone()),
+            trace: record.and_then(|record| record.trace.clone()),
             referenced,
             secrets: Secrets::default(),
         }
+    }
+
+    /// Returns the trace of an event: that of the last message before it. `None` if that is no longer stored.
+    #[cfg(feature = "push")]
+    pub(crate) fn trace(self, seq: Seq) -> Option<String> {
+        self.0.into_iter().rev().find(|record| record.seq <= seq).and_then(|record| record.trace)
     }
 }
 
 impl LiveState {
     /// Stores the context of a message with the next commit.
     pub(crate) fn store_context(&mut self, seq: Seq, context: &TurnContext) {
-        self.add_contexts(context.encode(seq));
-    }
-
-    /// Restores the contexts of a recovered task, to be stored with the next commit.
-    pub(crate) fn restore_contexts(&mut self, StoredContexts(records): &StoredContexts) {
-        let encode = |record: &ContextRecord| Some((record.seq, serde_json::to_string(record).ok()?.into()));
-        self.add_contexts(records.iter().filter_map(encode));
-    }
-
-    fn add_contexts(&mut self, contexts: impl IntoIterator<Item = EncodedContext>) {
         let size = |contexts: &[EncodedContext]| contexts.iter().map(|context| context.1.len()).sum::<usize>();
-        let count = self.accepted.contexts.len();
-        for context in contexts {
-            if size(&self.accepted.contexts) + context.1.len() <= MAX_TASK_BYTES {
-                self.accepted.contexts.push(context);
-            }
-        }
-        if self.accepted.contexts.len() > count {
+        let contexts = &mut self.accepted.contexts;
+        if let Some(context) = context.encode(seq).filter(|new| size(contexts) + new.1.len() <= MAX_TASK_BYTES) {
+            contexts.push(context);
             self.encode_contexts();
         }
     }
 
-    /// Drops the contexts of messages before this one; with `None`, all.
+    /// Sets the contexts of a task that was loaded from the store.
+    pub(super) fn set_contexts(&mut self, stored: Option<&[u8]>) {
+        let StoredContexts(records) = StoredContexts::decode(stored);
+        let encode = |record: &ContextRecord| Some((record.seq, serde_json::to_string(record).ok()?.into()));
+        self.accepted.contexts = records.iter().filter_map(encode).collect();
+    }
+
+    /// Drops the contexts of messages before this one. With `None`, drops all, except for the trace of the last message.
     pub(crate) fn drop_contexts(&mut self, before: Option<Seq>) {
-        let count = self.accepted.contexts.len();
-        self.accepted.contexts.retain(|context| before.is_some_and(|before| context.0 >= before));
-        if self.accepted.contexts.len() < count {
+        let contexts = &mut self.accepted.contexts;
+        let kept = match before {
+            Some(before) => contexts.iter().filter(|context| context.0 >= before).cloned().collect(),
+            None => contexts.last().and_then(ended_context).into_iter().collect(),
+        };
+        if *contexts != kept {
+            *contexts = kept;
             self.encode_contexts();
         }
     }
@@ -196,4 +213,10 @@ impl LiveState {
         let text = if contexts.is_empty() { String::new() } else { format!("[{}]", contexts.join(",")) };
         self.accepted.changed_contexts = Some(Bytes::from(text));
     }
+}
+
+/// Returns what is kept of an encoded context after its turn.
+fn ended_context((seq, text): &EncodedContext) -> Option<EncodedContext> {
+    let record = serde_json::from_str::<ContextRecord>(text).ok()?.ended()?;
+    Some((*seq, serde_json::to_string(&record).ok()?.into()))
 }

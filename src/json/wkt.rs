@@ -211,6 +211,26 @@ impl Serialize for ListValue {
     }
 }
 
+impl Value {
+    /// Returns true if lists and objects are nested more than `levels` deep in this value.
+    pub fn is_deeper_than(&self, levels: usize) -> bool {
+        match &self.kind {
+            Some(value::Kind::StructValue(object)) => object.is_deeper_than(levels),
+            Some(value::Kind::ListValue(list)) => {
+                levels.checked_sub(1).is_none_or(|left| list.values.iter().any(|value| value.is_deeper_than(left)))
+            }
+            _ => false,
+        }
+    }
+}
+
+impl Struct {
+    /// Returns true if lists and objects are nested more than `levels` deep, this object included.
+    pub fn is_deeper_than(&self, levels: usize) -> bool {
+        levels.checked_sub(1).is_none_or(|left| self.fields.values().any(|value| value.is_deeper_than(left)))
+    }
+}
+
 impl<'de> Deserialize<'de> for Value {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         Nested(MAX_DEPTH).deserialize(deserializer)
@@ -241,7 +261,10 @@ struct Nested(usize);
 
 impl Nested {
     fn inner<E: Error>(self) -> Result<Self, E> {
-        self.0.checked_sub(1).map(Self).ok_or_else(|| E::custom(format!("JSON nested more than {MAX_DEPTH} deep")))
+        self.0
+            .checked_sub(1)
+            .map(Self)
+            .ok_or_else(|| E::custom(format!("JSON nested more than {MAX_DEPTH} deep (limits.json_depth)")))
     }
 
     fn members<'de, A: MapAccess<'de>>(self, mut map: A) -> Result<Struct, A::Error> {

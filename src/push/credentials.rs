@@ -1,31 +1,17 @@
 //! Credentials of the server for webhooks: their source, and the client credentials grant of OAuth 2.0 (RFC 6749, 4.4).
 
-use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
+use std::{collections::HashMap, fmt, sync::Arc};
 
 use async_trait::async_trait;
-use base64::{Engine as _, engine::general_purpose::STANDARD};
 use http::{HeaderValue, StatusCode, header};
-use parking_lot::Mutex;
 use reqwest::{Client, redirect};
-use serde::Deserialize;
-use serde_json::Value;
-use tokio::{sync::Semaphore, time::Instant};
-use url::{Host, Url, form_urlencoded};
+use url::Url;
 
-use super::sender::{describe, sensitive};
-use crate::protocol::Version;
-
-/// Maximum time of a request to a token endpoint.
-const TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Maximum size of the response of a token endpoint, in bytes.
-const MAX_RESPONSE: usize = 64 << 10;
-
-/// Lifetime of an access token if the token endpoint names none, and the longest one that is used.
-const LIFETIME: (Duration, Duration) = (Duration::from_mins(5), Duration::from_hours(24));
-
-/// Longest time before the end of its lifetime at which an access token is replaced. At most a tenth of the lifetime.
-const MARGIN: Duration = Duration::from_mins(1);
+use super::sender::describe;
+use crate::{
+    oauth::{self, AccessToken, MAX_RESPONSE, TIMEOUT, TokenCache, is_loopback},
+    protocol::Version,
+};
 
 /// Notification for which credentials are needed.
 #[derive(Clone, Copy, Debug)]
@@ -134,15 +120,6 @@ fn key_of(url: &Url) -> Option<(String, u16)> {
     Some((host.strip_suffix('.').unwrap_or(host).to_owned(), url.port_or_known_default()?))
 }
 
-fn is_loopback(url: &Url) -> bool {
-    match url.host() {
-        Some(Host::Ipv4(address)) => address.is_loopback(),
-        Some(Host::Ipv6(address)) => address.to_canonical().is_loopback(),
-        Some(Host::Domain(name)) => name == "localhost",
-        None => false,
-    }
-}
-
 #[async_trait]
 impl WebhookCredentials for HostCredentials {
     async fn authorization(&self, request: &WebhookRequest<'_>) -> Result<Option<HeaderValue>, CredentialsError> {
@@ -188,23 +165,7 @@ pub struct ClientCredentials {
     /// Value of `Authorization` for the token endpoint.
     client: HeaderValue,
     parameters: Vec<(&'static str, String)>,
-    cache: Mutex<Cache>,
-    /// Admits one request at a time.
-    request: Semaphore,
-}
-
-#[derive(Default)]
-struct Cache {
-    /// Value of `Authorization` for webhooks, and the time at which it is replaced.
-    token: Option<(HeaderValue, Instant)>,
-    /// Time and result of the last failed request.
-    failure: Option<(Instant, CredentialsError)>,
-}
-
-impl Cache {
-    fn token(&self) -> Option<HeaderValue> {
-        self.token.as_ref().filter(|(_, end)| Instant::now() < *end).map(|(token, _)| token.clone())
-    }
+    cache: TokenCache<CredentialsError>,
 }
 
 impl ClientCredentials {
@@ -214,9 +175,8 @@ impl ClientCredentials {
     /// The URL of the token endpoint is invalid, or the HTTP client can't be created.
     pub fn new(token_url: &str, client_id: &str, client_secret: &str) -> Result<Self, CredentialsError> {
         let endpoint = token_endpoint(token_url)?;
-        let encode = |text: &str| form_urlencoded::byte_serialize(text.as_bytes()).collect::<String>();
-        let client = STANDARD.encode(format!("{}:{}", encode(client_id), encode(client_secret)));
-        let client = sensitive(&format!("Basic {client}")).map_err(|error| CredentialsError::new(error.to_string()))?;
+        let client = oauth::basic(client_id, client_secret);
+        let client = client.map_err(|error| CredentialsError::new(error.to_string()))?;
         let http = Client::builder()
             .timeout(TIMEOUT)
             .redirect(redirect::Policy::none())
@@ -225,7 +185,7 @@ impl ClientCredentials {
             .build();
         let http = http.map_err(|error| CredentialsError::new(error.to_string()))?;
         let parameters = vec![("grant_type", "client_credentials".to_owned())];
-        Ok(Self { endpoint, http, client, parameters, cache: Mutex::default(), request: Semaphore::new(1) })
+        Ok(Self { endpoint, http, client, parameters, cache: TokenCache::default() })
     }
 
     /// Requests this scope: names separated by spaces. By default, that of the token endpoint.
@@ -251,61 +211,31 @@ impl ClientCredentials {
         self
     }
 
-    /// Returns the token, from the cache if possible.
-    async fn token(&self) -> Result<HeaderValue, CredentialsError> {
-        let started = Instant::now();
-        if let Some(token) = self.cache.lock().token() {
-            return Ok(token);
-        }
-        let Ok(_permit) = self.request.acquire().await else { return Err(CredentialsError::new("closed")) };
-        {
-            // Those who waited for a request use its result.
-            let cache = self.cache.lock();
-            if let Some(token) = cache.token() {
-                return Ok(token);
-            }
-            if let Some((_, error)) = cache.failure.as_ref().filter(|(at, _)| *at >= started) {
-                return Err(error.clone());
-            }
-        }
-        let requested = Instant::now();
-        let result = self.request_token().await;
-        let mut cache = self.cache.lock();
-        match result {
-            Ok((token, lifetime)) => {
-                *cache = Cache {
-                    token: Some((token.clone(), requested + lifetime - MARGIN.min(lifetime / 10))),
-                    failure: None,
-                };
-                Ok(token)
-            }
-            Err(error) => {
-                let error = CredentialsError::new(format!("no access token: {error}"));
-                cache.failure = Some((Instant::now(), error.clone()));
-                Err(error)
-            }
-        }
+    /// Requests a token. Returns the value of `Authorization` and its lifetime.
+    async fn request_token(&self) -> Result<AccessToken, CredentialsError> {
+        let failed = |reason: String| CredentialsError::new(format!("no access token: {reason}"));
+        let (status, body) = self.post().await.map_err(failed)?;
+        oauth::read_response(status, &body).map_err(failed)
     }
 
-    /// Requests a token. Returns the value of `Authorization` and its lifetime.
-    async fn request_token(&self) -> Result<(HeaderValue, Duration), CredentialsError> {
-        let form = form_urlencoded::Serializer::new(String::new()).extend_pairs(&self.parameters).finish();
-        let request = self.http.post(self.endpoint.clone()).body(form);
+    /// Sends a token request, and returns the status and the body of the response.
+    async fn post(&self) -> Result<(StatusCode, Vec<u8>), String> {
+        let parameters: Vec<_> = self.parameters.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        let request = self.http.post(self.endpoint.clone()).body(oauth::form(&parameters));
         let request = request
-            .header(header::CONTENT_TYPE, "application/x-www-form-urlencoded")
+            .header(header::CONTENT_TYPE, oauth::FORM)
             .header(header::ACCEPT, "application/json")
             .header(header::AUTHORIZATION, self.client.clone());
-        let failed = |error: reqwest::Error| CredentialsError::new(describe(&error, "the token endpoint"));
+        let failed = |error: reqwest::Error| describe(&error, "the token endpoint");
         let mut response = request.send().await.map_err(failed)?;
         let mut body = Vec::new();
         while let Some(chunk) = response.chunk().await.map_err(failed)? {
             if body.len() + chunk.len() > MAX_RESPONSE {
-                let why = format!("the response of the token endpoint is larger than {MAX_RESPONSE} bytes");
-                return Err(CredentialsError::new(why));
+                return Err(format!("the response of the token endpoint is larger than {MAX_RESPONSE} bytes"));
             }
             body.extend_from_slice(&chunk);
         }
-        if response.status() == StatusCode::OK { read_token(&body) } else { Err(refusal(response.status(), &body)) }
+        Ok((response.status(), body))
     }
 }
 
@@ -314,66 +244,18 @@ impl ClientCredentials {
 /// # Errors
 /// The URL is invalid, or has neither `https` nor a loopback host.
 pub(crate) fn token_endpoint(url: &str) -> Result<Url, CredentialsError> {
-    let parsed = Url::parse(url).ok().filter(|url| url.username().is_empty() && url.password().is_none());
-    let parsed = parsed.filter(|url| url.scheme() == "https" || (url.scheme() == "http" && is_loopback(url)));
+    let parsed = Url::parse(url).ok().filter(oauth::is_token_endpoint);
     parsed.ok_or_else(|| CredentialsError::new("token_url: must be a URL with https, or with http on this machine"))
-}
-
-/// Reads a token response (RFC 6749, 5.1).
-fn read_token(body: &[u8]) -> Result<(HeaderValue, Duration), CredentialsError> {
-    #[derive(Deserialize)]
-    struct TokenResponse {
-        access_token: String,
-        token_type: Option<String>,
-        expires_in: Option<Value>,
-    }
-    let malformed = || CredentialsError::new("the response of the token endpoint has no valid access token");
-    let response: TokenResponse = serde_json::from_slice(body).map_err(|_| malformed())?;
-    if response.token_type.is_some_and(|name| !name.eq_ignore_ascii_case("bearer")) {
-        return Err(CredentialsError::new("the access token is not a bearer token"));
-    }
-    if response.access_token.is_empty() || !response.access_token.bytes().all(|byte| byte.is_ascii_graphic()) {
-        return Err(malformed());
-    }
-    // Some token endpoints return a string.
-    let seconds = response.expires_in.and_then(|value| value.as_f64().or_else(|| value.as_str()?.parse().ok()));
-    let lifetime = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    let token = sensitive(&format!("Bearer {}", response.access_token)).map_err(|_| malformed())?;
-    Ok((token, lifetime.unwrap_or(LIFETIME.0).min(LIFETIME.1)))
-}
-
-/// Describes an error response (RFC 6749, 5.2) by its status and its code. Its other texts may contain secrets.
-fn refusal(status: StatusCode, body: &[u8]) -> CredentialsError {
-    const CODES: [&str; 6] = [
-        "invalid_request",
-        "invalid_client",
-        "invalid_grant",
-        "unauthorized_client",
-        "unsupported_grant_type",
-        "invalid_scope",
-    ];
-    #[derive(Deserialize)]
-    struct ErrorResponse {
-        error: String,
-    }
-    let error = serde_json::from_slice(body).ok();
-    let code = error.and_then(|ErrorResponse { error }| CODES.into_iter().find(|code| *code == error));
-    let code = code.map(|code| format!(": {code}")).unwrap_or_default();
-    CredentialsError::new(format!("the token endpoint returned {}{code}", status.as_u16()))
 }
 
 #[async_trait]
 impl WebhookCredentials for ClientCredentials {
     async fn authorization(&self, _: &WebhookRequest<'_>) -> Result<Option<HeaderValue>, CredentialsError> {
-        self.token().await.map(Some)
+        self.cache.token(self.request_token()).await.map(Some)
     }
 
     async fn rejected(&self, _: &WebhookRequest<'_>, authorization: &HeaderValue) -> bool {
-        let mut cache = self.cache.lock();
-        // Another delivery may have replaced the token already.
-        if cache.token.as_ref().is_some_and(|(token, _)| token == authorization) {
-            cache.token = None;
-        }
+        self.cache.reject(authorization);
         true
     }
 }

@@ -32,7 +32,7 @@ use crate::{
     env::Env,
     error::Error,
     event::{Ends, Event, Seq},
-    journal::CommitObserver,
+    journal::{CommitObserver, StoredContexts},
     store::{DeliveryClaim, DeliveryToken, EVENTS_PER_CLAIM, Key, Store, Unavailable},
 };
 
@@ -480,7 +480,9 @@ impl Shared {
         let mut cursor = claim.cursor;
         for Notification { seq, body } in due.notifications {
             Counters::add(&self.counters.attempts);
-            let sent = self.sender.send(&claim.config, &delivery_id(claim, seq), body, self.now()).await;
+            let trace = StoredContexts::decode(claim.turn_contexts.as_deref()).trace(seq);
+            let id = delivery_id(claim, seq);
+            let sent = self.sender.send(&claim.config, &id, trace.as_deref(), body, self.now()).await;
             if let Err(failure) = sent {
                 return self.record_failure(claim, cursor, failure).await;
             }

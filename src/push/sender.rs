@@ -9,7 +9,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header, header::InvalidHeaderValue};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use parking_lot::Mutex;
 use reqwest::{
     Client, Response,
@@ -26,7 +26,10 @@ use super::{
     signature::{WEBHOOK_ID, WEBHOOK_SIGNATURE, WEBHOOK_TIMESTAMP, sign},
     target::{TargetError, TargetPolicy},
 };
-use crate::{clock::Millis, pb::v1::TaskPushNotificationConfig, protocol::Version, store::PushConfig};
+use crate::{
+    call::TRACE, clock::Millis, oauth::sensitive, pb::v1::TaskPushNotificationConfig, protocol::Version,
+    store::PushConfig,
+};
 
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 pub(super) const NOTIFICATION_TOKEN: HeaderName = HeaderName::from_static("a2a-notification-token");
@@ -179,11 +182,19 @@ impl Sender {
     }
 
     /// Makes one attempt to send a notification. If the receiver rejects the credentials of the server, the notification is
-    /// sent a second time with other ones, if there are any.
+    /// sent a second time with other ones, if there are any. `trace` is the `traceparent` of the message that the notification
+    /// is about.
     ///
     /// # Errors
     /// The receiver has not accepted it.
-    pub(crate) async fn send(&self, config: &PushConfig, id: &str, body: Bytes, now: Millis) -> Result<(), Failure> {
+    pub(crate) async fn send(
+        &self,
+        config: &PushConfig,
+        id: &str,
+        trace: Option<&str>,
+        body: Bytes,
+        now: Millis,
+    ) -> Result<(), Failure> {
         let rejected = |reason: String| Failure::Rejected { reason };
         let url = Url::parse(&config.config.url).map_err(|_| rejected("the URL is invalid".to_owned()))?;
         let deadline = Instant::now() + self.timeout;
@@ -213,6 +224,7 @@ impl Sender {
         };
         headers.extend(value.map(|value| (header::AUTHORIZATION, value)));
         let json = HeaderValue::from_static("application/json");
+        headers.extend(trace.and_then(|trace| HeaderValue::from_str(trace).ok()).map(|trace| (TRACE, trace)));
         let content_type = if config.version == Version::V1_0 { self.content_type.clone() } else { json };
         headers.insert(header::CONTENT_TYPE, content_type);
         let post = async |headers: &HeaderMap| {
@@ -349,13 +361,6 @@ fn has_credentials(push: &PushConfig) -> bool {
 fn asks_for_token(push: &PushConfig) -> bool {
     let authentication = push.config.authentication.as_ref();
     authentication.is_some_and(|info| info.scheme.eq_ignore_ascii_case("bearer") && info.credentials.is_empty())
-}
-
-/// Returns a header value that is not printed.
-pub(super) fn sensitive(text: &str) -> Result<HeaderValue, InvalidHeaderValue> {
-    let mut value = HeaderValue::from_bytes(text.as_bytes())?;
-    value.set_sensitive(true);
-    Ok(value)
 }
 
 /// Returns true for headers that a client can't set: those of the connection and of the message, and the signature.

@@ -22,7 +22,7 @@ pub(super) const SECRET_PREFIX: &str = "whsec_";
 const VERSION: &str = "v1,";
 
 /// Returns the value of `webhook-signature` for a token.
-pub(super) fn sign(token: &str, id: &str, timestamp: &str, body: &[u8]) -> String {
+pub(crate) fn sign(token: &str, id: &str, timestamp: &str, body: &[u8]) -> String {
     format!("{VERSION}{}", STANDARD.encode(hmac(token, id, timestamp, body)))
 }
 

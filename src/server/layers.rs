@@ -25,7 +25,7 @@ use crate::{
     },
     transport::{
         Body, BrowserHeaders, HttpService, OriginPolicy, Paths, PeerLimit, RequestBody, RequestClass, ResponseFuture,
-        check_framing, listener, now, preflight,
+        check_framing, check_head, listener, now, preflight,
     },
 };
 
@@ -43,6 +43,8 @@ pub(super) struct Layers {
     pub(super) hsts: Option<HeaderValue>,
     pub(super) origins: OriginPolicy,
     pub(super) peers: PeerLimit,
+    /// Maximum size of the head of a request in bytes.
+    pub(super) header_bytes: usize,
     pub(super) paths: Paths,
     /// Ids of requests.
     pub(super) ids: Ids,
@@ -138,6 +140,13 @@ impl CheckedService {
             // The request is invalid HTTP, so the status is 400 whatever the binding uses for its errors.
             let mut response = class.error_response(error);
             *response.status_mut() = StatusCode::BAD_REQUEST;
+            return now(response);
+        }
+        if let Err(error) = check_head(&parts, layers.header_bytes) {
+            let mut response = class.error_response(error);
+            if response.status() == StatusCode::PAYLOAD_TOO_LARGE {
+                *response.status_mut() = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
+            }
             return now(response);
         }
         let peer = parts.extensions.get::<ConnectInfo<SocketAddr>>().map(|info| info.0);

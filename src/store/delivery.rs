@@ -7,6 +7,8 @@
 
 use std::{sync::Arc, time::Duration};
 
+use bytes::Bytes;
+
 use super::{Key, PushConfig};
 use crate::{
     clock::{Millis, whole_millis},
@@ -213,6 +215,8 @@ pub struct DeliveryClaim {
     pub attempts: u32,
     /// Time at which the delivery became due after its last success.
     pub pending_since: Millis,
+    /// Request contexts of the task ([`StoredTask::turn_contexts`](super::StoredTask::turn_contexts)).
+    pub turn_contexts: Option<Bytes>,
     /// Number of the claim, unique in the store. The outcome of a claim that is not the last one changes nothing.
     pub claim: u64,
 }

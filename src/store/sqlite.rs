@@ -23,8 +23,9 @@ use rusqlite::{Connection, ErrorCode, OptionalExtension as _};
 use tokio::{sync::watch, time::Instant};
 
 pub(crate) use self::{
+    export::{ExportError, ImportError},
     file::publish,
-    inspect::{Inspector, Stats},
+    inspect::{Inspector, Stats, TaskFilter, TaskSummary},
 };
 use self::{
     file::{LockedFile, Role},

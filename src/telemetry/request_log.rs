@@ -10,14 +10,14 @@ use std::{
 
 use axum::extract::{ConnectInfo, OriginalUri};
 use bytes::Bytes;
-use http::{HeaderValue, Method, Response, request::Parts};
+use http::{HeaderMap, HeaderValue, Method, Response, request::Parts};
 use http_body::{Body as _, Frame};
 use tokio::time::Instant;
 use tracing::{Level, Span, field};
 
 use super::{BodyObserver, ObservedBody};
 use crate::{
-    call::{CallRecord, REQUEST_ID},
+    call::{CallRecord, REQUEST_ID, TRACE, trace_parent},
     env::Ids,
     metric,
     transport::{
@@ -100,6 +100,8 @@ pub(crate) struct RequestLine {
     path: String,
     peer: Option<SocketAddr>,
     id: HeaderValue,
+    /// Trace id of a valid `traceparent`.
+    trace: Option<String>,
     status: Option<u16>,
     outcome: CallOutcome,
     record: Arc<CallRecord>,
@@ -117,12 +119,19 @@ impl RequestLine {
             path: parts.extensions.get::<OriginalUri>().map_or(&parts.uri, |uri| &uri.0).path().to_owned(),
             peer: parts.extensions.get::<ConnectInfo<SocketAddr>>().map(|peer| peer.0),
             id: id.clone(),
+            trace: trace_id(&parts.headers),
             status: None,
             outcome: CallOutcome::default(),
             record: Arc::default(),
             is_complete: false,
         }
     }
+}
+
+/// Returns the trace id of a `traceparent`, if it is valid.
+fn trace_id(headers: &HeaderMap) -> Option<String> {
+    let trace = trace_parent(headers.get(TRACE)?.to_str().ok()?)?;
+    trace.split('-').nth(1).map(str::to_owned)
 }
 
 impl BodyObserver for Box<RequestLine> {
@@ -164,6 +173,7 @@ impl Drop for RequestLine {
                 error.reason = self.outcome.reason.as_deref(),
                 duration_ms = u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX),
                 request.id = self.id.to_str().unwrap_or_default(),
+                trace.id = self.trace.as_deref(),
                 peer = self.peer.map(field::display),
             },
             "{event}"

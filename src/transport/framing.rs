@@ -25,6 +25,22 @@ pub(crate) fn check_framing(parts: &Parts) -> Result<(), Error> {
     }
 }
 
+/// Checks the size of the head of a request: its URI, and name, value and 32 bytes for each header (RFC 9113, 6.5.2).
+///
+/// # Errors
+/// `TooLarge`.
+pub(crate) fn check_head(parts: &Parts, max: usize) -> Result<(), Error> {
+    let uri = parts.uri.path_and_query().map_or(0, |uri| uri.as_str().len());
+    let headers = parts.headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 32);
+    let size = uri + headers.sum::<usize>();
+    if size <= max {
+        return Ok(());
+    }
+    let why =
+        format!("the head of the request has {size} bytes, which exceeds the limit of {max} (limits.header_bytes)");
+    Err(ErrorKind::TooLarge.because(why).with("limit", "header_bytes"))
+}
+
 /// Returns true if there is no transfer coding, or only `chunked`, once.
 fn is_chunked_at_most(headers: &HeaderMap) -> bool {
     let mut lines = headers.get_all(header::TRANSFER_ENCODING).iter();

@@ -42,9 +42,6 @@ const JSON: HeaderValue = HeaderValue::from_static("application/json");
 /// Maximum length of an id in bytes. Every event of a stream repeats it.
 const MAX_ID: usize = 1024;
 
-/// Maximum number of calls in a batch. Each result may be as large as a task.
-const MAX_BATCH: usize = 64;
-
 /// Services of both versions.
 #[derive(Clone)]
 pub(super) struct Methods<T, C> {
@@ -132,7 +129,7 @@ pub(super) fn serve<T: Dispatch, C: Dispatch, B: RequestBody>(
             }
         };
         if body.trim_ascii_start().first() == Some(&b'[') {
-            let budget = BatchBudget::new(limits.batch_bytes, accounting.unsent.clone());
+            let budget = BatchBudget::new(&limits, accounting.unsent.clone());
             let (mut response, is_read) = Box::pin(serve_batch(methods, &body, &extensions, checks, budget)).await;
             record_outcome(&mut response, Some("batch"), None);
             return Ok(accounting.finish(response, is_read));
@@ -176,11 +173,10 @@ async fn serve_batch<T: Dispatch, C: Dispatch>(
     if calls.is_empty() {
         return reject(ErrorKind::InvalidRequest.because("the batch is empty"));
     }
-    if calls.len() > MAX_BATCH {
-        let count = calls.len();
-        let error =
-            ErrorKind::InvalidRequest.because(format!("{count} calls exceed the limit of {MAX_BATCH} per batch"));
-        return reject(error.with("limit", MAX_BATCH.to_string()));
+    let (count, max) = (calls.len(), budget.max_calls);
+    if count > max {
+        let why = format!("{count} calls exceed the limit of {max} in a batch (limits.batch_calls)");
+        return reject(ErrorKind::InvalidRequest.because(why).with("limit", "batch_calls"));
     }
     let mut is_read = true;
     let responses = calls.iter().enumerate().map(|(index, text)| {
@@ -209,8 +205,9 @@ async fn serve_batch<T: Dispatch, C: Dispatch>(
     (respond(StatusCode::OK, all_headers, JSON, out.into()), is_read)
 }
 
-/// Number of bytes that the results of a batch may have together: `limits.batch_bytes`.
+/// Limits of a batch: number of calls, and number of bytes that their results may have together.
 struct BatchBudget {
+    max_calls: usize,
     left: AtomicUsize,
     max: usize,
     /// Budget for the results until they are joined.
@@ -218,8 +215,9 @@ struct BatchBudget {
 }
 
 impl BatchBudget {
-    fn new(max: usize, unsent: ResponseBudget) -> Self {
-        Self { left: AtomicUsize::new(max), max, unsent }
+    fn new(limits: &Limits, unsent: ResponseBudget) -> Self {
+        let (max_calls, max) = (limits.batch_calls, limits.batch_bytes);
+        Self { max_calls, left: AtomicUsize::new(max), max, unsent }
     }
 
     /// Takes the bytes of a result from the budget. Only a read has a reservation in the budget of all responses, so only a

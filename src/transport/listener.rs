@@ -68,11 +68,17 @@ pub(crate) const CONNECTIONS: usize = 10_000;
 /// Default of [`ListenerSettings::write_timeout`].
 pub(crate) const WRITE_TIMEOUT: Duration = Duration::from_mins(1);
 
+/// Default of [`ListenerSettings::header_bytes`].
+pub(crate) const HEADER_BYTES: usize = 32 << 10;
+
 /// Limits and timeouts of connections.
 #[derive(Clone, Debug)]
 pub struct ListenerSettings {
     /// Maximum number of open connections. Further ones wait in the queue of the system.
     pub connections: usize,
+    /// Maximum size of the head of a request in bytes. A head of more than twice this, and more than 64 KiB, is rejected before
+    /// the request can be classified.
+    pub header_bytes: usize,
     /// Timeout from the start of a connection to its first request, or to the end of the HTTP/2 preface.
     pub opening_timeout: Duration,
     /// Idle timeout, exceeded by up to an eighth. HTTP/1: from the end of a response to the headers of the next request.
@@ -99,6 +105,7 @@ impl Default for ListenerSettings {
     fn default() -> Self {
         Self {
             connections: CONNECTIONS,
+            header_bytes: HEADER_BYTES,
             opening_timeout: Duration::from_secs(10),
             idle_timeout: CONNECTION_IDLE_TIMEOUT,
             peer_limit: PeerLimit::default(),
@@ -481,11 +488,12 @@ impl<B: http_body::Body + Unpin> http_body::Body for Counted<B> {
 
 fn builder(settings: &ListenerSettings) -> auto::Builder<StreamExecutor> {
     const MAX_BUFFER: usize = 64 << 10;
-    const MAX_HEADERS: u32 = 64 << 10;
+    // Larger than the limit, so that a request that exceeds it gets an error that says so.
+    let head = settings.header_bytes.saturating_mul(2).max(MAX_BUFFER);
     let mut builder = auto::Builder::new(StreamExecutor { timeout: settings.write_timeout });
     // `CountedIo` and `serve_until` detect disconnects and idle connections. hyper's own detection would cost each request a
     // timer, and a read with a buffer.
-    builder.http1().half_close(true).max_buf_size(MAX_BUFFER);
+    builder.http1().half_close(true).max_buf_size(head);
     builder
         .http2()
         .timer(TokioTimer::new())
@@ -495,7 +503,7 @@ fn builder(settings: &ListenerSettings) -> auto::Builder<StreamExecutor> {
         // Streams that are opened and immediately reset cost the server more than the client.
         .max_pending_accept_reset_streams(20)
         .max_local_error_reset_streams(100)
-        .max_header_list_size(MAX_HEADERS)
+        .max_header_list_size(u32::try_from(head).unwrap_or(u32::MAX))
         .max_send_buf_size(MAX_BUFFER);
     builder
 }

@@ -28,6 +28,9 @@ pub(crate) const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// Default of [`Settings::batch_bytes`].
 pub(crate) const BATCH_BYTES: usize = 8 << 20;
 
+/// Default of [`Settings::batch_calls`].
+pub(crate) const BATCH_CALLS: usize = 64;
+
 /// Default of [`Settings::outgoing_bytes`].
 pub(crate) const OUTGOING_BYTES: usize = 256 << 20;
 
@@ -70,6 +73,8 @@ pub struct Settings {
     pub keep_alive: Duration,
     /// Maximum age of a stream, enforced even if its client does not read. Zero: no limit.
     pub stream_max_age: Duration,
+    /// Maximum number of calls in a JSON-RPC batch.
+    pub batch_calls: usize,
     /// Maximum size of the results of a JSON-RPC batch in bytes. A call whose result exceeds it gets an error.
     pub batch_bytes: usize,
     /// Maximum total size in bytes of responses that are in preparation or wait for slow readers. Further calls are rejected
@@ -116,6 +121,7 @@ impl Settings {
             health_watches: HEALTH_WATCHES,
             keep_alive: KEEP_ALIVE,
             stream_max_age: Duration::ZERO,
+            batch_calls: BATCH_CALLS,
             batch_bytes: BATCH_BYTES,
             outgoing_bytes: OUTGOING_BYTES,
             card,
@@ -142,6 +148,7 @@ impl Settings {
             body_timeout: self.body_timeout,
             keep_alive: self.keep_alive,
             stream_max_age: self.stream_max_age,
+            batch_calls: self.batch_calls,
             batch_bytes: self.batch_bytes,
             receiving: ReceiveBudget::new(self.incoming_bytes),
         }
@@ -153,7 +160,8 @@ impl fmt::Debug for Settings {
         let mut f = f.debug_struct("Settings");
         f.field("body_bytes", &self.body_bytes).field("body_timeout", &self.body_timeout);
         f.field("keep_alive", &self.keep_alive).field("stream_max_age", &self.stream_max_age);
-        f.field("batch_bytes", &self.batch_bytes)
+        f.field("batch_calls", &self.batch_calls)
+            .field("batch_bytes", &self.batch_bytes)
             .field("outgoing_bytes", &self.outgoing_bytes)
             .field("strict_version", &self.strict_version);
         f.field("protocols", &self.protocols).field("idempotency_keys", &self.idempotency_keys).finish_non_exhaustive()
@@ -167,6 +175,7 @@ pub(super) struct Limits {
     pub(super) body_timeout: Duration,
     pub(super) keep_alive: Duration,
     pub(super) stream_max_age: Duration,
+    pub(super) batch_calls: usize,
     pub(super) batch_bytes: usize,
     pub(super) receiving: Arc<ReceiveBudget>,
 }

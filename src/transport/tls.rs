@@ -27,6 +27,7 @@ use tokio_rustls::{
     server::TlsStream,
 };
 use webpki::EndEntityCert;
+use x509_cert::der::Decode as _;
 
 use crate::call::ClientCertificate;
 
@@ -265,7 +266,12 @@ impl<I> MaybeTls<I> {
         let certificate = connection.peer_certificates()?.first()?;
         // The verifier has parsed it already.
         let parsed = EndEntityCert::try_from(certificate).ok()?;
-        Some(ClientCertificate::new(certificate.as_ref(), parsed.valid_dns_names(), parsed.valid_uri_names()))
+        let names = ClientCertificate::new(certificate.as_ref(), parsed.valid_dns_names(), parsed.valid_uri_names());
+        let decoded = x509_cert::Certificate::from_der(certificate);
+        Some(match decoded {
+            Ok(decoded) => names.with_subject(decoded.tbs_certificate.subject.to_string()),
+            Err(_) => names,
+        })
     }
 }
 

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use prost::Message;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 pub(crate) use self::scheme::to_v1;
 pub use self::scheme::{Flow, Flows, Scheme};
@@ -275,13 +275,27 @@ pub fn to_json(card: &AgentCard, fields: &V03CardFields, version: CardVersion) -
 /// Deserializes a card of 1.0 or 0.3.
 ///
 /// A card with `supportedInterfaces` is read as 1.0 and its 0.3 members are ignored. Every member of a 0.3 card may be missing,
-/// since cards of 0.2 have fewer.
+/// since cards of 0.2 have fewer. Their `authentication` becomes security schemes.
 pub fn from_json(json: &[u8]) -> serde_json::Result<AgentCard> {
-    let card: Value = serde_json::from_slice(json)?;
+    let mut card: Value = serde_json::from_slice(json)?;
     if card.get("supportedInterfaces").or_else(|| card.get("supported_interfaces")).is_some_and(Value::is_array) {
         return serde_json::from_value(card);
     }
+    read_authentication(&mut card);
     from_value(card).map(AgentCard::from)
+}
+
+/// Converts the `authentication` of a card before 0.2.2 to HTTP schemes, one of which is required. Its `credentials` are not
+/// read.
+fn read_authentication(card: &mut Value) {
+    let names = card["authentication"]["schemes"].as_array();
+    let names: Vec<String> = names.into_iter().flatten().filter_map(Value::as_str).map(str::to_lowercase).collect();
+    let Some(members) = card.as_object_mut().filter(|members| !members.contains_key("securitySchemes")) else { return };
+    if !names.is_empty() {
+        let schemes = names.iter().map(|name| (name.clone(), json!({"type": "http", "scheme": name})));
+        members.insert("securitySchemes".to_owned(), schemes.collect());
+        members.insert("security".to_owned(), names.iter().map(|name| json!({name: []})).collect());
+    }
 }
 
 /// Reads the members of 0.3 of a card, each of which may be missing.

@@ -1,4 +1,4 @@
-//! `a2a admin` commands: stats, check, gc, backup, export, import, forget and push, with and without a running server.
+//! `a2a admin` commands: list, show, stats, check, gc, backup, export, import, forget and push, with and without a running server.
 
 use std::{collections::BTreeMap, path::Path, sync::Arc};
 
@@ -126,13 +126,17 @@ async fn read_only_commands_run_beside_a_server_and_writing_commands_do_not() {
     assert!(stats.contains("  1 of \"\" in tenant \"\"\n"), "{stats}");
     assert_eq!(succeed(directory, &["check"]).await, "checked 1 tasks, no problems found\n");
     assert!(succeed(directory, &["gc", "--dry-run"]).await.starts_with("0 terminal tasks would be deleted\n"));
+    let dry = succeed(directory, &["forget", "--owner", "", "--dry-run"]).await;
+    assert_eq!(dry, "1 tasks of callers without a name would be deleted\n");
+    assert!(succeed(directory, &["list"]).await.contains(id));
+    assert!(succeed(directory, &["show", id]).await.contains("[user] hello"));
     let exported = tasks(&succeed(directory, &["export"]).await);
     assert_eq!(exported[&(String::new(), id.to_owned())]["checkpoint"]["task"], task);
     succeed(directory, &["backup", "copy.db"]).await;
     for (arguments, reason) in [
         (&["gc"][..], "does this by itself"),
         (&["import", "nothing"], "nothing"),
-        (&["forget", "--owner", ""], "stop it first"),
+        (&["forget", "--owner", "", "--yes"], "stop it first"),
     ] {
         let errors = fail(directory, arguments).await;
         assert!(errors.contains(reason), "{errors}");
@@ -173,8 +177,10 @@ async fn exported_tasks_can_be_imported_into_another_database() {
     std::fs::copy(from.join("ada.jsonl"), to.join("ada.jsonl")).unwrap();
     // Nothing is overwritten, and a rejected import leaves nothing behind.
     let errors = fail(to, &["import", "ada.jsonl"]).await;
-    assert!(errors.contains("line 2: task old: the task exists already"), "{errors}");
-    assert_eq!(succeed(to, &["forget", "--owner", "ada"]).await, "deleted 4 tasks\n");
+    let expected = "error: nothing was imported into a2a.db: line 2: task old: the task exists already, of owner \"ada\" in \
+                    tenant \"blue\"; remove the line, or import into another database\n";
+    assert_eq!(errors, expected);
+    assert_eq!(succeed(to, &["forget", "--owner", "ada", "--yes"]).await, "deleted 4 tasks\n");
     let (head, rest) = ada.split_once('\n').unwrap();
     let (first, rest) = rest.split_once('\n').unwrap();
     for (broken, reason) in [
@@ -353,7 +359,7 @@ async fn push_deliveries_are_listed_retried_and_dropped() {
     assert_eq!(dropped, "1 push configurations were deleted\n");
     assert_eq!(succeed(directory, &["push", "list"]).await.lines().count(), 7);
     // The deliveries of an owner are deleted with the owner.
-    succeed(directory, &["forget", "--owner", "ada"]).await;
+    succeed(directory, &["forget", "--owner", "ada", "--yes"]).await;
     let list = succeed(directory, &["push", "list"]).await;
     assert!(list.lines().count() == 4 && !list.contains("ada"), "{list}");
     assert_eq!(succeed(directory, &["check"]).await, "checked 4 tasks, no problems found\n");
@@ -408,20 +414,161 @@ async fn gc_cancels_unanswered_tasks() {
     }
 }
 
+/// Without a terminal, nothing is deleted unless `--yes` is given: neither a named owner nor the callers without a name.
+#[tokio::test]
+async fn forget_requires_a_confirmation() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    filled(directory).await;
+    let file = rusqlite::Connection::open(directory.join("a2a.db")).unwrap();
+    file.execute("UPDATE scope SET owner = '' WHERE owner = 'bob'", []).unwrap();
+    drop(file);
+    let before = succeed(directory, &["export"]).await;
+    for (owner, name) in [("ada", "owner \"ada\""), ("", "callers without a name"), ("eve", "owner \"eve\"")] {
+        let (code, output, errors) = run(directory, &["forget", "--owner", owner]).await;
+        assert_eq!((code, &*output), (2, ""), "{errors}");
+        let expected = format!("nothing was deleted: confirm the deletion of all tasks of {name} with --yes");
+        assert!(errors.contains(&expected), "{errors}");
+        let tasks = if owner == "eve" { 0 } else { 4 };
+        let dry = succeed(directory, &["forget", "--owner", owner, "--dry-run"]).await;
+        assert_eq!(dry, format!("{tasks} tasks of {name} would be deleted\n"));
+        let dry = succeed(directory, &["forget", "--owner", owner, "--dry-run", "--json"]).await;
+        let dry: Value = serde_json::from_str(&dry).unwrap();
+        assert_eq!(dry, json!({"owner": owner, "dry_run": true, "tasks": tasks}));
+    }
+    let (code, ..) = run(directory, &["forget", "--owner", "ada", "--dry-run", "--yes"]).await;
+    assert_eq!(code, 2);
+    assert_eq!(succeed(directory, &["export"]).await, before);
+    let (code, deleted, errors) = run(directory, &["forget", "--owner", "", "--yes", "--json"]).await;
+    assert_eq!(code, 0, "{errors}");
+    let audited = errors.lines().find(|line| line.contains("a2a_service::audit")).expect(&errors);
+    for field in ["event=\"administered\"", "operation=\"admin forget\"", "object=\"\"", "count=4", "user.id="] {
+        assert!(audited.contains(field), "{audited}");
+    }
+    let deleted: Value = serde_json::from_str(&deleted).unwrap();
+    assert_eq!(deleted, json!({"owner": "", "dry_run": false, "tasks": 4}));
+    let left = tasks(&succeed(directory, &["export"]).await);
+    assert!(left.len() == 4 && left.keys().all(|(owner, _)| owner == "ada"));
+}
+
+#[tokio::test]
+async fn tasks_are_listed_in_pages_and_shown_without_secrets() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    filled(directory).await;
+    let ids = |page: &Value| {
+        let id = |task: &Value| format!("{} of {}", task["id"].as_str().unwrap(), task["owner"].as_str().unwrap());
+        page["tasks"].as_array().unwrap().iter().map(id).collect::<Vec<_>>()
+    };
+    let list = async |arguments: &[&str]| -> Value {
+        let output = succeed(directory, &[&["list", "--json"], arguments].concat()).await;
+        serde_json::from_str(&output).unwrap()
+    };
+    let all = list(&[]).await;
+    assert_eq!((ids(&all).len(), &all["next_page_token"]), (8, &Value::Null));
+    assert_eq!(ids(&all)[..2], ["new of bob", "runs of bob"]);
+    let first = list(&["--owner", "ada", "--limit", "3"]).await;
+    assert_eq!(ids(&first), ["new of ada", "runs of ada", "asked of ada"]);
+    let next = first["next_page_token"].as_str().unwrap();
+    let second = list(&["--owner", "ada", "--limit", "3", "--page-token", next]).await;
+    assert_eq!((ids(&second), &second["next_page_token"]), (vec!["old of ada".to_owned()], &Value::Null));
+    assert_eq!(ids(&list(&["--state", "working"]).await), ["runs of bob", "runs of ada"]);
+    assert!(ids(&list(&["--tenant", "red"]).await).is_empty());
+    assert_eq!(run(directory, &["list", "--limit", "1001"]).await.0, 2);
+
+    let text = succeed(directory, &["list", "--owner", "ada", "--limit", "1"]).await;
+    let lines: Vec<_> = text.lines().collect();
+    assert!(lines[0].starts_with("ID ") && lines[1].starts_with("new  "), "{text}");
+    assert!(lines[1].contains("  failed  ") && lines[1].ends_with("\"ada\" in tenant \"blue\""), "{text}");
+    assert!(lines[2].starts_with("More tasks: --page-token "), "{text}");
+
+    let shown = succeed(directory, &["show", "old", "--json"]).await;
+    assert_eq!(shown.lines().count(), 2, "tasks of two owners have this id");
+    let shown = succeed(directory, &["show", "old", "--owner", "ada", "--json"]).await;
+    assert!(!shown.contains("secret"), "{shown}");
+    let shown: Value = serde_json::from_str(&shown).unwrap();
+    assert_eq!((&shown["events"], &shown["state"]), (&json!(5), &json!("TASK_STATE_COMPLETED")));
+    assert_eq!(shown["push_configs"][0]["url"], "https://a.example/hook");
+    assert_eq!(shown["task"]["artifacts"][0]["parts"].as_array().unwrap().len(), 2);
+    assert!(shown["bytes"].as_u64().unwrap() > 20, "{shown}");
+    let text = succeed(directory, &["show", "old", "--owner", "ada"]).await;
+    for expected in ["Owner:    \"ada\"\n", "Events:   5\n", "Status:   completed", "  [p] https://a.example/hook\n"] {
+        assert!(text.contains(expected), "{text}");
+    }
+    assert!(!text.contains("secret"), "{text}");
+    assert!(fail(directory, &["show", "none"]).await.contains("has no such task none"));
+}
+
+#[tokio::test]
+async fn commands_print_json() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    filled(directory).await;
+    let before = succeed(directory, &["export", "--owner", "ada"]).await;
+    for (arguments, expected) in [
+        (&["check"][..], json!({"tasks": 8, "problems": []})),
+        (&["backup", "copy.db"], json!({"store": "a2a.db", "path": "copy.db"})),
+        (&["export", "all.jsonl"], json!({"tasks": 8, "path": "all.jsonl"})),
+        (&["import", "all.jsonl", "--store", "sqlite:new.db"], json!({"tasks": 8, "store": "new.db"})),
+        (
+            &["gc", "--dry-run"],
+            json!({"dry_run": true, "tasks": 2, "logs": 0, "push_configs": 0, "idempotency_keys": 6, "canceled": 0}),
+        ),
+        (
+            &["gc"],
+            json!({"dry_run": false, "tasks": 2, "logs": 0, "push_configs": 0, "idempotency_keys": 6, "canceled": 0}),
+        ),
+    ] {
+        let output = succeed(directory, &[arguments, &["--json"]].concat()).await;
+        assert_eq!(serde_json::from_str::<Value>(&output).unwrap(), expected, "{arguments:?}");
+    }
+    let stats: Value = serde_json::from_str(&succeed(directory, &["stats", "--json"]).await).unwrap();
+    assert_eq!((&stats["tasks"], &stats["states"]["TASK_STATE_WORKING"]), (&json!(6), &json!(2)));
+    assert_eq!(stats["largest_owners"][0], json!({"owner": "ada", "tenant": "blue", "tasks": 3}));
+    rusqlite::Connection::open(directory.join("a2a.db")).unwrap().execute("DELETE FROM log", []).unwrap();
+    let (code, output, _) = run(directory, &["check", "--json"]).await;
+    let damage: Value = serde_json::from_str(&output).unwrap();
+    assert!(code == 1 && !damage["problems"].as_array().unwrap().is_empty(), "{output}");
+    assert_eq!(tasks(&before).len(), 4);
+}
+
+/// A closed pipe ends an export quietly, and a full device does not.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn failed_writes_are_reported_unless_the_pipe_is_closed() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    filled(directory).await;
+    for arguments in [&["export"][..], &["list"], &["stats"]] {
+        let mut command = admin(directory, arguments);
+        command.stdout(std::fs::File::options().write(true).open("/dev/full").unwrap());
+        let full = command.spawn().unwrap().wait_with_output().await.unwrap();
+        let errors = String::from_utf8(full.stderr).unwrap();
+        assert_eq!(full.status.code(), Some(1), "{errors}");
+        assert!(errors.starts_with("error: cannot write to stdout: No space left on device"), "{errors}");
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut command = admin(directory, arguments);
+        command.stdout(writer);
+        let closed = command.spawn().unwrap().wait_with_output().await.unwrap();
+        assert_eq!((closed.status.code(), &*closed.stderr), (Some(0), &b""[..]), "{arguments:?}");
+    }
+}
+
 #[tokio::test]
 async fn forget_deletes_all_data_of_an_owner() {
     let directory = tempfile::tempdir().unwrap();
     let directory = directory.path();
     filled(directory).await;
     let bob = tasks(&succeed(directory, &["export", "--owner", "bob"]).await);
-    let (code, printed, warned) = run(directory, &["forget", "--owner", "ada"]).await;
+    let (code, printed, warned) = run(directory, &["forget", "--owner", "ada", "--yes"]).await;
     assert_eq!((code, &*printed), (0, "deleted 4 tasks\n"));
     assert!(warned.contains("backups of the database"), "{warned}");
     assert_eq!(tasks(&succeed(directory, &["export"]).await), bob);
     assert_eq!(succeed(directory, &["check"]).await, "checked 4 tasks, no problems found\n");
     let file = std::fs::read(directory.join("a2a.db")).unwrap();
     assert!(!file.windows(3).any(|bytes| bytes == b"ada"), "deleted data is overwritten");
-    assert_eq!(succeed(directory, &["forget", "--owner", "ada"]).await, "deleted 0 tasks\n");
+    assert_eq!(succeed(directory, &["forget", "--owner", "ada", "--yes"]).await, "deleted 0 tasks\n");
     // The name is also removed if the owner has no tasks left.
     let owners = || {
         let file = rusqlite::Connection::open(directory.join("a2a.db")).unwrap();
@@ -431,7 +578,7 @@ async fn forget_deletes_all_data_of_an_owner() {
     file.execute("INSERT INTO scope(owner, tenant) VALUES('eve', ''), ('eve', 'blue')", []).unwrap();
     drop(file);
     assert_eq!(owners(), "bob,eve,eve");
-    assert_eq!(succeed(directory, &["forget", "--owner", "eve"]).await, "deleted 0 tasks\n");
+    assert_eq!(succeed(directory, &["forget", "--owner", "eve", "--yes"]).await, "deleted 0 tasks\n");
     assert_eq!(owners(), "bob");
 }
 
@@ -531,7 +678,9 @@ async fn check_reports_inconsistencies() {
 async fn commands_reject_missing_and_foreign_files() {
     let directory = tempfile::tempdir().unwrap();
     let directory = directory.path();
-    for arguments in [&["stats"][..], &["gc"], &["forget", "--owner", "ada"], &["export"], &["backup", "copy.db"]] {
+    for arguments in
+        [&["stats"][..], &["gc"], &["forget", "--owner", "ada", "--yes"], &["export"], &["backup", "copy.db"]]
+    {
         let errors = fail(directory, arguments).await;
         assert!(errors.contains("a2a.db"), "{errors}");
         assert_eq!(std::fs::read_dir(directory).unwrap().count(), 0, "{arguments:?} creates no file");

@@ -31,6 +31,11 @@ use tonic::Status;
 
 use crate::bindings::no_names;
 
+mod catalogs;
+mod credentials;
+mod cuts;
+mod hostile;
+
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 const ALL: [(Binding, Version); 6] = [
@@ -154,6 +159,26 @@ fn blocking_client_has_the_same_calls() {
     assert_eq!(agent.cancel(&id).unwrap().state(), TaskState::Canceled);
     assert!(agent.subscribe("none").is_err());
     assert_eq!(agent.list(ListTasksRequest::default()).unwrap().len(), 3);
+    assert_eq!(agent.wait(&id).unwrap().state(), TaskState::Canceled);
+    assert!(agent.get_with_history(&id, 0).unwrap().history.is_empty());
+    assert_eq!((agent.interface().unwrap().binding, agent.tenant()), (agent.inner().interface().unwrap().binding, ""));
+    assert!(agent.extended_card().is_err(), "the demo has no extended card");
+
+    let push = agent.push(agent.send(immediately("/slow 60")).unwrap().task().unwrap().id.clone());
+    let config = push.create("https://hook.invalid/in").unwrap();
+    assert_eq!((push.get(&config.id).unwrap().url, push.list().unwrap().len()), (config.url, 1));
+    push.delete(&config.id).unwrap();
+
+    let mut conversation = agent.conversation();
+    assert_eq!(conversation.send("/ask Which city?").unwrap().state(), TaskState::InputRequired);
+    assert!(!conversation.task_id().is_empty());
+    let mut count = 0;
+    conversation.stream_with("Paris", |_| count += 1).unwrap();
+    assert!(count > 1 && conversation.task_id().is_empty() && !conversation.context_id().is_empty());
+
+    let same = client::blocking::Client::with_card(&quick(), AgentCard::clone(&agent.card()), Some(&url)).unwrap();
+    assert_eq!(same.send("Hello").unwrap().text(), "Hello");
+    assert!(client::blocking::Client::catalog(&quick(), &url).is_err(), "the demo has no catalog");
 }
 
 fn card(interfaces: &[(&str, &str, &str)]) -> AgentCard {
@@ -289,122 +314,5 @@ impl HttpTransport for Given {
             Box::pin(tokio_stream::once(Ok(body)))
         };
         Ok(Response::builder().header(header::CONTENT_TYPE, self.content_type).body(chunks).unwrap())
-    }
-}
-
-#[tokio::test]
-async fn responses_of_hostile_servers_are_errors() {
-    const JSON: &str = "application/json";
-    const EVENTS: &str = "text/event-stream";
-    let limits = SizeLimits::default().card(1000).response(2000).event(3000).stream(100_000);
-    let case = |content_type, body: &[u8], is_endless| {
-        let given = Given { content_type, body: Bytes::copy_from_slice(body), is_endless };
-        quick().retry(Retry::never()).limits(limits).transport(given)
-    };
-    let endless_event = [b"data: ".as_slice(), &[b'x'; 500]].concat();
-    let gzip = [0x1f, 0x8b, 8, 0, 0, 0, 0, 0];
-    for (content_type, body, is_endless, text) in [
-        (JSON, b"[[[[[[[[[[".as_slice(), true, "2000 bytes"),
-        (JSON, b"{\"task\": \"\xff\"}", false, "not UTF-8"),
-        (JSON, &gzip, false, ""),
-        (JSON, b"[1]", false, ""),
-        (JSON, br#"{"jsonrpc": "2.0", "id": 99, "result": {"task": {"id": "1"}}}"#, false, "99"),
-    ] {
-        let agent = case(content_type, body, is_endless).json_rpc("http://agent.invalid").unwrap();
-        let error = Client::from_service(agent).send("Hello").await.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::InvalidAgentResponse, "{body:?}: {error}");
-        assert!(text == "not UTF-8" || error.to_string().contains(text), "{error}");
-    }
-    for (body, text) in [(endless_event.as_slice(), "3000 bytes"), (b": ping\n\n", "100000 bytes")] {
-        let agent = case(EVENTS, body, true).rest("http://agent.invalid").unwrap();
-        let events = agent.send_streaming_message(Call::default().request("Hello".into())).await.unwrap();
-        let error: Status = events.into_inner().next().await.unwrap().unwrap_err();
-        assert!(error.message().contains(text), "{error}");
-    }
-    let error = case(JSON, b"{", true).connect("http://agent.invalid").await.unwrap_err();
-    assert!(error.to_string().contains("1000 bytes"), "{error}");
-}
-
-#[tokio::test]
-async fn slow_servers_are_left_at_the_deadline() {
-    let slow = get(|| async {
-        let ticks = tokio::time::interval(Duration::from_millis(50));
-        let chunks = futures_util::stream::unfold(ticks, |mut ticks| async {
-            ticks.tick().await;
-            Some((Ok::<_, std::convert::Infallible>(Bytes::from_static(b" ")), ticks))
-        });
-        axum::body::Body::from_stream(chunks)
-    });
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}", listener.local_addr().unwrap());
-    tokio::spawn(async move { axum::serve(listener, Router::new().fallback(slow)).await.unwrap() });
-    let client = quick().timeout(Duration::from_millis(400));
-    assert_eq!(client.connect(&url).await.unwrap_err().kind(), ErrorKind::DeadlineExceeded);
-    let agent = client.with_card(card(&[(&url, "HTTP+JSON", "")]), None).unwrap();
-    assert_eq!(agent.get("1").await.unwrap_err().kind(), ErrorKind::DeadlineExceeded);
-}
-
-/// Cuts the first stream after some bytes.
-struct Cut {
-    http: reqwest::Client,
-    after: usize,
-    streams: AtomicUsize,
-    /// Length of the first stream in bytes.
-    length: Arc<AtomicUsize>,
-}
-
-#[tonic::async_trait]
-impl HttpTransport for Cut {
-    async fn send(&self, request: Request<Bytes>) -> Result<Response<BoxStream<Bytes>>, Error> {
-        let response = self.http.execute(request.try_into().unwrap()).await.unwrap();
-        let (status, headers) = (response.status(), response.headers().clone());
-        let is_stream = headers.get(header::CONTENT_TYPE).is_some_and(|media| media == "text/event-stream");
-        let body = response.bytes().await.unwrap();
-        let is_cut = is_stream && self.streams.fetch_add(1, Ordering::Relaxed) == 0;
-        let chunks = if is_cut {
-            self.length.store(body.len(), Ordering::Relaxed);
-            let lost = ErrorKind::Unavailable.because("the connection was closed");
-            vec![Ok(body.slice(..self.after.min(body.len()))), Err(lost.into())]
-        } else {
-            vec![Ok(body)]
-        };
-        let chunks: BoxStream<Bytes> = Box::pin(tokio_stream::iter(chunks));
-        let mut response = Response::new(chunks);
-        (*response.status_mut(), *response.headers_mut()) = (status, headers);
-        Ok(response)
-    }
-}
-
-/// Each event arrives exactly once and in order, wherever a connection breaks.
-#[tokio::test]
-async fn stream_is_complete_after_a_cut_at_each_byte() {
-    let (url, http) = (demo().await, reqwest::Client::new());
-    for (binding, path) in [(Binding::Rest, ""), (Binding::JsonRpc, "/rpc")] {
-        let length = Arc::new(AtomicUsize::new(usize::MAX));
-        let (mut after, mut complete) = (0, 0);
-        while after <= length.load(Ordering::Relaxed) {
-            let cut = Cut { http: http.clone(), after, streams: AtomicUsize::new(0), length: Arc::clone(&length) };
-            let builder = quick().transport(cut);
-            let url = format!("{url}{path}");
-            let agent: Arc<dyn A2aService> =
-                if binding == Binding::Rest { builder.rest(&url).unwrap() } else { builder.json_rpc(&url).unwrap() };
-            let client = Client::from_service(agent);
-            let mut events = client.stream("/stream 2 0").await.unwrap();
-            let mut found = Vec::new();
-            while let Some(event) = events.next().await {
-                found.push(match event.unwrap() {
-                    StreamEvent::Task(task) => format!("task {:?}", task.state()),
-                    StreamEvent::Status(update) => format!("status {:?}", update.status.unwrap().state()),
-                    StreamEvent::Artifact(update) => update.artifact.unwrap().parts[0].as_text().unwrap().to_owned(),
-                    event @ (StreamEvent::Message(_) | StreamEvent::Gap | _) => format!("{event:?}"),
-                });
-            }
-            let expected = ["task Submitted", "status Working", "chunk 1 of 2\n", "chunk 2 of 2\n", "status Completed"];
-            // A stream that breaks before its first event is opened again, with the task as it is then.
-            assert!(found == expected || found == ["task Completed"], "{binding:?} cut after {after} bytes: {found:?}");
-            complete += usize::from(found == expected);
-            after += 1;
-        }
-        assert!(complete > after / 2, "{complete} of {after} streams have all events");
     }
 }

@@ -18,6 +18,8 @@ use crate::{
     program::{a2a, output},
 };
 
+mod snapshots;
+
 /// Serves the demo agent, and returns its `host:port`.
 async fn demo() -> String {
     serve(Server::new(Demo).name("Demo").push(true).push_options(no_names())).await
@@ -76,6 +78,10 @@ async fn commands_of_the_official_program_are_accepted() {
     let agent = demo().await;
     let agent = agent.as_str();
     let url = format!("http://{agent}");
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("message.json");
+    std::fs::write(&file, r#"{"messageId": "m-1", "role": "ROLE_USER", "parts": [{"text": "Hello"}]}"#).unwrap();
+    let file = file.to_str().unwrap();
     let hello = (0, TASK.to_owned(), String::new());
     for arguments in [
         vec!["send", &url, "Hello"],
@@ -83,11 +89,61 @@ async fn commands_of_the_official_program_are_accepted() {
         vec!["send", &url, "Hello", "--transport", "grpc", "--insecure"],
         vec!["send", &url, "Hello", "--transport", "rest", "--timeout", "30s", "--tenant", ""],
         vec!["send", &url, "Hello", "--transport", "jsonrpc", "--svc-param", "x-trace=1", "-o", "text"],
+        vec!["send", &url, "Hello", "--svc-param", "x-a=1", "--svc-param", "x-b=2", "--output", "text"],
         vec!["send", &url, "Hello", "--protocol", "0.3", "--auth", "Bearer none"],
+        vec!["send", "--transport=rest", "--timeout=1m", &url, "Hello", "--context", "c-1", "--auth=Basic YTpi"],
         vec!["send", &url, "--json", r#"{"parts": [{"text": "Hello"}]}"#],
         vec!["send", &url, "--parts", r#"[{"text": "Hello"}]"#, "--history", "5"],
+        vec!["send", &url, "-f", file],
+        vec!["send", &url, "--file", file],
     ] {
-        assert_eq!(run(&arguments).await, hello, "{arguments:?}");
+        let (code, stdout, stderr) = run(&arguments).await;
+        assert_eq!((code, stdout.replace("c-1", "ID"), stderr), hello, "{arguments:?}");
+    }
+    let asked = output(a2a(&["send", &url, "/ask Which city?", "-o", "json"])).await;
+    let asked: Value = serde_json::from_slice(&asked.stdout).unwrap();
+    let (id, context) = (asked["id"].as_str().unwrap(), asked["contextId"].as_str().unwrap());
+    let (code, answered, _) = run(&["send", &url, "--task", id, "--context", context, "Lisbon", "-o", "text"]).await;
+    assert!(code == 0 && answered.contains("Status:   completed"), "{answered}");
+    let since = ["--since", "2020-01-01T00:00:00Z", "--limit", "2", "--history", "1", "--with-artifacts"];
+    for arguments in [
+        [&["list", "tasks", &url, "--context", context, "--status", "completed", "-o", "json"][..], &since].concat(),
+        vec![
+            "list",
+            "tasks",
+            &url,
+            "--status",
+            "TASK_STATE_COMPLETED",
+            "--limit",
+            "1",
+            "--page-token",
+            "",
+            "-o",
+            "json",
+        ],
+    ] {
+        let (code, page, stderr) = run(&arguments).await;
+        let page: Value = serde_json::from_str(&page).unwrap_or_default();
+        assert!(code == 0 && page["tasks"][0]["id"] == "ID", "{arguments:?}: {page} {stderr}");
+    }
+    for arguments in [
+        vec!["get", "task", &url, id, "--history", "2", "--verbose"],
+        vec!["get", "card", &url, "--output", "text", "--tenant", ""],
+        vec!["discover", &url, "--timeout", "5s"],
+        vec!["completion", "bash"],
+    ] {
+        let (code, _, stderr) = run(&arguments).await;
+        assert_eq!(code, 0, "{arguments:?}: {stderr}");
+    }
+    let running = output(a2a(&["send", &url, "--immediate", "/slow 60", "-o", "json"])).await;
+    let running: Value = serde_json::from_slice(&running.stdout).unwrap();
+    let id = running["id"].as_str().unwrap();
+    let (code, canceled, _) = run(&["cancel", &url, id, "-v"]).await;
+    assert!(code == 0 && canceled.contains("canceled"), "{canceled}");
+    // The task has ended, and the agent has one card.
+    for arguments in [["subscribe", &url, id], ["get", "card", &url]] {
+        let extended = if arguments[0] == "get" { "--extended" } else { "-v" };
+        assert_eq!(run(&[&arguments[..], &[extended]].concat()).await.0, 1, "{arguments:?}");
     }
 
     let streamed = "Task:     ID\nContext:  ID\nStatus:   submitted (TIME)\nHistory:\n  [user] /stream 2 50\n\
@@ -255,4 +311,49 @@ async fn help_is_narrow_and_completions_cover_the_commands() {
             assert!(line.chars().count() <= 100, "{line}");
         }
     }
+}
+
+/// Each kind of credentials is sent as the card of the agent declares it.
+#[tokio::test]
+async fn credentials_are_sent_as_the_card_declares() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("tokens.json").display().to_string();
+    let made = output(a2a(&["token", "--file", &path, "new", "ada", "--header", "x-api-key"])).await;
+    let secret = String::from_utf8(made.stdout)
+        .unwrap()
+        .split_whitespace()
+        .find(|word| word.starts_with("a2a_"))
+        .unwrap()
+        .to_owned();
+    let agent =
+        serve(Server::new(Demo).authenticator(a2a_service::auth::TokenFile::open(path.as_ref()).unwrap())).await;
+    for (key, code) in [(secret.as_str(), 0), ("wrong", 4)] {
+        let (found, _, stderr) = run(&["send", &agent, "Hello", "--api-key", key]).await;
+        assert_eq!(found, code, "{stderr}");
+        let mut command = a2a(&["send", &agent, "Hello"]);
+        command.env("A2A_CLIENT_API_KEY", key);
+        assert_eq!(output(command).await.status.code(), Some(code));
+    }
+    let (code, _, stderr) = run(&["send", &agent, "Hello", "--client-id", "me"]).await;
+    assert_eq!(code, 2, "{stderr}");
+    assert!(stderr.contains("--client-secret"), "{stderr}");
+    let (code, _, stderr) = run(&["send", &agent, "Hello", "--client-cert", &path, "--client-key", &path]).await;
+    assert!(code == 1 && !stderr.contains("a2a_"), "{stderr}");
+}
+
+#[tokio::test]
+async fn catalogs_are_printed() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let catalog = r#"{"agents": [{"name": "Geo", "description": "Finds\nplaces", "url": "https://geo.example"}]}"#;
+    let app = axum::Router::new().route("/.well-known/agents.json", axum::routing::get(async move || catalog));
+    tokio::spawn(async move { axum::serve(listener, app).await });
+    let (code, stdout, stderr) = run(&["discover", &address, "--catalog"]).await;
+    assert_eq!((code, stderr.as_str()), (0, ""));
+    assert_eq!(stdout.split_whitespace().collect::<Vec<_>>(), ["Geo", "https://geo.example/", "Finds", "places"]);
+    let (code, stdout, _) = run(&["discover", &address, "--catalog", "-o", "jsonl"]).await;
+    let entry: Value = serde_json::from_str(&stdout).unwrap();
+    assert_eq!((code, entry["cardUrl"].as_str()), (0, Some("https://geo.example/")));
+    let agent = demo().await;
+    assert_ne!(run(&["discover", &agent, "--catalog"]).await.0, 0, "the demo agent has no catalog");
 }

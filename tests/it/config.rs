@@ -75,6 +75,65 @@ async fn print_config_shows_each_value_with_its_origin() {
     assert_eq!((code, values(&reread), &*errors), (0, values(&printed), ""));
 }
 
+/// Flags of the official command line stand for keys of the configuration.
+#[tokio::test]
+async fn official_flags_configure_the_server() {
+    let directory = directory("official");
+    let card = r#"{"name": "Geo", "description": "Maps", "version": "3", "skills": [{"id": "route", "name": "Route",
+        "description": "Finds a route", "tags": []}], "url": "http://other.invalid/", "protocolVersion": "0.3.0"}"#;
+    std::fs::write(directory.join("card.json"), card).unwrap();
+    std::fs::write(directory.join("other.json"), "{}").unwrap();
+    let run_in = |arguments: &[&str]| {
+        let mut command = a2a(&[&["serve", "--print-config"], arguments].concat());
+        command.current_dir(&directory);
+        run(command)
+    };
+    for (arguments, lines) in [
+        (&["--host", "::1", "--port", "9"][..], &["listen = \"[::1]:9\" # --listen"][..]),
+        (&["--port", "9", "--echo"], &["listen = \"127.0.0.1:9\" # --listen", "kind = \"demo\" # --agent"]),
+        (&["--host", "localhost"], &["listen = \"127.0.0.1:8080\" # --listen"]),
+        (&["--listen", "8081"], &["listen = \"127.0.0.1:8081\" # --listen"]),
+        (
+            &["--name", "Geo", "--description", "Maps"],
+            &["name = \"Geo\" # --card-name", "description = \"Maps\" # --card-description"],
+        ),
+        (&["--protocol", "latest"], &["protocols = [\"1.0\"] # --protocols"]),
+        (
+            &["--protocol", "0.3", "--card-compat"],
+            &["protocols = [\"0.3\"] # --protocols", "format = \"merged\" # --card-format"],
+        ),
+        (&["--quiet"], &["filter = \"warn\" # --log-filter"]),
+        (&["--quiet", "--log-filter", "info"], &["filter = \"info\" # --log-filter"]),
+        (&["--card", "card.json"], &["file = \"card.json\" # --card-file"]),
+    ] {
+        let (code, printed, errors) = run_in(arguments).await;
+        assert_eq!((code, &*errors), (0, ""), "{arguments:?}");
+        let printed: Vec<_> =
+            printed.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+        for line in lines {
+            assert!(printed.iter().any(|printed| printed == line), "{line}: {printed:#?}");
+        }
+    }
+    for (arguments, expected) in [
+        (&["--port", "1", "--listen", "2"][..], "cannot be used with"),
+        (&["--host", "agent.example"], "expected an IP address, or localhost"),
+        (&["--card", "none.json"], "none.json: No such file"),
+        (&["--card", "other.json"], "not an agent card: it has no name"),
+    ] {
+        let (code, _, errors) = run_in(arguments).await;
+        assert!(code == 2 && errors.contains(expected), "{errors}");
+    }
+    let mut command =
+        a2a(&["serve", "--listen", "0", "--card", "card.json", "--card-version", "4", "--log-filter", "warn"]);
+    command.current_dir(&directory);
+    let (_server, url) = started(command).await;
+    let served = reqwest::get(format!("{url}/.well-known/agent-card.json")).await.unwrap().bytes().await.unwrap();
+    let served: serde_json::Value = serde_json::from_slice(&served).unwrap();
+    assert_eq!((&served["name"], &served["version"]), (&"Geo".into(), &"4".into()), "{served}");
+    assert_eq!(served["skills"][0]["id"], "route");
+    assert_eq!(served["url"], format!("{url}/rpc"), "the interfaces are those of the server");
+}
+
 #[tokio::test]
 async fn configuration_errors_name_their_source_before_the_server_starts() {
     let directory = directory("wrong");

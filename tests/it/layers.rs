@@ -10,12 +10,12 @@ use std::{
 
 /// Layers from the lowest to the highest, with their top-level modules.
 const LAYERS: [(&str, &[&str]); 8] = [
-    ("foundation", &["check", "clock", "env", "jose", "json", "metric", "proto", "protocol", "report"]),
+    ("foundation", &["check", "clock", "env", "jose", "json", "metric", "oauth", "proto", "protocol", "report"]),
     ("contract", &["call", "contract", "error", "event", "history", "message", "pb", "response_budget", "snapshot"]),
     ("state", &["store", "task"]),
     ("engine", &["agent", "execution", "journal"]),
     ("service", &["extension", "push", "service"]),
-    ("edges", &["auth", "card", "client", "openapi", "transport", "v03"]),
+    ("edges", &["adapter", "auth", "card", "client", "openapi", "transport", "v03"]),
     ("assembly", &["config", "server", "telemetry", "testing"]),
     ("program", &["cli", "main"]),
 ];

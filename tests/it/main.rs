@@ -21,15 +21,20 @@ mod contract {
 }
 mod crash;
 mod cross_version;
+mod doctor;
 mod documents;
 mod durability;
 mod embedding;
 mod engine;
 mod errors_document;
+mod examples;
+#[cfg(unix)]
+mod exec;
 #[cfg(debug_assertions)]
 mod faults;
 mod gate;
 mod history;
+mod http_endpoint;
 mod isolation;
 mod json;
 mod latency;
@@ -50,9 +55,11 @@ mod secret_parts;
 mod shutdown;
 mod stalled_readers;
 mod store;
+mod testing;
 mod timestamps;
 #[cfg(feature = "tls")]
 mod tls;
+mod upstream;
 mod v03;
 mod v03_client;
 mod v03_json;

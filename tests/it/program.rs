@@ -390,6 +390,7 @@ async fn security_events_are_in_the_audit_log() {
     };
     let full = token(&["new", "ada", "--owner", "acme"]).await;
     let reader = token(&["new", "bob", "--scope", "tasks:read"]).await;
+    token(&["new", "key", "--header", "x-api-key"]).await;
     let serve = ["serve", "--listen", "127.0.0.1:0", "--log", "json", "--push-enabled=true", "--auth-tokens", file];
     let (mut child, url) = started(a2a(&serve)).await;
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
@@ -416,6 +417,10 @@ async fn security_events_are_in_the_audit_log() {
     let event = next().await;
     assert_eq!((&event["event"], &event["scheme"]), (&json!("authentication_failed"), &json!("bearer")), "{event}");
     assert_eq!(event["request.id"], "r-1", "{event}");
+    let with_key = reqwest::Client::new().get(format!("{url}/tasks")).header("x-api-key", "hunter2");
+    assert_eq!(with_key.send().await.unwrap().status().as_u16(), 401);
+    let event = next().await;
+    assert_eq!((&event["event"], &event["scheme"]), (&json!("authentication_failed"), &json!("x-api-key")), "{event}");
 
     assert_eq!(send(Some(&reader), message("hello")).await, 403);
     let event = next().await;
@@ -438,7 +443,7 @@ async fn security_events_are_in_the_audit_log() {
             break event;
         }
     };
-    assert_eq!((&event["event"], &event["tokens"]), (&json!("tokens_changed"), &json!(1)), "{event}");
+    assert_eq!((&event["event"], &event["tokens"]), (&json!("tokens_changed"), &json!(2)), "{event}");
     child.kill().await.unwrap();
 }
 
@@ -456,13 +461,15 @@ async fn each_request_is_one_log_line() {
         assert!(!line.contains("secret") && !line.contains("hunter2"), "{line}");
         serde_json::from_str::<Value>(&line).unwrap()
     };
-    let reply = post("/message:send", "hello").header("x-request-id", "r-1").send().await.unwrap();
+    let traced = post("/message:send", "hello").header("x-request-id", "r-1");
+    let traced = traced.header("traceparent", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01");
+    let reply = traced.send().await.unwrap();
     assert_eq!(reply.headers()["x-request-id"], "r-1");
     let line = next().await;
     let expected = json!({
         "level": "INFO", "target": "a2a_service::request", "message": "request completed", "rpc.system": "http",
         "http.method": "POST", "path": "/message:send", "status": 200, "request.id": "r-1",
-        "operation": "SendMessage", "version": "1.0",
+        "operation": "SendMessage", "version": "1.0", "trace.id": "4bf92f3577b34da6a3ce929d0e0e4736",
     });
     for (name, value) in expected.as_object().unwrap() {
         assert_eq!(line[name], *value, "{line}");
@@ -471,11 +478,13 @@ async fn each_request_is_one_log_line() {
     assert!(line["duration_ms"].is_u64() && line["peer"].as_str().unwrap().starts_with("127.0.0.1:"), "{line}");
 
     // An invalid id is replaced.
-    let mut stream = post("/message:stream", "/hang").header("x-request-id", "r 2").send().await.unwrap();
+    let mut stream =
+        post("/message:stream", "/hang").header("x-request-id", "r 2").header("traceparent", "x").send().await.unwrap();
     assert!(stream.chunk().await.unwrap().is_some());
     drop(stream);
     let line = next().await;
     assert_eq!((line["message"].as_str(), line["path"].as_str()), (Some("response aborted"), Some("/message:stream")));
+    assert_eq!(line.get("trace.id"), None, "{line}");
     assert!(uuid::Uuid::parse_str(line["request.id"].as_str().unwrap()).is_ok(), "{line}");
     // The outcome of a gRPC call is in its trailers.
     let grpc = client::grpc(&url).unwrap();

@@ -16,8 +16,9 @@ use a2a_service::{
     call::Call,
     client,
     error::Error,
+    extension::secret,
     pb::v1::{
-        AuthenticationInfo, ListTaskPushNotificationConfigsRequest, Message, SendMessageConfiguration,
+        AuthenticationInfo, ListTaskPushNotificationConfigsRequest, Message, Part, SendMessageConfiguration,
         SendMessageRequest, Task, TaskPushNotificationConfig, send_message_response::Payload,
     },
     push::{AllowedTarget, PushEvents, PushOptions, Resolver, V03Payload},
@@ -40,6 +41,7 @@ mod kills;
 mod outcomes;
 mod secrets;
 mod targets;
+mod traces;
 mod volume;
 
 const SECRET: &str = "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD";
@@ -511,5 +513,37 @@ async fn card_promises_notifications_exactly_if_they_are_delivered() {
         let card = reqwest::get(format!("{url}/.well-known/agent-card.json")).await.unwrap().text().await.unwrap();
         let card: Value = serde_json::from_str(&card).unwrap();
         assert_eq!(card["capabilities"]["pushNotifications"].as_bool().unwrap_or_default(), offered);
+    }
+}
+
+/// Marked parts are redacted in notifications, which have whole messages.
+#[tokio::test]
+async fn secret_parts_are_redacted_in_notifications() {
+    const WORDS: &str = "correct-horse-battery";
+    for payload in [V03Payload::Task, V03Payload::Event] {
+        let receiver = Receiver::accepting().await;
+        let echo = agent::from_fn(|turn, out| async move {
+            let is_seen = turn.messages().any(|message| message.text().contains(WORDS));
+            out.artifact("seen").text(format!("{is_seen}")).await?;
+            Ok(End::completed("done"))
+        });
+        let server = Server::new(echo).push(true).secret_parts(true).push_options(options().v03_payload(payload));
+        let url = crate::bindings::serve(server).await;
+        for agent in [client::rest(&url).unwrap(), crate::v03_client::json_rpc(&url)] {
+            let before = receiver.requests.lock().len();
+            let task_push_notification_config = Some(hook(&receiver.url()));
+            let configuration = SendMessageConfiguration { task_push_notification_config, ..Default::default() };
+            let request = SendMessageRequest {
+                message: Some(Message::user("begin").and(secret::mark(Part::text(WORDS)))),
+                configuration: Some(configuration),
+                ..Default::default()
+            };
+            agent.send_message(Call::default().request(request)).await.unwrap();
+            let is_end = |one: &Received| state(&one.body).is_some_and(|state| state.ends_with("COMPLETED"));
+            let all = receiver.wait(|all| all.iter().skip(before).any(is_end)).await;
+            let text = all[before..].iter().map(|one| one.body.to_string()).collect::<Vec<_>>().join("\n");
+            assert!(text.contains(secret::REDACTED) && text.contains("true"), "{text}");
+            assert!(!text.contains(WORDS), "{text}");
+        }
     }
 }

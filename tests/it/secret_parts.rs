@@ -14,7 +14,7 @@ use a2a_service::{
 };
 
 use crate::{
-    bindings,
+    bindings, program,
     scenarios::{get, output, remaining, send, stream, text},
 };
 
@@ -74,7 +74,8 @@ async fn store_has_no_secrets() {
     let directory = tempfile::tempdir().unwrap();
     let store = Sqlite::open(&directory.path().join("tasks.db"), Options::default()).unwrap();
     let agent = Server::new(vault()).store(Arc::new(store)).into_service();
-    agent_gets_secrets_once(agent).await;
+    agent_gets_secrets_once(Arc::clone(&agent)).await;
+    drop(agent);
     let has = |needle: &str| {
         fs::read_dir(directory.path()).unwrap().any(|entry| {
             let content = fs::read(entry.unwrap().path()).unwrap();
@@ -83,6 +84,13 @@ async fn store_has_no_secrets() {
     };
     assert!(has(secret::REDACTED), "the messages are stored");
     assert!(!has(SECRET));
+    let path = directory.path().join("tasks.db");
+    let store = format!("sqlite:{}", path.display());
+    let export = ["admin", "--store", &store, "export"];
+    let exported = program::output(program::a2a(&export)).await;
+    let text = String::from_utf8(exported.stdout).unwrap();
+    assert!(exported.status.success() && text.lines().count() > 1, "{text}");
+    assert!(!text.contains(SECRET), "{text}");
 }
 
 #[tokio::test]

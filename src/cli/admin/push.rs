@@ -7,7 +7,7 @@ use clap::Subcommand;
 use serde_json::{Value, json};
 use url::Url;
 
-use super::with_existing_store;
+use super::{Output, audited, with_existing_store};
 use crate::{
     cli::{say, time},
     clock::Millis,
@@ -28,35 +28,15 @@ pub(super) enum Push {
         /// List only dead letters: deliveries that were given up.
         #[arg(long)]
         dead: bool,
-        /// Print JSON Lines.
-        #[arg(long)]
-        json: bool,
     },
     /// Prints the deliveries of a task, without secrets. A server may be using the database.
-    Show {
-        #[command(flatten)]
-        selection: Selection,
-        /// Print JSON Lines.
-        #[arg(long)]
-        json: bool,
-    },
+    Show(Selection),
     /// Makes deliveries due at once: those that wait for their next attempt, and dead letters, which continue after the last
-    /// delivered event. A server delivers them after its start. No server may be using the database.
-    Retry {
-        #[command(flatten)]
-        selection: Selection,
-        /// Print the selected deliveries, as they were before, as JSON Lines.
-        #[arg(long)]
-        json: bool,
-    },
+    /// delivered event. A server delivers them after its start. No server may be using the database. `--json` prints the
+    /// deliveries as they were before.
+    Retry(Selection),
     /// Deletes push configurations with their deliveries. No server may be using the database.
-    Drop {
-        #[command(flatten)]
-        selection: Selection,
-        /// Print the deleted configurations as JSON Lines.
-        #[arg(long)]
-        json: bool,
-    },
+    Drop(Selection),
 }
 
 /// Selection of deliveries.
@@ -94,7 +74,10 @@ impl Selection {
     /// The database can't be read, or a task was named and nothing is selected.
     fn read(&self, path: &Path) -> anyhow::Result<Vec<Delivery>> {
         let mut selected = Vec::new();
-        each_page(path, self.dead, |page| selected.extend(page.into_iter().filter(|it| self.contains(it))))?;
+        each_page(path, self.dead, |page| {
+            selected.extend(page.into_iter().filter(|it| self.contains(it)));
+            Ok(())
+        })?;
         match &self.task {
             Some(task) if selected.is_empty() => Err(anyhow!("task {task} has no such delivery")),
             _ => Ok(selected),
@@ -102,21 +85,27 @@ impl Selection {
     }
 }
 
-/// Runs an `a2a admin push` command.
-pub(super) fn run(push: &Push, path: &Path, config: &Config, now: Millis) -> anyhow::Result<()> {
-    match push {
-        Push::List { dead, json } => each_page(path, *dead, |page| print(&page, *json, now)),
-        Push::Show { selection, json: true } => {
-            print(&selection.read(path)?, true, now);
-            Ok(())
+impl Push {
+    /// Returns true for an action that changes something.
+    pub(super) fn is_change(&self) -> bool {
+        match self {
+            Self::Retry(_) | Self::Drop(_) => true,
+            Self::List { .. } | Self::Show(_) => false,
         }
-        Push::Show { selection, json: false } => {
+    }
+}
+
+/// Runs an `a2a admin push` command.
+pub(super) fn run(push: &Push, path: &Path, config: &Config, now: Millis, out: Output) -> anyhow::Result<()> {
+    match push {
+        Push::List { dead } => each_page(path, *dead, |page| print(&page, out, now)),
+        Push::Show(selection) => {
             for delivery in selection.read(path)? {
-                say(&details(&delivery, now));
+                out.print(|| to_json(&delivery, now), || details(&delivery, now))?;
             }
             Ok(())
         }
-        Push::Retry { selection, json } => {
+        Push::Retry(selection) => {
             let selected = selection.read(path)?;
             let retried = with_existing_store(path, config, IN_USE, async |store| {
                 let mut retried = Vec::new();
@@ -127,10 +116,10 @@ pub(super) fn run(push: &Push, path: &Path, config: &Config, now: Millis) -> any
                 }
                 Ok(retried)
             })?;
-            report(&retried, *json, now, "deliveries are due at once");
-            Ok(())
+            audited("admin push retry", None, u64::try_from(retried.len())?);
+            report(&retried, out, now, "deliveries are due at once")
         }
-        Push::Drop { selection, json } => {
+        Push::Drop(selection) => {
             let selected = selection.read(path)?;
             with_existing_store(path, config, IN_USE, async |store| {
                 for delivery in &selected {
@@ -138,35 +127,33 @@ pub(super) fn run(push: &Push, path: &Path, config: &Config, now: Millis) -> any
                 }
                 Ok(())
             })?;
-            report(&selected, *json, now, "push configurations were deleted");
-            Ok(())
+            audited("admin push drop", None, u64::try_from(selected.len())?);
+            report(&selected, out, now, "push configurations were deleted")
         }
     }
 }
 
 /// Reads deliveries page by page.
-fn each_page(path: &Path, dead_only: bool, mut read: impl FnMut(Vec<Delivery>)) -> anyhow::Result<()> {
+fn each_page(
+    path: &Path,
+    dead_only: bool,
+    mut read: impl FnMut(Vec<Delivery>) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
     let (inspector, mut token) = (Inspector::open(path)?, DeliveryToken::default());
     loop {
         let page = inspector.deliveries(dead_only, token, PAGE)?;
-        read(page.deliveries);
+        read(page.deliveries)?;
         let Some(next) = page.next else { return Ok(()) };
         token = next;
     }
 }
 
-fn print(deliveries: &[Delivery], as_json: bool, now: Millis) {
-    for delivery in deliveries {
-        say(&if as_json { format!("{}\n", to_json(delivery, now)) } else { line(delivery, now) });
-    }
+fn print(deliveries: &[Delivery], out: Output, now: Millis) -> anyhow::Result<()> {
+    deliveries.iter().try_for_each(|delivery| out.print(|| to_json(delivery, now), || line(delivery, now)))
 }
 
-fn report(deliveries: &[Delivery], as_json: bool, now: Millis, what: &str) {
-    if as_json {
-        print(deliveries, true, now);
-    } else {
-        say(&format!("{} {what}\n", deliveries.len()));
-    }
+fn report(deliveries: &[Delivery], out: Output, now: Millis, what: &str) -> anyhow::Result<()> {
+    if out.as_json { print(deliveries, out, now) } else { Ok(say(&format!("{} {what}\n", deliveries.len()))?) }
 }
 
 /// Name of the state of a delivery.
@@ -181,7 +168,7 @@ fn state_name(state: &DeliveryState, seq: u64) -> &'static str {
 }
 
 /// Returns the URL without userinfo and query, which may be secrets.
-fn shown_url(url: &str) -> String {
+pub(super) fn shown_url(url: &str) -> String {
     let Ok(mut url) = Url::parse(url) else { return String::new() };
     // Fails only for URLs that can't have a user.
     _ = url.set_username("");

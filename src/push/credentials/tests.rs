@@ -1,9 +1,14 @@
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::{
+    sync::atomic::{AtomicUsize, Ordering},
+    time::Duration,
+};
 
 use axum::{Router, response::Response, routing::post};
-use serde_json::json;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
 
 use super::*;
+use crate::oauth::{LIFETIME, sensitive};
 
 type Respond = Arc<dyn Fn(usize) -> Response + Send + Sync>;
 
@@ -141,7 +146,7 @@ async fn responses_are_checked_and_bounded() {
         (json!("soon"), LIFETIME.0),
     ] {
         let body = json!({ "access_token": "a", "expires_in": expires_in }).to_string();
-        assert_eq!(read_token(body.as_bytes()).unwrap().1, lifetime, "{body}");
+        assert_eq!(oauth::read_response(StatusCode::OK, body.as_bytes()).unwrap().1, lifetime, "{body}");
     }
     // An endpoint that is down.
     let down = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();

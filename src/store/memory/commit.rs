@@ -181,7 +181,7 @@ fn append_log(entry: &mut TaskEntry, commit: &Commit) {
     match (&commit.checkpoint, entry.row.state.is_terminal()) {
         (Some(task), true) => {
             entry.log = EntryLog::Sealed(SealedLog::seal(task, log, events, ids));
-            (entry.agent_state, entry.turn_contexts) = (None, None);
+            entry.agent_state = None;
         }
         _ => log.append(events, ids),
     }

@@ -296,7 +296,10 @@ impl Memory {
             due.map(|((_, serial), key)| (*serial, key.clone())).collect()
         };
         let claim = |(serial, key): (u64, Key)| {
-            let claimed = self.with_push(&key, |push, queue, seq| {
+            let mut shard = self.shards[key.shard(SHARDS)].lock();
+            let entry = shard.get_mut(&key).filter(|entry| entry.push.is_some())?;
+            let turn_contexts = entry.turn_contexts.clone();
+            self.change_push(&key, entry, |push, queue, seq| {
                 let stored = push.configs.iter_mut().find(|stored| stored.serial == serial)?;
                 // Another runner may have claimed it meanwhile.
                 if !stored.delivery.is_due(now) {
@@ -306,9 +309,9 @@ impl Memory {
                 let end = stored.delivery.lease(runner, lease_end(now, lease), queue.last_claim, seq);
                 let DeliveryState { cursor, attempts, pending_since, claim, .. } = stored.delivery;
                 let (config, pending_since) = (Arc::clone(&stored.config), pending_since.unwrap_or(now));
-                Some(DeliveryClaim { key: key.clone(), config, cursor, end, attempts, pending_since, claim })
-            });
-            claimed.flatten()
+                let key = key.clone();
+                Some(DeliveryClaim { key, config, cursor, end, attempts, pending_since, turn_contexts, claim })
+            })
         };
         due.into_iter().filter_map(claim).collect()
     }

@@ -4,6 +4,7 @@
 
 use std::{sync::LazyLock, time::Duration};
 
+use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension as _, Row};
 
 use super::{
@@ -395,7 +396,10 @@ impl WriteTransaction<'_> {
             write_state(db, task, number, &state)?;
             failpoint::at("push.claim")?;
             let DeliveryState { cursor, attempts, .. } = state;
-            claims.push(DeliveryClaim { key, config, cursor, end, attempts, pending_since, claim });
+            let sql = "SELECT asked FROM task WHERE id = ?";
+            let turn_contexts: Option<Vec<u8>> = db.prepare_cached(sql)?.query_row([task], |row| row.get(0))?;
+            let turn_contexts = turn_contexts.map(Bytes::from);
+            claims.push(DeliveryClaim { key, config, cursor, end, attempts, pending_since, turn_contexts, claim });
         }
         Ok(claims)
     }

@@ -9,6 +9,7 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension as _, Row, named_params};
 use serde::{Deserialize, Serialize};
+use tokio::sync::oneshot;
 
 use super::{
     Error, Sqlite,
@@ -24,6 +25,28 @@ use crate::{
     protocol::Version,
     store::{Key, PushConfig, Scope, Unavailable, log_codec::TaskIds},
 };
+
+/// Failure of an export.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ExportError {
+    /// The database can't be read.
+    #[error(transparent)]
+    Database(#[from] Error),
+    /// The output can't be written.
+    #[error("{0}")]
+    Output(std::io::Error),
+}
+
+/// Failure of an import. Nothing was imported.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ImportError {
+    /// A line is invalid, or its task exists already.
+    #[error("{0}")]
+    Rejected(String),
+    /// The database can't be written.
+    #[error("{}", .0.0)]
+    Database(#[from] Unavailable),
+}
 
 /// Version of the format.
 const FORMAT: u32 = 1;
@@ -136,9 +159,22 @@ impl From<Blob> for String {
 impl Inspector {
     /// Writes a consistent snapshot of the tasks of one owner or of all. Returns their number. Push configurations have their
     /// secrets only with `include_secrets`.
-    pub(crate) fn export(&self, owner: Option<&str>, include_secrets: bool, out: &mut dyn Write) -> Result<u64, Error> {
-        self.read(|db| {
-            let (written, mut tasks) = (|result: Result<(), _>| result.map_err(other_error), 0);
+    pub(crate) fn export(
+        &self,
+        owner: Option<&str>,
+        include_secrets: bool,
+        out: &mut dyn Write,
+    ) -> Result<u64, ExportError> {
+        let mut failed = None;
+        let exported = self.read(|db| {
+            // The error is returned as it is, and not as one of SQLite.
+            let mut written = |result: std::io::Result<()>| {
+                result.map_err(|error| {
+                    failed = Some(error);
+                    other_error("the output can't be written")
+                })
+            };
+            let mut tasks = 0;
             written(write_line(out, &Header { a2a_tasks: FORMAT }))?;
             let sql = "SELECT task.id FROM task JOIN scope ON scope.id = task.scope
                 WHERE ?1 IS NULL OR scope.owner = ?1 ORDER BY task.id";
@@ -148,15 +184,29 @@ impl Inspector {
                 written(write_line(out, &task_line(db, row.get(0)?, include_secrets)?))?;
                 tasks += 1;
             }
-            out.flush().map_err(other_error)?;
+            written(out.flush())?;
             Ok(tasks)
-        })
+        });
+        match failed {
+            Some(error) => Err(ExportError::Output(error)),
+            None => Ok(exported?),
+        }
     }
 }
 
 fn write_line(out: &mut dyn Write, line: &impl Serialize) -> std::io::Result<()> {
     serde_json::to_writer(&mut *out, line)?;
     out.write_all(b"\n")
+}
+
+fn check_header(line: &str) -> Result<(), String> {
+    match serde_json::from_str(line) {
+        Ok(Header { a2a_tasks: FORMAT }) => Ok(()),
+        Ok(Header { a2a_tasks }) => {
+            Err(format!("export format {a2a_tasks} is not supported; this program supports format {FORMAT}"))
+        }
+        Err(_) => Err("not an export of this program".into()),
+    }
 }
 
 fn task_line(db: &Connection, id: i64, include_secrets: bool) -> rusqlite::Result<TaskLine> {
@@ -232,8 +282,18 @@ fn task_line(db: &Connection, id: i64, include_secrets: bool) -> rusqlite::Resul
 
 impl Sqlite {
     /// Imports the tasks of an export in one transaction. Imports none if one of them exists already or is invalid.
-    pub(crate) async fn import(&self, lines: impl BufRead + Send + 'static) -> Result<u64, Unavailable> {
-        self.writer.run_once(move |transaction| transaction.import(lines)).await
+    pub(crate) async fn import(&self, lines: impl BufRead + Send + 'static) -> Result<u64, ImportError> {
+        let (sender, mut problem) = oneshot::channel();
+        let import = move |transaction: &mut WriteTransaction<'_>| match transaction.import(lines)? {
+            Ok(tasks) => Ok(tasks),
+            Err(rejected) => {
+                // Not received if the caller has gone.
+                _ = sender.send(rejected);
+                Err(other_error("the import was rejected"))
+            }
+        };
+        let imported = self.writer.run_once(import).await;
+        imported.map_err(|error| problem.try_recv().map_or(ImportError::Database(error), ImportError::Rejected))
     }
 
     /// Deletes all data of an owner, and overwrites it in the file. Returns the number of deleted tasks.
@@ -252,31 +312,28 @@ impl Sqlite {
 }
 
 impl WriteTransaction<'_> {
-    fn import(&mut self, lines: impl BufRead) -> rusqlite::Result<u64> {
+    /// Imports tasks. Returns the problem of the first invalid line, if there is one.
+    fn import(&mut self, lines: impl BufRead) -> rusqlite::Result<Result<u64, String>> {
         let mut tasks = 0;
         for (n, text) in (1_u64..).zip(lines.lines()) {
-            let invalid = |problem: String| other_error(format!("line {n}: {problem}"));
-            let text = text.map_err(|error| invalid(error.to_string()))?;
-            if n == 1 {
-                let header: Header =
-                    serde_json::from_str(&text).map_err(|_| invalid("not an export of this program".into()))?;
-                if header.a2a_tasks != FORMAT {
-                    let problem = format!(
-                        "export format {} is not supported; this program supports format {FORMAT}",
-                        header.a2a_tasks
-                    );
-                    return Err(invalid(problem));
+            let line = text.map_err(|error| error.to_string()).and_then(|text| {
+                if n == 1 {
+                    return check_header(&text).map(|()| None);
                 }
-                continue;
-            }
-            let line: TaskLine = serde_json::from_str(&text).map_err(|error| invalid(error.to_string()))?;
+                serde_json::from_str::<TaskLine>(&text).map(Some).map_err(|error| error.to_string())
+            });
+            let line = match line {
+                Ok(Some(line)) => line,
+                Ok(None) => continue,
+                Err(problem) => return Ok(Err(format!("line {n}: {problem}"))),
+            };
             let id = line.id.clone();
             if let Some(problem) = self.import_task(line)? {
-                return Err(invalid(format!("task {id}: {problem}")));
+                return Ok(Err(format!("line {n}: task {id}: {problem}")));
             }
             tasks += 1;
         }
-        Ok(tasks)
+        Ok(Ok(tasks))
     }
 
     /// Imports a task. Returns a problem if it is invalid.
@@ -290,7 +347,11 @@ impl WriteTransaction<'_> {
             None => self.insert_scope(key.scope())?,
         };
         if self.find(scope, &key)?.is_some() {
-            return Ok(Some("the task exists already".into()));
+            return Ok(Some(format!(
+                "the task exists already, of owner {:?} in tenant {:?}; remove the line, or import into another database",
+                key.scope().owner,
+                key.scope().tenant
+            )));
         }
         let sql = "INSERT INTO task(scope, key, context, state, time, seq, fence, open, taken, cancel, attempt, drained, pushes, folded, asked)
             VALUES(:scope, :key, :context, :state, :time, :seq, :fence, :open, :taken, :cancel, :attempt, :drained, 0, :folded, :asked)";

@@ -5,17 +5,18 @@
 use std::{
     fs, io,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use bytes::Bytes;
-use rusqlite::{Connection, OpenFlags, Row, types::ValueRef};
+use rusqlite::{Connection, OpenFlags, Row, named_params, types::ValueRef};
 
 use super::{
     Error, delivery,
     file::{BUSY_TIMEOUT, sibling, wal_path},
     is_damage,
     log_rows::decode_events,
-    read, schema,
+    push, read, schema,
     sweep::{COUNT_IDLE, NO_NEW_DEAD_LETTER, NOT_KEPT, TERMINAL},
     unsigned,
     write::{first_seq, log_row_id},
@@ -24,7 +25,7 @@ use crate::{
     clock::{self, Millis},
     event::{Ends, Event, Fence, Seq},
     pb::v1::{Task, TaskState},
-    store::{DeliveryPage, DeliveryToken, Retention, SweepResult, log_codec::TaskIds},
+    store::{DeliveryPage, DeliveryToken, PushConfig, Retention, SweepResult, log_codec::TaskIds},
     task::apply,
 };
 
@@ -58,6 +59,60 @@ pub(crate) struct Stats {
     /// Number of idempotency keys.
     pub(crate) idempotency_keys: u64,
 }
+
+/// Selection of tasks. `None` selects all.
+#[derive(Debug, Default)]
+pub(crate) struct TaskFilter {
+    /// Only tasks with this id, which is unique for an owner in a tenant.
+    pub(crate) id: Option<String>,
+    /// Only tasks of this owner.
+    pub(crate) owner: Option<String>,
+    /// Only tasks of this tenant.
+    pub(crate) tenant: Option<String>,
+    /// Only tasks in this state.
+    pub(crate) state: Option<TaskState>,
+    /// Only tasks that were created before the one in this row: [`TaskPage::next`] of the previous page.
+    pub(crate) before: Option<i64>,
+}
+
+/// Page of tasks.
+#[derive(Debug)]
+pub(crate) struct TaskPage {
+    /// Tasks on the page.
+    pub(crate) tasks: Vec<TaskSummary>,
+    /// Start of the next page, if there is one.
+    pub(crate) next: Option<i64>,
+}
+
+/// Task without its contents. Invalid UTF-8 is replaced.
+#[derive(Debug)]
+pub(crate) struct TaskSummary {
+    /// Number of the row.
+    pub(crate) row: i64,
+    /// Id of the task.
+    pub(crate) id: String,
+    /// Owner of the task.
+    pub(crate) owner: String,
+    /// Tenant of the task.
+    pub(crate) tenant: String,
+    /// Context of the task.
+    pub(crate) context: String,
+    /// State of the task.
+    pub(crate) state: TaskState,
+    /// Time of the last change of the state.
+    pub(crate) time: Millis,
+    /// Number of events, including those of a deleted log.
+    pub(crate) events: Seq,
+    /// Whether the log exists.
+    pub(crate) has_log: bool,
+    /// Size of the log and the checkpoint in bytes.
+    pub(crate) bytes: u64,
+}
+
+/// Size of the stored data of a task `t`. SQLite determines the length of a blob without reading it.
+const TASK_BYTES: &str = "coalesce(length(t.whole), 0)
+    + coalesce((SELECT sum(length(events)) FROM log WHERE log.id >= (t.id << 28) AND log.id < ((t.id + 1) << 28)), 0)
+    + coalesce((SELECT length(task) + length(artifacts) FROM checkpoint WHERE checkpoint.id = t.id), 0)";
 
 impl Inspector {
     /// Opens an existing database.
@@ -152,6 +207,65 @@ impl Inspector {
             let idle = count(policy.idle, COUNT_IDLE)?;
             Ok((result, idle))
         })
+    }
+
+    /// Returns a page of tasks, the latest created first, of those that the filter selects.
+    pub(crate) fn tasks(&self, filter: &TaskFilter, limit: usize) -> Result<TaskPage, Error> {
+        let sql = format!(
+            "SELECT t.id, t.key, o.owner, o.tenant, t.context, t.state, t.time, t.seq, t.folded, {TASK_BYTES}
+             FROM task t LEFT JOIN scope o ON o.id = t.scope
+             WHERE t.id < :before AND (:key IS NULL OR t.key = :key) AND (:owner IS NULL OR o.owner = :owner)
+             AND (:tenant IS NULL OR o.tenant = :tenant) AND (:state IS NULL OR t.state = :state)
+             ORDER BY t.id DESC LIMIT :limit"
+        );
+        // One row more than the limit shows whether there is a next page.
+        let rows = i64::try_from(limit.saturating_add(1)).unwrap_or(i64::MAX);
+        let parameters = named_params! {
+            ":before": filter.before.unwrap_or(i64::MAX), ":key": filter.id, ":owner": filter.owner,
+            ":tenant": filter.tenant, ":state": filter.state.map(i32::from), ":limit": rows,
+        };
+        self.read(|db| {
+            let mut query = db.prepare(&sql)?;
+            let rows = query.query_map(parameters, |row| {
+                let column = |at| row.get_ref(at).map(text);
+                Ok(TaskSummary {
+                    row: row.get(0)?,
+                    id: column(1)?,
+                    owner: column(2)?,
+                    tenant: column(3)?,
+                    context: column(4)?,
+                    state: TaskState::try_from(row.get::<_, i32>(5)?).unwrap_or_default(),
+                    time: row.get(6)?,
+                    events: unsigned(row.get(7)?),
+                    has_log: !row.get::<_, bool>(8)?,
+                    bytes: unsigned(row.get(9)?),
+                })
+            })?;
+            let mut tasks = rows.collect::<rusqlite::Result<Vec<_>>>()?;
+            let has_more = tasks.len() > limit;
+            tasks.truncate(limit);
+            let next = tasks.last().map(|task| task.row).filter(|_| has_more);
+            Ok(TaskPage { tasks, next })
+        })
+    }
+
+    /// Returns a task with its push configurations, by its [row](TaskSummary::row).
+    pub(crate) fn task(&self, row: i64) -> Result<(Task, Vec<Arc<PushConfig>>), Error> {
+        self.read(|db| {
+            let sql = "SELECT seq FROM task WHERE id = ?";
+            let seq = db.query_row(sql, [row], |row| row.get(0).map(unsigned))?;
+            let task = read::TaskReader::new(db, true)?.read(row, seq)?;
+            let sql = "SELECT version, config, beside FROM push WHERE task = ? ORDER BY number";
+            let mut pushes = db.prepare(sql)?;
+            let pushes = pushes.query_map([row], push::config)?;
+            Ok((task, pushes.collect::<rusqlite::Result<_>>()?))
+        })
+    }
+
+    /// Returns the number of tasks of an owner, in all tenants and states.
+    pub(crate) fn count_tasks_of(&self, owner: &str) -> Result<u64, Error> {
+        let sql = "SELECT count(*) FROM task JOIN scope ON scope.id = task.scope WHERE owner = ?";
+        self.read(|db| db.query_row(sql, [owner], |row| row.get(0)).map(unsigned))
     }
 
     /// Returns a page of deliveries of push notifications.

@@ -3,7 +3,6 @@
 
 use std::{ops::Range, sync::Arc};
 
-use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension as _, Row as SqlRow};
 
 use super::{
@@ -355,14 +354,14 @@ impl CommitBatch {
     }
 }
 
-/// Returns the task of a commit that creates it in a terminal state, and has no data in other columns or tables.
+/// Returns the task of a commit that creates it in a terminal state, and has no data in other columns or tables. Its request
+/// contexts are not needed: nothing is sent for the task later.
 fn single_row_task(commit: &Commit) -> Option<&Task> {
-    let Commit { expect, row, checkpoint, agent_state, turn_contexts, sends, push, .. } = commit;
+    let Commit { expect, row, checkpoint, agent_state, sends, push, .. } = commit;
     let is_single_row = *expect == Expect::New
         && row.state.is_terminal()
         && row.drained == 0
         && agent_state.is_none()
-        && turn_contexts.as_ref().is_none_or(Bytes::is_empty)
         && sends.is_empty()
         && push.is_none();
     checkpoint.as_deref().filter(|_| is_single_row)

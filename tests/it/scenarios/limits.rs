@@ -84,6 +84,40 @@ scenario!(
     }
 );
 
+/// Creates a request with JSON of a depth.
+type Nested<'a> = Box<dyn Fn(usize) -> SendMessageRequest + 'a>;
+
+/// JSON of a request has the same limit over each binding, although gRPC could decode deeper values.
+async fn deeply_nested_json_is_rejected(binding: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
+    let lists = |depth: usize| format!("{}1{}", "[".repeat(depth), "]".repeat(depth));
+    let object = |depth: usize| serde_json::from_str(&format!(r#"{{"a":{}}}"#, lists(depth - 1))).unwrap();
+    let data = |depth: usize| Part::data(&serde_json::from_str::<serde_json::Value>(&lists(depth)).unwrap()).unwrap();
+    let with = |change: &dyn Fn(&mut SendMessageRequest, &mut Message)| {
+        let mut sent = text("", "1");
+        let mut message = sent.message.take().unwrap();
+        change(&mut sent, &mut message);
+        SendMessageRequest { message: Some(message), ..sent }
+    };
+    let agent = binding(limited(|limits| limits.json_depth = 3)).await;
+    let cases: [(&str, Nested<'_>); 4] = [
+        ("message.metadata", Box::new(|depth| with(&|_, message| message.metadata = Some(object(depth))))),
+        ("message.parts[1].data", Box::new(|depth| with(&|_, message| message.parts.push(data(depth))))),
+        (
+            "message.parts[0].metadata",
+            Box::new(|depth| with(&|_, message| message.parts[0].metadata = Some(object(depth)))),
+        ),
+        ("metadata", Box::new(|depth| with(&|sent, _| sent.metadata = Some(object(depth))))),
+    ];
+    for (field, sent) in &cases {
+        assert_eq!(send(&*agent, sent(3)).await.state(), TaskState::Completed, "{field}");
+        let error = rejected(&*agent, sent(4)).await;
+        assert_limit(&error, "json_depth");
+        assert!(error.to_string().ends_with("is nested more than 3 deep (limits.json_depth)"), "{field}: {error}");
+    }
+}
+
+each_binding!(deeply_nested_json_is_rejected);
+
 /// Asserts a rejection because of the identifier in this field.
 fn assert_too_long(error: &Error, field: &str) {
     assert_error_kind(error, ErrorKind::InvalidParams);

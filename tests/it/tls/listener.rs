@@ -4,11 +4,16 @@ use std::{fs, path::PathBuf, time::Duration};
 
 use a2a_service::{
     auth::{self, Bearer, CertificateName, MutualTls, Scopes, Token},
+    call::Binding,
     client::Client,
-    pb::v1::TaskState,
+    error::ErrorKind,
+    pb::v1::{AgentCard, TaskState},
     server::{ClientAuth, Server, Tls},
 };
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, SanType, date_time_ymd};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType, IsCa, KeyPair, SanType,
+    date_time_ymd,
+};
 use reqwest::{Certificate, Identity};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -257,6 +262,41 @@ async fn client_certificates_identify_callers_over_every_binding() {
     assert_eq!(card["securitySchemes"]["mutualTls"]["type"], "mutualTLS");
     assert!(card["securitySchemes"]["mutualTls"]["mtlsSecurityScheme"].is_object(), "{card}");
     assert_eq!(card["security"], json!([{"mutualTls": []}]));
+
+    // The Rust client presents its certificate over each binding, and to no other origin.
+    let key = KeyPair::generate().unwrap();
+    let certificate = CertificateParams::new(["ada.invalid".to_owned()]).unwrap().signed_by(&key, &own).unwrap();
+    let client = Client::builder().roots(ROOT).unwrap();
+    let with = client.clone().client_certificate(certificate.pem().as_bytes(), key.serialize_pem().as_bytes()).unwrap();
+    for binding in [Binding::Rest, Binding::JsonRpc, Binding::Grpc] {
+        let agent = with.clone().binding(binding).connect(&url).await.unwrap();
+        assert_eq!(agent.send("hello").await.unwrap().state(), TaskState::Completed, "{binding:?}");
+        let error = client.clone().binding(binding).connect(&url).await.unwrap().send("hello").await.unwrap_err();
+        assert!(error.to_string().contains("`mutualTls` (mutual TLS: client_certificate)"), "{error}");
+    }
+    let card = Client::builder().roots(ROOT).unwrap().connect(&url).await.unwrap().card();
+    let foreign = with.with_card(AgentCard::clone(&card), Some("https://other.invalid")).unwrap_err();
+    assert_eq!(foreign.kind(), ErrorKind::Unauthenticated);
+    assert!(!format!("{with:?}").contains("PRIVATE KEY"));
+    for (certificate, key) in [(CERTIFICATE, &b""[..]), (&b""[..], KEY), (&b"x"[..], b"y")] {
+        assert!(client.clone().client_certificate(certificate, key).is_err());
+    }
+
+    // The subject as the name.
+    let ada = "CN=Ada,O=Example\\, Inc.";
+    let names = MutualTls::new(CertificateName::Subject).names([ada]);
+    let subjects = serve(bindings::server().tls(tls()).authenticator(names)).await;
+    for (name, status) in [(Some("Ada"), (200, 200, 200)), (Some("Bob"), (401, 401, 16)), (None, (401, 401, 16))] {
+        let identity = identity_with(&own, "x.invalid", |params| {
+            params.distinguished_name = DistinguishedName::new();
+            if let Some(name) = name {
+                params.distinguished_name.push(DnType::OrganizationName, "Example, Inc.");
+                params.distinguished_name.push(DnType::CommonName, name);
+            }
+        });
+        let [rest, rpc, grpc] = lists(&subjects, Some(identity)).await.map(Option::unwrap);
+        assert_eq!((rest.0, rpc.0, grpc.0), status, "{rest:?}");
+    }
 
     // A URI as the name, with scopes, beside a token.
     let schemes = MutualTls::new(CertificateName::Uri).scopes(Scopes::Only(["tasks:write".to_owned()].into()));

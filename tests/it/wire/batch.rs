@@ -104,7 +104,7 @@ async fn invalid_batch_has_a_single_error_response() {
         assert_eq!(ids_and_codes, (200, &json!(null), &json!(code)), "{body}");
         assert_eq!(response["error"]["data"][0]["@type"], "type.googleapis.com/google.rpc.ErrorInfo");
         if body == too_many {
-            assert_eq!(response["error"]["data"][0]["metadata"], json!({"limit": "64"}));
+            assert_eq!(response["error"]["data"][0]["metadata"], json!({"limit": "batch_calls"}));
         }
     }
     assert!(server.echo.calls.lock().is_empty());

@@ -149,6 +149,22 @@ async fn unreachable_server_is_unavailable() {
     assert!(client::grpc("").is_err());
 }
 
+/// The Go SDK subscribes by POST only, and takes GET for a read of a task with another id.
+#[tokio::test]
+async fn subscription_by_get_falls_back_to_post() {
+    let route = axum::routing::get(async || (StatusCode::NOT_FOUND, ""))
+        .post(async || ([(header::CONTENT_TYPE, "text/event-stream")], format!("data: {}\n\n", event_json("m"))));
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let rest = client::rest(&format!("http://{}", listener.local_addr().unwrap())).unwrap();
+    let app = Router::new().route("/tasks/t:subscribe", route);
+    tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
+    let subscribe = |id: &str| Request::new(SubscribeToTaskRequest { id: id.into(), ..Default::default() });
+    let mut stream = rest.subscribe_to_task(subscribe("t")).await.unwrap().into_inner();
+    assert_eq!(stream.next().await.unwrap().unwrap(), event(hello("m"), 1));
+    let error = Error::from(rest.subscribe_to_task(subscribe("unknown")).await.err().unwrap());
+    assert_eq!(error.kind(), ErrorKind::MethodNotFound);
+}
+
 /// `.` and `..` are path segments with a meaning, so they are rejected as ids.
 #[tokio::test]
 async fn ids_that_are_path_segments_are_rejected() {

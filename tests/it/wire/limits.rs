@@ -4,8 +4,12 @@
 use std::{collections::VecDeque, net::SocketAddr, sync::Arc, task::Poll, time::Duration};
 
 use a2a_service::{
+    agent::demo::Demo,
+    call::Call,
     card::Network,
     client,
+    error::{Error, ErrorKind},
+    pb::v1::GetTaskRequest,
     transport::{
         PeerLimit, Settings,
         listener::{self, serve_accepted, serve_connection},
@@ -16,6 +20,7 @@ use h2::{
     RecvStream, SendStream,
     client::{ResponseFuture, SendRequest},
 };
+use http::{HeaderMap, HeaderName};
 use parking_lot::Mutex;
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _, DuplexStream},
@@ -353,5 +358,40 @@ async fn host_and_transfer_encoding_are_checked() {
             || reply.contains("grpc-message: ")
             || reply.contains("only `chunked` is supported");
         assert!(status == 200 || explained || reply.ends_with("\r\n\r\n"), "{request}\n{reply}");
+    }
+}
+
+/// A request whose head exceeds the limit is rejected in the form of its binding, and the error names the limit. The status
+/// over HTTP is 431, which API documents do not list.
+#[tokio::test]
+async fn large_head_is_rejected_over_every_binding() {
+    let server = a2a_service::server::Server::new(Demo).header_bytes(6000);
+    let bound = server.bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", bound.addr());
+    tokio::spawn(bound.run_until(std::future::pending()));
+    for (name, agent) in [
+        ("gRPC", client::grpc(&url).unwrap()),
+        ("HTTP+JSON", client::rest(&url).unwrap()),
+        ("JSON-RPC", client::json_rpc(&format!("{url}/rpc")).unwrap()),
+        ("gRPC of 0.3", crate::v03_client::grpc(&url)),
+        ("HTTP+JSON of 0.3", crate::v03_client::rest(&url)),
+        ("JSON-RPC of 0.3", crate::v03_client::json_rpc(&url)),
+    ] {
+        let get = |length: usize| {
+            let value = "x".repeat(length).parse().unwrap();
+            let headers = HeaderMap::from_iter([(HeaderName::from_static("x-large"), value)]);
+            let call = Call { headers: Some(Arc::new(headers)), ..Call::default() };
+            let (id, agent) = ("missing".to_owned(), Arc::clone(&agent));
+            let request = call.request(GetTaskRequest { id, ..GetTaskRequest::default() });
+            async move { Error::from(agent.get_task(request).await.unwrap_err()) }
+        };
+        assert_eq!(get(1000).await.kind(), ErrorKind::TaskNotFound, "{name}");
+        let error = get(8000).await;
+        assert!(error.to_string().contains("(limits.header_bytes)"), "{name}: {error}");
+    }
+    for (length, status) in [(8000, 431), (200_000, 431), (1000, 200)] {
+        let request = reqwest::Client::new().get(format!("{url}/tasks")).header("x-large", "x".repeat(length));
+        let response = request.header("a2a-version", "1.0").send().await.unwrap();
+        assert_eq!(response.status().as_u16(), status, "{length}");
     }
 }

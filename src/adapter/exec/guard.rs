@@ -1,0 +1,259 @@
+//! Guard of a command: a process between the server and the command, which starts the command with its resource limits and
+//! leaves no process of it behind, even if the server is killed.
+//!
+//! The program starts itself as the guard. The guard has stdin, stdout and stderr of the command. As long as the server lives, it
+//! has the other end of stderr, so that an error on that pipe means that the server is gone. On Linux, the guard is also the
+//! parent of processes whose own parent has ended, and finds them wherever they went.
+
+use std::{
+    env,
+    ffi::{OsStr, OsString},
+    io::{self, Write as _},
+    os::unix::process::{CommandExt as _, ExitStatusExt as _},
+    process::{self, ExitStatus, Stdio},
+    thread,
+    time::Duration,
+};
+
+use rustix::{
+    event::{PollFd, PollFlags, poll},
+    process::{Pid, Resource, Rlimit, Signal, kill_process_group, setrlimit},
+};
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    sync::oneshot,
+    time::{Instant, sleep_until},
+};
+
+/// First argument of the program as the guard.
+pub(super) const GUARD: &str = "exec-guard";
+
+/// First argument of the program that sets the resource limits, and then becomes the command.
+const LIMITED: &str = "exec-limited";
+
+/// Exit code for a command that was not found, as in a shell.
+pub(super) const NOT_FOUND: u8 = 127;
+
+/// Exit code for a command that can't be executed, as in a shell.
+pub(super) const NOT_EXECUTABLE: u8 = 126;
+
+/// Exit code of a process that was killed by signal 0; the number of the signal is added, as in a shell.
+pub(super) const KILLED: u8 = 128;
+
+/// Time in which all processes of a command end after they were killed. Only one that waits for hardware does not.
+const KILL_TIME: Duration = Duration::from_secs(5);
+
+/// Interval at which the remaining processes are killed again.
+const KILL_INTERVAL: Duration = Duration::from_millis(2);
+
+/// Resource limits of each process of a command. Zero: no limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct ResourceLimits {
+    /// Address space in bytes.
+    pub(super) memory: u64,
+    /// Processor time in seconds.
+    pub(super) cpu_seconds: u64,
+    /// Number of processes of the user, not only of this command.
+    pub(super) processes: u64,
+}
+
+impl ResourceLimits {
+    /// Sets the limits of this process.
+    fn apply(self) -> io::Result<()> {
+        let Self { memory, cpu_seconds, processes } = self;
+        for (resource, limit) in [(Resource::As, memory), (Resource::Cpu, cpu_seconds), (Resource::Nproc, processes)] {
+            if limit > 0 {
+                // One second more, so that the process gets SIGXCPU first.
+                let maximum = if resource == Resource::Cpu { limit.saturating_add(1) } else { limit };
+                setrlimit(resource, Rlimit { current: Some(limit), maximum: Some(maximum) })?;
+            }
+        }
+        Ok(())
+    }
+
+    fn to_arguments(self) -> [OsString; 3] {
+        [self.memory, self.cpu_seconds, self.processes].map(|limit| limit.to_string().into())
+    }
+}
+
+/// Returns the arguments of the program as the guard of a command.
+pub(super) fn arguments(grace: Duration, limits: ResourceLimits) -> Vec<OsString> {
+    let mut arguments: Vec<OsString> = vec![GUARD.into(), grace.as_millis().to_string().into()];
+    arguments.extend(limits.to_arguments());
+    arguments
+}
+
+/// Runs a process of a guarded command, if the arguments of the program are those of one. Returns its exit code.
+pub(crate) fn run(mut arguments: impl Iterator<Item = OsString>) -> Option<u8> {
+    let role = arguments.next()?;
+    if role != GUARD && role != LIMITED {
+        return None;
+    }
+    let mut number = || arguments.next()?.to_str()?.parse::<u64>().ok();
+    let grace = if role == GUARD { number() } else { Some(0) };
+    let limits = (|| Some(ResourceLimits { memory: number()?, cpu_seconds: number()?, processes: number()? }))();
+    let command: Vec<OsString> = arguments.collect();
+    let (Some(grace), Some(limits), false) = (grace, limits, command.is_empty()) else {
+        return Some(fail(OsStr::new("exec-guard"), &io::Error::other("internal command of `a2a serve --exec`"), 2));
+    };
+    if role == LIMITED {
+        return Some(become_command(limits, &command));
+    }
+    Some(guard(Duration::from_millis(grace), limits, &command))
+}
+
+/// Prints an error to stderr, which the server logs.
+fn fail(name: &OsStr, error: &io::Error, code: u8) -> u8 {
+    drop(io::stderr().write_all(format!("{}: {error}\n", name.to_string_lossy()).as_bytes()));
+    code
+}
+
+/// Sets the resource limits, and replaces this process by the command. Returns only if that fails.
+fn become_command(limits: ResourceLimits, command: &[OsString]) -> u8 {
+    let Some((program, arguments)) = command.split_first() else { return NOT_FOUND };
+    if let Err(error) = limits.apply() {
+        return fail(program, &error, NOT_EXECUTABLE);
+    }
+    let error = process::Command::new(program).args(arguments).exec();
+    let code = if error.kind() == io::ErrorKind::NotFound { NOT_FOUND } else { NOT_EXECUTABLE };
+    fail(program, &error, code)
+}
+
+/// Starts the command, and waits for its end. SIGTERM is passed on, and the command is killed after the grace period, or at once
+/// if the server is gone.
+fn guard(grace: Duration, limits: ResourceLimits, command: &[OsString]) -> u8 {
+    let program = command.first().map(OsString::as_os_str).unwrap_or_default();
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return fail(program, &error, NOT_EXECUTABLE),
+    };
+    let result = runtime.block_on(async {
+        // Before the command starts, so that no signal is lost.
+        let mut terminated = signal(SignalKind::terminate())?;
+        adopt_orphans();
+        let mut limited = tokio::process::Command::new(env::current_exe()?);
+        limited.arg(LIMITED).args(limits.to_arguments()).args(command).process_group(0);
+        let mut child = limited.spawn()?;
+        let group = child.id().and_then(|id| Pid::from_raw(id.try_into().ok()?));
+        let orphaned = watch_server();
+        // The command has the only other ends of these pipes.
+        close_standard_streams();
+        tokio::pin!(orphaned);
+        let mut killed_at = None;
+        let status = loop {
+            let kill = async {
+                match killed_at {
+                    Some(at) => sleep_until(at).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                status = child.wait() => break status?,
+                _ = &mut orphaned => break ExitStatus::from_raw(Signal::KILL.as_raw()),
+                _ = terminated.recv() => {
+                    send(group, Signal::TERM);
+                    killed_at.get_or_insert_with(|| Instant::now() + grace);
+                }
+                () = kill => break ExitStatus::from_raw(Signal::KILL.as_raw()),
+            }
+        };
+        kill_all(group).await;
+        io::Result::Ok(status)
+    });
+    match result {
+        Ok(status) => exit_code(status),
+        Err(error) => fail(program, &error, NOT_EXECUTABLE),
+    }
+}
+
+/// Returns the exit code of a shell for the end of a process.
+fn exit_code(status: ExitStatus) -> u8 {
+    let signal = || status.signal().and_then(|signal| KILLED.checked_add(signal.try_into().ok()?));
+    status.code().and_then(|code| code.try_into().ok()).or_else(signal).unwrap_or(KILLED)
+}
+
+fn send(group: Option<Pid>, signal: Signal) {
+    if let Some(group) = group {
+        // Fails if the group has ended.
+        _ = kill_process_group(group, signal);
+    }
+}
+
+/// Waits on a thread until the server has closed its end of stderr.
+fn watch_server() -> oneshot::Receiver<()> {
+    let (gone, orphaned) = oneshot::channel();
+    thread::spawn(move || {
+        let stderr = io::stderr();
+        // Without requested events, only errors end the wait.
+        while let Ok(0) | Err(rustix::io::Errno::INTR) = poll(&mut [PollFd::new(&stderr, PollFlags::empty())], None) {}
+        _ = gone.send(());
+    });
+    orphaned
+}
+
+/// Replaces stdin and stdout, so that their other ends see the end of the command.
+fn close_standard_streams() {
+    if let Ok(null) = std::fs::File::options().read(true).write(true).open("/dev/null") {
+        _ = rustix::stdio::dup2_stdin(&null);
+        _ = rustix::stdio::dup2_stdout(&null);
+    }
+}
+
+/// Makes this process the parent of descendants whose parent ends.
+#[cfg(target_os = "linux")]
+fn adopt_orphans() {
+    _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
+}
+
+#[cfg(not(target_os = "linux"))]
+fn adopt_orphans() {}
+
+/// Kills the process group of the command, and all descendants outside of it.
+#[cfg(target_os = "linux")]
+async fn kill_all(group: Option<Pid>) {
+    use rustix::process::{WaitOptions, kill_process, wait};
+
+    let end = Instant::now() + KILL_TIME;
+    loop {
+        // Reaps what has ended. Descendants of a killed process become children of this one.
+        let remaining = loop {
+            match wait(WaitOptions::NOHANG) {
+                Ok(Some(_)) => {}
+                remaining => break remaining,
+            }
+        };
+        if remaining.is_err() || Instant::now() > end {
+            return;
+        }
+        send(group, Signal::KILL);
+        for child in children() {
+            _ = kill_process(child, Signal::KILL);
+        }
+        sleep_until(Instant::now() + KILL_INTERVAL).await;
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+async fn kill_all(group: Option<Pid>) {
+    send(group, Signal::KILL);
+}
+
+/// Returns the children of this process.
+#[cfg(target_os = "linux")]
+fn children() -> Vec<Pid> {
+    let parent = process::id().to_string();
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let child = |id: &str| {
+        let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
+        // The name of the program, in parentheses, may have spaces and parentheses itself.
+        let (_, fields) = stat.rsplit_once(')')?;
+        let is_child = fields.split_whitespace().nth(1) == Some(parent.as_str());
+        is_child.then(|| Pid::from_raw(id.parse().ok()?)).flatten()
+    };
+    processes.filter_map(|process| child(process.file_name().to_str()?)).collect()
+}
+
+/// Detaches a command from the terminal of the server, and sets its standard streams.
+pub(super) fn prepare(command: &mut tokio::process::Command) {
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+}

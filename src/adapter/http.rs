@@ -1,0 +1,328 @@
+//! Agent that is an HTTP endpoint: each turn is a POST request, and the response has the events of the turn.
+//!
+//! Request and events are those of [JSON lines](super::event). `docs/agents.md` describes them for authors of endpoints.
+
+use std::{fmt, io, time::Duration};
+
+use bytes::{Bytes, BytesMut};
+use reqwest::{Client, Response, StatusCode, Url, header, redirect};
+use tokio::time::{Instant, sleep_until};
+
+use super::event::{AgentEvent, EventSink, OUTPUT, TurnEnd, TurnLine};
+use crate::{
+    agent::{Agent, End, Error, Stopped, Turn, Updates},
+    pb::v1::AgentCard,
+    push::webhook_signature,
+};
+
+/// Media types of responses.
+const ACCEPT: &str = "text/event-stream, application/x-ndjson, application/json, text/plain";
+
+/// Maximum number of attempts to send a request.
+const ATTEMPTS: u32 = 3;
+
+/// Delay before the second attempt, which doubles for each further one.
+const DELAY: Duration = Duration::from_millis(200);
+
+options! {
+    /// Options of an [`HttpEndpoint`] agent.
+    #[derive(Clone)]
+    #[non_exhaustive]
+    pub struct HttpOptions {
+        /// Bearer token of the requests.
+        pub token: Option<String>,
+        /// Secret that signs the requests, as in Standard Webhooks.
+        pub secret: Option<String>,
+        /// The endpoint may get a turn twice: a request is repeated if its outcome is unknown or the endpoint is overloaded, and
+        /// a turn that was interrupted runs again ([`Agent::resumable`]). Off by default: only requests that found no connection
+        /// are repeated.
+        pub idempotent: bool,
+        /// Maximum duration of a turn. `None`, the default: that of all turns
+        /// ([`Limits::turn_deadline`](crate::service::Limits::turn_deadline)).
+        pub timeout: Option<Duration>,
+        /// Maximum size of a response in bytes. 64 MiB by default.
+        pub output_bytes: usize,
+        /// Agent card.
+        pub card: AgentCard,
+    }
+}
+
+impl Default for HttpOptions {
+    fn default() -> Self {
+        Self {
+            token: None,
+            secret: None,
+            idempotent: false,
+            timeout: None,
+            output_bytes: 64 << 20,
+            card: AgentCard::default(),
+        }
+    }
+}
+
+impl fmt::Debug for HttpOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut f = f.debug_struct("HttpOptions");
+        f.field("idempotent", &self.idempotent).field("timeout", &self.timeout).finish_non_exhaustive()
+    }
+}
+
+/// Agent that sends its turns to an HTTP endpoint.
+///
+/// ```no_run
+/// use a2a_service::{adapter::{HttpEndpoint, HttpOptions}, server::Server};
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> std::io::Result<()> {
+/// let agent = HttpEndpoint::new("http://127.0.0.1:5000/turn", HttpOptions::default())?;
+/// Server::new(agent).name("Reporter").serve("127.0.0.1:8080").await
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct HttpEndpoint {
+    client: Client,
+    url: Url,
+    options: HttpOptions,
+}
+
+impl fmt::Debug for HttpEndpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The path and the query may be secrets.
+        let origin = self.url.origin().ascii_serialization();
+        f.debug_struct("HttpEndpoint").field("origin", &origin).field("options", &self.options).finish_non_exhaustive()
+    }
+}
+
+impl HttpEndpoint {
+    /// Creates the agent of an endpoint. Redirects are not followed.
+    ///
+    /// # Errors
+    /// `InvalidInput` if the URL is not one of `http` or `https`; other errors if TLS can't be set up.
+    pub fn new(url: &str, options: HttpOptions) -> io::Result<Self> {
+        let parsed = Url::parse(url).ok().filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
+        let url =
+            parsed.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "the URL is not one of http or https"))?;
+        let client = Client::builder().redirect(redirect::Policy::none()).referer(false);
+        let client = client.connect_timeout(Duration::from_secs(10)).build().map_err(io::Error::other)?;
+        Ok(Self { client, url, options })
+    }
+
+    /// Sends a turn. Returns the response with a successful status.
+    async fn request(&self, turn: &Turn, body: &Bytes) -> Result<Response, Error> {
+        let id = format!("{}-{}", turn.task_id(), turn.message().message_id);
+        let mut delay = DELAY;
+        for attempt in 1.. {
+            let mut request = self.client.post(self.url.clone()).body(body.clone()).header(header::ACCEPT, ACCEPT);
+            request = request.header(header::CONTENT_TYPE, "application/json").header("idempotency-key", &id);
+            if let Some(token) = &self.options.token {
+                request = request.bearer_auth(token);
+            }
+            if let Some(trace) = turn.trace() {
+                request = request.header("traceparent", trace);
+            }
+            if let Some(secret) = &self.options.secret {
+                let timestamp = (turn.live.journal().env().clock.millis() / 1000).to_string();
+                let signature = webhook_signature(secret, &id, &timestamp, body);
+                request = request.header("webhook-id", &id).header("webhook-timestamp", timestamp);
+                request = request.header("webhook-signature", signature);
+            }
+            let result = request.send().await;
+            let may_repeat = attempt < ATTEMPTS
+                && match &result {
+                    Ok(response) => self.options.idempotent && is_overloaded(response.status()),
+                    Err(error) => error.is_connect() || self.options.idempotent,
+                };
+            match result {
+                Ok(response) if response.status().is_success() => return Ok(response),
+                _ if may_repeat => {
+                    sleep_until(Instant::now() + delay).await;
+                    delay *= 2;
+                }
+                Ok(response) => {
+                    let status = response.status().as_u16();
+                    return Err(Error::public(format!("The endpoint of the agent responded with status {status}.")));
+                }
+                Err(error) => {
+                    // Without the URL, which may have a secret.
+                    let error = error.without_url();
+                    return Err(Error::public("The endpoint of the agent can't be reached.").caused_by(error));
+                }
+            }
+        }
+        Err(Error::internal("no attempt was made"))
+    }
+
+    async fn turn(&self, turn: &Turn, out: &Updates) -> Result<End, Error> {
+        let body = Bytes::from(TurnLine::new(turn, "1", &[], None).to_line()?);
+        let response = self.request(turn, &body).await?;
+        let content_type = response.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+        let content_type =
+            content_type.unwrap_or_default().split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+        let mut body = Body { response, buffer: BytesMut::new(), searched: 0, left: self.options.output_bytes };
+        let mut sink = EventSink::new(out, turn.task_id());
+        let end = match content_type.as_str() {
+            "text/event-stream" => read_sse(&mut body, &mut sink).await?,
+            "application/json" => read_json(&mut body, &mut sink).await?,
+            _ if content_type.starts_with("text/") || content_type.is_empty() => {
+                read_text(&mut body, out).await?;
+                None
+            }
+            _ => read_lines(&mut body, &mut sink).await?,
+        };
+        end.unwrap_or(Ok(End::Completed(None)))
+    }
+}
+
+impl Agent for HttpEndpoint {
+    async fn run(&self, turn: Turn, out: Updates) -> Result<End, Error> {
+        let limit = self.options.timeout.map(|limit| Instant::now() + limit);
+        tokio::select! {
+            end = self.turn(&turn, &out) => end,
+            // The connection is closed, so that the endpoint knows.
+            () = turn.canceled() => Err(Stopped.into()),
+            () = async {
+                match limit {
+                    Some(limit) => sleep_until(limit).await,
+                    None => std::future::pending().await,
+                }
+            } => Err(Error::public("The endpoint of the agent did not respond in time (http.timeout).")),
+        }
+    }
+
+    fn card(&self) -> AgentCard {
+        self.options.card.clone()
+    }
+
+    fn resumable(&self) -> bool {
+        self.options.idempotent
+    }
+}
+
+fn is_overloaded(status: StatusCode) -> bool {
+    matches!(
+        status,
+        StatusCode::TOO_MANY_REQUESTS
+            | StatusCode::BAD_GATEWAY
+            | StatusCode::SERVICE_UNAVAILABLE
+            | StatusCode::GATEWAY_TIMEOUT
+    )
+}
+
+/// Body of a response, of limited size.
+struct Body {
+    response: Response,
+    buffer: BytesMut,
+    /// Length of the prefix of the buffer that has no line feed.
+    searched: usize,
+    /// Number of bytes that may still be received.
+    left: usize,
+}
+
+impl Body {
+    /// Receives more of the body. Returns false at its end.
+    async fn receive(&mut self) -> Result<bool, Error> {
+        let failed = |error: reqwest::Error| {
+            Error::public("The response of the agent's endpoint was interrupted.").caused_by(error.without_url())
+        };
+        let Some(chunk) = self.response.chunk().await.map_err(failed)? else { return Ok(false) };
+        self.left = self
+            .left
+            .checked_sub(chunk.len())
+            .ok_or_else(|| Error::public("The response of the agent's endpoint is too large (http.output_bytes)."))?;
+        self.buffer.extend_from_slice(&chunk);
+        Ok(true)
+    }
+
+    /// Returns the next line, without its line feed.
+    async fn line(&mut self) -> Result<Option<BytesMut>, Error> {
+        loop {
+            let unsearched = self.buffer.get(self.searched..).unwrap_or_default();
+            if let Some(end) = unsearched.iter().position(|byte| *byte == b'\n') {
+                let mut line = self.buffer.split_to(self.searched + end + 1);
+                self.searched = 0;
+                line.truncate(line.trim_ascii_end().len());
+                return Ok(Some(line));
+            }
+            self.searched = self.buffer.len();
+            if !self.receive().await? {
+                self.searched = 0;
+                let rest = self.buffer.split();
+                return Ok((!rest.is_empty()).then_some(rest));
+            }
+        }
+    }
+
+    /// Returns the whole body.
+    async fn all(&mut self) -> Result<BytesMut, Error> {
+        while self.receive().await? {}
+        Ok(self.buffer.split())
+    }
+}
+
+/// Applies the events of a body with a JSON object on each line.
+async fn read_lines(body: &mut Body, sink: &mut EventSink<'_>) -> Result<Option<TurnEnd>, Error> {
+    while let Some(line) = body.line().await? {
+        if line.is_empty() {
+            continue;
+        }
+        if let Some(end) = sink.apply(AgentEvent::parse(&line)?).await? {
+            return Ok(Some(end));
+        }
+    }
+    Ok(None)
+}
+
+/// Applies the events of server-sent events. Lines other than `data:` are ignored.
+async fn read_sse(body: &mut Body, sink: &mut EventSink<'_>) -> Result<Option<TurnEnd>, Error> {
+    let mut data: Vec<u8> = Vec::new();
+    loop {
+        let line = body.line().await?;
+        match &line {
+            Some(line) if !line.is_empty() => {
+                if let Some(value) = line.strip_prefix(b"data:") {
+                    data.extend_from_slice(value);
+                    data.push(b'\n');
+                }
+            }
+            _ if data.iter().all(u8::is_ascii_whitespace) => data.clear(),
+            _ => {
+                let end = sink.apply(AgentEvent::parse(&data)?).await?;
+                data.clear();
+                if end.is_some() {
+                    return Ok(end);
+                }
+            }
+        }
+        if line.is_none() {
+            return Ok(None);
+        }
+    }
+}
+
+/// Applies the events of a JSON document: an event, or a list of events.
+async fn read_json(body: &mut Body, sink: &mut EventSink<'_>) -> Result<Option<TurnEnd>, Error> {
+    let text = body.all().await?;
+    let events = if text.trim_ascii_start().starts_with(b"[") {
+        let events: Vec<Box<serde_json::value::RawValue>> = serde_json::from_slice(&text)?;
+        events.iter().map(|event| AgentEvent::parse(event.get().as_bytes())).collect::<Result<_, _>>()?
+    } else {
+        vec![AgentEvent::parse(&text)?]
+    };
+    for event in events {
+        let end = sink.apply(event).await?;
+        if end.is_some() {
+            return Ok(end);
+        }
+    }
+    Ok(None)
+}
+
+/// Sends a text as an artifact.
+async fn read_text(body: &mut Body, out: &Updates) -> Result<(), Error> {
+    out.working().await?;
+    let text = body.all().await?;
+    let text = String::from_utf8_lossy(text.trim_ascii_end());
+    if !text.is_empty() {
+        out.artifact(OUTPUT).last().text(text.into_owned()).await?;
+    }
+    Ok(())
+}

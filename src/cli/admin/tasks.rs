@@ -1,0 +1,144 @@
+//! `a2a admin list` and `a2a admin show`: the tasks of a database, of all owners.
+
+use std::{fmt::Write as _, path::Path};
+
+use anyhow::{Context as _, anyhow};
+use clap::Args;
+use serde_json::{Value, json};
+
+use super::{Output, push::shown_url};
+use crate::{
+    cli::{
+        show::{self, Format},
+        time,
+    },
+    pb::v1::{TaskPushNotificationConfig, TaskState},
+    store::sqlite::{Inspector, TaskFilter, TaskSummary},
+};
+
+/// Maximum number of tasks on a page, and of those with one id that are printed.
+const MAX_PAGE: u16 = 1000;
+
+/// Arguments of `a2a admin list`.
+#[derive(Debug, Args)]
+pub(super) struct List {
+    /// List only the tasks of this owner. Callers without a name have the owner ''.
+    #[arg(long)]
+    owner: Option<String>,
+    /// List only the tasks of this tenant.
+    #[arg(long)]
+    tenant: Option<String>,
+    /// List only the tasks in this state, such as `working`.
+    #[arg(long, value_name = "STATE", value_parser = show::parse_state)]
+    state: Option<TaskState>,
+    /// Maximum number of tasks, at most 1000.
+    #[arg(long, value_name = "N", default_value = "100", value_parser = clap::value_parser!(u16).range(1..=i64::from(MAX_PAGE)))]
+    limit: u16,
+    /// Start of the page, as printed with the previous one.
+    #[arg(long, value_name = "TOKEN")]
+    page_token: Option<i64>,
+}
+
+/// Arguments of `a2a admin show`.
+#[derive(Debug, Args)]
+pub(super) struct Show {
+    /// Id of the task. Several owners can have a task with one id: all of them are printed.
+    id: String,
+    /// Print only the task of this owner.
+    #[arg(long)]
+    owner: Option<String>,
+    /// Print only the task of this tenant.
+    #[arg(long)]
+    tenant: Option<String>,
+}
+
+/// Runs `a2a admin list`.
+pub(super) fn list(arguments: &List, path: &Path, out: Output) -> anyhow::Result<()> {
+    let filter = TaskFilter {
+        id: None,
+        owner: arguments.owner.clone(),
+        tenant: arguments.tenant.clone(),
+        state: arguments.state,
+        before: arguments.page_token,
+    };
+    let page = Inspector::open(path)?.tasks(&filter, usize::from(arguments.limit))?;
+    out.print(
+        || {
+            let tasks: Vec<_> = page.tasks.iter().map(summary_json).collect();
+            json!({"tasks": tasks, "next_page_token": page.next.map(|row| row.to_string())})
+        },
+        || {
+            let mut text = format!("{:<36}  {:<14}  {:<24}  {:>10}  OWNER\n", "ID", "STATE", "UPDATED", "BYTES");
+            page.tasks.iter().for_each(|task| text.push_str(&line(task)));
+            if let Some(row) = page.next {
+                _ = writeln!(text, "More tasks: --page-token {row}");
+            }
+            text
+        },
+    )
+}
+
+/// Runs `a2a admin show`.
+pub(super) fn show(arguments: &Show, path: &Path, out: Output) -> anyhow::Result<()> {
+    let Show { id, owner, tenant } = arguments;
+    let filter =
+        TaskFilter { id: Some(id.clone()), owner: owner.clone(), tenant: tenant.clone(), ..TaskFilter::default() };
+    let inspector = Inspector::open(path)?;
+    let page = inspector.tasks(&filter, usize::from(MAX_PAGE))?;
+    if page.tasks.is_empty() {
+        return Err(anyhow!("{} has no such task {id}; `a2a admin list` lists the tasks", path.display()));
+    }
+    for summary in &page.tasks {
+        let damaged = || format!("task {id} of owner {:?} can't be read; see `a2a admin check`", summary.owner);
+        let (task, pushes) = inspector.task(summary.row).with_context(damaged)?;
+        let pushes: Vec<_> = pushes.iter().map(|push| without_secrets(&push.without_secrets().config)).collect();
+        let text = show::task(&task, Format::Text)?;
+        let mut json = summary_json(summary);
+        json["push_configs"] = serde_json::to_value(&pushes)?;
+        json["task"] = serde_json::to_value(&task)?;
+        out.print(|| json, || details(summary, &pushes, &text))?;
+    }
+    Ok(())
+}
+
+/// Returns a configuration without its secrets and without the query of its URL, which may be one.
+fn without_secrets(config: &TaskPushNotificationConfig) -> TaskPushNotificationConfig {
+    TaskPushNotificationConfig { url: shown_url(&config.url), ..config.clone() }
+}
+
+fn summary_json(task: &TaskSummary) -> Value {
+    json!({
+        "id": task.id,
+        "owner": task.owner,
+        "tenant": task.tenant,
+        "context": task.context,
+        "state": task.state.as_str_name(),
+        "updated": time(task.time),
+        "events": task.events,
+        "has_log": task.has_log,
+        "bytes": task.bytes,
+    })
+}
+
+fn line(task: &TaskSummary) -> String {
+    let tenant = if task.tenant.is_empty() { String::new() } else { format!(" in tenant {:?}", task.tenant) };
+    let (id, updated) = (show::safe(&task.id), time(task.time));
+    let (state, updated) = (show::state_cell(task.state), updated.as_str().unwrap_or_default());
+    format!("{id:<36}  {state}  {updated:<24}  {:>10}  {:?}{tenant}\n", task.bytes, task.owner)
+}
+
+/// Formats a task with the data that its owner does not see. `text` is the task.
+fn details(task: &TaskSummary, pushes: &[TaskPushNotificationConfig], text: &str) -> String {
+    let log = if task.has_log { "" } else { " (the log was deleted)" };
+    let mut details = format!(
+        "Owner:    {:?}\nTenant:   {:?}\nEvents:   {}{log}\nBytes:    {}\n{text}",
+        task.owner, task.tenant, task.events, task.bytes
+    );
+    if !pushes.is_empty() {
+        details.push_str("Push configurations:\n");
+        for config in pushes {
+            _ = writeln!(details, "  [{}] {}", show::safe(&config.id), show::safe(&config.url));
+        }
+    }
+    details
+}

@@ -1,0 +1,164 @@
+//! `a2a chat`: a conversation with an agent, whose messages are the lines of stdin.
+
+use std::{
+    io::{self, BufRead as _, IsTerminal as _},
+    path::Path,
+};
+
+use clap::Args;
+use tokio::sync::mpsc;
+use tokio_stream::StreamExt as _;
+
+use super::{
+    OutputError,
+    connection::{Agent, block_on},
+    message::attachment,
+    show::{self, Format},
+};
+use crate::{
+    client::{Client, Conversation, StreamEvent},
+    pb::v1::{ListTasksRequest, Message, Part, Role},
+};
+
+/// Arguments of `a2a chat`.
+#[derive(Debug, Args)]
+pub(super) struct Chat {
+    #[command(flatten)]
+    agent: Agent,
+    /// Context to continue.
+    #[arg(long, value_name = "ID", help_heading = "Conversation")]
+    context: Option<String>,
+    /// Task to continue.
+    #[arg(long, value_name = "ID", help_heading = "Conversation")]
+    task: Option<String>,
+}
+
+/// Runs `a2a chat`: each line of stdin is a message. Ctrl-C cancels the task of the turn; a second one, or one between
+/// turns, ends the program.
+pub(super) fn run(arguments: &Chat) -> anyhow::Result<()> {
+    let is_terminal = io::stdin().is_terminal();
+    block_on(async {
+        let client = arguments.agent.connect(None).await?;
+        let mut conversation = client.conversation();
+        if let Some(id) = &arguments.context {
+            conversation = conversation.with_context(id);
+        }
+        if let Some(id) = &arguments.task {
+            conversation = conversation.with_task(id);
+        }
+        if is_terminal {
+            super::report(&format!("{}: type a message, /attach FILE, /history, or /quit\n", client.card().name));
+        }
+        let mut lines = stdin_lines();
+        let mut attached = Vec::new();
+        loop {
+            if is_terminal {
+                super::report("> ");
+            }
+            let line = tokio::select! {
+                line = lines.recv() => line,
+                _ = tokio::signal::ctrl_c() => None,
+            };
+            let Some(line) = line else { return Ok(()) };
+            match line.trim() {
+                "" => {}
+                "/quit" | "/exit" => return Ok(()),
+                "/history" => tokio::select! {
+                    printed = print_history(&client, &conversation, arguments.agent.connection.format()) => printed?,
+                    _ = tokio::signal::ctrl_c() => return Err(Interrupted.into()),
+                },
+                command if command.starts_with("/attach ") => {
+                    match attachment(Path::new(command["/attach ".len()..].trim())) {
+                        Ok(part) => attached.push(part),
+                        Err(error) => super::print_error(&error),
+                    }
+                }
+                text => {
+                    let parts = std::iter::once(Part::text(text)).chain(attached.drain(..)).collect();
+                    let message = Message { parts, role: Role::User.into(), ..Message::default() };
+                    if let Err(error) =
+                        turn(&client, &mut conversation, message, arguments.agent.connection.format()).await
+                    {
+                        // A failed call does not end the conversation, unless it is not interactive.
+                        if !is_terminal || error.is::<OutputError>() || error.is::<Interrupted>() {
+                            return Err(error);
+                        }
+                        super::print_error(&error);
+                    }
+                }
+            }
+        }
+    })
+}
+
+/// End of the program by Ctrl-C.
+#[derive(Debug, thiserror::Error)]
+#[error("interrupted")]
+struct Interrupted;
+
+/// Sends a message, and prints the answer as it arrives.
+async fn turn(
+    client: &Client,
+    conversation: &mut Conversation,
+    message: Message,
+    format: Format,
+) -> anyhow::Result<()> {
+    let mut events = tokio::select! {
+        events = conversation.stream(message) => events?,
+        // The task is not known yet.
+        _ = tokio::signal::ctrl_c() => return Err(Interrupted.into()),
+    };
+    let mut task_id = conversation.task_id().to_owned();
+    let mut is_canceled = false;
+    loop {
+        let event = tokio::select! {
+            event = events.next() => event,
+            _ = tokio::signal::ctrl_c() => {
+                if is_canceled || task_id.is_empty() {
+                    return Err(Interrupted.into());
+                }
+                is_canceled = true;
+                tokio::select! {
+                    canceled = client.cancel(&task_id) => drop(canceled?),
+                    _ = tokio::signal::ctrl_c() => return Err(Interrupted.into()),
+                }
+                continue;
+            }
+        };
+        let Some(event) = event.transpose()? else { return Ok(()) };
+        conversation.record(&event);
+        if let StreamEvent::Task(task) = &event {
+            task_id.clone_from(&task.id);
+        }
+        show::print(&show::answer(&event, format)?, format)?;
+    }
+}
+
+async fn print_history(client: &Client, conversation: &Conversation, format: Format) -> anyhow::Result<()> {
+    let request = ListTasksRequest {
+        context_id: conversation.context_id().to_owned(),
+        include_artifacts: Some(true),
+        ..ListTasksRequest::default()
+    };
+    if request.context_id.is_empty() {
+        return Ok(());
+    }
+    let mut tasks = client.list(request);
+    while let Some(task) = tasks.next().await {
+        show::print(&show::task(&task?, format)?, format)?;
+    }
+    Ok(())
+}
+
+/// Reads the lines of stdin on a thread of its own, because a read of a terminal cannot be canceled.
+fn stdin_lines() -> mpsc::Receiver<String> {
+    let (sender, lines) = mpsc::channel(1);
+    std::thread::spawn(move || {
+        for line in io::stdin().lock().lines().map_while(Result::ok) {
+            if sender.blocking_send(line).is_err() {
+                return;
+            }
+        }
+    });
+    lines
+}

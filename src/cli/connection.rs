@@ -1,0 +1,330 @@
+//! Flags of all commands that call an agent: binding, version, credentials, TLS, time limit and output.
+
+use std::{
+    fs,
+    path::PathBuf,
+    sync::{Arc, Once},
+    time::Duration,
+};
+
+use anyhow::Context as _;
+use clap::{Args, ValueEnum};
+use tokio::runtime;
+
+use super::{
+    Usage,
+    debug::Debug,
+    report,
+    show::{Format, safe},
+    warn,
+};
+use crate::{
+    call::Binding,
+    client::{CatalogEntry, Client, ClientBuilder, Retry, complete_url},
+    config,
+    error::{Error, ErrorKind},
+    pb::v1::AgentCard,
+    protocol::Version,
+};
+
+/// Heading of the flags that select how an agent is called.
+const CONNECTION: &str = "Connection";
+
+/// Heading of the flags with credentials.
+const CREDENTIALS: &str = "Credentials";
+
+/// Heading of the flags that select what is printed and written.
+pub(super) const OUTPUT: &str = "Output";
+
+/// Time limit of a call that does not wait for an agent.
+pub(super) const SHORT: Option<Duration> = Some(Duration::from_secs(30));
+
+/// Options of all commands that call an agent.
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag")]
+#[derive(Debug, Args)]
+#[command(next_help_heading = CONNECTION)]
+pub(super) struct Connection {
+    /// Binding to use. Defaults to the first interface of the agent's card.
+    #[arg(long, visible_alias = "transport", value_name = "BINDING")]
+    binding: Option<BindingName>,
+    /// Protocol version to use. Defaults to that of the first interface of the agent's card.
+    #[arg(long, value_name = "VERSION")]
+    protocol: Option<VersionName>,
+    /// Tenant of all requests. Defaults to that of the interface.
+    #[arg(long)]
+    tenant: Option<String>,
+    /// Time limit for a call with its retries, such as `30s`. Streams, `send` and `chat` have none unless this is given.
+    #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
+    timeout: Option<Duration>,
+    /// PEM file with further TLS root certificates.
+    #[arg(long, value_name = "FILE", hide_short_help = true)]
+    ca: Option<PathBuf>,
+    /// Accepts any TLS certificate of the server: an attacker in the network can read and change all calls. For tests only, and
+    /// not over gRPC.
+    #[arg(long, hide_short_help = true)]
+    insecure_tls: bool,
+    /// Accepted for scripts of the official command line: gRPC without TLS. The scheme of the URL decides.
+    #[arg(long, hide = true)]
+    insecure: bool,
+    /// Bearer token. Other users of the machine can see arguments: prefer `A2A_CLIENT_TOKEN`.
+    #[arg(long, env = config::CLIENT_TOKEN_VARIABLE, hide_env_values = true, help_heading = CREDENTIALS)]
+    token: Option<String>,
+    /// Value of the header `Authorization`, such as `Bearer TOKEN`. Takes precedence over `--token`.
+    #[arg(long, value_name = "CREDENTIALS", help_heading = CREDENTIALS, hide_short_help = true)]
+    auth: Option<String>,
+    /// API key, which is sent where the agent's card declares it: `KEY`, or `SCHEME=KEY` for one of several schemes. May be
+    /// repeated. Other users of the machine can see arguments: prefer `A2A_CLIENT_API_KEY`.
+    #[arg(
+        long, value_name = "KEY", env = config::CLIENT_API_KEY_VARIABLE, hide_env_values = true, help_heading = CREDENTIALS,
+        hide_short_help = true
+    )]
+    api_key: Vec<String>,
+    /// Id of an OAuth client, with which access tokens are requested (client credentials grant).
+    #[arg(long, value_name = "ID", requires = "client_secret", help_heading = CREDENTIALS, hide_short_help = true)]
+    client_id: Option<String>,
+    /// Secret of the OAuth client. Other users of the machine can see arguments: prefer `A2A_CLIENT_SECRET`.
+    #[arg(
+        long, value_name = "SECRET", env = config::CLIENT_SECRET_VARIABLE, hide_env_values = true, help_heading = CREDENTIALS,
+        hide_short_help = true
+    )]
+    client_secret: Option<String>,
+    /// Token endpoint for the OAuth client. Defaults to that of the agent's card.
+    #[arg(long, value_name = "URL", requires = "client_id", help_heading = CREDENTIALS, hide_short_help = true)]
+    token_url: Option<String>,
+    /// Scopes of access tokens, separated by spaces. Defaults to those that the agent's card requires.
+    #[arg(long, value_name = "SCOPES", requires = "client_id", help_heading = CREDENTIALS, hide_short_help = true)]
+    scopes: Option<String>,
+    /// PEM file with the certificate of the client, for agents that require one (mutual TLS).
+    #[arg(long, value_name = "FILE", requires = "client_key", help_heading = CREDENTIALS, hide_short_help = true)]
+    client_cert: Option<PathBuf>,
+    /// PEM file with the private key of the client's certificate.
+    #[arg(long, value_name = "FILE", requires = "client_cert", help_heading = CREDENTIALS, hide_short_help = true)]
+    client_key: Option<PathBuf>,
+    /// Header of all requests. May be repeated.
+    #[arg(long, value_name = "NAME: VALUE", help_heading = CREDENTIALS)]
+    header: Vec<String>,
+    /// Service parameter of all requests, which is a header. May be repeated.
+    #[arg(long, value_name = "NAME=VALUE", help_heading = CREDENTIALS, hide_short_help = true)]
+    svc_param: Vec<String>,
+    /// Sends credentials to interfaces of this origin too, if the card names it. May be repeated.
+    #[arg(long, value_name = "URL", help_heading = CREDENTIALS, hide_short_help = true)]
+    trust_origin: Vec<String>,
+    /// Output format.
+    #[arg(short, long, default_value = "text", value_name = "FORMAT", help_heading = OUTPUT)]
+    output: Format,
+    /// Prints the interface that is used, and the cursors of events, to stderr.
+    #[arg(short, long, help_heading = OUTPUT)]
+    verbose: bool,
+    /// Prints each request to stderr as a command of curl or grpcurl, and the status and size of its response. Secrets are
+    /// printed as ***.
+    #[arg(long, help_heading = OUTPUT)]
+    debug: bool,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum BindingName {
+    Rest,
+    Jsonrpc,
+    Grpc,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum VersionName {
+    #[value(name = "1.0", alias = "latest")]
+    V1_0,
+    #[value(name = "0.3")]
+    V0_3,
+}
+
+/// Agent and options of a command.
+#[derive(Debug, Args)]
+pub(super) struct Agent {
+    /// URL of the agent or of its card. `http://` is added for hosts of this machine, else `https://`.
+    pub(super) url: String,
+    #[command(flatten)]
+    pub(super) connection: Connection,
+}
+
+/// Agent and task of a command.
+#[derive(Debug, Args)]
+pub(super) struct TaskOf {
+    /// URL of the agent or of its card.
+    pub(super) url: String,
+    /// Id of the task.
+    #[arg(value_name = "TASK")]
+    pub(super) task_id: String,
+    #[command(flatten)]
+    pub(super) connection: Connection,
+}
+
+impl Connection {
+    /// Returns the options of a client, without a time limit.
+    pub(super) fn builder(&self) -> anyhow::Result<ClientBuilder> {
+        let mut builder = Client::builder();
+        if let Some(token) = &self.token {
+            builder = builder.bearer(token)?;
+        }
+        if let Some(credentials) = &self.auth {
+            builder = builder.authorization(credentials)?;
+        }
+        for key in &self.api_key {
+            builder = match key.split_once('=') {
+                // A key may end with `=`.
+                Some((scheme, key)) if !key.trim_matches('=').is_empty() => builder.api_key_for(scheme, key),
+                _ => builder.api_key(key),
+            };
+        }
+        if let (Some(id), Some(secret)) = (&self.client_id, &self.client_secret) {
+            builder = builder.client_credentials(id, secret)?;
+            if let Some(url) = &self.token_url {
+                builder = builder.token_url(url)?;
+            }
+            if let Some(scopes) = &self.scopes {
+                builder = builder.scopes(scopes);
+            }
+        }
+        let read = |path: &PathBuf| fs::read(path).with_context(|| format!("cannot read {}", path.display()));
+        if let (Some(certificate), Some(key)) = (&self.client_cert, &self.client_key) {
+            builder = builder.client_certificate(&read(certificate)?, &read(key)?)?;
+        }
+        let pair =
+            |text: &str, separator| text.split_once(separator).map(|(a, b)| (a.trim().to_owned(), b.trim().to_owned()));
+        for (flag, headers, separator) in [("--header", &self.header, ':'), ("--svc-param", &self.svc_param, '=')] {
+            for text in headers {
+                // The argument may be a secret, so that it is not printed.
+                let (name, value) =
+                    pair(text, separator).ok_or_else(|| Usage(format!("{flag}: expected NAME{separator}VALUE")))?;
+                builder = builder.header(&name, &value)?;
+            }
+        }
+        for origin in &self.trust_origin {
+            builder = builder.trust_origin(origin)?;
+        }
+        if let Some(path) = &self.ca {
+            builder = builder.roots(&read(path)?)?;
+        }
+        if self.insecure_tls {
+            static WARNED: Once = Once::new();
+            WARNED.call_once(|| warn("--insecure-tls: the certificate of the server is not verified"));
+            builder = builder.danger_accept_invalid_certs(true);
+        }
+        if self.debug {
+            let debug = Debug { accepts_invalid_certs: self.insecure_tls, ca: self.ca.clone() };
+            builder = builder.observer(Arc::new(debug));
+        }
+        if let Some(tenant) = &self.tenant {
+            builder = builder.tenant(tenant);
+        }
+        if let Some(binding) = self.binding {
+            builder = builder.binding(match binding {
+                BindingName::Rest => Binding::Rest,
+                BindingName::Jsonrpc => Binding::JsonRpc,
+                BindingName::Grpc => Binding::Grpc,
+            });
+        }
+        if let Some(version) = self.protocol {
+            builder = builder.version(match version {
+                VersionName::V1_0 => Version::V1_0,
+                VersionName::V0_3 => Version::V0_3,
+            });
+        }
+        Ok(builder)
+    }
+
+    /// Time limit of a call, if there is one.
+    pub(super) fn timeout(&self) -> Option<Duration> {
+        self.timeout
+    }
+
+    /// Returns true if only interfaces of one binding or version are used.
+    pub(super) fn selects_interfaces(&self) -> bool {
+        self.binding.is_some() || self.protocol.is_some()
+    }
+
+    /// Output format.
+    pub(super) fn format(&self) -> Format {
+        self.output
+    }
+
+    /// Returns true if details are printed to stderr.
+    pub(super) fn is_verbose(&self) -> bool {
+        self.verbose
+    }
+
+    /// Returns true if stderr is free for a progress line.
+    pub(super) fn shows_progress(&self) -> bool {
+        self.output == Format::Text && !self.verbose && !self.debug
+    }
+
+    /// Connects to the agent at a URL.
+    pub(super) async fn connect(&self, url: &str, limit: Option<Duration>) -> anyhow::Result<Client> {
+        let connected = self.limited(limit)?.connect(url).await;
+        let client = connected.map_err(|error| with_url(error, url))?;
+        if let (true, Some(interface)) = (self.verbose, client.interface()) {
+            let binding = match interface.binding {
+                Binding::Rest => "HTTP+JSON",
+                Binding::JsonRpc => "JSONRPC",
+                Binding::Grpc => "GRPC",
+                Binding::InProcess => "in process",
+            };
+            report(&format!("{binding} {} at {}\n", interface.version.as_str(), safe(&interface.url)));
+        }
+        Ok(client)
+    }
+
+    /// Reads the catalog of agents at a URL.
+    pub(super) async fn catalog(&self, url: &str) -> anyhow::Result<Vec<CatalogEntry>> {
+        let entries = self.limited(SHORT)?.catalog(url).await;
+        entries.map_err(|error| with_url(error, url))
+    }
+
+    /// Returns a client of an agent with a known card that makes each call once, and resumes no stream.
+    pub(super) fn without_retries(&self, card: &AgentCard, url: &str) -> anyhow::Result<Client> {
+        Ok(self.limited(None)?.retry(Retry::never()).with_card(card.clone(), Some(url))?)
+    }
+
+    /// Returns the options of a client with a time limit.
+    fn limited(&self, limit: Option<Duration>) -> anyhow::Result<ClientBuilder> {
+        let builder = self.builder()?;
+        Ok(match self.timeout.or(limit) {
+            Some(limit) => builder.timeout(limit),
+            None => builder,
+        })
+    }
+}
+
+/// Adds the URL to the error of an agent that can't be reached.
+pub(super) fn with_url(error: Error, url: &str) -> anyhow::Error {
+    let is_unreachable = error.kind() == ErrorKind::Unavailable;
+    let error = anyhow::Error::from(error);
+    match complete_url(url) {
+        // Without credentials, which the URL may have.
+        Ok(url) if is_unreachable => error.context(format!("no connection to {}", url.origin().ascii_serialization())),
+        _ => error,
+    }
+}
+
+impl Agent {
+    pub(super) fn url(&self) -> &str {
+        &self.url
+    }
+
+    pub(super) fn connection(&self) -> &Connection {
+        &self.connection
+    }
+
+    pub(super) async fn connect(&self, limit: Option<Duration>) -> anyhow::Result<Client> {
+        self.connection.connect(&self.url, limit).await
+    }
+}
+
+impl TaskOf {
+    pub(super) async fn connect(&self, limit: Option<Duration>) -> anyhow::Result<Client> {
+        self.connection.connect(&self.url, limit).await
+    }
+}
+
+/// Runs a command on a runtime of its own.
+pub(super) fn block_on(command: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
+    runtime::Builder::new_current_thread().enable_all().build()?.block_on(command)
+}

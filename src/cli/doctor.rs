@@ -1,0 +1,198 @@
+//! `a2a doctor`: checks an agent as its clients see it, and says what is wrong and what to do.
+//!
+//! The checks run one after another, from the network to the calls of each interface. Each has a time limit, and what is
+//! received is limited in size, so that the command ends with any agent.
+
+use std::{borrow::Cow, fmt::Write as _, time::Duration};
+
+use anyhow::bail;
+use serde::Serialize;
+use serde_json::json;
+use tokio::time::timeout;
+use url::Url;
+
+use super::{
+    connection::{Agent, block_on},
+    say, say_text,
+    show::{Format, safe},
+    terminal::{DIM, GREEN, RED, YELLOW, paint},
+};
+use crate::{client::complete_url, error::ErrorKind};
+
+mod card;
+mod interface;
+mod network;
+mod push;
+
+/// Time limit of a check, unless `--timeout` sets another.
+const LIMIT: Duration = Duration::from_secs(15);
+
+/// Maximum number of interfaces that are checked.
+const MAX_INTERFACES: usize = 12;
+
+/// Arguments of `a2a doctor`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  a2a doctor localhost:8080
+  a2a doctor https://agent.example --no-send
+  a2a doctor localhost:8080 -o json")]
+pub(super) struct Doctor {
+    #[command(flatten)]
+    agent: Agent,
+    /// Makes no calls that create a task.
+    #[arg(long, help_heading = "Checks")]
+    no_send: bool,
+    /// Text of the messages that are sent.
+    #[arg(long, help_heading = "Checks", value_name = "TEXT", default_value = "Hello")]
+    message: String,
+    /// URL at which the agent reaches `--push-listen`. Without it, push notifications of agents on other machines are not
+    /// checked.
+    #[arg(long, help_heading = "Checks", value_name = "URL", requires = "push_listen")]
+    push_url: Option<Url>,
+    /// Address at which push notifications are received.
+    #[arg(long, help_heading = "Checks", value_name = "ADDRESS", default_value = "127.0.0.1:0")]
+    push_listen: String,
+}
+
+/// Result of a check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Status {
+    Ok,
+    Warning,
+    Failed,
+    Skipped,
+}
+
+/// Result of a check with its cause, and what to do about it.
+#[derive(Debug, Serialize)]
+struct Finding {
+    status: Status,
+    detail: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    remedy: Option<Cow<'static, str>>,
+}
+
+impl Finding {
+    fn ok(detail: impl Into<String>) -> Self {
+        Self { status: Status::Ok, detail: detail.into(), remedy: None }
+    }
+
+    fn warning(detail: impl Into<String>, remedy: impl Into<Cow<'static, str>>) -> Self {
+        Self { status: Status::Warning, detail: detail.into(), remedy: Some(remedy.into()) }
+    }
+
+    fn failed(detail: impl Into<String>, remedy: impl Into<Cow<'static, str>>) -> Self {
+        Self { status: Status::Failed, detail: detail.into(), remedy: Some(remedy.into()) }
+    }
+
+    fn skipped(detail: impl Into<String>) -> Self {
+        Self { status: Status::Skipped, detail: detail.into(), remedy: None }
+    }
+}
+
+/// Check with its name, such as `JSONRPC 1.0: send`.
+#[derive(Debug, Serialize)]
+struct Check {
+    name: String,
+    #[serde(flatten)]
+    finding: Finding,
+}
+
+/// Checks that were made. As text, each is printed at once.
+struct Report {
+    checks: Vec<Check>,
+    format: Format,
+    limit: Duration,
+}
+
+impl Report {
+    fn add(&mut self, name: impl Into<String>, finding: Finding) -> anyhow::Result<Status> {
+        let (status, check) = (finding.status, Check { name: name.into(), finding });
+        if self.format == Format::Text {
+            say_text(&line(&check))?;
+        }
+        self.checks.push(check);
+        Ok(status)
+    }
+
+    /// Makes a check within the time limit.
+    async fn check(&mut self, name: impl Into<String>, check: impl Future<Output = Finding>) -> anyhow::Result<Status> {
+        let finding = timeout(self.limit, check).await.unwrap_or_else(|_| {
+            let why = format!("no result within {}", humantime::format_duration(self.limit));
+            Finding::failed(why, "find out what the agent waits for, or allow more time with --timeout")
+        });
+        self.add(name, finding)
+    }
+
+    fn count(&self, status: Status) -> usize {
+        self.checks.iter().filter(|check| check.finding.status == status).count()
+    }
+}
+
+fn line(check: &Check) -> String {
+    let (status, style) = match check.finding.status {
+        Status::Ok => ("ok", GREEN),
+        Status::Warning => ("warning", YELLOW),
+        Status::Failed => ("FAILED", RED),
+        Status::Skipped => ("skipped", DIM),
+    };
+    let status = paint(style, format_args!("{status:<8}"));
+    let mut text = format!("{status} {:<32} {}\n", safe(&check.name), safe(&check.finding.detail));
+    if let Some(remedy) = &check.finding.remedy {
+        _ = writeln!(text, "{:<8} {:<32} -> {}", "", "", safe(remedy));
+    }
+    text
+}
+
+/// Runs `a2a doctor`.
+pub(super) fn run(arguments: &Doctor) -> anyhow::Result<()> {
+    block_on(async {
+        let connection = arguments.agent.connection();
+        let limit = connection.timeout().unwrap_or(LIMIT);
+        let mut report = Report { checks: Vec::new(), format: connection.format(), limit };
+        let is_reachable = examine(arguments, &mut report).await?;
+        let (failed, warnings) = (report.count(Status::Failed), report.count(Status::Warning));
+        let ok = report.count(Status::Ok);
+        match report.format {
+            Format::Text => {
+                say(&format!(
+                    "\n{ok} ok, {warnings} warnings, {failed} failed, {} skipped\n",
+                    report.count(Status::Skipped)
+                ))?;
+            }
+            Format::Json | Format::Jsonl => {
+                let value = json!({"checks": report.checks, "ok": ok, "warnings": warnings, "failed": failed});
+                let text = if report.format == Format::Json { format!("{value:#}\n") } else { format!("{value}\n") };
+                say(&text)?;
+            }
+        }
+        if !is_reachable {
+            return Err(ErrorKind::Unavailable.because("the agent cannot be reached").into());
+        }
+        if failed > 0 {
+            bail!("{failed} checks failed");
+        }
+        Ok(())
+    })
+}
+
+/// Makes all checks. Returns whether the agent could be reached.
+async fn examine(arguments: &Doctor, report: &mut Report) -> anyhow::Result<bool> {
+    let url = complete_url(arguments.agent.url())?;
+    let builder = arguments.agent.connection().builder()?;
+    if !network::check(&url, &builder, report).await? {
+        return Ok(false);
+    }
+    let Some(found) = card::check(&url, &builder, report).await? else { return Ok(true) };
+    let all = &found.card.supported_interfaces;
+    for declared in all.iter().take(MAX_INTERFACES) {
+        let target = interface::Target { declared, found: &found, builder: &builder, doctor: arguments };
+        target.check(report).await?;
+    }
+    if all.len() > MAX_INTERFACES {
+        let why = format!("{} further interfaces of the card", all.len() - MAX_INTERFACES);
+        report.add("interfaces", Finding::skipped(why))?;
+    }
+    Ok(true)
+}

@@ -1,0 +1,102 @@
+//! Check of push notifications, with a receiver of its own.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use axum::{Router, extract::DefaultBodyLimit};
+use http::{HeaderMap, StatusCode};
+use tokio::{net::TcpListener, sync::Notify, time::timeout};
+use url::Url;
+
+use super::{Finding, interface::Session, network::is_local};
+use crate::{
+    call::Call,
+    env::Ids,
+    error::Error,
+    pb::v1::{SendMessageConfiguration, TaskPushNotificationConfig},
+};
+
+/// Time in which a notification must arrive.
+const ARRIVAL: Duration = Duration::from_secs(10);
+
+/// Maximum size of a notification in bytes.
+const MAX_BYTES: usize = 4 << 20;
+
+/// Headers that have the token of a notification.
+const TOKEN_HEADERS: [&str; 2] = ["a2a-notification-token", "x-a2a-notification-token"];
+
+/// Sends a message with a webhook, and waits for the first notification.
+pub(super) async fn check(session: &Session<'_>) -> Finding {
+    let doctor = session.target.doctor;
+    let is_here = Url::parse(&session.interface.url).is_ok_and(|url| is_local(&url));
+    if !is_here && doctor.push_url.is_none() {
+        return Finding::skipped("the agent can't reach this machine: give --push-url and --push-listen");
+    }
+    let bound = async {
+        let listener = TcpListener::bind(&doctor.push_listen).await?;
+        let address = listener.local_addr()?;
+        Ok::<_, std::io::Error>((listener, address))
+    };
+    let (listener, address) = match bound.await {
+        Ok(bound) => bound,
+        Err(error) => return Finding::skipped(format!("{}: {error}", doctor.push_listen)),
+    };
+    let token = Ids::default().random();
+    let (arrived, has_token) = (Arc::new(Notify::new()), Arc::new(AtomicBool::new(false)));
+    let receive = {
+        let (arrived, has_token, token) = (Arc::clone(&arrived), Arc::clone(&has_token), token.clone());
+        move |headers: HeaderMap| async move {
+            let is_token = |name: &&str| headers.get(*name).is_some_and(|value| value.as_bytes() == token.as_bytes());
+            has_token.fetch_or(TOKEN_HEADERS.iter().any(is_token), Ordering::SeqCst);
+            arrived.notify_one();
+            StatusCode::NO_CONTENT
+        }
+    };
+    let router = Router::new().fallback(receive).layer(DefaultBodyLimit::max(MAX_BYTES));
+    let serving = tokio::spawn(async move { axum::serve(listener, router).await });
+    let finding = notified(session, address, &token, &arrived, &has_token).await;
+    serving.abort();
+    finding
+}
+
+async fn notified(
+    session: &Session<'_>,
+    address: std::net::SocketAddr,
+    token: &str,
+    arrived: &Notify,
+    has_token: &AtomicBool,
+) -> Finding {
+    let url = session.target.doctor.push_url.as_ref().map_or_else(|| format!("http://{address}/"), ToString::to_string);
+    let config = TaskPushNotificationConfig {
+        id: Ids::default().random(),
+        url: url.clone(),
+        token: token.to_owned(),
+        tenant: session.interface.tenant.clone(),
+        ..TaskPushNotificationConfig::default()
+    };
+    let configuration = SendMessageConfiguration {
+        task_push_notification_config: Some(config),
+        return_immediately: true,
+        ..SendMessageConfiguration::default()
+    };
+    let request = Call::default().request(session.message(configuration));
+    if let Err(status) = session.client.service().send_message(request).await {
+        let why = format!("the agent does not accept {url}: {}", Error::from(status));
+        return Finding::warning(why, "allow webhooks at this address for the check (push.allow), or give --push-url");
+    }
+    if timeout(ARRIVAL, arrived.notified()).await.is_err() {
+        let why = format!("no notification arrived at {url} within {} s", ARRIVAL.as_secs());
+        let remedy = "send notifications to the webhook, or remove capabilities.pushNotifications from the card";
+        return Finding::failed(why, remedy);
+    }
+    if !has_token.load(Ordering::SeqCst) {
+        let remedy = "send the token of the configuration in A2A-Notification-Token";
+        return Finding::warning("the notification lacks its token", remedy);
+    }
+    Finding::ok("a notification arrived, with its token")
+}

@@ -1,0 +1,239 @@
+//! Command line of `a2a serve`: a flag for each configuration key, and the flags of the official command line.
+
+use std::{
+    fmt,
+    net::{IpAddr, SocketAddr},
+    path::PathBuf,
+};
+
+use clap::{Arg, ArgAction, ArgMatches, Args, FromArgMatches};
+
+use crate::config::{Config, KEYS, Key};
+
+/// Examples in the help.
+const EXAMPLES: &str = "Examples:
+  a2a serve                                     the demo agent on 127.0.0.1:8080
+  a2a serve --exec ./agent.sh                   a command that reads stdin and writes stdout
+  a2a serve --upstream https://agent.example    a gateway of another A2A agent
+  a2a serve --listen 8081 --store memory
+  a2a serve --host 127.0.0.1 --port 8081 --name Geo --protocol 0.3
+  a2a serve --tls-self-signed --auth-tokens tokens.toml --listen 0.0.0.0:8443
+  a2a serve --config a2a.toml --print-config    the values and their origins";
+
+/// Pointer to the other flags, in the short help.
+const MORE: &str = "\n\n`a2a serve --help` lists all flags, `a2a config reference` all keys of the configuration.";
+
+/// Flags in the short help.
+const COMMON: [&str; 27] = [
+    "upstream",
+    "exec",
+    "exec-format",
+    "exec-shell",
+    "listen",
+    "public-url",
+    "token",
+    "auth-tokens",
+    "tls-cert",
+    "tls-key",
+    "tls-self-signed",
+    "insecure",
+    "protocols",
+    "cors-origins",
+    "log",
+    "log-filter",
+    "metrics-enabled",
+    "docs-enabled",
+    "store",
+    "turn-deadline",
+    "retention-finished",
+    "push-enabled",
+    "limits-tasks",
+    "limits-body-bytes",
+    "card-file",
+    "card-name",
+    "card-description",
+];
+
+/// Names in the official command line, for flags that have another one here.
+const OFFICIAL: [(&str, &str); 6] = [
+    ("upstream", "proxy"),
+    ("exec-chunk", "chunk"),
+    ("card-name", "name"),
+    ("card-description", "description"),
+    ("card-file", "card"),
+    ("protocols", "protocol"),
+];
+
+/// Arguments of `a2a serve`.
+#[derive(Debug, Args)]
+#[command(after_help = format!("{EXAMPLES}{MORE}"), after_long_help = EXAMPLES)]
+pub(super) struct Serve {
+    /// Configuration file. Defaults to `a2a.toml`, if that exists. [env: `A2A_CONFIG`]
+    #[arg(long, value_name = "PATH")]
+    pub(super) config: Option<PathBuf>,
+    /// Prints the effective configuration with the origin of each value, and exits.
+    #[arg(long)]
+    pub(super) print_config: bool,
+    #[command(flatten)]
+    official: Official,
+    #[command(flatten)]
+    flags: Flags,
+}
+
+/// Flags of the official command line that are not keys of the configuration.
+#[derive(Debug, Args)]
+struct Official {
+    /// Host of `--listen`: an IP address, or `localhost`. Defaults to 127.0.0.1.
+    #[arg(long, conflicts_with = "listen", value_parser = parse_host)]
+    host: Option<IpAddr>,
+    /// Port of `--listen`. Defaults to 8080.
+    #[arg(long, conflicts_with = "listen")]
+    port: Option<u16>,
+    /// Serves an agent that echoes messages: the demo agent, which is the default.
+    #[arg(long, conflicts_with = "agent")]
+    echo: bool,
+    /// Serves the card in the merged form, for clients of 0.3 and 1.0. This is the default.
+    #[arg(long, conflicts_with = "card-format")]
+    card_compat: bool,
+    /// Prints no startup message, and logs only warnings.
+    #[arg(long)]
+    quiet: bool,
+}
+
+fn parse_host(text: &str) -> Result<IpAddr, String> {
+    let address = if text == "localhost" { "127.0.0.1" } else { text.trim_matches(['[', ']']) };
+    address.parse().map_err(|_| "expected an IP address, or localhost".to_owned())
+}
+
+impl Serve {
+    /// Whether the startup message is printed.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.official.quiet
+    }
+
+    /// Returns the names and values of the flags of configuration keys, including those that the official ones stand for.
+    pub(super) fn flags(&self) -> Vec<(String, String)> {
+        let Official { host, port, echo, card_compat, quiet } = &self.official;
+        let mut flags = self.flags.0.clone();
+        let mut add = |name: &str, value: String| flags.push((name.to_owned(), value));
+        if host.is_some() || port.is_some() {
+            let default = Config::default().listen;
+            let address = (host.unwrap_or(default.ip()), port.unwrap_or(default.port()));
+            add("listen", SocketAddr::from(address).to_string());
+        }
+        if *echo {
+            add("agent", "demo".to_owned());
+        }
+        if *card_compat {
+            add("card-format", "merged".to_owned());
+        }
+        if *quiet && !self.flags.0.iter().any(|(name, _)| name == "log-filter") {
+            add("log-filter", "warn".to_owned());
+        }
+        flags
+    }
+}
+
+/// Names and values of the flags that were given. [`config::load`](crate::config::load) parses the values.
+#[derive(Clone, Default)]
+struct Flags(Vec<(String, String)>);
+
+impl Args for Flags {
+    fn augment_args(command: clap::Command) -> clap::Command {
+        let defaults = Config::default();
+        command.args(KEYS.iter().flat_map(|key| flags(key, &defaults)))
+    }
+
+    fn augment_args_for_update(command: clap::Command) -> clap::Command {
+        Self::augment_args(command)
+    }
+}
+
+/// Returns the flag of a key and, hidden, its former names.
+fn flags(key: &Key, defaults: &Config) -> Vec<Arg> {
+    let name = key.flag();
+    let default = key.show(defaults).map(|value| format!("default: {}", value.trim_matches('"')));
+    let bracketed =
+        |notes: &[String]| if notes.is_empty() { String::new() } else { format!(" [{}]", notes.join(", ")) };
+    let first = key.description.split_once(". ").map_or(key.description, |(first, _)| first).trim_end_matches('.');
+    // Without the values that a flag has as if it did not exist.
+    let shown: Vec<_> =
+        default.iter().filter(|default| !default.ends_with(": false") && !default.ends_with("[]")).cloned().collect();
+    let short = format!("{first}{}", bracketed(&shown));
+    let notes: Vec<_> = default.iter().cloned().chain([format!("env: {}", key.variable())]).collect();
+    let long = format!("{}{}", key.description, bracketed(&notes));
+    let arg = Arg::new(name.clone()).long(name.clone()).help(short).long_help(long).action(ArgAction::Set);
+    let arg = arg.help_heading(heading(key.name)).hide_short_help(!COMMON.contains(&&*name));
+    let arg = arg.value_name(key.kind.trim_start_matches("secret ").to_uppercase());
+    let choice = key.kind.contains('`').then(|| key.kind.split('`').skip(1).step_by(2).collect::<Vec<_>>().join("|"));
+    let arg = choice.map_or(arg.clone(), |values| arg.value_name(values));
+    let arg = match key.value_without_argument {
+        Some(value) => arg.num_args(0..=1).require_equals(true).default_missing_value(value),
+        None => arg,
+    };
+    let former = key.former_flags().map(|name| arg.clone().id(name.clone()).long(name).hide(true)).collect();
+    let official = OFFICIAL.iter().find(|(ours, _)| *ours == name).map(|(_, official)| *official);
+    let arg = official.map_or(arg.clone(), |official| arg.visible_alias(official));
+    [vec![arg], former].concat()
+}
+
+/// Returns the heading of the flag of a key: its section of the configuration.
+fn heading(key: &str) -> &'static str {
+    match key.split_once('.').map_or("", |(section, _)| section) {
+        "agent" | "exec" | "http" | "upstream" => "Agent (agent, exec, http, upstream)",
+        "cors" => "Web pages (cors)",
+        "auth" => "Authentication (auth)",
+        "tls" => "TLS (tls)",
+        "log" | "metrics" | "docs" => "Logs, metrics and documents (log, metrics, docs)",
+        "strict" | "v03" => "Protocol (strict, v03)",
+        "idempotency" | "send" | "turn" | "cancel" | "drain" | "stream" | "secret_parts" | "connection" => {
+            "Turns, streams and connections (turn, stream, send, cancel, drain, …)"
+        }
+        "store" => "Store (store)",
+        "retention" => "Retention (retention)",
+        "push" => "Push notifications (push)",
+        "limits" => "Limits (limits)",
+        "card" => "Agent card (card)",
+        _ => "Server",
+    }
+}
+
+impl FromArgMatches for Flags {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let names = KEYS.iter().flat_map(|key| [key.flag()].into_iter().chain(key.former_flags()));
+        let value = |name: String| matches.get_one::<String>(&name).cloned().map(|value| (name, value));
+        Ok(Self(names.filter_map(value).collect()))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+/// Omits the values, because they may be secret.
+impl fmt::Debug for Flags {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.0.iter().map(|(name, _)| name)).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_name_flags_of_keys() {
+        let flags: Vec<_> = KEYS.iter().map(Key::flag).collect();
+        for name in COMMON.iter().chain(OFFICIAL.iter().map(|(name, _)| name)) {
+            assert!(flags.iter().any(|flag| flag == name), "{name}");
+        }
+    }
+
+    #[test]
+    fn every_section_has_a_heading() {
+        for key in KEYS.iter().filter(|key| key.name.contains('.')) {
+            assert_ne!(heading(key.name), "Server", "{}", key.name);
+        }
+    }
+}

@@ -1,0 +1,506 @@
+//! Credentials of a client by the security schemes of the agent card (4.5): API keys, access tokens of OAuth 2.0, and the schemes
+//! for which there are none.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use parking_lot::Mutex;
+use reqwest::Url;
+use serde::Deserialize;
+use tokio::time::Instant;
+
+use super::{
+    builder::ClientBuilder,
+    http::{Http, read_body},
+};
+use crate::{
+    call::Call,
+    clock,
+    error::{Error, ErrorKind},
+    oauth::{self, AccessToken, TokenCache, sensitive},
+    pb::v1::{
+        AgentCard, ApiKeySecurityScheme, OAuth2SecurityScheme, OpenIdConnectSecurityScheme, SecurityRequirement,
+        o_auth_flows::Flow, security_scheme::Scheme,
+    },
+};
+
+/// Header of an API key if the card declares none.
+const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
+
+/// Credentials that are sent as the card declares.
+#[derive(Clone, Default)]
+pub(super) struct Credentials {
+    /// API key for all schemes that have none of their own.
+    pub(super) api_key: Option<String>,
+    /// API keys by the name of their scheme.
+    pub(super) api_keys: BTreeMap<String, String>,
+    pub(super) client: Option<OAuthClient>,
+    /// Scopes of access tokens, separated by spaces.
+    pub(super) scopes: Option<String>,
+    pub(super) token_url: Option<Url>,
+}
+
+/// Client of an authorization server.
+#[derive(Clone)]
+pub(super) struct OAuthClient {
+    pub(super) id: String,
+    pub(super) secret: String,
+    /// Value of `Authorization` for the token endpoint.
+    pub(super) basic: HeaderValue,
+}
+
+impl Credentials {
+    pub(super) fn is_empty(&self) -> bool {
+        self.api_key.is_none() && self.api_keys.is_empty() && self.client.is_none()
+    }
+
+    fn api_key(&self, scheme: &str) -> Option<&str> {
+        self.api_keys.get(scheme).or(self.api_key.as_ref()).map(String::as_str)
+    }
+}
+
+/// Credentials of all requests to an agent.
+#[derive(Default)]
+pub(super) struct AgentCredentials {
+    /// Headers. Those of a call take precedence.
+    pub(super) headers: HeaderMap,
+    /// Query parameters, encoded. Only for the JSON bindings.
+    pub(super) query: Arc<str>,
+    /// Source of `Authorization`, unless the headers have it.
+    pub(super) tokens: Option<TokenSource>,
+    /// Schemes that the card requires, and for which there are no credentials. Added to errors.
+    pub(super) missing: Option<String>,
+}
+
+impl AgentCredentials {
+    /// Returns the credentials of a client for an agent. `base` is the URL of its card, if that is known.
+    ///
+    /// # Errors
+    /// `Unauthenticated` if the card names a token endpoint of an origin that is not trusted, `InvalidParams` if a card or a key
+    /// can't be sent.
+    pub(super) fn new(builder: &ClientBuilder, card: Option<&AgentCard>, base: Option<&Url>) -> Result<Self, Error> {
+        let credentials = &builder.credentials;
+        let (mut headers, mut query, mut cookies) = (builder.headers.clone(), Vec::new(), Vec::new());
+        let mut has_scheme = false;
+        for (name, scheme) in schemes(card) {
+            let Scheme::ApiKeySecurityScheme(ApiKeySecurityScheme { location, name: key, .. }) = scheme else {
+                continue;
+            };
+            has_scheme = true;
+            let Some(value) = credentials.api_key(name) else { continue };
+            match location.to_ascii_lowercase().as_str() {
+                "query" => query.push((key.as_str(), value)),
+                "cookie" => cookies.push(format!("{key}={value}")),
+                _ => {
+                    let header = HeaderName::try_from(key).map_err(|_| invalid_key(name, "a valid header name"))?;
+                    // A header that the program has set is more specific.
+                    if !headers.contains_key(&header) {
+                        headers.insert(header, key_value(name, value)?);
+                    }
+                }
+            }
+        }
+        if let (Some(value), false) = (&credentials.api_key, has_scheme || headers.contains_key(&API_KEY)) {
+            headers.insert(API_KEY, key_value("", value)?);
+        }
+        if !cookies.is_empty() {
+            let existing = headers.get(header::COOKIE).and_then(|value| value.to_str().ok()).map(str::to_owned);
+            let all: Vec<_> = existing.into_iter().chain(cookies).collect();
+            headers.insert(header::COOKIE, key_value("cookie", &all.join("; "))?);
+        }
+        let has_authorization = headers.contains_key(header::AUTHORIZATION);
+        let tokens = match &credentials.client {
+            Some(client) if !has_authorization => TokenSource::new(builder, client, card, base)?,
+            _ => None,
+        };
+        let mut found = Self { headers, query: oauth::form(&query).into(), tokens, missing: None };
+        found.missing = card.and_then(|card| found.missing_schemes(card, builder));
+        Ok(found)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.headers.is_empty() && self.tokens.is_none() && self.missing.is_none()
+    }
+
+    /// Describes the schemes that the card requires and for which there are no credentials. `None` if there are credentials
+    /// for one of its requirements.
+    fn missing_schemes(&self, card: &AgentCard, builder: &ClientBuilder) -> Option<String> {
+        let names = |requirement: &SecurityRequirement| requirement.schemes.keys().cloned().collect::<Vec<_>>();
+        let mut alternatives: Vec<Vec<String>> = card.security_requirements.iter().map(names).collect();
+        if alternatives.is_empty() {
+            // Some cards list schemes, but no requirements.
+            alternatives = card.security_schemes.keys().map(|name| vec![name.clone()]).collect();
+        }
+        let mut missing = Vec::new();
+        for alternative in alternatives {
+            let lacks = |name: &String| !self.covers(name, card, builder);
+            let lacking: Vec<_> =
+                alternative.iter().filter(|name| lacks(name)).map(|name| describe(name, card)).collect();
+            if lacking.is_empty() {
+                return None;
+            }
+            missing.push(lacking.join(" and "));
+        }
+        (!missing.is_empty()).then(|| format!("the agent's card requires {}", missing.join(", or ")))
+    }
+
+    /// Returns true if there are credentials for a scheme, as far as that is known.
+    fn covers(&self, name: &str, card: &AgentCard, builder: &ClientBuilder) -> bool {
+        let Some(scheme) = card.security_schemes.get(name).and_then(|scheme| scheme.scheme.as_ref()) else {
+            // Nothing is known of a scheme that the card does not describe.
+            return !self.headers.is_empty();
+        };
+        match scheme {
+            Scheme::ApiKeySecurityScheme(scheme) => {
+                builder.credentials.api_key(name).is_some() || self.headers.contains_key(scheme.name.as_str())
+            }
+            Scheme::MtlsSecurityScheme(_) => builder.has_certificate(),
+            Scheme::HttpAuthSecurityScheme(_)
+            | Scheme::Oauth2SecurityScheme(_)
+            | Scheme::OpenIdConnectSecurityScheme(_) => {
+                self.tokens.is_some() || self.headers.contains_key(header::AUTHORIZATION)
+            }
+        }
+    }
+}
+
+impl fmt::Debug for AgentCredentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AgentCredentials").field("missing", &self.missing).finish_non_exhaustive()
+    }
+}
+
+/// Security schemes of a card by name: first those that are required.
+fn schemes(card: Option<&AgentCard>) -> Vec<(&str, &Scheme)> {
+    let Some(card) = card else { return Vec::new() };
+    let required = |name: &str| card.security_requirements.iter().any(|needed| needed.schemes.contains_key(name));
+    let all = card.security_schemes.iter().filter_map(|(name, scheme)| Some((name.as_str(), scheme.scheme.as_ref()?)));
+    let (mut first, rest): (Vec<_>, Vec<_>) = all.partition(|(name, _)| required(name));
+    first.extend(rest);
+    first
+}
+
+fn invalid_key(scheme: &str, expected: &str) -> Error {
+    Error::invalid_field("api_key", format!("of the scheme `{scheme}` must be {expected}"))
+}
+
+fn key_value(scheme: &str, value: &str) -> Result<HeaderValue, Error> {
+    sensitive(value).map_err(|_| invalid_key(scheme, "a valid header value"))
+}
+
+/// Describes a scheme, and the option of the client for it.
+fn describe(name: &str, card: &AgentCard) -> String {
+    let scheme = card.security_schemes.get(name).and_then(|scheme| scheme.scheme.as_ref());
+    let text = match scheme {
+        Some(Scheme::ApiKeySecurityScheme(scheme)) => {
+            format!("API key in {} `{}`: api_key", scheme.location, scheme.name)
+        }
+        Some(Scheme::HttpAuthSecurityScheme(scheme)) if scheme.scheme.eq_ignore_ascii_case("basic") => {
+            "HTTP Basic: basic".to_owned()
+        }
+        Some(Scheme::HttpAuthSecurityScheme(scheme)) => format!("HTTP {}: bearer or authorization", scheme.scheme),
+        Some(Scheme::Oauth2SecurityScheme(_)) => "OAuth 2.0: client_credentials or bearer".to_owned(),
+        Some(Scheme::OpenIdConnectSecurityScheme(_)) => "OpenID Connect: client_credentials or bearer".to_owned(),
+        Some(Scheme::MtlsSecurityScheme(_)) => "mutual TLS: client_certificate".to_owned(),
+        None => "not described".to_owned(),
+    };
+    format!("`{name}` ({text})")
+}
+
+/// Access tokens of a token endpoint for one agent.
+pub(super) struct TokenSource {
+    http: Http,
+    endpoint: Endpoint,
+    client: OAuthClient,
+    scopes: String,
+    cache: TokenCache<Error>,
+    /// The token endpoint accepts the secret only in the body.
+    in_body: AtomicBool,
+}
+
+enum Endpoint {
+    Token(Url),
+    /// Document that names the token endpoint (OpenID Connect Discovery, RFC 8414). The URLs are the trusted origins.
+    Discovery {
+        url: Url,
+        origins: Option<Vec<Url>>,
+        found: Mutex<Option<Url>>,
+    },
+}
+
+impl TokenSource {
+    /// Returns the source of tokens for an agent. `None` if neither the program nor the card name a token endpoint.
+    fn new(
+        builder: &ClientBuilder,
+        client: &OAuthClient,
+        card: Option<&AgentCard>,
+        base: Option<&Url>,
+    ) -> Result<Option<Self>, Error> {
+        let scheme = schemes(card).into_iter().find_map(|(name, scheme)| Some((name, token_location(scheme)?)));
+        let endpoint = match (&builder.credentials.token_url, &scheme) {
+            (Some(url), _) => Endpoint::Token(url.clone()),
+            (None, None) => return Ok(None),
+            (None, Some((name, location))) => {
+                let (TokenLocation::Endpoint(text) | TokenLocation::Discovery(text)) = location;
+                let parsed = Url::parse(text).ok().or_else(|| base?.join(text).ok()).filter(oauth::is_token_endpoint);
+                let url = parsed.ok_or_else(|| {
+                    let reason = format!("the scheme `{name}` of the card names `{text}`, which is no URL with https");
+                    ErrorKind::Unauthenticated.because(format!("{reason}; set the token endpoint (token_url)"))
+                })?;
+                let origins = builder.trusted_origins(base);
+                check_origin(&url, origins.as_deref())?;
+                match location {
+                    TokenLocation::Endpoint(_) => Endpoint::Token(url),
+                    TokenLocation::Discovery(_) => Endpoint::Discovery { url, origins, found: Mutex::default() },
+                }
+            }
+        };
+        let (Endpoint::Token(url) | Endpoint::Discovery { url, .. }) = &endpoint;
+        let is_trusted = builder.trusted_origins(base).is_none_or(|origins| is_one_of(url, &origins));
+        let http = builder.http_with(url.as_str(), is_trusted)?;
+        let required = || {
+            let (name, _) = scheme.as_ref()?;
+            let requirement = card?.security_requirements.iter().find_map(|needed| needed.schemes.get(*name))?;
+            Some(requirement.list.join(" "))
+        };
+        let scopes = builder.credentials.scopes.clone().or_else(required).unwrap_or_default();
+        let (client, cache, in_body) = (client.clone(), TokenCache::default(), AtomicBool::default());
+        Ok(Some(Self { http, endpoint, client, scopes, cache, in_body }))
+    }
+
+    /// Returns the value of `Authorization`.
+    ///
+    /// # Errors
+    /// `Unavailable` if the token endpoint can't be reached, else `Unauthenticated`.
+    pub(super) async fn authorization(&self) -> Result<HeaderValue, Error> {
+        self.cache.token(self.request_token()).await
+    }
+
+    /// Removes a token that the agent has rejected.
+    pub(super) fn reject(&self, authorization: &HeaderValue) {
+        self.cache.reject(authorization);
+    }
+
+    async fn request_token(&self) -> Result<AccessToken, Error> {
+        let call = Call { deadline: Some(clock::after(Instant::now(), oauth::TIMEOUT)), ..Call::default() };
+        let endpoint = self.endpoint(&call).await?;
+        let in_body = self.in_body.load(Ordering::Relaxed);
+        let (mut status, mut body) = self.post(&call, &endpoint, in_body).await?;
+        if !in_body && status.is_client_error() && oauth::error_code(&body) == Some("invalid_client") {
+            // Some authorization servers don't accept HTTP Basic, although RFC 6749 requires it (2.3.1).
+            let second = self.post(&call, &endpoint, true).await?;
+            if second.0.is_success() {
+                self.in_body.store(true, Ordering::Relaxed);
+                (status, body) = second;
+            }
+        }
+        oauth::read_response(status, &body).map_err(|reason| no_token(status, &reason))
+    }
+
+    async fn post(&self, call: &Call, endpoint: &Url, in_body: bool) -> Result<(StatusCode, Bytes), Error> {
+        let mut form = vec![("grant_type", "client_credentials")];
+        if !self.scopes.is_empty() {
+            form.push(("scope", &self.scopes));
+        }
+        if in_body {
+            form.extend([("client_id", self.client.id.as_str()), ("client_secret", self.client.secret.as_str())]);
+        }
+        let mut request = http::Request::new(Bytes::from(oauth::form(&form)));
+        *request.method_mut() = http::Method::POST;
+        request.headers_mut().insert(header::CONTENT_TYPE, oauth::FORM);
+        if !in_body {
+            request.headers_mut().insert(header::AUTHORIZATION, self.client.basic.clone());
+        }
+        self.send(call, endpoint, request).await
+    }
+
+    /// Returns the URL of the token endpoint.
+    async fn endpoint(&self, call: &Call) -> Result<Url, Error> {
+        #[derive(Deserialize)]
+        struct Metadata {
+            token_endpoint: String,
+        }
+        let (url, origins, found) = match &self.endpoint {
+            Endpoint::Token(url) => return Ok(url.clone()),
+            Endpoint::Discovery { url, origins, found } => (url, origins, found),
+        };
+        if let Some(known) = found.lock().clone() {
+            return Ok(known);
+        }
+        let (status, body) = self.send(call, url, http::Request::default()).await?;
+        let metadata = serde_json::from_slice::<Metadata>(&body).ok().filter(|_| status.is_success());
+        let endpoint = metadata.and_then(|metadata| Url::parse(&metadata.token_endpoint).ok());
+        let endpoint = endpoint.filter(oauth::is_token_endpoint).ok_or_else(|| {
+            no_token(status, &format!("the document at {url} names no token endpoint with https (HTTP {status})"))
+        })?;
+        check_origin(&endpoint, origins.as_deref())?;
+        *found.lock() = Some(endpoint.clone());
+        Ok(endpoint)
+    }
+
+    async fn send(
+        &self,
+        call: &Call,
+        url: &Url,
+        mut request: http::Request<Bytes>,
+    ) -> Result<(StatusCode, Bytes), Error> {
+        *request.uri_mut() =
+            url.as_str().parse().map_err(|_| Error::invalid_field("token_url", "must be a valid URL"))?;
+        request.headers_mut().insert(header::ACCEPT, HeaderValue::from_static("application/json"));
+        let received = async {
+            let (head, body) = self.http.send(call, request).await?.into_parts();
+            Ok((head.status, read_body(body, oauth::MAX_RESPONSE, call.deadline).await?))
+        };
+        received.await.map_err(|error: Error| {
+            if error.kind() == ErrorKind::InvalidAgentResponse {
+                let reason = format!("the response of the token endpoint is larger than {} bytes", oauth::MAX_RESPONSE);
+                return no_token(StatusCode::OK, &reason);
+            }
+            ErrorKind::Unavailable.because(format!("no access token: {error}")).unsent()
+        })
+    }
+}
+
+/// Creates the error of a call that has no access token. The call was not sent.
+fn no_token(status: StatusCode, reason: &str) -> Error {
+    let is_transient = status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS;
+    let kind = if is_transient { ErrorKind::Unavailable } else { ErrorKind::Unauthenticated };
+    kind.because(format!("no access token: {reason}")).unsent()
+}
+
+fn is_one_of(url: &Url, origins: &[Url]) -> bool {
+    origins.iter().any(|trusted| trusted.origin() == url.origin())
+}
+
+/// Rejects a token endpoint that a document names if its origin is not trusted: it would receive the client's secret.
+fn check_origin(url: &Url, trusted: Option<&[Url]>) -> Result<(), Error> {
+    if trusted.is_none_or(|trusted| is_one_of(url, trusted)) {
+        return Ok(());
+    }
+    let origin = url.origin().ascii_serialization();
+    let reason = "the card names a token endpoint of another origin";
+    let reason = format!("{reason}, `{url}`; set it (token_url), or trust {origin} (trust_origin)");
+    Err(ErrorKind::Unauthenticated.because(reason).unsent())
+}
+
+/// Place of the token endpoint of a scheme.
+enum TokenLocation<'a> {
+    Endpoint(&'a str),
+    Discovery(&'a str),
+}
+
+fn token_location(scheme: &Scheme) -> Option<TokenLocation<'_>> {
+    match scheme {
+        Scheme::Oauth2SecurityScheme(OAuth2SecurityScheme { flows, oauth2_metadata_url, .. }) => {
+            let flow = flows.as_ref().and_then(|flows| flows.flow.as_ref());
+            #[expect(deprecated, reason = "cards of 0.3 have this flow")]
+            let endpoint = flow.and_then(|flow| match flow {
+                Flow::ClientCredentials(flow) => Some(flow.token_url.as_str()),
+                // A card of 0.3 may have several flows, of which one is left in 1.0. They have the same token endpoint.
+                Flow::AuthorizationCode(flow) => Some(flow.token_url.as_str()),
+                Flow::DeviceCode(flow) => Some(flow.token_url.as_str()),
+                Flow::Password(flow) => Some(flow.token_url.as_str()),
+                Flow::Implicit(_) => None,
+            });
+            let endpoint = endpoint.filter(|url| !url.is_empty()).map(TokenLocation::Endpoint);
+            let metadata = Some(oauth2_metadata_url.as_str()).filter(|url| !url.is_empty());
+            endpoint.or_else(|| metadata.map(TokenLocation::Discovery))
+        }
+        Scheme::OpenIdConnectSecurityScheme(OpenIdConnectSecurityScheme { open_id_connect_url, .. }) => {
+            Some(TokenLocation::Discovery(open_id_connect_url)).filter(|_| !open_id_connect_url.is_empty())
+        }
+        Scheme::ApiKeySecurityScheme(_) | Scheme::HttpAuthSecurityScheme(_) | Scheme::MtlsSecurityScheme(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::v03::card::from_json;
+
+    const BASE: &str = "https://agent.example/card.json";
+
+    fn applied(builder: &ClientBuilder, card: &str) -> Result<AgentCredentials, Error> {
+        let base = Url::parse(BASE).unwrap();
+        AgentCredentials::new(builder, Some(&from_json(card.as_bytes()).unwrap()), Some(&base))
+    }
+
+    const KEYS: &str = r#"{"name": "A", "url": "https://agent.example/", "securitySchemes": {
+        "h": {"type": "apiKey", "in": "header", "name": "X-Key"}, "q": {"type": "apiKey", "in": "query", "name": "k y"},
+        "c": {"type": "apiKey", "in": "cookie", "name": "session"}}, "security": [{"h": [], "q": []}, {"c": []}]}"#;
+
+    #[test]
+    fn api_keys_are_sent_where_their_schemes_say() {
+        let builder = ClientBuilder::new().api_key("all").api_key_for("q", "a&b");
+        let found = applied(&builder, KEYS).unwrap();
+        assert_eq!(
+            (&found.headers["x-key"], &found.headers["cookie"]),
+            (&"all".parse().unwrap(), &"session=all".parse().unwrap())
+        );
+        assert!(found.headers.values().all(HeaderValue::is_sensitive));
+        assert_eq!((&*found.query, found.missing.as_deref()), ("k+y=a%26b", None));
+        let named = applied(&ClientBuilder::new().api_key_for("h", "1"), KEYS).unwrap();
+        assert_eq!((named.headers.len(), &*named.query), (1, ""));
+        assert!(named.missing.unwrap().contains("`q` (API key in query `k y`: api_key), or `c` (API key in cookie"));
+        let explicit = ClientBuilder::new().api_key("1").header("X-Key", "2").unwrap();
+        assert_eq!(applied(&explicit, KEYS).unwrap().headers["x-key"], "2");
+        let undeclared = applied(&ClientBuilder::new().api_key("1"), r#"{"name": "A"}"#).unwrap();
+        assert_eq!(undeclared.headers["x-api-key"], "1");
+    }
+
+    #[test]
+    fn missing_schemes_are_named() {
+        let missing = |builder: &ClientBuilder, card: &str| applied(builder, card).unwrap().missing;
+        let none = ClientBuilder::new();
+        let bearer = none.clone().bearer("t").unwrap();
+        let old =
+            r#"{"name": "A", "url": "/", "authentication": {"schemes": ["Bearer", "basic"], "credentials": null}}"#;
+        let text = missing(&none, old).unwrap();
+        assert!(
+            text.contains("(HTTP bearer: bearer or authorization)") && text.contains("(HTTP Basic: basic)"),
+            "{text}"
+        );
+        assert_eq!((missing(&bearer, old), missing(&none, r#"{"name": "A"}"#)), (None, None));
+        let mtls =
+            r#"{"name": "A", "securitySchemes": {"m": {"type": "mutualTLS"}}, "security": [{"m": []}, {"x": []}]}"#;
+        assert!(missing(&none, mtls).unwrap().contains("`m` (mutual TLS: client_certificate), or `x` (not described)"));
+        let optional = r#"{"name": "A", "securitySchemes": {"m": {"type": "mutualTLS"}}, "security": [{"m": []}, {}]}"#;
+        assert_eq!(missing(&none, optional), None);
+    }
+
+    #[tokio::test]
+    async fn token_endpoint_of_another_origin_is_refused() {
+        let card = |url: &str| {
+            format!(
+                r#"{{"name": "A", "url": "/", "securitySchemes": {{"o": {{"type": "oauth2", "flows": {{
+                "clientCredentials": {{"tokenUrl": "{url}", "scopes": {{}}}}}}}}}}, "security": [{{"o": ["a", "b"]}}]}}"#
+            )
+        };
+        let client = ClientBuilder::new().client_credentials("id", "hunter2").unwrap();
+        let own = applied(&client, &card("/token")).unwrap().tokens.unwrap();
+        assert_eq!(own.scopes, "a b");
+        assert!(matches!(own.endpoint, Endpoint::Token(url) if url.as_str() == "https://agent.example/token"));
+        let foreign = card("https://login.example/token");
+        let error = applied(&client, &foreign).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unauthenticated);
+        assert!(error.to_string().contains("trust https://login.example (trust_origin)"), "{error}");
+        for trusting in [
+            client.clone().trust_origin("https://login.example").unwrap(),
+            client.clone().token_url("https://login.example/t").unwrap(),
+        ] {
+            assert!(applied(&trusting, &foreign).unwrap().tokens.is_some());
+            assert!(!format!("{trusting:?} {:?}", applied(&trusting, &foreign).unwrap()).contains("hunter2"));
+        }
+        assert!(applied(&client, &card("http://agent.example/token")).is_err(), "not encrypted");
+        assert!(applied(&client, r#"{"name": "A"}"#).unwrap().tokens.is_none());
+        assert!(client.token_url("http://login.example/t").is_err());
+    }
+}

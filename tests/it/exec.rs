@@ -1,0 +1,389 @@
+//! Commands as agents: both formats, files, persistent commands, and commands that behave badly.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use a2a_service::{
+    adapter::{Exec, ExecOptions, Format},
+    client::{Client, StreamEvent},
+    pb::v1::{Message, Part, TaskState, part::Content},
+    server::Server,
+    testing::{Outcome, Probe, probe},
+};
+use tokio_stream::StreamExt as _;
+
+use crate::program::{a2a, signal, started};
+
+/// Path of the program, which is the guard of commands.
+fn guard() -> PathBuf {
+    env!("CARGO_BIN_EXE_a2a").into()
+}
+
+fn options() -> ExecOptions {
+    ExecOptions::default().guard(Some(guard()))
+}
+
+/// Agent that runs a shell script.
+fn shell(script: &str, options: ExecOptions) -> Probe {
+    probe(Exec::new(["sh", "-c", script], options).unwrap())
+}
+
+fn json_lines() -> ExecOptions {
+    options().format(Format::JsonLines)
+}
+
+async fn send(script: &str, text: &str) -> Outcome {
+    shell(script, options()).send(text).await.unwrap()
+}
+
+/// Runs a script, and cancels its task after its first output.
+async fn cancel_running(script: &str, options: ExecOptions) {
+    let command = Exec::new(["sh", "-c", script], options).unwrap();
+    let agent = Client::from_service(Server::new(command).into_service());
+    let mut events = agent.stream("go").await.unwrap();
+    let mut id = String::new();
+    while let Some(event) = events.next().await {
+        let event = event.unwrap();
+        if let StreamEvent::Task(task) = event {
+            id = task.id;
+        } else if matches!(event, StreamEvent::Artifact(_)) {
+            break;
+        }
+    }
+    assert_eq!(agent.cancel(&id).await.unwrap().state(), TaskState::Canceled);
+}
+
+/// Waits until a condition holds, for at most ten seconds.
+async fn eventually(what: &str, condition: impl Fn() -> bool) {
+    for _ in 0..1000 {
+        if condition() {
+            return;
+        }
+        _ = tokio::time::timeout(Duration::from_millis(10), std::future::pending::<()>()).await;
+    }
+    panic!("{what}");
+}
+
+/// Returns true if a process with this number runs.
+fn is_running(id: &str) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", id.trim())).unwrap_or_default();
+    stat.rsplit_once(')').is_some_and(|(_, fields)| !fields.trim_start().starts_with('Z'))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn command_reads_the_message_and_writes_an_artifact() {
+    let outcome = send("tr a-z A-Z", "hello").await;
+    assert_eq!((outcome.state(), outcome.text().as_str()), (TaskState::Completed, "HELLO"));
+    let silent = send("cat >/dev/null", "hello").await;
+    assert_eq!((silent.state(), silent.text().as_str()), (TaskState::Completed, ""));
+    assert!(silent.task.unwrap().artifacts.is_empty());
+    // Without a guard.
+    let plain = shell("echo done", ExecOptions::default()).send("hello").await.unwrap();
+    assert_eq!(plain.text(), "done");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn messages_are_never_part_of_the_command() {
+    let text = "$(touch injected); `id` && rm -rf \"$HOME\" 'x";
+    assert_eq!(send("cat", text).await.text(), text);
+    assert!(!Path::new("injected").exists());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn output_is_streamed_in_chunks() {
+    let lines = shell("for n in 1 2 3; do echo line $n; done", options().chunk(Some("\n".to_owned())));
+    let events = lines.stream("go").await.unwrap();
+    let chunks = events.iter().filter_map(|event| event.artifact_update()?.artifact.as_ref());
+    let text: String = chunks.flat_map(|artifact| &artifact.parts).filter_map(Part::as_text).collect();
+    assert_eq!(text, "line 1\nline 2\nline 3");
+    // The first part arrives while the command runs: it waits for a file that is created then.
+    let directory = tempfile::tempdir().unwrap();
+    let gate = directory.path().join("gate");
+    let script = format!("echo first; while [ ! -e {0} ]; do sleep 0.01; done; echo second", gate.display());
+    let command = Exec::new(["sh", "-c", &script], options()).unwrap();
+    let agent = Client::from_service(Server::new(command).into_service());
+    let (open, opened) = tokio::sync::oneshot::channel();
+    let opening = tokio::spawn(async move {
+        opened.await.unwrap();
+        fs::write(gate, "").unwrap();
+    });
+    let mut open = Some(open);
+    let mut text = String::new();
+    let mut events = agent.stream("go").await.unwrap();
+    while let Some(event) = events.next().await {
+        let StreamEvent::Artifact(update) = event.unwrap() else { continue };
+        for part in update.artifact.iter().flat_map(|artifact| &artifact.parts) {
+            text.push_str(part.as_text().unwrap());
+            if let Some(open) = open.take() {
+                open.send(()).unwrap();
+            }
+        }
+    }
+    opening.await.unwrap();
+    assert_eq!(text, "first\nsecond");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn environment_describes_the_turn_and_has_no_secret_of_the_server() {
+    let outcome = send("env", "hello").await;
+    let (text, task) = (outcome.text(), outcome.task.unwrap());
+    assert!(text.contains(&format!("A2A_TASK_ID={}\n", task.id)) && text.contains(&task.context_id), "{text}");
+    let own = [
+        "A2A_TASK_ID",
+        "A2A_CONTEXT_ID",
+        "A2A_MESSAGE_ID",
+        "A2A_ATTEMPT",
+        "A2A_OWNER",
+        "A2A_TENANT",
+        "A2A_INPUT_DIR",
+        "A2A_OUTPUT_DIR",
+    ];
+    let others = text.lines().filter(|line| line.starts_with("A2A_") && !own.iter().any(|name| line.starts_with(name)));
+    assert_eq!(others.collect::<Vec<_>>(), [""; 0]);
+    let with = options().env([("GREETING".to_owned(), "salve".to_owned())].into());
+    assert_eq!(shell("echo $GREETING", with).send("hello").await.unwrap().text(), "salve");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn files_are_passed_as_paths_and_written_as_artifacts() {
+    let script = r#"while read -r line; do case $line in /*) wc -c <"$line" ;; *) echo "$line" ;; esac; done
+        printf '<svg/>' >"$A2A_OUTPUT_DIR/chart.svg"; ln -s /etc/hostname "$A2A_OUTPUT_DIR/link""#;
+    let parts = vec![
+        Part::text("Compare"),
+        Part::bytes("12345", "text/plain").named("../a.txt"),
+        Part::data(&serde_json::json!({"n": 1})).unwrap(),
+        Part::url("https://files.invalid/b", "text/plain"),
+        Part::text("\n"),
+    ];
+    let outcome = shell(script, options()).send_message(Message { parts, ..Message::user("") }).await.unwrap();
+    assert_eq!(outcome.artifact("output").unwrap().parts[0].as_text().unwrap().lines().next(), Some("Compare"));
+    let output: String = outcome.artifact("output").unwrap().parts.iter().filter_map(Part::as_text).collect();
+    assert!(output.starts_with("Compare\n5\n{\"n\":1}\nhttps://files.invalid/b"), "{output}");
+    let chart = &outcome.artifact("chart.svg").unwrap().parts[0];
+    assert_eq!((chart.media_type.as_str(), chart.filename.as_str()), ("image/svg+xml", "chart.svg"));
+    assert_eq!(chart.content, Some(Content::Raw(b"<svg/>".to_vec())));
+    assert!(outcome.artifact("link").is_none());
+    // A workspace belongs to a task. What the command writes there stays.
+    let workspace = tempfile::tempdir().unwrap();
+    let agent = shell("mkdir output; cat >>log; cat log; pwd", options().workspace(Some(workspace.path().to_owned())));
+    let outcome = agent.send("hello").await.unwrap();
+    let task = outcome.task.clone().unwrap().id;
+    let directory = fs::canonicalize(workspace.path()).unwrap().join(&task);
+    assert_eq!(outcome.text(), format!("hello{}", directory.display()));
+    assert!(directory.join("log").exists() && directory.join("output").exists());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn commands_that_behave_badly_end_in_the_right_state() {
+    for (script, expected) in [
+        ("exit 3", "The command failed with exit code 3."),
+        ("kill -9 $$", "The command was ended by signal 9; the system may have run out of memory."),
+        ("exit 137", "The command was ended by signal 9; the system may have run out of memory."),
+        ("echo partial; exit 1", "The command failed with exit code 1."),
+    ] {
+        let outcome = send(script, "hello").await;
+        assert_eq!((outcome.state(), outcome.status_text().as_str()), (TaskState::Failed, expected), "{script}");
+    }
+    // It never reads its input, which is larger than a pipe.
+    let outcome = send("echo done", &"x".repeat(900_000)).await;
+    assert_eq!((outcome.state(), outcome.text().as_str()), (TaskState::Completed, "done"));
+    // It closes stdout early.
+    let outcome = send("echo done; exec >&-; cat >/dev/null", "hello").await;
+    assert_eq!((outcome.state(), outcome.text().as_str()), (TaskState::Completed, "done"));
+    let outcome = send(r"printf 'a\377b'", "hello").await;
+    assert_eq!((outcome.state(), outcome.text().as_str()), (TaskState::Completed, "a\u{fffd}b"));
+    let outcome = send("head -c 100000000 /dev/zero >&2; echo done", "hello").await;
+    assert_eq!(outcome.text(), "done", "stderr is not limited");
+    let limited = options().output_bytes(1 << 20);
+    let outcome = shell("yes | head -c 1073741824", limited.clone()).send("hello").await.unwrap();
+    assert_eq!(outcome.status_text(), "The output of the command exceeds 1048576 bytes (exec.output_bytes).");
+    let outcome = shell("sleep 60", options().timeout(Some(Duration::from_millis(200)))).send("hello").await.unwrap();
+    assert_eq!(outcome.status_text(), "The command did not end within 0.2 s (exec.timeout).");
+    let outcome =
+        shell("while :; do :; done", options().cpu_time(Some(Duration::from_secs(1)))).send("go").await.unwrap();
+    assert!(outcome.status_text().contains("exec.cpu_time"), "{}", outcome.status_text());
+    let large = "head -c 600000000 /dev/zero | tail -c 600000000 >/dev/null";
+    let outcome = shell(large, options().memory(Some(256 << 20))).send("go").await.unwrap();
+    assert_eq!(outcome.state(), TaskState::Failed);
+    assert!(Exec::new(["no-such-program"], options()).unwrap_err().to_string().contains("no-such-program"));
+    assert!(Exec::new([""; 0], options()).is_err());
+    let unguarded = ExecOptions::default().memory(Some(1 << 20));
+    assert!(Exec::new(["cat"], unguarded).is_err(), "only a guard limits resources");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cancel_ends_all_processes_of_a_command() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name).display().to_string();
+    // It ends at SIGTERM.
+    let script = format!("trap 'echo stopped >{}; exit 1' TERM; echo started; sleep 60 & wait", path("stopped"));
+    cancel_running(&script, options()).await;
+    eventually("the command got SIGTERM", || Path::new(&path("stopped")).exists()).await;
+    // It ignores SIGTERM, and so do its descendants, of which one is in a session of its own.
+    let script = format!(
+        "trap '' TERM; setsid sh -c 'trap \"\" TERM; echo $$ >{0}; while :; do sleep 1; done' & \
+         echo $$ >{1}; while [ ! -s {0} ]; do sleep 0.01; done; echo started; while :; do sleep 1; done",
+        path("session"),
+        path("command"),
+    );
+    cancel_running(&script, options().grace(Duration::from_millis(100))).await;
+    for name in ["session", "command"] {
+        let id = fs::read_to_string(path(name)).unwrap();
+        eventually(&format!("{name} is killed"), || !is_running(&id)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn processes_in_the_background_end_with_the_command() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("id").display().to_string();
+    let outcome = send(&format!("setsid sleep 300 & echo $! >{path}; echo done"), "go").await;
+    assert_eq!((outcome.state(), outcome.text().as_str()), (TaskState::Completed, "done"));
+    let id = fs::read_to_string(&path).unwrap();
+    eventually("the process in the background is killed", || !is_running(&id)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn events_become_updates_of_the_task() {
+    let script = r#"read -r turn
+        echo '{"type":"status","message":"Thinking","metadata":{"step":1}}'
+        echo '{"type":"artifact","id":"a","name":"answer","text":"4"}'
+        echo '{"type":"artifact","id":"a","text":"2","last":true}'
+        echo '{"type":"artifact","name":"table","data":{"rows":[1,2]},"description":"Rows","metadata":{"k":1}}'
+        echo
+        echo '{"type":"log","level":"warn","message":"careful"}'
+        echo '{"type":"complete","message":"Done."}'"#;
+    let events = shell(script, json_lines()).stream("go").await.unwrap();
+    let status = events.iter().find_map(|event| event.status_update()).unwrap();
+    assert_eq!(serde_json::to_value(&status.metadata).unwrap(), serde_json::json!({"step": 1}));
+    let outcome = shell(script, json_lines()).send("go").await.unwrap();
+    assert_eq!((outcome.state(), outcome.status_text().as_str()), (TaskState::Completed, "Done."));
+    let answer = outcome.artifact("answer").unwrap();
+    assert_eq!(answer.parts.iter().filter_map(Part::as_text).collect::<String>(), "42");
+    assert_eq!(answer.artifact_id, "a");
+    let table = outcome.artifact("table").unwrap();
+    assert_eq!(serde_json::to_value(&table.parts).unwrap(), serde_json::json!([{"data": {"rows": [1, 2]}}]));
+    for (line, state, text) in [
+        (r#"{"type":"reject","message":"No."}"#, TaskState::Rejected, "No."),
+        (r#"{"type":"fail","message":"Broken."}"#, TaskState::Failed, "Broken."),
+        (r#"{"type":"auth","message":"Log in."}"#, TaskState::AuthRequired, "Log in."),
+        (r#"{"type":"message","message":"Hi."}"#, TaskState::Unspecified, "Hi."),
+        (r#"{"type":"ask","message":{"parts":[{"text":"City?"}]}}"#, TaskState::InputRequired, "City?"),
+        ("", TaskState::Completed, ""),
+    ] {
+        let outcome = shell(&format!("cat >/dev/null & echo '{line}'"), json_lines()).send("go").await.unwrap();
+        assert_eq!((outcome.state(), outcome.status_text().as_str()), (state, text), "{line}");
+    }
+    for line in ["Loading", r#"{"type":"dance"}"#, r#"{"type":"ask"}"#, r#"{"type":"artifact"}"#] {
+        let outcome = shell(&format!("echo '{line}'"), json_lines()).send("go").await.unwrap();
+        assert_eq!(outcome.state(), TaskState::Failed, "{line}");
+        assert!(!outcome.status_text().contains(line), "the cause is in the log only");
+    }
+}
+
+/// Agent that asks once, and keeps what it has saved.
+const WAITER: &str = r#"read -r turn
+case $turn in
+    *'"state":{"dish":"soup"}'*) echo '{"type":"artifact","name":"order","text":"Soup, as you said."}' ;;
+    *) echo '{"type":"save","state":{"dish":"soup"}}'; echo '{"type":"ask","message":"For how many?"}' ;;
+esac"#;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn saved_state_reaches_the_next_turn() {
+    let agent = shell(WAITER, json_lines());
+    let asked = agent.send("Soup").await.unwrap();
+    assert_eq!((asked.state(), asked.status_text().as_str()), (TaskState::InputRequired, "For how many?"));
+    let done = agent.reply(&asked, "two").await.unwrap();
+    assert_eq!((done.state(), done.text().as_str()), (TaskState::Completed, "Soup, as you said."));
+}
+
+/// Persistent agent, which answers `wait` after its cancel or with the next turn, and ends at `exit`.
+const PERSISTENT: &str = r#"waiting=
+while read -r line; do
+    turn=$(printf '%s' "$line" | sed 's/.*"turn":"\([0-9]*\)".*/\1/')
+    case $line in
+        *'"type":"cancel"'*) echo '{"type":"fail","turn":"'"$turn"'","message":"canceled"}' ;;
+        *'"text":"exit","messages"'*) exit 1 ;;
+        *'"text":"wait","messages"'*)
+            echo '{"type":"status","turn":"'"$turn"'","message":"waiting"}'
+            waiting="$waiting $turn" ;;
+        *)
+            for one in $waiting $turn; do
+                echo '{"type":"artifact","turn":"'"$one"'","name":"id","text":"'$$'"}'
+                echo '{"type":"complete","turn":"'"$one"'"}'
+            done
+            waiting= ;;
+    esac
+done"#;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn persistent_command_gets_all_turns() {
+    let agent = shell(PERSISTENT, json_lines().persistent(true));
+    let waiting = tokio::spawn({
+        let agent = agent.clone();
+        async move { agent.send("wait").await.unwrap() }
+    });
+    let mut first = agent.send("go").await.unwrap();
+    while !waiting.is_finished() {
+        first = agent.send("go").await.unwrap();
+    }
+    assert_eq!(waiting.await.unwrap().text(), first.text(), "one process");
+    assert_eq!(agent.cancel("wait").await.unwrap().state(), TaskState::Canceled);
+    let outcome = agent.send("exit").await.unwrap();
+    assert_eq!(outcome.status_text(), "The command ended before the end of the turn.");
+    let next = agent.send("go").await.unwrap();
+    assert!(next.state() == TaskState::Completed && next.text() != first.text(), "it is started again");
+    let id = next.text();
+    drop(agent);
+    eventually("the process ends with the agent", || !is_running(&id)).await;
+    assert!(Exec::new(["cat"], options().persistent(true)).is_err(), "needs JSON lines");
+}
+
+/// SIGKILL of the server leaves no process behind, and a command of the configuration gets the flags of the official program.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn killed_server_leaves_no_process() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name).display().to_string();
+    let script = format!(
+        "trap '' TERM; setsid sleep 300 & echo $! >{}; echo $$ >{}; sleep 300",
+        path("session"),
+        path("command")
+    );
+    let command = format!("sh -c \"{script}\"");
+    let mut serve =
+        a2a(&["serve", "--listen", "127.0.0.1:0", "--exec", &command, "--chunk", "\\n", "--name", "Sleeper"]);
+    serve.env("PATH", std::env::var_os("PATH").unwrap());
+    let (mut server, url) = started(serve).await;
+    let agent = Client::connect(&url).await.unwrap();
+    assert_eq!(agent.card().name, "Sleeper");
+    let mut events = agent.stream("go").await.unwrap();
+    events.next().await.unwrap().unwrap();
+    eventually("the command runs", || Path::new(&path("command")).exists()).await;
+    signal(&server, "-KILL");
+    server.wait().await.unwrap();
+    for name in ["session", "command"] {
+        let id = fs::read_to_string(path(name)).unwrap();
+        eventually(&format!("{name} is killed"), || !is_running(&id)).await;
+    }
+}
+
+#[tokio::test]
+async fn invalid_commands_are_errors_of_the_configuration() {
+    for (arguments, expected) in [
+        (&["--exec", "no-such-program"][..], "no-such-program"),
+        (&["--exec", "cat | tr a-z A-Z"], "--exec-shell"),
+        (&["--exec", "sh -c 'x"], "check its quotes"),
+        (&["--exec", "cat", "--exec-persistent=true"], "JSON lines"),
+        (&["--agent", "exec"], "exec.command"),
+    ] {
+        let mut command = a2a(&[&["serve", "--listen", "127.0.0.1:0"], arguments].concat());
+        command.env("PATH", std::env::var_os("PATH").unwrap());
+        let output = crate::program::output(command).await;
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {stderr}");
+        assert!(stderr.contains(expected), "{arguments:?}: {stderr}");
+    }
+}

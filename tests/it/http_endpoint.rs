@@ -1,0 +1,170 @@
+//! HTTP endpoint as an agent: forms of its responses, failures, repetition, signatures and cancels.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use a2a_service::{
+    adapter::{HttpEndpoint, HttpOptions},
+    pb::v1::{Part, TaskState},
+    testing::{Outcome, Probe, probe},
+};
+use axum::{Router, body::Body, extract::Request, response::Response, routing::post};
+use futures::future::BoxFuture;
+use http::{StatusCode, header};
+use serde_json::Value;
+use tokio::net::TcpListener;
+
+type Handler = Arc<dyn Fn(Request) -> BoxFuture<'static, Response> + Send + Sync>;
+
+/// Serves an endpoint, and returns its URL.
+async fn serve(handler: Handler) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/turn", listener.local_addr().unwrap());
+    let app = Router::new().route("/turn", post(move |request: Request| handler(request)));
+    tokio::spawn(async move { axum::serve(listener, app).await });
+    url
+}
+
+/// Endpoint that responds with a status and a body.
+fn fixed(status: StatusCode, content_type: &'static str, body: &'static str) -> Handler {
+    Arc::new(move |_| {
+        let response = Response::builder().status(status).header(header::CONTENT_TYPE, content_type);
+        Box::pin(std::future::ready(response.body(Body::from(body)).unwrap()))
+    })
+}
+
+async fn agent(handler: Handler, options: HttpOptions) -> Probe {
+    probe(HttpEndpoint::new(&serve(handler).await, options).unwrap())
+}
+
+async fn send(content_type: &'static str, body: &'static str) -> Outcome {
+    agent(fixed(StatusCode::OK, content_type, body), HttpOptions::default()).await.send("hello").await.unwrap()
+}
+
+#[tokio::test]
+async fn responses_of_each_form_become_updates() {
+    let (artifact, ask) = (r#"{"type":"artifact","text":"Hi"}"#, r#"{"type":"ask","message":"City?"}"#);
+    let lines: &'static str = format!("{artifact}\n\n{ask}\n{artifact}").leak();
+    let events: &'static str = format!(": comment\nid: 1\ndata: {artifact}\r\n\r\nevent: x\ndata:{ask}\n\n").leak();
+    let list: &'static str = format!("[{artifact}, {ask}]").leak();
+    for (content_type, body) in [
+        ("application/x-ndjson", lines),
+        ("application/jsonl; charset=utf-8", lines),
+        ("text/event-stream", events),
+        ("application/json", list),
+    ] {
+        let outcome = send(content_type, body).await;
+        assert_eq!((outcome.state(), outcome.status_text().as_str()), (TaskState::InputRequired, "City?"), "{body}");
+        assert_eq!(outcome.artifact("output").unwrap().parts, [Part::text("Hi")], "{body}");
+    }
+    for (content_type, body, expected) in [
+        ("text/plain", "Hi\n", "Hi"),
+        ("application/json", artifact, "Hi"),
+        ("text/event-stream", "data: {\"type\":\"artifact\",\ndata: \"text\":\"Hi\"}", "Hi"),
+        ("text/plain", "", ""),
+    ] {
+        let outcome = send(content_type, body).await;
+        assert_eq!((outcome.state(), outcome.text().as_str()), (TaskState::Completed, expected), "{body}");
+    }
+    for (content_type, body) in
+        [("application/json", "<html>"), ("application/x-ndjson", "x"), ("application/json", "")]
+    {
+        assert_eq!(send(content_type, body).await.state(), TaskState::Failed, "{body}");
+    }
+}
+
+#[tokio::test]
+async fn failures_name_no_internals() {
+    let outcome = agent(fixed(StatusCode::BAD_REQUEST, "text/plain", "secret"), HttpOptions::default()).await;
+    let outcome = outcome.send("hello").await.unwrap();
+    assert_eq!(outcome.status_text(), "The endpoint of the agent responded with status 400.");
+    let closed = {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        format!("http://{}/secret", listener.local_addr().unwrap())
+    };
+    let outcome = probe(HttpEndpoint::new(&closed, HttpOptions::default()).unwrap()).send("hello").await.unwrap();
+    assert_eq!(outcome.status_text(), "The endpoint of the agent can't be reached.");
+    let small = HttpOptions::default().output_bytes(10);
+    let outcome = agent(fixed(StatusCode::OK, "text/plain", "more than ten bytes"), small).await.send("hello").await;
+    assert_eq!(
+        outcome.unwrap().status_text(),
+        "The response of the agent's endpoint is too large (http.output_bytes)."
+    );
+    let silent: Handler = Arc::new(|_| Box::pin(std::future::pending()));
+    let limited = HttpOptions::default().timeout(Some(Duration::from_millis(100)));
+    let outcome = agent(silent, limited).await.send("hello").await.unwrap();
+    assert_eq!(outcome.status_text(), "The endpoint of the agent did not respond in time (http.timeout).");
+    for url in ["ftp://agent.example/", "nothing", "file:///etc/passwd"] {
+        assert!(HttpEndpoint::new(url, HttpOptions::default()).is_err(), "{url}");
+    }
+    let options = HttpOptions::default().token(Some("sesame".to_owned())).secret(Some("sesame".to_owned()));
+    assert!(!format!("{:?}", HttpEndpoint::new("http://localhost/sesame", options).unwrap()).contains("sesame"));
+}
+
+#[tokio::test]
+async fn only_idempotent_endpoints_get_a_request_again() {
+    for (idempotent, expected, state) in [(true, 3, TaskState::Completed), (false, 1, TaskState::Failed)] {
+        let count = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&count);
+        let handler: Handler = Arc::new(move |_| {
+            let is_ready = counted.fetch_add(1, Ordering::Relaxed) == 2;
+            let status = if is_ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+            Box::pin(std::future::ready(Response::builder().status(status).body(Body::empty()).unwrap()))
+        });
+        let outcome = agent(handler, HttpOptions::default().idempotent(idempotent)).await.send("hello").await.unwrap();
+        assert_eq!((outcome.state(), count.load(Ordering::Relaxed)), (state, expected));
+    }
+}
+
+#[tokio::test]
+async fn requests_have_the_turn_and_are_signed() {
+    let handler: Handler = Arc::new(|request| {
+        Box::pin(async move {
+            let (parts, body) = request.into_parts();
+            let body = axum::body::to_bytes(body, 1 << 20).await.unwrap();
+            let webhook = standardwebhooks::Webhook::new("whsec_c2VzYW1lLW9wZW4tc2VzYW1l").unwrap();
+            webhook.verify(&body, &parts.headers).unwrap();
+            assert_eq!(parts.headers[header::AUTHORIZATION], "Bearer sesame");
+            assert_eq!(parts.headers["idempotency-key"], parts.headers["webhook-id"]);
+            let turn: Value = serde_json::from_slice(&body).unwrap();
+            let text = format!("{} {}", turn["text"].as_str().unwrap(), turn["task"]["history"][0]["role"]);
+            Response::new(Body::from(text))
+        })
+    });
+    let options = HttpOptions::default().token(Some("sesame".to_owned()));
+    let options = options.secret(Some("whsec_c2VzYW1lLW9wZW4tc2VzYW1l".to_owned()));
+    let outcome = agent(handler, options).await.send("hello").await.unwrap();
+    assert_eq!(outcome.text(), "hello \"ROLE_USER\"", "{outcome:?}");
+}
+
+/// A cancel closes the connection, so that the endpoint notices it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cancel_closes_the_connection() {
+    let (dropped, notice) = tokio::sync::mpsc::channel::<()>(1);
+    let handler: Handler = Arc::new(move |_| {
+        let guard = dropped.clone();
+        let first = r#"{"type":"status","message":"working"}"#;
+        let events = async_stream::stream! {
+            let _guard = guard;
+            yield Ok::<_, std::io::Error>(format!("{first}\n"));
+            std::future::pending::<()>().await;
+        };
+        let response = Response::builder().header(header::CONTENT_TYPE, "application/x-ndjson");
+        Box::pin(std::future::ready(response.body(Body::from_stream(events)).unwrap()))
+    });
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/turn", listener.local_addr().unwrap());
+    let app = Router::new().route("/turn", post(move |request: Request| handler(request)));
+    let server = tokio::spawn(async move { axum::serve(listener, app).await });
+    let agent = probe(HttpEndpoint::new(&url, HttpOptions::default()).unwrap());
+    assert_eq!(agent.cancel("hello").await.unwrap().state(), TaskState::Canceled);
+    // Ends when the stream and the endpoint, which have the senders, are dropped.
+    server.abort();
+    let mut notice = notice;
+    tokio::time::timeout(Duration::from_secs(10), notice.recv()).await.expect("the connection is closed");
+}
