@@ -219,7 +219,8 @@ impl Transport for Rest {
 }
 
 impl Rest {
-    /// Subscribes to a task by GET. If the server has no such route, tries POST, and keeps to it if that works.
+    /// Subscribes to a task by GET. If the server has no such route, tries POST, and keeps to it if that works. A missing task is
+    /// no other case: the Go SDK takes GET for a read of the task `ID:subscribe`.
     async fn subscribe(&self, call: Call, url: &str) -> Result<Reply, Status> {
         let by_post = to_request("POST", url, Some("{}".to_owned()))?;
         if self.subscribes_by_post.load(Ordering::Relaxed) {
@@ -228,7 +229,7 @@ impl Rest {
         let response = self.http.call(&call, to_request("GET", url, None)?).await?;
         let lacks_route = has_no_route(response.status());
         let first = match self.http.decode(call.deadline, response, Framing::Rest).await {
-            Err(status) if lacks_route && Error::from(status.clone()).kind() != ErrorKind::TaskNotFound => status,
+            Err(status) if lacks_route => status,
             result => return result,
         };
         let response = self.http.call(&call, by_post).await?;

@@ -152,7 +152,11 @@ async fn unreachable_server_is_unavailable() {
 /// The Go SDK subscribes by POST only, and takes GET for a read of a task with another id.
 #[tokio::test]
 async fn subscription_by_get_falls_back_to_post() {
-    let route = axum::routing::get(async || (StatusCode::NOT_FOUND, ""))
+    let details = serde_json::json!([{
+        "@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "TASK_NOT_FOUND", "domain": "a2a-protocol.org"
+    }]);
+    let missing = serde_json::json!({"error": {"code": 404, "status": "NOT_FOUND", "message": "task not found", "details": details}});
+    let route = axum::routing::get(async move || (StatusCode::NOT_FOUND, missing.to_string()))
         .post(async || ([(header::CONTENT_TYPE, "text/event-stream")], format!("data: {}\n\n", event_json("m"))));
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let rest = client::rest(&format!("http://{}", listener.local_addr().unwrap())).unwrap();
