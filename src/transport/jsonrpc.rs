@@ -484,11 +484,23 @@ impl<'a> Invocation<'a> {
             let reason = format!("`id` exceeds the limit of {MAX_ID} bytes");
             return rejected("null", ErrorKind::InvalidRequest.because(reason));
         }
+        if !is_readable(known_id) {
+            return invalid("null", "`id` is a number out of range, or a string with half of a surrogate pair");
+        }
         if envelope.jsonrpc.and_then(text).as_deref() != Some("2.0") {
             return invalid(known_id, "`jsonrpc` is not \"2.0\"");
         }
         let Some(method) = method else { return invalid(known_id, "`method` is missing, or not a string") };
         Ok(Self { id, method, version, params: envelope.params.map_or(b"", |params| params.get().as_bytes()) })
+    }
+}
+
+/// Returns true for an id that clients can parse in a response: JSON permits numbers and escapes that most parsers reject.
+fn is_readable(id: &str) -> bool {
+    match id.as_bytes().first() {
+        Some(b'"') => unescaped(id).is_some() || serde_json::from_str::<Text<'_>>(id).is_ok(),
+        Some(b'n') => true,
+        _ => id.parse().is_ok_and(f64::is_finite),
     }
 }
 

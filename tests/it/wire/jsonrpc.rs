@@ -37,6 +37,8 @@ async fn invalid_requests_have_distinct_codes() {
         (r#"{"jsonrpc":"2.0","id":{},"method":"GetTask"}"#, json!(null), -32600),
         (r#"{"jsonrpc":"2.0","id":[1],"method":"GetTask"}"#, json!(null), -32600),
         (r#"{"jsonrpc":"2.0","id":true,"method":"GetTask"}"#, json!(null), -32600),
+        (r#"{"jsonrpc":"2.0","id":1e9991,"method":"GetTask"}"#, json!(null), -32600),
+        (r#"{"jsonrpc":"2.0","id":"\ud800","method":"GetTask"}"#, json!(null), -32600),
         (&long, json!(null), -32600),
         (r#"{"jsonrpc":"2.0","method":"nothing"}"#, json!(null), -32600),
         (r#"{"jsonrpc":"2.0","id":1,"method":"Nothing"}"#, json!(1), -32601),
