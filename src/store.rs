@@ -178,8 +178,8 @@ pub trait Store: Send + Sync + 'static {
     /// whether there is such a delivery.
     async fn retry_delivery(&self, key: &Key, id: &str, now: Millis) -> Result<bool, Unavailable>;
 
-    /// Claims at most `limit` unfinished turns of earlier openings: raises and commits their `attempt` and `fence`. A task
-    /// that can't be read is returned as damaged, once, and is not changed.
+    /// Claims at most `limit` unfinished turns of earlier openings: raises and commits their `fence`, and the `attempt` of
+    /// turns that had begun. A task that can't be read is returned as damaged, once, and is not changed.
     async fn claim(&self, limit: usize) -> Result<Vec<Claim>, Unavailable>;
 
     /// Returns tasks that have waited for their clients since before a time, longest wait first: at most `limit` after the
@@ -288,7 +288,7 @@ pub struct Row {
     pub delivered_seq: Seq,
     /// A cancel of the task was requested.
     pub cancel_requested: bool,
-    /// Number of attempts at the current turn.
+    /// Number of attempts at the current turn. 0 while it waits to begin.
     pub attempt: u32,
     /// Number of those attempts that a graceful shutdown of the server interrupted.
     pub drained: u32,

@@ -172,8 +172,8 @@ impl<A: Agent> Shared<A> {
     ) -> Result<(), Unavailable> {
         let (canceled, attempt) = (stored.row.cancel_requested, stored.row.attempt);
         let counted = attempt.saturating_sub(stored.row.drained);
-        // The claim has counted this attempt. A turn that waited in the queue had none before.
-        let is_first = attempt == 1;
+        // The claim has counted this attempt, unless the turn waited in the queue.
+        let is_first = attempt == 0;
         let replayed = if !canceled && (is_first || resumable && counted <= ATTEMPTS) {
             let mut replay = self.replay(key, &stored).await?;
             let (is_running, answered) = (replay.is_running(), replay.answered.take());
@@ -209,12 +209,10 @@ impl<A: Agent> Shared<A> {
                 inner.turn.inbox.extend(waiting);
                 inner.turn.number += 1;
                 inner.turn.is_running = true;
+                drop(inner);
                 if is_first {
-                    (inner.turn.attempt, inner.accepted.row_changed) = (0, true);
-                    self.journal.flush(&live, inner);
                     tracing::info!(task.id = key.id(), "running a turn that waited in the queue");
                 } else {
-                    drop(inner);
                     tracing::info!(task.id = key.id(), attempt, "running an interrupted turn again");
                 }
                 let parts = Arc::clone(self);

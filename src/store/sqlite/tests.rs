@@ -298,6 +298,27 @@ fn new_task(store: &Sqlite, id: &str, bytes: usize) -> Commit {
     }
 }
 
+/// However often the server stops, a turn that waits in the queue has not begun.
+#[tokio::test]
+async fn claims_count_attempts_of_begun_turns_only() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(&directory);
+    let begun = new_task(&store, "begun", 1);
+    let mut waiting = new_task(&store, "waiting", 1);
+    waiting.row.attempt = 0;
+    for commit in [begun, waiting] {
+        store.commit([commit].into()).await.unwrap();
+    }
+    drop(store);
+    for attempts in [[2, 0], [3, 0]] {
+        let claimed = open(&directory).claim(9).await.unwrap();
+        let claimed: Vec<_> = claimed.into_iter().map(|(key, task)| (key.id().to_owned(), task.unwrap())).collect();
+        let ids: Vec<_> = claimed.iter().map(|(id, _)| id.as_str()).collect();
+        assert_eq!(ids, ["begun", "waiting"]);
+        assert_eq!([claimed[0].1.row.attempt, claimed[1].1.row.attempt], attempts);
+    }
+}
+
 /// SQLite restarts the write-ahead log even under continuous load.
 #[tokio::test]
 async fn write_ahead_log_has_a_bounded_size() {

@@ -419,7 +419,10 @@ impl WriteTransaction<'_> {
 
     fn claim_row(&self, fence: Fence, id: i64) -> rusqlite::Result<StoredTask> {
         let mut stored = read::load_row(self.db, id)?;
-        (stored.position.fence, stored.row.attempt) = (fence, stored.row.attempt.saturating_add(1));
+        stored.position.fence = fence;
+        if stored.row.attempt > 0 {
+            stored.row.attempt = stored.row.attempt.saturating_add(1);
+        }
         let sql = "UPDATE task SET fence = ?, attempt = ? WHERE id = ?";
         self.db.prepare_cached(sql)?.execute((signed(fence)?, stored.row.attempt, id))?;
         Ok(stored)
