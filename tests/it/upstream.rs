@@ -11,6 +11,7 @@ use a2a_service::{
     pb::v1::{ListTasksRequest, Message, Part, Role, SendMessageConfiguration, SendMessageRequest, TaskState},
     server::Server,
 };
+use tokio::time::timeout;
 use tokio_stream::StreamExt as _;
 
 use crate::{
@@ -229,11 +230,19 @@ async fn agents_without_streams_are_polled() {
         ..SendMessageRequest::default()
     };
     let running = gateway.send(request).await.unwrap().task().unwrap().id.clone();
-    assert_eq!(gateway.cancel(&running).await.unwrap().state(), TaskState::Canceled);
-    let states = async || -> Vec<TaskState> {
-        direct.list(ListTasksRequest::default()).map(|task| task.unwrap().state()).collect().await
+    let seen = async |condition: fn(&[TaskState]) -> bool| {
+        let all = async || -> Vec<TaskState> {
+            direct.list(ListTasksRequest::default()).map(|task| task.unwrap().state()).collect().await
+        };
+        let seen = async {
+            while !condition(&all().await) {
+                tokio::task::yield_now().await;
+            }
+        };
+        timeout(Duration::from_secs(20), seen).await.unwrap();
     };
-    while !states().await.contains(&TaskState::Canceled) {
-        tokio::task::yield_now().await;
-    }
+    // A turn that has not begun is canceled without the upstream agent.
+    seen(|states| states.len() == 2).await;
+    assert_eq!(gateway.cancel(&running).await.unwrap().state(), TaskState::Canceled);
+    seen(|states| states.contains(&TaskState::Canceled)).await;
 }
