@@ -20,6 +20,7 @@ mod connection;
 mod debug;
 mod doctor;
 mod flags;
+mod init;
 mod listen;
 mod message;
 #[cfg(feature = "openapi")]
@@ -152,6 +153,12 @@ struct Arguments {
 enum Command {
     /// Serves an agent.
     Serve(Box<flags::Serve>),
+    /// Writes a configuration file for an agent without code.
+    #[command(after_help = "Examples:
+  a2a init exec          a command
+  a2a init http          an HTTP endpoint
+  a2a init upstream      another A2A agent")]
+    Init(init::Init),
     /// Sends a message to an agent, and prints the answer.
     #[command(after_help = "Examples:
   a2a send localhost:8080 'Hello'
@@ -264,6 +271,7 @@ fn exit_code(result: anyhow::Result<()>) -> ExitCode {
 fn run(arguments: Arguments) -> anyhow::Result<()> {
     match arguments.command {
         Command::Serve(arguments) => serve::run(&arguments),
+        Command::Init(arguments) => init::run(&arguments),
         Command::Send(arguments) => remote::send(&arguments, false),
         Command::Stream(arguments) => remote::send(&arguments, true),
         Command::Chat(arguments) => chat::run(&arguments),

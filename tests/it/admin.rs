@@ -496,7 +496,7 @@ async fn tasks_are_listed_in_pages_and_shown_without_secrets() {
         assert!(text.contains(expected), "{text}");
     }
     assert!(!text.contains("secret"), "{text}");
-    assert!(fail(directory, &["show", "none"]).await.contains("has no such task none"));
+    assert!(fail(directory, &["show", "none"]).await.contains("has no task none"));
 }
 
 #[tokio::test]

@@ -79,6 +79,52 @@ async fn program_prints_its_address_and_stops_on_sigterm() {
     assert_eq!(timeout(TIMEOUT, child.wait()).await.unwrap().unwrap().code(), Some(0));
 }
 
+/// Connects to nothing that is not configured. `strace` shows the calls of the server.
+#[cfg(target_os = "linux")]
+#[expect(clippy::print_stdout, reason = "a skipped test must not look like a passed one")]
+#[tokio::test]
+async fn server_connects_to_configured_addresses_only() {
+    const STRACE: &str = "/usr/bin/strace";
+    let directory = tempfile::tempdir().unwrap();
+    let traces = std::process::Command::new(STRACE).args(["-o", "/dev/null", "true"]).output();
+    if !traces.is_ok_and(|output| output.status.success()) {
+        println!("skipped: `strace` is missing or not permitted");
+        return;
+    }
+    let (_upstream, upstream) = serve().await;
+    let port = upstream.rsplit_once(':').unwrap().1;
+    for (name, flags) in [("demo", &[][..]), ("upstream", &["--upstream", &upstream])] {
+        let log = directory.path().join(name);
+        let program = a2a(&[&["serve", "--listen", "127.0.0.1:0"], flags].concat());
+        let mut command = Command::new(STRACE);
+        // The tracer is a child of the server (`-D`), so that signals reach the server.
+        command.args(["-D", "-f", "-e", "trace=connect", "-o"]).arg(&log).arg(program.as_std().get_program());
+        command.args(program.as_std().get_args()).env_clear().env("A2A_STORE", format!("sqlite:{name}.db"));
+        command.current_dir(directory.path()).stdout(Stdio::piped()).stderr(Stdio::null()).kill_on_drop(true);
+        let (mut child, url) = started(command).await;
+        let reply = post(&format!("{url}/message:send"), &message("hello")).await;
+        assert_eq!(reply["task"]["status"]["state"], "TASK_STATE_COMPLETED");
+        let end = format!("{} +++ exited with 0 +++", child.id().unwrap());
+        signal(&child, "-TERM");
+        assert_eq!(timeout(TIMEOUT, child.wait()).await.unwrap().unwrap().code(), Some(0));
+        // The tracer may end after the server.
+        #[expect(clippy::disallowed_methods, reason = "another process writes the file")]
+        let complete = async {
+            loop {
+                let text = std::fs::read_to_string(&log).unwrap();
+                if text.contains(&end) {
+                    return text;
+                }
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        let text = timeout(TIMEOUT, complete).await.unwrap();
+        let connections: Vec<_> = text.lines().filter(|line| line.contains("connect(")).collect();
+        assert_eq!(connections.is_empty(), name == "demo", "{connections:?}");
+        assert!(connections.iter().all(|line| line.contains(&format!("htons({port})"))), "{connections:?}");
+    }
+}
+
 /// The file is closed on exit, and its tasks are available after a restart, also after a kill.
 #[tokio::test]
 async fn tasks_in_a_file_survive_a_restart() {

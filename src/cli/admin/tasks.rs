@@ -86,7 +86,7 @@ pub(super) fn show(arguments: &Show, path: &Path, out: Output) -> anyhow::Result
     let inspector = Inspector::open(path)?;
     let page = inspector.tasks(&filter, usize::from(MAX_PAGE))?;
     if page.tasks.is_empty() {
-        return Err(anyhow!("{} has no such task {id}; `a2a admin list` lists the tasks", path.display()));
+        return Err(anyhow!("{} has no task {id}; `a2a admin list` lists the tasks", path.display()));
     }
     for summary in &page.tasks {
         let damaged = || format!("task {id} of owner {:?} can't be read; see `a2a admin check`", summary.owner);

@@ -41,7 +41,6 @@ impl Snapshot {
     }
 
     /// Runs a command with a long result, whose first lines are compared.
-    #[cfg(feature = "openapi")]
     async fn run_first_lines(&mut self, arguments: &[&str], lines: usize) {
         let output = output(a2a(arguments)).await;
         self.add(arguments, output, lines);
@@ -91,7 +90,7 @@ impl Snapshot {
     }
 }
 
-/// Replaces ids, times, and the numbers of `--debug`.
+/// Replaces ids, times, users, and the numbers of `--debug`.
 fn masked(text: &str) -> String {
     let mut masked = String::new();
     for line in text.split_inclusive('\n') {
@@ -99,8 +98,10 @@ fn masked(text: &str) -> String {
         if line.starts_with("# ") && !line.starts_with("# HTTP") {
             line = without_numbers(&line);
         }
-        if let Some((head, tail)) = line.clone().split_once("grpc-timeout: ") {
-            line = format!("{head}grpc-timeout: {}", tail.trim_start_matches(|c: char| c.is_ascii_digit()));
+        for (name, mask) in [("grpc-timeout: ", ""), ("user.id=", "N")] {
+            if let Some((head, tail)) = line.clone().split_once(name) {
+                line = format!("{head}{name}{mask}{}", tail.trim_start_matches(|c: char| c.is_ascii_digit()));
+            }
         }
         masked.push_str(&line);
     }
@@ -208,6 +209,8 @@ async fn tasks() {
     snapshot.run(&["push", "get", url, &task, "one"]).await;
     snapshot.run(&["cancel", url, &task]).await;
     snapshot.run(&["task", "watch", url, &task]).await;
+    snapshot.run(&["task", "list", url, "--status", "canceled", "-o", "jsonl"]).await;
+    snapshot.run(&["task", "cancel", url, &task]).await;
     snapshot.run(&["get", "task", url, "none"]).await;
     snapshot.run(&["cancel", url, "none", "--binding", "grpc"]).await;
     snapshot.check();
@@ -255,6 +258,7 @@ async fn failures() {
     snapshot.run(&[&["get", "task", &protected, "none", "--debug", "--token", "sesame"], &old[..]].concat()).await;
     snapshot.run(&["discover", "ftp://agent.example"]).await;
     snapshot.run(&["sned", &closed]).await;
+    snapshot.run_first_lines(&["doctor", &closed], 1).await;
     snapshot.check();
 }
 
@@ -263,7 +267,7 @@ async fn failures() {
 async fn help_and_documents() {
     let directory = tempfile::tempdir().unwrap();
     let (path, tokens) = (directory.path().to_str().unwrap(), directory.path().join("tokens.toml"));
-    let tokens = tokens.to_str().unwrap();
+    let (tokens, starter) = (tokens.to_str().unwrap(), &*format!("{path}/a2a.toml"));
     let mut snapshot = Snapshot::new("help").replace(path, "DIR");
     for arguments in [
         &["-h"][..],
@@ -276,6 +280,10 @@ async fn help_and_documents() {
         &["push", "create", "-h"],
         &["admin", "-h"],
         &["admin", "forget", "-h"],
+        &["init", "-h"],
+        &["init", "upstream", "--file", "-"],
+        &["init", "exec", "--file", starter],
+        &["init", "exec", "--file", starter],
         &["token", "revoke", "none", "--file", tokens],
         &["token", "list", "--file", tokens],
     ] {
@@ -285,6 +293,80 @@ async fn help_and_documents() {
         snapshot.run_first_lines(arguments, 3).await;
     }
     snapshot.check();
+}
+
+/// Commands that run a server, or work on its files.
+#[tokio::test]
+async fn operation() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().to_str().unwrap();
+    let file = |name: &str| format!("{path}/{name}");
+    let store = format!("sqlite:{}", file("a2a.db"));
+    let started = super::super::program::started(a2a(&[
+        "serve",
+        "--listen",
+        "127.0.0.1:0",
+        "--store",
+        &store,
+        "--log-filter",
+        "off",
+    ]));
+    let (mut server, url) = started.await;
+    let sent = output(a2a(&["send", &url, "/ask Which city?", "-o", "json"])).await;
+    let task = id(&String::from_utf8(sent.stdout).unwrap());
+    super::super::program::signal(&server, "-TERM");
+    assert!(server.wait().await.unwrap().success());
+
+    let mut snapshot = Snapshot::new("operation").replace(path, "DIR");
+    for arguments in [
+        &["admin", "list", "--store", &store][..],
+        &["admin", "list", "--store", &store, "--json"],
+        &["admin", "show", &task, "--store", &store],
+        &["admin", "show", "none", "--store", &store],
+        &["admin", "check", "--store", &store],
+        &["admin", "stats", "-h"],
+        &["admin", "backup", &file("copy.db"), "--store", &store],
+        &["admin", "backup", &file("copy.db"), "--store", &store],
+        &["admin", "import", &file("none.jsonl"), "--store", &store],
+        &["admin", "gc", "--store", &store],
+        &["admin", "push", "list", "--store", &store],
+        &["admin", "push", "show", &task, "one", "--store", &store],
+        &["admin", "push", "retry", &task, "one", "--store", &store],
+        &["admin", "push", "drop", &task, "one", "--store", &store],
+        &["admin", "forget", "--owner", "ada", "--dry-run", "--store", &store],
+        &["admin", "forget", "--owner", "ada", "--store", &store],
+        &["admin", "list", "--store", "sqlite:/none/a2a.db"],
+        &["serve", "--listen", "nonsense"],
+        &["serve", "--listen", "0.0.0.0:0"],
+        &["serve", "--store", "sqlite:/none/a2a.db", "--listen", "127.0.0.1:0"],
+        &["serve", "--exec", "cat", "--http", "http://localhost:9000"],
+        &["serve", "--lisen", "8080"],
+        &["listen", "--host", "0.0.0.0"],
+        &["listen", "--port", "many"],
+        &["card", "sign", &file("card.json"), "--key", &file("none.pem")],
+        &["token", "new", "ada", "--file", &file("tokens.toml"), "--scope", "all"],
+    ] {
+        snapshot.run(arguments).await;
+    }
+    snapshot.run_first_lines(&["admin", "export", "--store", &store], 0).await;
+    snapshot.run_with_stdin(&["admin", "forget", "--owner", "ada", "--store", &store], "no\n").await;
+    snapshot.check();
+}
+
+/// Each command is in a snapshot.
+#[tokio::test]
+async fn all_commands_have_snapshots() {
+    let directory = tempfile::tempdir().unwrap();
+    assert!(output(a2a(&["man", directory.path().to_str().unwrap()])).await.status.success());
+    let pages = fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let names: Vec<_> = pages.map(|page| page.strip_suffix(".1").unwrap().replace('-', " ")).collect();
+    let snapshots =
+        fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/command_line/snapshots")).unwrap();
+    let text: String = snapshots.map(|entry| fs::read_to_string(entry.unwrap().path()).unwrap()).collect();
+    assert!(names.len() > 40, "{names:?}");
+    for name in &names {
+        assert!(text.contains(&format!("$ {name}")), "{name} is in no snapshot");
+    }
 }
 
 /// Colors depend on the flag and on the variables, and are never in JSON.
