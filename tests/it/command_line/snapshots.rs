@@ -98,9 +98,10 @@ fn masked(text: &str) -> String {
         if line.starts_with("# ") && !line.starts_with("# HTTP") {
             line = without_numbers(&line);
         }
-        for (name, mask) in [("grpc-timeout: ", ""), ("user.id=", "N")] {
+        // Sizes depend on the times in the events.
+        for name in ["grpc-timeout: ", "user.id=", "\"bytes\":", "Bytes:    ", "TIME         "] {
             if let Some((head, tail)) = line.clone().split_once(name) {
-                line = format!("{head}{name}{mask}{}", tail.trim_start_matches(|c: char| c.is_ascii_digit()));
+                line = format!("{head}{name}N{}", tail.trim_start_matches(|c: char| c.is_ascii_digit()));
             }
         }
         masked.push_str(&line);
