@@ -70,6 +70,8 @@ pub(crate) struct CardTemplate {
     bindings: Vec<ProtocolBinding>,
     bindings_v03: Vec<ProtocolBinding>,
     rpc_path: String,
+    /// Name of the agent in a server with several: the path of its other bindings, and the tenant of gRPC.
+    mounted: Option<String>,
     protocols: Vec<Version>,
     v03_fields: V03CardFields,
     formats: version::CardVersions,
@@ -90,6 +92,7 @@ impl CardTemplate {
             bindings: ProtocolBinding::ALL.to_vec(),
             bindings_v03: ProtocolBinding::ALL.to_vec(),
             rpc_path: JSON_RPC.to_owned(),
+            mounted: None,
             protocols: vec![Version::V1_0],
             v03_fields: V03CardFields::default(),
             formats: version::CardVersions::default(),
@@ -131,6 +134,20 @@ impl CardTemplate {
     #[must_use]
     pub(crate) fn rpc_path(mut self, path: &str) -> Self {
         path.clone_into(&mut self.rpc_path);
+        self
+    }
+
+    /// Sets the path below the URL of the server at which the agent is served too.
+    #[must_use]
+    pub(crate) fn also_at(mut self, path: &str) -> Self {
+        path.clone_into(&mut self.address.agent);
+        self
+    }
+
+    /// Sets the name of the agent in a server with several. Over gRPC, it is the tenant.
+    #[must_use]
+    pub(crate) fn mounted(mut self, name: &str) -> Self {
+        self.mounted = Some(name.to_owned());
         self
     }
 
@@ -295,8 +312,12 @@ impl CardTemplate {
 
     /// Returns the configured address of gRPC for a protocol version.
     fn grpc_of(&self, version: Version) -> Option<&str> {
-        let own = if version == Version::V0_3 { self.grpc_v03.as_deref() } else { None };
-        own.or(self.grpc.as_deref())
+        match version {
+            // There are no tenants in 0.3.
+            Version::V0_3 if self.mounted.is_some() => self.grpc_v03.as_deref(),
+            Version::V0_3 => self.grpc_v03.as_deref().or(self.grpc.as_deref()),
+            Version::V1_0 => self.grpc.as_deref(),
+        }
     }
 
     /// Returns true if the card declares that callers have to authenticate.
@@ -314,8 +335,8 @@ impl CardTemplate {
             }
         }
         let lists_grpc = |version: Version| self.bindings_of(version).contains(&ProtocolBinding::Grpc);
-        let needs_address =
-            self.protocols.iter().any(|version| lists_grpc(*version) && self.grpc_of(*version).is_none());
+        let needs_address = self.mounted.is_none()
+            && self.protocols.iter().any(|version| lists_grpc(*version) && self.grpc_of(*version).is_none());
         if needs_address && self.address.public.as_deref().is_some_and(|url| grpc_authority(url).is_none()) {
             let why = "public_url: gRPC does not support a path, and is left off the agent card; set card.grpc_url";
             warnings.push(why.to_owned());
@@ -355,21 +376,30 @@ impl CardTemplate {
     /// Returns all interfaces, in the order in which clients should try them (8.3).
     fn supported_interfaces(&self, url: Option<&str>) -> Vec<AgentInterface> {
         let json_rpc = url.map(|url| format!("{url}{}", self.rpc_path));
-        let derived_grpc = url.and_then(grpc_authority);
+        // gRPC has no path.
+        let of_agent = self.mounted.as_deref().or_else(|| self.address.agent.strip_prefix('/'));
+        let root_and_agent = url.zip(of_agent).and_then(|(url, name)| {
+            let root = url.strip_suffix(name)?.strip_suffix('/')?;
+            Some((root, name))
+        });
+        let (root, agent) = root_and_agent.map_or((url, None), |(root, name)| (Some(root), Some(name)));
+        let derived_grpc = root.and_then(grpc_authority);
         let interfaces_of = |version: &Version| {
             let bindings = self.bindings_of(*version);
             let grpc = self.grpc_of(*version).filter(|address| is_grpc_address(address));
             let address = |binding| match binding {
                 ProtocolBinding::JsonRpc => json_rpc.clone(),
                 ProtocolBinding::HttpJson => url.map(str::to_owned),
+                ProtocolBinding::Grpc if self.mounted.is_some() && *version == Version::V0_3 => grpc.map(str::to_owned),
                 ProtocolBinding::Grpc => grpc.map(str::to_owned).or_else(|| derived_grpc.clone()),
             };
             let listed = ProtocolBinding::ALL.into_iter().filter(|binding| bindings.contains(binding));
             let interface = |binding: ProtocolBinding| {
+                let tenant = agent.filter(|_| binding == ProtocolBinding::Grpc && *version == Version::V1_0);
                 Some(AgentInterface {
                     url: address(binding)?,
                     protocol_binding: binding.as_str().to_owned(),
-                    tenant: String::new(),
+                    tenant: tenant.unwrap_or_default().to_owned(),
                     protocol_version: version.as_str().to_owned(),
                 })
             };

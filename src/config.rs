@@ -7,17 +7,19 @@ use std::{collections::BTreeMap, fmt::Write as _, net::SocketAddr, time::Duratio
 
 use toml::{Spanned, de::DeValue};
 
+mod agents;
 mod credentials;
 mod load;
 mod value;
 
+pub(crate) use self::{
+    agents::AgentConfig,
+    load::{CLIENT_API_KEY_VARIABLE, CLIENT_SECRET_VARIABLE, CLIENT_TOKEN_VARIABLE, Error, Loaded, load},
+    value::{Agent, AuthRequire, CommandFormat, CommandLine, FilePath, StorePath, Value},
+};
 use self::{
     credentials::WebhookHosts,
     value::{BaseUrl, ByteSize, CardFile, Filter, GrpcAddress, OptionalTimeout, Structure, UrlPath},
-};
-pub(crate) use self::{
-    load::{CLIENT_API_KEY_VARIABLE, CLIENT_SECRET_VARIABLE, CLIENT_TOKEN_VARIABLE, Error, Loaded, load},
-    value::{Agent, AuthRequire, CommandFormat, CommandLine, FilePath, StorePath, Value},
 };
 use crate::{
     auth::{self, CertificateName, SigningAlgorithm, Token},
@@ -53,6 +55,10 @@ A name with a dot is a key in a table: `turn.deadline` is `deadline` in `[turn]`
 Former names of keys, variables and flags are accepted with a warning. A name and its former name together are an error.
 
 An address is an IP address with a port. A port alone, such as `8080`, and `localhost:8080` are on `127.0.0.1`.
+
+Each table `[[agents]]` of the file is one of several agents of the server. It has a `name`, optionally the `scopes` that callers
+need, and keys of the tables `agent`, `cancel`, `card`, `exec`, `http`, `idempotency`, `limits`, `openai`, `push`, `retention`,
+`secret_parts`, `send`, `store`, `turn` and `upstream`. They override those of the server for this agent.
 
 A duration is a number with a unit, such as `500ms`, `10s`, `5m` or `1h`. A size is a number of bytes, optionally with a unit:
 `64KiB`, `1MiB`. An empty variable counts as not set; for a secret, it is an error.

@@ -148,6 +148,20 @@ pub(crate) struct EngineGauges {
 }
 
 impl EngineGauges {
+    /// Adds those of another agent.
+    pub(crate) fn add(&mut self, other: Self) {
+        self.turns += other.turns;
+        self.queued_turns += other.queued_turns;
+        self.queued_messages += other.queued_messages;
+        self.uncommitted_tasks += other.uncommitted_tasks;
+        for (state, count) in other.live_tasks {
+            match self.live_tasks.iter_mut().find(|(known, _)| *known == state) {
+                Some((_, sum)) => *sum += count,
+                None => self.live_tasks.push((state, count)),
+            }
+        }
+    }
+
     /// Records the gauges.
     pub(crate) fn record(&self) {
         metrics::gauge!(TURNS).set(number(self.turns));

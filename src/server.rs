@@ -3,54 +3,46 @@
 //! [`Server`] collects the settings and assembles the service, its extensions and the layers around the transport.
 //! [`BoundServer`] listens and drains; [`Handle`] does that for a server that is embedded in an axum program.
 
-use std::{convert::Infallible, fmt, io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{convert::Infallible, fmt, io, sync::Arc, time::Duration};
 
 use axum::{extract::Request, response::IntoResponse, routing::Route};
 use bytes::Bytes;
-use http::HeaderValue;
 use tokio::net::ToSocketAddrs;
 use tower_layer::Layer;
 
-pub(crate) use self::layers::is_public;
-use self::layers::{AddLayer, LayeredService, Layers};
-use self::lifecycle::Render;
 pub use self::lifecycle::{BoundServer, Handle, Signals};
+use self::{
+    agents::PendingAgent,
+    assembly::Assembled,
+    layers::{AddLayer, LayeredService},
+    lifecycle::Render,
+};
+pub(crate) use self::{agents::is_agent_name, layers::is_public};
 #[cfg(feature = "signing")]
 use crate::jose::SigningKey;
+#[cfg(feature = "push")]
+use crate::push::PushOptions;
 #[cfg(feature = "server-tls")]
 pub use crate::transport::{ClientAuth, Tls, TlsError};
 use crate::{
     agent::Agent,
-    auth::{Authenticator, AuthorizedService, FAILURES, FailureLimit, Policy},
-    card::{
-        CardConfig, CardRequest, CardTemplate, ExtendedCard, ExtendedCardAccess, ExtendedCardSettings, JSON_RPC,
-        Network,
-    },
+    auth::{Authenticator, FAILURES, Policy},
+    card::{CardConfig, CardTemplate, ExtendedCard, ExtendedCardAccess, ExtendedCardSettings, Network},
     env::Env,
-    extension::{self, ExtendedService, Extension},
-    pb::v1::{AgentCard, a2a_service_server::A2aService, bindings::Checked},
+    extension::Extension,
+    pb::v1::{AgentCard, a2a_service_server::A2aService},
     protocol::Protocols,
     report::{self, ReportGuard},
-    service::Service,
-    store::{Retention, Store, memory::Memory},
-    telemetry::{calls::ObservedService, wire_log::WireLogService},
-    transport::{
-        BaseUrlSource, CONNECTIONS_PER_PEER, HttpService, OriginPolicy, Paths, PeerLimit, ProtectedResource, Settings,
-        listener::ListenerSettings,
-    },
-};
-#[cfg(feature = "openapi")]
-use crate::{openapi::PublishedDocuments, transport::DocumentSource};
-#[cfg(feature = "push")]
-use crate::{
-    push::{PushOptions, SigningKeys},
-    v03::json::push_payload,
+    store::{Retention, Store},
+    transport::{CONNECTIONS_PER_PEER, Settings, listener::ListenerSettings},
 };
 pub use crate::{
     service::{DefaultKey, Limits, Modes},
     transport::{AllowedHost, AllowedOrigin, FileBytes},
 };
 
+mod agents;
+mod assembly;
 mod layers;
 mod lifecycle;
 
@@ -99,6 +91,12 @@ pub struct Server<A> {
     docs: Option<bool>,
     authenticator: Option<Arc<dyn Authenticator>>,
     policy: Option<Arc<dyn Policy>>,
+    scopes: Vec<String>,
+    agents: Vec<PendingAgent>,
+    /// Name of the agent in the catalog. Empty: `default`.
+    catalog_name: String,
+    /// Calls are counted in the metrics of another server.
+    is_metered: bool,
     failed_authentications: usize,
     retention: Retention,
     allowed_hosts: Vec<AllowedHost>,
@@ -108,14 +106,6 @@ pub struct Server<A> {
     layers: Vec<AddLayer>,
     #[cfg(feature = "push")]
     push: PushOptions,
-}
-
-/// Parts of a server without its listeners.
-struct Assembled {
-    /// Service with its extensions and checks, as callers see it.
-    service: Arc<dyn A2aService>,
-    http: HttpService,
-    handle: Handle,
 }
 
 impl<A: Agent> Server<A> {
@@ -151,6 +141,10 @@ impl<A: Agent> Server<A> {
             docs: None,
             authenticator: None,
             policy: None,
+            scopes: Vec::new(),
+            agents: Vec::new(),
+            catalog_name: String::new(),
+            is_metered: false,
             failed_authentications: FAILURES,
             retention: Retention::default(),
             allowed_hosts: Vec::new(),
@@ -319,14 +313,14 @@ impl<A: Agent> Server<A> {
         self
     }
 
-    /// Offers the extension [`resume`](extension::resume): each event carries its cursor, over gRPC too, and a mark if
+    /// Offers the extension [`resume`](crate::extension::resume): each event carries its cursor, over gRPC too, and a mark if
     /// events may be missing before it. Off by default.
     pub fn resume(mut self, offered: bool) -> Self {
         self.resume = offered;
         self
     }
 
-    /// Lists the extension [`secret`](extension::secret) on the card: parts that only the agent may read. Off by default; marked
+    /// Lists the extension [`secret`](crate::extension::secret) on the card: parts that only the agent may read. Off by default; marked
     /// parts are redacted in any case.
     pub fn secret_parts(mut self, offered: bool) -> Self {
         self.secret_parts = offered;
@@ -471,6 +465,59 @@ impl<A: Agent> Server<A> {
         self
     }
 
+    /// Scopes that callers need for each call, in addition to the scope of the operation. The
+    /// [catalog](Self::agent) lists the agent only for callers with them. None by default. Without an
+    /// [authenticator](Self::authenticator), callers have no scopes to check.
+    pub fn require_scopes<T: Into<String>>(mut self, scopes: impl IntoIterator<Item = T>) -> Self {
+        self.scopes = scopes.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// Name of this server's own agent in the catalog of agents, below which it is served too: at `/NAME`, and at the root.
+    ///
+    /// # Panics
+    /// As [`agent`](Self::agent).
+    pub fn catalog_name(mut self, name: &str) -> Self {
+        self.check_agent_name(name);
+        name.clone_into(&mut self.catalog_name);
+        self.with_card(|card| card.also_at(&format!("/{name}")))
+    }
+
+    fn check_agent_name(&self, name: &str) {
+        assert!(is_agent_name(name), "`{name}` is not a name of an agent: lower-case letters, digits, `-` and `_`");
+        let is_new = self.catalog_name != name && self.agents.iter().all(|agent| *agent.name != *name);
+        assert!(is_new, "there are two agents with the name `{name}`");
+    }
+
+    /// Serves another agent on the same addresses: over HTTP+JSON and JSON-RPC below the path `/NAME`, where its card is too,
+    /// and over gRPC as the tenant `NAME`. The agent of this server stays at the root. `/agents` and
+    /// `/.well-known/ai-catalog.json` list all of them.
+    ///
+    /// Each agent has its own tasks, store, limits and settings. The authenticator and TLS of this server apply to agents
+    /// without their own; its listen addresses, and its limits of connections and of requests per client address, apply to
+    /// all. Each needs a store of its own.
+    ///
+    /// ```
+    /// use a2a_service::{agent::{self, End}, server::Server};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> std::io::Result<()> {
+    /// let echo = agent::from_fn(|turn, _| async move { Ok(End::reply(turn.text())) });
+    /// let shout = agent::from_fn(|turn, _| async move { Ok(End::reply(turn.text().to_uppercase())) });
+    /// let server = Server::new(echo).name("Echo").agent("shout", Server::new(shout).name("Shout"));
+    /// let bound = server.bind("127.0.0.1:0").await?;
+    /// println!("the card of the second agent: {}/shout/.well-known/agent-card.json", bound.url());
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Panics
+    /// The name is not made of lower-case letters, digits, `-` and `_`, is longer than 64 bytes, is that of another agent of
+    /// this server, or is reserved for another resource, such as `tasks`.
+    pub fn agent<B: Agent>(mut self, name: &str, server: Server<B>) -> Self {
+        self.check_agent_name(name);
+        self.agents.push(PendingAgent::new(name, server));
+        self
+    }
+
     /// Allows addresses that are reachable from other machines without an [authenticator](Self::authenticator). All callers
     /// are then one anonymous owner and see each other's tasks. Off by default: such an address is rejected.
     pub fn insecure(mut self, insecure: bool) -> Self {
@@ -598,7 +645,7 @@ impl<A: Agent> Server<A> {
     ///
     /// Must be called in a tokio runtime, as must the methods below.
     pub fn into_service(self) -> Arc<dyn A2aService> {
-        self.assemble(None).service
+        self.assemble(None, None).service
     }
 
     /// Returns all bindings as a router, and a handle for readiness and drain, to embed the server in an axum program. The
@@ -625,8 +672,8 @@ impl<A: Agent> Server<A> {
     /// ```
     pub fn into_parts(self) -> (axum::Router, Handle) {
         let layers = Arc::new(self.layers());
-        let Assembled { http, handle, .. } = self.assemble(None);
-        (axum::Router::new().fallback_service(LayeredService::new(http, layers, None)), handle)
+        let Assembled { http, handle, mounted, .. } = self.assemble(None, Some(&layers));
+        (axum::Router::new().fallback_service(LayeredService::new(http, layers, None, mounted)), handle)
     }
 
     /// Returns the router of [`into_parts`](Self::into_parts). Dropping it does not drain running turns.
@@ -649,8 +696,8 @@ impl<A: Agent> Server<A> {
             ..self.connections.clone()
         };
         let scheme = if self.card.address().is_tls { "https" } else { "http" };
-        let Assembled { http, handle, .. } = self.assemble(Some(addr));
-        Ok(BoundServer { listener, addr, http, additional: Vec::new(), layers, handle, settings, scheme })
+        let Assembled { http, handle, mounted, .. } = self.assemble(Some(addr), Some(&layers));
+        Ok(BoundServer { listener, addr, http, additional: Vec::new(), layers, mounted, handle, settings, scheme })
     }
 
     /// Serves until Ctrl-C or SIGTERM, then drains. Without a `tracing` subscriber, errors are written to
@@ -666,142 +713,6 @@ impl<A: Agent> Server<A> {
         report::report(format_args!("listening on {}", bound.url()));
         bound.run_until(async move { signals.next().await }).await;
         Ok(())
-    }
-
-    fn layers(&self) -> Layers {
-        let base = self.base_path.as_deref().or_else(|| self.card.address().path()).unwrap_or_default();
-        let rpc_path = self.rpc_path.as_deref().unwrap_or(JSON_RPC);
-        Layers {
-            authenticator: self.authenticator.clone(),
-            failures: FailureLimit::new(self.failed_authentications),
-            insecure: self.insecure,
-            log_wire: self.log_wire,
-            is_metered: self.metrics.is_some(),
-            hsts: self.hsts.and_then(|age| HeaderValue::try_from(format!("max-age={}", age.as_secs())).ok()),
-            origins: OriginPolicy::new(&self.card, self.allowed_hosts.clone(), self.cors_origins.clone()),
-            peers: PeerLimit::new(self.connections_per_peer, self.request_rate_per_peer, self.card.trusted().to_vec()),
-            header_bytes: self.connections.header_bytes,
-            paths: Paths::new(base, rpc_path, self.settings.protocols).protecting_card(self.settings.protects_card),
-            ids: self.settings.env.ids.clone(),
-            added: self.layers.clone(),
-        }
-    }
-
-    /// Assembles the service and its transport for a listen address, or for a router whose address is unknown.
-    fn assemble(self, bound: Option<SocketAddr>) -> Assembled {
-        let store = self.store.unwrap_or_else(|| Arc::new(Memory::default()));
-        let mut card = self.card.protocols(self.settings.protocols.iter());
-        if let Some(addr) = bound {
-            card = card.bound(addr);
-        }
-        let stream_max_age = self.limits.stream_max_age;
-        let service = Service::with_env(self.agent, store, self.limits, self.settings.env.clone());
-        let service = service.offering(card.offers());
-        let service = service.modes(self.modes, card.declared()).idempotency_default_key(self.default_key);
-        #[cfg(feature = "signing")]
-        #[cfg_attr(not(feature = "push"), expect(unused_mut, reason = "only notifications have further keys"))]
-        let mut keys: Vec<_> = card.signing_key().map(SigningKey::public_jwk).into_iter().collect();
-        #[cfg(feature = "push")]
-        let service = if card.offers().push {
-            let mut push = self.push;
-            push.issuer = push.issuer.or_else(|| card.address().origin());
-            for key in push.keys.iter().flat_map(SigningKeys::all).map(SigningKey::public_jwk) {
-                if !keys.contains(&key) {
-                    keys.push(key);
-                }
-            }
-            service.delivering(push, push_payload)
-        } else {
-            service
-        };
-        #[cfg(feature = "signing")]
-        let key_set = (!keys.is_empty()).then(|| serde_json::json!({ "keys": keys }).to_string().into());
-        #[cfg(not(feature = "signing"))]
-        let key_set = None;
-        service.start_retention(self.retention);
-        let service = Arc::new(service);
-        let handle = Handle::new(Arc::clone(&service), self.grace);
-        let set_extended_card = {
-            let service = Arc::clone(&service);
-            move |source| service.set_extended_card(source)
-        };
-        let has_extended_card = self.extended_card.access != ExtendedCardAccess::Off;
-        card = card.extended(has_extended_card);
-        let mut inner: Arc<dyn A2aService> = service;
-        if self.resume {
-            card = card.declare(|card| card.with_extension(extension::resume::declaration()));
-        }
-        if self.secret_parts {
-            card = card.declare(|card| card.with_extension(extension::secret::declaration()));
-        }
-        let extensions = extension::all(self.extensions, card.extensions_mut());
-        if !extensions.is_empty() {
-            inner = Arc::new(ExtendedService::new(inner, extensions).strict(self.strict_extensions));
-        }
-        let mut service: Arc<dyn A2aService> = Arc::new(Checked(inner));
-        if self.log_wire {
-            service = Arc::new(WireLogService(service));
-        }
-        let service: Arc<dyn A2aService> = Arc::new(AuthorizedService::new(service, self.policy));
-        let service: Arc<dyn A2aService> = Arc::new(ObservedService::new(service, self.metrics.is_some()));
-        let is_unchecked = self.authenticator.is_none() && card.declares_security();
-        if let Some(authenticator) = &self.authenticator {
-            card = card.declare(|card| authenticator.describe(card));
-        }
-        let mut warnings = card.warnings();
-        if is_unchecked {
-            warnings.push("agent card declares credentials, but no authenticator checks them".into());
-        }
-        for warning in warnings {
-            tracing::warn!("{warning}");
-            report::report(format_args!("warning: {warning}"));
-        }
-        if let Some(path) = &self.rpc_path {
-            card = card.rpc_path(path);
-        }
-        let issuers = self.authenticator.as_ref().map(|authenticator| authenticator.issuers()).unwrap_or_default();
-        let protected_resource = (!issuers.is_empty()).then(|| {
-            let template = card.clone();
-            let base_url: BaseUrlSource = Arc::new(move |request: &CardRequest<'_>| template.base_url(request));
-            ProtectedResource { issuers, base_url }
-        });
-        let base_url = has_extended_card.then(|| -> BaseUrlSource {
-            let (template, settings) = (Arc::new(card.clone()), Arc::new(self.extended_card));
-            set_extended_card({
-                let template = Arc::clone(&template);
-                Arc::new(move |call| {
-                    let (template, settings) = (Arc::clone(&template), Arc::clone(&settings));
-                    Box::pin(async move { settings.card(&template, &call).await })
-                })
-            });
-            Arc::new(move |request: &CardRequest<'_>| template.base_url(request))
-        });
-        #[cfg(feature = "openapi")]
-        let documents = {
-            let is_loopback = bound.is_some_and(|addr| !is_public(addr));
-            let has_docs = self.docs.unwrap_or(is_loopback);
-            let (rpc_path, protocols) = (self.rpc_path.as_deref().unwrap_or(JSON_RPC), self.settings.protocols);
-            let (published, card) = (PublishedDocuments::new(card.v03(), rpc_path, protocols, has_docs), card.clone());
-            let get = move |request: &CardRequest<'_>| published.get(request.path, card.base_url(request).as_deref());
-            let source: DocumentSource = Arc::new(get);
-            Some(source)
-        };
-        #[cfg(not(feature = "openapi"))]
-        let documents = None;
-        let settings = Settings {
-            documents,
-            metrics: self.metrics.map(|render| handle.metrics(render)),
-            key_set,
-            protected_resource,
-            base_url,
-            card: Arc::new(move |request| card.json(request)),
-            stream_max_age,
-            drain: handle.draining(),
-            readiness: handle.readiness(),
-            ..self.settings
-        };
-        let http = HttpService::new(Arc::clone(&service), settings);
-        Assembled { service, http, handle }
     }
 }
 

@@ -8,13 +8,14 @@
 //! | `framing`, `peer_limit`, `origin`, `base_path` | checks in front of the service, and path rewriting |
 //! | `browser_headers` | CORS and security headers of all responses |
 //! | `classify`, `version`, `context` | kind of a request, protocol version rules, request context |
-//! | `jsonrpc`, `rest`, `grpc`, `grpc_web`, `card`, `key_set`, `protected_resource`, `documents`, `health`, `metrics` | bindings and resources |
+//! | `jsonrpc`, `rest`, `grpc`, `grpc_web`, `card`, `catalog`, `key_set`, `protected_resource`, `documents`, `health`, `metrics` | bindings and resources |
 //! | `body`, `request_budget`, `response`, `sse` | request and response bodies |
 
 mod base_path;
 mod body;
 mod browser_headers;
 mod card;
+mod catalog;
 mod classify;
 mod connection;
 mod context;
@@ -66,8 +67,9 @@ use tower_service::Service;
 #[cfg(feature = "server-tls")]
 pub use self::tls::{ClientAuth, Tls, TlsError};
 pub(crate) use self::{
-    base_path::Paths,
+    base_path::{Paths, below},
     browser_headers::{BrowserHeaders, preflight},
+    catalog::AI_CATALOG,
     classify::RequestClass,
     context::{hide_credentials, request_id},
     framing::{check_framing, check_head},
@@ -84,7 +86,7 @@ pub use self::{
     origin::{AllowedHost, AllowedOrigin},
     peer_limit::PeerLimit,
     protected_resource::ProtectedResource,
-    settings::{BaseUrlSource, CardSource, DocumentSource, FileBytes, MetricsSource, Settings},
+    settings::{BaseUrlSource, CardSource, CatalogSource, DocumentSource, FileBytes, MetricsSource, Settings},
 };
 use self::{
     classify::RequestKind,
@@ -240,8 +242,9 @@ impl<B: RequestBody> Service<Request<B>> for HttpService {
 
     fn call(&mut self, request: Request<B>) -> ResponseFuture {
         let (parts, body) = request.into_parts();
-        let Settings { protocols, protects_card, .. } = self.inner.settings;
-        self.dispatch(RequestClass::new(&parts, protocols).protecting_card(protects_card), parts, body)
+        let Settings { protocols, protects_card, protects_catalog, .. } = self.inner.settings;
+        let class = RequestClass::new(&parts, protocols);
+        self.dispatch(class.protecting_card(protects_card).protecting_catalog(protects_catalog), parts, body)
     }
 }
 
@@ -260,6 +263,7 @@ impl HttpService {
                     && matches!(
                         class.kind,
                         RequestKind::Card
+                            | RequestKind::Catalog
                             | RequestKind::KeySet
                             | RequestKind::ProtectedResource
                             | RequestKind::Document
@@ -299,6 +303,9 @@ impl HttpService {
         }
         let binding = match kind {
             RequestKind::Card => return now(card::respond_with_card(settings, card_dates, &parts)),
+            RequestKind::Catalog => {
+                return now(catalog::respond_with_catalog(settings.catalog.as_ref(), settings, &parts));
+            }
             RequestKind::KeySet => {
                 return now(key_set::respond_with_key_set(settings.key_set.as_ref(), &parts));
             }
@@ -349,6 +356,7 @@ impl HttpService {
             | RequestKind::Grpc
             | RequestKind::GrpcWeb(_)
             | RequestKind::Card
+            | RequestKind::Catalog
             | RequestKind::KeySet
             | RequestKind::ProtectedResource
             | RequestKind::Document
@@ -476,6 +484,7 @@ impl RequestClass {
             (
                 RequestKind::Rest
                 | RequestKind::Card
+                | RequestKind::Catalog
                 | RequestKind::KeySet
                 | RequestKind::ProtectedResource
                 | RequestKind::Document

@@ -136,17 +136,20 @@ fn check(principal: &Principal, scope: &str, request: &mut impl Subject) -> Resu
 pub(crate) struct AuthorizedService {
     service: Arc<dyn A2aService>,
     policy: Option<Arc<dyn Policy>>,
+    /// Scopes that each call requires in addition to its own.
+    scopes: Arc<[String]>,
 }
 
 impl AuthorizedService {
-    pub(crate) fn new(service: Arc<dyn A2aService>, policy: Option<Arc<dyn Policy>>) -> Self {
-        Self { service, policy }
+    pub(crate) fn new(service: Arc<dyn A2aService>, policy: Option<Arc<dyn Policy>>, scopes: Arc<[String]>) -> Self {
+        Self { service, policy, scopes }
     }
 
     /// Checks the scopes of a call. Calls without a principal have no scopes to check.
-    fn check<T: Subject>(rpc: Rpc, scope: &str, request: &mut Request<T>) -> Result<(), Error> {
+    fn check<T: Subject>(&self, rpc: Rpc, scope: &str, request: &mut Request<T>) -> Result<(), Error> {
         let Some(principal) = Call::of(request).ok().and_then(|call| call.principal.clone()) else { return Ok(()) };
-        let checked = check(&principal, scope, request.get_mut());
+        let permitted = self.scopes.iter().try_for_each(|scope| require_scope(&principal, scope));
+        let checked = permitted.and_then(|()| check(&principal, scope, request.get_mut()));
         if let Err(error) = &checked {
             audit::permission_denied(Some(&principal), Call::of(request).ok(), rpc.name(), error);
         }
@@ -160,7 +163,7 @@ impl AuthorizedService {
         call: impl FnOnce(&'a dyn A2aService, Request<T>) -> ServiceFuture<'a, R>,
     ) -> Result<Response<R>, Status> {
         let scope = Call::of(&request)?.required_scope.unwrap_or_else(|| scope_of(rpc));
-        Self::check(rpc, scope, &mut request)?;
+        self.check(rpc, scope, &mut request)?;
         if let Some(policy) = &self.policy {
             let tenant = request.get_mut().tenant().clone();
             let (context, subject) = (Call::of(&request)?, request.get_ref());

@@ -39,6 +39,8 @@ pub(crate) struct Address {
     pub(super) bound: Option<SocketAddr>,
     /// The server has TLS.
     pub(crate) is_tls: bool,
+    /// Path below the URL at which the agent is served too. Empty if there is none.
+    pub(crate) agent: String,
 }
 
 impl Address {
@@ -65,7 +67,8 @@ impl Address {
     /// Returns the URL at which the client of a request reaches the server. `None` if it is unknown.
     pub(super) fn of(&self, request: &CardRequest<'_>) -> Option<String> {
         if let Some(public) = &self.public {
-            return Some(public.clone());
+            let is_below = !self.agent.is_empty() && request.prefix.ends_with(&self.agent);
+            return Some(format!("{public}{}", if is_below { &*self.agent } else { "" }));
         }
         let (forwarded, host) = self.requested(request);
         let authority = host.or_else(|| self.bound.map(Authority::from))?;

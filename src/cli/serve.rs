@@ -18,7 +18,7 @@ use crate::{
     auth::{self, AllOf, AnyOf, Bearer, Jwt, JwtOptions, MutualTls, Scopes, Token, TokenFile},
     card::ScopedSkills,
     client::Client,
-    config::{self, AuthRequire, CommandFormat, CommandLine, Config, FilePath, Loaded},
+    config::{self, AgentConfig, AuthRequire, CommandFormat, CommandLine, Config, FilePath, Loaded},
     jose::SigningKey,
     pb::v1::AgentCard,
     push::{Algorithm, PushOptions, SigningKeys, WebhookCredentials},
@@ -41,7 +41,7 @@ pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
         say(&loaded.print())?;
         return Ok(());
     }
-    let Loaded { config, warnings, .. } = loaded;
+    let Loaded { config, warnings, agents, .. } = loaded;
     let mut filter = config.log_filter.targets.clone();
     if config.log_wire {
         // `log.wire` takes precedence over the log filter.
@@ -52,26 +52,39 @@ pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
         tracing::warn!("{warning}");
     }
     guard_public(&config)?;
-    guard_security(&config)?;
+    let configs = agents.iter().map(|agent| &agent.config);
+    configs.chain([&config]).try_for_each(guard_security)?;
+    guard_scopes(&config, &agents)?;
     raise_descriptor_limit(&config);
     let schemes = authentication(&config)?;
     let tls = tls(&config)?;
     let metrics = config.metrics_enabled.then(Recorder::install).transpose()?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     // Before the server listens, because opening the store may migrate it, which blocks.
-    let OpenedStore { store, file, line } = open_store(&config)?;
-    let push = push_options(&config, file.as_deref())?;
-    let card_key = config.card_signing_key.as_ref().map(|file| {
-        SigningKey::read(&file.0).with_context(|| format!("can't read {} in card.signing_key", file.0.display()))
-    });
-    let card_key = card_key.transpose()?;
+    let mut prepared = Vec::new();
+    for AgentConfig { name, config, .. } in &agents {
+        prepared.push(Prepared::new(config).with_context(|| format!("the agent {name} can't be started"))?);
+    }
+    if agents.is_empty() {
+        prepared.push(Prepared::new(&config)?);
+    }
+    let mut details = String::new();
+    for agent in &prepared {
+        if !details.contains(&agent.line) {
+            details += &agent.line;
+        }
+    }
     runtime.block_on(async {
-        let agent = agent(&config).await?;
-        let server = server(agent, store, push, &config);
-        let server = match card_key {
-            Some(key) => server.sign_card(key),
-            None => server,
+        let mut prepared = prepared.into_iter();
+        let first = prepared.next().context("there is no agent")?.server(agents.first()).await?;
+        let mut server = match agents.first() {
+            // The settings of the address are those of the server.
+            Some(first_agent) => at_root(first.catalog_name(&first_agent.name), &config),
+            None => at_root(first, &config),
         };
+        for (agent, prepared) in agents.iter().skip(1).zip(prepared) {
+            server = server.agent(&agent.name, prepared.server(Some(agent)).await?);
+        }
         let server = match (schemes, config.auth_require) {
             (Some(schemes), AuthRequire::Any) => server.authenticator(schemes),
             (Some(schemes), AuthRequire::All) => server.authenticator(AllOf::from(schemes)),
@@ -111,7 +124,10 @@ pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
         let mut signals = Signals::listen();
         let is_quiet = arguments.is_quiet();
         if !is_quiet {
-            let details = grpc + &metrics + &line;
+            for agent in &agents {
+                details.extend(["agent ", &agent.name, " at ", &bound.url(), "/", &agent.name, "\n"]);
+            }
+            let details = grpc + &metrics + &details;
             announce(&banner(&bound.url(), config.tls_self_signed, &details, config.has_authentication()));
         }
         bound
@@ -135,6 +151,52 @@ fn announce(text: &str) {
     if let Err(error @ OutputError::Failed(_)) = say(text) {
         tracing::warn!("{error}");
     }
+}
+
+/// Parts of the server of an agent that block while they are made.
+struct Prepared<'a> {
+    config: &'a Config,
+    store: Arc<dyn Store>,
+    push: PushOptions,
+    card_key: Option<SigningKey>,
+    /// Line about the store, for the startup message.
+    line: String,
+}
+
+impl<'a> Prepared<'a> {
+    fn new(config: &'a Config) -> anyhow::Result<Self> {
+        let OpenedStore { store, file, line } = open_store(config)?;
+        let push = push_options(config, file.as_deref())?;
+        let card_key = config.card_signing_key.as_ref().map(|file| {
+            SigningKey::read(&file.0).with_context(|| format!("can't read {} in card.signing_key", file.0.display()))
+        });
+        Ok(Self { config, store, push, card_key: card_key.transpose()?, line })
+    }
+
+    /// Creates the server of the agent, which is one of several if it has a name.
+    async fn server(self, named: Option<&AgentConfig>) -> anyhow::Result<Server<Arc<dyn DynAgent>>> {
+        let Self { config, store, push, card_key, .. } = self;
+        let agent = match named {
+            Some(named) => agent(config).await.with_context(|| format!("the agent {} can't be started", named.name))?,
+            None => agent(config).await?,
+        };
+        let mut server = server(agent, store, push, config);
+        if let Some(named) = named {
+            server = server.require_scopes(&named.scopes);
+            if config.card_name.is_none() && !has_name_of_its_own(config) {
+                server = server.name(&named.name);
+            }
+        }
+        Ok(match card_key {
+            Some(key) => server.sign_card(key),
+            None => server,
+        })
+    }
+}
+
+/// Returns true for an agent whose card has the name of a program or of another agent.
+fn has_name_of_its_own(config: &Config) -> bool {
+    config.upstream_url.is_some() || config.card_file.is_some()
 }
 
 /// Creates the agent of the configuration.
@@ -272,6 +334,11 @@ fn server<A: Agent>(agent: A, store: Arc<dyn Store>, push: PushOptions, config: 
     if let Some(enabled) = config.docs_enabled {
         server = server.docs(enabled);
     }
+    server
+}
+
+/// Adds the settings of a server for its address, which agents below a path do not have.
+fn at_root<A: Agent>(mut server: Server<A>, config: &Config) -> Server<A> {
     if let Some(url) = &config.public_url {
         server = server.url(&*url.0);
     }
@@ -486,6 +553,17 @@ fn guard_security(config: &Config) -> Result<(), config::Error> {
              auth.tokens or auth.jwt.issuer, or remove the key"
         ))),
         None => Ok(()),
+    }
+}
+
+/// Rejects scopes of agents if callers are not authenticated, who then have no scopes.
+fn guard_scopes(config: &Config, agents: &[AgentConfig]) -> Result<(), config::Error> {
+    match agents.iter().find(|agent| !agent.scopes.is_empty()) {
+        Some(agent) if !config.has_authentication() => Err(config::Error::new(format!(
+            "agents: the scopes of `{}` would not be checked; set auth.tokens, auth.jwt.issuer or auth.mtls, or remove them",
+            agent.name
+        ))),
+        _ => Ok(()),
     }
 }
 

@@ -45,7 +45,7 @@ struct New {
     /// Tenant to which the token is bound.
     #[arg(long)]
     tenant: Option<String>,
-    /// Permitted scope: `tasks:read`, `tasks:write`, `push:write`, `card:extended`, `admin` or `skill:ID`. Can be repeated. By
+    /// Permitted scope: `tasks:read`, `tasks:write`, `push:write`, `card:extended`, `admin`, `agent:NAME` or `skill:ID`. Can be repeated. By
     /// default, all.
     #[arg(long = "scope", value_name = "SCOPE")]
     scopes: Vec<String>,
@@ -105,8 +105,8 @@ pub(super) fn run(arguments: Token) -> anyhow::Result<()> {
     match arguments.command {
         TokenCommand::New(new) => {
             let New { name, owner, tenant, scopes, expires, place } = new;
-            if let Some(unknown) = scopes.iter().find(|scope| !SCOPES.contains(&scope.as_str()) && !is_skill(scope)) {
-                bail!("{unknown} is not a scope; use one of {}, or skill:ID", SCOPES.join(", "));
+            if let Some(unknown) = scopes.iter().find(|scope| !SCOPES.contains(&scope.as_str()) && !has_prefix(scope)) {
+                bail!("{unknown} is not a scope; use one of {}, agent:NAME or skill:ID", SCOPES.join(", "));
             }
             let now = SystemTime::now();
             let expires = expires.map(|after| now.checked_add(after).context("--expires is too long")).transpose()?;
@@ -141,6 +141,7 @@ pub(super) fn run(arguments: Token) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn is_skill(scope: &str) -> bool {
-    scope.strip_prefix("skill:").is_some_and(|id| !id.is_empty())
+/// Returns true for the scope of a skill or of an agent.
+fn has_prefix(scope: &str) -> bool {
+    ["skill:", "agent:"].iter().any(|prefix| scope.strip_prefix(prefix).is_some_and(|name| !name.is_empty()))
 }

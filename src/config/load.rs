@@ -11,10 +11,10 @@ use std::{
 
 use toml::{
     Spanned,
-    de::{DeTable, DeValue},
+    de::{DeString, DeTable, DeValue},
 };
 
-use super::{Config, KEYS, Key, RawValue};
+use super::{AgentConfig, Config, KEYS, Key, RawValue};
 
 /// Default configuration file, read if it exists.
 const DEFAULT_FILE: &str = "a2a.toml";
@@ -108,6 +108,8 @@ pub(crate) struct Loaded {
     pub(crate) config: Config,
     /// Warnings about unknown environment variables and former names, one line each.
     pub(crate) warnings: Vec<String>,
+    /// Agents of a server with several. The first one is at the root.
+    pub(crate) agents: Vec<AgentConfig>,
     /// In the order of [`KEYS`].
     origins: Vec<Origin>,
 }
@@ -141,6 +143,16 @@ impl Loaded {
                 _ = writeln!(text, "{line:<40} # {origin}");
             }
         }
+        for AgentConfig { name, scopes, config, origins } in &self.agents {
+            _ = write!(text, "\n[[{}]]\nname = {name:?}\n", super::agents::TABLE);
+            if !scopes.is_empty() {
+                _ = writeln!(text, "scopes = {scopes:?}");
+            }
+            for (key, origin) in KEYS.iter().zip(origins).filter(|(_, origin)| **origin != Origin::Default) {
+                let line = line(key.name, key.show(config));
+                _ = writeln!(text, "{line:<40} # {origin}");
+            }
+        }
         text
     }
 }
@@ -168,24 +180,26 @@ fn load_with(
     let mut layers = Layers::new();
     let variables = layers.variables(variables);
     let configured = variables.iter().find(|(name, _)| name == CONFIG_VARIABLE).map(|(_, path)| Path::new(path));
-    if let Some((path, text)) = layers.read_file(file.or(configured)) {
-        layers.apply_file(&path, &text);
+    let file = layers.read_file(file.or(configured));
+    if let Some((path, text)) = &file {
+        layers.apply_file(path, text);
     }
     layers.apply_environment(&variables);
     layers.apply_flags(flags);
-    layers.finish()
+    let agents = file.map(|(path, text)| layers.read_agents(&path, &text));
+    layers.finish(agents.unwrap_or_default())
 }
 
 /// Configuration that is being loaded, one source after the other. A later source overrides an earlier one.
-struct Layers {
-    config: Config,
-    origins: Vec<Origin>,
-    errors: Vec<String>,
-    warnings: Vec<String>,
+pub(super) struct Layers {
+    pub(super) config: Config,
+    pub(super) origins: Vec<Origin>,
+    pub(super) errors: Vec<String>,
+    pub(super) warnings: Vec<String>,
 }
 
 impl Layers {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self {
             config: Config::default(),
             origins: vec![Origin::Default; KEYS.len()],
@@ -194,10 +208,10 @@ impl Layers {
         }
     }
 
-    fn finish(self) -> Result<Loaded, Error> {
+    pub(super) fn finish(self, agents: Vec<AgentConfig>) -> Result<Loaded, Error> {
         let Self { config, origins, mut errors, warnings } = self;
         if errors.is_empty() {
-            return Ok(Loaded { config, warnings, origins });
+            return Ok(Loaded { config, warnings, agents, origins });
         }
         // A warning may explain an error: a misspelled variable leaves a value unset.
         errors.extend(warnings);
@@ -241,7 +255,7 @@ impl Layers {
         }
     }
 
-    fn apply_file(&mut self, path: &Path, text: &str) {
+    pub(super) fn apply_file(&mut self, path: &Path, text: &str) {
         let file = File { path, text };
         match DeTable::parse(text) {
             Ok(table) => self.apply_table(&file, "", table.get_ref()),
@@ -256,23 +270,35 @@ impl Layers {
         let mut members: Vec<_> = table.iter().collect();
         members.sort_by_key(|(member, _)| member.span().start);
         for (member, value) in members {
-            let name = format!("{prefix}{}", member.get_ref());
-            let origin = Origin::File(file.path.to_owned(), file.line(member.span().start), name.clone());
-            let is_shorthand = |key: &Key| key.short.contains(&&*name) && value.get_ref().as_table().is_none();
-            let is_name = |key: &Key| key.name == name || key.former.contains(&&*name) || is_shorthand(key);
-            if let Some(key) = KEYS.iter().find(|key| is_name(key)) {
-                self.set(key, RawValue::Toml(value), origin);
-            } else {
-                let inner = format!("{name}.");
-                let is_known_table = KEYS.iter().any(|key| key.name.starts_with(&inner));
-                match (is_known_table, value.get_ref()) {
-                    (true, DeValue::Table(table)) => self.apply_table(file, &inner, table),
-                    (true, other) => {
-                        self.errors.push(format!("{origin}: {name}: {} is not a table of keys", other.type_str()));
-                    }
-                    (false, _) => self.unknown_key(&origin, &name, value),
-                }
+            // Agents are read after all other sources.
+            if !(prefix.is_empty() && member.get_ref() == super::agents::TABLE) {
+                self.apply_member(file, prefix, member, value);
             }
+        }
+    }
+
+    /// Applies a key, or a table of keys.
+    pub(super) fn apply_member(
+        &mut self,
+        file: &File<'_>,
+        prefix: &str,
+        member: &Spanned<DeString<'_>>,
+        value: &Spanned<DeValue<'_>>,
+    ) {
+        let name = format!("{prefix}{}", member.get_ref());
+        let origin = Origin::File(file.path.to_owned(), file.line(member.span().start), name.clone());
+        let is_shorthand = |key: &Key| key.short.contains(&&*name) && value.get_ref().as_table().is_none();
+        let is_name = |key: &Key| key.name == name || key.former.contains(&&*name) || is_shorthand(key);
+        if let Some(key) = KEYS.iter().find(|key| is_name(key)) {
+            self.set(key, RawValue::Toml(value), origin);
+            return;
+        }
+        let inner = format!("{name}.");
+        let is_known_table = KEYS.iter().any(|key| key.name.starts_with(&inner));
+        match (is_known_table, value.get_ref()) {
+            (true, DeValue::Table(table)) => self.apply_table(file, &inner, table),
+            (true, other) => self.errors.push(format!("{origin}: {name}: {} is not a table of keys", other.type_str())),
+            (false, _) => self.unknown_key(&origin, &name, value),
         }
     }
 
@@ -317,7 +343,7 @@ impl Layers {
         }
     }
 
-    fn apply_flags(&mut self, flags: &[(String, String)]) {
+    pub(super) fn apply_flags(&mut self, flags: &[(String, String)]) {
         for (name, value) in flags {
             let is_name = |key: &Key| key.flag() == *name || key.former_flags().any(|former| former == *name);
             match KEYS.iter().find(|key| is_name(key)) {
@@ -361,14 +387,14 @@ fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> &'a str {
     known.min_by_key(|known| distance(known)).unwrap_or_default()
 }
 
-struct File<'a> {
-    path: &'a Path,
-    text: &'a str,
+pub(super) struct File<'a> {
+    pub(super) path: &'a Path,
+    pub(super) text: &'a str,
 }
 
 impl File<'_> {
     /// Returns the line of a byte offset, counted from 1.
-    fn line(&self, offset: usize) -> usize {
+    pub(super) fn line(&self, offset: usize) -> usize {
         let before = self.text.get(..offset).unwrap_or(self.text);
         1 + before.matches('\n').count()
     }
@@ -389,7 +415,8 @@ mod tests {
         let variables = layers.variables(variables.collect::<Vec<_>>().into_iter());
         layers.apply_environment(&variables);
         layers.apply_flags(&flags.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect::<Vec<_>>());
-        layers.finish().map_err(|error| error.0.join("\n"))
+        let agents = layers.read_agents(Path::new("a2a.toml"), text);
+        layers.finish(agents).map_err(|error| error.0.join("\n"))
     }
 
     fn origin(loaded: &Loaded, name: &str) -> String {

@@ -21,6 +21,17 @@ pub struct PushStats {
     pub lag: Duration,
 }
 
+impl PushStats {
+    /// Adds those of another delivery service.
+    pub(crate) fn add(&mut self, other: Self) {
+        self.attempts += other.attempts;
+        self.successes += other.successes;
+        self.failures += other.failures;
+        self.dead_letters += other.dead_letters;
+        self.lag = self.lag.max(other.lag);
+    }
+}
+
 /// Counters of a delivery service.
 #[derive(Debug, Default)]
 pub(super) struct Counters {

@@ -13,6 +13,7 @@ use http::{HeaderValue, Request, Response, StatusCode, header, request::Parts};
 use tokio::net::{TcpListener, ToSocketAddrs};
 use tower_service::Service;
 
+use super::agents::MountedAgent;
 use crate::{
     auth::{AuthRequest, Authenticator, ClientCertificate, FailureLimit, Principal, audit, require_scope},
     call::{ADMIN, REQUEST_ID},
@@ -87,6 +88,8 @@ pub(super) struct LayeredService {
     checked: CheckedService,
     /// The checked service within the layers of the program, if there are any.
     router: Option<Router>,
+    /// Agents below paths of their own.
+    mounted: Arc<[MountedAgent]>,
 }
 
 /// HTTP service with the checks of each request and authentication.
@@ -100,13 +103,18 @@ struct CheckedService {
 
 impl LayeredService {
     /// Wraps the service for the connections of an address, or for a router whose address is unknown.
-    pub(super) fn new(http: HttpService, layers: Arc<Layers>, bound: Option<SocketAddr>) -> Self {
+    pub(super) fn new(
+        http: HttpService,
+        layers: Arc<Layers>,
+        bound: Option<SocketAddr>,
+        mounted: Arc<[MountedAgent]>,
+    ) -> Self {
         let checked = CheckedService { http, layers, bound };
         let add = |router, add: &AddLayer| add(router);
         let added = &checked.layers.added;
         let router =
             (!added.is_empty()).then(|| added.iter().fold(Router::new().fallback_service(checked.clone()), add));
-        Self { checked, router }
+        Self { checked, router, mounted }
     }
 
     fn respond<B: RequestBody>(&self, class: RequestClass, mut parts: Parts, body: B) -> ResponseFuture {
@@ -161,10 +169,10 @@ impl CheckedService {
             return now(response);
         }
         // Also without an authenticator.
-        let needs_principal = class.is_protected_card();
+        let needs_principal = class.protected_document();
         let is_open = class.is_public(&parts) || self.is_local_for_operations();
         let authenticator = layers.authenticator.clone().filter(|_| !is_open);
-        if authenticator.is_none() && permit.is_none() && !needs_principal {
+        if authenticator.is_none() && permit.is_none() && needs_principal.is_none() {
             return http.dispatch(class, parts, body);
         }
         let (http, layers) = (http.clone(), Arc::clone(layers));
@@ -177,8 +185,8 @@ impl CheckedService {
                 None => Ok(None),
             };
             let response = match authenticated {
-                Ok(None) if needs_principal => {
-                    let error = ErrorKind::Unauthenticated.because("the agent card requires credentials");
+                Ok(None) if let Some(document) = needs_principal => {
+                    let error = ErrorKind::Unauthenticated.because(format!("the {document} requires credentials"));
                     class.error_response(error.challenge("Bearer realm=\"a2a\""))
                 }
                 Ok(principal) => {
@@ -248,6 +256,9 @@ impl<B: RequestBody> Service<Request<B>> for LayeredService {
     fn call(&mut self, mut request: Request<B>) -> LoggedResponse {
         let Layers { paths, ids, log_wire, is_metered, hsts, origins, .. } = &*self.checked.layers;
         paths.apply(&mut request);
+        if let Some(agent) = self.mounted.iter().find(|agent| agent.serves(request.uri().path())) {
+            return agent.http.clone().call(request);
+        }
         let (parts, body) = request.into_parts();
         let class = paths.classify(&parts);
         let browser = BrowserHeaders {

@@ -12,7 +12,10 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::layers::{LayeredService, Layers};
+use super::{
+    agents::MountedAgent,
+    layers::{LayeredService, Layers},
+};
 use crate::{
     agent::Agent,
     journal::Journal,
@@ -38,6 +41,7 @@ pub struct BoundServer {
     /// Additional listeners, with the services for their connections: for gRPC only, and for metrics.
     pub(super) additional: Vec<(TcpListener, LayeredService)>,
     pub(super) layers: Arc<Layers>,
+    pub(super) mounted: Arc<[MountedAgent]>,
     pub(super) handle: Handle,
     pub(super) settings: listener::ListenerSettings,
     pub(super) scheme: &'static str,
@@ -70,7 +74,8 @@ impl BoundServer {
     /// The errors of [`Server::bind`](super::Server::bind).
     pub async fn grpc(&mut self, addr: impl ToSocketAddrs) -> io::Result<SocketAddr> {
         let (listener, addr) = self.layers.listen(addr).await?;
-        self.additional.push((listener, LayeredService::new(self.http.grpc(), Arc::clone(&self.layers), Some(addr))));
+        let http = LayeredService::new(self.http.grpc(), Arc::clone(&self.layers), Some(addr), Arc::default());
+        self.additional.push((listener, http));
         Ok(addr)
     }
 
@@ -81,16 +86,16 @@ impl BoundServer {
     /// The errors of [`Server::bind`](super::Server::bind).
     pub async fn metrics(&mut self, addr: impl ToSocketAddrs) -> io::Result<SocketAddr> {
         let (listener, addr) = self.layers.listen(addr).await?;
-        self.additional
-            .push((listener, LayeredService::new(self.http.operations(), Arc::clone(&self.layers), Some(addr))));
+        let http = LayeredService::new(self.http.operations(), Arc::clone(&self.layers), Some(addr), Arc::default());
+        self.additional.push((listener, http));
         Ok(addr)
     }
 
     /// Serves until `stop` completes, then [drains](Handle::drain) and closes the remaining streams, which clients can
     /// resume later. Returns also after a drain by the [handle](Self::handle).
     pub async fn run_until(self, stop: impl Future<Output = ()>) {
-        let Self { listener, addr, http, additional, layers, handle, settings, .. } = self;
-        let http = LayeredService::new(http, layers, Some(addr));
+        let Self { listener, addr, http, additional, layers, mounted, handle, settings, .. } = self;
+        let http = LayeredService::new(http, layers, Some(addr), mounted);
         let draining = handle.0.draining.clone();
         // The service ends the remaining turns after the grace period; their last events still have to be sent.
         let grace_period = handle.0.grace.saturating_add(FLUSH_TIMEOUT);
@@ -129,15 +134,18 @@ struct HandleState {
     gauges: Box<dyn Fn() -> EngineGauges + Send + Sync>,
     #[cfg(feature = "push")]
     push_stats: Box<dyn Fn() -> BoxFuture<'static, Result<Option<PushStats>, Unavailable>> + Send + Sync>,
+    /// Handles of the agents that are mounted on this server.
+    mounted: Vec<Handle>,
     drained: OnceCell<()>,
     /// Canceled when the drain is complete.
     stopped: CancellationToken,
 }
 
 impl Handle {
-    /// Creates the handle of a service.
-    pub(super) fn new<A: Agent>(service: Arc<Service<A>>, grace: Duration) -> Self {
+    /// Creates the handle of a service, and of the agents that are mounted on its server.
+    pub(super) fn new<A: Agent>(service: Arc<Service<A>>, grace: Duration, mounted: Vec<Self>) -> Self {
         let readiness = readiness_check(Arc::clone(service.journal()), service.recovered());
+        let readiness = with_mounted(readiness, &mounted);
         #[cfg(feature = "push")]
         let push_stats = {
             let service = Arc::clone(&service);
@@ -163,6 +171,7 @@ impl Handle {
             gauges,
             #[cfg(feature = "push")]
             push_stats,
+            mounted,
             drained,
             stopped,
         }))
@@ -195,7 +204,11 @@ impl Handle {
     }
 
     async fn record_gauges(&self) {
-        (self.0.gauges)().record();
+        let mut gauges = (self.0.gauges)();
+        for agent in &self.0.mounted {
+            gauges.add((agent.0.gauges)());
+        }
+        gauges.record();
         metric::record_readiness(self.is_ready().await);
         #[cfg(feature = "push")]
         if let Ok(Some(PushStats { successes, failures, dead_letters, lag, .. })) = self.push_stats().await {
@@ -210,15 +223,27 @@ impl Handle {
     /// The store, which knows the lag, is unavailable.
     #[cfg(feature = "push")]
     pub async fn push_stats(&self) -> Result<Option<PushStats>, Unavailable> {
-        (self.0.push_stats)().await
+        let mut all = (self.0.push_stats)().await?;
+        for agent in &self.0.mounted {
+            if let Some(stats) = (agent.0.push_stats)().await? {
+                all.get_or_insert_default().add(stats);
+            }
+        }
+        Ok(all)
     }
 
     /// Drains the server: rejects new calls, waits for running turns up to the [grace period](super::Server::drain_grace), and
     /// interrupts the rest. No task is canceled. Returns when the drain is complete, also if another call has begun it.
     pub async fn drain(&self) {
-        self.0.draining.cancel();
-        self.0.drained.get_or_init(|| (self.0.drain_service)()).await;
-        self.0.stopped.cancel();
+        let all = || std::iter::once(self).chain(&self.0.mounted);
+        for agent in all() {
+            agent.0.draining.cancel();
+        }
+        let drained = async |agent: &Self| {
+            agent.0.drained.get_or_init(|| (agent.0.drain_service)()).await;
+            agent.0.stopped.cancel();
+        };
+        join_all(all().map(drained)).await;
     }
 
     /// Waits until a drain is complete.
@@ -231,6 +256,18 @@ impl fmt::Debug for Handle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Handle").field("is_draining", &self.0.draining.is_cancelled()).finish_non_exhaustive()
     }
+}
+
+/// Readiness check of a service and of the agents that are mounted on its server.
+fn with_mounted(own: ReadinessCheck, mounted: &[Handle]) -> ReadinessCheck {
+    if mounted.is_empty() {
+        return own;
+    }
+    let checks: Arc<[_]> = std::iter::once(own).chain(mounted.iter().map(Handle::readiness)).collect();
+    Arc::new(move || {
+        let checks = Arc::clone(&checks);
+        Box::pin(async move { join_all(checks.iter().map(|check| check())).await.into_iter().collect() })
+    })
 }
 
 /// Readiness check: recovery has finished and the store is available.

@@ -22,22 +22,43 @@ pub(super) struct PathPrefix(pub(super) Box<str>);
 #[derive(Clone, Debug)]
 pub(crate) struct Paths {
     base: String,
+    /// Path below the base path at which everything is served too: that of the agent at the root, among several.
+    agent: String,
     json_rpc: String,
     protocols: Protocols,
     /// The agent card requires authentication.
     protects_card: bool,
+    /// The catalog of agents requires authentication.
+    protects_catalog: bool,
 }
 
 impl Paths {
     /// Creates the paths from a base path, which may be empty, and the path of JSON-RPC below it.
     pub(crate) fn new(base: &str, json_rpc: &str, protocols: Protocols) -> Self {
         let json_rpc = json_rpc.trim_end_matches('/').to_owned();
-        Self { base: base.trim_end_matches('/').to_owned(), json_rpc, protocols, protects_card: false }
+        Self {
+            agent: String::new(),
+            base: base.trim_end_matches('/').to_owned(),
+            json_rpc,
+            protocols,
+            protects_card: false,
+            protects_catalog: false,
+        }
+    }
+
+    /// Adds a path below the base path at which everything is served too. Empty: none.
+    pub(crate) fn also_at(self, agent: &str) -> Self {
+        Self { agent: agent.to_owned(), ..self }
     }
 
     /// Sets whether the agent card requires authentication.
     pub(crate) fn protecting_card(self, protects_card: bool) -> Self {
         Self { protects_card, ..self }
+    }
+
+    /// Sets whether the catalog of agents requires authentication.
+    pub(crate) fn protecting_catalog(self, protects_catalog: bool) -> Self {
+        Self { protects_catalog, ..self }
     }
 
     /// Rewrites the path of a request to one that the bindings serve.
@@ -65,14 +86,17 @@ impl Paths {
 
     /// Classifies a request with a rewritten path.
     pub(crate) fn classify(&self, parts: &Parts) -> RequestClass {
-        RequestClass::new(parts, self.protocols).protecting_card(self.protects_card)
+        let class = RequestClass::new(parts, self.protocols);
+        class.protecting_card(self.protects_card).protecting_catalog(self.protects_catalog)
     }
 
     /// Returns the removed prefix and the rewritten path. `None` if the path is unchanged.
-    fn rewrite(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> Option<(&str, String)> {
+    fn rewrite(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> Option<(String, String)> {
         let path = uri.path();
         let rest = below(path, &self.base).filter(|rest| !self.is_v03_rest(rest, method, uri, headers));
-        let (prefix, rest) = rest.map_or(("", path), |rest| (&*self.base, rest));
+        let (base, rest) = rest.map_or(("", path), |rest| (&*self.base, rest));
+        let (agent, rest) = below(rest, &self.agent).map_or(("", rest), |rest| (&*self.agent, rest));
+        let prefix = format!("{base}{agent}");
         let rest = if rest.is_empty() { "/" } else { rest };
         match below(rest, &self.json_rpc).filter(|_| self.json_rpc != JSON_RPC) {
             Some(end) if is_served_at_json_rpc(end) => Some((prefix, format!("{JSON_RPC}{end}"))),
@@ -93,7 +117,7 @@ impl Paths {
 }
 
 /// Returns the rest of a path after a prefix: empty, or a slash and more. `None` for an empty prefix.
-fn below<'a>(path: &'a str, prefix: &str) -> Option<&'a str> {
+pub(crate) fn below<'a>(path: &'a str, prefix: &str) -> Option<&'a str> {
     let rest = path.strip_prefix(prefix).filter(|_| !prefix.is_empty())?;
     (rest.is_empty() || rest.starts_with('/')).then_some(rest)
 }

@@ -67,7 +67,7 @@ impl CardDates {
 }
 
 /// Card that requires authentication: only the caches of its callers may have it, and they have to revalidate it.
-const PRIVATE_CACHE: HeaderValue = HeaderValue::from_static("private, no-cache");
+pub(super) const PRIVATE_CACHE: HeaderValue = HeaderValue::from_static("private, no-cache");
 
 /// Responds with the card. There is no `Call`: its content does not depend on the caller.
 pub(super) fn respond_with_card(settings: &Settings, dates: &CardDates, parts: &Parts) -> Response<Body> {

@@ -5,7 +5,9 @@
 
 use http::{HeaderMap, Method, request::Parts};
 
-use super::{card, documents, grpc_web, health, key_set::JWKS, media_type, metrics, protected_resource, rest, version};
+use super::{
+    card, catalog, documents, grpc_web, health, key_set::JWKS, media_type, metrics, protected_resource, rest, version,
+};
 use crate::{
     card::{AGENT_CARD, JSON_RPC, WELL_KNOWN, WELL_KNOWN_BEFORE},
     contract::Dispatch,
@@ -21,13 +23,15 @@ pub(crate) struct RequestClass {
     pub(super) version: Version,
     /// The agent card requires authentication.
     pub(super) protects_card: bool,
+    /// The catalog of agents requires authentication.
+    pub(super) protects_catalog: bool,
 }
 
 impl RequestClass {
     /// Classifies a request to a server of these protocol versions.
     pub(super) fn new(parts: &Parts, served: Protocols) -> Self {
         let kind = RequestKind::at(&parts.method, parts.uri.path(), &parts.headers);
-        Self { kind, version: version::of_request(kind, parts, served), protects_card: false }
+        Self { kind, version: version::of_request(kind, parts, served), protects_card: false, protects_catalog: false }
     }
 
     /// Sets whether the agent card requires authentication.
@@ -35,9 +39,17 @@ impl RequestClass {
         Self { protects_card, ..self }
     }
 
-    /// Returns true for an agent card that requires authentication.
-    pub(crate) fn is_protected_card(self) -> bool {
-        self.protects_card && self.kind == RequestKind::Card
+    /// Sets whether the catalog of agents requires authentication.
+    pub(crate) fn protecting_catalog(self, protects_catalog: bool) -> Self {
+        Self { protects_catalog, ..self }
+    }
+
+    /// Returns the name of an agent card or a catalog that requires authentication.
+    pub(crate) fn protected_document(self) -> Option<&'static str> {
+        if self.kind == RequestKind::Card && self.protects_card {
+            return Some("agent card");
+        }
+        (self.kind == RequestKind::Catalog && self.protects_catalog).then_some("catalog of agents")
     }
 
     /// Returns the binding for the request log: `grpc`, `jsonrpc` or `http`.
@@ -47,6 +59,7 @@ impl RequestClass {
             RequestKind::JsonRpc => "jsonrpc",
             RequestKind::Rest
             | RequestKind::Card
+            | RequestKind::Catalog
             | RequestKind::KeySet
             | RequestKind::ProtectedResource
             | RequestKind::Document
@@ -86,6 +99,7 @@ impl RequestClass {
             (
                 RequestKind::JsonRpc
                 | RequestKind::Card
+                | RequestKind::Catalog
                 | RequestKind::KeySet
                 | RequestKind::ProtectedResource
                 | RequestKind::Document
@@ -96,11 +110,12 @@ impl RequestClass {
         }
     }
 
-    /// Returns true for public resources, which need no authentication: the agent card unless it is protected, the key set,
-    /// issuers of tokens, API documents and health. Decides by the kind of request and not by a path prefix, which may be a tenant: the path `/.well-known/tasks`
-    /// then names tasks.
+    /// Returns true for public resources, which need no authentication: the agent card and the catalog unless they are
+    /// protected, the key set, issuers of tokens, API documents and health. Decides by the kind of request and not by a path
+    /// prefix, which may be a tenant: the path `/.well-known/tasks` then names tasks.
     pub(crate) fn is_public(self, parts: &Parts) -> bool {
         (self.kind == RequestKind::Card && !self.protects_card)
+            || (self.kind == RequestKind::Catalog && !self.protects_catalog)
             || matches!(self.kind, RequestKind::KeySet | RequestKind::ProtectedResource | RequestKind::Document)
             || self.kind.is_health(parts.uri.path())
     }
@@ -115,6 +130,8 @@ pub(super) enum RequestKind {
     GrpcWeb(grpc_web::Format),
     /// Agent card: the well-known path, and those of earlier protocol versions.
     Card,
+    /// Agents of the server: `/agents` and `/.well-known/ai-catalog.json`.
+    Catalog,
     /// Public keys of the server: `/.well-known/jwks.json`.
     KeySet,
     /// Issuers of tokens: `/.well-known/oauth-protected-resource`.
@@ -149,6 +166,7 @@ impl RequestKind {
         }
         match path.strip_suffix('/').unwrap_or(path) {
             WELL_KNOWN | WELL_KNOWN_BEFORE | AGENT_CARD => Self::Card,
+            catalog::AI_CATALOG | catalog::AGENTS => Self::Catalog,
             JWKS => Self::KeySet,
             protected_resource::PATH => Self::ProtectedResource,
             path if card::card_below_json_rpc(path).is_some() => Self::Card,
@@ -168,6 +186,7 @@ impl RequestKind {
             Self::Health => true,
             Self::Grpc | Self::GrpcWeb(_) => path.starts_with("/grpc.health.v1.Health/"),
             Self::Card
+            | Self::Catalog
             | Self::KeySet
             | Self::ProtectedResource
             | Self::Document
@@ -182,6 +201,7 @@ impl RequestKind {
     pub(super) fn allowed_methods(self) -> Option<&'static str> {
         match self {
             Self::Card
+            | Self::Catalog
             | Self::KeySet
             | Self::ProtectedResource
             | Self::Document

@@ -11,7 +11,7 @@ use super::{
     protected_resource::ProtectedResource,
     request_budget::{INCOMING_BYTES, ReceiveBudget},
 };
-use crate::{card::CardRequest, env::Env, protocol::Protocols};
+use crate::{call::Principal, card::CardRequest, env::Env, protocol::Protocols};
 
 /// Default of `limits.body_bytes`.
 pub(crate) const BODY_BYTES: usize = 1 << 20;
@@ -49,6 +49,9 @@ pub enum FileBytes {
 /// Builds the agent card for a request, as JSON.
 pub type CardSource = Arc<dyn Fn(&CardRequest<'_>) -> Bytes + Send + Sync>;
 
+/// Builds the catalog of the agents that a caller may use, in the form of the requested path, as JSON.
+pub type CatalogSource = Arc<dyn Fn(&CardRequest<'_>, Option<&Principal>) -> Bytes + Send + Sync>;
+
 /// Source of the base URL at which the client of a request reaches the server. `None` if it is unknown.
 pub type BaseUrlSource = Arc<dyn Fn(&CardRequest<'_>) -> Option<String> + Send + Sync>;
 
@@ -60,6 +63,7 @@ pub type MetricsSource = Arc<dyn Fn() -> BoxFuture<'static, String> + Send + Syn
 
 /// Settings of an [`HttpService`](super::HttpService).
 #[derive(Clone)]
+#[expect(clippy::struct_excessive_bools, reason = "the settings are independent of each other")]
 pub struct Settings {
     /// Maximum size of a request body, or of a gRPC message, in bytes.
     pub body_bytes: usize,
@@ -84,6 +88,10 @@ pub struct Settings {
     pub card: CardSource,
     /// The card requires authentication, so that caches and pages of other origins must not have it.
     pub protects_card: bool,
+    /// Source of `/agents` and `/.well-known/ai-catalog.json`. `None`: the resources do not exist.
+    pub catalog: Option<CatalogSource>,
+    /// The catalog depends on the caller, and requires authentication.
+    pub protects_catalog: bool,
     /// Source of the base URL of a request for the call. `None`: calls do not need it.
     pub base_url: Option<BaseUrlSource>,
     /// JSON Web Key Set with the public keys of the server, for `/.well-known/jwks.json`. `None`: there are no keys.
@@ -126,6 +134,8 @@ impl Settings {
             outgoing_bytes: OUTGOING_BYTES,
             card,
             protects_card: false,
+            catalog: None,
+            protects_catalog: false,
             base_url: None,
             key_set: None,
             protected_resource: None,

@@ -57,6 +57,7 @@ pub(super) fn of_request(kind: RequestKind, parts: &Parts, served: Protocols) ->
             return presumed(requested_text(&parts.uri, &parts.headers).as_deref(), served);
         }
         RequestKind::Card
+        | RequestKind::Catalog
         | RequestKind::KeySet
         | RequestKind::ProtectedResource
         | RequestKind::Document

@@ -354,6 +354,10 @@ async fn catalogs_are_printed() {
     let (code, stdout, _) = run(&["discover", &address, "--catalog", "-o", "jsonl"]).await;
     let entry: Value = serde_json::from_str(&stdout).unwrap();
     assert_eq!((code, entry["cardUrl"].as_str()), (0, Some("https://geo.example/")));
-    let agent = demo().await;
-    assert_ne!(run(&["discover", &agent, "--catalog"]).await.0, 0, "the demo agent has no catalog");
+    let (code, stdout, _) = run(&["discover", &demo().await, "--catalog"]).await;
+    assert!(code == 0 && stdout.starts_with("Demo "), "{stdout}");
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let without = listener.local_addr().unwrap().to_string();
+    tokio::spawn(async move { axum::serve(listener, axum::Router::new()).await });
+    assert_ne!(run(&["discover", &without, "--catalog"]).await.0, 0, "there is no catalog");
 }

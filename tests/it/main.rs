@@ -7,6 +7,7 @@
 )]
 
 mod admin;
+mod agents;
 mod auth;
 mod bindings;
 mod card;

@@ -1,0 +1,223 @@
+//! Configuration of several agents: the tables `[[agents]]`, whose keys override those of the server.
+
+use std::path::{Path, PathBuf};
+
+use toml::de::{DeTable, DeValue};
+
+use super::{
+    Config, KEYS, Key,
+    load::{File, Layers, Origin},
+    value::{Agent, StorePath},
+};
+use crate::server::is_agent_name;
+
+/// Name of the tables.
+pub(super) const TABLE: &str = "agents";
+
+/// Maximum number of agents.
+const MAX_AGENTS: usize = 100;
+
+/// Tables whose keys an agent may have. The others are settings of the server.
+const AGENT_TABLES: [&str; 15] = [
+    "agent",
+    "cancel",
+    "card",
+    "exec",
+    "http",
+    "idempotency",
+    "limits",
+    "openai",
+    "push",
+    "retention",
+    "secret_parts",
+    "send",
+    "store",
+    "turn",
+    "upstream",
+];
+
+/// Keys of these tables that are settings of the server nevertheless.
+const SERVER_KEYS: [&str; 4] =
+    ["limits.connections", "limits.connections_per_peer", "limits.header_bytes", "limits.request_rate_per_peer"];
+
+/// Keys that say what the agent is. They are not inherited from the server.
+const KIND_KEYS: [&str; 4] = ["agent.kind", "exec.command", "http.url", "upstream.url"];
+
+/// Agent of a server with several.
+#[derive(Clone, Debug)]
+pub(crate) struct AgentConfig {
+    /// Name in paths and in the catalog.
+    pub(crate) name: String,
+    /// Scopes that callers need.
+    pub(crate) scopes: Vec<String>,
+    /// Configuration of the server, with the keys of the agent.
+    pub(crate) config: Config,
+    /// Origins of the values in the order of [`KEYS`]. The default for those of the server.
+    pub(super) origins: Vec<Origin>,
+}
+
+impl Layers {
+    /// Reads the tables of agents, after all other sources. Errors are added to the others.
+    pub(super) fn read_agents(&mut self, path: &Path, text: &str) -> Vec<AgentConfig> {
+        let Ok(document) = DeTable::parse(text) else { return Vec::new() };
+        let Some((member, value)) = document.get_ref().iter().find(|(name, _)| name.get_ref() == TABLE) else {
+            return Vec::new();
+        };
+        let file = File { path, text };
+        let at = |offset: usize| format!("{}:{}", path.display(), file.line(offset));
+        let Some(tables) = value.get_ref().as_array() else {
+            self.errors.push(format!("{}: {TABLE}: write a table [[{TABLE}]] for each agent", at(member.span().start)));
+            return Vec::new();
+        };
+        if tables.len() > MAX_AGENTS {
+            let count = tables.len();
+            self.errors
+                .push(format!("{}: {TABLE}: {count} agents exceed the limit of {MAX_AGENTS}", at(member.span().start)));
+            return Vec::new();
+        }
+        for (key, origin) in KEYS.iter().zip(&self.origins) {
+            if KIND_KEYS.contains(&key.name) && *origin != Origin::Default {
+                let subject = match origin {
+                    Origin::File(_, _, name) => format!("{origin}: {name}"),
+                    Origin::Default | Origin::Variable(_) | Origin::Flag(_) => origin.to_string(),
+                };
+                self.errors.push(format!("{subject}: there are [[{TABLE}]]; set the key in one of them"));
+            }
+        }
+        let mut agents: Vec<AgentConfig> = Vec::new();
+        for table in tables {
+            let at = at(table.span().start);
+            let Some(table) = table.get_ref().as_table() else {
+                self.errors.push(format!("{at}: {TABLE}: write a table [[{TABLE}]] for each agent"));
+                continue;
+            };
+            if let Some(agent) = self.read_agent(&file, &at, table) {
+                if agents.iter().any(|known| known.name == agent.name) {
+                    self.errors.push(format!("{at}: {TABLE}: there are two agents with the name `{}`", agent.name));
+                }
+                agents.push(agent);
+            }
+        }
+        agents
+    }
+
+    /// Reads the table of an agent.
+    fn read_agent(&mut self, file: &File<'_>, at: &str, table: &DeTable<'_>) -> Option<AgentConfig> {
+        let mut layers = Self::new();
+        layers.config = self.config.clone();
+        let Config { agent, exec_command, http_url, upstream_url, .. } = &mut layers.config;
+        (*agent, *exec_command, *http_url, *upstream_url) = (Agent::Demo, None, None, None);
+        let (mut name, mut scopes) = (None, Vec::new());
+        let mut members: Vec<_> = table.iter().collect();
+        members.sort_by_key(|(member, _)| member.span().start);
+        for (member, value) in members {
+            match (&**member.get_ref(), value.get_ref()) {
+                ("name", DeValue::String(text)) => name = Some(text.clone().into_owned()),
+                ("scopes", DeValue::Array(list)) if list.iter().all(|scope| scope.get_ref().is_str()) => {
+                    scopes = list.iter().filter_map(|scope| scope.get_ref().as_str()).map(str::to_owned).collect();
+                }
+                ("scopes", _) => layers.errors.push(format!("{at}: {TABLE}: scopes: write a list of texts")),
+                _ => layers.apply_member(file, "", member, value),
+            }
+        }
+        let server_keys =
+            KEYS.iter().zip(&layers.origins).filter(|(key, origin)| **origin != Origin::Default && !is_of_agent(key));
+        for (key, origin) in server_keys {
+            layers
+                .errors
+                .push(format!("{origin}: {}: is a setting of the server; move it out of [[{TABLE}]]", key.name));
+        }
+        let name = name.unwrap_or_default();
+        if !is_agent_name(&name) {
+            let why = "is not a name of an agent; write up to 64 lower-case letters, digits, `-` and `_`, and no name of another resource";
+            layers.errors.push(format!("{at}: {TABLE}: name: `{name}` {why}"));
+        }
+        let has_store = KEYS
+            .iter()
+            .zip(&layers.origins)
+            .any(|(key, origin)| key.name == "store.path" && *origin != Origin::Default);
+        if let (false, StorePath::Sqlite(path)) = (has_store, &layers.config.store_path) {
+            layers.config.store_path = StorePath::Sqlite(store_of(path, &name));
+        }
+        let Self { config, origins, errors, warnings } = layers;
+        let is_valid = errors.is_empty();
+        self.errors.extend(errors);
+        self.warnings.extend(warnings);
+        is_valid.then_some(AgentConfig { name, scopes, config, origins })
+    }
+}
+
+/// Returns true for a key that an agent may have.
+fn is_of_agent(key: &Key) -> bool {
+    let table = key.name.split('.').next().unwrap_or_default();
+    AGENT_TABLES.contains(&table) && !SERVER_KEYS.contains(&key.name)
+}
+
+/// Returns the file of the store of an agent: `a2a.geo.db` for `a2a.db`.
+fn store_of(path: &Path, name: &str) -> PathBuf {
+    match (path.file_stem(), path.extension()) {
+        (Some(stem), Some(extension)) => {
+            let [stem, extension] = [stem, extension].map(|part| part.to_string_lossy());
+            path.with_file_name(format!("{stem}.{name}.{extension}"))
+        }
+        _ => path.with_file_name(format!("{}.{name}", path.file_name().unwrap_or_default().to_string_lossy())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Loads the text of a file, and the flags.
+    fn load(text: &str, flags: &[(&str, &str)]) -> Result<Vec<AgentConfig>, String> {
+        let mut layers = Layers::new();
+        layers.apply_file(Path::new("a2a.toml"), text);
+        let flags: Vec<_> = flags.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
+        layers.apply_flags(&flags);
+        let agents = layers.read_agents(Path::new("a2a.toml"), text);
+        layers.finish(agents).map(|loaded| loaded.agents).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn agents_override_the_keys_of_the_server() {
+        let text = "store = 'sqlite:data/a2a.db'\nlimits.parts = 7\nturn.deadline = '1m'\n\n\
+                    [[agents]]\nname = 'a'\nexec = 'cat'\n[agents.limits]\nparts = 3\n\n\
+                    [[agents]]\nname = 'b'\nscopes = ['agent:b', 'geo']\nstore = 'memory'";
+        let agents = load(text, &[("turn-deadline", "2m")]).unwrap();
+        let [a, b] = &*agents else { panic!("{agents:?}") };
+        assert_eq!((&*a.name, a.config.limits_parts, a.config.turn_deadline.as_secs()), ("a", 3, 120));
+        assert_eq!(a.config.store_path, StorePath::Sqlite("data/a2a.a.db".into()));
+        assert!(a.config.exec_command.is_some() && a.scopes.is_empty());
+        assert_eq!((&*b.name, b.config.limits_parts, &b.config.store_path), ("b", 7, &StorePath::Memory));
+        assert_eq!(b.scopes, ["agent:b", "geo"]);
+        assert!(load("", &[]).unwrap().is_empty());
+        assert_eq!(store_of(Path::new("tasks"), "a"), Path::new("tasks.a"));
+    }
+
+    #[test]
+    fn errors_name_the_line_of_the_agent() {
+        for (text, expected) in [
+            ("agents = 1", "a2a.toml:1: agents: write a table [[agents]] for each agent"),
+            ("agents = [1]", "a2a.toml:1: agents: write a table [[agents]] for each agent"),
+            ("[[agents]]", "a2a.toml:1: agents: name: `` is not a name of an agent"),
+            ("[[agents]]\nname = 'A B'", "a2a.toml:1: agents: name: `A B` is not a name of an agent"),
+            ("[[agents]]\nname = 'a'\nscopes = 'b'", "a2a.toml:1: agents: scopes: write a list of texts"),
+            ("[[agents]]\nname = 'a'\nexce = 'b'", "a2a.toml:3: unknown key `exce`; did you mean"),
+            ("[[agents]]\nname = 'a'\nlisten = '8080'", "a2a.toml:3: listen: is a setting of the server"),
+            ("[[agents]]\nname = 'a'\nlimits.connections = 1", "a2a.toml:3: limits.connections: is a setting of the"),
+            ("[[agents]]\nname = 'a'\nlimits.parts = 'x'", "a2a.toml:3: limits.parts: "),
+            ("exec = 'cat'\n[[agents]]\nname = 'a'", "a2a.toml:1: exec: there are [[agents]]; set the key in one of"),
+            (
+                "[[agents]]\nname = 'a'\n[[agents]]\nname = 'a'",
+                "a2a.toml:3: agents: there are two agents with the name `a`",
+            ),
+        ] {
+            let error = load(text, &[]).unwrap_err();
+            assert!(error.starts_with(expected), "{error}");
+        }
+        let many = (0..=MAX_AGENTS).map(|n| format!("[[agents]]\nname = 'a{n}'")).collect::<Vec<_>>().join("\n");
+        assert!(load(&many, &[]).unwrap_err().contains("101 agents exceed the limit of 100"));
+        let error = load("[[agents]]\nname = 'a'", &[("exec", "cat")]).unwrap_err();
+        assert!(error.starts_with("--exec: there are [[agents]]; set the key in one of them"), "{error}");
+    }
+}

@@ -1,0 +1,216 @@
+//! Assembly of a server from its settings: the service with its wrappers, the card, the transport, and the layers around it.
+
+use std::{net::SocketAddr, sync::Arc};
+
+use http::HeaderValue;
+
+use super::{
+    Server,
+    agents::{self, AgentRouter, ListedAgent, MountContext, MountedAgent},
+    layers::{Layers, is_public},
+    lifecycle::Handle,
+};
+#[cfg(feature = "signing")]
+use crate::jose::SigningKey;
+use crate::{
+    agent::Agent,
+    auth::{AuthorizedService, FailureLimit},
+    card::{CardRequest, ExtendedCardAccess, JSON_RPC},
+    extension::{self, ExtendedService},
+    pb::v1::{a2a_service_server::A2aService, bindings::Checked},
+    report,
+    service::Service,
+    store::memory::Memory,
+    telemetry::{calls::ObservedService, wire_log::WireLogService},
+    transport::{BaseUrlSource, HttpService, OriginPolicy, Paths, PeerLimit, ProtectedResource, Settings},
+};
+#[cfg(feature = "openapi")]
+use crate::{openapi::PublishedDocuments, transport::DocumentSource};
+#[cfg(feature = "push")]
+use crate::{push::SigningKeys, v03::json::push_payload};
+
+/// Parts of a server without its listeners.
+pub(super) struct Assembled {
+    /// Service with its extensions and checks, as callers see it.
+    pub(super) service: Arc<dyn A2aService>,
+    pub(super) http: HttpService,
+    pub(super) handle: Handle,
+    /// This agent in a catalog.
+    pub(super) listed: ListedAgent,
+    /// Agents below paths of their own.
+    pub(super) mounted: Arc<[MountedAgent]>,
+}
+
+impl<A: Agent> Server<A> {
+    /// Returns true if the catalog of agents requires authentication: it depends on the caller.
+    fn protects_catalog(&self) -> bool {
+        let has_scopes = !self.scopes.is_empty() || self.agents.iter().any(|agent| agent.has_scopes);
+        self.settings.protects_card || (has_scopes && self.authenticator.is_some())
+    }
+
+    pub(super) fn layers(&self) -> Layers {
+        let base = self.base_path.as_deref().or_else(|| self.card.address().path()).unwrap_or_default();
+        let rpc_path = self.rpc_path.as_deref().unwrap_or(JSON_RPC);
+        Layers {
+            authenticator: self.authenticator.clone(),
+            failures: FailureLimit::new(self.failed_authentications),
+            insecure: self.insecure,
+            log_wire: self.log_wire,
+            is_metered: self.metrics.is_some() || self.is_metered,
+            hsts: self.hsts.and_then(|age| HeaderValue::try_from(format!("max-age={}", age.as_secs())).ok()),
+            origins: OriginPolicy::new(&self.card, self.allowed_hosts.clone(), self.cors_origins.clone()),
+            peers: PeerLimit::new(self.connections_per_peer, self.request_rate_per_peer, self.card.trusted().to_vec()),
+            header_bytes: self.connections.header_bytes,
+            paths: Paths::new(base, rpc_path, self.settings.protocols)
+                .also_at(&self.card.address().agent)
+                .protecting_card(self.settings.protects_card)
+                .protecting_catalog(self.protects_catalog()),
+            ids: self.settings.env.ids.clone(),
+            added: self.layers.clone(),
+        }
+    }
+
+    /// Assembles the service and its transport for a listen address, or for a router whose address is unknown.
+    pub(super) fn assemble(mut self, bound: Option<SocketAddr>, layers: Option<&Layers>) -> Assembled {
+        let is_metered = self.metrics.is_some() || self.is_metered;
+        let protects_catalog = self.protects_catalog();
+        let context = MountContext {
+            bound,
+            public_url: self.card.address().public.clone(),
+            is_tls: self.card.address().is_tls,
+            is_metered,
+            authenticator: self.authenticator.clone(),
+            peers: layers.map(|layers| &layers.peers),
+        };
+        let agents = std::mem::take(&mut self.agents);
+        let mounted: Arc<[_]> = agents.into_iter().map(|agent| agent.assemble(&context)).collect();
+        let store = self.store.unwrap_or_else(|| Arc::new(Memory::default()));
+        let mut card = self.card.protocols(self.settings.protocols.iter());
+        if let Some(addr) = bound {
+            card = card.bound(addr);
+        }
+        let stream_max_age = self.limits.stream_max_age;
+        let service = Service::with_env(self.agent, store, self.limits, self.settings.env.clone());
+        let service = service.offering(card.offers());
+        let service = service.modes(self.modes, card.declared()).idempotency_default_key(self.default_key);
+        #[cfg(feature = "signing")]
+        #[cfg_attr(not(feature = "push"), expect(unused_mut, reason = "only notifications have further keys"))]
+        let mut keys: Vec<_> = card.signing_key().map(SigningKey::public_jwk).into_iter().collect();
+        #[cfg(feature = "push")]
+        let service = if card.offers().push {
+            let mut push = self.push;
+            push.issuer = push.issuer.or_else(|| card.address().origin());
+            for key in push.keys.iter().flat_map(SigningKeys::all).map(SigningKey::public_jwk) {
+                if !keys.contains(&key) {
+                    keys.push(key);
+                }
+            }
+            service.delivering(push, push_payload)
+        } else {
+            service
+        };
+        #[cfg(feature = "signing")]
+        let key_set = (!keys.is_empty()).then(|| serde_json::json!({ "keys": keys }).to_string().into());
+        #[cfg(not(feature = "signing"))]
+        let key_set = None;
+        service.start_retention(self.retention);
+        let service = Arc::new(service);
+        let handles = mounted.iter().map(|agent| agent.handle.clone()).collect();
+        let handle = Handle::new(Arc::clone(&service), self.grace, handles);
+        let set_extended_card = {
+            let service = Arc::clone(&service);
+            move |source| service.set_extended_card(source)
+        };
+        let has_extended_card = self.extended_card.access != ExtendedCardAccess::Off;
+        card = card.extended(has_extended_card);
+        let mut inner: Arc<dyn A2aService> = service;
+        if self.resume {
+            card = card.declare(|card| card.with_extension(extension::resume::declaration()));
+        }
+        if self.secret_parts {
+            card = card.declare(|card| card.with_extension(extension::secret::declaration()));
+        }
+        let extensions = extension::all(self.extensions, card.extensions_mut());
+        if !extensions.is_empty() {
+            inner = Arc::new(ExtendedService::new(inner, extensions).strict(self.strict_extensions));
+        }
+        let mut service: Arc<dyn A2aService> = Arc::new(Checked(inner));
+        if self.log_wire {
+            service = Arc::new(WireLogService(service));
+        }
+        // Without an authenticator, no caller has scopes.
+        let scopes: Arc<[_]> = if self.authenticator.is_some() { self.scopes.into() } else { Arc::default() };
+        let service: Arc<dyn A2aService> = Arc::new(AuthorizedService::new(service, self.policy, Arc::clone(&scopes)));
+        let mut service: Arc<dyn A2aService> = Arc::new(ObservedService::new(service, is_metered));
+        if !mounted.is_empty() || !self.catalog_name.is_empty() {
+            service = Arc::new(AgentRouter::new(service, &self.catalog_name, &mounted));
+        }
+        let is_unchecked = self.authenticator.is_none() && card.declares_security();
+        if let Some(authenticator) = &self.authenticator {
+            card = card.declare(|card| authenticator.describe(card));
+        }
+        let mut warnings = card.warnings();
+        if is_unchecked {
+            warnings.push("agent card declares credentials, but no authenticator checks them".into());
+        }
+        for warning in warnings {
+            tracing::warn!("{warning}");
+            report::report(format_args!("warning: {warning}"));
+        }
+        if let Some(path) = &self.rpc_path {
+            card = card.rpc_path(path);
+        }
+        let issuers = self.authenticator.as_ref().map(|authenticator| authenticator.issuers()).unwrap_or_default();
+        let protected_resource = (!issuers.is_empty()).then(|| {
+            let template = card.clone();
+            let base_url: BaseUrlSource = Arc::new(move |request: &CardRequest<'_>| template.base_url(request));
+            ProtectedResource { issuers, base_url }
+        });
+        let base_url = has_extended_card.then(|| -> BaseUrlSource {
+            let (template, settings) = (Arc::new(card.clone()), Arc::new(self.extended_card));
+            set_extended_card({
+                let template = Arc::clone(&template);
+                Arc::new(move |call| {
+                    let (template, settings) = (Arc::clone(&template), Arc::clone(&settings));
+                    Box::pin(async move { settings.card(&template, &call).await })
+                })
+            });
+            Arc::new(move |request: &CardRequest<'_>| template.base_url(request))
+        });
+        #[cfg(feature = "openapi")]
+        let documents = {
+            let is_loopback = bound.is_some_and(|addr| !is_public(addr));
+            let has_docs = self.docs.unwrap_or(is_loopback);
+            let (rpc_path, protocols) = (self.rpc_path.as_deref().unwrap_or(JSON_RPC), self.settings.protocols);
+            let (published, card) = (PublishedDocuments::new(card.v03(), rpc_path, protocols, has_docs), card.clone());
+            let get = move |request: &CardRequest<'_>| published.get(request.path, card.base_url(request).as_deref());
+            let source: DocumentSource = Arc::new(get);
+            Some(source)
+        };
+        #[cfg(not(feature = "openapi"))]
+        let documents = None;
+        let name = if self.catalog_name.is_empty() { "default" } else { &*self.catalog_name };
+        // The root is listed with its own path, at which it stays if another agent becomes the root.
+        let path = &*card.address().agent;
+        let card = Arc::new(card.clone());
+        let listed = ListedAgent { name: name.into(), path: path.into(), card: Arc::clone(&card), scopes };
+        let all = std::iter::once(&listed).chain(mounted.iter().map(|agent| &agent.listed)).cloned();
+        let catalog = agents::catalog(Arc::clone(&card), all.collect());
+        let settings = Settings {
+            documents,
+            catalog: Some(catalog),
+            protects_catalog,
+            metrics: self.metrics.map(|render| handle.metrics(render)),
+            key_set,
+            protected_resource,
+            base_url,
+            card: Arc::new(move |request| card.json(request)),
+            stream_max_age,
+            drain: handle.draining(),
+            readiness: handle.readiness(),
+            ..self.settings
+        };
+        let http = HttpService::new(Arc::clone(&service), settings);
+        Assembled { service, http, handle, listed, mounted }
+    }
+}

@@ -1,0 +1,309 @@
+//! Several agents in one server: cards, bindings, tasks, catalog, authorization, restarts and the configuration file.
+
+use std::{sync::Arc, time::Duration};
+
+use a2a_service::{
+    agent::{self, Agent, End, demo::Demo},
+    auth::{AuthRequest, Authenticator, Principal, Scopes},
+    call::Binding,
+    client::{Client, Retry},
+    error::{Error, ErrorKind},
+    pb::v1::{AgentCard, ListTasksRequest, SendMessageRequest, TaskPushNotificationConfig, TaskState},
+    protocol::Version,
+    server::Server,
+};
+use serde_json::{Value, json};
+use tokio::{sync::Notify, time::timeout};
+use tokio_stream::StreamExt as _;
+
+use crate::{
+    bindings::serve,
+    program::{a2a, output, signal, started},
+    scenarios::{request, text},
+};
+
+const TIMEOUT: Duration = Duration::from_secs(20);
+
+fn shout() -> impl Agent {
+    agent::from_fn(|turn, _| async move { Ok(End::Completed(Some(turn.text().to_uppercase().into()))) })
+}
+
+/// Server with the demo agent at the root, and another one.
+fn two() -> Server<Demo> {
+    let second = Server::new(shout()).name("Shout").description("Answers loudly.").push(true);
+    Server::new(Demo).push(true).catalog_name("demo").agent("shout", second)
+}
+
+async fn json_of(url: &str) -> Value {
+    let response = reqwest::get(url).await.unwrap();
+    assert_eq!(response.status(), 200, "{url}");
+    serde_json::from_slice(&response.bytes().await.unwrap()).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_agent_has_its_card_tasks_and_bindings() {
+    let url = serve(two()).await;
+    for (path, name, answer) in [("", "Demo", "hi"), ("/demo", "Demo", "hi"), ("/shout", "Shout", "HI")] {
+        let mut texts = Vec::new();
+        for version in [Version::V1_0, Version::V0_3] {
+            for binding in [Binding::Grpc, Binding::Rest, Binding::JsonRpc] {
+                // There are no tenants in 0.3.
+                if (version, binding, path) == (Version::V0_3, Binding::Grpc, "/shout") {
+                    continue;
+                }
+                let client = Client::builder().retry(Retry::default().attempts(0)).version(version).binding(binding);
+                let client = client.connect(&format!("{url}{path}")).await.unwrap();
+                assert_eq!(client.card().name, name, "{path} {version:?} {binding:?}");
+                let sent = client.send("hi").await.unwrap();
+                assert_eq!(sent.text(), answer, "{path} {version:?} {binding:?}");
+                texts.push(sent.task().unwrap().id.clone());
+            }
+        }
+        // Each binding finds the tasks of the others, and those of other agents are unknown.
+        let own = Client::connect(&format!("{url}{path}")).await.unwrap();
+        let other = Client::connect(&format!("{url}/{}", if name == "Demo" { "shout" } else { "demo" })).await.unwrap();
+        for id in &texts {
+            assert_eq!(own.get(id).await.unwrap().state(), TaskState::Completed);
+            assert_eq!(other.get(id).await.unwrap_err().kind(), ErrorKind::TaskNotFound);
+        }
+    }
+    let card: Value = json_of(&format!("{url}/shout/.well-known/agent-card.json")).await;
+    let interfaces: Vec<_> = card["supportedInterfaces"].as_array().unwrap().iter().collect();
+    let of = |binding: &str, version: &str| {
+        let found =
+            interfaces.iter().find(|one| one["protocolBinding"] == binding && one["protocolVersion"] == version);
+        found.map(|one| (one["url"].clone(), one["tenant"].clone()))
+    };
+    assert_eq!(of("JSONRPC", "1.0"), Some((json!(format!("{url}/shout/rpc")), Value::Null)));
+    assert_eq!(of("HTTP+JSON", "0.3"), Some((json!(format!("{url}/shout")), Value::Null)));
+    assert_eq!(of("GRPC", "1.0"), Some((json!(url.trim_start_matches("http://")), json!("shout"))));
+    assert_eq!(of("GRPC", "0.3"), None);
+}
+
+/// The tenant names the agent also over the other bindings of the root.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tenant_names_the_agent() {
+    let url = serve(two()).await;
+    let client = Client::builder().retry(Retry::default().attempts(0));
+    let agents = [client.grpc(&url), client.rest(&url), client.json_rpc(&format!("{url}/rpc"))];
+    let mut tenants = Vec::new();
+    for agent in agents.map(Result::unwrap) {
+        let message = SendMessageRequest { tenant: "shout".into(), ..text("", "hi") };
+        let sent = Client::from_service(Arc::clone(&agent)).send(message).await.unwrap();
+        let task = sent.task().unwrap();
+        assert_eq!(sent.text(), "HI");
+        let config = TaskPushNotificationConfig {
+            tenant: "shout".into(),
+            id: "one".into(),
+            task_id: task.id.clone(),
+            url: "https://example.com/hook".into(),
+            ..Default::default()
+        };
+        let created = agent.create_task_push_notification_config(request(config)).await.unwrap().into_inner();
+        assert_eq!(created.id, "one");
+        tenants.push(created.tenant);
+    }
+    // Over HTTP+JSON, the tenant is the path of the agent.
+    assert_eq!(tenants, ["shout", "", "shout"]);
+    // Another tenant is one of the agent at the root.
+    let other = Client::from_service(client.grpc(&url).unwrap());
+    let message = SendMessageRequest { tenant: "north".into(), ..text("", "hi") };
+    assert_eq!(other.send(message).await.unwrap().text(), "hi");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn catalog_lists_the_agents() {
+    let url = serve(two()).await;
+    let entries = Client::catalog(&url).await.unwrap();
+    assert_eq!(entries.iter().map(|entry| &*entry.name).collect::<Vec<_>>(), ["Demo", "Shout"]);
+    for (entry, answer) in entries.iter().zip(["hi", "HI"]) {
+        let client = Client::builder().connect_entry(entry).await.unwrap();
+        assert_eq!(client.send("hi").await.unwrap().text(), answer);
+    }
+    let catalog = json_of(&format!("{url}/.well-known/ai-catalog.json")).await;
+    assert_eq!(catalog["specVersion"], "1.0");
+    let shout = json!({
+        "identifier": "urn:air:127.0.0.1:a2a:shout",
+        "displayName": "Shout",
+        "description": "Answers loudly.",
+        "type": "application/a2a-agent-card+json",
+        "url": format!("{url}/shout/.well-known/agent-card.json"),
+    });
+    assert_eq!(catalog["entries"][1], shout);
+    let list = json_of(&format!("{url}/agents")).await;
+    assert_eq!(list["agents"][0]["id"], "demo");
+    assert_eq!(list["agents"][1]["url"], format!("{url}/shout"));
+    assert_eq!(list["agents"][1]["cardUrl"], format!("{url}/shout/.well-known/agent-card.json"));
+    // A server with one agent has a catalog too.
+    let url = serve(Server::new(Demo)).await;
+    let list = json_of(&format!("{url}/agents")).await;
+    assert_eq!((&list["agents"][0]["name"], &list["agents"][1]), (&json!("Demo"), &Value::Null));
+    assert_eq!(list["agents"][0]["cardUrl"], format!("{url}/.well-known/agent-card.json"));
+    let head = reqwest::Client::new().head(format!("{url}/agents")).send().await.unwrap();
+    assert_eq!((head.status().as_u16(), head.headers()["content-type"].to_str().unwrap()), (200, "application/json"));
+    let posted = reqwest::Client::new().post(format!("{url}/agents")).send().await.unwrap();
+    assert_eq!((posted.status().as_u16(), posted.headers()["allow"].to_str().unwrap()), (405, "GET, HEAD"));
+}
+
+/// Takes the scopes of a caller from its bearer token.
+struct TokenIsScopes;
+
+#[async_trait::async_trait]
+impl Authenticator for TokenIsScopes {
+    async fn authenticate(&self, request: &AuthRequest<'_>) -> Result<Option<Principal>, Error> {
+        let value = request.headers.get("authorization").and_then(|value| value.to_str().ok());
+        let Some(scopes) = value.and_then(|value| value.strip_prefix("Bearer ")) else {
+            return Err(ErrorKind::Unauthenticated.because("no token").challenge("Bearer realm=\"a2a\""));
+        };
+        Ok(Some(Principal::new("ada").scopes(Scopes::only(scopes.split(',')))))
+    }
+
+    fn describe(&self, card: AgentCard) -> AgentCard {
+        card.bearer()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn agents_require_their_scopes() {
+    let second = Server::new(shout()).name("Shout").require_scopes(["agent:shout"]);
+    let url = serve(Server::new(Demo).authenticator(TokenIsScopes).agent("shout", second)).await;
+    let plain = "tasks:read,tasks:write";
+    let all = "tasks:read,tasks:write,agent:shout";
+    let get = async |path: &str, token: Option<&str>| {
+        let mut request = reqwest::Client::new().get(format!("{url}{path}"));
+        if let Some(token) = token {
+            request = request.bearer_auth(token);
+        }
+        let response = request.send().await.unwrap();
+        (response.status().as_u16(), response.headers().clone(), response.text().await.unwrap())
+    };
+    for path in ["/agents", "/.well-known/ai-catalog.json"] {
+        let (status, headers, _) = get(path, None).await;
+        assert_eq!((status, headers.contains_key("www-authenticate")), (401, true), "{path}");
+        let (status, headers, text) = get(path, Some(plain)).await;
+        assert_eq!((status, text.contains("Demo"), text.contains("Shout")), (200, true, false), "{path}");
+        assert_eq!(headers["cache-control"], "private, no-cache");
+        assert!(!headers.contains_key("access-control-allow-origin"));
+        let (_, _, text) = get(path, Some(all)).await;
+        assert!(text.contains("Demo") && text.contains("Shout"), "{text}");
+    }
+    // The authenticator of the server applies to the other agent too.
+    assert_eq!(get("/shout/tasks", None).await.0, 401);
+    assert_eq!(get("/shout/tasks", Some(plain)).await.0, 403);
+    assert_eq!(get("/shout/tasks", Some(all)).await.0, 200);
+    for binding in [Binding::Grpc, Binding::Rest, Binding::JsonRpc] {
+        let client = Client::builder().retry(Retry::default().attempts(0)).binding(binding);
+        let lacking = client.clone().bearer(plain).unwrap().connect(&format!("{url}/shout")).await.unwrap();
+        let error = lacking.send("hi").await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{binding:?}");
+        let client = client.bearer(all).unwrap().connect(&format!("{url}/shout")).await.unwrap();
+        assert_eq!(client.send("hi").await.unwrap().text(), "HI", "{binding:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn drain_waits_for_the_turns_of_all_agents() {
+    let (begun, end) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let (notify, wait) = (Arc::clone(&begun), Arc::clone(&end));
+    let slow = agent::from_fn(move |_, _| {
+        let (begun, end) = (Arc::clone(&notify), Arc::clone(&wait));
+        async move {
+            begun.notify_one();
+            end.notified().await;
+            Ok(End::Completed(None))
+        }
+    });
+    let server = Server::new(Demo).drain_grace(TIMEOUT).agent("slow", Server::new(slow).drain_grace(TIMEOUT));
+    let bound = server.bind("127.0.0.1:0").await.unwrap();
+    let (url, handle) = (bound.url(), bound.handle());
+    let running = tokio::spawn(bound.run_until(std::future::pending()));
+    let client = Client::connect(&format!("{url}/slow")).await.unwrap();
+    let sent = tokio::spawn(async move { client.send("hi").await });
+    timeout(TIMEOUT, begun.notified()).await.unwrap();
+    assert!(handle.is_ready().await);
+    let drained = tokio::spawn({
+        let handle = handle.clone();
+        async move { handle.drain().await }
+    });
+    while handle.is_ready().await {
+        tokio::task::yield_now().await;
+    }
+    assert!(!drained.is_finished());
+    end.notify_one();
+    timeout(TIMEOUT, drained).await.unwrap().unwrap();
+    let outcome = timeout(TIMEOUT, sent).await.unwrap().unwrap().unwrap();
+    assert_eq!(outcome.state(), TaskState::Completed);
+    timeout(TIMEOUT, running).await.unwrap().unwrap();
+}
+
+#[test]
+#[should_panic(expected = "two agents with the name `a`")]
+fn names_are_unique() {
+    drop(Server::new(Demo).catalog_name("a").agent("a", Server::new(Demo)));
+}
+
+#[test]
+#[should_panic(expected = "`tasks` is not a name of an agent")]
+fn names_of_resources_are_reserved() {
+    drop(Server::new(Demo).agent("tasks", Server::new(Demo)));
+}
+
+const FILE: &str = "
+listen = '127.0.0.1:0'
+store = 'sqlite:tasks.db'
+log.filter = 'warn'
+
+[[agents]]
+name = 'lines'
+exec.command = '/usr/bin/wc -c'
+card.description = 'Counts bytes.'
+
+[[agents]]
+name = 'demo'
+agent = 'demo'
+limits.parts = 1
+";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn program_serves_the_agents_of_its_file() {
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("a2a.toml"), FILE).unwrap();
+    let command = |arguments: &[&str]| {
+        let mut command = a2a(arguments);
+        command.env_remove("A2A_STORE").current_dir(directory.path());
+        command
+    };
+    let (mut server, url) = started(command(&["serve"])).await;
+    let lines = Client::connect(&url).await.unwrap();
+    assert_eq!((&*lines.card().name, &*lines.card().description), ("lines", "Counts bytes."));
+    assert_eq!(lines.send("hello").await.unwrap().text().trim(), "5");
+    let demo = Client::connect(&format!("{url}/demo")).await.unwrap();
+    let sent = demo.send("hello").await.unwrap();
+    assert_eq!((&*demo.card().name, &*sent.text()), ("demo", "hello"));
+    let listed = output(command(&["discover", &url, "--catalog"])).await;
+    let text = String::from_utf8(listed.stdout).unwrap();
+    assert!(listed.status.success() && text.contains("lines") && text.contains("demo"), "{text}");
+    signal(&server, "-TERM");
+    assert!(timeout(TIMEOUT, server.wait()).await.unwrap().unwrap().success());
+    let stores = ["tasks.lines.db", "tasks.demo.db"].map(|name| directory.path().join(name).exists());
+    assert_eq!((stores, directory.path().join("tasks.db").exists()), ([true, true], false));
+    let (_server, url) = started(command(&["serve"])).await;
+    let demo = Client::connect(&format!("{url}/demo")).await.unwrap();
+    assert_eq!(demo.get(&sent.task().unwrap().id).await.unwrap().state(), TaskState::Completed);
+    assert_eq!(demo.list(ListTasksRequest::default()).collect::<Vec<_>>().await.len(), 1);
+    let printed = output(command(&["serve", "--print-config"])).await;
+    let printed = String::from_utf8(printed.stdout).unwrap();
+    let tables = printed.split("[[agents]]").skip(1).collect::<Vec<_>>();
+    assert!(
+        tables[0].contains("name = \"lines\"\n") && tables[0].contains("exec.command = \"/usr/bin/wc -c\""),
+        "{printed}"
+    );
+    assert!(tables[1].contains("agent.kind = \"demo\"") && tables[1].contains("limits.parts = 1"), "{printed}");
+    // Scopes that nobody has.
+    let scopes = FILE.replace("agent = 'demo'", "agent = 'demo'\nscopes = ['agent:demo']");
+    std::fs::write(directory.path().join("a2a.toml"), scopes).unwrap();
+    let failed = output(command(&["serve"])).await;
+    let error = String::from_utf8(failed.stderr).unwrap();
+    assert_eq!(failed.status.code(), Some(2));
+    assert!(error.contains("agents: the scopes of `demo` would not be checked; set auth.tokens"), "{error}");
+}
