@@ -158,6 +158,10 @@ pub struct Call {
     pub responses: Option<ResponseBudget>,
     /// Further headers that a client sends, such as credentials. Servers don't set it.
     pub headers: Option<Arc<HeaderMap>>,
+    /// Headers of the request that its turn may pass on, such as credentials
+    /// ([`Server::forward_headers`](crate::server::Server::forward_headers)). Their values are marked as sensitive, and are
+    /// neither stored nor logged.
+    pub forwarded: Option<Arc<HeaderMap>>,
 }
 
 impl Call {

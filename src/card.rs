@@ -123,6 +123,28 @@ impl CardTemplate {
         self
     }
 
+    /// Replaces the fields of the agent's card that the template has by those of a newer one. Fields that the configuration
+    /// overrides remain.
+    #[must_use]
+    pub(crate) fn replace_agent_card(mut self, old: &AgentCard, new: &AgentCard) -> Self {
+        fn replace<T: PartialEq + Clone>(field: &mut T, old: &T, new: &T) {
+            if field == old {
+                field.clone_from(new);
+            }
+        }
+        let card = &mut self.declared;
+        replace(&mut card.name, &old.name, &new.name);
+        replace(&mut card.description, &old.description, &new.description);
+        replace(&mut card.version, &old.version, &new.version);
+        replace(&mut card.provider, &old.provider, &new.provider);
+        replace(&mut card.icon_url, &old.icon_url, &new.icon_url);
+        replace(&mut card.documentation_url, &old.documentation_url, &new.documentation_url);
+        replace(&mut card.default_input_modes, &old.default_input_modes, &new.default_input_modes);
+        replace(&mut card.default_output_modes, &old.default_output_modes, &new.default_output_modes);
+        replace(&mut card.skills, &old.skills, &new.skills);
+        self
+    }
+
     /// Sets the base URL at which clients reach the server. By default, it is derived from the request for the card.
     #[must_use]
     pub(crate) fn url(mut self, url: impl Into<String>) -> Self {

@@ -31,6 +31,7 @@ mod serve;
 mod show;
 mod terminal;
 mod token;
+mod upstream;
 
 use self::terminal::{RED, YELLOW, paint};
 use crate::{

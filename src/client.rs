@@ -30,6 +30,8 @@ use tokio_stream::{Stream, StreamExt as _};
 
 #[cfg(feature = "signing")]
 pub use self::card::SignaturePolicy;
+#[cfg(feature = "cli")]
+pub(crate) use self::card::StoredCard;
 pub(crate) use self::card::{candidates as card_urls, complete_url};
 #[cfg(feature = "cli")]
 pub(crate) use self::http::Observer;
@@ -211,8 +213,13 @@ impl Client {
     /// # Errors
     /// `TaskNotFound`, or `UnsupportedOperation` if the task is terminal (3.1.6).
     pub async fn subscribe(&self, task_id: &str) -> Result<EventStream, Error> {
+        self.subscribe_with(task_id, self.call()).await
+    }
+
+    /// Subscribes as [`subscribe`](Self::subscribe) does, with the context of a call.
+    pub(crate) async fn subscribe_with(&self, task_id: &str, call: Call) -> Result<EventStream, Error> {
         let request = SubscribeToTaskRequest { tenant: self.tenant.clone(), id: task_id.to_owned() };
-        let events = self.agent.subscribe_to_task(self.call().request(request)).await?;
+        let events = self.agent.subscribe_to_task(call.request(request)).await?;
         Ok(EventStream::new(events.into_inner()))
     }
 
@@ -250,7 +257,8 @@ impl Client {
         self.get_with(task_id, Some(messages), self.call()).await
     }
 
-    async fn get_with(&self, task_id: &str, history_length: Option<i32>, call: Call) -> Result<Task, Error> {
+    /// Returns a task with at most this many messages of its history, with the context of a call.
+    pub(crate) async fn get_with(&self, task_id: &str, history_length: Option<i32>, call: Call) -> Result<Task, Error> {
         let request = GetTaskRequest { tenant: self.tenant.clone(), id: task_id.to_owned(), history_length };
         self.agent.get_task(call.request(request)).await?.into_inner().into_task()
     }
@@ -263,7 +271,8 @@ impl Client {
         self.wait_until(task_id, self.call()).await
     }
 
-    async fn wait_until(&self, task_id: &str, call: Call) -> Result<Task, Error> {
+    /// Waits as [`wait`](Self::wait) does, with the context of a call.
+    pub(crate) async fn wait_until(&self, task_id: &str, call: Call) -> Result<Task, Error> {
         let mut backoff = Backoff::new(&Retry::default().first(POLL).attempts(u32::MAX));
         loop {
             if !self.lacks_streams() {
@@ -293,8 +302,13 @@ impl Client {
     /// # Errors
     /// `TaskNotFound`, or `TaskNotCancelable` if it is terminal.
     pub async fn cancel(&self, task_id: &str) -> Result<Task, Error> {
+        self.cancel_with(task_id, self.call()).await
+    }
+
+    /// Cancels as [`cancel`](Self::cancel) does, with the context of a call.
+    pub(crate) async fn cancel_with(&self, task_id: &str, call: Call) -> Result<Task, Error> {
         let request = CancelTaskRequest { tenant: self.tenant.clone(), id: task_id.to_owned(), metadata: None };
-        self.agent.cancel_task(self.call().request(request)).await?.into_inner().into_task()
+        self.agent.cancel_task(call.request(request)).await?.into_inner().into_task()
     }
 
     /// Returns all tasks of the caller that match a request, the latest first, and reads further pages as needed.

@@ -19,7 +19,7 @@ pub(crate) use self::{
 };
 use self::{
     credentials::WebhookHosts,
-    value::{BaseUrl, ByteSize, CardFile, Filter, GrpcAddress, OptionalTimeout, Structure, UrlPath},
+    value::{BaseUrl, ByteSize, CardFile, Filter, ForwardedHeader, GrpcAddress, OptionalTimeout, Structure, UrlPath},
 };
 use crate::{
     auth::{self, CertificateName, SigningAlgorithm, Token},
@@ -207,6 +207,8 @@ keys! {
     "http.output_bytes" => http_output_bytes: ByteSize = ByteSize(64 << 20), "Maximum size of a response of the endpoint. A turn that exceeds it fails.";
     "upstream.url" | "upstream" => upstream_url: Option<BaseUrl> = None, "URL of another A2A agent, or of its card, to which all messages are passed. The card has its name, description and skills.";
     "upstream.token" => upstream_token: Option<Token> = None, "Bearer token for the agent at `upstream.url`. It is sent to the origin of that URL only. Prefer the environment variable: other users of the machine can see flags.";
+    "upstream.forward" => upstream_forward: Vec<ForwardedHeader> = Vec::new(), "Names of headers of callers that are passed on to the agent at `upstream.url`, such as `authorization`, in calls for their turns. They are sent to the origin of that URL only, take precedence over `upstream.token`, and are neither stored nor logged: a turn that is interrupted by the end of the server runs again without them.";
+    "upstream.card_interval" => upstream_card_interval: OptionalTimeout = OptionalTimeout(Some(Duration::from_mins(5))), "Interval between downloads of the card of the agent at `upstream.url`, whose changes appear on the card of the server (minimum 1 s). With tasks in a file, the card is stored in a file next to it, `a2a.db.upstream.json` for `a2a.db`, and used if the agent can't be reached at the start. Zero: the card is downloaded at the start only.";
     "public_url" => public_url: Option<BaseUrl> = None, "Base URL at which clients reach this server, for the agent card. If not set, the card uses the URL of the request, or else the listen address.";
     "trusted_proxies" => trusted_proxies: Vec<Network> = Vec::new(), "IP addresses and CIDR ranges of proxies whose `Forwarded` and `X-Forwarded-*` headers are trusted.";
     "base_path" => base_path: Option<UrlPath> = None, "Path prefix below which everything is served in addition to the root, such as `/a2a/v1`. Defaults to the path of `public_url`. `/` serves the root only.";

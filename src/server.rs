@@ -7,13 +7,14 @@ use std::{convert::Infallible, fmt, io, sync::Arc, time::Duration};
 
 use axum::{extract::Request, response::IntoResponse, routing::Route};
 use bytes::Bytes;
-use tokio::net::ToSocketAddrs;
+use http::HeaderName;
+use tokio::{net::ToSocketAddrs, sync::watch};
 use tower_layer::Layer;
 
 pub use self::lifecycle::{BoundServer, Handle, Signals};
 use self::{
     agents::PendingAgent,
-    assembly::Assembled,
+    assembly::{Assembled, CardUpdates},
     layers::{AddLayer, LayeredService},
     lifecycle::Render,
 };
@@ -67,6 +68,7 @@ pub(crate) const GRACE: Duration = Duration::from_secs(10);
 pub struct Server<A> {
     agent: A,
     card: CardTemplate,
+    card_updates: Option<CardUpdates>,
     extended_card: ExtendedCardSettings,
     store: Option<Arc<dyn Store>>,
     limits: Limits,
@@ -117,6 +119,7 @@ impl<A: Agent> Server<A> {
         Self {
             agent,
             card,
+            card_updates: None,
             extended_card: ExtendedCardSettings::default(),
             store: None,
             limits: Limits::default(),
@@ -236,6 +239,14 @@ impl<A: Agent> Server<A> {
         self.with_card(|card| card.declare(change))
     }
 
+    /// Newer cards of an agent whose card changes while it is served, such as a gateway of another agent. The first value is the
+    /// card of the agent as of now ([`Agent::card`]). Fields that the configuration overrides remain, as do the extended card and
+    /// the media types that messages are checked against.
+    pub fn card_updates(mut self, updates: watch::Receiver<AgentCard>) -> Self {
+        self.card_updates = Some(CardUpdates::new(updates));
+        self
+    }
+
     /// Requires authentication for the agent card: requests without valid credentials get 401. Off by default.
     pub fn protect_card(mut self, protected: bool) -> Self {
         self.settings.protects_card = protected;
@@ -298,6 +309,14 @@ impl<A: Agent> Server<A> {
     /// Requirements on the media types of messages and of accepted output.
     pub fn modes(mut self, modes: Modes) -> Self {
         self.modes = modes;
+        self
+    }
+
+    /// Headers of requests that agents may pass on to other services, such as credentials
+    /// ([`Turn::forwarded_headers`](crate::agent::Turn::forwarded_headers)). They are kept in memory until the turn of the request
+    /// ends. None by default.
+    pub fn forward_headers(mut self, names: impl IntoIterator<Item = HeaderName>) -> Self {
+        self.settings.forward_headers = names.into_iter().collect();
         self
     }
 

@@ -236,7 +236,7 @@ impl<A: Agent> Service<A> {
         let scope = self.scope(call, &request.get_ref().tenant);
         let negotiated = request.extensions().get::<Negotiated>().is_some();
         let extensions = if negotiated { call.extensions.clone() } else { Vec::new() };
-        let (principal, trace) = (call.principal.clone(), call.trace.clone());
+        let (principal, trace, forwarded) = (call.principal.clone(), call.trace.clone(), call.forwarded.clone());
         let idempotency_key = self.default_key.key(call, request.get_ref())?;
         self.gate.check(request.get_ref())?;
         let (_, request_extensions, body) = request.into_parts();
@@ -254,8 +254,15 @@ impl<A: Agent> Service<A> {
             push.map(|config| self.registered(PUSH_IN_SEND, config, &request_extensions).map(Box::new)).transpose()?;
         let history = self.history("configuration.historyLength", configuration.history_length)?;
         let accepted_output_modes = configuration.accepted_output_modes;
-        let context =
-            TurnContext { principal, extensions, accepted_output_modes, metadata, trace, ..TurnContext::default() };
+        let context = TurnContext {
+            principal,
+            extensions,
+            accepted_output_modes,
+            metadata,
+            trace,
+            forwarded,
+            ..TurnContext::default()
+        };
         let has_references = !message.reference_task_ids.is_empty();
         let options = ReplyOptions { immediately: configuration.return_immediately, history, left, has_references };
         let cleared = request_extensions.get().copied().unwrap_or_default();

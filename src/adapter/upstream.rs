@@ -1,11 +1,12 @@
 //! Agent that is another A2A agent: a gateway that serves an agent of either protocol version over all bindings, with its own
 //! stored tasks, streams and push notifications.
 
-use std::{collections::HashMap, fmt, pin::pin};
+use std::{collections::HashMap, fmt, pin::pin, sync::Arc, time::Duration};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
+use tokio::time::timeout;
 use tokio_stream::StreamExt as _;
 
 use crate::{
@@ -19,10 +20,17 @@ use crate::{
 /// Member of the metadata of a status after which events of the upstream agent may be missing.
 pub const GAP: &str = "upstreamGap";
 
+/// Time for which the end of a stream is awaited after AUTH_REQUIRED. If the stream goes on, the agent continues its turn by itself
+/// once it is authorized (7.6.1).
+const AUTH_WAIT: Duration = Duration::from_millis(100);
+
 /// Agent that passes its messages to another A2A agent.
 ///
 /// Each task has a task of the upstream agent. Its events are passed on, a cancel and further messages too. After a restart, the
 /// events of a running upstream task are received again, so that the task has its state and artifacts in the end.
+///
+/// Calls to the upstream agent have the [forwarded headers](Turn::forwarded_headers) of the caller. Enable
+/// [`call_credentials`](crate::client::ClientBuilder::call_credentials) for a client whose callers have credentials.
 ///
 /// ```no_run
 /// use a2a_service::{adapter::Upstream, client::Client, server::Server};
@@ -34,12 +42,12 @@ pub const GAP: &str = "upstreamGap";
 /// ```
 #[derive(Clone)]
 pub struct Upstream {
-    client: Client,
+    client: Arc<RwLock<Client>>,
 }
 
 impl fmt::Debug for Upstream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Upstream").field("client", &self.client).finish()
+        f.debug_struct("Upstream").field("client", &*self.client.read()).finish()
     }
 }
 
@@ -55,51 +63,49 @@ struct Link {
 impl Upstream {
     /// Creates the gateway of an agent. Its tasks are those of the client's credentials.
     pub fn new(client: Client) -> Self {
-        Self { client }
+        Self { client: Arc::new(RwLock::new(client)) }
     }
 
-    /// Sends the messages of a turn, and returns the events of the upstream task.
-    async fn open(&self, turn: &Turn, link: Option<&Link>) -> Result<EventStream, error::Error> {
-        let mut messages = turn.messages();
-        let mut message = messages.next().cloned().unwrap_or_default();
-        for further in messages {
-            message.parts.extend(further.parts.iter().cloned());
-        }
-        message.task_id = link.map(|link| link.task.clone()).unwrap_or_default();
-        // A new upstream task gets the context of this one, so that tasks of a conversation share it.
-        message.context_id = link.map_or_else(|| turn.context_id().to_owned(), |link| link.context.clone());
-        message.reference_task_ids.clear();
-        // A repeated attempt is recognized by an agent that supports keys.
-        let key = format!("{}-{}", turn.task_id(), message.message_id);
-        let configuration = SendMessageConfiguration {
-            accepted_output_modes: turn.accepted_output_modes().to_vec(),
-            // Without streams, the id of the task would be known only at the end of the turn.
-            return_immediately: self.client.lacks_streams(),
-            ..SendMessageConfiguration::default()
-        };
-        let request = SendMessageRequest {
-            message: Some(message),
-            configuration: Some(configuration),
-            metadata: turn.metadata().cloned(),
-            ..SendMessageRequest::default()
-        };
-        let call = Call { idempotency_key: Some(key), trace: turn.trace().map(str::to_owned), ..Call::default() };
-        self.client.stream_with(call, request).await
+    /// Replaces the client of further turns, such as by one with a newer card.
+    pub fn set_client(&self, client: Client) {
+        *self.client.write() = client;
     }
+
+    fn client(&self) -> Client {
+        self.client.read().clone()
+    }
+}
+
+/// Context of the calls of a turn: its trace, and the headers of its caller.
+fn call(turn: &Turn) -> Call {
+    let trace = turn.trace().map(str::to_owned);
+    Call { trace, headers: turn.forwarded_headers().cloned(), ..Call::default() }
 }
 
 impl Agent for Upstream {
     async fn run(&self, turn: Turn, out: Updates) -> Result<End, Error> {
         let message = turn.messages().next().map(|message| message.message_id.clone()).unwrap_or_default();
         let link = Mutex::new(turn.saved::<Link>());
-        let mut relay = Relay { client: &self.client, out: &out, link: &link, message, artifacts: HashMap::new() };
+        let (client, call) = (self.client(), call(&turn));
+        let mut relay = Relay {
+            client: &client,
+            call: call.clone(),
+            out: &out,
+            link: &link,
+            message,
+            artifacts: HashMap::new(),
+            is_follow_up: false,
+            ends_with_turn: false,
+            authorization: None,
+        };
         let work = async {
             let events = match relay.delivered_task(&turn).await? {
                 Some(task) if task.state().is_settled() => return relay.finish(task).await,
                 Some(task) => relay.subscribe(&task.id).await?,
                 None => {
                     let link = relay.link();
-                    Some(self.open(&turn, link.as_ref()).await.map_err(failure)?)
+                    (relay.is_follow_up, relay.ends_with_turn) = (link.is_some(), true);
+                    Some(relay.open(&turn, link.as_ref()).await.map_err(failure)?)
                 }
             };
             relay.run(events).await
@@ -117,7 +123,7 @@ impl Agent for Upstream {
         }
         let link = link.lock().clone();
         if let Some(link) = link
-            && let Err(error) = self.client.cancel(&link.task).await
+            && let Err(error) = client.cancel_with(&link.task, call).await
         {
             tracing::warn!(task.id = turn.task_id(), error.cause = %error, "upstream task not canceled");
         }
@@ -125,7 +131,7 @@ impl Agent for Upstream {
     }
 
     fn card(&self) -> AgentCard {
-        let card = self.client.card();
+        let card = self.client().card();
         AgentCard {
             name: card.name.clone(),
             description: card.description.clone(),
@@ -165,12 +171,21 @@ fn failure(error: error::Error) -> Error {
 /// Receiver of the events of an upstream task, which sends them as updates of a task.
 struct Relay<'a> {
     client: &'a Client,
+    /// Context of all calls.
+    call: Call,
     out: &'a Updates,
     link: &'a Mutex<Option<Link>>,
     /// Id of the message of this turn.
     message: String,
     /// Artifacts that were begun, by their id.
     artifacts: HashMap<String, ArtifactWriter<'a>>,
+    /// The next event is the first one after a message to an existing task. Some agents begin with the task as it was before the
+    /// message.
+    is_follow_up: bool,
+    /// The stream ends with the upstream turn, unlike a subscription. So if it goes on after AUTH_REQUIRED, the turn does too.
+    ends_with_turn: bool,
+    /// Message of the status AUTH_REQUIRED, which is the last event so far and was not passed on.
+    authorization: Option<Message>,
 }
 
 impl Relay<'_> {
@@ -178,11 +193,40 @@ impl Relay<'_> {
         self.link.lock().clone()
     }
 
+    /// Sends the messages of a turn, and returns the events of the upstream task.
+    async fn open(&self, turn: &Turn, link: Option<&Link>) -> Result<EventStream, error::Error> {
+        let mut messages = turn.messages();
+        let mut message = messages.next().cloned().unwrap_or_default();
+        for further in messages {
+            message.parts.extend(further.parts.iter().cloned());
+        }
+        message.task_id = link.map(|link| link.task.clone()).unwrap_or_default();
+        // A new upstream task gets the context of this one, so that tasks of a conversation share it.
+        message.context_id = link.map_or_else(|| turn.context_id().to_owned(), |link| link.context.clone());
+        message.reference_task_ids.clear();
+        // A repeated attempt is recognized by an agent that supports keys.
+        let key = format!("{}-{}", turn.task_id(), message.message_id);
+        let configuration = SendMessageConfiguration {
+            accepted_output_modes: turn.accepted_output_modes().to_vec(),
+            // Without streams, the id of the task would be known only at the end of the turn.
+            return_immediately: self.client.lacks_streams(),
+            ..SendMessageConfiguration::default()
+        };
+        let request = SendMessageRequest {
+            message: Some(message),
+            configuration: Some(configuration),
+            metadata: turn.metadata().cloned(),
+            ..SendMessageRequest::default()
+        };
+        let call = Call { idempotency_key: Some(key), ..self.call.clone() };
+        self.client.stream_with(call, request).await
+    }
+
     /// Returns the upstream task if an earlier attempt has delivered the message of this turn.
     async fn delivered_task(&self, turn: &Turn) -> Result<Option<Task>, Error> {
         let delivered = self.link().filter(|link| turn.attempt() > 1 && link.message == self.message);
         match delivered {
-            Some(link) => self.client.get(&link.task).await.map(Some).map_err(failure),
+            Some(link) => self.client.get_with(&link.task, None, self.call.clone()).await.map(Some).map_err(failure),
             None => Ok(None),
         }
     }
@@ -193,7 +237,7 @@ impl Relay<'_> {
         if self.client.lacks_streams() {
             return Ok(None);
         }
-        match self.client.subscribe(task_id).await {
+        match self.client.subscribe_with(task_id, self.call.clone()).await {
             Ok(events) => Ok(Some(events)),
             Err(error) if PERMANENT.contains(&error.kind()) => Err(failure(error)),
             Err(_) => Ok(None),
@@ -203,22 +247,46 @@ impl Relay<'_> {
     /// Passes events on until the upstream turn ends. Without events, waits for its end.
     async fn run(&mut self, events: Option<EventStream>) -> Result<End, Error> {
         if let Some(mut events) = events {
-            while let Some(event) = events.next().await {
-                if let Some(end) = self.apply(event.map_err(failure)?).await? {
+            while let Some(event) = self.next(&mut events).await? {
+                if let Some(end) = self.apply(event).await? {
                     return Ok(end);
                 }
             }
         }
+        if let Some(message) = self.authorization.take() {
+            return Ok(End::auth_required(message));
+        }
         // The stream ended before the turn.
         let Some(link) = self.link() else { return Err(Error::public("The upstream agent sent no task.")) };
-        let task = self.client.wait(&link.task).await.map_err(failure)?;
+        let task = self.client.wait_until(&link.task, self.call.clone()).await.map_err(failure)?;
         self.finish(task).await
     }
 
+    /// Returns the next event. If the stream goes on after AUTH_REQUIRED, passes that on first.
+    async fn next(&mut self, events: &mut EventStream) -> Result<Option<StreamEvent>, Error> {
+        if self.authorization.is_some() {
+            let event = timeout(AUTH_WAIT, events.next()).await;
+            if matches!(event, Ok(None)) {
+                return Ok(None);
+            }
+            if let Some(message) = self.authorization.take() {
+                self.out.auth_required(message).await?;
+            }
+            if let Ok(event) = event {
+                return event.transpose().map_err(failure);
+            }
+        }
+        events.next().await.transpose().map_err(failure)
+    }
+
     async fn apply(&mut self, event: StreamEvent) -> Result<Option<End>, Error> {
+        let is_first_of_follow_up = std::mem::take(&mut self.is_follow_up);
         match event {
             StreamEvent::Task(task) => {
                 self.save_link(&task.id, &task.context_id).await?;
+                if is_first_of_follow_up && task.state().is_interrupted() {
+                    return Ok(None);
+                }
                 if task.state().is_settled() {
                     return self.finish(*task).await.map(Some);
                 }
@@ -227,7 +295,12 @@ impl Relay<'_> {
             }
             StreamEvent::Status(update) => {
                 self.save_link(&update.task_id, &update.context_id).await?;
-                return self.status(update.status.as_ref()).await;
+                let end = self.status(update.status.as_ref()).await?;
+                if let (Some(End::AuthRequired(message)), true) = (&end, self.ends_with_turn) {
+                    self.authorization = Some(message.clone());
+                    return Ok(None);
+                }
+                return Ok(end);
             }
             StreamEvent::Artifact(update) => {
                 self.save_link(&update.task_id, &update.context_id).await?;

@@ -5,6 +5,7 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
+use http::HeaderMap;
 use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 
@@ -138,6 +139,13 @@ impl Turn {
     /// valid one.
     pub fn trace(&self) -> Option<&str> {
         self.context.trace.as_deref()
+    }
+
+    /// Returns the headers of the request that the server is configured to pass on, such as the credentials of the caller
+    /// ([`Server::forward_headers`](crate::server::Server::forward_headers)). `None` if the request has none of them, and after a
+    /// restart of the server: they are in memory only.
+    pub fn forwarded_headers(&self) -> Option<&Arc<HeaderMap>> {
+        self.context.forwarded.as_ref()
     }
 
     /// Returns the number of this attempt to run the turn, from 1.

@@ -9,15 +9,14 @@ use std::{
 use anyhow::Context as _;
 use tracing::Level;
 
-use super::{OutputError, flags::Serve, say, warn};
+use super::{OutputError, flags::Serve, say, upstream::Gateway, warn};
 #[cfg(unix)]
 use crate::adapter::{Exec, ExecOptions, Format};
 use crate::{
-    adapter::{HttpEndpoint, HttpOptions, Upstream},
+    adapter::{HttpEndpoint, HttpOptions},
     agent::{Agent, DynAgent, demo::Demo},
     auth::{self, AllOf, AnyOf, Bearer, Jwt, JwtOptions, MutualTls, Scopes, Token, TokenFile},
     card::ScopedSkills,
-    client::Client,
     config::{self, AgentConfig, AuthRequire, CommandFormat, CommandLine, Config, FilePath, Loaded},
     jose::SigningKey,
     pb::v1::AgentCard,
@@ -75,15 +74,19 @@ pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
         }
     }
     runtime.block_on(async {
+        let mut gateways = Vec::new();
         let mut prepared = prepared.into_iter();
-        let first = prepared.next().context("there is no agent")?.server(agents.first()).await?;
+        let (first, gateway) = prepared.next().context("there is no agent")?.server(agents.first()).await?;
+        gateways.extend(gateway);
         let mut server = match agents.first() {
             // The settings of the address are those of the server.
             Some(first_agent) => at_root(first.catalog_name(&first_agent.name), &config),
             None => at_root(first, &config),
         };
         for (agent, prepared) in agents.iter().skip(1).zip(prepared) {
-            server = server.agent(&agent.name, prepared.server(Some(agent)).await?);
+            let (other, gateway) = prepared.server(Some(agent)).await?;
+            gateways.extend(gateway);
+            server = server.agent(&agent.name, other);
         }
         let server = match (schemes, config.auth_require) {
             (Some(schemes), AuthRequire::Any) => server.authenticator(schemes),
@@ -105,6 +108,7 @@ pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
         let bound = server.bind(listen).await;
         let mut bound =
             bound.with_context(|| format!("can't listen on {listen}; set another address with --listen"))?;
+        gateways.into_iter().for_each(Gateway::keep_up);
         let grpc = match config.grpc_listen {
             Some(addr) => {
                 let context = || format!("can't listen on {addr}; set another address with --grpc-listen");
@@ -157,6 +161,8 @@ fn announce(text: &str) {
 struct Prepared<'a> {
     config: &'a Config,
     store: Arc<dyn Store>,
+    /// File of the store, if it has one.
+    file: Option<PathBuf>,
     push: PushOptions,
     card_key: Option<SigningKey>,
     /// Line about the store, for the startup message.
@@ -170,27 +176,33 @@ impl<'a> Prepared<'a> {
         let card_key = config.card_signing_key.as_ref().map(|file| {
             SigningKey::read(&file.0).with_context(|| format!("can't read {} in card.signing_key", file.0.display()))
         });
-        Ok(Self { config, store, push, card_key: card_key.transpose()?, line })
+        Ok(Self { config, store, file, push, card_key: card_key.transpose()?, line })
     }
 
-    /// Creates the server of the agent, which is one of several if it has a name.
-    async fn server(self, named: Option<&AgentConfig>) -> anyhow::Result<Server<Arc<dyn DynAgent>>> {
-        let Self { config, store, push, card_key, .. } = self;
-        let agent = match named {
-            Some(named) => agent(config).await.with_context(|| format!("the agent {} can't be started", named.name))?,
-            None => agent(config).await?,
+    /// Creates the server of the agent, which is one of several if it has a name, and the gateway if it is one.
+    async fn server(self, named: Option<&AgentConfig>) -> anyhow::Result<(Server<Arc<dyn DynAgent>>, Option<Gateway>)> {
+        let Self { config, store, file, push, card_key, .. } = self;
+        let (agent, gateway) = match (agent(config, file.as_deref()).await, named) {
+            (Err(error), Some(named)) => {
+                return Err(error).with_context(|| format!("the agent {} can't be started", named.name));
+            }
+            (created, _) => created?,
         };
         let mut server = server(agent, store, push, config);
+        if let Some(gateway) = &gateway {
+            server = server.card_updates(gateway.updates.clone());
+        }
         if let Some(named) = named {
             server = server.require_scopes(&named.scopes);
             if config.card_name.is_none() && !has_name_of_its_own(config) {
                 server = server.name(&named.name);
             }
         }
-        Ok(match card_key {
+        let server = match card_key {
             Some(key) => server.sign_card(key),
             None => server,
-        })
+        };
+        Ok((server, gateway))
     }
 }
 
@@ -199,15 +211,18 @@ fn has_name_of_its_own(config: &Config) -> bool {
     config.upstream_url.is_some() || config.card_file.is_some()
 }
 
-/// Creates the agent of the configuration.
-async fn agent(config: &Config) -> anyhow::Result<Arc<dyn DynAgent>> {
+/// Creates the agent of the configuration, and the gateway if it is one. `store` is the file of the tasks.
+async fn agent(config: &Config, store: Option<&Path>) -> anyhow::Result<(Arc<dyn DynAgent>, Option<Gateway>)> {
     let error = |why: &str| Err(config::Error::new(why.to_owned()).into());
     match (&config.exec_command, &config.http_url, &config.upstream_url) {
-        (Some(command), None, None) => exec(command, config),
-        (None, Some(url), None) => endpoint(&url.0, config),
-        (None, None, Some(url)) => upstream(&url.0, config).await,
+        (Some(command), None, None) => Ok((exec(command, config)?, None)),
+        (None, Some(url), None) => Ok((endpoint(&url.0, config)?, None)),
+        (None, None, Some(url)) => {
+            let gateway = Gateway::connect(&url.0, store, config).await?;
+            Ok((Arc::new(gateway.agent.clone()), Some(gateway)))
+        }
         (None, None, None) => match config.agent {
-            config::Agent::Demo => Ok(Arc::new(Demo)),
+            config::Agent::Demo => Ok((Arc::new(Demo), None)),
             config::Agent::Exec => error("exec.command: is missing; the agent `exec` needs a command"),
             config::Agent::Http => error("http.url: is missing; the agent `http` needs a URL"),
             config::Agent::Upstream => error("upstream.url: is missing; the agent `upstream` needs a URL"),
@@ -227,16 +242,6 @@ fn endpoint(url: &str, config: &Config) -> anyhow::Result<Arc<dyn DynAgent>> {
         .output_bytes(config.http_output_bytes.0)
         .card(AgentCard::new("Endpoint").describe("Passes each message to an HTTP endpoint."));
     Ok(Arc::new(HttpEndpoint::new(url, options).context("http.url")?))
-}
-
-/// Creates the gateway of another agent, whose card has to be available.
-async fn upstream(url: &str, config: &Config) -> anyhow::Result<Arc<dyn DynAgent>> {
-    let builder = match &config.upstream_token {
-        Some(token) => Client::builder().bearer(token.expose())?,
-        None => Client::builder(),
-    };
-    let client = builder.connect(url).await.with_context(|| format!("can't use the agent at {url} (upstream.url)"))?;
-    Ok(Arc::new(Upstream::new(client)))
 }
 
 /// Operators of a shell, which would be arguments of a command without one.
@@ -307,6 +312,7 @@ fn server<A: Agent>(agent: A, store: Arc<dyn Store>, push: PushOptions, config: 
         .incoming_bytes(config.limits_incoming_bytes.0)
         .health_watches(config.limits_health_watches)
         .drain_grace(config.drain_grace)
+        .forward_headers(config.upstream_forward.iter().map(|header| header.0.clone()))
         .strict_version(config.strict_version)
         .strict_extensions(config.strict_extensions)
         .insecure(config.insecure)

@@ -100,6 +100,7 @@ pub struct ClientBuilder {
     #[cfg(feature = "cli")]
     observer: Option<Arc<dyn super::Observer>>,
     trusted_origins: Vec<Url>,
+    pub(super) call_credentials: bool,
     pub(super) cache: CardCache,
     pub(super) binding: Option<Binding>,
     pub(super) version: Option<Version>,
@@ -254,6 +255,12 @@ impl ClientBuilder {
         Ok(self)
     }
 
+    /// States that calls have credentials of their own in [`Call::headers`](crate::call::Call::headers): interfaces of other
+    /// origins are then not used, as for credentials of the client. Off by default.
+    pub fn call_credentials(self, has_some: bool) -> Self {
+        Self { call_credentials: has_some, ..self }
+    }
+
     /// Calls agents over this binding only. By default, the first interface of the card is used.
     pub fn binding(self, binding: Binding) -> Self {
         Self { binding: Some(binding), ..self }
@@ -335,7 +342,7 @@ impl ClientBuilder {
     /// # Errors
     /// As [`Client::connect`]. With [`extended_card`](Self::extended_card), also those of its download.
     pub async fn connect(&self, url: &str) -> Result<Client, Error> {
-        let ReceivedCard { card, url } = card::fetch(self, url).await?;
+        let ReceivedCard { card, url, .. } = card::fetch(self, url).await?;
         self.connected(card, &url).await
     }
 

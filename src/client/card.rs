@@ -8,6 +8,8 @@ use parking_lot::Mutex;
 use reqwest::Url;
 use tokio::time::Instant;
 
+#[cfg(feature = "cli")]
+use super::Client;
 use super::{
     builder::ClientBuilder,
     http::{Http, parse, read_body},
@@ -49,6 +51,56 @@ pub(super) struct ReceivedCard {
     pub(super) card: AgentCard,
     /// URL of the card.
     pub(super) url: Url,
+    /// JSON of the card.
+    #[cfg_attr(not(feature = "cli"), expect(dead_code, reason = "only the program stores cards"))]
+    pub(super) json: Bytes,
+}
+
+/// Card that the program stores, to use it while the agent can't be reached.
+#[cfg(feature = "cli")]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub(crate) struct StoredCard {
+    /// URL of the card.
+    url: String,
+    /// Entity tag of the card.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    tag: Option<String>,
+    /// JSON of the card.
+    card: String,
+}
+
+#[cfg(feature = "cli")]
+impl ClientBuilder {
+    /// Downloads the card of the agent at a URL, for [`connect_to`](Self::connect_to).
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect).
+    pub(crate) async fn download(&self, url: &str) -> Result<StoredCard, Error> {
+        let ReceivedCard { url, json, .. } = fetch(self, url).await?;
+        let cached = self.cache.0.lock().get(url.as_str()).map(|(tag, _)| tag.clone());
+        let tag = cached.and_then(|tag| tag.to_str().map(str::to_owned).ok());
+        Ok(StoredCard { url: url.to_string(), tag, card: String::from_utf8_lossy(&json).into_owned() })
+    }
+
+    /// Adds a card to the cache, so that it is only validated by its next download.
+    pub(crate) fn cache(&self, stored: &StoredCard) {
+        let tag = stored.tag.as_deref().and_then(|tag| HeaderValue::from_str(tag).ok());
+        if let (Ok(url), Some(tag)) = (Url::parse(&stored.url), tag) {
+            let headers = HeaderMap::from_iter([(header::ETAG, tag)]);
+            self.cache.insert(&url, &headers, &stored.card.clone().into());
+        }
+    }
+
+    /// Returns the client of the agent with this card.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect), except for those of the download.
+    pub(crate) async fn connect_to(&self, stored: &StoredCard) -> Result<Client, Error> {
+        let url = parse(&stored.url)?;
+        let card = card::from_json(stored.card.as_bytes());
+        let card = card.map_err(|error| none_at(&url, "agent card", &error.to_string()))?;
+        self.connected(card, &url).await
+    }
 }
 
 /// Requirement for the signatures of a card (8.4).
@@ -152,7 +204,7 @@ pub(super) async fn fetch(builder: &ClientBuilder, url: &str) -> Result<Received
     };
     let (card, json, url) = first_document(builder, "agent card", candidates(&url), read).await?;
     check_signatures(builder, &json)?;
-    Ok(ReceivedCard { card, url })
+    Ok(ReceivedCard { card, url, json })
 }
 
 /// Checks the signatures of the JSON of a card by the policy of the client.
@@ -351,7 +403,7 @@ impl ClientBuilder {
             return Err(unsupported(format!("the agent's card has no interface {wanted}; it has: {offered}")));
         }
         // Credentials for the origin of the card are not for another origin that it names.
-        let Some(base) = base.filter(|_| self.has_credentials()) else { return Ok(matching) };
+        let Some(base) = base.filter(|_| self.has_credentials() || self.call_credentials) else { return Ok(matching) };
         let is_trusted = |interface: &&Interface| Url::parse(&interface.url).is_ok_and(|url| self.trusts(&url, base));
         let (trusted, foreign): (Vec<_>, Vec<_>) = matching.into_iter().partition(is_trusted);
         let Some(first) = foreign.first().filter(|_| trusted.is_empty()) else { return Ok(trusted) };

@@ -5,6 +5,7 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use bytes::Bytes;
+use http::HeaderMap;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -35,6 +36,8 @@ pub(crate) struct TurnContext {
     pub(crate) referenced: Vec<Task>,
     /// Never stored.
     pub(crate) secrets: Secrets,
+    /// Headers that the turn may pass on. Never stored.
+    pub(crate) forwarded: Option<Arc<HeaderMap>>,
 }
 
 /// Context of the message with this event number, as it is stored. Referenced tasks are loaded again.
@@ -166,6 +169,7 @@ impl StoredContexts {
             trace: record.and_then(|record| record.trace.clone()),
             referenced,
             secrets: Secrets::default(),
+            forwarded: None,
         }
     }
 

@@ -3,6 +3,8 @@
 use std::{net::SocketAddr, sync::Arc};
 
 use http::HeaderValue;
+use parking_lot::Mutex;
+use tokio::sync::watch;
 
 use super::{
     Server,
@@ -15,19 +17,51 @@ use crate::jose::SigningKey;
 use crate::{
     agent::Agent,
     auth::{AuthorizedService, FailureLimit},
-    card::{CardRequest, ExtendedCardAccess, JSON_RPC},
+    card::{CardRequest, CardTemplate, ExtendedCardAccess, JSON_RPC},
     extension::{self, ExtendedService},
-    pb::v1::{a2a_service_server::A2aService, bindings::Checked},
+    pb::v1::{AgentCard, a2a_service_server::A2aService, bindings::Checked},
     report,
     service::Service,
     store::memory::Memory,
     telemetry::{calls::ObservedService, wire_log::WireLogService},
-    transport::{BaseUrlSource, HttpService, OriginPolicy, Paths, PeerLimit, ProtectedResource, Settings},
+    transport::{BaseUrlSource, CardSource, HttpService, OriginPolicy, Paths, PeerLimit, ProtectedResource, Settings},
 };
 #[cfg(feature = "openapi")]
 use crate::{openapi::PublishedDocuments, transport::DocumentSource};
 #[cfg(feature = "push")]
 use crate::{push::SigningKeys, v03::json::push_payload};
+
+/// Newer cards of an agent.
+pub(super) struct CardUpdates {
+    updates: watch::Receiver<AgentCard>,
+    /// Card of the agent that the template has.
+    current: AgentCard,
+}
+
+impl CardUpdates {
+    pub(super) fn new(updates: watch::Receiver<AgentCard>) -> Self {
+        let current = updates.borrow().clone();
+        Self { updates, current }
+    }
+
+    /// Returns the source of the card for a template, which is updated with the next request after a change.
+    fn source(self, template: Arc<CardTemplate>) -> CardSource {
+        let state = Mutex::new((self, template));
+        Arc::new(move |request| {
+            let template = {
+                let mut state = state.lock();
+                let (Self { updates, current }, template) = &mut *state;
+                if updates.has_changed().unwrap_or_default() {
+                    let new = updates.borrow_and_update().clone();
+                    *template = Arc::new(CardTemplate::clone(template).replace_agent_card(current, &new));
+                    *current = new;
+                }
+                Arc::clone(template)
+            };
+            template.json(request)
+        })
+    }
+}
 
 /// Parts of a server without its listeners.
 pub(super) struct Assembled {
@@ -204,7 +238,11 @@ impl<A: Agent> Server<A> {
             key_set,
             protected_resource,
             base_url,
-            card: Arc::new(move |request| card.json(request)),
+            card_changes: self.card_updates.is_some(),
+            card: match self.card_updates {
+                Some(updates) => updates.source(card),
+                None => Arc::new(move |request| card.json(request)),
+            },
             stream_max_age,
             drain: handle.draining(),
             readiness: handle.readiness(),

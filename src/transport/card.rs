@@ -73,9 +73,11 @@ pub(super) const PRIVATE_CACHE: HeaderValue = HeaderValue::from_static("private,
 pub(super) fn respond_with_card(settings: &Settings, dates: &CardDates, parts: &Parts) -> Response<Body> {
     let card = (settings.card)(&card_request(parts));
     let tag = entity_tag(&card);
+    let dates = Some(dates).filter(|_| !settings.card_changes);
     let is_not_modified = is_not_modified(&parts.headers, &tag, dates);
     let mut headers = HeaderMap::from_iter([(header::VARY, vary())]);
-    headers.extend(dates.text.iter().map(|text| (header::LAST_MODIFIED, text.clone())));
+    let modified = dates.and_then(|dates| dates.text.clone());
+    headers.extend(modified.map(|text| (header::LAST_MODIFIED, text)));
     let mut response = respond_with_public(card, "application/json", tag, is_not_modified, headers);
     if settings.protects_card {
         response.headers_mut().remove(header::ACCESS_CONTROL_ALLOW_ORIGIN);
@@ -155,13 +157,13 @@ pub(super) fn preflight() -> Response<Body> {
 
 /// Returns true if the client has this card already. `If-None-Match` takes precedence over `If-Modified-Since` (RFC 9110,
 /// 13.2.2).
-fn is_not_modified(headers: &HeaderMap, tag: &str, dates: &CardDates) -> bool {
+fn is_not_modified(headers: &HeaderMap, tag: &str, dates: Option<&CardDates>) -> bool {
     if headers.contains_key(header::IF_NONE_MATCH) {
         return is_known(headers, tag);
     }
     let since = headers.get(header::IF_MODIFIED_SINCE).and_then(|date| date.to_str().ok());
     let since = since.and_then(|date| DateTimeParser::new().parse_timestamp(date).ok());
-    since.is_some_and(|since| dates.time <= since)
+    since.zip(dates).is_some_and(|(since, dates)| dates.time <= since)
 }
 
 /// Returns true if `If-None-Match` lists an entity tag.

@@ -6,7 +6,7 @@
 use std::{net::SocketAddr, sync::Arc};
 
 use axum::extract::ConnectInfo;
-use http::{Extensions, HeaderMap, HeaderValue, header, request::Parts};
+use http::{Extensions, HeaderMap, HeaderName, HeaderValue, header, request::Parts};
 
 use super::{FileBytes, Settings, card::card_request, query_parameter, version::RequestedVersion};
 use crate::{
@@ -69,11 +69,25 @@ pub(super) fn attach_call(parts: &mut Parts, binding: Binding, settings: &Settin
         let text = query_parameter(&parts.uri, "lastEventId").filter(|text| !text.is_empty());
         call.cursor = text.map(|text| Cursor::from_text(&text).unwrap_or_else(Cursor::invalid));
     }
+    call.forwarded = forwarded_headers(&parts.headers, &settings.forward_headers);
     let requested = RequestedVersion::of(parts, settings.protocols, settings.strict_version);
     call.record = parts.extensions.remove();
     let deadline = call.check_deadline();
     call.replace_extensions(&mut parts.extensions);
     PendingChecks { deadline, requested }
+}
+
+/// Returns the headers with these names, marked as sensitive. `None` if there are none.
+fn forwarded_headers(headers: &HeaderMap, names: &[HeaderName]) -> Option<Arc<HeaderMap>> {
+    let mut forwarded = HeaderMap::new();
+    for name in names {
+        for value in headers.get_all(name) {
+            let mut value = value.clone();
+            value.set_sensitive(true);
+            forwarded.append(name.clone(), value);
+        }
+    }
+    (!forwarded.is_empty()).then(|| Arc::new(forwarded))
 }
 
 /// Returns the idempotency key of a request as a header of its response.
@@ -136,6 +150,20 @@ mod tests {
         let debug = format!("{parts:?}");
         assert!(!debug.contains("s3cret") && debug.contains("text/plain") && debug.contains("x-api-key"), "{debug}");
         assert_eq!(parts.headers["cookie"], "s3cret", "the value itself is unchanged");
+    }
+
+    #[test]
+    fn only_configured_headers_are_forwarded() {
+        let mut headers = HeaderMap::new();
+        for (name, value) in [("authorization", "s3cret"), ("x-user", "ada"), ("x-user", "bob"), ("x-other", "1")] {
+            headers.append(name, HeaderValue::from_static(value));
+        }
+        assert_eq!(forwarded_headers(&headers, &[]), None);
+        let names = [header::AUTHORIZATION, HeaderName::from_static("x-user"), HeaderName::from_static("x-missing")];
+        let forwarded = forwarded_headers(&headers, &names).unwrap();
+        assert_eq!((forwarded.len(), &forwarded["authorization"]), (3, &headers["authorization"]));
+        assert_eq!(forwarded.get_all("x-user").iter().collect::<Vec<_>>(), ["ada", "bob"]);
+        assert!(!format!("{:?}", Call { forwarded: Some(forwarded), ..Call::default() }).contains("s3cret"));
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::{fmt, future, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
+use http::HeaderName;
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -86,6 +87,8 @@ pub struct Settings {
     pub outgoing_bytes: usize,
     /// Source of `/.well-known/agent-card.json`.
     pub card: CardSource,
+    /// The card changes while the server runs, so that it has no modification time.
+    pub card_changes: bool,
     /// The card requires authentication, so that caches and pages of other origins must not have it.
     pub protects_card: bool,
     /// Source of `/agents` and `/.well-known/ai-catalog.json`. `None`: the resources do not exist.
@@ -111,6 +114,8 @@ pub struct Settings {
     /// The service deduplicates sends by `Idempotency-Key`. Every response then repeats the key of its request, for all
     /// methods: a client finds out by a read whether it may retry a send.
     pub idempotency_keys: bool,
+    /// Headers of requests that turns may pass on.
+    pub forward_headers: Arc<[HeaderName]>,
     /// Canceled when the server begins to drain. Health checks then report that it is not ready.
     pub drain: CancellationToken,
     /// Readiness check of the service.
@@ -133,6 +138,7 @@ impl Settings {
             batch_bytes: BATCH_BYTES,
             outgoing_bytes: OUTGOING_BYTES,
             card,
+            card_changes: false,
             protects_card: false,
             catalog: None,
             protects_catalog: false,
@@ -145,6 +151,7 @@ impl Settings {
             protocols: Protocols::default(),
             v03_file_bytes: FileBytes::default(),
             idempotency_keys: false,
+            forward_headers: Arc::default(),
             drain: CancellationToken::new(),
             readiness: Arc::new(|| Box::pin(future::ready(Ok(())))),
             env: Env::default(),

@@ -1,0 +1,208 @@
+//! Gateway of another agent in `a2a serve`: its start also while that agent can't be reached, by a stored card, and the card's
+//! updates.
+
+use std::{
+    borrow::Cow,
+    fs::File,
+    io::{self, Read as _, Write as _},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use anyhow::Context as _;
+use serde::{Deserialize, Serialize};
+use tempfile::NamedTempFile;
+use tokio::{
+    sync::watch,
+    task::spawn_blocking,
+    time::{Instant, sleep_until},
+};
+
+use crate::{
+    adapter::Upstream,
+    agent::Agent as _,
+    client::{Client, ClientBuilder, StoredCard},
+    config::Config,
+    error::ErrorKind,
+    pb::v1::AgentCard,
+};
+
+/// Maximum size of the file of a card in bytes: that of a card, which may be escaped.
+const MAX_FILE: u64 = 16 << 20;
+
+/// Minimum interval between downloads of the card.
+const MIN_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Maximum interval between downloads of the card until the first one succeeds, after a start without the agent.
+const RETRY_INTERVAL: Duration = Duration::from_secs(15);
+
+/// Gateway of another agent.
+pub(super) struct Gateway {
+    pub(super) agent: Upstream,
+    /// Updates of the card.
+    pub(super) updates: watch::Receiver<AgentCard>,
+    refresh: Refresh,
+}
+
+/// Downloads of the card in the background.
+struct Refresh {
+    url: String,
+    builder: ClientBuilder,
+    agent: Upstream,
+    file: Option<CardFile>,
+    card: StoredCard,
+    updates: watch::Sender<AgentCard>,
+    interval: Option<Duration>,
+    /// The agent could be reached.
+    is_reached: bool,
+}
+
+impl Gateway {
+    /// Connects to the agent at a URL. If it can't be reached, its stored card is used. `store` is the file of the tasks.
+    pub(super) async fn connect(url: &str, store: Option<&Path>, config: &Config) -> anyhow::Result<Self> {
+        let builder = Client::builder().call_credentials(!config.upstream_forward.is_empty());
+        let builder = match &config.upstream_token {
+            Some(token) => builder.bearer(token.expose())?,
+            None => builder,
+        };
+        let failed = || format!("can't use the agent at {url} (upstream.url)");
+        let file = store.map(CardFile::beside);
+        let stored = match file.clone() {
+            Some(file) => {
+                let url = url.to_owned();
+                spawn_blocking(move || file.read(&url)).await?
+            }
+            None => None,
+        };
+        if let Some(card) = &stored {
+            builder.cache(card);
+        }
+        let (card, is_reached) = match builder.download(url).await {
+            Ok(card) => (card, true),
+            Err(error) if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::DeadlineExceeded) => {
+                let Some(card) = stored else { return Err(error).with_context(failed) };
+                tracing::warn!(error.cause = %error, "upstream agent unavailable; its stored card is used");
+                (card, false)
+            }
+            Err(error) => return Err(error).with_context(failed),
+        };
+        let agent = Upstream::new(builder.connect_to(&card).await.with_context(failed)?);
+        let (sender, updates) = watch::channel(agent.card());
+        let interval = config.upstream_card_interval.0.map(|interval| interval.max(MIN_INTERVAL));
+        let refresh = Refresh {
+            url: url.to_owned(),
+            builder,
+            agent: agent.clone(),
+            file,
+            card,
+            updates: sender,
+            interval,
+            is_reached,
+        };
+        if is_reached {
+            refresh.store().await;
+        }
+        Ok(Self { agent, updates, refresh })
+    }
+
+    /// Downloads the card from time to time, until the runtime ends.
+    pub(super) fn keep_up(self) {
+        tokio::spawn(self.refresh.run());
+    }
+}
+
+impl Refresh {
+    async fn run(mut self) {
+        let Some(interval) = self.interval else { return };
+        loop {
+            let interval = if self.is_reached { interval } else { interval.min(RETRY_INTERVAL) };
+            sleep_until(Instant::now() + interval).await;
+            match self.builder.download(&self.url).await {
+                Ok(card) if card == self.card => self.is_reached = true,
+                Ok(card) => {
+                    self.is_reached = true;
+                    self.replace(card).await;
+                }
+                Err(error) => tracing::debug!(error.cause = %error, "upstream agent card not downloaded"),
+            }
+        }
+    }
+
+    /// Uses another card from now on, unless it has no interface that can be called.
+    async fn replace(&mut self, card: StoredCard) {
+        match self.builder.connect_to(&card).await {
+            Ok(client) => {
+                tracing::info!("upstream agent card changed");
+                self.agent.set_client(client);
+                // Fails if the server has ended.
+                _ = self.updates.send(self.agent.card());
+                self.card = card;
+                self.store().await;
+            }
+            Err(error) => tracing::warn!(error.cause = %error, "changed card of the upstream agent not used"),
+        }
+    }
+
+    /// Stores the card in its file, if there is one.
+    async fn store(&self) {
+        let Some(file) = self.file.clone() else { return };
+        let (url, card) = (self.url.clone(), self.card.clone());
+        let written = spawn_blocking(move || file.write(&url, &card)).await;
+        if let Err(error) = written.map_err(io::Error::other).flatten() {
+            tracing::warn!(error.cause = %error, "card of the upstream agent not stored");
+        }
+    }
+}
+
+/// File with the card of the upstream agent.
+#[derive(Clone, Debug)]
+struct CardFile(PathBuf);
+
+/// Content of the file.
+#[derive(Serialize, Deserialize)]
+struct Content<'a> {
+    /// URL of the agent in the configuration.
+    upstream: Cow<'a, str>,
+    #[serde(flatten)]
+    card: Cow<'a, StoredCard>,
+}
+
+impl CardFile {
+    /// Returns the file next to that of the tasks.
+    fn beside(store: &Path) -> Self {
+        let mut path = store.as_os_str().to_owned();
+        path.push(".upstream.json");
+        Self(path.into())
+    }
+
+    /// Reads the card of the agent at a URL, which blocks. `None` without a valid file for that URL.
+    fn read(&self, url: &str) -> Option<StoredCard> {
+        let mut text = Vec::new();
+        let read = File::open(&self.0).and_then(|file| file.take(MAX_FILE).read_to_end(&mut text));
+        match read {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
+            Err(error) => {
+                tracing::warn!(path = %self.0.display(), error.cause = %error, "stored card not read");
+                return None;
+            }
+            Ok(_) => {}
+        }
+        match serde_json::from_slice::<Content<'_>>(&text) {
+            Ok(content) => (content.upstream == url).then(|| content.card.into_owned()),
+            Err(error) => {
+                tracing::warn!(path = %self.0.display(), error.cause = %error, "stored card ignored");
+                None
+            }
+        }
+    }
+
+    /// Writes the card of the agent at a URL, which blocks. A reader never sees a part of it.
+    fn write(&self, url: &str, card: &StoredCard) -> io::Result<()> {
+        let content = Content { upstream: Cow::Borrowed(url), card: Cow::Borrowed(card) };
+        let directory = self.0.parent().filter(|path| !path.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let mut file = NamedTempFile::new_in(directory)?;
+        file.write_all(&serde_json::to_vec(&content)?)?;
+        file.persist(&self.0)?;
+        Ok(())
+    }
+}
