@@ -96,6 +96,7 @@ impl Agent for Upstream {
             artifacts: HashMap::new(),
             is_follow_up: false,
             ends_with_turn: false,
+            has_gap: false,
             authorization: None,
         };
         let work = async {
@@ -184,6 +185,8 @@ struct Relay<'a> {
     is_follow_up: bool,
     /// The stream ends with the upstream turn, unlike a subscription. So if it goes on after AUTH_REQUIRED, the turn does too.
     ends_with_turn: bool,
+    /// Events are missing since the last snapshot of the task.
+    has_gap: bool,
     /// Message of the status AUTH_REQUIRED, which is the last event so far and was not passed on.
     authorization: Option<Message>,
 }
@@ -232,7 +235,7 @@ impl Relay<'_> {
     }
 
     /// Subscribes to the upstream task. `None` if it has ended meanwhile, or the agent has no subscriptions.
-    async fn subscribe(&self, task_id: &str) -> Result<Option<EventStream>, Error> {
+    async fn subscribe(&mut self, task_id: &str) -> Result<Option<EventStream>, Error> {
         self.gap().await?;
         if self.client.lacks_streams() {
             return Ok(None);
@@ -291,10 +294,18 @@ impl Relay<'_> {
                     return self.finish(*task).await.map(Some);
                 }
                 self.replace_artifacts(&task).await?;
+                self.has_gap = false;
                 return self.status(task.status.as_ref()).await;
             }
             StreamEvent::Status(update) => {
                 self.save_link(&update.task_id, &update.context_id).await?;
+                let is_end = update.status.as_ref().is_some_and(|status| status.state().is_settled());
+                if is_end && self.has_gap {
+                    let task = self.client.get_with(&update.task_id, None, self.call.clone()).await.map_err(failure)?;
+                    if task.state().is_settled() {
+                        return self.finish(task).await.map(Some);
+                    }
+                }
                 let end = self.status(update.status.as_ref()).await?;
                 if let (Some(End::AuthRequired(message)), true) = (&end, self.ends_with_turn) {
                     self.authorization = Some(message.clone());
@@ -324,7 +335,8 @@ impl Relay<'_> {
     }
 
     /// Marks that events of the upstream task may be missing before the next one.
-    async fn gap(&self) -> Result<(), Error> {
+    async fn gap(&mut self) -> Result<(), Error> {
+        self.has_gap = true;
         let text = "The connection to the upstream agent was interrupted; updates may be missing.";
         Ok(self.out.with_metadata(&json!({ GAP: true }))?.progress(text).await?)
     }

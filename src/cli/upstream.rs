@@ -206,3 +206,23 @@ impl CardFile {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stored_card_is_that_of_its_agent() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = CardFile::beside(&directory.path().join("a2a.db"));
+        assert_eq!(file.read("https://agent.example"), None);
+        let url = "https://agent.example/.well-known/agent-card.json";
+        let json = serde_json::json!({"url": url, "tag": "\"1\"", "card": "{\"name\":\"Geo\"}"});
+        let card: StoredCard = serde_json::from_value(json).unwrap();
+        file.write("https://agent.example", &card).unwrap();
+        assert_eq!(file.read("https://agent.example"), Some(card));
+        assert_eq!(file.read("https://other.example"), None);
+        std::fs::write(&file.0, "{").unwrap();
+        assert_eq!(file.read("https://agent.example"), None);
+    }
+}

@@ -62,6 +62,15 @@ enum Phase {
     Ended,
 }
 
+/// Result of reading the task of a stream that can't be resumed.
+enum FinalSnapshot {
+    /// The next event is the task, which is terminal or waits for the client.
+    Found,
+    Running,
+    /// The agent does not have the task, or rejects the call.
+    Missing(Status),
+}
+
 /// Last known state of the task, from the events that were delivered to the caller.
 #[derive(Default)]
 struct LastSeen {
@@ -189,6 +198,14 @@ impl ResumingStream {
         if self.connected_at.elapsed() >= self.backoff.longest() {
             self.backoff.reset();
         }
+        // A resumed stream that broke without an event: some agents break that of a task that has ended, or that they have lost.
+        if self.phase == Phase::Resumed && self.seen.task_id.is_some() {
+            match self.fetch_final_snapshot().await {
+                Ok(FinalSnapshot::Found) => return Ok(()),
+                Ok(FinalSnapshot::Missing(status)) => return Err(status),
+                Ok(FinalSnapshot::Running) | Err(_) => {}
+            }
+        }
         let mut last_error = interruption;
         loop {
             self.call.check_deadline()?;
@@ -235,8 +252,8 @@ impl ResumingStream {
                 error
             } else {
                 match self.fetch_final_snapshot().await {
-                    Ok(true) => return Ok(()),
-                    Ok(false) => return Err(status),
+                    Ok(FinalSnapshot::Found) => return Ok(()),
+                    Ok(FinalSnapshot::Running | FinalSnapshot::Missing(_)) => return Err(status),
                     Err(transient) => transient,
                 }
             };
@@ -244,12 +261,12 @@ impl ResumingStream {
     }
 
     /// Replaces the rest of the stream by a snapshot of the task if it is terminal or waits for the client. Agents reject
-    /// subscriptions to terminal tasks (3.1.6), and some also to waiting ones. Returns false if there is no such snapshot.
+    /// subscriptions to terminal tasks (3.1.6), and some also to waiting ones.
     ///
     /// # Errors
     /// `GetTask` failed with a transient error.
-    async fn fetch_final_snapshot(&mut self) -> Result<bool, Error> {
-        let Some(id) = &self.seen.task_id else { return Ok(false) };
+    async fn fetch_final_snapshot(&mut self) -> Result<FinalSnapshot, Error> {
+        let Some(id) = &self.seen.task_id else { return Ok(FinalSnapshot::Running) };
         let tenant = match &self.request {
             StreamRequest::Send(request) => &request.tenant,
             StreamRequest::Subscribe(request) | StreamRequest::Rest(request) => &request.tenant,
@@ -257,18 +274,20 @@ impl ResumingStream {
         let get = GetTaskRequest { tenant: tenant.clone(), id: id.clone(), history_length: None };
         let call = Call { cursor: None, ..self.call.clone() };
         let got = self.retrying.attempt(&call, &get, &|agent, request| agent.get_task(request)).await;
-        let task = match got.map_err(Error::from) {
+        let task = match got {
             Ok(response) => response.into_inner().into_task()?,
-            Err(error) if is_transient(&error) => return Err(error),
-            Err(_) => return Ok(false),
+            Err(status) => {
+                let error = Error::from(status.clone());
+                return if is_transient(&error) { Err(error) } else { Ok(FinalSnapshot::Missing(status)) };
+            }
         };
         if !task.state().is_settled() {
-            return Ok(false);
+            return Ok(FinalSnapshot::Running);
         }
         let event = Event::from_remote(None, StreamResponse { payload: Some(Payload::Task(task)) });
         self.events = Box::pin(tokio_stream::once(Ok(event)));
         self.phase = Phase::FinalSnapshot;
-        Ok(true)
+        Ok(FinalSnapshot::Found)
     }
 }
 

@@ -1,21 +1,28 @@
-"""The program `a2a` against an agent on another SDK: python drive.py NAME A2A VERSIONS COMMAND...
+"""The program `a2a` against an agent on another SDK: python drive.py [--gateway] NAME A2A VERSIONS COMMAND...
 
 Starts the agent with COMMAND, and calls it over each binding of VERSIONS (`1.0,0.3`), with the commands of
 python/agent_texts.py. Prints a line for each test, which scripts/interop counts. Also runs the example `send` that was built
 next to the program, if there is one.
+
+With --gateway, serves a gateway of the agent with `a2a serve --upstream`, and calls that: over gRPC of 1.0 and JSON-RPC of 0.3,
+whatever the agent has. Also ends the gateway and the agent during streams. COMMAND takes a port to listen on.
 """
 
 import json
 import os
 import queue
 import re
+import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 
-NAME, A2A, VERSIONS, COMMAND = sys.argv[1], sys.argv[2], sys.argv[3].split(','), sys.argv[4:]
+IS_GATEWAY = sys.argv[1] == '--gateway'
+NAME, A2A, VERSIONS, *COMMAND = sys.argv[1 + IS_GATEWAY:]
+VERSIONS = VERSIONS.split(',')
 BINDINGS = ['jsonrpc', 'rest', 'grpc']
 # Tests that a server can't pass, by the name of its agent, binding, version and test. `None` stands for any.
 DEVIATIONS = [
@@ -186,14 +193,20 @@ class Tests:
         equal((got['id'], state(got), output(got)), (task['id'], 'COMPLETED', said))
 
     def reply_without_a_task(self, agent):
+        if IS_GATEWAY:
+            raise Skipped('a send with an idempotency key, as those of `a2a`, always has a task')
         equal(text(agent.one('send', '/message hi')['parts']), 'hi')
 
     def reply_without_a_task_as_a_stream(self, agent):
+        if IS_GATEWAY:
+            raise Skipped('a send with an idempotency key, as those of `a2a`, always has a task')
         equal(text(agent.one('stream', '/message hi')['message']['parts']), 'hi')
 
     def stream(self, agent):
         events = agent.call('stream', '/stream 4')
-        equal(chunks(events), [f'chunk {n} of 4\n' for n in range(1, 5)])
+        expected = [f'chunk {n} of 4\n' for n in range(1, 5)]
+        # A gateway may join chunks.
+        equal(''.join(chunks(events)) if IS_GATEWAY else chunks(events), ''.join(expected) if IS_GATEWAY else expected)
         equal(states(events)[-1], 'COMPLETED')
         check('WORKING' in states(events), events)
 
@@ -291,7 +304,9 @@ class Tests:
 
 
 def deviation(binding, version, test):
-    """Why a test is skipped, or None."""
+    """Why a test is skipped, or None. A gateway does what its agent can't do."""
+    if IS_GATEWAY:
+        return None
     for agent, *where, why in DEVIATIONS:
         if agent == NAME and all(own in (None, given) for own, given in zip(where, (binding, version, test))):
             return why
@@ -321,27 +336,170 @@ def five_lines(url):
     equal((done.returncode, done.stdout), (0, 'five lines\n'))
 
 
-def main():
-    server = subprocess.Popen(COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+def listening(process, seconds=60):
+    """The URL at which a server listens, from its output, which is read on."""
+    lines = queue.Queue()
+    threading.Thread(target=lambda: [lines.put(line) for line in process.stdout], daemon=True).start()
+    return lines.get(timeout=seconds).removeprefix('listening on ').strip()
+
+
+def start_agent(*arguments):
+    """Starts the agent. Returns it and its URL."""
+    server = subprocess.Popen(
+        [*COMMAND, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    return server, listening(server)
+
+
+def end_agent(server):
+    server.stdin.close()
+    until = time.monotonic() + 10
+    while server.poll() is None and time.monotonic() < until:
+        time.sleep(0.05)
+    server.kill()
+
+
+def card_of(url):
+    found = subprocess.run([A2A, 'discover', url, '-o', 'json'], env=ENVIRONMENT, capture_output=True, timeout=25)
+    return json.loads(found.stdout)
+
+
+class Gateway:
+    """A gateway of an agent, with tasks in a file."""
+
+    def __init__(self, upstream, directory):
+        self.command = [A2A, 'serve', '--upstream', upstream, '--listen', '127.0.0.1:0', '--log-filter', 'error']
+        self.command += ['--store', f'sqlite:{directory}/a2a.db']
+        self.start()
+
+    def start(self):
+        self.process = subprocess.Popen(self.command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        self.url = listening(self.process)
+
+    def agent(self, binding='grpc', version='1.0'):
+        return Agent(self.url, binding, version, card_of(self.url))
+
+    def restart(self):
+        """Kills the process, and starts it again."""
+        self.process.kill()
+        self.process.wait()
+        self.start()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+
+
+def settled(agent, task):
+    """A task in the state in which its turn has ended."""
+    until = time.monotonic() + 30
+    while True:
+        found = agent.one('get task', task)
+        if state(found) not in ('SUBMITTED', 'WORKING') or time.monotonic() > until:
+            return found
+        time.sleep(0.1)
+
+
+def begin(agent, message):
+    """Sends a message, and waits for the first chunk of its artifact. Returns the id of the task."""
+    events = agent.start('stream', message)
+    task = None
     try:
-        lines = queue.Queue()
-        threading.Thread(target=lambda: [lines.put(line) for line in server.stdout], daemon=True).start()
-        url = lines.get(timeout=60).removeprefix('listening on ').strip()
-        card = json.loads(subprocess.run([A2A, 'discover', url, '-o', 'json'], env=ENVIRONMENT, capture_output=True, timeout=25).stdout)
-        report(f'{NAME} agent: five lines', lambda: five_lines(url))
-        for version in VERSIONS:
-            for binding in BINDINGS:
-                agent = Agent(url, binding, version, card)
-                for test, run in vars(Tests).items():
-                    if not test.startswith('_'):
-                        name = f'{NAME} agent, {binding} {version}: {test.replace("_", " ")}'
-                        report(name, lambda: run(Tests(), agent), deviation(binding, version, test))
+        while True:
+            event = line_of(events)
+            task = task or event.get('task', {}).get('id')
+            if 'artifactUpdate' in event:
+                return task
     finally:
-        server.stdin.close()
-        until = time.monotonic() + 10
-        while server.poll() is None and time.monotonic() < until:
-            time.sleep(0.05)
-        server.kill()
+        events.kill()
+
+
+def complete(task, count):
+    """Checks that an artifact has all chunks in their order."""
+    found = output(task).splitlines()
+    if NAME == 'Python 0.3':
+        # This SDK adds chunks once for each of the streams of a task.
+        found = list(dict.fromkeys(found))
+    equal(found, [f'chunk {n} of {count}' for n in range(1, count + 1)])
+
+
+class GatewayTests:
+    """Interruptions between a gateway, its clients and its agent."""
+
+    def gateway_killed_during_a_stream(self, upstream, directory):
+        with Gateway(upstream, directory) as gateway:
+            task = begin(gateway.agent(), '/stream 100')
+            gateway.restart()
+            done = settled(gateway.agent(), task)
+            equal((state(done), len(done['artifacts'])), ('COMPLETED', 1))
+            complete(done, 100)
+            if '1.0' in VERSIONS:
+                direct = Agent(upstream, 'jsonrpc', '1.0', card_of(upstream))
+                [listed] = direct.one('list tasks', '--context', done['contextId'])['tasks']
+                original = direct.one('get task', listed['id'])
+                equal((state(original), output(original)), (state(done), output(done)))
+
+    def connection_to_the_agent_cut_during_a_stream(self, upstream, directory):
+        with Proxy(card_of(upstream), b'chunk 3 of 60') as proxy, Gateway(proxy.url, directory) as gateway:
+            events = gateway.agent().call('stream', '/stream 60')
+            check(proxy.is_cut, 'the connection was not cut')
+            updates = [event['statusUpdate'] for event in events if 'statusUpdate' in event]
+            check(any(update.get('metadata', {}).get('upstreamGap') for update in updates), f'no gap in {updates}')
+            done = gateway.agent().one('get task', events[0]['task']['id'])
+            equal(state(done), 'COMPLETED')
+            complete(done, 60)
+
+    def agent_that_has_lost_its_task(self, _, directory):
+        server, upstream = start_agent()
+        try:
+            with Gateway(upstream, directory) as gateway:
+                task = begin(gateway.agent(), '/stream 1000')
+                server.kill()
+                server.wait()
+                server, _ = start_agent(upstream.rsplit(':', 1)[1])
+                done = settled(gateway.agent(), task)
+                message = text(done['status']['message']['parts'])
+                equal((state(done), message), ('FAILED', 'The upstream agent has lost the task.'))
+        finally:
+            end_agent(server)
+
+
+def run_tests(agent, where):
+    for test, run in vars(Tests).items():
+        if not test.startswith('_'):
+            name = f'{NAME} agent{where}, {agent.binding} {agent.version}: {test.replace("_", " ")}'
+            report(name, lambda: run(Tests(), agent), deviation(agent.binding, agent.version, test))
+
+
+def run_gateway_tests(upstream):
+    with tempfile.TemporaryDirectory() as directory, Gateway(upstream, directory) as gateway:
+        for binding, version in (('grpc', '1.0'), ('jsonrpc', '0.3')):
+            run_tests(gateway.agent(binding, version), ' behind a gateway')
+    for test, run in vars(GatewayTests).items():
+        if not test.startswith('_'):
+            with tempfile.TemporaryDirectory() as directory:
+                report(f'{NAME} agent behind a gateway: {test.replace("_", " ")}', lambda: run(GatewayTests(), upstream, directory))
+
+
+def main():
+    server, url = start_agent()
+    try:
+        if IS_GATEWAY:
+            run_gateway_tests(url)
+        else:
+            card = card_of(url)
+            report(f'{NAME} agent: five lines', lambda: five_lines(url))
+            for version in VERSIONS:
+                for binding in BINDINGS:
+                    run_tests(Agent(url, binding, version, card), '')
+    finally:
+        end_agent(server)
     sys.exit(failures > 0)
 
 

@@ -3,7 +3,7 @@
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use a2a_service::{
-    agent::{Agent, End, Error, Turn, Updates, demo::Demo},
+    agent::{Agent, DynAgent, End, Error, Turn, Updates, demo::Demo},
     client,
     pb::v1::{AgentCard, Message, TaskState, a2a_service_server::A2aService},
     push::{PushOptions, Resolver},
@@ -12,12 +12,15 @@ use a2a_service::{
     store::sqlite::Options,
 };
 
-use crate::{conformance::CheckLayer, store::opened::OpenedStore, v03_client};
+use crate::{conformance::CheckLayer, kinds, store::opened::OpenedStore, v03_client};
 
 /// Expands a test to one function per binding. A new binding needs a column here and a function below. A binding that
 /// cannot express a test is ignored with a reason: `not_at_0_3` excludes every binding of 0.3, `not_in_v03_proto` those that
 /// use its proto file, and `not_in_v03_json_rpc` its JSON-RPC.
 macro_rules! columns {
+    ([] $flavour:meta, $binding:ident => $test:expr, [$($mark:tt)*]) => {
+        $crate::bindings::columns!($flavour, $binding => $test, $($mark)*);
+    };
     (
         $flavour:meta, $binding:ident => $test:expr,
         $(not_at_0_3 = $why:literal)? $(not_in_v03_proto = $proto:literal)? $(not_in_v03_json_rpc = $classic:literal)?
@@ -44,15 +47,21 @@ macro_rules! columns {
     };
 }
 
-/// Runs a scenario over every binding.
+/// Runs a scenario over every binding. With `kinds(…)`, also with each kind of agent without code.
 macro_rules! scenario {
+    ($name:ident, kinds($($kind:tt)*), $mark:ident = $why:literal, $scenario:expr) => {
+        $crate::bindings::scenario!(@ $name, [$($kind)*], $scenario, [$mark = $why]);
+    };
+    ($name:ident, kinds($($kind:tt)*), $scenario:expr) => {
+        $crate::bindings::scenario!(@ $name, [$($kind)*], $scenario, []);
+    };
     ($name:ident, $mark:ident = $why:literal, $scenario:expr) => {
-        $crate::bindings::scenario!(@ $name, $scenario, $mark = $why);
+        $crate::bindings::scenario!(@ $name, , $scenario, [$mark = $why]);
     };
     ($name:ident, $scenario:expr) => {
-        $crate::bindings::scenario!(@ $name, $scenario,);
+        $crate::bindings::scenario!(@ $name, , $scenario, []);
     };
-    (@ $name:ident, $scenario:expr, $($mark:tt)*) => {
+    (@ $name:ident, $([$($kind:tt)*])?, $scenario:expr, $marks:tt) => {
         mod $name {
             use super::*;
 
@@ -61,11 +70,14 @@ macro_rules! scenario {
             }
 
             $crate::bindings::columns!(
-                tokio::test, binding => async { run(&*binding($crate::bindings::server()).await).await }, $($mark)*
+                [] tokio::test, binding => async { run(&*binding($crate::bindings::server()).await).await }, $marks
             );
             $crate::bindings::columns!(
                 @ tokio::test, binding => async { run(&*binding($crate::bindings::server()).await).await }; in_file json_rpc_in_file
             );
+            $($crate::bindings::each_kind!(
+                tokio::test, binding => async { run(&*binding($crate::bindings::server()).await).await }, [$($kind)*] $marks
+            );)?
         }
     };
 }
@@ -85,8 +97,17 @@ macro_rules! v03_scenario {
     };
 }
 
-/// Runs a test that creates its own server over every binding: `$test` is a function of a binding.
+/// Runs a test that creates its own server over every binding: `$test` is a function of a binding. With `kinds(…)`, also with
+/// each kind of agent without code.
 macro_rules! each_binding {
+    ($test:ident, kinds($($kind:tt)*) $(, $mark:ident = $why:literal)?) => {
+        mod $test {
+            use super::$test as test;
+
+            $crate::bindings::columns!(tokio::test(flavor = "multi_thread", worker_threads = 2), binding => test(binding), $($mark = $why)?);
+            $crate::bindings::each_kind!(tokio::test(flavor = "multi_thread", worker_threads = 2), binding => test(binding), [$($kind)*] [$($mark = $why)?]);
+        }
+    };
     ($test:ident $(, $mark:ident = $why:literal)?) => {
         mod $test {
             $crate::bindings::columns!(tokio::test(flavor = "multi_thread", worker_threads = 2), binding => super::$test(binding), $($mark = $why)?);
@@ -103,7 +124,53 @@ macro_rules! each_v03_binding {
     };
 }
 
-pub(crate) use {columns, each_binding, each_v03_binding, scenario, v03_scenario};
+/// Runs a test with each kind of agent without code (`kinds`), over bindings that cover all of them and both versions of the
+/// protocol. A kind that cannot express a test is ignored with a reason, such as `not_exec`; the reasons are in the order of
+/// the kinds.
+macro_rules! each_kind {
+    (
+        $flavour:meta, $binding:ident => $test:expr,
+        [$(not_exec = $exec:literal $(,)?)? $(not_http = $http:literal $(,)?)? $(not_upstream = $upstream:literal $(,)?)?
+            $(not_upstream_v03 = $upstream_v03:literal)?]
+        [$(not_at_0_3 = $why:literal)? $(not_in_v03_proto = $proto:literal)? $(not_in_v03_json_rpc = $classic:literal)?]
+    ) => {
+        #[cfg(unix)]
+        mod exec {
+            use super::*;
+            $crate::bindings::each_kind!(@ exec, $flavour, $binding => $test; [$($exec)?] grpc);
+            $crate::bindings::each_kind!(@ exec, $flavour, $binding => $test; [$($exec)? $($why)? $($classic)?] v03_rpc);
+        }
+        mod http {
+            use super::*;
+            $crate::bindings::each_kind!(@ http, $flavour, $binding => $test; [$($http)?] json_rpc);
+            $crate::bindings::each_kind!(@ http, $flavour, $binding => $test; [$($http)? $($why)? $($proto)?] v03_grpc);
+        }
+        mod upstream {
+            use super::*;
+            $crate::bindings::each_kind!(@ upstream, $flavour, $binding => $test; [$($upstream)?] rest);
+            $crate::bindings::each_kind!(@ upstream, $flavour, $binding => $test; [$($upstream)? $($why)? $($classic)?] v03_rpc);
+        }
+        mod upstream_v03 {
+            use super::*;
+            $crate::bindings::each_kind!(@ upstream_v03, $flavour, $binding => $test; [$($upstream_v03)?] grpc);
+            $crate::bindings::each_kind!(@ upstream_v03, $flavour, $binding => $test; [$($upstream_v03)? $($why)? $($proto)?] v03_rest);
+        }
+    };
+    (@ $kind:ident, $flavour:meta, $binding:ident => $test:expr; [$($why:literal)?] $column:ident) => {
+        #[$flavour]
+        $(#[ignore = $why])?
+        async fn $column() {
+            let $binding = async |server| $crate::bindings::$column(server).await;
+            $crate::kinds::with($crate::kinds::$kind().await, async { $test.await }).await;
+            $crate::conformance::assert_no_violations();
+        }
+    };
+    (@ $kind:ident, $flavour:meta, $binding:ident => $test:expr; [$why:literal $further:literal] $column:ident) => {
+        $crate::bindings::each_kind!(@ $kind, $flavour, $binding => $test; [$why] $column);
+    };
+}
+
+pub(crate) use {columns, each_binding, each_kind, each_v03_binding, scenario, v03_scenario};
 
 pub(crate) async fn in_process<A: Agent>(server: Server<A>) -> Arc<dyn A2aService> {
     server.into_service()
@@ -157,7 +224,7 @@ pub(crate) async fn v03_rpc<A: Agent>(server: Server<A>) -> Arc<dyn A2aService> 
 pub(crate) fn server() -> Server<Actor> {
     let mut limits = Limits::default();
     limits.send_timeout = Some(Duration::from_millis(500));
-    Server::new(Actor).limits(limits).push_options(no_names())
+    Server::new(Actor::new()).limits(limits).push_options(no_names())
 }
 
 /// Options of push notifications without names, so that none leaves the machine.
@@ -193,11 +260,24 @@ pub(crate) async fn program(router: axum::Router) -> String {
 }
 
 /// Demo agent with additional commands.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Actor;
+#[derive(Clone)]
+pub(crate) struct Actor {
+    /// Agent that provides the behaviour.
+    other: Option<Arc<dyn DynAgent>>,
+}
+
+impl Actor {
+    /// Creates the agent. In a test of a kind of agents, one of that kind provides the behaviour.
+    pub(crate) fn new() -> Self {
+        Self { other: kinds::current() }
+    }
+}
 
 impl Agent for Actor {
     async fn run(&self, turn: Turn, out: Updates) -> Result<End, Error> {
+        if let Some(other) = &self.other {
+            return other.run(turn, out).await;
+        }
         let text = turn.text().to_owned();
         let (command, rest) = text.split_once(' ').unwrap_or((&text, ""));
         match command {
@@ -241,6 +321,12 @@ impl Agent for Actor {
             // Sends no update and never returns.
             "!silent" => std::future::pending().await,
             "!error" => Err(io::Error::other("the password is swordfish").into()),
+            // Repeats the text, and waits for another message.
+            "!more" => {
+                out.working().await?;
+                out.artifact("answer").text(rest).await?;
+                Ok(End::input_required("more?"))
+            }
             "!done" => {
                 out.progress("nearly").await?;
                 Ok(End::completed("done"))
@@ -254,5 +340,9 @@ impl Agent for Actor {
 
     fn card(&self) -> AgentCard {
         Demo.card()
+    }
+
+    fn resumable(&self) -> bool {
+        self.other.as_ref().is_some_and(Agent::resumable)
     }
 }

@@ -55,7 +55,7 @@ async fn card_is_served_as_configured() {
     let scheme = SecurityScheme { scheme: Some(Scheme::OpenIdConnectSecurityScheme(open_id)) };
     let scopes = StringList { list: ["openid", "profile", "email"].map(Into::into).into() };
     let requirement = SecurityRequirement { schemes: [("google".to_owned(), scopes)].into() };
-    let server = Server::new(Actor)
+    let server = Server::new(Actor::new())
         .card(config)
         .url(sample["url"].as_str().unwrap())
         .map_card(|card| card.security([("google".to_owned(), scheme)], [requirement]));

@@ -38,6 +38,7 @@ mod history;
 mod http_endpoint;
 mod isolation;
 mod json;
+mod kinds;
 mod latency;
 mod layers;
 mod listen;

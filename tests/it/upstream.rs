@@ -1,22 +1,35 @@
 //! Gateway of another A2A agent: states, artifacts and cancels over each binding, restarts, and upstream tasks that are lost.
 
-use std::{sync::Arc, time::Duration};
+use std::{fs, path::Path, process::Stdio, sync::Arc, time::Duration};
 
 use a2a_service::{
     A2aService,
     adapter::{GAP, Upstream},
-    agent::{DynAgent, End, demo::Demo},
+    agent::{self, DynAgent, End, demo::Demo},
+    auth::{Bearer, Token},
     card::CardConfig,
     client::{Client, StreamEvent},
     pb::v1::{ListTasksRequest, Message, Part, Role, SendMessageConfiguration, SendMessageRequest, TaskState},
     server::Server,
 };
-use tokio::time::timeout;
+use axum::{
+    Router,
+    body::{Body, Bytes},
+    response::IntoResponse as _,
+    routing::{get, post},
+};
+use http::{HeaderMap, HeaderName, header};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use tokio::{
+    process::{Child, Command},
+    time::timeout,
+};
 use tokio_stream::StreamExt as _;
 
 use crate::{
-    bindings::each_binding,
-    program::{a2a, signal, started},
+    bindings::{each_binding, program},
+    program::{a2a, output, signal, started},
 };
 
 type Agent = Arc<dyn DynAgent>;
@@ -87,16 +100,23 @@ async fn serve_demo(address: &str) -> (String, tokio::sync::oneshot::Sender<()>)
 }
 
 /// Starts the program as a gateway, with tasks in a file.
-async fn serve_gateway(url: &str, store: &str) -> (tokio::process::Child, String) {
-    let mut command =
-        a2a(&["serve", "--listen", "127.0.0.1:0", "--proxy", url, "--store", store, "--log-filter", "warn"]);
-    command.env_remove("A2A_STORE");
-    started(command).await
+async fn serve_gateway(url: &str, store: &str) -> (Child, String) {
+    started(gateway(url, store, &["--log-filter", "warn"])).await
+}
+
+/// Command of the program as a gateway, with tasks in a file.
+fn gateway(url: &str, store: &str, flags: &[&str]) -> Command {
+    let mut command = a2a(&["serve", "--listen", "127.0.0.1:0", "--proxy", url, "--store", store]);
+    command.args(flags).env_remove("A2A_STORE");
+    command
 }
 
 /// Sends a message to a gateway, and kills it after the first chunk. Returns the id of the task.
-async fn kill_in_the_middle(gateway: &mut tokio::process::Child, url: &str, text: &str) -> String {
-    let agent = Client::connect(url).await.unwrap();
+async fn kill_in_the_middle(gateway: &mut Child, url: &str, text: &str) -> String {
+    kill_during_a_turn_of(&Client::connect(url).await.unwrap(), gateway, text).await
+}
+
+async fn kill_during_a_turn_of(agent: &Client, gateway: &mut Child, text: &str) -> String {
     let mut events = agent.stream(text).await.unwrap();
     let mut id = String::new();
     while let Some(event) = events.next().await {
@@ -188,7 +208,7 @@ async fn question_that_came_while_the_gateway_was_down_is_asked() {
     let store = format!("sqlite:{}", directory.path().join("a2a.db").display());
     let gate = Arc::new(tokio::sync::Notify::new());
     let opened = Arc::clone(&gate);
-    let asking = a2a_service::agent::from_fn(move |turn, out| {
+    let asking = agent::from_fn(move |turn, out| {
         let opened = Arc::clone(&opened);
         async move {
             out.artifact("heard").text(turn.text()).await?;
@@ -245,4 +265,162 @@ async fn agents_without_streams_are_polled() {
     seen(|states| states.len() == 2).await;
     assert_eq!(gateway.cancel(&running).await.unwrap().state(), TaskState::Canceled);
     seen(|states| states.contains(&TaskState::Canceled)).await;
+}
+
+/// Returns true if a file of a directory has a text.
+fn has_text(directory: &Path, text: &str) -> bool {
+    fs::read_dir(directory).unwrap().any(|file| {
+        let bytes = fs::read(file.unwrap().path()).unwrap();
+        bytes.windows(text.len()).any(|window| window == text.as_bytes())
+    })
+}
+
+/// Headers of callers reach the agent only if they are configured, and are neither stored nor logged.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn configured_headers_of_callers_are_forwarded() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = format!("sqlite:{}", directory.path().join("a2a.db").display());
+    let received: Arc<Mutex<Vec<Option<HeaderMap>>>> = Arc::default();
+    let seen = Arc::clone(&received);
+    let recorder = agent::from_fn(move |turn, _| {
+        seen.lock().push(turn.forwarded_headers().map(|headers| (**headers).clone()));
+        async { Ok(End::input_required("more?")) }
+    });
+    let names = [header::AUTHORIZATION, HeaderName::from_static("x-user"), HeaderName::from_static("x-other")];
+    let bound = Server::new(recorder).forward_headers(names).bind("127.0.0.1:0").await.unwrap();
+    let upstream = format!("http://{}", bound.addr());
+    tokio::spawn(bound.run_until(std::future::pending()));
+    let caller = Client::builder().authorization("Bearer swordfish").unwrap().header("x-user", "mackerel").unwrap();
+    let caller = caller.header("x-other", "herring").unwrap();
+    let ask = async |flags: &[&str]| {
+        let log = directory.path().join("log");
+        let mut command = gateway(&upstream, &store, flags);
+        command.stderr(Stdio::from(fs::File::create(&log).unwrap()));
+        let (mut gateway, url) = started(command).await;
+        let agent = caller.connect(&url).await.unwrap();
+        let mut conversation = agent.conversation();
+        for _ in 0..2 {
+            assert_eq!(conversation.send("hello").await.unwrap().state(), TaskState::InputRequired);
+        }
+        let log = fs::read_to_string(log).unwrap();
+        for secret in ["swordfish", "mackerel", "herring"] {
+            assert!(!has_text(directory.path(), secret), "{secret}");
+        }
+        signal(&gateway, "-TERM");
+        gateway.wait().await.unwrap();
+        for secret in ["swordfish", "mackerel", "herring"] {
+            assert!(!has_text(directory.path(), secret), "{secret}");
+        }
+        log
+    };
+    let log = ask(&["--upstream-forward", "authorization,X-User", "--log-filter", "trace", "--log-wire"]).await;
+    assert!(log.contains("TRACE") && log.contains("authorization"), "{log}");
+    ask(&["--log-filter", "warn"]).await;
+    let received = received.lock();
+    let [first, second, None, None] = &received[..] else { panic!("{received:?}") };
+    for headers in [first, second] {
+        let headers = headers.as_ref().unwrap();
+        assert_eq!(headers.len(), 2, "{headers:?}");
+        assert!(headers["authorization"] == "Bearer swordfish" && headers["x-user"] == "mackerel");
+    }
+}
+
+/// Forwarded credentials do not survive a restart: the agent rejects the calls of the recovered turn.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn recovered_turn_has_no_forwarded_credentials() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = format!("sqlite:{}", directory.path().join("a2a.db").display());
+    let server = Server::new(Demo).authenticator(Bearer::new(Token::new("swordfish").unwrap()));
+    let bound = server.bind("127.0.0.1:0").await.unwrap();
+    let upstream = format!("http://{}", bound.addr());
+    tokio::spawn(bound.run_until(std::future::pending()));
+    let forwarding = || gateway(&upstream, &store, &["--upstream-forward", "authorization", "--log-filter", "warn"]);
+    let (mut running, url) = started(forwarding()).await;
+    let anonymous = Client::connect(&url).await.unwrap().send("hello").await.unwrap();
+    assert_eq!(anonymous.text(), "The upstream agent requires other credentials.");
+    let agent = Client::builder().bearer("swordfish").unwrap().connect(&url).await.unwrap();
+    let id = kill_during_a_turn_of(&agent, &mut running, "/stream 1000 50").await;
+    let (_gateway, url) = started(forwarding()).await;
+    let task = Client::connect(&url).await.unwrap().wait(&id).await.unwrap();
+    assert_eq!(task.state(), TaskState::Failed);
+    let status = task.status.unwrap().message.unwrap();
+    assert_eq!(status.text(), "The upstream agent requires other credentials.");
+}
+
+/// A gateway whose agent can't be reached starts with the card of an earlier start, and takes over the card of the agent when it
+/// can be reached again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn gateway_starts_while_its_agent_is_down() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = format!("sqlite:{}", directory.path().join("a2a.db").display());
+    let serve = async |name: &str, address: &str| {
+        let bound = Server::new(Demo).name(name).drain_grace(Duration::ZERO).bind(address).await?;
+        let address = bound.addr().to_string();
+        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+        let running = tokio::spawn(bound.run_until(async move { _ = stopped.await }));
+        std::io::Result::Ok((address, stop, running))
+    };
+    let (address, stop, running) = serve("First", "127.0.0.1:0").await.unwrap();
+    let upstream = format!("http://{address}");
+    let start = || gateway(&upstream, &store, &["--upstream-card-interval", "1s", "--card-description", "Ours."]);
+    let (mut first, url) = started(start()).await;
+    assert_eq!(Client::connect(&url).await.unwrap().card().name, "First");
+    signal(&first, "-KILL");
+    first.wait().await.unwrap();
+    drop(stop);
+    running.await.unwrap();
+    let elsewhere = format!("sqlite:{}", directory.path().join("other.db").display());
+    let failed = output(gateway(&upstream, &elsewhere, &[])).await;
+    let errors = String::from_utf8(failed.stderr).unwrap();
+    assert!(!failed.status.success() && errors.contains(&upstream) && errors.contains("upstream.url"), "{errors}");
+    let (_second, url) = started(start()).await;
+    let card = async || Client::connect(&url).await.unwrap().card();
+    assert_eq!((&*card().await.name, &*card().await.description), ("First", "Ours."));
+    let (_, _stop, _running) = serve("Second", &address).await.unwrap();
+    let mut interval = tokio::time::interval(Duration::from_millis(50));
+    while card().await.name != "Second" {
+        interval.tick().await;
+    }
+    assert_eq!(card().await.description, "Ours.");
+    let agent = Client::connect(&url).await.unwrap();
+    assert_eq!(agent.send("hello").await.unwrap().text(), "hello");
+    assert!(fs::read_to_string(directory.path().join("a2a.db.upstream.json")).unwrap().contains("Second"));
+}
+
+/// Chunks that an interrupted stream has missed are read at the end of the turn, if the agent's subscriptions begin without the
+/// task, as those of the Python SDK of 0.3.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn chunks_missed_by_an_interrupted_stream_are_read_at_the_end() {
+    let chunk = |n: u32| {
+        let artifact = json!({"artifactId": "a", "parts": [{"kind": "text", "text": n.to_string()}]});
+        json!({"kind": "artifact-update", "taskId": "t", "contextId": "c", "artifact": artifact, "append": n > 1})
+    };
+    let end = json!({"kind": "status-update", "taskId": "t", "contextId": "c", "status": {"state": "completed"}, "final": true});
+    let begun = json!({"kind": "task", "id": "t", "contextId": "c", "status": {"state": "working"}});
+    let parts: Value = (1..=3).map(|n| json!({"kind": "text", "text": n.to_string()})).collect();
+    let artifacts = json!([{"artifactId": "a", "parts": parts}]);
+    let status = json!({"state": "completed"});
+    let whole = json!({"kind": "task", "id": "t", "contextId": "c", "status": status, "artifacts": artifacts});
+    let (first, third) = (chunk(1), chunk(3));
+    let rpc = async move |body: Bytes| {
+        let call: Value = serde_json::from_slice(&body).unwrap();
+        let response = |result: &Value| json!({"jsonrpc": "2.0", "id": call["id"], "result": result}).to_string();
+        let events = match call["method"].as_str().unwrap() {
+            // Ends before the turn.
+            "message/stream" => [&begun, &first],
+            "tasks/resubscribe" => [&third, &end],
+            _ => return Body::from(response(&whole)).into_response(),
+        };
+        let events = events.map(|event| format!("data: {}\n\n", response(event))).concat();
+        ([(header::CONTENT_TYPE, "text/event-stream")], events).into_response()
+    };
+    let card = json!({
+        "name": "Old", "description": "", "version": "1", "protocolVersion": "0.3.0", "url": "/", "preferredTransport": "JSONRPC",
+        "capabilities": {"streaming": true}, "defaultInputModes": [], "defaultOutputModes": [], "skills": []
+    });
+    let card = get(async move || Body::from(card.to_string()).into_response());
+    let url = program(Router::new().route("/.well-known/agent-card.json", card).route("/", post(rpc))).await;
+    let gateway = Client::from_service(Server::new(Upstream::new(Client::connect(&url).await.unwrap())).into_service());
+    let done = gateway.send("hello").await.unwrap();
+    assert_eq!((done.state(), done.text().as_str()), (TaskState::Completed, "123"), "{done:?}");
 }

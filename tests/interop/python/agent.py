@@ -1,4 +1,5 @@
-"""Agent on the Python SDK of protocol 1.0, over every binding of 1.0 and 0.3: python agent.py. Ends when its input is closed.
+"""Agent on the Python SDK of protocol 1.0, over every binding of 1.0 and 0.3: python agent.py [PORT]. Ends when its input is
+closed.
 
 The commands of a message are those of the demo agent of `a2a serve`, as far as agent_texts.py lists them.
 """
@@ -19,7 +20,7 @@ from a2a.types import a2a_pb2 as pb
 from a2a.types import a2a_pb2_grpc
 from starlette.applications import Starlette
 
-from agent_texts import bound_socket, end_of_input, respond
+from agent_texts import bound_socket, end_of_input, given_port, respond
 
 
 class Executor(AgentExecutor):
@@ -56,7 +57,7 @@ class Task:
 
 
 async def main():
-    http, grpc_server = bound_socket(), grpc.aio.server()
+    http, grpc_server = bound_socket(given_port()), grpc.aio.server()
     url, port = f'http://127.0.0.1:{http.getsockname()[1]}', grpc_server.add_insecure_port('127.0.0.1:0')
     interfaces = [
         pb.AgentInterface(url=address, protocol_binding=binding, protocol_version=version)

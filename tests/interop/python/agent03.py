@@ -1,4 +1,4 @@
-"""Agent on the Python SDK of protocol 0.3, over every binding: python agent03.py. Ends when its input is closed.
+"""Agent on the Python SDK of protocol 0.3, over every binding: python agent03.py [PORT]. Ends when its input is closed.
 
 The commands of a message are in agent_texts.py.
 """
@@ -16,7 +16,7 @@ from a2a.server.tasks import InMemoryTaskStore, TaskUpdater
 from a2a.types import AgentCapabilities, AgentCard, AgentInterface, AgentSkill, Part, TextPart
 from a2a.utils import new_agent_text_message, new_task
 
-from agent_texts import bound_socket, end_of_input, respond
+from agent_texts import bound_socket, end_of_input, given_port, respond
 
 
 class Executor(AgentExecutor):
@@ -57,7 +57,7 @@ class Task:
 
 
 async def main():
-    rpc, rest, grpc_server = bound_socket(), bound_socket(), grpc.aio.server()
+    rpc, rest, grpc_server = bound_socket(given_port()), bound_socket(), grpc.aio.server()
     rpc_url, rest_url = (f'http://127.0.0.1:{bound.getsockname()[1]}' for bound in (rpc, rest))
     port = grpc_server.add_insecure_port('127.0.0.1:0')
     card = AgentCard(

@@ -34,12 +34,18 @@ async def respond(text, is_follow_up, task):
     await task.complete()
 
 
-def bound_socket():
-    """A socket on a free loopback port."""
+def bound_socket(port=0):
+    """A socket on a loopback port, by default a free one."""
     bound = socket.socket()
-    bound.bind(('127.0.0.1', 0))
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    bound.bind(('127.0.0.1', port))
     bound.listen()
     return bound
+
+
+def given_port():
+    """The port in the arguments of the program, or 0."""
+    return int(sys.argv[1]) if len(sys.argv) > 1 else 0
 
 
 async def end_of_input():

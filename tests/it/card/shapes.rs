@@ -213,7 +213,7 @@ async fn v03_sample_card_can_be_configured() {
     config["security"] = sample["security"].clone();
     let config: CardConfig = serde_json::from_value(config).unwrap();
     let url = sample["url"].as_str().unwrap().to_owned();
-    let server = Server::new(Actor).card(config).push(true).push_options(crate::bindings::no_names()).url(&*url);
+    let server = Server::new(Actor::new()).card(config).push(true).push_options(crate::bindings::no_names()).url(&*url);
     let mut card = card_with(&serve(server).await, &[("a2a-version", "0.3")]).await;
     // Members that the server determines itself; it has no extended card.
     for (member, expected) in [

@@ -10,7 +10,7 @@ pub(super) async fn cancel(agent: &dyn A2aService, id: &str) -> Result<Task, Err
     agent.cancel_task(request(cancel)).await?.into_inner().into_task()
 }
 
-scenario!(cancel_stops_the_agent, async |agent: &dyn A2aService| {
+scenario!(cancel_stops_the_agent, kinds(), async |agent: &dyn A2aService| {
     let mut events = stream(agent, text("", "/slow 30")).await;
     let id = task_of(&next(&mut events).await).id.clone();
     assert_eq!(state(&next(&mut events).await), Some(TaskState::Working));
@@ -18,15 +18,23 @@ scenario!(cancel_stops_the_agent, async |agent: &dyn A2aService| {
     assert_eq!(remaining(events).await.iter().filter_map(state).collect::<Vec<_>>(), [TaskState::Canceled]);
 });
 
-scenario!(cancel_is_idempotent, not_at_0_3 = "the second is rejected in 0.3", async |agent: &dyn A2aService| {
-    let id = send(agent, text("", "/ask what?")).await.id;
-    assert_eq!(cancel(agent, &id).await.unwrap().state(), TaskState::Canceled);
-    let again = cancel(agent, &id).await.unwrap();
-    assert_eq!(again, get(agent, &id).await.unwrap());
-    assert_error_kind(&send_payload(agent, text(&id, "more")).await.err().unwrap(), ErrorKind::UnsupportedOperation);
-});
+scenario!(
+    cancel_is_idempotent,
+    kinds(),
+    not_at_0_3 = "the second is rejected in 0.3",
+    async |agent: &dyn A2aService| {
+        let id = send(agent, text("", "/ask what?")).await.id;
+        assert_eq!(cancel(agent, &id).await.unwrap().state(), TaskState::Canceled);
+        let again = cancel(agent, &id).await.unwrap();
+        assert_eq!(again, get(agent, &id).await.unwrap());
+        assert_error_kind(
+            &send_payload(agent, text(&id, "more")).await.err().unwrap(),
+            ErrorKind::UnsupportedOperation,
+        );
+    }
+);
 
-scenario!(cancel_of_interrupted_task_succeeds, async |agent: &dyn A2aService| {
+scenario!(cancel_of_interrupted_task_succeeds, kinds(), async |agent: &dyn A2aService| {
     for command in ["/ask what?", "/auth"] {
         let interrupted = send(agent, text("", command)).await;
         let mut events = subscribe(agent, &interrupted.id).await.unwrap();
@@ -36,7 +44,7 @@ scenario!(cancel_of_interrupted_task_succeeds, async |agent: &dyn A2aService| {
     }
 });
 
-scenario!(cancel_of_terminal_task_is_rejected, async |agent: &dyn A2aService| {
+scenario!(cancel_of_terminal_task_is_rejected, kinds(), async |agent: &dyn A2aService| {
     for command in ["hello", "/fail x", "/reject x"] {
         let terminal = send(agent, text("", command)).await;
         assert_error_kind(&cancel(agent, &terminal.id).await.err().unwrap(), ErrorKind::TaskNotCancelable);

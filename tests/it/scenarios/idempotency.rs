@@ -15,22 +15,35 @@ use futures::future::join_all;
 
 use super::*;
 use crate::{
-    bindings::{each_binding, serve},
+    bindings::{Actor, each_binding, serve},
     store::opened::OpenedStore,
 };
 
-/// Agent that counts messages, and asks for more until a message contains `last`.
-#[derive(Clone, Default)]
-struct MessageCounter(Arc<AtomicUsize>);
+/// Agent that counts messages.
+#[derive(Clone)]
+struct MessageCounter {
+    count: Arc<AtomicUsize>,
+    agent: Actor,
+}
+
+impl MessageCounter {
+    fn new() -> Self {
+        Self { count: Arc::default(), agent: Actor::new() }
+    }
+
+    fn count(&self) -> usize {
+        self.count.load(Ordering::SeqCst)
+    }
+}
 
 impl Agent for MessageCounter {
     async fn run(&self, turn: Turn, out: Updates) -> Result<End, Failure> {
-        self.0.fetch_add(turn.messages().count(), Ordering::SeqCst);
-        out.working().await?;
-        tokio::task::yield_now().await;
-        out.artifact("answer").text(turn.text()).await?;
-        let is_last = turn.messages().any(|message| message.text().contains("last"));
-        Ok(if is_last { End::Completed(None) } else { End::input_required("more?") })
+        self.count.fetch_add(turn.messages().count(), Ordering::SeqCst);
+        self.agent.run(turn, out).await
+    }
+
+    fn resumable(&self) -> bool {
+        self.agent.resumable()
     }
 }
 
@@ -50,22 +63,22 @@ async fn stream_with_key(agent: &dyn A2aService, key: &str, send: &SendMessageRe
 }
 
 async fn retried_send_is_delivered_once(binding: impl AsyncFn(Server<MessageCounter>) -> Arc<dyn A2aService>) {
-    let (counter, store) = (MessageCounter::default(), OpenedStore::sqlite(Options::default()));
+    let (counter, store) = (MessageCounter::new(), OpenedStore::sqlite(Options::default()));
     let agent = binding(Server::new(counter.clone()).store(Arc::clone(&store.store))).await;
-    let first = text("", "hello");
+    let first = text("", "!more hello");
     // Simultaneous retries.
     let tasks = join_all((0..10).map(|_| send_with_key(&*agent, "one", &first))).await;
     let task = tasks[0].as_ref().unwrap();
     assert!(tasks.iter().all(|sent_task| sent_task.as_ref().unwrap() == task));
-    assert_eq!((output(task).as_str(), counter.0.load(Ordering::SeqCst)), ("hello", 1));
-    let second = text(&task.id, "and this");
+    assert_eq!((output(task).as_str(), counter.count()), ("hello", 1));
+    let second = text(&task.id, "!more and this");
     let streams = join_all((0..10).map(|_| stream_with_key(&*agent, "two", &second))).await;
     for stream in &streams {
         let events = stream.as_ref().unwrap();
         assert_eq!(task_of(&events[0]).id, task.id);
         assert_eq!(events.last().and_then(state), Some(TaskState::InputRequired));
     }
-    assert_eq!(counter.0.load(Ordering::SeqCst), 2);
+    assert_eq!(counter.count(), 2);
     let latest = get(&*agent, &task.id).await.unwrap();
     assert_eq!(output(&latest), "helloand this");
     // Retries after a crash, streaming or not.
@@ -76,7 +89,7 @@ async fn retried_send_is_delivered_once(binding: impl AsyncFn(Server<MessageCoun
         let events = stream_with_key(&*agent, key, send).await.unwrap();
         assert_eq!((events.len(), task_of(&events[0])), (1, &latest));
     }
-    assert_eq!(counter.0.load(Ordering::SeqCst), 2);
+    assert_eq!(counter.count(), 2);
     // A different message with a used key is a conflict.
     for key in ["one", "two"] {
         let other = text(&task.id, "the last");
@@ -84,16 +97,16 @@ async fn retried_send_is_delivered_once(binding: impl AsyncFn(Server<MessageCoun
         assert_error_kind(&stream_with_key(&*agent, key, &other).await.unwrap_err(), ErrorKind::IdempotencyConflict);
     }
     // Simultaneous sends with different keys are both delivered.
-    let (three, four) = (text(&task.id, "3"), text(&task.id, "4"));
+    let (three, four) = (text(&task.id, "!more 3"), text(&task.id, "!more 4"));
     let (one, other) = tokio::join!(send_with_key(&*agent, "three", &three), send_with_key(&*agent, "four", &four));
     assert_eq!((one.unwrap().id, other.unwrap().id), (task.id.clone(), task.id.clone()));
-    assert_eq!(counter.0.load(Ordering::SeqCst), 4);
+    assert_eq!(counter.count(), 4);
 }
 
-each_binding!(retried_send_is_delivered_once);
+each_binding!(retried_send_is_delivered_once, kinds());
 
 async fn message_id_can_be_the_idempotency_key(binding: impl AsyncFn(Server<MessageCounter>) -> Arc<dyn A2aService>) {
-    let counter = MessageCounter::default();
+    let counter = MessageCounter::new();
     let agent = binding(Server::new(counter.clone()).idempotency_default_key(DefaultKey::MessageId)).await;
     let first = text("", "the last");
     let task = send(&*agent, first.clone()).await;
@@ -104,15 +117,15 @@ async fn message_id_can_be_the_idempotency_key(binding: impl AsyncFn(Server<Mess
     let mut other = text("", "something else");
     other.message.as_mut().unwrap().message_id = id;
     assert_error_kind(&send_payload(&*agent, other).await.unwrap_err(), ErrorKind::IdempotencyConflict);
-    assert_eq!(counter.0.load(Ordering::SeqCst), 1);
+    assert_eq!(counter.count(), 1);
 }
 
-each_binding!(message_id_can_be_the_idempotency_key);
+each_binding!(message_id_can_be_the_idempotency_key, kinds());
 
 /// Bytes on the wire: the header, and the error of each binding.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn key_conflict_has_the_error_of_each_binding() {
-    let url = serve(Server::new(MessageCounter::default())).await;
+    let url = serve(Server::new(MessageCounter::new())).await;
     let http = reqwest::Client::new();
     let post = async |path: &str, key: &str, body: String| {
         let request = http.post(format!("{url}{path}")).header("content-type", "application/json");
@@ -145,7 +158,7 @@ async fn key_conflict_has_the_error_of_each_binding() {
 /// The echoed header tells a client, without side effects, that the server supports idempotency keys.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn idempotency_key_is_echoed_with_every_response() {
-    let url = serve(Server::new(MessageCounter::default())).await;
+    let url = serve(Server::new(MessageCounter::new())).await;
     let http = reqwest::Client::new();
     let rpc = |method: &str| format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{method}","params":{{"id":"nothing"}}}}"#);
     for (path, body) in [

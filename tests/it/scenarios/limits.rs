@@ -23,7 +23,7 @@ fn limits(change: impl FnOnce(&mut Limits)) -> Limits {
 }
 
 fn limited(change: impl FnOnce(&mut Limits)) -> Server<Actor> {
-    Server::new(Actor).limits(limits(change))
+    Server::new(Actor::new()).limits(limits(change))
 }
 
 /// Asserts a temporary rejection at the limit of this name.
@@ -458,7 +458,8 @@ async fn maximum_durations_and_counts_are_accepted(binding: impl AsyncFn(Server<
     let mut limits = Limits::default();
     (limits.task_delay, limits.turn_deadline, limits.turn_idle_timeout) = (LONGEST, LONGEST, LONGEST);
     (limits.cancel_grace, limits.send_timeout, limits.stream_max_age) = (LONGEST, Some(LONGEST), LONGEST);
-    let server = Server::new(Actor).limits(limits).keep_alive(LONGEST).drain_grace(LONGEST).connections(usize::MAX);
+    let server =
+        Server::new(Actor::new()).limits(limits).keep_alive(LONGEST).drain_grace(LONGEST).connections(usize::MAX);
     let agent = binding(server).await;
     assert_eq!(send(&*agent, text("", "hello")).await.state(), TaskState::Completed);
     let events = remaining(stream(&*agent, text("", "hello")).await).await;

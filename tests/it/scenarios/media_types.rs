@@ -25,7 +25,7 @@ fn data() -> Part {
     Part::data(&serde_json::json!({"city": "Rome"})).unwrap()
 }
 
-scenario!(text_agent_reads_every_kind_of_part, async |agent: &dyn A2aService| {
+scenario!(text_agent_reads_every_kind_of_part, kinds(), async |agent: &dyn A2aService| {
     let map = Part::url("https://example.com/map.png", "image/png").named("map.png");
     let parts = vec![Part::text("Where is this?"), data(), Part::bytes("\x01\x02", "image/png"), map];
     let task = send(agent, message(parts.clone())).await;
@@ -36,7 +36,7 @@ scenario!(text_agent_reads_every_kind_of_part, async |agent: &dyn A2aService| {
     assert_eq!(output(&send(agent, message(vec![data()])).await), "{\"city\":\"Rome\"}");
 });
 
-scenario!(media_types_are_not_enforced_by_default, async |agent: &dyn A2aService| {
+scenario!(media_types_are_not_enforced_by_default, kinds(), async |agent: &dyn A2aService| {
     let part = Part::bytes("x", "application/x-unheard-of");
     assert_eq!(send(agent, message(vec![part])).await.state(), TaskState::Completed);
     assert_eq!(send(agent, accepting(&["image/png"])).await.state(), TaskState::Completed);
@@ -58,7 +58,7 @@ async fn rejected(agent: &dyn A2aService, sent: SendMessageRequest) -> Error {
 async fn strict_server_accepts_the_media_types_of_its_card(
     binding: impl AsyncFn(Server<Reader>) -> Arc<dyn A2aService>,
 ) {
-    let agent = binding(Server::new(Reader).modes(modes(|modes| modes.strict_media_types = true))).await;
+    let agent = binding(Server::new(Reader(Actor::new())).modes(modes(|modes| modes.strict_media_types = true))).await;
     let png = || Part::bytes("x", "image/png; q=1");
     for parts in [vec![Part::text("x")], vec![Part::text("x"), data()], vec![png()]] {
         assert_eq!(send(&*agent, message(parts)).await.state(), TaskState::Completed);
@@ -89,7 +89,7 @@ async fn strict_server_accepts_the_media_types_of_its_card(
 async fn stated_media_type_is_checked_for_every_kind_of_part(
     binding: impl AsyncFn(Server<Reader>) -> Arc<dyn A2aService>,
 ) {
-    let agent = binding(Server::new(Reader).modes(modes(|modes| modes.strict_media_types = true))).await;
+    let agent = binding(Server::new(Reader(Actor::new())).modes(modes(|modes| modes.strict_media_types = true))).await;
     let named = |part: Part, media_type: &str| Part { media_type: media_type.into(), ..part };
     for (part, name) in [
         (named(Part::text("x"), "text/markdown"), "text/markdown"),
@@ -110,7 +110,7 @@ each_binding!(
 
 /// A skill in the metadata of the message or of the request selects its media types; one that the card lacks selects nothing.
 async fn named_skill_selects_its_media_types(binding: impl AsyncFn(Server<Reader>) -> Arc<dyn A2aService>) {
-    let agent = binding(Server::new(Reader).modes(modes(|modes| modes.strict_media_types = true))).await;
+    let agent = binding(Server::new(Reader(Actor::new())).modes(modes(|modes| modes.strict_media_types = true))).await;
     let png = || vec![Part::bytes("x", "image/png")];
     let metadata = |skill: &str| serde_json::from_value(serde_json::json!({"skillId": skill})).ok();
     let of_request = |skill: &str, sent: SendMessageRequest| SendMessageRequest { metadata: metadata(skill), ..sent };
@@ -140,6 +140,7 @@ each_binding!(named_skill_selects_its_media_types);
 
 each_binding!(
     strict_server_accepts_the_media_types_of_its_card,
+    kinds(),
     not_in_v03_proto = "its proto file has no lists of tasks"
 );
 
@@ -153,10 +154,10 @@ async fn message_without_text_is_rejected_if_text_is_required(
     assert_eq!(send(&*agent, message(vec![data(), Part::text("hello")])).await.state(), TaskState::Completed);
 }
 
-each_binding!(message_without_text_is_rejected_if_text_is_required);
+each_binding!(message_without_text_is_rejected_if_text_is_required, kinds());
 
 /// Agent that accepts text and JSON, and images by one of its skills.
-struct Reader;
+struct Reader(Actor);
 
 impl a2a_service::agent::Agent for Reader {
     async fn run(
@@ -164,7 +165,7 @@ impl a2a_service::agent::Agent for Reader {
         turn: a2a_service::agent::Turn,
         out: a2a_service::agent::Updates,
     ) -> Result<a2a_service::agent::End, a2a_service::agent::Error> {
-        Actor.run(turn, out).await
+        self.0.run(turn, out).await
     }
 
     fn card(&self) -> AgentCard {

@@ -20,7 +20,7 @@ async fn sends_to_an_unavailable_store_fail_with_a_retryable_error(
     binding: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>,
 ) {
     let gate = Gate::opened();
-    let agent = binding(Server::new(Actor).store(gate.store())).await;
+    let agent = binding(Server::new(Actor::new()).store(gate.store())).await;
     let interrupted = send(&*agent, text("", "/ask what?")).await;
     let other = send(&*agent, text("", "/ask what?")).await;
     gate.fail_commits(true);
@@ -67,7 +67,7 @@ async fn new_work_is_rejected_while_the_file_is_lost(binding: impl AsyncFn(Serve
     let (database, backup) = (directory.path().join("place"), directory.path().join("aside"));
     fs::create_dir(&database).unwrap();
     let store = Sqlite::open(&database.join("a2a.db"), Options::default()).unwrap();
-    let agent = binding(Server::new(Actor).store(Arc::new(store))).await;
+    let agent = binding(Server::new(Actor::new()).store(Arc::new(store))).await;
     let task = send(&*agent, text("", "hello")).await;
     let rename = |from: &Path, to: &Path| fs::rename(from, to).unwrap();
     let replace = || {
@@ -106,7 +106,7 @@ async fn result_over_the_store_size_fails_only_its_task(binding: impl AsyncFn(Se
     let mut options = Options::default();
     options.max_bytes = Some(1 << 20);
     let store = OpenedStore::sqlite(options);
-    let agent = binding(Server::new(Actor).store(Arc::clone(&store.store))).await;
+    let agent = binding(Server::new(Actor::new()).store(Arc::clone(&store.store))).await;
     let interrupted = send(&*agent, text("", "/ask what?")).await;
     for _ in 0..3 {
         let sends = join(send(&*agent, text("", "!bytes 4000000")), send(&*agent, text("", "hello")));

@@ -304,17 +304,21 @@ async fn send_can_include_a_push_configuration(binding: impl AsyncFn(Server<Acto
     };
     let immediate = send(&*agent, configured(text("", "hello"), immediate)).await.id;
     assert_eq!(list(&*agent, &immediate).await, [without_secrets(config(&immediate, "i"))]);
-    // A message reply has no task to configure.
-    assert!(matches!(
-        send_payload(&*agent, with_push_config(text("", "/message hi"), config("", "m"))).await,
-        Ok(Answer::Message(_))
-    ));
     // A rejected send stores no configuration.
     send_payload(&*agent, with_push_config(text(&id, "more"), config("", "late"))).await.unwrap_err();
     assert_eq!(list(&*agent, &id).await.len(), 2);
 }
 
-each_binding!(send_can_include_a_push_configuration);
+each_binding!(send_can_include_a_push_configuration, kinds());
+
+/// A message reply has no task to configure.
+async fn push_configuration_of_a_message_reply_is_dropped(binding: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
+    let agent = binding(server().push(true)).await;
+    let sent = with_push_config(text("", "/message hi"), config("", "m"));
+    assert!(matches!(send_payload(&*agent, sent).await, Ok(Answer::Message(_))));
+}
+
+each_binding!(push_configuration_of_a_message_reply_is_dropped);
 
 /// In 0.3, a configuration without an id has the default id, so a second one replaces it.
 async fn push_configuration_without_an_id_has_the_default_id_in_v03(
@@ -561,7 +565,8 @@ async fn explicit_empty_secrets_of_push_configurations_are_cleared() {
 async fn push_configuration_of_a_rejected_message_is_rolled_back() {
     let mut limits = Limits::default();
     (limits.turns, limits.queued_turns) = (1, 0);
-    let agent = Server::new(Actor).limits(limits).push(true).push_options(crate::bindings::no_names()).into_service();
+    let agent =
+        Server::new(Actor::new()).limits(limits).push(true).push_options(crate::bindings::no_names()).into_service();
     let id = send(&*agent, with_push_config(text("", "/ask what?"), config("", "kept"))).await.id;
     let mut running = stream(&*agent, text("", "!authorise")).await;
     next(&mut running).await;

@@ -78,7 +78,7 @@ async fn stream_resumes_after_every_event(binding: impl AsyncFn(Server<Actor>) -
     }
 }
 
-each_binding!(stream_resumes_after_every_event);
+each_binding!(stream_resumes_after_every_event, kinds());
 
 /// A resumed stream receives later events as an uninterrupted one does.
 async fn resumed_stream_receives_later_events(binding: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
@@ -105,7 +105,7 @@ async fn resumed_stream_receives_later_events(binding: impl AsyncFn(Server<Actor
     }
 }
 
-each_binding!(resumed_stream_receives_later_events, not_at_0_3 = "a stream ends with the turn in 0.3");
+each_binding!(resumed_stream_receives_later_events, kinds(), not_at_0_3 = "a stream ends with the turn in 0.3");
 
 /// Agent that counts its turns.
 struct TurnCounter(Arc<AtomicUsize>);
@@ -203,7 +203,7 @@ async fn missing_events_are_marked_as_a_gap(binding: impl AsyncFn(Server<Actor>)
     assert_eq!((cursors.len(), done.state()), (4, TaskState::Completed));
 }
 
-each_binding!(missing_events_are_marked_as_a_gap);
+each_binding!(missing_events_are_marked_as_a_gap, kinds());
 
 /// A stream that reaches its maximum age ends so that the client reconnects, even if a resumed stream received no event.
 async fn stream_ends_at_its_maximum_age(binding: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {

@@ -8,7 +8,7 @@ use a2a_service::pb::{
 use super::*;
 use crate::bindings::scenario;
 
-scenario!(send_to_the_echo_agent_returns_a_completed_task, async |agent: &dyn A2aService| {
+scenario!(send_to_the_echo_agent_returns_a_completed_task, kinds(), async |agent: &dyn A2aService| {
     let task = send(agent, text("", "hello")).await;
     assert_eq!((task.state(), output(&task).as_str()), (TaskState::Completed, "hello"));
     assert_eq!(task.artifacts.len(), 1);
@@ -22,21 +22,25 @@ scenario!(send_to_the_echo_agent_returns_a_completed_task, async |agent: &dyn A2
     assert_eq!(get(agent, &task.id).await.unwrap(), task);
 });
 
-scenario!(context_is_kept_and_not_shared, async |agent: &dyn A2aService| {
-    let one = send(agent, text("", "mine")).await;
-    let two = send(agent, text("", "!history")).await;
-    assert_ne!(one.context_id, two.context_id);
-    assert_eq!((output(&two).as_str(), two.history.len()), ("", 1));
-    let mut third = text("", "!history");
-    third.message.as_mut().unwrap().context_id.clone_from(&one.context_id);
-    let third = send(agent, third).await;
-    assert_eq!(third.context_id, one.context_id, "the context of the client is used unchanged (3.4.1)");
-    assert_ne!(third.id, one.id);
-    // Another task of the context starts without artifacts and history of the first.
-    assert_eq!((output(&third).as_str(), third.artifacts.len(), third.history.len()), ("", 1, 1));
-});
+scenario!(
+    context_is_kept_and_not_shared,
+    kinds(not_exec = "the script does not read the history"),
+    async |agent: &dyn A2aService| {
+        let one = send(agent, text("", "mine")).await;
+        let two = send(agent, text("", "!history")).await;
+        assert_ne!(one.context_id, two.context_id);
+        assert_eq!((output(&two).as_str(), two.history.len()), ("", 1));
+        let mut third = text("", "!history");
+        third.message.as_mut().unwrap().context_id.clone_from(&one.context_id);
+        let third = send(agent, third).await;
+        assert_eq!(third.context_id, one.context_id, "the context of the client is used unchanged (3.4.1)");
+        assert_ne!(third.id, one.id);
+        // Another task of the context starts without artifacts and history of the first.
+        assert_eq!((output(&third).as_str(), third.artifacts.len(), third.history.len()), ("", 1, 1));
+    }
+);
 
-scenario!(follow_ups_complete_an_interrupted_task, async |agent: &dyn A2aService| {
+scenario!(follow_ups_complete_an_interrupted_task, kinds(), async |agent: &dyn A2aService| {
     let interrupted = send(agent, text("", "/ask Which city?")).await;
     assert_eq!((interrupted.state(), status_text(&interrupted).as_str()), (TaskState::InputRequired, "Which city?"));
     let again = send(agent, text(&interrupted.id, "again")).await;
@@ -54,14 +58,18 @@ scenario!(follow_ups_complete_an_interrupted_task, async |agent: &dyn A2aService
     );
 });
 
-scenario!(agent_sees_the_history, async |agent: &dyn A2aService| {
-    let one = send(agent, text("", "!history")).await;
-    let two = send(agent, text(&one.id, "!history")).await;
-    let last = two.artifacts.last().unwrap();
-    assert_eq!(last.parts[0].as_text(), Some("!history|more?"));
-});
+scenario!(
+    agent_sees_the_history,
+    kinds(not_exec = "the script does not read the history"),
+    async |agent: &dyn A2aService| {
+        let one = send(agent, text("", "!history")).await;
+        let two = send(agent, text(&one.id, "!history")).await;
+        let last = two.artifacts.last().unwrap();
+        assert_eq!(last.parts[0].as_text(), Some("!history|more?"));
+    }
+);
 
-scenario!(auth_required_ends_the_wait, async |agent: &dyn A2aService| {
+scenario!(auth_required_ends_the_wait, kinds(), async |agent: &dyn A2aService| {
     let interrupted = send(agent, text("", "/auth")).await;
     assert_eq!(interrupted.state(), TaskState::AuthRequired);
     assert!(!status_text(&interrupted).is_empty(), "the status message states the purpose (7.6.1)");
@@ -72,35 +80,46 @@ scenario!(auth_required_ends_the_wait, async |agent: &dyn A2aService| {
     assert_eq!(interrupted.state(), TaskState::AuthRequired);
 });
 
-scenario!(failure_does_not_expose_internal_details, async |agent: &dyn A2aService| {
-    for (command, begins) in [
-        ("/panic", "Agent execution failed (panic): error id "),
-        ("!error", "Agent execution failed (error): error id "),
-        ("/fail no such city", "no such city"),
-    ] {
-        let failed = send(agent, text("", command)).await;
-        assert_eq!(failed.state(), TaskState::Failed, "{command}");
-        assert!(status_text(&failed).starts_with(begins), "{command}: {}", status_text(&failed));
-        assert!(!format!("{failed:?}").contains("swordfish"));
+scenario!(
+    failure_does_not_expose_internal_details,
+    kinds(not_exec = "a command does not panic", not_http = "an endpoint does not panic"),
+    async |agent: &dyn A2aService| {
+        for (command, begins) in [
+            ("/panic", "Agent execution failed (panic): error id "),
+            ("!error", "Agent execution failed (error): error id "),
+            ("/fail no such city", "no such city"),
+        ] {
+            let failed = send(agent, text("", command)).await;
+            assert_eq!(failed.state(), TaskState::Failed, "{command}");
+            assert!(status_text(&failed).starts_with(begins), "{command}: {}", status_text(&failed));
+            assert!(!format!("{failed:?}").contains("swordfish"));
+        }
+        let rejected = send(agent, text("", "/reject not mine")).await;
+        assert_eq!((rejected.state(), status_text(&rejected).as_str()), (TaskState::Rejected, "not mine"));
     }
-    let rejected = send(agent, text("", "/reject not mine")).await;
-    assert_eq!((rejected.state(), status_text(&rejected).as_str()), (TaskState::Rejected, "not mine"));
-});
+);
 
-scenario!(message_reply_creates_no_task, async |agent: &dyn A2aService| {
-    let mut sent = text("", "/message hi");
-    sent.message.as_mut().unwrap().context_id = "c-1".into();
-    let Answer::Message(message) = send_payload(agent, sent).await.unwrap() else { panic!("no message") };
-    assert_eq!((message.text().as_str(), message.role()), ("hi", Role::Agent));
-    assert_eq!((message.context_id.as_str(), message.task_id.as_str()), ("c-1", ""));
-    assert!(!message.message_id.is_empty());
-    let Answer::Message(message) = send_payload(agent, text("", "/message hi")).await.unwrap() else {
-        panic!("no message")
-    };
-    assert!(!message.context_id.is_empty(), "a generated context is returned (3.4.1)");
-});
+scenario!(
+    message_reply_creates_no_task,
+    kinds(
+        not_upstream = "a send of the gateway has a key, and so always a task",
+        not_upstream_v03 = "a send of the gateway has a key, and so always a task"
+    ),
+    async |agent: &dyn A2aService| {
+        let mut sent = text("", "/message hi");
+        sent.message.as_mut().unwrap().context_id = "c-1".into();
+        let Answer::Message(message) = send_payload(agent, sent).await.unwrap() else { panic!("no message") };
+        assert_eq!((message.text().as_str(), message.role()), ("hi", Role::Agent));
+        assert_eq!((message.context_id.as_str(), message.task_id.as_str()), ("c-1", ""));
+        assert!(!message.message_id.is_empty());
+        let Answer::Message(message) = send_payload(agent, text("", "/message hi")).await.unwrap() else {
+            panic!("no message")
+        };
+        assert!(!message.context_id.is_empty(), "a generated context is returned (3.4.1)");
+    }
+);
 
-scenario!(every_kind_of_part_is_transferred, async |agent: &dyn A2aService| {
+scenario!(every_kind_of_part_is_transferred, kinds(), async |agent: &dyn A2aService| {
     let task = send(agent, text("", "/parts")).await;
     let parts = &task.artifacts[0].parts;
     assert_eq!(parts[0].as_text(), Some("A text part."));
@@ -117,7 +136,7 @@ scenario!(every_kind_of_part_is_transferred, async |agent: &dyn A2aService| {
     assert_eq!(send(agent, sent).await.history[0].parts, sent_parts);
 });
 
-scenario!(return_immediately_returns_the_unfinished_task, async |agent: &dyn A2aService| {
+scenario!(return_immediately_returns_the_unfinished_task, kinds(), async |agent: &dyn A2aService| {
     let configuration = SendMessageConfiguration { return_immediately: true, ..SendMessageConfiguration::default() };
     let begun = std::time::SystemTime::now();
     let task = send(agent, configured(text("", "/slow 30"), configuration)).await;
@@ -126,7 +145,7 @@ scenario!(return_immediately_returns_the_unfinished_task, async |agent: &dyn A2a
     assert!(get(agent, &task.id).await.is_ok());
 });
 
-scenario!(accepted_follow_up_sets_the_task_to_working, async |agent: &dyn A2aService| {
+scenario!(accepted_follow_up_sets_the_task_to_working, kinds(), async |agent: &dyn A2aService| {
     let immediately = SendMessageConfiguration { return_immediately: true, ..SendMessageConfiguration::default() };
     let interrupted = send(agent, text("", "/ask Which city?")).await;
     let accepted = send(agent, configured(text(&interrupted.id, "!silent"), immediately)).await;
@@ -151,7 +170,7 @@ scenario!(first_update_is_visible_after_an_immediate_reply, async |agent: &dyn A
     assert_eq!(get(agent, &task.id).await.unwrap().state(), TaskState::Working);
 });
 
-scenario!(wait_is_limited_and_the_task_continues, async |agent: &dyn A2aService| {
+scenario!(wait_is_limited_and_the_task_continues, kinds(), async |agent: &dyn A2aService| {
     let task = send(agent, text("", "/hang")).await;
     assert_eq!(task.state(), TaskState::Working, "the response is the unfinished task, not an error (3.2.2)");
     assert_eq!(get(agent, &task.id).await.unwrap().state(), TaskState::Working);
@@ -159,6 +178,12 @@ scenario!(wait_is_limited_and_the_task_continues, async |agent: &dyn A2aService|
 
 scenario!(
     references_resolve_to_tasks_of_the_caller,
+    kinds(
+        not_exec = "a turn in JSON lines has no referenced tasks",
+        not_http = "a turn in JSON lines has no referenced tasks",
+        not_upstream = "the agent does not know the tasks of its gateway",
+        not_upstream_v03 = "the agent does not know the tasks of its gateway"
+    ),
     not_in_v03_proto = "messages of its proto file have no task references",
     async |agent: &dyn A2aService| {
         let one = send(agent, text("", "one")).await;
@@ -189,12 +214,13 @@ async fn history(agent: &dyn A2aService, lengths: &[(Option<i32>, &[&str])]) {
     }
 }
 
-scenario!(history_is_cut_to_the_requested_length, async |agent: &dyn A2aService| {
+scenario!(history_is_cut_to_the_requested_length, kinds(), async |agent: &dyn A2aService| {
     history(agent, &[(None, &["/ask a", "a", "again"]), (Some(1), &["again"])]).await;
 });
 
 scenario!(
     history_length_of_0_returns_no_history,
+    kinds(),
     not_at_0_3 = "0 means unlimited in 0.3",
     async |agent: &dyn A2aService| {
         history(agent, &[(Some(0), &[])]).await;

@@ -41,6 +41,7 @@ scenario!(
 
 scenario!(
     list_is_filtered,
+    kinds(),
     not_in_v03_proto = "its proto file has no lists of tasks",
     async |agent: &dyn A2aService| {
         let done = send(agent, text("", "done")).await;
@@ -64,6 +65,7 @@ scenario!(
 
 scenario!(
     list_includes_artifacts_on_request,
+    kinds(),
     not_in_v03_proto = "its proto file has no lists of tasks",
     async |agent: &dyn A2aService| {
         let task = send(agent, text("", "hello")).await;

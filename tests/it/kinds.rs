@@ -1,0 +1,172 @@
+//! Kinds of agents without code: the behaviour of [`Actor`] as a command, as an HTTP endpoint, and as an agent behind a gateway,
+//! so that scenarios run with them too.
+
+use std::{convert::Infallible, sync::Arc, time::Duration};
+
+use a2a_service::{
+    adapter::{HttpEndpoint, HttpOptions, Upstream},
+    agent::{DynAgent, demo},
+    call::Binding,
+    client::Client,
+    protocol::Version,
+    server::Server,
+};
+use axum::{
+    Router,
+    body::{Body, Bytes},
+    response::Response,
+    routing::post,
+};
+use futures::{Stream, StreamExt as _};
+use serde_json::{Value, json};
+
+use crate::bindings::{self, Actor};
+
+tokio::task_local! {
+    /// Agent that provides the behaviour of [`Actor`] in a test.
+    static AGENT: Arc<dyn DynAgent>;
+}
+
+/// Runs a test in which an agent provides the behaviour of [`Actor`].
+pub(crate) async fn with(agent: Arc<dyn DynAgent>, test: impl Future<Output = ()>) {
+    AGENT.scope(agent, test).await;
+}
+
+/// Returns the agent that provides the behaviour of [`Actor`]. `None`: itself.
+pub(crate) fn current() -> Option<Arc<dyn DynAgent>> {
+    AGENT.try_with(Arc::clone).ok()
+}
+
+/// Returns a command: the shell script `kinds/agent.sh`.
+#[cfg(unix)]
+pub(crate) async fn exec() -> Arc<dyn DynAgent> {
+    use a2a_service::adapter::{Exec, ExecOptions, Format};
+
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/kinds/agent.sh");
+    let options = ExecOptions::default().format(Format::JsonLines).guard(Some(env!("CARGO_BIN_EXE_a2a").into()));
+    Arc::new(Exec::new(["sh", script], options).unwrap())
+}
+
+/// Returns an HTTP endpoint in this process.
+pub(crate) async fn http() -> Arc<dyn DynAgent> {
+    let turn = async |body: Bytes| {
+        let lines =
+            events(serde_json::from_slice(&body).unwrap()).map(|event| Ok::<_, Infallible>(format!("{event}\n")));
+        Response::builder().header("content-type", "application/x-ndjson").body(Body::from_stream(lines)).unwrap()
+    };
+    let url = bindings::program(Router::new().route("/turn", post(turn))).await;
+    Arc::new(HttpEndpoint::new(&format!("{url}/turn"), HttpOptions::default()).unwrap())
+}
+
+/// Returns a gateway of a server, which is called over gRPC of 1.0.
+pub(crate) async fn upstream() -> Arc<dyn DynAgent> {
+    gateway(Binding::Grpc, Version::V1_0).await
+}
+
+/// Returns a gateway of a server, which is called over JSON-RPC of 0.3.
+pub(crate) async fn upstream_v03() -> Arc<dyn DynAgent> {
+    gateway(Binding::JsonRpc, Version::V0_3).await
+}
+
+async fn gateway(binding: Binding, version: Version) -> Arc<dyn DynAgent> {
+    let url = bindings::serve(Server::new(Actor::new())).await;
+    let client = Client::builder().binding(binding).version(version).connect(&url).await.unwrap();
+    assert_eq!(client.interface().map(|interface| (interface.binding, interface.version)), Some((binding, version)));
+    Arc::new(Upstream::new(client))
+}
+
+/// Returns the events of a turn of the endpoint.
+fn events(turn: Value) -> impl Stream<Item = Value> {
+    async_stream::stream! {
+        let text = turn["text"].as_str().unwrap().to_owned();
+        let (command, rest) = text.split_once(' ').unwrap_or((&text, ""));
+        let state = turn["task"]["status"]["state"].as_str().unwrap_or_default();
+        let asks = |message: &str| json!({"type": "ask", "message": message});
+        let artifact = |name: &str, text: &str| json!({"type": "artifact", "name": name, "text": text, "last": true});
+        let numbers: Vec<u64> = rest.split(' ').filter_map(|word| word.parse().ok()).collect();
+        let number = |n: usize| numbers.get(n).copied().unwrap_or_default();
+        match command {
+            "!authorise" => yield json!({"type": "auth", "message": "Authorise this elsewhere."}),
+            "!history" => {
+                yield artifact("history", &history(&turn));
+                yield asks("more?");
+            }
+            "!burst" => {
+                for n in 0..number(0) {
+                    yield json!({"type": "artifact", "name": "burst", "text": format!("{n:06} {}", "x".repeat(1017))});
+                }
+            }
+            "!wait" => {
+                yield json!({"type": "status"});
+                yield asks("go on");
+            }
+            "!silent" => std::future::pending().await,
+            "!done" => {
+                yield json!({"type": "status", "message": "nearly"});
+                yield json!({"type": "complete", "message": "done"});
+            }
+            "!more" => {
+                yield json!({"type": "status"});
+                yield json!({"type": "artifact", "text": rest});
+                yield asks("more?");
+            }
+            "again" if state == "TASK_STATE_INPUT_REQUIRED" => yield asks("again?"),
+            _ if state == "TASK_STATE_INPUT_REQUIRED" || state == "TASK_STATE_AUTH_REQUIRED" => {
+                yield json!({"type": "status"});
+                yield artifact(if state == "TASK_STATE_AUTH_REQUIRED" { "authorised" } else { "answer" }, &text);
+            }
+            "/help" => yield artifact("help", demo::HELP),
+            "/stream" => {
+                yield json!({"type": "status"});
+                for n in 1..=number(0) {
+                    if n > 1 {
+                        pause(number(1)).await;
+                    }
+                    let text = format!("chunk {n} of {}\n", number(0));
+                    yield json!({"type": "artifact", "name": "stream", "text": text, "last": n == number(0)});
+                }
+            }
+            "/slow" => {
+                yield json!({"type": "status", "message": format!("Working for {rest} s.")});
+                pause(number(0) * 1000).await;
+                yield artifact("slow", &format!("Worked for {rest} s."));
+            }
+            "/ask" => yield asks(rest),
+            "/auth" => yield json!({"type": "auth", "message": "Authorise this elsewhere, then send any message."}),
+            "/fail" => yield json!({"type": "fail", "message": rest}),
+            "/reject" => yield json!({"type": "reject", "message": rest}),
+            "/message" => yield json!({"type": "message", "message": rest}),
+            "/parts" => {
+                let parts = json!([
+                    {"text": "A text part."},
+                    {"raw": "QSByYXcgcGFydC4K", "mediaType": "text/plain", "filename": "raw.txt"},
+                    {"url": "https://example.com/map.png", "mediaType": "image/png", "filename": "map.png"},
+                    {"data": {"a": "data part", "numbers": [1, 2.5], "nothing": null}},
+                ]);
+                yield json!({"type": "artifact", "name": "parts", "parts": parts, "last": true});
+            }
+            // Not an event, as a failure of the endpoint.
+            "/panic" | "!error" => yield json!("the password is swordfish"),
+            "/hang" => {
+                yield json!({"type": "status"});
+                std::future::pending::<()>().await;
+            }
+            _ => yield artifact("echo", &text),
+        }
+    }
+}
+
+/// Returns the messages of a task before the turn.
+fn history(turn: &Value) -> String {
+    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let new: Vec<Value> = list(&turn["messages"]).iter().map(|message| message["messageId"].clone()).collect();
+    let earlier = list(&turn["task"]["history"]).into_iter().chain([turn["task"]["status"]["message"].clone()]);
+    let earlier = earlier.filter(|message| message.is_object() && !new.contains(&message["messageId"]));
+    let texts = earlier.map(|message| message["parts"][0]["text"].as_str().unwrap_or_default().to_owned());
+    texts.collect::<Vec<_>>().join("|")
+}
+
+async fn pause(milliseconds: u64) {
+    #[expect(clippy::disallowed_methods, reason = "the demo agent waits in real time")]
+    tokio::time::sleep(Duration::from_millis(milliseconds)).await;
+}
