@@ -20,8 +20,8 @@ use crate::{
 /// Member of the metadata of a status after which events of the upstream agent may be missing.
 pub const GAP: &str = "upstreamGap";
 
-/// Time for which the end of a stream is awaited after AUTH_REQUIRED. If the stream goes on, the agent continues its turn by itself
-/// once it is authorized (7.6.1).
+/// Time for which the end of a stream is awaited after `AUTH_REQUIRED`. If the stream goes on, the agent continues its turn by
+/// itself once it is authorized (7.6.1).
 const AUTH_WAIT: Duration = Duration::from_millis(100);
 
 /// Agent that passes its messages to another A2A agent.
@@ -183,11 +183,11 @@ struct Relay<'a> {
     /// The next event is the first one after a message to an existing task. Some agents begin with the task as it was before the
     /// message.
     is_follow_up: bool,
-    /// The stream ends with the upstream turn, unlike a subscription. So if it goes on after AUTH_REQUIRED, the turn does too.
+    /// The stream ends with the upstream turn, unlike a subscription. So if it goes on after `AUTH_REQUIRED`, the turn does too.
     ends_with_turn: bool,
     /// Events are missing since the last snapshot of the task.
     has_gap: bool,
-    /// Message of the status AUTH_REQUIRED, which is the last event so far and was not passed on.
+    /// Message of the status `AUTH_REQUIRED`, which is the last event so far and was not passed on.
     authorization: Option<Message>,
 }
 
@@ -265,7 +265,7 @@ impl Relay<'_> {
         self.finish(task).await
     }
 
-    /// Returns the next event. If the stream goes on after AUTH_REQUIRED, passes that on first.
+    /// Returns the next event. If the stream goes on after `AUTH_REQUIRED`, passes that on first.
     async fn next(&mut self, events: &mut EventStream) -> Result<Option<StreamEvent>, Error> {
         if self.authorization.is_some() {
             let event = timeout(AUTH_WAIT, events.next()).await;

@@ -225,4 +225,27 @@ mod tests {
         std::fs::write(&file.0, "{").unwrap();
         assert_eq!(file.read("https://agent.example"), None);
     }
+
+    /// The card is only validated if the agent still has the stored one.
+    #[tokio::test]
+    async fn stored_card_is_validated_by_its_entity_tag() {
+        use axum::{Router, body::Body, response::Response};
+        use http::{HeaderMap, StatusCode, header};
+
+        let validate = async |headers: HeaderMap| {
+            let is_known = headers.get(header::IF_NONE_MATCH).is_some_and(|tag| tag == "\"1\"");
+            let status = if is_known { StatusCode::NOT_MODIFIED } else { StatusCode::INTERNAL_SERVER_ERROR };
+            Response::builder().status(status).body(Body::empty()).unwrap()
+        };
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        tokio::spawn(async move { axum::serve(listener, Router::new().fallback(validate)).await });
+        let json = serde_json::json!({
+            "url": format!("{url}/.well-known/agent-card.json"), "tag": "\"1\"", "card": "{\"name\":\"Geo\"}"
+        });
+        let card: StoredCard = serde_json::from_value(json).unwrap();
+        let builder = Client::builder();
+        builder.cache(&card);
+        assert_eq!(builder.download(&url).await.unwrap(), card);
+    }
 }

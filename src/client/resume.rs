@@ -17,7 +17,7 @@ use crate::{
     error::{Error, ErrorKind},
     event::{Cursor, Ends, Event, resume},
     pb::v1::{
-        GetTaskRequest, SendMessageRequest, StreamResponse, SubscribeToTaskRequest, TaskState, TaskStatus,
+        GetTaskRequest, SendMessageRequest, StreamResponse, SubscribeToTaskRequest, Task, TaskState, TaskStatus,
         stream_response::Payload,
     },
 };
@@ -60,15 +60,6 @@ enum Phase {
     /// The next event is the final snapshot of the task.
     FinalSnapshot,
     Ended,
-}
-
-/// Result of reading the task of a stream that can't be resumed.
-enum FinalSnapshot {
-    /// The next event is the task, which is terminal or waits for the client.
-    Found,
-    Running,
-    /// The agent does not have the task, or rejects the call.
-    Missing(Status),
 }
 
 /// Last known state of the task, from the events that were delivered to the caller.
@@ -198,13 +189,12 @@ impl ResumingStream {
         if self.connected_at.elapsed() >= self.backoff.longest() {
             self.backoff.reset();
         }
-        // A resumed stream that broke without an event: some agents break that of a task that has ended, or that they have lost.
-        if self.phase == Phase::Resumed && self.seen.task_id.is_some() {
-            match self.fetch_final_snapshot().await {
-                Ok(FinalSnapshot::Found) => return Ok(()),
-                Ok(FinalSnapshot::Missing(status)) => return Err(status),
-                Ok(FinalSnapshot::Running) | Err(_) => {}
-            }
+        // Some agents break the stream of a task that they have lost, instead of rejecting the subscription.
+        if self.phase == Phase::Resumed
+            && let Some(Err(error)) = self.read_task().await
+            && error.kind() == ErrorKind::TaskNotFound
+        {
+            return Err(error.into());
         }
         let mut last_error = interruption;
         loop {
@@ -252,42 +242,45 @@ impl ResumingStream {
                 error
             } else {
                 match self.fetch_final_snapshot().await {
-                    Ok(FinalSnapshot::Found) => return Ok(()),
-                    Ok(FinalSnapshot::Running | FinalSnapshot::Missing(_)) => return Err(status),
+                    Ok(true) => return Ok(()),
+                    Ok(false) => return Err(status),
                     Err(transient) => transient,
                 }
             };
         }
     }
 
-    /// Replaces the rest of the stream by a snapshot of the task if it is terminal or waits for the client. Agents reject
-    /// subscriptions to terminal tasks (3.1.6), and some also to waiting ones.
-    ///
-    /// # Errors
-    /// `GetTask` failed with a transient error.
-    async fn fetch_final_snapshot(&mut self) -> Result<FinalSnapshot, Error> {
-        let Some(id) = &self.seen.task_id else { return Ok(FinalSnapshot::Running) };
+    /// Reads the task of the stream. `None` if its id is unknown.
+    async fn read_task(&mut self) -> Option<Result<Task, Error>> {
+        let id = self.seen.task_id.clone()?;
         let tenant = match &self.request {
             StreamRequest::Send(request) => &request.tenant,
             StreamRequest::Subscribe(request) | StreamRequest::Rest(request) => &request.tenant,
         };
-        let get = GetTaskRequest { tenant: tenant.clone(), id: id.clone(), history_length: None };
+        let get = GetTaskRequest { tenant: tenant.clone(), id, history_length: None };
         let call = Call { cursor: None, ..self.call.clone() };
         let got = self.retrying.attempt(&call, &get, &|agent, request| agent.get_task(request)).await;
-        let task = match got {
-            Ok(response) => response.into_inner().into_task()?,
-            Err(status) => {
-                let error = Error::from(status.clone());
-                return if is_transient(&error) { Err(error) } else { Ok(FinalSnapshot::Missing(status)) };
-            }
+        Some(got.map_err(Error::from).and_then(|response| response.into_inner().into_task()))
+    }
+
+    /// Replaces the rest of the stream by a snapshot of the task if it is terminal or waits for the client. Agents reject
+    /// subscriptions to terminal tasks (3.1.6), and some also to waiting ones. Returns false if there is no such snapshot.
+    ///
+    /// # Errors
+    /// `GetTask` failed with a transient error.
+    async fn fetch_final_snapshot(&mut self) -> Result<bool, Error> {
+        let task = match self.read_task().await {
+            Some(Ok(task)) => task,
+            Some(Err(error)) if is_transient(&error) => return Err(error),
+            Some(Err(_)) | None => return Ok(false),
         };
         if !task.state().is_settled() {
-            return Ok(FinalSnapshot::Running);
+            return Ok(false);
         }
         let event = Event::from_remote(None, StreamResponse { payload: Some(Payload::Task(task)) });
         self.events = Box::pin(tokio_stream::once(Ok(event)));
         self.phase = Phase::FinalSnapshot;
-        Ok(FinalSnapshot::Found)
+        Ok(true)
     }
 }
 

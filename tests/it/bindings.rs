@@ -220,10 +220,11 @@ pub(crate) async fn v03_rpc<A: Agent>(server: Server<A>) -> Arc<dyn A2aService> 
     v03_client::json_rpc(&serve(server).await)
 }
 
-/// Server of the scenarios. A blocking send waits at most half a second, so that tests can observe the timeout.
+/// Server of the scenarios. A blocking send waits at most half a second, so that tests can observe the timeout; with other
+/// kinds of agents, which are slower, it has no timeout.
 pub(crate) fn server() -> Server<Actor> {
     let mut limits = Limits::default();
-    limits.send_timeout = Some(Duration::from_millis(500));
+    limits.send_timeout = kinds::current().is_none().then(|| Duration::from_millis(500));
     Server::new(Actor::new()).limits(limits).push_options(no_names())
 }
 

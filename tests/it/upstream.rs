@@ -8,7 +8,7 @@ use a2a_service::{
     agent::{self, DynAgent, End, demo::Demo},
     auth::{Bearer, Token},
     card::CardConfig,
-    client::{Client, StreamEvent},
+    client::{Client, Outcome, StreamEvent},
     pb::v1::{ListTasksRequest, Message, Part, Role, SendMessageConfiguration, SendMessageRequest, TaskState},
     server::Server,
 };
@@ -39,7 +39,7 @@ fn demo() -> Agent {
 }
 
 /// State, artifacts and status message of a task, without ids.
-fn summary(outcome: &a2a_service::client::Outcome) -> (TaskState, Vec<(String, Vec<Part>)>, String) {
+fn summary(outcome: &Outcome) -> (TaskState, Vec<(String, Vec<Part>)>, String) {
     let artifacts = outcome.artifacts().iter().map(|artifact| (artifact.name.clone(), artifact.parts.clone()));
     (outcome.state(), artifacts.collect(), outcome.text())
 }
@@ -55,7 +55,7 @@ async fn gateway_behaves_as_its_agent(binding: impl AsyncFn(Server<Agent>) -> Ar
         let (found_state, found_artifacts, text_of_gateway) = summary(&found);
         assert_eq!((found_state, found_artifacts), (state, artifacts), "{text}");
         assert_eq!(without_error_id(text_of_gateway), without_error_id(text_of_direct), "{text}");
-        let ids = |outcome: &a2a_service::client::Outcome| outcome.task().map(|task| task.id.clone());
+        let ids = |outcome: &Outcome| outcome.task().map(|task| task.id.clone());
         assert_ne!(ids(&found), ids(&expected));
     }
     assert_eq!(gateway.send("/message Hi.").await.unwrap().text(), "Hi.");
@@ -387,40 +387,60 @@ async fn gateway_starts_while_its_agent_is_down() {
     assert!(fs::read_to_string(directory.path().join("a2a.db.upstream.json")).unwrap().contains("Second"));
 }
 
-/// Chunks that an interrupted stream has missed are read at the end of the turn, if the agent's subscriptions begin without the
-/// task, as those of the Python SDK of 0.3.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn chunks_missed_by_an_interrupted_stream_are_read_at_the_end() {
-    let chunk = |n: u32| {
-        let artifact = json!({"artifactId": "a", "parts": [{"kind": "text", "text": n.to_string()}]});
-        json!({"kind": "artifact-update", "taskId": "t", "contextId": "c", "artifact": artifact, "append": n > 1})
-    };
-    let end = json!({"kind": "status-update", "taskId": "t", "contextId": "c", "status": {"state": "completed"}, "final": true});
+/// Serves a JSON-RPC agent of 0.3 with the task `t`, and returns its URL. Its first stream has a task and a chunk, and ends before
+/// the turn. `resubscribed` are the events of the next one, and `task` is the member of the response to a get.
+async fn serve_interrupted(resubscribed: Vec<Value>, task: (&'static str, Value)) -> String {
     let begun = json!({"kind": "task", "id": "t", "contextId": "c", "status": {"state": "working"}});
-    let parts: Value = (1..=3).map(|n| json!({"kind": "text", "text": n.to_string()})).collect();
-    let artifacts = json!([{"artifactId": "a", "parts": parts}]);
-    let status = json!({"state": "completed"});
-    let whole = json!({"kind": "task", "id": "t", "contextId": "c", "status": status, "artifacts": artifacts});
-    let (first, third) = (chunk(1), chunk(3));
     let rpc = async move |body: Bytes| {
         let call: Value = serde_json::from_slice(&body).unwrap();
-        let response = |result: &Value| json!({"jsonrpc": "2.0", "id": call["id"], "result": result}).to_string();
+        let response = |name: &str, value: &Value| json!({"jsonrpc": "2.0", "id": call["id"], name: value}).to_string();
         let events = match call["method"].as_str().unwrap() {
-            // Ends before the turn.
-            "message/stream" => [&begun, &first],
-            "tasks/resubscribe" => [&third, &end],
-            _ => return Body::from(response(&whole)).into_response(),
+            "message/stream" => vec![begun, chunk(1)],
+            "tasks/resubscribe" => resubscribed,
+            _ => return Body::from(response(task.0, &task.1)).into_response(),
         };
-        let events = events.map(|event| format!("data: {}\n\n", response(event))).concat();
-        ([(header::CONTENT_TYPE, "text/event-stream")], events).into_response()
+        let events: Vec<_> = events.iter().map(|event| format!("data: {}\n\n", response("result", event))).collect();
+        ([(header::CONTENT_TYPE, "text/event-stream")], events.concat()).into_response()
     };
     let card = json!({
         "name": "Old", "description": "", "version": "1", "protocolVersion": "0.3.0", "url": "/", "preferredTransport": "JSONRPC",
         "capabilities": {"streaming": true}, "defaultInputModes": [], "defaultOutputModes": [], "skills": []
     });
     let card = get(async move || Body::from(card.to_string()).into_response());
-    let url = program(Router::new().route("/.well-known/agent-card.json", card).route("/", post(rpc))).await;
-    let gateway = Client::from_service(Server::new(Upstream::new(Client::connect(&url).await.unwrap())).into_service());
-    let done = gateway.send("hello").await.unwrap();
+    program(Router::new().route("/.well-known/agent-card.json", card).route("/", post(rpc))).await
+}
+
+/// Chunk of the artifact of the task `t`.
+fn chunk(n: u32) -> Value {
+    let artifact = json!({"artifactId": "a", "parts": [{"kind": "text", "text": n.to_string()}]});
+    json!({"kind": "artifact-update", "taskId": "t", "contextId": "c", "artifact": artifact, "append": n > 1})
+}
+
+/// Sends a message to a gateway of the agent at a URL.
+async fn send_behind_a_gateway(url: &str) -> Outcome {
+    let upstream = Upstream::new(Client::connect(url).await.unwrap());
+    Client::from_service(Server::new(upstream).into_service()).send("hello").await.unwrap()
+}
+
+/// Chunks that an interrupted stream has missed are read at the end of the turn, if the agent's subscriptions begin without the
+/// task, as those of the Python SDK of 0.3.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn chunks_missed_by_an_interrupted_stream_are_read_at_the_end() {
+    let status = json!({"state": "completed"});
+    let end = json!({"kind": "status-update", "taskId": "t", "contextId": "c", "status": status, "final": true});
+    let parts: Value = (1..=3).map(|n| json!({"kind": "text", "text": n.to_string()})).collect();
+    let artifacts = json!([{"artifactId": "a", "parts": parts}]);
+    let whole = json!({"kind": "task", "id": "t", "contextId": "c", "status": status, "artifacts": artifacts});
+    let url = serve_interrupted(vec![chunk(3), end], ("result", whole)).await;
+    let done = send_behind_a_gateway(&url).await;
     assert_eq!((done.state(), done.text().as_str()), (TaskState::Completed, "123"), "{done:?}");
+}
+
+/// Some agents end the stream of a task that they do not have, instead of rejecting the subscription.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn task_fails_if_the_streams_of_a_lost_task_are_empty() {
+    let lost = json!({"code": -32001, "message": "Task not found"});
+    let failed = send_behind_a_gateway(&serve_interrupted(vec![], ("error", lost)).await).await;
+    assert_eq!(failed.state(), TaskState::Failed);
+    assert_eq!(failed.error().as_deref(), Some("The upstream agent has lost the task."));
 }

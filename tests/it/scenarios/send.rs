@@ -170,7 +170,7 @@ scenario!(first_update_is_visible_after_an_immediate_reply, async |agent: &dyn A
     assert_eq!(get(agent, &task.id).await.unwrap().state(), TaskState::Working);
 });
 
-scenario!(wait_is_limited_and_the_task_continues, kinds(), async |agent: &dyn A2aService| {
+scenario!(wait_is_limited_and_the_task_continues, async |agent: &dyn A2aService| {
     let task = send(agent, text("", "/hang")).await;
     assert_eq!(task.state(), TaskState::Working, "the response is the unfinished task, not an error (3.2.2)");
     assert_eq!(get(agent, &task.id).await.unwrap().state(), TaskState::Working);
