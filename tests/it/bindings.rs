@@ -124,8 +124,7 @@ macro_rules! each_v03_binding {
     };
 }
 
-/// Runs a test with each kind of agent without code (`kinds`), over bindings that cover all of them and both versions of the
-/// protocol. A kind that cannot express a test is ignored with a reason, such as `not_exec`; the reasons are in the order of
+/// Runs a test with each kind of agent without code (`kinds`), over the bindings of 1.0 and JSON-RPC of 0.3. A kind that cannot express a test is ignored with a reason, such as `not_exec`; the reasons are in the order of
 /// the kinds.
 macro_rules! each_kind {
     (
@@ -137,26 +136,28 @@ macro_rules! each_kind {
         #[cfg(unix)]
         mod exec {
             use super::*;
-            $crate::bindings::each_kind!(@ exec, $flavour, $binding => $test; [$($exec)?] grpc);
-            $crate::bindings::each_kind!(@ exec, $flavour, $binding => $test; [$($exec)? $($why)? $($classic)?] v03_rpc);
+            $crate::bindings::each_kind!(@ exec, $flavour, $binding => $test; [$($exec)?] [$($exec)? $($why)? $($classic)?]);
         }
         mod http {
             use super::*;
-            $crate::bindings::each_kind!(@ http, $flavour, $binding => $test; [$($http)?] json_rpc);
-            $crate::bindings::each_kind!(@ http, $flavour, $binding => $test; [$($http)? $($why)? $($proto)?] v03_grpc);
+            $crate::bindings::each_kind!(@ http, $flavour, $binding => $test; [$($http)?] [$($http)? $($why)? $($classic)?]);
         }
         mod upstream {
             use super::*;
-            $crate::bindings::each_kind!(@ upstream, $flavour, $binding => $test; [$($upstream)?] rest);
-            $crate::bindings::each_kind!(@ upstream, $flavour, $binding => $test; [$($upstream)? $($why)? $($classic)?] v03_rpc);
+            $crate::bindings::each_kind!(@ upstream, $flavour, $binding => $test; [$($upstream)?] [$($upstream)? $($why)? $($classic)?]);
         }
         mod upstream_v03 {
             use super::*;
-            $crate::bindings::each_kind!(@ upstream_v03, $flavour, $binding => $test; [$($upstream_v03)?] grpc);
-            $crate::bindings::each_kind!(@ upstream_v03, $flavour, $binding => $test; [$($upstream_v03)? $($why)? $($proto)?] v03_rest);
+            $crate::bindings::each_kind!(@ upstream_v03, $flavour, $binding => $test; [$($upstream_v03)?] [$($upstream_v03)? $($why)? $($classic)?]);
         }
     };
-    (@ $kind:ident, $flavour:meta, $binding:ident => $test:expr; [$($why:literal)?] $column:ident) => {
+    (@ $kind:ident, $flavour:meta, $binding:ident => $test:expr; $whys:tt $v03_whys:tt) => {
+        $crate::bindings::each_kind!(? $kind, $flavour, $binding => $test; $whys grpc);
+        $crate::bindings::each_kind!(? $kind, $flavour, $binding => $test; $whys rest);
+        $crate::bindings::each_kind!(? $kind, $flavour, $binding => $test; $whys json_rpc);
+        $crate::bindings::each_kind!(? $kind, $flavour, $binding => $test; $v03_whys v03_rpc);
+    };
+    (? $kind:ident, $flavour:meta, $binding:ident => $test:expr; [$($why:literal)?] $column:ident) => {
         #[$flavour]
         $(#[ignore = $why])?
         async fn $column() {
@@ -165,8 +166,8 @@ macro_rules! each_kind {
             $crate::conformance::assert_no_violations();
         }
     };
-    (@ $kind:ident, $flavour:meta, $binding:ident => $test:expr; [$why:literal $further:literal] $column:ident) => {
-        $crate::bindings::each_kind!(@ $kind, $flavour, $binding => $test; [$why] $column);
+    (? $kind:ident, $flavour:meta, $binding:ident => $test:expr; [$why:literal $further:literal] $column:ident) => {
+        $crate::bindings::each_kind!(? $kind, $flavour, $binding => $test; [$why] $column);
     };
 }
 
@@ -220,11 +221,15 @@ pub(crate) async fn v03_rpc<A: Agent>(server: Server<A>) -> Arc<dyn A2aService> 
     v03_client::json_rpc(&serve(server).await)
 }
 
-/// Server of the scenarios. A blocking send waits at most half a second, so that tests can observe the timeout; with other
-/// kinds of agents, which are slower, it has no timeout.
+/// Server of the scenarios. A blocking send waits at most half a second, so that tests can observe the timeout. Other kinds of
+/// agents are slower, and have more time for sends and for replies without a task.
 pub(crate) fn server() -> Server<Actor> {
     let mut limits = Limits::default();
-    limits.send_timeout = kinds::current().is_none().then(|| Duration::from_millis(500));
+    if kinds::current().is_some() {
+        limits.task_delay = Duration::from_secs(10);
+    } else {
+        limits.send_timeout = Some(Duration::from_millis(500));
+    }
     Server::new(Actor::new()).limits(limits).push_options(no_names())
 }
 

@@ -10,6 +10,7 @@ use std::{
     time::Duration,
 };
 
+use crate::bindings::Actor;
 use a2a_service::{
     A2aService,
     agent::{self, Agent, End, Turn, Updates},
@@ -546,4 +547,21 @@ async fn secret_parts_are_redacted_in_notifications() {
             assert!(!text.contains(WORDS), "{text}");
         }
     }
+}
+
+/// Results of each kind of agent without code reach the receiver.
+async fn results_are_delivered(binding: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
+    let receiver = Receiver::accepting().await;
+    let agent = binding(Server::new(Actor::new()).push(true).push_options(options())).await;
+    send(&*agent, "/stream 3 1", hook(&receiver.url())).await.unwrap();
+    let bodies: String = receiver.wait_for_end().await.iter().map(|received| received.body.to_string()).collect();
+    for n in 1..=3 {
+        assert!(bodies.contains(&format!("chunk {n} of 3")), "{bodies}");
+    }
+}
+
+mod results_of_each_kind {
+    use super::results_are_delivered as test;
+
+    crate::bindings::each_kind!(tokio::test(flavor = "multi_thread", worker_threads = 2), binding => test(binding), [] []);
 }
