@@ -39,13 +39,12 @@ pub(crate) fn current() -> Option<Arc<dyn DynAgent>> {
 
 /// Returns a command: the shell script `kinds/agent.sh`.
 #[cfg(unix)]
-#[expect(clippy::unused_async, reason = "the other kinds have to be awaited")]
-pub(crate) async fn exec() -> Arc<dyn DynAgent> {
+pub(crate) fn exec() -> std::future::Ready<Arc<dyn DynAgent>> {
     use a2a_service::adapter::{Exec, ExecOptions, Format};
 
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/kinds/agent.sh");
     let options = ExecOptions::default().format(Format::JsonLines).guard(Some(env!("CARGO_BIN_EXE_a2a").into()));
-    Arc::new(Exec::new(["sh", script], options).unwrap())
+    std::future::ready(Arc::new(Exec::new(["sh", script], options).unwrap()))
 }
 
 /// Returns an HTTP endpoint in this process.

@@ -275,7 +275,8 @@ fn has_text(directory: &Path, text: &str) -> bool {
     })
 }
 
-/// Headers of callers reach the agent only if they are configured, and are neither stored nor logged.
+/// Headers of callers reach the agent only if they are configured, instead of the token of the gateway, and are neither stored nor
+/// logged.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn configured_headers_of_callers_are_forwarded() {
     let directory = tempfile::tempdir().unwrap();
@@ -295,7 +296,7 @@ async fn configured_headers_of_callers_are_forwarded() {
     let ask = async |flags: &[&str]| {
         let log = directory.path().join("log");
         let mut command = gateway(&upstream, &store, flags);
-        command.stderr(Stdio::from(fs::File::create(&log).unwrap()));
+        command.stderr(Stdio::from(fs::File::create(&log).unwrap())).env("A2A_UPSTREAM_TOKEN", "lighthouse");
         let (mut gateway, url) = started(command).await;
         let agent = caller.connect(&url).await.unwrap();
         let mut conversation = agent.conversation();
@@ -317,12 +318,12 @@ async fn configured_headers_of_callers_are_forwarded() {
     assert!(log.contains("TRACE") && log.contains("authorization"), "{log}");
     ask(&["--log-filter", "warn"]).await;
     let received = received.lock();
-    let [first, second, None, None] = &received[..] else { panic!("{received:?}") };
-    for headers in [first, second] {
-        let headers = headers.as_ref().unwrap();
-        assert_eq!(headers.len(), 2, "{headers:?}");
-        assert!(headers["authorization"] == "Bearer swordfish" && headers["x-user"] == "mackerel");
-    }
+    let authorization = |headers: &HeaderMap| headers["authorization"].to_str().unwrap().to_owned();
+    let found: Vec<_> = received.iter().flatten().map(|headers| (authorization(headers), headers.len())).collect();
+    let forwarded = ("Bearer swordfish".to_owned(), 2);
+    let own = ("Bearer lighthouse".to_owned(), 1);
+    assert_eq!(found, [forwarded.clone(), forwarded, own.clone(), own]);
+    assert_eq!(received[0].as_ref().unwrap()["x-user"], "mackerel");
 }
 
 /// Forwarded credentials do not survive a restart: the agent rejects the calls of the recovered turn.
