@@ -2,8 +2,12 @@
 //!
 //! `Exec` runs a command for each turn, or sends the turns to a command that keeps running (crate feature `exec`, on Unix).
 //! `HttpEndpoint` sends the turns to an HTTP endpoint (crate features `client` and `push`).
+//! `Openai` sends conversations to a model with a chat completions API (crate feature `openai`), and calls the tools of MCP servers
+//! for it (crate feature `mcp`).
 //! `Upstream` passes the messages to another A2A agent (crate feature `client`).
 
+#[cfg(any(all(feature = "client", feature = "push"), feature = "openai"))]
+mod body;
 #[cfg(any(all(feature = "exec", unix), all(feature = "client", feature = "push")))]
 mod event;
 #[cfg(all(feature = "exec", unix))]
@@ -12,6 +16,8 @@ pub(crate) mod exec;
 mod files;
 #[cfg(all(feature = "client", feature = "push"))]
 mod http;
+#[cfg(feature = "openai")]
+mod openai;
 #[cfg(feature = "client")]
 mod upstream;
 
@@ -19,5 +25,9 @@ mod upstream;
 pub use self::exec::{Exec, ExecOptions, Format};
 #[cfg(all(feature = "client", feature = "push"))]
 pub use self::http::{HttpEndpoint, HttpOptions};
+#[cfg(feature = "mcp")]
+pub use self::openai::{Approval, McpServer, McpTransport};
+#[cfg(feature = "openai")]
+pub use self::openai::{Openai, OpenaiOptions};
 #[cfg(feature = "client")]
 pub use self::upstream::{GAP, Upstream};

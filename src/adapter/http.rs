@@ -4,11 +4,14 @@
 
 use std::{fmt, io, time::Duration};
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use reqwest::{Client, Response, StatusCode, Url, header, redirect};
 use tokio::time::{Instant, sleep_until};
 
-use super::event::{AgentEvent, EventSink, OUTPUT, TurnEnd, TurnLine};
+use super::{
+    body::{Body, BodyError},
+    event::{AgentEvent, EventSink, OUTPUT, TurnEnd, TurnLine},
+};
 use crate::{
     agent::{Agent, End, Error, Stopped, Turn, Updates},
     pb::v1::AgentCard,
@@ -157,7 +160,7 @@ impl HttpEndpoint {
         let content_type = response.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
         let content_type =
             content_type.unwrap_or_default().split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
-        let mut body = Body { response, buffer: BytesMut::new(), searched: 0, left: self.options.output_bytes };
+        let mut body = Body::new(response, self.options.output_bytes);
         let mut sink = EventSink::new(out, turn.task_id());
         let end = match content_type.as_str() {
             "text/event-stream" => read_sse(&mut body, &mut sink).await?,
@@ -207,60 +210,19 @@ fn is_overloaded(status: StatusCode) -> bool {
     )
 }
 
-/// Body of a response, of limited size.
-struct Body {
-    response: Response,
-    buffer: BytesMut,
-    /// Length of the prefix of the buffer that has no line feed.
-    searched: usize,
-    /// Number of bytes that may still be received.
-    left: usize,
-}
-
-impl Body {
-    /// Receives more of the body. Returns false at its end.
-    async fn receive(&mut self) -> Result<bool, Error> {
-        let failed = |error: reqwest::Error| {
-            Error::public("The response of the agent's endpoint was interrupted.").caused_by(error.without_url())
-        };
-        let Some(chunk) = self.response.chunk().await.map_err(failed)? else { return Ok(false) };
-        self.left = self
-            .left
-            .checked_sub(chunk.len())
-            .ok_or_else(|| Error::public("The response of the agent's endpoint is too large (http.output_bytes)."))?;
-        self.buffer.extend_from_slice(&chunk);
-        Ok(true)
-    }
-
-    /// Returns the next line, without its line feed.
-    async fn line(&mut self) -> Result<Option<BytesMut>, Error> {
-        loop {
-            let unsearched = self.buffer.get(self.searched..).unwrap_or_default();
-            if let Some(end) = unsearched.iter().position(|byte| *byte == b'\n') {
-                let mut line = self.buffer.split_to(self.searched + end + 1);
-                self.searched = 0;
-                line.truncate(line.trim_ascii_end().len());
-                return Ok(Some(line));
-            }
-            self.searched = self.buffer.len();
-            if !self.receive().await? {
-                self.searched = 0;
-                let rest = self.buffer.split();
-                return Ok((!rest.is_empty()).then_some(rest));
-            }
+/// Returns the failure of a turn for an error of the response's body.
+fn failure(error: BodyError) -> Error {
+    match error {
+        BodyError::Interrupted(cause) => {
+            Error::public("The response of the agent's endpoint was interrupted.").caused_by(cause)
         }
-    }
-
-    /// Returns the whole body.
-    async fn all(&mut self) -> Result<BytesMut, Error> {
-        while self.receive().await? {}
-        Ok(self.buffer.split())
+        BodyError::TooLarge => Error::public("The response of the agent's endpoint is too large (http.output_bytes)."),
     }
 }
 
 /// Applies the events of a body with a JSON object on each line.
 async fn read_lines(body: &mut Body, sink: &mut EventSink<'_>) -> Result<Option<TurnEnd>, Error> {
-    while let Some(line) = body.line().await? {
+    while let Some(line) = body.line().await.map_err(failure)? {
         if line.is_empty() {
             continue;
         }
@@ -275,7 +237,7 @@ async fn read_lines(body: &mut Body, sink: &mut EventSink<'_>) -> Result<Option<
 async fn read_sse(body: &mut Body, sink: &mut EventSink<'_>) -> Result<Option<TurnEnd>, Error> {
     let mut data: Vec<u8> = Vec::new();
     loop {
-        let line = body.line().await?;
+        let line = body.line().await.map_err(failure)?;
         match &line {
             Some(line) if !line.is_empty() => {
                 if let Some(value) = line.strip_prefix(b"data:") {
@@ -300,7 +262,7 @@ async fn read_sse(body: &mut Body, sink: &mut EventSink<'_>) -> Result<Option<Tu
 
 /// Applies the events of a JSON document: an event, or a list of events.
 async fn read_json(body: &mut Body, sink: &mut EventSink<'_>) -> Result<Option<TurnEnd>, Error> {
-    let text = body.all().await?;
+    let text = body.all().await.map_err(failure)?;
     let events = if text.trim_ascii_start().starts_with(b"[") {
         let events: Vec<Box<serde_json::value::RawValue>> = serde_json::from_slice(&text)?;
         events.iter().map(|event| AgentEvent::parse(event.get().as_bytes())).collect::<Result<_, _>>()?
@@ -319,7 +281,7 @@ async fn read_json(body: &mut Body, sink: &mut EventSink<'_>) -> Result<Option<T
 /// Sends a text as an artifact.
 async fn read_text(body: &mut Body, out: &Updates) -> Result<(), Error> {
     out.working().await?;
-    let text = body.all().await?;
+    let text = body.all().await.map_err(failure)?;
     let text = String::from_utf8_lossy(text.trim_ascii_end());
     if !text.is_empty() {
         out.artifact(OUTPUT).last().text(text.into_owned()).await?;

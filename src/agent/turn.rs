@@ -6,9 +6,11 @@ use std::{
 };
 
 use http::HeaderMap;
+use prost::Message as _;
 use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 
+use super::Error;
 use crate::{
     call::Principal,
     event::Event,
@@ -17,6 +19,7 @@ use crate::{
         v1::{Message, Part, Task, part::Content},
         wkt::Struct,
     },
+    store::ListQuery,
 };
 
 /// Turn of a task: one run of the agent, which processes one or more messages.
@@ -96,6 +99,36 @@ impl Turn {
     /// Returns the tasks that the message references and the caller may read.
     pub fn referenced(&self) -> &[Task] {
         &self.context.referenced
+    }
+
+    /// Returns other tasks of the context that the owner of this one has, oldest first: those that changed last, with their
+    /// history and artifacts. At most `limit` tasks, of about `max_bytes` in protobuf; the last one may exceed that.
+    ///
+    /// # Errors
+    /// The store is not available.
+    pub async fn context_tasks(&self, limit: usize, max_bytes: usize) -> Result<Vec<Task>, Error> {
+        if limit == 0 {
+            return Ok(Vec::new());
+        }
+        // This task is among the tasks of the context.
+        let own = self.task.encoded_len() + self.messages().map(Message::encoded_len).sum::<usize>();
+        let query = ListQuery {
+            scope: Arc::clone(self.live.key.scope()),
+            context: Some((*self.live.context).into()),
+            state: None,
+            since: None,
+            after: None,
+            limit: limit.saturating_add(1),
+            max_bytes: Some(max_bytes.saturating_add(own)),
+            history_length: None,
+            history_bytes: Some(max_bytes),
+            include_artifacts: true,
+        };
+        let mut tasks = self.live.journal().store().list(&query).await?.tasks;
+        tasks.retain(|task| task.id != self.task_id());
+        tasks.truncate(limit);
+        tasks.reverse();
+        Ok(tasks)
     }
 
     /// Returns the state that an earlier turn or attempt has saved ([`Updates::save`](super::Updates::save)). `None` without

@@ -1,0 +1,64 @@
+//! Body of an HTTP response, of limited size: read as a whole, or line by line.
+
+use bytes::BytesMut;
+use reqwest::Response;
+
+/// Body of a response, of limited size.
+pub(super) struct Body {
+    response: Response,
+    buffer: BytesMut,
+    /// Length of the prefix of the buffer that has no line feed.
+    searched: usize,
+    /// Number of bytes that may still be received.
+    left: usize,
+}
+
+/// Error of a body.
+#[derive(Debug)]
+pub(super) enum BodyError {
+    /// The connection was closed before the end of the body. The error has no URL.
+    Interrupted(reqwest::Error),
+    /// The body exceeds the limit.
+    TooLarge,
+}
+
+impl Body {
+    /// Creates the body of a response, of at most `max` bytes.
+    pub(super) fn new(response: Response, max: usize) -> Self {
+        Self { response, buffer: BytesMut::new(), searched: 0, left: max }
+    }
+
+    /// Receives more of the body. Returns false at its end.
+    async fn receive(&mut self) -> Result<bool, BodyError> {
+        let chunk = self.response.chunk().await.map_err(|error| BodyError::Interrupted(error.without_url()))?;
+        let Some(chunk) = chunk else { return Ok(false) };
+        self.left = self.left.checked_sub(chunk.len()).ok_or(BodyError::TooLarge)?;
+        self.buffer.extend_from_slice(&chunk);
+        Ok(true)
+    }
+
+    /// Returns the next line, without its line feed and white space before it. `None` at the end of the body.
+    pub(super) async fn line(&mut self) -> Result<Option<BytesMut>, BodyError> {
+        loop {
+            let unsearched = self.buffer.get(self.searched..).unwrap_or_default();
+            if let Some(end) = unsearched.iter().position(|byte| *byte == b'\n') {
+                let mut line = self.buffer.split_to(self.searched + end + 1);
+                self.searched = 0;
+                line.truncate(line.trim_ascii_end().len());
+                return Ok(Some(line));
+            }
+            self.searched = self.buffer.len();
+            if !self.receive().await? {
+                self.searched = 0;
+                let rest = self.buffer.split();
+                return Ok((!rest.is_empty()).then_some(rest));
+            }
+        }
+    }
+
+    /// Returns the whole body.
+    pub(super) async fn all(&mut self) -> Result<BytesMut, BodyError> {
+        while self.receive().await? {}
+        Ok(self.buffer.split())
+    }
+}
