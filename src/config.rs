@@ -10,6 +10,7 @@ use toml::{Spanned, de::DeValue};
 mod agents;
 mod credentials;
 mod load;
+mod mcp;
 mod value;
 
 pub(crate) use self::{
@@ -19,9 +20,11 @@ pub(crate) use self::{
 };
 use self::{
     credentials::WebhookHosts,
+    mcp::McpServers,
     value::{BaseUrl, ByteSize, CardFile, Filter, ForwardedHeader, GrpcAddress, OptionalTimeout, Structure, UrlPath},
 };
 use crate::{
+    adapter::OpenaiOptions,
     auth::{self, CertificateName, SigningAlgorithm, Token},
     card::{
         self, CapabilitiesConfig, CardConfig, ExtendedCardAccess, ExtendedSkillConfig, ExtensionConfig,
@@ -205,6 +208,20 @@ keys! {
     "http.idempotent" => http_idempotent: bool = false, "The endpoint may get a turn twice: a request is repeated if its outcome is unknown or the endpoint is overloaded, and a turn that was interrupted runs again.";
     "http.timeout" => http_timeout: OptionalTimeout = OptionalTimeout(None), "Maximum duration of a turn of the endpoint. Zero: `turn.deadline` alone applies.";
     "http.output_bytes" => http_output_bytes: ByteSize = ByteSize(64 << 20), "Maximum size of a response of the endpoint. A turn that exceeds it fails.";
+    "openai.url" | "openai" => openai_url: Option<BaseUrl> = None, "Base URL of a chat completions API whose model is the agent, such as `http://localhost:11434/v1`: requests go to `/chat/completions` below it.";
+    "openai.model" => openai_model: Option<String> = None, "Name of the model, which is also the name of the agent unless `card.name` is set.";
+    "openai.key" => openai_key: Option<Token> = None, "Key of the API, which is sent as a bearer token. Prefer the environment variable or `openai.key_file`: other users of the machine can see flags.";
+    "openai.key_file" => openai_key_file: Option<FilePath> = None, "File with the key of the API, instead of `openai.key`.";
+    "openai.system" => openai_system: Option<String> = None, "System prompt. It is not on the agent card.";
+    "openai.system_file" => openai_system_file: Option<FilePath> = None, "File with the system prompt, instead of `openai.system`.";
+    "openai.parameters" => openai_parameters: Option<Structure<serde_json::Map<String, serde_json::Value>>> = None, "Further members of the requests, such as `temperature` and `max_tokens`. With `stream = false`, answers are not streamed.";
+    "openai.history" => openai_history: usize = OpenaiOptions::default().history, "Maximum number of messages of earlier tasks of the context in a request. Zero: each task is a conversation of its own.";
+    "openai.history_bytes" => openai_history_bytes: ByteSize = ByteSize(OpenaiOptions::default().history_bytes), "Maximum size of these messages. The newest tasks that fit are sent.";
+    "openai.timeout" => openai_timeout: OptionalTimeout = OptionalTimeout(None), "Maximum duration of a turn of the model, including its tool calls. Zero: `turn.deadline` alone applies.";
+    "openai.idle_timeout" => openai_idle_timeout: Duration = OpenaiOptions::default().idle_timeout, "Maximum time in which the API sends nothing, before and within a response. A turn that exceeds it fails.";
+    "openai.output_bytes" => openai_output_bytes: ByteSize = ByteSize(OpenaiOptions::default().output_bytes), "Maximum size of a response of the API. A turn that exceeds it fails.";
+    "openai.tool_rounds" => openai_tool_rounds: usize = OpenaiOptions::default().tool_rounds, "Maximum number of times that the model can call tools in a turn. A turn that exceeds it fails.";
+    "openai.mcp" => openai_mcp: McpServers = McpServers::default(), "MCP servers whose tools the model can call: tables with `name`, and either `command` (a list of words) or `url` (streamable HTTP), and optionally `env` of a command, `token` of a URL, `timeout` of the start and of each call, `result_bytes`, and `approve`: a list of tools whose calls the client has to approve, or `\"all\"`. The tools are the skills of the card unless it has others.";
     "upstream.url" | "upstream" => upstream_url: Option<BaseUrl> = None, "URL of another A2A agent, or of its card, to which all messages are passed. The card has its name, description and skills.";
     "upstream.token" => upstream_token: Option<Token> = None, "Bearer token for the agent at `upstream.url`. It is sent to the origin of that URL only. Prefer the environment variable: other users of the machine can see flags.";
     "upstream.forward" => upstream_forward: Vec<ForwardedHeader> = Vec::new(), "Names of headers of callers that are passed on to the agent at `upstream.url`, such as `authorization`, in calls for their turns. They are sent to the origin of that URL only, take precedence over `upstream.token`, and are neither stored nor logged: a turn that is interrupted by the end of the server runs again without them.";

@@ -299,7 +299,8 @@ impl<'a> Run<'a> {
             let base = turn.messages().map(|message| message.message_id.clone()).collect();
             state = TurnState { base, ..TurnState::default() };
         } else {
-            let is_base = |message: &&&Message| message.role() == Role::User && state.base.contains(&message.message_id);
+            let is_base =
+                |message: &&&Message| message.role() == Role::User && state.base.contains(&message.message_id);
             let first = earlier.iter().position(|message| is_base(&message)).unwrap_or(earlier.len());
             messages.extend(conversation::history_messages(earlier.iter().take(first).copied()));
             let base = earlier.iter().filter(is_base).copied();

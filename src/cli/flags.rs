@@ -14,6 +14,8 @@ use crate::config::{Config, KEYS, Key};
 const EXAMPLES: &str = "Examples:
   a2a serve                                     the demo agent on 127.0.0.1:8080
   a2a serve --exec ./agent.sh                   a command that reads stdin and writes stdout
+  a2a serve --openai http://localhost:11434/v1 --model llama3.2
+                                                a model with a chat completions API
   a2a serve --upstream https://agent.example    a gateway of another A2A agent
   a2a serve --listen 8081 --store memory
   a2a serve --host 127.0.0.1 --port 8081 --name Geo --protocol 0.3
@@ -24,8 +26,10 @@ const EXAMPLES: &str = "Examples:
 const MORE: &str = "\n\n`a2a serve --help` lists all flags, `a2a config reference` all keys of the configuration.";
 
 /// Flags in the short help.
-const COMMON: [&str; 27] = [
+const COMMON: [&str; 29] = [
     "upstream",
+    "openai",
+    "openai-model",
     "exec",
     "exec-format",
     "exec-shell",
@@ -54,8 +58,9 @@ const COMMON: [&str; 27] = [
     "card-description",
 ];
 
-/// Names in the official command line, for flags that have another one here.
-const OFFICIAL: [(&str, &str); 6] = [
+/// Names in the official command line, and short names, for flags that have another one here.
+const OFFICIAL: [(&str, &str); 7] = [
+    ("openai-model", "model"),
     ("upstream", "proxy"),
     ("exec-chunk", "chunk"),
     ("card-name", "name"),
@@ -180,7 +185,7 @@ fn flags(key: &Key, defaults: &Config) -> Vec<Arg> {
 /// Returns the heading of the flag of a key: its section of the configuration.
 fn heading(key: &str) -> &'static str {
     match key.split_once('.').map_or("", |(section, _)| section) {
-        "agent" | "exec" | "http" | "upstream" => "Agent (agent, exec, http, upstream)",
+        "agent" | "exec" | "http" | "openai" | "upstream" => "Agent (agent, exec, http, openai, upstream)",
         "cors" => "Web pages (cors)",
         "auth" => "Authentication (auth)",
         "tls" => "TLS (tls)",

@@ -13,12 +13,12 @@ use super::{OutputError, flags::Serve, say, upstream::Gateway, warn};
 #[cfg(unix)]
 use crate::adapter::{Exec, ExecOptions, Format};
 use crate::{
-    adapter::{HttpEndpoint, HttpOptions},
+    adapter::{HttpEndpoint, HttpOptions, Openai, OpenaiOptions},
     agent::{Agent, DynAgent, demo::Demo},
     auth::{self, AllOf, AnyOf, Bearer, Jwt, JwtOptions, MutualTls, Scopes, Token, TokenFile},
     card::ScopedSkills,
     config::{self, AgentConfig, AuthRequire, CommandFormat, CommandLine, Config, FilePath, Loaded},
-    jose::SigningKey,
+    jose::{SigningKey, read_secret},
     pb::v1::AgentCard,
     push::{Algorithm, PushOptions, SigningKeys, WebhookCredentials},
     server::{self, ClientAuth, Server, Signals, Tls},
@@ -214,20 +214,25 @@ fn has_name_of_its_own(config: &Config) -> bool {
 /// Creates the agent of the configuration, and the gateway if it is one. `store` is the file of the tasks.
 async fn agent(config: &Config, store: Option<&Path>) -> anyhow::Result<(Arc<dyn DynAgent>, Option<Gateway>)> {
     let error = |why: &str| Err(config::Error::new(why.to_owned()).into());
-    match (&config.exec_command, &config.http_url, &config.upstream_url) {
-        (Some(command), None, None) => Ok((exec(command, config)?, None)),
-        (None, Some(url), None) => Ok((endpoint(&url.0, config)?, None)),
-        (None, None, Some(url)) => {
+    match (&config.exec_command, &config.http_url, &config.openai_url, &config.upstream_url) {
+        (Some(command), None, None, None) => Ok((exec(command, config)?, None)),
+        (None, Some(url), None, None) => Ok((endpoint(&url.0, config)?, None)),
+        (None, None, Some(url), None) => Ok((openai(&url.0, config).await?, None)),
+        (None, None, None, Some(url)) => {
             let gateway = Gateway::connect(&url.0, store, config).await?;
             Ok((Arc::new(gateway.agent.clone()), Some(gateway)))
         }
-        (None, None, None) => match config.agent {
+        (None, None, None, None) => match config.agent {
             config::Agent::Demo => Ok((Arc::new(Demo), None)),
             config::Agent::Exec => error("exec.command: is missing; the agent `exec` needs a command"),
             config::Agent::Http => error("http.url: is missing; the agent `http` needs a URL"),
+            config::Agent::Openai => error("openai.url: is missing; the agent `openai` needs a URL"),
             config::Agent::Upstream => error("upstream.url: is missing; the agent `upstream` needs a URL"),
         },
-        _ => error("agent: several of exec.command, http.url and upstream.url are set; remove all but one of them"),
+        _ => {
+            let keys = "exec.command, http.url, openai.url and upstream.url";
+            error(&format!("agent: several of {keys} are set; remove all but one of them"))
+        }
     }
 }
 
@@ -242,6 +247,54 @@ fn endpoint(url: &str, config: &Config) -> anyhow::Result<Arc<dyn DynAgent>> {
         .output_bytes(config.http_output_bytes.0)
         .card(AgentCard::new("Endpoint").describe("Passes each message to an HTTP endpoint."));
     Ok(Arc::new(HttpEndpoint::new(url, options).context("http.url")?))
+}
+
+/// Maximum size of a file with a key or a system prompt, in bytes.
+const MAX_PROMPT_FILE: u64 = 1 << 20;
+
+/// Creates the agent that is a model with a chat completions API, and starts its MCP servers.
+async fn openai(url: &str, config: &Config) -> anyhow::Result<Arc<dyn DynAgent>> {
+    let error = |why: &str| config::Error::new(why.to_owned());
+    let model = config.openai_model.clone().filter(|model| !model.is_empty());
+    let model = model.ok_or_else(|| error("openai.model: is missing; name the model with --model"))?;
+    let key = match (&config.openai_key, &config.openai_key_file) {
+        (Some(_), Some(_)) => return Err(error("openai.key_file: openai.key is set too; remove one of them").into()),
+        (Some(key), None) => Some(key.expose().to_owned()),
+        (None, Some(FilePath(path))) => {
+            let text = read_secret(path, MAX_PROMPT_FILE).context("can't read the file in openai.key_file")?;
+            let key = Token::new(text.trim()).map_err(|why| error(&format!("openai.key_file: {why}")))?;
+            Some(key.expose().to_owned())
+        }
+        (None, None) => None,
+    };
+    let system = match (&config.openai_system, &config.openai_system_file) {
+        (Some(_), Some(_)) => {
+            return Err(error("openai.system_file: openai.system is set too; remove one of them").into());
+        }
+        (Some(text), None) => Some(text.clone()),
+        (None, Some(FilePath(path))) => {
+            Some(std::fs::read_to_string(path).context("can't read the file in openai.system_file")?)
+        }
+        (None, None) => None,
+    };
+    let parameters = config.openai_parameters.as_ref().map(|parameters| parameters.value.clone());
+    let options = OpenaiOptions::default()
+        .key(key)
+        .system(system)
+        .parameters(parameters.unwrap_or_default())
+        .timeout(config.openai_timeout.0)
+        .idle_timeout(config.openai_idle_timeout)
+        .output_bytes(config.openai_output_bytes.0)
+        .history(config.openai_history)
+        .history_bytes(config.openai_history_bytes.0)
+        .tool_rounds(config.openai_tool_rounds)
+        .card(AgentCard::new(&*model).describe("Answers with a language model."));
+    let agent = Openai::new(url, model, options).map_err(|why| error(&format!("openai: {why}")))?;
+    if config.openai_mcp.is_empty() {
+        return Ok(Arc::new(agent));
+    }
+    let servers = config.openai_mcp.servers().map_err(|why| error(&format!("openai.mcp: {why}")))?;
+    Ok(Arc::new(agent.with_mcp(servers).await.context("can't use the tools of an MCP server (openai.mcp)")?))
 }
 
 /// Operators of a shell, which would be arguments of a command without one.

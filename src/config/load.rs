@@ -465,7 +465,7 @@ mod tests {
             ("name = 'x'", "a2a.toml:1: unknown key `name`; did you mean `card.name`?"),
             ("turn = 3", "a2a.toml:1: turn: integer is not a table of keys"),
             ("require_text = true", "a2a.toml:1: unknown key `require_text`; did you mean `agent.require_text`?"),
-            ("agent = 'dmo'", "a2a.toml:1: agent.kind: `dmo` is not `demo`, `exec`, `http` or `upstream`"),
+            ("agent = 'dmo'", "a2a.toml:1: agent.kind: `dmo` is not `demo`, `exec`, `http`, `openai` or `upstream`"),
             ("[agent]\nname = 'demo'", "a2a.toml:2: unknown key `agent.name`; did you mean `agent.kind`?"),
             ("[listen]\nx = 1", "a2a.toml:1: listen: table is not an address"),
             ("send.timeout = 10", "a2a.toml:1: send.timeout: `10` is not a duration; write 500ms, 10s, 5m or 1h"),

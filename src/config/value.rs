@@ -288,7 +288,7 @@ word_values!(ClientAuth: Off = "off", Optional = "optional"; Required = "require
 word_values!(CertificateName: Uri = "uri", Dns = "dns"; Subject = "subject");
 word_values!(AuthRequire: Any = "any"; All = "all");
 word_values!(LogFormat: Text = "text"; Json = "json");
-word_values!(Agent: Demo = "demo", Exec = "exec", Http = "http"; Upstream = "upstream");
+word_values!(Agent: Demo = "demo", Exec = "exec", Http = "http", Openai = "openai"; Upstream = "upstream");
 word_values!(CommandFormat: Text = "text"; JsonLines = "json_lines" | "json-lines");
 word_values!(Durability: Process = "process"; Power = "power");
 word_values!(PushEvents: All = "all", Status = "status"; Terminal = "terminal");
@@ -309,6 +309,7 @@ pub(crate) enum Agent {
     Demo,
     Exec,
     Http,
+    Openai,
     Upstream,
 }
 

@@ -42,6 +42,7 @@ mod kinds;
 mod latency;
 mod layers;
 mod listen;
+mod openai;
 #[cfg(feature = "openapi")]
 mod openapi;
 mod power_loss;

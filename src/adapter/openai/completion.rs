@@ -138,7 +138,13 @@ impl Endpoint {
         let content_type = content_type.unwrap_or_default().split(';').next().unwrap_or_default().trim();
         let is_document = content_type.eq_ignore_ascii_case("application/json");
         let body = Body::new(response, self.output_bytes);
-        Ok(CompletionStream { endpoint: self, body, is_document, is_finished: false, completion: Completion::default() })
+        Ok(CompletionStream {
+            endpoint: self,
+            body,
+            is_document,
+            is_finished: false,
+            completion: Completion::default(),
+        })
     }
 
     /// Sends a request, and repeats it if the endpoint is overloaded. Returns the response with a successful status.

@@ -227,7 +227,13 @@ mod tests {
         let status = TaskStatus { message: Some(Message::agent("Running")), ..TaskStatus::default() };
         let artifact = Artifact { parts: vec![Part::text("4"), Part::text("2")], ..Artifact::default() };
         let task = Task {
-            history: vec![Message::user("a"), Message::user("b"), Message::agent("Running"), asked, Message::user("yes")],
+            history: vec![
+                Message::user("a"),
+                Message::user("b"),
+                Message::agent("Running"),
+                asked,
+                Message::user("yes"),
+            ],
             status: Some(status),
             artifacts: vec![artifact],
             ..Task::default()

@@ -45,7 +45,8 @@ impl Tools {
 
     /// Returns the tools in the form of the API.
     pub(super) fn definitions(&self) -> Value {
-        let function = |tool: &Tool| json!({ "name": tool.name, "description": tool.description, "parameters": tool.schema });
+        let function =
+            |tool: &Tool| json!({ "name": tool.name, "description": tool.description, "parameters": tool.schema });
         self.tools.iter().map(|tool| json!({ "type": "function", "function": function(tool) })).collect()
     }
 

@@ -1,0 +1,423 @@
+//! Servers of the Model Context Protocol, whose tools a model can call: commands with stdio, or streamable HTTP.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    fmt, io,
+    sync::Arc,
+    time::Duration,
+};
+
+use reqwest::{Client, Url, redirect};
+use rmcp::{
+    RoleClient, ServiceError, ServiceExt as _,
+    model::{CallToolRequestParams, CallToolResult, ContentBlock, PaginatedRequestParams, ResourceContents},
+    service::RunningService,
+    transport::{
+        StreamableHttpClientTransport, TokioChildProcess, streamable_http_client::StreamableHttpClientTransportConfig,
+    },
+};
+use serde_json::{Map, Value};
+use tokio::{
+    io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader},
+    process::{ChildStderr, Command},
+    sync::Mutex,
+    time::timeout,
+};
+
+use super::tools::{Tool, Tools};
+
+/// Maximum number of tools of all servers.
+const MAX_TOOLS: usize = 128;
+
+/// Maximum size of the definitions of all tools in bytes.
+const MAX_DEFINITION_BYTES: usize = 1 << 20;
+
+/// Maximum length of the name of a tool, as OpenAI has it.
+const MAX_NAME: usize = 64;
+
+/// Maximum number of pages of a list of tools.
+const MAX_PAGES: usize = 16;
+
+/// Maximum size of a message of a server over HTTP in bytes. Over stdio, the maximum of the crate `rmcp` is 16 MiB.
+const MAX_MESSAGE: usize = 16 << 20;
+
+/// Maximum size of the stderr of a server that is logged, in bytes.
+const MAX_STDERR: u64 = 256 << 10;
+
+/// Maximum length of a line of it in characters.
+const MAX_LINE: usize = 1000;
+
+/// Tools of a server that need the approval of the client before each call.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Approval {
+    /// No tool.
+    #[default]
+    None,
+    /// All tools.
+    All,
+    /// The tools with these names.
+    Tools(BTreeSet<String>),
+}
+
+/// Connection to an MCP server.
+#[derive(Clone)]
+#[non_exhaustive]
+pub enum McpTransport {
+    /// Program with its arguments, and further environment variables. Those of this process are passed too, except for
+    /// `A2A_…`.
+    Command(Vec<String>, BTreeMap<String, String>),
+    /// URL of a server with streamable HTTP, and its bearer token.
+    Url(String, Option<String>),
+}
+
+/// Omits arguments, variables and URLs, which may be secret.
+impl fmt::Debug for McpTransport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Command(words, _) => f.debug_tuple("Command").field(&words.first()).finish_non_exhaustive(),
+            Self::Url(..) => f.debug_tuple("Url").finish_non_exhaustive(),
+        }
+    }
+}
+
+/// MCP server, whose tools a model can call.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct McpServer {
+    /// Name in logs and errors. It is the prefix of a tool if another server has a tool with the same name.
+    pub name: String,
+    /// Connection to the server.
+    pub transport: McpTransport,
+    /// Maximum duration of the start, and of each call. 1 minute by default.
+    pub timeout: Duration,
+    /// Maximum size of the result of a call in bytes, as the model gets it. Longer results are truncated. 64 KiB by default.
+    pub result_bytes: usize,
+    /// Tools that need the approval of the client before each call. None by default.
+    pub approval: Approval,
+}
+
+impl McpServer {
+    /// Creates a server with the default limits.
+    pub fn new(name: impl Into<String>, transport: McpTransport) -> Self {
+        let (timeout, approval) = (Duration::from_mins(1), Approval::None);
+        Self { name: name.into(), transport, timeout, result_bytes: 64 << 10, approval }
+    }
+
+    /// Sets the maximum duration of the start, and of each call.
+    #[must_use]
+    pub fn timeout(self, timeout: Duration) -> Self {
+        Self { timeout, ..self }
+    }
+
+    /// Sets the maximum size of the result of a call in bytes.
+    #[must_use]
+    pub fn result_bytes(self, result_bytes: usize) -> Self {
+        Self { result_bytes, ..self }
+    }
+
+    /// Sets the tools that need the approval of the client.
+    #[must_use]
+    pub fn approval(self, approval: Approval) -> Self {
+        Self { approval, ..self }
+    }
+
+    fn needs_approval(&self, tool: &str) -> bool {
+        match &self.approval {
+            Approval::None => false,
+            Approval::All => true,
+            Approval::Tools(names) => names.contains(tool),
+        }
+    }
+}
+
+type Session = Arc<RunningService<RoleClient, ()>>;
+
+/// MCP server with its session, which is opened again if it was closed.
+pub(super) struct Connection {
+    server: McpServer,
+    session: Mutex<Option<Session>>,
+}
+
+impl Connection {
+    fn new(server: McpServer) -> Self {
+        Self { server, session: Mutex::new(None) }
+    }
+
+    /// Returns the open session. Opens one if there is none.
+    async fn session(&self) -> io::Result<Session> {
+        // Held while the session is opened, so that calls at the same time share it.
+        let mut session = self.session.lock().await;
+        if let Some(open) = session.as_ref().filter(|open| !open.is_closed() && !open.is_transport_closed()) {
+            return Ok(Arc::clone(open));
+        }
+        let opened = timeout(self.server.timeout, self.open()).await;
+        let opened = Arc::new(opened.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??);
+        *session = Some(Arc::clone(&opened));
+        Ok(opened)
+    }
+
+    async fn open(&self) -> io::Result<RunningService<RoleClient, ()>> {
+        match &self.server.transport {
+            McpTransport::Command(words, env) => {
+                let (program, arguments) = words.split_first().ok_or(io::ErrorKind::InvalidInput)?;
+                let mut command = Command::new(program);
+                command.args(arguments).kill_on_drop(true);
+                for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("A2A_")) {
+                    command.env_remove(name);
+                }
+                command.envs(env);
+                let builder = TokioChildProcess::builder(command).stderr(std::process::Stdio::piped());
+                let (transport, stderr) = builder.spawn()?;
+                if let Some(stderr) = stderr {
+                    tokio::spawn(log_stderr(self.server.name.clone(), stderr));
+                }
+                ().serve(transport).await.map_err(io::Error::other)
+            }
+            McpTransport::Url(url, token) => {
+                let client = Client::builder().redirect(redirect::Policy::none()).referer(false);
+                let client = client.connect_timeout(Duration::from_secs(10)).build().map_err(io::Error::other)?;
+                let mut config = StreamableHttpClientTransportConfig::with_uri(url.as_str());
+                config = config.max_json_response_size(MAX_MESSAGE).max_sse_event_size(MAX_MESSAGE);
+                if let Some(token) = token {
+                    config = config.auth_header(token);
+                }
+                let transport = StreamableHttpClientTransport::with_client(client, config);
+                ().serve(transport).await.map_err(io::Error::other)
+            }
+        }
+    }
+
+    /// Calls a tool with arguments in JSON. Returns the result for the model, also if the call fails.
+    pub(super) async fn call(&self, tool: &str, arguments: &str) -> String {
+        let arguments = match arguments.trim() {
+            "" => Ok(Map::new()),
+            arguments => serde_json::from_str::<Map<String, Value>>(arguments),
+        };
+        let arguments = match arguments {
+            Ok(arguments) => arguments,
+            Err(error) => return format!("Error: the arguments are not a JSON object: {error}"),
+        };
+        match self.attempt(tool, arguments).await {
+            Ok(result) => self.text(result),
+            Err(text) => text,
+        }
+    }
+
+    /// Sends a call. An error is a text for the model. A call is not repeated: the tool may have run.
+    async fn attempt(&self, tool: &str, arguments: Map<String, Value>) -> Result<CallToolResult, String> {
+        let name = &self.server.name;
+        let session = self.session().await.map_err(|error| {
+            tracing::warn!(mcp.server = name, error.cause = %error, "MCP server not started");
+            format!("Error: the server of {tool} is not available.")
+        })?;
+        let request = CallToolRequestParams::new(tool.to_owned()).with_arguments(arguments);
+        let called = timeout(self.server.timeout, session.call_tool(request)).await;
+        let Ok(called) = called else {
+            tracing::warn!(mcp.server = name, mcp.tool = tool, "MCP tool call timed out");
+            return Err(format!("Error: {tool} did not respond in time."));
+        };
+        match called {
+            Ok(result) => Ok(result),
+            Err(ServiceError::McpError(error)) => {
+                Err(truncated(format!("Error: {}", error.message), self.server.result_bytes))
+            }
+            Err(error) => {
+                tracing::warn!(mcp.server = name, mcp.tool = tool, error.cause = %error, "MCP tool call failed");
+                if matches!(error, ServiceError::TransportClosed | ServiceError::TransportSend(_)) {
+                    self.forget(&session).await;
+                }
+                Err(format!("Error: the call of {tool} failed."))
+            }
+        }
+    }
+
+    /// Drops a session, so that the next use opens another one.
+    async fn forget(&self, failed: &Session) {
+        let mut session = self.session.lock().await;
+        if session.as_ref().is_some_and(|session| Arc::ptr_eq(session, failed)) {
+            *session = None;
+        }
+    }
+
+    /// Returns a result as text.
+    fn text(&self, result: CallToolResult) -> String {
+        let mut texts: Vec<String> = result.content.into_iter().map(block_text).collect();
+        if texts.is_empty() {
+            texts.extend(result.structured_content.map(|value| value.to_string()));
+        }
+        let prefix = if result.is_error == Some(true) { "Error: " } else { "" };
+        truncated(format!("{prefix}{}", texts.join("\n")), self.server.result_bytes)
+    }
+
+    /// Returns the tools of the server.
+    async fn list(&self) -> io::Result<Vec<rmcp::model::Tool>> {
+        let session = self.session().await?;
+        let mut tools = Vec::new();
+        let mut cursor = None;
+        for _ in 0..MAX_PAGES {
+            let request = PaginatedRequestParams::default().with_cursor(cursor);
+            let page = timeout(self.server.timeout, session.list_tools(Some(request))).await;
+            let page = page.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?.map_err(io::Error::other)?;
+            tools.extend(page.tools);
+            cursor = page.next_cursor;
+            if cursor.is_none() {
+                return Ok(tools);
+            }
+            if tools.len() > MAX_TOOLS {
+                break;
+            }
+        }
+        Err(io::Error::other(format!("the list of tools exceeds {MAX_TOOLS} tools or {MAX_PAGES} pages")))
+    }
+}
+
+impl Tools {
+    /// Starts servers, and lists their tools.
+    pub(super) async fn connect(servers: Vec<McpServer>) -> io::Result<Self> {
+        let connections: Arc<[Connection]> = servers.into_iter().map(Connection::new).collect();
+        let lists = connections.iter().map(async |connection| {
+            let name = &connection.server.name;
+            check(&connection.server)
+                .map_err(|why| io::Error::new(io::ErrorKind::InvalidInput, format!("{name}: {why}")))?;
+            connection.list().await.map_err(|error| io::Error::new(error.kind(), format!("{name}: {error}")))
+        });
+        let lists = futures_util::future::try_join_all(lists).await?;
+        let mut counts: HashMap<&str, usize> = HashMap::new();
+        for tool in lists.iter().flatten() {
+            *counts.entry(&tool.name).or_default() += 1;
+        }
+        let mut tools = Vec::new();
+        let mut names = BTreeSet::new();
+        for (position, (connection, list)) in connections.iter().zip(&lists).enumerate() {
+            let server = &connection.server;
+            if let Approval::Tools(approved) = &server.approval
+                && let Some(unknown) = approved.iter().find(|name| list.iter().all(|tool| tool.name != name.as_str()))
+            {
+                // A misspelled name would let the tool run without an approval.
+                return Err(io::Error::other(format!("{}: approve: there is no tool `{unknown}`", server.name)));
+            }
+            for tool in list {
+                let is_unique = counts.get(&*tool.name) == Some(&1);
+                let full = if is_unique { tool.name.to_string() } else { format!("{}_{}", server.name, tool.name) };
+                let name = function_name(&full);
+                if !names.insert(name.clone()) {
+                    return Err(io::Error::other(format!("{}: several tools have the name `{name}`", server.name)));
+                }
+                tools.push(Tool {
+                    name,
+                    description: tool.description.as_deref().unwrap_or_default().to_owned(),
+                    schema: Value::Object((*tool.input_schema).clone()),
+                    needs_approval: server.needs_approval(&tool.name),
+                    server: position,
+                    own_name: tool.name.to_string(),
+                });
+            }
+        }
+        let tools = Self { tools, servers: Arc::clone(&connections) };
+        let bytes = tools.definitions().to_string().len();
+        if tools.tools.len() > MAX_TOOLS || bytes > MAX_DEFINITION_BYTES {
+            let count = tools.tools.len();
+            return Err(io::Error::other(format!(
+                "{count} tools with {bytes} bytes exceed the limit of {MAX_TOOLS} tools or {MAX_DEFINITION_BYTES} bytes"
+            )));
+        }
+        Ok(tools)
+    }
+}
+
+/// Checks the options of a server before it is started.
+fn check(server: &McpServer) -> Result<(), &'static str> {
+    match &server.transport {
+        McpTransport::Command(words, _) if words.first().is_none_or(String::is_empty) => Err("the command is empty"),
+        McpTransport::Url(url, _) => {
+            let parsed = Url::parse(url).ok().filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
+            parsed.map(drop).ok_or("the URL is not one of http or https")
+        }
+        McpTransport::Command(..) => Ok(()),
+    }
+}
+
+/// Returns a name that the API allows: letters, digits, `_` and `-`.
+fn function_name(name: &str) -> String {
+    let allowed = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '_' | '-') { c } else { '_' };
+    name.chars().map(allowed).take(MAX_NAME).collect()
+}
+
+/// Returns a block of a result as text. Images and other binary content are described.
+fn block_text(block: ContentBlock) -> String {
+    match block {
+        ContentBlock::Text(text) => text.text,
+        ContentBlock::Image(image) => format!("[image, {}]", image.mime_type),
+        ContentBlock::Audio(audio) => format!("[audio, {}]", audio.mime_type),
+        ContentBlock::Resource(resource) => match resource.resource {
+            ResourceContents::TextResourceContents { text, .. } => text,
+            _ => "[binary resource]".to_owned(),
+        },
+        ContentBlock::ResourceLink(resource) => format!("[resource {}]", resource.uri),
+        _ => "[content of an unknown type]".to_owned(),
+    }
+}
+
+/// Truncates a text to `max` bytes, at the end of a character.
+fn truncated(mut text: String, max: usize) -> String {
+    if text.len() > max {
+        text.truncate(text.floor_char_boundary(max));
+        text.push_str("\n[truncated]");
+    }
+    text
+}
+
+/// Logs the lines that a server writes to stderr.
+async fn log_stderr(server: String, stderr: ChildStderr) {
+    let mut reader = BufReader::new(stderr);
+    let mut lines = (&mut reader).take(MAX_STDERR);
+    let mut line = Vec::new();
+    while let Ok(1..) = lines.read_until(b'\n', &mut line).await {
+        let text: String = String::from_utf8_lossy(line.trim_ascii_end()).chars().take(MAX_LINE).collect();
+        let mut escaped = String::new();
+        // Writing to a string does not fail.
+        _ = crate::report::write_escaped(&mut escaped, &text, false);
+        tracing::info!(mcp.server = server, "MCP server: {escaped}");
+        line.clear();
+    }
+    // The server may block if its stderr is not read.
+    _ = tokio::io::copy(&mut reader, &mut tokio::io::sink()).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_results_are_limited() {
+        assert_eq!(function_name("files.read/all"), "files_read_all");
+        assert_eq!(function_name(&"x".repeat(100)).len(), MAX_NAME);
+        assert_eq!(truncated("äöü".to_owned(), 3), "ä\n[truncated]");
+        assert_eq!(truncated("äöü".to_owned(), 6), "äöü");
+    }
+
+    #[tokio::test]
+    async fn servers_that_can_not_start_are_named() {
+        let command = |words: &[&str]| {
+            let words = words.iter().map(|&word| word.to_owned()).collect();
+            McpServer::new("files", McpTransport::Command(words, BTreeMap::new()))
+        };
+        let url = |url: &str| McpServer::new("files", McpTransport::Url(url.to_owned(), None));
+        for server in [command(&[]), command(&["/nonexistent/program"]), command(&["true"]), url("ftp://e.example")] {
+            let server = server.timeout(Duration::from_secs(10));
+            let error = Tools::connect(vec![server]).await.err().unwrap().to_string();
+            assert!(error.starts_with("files: "), "{error}");
+        }
+    }
+
+    #[test]
+    fn secrets_are_not_printed() {
+        let env = [("KEY".to_owned(), "sesame".to_owned())].into();
+        let words = vec!["server".to_owned(), "--key=sesame".to_owned()];
+        let url = McpTransport::Url("https://sesame@e.example/".to_owned(), Some("sesame".to_owned()));
+        for transport in [McpTransport::Command(words, env), url] {
+            assert!(!format!("{:?}", McpServer::new("files", transport)).contains("sesame"));
+        }
+    }
+}

@@ -1,0 +1,631 @@
+//! Models with a chat completions API as agents: requests, responses of each form, failures, conversations and tools.
+
+use std::{
+    collections::VecDeque,
+    io,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use a2a_service::{
+    adapter::{Approval, McpServer, McpTransport, Openai, OpenaiOptions},
+    agent::Agent,
+    client::{Client, Outcome, StreamEvent},
+    pb::v1::{Message, Part, SendMessageRequest, Task, TaskState},
+    server::Server,
+};
+use axum::{
+    Router,
+    body::Body,
+    extract::Request,
+    response::Response,
+    routing::{any, post},
+};
+use futures::StreamExt as _;
+use http::{HeaderMap, StatusCode, header};
+use serde_json::{Value, json};
+use tokio::{net::TcpListener, sync::Notify};
+
+use crate::program::{a2a, signal, started};
+
+/// Response of the scripted endpoint.
+#[derive(Clone)]
+enum Reply {
+    /// Status, content type and body.
+    Fixed(u16, &'static str, String),
+    /// Response with `Retry-After`.
+    Busy(u16, &'static str),
+    /// Stream that begins with these chunks and then sends nothing.
+    Stalled(Vec<Value>),
+    /// No response.
+    Silent,
+}
+
+/// Requests that the endpoint has received.
+#[derive(Clone, Default)]
+struct Requests(Arc<Mutex<Vec<(HeaderMap, Value)>>>, Arc<Notify>);
+
+impl Requests {
+    /// Waits until a request was received.
+    async fn received(&self) {
+        let limit = Duration::from_secs(30);
+        tokio::time::timeout(limit, self.1.notified()).await.expect("the endpoint gets a request");
+    }
+
+    fn count(&self) -> usize {
+        self.0.lock().unwrap().len()
+    }
+
+    fn body(&self, position: usize) -> Value {
+        self.0.lock().unwrap()[position].1.clone()
+    }
+
+    /// Roles and contents of the messages of a request.
+    fn messages(&self, position: usize) -> Vec<(String, Value)> {
+        let body = self.body(position);
+        let message = |message: &Value| (message["role"].as_str().unwrap().to_owned(), message["content"].clone());
+        body["messages"].as_array().unwrap().iter().map(message).collect()
+    }
+}
+
+/// Serves replies, the last one for all further requests. Returns the base URL of the API.
+async fn endpoint(replies: Vec<Reply>) -> (String, Requests) {
+    let requests = Requests::default();
+    let (received, replies) = (requests.clone(), Arc::new(Mutex::new(VecDeque::from(replies))));
+    let app = Router::new().route(
+        "/v1/chat/completions",
+        post(move |request: Request| {
+            let (received, replies) = (received.clone(), Arc::clone(&replies));
+            async move {
+                let (parts, body) = request.into_parts();
+                let body = axum::body::to_bytes(body, 1 << 24).await.unwrap();
+                received.0.lock().unwrap().push((parts.headers, serde_json::from_slice(&body).unwrap()));
+                received.1.notify_one();
+                let reply = {
+                    let mut replies = replies.lock().unwrap();
+                    if replies.len() > 1 { replies.pop_front() } else { replies.front().cloned() }
+                };
+                respond(reply.unwrap()).await
+            }
+        }),
+    );
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/v1", listener.local_addr().unwrap());
+    tokio::spawn(async move { axum::serve(listener, app).await });
+    (url, requests)
+}
+
+async fn respond(reply: Reply) -> Response {
+    let response = |status: u16, content_type: &str| {
+        Response::builder().status(StatusCode::from_u16(status).unwrap()).header(header::CONTENT_TYPE, content_type)
+    };
+    match reply {
+        Reply::Fixed(status, content_type, body) => response(status, content_type).body(Body::from(body)).unwrap(),
+        Reply::Busy(status, after) => {
+            response(status, "text/plain").header(header::RETRY_AFTER, after).body(Body::from("busy")).unwrap()
+        }
+        Reply::Stalled(chunks) => {
+            let first = futures::stream::iter([Ok::<_, io::Error>(lines(&chunks))]);
+            let body = Body::from_stream(first.chain(futures::stream::pending()));
+            response(200, "text/event-stream").body(body).unwrap()
+        }
+        Reply::Silent => std::future::pending().await,
+    }
+}
+
+fn lines(chunks: &[Value]) -> String {
+    chunks.iter().map(|chunk| format!("data: {chunk}\n\n")).collect()
+}
+
+fn text(text: &str) -> Value {
+    json!({ "choices": [{ "index": 0, "delta": { "content": text } }] })
+}
+
+fn finish(reason: &str) -> Value {
+    json!({ "choices": [{ "index": 0, "delta": {}, "finish_reason": reason }] })
+}
+
+fn call(id: &str, name: &str, arguments: &Value) -> Value {
+    let function = json!({ "name": name, "arguments": arguments.to_string() });
+    json!({ "choices": [{ "delta": { "tool_calls": [{ "index": 0, "id": id, "function": function }] } }] })
+}
+
+fn stream(chunks: &[Value]) -> Reply {
+    Reply::Fixed(200, "text/event-stream", format!("{}data: [DONE]\n\n", lines(chunks)))
+}
+
+fn answer(answer: &str) -> Reply {
+    stream(&[text(answer), finish("stop")])
+}
+
+fn client(agent: impl Agent) -> Client {
+    Client::from_service(Server::new(agent).into_service())
+}
+
+/// Sends a text to an agent whose endpoint has these replies. Returns the task, and the requests.
+async fn send(replies: Vec<Reply>, options: OpenaiOptions) -> (Task, Requests) {
+    let (url, requests) = endpoint(replies).await;
+    let outcome = client(Openai::new(&url, "tiny", options).unwrap()).send("hello").await.unwrap();
+    (outcome.task().unwrap().clone(), requests)
+}
+
+fn status_text(task: &Task) -> String {
+    task.status.iter().flat_map(|status| &status.message).map(Message::text).collect()
+}
+
+fn output(task: &Task) -> String {
+    task.artifacts.iter().flat_map(|artifact| &artifact.parts).filter_map(Part::as_text).collect()
+}
+
+/// Metadata of the status message.
+fn metadata(task: &Task) -> Value {
+    let message = task.status.as_ref().and_then(|status| status.message.as_ref());
+    serde_json::to_value(message.and_then(|message| message.metadata.as_ref())).unwrap()
+}
+
+fn message(text: &str, context: &str) -> SendMessageRequest {
+    let message = Message { context_id: context.to_owned(), ..Message::user(text) };
+    SendMessageRequest { message: Some(message), ..SendMessageRequest::default() }
+}
+
+fn reply(task: &Task, part: Part) -> SendMessageRequest {
+    let message = Message { task_id: task.id.clone(), parts: vec![part], ..Message::user("") };
+    SendMessageRequest { message: Some(message), ..SendMessageRequest::default() }
+}
+
+fn task(outcome: &Outcome) -> Task {
+    outcome.task().unwrap().clone()
+}
+
+#[tokio::test]
+async fn answer_is_streamed_with_its_usage() {
+    let usage = json!({ "choices": [], "usage": { "prompt_tokens": 9, "completion_tokens": 2, "total_tokens": 11 } });
+    let role = json!({ "choices": [{ "delta": { "role": "assistant", "content": "" } }], "usage": null });
+    let chunks = [role, text("Hel"), text("lo!"), finish("stop"), usage];
+    let parameters = json!({ "temperature": 0.5, "max_tokens": 7 }).as_object().unwrap().clone();
+    let options = OpenaiOptions::default().key(Some("sesame".to_owned())).system(Some("Be brief.".to_owned()));
+    let (url, requests) = endpoint(vec![stream(&chunks)]).await;
+    let agent = Openai::new(&url, "tiny", options.parameters(parameters)).unwrap();
+    assert_eq!(agent.card().name, "tiny");
+    assert!(!serde_json::to_string(&agent.card()).unwrap().contains("Be brief."));
+    let agent = client(agent);
+    let mut events = agent.stream("hello").await.unwrap();
+    let (mut artifact, mut last) = (String::new(), None);
+    while let Some(event) = events.next().await {
+        match event.unwrap() {
+            StreamEvent::Artifact(update) => {
+                artifact.extend(update.artifact.iter().flat_map(|artifact| &artifact.parts).filter_map(Part::as_text));
+            }
+            StreamEvent::Status(update) => last = update.status,
+            _ => {}
+        }
+    }
+    let found = Task { status: last, ..Task::default() };
+    assert_eq!((found.state(), artifact.as_str()), (TaskState::Completed, "Hello!"));
+    let expected = json!({ "usage": { "promptTokens": 9, "completionTokens": 2, "totalTokens": 11 } });
+    assert_eq!(metadata(&found), expected);
+    let sent = json!({
+        "model": "tiny",
+        "messages": [{ "role": "system", "content": "Be brief." }, { "role": "user", "content": "hello" }],
+        "stream": true,
+        "stream_options": { "include_usage": true },
+        "temperature": 0.5,
+        "max_tokens": 7,
+    });
+    assert_eq!(requests.body(0), sent);
+    assert_eq!(requests.0.lock().unwrap()[0].0[header::AUTHORIZATION], "Bearer sesame");
+}
+
+#[tokio::test]
+async fn responses_of_each_form_end_the_task() {
+    let json = |value: Value| Reply::Fixed(200, "application/json; charset=utf-8", value.to_string());
+    let events = |body: &str| Reply::Fixed(200, "text/event-stream", body.to_owned());
+    let message = |content: &str, reason: &str| {
+        let choice = json!({ "message": { "role": "assistant", "content": content }, "finish_reason": reason });
+        json!({ "choices": [choice] })
+    };
+    let refusal = json!({ "choices": [{ "delta": { "refusal": "I can't." }, "finish_reason": "stop" }] });
+    let cut = lines(&[text("Hi")]);
+    for (reply, state, artifact, status) in [
+        (json(message("Hi", "stop")), TaskState::Completed, "Hi", ""),
+        (json(message("Hi", "length")), TaskState::Completed, "Hi", "The answer is truncated"),
+        (stream(&[text("Hi"), finish("length")]), TaskState::Completed, "Hi", "The answer is truncated"),
+        (events(&lines(&[text("Hi"), finish("stop")])), TaskState::Completed, "Hi", ""),
+        (events(&format!(": ping\n\n{cut}data:[DONE]\r\n")), TaskState::Completed, "Hi", ""),
+        (stream(&[text("Hi"), finish("content_filter")]), TaskState::Rejected, "Hi", "The content filter"),
+        (stream(&[refusal]), TaskState::Rejected, "", "I can't."),
+        (events(&cut), TaskState::Failed, "Hi", "was interrupted"),
+        (events(""), TaskState::Failed, "", "was interrupted"),
+        (events(&format!("{cut}data: <html>\n\n")), TaskState::Failed, "Hi", "is invalid"),
+        (json(json!([1])), TaskState::Failed, "", "is invalid"),
+        (json(json!({ "error": { "message": "secret" } })), TaskState::Failed, "", "reported an error"),
+        (stream(&[text("Hi"), json!({ "error": "secret" })]), TaskState::Failed, "Hi", "reported an error"),
+        (Reply::Fixed(401, "text/plain", "secret".to_owned()), TaskState::Failed, "", "rejects the credentials"),
+        (Reply::Fixed(403, "text/plain", "secret".to_owned()), TaskState::Failed, "", "rejects the credentials"),
+        (Reply::Fixed(404, "text/plain", "secret".to_owned()), TaskState::Failed, "", "(status 404)"),
+        (Reply::Fixed(302, "text/plain", "secret".to_owned()), TaskState::Failed, "", "(status 302)"),
+        (Reply::Fixed(501, "text/plain", "secret".to_owned()), TaskState::Failed, "", "(status 501)"),
+        (Reply::Fixed(400, "text/plain", "context_length_exceeded".to_owned()), TaskState::Failed, "", "too long"),
+        (Reply::Busy(429, "3600"), TaskState::Failed, "", "overloaded"),
+    ] {
+        let options = OpenaiOptions::default().key(Some("secret-key".to_owned()));
+        let (found, requests) = send(vec![reply], options).await;
+        let text = status_text(&found);
+        assert_eq!((found.state(), output(&found).as_str()), (state, artifact), "{text}");
+        assert!(text.contains(status) && text.is_empty() == status.is_empty(), "{text}");
+        assert!(!text.contains("secret"), "{text}");
+        assert_eq!(metadata(&found)["truncated"] == true, status.contains("truncated"));
+        assert_eq!(requests.count(), 1, "{text}");
+    }
+}
+
+#[tokio::test]
+async fn overloaded_endpoint_gets_the_request_again() {
+    let busy = Reply::Busy(503, "0");
+    let (found, requests) = send(vec![busy, answer("Hi")], OpenaiOptions::default()).await;
+    assert_eq!((found.state(), output(&found).as_str(), requests.count()), (TaskState::Completed, "Hi", 2));
+    assert_eq!(requests.body(0), requests.body(1));
+}
+
+#[tokio::test]
+async fn timeouts_and_limits_fail_the_task() {
+    let soon = Duration::from_millis(100);
+    let idle = OpenaiOptions::default().idle_timeout(soon);
+    for (reply, options, expected) in [
+        (Reply::Silent, idle.clone(), "openai.idle_timeout"),
+        (Reply::Stalled(vec![]), idle.clone(), "openai.idle_timeout"),
+        (Reply::Stalled(vec![text("Hi")]), idle, "openai.idle_timeout"),
+        (Reply::Silent, OpenaiOptions::default().timeout(Some(soon)), "openai.timeout"),
+        (answer("more than ten bytes"), OpenaiOptions::default().output_bytes(10), "openai.output_bytes"),
+    ] {
+        let (found, _) = send(vec![reply], options).await;
+        let text = status_text(&found);
+        assert!(found.state() == TaskState::Failed && text.contains(expected), "{expected}: {text}");
+    }
+}
+
+#[tokio::test]
+async fn unreachable_endpoint_and_secrets_are_not_named() {
+    let closed = {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        format!("http://{}/sesame", listener.local_addr().unwrap())
+    };
+    let options = OpenaiOptions::default().key(Some("sesame".to_owned())).system(Some("sesame".to_owned()));
+    let agent = Openai::new(&closed, "tiny", options).unwrap();
+    assert!(!format!("{agent:?}").contains("sesame"));
+    let outcome = client(agent).send("hello").await.unwrap();
+    assert_eq!(status_text(&task(&outcome)), "The model endpoint can't be reached.");
+}
+
+/// A cancel closes the connection, so that the endpoint stops.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cancel_closes_the_connection() {
+    let (guard, mut notice) = tokio::sync::mpsc::channel::<()>(1);
+    let handler = post(move || {
+        let guard = guard.clone();
+        async move {
+            let chunks = async_stream::stream! {
+                let _guard = guard;
+                yield Ok::<_, io::Error>(lines(&[text("Hi")]));
+                std::future::pending::<()>().await;
+            };
+            let response = Response::builder().header(header::CONTENT_TYPE, "text/event-stream");
+            response.body(Body::from_stream(chunks)).unwrap()
+        }
+    });
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let app = Router::new().route("/chat/completions", handler);
+    let server = tokio::spawn(async move { axum::serve(listener, app).await });
+    let agent = client(Openai::new(&url, "tiny", OpenaiOptions::default()).unwrap());
+    let mut events = agent.stream("hello").await.unwrap();
+    let mut id = String::new();
+    while let Some(event) = events.next().await {
+        match event.unwrap() {
+            StreamEvent::Task(task) => id = task.id,
+            StreamEvent::Artifact(_) => break,
+            _ => {}
+        }
+    }
+    assert_eq!(agent.cancel(&id).await.unwrap().state(), TaskState::Canceled);
+    // Ends when the stream and the endpoint, which have the senders, are dropped.
+    server.abort();
+    tokio::time::timeout(Duration::from_secs(10), notice.recv()).await.expect("the connection is closed");
+}
+
+#[tokio::test]
+async fn tasks_of_a_context_are_a_conversation() {
+    let (url, requests) = endpoint(vec![answer("One"), answer("Two"), answer("Three")]).await;
+    let agent = client(Openai::new(&url, "tiny", OpenaiOptions::default().history(3)).unwrap());
+    let first = task(&agent.send("1?").await.unwrap());
+    let context = first.context_id.as_str();
+    let of = |role: &str, text: &str| (role.to_owned(), json!(text));
+    let say = async |request: SendMessageRequest| {
+        assert_eq!(task(&agent.send(request).await.unwrap()).state(), TaskState::Completed);
+    };
+    say(message("2?", context)).await;
+    assert_eq!(requests.messages(1), [of("user", "1?"), of("assistant", "One"), of("user", "2?")]);
+    // Two messages of the newest task fit, four of both do not.
+    say(message("3?", context)).await;
+    assert_eq!(requests.messages(2), [of("user", "2?"), of("assistant", "Two"), of("user", "3?")]);
+    // Neither another context nor another tenant has these messages.
+    say(message("4?", "other")).await;
+    assert_eq!(requests.messages(3), [of("user", "4?")]);
+    say(SendMessageRequest { tenant: "other".to_owned(), ..message("5?", context) }).await;
+    assert_eq!(requests.messages(4), [of("user", "5?")]);
+}
+
+#[tokio::test]
+async fn images_are_sent_and_other_files_are_rejected() {
+    let (url, requests) = endpoint(vec![answer("A cat")]).await;
+    let agent = client(Openai::new(&url, "tiny", OpenaiOptions::default()).unwrap());
+    let with = |part: Part| {
+        let message = Message::user("Look").and(part);
+        SendMessageRequest { message: Some(message), ..SendMessageRequest::default() }
+    };
+    let found = task(&agent.send(with(Part::bytes("\x01\x02", "image/png"))).await.unwrap());
+    assert_eq!(output(&found), "A cat");
+    let expected = json!([
+        { "type": "text", "text": "Look" },
+        { "type": "image_url", "image_url": { "url": "data:image/png;base64,AQI=" } },
+    ]);
+    assert_eq!(requests.messages(0), [("user".to_owned(), expected)]);
+    let found = task(&agent.send(with(Part::bytes("%PDF", "application/pdf"))).await.unwrap());
+    let text = status_text(&found);
+    assert!(found.state() == TaskState::Rejected && text.contains("application/pdf"), "{text}");
+    assert_eq!(requests.count(), 1);
+}
+
+/// Starts the program with a model as its agent, and its tasks in a file.
+async fn serve_model(url: &str, store: &str) -> (tokio::process::Child, String) {
+    let arguments = ["serve", "--listen", "127.0.0.1:0", "--openai", url, "--model", "tiny", "--store", store];
+    let mut command = a2a(&arguments);
+    command.args(["--log-filter", "error"]).env_remove("A2A_STORE").env("A2A_OPENAI_KEY", "sesame");
+    started(command).await
+}
+
+/// Kills the server after its request and an event of the turn. Returns the task after a restart, and the number of requests.
+async fn killed_and_restarted(replies: Vec<Reply>, reached: impl Fn(&StreamEvent) -> bool) -> (Task, usize) {
+    let directory = tempfile::tempdir().unwrap();
+    let store = format!("sqlite:{}", directory.path().join("a2a.db").display());
+    let (api, requests) = endpoint(replies).await;
+    let (mut server, url) = serve_model(&api, &store).await;
+    let agent = Client::connect(&url).await.unwrap();
+    let mut events = agent.stream("hello").await.unwrap();
+    let mut id = String::new();
+    while let Some(event) = events.next().await {
+        let event = event.unwrap();
+        let is_reached = reached(&event);
+        if let StreamEvent::Task(task) = event {
+            id = task.id;
+        }
+        if is_reached {
+            break;
+        }
+    }
+    requests.received().await;
+    signal(&server, "-KILL");
+    server.wait().await.unwrap();
+    let (_server, url) = serve_model(&api, &store).await;
+    let task = Client::connect(&url).await.unwrap().wait(&id).await.unwrap();
+    assert_eq!(requests.0.lock().unwrap()[0].0[header::AUTHORIZATION], "Bearer sesame");
+    (task, requests.count())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn turn_runs_again_unless_its_answer_had_begun() {
+    let is_artifact = |event: &StreamEvent| matches!(event, StreamEvent::Artifact(_));
+    let begun = vec![Reply::Stalled(vec![text("Hi")]), answer("Hi")];
+    let (found, count) = killed_and_restarted(begun, is_artifact).await;
+    let status = status_text(&found);
+    assert!(found.state() == TaskState::Failed && status.contains("Send the message again"), "{status}");
+    assert_eq!((output(&found).as_str(), count), ("Hi", 1));
+    let is_task = |event: &StreamEvent| matches!(event, StreamEvent::Task(_));
+    let (found, count) = killed_and_restarted(vec![Reply::Silent, answer("Hi")], is_task).await;
+    assert_eq!((found.state(), output(&found).as_str(), count), (TaskState::Completed, "Hi", 2));
+}
+
+/// MCP server that answers with JSON over streamable HTTP: it has the tools `add`, which needs numbers, and `fail`.
+async fn mcp_server() -> (String, Arc<Mutex<Vec<Value>>>) {
+    let calls: Arc<Mutex<Vec<Value>>> = Arc::default();
+    let received = Arc::clone(&calls);
+    let app = Router::new().route(
+        "/mcp",
+        any(move |request: Request| {
+            let received = Arc::clone(&received);
+            async move {
+                let status = |status| Response::builder().status(status).body(Body::empty()).unwrap();
+                if request.method() != http::Method::POST {
+                    return status(StatusCode::METHOD_NOT_ALLOWED);
+                }
+                let body = axum::body::to_bytes(request.into_body(), 1 << 20).await.unwrap();
+                let request: Value = serde_json::from_slice(&body).unwrap();
+                let Some(id) = request.get("id") else { return status(StatusCode::ACCEPTED) };
+                let result = mcp_result(&request, &received);
+                let body = json!({ "jsonrpc": "2.0", "id": id, "result": result }).to_string();
+                Response::builder().header(header::CONTENT_TYPE, "application/json").body(Body::from(body)).unwrap()
+            }
+        }),
+    );
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/mcp", listener.local_addr().unwrap());
+    tokio::spawn(async move { axum::serve(listener, app).await });
+    (url, calls)
+}
+
+fn mcp_result(request: &Value, calls: &Mutex<Vec<Value>>) -> Value {
+    let content = |text: String| json!([{ "type": "text", "text": text }]);
+    match request["method"].as_str().unwrap() {
+        "initialize" => json!({
+            "protocolVersion": "2025-06-18",
+            "capabilities": { "tools": {} },
+            "serverInfo": { "name": "test", "version": "1" },
+        }),
+        "tools/list" => {
+            let schema = json!({ "type": "object", "properties": { "a": { "type": "number" } } });
+            let tool =
+                |name: &str| json!({ "name": name, "description": format!("Does {name}."), "inputSchema": schema });
+            json!({ "tools": [tool("add"), tool("fail")] })
+        }
+        "tools/call" => {
+            calls.lock().unwrap().push(request["params"].clone());
+            match request["params"]["name"].as_str().unwrap() {
+                "add" => {
+                    let arguments = &request["params"]["arguments"];
+                    let sum = arguments["a"].as_i64().unwrap() + arguments["b"].as_i64().unwrap();
+                    json!({ "content": content(sum.to_string()) })
+                }
+                _ => json!({ "content": content("broken".to_owned()), "isError": true }),
+            }
+        }
+        other => panic!("{other}"),
+    }
+}
+
+/// Agent with the tools of a server.
+async fn with_tools(replies: Vec<Reply>, approval: Approval) -> (Client, Requests, Arc<Mutex<Vec<Value>>>) {
+    let ((url, requests), (mcp, calls)) = (endpoint(replies).await, mcp_server().await);
+    let server = McpServer::new("math", McpTransport::Url(mcp, None)).approval(approval);
+    let options = OpenaiOptions::default().tool_rounds(3);
+    let agent = Openai::new(&url, "tiny", options).unwrap().with_mcp(vec![server]).await.unwrap();
+    (client(agent), requests, calls)
+}
+
+fn add() -> Reply {
+    stream(&[text("Let me see."), call("c1", "add", &json!({ "a": 2, "b": 3 })), finish("tool_calls")])
+}
+
+#[tokio::test]
+async fn model_calls_tools_and_gets_their_results() {
+    let fail = stream(&[call("c2", "fail", &json!({})), finish("tool_calls")]);
+    let unknown = Reply::Fixed(
+        200,
+        "application/json",
+        json!({ "choices": [{ "finish_reason": "tool_calls", "message": { "content": null, "tool_calls": [
+            { "id": "c3", "type": "function", "function": { "name": "none", "arguments": "{}" } },
+            { "id": "c4", "type": "function", "function": { "name": "add", "arguments": "2 + 3" } },
+        ] } }] })
+        .to_string(),
+    );
+    let (agent, requests, calls) = with_tools(vec![add(), fail, unknown, answer("5")], Approval::None).await;
+    let mut events = agent.stream("2 + 3?").await.unwrap();
+    let (mut found, mut progress) = (Task::default(), Vec::new());
+    while let Some(event) = events.next().await {
+        match event.unwrap() {
+            StreamEvent::Task(task) => found = *task,
+            StreamEvent::Status(update) => {
+                found.status = update.status;
+                progress.push(status_text(&found));
+            }
+            _ => {}
+        }
+    }
+    let found = agent.get(&found.id).await.unwrap();
+    assert_eq!((found.state(), output(&found).as_str()), (TaskState::Completed, "Let me see.\n\n5"));
+    assert!(progress.iter().any(|text| text == "Running add"), "{progress:?}");
+    let names: Vec<_> = calls.lock().unwrap().iter().map(|call| call["name"].clone()).collect();
+    assert_eq!(names, ["add", "fail"]);
+    let body = requests.body(0);
+    assert_eq!(body["tools"][0]["function"]["name"], "add");
+    assert_eq!(body["tools"][0]["function"]["parameters"]["properties"]["a"]["type"], "number");
+    let body = requests.body(1);
+    let function = json!({ "name": "add", "arguments": "{\"a\":2,\"b\":3}" });
+    let calls = json!([{ "id": "c1", "type": "function", "function": function }]);
+    assert_eq!(body["messages"][1], json!({ "role": "assistant", "content": "Let me see.", "tool_calls": calls }));
+    assert_eq!(body["messages"][2], json!({ "role": "tool", "tool_call_id": "c1", "content": "5" }));
+    let results: Vec<_> = requests.messages(3).into_iter().filter(|(role, _)| role == "tool").collect();
+    let results: Vec<_> = results.iter().map(|(_, content)| content.as_str().unwrap()).collect();
+    assert_eq!(results[..3], ["5", "Error: broken", "Error: there is no tool none."]);
+    assert!(results[3].starts_with("Error: the arguments are not a JSON object"), "{results:?}");
+}
+
+#[tokio::test]
+async fn tool_calls_are_limited() {
+    let (agent, requests, calls) = with_tools(vec![add()], Approval::None).await;
+    let found = task(&agent.send("2 + 3?").await.unwrap());
+    let text = status_text(&found);
+    assert!(found.state() == TaskState::Failed && text.contains("openai.tool_rounds"), "{text}");
+    assert_eq!((requests.count(), calls.lock().unwrap().len()), (4, 3));
+}
+
+#[tokio::test]
+async fn calls_wait_for_their_approval() {
+    let approve = |approve: bool| Part::data(&json!({ "approve": approve })).unwrap();
+    let declined = "Error: the user has declined this call.";
+    for (part, executed, result, note) in [
+        (Part::text("Yes."), 1, "5", None),
+        (approve(true), 1, "5", None),
+        (Part::text("no"), 0, declined, None),
+        (approve(false), 0, declined, None),
+        (Part::text("Use 4 instead."), 0, declined, Some("Use 4 instead.")),
+    ] {
+        let approval = Approval::Tools(["add".to_owned()].into());
+        let (agent, requests, calls) = with_tools(vec![add(), answer("Done")], approval).await;
+        let asked = task(&agent.send("2 + 3?").await.unwrap());
+        let question = "The model wants to call add with {\"a\":2,\"b\":3}. Answer yes or no.";
+        assert_eq!((asked.state(), status_text(&asked).as_str()), (TaskState::InputRequired, question));
+        let expected = json!({ "toolCall": { "id": "c1", "name": "add", "arguments": { "a": 2, "b": 3 } } });
+        assert_eq!(metadata(&asked), expected);
+        assert_eq!(calls.lock().unwrap().len(), 0);
+        let done = task(&agent.send(reply(&asked, part.clone())).await.unwrap());
+        assert_eq!((done.state(), output(&done).as_str()), (TaskState::Completed, "Let me see.\n\nDone"), "{part:?}");
+        assert_eq!((done.artifacts.len(), calls.lock().unwrap().len()), (1, executed), "{part:?}");
+        let messages = requests.messages(1);
+        let mut expected = vec![
+            ("user".to_owned(), json!("2 + 3?")),
+            ("assistant".to_owned(), json!("Let me see.")),
+            ("tool".to_owned(), json!(result)),
+        ];
+        expected.extend(note.map(|note| ("user".to_owned(), json!(note))));
+        assert_eq!(messages, expected, "{part:?}");
+    }
+}
+
+#[tokio::test]
+async fn names_of_tools_and_approvals_are_checked_at_the_start() {
+    let (url, _) = endpoint(vec![answer("Hi")]).await;
+    let ((first, _), (second, _)) = (mcp_server().await, mcp_server().await);
+    let agent = || Openai::new(&url, "tiny", OpenaiOptions::default()).unwrap();
+    let server = |name: &str, url: &str| McpServer::new(name, McpTransport::Url(url.to_owned(), None));
+    let both = agent().with_mcp(vec![server("one", &first), server("two", &second)]).await.unwrap();
+    let skills = both.card().skills;
+    assert_eq!((skills[0].description.as_str(), &*skills[0].tags), ("Does add.", &["tool".to_owned()][..]));
+    let ids: Vec<_> = skills.into_iter().map(|skill| skill.id).collect();
+    assert_eq!(ids, ["one_add", "one_fail", "two_add", "two_fail"]);
+    let misspelled = server("one", &first).approval(Approval::Tools(["ad".to_owned()].into()));
+    let error = agent().with_mcp(vec![misspelled]).await.unwrap_err().to_string();
+    assert_eq!(error, "one: approve: there is no tool `ad`");
+}
+
+/// MCP server over stdio that exits in the middle of its first call, after which it has the file `$STARTED`.
+#[cfg(unix)]
+const STDIO_SERVER: &str = r#"
+while read -r line; do
+  id=$(printf '%s' "$line" | sed -n 's/.*"id":\([0-9]*\).*/\1/p')
+  case "$line" in
+    *'"initialize"'*) result='{"protocolVersion":"2025-06-18","capabilities":{"tools":{}},"serverInfo":{"name":"s","version":"1"}}' ;;
+    *'"tools/list"'*) result='{"tools":[{"name":"greet","inputSchema":{"type":"object"}}]}' ;;
+    *'"tools/call"'*)
+      test -e "$STARTED" || { touch "$STARTED"; exit 1; }
+      result='{"content":[{"type":"text","text":"hello"}]}' ;;
+    *) continue ;;
+  esac
+  echo "{\"jsonrpc\":\"2.0\",\"id\":$id,\"result\":$result}"
+done
+"#;
+
+#[cfg(unix)]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn command_that_exits_is_started_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let greet = |id: &str| stream(&[call(id, "greet", &json!({})), finish("tool_calls")]);
+    let (url, requests) = endpoint(vec![greet("c1"), greet("c2"), answer("Done")]).await;
+    let words = ["sh", "-c", STDIO_SERVER].map(str::to_owned).to_vec();
+    let env = [("STARTED".to_owned(), directory.path().join("started").display().to_string())].into();
+    let server = McpServer::new("greeter", McpTransport::Command(words, env)).timeout(Duration::from_secs(30));
+    let agent = Openai::new(&url, "tiny", OpenaiOptions::default()).unwrap().with_mcp(vec![server]).await.unwrap();
+    assert_eq!(task(&client(agent).send("Greet!").await.unwrap()).state(), TaskState::Completed);
+    let results = requests.messages(2).into_iter().filter(|(role, _)| role == "tool");
+    let results: Vec<_> = results.map(|(_, content)| content).collect();
+    assert_eq!(results, ["Error: the call of greet failed.", "hello"]);
+}
