@@ -99,11 +99,13 @@
 //! | `auth` | Token files and JSON Web Tokens in [`auth`]; includes `server` |
 //! | `metrics` | Export of [metrics](server::Server::metrics) to Prometheus in the program; includes `server` |
 //! | `exec` | [Commands as agents](adapter), on Unix; includes `server` |
-//! | `cli` | The program `a2a`; includes `server`, `sqlite`, `client`, `push`, `auth`, `metrics`, `exec`, `tls` and `server-tls`. Enabled by default |
+//! | `openai` | [Models with a chat completions API as agents](adapter); includes `server` and `client` |
+//! | `mcp` | MCP servers as tools of these models; includes `openai` |
+//! | `cli` | The program `a2a`; includes `server`, `sqlite`, `client`, `push`, `auth`, `metrics`, `exec`, `openai`, `mcp`, `tls` and `server-tls`. Enabled by default |
 //!
 //! # Where to go next
 //!
-//! - [`adapter`]: commands and other A2A agents as agents.
+//! - [`adapter`]: commands, endpoints, models and other A2A agents as agents.
 //! - [`agent`]: turns, artifacts, saved state, failures, and agents that are selected at run time.
 //! - [`server`]: settings, tower layers, and [embedding](server::Server::into_parts) in an axum program.
 //! - [`auth`]: bearer tokens, and the trait for other schemes. [`card`]: the agent card. [`extension`]: protocol extensions.

@@ -1,4 +1,4 @@
-//! Agent that is a model with a chat completions API, as OpenAI, Ollama, vLLM and llama.cpp have it.
+//! Agent that is a model with a chat completions API, which `OpenAI`, Ollama, vLLM and llama.cpp have.
 //!
 //! Each turn is a request with the conversation so far: the earlier tasks of the context, from the store, and the messages of the
 //! task. The answer is streamed into an artifact. With tools, a turn is a loop of requests and tool calls. `docs/agents.md`

@@ -113,7 +113,7 @@ impl ServerConfig {
 
     fn show(&self) -> String {
         let list = |texts: &mut dyn Iterator<Item = &String>| {
-            format!("[{}]", texts.map(|text| quoted(text)).collect::<Vec<_>>().join(", "))
+            format!("[{}]", texts.map(quoted).collect::<Vec<_>>().join(", "))
         };
         let mut members = vec![("name", quoted(&self.name))];
         members.extend(self.command.as_ref().map(|words| ("command", list(&mut words.iter()))));

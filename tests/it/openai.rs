@@ -114,7 +114,7 @@ async fn respond(reply: Reply) -> Response {
 }
 
 fn lines(chunks: &[Value]) -> String {
-    chunks.iter().map(|chunk| format!("data: {chunk}\n\n")).collect()
+    chunks.iter().flat_map(|chunk| ["data: ".to_owned(), chunk.to_string(), "\n\n".to_owned()]).collect()
 }
 
 fn text(text: &str) -> Value {
@@ -192,12 +192,11 @@ async fn answer_is_streamed_with_its_usage() {
     let mut events = agent.stream("hello").await.unwrap();
     let (mut artifact, mut last) = (String::new(), None);
     while let Some(event) = events.next().await {
-        match event.unwrap() {
-            StreamEvent::Artifact(update) => {
-                artifact.extend(update.artifact.iter().flat_map(|artifact| &artifact.parts).filter_map(Part::as_text));
-            }
-            StreamEvent::Status(update) => last = update.status,
-            _ => {}
+        let event = event.unwrap();
+        if let StreamEvent::Artifact(update) = event {
+            artifact.extend(update.artifact.iter().flat_map(|artifact| &artifact.parts).filter_map(Part::as_text));
+        } else if let StreamEvent::Status(update) = event {
+            last = update.status;
         }
     }
     let found = Task { status: last, ..Task::default() };
@@ -321,10 +320,11 @@ async fn cancel_closes_the_connection() {
     let mut events = agent.stream("hello").await.unwrap();
     let mut id = String::new();
     while let Some(event) = events.next().await {
-        match event.unwrap() {
-            StreamEvent::Task(task) => id = task.id,
-            StreamEvent::Artifact(_) => break,
-            _ => {}
+        let event = event.unwrap();
+        if let StreamEvent::Task(task) = event {
+            id = task.id;
+        } else if matches!(event, StreamEvent::Artifact(_)) {
+            break;
         }
     }
     assert_eq!(agent.cancel(&id).await.unwrap().state(), TaskState::Canceled);
@@ -511,13 +511,12 @@ async fn model_calls_tools_and_gets_their_results() {
     let mut events = agent.stream("2 + 3?").await.unwrap();
     let (mut found, mut progress) = (Task::default(), Vec::new());
     while let Some(event) = events.next().await {
-        match event.unwrap() {
-            StreamEvent::Task(task) => found = *task,
-            StreamEvent::Status(update) => {
-                found.status = update.status;
-                progress.push(status_text(&found));
-            }
-            _ => {}
+        let event = event.unwrap();
+        if let StreamEvent::Task(task) = event {
+            found = *task;
+        } else if let StreamEvent::Status(update) = event {
+            found.status = update.status;
+            progress.push(status_text(&found));
         }
     }
     let found = agent.get(&found.id).await.unwrap();

@@ -35,20 +35,20 @@ const MAX_QUOTED: usize = 300;
 /// Numbers of tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Usage {
-    #[serde(default, rename(serialize = "promptTokens"))]
-    prompt_tokens: u64,
-    #[serde(default, rename(serialize = "completionTokens"))]
-    completion_tokens: u64,
-    #[serde(default, rename(serialize = "totalTokens"))]
-    total_tokens: u64,
+    #[serde(default, rename(serialize = "promptTokens", deserialize = "prompt_tokens"))]
+    prompt: u64,
+    #[serde(default, rename(serialize = "completionTokens", deserialize = "completion_tokens"))]
+    completion: u64,
+    #[serde(default, rename(serialize = "totalTokens", deserialize = "total_tokens"))]
+    total: u64,
 }
 
 impl Usage {
     /// Adds the tokens of a further request.
     pub(super) fn add(&mut self, other: Self) {
-        self.prompt_tokens = self.prompt_tokens.saturating_add(other.prompt_tokens);
-        self.completion_tokens = self.completion_tokens.saturating_add(other.completion_tokens);
-        self.total_tokens = self.total_tokens.saturating_add(other.total_tokens);
+        self.prompt = self.prompt.saturating_add(other.prompt);
+        self.completion = self.completion.saturating_add(other.completion);
+        self.total = self.total.saturating_add(other.total);
     }
 }
 

@@ -253,6 +253,6 @@ mod tests {
         assert_eq!(select(50, 10_000), [task("1"), task("2"), task("3")].concat());
         assert_eq!(select(5, 10_000), [task("2"), task("3")].concat());
         assert_eq!(select(50, 100), task("3"));
-        assert_eq!(select(0, 100), [] as [Value; 0]);
+        assert!(select(0, 100).is_empty());
     }
 }

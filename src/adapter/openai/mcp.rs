@@ -32,7 +32,7 @@ const MAX_TOOLS: usize = 128;
 /// Maximum size of the definitions of all tools in bytes.
 const MAX_DEFINITION_BYTES: usize = 1 << 20;
 
-/// Maximum length of the name of a tool, as OpenAI has it.
+/// Maximum length of the name of a tool, which is that of `OpenAI`.
 const MAX_NAME: usize = 64;
 
 /// Maximum number of pages of a list of tools.
@@ -352,7 +352,7 @@ fn block_text(block: ContentBlock) -> String {
         ContentBlock::Audio(audio) => format!("[audio, {}]", audio.mime_type),
         ContentBlock::Resource(resource) => match resource.resource {
             ResourceContents::TextResourceContents { text, .. } => text,
-            _ => "[binary resource]".to_owned(),
+            ResourceContents::BlobResourceContents { .. } | _ => "[binary resource]".to_owned(),
         },
         ContentBlock::ResourceLink(resource) => format!("[resource {}]", resource.uri),
         _ => "[content of an unknown type]".to_owned(),
