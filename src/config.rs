@@ -208,8 +208,8 @@ keys! {
     "http.idempotent" => http_idempotent: bool = false, "The endpoint may get a turn twice: a request is repeated if its outcome is unknown or the endpoint is overloaded, and a turn that was interrupted runs again.";
     "http.timeout" => http_timeout: OptionalTimeout = OptionalTimeout(None), "Maximum duration of a turn of the endpoint. Zero: `turn.deadline` alone applies.";
     "http.output_bytes" => http_output_bytes: ByteSize = ByteSize(64 << 20), "Maximum size of a response of the endpoint. A turn that exceeds it fails.";
-    "openai.url" | "openai" => openai_url: Option<BaseUrl> = None, "Base URL of a chat completions API whose model is the agent, such as `http://localhost:11434/v1`: requests go to `/chat/completions` below it.";
-    "openai.model" => openai_model: Option<String> = None, "Name of the model, which is also the name of the agent unless `card.name` is set.";
+    "openai.url" | "openai" => openai_url: Option<BaseUrl> = None, "Base URL of a chat completions API. The agent is then its model. Requests go to `/chat/completions` below the URL, such as `http://localhost:11434/v1`.";
+    "openai.model" => openai_model: Option<String> = None, "Name of the model. The agent has this name too unless `card.name` is set.";
     "openai.key" => openai_key: Option<Token> = None, "Key of the API, which is sent as a bearer token. Prefer the environment variable or `openai.key_file`: other users of the machine can see flags.";
     "openai.key_file" => openai_key_file: Option<FilePath> = None, "File with the key of the API, instead of `openai.key`.";
     "openai.system" => openai_system: Option<String> = None, "System prompt. It is not on the agent card.";

@@ -411,7 +411,7 @@ impl<'a> Run<'a> {
                 return Ok(Some(End::input_required(question(&call)?)));
             }
             let result = match tool {
-                _ if needs_approval && decision != Some(Decision::Approved) => {
+                _ if decision == Some(Decision::Declined) || (needs_approval && decision.is_none()) => {
                     "Error: the user has declined this call.".to_owned()
                 }
                 None => format!("Error: there is no tool {}.", call.name),

@@ -14,8 +14,7 @@ use crate::config::{Config, KEYS, Key};
 const EXAMPLES: &str = "Examples:
   a2a serve                                     the demo agent on 127.0.0.1:8080
   a2a serve --exec ./agent.sh                   a command that reads stdin and writes stdout
-  a2a serve --openai http://localhost:11434/v1 --model llama3.2
-                                                a model with a chat completions API
+  a2a serve --openai URL --model NAME           a model with a chat completions API
   a2a serve --upstream https://agent.example    a gateway of another A2A agent
   a2a serve --listen 8081 --store memory
   a2a serve --host 127.0.0.1 --port 8081 --name Geo --protocol 0.3

@@ -169,7 +169,7 @@ impl Endpoint {
                     })
                 }
                 Ok(_) => None,
-                Err(_) => Some(delay),
+                Err(error) => (!error.is_builder()).then_some(delay),
             };
             match (result, wait.filter(|_| attempt < ATTEMPTS)) {
                 (Ok(response), _) if response.status().is_success() => return Ok(response),
