@@ -102,7 +102,7 @@ impl Turn {
     }
 
     /// Returns other tasks of the context that the owner of this one has, oldest first: those that changed last, with their
-    /// history and artifacts. At most `limit` tasks, of about `max_bytes` in protobuf; the last one may exceed that.
+    /// history and artifacts. At most `limit` tasks, with a total size of about `max_bytes` in protobuf.
     ///
     /// # Errors
     /// The store is not available.

@@ -26,7 +26,7 @@ use http::{HeaderMap, StatusCode, header};
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, sync::Notify};
 
-use crate::program::{a2a, signal, started};
+use crate::program::{a2a, output as finished, signal, started};
 
 /// Response of the scripted endpoint.
 #[derive(Clone)]
@@ -577,6 +577,63 @@ async fn calls_wait_for_their_approval() {
         ];
         expected.extend(note.map(|note| ("user".to_owned(), json!(note))));
         assert_eq!(messages, expected, "{part:?}");
+    }
+}
+
+/// Configuration file with keys and prompts in files.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn call_that_waits_for_its_approval_survives_a_restart() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = |name: &str, text: &str| {
+        let path = directory.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.display().to_string()
+    };
+    let ((api, requests), (mcp, calls)) = (endpoint(vec![add(), answer("Done")]).await, mcp_server().await);
+    let (key, system) = (file("key", "sesame\n"), file("system", "Be brief."));
+    let store = directory.path().join("a2a.db").display().to_string();
+    let config = format!(
+        "store = 'sqlite:{store}'\n[openai]\nurl = '{api}'\nmodel = 'tiny'\nkey_file = '{key}'\nsystem_file = '{system}'\n\
+         [[openai.mcp]]\nname = 'math'\nurl = '{mcp}'\napprove = 'all'\n"
+    );
+    let config = file("a2a.toml", &config);
+    let serve = async || {
+        let mut command = a2a(&["serve", "--listen", "127.0.0.1:0", "--config", &config, "--log-filter", "error"]);
+        command.env_remove("A2A_STORE");
+        started(command).await
+    };
+    let (mut server, url) = serve().await;
+    let agent = Client::connect(&url).await.unwrap();
+    assert_eq!((agent.card().name.as_str(), agent.card().skills.len()), ("tiny", 2));
+    let asked = task(&agent.send("2 + 3?").await.unwrap());
+    assert_eq!((asked.state(), calls.lock().unwrap().len()), (TaskState::InputRequired, 0));
+    signal(&server, "-KILL");
+    server.wait().await.unwrap();
+    let (_server, url) = serve().await;
+    let done = task(&Client::connect(&url).await.unwrap().send(reply(&asked, Part::text("yes"))).await.unwrap());
+    assert_eq!((done.state(), output(&done).as_str()), (TaskState::Completed, "Let me see.\n\nDone"));
+    assert_eq!(calls.lock().unwrap().len(), 1);
+    let roles: Vec<_> = requests.messages(1).into_iter().map(|(role, _)| role).collect();
+    assert_eq!(roles, ["system", "user", "assistant", "tool"]);
+    assert_eq!(requests.0.lock().unwrap()[1].0[header::AUTHORIZATION], "Bearer sesame");
+}
+
+#[tokio::test]
+async fn incomplete_configuration_is_rejected_before_the_server_starts() {
+    let url = "http://127.0.0.1:1/v1";
+    for (arguments, expected) in [
+        (&["--openai", url][..], "openai.model: is missing"),
+        (&["--agent", "openai"], "openai.url: is missing"),
+        (&["--openai", url, "--upstream", url], "several of exec.command, http.url, openai.url and upstream.url"),
+        (&["--openai", url, "--model", "m", "--openai-system", "a", "--openai-system-file", "b"], "openai.system_file"),
+        (&["--openai", url, "--model", "m", "--openai-parameters", "{ model = 'x' }"], "`model` is set by the agent"),
+        (&["--openai", url, "--model", "m", "--openai-mcp", "[{ name = 'a', command = ['/no'] }]"], "(openai.mcp)"),
+    ] {
+        let mut command = a2a(&["serve", "--listen", "127.0.0.1:0"]);
+        command.args(arguments);
+        let done = finished(command).await;
+        let text = String::from_utf8(done.stderr).unwrap();
+        assert!(!done.status.success() && text.contains(expected), "{arguments:?}: {text}");
     }
 }
 

@@ -10,7 +10,10 @@ use std::{
 use reqwest::{Client, Url, redirect};
 use rmcp::{
     RoleClient, ServiceError, ServiceExt as _,
-    model::{CallToolRequestParams, CallToolResult, ContentBlock, PaginatedRequestParams, ResourceContents},
+    model::{
+        CallToolRequestParams, CallToolResult, ClientCapabilities, ClientConfig, ContentBlock, Implementation,
+        PaginatedRequestParams, ResourceContents,
+    },
     service::RunningService,
     transport::{
         StreamableHttpClientTransport, TokioChildProcess, streamable_http_client::StreamableHttpClientTransportConfig,
@@ -131,7 +134,7 @@ impl McpServer {
     }
 }
 
-type Session = Arc<RunningService<RoleClient, ()>>;
+type Session = Arc<RunningService<RoleClient, ClientConfig>>;
 
 /// MCP server with its session, which is opened again if it was closed.
 pub(super) struct Connection {
@@ -157,7 +160,9 @@ impl Connection {
         Ok(opened)
     }
 
-    async fn open(&self) -> io::Result<RunningService<RoleClient, ()>> {
+    async fn open(&self) -> io::Result<RunningService<RoleClient, ClientConfig>> {
+        let identity = Implementation::new("a2a-service", env!("CARGO_PKG_VERSION"));
+        let client = ClientConfig::new(ClientCapabilities::default(), identity);
         match &self.server.transport {
             McpTransport::Command(words, env) => {
                 let (program, arguments) = words.split_first().ok_or(io::ErrorKind::InvalidInput)?;
@@ -172,18 +177,18 @@ impl Connection {
                 if let Some(stderr) = stderr {
                     tokio::spawn(log_stderr(self.server.name.clone(), stderr));
                 }
-                ().serve(transport).await.map_err(io::Error::other)
+                client.serve(transport).await.map_err(io::Error::other)
             }
             McpTransport::Url(url, token) => {
-                let client = Client::builder().redirect(redirect::Policy::none()).referer(false);
-                let client = client.connect_timeout(Duration::from_secs(10)).build().map_err(io::Error::other)?;
+                let http = Client::builder().redirect(redirect::Policy::none()).referer(false);
+                let http = http.connect_timeout(Duration::from_secs(10)).build().map_err(io::Error::other)?;
                 let mut config = StreamableHttpClientTransportConfig::with_uri(url.as_str());
                 config = config.max_json_response_size(MAX_MESSAGE).max_sse_event_size(MAX_MESSAGE);
                 if let Some(token) = token {
                     config = config.auth_header(token);
                 }
-                let transport = StreamableHttpClientTransport::with_client(client, config);
-                ().serve(transport).await.map_err(io::Error::other)
+                let transport = StreamableHttpClientTransport::with_client(http, config);
+                client.serve(transport).await.map_err(io::Error::other)
             }
         }
     }
