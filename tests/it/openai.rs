@@ -10,6 +10,8 @@ use std::{
 use a2a_service::{
     adapter::{Approval, McpServer, McpTransport, Openai, OpenaiOptions},
     agent::Agent,
+    auth::Principal,
+    call::Call,
     client::{Client, Outcome, StreamEvent},
     pb::v1::{Message, Part, SendMessageRequest, Task, TaskState},
     server::Server,
@@ -336,7 +338,9 @@ async fn cancel_closes_the_connection() {
 #[tokio::test]
 async fn tasks_of_a_context_are_a_conversation() {
     let (url, requests) = endpoint(vec![answer("One"), answer("Two"), answer("Three")]).await;
-    let agent = client(Openai::new(&url, "tiny", OpenaiOptions::default().history(3)).unwrap());
+    let agent = Openai::new(&url, "tiny", OpenaiOptions::default().history(3)).unwrap();
+    let service = Server::new(agent).into_service();
+    let agent = Client::from_service(Arc::clone(&service));
     let first = task(&agent.send("1?").await.unwrap());
     let context = first.context_id.as_str();
     let of = |role: &str, text: &str| (role.to_owned(), json!(text));
@@ -348,11 +352,14 @@ async fn tasks_of_a_context_are_a_conversation() {
     // Two messages of the newest task fit, four of both do not.
     say(message("3?", context)).await;
     assert_eq!(requests.messages(2), [of("user", "2?"), of("assistant", "Two"), of("user", "3?")]);
-    // Neither another context nor another tenant has these messages.
+    // Neither another context, nor another tenant, nor another owner has these messages.
     say(message("4?", "other")).await;
     assert_eq!(requests.messages(3), [of("user", "4?")]);
     say(SendMessageRequest { tenant: "other".to_owned(), ..message("5?", context) }).await;
     assert_eq!(requests.messages(4), [of("user", "5?")]);
+    let call = Call::of_principal(Principal::new("bob"));
+    service.send_message(call.request(message("6?", context))).await.unwrap();
+    assert_eq!(requests.messages(5), [of("user", "6?")]);
 }
 
 #[tokio::test]
