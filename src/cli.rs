@@ -158,6 +158,7 @@ enum Command {
     #[command(after_help = "Examples:
   a2a init exec          a command
   a2a init http          an HTTP endpoint
+  a2a init openai        a language model
   a2a init upstream      another A2A agent")]
     Init(init::Init),
     /// Sends a message to an agent, and prints the answer.

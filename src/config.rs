@@ -9,6 +9,7 @@ use toml::{Spanned, de::DeValue};
 
 mod agents;
 mod credentials;
+mod forwarded_header;
 mod load;
 mod mcp;
 mod value;
@@ -20,8 +21,9 @@ pub(crate) use self::{
 };
 use self::{
     credentials::WebhookHosts,
+    forwarded_header::ForwardedHeader,
     mcp::McpServers,
-    value::{BaseUrl, ByteSize, CardFile, Filter, ForwardedHeader, GrpcAddress, OptionalTimeout, Structure, UrlPath},
+    value::{BaseUrl, ByteSize, CardFile, Filter, GrpcAddress, OptionalTimeout, Structure, UrlPath},
 };
 use crate::{
     adapter::OpenaiOptions,

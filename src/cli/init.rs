@@ -18,6 +18,8 @@ enum Kind {
     Exec,
     /// An HTTP endpoint.
     Http,
+    /// A model with a chat completions API.
+    Openai,
     /// Another A2A agent.
     Upstream,
 }
@@ -58,6 +60,7 @@ fn text(kind: Kind) -> String {
     let (agent, has_card) = match kind {
         Kind::Exec => (include_str!("init/exec.toml"), true),
         Kind::Http => (include_str!("init/http.toml"), true),
+        Kind::Openai => (include_str!("init/openai.toml"), true),
         // The card is that of the other agent.
         Kind::Upstream => (include_str!("init/upstream.toml"), false),
     };

@@ -41,7 +41,7 @@ const SERVER_KEYS: [&str; 4] =
     ["limits.connections", "limits.connections_per_peer", "limits.header_bytes", "limits.request_rate_per_peer"];
 
 /// Keys that say what the agent is. They are not inherited from the server.
-const KIND_KEYS: [&str; 4] = ["agent.kind", "exec.command", "http.url", "upstream.url"];
+const KIND_KEYS: [&str; 5] = ["agent.kind", "exec.command", "http.url", "openai.url", "upstream.url"];
 
 /// Agent of a server with several.
 #[derive(Clone, Debug)]
@@ -105,8 +105,8 @@ impl Layers {
     fn read_agent(&mut self, file: &File<'_>, at: &str, table: &DeTable<'_>) -> Option<AgentConfig> {
         let mut layers = Self::new();
         layers.config = self.config.clone();
-        let Config { agent, exec_command, http_url, upstream_url, .. } = &mut layers.config;
-        (*agent, *exec_command, *http_url, *upstream_url) = (Agent::Demo, None, None, None);
+        let Config { agent, exec_command, http_url, openai_url, upstream_url, .. } = &mut layers.config;
+        (*agent, *exec_command, *http_url, *openai_url, *upstream_url) = (Agent::Demo, None, None, None, None);
         let (mut name, mut scopes) = (None, Vec::new());
         let mut members: Vec<_> = table.iter().collect();
         members.sort_by_key(|(member, _)| member.span().start);

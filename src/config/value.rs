@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use http::{HeaderName, Uri};
+use http::Uri;
 use serde::de::DeserializeOwned;
 use toml::{
     Spanned,
@@ -561,52 +561,6 @@ fn non_empty(versions: Vec<Version>) -> Result<Protocols, String> {
     Ok(versions.into_iter().collect())
 }
 
-/// Name of a header of callers that is passed on. Not one of the connection or of the protocol.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ForwardedHeader(pub(crate) HeaderName);
-
-impl ForwardedHeader {
-    /// Headers that are set by the client of the upstream agent.
-    const RESERVED: [&str; 14] = [
-        "accept",
-        "accept-encoding",
-        "connection",
-        "expect",
-        "host",
-        "idempotency-key",
-        "keep-alive",
-        "last-event-id",
-        "te",
-        "traceparent",
-        "trailer",
-        "transfer-encoding",
-        "upgrade",
-        "user-agent",
-    ];
-
-    /// Beginnings of the names of such headers.
-    const RESERVED_PREFIXES: [&str; 6] = ["a2a-", "content-", "grpc-", "proxy-", "sec-", "x-a2a-"];
-}
-
-impl Value for ForwardedHeader {
-    const KIND: &'static str = "header";
-
-    fn read(text: &str) -> Result<Self, String> {
-        let invalid = || format!("{} is not the name of a header; write `authorization`", brief(text));
-        let name = HeaderName::try_from(text).map_err(|_| invalid())?;
-        let is_reserved = Self::RESERVED.contains(&name.as_str())
-            || Self::RESERVED_PREFIXES.iter().any(|prefix| name.as_str().starts_with(prefix));
-        if is_reserved {
-            return Err(format!("`{name}` can't be forwarded; name only headers such as credentials"));
-        }
-        Ok(Self(name))
-    }
-
-    fn show(&self) -> Option<String> {
-        Some(quoted(&self.0))
-    }
-}
-
 /// List of values: an array in TOML, separated by commas in text.
 impl<T: Value> Value for Vec<T> {
     const KIND: &'static str = "list";
@@ -677,7 +631,7 @@ pub(super) fn quoted(text: &(impl fmt::Display + ?Sized)) -> String {
 }
 
 /// Quotes and escapes the text of a value for an error message, up to 80 characters.
-fn brief(text: &str) -> String {
+pub(super) fn brief(text: &str) -> String {
     const MAX_CHARS: usize = 80;
     let end = text.char_indices().nth(MAX_CHARS).map_or(text.len(), |(offset, _)| offset);
     let ellipsis = if end < text.len() { "…" } else { "" };
@@ -775,18 +729,6 @@ mod tests {
         for text in ["", "a.example", "ftp://a", "/path", "http://a?b", "https://a#b"] {
             assert!(BaseUrl::read(text).is_err(), "{text}");
         }
-    }
-
-    #[test]
-    fn headers_of_the_connection_and_of_the_protocol_are_not_forwarded() {
-        let read = |text: &str| ForwardedHeader::read(text).map(|header| header.0);
-        assert_eq!(read("Authorization").unwrap(), "authorization");
-        assert_eq!(read("x-api-key").unwrap(), "x-api-key");
-        for name in ["host", "Content-Length", "a2a-version", "grpc-timeout", "idempotency-key", "proxy-authorization"]
-        {
-            assert!(read(name).unwrap_err().contains("can't be forwarded"), "{name}");
-        }
-        assert!(read("no header").unwrap_err().contains("write `authorization`"));
     }
 
     #[test]
