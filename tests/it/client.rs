@@ -178,7 +178,8 @@ fn blocking_client_has_the_same_calls() {
 
     let same = client::blocking::Client::with_card(&quick(), AgentCard::clone(&agent.card()), Some(&url)).unwrap();
     assert_eq!(same.send("Hello").unwrap().text(), "Hello");
-    assert!(client::blocking::Client::catalog(&quick(), &url).is_err(), "the demo has no catalog");
+    let listed = client::blocking::Client::catalog(&quick(), &url).unwrap();
+    assert_eq!(listed.iter().map(|entry| &*entry.name).collect::<Vec<_>>(), ["Demo"]);
 }
 
 fn card(interfaces: &[(&str, &str, &str)]) -> AgentCard {

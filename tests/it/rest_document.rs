@@ -69,6 +69,7 @@ const TAIL: &str = "
 | `GET /.well-known/agent.json`, `GET /agent-card` | Agent card in a form that clients of 0.3 can read. All cards are also served below `/rpc` and `/a2a` |
 | `GET /agent/authenticatedExtendedCard` | Extended agent card of 0.2; also below `/rpc` and `/a2a` |
 | `GET /.well-known/oauth-protected-resource` | [Issuers](authentication.md#json-web-tokens) of the accepted tokens, if there are any (RFC 9728) |
+| `GET /agents`, `GET /.well-known/ai-catalog.json` | [Agents](agents.md#several-agents) of the server that the caller may use: a plain list, and an AI Catalog |
 | `GET /.well-known/jwks.json` | Public [keys](push.md#signed-tokens) that verify push notifications, if the server has any |
 | `GET /` | Home page, if `Accept` names `text/html` |
 | `GET /docs` | Swagger UI, if `docs.enabled` |
