@@ -44,6 +44,7 @@ pub use crate::{
 
 mod agents;
 mod assembly;
+mod catalog;
 mod layers;
 mod lifecycle;
 

@@ -1,18 +1,15 @@
-//! Several agents in one server: each has its own service, tasks and card below a path, and a tenant for gRPC. The catalog
-//! lists them.
+//! Several agents in one server: each has its own service, tasks and card below a path, and a tenant for gRPC. `catalog` lists
+//! them.
 
 use std::{collections::BTreeMap, fmt, net::SocketAddr, sync::Arc};
 
-use bytes::Bytes;
-use serde_json::{Value, json};
 use tonic::{Request, Response, Status};
 
-use super::{Server, assembly::Assembled, layers::LayeredService, lifecycle::Handle};
+use super::{Server, assembly::Assembled, catalog::ListedAgent, layers::LayeredService, lifecycle::Handle};
 use crate::{
     agent::Agent,
     auth::Authenticator,
-    call::Principal,
-    card::{CardRequest, CardTemplate, WELL_KNOWN},
+    card::CardTemplate,
     contract::{BoxStream, ServiceFuture},
     event::Event,
     pb::{
@@ -23,7 +20,7 @@ use crate::{
         wkt::Empty,
     },
     snapshot::Snapshot,
-    transport::{AI_CATALOG, CatalogSource, PeerLimit, below},
+    transport::{PeerLimit, below},
 };
 
 /// Maximum length of the name of an agent in bytes.
@@ -129,71 +126,6 @@ impl<A: Agent> Server<A> {
         let listed = ListedAgent { name, path: path.clone(), ..listed };
         MountedAgent { path, listed, service, handle, http }
     }
-}
-
-/// Agent in the catalog.
-#[derive(Clone)]
-pub(super) struct ListedAgent {
-    pub(super) name: Box<str>,
-    /// Path below the URL of the server. Empty at the root.
-    pub(super) path: Box<str>,
-    pub(super) card: Arc<CardTemplate>,
-    /// Scopes that callers need.
-    pub(super) scopes: Arc<[String]>,
-}
-
-impl ListedAgent {
-    /// Returns true if a caller may use the agent.
-    fn is_visible(&self, principal: Option<&Principal>) -> bool {
-        self.scopes.iter().all(|scope| principal.is_some_and(|principal| principal.scopes.contains(scope)))
-    }
-
-    /// Returns the entry of the AI Catalog, or that of the plain list.
-    fn entry(&self, base_url: &str, is_ai_catalog: bool) -> Value {
-        let Self { name, path, card, .. } = self;
-        let card = card.declared();
-        let url = format!("{base_url}{path}");
-        let card_url = format!("{url}{WELL_KNOWN}");
-        if is_ai_catalog {
-            let host = base_url.split_once("://").map_or(base_url, |(_, rest)| rest);
-            let publisher = host.split(['/', ':']).next().filter(|host| !host.is_empty()).unwrap_or("localhost");
-            return json!({
-                "identifier": format!("urn:air:{publisher}:a2a:{name}"),
-                "displayName": card.name,
-                "description": card.description,
-                "type": "application/a2a-agent-card+json",
-                "url": card_url,
-            });
-        }
-        let skills = card.skills.iter().map(
-            |skill| json!({ "id": skill.id, "name": skill.name, "description": skill.description, "tags": skill.tags }),
-        );
-        json!({
-            "id": name,
-            "name": card.name,
-            "description": card.description,
-            "version": card.version,
-            "url": url,
-            "cardUrl": card_url,
-            "skills": skills.collect::<Value>(),
-        })
-    }
-}
-
-/// Returns the source of the catalog of these agents. `root` finds the URL of the server.
-pub(super) fn catalog(root: Arc<CardTemplate>, agents: Vec<ListedAgent>) -> CatalogSource {
-    Arc::new(move |request: &CardRequest<'_>, principal| {
-        let url = root.base_url(request).unwrap_or_default();
-        let is_ai_catalog = request.path.trim_end_matches('/') == AI_CATALOG;
-        let visible = agents.iter().filter(|agent| agent.is_visible(principal));
-        let entries = visible.map(|agent| agent.entry(&url, is_ai_catalog)).collect::<Value>();
-        let document = if is_ai_catalog {
-            json!({ "specVersion": "1.0", "entries": entries })
-        } else {
-            json!({ "agents": entries })
-        };
-        Bytes::from(document.to_string())
-    })
 }
 
 /// Service that passes calls to the agent that their tenant names, for bindings without a path, such as gRPC. The tenant is

@@ -8,7 +8,8 @@ use tokio::sync::watch;
 
 use super::{
     Server,
-    agents::{self, AgentRouter, ListedAgent, MountContext, MountedAgent},
+    agents::{AgentRouter, MountContext, MountedAgent},
+    catalog::{ListedAgent, catalog},
     layers::{Layers, is_public},
     lifecycle::Handle,
 };
@@ -229,7 +230,7 @@ impl<A: Agent> Server<A> {
         let card = Arc::new(card.clone());
         let listed = ListedAgent { name: name.into(), path: path.into(), card: Arc::clone(&card), scopes };
         let all = std::iter::once(&listed).chain(mounted.iter().map(|agent| &agent.listed)).cloned();
-        let catalog = agents::catalog(Arc::clone(&card), all.collect());
+        let catalog = catalog(Arc::clone(&card), all.collect());
         let settings = Settings {
             documents,
             catalog: Some(catalog),

@@ -1,4 +1,5 @@
-//! Catalog of the agents of a server over HTTP: `/agents`, and the AI Catalog at `/.well-known/ai-catalog.json`.
+//! Catalog of the agents of a server over HTTP: `/agents`, and the AI Catalog at `/.well-known/ai-catalog.json`. Its content is
+//! made by the server (`server/catalog.rs`).
 
 use http::{HeaderMap, HeaderValue, Response, header, request::Parts};
 

@@ -12,7 +12,7 @@ use a2a_service::{
     store::sqlite::Options,
 };
 
-use crate::{conformance::CheckLayer, kinds, store::opened::OpenedStore, v03_client};
+use crate::{agent_kinds, conformance::CheckLayer, store::opened::OpenedStore, v03_client};
 
 /// Expands a test to one function per binding. A new binding needs a column here and a function below. A binding that
 /// cannot express a test is ignored with a reason: `not_at_0_3` excludes every binding of 0.3, `not_in_v03_proto` those that
@@ -124,8 +124,8 @@ macro_rules! each_v03_binding {
     };
 }
 
-/// Runs a test with each kind of agent without code (`kinds`), over the bindings of 1.0 and JSON-RPC of 0.3. A kind that cannot express a test is ignored with a reason, such as `not_exec`; the reasons are in the order of
-/// the kinds.
+/// Runs a test with each kind of agent without code (`agent_kinds`), over the bindings of both versions. A kind that cannot
+/// express a test is ignored with a reason, such as `not_exec`; the reasons are in the order of the kinds.
 macro_rules! each_kind {
     (
         $flavour:meta, $binding:ident => $test:expr,
@@ -136,37 +136,39 @@ macro_rules! each_kind {
         #[cfg(unix)]
         mod exec {
             use super::*;
-            $crate::bindings::each_kind!(@ exec, $flavour, $binding => $test; [$($exec)?] [$($exec)? $($why)? $($classic)?]);
+            $crate::bindings::each_kind!(@ exec, $flavour, $binding => $test; [$($exec)?] [$($exec)? $($why)? $($proto)?] [$($exec)? $($why)? $($classic)?]);
         }
         mod http {
             use super::*;
-            $crate::bindings::each_kind!(@ http, $flavour, $binding => $test; [$($http)?] [$($http)? $($why)? $($classic)?]);
+            $crate::bindings::each_kind!(@ http, $flavour, $binding => $test; [$($http)?] [$($http)? $($why)? $($proto)?] [$($http)? $($why)? $($classic)?]);
         }
         mod upstream {
             use super::*;
-            $crate::bindings::each_kind!(@ upstream, $flavour, $binding => $test; [$($upstream)?] [$($upstream)? $($why)? $($classic)?]);
+            $crate::bindings::each_kind!(@ upstream, $flavour, $binding => $test; [$($upstream)?] [$($upstream)? $($why)? $($proto)?] [$($upstream)? $($why)? $($classic)?]);
         }
         mod upstream_v03 {
             use super::*;
-            $crate::bindings::each_kind!(@ upstream_v03, $flavour, $binding => $test; [$($upstream_v03)?] [$($upstream_v03)? $($why)? $($classic)?]);
+            $crate::bindings::each_kind!(@ upstream_v03, $flavour, $binding => $test; [$($upstream_v03)?] [$($upstream_v03)? $($why)? $($proto)?] [$($upstream_v03)? $($why)? $($classic)?]);
         }
     };
-    (@ $kind:ident, $flavour:meta, $binding:ident => $test:expr; $whys:tt $v03_whys:tt) => {
+    (@ $kind:ident, $flavour:meta, $binding:ident => $test:expr; $whys:tt $proto_whys:tt $classic_whys:tt) => {
         $crate::bindings::each_kind!(? $kind, $flavour, $binding => $test; $whys grpc);
         $crate::bindings::each_kind!(? $kind, $flavour, $binding => $test; $whys rest);
         $crate::bindings::each_kind!(? $kind, $flavour, $binding => $test; $whys json_rpc);
-        $crate::bindings::each_kind!(? $kind, $flavour, $binding => $test; $v03_whys v03_rpc);
+        $crate::bindings::each_kind!(? $kind, $flavour, $binding => $test; $proto_whys v03_grpc);
+        $crate::bindings::each_kind!(? $kind, $flavour, $binding => $test; $proto_whys v03_rest);
+        $crate::bindings::each_kind!(? $kind, $flavour, $binding => $test; $classic_whys v03_rpc);
     };
     (? $kind:ident, $flavour:meta, $binding:ident => $test:expr; [$($why:literal)?] $column:ident) => {
         #[$flavour]
         $(#[ignore = $why])?
         async fn $column() {
             let $binding = async |server| $crate::bindings::$column(server).await;
-            $crate::kinds::with($crate::kinds::$kind().await, async { $test.await }).await;
+            $crate::agent_kinds::with($crate::agent_kinds::$kind().await, async { $test.await }).await;
             $crate::conformance::assert_no_violations();
         }
     };
-    (? $kind:ident, $flavour:meta, $binding:ident => $test:expr; [$why:literal $further:literal] $column:ident) => {
+    (? $kind:ident, $flavour:meta, $binding:ident => $test:expr; [$why:literal $($further:literal)+] $column:ident) => {
         $crate::bindings::each_kind!(? $kind, $flavour, $binding => $test; [$why] $column);
     };
 }
@@ -225,7 +227,7 @@ pub(crate) async fn v03_rpc<A: Agent>(server: Server<A>) -> Arc<dyn A2aService> 
 /// agents are slower, and have more time for sends and for replies without a task.
 pub(crate) fn server() -> Server<Actor> {
     let mut limits = Limits::default();
-    if kinds::current().is_some() {
+    if agent_kinds::current().is_some() {
         limits.task_delay = Duration::from_secs(10);
     } else {
         limits.send_timeout = Some(Duration::from_millis(500));
@@ -275,7 +277,7 @@ pub(crate) struct Actor {
 impl Actor {
     /// Creates the agent. In a test of a kind of agents, one of that kind provides the behaviour.
     pub(crate) fn new() -> Self {
-        Self { other: kinds::current() }
+        Self { other: agent_kinds::current() }
     }
 }
 

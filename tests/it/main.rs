@@ -7,6 +7,7 @@
 )]
 
 mod admin;
+mod agent_kinds;
 mod agents;
 mod auth;
 mod bindings;
@@ -38,7 +39,6 @@ mod history;
 mod http_endpoint;
 mod isolation;
 mod json;
-mod kinds;
 mod latency;
 mod layers;
 mod listen;

@@ -1,5 +1,5 @@
 //! Scenarios that hold for every binding: functions of a service trait object, run over each binding by the macros in
-//! `bindings`.
+//! `bindings`, and some of them also with each kind of agent without code (`agent_kinds`).
 
 use a2a_service::{
     call::Call,

@@ -7,6 +7,7 @@ use std::{
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use reqwest::{Client, Url, redirect};
 use rmcp::{
     RoleClient, ServiceError, ServiceExt as _,
@@ -23,7 +24,7 @@ use serde_json::{Map, Value};
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader},
     process::{ChildStderr, Command},
-    sync::Mutex,
+    sync::OnceCell,
     time::timeout,
 };
 
@@ -139,25 +140,29 @@ type Session = Arc<RunningService<RoleClient, ClientConfig>>;
 /// MCP server with its session, which is opened again if it was closed.
 pub(super) struct Connection {
     server: McpServer,
-    session: Mutex<Option<Session>>,
+    session: Mutex<Arc<OnceCell<Session>>>,
 }
 
 impl Connection {
     fn new(server: McpServer) -> Self {
-        Self { server, session: Mutex::new(None) }
+        Self { server, session: Mutex::default() }
     }
 
     /// Returns the open session. Opens one if there is none.
     async fn session(&self) -> io::Result<Session> {
-        // Held while the session is opened, so that calls at the same time share it.
-        let mut session = self.session.lock().await;
-        if let Some(open) = session.as_ref().filter(|open| !open.is_closed() && !open.is_transport_closed()) {
-            return Ok(Arc::clone(open));
-        }
-        let opened = timeout(self.server.timeout, self.open()).await;
-        let opened = Arc::new(opened.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??);
-        *session = Some(Arc::clone(&opened));
-        Ok(opened)
+        let cell = {
+            let mut cell = self.session.lock();
+            if cell.get().is_some_and(|session| session.is_closed() || session.is_transport_closed()) {
+                *cell = Arc::default();
+            }
+            Arc::clone(&cell)
+        };
+        let open = async || {
+            let opened = timeout(self.server.timeout, self.open()).await;
+            Ok::<_, io::Error>(Arc::new(opened.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??))
+        };
+        // Calls at the same time share the session.
+        cell.get_or_try_init(open).await.cloned()
     }
 
     async fn open(&self) -> io::Result<RunningService<RoleClient, ClientConfig>> {
@@ -230,7 +235,7 @@ impl Connection {
             Err(error) => {
                 tracing::warn!(mcp.server = name, mcp.tool = tool, error.cause = %error, "MCP tool call failed");
                 if matches!(error, ServiceError::TransportClosed | ServiceError::TransportSend(_)) {
-                    self.forget(&session).await;
+                    self.forget(&session);
                 }
                 Err(format!("Error: the call of {tool} failed."))
             }
@@ -238,10 +243,10 @@ impl Connection {
     }
 
     /// Drops a session, so that the next use opens another one.
-    async fn forget(&self, failed: &Session) {
-        let mut session = self.session.lock().await;
-        if session.as_ref().is_some_and(|session| Arc::ptr_eq(session, failed)) {
-            *session = None;
+    fn forget(&self, failed: &Session) {
+        let mut cell = self.session.lock();
+        if cell.get().is_some_and(|session| Arc::ptr_eq(session, failed)) {
+            *cell = Arc::default();
         }
     }
 

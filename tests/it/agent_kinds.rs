@@ -37,12 +37,12 @@ pub(crate) fn current() -> Option<Arc<dyn DynAgent>> {
     AGENT.try_with(Arc::clone).ok()
 }
 
-/// Returns a command: the shell script `kinds/agent.sh`.
+/// Returns a command: the shell script `agent_kinds/agent.sh`.
 #[cfg(unix)]
 pub(crate) fn exec() -> std::future::Ready<Arc<dyn DynAgent>> {
     use a2a_service::adapter::{Exec, ExecOptions, Format};
 
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/kinds/agent.sh");
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/agent_kinds/agent.sh");
     let options = ExecOptions::default().format(Format::JsonLines).guard(Some(env!("CARGO_BIN_EXE_a2a").into()));
     std::future::ready(Arc::new(Exec::new(["sh", script], options).unwrap()))
 }

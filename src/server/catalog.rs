@@ -1,0 +1,77 @@
+//! Catalog of the agents of a server, for the callers who may use them: a plain list, and an AI Catalog.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde_json::{Value, json};
+
+use crate::{
+    call::Principal,
+    card::{CardRequest, CardTemplate, WELL_KNOWN},
+    transport::{AI_CATALOG, CatalogSource},
+};
+
+/// Agent in the catalog.
+#[derive(Clone)]
+pub(super) struct ListedAgent {
+    pub(super) name: Box<str>,
+    /// Path below the URL of the server. Empty at the root.
+    pub(super) path: Box<str>,
+    pub(super) card: Arc<CardTemplate>,
+    /// Scopes that callers need.
+    pub(super) scopes: Arc<[String]>,
+}
+
+impl ListedAgent {
+    /// Returns true if a caller may use the agent.
+    fn is_visible(&self, principal: Option<&Principal>) -> bool {
+        self.scopes.iter().all(|scope| principal.is_some_and(|principal| principal.scopes.contains(scope)))
+    }
+
+    /// Returns the entry of the AI Catalog, or that of the plain list.
+    fn entry(&self, base_url: &str, is_ai_catalog: bool) -> Value {
+        let Self { name, path, card, .. } = self;
+        let card = card.declared();
+        let url = format!("{base_url}{path}");
+        let card_url = format!("{url}{WELL_KNOWN}");
+        if is_ai_catalog {
+            let host = base_url.split_once("://").map_or(base_url, |(_, rest)| rest);
+            let publisher = host.split(['/', ':']).next().filter(|host| !host.is_empty()).unwrap_or("localhost");
+            return json!({
+                "identifier": format!("urn:air:{publisher}:a2a:{name}"),
+                "displayName": card.name,
+                "description": card.description,
+                "type": "application/a2a-agent-card+json",
+                "url": card_url,
+            });
+        }
+        let skills = card.skills.iter().map(
+            |skill| json!({ "id": skill.id, "name": skill.name, "description": skill.description, "tags": skill.tags }),
+        );
+        json!({
+            "id": name,
+            "name": card.name,
+            "description": card.description,
+            "version": card.version,
+            "url": url,
+            "cardUrl": card_url,
+            "skills": skills.collect::<Value>(),
+        })
+    }
+}
+
+/// Returns the source of the catalog of these agents. `root` finds the URL of the server.
+pub(super) fn catalog(root: Arc<CardTemplate>, agents: Vec<ListedAgent>) -> CatalogSource {
+    Arc::new(move |request: &CardRequest<'_>, principal| {
+        let url = root.base_url(request).unwrap_or_default();
+        let is_ai_catalog = request.path.trim_end_matches('/') == AI_CATALOG;
+        let visible = agents.iter().filter(|agent| agent.is_visible(principal));
+        let entries = visible.map(|agent| agent.entry(&url, is_ai_catalog)).collect::<Value>();
+        let document = if is_ai_catalog {
+            json!({ "specVersion": "1.0", "entries": entries })
+        } else {
+            json!({ "agents": entries })
+        };
+        Bytes::from(document.to_string())
+    })
+}
