@@ -173,6 +173,11 @@ impl CardTemplate {
         self
     }
 
+    /// Returns true for an agent below a path of a server with several.
+    pub(crate) fn is_mounted(&self) -> bool {
+        self.mounted.is_some()
+    }
+
     /// Sets the key that signs the card. It is not signed by default.
     #[cfg(feature = "signing")]
     #[must_use]

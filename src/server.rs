@@ -486,8 +486,8 @@ impl<A: Agent> Server<A> {
     }
 
     /// Scopes that callers need for each call, in addition to the scope of the operation. The
-    /// [catalog](Self::agent) lists the agent only for callers with them. None by default. Without an
-    /// [authenticator](Self::authenticator), callers have no scopes to check.
+    /// [catalog](Self::agent) lists the agent only for callers with them. None by default. Calls without a principal are
+    /// rejected. The agent card is not protected by them, but by [`protect_card`](Self::protect_card).
     pub fn require_scopes<T: Into<String>>(mut self, scopes: impl IntoIterator<Item = T>) -> Self {
         self.scopes = scopes.into_iter().map(Into::into).collect();
         self
@@ -513,9 +513,11 @@ impl<A: Agent> Server<A> {
     /// and over gRPC as the tenant `NAME`. The agent of this server stays at the root. `/agents` and
     /// `/.well-known/ai-catalog.json` list all of them.
     ///
-    /// Each agent has its own tasks, store, limits and settings. The authenticator and TLS of this server apply to agents
-    /// without their own; its listen addresses, and its limits of connections and of requests per client address, apply to
-    /// all. Each needs a store of its own.
+    /// Each agent has its own tasks, store, limits and settings, and needs a store of its own. The authenticator of this server
+    /// applies to agents without one, and its listen addresses, TLS, and limits of connections and of requests per client
+    /// address apply to all. Its policy, [layers](Self::layer), allowed hosts and origins, and trusted proxies do not: set them
+    /// for each agent. An agent with its own authenticator has only its path. Over gRPC, and with a tenant at the root, the
+    /// limits of requests are those of this server.
     ///
     /// ```
     /// use a2a_service::{agent::{self, End}, server::Server};
@@ -531,9 +533,10 @@ impl<A: Agent> Server<A> {
     ///
     /// # Panics
     /// The name is not made of lower-case letters, digits, `-` and `_`, is longer than 64 bytes, is that of another agent of
-    /// this server, or is reserved for another resource, such as `tasks`.
+    /// this server, or is reserved for another resource, such as `tasks`. Or the other server has agents of its own.
     pub fn agent<B: Agent>(mut self, name: &str, server: Server<B>) -> Self {
         self.check_agent_name(name);
+        assert!(server.agents.is_empty() && server.catalog_name.is_empty(), "the agent `{name}` has agents of its own");
         self.agents.push(PendingAgent::new(name, server));
         self
     }

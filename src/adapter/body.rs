@@ -1,7 +1,10 @@
 //! Body of an HTTP response, of limited size: read as a whole, or line by line.
 
+use std::time::Duration;
+
 use bytes::BytesMut;
 use reqwest::Response;
+use tokio::time::timeout;
 
 /// Body of a response, of limited size.
 pub(super) struct Body {
@@ -11,6 +14,8 @@ pub(super) struct Body {
     searched: usize,
     /// Number of bytes that may still be received.
     left: usize,
+    /// Maximum time in which nothing is received.
+    idle_timeout: Option<Duration>,
 }
 
 /// Error of a body.
@@ -20,17 +25,28 @@ pub(super) enum BodyError {
     Interrupted(reqwest::Error),
     /// The body exceeds the limit.
     TooLarge,
+    /// Nothing was received for the idle timeout.
+    Stalled,
 }
 
 impl Body {
     /// Creates the body of a response, of at most `max` bytes.
     pub(super) fn new(response: Response, max: usize) -> Self {
-        Self { response, buffer: BytesMut::new(), searched: 0, left: max }
+        Self { response, buffer: BytesMut::new(), searched: 0, left: max, idle_timeout: None }
+    }
+
+    /// Sets the maximum time in which nothing is received. None by default.
+    pub(super) fn idle_timeout(self, idle_timeout: Duration) -> Self {
+        Self { idle_timeout: Some(idle_timeout), ..self }
     }
 
     /// Receives more of the body. Returns false at its end.
     async fn receive(&mut self) -> Result<bool, BodyError> {
-        let chunk = self.response.chunk().await.map_err(|error| BodyError::Interrupted(error.without_url()))?;
+        let chunk = match self.idle_timeout {
+            Some(limit) => timeout(limit, self.response.chunk()).await.map_err(|_| BodyError::Stalled)?,
+            None => self.response.chunk().await,
+        };
+        let chunk = chunk.map_err(|error| BodyError::Interrupted(error.without_url()))?;
         let Some(chunk) = chunk else { return Ok(false) };
         self.left = self.left.checked_sub(chunk.len()).ok_or(BodyError::TooLarge)?;
         self.buffer.extend_from_slice(&chunk);

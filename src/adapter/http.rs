@@ -216,6 +216,7 @@ fn failure(error: BodyError) -> Error {
         BodyError::Interrupted(cause) => {
             Error::public("The response of the agent's endpoint was interrupted.").caused_by(cause)
         }
+        BodyError::Stalled => Error::public("The agent's endpoint did not respond in time."),
         BodyError::TooLarge => Error::public("The response of the agent's endpoint is too large (http.output_bytes)."),
     }
 }

@@ -19,6 +19,7 @@ use self::{
 };
 use crate::{
     agent::{Agent, End, Error, Stopped, Turn, Updates},
+    clock::after,
     pb::v1::{AgentCard, Message, Part, Role, part::Content},
 };
 
@@ -193,7 +194,7 @@ impl Openai {
 
 impl Agent for Openai {
     async fn run(&self, turn: Turn, out: Updates) -> Result<End, Error> {
-        let limit = self.options.timeout.map(|limit| Instant::now() + limit);
+        let limit = self.options.timeout.map(|limit| after(Instant::now(), limit));
         tokio::select! {
             end = self.turn(&turn, &out) => end,
             // The connection is closed, so that the endpoint stops.

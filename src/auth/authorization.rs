@@ -145,9 +145,15 @@ impl AuthorizedService {
         Self { service, policy, scopes }
     }
 
-    /// Checks the scopes of a call. Calls without a principal have no scopes to check.
+    /// Checks the scopes of a call. Calls without a principal have none, and are rejected if the agent requires some.
     fn check<T: Subject>(&self, rpc: Rpc, scope: &str, request: &mut Request<T>) -> Result<(), Error> {
-        let Some(principal) = Call::of(request).ok().and_then(|call| call.principal.clone()) else { return Ok(()) };
+        let Some(principal) = Call::of(request).ok().and_then(|call| call.principal.clone()) else {
+            if self.scopes.is_empty() {
+                return Ok(());
+            }
+            let why = format!("the agent requires credentials with the scope {}", self.scopes.join(" "));
+            return Err(ErrorKind::Unauthenticated.because(why).challenge("Bearer realm=\"a2a\""));
+        };
         let permitted = self.scopes.iter().try_for_each(|scope| require_scope(&principal, scope));
         let checked = permitted.and_then(|()| check(&principal, scope, request.get_mut()));
         if let Err(error) = &checked {
@@ -258,7 +264,7 @@ macro_rules! authorized {
             {
                 let is_anonymous = Call::of(&request).is_ok_and(|call| call.principal.is_none());
                 let is_audited = scope_of(Rpc::$rpc) == PUSH_WRITE || request.get_ref().registers_push();
-                if is_anonymous && self.policy.is_none() && !is_audited {
+                if is_anonymous && self.policy.is_none() && self.scopes.is_empty() && !is_audited {
                     return self.service.$method(request);
                 }
                 Box::pin(self.forward(Rpc::$rpc, request, |service, request| service.$method(request)))

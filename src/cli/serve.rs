@@ -1,6 +1,7 @@
 //! `a2a serve`: configures and runs the server until a signal stops it.
 
 use std::{
+    io::Read as _,
     path::{Path, PathBuf},
     process,
     sync::Arc,
@@ -80,8 +81,8 @@ pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
         gateways.extend(gateway);
         let mut server = match agents.first() {
             // The settings of the address are those of the server.
-            Some(first_agent) => at_root(first.catalog_name(&first_agent.name), &config),
-            None => at_root(first, &config),
+            Some(first_agent) => with_public_address(first.catalog_name(&first_agent.name), &config),
+            None => with_public_address(first, &config),
         };
         for (agent, prepared) in agents.iter().skip(1).zip(prepared) {
             let (other, gateway) = prepared.server(Some(agent)).await?;
@@ -108,7 +109,7 @@ pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
         let bound = server.bind(listen).await;
         let mut bound =
             bound.with_context(|| format!("can't listen on {listen}; set another address with --listen"))?;
-        gateways.into_iter().for_each(Gateway::keep_up);
+        gateways.into_iter().for_each(Gateway::spawn_refresh);
         let grpc = match config.grpc_listen {
             Some(addr) => {
                 let context = || format!("can't listen on {addr}; set another address with --grpc-listen");
@@ -133,6 +134,10 @@ pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
             }
             let details = grpc + &metrics + &details;
             announce(&banner(&bound.url(), config.tls_self_signed, &details, config.has_authentication()));
+            if agents.is_empty() && is_demo(&config) {
+                announce("Send \"/help\" instead of \"hello\" for the other commands of the demo agent. ");
+            }
+            announce("Ctrl-C stops the server.\n");
         }
         bound
             .run_until(async move {
@@ -194,7 +199,7 @@ impl<'a> Prepared<'a> {
         }
         if let Some(named) = named {
             server = server.require_scopes(&named.scopes);
-            if config.card_name.is_none() && !has_name_of_its_own(config) {
+            if config.card_name.is_none() && !has_own_card_name(config) {
                 server = server.name(&named.name);
             }
         }
@@ -206,8 +211,14 @@ impl<'a> Prepared<'a> {
     }
 }
 
+/// Returns true for the demo agent.
+fn is_demo(config: &Config) -> bool {
+    let urls = [&config.http_url, &config.openai_url, &config.upstream_url];
+    config.exec_command.is_none() && urls.iter().all(|url| url.is_none())
+}
+
 /// Returns true for an agent whose card has the name of a program or of another agent.
-fn has_name_of_its_own(config: &Config) -> bool {
+fn has_own_card_name(config: &Config) -> bool {
     config.upstream_url.is_some() || config.card_file.is_some()
 }
 
@@ -250,7 +261,7 @@ fn endpoint(url: &str, config: &Config) -> anyhow::Result<Arc<dyn DynAgent>> {
 }
 
 /// Maximum size of a file with a key or a system prompt, in bytes.
-const MAX_PROMPT_FILE: u64 = 1 << 20;
+const MAX_FILE: u64 = 1 << 20;
 
 /// Creates the agent that is a model with a chat completions API, and starts its MCP servers.
 async fn openai(url: &str, config: &Config) -> anyhow::Result<Arc<dyn DynAgent>> {
@@ -261,7 +272,8 @@ async fn openai(url: &str, config: &Config) -> anyhow::Result<Arc<dyn DynAgent>>
         (Some(_), Some(_)) => return Err(error("openai.key_file: openai.key is set too; remove one of them").into()),
         (Some(key), None) => Some(key.expose().to_owned()),
         (None, Some(FilePath(path))) => {
-            let text = read_secret(path, MAX_PROMPT_FILE).context("can't read the file in openai.key_file")?;
+            let text = read_secret(path, MAX_FILE)
+                .with_context(|| format!("can't read {} in openai.key_file", path.display()))?;
             let key = Token::new(text.trim()).map_err(|why| error(&format!("openai.key_file: {why}")))?;
             Some(key.expose().to_owned())
         }
@@ -273,7 +285,13 @@ async fn openai(url: &str, config: &Config) -> anyhow::Result<Arc<dyn DynAgent>>
         }
         (Some(text), None) => Some(text.clone()),
         (None, Some(FilePath(path))) => {
-            Some(std::fs::read_to_string(path).context("can't read the file in openai.system_file")?)
+            let mut text = String::new();
+            let read = std::fs::File::open(path).and_then(|file| file.take(MAX_FILE + 1).read_to_string(&mut text));
+            let length = read.with_context(|| format!("can't read {} in openai.system_file", path.display()))?;
+            if u64::try_from(length)? > MAX_FILE {
+                return Err(error(&format!("openai.system_file: the file is larger than {MAX_FILE} bytes")).into());
+            }
+            Some(text)
         }
         (None, None) => None,
     };
@@ -365,7 +383,9 @@ fn server<A: Agent>(agent: A, store: Arc<dyn Store>, push: PushOptions, config: 
         .incoming_bytes(config.limits_incoming_bytes.0)
         .health_watches(config.limits_health_watches)
         .drain_grace(config.drain_grace)
-        .forward_headers(config.upstream_forward.iter().map(|header| header.0.clone()))
+        .forward_headers(
+            config.upstream_url.iter().flat_map(|_| &config.upstream_forward).map(|header| header.0.clone()),
+        )
         .strict_version(config.strict_version)
         .strict_extensions(config.strict_extensions)
         .insecure(config.insecure)
@@ -397,7 +417,7 @@ fn server<A: Agent>(agent: A, store: Arc<dyn Store>, push: PushOptions, config: 
 }
 
 /// Adds the settings of a server for its address, which agents below a path do not have.
-fn at_root<A: Agent>(mut server: Server<A>, config: &Config) -> Server<A> {
+fn with_public_address<A: Agent>(mut server: Server<A>, config: &Config) -> Server<A> {
     if let Some(url) = &config.public_url {
         server = server.url(&*url.0);
     }
@@ -648,7 +668,6 @@ JSON-RPC:
   curl{unverified} {url}/rpc{header} -H 'content-type: application/json' -d '{{"jsonrpc":"2.0","id":1,"method":"SEND","params":{{"message":{message}}}}}'
 gRPC:
   grpcurl{grpc_tls}{header} -d '{{"message":{message}}}' {authority} lf.a2a.v1.A2AService/SEND
-Send "/help" instead of "hello" for the other commands of the demo agent. Ctrl-C stops the server.
 "#
     );
     text.replace("SEND", "SendMessage")

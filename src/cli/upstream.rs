@@ -1,5 +1,5 @@
-//! Gateway of another agent in `a2a serve`: its start also while that agent can't be reached, by a stored card, and the card's
-//! updates.
+//! Gateway mode of `a2a serve`: connects to the upstream agent, falls back to its stored card at the start, and refreshes the
+//! card.
 
 use std::{
     borrow::Cow,
@@ -22,6 +22,7 @@ use crate::{
     adapter::Upstream,
     agent::Agent as _,
     client::{Client, ClientBuilder, StoredCard},
+    clock::after,
     config::Config,
     error::ErrorKind,
     pb::v1::AgentCard,
@@ -106,7 +107,7 @@ impl Gateway {
     }
 
     /// Downloads the card from time to time, until the runtime ends.
-    pub(super) fn keep_up(self) {
+    pub(super) fn spawn_refresh(self) {
         tokio::spawn(self.refresh.run());
     }
 }
@@ -116,7 +117,7 @@ impl Refresh {
         let Some(interval) = self.interval else { return };
         loop {
             let interval = if self.is_reached { interval } else { interval.min(RETRY_INTERVAL) };
-            sleep_until(Instant::now() + interval).await;
+            sleep_until(after(Instant::now(), interval)).await;
             match self.builder.download(&self.url).await {
                 Ok(card) if card == self.card => self.is_reached = true,
                 Ok(card) => {

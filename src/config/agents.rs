@@ -40,8 +40,16 @@ const AGENT_TABLES: [&str; 15] = [
 const SERVER_KEYS: [&str; 4] =
     ["limits.connections", "limits.connections_per_peer", "limits.header_bytes", "limits.request_rate_per_peer"];
 
-/// Keys that say what the agent is. They are not inherited from the server.
+/// Keys that select the kind of an agent. They are not inherited from the server.
 const KIND_KEYS: [&str; 5] = ["agent.kind", "exec.command", "http.url", "openai.url", "upstream.url"];
+
+/// Keys with credentials for a service, and of what may be sent to it, by the key with the URL of the service. Several agents do
+/// not share them: each service gets only its own.
+const CREDENTIALS: [(&str, &[&str]); 3] = [
+    ("http.url", &["http.token", "http.secret"]),
+    ("openai.url", &["openai.key", "openai.key_file", "openai.mcp"]),
+    ("upstream.url", &["upstream.token", "upstream.forward"]),
+];
 
 /// Agent of a server with several.
 #[derive(Clone, Debug)]
@@ -81,7 +89,8 @@ impl Layers {
                     Origin::File(_, _, name) => format!("{origin}: {name}"),
                     Origin::Default | Origin::Variable(_) | Origin::Flag(_) => origin.to_string(),
                 };
-                self.errors.push(format!("{subject}: there are [[{TABLE}]]; set the key in one of them"));
+                self.errors
+                    .push(format!("{subject}: not allowed together with [[{TABLE}]]; move it into one of the tables"));
             }
         }
         let mut agents: Vec<AgentConfig> = Vec::new();
@@ -98,7 +107,38 @@ impl Layers {
                 agents.push(agent);
             }
         }
+        self.reject_shared_credentials(&agents);
         agents
+    }
+
+    /// Rejects credentials of the server that several agents would send to different services.
+    fn reject_shared_credentials(&mut self, agents: &[AgentConfig]) {
+        let is_set = |origins: &[Origin], name: &str| {
+            KEYS.iter().zip(origins).any(|(key, origin)| key.name == name && *origin != Origin::Default)
+        };
+        for (url, keys) in CREDENTIALS {
+            let users = || agents.iter().filter(|agent| is_set(&agent.origins, url));
+            for name in keys {
+                let count = users().filter(|agent| !is_set(&agent.origins, name)).count();
+                if count > 0 && users().count() > 1 && is_set(&self.origins, name) {
+                    let why = "several agents would use it, for different services; set it in their tables";
+                    self.errors.push(format!("{name}: {why}"));
+                }
+            }
+        }
+    }
+
+    /// Returns the first segments of the configured paths, at which agents would not be found.
+    fn reserved_names(&self) -> Vec<String> {
+        let Config { base_path, public_url, rpc_path, .. } = &self.config;
+        let public = public_url.as_ref().and_then(|url| url.0.parse::<http::Uri>().ok());
+        let paths = [
+            base_path.as_ref().map(|path| path.0.clone()),
+            public.map(|url| url.path().to_owned()),
+            Some(rpc_path.0.clone()),
+        ];
+        let segments = paths.iter().flatten().filter_map(|path| path.trim_matches('/').split('/').next());
+        segments.filter(|name| !name.is_empty()).map(str::to_owned).collect()
     }
 
     /// Reads the table of an agent.
@@ -113,23 +153,33 @@ impl Layers {
         for (member, value) in members {
             match (&**member.get_ref(), value.get_ref()) {
                 ("name", DeValue::String(text)) => name = Some(text.clone().into_owned()),
-                ("scopes", DeValue::Array(list)) if list.iter().all(|scope| scope.get_ref().is_str()) => {
+                ("scopes", DeValue::Array(list))
+                    if list.iter().all(|scope| scope.get_ref().as_str().is_some_and(is_scope)) =>
+                {
                     scopes = list.iter().filter_map(|scope| scope.get_ref().as_str()).map(str::to_owned).collect();
                 }
-                ("scopes", _) => layers.errors.push(format!("{at}: {TABLE}: scopes: write a list of texts")),
+                ("scopes", _) => {
+                    let why = "write a list of names without spaces and quotes, such as [\"agent:geo\"]";
+                    layers.errors.push(format!("{at}: {TABLE}: scopes: {why}"));
+                }
                 _ => layers.apply_member(file, "", member, value),
             }
         }
         let server_keys =
-            KEYS.iter().zip(&layers.origins).filter(|(key, origin)| **origin != Origin::Default && !is_of_agent(key));
+            KEYS.iter().zip(&layers.origins).filter(|(key, origin)| **origin != Origin::Default && !is_agent_key(key));
         for (key, origin) in server_keys {
-            layers
-                .errors
-                .push(format!("{origin}: {}: is a setting of the server; move it out of [[{TABLE}]]", key.name));
+            layers.errors.push(format!(
+                "{origin}: {}: applies to the whole server; move it above the first [[{TABLE}]]",
+                key.name
+            ));
         }
         let name = name.unwrap_or_default();
         if !is_agent_name(&name) {
-            let why = "is not a name of an agent; write up to 64 lower-case letters, digits, `-` and `_`, and no name of another resource";
+            let rule = "1 to 64 lower-case letters, digits, `-` or `_`, beginning with a letter or digit";
+            let why = format!("is not a name of an agent; write {rule}, and no path of the server such as `tasks`");
+            layers.errors.push(format!("{at}: {TABLE}: name: `{name}` {why}"));
+        } else if self.reserved_names().contains(&name) {
+            let why = "is in base_path, public_url or rpc_path; write another name";
             layers.errors.push(format!("{at}: {TABLE}: name: `{name}` {why}"));
         }
         let has_store = KEYS
@@ -137,7 +187,7 @@ impl Layers {
             .zip(&layers.origins)
             .any(|(key, origin)| key.name == "store.path" && *origin != Origin::Default);
         if let (false, StorePath::Sqlite(path)) = (has_store, &layers.config.store_path) {
-            layers.config.store_path = StorePath::Sqlite(store_of(path, &name));
+            layers.config.store_path = StorePath::Sqlite(agent_store(path, &name));
         }
         let Self { config, origins, errors, warnings } = layers;
         let is_valid = errors.is_empty();
@@ -147,14 +197,19 @@ impl Layers {
     }
 }
 
+/// Returns true for a scope (RFC 6749, 3.3).
+fn is_scope(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\\'))
+}
+
 /// Returns true for a key that an agent may have.
-fn is_of_agent(key: &Key) -> bool {
+fn is_agent_key(key: &Key) -> bool {
     let table = key.name.split('.').next().unwrap_or_default();
     AGENT_TABLES.contains(&table) && !SERVER_KEYS.contains(&key.name)
 }
 
 /// Returns the file of the store of an agent: `a2a.geo.db` for `a2a.db`.
-fn store_of(path: &Path, name: &str) -> PathBuf {
+fn agent_store(path: &Path, name: &str) -> PathBuf {
     match (path.file_stem(), path.extension()) {
         (Some(stem), Some(extension)) => {
             let [stem, extension] = [stem, extension].map(|part| part.to_string_lossy());
@@ -191,7 +246,7 @@ mod tests {
         assert_eq!((&*b.name, b.config.limits_parts, &b.config.store_path), ("b", 7, &StorePath::Memory));
         assert_eq!(b.scopes, ["agent:b", "geo"]);
         assert!(load("", &[]).unwrap().is_empty());
-        assert_eq!(store_of(Path::new("tasks"), "a"), Path::new("tasks.a"));
+        assert_eq!(agent_store(Path::new("tasks"), "a"), Path::new("tasks.a"));
     }
 
     #[test]
@@ -201,12 +256,15 @@ mod tests {
             ("agents = [1]", "a2a.toml:1: agents: write a table [[agents]] for each agent"),
             ("[[agents]]", "a2a.toml:1: agents: name: `` is not a name of an agent"),
             ("[[agents]]\nname = 'A B'", "a2a.toml:1: agents: name: `A B` is not a name of an agent"),
-            ("[[agents]]\nname = 'a'\nscopes = 'b'", "a2a.toml:1: agents: scopes: write a list of texts"),
+            ("[[agents]]\nname = 'a'\nscopes = 'b'", "a2a.toml:1: agents: scopes: write a list of names"),
+            ("[[agents]]\nname = 'a'\nscopes = ['b c']", "a2a.toml:1: agents: scopes: write a list of names"),
+            ("base_path = '/a/b'\n[[agents]]\nname = 'a'", "a2a.toml:2: agents: name: `a` is in base_path"),
+            ("public_url = 'http://x/a'\n[[agents]]\nname = 'a'", "a2a.toml:2: agents: name: `a` is in base_path"),
             ("[[agents]]\nname = 'a'\nexce = 'b'", "a2a.toml:3: unknown key `exce`; did you mean"),
-            ("[[agents]]\nname = 'a'\nlisten = '8080'", "a2a.toml:3: listen: is a setting of the server"),
-            ("[[agents]]\nname = 'a'\nlimits.connections = 1", "a2a.toml:3: limits.connections: is a setting of the"),
+            ("[[agents]]\nname = 'a'\nlisten = '8080'", "a2a.toml:3: listen: applies to the whole server"),
+            ("[[agents]]\nname = 'a'\nlimits.connections = 1", "a2a.toml:3: limits.connections: applies to the whole"),
             ("[[agents]]\nname = 'a'\nlimits.parts = 'x'", "a2a.toml:3: limits.parts: "),
-            ("exec = 'cat'\n[[agents]]\nname = 'a'", "a2a.toml:1: exec: there are [[agents]]; set the key in one of"),
+            ("exec = 'cat'\n[[agents]]\nname = 'a'", "a2a.toml:1: exec: not allowed together with [[agents]]"),
             (
                 "[[agents]]\nname = 'a'\n[[agents]]\nname = 'a'",
                 "a2a.toml:3: agents: there are two agents with the name `a`",
@@ -215,9 +273,18 @@ mod tests {
             let error = load(text, &[]).unwrap_err();
             assert!(error.starts_with(expected), "{error}");
         }
+        let two = "upstream.token = 's'\n[[agents]]\nname = 'a'\nupstream = 'http://a'\n\
+                   [[agents]]\nname = 'b'\nupstream = 'http://b'";
+        let error = load(two, &[]).unwrap_err();
+        assert_eq!(
+            error,
+            "upstream.token: several agents would use it, for different services; set it in their tables"
+        );
+        let one = "upstream.token = 's'\n[[agents]]\nname = 'a'\nupstream = 'http://a'\n[[agents]]\nname = 'b'";
+        assert!(load(one, &[]).unwrap()[0].config.upstream_token.is_some());
         let many = (0..=MAX_AGENTS).map(|n| format!("[[agents]]\nname = 'a{n}'")).collect::<Vec<_>>().join("\n");
         assert!(load(&many, &[]).unwrap_err().contains("101 agents exceed the limit of 100"));
         let error = load("[[agents]]\nname = 'a'", &[("exec", "cat")]).unwrap_err();
-        assert!(error.starts_with("--exec: there are [[agents]]; set the key in one of them"), "{error}");
+        assert!(error.starts_with("--exec: not allowed together with [[agents]]"), "{error}");
     }
 }

@@ -3,12 +3,20 @@
 
 use std::{collections::BTreeMap, fmt, net::SocketAddr, sync::Arc};
 
+use http::{HeaderMap, HeaderName};
 use tonic::{Request, Response, Status};
 
-use super::{Server, assembly::Assembled, catalog::ListedAgent, layers::LayeredService, lifecycle::Handle};
+use super::{
+    Server,
+    assembly::Assembled,
+    catalog::ListedAgent,
+    layers::{LayeredService, Layers},
+    lifecycle::Handle,
+};
 use crate::{
     agent::Agent,
     auth::Authenticator,
+    call::Call,
     card::CardTemplate,
     contract::{BoxStream, ServiceFuture},
     event::Event,
@@ -20,7 +28,7 @@ use crate::{
         wkt::Empty,
     },
     snapshot::Snapshot,
-    transport::{PeerLimit, below},
+    transport::below,
 };
 
 /// Maximum length of the name of an agent in bytes.
@@ -59,15 +67,15 @@ pub(super) struct MountContext<'a> {
     pub(super) is_tls: bool,
     pub(super) is_metered: bool,
     pub(super) authenticator: Option<Arc<dyn Authenticator>>,
-    /// Limits of clients, if the server has a transport.
-    pub(super) peers: Option<&'a PeerLimit>,
+    /// Layers of the server, if it has a transport.
+    pub(super) layers: Option<&'a Layers>,
 }
 
 /// Agent that is mounted when the server is assembled.
 pub(super) struct PendingAgent {
     pub(super) name: Box<str>,
-    /// Callers need scopes to use the agent.
-    pub(super) has_scopes: bool,
+    /// The catalog lists the agent for some callers only.
+    pub(super) is_private: bool,
     assemble: Box<dyn FnOnce(&MountContext<'_>) -> MountedAgent + Send + Sync>,
 }
 
@@ -75,8 +83,8 @@ impl PendingAgent {
     pub(super) fn new<B: Agent>(name: &str, server: Server<B>) -> Self {
         let owned: Box<str> = name.into();
         let name = owned.clone();
-        let has_scopes = !server.scopes.is_empty();
-        Self { name: owned, has_scopes, assemble: Box::new(move |context| server.assemble_mounted(name, context)) }
+        let is_private = !server.scopes.is_empty() || server.settings.protects_card;
+        Self { name: owned, is_private, assemble: Box::new(move |context| server.assemble_mounted(name, context)) }
     }
 
     pub(super) fn assemble(self, context: &MountContext<'_>) -> MountedAgent {
@@ -91,6 +99,10 @@ pub(super) struct MountedAgent {
     path: Box<str>,
     pub(super) listed: ListedAgent,
     pub(super) service: Arc<dyn A2aService>,
+    /// Calls of the server's address may reach the agent by its tenant: they are authenticated as those of its path are.
+    is_routed: bool,
+    /// Headers that the agent may pass on.
+    pub(super) forward_headers: Arc<[HeaderName]>,
     pub(super) handle: Handle,
     pub(super) http: LayeredService,
 }
@@ -113,59 +125,97 @@ impl<A: Agent> Server<A> {
         if context.is_tls {
             self = self.with_card(CardTemplate::over_tls);
         }
+        let is_routed = self.authenticator.is_none();
         self.authenticator = self.authenticator.or_else(|| context.authenticator.clone());
         self.is_metered |= context.is_metered;
+        let forward_headers = Arc::clone(&self.settings.forward_headers);
         let mut layers = self.layers();
-        if let Some(peers) = context.peers {
-            layers.peers = peers.clone();
+        if let Some(shared) = context.layers {
+            layers.peers = shared.peers.clone();
+            if is_routed {
+                layers.failures = Arc::clone(&shared.failures);
+            }
         }
         let layers = Arc::new(layers);
         let Assembled { service, http, handle, listed, .. } = self.assemble(context.bound, None);
         let http = LayeredService::new(http, layers, context.bound, Arc::default());
         let path: Box<str> = format!("/{name}").into();
         let listed = ListedAgent { name, path: path.clone(), ..listed };
-        MountedAgent { path, listed, service, handle, http }
+        MountedAgent { path, listed, service, is_routed, forward_headers, handle, http }
     }
 }
 
-/// Service that passes calls to the agent that their tenant names, for bindings without a path, such as gRPC. The tenant is
-/// then empty for the agent.
+/// Routes calls to the agent whose name is the tenant, for bindings without a path, such as gRPC. The tenant is removed before
+/// the call.
 pub(super) struct AgentRouter {
-    root: Arc<dyn A2aService>,
-    agents: BTreeMap<Box<str>, Arc<dyn A2aService>>,
+    root: Route,
+    agents: BTreeMap<Box<str>, Route>,
+}
+
+/// Agent to which calls are passed.
+#[derive(Clone)]
+struct Route {
+    service: Arc<dyn A2aService>,
+    /// Headers that the agent may pass on.
+    forward_headers: Arc<[HeaderName]>,
+}
+
+impl Route {
+    /// Removes the forwarded headers that are for other agents.
+    fn filter_headers<T>(&self, request: &mut Request<T>) {
+        let Some(call) = request.extensions_mut().get_mut::<Call>() else { return };
+        let Some(forwarded) = call.forwarded.take() else { return };
+        let mut permitted = HeaderMap::new();
+        for name in &*self.forward_headers {
+            for value in forwarded.get_all(name) {
+                permitted.append(name.clone(), value.clone());
+            }
+        }
+        call.forwarded = (!permitted.is_empty()).then(|| Arc::new(permitted));
+    }
 }
 
 impl AgentRouter {
     /// Creates the router of a server, whose agent may have a name too, and of the agents that are mounted on it.
-    pub(super) fn new(root: Arc<dyn A2aService>, name: &str, agents: &[MountedAgent]) -> Self {
-        let services = agents.iter().map(|agent| (agent.listed.name.clone(), Arc::clone(&agent.service)));
-        let mut agents: BTreeMap<_, _> = services.collect();
+    /// Agents with an authenticator of their own are reached by their paths only.
+    pub(super) fn new(
+        root: Arc<dyn A2aService>,
+        forward_headers: Arc<[HeaderName]>,
+        name: &str,
+        agents: &[MountedAgent],
+    ) -> Self {
+        let root = Route { service: root, forward_headers };
+        let route = |agent: &MountedAgent| {
+            let forward_headers = Arc::clone(&agent.forward_headers);
+            (agent.listed.name.clone(), Route { service: Arc::clone(&agent.service), forward_headers })
+        };
+        let mut agents: BTreeMap<_, _> = agents.iter().filter(|agent| agent.is_routed).map(route).collect();
         if !name.is_empty() {
-            agents.insert(name.into(), Arc::clone(&root));
+            agents.insert(name.into(), root.clone());
         }
         Self { root, agents }
     }
 }
 
 /// Response of a call, which may name the tenant of its request.
-trait OfTenant {
+trait TenantResponse {
     fn set_tenant(&mut self, _: &str) {}
 }
 
-impl OfTenant for SendMessageResponse {}
-impl OfTenant for BoxStream<Event> {}
-impl OfTenant for Snapshot {}
-impl OfTenant for ListTasksResponse {}
-impl OfTenant for AgentCard {}
-impl OfTenant for Empty {}
+impl TenantResponse for SendMessageResponse {}
+impl TenantResponse for BoxStream<Event> {}
+impl TenantResponse for Snapshot {}
+impl TenantResponse for ListTasksResponse {}
+impl TenantResponse for AgentCard {}
+impl TenantResponse for Empty {}
 
-impl OfTenant for TaskPushNotificationConfig {
+impl TenantResponse for TaskPushNotificationConfig {
     fn set_tenant(&mut self, tenant: &str) {
         tenant.clone_into(&mut self.tenant);
     }
 }
 
-impl OfTenant for ListTaskPushNotificationConfigsResponse {
+impl TenantResponse for ListTaskPushNotificationConfigsResponse {
     fn set_tenant(&mut self, tenant: &str) {
         for config in &mut self.configs {
             config.set_tenant(tenant);
@@ -173,13 +223,13 @@ impl OfTenant for ListTaskPushNotificationConfigsResponse {
     }
 }
 
-async fn with_tenant<T: OfTenant>(call: ServiceFuture<'_, T>, tenant: String) -> Result<Response<T>, Status> {
+async fn restore_tenant<T: TenantResponse>(call: ServiceFuture<'_, T>, tenant: String) -> Result<Response<T>, Status> {
     let mut response = call.await?;
     response.get_mut().set_tenant(&tenant);
     Ok(response)
 }
 
-macro_rules! routed {
+macro_rules! impl_router {
     ($($by:ident $method:ident $rpc:ident: $request:ty => $response:ty;)*) => {
         impl A2aService for AgentRouter { $(
             fn $method<'a, 'b>(&'a self, mut request: Request<$request>) -> ServiceFuture<'b, $response>
@@ -187,11 +237,13 @@ macro_rules! routed {
                 'a: 'b,
                 Self: 'b,
             {
-                match self.agents.get(&*request.get_ref().tenant) {
-                    None => self.root.$method(request),
-                    Some(service) => {
+                let agent = self.agents.get(&*request.get_ref().tenant);
+                agent.unwrap_or(&self.root).filter_headers(&mut request);
+                match agent {
+                    None => self.root.service.$method(request),
+                    Some(agent) => {
                         let tenant = std::mem::take(&mut request.get_mut().tenant);
-                        Box::pin(with_tenant(service.$method(request), tenant))
+                        Box::pin(restore_tenant(agent.service.$method(request), tenant))
                     }
                 }
             }
@@ -199,7 +251,7 @@ macro_rules! routed {
     };
 }
 
-each_rpc!(routed);
+each_rpc!(impl_router);
 
 impl fmt::Debug for AgentRouter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

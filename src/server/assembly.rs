@@ -1,6 +1,6 @@
 //! Assembly of a server from its settings: the service with its wrappers, the card, the transport, and the layers around it.
 
-use std::{net::SocketAddr, sync::Arc};
+use std::{collections::HashSet, net::SocketAddr, sync::Arc};
 
 use http::HeaderValue;
 use parking_lot::Mutex;
@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use super::{
     Server,
     agents::{AgentRouter, MountContext, MountedAgent},
-    catalog::{ListedAgent, catalog},
+    catalog::{ListedAgent, TemplateSource, catalog},
     layers::{Layers, is_public},
     lifecycle::Handle,
 };
@@ -25,7 +25,7 @@ use crate::{
     service::Service,
     store::memory::Memory,
     telemetry::{calls::ObservedService, wire_log::WireLogService},
-    transport::{BaseUrlSource, CardSource, HttpService, OriginPolicy, Paths, PeerLimit, ProtectedResource, Settings},
+    transport::{BaseUrlSource, HttpService, OriginPolicy, Paths, PeerLimit, ProtectedResource, Settings},
 };
 #[cfg(feature = "openapi")]
 use crate::{openapi::PublishedDocuments, transport::DocumentSource};
@@ -45,21 +45,18 @@ impl CardUpdates {
         Self { updates, current }
     }
 
-    /// Returns the source of the card for a template, which is updated with the next request after a change.
-    fn source(self, template: Arc<CardTemplate>) -> CardSource {
+    /// Returns the source of the template with the latest card.
+    fn source(self, template: Arc<CardTemplate>) -> TemplateSource {
         let state = Mutex::new((self, template));
-        Arc::new(move |request| {
-            let template = {
-                let mut state = state.lock();
-                let (Self { updates, current }, template) = &mut *state;
-                if updates.has_changed().unwrap_or_default() {
-                    let new = updates.borrow_and_update().clone();
-                    *template = Arc::new(CardTemplate::clone(template).replace_agent_card(current, &new));
-                    *current = new;
-                }
-                Arc::clone(template)
-            };
-            template.json(request)
+        Arc::new(move || {
+            let mut state = state.lock();
+            let (Self { updates, current }, template) = &mut *state;
+            let new = updates.borrow();
+            if *new != *current {
+                *template = Arc::new(CardTemplate::clone(template).replace_agent_card(current, &new));
+                current.clone_from(&new);
+            }
+            Arc::clone(template)
         })
     }
 }
@@ -79,8 +76,7 @@ pub(super) struct Assembled {
 impl<A: Agent> Server<A> {
     /// Returns true if the catalog of agents requires authentication: it depends on the caller.
     fn protects_catalog(&self) -> bool {
-        let has_scopes = !self.scopes.is_empty() || self.agents.iter().any(|agent| agent.has_scopes);
-        self.settings.protects_card || (has_scopes && self.authenticator.is_some())
+        self.settings.protects_card || !self.scopes.is_empty() || self.agents.iter().any(|agent| agent.is_private)
     }
 
     pub(super) fn layers(&self) -> Layers {
@@ -88,7 +84,7 @@ impl<A: Agent> Server<A> {
         let rpc_path = self.rpc_path.as_deref().unwrap_or(JSON_RPC);
         Layers {
             authenticator: self.authenticator.clone(),
-            failures: FailureLimit::new(self.failed_authentications),
+            failures: Arc::new(FailureLimit::new(self.failed_authentications)),
             insecure: self.insecure,
             log_wire: self.log_wire,
             is_metered: self.metrics.is_some() || self.is_metered,
@@ -115,7 +111,7 @@ impl<A: Agent> Server<A> {
             is_tls: self.card.address().is_tls,
             is_metered,
             authenticator: self.authenticator.clone(),
-            peers: layers.map(|layers| &layers.peers),
+            layers,
         };
         let agents = std::mem::take(&mut self.agents);
         let mounted: Arc<[_]> = agents.into_iter().map(|agent| agent.assemble(&context)).collect();
@@ -125,6 +121,10 @@ impl<A: Agent> Server<A> {
             card = card.bound(addr);
         }
         let stream_max_age = self.limits.stream_max_age;
+        let forward_headers = Arc::clone(&self.settings.forward_headers);
+        // The router removes those of other agents.
+        let all_names = forward_headers.iter().chain(mounted.iter().flat_map(|agent| &*agent.forward_headers));
+        self.settings.forward_headers = all_names.cloned().collect::<HashSet<_>>().into_iter().collect();
         let service = Service::with_env(self.agent, store, self.limits, self.settings.env.clone());
         let service = service.offering(card.offers());
         let service = service.modes(self.modes, card.declared()).idempotency_default_key(self.default_key);
@@ -173,12 +173,11 @@ impl<A: Agent> Server<A> {
         if self.log_wire {
             service = Arc::new(WireLogService(service));
         }
-        // Without an authenticator, no caller has scopes.
-        let scopes: Arc<[_]> = if self.authenticator.is_some() { self.scopes.into() } else { Arc::default() };
+        let scopes: Arc<[_]> = self.scopes.into();
         let service: Arc<dyn A2aService> = Arc::new(AuthorizedService::new(service, self.policy, Arc::clone(&scopes)));
         let mut service: Arc<dyn A2aService> = Arc::new(ObservedService::new(service, is_metered));
         if !mounted.is_empty() || !self.catalog_name.is_empty() {
-            service = Arc::new(AgentRouter::new(service, &self.catalog_name, &mounted));
+            service = Arc::new(AgentRouter::new(service, forward_headers, &self.catalog_name, &mounted));
         }
         let is_unchecked = self.authenticator.is_none() && card.declares_security();
         if let Some(authenticator) = &self.authenticator {
@@ -228,22 +227,29 @@ impl<A: Agent> Server<A> {
         // The root is listed with its own path, at which it stays if another agent becomes the root.
         let path = &*card.address().agent;
         let card = Arc::new(card.clone());
-        let listed = ListedAgent { name: name.into(), path: path.into(), card: Arc::clone(&card), scopes };
+        let card_changes = self.card_updates.is_some();
+        let current: TemplateSource = if let Some(updates) = self.card_updates {
+            updates.source(Arc::clone(&card))
+        } else {
+            let card = Arc::clone(&card);
+            Arc::new(move || Arc::clone(&card))
+        };
+        let is_protected = self.settings.protects_card;
+        let listed =
+            ListedAgent { name: name.into(), path: path.into(), card: Arc::clone(&current), scopes, is_protected };
         let all = std::iter::once(&listed).chain(mounted.iter().map(|agent| &agent.listed)).cloned();
-        let catalog = catalog(Arc::clone(&card), all.collect());
+        // Agents below a path are listed at the root only.
+        let catalog = (!card.is_mounted()).then(|| catalog(Arc::clone(&card), all.collect()));
         let settings = Settings {
             documents,
-            catalog: Some(catalog),
+            catalog,
             protects_catalog,
             metrics: self.metrics.map(|render| handle.metrics(render)),
             key_set,
             protected_resource,
             base_url,
-            card_changes: self.card_updates.is_some(),
-            card: match self.card_updates {
-                Some(updates) => updates.source(card),
-                None => Arc::new(move |request| card.json(request)),
-            },
+            card_changes,
+            card: Arc::new(move |request| current().json(request)),
             stream_max_age,
             drain: handle.draining(),
             readiness: handle.readiness(),

@@ -11,32 +11,41 @@ use crate::{
     transport::{AI_CATALOG, CatalogSource},
 };
 
+/// Returns the template of a card, as of now.
+pub(super) type TemplateSource = Arc<dyn Fn() -> Arc<CardTemplate> + Send + Sync>;
+
 /// Agent in the catalog.
 #[derive(Clone)]
 pub(super) struct ListedAgent {
     pub(super) name: Box<str>,
     /// Path below the URL of the server. Empty at the root.
     pub(super) path: Box<str>,
-    pub(super) card: Arc<CardTemplate>,
+    pub(super) card: TemplateSource,
     /// Scopes that callers need.
     pub(super) scopes: Arc<[String]>,
+    /// The card requires authentication.
+    pub(super) is_protected: bool,
 }
 
 impl ListedAgent {
     /// Returns true if a caller may use the agent.
     fn is_visible(&self, principal: Option<&Principal>) -> bool {
-        self.scopes.iter().all(|scope| principal.is_some_and(|principal| principal.scopes.contains(scope)))
+        match principal {
+            Some(principal) => self.scopes.iter().all(|scope| principal.scopes.contains(scope)),
+            None => self.scopes.is_empty() && !self.is_protected,
+        }
     }
 
     /// Returns the entry of the AI Catalog, or that of the plain list.
     fn entry(&self, base_url: &str, is_ai_catalog: bool) -> Value {
         let Self { name, path, card, .. } = self;
+        let card = card();
         let card = card.declared();
         let url = format!("{base_url}{path}");
         let card_url = format!("{url}{WELL_KNOWN}");
         if is_ai_catalog {
-            let host = base_url.split_once("://").map_or(base_url, |(_, rest)| rest);
-            let publisher = host.split(['/', ':']).next().filter(|host| !host.is_empty()).unwrap_or("localhost");
+            let uri = base_url.parse::<http::Uri>().unwrap_or_default();
+            let publisher = uri.host().unwrap_or("localhost");
             return json!({
                 "identifier": format!("urn:air:{publisher}:a2a:{name}"),
                 "displayName": card.name,
@@ -64,9 +73,11 @@ impl ListedAgent {
 pub(super) fn catalog(root: Arc<CardTemplate>, agents: Vec<ListedAgent>) -> CatalogSource {
     Arc::new(move |request: &CardRequest<'_>, principal| {
         let url = root.base_url(request).unwrap_or_default();
+        // The path of the agent at the root, at which the catalog is too.
+        let url = url.strip_suffix(&*root.address().agent).unwrap_or(&url);
         let is_ai_catalog = request.path.trim_end_matches('/') == AI_CATALOG;
         let visible = agents.iter().filter(|agent| agent.is_visible(principal));
-        let entries = visible.map(|agent| agent.entry(&url, is_ai_catalog)).collect::<Value>();
+        let entries = visible.map(|agent| agent.entry(url, is_ai_catalog)).collect::<Value>();
         let document = if is_ai_catalog {
             json!({ "specVersion": "1.0", "entries": entries })
         } else {

@@ -36,7 +36,7 @@ pub(super) type AddLayer = Arc<dyn Fn(Router) -> Router + Send + Sync>;
 /// Settings of the layers, which all addresses of a server share.
 pub(super) struct Layers {
     pub(super) authenticator: Option<Arc<dyn Authenticator>>,
-    pub(super) failures: FailureLimit,
+    pub(super) failures: Arc<FailureLimit>,
     pub(super) insecure: bool,
     pub(super) log_wire: bool,
     pub(super) is_metered: bool,

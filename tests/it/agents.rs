@@ -12,6 +12,7 @@ use a2a_service::{
     protocol::Version,
     server::Server,
 };
+use http::HeaderName;
 use serde_json::{Value, json};
 use tokio::{sync::Notify, time::timeout};
 use tokio_stream::StreamExt as _;
@@ -201,6 +202,68 @@ async fn agents_require_their_scopes() {
     }
 }
 
+/// Without an authenticator, nobody has the scopes.
+#[tokio::test]
+async fn scopes_without_an_authenticator_reject_all_calls() {
+    let agent = Server::new(Demo).require_scopes(["agent:demo"]).into_service();
+    let error = Client::from_service(agent).send("hi").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unauthenticated);
+    assert!(error.to_string().contains("agent:demo"), "{error}");
+}
+
+/// Calls of the root pass its authenticator, and not that of the other agent.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn agent_with_its_own_authenticator_has_only_its_path() {
+    let second = Server::new(shout()).name("Shout").authenticator(TokenIsScopes).protect_card(true);
+    let url = serve(Server::new(Demo).agent("shout", second)).await;
+    let client = Client::builder().retry(Retry::default().attempts(0));
+    for agent in [client.grpc(&url), client.json_rpc(&format!("{url}/rpc"))].map(Result::unwrap) {
+        let message = SendMessageRequest { tenant: "shout".into(), ..text("", "hi") };
+        // A tenant of the agent at the root.
+        assert_eq!(Client::from_service(agent).send(message).await.unwrap().text(), "hi");
+    }
+    let error =
+        Client::from_service(client.json_rpc(&format!("{url}/shout/rpc")).unwrap()).send("hi").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unauthenticated);
+    // The catalog does not show the protected card.
+    assert_eq!(reqwest::get(format!("{url}/agents")).await.unwrap().status(), 401);
+    assert_eq!(reqwest::get(format!("{url}/shout/agents")).await.unwrap().status(), 401);
+}
+
+/// Each agent gets the headers that are forwarded to it, also if its tenant names it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn headers_are_forwarded_to_their_agent_only() {
+    let names = |turn: &agent::Turn| {
+        let headers = turn.forwarded_headers();
+        let mut names: Vec<_> =
+            headers.iter().flat_map(|headers| headers.keys()).map(|name| name.as_str().to_owned()).collect();
+        names.sort();
+        names.join(" ")
+    };
+    let reporter = move || {
+        agent::from_fn(move |turn, _| {
+            let names = names(&turn);
+            async move { Ok(End::Completed(Some(format!("[{names}]").into()))) }
+        })
+    };
+    let server = Server::new(reporter()).forward_headers([HeaderName::from_static("x-first")]);
+    let second = Server::new(reporter()).forward_headers([HeaderName::from_static("x-second")]);
+    let url = serve(server.agent("second", second).agent("third", Server::new(reporter()))).await;
+    let client = Client::builder().header("x-first", "1").unwrap().header("x-second", "2").unwrap();
+    for agent in [client.grpc(&url), client.json_rpc(&format!("{url}/rpc"))].map(Result::unwrap) {
+        for (tenant, expected) in [("", "[x-first]"), ("second", "[x-second]"), ("third", "[]")] {
+            let message = SendMessageRequest { tenant: tenant.into(), ..text("", "hi") };
+            assert_eq!(
+                Client::from_service(Arc::clone(&agent)).send(message).await.unwrap().text(),
+                expected,
+                "{tenant}"
+            );
+        }
+    }
+    let at_path = client.json_rpc(&format!("{url}/second/rpc")).unwrap();
+    assert_eq!(Client::from_service(at_path).send("hi").await.unwrap().text(), "[x-second]");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn drain_waits_for_the_turns_of_all_agents() {
     let (begun, end) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
@@ -240,6 +303,12 @@ async fn drain_waits_for_the_turns_of_all_agents() {
 #[should_panic(expected = "two agents with the name `a`")]
 fn names_are_unique() {
     drop(Server::new(Demo).catalog_name("a").agent("a", Server::new(Demo)));
+}
+
+#[test]
+#[should_panic(expected = "the agent `a` has agents of its own")]
+fn agents_have_no_agents() {
+    drop(Server::new(Demo).agent("a", Server::new(Demo).agent("b", Server::new(Demo))));
 }
 
 #[test]

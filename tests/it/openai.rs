@@ -657,7 +657,7 @@ async fn names_of_tools_and_approvals_are_checked_at_the_start() {
     assert_eq!(ids, ["one_add", "one_fail", "two_add", "two_fail"]);
     let misspelled = server("one", &first).approval(Approval::Tools(["ad".to_owned()].into()));
     let error = agent().with_mcp(vec![misspelled]).await.unwrap_err().to_string();
-    assert_eq!(error, "one: approve: there is no tool `ad`");
+    assert_eq!(error, "one: approve: there is no tool `ad`; the server has add, fail");
 }
 
 /// MCP server over stdio that exits in the middle of its first call, after which it has the file `$STARTED`.

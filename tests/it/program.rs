@@ -44,14 +44,19 @@ async fn serve() -> (Child, String) {
     started(a2a(&["serve", "--listen", "127.0.0.1:0", "--log-filter", "warn"])).await
 }
 
-pub(crate) async fn started(mut command: Command) -> (Child, String) {
+pub(crate) async fn started(command: Command) -> (Child, String) {
+    try_started(command).await.unwrap()
+}
+
+/// Starts a server. `None` if it ends before it listens.
+pub(crate) async fn try_started(mut command: Command) -> Option<(Child, String)> {
     let mut child = command.spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    let first = timeout(TIMEOUT, lines.next_line()).await.unwrap().unwrap().unwrap();
+    let first = timeout(TIMEOUT, lines.next_line()).await.unwrap().unwrap()?;
     let url = first.strip_prefix("listening on ").unwrap().to_owned();
     // Reads on, since a full pipe would block the server.
     tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
-    (child, url)
+    Some((child, url))
 }
 
 pub(crate) fn signal(child: &Child, name: &str) {

@@ -137,7 +137,7 @@ impl Endpoint {
         let content_type = response.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
         let content_type = content_type.unwrap_or_default().split(';').next().unwrap_or_default().trim();
         let is_document = content_type.eq_ignore_ascii_case("application/json");
-        let body = Body::new(response, self.output_bytes);
+        let body = Body::new(response, self.output_bytes).idle_timeout(self.idle_timeout);
         Ok(CompletionStream {
             endpoint: self,
             body,
@@ -233,6 +233,7 @@ fn stalled() -> Error {
 fn failure(error: BodyError) -> Error {
     match error {
         BodyError::Interrupted(cause) => interrupted().caused_by(cause),
+        BodyError::Stalled => stalled(),
         BodyError::TooLarge => Error::public("The response of the model endpoint is too large (openai.output_bytes)."),
     }
 }
@@ -266,13 +267,12 @@ impl CompletionStream<'_> {
     /// Receives the next text of the model. `None` at the end of the response.
     pub(super) async fn next(&mut self) -> Result<Option<String>, Error> {
         while !self.is_finished {
-            let idle_timeout = self.endpoint.idle_timeout;
             if self.is_document {
-                let body = timeout(idle_timeout, self.body.all()).await.map_err(|_| stalled())?.map_err(failure)?;
+                let body = self.body.all().await.map_err(failure)?;
                 self.is_finished = true;
                 return self.apply(&body).map(Some);
             }
-            let line = timeout(idle_timeout, self.body.line()).await.map_err(|_| stalled())?.map_err(failure)?;
+            let line = self.body.line().await.map_err(failure)?;
             let Some(line) = line else {
                 self.is_finished = true;
                 // Some endpoints close the stream without its last line.

@@ -157,12 +157,10 @@ impl Connection {
             }
             Arc::clone(&cell)
         };
-        let open = async || {
-            let opened = timeout(self.server.timeout, self.open()).await;
-            Ok::<_, io::Error>(Arc::new(opened.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??))
-        };
+        let open = async || self.open().await.map(Arc::new);
         // Calls at the same time share the session.
-        cell.get_or_try_init(open).await.cloned()
+        let opened = timeout(self.server.timeout, cell.get_or_try_init(open)).await;
+        opened.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?.cloned()
     }
 
     async fn open(&self) -> io::Result<RunningService<RoleClient, ClientConfig>> {
@@ -305,7 +303,9 @@ impl Tools {
                 && let Some(unknown) = approved.iter().find(|name| list.iter().all(|tool| tool.name != name.as_str()))
             {
                 // A misspelled name would let the tool run without an approval.
-                return Err(io::Error::other(format!("{}: approve: there is no tool `{unknown}`", server.name)));
+                let known = list.iter().map(|tool| &*tool.name).collect::<Vec<_>>().join(", ");
+                let why = format!("{}: approve: there is no tool `{unknown}`; the server has {known}", server.name);
+                return Err(io::Error::other(why));
             }
             for tool in list {
                 let is_unique = counts.get(&*tool.name) == Some(&1);
@@ -342,7 +342,10 @@ fn check(server: &McpServer) -> Result<(), &'static str> {
         McpTransport::Command(words, _) if words.first().is_none_or(String::is_empty) => Err("the command is empty"),
         McpTransport::Url(url, _) => {
             let parsed = Url::parse(url).ok().filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
-            parsed.map(drop).ok_or("the URL is not one of http or https")
+            let parsed = parsed.ok_or("the URL is not one of http or https")?;
+            // Errors of connections name the URL.
+            let has_secret = !parsed.username().is_empty() || parsed.password().is_some() || parsed.query().is_some();
+            if has_secret { Err("the URL has a user or a query, which would be in logs; set `token`") } else { Ok(()) }
         }
         McpTransport::Command(..) => Ok(()),
     }
