@@ -61,6 +61,9 @@ options! {
         pub history: usize,
         /// Maximum size of these messages in bytes. 4 MiB by default.
         pub history_bytes: usize,
+        /// Passes URLs of images on to the endpoint, which loads them: a client could then send it to internal addresses. Off by
+        /// default.
+        pub image_urls: bool,
         /// Maximum number of times that the model can call tools in a turn. 10 by default.
         pub tool_rounds: usize,
         /// Agent card. By default, it has the name of the model.
@@ -79,6 +82,7 @@ impl Default for OpenaiOptions {
             output_bytes: 16 << 20,
             history: 50,
             history_bytes: 4 << 20,
+            image_urls: false,
             tool_rounds: 10,
             card: AgentCard::default(),
         }
@@ -185,8 +189,8 @@ impl Openai {
         }
         let mut run = match Run::new(self, turn, out, state).await {
             Ok(run) => run,
-            Err(Start::Unsupported(unsupported)) => return Ok(End::rejected(unsupported.into_text())),
-            Err(Start::Failed(error)) => return Err(error),
+            Err(StartError::Unsupported(unsupported)) => return Ok(End::rejected(unsupported.into_text())),
+            Err(StartError::Failed(error)) => return Err(error),
         };
         run.run().await
     }
@@ -244,13 +248,13 @@ struct TurnState {
     usage: Option<Usage>,
 }
 
-/// Reason for which a turn can't start.
-enum Start {
+/// Error that ends a turn before the first request.
+enum StartError {
     Unsupported(Unsupported),
     Failed(Error),
 }
 
-impl From<Error> for Start {
+impl From<Error> for StartError {
     fn from(error: Error) -> Self {
         Self::Failed(error)
     }
@@ -280,7 +284,15 @@ struct Run<'a> {
 
 impl<'a> Run<'a> {
     /// Prepares a turn: reads the conversation, and the decision about a tool call that waits for it.
-    async fn new(agent: &'a Openai, turn: &'a Turn, out: &'a Updates, mut state: TurnState) -> Result<Self, Start> {
+    async fn new(
+        agent: &'a Openai,
+        turn: &'a Turn,
+        out: &'a Updates,
+        mut state: TurnState,
+    ) -> Result<Self, StartError> {
+        if !agent.options.image_urls {
+            conversation::reject_image_urls(turn.messages()).map_err(StartError::Unsupported)?;
+        }
         let limits = HistoryLimits { messages: agent.options.history, bytes: agent.options.history_bytes };
         let tasks = turn.context_tasks(limits.messages / 2, limits.bytes).await?;
         let tasks = tasks.iter().filter(|task| task.state().is_terminal()).map(conversation::task_messages).collect();
@@ -296,7 +308,7 @@ impl<'a> Run<'a> {
                 task.push(conversation::assistant_message(&answer));
             }
             messages.extend(task);
-            messages.push(conversation::user_message(turn.messages()).map_err(Start::Unsupported)?);
+            messages.push(conversation::user_message(turn.messages()).map_err(StartError::Unsupported)?);
             let base = turn.messages().map(|message| message.message_id.clone()).collect();
             state = TurnState { base, ..TurnState::default() };
         } else {
@@ -305,7 +317,7 @@ impl<'a> Run<'a> {
             let first = earlier.iter().position(|message| is_base(&message)).unwrap_or(earlier.len());
             messages.extend(conversation::history_messages(earlier.iter().take(first).copied()));
             let base = earlier.iter().filter(is_base).copied();
-            messages.push(conversation::user_message(base).map_err(Start::Unsupported)?);
+            messages.push(conversation::user_message(base).map_err(StartError::Unsupported)?);
             decision = Some(decide(turn).unwrap_or_else(|| {
                 state.note = Some(turn.text().to_owned());
                 Decision::Declined

@@ -152,7 +152,7 @@ impl Agent for Upstream {
     }
 }
 
-/// Errors of a subscription after which the upstream task can't be read either.
+/// Errors after which reading the upstream task would fail too.
 const PERMANENT: [ErrorKind; 4] =
     [ErrorKind::Unavailable, ErrorKind::DeadlineExceeded, ErrorKind::Unauthenticated, ErrorKind::PermissionDenied];
 

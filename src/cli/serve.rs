@@ -305,6 +305,7 @@ async fn openai(url: &str, config: &Config) -> anyhow::Result<Arc<dyn DynAgent>>
         .output_bytes(config.openai_output_bytes.0)
         .history(config.openai_history)
         .history_bytes(config.openai_history_bytes.0)
+        .image_urls(config.openai_image_urls)
         .tool_rounds(config.openai_tool_rounds)
         .card(AgentCard::new(&*model).describe("Answers with a language model."));
     let agent = Openai::new(url, model, options).map_err(|why| error(&format!("openai: {why}")))?;

@@ -255,10 +255,10 @@ impl ClientBuilder {
         Ok(self)
     }
 
-    /// States that calls have credentials of their own in [`Call::headers`](crate::call::Call::headers): interfaces of other
-    /// origins are then not used, as for credentials of the client. Off by default.
-    pub fn call_credentials(self, has_some: bool) -> Self {
-        Self { call_credentials: has_some, ..self }
+    /// Restricts calls to the origin of the card, as for credentials of the client, because
+    /// [`Call::headers`](crate::call::Call::headers) has credentials. Off by default.
+    pub fn call_credentials(self, enabled: bool) -> Self {
+        Self { call_credentials: enabled, ..self }
     }
 
     /// Calls agents over this binding only. By default, the first interface of the card is used.

@@ -82,7 +82,7 @@ impl ClientBuilder {
         Ok(StoredCard { url: url.to_string(), tag, card: String::from_utf8_lossy(&json).into_owned() })
     }
 
-    /// Adds a card to the cache, so that it is only validated by its next download.
+    /// Adds a stored card to the cache, so that the next download revalidates it (`If-None-Match`).
     pub(crate) fn cache(&self, stored: &StoredCard) {
         let tag = stored.tag.as_deref().and_then(|tag| HeaderValue::from_str(tag).ok());
         if let (Ok(url), Some(tag)) = (Url::parse(&stored.url), tag) {

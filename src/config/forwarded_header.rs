@@ -4,7 +4,7 @@ use http::HeaderName;
 
 use super::value::{Value, brief, quoted};
 
-/// Name of a header of callers that is passed on. Not one of the connection or of the protocol.
+/// Name of a request header that is forwarded. Hop-by-hop headers and those of the protocol are rejected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ForwardedHeader(pub(crate) HeaderName);
 

@@ -1,5 +1,5 @@
-//! Kinds of agents without code: the behaviour of [`Actor`] as a command, as an HTTP endpoint, and as an agent behind a gateway,
-//! so that scenarios run with them too.
+//! Agents without code for the scenarios: the behaviour of [`Actor`] as a command, as an HTTP endpoint, and as an agent behind a
+//! gateway.
 
 use std::{convert::Infallible, sync::Arc, time::Duration};
 

@@ -380,7 +380,15 @@ async fn images_are_sent_and_other_files_are_rejected() {
     let found = task(&agent.send(with(Part::bytes("%PDF", "application/pdf"))).await.unwrap());
     let text = status_text(&found);
     assert!(found.state() == TaskState::Rejected && text.contains("application/pdf"), "{text}");
+    let at_url = || Part::url("http://127.0.0.1:1/cat.png", "image/png");
+    let found = task(&agent.send(with(at_url())).await.unwrap());
+    assert!(found.state() == TaskState::Rejected && status_text(&found).contains("images from URLs"));
     assert_eq!(requests.count(), 1);
+    let (url, requests) = endpoint(vec![answer("A cat")]).await;
+    let agent = client(Openai::new(&url, "tiny", OpenaiOptions::default().image_urls(true)).unwrap());
+    assert_eq!(output(&task(&agent.send(with(at_url())).await.unwrap())), "A cat");
+    let image = json!({ "type": "image_url", "image_url": { "url": "http://127.0.0.1:1/cat.png" } });
+    assert_eq!(requests.messages(0), [("user".to_owned(), json!([{ "type": "text", "text": "Look" }, image]))]);
 }
 
 /// Starts the program with a model as its agent, and its tasks in a file.

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::pb::v1::{Message, Part, Role, Task, part::Content};
 
-/// Member of the metadata of messages of the agent that are part of the conversation.
+/// Metadata key of messages of the agent with a tool call that awaits its approval.
 pub(super) const TOOL_CALL: &str = "toolCall";
 
 /// Limits of the earlier messages in a request.
@@ -15,7 +15,7 @@ pub(super) struct HistoryLimits {
     pub(super) bytes: usize,
 }
 
-/// Part that a model can't get, as a reason for the client.
+/// Error for a part that the model does not support. Its text is sent to the client.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Unsupported(String);
 
@@ -41,6 +41,17 @@ pub(super) fn user_message<'m>(messages: impl Iterator<Item = &'m Message>) -> R
     let parts = messages.flat_map(|message| &message.parts);
     let pieces: Result<Vec<Piece>, Unsupported> = parts.map(piece).collect();
     Ok(json!({ "role": "user", "content": content(pieces?) }))
+}
+
+/// Checks that messages have no images at URLs.
+pub(super) fn reject_image_urls<'m>(mut messages: impl Iterator<Item = &'m Message>) -> Result<(), Unsupported> {
+    let is_image_url = |part: &Part| {
+        matches!(part.content, Some(Content::Url(_))) && part.media_type.to_ascii_lowercase().starts_with("image/")
+    };
+    if messages.any(|message| message.parts.iter().any(is_image_url)) {
+        return Err(Unsupported("The agent does not load images from URLs; send their content.".to_owned()));
+    }
+    Ok(())
 }
 
 /// Returns a message of the user with those parts that a model can get.
