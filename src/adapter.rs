@@ -7,6 +7,15 @@
 //! `Upstream` passes the messages to another A2A agent (crate feature `client`).
 
 #[cfg(any(all(feature = "client", feature = "push"), feature = "openai"))]
+use std::time::Duration;
+
+#[cfg(any(all(feature = "client", feature = "push"), feature = "openai"))]
+use tokio::time::timeout;
+
+#[cfg(any(all(feature = "client", feature = "push"), feature = "openai"))]
+use crate::agent::{End, Error, Stopped, Turn};
+
+#[cfg(any(all(feature = "client", feature = "push"), feature = "openai"))]
 mod body;
 #[cfg(any(all(feature = "exec", unix), all(feature = "client", feature = "push")))]
 mod event;
@@ -31,3 +40,24 @@ pub use self::openai::{Approval, McpServer, McpTransport};
 pub use self::openai::{Openai, OpenaiOptions};
 #[cfg(feature = "client")]
 pub use self::upstream::{GAP, Upstream};
+
+/// Runs the work of a turn until it is canceled, or the timeout expires: the turn then fails with a text for the client. The
+/// connection of the work is closed in both cases, so that the other side can stop too.
+#[cfg(any(all(feature = "client", feature = "push"), feature = "openai"))]
+async fn until_canceled(
+    turn: &Turn,
+    work: impl Future<Output = Result<End, Error>>,
+    limit: Option<Duration>,
+    expired: &'static str,
+) -> Result<End, Error> {
+    let work = async {
+        tokio::select! {
+            end = work => end,
+            () = turn.canceled() => Err(Stopped.into()),
+        }
+    };
+    match limit {
+        Some(limit) => timeout(limit, work).await.unwrap_or_else(|_| Err(Error::public(expired))),
+        None => work.await,
+    }
+}

@@ -11,9 +11,10 @@ use tokio::time::{Instant, sleep_until};
 use super::{
     body::{Body, BodyError},
     event::{AgentEvent, EventSink, OUTPUT, TurnEnd, TurnLine},
+    until_canceled,
 };
 use crate::{
-    agent::{Agent, End, Error, Stopped, Turn, Updates},
+    agent::{Agent, End, Error, Turn, Updates},
     pb::v1::AgentCard,
     push::webhook_signature,
 };
@@ -177,18 +178,8 @@ impl HttpEndpoint {
 
 impl Agent for HttpEndpoint {
     async fn run(&self, turn: Turn, out: Updates) -> Result<End, Error> {
-        let limit = self.options.timeout.map(|limit| Instant::now() + limit);
-        tokio::select! {
-            end = self.turn(&turn, &out) => end,
-            // The connection is closed, so that the endpoint knows.
-            () = turn.canceled() => Err(Stopped.into()),
-            () = async {
-                match limit {
-                    Some(limit) => sleep_until(limit).await,
-                    None => std::future::pending().await,
-                }
-            } => Err(Error::public("The endpoint of the agent did not respond in time (http.timeout).")),
-        }
+        let expired = "The endpoint of the agent did not respond in time (http.timeout).";
+        until_canceled(&turn, self.turn(&turn, &out), self.options.timeout, expired).await
     }
 
     fn card(&self) -> AgentCard {

@@ -10,16 +10,15 @@ use bytes::Bytes;
 use reqwest::{Client, Url, redirect};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
-use tokio::time::{Instant, sleep_until};
 
 use self::{
     completion::{Completion, Endpoint, ToolCall, Usage},
     conversation::{HistoryLimits, TOOL_CALL, Unsupported},
     tools::Tools,
 };
+use super::until_canceled;
 use crate::{
-    agent::{Agent, End, Error, Stopped, Turn, Updates},
-    clock::after,
+    agent::{Agent, End, Error, Turn, Updates},
     pb::v1::{AgentCard, Message, Part, Role, part::Content},
 };
 
@@ -198,18 +197,9 @@ impl Openai {
 
 impl Agent for Openai {
     async fn run(&self, turn: Turn, out: Updates) -> Result<End, Error> {
-        let limit = self.options.timeout.map(|limit| after(Instant::now(), limit));
-        tokio::select! {
-            end = self.turn(&turn, &out) => end,
-            // The connection is closed, so that the endpoint stops.
-            () = turn.canceled() => Err(Stopped.into()),
-            () = async {
-                match limit {
-                    Some(limit) => sleep_until(limit).await,
-                    None => std::future::pending().await,
-                }
-            } => Err(Error::public("The model did not answer in time (openai.timeout).")),
-        }
+        let expired = "The model did not answer in time (openai.timeout).";
+        // Boxed, because the future is large.
+        until_canceled(&turn, Box::pin(self.turn(&turn, &out)), self.options.timeout, expired).await
     }
 
     fn card(&self) -> AgentCard {

@@ -113,9 +113,6 @@ impl Layers {
 
     /// Rejects credentials of the server that several agents would send to different services.
     fn reject_shared_credentials(&mut self, agents: &[AgentConfig]) {
-        let is_set = |origins: &[Origin], name: &str| {
-            KEYS.iter().zip(origins).any(|(key, origin)| key.name == name && *origin != Origin::Default)
-        };
         for (url, keys) in CREDENTIALS {
             let users = || agents.iter().filter(|agent| is_set(&agent.origins, url));
             for name in keys {
@@ -182,11 +179,7 @@ impl Layers {
             let why = "is in base_path, public_url or rpc_path; write another name";
             layers.errors.push(format!("{at}: {TABLE}: name: `{name}` {why}"));
         }
-        let has_store = KEYS
-            .iter()
-            .zip(&layers.origins)
-            .any(|(key, origin)| key.name == "store.path" && *origin != Origin::Default);
-        if let (false, StorePath::Sqlite(path)) = (has_store, &layers.config.store_path) {
+        if let (false, StorePath::Sqlite(path)) = (is_set(&layers.origins, "store.path"), &layers.config.store_path) {
             layers.config.store_path = StorePath::Sqlite(agent_store(path, &name));
         }
         let Self { config, origins, errors, warnings } = layers;
@@ -195,6 +188,11 @@ impl Layers {
         self.warnings.extend(warnings);
         is_valid.then_some(AgentConfig { name, scopes, config, origins })
     }
+}
+
+/// Returns true if a source has set the key with a name.
+fn is_set(origins: &[Origin], name: &str) -> bool {
+    KEYS.iter().zip(origins).any(|(key, origin)| key.name == name && *origin != Origin::Default)
 }
 
 /// Returns true for a scope (RFC 6749, 3.3).

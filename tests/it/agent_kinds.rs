@@ -7,7 +7,7 @@ use a2a_service::{
     adapter::{HttpEndpoint, HttpOptions, Upstream},
     agent::{DynAgent, demo},
     call::Binding,
-    client::Client,
+    client::{Client, EventStream, StreamEvent},
     protocol::Version,
     server::Server,
 };
@@ -73,6 +73,21 @@ async fn gateway(binding: Binding, version: Version) -> Arc<dyn DynAgent> {
     let client = Client::builder().binding(binding).version(version).connect(&url).await.unwrap();
     assert_eq!(client.interface().map(|interface| (interface.binding, interface.version)), Some((binding, version)));
     Arc::new(Upstream::new(client))
+}
+
+/// Sends a message, and reads events up to the first chunk of an artifact. Returns the id of the task, and further events.
+pub(crate) async fn until_first_chunk(agent: &Client, text: &str) -> (String, EventStream) {
+    let mut events = agent.stream(text).await.unwrap();
+    let mut id = String::new();
+    while let Some(event) = events.next().await {
+        let event = event.unwrap();
+        if let StreamEvent::Task(task) = event {
+            id = task.id;
+        } else if matches!(event, StreamEvent::Artifact(_)) {
+            break;
+        }
+    }
+    (id, events)
 }
 
 /// Returns the events of a turn of the endpoint.

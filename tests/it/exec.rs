@@ -15,7 +15,10 @@ use a2a_service::{
 };
 use tokio_stream::StreamExt as _;
 
-use crate::program::{a2a, signal, started};
+use crate::{
+    agent_kinds::until_first_chunk,
+    program::{a2a, signal, started},
+};
 
 /// Path of the program, which is the guard of commands.
 fn guard() -> PathBuf {
@@ -43,16 +46,7 @@ async fn send(script: &str, text: &str) -> Outcome {
 async fn cancel_running(script: &str, options: ExecOptions) {
     let command = Exec::new(["sh", "-c", script], options).unwrap();
     let agent = Client::from_service(Server::new(command).into_service());
-    let mut events = agent.stream("go").await.unwrap();
-    let mut id = String::new();
-    while let Some(event) = events.next().await {
-        let event = event.unwrap();
-        if let StreamEvent::Task(task) = event {
-            id = task.id;
-        } else if matches!(event, StreamEvent::Artifact(_)) {
-            break;
-        }
-    }
+    let (id, _events) = until_first_chunk(&agent, "go").await;
     assert_eq!(agent.cancel(&id).await.unwrap().state(), TaskState::Canceled);
 }
 

@@ -28,7 +28,10 @@ use http::{HeaderMap, StatusCode, header};
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, sync::Notify};
 
-use crate::program::{a2a, output as finished, signal, started};
+use crate::{
+    agent_kinds::until_first_chunk,
+    program::{a2a, output as finished, signal, started},
+};
 
 /// Response of the scripted endpoint.
 #[derive(Clone)]
@@ -319,16 +322,7 @@ async fn cancel_closes_the_connection() {
     let app = Router::new().route("/chat/completions", handler);
     let server = tokio::spawn(async move { axum::serve(listener, app).await });
     let agent = client(Openai::new(&url, "tiny", OpenaiOptions::default()).unwrap());
-    let mut events = agent.stream("hello").await.unwrap();
-    let mut id = String::new();
-    while let Some(event) = events.next().await {
-        let event = event.unwrap();
-        if let StreamEvent::Task(task) = event {
-            id = task.id;
-        } else if matches!(event, StreamEvent::Artifact(_)) {
-            break;
-        }
-    }
+    let (id, _events) = until_first_chunk(&agent, "hello").await;
     assert_eq!(agent.cancel(&id).await.unwrap().state(), TaskState::Canceled);
     // Ends when the stream and the endpoint, which have the senders, are dropped.
     server.abort();

@@ -28,6 +28,7 @@ use tokio::{
 use tokio_stream::StreamExt as _;
 
 use crate::{
+    agent_kinds::until_first_chunk,
     bindings::{each_binding, program},
     program::{a2a, output, signal, started},
 };
@@ -117,16 +118,7 @@ async fn kill_in_the_middle(gateway: &mut Child, url: &str, text: &str) -> Strin
 }
 
 async fn kill_during_a_turn_of(agent: &Client, gateway: &mut Child, text: &str) -> String {
-    let mut events = agent.stream(text).await.unwrap();
-    let mut id = String::new();
-    while let Some(event) = events.next().await {
-        let event = event.unwrap();
-        if let StreamEvent::Task(task) = event {
-            id = task.id;
-        } else if matches!(event, StreamEvent::Artifact(_)) {
-            break;
-        }
-    }
+    let (id, _events) = until_first_chunk(agent, text).await;
     signal(gateway, "-KILL");
     gateway.wait().await.unwrap();
     id
