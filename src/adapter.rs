@@ -20,9 +20,11 @@ mod body;
 #[cfg(any(all(feature = "exec", unix), all(feature = "client", feature = "push")))]
 mod event;
 #[cfg(all(feature = "exec", unix))]
-pub(crate) mod exec;
+mod exec;
 #[cfg(all(feature = "exec", unix))]
 mod files;
+#[cfg(all(feature = "exec", unix))]
+pub(crate) mod guard;
 #[cfg(all(feature = "client", feature = "push"))]
 mod http;
 #[cfg(feature = "openai")]

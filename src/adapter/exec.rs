@@ -23,22 +23,18 @@ use tokio::{
     time::timeout,
 };
 
-use self::{guard::ResourceLimits, persistent::Persistent};
+use self::persistent::Persistent;
 use super::{
     event::{AgentEvent, EventSink, OUTPUT, TurnEnd, TurnLine, log_stderr},
     files::{TurnFiles, task_directory},
+    guard::{self, Grace, ResourceLimits},
 };
 use crate::{
     agent::{Agent, End, Error, Stopped, Turn, Updates},
     pb::v1::AgentCard,
 };
 
-pub(crate) mod guard;
 mod persistent;
-
-/// Prefix of the environment variables that describe a turn. Those of the server with this prefix may have secrets, and are not
-/// passed to the command.
-const PREFIX: &str = "A2A_";
 
 /// Maximum size of a piece of stdout without a delimiter, in bytes.
 const MAX_PIECE: usize = 64 << 10;
@@ -192,7 +188,7 @@ impl Exec {
 }
 
 /// Returns the path of a program, which is looked for as a shell does.
-fn find_program(name: &OsStr) -> Option<PathBuf> {
+pub(super) fn find_program(name: &OsStr) -> Option<PathBuf> {
     use std::os::unix::fs::PermissionsExt as _;
 
     let is_program = |path: &PathBuf| {
@@ -254,25 +250,14 @@ impl Runner {
     /// Returns the command, with its guard if there is one.
     fn command(&self) -> Command {
         let Self { program, arguments, options, .. } = self;
-        let mut command = match &options.guard {
-            Some(guard) => {
-                let limits = ResourceLimits {
-                    memory: options.memory.unwrap_or_default(),
-                    cpu_seconds: options.cpu_time.map(|time| time.as_secs().max(1)).unwrap_or_default(),
-                    processes: options.processes.unwrap_or_default(),
-                };
-                let mut command = Command::new(guard);
-                command.args(guard::arguments(options.grace, limits)).arg(program);
-                command
-            }
-            None => Command::new(program),
+        let limits = ResourceLimits {
+            memory: options.memory.unwrap_or_default(),
+            cpu_seconds: options.cpu_time.map(|time| time.as_secs().max(1)).unwrap_or_default(),
+            processes: options.processes.unwrap_or_default(),
         };
-        command.args(arguments);
-        for (name, _) in env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(PREFIX.as_bytes())) {
-            command.env_remove(name);
-        }
-        command.envs(&options.env);
-        guard::prepare(&mut command);
+        let grace = Grace { terminated: options.grace, orphaned: Duration::ZERO };
+        let mut command = guard::command(options.guard.as_deref(), program, grace, limits);
+        command.args(arguments).envs(&options.env);
         command
     }
 

@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 use self::{
     completion::{Completion, Endpoint, ToolCall, Usage},
     conversation::{HistoryLimits, TOOL_CALL, Unsupported},
-    tools::Tools,
+    tools::{Tool, Tools},
 };
 use super::until_canceled;
 use crate::{
@@ -63,6 +63,9 @@ options! {
         /// Passes URLs of images on to the endpoint, which loads them: a client could then send it to internal addresses. Off by
         /// default.
         pub image_urls: bool,
+        /// Offers the model a tool, `ask_user`, with which it asks the client. The task is then `INPUT_REQUIRED`. Off by
+        /// default: some endpoints and models do not support tools.
+        pub ask: bool,
         /// Maximum number of times that the model can call tools in a turn. 10 by default.
         pub tool_rounds: usize,
         /// Agent card. By default, it has the name of the model.
@@ -82,6 +85,7 @@ impl Default for OpenaiOptions {
             history: 50,
             history_bytes: 4 << 20,
             image_urls: false,
+            ask: false,
             tool_rounds: 10,
             card: AgentCard::default(),
         }
@@ -150,7 +154,7 @@ impl Openai {
             idle_timeout: options.idle_timeout,
             output_bytes: options.output_bytes,
         };
-        Ok(Self { endpoint, model: model.into(), tools: Tools::default(), options })
+        Ok(Self { endpoint, model: model.into(), tools: Tools::new(options.ask), options })
     }
 
     /// Starts MCP servers, and offers their tools to the model. They become skills of the card, unless it has some.
@@ -159,7 +163,7 @@ impl Openai {
     /// A server can't be started or reached, or its tools exceed a limit. The error names the server.
     #[cfg(feature = "mcp")]
     pub async fn with_mcp(mut self, servers: Vec<McpServer>) -> io::Result<Self> {
-        self.tools = Tools::connect(servers).await?;
+        self.tools = self.tools.connect(servers).await?;
         Ok(self)
     }
 
@@ -186,8 +190,13 @@ impl Openai {
             // The answer may be in the artifact in part, and tools may have been called.
             return Err(Error::public("The server stopped while the model answered. Send the message again."));
         }
+        let has_question = !state.pending.is_empty();
         let mut run = match Run::new(self, turn, out, state).await {
             Ok(run) => run,
+            // The question is still open.
+            Err(StartError::Unsupported(unsupported)) if has_question => {
+                return Ok(End::input_required(unsupported.into_text()));
+            }
             Err(StartError::Unsupported(unsupported)) => return Ok(End::rejected(unsupported.into_text())),
             Err(StartError::Failed(error)) => return Err(error),
         };
@@ -229,12 +238,13 @@ struct TurnState {
     base: Vec<String>,
     /// Messages with tool calls, and their results.
     messages: Vec<Value>,
-    /// Tool calls that are not done. The first one waits for its approval.
+    /// Tool calls that are not done. The first one waits for the client.
     pending: Vec<ToolCall>,
     /// Number of times that the model has called tools.
     rounds: usize,
-    /// Text of the client that was no decision about a tool call. The model gets it after the results.
-    note: Option<String>,
+    /// Content of a message of the client that the model gets after the results, because it was no decision about a tool call or
+    /// can't be the result of one.
+    note: Option<Value>,
     usage: Option<Usage>,
 }
 
@@ -250,11 +260,13 @@ impl From<Error> for StartError {
     }
 }
 
-/// Decision of the client about a tool call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Decision {
+/// Reply of the client to a tool call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Reply {
     Approved,
     Declined,
+    /// Answer to a question.
+    Answer(String),
 }
 
 /// Turn in progress.
@@ -265,15 +277,15 @@ struct Run<'a> {
     /// Earlier messages, and those of the client.
     conversation: Vec<Value>,
     state: TurnState,
-    /// Decision about the first pending tool call.
-    decision: Option<Decision>,
+    /// Reply to the first pending tool call.
+    reply: Option<Reply>,
     writer: Option<crate::agent::ArtifactWriter<'a>>,
     /// The artifact has text of an earlier response, from which further text is separated.
     has_earlier_text: bool,
 }
 
 impl<'a> Run<'a> {
-    /// Prepares a turn: reads the conversation, and the decision about a tool call that waits for it.
+    /// Prepares a turn: reads the conversation, and the reply to a tool call that waits for it.
     async fn new(
         agent: &'a Openai,
         turn: &'a Turn,
@@ -289,7 +301,7 @@ impl<'a> Run<'a> {
         let mut messages = conversation::select(tasks, limits);
         let is_current = |message: &&Message| turn.messages().any(|current| current.message_id == message.message_id);
         let earlier: Vec<&Message> = turn.history().filter(|message| !is_current(message)).collect();
-        let mut decision = None;
+        let mut reply = None;
         if state.pending.is_empty() {
             let mut task = conversation::history_messages(earlier.into_iter());
             let texts = turn.task().artifacts.iter().flat_map(|artifact| &artifact.parts).filter_map(Part::as_text);
@@ -308,10 +320,22 @@ impl<'a> Run<'a> {
             messages.extend(conversation::history_messages(earlier.iter().take(first).copied()));
             let base = earlier.iter().filter(is_base).copied();
             messages.push(conversation::user_message(base).map_err(StartError::Unsupported)?);
-            decision = Some(decide(turn).unwrap_or_else(|| {
-                state.note = Some(turn.text().to_owned());
-                Decision::Declined
-            }));
+            let content =
+                conversation::user_message(turn.messages()).map_err(StartError::Unsupported)?["content"].take();
+            let call = state.pending.first().map_or("", |call| &call.name);
+            let is_question = agent.tools.find(call).is_some_and(Tool::is_question);
+            reply = if !is_question {
+                decision(turn).or_else(|| {
+                    state.note = Some(content);
+                    Some(Reply::Declined)
+                })
+            } else if let Some(answer) = content.as_str() {
+                Some(Reply::Answer(answer.to_owned()))
+            } else {
+                // The result of a call is text.
+                state.note = Some(content);
+                Some(Reply::Answer("The answer is the next message.".to_owned()))
+            };
         }
         Ok(Self {
             agent,
@@ -319,7 +343,7 @@ impl<'a> Run<'a> {
             out,
             conversation: messages,
             state,
-            decision,
+            reply,
             writer: None,
             has_earlier_text: turn.task().artifacts.iter().any(|artifact| artifact.artifact_id == OUTPUT),
         })
@@ -403,28 +427,24 @@ impl<'a> Run<'a> {
         Ok(writer.text(text).await?)
     }
 
-    /// Calls the pending tools. Returns the end of the turn if one of them needs the approval of the client.
+    /// Calls the pending tools. Returns the end of the turn if one of them waits for the client.
     async fn call_tools(&mut self) -> Result<Option<End>, Error> {
+        const DECLINED: &str = "Error: the user has declined this call.";
         while let Some(call) = self.state.pending.first().cloned() {
-            let tool = self.agent.tools.find(&call.name);
-            let needs_approval = tool.is_some_and(|tool| tool.needs_approval);
-            let decision = self.decision.take();
-            if needs_approval && self.state.note.is_none() && decision.is_none() {
-                self.out.save(&self.state).await?;
-                return Ok(Some(End::input_required(question(&call)?)));
-            }
-            let result = match tool {
-                _ if decision == Some(Decision::Declined) || (needs_approval && decision.is_none()) => {
-                    "Error: the user has declined this call.".to_owned()
-                }
-                None => format!("Error: there is no tool {}.", call.name),
-                Some(tool) => {
-                    self.begin().await?;
-                    self.out.progress(format!("Running {}", call.name)).await?;
-                    // Clients see the call before it has effects.
-                    self.out.flush().await?;
-                    self.agent.tools.call(tool, &call.arguments).await
-                }
+            let result = match (self.agent.tools.find(&call.name), self.reply.take()) {
+                (None, _) => format!("Error: there is no tool {}.", call.name),
+                (Some(_), Some(Reply::Declined)) => DECLINED.to_owned(),
+                (Some(_), Some(Reply::Answer(answer))) => answer,
+                (Some(tool), Some(Reply::Approved)) => self.call(tool, &call).await?,
+                (Some(tool), None) => match tool.waits_with(&call) {
+                    Ok(Some(_)) if self.state.note.is_some() => DECLINED.to_owned(),
+                    Ok(Some(text)) => {
+                        self.out.save(&self.state).await?;
+                        return Ok(Some(End::input_required(waiting_message(text, &call)?)));
+                    }
+                    Ok(None) => self.call(tool, &call).await?,
+                    Err(result) => result,
+                },
             };
             self.state.messages.push(json!({ "role": "tool", "tool_call_id": call.id, "content": result }));
             self.state.pending.remove(0);
@@ -433,6 +453,15 @@ impl<'a> Run<'a> {
             self.state.messages.push(json!({ "role": "user", "content": note }));
         }
         Ok(None)
+    }
+
+    /// Calls a tool. Returns the result for the model.
+    async fn call(&mut self, tool: &Tool, call: &ToolCall) -> Result<String, Error> {
+        self.begin().await?;
+        self.out.progress(format!("Running {}", call.name)).await?;
+        // Clients see the call before it has effects.
+        self.out.flush().await?;
+        Ok(self.agent.tools.call(tool, &call.arguments).await)
     }
 
     /// Completes the task, with the usage of the model in the metadata of its status message.
@@ -457,28 +486,26 @@ fn call_message(call: &ToolCall) -> Value {
     json!({ "id": call.id, "type": "function", "function": function })
 }
 
-/// Returns the question whether a tool may be called, with the call in its metadata.
-fn question(call: &ToolCall) -> Result<Message, Error> {
-    let arguments: Value = serde_json::from_str(&call.arguments).unwrap_or_else(|_| call.arguments.clone().into());
-    let text = format!("The model wants to call {} with {arguments}. Answer yes or no.", call.name);
-    let metadata = json!({ TOOL_CALL: { "id": call.id, "name": call.name, "arguments": arguments } });
+/// Returns the message with which a tool call waits for the client. The call is in its metadata.
+fn waiting_message(text: String, call: &ToolCall) -> Result<Message, Error> {
+    let metadata = json!({ TOOL_CALL: { "id": call.id, "name": call.name, "arguments": call.arguments() } });
     Ok(Message::agent(text).with_metadata(&metadata)?)
 }
 
-/// Returns the decision of the client: yes or no as text, or `{"approve": …}` as data.
-fn decide(turn: &Turn) -> Option<Decision> {
+/// Returns the decision of the client about a tool call: yes or no as text, or `{"approve": …}` as data.
+fn decision(turn: &Turn) -> Option<Reply> {
     decision_of(turn.messages().flat_map(|message| &message.parts))
 }
 
-fn decision_of<'p>(parts: impl Iterator<Item = &'p Part>) -> Option<Decision> {
-    let of = |approved| if approved { Decision::Approved } else { Decision::Declined };
+fn decision_of<'p>(parts: impl Iterator<Item = &'p Part>) -> Option<Reply> {
+    let of = |approved| if approved { Reply::Approved } else { Reply::Declined };
     let mut decision = None;
     for part in parts {
         let found = match &part.content {
             Some(Content::Data(value)) => serde_json::to_value(value).ok()?.get("approve")?.as_bool().map(of),
             Some(Content::Text(text)) => match text.trim().trim_end_matches(['.', '!']).to_lowercase().as_str() {
-                "yes" | "y" | "ok" | "approve" => Some(Decision::Approved),
-                "no" | "n" | "decline" | "deny" => Some(Decision::Declined),
+                "yes" | "y" | "ok" | "approve" => Some(Reply::Approved),
+                "no" | "n" | "decline" | "deny" => Some(Reply::Declined),
                 _ => None,
             },
             Some(Content::Raw(_) | Content::Url(_)) | None => None,
@@ -500,11 +527,11 @@ mod tests {
     fn decisions_are_unambiguous() {
         let data = |value: Value| Part::data(&value).unwrap();
         for (parts, expected) in [
-            (vec![Part::text("yes")], Some(Decision::Approved)),
-            (vec![Part::text(" Yes.\n")], Some(Decision::Approved)),
-            (vec![Part::text("no")], Some(Decision::Declined)),
-            (vec![data(json!({ "approve": true }))], Some(Decision::Approved)),
-            (vec![data(json!({ "approve": false })), Part::text("no")], Some(Decision::Declined)),
+            (vec![Part::text("yes")], Some(Reply::Approved)),
+            (vec![Part::text(" Yes.\n")], Some(Reply::Approved)),
+            (vec![Part::text("no")], Some(Reply::Declined)),
+            (vec![data(json!({ "approve": true }))], Some(Reply::Approved)),
+            (vec![data(json!({ "approve": false })), Part::text("no")], Some(Reply::Declined)),
             (vec![data(json!({ "approve": "yes" }))], None),
             (vec![data(json!({}))], None),
             (vec![Part::text("yes"), Part::text("no")], None),

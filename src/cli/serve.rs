@@ -306,6 +306,7 @@ async fn openai(url: &str, config: &Config) -> anyhow::Result<Arc<dyn DynAgent>>
         .history(config.openai_history)
         .history_bytes(config.openai_history_bytes.0)
         .image_urls(config.openai_image_urls)
+        .ask(config.openai_ask)
         .tool_rounds(config.openai_tool_rounds)
         .card(AgentCard::new(&*model).describe("Answers with a language model."));
     let agent = Openai::new(url, model, options).map_err(|why| error(&format!("openai: {why}")))?;
@@ -313,6 +314,8 @@ async fn openai(url: &str, config: &Config) -> anyhow::Result<Arc<dyn DynAgent>>
         return Ok(Arc::new(agent));
     }
     let servers = config.openai_mcp.servers().map_err(|why| error(&format!("openai.mcp: {why}")))?;
+    let guard = std::env::current_exe()?;
+    let servers = servers.into_iter().map(|server| server.guard(Some(guard.clone()))).collect();
     Ok(Arc::new(agent.with_mcp(servers).await.context("can't use the tools of an MCP server (openai.mcp)")?))
 }
 

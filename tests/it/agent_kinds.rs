@@ -1,10 +1,10 @@
-//! Agents without code for the scenarios: the behaviour of [`Actor`] as a command, as an HTTP endpoint, and as an agent behind a
-//! gateway.
+//! Agents without code for the scenarios: the behaviour of [`Actor`] as a command, as an HTTP endpoint, as a model, and as an
+//! agent behind a gateway.
 
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use a2a_service::{
-    adapter::{HttpEndpoint, HttpOptions, Upstream},
+    adapter::{HttpEndpoint, HttpOptions, Openai, OpenaiOptions, Upstream},
     agent::{DynAgent, demo},
     call::Binding,
     client::{Client, EventStream, StreamEvent},
@@ -56,6 +56,21 @@ pub(crate) async fn http() -> Arc<dyn DynAgent> {
     };
     let url = bindings::program(Router::new().route("/turn", post(turn))).await;
     Arc::new(HttpEndpoint::new(&format!("{url}/turn"), HttpOptions::default()).unwrap())
+}
+
+/// Returns a model, whose endpoint is in this process.
+pub(crate) async fn openai() -> Arc<dyn DynAgent> {
+    let completion = async |body: Bytes| {
+        let conversation = serde_json::from_slice::<Value>(&body).unwrap()["messages"].take();
+        if matches!(command(&conversation).0.as_str(), "/fail" | "/panic" | "!error") {
+            return Response::builder().status(400).body("the password is swordfish".into()).unwrap();
+        }
+        let events = answer(conversation).map(|chunk| Ok::<_, Infallible>(format!("data: {chunk}\n\n")));
+        let events = events.chain(futures::stream::iter([Ok("data: [DONE]\n\n".to_owned())]));
+        Response::builder().header("content-type", "text/event-stream").body(Body::from_stream(events)).unwrap()
+    };
+    let url = bindings::program(Router::new().route("/chat/completions", post(completion))).await;
+    Arc::new(Openai::new(&url, "model", OpenaiOptions::default().ask(true)).unwrap())
 }
 
 /// Returns a gateway of a server, which is called over gRPC of 1.0.
@@ -169,6 +184,77 @@ fn events(turn: Value) -> impl Stream<Item = Value> {
             _ => yield artifact("echo", &text),
         }
     }
+}
+
+/// Returns the command in the last message of a conversation with a model, and the rest of the message.
+fn command(conversation: &Value) -> (String, String) {
+    let last = conversation.as_array().unwrap().last().unwrap();
+    let text = last["content"].as_str().unwrap_or("an image");
+    let (command, rest) = text.split_once(' ').unwrap_or((text, ""));
+    (command.to_owned(), rest.to_owned())
+}
+
+/// Returns the answer of the model: chunks of a chat completion.
+fn answer(conversation: Value) -> impl Stream<Item = Value> {
+    let delta = |delta: Value| json!({"choices": [{"delta": delta}]});
+    let text = move |text: &str| delta(json!({"content": text}));
+    let asks = move |question: &str| {
+        let function = json!({"name": "ask_user", "arguments": json!({"question": question}).to_string()});
+        delta(json!({"tool_calls": [{"index": 0, "id": "call", "function": function}]}))
+    };
+    async_stream::stream! {
+        let (command, rest) = command(&conversation);
+        let conversation = conversation.as_array().unwrap();
+        let follows_question = conversation.last().unwrap()["role"] == "tool";
+        let numbers: Vec<u64> = rest.split(' ').filter_map(|word| word.parse().ok()).collect();
+        let number = |n: usize| numbers.get(n).copied().unwrap_or_default();
+        match command.as_str() {
+            "!history" => {
+                let earlier = &conversation[..conversation.len() - 1];
+                let texts: Vec<_> = earlier.iter().map(said).collect();
+                yield text(&texts.join("|"));
+                yield asks("more?");
+            }
+            "!burst" => {
+                for n in 0..number(0) {
+                    yield text(&format!("{n:06} {}", "x".repeat(1017)));
+                }
+            }
+            "!wait" => yield asks("go on"),
+            "!silent" | "/hang" => std::future::pending().await,
+            "!done" => yield text("done"),
+            "!more" => {
+                yield text(&rest);
+                yield asks("more?");
+            }
+            "again" if follows_question => yield asks("again?"),
+            "/help" => yield text(demo::HELP),
+            "/stream" => {
+                for n in 1..=number(0) {
+                    if n > 1 {
+                        pause(number(1)).await;
+                    }
+                    yield text(&format!("chunk {n} of {}\n", number(0)));
+                }
+            }
+            "/slow" => {
+                pause(number(0) * 1000).await;
+                yield text(&format!("Worked for {rest} s."));
+            }
+            "/ask" => yield asks(&rest),
+            "/reject" => yield delta(json!({"refusal": rest})),
+            _ if rest.is_empty() => yield text(&command),
+            _ => yield text(&format!("{command} {rest}")),
+        }
+        yield json!({"choices": [{"delta": {}, "finish_reason": "stop"}]});
+    }
+}
+
+/// Returns the text of a message of a conversation with a model, or its question.
+fn said(message: &Value) -> String {
+    let question = |call: &Value| serde_json::from_str::<Value>(call["function"]["arguments"].as_str()?).ok();
+    let asked = question(&message["tool_calls"][0]).map(|arguments| arguments["question"].clone());
+    asked.as_ref().unwrap_or(&message["content"]).as_str().unwrap_or_default().to_owned()
 }
 
 /// Returns the messages of a task before the turn.

@@ -129,7 +129,7 @@ macro_rules! each_v03_binding {
 macro_rules! each_kind {
     (
         $flavour:meta, $binding:ident => $test:expr,
-        [$(not_exec = $exec:literal $(,)?)? $(not_http = $http:literal $(,)?)? $(not_upstream = $upstream:literal $(,)?)?
+        [$(not_exec = $exec:literal $(,)?)? $(not_http = $http:literal $(,)?)? $(not_openai = $openai:literal $(,)?)? $(not_upstream = $upstream:literal $(,)?)?
             $(not_upstream_v03 = $upstream_v03:literal)?]
         [$(not_at_0_3 = $why:literal)? $(not_in_v03_proto = $proto:literal)? $(not_in_v03_json_rpc = $classic:literal)?]
     ) => {
@@ -141,6 +141,10 @@ macro_rules! each_kind {
         mod http {
             use super::*;
             $crate::bindings::each_kind!(@ http, $flavour, $binding => $test; [$($http)?] [$($http)? $($why)? $($proto)?] [$($http)? $($why)? $($classic)?]);
+        }
+        mod openai {
+            use super::*;
+            $crate::bindings::each_kind!(@ openai, $flavour, $binding => $test; [$($openai)?] [$($openai)? $($why)? $($proto)?] [$($openai)? $($why)? $($classic)?]);
         }
         mod upstream {
             use super::*;

@@ -51,7 +51,7 @@ async fn cancel_running(script: &str, options: ExecOptions) {
 }
 
 /// Waits until a condition holds, for at most ten seconds.
-async fn eventually(what: &str, condition: impl Fn() -> bool) {
+pub(crate) async fn eventually(what: &str, condition: impl Fn() -> bool) {
     for _ in 0..1000 {
         if condition() {
             return;
@@ -62,7 +62,7 @@ async fn eventually(what: &str, condition: impl Fn() -> bool) {
 }
 
 /// Returns true if a process with this number runs.
-fn is_running(id: &str) -> bool {
+pub(crate) fn is_running(id: &str) -> bool {
     let stat = fs::read_to_string(format!("/proc/{}/stat", id.trim())).unwrap_or_default();
     stat.rsplit_once(')').is_some_and(|(_, fields)| !fields.trim_start().starts_with('Z'))
 }

@@ -30,6 +30,7 @@ use tokio::{net::TcpListener, sync::Notify};
 
 use crate::{
     agent_kinds::until_first_chunk,
+    exec::{eventually, is_running},
     program::{a2a, output as finished, signal, started},
 };
 
@@ -556,6 +557,58 @@ async fn tool_calls_are_limited() {
     assert_eq!((requests.count(), calls.lock().unwrap().len()), (4, 3));
 }
 
+/// Call of the tool with which the model asks.
+fn asks(arguments: &Value) -> Reply {
+    stream(&[call("call_1", "ask_user", arguments), finish("tool_calls")])
+}
+
+#[tokio::test]
+async fn answers_of_the_client_are_the_results_of_questions() {
+    let png = Part::bytes("\x01", "image/png");
+    let image = json!([{ "type": "image_url", "image_url": { "url": "data:image/png;base64,AQ==" } }]);
+    for (part, result, note) in [
+        (Part::text("Rome"), "Rome", None),
+        (Part::data(&json!({ "city": "Rome" })).unwrap(), "{\"city\":\"Rome\"}", None),
+        (png, "The answer is the next message.", Some(image)),
+    ] {
+        let question = asks(&json!({ "question": " Which city? " }));
+        let (url, requests) = endpoint(vec![question, answer("Sunny")]).await;
+        let agent = Openai::new(&url, "tiny", OpenaiOptions::default().ask(true)).unwrap();
+        assert!(agent.card().skills.is_empty());
+        let agent = client(agent);
+        let asked = task(&agent.send("weather?").await.unwrap());
+        assert_eq!((asked.state(), status_text(&asked).as_str()), (TaskState::InputRequired, "Which city?"));
+        assert_eq!(requests.body(0)["tools"][0]["function"]["name"], "ask_user");
+        // A file that the model can't read leaves the question open.
+        let unsupported = reply(&asked, Part::bytes("%PDF", "application/pdf"));
+        let still = task(&agent.send(unsupported).await.unwrap());
+        assert_eq!(still.state(), TaskState::InputRequired);
+        assert!(status_text(&still).contains("application/pdf"), "{}", status_text(&still));
+        let done = task(&agent.send(reply(&asked, part)).await.unwrap());
+        assert_eq!((done.state(), output(&done).as_str()), (TaskState::Completed, "Sunny"));
+        let sent = requests.body(1)["messages"].as_array().unwrap().clone();
+        assert_eq!(sent[0], json!({ "role": "user", "content": "weather?" }));
+        assert_eq!(sent[2], json!({ "role": "tool", "tool_call_id": "call_1", "content": result }));
+        assert_eq!(sent.get(3).map(|message| &message["content"]), note.as_ref());
+    }
+}
+
+#[tokio::test]
+async fn calls_without_a_question_are_errors_for_the_model() {
+    for arguments in [json!({}), json!({ "question": " " }), json!("Rome?")] {
+        let (url, requests) = endpoint(vec![asks(&arguments), answer("Hi")]).await;
+        let agent = client(Openai::new(&url, "tiny", OpenaiOptions::default().ask(true)).unwrap());
+        assert_eq!(task(&agent.send("hello").await.unwrap()).state(), TaskState::Completed, "{arguments}");
+        assert_eq!(requests.messages(1)[2].1, "Error: `question` is missing.");
+    }
+    // Without the option there is no such tool.
+    let (url, requests) = endpoint(vec![asks(&json!({ "question": "x" })), answer("Hi")]).await;
+    let agent = client(Openai::new(&url, "tiny", OpenaiOptions::default()).unwrap());
+    assert_eq!(task(&agent.send("hello").await.unwrap()).state(), TaskState::Completed);
+    assert!(requests.body(0).get("tools").is_none());
+    assert_eq!(requests.messages(1)[2].1, "Error: there is no tool ask_user.");
+}
+
 #[tokio::test]
 async fn calls_wait_for_their_approval() {
     let approve = |approve: bool| Part::data(&json!({ "approve": approve })).unwrap();
@@ -693,4 +746,46 @@ async fn command_that_exits_is_started_again() {
     let results = requests.messages(2).into_iter().filter(|(role, _)| role == "tool");
     let results: Vec<_> = results.map(|(_, content)| content).collect();
     assert_eq!(results, ["Error: the call of greet failed.", "hello"]);
+}
+
+/// A command that has started another process and ignores the end of stdin and SIGTERM ends with the server, even if the server
+/// is killed.
+#[cfg(unix)]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn killed_server_leaves_no_process_of_an_mcp_server() {
+    const SERVER: &str = r#"
+trap '' TERM
+sleep 1000 &
+echo "$! $$" > "$PIDS.new" && mv "$PIDS.new" "$PIDS"
+while read -r line; do
+  id=$(printf '%s' "$line" | sed -n 's/.*"id":\([0-9]*\).*/\1/p')
+  case "$line" in
+    *'"initialize"'*) result='{"protocolVersion":"2025-06-18","capabilities":{"tools":{}},"serverInfo":{"name":"s","version":"1"}}' ;;
+    *'"tools/list"'*) result='{"tools":[{"name":"greet","inputSchema":{"type":"object"}}]}' ;;
+    *) continue ;;
+  esac
+  echo "{\"jsonrpc\":\"2.0\",\"id\":$id,\"result\":$result}"
+done
+wait
+"#;
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name).display().to_string();
+    std::fs::write(path("server.sh"), SERVER).unwrap();
+    let (url, _) = endpoint(vec![answer("Hi")]).await;
+    let servers = format!(
+        "[{{ name = 'greeter', command = ['sh', '{}'], env = {{ PIDS = '{}' }} }}]",
+        path("server.sh"),
+        path("pids")
+    );
+    let arguments = ["serve", "--listen", "127.0.0.1:0", "--openai", &url, "--model", "tiny", "--openai-mcp", &servers];
+    let mut command = a2a(&arguments);
+    command.env("PATH", std::env::var_os("PATH").unwrap());
+    let (mut server, _) = started(command).await;
+    let pids = std::fs::read_to_string(path("pids")).unwrap();
+    let pids: Vec<String> = pids.split_whitespace().map(str::to_owned).collect();
+    assert!(pids.len() == 2 && pids.iter().all(|id| is_running(id)), "{pids:?}");
+    server.kill().await.unwrap();
+    for id in pids {
+        eventually("the process ends", || !is_running(&id)).await;
+    }
 }

@@ -61,6 +61,13 @@ pub(super) struct ToolCall {
     pub(super) arguments: String,
 }
 
+impl ToolCall {
+    /// Returns the arguments. Those that are not JSON are a string.
+    pub(super) fn arguments(&self) -> Value {
+        serde_json::from_str(&self.arguments).unwrap_or_else(|_| self.arguments.clone().into())
+    }
+}
+
 /// Response of the model, without its text, which was passed on.
 #[derive(Debug, Default)]
 pub(super) struct Completion {

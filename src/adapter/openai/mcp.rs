@@ -2,7 +2,9 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
+    ffi::OsStr,
     fmt, io,
+    path::PathBuf,
     sync::Arc,
     time::Duration,
 };
@@ -16,19 +18,18 @@ use rmcp::{
         PaginatedRequestParams, ResourceContents,
     },
     service::RunningService,
-    transport::{
-        StreamableHttpClientTransport, TokioChildProcess, streamable_http_client::StreamableHttpClientTransportConfig,
-    },
+    transport::{StreamableHttpClientTransport, streamable_http_client::StreamableHttpClientTransportConfig},
 };
 use serde_json::{Map, Value};
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader},
-    process::{ChildStderr, Command},
+    process::{Child, ChildStderr, ChildStdin, ChildStdout, Command},
     sync::OnceCell,
+    task::AbortHandle,
     time::timeout,
 };
 
-use super::tools::{Tool, Tools};
+use super::tools::{Tool, ToolKind, Tools};
 
 /// Maximum number of tools of all servers.
 const MAX_TOOLS: usize = 128;
@@ -50,6 +51,10 @@ const MAX_STDERR: u64 = 256 << 10;
 
 /// Maximum length of a line of it in characters.
 const MAX_LINE: usize = 1000;
+
+/// Time between SIGTERM and SIGKILL for a command whose session has ended.
+#[cfg(unix)]
+const GRACE: Duration = Duration::from_secs(2);
 
 /// Tools of a server that need the approval of the client before each call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -99,13 +104,16 @@ pub struct McpServer {
     pub result_bytes: usize,
     /// Tools that need the approval of the client before each call. None by default.
     pub approval: Approval,
+    /// Path of the program `a2a`, which starts a command, and ends all its processes with it, even if this process is killed.
+    /// Used on Unix. Without it, processes that the command has started may remain.
+    pub guard: Option<PathBuf>,
 }
 
 impl McpServer {
     /// Creates a server with the default limits.
     pub fn new(name: impl Into<String>, transport: McpTransport) -> Self {
         let (timeout, approval) = (Duration::from_mins(1), Approval::None);
-        Self { name: name.into(), transport, timeout, result_bytes: 64 << 10, approval }
+        Self { name: name.into(), transport, timeout, result_bytes: 64 << 10, approval, guard: None }
     }
 
     /// Sets the maximum duration of the start, and of each call.
@@ -126,6 +134,12 @@ impl McpServer {
         Self { approval, ..self }
     }
 
+    /// Sets the path of the program `a2a`, which starts a command.
+    #[must_use]
+    pub fn guard(self, guard: Option<PathBuf>) -> Self {
+        Self { guard, ..self }
+    }
+
     fn needs_approval(&self, tool: &str) -> bool {
         match &self.approval {
             Approval::None => false,
@@ -135,12 +149,86 @@ impl McpServer {
     }
 }
 
-type Session = Arc<RunningService<RoleClient, ClientConfig>>;
+/// Session with an MCP server.
+struct Session {
+    client: RunningService<RoleClient, ClientConfig>,
+    /// Process of a command.
+    _process: Option<Process>,
+}
+
+impl Session {
+    fn is_closed(&self) -> bool {
+        self.client.is_closed() || self.client.is_transport_closed()
+    }
+}
+
+/// Process of a command, or of its guard. When it is dropped, the command gets SIGTERM from its guard, or is killed.
+struct Process {
+    _child: Child,
+    log: AbortHandle,
+}
+
+impl Drop for Process {
+    /// Closes stderr, which a guard notices.
+    fn drop(&mut self) {
+        self.log.abort();
+    }
+}
+
+impl Process {
+    /// Starts the command of a server.
+    fn start(server: &McpServer, words: &[String], env: &BTreeMap<String, String>) -> io::Result<Started> {
+        let (program, arguments) = words.split_first().ok_or(io::ErrorKind::InvalidInput)?;
+        let mut command = command(server, program.as_ref())?;
+        let mut child = command.args(arguments).envs(env).spawn()?;
+        let missing = || io::Error::other("the command has no standard streams");
+        let (stdin, stdout) = child.stdin.take().zip(child.stdout.take()).ok_or_else(missing)?;
+        let stderr = child.stderr.take().ok_or_else(missing)?;
+        let log = tokio::spawn(log_stderr(server.name.clone(), stderr)).abort_handle();
+        Ok(Started { process: Self { _child: child, log }, stdin, stdout })
+    }
+}
+
+/// Process with its standard streams.
+struct Started {
+    process: Process,
+    stdin: ChildStdin,
+    stdout: ChildStdout,
+}
+
+/// Returns the command of a program.
+#[cfg(unix)]
+fn command(server: &McpServer, program: &OsStr) -> io::Result<Command> {
+    use super::super::{exec, guard};
+
+    let program = exec::find_program(program).ok_or_else(|| {
+        let why = format!("{}: there is no such program that can be executed", program.to_string_lossy());
+        io::Error::new(io::ErrorKind::NotFound, why)
+    })?;
+    let grace = guard::Grace { terminated: GRACE, orphaned: GRACE };
+    let mut command = guard::command(server.guard.as_deref(), &program, grace, guard::ResourceLimits::default());
+    // If a guard is killed, its command is not.
+    command.kill_on_drop(server.guard.is_none());
+    Ok(command)
+}
+
+#[cfg(not(unix))]
+#[expect(clippy::unnecessary_wraps, reason = "on Unix, the program is looked for")]
+fn command(_: &McpServer, program: &OsStr) -> io::Result<Command> {
+    use std::process::Stdio;
+
+    let mut command = Command::new(program);
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("A2A_")) {
+        command.env_remove(name);
+    }
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+    Ok(command)
+}
 
 /// MCP server with its session, which is opened again if it was closed.
 pub(super) struct Connection {
     server: McpServer,
-    session: Mutex<Arc<OnceCell<Session>>>,
+    session: Mutex<Arc<OnceCell<Arc<Session>>>>,
 }
 
 impl Connection {
@@ -149,10 +237,10 @@ impl Connection {
     }
 
     /// Returns the open session. Opens one if there is none.
-    async fn session(&self) -> io::Result<Session> {
+    async fn session(&self) -> io::Result<Arc<Session>> {
         let cell = {
             let mut cell = self.session.lock();
-            if cell.get().is_some_and(|session| session.is_closed() || session.is_transport_closed()) {
+            if cell.get().is_some_and(|session| session.is_closed()) {
                 *cell = Arc::default();
             }
             Arc::clone(&cell)
@@ -163,24 +251,14 @@ impl Connection {
         opened.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?.cloned()
     }
 
-    async fn open(&self) -> io::Result<RunningService<RoleClient, ClientConfig>> {
+    async fn open(&self) -> io::Result<Session> {
         let identity = Implementation::new("a2a-service", env!("CARGO_PKG_VERSION"));
         let client = ClientConfig::new(ClientCapabilities::default(), identity);
         match &self.server.transport {
             McpTransport::Command(words, env) => {
-                let (program, arguments) = words.split_first().ok_or(io::ErrorKind::InvalidInput)?;
-                let mut command = Command::new(program);
-                command.args(arguments).kill_on_drop(true);
-                for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("A2A_")) {
-                    command.env_remove(name);
-                }
-                command.envs(env);
-                let builder = TokioChildProcess::builder(command).stderr(std::process::Stdio::piped());
-                let (transport, stderr) = builder.spawn()?;
-                if let Some(stderr) = stderr {
-                    tokio::spawn(log_stderr(self.server.name.clone(), stderr));
-                }
-                client.serve(transport).await.map_err(io::Error::other)
+                let Started { process, stdin, stdout } = Process::start(&self.server, words, env)?;
+                let client = client.serve((stdout, stdin)).await.map_err(io::Error::other)?;
+                Ok(Session { client, _process: Some(process) })
             }
             McpTransport::Url(url, token) => {
                 let http = Client::builder().redirect(redirect::Policy::none()).referer(false);
@@ -191,7 +269,8 @@ impl Connection {
                     config = config.auth_header(token);
                 }
                 let transport = StreamableHttpClientTransport::with_client(http, config);
-                client.serve(transport).await.map_err(io::Error::other)
+                let client = client.serve(transport).await.map_err(io::Error::other)?;
+                Ok(Session { client, _process: None })
             }
         }
     }
@@ -220,7 +299,7 @@ impl Connection {
             format!("Error: the server of {tool} is not available.")
         })?;
         let request = CallToolRequestParams::new(tool.to_owned()).with_arguments(arguments);
-        let called = timeout(self.server.timeout, session.call_tool(request)).await;
+        let called = timeout(self.server.timeout, session.client.call_tool(request)).await;
         let Ok(called) = called else {
             tracing::warn!(mcp.server = name, mcp.tool = tool, "MCP tool call timed out");
             return Err(format!("Error: {tool} did not respond in time."));
@@ -241,7 +320,7 @@ impl Connection {
     }
 
     /// Drops a session, so that the next use opens another one.
-    fn forget(&self, failed: &Session) {
+    fn forget(&self, failed: &Arc<Session>) {
         let mut cell = self.session.lock();
         if cell.get().is_some_and(|session| Arc::ptr_eq(session, failed)) {
             *cell = Arc::default();
@@ -265,7 +344,7 @@ impl Connection {
         let mut cursor = None;
         for _ in 0..MAX_PAGES {
             let request = PaginatedRequestParams::default().with_cursor(cursor);
-            let page = timeout(self.server.timeout, session.list_tools(Some(request))).await;
+            let page = timeout(self.server.timeout, session.client.list_tools(Some(request))).await;
             let page = page.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?.map_err(io::Error::other)?;
             tools.extend(page.tools);
             cursor = page.next_cursor;
@@ -281,8 +360,8 @@ impl Connection {
 }
 
 impl Tools {
-    /// Starts servers, and lists their tools.
-    pub(super) async fn connect(servers: Vec<McpServer>) -> io::Result<Self> {
+    /// Starts servers, and adds their tools.
+    pub(super) async fn connect(self, servers: Vec<McpServer>) -> io::Result<Self> {
         let connections: Arc<[Connection]> = servers.into_iter().map(Connection::new).collect();
         let lists = connections.iter().map(async |connection| {
             let name = &connection.server.name;
@@ -291,12 +370,12 @@ impl Tools {
             connection.list().await.map_err(|error| io::Error::new(error.kind(), format!("{name}: {error}")))
         });
         let lists = futures_util::future::try_join_all(lists).await?;
-        let mut counts: HashMap<&str, usize> = HashMap::new();
+        let mut tools = self.tools;
+        let mut names: BTreeSet<String> = tools.iter().map(|tool| tool.name.clone()).collect();
+        let mut counts: HashMap<String, usize> = names.iter().map(|name| (name.clone(), 1)).collect();
         for tool in lists.iter().flatten() {
-            *counts.entry(&tool.name).or_default() += 1;
+            *counts.entry(tool.name.to_string()).or_default() += 1;
         }
-        let mut tools = Vec::new();
-        let mut names = BTreeSet::new();
         for (position, (connection, list)) in connections.iter().zip(&lists).enumerate() {
             let server = &connection.server;
             if let Approval::Tools(approved) = &server.approval
@@ -318,9 +397,11 @@ impl Tools {
                     name,
                     description: tool.description.as_deref().unwrap_or_default().to_owned(),
                     schema: Value::Object((*tool.input_schema).clone()),
-                    needs_approval: server.needs_approval(&tool.name),
-                    server: position,
-                    own_name: tool.name.to_string(),
+                    kind: ToolKind::Mcp {
+                        server: position,
+                        own_name: tool.name.to_string(),
+                        needs_approval: server.needs_approval(&tool.name),
+                    },
                 });
             }
         }
@@ -419,7 +500,7 @@ mod tests {
         let url = |url: &str| McpServer::new("files", McpTransport::Url(url.to_owned(), None));
         for server in [command(&[]), command(&["/nonexistent/program"]), command(&["true"]), url("ftp://e.example")] {
             let server = server.timeout(Duration::from_secs(10));
-            let error = Tools::connect(vec![server]).await.err().unwrap().to_string();
+            let error = Tools::default().connect(vec![server]).await.err().unwrap().to_string();
             assert!(error.starts_with("files: "), "{error}");
         }
     }

@@ -5,7 +5,11 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
+use super::completion::ToolCall;
 use crate::pb::v1::AgentSkill;
+
+/// Name of the tool with which the model asks the client.
+pub(super) const ASK_USER: &str = "ask_user";
 
 /// Tool that a model can call.
 #[derive(Clone, Debug)]
@@ -15,14 +19,66 @@ pub(super) struct Tool {
     pub(super) description: String,
     /// JSON Schema of the arguments.
     pub(super) schema: Value,
-    /// The client has to approve each call.
-    pub(super) needs_approval: bool,
-    /// Position of the server of the tool.
+    pub(super) kind: ToolKind,
+}
+
+/// Kind of a tool: what a call of it does.
+#[derive(Clone, Debug)]
+pub(super) enum ToolKind {
+    /// Asks the client, whose next message is the result.
+    Question,
+    /// Calls a tool of an MCP server.
     #[cfg(feature = "mcp")]
-    pub(super) server: usize,
-    /// Name of the tool at its server.
-    #[cfg(feature = "mcp")]
-    pub(super) own_name: String,
+    Mcp {
+        /// Position of the server.
+        server: usize,
+        /// Name of the tool at its server.
+        own_name: String,
+        /// The client has to approve each call.
+        needs_approval: bool,
+    },
+}
+
+impl Tool {
+    /// Returns the tool with which the model asks the client.
+    pub(super) fn question() -> Self {
+        Self {
+            name: ASK_USER.to_owned(),
+            description: "Asks the user a question, and waits for the answer. Call it only if you can't go on without the answer."
+                .to_owned(),
+            schema: json!({
+                "type": "object",
+                "properties": { "question": { "type": "string" } },
+                "required": ["question"],
+            }),
+            kind: ToolKind::Question,
+        }
+    }
+
+    pub(super) fn is_question(&self) -> bool {
+        matches!(self.kind, ToolKind::Question)
+    }
+
+    /// Returns the text with which a call waits for the client: a question, or a request for approval. `None`: it does not
+    /// wait.
+    ///
+    /// # Errors
+    /// The call has no question. The error is the result of the call for the model.
+    pub(super) fn waits_with(&self, call: &ToolCall) -> Result<Option<String>, String> {
+        match &self.kind {
+            ToolKind::Question => {
+                let question = call.arguments()["question"].as_str().unwrap_or_default().trim().to_owned();
+                if question.is_empty() { Err("Error: `question` is missing.".to_owned()) } else { Ok(Some(question)) }
+            }
+            #[cfg(feature = "mcp")]
+            ToolKind::Mcp { needs_approval: true, .. } => {
+                let arguments = call.arguments();
+                Ok(Some(format!("The model wants to call {} with {arguments}. Answer yes or no.", call.name)))
+            }
+            #[cfg(feature = "mcp")]
+            ToolKind::Mcp { needs_approval: false, .. } => Ok(None),
+        }
+    }
 }
 
 /// Tools of an agent, with the servers that run them.
@@ -34,6 +90,11 @@ pub(super) struct Tools {
 }
 
 impl Tools {
+    /// Returns the tools of an agent without MCP servers.
+    pub(super) fn new(can_ask: bool) -> Self {
+        Self { tools: if can_ask { vec![Tool::question()] } else { Vec::new() }, ..Self::default() }
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.tools.is_empty()
     }
@@ -50,7 +111,7 @@ impl Tools {
         self.tools.iter().map(|tool| json!({ "type": "function", "function": function(tool) })).collect()
     }
 
-    /// Returns the tools as skills of an agent card.
+    /// Returns the tools of MCP servers as skills of an agent card.
     pub(super) fn skills(&self) -> Vec<AgentSkill> {
         let skill = |tool: &Tool| AgentSkill {
             id: tool.name.clone(),
@@ -59,16 +120,18 @@ impl Tools {
             tags: vec!["tool".to_owned()],
             ..AgentSkill::default()
         };
-        self.tools.iter().map(skill).collect()
+        self.tools.iter().filter(|tool| !tool.is_question()).map(skill).collect()
     }
 
     /// Calls a tool with arguments in JSON. Returns the result for the model, also if the call fails.
     #[cfg(feature = "mcp")]
     pub(super) async fn call(&self, tool: &Tool, arguments: &str) -> String {
-        match self.servers.get(tool.server) {
-            Some(server) => server.call(&tool.own_name, arguments).await,
-            None => format!("Error: there is no tool {}.", tool.name),
+        if let ToolKind::Mcp { server, own_name, .. } = &tool.kind
+            && let Some(server) = self.servers.get(*server)
+        {
+            return server.call(own_name, arguments).await;
         }
+        format!("Error: there is no tool {}.", tool.name)
     }
 
     /// Returns an error for the model: there are no tools without the crate feature `mcp`.

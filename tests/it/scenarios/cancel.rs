@@ -34,15 +34,26 @@ scenario!(
     }
 );
 
-scenario!(cancel_of_interrupted_task_succeeds, kinds(), async |agent: &dyn A2aService| {
-    for command in ["/ask what?", "/auth"] {
-        let interrupted = send(agent, text("", command)).await;
-        let mut events = subscribe(agent, &interrupted.id).await.unwrap();
-        next(&mut events).await;
-        assert_eq!(cancel(agent, &interrupted.id).await.unwrap().state(), TaskState::Canceled);
-        assert_eq!(remaining(events).await.iter().filter_map(state).collect::<Vec<_>>(), [TaskState::Canceled]);
-    }
+/// Sends a command that interrupts its task, and cancels the task.
+async fn cancel_interrupted(agent: &dyn A2aService, command: &str) {
+    let interrupted = send(agent, text("", command)).await;
+    let mut events = subscribe(agent, &interrupted.id).await.unwrap();
+    next(&mut events).await;
+    assert_eq!(cancel(agent, &interrupted.id).await.unwrap().state(), TaskState::Canceled);
+    assert_eq!(remaining(events).await.iter().filter_map(state).collect::<Vec<_>>(), [TaskState::Canceled]);
+}
+
+scenario!(cancel_of_a_task_that_needs_input_succeeds, kinds(), async |agent: &dyn A2aService| {
+    cancel_interrupted(agent, "/ask what?").await;
 });
+
+scenario!(
+    cancel_of_a_task_that_needs_authorization_succeeds,
+    kinds(not_openai = "a model does not ask for authorization"),
+    async |agent: &dyn A2aService| {
+        cancel_interrupted(agent, "/auth").await;
+    }
+);
 
 scenario!(cancel_of_terminal_task_is_rejected, kinds(), async |agent: &dyn A2aService| {
     for command in ["hello", "/fail x", "/reject x"] {

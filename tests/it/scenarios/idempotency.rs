@@ -80,7 +80,8 @@ async fn retried_send_is_delivered_once(binding: impl AsyncFn(Server<MessageCoun
     }
     assert_eq!(counter.count(), 2);
     let latest = get(&*agent, &task.id).await.unwrap();
-    assert_eq!(output(&latest), "helloand this");
+    // A model separates its answers.
+    assert_eq!(output(&latest).replace("\n\n", ""), "helloand this");
     // Retries after a crash, streaming or not.
     let store = store.killed();
     let agent = binding(Server::new(counter.clone()).store(Arc::clone(&store.store))).await;

@@ -24,7 +24,7 @@ scenario!(send_to_the_echo_agent_returns_a_completed_task, kinds(), async |agent
 
 scenario!(
     context_is_kept_and_not_shared,
-    kinds(not_exec = "the script does not read the history"),
+    kinds(not_exec = "the script does not read the history", not_openai = "a context is a conversation with the model"),
     async |agent: &dyn A2aService| {
         let one = send(agent, text("", "mine")).await;
         let two = send(agent, text("", "!history")).await;
@@ -69,20 +69,28 @@ scenario!(
     }
 );
 
-scenario!(auth_required_ends_the_wait, kinds(), async |agent: &dyn A2aService| {
-    let interrupted = send(agent, text("", "/auth")).await;
-    assert_eq!(interrupted.state(), TaskState::AuthRequired);
-    assert!(!status_text(&interrupted).is_empty(), "the status message states the purpose (7.6.1)");
-    let done = send(agent, text(&interrupted.id, "done")).await;
-    assert_eq!((done.state(), done.artifacts[0].name.as_str()), (TaskState::Completed, "authorised"));
-    // The wait also ends if the agent continues to run.
-    let interrupted = send(agent, text("", "!authorise")).await;
-    assert_eq!(interrupted.state(), TaskState::AuthRequired);
-});
+scenario!(
+    auth_required_ends_the_wait,
+    kinds(not_openai = "a model does not ask for authorization"),
+    async |agent: &dyn A2aService| {
+        let interrupted = send(agent, text("", "/auth")).await;
+        assert_eq!(interrupted.state(), TaskState::AuthRequired);
+        assert!(!status_text(&interrupted).is_empty(), "the status message states the purpose (7.6.1)");
+        let done = send(agent, text(&interrupted.id, "done")).await;
+        assert_eq!((done.state(), done.artifacts[0].name.as_str()), (TaskState::Completed, "authorised"));
+        // The wait also ends if the agent continues to run.
+        let interrupted = send(agent, text("", "!authorise")).await;
+        assert_eq!(interrupted.state(), TaskState::AuthRequired);
+    }
+);
 
 scenario!(
     failure_does_not_expose_internal_details,
-    kinds(not_exec = "a command does not panic", not_http = "an endpoint does not panic"),
+    kinds(
+        not_exec = "a command does not panic",
+        not_http = "an endpoint does not panic",
+        not_openai = "a model does not panic"
+    ),
     async |agent: &dyn A2aService| {
         for (command, begins) in [
             ("/panic", "Agent execution failed (panic): error id "),
@@ -102,6 +110,7 @@ scenario!(
 scenario!(
     message_reply_creates_no_task,
     kinds(
+        not_openai = "a model always has a task",
         not_upstream = "a send of the gateway has a key, and so always a task",
         not_upstream_v03 = "a send of the gateway has a key, and so always a task"
     ),
@@ -119,22 +128,26 @@ scenario!(
     }
 );
 
-scenario!(every_kind_of_part_is_transferred, kinds(), async |agent: &dyn A2aService| {
-    let task = send(agent, text("", "/parts")).await;
-    let parts = &task.artifacts[0].parts;
-    assert_eq!(parts[0].as_text(), Some("A text part."));
-    assert_eq!(parts[1], Part::bytes("A raw part.\n", "text/plain").named("raw.txt"));
-    assert_eq!(parts[2], Part::url("https://example.com/map.png", "image/png").named("map.png"));
-    let Some(Content::Data(data)) = &parts[3].content else { panic!("{parts:?}") };
-    let Some(Kind::StructValue(data)) = &data.kind else { panic!("{data:?}") };
-    assert_eq!(data.fields["nothing"].kind, Some(Kind::NullValue(0)));
-    // Parts of a message are in the history as they were sent.
-    let mut sent = text("", "parts");
-    let null = Part { content: Some(Content::Data(Kind::NullValue(0).into())), ..Part::default() };
-    sent.message.as_mut().unwrap().parts.extend(parts.iter().cloned().chain([null]));
-    let sent_parts = sent.message.as_ref().unwrap().parts.clone();
-    assert_eq!(send(agent, sent).await.history[0].parts, sent_parts);
-});
+scenario!(
+    every_kind_of_part_is_transferred,
+    kinds(not_openai = "a model answers with text"),
+    async |agent: &dyn A2aService| {
+        let task = send(agent, text("", "/parts")).await;
+        let parts = &task.artifacts[0].parts;
+        assert_eq!(parts[0].as_text(), Some("A text part."));
+        assert_eq!(parts[1], Part::bytes("A raw part.\n", "text/plain").named("raw.txt"));
+        assert_eq!(parts[2], Part::url("https://example.com/map.png", "image/png").named("map.png"));
+        let Some(Content::Data(data)) = &parts[3].content else { panic!("{parts:?}") };
+        let Some(Kind::StructValue(data)) = &data.kind else { panic!("{data:?}") };
+        assert_eq!(data.fields["nothing"].kind, Some(Kind::NullValue(0)));
+        // Parts of a message are in the history as they were sent.
+        let mut sent = text("", "parts");
+        let null = Part { content: Some(Content::Data(Kind::NullValue(0).into())), ..Part::default() };
+        sent.message.as_mut().unwrap().parts.extend(parts.iter().cloned().chain([null]));
+        let sent_parts = sent.message.as_ref().unwrap().parts.clone();
+        assert_eq!(send(agent, sent).await.history[0].parts, sent_parts);
+    }
+);
 
 scenario!(return_immediately_returns_the_unfinished_task, kinds(), async |agent: &dyn A2aService| {
     let configuration = SendMessageConfiguration { return_immediately: true, ..SendMessageConfiguration::default() };
@@ -181,6 +194,7 @@ scenario!(
     kinds(
         not_exec = "a turn in JSON lines has no referenced tasks",
         not_http = "a turn in JSON lines has no referenced tasks",
+        not_openai = "a model does not get other tasks",
         not_upstream = "the agent does not know the tasks of its gateway",
         not_upstream_v03 = "the agent does not know the tasks of its gateway"
     ),

@@ -19,28 +19,44 @@ fn chunks(events: &[Event]) -> Vec<(String, bool, bool)> {
     events.iter().filter_map(chunk).collect()
 }
 
-scenario!(stream_has_the_task_and_its_events, kinds(), async |agent: &dyn A2aService| {
-    let events = remaining(stream(agent, text("", "/stream 3 1")).await).await;
-    assert_eq!(task_of(&events[0]).history.len(), 1);
-    assert_eq!(states(&events), [TaskState::Submitted, TaskState::Working, TaskState::Completed]);
-    // Chunks that wait for a slow store are joined, which changes only their number.
-    let chunks = chunks(&events);
-    assert_eq!(chunks.iter().map(|chunk| &*chunk.0).collect::<String>(), "chunk 1 of 3\nchunk 2 of 3\nchunk 3 of 3\n");
-    assert_eq!(chunks.iter().map(|chunk| chunk.1).collect::<Vec<_>>(), [false, true, true][..chunks.len()]);
-    assert_eq!(chunks.iter().map(|chunk| chunk.2).collect::<Vec<_>>(), [false, false, true][3 - chunks.len()..]);
-    let id = &task_of(&events[0]).id;
-    let task = get(agent, id).await.unwrap();
-    assert_eq!((task.artifacts.len(), task.artifacts[0].parts.len()), (1, 3));
-    for event in &events[1..] {
-        match event.payload().unwrap() {
-            Payload::StatusUpdate(update) => assert_eq!((&update.task_id, &update.context_id), (id, &task.context_id)),
-            Payload::ArtifactUpdate(update) => {
-                assert_eq!((&update.task_id, &update.context_id), (id, &task.context_id));
+scenario!(
+    stream_has_the_task_and_its_events,
+    kinds(not_openai = "a model does not mark the last chunk"),
+    async |agent: &dyn A2aService| {
+        let events = remaining(stream(agent, text("", "/stream 3 1")).await).await;
+        assert_eq!(task_of(&events[0]).history.len(), 1);
+        assert_eq!(states(&events), [TaskState::Submitted, TaskState::Working, TaskState::Completed]);
+        // Chunks that wait for a slow store are joined, which changes only their number.
+        let chunks = chunks(&events);
+        assert_eq!(
+            chunks.iter().map(|chunk| &*chunk.0).collect::<String>(),
+            "chunk 1 of 3\nchunk 2 of 3\nchunk 3 of 3\n"
+        );
+        assert_eq!(chunks.iter().map(|chunk| chunk.1).collect::<Vec<_>>(), [false, true, true][..chunks.len()]);
+        assert_eq!(chunks.iter().map(|chunk| chunk.2).collect::<Vec<_>>(), [false, false, true][3 - chunks.len()..]);
+        let id = &task_of(&events[0]).id;
+        let task = get(agent, id).await.unwrap();
+        assert_eq!((task.artifacts.len(), task.artifacts[0].parts.len()), (1, 3));
+        for event in &events[1..] {
+            match event.payload().unwrap() {
+                Payload::StatusUpdate(update) => {
+                    assert_eq!((&update.task_id, &update.context_id), (id, &task.context_id));
+                }
+                Payload::ArtifactUpdate(update) => {
+                    assert_eq!((&update.task_id, &update.context_id), (id, &task.context_id));
+                }
+                other @ (Payload::Task(_) | Payload::Message(_)) => panic!("{other:?}"),
             }
-            other @ (Payload::Task(_) | Payload::Message(_)) => panic!("{other:?}"),
         }
     }
-});
+);
+
+/// Asserts the state that ends the stream of a command.
+async fn ends_with(agent: &dyn A2aService, command: &str, last: TaskState) {
+    let events = remaining(stream(agent, text("", command)).await).await;
+    assert_eq!(states(&events).first(), Some(&TaskState::Submitted), "{command}");
+    assert_eq!(states(&events).last(), Some(&last), "{command}");
+}
 
 // Every outcome of a turn ends the stream.
 scenario!(stream_ends_with_every_outcome_of_a_turn, kinds(), async |agent: &dyn A2aService| {
@@ -48,20 +64,26 @@ scenario!(stream_ends_with_every_outcome_of_a_turn, kinds(), async |agent: &dyn 
         ("hello", TaskState::Completed),
         ("!done", TaskState::Completed),
         ("/ask what?", TaskState::InputRequired),
-        ("/auth", TaskState::AuthRequired),
         ("/fail x", TaskState::Failed),
         ("/panic", TaskState::Failed),
         ("/reject x", TaskState::Rejected),
     ] {
-        let events = remaining(stream(agent, text("", command)).await).await;
-        assert_eq!(states(&events).first(), Some(&TaskState::Submitted), "{command}");
-        assert_eq!(states(&events).last(), Some(&last), "{command}");
+        ends_with(agent, command, last).await;
     }
 });
 
 scenario!(
+    stream_ends_if_authorization_is_required,
+    kinds(not_openai = "a model does not ask for authorization"),
+    async |agent: &dyn A2aService| {
+        ends_with(agent, "/auth", TaskState::AuthRequired).await;
+    }
+);
+
+scenario!(
     stream_of_a_message_reply_has_only_the_message,
     kinds(
+        not_openai = "a model always has a task",
         not_upstream = "a send of the gateway has a key, and so always a task",
         not_upstream_v03 = "a send of the gateway has a key, and so always a task"
     ),
@@ -76,7 +98,11 @@ scenario!(
 
 scenario!(
     auth_required_keeps_the_stream_open,
-    kinds(not_exec = "an event `auth` ends the turn", not_http = "an event `auth` ends the turn"),
+    kinds(
+        not_exec = "an event `auth` ends the turn",
+        not_http = "an event `auth` ends the turn",
+        not_openai = "a model does not ask for authorization"
+    ),
     async |agent: &dyn A2aService| {
         let mut events = stream(agent, text("", "!authorise")).await;
         let first = next(&mut events).await;
@@ -86,14 +112,22 @@ scenario!(
     }
 );
 
-scenario!(stream_of_a_follow_up_begins_with_the_task, kinds(), async |agent: &dyn A2aService| {
-    let interrupted = send(agent, text("", "/ask what?")).await;
-    let events = remaining(stream(agent, text(&interrupted.id, "Rome")).await).await;
-    let first = task_of(&events[0]);
-    assert_eq!((first.state(), first.history.last().unwrap().text().as_str()), (TaskState::Working, "Rome"));
-    assert_eq!(states(&events), [TaskState::Working, TaskState::Completed], "the agent's own WORKING is not a change");
-    assert_eq!(chunks(&events), [("Rome".to_owned(), false, true)]);
-});
+scenario!(
+    stream_of_a_follow_up_begins_with_the_task,
+    kinds(not_openai = "a model does not mark the last chunk"),
+    async |agent: &dyn A2aService| {
+        let interrupted = send(agent, text("", "/ask what?")).await;
+        let events = remaining(stream(agent, text(&interrupted.id, "Rome")).await).await;
+        let first = task_of(&events[0]);
+        assert_eq!((first.state(), first.history.last().unwrap().text().as_str()), (TaskState::Working, "Rome"));
+        assert_eq!(
+            states(&events),
+            [TaskState::Working, TaskState::Completed],
+            "the agent's own WORKING is not a change"
+        );
+        assert_eq!(chunks(&events), [("Rome".to_owned(), false, true)]);
+    }
+);
 
 scenario!(
     subscription_has_the_task_and_later_events,

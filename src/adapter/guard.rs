@@ -10,6 +10,7 @@ use std::{
     ffi::{OsStr, OsString},
     io::{self, Write as _},
     os::unix::process::{CommandExt as _, ExitStatusExt as _},
+    path::Path,
     process::{self, ExitStatus, Stdio},
     thread,
     time::Duration,
@@ -25,8 +26,11 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
+/// Beginning of the names of the variables of this program.
+const PREFIX: &str = "A2A_";
+
 /// First argument of the program as the guard.
-pub(super) const GUARD: &str = "exec-guard";
+const GUARD: &str = "exec-guard";
 
 /// First argument of the program that sets the resource limits, and then becomes the command.
 const LIMITED: &str = "exec-limited";
@@ -57,6 +61,15 @@ pub(super) struct ResourceLimits {
     pub(super) processes: u64,
 }
 
+/// Times between SIGTERM and SIGKILL.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Grace {
+    /// After SIGTERM for the guard.
+    pub(super) terminated: Duration,
+    /// After the server has closed its end of stderr.
+    pub(super) orphaned: Duration,
+}
+
 impl ResourceLimits {
     /// Sets the limits of this process.
     fn apply(self) -> io::Result<()> {
@@ -76,11 +89,28 @@ impl ResourceLimits {
     }
 }
 
-/// Returns the arguments of the program as the guard of a command.
-pub(super) fn arguments(grace: Duration, limits: ResourceLimits) -> Vec<OsString> {
-    let mut arguments: Vec<OsString> = vec![GUARD.into(), grace.as_millis().to_string().into()];
-    arguments.extend(limits.to_arguments());
-    arguments
+/// Returns a command that runs `program`, with a guard if the path of one is given. It is detached from the terminal of the server.
+/// Variables of the server that begin with `A2A_`, which may be secret, are not passed on.
+pub(super) fn command(
+    guard: Option<&Path>,
+    program: &Path,
+    grace: Grace,
+    limits: ResourceLimits,
+) -> tokio::process::Command {
+    let mut command = match guard {
+        Some(guard) => {
+            let mut command = tokio::process::Command::new(guard);
+            command.arg(GUARD).args([grace.terminated, grace.orphaned].map(|grace| grace.as_millis().to_string()));
+            command.args(limits.to_arguments()).arg(program);
+            command
+        }
+        None => tokio::process::Command::new(program),
+    };
+    for (name, _) in env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(PREFIX.as_bytes())) {
+        command.env_remove(name);
+    }
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+    command
 }
 
 /// Runs a process of a guarded command, if the arguments of the program are those of one. Returns its exit code.
@@ -90,16 +120,15 @@ pub(crate) fn run(mut arguments: impl Iterator<Item = OsString>) -> Option<u8> {
         return None;
     }
     let mut number = || arguments.next()?.to_str()?.parse::<u64>().ok();
-    let grace = if role == GUARD { number() } else { Some(0) };
+    let mut grace = || number().map(Duration::from_millis);
+    let grace = if role == GUARD { (|| Some(Grace { terminated: grace()?, orphaned: grace()? }))() } else { None };
     let limits = (|| Some(ResourceLimits { memory: number()?, cpu_seconds: number()?, processes: number()? }))();
     let command: Vec<OsString> = arguments.collect();
-    let (Some(grace), Some(limits), false) = (grace, limits, command.is_empty()) else {
-        return Some(fail(OsStr::new("exec-guard"), &io::Error::other("internal command of `a2a serve --exec`"), 2));
-    };
-    if role == LIMITED {
-        return Some(become_command(limits, &command));
+    match (limits, grace) {
+        (Some(limits), Some(grace)) if role == GUARD && !command.is_empty() => Some(guard(grace, limits, &command)),
+        (Some(limits), None) if role == LIMITED && !command.is_empty() => Some(become_command(limits, &command)),
+        _ => Some(fail(OsStr::new(GUARD), &io::Error::other("internal command of `a2a serve`"), 2)),
     }
-    Some(guard(Duration::from_millis(grace), limits, &command))
 }
 
 /// Prints an error to stderr, which the server logs.
@@ -119,9 +148,9 @@ fn become_command(limits: ResourceLimits, command: &[OsString]) -> u8 {
     fail(program, &error, code)
 }
 
-/// Starts the command, and waits for its end. SIGTERM is passed on, and the command is killed after the grace period, or at once
-/// if the server is gone.
-fn guard(grace: Duration, limits: ResourceLimits, command: &[OsString]) -> u8 {
+/// Starts the command, and waits for its end. SIGTERM is passed on, and sent if the server is gone. The command is killed after
+/// the grace period.
+fn guard(grace: Grace, limits: ResourceLimits, command: &[OsString]) -> u8 {
     let program = command.first().map(OsString::as_os_str).unwrap_or_default();
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
@@ -139,7 +168,7 @@ fn guard(grace: Duration, limits: ResourceLimits, command: &[OsString]) -> u8 {
         // The command has the only other ends of these pipes.
         close_standard_streams();
         tokio::pin!(orphaned);
-        let mut killed_at = None;
+        let (mut killed_at, mut is_orphaned) = (None::<Instant>, false);
         let status = loop {
             let kill = async {
                 match killed_at {
@@ -149,10 +178,14 @@ fn guard(grace: Duration, limits: ResourceLimits, command: &[OsString]) -> u8 {
             };
             tokio::select! {
                 status = child.wait() => break status?,
-                _ = &mut orphaned => break ExitStatus::from_raw(Signal::KILL.as_raw()),
+                _ = &mut orphaned, if !is_orphaned => {
+                    send(group, Signal::TERM);
+                    let end = Instant::now() + grace.orphaned;
+                    (killed_at, is_orphaned) = (Some(killed_at.map_or(end, |at| at.min(end))), true);
+                }
                 _ = terminated.recv() => {
                     send(group, Signal::TERM);
-                    killed_at.get_or_insert_with(|| Instant::now() + grace);
+                    killed_at.get_or_insert_with(|| Instant::now() + grace.terminated);
                 }
                 () = kill => break ExitStatus::from_raw(Signal::KILL.as_raw()),
             }
@@ -251,9 +284,4 @@ fn children() -> Vec<Pid> {
         is_child.then(|| Pid::from_raw(id.parse().ok()?)).flatten()
     };
     processes.filter_map(|process| child(process.file_name().to_str()?)).collect()
-}
-
-/// Detaches a command from the terminal of the server, and sets its standard streams.
-pub(super) fn prepare(command: &mut tokio::process::Command) {
-    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
 }
