@@ -18,7 +18,7 @@ mod build {
     pub(crate) mod encoded;
     pub(crate) mod message;
     pub(crate) mod passes;
-    pub(crate) mod route;
+    pub(crate) mod routes;
     pub(crate) mod schema;
     pub(crate) mod service;
     pub(crate) mod tables;

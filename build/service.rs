@@ -9,7 +9,7 @@ use quote::{format_ident, quote};
 
 use super::{
     message::rust_type,
-    route::{HttpBinding, Route},
+    routes::{HttpBinding, Route},
     schema::{SHARED, Schema},
 };
 use crate::Result;

@@ -52,9 +52,9 @@ mod file;
 mod inspect;
 mod list;
 mod log_rows;
+mod migrations;
 mod push;
 mod read;
-mod schema;
 mod sweep;
 #[cfg(test)]
 mod tests;
@@ -232,7 +232,7 @@ impl Sqlite {
         let mut db = file.connect(Role::Write(Durability::Power)).map_err(|error| failed(error.into()))?;
         // Before the migration, which copies an old file, and after it, which adds tables to a new one.
         check_size(&db, &path, &options)?;
-        schema::migrate(&mut db, &path, schema::STEPS)?;
+        migrations::migrate(&mut db, &path, migrations::STEPS)?;
         check_size(&db, &path, &options)?;
         let opened = || {
             failpoint::at("open.fence")?;

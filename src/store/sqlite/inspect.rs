@@ -16,7 +16,7 @@ use super::{
     file::{BUSY_TIMEOUT, sibling, wal_path},
     is_damage,
     log_rows::decode_events,
-    push, read, schema,
+    migrations, push, read,
     sweep::{COUNT_IDLE, NO_NEW_DEAD_LETTER, NOT_KEPT, TERMINAL},
     unsigned,
     write::{first_seq, log_row_id},
@@ -126,7 +126,7 @@ impl Inspector {
         db.busy_timeout(BUSY_TIMEOUT).map_err(failed)?;
         db.pragma_update(None, "trusted_schema", false).map_err(failed)?;
         db.pragma_update(None, "query_only", true).map_err(failed)?;
-        schema::check_version(&db, path)?;
+        migrations::check_version(&db, path)?;
         Ok(Self { path: path.to_owned(), db })
     }
 

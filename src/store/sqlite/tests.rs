@@ -33,16 +33,16 @@ fn migration_copies_the_old_file() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("a.db");
     let mut db = Connection::open(&path).unwrap();
-    schema::migrate(&mut db, &path, &[ONE]).unwrap();
+    migrations::migrate(&mut db, &path, &[ONE]).unwrap();
     assert!(!directory.path().join("a.db.v1").exists(), "an empty file is not copied");
     // A failed migration has no effect and can be repeated.
     for _ in 0..2 {
-        let failed = schema::migrate(&mut db, &path, &[ONE, TWO, BROKEN]).unwrap_err().to_string();
+        let failed = migrations::migrate(&mut db, &path, &[ONE, TWO, BROKEN]).unwrap_err().to_string();
         assert!(failed.contains("nowhere"), "{failed}");
         assert_eq!(version(&db), 1);
         assert_eq!(db.query_row("SELECT * FROM a", [], |row| Ok(row.as_ref().column_count())), Ok(1));
     }
-    schema::migrate(&mut db, &path, &[ONE, TWO]).unwrap();
+    migrations::migrate(&mut db, &path, &[ONE, TWO]).unwrap();
     assert_eq!(version(&db), 2);
     assert_eq!(db.query_row("SELECT x, y FROM a", [], |row| <(i32, String)>::try_from(row)), Ok((1, "two".into())));
     let before = read_only(&directory.path().join("a.db.v1"));
@@ -51,9 +51,9 @@ fn migration_copies_the_old_file() {
     assert!(before.query_row("SELECT y FROM a", [], |_| Ok(())).is_err());
     drop(before);
     // A database with the newest version is not copied.
-    schema::migrate(&mut db, &path, &[ONE, TWO]).unwrap();
+    migrations::migrate(&mut db, &path, &[ONE, TWO]).unwrap();
     assert!(!directory.path().join("a.db.v2").exists());
-    let newer = schema::migrate(&mut db, &path, &[ONE]).unwrap_err();
+    let newer = migrations::migrate(&mut db, &path, &[ONE]).unwrap_err();
     assert!(matches!(newer, Error::Newer { version: 2, newest: 1, .. }), "{newer}");
 }
 

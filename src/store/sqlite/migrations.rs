@@ -1,4 +1,4 @@
-//! Database schema: versions, migrations, and the backup copy before a migration.
+//! Migrations of the database schema: versions, steps, and the backup copy before a migration.
 
 use std::{
     fs, io,
@@ -14,13 +14,13 @@ const APPLICATION_ID: i32 = 0x4132_4154;
 
 /// Migrations from each schema version to the next, starting with an empty file. Released steps must not change.
 pub(super) const STEPS: &[&str] = &[
-    include_str!("schema/1.sql"),
-    include_str!("schema/2.sql"),
-    include_str!("schema/3.sql"),
-    include_str!("schema/4.sql"),
-    include_str!("schema/5.sql"),
-    include_str!("schema/6.sql"),
-    include_str!("schema/7.sql"),
+    include_str!("migrations/1.sql"),
+    include_str!("migrations/2.sql"),
+    include_str!("migrations/3.sql"),
+    include_str!("migrations/4.sql"),
+    include_str!("migrations/5.sql"),
+    include_str!("migrations/6.sql"),
+    include_str!("migrations/7.sql"),
 ];
 
 /// Migrates a database to the newest schema version in one transaction, after copying the old file.
