@@ -3,9 +3,9 @@
 //! Recording has no effect until the program installs a recorder, such as the one that exports to Prometheus. No label is an
 //! owner, a tenant or an id: the number of time series is bounded by the API.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use metrics::Unit;
+use metrics::{Label, Unit};
 
 /// Kind of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +38,7 @@ macro_rules! metrics {
 
 metrics! {
     RESPONSES: Counter Count = "a2a_http_responses_total", "HTTP responses, by `binding` (`grpc`, `http`, `jsonrpc`) and `status`. Includes those to requests that were rejected before they became a call.";
-    CALLS: Counter Count = "a2a_calls_total", "Calls that have ended, by `operation`, `binding`, `version` of the protocol and `code`, the gRPC code of the result. `CANCELLED`: the client has gone.";
+    CALLS: Counter Count = "a2a_calls_total", "Calls that have ended, by `operation`, `binding`, `version` of the protocol and `code`, the gRPC code of the result. `CANCELLED`: the client has gone. In a server with several agents, this and other metrics of calls and streams have the label `agent`, except for `a2a_stream_lag_events`.";
     CALL_DURATION: Histogram Seconds = "a2a_call_duration_seconds", "Duration of calls, by `operation` and `binding`. The duration of a stream is not included.";
     FIRST_EVENT: Histogram Seconds = "a2a_stream_first_event_seconds", "Time from a streaming call to its first event, by `operation` and `binding`.";
     STREAMS: Gauge Count = "a2a_streams", "Open streams, by `operation` and `binding`.";
@@ -77,8 +77,10 @@ pub(crate) fn count_response(binding: &'static str, status: http::StatusCode) {
 }
 
 /// Operation and binding of a call: the labels of its metrics.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct CallLabels {
+    /// Name of the agent, in a server with several.
+    pub(crate) agent: Option<Arc<str>>,
     /// Name of the RPC.
     pub(crate) operation: &'static str,
     /// `grpc`, `http`, `jsonrpc` or `in-process`.
@@ -88,29 +90,41 @@ pub(crate) struct CallLabels {
 }
 
 impl CallLabels {
+    /// Returns labels with these and the agent.
+    fn with<const N: usize>(&self, labels: [(&'static str, &'static str); N]) -> Vec<Label> {
+        let labels = labels.into_iter().map(|(name, value)| Label::from_static_parts(name, value));
+        let agent = self.agent.iter().map(|agent| Label::new("agent", Arc::clone(agent)));
+        labels.chain(agent).collect()
+    }
+
+    /// Returns the labels of most metrics.
+    fn labels(&self) -> Vec<Label> {
+        self.with([("operation", self.operation), ("binding", self.binding)])
+    }
+
     /// Counts a call with its result. `code` is the name of a gRPC code.
-    pub(crate) fn ended(self, code: &'static str) {
-        let Self { operation, binding, version } = self;
-        metrics::counter!(CALLS, "operation" => operation, "binding" => binding, "version" => version, "code" => code)
-            .increment(1);
+    pub(crate) fn ended(&self, code: &'static str) {
+        let Self { operation, binding, version, .. } = *self;
+        let labels = self.with([("operation", operation), ("binding", binding), ("version", version), ("code", code)]);
+        metrics::counter!(CALLS, labels).increment(1);
     }
 
     /// Records the duration of a call.
-    pub(crate) fn replied(self, duration: Duration) {
-        metrics::histogram!(CALL_DURATION, "operation" => self.operation, "binding" => self.binding).record(duration);
+    pub(crate) fn replied(&self, duration: Duration) {
+        metrics::histogram!(CALL_DURATION, self.labels()).record(duration);
     }
 
     /// Counts an event of a stream. `first` is the time since the call for the first event.
-    pub(crate) fn sent_event(self, first: Option<Duration>) {
-        metrics::counter!(STREAM_EVENTS, "operation" => self.operation, "binding" => self.binding).increment(1);
+    pub(crate) fn sent_event(&self, first: Option<Duration>) {
+        metrics::counter!(STREAM_EVENTS, self.labels()).increment(1);
         if let Some(duration) = first {
-            metrics::histogram!(FIRST_EVENT, "operation" => self.operation, "binding" => self.binding).record(duration);
+            metrics::histogram!(FIRST_EVENT, self.labels()).record(duration);
         }
     }
 
     /// Adds to the number of open streams.
-    pub(crate) fn add_streams(self, count: i8) {
-        metrics::gauge!(STREAMS, "operation" => self.operation, "binding" => self.binding).increment(count);
+    pub(crate) fn add_streams(&self, count: i8) {
+        metrics::gauge!(STREAMS, self.labels()).increment(count);
     }
 }
 

@@ -100,6 +100,8 @@ pub struct Server<A> {
     catalog_name: String,
     /// Calls are counted in the metrics of another server.
     is_metered: bool,
+    /// Name of the agent in metrics, if it is mounted on another server.
+    agent_label: Option<Arc<str>>,
     failed_authentications: usize,
     retention: Retention,
     allowed_hosts: Vec<AllowedHost>,
@@ -149,6 +151,7 @@ impl<A: Agent> Server<A> {
             agents: Vec::new(),
             catalog_name: String::new(),
             is_metered: false,
+            agent_label: None,
             failed_authentications: FAILURES,
             retention: Retention::default(),
             allowed_hosts: Vec::new(),

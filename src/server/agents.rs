@@ -118,6 +118,7 @@ impl<A: Agent> Server<A> {
     /// Assembles this server below the path `/NAME` of another one.
     fn assemble_mounted(mut self, name: Box<str>, context: &MountContext<'_>) -> MountedAgent {
         self.base_path = Some(format!("/{name}"));
+        self.agent_label = Some((&*name).into());
         self.card = self.card.mounted(&name);
         if let (Some(url), None) = (&context.public_url, &self.card.address().public) {
             self = self.url(format!("{url}/{name}"));

@@ -114,6 +114,8 @@ impl<A: Agent> Server<A> {
             layers,
         };
         let agents = std::mem::take(&mut self.agents);
+        let name: Arc<str> = if self.catalog_name.is_empty() { "default" } else { &*self.catalog_name }.into();
+        let agent_label = self.agent_label.or_else(|| (!agents.is_empty()).then(|| Arc::clone(&name)));
         let mounted: Arc<[_]> = agents.into_iter().map(|agent| agent.assemble(&context)).collect();
         let store = self.store.unwrap_or_else(|| Arc::new(Memory::default()));
         let mut card = self.card.protocols(self.settings.protocols.iter());
@@ -175,7 +177,7 @@ impl<A: Agent> Server<A> {
         }
         let scopes: Arc<[_]> = self.scopes.into();
         let service: Arc<dyn A2aService> = Arc::new(AuthorizedService::new(service, self.policy, Arc::clone(&scopes)));
-        let mut service: Arc<dyn A2aService> = Arc::new(ObservedService::new(service, is_metered));
+        let mut service: Arc<dyn A2aService> = Arc::new(ObservedService::new(service, agent_label, is_metered));
         if !mounted.is_empty() || !self.catalog_name.is_empty() {
             service = Arc::new(AgentRouter::new(service, forward_headers, &self.catalog_name, &mounted));
         }
@@ -223,7 +225,6 @@ impl<A: Agent> Server<A> {
         };
         #[cfg(not(feature = "openapi"))]
         let documents = None;
-        let name = if self.catalog_name.is_empty() { "default" } else { &*self.catalog_name };
         // The root is listed with its own path, at which it stays if another agent becomes the root.
         let path = &*card.address().agent;
         let card = Arc::new(card.clone());
@@ -236,7 +237,7 @@ impl<A: Agent> Server<A> {
         };
         let is_protected = self.settings.protects_card;
         let listed =
-            ListedAgent { name: name.into(), path: path.into(), card: Arc::clone(&current), scopes, is_protected };
+            ListedAgent { name: (&*name).into(), path: path.into(), card: Arc::clone(&current), scopes, is_protected };
         let all = std::iter::once(&listed).chain(mounted.iter().map(|agent| &agent.listed)).cloned();
         // Agents below a path are listed at the root only.
         let catalog = (!card.is_mounted()).then(|| catalog(Arc::clone(&card), all.collect()));

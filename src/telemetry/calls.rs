@@ -35,13 +35,15 @@ use crate::{
 /// Service wrapper that records the metrics of each call, and its details in its [`CallRecord`], if it has one.
 pub(crate) struct ObservedService {
     service: Arc<dyn A2aService>,
+    /// Name of the agent, in a server with several.
+    agent: Option<Arc<str>>,
     is_metered: bool,
 }
 
 impl ObservedService {
     /// Wraps a service. Without metrics, only calls with a record are observed.
-    pub(crate) fn new(service: Arc<dyn A2aService>, is_metered: bool) -> Self {
-        Self { service, is_metered }
+    pub(crate) fn new(service: Arc<dyn A2aService>, agent: Option<Arc<str>>, is_metered: bool) -> Self {
+        Self { service, agent, is_metered }
     }
 
     /// Begins the observation of a call. `None` if there is nothing to observe.
@@ -52,9 +54,13 @@ impl ObservedService {
             record.operation(operation);
             record.task(request.get_ref().task_id());
         }
-        let labels = CallLabels { operation, binding: name(call.binding), version: call.version.as_str() };
-        let observed =
-            ObservedCall { labels: self.is_metered.then_some(labels), record, start: Instant::now(), code: None };
+        let labels = self.is_metered.then(|| CallLabels {
+            agent: self.agent.clone(),
+            operation,
+            binding: name(call.binding),
+            version: call.version.as_str(),
+        });
+        let observed = ObservedCall { labels, record, start: Instant::now(), code: None };
         (observed.labels.is_some() || observed.record.is_some()).then_some(observed)
     }
 }
@@ -80,7 +86,7 @@ struct ObservedCall {
 impl ObservedCall {
     /// Records the reply, and the task that it names.
     fn reply<T: OfTask>(&mut self, result: &Result<Response<T>, Status>) {
-        if let Some(labels) = self.labels {
+        if let Some(labels) = &self.labels {
             labels.replied(self.start.elapsed());
         }
         if let (Some(record), Ok(response)) = (&self.record, result) {
@@ -91,7 +97,7 @@ impl ObservedCall {
 
 impl Drop for ObservedCall {
     fn drop(&mut self) {
-        if let Some(labels) = self.labels {
+        if let Some(labels) = &self.labels {
             labels.ended(error::code_name(self.code.unwrap_or(Code::Cancelled)));
         }
     }
@@ -114,7 +120,7 @@ async fn streaming(
     call.code = result.as_ref().err().map(Status::code);
     call.reply(&result);
     let response = result?;
-    if let Some(labels) = call.labels {
+    if let Some(labels) = &call.labels {
         labels.add_streams(1);
     }
     Ok(response.map(|events| -> BoxStream<Event> { Box::pin(ObservedEvents { events, call, is_first: true }) }))
@@ -137,7 +143,7 @@ impl Stream for ObservedEvents {
             Some(Err(status)) => self.call.code = Some(status.code()),
             Some(Ok(event)) => {
                 let is_first = std::mem::take(&mut self.is_first);
-                if let Some(labels) = self.call.labels {
+                if let Some(labels) = &self.call.labels {
                     labels.sent_event(is_first.then(|| self.call.start.elapsed()));
                 }
                 if let (true, Some(record)) = (is_first, &self.call.record) {
@@ -151,7 +157,7 @@ impl Stream for ObservedEvents {
 
 impl Drop for ObservedEvents {
     fn drop(&mut self) {
-        if let Some(labels) = self.call.labels {
+        if let Some(labels) = &self.call.labels {
             labels.add_streams(-1);
         }
     }

@@ -349,6 +349,12 @@ async fn program_serves_the_agents_of_its_file() {
     let demo = Client::connect(&format!("{url}/demo")).await.unwrap();
     let sent = demo.send("hello").await.unwrap();
     assert_eq!((&*demo.card().name, &*sent.text()), ("demo", "hello"));
+    let metrics = reqwest::get(format!("{url}/metrics")).await.unwrap().text().await.unwrap();
+    for agent in ["lines", "demo"] {
+        let label = format!("agent=\"{agent}\"");
+        let calls = metrics.lines().filter(|line| line.starts_with("a2a_calls_total{") && line.contains(&label));
+        assert_eq!(calls.map(|line| line.rsplit_once(' ').unwrap().1).collect::<Vec<_>>(), ["1"], "{metrics}");
+    }
     let listed = output(command(&["discover", &url, "--catalog"])).await;
     let text = String::from_utf8(listed.stdout).unwrap();
     assert!(listed.status.success() && text.contains("lines") && text.contains("demo"), "{text}");
