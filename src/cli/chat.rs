@@ -13,7 +13,7 @@ use super::{
     OutputError,
     connection::{Agent, block_on},
     message::attachment,
-    show::{self, Format},
+    show::{self, Answer, Format},
 };
 use crate::{
     client::{Client, Conversation, StreamEvent},
@@ -110,6 +110,7 @@ async fn turn(
     };
     let mut task_id = conversation.task_id().to_owned();
     let mut is_canceled = false;
+    let mut answer = Answer::default();
     loop {
         let event = tokio::select! {
             event = events.next() => event,
@@ -125,13 +126,21 @@ async fn turn(
                 continue;
             }
         };
-        let Some(event) = event.transpose()? else { return Ok(()) };
+        let event = match event {
+            Some(Ok(event)) => event,
+            Some(Err(error)) => {
+                show::print(answer.end(), format)?;
+                return Err(error.into());
+            }
+            None => break,
+        };
         conversation.record(&event);
         if let StreamEvent::Task(task) = &event {
             task_id.clone_from(&task.id);
         }
-        show::print(&show::answer(&event, format)?, format)?;
+        show::print(&answer.event(&event, format)?, format)?;
     }
+    Ok(show::print(answer.end(), format)?)
 }
 
 async fn print_history(client: &Client, conversation: &Conversation, format: Format) -> anyhow::Result<()> {

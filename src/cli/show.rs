@@ -13,8 +13,8 @@ use crate::{
     client::{CatalogEntry, StreamEvent},
     clock,
     pb::v1::{
-        AgentCard, Artifact, ListTasksResponse, Message, Part, Role, Task, TaskPushNotificationConfig, TaskState,
-        TaskStatus,
+        AgentCard, Artifact, ListTasksResponse, Message, Part, Role, Task, TaskArtifactUpdateEvent,
+        TaskPushNotificationConfig, TaskState, TaskStatus,
     },
     report::write_escaped,
     v03::json::EnumNames as _,
@@ -99,8 +99,9 @@ fn head(task: &Task) -> String {
         format!("{}{}\n{}{}\n", label("Task:", 10), safe(&task.id), label("Context:", 10), safe(&task.context_id));
     _ = writeln!(text, "{}{}{}", label("Status:", 10), styled_state(task.state()), paint(DIM, time));
     let message = task.status.as_ref().and_then(|status| status.message.as_ref());
+    let message = message.map(|message| parts(&message.parts)).filter(|message| !message.is_empty());
     if let Some(message) = message {
-        _ = writeln!(text, "{}{}", label("Message:", 10), safe(&parts(&message.parts)));
+        _ = writeln!(text, "{}{}", label("Message:", 10), safe(&message));
     }
     text
 }
@@ -131,41 +132,80 @@ pub(super) fn event(event: &StreamEvent, format: Format) -> anyhow::Result<Strin
     })
 }
 
-/// Formats an event of a conversation: the text of the agent, and states that the user has to know of.
-pub(super) fn answer(event: &StreamEvent, format: Format) -> anyhow::Result<String> {
-    if format != Format::Text {
-        return self::event(event, format);
+/// Text of a turn of a conversation: what the agent says, and states that the user has to know of. The chunks of an artifact are
+/// one text.
+#[derive(Debug, Default)]
+pub(super) struct Answer {
+    /// Id of the artifact whose chunks are being formatted.
+    artifact: String,
+    /// The text so far does not end with a line feed.
+    is_open: bool,
+}
+
+impl Answer {
+    /// Formats the next event.
+    pub(super) fn event(&mut self, event: &StreamEvent, format: Format) -> anyhow::Result<String> {
+        if format != Format::Text {
+            return self::event(event, format);
+        }
+        let answer = match event {
+            StreamEvent::Artifact(update) => return Ok(self.chunk(update)),
+            StreamEvent::Task(task) => notice(task.status.as_ref()),
+            StreamEvent::Status(update) => notice(update.status.as_ref()),
+            StreamEvent::Message(_) | StreamEvent::Gap => self::event(event, format)?,
+        };
+        if answer.is_empty() {
+            return Ok(answer);
+        }
+        self.artifact.clear();
+        Ok(self.end().to_owned() + &answer)
     }
-    let status = |status: Option<&TaskStatus>| {
-        let state = status.map_or(TaskState::Unspecified, TaskStatus::state);
-        let message = status.and_then(|status| status.message.as_ref());
-        match (state, message) {
-            (TaskState::Submitted | TaskState::Working | TaskState::Completed, None) => String::new(),
-            (_, Some(message)) => format!("{}\n", safe(&parts(&message.parts))),
-            (state, None) => format!("{}\n", paint(state_style(state), format_args!("[{}]", self::state(state)))),
+
+    fn chunk(&mut self, update: &TaskArtifactUpdateEvent) -> String {
+        let Some(artifact) = &update.artifact else { return String::new() };
+        let follows = update.append && self.artifact == artifact.artifact_id;
+        let mut text = if follows { String::new() } else { self.end().to_owned() };
+        text.push_str(&safe(&artifact_text(artifact)));
+        if !text.is_empty() {
+            self.is_open = !text.ends_with('\n');
         }
-    };
-    Ok(match event {
-        StreamEvent::Task(task) => status(task.status.as_ref()),
-        StreamEvent::Status(update) => status(update.status.as_ref()),
-        StreamEvent::Artifact(update) => {
-            let shown = update.artifact.as_ref().map(|artifact| safe(&parts(&artifact.parts)));
-            shown.map(|text| if text.ends_with('\n') { text } else { format!("{text}\n") }).unwrap_or_default()
+        self.artifact.clone_from(&artifact.artifact_id);
+        if update.last_chunk {
+            text.push_str(self.end());
         }
-        StreamEvent::Message(_) | StreamEvent::Gap => self::event(event, format)?,
-    })
+        text
+    }
+
+    /// Returns the end of the text: a line feed, unless it has one.
+    pub(super) fn end(&mut self) -> &'static str {
+        if std::mem::take(&mut self.is_open) { "\n" } else { "" }
+    }
+}
+
+/// Formats a status in a conversation: its message, or its state if the user has to know of it.
+fn notice(status: Option<&TaskStatus>) -> String {
+    let state = status.map_or(TaskState::Unspecified, TaskStatus::state);
+    let message = status.and_then(|status| status.message.as_ref());
+    let text = message.map(|message| safe(&parts(&message.parts))).unwrap_or_default();
+    let is_expected = matches!(state, TaskState::Submitted | TaskState::Working | TaskState::Completed);
+    match text.as_str() {
+        "" if is_expected => String::new(),
+        "" => format!("{}\n", paint(state_style(state), format_args!("[{}]", self::state(state)))),
+        text => format!("{text}\n"),
+    }
 }
 
 fn status_line(status: Option<&TaskStatus>) -> String {
     let name = styled_state(status.map_or(TaskState::Unspecified, TaskStatus::state));
     let message = status.and_then(|status| status.message.as_ref());
-    let text = message.map(|message| format!(": {}", safe(&parts(&message.parts)))).unwrap_or_default();
+    let text = message.map(|message| safe(&parts(&message.parts))).filter(|text| !text.is_empty());
+    let text = text.map(|text| format!(": {text}")).unwrap_or_default();
     format!("{} {name}{text}\n", paint(DIM, "[status]"))
 }
 
 fn artifact_line(artifact: &Artifact) -> String {
     let name = if artifact.name.is_empty() { &artifact.artifact_id } else { &artifact.name };
-    let text = parts(&artifact.parts);
+    let text = artifact_text(artifact);
     let name = paint(DIM, format_args!("[{}]", safe(name)));
     format!("  {name} {}\n", safe(text.trim_end_matches('\n')))
 }
@@ -272,6 +312,21 @@ fn role(message: &Message) -> &'static str {
     }
 }
 
+/// Returns the content of an artifact. Consecutive texts are its chunks, which are one text.
+fn artifact_text(artifact: &Artifact) -> String {
+    let mut text = String::new();
+    let mut follows_text = false;
+    for part in &artifact.parts {
+        let is_chunk = follows_text && part.as_text().is_some();
+        if !text.is_empty() && !is_chunk {
+            text.push(' ');
+        }
+        text.push_str(&part.to_text());
+        follows_text = part.as_text().is_some();
+    }
+    text
+}
+
 fn parts(parts: &[Part]) -> String {
     parts.iter().map(|part| part.to_text().into_owned()).collect::<Vec<_>>().join(" ")
 }
@@ -290,6 +345,7 @@ pub(super) fn safe(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pb::v1::TaskStatusUpdateEvent;
 
     #[test]
     fn names_of_states_are_accepted_in_all_forms() {
@@ -298,6 +354,40 @@ mod tests {
         }
         assert!(parse_state("done").is_err());
         assert_eq!(state(TaskState::AuthRequired), "auth-required");
+    }
+
+    /// Chunk of an artifact with texts.
+    fn chunk(id: &str, texts: &[&str], append: bool, last_chunk: bool) -> StreamEvent {
+        let parts = texts.iter().copied().map(Part::text).collect();
+        let artifact = Artifact { artifact_id: id.to_owned(), parts, ..Artifact::default() };
+        let artifact = Some(artifact);
+        let update = TaskArtifactUpdateEvent { artifact, append, last_chunk, ..TaskArtifactUpdateEvent::default() };
+        StreamEvent::Artifact(Box::new(update))
+    }
+
+    fn status(state: TaskState, text: Option<&str>) -> StreamEvent {
+        let status = TaskStatus { message: text.map(Message::agent), state: state.into(), ..TaskStatus::default() };
+        let update = TaskStatusUpdateEvent { status: Some(status), ..TaskStatusUpdateEvent::default() };
+        StreamEvent::Status(Box::new(update))
+    }
+
+    #[test]
+    fn chunks_of_an_artifact_are_one_text() {
+        let mut answer = Answer::default();
+        let mut text = |event: &StreamEvent| answer.event(event, Format::Text).unwrap();
+        assert_eq!(text(&status(TaskState::Working, None)), "");
+        assert_eq!(text(&chunk("a", &["Hel"], false, false)), "Hel");
+        assert_eq!(text(&chunk("a", &["lo ", "wor"], true, false)), "lo wor");
+        assert_eq!(text(&status(TaskState::Working, Some(""))), "", "the text goes on");
+        assert_eq!(text(&chunk("a", &["ld"], true, true)), "ld\n");
+        assert_eq!(text(&chunk("b", &["1"], false, false)), "1");
+        assert_eq!(text(&chunk("c", &["2\n"], false, false)), "\n2\n");
+        assert_eq!(text(&chunk("c", &["3"], true, false)), "3");
+        assert_eq!(text(&status(TaskState::Working, Some("busy"))), "\nbusy\n");
+        assert_eq!(text(&chunk("c", &["4"], true, false)), "4");
+        assert_eq!(text(&status(TaskState::Completed, Some(""))), "");
+        assert_eq!((answer.end(), answer.end()), ("\n", ""));
+        assert!(answer.event(&status(TaskState::Failed, None), Format::Text).unwrap().contains("[failed]"));
     }
 
     #[test]
