@@ -23,12 +23,12 @@ mod event;
 mod exec;
 #[cfg(all(feature = "exec", unix))]
 mod files;
-#[cfg(all(feature = "exec", unix))]
-pub(crate) mod guard;
 #[cfg(all(feature = "client", feature = "push"))]
 mod http;
 #[cfg(feature = "openai")]
 mod openai;
+#[cfg(all(feature = "exec", unix))]
+pub(crate) mod process_guard;
 #[cfg(feature = "client")]
 mod upstream;
 

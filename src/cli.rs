@@ -242,7 +242,7 @@ enum ConfigCommand {
 /// Runs the program with the arguments of the process.
 pub fn main() -> ExitCode {
     #[cfg(unix)]
-    if let Some(code) = crate::adapter::guard::run(std::env::args_os().skip(1)) {
+    if let Some(code) = crate::adapter::process_guard::run(std::env::args_os().skip(1)) {
         return ExitCode::from(code);
     }
     terminal::apply_color(std::env::args_os().skip(1));

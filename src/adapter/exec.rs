@@ -27,7 +27,7 @@ use self::persistent::Persistent;
 use super::{
     event::{AgentEvent, EventSink, OUTPUT, TurnEnd, TurnLine, log_stderr},
     files::{TurnFiles, task_directory},
-    guard::{self, Grace, ResourceLimits},
+    process_guard::{self, Grace, ResourceLimits},
 };
 use crate::{
     agent::{Agent, End, Error, Stopped, Turn, Updates},
@@ -256,7 +256,7 @@ impl Runner {
             processes: options.processes.unwrap_or_default(),
         };
         let grace = Grace { terminated: options.grace, orphaned: Duration::ZERO };
-        let mut command = guard::command(options.guard.as_deref(), program, grace, limits);
+        let mut command = process_guard::command(options.guard.as_deref(), program, grace, limits);
         command.args(arguments).envs(&options.env);
         command
     }
@@ -323,10 +323,12 @@ fn failure(status: ExitStatus, options: &ExecOptions) -> Option<String> {
         (Some(code), _) => code,
         (None, signal) => return Some(killed(signal.unwrap_or_default())),
     };
-    let signal = code.checked_sub(guard::KILLED.into()).filter(|signal| (1..=64).contains(signal));
+    let signal = code.checked_sub(process_guard::KILLED.into()).filter(|signal| (1..=64).contains(signal));
     Some(match signal {
-        _ if options.guard.is_some() && code == i32::from(guard::NOT_FOUND) => "The command was not found.".to_owned(),
-        _ if options.guard.is_some() && code == i32::from(guard::NOT_EXECUTABLE) => {
+        _ if options.guard.is_some() && code == i32::from(process_guard::NOT_FOUND) => {
+            "The command was not found.".to_owned()
+        }
+        _ if options.guard.is_some() && code == i32::from(process_guard::NOT_EXECUTABLE) => {
             "The command can't be executed.".to_owned()
         }
         Some(signal) => killed(signal),

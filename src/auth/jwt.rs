@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use tokio::{sync::Semaphore, time::Instant};
 
-use super::{AuthRequest, Authenticator, CREDENTIALS, MISSING, Principal, Scopes, bearer_token};
+use super::{AuthRequest, Authenticator, CREDENTIALS, MISSING, Principal, Scopes, bearer::bearer_token};
 use crate::{
     error::{Error, ErrorKind},
     pb::v1::{

@@ -29,7 +29,7 @@ use tokio::time::Instant;
 use super::{
     AuthRequest, Authenticator, CREDENTIALS, MISSING, Principal, SCHEME, Scopes,
     audit::{self, AUDIT},
-    bearer_token,
+    bearer::bearer_token,
 };
 use crate::{
     clock::Clock,

@@ -199,14 +199,15 @@ struct Started {
 /// Returns the command of a program.
 #[cfg(unix)]
 fn command(server: &McpServer, program: &OsStr) -> io::Result<Command> {
-    use super::super::{exec, guard};
+    use super::super::{exec, process_guard};
 
     let program = exec::find_program(program).ok_or_else(|| {
         let why = format!("{}: there is no such program that can be executed", program.to_string_lossy());
         io::Error::new(io::ErrorKind::NotFound, why)
     })?;
-    let grace = guard::Grace { terminated: GRACE, orphaned: GRACE };
-    let mut command = guard::command(server.guard.as_deref(), &program, grace, guard::ResourceLimits::default());
+    let grace = process_guard::Grace { terminated: GRACE, orphaned: GRACE };
+    let mut command =
+        process_guard::command(server.guard.as_deref(), &program, grace, process_guard::ResourceLimits::default());
     // If a guard is killed, its command is not.
     command.kill_on_drop(server.guard.is_none());
     Ok(command)
