@@ -93,10 +93,12 @@ fn submission_time(first: &Task, task: &Task) -> Option<Millis> {
     // Exhaustive, so that a new field does not get lost.
     let Task { id, context_id, status: Some(status), artifacts, history, metadata: None } = first else { return None };
     let TaskStatus { state, message: None, timestamp: Some(time) } = status else { return None };
+    let has_first_message =
+        || if ptr::eq(first, task) { history.len() <= 1 } else { history.iter().eq(task.history.first()) };
     let is_submission = *state == i32::from(TaskState::Submitted)
         && (id, context_id) == (&task.id, &task.context_id)
         && artifacts.is_empty()
-        && history.iter().eq(task.history.first());
+        && has_first_message();
     let time = Some(millis(time)).filter(|millis| *millis >= 0 && timestamp(*millis) == *time);
     time.filter(|_| is_submission)
 }

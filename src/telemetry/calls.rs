@@ -60,8 +60,12 @@ impl ObservedService {
             binding: name(call.binding),
             version: call.version.as_str(),
         });
-        let observed = ObservedCall { labels, record, start: Instant::now(), code: None };
-        (observed.labels.is_some() || observed.record.is_some()).then_some(observed)
+        (labels.is_some() || record.is_some()).then(|| ObservedCall {
+            labels,
+            record,
+            start: Instant::now(),
+            code: None,
+        })
     }
 }
 

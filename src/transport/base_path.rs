@@ -92,6 +92,9 @@ impl Paths {
 
     /// Returns the removed prefix and the rewritten path. `None` if the path is unchanged.
     fn rewrite(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> Option<(String, String)> {
+        if self.base.is_empty() && self.agent.is_empty() && self.json_rpc == JSON_RPC {
+            return None;
+        }
         let path = uri.path();
         let rest = below(path, &self.base).filter(|rest| !self.is_v03_rest(rest, method, uri, headers));
         let (base, rest) = rest.map_or(("", path), |rest| (&*self.base, rest));
