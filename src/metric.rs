@@ -1,7 +1,7 @@
 //! Metrics of a server: names and descriptions, and recording through the facade of the crate `metrics`.
 //!
 //! Recording has no effect until the program installs a recorder, such as the one that exports to Prometheus. No label is an
-//! owner, a tenant or an id: the number of time series is bounded by the API.
+//! owner, a tenant or an id: the number of time series is bounded by the API and the number of agents.
 
 use std::{sync::Arc, time::Duration};
 
@@ -38,7 +38,7 @@ macro_rules! metrics {
 
 metrics! {
     RESPONSES: Counter Count = "a2a_http_responses_total", "HTTP responses, by `binding` (`grpc`, `http`, `jsonrpc`) and `status`. Includes those to requests that were rejected before they became a call.";
-    CALLS: Counter Count = "a2a_calls_total", "Calls that have ended, by `operation`, `binding`, `version` of the protocol and `code`, the gRPC code of the result. `CANCELLED`: the client has gone. In a server with several agents, this and other metrics of calls and streams have the label `agent`, except for `a2a_stream_lag_events`.";
+    CALLS: Counter Count = "a2a_calls_total", "Calls that have ended, by `operation`, `binding`, `version` of the protocol and `code`, the gRPC code of the result. `CANCELLED`: the client has gone.";
     CALL_DURATION: Histogram Seconds = "a2a_call_duration_seconds", "Duration of calls, by `operation` and `binding`. The duration of a stream is not included.";
     FIRST_EVENT: Histogram Seconds = "a2a_stream_first_event_seconds", "Time from a streaming call to its first event, by `operation` and `binding`.";
     STREAMS: Gauge Count = "a2a_streams", "Open streams, by `operation` and `binding`.";
@@ -76,7 +76,7 @@ pub(crate) fn count_response(binding: &'static str, status: http::StatusCode) {
     metrics::counter!(RESPONSES, "binding" => binding, "status" => status.as_str().to_owned()).increment(1);
 }
 
-/// Operation and binding of a call: the labels of its metrics.
+/// Labels of the metrics of a call.
 #[derive(Clone, Debug)]
 pub(crate) struct CallLabels {
     /// Name of the agent, in a server with several.
@@ -91,7 +91,7 @@ pub(crate) struct CallLabels {
 
 impl CallLabels {
     /// Returns labels with these and the agent.
-    fn with<const N: usize>(&self, labels: [(&'static str, &'static str); N]) -> Vec<Label> {
+    fn labels_with_agent<const N: usize>(&self, labels: [(&'static str, &'static str); N]) -> Vec<Label> {
         let labels = labels.into_iter().map(|(name, value)| Label::from_static_parts(name, value));
         let agent = self.agent.iter().map(|agent| Label::new("agent", Arc::clone(agent)));
         labels.chain(agent).collect()
@@ -99,13 +99,18 @@ impl CallLabels {
 
     /// Returns the labels of most metrics.
     fn labels(&self) -> Vec<Label> {
-        self.with([("operation", self.operation), ("binding", self.binding)])
+        self.labels_with_agent([("operation", self.operation), ("binding", self.binding)])
     }
 
     /// Counts a call with its result. `code` is the name of a gRPC code.
     pub(crate) fn ended(&self, code: &'static str) {
         let Self { operation, binding, version, .. } = *self;
-        let labels = self.with([("operation", operation), ("binding", binding), ("version", version), ("code", code)]);
+        let labels = self.labels_with_agent([
+            ("operation", operation),
+            ("binding", binding),
+            ("version", version),
+            ("code", code),
+        ]);
         metrics::counter!(CALLS, labels).increment(1);
     }
 

@@ -168,7 +168,7 @@ impl Exec {
         let invalid = |why: &str| io::Error::new(io::ErrorKind::InvalidInput, why);
         let mut command = command.into_iter().map(Into::into);
         let name: OsString = command.next().ok_or_else(|| invalid("the command is empty"))?;
-        let program = find_program(&name).ok_or_else(|| {
+        let program = find_program(&name, None).ok_or_else(|| {
             let why = format!("{}: there is no such program that can be executed", name.to_string_lossy());
             io::Error::new(io::ErrorKind::NotFound, why)
         })?;
@@ -187,8 +187,8 @@ impl Exec {
     }
 }
 
-/// Returns the path of a program, which is looked for as a shell does.
-pub(super) fn find_program(name: &OsStr) -> Option<PathBuf> {
+/// Returns the path of a program, which is looked for as a shell does, in `path` or in that of this process.
+pub(super) fn find_program(name: &OsStr, path: Option<&OsStr>) -> Option<PathBuf> {
     use std::os::unix::fs::PermissionsExt as _;
 
     let is_program = |path: &PathBuf| {
@@ -197,7 +197,8 @@ pub(super) fn find_program(name: &OsStr) -> Option<PathBuf> {
     if Path::new(name).components().count() > 1 || name.as_encoded_bytes().contains(&b'/') {
         return Some(PathBuf::from(name)).filter(is_program).and_then(|path| std::path::absolute(path).ok());
     }
-    env::split_paths(&env::var_os("PATH")?).map(|directory| directory.join(name)).find(is_program)
+    let path = path.map(OsStr::to_owned).or_else(|| env::var_os("PATH"))?;
+    env::split_paths(&path).map(|directory| directory.join(name)).find(is_program)
 }
 
 impl Agent for Exec {
@@ -669,10 +670,11 @@ mod tests {
 
     #[test]
     fn programs_are_found_as_by_a_shell() {
-        assert!(find_program(OsStr::new("sh")).unwrap().is_absolute());
-        assert!(find_program(OsStr::new("/bin/sh")).is_some());
+        assert!(find_program(OsStr::new("sh"), None).unwrap().is_absolute());
+        assert!(find_program(OsStr::new("/bin/sh"), None).is_some());
         let file = tempfile::NamedTempFile::new().unwrap();
-        assert!(find_program(file.path().as_os_str()).is_none(), "not executable");
-        assert!(find_program(OsStr::new("no-such-program")).is_none());
+        assert!(find_program(file.path().as_os_str(), None).is_none(), "not executable");
+        assert!(find_program(OsStr::new("no-such-program"), None).is_none());
+        assert!(find_program(OsStr::new("sh"), Some(OsStr::new("/nowhere"))).is_none());
     }
 }

@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 
 use self::{
     completion::{Completion, Endpoint, ToolCall, Usage},
-    conversation::{HistoryLimits, TOOL_CALL, Unsupported},
+    conversation::{HistoryLimits, QUESTION, TOOL_CALL, Unsupported},
     tools::{Tool, Tools},
 };
 use super::until_canceled;
@@ -190,17 +190,28 @@ impl Openai {
             // The answer may be in the artifact in part, and tools may have been called.
             return Err(Error::public("The server stopped while the model answered. Send the message again."));
         }
-        let has_question = !state.pending.is_empty();
+        let pending = state.pending.first().cloned();
         let mut run = match Run::new(self, turn, out, state).await {
             Ok(run) => run,
-            // The question is still open.
-            Err(StartError::Unsupported(unsupported)) if has_question => {
-                return Ok(End::input_required(unsupported.into_text()));
-            }
-            Err(StartError::Unsupported(unsupported)) => return Ok(End::rejected(unsupported.into_text())),
+            Err(StartError::Unsupported(unsupported)) => return self.unsupported(unsupported, pending),
             Err(StartError::Failed(error)) => return Err(error),
         };
         run.run().await
+    }
+
+    /// Ends a turn whose message has an unsupported part. A pending tool call asks again.
+    fn unsupported(&self, unsupported: Unsupported, pending: Option<ToolCall>) -> Result<End, Error> {
+        let why = unsupported.into_text();
+        let asked = pending.and_then(|call| {
+            let tool = self.tools.find(&call.name)?;
+            Some((tool, tool.prompt(&call).ok()??, call))
+        });
+        match asked {
+            Some((tool, text, call)) => {
+                Ok(End::input_required(prompt_message(tool, format!("{why}\n\n{text}"), &call)?))
+            }
+            None => Ok(End::rejected(why)),
+        }
     }
 }
 
@@ -242,9 +253,11 @@ struct TurnState {
     pending: Vec<ToolCall>,
     /// Number of times that the model has called tools.
     rounds: usize,
-    /// Content of a message of the client that the model gets after the results, because it was no decision about a tool call or
+    /// Contents of messages of the client that the model gets after the results, because they are no replies to a tool call, or
     /// can't be the result of one.
-    note: Option<Value>,
+    notes: Vec<Value>,
+    /// The client has sent something else than a decision: further calls are not made without asking.
+    is_declined: bool,
     usage: Option<Usage>,
 }
 
@@ -320,22 +333,8 @@ impl<'a> Run<'a> {
             messages.extend(conversation::history_messages(earlier.iter().take(first).copied()));
             let base = earlier.iter().filter(is_base).copied();
             messages.push(conversation::user_message(base).map_err(StartError::Unsupported)?);
-            let content =
-                conversation::user_message(turn.messages()).map_err(StartError::Unsupported)?["content"].take();
-            let call = state.pending.first().map_or("", |call| &call.name);
-            let is_question = agent.tools.find(call).is_some_and(Tool::is_question);
-            reply = if !is_question {
-                decision(turn).or_else(|| {
-                    state.note = Some(content);
-                    Some(Reply::Declined)
-                })
-            } else if let Some(answer) = content.as_str() {
-                Some(Reply::Answer(answer.to_owned()))
-            } else {
-                // The result of a call is text.
-                state.note = Some(content);
-                Some(Reply::Answer("The answer is the next message.".to_owned()))
-            };
+            state.rounds = 0;
+            reply = reply_of(agent, turn, &mut state).map_err(StartError::Unsupported)?;
         }
         Ok(Self {
             agent,
@@ -436,11 +435,11 @@ impl<'a> Run<'a> {
                 (Some(_), Some(Reply::Declined)) => DECLINED.to_owned(),
                 (Some(_), Some(Reply::Answer(answer))) => answer,
                 (Some(tool), Some(Reply::Approved)) => self.call(tool, &call).await?,
-                (Some(tool), None) => match tool.waits_with(&call) {
-                    Ok(Some(_)) if self.state.note.is_some() => DECLINED.to_owned(),
+                (Some(tool), None) => match tool.prompt(&call) {
+                    Ok(Some(_)) if self.state.is_declined => DECLINED.to_owned(),
                     Ok(Some(text)) => {
                         self.out.save(&self.state).await?;
-                        return Ok(Some(End::input_required(waiting_message(text, &call)?)));
+                        return Ok(Some(End::input_required(prompt_message(tool, text, &call)?)));
                     }
                     Ok(None) => self.call(tool, &call).await?,
                     Err(result) => result,
@@ -449,9 +448,9 @@ impl<'a> Run<'a> {
             self.state.messages.push(json!({ "role": "tool", "tool_call_id": call.id, "content": result }));
             self.state.pending.remove(0);
         }
-        if let Some(note) = self.state.note.take() {
-            self.state.messages.push(json!({ "role": "user", "content": note }));
-        }
+        self.state.is_declined = false;
+        let notes = std::mem::take(&mut self.state.notes);
+        self.state.messages.extend(notes.into_iter().map(|note| json!({ "role": "user", "content": note })));
         Ok(None)
     }
 
@@ -486,17 +485,58 @@ fn call_message(call: &ToolCall) -> Value {
     json!({ "id": call.id, "type": "function", "function": function })
 }
 
-/// Returns the message with which a tool call waits for the client. The call is in its metadata.
-fn waiting_message(text: String, call: &ToolCall) -> Result<Message, Error> {
-    let metadata = json!({ TOOL_CALL: { "id": call.id, "name": call.name, "arguments": call.arguments() } });
+/// Returns the message with which a tool call asks the client. Its metadata has the call.
+fn prompt_message(tool: &Tool, text: String, call: &ToolCall) -> Result<Message, Error> {
+    let metadata = if tool.is_question() {
+        json!({ QUESTION: { "id": call.id } })
+    } else {
+        json!({ TOOL_CALL: { "id": call.id, "name": call.name, "arguments": call.arguments() } })
+    };
     Ok(Message::agent(text).with_metadata(&metadata)?)
 }
 
-/// Returns the decision of the client about a tool call: yes or no as text, or `{"approve": …}` as data.
-fn decision(turn: &Turn) -> Option<Reply> {
-    decision_of(turn.messages().flat_map(|message| &message.parts))
+/// Returns the reply to the first pending tool call. `None`: it has to ask again, because all messages of the turn were sent before
+/// it asked.
+fn reply_of(agent: &Openai, turn: &Turn, state: &mut TurnState) -> Result<Option<Reply>, Unsupported> {
+    let Some(call) = state.pending.first() else { return Ok(None) };
+    let task = turn.task();
+    let is_prompt = |message: &Message| conversation::prompt(message).is_some_and(|prompt| prompt["id"] == *call.id);
+    let in_status = task.status.iter().filter_map(|status| status.message.as_ref()).any(&is_prompt);
+    // The newest one, since ids of calls may be repeated.
+    let in_history = task.history.iter().rposition(is_prompt);
+    let asked_at = if in_status { Some(task.history.len()) } else { in_history };
+    let is_reply = |message: &&Message| {
+        let sent_at = task.history.iter().position(|earlier| earlier.message_id == message.message_id);
+        asked_at.is_some_and(|asked_at| sent_at.is_none_or(|sent_at| sent_at > asked_at))
+    };
+    let content = |message: &Message| Ok(conversation::user_message([message].into_iter())?["content"].take());
+    let (replies, earlier): (Vec<&Message>, Vec<&Message>) = turn.messages().partition(is_reply);
+    let earlier = earlier.into_iter().filter(|message| !state.base.contains(&message.message_id));
+    let notes = earlier.map(content).collect::<Result<Vec<_>, _>>()?;
+    let is_question = agent.tools.find(&call.name).is_some_and(Tool::is_question);
+    if replies.is_empty() {
+        state.notes.extend(notes);
+        return Ok(None);
+    }
+    let reply = conversation::user_message(replies.iter().copied())?["content"].take();
+    state.notes.extend(notes);
+    if !is_question {
+        let decision = decision_of(replies.iter().flat_map(|message| &message.parts));
+        return Ok(Some(decision.unwrap_or_else(|| {
+            state.notes.push(reply);
+            state.is_declined = true;
+            Reply::Declined
+        })));
+    }
+    if let Some(answer) = reply.as_str() {
+        return Ok(Some(Reply::Answer(answer.to_owned())));
+    }
+    // The result of a call is text.
+    state.notes.push(reply);
+    Ok(Some(Reply::Answer("The answer is in the next message of the user.".to_owned())))
 }
 
+/// Returns the decision of the client about a tool call: yes or no as text, or `{"approve": …}` as data.
 fn decision_of<'p>(parts: impl Iterator<Item = &'p Part>) -> Option<Reply> {
     let of = |approved| if approved { Reply::Approved } else { Reply::Declined };
     let mut decision = None;

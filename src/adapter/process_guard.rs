@@ -10,7 +10,7 @@ use std::{
     ffi::{OsStr, OsString},
     io::{self, Write as _},
     os::unix::process::{CommandExt as _, ExitStatusExt as _},
-    path::Path,
+    path::{Path, PathBuf},
     process::{self, ExitStatus, Stdio},
     thread,
     time::Duration,
@@ -28,6 +28,9 @@ use tokio::{
 
 /// Beginning of the names of the variables of this program.
 const PREFIX: &str = "A2A_";
+
+/// Name of the processes in a list of processes.
+const NAME: &str = "a2a";
 
 /// First argument of the program as the guard.
 const GUARD: &str = "exec-guard";
@@ -89,6 +92,12 @@ impl ResourceLimits {
     }
 }
 
+/// Returns the path of this program. On Linux, it remains valid if the file is replaced while the program runs.
+pub(crate) fn own_program() -> io::Result<PathBuf> {
+    let running = Path::new("/proc/self/exe");
+    if cfg!(target_os = "linux") && running.exists() { Ok(running.to_owned()) } else { env::current_exe() }
+}
+
 /// Returns a command that runs `program`, with a guard if the path of one is given. It is detached from the terminal of the server.
 /// Variables of the server that begin with `A2A_`, which may be secret, are not passed on.
 pub(super) fn command(
@@ -100,7 +109,10 @@ pub(super) fn command(
     let mut command = match guard {
         Some(guard) => {
             let mut command = tokio::process::Command::new(guard);
-            command.arg(GUARD).args([grace.terminated, grace.orphaned].map(|grace| grace.as_millis().to_string()));
+            command
+                .arg0(NAME)
+                .arg(GUARD)
+                .args([grace.terminated, grace.orphaned].map(|grace| grace.as_millis().to_string()));
             command.args(limits.to_arguments()).arg(program);
             command
         }
@@ -160,8 +172,8 @@ fn guard(grace: Grace, limits: ResourceLimits, command: &[OsString]) -> u8 {
         // Before the command starts, so that no signal is lost.
         let mut terminated = signal(SignalKind::terminate())?;
         adopt_orphans();
-        let mut limited = tokio::process::Command::new(env::current_exe()?);
-        limited.arg(LIMITED).args(limits.to_arguments()).args(command).process_group(0);
+        let mut limited = tokio::process::Command::new(own_program()?);
+        limited.arg0(NAME).arg(LIMITED).args(limits.to_arguments()).args(command).process_group(0);
         let mut child = limited.spawn()?;
         let group = child.id().and_then(|id| Pid::from_raw(id.try_into().ok()?));
         let orphaned = watch_server();

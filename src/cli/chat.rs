@@ -119,6 +119,7 @@ async fn turn(
                     return Err(Interrupted.into());
                 }
                 is_canceled = true;
+                show::print(answer.end(), format)?;
                 tokio::select! {
                     canceled = client.cancel(&task_id) => drop(canceled?),
                     _ = tokio::signal::ctrl_c() => return Err(Interrupted.into()),

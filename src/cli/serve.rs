@@ -12,7 +12,7 @@ use tracing::Level;
 
 use super::{OutputError, flags::Serve, say, upstream::Gateway, warn};
 #[cfg(unix)]
-use crate::adapter::{Exec, ExecOptions, Format};
+use crate::adapter::{Exec, ExecOptions, Format, process_guard::own_program};
 use crate::{
     adapter::{HttpEndpoint, HttpOptions, Openai, OpenaiOptions},
     agent::{Agent, DynAgent, demo::Demo},
@@ -314,8 +314,11 @@ async fn openai(url: &str, config: &Config) -> anyhow::Result<Arc<dyn DynAgent>>
         return Ok(Arc::new(agent));
     }
     let servers = config.openai_mcp.servers().map_err(|why| error(&format!("openai.mcp: {why}")))?;
-    let guard = std::env::current_exe()?;
-    let servers = servers.into_iter().map(|server| server.guard(Some(guard.clone()))).collect();
+    #[cfg(unix)]
+    let servers = {
+        let guard = own_program()?;
+        servers.into_iter().map(|server| server.guard(Some(guard.clone()))).collect()
+    };
     Ok(Arc::new(agent.with_mcp(servers).await.context("can't use the tools of an MCP server (openai.mcp)")?))
 }
 
@@ -355,7 +358,7 @@ fn exec(command: &CommandLine, config: &Config) -> anyhow::Result<Arc<dyn DynAge
         .processes(config.exec_processes)
         .grace(config.cancel_grace)
         .resumable(config.exec_resumable)
-        .guard(Some(std::env::current_exe()?))
+        .guard(Some(own_program()?))
         .card(AgentCard::new(name).describe("Runs a command for each message."));
     let agent = Exec::new(words, options);
     Ok(Arc::new(agent.map_err(|error| config::Error::new(format!("exec.command: {error}")))?))

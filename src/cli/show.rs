@@ -1,6 +1,6 @@
 //! Output of the commands that call a remote agent, as text and as JSON.
 
-use std::fmt::Write as _;
+use std::{collections::HashMap, fmt::Write as _};
 
 use clap::ValueEnum;
 use serde::Serialize;
@@ -140,6 +140,8 @@ pub(super) struct Answer {
     artifact: String,
     /// The text so far does not end with a line feed.
     is_open: bool,
+    /// Lengths of the texts of artifacts that need not be printed: those of earlier turns, and what is printed.
+    known: HashMap<String, usize>,
 }
 
 impl Answer {
@@ -150,7 +152,7 @@ impl Answer {
         }
         let answer = match event {
             StreamEvent::Artifact(update) => return Ok(self.chunk(update)),
-            StreamEvent::Task(task) => notice(task.status.as_ref()),
+            StreamEvent::Task(task) => self.artifacts(task) + &notice(task.status.as_ref()),
             StreamEvent::Status(update) => notice(update.status.as_ref()),
             StreamEvent::Message(_) | StreamEvent::Gap => self::event(event, format)?,
         };
@@ -164,8 +166,11 @@ impl Answer {
     fn chunk(&mut self, update: &TaskArtifactUpdateEvent) -> String {
         let Some(artifact) = &update.artifact else { return String::new() };
         let follows = update.append && self.artifact == artifact.artifact_id;
+        let content = artifact_text(artifact);
+        let known = self.known.entry(artifact.artifact_id.clone()).or_default();
+        *known = if update.append { *known + content.len() } else { content.len() };
         let mut text = if follows { String::new() } else { self.end().to_owned() };
-        text.push_str(&safe(&artifact_text(artifact)));
+        text.push_str(&safe(&content));
         if !text.is_empty() {
             self.is_open = !text.ends_with('\n');
         }
@@ -174,6 +179,23 @@ impl Answer {
             text.push_str(self.end());
         }
         text
+    }
+
+    /// Formats those artifacts of a task that are not printed yet: all of a task that was not streamed, or what is new after a
+    /// gap. Those at the beginning of a turn are of earlier ones.
+    fn artifacts(&mut self, task: &Task) -> String {
+        let is_working = matches!(task.state(), TaskState::Submitted | TaskState::Working);
+        let mut texts = String::new();
+        for artifact in &task.artifacts {
+            let text = artifact_text(artifact);
+            let known = self.known.insert(artifact.artifact_id.clone(), text.len());
+            let is_earlier = known.is_none() && is_working;
+            let new = text.get(known.unwrap_or_default()..).filter(|new| !new.is_empty() && !is_earlier);
+            if let Some(new) = new {
+                _ = writeln!(texts, "{}", safe(new.trim_end_matches('\n')));
+            }
+        }
+        texts
     }
 
     /// Returns the end of the text: a line feed, unless it has one.
@@ -312,7 +334,8 @@ fn role(message: &Message) -> &'static str {
     }
 }
 
-/// Returns the content of an artifact. Consecutive texts are its chunks, which are one text.
+/// Returns the content of an artifact. Consecutive texts are joined without a separator: they are usually chunks of one text, such
+/// as the words of a model.
 fn artifact_text(artifact: &Artifact) -> String {
     let mut text = String::new();
     let mut follows_text = false;
@@ -388,6 +411,30 @@ mod tests {
         assert_eq!(text(&status(TaskState::Completed, Some(""))), "");
         assert_eq!((answer.end(), answer.end()), ("\n", ""));
         assert!(answer.event(&status(TaskState::Failed, None), Format::Text).unwrap().contains("[failed]"));
+    }
+
+    #[test]
+    fn task_that_was_not_streamed_is_an_answer() {
+        let task = |state: TaskState, texts: &[&str]| {
+            let artifact = Artifact {
+                artifact_id: "a".to_owned(),
+                parts: texts.iter().copied().map(Part::text).collect(),
+                ..Artifact::default()
+            };
+            let status = Some(TaskStatus { state: state.into(), ..TaskStatus::default() });
+            StreamEvent::Task(Box::new(Task { artifacts: vec![artifact], status, ..Task::default() }))
+        };
+        let text = |events: &[StreamEvent]| {
+            let mut answer = Answer::default();
+            events.iter().map(|event| answer.event(event, Format::Text).unwrap()).collect::<String>()
+        };
+        assert_eq!(text(&[task(TaskState::Completed, &["4", "2"])]), "42\n");
+        // An artifact of an earlier turn is not printed again.
+        let events = [task(TaskState::Working, &["Let me see."]), chunk("a", &[" Rome"], true, true)];
+        assert_eq!(text(&events), " Rome\n");
+        // After a gap.
+        let events = [chunk("a", &["4"], false, false), task(TaskState::Completed, &["4", "2"])];
+        assert_eq!(text(&events), "4\n2\n");
     }
 
     #[test]

@@ -246,7 +246,9 @@ fn answer(conversation: Value) -> impl Stream<Item = Value> {
             _ if rest.is_empty() => yield text(&command),
             _ => yield text(&format!("{command} {rest}")),
         }
-        yield json!({"choices": [{"delta": {}, "finish_reason": "stop"}]});
+        let has_asked = matches!(command.as_str(), "!history" | "!wait" | "!more" | "/ask" | "again");
+        let reason = if has_asked { "tool_calls" } else { "stop" };
+        yield json!({"choices": [{"delta": {}, "finish_reason": reason}]});
     }
 }
 

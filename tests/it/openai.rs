@@ -13,7 +13,7 @@ use a2a_service::{
     auth::Principal,
     call::Call,
     client::{Client, Outcome, StreamEvent},
-    pb::v1::{Message, Part, SendMessageRequest, Task, TaskState},
+    pb::v1::{Message, Part, SendMessageConfiguration, SendMessageRequest, Task, TaskState},
     server::Server,
 };
 use axum::{
@@ -28,9 +28,10 @@ use http::{HeaderMap, StatusCode, header};
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, sync::Notify};
 
+#[cfg(unix)]
+use crate::exec::{eventually, is_running};
 use crate::{
     agent_kinds::until_first_chunk,
-    exec::{eventually, is_running},
     program::{a2a, output as finished, signal, started},
 };
 
@@ -43,6 +44,8 @@ enum Reply {
     Busy(u16, &'static str),
     /// Stream that begins with these chunks and then sends nothing.
     Stalled(Vec<Value>),
+    /// Stream that begins after a notification.
+    Gated(Arc<Notify>, Vec<Value>),
     /// No response.
     Silent,
 }
@@ -114,6 +117,10 @@ async fn respond(reply: Reply) -> Response {
             let first = futures::stream::iter([Ok::<_, io::Error>(lines(&chunks))]);
             let body = Body::from_stream(first.chain(futures::stream::pending()));
             response(200, "text/event-stream").body(body).unwrap()
+        }
+        Reply::Gated(gate, chunks) => {
+            gate.notified().await;
+            response(200, "text/event-stream").body(Body::from(lines(&chunks))).unwrap()
         }
         Reply::Silent => std::future::pending().await,
     }
@@ -569,7 +576,7 @@ async fn answers_of_the_client_are_the_results_of_questions() {
     for (part, result, note) in [
         (Part::text("Rome"), "Rome", None),
         (Part::data(&json!({ "city": "Rome" })).unwrap(), "{\"city\":\"Rome\"}", None),
-        (png, "The answer is the next message.", Some(image)),
+        (png, "The answer is in the next message of the user.", Some(image)),
     ] {
         let question = asks(&json!({ "question": " Which city? " }));
         let (url, requests) = endpoint(vec![question, answer("Sunny")]).await;
@@ -591,6 +598,66 @@ async fn answers_of_the_client_are_the_results_of_questions() {
         assert_eq!(sent[2], json!({ "role": "tool", "tool_call_id": "call_1", "content": result }));
         assert_eq!(sent.get(3).map(|message| &message["content"]), note.as_ref());
     }
+}
+
+#[tokio::test]
+async fn questions_of_a_response_are_asked_one_after_the_other() {
+    let question = |id: &str, index: u32, question: &str| {
+        let function = json!({ "name": "ask_user", "arguments": json!({ "question": question }).to_string() });
+        json!({ "choices": [{ "delta": { "tool_calls": [{ "index": index, "id": id, "function": function }] } }] })
+    };
+    let both = stream(&[question("c1", 0, "Which map?"), question("c2", 1, "Which city?"), finish("tool_calls")]);
+    let again = asks(&json!({ "question": "Which country?" }));
+    let (url, requests) = endpoint(vec![both, again, answer("Sunny")]).await;
+    // Each turn has a limit of its own.
+    let agent = client(Openai::new(&url, "tiny", OpenaiOptions::default().ask(true).tool_rounds(1)).unwrap());
+    let mut asked = task(&agent.send("weather?").await.unwrap());
+    for (question, part) in [
+        ("Which map?", Part::bytes("\x01", "image/png")),
+        ("Which city?", Part::text("Rome")),
+        ("Which country?", Part::text("Italy")),
+    ] {
+        assert_eq!((asked.state(), status_text(&asked).as_str()), (TaskState::InputRequired, question));
+        assert!(metadata(&asked)["question"].is_object() && metadata(&asked)["toolCall"].is_null());
+        asked = task(&agent.send(reply(&asked, part)).await.unwrap());
+    }
+    assert_eq!((asked.state(), output(&asked).as_str()), (TaskState::Completed, "Sunny"));
+    let roles: Vec<_> = requests.messages(1).into_iter().map(|(role, _)| role).collect();
+    assert_eq!(roles, ["user", "assistant", "tool", "tool", "user"], "the image follows the results");
+    assert_eq!(requests.messages(1)[3].1, "Rome");
+}
+
+/// A message that was sent before the question is not its answer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn messages_before_a_question_are_no_answers() {
+    let gate = Arc::new(Notify::new());
+    let question = [call("call_1", "ask_user", &json!({ "question": "Which city?" })), finish("tool_calls")];
+    let (url, requests) = endpoint(vec![Reply::Gated(Arc::clone(&gate), question.to_vec()), answer("Sunny")]).await;
+    let agent = client(Openai::new(&url, "tiny", OpenaiOptions::default().ask(true)).unwrap());
+    let mut events = agent.stream("weather?").await.unwrap();
+    let Some(Ok(StreamEvent::Task(begun))) = events.next().await else { panic!("no task") };
+    requests.received().await;
+    let mut queued = reply(&begun, Part::text("Be brief."));
+    queued.configuration = Some(SendMessageConfiguration { return_immediately: true, ..Default::default() });
+    drop(agent.send(queued).await.unwrap());
+    gate.notify_one();
+    // The question is asked again in the turn of the other message.
+    let asked = async {
+        loop {
+            let found = agent.get(&begun.id).await.unwrap();
+            let count = found.history.iter().filter(|message| message.text() == "Which city?").count();
+            if found.state() == TaskState::InputRequired && count == 1 {
+                return found;
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    let asked = tokio::time::timeout(Duration::from_secs(30), asked).await.expect("the question is asked again");
+    assert_eq!((status_text(&asked).as_str(), requests.count()), ("Which city?", 1));
+    let done = task(&agent.send(reply(&asked, Part::text("Rome"))).await.unwrap());
+    assert_eq!((done.state(), output(&done).as_str()), (TaskState::Completed, "Sunny"));
+    let results: Vec<_> = requests.messages(1).into_iter().skip(2).collect();
+    assert_eq!(results, [("tool".to_owned(), json!("Rome")), ("user".to_owned(), json!("Be brief."))]);
 }
 
 #[tokio::test]
@@ -748,9 +815,33 @@ async fn command_that_exits_is_started_again() {
     assert_eq!(results, ["Error: the call of greet failed.", "hello"]);
 }
 
+/// A command has time to end by itself when its session ends. Its program is looked for in its own `PATH`.
+#[cfg(unix)]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn command_ends_by_itself_after_its_session() {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name);
+    std::fs::write(path("greeter"), format!("#!/bin/sh\n{STDIO_SERVER}\nsleep 0.2\necho bye > \"$ENDED\"\n")).unwrap();
+    std::fs::set_permissions(path("greeter"), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let (url, _) = endpoint(vec![answer("Hi")]).await;
+    for guard in [None, Some(env!("CARGO_BIN_EXE_a2a").into())] {
+        let ended = path(if guard.is_some() { "guarded" } else { "unguarded" });
+        let search = format!("{}:{}", directory.path().display(), std::env::var("PATH").unwrap());
+        let env = [("PATH".to_owned(), search), ("ENDED".to_owned(), ended.display().to_string())].into();
+        let server = McpServer::new("greeter", McpTransport::Command(vec!["greeter".to_owned()], env)).guard(guard);
+        let agent = Openai::new(&url, "tiny", OpenaiOptions::default()).unwrap().with_mcp(vec![server]).await.unwrap();
+        assert_eq!(agent.card().skills.len(), 1);
+        drop(agent);
+        eventually("the command ends by itself", || std::fs::read_to_string(&ended).is_ok_and(|text| text == "bye\n"))
+            .await;
+    }
+}
+
 /// A command that has started another process and ignores the end of stdin and SIGTERM ends with the server, even if the server
 /// is killed.
-#[cfg(unix)]
+#[cfg(target_os = "linux")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killed_server_leaves_no_process_of_an_mcp_server() {
     const SERVER: &str = r#"

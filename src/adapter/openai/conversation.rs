@@ -8,6 +8,16 @@ use crate::pb::v1::{Message, Part, Role, Task, part::Content};
 /// Metadata key of messages of the agent with a tool call that awaits its approval.
 pub(super) const TOOL_CALL: &str = "toolCall";
 
+/// Metadata key of messages of the agent with a question of the model.
+pub(super) const QUESTION: &str = "question";
+
+/// Returns the metadata of a tool call or a question, if a message of the agent has one.
+pub(super) fn prompt(message: &Message) -> Option<Value> {
+    let fields = &message.metadata.as_ref()?.fields;
+    let value = fields.get(TOOL_CALL).or_else(|| fields.get(QUESTION))?;
+    serde_json::to_value(value).ok()
+}
+
 /// Limits of the earlier messages in a request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HistoryLimits {
@@ -15,12 +25,12 @@ pub(super) struct HistoryLimits {
     pub(super) bytes: usize,
 }
 
-/// Error for a part that the model does not support. Its text is sent to the client.
+/// Error for a part that the model does not support. Its text is sent to the client, as the reason why the message is rejected.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Unsupported(String);
 
 impl Unsupported {
-    /// Returns the message with which the task is rejected.
+    /// Returns the text for the client.
     pub(super) fn into_text(self) -> String {
         self.0
     }
@@ -166,7 +176,7 @@ pub(super) fn history_messages<'m>(messages: impl Iterator<Item = &'m Message>) 
     for message in messages {
         if message.role() == Role::User {
             pending.push(message);
-        } else if message.metadata.as_ref().is_some_and(|metadata| metadata.fields.contains_key(TOOL_CALL)) {
+        } else if prompt(message).is_some() {
             if !pending.is_empty() {
                 found.push(earlier_user_message(pending.drain(..)));
             }

@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
+    convert::Infallible,
     ffi::OsStr,
     fmt, io,
     path::PathBuf,
@@ -24,8 +25,7 @@ use serde_json::{Map, Value};
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader},
     process::{Child, ChildStderr, ChildStdin, ChildStdout, Command},
-    sync::OnceCell,
-    task::AbortHandle,
+    sync::{OnceCell, oneshot},
     time::timeout,
 };
 
@@ -52,8 +52,7 @@ const MAX_STDERR: u64 = 256 << 10;
 /// Maximum length of a line of it in characters.
 const MAX_LINE: usize = 1000;
 
-/// Time between SIGTERM and SIGKILL for a command whose session has ended.
-#[cfg(unix)]
+/// Time after the end of its stdin in which a command ends by itself, and between SIGTERM and SIGKILL.
 const GRACE: Duration = Duration::from_secs(2);
 
 /// Tools of a server that need the approval of the client before each call.
@@ -104,8 +103,8 @@ pub struct McpServer {
     pub result_bytes: usize,
     /// Tools that need the approval of the client before each call. None by default.
     pub approval: Approval,
-    /// Path of the program `a2a`, which starts a command, and ends all its processes with it, even if this process is killed.
-    /// Used on Unix. Without it, processes that the command has started may remain.
+    /// Path of the program `a2a`, which starts a command on Unix, and ends it even if this process is killed; on Linux with all
+    /// processes that it has started. Without it, processes may remain.
     pub guard: Option<PathBuf>,
 }
 
@@ -152,8 +151,8 @@ impl McpServer {
 /// Session with an MCP server.
 struct Session {
     client: RunningService<RoleClient, ClientConfig>,
-    /// Process of a command.
-    _process: Option<Process>,
+    /// The process of a command ends when it is dropped.
+    _process: Option<oneshot::Sender<Infallible>>,
 }
 
 impl Session {
@@ -162,46 +161,76 @@ impl Session {
     }
 }
 
-/// Process of a command, or of its guard. When it is dropped, the command gets SIGTERM from its guard, or is killed.
+/// Process of a command, or of its guard.
 struct Process {
-    _child: Child,
-    log: AbortHandle,
-}
-
-impl Drop for Process {
-    /// Closes stderr, which a guard notices.
-    fn drop(&mut self) {
-        self.log.abort();
-    }
+    child: Child,
+    is_guarded: bool,
 }
 
 impl Process {
-    /// Starts the command of a server.
-    fn start(server: &McpServer, words: &[String], env: &BTreeMap<String, String>) -> io::Result<Started> {
-        let (program, arguments) = words.split_first().ok_or(io::ErrorKind::InvalidInput)?;
-        let mut command = command(server, program.as_ref())?;
-        let mut child = command.args(arguments).envs(env).spawn()?;
-        let missing = || io::Error::other("the command has no standard streams");
-        let (stdin, stdout) = child.stdin.take().zip(child.stdout.take()).ok_or_else(missing)?;
-        let stderr = child.stderr.take().ok_or_else(missing)?;
-        let log = tokio::spawn(log_stderr(server.name.clone(), stderr)).abort_handle();
-        Ok(Started { process: Self { _child: child, log }, stdin, stdout })
+    /// Waits for the end of the process. Once its session has ended, and so its stdin, it has some time to end by itself.
+    async fn supervise(mut self, server: String, session_ended: oneshot::Receiver<Infallible>) {
+        let status = tokio::select! {
+            status = self.child.wait() => {
+                let status = status.map_or_else(|error| error.to_string(), |status| status.to_string());
+                tracing::warn!(mcp.server = server, "MCP server ended: {status}");
+                return;
+            }
+            _ = session_ended => timeout(GRACE, self.child.wait()).await,
+        };
+        if status.is_err() {
+            self.terminate();
+            // Reaps the process.
+            _ = self.child.wait().await;
+        }
+    }
+
+    /// Sends SIGTERM to a guard, which kills the command later, and kills another process.
+    #[cfg(unix)]
+    fn terminate(&self) {
+        use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+
+        if let Some(id) = self.child.id().and_then(|id| Pid::from_raw(id.try_into().ok()?)) {
+            // Fails if the process has ended.
+            _ = if self.is_guarded { kill_process(id, Signal::TERM) } else { kill_process_group(id, Signal::KILL) };
+        }
+    }
+
+    #[cfg(not(unix))]
+    fn terminate(&mut self) {
+        // Fails if the process has ended.
+        _ = self.child.start_kill();
     }
 }
 
-/// Process with its standard streams.
+/// Standard streams of a command, and the end of its session.
 struct Started {
-    process: Process,
     stdin: ChildStdin,
     stdout: ChildStdout,
+    session: oneshot::Sender<Infallible>,
 }
 
-/// Returns the command of a program.
+/// Starts the command of a server.
+fn start(server: &McpServer, words: &[String], env: &BTreeMap<String, String>) -> io::Result<Started> {
+    let (program, arguments) = words.split_first().ok_or(io::ErrorKind::InvalidInput)?;
+    let mut command = command(server, program.as_ref(), env.get("PATH").map(AsRef::as_ref))?;
+    let mut child = command.args(arguments).envs(env).spawn()?;
+    let missing = || io::Error::other("the command has no standard streams");
+    let (stdin, stdout) = child.stdin.take().zip(child.stdout.take()).ok_or_else(missing)?;
+    let stderr = child.stderr.take().ok_or_else(missing)?;
+    let (session, session_ended) = oneshot::channel();
+    tokio::spawn(log_stderr(server.name.clone(), stderr));
+    let process = Process { child, is_guarded: cfg!(unix) && server.guard.is_some() };
+    tokio::spawn(process.supervise(server.name.clone(), session_ended));
+    Ok(Started { stdin, stdout, session })
+}
+
+/// Returns the command of a program, which is looked for in `path` or in that of this process.
 #[cfg(unix)]
-fn command(server: &McpServer, program: &OsStr) -> io::Result<Command> {
+fn command(server: &McpServer, program: &OsStr, path: Option<&OsStr>) -> io::Result<Command> {
     use super::super::{exec, process_guard};
 
-    let program = exec::find_program(program).ok_or_else(|| {
+    let program = exec::find_program(program, path).ok_or_else(|| {
         let why = format!("{}: there is no such program that can be executed", program.to_string_lossy());
         io::Error::new(io::ErrorKind::NotFound, why)
     })?;
@@ -215,7 +244,7 @@ fn command(server: &McpServer, program: &OsStr) -> io::Result<Command> {
 
 #[cfg(not(unix))]
 #[expect(clippy::unnecessary_wraps, reason = "on Unix, the program is looked for")]
-fn command(_: &McpServer, program: &OsStr) -> io::Result<Command> {
+fn command(_: &McpServer, program: &OsStr, _: Option<&OsStr>) -> io::Result<Command> {
     use std::process::Stdio;
 
     let mut command = Command::new(program);
@@ -257,9 +286,9 @@ impl Connection {
         let client = ClientConfig::new(ClientCapabilities::default(), identity);
         match &self.server.transport {
             McpTransport::Command(words, env) => {
-                let Started { process, stdin, stdout } = Process::start(&self.server, words, env)?;
+                let Started { stdin, stdout, session } = start(&self.server, words, env)?;
                 let client = client.serve((stdout, stdin)).await.map_err(io::Error::other)?;
-                Ok(Session { client, _process: Some(process) })
+                Ok(Session { client, _process: Some(session) })
             }
             McpTransport::Url(url, token) => {
                 let http = Client::builder().redirect(redirect::Policy::none()).referer(false);

@@ -59,12 +59,12 @@ impl Tool {
         matches!(self.kind, ToolKind::Question)
     }
 
-    /// Returns the text with which a call waits for the client: a question, or a request for approval. `None`: it does not
-    /// wait.
+    /// Returns the text with which a call asks the client: the question of the model, or whether the call is approved. `None`: it
+    /// does not ask.
     ///
     /// # Errors
     /// The call has no question. The error is the result of the call for the model.
-    pub(super) fn waits_with(&self, call: &ToolCall) -> Result<Option<String>, String> {
+    pub(super) fn prompt(&self, call: &ToolCall) -> Result<Option<String>, String> {
         match &self.kind {
             ToolKind::Question => {
                 let question = call.arguments()["question"].as_str().unwrap_or_default().trim().to_owned();
@@ -134,7 +134,7 @@ impl Tools {
         format!("Error: there is no tool {}.", tool.name)
     }
 
-    /// Returns an error for the model: there are no tools without the crate feature `mcp`.
+    /// Returns an error for the model: no other tools exist without the crate feature `mcp`.
     #[cfg(not(feature = "mcp"))]
     #[expect(clippy::unused_async, reason = "awaits the server of the tool with the crate feature mcp")]
     pub(super) async fn call(&self, tool: &Tool, _: &str) -> String {

@@ -19,37 +19,29 @@ fn chunks(events: &[Event]) -> Vec<(String, bool, bool)> {
     events.iter().filter_map(chunk).collect()
 }
 
-scenario!(
-    stream_has_the_task_and_its_events,
-    kinds(not_openai = "a model does not mark the last chunk"),
-    async |agent: &dyn A2aService| {
-        let events = remaining(stream(agent, text("", "/stream 3 1")).await).await;
-        assert_eq!(task_of(&events[0]).history.len(), 1);
-        assert_eq!(states(&events), [TaskState::Submitted, TaskState::Working, TaskState::Completed]);
-        // Chunks that wait for a slow store are joined, which changes only their number.
-        let chunks = chunks(&events);
-        assert_eq!(
-            chunks.iter().map(|chunk| &*chunk.0).collect::<String>(),
-            "chunk 1 of 3\nchunk 2 of 3\nchunk 3 of 3\n"
-        );
-        assert_eq!(chunks.iter().map(|chunk| chunk.1).collect::<Vec<_>>(), [false, true, true][..chunks.len()]);
-        assert_eq!(chunks.iter().map(|chunk| chunk.2).collect::<Vec<_>>(), [false, false, true][3 - chunks.len()..]);
-        let id = &task_of(&events[0]).id;
-        let task = get(agent, id).await.unwrap();
-        assert_eq!((task.artifacts.len(), task.artifacts[0].parts.len()), (1, 3));
-        for event in &events[1..] {
-            match event.payload().unwrap() {
-                Payload::StatusUpdate(update) => {
-                    assert_eq!((&update.task_id, &update.context_id), (id, &task.context_id));
-                }
-                Payload::ArtifactUpdate(update) => {
-                    assert_eq!((&update.task_id, &update.context_id), (id, &task.context_id));
-                }
-                other @ (Payload::Task(_) | Payload::Message(_)) => panic!("{other:?}"),
+scenario!(stream_has_the_task_and_its_events, kinds(), async |agent: &dyn A2aService| {
+    let events = remaining(stream(agent, text("", "/stream 3 1")).await).await;
+    assert_eq!(task_of(&events[0]).history.len(), 1);
+    assert_eq!(states(&events), [TaskState::Submitted, TaskState::Working, TaskState::Completed]);
+    // Chunks that wait for a slow store are joined, which changes only their number.
+    let chunks = chunks(&events);
+    assert_eq!(chunks.iter().map(|chunk| &*chunk.0).collect::<String>(), "chunk 1 of 3\nchunk 2 of 3\nchunk 3 of 3\n");
+    assert_eq!(chunks.iter().map(|chunk| chunk.1).collect::<Vec<_>>(), [false, true, true][..chunks.len()]);
+    let id = &task_of(&events[0]).id;
+    let task = get(agent, id).await.unwrap();
+    assert_eq!((task.artifacts.len(), task.artifacts[0].parts.len()), (1, 3));
+    for event in &events[1..] {
+        match event.payload().unwrap() {
+            Payload::StatusUpdate(update) => {
+                assert_eq!((&update.task_id, &update.context_id), (id, &task.context_id));
             }
+            Payload::ArtifactUpdate(update) => {
+                assert_eq!((&update.task_id, &update.context_id), (id, &task.context_id));
+            }
+            other @ (Payload::Task(_) | Payload::Message(_)) => panic!("{other:?}"),
         }
     }
-);
+});
 
 /// Asserts the state that ends the stream of a command.
 async fn ends_with(agent: &dyn A2aService, command: &str, last: TaskState) {
@@ -112,20 +104,26 @@ scenario!(
     }
 );
 
+scenario!(stream_of_a_follow_up_begins_with_the_task, kinds(), async |agent: &dyn A2aService| {
+    let interrupted = send(agent, text("", "/ask what?")).await;
+    let events = remaining(stream(agent, text(&interrupted.id, "Rome")).await).await;
+    let first = task_of(&events[0]);
+    assert_eq!((first.state(), first.history.last().unwrap().text().as_str()), (TaskState::Working, "Rome"));
+    assert_eq!(states(&events), [TaskState::Working, TaskState::Completed], "the agent's own WORKING is not a change");
+    assert_eq!(chunks(&events).iter().map(|chunk| (&*chunk.0, chunk.1)).collect::<Vec<_>>(), [("Rome", false)]);
+});
+
 scenario!(
-    stream_of_a_follow_up_begins_with_the_task,
-    kinds(not_openai = "a model does not mark the last chunk"),
+    last_chunk_of_an_artifact_is_marked,
+    kinds(not_openai = "a model does not announce its last chunk"),
     async |agent: &dyn A2aService| {
-        let interrupted = send(agent, text("", "/ask what?")).await;
-        let events = remaining(stream(agent, text(&interrupted.id, "Rome")).await).await;
-        let first = task_of(&events[0]);
-        assert_eq!((first.state(), first.history.last().unwrap().text().as_str()), (TaskState::Working, "Rome"));
-        assert_eq!(
-            states(&events),
-            [TaskState::Working, TaskState::Completed],
-            "the agent's own WORKING is not a change"
-        );
-        assert_eq!(chunks(&events), [("Rome".to_owned(), false, true)]);
+        for command in ["/stream 3 1", "Rome"] {
+            let chunks = chunks(&remaining(stream(agent, text("", command)).await).await);
+            assert_eq!(
+                chunks.iter().map(|chunk| chunk.2).collect::<Vec<_>>(),
+                [false, false, true][3 - chunks.len()..]
+            );
+        }
     }
 );
 
