@@ -500,7 +500,9 @@ fn prompt_message(tool: &Tool, text: String, call: &ToolCall) -> Result<Message,
 fn reply_of(agent: &Openai, turn: &Turn, state: &mut TurnState) -> Result<Option<Reply>, Unsupported> {
     let Some(call) = state.pending.first() else { return Ok(None) };
     let task = turn.task();
-    let is_prompt = |message: &Message| conversation::prompt(message).is_some_and(|prompt| prompt["id"] == *call.id);
+    let is_prompt = |message: &Message| {
+        message.role() == Role::Agent && conversation::prompt(message).is_some_and(|prompt| prompt["id"] == *call.id)
+    };
     let in_status = task.status.iter().filter_map(|status| status.message.as_ref()).any(&is_prompt);
     // The newest one, since ids of calls may be repeated.
     let in_history = task.history.iter().rposition(is_prompt);
