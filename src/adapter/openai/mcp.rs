@@ -164,6 +164,7 @@ impl Session {
 /// Process of a command, or of its guard.
 struct Process {
     child: Child,
+    #[cfg_attr(not(unix), expect(dead_code, reason = "commands have no guard there"))]
     is_guarded: bool,
 }
 
@@ -171,12 +172,13 @@ impl Process {
     /// Waits for the end of the process. Once its session has ended, and so its stdin, it has some time to end by itself.
     async fn supervise(mut self, server: String, session_ended: oneshot::Receiver<Infallible>) {
         let status = tokio::select! {
+            biased;
+            _ = session_ended => timeout(GRACE, self.child.wait()).await,
             status = self.child.wait() => {
                 let status = status.map_or_else(|error| error.to_string(), |status| status.to_string());
                 tracing::warn!(mcp.server = server, "MCP server ended: {status}");
                 return;
             }
-            _ = session_ended => timeout(GRACE, self.child.wait()).await,
         };
         if status.is_err() {
             self.terminate();
