@@ -18,9 +18,9 @@ use tokio_util::task::TaskTracker;
 pub(crate) use self::limits::{RETRY_AFTER, limit_error, store_full};
 pub(crate) use self::sweeper::end_idle;
 use self::{
+    concurrency::{Permits, resize_reservation},
     contexts::Contexts,
     idempotency::KeyLocks,
-    permits::{Permits, resize_reservation},
     recovery::Quarantine,
 };
 pub use self::{idempotency::DefaultKey, limits::Limits};
@@ -48,10 +48,10 @@ use crate::{
     task::TaskLimits,
 };
 
+mod concurrency;
 mod contexts;
 mod idempotency;
 mod limits;
-mod permits;
 mod recovery;
 mod resubscribe;
 mod start;

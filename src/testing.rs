@@ -29,7 +29,7 @@ use crate::{
 
 pub mod conformance;
 #[cfg(feature = "client")]
-mod fault;
+mod faulty_transport;
 #[cfg(feature = "client")]
 mod memory_server;
 mod script;
@@ -38,7 +38,7 @@ pub mod store;
 pub use self::script::Script;
 #[cfg(feature = "client")]
 pub use self::{
-    fault::{Fault, FaultyTransport},
+    faulty_transport::{Fault, FaultyTransport},
     memory_server::{MemoryServer, MemoryTransport, serve},
 };
 

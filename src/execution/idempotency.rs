@@ -16,7 +16,7 @@ use tokio::{
 
 use super::{
     ACCEPT_TIMEOUT, Execution, SendRequest,
-    permits::TurnSlot,
+    concurrency::TurnSlot,
     start::{FirstPoll, signal_first_poll},
     unavailable,
 };

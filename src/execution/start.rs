@@ -11,12 +11,11 @@ use tokio::sync::oneshot;
 
 use super::{
     COMMIT_WAIT, Execution, PUSH_IN_SEND, SendRequest,
+    concurrency::TurnSlot,
     contexts::ChosenContext,
     idempotency::{IdempotencyKey, PendingSend},
     limits::{RETRY_AFTER, limit_error, store_full},
-    not_accepting, ownership_changed,
-    permits::TurnSlot,
-    task_ended,
+    not_accepting, ownership_changed, task_ended,
 };
 use crate::{
     agent::Agent,

@@ -19,7 +19,7 @@ use tokio::{
 
 use super::{
     Shared,
-    permits::{QueuedTurn, TurnPermit, TurnSlot},
+    concurrency::{QueuedTurn, TurnPermit, TurnSlot},
 };
 use crate::{
     agent::{self, Agent, End, Turn, Updates},

@@ -1,4 +1,4 @@
-//! Permits of running turns, open streams and reads from the store. A turn that finds none of its own waits in a queue.
+//! Concurrency limits: permits of running turns, open streams and reads from the store. A turn without a permit waits in a queue.
 
 use std::{
     collections::{HashMap, VecDeque},
