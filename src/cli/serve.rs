@@ -234,6 +234,9 @@ async fn agent(config: &Config, store: Option<&Path>) -> anyhow::Result<(Arc<dyn
             Ok((Arc::new(gateway.agent.clone()), Some(gateway)))
         }
         (None, None, None, None) => match config.agent {
+            config::Agent::Demo if config.openai_model.is_some() => {
+                error("openai.url: is missing; the model of openai.model needs a URL")
+            }
             config::Agent::Demo => Ok((Arc::new(Demo), None)),
             config::Agent::Exec => error("exec.command: is missing; the agent `exec` needs a command"),
             config::Agent::Http => error("http.url: is missing; the agent `http` needs a URL"),

@@ -32,14 +32,14 @@ const ERROR_BYTES: usize = 64 << 10;
 /// Maximum length of a text of the endpoint that is logged, in characters.
 const MAX_QUOTED: usize = 300;
 
-/// Numbers of tokens.
+/// Numbers of tokens. Read in the form of the API, and stored in that of the metadata.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Usage {
-    #[serde(default, rename(serialize = "promptTokens", deserialize = "prompt_tokens"))]
+    #[serde(default, rename = "promptTokens", alias = "prompt_tokens")]
     prompt: u64,
-    #[serde(default, rename(serialize = "completionTokens", deserialize = "completion_tokens"))]
+    #[serde(default, rename = "completionTokens", alias = "completion_tokens")]
     completion: u64,
-    #[serde(default, rename(serialize = "totalTokens", deserialize = "total_tokens"))]
+    #[serde(default, rename = "totalTokens", alias = "total_tokens")]
     total: u64,
 }
 
@@ -369,6 +369,16 @@ impl Completion {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn usage_is_stored_between_turns() {
+        let usage: Usage =
+            serde_json::from_str(r#"{"prompt_tokens":9,"completion_tokens":2,"total_tokens":11}"#).unwrap();
+        assert_eq!(usage, Usage { prompt: 9, completion: 2, total: 11 });
+        let stored = serde_json::to_string(&usage).unwrap();
+        assert_eq!(stored, r#"{"promptTokens":9,"completionTokens":2,"totalTokens":11}"#);
+        assert_eq!(serde_json::from_str::<Usage>(&stored).unwrap(), usage);
+    }
 
     fn calls(deltas: &[&str]) -> Vec<ToolCall> {
         let mut completion = Completion::default();
