@@ -399,8 +399,9 @@ impl Process {
                 self.has_ended = true;
                 Ok(status)
             }
-            Some(Err(interrupt)) => Err(interrupt),
-            None => {
+            // An update fails if the task is canceled meanwhile.
+            Some(Err(interrupt)) if !turn.is_canceled() => Err(interrupt),
+            _ => {
                 self.terminate();
                 self.drain(turn.task_id()).await;
                 Err(Stopped.into())

@@ -113,13 +113,17 @@ impl Agent for Upstream {
         };
         {
             let mut work = pin!(work);
-            tokio::select! {
-                end = &mut work => return end,
-                () = turn.canceled() => {}
-            }
-            if link.lock().is_none() {
+            let end = tokio::select! {
+                end = &mut work => Some(end),
+                () = turn.canceled() => None,
+            };
+            match end {
+                // An update that fails because of a cancel can end the work before the cancel itself is seen.
+                Some(end) if end.is_ok() || !turn.is_canceled() => return end,
+                None if !turn.is_canceled() => return Err(Stopped.into()),
                 // The upstream task is known with its first event, which ends the work. The grace period limits the wait.
-                drop(work.await);
+                None if link.lock().is_none() => drop(work.await),
+                _ => {}
             }
         }
         let link = link.lock().clone();

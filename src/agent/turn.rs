@@ -197,6 +197,11 @@ impl Turn {
         self.wait_until(|inner| inner.turn.cancel_requested || inner.is_lost).await;
     }
 
+    /// Returns true if the task is canceled.
+    pub fn is_canceled(&self) -> bool {
+        self.live.lock().turn.cancel_requested
+    }
+
     /// Returns the metadata of the cancel request: of the first that has any, if there were several. It is lost if the
     /// server restarts.
     pub fn cancel_metadata(&self) -> Option<Struct> {

@@ -230,6 +230,19 @@ async fn cancel_ends_all_processes_of_a_command() {
     }
 }
 
+/// A cancel that makes an update fail is one all the same: the command gets SIGTERM, and its grace period.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn command_that_writes_without_pause_gets_sigterm() {
+    let directory = tempfile::tempdir().unwrap();
+    for attempt in 0..20 {
+        let path = directory.path().join(attempt.to_string());
+        let path_text = path.display();
+        let script = format!("trap 'echo stopped >{path_text}; exit 1' TERM; while :; do echo more; done");
+        cancel_running(&script, options()).await;
+        eventually("the command got SIGTERM", || path.exists()).await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn processes_in_the_background_end_with_the_command() {
     let directory = tempfile::tempdir().unwrap();

@@ -84,7 +84,12 @@ impl Persistent {
                 }
                 continue;
             }
-            if let Some(end) = sink.apply(event).await? {
+            let applied = match sink.apply(event).await {
+                // An update fails if the task is canceled meanwhile. The command is told next.
+                Err(_) if turn.is_canceled() => continue,
+                applied => applied?,
+            };
+            if let Some(end) = applied {
                 registration.is_announced = false;
                 files.send(out, options.output_bytes).await?;
                 return end;
