@@ -1,6 +1,13 @@
 //! Agent card of a remote agent: its URLs, download with a cache (`ETag`), and selection of an interface.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
@@ -191,20 +198,49 @@ pub(super) fn documents_of(url: &Url, paths: &[&str]) -> Vec<Url> {
     all
 }
 
-/// Downloads the card of the agent at a URL.
+/// Downloads the card of the agent at a URL. A card of the host is used only if it names the path of the URL: a server can have
+/// several agents.
 ///
 /// # Errors
 /// `Unavailable` if no connection can be established, `InvalidAgentResponse` if there is no card.
 pub(super) async fn fetch(builder: &ClientBuilder, url: &str) -> Result<ReceivedCard, Error> {
-    let url = complete_url(url)?;
+    let agent = complete_url(url)?;
+    let is_other = AtomicBool::new(false);
     let read = |json: &Bytes, url: &Url| match card::from_json(json) {
-        Ok(card) if !card.name.is_empty() => Ok((card, json.clone(), url.clone())),
-        Ok(_) => Err(none_at(url, "agent card", "the document has no name")),
+        Ok(card) if card.name.is_empty() => Err(none_at(url, "agent card", "the document has no name")),
+        Ok(card) if !is_card_of(&card, url, &agent) => {
+            is_other.store(true, Ordering::Relaxed);
+            Err(none_at(url, "agent card", "it is of another agent"))
+        }
+        Ok(card) => Ok((card, json.clone(), url.clone())),
         Err(error) => Err(none_at(url, "agent card", &error.to_string())),
     };
-    let (card, json, url) = first_document(builder, "agent card", candidates(&url), read).await?;
+    let found = first_document(builder, "agent card", candidates(&agent), read).await;
+    let (card, json, url) = found.map_err(|error| {
+        if !is_other.load(Ordering::Relaxed) {
+            return error;
+        }
+        let (path, origin) = (agent.path(), agent.origin().ascii_serialization());
+        let reason = format!("no agent card at {path}; the agent at {origin} has no interface at this path");
+        ErrorKind::InvalidAgentResponse.because(reason)
+    })?;
     check_signatures(builder, &json)?;
     Ok(ReceivedCard { card, url, json })
+}
+
+/// Returns true if the card at `url` is that of the agent: it is below the path of the agent, or has an interface at the path,
+/// below it or above it.
+fn is_card_of(card: &AgentCard, url: &Url, agent: &Url) -> bool {
+    let path = agent.path().trim_end_matches('/');
+    let is_below =
+        |path: &str, base: &str| path.strip_prefix(base).is_some_and(|rest| matches!(rest.get(..1), None | Some("/")));
+    let all = interfaces(card, Some(url));
+    is_below(url.path(), path)
+        || all.is_empty()
+        || all.iter().filter_map(|interface| Url::parse(&interface.url).ok()).any(|interface| {
+            let interface = interface.path().trim_end_matches('/');
+            is_below(interface, path) || (!interface.is_empty() && is_below(path, interface))
+        })
 }
 
 /// Checks the signatures of the JSON of a card by the policy of the client.

@@ -266,6 +266,15 @@ async fn cards_of_all_versions_are_found_and_cached() {
     assert_eq!(seen.lock()[3].1[header::IF_NONE_MATCH], "\"v1\"");
     let error = quick().connect(&format!("{url}/other.json")).await.unwrap_err();
     assert!(error.to_string().contains("/other.json"), "{error}");
+    // The card of the host is that of an endpoint which it names, and of no other path.
+    for path in ["/rpc", "/rpc/"] {
+        assert_eq!(
+            quick().connect(&format!("{url}{path}")).await.unwrap().interface().unwrap().url,
+            format!("{url}/rpc")
+        );
+    }
+    let error = quick().connect(&format!("{url}/rp")).await.unwrap_err().to_string();
+    assert!(error.contains("no agent card at /rp;") && error.contains(&url), "{error}");
 }
 
 #[tokio::test]
