@@ -228,6 +228,7 @@ impl Sqlite {
         let file = LockedFile::lock(path)?;
         let path = file.path.clone();
         let failed = |failure: OpenFailure| Error::new(&path, failure);
+        file::create_private(&path).map_err(|cause| Error::Io { path: path.clone(), cause })?;
         // The fence is durable before it is used, whatever the configured durability, so that it is never reused.
         let mut db = file.connect(Role::Write(Durability::Power)).map_err(|error| failed(error.into()))?;
         // Before the migration, which copies an old file, and after it, which adds tables to a new one.

@@ -2,7 +2,7 @@
 
 use std::{
     fs::{self, File, OpenOptions, TryLockError},
-    io::{Read as _, Write as _},
+    io::{self, Read as _, Write as _},
     path::{Path, PathBuf},
     process,
     time::Duration,
@@ -90,6 +90,19 @@ impl LockedFile {
     }
 }
 
+/// Creates an empty file for a database, unless it exists. Only its owner may read it: it has the messages of clients. SQLite gives
+/// the write-ahead log the same permissions.
+pub(super) fn create_private(path: &Path) -> io::Result<()> {
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    match options.open(path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        Ok(_) | Err(_) => Ok(()),
+    }
+}
+
 /// Moves a closed database to a path where there is none yet.
 ///
 /// # Errors
@@ -99,14 +112,13 @@ pub(crate) fn publish(from: &Path, to: &Path) -> Result<(), Error> {
     let failed = |path: &Path, cause| Error::Io { path: path.to_owned(), cause };
     // SQLite deletes the write-ahead log after a complete checkpoint.
     if wal_path(from).exists() {
-        let cause =
-            std::io::Error::other("the database could not be written completely; check that the disk is not full");
+        let cause = io::Error::other("the database could not be written completely; check that the disk is not full");
         return Err(failed(to, cause));
     }
     // SQLite would replay an old write-ahead log over the new file.
     let is_free = |path: &Path| {
         let existing = [path.to_owned(), wal_path(path)].into_iter().find(|path| path.exists());
-        existing.map_or(Ok(()), |path| Err(failed(&path, std::io::ErrorKind::AlreadyExists.into())))
+        existing.map_or(Ok(()), |path| Err(failed(&path, io::ErrorKind::AlreadyExists.into())))
     };
     // Before locking, which would leave a lock file.
     is_free(to)?;
@@ -135,7 +147,7 @@ impl Durability {
 pub(super) type FileId = (u64, u64);
 
 /// Returns the identity of the file at a path. Without inode numbers, all files are the same.
-pub(super) fn file_id(path: &Path) -> std::io::Result<FileId> {
+pub(super) fn file_id(path: &Path) -> io::Result<FileId> {
     let metadata = fs::metadata(path)?;
     #[cfg(unix)]
     let id = (std::os::unix::fs::MetadataExt::dev(&metadata), std::os::unix::fs::MetadataExt::ino(&metadata));
@@ -160,11 +172,11 @@ pub(super) fn sibling(path: &Path, extension: &str) -> PathBuf {
 }
 
 /// Canonical path of a file that may not exist yet.
-fn canonical(path: &Path) -> std::io::Result<PathBuf> {
+fn canonical(path: &Path) -> io::Result<PathBuf> {
     if path.exists() {
         return fs::canonicalize(path);
     }
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let name = path.file_name().ok_or(std::io::ErrorKind::InvalidFilename)?;
+    let name = path.file_name().ok_or(io::ErrorKind::InvalidFilename)?;
     Ok(fs::canonicalize(parent)?.join(name))
 }

@@ -13,7 +13,7 @@ use rusqlite::{Connection, OpenFlags, Row, named_params, types::ValueRef};
 
 use super::{
     Error, delivery,
-    file::{BUSY_TIMEOUT, sibling, wal_path},
+    file::{BUSY_TIMEOUT, create_private, sibling, wal_path},
     is_damage,
     log_rows::decode_events,
     migrations, push, read,
@@ -290,6 +290,7 @@ impl Inspector {
             Ok(()) | Err(_) => {}
         }
         let text = part.to_str().ok_or_else(|| io_error(io::ErrorKind::InvalidFilename.into()))?;
+        create_private(&part).map_err(io_error)?;
         let failed = |error| Error::new(&self.path, error);
         // `VACUUM INTO` writes the copy and only reads this database.
         self.db.pragma_update(None, "query_only", false).map_err(failed)?;

@@ -7,7 +7,11 @@ use std::{
 
 use rusqlite::{Connection, TransactionBehavior};
 
-use super::{Error, failpoint, file::sibling, sync_directory};
+use super::{
+    Error, failpoint,
+    file::{create_private, sibling},
+    sync_directory,
+};
 
 /// SQLite application id of databases of this program: "A2AT".
 const APPLICATION_ID: i32 = 0x4132_4154;
@@ -94,6 +98,7 @@ fn copy(db: &Connection, path: &Path, version: i32) -> Result<(), Error> {
         Err(error) => return Err(failed(error)),
     }
     let text = part.to_str().ok_or_else(|| failed(io::ErrorKind::InvalidFilename.into()))?;
+    create_private(&part).map_err(failed)?;
     let copied = failpoint::at("copy.begin").and_then(|()| db.execute("VACUUM INTO ?", [text]));
     copied.and_then(|_| failpoint::at("copy.made")).map_err(|error| Error::new(path, error))?;
     fs::rename(&part, &copy).map_err(failed)?;

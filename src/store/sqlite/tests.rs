@@ -28,6 +28,25 @@ fn version(db: &Connection) -> i32 {
     db.pragma_query_value(None, "user_version", |row| row.get(0)).unwrap()
 }
 
+#[cfg(unix)]
+#[test]
+fn only_the_owner_can_read_the_files_of_a_store() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("a2a.db");
+    let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
+    let store = Sqlite::open(&path, Options::default()).unwrap();
+    assert_eq!((mode(&path), mode(&file::wal_path(&path))), (0o600, 0o600));
+    drop(store);
+    let copy = directory.path().join("copy.db");
+    Inspector::open(&path).unwrap().backup(&copy).unwrap();
+    assert_eq!(mode(&copy), 0o600);
+    // Permissions that an operator has set remain.
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).unwrap();
+    drop(Sqlite::open(&path, Options::default()).unwrap());
+    assert_eq!(mode(&path), 0o640);
+}
+
 #[test]
 fn migration_copies_the_old_file() {
     let directory = tempfile::tempdir().unwrap();
