@@ -5,14 +5,7 @@
 //! of commands.
 
 use std::{
-    collections::BTreeMap,
-    env,
-    ffi::{OsStr, OsString},
-    fmt, io, mem,
-    path::{Path, PathBuf},
-    process::ExitStatus,
-    sync::Arc,
-    time::Duration,
+    collections::BTreeMap, ffi::OsString, fmt, io, mem, path::PathBuf, process::ExitStatus, sync::Arc, time::Duration,
 };
 
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
@@ -168,10 +161,7 @@ impl Exec {
         let invalid = |why: &str| io::Error::new(io::ErrorKind::InvalidInput, why);
         let mut command = command.into_iter().map(Into::into);
         let name: OsString = command.next().ok_or_else(|| invalid("the command is empty"))?;
-        let program = find_program(&name, None).ok_or_else(|| {
-            let why = format!("{}: there is no such program that can be executed", name.to_string_lossy());
-            io::Error::new(io::ErrorKind::NotFound, why)
-        })?;
+        let program = process_guard::find_program(&name, None)?;
         if options.persistent && options.format == Format::Text {
             return Err(invalid("a persistent command needs the format of JSON lines"));
         }
@@ -185,20 +175,6 @@ impl Exec {
         let persistent = is_persistent.then(|| Persistent::new(Arc::clone(&runner)));
         Ok(Self { runner, persistent })
     }
-}
-
-/// Returns the path of a program, which is looked for as a shell does, in `path` or in that of this process.
-pub(super) fn find_program(name: &OsStr, path: Option<&OsStr>) -> Option<PathBuf> {
-    use std::os::unix::fs::PermissionsExt as _;
-
-    let is_program = |path: &PathBuf| {
-        path.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
-    };
-    if Path::new(name).components().count() > 1 || name.as_encoded_bytes().contains(&b'/') {
-        return Some(PathBuf::from(name)).filter(is_program).and_then(|path| std::path::absolute(path).ok());
-    }
-    let path = path.map(OsStr::to_owned).or_else(|| env::var_os("PATH"))?;
-    env::split_paths(&path).map(|directory| directory.join(name)).find(is_program)
 }
 
 impl Agent for Exec {
@@ -529,59 +505,46 @@ async fn log_lines(stderr: &mut BufReader<ChildStderr>, task_id: &str) {
     }
 }
 
-/// Splitter of stdout into the chunks of an artifact. Each is valid UTF-8. Line feeds at the end of the output are dropped, as a
-/// shell does: those at the end of what has arrived are carried over to the next chunk.
+/// Splitter of stdout into the chunks of an artifact. Each is valid UTF-8. With a delimiter, each chunk but the last one ends with
+/// it. Other line feeds at the end of the output are dropped, as a shell does: those at the end of what has arrived are carried
+/// over to the next chunk.
 struct Splitter<'a> {
     delimiter: Option<&'a [u8]>,
     pending: Vec<u8>,
-    /// Length of the beginning of the pending output that was carried over.
-    carried: usize,
 }
 
 impl<'a> Splitter<'a> {
     fn new(delimiter: Option<&'a str>) -> Self {
         let delimiter = delimiter.filter(|text| !text.is_empty()).map(str::as_bytes);
-        Self { delimiter, pending: Vec::new(), carried: 0 }
+        Self { delimiter, pending: Vec::new() }
     }
 
-    /// Adds output, and returns the chunks that are complete. A chunk includes its delimiter, except for line feeds that are
-    /// carried over.
+    /// Adds output, and returns the chunks that are complete.
     fn push(&mut self, bytes: &[u8]) -> Vec<String> {
         self.pending.extend_from_slice(bytes);
         let mut pieces = Vec::new();
         if let Some(delimiter) = self.delimiter {
-            let mut from = self.carried;
-            while let Some(found) = self.pending.get(from..).and_then(|rest| find(rest, delimiter)) {
-                let end = from + found + delimiter.len();
-                if end == self.pending.len() {
-                    pieces.extend(self.take(end));
-                    return pieces;
-                }
-                let rest = self.pending.split_off(end);
-                pieces.push(text(&mem::replace(&mut self.pending, rest)));
-                (self.carried, from) = (0, 0);
+            while let Some(found) = find(&self.pending, delimiter) {
+                pieces.push(self.take(found + delimiter.len()));
             }
             if self.pending.len() < MAX_PIECE {
                 return pieces;
             }
         }
         let end = complete(&self.pending);
-        pieces.extend(self.take(end));
+        let kept = without_line_feeds(self.pending.get(..end).unwrap_or_default()).len();
+        // Nothing but line feeds for a long time: they are not at the end.
+        let kept = if kept == 0 && end > MAX_PIECE { end } else { kept };
+        if kept > 0 {
+            pieces.push(self.take(kept));
+        }
         pieces
     }
 
-    /// Takes the beginning of the pending output, except for line feeds at its end.
-    fn take(&mut self, end: usize) -> Option<String> {
-        let taken = self.pending.get(..end).unwrap_or_default();
-        let kept = without_line_feeds(taken).len();
-        // Nothing but line feeds for a long time: they are not at the end.
-        let kept = if kept == 0 && end > MAX_PIECE { end } else { kept };
-        self.carried = end - kept;
-        if kept == 0 {
-            return None;
-        }
-        let rest = self.pending.split_off(kept);
-        Some(text(&mem::replace(&mut self.pending, rest)))
+    /// Takes the beginning of the pending output.
+    fn take(&mut self, end: usize) -> String {
+        let rest = self.pending.split_off(end);
+        text(&mem::replace(&mut self.pending, rest))
     }
 
     /// Returns the last chunk.
@@ -651,11 +614,12 @@ mod tests {
 
     #[test]
     fn delimiters_end_chunks() {
-        assert_eq!(split(Some("\n"), &[b"one\ntw", b"o\nthree\n"]), ["one\n", "two\n", "three"]);
-        assert_eq!(split(Some("\n"), &[b"one\n", b"two\n", b"\n", b"three"]), ["one", "\ntwo", "\n\nthree"]);
+        assert_eq!(split(Some("\n"), &[b"one\ntw", b"o\nthree\n"]), ["one\n", "two\n", "three\n"]);
+        assert_eq!(split(Some("\n"), &[b"one\n", b"two\n", b"\n", b"three"]), ["one\n", "two\n", "\n", "three"]);
+        assert_eq!(split(Some("\n\n"), &[b"one\n", b"\ntwo\n"]), ["one\n\n", "two"]);
         assert_eq!(split(Some("---"), &[b"a-", b"--b"]), ["a---", "b"]);
         let long = vec![b'x'; MAX_PIECE + 1];
-        assert_eq!(split(Some("\n"), &[&long, b"y\n"]).concat().len(), long.len() + 1);
+        assert_eq!(split(Some("\n"), &[&long, b"y\n"]).concat().len(), long.len() + 2);
     }
 
     #[test]
@@ -667,15 +631,5 @@ mod tests {
         assert!(status(137).unwrap().starts_with("The command was ended by signal 9"));
         let killed = failure(ExitStatus::from_raw(15), &ExecOptions::default());
         assert_eq!(killed.unwrap(), "The command was ended by signal 15.");
-    }
-
-    #[test]
-    fn programs_are_found_as_by_a_shell() {
-        assert!(find_program(OsStr::new("sh"), None).unwrap().is_absolute());
-        assert!(find_program(OsStr::new("/bin/sh"), None).is_some());
-        let file = tempfile::NamedTempFile::new().unwrap();
-        assert!(find_program(file.path().as_os_str(), None).is_none(), "not executable");
-        assert!(find_program(OsStr::new("no-such-program"), None).is_none());
-        assert!(find_program(OsStr::new("sh"), Some(OsStr::new("/nowhere"))).is_none());
     }
 }

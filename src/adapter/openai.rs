@@ -34,6 +34,9 @@ pub use self::mcp::{Approval, McpServer, McpTransport};
 /// Name and id of the artifact with the answer.
 const OUTPUT: &str = "output";
 
+/// Media types of parts that a model can read.
+const INPUT_MODES: [&str; 4] = ["text/plain", "text/*", "application/json", "image/*"];
+
 /// Members of the request that the parameters can't set.
 const RESERVED: [&str; 4] = ["model", "messages", "tools", "n"];
 
@@ -226,6 +229,9 @@ impl Agent for Openai {
         let mut card = self.options.card.clone();
         if card.name.is_empty() {
             card.name.clone_from(&self.model);
+        }
+        if card.default_input_modes.is_empty() {
+            card.default_input_modes = INPUT_MODES.map(str::to_owned).to_vec();
         }
         if card.skills.is_empty() {
             card.skills = self.tools.skills();

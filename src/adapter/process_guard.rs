@@ -9,7 +9,10 @@ use std::{
     env,
     ffi::{OsStr, OsString},
     io::{self, Write as _},
-    os::unix::process::{CommandExt as _, ExitStatusExt as _},
+    os::unix::{
+        fs::PermissionsExt as _,
+        process::{CommandExt as _, ExitStatusExt as _},
+    },
     path::{Path, PathBuf},
     process::{self, ExitStatus, Stdio},
     thread,
@@ -96,6 +99,26 @@ impl ResourceLimits {
 pub(crate) fn own_program() -> io::Result<PathBuf> {
     let running = Path::new("/proc/self/exe");
     if cfg!(target_os = "linux") && running.exists() { Ok(running.to_owned()) } else { env::current_exe() }
+}
+
+/// Returns the path of a program, which is looked for as a shell does, in `path` or in that of this process.
+///
+/// # Errors
+/// `NotFound` if there is none that can be executed.
+pub(super) fn find_program(name: &OsStr, path: Option<&OsStr>) -> io::Result<PathBuf> {
+    let is_program = |path: &PathBuf| {
+        path.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
+    };
+    let found = if Path::new(name).components().count() > 1 || name.as_encoded_bytes().contains(&b'/') {
+        Some(PathBuf::from(name)).filter(is_program).and_then(|path| std::path::absolute(path).ok())
+    } else {
+        let path = path.map(OsStr::to_owned).or_else(|| env::var_os("PATH")).unwrap_or_default();
+        env::split_paths(&path).map(|directory| directory.join(name)).find(is_program)
+    };
+    found.ok_or_else(|| {
+        let why = format!("{}: there is no such program that can be executed", name.to_string_lossy());
+        io::Error::new(io::ErrorKind::NotFound, why)
+    })
 }
 
 /// Returns a command that runs `program`, with a guard if the path of one is given. It is detached from the terminal of the server.
@@ -296,4 +319,19 @@ fn children() -> Vec<Pid> {
         is_child.then(|| Pid::from_raw(id.parse().ok()?)).flatten()
     };
     processes.filter_map(|process| child(process.file_name().to_str()?)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_are_found_as_by_a_shell() {
+        assert!(find_program(OsStr::new("sh"), None).unwrap().is_absolute());
+        assert!(find_program(OsStr::new("/bin/sh"), None).is_ok());
+        let file = tempfile::NamedTempFile::new().unwrap();
+        assert!(find_program(file.path().as_os_str(), None).is_err(), "not executable");
+        assert!(find_program(OsStr::new("no-such-program"), None).is_err());
+        assert!(find_program(OsStr::new("sh"), Some(OsStr::new("/nowhere"))).is_err());
+    }
 }

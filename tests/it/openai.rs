@@ -200,6 +200,7 @@ async fn answer_is_streamed_with_its_usage() {
     let (url, requests) = endpoint(vec![stream(&chunks)]).await;
     let agent = Openai::new(&url, "tiny", options.parameters(parameters)).unwrap();
     assert_eq!(agent.card().name, "tiny");
+    assert_eq!(agent.card().default_input_modes, ["text/plain", "text/*", "application/json", "image/*"]);
     assert!(!serde_json::to_string(&agent.card()).unwrap().contains("Be brief."));
     let agent = client(agent);
     let mut events = agent.stream("hello").await.unwrap();
@@ -252,6 +253,8 @@ async fn responses_of_each_form_end_the_task() {
         (json(json!([1])), TaskState::Failed, "", "is invalid"),
         (json(json!({ "error": { "message": "secret" } })), TaskState::Failed, "", "reported an error"),
         (stream(&[text("Hi"), json!({ "error": "secret" })]), TaskState::Failed, "Hi", "reported an error"),
+        (Reply::Fixed(200, "text/html; charset=utf-8", "<p>secret".to_owned()), TaskState::Failed, "", "a web page"),
+        (Reply::Fixed(200, "text/plain", "secret".to_owned()), TaskState::Failed, "", "was interrupted"),
         (Reply::Fixed(401, "text/plain", "secret".to_owned()), TaskState::Failed, "", "rejects the credentials"),
         (Reply::Fixed(403, "text/plain", "secret".to_owned()), TaskState::Failed, "", "rejects the credentials"),
         (Reply::Fixed(404, "text/plain", "secret".to_owned()), TaskState::Failed, "", "(status 404)"),

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::super::body::{Body, BodyError};
+use super::super::body::{Body, BodyError, error_text, quoted};
 use crate::agent::Error;
 
 /// Maximum number of attempts to send a request.
@@ -25,12 +25,6 @@ const MAX_DELAY: Duration = Duration::from_secs(30);
 
 /// Maximum number of tool calls in a response.
 const MAX_CALLS: usize = 64;
-
-/// Maximum size of the body of an error response.
-const ERROR_BYTES: usize = 64 << 10;
-
-/// Maximum length of a text of the endpoint that is logged, in characters.
-const MAX_QUOTED: usize = 300;
 
 /// Numbers of tokens. Read in the form of the API, and stored in that of the metadata.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -143,6 +137,11 @@ impl Endpoint {
         let response = self.request(body, trace).await?;
         let content_type = response.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
         let content_type = content_type.unwrap_or_default().split(';').next().unwrap_or_default().trim();
+        if content_type.eq_ignore_ascii_case("text/html") {
+            let text = error_text(response).await;
+            let cause = format!("the endpoint responded with a web page; check openai.url: {}", self.quoted(&text));
+            return Err(Error::public("The model endpoint responded with a web page.").caused_by(cause));
+        }
         let is_document = content_type.eq_ignore_ascii_case("application/json");
         let body = Body::new(response, self.output_bytes).idle_timeout(self.idle_timeout);
         Ok(CompletionStream {
@@ -150,6 +149,7 @@ impl Endpoint {
             body,
             is_document,
             is_finished: false,
+            ignored: String::new(),
             completion: Completion::default(),
         })
     }
@@ -203,9 +203,7 @@ impl Endpoint {
             let cause = format!("the model endpoint responded with status {status}; check the key (A2A_OPENAI_KEY)");
             return Error::public("The model endpoint rejects the credentials of the agent.").caused_by(cause);
         }
-        let mut body = Body::new(response, ERROR_BYTES);
-        let body = timeout(self.idle_timeout, body.all()).await.ok().and_then(Result::ok).unwrap_or_default();
-        let text = String::from_utf8_lossy(&body).into_owned();
+        let text = error_text(response).await;
         let cause = format!("the model endpoint responded with status {status}: {}", self.quoted(&text));
         let status = status.as_u16();
         let public = match status {
@@ -219,15 +217,7 @@ impl Endpoint {
 
     /// Returns the beginning of a text of the endpoint for the log, without the key.
     fn quoted(&self, text: &str) -> String {
-        let text = match &self.key {
-            Some(key) => text.replace(key.as_str(), "(hidden)"),
-            None => text.to_owned(),
-        };
-        let mut line = String::new();
-        let start: String = text.chars().take(MAX_QUOTED).collect();
-        // Writing to a string does not fail.
-        _ = crate::report::write_escaped(&mut line, &start, false);
-        line
+        quoted(text, self.key.as_deref())
     }
 }
 
@@ -267,6 +257,8 @@ pub(super) struct CompletionStream<'a> {
     /// The response is one JSON document, not a stream.
     is_document: bool,
     is_finished: bool,
+    /// First line that is no chunk, for the log.
+    ignored: String,
     completion: Completion,
 }
 
@@ -283,9 +275,21 @@ impl CompletionStream<'_> {
             let Some(line) = line else {
                 self.is_finished = true;
                 // Some endpoints close the stream without its last line.
-                return if self.completion.finish.is_some() { Ok(None) } else { Err(interrupted()) };
+                if self.completion.finish.is_some() {
+                    return Ok(None);
+                }
+                let cause = "the response ended before its last chunk";
+                return Err(interrupted().caused_by(match self.ignored.as_str() {
+                    "" => cause.to_owned(),
+                    ignored => format!("{cause}; the first line that is no chunk: {ignored}"),
+                }));
             };
-            let Some(data) = line.strip_prefix(b"data:").map(<[u8]>::trim_ascii) else { continue };
+            let Some(data) = line.strip_prefix(b"data:").map(<[u8]>::trim_ascii) else {
+                if self.ignored.is_empty() {
+                    self.ignored = self.endpoint.quoted(&String::from_utf8_lossy(&line));
+                }
+                continue;
+            };
             if data == b"[DONE]" {
                 self.is_finished = true;
                 return Ok(None);

@@ -230,12 +230,9 @@ fn start(server: &McpServer, words: &[String], env: &BTreeMap<String, String>) -
 /// Returns the command of a program, which is looked for in `path` or in that of this process.
 #[cfg(unix)]
 fn command(server: &McpServer, program: &OsStr, path: Option<&OsStr>) -> io::Result<Command> {
-    use super::super::{exec, process_guard};
+    use super::super::process_guard;
 
-    let program = exec::find_program(program, path).ok_or_else(|| {
-        let why = format!("{}: there is no such program that can be executed", program.to_string_lossy());
-        io::Error::new(io::ErrorKind::NotFound, why)
-    })?;
+    let program = process_guard::find_program(program, path)?;
     let grace = process_guard::Grace { terminated: GRACE, orphaned: GRACE };
     let mut command =
         process_guard::command(server.guard.as_deref(), &program, grace, process_guard::ResourceLimits::default());
