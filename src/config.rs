@@ -17,7 +17,7 @@ mod value;
 pub(crate) use self::{
     agents::AgentConfig,
     load::{CLIENT_API_KEY_VARIABLE, CLIENT_SECRET_VARIABLE, CLIENT_TOKEN_VARIABLE, Error, Loaded, load},
-    value::{Agent, AuthRequire, CommandFormat, CommandLine, FilePath, StorePath, Value},
+    value::{Agent, AgentUrl, AuthRequire, CommandFormat, CommandLine, FilePath, StorePath, Value},
 };
 use self::{
     credentials::WebhookHosts,
@@ -204,13 +204,13 @@ keys! {
     "exec.cpu_time" => exec_cpu_time: Option<Duration> = None, "Maximum processor time of each process of a command, in whole seconds.";
     "exec.processes" => exec_processes: Option<u64> = None, "Maximum number of processes of the user of the server, not only of the command. Has no effect for root.";
     "exec.resumable" => exec_resumable: bool = false, "Runs the command again for a turn that was interrupted by the end of the server. Otherwise its task fails.";
-    "http.url" | "http" => http_url: Option<BaseUrl> = None, "URL of an endpoint that is the agent: each turn is a POST request, and the response has the events of the turn.";
+    "http.url" | "http" => http_url: Option<AgentUrl> = None, "URL of an endpoint that is the agent: each turn is a POST request, and the response has the events of the turn.";
     "http.token" => http_token: Option<Token> = None, "Bearer token for the endpoint. Prefer the environment variable: other users of the machine can see flags.";
     "http.secret" => http_secret: Option<Token> = None, "Secret that signs the requests, as in Standard Webhooks. Prefer the environment variable.";
     "http.idempotent" => http_idempotent: bool = false, "The endpoint may get a turn twice: a request is repeated if its outcome is unknown or the endpoint is overloaded, and a turn that was interrupted runs again.";
     "http.timeout" => http_timeout: OptionalTimeout = OptionalTimeout(None), "Maximum duration of a turn of the endpoint. Zero: `turn.deadline` alone applies.";
     "http.output_bytes" => http_output_bytes: ByteSize = ByteSize(64 << 20), "Maximum size of a response of the endpoint. A turn that exceeds it fails.";
-    "openai.url" | "openai" => openai_url: Option<BaseUrl> = None, "Base URL of a chat completions API. The agent is then its model. Requests go to `/chat/completions` below the URL, such as `http://localhost:11434/v1`.";
+    "openai.url" | "openai" => openai_url: Option<AgentUrl> = None, "Base URL of a chat completions API. The agent is then its model. Requests go to `/chat/completions` below the URL, such as `http://localhost:11434/v1`.";
     "openai.model" => openai_model: Option<String> = None, "Name of the model. The agent has this name too unless `card.name` is set.";
     "openai.key" => openai_key: Option<Token> = None, "Key of the API, which is sent as a bearer token. Prefer the environment variable or `openai.key_file`: other users of the machine can see flags.";
     "openai.key_file" => openai_key_file: Option<FilePath> = None, "File with the key of the API, instead of `openai.key`.";
@@ -226,7 +226,7 @@ keys! {
     "openai.ask" => openai_ask: bool = false, "Offers the model a tool, `ask_user`, with which it asks the caller. The task then waits for the answer (`INPUT_REQUIRED`). The API and the model must support tools.";
     "openai.tool_rounds" => openai_tool_rounds: usize = OpenaiOptions::default().tool_rounds, "Maximum number of times that the model can call tools in a turn. A turn that exceeds it fails.";
     "openai.mcp" => openai_mcp: McpServers = McpServers::default(), "MCP servers whose tools the model can call: tables with `name`, and either `command` (a list of words) or `url` (streamable HTTP), and optionally `env` of a command, `token` of a URL, `timeout` of the start and of each call, `result_bytes`, and `approve`: a list of tools whose calls the client has to approve, or `\"all\"`. The tools are the skills of the card unless it has others.";
-    "upstream.url" | "upstream" => upstream_url: Option<BaseUrl> = None, "URL of another A2A agent, or of its card, to which all messages are passed. The card has its name, description and skills.";
+    "upstream.url" | "upstream" => upstream_url: Option<AgentUrl> = None, "URL of another A2A agent, or of its card, to which all messages are passed. The card has its name, description and skills.";
     "upstream.token" => upstream_token: Option<Token> = None, "Bearer token for the agent at `upstream.url`. It is sent to the origin of that URL only. Prefer the environment variable: other users of the machine can see flags.";
     "upstream.forward" => upstream_forward: Vec<ForwardedHeader> = Vec::new(), "Names of headers of callers that are passed on to the agent at `upstream.url`, such as `authorization`, in calls for their turns. They are sent to the origin of that URL only, take precedence over `upstream.token`, and are neither stored nor logged: a turn that is interrupted by the end of the server runs again without them.";
     "upstream.card_interval" => upstream_card_interval: OptionalTimeout = OptionalTimeout(Some(Duration::from_mins(5))), "Interval between downloads of the card of the agent at `upstream.url`, whose changes appear on the card of the server (minimum 1 s). With tasks in a file, the card is stored in a file next to it, `a2a.db.upstream.json` for `a2a.db`, and used if the agent can't be reached at the start. Zero: the card is downloaded at the start only.";

@@ -1,6 +1,7 @@
 //! `a2a serve`: configures and runs the server until a signal stops it.
 
 use std::{
+    fmt::Write as _,
     io::Read as _,
     path::{Path, PathBuf},
     process,
@@ -10,7 +11,7 @@ use std::{
 use anyhow::Context as _;
 use tracing::Level;
 
-use super::{OutputError, flags::Serve, say, upstream::Gateway, warn};
+use super::{OutputError, flags::Serve, say, show, upstream::Gateway, warn};
 #[cfg(unix)]
 use crate::adapter::{Exec, ExecOptions, Format, process_guard::own_program};
 use crate::{
@@ -18,7 +19,8 @@ use crate::{
     agent::{Agent, DynAgent, demo::Demo},
     auth::{self, AllOf, AnyOf, Bearer, Jwt, JwtOptions, MutualTls, Scopes, Token, TokenFile},
     card::ScopedSkills,
-    config::{self, AgentConfig, AuthRequire, CommandFormat, CommandLine, Config, FilePath, Loaded},
+    client::complete_url,
+    config::{self, AgentConfig, AgentUrl, AuthRequire, CommandFormat, CommandLine, Config, FilePath, Loaded},
     jose::{SigningKey, read_secret},
     pb::v1::AgentCard,
     push::{Algorithm, PushOptions, SigningKeys, WebhookCredentials},
@@ -129,8 +131,11 @@ pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
         let mut signals = Signals::listen();
         let is_quiet = arguments.is_quiet();
         if !is_quiet {
-            for agent in &agents {
-                details.extend(["agent ", &agent.name, " at ", &bound.url(), "/", &agent.name, "\n"]);
+            for AgentConfig { name, config, .. } in &agents {
+                _ = writeln!(details, "agent {name} at {}/{name}: {}", bound.url(), description(config));
+            }
+            if agents.is_empty() {
+                _ = writeln!(details, "the agent is {}", description(&config));
             }
             let details = grpc + &metrics + &details;
             announce(&banner(&bound.url(), config.tls_self_signed, &details, config.has_authentication()));
@@ -217,6 +222,22 @@ fn is_demo(config: &Config) -> bool {
     config.exec_command.is_none() && urls.iter().all(|url| url.is_none())
 }
 
+/// Describes the agent for the startup message, without arguments and paths, which may have secrets.
+fn description(config: &Config) -> String {
+    let origin =
+        |url: &AgentUrl| complete_url(&url.0).map(|url| url.origin().ascii_serialization()).unwrap_or_default();
+    match (&config.exec_command, &config.http_url, &config.openai_url, &config.upstream_url) {
+        (Some(command), ..) => format!("the command {}", command.words.first().map_or("", String::as_str)),
+        (_, Some(url), ..) => format!("the endpoint at {}", origin(url)),
+        (.., Some(url), _) => {
+            let model = config.openai_model.as_deref().unwrap_or_default();
+            format!("the model {} at {}", show::safe(model), origin(url))
+        }
+        (.., Some(url)) => format!("the A2A agent at {}", origin(url)),
+        (None, None, None, None) => "the demo".to_owned(),
+    }
+}
+
 /// Returns true for an agent whose card has the name of a program or of another agent.
 fn has_own_card_name(config: &Config) -> bool {
     config.upstream_url.is_some() || config.card_file.is_some()
@@ -234,9 +255,6 @@ async fn agent(config: &Config, store: Option<&Path>) -> anyhow::Result<(Arc<dyn
             Ok((Arc::new(gateway.agent.clone()), Some(gateway)))
         }
         (None, None, None, None) => match config.agent {
-            config::Agent::Demo if config.openai_model.is_some() => {
-                error("openai.url: is missing; the model of openai.model needs a URL")
-            }
             config::Agent::Demo => Ok((Arc::new(Demo), None)),
             config::Agent::Exec => error("exec.command: is missing; the agent `exec` needs a command"),
             config::Agent::Http => error("http.url: is missing; the agent `http` needs a URL"),

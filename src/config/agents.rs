@@ -65,6 +65,25 @@ pub(crate) struct AgentConfig {
 }
 
 impl Layers {
+    /// Rejects keys for a kind of agent in the file and in flags if no key selects a kind: the demo agent would be served.
+    pub(super) fn reject_keys_without_kind(&mut self) {
+        let is_set = |name: &&str| is_set(&self.origins, name);
+        if KIND_KEYS.iter().any(|name| is_set(name)) {
+            return;
+        }
+        let found = KEYS.iter().zip(&self.origins).find_map(|(key, origin)| {
+            let (table, _) = key.name.split_once('.')?;
+            let kind = KIND_KEYS.iter().skip(1).find(|kind| kind.split('.').next() == Some(table))?;
+            let subject = match origin {
+                Origin::File(_, _, name) => format!("{origin}: {name}"),
+                Origin::Flag(_) => origin.to_string(),
+                Origin::Default | Origin::Variable(_) => return None,
+            };
+            Some(format!("{subject}: needs {kind}, which is not set"))
+        });
+        self.errors.extend(found);
+    }
+
     /// Reads the tables of agents, after all other sources. Errors are added to the others.
     pub(super) fn read_agents(&mut self, path: &Path, text: &str) -> Vec<AgentConfig> {
         let Ok(document) = DeTable::parse(text) else { return Vec::new() };
@@ -162,6 +181,7 @@ impl Layers {
                 _ => layers.apply_member(file, "", member, value),
             }
         }
+        layers.reject_keys_without_kind();
         let server_keys =
             KEYS.iter().zip(&layers.origins).filter(|(key, origin)| **origin != Origin::Default && !is_agent_key(key));
         for (key, origin) in server_keys {
@@ -171,7 +191,9 @@ impl Layers {
             ));
         }
         let name = name.unwrap_or_default();
-        if !is_agent_name(&name) {
+        if name.is_empty() {
+            layers.errors.push(format!("{at}: {TABLE}: name: is missing or empty; it is the path of the agent"));
+        } else if !is_agent_name(&name) {
             let rule = "1 to 64 lower-case letters, digits, `-` or `_`, beginning with a letter or digit";
             let why = format!("is not a name of an agent; write {rule}, and no path of the server such as `tasks`");
             layers.errors.push(format!("{at}: {TABLE}: name: `{name}` {why}"));
@@ -252,7 +274,10 @@ mod tests {
         for (text, expected) in [
             ("agents = 1", "a2a.toml:1: agents: write a table [[agents]] for each agent"),
             ("agents = [1]", "a2a.toml:1: agents: write a table [[agents]] for each agent"),
-            ("[[agents]]", "a2a.toml:1: agents: name: `` is not a name of an agent"),
+            ("[[agents]]", "a2a.toml:1: agents: name: is missing or empty"),
+            ("[[agents]]\nname = ''", "a2a.toml:1: agents: name: is missing or empty"),
+            ("[[agents]]\nname = 'a'\nopenai.ask = true", "a2a.toml:3: openai.ask: needs openai.url, which is not set"),
+            ("exec.timeout = '1s'", "a2a.toml:1: exec.timeout: needs exec.command, which is not set"),
             ("[[agents]]\nname = 'A B'", "a2a.toml:1: agents: name: `A B` is not a name of an agent"),
             ("[[agents]]\nname = 'a'\nscopes = 'b'", "a2a.toml:1: agents: scopes: write a list of names"),
             ("[[agents]]\nname = 'a'\nscopes = ['b c']", "a2a.toml:1: agents: scopes: write a list of names"),
@@ -280,6 +305,10 @@ mod tests {
         );
         let one = "upstream.token = 's'\n[[agents]]\nname = 'a'\nupstream = 'http://a'\n[[agents]]\nname = 'b'";
         assert!(load(one, &[]).unwrap()[0].config.upstream_token.is_some());
+        assert!(load("exec.timeout = '1s'\n[[agents]]\nname = 'a'\nexec = 'cat'", &[]).is_ok(), "a default for all");
+        assert!(load("exec.timeout = '1s'\nhttp = 'http://a'", &[]).is_ok());
+        let error = load("", &[("openai-model", "tiny")]).unwrap_err();
+        assert_eq!(error, "--openai-model: needs openai.url, which is not set");
         let many = (0..=MAX_AGENTS).map(|n| format!("[[agents]]\nname = 'a{n}'")).collect::<Vec<_>>().join("\n");
         assert!(load(&many, &[]).unwrap_err().contains("101 agents exceed the limit of 100"));
         let error = load("[[agents]]\nname = 'a'", &[("exec", "cat")]).unwrap_err();

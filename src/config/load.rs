@@ -186,8 +186,8 @@ fn load_with(
     }
     layers.apply_environment(&variables);
     layers.apply_flags(flags);
-    let agents = file.map(|(path, text)| layers.read_agents(&path, &text));
-    layers.finish(agents.unwrap_or_default())
+    let agents = file.map(|(path, text)| layers.read_agents(&path, &text)).unwrap_or_default();
+    layers.finish(agents)
 }
 
 /// Configuration that is being loaded, one source after the other. A later source overrides an earlier one.
@@ -208,7 +208,11 @@ impl Layers {
         }
     }
 
-    pub(super) fn finish(self, agents: Vec<AgentConfig>) -> Result<Loaded, Error> {
+    pub(super) fn finish(mut self, agents: Vec<AgentConfig>) -> Result<Loaded, Error> {
+        // With errors, a table may have been left out.
+        if agents.is_empty() && self.errors.is_empty() {
+            self.reject_keys_without_kind();
+        }
         let Self { config, origins, mut errors, warnings } = self;
         if errors.is_empty() {
             return Ok(Loaded { config, warnings, agents, origins });

@@ -21,6 +21,7 @@ use tracing_subscriber::filter::Targets;
 use crate::{
     auth::{CertificateName, SigningAlgorithm, Token},
     card::{CardConfig, ExtendedCardAccess, Network, ProtocolBinding, is_grpc_address},
+    client::complete_url,
     protocol::{Protocols, Version},
     push::{AllowedTarget, PushEvents, V03Payload},
     service::DefaultKey,
@@ -440,6 +441,27 @@ impl Value for BaseUrl {
     }
 }
 
+/// URL of an agent or of an endpoint: `http` or `https`, without a fragment. Without a scheme, `http` for this machine, else `https`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct AgentUrl(pub(crate) String);
+
+impl Value for AgentUrl {
+    const KIND: &'static str = "URL";
+
+    fn read(text: &str) -> Result<Self, String> {
+        // A path, or a name without a dot and a port, is a mistake.
+        let has_host = !text.starts_with(['.', '/']) && (text.contains(['.', ':']) || text.starts_with("localhost"));
+        let completed = complete_url(text).ok().filter(|url| has_host && url.fragment().is_none());
+        let completed =
+            completed.ok_or_else(|| format!("{} is not a URL; write http://localhost:9000", brief(text)))?;
+        Ok(Self(if text.contains("://") { text.to_owned() } else { completed.into() }))
+    }
+
+    fn show(&self) -> Option<String> {
+        Some(quoted(&self.0))
+    }
+}
+
 /// Path of a URL without a trailing slash; empty for the root.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct UrlPath(pub(crate) String);
@@ -592,7 +614,10 @@ impl<T: DeserializeOwned> Value for Structure<T> {
     const KIND: &'static str = "TOML";
 
     fn read(text: &str) -> Result<Self, String> {
-        Self::from_toml(&DeValue::parse(text).map_err(|error| error.message().to_owned())?)
+        match (DeValue::parse(text), serde_json::from_str(text)) {
+            (Err(_), Ok(value)) => Ok(Self { value, text: text.to_owned() }),
+            (parsed, _) => Self::from_toml(&parsed.map_err(|error| error.message().to_owned())?),
+        }
     }
 
     fn from_toml(value: &Spanned<DeValue<'_>>) -> Result<Self, String> {
@@ -729,6 +754,30 @@ mod tests {
         for text in ["", "a.example", "ftp://a", "/path", "http://a?b", "https://a#b"] {
             assert!(BaseUrl::read(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn urls_of_agents_are_completed() {
+        for (text, expected) in [
+            ("localhost:11434/v1", "http://localhost:11434/v1"),
+            ("model.example/v1", "https://model.example/v1"),
+            ("http://a/v1?api-version=1", "http://a/v1?api-version=1"),
+        ] {
+            assert_eq!(AgentUrl::read(text).unwrap().0, expected);
+        }
+        for text in ["", "./agent.sh", "agent", "ftp://a", "/path", "https://a#b"] {
+            assert!(AgentUrl::read(text).unwrap_err().contains("http://localhost:9000"), "{text}");
+        }
+    }
+
+    #[test]
+    fn tables_are_toml_or_json() {
+        let read = |text: &str| Structure::<serde_json::Map<String, serde_json::Value>>::read(text);
+        let expected = serde_json::json!({ "temperature": 0.5 });
+        for text in ["{ temperature = 0.5 }", r#"{"temperature": 0.5}"#] {
+            assert_eq!(serde_json::Value::from(read(text).unwrap().value), expected, "{text}");
+        }
+        assert!(read("temperature").is_err());
     }
 
     #[test]
