@@ -74,6 +74,8 @@ enum Exit {
     Timeout,
     /// The task failed, was rejected or was canceled, with `--exit-status`.
     TaskFailed,
+    /// Ctrl-C.
+    Interrupted,
 }
 
 impl Exit {
@@ -83,6 +85,9 @@ impl Exit {
         }
         if error.is::<remote::TaskFailed>() {
             return Self::TaskFailed;
+        }
+        if error.is::<Interrupted>() {
+            return Self::Interrupted;
         }
         match error.downcast_ref::<Error>().map(Error::kind) {
             Some(ErrorKind::Unavailable) => Self::Unreachable,
@@ -102,6 +107,8 @@ impl From<Exit> for ExitCode {
             Exit::Authentication => 4,
             Exit::Timeout => 5,
             Exit::TaskFailed => 6,
+            // As shells report the end by SIGINT.
+            Exit::Interrupted => 130,
         })
     }
 }
@@ -126,6 +133,11 @@ impl From<io::Error> for OutputError {
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct Usage(String);
+
+/// End of the program by Ctrl-C.
+#[derive(Debug, thiserror::Error)]
+#[error("interrupted")]
+struct Interrupted;
 
 /// Returns the version of the program, with its commit if the build script found one. Debug builds have none.
 fn version() -> String {

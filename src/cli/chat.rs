@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use tokio_stream::StreamExt as _;
 
 use super::{
-    OutputError,
+    Interrupted, OutputError,
     connection::{Agent, block_on},
     message::attachment,
     show::{self, Answer, Format},
@@ -19,6 +19,17 @@ use crate::{
     client::{Client, Conversation, StreamEvent},
     pb::v1::{ListTasksRequest, Message, Part, Role},
 };
+
+/// Maximum number of tasks that `/history` prints.
+const MAX_TASKS: usize = 50;
+
+/// Text for `/help`.
+const HELP: &str = "\
+/attach FILE   adds a file to the next message
+/history       prints the tasks of the conversation
+/quit          ends the program; so does Ctrl-C or the end of the input
+Any other line is a message. Ctrl-C during a turn cancels its task.
+";
 
 /// Arguments of `a2a chat`.
 #[derive(Debug, Args)]
@@ -47,7 +58,7 @@ pub(super) fn run(arguments: &Chat) -> anyhow::Result<()> {
             conversation = conversation.with_task(id);
         }
         if is_terminal {
-            super::report(&format!("{}: type a message, /attach FILE, /history, or /quit\n", client.card().name));
+            super::report(&format!("{}: type a message, or /help\n", client.card().name));
         }
         let mut lines = stdin_lines();
         let mut attached = Vec::new();
@@ -59,14 +70,26 @@ pub(super) fn run(arguments: &Chat) -> anyhow::Result<()> {
                 line = lines.recv() => line,
                 _ = tokio::signal::ctrl_c() => None,
             };
-            let Some(line) = line else { return Ok(()) };
+            let line = line.unwrap_or_else(|| {
+                if is_terminal {
+                    super::report("\n");
+                }
+                "/quit".to_owned()
+            });
             match line.trim() {
                 "" => {}
-                "/quit" | "/exit" => return Ok(()),
+                "/quit" | "/exit" => {
+                    if is_terminal && !conversation.context_id().is_empty() {
+                        super::report(&continuation(&arguments.agent.url, &conversation));
+                    }
+                    return Ok(());
+                }
+                "/help" => super::report(HELP),
                 "/history" => tokio::select! {
                     printed = print_history(&client, &conversation, arguments.agent.connection.format()) => printed?,
                     _ = tokio::signal::ctrl_c() => return Err(Interrupted.into()),
                 },
+                "/attach" => super::report("/attach needs the path of a file\n"),
                 command if command.starts_with("/attach ") => {
                     match attachment(Path::new(command["/attach ".len()..].trim())) {
                         Ok(part) => attached.push(part),
@@ -91,10 +114,14 @@ pub(super) fn run(arguments: &Chat) -> anyhow::Result<()> {
     })
 }
 
-/// End of the program by Ctrl-C.
-#[derive(Debug, thiserror::Error)]
-#[error("interrupted")]
-struct Interrupted;
+/// Returns the command that continues a conversation.
+fn continuation(url: &str, conversation: &Conversation) -> String {
+    let (flag, id) = match conversation.task_id() {
+        "" => ("--context", conversation.context_id()),
+        task_id => ("--task", task_id),
+    };
+    format!("Continue with: a2a chat {} {flag} {}\n", show::safe(url), show::safe(id))
+}
 
 /// Sends a message, and prints the answer as it arrives.
 async fn turn(
@@ -153,9 +180,11 @@ async fn print_history(client: &Client, conversation: &Conversation, format: For
     if request.context_id.is_empty() {
         return Ok(());
     }
-    let mut tasks = client.list(request);
-    while let Some(task) = tasks.next().await {
-        show::print(&show::task(&task?, format)?, format)?;
+    let mut tasks: Vec<_> = client.list(request).take(MAX_TASKS).collect::<Result<_, _>>().await?;
+    // The latest is the first one of the list, and the last one of the conversation.
+    tasks.reverse();
+    for task in &tasks {
+        show::print(&show::task(task, format)?, format)?;
     }
     Ok(())
 }

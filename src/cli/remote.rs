@@ -3,9 +3,8 @@
 //! Commands, flags and output are those of the official command line, with additions.
 
 use std::{
-    collections::HashMap,
     fs::OpenOptions,
-    io::{self, Write as _},
+    io::{self, IsTerminal as _, Write as _},
     path::{Path, PathBuf},
 };
 
@@ -14,12 +13,12 @@ use clap::{Args, Subcommand};
 use tokio_stream::StreamExt as _;
 
 use super::{
-    Usage, card,
+    Interrupted, Usage, card,
     connection::{Agent, Connection, OUTPUT, SHORT, TaskOf, block_on},
     message::MessageFlags,
     report,
     save::{Files, Save},
-    show::{self, Format},
+    show::{self, EventLines, Format},
     terminal::Progress,
 };
 use crate::{
@@ -308,13 +307,26 @@ pub(super) fn send(arguments: &Send, stream: bool) -> anyhow::Result<()> {
         }
         let progress = (connection.shows_progress() && !arguments.immediate).then(Progress::start).flatten();
         let answer = match progress {
-            Some(progress) => send_with_progress(&client, request, arguments.history, progress).await?,
+            Some(progress) => {
+                let mut task_id = String::new();
+                let sent = tokio::select! {
+                    sent = send_with_progress(&client, request, arguments.history, progress, &mut task_id) => sent,
+                    _ = tokio::signal::ctrl_c() => Err(Interrupted.into()),
+                };
+                if let (Err(_), false) = (&sent, task_id.is_empty()) {
+                    report(&hint("The task goes on", "subscribe", url, &task_id, ""));
+                }
+                sent?
+            }
             None => client.send(request).await?.into_raw().payload,
         };
         let state = match &answer {
             Some(Payload::Task(task)) => {
                 show::print(&show::task(task, format)?, format)?;
                 files.as_mut().map(|files| files.add_task(task)).transpose()?;
+                if task.state() == TaskState::InputRequired && io::stderr().is_terminal() {
+                    report(&hint("Answer with", "send", url, "", &format!("--task {} \"...\"", task.id)));
+                }
                 task.state()
             }
             Some(Payload::Message(message)) => {
@@ -329,16 +341,23 @@ pub(super) fn send(arguments: &Send, stream: bool) -> anyhow::Result<()> {
     })
 }
 
-/// Sends a message, and shows the state of its task until the turn ends. The agent is asked for a stream, because a plain send
+/// Returns a line that suggests a command.
+fn hint(what: &str, command: &str, url: &str, task_id: &str, flags: &str) -> String {
+    let words = ["a2a", command, url, task_id, flags].into_iter().filter(|word| !word.is_empty());
+    show::safe(&format!("{what}: {}\n", words.collect::<Vec<_>>().join(" ")))
+}
+
+/// Sends a message, and shows the state of its task until the turn ends. Sets the id of the task once it is known. The agent is asked for a stream, because a plain send
 /// tells nothing before its end.
 async fn send_with_progress(
     client: &Client,
     request: SendMessageRequest,
     history: Option<i32>,
     mut progress: Progress,
+    task_id: &mut String,
 ) -> anyhow::Result<Option<Payload>> {
     let mut events = progress.during(client.stream(request)).await?;
-    let (mut task_id, mut task) = (String::new(), None);
+    let mut task = None;
     while let Some(event) = progress.during(events.next()).await {
         let event = event?;
         progress.record(&event);
@@ -349,13 +368,13 @@ async fn send_with_progress(
                 task_id.clone_from(&found.id);
                 task = Some(*found);
             }
-            StreamEvent::Status(update) => task_id = update.task_id,
-            StreamEvent::Artifact(update) => task_id = update.task_id,
+            StreamEvent::Status(update) => *task_id = update.task_id,
+            StreamEvent::Artifact(update) => *task_id = update.task_id,
             StreamEvent::Gap => {}
         }
     }
     if task.is_none() && !task_id.is_empty() {
-        task = Some(progress.during(find_task(client, &task_id, history)).await?);
+        task = Some(progress.during(find_task(client, task_id, history)).await?);
     }
     Ok(task.map(Payload::Task))
 }
@@ -394,31 +413,25 @@ async fn print_each(
     known: &[Artifact],
 ) -> anyhow::Result<Option<TaskState>> {
     let format = connection.format();
-    let mut state = None;
-    // Only the first part of an artifact has to have its name.
-    let name_of = |artifact: &Artifact| (artifact.artifact_id.clone(), artifact.name.clone());
-    let mut names: HashMap<String, String> = known.iter().map(name_of).collect();
-    while let Some(event) = events.next().await {
-        let mut event = event?;
+    let (mut state, mut lines) = (None, EventLines::after(known));
+    let result = loop {
+        let event = match events.next().await {
+            Some(Ok(event)) => event,
+            Some(Err(error)) => break Err(error.into()),
+            None => break Ok(state),
+        };
         state = event.state().or(state);
         if let Some(files) = &mut files {
             files.add_event(&event)?;
         }
-        if let StreamEvent::Task(task) = &event {
-            names.extend(task.artifacts.iter().map(name_of));
-        }
-        if let (Format::Text, StreamEvent::Artifact(update)) = (format, &mut event)
-            && let Some(artifact) = &mut update.artifact
-        {
-            let name = names.entry(artifact.artifact_id.clone()).or_insert_with(|| artifact.name.clone());
-            artifact.name.clone_from(name);
-        }
-        show::print(&show::event(&event, format)?, format)?;
+        show::print(&lines.event(&event, format)?, format)?;
         if let (true, Some(cursor)) = (connection.is_verbose(), events.cursor()) {
+            show::print(lines.end(), format)?;
             report(&format!("cursor: {}\n", show::safe(cursor)));
         }
-    }
-    Ok(state)
+    };
+    show::print(lines.end(), format)?;
+    result
 }
 
 /// Prints the events after a cursor. Returns the state of the task.

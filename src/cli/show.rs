@@ -115,7 +115,7 @@ pub(super) fn message(message: &Message, format: Format) -> anyhow::Result<Strin
 }
 
 /// Formats an event of a stream.
-pub(super) fn event(event: &StreamEvent, format: Format) -> anyhow::Result<String> {
+fn event(event: &StreamEvent, format: Format) -> anyhow::Result<String> {
     match (format, event.to_response()) {
         (Format::Json | Format::Jsonl, Some(response)) => return json(&response, format),
         (Format::Json | Format::Jsonl, None) => return Ok(String::new()),
@@ -124,7 +124,8 @@ pub(super) fn event(event: &StreamEvent, format: Format) -> anyhow::Result<Strin
     Ok(match event {
         StreamEvent::Task(found) => task(found, format)?,
         StreamEvent::Status(update) => status_line(update.status.as_ref()),
-        StreamEvent::Artifact(update) => update.artifact.as_ref().map(artifact_line).unwrap_or_default(),
+        // Formatted as chunks.
+        StreamEvent::Artifact(_) => String::new(),
         StreamEvent::Message(found) => message(found, format)?,
         StreamEvent::Gap => {
             format!("{}\n", paint(YELLOW, "[connection lost: events may be missing here]"))
@@ -132,14 +133,98 @@ pub(super) fn event(event: &StreamEvent, format: Format) -> anyhow::Result<Strin
     })
 }
 
-/// Text of a turn of a conversation: what the agent says, and states that the user has to know of. The chunks of an artifact are
-/// one text.
+/// Chunks of artifacts as text: those that follow each other in an artifact are one text.
 #[derive(Debug, Default)]
-pub(super) struct Answer {
+struct Chunks {
     /// Id of the artifact whose chunks are being formatted.
     artifact: String,
     /// The text so far does not end with a line feed.
     is_open: bool,
+}
+
+impl Chunks {
+    /// Formats a chunk. One that begins a line has a label.
+    fn chunk(&mut self, artifact: &Artifact, update: &TaskArtifactUpdateEvent, label: &str) -> String {
+        let follows = update.append && self.artifact == artifact.artifact_id;
+        let content = safe(&artifact_text(artifact));
+        let mut text = if follows { String::new() } else { self.end().to_owned() };
+        if !content.is_empty() && !self.is_open {
+            text.push_str(label);
+        }
+        text.push_str(&content);
+        if !text.is_empty() {
+            self.is_open = !text.ends_with('\n');
+        }
+        self.artifact.clone_from(&artifact.artifact_id);
+        if update.last_chunk {
+            text.push_str(self.end());
+        }
+        text
+    }
+
+    /// Returns the end of the text: a line feed, unless it has one.
+    fn end(&mut self) -> &'static str {
+        if std::mem::take(&mut self.is_open) { "\n" } else { "" }
+    }
+
+    /// Puts a text on lines of its own.
+    fn line(&mut self, text: &str) -> String {
+        if text.is_empty() {
+            return String::new();
+        }
+        self.artifact.clear();
+        self.end().to_owned() + text
+    }
+}
+
+/// Text of the events of a stream. A line of an artifact begins with its name.
+#[derive(Debug, Default)]
+pub(super) struct EventLines {
+    chunks: Chunks,
+    /// Names of artifacts by their ids: only the first chunk of an artifact has to have its name.
+    names: HashMap<String, String>,
+}
+
+impl EventLines {
+    /// Creates the text of a stream whose first events have been printed: these artifacts are known from them.
+    pub(super) fn after(known: &[Artifact]) -> Self {
+        let mut lines = Self::default();
+        lines.record(known);
+        lines
+    }
+
+    fn record(&mut self, artifacts: &[Artifact]) {
+        let name_of = |artifact: &Artifact| (artifact.artifact_id.clone(), artifact_name(artifact).to_owned());
+        self.names.extend(artifacts.iter().map(name_of));
+    }
+
+    /// Formats the next event.
+    pub(super) fn event(&mut self, event: &StreamEvent, format: Format) -> anyhow::Result<String> {
+        match event {
+            StreamEvent::Artifact(update) if format == Format::Text => {
+                let Some(artifact) = &update.artifact else { return Ok(String::new()) };
+                let name = self.names.entry(artifact.artifact_id.clone());
+                let name = name.or_insert_with(|| artifact_name(artifact).to_owned());
+                Ok(self.chunks.chunk(artifact, update, &artifact_label(name)))
+            }
+            StreamEvent::Task(task) => {
+                self.record(&task.artifacts);
+                Ok(self.chunks.line(&self::event(event, format)?))
+            }
+            _ => Ok(self.chunks.line(&self::event(event, format)?)),
+        }
+    }
+
+    /// Returns the end of the text: a line feed, unless it has one.
+    pub(super) fn end(&mut self) -> &'static str {
+        self.chunks.end()
+    }
+}
+
+/// Text of a turn of a conversation: what the agent says, and states that the user has to know of.
+#[derive(Debug, Default)]
+pub(super) struct Answer {
+    chunks: Chunks,
     /// Lengths of the texts of artifacts that need not be printed: those of earlier turns, and what is printed.
     known: HashMap<String, usize>,
 }
@@ -151,34 +236,18 @@ impl Answer {
             return self::event(event, format);
         }
         let answer = match event {
-            StreamEvent::Artifact(update) => return Ok(self.chunk(update)),
+            StreamEvent::Artifact(update) => {
+                let Some(artifact) = &update.artifact else { return Ok(String::new()) };
+                let length = artifact_text(artifact).len();
+                let known = self.known.entry(artifact.artifact_id.clone()).or_default();
+                *known = if update.append { *known + length } else { length };
+                return Ok(self.chunks.chunk(artifact, update, ""));
+            }
             StreamEvent::Task(task) => self.artifacts(task) + &notice(task.status.as_ref()),
             StreamEvent::Status(update) => notice(update.status.as_ref()),
             StreamEvent::Message(_) | StreamEvent::Gap => self::event(event, format)?,
         };
-        if answer.is_empty() {
-            return Ok(answer);
-        }
-        self.artifact.clear();
-        Ok(self.end().to_owned() + &answer)
-    }
-
-    fn chunk(&mut self, update: &TaskArtifactUpdateEvent) -> String {
-        let Some(artifact) = &update.artifact else { return String::new() };
-        let follows = update.append && self.artifact == artifact.artifact_id;
-        let content = artifact_text(artifact);
-        let known = self.known.entry(artifact.artifact_id.clone()).or_default();
-        *known = if update.append { *known + content.len() } else { content.len() };
-        let mut text = if follows { String::new() } else { self.end().to_owned() };
-        text.push_str(&safe(&content));
-        if !text.is_empty() {
-            self.is_open = !text.ends_with('\n');
-        }
-        self.artifact.clone_from(&artifact.artifact_id);
-        if update.last_chunk {
-            text.push_str(self.end());
-        }
-        text
+        Ok(self.chunks.line(&answer))
     }
 
     /// Formats those artifacts of a task that are not printed yet: all of a task that was not streamed, or what is new after a
@@ -200,7 +269,7 @@ impl Answer {
 
     /// Returns the end of the text: a line feed, unless it has one.
     pub(super) fn end(&mut self) -> &'static str {
-        if std::mem::take(&mut self.is_open) { "\n" } else { "" }
+        self.chunks.end()
     }
 }
 
@@ -209,11 +278,14 @@ fn notice(status: Option<&TaskStatus>) -> String {
     let state = status.map_or(TaskState::Unspecified, TaskStatus::state);
     let message = status.and_then(|status| status.message.as_ref());
     let text = message.map(|message| safe(&parts(&message.parts))).unwrap_or_default();
+    let label = || paint(state_style(state), format_args!("[{}]", self::state(state)));
     let is_expected = matches!(state, TaskState::Submitted | TaskState::Working | TaskState::Completed);
     match text.as_str() {
         "" if is_expected => String::new(),
-        "" => format!("{}\n", paint(state_style(state), format_args!("[{}]", self::state(state)))),
-        text => format!("{text}\n"),
+        "" => format!("{}\n", label()),
+        // The message of a task that waits for input is a question.
+        text if is_expected || state == TaskState::InputRequired => format!("{text}\n"),
+        text => format!("{} {text}\n", label()),
     }
 }
 
@@ -226,10 +298,17 @@ fn status_line(status: Option<&TaskStatus>) -> String {
 }
 
 fn artifact_line(artifact: &Artifact) -> String {
-    let name = if artifact.name.is_empty() { &artifact.artifact_id } else { &artifact.name };
     let text = artifact_text(artifact);
-    let name = paint(DIM, format_args!("[{}]", safe(name)));
-    format!("  {name} {}\n", safe(text.trim_end_matches('\n')))
+    format!("{}{}\n", artifact_label(artifact_name(artifact)), safe(text.trim_end_matches('\n')))
+}
+
+/// Returns what is shown as the name of an artifact: its id if it has none.
+fn artifact_name(artifact: &Artifact) -> &str {
+    if artifact.name.is_empty() { &artifact.artifact_id } else { &artifact.name }
+}
+
+fn artifact_label(name: &str) -> String {
+    format!("  {} ", paint(DIM, format_args!("[{}]", safe(name))))
 }
 
 /// Formats a page of tasks as a table, the first one with a head. If the others follow, the token of the next one is not shown.
@@ -300,14 +379,16 @@ pub(super) fn catalog(entries: &[CatalogEntry], format: Format) -> anyhow::Resul
     let objects: Vec<_> = entries
         .iter()
         .map(|entry| {
-            serde_json::json!({
-                "name": entry.name,
-                "description": entry.description,
-                "cardUrl": entry.card_url,
-                "card": entry.card,
-            })
+            let mut object = serde_json::json!({ "name": entry.name, "description": entry.description });
+            if let Some(url) = &entry.card_url {
+                object["cardUrl"] = url.as_str().into();
+            }
+            if let Some(card) = &entry.card {
+                object["card"] = serde_json::to_value(card)?;
+            }
+            Ok(object)
         })
-        .collect();
+        .collect::<anyhow::Result<_>>()?;
     match format {
         Format::Jsonl => objects.iter().map(|object| json(object, format)).collect(),
         Format::Json | Format::Text => json(&objects, format),
@@ -410,7 +491,33 @@ mod tests {
         assert_eq!(text(&chunk("c", &["4"], true, false)), "4");
         assert_eq!(text(&status(TaskState::Completed, Some(""))), "");
         assert_eq!((answer.end(), answer.end()), ("\n", ""));
-        assert!(answer.event(&status(TaskState::Failed, None), Format::Text).unwrap().contains("[failed]"));
+        let mut notice = |state: TaskState, text: Option<&str>| {
+            let text = answer.event(&status(state, text), Format::Text).unwrap();
+            anstream::adapter::strip_str(&text).to_string()
+        };
+        assert_eq!(notice(TaskState::Failed, None), "[failed]\n");
+        assert_eq!(notice(TaskState::Failed, Some("No.")), "[failed] No.\n");
+        assert_eq!(notice(TaskState::AuthRequired, Some("Log in.")), "[auth-required] Log in.\n");
+        assert_eq!(notice(TaskState::InputRequired, Some("City?")), "City?\n");
+    }
+
+    #[test]
+    fn lines_of_artifacts_have_a_label() {
+        let mut lines = EventLines::default();
+        let mut text =
+            |event: &StreamEvent| anstream::adapter::strip_str(&lines.event(event, Format::Text).unwrap()).to_string();
+        assert_eq!(text(&status(TaskState::Working, None)), "[status] working\n");
+        assert_eq!(text(&chunk("a", &["Hel"], false, false)), "  [a] Hel");
+        assert_eq!(text(&chunk("a", &["lo\n"], true, false)), "lo\n");
+        assert_eq!(text(&chunk("a", &["world"], true, false)), "  [a] world");
+        assert_eq!(text(&chunk("b", &["1"], false, true)), "\n  [b] 1\n");
+        assert_eq!(text(&chunk("b", &[""], true, true)), "");
+        assert_eq!(text(&status(TaskState::Completed, None)), "[status] completed\n");
+        assert_eq!(lines.end(), "");
+        let artifact = Artifact { artifact_id: "a".to_owned(), name: "answer".to_owned(), ..Artifact::default() };
+        let mut lines = EventLines::after(&[artifact]);
+        assert!(lines.event(&chunk("a", &["x"], true, false), Format::Text).unwrap().contains("[answer]"));
+        assert_eq!(lines.end(), "\n");
     }
 
     #[test]
