@@ -371,8 +371,8 @@ impl CardTemplate {
         warnings
     }
 
-    /// Builds the card. Without a URL, it lists only the declared interfaces.
-    fn build(&self, url: Option<&str>) -> AgentCard {
+    /// Returns the declared fields, with the defaults of those that a card must have.
+    pub(crate) fn description(&self) -> AgentCard {
         let mut card = self.declared.clone();
         let set_default = |text: &mut String, default: &str| {
             if text.is_empty() {
@@ -387,6 +387,12 @@ impl CardTemplate {
                 modes.push(DEFAULT_MODE.to_owned());
             }
         }
+        card
+    }
+
+    /// Builds the card. Without a URL, it lists only the declared interfaces.
+    fn build(&self, url: Option<&str>) -> AgentCard {
+        let mut card = self.description();
         let Capabilities { streaming, push } = self.offers();
         card.capabilities = Some(AgentCapabilities {
             streaming: Some(streaming),

@@ -39,8 +39,7 @@ impl ListedAgent {
     /// Returns the entry of the AI Catalog, or that of the plain list.
     fn entry(&self, base_url: &str, is_ai_catalog: bool) -> Value {
         let Self { name, path, card, .. } = self;
-        let card = card();
-        let card = card.declared();
+        let card = card().description();
         let url = format!("{base_url}{path}");
         let card_url = format!("{url}{WELL_KNOWN}");
         if is_ai_catalog {
