@@ -10,12 +10,13 @@
 //!                                         +-- v03.rs ---------------> conversions and JSON of protocol 0.3
 //! ```
 //!
-//! Exceptions, where the proto files are silent or differ from the specification, are in `build/schema.rs` and
+//! Exceptions, where the proto files are silent or differ from the specification, are in `build/exceptions.rs` and
 //! `build/tables.rs` only. The output goes to `OUT_DIR` and is included by `src/pb.rs`. It is neither checked in nor edited.
 
 mod build {
     pub(crate) mod commit;
     pub(crate) mod encoded;
+    pub(crate) mod exceptions;
     pub(crate) mod message;
     pub(crate) mod passes;
     pub(crate) mod routes;

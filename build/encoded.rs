@@ -11,8 +11,9 @@ use prost_reflect::{FieldDescriptor, Kind, MessageDescriptor};
 use quote::{format_ident, quote};
 
 use super::{
+    exceptions::KEPT,
     message::{Place, is_set, place, rust_type, value},
-    schema::{KEPT, Schema},
+    schema::Schema,
 };
 use crate::Result;
 

@@ -12,7 +12,10 @@ use proc_macro2::{Ident, Literal, TokenStream};
 use prost_reflect::{EnumDescriptor, FieldDescriptor, Kind, MessageDescriptor, OneofDescriptor};
 use quote::{format_ident, quote};
 
-use super::schema::{CHOICES, EXTRA_NAMES, EXTRA_VALUES, PACKAGES, Schema, WELL_KNOWN_MODULE};
+use super::{
+    exceptions::{CHOICES, EXTRA_NAMES, EXTRA_VALUES},
+    schema::{PACKAGES, Schema, WELL_KNOWN_MODULE},
+};
 use crate::Result;
 
 /// Representation of a field in the struct that prost generates.

@@ -5,8 +5,9 @@ use std::{fs, path::Path};
 use proc_macro2::TokenStream;
 
 use super::{
+    exceptions::SHARED,
     message,
-    schema::{PACKAGES, Package, SHARED, Schema, WELL_KNOWN, WELL_KNOWN_MODULE},
+    schema::{PACKAGES, Package, Schema, WELL_KNOWN, WELL_KNOWN_MODULE},
 };
 use crate::Result;
 

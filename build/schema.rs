@@ -1,8 +1,11 @@
-//! Descriptors of the proto files, and the exceptions where these are silent or differ from the specification.
+//! Descriptors of the proto files: their packages, messages, fields and annotations.
 
 use prost_reflect::{DescriptorPool, ExtensionDescriptor, FieldDescriptor, MessageDescriptor, Value};
 
-use super::tables::EXTRA_BINDINGS;
+use super::{
+    exceptions::{CHOICES, EXTRA_NAMES, EXTRA_VALUES, KEPT, SHARED},
+    tables::EXTRA_BINDINGS,
+};
 use crate::Result;
 
 /// A package of `proto/`.
@@ -24,30 +27,6 @@ pub(crate) const PACKAGES: [Package; 2] = [
 pub(crate) const WELL_KNOWN: [&str; 3] =
     ["google/protobuf/empty.proto", "google/protobuf/struct.proto", "google/protobuf/timestamp.proto"];
 pub(crate) const WELL_KNOWN_MODULE: &str = "crate::json::wkt";
-
-/// Response messages with a Rust type of their own instead of the prost struct: the items of streams, which know their
-/// log position (those of 1.0 are also shared by all readers), and a task, which may still be encoded.
-pub(crate) const SHARED: [(&str, &str); 3] = [
-    ("lf.a2a.v1.StreamResponse", "crate::event::Event"),
-    ("a2a.v1.StreamResponse", "crate::v03::event::Event"),
-    ("lf.a2a.v1.Task", "crate::snapshot::Snapshot"),
-];
-
-/// Messages that stores keep encoded in protobuf, and that are written in ProtoJSON without being decoded.
-pub(crate) const KEPT: [&str; 2] = ["lf.a2a.v1.Task", "lf.a2a.v1.StreamResponse"];
-
-/// Alternative JSON names accepted for a member. The Go SDK's REST client filters tasks by `lastUpdatedAfter`, the name
-/// of `statusTimestampAfter` (3.1.4) before 1.0.
-pub(crate) const EXTRA_NAMES: [(&str, &str); 1] =
-    [("lf.a2a.v1.ListTasksRequest.status_timestamp_after", "lastUpdatedAfter")];
-
-/// Alternative names accepted for an enum value: the two protocol versions spell one state differently.
-pub(crate) const EXTRA_VALUES: [(&str, &str, i32); 2] =
-    [("lf.a2a.v1.TaskState", "TASK_STATE_CANCELLED", 5), ("a2a.v1.TaskState", "TASK_STATE_CANCELED", 5)];
-
-/// Oneofs that must be set: "a Part MUST contain exactly one" (4.1.6), which protobuf can't express. Other oneofs occur
-/// only in responses, or may have an arm that a later version adds.
-pub(crate) const CHOICES: [&str; 2] = ["lf.a2a.v1.Part.content", "a2a.v1.Part.part"];
 
 /// The descriptors, and the two annotations from which code is generated.
 pub(crate) struct Schema {

@@ -8,9 +8,10 @@ use prost_reflect::{MethodDescriptor, ServiceDescriptor};
 use quote::{format_ident, quote};
 
 use super::{
+    exceptions::SHARED,
     message::rust_type,
     routes::{HttpBinding, Route},
-    schema::{SHARED, Schema},
+    schema::Schema,
 };
 use crate::Result;
 

@@ -59,6 +59,15 @@ pub fn millis(time: &Timestamp) -> Millis {
     time.seconds.saturating_mul(1000).saturating_add(i64::from(time.nanos / 1_000_000))
 }
 
+/// Raises a time to `last` if it is earlier, and returns it: timestamps of a task do not go back when the system clock is set back.
+pub(crate) fn raise(time: &mut Timestamp, last: Millis) -> Millis {
+    let given = millis(time);
+    if given < last {
+        *time = timestamp(last);
+    }
+    given.max(last)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

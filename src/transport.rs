@@ -249,9 +249,12 @@ impl<B: RequestBody> Service<Request<B>> for HttpService {
 }
 
 impl HttpService {
-    /// Returns the URL of the metadata about the issuers of tokens, if there are any.
-    pub(crate) fn resource_metadata(&self, parts: &Parts) -> Option<String> {
-        self.inner.settings.protected_resource.as_ref()?.url(parts)
+    /// Adds the URL of the metadata about the issuers of tokens, if there are any, to a challenge.
+    pub(crate) fn with_resource_metadata(&self, error: Error, parts: &Parts) -> Error {
+        match &self.inner.settings.protected_resource {
+            Some(resource) => resource.challenge(error, parts),
+            None => error,
+        }
     }
 
     /// Serves a classified request.

@@ -21,6 +21,7 @@ use prost_reflect::DescriptorPool;
 mod build {
     pub(crate) mod commit;
     pub(crate) mod encoded;
+    pub(crate) mod exceptions;
     pub(crate) mod message;
     pub(crate) mod passes;
     pub(crate) mod routes;

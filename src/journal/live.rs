@@ -21,7 +21,7 @@ use super::{
     waiters::{TurnReply, WaitCondition, Wakeups},
 };
 use crate::{
-    clock::{Millis, millis, timestamp},
+    clock::{self, Millis, millis, timestamp},
     event::{Ends, Event, Fence, Mark, Position, Seq, chunk_size},
     pb::{
         v1::{Message, Task, TaskArtifactUpdateEvent, TaskState, TaskStatus, stream_response::Payload},
@@ -323,7 +323,8 @@ impl LiveState {
             .inspect_err(|_| self.turn.rejected_events += 1)?;
         let time = match payload {
             Payload::StatusUpdate(update) => {
-                update.status.as_mut().and_then(|status| monotonic(status, self.accepted.status_time))
+                let time = update.status.as_mut().and_then(|status| status.timestamp.as_mut());
+                time.map(|time| clock::raise(time, self.accepted.status_time))
             }
             Payload::Task(_) | Payload::Message(_) | Payload::ArtifactUpdate(_) => None,
         };
@@ -589,16 +590,6 @@ impl LiveState {
 /// Returns whether a status is WORKING without a message.
 pub(super) fn is_plain_working(status: &TaskStatus) -> bool {
     status.state() == TaskState::Working && status.message.is_none()
-}
-
-/// Returns the time of a status, raised to `last` if it is earlier: timestamps of a task do not go back when the system
-/// clock is set back.
-fn monotonic(status: &mut TaskStatus, last: Millis) -> Option<Millis> {
-    let time = millis(status.timestamp.as_ref()?);
-    if time < last {
-        status.timestamp = Some(timestamp(last));
-    }
-    Some(time.max(last))
 }
 
 #[cfg(test)]

@@ -180,7 +180,7 @@ impl CheckedService {
             let authenticated = match authenticator {
                 Some(authenticator) => {
                     let authenticated = authenticate(&*authenticator, &layers, class, &parts).await;
-                    authenticated.map_err(|error| with_metadata(error, &http, &parts))
+                    authenticated.map_err(|error| http.with_resource_metadata(error, &parts))
                 }
                 None => Ok(None),
             };
@@ -203,14 +203,6 @@ impl CheckedService {
             })
         })
     }
-}
-
-/// Adds the URL of the metadata about the issuers of tokens to the challenge for a bearer token (RFC 9728, 5.1).
-fn with_metadata(error: Error, http: &HttpService, parts: &Parts) -> Error {
-    const BEARER: &str = "Bearer realm=\"a2a\"";
-    let challenge = error.challenge_text().filter(|challenge| challenge.contains(BEARER)).map(str::to_owned);
-    let Some((challenge, url)) = challenge.zip(http.resource_metadata(parts)) else { return error };
-    error.challenge(challenge.replacen(BEARER, &format!("{BEARER}, resource_metadata=\"{url}\""), 1))
 }
 
 /// Authenticates a request, and logs a failure in the audit log. Metrics require the scope `admin`.

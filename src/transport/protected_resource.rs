@@ -11,7 +11,10 @@ use super::{
     card::{card_request, entity_tag, is_known, respond_with_public},
     rest,
 };
-use crate::call::{ADMIN, CARD_EXTENDED, PUSH_WRITE, TASKS_READ, TASKS_WRITE};
+use crate::{
+    call::{ADMIN, CARD_EXTENDED, PUSH_WRITE, TASKS_READ, TASKS_WRITE},
+    error::Error,
+};
 
 /// Path of the metadata.
 pub(super) const PATH: &str = "/.well-known/oauth-protected-resource";
@@ -32,8 +35,16 @@ impl fmt::Debug for ProtectedResource {
 }
 
 impl ProtectedResource {
+    /// Adds the URL of the metadata to the challenge for a bearer token (`resource_metadata`, RFC 9728, 5.1).
+    pub(super) fn challenge(&self, error: Error, parts: &Parts) -> Error {
+        const BEARER: &str = "Bearer realm=\"a2a\"";
+        let challenge = error.challenge_text().filter(|challenge| challenge.contains(BEARER)).map(str::to_owned);
+        let Some((challenge, url)) = challenge.zip(self.url(parts)) else { return error };
+        error.challenge(challenge.replacen(BEARER, &format!("{BEARER}, resource_metadata=\"{url}\""), 1))
+    }
+
     /// Returns the URL of the metadata for the client of a request. `None` if the URL of the server is unknown.
-    pub(crate) fn url(&self, parts: &Parts) -> Option<String> {
+    fn url(&self, parts: &Parts) -> Option<String> {
         let base = (self.base_url)(&card_request(parts))?;
         // A URL with characters that end the parameter of a challenge is not one that a client could use.
         Some(format!("{}{PATH}", base.trim_end_matches('/'))).filter(|url| !url.contains(['"', '\\']))
