@@ -6,7 +6,7 @@
 //!                                         +-- tonic, pass 2 --------> service traits, gRPC client and server
 //!                                         +-- message.rs -----------> ProtoJSON and checks of every message
 //!                                         +-- encoded.rs -----------> ProtoJSON of messages that are kept in protobuf
-//!                                         +-- service.rs, route.rs -> REST routes, JSON-RPC methods, adapters
+//!                                         +-- service.rs, routes.rs > REST routes, JSON-RPC methods, adapters
 //!                                         +-- v03.rs ---------------> conversions and JSON of protocol 0.3
 //! ```
 //!
