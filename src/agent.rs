@@ -206,7 +206,9 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (&self.message, &self.cause) {
             (Some(message), None) => f.write_str(&message.text()),
-            (Some(message), Some(cause)) => write!(f, "{}: {}", message.text(), crate::error::chain(&**cause)),
+            (Some(message), Some(cause)) => {
+                write!(f, "{}: {}", message.text().trim_end_matches('.'), crate::error::chain(&**cause))
+            }
             (None, Some(cause)) => f.write_str(&crate::error::chain(&**cause)),
             (None, None) => f.write_str("failed"),
         }

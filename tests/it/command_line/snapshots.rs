@@ -10,7 +10,11 @@ use a2a_service::{
     server::Server,
 };
 use serde_json::{Value, json};
-use tokio::{io::AsyncWriteExt as _, net::TcpListener, process::Command};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpListener,
+    process::Command,
+};
 
 use super::{demo, serve};
 use crate::program::{a2a, output};
@@ -403,17 +407,34 @@ async fn terminal_shows_colors_and_progress() {
         return;
     };
     let agent = demo().await;
-    for (message, has_progress) in [("/slow 1", true), ("Hello", false)] {
+    let terminal = |message: &str| {
         let mut command = Command::new(script);
         command.args(["-qec", &format!("{} send {agent} '{message}'", env!("CARGO_BIN_EXE_a2a")), "/dev/null"]);
         command.env_clear().env("TERM", "xterm").env("SHELL", "/bin/sh").stdin(Stdio::null()).kill_on_drop(true);
-        let output = output(command).await;
+        command
+    };
+    for (message, has_progress) in [("/slow 1", true), ("Hello", false)] {
+        let output = output(terminal(message)).await;
         let text = String::from_utf8(output.stdout).unwrap();
         assert!(output.status.success() && text.contains("\u{1b}[32mcompleted"), "{text}");
         assert_eq!(text.contains("\rworking "), has_progress, "{text:?}");
         let shown = text.rsplit_once("\u{1b}[K").map_or(&*text, |(_, shown)| shown);
         assert!(shown.contains("Task:") && !shown.contains("Working for 1 s.\u{1b}"), "the line is removed: {text:?}");
     }
+    let asked = String::from_utf8(output(terminal("/ask Which city?")).await.stdout).unwrap();
+    assert!(asked.contains(&format!("Answer with: a2a send {agent} --task ")), "{asked}");
+    // Ctrl-C ends the program, not the task.
+    let mut child = terminal("/slow 60").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let (mut stdin, mut stdout) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+    let mut shown = Vec::new();
+    while !String::from_utf8_lossy(&shown).contains("\rworking ") {
+        assert_ne!(stdout.read_buf(&mut shown).await.unwrap(), 0, "{}", String::from_utf8_lossy(&shown));
+    }
+    stdin.write_all(b"\x03").await.unwrap();
+    stdout.read_to_end(&mut shown).await.unwrap();
+    let shown = String::from_utf8(shown).unwrap();
+    assert!(shown.contains(&format!("The task goes on: a2a subscribe {agent} ")), "{shown}");
+    assert_eq!(child.wait().await.unwrap().code(), Some(130));
 }
 
 /// The certificate of the server is verified unless `--insecure-tls` is given. gRPC always verifies it.
