@@ -18,7 +18,7 @@ use self::{
     layers::{AddLayer, LayeredService},
     lifecycle::Render,
 };
-pub(crate) use self::{agents::is_agent_name, layers::is_public};
+pub(crate) use self::{agents::is_agent_name, exposure::is_public};
 #[cfg(feature = "signing")]
 use crate::jose::SigningKey;
 #[cfg(feature = "push")]
@@ -45,6 +45,7 @@ pub use crate::{
 mod agents;
 mod assembly;
 mod catalog;
+mod exposure;
 mod layers;
 mod lifecycle;
 

@@ -10,7 +10,8 @@ use super::{
     Server,
     agents::{AgentRouter, MountContext, MountedAgent},
     catalog::{ListedAgent, TemplateSource, catalog},
-    layers::{Layers, is_public},
+    exposure::is_public,
+    layers::Layers,
     lifecycle::Handle,
 };
 #[cfg(feature = "signing")]

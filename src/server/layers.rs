@@ -2,7 +2,6 @@
 
 use std::{
     convert::Infallible,
-    io,
     net::SocketAddr,
     sync::Arc,
     task::{Context, Poll},
@@ -10,23 +9,21 @@ use std::{
 
 use axum::{Router, extract::ConnectInfo};
 use http::{HeaderValue, Request, Response, StatusCode, header, request::Parts};
-use tokio::net::{TcpListener, ToSocketAddrs};
 use tower_service::Service;
 
-use super::agents::MountedAgent;
+use super::{agents::MountedAgent, exposure::is_public};
 use crate::{
     auth::{AuthRequest, Authenticator, ClientCertificate, FailureLimit, Principal, audit, require_scope},
     call::{ADMIN, REQUEST_ID},
     env::Ids,
     error::{Error, ErrorKind},
-    report,
     telemetry::{
         request_log::{LoggedBody, LoggedResponse, logged},
         wire_log::recorded,
     },
     transport::{
         Body, BrowserHeaders, HttpService, OriginPolicy, Paths, PeerLimit, RequestBody, RequestClass, ResponseFuture,
-        check_framing, check_head, listener, now, preflight,
+        check_framing, check_head, now, preflight,
     },
 };
 
@@ -51,35 +48,6 @@ pub(super) struct Layers {
     pub(super) ids: Ids,
     /// Layers of the program, the innermost first.
     pub(super) added: Vec<AddLayer>,
-}
-
-/// Returns true if an address is reachable from other machines.
-pub(crate) fn is_public(addr: SocketAddr) -> bool {
-    !addr.ip().to_canonical().is_loopback()
-}
-
-impl Layers {
-    /// Listens on an address. An address that is reachable from other machines needs an authenticator, or a server that
-    /// is [insecure](super::Server::insecure).
-    pub(super) async fn listen(&self, addr: impl ToSocketAddrs) -> io::Result<(TcpListener, SocketAddr)> {
-        let listener = listener::bind(addr).await?;
-        let addr = listener.local_addr()?;
-        if !is_public(addr) || self.authenticator.is_some() {
-            return Ok((listener, addr));
-        }
-        if !self.insecure {
-            let reason = format!(
-                "{addr} is reachable from other machines and callers are not authenticated; set an authenticator \
-                 (Server::authenticator), listen on 127.0.0.1 or [::1], or allow unauthenticated access \
-                 (Server::insecure)"
-            );
-            return Err(io::Error::new(io::ErrorKind::PermissionDenied, reason));
-        }
-        let warning = "callers are not authenticated and see all tasks: no token is set";
-        tracing::warn!(server.address = %addr, "{warning}");
-        report::report(format_args!("warning: {warning} (server.address={addr})"));
-        Ok((listener, addr))
-    }
 }
 
 /// HTTP service with all layers: base path, request log, wire log, layers of the program, checks and authentication.

@@ -192,6 +192,35 @@ async fn default_store_is_a_file_in_the_working_directory() {
     assert_eq!(std::fs::read_dir(empty.path()).unwrap().count(), 0);
 }
 
+/// The startup message names the agent, without the parts of URLs and commands that may be secret.
+#[tokio::test]
+async fn startup_message_names_the_agent() {
+    let url = "http://user:secret@localhost:1/secret?key=secret";
+    for (flags, expected) in [
+        (&[][..], "the agent is the demo"),
+        (&["--exec", "/bin/cat secret"], "the agent is the command /bin/cat"),
+        (&["--http", url], "the agent is the endpoint at http://localhost:1"),
+        (
+            &["--openai", "localhost:1/v1?key=secret", "--model", "tiny"],
+            "the agent is the model tiny at http://localhost:1",
+        ),
+    ] {
+        let mut child = a2a(&[&["serve", "--listen", "127.0.0.1:0"], flags].concat()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let mut shown = Vec::new();
+        loop {
+            let line = timeout(TIMEOUT, lines.next_line()).await.unwrap().unwrap().unwrap();
+            assert!(!line.contains("secret"), "{line}");
+            let is_last = line.contains("Ctrl-C stops the server.");
+            shown.push(line);
+            if is_last {
+                break;
+            }
+        }
+        assert!(shown.iter().any(|line| line == expected), "{shown:#?}");
+    }
+}
+
 /// A card that requires credentials which are not checked is rejected, and warnings name missing or premature entries.
 #[tokio::test]
 async fn card_with_unchecked_security_is_rejected() {
