@@ -211,7 +211,9 @@ impl EventLines {
                 self.record(&task.artifacts);
                 Ok(self.chunks.line(&self::event(event, format)?))
             }
-            _ => Ok(self.chunks.line(&self::event(event, format)?)),
+            StreamEvent::Artifact(_) | StreamEvent::Status(_) | StreamEvent::Message(_) | StreamEvent::Gap => {
+                Ok(self.chunks.line(&self::event(event, format)?))
+            }
         }
     }
 

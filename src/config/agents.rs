@@ -68,7 +68,7 @@ impl Layers {
     /// Rejects keys for a kind of agent in the file and in flags if no key selects a kind: the demo agent would be served.
     pub(super) fn reject_keys_without_kind(&mut self) {
         let is_set = |name: &&str| is_set(&self.origins, name);
-        if KIND_KEYS.iter().any(|name| is_set(name)) {
+        if KIND_KEYS.iter().any(is_set) {
             return;
         }
         let found = KEYS.iter().zip(&self.origins).find_map(|(key, origin)| {
