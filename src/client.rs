@@ -105,8 +105,9 @@ impl Client {
     /// connection to it can be established later, the next one is used.
     ///
     /// `url` is the URL of the card or the base URL of the agent: the card is then looked for below
-    /// `/.well-known/agent-card.json` and, as in 0.2, `/.well-known/agent.json`. Without a scheme, `http://` is added for
-    /// hosts of this machine and `https://` for others.
+    /// `/.well-known/agent-card.json` and, as in 0.2, `/.well-known/agent.json`. That of the host is used for a URL with a path
+    /// if it has an interface at the path. Without a scheme, `http://` is added for hosts of this machine and `https://` for
+    /// others.
     ///
     /// # Errors
     /// `Unavailable` if no connection can be established, `InvalidAgentResponse` if there is no card, and
