@@ -8,7 +8,7 @@ use tokio::time::timeout;
 
 use crate::report::write_escaped;
 
-/// Maximum size of the body of an error response, of which the beginning is logged.
+/// Maximum number of bytes of an error response that are read. The beginning is logged.
 const ERROR_BYTES: usize = 64 << 10;
 
 /// Maximum time in which the body of an error response is awaited.
@@ -17,11 +17,11 @@ const ERROR_WAIT: Duration = Duration::from_secs(5);
 /// Maximum length of a text of the other side that is logged, in characters.
 const MAX_QUOTED: usize = 300;
 
-/// Returns the text of an error response, as far as it is received. Empty if it is too large.
+/// Returns the beginning of an error response, as far as it is received.
 pub(super) async fn error_text(response: Response) -> String {
     let mut body = Body::new(response, ERROR_BYTES);
-    let body = timeout(ERROR_WAIT, body.all()).await.ok().and_then(Result::ok).unwrap_or_default();
-    String::from_utf8_lossy(&body).into_owned()
+    _ = timeout(ERROR_WAIT, async { while body.receive().await.is_ok_and(|more| more) {} }).await;
+    String::from_utf8_lossy(&body.buffer).into_owned()
 }
 
 /// Returns the beginning of a text of the other side for the log, without a secret that it may repeat.
