@@ -6,37 +6,6 @@ use bytes::BytesMut;
 use reqwest::Response;
 use tokio::time::timeout;
 
-use crate::report::write_escaped;
-
-/// Maximum number of bytes of an error response that are read. The beginning is logged.
-const ERROR_BYTES: usize = 64 << 10;
-
-/// Maximum time in which the body of an error response is awaited.
-const ERROR_WAIT: Duration = Duration::from_secs(5);
-
-/// Maximum length of a text of the other side that is logged, in characters.
-const MAX_QUOTED: usize = 300;
-
-/// Returns the beginning of an error response, as far as it is received.
-pub(super) async fn error_text(response: Response) -> String {
-    let mut body = Body::new(response, ERROR_BYTES);
-    _ = timeout(ERROR_WAIT, async { while body.receive().await.is_ok_and(|more| more) {} }).await;
-    String::from_utf8_lossy(&body.buffer).into_owned()
-}
-
-/// Returns the beginning of a text of the other side for the log, without a secret that it may repeat.
-pub(super) fn quoted(text: &str, secret: Option<&str>) -> String {
-    let text = match secret {
-        Some(secret) if !secret.is_empty() => text.replace(secret, "(hidden)"),
-        _ => text.to_owned(),
-    };
-    let mut line = String::new();
-    let start: String = text.trim().chars().take(MAX_QUOTED).collect();
-    // Writing to a string does not fail.
-    _ = write_escaped(&mut line, &start, false);
-    line
-}
-
 /// Body of a response, of limited size.
 pub(super) struct Body {
     response: Response,

@@ -250,10 +250,10 @@ impl Runner {
             Format::Text => files.text(turn.messages()).into_bytes(),
             Format::JsonLines => TurnLine::new(turn, "1", files.paths(), Some(files.output())).to_line()?,
         };
-        let mut process = Process::start(&mut command, self.options.guard.is_some())?;
         if self.options.format == Format::Text {
             out.working().await?;
         }
+        let mut process = Process::start(&mut command, self.options.guard.is_some())?;
         let status = match process.work(input, self, turn, out).await {
             Ok(status) => status,
             Err(Interrupt::Ended(end)) => {
@@ -505,8 +505,8 @@ async fn log_lines(stderr: &mut BufReader<ChildStderr>, task_id: &str) {
     }
 }
 
-/// Splitter of stdout into the chunks of an artifact. Each is valid UTF-8. With a delimiter, each chunk but the last one ends with
-/// it. Other line feeds at the end of the output are dropped, as a shell does: those at the end of what has arrived are carried
+/// Splitter of stdout into the chunks of an artifact. Each is valid UTF-8. With a delimiter, each chunk ends with it, except for
+/// the last one, and for pieces of a longer text without a delimiter. Other line feeds at the end of the output are dropped, as a shell does: those at the end of what has arrived are carried
 /// over to the next chunk.
 struct Splitter<'a> {
     delimiter: Option<&'a [u8]>,

@@ -9,7 +9,7 @@ use reqwest::{Client, Response, StatusCode, Url, header, redirect};
 use tokio::time::{Instant, sleep_until};
 
 use super::{
-    body::{Body, BodyError, error_text, quoted},
+    body::{Body, BodyError},
     event::{AgentEvent, EventSink, OUTPUT, TurnEnd, TurnLine},
     until_canceled,
 };
@@ -142,15 +142,8 @@ impl HttpEndpoint {
                     delay *= 2;
                 }
                 Ok(response) => {
-                    let status = response.status();
-                    // The body may quote a part of the token.
-                    let is_quoted = !matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN);
-                    let text = if is_quoted { error_text(response).await } else { String::new() };
-                    let text = quoted(&text, self.options.token.as_deref());
-                    let cause = format!("the endpoint of the agent responded with status {status}: {text}");
-                    let status = status.as_u16();
-                    let public = format!("The endpoint of the agent responded with status {status}.");
-                    return Err(Error::public(public).caused_by(cause));
+                    let status = response.status().as_u16();
+                    return Err(Error::public(format!("The endpoint of the agent responded with status {status}.")));
                 }
                 Err(error) => {
                     // Without the URL, which may have a secret.

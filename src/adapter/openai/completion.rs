@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::super::body::{Body, BodyError, error_text, quoted};
+use super::super::body::{Body, BodyError};
 use crate::agent::Error;
 
 /// Maximum number of attempts to send a request.
@@ -22,6 +22,12 @@ const DELAY: Duration = Duration::from_millis(500);
 
 /// Maximum delay that `Retry-After` may request. A longer one fails the turn.
 const MAX_DELAY: Duration = Duration::from_secs(30);
+
+/// Maximum size of the body of an error response.
+const ERROR_BYTES: usize = 64 << 10;
+
+/// Maximum length of a text of the endpoint that is logged, in characters.
+const MAX_QUOTED: usize = 300;
 
 /// Maximum number of tool calls in a response.
 const MAX_CALLS: usize = 64;
@@ -138,8 +144,7 @@ impl Endpoint {
         let content_type = response.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
         let content_type = content_type.unwrap_or_default().split(';').next().unwrap_or_default().trim();
         if content_type.eq_ignore_ascii_case("text/html") {
-            let text = error_text(response).await;
-            let cause = format!("the endpoint responded with a web page; check openai.url: {}", self.quoted(&text));
+            let cause = "the response is no chat completion (text/html); check openai.url";
             return Err(Error::public("The model endpoint responded with a web page.").caused_by(cause));
         }
         let is_document = content_type.eq_ignore_ascii_case("application/json");
@@ -203,7 +208,9 @@ impl Endpoint {
             let cause = format!("the model endpoint responded with status {status}; check the key (A2A_OPENAI_KEY)");
             return Error::public("The model endpoint rejects the credentials of the agent.").caused_by(cause);
         }
-        let text = error_text(response).await;
+        let mut body = Body::new(response, ERROR_BYTES);
+        let body = timeout(self.idle_timeout, body.all()).await.ok().and_then(Result::ok).unwrap_or_default();
+        let text = String::from_utf8_lossy(&body).into_owned();
         let cause = format!("the model endpoint responded with status {status}: {}", self.quoted(&text));
         let status = status.as_u16();
         let public = match status {
@@ -217,7 +224,15 @@ impl Endpoint {
 
     /// Returns the beginning of a text of the endpoint for the log, without the key.
     fn quoted(&self, text: &str) -> String {
-        quoted(text, self.key.as_deref())
+        let text = match &self.key {
+            Some(key) => text.replace(key.as_str(), "(hidden)"),
+            None => text.to_owned(),
+        };
+        let mut line = String::new();
+        let start: String = text.chars().take(MAX_QUOTED).collect();
+        // Writing to a string does not fail.
+        _ = crate::report::write_escaped(&mut line, &start, false);
+        line
     }
 }
 
