@@ -32,7 +32,7 @@ use tokio_stream::{Stream, StreamExt as _};
 pub use self::card::SignaturePolicy;
 #[cfg(feature = "cli")]
 pub(crate) use self::card::StoredCard;
-pub(crate) use self::card::{candidates as card_urls, complete_url};
+pub(crate) use self::card::{candidates as card_urls, complete_url, may_be_card_of};
 #[cfg(feature = "cli")]
 pub(crate) use self::http::Observer;
 pub use self::{
@@ -106,7 +106,7 @@ impl Client {
     ///
     /// `url` is the URL of the card or the base URL of the agent: the card is then looked for below
     /// `/.well-known/agent-card.json` and, as in 0.2, `/.well-known/agent.json`. That of the host is used for a URL with a path
-    /// if it has an interface at the path. Without a scheme, `http://` is added for hosts of this machine and `https://` for
+    /// if it has an interface at the path or below it. Without a scheme, `http://` is added for hosts of this machine and `https://` for
     /// others.
     ///
     /// # Errors

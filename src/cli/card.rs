@@ -27,7 +27,7 @@ use super::{
 };
 use crate::{
     card::{WELL_KNOWN, signature},
-    client::{ClientBuilder, card_urls, complete_url},
+    client::{ClientBuilder, card_urls, complete_url, may_be_card_of},
     error::{Error, ErrorKind},
     jose::{MAX_KEY_FILE, PublicKeys, SigningKey},
 };
@@ -181,6 +181,10 @@ pub(super) async fn find(url: &Url, builder: &ClientBuilder) -> Result<Document,
         }
         if let Err(error) = serde_json::from_slice::<serde_json::Value>(&json) {
             return Err(failed(format!("{candidate} is not JSON: {error}")));
+        }
+        if !may_be_card_of(&json, &candidate, url) {
+            tried.push(format!("{}: the card of another agent", candidate.path()));
+            continue;
         }
         let media_type = media_type.unwrap_or_default().to_owned();
         return Ok(Document { url: candidate, media_type, json: json.freeze() });

@@ -164,7 +164,8 @@ pub(crate) fn complete_url(text: &str) -> Result<Url, Error> {
     let text = if text.starts_with(':') { format!("localhost{text}") } else { text.to_owned() };
     let host = text.split(['/', '?']).next().unwrap_or_default();
     let host = host.rsplit_once(':').map_or(host, |(host, _)| host);
-    let is_local = matches!(host, "localhost" | "[::1]" | "::1") || host.starts_with("127.");
+    let is_local =
+        host.eq_ignore_ascii_case("localhost") || matches!(host, "[::1]" | "::1") || host.starts_with("127.");
     parse(&format!("{}://{text}", if is_local { "http" } else { "https" }))
 }
 
@@ -198,8 +199,8 @@ pub(super) fn documents_of(url: &Url, paths: &[&str]) -> Vec<Url> {
     all
 }
 
-/// Downloads the card of the agent at a URL. A card of the host is used only if it names the path of the URL: a server can have
-/// several agents.
+/// Downloads the card of the agent at a URL. That of the host is used for a URL with a path if it has an interface at the path or
+/// below it: a server can have several agents.
 ///
 /// # Errors
 /// `Unavailable` if no connection can be established, `InvalidAgentResponse` if there is no card.
@@ -217,7 +218,8 @@ pub(super) async fn fetch(builder: &ClientBuilder, url: &str) -> Result<Received
     };
     let found = first_document(builder, "agent card", candidates(&agent), read).await;
     let (card, json, url) = found.map_err(|error| {
-        if !is_other.load(Ordering::Relaxed) {
+        // The card at the path may be invalid.
+        if error.kind() != ErrorKind::MethodNotFound || !is_other.load(Ordering::Relaxed) {
             return error;
         }
         let (path, origin) = (agent.path(), agent.origin().ascii_serialization());
@@ -228,19 +230,23 @@ pub(super) async fn fetch(builder: &ClientBuilder, url: &str) -> Result<Received
     Ok(ReceivedCard { card, url, json })
 }
 
-/// Returns true if the card at `url` is that of the agent: it is below the path of the agent, or has an interface at the path,
-/// below it or above it.
+/// Returns true if the card at `url` is that of the agent: it is below the path of the agent, or has an interface at the path or
+/// below it, or whose path lacks the `/v1` of the methods of 0.3. Whether a card without a usable interface is, can't be said.
 fn is_card_of(card: &AgentCard, url: &Url, agent: &Url) -> bool {
     let path = agent.path().trim_end_matches('/');
     let is_below =
         |path: &str, base: &str| path.strip_prefix(base).is_some_and(|rest| matches!(rest.get(..1), None | Some("/")));
-    let all = interfaces(card, Some(url));
+    let paths = interfaces(card, Some(url)).into_iter().filter_map(|interface| Url::parse(&interface.url).ok());
+    let mut paths = paths.map(|url| url.path().trim_end_matches('/').to_owned()).peekable();
     is_below(url.path(), path)
-        || all.is_empty()
-        || all.iter().filter_map(|interface| Url::parse(&interface.url).ok()).any(|interface| {
-            let interface = interface.path().trim_end_matches('/');
-            is_below(interface, path) || (!interface.is_empty() && is_below(path, interface))
-        })
+        || paths.peek().is_none()
+        || paths.any(|interface| is_below(&interface, path) || path.strip_prefix(&*interface) == Some("/v1"))
+}
+
+/// Returns false if the JSON at `url` is the card of another agent than that at the URL `agent`.
+#[cfg(feature = "cli")]
+pub(crate) fn may_be_card_of(json: &[u8], url: &Url, agent: &Url) -> bool {
+    card::from_json(json).map_or(true, |card| is_card_of(&card, url, agent))
 }
 
 /// Checks the signatures of the JSON of a card by the policy of the client.

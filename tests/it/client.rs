@@ -267,14 +267,21 @@ async fn cards_of_all_versions_are_found_and_cached() {
     let error = quick().connect(&format!("{url}/other.json")).await.unwrap_err();
     assert!(error.to_string().contains("/other.json"), "{error}");
     // The card of the host is that of an endpoint which it names, and of no other path.
-    for path in ["/rpc", "/rpc/"] {
-        assert_eq!(
-            quick().connect(&format!("{url}{path}")).await.unwrap().interface().unwrap().url,
-            format!("{url}/rpc")
-        );
+    for path in ["/rpc", "/rpc/", "/rpc/v1"] {
+        let agent = quick().connect(&format!("{url}{path}")).await.unwrap();
+        assert_eq!(agent.interface().unwrap().url, format!("{url}/rpc"));
     }
-    let error = quick().connect(&format!("{url}/rp")).await.unwrap_err().to_string();
-    assert!(error.contains("no agent card at /rp;") && error.contains(&url), "{error}");
+    for path in ["/rp", "/rpc/other"] {
+        let error = quick().connect(&format!("{url}{path}")).await.unwrap_err().to_string();
+        assert!(error.contains(&format!("no agent card at {path};")) && error.contains(&url), "{error}");
+    }
+    // The invalid card of the agent itself is the problem.
+    let card = json!({"name": "Other", "url": "/rpc", "version": "1", "skills": []}).to_string();
+    let invalid = json!({"name": "Mine", "skills": 1}).to_string();
+    let well_known = "/.well-known/agent-card.json";
+    let (url, _) = documents(vec![("/mine/.well-known/agent-card.json", invalid), (well_known, card)]).await;
+    let error = quick().connect(&format!("{url}/mine")).await.unwrap_err().to_string();
+    assert!(error.contains("/mine/.well-known/agent-card.json") && error.contains("expected a sequence"), "{error}");
 }
 
 #[tokio::test]

@@ -233,6 +233,7 @@ async fn cards() {
     snapshot.run(&["card", "get", url, "--output-file", &file]).await;
     snapshot.run(&["card", "get", url, "--output-file", &file]).await;
     snapshot.run(&["card", "validate", url]).await;
+    snapshot.run(&["card", "validate", &format!("{url}/unknown")]).await;
     snapshot.run(&["card", "validate", &file]).await;
     let mut card: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
     card["skills"][0]["tags"] = Value::Null;
