@@ -43,6 +43,7 @@ pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
         say(&loaded.print())?;
         return Ok(());
     }
+    loaded.check_kinds()?;
     let Loaded { config, warnings, agents, .. } = loaded;
     let mut filter = config.log_filter.targets.clone();
     if config.log_wire {

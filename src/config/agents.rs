@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use toml::de::{DeTable, DeValue};
 
 use super::{
-    Config, KEYS, Key,
-    load::{File, Layers, Origin},
+    Config, Error, KEYS, Key,
+    load::{File, Layers, Loaded, Origin},
     value::{Agent, StorePath},
 };
 use crate::server::is_agent_name;
@@ -65,25 +65,6 @@ pub(crate) struct AgentConfig {
 }
 
 impl Layers {
-    /// Rejects keys for a kind of agent in the file and in flags if no key selects a kind: the demo agent would be served.
-    pub(super) fn reject_keys_without_kind(&mut self) {
-        let is_set = |name: &&str| is_set(&self.origins, name);
-        if KIND_KEYS.iter().any(is_set) {
-            return;
-        }
-        let found = KEYS.iter().zip(&self.origins).find_map(|(key, origin)| {
-            let (table, _) = key.name.split_once('.')?;
-            let kind = KIND_KEYS.iter().skip(1).find(|kind| kind.split('.').next() == Some(table))?;
-            let subject = match origin {
-                Origin::File(_, _, name) => format!("{origin}: {name}"),
-                Origin::Flag(_) => origin.to_string(),
-                Origin::Default | Origin::Variable(_) => return None,
-            };
-            Some(format!("{subject}: needs {kind}, which is not set"))
-        });
-        self.errors.extend(found);
-    }
-
     /// Reads the tables of agents, after all other sources. Errors are added to the others.
     pub(super) fn read_agents(&mut self, path: &Path, text: &str) -> Vec<AgentConfig> {
         let Ok(document) = DeTable::parse(text) else { return Vec::new() };
@@ -181,7 +162,6 @@ impl Layers {
                 _ => layers.apply_member(file, "", member, value),
             }
         }
-        layers.reject_keys_without_kind();
         let server_keys =
             KEYS.iter().zip(&layers.origins).filter(|(key, origin)| **origin != Origin::Default && !is_agent_key(key));
         for (key, origin) in server_keys {
@@ -210,6 +190,40 @@ impl Layers {
         self.warnings.extend(warnings);
         is_valid.then_some(AgentConfig { name, scopes, config, origins })
     }
+}
+
+impl Loaded {
+    /// Rejects keys for a kind of agent if no key selects a kind: the demo agent would be served. Credentials in variables may be
+    /// for other programs.
+    ///
+    /// # Errors
+    /// There is such a key.
+    pub(crate) fn check_kinds(&self) -> Result<(), Error> {
+        let mut unused = match &*self.agents {
+            [] => keys_without_kind(&self.origins),
+            agents => agents.iter().filter_map(|agent| keys_without_kind(&agent.origins)).next(),
+        };
+        unused.take().map_or(Ok(()), |why| Err(Error::new(why)))
+    }
+}
+
+/// Describes a key for a kind of agent if no key selects a kind.
+fn keys_without_kind(origins: &[Origin]) -> Option<String> {
+    if KIND_KEYS.iter().any(|name| is_set(origins, name)) {
+        return None;
+    }
+    KEYS.iter().zip(origins).find_map(|(key, origin)| {
+        let (table, _) = key.name.split_once('.')?;
+        let kind = KIND_KEYS.iter().skip(1).find(|kind| kind.split('.').next() == Some(table))?;
+        let is_credential = CREDENTIALS.iter().any(|(_, keys)| keys.contains(&key.name));
+        let subject = match origin {
+            Origin::Default => return None,
+            Origin::Variable(_) if is_credential => return None,
+            Origin::File(_, _, name) => format!("{origin}: {name}"),
+            Origin::Variable(_) | Origin::Flag(_) => origin.to_string(),
+        };
+        Some(format!("{subject}: needs {kind}, which is not set"))
+    })
 }
 
 /// Returns true if a source has set the key with a name.
@@ -244,13 +258,19 @@ mod tests {
     use super::*;
 
     /// Loads the text of a file, and the flags.
-    fn load(text: &str, flags: &[(&str, &str)]) -> Result<Vec<AgentConfig>, String> {
+    fn load_from(text: &str, variables: &[(&str, &str)], flags: &[(&str, &str)]) -> Result<Loaded, String> {
         let mut layers = Layers::new();
         layers.apply_file(Path::new("a2a.toml"), text);
+        let variables: Vec<_> = variables.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
+        layers.apply_environment(&variables);
         let flags: Vec<_> = flags.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
         layers.apply_flags(&flags);
         let agents = layers.read_agents(Path::new("a2a.toml"), text);
-        layers.finish(agents).map(|loaded| loaded.agents).map_err(|error| error.to_string())
+        layers.finish(agents).map_err(|error| error.to_string())
+    }
+
+    fn load(text: &str, flags: &[(&str, &str)]) -> Result<Vec<AgentConfig>, String> {
+        load_from(text, &[], flags).map(|loaded| loaded.agents)
     }
 
     #[test]
@@ -276,8 +296,6 @@ mod tests {
             ("agents = [1]", "a2a.toml:1: agents: write a table [[agents]] for each agent"),
             ("[[agents]]", "a2a.toml:1: agents: name: is missing or empty"),
             ("[[agents]]\nname = ''", "a2a.toml:1: agents: name: is missing or empty"),
-            ("[[agents]]\nname = 'a'\nopenai.ask = true", "a2a.toml:3: openai.ask: needs openai.url, which is not set"),
-            ("exec.timeout = '1s'", "a2a.toml:1: exec.timeout: needs exec.command, which is not set"),
             ("[[agents]]\nname = 'A B'", "a2a.toml:1: agents: name: `A B` is not a name of an agent"),
             ("[[agents]]\nname = 'a'\nscopes = 'b'", "a2a.toml:1: agents: scopes: write a list of names"),
             ("[[agents]]\nname = 'a'\nscopes = ['b c']", "a2a.toml:1: agents: scopes: write a list of names"),
@@ -305,13 +323,31 @@ mod tests {
         );
         let one = "upstream.token = 's'\n[[agents]]\nname = 'a'\nupstream = 'http://a'\n[[agents]]\nname = 'b'";
         assert!(load(one, &[]).unwrap()[0].config.upstream_token.is_some());
-        assert!(load("exec.timeout = '1s'\n[[agents]]\nname = 'a'\nexec = 'cat'", &[]).is_ok(), "a default for all");
-        assert!(load("exec.timeout = '1s'\nhttp = 'http://a'", &[]).is_ok());
-        let error = load("", &[("openai-model", "tiny")]).unwrap_err();
-        assert_eq!(error, "--openai-model: needs openai.url, which is not set");
         let many = (0..=MAX_AGENTS).map(|n| format!("[[agents]]\nname = 'a{n}'")).collect::<Vec<_>>().join("\n");
         assert!(load(&many, &[]).unwrap_err().contains("101 agents exceed the limit of 100"));
         let error = load("[[agents]]\nname = 'a'", &[("exec", "cat")]).unwrap_err();
         assert!(error.starts_with("--exec: not allowed together with [[agents]]"), "{error}");
+    }
+
+    #[test]
+    fn keys_for_a_kind_need_the_key_that_selects_it() {
+        let check = |text: &str, variables: &[(&str, &str)], flags: &[(&str, &str)]| {
+            let loaded = load_from(text, variables, flags).unwrap();
+            loaded.check_kinds().map_err(|error| error.to_string())
+        };
+        for (text, expected) in [
+            ("[[agents]]\nname = 'a'\nopenai.ask = true", "a2a.toml:3: openai.ask: needs openai.url, which is not set"),
+            ("exec.timeout = '1s'", "a2a.toml:1: exec.timeout: needs exec.command, which is not set"),
+        ] {
+            assert_eq!(check(text, &[], &[]).unwrap_err(), expected);
+        }
+        let error = check("", &[], &[("openai-model", "tiny")]).unwrap_err();
+        assert_eq!(error, "--openai-model: needs openai.url, which is not set");
+        let error = check("", &[("A2A_OPENAI_MODEL", "tiny")], &[]).unwrap_err();
+        assert_eq!(error, "A2A_OPENAI_MODEL: needs openai.url, which is not set");
+        assert!(check("", &[("A2A_OPENAI_KEY", "secret")], &[]).is_ok());
+        // A default for all agents, and keys of another kind.
+        assert!(check("exec.timeout = '1s'\n[[agents]]\nname = 'a'\nexec = 'cat'", &[], &[]).is_ok());
+        assert!(check("exec.timeout = '1s'\nhttp = 'http://a'", &[], &[]).is_ok());
     }
 }

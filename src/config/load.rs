@@ -111,7 +111,7 @@ pub(crate) struct Loaded {
     /// Agents of a server with several. The first one is at the root.
     pub(crate) agents: Vec<AgentConfig>,
     /// In the order of [`KEYS`].
-    origins: Vec<Origin>,
+    pub(super) origins: Vec<Origin>,
 }
 
 impl Loaded {
@@ -208,11 +208,7 @@ impl Layers {
         }
     }
 
-    pub(super) fn finish(mut self, agents: Vec<AgentConfig>) -> Result<Loaded, Error> {
-        // With errors, a table may have been left out.
-        if agents.is_empty() && self.errors.is_empty() {
-            self.reject_keys_without_kind();
-        }
+    pub(super) fn finish(self, agents: Vec<AgentConfig>) -> Result<Loaded, Error> {
         let Self { config, origins, mut errors, warnings } = self;
         if errors.is_empty() {
             return Ok(Loaded { config, warnings, agents, origins });
@@ -335,7 +331,7 @@ impl Layers {
         variables
     }
 
-    fn apply_environment(&mut self, variables: &[(String, String)]) {
+    pub(super) fn apply_environment(&mut self, variables: &[(String, String)]) {
         for (name, value) in variables.iter().filter(|(name, _)| name != CONFIG_VARIABLE) {
             match key_of(name) {
                 // Compose files and charts pass an unset value on as an empty one. An empty secret is an error instead:

@@ -449,9 +449,14 @@ impl Value for AgentUrl {
     const KIND: &'static str = "URL";
 
     fn read(text: &str) -> Result<Self, String> {
-        // A path, or a name without a dot and a port, is a mistake.
-        let has_host = !text.starts_with(['.', '/']) && (text.contains(['.', ':']) || text.starts_with("localhost"));
-        let completed = complete_url(text).ok().filter(|url| has_host && url.fragment().is_none());
+        let lower = text.to_ascii_lowercase();
+        // A path, a name without a dot and a port, and a mistyped scheme are no hosts.
+        let is_mistake = !text.contains("://")
+            && (text.starts_with(['.', '/'])
+                || text.contains('@')
+                || !(text.contains(['.', ':']) || lower.starts_with("localhost"))
+                || ["http:", "http/", "https:", "https/"].iter().any(|scheme| lower.starts_with(scheme)));
+        let completed = complete_url(text).ok().filter(|url| !is_mistake && url.fragment().is_none());
         let completed =
             completed.ok_or_else(|| format!("{} is not a URL; write http://localhost:9000", brief(text)))?;
         Ok(Self(if text.contains("://") { text.to_owned() } else { completed.into() }))
@@ -602,7 +607,7 @@ impl<T: Value> Value for Vec<T> {
     }
 }
 
-/// Structured value, such as a table or a list of tables: TOML in the file, and the TOML syntax in text.
+/// Structured value, such as a table or a list of tables: TOML in the file, and TOML or JSON in text.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Structure<T> {
     pub(crate) value: T,
@@ -614,9 +619,13 @@ impl<T: DeserializeOwned> Value for Structure<T> {
     const KIND: &'static str = "TOML";
 
     fn read(text: &str) -> Result<Self, String> {
-        match (DeValue::parse(text), serde_json::from_str(text)) {
-            (Err(_), Ok(value)) => Ok(Self { value, text: text.to_owned() }),
-            (parsed, _) => Self::from_toml(&parsed.map_err(|error| error.message().to_owned())?),
+        let json = || serde_json::from_str(text).ok().as_ref().and_then(inline_json);
+        match DeValue::parse(text) {
+            Ok(value) => Self::from_toml(&value),
+            Err(error) => {
+                let text = json().ok_or_else(|| error.message().to_owned())?;
+                Self::from_toml(&DeValue::parse(&text).map_err(|error| error.message().to_owned())?)
+            }
         }
     }
 
@@ -648,6 +657,23 @@ fn inline(value: &DeValue<'_>) -> String {
             format!("{{ {} }}", joined(&mut table.iter().map(member)))
         }
     }
+}
+
+/// Formats JSON as a TOML value on one line. `None` if it has a `null`, which TOML has not.
+fn inline_json(value: &serde_json::Value) -> Option<String> {
+    use serde_json::Value;
+
+    Some(match value {
+        Value::Null => return None,
+        Value::Bool(value) => value.to_string(),
+        Value::Number(number) => number.to_string(),
+        Value::String(text) => quoted(text),
+        Value::Array(items) => format!("[{}]", items.iter().map(inline_json).collect::<Option<Vec<_>>>()?.join(", ")),
+        Value::Object(members) => {
+            let member = |(name, value)| Some(format!("{} = {}", quoted(name), inline_json(value)?));
+            format!("{{ {} }}", members.iter().map(member).collect::<Option<Vec<_>>>()?.join(", "))
+        }
+    })
 }
 
 /// Formats a TOML string. Strings of JSON are strings of TOML, except that TOML does not allow DEL.
@@ -761,11 +787,12 @@ mod tests {
         for (text, expected) in [
             ("localhost:11434/v1", "http://localhost:11434/v1"),
             ("model.example/v1", "https://model.example/v1"),
+            ("LOCALHOST", "http://localhost/"),
             ("http://a/v1?api-version=1", "http://a/v1?api-version=1"),
         ] {
             assert_eq!(AgentUrl::read(text).unwrap().0, expected);
         }
-        for text in ["", "./agent.sh", "agent", "ftp://a", "/path", "https://a#b"] {
+        for text in ["", "./agent.sh", "agent", "ftp://a", "/path", "https://a#b", "http:/a.b", "http//a.b", "me@a.b"] {
             assert!(AgentUrl::read(text).unwrap_err().contains("http://localhost:9000"), "{text}");
         }
     }
@@ -773,11 +800,16 @@ mod tests {
     #[test]
     fn tables_are_toml_or_json() {
         let read = |text: &str| Structure::<serde_json::Map<String, serde_json::Value>>::read(text);
-        let expected = serde_json::json!({ "temperature": 0.5 });
-        for text in ["{ temperature = 0.5 }", r#"{"temperature": 0.5}"#] {
-            assert_eq!(serde_json::Value::from(read(text).unwrap().value), expected, "{text}");
+        let expected = serde_json::json!({ "temperature": 0.5, "stop": ["a"] });
+        for text in ["{ temperature = 0.5, stop = ['a'] }", r#"{"temperature": 0.5, "stop": ["a"]}"#] {
+            let found = read(text).unwrap();
+            assert_eq!(serde_json::Value::from(found.value.clone()), expected, "{text}");
+            assert_eq!(read(&found.show().unwrap()).unwrap().value, found.value, "it is printed as TOML");
+            assert!(DeValue::parse(&found.show().unwrap()).is_ok());
         }
-        assert!(read("temperature").is_err());
+        for text in ["temperature", r#"{"temperature": null}"#] {
+            assert!(read(text).is_err(), "{text}");
+        }
     }
 
     #[test]
