@@ -93,14 +93,16 @@ impl LockedFile {
 /// Creates an empty file for a database, unless it exists. Only its owner may read it: it has the messages of clients. SQLite gives
 /// the write-ahead log the same permissions.
 pub(super) fn create_private(path: &Path) -> io::Result<()> {
+    // A file that is opened and closed again would lose the locks of SQLite in this process.
+    if path.exists() {
+        return Ok(());
+    }
     let mut options = OpenOptions::new();
-    options.write(true).create_new(true);
+    // The path may be a link to a file that does not exist yet.
+    options.write(true).create(true).truncate(false);
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    match options.open(path) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
-        Ok(_) | Err(_) => Ok(()),
-    }
+    options.open(path).map(drop)
 }
 
 /// Moves a closed database to a path where there is none yet.

@@ -41,6 +41,10 @@ fn only_the_owner_can_read_the_files_of_a_store() {
     let copy = directory.path().join("copy.db");
     Inspector::open(&path).unwrap().backup(&copy).unwrap();
     assert_eq!(mode(&copy), 0o600);
+    let linked = directory.path().join("linked.db");
+    std::os::unix::fs::symlink(directory.path().join("target.db"), &linked).unwrap();
+    drop(Sqlite::open(&linked, Options::default()).unwrap());
+    assert_eq!(mode(&linked), 0o600);
     // Permissions that an operator has set remain.
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).unwrap();
     drop(Sqlite::open(&path, Options::default()).unwrap());
