@@ -120,7 +120,7 @@ fn continuation(url: &str, conversation: &Conversation) -> String {
         "" => ("--context", conversation.context_id()),
         task_id => ("--task", task_id),
     };
-    format!("Continue with: a2a chat {} {flag} {}\n", show::safe(url), show::safe(id))
+    format!("Continue with: {}\n", show::shell_command(&["a2a", "chat", url, flag, id]))
 }
 
 /// Sends a message, and prints the answer as it arrives.
@@ -181,6 +181,9 @@ async fn print_history(client: &Client, conversation: &Conversation, format: For
         return Ok(());
     }
     let mut tasks: Vec<_> = client.list(request).take(MAX_TASKS).collect::<Result<_, _>>().await?;
+    if tasks.len() == MAX_TASKS {
+        super::report(&format!("the latest {MAX_TASKS} tasks:\n"));
+    }
     // The latest is the first one of the list, and the last one of the conversation.
     tasks.reverse();
     for task in &tasks {

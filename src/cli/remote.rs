@@ -308,13 +308,14 @@ pub(super) fn send(arguments: &Send, stream: bool) -> anyhow::Result<()> {
         let progress = (connection.shows_progress() && !arguments.immediate).then(Progress::start).flatten();
         let answer = match progress {
             Some(progress) => {
-                let mut task_id = String::new();
+                let mut running = String::new();
                 let sent = tokio::select! {
-                    sent = send_with_progress(&client, request, arguments.history, progress, &mut task_id) => sent,
+                    sent = send_with_progress(&client, request, arguments.history, progress, &mut running) => sent,
                     _ = tokio::signal::ctrl_c() => Err(Interrupted.into()),
                 };
-                if let (Err(_), false) = (&sent, task_id.is_empty()) {
-                    report(&hint("The task goes on", "subscribe", url, &task_id, ""));
+                if let (Err(_), false) = (&sent, running.is_empty()) {
+                    let command = show::shell_command(&["a2a", "subscribe", url, &running]);
+                    report(&format!("The task goes on: {command}\n"));
                 }
                 sent?
             }
@@ -325,7 +326,8 @@ pub(super) fn send(arguments: &Send, stream: bool) -> anyhow::Result<()> {
                 show::print(&show::task(task, format)?, format)?;
                 files.as_mut().map(|files| files.add_task(task)).transpose()?;
                 if task.state() == TaskState::InputRequired && io::stderr().is_terminal() {
-                    report(&hint("Answer with", "send", url, "", &format!("--task {} \"...\"", task.id)));
+                    let command = show::shell_command(&["a2a", "send", url, "--task", &task.id]);
+                    report(&format!("Answer with: {command} \"...\"\n"));
                 }
                 task.state()
             }
@@ -341,26 +343,21 @@ pub(super) fn send(arguments: &Send, stream: bool) -> anyhow::Result<()> {
     })
 }
 
-/// Returns a line that suggests a command.
-fn hint(what: &str, command: &str, url: &str, task_id: &str, flags: &str) -> String {
-    let words = ["a2a", command, url, task_id, flags].into_iter().filter(|word| !word.is_empty());
-    show::safe(&format!("{what}: {}\n", words.collect::<Vec<_>>().join(" ")))
-}
-
-/// Sends a message, and shows the state of its task until the turn ends. Sets the id of the task once it is known. The agent is asked for a stream, because a plain send
-/// tells nothing before its end.
+/// Sends a message, and shows the state of its task until the turn ends. `running` is the id of the task while it runs. The agent
+/// is asked for a stream, because a plain send tells nothing before its end.
 async fn send_with_progress(
     client: &Client,
     request: SendMessageRequest,
     history: Option<i32>,
     mut progress: Progress,
-    task_id: &mut String,
+    running: &mut String,
 ) -> anyhow::Result<Option<Payload>> {
     let mut events = progress.during(client.stream(request)).await?;
-    let mut task = None;
+    let (mut task_id, mut task) = (String::new(), None);
     while let Some(event) = progress.during(events.next()).await {
         let event = event?;
         progress.record(&event);
+        let is_running = event.state().is_none_or(|state| !state.is_settled());
         task = None;
         match event {
             StreamEvent::Message(message) => return Ok(Some(Payload::Message(*message))),
@@ -368,13 +365,14 @@ async fn send_with_progress(
                 task_id.clone_from(&found.id);
                 task = Some(*found);
             }
-            StreamEvent::Status(update) => *task_id = update.task_id,
-            StreamEvent::Artifact(update) => *task_id = update.task_id,
+            StreamEvent::Status(update) => task_id = update.task_id,
+            StreamEvent::Artifact(update) => task_id = update.task_id,
             StreamEvent::Gap => {}
         }
+        if is_running { running.clone_from(&task_id) } else { running.clear() }
     }
     if task.is_none() && !task_id.is_empty() {
-        task = Some(progress.during(find_task(client, task_id, history)).await?);
+        task = Some(progress.during(find_task(client, &task_id, history)).await?);
     }
     Ok(task.map(Payload::Task))
 }

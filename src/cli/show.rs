@@ -58,6 +58,12 @@ fn label(text: &str, width: usize) -> String {
     format!("{}{:width$}", paint(DIM, text), "", width = width.saturating_sub(text.len()))
 }
 
+/// Formats a command for a shell. Its words may have been chosen by an agent.
+pub(super) fn shell_command(words: &[&str]) -> String {
+    let words = words.iter().map(|word| shlex::try_quote(word).unwrap_or_default());
+    safe(&words.collect::<Vec<_>>().join(" "))
+}
+
 /// Returns the name of a state with its style.
 fn styled_state(state: TaskState) -> String {
     paint(state_style(state), self::state(state))
@@ -140,22 +146,26 @@ struct Chunks {
     artifact: String,
     /// The text so far does not end with a line feed.
     is_open: bool,
+    /// The last part is a text, which the next one continues.
+    ends_with_text: bool,
 }
 
 impl Chunks {
-    /// Formats a chunk. One that begins a line has a label.
+    /// Formats a chunk. Each line begins with a label.
     fn chunk(&mut self, artifact: &Artifact, update: &TaskArtifactUpdateEvent, label: &str) -> String {
+        let is_text = |part: Option<&Part>| part.is_some_and(|part| part.as_text().is_some());
         let follows = update.append && self.artifact == artifact.artifact_id;
-        let content = safe(&artifact_text(artifact));
-        let mut text = if follows { String::new() } else { self.end().to_owned() };
-        if !content.is_empty() && !self.is_open {
-            text.push_str(label);
-        }
-        text.push_str(&content);
-        if !text.is_empty() {
-            self.is_open = !text.ends_with('\n');
+        let is_continued = follows && self.ends_with_text && is_text(artifact.parts.first());
+        let mut text = if is_continued || artifact.parts.is_empty() { String::new() } else { self.end().to_owned() };
+        for line in safe(&artifact_text(artifact)).split_inclusive('\n') {
+            if !self.is_open {
+                text.push_str(label);
+            }
+            text.push_str(line);
+            self.is_open = !line.ends_with('\n');
         }
         self.artifact.clone_from(&artifact.artifact_id);
+        self.ends_with_text = is_text(artifact.parts.last());
         if update.last_chunk {
             text.push_str(self.end());
         }
@@ -512,9 +522,18 @@ mod tests {
         assert_eq!(text(&chunk("a", &["Hel"], false, false)), "  [a] Hel");
         assert_eq!(text(&chunk("a", &["lo\n"], true, false)), "lo\n");
         assert_eq!(text(&chunk("a", &["world"], true, false)), "  [a] world");
-        assert_eq!(text(&chunk("b", &["1"], false, true)), "\n  [b] 1\n");
+        assert_eq!(text(&chunk("b", &["1\n2"], false, true)), "\n  [b] 1\n  [b] 2\n");
         assert_eq!(text(&chunk("b", &[""], true, true)), "");
-        assert_eq!(text(&status(TaskState::Completed, None)), "[status] completed\n");
+        // Values are no texts that can be joined.
+        let data = || {
+            let StreamEvent::Artifact(mut update) = chunk("c", &[], true, false) else { unreachable!() };
+            update.artifact.as_mut().unwrap().parts = vec![Part::data(&1).unwrap()];
+            StreamEvent::Artifact(update)
+        };
+        assert_eq!(text(&chunk("c", &["a"], false, false)), "  [c] a");
+        assert_eq!(text(&data()), "\n  [c] 1");
+        assert_eq!(text(&data()), "\n  [c] 1");
+        assert_eq!(text(&status(TaskState::Completed, None)), "\n[status] completed\n");
         assert_eq!(lines.end(), "");
         let artifact = Artifact { artifact_id: "a".to_owned(), name: "answer".to_owned(), ..Artifact::default() };
         let mut lines = EventLines::after(&[artifact]);
@@ -544,6 +563,12 @@ mod tests {
         // After a gap.
         let events = [chunk("a", &["4"], false, false), task(TaskState::Completed, &["4", "2"])];
         assert_eq!(text(&events), "4\n2\n");
+    }
+
+    #[test]
+    fn words_of_commands_are_quoted() {
+        assert_eq!(shell_command(&["a2a", "send", "localhost:8080/geo"]), "a2a send localhost:8080/geo");
+        assert_eq!(shell_command(&["a2a", "x; touch y", "a\u{1b}b"]), "a2a 'x; touch y' 'a\\u{1b}b'");
     }
 
     #[test]
