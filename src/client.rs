@@ -31,8 +31,8 @@ use tokio_stream::{Stream, StreamExt as _};
 #[cfg(feature = "signing")]
 pub use self::card::SignaturePolicy;
 #[cfg(feature = "cli")]
-pub(crate) use self::card::StoredCard;
-pub(crate) use self::card::{candidates as card_urls, complete_url, may_be_card_of};
+pub(crate) use self::card::{StoredCard, may_be_card_of};
+pub(crate) use self::card::{candidates as card_urls, complete_url};
 #[cfg(feature = "cli")]
 pub(crate) use self::http::Observer;
 pub use self::{

@@ -199,11 +199,11 @@ impl Loaded {
     /// # Errors
     /// There is such a key.
     pub(crate) fn check_kinds(&self) -> Result<(), Error> {
-        let mut unused = match &*self.agents {
+        let unused = match &*self.agents {
             [] => keys_without_kind(&self.origins),
-            agents => agents.iter().filter_map(|agent| keys_without_kind(&agent.origins)).next(),
+            agents => agents.iter().find_map(|agent| keys_without_kind(&agent.origins)),
         };
-        unused.take().map_or(Ok(()), |why| Err(Error::new(why)))
+        unused.map_or(Ok(()), |why| Err(Error::new(why)))
     }
 }
 
