@@ -255,20 +255,9 @@ fn agent_store(path: &Path, name: &str) -> PathBuf {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::load::tests::load_from, *};
 
-    /// Loads the text of a file, and the flags.
-    fn load_from(text: &str, variables: &[(&str, &str)], flags: &[(&str, &str)]) -> Result<Loaded, String> {
-        let mut layers = Layers::new();
-        layers.apply_file(Path::new("a2a.toml"), text);
-        let variables: Vec<_> = variables.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
-        layers.apply_environment(&variables);
-        let flags: Vec<_> = flags.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
-        layers.apply_flags(&flags);
-        let agents = layers.read_agents(Path::new("a2a.toml"), text);
-        layers.finish(agents).map_err(|error| error.to_string())
-    }
-
+    /// Returns the agents in the text of a file, with flags.
     fn load(text: &str, flags: &[(&str, &str)]) -> Result<Vec<AgentConfig>, String> {
         load_from(text, &[], flags).map(|loaded| loaded.agents)
     }

@@ -331,7 +331,7 @@ impl Layers {
         variables
     }
 
-    pub(super) fn apply_environment(&mut self, variables: &[(String, String)]) {
+    fn apply_environment(&mut self, variables: &[(String, String)]) {
         for (name, value) in variables.iter().filter(|(name, _)| name != CONFIG_VARIABLE) {
             match key_of(name) {
                 // Compose files and charts pass an unset value on as an empty one. An empty secret is an error instead:
@@ -401,14 +401,18 @@ impl File<'_> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::time::Duration;
 
     use super::*;
     use crate::service::DefaultKey;
 
     /// Loads a configuration from the text of a file, variables and flags.
-    fn load_from(text: &str, variables: &[(&str, &str)], flags: &[(&str, &str)]) -> Result<Loaded, String> {
+    pub(in crate::config) fn load_from(
+        text: &str,
+        variables: &[(&str, &str)],
+        flags: &[(&str, &str)],
+    ) -> Result<Loaded, String> {
         let mut layers = Layers::new();
         layers.apply_file(Path::new("a2a.toml"), text);
         let variables = variables.iter().map(|(name, value)| (name.into(), value.into()));
