@@ -300,7 +300,8 @@ impl CompletionStream<'_> {
                 }));
             };
             let Some(data) = line.strip_prefix(b"data:").map(<[u8]>::trim_ascii) else {
-                if self.ignored.is_empty() {
+                // A blank line ends each chunk.
+                if self.ignored.is_empty() && !line.is_empty() {
                     self.ignored = self.endpoint.quoted(&String::from_utf8_lossy(&line));
                 }
                 continue;
