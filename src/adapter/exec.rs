@@ -506,8 +506,8 @@ async fn log_lines(stderr: &mut BufReader<ChildStderr>, task_id: &str) {
 }
 
 /// Splitter of stdout into the chunks of an artifact. Each is valid UTF-8. With a delimiter, each chunk ends with it, except for
-/// the last one, and for pieces of a longer text without a delimiter. Other line feeds at the end of the output are dropped, as a shell does: those at the end of what has arrived are carried
-/// over to the next chunk.
+/// the last one, and for pieces of a longer text without a delimiter. Other line feeds at the end of the output are dropped, as a
+/// shell does: those at the end of what has arrived are carried over to the next chunk.
 struct Splitter<'a> {
     delimiter: Option<&'a [u8]>,
     pending: Vec<u8>,

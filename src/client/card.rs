@@ -231,7 +231,7 @@ pub(super) async fn fetch(builder: &ClientBuilder, url: &str) -> Result<Received
 }
 
 /// Returns true if the card at `url` is that of the agent: it is below the path of the agent, or has an interface at the path or
-/// below it, or whose path lacks the `/v1` of the methods of 0.3. Whether a card without a usable interface is, can't be said.
+/// below it, or whose path lacks the `/v1` of the methods of 0.3. A card without a usable interface is taken for that of the agent.
 fn is_card_of(card: &AgentCard, url: &Url, agent: &Url) -> bool {
     let path = agent.path().trim_end_matches('/');
     let is_below =
