@@ -109,15 +109,18 @@ async fn server_connects_to_configured_addresses_only() {
         let (mut child, url) = started(command).await;
         let reply = post(&format!("{url}/message:send"), &message("hello")).await;
         assert_eq!(reply["task"]["status"]["state"], "TASK_STATE_COMPLETED");
-        let end = format!("{} +++ exited with 0 +++", child.id().unwrap());
+        let id = child.id().unwrap().to_string();
         signal(&child, "-TERM");
         assert_eq!(timeout(TIMEOUT, child.wait()).await.unwrap().unwrap().code(), Some(0));
-        // The tracer may end after the server.
+        // The tracer may end after the server. It pads ids of processes to five characters.
+        let is_end = |line: &str| {
+            line.split_once(' ').is_some_and(|(found, event)| found == id && event.trim() == "+++ exited with 0 +++")
+        };
         #[expect(clippy::disallowed_methods, reason = "another process writes the file")]
         let complete = async {
             loop {
                 let text = std::fs::read_to_string(&log).unwrap();
-                if text.contains(&end) {
+                if text.lines().any(is_end) {
                     return text;
                 }
                 tokio::time::sleep(Duration::from_millis(10)).await;
