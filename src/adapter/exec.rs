@@ -5,7 +5,13 @@
 //! of commands.
 
 use std::{
-    collections::BTreeMap, ffi::OsString, fmt, io, mem, path::PathBuf, process::ExitStatus, sync::Arc, time::Duration,
+    collections::BTreeMap,
+    ffi::OsString,
+    fmt, io, mem,
+    path::{Path, PathBuf},
+    process::ExitStatus,
+    sync::Arc,
+    time::Duration,
 };
 
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
@@ -224,8 +230,8 @@ impl<E: Into<Error>> From<E> for Interrupt {
 }
 
 impl Runner {
-    /// Returns the command, with its guard if there is one.
-    fn command(&self) -> Command {
+    /// Returns the command, with its guard if there is one. `temporary` has the files of its turns.
+    fn command(&self, temporary: &Path) -> Command {
         let Self { program, arguments, options, .. } = self;
         let limits = ResourceLimits {
             memory: options.memory.unwrap_or_default(),
@@ -233,15 +239,15 @@ impl Runner {
             processes: options.processes.unwrap_or_default(),
         };
         let grace = Grace { terminated: options.grace, orphaned: Duration::ZERO };
-        let mut command = process_guard::command(options.guard.as_deref(), program, grace, limits);
+        let mut command = process_guard::command(options.guard.as_deref(), program, grace, limits, Some(temporary));
         command.args(arguments).envs(&options.env);
         command
     }
 
     /// Runs the command for a turn.
     async fn run(&self, turn: &Turn, out: &Updates) -> Result<End, Error> {
-        let files = TurnFiles::create(turn).await?;
-        let mut command = self.command();
+        let files = TurnFiles::create(turn, None).await?;
+        let mut command = self.command(files.directory());
         describe(&mut command, turn, &files);
         if let Some(workspace) = &self.options.workspace {
             command.current_dir(task_directory(workspace, turn).await?);

@@ -1,5 +1,5 @@
 //! Guard of a command: a process between the server and the command, which starts the command with its resource limits and
-//! leaves no process of it behind, even if the server is killed.
+//! leaves no process of it behind, and none of its temporary files, even if the server is killed.
 //!
 //! The program starts itself as the guard. The guard has stdin, stdout and stderr of the command. As long as the server lives, it
 //! has the other end of stderr, so that an error on that pipe means that the server is gone. On Linux, the guard is also the
@@ -122,12 +122,14 @@ pub(super) fn find_program(name: &OsStr, path: Option<&OsStr>) -> io::Result<Pat
 }
 
 /// Returns a command that runs `program`, with a guard if the path of one is given. It is detached from the terminal of the server.
-/// Variables of the server that begin with `A2A_`, which may be secret, are not passed on.
+/// Variables of the server that begin with `A2A_`, which may be secret, are not passed on. If the server is killed, the guard
+/// deletes `temporary`, a directory.
 pub(super) fn command(
     guard: Option<&Path>,
     program: &Path,
     grace: Grace,
     limits: ResourceLimits,
+    temporary: Option<&Path>,
 ) -> tokio::process::Command {
     let mut command = match guard {
         Some(guard) => {
@@ -136,7 +138,7 @@ pub(super) fn command(
                 .arg0(NAME)
                 .arg(GUARD)
                 .args([grace.terminated, grace.orphaned].map(|grace| grace.as_millis().to_string()));
-            command.args(limits.to_arguments()).arg(program);
+            command.arg(temporary.unwrap_or(Path::new(""))).args(limits.to_arguments()).arg(program);
             command
         }
         None => tokio::process::Command::new(program),
@@ -154,13 +156,17 @@ pub(crate) fn run(mut arguments: impl Iterator<Item = OsString>) -> Option<u8> {
     if role != GUARD && role != LIMITED {
         return None;
     }
-    let mut number = || arguments.next()?.to_str()?.parse::<u64>().ok();
-    let mut grace = || number().map(Duration::from_millis);
+    let number = |word: Option<OsString>| word?.to_str()?.parse::<u64>().ok();
+    let mut grace = || number(arguments.next()).map(Duration::from_millis);
     let grace = if role == GUARD { (|| Some(Grace { terminated: grace()?, orphaned: grace()? }))() } else { None };
-    let limits = (|| Some(ResourceLimits { memory: number()?, cpu_seconds: number()?, processes: number()? }))();
+    let temporary = grace.and_then(|_| arguments.next()).filter(|path| !path.is_empty()).map(PathBuf::from);
+    let mut limit = || number(arguments.next());
+    let limits = (|| Some(ResourceLimits { memory: limit()?, cpu_seconds: limit()?, processes: limit()? }))();
     let command: Vec<OsString> = arguments.collect();
     match (limits, grace) {
-        (Some(limits), Some(grace)) if role == GUARD && !command.is_empty() => Some(guard(grace, limits, &command)),
+        (Some(limits), Some(grace)) if role == GUARD && !command.is_empty() => {
+            Some(guard(grace, limits, &command, temporary.as_deref()))
+        }
         (Some(limits), None) if role == LIMITED && !command.is_empty() => Some(become_command(limits, &command)),
         _ => Some(fail(OsStr::new(GUARD), &io::Error::other("internal command of `a2a serve`"), 2)),
     }
@@ -184,8 +190,9 @@ fn become_command(limits: ResourceLimits, command: &[OsString]) -> u8 {
 }
 
 /// Starts the command, and waits for its end. SIGTERM is passed on, and sent if the server is gone. The command is killed after
-/// the grace period.
-fn guard(grace: Grace, limits: ResourceLimits, command: &[OsString]) -> u8 {
+/// the grace period. If the server was killed, a temporary directory is deleted.
+fn guard(grace: Grace, limits: ResourceLimits, command: &[OsString], temporary: Option<&Path>) -> u8 {
+    let server = rustix::process::getppid();
     let program = command.first().map(OsString::as_os_str).unwrap_or_default();
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
@@ -226,6 +233,10 @@ fn guard(grace: Grace, limits: ResourceLimits, command: &[OsString]) -> u8 {
             }
         };
         kill_all(group).await;
+        // The server also closes the pipe of a command that it leaves, and may still read its files.
+        if let Some(directory) = temporary.filter(|_| is_orphaned && rustix::process::getppid() != server) {
+            std::fs::remove_dir_all(directory)?;
+        }
         io::Result::Ok(status)
     });
     match result {

@@ -349,31 +349,37 @@ async fn persistent_command_gets_all_turns() {
     assert!(Exec::new(["cat"], options().persistent(true)).is_err(), "needs JSON lines");
 }
 
-/// SIGKILL of the server leaves no process behind, and a command of the configuration gets the flags of the official program.
+/// SIGKILL of the server leaves no process and no files behind. The command of the configuration gets the flags of the official
+/// program.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn killed_server_leaves_no_process() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = |name: &str| directory.path().join(name).display().to_string();
-    let script = format!(
-        "trap '' TERM; setsid sleep 300 & echo $! >{}; echo $$ >{}; sleep 300",
-        path("session"),
-        path("command")
-    );
-    let command = format!("sh -c \"{script}\"");
-    let mut serve =
-        a2a(&["serve", "--listen", "127.0.0.1:0", "--exec", &command, "--chunk", "\\n", "--name", "Sleeper"]);
-    serve.env("PATH", std::env::var_os("PATH").unwrap());
-    let (mut server, url) = started(serve).await;
-    let agent = Client::connect(&url).await.unwrap();
-    assert_eq!(agent.card().name, "Sleeper");
-    let mut events = agent.stream("go").await.unwrap();
-    events.next().await.unwrap().unwrap();
-    eventually("the command runs", || Path::new(&path("command")).exists()).await;
-    signal(&server, "-KILL");
-    server.wait().await.unwrap();
-    for name in ["session", "command"] {
-        let id = fs::read_to_string(path(name)).unwrap();
-        eventually(&format!("{name} is killed"), || !is_running(&id)).await;
+async fn killed_server_leaves_no_process_and_no_files() {
+    let persistent = &["--exec-format", "json_lines", "--exec-persistent=true"][..];
+    for flags in [&["--chunk", "\\n", "--name", "Sleeper"][..], persistent] {
+        let (directory, temporary) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let path = |name: &str| directory.path().join(name).display().to_string();
+        let script = format!(
+            "trap '' TERM; setsid sleep 300 & echo $! >{}; echo $$ >{}; sleep 300",
+            path("session"),
+            path("command")
+        );
+        let command = format!("sh -c \"{script}\"");
+        let mut serve = a2a(&[&["serve", "--listen", "127.0.0.1:0", "--exec", &command], flags].concat());
+        serve.env("PATH", std::env::var_os("PATH").unwrap()).env("TMPDIR", temporary.path());
+        let (mut server, url) = started(serve).await;
+        let agent = Client::connect(&url).await.unwrap();
+        assert_eq!(agent.card().name == "Sleeper", flags != persistent);
+        let file = Part::bytes("secret", "text/plain").named("a.txt");
+        let mut events = agent.stream(Message { parts: vec![file], ..Message::user("") }).await.unwrap();
+        events.next().await.unwrap().unwrap();
+        eventually("the command runs", || Path::new(&path("command")).exists()).await;
+        eventually("there are files", || fs::read_dir(temporary.path()).unwrap().count() == 1).await;
+        signal(&server, "-KILL");
+        server.wait().await.unwrap();
+        for name in ["session", "command"] {
+            let id = fs::read_to_string(path(name)).unwrap();
+            eventually(&format!("{name} is killed"), || !is_running(&id)).await;
+        }
+        eventually("the files are deleted", || fs::read_dir(temporary.path()).unwrap().count() == 0).await;
     }
 }
 

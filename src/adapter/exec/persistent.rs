@@ -19,7 +19,7 @@ use super::{Line, Process, Runner, log_lines, read_line};
 use crate::{
     adapter::{
         event::{AgentEvent, EventSink, TurnLine},
-        files::TurnFiles,
+        files::{TemporaryDirectory, TurnFiles},
     },
     agent::{End, Error, Stopped, Turn, Updates},
 };
@@ -45,6 +45,8 @@ pub(super) struct Persistent {
 struct Running {
     lines: mpsc::Sender<Vec<u8>>,
     turns: Turns,
+    /// Directory with the files of the turns.
+    temporary: Arc<TemporaryDirectory>,
 }
 
 impl Persistent {
@@ -55,10 +57,10 @@ impl Persistent {
     /// Sends a turn to the command, and applies its events until one ends the turn.
     pub(super) async fn run(&self, turn: &Turn, out: &Updates) -> Result<End, Error> {
         let options = &self.runner.options;
-        let files = TurnFiles::create(turn).await?;
+        let running = self.running()?;
+        let files = TurnFiles::create(turn, Some(running.temporary.path().to_owned())).await?;
         let id = self.next_id.fetch_add(1, Ordering::Relaxed).to_string();
         let line = TurnLine::new(turn, &id, files.paths(), Some(files.output())).to_line()?;
-        let running = self.running()?;
         let (sender, mut events) = mpsc::channel(QUEUED);
         running.turns.lock().insert(id.clone(), sender);
         let mut registration = Registration { running: running.clone(), id: id.clone(), is_announced: false };
@@ -103,10 +105,12 @@ impl Persistent {
         if let Some(running) = running.as_ref().filter(|running| !running.lines.is_closed()) {
             return Ok(running.clone());
         }
-        let mut process = Process::start(&mut self.runner.command(), self.runner.options.guard.is_some())?;
+        let temporary = TemporaryDirectory::create("a2a-command-", &std::env::temp_dir())?;
+        let mut command = self.runner.command(temporary.path());
+        let mut process = Process::start(&mut command, self.runner.options.guard.is_some())?;
         let (sender, lines) = mpsc::channel(QUEUED);
         let turns = Turns::default();
-        let started = Running { lines: sender, turns: Arc::clone(&turns) };
+        let started = Running { lines: sender, turns: Arc::clone(&turns), temporary: Arc::new(temporary) };
         *running = Some(started.clone());
         tokio::spawn(async move {
             let stdin = process.stdin.take();
