@@ -8,11 +8,11 @@ use std::{collections::BTreeMap, fmt::Write as _, net::SocketAddr, time::Duratio
 use toml::{Spanned, de::DeValue};
 
 mod agents;
-mod credentials;
 mod forwarded_header;
 mod load;
 mod mcp;
 mod value;
+mod webhook_credentials;
 
 pub(crate) use self::{
     agents::AgentConfig,
@@ -20,10 +20,10 @@ pub(crate) use self::{
     value::{Agent, AgentUrl, AuthRequire, CommandFormat, CommandLine, FilePath, StorePath, Value},
 };
 use self::{
-    credentials::WebhookHosts,
     forwarded_header::ForwardedHeader,
     mcp::McpServers,
     value::{BaseUrl, ByteSize, CardFile, Filter, GrpcAddress, OptionalTimeout, Structure, UrlPath},
+    webhook_credentials::WebhookHosts,
 };
 use crate::{
     adapter::OpenaiOptions,

@@ -28,6 +28,8 @@ mod health;
 mod jsonrpc;
 mod key_set;
 pub mod listener;
+mod media_type;
+mod method;
 mod metrics;
 mod origin;
 mod peer_limit;
@@ -56,9 +58,7 @@ use std::{
 use axum::extract::ConnectInfo;
 use bytes::Bytes;
 use futures_util::FutureExt as _;
-use http::{
-    Extensions, HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, header, request::Parts,
-};
+use http::{Extensions, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, request::Parts};
 use percent_encoding::percent_decode_str;
 use tokio_util::sync::CancellationToken;
 use tonic::{Status, service::Routes};
@@ -99,7 +99,7 @@ use self::{
 use crate::{
     call::{self, Call},
     contract::Dispatch,
-    error::{Error, ErrorKind},
+    error::Error,
     pb::v1::{
         a2a_service_server::{A2aService, A2aServiceServer},
         bindings::ServiceHandle,
@@ -260,7 +260,7 @@ impl HttpService {
     /// Serves a classified request.
     pub(crate) fn dispatch<B: RequestBody>(&self, class: RequestClass, parts: Parts, body: B) -> ResponseFuture {
         let convert = match parts.method {
-            Method::HEAD => response::to_head,
+            Method::HEAD => method::to_head,
             Method::OPTIONS
                 if class.is_public(&parts)
                     && matches!(
@@ -274,7 +274,7 @@ impl HttpService {
             {
                 return now(card::preflight());
             }
-            Method::OPTIONS => response::to_options,
+            Method::OPTIONS => method::to_options,
             _ => return self.dispatch_method(class, parts, body),
         };
         let response = self.dispatch_method(class, parts, body);
@@ -296,7 +296,7 @@ impl HttpService {
         let method = parts.method.as_str();
         if let Some(allowed) = kind.allowed_methods().filter(|allowed| !allowed.split(", ").any(|name| name == method))
         {
-            return now(response::method_not_allowed(class, &parts, allowed));
+            return now(method::not_allowed(class, &parts, allowed));
         }
         let unsent = self.inner.unsent.for_peer(parts.extensions.get::<ConnectInfo<SocketAddr>>().map(|info| info.0));
         if !class.is_public(&parts)
@@ -587,22 +587,6 @@ pub(crate) fn now(response: Response<Body>) -> ResponseFuture {
 pub fn error_response(parts: &Parts, error: impl Into<Status>) -> Response<Body> {
     let class = parts.extensions.get().copied().unwrap_or_else(|| RequestClass::new(parts, Protocols::default()));
     class.error_response(error)
-}
-
-/// Returns the content type of a request without its parameters, or `?` if it is not text.
-fn media_type(headers: &HeaderMap) -> Option<&str> {
-    const USUAL: &str = "application/json";
-    let value = headers.get(header::CONTENT_TYPE)?;
-    if value == USUAL {
-        return Some(USUAL);
-    }
-    Some(value.to_str().unwrap_or("?").split(';').next().unwrap_or_default().trim())
-}
-
-/// Returns the error for a body without a `Content-Type`. Browsers let every page send one without a preflight.
-fn missing_media_type() -> Error {
-    const HINT: &str = "content-type: missing; add `-H 'content-type: application/json'`";
-    ErrorKind::ContentTypeNotSupported.because(HINT)
 }
 
 /// Returns a parameter of the query that stands for a header. The case of its name is ignored.

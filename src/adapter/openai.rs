@@ -26,6 +26,8 @@ mod completion;
 mod conversation;
 #[cfg(feature = "mcp")]
 mod mcp;
+#[cfg(feature = "mcp")]
+mod tool_result;
 mod tools;
 
 #[cfg(feature = "mcp")]

@@ -154,7 +154,7 @@ impl RequestKind {
     pub(super) fn at(method: &Method, path: &str, headers: &HeaderMap) -> Self {
         // A GET has no body, so its content type is ignored.
         if *method == Method::POST {
-            let media_type = media_type(headers).unwrap_or_default();
+            let media_type = media_type::of(headers).unwrap_or_default();
             if let Some(suffix) = media_type.strip_prefix("application/grpc") {
                 if suffix.is_empty() || suffix.starts_with('+') {
                     return Self::Grpc;

@@ -13,7 +13,7 @@ use std::{
 
 use bytes::{BufMut as _, Bytes};
 use futures_util::future::join_all;
-use http::{Extensions, HeaderMap, HeaderValue, Response, StatusCode, header, request::Parts};
+use http::{Extensions, HeaderMap, Response, StatusCode, header, request::Parts};
 use serde::{Deserialize, Deserializer, de::IgnoredAny};
 use serde_json::{json, value::RawValue};
 use tonic::{Status, metadata::MetadataMap};
@@ -23,7 +23,8 @@ use super::{
     body::{self, Body},
     brief,
     context::PendingChecks,
-    is_resumption, media_type, missing_media_type,
+    is_resumption,
+    media_type::{self, JSON, is_json},
     response::{error_parts, headers, hint_at_bare_message, record_outcome, respond, status},
     settings::Limits,
     sse, version,
@@ -32,12 +33,9 @@ use crate::{
     call::{Call, is_javascript},
     contract::{BoxStream, Dispatch, Frame, JsonLine, ParamSource, Params, Reply, Request},
     error::{Error, ErrorKind},
-    json::check_json,
     protocol::Version,
     response_budget::{Reservation, ResponseBudget},
 };
-
-const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
 /// Maximum length of an id in bytes. Every event of a stream repeats it.
 const MAX_ID: usize = 1024;
@@ -121,7 +119,7 @@ pub(super) fn serve<T: Dispatch, C: Dispatch, B: RequestBody>(
     let Parts { headers, .. } = parts;
     async move {
         let body = body::read(&headers, body, &limits).await;
-        let body = match body.and_then(|body| check_media_type(&headers, body)) {
+        let body = match body.and_then(|body| media_type::checked_for_rpc(&headers, body)) {
             Ok(body) => body,
             Err(error) => {
                 let response = status_response("null", checks.presumed_version(), error.into());
@@ -300,30 +298,6 @@ fn missing_id() -> Error {
 
 fn unknown_method(method: &str) -> Status {
     ErrorKind::MethodNotFound.because(brief(method)).into()
-}
-
-/// Checks that a body is JSON by its content type and its syntax. An empty body is accepted without a content type, and
-/// rejected as invalid JSON later.
-fn check_media_type(headers: &HeaderMap, body: Bytes) -> Result<Bytes, Error> {
-    match media_type(headers) {
-        Some(media_type) if is_json(media_type) => Ok(check_json(&body).map(|()| body)?),
-        Some(media_type) => {
-            let reason = format!("content-type: `{}` is not application/json", brief(media_type));
-            Err(ErrorKind::ContentTypeNotSupported.because(reason))
-        }
-        None if body.is_empty() => Ok(body),
-        None => Err(missing_media_type()),
-    }
-}
-
-/// Returns true for `application/json` and media types with the suffix `+json`, such as `application/a2a+json`.
-fn is_json(media_type: &str) -> bool {
-    if media_type == "application/json" {
-        return true;
-    }
-    let Some((kind, subtype)) = media_type.split_once('/') else { return false };
-    let format = subtype.rsplit_once('+').map_or(subtype, |(_, suffix)| suffix);
-    kind.eq_ignore_ascii_case("application") && format.eq_ignore_ascii_case("json")
 }
 
 /// Envelope of a request. Members may have any type here, so that a wrong one does not hide the id.

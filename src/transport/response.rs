@@ -1,15 +1,14 @@
-//! HTTP responses: headers from gRPC metadata, errors, `HEAD`, `OPTIONS` and 405, and details for the request log.
+//! HTTP responses: headers from gRPC metadata, headers of errors, and details for the request log.
 
 use std::{borrow::Cow, error::Error as _};
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header, request::Parts};
-use http_body::Body as _;
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
 use serde::{Deserialize, de::IgnoredAny};
 use tonic::{Status, metadata::MetadataMap};
 use tonic_types::StatusExt as _;
 
-use super::{Body, RequestClass, brief};
+use super::Body;
 use crate::{
     check::Violation,
     error::{Error, ErrorKind},
@@ -103,31 +102,6 @@ pub(super) fn respond(
 pub(super) fn status(status: StatusCode) -> Response<Body> {
     let mut response = Response::new(Body::default());
     *response.status_mut() = status;
-    response
-}
-
-/// Builds the error response for an HTTP method that the path does not support, with `Allow`.
-pub(super) fn method_not_allowed(class: RequestClass, parts: &Parts, allowed: &'static str) -> Response<Body> {
-    let request_line = format!("{} {}", parts.method, parts.uri.path());
-    let mut response = class.error_response(ErrorKind::VerbNotAllowed.because(brief(&request_line)));
-    response.headers_mut().insert(header::ALLOW, HeaderValue::from_static(allowed));
-    response
-}
-
-/// Converts the response of a GET to that of a HEAD: headers with `Content-Length`, no body. Over HTTP/2, hyper would send
-/// a body.
-pub(super) fn to_head(mut response: Response<Body>) -> Response<Body> {
-    if let Some(length) = response.body().size_hint().exact().filter(|length| *length > 0) {
-        response.headers_mut().insert(header::CONTENT_LENGTH, length.into());
-    }
-    response.map(|_| Body::default())
-}
-
-/// Converts a 405 response to that of an OPTIONS: 204 with `Allow`. Other responses are unchanged.
-pub(super) fn to_options(mut response: Response<Body>) -> Response<Body> {
-    let Some(allowed) = response.headers_mut().remove(header::ALLOW) else { return response };
-    let mut response = status(StatusCode::NO_CONTENT);
-    response.headers_mut().insert(header::ALLOW, allowed);
     response
 }
 

@@ -4,7 +4,7 @@
 use std::{borrow::Cow, convert::Infallible};
 
 use bytes::{BufMut as _, Bytes};
-use http::{Extensions, HeaderMap, HeaderValue, Method, Response, StatusCode, header, request::Parts};
+use http::{Extensions, Method, Response, StatusCode, request::Parts};
 use percent_encoding::percent_decode_str;
 use serde_json::value::RawValue;
 use tonic::{
@@ -15,7 +15,8 @@ use tonic::{
 use super::{
     RequestBody,
     body::{self, Body},
-    brief, is_resumption, media_type, missing_media_type,
+    brief, is_resumption,
+    media_type::{self, JSON, reply_type},
     response::{error_parts, headers, hint_at_bare_message, respond},
     settings::Limits,
     sse,
@@ -27,9 +28,6 @@ use crate::{
     protocol::Version,
     transport::response::record_outcome,
 };
-
-const JSON: HeaderValue = HeaderValue::from_static("application/json");
-const A2A_JSON: HeaderValue = HeaderValue::from_static("application/a2a+json");
 
 /// Maximum number of path segments of a route.
 const MAX_SEGMENTS: usize = 8;
@@ -86,9 +84,13 @@ fn build_request<'a, R>(
     check_json(body).map_err(Error::from)?;
     let source = match mapping {
         BodyMapping::None => ParamSource::Query(query(parts).into()),
-        BodyMapping::Whole => ParamSource::Json(Cow::Borrowed(json(&parts.headers, body)?)),
-        BodyMapping::Field(name) => ParamSource::Json(Cow::Owned(wrap_member(name, json(&parts.headers, body)?)?)),
-        BodyMapping::Anywhere => ParamSource::Both(Cow::Borrowed(json(&parts.headers, body)?), query(parts)),
+        BodyMapping::Whole => ParamSource::Json(Cow::Borrowed(media_type::checked_for_rest(&parts.headers, body)?)),
+        BodyMapping::Field(name) => {
+            ParamSource::Json(Cow::Owned(wrap_member(name, media_type::checked_for_rest(&parts.headers, body)?)?))
+        }
+        BodyMapping::Anywhere => {
+            ParamSource::Both(Cow::Borrowed(media_type::checked_for_rest(&parts.headers, body)?), query(parts))
+        }
     };
     // The service gets no headers: its part of them is in the `Call`.
     Ok((rpc, tonic::Request::from_parts(MetadataMap::new(), extensions, Params { source, path: fields })))
@@ -175,46 +177,11 @@ fn decode_segments<'a>(path: &'a str, decoded: &mut [Cow<'a, str>; MAX_SEGMENTS]
     Ok(count)
 }
 
-/// Checks that the body has a JSON content type. The content type of an empty body is ignored.
-fn json<'a>(headers: &HeaderMap, body: &'a Bytes) -> Result<&'a [u8], Error> {
-    match media_type(headers) {
-        None if !body.is_empty() => Err(missing_media_type()),
-        Some(name) if !body.is_empty() && !is(name, &JSON) && !is(name, &A2A_JSON) => {
-            let name = brief(name);
-            let reason = format!("content-type: `{name}` is not application/json or application/a2a+json");
-            Err(ErrorKind::ContentTypeNotSupported.because(reason))
-        }
-        _ => Ok(body),
-    }
-}
-
-fn is(media_type: &str, expected: &HeaderValue) -> bool {
-    media_type.as_bytes().eq_ignore_ascii_case(expected.as_bytes())
-}
-
 /// Wraps a body that is the value of one member in an object.
 fn wrap_member(name: &str, body: &[u8]) -> Result<Vec<u8>, Error> {
     // Parsed as one value, so that the text cannot add members to the object.
     let value: &RawValue = serde_json::from_slice(body).map_err(|error| ErrorKind::Parse.because(error.to_string()))?;
     Ok(format!("{{\"{name}\":{value}}}").into_bytes())
-}
-
-/// Returns the content type of a response: `application/a2a+json` if `Accept` names it, else JSON if `Accept` names that,
-/// else the type of the request. 0.3 has only `application/json`.
-fn reply_type(headers: &HeaderMap, version: Version) -> HeaderValue {
-    if version == Version::V0_3 {
-        return JSON;
-    }
-    let lines = headers.get_all(header::ACCEPT).into_iter().filter_map(|line| line.to_str().ok());
-    let mut accepts_json = false;
-    for range in lines.flat_map(|line| line.split(',')) {
-        let name = range.split(';').next().unwrap_or_default().trim();
-        if is(name, &A2A_JSON) {
-            return A2A_JSON;
-        }
-        accepts_json |= is(name, &JSON);
-    }
-    if !accepts_json && media_type(headers).is_some_and(|name| is(name, &A2A_JSON)) { A2A_JSON } else { JSON }
 }
 
 /// Builds the error response for a path that does not exist.

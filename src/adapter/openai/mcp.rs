@@ -15,8 +15,7 @@ use reqwest::{Client, Url, redirect};
 use rmcp::{
     RoleClient, ServiceError, ServiceExt as _,
     model::{
-        CallToolRequestParams, CallToolResult, ClientCapabilities, ClientConfig, ContentBlock, Implementation,
-        PaginatedRequestParams, ResourceContents,
+        CallToolRequestParams, CallToolResult, ClientCapabilities, ClientConfig, Implementation, PaginatedRequestParams,
     },
     service::RunningService,
     transport::{StreamableHttpClientTransport, streamable_http_client::StreamableHttpClientTransportConfig},
@@ -29,7 +28,10 @@ use tokio::{
     time::timeout,
 };
 
-use super::tools::{Tool, ToolKind, Tools};
+use super::{
+    tool_result,
+    tools::{Tool, ToolKind, Tools},
+};
 
 /// Maximum number of tools of all servers.
 const MAX_TOOLS: usize = 128;
@@ -315,7 +317,7 @@ impl Connection {
             Err(error) => return format!("Error: the arguments are not a JSON object: {error}"),
         };
         match self.attempt(tool, arguments).await {
-            Ok(result) => self.text(result),
+            Ok(result) => tool_result::to_text(result, self.server.result_bytes),
             Err(text) => text,
         }
     }
@@ -336,7 +338,7 @@ impl Connection {
         match called {
             Ok(result) => Ok(result),
             Err(ServiceError::McpError(error)) => {
-                Err(truncated(format!("Error: {}", error.message), self.server.result_bytes))
+                Err(tool_result::truncated(format!("Error: {}", error.message), self.server.result_bytes))
             }
             Err(error) => {
                 tracing::warn!(mcp.server = name, mcp.tool = tool, error.cause = %error, "MCP tool call failed");
@@ -354,16 +356,6 @@ impl Connection {
         if cell.get().is_some_and(|session| Arc::ptr_eq(session, failed)) {
             *cell = Arc::default();
         }
-    }
-
-    /// Returns a result as text.
-    fn text(&self, result: CallToolResult) -> String {
-        let mut texts: Vec<String> = result.content.into_iter().map(block_text).collect();
-        if texts.is_empty() {
-            texts.extend(result.structured_content.map(|value| value.to_string()));
-        }
-        let prefix = if result.is_error == Some(true) { "Error: " } else { "" };
-        truncated(format!("{prefix}{}", texts.join("\n")), self.server.result_bytes)
     }
 
     /// Returns the tools of the server.
@@ -467,30 +459,6 @@ fn function_name(name: &str) -> String {
     name.chars().map(allowed).take(MAX_NAME).collect()
 }
 
-/// Returns a block of a result as text. Images and other binary content are described.
-fn block_text(block: ContentBlock) -> String {
-    match block {
-        ContentBlock::Text(text) => text.text,
-        ContentBlock::Image(image) => format!("[image, {}]", image.mime_type),
-        ContentBlock::Audio(audio) => format!("[audio, {}]", audio.mime_type),
-        ContentBlock::Resource(resource) => match resource.resource {
-            ResourceContents::TextResourceContents { text, .. } => text,
-            ResourceContents::BlobResourceContents { .. } | _ => "[binary resource]".to_owned(),
-        },
-        ContentBlock::ResourceLink(resource) => format!("[resource {}]", resource.uri),
-        _ => "[content of an unknown type]".to_owned(),
-    }
-}
-
-/// Truncates a text to `max` bytes, at the end of a character.
-fn truncated(mut text: String, max: usize) -> String {
-    if text.len() > max {
-        text.truncate(text.floor_char_boundary(max));
-        text.push_str("\n[truncated]");
-    }
-    text
-}
-
 /// Logs the lines that a server writes to stderr.
 async fn log_stderr(server: String, stderr: ChildStderr) {
     let mut reader = BufReader::new(stderr);
@@ -513,11 +481,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_and_results_are_limited() {
+    fn names_are_limited() {
         assert_eq!(function_name("files.read/all"), "files_read_all");
         assert_eq!(function_name(&"x".repeat(100)).len(), MAX_NAME);
-        assert_eq!(truncated("äöü".to_owned(), 3), "ä\n[truncated]");
-        assert_eq!(truncated("äöü".to_owned(), 6), "äöü");
     }
 
     #[tokio::test]
