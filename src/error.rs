@@ -19,6 +19,12 @@ mod v03;
 /// `domain` of every `google.rpc.ErrorInfo` of the protocol.
 pub const DOMAIN: &str = "a2a-protocol.org";
 
+/// Challenge of a bearer token (RFC 6750, 3).
+pub(crate) const BEARER: &str = "Bearer realm=\"a2a\"";
+
+/// Challenge after a bearer token that is not accepted (RFC 6750, 3.1).
+pub(crate) const INVALID_TOKEN: &str = "Bearer realm=\"a2a\", error=\"invalid_token\"";
+
 /// Error of a call. One machine word, so that results stay small.
 ///
 /// ```

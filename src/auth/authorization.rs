@@ -9,7 +9,7 @@ use super::audit;
 use crate::{
     call::{CARD_EXTENDED, Call, PUSH_WRITE, Principal, SKILL_PREFIX, TASKS_READ, TASKS_WRITE},
     contract::ServiceFuture,
-    error::{Error, ErrorKind},
+    error::{BEARER, Error, ErrorKind},
     message::skill::{SKILL_ID, skill_ids},
     pb::v1::{
         CancelTaskRequest, DeleteTaskPushNotificationConfigRequest, GetExtendedAgentCardRequest,
@@ -152,7 +152,7 @@ impl AuthorizedService {
                 return Ok(());
             }
             let why = format!("the agent requires credentials with the scope {}", self.scopes.join(" "));
-            return Err(ErrorKind::Unauthenticated.because(why).challenge("Bearer realm=\"a2a\""));
+            return Err(ErrorKind::Unauthenticated.because(why).challenge(BEARER));
         };
         let permitted = self.scopes.iter().try_for_each(|scope| require_scope(&principal, scope));
         let checked = permitted.and_then(|()| check(&principal, scope, request.get_mut()));

@@ -8,7 +8,7 @@ use subtle::ConstantTimeEq as _;
 
 use super::{AuthRequest, Authenticator, CREDENTIALS, MISSING, Principal};
 use crate::{
-    error::{Error, ErrorKind},
+    error::{BEARER, Error, ErrorKind, INVALID_TOKEN},
     pb::v1::AgentCard,
 };
 
@@ -71,15 +71,12 @@ impl Authenticator for Bearer {
             Some(token) if self.token.matches(token) => Ok(Some(self.principal.clone())),
             // RFC 6750, 3.1: no error code if the request has no credentials.
             None => {
-                let challenge = "Bearer realm=\"a2a\"";
-                Err(ErrorKind::Unauthenticated
-                    .because("a bearer token is required")
-                    .with(CREDENTIALS, MISSING)
-                    .challenge(challenge))
+                let error = ErrorKind::Unauthenticated.because("a bearer token is required");
+                Err(error.with(CREDENTIALS, MISSING).challenge(BEARER))
             }
             Some(_) => {
-                let challenge = "Bearer realm=\"a2a\", error=\"invalid_token\"";
-                Err(ErrorKind::Unauthenticated.because("the bearer token is not valid").challenge(challenge))
+                let error = ErrorKind::Unauthenticated.because("the bearer token is not valid");
+                Err(error.challenge(INVALID_TOKEN))
             }
         }
     }

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use super::{AuthRequest, Authenticator, CREDENTIALS, MISSING, Principal, Scopes};
 use crate::{
     call::{SKILL_PREFIX, TASKS_WRITE},
-    error::{Error, ErrorKind},
+    error::{BEARER, Error, ErrorKind},
     pb::v1::{AgentCard, SecurityRequirement},
 };
 
@@ -78,7 +78,7 @@ fn joined(errors: Vec<Error>) -> Error {
             challenges.push(challenge);
         }
     }
-    let challenge = if challenges.is_empty() { "Bearer realm=\"a2a\"".to_owned() } else { challenges.join(", ") };
+    let challenge = if challenges.is_empty() { BEARER.to_owned() } else { challenges.join(", ") };
     let sent = |error: &Error| error.metadata(CREDENTIALS) != Some(MISSING);
     let position = errors.iter().position(|error| error.kind() != ErrorKind::Unauthenticated);
     let position = position.or_else(|| errors.iter().position(sent)).unwrap_or_default();

@@ -14,7 +14,7 @@ use tokio::{sync::Semaphore, time::Instant};
 
 use super::{AuthRequest, Authenticator, CREDENTIALS, MISSING, Principal, Scopes, bearer::bearer_token};
 use crate::{
-    error::{Error, ErrorKind},
+    error::{BEARER, Error, ErrorKind, INVALID_TOKEN},
     pb::v1::{
         AgentCard, HttpAuthSecurityScheme, OpenIdConnectSecurityScheme, SecurityRequirement, SecurityScheme,
         StringList, security_scheme::Scheme,
@@ -519,11 +519,11 @@ fn reason(error: &JwtError) -> &'static str {
 }
 
 fn rejected(why: &'static str) -> Error {
-    ErrorKind::Unauthenticated.because(why).challenge("Bearer realm=\"a2a\", error=\"invalid_token\"")
+    ErrorKind::Unauthenticated.because(why).challenge(INVALID_TOKEN)
 }
 
 fn rejected_because(why: String) -> Error {
-    ErrorKind::Unauthenticated.because(why).challenge("Bearer realm=\"a2a\", error=\"invalid_token\"")
+    ErrorKind::Unauthenticated.because(why).challenge(INVALID_TOKEN)
 }
 
 fn unavailable() -> Error {
@@ -536,7 +536,7 @@ impl Authenticator for Jwt {
     async fn authenticate(&self, request: &AuthRequest<'_>) -> Result<Option<Principal>, Error> {
         let Some(token) = bearer_token(request.headers) else {
             let missing = ErrorKind::Unauthenticated.because("a bearer token is required");
-            return Err(missing.with(CREDENTIALS, MISSING).challenge("Bearer realm=\"a2a\""));
+            return Err(missing.with(CREDENTIALS, MISSING).challenge(BEARER));
         };
         let token = str::from_utf8(token).map_err(|_| rejected("the token is not a JSON Web Token"))?;
         self.0.principal(self.0.verify(token).await?).map(Some)

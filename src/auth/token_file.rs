@@ -33,7 +33,7 @@ use super::{
 };
 use crate::{
     clock::Clock,
-    error::{Error, ErrorKind},
+    error::{BEARER, Error, ErrorKind, INVALID_TOKEN},
     pb::v1::{
         AgentCard, ApiKeySecurityScheme, HttpAuthSecurityScheme, SecurityRequirement, SecurityScheme, StringList,
         security_scheme::Scheme,
@@ -132,8 +132,8 @@ impl TokenSource {
     /// Challenge for `WWW-Authenticate`. API keys have no registered scheme.
     fn challenge(&self, is_invalid: bool) -> String {
         match self {
-            Self::Bearer if is_invalid => "Bearer realm=\"a2a\", error=\"invalid_token\"".to_owned(),
-            Self::Bearer => "Bearer realm=\"a2a\"".to_owned(),
+            Self::Bearer if is_invalid => INVALID_TOKEN.to_owned(),
+            Self::Bearer => BEARER.to_owned(),
             Self::Basic => "Basic realm=\"a2a\", charset=\"UTF-8\"".to_owned(),
             Self::Header(name) => format!("ApiKey realm=\"a2a\", header=\"{name}\""),
             Self::Query(name) => format!("ApiKey realm=\"a2a\", query=\"{name}\""),

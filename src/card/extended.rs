@@ -9,7 +9,7 @@ use super::CardTemplate;
 use crate::{
     auth::require_scope,
     call::{Binding, CARD_EXTENDED, Call, Principal},
-    error::{Error, ErrorKind},
+    error::{BEARER, Error, ErrorKind},
     pb::v1::{AgentCard, AgentSkill},
 };
 
@@ -99,7 +99,7 @@ impl ExtendedCardSettings {
         let is_guarded = self.access == ExtendedCardAccess::Guarded && call.binding != Binding::InProcess;
         if is_guarded && call.principal.is_none() {
             let error = ErrorKind::Unauthenticated.because("the extended agent card requires credentials");
-            return Err(error.challenge("Bearer realm=\"a2a\""));
+            return Err(error.challenge(BEARER));
         }
         if let Some(principal) = call.principal.as_deref().filter(|_| self.access == ExtendedCardAccess::Guarded) {
             require_scope(principal, CARD_EXTENDED)?;

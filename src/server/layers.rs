@@ -16,7 +16,7 @@ use crate::{
     auth::{AuthRequest, Authenticator, ClientCertificate, FailureLimit, Principal, audit, require_scope},
     call::{ADMIN, REQUEST_ID},
     env::Ids,
-    error::{Error, ErrorKind},
+    error::{BEARER, Error, ErrorKind},
     telemetry::{
         request_log::{LoggedBody, LoggedResponse, logged},
         wire_log::recorded,
@@ -155,7 +155,7 @@ impl CheckedService {
             let response = match authenticated {
                 Ok(None) if let Some(document) = needs_principal => {
                     let error = ErrorKind::Unauthenticated.because(format!("the {document} requires credentials"));
-                    class.error_response(error.challenge("Bearer realm=\"a2a\""))
+                    class.error_response(error.challenge(BEARER))
                 }
                 Ok(principal) => {
                     if let Some(principal) = principal {

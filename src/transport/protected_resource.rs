@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     call::{ADMIN, CARD_EXTENDED, PUSH_WRITE, TASKS_READ, TASKS_WRITE},
-    error::Error,
+    error::{BEARER, Error},
 };
 
 /// Path of the metadata.
@@ -37,7 +37,6 @@ impl fmt::Debug for ProtectedResource {
 impl ProtectedResource {
     /// Adds the URL of the metadata to the challenge for a bearer token (`resource_metadata`, RFC 9728, 5.1).
     pub(super) fn challenge(&self, error: Error, parts: &Parts) -> Error {
-        const BEARER: &str = "Bearer realm=\"a2a\"";
         let challenge = error.challenge_text().filter(|challenge| challenge.contains(BEARER)).map(str::to_owned);
         let Some((challenge, url)) = challenge.zip(self.url(parts)) else { return error };
         error.challenge(challenge.replacen(BEARER, &format!("{BEARER}, resource_metadata=\"{url}\""), 1))
