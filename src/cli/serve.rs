@@ -2,7 +2,6 @@
 
 use std::{
     fmt::Write as _,
-    io::Read as _,
     path::{Path, PathBuf},
     process,
     sync::Arc,
@@ -11,18 +10,14 @@ use std::{
 use anyhow::Context as _;
 use tracing::Level;
 
-use super::{OutputError, flags::Serve, say, show, upstream::Gateway, warn};
-#[cfg(unix)]
-use crate::adapter::{Exec, ExecOptions, Format, process_guard::own_program};
+use self::agent::AgentSource;
+use super::{OutputError, flags::Serve, say, upstream::Gateway, warn};
 use crate::{
-    adapter::{HttpEndpoint, HttpOptions, Openai, OpenaiOptions},
-    agent::{Agent, DynAgent, demo::Demo},
-    auth::{self, AllOf, AnyOf, Bearer, Jwt, JwtOptions, MutualTls, Scopes, Token, TokenFile},
+    agent::{Agent, DynAgent},
+    auth::{self, AllOf, AnyOf, Bearer, Jwt, JwtOptions, MutualTls, Scopes, TokenFile},
     card::ScopedSkills,
-    client::complete_url,
-    config::{self, AgentConfig, AgentUrl, AuthRequire, CommandFormat, CommandLine, Config, FilePath, Loaded},
-    jose::{SigningKey, read_secret},
-    pb::v1::AgentCard,
+    config::{self, AgentConfig, AuthRequire, Config, FilePath, Loaded},
+    jose::SigningKey,
     push::{Algorithm, PushOptions, SigningKeys, WebhookCredentials},
     server::{self, ClientAuth, Server, Signals, Tls},
     store::{
@@ -32,6 +27,8 @@ use crate::{
     },
     telemetry::{self, prometheus::Recorder},
 };
+
+mod agent;
 
 /// Serves until SIGINT or SIGTERM, then drains. A second signal exits at once with code 130.
 pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
@@ -133,14 +130,16 @@ pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
         let is_quiet = arguments.is_quiet();
         if !is_quiet {
             for AgentConfig { name, config, .. } in &agents {
-                _ = writeln!(details, "agent {name} at {}/{name}: {}", bound.url(), description(config));
+                let description = AgentSource::of(config)?.description(config);
+                _ = writeln!(details, "agent {name} at {}/{name}: {description}", bound.url());
             }
-            if agents.is_empty() {
-                _ = writeln!(details, "the agent is {}", description(&config));
+            let single = agents.is_empty().then(|| AgentSource::of(&config)).transpose()?;
+            if let Some(source) = single {
+                _ = writeln!(details, "the agent is {}", source.description(&config));
             }
             let details = grpc + &metrics + &details;
             announce(&banner(&bound.url(), config.tls_self_signed, &details, config.has_authentication()));
-            if agents.is_empty() && is_demo(&config) {
+            if single.is_some_and(AgentSource::is_demo) {
                 announce("Send \"/help\" instead of \"hello\" for the other commands of the demo agent. ");
             }
             announce("Ctrl-C stops the server.\n");
@@ -171,6 +170,7 @@ fn announce(text: &str) {
 /// Parts of the server of an agent that block while they are made.
 struct Prepared<'a> {
     config: &'a Config,
+    source: AgentSource<'a>,
     store: Arc<dyn Store>,
     /// File of the store, if it has one.
     file: Option<PathBuf>,
@@ -182,18 +182,19 @@ struct Prepared<'a> {
 
 impl<'a> Prepared<'a> {
     fn new(config: &'a Config) -> anyhow::Result<Self> {
+        let source = AgentSource::of(config)?;
         let OpenedStore { store, file, line } = open_store(config)?;
         let push = push_options(config, file.as_deref())?;
         let card_key = config.card_signing_key.as_ref().map(|file| {
             SigningKey::read(&file.0).with_context(|| format!("can't read {} in card.signing_key", file.0.display()))
         });
-        Ok(Self { config, store, file, push, card_key: card_key.transpose()?, line })
+        Ok(Self { config, source, store, file, push, card_key: card_key.transpose()?, line })
     }
 
     /// Creates the server of the agent, which is one of several if it has a name, and the gateway if it is one.
     async fn server(self, named: Option<&AgentConfig>) -> anyhow::Result<(Server<Arc<dyn DynAgent>>, Option<Gateway>)> {
-        let Self { config, store, file, push, card_key, .. } = self;
-        let (agent, gateway) = match (agent(config, file.as_deref()).await, named) {
+        let Self { config, source, store, file, push, card_key, .. } = self;
+        let (agent, gateway) = match (source.create(config, file.as_deref()).await, named) {
             (Err(error), Some(named)) => {
                 return Err(error).with_context(|| format!("the agent {} can't be started", named.name));
             }
@@ -217,178 +218,9 @@ impl<'a> Prepared<'a> {
     }
 }
 
-/// Returns true for the demo agent.
-fn is_demo(config: &Config) -> bool {
-    let urls = [&config.http_url, &config.openai_url, &config.upstream_url];
-    config.exec_command.is_none() && urls.iter().all(|url| url.is_none())
-}
-
-/// Describes the agent for the startup message, without arguments and paths, which may have secrets.
-fn description(config: &Config) -> String {
-    let origin =
-        |url: &AgentUrl| complete_url(&url.0).map(|url| url.origin().ascii_serialization()).unwrap_or_default();
-    match (&config.exec_command, &config.http_url, &config.openai_url, &config.upstream_url) {
-        (Some(command), ..) => format!("the command {}", command.words.first().map_or("", String::as_str)),
-        (_, Some(url), ..) => format!("the endpoint at {}", origin(url)),
-        (.., Some(url), _) => {
-            let model = config.openai_model.as_deref().unwrap_or_default();
-            format!("the model {} at {}", show::safe(model), origin(url))
-        }
-        (.., Some(url)) => format!("the A2A agent at {}", origin(url)),
-        (None, None, None, None) => "the demo".to_owned(),
-    }
-}
-
 /// Returns true for an agent whose card has the name of a program or of another agent.
 fn has_own_card_name(config: &Config) -> bool {
     config.upstream_url.is_some() || config.card_file.is_some()
-}
-
-/// Creates the agent of the configuration, and the gateway if it is one. `store` is the file of the tasks.
-async fn agent(config: &Config, store: Option<&Path>) -> anyhow::Result<(Arc<dyn DynAgent>, Option<Gateway>)> {
-    let error = |why: &str| Err(config::Error::new(why.to_owned()).into());
-    match (&config.exec_command, &config.http_url, &config.openai_url, &config.upstream_url) {
-        (Some(command), None, None, None) => Ok((exec(command, config)?, None)),
-        (None, Some(url), None, None) => Ok((endpoint(&url.0, config)?, None)),
-        (None, None, Some(url), None) => Ok((openai(&url.0, config).await?, None)),
-        (None, None, None, Some(url)) => {
-            let gateway = Gateway::connect(&url.0, store, config).await?;
-            Ok((Arc::new(gateway.agent.clone()), Some(gateway)))
-        }
-        (None, None, None, None) => match config.agent {
-            config::Agent::Demo => Ok((Arc::new(Demo), None)),
-            config::Agent::Exec => error("exec.command: is missing; the agent `exec` needs a command"),
-            config::Agent::Http => error("http.url: is missing; the agent `http` needs a URL"),
-            config::Agent::Openai => error("openai.url: is missing; the agent `openai` needs a URL"),
-            config::Agent::Upstream => error("upstream.url: is missing; the agent `upstream` needs a URL"),
-        },
-        _ => {
-            let keys = "exec.command, http.url, openai.url and upstream.url";
-            error(&format!("agent: several of {keys} are set; remove all but one of them"))
-        }
-    }
-}
-
-/// Creates the agent that is an HTTP endpoint.
-fn endpoint(url: &str, config: &Config) -> anyhow::Result<Arc<dyn DynAgent>> {
-    let text = |secret: &Option<Token>| secret.as_ref().map(|secret| secret.expose().to_owned());
-    let options = HttpOptions::default()
-        .token(text(&config.http_token))
-        .secret(text(&config.http_secret))
-        .idempotent(config.http_idempotent)
-        .timeout(config.http_timeout.0)
-        .output_bytes(config.http_output_bytes.0)
-        .card(AgentCard::new("Endpoint").describe("Passes each message to an HTTP endpoint."));
-    Ok(Arc::new(HttpEndpoint::new(url, options).context("http.url")?))
-}
-
-/// Maximum size of a file with a key or a system prompt, in bytes.
-const MAX_FILE: u64 = 1 << 20;
-
-/// Creates the agent that is a model with a chat completions API, and starts its MCP servers.
-async fn openai(url: &str, config: &Config) -> anyhow::Result<Arc<dyn DynAgent>> {
-    let error = |why: &str| config::Error::new(why.to_owned());
-    let model = config.openai_model.clone().filter(|model| !model.is_empty());
-    let model = model.ok_or_else(|| error("openai.model: is missing; name the model with --model"))?;
-    let key = match (&config.openai_key, &config.openai_key_file) {
-        (Some(_), Some(_)) => return Err(error("openai.key_file: openai.key is set too; remove one of them").into()),
-        (Some(key), None) => Some(key.expose().to_owned()),
-        (None, Some(FilePath(path))) => {
-            let text = read_secret(path, MAX_FILE)
-                .with_context(|| format!("can't read {} in openai.key_file", path.display()))?;
-            let key = Token::new(text.trim()).map_err(|why| error(&format!("openai.key_file: {why}")))?;
-            Some(key.expose().to_owned())
-        }
-        (None, None) => None,
-    };
-    let system = match (&config.openai_system, &config.openai_system_file) {
-        (Some(_), Some(_)) => {
-            return Err(error("openai.system_file: openai.system is set too; remove one of them").into());
-        }
-        (Some(text), None) => Some(text.clone()),
-        (None, Some(FilePath(path))) => {
-            let mut text = String::new();
-            let read = std::fs::File::open(path).and_then(|file| file.take(MAX_FILE + 1).read_to_string(&mut text));
-            let length = read.with_context(|| format!("can't read {} in openai.system_file", path.display()))?;
-            if u64::try_from(length)? > MAX_FILE {
-                return Err(error(&format!("openai.system_file: the file is larger than {MAX_FILE} bytes")).into());
-            }
-            Some(text)
-        }
-        (None, None) => None,
-    };
-    let parameters = config.openai_parameters.as_ref().map(|parameters| parameters.value.clone());
-    let options = OpenaiOptions::default()
-        .key(key)
-        .system(system)
-        .parameters(parameters.unwrap_or_default())
-        .timeout(config.openai_timeout.0)
-        .idle_timeout(config.openai_idle_timeout)
-        .output_bytes(config.openai_output_bytes.0)
-        .history(config.openai_history)
-        .history_bytes(config.openai_history_bytes.0)
-        .image_urls(config.openai_image_urls)
-        .ask(config.openai_ask)
-        .tool_rounds(config.openai_tool_rounds)
-        .card(AgentCard::new(&*model).describe("Answers with a language model."));
-    let agent = Openai::new(url, model, options).map_err(|why| error(&format!("openai: {why}")))?;
-    if config.openai_mcp.is_empty() {
-        return Ok(Arc::new(agent));
-    }
-    let servers = config.openai_mcp.servers().map_err(|why| error(&format!("openai.mcp: {why}")))?;
-    #[cfg(unix)]
-    let servers = {
-        let guard = own_program()?;
-        servers.into_iter().map(|server| server.guard(Some(guard.clone()))).collect()
-    };
-    Ok(Arc::new(agent.with_mcp(servers).await.context("can't use the tools of an MCP server (openai.mcp)")?))
-}
-
-/// Operators of a shell, which would be arguments of a command without one.
-#[cfg(unix)]
-const SHELL_OPERATORS: [&str; 8] = ["|", "||", "&&", "&", ";", "<", ">", ">>"];
-
-/// Creates the agent that is a command.
-#[cfg(unix)]
-fn exec(command: &CommandLine, config: &Config) -> anyhow::Result<Arc<dyn DynAgent>> {
-    let words = if config.exec_shell {
-        vec!["/bin/sh".to_owned(), "-c".to_owned(), command.text.clone()]
-    } else {
-        if let Some(operator) = command.words.iter().find(|word| SHELL_OPERATORS.contains(&word.as_str())) {
-            let why = format!("exec.command: `{operator}` needs a shell; set exec.shell (--exec-shell)");
-            return Err(config::Error::new(why).into());
-        }
-        command.words.clone()
-    };
-    let program = words.first().map(|program| program.rsplit('/').next().unwrap_or(program).to_owned());
-    let name = if config.exec_shell { "Command".to_owned() } else { program.unwrap_or_default() };
-    let format = match config.exec_format {
-        CommandFormat::Text => Format::Text,
-        CommandFormat::JsonLines => Format::JsonLines,
-    };
-    let options = ExecOptions::default()
-        .format(format)
-        .chunk(config.exec_chunk.as_ref().map(|text| text.replace("\\n", "\n").replace("\\t", "\t")))
-        .persistent(config.exec_persistent)
-        .workspace(config.exec_workspace.as_ref().map(|directory| directory.0.clone()))
-        .env(config.exec_env.as_ref().map(|env| env.value.clone()).unwrap_or_default())
-        .concurrency(config.exec_concurrency)
-        .timeout(config.exec_timeout.0)
-        .output_bytes(config.exec_output_bytes.0)
-        .memory(config.exec_memory.map(|size| size.0.try_into()).transpose()?)
-        .cpu_time(config.exec_cpu_time)
-        .processes(config.exec_processes)
-        .grace(config.cancel_grace)
-        .resumable(config.exec_resumable)
-        .guard(Some(own_program()?))
-        .card(AgentCard::new(name).describe("Runs a command for each message."));
-    let agent = Exec::new(words, options);
-    Ok(Arc::new(agent.map_err(|error| config::Error::new(format!("exec.command: {error}")))?))
-}
-
-#[cfg(not(unix))]
-fn exec(_: &CommandLine, _: &Config) -> anyhow::Result<Arc<dyn DynAgent>> {
-    Err(config::Error::new("exec.command: commands are supported on Unix only".to_owned()).into())
 }
 
 /// Creates the server from the configuration.
@@ -710,6 +542,7 @@ fn exit_now() -> ! {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::auth::Token;
 
     #[test]
     fn public_address_requires_token_or_insecure() {
