@@ -529,6 +529,8 @@ impl<'a> Splitter<'a> {
     fn push(&mut self, bytes: &[u8]) -> Vec<String> {
         self.pending.extend_from_slice(bytes);
         let mut pieces = Vec::new();
+        // Length of the beginning of a delimiter at the end.
+        let mut begun = 0;
         if let Some(delimiter) = self.delimiter {
             while let Some(found) = find(&self.pending, delimiter) {
                 pieces.push(self.take(found + delimiter.len()));
@@ -536,8 +538,10 @@ impl<'a> Splitter<'a> {
             if self.pending.len() < MAX_PIECE {
                 return pieces;
             }
+            let is_begun = |length: &usize| delimiter.get(..*length).is_some_and(|begin| self.pending.ends_with(begin));
+            begun = (1..delimiter.len()).rev().find(is_begun).unwrap_or_default();
         }
-        let end = complete(&self.pending);
+        let end = complete(self.pending.get(..self.pending.len() - begun).unwrap_or_default());
         let kept = without_line_feeds(self.pending.get(..end).unwrap_or_default()).len();
         // Nothing but line feeds for a long time: they are not at the end.
         let kept = if kept == 0 && end > MAX_PIECE { end } else { kept };
@@ -626,6 +630,9 @@ mod tests {
         assert_eq!(split(Some("---"), &[b"a-", b"--b"]), ["a---", "b"]);
         let long = vec![b'x'; MAX_PIECE + 1];
         assert_eq!(split(Some("\n"), &[&long, b"y\n"]).concat().len(), long.len() + 2);
+        let pieces = split(Some("---"), &[&long, b"-", b"--b"]);
+        assert_eq!(pieces.concat().len(), long.len() + 4);
+        assert_eq!(&pieces[pieces.len() - 2..], ["---", "b"], "a delimiter is not divided");
     }
 
     #[test]
