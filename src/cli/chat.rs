@@ -80,7 +80,7 @@ pub(super) fn run(arguments: &Chat) -> anyhow::Result<()> {
                 "" => {}
                 "/quit" | "/exit" => {
                     if is_terminal && !conversation.context_id().is_empty() {
-                        super::report(&continuation(&arguments.agent.url, &conversation));
+                        super::report(&continuation(&arguments.agent, &conversation));
                     }
                     return Ok(());
                 }
@@ -115,12 +115,12 @@ pub(super) fn run(arguments: &Chat) -> anyhow::Result<()> {
 }
 
 /// Returns the command that continues a conversation.
-fn continuation(url: &str, conversation: &Conversation) -> String {
+fn continuation(Agent { url, connection }: &Agent, conversation: &Conversation) -> String {
     let (flag, id) = match conversation.task_id() {
         "" => ("--context", conversation.context_id()),
         task_id => ("--task", task_id),
     };
-    format!("Continue with: {}\n", show::shell_command(&["a2a", "chat", url, flag, id]))
+    format!("Continue with: {}\n", connection.next_command(&["a2a", "chat", url, flag, id]))
 }
 
 /// Sends a message, and prints the answer as it arrives.

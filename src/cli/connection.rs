@@ -15,7 +15,7 @@ use super::{
     Usage,
     debug::Debug,
     report,
-    show::{Format, safe},
+    show::{Format, safe, shell_command},
     warn,
 };
 use crate::{
@@ -158,6 +158,25 @@ pub(super) struct TaskOf {
 }
 
 impl Connection {
+    /// Formats a command that goes on with the same agent, in the same way. Flags with credentials are left out.
+    pub(super) fn next_command(&self, words: &[&str]) -> String {
+        let name = |value: clap::builder::PossibleValue| value.get_name().to_owned();
+        let flags = [
+            ("--binding", self.binding.and_then(|binding| binding.to_possible_value()).map(name)),
+            ("--protocol", self.protocol.and_then(|version| version.to_possible_value()).map(name)),
+            ("--tenant", self.tenant.clone()),
+            ("--ca", self.ca.as_ref().map(|file| file.to_string_lossy().into_owned())),
+        ];
+        let mut words: Vec<&str> = words.to_vec();
+        for (flag, value) in &flags {
+            words.extend(value.iter().flat_map(|value| [*flag, value.as_str()]));
+        }
+        if self.insecure_tls {
+            words.push("--insecure-tls");
+        }
+        shell_command(&words)
+    }
+
     /// Returns the options of a client, without a time limit.
     pub(super) fn builder(&self) -> anyhow::Result<ClientBuilder> {
         let mut builder = Client::builder();
@@ -327,4 +346,26 @@ impl TaskOf {
 /// Runs a command on a runtime of its own.
 pub(super) fn block_on(command: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
     runtime::Builder::new_current_thread().enable_all().build()?.block_on(command)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[test]
+    fn next_command_repeats_flags_without_credentials() {
+        #[derive(Parser)]
+        struct Arguments {
+            #[command(flatten)]
+            connection: Connection,
+        }
+        let parsed = |flags: &[&str]| Arguments::try_parse_from([&["a2a"], flags].concat()).unwrap().connection;
+        let next = |flags: &[&str]| parsed(flags).next_command(&["a2a", "chat", "localhost:8080"]);
+        assert_eq!(next(&["--token", "s3cret", "--timeout", "3s"]), "a2a chat localhost:8080");
+        let flags = ["--binding", "grpc", "--protocol", "0.3", "--tenant", "a b", "--insecure-tls"];
+        let expected = "a2a chat localhost:8080 --binding grpc --protocol 0.3 --tenant 'a b' --insecure-tls";
+        assert_eq!(next(&flags), expected);
+    }
 }
