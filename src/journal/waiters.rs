@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 
 use crate::{
-    event::Seq,
+    event::{Ends, Seq},
     pb::v1::{Message, Task},
 };
 
@@ -30,6 +30,16 @@ impl WaitCondition {
         match self {
             Self::Durable(seq) | Self::DurableForTurn(seq) | Self::Turn(_, seq) => Some(*seq),
             Self::TaskEnd => None,
+        }
+    }
+
+    /// Returns true if a durable event fulfils the condition. `turns` is the number of turns that have ended, with one that the
+    /// event interrupts.
+    pub(super) fn is_met(&self, event: Seq, ends: Ends, turns: u32) -> bool {
+        match self {
+            Self::Durable(seq) | Self::DurableForTurn(seq) => *seq <= event,
+            Self::Turn(turn, _) => ends == Ends::Task || *turn <= turns,
+            Self::TaskEnd => ends == Ends::Task,
         }
     }
 }

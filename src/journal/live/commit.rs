@@ -165,11 +165,7 @@ impl LiveState {
         // `AUTH_REQUIRED` interrupts the turn for callers that wait, even if the agent continues (3.2.2).
         let interrupted = ends == Ends::Nothing && is_interrupted(event.decoded_payload());
         let finished = self.turn.ended + u32::from(interrupted);
-        self.reply_if(wakeups, |condition| match condition {
-            WaitCondition::Durable(seq) | WaitCondition::DurableForTurn(seq) => *seq <= event.seq(),
-            WaitCondition::Turn(turn, _) => ends == Ends::Task || *turn <= finished,
-            WaitCondition::TaskEnd => ends == Ends::Task,
-        });
+        self.reply_if(wakeups, |condition| condition.is_met(event.seq(), ends, finished));
     }
 
     /// Replies to the waiters whose condition matches, with the committed task.
