@@ -233,8 +233,8 @@ fn guard(grace: Grace, limits: ResourceLimits, command: &[OsString], temporary: 
             }
         };
         kill_all(group).await;
-        // The server also closes the pipe of a command that it leaves, and may still read its files.
-        if let Some(directory) = temporary.filter(|_| is_orphaned && rustix::process::getppid() != server) {
+        // Not if the server has only left the command: it may still read the files.
+        if let Some(directory) = temporary.filter(|_| rustix::process::getppid() != server) {
             std::fs::remove_dir_all(directory)?;
         }
         io::Result::Ok(status)
