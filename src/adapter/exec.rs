@@ -25,7 +25,7 @@ use tokio::{
 use self::persistent::Persistent;
 use super::{
     event::{AgentEvent, EventSink, OUTPUT, TurnEnd, TurnLine, log_stderr},
-    files::{TurnFiles, task_directory},
+    files::{PREFIX, TurnFiles, task_directory},
     process_guard::{self, Grace, ResourceLimits},
 };
 use crate::{
@@ -230,8 +230,9 @@ impl<E: Into<Error>> From<E> for Interrupt {
 }
 
 impl Runner {
-    /// Returns the command, with its guard if there is one. `temporary` has the files of its turns.
-    fn command(&self, temporary: &Path) -> Command {
+    /// Returns the command, with its guard if there is one. `files` is the beginning of the paths of the
+    /// directories of its turns.
+    fn command(&self, files: &Path) -> Command {
         let Self { program, arguments, options, .. } = self;
         let limits = ResourceLimits {
             memory: options.memory.unwrap_or_default(),
@@ -239,14 +240,14 @@ impl Runner {
             processes: options.processes.unwrap_or_default(),
         };
         let grace = Grace { terminated: options.grace, orphaned: Duration::ZERO };
-        let mut command = process_guard::command(options.guard.as_deref(), program, grace, limits, Some(temporary));
+        let mut command = process_guard::command(options.guard.as_deref(), program, grace, limits, Some(files));
         command.args(arguments).envs(&options.env);
         command
     }
 
     /// Runs the command for a turn.
     async fn run(&self, turn: &Turn, out: &Updates) -> Result<End, Error> {
-        let files = TurnFiles::create(turn, None).await?;
+        let files = TurnFiles::create(turn, PREFIX).await?;
         let mut command = self.command(files.directory());
         describe(&mut command, turn, &files);
         if let Some(workspace) = &self.options.workspace {

@@ -3,6 +3,7 @@
 use std::{
     collections::HashSet,
     fs, io,
+    os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
 };
 
@@ -18,35 +19,12 @@ use crate::{
 /// Maximum number of files that a command can write as artifacts in a turn.
 const MAX_OUTPUTS: usize = 100;
 
-/// Temporary directory, which is deleted when this value is dropped.
-pub(super) struct TemporaryDirectory(Option<TempDir>);
-
-impl TemporaryDirectory {
-    /// Creates a directory in `parent`.
-    pub(super) fn create(prefix: &str, parent: &Path) -> io::Result<Self> {
-        tempfile::Builder::new().prefix(prefix).tempdir_in(parent).map(|directory| Self(Some(directory)))
-    }
-
-    pub(super) fn path(&self) -> &Path {
-        self.0.as_ref().map_or(Path::new(""), TempDir::path)
-    }
-}
-
-impl Drop for TemporaryDirectory {
-    fn drop(&mut self) {
-        if let Some(directory) = self.0.take() {
-            // Deletion blocks. Outside of a runtime, the directory is deleted here.
-            match tokio::runtime::Handle::try_current() {
-                Ok(runtime) => drop(runtime.spawn_blocking(move || drop(directory))),
-                Err(_) => drop(directory),
-            }
-        }
-    }
-}
+/// Beginning of the names of directories of turns.
+pub(super) const PREFIX: &str = "a2a-turn-";
 
 /// Directories of a turn, which are deleted when the turn has ended.
 pub(super) struct TurnFiles {
-    temporary: TemporaryDirectory,
+    temporary: Option<TempDir>,
     input: PathBuf,
     output: PathBuf,
     /// Paths of the files of the messages, in their order.
@@ -54,16 +32,17 @@ pub(super) struct TurnFiles {
 }
 
 impl TurnFiles {
-    /// Writes the files of the messages of a turn into a new directory, in `parent` or in the system's directory for temporary
-    /// files.
-    pub(super) async fn create(turn: &Turn, parent: Option<PathBuf>) -> io::Result<Self> {
+    /// Writes the files of the messages of a turn into a new directory, whose name begins with `prefix`. Only the user of this
+    /// process can read it.
+    pub(super) async fn create(turn: &Turn, prefix: &str) -> io::Result<Self> {
         let contents: Vec<_> = turn.messages().flat_map(|message| &message.parts).filter_map(file).collect();
-        let parent = parent.unwrap_or_else(std::env::temp_dir);
-        spawn_blocking(move || Self::write(&contents, &parent)).await.map_err(io::Error::other)?
+        let prefix = prefix.to_owned();
+        spawn_blocking(move || Self::write(&contents, &prefix)).await.map_err(io::Error::other)?
     }
 
-    fn write(contents: &[(String, Vec<u8>)], parent: &Path) -> io::Result<Self> {
-        let temporary = TemporaryDirectory::create("a2a-turn-", parent)?;
+    fn write(contents: &[(String, Vec<u8>)], prefix: &str) -> io::Result<Self> {
+        let owner_only = fs::Permissions::from_mode(0o700);
+        let temporary = tempfile::Builder::new().prefix(prefix).permissions(owner_only).tempdir()?;
         let (input, output) = (temporary.path().join("input"), temporary.path().join("output"));
         fs::create_dir(&input)?;
         fs::create_dir(&output)?;
@@ -74,12 +53,12 @@ impl TurnFiles {
             fs::write(&path, bytes)?;
             paths.push(path.to_string_lossy().into_owned());
         }
-        Ok(Self { temporary, input, output, paths })
+        Ok(Self { temporary: Some(temporary), input, output, paths })
     }
 
     /// Directory with all files of the turn.
     pub(super) fn directory(&self) -> &Path {
-        self.temporary.path()
+        self.temporary.as_ref().map_or(&self.input, TempDir::path)
     }
 
     /// Directory with the files of the messages.
@@ -119,6 +98,18 @@ impl TurnFiles {
             out.artifact(name).last().part(part).await.map_err(|stopped: Stopped| Error::from(stopped))?;
         }
         Ok(())
+    }
+}
+
+impl Drop for TurnFiles {
+    fn drop(&mut self) {
+        if let Some(directory) = self.temporary.take() {
+            // Deletion blocks. Outside of a runtime, the directory is deleted here.
+            match tokio::runtime::Handle::try_current() {
+                Ok(runtime) => drop(runtime.spawn_blocking(move || drop(directory))),
+                Err(_) => drop(directory),
+            }
+        }
     }
 }
 
@@ -169,8 +160,9 @@ mod tests {
     #[test]
     fn files_of_equal_names_are_kept_apart() {
         let contents = [("a.txt".to_owned(), b"1".to_vec()), ("a.txt".to_owned(), b"2".to_vec())];
-        let files = TurnFiles::write(&contents, &std::env::temp_dir()).unwrap();
+        let files = TurnFiles::write(&contents, PREFIX).unwrap();
         let read = |path: &String| fs::read(path).unwrap();
+        assert_eq!(fs::metadata(files.directory()).unwrap().permissions().mode() & 0o777, 0o700);
         assert_eq!(files.paths().iter().map(read).collect::<Vec<_>>(), [b"1", b"2"]);
         let message = Message {
             parts: vec![Part::text("Compare"), Part::bytes("1", ""), Part::bytes("2", "")],
@@ -181,7 +173,7 @@ mod tests {
 
     #[test]
     fn output_is_limited_and_links_are_skipped() {
-        let files = TurnFiles::write(&[], &std::env::temp_dir()).unwrap();
+        let files = TurnFiles::write(&[], PREFIX).unwrap();
         fs::write(files.output().join("b.txt"), "bb").unwrap();
         fs::write(files.output().join("a.txt"), "a").unwrap();
         fs::create_dir(files.output().join("directory")).unwrap();

@@ -20,7 +20,7 @@ use std::{
 };
 
 use rustix::{
-    event::{PollFd, PollFlags, poll},
+    event::{PollFd, PollFlags, Timespec, poll},
     process::{Pid, Resource, Rlimit, Signal, kill_process_group, setrlimit},
 };
 use tokio::{
@@ -52,6 +52,9 @@ pub(super) const KILLED: u8 = 128;
 
 /// Time in which all processes of a command end after they were killed. Only one that waits for hardware does not.
 const KILL_TIME: Duration = Duration::from_secs(5);
+
+/// Time in which a process gets another parent after its parent has closed its files at its end.
+const REPARENT_TIME: Duration = Duration::from_secs(2);
 
 /// Interval at which the remaining processes are killed again.
 const KILL_INTERVAL: Duration = Duration::from_millis(2);
@@ -123,13 +126,13 @@ pub(super) fn find_program(name: &OsStr, path: Option<&OsStr>) -> io::Result<Pat
 
 /// Returns a command that runs `program`, with a guard if the path of one is given. It is detached from the terminal of the server.
 /// Variables of the server that begin with `A2A_`, which may be secret, are not passed on. If the server is killed, the guard
-/// deletes `temporary`, a directory.
+/// deletes the directories whose paths begin with `files`.
 pub(super) fn command(
     guard: Option<&Path>,
     program: &Path,
     grace: Grace,
     limits: ResourceLimits,
-    temporary: Option<&Path>,
+    files: Option<&Path>,
 ) -> tokio::process::Command {
     let mut command = match guard {
         Some(guard) => {
@@ -138,7 +141,7 @@ pub(super) fn command(
                 .arg0(NAME)
                 .arg(GUARD)
                 .args([grace.terminated, grace.orphaned].map(|grace| grace.as_millis().to_string()));
-            command.arg(temporary.unwrap_or(Path::new(""))).args(limits.to_arguments()).arg(program);
+            command.arg(files.unwrap_or(Path::new(""))).args(limits.to_arguments()).arg(program);
             command
         }
         None => tokio::process::Command::new(program),
@@ -159,13 +162,13 @@ pub(crate) fn run(mut arguments: impl Iterator<Item = OsString>) -> Option<u8> {
     let number = |word: Option<OsString>| word?.to_str()?.parse::<u64>().ok();
     let mut grace = || number(arguments.next()).map(Duration::from_millis);
     let grace = if role == GUARD { (|| Some(Grace { terminated: grace()?, orphaned: grace()? }))() } else { None };
-    let temporary = grace.and_then(|_| arguments.next()).filter(|path| !path.is_empty()).map(PathBuf::from);
+    let files = grace.and_then(|_| arguments.next()).filter(|path| !path.is_empty()).map(PathBuf::from);
     let mut limit = || number(arguments.next());
     let limits = (|| Some(ResourceLimits { memory: limit()?, cpu_seconds: limit()?, processes: limit()? }))();
     let command: Vec<OsString> = arguments.collect();
     match (limits, grace) {
         (Some(limits), Some(grace)) if role == GUARD && !command.is_empty() => {
-            Some(guard(grace, limits, &command, temporary.as_deref()))
+            Some(guard(grace, limits, &command, files.as_deref()))
         }
         (Some(limits), None) if role == LIMITED && !command.is_empty() => Some(become_command(limits, &command)),
         _ => Some(fail(OsStr::new(GUARD), &io::Error::other("internal command of `a2a serve`"), 2)),
@@ -190,8 +193,8 @@ fn become_command(limits: ResourceLimits, command: &[OsString]) -> u8 {
 }
 
 /// Starts the command, and waits for its end. SIGTERM is passed on, and sent if the server is gone. The command is killed after
-/// the grace period. If the server was killed, a temporary directory is deleted.
-fn guard(grace: Grace, limits: ResourceLimits, command: &[OsString], temporary: Option<&Path>) -> u8 {
+/// the grace period. If the server was killed, the directories whose paths begin with `files` are deleted.
+fn guard(grace: Grace, limits: ResourceLimits, command: &[OsString], files: Option<&Path>) -> u8 {
     let server = rustix::process::getppid();
     let program = command.first().map(OsString::as_os_str).unwrap_or_default();
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
@@ -234,8 +237,10 @@ fn guard(grace: Grace, limits: ResourceLimits, command: &[OsString], temporary: 
         };
         kill_all(group).await;
         // Not if the server has only left the command: it may still read the files.
-        if let Some(directory) = temporary.filter(|_| rustix::process::getppid() != server) {
-            std::fs::remove_dir_all(directory)?;
+        if let Some(files) = files
+            && is_without(server).await
+        {
+            delete(files)?;
         }
         io::Result::Ok(status)
     });
@@ -243,6 +248,33 @@ fn guard(grace: Grace, limits: ResourceLimits, command: &[OsString], temporary: 
         Ok(status) => exit_code(status),
         Err(error) => fail(program, &error, NOT_EXECUTABLE),
     }
+}
+
+/// Returns true if the server, the first parent of this process, has ended.
+async fn is_without(server: Option<Pid>) -> bool {
+    let end = Instant::now() + REPARENT_TIME;
+    while rustix::process::getppid() == server {
+        // A server that ends closes its end of stderr before its children get another parent.
+        let stderr = io::stderr();
+        let is_open =
+            matches!(poll(&mut [PollFd::new(&stderr, PollFlags::empty())], Some(&Timespec::default())), Ok(0));
+        if is_open || Instant::now() > end {
+            return false;
+        }
+        sleep_until(Instant::now() + KILL_INTERVAL).await;
+    }
+    true
+}
+
+/// Deletes the directories whose paths begin with a text.
+fn delete(begin: &Path) -> io::Result<()> {
+    let (Some(parent), Some(name)) = (begin.parent(), begin.file_name()) else { return Ok(()) };
+    for entry in std::fs::read_dir(parent)?.flatten() {
+        if entry.file_name().as_encoded_bytes().starts_with(name.as_encoded_bytes()) {
+            std::fs::remove_dir_all(entry.path())?;
+        }
+    }
+    Ok(())
 }
 
 /// Returns the exit code of a shell for the end of a process.

@@ -354,14 +354,12 @@ async fn persistent_command_gets_all_turns() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killed_server_leaves_no_process_and_no_files() {
     let persistent = &["--exec-format", "json_lines", "--exec-persistent=true"][..];
-    for flags in [&["--chunk", "\\n", "--name", "Sleeper"][..], persistent] {
+    let named = &["--chunk", "\\n", "--name", "Sleeper"][..];
+    for (flags, trap) in [(named, "trap '' TERM"), (persistent, "trap '' TERM"), (named, ":"), (persistent, ":")] {
         let (directory, temporary) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let path = |name: &str| directory.path().join(name).display().to_string();
-        let script = format!(
-            "trap '' TERM; setsid sleep 300 & echo $! >{}; echo $$ >{}; sleep 300",
-            path("session"),
-            path("command")
-        );
+        let script =
+            format!("{trap}; setsid sleep 300 & echo $! >{}; echo $$ >{}; sleep 300", path("session"), path("command"));
         let command = format!("sh -c \"{script}\"");
         let mut serve = a2a(&[&["serve", "--listen", "127.0.0.1:0", "--exec", &command], flags].concat());
         serve.env("PATH", std::env::var_os("PATH").unwrap()).env("TMPDIR", temporary.path());

@@ -19,9 +19,10 @@ use super::{Line, Process, Runner, log_lines, read_line};
 use crate::{
     adapter::{
         event::{AgentEvent, EventSink, TurnLine},
-        files::{TemporaryDirectory, TurnFiles},
+        files::{PREFIX, TurnFiles},
     },
     agent::{End, Error, Stopped, Turn, Updates},
+    env::Ids,
 };
 
 /// Number of events of a turn, and of lines for the command, that wait to be taken.
@@ -38,6 +39,8 @@ pub(super) struct Persistent {
     runner: Arc<Runner>,
     running: Mutex<Option<Running>>,
     next_id: AtomicU64,
+    /// Beginning of the names of the directories of its turns, which those of other commands do not have.
+    prefix: String,
 }
 
 /// Process of a persistent command.
@@ -45,22 +48,21 @@ pub(super) struct Persistent {
 struct Running {
     lines: mpsc::Sender<Vec<u8>>,
     turns: Turns,
-    /// Directory with the files of the turns.
-    temporary: Arc<TemporaryDirectory>,
 }
 
 impl Persistent {
     pub(super) fn new(runner: Arc<Runner>) -> Self {
-        Self { runner, running: Mutex::new(None), next_id: AtomicU64::new(1) }
+        let prefix = format!("{PREFIX}{}-", Ids::default().time_ordered());
+        Self { runner, running: Mutex::new(None), next_id: AtomicU64::new(1), prefix }
     }
 
     /// Sends a turn to the command, and applies its events until one ends the turn.
     pub(super) async fn run(&self, turn: &Turn, out: &Updates) -> Result<End, Error> {
         let options = &self.runner.options;
-        let running = self.running()?;
-        let files = TurnFiles::create(turn, Some(running.temporary.path().to_owned())).await?;
+        let files = TurnFiles::create(turn, &self.prefix).await?;
         let id = self.next_id.fetch_add(1, Ordering::Relaxed).to_string();
         let line = TurnLine::new(turn, &id, files.paths(), Some(files.output())).to_line()?;
+        let running = self.running()?;
         let (sender, mut events) = mpsc::channel(QUEUED);
         running.turns.lock().insert(id.clone(), sender);
         let mut registration = Registration { running: running.clone(), id: id.clone(), is_announced: false };
@@ -105,12 +107,11 @@ impl Persistent {
         if let Some(running) = running.as_ref().filter(|running| !running.lines.is_closed()) {
             return Ok(running.clone());
         }
-        let temporary = TemporaryDirectory::create("a2a-command-", &std::env::temp_dir())?;
-        let mut command = self.runner.command(temporary.path());
+        let mut command = self.runner.command(&std::env::temp_dir().join(&self.prefix));
         let mut process = Process::start(&mut command, self.runner.options.guard.is_some())?;
         let (sender, lines) = mpsc::channel(QUEUED);
         let turns = Turns::default();
-        let started = Running { lines: sender, turns: Arc::clone(&turns), temporary: Arc::new(temporary) };
+        let started = Running { lines: sender, turns: Arc::clone(&turns) };
         *running = Some(started.clone());
         tokio::spawn(async move {
             let stdin = process.stdin.take();
