@@ -158,15 +158,21 @@ pub(super) struct TaskOf {
 }
 
 impl Connection {
-    /// Formats a command that goes on with the same agent, in the same way. Flags with credentials are left out.
+    /// Formats a command that goes on with the same agent, in the same way. Secrets, and headers, which may have some, are left
+    /// out.
     pub(super) fn next_command(&self, words: &[&str]) -> String {
         let name = |value: clap::builder::PossibleValue| value.get_name().to_owned();
+        let path = |file: &Option<PathBuf>| file.as_ref().map(|file| file.to_string_lossy().into_owned());
         let flags = [
             ("--binding", self.binding.and_then(|binding| binding.to_possible_value()).map(name)),
             ("--protocol", self.protocol.and_then(|version| version.to_possible_value()).map(name)),
             ("--tenant", self.tenant.clone()),
-            ("--ca", self.ca.as_ref().map(|file| file.to_string_lossy().into_owned())),
+            ("--ca", path(&self.ca)),
+            ("--client-cert", path(&self.client_cert)),
+            ("--client-key", path(&self.client_key)),
         ];
+        let origins = self.trust_origin.iter().map(|origin| ("--trust-origin", Some(origin.clone())));
+        let flags: Vec<_> = flags.into_iter().chain(origins).collect();
         let mut words: Vec<&str> = words.to_vec();
         for (flag, value) in &flags {
             words.extend(value.iter().flat_map(|value| [*flag, value.as_str()]));
@@ -365,7 +371,9 @@ mod tests {
         let next = |flags: &[&str]| parsed(flags).next_command(&["a2a", "chat", "localhost:8080"]);
         assert_eq!(next(&["--token", "s3cret", "--timeout", "3s"]), "a2a chat localhost:8080");
         let flags = ["--binding", "grpc", "--protocol", "0.3", "--tenant", "a b", "--insecure-tls"];
-        let expected = "a2a chat localhost:8080 --binding grpc --protocol 0.3 --tenant 'a b' --insecure-tls";
+        let flags = [&flags[..], &["--trust-origin", "https://b.test"]].concat();
+        let expected = "a2a chat localhost:8080 --binding grpc --protocol 0.3 --tenant 'a b' --trust-origin \
+                        https://b.test --insecure-tls";
         assert_eq!(next(&flags), expected);
     }
 }
