@@ -100,7 +100,7 @@ pub(crate) fn require_scope(principal: &Principal, scope: &str) -> Result<(), Er
 
 fn insufficient_scope(scope: &str, why: String) -> Error {
     // RFC 6750, 3.1.
-    let challenge = format!("Bearer realm=\"a2a\", error=\"insufficient_scope\", scope=\"{scope}\"");
+    let challenge = format!("{BEARER}, error=\"insufficient_scope\", scope=\"{scope}\"");
     ErrorKind::PermissionDenied.because(why).with("scope", scope).challenge(challenge)
 }
 
