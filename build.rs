@@ -4,7 +4,8 @@
 //! proto/*.proto --protox--> descriptors --+-- prost-build, pass 0 --> google.protobuf, with ordered maps  (pb::wkt)
 //!                                         +-- prost-build, pass 1 --> messages, plain prost structs      (pb::v1, v03)
 //!                                         +-- tonic, pass 2 --------> service traits, gRPC client and server
-//!                                         +-- message.rs -----------> ProtoJSON and checks of every message
+//!                                         +-- message.rs -----------> ProtoJSON of every message
+//!                                         +-- check.rs -------------> validation of every message
 //!                                         +-- encoded.rs -----------> ProtoJSON of messages that are kept in protobuf
 //!                                         +-- service.rs, routes.rs > REST routes, JSON-RPC methods, adapters
 //!                                         +-- v03.rs ---------------> conversions and JSON of protocol 0.3
@@ -14,6 +15,7 @@
 //! `build/tables.rs` only. The output goes to `OUT_DIR` and is included by `src/pb.rs`. It is neither checked in nor edited.
 
 mod build {
+    pub(crate) mod check;
     pub(crate) mod commit;
     pub(crate) mod encoded;
     pub(crate) mod exceptions;

@@ -1,4 +1,4 @@
-//! Validation of requests: REQUIRED fields, known enum numbers, lengths of ids and URIs. `build/message.rs` generates
+//! Validation of requests: REQUIRED fields, known enum numbers, lengths of ids and URIs. `build/check.rs` generates
 //! [`Check`] for each message.
 
 use std::fmt;

@@ -50,6 +50,7 @@ use crate::{
 
 mod concurrency;
 mod contexts;
+mod follow_up;
 mod idempotency;
 mod limits;
 mod recovery;

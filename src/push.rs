@@ -34,6 +34,7 @@ mod jwt;
 mod key_file;
 pub(crate) mod payload;
 mod receiver;
+mod response;
 mod sender;
 mod signature;
 mod stats;

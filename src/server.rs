@@ -48,6 +48,7 @@ mod catalog;
 mod exposure;
 mod layers;
 mod lifecycle;
+mod readiness;
 
 /// Default grace period for running turns when the server stops.
 pub(crate) const GRACE: Duration = Duration::from_secs(10);

@@ -5,7 +5,7 @@
 
 pub mod card;
 pub mod event;
-mod file_part;
+mod file_encoding;
 #[cfg(feature = "server")]
 pub mod grpc;
 pub mod json;

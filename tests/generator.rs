@@ -19,6 +19,7 @@ use prost_reflect::DescriptorPool;
 
 #[path = "../build"]
 mod build {
+    pub(crate) mod check;
     pub(crate) mod commit;
     pub(crate) mod encoded;
     pub(crate) mod exceptions;

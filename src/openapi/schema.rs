@@ -376,7 +376,7 @@ pub(super) fn upper_camel(name: &str) -> String {
         .collect()
 }
 
-/// Returns the maximum length of a text by the rules of `build/message.rs`. The limits are bytes.
+/// Returns the maximum length of a text by the rules of `build/check.rs`. The limits are bytes.
 fn max_length(name: &str) -> Option<usize> {
     match name {
         "extensions" | "uri" => Some(MAX_URI_BYTES),

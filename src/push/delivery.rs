@@ -24,7 +24,8 @@ use url::Url;
 use super::{
     PushOptions,
     payload::{Form, Notification, V03Encoder},
-    sender::{Failure, Sender},
+    response::Failure,
+    sender::Sender,
     stats::{Counters, PushStats},
 };
 use crate::{

@@ -1,18 +1,12 @@
 //! Requests to the webhooks of push notifications.
 
-use std::{
-    collections::HashMap,
-    error::Error as _,
-    net::SocketAddr,
-    sync::Arc,
-    time::{Duration, SystemTime},
-};
+use std::{collections::HashMap, error::Error as _, net::SocketAddr, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use parking_lot::Mutex;
 use reqwest::{
-    Client, Response,
+    Client,
     dns::{Addrs, Name, Resolve, Resolving},
     redirect,
 };
@@ -23,6 +17,7 @@ use super::{
     PushOptions,
     credentials::{WebhookCredentials, WebhookRequest},
     jwt::SigningKeys,
+    response::{Failure, check_status, read_body},
     signature::{WEBHOOK_ID, WEBHOOK_SIGNATURE, WEBHOOK_TIMESTAMP, sign},
     target::{TargetError, TargetPolicy},
 };
@@ -35,29 +30,6 @@ const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 pub(super) const NOTIFICATION_TOKEN: HeaderName = HeaderName::from_static("a2a-notification-token");
 pub(super) const OLD_NOTIFICATION_TOKEN: HeaderName = HeaderName::from_static("x-a2a-notification-token");
 pub(super) const DELIVERY_ID: HeaderName = HeaderName::from_static("a2a-delivery-id");
-
-/// Maximum size of a response body that is read, in bytes, so that its connection can be used again. A longer one closes it.
-const MAX_RESPONSE: usize = 16 << 10;
-
-/// Maximum time that a receiver can ask for before the next attempt.
-const MAX_RETRY_AFTER: Duration = Duration::from_hours(1);
-
-/// Failure of an attempt.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Failure {
-    /// An attempt may succeed later, not before `after`.
-    Retry { reason: String, after: Option<Duration> },
-    /// No attempt can succeed.
-    Rejected { reason: String },
-    /// The receiver is gone for good.
-    Gone,
-}
-
-impl Failure {
-    fn retry(reason: impl Into<String>) -> Self {
-        Self::Retry { reason: reason.into(), after: None }
-    }
-}
 
 /// Client of webhooks.
 ///
@@ -262,41 +234,6 @@ async fn authorization(
         value.set_sensitive(true);
         value
     }))
-}
-
-/// Reads the body of a response up to the maximum.
-async fn read_body(mut response: Response) {
-    let mut left = MAX_RESPONSE;
-    while let Ok(Some(chunk)) = response.chunk().await {
-        left = left.saturating_sub(chunk.len());
-        if left == 0 {
-            return;
-        }
-    }
-}
-
-/// Checks whether the head of a response accepts the notification.
-fn check_status(status: StatusCode, headers: &HeaderMap, now: Millis) -> Result<(), Failure> {
-    let reason = format!("the receiver returned {}", status.as_u16());
-    Err(match status.as_u16() {
-        200..300 => return Ok(()),
-        410 => Failure::Gone,
-        408 | 425 | 429 | 500.. => Failure::Retry { reason, after: retry_after(headers, now) },
-        300..400 => Failure::Rejected { reason: format!("{reason}; redirects are not followed") },
-        _ => Failure::Rejected { reason },
-    })
-}
-
-/// Returns the delay that a receiver asks for: seconds, or a date (RFC 9110, 10.2.3).
-fn retry_after(headers: &HeaderMap, now: Millis) -> Option<Duration> {
-    let text = headers.get(header::RETRY_AFTER)?.to_str().ok()?.trim();
-    let after = if let Ok(seconds) = text.parse() {
-        Duration::from_secs(seconds)
-    } else {
-        let now = SystemTime::UNIX_EPOCH + Duration::from_millis(u64::try_from(now).ok()?);
-        httpdate::parse_http_date(text).ok()?.duration_since(now).unwrap_or_default()
-    };
-    Some(after.min(MAX_RETRY_AFTER))
 }
 
 /// Describes the failure of a request to a server, without the URL, which may contain a secret.

@@ -1,4 +1,4 @@
-//! Lifecycle of a server: the bound server, readiness and drain (graceful shutdown), and shutdown signals.
+//! Lifecycle of a server: the bound server, drain (graceful shutdown), and shutdown signals.
 
 use std::{fmt, io, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -7,21 +7,20 @@ use futures_util::future::{BoxFuture, join_all};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::{
     net::{TcpListener, ToSocketAddrs},
-    sync::{OnceCell, watch},
-    time::timeout,
+    sync::OnceCell,
 };
 use tokio_util::sync::CancellationToken;
 
 use super::{
     agents::MountedAgent,
     layers::{LayeredService, Layers},
+    readiness::{readiness_check, with_mounted},
 };
 use crate::{
     agent::Agent,
-    journal::Journal,
     metric::{self, EngineGauges},
     service::Service,
-    transport::{HttpService, MetricsSource, NotReady, ReadinessCheck, listener},
+    transport::{HttpService, MetricsSource, ReadinessCheck, listener},
 };
 #[cfg(feature = "push")]
 use crate::{push::PushStats, store::Unavailable};
@@ -256,45 +255,6 @@ impl fmt::Debug for Handle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Handle").field("is_draining", &self.0.draining.is_cancelled()).finish_non_exhaustive()
     }
-}
-
-/// Readiness check of a service and of the agents that are mounted on its server.
-fn with_mounted(own: ReadinessCheck, mounted: &[Handle]) -> ReadinessCheck {
-    if mounted.is_empty() {
-        return own;
-    }
-    let checks: Arc<[_]> = std::iter::once(own).chain(mounted.iter().map(Handle::readiness)).collect();
-    Arc::new(move || {
-        let checks = Arc::clone(&checks);
-        Box::pin(async move { join_all(checks.iter().map(|check| check())).await.into_iter().collect() })
-    })
-}
-
-/// Readiness check: recovery has finished and the store is available.
-fn readiness_check(journal: Arc<Journal>, recovered: watch::Receiver<bool>) -> ReadinessCheck {
-    /// Timeout of the store check: a hanging disk may never respond, and probes have short timeouts.
-    const CHECK_TIMEOUT: Duration = Duration::from_secs(2);
-    Arc::new(move || {
-        let (journal, is_recovered) = (Arc::clone(&journal), *recovered.borrow());
-        Box::pin(async move {
-            if !is_recovered {
-                tracing::warn!("not ready: recovery of tasks from the last run has not finished");
-                return Err(NotReady::Recovering);
-            }
-            match timeout(CHECK_TIMEOUT, journal.store().check()).await {
-                Ok(Ok(())) if journal.is_store_unavailable() => Err(NotReady::CommitsDelayed),
-                Ok(Ok(())) => Ok(()),
-                Ok(Err(cause)) => {
-                    tracing::warn!(error.cause = %cause, "not ready: store unavailable");
-                    Err(NotReady::StoreUnavailable)
-                }
-                Err(_) => {
-                    tracing::warn!(timeout = ?CHECK_TIMEOUT, "not ready: store check timed out");
-                    Err(NotReady::StoreUnavailable)
-                }
-            }
-        })
-    })
 }
 
 /// Listener for Ctrl-C and SIGTERM. Replaces their default action, which ends the process, and misses none.

@@ -22,15 +22,16 @@ use parking_lot::Mutex;
 use rusqlite::{Connection, ErrorCode, OptionalExtension as _};
 use tokio::{sync::watch, time::Instant};
 
+use self::{
+    checkpoint::Checkpoints,
+    file::{LockedFile, Role},
+    threads::Readers,
+    writer::Writer,
+};
 pub(crate) use self::{
     export::{ExportError, ImportError},
     file::publish,
     inspect::{Inspector, Stats, TaskFilter, TaskSummary},
-};
-use self::{
-    file::{LockedFile, Role},
-    threads::{Checkpoints, Readers},
-    writer::Writer,
 };
 use super::{
     Claim, Commit, Damaged, DeliveryClaim, DeliveryPage, DeliveryToken, Full, InUse, Key, ListPage, ListQuery,
@@ -44,6 +45,7 @@ use crate::{
     event::{Event, Fence, Seq},
 };
 
+mod checkpoint;
 mod counters;
 mod delivery;
 mod export;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio_stream::StreamExt as _;
 use tonic::{Extensions, Request, Response, Status, metadata::MetadataMap};
 
-use super::{event::Event, file_part::FileEncoding, push_extras::PushExtras};
+use super::{event::Event, file_encoding::FileEncoding, push_extras::PushExtras};
 use crate::{
     contract::BoxStream,
     error::Error,

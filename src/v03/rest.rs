@@ -10,7 +10,7 @@ use tonic::Status;
 
 use super::{
     card::v03_card,
-    file_part::{FileEncoding, FileParts},
+    file_encoding::{FileEncoding, FileParts},
     grpc::{convert_response, to_v03_status},
     json::EnumNames as _,
 };

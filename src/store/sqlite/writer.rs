@@ -16,10 +16,11 @@ use tokio::sync::oneshot;
 
 use super::{
     Health, OpenFailure, PROBE,
+    checkpoint::{CHECKPOINT_PAGES, LONG_WAL_PAGES},
     counters::{Counters, LargeContexts},
     describe, failpoint, is_damage,
     sweep::{EvictionStarts, UnreadableTasks},
-    threads::{CHECKPOINT_PAGES, Jobs, LONG_WAL_PAGES, WorkerThreads},
+    threads::{Jobs, WorkerThreads},
     write::{CommitBatch, other_error},
 };
 use crate::store::{Commit, Refused, Rejected, Scope, Unavailable, quota::Quota};

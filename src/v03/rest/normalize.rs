@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use crate::{
     error::Error,
     v03::{
-        file_part::FileEncoding,
+        file_encoding::FileEncoding,
         json::{BYTES_AND_URI, SCALAR},
         message::{WRAPPED_MARK, WRAPPED_VALUE},
     },

@@ -1,0 +1,52 @@
+//! Readiness of a server: whether recovery has finished and the store can commit. `transport/health.rs` reports it.
+
+use std::{sync::Arc, time::Duration};
+
+use futures_util::future::join_all;
+use tokio::{sync::watch, time::timeout};
+
+use super::Handle;
+use crate::{
+    journal::Journal,
+    transport::{NotReady, ReadinessCheck},
+};
+
+/// Timeout of the store check: a hanging disk may never respond, and probes have short timeouts.
+const CHECK_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Readiness check of a service and of the agents that are mounted on its server.
+pub(super) fn with_mounted(own: ReadinessCheck, mounted: &[Handle]) -> ReadinessCheck {
+    if mounted.is_empty() {
+        return own;
+    }
+    let checks: Arc<[_]> = std::iter::once(own).chain(mounted.iter().map(Handle::readiness)).collect();
+    Arc::new(move || {
+        let checks = Arc::clone(&checks);
+        Box::pin(async move { join_all(checks.iter().map(|check| check())).await.into_iter().collect() })
+    })
+}
+
+/// Readiness check: recovery has finished and the store is available.
+pub(super) fn readiness_check(journal: Arc<Journal>, recovered: watch::Receiver<bool>) -> ReadinessCheck {
+    Arc::new(move || {
+        let (journal, is_recovered) = (Arc::clone(&journal), *recovered.borrow());
+        Box::pin(async move {
+            if !is_recovered {
+                tracing::warn!("not ready: recovery of tasks from the last run has not finished");
+                return Err(NotReady::Recovering);
+            }
+            match timeout(CHECK_TIMEOUT, journal.store().check()).await {
+                Ok(Ok(())) if journal.is_store_unavailable() => Err(NotReady::CommitsDelayed),
+                Ok(Ok(())) => Ok(()),
+                Ok(Err(cause)) => {
+                    tracing::warn!(error.cause = %cause, "not ready: store unavailable");
+                    Err(NotReady::StoreUnavailable)
+                }
+                Err(_) => {
+                    tracing::warn!(timeout = ?CHECK_TIMEOUT, "not ready: store check timed out");
+                    Err(NotReady::StoreUnavailable)
+                }
+            }
+        })
+    })
+}
