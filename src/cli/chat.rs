@@ -120,7 +120,7 @@ fn continuation(Agent { url, connection }: &Agent, conversation: &Conversation) 
         "" => ("--context", conversation.context_id()),
         task_id => ("--task", task_id),
     };
-    format!("Continue with: {}\n", connection.next_command(&["a2a", "chat", url, flag, id]))
+    format!("Continue with: {}\n", connection.next_command(&["chat", url], &[(flag, id)]))
 }
 
 /// Sends a message, and prints the answer as it arrives.

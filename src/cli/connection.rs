@@ -159,11 +159,11 @@ pub(super) struct TaskOf {
 
 impl Connection {
     /// Formats a command that goes on with the same agent, in the same way. Secrets, and headers, which may have some, are left
-    /// out.
-    pub(super) fn next_command(&self, words: &[&str]) -> String {
+    /// out. `words` are the name of the command and its operands; `flags` are its own.
+    pub(super) fn next_command(&self, words: &[&str], flags: &[(&str, &str)]) -> String {
         let name = |value: clap::builder::PossibleValue| value.get_name().to_owned();
         let path = |file: &Option<PathBuf>| file.as_ref().map(|file| file.to_string_lossy().into_owned());
-        let flags = [
+        let of_connection = [
             ("--binding", self.binding.and_then(|binding| binding.to_possible_value()).map(name)),
             ("--protocol", self.protocol.and_then(|version| version.to_possible_value()).map(name)),
             ("--tenant", self.tenant.clone()),
@@ -171,16 +171,28 @@ impl Connection {
             ("--client-cert", path(&self.client_cert)),
             ("--client-key", path(&self.client_key)),
         ];
-        let origins = self.trust_origin.iter().map(|origin| ("--trust-origin", Some(origin.clone())));
-        let flags: Vec<_> = flags.into_iter().chain(origins).collect();
-        let mut words: Vec<&str> = words.to_vec();
-        for (flag, value) in &flags {
-            words.extend(value.iter().flat_map(|value| [*flag, value.as_str()]));
+        let of_connection = of_connection.into_iter().filter_map(|(flag, value)| Some((flag, value?)));
+        let origins = self.trust_origin.iter().map(|origin| ("--trust-origin", origin.clone()));
+        let own = flags.iter().map(|&(flag, value)| (flag, value.to_owned()));
+        // Agents choose ids. One that begins with a hyphen would be read as a flag.
+        let is_flag = |text: &str| text.starts_with('-');
+        let end = words.iter().position(|word| is_flag(word)).unwrap_or(words.len());
+        let (words, late) = words.split_at(end);
+        let mut command: Vec<_> = ["a2a"].iter().chain(words).map(|&word| word.to_owned()).collect();
+        for (flag, value) in own.chain(of_connection).chain(origins) {
+            if is_flag(&value) {
+                command.push(format!("{flag}={value}"));
+            } else {
+                command.extend([flag.to_owned(), value]);
+            }
         }
         if self.insecure_tls {
-            words.push("--insecure-tls");
+            command.push("--insecure-tls".to_owned());
         }
-        shell_command(&words)
+        if !late.is_empty() {
+            command.extend(["--"].iter().chain(late).map(|&word| word.to_owned()));
+        }
+        shell_command(&command.iter().map(String::as_str).collect::<Vec<_>>())
     }
 
     /// Returns the options of a client, without a time limit.
@@ -368,12 +380,20 @@ mod tests {
             connection: Connection,
         }
         let parsed = |flags: &[&str]| Arguments::try_parse_from([&["a2a"], flags].concat()).unwrap().connection;
-        let next = |flags: &[&str]| parsed(flags).next_command(&["a2a", "chat", "localhost:8080"]);
+        let next = |flags: &[&str]| parsed(flags).next_command(&["chat", "localhost:8080"], &[]);
         assert_eq!(next(&["--token", "s3cret", "--timeout", "3s"]), "a2a chat localhost:8080");
         let flags = ["--binding", "grpc", "--protocol", "0.3", "--tenant", "a b", "--insecure-tls"];
         let flags = [&flags[..], &["--trust-origin", "https://b.test"]].concat();
         let expected = "a2a chat localhost:8080 --binding grpc --protocol 0.3 --tenant 'a b' --trust-origin \
                         https://b.test --insecure-tls";
         assert_eq!(next(&flags), expected);
+        assert_eq!(next(&["--tenant=-a"]), "a2a chat localhost:8080 '--tenant=-a'");
+        let connection = parsed(&["--tenant", "a"]);
+        let send = connection.next_command(&["send", "localhost"], &[("--task", "-1")]);
+        assert_eq!(send, "a2a send localhost '--task=-1' --tenant a");
+        assert_eq!(
+            connection.next_command(&["subscribe", "localhost", "-1"], &[]),
+            "a2a subscribe localhost --tenant a -- -1"
+        );
     }
 }

@@ -110,7 +110,7 @@ fn parse_host(text: &str) -> Result<IpAddr, String> {
 }
 
 impl Serve {
-    /// Whether the startup message is printed.
+    /// Returns true if the startup message is omitted.
     pub(super) fn is_quiet(&self) -> bool {
         self.official.quiet
     }

@@ -314,7 +314,7 @@ pub(super) fn send(arguments: &Send, stream: bool) -> anyhow::Result<()> {
                     _ = tokio::signal::ctrl_c() => Err(Interrupted.into()),
                 };
                 if let (Err(_), false) = (&sent, running.is_empty()) {
-                    let command = connection.next_command(&["a2a", "subscribe", url, &running]);
+                    let command = connection.next_command(&["subscribe", url, &running], &[]);
                     report(&format!("The task goes on: {command}\n"));
                 }
                 sent?
@@ -326,7 +326,7 @@ pub(super) fn send(arguments: &Send, stream: bool) -> anyhow::Result<()> {
                 show::print(&show::task(task, format)?, format)?;
                 files.as_mut().map(|files| files.add_task(task)).transpose()?;
                 if task.state() == TaskState::InputRequired && io::stderr().is_terminal() {
-                    let command = connection.next_command(&["a2a", "send", url, "--task", &task.id]);
+                    let command = connection.next_command(&["send", url], &[("--task", &task.id)]);
                     report(&format!("Answer with: {command} \"...\"\n"));
                 }
                 task.state()
