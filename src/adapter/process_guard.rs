@@ -266,15 +266,16 @@ async fn is_without(server: Option<Pid>) -> bool {
     true
 }
 
-/// Deletes the directories whose paths begin with a text.
+/// Deletes the directories whose paths begin with a text, as many as it can. Returns the first error.
 fn delete(begin: &Path) -> io::Result<()> {
     let (Some(parent), Some(name)) = (begin.parent(), begin.file_name()) else { return Ok(()) };
+    let mut outcome = Ok(());
     for entry in std::fs::read_dir(parent)?.flatten() {
         if entry.file_name().as_encoded_bytes().starts_with(name.as_encoded_bytes()) {
-            std::fs::remove_dir_all(entry.path())?;
+            outcome = outcome.and(std::fs::remove_dir_all(entry.path()));
         }
     }
-    Ok(())
+    outcome
 }
 
 /// Returns the exit code of a shell for the end of a process.
