@@ -9,7 +9,7 @@ use metrics::{Label, Unit};
 
 /// Kind of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+enum Kind {
     Counter,
     Gauge,
     Histogram,
@@ -20,9 +20,32 @@ pub(crate) enum Kind {
 pub(crate) struct Metric {
     /// Name, with its unit as the ending.
     pub(crate) name: &'static str,
-    pub(crate) kind: Kind,
+    kind: Kind,
     unit: Unit,
     description: &'static str,
+}
+
+/// Upper bounds of durations in seconds.
+const SECONDS: [f64; 14] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0, 300.0];
+
+/// Upper bounds of numbers of tasks and events.
+const COUNTS: [f64; 10] = [0.0, 1.0, 2.0, 4.0, 16.0, 64.0, 256.0, 1024.0, 4096.0, 65536.0];
+
+/// Upper bounds of sizes in bytes.
+const BYTES: [f64; 8] = [256.0, 1024.0, 4096.0, 16384.0, 65536.0, 262_144.0, 1_048_576.0, 16_777_216.0];
+
+impl Metric {
+    /// Returns the upper bounds of the buckets of a histogram.
+    pub(crate) fn buckets(&self) -> Option<&'static [f64]> {
+        let buckets: &[f64] = if self.unit == Unit::Seconds {
+            &SECONDS
+        } else if self.unit == Unit::Bytes {
+            &BYTES
+        } else {
+            &COUNTS
+        };
+        (self.kind == Kind::Histogram).then_some(buckets)
+    }
 }
 
 /// Declares the metrics, one per line: constant, kind, unit, name, description.
