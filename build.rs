@@ -11,21 +11,23 @@
 //!                                         +-- v03.rs ---------------> conversions and JSON of protocol 0.3
 //! ```
 //!
-//! Exceptions, where the proto files are silent or differ from the specification, are in `build/exceptions.rs` and
-//! `build/tables.rs` only. The output goes to `OUT_DIR` and is included by `src/pb.rs`. It is neither checked in nor edited.
+//! Exceptions, where the proto files are silent or differ from the specification, are in `build/exceptions.rs`,
+//! `build/extra_bindings.rs` and `build/v03_json.rs` only. The output goes to `OUT_DIR` and is included by `src/pb.rs`. It is
+//! neither checked in nor edited.
 
 mod build {
     pub(crate) mod check;
     pub(crate) mod commit;
     pub(crate) mod encoded;
     pub(crate) mod exceptions;
+    pub(crate) mod extra_bindings;
     pub(crate) mod message;
     pub(crate) mod passes;
     pub(crate) mod routes;
     pub(crate) mod schema;
     pub(crate) mod service;
-    pub(crate) mod tables;
     pub(crate) mod v03;
+    pub(crate) mod v03_json;
 }
 
 use std::{env, error::Error, path::Path};

@@ -6,7 +6,8 @@ use quote::quote;
 
 use super::message::{Place, arms, enum_type, ident};
 
-/// Reports an unset REQUIRED field and unknown enum numbers, in this message and in nested ones.
+/// Generates the checks of a field: that it is set if it is REQUIRED, lengths, and enum numbers; in this message and in nested
+/// ones.
 pub(super) fn check(field: &FieldDescriptor, place: &Place, required: bool) -> TokenStream {
     let (name, ident, kind) = (field.json_name(), ident(field.name()), field.kind());
     let here = quote!(At::Field(at, #name));
@@ -66,7 +67,7 @@ fn length_check(name: &str) -> Option<TokenStream> {
     }
 }
 
-/// Reports a oneof that must have an arm and has none.
+/// Generates the check of a oneof that must have an arm.
 pub(super) fn choice(oneof: &OneofDescriptor) -> TokenStream {
     let (ident, arms) = (ident(oneof.name()), arms(oneof));
     quote!(if self.#ident.is_none() { found.push(Violation::unchosen(at, #arms)) })

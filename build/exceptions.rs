@@ -1,5 +1,6 @@
-//! Exceptions of code generation, where the proto files are silent or differ from the specification: types, further names of members
-//! and of enum values, and constraints. `tables.rs` has those that the OpenAPI documents need too.
+//! Exceptions of code generation, where the proto files are silent or differ from the specification: types, further names of
+//! members and of enum values, and constraints. `extra_bindings.rs` has further HTTP routes, `v03_json.rs` the messages
+//! whose 0.3 JSON is generated.
 
 /// Response messages with a Rust type of their own instead of the prost struct: the items of streams, which know their
 /// log position (those of 1.0 are also shared by all readers), and a task, which may still be encoded.
@@ -7,6 +8,14 @@ pub(crate) const SHARED: [(&str, &str); 3] = [
     ("lf.a2a.v1.StreamResponse", "crate::event::Event"),
     ("a2a.v1.StreamResponse", "crate::v03::event::Event"),
     ("lf.a2a.v1.Task", "crate::snapshot::Snapshot"),
+];
+
+/// Messages with credentials, as proto paths. `src/proto/secret.rs` implements their `Debug`, without the credentials.
+pub(crate) const SECRET: [&str; 4] = [
+    ".lf.a2a.v1.TaskPushNotificationConfig",
+    ".lf.a2a.v1.AuthenticationInfo",
+    ".a2a.v1.PushNotificationConfig",
+    ".a2a.v1.AuthenticationInfo",
 ];
 
 /// Messages that stores keep encoded in protobuf, and that are written in ProtoJSON without being decoded.

@@ -164,7 +164,7 @@ fn supported(field: &FieldDescriptor, place: &Place) -> Result<()> {
     if fits && field.number() < 64 {
         Ok(())
     } else {
-        Err(format!("{field:?}: not supported; extend build/message.rs").into())
+        Err(format!("{field:?}: not supported; extend build/message.rs and build/check.rs").into())
     }
 }
 

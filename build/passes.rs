@@ -5,19 +5,11 @@ use std::{fs, path::Path};
 use proc_macro2::TokenStream;
 
 use super::{
-    exceptions::SHARED,
+    exceptions::{SECRET, SHARED},
     message,
     schema::{PACKAGES, Package, Schema, WELL_KNOWN, WELL_KNOWN_MODULE},
 };
 use crate::Result;
-
-/// Messages with credentials, as proto paths.
-const SECRET: [&str; 4] = [
-    ".lf.a2a.v1.TaskPushNotificationConfig",
-    ".lf.a2a.v1.AuthenticationInfo",
-    ".a2a.v1.PushNotificationConfig",
-    ".a2a.v1.AuthenticationInfo",
-];
 
 pub(crate) fn run(proto: &Path, out: &Path) -> Result<()> {
     let folder = |name| -> Result<_> {
@@ -44,7 +36,6 @@ pub(crate) fn run(proto: &Path, out: &Path) -> Result<()> {
 
     let mut pass = prost_build::Config::new();
     pass.compile_well_known_types().btree_map(["."]).extern_path(".google.protobuf", WELL_KNOWN_MODULE);
-    // `src/proto/secret.rs` implements `Debug` for these without their credentials.
     pass.skip_debug(SECRET);
     pass.out_dir(&messages).compile_fds(files.clone())?;
 

@@ -6,7 +6,7 @@ use proc_macro2::{Ident, TokenStream};
 use prost_reflect::{DynamicMessage, MethodDescriptor, Value};
 use quote::quote;
 
-use super::{schema::Schema, tables::EXTRA_BINDINGS};
+use super::{extra_bindings::EXTRA_BINDINGS, schema::Schema};
 use crate::Result;
 
 /// A `google.api.http` binding, before its template is parsed.

@@ -4,7 +4,7 @@ use prost_reflect::{DescriptorPool, ExtensionDescriptor, FieldDescriptor, Messag
 
 use super::{
     exceptions::{CHOICES, EXTRA_NAMES, EXTRA_VALUES, KEPT, SHARED},
-    tables::EXTRA_BINDINGS,
+    extra_bindings::EXTRA_BINDINGS,
 };
 use crate::Result;
 

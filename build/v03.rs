@@ -11,7 +11,7 @@ use quote::quote;
 use super::{
     message::{Place, enum_type, ident, is_set, place, rust_module, rust_type},
     schema::Schema,
-    tables::CLASSIC_JSON,
+    v03_json::CLASSIC_JSON,
 };
 use crate::Result;
 

@@ -18,6 +18,8 @@ mod classic;
 mod comments;
 mod errors;
 mod examples;
+#[path = "../build/extra_bindings.rs"]
+mod extra_bindings;
 mod json;
 mod links;
 mod openrpc;
@@ -26,8 +28,8 @@ mod pages;
 mod published;
 mod rest;
 mod schema;
-#[path = "../build/tables.rs"]
-mod tables;
+#[path = "../build/v03_json.rs"]
+mod v03_json;
 
 use self::{
     classic::Classic,

@@ -23,13 +23,14 @@ mod build {
     pub(crate) mod commit;
     pub(crate) mod encoded;
     pub(crate) mod exceptions;
+    pub(crate) mod extra_bindings;
     pub(crate) mod message;
     pub(crate) mod passes;
     pub(crate) mod routes;
     pub(crate) mod schema;
     pub(crate) mod service;
-    pub(crate) mod tables;
     pub(crate) mod v03;
+    pub(crate) mod v03_json;
 }
 
 type Result<T, E = Box<dyn Error>> = std::result::Result<T, E>;

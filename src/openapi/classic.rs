@@ -1,7 +1,7 @@
 //! JSON Schemas of 0.3 JSON-RPC, whose objects carry a `kind`, and of the agent card of 0.3.
 //!
 //! Messages whose members are fields of the 1.0 message come from the table that also generates their code
-//! (`build/tables.rs`). The others are listed here. Descriptions are those of 1.0.
+//! (`build/v03_json.rs`). The others are listed here. Descriptions are those of 1.0.
 
 use prost_reflect::{DescriptorPool, FieldDescriptor, Kind, MessageDescriptor};
 use utoipa::openapi::{
@@ -11,7 +11,7 @@ use utoipa::openapi::{
 
 use super::{
     schema::{Schemas, any, described},
-    tables::CLASSIC_JSON,
+    v03_json::CLASSIC_JSON,
 };
 
 /// Package of these schemas in the names of schema files.

@@ -19,9 +19,9 @@ use super::{
     comments::summary,
     errors::ErrorResponses,
     examples::{self, Example},
+    extra_bindings::EXTRA_BINDINGS,
     links,
     schema::{Schemas, described, upper_camel},
-    tables::EXTRA_BINDINGS,
 };
 use crate::{call, card::WELL_KNOWN, protocol::Version};
 
