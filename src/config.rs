@@ -8,20 +8,22 @@ use std::{collections::BTreeMap, fmt::Write as _, net::SocketAddr, time::Duratio
 use toml::{Spanned, de::DeValue};
 
 mod agents;
-mod forwarded_header;
+mod environment;
 mod load;
 mod mcp;
+mod upstream_header;
 mod value;
 mod webhook_credentials;
 
 pub(crate) use self::{
     agents::AgentConfig,
-    load::{CLIENT_API_KEY_VARIABLE, CLIENT_SECRET_VARIABLE, CLIENT_TOKEN_VARIABLE, Error, Loaded, load},
+    environment::{CLIENT_API_KEY_VARIABLE, CLIENT_SECRET_VARIABLE, CLIENT_TOKEN_VARIABLE},
+    load::{Error, Loaded, load},
     value::{Agent, AgentUrl, AuthRequire, CommandFormat, CommandLine, FilePath, StorePath, Value},
 };
 use self::{
-    forwarded_header::ForwardedHeader,
     mcp::McpServers,
+    upstream_header::UpstreamHeader,
     value::{BaseUrl, ByteSize, CardFile, Filter, GrpcAddress, OptionalTimeout, Structure, UrlPath},
     webhook_credentials::WebhookHosts,
 };
@@ -228,7 +230,7 @@ keys! {
     "openai.mcp" => openai_mcp: McpServers = McpServers::default(), "MCP servers whose tools the model can call: tables with `name`, and either `command` (a list of words) or `url` (streamable HTTP), and optionally `env` of a command, `token` of a URL, `timeout` of the start and of each call, `result_bytes`, and `approve`: a list of tools whose calls the client has to approve, or `\"all\"`. The tools are the skills of the card unless it has others.";
     "upstream.url" | "upstream" => upstream_url: Option<AgentUrl> = None, "URL of another A2A agent, or of its card, to which all messages are passed. The card has its name, description and skills.";
     "upstream.token" => upstream_token: Option<Token> = None, "Bearer token for the agent at `upstream.url`. It is sent to the origin of that URL only. Prefer the environment variable: other users of the machine can see flags.";
-    "upstream.forward" => upstream_forward: Vec<ForwardedHeader> = Vec::new(), "Names of headers of callers that are passed on to the agent at `upstream.url`, such as `authorization`, in calls for their turns. They are sent to the origin of that URL only, take precedence over `upstream.token`, and are neither stored nor logged: a turn that is interrupted by the end of the server runs again without them.";
+    "upstream.forward" => upstream_forward: Vec<UpstreamHeader> = Vec::new(), "Names of headers of callers that are passed on to the agent at `upstream.url`, such as `authorization`, in calls for their turns. They are sent to the origin of that URL only, take precedence over `upstream.token`, and are neither stored nor logged: a turn that is interrupted by the end of the server runs again without them.";
     "upstream.card_interval" => upstream_card_interval: OptionalTimeout = OptionalTimeout(Some(Duration::from_mins(5))), "Interval between downloads of the card of the agent at `upstream.url`, whose changes appear on the card of the server (minimum 1 s). With tasks in a file, the card is stored in a file next to it, `a2a.db.upstream.json` for `a2a.db`, and used if the agent can't be reached at the start. Zero: the card is downloaded at the start only.";
     "public_url" => public_url: Option<BaseUrl> = None, "Base URL at which clients reach this server, for the agent card. If not set, the card uses the URL of the request, or else the listen address.";
     "trusted_proxies" => trusted_proxies: Vec<Network> = Vec::new(), "IP addresses and CIDR ranges of proxies whose `Forwarded` and `X-Forwarded-*` headers are trusted.";

@@ -6,9 +6,9 @@ use super::value::{Value, brief, quoted};
 
 /// Name of a request header that is forwarded. Hop-by-hop headers and those of the protocol are rejected.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ForwardedHeader(pub(crate) HeaderName);
+pub(crate) struct UpstreamHeader(pub(crate) HeaderName);
 
-impl ForwardedHeader {
+impl UpstreamHeader {
     /// Headers that are set by the client of the upstream agent.
     const RESERVED: [&str; 14] = [
         "accept",
@@ -31,7 +31,7 @@ impl ForwardedHeader {
     const RESERVED_PREFIXES: [&str; 6] = ["a2a-", "content-", "grpc-", "proxy-", "sec-", "x-a2a-"];
 }
 
-impl Value for ForwardedHeader {
+impl Value for UpstreamHeader {
     const KIND: &'static str = "header";
 
     fn read(text: &str) -> Result<Self, String> {
@@ -56,7 +56,7 @@ mod tests {
 
     #[test]
     fn headers_of_the_connection_and_of_the_protocol_are_not_forwarded() {
-        let read = |text: &str| ForwardedHeader::read(text).map(|header| header.0);
+        let read = |text: &str| UpstreamHeader::read(text).map(|header| header.0);
         assert_eq!(read("Authorization").unwrap(), "authorization");
         assert_eq!(read("x-api-key").unwrap(), "x-api-key");
         for name in ["host", "Content-Length", "a2a-version", "grpc-timeout", "idempotency-key", "proxy-authorization"]

@@ -1,0 +1,124 @@
+//! Environment variables of the configuration: which of them are keys, which are ignored, and warnings of unknown ones.
+
+use std::ffi::OsString;
+
+use super::{
+    KEYS, Key, RawValue,
+    load::{Layers, Origin, nearest},
+};
+
+/// Environment variable with the path of the configuration file.
+pub(super) const CONFIG_VARIABLE: &str = "A2A_CONFIG";
+
+/// Variable with the token of commands that call an agent. The server does not use it.
+pub(crate) const CLIENT_TOKEN_VARIABLE: &str = "A2A_CLIENT_TOKEN";
+
+/// Environment variable with the API key of the client.
+pub(crate) const CLIENT_API_KEY_VARIABLE: &str = "A2A_CLIENT_API_KEY";
+
+/// Environment variable with the OAuth client secret of the client.
+pub(crate) const CLIENT_SECRET_VARIABLE: &str = "A2A_CLIENT_SECRET";
+
+/// Environment variables that are no keys of the server.
+const CLIENT_VARIABLES: [&str; 3] = [CLIENT_TOKEN_VARIABLE, CLIENT_API_KEY_VARIABLE, CLIENT_SECRET_VARIABLE];
+
+/// Conventional variable of the log filter. `A2A_LOG_FILTER` overrides it.
+pub(super) const RUST_LOG: &str = "RUST_LOG";
+
+impl Layers {
+    /// Returns the variables that configure this program, in the order in which they are applied.
+    pub(super) fn variables(&mut self, all: impl Iterator<Item = (OsString, OsString)>) -> Vec<(String, String)> {
+        let mut variables = Vec::new();
+        for (name, value) in all {
+            let Some(name) = name.to_str().filter(|name| name.starts_with("A2A_") || *name == RUST_LOG) else {
+                continue;
+            };
+            match value.to_str() {
+                Some(value) if CLIENT_VARIABLES.contains(&name) || is_set_by_kubernetes(name, value) => {}
+                Some(value) => variables.push((name.to_owned(), value.to_owned())),
+                None if name == CONFIG_VARIABLE || key_of(name).is_some() => {
+                    self.errors.push(format!("{name}: not UTF-8"));
+                }
+                None => self.warn_unknown_variable(name),
+            }
+        }
+        // Descending, so that `A2A_LOG_FILTER` is applied after `RUST_LOG`. Sorted also for a stable order of errors.
+        variables.sort_by(|a, b| b.cmp(a));
+        variables
+    }
+
+    /// Applies variables in this order.
+    pub(super) fn apply_environment(&mut self, variables: &[(String, String)]) {
+        for (name, value) in variables.iter().filter(|(name, _)| name != CONFIG_VARIABLE) {
+            match key_of(name) {
+                // Compose files and charts pass an unset value on as an empty one. An empty secret is an error instead:
+                // an operator who meant to set a token must not run without one.
+                Some(key) if value.is_empty() && !key.secret => {}
+                Some(key) => self.set(key, RawValue::Text(value), Origin::Variable(name.clone())),
+                None => self.warn_unknown_variable(name),
+            }
+        }
+    }
+
+    /// Warns of an unknown variable. It is not an error: other programs and platforms use the prefix too.
+    fn warn_unknown_variable(&mut self, name: &str) {
+        let known: Vec<_> = KEYS.iter().map(Key::variable).collect();
+        let nearest = nearest(name, known.iter().map(String::as_str).chain([CONFIG_VARIABLE]));
+        self.warnings.push(format!("{name}: unknown variable, ignored; did you mean {nearest}?"));
+    }
+}
+
+/// Returns the key that an environment variable sets.
+fn key_of(variable: &str) -> Option<&'static Key> {
+    KEYS.iter().find(|key| {
+        let is_former = || key.former_variables().any(|former| former == variable);
+        key.variable() == variable || is_former() || (variable == RUST_LOG && key.name == "log.filter")
+    })
+}
+
+/// Returns true for the variables that Kubernetes sets in the pods of a namespace with a service named `a2a`.
+fn is_set_by_kubernetes(name: &str, value: &str) -> bool {
+    let starts_with_digit = |text: &str| text.starts_with(|c: char| c.is_ascii_digit());
+    name.ends_with("_SERVICE_HOST")
+        || name.contains("_SERVICE_PORT")
+        || name.split_once("_PORT_").is_some_and(|(_, port)| starts_with_digit(port))
+        || (name.ends_with("_PORT") && (value.starts_with("tcp://") || value.starts_with("udp://")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::load::tests::{load_from, origin};
+
+    #[test]
+    fn variables_of_kubernetes_services_are_ignored() {
+        let variables = [
+            ("A2A_SERVICE_HOST", "10.0.0.1"),
+            ("A2A_SERVICE_PORT_HTTP", "80"),
+            ("A2A_PORT", "tcp://10.0.0.1:80"),
+            ("A2A_PORT_80_TCP_ADDR", "10.0.0.1"),
+        ];
+        assert!(load_from("", &variables, &[]).is_ok());
+        assert_eq!(load_from("", &[("A2A_PORT", "80")], &[]).unwrap().warnings.len(), 1, "possibly a mistake");
+    }
+
+    #[test]
+    fn unknown_variables_are_warned_of() {
+        for (name, warning) in [
+            ("A2A_LISTTEN", "A2A_LISTTEN: unknown variable, ignored; did you mean A2A_LISTEN?"),
+            ("A2A_CONFG", "A2A_CONFG: unknown variable, ignored; did you mean A2A_CONFIG?"),
+        ] {
+            assert_eq!(load_from("", &[(name, "x")], &[]).unwrap().warnings, [warning]);
+            let error = load_from("send.timeout = 1", &[(name, "x")], &[]).unwrap_err();
+            assert_eq!(error.lines().last(), Some(warning), "a warning may explain an error");
+        }
+        assert!(load_from("", &[("A2A_SEND_TIMEOUT", "1s"), ("PATH", "x")], &[]).unwrap().warnings.is_empty());
+    }
+
+    #[test]
+    fn a2a_log_filter_overrides_rust_log() {
+        let loaded = load_from("log.filter = 'info'", &[("RUST_LOG", "debug")], &[]).unwrap();
+        assert_eq!(origin(&loaded, "log.filter"), "RUST_LOG");
+        let loaded = load_from("", &[("A2A_LOG_FILTER", "trace"), ("RUST_LOG", "debug")], &[]).unwrap();
+        assert_eq!(origin(&loaded, "log.filter"), "A2A_LOG_FILTER");
+    }
+}
