@@ -1,5 +1,5 @@
-//! Ends of pages, and page tokens and page size limits of task lists. A token names the last task of a page instead of an offset, so that
-//! changes between two pages neither repeat nor skip other tasks.
+//! Ends of pages, and page tokens and page size limits of task lists. A token names the last task of a page instead of an
+//! offset, so that changes between two pages neither repeat nor skip other tasks.
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use prost::Message as _;

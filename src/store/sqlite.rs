@@ -22,16 +22,16 @@ use parking_lot::Mutex;
 use rusqlite::{Connection, ErrorCode, OptionalExtension as _};
 use tokio::{sync::watch, time::Instant};
 
-use self::{
-    checkpoint::Checkpoints,
-    file::{LockedFile, Role},
-    threads::Readers,
-    writer::Writer,
-};
 pub(crate) use self::{
     export::{ExportError, ImportError},
     file::publish,
     inspect::{Inspector, Stats, TaskFilter, TaskSummary},
+};
+use self::{
+    file::{LockedFile, Role},
+    threads::Readers,
+    wal_checkpoint::Checkpoints,
+    writer::Writer,
 };
 use super::{
     Claim, Commit, Damaged, DeliveryClaim, DeliveryPage, DeliveryToken, Full, InUse, Key, ListPage, ListQuery,
@@ -45,7 +45,6 @@ use crate::{
     event::{Event, Fence, Seq},
 };
 
-mod checkpoint;
 mod counters;
 mod delivery;
 mod export;
@@ -61,6 +60,7 @@ mod sweep;
 #[cfg(test)]
 mod tests;
 mod threads;
+mod wal_checkpoint;
 mod write;
 mod writer;
 

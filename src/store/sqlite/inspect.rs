@@ -103,7 +103,7 @@ pub(crate) struct TaskSummary {
     pub(crate) time: Millis,
     /// Number of events, including those of a deleted log.
     pub(crate) events: Seq,
-    /// Whether the log exists.
+    /// True if the log exists.
     pub(crate) has_log: bool,
     /// Size of the log and the checkpoint in bytes.
     pub(crate) bytes: u64,

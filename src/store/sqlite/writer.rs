@@ -16,11 +16,11 @@ use tokio::sync::oneshot;
 
 use super::{
     Health, OpenFailure, PROBE,
-    checkpoint::{CHECKPOINT_PAGES, LONG_WAL_PAGES},
     counters::{Counters, LargeContexts},
     describe, failpoint, is_damage,
     sweep::{EvictionStarts, UnreadableTasks},
     threads::{Jobs, WorkerThreads},
+    wal_checkpoint::{CHECKPOINT_PAGES, LONG_WAL_PAGES},
     write::{CommitBatch, other_error},
 };
 use crate::store::{Commit, Refused, Rejected, Scope, Unavailable, quota::Quota};

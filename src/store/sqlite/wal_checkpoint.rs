@@ -30,8 +30,9 @@ const ROUNDS: usize = 3;
 /// Interval between two checks of the file's identity while the writer is idle.
 const FILE_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Handle of the checkpoint thread. It has its own connection, so that commits do not wait for checkpoints. It also checks regularly that the database file still exists. The thread ends when its
-/// channel is disconnected. Dropping the handle joins it.
+/// Handle of the checkpoint thread. It has its own connection, so that commits do not wait for checkpoints. It also checks
+/// regularly that the database file still exists. The thread ends when its channel is disconnected. Dropping the handle joins
+/// it.
 pub(super) struct Checkpoints(Option<JoinHandle<()>>);
 
 impl Checkpoints {
