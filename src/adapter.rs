@@ -1,4 +1,5 @@
-//! Agents that are programs or servers: each adapter translates between the service and a command, an endpoint, a model or an A2A agent.
+//! Agents that are programs or servers: each adapter translates between the service and a command, an endpoint, a model or
+//! an A2A agent.
 //!
 //! `Exec` runs a command for each turn, or sends the turns to a command that keeps running (crate feature `exec`, on Unix).
 //! `HttpEndpoint` sends the turns to an HTTP endpoint (crate features `client` and `push`).

@@ -66,8 +66,8 @@ pub trait Authenticator: Send + Sync + 'static {
     /// Returns the caller of a request, or `None` for an anonymous one.
     ///
     /// # Errors
-    /// [`Unauthenticated`](crate::error::ErrorKind::Unauthenticated) with a [challenge](Error::challenge) if credentials are missing
-    /// or invalid, or [`Unavailable`](crate::error::ErrorKind::Unavailable) if they can't be checked.
+    /// [`Unauthenticated`](crate::error::ErrorKind::Unauthenticated) with a [challenge](Error::challenge) if credentials
+    /// are missing or invalid, or [`Unavailable`](crate::error::ErrorKind::Unavailable) if they can't be checked.
     async fn authenticate(&self, request: &AuthRequest<'_>) -> Result<Option<Principal>, Error>;
 
     /// Declares the required credentials on the agent card.

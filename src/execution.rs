@@ -354,7 +354,8 @@ impl<A: Agent> Execution<A> {
         Ok(is_known)
     }
 
-    /// Cancels a task, and returns it once it is canceled. The agent gets the metadata of the request. A task that is already canceled is returned at once.
+    /// Cancels a task, and returns it once it is canceled. The agent gets the metadata of the request. A task that is
+    /// already canceled is returned at once.
     ///
     /// # Errors
     /// `TaskNotCancelable` if the task is in another terminal state, or reaches one first.

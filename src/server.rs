@@ -345,8 +345,8 @@ impl<A: Agent> Server<A> {
         self
     }
 
-    /// Lists the extension [`secret`](crate::extension::secret) on the card: parts that only the agent may read. Off by default; marked
-    /// parts are redacted in any case.
+    /// Lists the extension [`secret`](crate::extension::secret) on the card: parts that only the agent may read. Off by
+    /// default; marked parts are redacted in any case.
     pub fn secret_parts(mut self, offered: bool) -> Self {
         self.secret_parts = offered;
         self

@@ -1,7 +1,7 @@
 //! A2A service of an agent: the implementation of the eleven RPCs of [`A2aService`] (3.1).
 //!
-//! The service validates requests against the configuration and delegates to the [execution](crate::execution). It does not depend on
-//! the binding of a call. Required fields have been [checked](crate::check) before.
+//! The service validates requests against the configuration and delegates to the [execution](crate::execution). It does not
+//! depend on the binding of a call. Required fields have been [checked](crate::check) before.
 
 use std::{
     fmt,

@@ -93,7 +93,8 @@ impl ExtendedCardSettings {
     /// Returns the extended card for a call. A guarded one requires the scope `card:extended`.
     ///
     /// # Errors
-    /// `Unauthenticated` without credentials, `PermissionDenied` without the scope, `ExtendedAgentCardNotConfigured` without a provider, or those of the provider.
+    /// `Unauthenticated` without credentials, `PermissionDenied` without the scope, `ExtendedAgentCardNotConfigured`
+    /// without a provider, or those of the provider.
     pub(crate) async fn card(&self, template: &CardTemplate, call: &Call) -> Result<AgentCard, Error> {
         // Callers in this process are trusted.
         let is_guarded = self.access == ExtendedCardAccess::Guarded && call.binding != Binding::InProcess;

@@ -473,7 +473,8 @@ fn guard_public(config: &Config) -> Result<(), config::Error> {
     )))
 }
 
-/// Rejects a protected agent card that nobody could read, and an agent card that declares credentials which the server does not check.
+/// Rejects a protected agent card that nobody could read, and an agent card that declares credentials which the server does
+/// not check.
 fn guard_security(config: &Config) -> Result<(), config::Error> {
     if config.card_protected && !config.has_authentication() {
         return Err(config::Error::new(

@@ -45,8 +45,8 @@ struct New {
     /// Tenant to which the token is bound.
     #[arg(long)]
     tenant: Option<String>,
-    /// Permitted scope: `tasks:read`, `tasks:write`, `push:write`, `card:extended`, `admin`, `agent:NAME` or `skill:ID`. Can be repeated. By
-    /// default, all.
+    /// Permitted scope: `tasks:read`, `tasks:write`, `push:write`, `card:extended`, `admin`, `agent:NAME` or `skill:ID`.
+    /// Can be repeated. By default, all.
     #[arg(long = "scope", value_name = "SCOPE")]
     scopes: Vec<String>,
     /// Time until the token expires, such as `30d`.

@@ -484,8 +484,9 @@ impl ClientBuilder {
         })
     }
 
-    /// Adds retries and resumed streams. `requests_cursors` adds the extension `resume`, for bindings without event ids. `outlasts_turns`
-    /// states that subscriptions end with their task, so that one that ends while its task waits was interrupted.
+    /// Adds retries and resumed streams. `requests_cursors` adds the extension `resume`, for bindings without event ids.
+    /// `outlasts_turns` states that subscriptions end with their task, so that one that ends while its task waits was
+    /// interrupted.
     fn wrap(
         &self,
         mut agents: Vec<Arc<dyn A2aService>>,

@@ -1,4 +1,4 @@
-//! Acceptance of messages: checks that the server accepts work, and creation of tasks with their first turn.
+//! Acceptance of messages and start of turns: a message without a task id creates a task with its first turn.
 //! `follow_up.rs` has messages for existing tasks.
 
 use std::{

@@ -57,7 +57,7 @@ struct ContextRecord {
 }
 
 impl ContextRecord {
-    /// What is kept of the record after its turn: the trace. `None` without one.
+    /// Returns the part of the record that is kept after its turn: the trace. `None` without one.
     fn ended(&self) -> Option<Self> {
         let trace = Some(self.trace.clone()?);
         Some(Self { seq: self.seq, principal: None, extensions: Vec::new(), modes: Vec::new(), metadata: None, trace })

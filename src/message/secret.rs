@@ -1,9 +1,9 @@
 //! Extension `secret`: parts that only the agent may read, such as a password that it asked for (`AUTH_REQUIRED`).
 //!
-//! A client marks a part of its message by `"urn:a2a-service:secret:v1": true` in the metadata of the part. The agent gets the part
-//! in the next turn, once. Everything else has a redacted part in its place: the history, events, notifications, logs, the store and
-//! its exports. Its text is `[redacted]`, and its metadata has only the mark. The content is in memory until that turn ends; if the
-//! server stops before, the agent gets the redacted part, and has to ask again.
+//! A client marks a part of its message by `"urn:a2a-service:secret:v1": true` in the metadata of the part. The agent gets
+//! the part in the next turn, once. Everything else has a redacted part in its place: the history, events, notifications,
+//! logs, the store and its exports. Its text is `[redacted]`, and its metadata has only the mark. The content is in memory
+//! until that turn ends; if the server stops before, the agent gets the redacted part, and has to ask again.
 //!
 //! Servers redact marked parts also if the client does not request the extension.
 

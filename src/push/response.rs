@@ -1,4 +1,5 @@
-//! Responses of webhooks: which of them accept a notification, which ask for another attempt, and when (`Retry-After`).
+//! Failures of attempts to send a notification, and responses of webhooks: which of them accept it, which ask for another
+//! attempt, and when (`Retry-After`).
 
 use std::time::{Duration, SystemTime};
 
@@ -25,6 +26,7 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
+    /// Creates a failure after which an attempt may succeed at any time.
     pub(super) fn retry(reason: impl Into<String>) -> Self {
         Self::Retry { reason: reason.into(), after: None }
     }

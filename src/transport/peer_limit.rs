@@ -29,8 +29,8 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// Maximum number of open connections per client address, and optionally of its requests per second, over all listeners that
 /// share it.
 ///
-/// Loopback addresses and trusted proxies have no limit of connections. Requests through a trusted proxy are counted for the address
-/// that it forwards, as connections are. An IPv6 address counts as its /64 network, which is what one client
+/// Loopback addresses and trusted proxies have no limit of connections. Requests through a trusted proxy are counted for
+/// the address that it forwards, as connections are. An IPv6 address counts as its /64 network, which is what one client
 /// usually has.
 #[derive(Clone, Debug)]
 pub struct PeerLimit(Arc<Peers>);

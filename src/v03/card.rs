@@ -1,7 +1,7 @@
 //! Agent cards of 0.3 (0.3, 5.5): conversion to and from 1.0 cards, and a merged document that clients of both can read.
 //!
-//! Members that 1.0 lacks are in [`V03CardFields`]. A 0.3 card does not have the tenant of an interface, the OAuth device code flow and
-//! `pkceRequired`.
+//! Members that 1.0 lacks are in [`V03CardFields`]. A 0.3 card does not have the tenant of an interface, the OAuth device
+//! code flow and `pkceRequired`.
 
 use std::collections::BTreeMap;
 

@@ -246,6 +246,8 @@ fn optional<M: SerializeMap, T: Serialize>(map: &mut M, name: &'static str, valu
     value.map_or(Ok(()), |value| map.serialize_entry(name, &value))
 }
 
+// Results and events.
+
 /// Members of a task, a message, a status update or an artifact update. A member that several of them have has the same type in
 /// each.
 #[derive(Clone, Debug, Default)]

@@ -137,8 +137,9 @@ fn is_served<B: Dispatch>(verb: &str, template: &str, rpc: &str) -> bool {
     B::route(verb, &segments, action).is_some_and(|route| names.contains(&format!("{:?}", route.rpc)))
 }
 
-/// Returns the path of a template with a text for each variable, given its name: `/tasks/{id=*}` is `/tasks/` and the text for `id`.
-/// The wildcards of a variable with several segments are named after the collections before them: `tasks/*` is `tasks/{task}`.
+/// Returns the path of a template with a text for each variable, given its name: `/tasks/{id=*}` is `/tasks/` and the text
+/// for `id`. The wildcards of a variable with several segments are named after the collections before them: `tasks/*` is
+/// `tasks/{task}`.
 fn path(template: &str, variable: impl Fn(&str) -> String) -> String {
     let (mut out, mut rest) = (String::new(), template);
     while let Some((before, (name, after))) =
