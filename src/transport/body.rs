@@ -255,5 +255,5 @@ where
 pub(crate) fn too_large_for(max: usize) -> Error {
     ErrorKind::TooLarge
         .because(format!("the request exceeds the limit of {max} bytes (limits.body_bytes)"))
-        .with("limit", max.to_string())
+        .with("limit", "body_bytes")
 }

@@ -99,7 +99,7 @@ impl Health {
             let error = ErrorKind::ResourceExhausted.because(format!(
                 "too many open Watch streams; use Check or retry later (limits.health_watches = {max})"
             ));
-            error.with("limit", "limits.health_watches").retry_after(WATCH_RETRY_AFTER)
+            error.with("limit", "health_watches").retry_after(WATCH_RETRY_AFTER)
         })
     }
 

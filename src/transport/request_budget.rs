@@ -98,7 +98,7 @@ impl ReceiveReservation {
         if self.budget.used.fetch_update(Relaxed, Relaxed, fits).is_err() {
             let error = ErrorKind::Unavailable
                 .because(format!("too many {bodies} bytes are being received; retry later ({name} = {limit})"));
-            return Err(error.with("limit", name).retry_after(RETRY_AFTER));
+            return Err(error.with("limit", name.strip_prefix("limits.").unwrap_or(name)).retry_after(RETRY_AFTER));
         }
         self.bytes = total;
         Ok(())

@@ -46,7 +46,7 @@ All errors of all bindings. Generated from `src/error/kind.rs`.
 - JSON-RPC codes from -32001 to -32009 are defined by A2A, -32700 and -32600 to -32603 by JSON-RPC, and -32050 to -32099
   by this server.
 - Invalid fields are listed in `google.rpc.BadRequest`. The metadata entry `limit` of the `ErrorInfo` names a limit that was
-  reached. If a retry may succeed, `google.rpc.RetryInfo` and `Retry-After` give the delay.
+  reached: its key without `limits.`, such as `parts`; a fixed limit may be a number. If a retry may succeed, `google.rpc.RetryInfo` and `Retry-After` give the delay.
 - Internal causes are never sent. The metadata entry `errorId` identifies the log line with the cause.
 
 | Kind | When | Reason | JSON-RPC | gRPC | HTTP |

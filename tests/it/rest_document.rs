@@ -84,8 +84,8 @@ const TAIL: &str = "
 | `grpc.reflection.v1.ServerReflection`, `grpc.reflection.v1alpha.ServerReflection` | gRPC server reflection |
 
 Every `GET` route supports `HEAD`. A tenant cannot be named `agents`, `docs`, `metrics` or `openapi`: these are paths of the
-server. The documents are public like the agent card, and have the name, security schemes and URL of the server. `a2a openapi`
-prints them for a server with default settings; the directory `openapi/` of the repository has them too.
+server. The documents are public, and have the name, security schemes and URL of the server. `a2a openapi` prints them for a server
+with default settings, without the proto files; the directories `openapi/` and `proto/` of the repository have them too.
 ";
 
 /// A route: HTTP verb, path template, and the request field that is the body (`*` for the whole request).
