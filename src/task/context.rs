@@ -1,6 +1,7 @@
 //! Size of a context: of the events of all its tasks together.
 
 use std::{
+    mem,
     sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
@@ -97,26 +98,33 @@ impl ContextBytes {
             return Ok(());
         }
         self.stale.store(false, Ordering::Release);
+        let unfinished = UnfinishedRead(self);
         let before = self.get();
-        match sum.await {
-            Ok(sum) => {
-                let mut totals = self.totals.lock();
-                let added = totals.sum.saturating_sub(before);
-                totals.sum = sum.saturating_add(added.max(totals.uncommitted));
-                *read = Some(Instant::now());
-                Ok(())
-            }
-            Err(error) => {
-                self.invalidate();
-                Err(error)
-            }
-        }
+        let sum = sum.await?;
+        mem::forget(unfinished);
+        let mut totals = self.totals.lock();
+        let added = totals.sum.saturating_sub(before);
+        totals.sum = sum.saturating_add(added.max(totals.uncommitted));
+        *read = Some(Instant::now());
+        Ok(())
+    }
+}
+
+/// Read of a sum. Requires another one if it fails, or if its caller does not wait for its end.
+struct UnfinishedRead<'a>(&'a ContextBytes);
+
+impl Drop for UnfinishedRead<'_> {
+    fn drop(&mut self) {
+        self.0.invalidate();
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::{convert::Infallible, future::ready};
+    use std::{
+        convert::Infallible,
+        future::{pending, ready},
+    };
 
     use futures_util::FutureExt as _;
 
@@ -183,11 +191,20 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn abandoned_read_is_repeated() {
+        let context = ContextBytes::unread();
+        assert!(context.refresh(pending::<Result<usize, Infallible>>()).now_or_never().is_none());
+        assert!(context.is_due(1000));
+        context.refresh(sum(700)).await.unwrap();
+        assert_eq!((context.get(), context.is_due(1000)), (700, false));
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn failed_read_is_repeated() {
         let context = ContextBytes::unread();
         assert_eq!(context.refresh(ready(Err("away"))).await, Err("away"));
         assert!(context.is_due(1000));
-        let mut pending = Box::pin(context.refresh(std::future::pending::<Result<usize, Infallible>>()));
+        let mut pending = Box::pin(context.refresh(pending::<Result<usize, Infallible>>()));
         assert!((&mut pending).now_or_never().is_none());
         assert!(!context.is_due(1000), "a read is in progress");
     }
