@@ -155,14 +155,20 @@ impl<A: Agent> Execution<A> {
         Ok(if is_known { reader(after.seq + 1) } else { reader(1).starting_with_snapshot(true) })
     }
 
-    /// Reads the progress of a message from the log, up to event `end`.
+    /// Reads the progress of a message from the log, up to event `end`. The message may be a later one.
     async fn progress(&self, live: &LiveRef, message: MessageRef, end: Seq) -> Result<TurnProgress, Error> {
         let (mut progress, mut seq) = (TurnProgress::new(message), 0);
-        while seq < end {
+        while seq < end || !progress.is_found() {
             let events = self.0.journal.store().events(&live.key, seq, READ_BATCH, READ_BYTES).await?;
             let Some(last) = events.last().map(Event::seq) else { break };
             seq = last;
-            events.iter().filter(|event| event.seq() <= end).for_each(|event| progress.apply(event));
+            for event in &events {
+                if event.seq() <= end {
+                    progress.apply(event);
+                } else {
+                    progress.find(event);
+                }
+            }
         }
         progress.finish_replay(live.lock().idle_position());
         Ok(progress)

@@ -185,6 +185,18 @@ impl TurnProgress {
         Self { message: MessageRef::Event(seq), seq, seen, turns, idle_after: None }
     }
 
+    /// Returns true if the message was found.
+    pub(crate) fn is_found(&self) -> bool {
+        self.seq > 0
+    }
+
+    /// Looks for the message in an event that is not processed yet, unless it was found.
+    pub(crate) fn find(&mut self, event: &Event) {
+        if self.seq == 0 && self.is_message(event) {
+            self.seq = event.seq();
+        }
+    }
+
     /// Marks the end of the log as read: a later message with this id is a different one. A message that was not found
     /// was in a part of the log that has expired, so its turn has ended.
     pub(crate) fn finish_replay(&mut self, idle_after: Option<Seq>) {

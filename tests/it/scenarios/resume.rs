@@ -140,6 +140,11 @@ async fn repeated_send_resumes_its_stream(binding: impl AsyncFn(Server<TurnCount
             assert_eq!(remaining(again).await, events[n + 1..], "only the turn of the send");
         }
     }
+    // A stream that breaks before its first event: the client has only the cursor of the stream before.
+    let again = stream_with(&*agent, after(initial.last().and_then(Event::cursor)), second.clone()).await.unwrap();
+    let again = remaining(again).await;
+    // The stream of a follow-up begins with the task as of its first event.
+    assert_eq!((state(&again[0]), &again[1..]), (Some(TaskState::Working), &follow_up_events[1..]));
     // A stream that breaks during a turn.
     let third = text("", "one two three four five");
     let mut broken = stream_with(&*agent, after(None), third.clone()).await.unwrap();
