@@ -144,6 +144,13 @@ impl<A: Agent> Execution<A> {
         }
     }
 
+    /// Returns true if the message was sent before with its idempotency key, and is durable.
+    pub(crate) async fn is_repeated(&self, request: &SendRequest) -> Result<bool, Error> {
+        let Some(key) = &request.idempotency_key else { return Ok(false) };
+        let earlier = self.0.journal.store().find_send(&request.scope, &key.key).await?;
+        Ok(earlier.is_some_and(|outcome| outcome.matches(&key.hash)))
+    }
+
     /// Runs a turn, once its message is durable if it has an idempotency key.
     pub(super) fn run_after_commit(
         &self,

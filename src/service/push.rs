@@ -105,9 +105,17 @@ impl<A: Agent> Service<A> {
         Ok(())
     }
 
-    /// Checks a configuration of a send: its target, and the quota of the owner if the task is new.
+    /// Checks a configuration of a send. A repeated send registers none, and is not rejected.
     pub(super) async fn check_push_in_send(&self, send: &SendRequest) -> Result<(), Error> {
         let Some(push) = &send.push else { return Ok(()) };
+        match self.check_new_push(send, push).await {
+            Err(error) if !self.execution.is_repeated(send).await? => Err(error),
+            Ok(()) | Err(_) => Ok(()),
+        }
+    }
+
+    /// Checks a configuration of a new message: its target, and the quota of the owner if the task is new.
+    async fn check_new_push(&self, send: &SendRequest, push: &PushConfig) -> Result<(), Error> {
         self.check_target(PUSH_IN_SEND, push).await?;
         if send.message.task_id.is_empty() {
             let store = self.execution.journal().store();

@@ -278,6 +278,30 @@ async fn push_configurations_over_the_limit_of_an_owner_are_rejected(
 
 each_binding!(push_configurations_over_the_limit_of_an_owner_are_rejected);
 
+/// A retry registers no configuration, so that it gets the task also if there can't be another one.
+async fn repeated_send_is_not_rejected_at_the_push_limit(binding: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
+    let store = Arc::new(Memory::default().with_max_push_configs_per_owner(1));
+    let agent = binding(server().store(store).push(true)).await;
+    let sent = with_push_config(text("", "hello"), config("", "a"));
+    let send_by = async |key: &str, return_immediately: bool| {
+        let mut sent = sent.clone();
+        sent.configuration.as_mut().unwrap().return_immediately = return_immediately;
+        let call = Call { idempotency_key: Some(key.into()), ..Call::default() };
+        agent.send_message(call.request(sent)).await.map(|reply| match reply.into_inner().payload.unwrap() {
+            Answer::Task(task) => task.id,
+            Answer::Message(message) => panic!("{message:?}"),
+        })
+    };
+    let id = send_by("one", false).await.unwrap();
+    assert_eq!((send_by("one", false).await.unwrap(), send_by("one", true).await.unwrap()), (id.clone(), id.clone()));
+    let call = Call { idempotency_key: Some("one".into()), ..Call::default() };
+    let events = agent.send_streaming_message(call.request(sent.clone())).await.unwrap().into_inner();
+    assert_eq!(task_of(&remaining(events).await[0]).id, id);
+    assert_error_kind(&send_by("other", false).await.unwrap_err().into(), ErrorKind::ResourceExhausted);
+}
+
+each_binding!(repeated_send_is_not_rejected_at_the_push_limit);
+
 async fn send_can_include_a_push_configuration(binding: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
     let agent = binding(server().push(true)).await;
     // The configuration belongs to the new task, whatever task id it has itself.
