@@ -94,7 +94,7 @@ impl<A: Agent> Execution<A> {
                         inner.drop_contexts(Some(seq));
                         inner.turn.number += 1;
                         (inner.turn.is_running, inner.turn.delivered_seq) = (true, seq);
-                        (inner.turn.attempt, inner.turn.drained) = (1, 0);
+                        (inner.turn.attempt, inner.turn.drained) = (u32::from(!slot.is_queued()), 0);
                         inner.mark_working(|| live.status_event(TaskState::Working, None));
                         first = Some((vec![event], context, slot));
                     } else {

@@ -123,10 +123,12 @@ impl<A: Agent> Shared<A> {
                 return true;
             }
             (inner.turn.attempt, inner.accepted.row_changed) = (1, true);
-            // At its event limit, the task keeps its state, and the turn fails at the agent's first update.
-            drop(inner.accept(live.status_event(TaskState::Working, None), Mark::NOTHING));
-            let seq = inner.admission.seq();
-            let durable = inner.wait_for(WaitCondition::DurableForTurn(seq));
+            if inner.admission.state() != TaskState::Working {
+                // At its event limit, the task keeps its state, and the turn fails at the agent's first update.
+                drop(inner.accept(live.status_event(TaskState::Working, None), Mark::NOTHING));
+            }
+            let delivered = inner.turn.delivered_seq;
+            let durable = inner.wait_for(WaitCondition::TurnBegun(delivered));
             self.journal.flush(live, inner);
             durable
         };
@@ -227,7 +229,8 @@ impl<A: Agent> Shared<A> {
                 let now = Instant::now();
                 inner.has_task |= now >= real_at;
                 let mut next = if inner.has_task { deadline } else { real_at.min(deadline) };
-                let idle_at = idle_timer.update(&inner, now);
+                // A canceled turn has its grace period.
+                let idle_at = idle_timer.update(&inner, now).filter(|_| grace_ends.is_none());
                 if inner.is_dirty() && now < commit_at {
                     next = next.min(commit_at);
                     drop(inner);
@@ -319,6 +322,7 @@ impl<A: Agent> Shared<A> {
                 None => failed("error", &error.to_string()),
             },
             TurnOutcome::Canceled => (TaskState::Canceled, None),
+            TurnOutcome::Deadline | TurnOutcome::Idle if inner.turn.cancel_requested => (TaskState::Canceled, None),
             TurnOutcome::Panicked(cause) => failed("panic", &cause),
             TurnOutcome::Deadline => failed("deadline", "the turn exceeded its maximum duration (turn.deadline)"),
             TurnOutcome::Idle => failed("idle", "the agent sent no update within its idle timeout (turn.idle_timeout)"),

@@ -7,6 +7,7 @@ use tokio::sync::oneshot;
 use crate::{
     event::{Ends, Seq},
     pb::v1::{Message, Task},
+    store::Row,
 };
 
 /// Condition for which a caller waits.
@@ -17,6 +18,9 @@ pub(crate) enum WaitCondition {
     Durable(Seq),
     /// Like `Durable`, but for a caller that continues the work: it is not failed while the store is unavailable.
     DurableForTurn(Seq),
+    /// The begin of the turn that was given the messages up to this event is durable: the row has its first attempt. Not
+    /// failed while the store is unavailable.
+    TurnBegun(Seq),
     /// The turn with this number has ended or needs something from the client. Also the event number of the message that
     /// the turn answers; zero for a turn that waits for the end of the previous one.
     Turn(u32, Seq),
@@ -29,18 +33,31 @@ impl WaitCondition {
     pub(super) fn event(&self) -> Option<Seq> {
         match self {
             Self::Durable(seq) | Self::DurableForTurn(seq) | Self::Turn(_, seq) => Some(*seq),
-            Self::TaskEnd => None,
+            Self::TurnBegun(_) | Self::TaskEnd => None,
         }
     }
 
-    /// Returns true if a durable event fulfils the condition. `turns` is the number of turns that have ended, with one that the
-    /// event interrupts.
-    pub(super) fn is_met(&self, event: Seq, ends: Ends, turns: u32) -> bool {
+    /// Returns true for the runner of a turn, which waits while the store is unavailable.
+    pub(super) fn continues_the_work(&self) -> bool {
+        matches!(self, Self::DurableForTurn(_) | Self::TurnBegun(_) | Self::Turn(_, 0))
+    }
+
+    /// Returns true if a durable event fulfils the condition. `ended` is the number of turns that have ended, and
+    /// `is_interrupted` tells whether the event interrupts the next one.
+    pub(super) fn is_met(&self, event: Seq, ends: Ends, ended: u32, is_interrupted: bool) -> bool {
         match self {
             Self::Durable(seq) | Self::DurableForTurn(seq) => *seq <= event,
-            Self::Turn(turn, _) => ends == Ends::Task || *turn <= turns,
+            // An interrupted turn goes on: the next one has to wait for its end.
+            Self::Turn(turn, 0) => ends == Ends::Task || *turn <= ended,
+            Self::Turn(turn, _) => ends == Ends::Task || *turn <= ended + u32::from(is_interrupted),
+            Self::TurnBegun(_) => false,
             Self::TaskEnd => ends == Ends::Task,
         }
+    }
+
+    /// Returns true if a durable row fulfils the condition.
+    pub(super) fn is_met_by(&self, row: &Row) -> bool {
+        matches!(self, Self::TurnBegun(seq) if *seq <= row.delivered_seq && row.attempt > 0)
     }
 }
 

@@ -181,6 +181,24 @@ async fn queued_turns_run_after_a_restart_even_if_the_agent_is_not_resumable() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn queued_follow_up_runs_after_a_restart_even_if_the_agent_is_not_resumable() {
+    let store = OpenedStore::sqlite(Options::default());
+    let agent = service_with_turns(NOT_RESUMABLE, &store, 1);
+    let asked = start_turn(&*agent, "", "ask", "[1 ask saved 0]").await;
+    wait_until(&*agent, &asked.id, |task| task.state() == TaskState::InputRequired).await;
+    let running = start_turn(&*agent, "", "go", "[1 go saved 0]").await;
+    send(&*agent, at_once(&asked.id, "this")).await;
+    let store = store.killed();
+    let agent = service_with_turns(NOT_RESUMABLE, &store, 1);
+    wait_until(&*agent, &running.id, |task| task.state() == TaskState::Failed).await;
+    wait_until(&*agent, &asked.id, |task| output(task) == "[1 ask saved 0][1 this saved 1]").await;
+    // It has begun now.
+    let store = store.killed();
+    let agent = service_with_turns(NOT_RESUMABLE, &store, 1);
+    wait_until(&*agent, &asked.id, |task| task.state() == TaskState::Failed).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn resumable_agent_is_run_again_with_messages_and_saved_state() {
     let store = OpenedStore::sqlite(Options::default());
     let agent = service(RESUMABLE, &store);

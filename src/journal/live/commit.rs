@@ -140,6 +140,7 @@ impl LiveState {
                 }
             }
         }
+        self.reply_if(wakeups, |condition| condition.is_met_by(row));
         self.cache_events(events);
         wakeups.changed = true;
     }
@@ -163,9 +164,9 @@ impl LiveState {
             return;
         }
         // `AUTH_REQUIRED` interrupts the turn for callers that wait, even if the agent continues (3.2.2).
-        let interrupted = ends == Ends::Nothing && is_interrupted(event.decoded_payload());
-        let finished = self.turn.ended + u32::from(interrupted);
-        self.reply_if(wakeups, |condition| condition.is_met(event.seq(), ends, finished));
+        let is_interrupted = ends == Ends::Nothing && is_interrupted(event.decoded_payload());
+        let ended = self.turn.ended;
+        self.reply_if(wakeups, |condition| condition.is_met(event.seq(), ends, ended, is_interrupted));
     }
 
     /// Replies to the waiters whose condition matches, with the committed task.

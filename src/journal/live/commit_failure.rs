@@ -85,16 +85,14 @@ impl LiveState {
     /// Fails waiting senders and cancels, even if their messages are not recorded. The pending changes may still be
     /// committed.
     pub(in crate::journal) fn fail_waiters(&mut self) {
-        self.waiters
-            .conditions
-            .retain(|(condition, _)| matches!(condition, WaitCondition::DurableForTurn(_) | WaitCondition::Turn(_, 0)));
+        self.waiters.conditions.retain(|(condition, _)| condition.continues_the_work());
     }
 
     /// Fails waiting cancels, and senders whose messages are recorded. The store is unavailable.
     pub(in crate::journal) fn fail_recorded_waiters(&mut self) {
         let durable = self.watermark();
         self.waiters.conditions.retain(|(condition, _)| match condition {
-            WaitCondition::DurableForTurn(_) => true,
+            WaitCondition::DurableForTurn(_) | WaitCondition::TurnBegun(_) => true,
             // Zero: a turn that waits for the one before it has no message.
             WaitCondition::Durable(seq) | WaitCondition::Turn(_, seq) => *seq == 0 || *seq > durable,
             WaitCondition::TaskEnd => false,
@@ -151,9 +149,12 @@ impl LiveState {
         };
         let (task, last) = (task?, kept.last().map_or(first, Event::seq));
         // A turn that was to begin once its message is durable.
-        let start = WaitCondition::DurableForTurn(self.turn.delivered_seq);
-        let is_unstarted =
-            self.turn.delivered_seq > last && self.waiters.conditions.iter().any(|(condition, _)| *condition == start);
+        let delivered = self.turn.delivered_seq;
+        let (start, begin) = (WaitCondition::DurableForTurn(delivered), WaitCondition::TurnBegun(delivered));
+        let is_unstarted = self.waiters.conditions.iter().any(|(condition, _)| match condition {
+            condition if *condition == start => delivered > last,
+            condition => *condition == begin,
+        });
         if self.rejections > 2 || begins && !(is_first && has_more) || is_unstarted && !has_more {
             return None;
         }
@@ -183,6 +184,7 @@ impl LiveState {
             WaitCondition::Durable(seq) | WaitCondition::DurableForTurn(seq) | WaitCondition::Turn(_, seq) => {
                 *seq <= last
             }
+            WaitCondition::TurnBegun(_) => false,
             WaitCondition::TaskEnd => true,
         });
         self.commit_failure = Some(CommitFailure::Rejected(rejection.limit()));

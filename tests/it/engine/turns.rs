@@ -479,6 +479,56 @@ async fn pending_messages_of_a_task_are_bounded() {
     bench.wait_until_evicted().await;
 }
 
+/// A task that can't record the begin of its turn, because it has its maximum number of events, leaves the queue too.
+#[tokio::test(start_paused = true)]
+async fn queued_turn_at_its_event_limit_releases_its_place() {
+    for store in stores() {
+        let mut limits = Limits::default();
+        (limits.turns, limits.events) = (1, 2);
+        let bench = with_limits(store, limits, scripted);
+        let running = bench.non_blocking().send(Message::user("work hang")).await.unwrap().id;
+        let queued = bench.non_blocking().send(Message::user("out:x done")).await.unwrap().id;
+        bench.non_blocking().send(follow_up(&queued, "more")).await.unwrap();
+        let last = bench.spawn_send(Message::user("done"));
+        bench.cancel(&running).await.unwrap();
+        let last = timeout(Duration::from_mins(1), last).await.expect("the queue has stopped").unwrap().unwrap();
+        assert_eq!((last.state(), bench.state(&queued).await), (TaskState::Completed, TaskState::Failed));
+        bench.wait_until_evicted().await;
+    }
+}
+
+/// A turn that waits for the one before it gets the task at the end of that turn, not at an authorization in between.
+#[tokio::test(start_paused = true)]
+async fn turn_after_an_authorization_begins_with_the_last_status() {
+    for store in stores() {
+        let (go, seen) = (Arc::new(Notify::new()), Arc::new(parking_lot::Mutex::new(None)));
+        let (notified, recorded) = (Arc::clone(&go), Arc::clone(&seen));
+        let bench = bench(store, move |turn: Turn, out: Updates| {
+            let (go, seen) = (Arc::clone(&notified), Arc::clone(&recorded));
+            async move {
+                if turn.text() == "next" {
+                    let task = turn.task();
+                    // The question moves to the history with the status WORKING of this turn, which may be durable or not.
+                    let is_asked = history_texts(task).iter().chain([&status_text(task)]).any(|text| text == "what?");
+                    *seen.lock() = Some((task.state(), is_asked, task.artifacts.len()));
+                    return Ok(End::Completed(None));
+                }
+                out.working().await?;
+                go.notified().await;
+                out.auth_required(Message::agent("sign")).await?;
+                out.artifact("out").last().text("x").await?;
+                Ok(End::input_required("what?"))
+            }
+        });
+        let id = bench.non_blocking().send(Message::user("first")).await.unwrap().id;
+        let next = bench.spawn_send(follow_up(&id, "next"));
+        run_ready_tasks().await;
+        go.notify_one();
+        assert_eq!(next.await.unwrap().unwrap().state(), TaskState::Completed);
+        assert_eq!(seen.lock().take(), Some((TaskState::InputRequired, true, 1)));
+    }
+}
+
 /// The limit concerns messages that wait for a busy agent: with zero, an idle task still accepts one.
 #[tokio::test(start_paused = true)]
 async fn idle_task_accepts_a_message_even_if_none_may_wait() {

@@ -317,6 +317,23 @@ async fn silent_agent_fails_at_the_idle_timeout() {
     }
 }
 
+/// A canceled agent has its grace period, and its task is not failed for a timeout.
+#[tokio::test(start_paused = true)]
+async fn timeout_within_the_grace_period_of_a_cancel_does_not_fail_the_task() {
+    for (idle, deadline, canceled_after) in [(10, 60, 14_000), (0, 10, 10_000)] {
+        let mut limits = Limits::default();
+        limits.turn_idle_timeout = Duration::from_secs(idle);
+        limits.turn_deadline = Duration::from_secs(deadline);
+        limits.cancel_grace = Duration::from_secs(5);
+        let bench = with_limits(Arc::new(Memory::default()), limits, scripted);
+        let started = Instant::now();
+        let id = bench.non_blocking().send(Message::user("work hang")).await.unwrap().id;
+        sleep_ms(9000).await;
+        let task = bench.cancel(&id).await.unwrap();
+        assert_eq!((task.state(), started.elapsed()), (TaskState::Canceled, ms(canceled_after)));
+    }
+}
+
 /// Time that an agent waits for a slow store does not count as idle.
 #[tokio::test(start_paused = true)]
 async fn agent_waiting_for_the_store_is_not_idle() {
