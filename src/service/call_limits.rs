@@ -43,8 +43,8 @@ impl CallLimits {
     /// # Errors
     /// `ResourceExhausted` if its owner has made too many calls within this second.
     pub(super) fn streaming(&self, call: &Call) -> Result<(), Error> {
-        // Callers without a name share one owner: they are limited by address. A part of another operation is not counted again.
-        if call.owner.is_empty() || call.required_scope.is_some() {
+        // Callers without a name share one owner: they are limited by address.
+        if call.owner.is_empty() {
             return Ok(());
         }
         self.rate.count(&call.owner).map_err(|wait| {

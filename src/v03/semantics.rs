@@ -228,8 +228,7 @@ impl A2aService for Semantics {
             task_id: task_id.clone(),
             ..ListTaskPushNotificationConfigsRequest::default()
         };
-        let call = Call { required_scope: Some(TASKS_READ), ..Call::of(&request)?.clone() };
-        let list = call.request(list);
+        let list = Call::of(&request)?.clone().request(list);
         let configs = self.service.list_task_push_notification_configs(list).await?.into_inner().configs;
         let index_of = |id: &str| configs.iter().position(|config| config.id == id);
         let index = index_of(DEFAULT_CONFIG).or_else(|| index_of(task_id)).unwrap_or_default();

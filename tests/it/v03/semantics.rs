@@ -18,7 +18,6 @@ use a2a_service::{
         SendMessageResponse, TaskPushNotificationConfig, TaskState, a2a_service_server::A2aService,
     },
     protocol::Version,
-    service::Limits,
     store::memory::Memory,
     v03::semantics::{DEFAULT_CONFIG, Semantics},
 };
@@ -40,18 +39,6 @@ fn ends(events: &[Event]) -> Vec<Ends> {
 
 fn v03_code<T>(result: Result<T, Error>) -> i32 {
     result.map(drop).unwrap_err().wire_for(Version::V0_3).json_rpc
-}
-
-/// Operations that consist of several of 1.0 count once.
-#[tokio::test(start_paused = true)]
-async fn operation_counts_once_against_the_rate_of_calls() {
-    let mut limits = Limits::default();
-    limits.call_rate_per_owner = 2;
-    let bench = with_limits(Arc::new(Memory::default()), limits, scripted);
-    let v03_client = v03_client(&bench, Binding::JsonRpc);
-    let id = v03_client.non_blocking().send(Message::user("ask:what")).await.unwrap().id;
-    assert_eq!(v03_client.cancel(&id).await.unwrap().state(), TaskState::Canceled);
-    assert_eq!(error_kind(v03_client.get_with(&id, None).await), ErrorKind::ResourceExhausted);
 }
 
 #[tokio::test]
