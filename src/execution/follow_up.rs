@@ -103,7 +103,9 @@ impl<A: Agent> Execution<A> {
                     let turns_before =
                         u32::try_from(inner.turn.inbox.len().div_ceil(MAX_MESSAGES_PER_TURN)).unwrap_or(u32::MAX);
                     let watched = watch(&mut inner, turns_before);
-                    if first.is_none() || send.is_some() {
+                    // The message of a queued turn must not be lost if the server stops before the turn begins.
+                    let is_queued = first.as_ref().is_none_or(|(.., slot)| slot.is_queued());
+                    if is_queued || send.is_some() {
                         self.0.journal.flush(&live, inner);
                     } else {
                         // Committed together with the updates that the agent sends before its first pause.

@@ -155,7 +155,7 @@ impl LiveState {
             condition if *condition == start => delivered > last,
             condition => *condition == begin,
         });
-        if self.rejections > 2 || begins && !(is_first && has_more) || is_unstarted && !has_more {
+        if self.rejections > 2 || begins && !(is_first && has_more) || is_unstarted && !has_more && delivered > last {
             return None;
         }
         let dropped =
