@@ -122,6 +122,9 @@ impl<A: Agent> Shared<A> {
             if inner.turn.attempt > 0 {
                 return true;
             }
+            if inner.is_lost || self.journal.phase() == Phase::Stopped {
+                return false;
+            }
             (inner.turn.attempt, inner.accepted.row_changed) = (1, true);
             if inner.admission.state() != TaskState::Working {
                 // At its event limit, the task keeps its state, and the turn fails at the agent's first update.
@@ -134,9 +137,18 @@ impl<A: Agent> Shared<A> {
         };
         let is_durable = durable.await.is_ok();
         if !is_durable {
-            self.record_drain(live);
+            self.record_unbegun(live);
         }
         is_durable
+    }
+
+    /// Records that a turn that waited in the queue has not begun after all, because the server stops: the agent has not run.
+    fn record_unbegun(&self, live: &LiveRef) {
+        let mut inner = live.lock();
+        if self.journal.phase() == Phase::Stopped && !inner.is_lost && inner.turn.is_running {
+            (inner.turn.attempt, inner.accepted.row_changed) = (0, true);
+            self.journal.flush(live, inner);
+        }
     }
 
     /// Starts the agent and polls it until the turn ends. The future of the agent is created here and boxed: a future stores

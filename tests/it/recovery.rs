@@ -432,6 +432,36 @@ async fn turns_left_by_a_drain_are_resumed_at_the_next_start() {
     assert_eq!(output(&get(&*agent, &task.id).await.unwrap()), "[1 go saved 0][2 go saved 1][1 the last saved 2]");
 }
 
+/// A stop of the server ends the running turn. Those that get its place at that moment have not begun.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn turns_that_a_stop_takes_out_of_the_queue_run_at_the_next_start() {
+    let store = OpenedStore::sqlite(Options::default());
+    let mut limits = Limits::default();
+    limits.turns = 2;
+    let stopping = Service::new(NOT_RESUMABLE, Arc::clone(&store.store), limits);
+    let mut running = Vec::new();
+    for _ in 0..2 {
+        running.push(start_turn(&stopping, "", "go", "[1 go saved 0]").await.id);
+    }
+    let mut waiting = Vec::new();
+    for _ in 0..20 {
+        waiting.push(send(&stopping, at_once("", "go")).await.id);
+    }
+    stopping.drain(Duration::ZERO).await;
+    let store = store.killed();
+    for id in &waiting {
+        let row = store.load(&key(id)).await.unwrap().unwrap().row;
+        assert_eq!((row.attempt, row.drained, row.open), (0, 0, true));
+    }
+    let agent = service(NOT_RESUMABLE, &store);
+    for id in &running {
+        wait_until(&*agent, id, |task| task.state() == TaskState::Failed).await;
+    }
+    for id in &waiting {
+        wait_until(&*agent, id, |task| output(task) == "[1 go saved 0]").await;
+    }
+}
+
 /// Graceful restarts do not count as crashes: interrupted turns are resumed each time, and three crashes still fail the
 /// task.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
