@@ -150,6 +150,8 @@ pub struct Call {
     pub plain_files: bool,
     /// Scope that the call requires instead of that of its RPC, because it is part of another operation.
     pub required_scope: Option<&'static str>,
+    /// The call is a later part of an operation whose first part has been counted against `limits.call_rate_per_owner`.
+    pub is_counted: bool,
     /// Details of the call for the request log, if it is enabled.
     pub record: Option<Arc<CallRecord>>,
     /// Memory of the answer to a unary read, which is reserved before the store loads it. None for calls in process.

@@ -72,10 +72,10 @@ impl Semantics {
         Self { service }
     }
 
-    /// Returns the task, with the permission checks of the caller.
-    async fn get_task_for(&self, scope: &'static str, call: &Call, tenant: &str, id: &str) -> Result<Task, Status> {
+    /// Returns the task, as part of an operation with the scope. Permissions and limits are those of the call.
+    async fn get_task_for(&self, scope: &'static str, call: Call, tenant: &str, id: &str) -> Result<Task, Status> {
         let request = GetTaskRequest { tenant: tenant.to_owned(), id: id.to_owned(), history_length: None };
-        let call = Call { required_scope: Some(scope), ..call.clone() };
+        let call = Call { required_scope: Some(scope), ..call };
         Ok(self.service.get_task(call.request(request)).await?.into_inner().into_task()?)
     }
 
@@ -86,15 +86,17 @@ impl Semantics {
     /// `error` if the task is not in a terminal state.
     async fn stream_of_terminal_task(
         &self,
-        call: &Call,
+        call: Call,
         request: &SubscribeToTaskRequest,
         error: Status,
     ) -> Result<BoxStream<Event>, Status> {
+        let binding = call.binding;
+        let call = Call { is_counted: true, ..call };
         let task = self.get_task_for(TASKS_READ, call, &request.tenant, &request.id).await?;
         if !task.state().is_terminal() {
             return Err(error);
         }
-        let update = (call.binding == Binding::JsonRpc).then(|| TaskStatusUpdateEvent {
+        let update = (binding == Binding::JsonRpc).then(|| TaskStatusUpdateEvent {
             task_id: task.id.clone(),
             context_id: task.context_id.clone(),
             status: task.status.clone(),
@@ -112,6 +114,13 @@ impl Semantics {
 fn set_version<T>(request: &mut Request<T>) {
     if let Some(call) = request.extensions_mut().get_mut::<Call>() {
         call.version = Version::V0_3;
+    }
+}
+
+/// Marks the call as a later part of an operation, so that the operation counts once against the rate of calls.
+fn set_counted<T>(request: &mut Request<T>) {
+    if let Some(call) = request.extensions_mut().get_mut::<Call>() {
+        call.is_counted = true;
     }
 }
 
@@ -178,11 +187,12 @@ impl A2aService for Semantics {
     async fn cancel_task(&self, mut request: Request<CancelTaskRequest>) -> Result<Response<Snapshot>, Status> {
         set_version(&mut request);
         let CancelTaskRequest { tenant, id, .. } = request.get_ref();
-        let task = self.get_task_for(TASKS_WRITE, Call::of(&request)?, tenant, id).await?;
+        let task = self.get_task_for(TASKS_WRITE, Call::of(&request)?.clone(), tenant, id).await?;
         if task.state() == TaskState::Canceled {
             let reason = format!("{id} is {}", TaskState::Canceled.as_str_name());
             return Err(ErrorKind::TaskNotCancelable.because(reason).with("taskId", id).into());
         }
+        set_counted(&mut request);
         self.service.cancel_task(request).await
     }
 
@@ -199,9 +209,10 @@ impl A2aService for Semantics {
         if error.kind() != ErrorKind::TaskEnded {
             return reject_stream(call.binding, error.into());
         }
-        match self.stream_of_terminal_task(&call, &subscription, error.into()).await {
+        let binding = call.binding;
+        match self.stream_of_terminal_task(call, &subscription, error.into()).await {
             Ok(events) => Ok(Response::new(events)),
-            Err(status) => reject_stream(call.binding, status),
+            Err(status) => reject_stream(binding, status),
         }
     }
 
@@ -235,6 +246,7 @@ impl A2aService for Semantics {
         let not_found = || ErrorKind::TaskNotFound.because(format!("{task_id} has no push configuration"));
         // Read again by its id, since the response then carries the members that 1.0 lacks.
         request.get_mut().id = configs.into_iter().nth(index).ok_or_else(not_found)?.id;
+        set_counted(&mut request);
         self.service.get_task_push_notification_config(request).await
     }
 

@@ -18,6 +18,7 @@ use a2a_service::{
         SendMessageResponse, TaskPushNotificationConfig, TaskState, a2a_service_server::A2aService,
     },
     protocol::Version,
+    service::Limits,
     store::memory::Memory,
     v03::semantics::{DEFAULT_CONFIG, Semantics},
 };
@@ -39,6 +40,42 @@ fn ends(events: &[Event]) -> Vec<Ends> {
 
 fn v03_code<T>(result: Result<T, Error>) -> i32 {
     result.map(drop).unwrap_err().wire_for(Version::V0_3).json_rpc
+}
+
+/// Operations that consist of several of 1.0 count once, also if they end at the first.
+#[tokio::test(start_paused = true)]
+async fn operation_counts_once_against_the_rate_of_calls() {
+    const CALLS: u32 = 4;
+    let mut limits = Limits::default();
+    limits.call_rate_per_owner = CALLS;
+    let bench = with_limits(Arc::new(Memory::default()), limits, scripted);
+    let v03_client = v03_client(&bench, Binding::JsonRpc);
+    let id = v03_client.non_blocking().send(Message::user("ask:what")).await.unwrap().id;
+    let is_limited = |result: Result<_, Error>| result.is_err_and(|error| error.kind() == ErrorKind::ResourceExhausted);
+    let push_config = async || {
+        let request = GetTaskPushNotificationConfigRequest { task_id: id.clone(), ..Default::default() };
+        let got = v03_client.api.get_task_push_notification_config(v03_client.call.clone().request(request)).await;
+        got.map(drop).map_err(Error::from)
+    };
+    let subscribe = async || drop(v03_client.subscribe(&id).await.unwrap());
+    let cancel = async || v03_client.cancel(&id).await.map(drop);
+    // The first of these cancels the task, the others are rejected.
+    sleep_ms(1_000).await;
+    for _ in 0..CALLS {
+        assert!(!is_limited(cancel().await));
+    }
+    assert!(is_limited(cancel().await));
+    sleep_ms(1_000).await;
+    for _ in 0..CALLS {
+        assert!(!is_limited(push_config().await));
+    }
+    assert!(is_limited(push_config().await));
+    // Streams of the canceled task.
+    sleep_ms(1_000).await;
+    for _ in 0..CALLS {
+        subscribe().await;
+    }
+    assert!(is_limited(cancel().await));
 }
 
 #[tokio::test]
