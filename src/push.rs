@@ -20,7 +20,7 @@ pub use credentials::{ClientCredentials, CredentialsError, HostCredentials, Webh
 pub(crate) use credentials::{host_key, token_endpoint};
 pub use jwt::SigningKeys;
 pub use key_file::KeyFileError;
-pub use receiver::{Delivery, Received, Receiver, Rejection};
+pub use receiver::{Received, Receiver, Rejection, VerifiedNotification};
 #[cfg(feature = "client")]
 pub(crate) use signature::sign as webhook_signature;
 pub use stats::PushStats;

@@ -42,10 +42,10 @@ pub use self::{
     memory_server::{MemoryServer, MemoryTransport, serve},
 };
 
-/// Runs the [conformance suite](conformance::Suite) of protocol 1.0 on a server whose agent understands the default
+/// Runs the [conformance suite](conformance::ConformanceSuite) of protocol 1.0 on a server whose agent understands the default
 /// [messages](conformance::Messages).
 pub async fn conformance(agent: &dyn A2aService) -> conformance::Report {
-    conformance::Suite::default().run(agent).await
+    conformance::ConformanceSuite::default().run(agent).await
 }
 
 /// Runs an agent with a store in memory, and otherwise like a server.
@@ -80,7 +80,7 @@ pub struct Probe {
 
 /// Result of a message: a task, or a message of the agent.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Outcome {
+pub struct ProbeOutcome {
     /// The task, unless the agent answered with a message.
     pub task: Option<Task>,
     /// The message, if there is no task.
@@ -92,7 +92,7 @@ impl Probe {
     ///
     /// # Errors
     /// Errors that a server would return. A failure of the agent is not an error, but a task in state FAILED.
-    pub async fn send(&self, text: &str) -> Result<Outcome, Error> {
+    pub async fn send(&self, text: &str) -> Result<ProbeOutcome, Error> {
         self.send_message(Message::user(text)).await
     }
 
@@ -100,7 +100,7 @@ impl Probe {
     ///
     /// # Errors
     /// As [`send`](Self::send), and if the task is in a terminal state.
-    pub async fn reply(&self, task: &Outcome, text: &str) -> Result<Outcome, Error> {
+    pub async fn reply(&self, task: &ProbeOutcome, text: &str) -> Result<ProbeOutcome, Error> {
         let task_id = task.task.as_ref().map(|task| task.id.clone()).unwrap_or_default();
         self.send_message(Message { task_id, ..Message::user(text) }).await
     }
@@ -109,13 +109,15 @@ impl Probe {
     ///
     /// # Errors
     /// As [`send`](Self::send).
-    pub async fn send_message(&self, message: Message) -> Result<Outcome, Error> {
+    pub async fn send_message(&self, message: Message) -> Result<ProbeOutcome, Error> {
         let request = SendMessageRequest { message: Some(message), ..SendMessageRequest::default() };
         let response = self.service.send_message(Call::default().request(request)).await?;
         Ok(match response.into_inner().payload {
-            Some(send_message_response::Payload::Task(task)) => Outcome { task: Some(task), message: None },
-            Some(send_message_response::Payload::Message(message)) => Outcome { task: None, message: Some(message) },
-            None => Outcome { task: None, message: None },
+            Some(send_message_response::Payload::Task(task)) => ProbeOutcome { task: Some(task), message: None },
+            Some(send_message_response::Payload::Message(message)) => {
+                ProbeOutcome { task: None, message: Some(message) }
+            }
+            None => ProbeOutcome { task: None, message: None },
         })
     }
 
@@ -134,7 +136,7 @@ impl Probe {
     ///
     /// # Errors
     /// As [`send`](Self::send), and if the task can't be canceled.
-    pub async fn cancel(&self, text: &str) -> Result<Outcome, Error> {
+    pub async fn cancel(&self, text: &str) -> Result<ProbeOutcome, Error> {
         let request = SendMessageRequest { message: Some(Message::user(text)), ..SendMessageRequest::default() };
         let mut events = self.service.send_streaming_message(Call::default().request(request)).await?.into_inner();
         let (mut id, mut count) = (String::new(), 0);
@@ -147,11 +149,11 @@ impl Probe {
         }
         let request = CancelTaskRequest { id, ..CancelTaskRequest::default() };
         let task = self.service.cancel_task(Call::default().request(request)).await?.into_inner().into_task()?;
-        Ok(Outcome { task: Some(task), message: None })
+        Ok(ProbeOutcome { task: Some(task), message: None })
     }
 }
 
-impl Outcome {
+impl ProbeOutcome {
     /// Returns the state of the task. UNSPECIFIED without a task.
     pub fn state(&self) -> TaskState {
         self.task.as_ref().map_or(TaskState::Unspecified, Task::state)

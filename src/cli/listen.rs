@@ -33,7 +33,7 @@ use crate::{
     clock::Clock,
     config,
     pb::v1::{Part, TaskStatus, stream_response::Payload},
-    push::{Delivery, Receiver},
+    push::{Receiver, VerifiedNotification},
     report::write_escaped,
     server::{self, Signals},
     telemetry::log::{self, LogFormat},
@@ -312,7 +312,12 @@ impl Webhook {
     }
 
     /// Prints and forwards a notification.
-    async fn process(&self, delivery: Delivery, body: Bytes, headers: Map<String, Value>) -> Result<(), String> {
+    async fn process(
+        &self,
+        delivery: VerifiedNotification,
+        body: Bytes,
+        headers: Map<String, Value>,
+    ) -> Result<(), String> {
         let Ok(permit) = self.accepted.try_acquire() else {
             return Err("the program exits after the notifications of --count".to_owned());
         };
@@ -354,7 +359,7 @@ fn printed(headers: &HeaderMap) -> Map<String, Value> {
 
 /// Notification, and the members that are printed and passed to commands.
 struct Notification<'a> {
-    delivery: &'a Delivery,
+    delivery: &'a VerifiedNotification,
     body: &'a [u8],
     is_verified: bool,
     /// Member of a `StreamResponse`.
@@ -368,7 +373,7 @@ struct Notification<'a> {
 }
 
 impl<'a> Notification<'a> {
-    fn new(delivery: &'a Delivery, body: &'a [u8], is_verified: bool) -> Self {
+    fn new(delivery: &'a VerifiedNotification, body: &'a [u8], is_verified: bool) -> Self {
         let state = |status: &Option<TaskStatus>| status.as_ref().map(|status| status.state().as_str_name());
         let message = |status: &'a Option<TaskStatus>| -> &'a [Part] {
             status.as_ref().and_then(|status| status.message.as_ref()).map_or(&[], |message| &message.parts)
@@ -551,7 +556,8 @@ mod tests {
         ];
         for (payload, expected) in cases {
             let response = crate::pb::v1::StreamResponse { payload: Some(payload) };
-            let delivery = Delivery { id: Some("d".to_owned()), version: Version::V1_0, event: response.into() };
+            let delivery =
+                VerifiedNotification { id: Some("d".to_owned()), version: Version::V1_0, event: response.into() };
             let notification = Notification::new(&delivery, b"{\n\"big\": 12345678901234567890123}\r\n", true);
             assert_eq!(notification.line(&"now".into()), format!("now t\\u{{1b}}[1m verified: {expected}\n"));
             let line = notification.json("now".into(), Map::new()).unwrap();

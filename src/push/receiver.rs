@@ -70,7 +70,7 @@ pub(crate) type V03Decoder = fn(&[u8]) -> Result<StreamResponse, Error>;
 /// Verified notification.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub struct Delivery {
+pub struct VerifiedNotification {
     /// Delivery id: equal for all attempts to deliver this notification. `None` if the sender gives none.
     pub id: Option<String>,
     /// Form of the notification.
@@ -83,7 +83,7 @@ pub struct Delivery {
 #[derive(Clone, Debug)]
 pub enum Received {
     /// First delivery of a notification.
-    New(Delivery),
+    New(VerifiedNotification),
     /// Repetition of a notification that was received already. The response is a success, so that it is not sent again.
     Duplicate,
 }
@@ -148,16 +148,16 @@ impl IntoResponse for Rejection {
 ///     call::Call,
 ///     client::Client,
 ///     pb::v1::{Message, SendMessageConfiguration, SendMessageRequest, TaskPushNotificationConfig},
-///     push::{Delivery, PushOptions, Receiver},
+///     push::{PushOptions, Receiver, VerifiedNotification},
 ///     server::Server,
 /// };
 ///
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// // The receiver.
 /// let (token, (seen, mut deliveries)) = ("a secret of the client", tokio::sync::mpsc::channel(100));
-/// let webhook = Receiver::new().token(token).into_route(move |delivery: Delivery| {
+/// let webhook = Receiver::new().token(token).into_route(move |notification: VerifiedNotification| {
 ///     let seen = seen.clone();
-///     async move { seen.send(delivery.event).await }
+///     async move { seen.send(notification.event).await }
 /// });
 /// let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
 /// let url = format!("http://{}/webhook", listener.local_addr()?);
@@ -307,9 +307,9 @@ impl Receiver {
     /// The request is rejected, for a reason that the response should have.
     pub async fn receive(&self, headers: &HeaderMap, body: &[u8]) -> Result<Received, Rejection> {
         Ok(match self.begin(headers, body).await? {
-            Some((delivery, processing)) => {
+            Some((notification, processing)) => {
                 processing.finish();
-                Received::New(delivery)
+                Received::New(notification)
             }
             None => Received::Duplicate,
         })
@@ -324,14 +324,14 @@ impl Receiver {
     /// is 500, and the server delivers the notification again. While it runs, repetitions get 503.
     pub fn into_route<H, F, E, S>(self, handler: H) -> MethodRouter<S>
     where
-        H: Fn(Delivery) -> F + Clone + Send + Sync + 'static,
+        H: Fn(VerifiedNotification) -> F + Clone + Send + Sync + 'static,
         F: Future<Output = Result<(), E>> + Send,
         E: fmt::Display + Send,
         S: Clone + Send + Sync + 'static,
     {
         post(move |request: Request<Body>| {
             let (receiver, handler) = (self.clone(), handler.clone());
-            async move { receiver.respond(request, |delivery, _| handler(delivery)).await }
+            async move { receiver.respond(request, |notification, _| handler(notification)).await }
         })
     }
 
@@ -341,7 +341,7 @@ impl Receiver {
     /// The request is rejected, or the handler failed.
     pub(crate) async fn respond<H, F, E>(&self, request: Request<Body>, handler: H) -> Result<StatusCode, Rejection>
     where
-        H: FnOnce(Delivery, Bytes) -> F,
+        H: FnOnce(VerifiedNotification, Bytes) -> F,
         F: Future<Output = Result<(), E>>,
         E: fmt::Display,
     {
@@ -350,9 +350,9 @@ impl Receiver {
             Ok(body) => body?,
             Err(_) => return Err(Rejection::new(StatusCode::REQUEST_TIMEOUT, "the body was not received in time")),
         };
-        if let Some((delivery, processing)) = self.begin(&parts.headers, &body).await? {
-            let id = delivery.id.clone();
-            if let Err(error) = handler(delivery, body).await {
+        if let Some((notification, processing)) = self.begin(&parts.headers, &body).await? {
+            let id = notification.id.clone();
+            if let Err(error) = handler(notification, body).await {
                 tracing::warn!(delivery.id = id, error.cause = %error, "push notification not processed");
                 return Err(Rejection::new(StatusCode::INTERNAL_SERVER_ERROR, "the notification was not processed"));
             }
@@ -376,7 +376,11 @@ impl Receiver {
     }
 
     /// Checks and decodes a request. `None` if the notification was received already.
-    async fn begin(&self, headers: &HeaderMap, body: &[u8]) -> Result<Option<(Delivery, Processing)>, Rejection> {
+    async fn begin(
+        &self,
+        headers: &HeaderMap,
+        body: &[u8],
+    ) -> Result<Option<(VerifiedNotification, Processing)>, Rejection> {
         if body.len() > self.max_body {
             return Err(too_large(self.max_body));
         }
@@ -408,7 +412,7 @@ impl Receiver {
         }
         let (version, message) = self.decode(body)?;
         let Some(processing) = Processing::begin(&self.seen, id.clone())? else { return Ok(None) };
-        Ok(Some((Delivery { id, version, event: message.into() }, processing)))
+        Ok(Some((VerifiedNotification { id, version, event: message.into() }, processing)))
     }
 
     /// Checks the token of the configuration and the signature of Standard Webhooks.

@@ -67,18 +67,18 @@ options! {
     /// Conformance suite for servers, with its options.
     ///
     /// ```
-    /// use a2a_service::{agent::demo::Demo, server::Server, testing::conformance::Suite};
+    /// use a2a_service::{agent::demo::Demo, server::Server, testing::conformance::ConformanceSuite};
     ///
     /// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
     /// // For a remote agent: `Client::connect(url).await?.service()`.
     /// let agent = Server::new(Demo).into_service();
-    /// let report = Suite::default().run(&*agent).await;
+    /// let report = ConformanceSuite::default().run(&*agent).await;
     /// assert!(report.is_conforming(), "{report}");
     /// # });
     /// ```
     #[derive(Clone, Debug, PartialEq, Eq)]
     #[non_exhaustive]
-    pub struct Suite {
+    pub struct ConformanceSuite {
         /// Protocol version of the calls. Cases that do not apply to 0.3 are skipped there. 1.0 by default.
         pub version: Version,
         /// Messages that the agent understands.
@@ -88,7 +88,7 @@ options! {
     }
 }
 
-impl Default for Suite {
+impl Default for ConformanceSuite {
     fn default() -> Self {
         Self { version: Version::V1_0, messages: Messages::default(), case_timeout: Duration::from_secs(20) }
     }
@@ -193,7 +193,7 @@ cases! {
     "" idempotency_key_identifies_a_send
 }
 
-impl Suite {
+impl ConformanceSuite {
     /// Runs all cases one after the other. Tasks that the suite creates stay on the server.
     pub async fn run(&self, agent: &dyn A2aService) -> Report {
         let mut cases = Vec::new();
@@ -214,7 +214,7 @@ impl Suite {
 /// Calls of the cases.
 struct Run<'a> {
     agent: &'a dyn A2aService,
-    suite: &'a Suite,
+    suite: &'a ConformanceSuite,
 }
 
 fn request<T>(message: T) -> Request<T> {

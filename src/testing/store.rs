@@ -1,13 +1,13 @@
 //! Conformance suite for stores: checks that a [`Store`] of your own keeps what the server relies on.
 //!
 //! The suite is a list of named cases. Each case opens stores of its own, and a failure names the case. Some cases apply
-//! only to stores with certain properties, which a [`Suite`] declares: quotas, persistence, and separate retention.
+//! only to stores with certain properties, which a [`StoreSuite`] declares: quotas, persistence, and separate retention.
 //!
 //! ```
-//! use a2a_service::{store::memory::Memory, testing::store::Suite};
+//! use a2a_service::{store::memory::Memory, testing::store::StoreSuite};
 //!
 //! # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
-//! let suite = Suite::new(|setup| async move { Memory::with_max_tasks(setup.max_tasks) });
+//! let suite = StoreSuite::new(|setup| async move { Memory::with_max_tasks(setup.max_tasks) });
 //! suite.run_case("refused_commit_changes_nothing").await?;
 //! # Ok::<_, a2a_service::testing::store::Failure>(())
 //! # }).unwrap();
@@ -125,8 +125,8 @@ impl From<Refused> for Failure {
     }
 }
 
-/// Suite for one kind of store.
-pub struct Suite {
+/// Test suite for one kind of store.
+pub struct StoreSuite {
     open: Box<dyn Fn(Setup) -> BoxFuture<'static, Arc<dyn Store>> + Send + Sync>,
     has_quotas: bool,
     is_persistent: bool,
@@ -146,7 +146,7 @@ enum Requires {
 struct Case {
     name: &'static str,
     requires: Requires,
-    run: for<'a> fn(&'a Suite) -> BoxFuture<'a, Checked>,
+    run: for<'a> fn(&'a StoreSuite) -> BoxFuture<'a, Checked>,
 }
 
 /// Creates the table of cases.
@@ -217,7 +217,7 @@ const CASES: &[Case] = cases! {
         delivery::deliveries_survive_a_reopen;
 };
 
-impl Suite {
+impl StoreSuite {
     /// Creates the suite for the stores that `open` opens. A store without declared properties can ignore the setup.
     pub fn new<S, F>(open: impl Fn(Setup) -> F + Send + Sync + 'static) -> Self
     where
@@ -323,15 +323,15 @@ impl Suite {
     }
 }
 
-impl fmt::Debug for Suite {
+impl fmt::Debug for StoreSuite {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Suite").field("cases", &self.cases().count()).finish_non_exhaustive()
+        f.debug_struct("StoreSuite").field("cases", &self.cases().count()).finish_non_exhaustive()
     }
 }
 
 /// Open store of a case.
 struct TestStore<'a> {
-    suite: &'a Suite,
+    suite: &'a StoreSuite,
     setup: Setup,
     store: Arc<dyn Store>,
 }

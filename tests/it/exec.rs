@@ -11,7 +11,7 @@ use a2a_service::{
     client::{Client, StreamEvent},
     pb::v1::{Message, Part, TaskState, part::Content},
     server::Server,
-    testing::{Outcome, Probe, probe},
+    testing::{Probe, ProbeOutcome, probe},
 };
 use tokio_stream::StreamExt as _;
 
@@ -38,7 +38,7 @@ fn json_lines() -> ExecOptions {
     options().format(Format::JsonLines)
 }
 
-async fn send(script: &str, text: &str) -> Outcome {
+async fn send(script: &str, text: &str) -> ProbeOutcome {
     shell(script, options()).send(text).await.unwrap()
 }
 

@@ -11,7 +11,7 @@ use std::{
 use a2a_service::{
     adapter::{HttpEndpoint, HttpOptions},
     pb::v1::{Part, TaskState},
-    testing::{Outcome, Probe, probe},
+    testing::{Probe, ProbeOutcome, probe},
 };
 use axum::{Router, body::Body, extract::Request, response::Response, routing::post};
 use futures::future::BoxFuture;
@@ -42,7 +42,7 @@ async fn agent(handler: Handler, options: HttpOptions) -> Probe {
     probe(HttpEndpoint::new(&serve(handler).await, options).unwrap())
 }
 
-async fn send(content_type: &'static str, body: &'static str) -> Outcome {
+async fn send(content_type: &'static str, body: &'static str) -> ProbeOutcome {
     agent(fixed(StatusCode::OK, content_type, body), HttpOptions::default()).await.send("hello").await.unwrap()
 }
 

@@ -15,7 +15,7 @@ use a2a_service::{
         memory::{DEFAULT_MAX_TASKS, Memory},
         sqlite::{Durability, Options, Sqlite},
     },
-    testing::store::{Setup, Suite},
+    testing::store::{Setup, StoreSuite},
 };
 
 use self::opened::{OpenedStore, open_file};
@@ -44,7 +44,7 @@ fn memory(setup: &Setup) -> Memory {
     }
 }
 
-fn sqlite(durability: Durability) -> Suite {
+fn sqlite(durability: Durability) -> StoreSuite {
     let directory = Arc::new(tempfile::tempdir().unwrap());
     let open = move |setup: Setup| {
         let mut options = Options::default();
@@ -54,12 +54,12 @@ fn sqlite(durability: Durability) -> Suite {
         let directory = Arc::clone(&directory);
         async move { open_file(&directory.path().join(setup.database), options) }
     };
-    Suite::new::<Sqlite, _>(open).with_quotas().persistent().with_separate_retention()
+    StoreSuite::new::<Sqlite, _>(open).with_quotas().persistent().with_separate_retention()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn memory_store_conforms() {
-    let suite = Suite::new(|setup| async move { memory(&setup) }).with_quotas();
+    let suite = StoreSuite::new(|setup| async move { memory(&setup) }).with_quotas();
     suite.run().await.unwrap();
 }
 
@@ -76,7 +76,7 @@ async fn sqlite_store_with_synced_commits_conforms() {
 /// A store that loses commits fails a case, which the failure names.
 #[tokio::test]
 async fn failure_names_its_case() {
-    let suite = Suite::new(|_| async { Memory::with_max_tasks(0) });
+    let suite = StoreSuite::new(|_| async { Memory::with_max_tasks(0) });
     let failure = suite.run().await.unwrap_err();
     assert_eq!(Some(failure.case()), suite.cases().next());
     let text = failure.to_string();

@@ -15,7 +15,7 @@ use a2a_service::{
     server::Server,
     testing::{
         self, Fault, FaultyTransport, MemoryServer, MemoryTransport, Script,
-        conformance::{CaseResult, Messages, Suite},
+        conformance::{CaseResult, ConformanceSuite, Messages},
     },
 };
 use tokio_stream::StreamExt as _;
@@ -140,7 +140,7 @@ async fn delay_uses_the_clock_of_tokio() {
 
 #[tokio::test]
 async fn our_server_conforms_over_each_binding_and_version() {
-    let suite = |version| Suite::default().version(version);
+    let suite = |version| ConformanceSuite::default().version(version);
     for (name, agent, version) in [
         ("in process", bindings::in_process(Server::new(Demo)).await, Version::V1_0),
         ("gRPC", bindings::grpc(Server::new(Demo)).await, Version::V1_0),
@@ -207,7 +207,7 @@ async fn suite_finds_planted_faults() {
         let client = Client::builder().retry(Retry::never()).transport(tampering);
         let agent = client.json_rpc(&format!("{}/rpc", server.url())).unwrap();
         let messages = Messages::default().wait("/slow 3".to_owned());
-        let suite = Suite::default().messages(messages).case_timeout(Duration::from_secs(4));
+        let suite = ConformanceSuite::default().messages(messages).case_timeout(Duration::from_secs(4));
         let report = suite.run(&*agent).await;
         assert!(report.failures().any(|failed| failed.name == case), "{from} as {to}:\n{report}");
         assert!(report.to_string().contains(&format!("FAILED {case} (specification ")), "{report}");

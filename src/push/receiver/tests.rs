@@ -48,9 +48,9 @@ fn bearer(keys: &SigningKeys, id: &str) -> HeaderMap {
     headers(&[("authorization", &format!("Bearer {token}"))])
 }
 
-async fn accept(receiver: &Receiver, headers: &HeaderMap) -> Delivery {
+async fn accept(receiver: &Receiver, headers: &HeaderMap) -> VerifiedNotification {
     match receiver.receive(headers, BODY).await.unwrap() {
-        Received::New(delivery) => delivery,
+        Received::New(notification) => notification,
         Received::Duplicate => panic!("duplicate"),
     }
 }
