@@ -291,7 +291,7 @@ impl Layers {
         // For an unknown table, its first key finds the best suggestion.
         let first = value.get_ref().as_table().and_then(|table| table.keys().next());
         let sought = first.map_or_else(|| name.to_owned(), |first| format!("{name}.{}", first.get_ref()));
-        let nearest = nearest(&sought, KEYS.iter().map(|key| key.name));
+        let nearest = nearest(&sought, KEYS.iter().map(|key| key.name).chain([super::agents::TABLE]));
         self.errors.push(format!("{origin}: unknown key `{name}`; did you mean `{nearest}`?"));
     }
 
@@ -394,6 +394,7 @@ pub(super) mod tests {
             ("\n\nlistten = 'x'", "a2a.toml:3: unknown key `listten`; did you mean `listen`?"),
             ("[card]\nnmae = 'x'", "a2a.toml:2: unknown key `card.nmae`; did you mean `card.name`?"),
             ("[crad]\nname = 'x'", "a2a.toml:1: unknown key `crad`; did you mean `card.name`?"),
+            ("[[agnets]]\nid = 'x'", "a2a.toml:1: unknown key `agnets`; did you mean `agents`?"),
             ("name = 'x'", "a2a.toml:1: unknown key `name`; did you mean `card.name`?"),
             ("turn = 3", "a2a.toml:1: turn: integer is not a table of keys"),
             ("require_text = true", "a2a.toml:1: unknown key `require_text`; did you mean `agent.require_text`?"),
