@@ -13,7 +13,7 @@ use super::{
     grpc::rename_extensions,
     json::{Classic, PushRegistration, SendParams, Webhook, Write},
     push_extras::PushExtras,
-    semantics::Semantics,
+    semantics::{Semantics, set_counted},
 };
 use crate::{
     call::Call,
@@ -200,6 +200,7 @@ impl Methods {
                 Err(error) if error.kind() == ErrorKind::TaskNotFound => {}
                 Err(error) => return Err(error.into()),
             }
+            set_counted(&mut request);
         }
         Ok(request)
     }
@@ -225,7 +226,8 @@ impl Methods {
                 return Ok(Reply::Unary(encode_line(length, &list)?, metadata));
             }
             let page_token = page.next_page_token;
-            request = call.clone().request(ListTaskPushNotificationConfigsRequest { page_token, ..first_page.clone() });
+            let call = Call { is_counted: true, ..call.clone() };
+            request = call.request(ListTaskPushNotificationConfigsRequest { page_token, ..first_page.clone() });
         }
     }
 }

@@ -14,6 +14,7 @@ use tonic::{Code, Request, Status, metadata::MetadataMap, transport::Endpoint};
 
 use crate::{
     bindings::{self, Actor},
+    conformance::{Exemption, allow_undocumented},
     scenarios::{request, send, text},
 };
 
@@ -125,6 +126,22 @@ async fn calls_of_an_owner_per_second_are_limited() {
     let mut limits = Limits::default();
     limits.call_rate_per_owner = 1;
     assert_one_per_second(server_with_token().limits(limits), "limits.call_rate_per_owner").await;
+}
+
+/// A `tasks/send` whose client chose the id of the task reads that task first.
+#[tokio::test]
+async fn send_from_before_0_2_counts_once_against_the_rate_of_calls() {
+    allow_undocumented(Exemption::Requests);
+    let mut limits = Limits::default();
+    limits.call_rate_per_owner = 1;
+    let url = bindings::serve(server_with_token().limits(limits)).await;
+    let message = json!({"role": "user", "parts": [{"type": "text", "text": "done"}]});
+    let send = json!({
+        "jsonrpc": "2.0", "id": 1, "method": "tasks/send", "params": {"id": "chosen by the client", "message": message},
+    });
+    let response = reqwest::Client::new().post(&url).bearer_auth("sesame").json(&send).send().await.unwrap();
+    let response = json(response).await;
+    assert_eq!(response["result"]["kind"], "task", "{response}");
 }
 
 #[tokio::test]
