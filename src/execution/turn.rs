@@ -79,7 +79,15 @@ impl<A: Agent> Shared<A> {
                     Ok(TurnReply::Message(_)) | Err(_) => return self.record_drain(&live),
                 },
             };
-            let task = live.lock().with_answered_status(task);
+            let task = {
+                let mut inner = live.lock();
+                if inner.is_lost || self.journal.phase() == Phase::Stopped {
+                    drop(inner);
+                    return self.record_drain(&live);
+                }
+                inner.turn.begun = inner.turn.number;
+                inner.with_answered_status(task)
+            };
             let outcome = self.run(&live, task, messages, context).await;
             match self.end(&live, outcome, &mut permit) {
                 Some(next) => (messages, context) = next,
@@ -125,6 +133,12 @@ impl<A: Agent> Shared<A> {
             if inner.is_lost || self.journal.phase() == Phase::Stopped {
                 return false;
             }
+            if inner.turn.exceeded.is_some() {
+                // The store has rejected the message.
+                drop(inner);
+                self.end(live, TurnOutcome::LimitExceeded, &mut None);
+                return false;
+            }
             (inner.turn.attempt, inner.accepted.row_changed) = (1, true);
             if inner.admission.state() != TaskState::Working {
                 // At its event limit, the task keeps its state, and the turn fails at the agent's first update.
@@ -137,18 +151,9 @@ impl<A: Agent> Shared<A> {
         };
         let is_durable = durable.await.is_ok();
         if !is_durable {
-            self.record_unbegun(live);
+            self.record_drain(live);
         }
         is_durable
-    }
-
-    /// Records that a turn that waited in the queue has not begun after all, because the server stops: the agent has not run.
-    fn record_unbegun(&self, live: &LiveRef) {
-        let mut inner = live.lock();
-        if self.journal.phase() == Phase::Stopped && !inner.is_lost && inner.turn.is_running {
-            (inner.turn.attempt, inner.accepted.row_changed) = (0, true);
-            self.journal.flush(live, inner);
-        }
     }
 
     /// Starts the agent and polls it until the turn ends. The future of the agent is created here and boxed: a future stores
@@ -384,7 +389,7 @@ impl<A: Agent> Shared<A> {
 
 impl<A> Shared<A> {
     /// Records in the row of a task that a stop of the server interrupted its turn: the attempt does not count against the
-    /// maximum, unlike one that a crash interrupted.
+    /// maximum, unlike one that a crash interrupted. A first attempt that did not get as far as the agent is none.
     pub(super) fn record_drain(&self, live: &LiveRef) {
         let mut inner = live.lock();
         let is_persistent = self.journal.store().immediate().is_none();
@@ -394,7 +399,11 @@ impl<A> Shared<A> {
             && inner.turn.is_running
             && inner.turn.attempt > 0
         {
-            inner.turn.drained = inner.turn.drained.saturating_add(1);
+            if inner.turn.attempt == 1 && inner.turn.begun < inner.turn.number {
+                inner.turn.attempt = 0;
+            } else {
+                inner.turn.drained = inner.turn.drained.saturating_add(1);
+            }
             inner.accepted.row_changed = true;
             self.journal.flush(live, inner);
         }

@@ -148,6 +148,8 @@ pub(crate) struct Durable {
 pub(crate) struct TurnState {
     /// Number of the newest turn.
     pub(crate) number: u32,
+    /// Number of the newest turn for which the agent has been called, in this process.
+    pub(crate) begun: u32,
     /// Set while the newest turn is running.
     pub(crate) is_running: bool,
     /// Number of turns whose end is durable.

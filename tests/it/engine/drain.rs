@@ -7,7 +7,7 @@ use a2a_service::{
     error::ErrorKind,
     pb::v1::{Message, TaskState},
     service::Limits,
-    store::{Store, memory::Memory},
+    store::{Key, Scope, Store, memory::Memory},
 };
 use futures::{FutureExt as _, StreamExt as _};
 use tokio::{
@@ -285,6 +285,56 @@ async fn nothing_is_committed_after_the_drain() {
     sleep_ms(30_000).await;
     assert_eq!(bench.log(&*store, &id).await.len(), 2);
     bench.wait_until_evicted().await;
+}
+
+/// Drains the server, and lets all commits pass only after the stop. Returns the number of attempts of each open turn, and
+/// of those that the stop has interrupted.
+async fn attempts_after_a_late_commit<A: Agent>(bench: &Bench<A>, gate: &Gate) -> Vec<(u32, u32)> {
+    let draining = drain(bench).await;
+    sleep_ms(5500).await;
+    assert!(!draining.is_finished());
+    gate.open();
+    draining.await.unwrap();
+    let scope = Arc::new(Scope { owner: Arc::clone(&bench.call.owner), tenant: "".into() });
+    let mut attempts = Vec::new();
+    for id in bench.states_by_id().await.into_keys() {
+        let row = gate.load(&Key::new(&scope, &id)).await.unwrap().unwrap().row;
+        if row.open {
+            attempts.push((row.attempt, row.drained));
+        }
+    }
+    attempts
+}
+
+/// The turn gets its place within the grace period, and the store acknowledges its begin after the stop.
+#[tokio::test(start_paused = true)]
+async fn queued_turn_whose_begin_is_recorded_after_the_stop_has_no_attempt() {
+    let gate = Gate::memory();
+    let mut limits = Limits::default();
+    limits.turns = 1;
+    let bench = with_limits(gate.store(), limits, scripted);
+    // Commits of the first task and of WORKING, and of the second task.
+    for _ in 0..3 {
+        gate.queue(CommitOutcome::Pass);
+    }
+    bench.non_blocking().send(Message::user("work pass:1000 done")).await.unwrap();
+    run_ready_tasks().await;
+    bench.non_blocking().send(Message::user("work hang")).await.unwrap();
+    assert_eq!(attempts_after_a_late_commit(&bench, &gate).await, [(0, 0)]);
+    assert_eq!(bench.states_by_id().await.len(), 2);
+}
+
+/// The turn of a send with an idempotency key begins once its message is durable.
+#[tokio::test(start_paused = true)]
+async fn turn_whose_message_is_recorded_after_the_stop_has_no_attempt() {
+    let gate = Gate::memory();
+    let bench = bench(gate.store(), scripted);
+    let mut keyed = bench.client.clone();
+    keyed.call.idempotency_key = Some("key".to_owned());
+    let sending = tokio::spawn(async move { keyed.non_blocking().send(Message::user("work hang")).await });
+    run_ready_tasks().await;
+    assert_eq!(attempts_after_a_late_commit(&bench, &gate).await, [(0, 0)]);
+    assert_eq!(error_kind(sending.await.unwrap()), ErrorKind::Unavailable);
 }
 
 /// An agent whose update is interrupted by the drain has not failed.
