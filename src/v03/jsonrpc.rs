@@ -13,10 +13,10 @@ use super::{
     grpc::rename_extensions,
     json::{Classic, PushRegistration, SendParams, Webhook, Write},
     push_extras::PushExtras,
-    semantics::{Semantics, set_counted},
+    semantics::Semantics,
 };
 use crate::{
-    call::Call,
+    call::{Call, TASKS_WRITE},
     contract::{BoxStream, Dispatch, Reply, Request, Route, decode, encode_line},
     env::Ids,
     error::{Error, ErrorKind},
@@ -195,12 +195,13 @@ impl Methods {
         let message = request.get_mut().message.as_mut();
         if let Some(message) = message.filter(|message| message.task_id.is_empty() && !task_id.is_empty()) {
             let get = GetTaskRequest { id: task_id, history_length: Some(1), ..GetTaskRequest::default() };
+            // The send is counted, and needs the scope.
+            let call = Call { is_counted: true, required_scope: Some(TASKS_WRITE), ..call };
             match self.service.get_task(call.request(get)).await.map_err(Error::from) {
                 Ok(task) => message.task_id = task.into_inner().into_task()?.id,
                 Err(error) if error.kind() == ErrorKind::TaskNotFound => {}
                 Err(error) => return Err(error.into()),
             }
-            set_counted(&mut request);
         }
         Ok(request)
     }

@@ -118,7 +118,7 @@ fn set_version<T>(request: &mut Request<T>) {
 }
 
 /// Marks the call as a later part of an operation, so that the operation counts once against the rate of calls.
-pub(super) fn set_counted<T>(request: &mut Request<T>) {
+fn set_counted<T>(request: &mut Request<T>) {
     if let Some(call) = request.extensions_mut().get_mut::<Call>() {
         call.is_counted = true;
     }
