@@ -11,6 +11,7 @@ use std::{
     time::Duration,
 };
 
+use parking_lot::MutexGuard;
 use prost::Message as _;
 use tokio::{
     task::coop::has_budget_remaining,
@@ -109,6 +110,10 @@ impl<A: Agent> Shared<A> {
                     self.record_drain(live);
                     return None;
                 }
+                if inner.turn.exceeded.is_some() {
+                    self.end_rejected(live, inner);
+                    return None;
+                }
                 if inner.turn.cancel_requested {
                     drop(inner);
                     self.end(live, TurnOutcome::Canceled, &mut None);
@@ -134,9 +139,7 @@ impl<A: Agent> Shared<A> {
                 return false;
             }
             if inner.turn.exceeded.is_some() {
-                // The store has rejected the message.
-                drop(inner);
-                self.end(live, TurnOutcome::LimitExceeded, &mut None);
+                self.end_rejected(live, inner);
                 return false;
             }
             (inner.turn.attempt, inner.accepted.row_changed) = (1, true);
@@ -154,6 +157,15 @@ impl<A: Agent> Shared<A> {
             self.record_drain(live);
         }
         is_durable
+    }
+
+    /// Ends a turn in the queue whose message the store has rejected, unless the rejection has ended its task.
+    fn end_rejected(&self, live: &LiveRef, inner: MutexGuard<'_, LiveState>) {
+        let is_running = inner.turn.is_running;
+        drop(inner);
+        if is_running {
+            self.end(live, TurnOutcome::LimitExceeded, &mut None);
+        }
     }
 
     /// Starts the agent and polls it until the turn ends. The future of the agent is created here and boxed: a future stores

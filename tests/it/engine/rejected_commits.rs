@@ -7,6 +7,7 @@ use a2a_service::{
     call::Call,
     error::{Error, ErrorKind},
     pb::v1::{Message, Task, TaskState},
+    service::Limits,
 };
 use futures::future::join;
 
@@ -23,6 +24,7 @@ async fn write(turn: Turn, out: Updates) -> Result<End, agent::Error> {
     let large = "x".repeat(LONG);
     match text {
         "ask" => return Ok(End::input_required("what?")),
+        "hang" => std::future::pending().await,
         "late" | "late ask" => {
             out.progress("so far").await?;
             sleep_ms(1000).await;
@@ -122,6 +124,23 @@ async fn message_that_cannot_be_stored_is_rejected() {
     assert_failed(&bench.get(&asked.id).await.unwrap(), &["ask", "what?"]);
     assert_dense(&bench.log(&*gate, &asked.id).await);
     bench.wait_until_evicted().await;
+}
+
+/// The turn does not wait for a place to fail.
+#[tokio::test(start_paused = true)]
+async fn queued_turn_fails_when_its_message_is_rejected() {
+    let gate = Gate::opened();
+    gate.limit_change_size(LARGEST);
+    let mut limits = Limits::default();
+    limits.turns = 1;
+    let bench = with_limits(gate.store(), limits, write);
+    let asked = bench.send(Message::user("ask")).await.unwrap();
+    let running = bench.non_blocking().send(Message::user("hang")).await.unwrap();
+    let rejected = bench.send(follow_up(&asked.id, &"x".repeat(LONG))).await;
+    assert_eq!(error_kind(rejected), ErrorKind::ResourceExhausted);
+    run_ready_tasks().await;
+    assert_failed(&bench.get(&asked.id).await.unwrap(), &["ask", "what?"]);
+    assert!(!bench.state(&running.id).await.is_terminal());
 }
 
 #[tokio::test(start_paused = true)]
