@@ -1,4 +1,5 @@
-//! Running of a turn: polls the agent until it returns, is canceled, panics or exceeds a limit, and records the outcome.
+//! Running of a turn: polls the agent until it returns, is canceled, times out, panics or exceeds a limit, and records the
+//! outcome.
 
 use std::{
     any::Any,
