@@ -83,7 +83,7 @@ impl<A: Agent> Shared<A> {
             };
             let task = {
                 let mut inner = live.lock();
-                if inner.is_lost || self.journal.phase() == Phase::Stopped {
+                if self.is_abandoned(&inner) {
                     drop(inner);
                     return self.record_drain(&live);
                 }
@@ -106,7 +106,7 @@ impl<A: Agent> Shared<A> {
             control.as_mut().enable();
             {
                 let inner = live.lock();
-                if inner.is_lost || self.journal.phase() == Phase::Stopped {
+                if self.is_abandoned(&inner) {
                     drop(inner);
                     self.record_drain(live);
                     return None;
@@ -136,7 +136,7 @@ impl<A: Agent> Shared<A> {
             if inner.turn.attempt > 0 {
                 return true;
             }
-            if inner.is_lost || self.journal.phase() == Phase::Stopped {
+            if self.is_abandoned(&inner) {
                 return false;
             }
             if inner.turn.exceeded.is_some() {
@@ -229,7 +229,7 @@ impl<A: Agent> Shared<A> {
         let outcome = poll_fn(|cx| {
             {
                 let mut inner = live.lock();
-                if inner.is_lost || journal.phase() == Phase::Stopped {
+                if self.is_abandoned(&inner) {
                     return Poll::Ready(TurnOutcome::Abandoned);
                 }
                 if inner.turn.exceeded.is_some() {
@@ -312,7 +312,7 @@ impl<A: Agent> Shared<A> {
         let failed = |kind, cause: &str| (TaskState::Failed, Some(failure(live, kind, cause)));
         let mut inner = live.lock();
         inner.turn.agent_polled = false;
-        if inner.is_lost || self.journal.phase() == Phase::Stopped {
+        if self.is_abandoned(&inner) {
             // The agent may have returned because it saw the stop.
             drop(inner);
             self.record_drain(live);
@@ -401,6 +401,11 @@ impl<A: Agent> Shared<A> {
 }
 
 impl<A> Shared<A> {
+    /// Returns whether the turn of a task must not go on: the task has another writer, or the server has stopped.
+    fn is_abandoned(&self, inner: &LiveState) -> bool {
+        inner.is_lost || self.journal.phase() == Phase::Stopped
+    }
+
     /// Records in the row of a task that a stop of the server interrupted its turn: the attempt does not count against the
     /// maximum, unlike one that a crash interrupted. A first attempt that did not get as far as the agent is none.
     pub(super) fn record_drain(&self, live: &LiveRef) {
