@@ -150,7 +150,7 @@ pub struct Call {
     pub plain_files: bool,
     /// Scope that the call requires instead of that of its RPC, because it is part of another operation.
     pub required_scope: Option<&'static str>,
-    /// The call is a later part of an operation whose first part has been counted against `limits.call_rate_per_owner`.
+    /// Part of an operation of which another part is counted against `limits.call_rate_per_owner`.
     pub is_counted: bool,
     /// Details of the call for the request log, if it is enabled.
     pub record: Option<Arc<CallRecord>>,

@@ -73,9 +73,9 @@ impl Semantics {
     }
 
     /// Returns the task, as part of an operation with the scope. Permissions and limits are those of the call.
-    async fn get_task_for(&self, scope: &'static str, call: Call, tenant: &str, id: &str) -> Result<Task, Status> {
+    async fn get_task_for(&self, scope: &'static str, call: &Call, tenant: &str, id: &str) -> Result<Task, Status> {
         let request = GetTaskRequest { tenant: tenant.to_owned(), id: id.to_owned(), history_length: None };
-        let call = Call { required_scope: Some(scope), ..call };
+        let call = Call { required_scope: Some(scope), ..call.clone() };
         Ok(self.service.get_task(call.request(request)).await?.into_inner().into_task()?)
     }
 
@@ -86,17 +86,15 @@ impl Semantics {
     /// `error` if the task is not in a terminal state.
     async fn stream_of_terminal_task(
         &self,
-        call: Call,
+        call: &Call,
         request: &SubscribeToTaskRequest,
         error: Status,
     ) -> Result<BoxStream<Event>, Status> {
-        let binding = call.binding;
-        let call = Call { is_counted: true, ..call };
         let task = self.get_task_for(TASKS_READ, call, &request.tenant, &request.id).await?;
         if !task.state().is_terminal() {
             return Err(error);
         }
-        let update = (binding == Binding::JsonRpc).then(|| TaskStatusUpdateEvent {
+        let update = (call.binding == Binding::JsonRpc).then(|| TaskStatusUpdateEvent {
             task_id: task.id.clone(),
             context_id: task.context_id.clone(),
             status: task.status.clone(),
@@ -117,7 +115,7 @@ fn set_version<T>(request: &mut Request<T>) {
     }
 }
 
-/// Marks the call as a later part of an operation, so that the operation counts once against the rate of calls.
+/// Marks the call as part of an operation that is counted already.
 fn set_counted<T>(request: &mut Request<T>) {
     if let Some(call) = request.extensions_mut().get_mut::<Call>() {
         call.is_counted = true;
@@ -187,7 +185,7 @@ impl A2aService for Semantics {
     async fn cancel_task(&self, mut request: Request<CancelTaskRequest>) -> Result<Response<Snapshot>, Status> {
         set_version(&mut request);
         let CancelTaskRequest { tenant, id, .. } = request.get_ref();
-        let task = self.get_task_for(TASKS_WRITE, Call::of(&request)?.clone(), tenant, id).await?;
+        let task = self.get_task_for(TASKS_WRITE, Call::of(&request)?, tenant, id).await?;
         if task.state() == TaskState::Canceled {
             let reason = format!("{id} is {}", TaskState::Canceled.as_str_name());
             return Err(ErrorKind::TaskNotCancelable.because(reason).with("taskId", id).into());
@@ -201,7 +199,7 @@ impl A2aService for Semantics {
         mut request: Request<SubscribeToTaskRequest>,
     ) -> Result<Response<BoxStream<Event>>, Status> {
         set_version(&mut request);
-        let (call, subscription) = (Call::of(&request)?.clone(), request.get_ref().clone());
+        let (mut call, subscription) = (Call::of(&request)?.clone(), request.get_ref().clone());
         let error = match self.service.subscribe_to_task(request).await {
             Ok(response) => return Ok(response.map(|events| FinalStream::boxed(events, true))),
             Err(status) => Error::from(status),
@@ -209,10 +207,10 @@ impl A2aService for Semantics {
         if error.kind() != ErrorKind::TaskEnded {
             return reject_stream(call.binding, error.into());
         }
-        let binding = call.binding;
-        match self.stream_of_terminal_task(call, &subscription, error.into()).await {
+        call.is_counted = true;
+        match self.stream_of_terminal_task(&call, &subscription, error.into()).await {
             Ok(events) => Ok(Response::new(events)),
-            Err(status) => reject_stream(binding, status),
+            Err(status) => reject_stream(call.binding, status),
         }
     }
 
