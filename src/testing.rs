@@ -42,8 +42,8 @@ pub use self::{
     memory_server::{MemoryServer, MemoryTransport, serve},
 };
 
-/// Runs the [conformance suite](conformance::ConformanceSuite) of protocol 1.0 on a server whose agent understands the default
-/// [messages](conformance::Messages).
+/// Runs the [conformance suite](conformance::ConformanceSuite) of protocol 1.0 on a server whose agent understands the
+/// default [messages](conformance::Messages).
 pub async fn conformance(agent: &dyn A2aService) -> conformance::Report {
     conformance::ConformanceSuite::default().run(agent).await
 }

@@ -297,7 +297,7 @@ impl Webhook {
             return (StatusCode::METHOD_NOT_ALLOWED, [(header::ALLOW, "POST")]).into_response();
         }
         let headers = printed(headers);
-        let process = |delivery, body| self.process(delivery, body, headers);
+        let process = |received, body| self.process(received, body, headers);
         match self.receiver.respond(request, process).await {
             Ok(status) => status.into_response(),
             Err(rejection) => {
@@ -314,14 +314,14 @@ impl Webhook {
     /// Prints and forwards a notification.
     async fn process(
         &self,
-        delivery: VerifiedNotification,
+        received: VerifiedNotification,
         body: Bytes,
         headers: Map<String, Value>,
     ) -> Result<(), String> {
         let Ok(permit) = self.accepted.try_acquire() else {
             return Err("the program exits after the notifications of --count".to_owned());
         };
-        let notification = Notification::new(&delivery, &body, self.is_verified);
+        let notification = Notification::new(&received, &body, self.is_verified);
         let time = time(self.clock.millis());
         let line = if self.as_json { notification.json(time, headers)? } else { notification.line(&time) };
         self.print(line).await?;
@@ -359,7 +359,7 @@ fn printed(headers: &HeaderMap) -> Map<String, Value> {
 
 /// Notification, and the members that are printed and passed to commands.
 struct Notification<'a> {
-    delivery: &'a VerifiedNotification,
+    received: &'a VerifiedNotification,
     body: &'a [u8],
     is_verified: bool,
     /// Member of a `StreamResponse`.
@@ -373,12 +373,12 @@ struct Notification<'a> {
 }
 
 impl<'a> Notification<'a> {
-    fn new(delivery: &'a VerifiedNotification, body: &'a [u8], is_verified: bool) -> Self {
+    fn new(received: &'a VerifiedNotification, body: &'a [u8], is_verified: bool) -> Self {
         let state = |status: &Option<TaskStatus>| status.as_ref().map(|status| status.state().as_str_name());
         let message = |status: &'a Option<TaskStatus>| -> &'a [Part] {
             status.as_ref().and_then(|status| status.message.as_ref()).map_or(&[], |message| &message.parts)
         };
-        let (event, task_id, context_id, state, parts): (_, &str, &str, _, &[Part]) = match delivery.event.payload() {
+        let (event, task_id, context_id, state, parts): (_, &str, &str, _, &[Part]) = match received.event.payload() {
             Some(Payload::Task(task)) => {
                 ("task", &task.id, &task.context_id, state(&task.status), message(&task.status))
             }
@@ -392,7 +392,7 @@ impl<'a> Notification<'a> {
             Some(Payload::Message(sent)) => ("message", &sent.task_id, &sent.context_id, None, &sent.parts),
             None => ("", "", "", None, &[]),
         };
-        Self { delivery, body, is_verified, event, task_id, context_id, state, parts }
+        Self { received, body, is_verified, event, task_id, context_id, state, parts }
     }
 
     /// Formats a line of text: time, task, verification, event, state and content.
@@ -424,8 +424,8 @@ impl<'a> Notification<'a> {
         let line = JsonLine {
             time,
             verified: self.is_verified,
-            delivery_id: self.delivery.id.as_deref(),
-            version: self.delivery.version.as_str(),
+            delivery_id: self.received.id.as_deref(),
+            version: self.received.version.as_str(),
             task_id: self.task_id,
             context_id: self.context_id,
             event: self.event,
@@ -556,9 +556,9 @@ mod tests {
         ];
         for (payload, expected) in cases {
             let response = crate::pb::v1::StreamResponse { payload: Some(payload) };
-            let delivery =
+            let received =
                 VerifiedNotification { id: Some("d".to_owned()), version: Version::V1_0, event: response.into() };
-            let notification = Notification::new(&delivery, b"{\n\"big\": 12345678901234567890123}\r\n", true);
+            let notification = Notification::new(&received, b"{\n\"big\": 12345678901234567890123}\r\n", true);
             assert_eq!(notification.line(&"now".into()), format!("now t\\u{{1b}}[1m verified: {expected}\n"));
             let line = notification.json("now".into(), Map::new()).unwrap();
             assert!(line.ends_with("}\n") && line.matches('\n').count() == 1, "{line}");

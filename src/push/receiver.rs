@@ -67,7 +67,7 @@ const MAX_KEY_SET: usize = 256 << 10;
 /// Decodes a notification in the JSON of 0.3.
 pub(crate) type V03Decoder = fn(&[u8]) -> Result<StreamResponse, Error>;
 
-/// Verified notification.
+/// Notification whose sender and content are verified.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct VerifiedNotification {
