@@ -26,7 +26,7 @@ use self::{
 pub use self::{idempotency::DefaultKey, limits::Limits};
 pub(crate) use self::{idempotency::IdempotencyKey, resubscribe::StreamStart};
 use crate::{
-    agent::Agent,
+    agent::DynAgent,
     contract::ClearedSecrets,
     env::Env,
     error::{Error, ErrorKind},
@@ -92,10 +92,10 @@ pub(crate) struct SendRequest {
 }
 
 /// Runs the turns of an agent, and serves the tasks in the journal and the store. Clones share their state.
-pub(crate) struct Execution<A>(Arc<Shared<A>>);
+pub(crate) struct Execution(Arc<Shared>);
 
-struct Shared<A> {
-    agent: A,
+struct Shared {
+    agent: Arc<dyn DynAgent>,
     journal: Arc<Journal>,
     limits: Limits,
     running: TaskTracker,
@@ -110,8 +110,8 @@ struct Shared<A> {
     sweeper: Mutex<Option<AbortHandle>>,
 }
 
-impl<A: Agent> Execution<A> {
-    pub(crate) fn new(agent: A, store: Arc<dyn Store>, limits: Limits, env: Env) -> Self {
+impl Execution {
+    pub(crate) fn new(agent: Arc<dyn DynAgent>, store: Arc<dyn Store>, limits: Limits, env: Env) -> Self {
         let (journal, running, permits) = (Journal::new(store, env), TaskTracker::new(), Permits::new(&limits));
         // An immediate store does not outlive the process: there is nothing to recover.
         let is_persistent = journal.store().immediate().is_none();
@@ -558,13 +558,13 @@ impl From<Unavailable> for Error {
     }
 }
 
-impl<A> Clone for Execution<A> {
+impl Clone for Execution {
     fn clone(&self) -> Self {
         Self(Arc::clone(&self.0))
     }
 }
 
-impl<A> Drop for Shared<A> {
+impl Drop for Shared {
     fn drop(&mut self) {
         self.stop_sweeper();
         self.journal.stop();
@@ -598,8 +598,10 @@ mod tests {
             out.working().await?;
             std::future::pending::<Result<End, agent::Error>>().await
         });
-        let (execution, scope) =
-            (Execution::new(agent, Arc::new(Memory::default()), Limits::default(), Env::default()), Arc::default());
+        let (execution, scope) = (
+            Execution::new(Arc::new(agent), Arc::new(Memory::default()), Limits::default(), Env::default()),
+            Arc::default(),
+        );
         let TurnReply::Task(task) = execution.start(sent(&scope, Message::user("go")), None).await.unwrap() else {
             panic!("reply is a message")
         };

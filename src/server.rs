@@ -26,7 +26,7 @@ use crate::push::PushOptions;
 #[cfg(feature = "server-tls")]
 pub use crate::transport::{ClientAuth, Tls, TlsError};
 use crate::{
-    agent::Agent,
+    agent::{Agent, DynAgent},
     auth::{Authenticator, FAILURES, Policy},
     card::{CardConfig, CardTemplate, ExtendedCard, ExtendedCardAccess, ExtendedCardSettings, Network},
     env::Env,
@@ -68,8 +68,8 @@ pub(crate) const GRACE: Duration = Duration::from_secs(10);
 /// ```
 #[must_use = "a server does nothing until it serves"]
 #[expect(clippy::struct_excessive_bools, reason = "the settings are independent of each other")]
-pub struct Server<A> {
-    agent: A,
+pub struct Server {
+    agent: Arc<dyn DynAgent>,
     card: CardTemplate,
     card_updates: Option<CardUpdates>,
     extended_card: ExtendedCardSettings,
@@ -115,14 +115,14 @@ pub struct Server<A> {
     push: PushOptions,
 }
 
-impl<A: Agent> Server<A> {
+impl Server {
     /// Creates a server for an agent, with the default settings and tasks in memory.
-    pub fn new(agent: A) -> Self {
+    pub fn new(agent: impl Agent) -> Self {
         let card = CardTemplate::new(agent.card());
         // The card is set when the server is assembled.
         let settings = Settings { idempotency_keys: true, ..Settings::new(Arc::new(|_| Bytes::new())) };
         Self {
-            agent,
+            agent: Arc::new(agent),
             card,
             card_updates: None,
             extended_card: ExtendedCardSettings::default(),
@@ -539,7 +539,7 @@ impl<A: Agent> Server<A> {
     /// # Panics
     /// The name is not made of lower-case letters, digits, `-` and `_`, is longer than 64 bytes, is that of another agent of
     /// this server, or is reserved for another resource, such as `tasks`. Or the other server has agents of its own.
-    pub fn agent<B: Agent>(mut self, name: &str, server: Server<B>) -> Self {
+    pub fn agent(mut self, name: &str, server: Self) -> Self {
         self.check_agent_name(name);
         assert!(server.agents.is_empty() && server.catalog_name.is_empty(), "the agent `{name}` has agents of its own");
         self.agents.push(PendingAgent::new(name, server));
@@ -744,7 +744,7 @@ impl<A: Agent> Server<A> {
     }
 }
 
-impl<A> fmt::Debug for Server<A> {
+impl fmt::Debug for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Server").field("card", &self.card).field("limits", &self.limits).finish_non_exhaustive()
     }

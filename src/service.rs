@@ -21,7 +21,7 @@ use crate::push::{PushOptions, PushStats, delivery::DeliveryService, payload::V0
 #[cfg(feature = "push")]
 use crate::store::Unavailable;
 use crate::{
-    agent::Agent,
+    agent::{Agent, DynAgent},
     call::Call,
     clock,
     contract::BoxStream,
@@ -60,8 +60,8 @@ pub(crate) const DEFAULT_PAGE_SIZE: i32 = 50;
 pub(crate) const PAGE_SIZES: std::ops::RangeInclusive<i32> = 1..=100;
 
 /// Service of an agent, which all bindings share.
-pub struct Service<A> {
-    execution: Execution<A>,
+pub struct Service {
+    execution: Execution,
     /// Scope of anonymous callers without a tenant. Shared, because most calls have it.
     anonymous: Arc<Scope>,
     calls: call_limits::CallLimits,
@@ -104,14 +104,14 @@ impl Capabilities {
     }
 }
 
-impl<A: Agent> Service<A> {
+impl Service {
     /// Creates the service of an agent with a store.
-    pub fn new(agent: A, store: Arc<dyn Store>, limits: Limits) -> Self {
-        Self::with_env(agent, store, limits, Env::default())
+    pub fn new(agent: impl Agent, store: Arc<dyn Store>, limits: Limits) -> Self {
+        Self::with_env(Arc::new(agent), store, limits, Env::default())
     }
 
     /// Creates the service of an agent with a store and the sources of time, ids and randomness.
-    pub fn with_env(agent: A, store: Arc<dyn Store>, limits: Limits, env: Env) -> Self {
+    pub fn with_env(agent: Arc<dyn DynAgent>, store: Arc<dyn Store>, limits: Limits, env: Env) -> Self {
         let calls = call_limits::CallLimits::new(&limits);
         let (execution, anonymous) = (Execution::new(agent, store, limits, env), Arc::default());
         let (gate, offers, default_key) =
@@ -382,7 +382,7 @@ fn query(call: &Call, scope: Arc<Scope>, request: &ListTasksRequest, limits: &Li
 }
 
 #[tonic::async_trait]
-impl<A: Agent> A2aService for Service<A> {
+impl A2aService for Service {
     /// Sends a message. Returns the task when the turn has ended or is interrupted (3.1.1, 3.2.2).
     async fn send_message(
         &self,
@@ -531,7 +531,7 @@ impl<A: Agent> A2aService for Service<A> {
     }
 }
 
-impl<A> fmt::Debug for Service<A> {
+impl fmt::Debug for Service {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Service").finish_non_exhaustive()
     }

@@ -13,7 +13,7 @@ use tracing::Level;
 use self::agent::AgentSource;
 use super::{OutputError, flags::Serve, say, upstream::Gateway, warn};
 use crate::{
-    agent::{Agent, DynAgent},
+    agent::DynAgent,
     auth::{self, AllOf, AnyOf, Bearer, Jwt, JwtOptions, MutualTls, Scopes, TokenFile},
     card::ScopedSkills,
     config::{self, AgentConfig, AuthRequire, Config, FilePath, Loaded},
@@ -192,7 +192,7 @@ impl<'a> Prepared<'a> {
     }
 
     /// Creates the server of the agent, which is one of several if it has a name, and the gateway if it is one.
-    async fn server(self, named: Option<&AgentConfig>) -> anyhow::Result<(Server<Arc<dyn DynAgent>>, Option<Gateway>)> {
+    async fn server(self, named: Option<&AgentConfig>) -> anyhow::Result<(Server, Option<Gateway>)> {
         let Self { config, source, store, file, push, card_key, .. } = self;
         let (agent, gateway) = match (source.create(config, file.as_deref()).await, named) {
             (Err(error), Some(named)) => {
@@ -224,7 +224,7 @@ fn has_own_card_name(config: &Config) -> bool {
 }
 
 /// Creates the server from the configuration.
-fn server<A: Agent>(agent: A, store: Arc<dyn Store>, push: PushOptions, config: &Config) -> Server<A> {
+fn server(agent: Arc<dyn DynAgent>, store: Arc<dyn Store>, push: PushOptions, config: &Config) -> Server {
     let mut server = Server::new(agent)
         .store(store)
         .limits(config.limits())
@@ -278,7 +278,7 @@ fn server<A: Agent>(agent: A, store: Arc<dyn Store>, push: PushOptions, config: 
 }
 
 /// Adds the settings of a server for its address, which agents below a path do not have.
-fn with_public_address<A: Agent>(mut server: Server<A>, config: &Config) -> Server<A> {
+fn with_public_address(mut server: Server, config: &Config) -> Server {
     if let Some(url) = &config.public_url {
         server = server.url(&*url.0);
     }

@@ -125,7 +125,7 @@ impl ChosenContext {
     }
 }
 
-impl<A> Shared<A> {
+impl Shared {
     /// Returns the context that the client chose for a new task. `None` if the server chooses it: that has no other task.
     pub(super) fn chosen_context(&self, scope: &Arc<Scope>, message: &Message) -> Option<ChosenContext> {
         self.contexts.limit()?;

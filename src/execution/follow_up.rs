@@ -9,7 +9,6 @@ use super::{
     task_ended,
 };
 use crate::{
-    agent::Agent,
     error::Error,
     event::{Event, Mark},
     journal::{
@@ -22,7 +21,7 @@ use crate::{
     store::Key,
 };
 
-impl<A: Agent> Execution<A> {
+impl Execution {
     /// Accepts a message for an existing task.
     pub(super) async fn follow_up<T>(
         &self,

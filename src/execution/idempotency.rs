@@ -21,7 +21,6 @@ use super::{
     unavailable,
 };
 use crate::{
-    agent::Agent,
     call::{Call, IDEMPOTENCY_KEY, MAX_IDEMPOTENCY_KEY_BYTES},
     clock::Millis,
     contract::fingerprint,
@@ -110,7 +109,7 @@ impl Drop for KeyGuard {
     }
 }
 
-impl<A: Agent> Execution<A> {
+impl Execution {
     /// Returns the task and the event number of the message if it was sent before with this key. Otherwise returns `None`,
     /// and `request` holds the lock of the key until its record is durable.
     ///

@@ -15,7 +15,6 @@ use parking_lot::RwLock;
 
 use super::{ACCEPT_TIMEOUT, Shared, turn::panic_message, unavailable};
 use crate::{
-    agent::Agent,
     env::Ids,
     error::{Error, ErrorKind},
     event::{Ends, Event, Mark},
@@ -80,7 +79,7 @@ impl Quarantine {
     }
 }
 
-impl<A: Agent> Shared<A> {
+impl Shared {
     /// Waits until all unfinished turns of an earlier process are recovered. Until then, only the recovery may change tasks.
     ///
     /// # Errors
@@ -128,7 +127,7 @@ impl<A: Agent> Shared<A> {
 
     /// Calls [`Agent::resumable`]. An agent that panics is not resumable.
     fn is_resumable(&self) -> bool {
-        catch_unwind(AssertUnwindSafe(|| self.agent.resumable())).unwrap_or_else(|panic| {
+        catch_unwind(AssertUnwindSafe(|| self.agent.dyn_resumable())).unwrap_or_else(|panic| {
             let cause = panic_message(&*panic);
             tracing::error!(error.cause = cause, "Agent::resumable panicked; interrupted turns are not run again");
             false

@@ -10,7 +10,6 @@ use super::{
     task_ended, wait_error, within,
 };
 use crate::{
-    agent::Agent,
     call::OwnerPermit,
     error::Error,
     event::{Event, Position, Seq},
@@ -39,7 +38,7 @@ pub(crate) enum StreamStart {
     After(Position),
 }
 
-impl<A: Agent> Execution<A> {
+impl Execution {
     /// Subscribes to a task (3.1.6). A task in a terminal state can only be read from a position in its log.
     pub(crate) async fn subscribe(&self, key: &Key, from: StreamStart, history: HistoryLimit) -> Result<Reader, Error> {
         let live = self.load(key).await?;

@@ -19,7 +19,6 @@ use super::{
     not_accepting,
 };
 use crate::{
-    agent::Agent,
     clock,
     error::Error,
     event::{Event, Seq},
@@ -35,7 +34,7 @@ use crate::{
 /// Signals that a new turn has been polled for the first time. Dropped unsent if no turn starts.
 pub(super) type FirstPoll = oneshot::Sender<()>;
 
-impl<A: Agent> Execution<A> {
+impl Execution {
     /// Accepts a message for a new turn or the next one. `watch` gets the task before that turn runs, and the number of turns
     /// before it. A new task is created before this returns, since values moved into a future are moved twice.
     pub(super) fn accept<'a, T: Send + Sync + 'a>(

@@ -7,7 +7,6 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
 use super::{Execution, Shared, load};
 use crate::{
-    agent::Agent,
     clock::{self, Millis},
     error::Error,
     event::{Ends, Mark},
@@ -23,7 +22,7 @@ const MIN_INTERVAL: Duration = Duration::from_secs(1);
 /// Number of idle tasks that are canceled at a time.
 const BATCH: usize = 64;
 
-impl<A: Agent> Execution<A> {
+impl Execution {
     /// Starts the sweeps, replacing an earlier sweeper. They run until a drain, or until the execution is dropped.
     pub(crate) fn start_sweeper(&self, policy: Retention) {
         let parts = Arc::downgrade(&self.0);
@@ -128,7 +127,7 @@ async fn end_if_idle(journal: &Arc<Journal>, bounds: TaskLimits, key: &Key, befo
     Ok(ended.await.is_ok())
 }
 
-impl<A> Shared<A> {
+impl Shared {
     /// Stops the sweeps.
     pub(super) fn stop_sweeper(&self) {
         if let Some(sweeper) = self.sweeper.lock().take() {

@@ -24,7 +24,7 @@ use super::{
     concurrency::{QueuedTurn, TurnPermit, TurnSlot},
 };
 use crate::{
-    agent::{self, Agent, End, Turn, Updates},
+    agent::{self, End, Turn, Updates},
     clock,
     event::{Ends, Event, Mark},
     journal::{
@@ -37,6 +37,9 @@ use crate::{
     pb::v1::{Message, Task, TaskState},
     report,
 };
+
+/// Future of a turn of an agent.
+type AgentFuture<'a> = Pin<Box<dyn Future<Output = Result<End, agent::Error>> + Send + 'a>>;
 
 /// Outcome of a turn.
 pub(super) enum TurnOutcome {
@@ -56,7 +59,7 @@ pub(super) enum TurnOutcome {
     Abandoned,
 }
 
-impl<A: Agent> Shared<A> {
+impl Shared {
     /// Runs a turn, and those of the messages that wait for it.
     pub(super) async fn turns(
         self: Arc<Self>,
@@ -199,17 +202,17 @@ impl<A: Agent> Shared<A> {
         turn.originals = secrets.restore(turn.stored_messages());
         let sender = Updates { live: live.clone(), turn: number, metadata: None };
         // The agent may panic before it returns a future.
-        let started_agent = catch_unwind(AssertUnwindSafe(|| Box::pin(self.agent.run(turn, sender))));
+        let started_agent = catch_unwind(AssertUnwindSafe(|| self.agent.dyn_run(turn, sender)));
         let deadlines = TurnDeadlines { started, real_at, deadline };
         let idle_timer = IdleTimer::new(self.limits.turn_idle_timeout, updates, started);
         self.poll(live, started_agent, deadlines, idle_timer)
     }
 
     /// Polls the agent until the turn ends. Commits its updates at its pauses, at most once per `commit_interval`.
-    async fn poll<F: Future<Output = Result<End, agent::Error>>>(
+    async fn poll(
         &self,
         live: &LiveRef,
-        started_agent: Result<Pin<Box<F>>, Box<dyn Any + Send>>,
+        started_agent: Result<AgentFuture<'_>, Box<dyn Any + Send>>,
         TurnDeadlines { started, real_at, deadline }: TurnDeadlines,
         mut idle_timer: IdleTimer,
     ) -> TurnOutcome {
@@ -400,7 +403,7 @@ impl<A: Agent> Shared<A> {
     }
 }
 
-impl<A> Shared<A> {
+impl Shared {
     /// Returns whether the turn of a task must not go on: the task has another writer, or the server has stopped.
     fn is_abandoned(&self, inner: &LiveState) -> bool {
         inner.is_lost || self.journal.phase() == Phase::Stopped

@@ -453,7 +453,7 @@ mod tests {
                 }
             }
         });
-        let execution = Execution::new(agent, Arc::new(Memory::default()), Limits::default(), Env::default());
+        let execution = Execution::new(Arc::new(agent), Arc::new(Memory::default()), Limits::default(), Env::default());
         let mut first = execution.stream(request(), HistoryLimit::default()).await.unwrap();
         let start = StreamStart::After(first.next().await.unwrap().unwrap().position());
         let key = first.live.key.clone();
@@ -497,7 +497,7 @@ mod tests {
             }
             Ok(End::Completed(None))
         });
-        let execution = Execution::new(agent, Arc::new(Memory::default()), Limits::default(), Env::default());
+        let execution = Execution::new(Arc::new(agent), Arc::new(Memory::default()), Limits::default(), Env::default());
         let mut slow = execution.stream(request(), HistoryLimit::default()).await.unwrap();
         let first = slow.next().await.unwrap().unwrap();
         let mut fast = execution
@@ -530,7 +530,7 @@ mod tests {
             }
             Ok(End::Completed(None))
         });
-        let execution = Execution::new(agent, Arc::new(Memory::default()), Limits::default(), Env::default());
+        let execution = Execution::new(Arc::new(agent), Arc::new(Memory::default()), Limits::default(), Env::default());
         let mut slow = execution.stream(request(), HistoryLimit::default()).await.unwrap();
         let first = slow.next().await.unwrap().unwrap();
         let mut fast = execution

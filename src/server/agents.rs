@@ -14,7 +14,6 @@ use super::{
     lifecycle::Handle,
 };
 use crate::{
-    agent::Agent,
     auth::Authenticator,
     call::Call,
     card::CardTemplate,
@@ -76,19 +75,17 @@ pub(super) struct PendingAgent {
     pub(super) name: Box<str>,
     /// The catalog lists the agent for some callers only.
     pub(super) is_private: bool,
-    assemble: Box<dyn FnOnce(&MountContext<'_>) -> MountedAgent + Send + Sync>,
+    server: Server,
 }
 
 impl PendingAgent {
-    pub(super) fn new<B: Agent>(name: &str, server: Server<B>) -> Self {
-        let owned: Box<str> = name.into();
-        let name = owned.clone();
+    pub(super) fn new(name: &str, server: Server) -> Self {
         let is_private = !server.scopes.is_empty() || server.settings.protects_card;
-        Self { name: owned, is_private, assemble: Box::new(move |context| server.assemble_mounted(name, context)) }
+        Self { name: name.into(), is_private, server }
     }
 
     pub(super) fn assemble(self, context: &MountContext<'_>) -> MountedAgent {
-        (self.assemble)(context)
+        self.server.assemble_mounted(self.name, context)
     }
 }
 
@@ -114,7 +111,7 @@ impl MountedAgent {
     }
 }
 
-impl<A: Agent> Server<A> {
+impl Server {
     /// Assembles this server below the path `/NAME` of another one.
     fn assemble_mounted(mut self, name: Box<str>, context: &MountContext<'_>) -> MountedAgent {
         self.base_path = Some(format!("/{name}"));

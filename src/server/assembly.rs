@@ -17,7 +17,6 @@ use super::{
 #[cfg(feature = "signing")]
 use crate::jose::SigningKey;
 use crate::{
-    agent::Agent,
     auth::{AuthorizedService, FailureLimit},
     card::{CardRequest, CardTemplate, ExtendedCardAccess, JSON_RPC},
     extension::{self, ExtendedService},
@@ -74,7 +73,7 @@ pub(super) struct Assembled {
     pub(super) mounted: Arc<[MountedAgent]>,
 }
 
-impl<A: Agent> Server<A> {
+impl Server {
     /// Returns true if the catalog of agents requires authentication: it depends on the caller.
     fn protects_catalog(&self) -> bool {
         self.settings.protects_card || !self.scopes.is_empty() || self.agents.iter().any(|agent| agent.is_private)

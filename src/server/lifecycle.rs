@@ -17,7 +17,6 @@ use super::{
     readiness::{readiness_check, with_mounted},
 };
 use crate::{
-    agent::Agent,
     metric::{self, EngineGauges},
     service::Service,
     transport::{HttpService, MetricsSource, ReadinessCheck, listener},
@@ -142,7 +141,7 @@ struct HandleState {
 
 impl Handle {
     /// Creates the handle of a service, and of the agents that are mounted on its server.
-    pub(super) fn new<A: Agent>(service: Arc<Service<A>>, grace: Duration, mounted: Vec<Self>) -> Self {
+    pub(super) fn new(service: Arc<Service>, grace: Duration, mounted: Vec<Self>) -> Self {
         let readiness = readiness_check(Arc::clone(service.journal()), service.recovered());
         let readiness = with_mounted(readiness, &mounted);
         #[cfg(feature = "push")]

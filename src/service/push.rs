@@ -9,7 +9,6 @@ use url::Url;
 
 use super::{DEFAULT_PAGE_SIZE, PAGE_SIZES, Service};
 use crate::{
-    agent::Agent,
     call::Call,
     check::MAX_ID_BYTES,
     error::{Error, ErrorKind},
@@ -53,7 +52,7 @@ impl fmt::Debug for AllPushExtras {
     }
 }
 
-impl<A: Agent> Service<A> {
+impl Service {
     /// Validates a configuration of a request, which is created by itself or with a send. `prefix` is the path of its fields in
     /// the request.
     pub(super) fn registered(

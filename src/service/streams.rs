@@ -15,7 +15,6 @@ use tonic::{Request, Response, Status};
 
 use super::Service;
 use crate::{
-    agent::Agent,
     call::Call,
     contract::BoxStream,
     error::{Error, ErrorKind},
@@ -28,7 +27,7 @@ use crate::{
     store::Key,
 };
 
-impl<A: Agent> Service<A> {
+impl Service {
     /// Resumes the stream of an earlier send after a cursor, and sends nothing. Clients that only repeat their request
     /// reconnect in this way, such as readers of server-sent events.
     ///

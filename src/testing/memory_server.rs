@@ -79,7 +79,7 @@ impl MemoryServer {
     ];
 
     /// Serves in memory with the settings of a server. Must be called in a tokio runtime.
-    pub fn new<A: Agent>(server: Server<A>) -> Self {
+    pub fn new(server: Server) -> Self {
         let (router, handle) = server.into_parts();
         let channel = Endpoint::from_static(URL).connect_with_connector_lazy(Connector(router.clone()));
         Self { router, handle, channel }

@@ -30,7 +30,7 @@ fn shout() -> impl Agent {
 }
 
 /// Server with the demo agent at the root, and another one.
-fn two() -> Server<Demo> {
+fn two() -> Server {
     let second = Server::new(shout()).name("Shout").description("Answers loudly.").push(true);
     Server::new(Demo).push(true).catalog_name("demo").agent("shout", second)
 }

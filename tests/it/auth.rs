@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use tonic::{Code, Request, Status, metadata::MetadataMap, transport::Endpoint};
 
 use crate::{
-    bindings::{self, Actor},
+    bindings::{self},
     conformance::{Exemption, allow_undocumented},
     scenarios::{request, send, text},
 };
@@ -21,7 +21,7 @@ use crate::{
 #[cfg(feature = "auth")]
 mod schemes;
 
-fn server_with_token() -> Server<Actor> {
+fn server_with_token() -> Server {
     bindings::server().authenticator(Bearer::new(Token::new("sesame").unwrap()))
 }
 
@@ -99,7 +99,7 @@ async fn until_rejected<T>(mut request: impl AsyncFnMut() -> Option<T>) -> T {
 }
 
 /// Asserts that requests over each binding are rejected at this limit of one per second.
-async fn assert_one_per_second(server: Server<Actor>, limit: &str) {
+async fn assert_one_per_second(server: Server, limit: &str) {
     let url = bindings::serve(server).await;
     let authorization = Some("Bearer sesame");
     for (binding, name) in ["HTTP+JSON", "JSON-RPC"].into_iter().enumerate() {

@@ -179,21 +179,21 @@ macro_rules! each_kind {
 
 pub(crate) use {columns, each_binding, each_kind, each_v03_binding, scenario, v03_scenario};
 
-pub(crate) async fn in_process<A: Agent>(server: Server<A>) -> Arc<dyn A2aService> {
+pub(crate) async fn in_process(server: Server) -> Arc<dyn A2aService> {
     server.into_service()
 }
 
 /// In process, with tasks in a file.
-pub(crate) async fn in_file<A: Agent>(server: Server<A>) -> Arc<dyn A2aService> {
+pub(crate) async fn in_file(server: Server) -> Arc<dyn A2aService> {
     in_process(in_a_file(server)).await
 }
 
-pub(crate) async fn json_rpc_in_file<A: Agent>(server: Server<A>) -> Arc<dyn A2aService> {
+pub(crate) async fn json_rpc_in_file(server: Server) -> Arc<dyn A2aService> {
     json_rpc(in_a_file(server)).await
 }
 
 /// Moves the tasks of a server to a temporary file, which exists until the test ends.
-fn in_a_file<A: Agent>(server: Server<A>) -> Server<A> {
+fn in_a_file(server: Server) -> Server {
     let store = OpenedStore::sqlite(Options::default());
     let server = server.store(Arc::clone(&store.store));
     tokio::spawn(async move {
@@ -203,33 +203,33 @@ fn in_a_file<A: Agent>(server: Server<A>) -> Server<A> {
     server
 }
 
-pub(crate) async fn grpc<A: Agent>(server: Server<A>) -> Arc<dyn A2aService> {
+pub(crate) async fn grpc(server: Server) -> Arc<dyn A2aService> {
     client::grpc(&serve(server).await).unwrap()
 }
 
-pub(crate) async fn rest<A: Agent>(server: Server<A>) -> Arc<dyn A2aService> {
+pub(crate) async fn rest(server: Server) -> Arc<dyn A2aService> {
     client::rest(&serve(server).await).unwrap()
 }
 
-pub(crate) async fn json_rpc<A: Agent>(server: Server<A>) -> Arc<dyn A2aService> {
+pub(crate) async fn json_rpc(server: Server) -> Arc<dyn A2aService> {
     client::json_rpc(&format!("{}/rpc", serve(server).await)).unwrap()
 }
 
-pub(crate) async fn v03_grpc<A: Agent>(server: Server<A>) -> Arc<dyn A2aService> {
+pub(crate) async fn v03_grpc(server: Server) -> Arc<dyn A2aService> {
     v03_client::grpc(&serve(server).await)
 }
 
-pub(crate) async fn v03_rest<A: Agent>(server: Server<A>) -> Arc<dyn A2aService> {
+pub(crate) async fn v03_rest(server: Server) -> Arc<dyn A2aService> {
     v03_client::rest(&serve(server).await)
 }
 
-pub(crate) async fn v03_rpc<A: Agent>(server: Server<A>) -> Arc<dyn A2aService> {
+pub(crate) async fn v03_rpc(server: Server) -> Arc<dyn A2aService> {
     v03_client::json_rpc(&serve(server).await)
 }
 
 /// Server of the scenarios. A blocking send waits at most half a second, so that tests can observe the timeout. Other kinds of
 /// agents are slower, and have more time for sends and for replies without a task.
-pub(crate) fn server() -> Server<Actor> {
+pub(crate) fn server() -> Server {
     let mut limits = Limits::default();
     if agent_kinds::current().is_some() {
         limits.task_delay = Duration::from_secs(10);
@@ -256,7 +256,7 @@ impl Resolver for NoNames {
 
 /// Serves on a free port until the test ends, and returns the URL. Requests and responses are checked against the documents
 /// in `openapi/`.
-pub(crate) async fn serve<A: Agent>(server: Server<A>) -> String {
+pub(crate) async fn serve(server: Server) -> String {
     let bound = server.layer(CheckLayer).bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", bound.addr());
     tokio::spawn(bound.run_until(std::future::pending()));

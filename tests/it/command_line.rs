@@ -25,7 +25,7 @@ async fn demo() -> String {
     serve(Server::new(Demo).name("Demo").push(true).push_options(no_names())).await
 }
 
-async fn serve(server: Server<Demo>) -> String {
+async fn serve(server: Server) -> String {
     let server = server.bind("127.0.0.1:0").await.unwrap();
     let address = server.addr().to_string();
     tokio::spawn(server.run_until(std::future::pending()));

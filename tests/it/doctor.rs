@@ -33,7 +33,7 @@ fn agent() -> impl Agent {
     })
 }
 
-fn server() -> Server<impl Agent> {
+fn server() -> Server {
     let push = PushOptions::default().allow(vec!["http://127.0.0.1".parse().unwrap()]);
     Server::new(agent()).name("Sound").description("Sound agent").push(true).push_options(push)
 }
@@ -42,7 +42,7 @@ fn server() -> Server<impl Agent> {
 type Proxy = Arc<dyn Fn(Request, Next) -> BoxFuture<'static, Response> + Send + Sync>;
 
 /// Serves an agent behind a proxy, and returns its URL.
-async fn serve<A: Agent>(server: Server<A>, proxy: impl Into<Option<Proxy>>) -> String {
+async fn serve(server: Server, proxy: impl Into<Option<Proxy>>) -> String {
     let server = match proxy.into() {
         Some(proxy) => server.layer(layer_fn(move |request: Request, next: Next| proxy(request, next))),
         None => server,

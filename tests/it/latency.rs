@@ -9,14 +9,14 @@ use a2a_service::{pb::v1::a2a_service_server::A2aService, server::Server};
 use tokio::time::Instant;
 
 use crate::{
-    bindings::{Actor, each_binding, server},
+    bindings::{each_binding, server},
     scenarios::{next, send, stream, text},
 };
 
 const BOUND: Duration = Duration::from_millis(10);
 const CALLS: usize = 20;
 
-async fn replies_and_first_events_are_sent_without_delay(serve: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
+async fn replies_and_first_events_are_sent_without_delay(serve: impl AsyncFn(Server) -> Arc<dyn A2aService>) {
     let agent = serve(server()).await;
     let (mut call, mut event) = (Duration::MAX, Duration::MAX);
     for _ in 0..CALLS {

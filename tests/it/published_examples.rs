@@ -69,7 +69,7 @@ fn expected(exchange: &Exchange) -> Value {
     printed
 }
 
-async fn play(scene: Scene, server: Server<ExampleAgent>) {
+async fn play(scene: Scene, server: Server) {
     let url = format!("{}/rpc", serve(server).await);
     let mut ids = IdMap::default();
     for exchange in scene {
@@ -82,7 +82,7 @@ async fn play(scene: Scene, server: Server<ExampleAgent>) {
     }
 }
 
-fn example_server(replies: bool) -> Server<ExampleAgent> {
+fn example_server(replies: bool) -> Server {
     // Disables coalescing: the sections of the paper are separate events.
     let mut limits = Limits::default();
     limits.commit_interval = Duration::ZERO;

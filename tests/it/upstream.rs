@@ -45,7 +45,7 @@ fn summary(outcome: &Outcome) -> (TaskState, Vec<(String, Vec<Part>)>, String) {
     (outcome.state(), artifacts.collect(), outcome.text())
 }
 
-async fn gateway_behaves_as_its_agent(binding: impl AsyncFn(Server<Agent>) -> Arc<dyn A2aService>) {
+async fn gateway_behaves_as_its_agent(binding: impl AsyncFn(Server) -> Arc<dyn A2aService>) {
     let direct = Client::from_service(binding(Server::new(demo())).await);
     let agent: Agent = Arc::new(Upstream::new(direct.clone()));
     let gateway = Client::from_service(binding(Server::new(agent)).await);

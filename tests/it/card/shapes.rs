@@ -33,7 +33,7 @@ use crate::{
 const V03_MEMBERS: [&str; 5] =
     ["protocolVersion", "url", "preferredTransport", "additionalInterfaces", "supportsAuthenticatedExtendedCard"];
 
-fn only(version: Version) -> Server<Actor> {
+fn only(version: Version) -> Server {
     server().protocols([version].into_iter().collect())
 }
 

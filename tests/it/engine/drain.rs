@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use a2a_service::{
-    agent::{self, Agent, End, Turn, Updates},
+    agent::{self, End, Turn, Updates},
     error::ErrorKind,
     pb::v1::{Message, TaskState},
     service::Limits,
@@ -25,7 +25,7 @@ fn stores() -> [Arc<dyn Store>; 2] {
 }
 
 /// Starts a drain and returns a handle to its duration.
-async fn drain<A: Agent>(bench: &Bench<A>) -> JoinHandle<Duration> {
+async fn drain(bench: &Bench) -> JoinHandle<Duration> {
     let service = Arc::clone(&bench.service);
     let draining = tokio::spawn(async move {
         let started = Instant::now();
@@ -289,7 +289,7 @@ async fn nothing_is_committed_after_the_drain() {
 
 /// Drains the server, and lets all commits pass only after the stop. Returns the number of attempts of each open turn, and
 /// of those that the stop has interrupted.
-async fn attempts_after_a_late_commit<A: Agent>(bench: &Bench<A>, gate: &Gate) -> Vec<(u32, u32)> {
+async fn attempts_after_a_late_commit(bench: &Bench, gate: &Gate) -> Vec<(u32, u32)> {
     let draining = drain(bench).await;
     sleep_ms(5500).await;
     assert!(!draining.is_finished());

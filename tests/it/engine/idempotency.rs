@@ -32,7 +32,7 @@ fn keyed(client: &Client, key: &str) -> Client {
 }
 
 /// Scripted agent with a count of the messages that were delivered to it.
-fn counting(store: Arc<dyn Store>) -> (Bench<impl a2a_service::agent::Agent>, Arc<AtomicUsize>) {
+fn counting(store: Arc<dyn Store>) -> (Bench, Arc<AtomicUsize>) {
     let count = Arc::new(AtomicUsize::new(0));
     let counts = Arc::clone(&count);
     let bench = bench(store, move |turn: Turn, out: Updates| {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use a2a_service::{
-    agent::{self, Agent, End, Turn, Updates},
+    agent::{self, End, Turn, Updates},
     call::Call,
     error::{Error, ErrorKind},
     pb::v1::{Message, Task, TaskState},
@@ -40,7 +40,7 @@ async fn write(turn: Turn, out: Updates) -> Result<End, agent::Error> {
     }
 }
 
-fn limited_to(bytes: usize) -> (Arc<Gate>, Bench<impl Agent>) {
+fn limited_to(bytes: usize) -> (Arc<Gate>, Bench) {
     let gate = Gate::opened();
     gate.limit_change_size(bytes);
     let bench = bench(gate.store(), write);

@@ -8,7 +8,7 @@ use std::{
 };
 
 use a2a_service::{
-    agent::{self, Agent, End, FromFn, Turn, Updates},
+    agent::{self, Agent, End, Turn, Updates},
     call::Call,
     clock::Clock,
     contract::BoxStream,
@@ -27,12 +27,12 @@ use futures::{FutureExt as _, StreamExt as _};
 use tokio::{sync::Notify, task::JoinHandle};
 
 /// In-process service with a client of it.
-pub(crate) struct Bench<A> {
-    pub(crate) service: Arc<Service<A>>,
+pub(crate) struct Bench {
+    pub(crate) service: Arc<Service>,
     pub(crate) client: Client,
 }
 
-impl<A> Deref for Bench<A> {
+impl Deref for Bench {
     type Target = Client;
 
     fn deref(&self) -> &Client {
@@ -40,7 +40,7 @@ impl<A> Deref for Bench<A> {
     }
 }
 
-pub(crate) fn bench<F, Fut>(store: Arc<dyn Store>, run: F) -> Bench<FromFn<F>>
+pub(crate) fn bench<F, Fut>(store: Arc<dyn Store>, run: F) -> Bench
 where
     F: Fn(Turn, Updates) -> Fut + Send + Sync + 'static,
     Fut: Future<Output = Result<End, agent::Error>> + Send,
@@ -48,7 +48,7 @@ where
     with_limits(store, Limits::default(), run)
 }
 
-pub(crate) fn with_limits<F, Fut>(store: Arc<dyn Store>, limits: Limits, run: F) -> Bench<FromFn<F>>
+pub(crate) fn with_limits<F, Fut>(store: Arc<dyn Store>, limits: Limits, run: F) -> Bench
 where
     F: Fn(Turn, Updates) -> Fut + Send + Sync + 'static,
     Fut: Future<Output = Result<End, agent::Error>> + Send,
@@ -56,20 +56,20 @@ where
     with_agent(store, limits, agent::from_fn(run))
 }
 
-pub(crate) fn with_agent<A: Agent>(store: Arc<dyn Store>, limits: Limits, agent: A) -> Bench<A> {
+pub(crate) fn with_agent(store: Arc<dyn Store>, limits: Limits, agent: impl Agent) -> Bench {
     let now = i64::try_from(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis()).unwrap();
     // Wall time advances with tokio's clock if a test pauses that.
     with_env(store, limits, Env { clock: Clock::simulated(now), ..Env::default() }, agent)
 }
 
-pub(crate) fn with_env<A: Agent>(store: Arc<dyn Store>, limits: Limits, env: Env, agent: A) -> Bench<A> {
-    let service = Arc::new(Service::with_env(agent, store, limits, env));
-    let inner: Arc<Service<A>> = Arc::clone(&service);
+pub(crate) fn with_env(store: Arc<dyn Store>, limits: Limits, env: Env, agent: impl Agent) -> Bench {
+    let service = Arc::new(Service::with_env(Arc::new(agent), store, limits, env));
+    let inner: Arc<Service> = Arc::clone(&service);
     let api: Arc<dyn A2aService> = Arc::new(Checked(inner));
     Bench { service, client: Client { api, call: Call::by("ada"), tenant: String::new(), config: None } }
 }
 
-impl<A: Agent> Bench<A> {
+impl Bench {
     /// Waits until no task is in memory.
     pub(crate) async fn wait_until_evicted(&self) {
         for n in 0..11_000 {
@@ -330,7 +330,7 @@ pub(crate) async fn scripted(turn: Turn, out: Updates) -> Result<End, agent::Err
 }
 
 /// Bench whose agent sets WORKING, waits until it is notified, and then behaves like [`ask`].
-pub(crate) fn paused_bench(store: Arc<dyn Store>) -> (Bench<impl Agent>, Arc<Notify>) {
+pub(crate) fn paused_bench(store: Arc<dyn Store>) -> (Bench, Arc<Notify>) {
     let go = Arc::new(Notify::new());
     let notified = Arc::clone(&go);
     let bench = bench(store, move |turn: Turn, out: Updates| {

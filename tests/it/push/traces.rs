@@ -12,7 +12,7 @@ const FIRST: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 const LAST: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00";
 
 /// Answers with the trace of its turn.
-fn server() -> Server<impl Agent> {
+fn server() -> Server {
     let agent = from_fn(|turn, out| async move {
         out.artifact("trace").text(format!("[{}]", turn.trace().unwrap_or("none"))).await?;
         Ok(if turn.text() == "end" { End::completed("done") } else { End::input_required("more?") })

@@ -91,7 +91,7 @@ impl Agent for ExtensionReporter {
     }
 }
 
-fn extended_server(required: bool) -> Server<ExtensionReporter> {
+fn extended_server(required: bool) -> Server {
     let other = AgentExtension { uri: OTHER.into(), ..AgentExtension::default() };
     Server::new(ExtensionReporter).extension(Notes { required }).extension(other)
 }
@@ -111,9 +111,7 @@ fn note_of(metadata: Option<&Struct>) -> Option<&str> {
     Some(note)
 }
 
-async fn supported_extensions_are_activated_on_request(
-    binding: impl AsyncFn(Server<ExtensionReporter>) -> Arc<dyn A2aService>,
-) {
+async fn supported_extensions_are_activated_on_request(binding: impl AsyncFn(Server) -> Arc<dyn A2aService>) {
     let agent = binding(extended_server(false)).await;
     for (requested, seen, note) in [
         (&[][..], "[] 0", None),
@@ -149,7 +147,7 @@ async fn supported_extensions_are_activated_on_request(
 
 each_binding!(supported_extensions_are_activated_on_request, not_in_v03_proto = "its proto file has no lists of tasks");
 
-async fn extension_sees_each_event(binding: impl AsyncFn(Server<ExtensionReporter>) -> Arc<dyn A2aService>) {
+async fn extension_sees_each_event(binding: impl AsyncFn(Server) -> Arc<dyn A2aService>) {
     let agent = binding(extended_server(false)).await;
     let events = agent.send_streaming_message(request_with(&[NOTES], text("", "hi"))).await.unwrap();
     assert_eq!(active_extensions(&events), Some(NOTES));
@@ -179,7 +177,7 @@ async fn extension_sees_each_event(binding: impl AsyncFn(Server<ExtensionReporte
 
 each_binding!(extension_sees_each_event);
 
-async fn required_extension_must_be_requested(binding: impl AsyncFn(Server<ExtensionReporter>) -> Arc<dyn A2aService>) {
+async fn required_extension_must_be_requested(binding: impl AsyncFn(Server) -> Arc<dyn A2aService>) {
     let agent = binding(extended_server(true)).await;
     for requested in [&[][..], &[OTHER], &["https://example.com/ext/notes/v2"]] {
         let error: Error = agent.send_message(request_with(requested, text("", "hi"))).await.err().unwrap().into();
@@ -201,9 +199,7 @@ each_binding!(
     not_at_0_3 = "0.3 has no error for a required extension, so it is not enforced"
 );
 
-async fn strict_server_requires_the_extension_of_every_version(
-    binding: impl AsyncFn(Server<ExtensionReporter>) -> Arc<dyn A2aService>,
-) {
+async fn strict_server_requires_the_extension_of_every_version(binding: impl AsyncFn(Server) -> Arc<dyn A2aService>) {
     let agent = binding(extended_server(true).strict_extensions(true)).await;
     for requested in [&[][..], &[OTHER]] {
         let error: Error = agent.send_message(request_with(requested, text("", "hi"))).await.err().unwrap().into();

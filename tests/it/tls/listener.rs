@@ -25,7 +25,7 @@ use tokio::{
 
 use super::{CERTIFICATE, KEY, ROOT};
 use crate::{
-    bindings::{self, Actor},
+    bindings::{self},
     scenarios::{remaining, send, state, stream, text},
 };
 
@@ -52,7 +52,7 @@ impl Files {
 }
 
 /// Serves with TLS, and returns the URL.
-async fn serve(server: Server<Actor>) -> String {
+async fn serve(server: Server) -> String {
     let bound = server.bind("127.0.0.1:0").await.unwrap();
     let url = bound.url();
     tokio::spawn(bound.run_until(std::future::pending()));

@@ -7,7 +7,6 @@ use std::{
 };
 
 use a2a_service::{
-    agent::Agent,
     call::{Binding, Call},
     error::{Error, ErrorKind},
     event::{Ends, Event},
@@ -28,7 +27,7 @@ use tonic::{Request, Response, Status};
 use crate::engine::support::*;
 
 /// Client of 0.3 with the caller of the bench, over a binding.
-fn v03_client<A: Agent>(bench: &Bench<A>, binding: Binding) -> Client {
+fn v03_client(bench: &Bench, binding: Binding) -> Client {
     let api = Arc::new(Semantics::new(Arc::clone(&bench.api)));
     Client { api, call: Call { binding, version: Version::V0_3, ..bench.call.clone() }, ..bench.client.clone() }
 }

@@ -35,7 +35,7 @@ const STREAM: &str = r#"{"message":{"messageId":"m","role":"ROLE_USER","parts":[
 /// Empty message in a frame of gRPC-Web.
 const EMPTY_FRAME: [u8; 5] = [0; 5];
 
-fn demo() -> Server<Demo> {
+fn demo() -> Server {
     Server::new(Demo).authenticator(Bearer::new(Token::new("secret").unwrap()))
 }
 

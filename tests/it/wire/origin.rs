@@ -55,7 +55,7 @@ impl Counting {
 }
 
 /// Serves on a local address until the end of the test, and returns the port.
-async fn serve(listen: &str, server: Server<Counting>) -> u16 {
+async fn serve(listen: &str, server: Server) -> u16 {
     let bound = server.layer(CheckLayer).insecure(true).bind((listen, 0)).await.unwrap();
     let port = bound.addr().port();
     tokio::spawn(bound.run_until(std::future::pending()));
@@ -179,7 +179,7 @@ async fn authority_of_the_request_target_is_checked() {
 async fn configured_hosts_are_accepted() {
     const OTHER: &str = "agent.example";
     let [http, _] = clients(OTHER);
-    let status = async |listen: &str, server: Server<Counting>| {
+    let status = async |listen: &str, server: Server| {
         let port = serve(listen, server).await;
         http.get(format!("http://{OTHER}:{port}/tasks")).send().await.unwrap().status().as_u16()
     };
