@@ -11,6 +11,7 @@ use a2a_service::{
     service::Limits,
     store::sqlite::Options,
 };
+use futures::future::BoxFuture;
 
 use crate::{agent_kinds, conformance::CheckLayer, store::opened::OpenedStore, v03_client};
 
@@ -40,7 +41,7 @@ macro_rules! columns {
         #[$flavour]
         $(#[ignore = $why])?
         async fn $column() {
-            let $binding = async |server| $crate::bindings::$column(server).await;
+            let $binding: $crate::bindings::Binding = |server| Box::pin($crate::bindings::$column(server));
             $test.await;
             $crate::conformance::assert_no_violations();
         }
@@ -167,7 +168,7 @@ macro_rules! each_kind {
         #[$flavour]
         $(#[ignore = $why])?
         async fn $column() {
-            let $binding = async |server| $crate::bindings::$column(server).await;
+            let $binding: $crate::bindings::Binding = |server| Box::pin($crate::bindings::$column(server));
             $crate::agent_kinds::with($crate::agent_kinds::$kind().await, async { $test.await }).await;
             $crate::conformance::assert_no_violations();
         }
@@ -178,6 +179,9 @@ macro_rules! each_kind {
 }
 
 pub(crate) use {columns, each_binding, each_kind, each_v03_binding, scenario, v03_scenario};
+
+/// Serves a server over a binding, and returns a client of it. Bindings have one type, so that each test is compiled once.
+pub(crate) type Binding = fn(Server) -> BoxFuture<'static, Arc<dyn A2aService>>;
 
 pub(crate) async fn in_process(server: Server) -> Arc<dyn A2aService> {
     server.into_service()

@@ -18,7 +18,7 @@ use a2a_service::{
     error::{Error as CallError, ErrorKind},
     pb::v1::{
         AgentCard, OpenIdConnectSecurityScheme, SecurityRequirement, SecurityScheme, SendMessageRequest, StringList,
-        a2a_service_server::A2aService, security_scheme::Scheme,
+        security_scheme::Scheme,
     },
     server::Server,
 };
@@ -27,7 +27,7 @@ use reqwest::Client;
 use serde_json::{Value, json};
 
 use crate::{
-    bindings::{Actor, each_binding, serve, server},
+    bindings::{Actor, Binding, each_binding, serve, server},
     scenarios::{assert_error_kind, get, request, send, subscribe, text},
 };
 
@@ -209,7 +209,7 @@ impl Agent for Counting {
     }
 }
 
-async fn disabled_streaming_is_rejected(serve: impl AsyncFn(Server) -> Arc<dyn A2aService>) {
+async fn disabled_streaming_is_rejected(serve: Binding) {
     let counting = Counting::default();
     let config: CardConfig = serde_json::from_value(json!({"capabilities": {"streaming": false}})).unwrap();
     let agent = serve(Server::new(counting.clone()).card(config)).await;
@@ -233,7 +233,7 @@ async fn disabled_streaming_is_not_on_the_card() {
     assert_eq!(card(&serve(server()).await).await["capabilities"]["streaming"], true);
 }
 
-async fn missing_required_extension_is_rejected(serve: impl AsyncFn(Server) -> Arc<dyn A2aService>) {
+async fn missing_required_extension_is_rejected(serve: Binding) {
     let counting = Counting::default();
     let config = json!({"extensions": [{"uri": "urn:a"}, {"uri": "urn:b", "required": true}]});
     let config: CardConfig = serde_json::from_value(config).unwrap();

@@ -30,7 +30,7 @@ use tonic_health::pb::{HealthCheckRequest, health_check_response::ServingStatus,
 
 use crate::conformance::{Exemption, allow_undocumented};
 use crate::{
-    bindings::{each_binding, serve, server},
+    bindings::{Binding, each_binding, serve, server},
     gate::{CommitOutcome, Gate},
     program::message,
     scenarios::{
@@ -47,7 +47,7 @@ async fn listed(agent: &dyn A2aService) -> Vec<Task> {
     agent.list_tasks(request(all)).await.unwrap().into_inner().tasks
 }
 
-async fn nothing_is_visible_before_its_commit(serve: impl AsyncFn(Server) -> Arc<dyn A2aService>) {
+async fn nothing_is_visible_before_its_commit(serve: Binding) {
     let gate = Gate::memory();
     let agent = serve(server().store(Arc::<Gate>::clone(&gate))).await;
     let (sending, streaming) = (Arc::clone(&agent), Arc::clone(&agent));
@@ -97,7 +97,7 @@ impl Agent for Counting {
 }
 
 /// An agent that ignores the cancellation is dropped after the grace period.
-async fn canceled_agent_is_dropped_after_the_grace_period(serve: impl AsyncFn(Server) -> Arc<dyn A2aService>) {
+async fn canceled_agent_is_dropped_after_the_grace_period(serve: Binding) {
     let count = Arc::new(AtomicU64::new(0));
     let mut limits = a2a_service::service::Limits::default();
     limits.cancel_grace = MOMENT;
@@ -117,7 +117,7 @@ async fn canceled_agent_is_dropped_after_the_grace_period(serve: impl AsyncFn(Se
 each_binding!(canceled_agent_is_dropped_after_the_grace_period);
 
 /// Stored values that no caller could have sent: unknown enum numbers and timestamps out of range.
-async fn invalid_stored_values_can_be_read(serve: impl AsyncFn(Server) -> Arc<dyn A2aService>) {
+async fn invalid_stored_values_can_be_read(serve: Binding) {
     allow_undocumented(Exemption::Responses);
     let data = |kind: Kind| Part { content: Some(Content::Data(kind.into())), ..Part::default() };
     let message = Message {
@@ -176,7 +176,7 @@ each_binding!(
 );
 
 /// Commits are queued on the thread of the store, and nothing is visible before.
-async fn file_store_behaves_like_the_memory_store(serve: impl AsyncFn(Server) -> Arc<dyn A2aService>) {
+async fn file_store_behaves_like_the_memory_store(serve: Binding) {
     let opened = OpenedStore::sqlite(Options::default());
     let agent = serve(server().store(Arc::clone(&opened.store))).await;
     let asked = send(&*agent, text("", "/ask what?")).await;

@@ -20,7 +20,7 @@ use tokio_stream::StreamExt as _;
 use tonic::{Request, Response, Status};
 
 use crate::{
-    bindings::{each_binding, each_v03_binding, server},
+    bindings::{Binding, each_binding, each_v03_binding, server},
     scenarios::{output, text},
 };
 
@@ -218,7 +218,7 @@ fn all_rpcs() -> impl Iterator<Item = Rpc> {
 }
 
 each_binding!(tasks_of_another_principal_do_not_exist, not_at_0_3 = "its RPCs without a task are others");
-async fn tasks_of_another_principal_do_not_exist(binding: impl AsyncFn(Server) -> std::sync::Arc<dyn A2aService>) {
+async fn tasks_of_another_principal_do_not_exist(binding: Binding) {
     let agent = binding(isolated()).await;
     let caller = |name| Caller { agent: &*agent, name, tenant: "" };
     assert_isolated(caller("ada"), caller("bob"), all_rpcs()).await;
@@ -226,16 +226,14 @@ async fn tasks_of_another_principal_do_not_exist(binding: impl AsyncFn(Server) -
 }
 
 each_v03_binding!(tasks_of_another_principal_do_not_exist_at_0_3);
-async fn tasks_of_another_principal_do_not_exist_at_0_3(
-    binding: impl AsyncFn(Server) -> std::sync::Arc<dyn A2aService>,
-) {
+async fn tasks_of_another_principal_do_not_exist_at_0_3(binding: Binding) {
     let agent = binding(isolated()).await;
     let caller = |name| Caller { agent: &*agent, name, tenant: "" };
     assert_isolated(caller("ada"), caller("bob"), all_rpcs().filter(|rpc| has_task(*rpc))).await;
 }
 
 each_binding!(tasks_of_another_tenant_do_not_exist, not_at_0_3 = "0.3 has no tenants");
-async fn tasks_of_another_tenant_do_not_exist(binding: impl AsyncFn(Server) -> std::sync::Arc<dyn A2aService>) {
+async fn tasks_of_another_tenant_do_not_exist(binding: Binding) {
     let agent = binding(isolated()).await;
     let caller = |tenant| Caller { agent: &*agent, name: "ada", tenant };
     for (owner, stranger) in [("north", "south"), ("", "north"), ("north", "")] {
@@ -244,9 +242,7 @@ async fn tasks_of_another_tenant_do_not_exist(binding: impl AsyncFn(Server) -> s
 }
 
 each_binding!(contexts_and_idempotency_keys_are_those_of_the_principal);
-async fn contexts_and_idempotency_keys_are_those_of_the_principal(
-    binding: impl AsyncFn(Server) -> std::sync::Arc<dyn A2aService>,
-) {
+async fn contexts_and_idempotency_keys_are_those_of_the_principal(binding: Binding) {
     let agent = binding(isolated()).await;
     let [ada, bob] = ["ada", "bob"].map(|name| Caller { agent: &*agent, name, tenant: "" });
     let in_context = |context: &str| {
@@ -278,9 +274,7 @@ each_binding!(
     references_to_tasks_of_another_principal_are_ignored,
     not_in_v03_proto = "the proto file of 0.3 has no references"
 );
-async fn references_to_tasks_of_another_principal_are_ignored(
-    binding: impl AsyncFn(Server) -> std::sync::Arc<dyn A2aService>,
-) {
+async fn references_to_tasks_of_another_principal_are_ignored(binding: Binding) {
     let agent = binding(isolated()).await;
     let [ada, bob] = ["ada", "bob"].map(|name| Caller { agent: &*agent, name, tenant: "" });
     let made = ada.send(ada.text("", "hello")).await;
@@ -295,9 +289,7 @@ each_binding!(
     page_tokens_and_cursors_do_not_reach_tasks_of_another_principal,
     not_at_0_3 = "0.3 has no lists of tasks on every binding"
 );
-async fn page_tokens_and_cursors_do_not_reach_tasks_of_another_principal(
-    binding: impl AsyncFn(Server) -> std::sync::Arc<dyn A2aService>,
-) {
+async fn page_tokens_and_cursors_do_not_reach_tasks_of_another_principal(binding: Binding) {
     let agent = binding(isolated()).await;
     let [ada, bob] = ["ada", "bob"].map(|name| Caller { agent: &*agent, name, tenant: "" });
     let mut ids = Vec::new();
@@ -346,7 +338,7 @@ fn scope_of(rpc: Rpc) -> &'static str {
 }
 
 each_binding!(each_rpc_requires_its_scope);
-async fn each_rpc_requires_its_scope(binding: impl AsyncFn(Server) -> std::sync::Arc<dyn A2aService>) {
+async fn each_rpc_requires_its_scope(binding: Binding) {
     let agent = binding(isolated()).await;
     let caller = |name| Caller { agent: &*agent, name, tenant: "" };
     let callers = ["ada/tasks:read", "ada/tasks:write", "ada/push:write", "ada/card:extended", "ada/admin"].map(caller);
@@ -381,9 +373,7 @@ impl Policy for ReadOnly {
 }
 
 each_binding!(policy_restricts_calls_that_the_scopes_permit);
-async fn policy_restricts_calls_that_the_scopes_permit(
-    binding: impl AsyncFn(Server) -> std::sync::Arc<dyn A2aService>,
-) {
+async fn policy_restricts_calls_that_the_scopes_permit(binding: Binding) {
     let agent = binding(isolated().policy(ReadOnly)).await;
     for rpc in all_rpcs().filter(|rpc| has_task(*rpc)) {
         let ids = caller_ids(&*agent).await;
@@ -406,7 +396,7 @@ async fn caller_ids(agent: &dyn A2aService) -> Ids {
 }
 
 each_binding!(principal_of_a_tenant_cannot_use_another_one, not_at_0_3 = "0.3 has no tenants");
-async fn principal_of_a_tenant_cannot_use_another_one(binding: impl AsyncFn(Server) -> std::sync::Arc<dyn A2aService>) {
+async fn principal_of_a_tenant_cannot_use_another_one(binding: Binding) {
     let agent = binding(isolated()).await;
     let caller = |name, tenant| Caller { agent: &*agent, name, tenant };
     // A call without a tenant is one for that of the principal.
@@ -420,7 +410,7 @@ async fn principal_of_a_tenant_cannot_use_another_one(binding: impl AsyncFn(Serv
 }
 
 each_binding!(messages_reach_only_the_skills_of_the_scopes);
-async fn messages_reach_only_the_skills_of_the_scopes(binding: impl AsyncFn(Server) -> std::sync::Arc<dyn A2aService>) {
+async fn messages_reach_only_the_skills_of_the_scopes(binding: Binding) {
     let agent = binding(isolated()).await;
     let send = async |name: &'static str, skill: Option<&str>| {
         let mut message = Message::user("hello");

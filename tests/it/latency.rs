@@ -3,20 +3,19 @@
 //! The minimum over many calls is compared with the bound: load can only increase a latency, and with delayed
 //! acknowledgements no call is below the bound.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
-use a2a_service::{pb::v1::a2a_service_server::A2aService, server::Server};
 use tokio::time::Instant;
 
 use crate::{
-    bindings::{each_binding, server},
+    bindings::{Binding, each_binding, server},
     scenarios::{next, send, stream, text},
 };
 
 const BOUND: Duration = Duration::from_millis(10);
 const CALLS: usize = 20;
 
-async fn replies_and_first_events_are_sent_without_delay(serve: impl AsyncFn(Server) -> Arc<dyn A2aService>) {
+async fn replies_and_first_events_are_sent_without_delay(serve: Binding) {
     let agent = serve(server()).await;
     let (mut call, mut event) = (Duration::MAX, Duration::MAX);
     for _ in 0..CALLS {

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use crate::bindings::Actor;
+use crate::bindings::{Actor, Binding};
 use a2a_service::{
     A2aService,
     agent::{self, Agent, End, Turn, Updates},
@@ -550,7 +550,7 @@ async fn secret_parts_are_redacted_in_notifications() {
 }
 
 /// Results of each kind of agent without code reach the receiver.
-async fn results_are_delivered(binding: impl AsyncFn(Server) -> Arc<dyn A2aService>) {
+async fn results_are_delivered(binding: Binding) {
     let receiver = Receiver::accepting().await;
     let agent = binding(Server::new(Actor::new()).push(true).push_options(options())).await;
     send(&*agent, "/stream 3 1", hook(&receiver.url())).await.unwrap();

@@ -3,7 +3,6 @@
 use std::{fs, path::Path, process::Stdio, sync::Arc, time::Duration};
 
 use a2a_service::{
-    A2aService,
     adapter::{GAP, Upstream},
     agent::{self, DynAgent, End, demo::Demo},
     auth::{Bearer, Token},
@@ -29,7 +28,7 @@ use tokio_stream::StreamExt as _;
 
 use crate::{
     agent_kinds::until_first_chunk,
-    bindings::{each_binding, program},
+    bindings::{Binding, each_binding, program},
     program::{a2a, output, signal, started},
 };
 
@@ -45,7 +44,7 @@ fn summary(outcome: &Outcome) -> (TaskState, Vec<(String, Vec<Part>)>, String) {
     (outcome.state(), artifacts.collect(), outcome.text())
 }
 
-async fn gateway_behaves_as_its_agent(binding: impl AsyncFn(Server) -> Arc<dyn A2aService>) {
+async fn gateway_behaves_as_its_agent(binding: Binding) {
     let direct = Client::from_service(binding(Server::new(demo())).await);
     let agent: Agent = Arc::new(Upstream::new(direct.clone()));
     let gateway = Client::from_service(binding(Server::new(agent)).await);

@@ -1,8 +1,6 @@
 //! Protocol extensions: activation by the client, hooks on requests and events, required extensions, the agent card
 //! (specification 3.2.6, 4.6).
 
-use std::sync::Arc;
-
 use a2a_service::{
     agent::{Agent, End, Error as Failure, Turn, Updates},
     call::Call,
@@ -15,7 +13,7 @@ use a2a_service::{
 };
 
 use super::*;
-use crate::bindings::{each_binding, serve};
+use crate::bindings::{Binding, each_binding, serve};
 
 const NOTES: &str = "https://example.com/ext/notes/v1";
 const OTHER: &str = "https://example.com/ext/other/v1";
@@ -111,7 +109,7 @@ fn note_of(metadata: Option<&Struct>) -> Option<&str> {
     Some(note)
 }
 
-async fn supported_extensions_are_activated_on_request(binding: impl AsyncFn(Server) -> Arc<dyn A2aService>) {
+async fn supported_extensions_are_activated_on_request(binding: Binding) {
     let agent = binding(extended_server(false)).await;
     for (requested, seen, note) in [
         (&[][..], "[] 0", None),
@@ -147,7 +145,7 @@ async fn supported_extensions_are_activated_on_request(binding: impl AsyncFn(Ser
 
 each_binding!(supported_extensions_are_activated_on_request, not_in_v03_proto = "its proto file has no lists of tasks");
 
-async fn extension_sees_each_event(binding: impl AsyncFn(Server) -> Arc<dyn A2aService>) {
+async fn extension_sees_each_event(binding: Binding) {
     let agent = binding(extended_server(false)).await;
     let events = agent.send_streaming_message(request_with(&[NOTES], text("", "hi"))).await.unwrap();
     assert_eq!(active_extensions(&events), Some(NOTES));
@@ -177,7 +175,7 @@ async fn extension_sees_each_event(binding: impl AsyncFn(Server) -> Arc<dyn A2aS
 
 each_binding!(extension_sees_each_event);
 
-async fn required_extension_must_be_requested(binding: impl AsyncFn(Server) -> Arc<dyn A2aService>) {
+async fn required_extension_must_be_requested(binding: Binding) {
     let agent = binding(extended_server(true)).await;
     for requested in [&[][..], &[OTHER], &["https://example.com/ext/notes/v2"]] {
         let error: Error = agent.send_message(request_with(requested, text("", "hi"))).await.err().unwrap().into();
@@ -199,7 +197,7 @@ each_binding!(
     not_at_0_3 = "0.3 has no error for a required extension, so it is not enforced"
 );
 
-async fn strict_server_requires_the_extension_of_every_version(binding: impl AsyncFn(Server) -> Arc<dyn A2aService>) {
+async fn strict_server_requires_the_extension_of_every_version(binding: Binding) {
     let agent = binding(extended_server(true).strict_extensions(true)).await;
     for requested in [&[][..], &[OTHER]] {
         let error: Error = agent.send_message(request_with(requested, text("", "hi"))).await.err().unwrap().into();

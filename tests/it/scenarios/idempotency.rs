@@ -15,7 +15,7 @@ use futures::future::join_all;
 
 use super::*;
 use crate::{
-    bindings::{Actor, each_binding, serve},
+    bindings::{Actor, Binding, each_binding, serve},
     store::opened::OpenedStore,
 };
 
@@ -62,7 +62,7 @@ async fn stream_with_key(agent: &dyn A2aService, key: &str, send: &SendMessageRe
     Ok(remaining(agent.send_streaming_message(keyed(key, send.clone())).await?.into_inner()).await)
 }
 
-async fn retried_send_is_delivered_once(binding: impl AsyncFn(Server) -> Arc<dyn A2aService>) {
+async fn retried_send_is_delivered_once(binding: Binding) {
     let (counter, store) = (MessageCounter::new(), OpenedStore::sqlite(Options::default()));
     let agent = binding(Server::new(counter.clone()).store(Arc::clone(&store.store))).await;
     let first = text("", "!more hello");
@@ -106,7 +106,7 @@ async fn retried_send_is_delivered_once(binding: impl AsyncFn(Server) -> Arc<dyn
 
 each_binding!(retried_send_is_delivered_once, kinds());
 
-async fn message_id_can_be_the_idempotency_key(binding: impl AsyncFn(Server) -> Arc<dyn A2aService>) {
+async fn message_id_can_be_the_idempotency_key(binding: Binding) {
     let counter = MessageCounter::new();
     let agent = binding(Server::new(counter.clone()).idempotency_default_key(DefaultKey::MessageId)).await;
     let first = text("", "the last");

@@ -13,7 +13,7 @@ use futures::FutureExt as _;
 use tokio::sync::Barrier;
 
 use super::*;
-use crate::bindings::{Actor, each_binding, each_v03_binding, scenario};
+use crate::bindings::{Actor, Binding, each_binding, each_v03_binding, scenario};
 
 fn limits(change: impl FnOnce(&mut Limits)) -> Limits {
     let mut limits = Limits::default();
@@ -88,7 +88,7 @@ scenario!(
 type Nested<'a> = Box<dyn Fn(usize) -> SendMessageRequest + 'a>;
 
 /// JSON of a request has the same limit over each binding, although gRPC could decode deeper values.
-async fn deeply_nested_json_is_rejected(binding: impl AsyncFn(Server) -> Arc<dyn A2aService>) {
+async fn deeply_nested_json_is_rejected(binding: Binding) {
     let lists = |depth: usize| format!("{}1{}", "[".repeat(depth), "]".repeat(depth));
     let object = |depth: usize| serde_json::from_str(&format!(r#"{{"a":{}}}"#, lists(depth - 1))).unwrap();
     let data = |depth: usize| Part::data(&serde_json::from_str::<serde_json::Value>(&lists(depth)).unwrap()).unwrap();
@@ -207,7 +207,7 @@ impl Agent for EventFlood {
     }
 }
 
-async fn agent_over_the_limit_of_events_or_artifacts_fails(binding: impl AsyncFn(Server) -> Arc<dyn A2aService>) {
+async fn agent_over_the_limit_of_events_or_artifacts_fails(binding: Binding) {
     let limits = limits(|limits| (limits.events, limits.artifacts) = (20, 5));
     let agent = binding(Server::new(EventFlood).limits(limits)).await;
     for (command, limit, max) in [
@@ -280,7 +280,7 @@ impl Agent for ByteFlood {
     }
 }
 
-async fn agent_over_a_limit_of_bytes_fails(binding: impl AsyncFn(Server) -> Arc<dyn A2aService>) {
+async fn agent_over_a_limit_of_bytes_fails(binding: Binding) {
     let limits = limits(|limits| (limits.event_bytes, limits.artifact_bytes, limits.task_bytes) = (2000, 3000, 5000));
     let agent = binding(Server::new(ByteFlood).limits(limits)).await;
     for (command, limit, max) in [
@@ -326,7 +326,7 @@ fn in_context(context: &str, command: &str) -> SendMessageRequest {
     sent
 }
 
-async fn messages_over_the_limit_of_context_bytes_are_rejected(binding: impl AsyncFn(Server) -> Arc<dyn A2aService>) {
+async fn messages_over_the_limit_of_context_bytes_are_rejected(binding: Binding) {
     let agent = binding(Server::new(ByteFlood).limits(limits(|limits| limits.context_bytes = 5000))).await;
     // A task alone in its context, and tasks that share one.
     let alone = send(&*agent, text("", "task")).await;
@@ -376,7 +376,7 @@ async fn send_large_messages(agent: &dyn A2aService) -> (String, Task, Vec<Strin
     (task.id.clone(), task, whole)
 }
 
-async fn history_in_a_reply_is_cut_to_the_limit_of_bytes(binding: impl AsyncFn(Server) -> Arc<dyn A2aService>) {
+async fn history_in_a_reply_is_cut_to_the_limit_of_bytes(binding: Binding) {
     for (max, fits) in [(2700, 4), (0, 1)] {
         let agent = binding(Server::new(ByteFlood).limits(limits(|limits| limits.history_bytes = max))).await;
         let (id, sent, mut whole) = send_large_messages(&*agent).await;
@@ -403,7 +403,7 @@ async fn history_in_a_reply_is_cut_to_the_limit_of_bytes(binding: impl AsyncFn(S
 
 each_binding!(history_in_a_reply_is_cut_to_the_limit_of_bytes);
 
-async fn history_in_a_list_is_cut_to_the_limit_of_bytes(binding: impl AsyncFn(Server) -> Arc<dyn A2aService>) {
+async fn history_in_a_list_is_cut_to_the_limit_of_bytes(binding: Binding) {
     let agent = binding(Server::new(ByteFlood).limits(limits(|limits| limits.history_bytes = 2700))).await;
     let (id, _, whole) = send_large_messages(&*agent).await;
     for (length, messages) in [(None, 4), (Some(100), 4), (Some(1), 1)] {
@@ -445,7 +445,7 @@ mod request_over_the_decoded_size_limit_is_rejected {
     );
 }
 
-async fn maximum_durations_and_counts_are_accepted(binding: impl AsyncFn(Server) -> Arc<dyn A2aService>) {
+async fn maximum_durations_and_counts_are_accepted(binding: Binding) {
     const LONGEST: Duration = Duration::MAX;
     let mut limits = Limits::default();
     (limits.task_delay, limits.turn_deadline, limits.turn_idle_timeout) = (LONGEST, LONGEST, LONGEST);
@@ -462,7 +462,7 @@ async fn maximum_durations_and_counts_are_accepted(binding: impl AsyncFn(Server)
 
 each_binding!(maximum_durations_and_counts_are_accepted);
 
-async fn turns_over_the_limit_are_rejected(binding: impl AsyncFn(Server) -> Arc<dyn A2aService>) {
+async fn turns_over_the_limit_are_rejected(binding: Binding) {
     let agent = binding(limited(|limits| (limits.turns, limits.queued_turns) = (2, 0))).await;
     let interrupted = send(&*agent, text("", "/ask what?")).await;
     let mut running = Vec::new();
@@ -498,7 +498,7 @@ async fn start(agent: &dyn A2aService, sent: SendMessageRequest) -> Task {
     send(agent, configured(sent, immediately)).await
 }
 
-async fn turns_over_the_limit_wait_in_a_queue(binding: impl AsyncFn(Server) -> Arc<dyn A2aService>) {
+async fn turns_over_the_limit_wait_in_a_queue(binding: Binding) {
     let agent = binding(limited(|limits| (limits.turns, limits.queued_turns) = (1, 2))).await;
     let interrupted = send(&*agent, text("", "/ask what?")).await;
     let mut running = stream(&*agent, text("", "!authorise")).await;
@@ -534,7 +534,7 @@ async fn turns_over_the_limit_wait_in_a_queue(binding: impl AsyncFn(Server) -> A
 
 each_binding!(turns_over_the_limit_wait_in_a_queue);
 
-async fn calls_over_the_limit_are_rejected(binding: impl AsyncFn(Server) -> Arc<dyn A2aService>) {
+async fn calls_over_the_limit_are_rejected(binding: Binding) {
     let cases: [(_, fn(&mut Limits)); 2] =
         [("calls", |limits| limits.calls = 2), ("calls_per_owner", |limits| limits.calls_per_owner = 2)];
     for (limit, set) in cases {
@@ -573,7 +573,7 @@ async fn calls_over_the_limit_are_rejected(binding: impl AsyncFn(Server) -> Arc<
 
 each_binding!(calls_over_the_limit_are_rejected);
 
-async fn streams_of_an_owner_over_the_limit_are_rejected(binding: impl AsyncFn(Server) -> Arc<dyn A2aService>) {
+async fn streams_of_an_owner_over_the_limit_are_rejected(binding: Binding) {
     let agent = binding(limited(|limits| limits.streams_per_owner = 1)).await;
     let mut events = stream(&*agent, text("", "!authorise")).await;
     let id = task_of(&next(&mut events).await).id.clone();
@@ -588,7 +588,7 @@ async fn streams_of_an_owner_over_the_limit_are_rejected(binding: impl AsyncFn(S
 
 each_binding!(streams_of_an_owner_over_the_limit_are_rejected);
 
-async fn streams_over_the_limit_are_rejected(binding: impl AsyncFn(Server) -> Arc<dyn A2aService>) {
+async fn streams_over_the_limit_are_rejected(binding: Binding) {
     let agent = binding(limited(|limits| (limits.streams, limits.streams_per_task) = (3, 2))).await;
     let mut events = stream(&*agent, text("", "!authorise")).await;
     let id = task_of(&next(&mut events).await).id.clone();
@@ -634,7 +634,7 @@ async fn assert_evicted(agent: &dyn A2aService, id: &str) {
     assert_error_kind(&error, ErrorKind::TaskNotFound);
 }
 
-async fn terminal_tasks_are_evicted_at_the_limit_of_tasks(binding: impl AsyncFn(Server) -> Arc<dyn A2aService>) {
+async fn terminal_tasks_are_evicted_at_the_limit_of_tasks(binding: Binding) {
     let agent = binding(limited(|_| {}).store(Arc::new(Memory::with_max_tasks(3)))).await;
     let interrupted = send(&*agent, text("", "/ask what?")).await;
     let mut done = Vec::new();
@@ -677,7 +677,7 @@ each_binding!(
 );
 
 /// The limit covers all tenants of an owner.
-async fn terminal_tasks_are_evicted_at_the_limit_per_owner(binding: impl AsyncFn(Server) -> Arc<dyn A2aService>) {
+async fn terminal_tasks_are_evicted_at_the_limit_per_owner(binding: Binding) {
     let store = Memory::with_max_tasks(9).with_max_tasks_per_owner(2);
     let agent = binding(limited(|_| {}).store(Arc::new(store))).await;
     let first = send(&*agent, text("", "hello")).await;
@@ -704,7 +704,7 @@ impl Agent for PairedAgent {
 }
 
 /// Error of the second of two simultaneous tasks, for which only the store can tell that there is capacity for one.
-async fn error_of_second(binding: impl AsyncFn(Server) -> Arc<dyn A2aService>, streamed: bool) -> Error {
+async fn error_of_second(binding: Binding, streamed: bool) -> Error {
     let store = Arc::new(Memory::with_max_tasks(1));
     let limits = limits(|limits| limits.task_delay = Duration::from_secs(5));
     let agent = binding(Server::new(PairedAgent(Barrier::new(2))).limits(limits).store(store)).await;
@@ -723,13 +723,13 @@ async fn error_of_second(binding: impl AsyncFn(Server) -> Arc<dyn A2aService>, s
     }
 }
 
-async fn simultaneous_send_over_the_limit_of_tasks_is_rejected(binding: impl AsyncFn(Server) -> Arc<dyn A2aService>) {
+async fn simultaneous_send_over_the_limit_of_tasks_is_rejected(binding: Binding) {
     assert_busy(&error_of_second(binding, false).await, "tasks");
 }
 
 each_binding!(simultaneous_send_over_the_limit_of_tasks_is_rejected);
 
-async fn simultaneous_stream_over_the_limit_of_tasks_is_rejected(binding: impl AsyncFn(Server) -> Arc<dyn A2aService>) {
+async fn simultaneous_stream_over_the_limit_of_tasks_is_rejected(binding: Binding) {
     assert_busy(&error_of_second(binding, true).await, "tasks");
 }
 
@@ -738,7 +738,7 @@ each_binding!(
     not_in_v03_json_rpc = "an event has no `Retry-After`"
 );
 
-async fn simultaneous_stream_in_v03_names_the_limit(binding: impl AsyncFn(Server) -> Arc<dyn A2aService>) {
+async fn simultaneous_stream_in_v03_names_the_limit(binding: Binding) {
     let rejected = error_of_second(binding, true).await;
     assert_error_kind(&rejected, ErrorKind::ResourceExhausted);
     assert_limit(&rejected, "tasks");

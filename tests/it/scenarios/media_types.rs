@@ -1,7 +1,5 @@
 //! Media types: ignored by default, enforced by a strict server (specification 4.1.6, 4.4.1, 5.4).
 
-use std::sync::Arc;
-
 use a2a_service::{
     pb::v1::{AgentCard, AgentSkill, Part},
     server::Server,
@@ -9,7 +7,7 @@ use a2a_service::{
 };
 
 use super::*;
-use crate::bindings::{Actor, each_binding, scenario, server};
+use crate::bindings::{Actor, Binding, each_binding, scenario, server};
 
 fn message(parts: Vec<Part>) -> SendMessageRequest {
     let message = Message { parts, ..Message::user("") };
@@ -63,7 +61,7 @@ async fn rejected(agent: &dyn A2aService, sent: SendMessageRequest) -> Error {
     error
 }
 
-async fn strict_server_accepts_the_media_types_of_its_card(binding: impl AsyncFn(Server) -> Arc<dyn A2aService>) {
+async fn strict_server_accepts_the_media_types_of_its_card(binding: Binding) {
     let agent = binding(Server::new(Reader(Actor::new())).modes(modes(|modes| modes.strict_media_types = true))).await;
     let png = || Part::bytes("x", "image/png; q=1");
     for parts in [vec![Part::text("x")], vec![Part::text("x"), data()], vec![png()]] {
@@ -92,7 +90,7 @@ async fn strict_server_accepts_the_media_types_of_its_card(binding: impl AsyncFn
 }
 
 /// The default media type of a kind of part applies only if the client states none.
-async fn stated_media_type_is_checked_for_every_kind_of_part(binding: impl AsyncFn(Server) -> Arc<dyn A2aService>) {
+async fn stated_media_type_is_checked_for_every_kind_of_part(binding: Binding) {
     let agent = binding(Server::new(Reader(Actor::new())).modes(modes(|modes| modes.strict_media_types = true))).await;
     let named = |part: Part, media_type: &str| Part { media_type: media_type.into(), ..part };
     for (part, name) in [
@@ -113,7 +111,7 @@ each_binding!(
 );
 
 /// A skill in the metadata of the message or of the request selects its media types; one that the card lacks selects nothing.
-async fn named_skill_selects_its_media_types(binding: impl AsyncFn(Server) -> Arc<dyn A2aService>) {
+async fn named_skill_selects_its_media_types(binding: Binding) {
     let agent = binding(Server::new(Reader(Actor::new())).modes(modes(|modes| modes.strict_media_types = true))).await;
     let png = || vec![Part::bytes("x", "image/png")];
     let metadata = |skill: &str| serde_json::from_value(serde_json::json!({"skillId": skill})).ok();
@@ -148,7 +146,7 @@ each_binding!(
     not_in_v03_proto = "its proto file has no lists of tasks"
 );
 
-async fn message_without_text_is_rejected_if_text_is_required(binding: impl AsyncFn(Server) -> Arc<dyn A2aService>) {
+async fn message_without_text_is_rejected_if_text_is_required(binding: Binding) {
     let agent = binding(server().modes(modes(|modes| modes.require_text = true))).await;
     let error = rejected(&*agent, message(vec![data()])).await;
     assert_error_kind(&error, ErrorKind::InvalidParams);

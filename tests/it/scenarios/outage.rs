@@ -11,14 +11,12 @@ use futures::future::{join, join3};
 
 use super::*;
 use crate::{
-    bindings::{Actor, each_binding},
+    bindings::{Actor, Binding, each_binding},
     gate::Gate,
     store::opened::OpenedStore,
 };
 
-async fn sends_to_an_unavailable_store_fail_with_a_retryable_error(
-    binding: impl AsyncFn(Server) -> Arc<dyn A2aService>,
-) {
+async fn sends_to_an_unavailable_store_fail_with_a_retryable_error(binding: Binding) {
     let gate = Gate::opened();
     let agent = binding(Server::new(Actor::new()).store(gate.store())).await;
     let interrupted = send(&*agent, text("", "/ask what?")).await;
@@ -60,7 +58,7 @@ each_binding!(sends_to_an_unavailable_store_fail_with_a_retryable_error);
 
 /// A database file that is deleted, moved or replaced closes the server for new work until the original file returns, so that
 /// nothing acknowledged is lost with the process.
-async fn new_work_is_rejected_while_the_file_is_lost(binding: impl AsyncFn(Server) -> Arc<dyn A2aService>) {
+async fn new_work_is_rejected_while_the_file_is_lost(binding: Binding) {
     /// Less than the time for which commits to an unavailable store are retried.
     const TIMEOUT: Duration = Duration::from_secs(4);
     let directory = tempfile::tempdir().unwrap();
@@ -102,7 +100,7 @@ async fn new_work_is_rejected_while_the_file_is_lost(binding: impl AsyncFn(Serve
 each_binding!(new_work_is_rejected_while_the_file_is_lost);
 
 /// A task whose result does not fit into the file fails with the name of the limit. Other tasks continue.
-async fn result_over_the_store_size_fails_only_its_task(binding: impl AsyncFn(Server) -> Arc<dyn A2aService>) {
+async fn result_over_the_store_size_fails_only_its_task(binding: Binding) {
     let mut options = Options::default();
     options.max_bytes = Some(1 << 20);
     let store = OpenedStore::sqlite(options);

@@ -24,7 +24,7 @@ use a2a_service::{
 
 use super::*;
 use crate::{
-    bindings::{Actor, each_binding, each_v03_binding, serve, server},
+    bindings::{Actor, Binding, each_binding, each_v03_binding, serve, server},
     conformance::{Exemption, allow_undocumented},
 };
 
@@ -92,7 +92,7 @@ fn with_push_config(sent: SendMessageRequest, config: TaskPushNotificationConfig
     configured(sent, SendMessageConfiguration { task_push_notification_config: Some(config), ..Default::default() })
 }
 
-async fn push_configuration_is_stored(binding: impl AsyncFn(Server) -> Arc<dyn A2aService>) {
+async fn push_configuration_is_stored(binding: Binding) {
     let agent = binding(server().push(true)).await;
     let id = send(&*agent, text("", "/ask what?")).await.id;
     assert_eq!(list(&*agent, &id).await, []);
@@ -124,7 +124,7 @@ async fn push_configuration_is_stored(binding: impl AsyncFn(Server) -> Arc<dyn A
 
 each_binding!(push_configuration_is_stored, not_at_0_3 = "in 0.3, a configuration without an id replaces the last one");
 
-async fn push_configuration_of_unknown_task_is_rejected(binding: impl AsyncFn(Server) -> Arc<dyn A2aService>) {
+async fn push_configuration_of_unknown_task_is_rejected(binding: Binding) {
     let agent = binding(server().push(true)).await;
     for error in [
         create(&*agent, config("t-9", "c")).await.unwrap_err(),
@@ -140,7 +140,7 @@ async fn push_configuration_of_unknown_task_is_rejected(binding: impl AsyncFn(Se
 each_binding!(push_configuration_of_unknown_task_is_rejected);
 
 /// A task id is scoped to its tenant.
-async fn push_configuration_is_scoped_to_the_tenant(binding: impl AsyncFn(Server) -> Arc<dyn A2aService>) {
+async fn push_configuration_is_scoped_to_the_tenant(binding: Binding) {
     let agent = binding(server().push(true)).await;
     let id = send(&*agent, text("", "hello")).await.id;
     create(&*agent, config(&id, "c")).await.unwrap();
@@ -155,7 +155,7 @@ async fn push_configuration_is_scoped_to_the_tenant(binding: impl AsyncFn(Server
 
 each_binding!(push_configuration_is_scoped_to_the_tenant, not_at_0_3 = "0.3 has no tenants");
 
-async fn push_configurations_are_listed_in_pages(binding: impl AsyncFn(Server) -> Arc<dyn A2aService>) {
+async fn push_configurations_are_listed_in_pages(binding: Binding) {
     let agent = binding(server().push(true)).await;
     let id = send(&*agent, text("", "hello")).await.id;
     for n in 0..5 {
@@ -182,7 +182,7 @@ each_binding!(push_configurations_are_listed_in_pages, not_in_v03_json_rpc = "li
 
 type Change = fn(&mut TaskPushNotificationConfig);
 
-async fn invalid_push_configuration_is_rejected_by_field(binding: impl AsyncFn(Server) -> Arc<dyn A2aService>) {
+async fn invalid_push_configuration_is_rejected_by_field(binding: Binding) {
     let agent = binding(server().push(true)).await;
     let id = send(&*agent, text("", "/ask what?")).await.id;
     let changes: [(Change, &str); 8] = [
@@ -216,7 +216,7 @@ async fn invalid_push_configuration_is_rejected_by_field(binding: impl AsyncFn(S
 
 each_binding!(invalid_push_configuration_is_rejected_by_field);
 
-async fn authentication_without_a_scheme_is_rejected(binding: impl AsyncFn(Server) -> Arc<dyn A2aService>) {
+async fn authentication_without_a_scheme_is_rejected(binding: Binding) {
     let agent = binding(server().push(true)).await;
     let id = send(&*agent, text("", "hello")).await.id;
     let mut without_scheme = config(&id, "c");
@@ -231,7 +231,7 @@ each_binding!(
     not_in_v03_json_rpc = "an empty list of schemes equals none there"
 );
 
-async fn push_configurations_over_the_limit_are_rejected(binding: impl AsyncFn(Server) -> Arc<dyn A2aService>) {
+async fn push_configurations_over_the_limit_are_rejected(binding: Binding) {
     let mut limits = Limits::default();
     limits.push_configs = 2;
     let agent = binding(server().limits(limits).push(true)).await;
@@ -253,9 +253,7 @@ async fn push_configurations_over_the_limit_are_rejected(binding: impl AsyncFn(S
 
 each_binding!(push_configurations_over_the_limit_are_rejected);
 
-async fn push_configurations_over_the_limit_of_an_owner_are_rejected(
-    binding: impl AsyncFn(Server) -> Arc<dyn A2aService>,
-) {
+async fn push_configurations_over_the_limit_of_an_owner_are_rejected(binding: Binding) {
     let store = Arc::new(Memory::default().with_max_push_configs_per_owner(2));
     let agent = binding(server().store(store).push(true)).await;
     let first = send(&*agent, with_push_config(text("", "/ask what?"), config("", "a"))).await.id;
@@ -279,7 +277,7 @@ async fn push_configurations_over_the_limit_of_an_owner_are_rejected(
 each_binding!(push_configurations_over_the_limit_of_an_owner_are_rejected);
 
 /// A retry registers no configuration, so that it gets the task also if there can't be another one.
-async fn repeated_send_is_not_rejected_at_the_push_limit(binding: impl AsyncFn(Server) -> Arc<dyn A2aService>) {
+async fn repeated_send_is_not_rejected_at_the_push_limit(binding: Binding) {
     let store = Arc::new(Memory::default().with_max_push_configs_per_owner(1));
     let agent = binding(server().store(store).push(true)).await;
     let sent = with_push_config(text("", "hello"), config("", "a"));
@@ -302,7 +300,7 @@ async fn repeated_send_is_not_rejected_at_the_push_limit(binding: impl AsyncFn(S
 
 each_binding!(repeated_send_is_not_rejected_at_the_push_limit);
 
-async fn send_can_include_a_push_configuration(binding: impl AsyncFn(Server) -> Arc<dyn A2aService>) {
+async fn send_can_include_a_push_configuration(binding: Binding) {
     let agent = binding(server().push(true)).await;
     // The configuration belongs to the new task, whatever task id it has itself.
     let id = send(&*agent, with_push_config(text("", "/ask what?"), config("t-9", "first"))).await.id;
@@ -336,7 +334,7 @@ async fn send_can_include_a_push_configuration(binding: impl AsyncFn(Server) -> 
 each_binding!(send_can_include_a_push_configuration, kinds());
 
 /// A message reply has no task to configure.
-async fn push_configuration_of_a_message_reply_is_dropped(binding: impl AsyncFn(Server) -> Arc<dyn A2aService>) {
+async fn push_configuration_of_a_message_reply_is_dropped(binding: Binding) {
     let agent = binding(server().push(true)).await;
     let sent = with_push_config(text("", "/message hi"), config("", "m"));
     assert!(matches!(send_payload(&*agent, sent).await, Ok(Answer::Message(_))));
@@ -345,9 +343,7 @@ async fn push_configuration_of_a_message_reply_is_dropped(binding: impl AsyncFn(
 each_binding!(push_configuration_of_a_message_reply_is_dropped);
 
 /// In 0.3, a configuration without an id has the default id, so a second one replaces it.
-async fn push_configuration_without_an_id_has_the_default_id_in_v03(
-    binding: impl AsyncFn(Server) -> Arc<dyn A2aService>,
-) {
+async fn push_configuration_without_an_id_has_the_default_id_in_v03(binding: Binding) {
     let agent = binding(server().push(true)).await;
     let id = send(&*agent, text("", "/ask what?")).await.id;
     let named = create(&*agent, config(&id, "mine")).await.unwrap();
@@ -365,7 +361,7 @@ async fn push_configuration_without_an_id_has_the_default_id_in_v03(
 each_v03_binding!(push_configuration_without_an_id_has_the_default_id_in_v03);
 
 /// Secrets are write-only: they are kept when a configuration is saved without them, and never returned.
-async fn secrets_of_push_configurations_are_kept(binding: impl AsyncFn(Server) -> Arc<dyn A2aService>) {
+async fn secrets_of_push_configurations_are_kept(binding: Binding) {
     let store = Arc::new(Memory::default());
     let shared: Arc<dyn Store> = Arc::<Memory>::clone(&store);
     let agent = binding(server().store(shared).push(true)).await;
@@ -396,7 +392,7 @@ async fn secrets_of_push_configurations_are_kept(binding: impl AsyncFn(Server) -
 each_binding!(secrets_of_push_configurations_are_kept);
 
 /// The secrets of a configuration are not kept for a URL of another origin: they must be sent again.
-async fn secrets_of_push_configurations_stay_with_their_origin(binding: impl AsyncFn(Server) -> Arc<dyn A2aService>) {
+async fn secrets_of_push_configurations_stay_with_their_origin(binding: Binding) {
     let store = Arc::new(Memory::default());
     let shared: Arc<dyn Store> = Arc::<Memory>::clone(&store);
     let agent = binding(server().store(shared).push(true)).await;

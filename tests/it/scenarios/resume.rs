@@ -20,7 +20,7 @@ use a2a_service::{
 use super::*;
 use crate::conformance::{Exemption, allow_undocumented};
 use crate::{
-    bindings::{each_binding, serve, server},
+    bindings::{Binding, each_binding, serve, server},
     store::opened::OpenedStore,
 };
 
@@ -48,7 +48,7 @@ fn metadata(event: &Event) -> Option<&Struct> {
 }
 
 /// After every event of a terminal and of an interrupted task, before and after a crash.
-async fn stream_resumes_after_every_event(binding: impl AsyncFn(Server) -> Arc<dyn A2aService>) {
+async fn stream_resumes_after_every_event(binding: Binding) {
     let mut store = OpenedStore::sqlite(Options::default());
     let agent = binding(server().resume(true).store(Arc::clone(&store.store))).await;
     let mut all = Vec::new();
@@ -81,7 +81,7 @@ async fn stream_resumes_after_every_event(binding: impl AsyncFn(Server) -> Arc<d
 each_binding!(stream_resumes_after_every_event, kinds());
 
 /// A resumed stream receives later events as an uninterrupted one does.
-async fn resumed_stream_receives_later_events(binding: impl AsyncFn(Server) -> Arc<dyn A2aService>) {
+async fn resumed_stream_receives_later_events(binding: Binding) {
     let store = OpenedStore::sqlite(Options::default());
     let before = binding(server().resume(true).store(Arc::clone(&store.store))).await;
     let initial = remaining(stream_with(&*before, after(None), text("", "/ask what?")).await.unwrap()).await;
@@ -123,7 +123,7 @@ impl Agent for TurnCounter {
 }
 
 /// Some clients resume a broken stream by repeating the send, because they know nothing of subscriptions.
-async fn repeated_send_resumes_its_stream(binding: impl AsyncFn(Server) -> Arc<dyn A2aService>) {
+async fn repeated_send_resumes_its_stream(binding: Binding) {
     let count = Arc::new(AtomicUsize::new(0));
     let store = OpenedStore::sqlite(Options::default());
     let agent =
@@ -181,7 +181,7 @@ async fn repeated_send_resumes_its_stream(binding: impl AsyncFn(Server) -> Arc<d
 each_binding!(repeated_send_resumes_its_stream);
 
 /// Missing events are reported to clients that request the extension.
-async fn missing_events_are_marked_as_a_gap(binding: impl AsyncFn(Server) -> Arc<dyn A2aService>) {
+async fn missing_events_are_marked_as_a_gap(binding: Binding) {
     let agent = binding(server().resume(true)).await;
     let initial = send(&*agent, text("", "/ask what?")).await;
     let mut cursors = Vec::new();
@@ -211,7 +211,7 @@ async fn missing_events_are_marked_as_a_gap(binding: impl AsyncFn(Server) -> Arc
 each_binding!(missing_events_are_marked_as_a_gap, kinds());
 
 /// A stream that reaches its maximum age ends so that the client reconnects, even if a resumed stream received no event.
-async fn stream_ends_at_its_maximum_age(binding: impl AsyncFn(Server) -> Arc<dyn A2aService>) {
+async fn stream_ends_at_its_maximum_age(binding: Binding) {
     let mut limits = Limits::default();
     limits.stream_max_age = Duration::from_millis(50);
     let agent = binding(server().resume(true).limits(limits)).await;
