@@ -1,6 +1,10 @@
-# Functions that several scripts share: printing results, and starting servers that end with the script. Sourced, with the root
-# of the repository as the working directory.
+# Functions that several scripts share: the program, printing results, and starting servers that end with the script. Sourced,
+# with the root of the repository as the working directory.
 # shellcheck shell=bash
+
+# Path of the program that the scripts run: a release build, or one that is built already, whose path is in PROGRAM.
+a2a=${PROGRAM:-$PWD/target/release/a2a}
+build() { [ -n "${PROGRAM-}" ] || cargo build --quiet --release "$@"; }
 
 # Each result is one line; `summary` counts those in the file `log`.
 ok() { printf 'ok %s\n' "$1"; }
@@ -31,8 +35,8 @@ summary() {
 failures=0
 servers=()
 
-# serve OUTPUT COMMAND...: starts a server, which may have to be built first, and sets `addr` to the listen address that it
-# prints to OUTPUT.
+# serve OUTPUT COMMAND...: starts a server, and sets `addr` to the listen address that it prints to OUTPUT. The command may have
+# to build the server first.
 serve() {
     local output=$1 until=$((SECONDS + 3000))
     shift

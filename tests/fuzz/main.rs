@@ -33,11 +33,8 @@ use tokio::{runtime::Runtime, time::Instant};
 use tokio_stream::StreamExt as _;
 use tower_service::Service as _;
 
-/// Time limit of a target. Inputs beyond it are not tried.
-const TIME: Duration = Duration::from_secs(2);
-
-/// Maximum number of random inputs of a target.
-const CASES: u32 = 2000;
+/// Default duration of a target in seconds. The environment variable `FUZZ_SECONDS` sets another.
+const SECONDS: u64 = 3;
 
 /// Pieces that parsers treat in a special way.
 const PIECES: [&str; 20] = [
@@ -126,17 +123,18 @@ fn fuzz(corpus: &str, mut target: impl FnMut(&[u8])) {
         input
     });
     let inputs = prop_oneof![9 => changed, 1 => vec(any::<u8>(), 0..200)];
-    let config = Config { cases: CASES, failure_persistence: None, max_shrink_time: 1000, ..Config::default() };
-    let (started, target) = (Instant::now(), std::cell::RefCell::new(target));
-    let result = TestRunner::new(config).run(&inputs, |input| {
-        if started.elapsed() < TIME {
+    let seconds = std::env::var("FUZZ_SECONDS").map_or(SECONDS, |seconds| seconds.parse().unwrap());
+    let config = Config { cases: 100, failure_persistence: None, max_shrink_time: 1000, ..Config::default() };
+    let (mut runner, target) = (TestRunner::new(config), std::cell::RefCell::new(target));
+    let end = Instant::now() + Duration::from_secs(seconds);
+    while Instant::now() < end {
+        let result = runner.run(&inputs, |input| {
             let run = std::panic::AssertUnwindSafe(|| (target.borrow_mut())(&input));
-            std::panic::catch_unwind(run).map_err(|_| TestCaseError::fail("panic"))?;
+            std::panic::catch_unwind(run).map_err(|_| TestCaseError::fail("panic"))
+        });
+        if let Err(TestError::Fail(_, input)) = result {
+            panic!("{corpus}: {:?} fails; add it to tests/fuzz/corpus/{corpus}", String::from_utf8_lossy(&input));
         }
-        Ok(())
-    });
-    if let Err(TestError::Fail(_, input)) = result {
-        panic!("{corpus}: {:?} fails; add it to tests/fuzz/corpus/{corpus}", String::from_utf8_lossy(&input));
     }
 }
 

@@ -94,7 +94,7 @@ impl TestBed {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn client_observations_survive_every_kill() {
     let (bed, mut rng) = (TestBed::new(), seed());
-    for _ in 0..number("KILLS").unwrap_or(15) {
+    for _ in 0..number("KILLS").unwrap_or(5) {
         let (mut child, url) = bed.start(&[]).await;
         let clients = Clients::start(&url, &bed.history, &bed.unfinished, &mut rng);
         timeout(TIMEOUT, bed.history.grown(rng.below(1500))).await.unwrap();

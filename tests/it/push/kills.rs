@@ -106,7 +106,7 @@ async fn every_event_is_delivered_in_order_after_every_kill() {
     let (directory, mut rng) = (tempfile::tempdir().unwrap(), seed());
     let path = directory.path().join("a2a.db");
     let receiver = Receiver::accepting().await;
-    let kills = number("KILLS").unwrap_or(4);
+    let kills = number("KILLS").unwrap_or(5);
     for round in 0..kills {
         let fault = FAULTS[usize::try_from(round).unwrap() % FAULTS.len()];
         let Some((mut child, url)) = start(&path, fault).await else {
