@@ -23,6 +23,15 @@ impl Version {
         [Self::V0_3, Self::V1_0].into_iter().find(|version| version.as_str().split_once('.') == Some((major, minor)))
     }
 
+    /// Returns the version that serves a client of the version in `A2A-Version`: 0.3 serves clients of 0.1 and 0.2 too.
+    /// Returns `None` for unknown versions.
+    pub(crate) fn serving(text: &str) -> Option<Self> {
+        match text.trim().split('.').take(2).collect::<Vec<_>>()[..] {
+            ["0", "1" | "2"] => Some(Self::V0_3),
+            _ => Self::from_text(text),
+        }
+    }
+
     /// Value of `A2A-Version`: major and minor number.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -99,6 +108,17 @@ mod tests {
         assert_eq!(Version::from_text("0.3.0"), Some(Version::V0_3));
         for text in ["", "1", "1.", "1.1", "2.0", "1.0.", "1.0.x", "v1.0", "1.00", "1.0, 1.0", "é"] {
             assert_eq!(Version::from_text(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn earlier_versions_are_served_by_0_3() {
+        for text in ["0.1", "0.2", "0.2.6", " 0.3.0 "] {
+            assert_eq!(Version::serving(text), Some(Version::V0_3), "{text}");
+        }
+        assert_eq!(Version::serving("1.0"), Some(Version::V1_0));
+        for text in ["0.0", "0.4", "0.5", "0.20", "0", "2.0", ""] {
+            assert_eq!(Version::serving(text), None, "{text}");
         }
     }
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use percent_encoding::percent_decode_str;
 
 use super::{WELL_KNOWN, address::Authority};
-use crate::{call::VERSION, card::CardRequest, v03::card::CardVersion};
+use crate::{call::VERSION, card::CardRequest, protocol::Version, v03::card::CardVersion};
 
 /// Configured forms of the card.
 #[derive(Clone, Debug, Default)]
@@ -32,7 +32,8 @@ impl CardVersions {
 }
 
 /// Returns the form for the protocol version that a request names in `A2A-Version` (3.6.1), as a header or in the query. All
-/// versions 1.x have the card of 1.0, and all versions 0.x that of 0.3.
+/// versions 1.x have the card of 1.0, and those that 0.3 serves the card of 0.3. Other versions have the form of a request
+/// without a version.
 fn requested_version(request: &CardRequest<'_>) -> Option<CardVersion> {
     let values = request.headers.get_all(VERSION).into_iter().filter_map(|value| value.to_str().ok());
     let header = values.map(str::trim).find(|value| !value.is_empty()).map(str::to_owned);
@@ -41,10 +42,11 @@ fn requested_version(request: &CardRequest<'_>) -> Option<CardVersion> {
         let (_, value) = pairs.find(|(name, _)| name.eq_ignore_ascii_case(VERSION.as_str()))?;
         Some(percent_decode_str(value).decode_utf8().ok()?.trim().to_owned())
     };
-    match header.or_else(parameter)?.split_once('.')? {
-        ("1", _) => Some(CardVersion::V1_0),
-        ("0", _) => Some(CardVersion::V0_3),
-        _ => None,
+    let version = header.or_else(parameter)?;
+    match Version::serving(&version) {
+        Some(Version::V0_3) => Some(CardVersion::V0_3),
+        Some(Version::V1_0) => Some(CardVersion::V1_0),
+        None => version.starts_with("1.").then_some(CardVersion::V1_0),
     }
 }
 
@@ -76,6 +78,7 @@ mod tests {
             ("1.5", Some(CardVersion::V1_0)),
             ("0.3", Some(CardVersion::V0_3)),
             ("0.2.6", Some(CardVersion::V0_3)),
+            ("0.5", None),
             ("2.0", None),
             ("1", None),
             ("", None),

@@ -171,13 +171,11 @@ impl RequestedVersion {
     /// Rejects a request of 0.3 that names an unknown version. 0.3 has no version header, and clients that support both
     /// versions send the one of 1.0 with requests of 0.3 too.
     fn check_v03(self) -> Result<(), Error> {
-        // The patch number is ignored (3.6).
-        let is_before = |text: &str| matches!(text.trim().split('.').take(2).collect::<Vec<_>>()[..], ["0", "1" | "2"]);
         if !self.served.has(Version::V0_3) {
             return Err(ErrorKind::MethodNotFound.because("protocol 0.3 is not served"));
         }
         match self.text {
-            Some(text) if Version::from_text(&text).is_none() && !is_before(&text) => {
+            Some(text) if Version::serving(&text).is_none() => {
                 let form = Version::V0_3.as_str();
                 let reason = format!("A2A-Version: `{text}`; the request has the form of {form}");
                 Err(ErrorKind::VersionNotSupported.because(reason).with("requestedVersion", text))

@@ -134,6 +134,7 @@ async fn card_version_is_selected_by_request_then_host_then_path() {
                 (&[("a2a-version", "1.0")], "?A2A-Version=0.3", CardVersion::V1_0),
                 (&[("a2a-version", "0.2.5")], "", CardVersion::V0_3),
                 (&[("a2a-version", "9.9")], "", usual),
+                (&[("a2a-version", "0.5")], "", usual),
                 (&[], "?A2A-Version=1.0", CardVersion::V1_0),
                 (&[], "?a2a-version=0.3", CardVersion::V0_3),
                 (&[("host", "old.example")], "", old),
