@@ -16,8 +16,6 @@ use tokio::time::timeout;
 #[cfg(any(all(feature = "client", feature = "push"), feature = "openai"))]
 use crate::agent::{End, Error, Stopped, Turn};
 
-#[cfg(any(all(feature = "client", feature = "push"), feature = "openai"))]
-mod body;
 #[cfg(any(all(feature = "exec", unix), all(feature = "client", feature = "push")))]
 mod event;
 #[cfg(all(feature = "exec", unix))]

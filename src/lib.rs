@@ -147,6 +147,7 @@ pub mod adapter;
 pub mod agent;
 #[cfg(feature = "server")]
 pub mod auth;
+mod base;
 pub mod call;
 #[cfg(feature = "server")]
 pub mod card;

@@ -9,12 +9,12 @@ use reqwest::{Client, Response, StatusCode, Url, header, redirect};
 use tokio::time::{Instant, sleep_until};
 
 use super::{
-    body::{Body, BodyError},
     event::{AgentEvent, EventSink, OUTPUT, TurnEnd, TurnLine},
     until_canceled,
 };
 use crate::{
     agent::{Agent, End, Error, Turn, Updates},
+    base::bounded_body::{BodyError, ResponseBody},
     pb::v1::AgentCard,
     push::webhook_signature,
 };
@@ -161,7 +161,7 @@ impl HttpEndpoint {
         let content_type = response.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
         let content_type =
             content_type.unwrap_or_default().split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
-        let mut body = Body::new(response, self.options.output_bytes);
+        let mut body = ResponseBody::of(response, self.options.output_bytes);
         let mut sink = EventSink::new(out, turn.task_id());
         let end = match content_type.as_str() {
             "text/event-stream" => read_sse(&mut body, &mut sink).await?,
@@ -202,18 +202,20 @@ fn is_overloaded(status: StatusCode) -> bool {
 }
 
 /// Returns the failure of a turn for an error of the response's body.
-fn failure(error: BodyError) -> Error {
+fn failure(error: BodyError<reqwest::Error>) -> Error {
     match error {
         BodyError::Interrupted(cause) => {
             Error::public("The response of the agent's endpoint was interrupted.").caused_by(cause)
         }
-        BodyError::Stalled => Error::public("The agent's endpoint did not respond in time."),
-        BodyError::TooLarge => Error::public("The response of the agent's endpoint is too large (http.output_bytes)."),
+        BodyError::TimedOut => Error::public("The agent's endpoint did not respond in time."),
+        BodyError::TooLarge(_) => {
+            Error::public("The response of the agent's endpoint is too large (http.output_bytes).")
+        }
     }
 }
 
 /// Applies the events of a body with a JSON object on each line.
-async fn read_lines(body: &mut Body, sink: &mut EventSink<'_>) -> Result<Option<TurnEnd>, Error> {
+async fn read_lines(body: &mut ResponseBody, sink: &mut EventSink<'_>) -> Result<Option<TurnEnd>, Error> {
     while let Some(line) = body.line().await.map_err(failure)? {
         if line.is_empty() {
             continue;
@@ -226,7 +228,7 @@ async fn read_lines(body: &mut Body, sink: &mut EventSink<'_>) -> Result<Option<
 }
 
 /// Applies the events of server-sent events. Lines other than `data:` are ignored.
-async fn read_sse(body: &mut Body, sink: &mut EventSink<'_>) -> Result<Option<TurnEnd>, Error> {
+async fn read_sse(body: &mut ResponseBody, sink: &mut EventSink<'_>) -> Result<Option<TurnEnd>, Error> {
     let mut data: Vec<u8> = Vec::new();
     loop {
         let line = body.line().await.map_err(failure)?;
@@ -253,7 +255,7 @@ async fn read_sse(body: &mut Body, sink: &mut EventSink<'_>) -> Result<Option<Tu
 }
 
 /// Applies the events of a JSON document: an event, or a list of events.
-async fn read_json(body: &mut Body, sink: &mut EventSink<'_>) -> Result<Option<TurnEnd>, Error> {
+async fn read_json(body: &mut ResponseBody, sink: &mut EventSink<'_>) -> Result<Option<TurnEnd>, Error> {
     let text = body.all().await.map_err(failure)?;
     let events = if text.trim_ascii_start().starts_with(b"[") {
         let events: Vec<Box<serde_json::value::RawValue>> = serde_json::from_slice(&text)?;
@@ -271,7 +273,7 @@ async fn read_json(body: &mut Body, sink: &mut EventSink<'_>) -> Result<Option<T
 }
 
 /// Sends a text as an artifact.
-async fn read_text(body: &mut Body, out: &Updates) -> Result<(), Error> {
+async fn read_text(body: &mut ResponseBody, out: &Updates) -> Result<(), Error> {
     out.working().await?;
     let text = body.all().await.map_err(failure)?;
     let text = String::from_utf8_lossy(text.trim_ascii_end());

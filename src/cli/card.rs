@@ -8,11 +8,10 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use clap::{Args, Subcommand};
 use http::{HeaderValue, StatusCode, header};
 use tokio::time::timeout;
-use tokio_stream::StreamExt as _;
 use url::Url;
 
 use self::rules::{Problem, Review, review};
@@ -26,6 +25,7 @@ use super::{
     warn,
 };
 use crate::{
+    base::bounded_body::{BodyError, BoundedBody, ResponseBody},
     card::{WELL_KNOWN, signature},
     client::{ClientBuilder, card_urls, complete_url, may_be_card_of},
     error::{Error, ErrorKind},
@@ -154,7 +154,7 @@ pub(super) async fn find(url: &Url, builder: &ClientBuilder) -> Result<Document,
         *request.uri_mut() = candidate.as_str().parse().map_err(invalid)?;
         request.headers_mut().clone_from(builder.headers());
         request.headers_mut().insert(header::ACCEPT, HeaderValue::from_static("application/json"));
-        let (head, mut body) = network.send(request).await.map_err(of_error)?.into_parts();
+        let (head, body) = network.send(request).await.map_err(of_error)?.into_parts();
         let code = head.status.as_u16();
         match head.status {
             StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED | StatusCode::GONE => {
@@ -171,14 +171,10 @@ pub(super) async fn find(url: &Url, builder: &ClientBuilder) -> Result<Document,
             _ => {}
         }
         let media_type = head.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
-        let mut json = BytesMut::new();
-        while let Some(chunk) = body.next().await {
-            json.extend_from_slice(&chunk.map_err(|status| of_error(status.into()))?);
-            if json.len() > MAX_DOCUMENT {
-                let reason = format!("{candidate} has more than {MAX_DOCUMENT} bytes");
-                return Err(failed(reason));
-            }
-        }
+        let json = BoundedBody::new(body, MAX_DOCUMENT).all().await.map_err(|error| match error {
+            BodyError::Interrupted(status) => of_error(status.into()),
+            BodyError::TooLarge(_) | BodyError::TimedOut => failed(format!("{candidate}: {error}")),
+        })?;
         if let Err(error) = serde_json::from_slice::<serde_json::Value>(&json) {
             return Err(failed(format!("{candidate} is not JSON: {error}")));
         }
@@ -187,7 +183,7 @@ pub(super) async fn find(url: &Url, builder: &ClientBuilder) -> Result<Document,
             continue;
         }
         let media_type = media_type.unwrap_or_default().to_owned();
-        return Ok(Document { url: candidate, media_type, json: json.freeze() });
+        return Ok(Document { url: candidate, media_type, json });
     }
     Err(failed(format!("there is no card ({})", tried.join(", "))))
 }
@@ -287,7 +283,7 @@ fn unsigned_version(card: &[u8], verified: signature::Verified) -> Option<&'stat
 }
 
 /// Reads a file, or requests a URL. `default_path` replaces the path of a URL that has none.
-fn load(source: &str, default_path: &str) -> anyhow::Result<Vec<u8>> {
+fn load(source: &str, default_path: &str) -> anyhow::Result<Bytes> {
     match Url::parse(source) {
         Ok(mut url) if matches!(url.scheme(), "http" | "https") => {
             if url.path() == "/" && !default_path.is_empty() {
@@ -296,24 +292,17 @@ fn load(source: &str, default_path: &str) -> anyhow::Result<Vec<u8>> {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             runtime.block_on(request(url)).with_context(|| source.to_owned())
         }
-        _ => read_file(Path::new(source), MAX_DOCUMENT),
+        _ => Ok(read_file(Path::new(source), MAX_DOCUMENT)?.into()),
     }
 }
 
 /// Requests a document. Redirects are errors: the document would be that of another server.
-async fn request(url: Url) -> anyhow::Result<Vec<u8>> {
+async fn request(url: Url) -> anyhow::Result<Bytes> {
     let policy = reqwest::redirect::Policy::none();
     let client = reqwest::Client::builder().timeout(TIMEOUT).redirect(policy).build()?;
-    let mut response = client.get(url).send().await?;
+    let response = client.get(url).send().await?;
     if response.status() != StatusCode::OK {
         bail!("the server returned {}", response.status().as_u16());
     }
-    let mut content = Vec::new();
-    while let Some(chunk) = response.chunk().await? {
-        if content.len() + chunk.len() > MAX_DOCUMENT {
-            bail!("the document is larger than {MAX_DOCUMENT} bytes");
-        }
-        content.extend_from_slice(&chunk);
-    }
-    Ok(content)
+    Ok(ResponseBody::of(response, MAX_DOCUMENT).all().await?)
 }

@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use heck::ToLowerCamelCase as _;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
@@ -30,6 +30,7 @@ use tonic_types::{ErrorDetails, StatusExt as _};
 
 use super::{SizeLimits, builder::CONNECT};
 use crate::{
+    base::bounded_body::{BodyError, BoundedBody},
     call::{Call, IDEMPOTENCY_KEY, within},
     client::sse::SseReader,
     clock,
@@ -407,7 +408,10 @@ impl Http {
             return Ok(Reply::Unary(data, MetadataMap::from_headers(headers)));
         }
         let metadata = MetadataMap::from_headers(headers.clone());
-        let chunks = Box::pin(limited(body, self.limits.stream, deadline));
+        let limit = usize::try_from(self.limits.stream).unwrap_or(usize::MAX);
+        let chunks = BoundedBody::new(body, limit).deadline(deadline).into_stream();
+        let chunks =
+            Box::pin(chunks.map(|chunk| chunk.map_err(|error| body_error(error, "SizeLimits::stream").into())));
         let frames = SseReader::new(chunks).max_event(self.limits.event).map(move |frame| {
             let Frame { cursor, data } = frame?;
             Ok(Frame { cursor, data: framing.unwrap_message(status, &headers, data.bytes())?.into() })
@@ -416,36 +420,21 @@ impl Http {
     }
 }
 
-/// Passes on at most `limit` bytes of a stream, until the deadline of its call.
-fn limited(body: BoxStream<Bytes>, limit: u64, deadline: Option<Instant>) -> BoxStream<Bytes> {
-    let state = (body, limit);
-    Box::pin(futures_util::stream::try_unfold(state, move |(mut body, left)| async move {
-        let Some(chunk) = within(deadline, body.next()).await?.transpose()? else { return Ok(None) };
-        let Some(left) = left.checked_sub(chunk.len().try_into().unwrap_or(u64::MAX)) else {
-            let reason = format!("the stream exceeds the limit of {limit} bytes (SizeLimits::stream)");
-            return Err(ErrorKind::InvalidAgentResponse.because(reason).into());
-        };
-        Ok(Some((chunk, (body, left))))
-    }))
-}
-
 /// Reads a body of at most `limit` bytes.
-pub(super) async fn read_body(
-    mut body: BoxStream<Bytes>,
-    limit: usize,
-    deadline: Option<Instant>,
-) -> Result<Bytes, Error> {
+pub(super) async fn read_body(body: BoxStream<Bytes>, limit: usize, deadline: Option<Instant>) -> Result<Bytes, Error> {
     let longest = clock::after(Instant::now(), BODY);
     let deadline = deadline.map_or(longest, |deadline| deadline.min(longest));
-    let mut data = BytesMut::new();
-    while let Some(chunk) = within(Some(deadline), body.next()).await? {
-        data.extend_from_slice(&chunk?);
-        if data.len() > limit {
-            let reason = format!("the response exceeds the limit of {limit} bytes (SizeLimits)");
-            return Err(ErrorKind::InvalidAgentResponse.because(reason));
-        }
+    let body = BoundedBody::new(body, limit).deadline(Some(deadline)).all().await;
+    body.map_err(|error| body_error(error, "SizeLimits"))
+}
+
+/// Converts an error of a body. `limit` is the option that limits its size.
+fn body_error(error: BodyError<Status>, limit: &str) -> Error {
+    match error {
+        BodyError::Interrupted(status) => status.into(),
+        BodyError::TooLarge(_) => ErrorKind::InvalidAgentResponse.because(format!("{error} ({limit})")),
+        BodyError::TimedOut => ErrorKind::DeadlineExceeded.error(),
     }
-    Ok(data.freeze())
 }
 
 /// Converts a failure of the connection. The URL is removed, because it may contain credentials.

@@ -3,12 +3,14 @@
 use std::{collections::HashMap, fmt, sync::Arc};
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use http::{HeaderValue, StatusCode, header};
 use reqwest::{Client, redirect};
 use url::Url;
 
 use super::sender::describe;
 use crate::{
+    base::bounded_body::ResponseBody,
     oauth::{self, AccessToken, MAX_RESPONSE, TIMEOUT, TokenCache, is_loopback},
     protocol::Version,
 };
@@ -219,7 +221,7 @@ impl ClientCredentials {
     }
 
     /// Sends a token request, and returns the status and the body of the response.
-    async fn post(&self) -> Result<(StatusCode, Vec<u8>), String> {
+    async fn post(&self) -> Result<(StatusCode, Bytes), String> {
         let parameters: Vec<_> = self.parameters.iter().map(|(name, value)| (*name, value.as_str())).collect();
         let request = self.http.post(self.endpoint.clone()).body(oauth::form(&parameters));
         let request = request
@@ -227,15 +229,10 @@ impl ClientCredentials {
             .header(header::ACCEPT, "application/json")
             .header(header::AUTHORIZATION, self.client.clone());
         let failed = |error: reqwest::Error| describe(&error, "the token endpoint");
-        let mut response = request.send().await.map_err(failed)?;
-        let mut body = Vec::new();
-        while let Some(chunk) = response.chunk().await.map_err(failed)? {
-            if body.len() + chunk.len() > MAX_RESPONSE {
-                return Err(format!("the response of the token endpoint is larger than {MAX_RESPONSE} bytes"));
-            }
-            body.extend_from_slice(&chunk);
-        }
-        Ok((response.status(), body))
+        let response = request.send().await.map_err(failed)?;
+        let status = response.status();
+        let body = ResponseBody::of(response, MAX_RESPONSE).all().await;
+        Ok((status, body.map_err(|error| error.to_string())?))
     }
 }
 

@@ -4,12 +4,11 @@
 use std::time::{Duration, SystemTime};
 
 use http::{HeaderMap, StatusCode, header};
-use reqwest::Response;
 
 use crate::clock::Millis;
 
 /// Maximum size of a response body that is read, in bytes, so that its connection can be used again. A longer one closes it.
-const MAX_RESPONSE: usize = 16 << 10;
+pub(super) const MAX_RESPONSE: usize = 16 << 10;
 
 /// Maximum time that a receiver can ask for before the next attempt.
 const MAX_RETRY_AFTER: Duration = Duration::from_hours(1);
@@ -29,17 +28,6 @@ impl Failure {
     /// Creates a failure after which an attempt may succeed at any time.
     pub(super) fn retry(reason: impl Into<String>) -> Self {
         Self::Retry { reason: reason.into(), after: None }
-    }
-}
-
-/// Reads the body of a response up to the maximum.
-pub(super) async fn read_body(mut response: Response) {
-    let mut left = MAX_RESPONSE;
-    while let Ok(Some(chunk)) = response.chunk().await {
-        left = left.saturating_sub(chunk.len());
-        if left == 0 {
-            return;
-        }
     }
 }
 

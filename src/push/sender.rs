@@ -17,13 +17,13 @@ use super::{
     PushOptions,
     credentials::{WebhookCredentials, WebhookRequest},
     jwt::SigningKeys,
-    response::{Failure, check_status, read_body},
+    response::{Failure, MAX_RESPONSE, check_status},
     signature::{WEBHOOK_ID, WEBHOOK_SIGNATURE, WEBHOOK_TIMESTAMP, sign},
     target::{TargetError, TargetPolicy},
 };
 use crate::{
-    call::TRACE, clock::Millis, oauth::sensitive, pb::v1::TaskPushNotificationConfig, protocol::Version,
-    store::PushConfig,
+    base::bounded_body::ResponseBody, call::TRACE, clock::Millis, oauth::sensitive, pb::v1::TaskPushNotificationConfig,
+    protocol::Version, store::PushConfig,
 };
 
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
@@ -216,7 +216,7 @@ impl Sender {
         }
         let accepted = check_status(response.status(), response.headers(), now);
         // The head decides. A body that does not arrive in time closes the connection.
-        timeout_at(deadline, read_body(response)).await.unwrap_or_default();
+        _ = ResponseBody::of(response, MAX_RESPONSE).deadline(Some(deadline)).all().await;
         accepted
     }
 }

@@ -11,8 +11,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::super::body::{Body, BodyError};
-use crate::agent::Error;
+use crate::{
+    agent::Error,
+    base::bounded_body::{BodyError, ResponseBody},
+    clock,
+};
 
 /// Maximum number of attempts to send a request.
 const ATTEMPTS: u32 = 4;
@@ -148,7 +151,7 @@ impl Endpoint {
             return Err(Error::public("The model endpoint responded with a web page.").caused_by(cause));
         }
         let is_document = content_type.eq_ignore_ascii_case("application/json");
-        let body = Body::new(response, self.output_bytes).idle_timeout(self.idle_timeout);
+        let body = ResponseBody::of(response, self.output_bytes).idle_timeout(self.idle_timeout);
         Ok(CompletionStream {
             endpoint: self,
             body,
@@ -208,8 +211,8 @@ impl Endpoint {
             let cause = format!("the model endpoint responded with status {status}; check the key (A2A_OPENAI_KEY)");
             return Error::public("The model endpoint rejects the credentials of the agent.").caused_by(cause);
         }
-        let mut body = Body::new(response, ERROR_BYTES);
-        let body = timeout(self.idle_timeout, body.all()).await.ok().and_then(Result::ok).unwrap_or_default();
+        let deadline = clock::after(Instant::now(), self.idle_timeout);
+        let body = ResponseBody::of(response, ERROR_BYTES).deadline(Some(deadline)).all().await.unwrap_or_default();
         let text = String::from_utf8_lossy(&body).into_owned();
         let cause = format!("the model endpoint responded with status {status}: {}", self.quoted(&text));
         let status = status.as_u16();
@@ -242,11 +245,13 @@ fn stalled() -> Error {
 }
 
 /// Returns the failure for an error of the response's body.
-fn failure(error: BodyError) -> Error {
+fn failure(error: BodyError<reqwest::Error>) -> Error {
     match error {
         BodyError::Interrupted(cause) => interrupted().caused_by(cause),
-        BodyError::Stalled => stalled(),
-        BodyError::TooLarge => Error::public("The response of the model endpoint is too large (openai.output_bytes)."),
+        BodyError::TimedOut => stalled(),
+        BodyError::TooLarge(_) => {
+            Error::public("The response of the model endpoint is too large (openai.output_bytes).")
+        }
     }
 }
 
@@ -268,7 +273,7 @@ fn retry_after(header: Option<&HeaderValue>) -> Option<Duration> {
 /// Response of the model while it is received.
 pub(super) struct CompletionStream<'a> {
     endpoint: &'a Endpoint,
-    body: Body,
+    body: ResponseBody,
     /// The response is one JSON document, not a stream.
     is_document: bool,
     is_finished: bool,

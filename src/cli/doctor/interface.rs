@@ -9,6 +9,7 @@ use tokio_stream::StreamExt as _;
 
 use super::{Doctor, Finding, Report, Status, card::FoundCard, push};
 use crate::{
+    base::bounded_body::ResponseBody,
     call::{Binding, Call, VERSION},
     client::{Client, ClientBuilder, Interface, Retry},
     clock::{Millis, millis},
@@ -39,6 +40,9 @@ const CANCEL: Duration = Duration::from_secs(3);
 
 /// Maximum number of events of a stream.
 const MAX_EVENTS: usize = 10_000;
+
+/// Maximum size of the response to a request of an unknown version, in bytes.
+const MAX_RESPONSE: usize = 1 << 20;
 
 /// Interface that is checked.
 pub(super) struct Target<'a> {
@@ -257,8 +261,12 @@ impl Session<'_> {
             Ok(response) if matches!(response.status(), StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) => {
                 return Finding::skipped("of all credentials, this check sends only headers, which the agent rejects");
             }
-            Ok(response) => text(response).await,
+            Ok(response) => ResponseBody::of(response, MAX_RESPONSE).all().await,
             Err(error) => return Finding::skipped(chain(&error)),
+        };
+        let body = match body {
+            Ok(body) => String::from_utf8_lossy(&body).into_owned(),
+            Err(error) => return Finding::skipped(error.to_string()),
         };
         if body.contains("VERSION_NOT_SUPPORTED") || body.contains("-32009") {
             return Finding::ok("requests of unknown versions are rejected");
@@ -488,19 +496,6 @@ impl Session<'_> {
 
 fn state(state: TaskState) -> &'static str {
     crate::cli::show::state(state)
-}
-
-/// Reads a body of limited size.
-async fn text(mut response: reqwest::Response) -> String {
-    const MAX: usize = 64 << 10;
-    let mut body = Vec::new();
-    while let Ok(Some(chunk)) = response.chunk().await {
-        body.extend_from_slice(&chunk);
-        if body.len() > MAX {
-            break;
-        }
-    }
-    String::from_utf8_lossy(&body).into_owned()
 }
 
 /// Time at which the agent made an event, if it says so.

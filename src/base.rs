@@ -1,0 +1,4 @@
+//! Mechanisms that know nothing about A2A.
+
+#[cfg(any(feature = "auth", feature = "client", feature = "push"))]
+pub(crate) mod bounded_body;
