@@ -341,9 +341,9 @@ impl HttpService {
         let (service, limits) = (service.clone(), self.inner.limits.clone());
         let mut accounting = ResponseAccounting { unsent, reserved: None, class };
         let echoed = EchoedHeaders::of(&parts, settings);
-        let response: ResponseFuture = match kind {
+        let response: ResponseFuture = match (kind, version) {
             // Checks complete once the body is read: an error has the id of its request.
-            RequestKind::JsonRpc => {
+            (RequestKind::JsonRpc, _) => {
                 let methods = jsonrpc::Methods {
                     v1: service,
                     v03: self.inner.v03_json_rpc.clone(),
@@ -351,20 +351,11 @@ impl HttpService {
                 };
                 Box::pin(jsonrpc::serve(methods, parts, body, limits, checks, accounting))
             }
-            RequestKind::ExtendedCard => {
+            (RequestKind::ExtendedCard, _) => {
                 let checked = checks.complete(version, &mut parts.extensions);
                 Box::pin(async move { Ok(card::respond_with_extended_card(&service, &parts, checked).await) })
             }
-            RequestKind::Rest
-            | RequestKind::Grpc
-            | RequestKind::GrpcWeb(_)
-            | RequestKind::Card
-            | RequestKind::Catalog
-            | RequestKind::KeySet
-            | RequestKind::ProtectedResource
-            | RequestKind::Document
-            | RequestKind::Metrics
-            | RequestKind::Health => {
+            _ => {
                 let checked = checks.complete(version, &mut parts.extensions);
                 let is_read = parts.method.is_safe();
                 if is_read {
@@ -484,18 +475,7 @@ impl RequestClass {
             }
             // The id is in the body, which is not read.
             (RequestKind::JsonRpc, _) => jsonrpc::status_response("null", version, status),
-            (
-                RequestKind::Rest
-                | RequestKind::Card
-                | RequestKind::Catalog
-                | RequestKind::KeySet
-                | RequestKind::ProtectedResource
-                | RequestKind::Document
-                | RequestKind::ExtendedCard
-                | RequestKind::Metrics
-                | RequestKind::Health,
-                _,
-            ) => rest::status_response(status, version),
+            _ => rest::status_response(status, version),
         }
     }
 

@@ -119,14 +119,18 @@ impl Progress {
     pub(super) fn start() -> Option<Self> {
         let is_dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
         let can_rewrite = cfg!(unix) && io::stderr().is_terminal() && !is_dumb;
-        can_rewrite.then(|| Self {
+        can_rewrite.then(Self::new)
+    }
+
+    fn new() -> Self {
+        Self {
             started: Instant::now(),
             drawn: Instant::now(),
             state: None,
             text: String::new(),
             artifacts: BTreeSet::new(),
             is_shown: false,
-        })
+        }
     }
 
     /// Waits for a result, and writes the line meanwhile.
@@ -241,14 +245,7 @@ mod tests {
 
     #[test]
     fn progress_line_fits_the_terminal() {
-        let mut progress = Progress {
-            started: Instant::now(),
-            drawn: Instant::now(),
-            state: None,
-            text: String::new(),
-            artifacts: BTreeSet::new(),
-            is_shown: false,
-        };
+        let mut progress = Progress::new();
         assert_eq!(progress.line(1, 80), "waiting 1 s");
         let status = TaskStatus {
             message: Some(Message::agent("reading\nthe \u{1b}[2Jfiles")),

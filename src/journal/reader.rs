@@ -487,6 +487,18 @@ mod tests {
         }
     }
 
+    /// Starts a task of the agent, and returns two readers of it after its first event.
+    async fn two_readers(agent: impl agent::Agent) -> (Reader, Reader) {
+        let execution = Execution::new(Arc::new(agent), Arc::new(Memory::default()), Limits::default(), Env::default());
+        let mut slow = execution.stream(request(), HistoryLimit::default()).await.unwrap();
+        let first = slow.next().await.unwrap().unwrap();
+        let fast = execution
+            .subscribe(&slow.live.key, StreamStart::After(first.position()), HistoryLimit::default())
+            .await
+            .unwrap();
+        (slow, fast)
+    }
+
     #[tokio::test(start_paused = true)]
     async fn memory_holds_only_the_newest_events_for_a_stalled_reader() {
         let agent = agent::from_fn(|_, out| async move {
@@ -497,13 +509,7 @@ mod tests {
             }
             Ok(End::Completed(None))
         });
-        let execution = Execution::new(Arc::new(agent), Arc::new(Memory::default()), Limits::default(), Env::default());
-        let mut slow = execution.stream(request(), HistoryLimit::default()).await.unwrap();
-        let first = slow.next().await.unwrap().unwrap();
-        let mut fast = execution
-            .subscribe(&slow.live.key, StreamStart::After(first.position()), HistoryLimit::default())
-            .await
-            .unwrap();
+        let (mut slow, mut fast) = two_readers(agent).await;
         let mut last = 1;
         while let Some(event) = fast.next().await {
             last += 1;
@@ -530,13 +536,7 @@ mod tests {
             }
             Ok(End::Completed(None))
         });
-        let execution = Execution::new(Arc::new(agent), Arc::new(Memory::default()), Limits::default(), Env::default());
-        let mut slow = execution.stream(request(), HistoryLimit::default()).await.unwrap();
-        let first = slow.next().await.unwrap().unwrap();
-        let mut fast = execution
-            .subscribe(&slow.live.key, StreamStart::After(first.position()), HistoryLimit::default())
-            .await
-            .unwrap();
+        let (mut slow, mut fast) = two_readers(agent).await;
         for reader in [&mut slow, &mut fast] {
             let mut last = 1;
             while let Some(event) = reader.next().await {

@@ -557,7 +557,8 @@ impl Store for Sqlite {
         limit: usize,
         lease: Duration,
     ) -> Result<Vec<DeliveryClaim>, Unavailable> {
-        self.claim_deliveries(runner, now, limit, lease).await
+        let runner: Box<str> = runner.into();
+        self.writer.run(move |transaction| transaction.claim_deliveries(&runner, now, limit, lease)).await
     }
 
     async fn ack_delivery(&self, claim: &DeliveryClaim, cursor: Seq, now: Millis) -> Result<bool, Unavailable> {

@@ -54,18 +54,12 @@ impl RequestClass {
 
     /// Returns the binding for the request log: `grpc`, `jsonrpc` or `http`.
     pub(crate) fn system(self) -> &'static str {
-        match self.kind {
-            RequestKind::Grpc | RequestKind::GrpcWeb(_) => "grpc",
-            RequestKind::JsonRpc => "jsonrpc",
-            RequestKind::Rest
-            | RequestKind::Card
-            | RequestKind::Catalog
-            | RequestKind::KeySet
-            | RequestKind::ProtectedResource
-            | RequestKind::Document
-            | RequestKind::ExtendedCard
-            | RequestKind::Metrics
-            | RequestKind::Health => "http",
+        if self.is_grpc() || self.is_grpc_web() {
+            "grpc"
+        } else if self.kind == RequestKind::JsonRpc {
+            "jsonrpc"
+        } else {
+            "http"
         }
     }
 
@@ -96,17 +90,7 @@ impl RequestClass {
             (RequestKind::Rest, Version::V1_0) => rest::operation::<ServiceHandle>(&parts.method, path),
             (RequestKind::Rest, Version::V0_3) => rest::operation::<V03Rest>(&parts.method, path),
             (RequestKind::ExtendedCard, _) => rest::operation::<ServiceHandle>(&Method::GET, "/extendedAgentCard"),
-            (
-                RequestKind::JsonRpc
-                | RequestKind::Card
-                | RequestKind::Catalog
-                | RequestKind::KeySet
-                | RequestKind::ProtectedResource
-                | RequestKind::Document
-                | RequestKind::Metrics
-                | RequestKind::Health,
-                _,
-            ) => None,
+            _ => None,
         }
     }
 
@@ -182,19 +166,8 @@ impl RequestKind {
 
     /// Returns true for health checks over HTTP or gRPC.
     pub(super) fn is_health(self, path: &str) -> bool {
-        match self {
-            Self::Health => true,
-            Self::Grpc | Self::GrpcWeb(_) => path.starts_with("/grpc.health.v1.Health/"),
-            Self::Card
-            | Self::Catalog
-            | Self::KeySet
-            | Self::ProtectedResource
-            | Self::Document
-            | Self::ExtendedCard
-            | Self::JsonRpc
-            | Self::Metrics
-            | Self::Rest => false,
-        }
+        let is_grpc = matches!(self, Self::Grpc | Self::GrpcWeb(_));
+        self == Self::Health || is_grpc && path.starts_with("/grpc.health.v1.Health/")
     }
 
     /// Allowed HTTP methods, in the form of the `Allow` header. `None` if the binding decides.

@@ -233,17 +233,6 @@ impl Sqlite {
         self.writer.run(move |transaction| mark_page(transaction.db, now, after, limit)).await
     }
 
-    pub(super) async fn claim_deliveries(
-        &self,
-        runner: &str,
-        now: Millis,
-        limit: usize,
-        lease: Duration,
-    ) -> Result<Vec<DeliveryClaim>, Unavailable> {
-        let runner: Box<str> = runner.into();
-        self.writer.run(move |transaction| transaction.claim_deliveries(&runner, now, limit, lease)).await
-    }
-
     /// Applies the outcome of a claim, unless the claim is no longer the last one. Returns whether it was applied. Then at
     /// most `max_dead` dead letters are left, if that is given.
     pub(super) async fn end_claim(
@@ -356,7 +345,7 @@ impl WriteTransaction<'_> {
     }
 
     /// Claims deliveries. One that can't be read becomes a dead letter.
-    fn claim_deliveries(
+    pub(super) fn claim_deliveries(
         &mut self,
         runner: &str,
         now: Millis,
