@@ -42,6 +42,10 @@ pub use self::openai::{Openai, OpenaiOptions};
 #[cfg(feature = "client")]
 pub use self::upstream::{GAP, Upstream};
 
+/// Maximum delay that `Retry-After` may request before a retry. A longer one fails the turn.
+#[cfg(any(all(feature = "client", feature = "push"), feature = "openai"))]
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(30);
+
 /// Runs the work of a turn until it is canceled, or the timeout expires: the turn then fails with a text for the client. The
 /// connection of the work is closed in both cases, so that the other side can stop too.
 #[cfg(any(all(feature = "client", feature = "push"), feature = "openai"))]

@@ -16,8 +16,6 @@ mod outcome;
 mod push;
 mod resume;
 mod retry;
-#[doc(hidden)]
-pub mod sse;
 mod stream;
 mod tls;
 mod v03;
@@ -46,7 +44,7 @@ pub use self::{
     retry::Retry,
     stream::{EventStream, StreamEvent},
 };
-use self::{credentials::AgentCredentials, retry::Backoff};
+use self::{credentials::AgentCredentials, retry::Retries};
 use crate::{
     call::Call,
     clock,
@@ -274,7 +272,7 @@ impl Client {
 
     /// Waits as [`wait`](Self::wait) does, with the context of a call.
     pub(crate) async fn wait_until(&self, task_id: &str, call: Call) -> Result<Task, Error> {
-        let mut backoff = Backoff::new(&Retry::default().first(POLL).attempts(u32::MAX));
+        let mut retries = Retries::new(&Retry::default().first(POLL).attempts(u32::MAX));
         loop {
             if !self.lacks_streams() {
                 let request = SubscribeToTaskRequest { tenant: self.tenant.clone(), id: task_id.to_owned() };
@@ -292,7 +290,7 @@ impl Client {
             if task.state().is_settled() {
                 return Ok(task);
             }
-            if !backoff.wait(&ErrorKind::Unavailable.error(), &call).await {
+            if !retries.wait(&ErrorKind::Unavailable.error(), &call).await {
                 return Err(ErrorKind::DeadlineExceeded.error());
             }
         }

@@ -147,7 +147,8 @@ pub mod adapter;
 pub mod agent;
 #[cfg(feature = "server")]
 pub mod auth;
-mod base;
+#[doc(hidden)]
+pub mod base;
 pub mod call;
 #[cfg(feature = "server")]
 pub mod card;

@@ -2,19 +2,25 @@
 //!
 //! Request and events are those of [JSON lines](super::event). `docs/agents.md` describes them for authors of endpoints.
 
-use std::{fmt, io, time::Duration};
+use std::{fmt, io, pin::pin, time::Duration};
 
 use bytes::Bytes;
 use reqwest::{Client, Response, StatusCode, Url, header, redirect};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::sleep;
+use tokio_stream::StreamExt as _;
 
 use super::{
+    MAX_RETRY_AFTER,
     event::{AgentEvent, EventSink, OUTPUT, TurnEnd, TurnLine},
     until_canceled,
 };
 use crate::{
     agent::{Agent, End, Error, Turn, Updates},
-    base::bounded_body::{BodyError, ResponseBody},
+    base::{
+        bounded_body::{BodyError, ResponseBody},
+        retry::{Backoff, retry_after},
+        sse::SseReader,
+    },
     pb::v1::AgentCard,
     push::webhook_signature,
 };
@@ -22,11 +28,11 @@ use crate::{
 /// Media types of responses.
 const ACCEPT: &str = "text/event-stream, application/x-ndjson, application/json, text/plain";
 
-/// Maximum number of attempts to send a request.
-const ATTEMPTS: u32 = 3;
+/// Maximum number of retries of a request.
+const RETRIES: u32 = 2;
 
-/// Delay before the second attempt, which doubles for each further one.
-const DELAY: Duration = Duration::from_millis(200);
+/// Delays between attempts.
+const BACKOFF: Backoff = Backoff { first: Duration::from_millis(200), longest: Duration::from_secs(1) };
 
 options! {
     /// Options of an [`HttpEndpoint`] agent.
@@ -113,8 +119,8 @@ impl HttpEndpoint {
     /// Sends a turn. Returns the response with a successful status.
     async fn request(&self, turn: &Turn, body: &Bytes) -> Result<Response, Error> {
         let id = format!("{}-{}", turn.task_id(), turn.message().message_id);
-        let mut delay = DELAY;
-        for attempt in 1.. {
+        let env = turn.live.journal().env();
+        for retries in 0.. {
             let mut request = self.client.post(self.url.clone()).body(body.clone()).header(header::ACCEPT, ACCEPT);
             request = request.header(header::CONTENT_TYPE, "application/json").header("idempotency-key", &id);
             if let Some(token) = &self.options.token {
@@ -124,28 +130,28 @@ impl HttpEndpoint {
                 request = request.header("traceparent", trace);
             }
             if let Some(secret) = &self.options.secret {
-                let timestamp = (turn.live.journal().env().clock.millis() / 1000).to_string();
+                let timestamp = (env.clock.millis() / 1000).to_string();
                 let signature = webhook_signature(secret, &id, &timestamp, body);
                 request = request.header("webhook-id", &id).header("webhook-timestamp", timestamp);
                 request = request.header("webhook-signature", signature);
             }
             let result = request.send().await;
-            let may_repeat = attempt < ATTEMPTS
-                && match &result {
-                    Ok(response) => self.options.idempotent && is_overloaded(response.status()),
-                    Err(error) => error.is_connect() || self.options.idempotent,
-                };
-            match result {
-                Ok(response) if response.status().is_success() => return Ok(response),
-                _ if may_repeat => {
-                    sleep_until(Instant::now() + delay).await;
-                    delay *= 2;
-                }
-                Ok(response) => {
+            let (may_repeat, wait) = match &result {
+                Ok(response) => (
+                    self.options.idempotent && is_overloaded(response.status()),
+                    retry_after(response.headers(), env.clock.millis()),
+                ),
+                Err(error) => (error.is_connect() || self.options.idempotent, None),
+            };
+            let delay = BACKOFF.delay_after(wait, MAX_RETRY_AFTER, retries, env.rng.next_u64());
+            match (result, delay.filter(|_| may_repeat && retries < RETRIES)) {
+                (Ok(response), _) if response.status().is_success() => return Ok(response),
+                (_, Some(delay)) => sleep(delay).await,
+                (Ok(response), None) => {
                     let status = response.status().as_u16();
                     return Err(Error::public(format!("The endpoint of the agent responded with status {status}.")));
                 }
-                Err(error) => {
+                (Err(error), None) => {
                     // Without the URL, which may have a secret.
                     let error = error.without_url();
                     return Err(Error::public("The endpoint of the agent can't be reached.").caused_by(error));
@@ -164,7 +170,7 @@ impl HttpEndpoint {
         let mut body = ResponseBody::of(response, self.options.output_bytes);
         let mut sink = EventSink::new(out, turn.task_id());
         let end = match content_type.as_str() {
-            "text/event-stream" => read_sse(&mut body, &mut sink).await?,
+            "text/event-stream" => read_sse(body, self.options.output_bytes, &mut sink).await?,
             "application/json" => read_json(&mut body, &mut sink).await?,
             _ if content_type.starts_with("text/") || content_type.is_empty() => {
                 read_text(&mut body, out).await?;
@@ -227,31 +233,20 @@ async fn read_lines(body: &mut ResponseBody, sink: &mut EventSink<'_>) -> Result
     Ok(None)
 }
 
-/// Applies the events of server-sent events. Lines other than `data:` are ignored.
-async fn read_sse(body: &mut ResponseBody, sink: &mut EventSink<'_>) -> Result<Option<TurnEnd>, Error> {
-    let mut data: Vec<u8> = Vec::new();
-    loop {
-        let line = body.line().await.map_err(failure)?;
-        match &line {
-            Some(line) if !line.is_empty() => {
-                if let Some(value) = line.strip_prefix(b"data:") {
-                    data.extend_from_slice(value);
-                    data.push(b'\n');
-                }
-            }
-            _ if data.iter().all(u8::is_ascii_whitespace) => data.clear(),
-            _ => {
-                let end = sink.apply(AgentEvent::parse(&data)?).await?;
-                data.clear();
-                if end.is_some() {
-                    return Ok(end);
-                }
-            }
+/// Applies the events of server-sent events.
+async fn read_sse(body: ResponseBody, max: usize, sink: &mut EventSink<'_>) -> Result<Option<TurnEnd>, Error> {
+    let chunks = pin!(body.into_stream());
+    let mut events = SseReader::new(chunks, max).accept_unterminated();
+    while let Some(event) = events.next().await {
+        let data = event.map_err(|error| failure(error.into()))?.data;
+        if data.trim_ascii().is_empty() {
+            continue;
         }
-        if line.is_none() {
-            return Ok(None);
+        if let Some(end) = sink.apply(AgentEvent::parse(&data)?).await? {
+            return Ok(Some(end));
         }
     }
+    Ok(None)
 }
 
 /// Applies the events of a JSON document: an event, or a list of events.

@@ -393,7 +393,7 @@ impl<'a> Run<'a> {
     /// Sends the conversation, and passes the text of the answer on.
     async fn complete(&mut self) -> Result<Completion, Error> {
         let body = self.agent.request(&self.conversation, &self.state.messages)?;
-        let mut stream = self.agent.endpoint.open(&body, self.turn.trace()).await?;
+        let mut stream = self.agent.endpoint.open(self.turn, &body).await?;
         let mut answer = String::new();
         while let Some(text) = stream.next().await? {
             if text.is_empty() {

@@ -17,7 +17,6 @@ use super::{
     credentials::{AgentCredentials, Credentials, OAuthClient},
     http::{self as http_client, Http, HttpTransport, JsonRpc, Network, Rest},
     retry::{Interfaces, Retry, RetryBudget, Retrying},
-    sse,
     tls::{TlsOptions, is_secure},
     v03::{self, V03Client, V03RpcClient},
 };
@@ -55,7 +54,7 @@ options! {
 
 impl Default for SizeLimits {
     fn default() -> Self {
-        Self { card: 4 << 20, response: 16 << 20, event: sse::MAX_EVENT, stream: 1 << 30 }
+        Self { card: 4 << 20, response: 16 << 20, event: 16 << 20, stream: 1 << 30 }
     }
 }
 

@@ -20,7 +20,7 @@ use super::Client;
 use super::{
     builder::ClientBuilder,
     http::{Http, parse, read_body},
-    retry::{Backoff, is_transient},
+    retry::{Retries, is_transient},
 };
 use crate::{
     call::{Binding, Call},
@@ -273,7 +273,7 @@ pub(super) async fn first_document<T>(
 ) -> Result<T, Error> {
     let limit = builder.timeout.unwrap_or(CARD);
     let call = Call { deadline: Some(clock::after(Instant::now(), limit)), ..Call::default() };
-    let mut backoff = Backoff::new(&builder.retry.clone().attempts(builder.retry.attempts.min(CARD_RETRIES)));
+    let mut retries = Retries::new(&builder.retry.clone().attempts(builder.retry.attempts.min(CARD_RETRIES)));
     let mut http = None;
     let mut first = None;
     for url in urls {
@@ -283,7 +283,7 @@ pub(super) async fn first_document<T>(
         };
         let received = loop {
             match fetch_json(builder, http, &call, &url, name).await {
-                Err(error) if is_transient(&error) && backoff.wait(&error, &call).await => {}
+                Err(error) if is_transient(&error) && retries.wait(&error, &call).await => {}
                 received => break received,
             }
         };

@@ -30,12 +30,16 @@ use tonic_types::{ErrorDetails, StatusExt as _};
 
 use super::{SizeLimits, builder::CONNECT};
 use crate::{
-    base::bounded_body::{BodyError, BoundedBody},
+    base::{
+        bounded_body::{BodyError, BoundedBody},
+        retry::retry_after,
+        sse::{SseError, SseEvent, SseReader},
+    },
     call::{Call, IDEMPOTENCY_KEY, within},
-    client::sse::SseReader,
-    clock,
+    clock::{self, Clock},
     contract::{BoxStream, Frame, HttpRule, Reply, Transport},
     error::{DOMAIN, Error, ErrorKind, chain},
+    event::Cursor,
 };
 
 /// Characters that are percent-encoded in a path segment: all but the unreserved ones (RFC 3986, 2.3).
@@ -409,12 +413,16 @@ impl Http {
         }
         let metadata = MetadataMap::from_headers(headers.clone());
         let limit = usize::try_from(self.limits.stream).unwrap_or(usize::MAX);
-        let chunks = BoundedBody::new(body, limit).deadline(deadline).into_stream();
-        let chunks =
-            Box::pin(chunks.map(|chunk| chunk.map_err(|error| body_error(error, "SizeLimits::stream").into())));
-        let frames = SseReader::new(chunks).max_event(self.limits.event).map(move |frame| {
-            let Frame { cursor, data } = frame?;
-            Ok(Frame { cursor, data: framing.unwrap_message(status, &headers, data.bytes())?.into() })
+        let chunks = Box::pin(BoundedBody::new(body, limit).deadline(deadline).into_stream());
+        let frames = SseReader::new(chunks, self.limits.event).map(move |event| {
+            let SseEvent { id, data } = event.map_err(|error| match error {
+                SseError::Source(error) => body_error(error, "SizeLimits::stream"),
+                SseError::TooLarge(_) => {
+                    ErrorKind::InvalidAgentResponse.because(format!("{error} (SizeLimits::event)"))
+                }
+            })?;
+            let cursor = id.and_then(|id| Cursor::from_text(std::str::from_utf8(&id).ok()?));
+            Ok(Frame { cursor, data: framing.unwrap_message(status, &headers, &data)?.into() })
         });
         Ok(Reply::Stream(Box::pin(frames), metadata))
     }
@@ -527,8 +535,7 @@ fn error_status(status: StatusCode, headers: &HeaderMap, error: &Value) -> Statu
     let header = |name| headers.get(name).and_then(|value| value.to_str().ok());
     let delay = detail("RetryInfo").and_then(|info| info["retryDelay"].as_str()?.strip_suffix('s')?.parse().ok());
     let delay = delay.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    let retry_after = || header(header::RETRY_AFTER)?.parse().ok().map(Duration::from_secs);
-    if let Some(delay) = delay.or_else(retry_after) {
+    if let Some(delay) = delay.or_else(|| retry_after(headers, Clock::default().millis())) {
         status_details.set_retry_info(Some(delay));
     }
     let message = match error["message"].as_str() {

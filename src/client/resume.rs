@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use tokio_stream::StreamExt as _;
 use tonic::Status;
 
-use super::retry::{Backoff, Retrying, is_transient};
+use super::retry::{Retries, Retrying, is_transient};
 use crate::{
     call::Call,
     contract::BoxStream,
@@ -45,7 +45,7 @@ pub(super) struct ResumingStream {
     request: StreamRequest,
     call: Call,
     context: StreamContext,
-    backoff: Backoff,
+    retries: Retries,
     events: BoxStream<Event>,
     phase: Phase,
     connected_at: Instant,
@@ -88,9 +88,9 @@ impl ResumingStream {
             StreamRequest::Subscribe(request) | StreamRequest::Rest(request) => Some(request.id.clone()),
         };
         let seen = LastSeen { task_id, any: call.cursor.is_some(), cursor: call.cursor.clone(), ..LastSeen::default() };
-        let backoff = Backoff::new(&retrying.retry);
+        let retries = Retries::new(&retrying.retry);
         let connected_at = Instant::now();
-        Self { retrying, request, call, context, backoff, events, phase: Phase::Streaming, connected_at, seen }
+        Self { retrying, request, call, context, retries, events, phase: Phase::Streaming, connected_at, seen }
     }
 
     pub(super) fn into_stream(self) -> BoxStream<Event> {
@@ -161,7 +161,7 @@ impl ResumingStream {
         let gap = resumed && self.seen.any && (is_snapshot || !self.seen.has_own_cursor());
         // A snapshot after a reconnect is no progress: each reconnect may return the same one.
         if !(resumed && is_snapshot) {
-            self.backoff.reset();
+            self.retries.reset();
         }
         self.seen.record(&event);
         let ends_turn = self.seen.ends == Ends::Turn;
@@ -186,8 +186,8 @@ impl ResumingStream {
 
     /// Reconnects after the last event. Returns an error if the stream can't be resumed.
     async fn resume(&mut self, interruption: Error) -> Result<(), Status> {
-        if self.connected_at.elapsed() >= self.backoff.longest() {
-            self.backoff.reset();
+        if self.connected_at.elapsed() >= self.retries.longest() {
+            self.retries.reset();
         }
         // Some agents break the stream of a task that they have lost, instead of rejecting the subscription.
         if self.phase == Phase::Resumed
@@ -199,7 +199,7 @@ impl ResumingStream {
         let mut last_error = interruption;
         loop {
             self.call.check_deadline()?;
-            if !self.backoff.wait(&last_error, &self.call).await {
+            if !self.retries.wait(&last_error, &self.call).await {
                 return Err(last_error.into());
             }
             let call = Call { cursor: self.seen.cursor.clone(), ..self.call.clone() };

@@ -21,6 +21,7 @@ use super::{
     resume::{ResumingStream, StreamContext, StreamRequest},
 };
 use crate::{
+    base::retry::Backoff,
     call::{Call, IDEMPOTENCY_KEY, within},
     clock,
     contract::{BoxStream, ServiceFuture},
@@ -126,15 +127,15 @@ impl RetryBudget {
 
 /// Consecutive retries of one call or stream, and the delay before the next one.
 #[derive(Clone, Debug)]
-pub(super) struct Backoff {
+pub(super) struct Retries {
     retry: Retry,
-    retries: u32,
+    count: u32,
     budget: Option<Arc<RetryBudget>>,
 }
 
-impl Backoff {
+impl Retries {
     pub(super) fn new(retry: &Retry) -> Self {
-        Self { retry: retry.clone(), retries: 0, budget: None }
+        Self { retry: retry.clone(), count: 0, budget: None }
     }
 
     /// Takes retries from a budget.
@@ -144,7 +145,7 @@ impl Backoff {
 
     /// Starts over after progress.
     pub(super) fn reset(&mut self) {
-        self.retries = 0;
+        self.count = 0;
     }
 
     /// Maximum backoff. A connection that lasted at least this long counts as progress.
@@ -162,31 +163,21 @@ impl Backoff {
         if self.budget.as_ref().is_some_and(|budget| !budget.take()) {
             return false;
         }
-        self.retries += 1;
+        self.count += 1;
         sleep_until(clock::after(Instant::now(), delay)).await;
         true
     }
 
     fn delay(&self, error: &Error, random: u64) -> Option<Duration> {
-        if self.retries >= self.retry.attempts {
-            return None;
-        }
-        let backoff = self.retry.first.saturating_mul(1_u32.checked_shl(self.retries).unwrap_or(u32::MAX));
-        let backoff = backoff.min(self.retry.longest);
-        let fraction = u32::try_from(random >> 32).unwrap_or(0);
-        let delay = backoff / 2 + Duration::from_nanos(scale(backoff / 2, fraction));
-        match error.retry_after_seconds().map(Duration::from_secs) {
-            Some(retry_after) if retry_after > MAX_RETRY_AFTER.max(self.retry.longest) => None,
-            Some(retry_after) => Some(retry_after.saturating_add(delay)),
-            None => Some(delay),
+        let Retry { attempts, first, longest, .. } = self.retry;
+        let retry_after = error.retry_after_seconds().map(Duration::from_secs);
+        let backoff = Backoff { first, longest };
+        if self.count < attempts {
+            backoff.delay_after(retry_after, MAX_RETRY_AFTER.max(longest), self.count, random)
+        } else {
+            None
         }
     }
-}
-
-/// Multiplies a duration by `fraction` / 2³². Returns nanoseconds.
-fn scale(duration: Duration, fraction: u32) -> u64 {
-    let nanos = (duration.as_nanos() * u128::from(fraction)) >> 32;
-    u64::try_from(nanos).unwrap_or(u64::MAX)
 }
 
 /// Returns true for a transient error: `Unavailable`, or `ResourceExhausted` with a retry delay.
@@ -261,11 +252,11 @@ impl Retrying {
         rpc: impl for<'a> Fn(&'a dyn A2aService, Request<Req>) -> ServiceFuture<'a, Res> + Send + Sync,
     ) -> Result<Response<Res>, Status> {
         let (call, message) = into_parts(request);
-        let mut backoff = Backoff::new(&self.retry).with_budget(&self.budget);
+        let mut retries = Retries::new(&self.retry).with_budget(&self.budget);
         loop {
             match self.attempt(&call, &message, &rpc).await {
                 Ok(response) => return Ok(response),
-                Err(status) => self.wait_to_retry(&mut backoff, &call, idempotency, status).await?,
+                Err(status) => self.wait_to_retry(&mut retries, &call, idempotency, status).await?,
             }
         }
     }
@@ -347,7 +338,7 @@ impl Retrying {
     /// Waits until the call can be retried. Returns its error if it can't.
     async fn wait_to_retry(
         &self,
-        backoff: &mut Backoff,
+        retries: &mut Retries,
         call: &Call,
         idempotency: Retryable<'_>,
         status: Status,
@@ -358,14 +349,14 @@ impl Retrying {
             Retryable::Keyed(_) => error.is_unsent() || call.idempotency_key.is_some(),
             Retryable::Never => error.is_unsent(),
         };
-        if !is_transient(&error) || !may_retry || !backoff.wait(&error, call).await {
+        if !is_transient(&error) || !may_retry || !retries.wait(&error, call).await {
             return Err(status);
         }
         let (Retryable::Keyed(tenant), false) = (idempotency, error.is_unsent()) else { return Ok(()) };
         loop {
             let may_probe_again = match self.supports_keys(call, tenant).await {
                 Ok(supported) => return if supported { Ok(()) } else { Err(status) },
-                Err(transient) => backoff.wait(&transient, call).await,
+                Err(transient) => retries.wait(&transient, call).await,
             };
             if !may_probe_again {
                 return Err(status);
@@ -533,19 +524,15 @@ mod tests {
     }
 
     #[test]
-    fn backoff_doubles_up_to_the_maximum() {
-        let mut backoff = Backoff::new(&Retry::default());
-        let millis = [100, 200, 400, 800, 1600, 3200, 6400, 10_000];
-        for expected in millis.map(Duration::from_millis) {
-            let shortest = backoff.delay(&unavailable(), 0).unwrap();
-            let longest = backoff.delay(&unavailable(), u64::MAX).unwrap();
-            assert_eq!(shortest, expected / 2);
-            assert!(longest <= expected && longest + Duration::from_micros(1) > expected, "{longest:?}");
-            backoff.retries += 1;
+    fn attempts_are_counted_until_progress() {
+        let mut retries = Retries::new(&Retry::default());
+        for millis in [100, 200, 400, 800, 1600, 3200, 6400, 10_000] {
+            assert_eq!(retries.delay(&unavailable(), 0), Some(Duration::from_millis(millis) / 2));
+            retries.count += 1;
         }
-        assert_eq!(backoff.delay(&unavailable(), 0), None);
-        backoff.reset();
-        assert!(backoff.delay(&unavailable(), 0).is_some());
+        assert_eq!(retries.delay(&unavailable(), 0), None);
+        retries.reset();
+        assert!(retries.delay(&unavailable(), 0).is_some());
     }
 
     #[tokio::test(start_paused = true)]
@@ -553,29 +540,29 @@ mod tests {
         let retry = Retry::default().budget(2).budget_percent(50);
         let budget = Arc::new(RetryBudget::new(&retry));
         let wait = async || {
-            let mut backoff = Backoff::new(&retry).with_budget(&budget);
-            backoff.wait(&unavailable(), &Call::default()).await
+            let mut retries = Retries::new(&retry).with_budget(&budget);
+            retries.wait(&unavailable(), &Call::default()).await
         };
         assert_eq!([wait().await, wait().await, wait().await], [true, true, false]);
         budget.earn();
         assert!(!wait().await, "half a retry");
         (0..10).for_each(|_| budget.earn());
         assert_eq!([wait().await, wait().await, wait().await], [true, true, false]);
-        assert!(Backoff::new(&retry).wait(&unavailable(), &Call::default()).await, "reconnects have no budget");
+        assert!(Retries::new(&retry).wait(&unavailable(), &Call::default()).await, "reconnects have no budget");
     }
 
     #[tokio::test(start_paused = true)]
     async fn retry_after_is_honored_up_to_the_limit_and_the_deadline() {
-        let mut backoff = Backoff::new(&Retry::default());
+        let mut retries = Retries::new(&Retry::default());
         let after = |seconds| unavailable().retry_after(Duration::from_secs(seconds));
         let start = Instant::now();
-        assert!(backoff.wait(&after(30), &Call::default()).await);
+        assert!(retries.wait(&after(30), &Call::default()).await);
         assert!((30..31).contains(&start.elapsed().as_secs()));
-        assert!(!backoff.wait(&after(3600), &Call::default()).await, "an hour exceeds the limit");
+        assert!(!retries.wait(&after(3600), &Call::default()).await, "an hour exceeds the limit");
         let with_deadline = Call { deadline: Some(Instant::now() + Duration::from_secs(10)), ..Call::default() };
-        assert!(!backoff.wait(&after(30), &with_deadline).await, "the deadline would pass");
-        assert!(backoff.wait(&after(5), &with_deadline).await);
-        assert!(!Backoff::new(&Retry::never()).wait(&unavailable(), &Call::default()).await);
+        assert!(!retries.wait(&after(30), &with_deadline).await, "the deadline would pass");
+        assert!(retries.wait(&after(5), &with_deadline).await);
+        assert!(!Retries::new(&Retry::never()).wait(&unavailable(), &Call::default()).await);
     }
 
     #[test]

@@ -9,13 +9,10 @@ use std::{mem, slice, sync::Arc, time::Duration};
 use tokio::time::Instant;
 
 use super::{COMMIT_TIMEOUT, Journal, LiveRef};
-use crate::store::Commit;
+use crate::{base::retry::Backoff, store::Commit};
 
-/// Delay before the first retry. It doubles with each retry, up to [`MAX_BACKOFF`].
-const INITIAL_BACKOFF: Duration = Duration::from_millis(10);
-
-/// Maximum delay between two retries.
-const MAX_BACKOFF: Duration = Duration::from_secs(1);
+/// Delays between retries. Used without jitter, because no other process uses the store.
+const BACKOFF: Backoff = Backoff { first: Duration::from_millis(10), longest: Duration::from_secs(1) };
 
 /// Time for which an unavailable store is probed after the last change was abandoned. After that, new work probes it.
 const PROBE_FOR: Duration = Duration::from_mins(1);
@@ -25,14 +22,15 @@ pub(super) struct CommitRetry {
     /// Task, change, and time of the first attempt.
     changes: Vec<(LiveRef, Commit, Instant)>,
     next_attempt: Instant,
-    backoff: Duration,
+    /// Number of successive retries.
+    retries: u32,
     /// Set once every change has been abandoned: the store is probed until then, so that its recovery is noticed.
     probe_until: Option<Instant>,
 }
 
 impl Default for CommitRetry {
     fn default() -> Self {
-        Self { changes: Vec::new(), next_attempt: Instant::now(), backoff: INITIAL_BACKOFF, probe_until: None }
+        Self { changes: Vec::new(), next_attempt: Instant::now(), retries: 0, probe_until: None }
     }
 }
 
@@ -51,7 +49,7 @@ impl CommitRetry {
     pub(super) fn push(&mut self, batch: Vec<LiveRef>, changes: &[Commit]) {
         let now = Instant::now();
         self.changes.extend(batch.into_iter().zip(changes).map(|(task, change)| (task, change.clone(), now)));
-        self.next_attempt = now + self.backoff;
+        self.next_attempt = now + BACKOFF.without_jitter(self.retries);
     }
 
     /// Retries every change, one commit per task.
@@ -81,8 +79,8 @@ impl CommitRetry {
                 self.probe_until = None;
             }
         }
-        self.backoff = if self.is_active() { (self.backoff * 2).min(MAX_BACKOFF) } else { INITIAL_BACKOFF };
-        self.next_attempt = Instant::now() + self.backoff;
+        self.retries = if self.is_active() { self.retries.saturating_add(1) } else { 0 };
+        self.next_attempt = Instant::now() + BACKOFF.without_jitter(self.retries);
     }
 }
 

@@ -29,6 +29,7 @@ use super::{
     stats::{Counters, PushStats},
 };
 use crate::{
+    base::retry::{Backoff, jittered},
     clock::{Millis, whole_millis},
     env::Env,
     error::Error,
@@ -67,8 +68,8 @@ const REPORT_INTERVAL: Duration = Duration::from_mins(1);
 /// Delay before an operation is repeated for which the store was unavailable.
 const STORE_RETRY: Duration = Duration::from_secs(1);
 
-/// First delay of the exponential backoff, and its maximum.
-const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(10));
+/// Delays between the attempts of a delivery.
+const BACKOFF: Backoff = Backoff { first: Duration::from_secs(1), longest: Duration::from_mins(10) };
 
 /// Number of successive failures of a host after which its circuit breaker opens.
 const BREAKER_FAILURES: u32 = 5;
@@ -76,8 +77,8 @@ const BREAKER_FAILURES: u32 = 5;
 /// Number of hosts above which the failures of those without deliveries are forgotten.
 const MAX_HOSTS: usize = 4096;
 
-/// First time for which a circuit breaker stays open. Doubles with each failed probe, up to the maximum.
-const BREAKER_OPEN: (Duration, Duration) = (Duration::from_secs(5), Duration::from_mins(5));
+/// Times for which a circuit breaker stays open, by the number of failed probes.
+const BREAKER_OPEN: Backoff = Backoff { first: Duration::from_secs(5), longest: Duration::from_mins(5) };
 
 /// Delivery service of a server. Stops when it is dropped.
 pub(crate) struct DeliveryService {
@@ -429,7 +430,9 @@ impl Shared {
                 if is_open {
                     for (claim, _) in host.waiting.drain(..) {
                         let left = host.open_until.map_or(Duration::ZERO, |until| until - now);
-                        self.store.fail_delivery(&claim, self.now() + whole_millis(self.jittered(left))).await?;
+                        // Not before the breaker closes, and not all at once then.
+                        let delay = left / 2 + jittered(left, self.env.rng.next_u64());
+                        self.store.fail_delivery(&claim, self.now() + whole_millis(delay)).await?;
                     }
                     continue;
                 }
@@ -547,7 +550,7 @@ impl Shared {
                     // What remains is due at once, and its failures count from there.
                     self.store.ack_delivery(claim, cursor, self.now()).await?;
                 } else {
-                    let delay = self.jittered(backoff(BACKOFF, claim.attempts)).max(after.unwrap_or_default());
+                    let delay = BACKOFF.delay(claim.attempts, self.env.rng.next_u64()).max(after.unwrap_or_default());
                     self.store.fail_delivery(claim, self.now() + whole_millis(delay)).await?;
                 }
                 Ok(false)
@@ -576,12 +579,6 @@ impl Shared {
         self.doubt(&claim.key);
         Ok(())
     }
-
-    /// Changes a delay by up to a quarter, so that deliveries that failed together are not repeated together.
-    fn jittered(&self, delay: Duration) -> Duration {
-        let permille = u32::try_from(self.env.rng.next_u64() % 500).unwrap_or_default();
-        delay * (750 + permille) / 1000
-    }
 }
 
 /// Notifications of a claim.
@@ -604,13 +601,8 @@ fn settle(hosts: &mut HashMap<Box<str>, Host>, Finished { host, is_success }: Fi
     }
     host.failures = host.failures.saturating_add(1);
     if let Some(opened) = host.failures.checked_sub(BREAKER_FAILURES) {
-        host.open_until = Some(Instant::now() + backoff(BREAKER_OPEN, opened));
+        host.open_until = Some(Instant::now() + BREAKER_OPEN.without_jitter(opened));
     }
-}
-
-/// Returns the delay before an attempt, after this number of earlier ones: exponential up to a maximum.
-fn backoff((first, max): (Duration, Duration), earlier: u32) -> Duration {
-    first.saturating_mul(1 << earlier.min(20)).min(max)
 }
 
 /// Returns host and port of a URL.

@@ -1,11 +1,11 @@
 //! Failures of attempts to send a notification, and responses of webhooks: which of them accept it, which ask for another
 //! attempt, and when (`Retry-After`).
 
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
-use http::{HeaderMap, StatusCode, header};
+use http::{HeaderMap, StatusCode};
 
-use crate::clock::Millis;
+use crate::{base::retry::retry_after, clock::Millis};
 
 /// Maximum size of a response body that is read, in bytes, so that its connection can be used again. A longer one closes it.
 pub(super) const MAX_RESPONSE: usize = 16 << 10;
@@ -37,20 +37,10 @@ pub(super) fn check_status(status: StatusCode, headers: &HeaderMap, now: Millis)
     Err(match status.as_u16() {
         200..300 => return Ok(()),
         410 => Failure::Gone,
-        408 | 425 | 429 | 500.. => Failure::Retry { reason, after: retry_after(headers, now) },
+        408 | 425 | 429 | 500.. => {
+            Failure::Retry { reason, after: retry_after(headers, now).map(|after| after.min(MAX_RETRY_AFTER)) }
+        }
         300..400 => Failure::Rejected { reason: format!("{reason}; redirects are not followed") },
         _ => Failure::Rejected { reason },
     })
-}
-
-/// Returns the delay that a receiver asks for: seconds, or a date (RFC 9110, 10.2.3).
-fn retry_after(headers: &HeaderMap, now: Millis) -> Option<Duration> {
-    let text = headers.get(header::RETRY_AFTER)?.to_str().ok()?.trim();
-    let after = if let Ok(seconds) = text.parse() {
-        Duration::from_secs(seconds)
-    } else {
-        let now = SystemTime::UNIX_EPOCH + Duration::from_millis(u64::try_from(now).ok()?);
-        httpdate::parse_http_date(text).ok()?.duration_since(now).unwrap_or_default()
-    };
-    Some(after.min(MAX_RETRY_AFTER))
 }

@@ -12,8 +12,8 @@ use std::{fs, path::PathBuf, time::Duration};
 use a2a_service::{
     agent::{self, End},
     axum::{Router, body::Body},
+    base::sse::SseReader,
     card::signature,
-    client::sse::SseReader,
     event::Cursor,
     jose::{Algorithm, PublicKeys, SigningKey},
     push::Receiver,
@@ -218,10 +218,12 @@ fn rest_v03() {
 fn sse() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let read = |input: &[u8], size: usize| {
-        let chunks: Vec<_> =
-            input.chunks(size).map(|chunk| Ok::<_, tonic::Status>(bytes::Bytes::copy_from_slice(chunk))).collect();
-        let frames = SseReader::new(tokio_stream::iter(chunks)).map(|frame| format!("{frame:?}"));
-        runtime.block_on(frames.collect::<Vec<String>>())
+        let chunks: Vec<_> = input
+            .chunks(size)
+            .map(|chunk| Ok::<_, std::convert::Infallible>(bytes::Bytes::copy_from_slice(chunk)))
+            .collect();
+        let events = SseReader::new(tokio_stream::iter(chunks), 16 << 20).map(|event| format!("{event:?}"));
+        runtime.block_on(events.collect::<Vec<String>>())
     };
     fuzz("sse", |input| {
         let whole = read(input, input.len().max(1));

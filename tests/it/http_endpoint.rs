@@ -108,13 +108,19 @@ async fn failures_name_no_internals() {
 
 #[tokio::test]
 async fn only_idempotent_endpoints_get_a_request_again() {
-    for (idempotent, expected, state) in [(true, 3, TaskState::Completed), (false, 1, TaskState::Failed)] {
+    for (idempotent, retry_after, expected, state) in [
+        (true, "0", 3, TaskState::Completed),
+        (true, "3600", 1, TaskState::Failed),
+        (true, "Fri, 31 Dec 9999 23:59:59 GMT", 1, TaskState::Failed),
+        (false, "0", 1, TaskState::Failed),
+    ] {
         let count = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&count);
         let handler: Handler = Arc::new(move |_| {
             let is_ready = counted.fetch_add(1, Ordering::Relaxed) == 2;
             let status = if is_ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-            Box::pin(std::future::ready(Response::builder().status(status).body(Body::empty()).unwrap()))
+            let response = Response::builder().status(status).header(header::RETRY_AFTER, retry_after);
+            Box::pin(std::future::ready(response.body(Body::empty()).unwrap()))
         });
         let outcome = agent(handler, HttpOptions::default().idempotent(idempotent)).await.send("hello").await.unwrap();
         assert_eq!((outcome.state(), count.load(Ordering::Relaxed)), (state, expected));

@@ -262,6 +262,7 @@ async fn responses_of_each_form_end_the_task() {
         (Reply::Fixed(501, "text/plain", "secret".to_owned()), TaskState::Failed, "", "(status 501)"),
         (Reply::Fixed(400, "text/plain", "context_length_exceeded".to_owned()), TaskState::Failed, "", "too long"),
         (Reply::Busy(429, "3600"), TaskState::Failed, "", "overloaded"),
+        (Reply::Busy(429, "Fri, 31 Dec 9999 23:59:59 GMT"), TaskState::Failed, "", "overloaded"),
     ] {
         let options = OpenaiOptions::default().key(Some("secret-key".to_owned()));
         let (found, requests) = send(vec![reply], options).await;

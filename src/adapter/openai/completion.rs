@@ -3,28 +3,29 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use reqwest::{
-    Client, Response, StatusCode, Url,
-    header::{self, HeaderValue},
-};
+use futures_util::stream::BoxStream;
+use reqwest::{Client, Response, StatusCode, Url, header};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep, timeout};
+use tokio_stream::StreamExt as _;
 
+use super::super::MAX_RETRY_AFTER;
 use crate::{
-    agent::Error,
-    base::bounded_body::{BodyError, ResponseBody},
+    agent::{Error, Turn},
+    base::{
+        bounded_body::{BodyError, ResponseBody},
+        retry::{Backoff, retry_after},
+        sse::SseReader,
+    },
     clock,
 };
 
-/// Maximum number of attempts to send a request.
-const ATTEMPTS: u32 = 4;
+/// Maximum number of retries of a request.
+const RETRIES: u32 = 3;
 
-/// Delay before the second attempt, which doubles for each further one.
-const DELAY: Duration = Duration::from_millis(500);
-
-/// Maximum delay that `Retry-After` may request. A longer one fails the turn.
-const MAX_DELAY: Duration = Duration::from_secs(30);
+/// Delays between attempts.
+const BACKOFF: Backoff = Backoff { first: Duration::from_millis(500), longest: Duration::from_secs(2) };
 
 /// Maximum size of the body of an error response.
 const ERROR_BYTES: usize = 64 << 10;
@@ -142,8 +143,8 @@ pub(super) struct Endpoint {
 
 impl Endpoint {
     /// Sends a request, and opens the stream of its response.
-    pub(super) async fn open(&self, body: &Bytes, trace: Option<&str>) -> Result<CompletionStream<'_>, Error> {
-        let response = self.request(body, trace).await?;
+    pub(super) async fn open(&self, turn: &Turn, body: &Bytes) -> Result<CompletionStream<'_>, Error> {
+        let response = self.request(turn, body).await?;
         let content_type = response.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
         let content_type = content_type.unwrap_or_default().split(';').next().unwrap_or_default().trim();
         if content_type.eq_ignore_ascii_case("text/html") {
@@ -152,46 +153,37 @@ impl Endpoint {
         }
         let is_document = content_type.eq_ignore_ascii_case("application/json");
         let body = ResponseBody::of(response, self.output_bytes).idle_timeout(self.idle_timeout);
-        Ok(CompletionStream {
-            endpoint: self,
-            body,
-            is_document,
-            is_finished: false,
-            ignored: String::new(),
-            completion: Completion::default(),
-        })
+        let content = if is_document {
+            Content::Document(body)
+        } else {
+            let events: Events = SseReader::new(Box::pin(body.into_stream()), self.output_bytes);
+            Content::Events(events.accept_unterminated())
+        };
+        Ok(CompletionStream { endpoint: self, content, completion: Completion::default() })
     }
 
     /// Sends a request, and repeats it if the endpoint is overloaded. Returns the response with a successful status.
-    async fn request(&self, body: &Bytes, trace: Option<&str>) -> Result<Response, Error> {
-        let mut delay = DELAY;
-        for attempt in 1.. {
+    async fn request(&self, turn: &Turn, body: &Bytes) -> Result<Response, Error> {
+        let env = turn.live.journal().env();
+        for retries in 0.. {
             let mut request = self.client.post(self.url.clone()).body(body.clone());
             request = request.header(header::CONTENT_TYPE, "application/json");
             request = request.header(header::ACCEPT, "text/event-stream, application/json");
             if let Some(key) = &self.key {
                 request = request.bearer_auth(key);
             }
-            if let Some(trace) = trace {
+            if let Some(trace) = turn.trace() {
                 request = request.header("traceparent", trace);
             }
             let result = timeout(self.idle_timeout, request.send()).await.map_err(|_| stalled())?;
-            let wait = match &result {
-                Ok(response) if is_retryable(response.status()) => {
-                    retry_after(response.headers().get(header::RETRY_AFTER)).map_or(Some(delay), |wait| {
-                        // The endpoint is not available for too long.
-                        (wait <= MAX_DELAY).then_some(wait.max(delay))
-                    })
-                }
-                Ok(_) => None,
-                Err(error) => (!error.is_builder()).then_some(delay),
+            let (may_repeat, wait) = match &result {
+                Ok(response) => (is_retryable(response.status()), retry_after(response.headers(), env.clock.millis())),
+                Err(error) => (!error.is_builder(), None),
             };
-            match (result, wait.filter(|_| attempt < ATTEMPTS)) {
+            let delay = BACKOFF.delay_after(wait, MAX_RETRY_AFTER, retries, env.rng.next_u64());
+            match (result, delay.filter(|_| may_repeat && retries < RETRIES)) {
                 (Ok(response), _) if response.status().is_success() => return Ok(response),
-                (_, Some(wait)) => {
-                    sleep_until(Instant::now() + wait).await;
-                    delay *= 2;
-                }
+                (_, Some(delay)) => sleep(delay).await,
                 (Ok(response), None) => return Err(self.rejection(response).await),
                 (Err(error), None) => {
                     // Without the URL, which may have a secret.
@@ -264,63 +256,60 @@ fn is_retryable(status: StatusCode) -> bool {
     status == StatusCode::TOO_MANY_REQUESTS || (status.is_server_error() && !is_permanent)
 }
 
-/// Returns the delay that a response requests in seconds. A date is treated as not given.
-fn retry_after(header: Option<&HeaderValue>) -> Option<Duration> {
-    let seconds = header?.to_str().ok()?.trim().parse().ok()?;
-    Some(Duration::from_secs(seconds))
-}
-
 /// Response of the model while it is received.
 pub(super) struct CompletionStream<'a> {
     endpoint: &'a Endpoint,
-    body: ResponseBody,
-    /// The response is one JSON document, not a stream.
-    is_document: bool,
-    is_finished: bool,
-    /// First line that is no chunk, for the log.
-    ignored: String,
+    content: Content,
     completion: Completion,
+}
+
+type Events = SseReader<BoxStream<'static, Result<Bytes, BodyError<reqwest::Error>>>>;
+
+/// Content of a response that is still to be received.
+enum Content {
+    /// One JSON document.
+    Document(ResponseBody),
+    /// A chunk in each event.
+    Events(Events),
+    Nothing,
 }
 
 impl CompletionStream<'_> {
     /// Receives the next text of the model. `None` at the end of the response.
     pub(super) async fn next(&mut self) -> Result<Option<String>, Error> {
-        while !self.is_finished {
-            if self.is_document {
-                let body = self.body.all().await.map_err(failure)?;
-                self.is_finished = true;
-                return self.apply(&body).map(Some);
-            }
-            let line = self.body.line().await.map_err(failure)?;
-            let Some(line) = line else {
-                self.is_finished = true;
-                // Some endpoints close the stream without its last line.
-                if self.completion.finish.is_some() {
-                    return Ok(None);
+        loop {
+            let data = match &mut self.content {
+                Content::Nothing => return Ok(None),
+                Content::Document(body) => {
+                    let data = body.all().await.map_err(failure)?;
+                    self.content = Content::Nothing;
+                    return self.apply(&data).map(Some);
                 }
-                let cause = "the response ended before its last chunk";
-                return Err(interrupted().caused_by(match self.ignored.as_str() {
-                    "" => cause.to_owned(),
-                    ignored => format!("{cause}; the first line that is no chunk: {ignored}"),
-                }));
+                Content::Events(events) => match events.next().await {
+                    Some(event) => event.map_err(|error| failure(error.into()))?.data,
+                    // Some endpoints close the stream without its last event.
+                    None if self.completion.finish.is_some() => return Ok(None),
+                    None => {
+                        let cause = "the response ended before its last chunk";
+                        let line = events.invalid_line().map(String::from_utf8_lossy);
+                        return Err(interrupted().caused_by(line.map_or_else(
+                            || cause.to_owned(),
+                            |line| format!("{cause}; the first line that is no event: {}", self.endpoint.quoted(&line)),
+                        )));
+                    }
+                },
             };
-            let Some(data) = line.strip_prefix(b"data:").map(<[u8]>::trim_ascii) else {
-                // A blank line ends each chunk.
-                if self.ignored.is_empty() && !line.is_empty() {
-                    self.ignored = self.endpoint.quoted(&String::from_utf8_lossy(&line));
+            match data.trim_ascii() {
+                b"" => {}
+                b"[DONE]" => self.content = Content::Nothing,
+                data => {
+                    let text = self.apply(data)?;
+                    if !text.is_empty() {
+                        return Ok(Some(text));
+                    }
                 }
-                continue;
-            };
-            if data == b"[DONE]" {
-                self.is_finished = true;
-                return Ok(None);
-            }
-            let text = self.apply(data)?;
-            if !text.is_empty() {
-                return Ok(Some(text));
             }
         }
-        Ok(None)
     }
 
     /// Returns the response, without its text.
@@ -438,13 +427,5 @@ mod tests {
         assert_eq!(calls(&[&equal[0], &equal[1]]), expected);
         let unnamed = calls(&[r#"{"function":{"name":"now"}}"#, r#"{"function":{"name":"now"}}"#]);
         assert_eq!(unnamed, [call("call_0", "now", ""), call("call_1", "now", "")]);
-    }
-
-    #[test]
-    fn retry_after_is_a_number_of_seconds() {
-        let delay = |value: &'static str| retry_after(Some(&HeaderValue::from_static(value)));
-        assert_eq!(delay("2"), Some(Duration::from_secs(2)));
-        assert_eq!(delay("Fri, 31 Dec 1999 23:59:59 GMT"), None);
-        assert_eq!(retry_after(None), None);
     }
 }

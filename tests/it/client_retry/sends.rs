@@ -1,17 +1,24 @@
 //! Retries of sends: repeated where that is safe, and delivered once by their idempotency key.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, SystemTime},
 };
 
 use a2a_service::{
     agent::{Agent, End, Error as Failure, Turn, Updates},
+    bytes::Bytes,
     call::Call,
+    client::Client,
     error::{Error, ErrorKind},
     pb::v1::TaskState,
     server::Server,
 };
+use http::{Response, header};
+use tokio::time::Instant;
 use tokio_stream::StreamExt as _;
 
 use super::{ClientKind, short_backoff};
@@ -47,6 +54,31 @@ impl Agent for TurnCounter {
             "ask" => End::input_required("what?"),
             _ => End::Completed(None),
         })
+    }
+}
+
+/// `Retry-After` may have a date instead of seconds (RFC 9110, 10.2.3).
+#[tokio::test(start_paused = true)]
+async fn date_in_retry_after_is_honored() {
+    for status in [429, 503] {
+        let count = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&count);
+        let respond = move |_| {
+            let response = match counted.fetch_add(1, Ordering::SeqCst) {
+                0 => {
+                    let time = httpdate::fmt_http_date(SystemTime::now() + Duration::from_secs(20));
+                    Response::builder().status(status).header(header::RETRY_AFTER, time).body(Bytes::new())
+                }
+                _ => Response::builder().body(r#"{"id": "1", "status": {"state": "TASK_STATE_COMPLETED"}}"#.into()),
+            };
+            async move { Ok(response.unwrap()) }
+        };
+        let agent = Client::builder().transport(respond).rest("http://agent.example").unwrap();
+        let start = Instant::now();
+        assert_eq!(get(&*agent, "1").await.unwrap().state(), TaskState::Completed);
+        assert_eq!(count.load(Ordering::SeqCst), 2);
+        // The date has no fractions of a second, and the backoff follows.
+        assert!((18..22).contains(&start.elapsed().as_secs()), "{status}: {:?}", start.elapsed());
     }
 }
 

@@ -1,16 +1,13 @@
-//! Clients of this crate with foreign servers: error mapping, empty bodies, unexpected content types, streams, the event
-//! reader.
+//! Clients of this crate with foreign servers: error mapping, empty bodies, unexpected content types, streams.
 
 use std::sync::Arc;
 
 use a2a_service::{
-    client::{self, sse::SseReader},
-    contract::Frame,
+    client,
     error::{Error, ErrorKind},
     pb::v1::{a2a_service_server::A2aService, *},
 };
 use axum::{Router, response::IntoResponse};
-use bytes::Bytes;
 use http::{StatusCode, header};
 use tokio_stream::StreamExt as _;
 use tonic::Request;
@@ -176,46 +173,5 @@ async fn ids_that_are_path_segments_are_rejected() {
         let request = GetTaskRequest { id: id.into(), ..Default::default() };
         let error = client::rest("http://127.0.0.1:9").unwrap().get_task(Request::new(request)).await.unwrap_err();
         assert_eq!(Error::from(error).violations()[0].field, "id");
-    }
-}
-
-async fn read_events(chunks: Vec<Bytes>) -> Vec<(String, String)> {
-    let chunks = tokio_stream::iter(chunks.into_iter().map(Ok::<_, tonic::Status>));
-    let text = |Frame { cursor, data }: Frame| {
-        (cursor.map(|cursor| cursor.to_string()).unwrap_or_default(), String::from_utf8(data.bytes().to_vec()).unwrap())
-    };
-    SseReader::new(chunks).map(|frame| text(frame.unwrap())).collect().await
-}
-
-/// Events are equal for every line ending and every split of the bytes.
-#[tokio::test]
-async fn events_are_read_across_any_split() {
-    let text = "\u{feff}id: ä\n: comment\ndata: one\n\ndata\n\ndata:two\ndata:  three\nunknown: x\n\n\n\
-                event: error\nid\ndata: four\n\ndata: cut off\n";
-    let expected = [("ä", "one"), ("ä", ""), ("ä", "two\n three"), ("", "four")];
-    let expected: Vec<_> = expected.iter().map(|event| (event.0.to_owned(), event.1.to_owned())).collect();
-    for end in ["\n", "\r\n", "\r"] {
-        let bytes = Bytes::from(text.replace('\n', end));
-        let single_bytes = bytes.iter().map(|byte| Bytes::copy_from_slice(&[*byte])).collect();
-        assert_eq!(read_events(single_bytes).await, expected, "{end:?}");
-        for at in 0..=bytes.len() {
-            assert_eq!(read_events(vec![bytes.slice(..at), bytes.slice(at..)]).await, expected, "{end:?} cut at {at}");
-        }
-    }
-}
-
-#[tokio::test]
-async fn size_of_an_event_is_limited() {
-    let line = "x".repeat(5 << 20);
-    assert_eq!(read_events(vec![format!("data: {line}\n\n").into()]).await[0].1, line);
-    let line = format!("data: {}\n", "x".repeat(1000));
-    for chunk in ["x".repeat(1 << 20), line.repeat(1000)] {
-        let chunk = Bytes::from(chunk);
-        let endless = tokio_stream::iter(std::iter::repeat_with(move || Ok::<_, tonic::Status>(chunk.clone())));
-        let mut reader = SseReader::new(endless);
-        let error = Error::from(reader.next().await.unwrap().unwrap_err());
-        assert_eq!(error.kind(), ErrorKind::InvalidAgentResponse);
-        assert!(error.to_string().contains("16777216"), "{error}");
-        assert!(reader.next().await.is_none());
     }
 }
