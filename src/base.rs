@@ -2,6 +2,8 @@
 
 #[cfg(any(feature = "auth", feature = "client", feature = "push"))]
 pub(crate) mod bounded_body;
+#[cfg(any(feature = "client", feature = "push"))]
+pub(crate) mod oauth;
 #[cfg(any(feature = "client", feature = "server"))]
 pub(crate) mod retry;
 #[cfg(feature = "client")]

@@ -184,8 +184,6 @@ pub mod json;
 mod message;
 #[cfg(feature = "server")]
 mod metric;
-#[cfg(any(feature = "client", feature = "push"))]
-mod oauth;
 #[cfg(feature = "openapi")]
 #[doc(hidden)]
 pub mod openapi;

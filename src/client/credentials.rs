@@ -22,10 +22,10 @@ use super::{
     http::{Http, read_body},
 };
 use crate::{
+    base::oauth::{self, AccessToken, TokenCache, sensitive},
     call::Call,
     clock,
     error::{Error, ErrorKind},
-    oauth::{self, AccessToken, TokenCache, sensitive},
     pb::v1::{
         AgentCard, ApiKeySecurityScheme, OAuth2SecurityScheme, OpenIdConnectSecurityScheme, SecurityRequirement,
         o_auth_flows::Flow, security_scheme::Scheme,

@@ -11,7 +11,7 @@ use url::Url;
 use super::sender::describe;
 use crate::{
     base::bounded_body::ResponseBody,
-    oauth::{self, AccessToken, MAX_RESPONSE, TIMEOUT, TokenCache, is_loopback},
+    base::oauth::{self, AccessToken, MAX_RESPONSE, TIMEOUT, TokenCache, is_loopback},
     protocol::Version,
 };
 

@@ -22,8 +22,8 @@ use super::{
     target::{TargetError, TargetPolicy},
 };
 use crate::{
-    base::bounded_body::ResponseBody, call::TRACE, clock::Millis, oauth::sensitive, pb::v1::TaskPushNotificationConfig,
-    protocol::Version, store::PushConfig,
+    base::bounded_body::ResponseBody, base::oauth::sensitive, call::TRACE, clock::Millis,
+    pb::v1::TaskPushNotificationConfig, protocol::Version, store::PushConfig,
 };
 
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::oauth::{LIFETIME, sensitive};
+use crate::base::oauth::{LIFETIME, sensitive};
 
 type Respond = Arc<dyn Fn(usize) -> Response + Send + Sync>;
 
