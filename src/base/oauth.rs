@@ -1,67 +1,138 @@
-//! Client credentials grant of OAuth 2.0 (RFC 6749, 4.4): form of the request, response, and the cache of an access token.
+//! Client credentials grant of OAuth 2.0 (RFC 6749, 4.4): requests for access tokens, and the cache of a token.
 //!
-//! Clients use it for agents, and servers for webhooks. Both send the requests themselves.
+//! Clients use it for agents, and servers for webhooks.
 
-use std::{net::IpAddr, time::Duration};
+use std::{
+    net::IpAddr,
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use http::{HeaderValue, StatusCode, header::InvalidHeaderValue};
+use bytes::Bytes;
+use http::{
+    HeaderValue, Method, Request, StatusCode,
+    header::{self, InvalidHeaderValue},
+};
 use parking_lot::Mutex;
 use reqwest::Url;
 use serde::Deserialize;
 use serde_json::Value;
-use tokio::{sync::Semaphore, time::Instant};
+use tokio::{
+    sync::Semaphore,
+    time::{Instant, timeout},
+};
 
-/// Maximum time of a request to a token endpoint.
-pub(crate) const TIMEOUT: Duration = Duration::from_secs(10);
+/// Maximum time of the requests for an access token.
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Maximum size of the response of a token endpoint, in bytes.
 pub(crate) const MAX_RESPONSE: usize = 64 << 10;
 
 /// Media type of a token request.
-pub(crate) const FORM: HeaderValue = HeaderValue::from_static("application/x-www-form-urlencoded");
+const FORM: HeaderValue = HeaderValue::from_static("application/x-www-form-urlencoded");
 
 /// Lifetime of an access token if the token endpoint names none, and the longest one that is used.
-pub(crate) const LIFETIME: (Duration, Duration) = (Duration::from_mins(5), Duration::from_hours(24));
+const LIFETIME: (Duration, Duration) = (Duration::from_mins(5), Duration::from_hours(24));
 
 /// Longest time before the end of its lifetime at which an access token is replaced. At most a tenth of the lifetime.
 const MARGIN: Duration = Duration::from_mins(1);
 
-/// Value of `Authorization` with an access token, and the lifetime of the token.
-pub(crate) type AccessToken = (HeaderValue, Duration);
+/// Reason why there is no access token. Contains no text of the response except the code of an error.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("no access token: {reason}")]
+pub(crate) struct TokenError {
+    pub(crate) reason: String,
+    /// A later request may succeed.
+    pub(crate) is_transient: bool,
+}
+
+impl TokenError {
+    pub(crate) fn permanent(reason: impl Into<String>) -> Self {
+        Self { reason: reason.into(), is_transient: false }
+    }
+
+    pub(crate) fn transient(reason: impl Into<String>) -> Self {
+        Self { reason: reason.into(), is_transient: true }
+    }
+
+    /// Creates the error for a response that does not have what was asked for.
+    pub(crate) fn of_response(status: StatusCode, reason: impl Into<String>) -> Self {
+        let is_transient = status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS;
+        Self { reason: reason.into(), is_transient }
+    }
+
+    pub(crate) fn too_large() -> Self {
+        Self::permanent(format!("the response of the token endpoint is larger than {MAX_RESPONSE} bytes"))
+    }
+}
+
+/// Client of an authorization server.
+#[derive(Clone)]
+pub(crate) struct OAuthClient {
+    id: String,
+    secret: String,
+    /// Value of `Authorization` for the token endpoint (2.3.1).
+    basic: HeaderValue,
+}
+
+impl OAuthClient {
+    /// Creates a client.
+    ///
+    /// # Errors
+    /// The id and the secret can't be sent in a header.
+    pub(crate) fn new(id: &str, secret: &str) -> Result<Self, InvalidHeaderValue> {
+        Ok(Self { id: id.to_owned(), secret: secret.to_owned(), basic: basic(id, secret)? })
+    }
+}
 
 /// Access token that is requested when it is needed, by one request at a time.
-pub(crate) struct TokenCache<E> {
-    state: Mutex<State<E>>,
+pub(crate) struct TokenSource {
+    client: OAuthClient,
+    /// Parameters of the request besides those of the grant and the client.
+    pub(crate) parameters: Vec<(&'static str, String)>,
+    /// The token endpoint accepts the secret only in the body.
+    in_body: AtomicBool,
+    state: Mutex<State>,
     /// Admits one request at a time.
     request: Semaphore,
 }
 
-struct State<E> {
+#[derive(Default)]
+struct State {
     /// Value of `Authorization`, and the time at which it is replaced.
     token: Option<(HeaderValue, Instant)>,
     /// Time and result of the last failed request.
-    failure: Option<(Instant, E)>,
+    failure: Option<(Instant, TokenError)>,
 }
 
-impl<E> Default for TokenCache<E> {
-    fn default() -> Self {
-        Self { state: Mutex::new(State { token: None, failure: None }), request: Semaphore::new(1) }
-    }
-}
-
-impl<E> State<E> {
+impl State {
     fn token(&self) -> Option<HeaderValue> {
         self.token.as_ref().filter(|(_, end)| Instant::now() < *end).map(|(token, _)| token.clone())
     }
 }
 
-impl<E: Clone> TokenCache<E> {
-    /// Returns the token, from the cache if possible, else from `request`.
+impl TokenSource {
+    pub(crate) fn new(client: OAuthClient) -> Self {
+        let (state, request) = (Mutex::default(), Semaphore::new(1));
+        Self { client, parameters: Vec::new(), in_body: AtomicBool::new(false), state, request }
+    }
+
+    /// Adds a parameter to the requests.
+    pub(crate) fn parameter(mut self, name: &'static str, value: String) -> Self {
+        self.parameters.push((name, value));
+        self
+    }
+
+    /// Returns the value of `Authorization`, from the cache if possible. `send` sends a request to the token endpoint, whose URL it
+    /// adds, and returns status and body of the response.
     ///
     /// # Errors
     /// Those of the request. Callers that waited for a request share its error.
-    pub(crate) async fn token(&self, request: impl Future<Output = Result<AccessToken, E>>) -> Result<HeaderValue, E> {
+    pub(crate) async fn authorization<F>(&self, send: impl Fn(Request<Bytes>) -> F) -> Result<HeaderValue, TokenError>
+    where
+        F: Future<Output = Result<(StatusCode, Bytes), TokenError>>,
+    {
         let started = Instant::now();
         if let Some(token) = self.state.lock().token() {
             return Ok(token);
@@ -77,7 +148,8 @@ impl<E: Clone> TokenCache<E> {
             }
         }
         let requested = Instant::now();
-        let result = request.await;
+        let late = |_| Err(TokenError::transient("the token endpoint did not answer in time"));
+        let result = timeout(TIMEOUT, self.request_token(send)).await.unwrap_or_else(late);
         let mut state = self.state.lock();
         match result {
             Ok((token, lifetime)) => {
@@ -99,10 +171,46 @@ impl<E: Clone> TokenCache<E> {
             state.token = None;
         }
     }
+
+    /// Requests a token. Returns the value of `Authorization`, and the lifetime of the token.
+    async fn request_token<F>(&self, send: impl Fn(Request<Bytes>) -> F) -> Result<(HeaderValue, Duration), TokenError>
+    where
+        F: Future<Output = Result<(StatusCode, Bytes), TokenError>>,
+    {
+        let in_body = self.in_body.load(Ordering::Relaxed);
+        let (mut status, mut body) = send(self.token_request(in_body)).await?;
+        if !in_body && status.is_client_error() && error_code(&body) == Some("invalid_client") {
+            // Some authorization servers don't accept HTTP Basic, although RFC 6749 requires it (2.3.1).
+            let second = send(self.token_request(true)).await?;
+            if second.0.is_success() {
+                self.in_body.store(true, Ordering::Relaxed);
+                (status, body) = second;
+            }
+        }
+        read_response(status, &body).map_err(|reason| TokenError::of_response(status, reason))
+    }
+
+    fn token_request(&self, in_body: bool) -> Request<Bytes> {
+        let OAuthClient { id, secret, basic } = &self.client;
+        let mut parameters = vec![("grant_type", "client_credentials")];
+        parameters.extend(self.parameters.iter().map(|(name, value)| (*name, value.as_str())));
+        if in_body {
+            parameters.extend([("client_id", id.as_str()), ("client_secret", secret.as_str())]);
+        }
+        let mut request = Request::new(Bytes::from(form(&parameters)));
+        *request.method_mut() = Method::POST;
+        let headers = request.headers_mut();
+        headers.insert(header::CONTENT_TYPE, FORM);
+        headers.insert(header::ACCEPT, HeaderValue::from_static("application/json"));
+        if !in_body {
+            headers.insert(header::AUTHORIZATION, basic.clone());
+        }
+        request
+    }
 }
 
 /// Returns the value of `Authorization` of a client of a token endpoint (RFC 6749, 2.3.1).
-pub(crate) fn basic(client_id: &str, client_secret: &str) -> Result<HeaderValue, InvalidHeaderValue> {
+fn basic(client_id: &str, client_secret: &str) -> Result<HeaderValue, InvalidHeaderValue> {
     let encode = |text: &str| form(&[("", text)]).trim_start_matches('=').to_owned();
     sensitive(&format!("Basic {}", STANDARD.encode(format!("{}:{}", encode(client_id), encode(client_secret)))))
 }
@@ -137,7 +245,7 @@ pub(crate) fn is_loopback(url: &Url) -> bool {
 ///
 /// # Errors
 /// A description of the failure. It contains no text of the response except the code of an error.
-pub(crate) fn read_response(status: StatusCode, body: &[u8]) -> Result<AccessToken, String> {
+fn read_response(status: StatusCode, body: &[u8]) -> Result<(HeaderValue, Duration), String> {
     #[derive(Deserialize)]
     struct TokenResponse {
         access_token: String,
@@ -164,7 +272,7 @@ pub(crate) fn read_response(status: StatusCode, body: &[u8]) -> Result<AccessTok
 }
 
 /// Returns the code of an error response (RFC 6749, 5.2) if it is a known one. Its other texts may contain secrets.
-pub(crate) fn error_code(body: &[u8]) -> Option<&'static str> {
+fn error_code(body: &[u8]) -> Option<&'static str> {
     const CODES: [&str; 6] = [
         "invalid_request",
         "invalid_client",
@@ -183,6 +291,8 @@ pub(crate) fn error_code(body: &[u8]) -> Option<&'static str> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -192,6 +302,21 @@ mod tests {
             form(&[("grant_type", "client_credentials"), ("scope", "a b")]),
             "grant_type=client_credentials&scope=a+b"
         );
+    }
+
+    #[test]
+    fn lifetime_of_a_token_is_limited() {
+        for (expires_in, lifetime) in [
+            (json!(null), LIFETIME.0),
+            (json!("120"), Duration::from_mins(2)),
+            (json!(1.5), Duration::from_millis(1500)),
+            (json!(-1), LIFETIME.0),
+            (json!(1e300), LIFETIME.0),
+            (json!("soon"), LIFETIME.0),
+        ] {
+            let body = json!({ "access_token": "a", "expires_in": expires_in }).to_string();
+            assert_eq!(read_response(StatusCode::OK, body.as_bytes()).unwrap().1, lifetime, "{body}");
+        }
     }
 
     #[test]

@@ -14,13 +14,14 @@ use tonic::transport::Endpoint;
 use super::{
     Client,
     card::{self, CardCache, Interface, ReceivedCard, complete_url},
-    credentials::{AgentCredentials, Credentials, OAuthClient},
+    credentials::{AgentCredentials, Credentials},
     http::{self as http_client, Http, HttpTransport, JsonRpc, Network, Rest},
     retry::{Interfaces, Retry, RetryBudget, Retrying},
     tls::{TlsOptions, is_secure},
     v03::{self, V03Client, V03RpcClient},
 };
 use crate::{
+    base::oauth::{OAuthClient, is_token_endpoint},
     call::Binding,
     contract::Remote,
     error::{Error, ErrorKind},
@@ -221,9 +222,9 @@ impl ClientBuilder {
     /// # Errors
     /// The id and the secret can't be sent in a header.
     pub fn client_credentials(mut self, id: &str, secret: &str) -> Result<Self, Error> {
-        let basic = crate::base::oauth::basic(id, secret)
-            .map_err(|_| Error::invalid_field("client_credentials", "must fit a header value"))?;
-        self.credentials.client = Some(OAuthClient { id: id.to_owned(), secret: secret.to_owned(), basic });
+        let client = OAuthClient::new(id, secret);
+        let client = client.map_err(|_| Error::invalid_field("client_credentials", "must fit a header value"))?;
+        self.credentials.client = Some(client);
         Ok(self)
     }
 
@@ -232,7 +233,7 @@ impl ClientBuilder {
     /// # Errors
     /// The URL is invalid, or has neither `https` nor a host of this machine.
     pub fn token_url(mut self, url: &str) -> Result<Self, Error> {
-        let parsed = Url::parse(url).ok().filter(crate::base::oauth::is_token_endpoint);
+        let parsed = Url::parse(url).ok().filter(is_token_endpoint);
         let invalid = || Error::invalid_field("token_url", "must be a URL with https, or with http on this machine");
         self.credentials.token_url = Some(parsed.ok_or_else(invalid)?);
         Ok(self)

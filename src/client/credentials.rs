@@ -1,30 +1,21 @@
 //! Credentials of a client by the security schemes of the agent card (4.5): API keys, access tokens of OAuth 2.0, and the schemes
 //! for which there are none.
 
-use std::{
-    collections::BTreeMap,
-    fmt,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-};
+use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use parking_lot::Mutex;
 use reqwest::Url;
 use serde::Deserialize;
-use tokio::time::Instant;
 
 use super::{
     builder::ClientBuilder,
     http::{Http, read_body},
 };
 use crate::{
-    base::oauth::{self, AccessToken, TokenCache, sensitive},
+    base::oauth::{self, OAuthClient, TokenError, TokenSource, sensitive},
     call::Call,
-    clock,
     error::{Error, ErrorKind},
     pb::v1::{
         AgentCard, ApiKeySecurityScheme, OAuth2SecurityScheme, OpenIdConnectSecurityScheme, SecurityRequirement,
@@ -48,15 +39,6 @@ pub(super) struct Credentials {
     pub(super) token_url: Option<Url>,
 }
 
-/// Client of an authorization server.
-#[derive(Clone)]
-pub(super) struct OAuthClient {
-    pub(super) id: String,
-    pub(super) secret: String,
-    /// Value of `Authorization` for the token endpoint.
-    pub(super) basic: HeaderValue,
-}
-
 impl Credentials {
     pub(super) fn is_empty(&self) -> bool {
         self.api_key.is_none() && self.api_keys.is_empty() && self.client.is_none()
@@ -75,7 +57,7 @@ pub(super) struct AgentCredentials {
     /// Query parameters, encoded. Only for the JSON bindings.
     pub(super) query: Arc<str>,
     /// Source of `Authorization`, unless the headers have it.
-    pub(super) tokens: Option<TokenSource>,
+    pub(super) tokens: Option<AgentTokens>,
     /// Schemes that the card requires, and for which there are no credentials. Added to errors.
     pub(super) missing: Option<String>,
 }
@@ -118,7 +100,7 @@ impl AgentCredentials {
         }
         let has_authorization = headers.contains_key(header::AUTHORIZATION);
         let tokens = match &credentials.client {
-            Some(client) if !has_authorization => TokenSource::new(builder, client, card, base)?,
+            Some(client) if !has_authorization => AgentTokens::new(builder, client, card, base)?,
             _ => None,
         };
         let mut found = Self { headers, query: oauth::form(&query).into(), tokens, missing: None };
@@ -216,14 +198,10 @@ fn describe(name: &str, card: &AgentCard) -> String {
 }
 
 /// Access tokens of a token endpoint for one agent.
-pub(super) struct TokenSource {
+pub(super) struct AgentTokens {
     http: Http,
     endpoint: Endpoint,
-    client: OAuthClient,
-    scopes: String,
-    cache: TokenCache<Error>,
-    /// The token endpoint accepts the secret only in the body.
-    in_body: AtomicBool,
+    source: TokenSource,
 }
 
 enum Endpoint {
@@ -236,7 +214,7 @@ enum Endpoint {
     },
 }
 
-impl TokenSource {
+impl AgentTokens {
     /// Returns the source of tokens for an agent. `None` if neither the program nor the card name a token endpoint.
     fn new(
         builder: &ClientBuilder,
@@ -256,7 +234,8 @@ impl TokenSource {
                     ErrorKind::Unauthenticated.because(format!("{reason}; set the token endpoint (token_url)"))
                 })?;
                 let origins = builder.trusted_origins(base);
-                check_origin(&url, origins.as_deref())?;
+                check_origin(&url, origins.as_deref())
+                    .map_err(|reason| ErrorKind::Unauthenticated.because(reason).unsent())?;
                 match location {
                     TokenLocation::Endpoint(_) => Endpoint::Token(url),
                     TokenLocation::Discovery(_) => Endpoint::Discovery { url, origins, found: Mutex::default() },
@@ -271,9 +250,10 @@ impl TokenSource {
             let requirement = card?.security_requirements.iter().find_map(|needed| needed.schemes.get(*name))?;
             Some(requirement.list.join(" "))
         };
-        let scopes = builder.credentials.scopes.clone().or_else(required).unwrap_or_default();
-        let (client, cache, in_body) = (client.clone(), TokenCache::default(), AtomicBool::default());
-        Ok(Some(Self { http, endpoint, client, scopes, cache, in_body }))
+        let scopes = builder.credentials.scopes.clone().or_else(required).filter(|scopes| !scopes.is_empty());
+        let source = TokenSource::new(client.clone());
+        let source = scopes.into_iter().fold(source, |source, scopes| source.parameter("scope", scopes));
+        Ok(Some(Self { http, endpoint, source }))
     }
 
     /// Returns the value of `Authorization`.
@@ -281,49 +261,20 @@ impl TokenSource {
     /// # Errors
     /// `Unavailable` if the token endpoint can't be reached, else `Unauthenticated`.
     pub(super) async fn authorization(&self) -> Result<HeaderValue, Error> {
-        self.cache.token(self.request_token()).await
+        let send = |request| async move { self.send(&self.endpoint().await?, request).await };
+        self.source.authorization(send).await.map_err(|error| {
+            let kind = if error.is_transient { ErrorKind::Unavailable } else { ErrorKind::Unauthenticated };
+            kind.because(error.to_string()).unsent()
+        })
     }
 
     /// Removes a token that the agent has rejected.
     pub(super) fn reject(&self, authorization: &HeaderValue) {
-        self.cache.reject(authorization);
-    }
-
-    async fn request_token(&self) -> Result<AccessToken, Error> {
-        let call = Call { deadline: Some(clock::after(Instant::now(), oauth::TIMEOUT)), ..Call::default() };
-        let endpoint = self.endpoint(&call).await?;
-        let in_body = self.in_body.load(Ordering::Relaxed);
-        let (mut status, mut body) = self.post(&call, &endpoint, in_body).await?;
-        if !in_body && status.is_client_error() && oauth::error_code(&body) == Some("invalid_client") {
-            // Some authorization servers don't accept HTTP Basic, although RFC 6749 requires it (2.3.1).
-            let second = self.post(&call, &endpoint, true).await?;
-            if second.0.is_success() {
-                self.in_body.store(true, Ordering::Relaxed);
-                (status, body) = second;
-            }
-        }
-        oauth::read_response(status, &body).map_err(|reason| no_token(status, &reason))
-    }
-
-    async fn post(&self, call: &Call, endpoint: &Url, in_body: bool) -> Result<(StatusCode, Bytes), Error> {
-        let mut form = vec![("grant_type", "client_credentials")];
-        if !self.scopes.is_empty() {
-            form.push(("scope", &self.scopes));
-        }
-        if in_body {
-            form.extend([("client_id", self.client.id.as_str()), ("client_secret", self.client.secret.as_str())]);
-        }
-        let mut request = http::Request::new(Bytes::from(oauth::form(&form)));
-        *request.method_mut() = http::Method::POST;
-        request.headers_mut().insert(header::CONTENT_TYPE, oauth::FORM);
-        if !in_body {
-            request.headers_mut().insert(header::AUTHORIZATION, self.client.basic.clone());
-        }
-        self.send(call, endpoint, request).await
+        self.source.reject(authorization);
     }
 
     /// Returns the URL of the token endpoint.
-    async fn endpoint(&self, call: &Call) -> Result<Url, Error> {
+    async fn endpoint(&self) -> Result<Url, TokenError> {
         #[derive(Deserialize)]
         struct Metadata {
             token_endpoint: String,
@@ -335,45 +286,32 @@ impl TokenSource {
         if let Some(known) = found.lock().clone() {
             return Ok(known);
         }
-        let (status, body) = self.send(call, url, http::Request::default()).await?;
+        let mut request = http::Request::new(Bytes::new());
+        request.headers_mut().insert(header::ACCEPT, HeaderValue::from_static("application/json"));
+        let (status, body) = self.send(url, request).await?;
         let metadata = serde_json::from_slice::<Metadata>(&body).ok().filter(|_| status.is_success());
         let endpoint = metadata.and_then(|metadata| Url::parse(&metadata.token_endpoint).ok());
         let endpoint = endpoint.filter(oauth::is_token_endpoint).ok_or_else(|| {
-            no_token(status, &format!("the document at {url} names no token endpoint with https (HTTP {status})"))
+            let reason = format!("the document at {url} names no token endpoint with https (HTTP {status})");
+            TokenError::of_response(status, reason)
         })?;
-        check_origin(&endpoint, origins.as_deref())?;
+        check_origin(&endpoint, origins.as_deref()).map_err(TokenError::permanent)?;
         *found.lock() = Some(endpoint.clone());
         Ok(endpoint)
     }
 
-    async fn send(
-        &self,
-        call: &Call,
-        url: &Url,
-        mut request: http::Request<Bytes>,
-    ) -> Result<(StatusCode, Bytes), Error> {
+    async fn send(&self, url: &Url, mut request: http::Request<Bytes>) -> Result<(StatusCode, Bytes), TokenError> {
         *request.uri_mut() =
-            url.as_str().parse().map_err(|_| Error::invalid_field("token_url", "must be a valid URL"))?;
-        request.headers_mut().insert(header::ACCEPT, HeaderValue::from_static("application/json"));
+            url.as_str().parse().map_err(|_| TokenError::permanent("token_url: must be a valid URL"))?;
         let received = async {
-            let (head, body) = self.http.send(call, request).await?.into_parts();
-            Ok((head.status, read_body(body, oauth::MAX_RESPONSE, call.deadline).await?))
+            let (head, body) = self.http.send(&Call::default(), request).await?.into_parts();
+            Ok((head.status, read_body(body, oauth::MAX_RESPONSE, None).await?))
         };
         received.await.map_err(|error: Error| {
-            if error.kind() == ErrorKind::InvalidAgentResponse {
-                let reason = format!("the response of the token endpoint is larger than {} bytes", oauth::MAX_RESPONSE);
-                return no_token(StatusCode::OK, &reason);
-            }
-            ErrorKind::Unavailable.because(format!("no access token: {error}")).unsent()
+            let is_too_large = error.kind() == ErrorKind::InvalidAgentResponse;
+            if is_too_large { TokenError::too_large() } else { TokenError::transient(error.to_string()) }
         })
     }
-}
-
-/// Creates the error of a call that has no access token. The call was not sent.
-fn no_token(status: StatusCode, reason: &str) -> Error {
-    let is_transient = status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS;
-    let kind = if is_transient { ErrorKind::Unavailable } else { ErrorKind::Unauthenticated };
-    kind.because(format!("no access token: {reason}")).unsent()
 }
 
 fn is_one_of(url: &Url, origins: &[Url]) -> bool {
@@ -381,14 +319,13 @@ fn is_one_of(url: &Url, origins: &[Url]) -> bool {
 }
 
 /// Rejects a token endpoint that a document names if its origin is not trusted: it would receive the client's secret.
-fn check_origin(url: &Url, trusted: Option<&[Url]>) -> Result<(), Error> {
+fn check_origin(url: &Url, trusted: Option<&[Url]>) -> Result<(), String> {
     if trusted.is_none_or(|trusted| is_one_of(url, trusted)) {
         return Ok(());
     }
     let origin = url.origin().ascii_serialization();
     let reason = "the card names a token endpoint of another origin";
-    let reason = format!("{reason}, `{url}`; set it (token_url), or trust {origin} (trust_origin)");
-    Err(ErrorKind::Unauthenticated.because(reason).unsent())
+    Err(format!("{reason}, `{url}`; set it (token_url), or trust {origin} (trust_origin)"))
 }
 
 /// Place of the token endpoint of a scheme.
@@ -486,7 +423,7 @@ mod tests {
         };
         let client = ClientBuilder::new().client_credentials("id", "hunter2").unwrap();
         let own = applied(&client, &card("/token")).unwrap().tokens.unwrap();
-        assert_eq!(own.scopes, "a b");
+        assert_eq!(own.source.parameters, [("scope", "a b".to_owned())]);
         assert!(matches!(own.endpoint, Endpoint::Token(url) if url.as_str() == "https://agent.example/token"));
         let foreign = card("https://login.example/token");
         let error = applied(&client, &foreign).unwrap_err();

@@ -4,14 +4,16 @@ use std::{collections::HashMap, fmt, sync::Arc};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use http::{HeaderValue, StatusCode, header};
+use http::{HeaderValue, StatusCode};
 use reqwest::{Client, redirect};
 use url::Url;
 
 use super::sender::describe;
 use crate::{
-    base::bounded_body::ResponseBody,
-    base::oauth::{self, AccessToken, MAX_RESPONSE, TIMEOUT, TokenCache, is_loopback},
+    base::{
+        bounded_body::{BodyError, ResponseBody},
+        oauth::{self, MAX_RESPONSE, OAuthClient, TokenError, TokenSource, is_loopback},
+    },
     protocol::Version,
 };
 
@@ -146,7 +148,7 @@ impl fmt::Debug for HostCredentials {
 }
 
 /// Access tokens of a token endpoint, requested with the client credentials grant of OAuth 2.0 (RFC 6749, 4.4). The client
-/// authenticates with HTTP Basic (2.3.1).
+/// authenticates with HTTP Basic (2.3.1), or with its secret in the body if the token endpoint rejects that.
 ///
 /// A token is used until shortly before it expires, or until a webhook rejects it. The token endpoint is called directly,
 /// without a proxy; redirects are not followed. It gets one request at a time, of at most 10 s, and at most 64 KiB of its
@@ -164,10 +166,7 @@ impl fmt::Debug for HostCredentials {
 pub struct ClientCredentials {
     endpoint: Url,
     http: Client,
-    /// Value of `Authorization` for the token endpoint.
-    client: HeaderValue,
-    parameters: Vec<(&'static str, String)>,
-    cache: TokenCache<CredentialsError>,
+    tokens: TokenSource,
 }
 
 impl ClientCredentials {
@@ -177,17 +176,15 @@ impl ClientCredentials {
     /// The URL of the token endpoint is invalid, or the HTTP client can't be created.
     pub fn new(token_url: &str, client_id: &str, client_secret: &str) -> Result<Self, CredentialsError> {
         let endpoint = token_endpoint(token_url)?;
-        let client = oauth::basic(client_id, client_secret);
+        let client = OAuthClient::new(client_id, client_secret);
         let client = client.map_err(|error| CredentialsError::new(error.to_string()))?;
         let http = Client::builder()
-            .timeout(TIMEOUT)
             .redirect(redirect::Policy::none())
             .no_proxy()
             .user_agent(concat!("a2a-service/", env!("CARGO_PKG_VERSION")))
             .build();
         let http = http.map_err(|error| CredentialsError::new(error.to_string()))?;
-        let parameters = vec![("grant_type", "client_credentials".to_owned())];
-        Ok(Self { endpoint, http, client, parameters, cache: TokenCache::default() })
+        Ok(Self { endpoint, http, tokens: TokenSource::new(client) })
     }
 
     /// Requests this scope: names separated by spaces. By default, that of the token endpoint.
@@ -208,31 +205,23 @@ impl ClientCredentials {
         self.parameter("resource", resource.into())
     }
 
-    fn parameter(mut self, name: &'static str, value: String) -> Self {
-        self.parameters.push((name, value));
-        self
+    fn parameter(self, name: &'static str, value: String) -> Self {
+        Self { tokens: self.tokens.parameter(name, value), ..self }
     }
 
-    /// Requests a token. Returns the value of `Authorization` and its lifetime.
-    async fn request_token(&self) -> Result<AccessToken, CredentialsError> {
-        let failed = |reason: String| CredentialsError::new(format!("no access token: {reason}"));
-        let (status, body) = self.post().await.map_err(failed)?;
-        oauth::read_response(status, &body).map_err(failed)
-    }
-
-    /// Sends a token request, and returns the status and the body of the response.
-    async fn post(&self) -> Result<(StatusCode, Bytes), String> {
-        let parameters: Vec<_> = self.parameters.iter().map(|(name, value)| (*name, value.as_str())).collect();
-        let request = self.http.post(self.endpoint.clone()).body(oauth::form(&parameters));
-        let request = request
-            .header(header::CONTENT_TYPE, oauth::FORM)
-            .header(header::ACCEPT, "application/json")
-            .header(header::AUTHORIZATION, self.client.clone());
-        let failed = |error: reqwest::Error| describe(&error, "the token endpoint");
-        let response = request.send().await.map_err(failed)?;
+    /// Sends a request to the token endpoint. Returns status and body of the response.
+    async fn send(&self, request: http::Request<Bytes>) -> Result<(StatusCode, Bytes), TokenError> {
+        let (head, body) = request.into_parts();
+        let request = self.http.request(head.method, self.endpoint.clone()).headers(head.headers).body(body);
+        let failed = |error: &reqwest::Error| TokenError::transient(describe(error, "the token endpoint"));
+        let response = request.send().await.map_err(|error| failed(&error))?;
         let status = response.status();
         let body = ResponseBody::of(response, MAX_RESPONSE).all().await;
-        Ok((status, body.map_err(|error| error.to_string())?))
+        let body = body.map_err(|error| match error {
+            BodyError::Interrupted(error) => failed(&error),
+            BodyError::TooLarge(_) | BodyError::TimedOut => TokenError::too_large(),
+        });
+        Ok((status, body?))
     }
 }
 
@@ -248,11 +237,12 @@ pub(crate) fn token_endpoint(url: &str) -> Result<Url, CredentialsError> {
 #[async_trait]
 impl WebhookCredentials for ClientCredentials {
     async fn authorization(&self, _: &WebhookRequest<'_>) -> Result<Option<HeaderValue>, CredentialsError> {
-        self.cache.token(self.request_token()).await.map(Some)
+        let token = self.tokens.authorization(|request| self.send(request)).await;
+        token.map(Some).map_err(|error| CredentialsError::new(error.to_string()))
     }
 
     async fn rejected(&self, _: &WebhookRequest<'_>, authorization: &HeaderValue) -> bool {
-        self.cache.reject(authorization);
+        self.tokens.reject(authorization);
         true
     }
 }
