@@ -28,9 +28,9 @@ use tokio_stream::{Stream, StreamExt as _};
 
 #[cfg(feature = "signing")]
 pub use self::card::SignaturePolicy;
+pub(crate) use self::card::complete_url;
 #[cfg(feature = "cli")]
-pub(crate) use self::card::{StoredCard, may_be_card_of};
-pub(crate) use self::card::{candidates as card_urls, complete_url};
+pub(crate) use self::card::{Document, StoredCard};
 #[cfg(feature = "cli")]
 pub(crate) use self::http::Observer;
 pub use self::{

@@ -10,8 +10,7 @@ use std::{
 use anyhow::{Context as _, bail};
 use bytes::Bytes;
 use clap::{Args, Subcommand};
-use http::{HeaderValue, StatusCode, header};
-use tokio::time::timeout;
+use http::StatusCode;
 use url::Url;
 
 use self::rules::{Problem, Review, review};
@@ -25,10 +24,9 @@ use super::{
     warn,
 };
 use crate::{
-    base::bounded_body::{BodyError, BoundedBody, ResponseBody},
+    base::bounded_body::ResponseBody,
     card::{WELL_KNOWN, signature},
-    client::{ClientBuilder, card_urls, complete_url, may_be_card_of},
-    error::{Error, ErrorKind},
+    client::{Retry, complete_url},
     jose::{MAX_KEY_FILE, PublicKeys, SigningKey},
 };
 
@@ -111,81 +109,11 @@ pub(super) fn run(command: &Card) -> anyhow::Result<()> {
     }
 }
 
-/// Card as an agent serves it.
-#[derive(Debug)]
-pub(super) struct Document {
-    pub(super) url: Url,
-    pub(super) media_type: String,
-    pub(super) json: Bytes,
-}
-
-/// Reason why there is no card, and what to do about it.
-#[derive(Debug)]
-pub(super) struct NoCard {
-    error: Error,
-    pub(super) remedy: &'static str,
-}
-
-impl NoCard {
-    pub(super) fn reason(&self) -> String {
-        self.error.to_string()
-    }
-}
-
 /// Downloads the card of the agent at a URL within the time limit of the connection.
-pub(super) async fn download(url: &str, connection: &Connection) -> anyhow::Result<Document> {
-    let builder = connection.builder()?;
-    let limit = connection.timeout().unwrap_or(TIMEOUT);
-    let found = timeout(limit, find(&complete_url(url)?, &builder)).await;
-    let found = found.map_err(|_| ErrorKind::DeadlineExceeded.error())?;
-    found.map_err(|NoCard { error, .. }| with_url(error, url))
-}
-
-/// Downloads the card from the first URL that has one.
-pub(super) async fn find(url: &Url, builder: &ClientBuilder) -> Result<Document, NoCard> {
-    let remedy = "serve the card at /.well-known/agent-card.json, also to callers without credentials";
-    let of_error = |error: Error| NoCard { error, remedy };
-    let failed = |reason: String| of_error(ErrorKind::InvalidAgentResponse.because(reason));
-    let network = builder.network(url.as_str()).map_err(of_error)?;
-    let mut tried = Vec::new();
-    for candidate in card_urls(url) {
-        let mut request = http::Request::new(Bytes::new());
-        let invalid = |error: http::uri::InvalidUri| of_error(Error::invalid_params(error));
-        *request.uri_mut() = candidate.as_str().parse().map_err(invalid)?;
-        request.headers_mut().clone_from(builder.headers());
-        request.headers_mut().insert(header::ACCEPT, HeaderValue::from_static("application/json"));
-        let (head, body) = network.send(request).await.map_err(of_error)?.into_parts();
-        let code = head.status.as_u16();
-        match head.status {
-            StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED | StatusCode::GONE => {
-                tried.push(format!("{}: {code}", candidate.path()));
-                continue;
-            }
-            StatusCode::UNAUTHORIZED => {
-                let error = ErrorKind::Unauthenticated.because(format!("{candidate} needs credentials"));
-                return Err(NoCard { error, remedy: "give credentials, such as --token" });
-            }
-            status if !status.is_success() => {
-                return Err(failed(format!("{candidate}: HTTP {code}")));
-            }
-            _ => {}
-        }
-        let media_type = head.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
-        let json = BoundedBody::new(body, MAX_DOCUMENT).all().await.map_err(|error| match error {
-            BodyError::Interrupted(status) => of_error(status.into()),
-            BodyError::TooLarge(_) | BodyError::TimedOut => failed(format!("{candidate}: {error}")),
-        })?;
-        if let Err(error) = serde_json::from_slice::<serde_json::Value>(&json) {
-            return Err(failed(format!("{candidate} is not JSON: {error}")));
-        }
-        if !may_be_card_of(&json, &candidate, url) {
-            tried.push(format!("{}: the card of another agent", candidate.path()));
-            continue;
-        }
-        let media_type = media_type.unwrap_or_default().to_owned();
-        return Ok(Document { url: candidate, media_type, json });
-    }
-    Err(failed(format!("there is no card ({})", tried.join(", "))))
+pub(super) async fn download(url: &str, connection: &Connection) -> anyhow::Result<Bytes> {
+    let builder = connection.limited(Some(TIMEOUT))?.retry(Retry::never());
+    let found = builder.card_document(&complete_url(url)?).await;
+    Ok(found.map_err(|error| with_url(error, url))?.json)
 }
 
 fn validate(arguments: &Validate) -> anyhow::Result<()> {
@@ -203,7 +131,7 @@ fn validate(arguments: &Validate) -> anyhow::Result<()> {
             let is_url = source.contains("://");
             let found =
                 if is_url { found } else { found.with_context(|| format!("`{source}` is no file, and as a URL")) };
-            json = found?.json;
+            json = found?;
             Ok(())
         })?;
         json

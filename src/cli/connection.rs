@@ -321,7 +321,7 @@ impl Connection {
     }
 
     /// Returns the options of a client with a time limit.
-    fn limited(&self, limit: Option<Duration>) -> anyhow::Result<ClientBuilder> {
+    pub(super) fn limited(&self, limit: Option<Duration>) -> anyhow::Result<ClientBuilder> {
         let builder = self.builder()?;
         Ok(match self.timeout.or(limit) {
             Some(limit) => builder.timeout(limit),

@@ -486,8 +486,8 @@ pub(super) fn discover(arguments: &Discover) -> anyhow::Result<()> {
             return Ok(show::print(&show::catalog(&entries, format)?, format)?);
         }
         if let (Some(path), false) = (output_file, extended) {
-            let document = card::download(&agent.url, &agent.connection).await?;
-            return write_card(path, &document.json, *force);
+            let json = card::download(&agent.url, &agent.connection).await?;
+            return write_card(path, &json, *force);
         }
         let client = agent.connect(SHORT).await?;
         let card = if *extended { client.extended_card().await? } else { client.card() };

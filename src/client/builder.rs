@@ -13,7 +13,7 @@ use tonic::transport::Endpoint;
 
 use super::{
     Client,
-    card::{self, CardCache, Interface, ReceivedCard, complete_url},
+    card::{self, CardCache, Document, Interface, complete_url},
     credentials::{AgentCredentials, Credentials},
     http::{self as http_client, Http, HttpTransport, JsonRpc, Network, Rest},
     retry::{Interfaces, Retry, RetryBudget, Retrying},
@@ -342,8 +342,8 @@ impl ClientBuilder {
     /// # Errors
     /// As [`Client::connect`]. With [`extended_card`](Self::extended_card), also those of its download.
     pub async fn connect(&self, url: &str) -> Result<Client, Error> {
-        let ReceivedCard { card, url, .. } = card::fetch(self, url).await?;
-        self.connected(card, &url).await
+        let Document { content, url, .. } = card::fetch(self, url).await?;
+        self.connected(content, &url).await
     }
 
     /// Returns the client for a card that was downloaded. `base` is its URL, or that of its catalog.
@@ -528,12 +528,6 @@ impl ClientBuilder {
     #[cfg(feature = "cli")]
     pub(crate) fn diagnostic_http(&self, url: &str) -> Result<reqwest::Client, Error> {
         self.tls.http(http_client::builder().tls_info(true), url)?.build().map_err(Error::internal)
-    }
-
-    /// Returns the network for requests to a URL that are no calls. It adds no headers.
-    #[cfg(feature = "cli")]
-    pub(crate) fn network(&self, url: &str) -> Result<Arc<dyn HttpTransport>, Error> {
-        self.http(url).map(|http| http.transport)
     }
 
     /// Returns the HTTP client for a URL.

@@ -1,13 +1,6 @@
 //! Agent card of a remote agent: its URLs, download with a cache (`ETag`), and selection of an interface.
 
-use std::{
-    collections::HashMap,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
-};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
@@ -52,15 +45,16 @@ const MAX_CACHED: usize = 64;
 #[derive(Clone, Debug, Default)]
 pub(super) struct CardCache(Arc<Mutex<HashMap<String, (HeaderValue, Bytes)>>>);
 
-/// Card as it was received.
+/// JSON document of a server.
 #[derive(Debug)]
-pub(super) struct ReceivedCard {
-    pub(super) card: AgentCard,
-    /// URL of the card.
-    pub(super) url: Url,
-    /// JSON of the card.
-    #[cfg_attr(not(feature = "cli"), expect(dead_code, reason = "only the program stores cards"))]
-    pub(super) json: Bytes,
+#[cfg_attr(not(feature = "cli"), expect(dead_code, reason = "only the program stores and checks documents"))]
+pub(crate) struct Document<T> {
+    /// What was read from it.
+    pub(crate) content: T,
+    pub(crate) url: Url,
+    /// `Content-Type`. Empty if the server sends none.
+    pub(crate) media_type: String,
+    pub(crate) json: Bytes,
 }
 
 /// Card that the program stores, to use it while the agent can't be reached.
@@ -83,10 +77,22 @@ impl ClientBuilder {
     /// # Errors
     /// As [`connect`](Self::connect).
     pub(crate) async fn download(&self, url: &str) -> Result<StoredCard, Error> {
-        let ReceivedCard { url, json, .. } = fetch(self, url).await?;
+        let Document { url, json, .. } = fetch(self, url).await?;
         let cached = self.cache.0.lock().get(url.as_str()).map(|(tag, _)| tag.clone());
         let tag = cached.and_then(|tag| tag.to_str().map(str::to_owned).ok());
         Ok(StoredCard { url: url.to_string(), tag, card: String::from_utf8_lossy(&json).into_owned() })
+    }
+
+    /// Downloads the document of the card of the agent at a URL. The card may be invalid.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect). The error names the URLs that were tried.
+    pub(crate) async fn card_document(&self, agent: &Url) -> Result<Document<()>, Error> {
+        let read = |json: &Bytes, url: &Url| match card::from_json(json) {
+            Ok(card) => check_agent(&card, url, agent),
+            Err(_) => serde_json::from_slice(json).map(|serde::de::IgnoredAny| ()).map_err(|error| error.to_string()),
+        };
+        first_document(self, "agent card", documents_of(agent, &WELL_KNOWN), read).await
     }
 
     /// Adds a stored card to the cache, so that the next download revalidates it (`If-None-Match`).
@@ -169,12 +175,6 @@ pub(crate) fn complete_url(text: &str) -> Result<Url, Error> {
     parse(&format!("{}://{text}", if is_local { "http" } else { "https" }))
 }
 
-/// Returns the URLs at which the card of an agent may be: the URL itself if it names a document, else the well-known paths
-/// below it, the URL itself, and the well-known paths of its host.
-pub(crate) fn candidates(url: &Url) -> Vec<Url> {
-    documents_of(url, &WELL_KNOWN)
-}
-
 /// Returns the URLs at which a document with one of these paths may be: the URL itself if it names a document, else the paths
 /// below it, the URL itself, and the paths of its host.
 pub(super) fn documents_of(url: &Url, paths: &[&str]) -> Vec<Url> {
@@ -204,49 +204,32 @@ pub(super) fn documents_of(url: &Url, paths: &[&str]) -> Vec<Url> {
 ///
 /// # Errors
 /// `Unavailable` if no connection can be established, `InvalidAgentResponse` if there is no card.
-pub(super) async fn fetch(builder: &ClientBuilder, url: &str) -> Result<ReceivedCard, Error> {
+pub(super) async fn fetch(builder: &ClientBuilder, url: &str) -> Result<Document<AgentCard>, Error> {
     let agent = complete_url(url)?;
-    let is_other = AtomicBool::new(false);
-    let read = |json: &Bytes, url: &Url| match card::from_json(json) {
-        Ok(card) if card.name.is_empty() => Err(none_at(url, "agent card", "the document has no name")),
-        Ok(card) if !is_card_of(&card, url, &agent) => {
-            is_other.store(true, Ordering::Relaxed);
-            Err(none_at(url, "agent card", "it is of another agent"))
+    let read = |json: &Bytes, url: &Url| {
+        let card = card::from_json(json).map_err(|error| error.to_string())?;
+        if card.name.is_empty() {
+            return Err("the document has no name".to_owned());
         }
-        Ok(card) => Ok((card, json.clone(), url.clone())),
-        Err(error) => Err(none_at(url, "agent card", &error.to_string())),
+        check_agent(&card, url, &agent).map(|()| card)
     };
-    let found = first_document(builder, "agent card", candidates(&agent), read).await;
-    let (card, json, url) = found.map_err(|error| {
-        // The card at the path may be invalid.
-        if error.kind() != ErrorKind::MethodNotFound || !is_other.load(Ordering::Relaxed) {
-            return error;
-        }
-        let (path, origin) = (agent.path(), agent.origin().ascii_serialization());
-        let reason = format!("no agent card at {path}; the agent at {origin} has no interface at this path");
-        ErrorKind::InvalidAgentResponse.because(reason)
-    })?;
-    check_signatures(builder, &json)?;
-    Ok(ReceivedCard { card, url, json })
+    let found = first_document(builder, "agent card", documents_of(&agent, &WELL_KNOWN), read).await?;
+    check_signatures(builder, &found.json)?;
+    Ok(found)
 }
 
-/// Returns true if the card at `url` is that of the agent: it is below the path of the agent, or has an interface at the path or
+/// Checks that the card at `url` is that of the agent: it is below the path of the agent, or has an interface at the path or
 /// below it, or whose path lacks the `/v1` of the methods of 0.3. A card without a usable interface is taken for that of the agent.
-fn is_card_of(card: &AgentCard, url: &Url, agent: &Url) -> bool {
+fn check_agent(card: &AgentCard, url: &Url, agent: &Url) -> Result<(), String> {
     let path = agent.path().trim_end_matches('/');
     let is_below =
         |path: &str, base: &str| path.strip_prefix(base).is_some_and(|rest| matches!(rest.get(..1), None | Some("/")));
     let paths = interfaces(card, Some(url)).into_iter().filter_map(|interface| Url::parse(&interface.url).ok());
     let mut paths = paths.map(|url| url.path().trim_end_matches('/').to_owned()).peekable();
-    is_below(url.path(), path)
+    let is_of_agent = is_below(url.path(), path)
         || paths.peek().is_none()
-        || paths.any(|interface| is_below(&interface, path) || path.strip_prefix(&*interface) == Some("/v1"))
-}
-
-/// Returns false if the JSON at `url` is the card of another agent than that at the URL `agent`.
-#[cfg(feature = "cli")]
-pub(crate) fn may_be_card_of(json: &[u8], url: &Url, agent: &Url) -> bool {
-    card::from_json(json).map_or(true, |card| is_card_of(&card, url, agent))
+        || paths.any(|interface| is_below(&interface, path) || path.strip_prefix(&*interface) == Some("/v1"));
+    if is_of_agent { Ok(()) } else { Err(format!("the card of an agent without an interface at {}", agent.path())) }
 }
 
 /// Checks the signatures of the JSON of a card by the policy of the client.
@@ -261,53 +244,56 @@ pub(super) fn check_signatures(_: &ClientBuilder, _: &[u8]) -> Result<(), Error>
     Ok(())
 }
 
-/// Downloads JSON documents at these URLs until one of them can be read.
+/// Downloads JSON documents at these URLs until one of them can be read. `read` returns the reason why a document can't.
 ///
 /// # Errors
-/// The error of the first document if none can be read. Errors of the server itself end the search.
+/// `InvalidAgentResponse` with each URL and reason if there is none. Errors of the server itself end the search.
 pub(super) async fn first_document<T>(
     builder: &ClientBuilder,
     name: &'static str,
     urls: Vec<Url>,
-    read: impl Fn(&Bytes, &Url) -> Result<T, Error>,
-) -> Result<T, Error> {
+    read: impl Fn(&Bytes, &Url) -> Result<T, String>,
+) -> Result<Document<T>, Error> {
     let limit = builder.timeout.unwrap_or(CARD);
     let call = Call { deadline: Some(clock::after(Instant::now(), limit)), ..Call::default() };
     let mut retries = Retries::new(&builder.retry.clone().attempts(builder.retry.attempts.min(CARD_RETRIES)));
-    let mut http = None;
-    let mut first = None;
+    let first = urls.first().ok_or_else(|| Error::internal("a document has no URL"))?.clone();
+    let http = builder.http(first.as_str())?;
+    let mut tried = Vec::new();
     for url in urls {
-        let http = match &http {
-            Some(http) => http,
-            None => http.insert(builder.http(url.as_str())?),
-        };
         let received = loop {
-            match fetch_json(builder, http, &call, &url, name).await {
+            match fetch_json(builder, &http, &call, &url, name).await {
                 Err(error) if is_transient(&error) && retries.wait(&error, &call).await => {}
-                received => break received,
+                received => break received?,
             }
         };
-        match received.and_then(|json| read(&json, &url)) {
-            Ok(document) => return Ok(document),
+        match received.and_then(|(json, media_type)| Ok((read(&json, &url)?, json, media_type))) {
+            Ok((content, json, media_type)) => return Ok(Document { content, url, media_type, json }),
             // Another path of the same server may have the document.
-            Err(error) if matches!(error.kind(), ErrorKind::MethodNotFound | ErrorKind::InvalidAgentResponse) => {
-                _ = first.get_or_insert(error);
-            }
-            Err(error) => return Err(error),
+            Err(reason) => tried.push((url, reason)),
         }
     }
-    Err(first.unwrap_or_else(|| Error::internal("a document has no URL")))
+    if let [(url, reason)] = &*tried {
+        return Err(none_at(url, name, reason));
+    }
+    let reasons: Vec<_> = tried.iter().map(|(url, reason)| format!("{}: {reason}", url.path())).collect();
+    let reason = format!("no {name} at {}: {}", first.origin().ascii_serialization(), reasons.join("; "));
+    Err(ErrorKind::InvalidAgentResponse.because(reason))
 }
 
 pub(super) fn none_at(url: &Url, name: &str, reason: &str) -> Error {
     ErrorKind::InvalidAgentResponse.because(format!("no {name} at {url}: {reason}"))
 }
 
-/// Downloads a JSON document. One that was downloaded before is only validated.
-///
-/// # Errors
-/// `MethodNotFound` if there is no such document.
-async fn fetch_json(builder: &ClientBuilder, http: &Http, call: &Call, url: &Url, name: &str) -> Result<Bytes, Error> {
+/// Downloads a JSON document. One that was downloaded before is only validated. Returns its media type with it, or the reason why
+/// there is none at this URL.
+async fn fetch_json(
+    builder: &ClientBuilder,
+    http: &Http,
+    call: &Call,
+    url: &Url,
+    name: &str,
+) -> Result<Result<(Bytes, String), String>, Error> {
     let mut request = http::Request::new(Bytes::new());
     *request.uri_mut() = url.as_str().parse().map_err(|_| none_at(url, name, "the URL is invalid"))?;
     let headers = request.headers_mut();
@@ -323,21 +309,23 @@ async fn fetch_json(builder: &ClientBuilder, http: &Http, call: &Call, url: &Url
         headers.insert(header::IF_NONE_MATCH, tag.clone());
     }
     let (head, body) = http.send(call, request).await?.into_parts();
+    let text = |name| head.headers.get(name).and_then(|value| value.to_str().ok());
+    let media_type = text(header::CONTENT_TYPE).unwrap_or_default().to_owned();
     if let (StatusCode::NOT_MODIFIED, Some((_, json))) = (head.status, known) {
-        return Ok(json);
+        return Ok(Ok((json, media_type)));
     }
     let json = read_body(body, http.limits.card, call.deadline).await?;
     match head.status {
         status if status.is_success() => {
             builder.cache.insert(url, &head.headers, &json);
-            Ok(json)
+            Ok(Ok((json, media_type)))
         }
-        StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED | StatusCode::GONE => {
-            Err(ErrorKind::MethodNotFound.because(format!("no {name} at {url}: HTTP {}", head.status)))
+        status @ (StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED | StatusCode::GONE) => {
+            Ok(Err(format!("HTTP {status}")))
         }
         status if status.is_redirection() && status != StatusCode::NOT_MODIFIED => {
-            let to = head.headers.get(header::LOCATION).and_then(|to| to.to_str().ok()).unwrap_or("another URL");
-            Err(none_at(url, name, &format!("it redirects to {to}; use that URL if you trust it")))
+            let to = text(header::LOCATION).unwrap_or("another URL");
+            Ok(Err(format!("it redirects to {to}; use that URL if you trust it")))
         }
         StatusCode::UNAUTHORIZED => {
             Err(ErrorKind::Unauthenticated.because(format!("the {name} at {url} needs credentials")))
@@ -480,7 +468,7 @@ mod tests {
     #[test]
     fn card_is_looked_for_below_the_url_and_at_its_host() {
         let paths = |url: &str| {
-            let urls = candidates(&Url::parse(url).unwrap());
+            let urls = documents_of(&Url::parse(url).unwrap(), &WELL_KNOWN);
             urls.iter().map(|url| url.path().to_owned()).collect::<Vec<_>>()
         };
         assert_eq!(paths("http://a.example"), WELL_KNOWN);

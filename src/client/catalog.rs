@@ -83,7 +83,7 @@ impl ClientBuilder {
     /// `Unavailable` if no connection can be established, `InvalidAgentResponse` if there is no catalog.
     pub async fn catalog(&self, url: &str) -> Result<Vec<CatalogEntry>, Error> {
         let url = complete_url(url)?;
-        first_document(self, "catalog", documents_of(&url, &PATHS), read).await
+        Ok(first_document(self, "catalog", documents_of(&url, &PATHS), read).await?.content)
     }
 
     /// Returns a client of an agent in a catalog.
@@ -116,13 +116,12 @@ impl ClientBuilder {
 }
 
 /// Reads a catalog.
-fn read(json: &Bytes, url: &Url) -> Result<Vec<CatalogEntry>, Error> {
-    let none = |reason: &str| none_at(url, "catalog", reason);
-    let document: Value = serde_json::from_slice(json).map_err(|error| none(&error.to_string()))?;
+fn read(json: &Bytes, url: &Url) -> Result<Vec<CatalogEntry>, String> {
+    let document: Value = serde_json::from_slice(json).map_err(|error| error.to_string())?;
     let list = document.as_array().or_else(|| LISTS.into_iter().find_map(|name| document[name].as_array()));
-    let list = list.ok_or_else(|| none("the document has no list of agents"))?;
+    let list = list.ok_or("the document has no list of agents")?;
     if list.len() > MAX_ENTRIES {
-        return Err(none(&format!("{} entries exceed the limit of {MAX_ENTRIES}", list.len())));
+        return Err(format!("{} entries exceed the limit of {MAX_ENTRIES}", list.len()));
     }
     Ok(list.iter().filter_map(|entry| read_entry(entry, url)).collect())
 }
@@ -231,6 +230,6 @@ mod tests {
             assert!(read(&Bytes::from(document), &url).is_err(), "{document}");
         }
         let long = Value::from(vec![Value::from("https://a.example"); MAX_ENTRIES + 1]).to_string();
-        assert!(read(&long.into(), &url).unwrap_err().to_string().contains("10001 entries exceed the limit of 10000"));
+        assert!(read(&long.into(), &url).unwrap_err().contains("10001 entries exceed the limit of 10000"));
     }
 }

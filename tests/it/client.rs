@@ -273,7 +273,8 @@ async fn cards_of_all_versions_are_found_and_cached() {
     }
     for path in ["/rp", "/rpc/other"] {
         let error = quick().connect(&format!("{url}{path}")).await.unwrap_err().to_string();
-        assert!(error.contains(&format!("no agent card at {path};")) && error.contains(&url), "{error}");
+        assert!(error.contains(&format!("no agent card at {url}: {path}/.well-known/")), "{error}");
+        assert!(error.ends_with(&format!("the card of an agent without an interface at {path}")), "{error}");
     }
     // The invalid card of the agent itself is the problem.
     let card = json!({"name": "Other", "url": "/rpc", "version": "1", "skills": []}).to_string();

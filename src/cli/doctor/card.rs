@@ -5,11 +5,9 @@ use url::Url;
 
 use super::{Finding, Report, Status, network::is_local};
 use crate::{
-    cli::card::{
-        self, Document,
-        rules::{Problem, Review, review},
-    },
-    client::ClientBuilder,
+    cli::card::rules::{Problem, Review, review},
+    client::{ClientBuilder, Document, Retry},
+    error::ErrorKind,
     pb::v1::AgentCard,
     v03,
 };
@@ -48,10 +46,16 @@ pub(super) async fn check(
 }
 
 /// Downloads the card.
-async fn download(url: &Url, builder: &ClientBuilder, document: &mut Option<Document>) -> Finding {
-    let found = match card::find(url, builder).await {
+async fn download(url: &Url, builder: &ClientBuilder, document: &mut Option<Document<()>>) -> Finding {
+    let found = match builder.clone().retry(Retry::never()).card_document(url).await {
         Ok(found) => document.insert(found),
-        Err(error) => return Finding::failed(error.reason(), error.remedy),
+        Err(error) if error.kind() == ErrorKind::Unauthenticated => {
+            return Finding::failed(error.to_string(), "give credentials, such as --token");
+        }
+        Err(error) => {
+            let remedy = "serve the card at /.well-known/agent-card.json, also to callers without credentials";
+            return Finding::failed(error.to_string(), remedy);
+        }
     };
     let essence = found.media_type.split(';').next().unwrap_or_default().trim();
     if essence != "application/json" && !essence.ends_with("+json") {
