@@ -115,8 +115,7 @@ pub(super) struct Connection {
     /// Prints the interface that is used, and the cursors of events, to stderr.
     #[arg(short, long, help_heading = OUTPUT)]
     verbose: bool,
-    /// Prints each request to stderr as a command of curl or grpcurl, and the status and size of its response. Secrets are
-    /// printed as ***.
+    /// Prints a line for each request and response to stderr, without secrets.
     #[arg(long, help_heading = OUTPUT)]
     debug: bool,
 }
@@ -246,8 +245,7 @@ impl Connection {
             builder = builder.danger_accept_invalid_certs(true);
         }
         if self.debug {
-            let debug = Debug { accepts_invalid_certs: self.insecure_tls, ca: self.ca.clone() };
-            builder = builder.observer(Arc::new(debug));
+            builder = builder.observer(Arc::new(Debug));
         }
         if let Some(tenant) = &self.tenant {
             builder = builder.tenant(tenant);

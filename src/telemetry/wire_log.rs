@@ -32,7 +32,7 @@ use crate::{
     transport::{Body, RequestBody, ResponseFuture},
 };
 
-mod redaction;
+pub(crate) mod redaction;
 
 /// Log target of the wire log.
 pub(crate) const TARGET: &str = "a2a_service::wire";

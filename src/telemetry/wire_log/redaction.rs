@@ -1,4 +1,4 @@
-//! Redaction and truncation for the wire log: headers, URLs, JSON bodies and events without secrets, at limited length.
+//! Redaction and truncation for the wire log and the output of `--debug`: headers, URLs, JSON bodies and events without secrets, at limited length.
 
 use std::borrow::Cow;
 
@@ -40,7 +40,20 @@ const VISIBLE_HEADERS: [&str; 16] = [
     "x-request-id",
 ];
 
-/// Parts of the names of secret members and query parameters.
+/// Query parameters whose values are logged, without underscores and in lower case: those of the protocol. The values of others
+/// may be secrets: an API key has the name that the card of the agent gives it.
+const VISIBLE_PARAMETERS: [&str; 8] = [
+    "tenant",
+    "contextid",
+    "status",
+    "pagesize",
+    "pagetoken",
+    "historylength",
+    "statustimestampafter",
+    "includeartifacts",
+];
+
+/// Parts of the names of secret members.
 const SECRET_NAMES: [&str; 9] =
     ["token", "credential", "authentication", "authorization", "headers", "secret", "password", "apikey", "api_key"];
 
@@ -54,7 +67,7 @@ fn is_secret(name: &str) -> bool {
 }
 
 /// Formats headers as `[name: value, …]`.
-pub(super) fn headers(headers: &HeaderMap) -> String {
+pub(crate) fn headers(headers: &HeaderMap) -> String {
     let header = |(name, value): (&http::HeaderName, &http::HeaderValue)| {
         let value = value.to_str().ok().filter(|_| VISIBLE_HEADERS.contains(&name.as_str()));
         format!("{name}: {}", value.map_or(HIDDEN.to_owned(), truncated))
@@ -62,35 +75,35 @@ pub(super) fn headers(headers: &HeaderMap) -> String {
     format!("[{}]", headers.iter().map(header).collect::<Vec<_>>().join(", "))
 }
 
-/// Returns true for a query parameter, with its value, that may have a secret.
-fn is_secret_parameter(pair: &str) -> bool {
-    let pair = pair.to_ascii_lowercase();
-    let name = pair.split('=').next().unwrap_or_default();
-    !matches!(name, "pagetoken" | "page_token") && SECRET_NAMES.iter().any(|part| pair.contains(part))
-}
-
 /// Formats the path and the query of a request.
-pub(super) fn target(uri: &Uri) -> String {
+pub(crate) fn target(uri: &Uri) -> String {
+    let is_visible = |pair: &str| {
+        let name = pair.split('=').next().unwrap_or_default();
+        VISIBLE_PARAMETERS.contains(&&*name.replace('_', "").to_ascii_lowercase())
+    };
     match uri.query() {
         None => truncated(uri.path()),
-        // Each name by itself: `pageSize` beside an API key must not make it visible.
-        Some(query) if query.split('&').any(is_secret_parameter) => {
-            format!("{}?{HIDDEN}", truncated(uri.path()))
-        }
-        Some(query) => format!("{}?{}", truncated(uri.path()), truncated(query)),
+        Some(query) if query.split('&').all(is_visible) => format!("{}?{}", truncated(uri.path()), truncated(query)),
+        Some(_) => format!("{}?{HIDDEN}", truncated(uri.path())),
     }
+}
+
+/// Formats the URL of a request.
+pub(crate) fn url(uri: &Uri) -> String {
+    let (scheme, authority) = (uri.scheme_str().unwrap_or_default(), uri.authority().map_or("", |text| text.as_str()));
+    without_userinfo(&format!("{scheme}://{authority}")).into_owned() + &target(uri)
 }
 
 /// Format of a body, which decides how it is logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Media {
+pub(crate) enum Media {
     Text,
     Events,
     Protobuf,
 }
 
 impl Media {
-    pub(super) fn of(content_type: &str) -> Self {
+    pub(crate) fn of(content_type: &str) -> Self {
         let media_type = content_type.split(';').next().unwrap_or_default().trim();
         if media_type.starts_with("application/grpc") {
             Self::Protobuf
@@ -102,7 +115,7 @@ impl Media {
     }
 
     /// Formats a body of `length` bytes, of which `data` was buffered.
-    pub(super) fn show(self, data: &[u8], length: usize) -> String {
+    pub(crate) fn show(self, data: &[u8], length: usize) -> String {
         if self == Self::Protobuf {
             return format!("({length} bytes of protobuf)");
         }
@@ -133,7 +146,7 @@ fn json(text: &str) -> String {
 }
 
 /// Formats a message as ProtoJSON.
-pub(super) fn message(message: &impl Serialize) -> String {
+pub(crate) fn message(message: &impl Serialize) -> String {
     serde_json::to_value(message).map(value_text).unwrap_or_default()
 }
 
@@ -185,7 +198,7 @@ fn without_echo(text: &str) -> String {
 }
 
 /// Redacts the userinfo of URLs, which may be a password: `https://user:password@host` becomes `https://(hidden)@host`.
-pub(super) fn without_userinfo(text: &str) -> Cow<'_, str> {
+pub(crate) fn without_userinfo(text: &str) -> Cow<'_, str> {
     const SCHEME: &str = "://";
     let ends_authority = |c: char| matches!(c, '/' | '?' | '#' | '"' | '\'' | '<' | '>' | '\\') || c.is_whitespace();
     let (mut redacted, mut rest) = (String::new(), text);
@@ -249,7 +262,11 @@ mod tests {
         assert_eq!(headers(&map), "[authorization: (hidden), a2a-version: 1.0]");
         assert_eq!(target(&Uri::from_static("/tasks?token=s3cret")), "/tasks?(hidden)");
         assert_eq!(target(&Uri::from_static("/tasks?pageToken=p")), "/tasks?pageToken=p");
-        assert_eq!(target(&Uri::from_static("/tasks?pageSize=1&api_key=s3cret")), "/tasks?(hidden)");
+        assert_eq!(target(&Uri::from_static("/tasks?pageSize=1&k=s3cret")), "/tasks?(hidden)");
+        assert_eq!(
+            url(&Uri::from_static("http://a:s3cret@h.example:1/t?x=s3cret")),
+            "http://(hidden)@h.example:1/t?(hidden)"
+        );
     }
 
     #[test]
