@@ -11,10 +11,13 @@
 use std::time::Duration;
 
 #[cfg(any(all(feature = "client", feature = "push"), feature = "openai"))]
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 #[cfg(any(all(feature = "client", feature = "push"), feature = "openai"))]
-use crate::agent::{End, Error, Stopped, Turn};
+use crate::{
+    agent::{End, Error, Stopped, Turn},
+    base::retry::{Backoff, retry_after},
+};
 
 #[cfg(any(all(feature = "exec", unix), all(feature = "client", feature = "push")))]
 mod event;
@@ -46,6 +49,10 @@ pub use self::upstream::{GAP, Upstream};
 #[cfg(any(all(feature = "client", feature = "push"), feature = "openai"))]
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(30);
 
+/// Result of an attempt to send a request.
+#[cfg(any(all(feature = "client", feature = "push"), feature = "openai"))]
+type Attempt = reqwest::Result<reqwest::Response>;
+
 /// Runs the work of a turn until it is canceled, or the timeout expires: the turn then fails with a text for the client. The
 /// connection of the work is closed in both cases, so that the other side can stop too.
 #[cfg(any(all(feature = "client", feature = "push"), feature = "openai"))]
@@ -64,5 +71,26 @@ async fn until_canceled(
     match limit {
         Some(limit) => timeout(limit, work).await.unwrap_or_else(|_| Err(Error::public(expired))),
         None => work.await,
+    }
+}
+
+/// Sends a request until it succeeds, its result is final, or all retries were made. Waits as `Retry-After` asks for.
+#[cfg(any(all(feature = "client", feature = "push"), feature = "openai"))]
+async fn with_retries<F: Future<Output = Result<Attempt, Error>>>(
+    turn: &Turn,
+    max_retries: u32,
+    backoff: Backoff,
+    send: impl Fn() -> F,
+    is_final: impl Fn(&Attempt) -> bool,
+) -> Result<Attempt, Error> {
+    let env = turn.live.journal().env();
+    let mut retries = 0;
+    loop {
+        let result = send().await?;
+        let wait = result.as_ref().ok().and_then(|response| retry_after(response.headers(), env.clock.millis()));
+        let delay = backoff.delay_after(wait, MAX_RETRY_AFTER, retries, env.rng.next_u64());
+        let Some(delay) = delay.filter(|_| retries < max_retries && !is_final(&result)) else { return Ok(result) };
+        retries += 1;
+        sleep(delay).await;
     }
 }

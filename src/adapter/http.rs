@@ -6,19 +6,18 @@ use std::{fmt, io, pin::pin, time::Duration};
 
 use bytes::Bytes;
 use reqwest::{Client, Response, StatusCode, Url, header, redirect};
-use tokio::time::sleep;
 use tokio_stream::StreamExt as _;
 
 use super::{
-    MAX_RETRY_AFTER,
+    Attempt,
     event::{AgentEvent, EventSink, OUTPUT, TurnEnd, TurnLine},
-    until_canceled,
+    until_canceled, with_retries,
 };
 use crate::{
     agent::{Agent, End, Error, Turn, Updates},
     base::{
         bounded_body::{BodyError, ResponseBody},
-        retry::{Backoff, retry_after},
+        retry::Backoff,
         sse::SseReader,
     },
     pb::v1::AgentCard,
@@ -119,8 +118,7 @@ impl HttpEndpoint {
     /// Sends a turn. Returns the response with a successful status.
     async fn request(&self, turn: &Turn, body: &Bytes) -> Result<Response, Error> {
         let id = format!("{}-{}", turn.task_id(), turn.message().message_id);
-        let env = turn.live.journal().env();
-        for retries in 0.. {
+        let send = async || {
             let mut request = self.client.post(self.url.clone()).body(body.clone()).header(header::ACCEPT, ACCEPT);
             request = request.header(header::CONTENT_TYPE, "application/json").header("idempotency-key", &id);
             if let Some(token) = &self.options.token {
@@ -130,35 +128,28 @@ impl HttpEndpoint {
                 request = request.header("traceparent", trace);
             }
             if let Some(secret) = &self.options.secret {
-                let timestamp = (env.clock.millis() / 1000).to_string();
+                let timestamp = (turn.live.journal().env().clock.millis() / 1000).to_string();
                 let signature = webhook_signature(secret, &id, &timestamp, body);
                 request = request.header("webhook-id", &id).header("webhook-timestamp", timestamp);
                 request = request.header("webhook-signature", signature);
             }
-            let result = request.send().await;
-            let (may_repeat, wait) = match &result {
-                Ok(response) => (
-                    self.options.idempotent && is_overloaded(response.status()),
-                    retry_after(response.headers(), env.clock.millis()),
-                ),
-                Err(error) => (error.is_connect() || self.options.idempotent, None),
-            };
-            let delay = BACKOFF.delay_after(wait, MAX_RETRY_AFTER, retries, env.rng.next_u64());
-            match (result, delay.filter(|_| may_repeat && retries < RETRIES)) {
-                (Ok(response), _) if response.status().is_success() => return Ok(response),
-                (_, Some(delay)) => sleep(delay).await,
-                (Ok(response), None) => {
-                    let status = response.status().as_u16();
-                    return Err(Error::public(format!("The endpoint of the agent responded with status {status}.")));
-                }
-                (Err(error), None) => {
-                    // Without the URL, which may have a secret.
-                    let error = error.without_url();
-                    return Err(Error::public("The endpoint of the agent can't be reached.").caused_by(error));
-                }
+            Ok(request.send().await)
+        };
+        let is_final = |result: &Attempt| match result {
+            Ok(response) => !self.options.idempotent || !is_overloaded(response.status()),
+            Err(error) => !self.options.idempotent && !error.is_connect(),
+        };
+        match with_retries(turn, RETRIES, BACKOFF, send, is_final).await? {
+            Ok(response) if response.status().is_success() => Ok(response),
+            Ok(response) => {
+                let status = response.status().as_u16();
+                Err(Error::public(format!("The endpoint of the agent responded with status {status}.")))
+            }
+            // Without the URL, which may have a secret.
+            Err(error) => {
+                Err(Error::public("The endpoint of the agent can't be reached.").caused_by(error.without_url()))
             }
         }
-        Err(Error::internal("no attempt was made"))
     }
 
     async fn turn(&self, turn: &Turn, out: &Updates) -> Result<End, Error> {

@@ -7,15 +7,15 @@ use futures_util::stream::BoxStream;
 use reqwest::{Client, Response, StatusCode, Url, header};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, timeout};
 use tokio_stream::StreamExt as _;
 
-use super::super::MAX_RETRY_AFTER;
+use super::super::{Attempt, with_retries};
 use crate::{
     agent::{Error, Turn},
     base::{
         bounded_body::{BodyError, ResponseBody},
-        retry::{Backoff, retry_after},
+        retry::Backoff,
         sse::SseReader,
     },
     clock,
@@ -164,8 +164,7 @@ impl Endpoint {
 
     /// Sends a request, and repeats it if the endpoint is overloaded. Returns the response with a successful status.
     async fn request(&self, turn: &Turn, body: &Bytes) -> Result<Response, Error> {
-        let env = turn.live.journal().env();
-        for retries in 0.. {
+        let send = async || {
             let mut request = self.client.post(self.url.clone()).body(body.clone());
             request = request.header(header::CONTENT_TYPE, "application/json");
             request = request.header(header::ACCEPT, "text/event-stream, application/json");
@@ -175,24 +174,18 @@ impl Endpoint {
             if let Some(trace) = turn.trace() {
                 request = request.header("traceparent", trace);
             }
-            let result = timeout(self.idle_timeout, request.send()).await.map_err(|_| stalled())?;
-            let (may_repeat, wait) = match &result {
-                Ok(response) => (is_retryable(response.status()), retry_after(response.headers(), env.clock.millis())),
-                Err(error) => (!error.is_builder(), None),
-            };
-            let delay = BACKOFF.delay_after(wait, MAX_RETRY_AFTER, retries, env.rng.next_u64());
-            match (result, delay.filter(|_| may_repeat && retries < RETRIES)) {
-                (Ok(response), _) if response.status().is_success() => return Ok(response),
-                (_, Some(delay)) => sleep(delay).await,
-                (Ok(response), None) => return Err(self.rejection(response).await),
-                (Err(error), None) => {
-                    // Without the URL, which may have a secret.
-                    let error = error.without_url();
-                    return Err(Error::public("The model endpoint can't be reached.").caused_by(error));
-                }
-            }
+            timeout(self.idle_timeout, request.send()).await.map_err(|_| stalled())
+        };
+        let is_final = |result: &Attempt| match result {
+            Ok(response) => !is_retryable(response.status()),
+            Err(error) => error.is_builder(),
+        };
+        match with_retries(turn, RETRIES, BACKOFF, send, is_final).await? {
+            Ok(response) if response.status().is_success() => Ok(response),
+            Ok(response) => Err(self.rejection(response).await),
+            // Without the URL, which may have a secret.
+            Err(error) => Err(Error::public("The model endpoint can't be reached.").caused_by(error.without_url())),
         }
-        Err(Error::internal("no attempt was made"))
     }
 
     /// Returns the failure for a response with an unsuccessful status.
