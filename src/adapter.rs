@@ -11,7 +11,7 @@
 use std::time::Duration;
 
 #[cfg(any(all(feature = "client", feature = "push"), feature = "openai"))]
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep_until, timeout};
 
 #[cfg(any(all(feature = "client", feature = "push"), feature = "openai"))]
 use crate::{
@@ -91,6 +91,6 @@ async fn with_retries<F: Future<Output = Result<Attempt, Error>>>(
         let delay = backoff.delay_after(wait, MAX_RETRY_AFTER, retries, env.rng.next_u64());
         let Some(delay) = delay.filter(|_| retries < max_retries && !is_final(&result)) else { return Ok(result) };
         retries += 1;
-        sleep(delay).await;
+        sleep_until(Instant::now() + delay).await;
     }
 }

@@ -42,7 +42,8 @@ impl<E> From<SseError<Self>> for BodyError<E> {
 /// Parser of server-sent events (HTML standard, 9.2.6). Event names, comments and retry times are ignored.
 #[derive(Debug)]
 pub struct SseReader<S> {
-    chunks: S,
+    /// `None` after the end.
+    chunks: Option<S>,
     /// Maximum size of an event in bytes.
     max_event: usize,
     /// An event at the end of the stream needs no empty line.
@@ -58,15 +59,13 @@ pub struct SseReader<S> {
     data: Option<BytesMut>,
     /// First line that is no field.
     invalid_line: Option<Bytes>,
-    /// The stream has ended.
-    is_done: bool,
 }
 
 impl<S> SseReader<S> {
     /// Creates a parser of chunks of a response body, for events of at most `max_event` bytes.
     pub fn new(chunks: S, max_event: usize) -> Self {
         Self {
-            chunks,
+            chunks: Some(chunks),
             max_event,
             accepts_unterminated: false,
             buffer: BytesMut::new(),
@@ -76,7 +75,6 @@ impl<S> SseReader<S> {
             id: None,
             data: None,
             invalid_line: None,
-            is_done: false,
         }
     }
 
@@ -175,7 +173,7 @@ where
     type Item = Result<SseEvent, SseError<E>>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        if self.is_done {
+        if self.chunks.is_none() {
             return Poll::Ready(None);
         }
         loop {
@@ -185,7 +183,8 @@ where
             let end = if self.buffer.len() + self.data.as_ref().map_or(0, BytesMut::len) > self.max_event {
                 Some(Err(SseError::TooLarge(self.max_event)))
             } else {
-                match ready!(Pin::new(&mut self.chunks).poll_next(cx)) {
+                let Some(chunks) = &mut self.chunks else { return Poll::Ready(None) };
+                match ready!(Pin::new(chunks).poll_next(cx)) {
                     Some(Ok(chunk)) => {
                         self.buffer.extend_from_slice(&chunk);
                         continue;
@@ -194,7 +193,7 @@ where
                     None => self.last_event().map(Ok),
                 }
             };
-            self.is_done = true;
+            self.chunks = None;
             return Poll::Ready(end);
         }
     }
