@@ -2,9 +2,13 @@
 
 #[cfg(any(feature = "auth", feature = "client", feature = "push"))]
 pub(crate) mod bounded_body;
+#[cfg(any(feature = "signing", feature = "auth"))]
+pub mod jws;
 #[cfg(any(feature = "client", feature = "push"))]
 pub(crate) mod oauth;
 #[cfg(any(feature = "client", feature = "server"))]
 pub(crate) mod retry;
+#[cfg(any(feature = "signing", feature = "auth", feature = "server-tls"))]
+pub(crate) mod secret_file;
 #[cfg(feature = "client")]
 pub mod sse;

@@ -34,7 +34,7 @@ pub use self::{
 use serde::Deserialize;
 
 #[cfg(feature = "signing")]
-use crate::jose::SigningKey;
+use crate::base::jws::SigningKey;
 use crate::{
     pb::v1::{AgentCapabilities, AgentCard, AgentExtension, AgentInterface},
     protocol::Version,

@@ -174,8 +174,6 @@ mod execution;
 pub mod extension;
 #[doc(hidden)]
 pub mod history;
-#[cfg(feature = "signing")]
-pub mod jose;
 #[cfg(feature = "server")]
 #[doc(hidden)]
 pub mod journal;
@@ -225,6 +223,8 @@ pub use axum;
 pub use url;
 pub use {bytes, http, serde_json, tonic};
 
+#[cfg(any(feature = "signing", feature = "auth"))]
+pub use self::base::jws as jose;
 pub use self::{contract::BoxStream, pb::v1::a2a_service_server::A2aService, snapshot::Snapshot};
 
 /// Compiles the Rust blocks of the documents as doc tests.

@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | `credentials` | credentials for webhooks, and the client credentials grant of OAuth 2.0 |
 //! | `delivery` | queue, retries, circuit breaker |
-//! | `jwt` | tokens signed with the keys of the server |
+//! | `token` | tokens signed with the keys of the server |
 //! | `key_file` | file with the keys |
 //! | `payload` | selection and form of the notifications |
 //! | `receiver` | verification and decoding, for receivers |
@@ -18,19 +18,18 @@ use std::{fmt, sync::Arc, time::Duration};
 pub use credentials::{ClientCredentials, CredentialsError, HostCredentials, WebhookCredentials, WebhookRequest};
 #[cfg(feature = "cli")]
 pub(crate) use credentials::{host_key, token_endpoint};
-pub use jwt::SigningKeys;
 pub use key_file::KeyFileError;
 pub use receiver::{Received, Receiver, Rejection, VerifiedNotification};
 #[cfg(feature = "client")]
 pub(crate) use signature::sign as webhook_signature;
 pub use stats::PushStats;
 pub use target::{AllowedTarget, Resolver, SystemResolver, TargetError, TargetPolicy};
+pub use token::SigningKeys;
 
-pub use crate::jose::{Algorithm, KeyError, PublicKeys, SigningKey};
+pub use crate::base::jws::{Algorithm, KeyError, PublicKeys, SigningKey};
 
 mod credentials;
 pub(crate) mod delivery;
-mod jwt;
 mod key_file;
 pub(crate) mod payload;
 mod receiver;
@@ -39,6 +38,7 @@ mod sender;
 mod signature;
 mod stats;
 mod target;
+mod token;
 
 /// Events that are delivered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

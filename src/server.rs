@@ -20,7 +20,7 @@ use self::{
 };
 pub(crate) use self::{agents::is_agent_name, exposure::is_public};
 #[cfg(feature = "signing")]
-use crate::jose::SigningKey;
+use crate::base::jws::SigningKey;
 #[cfg(feature = "push")]
 use crate::push::PushOptions;
 #[cfg(feature = "server-tls")]

@@ -31,7 +31,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use crate::{
-    jose::{Jws, KeyError, PublicKeys, SignatureError, SigningKey, sha256},
+    base::jws::{Jws, KeyError, PublicKeys, SignatureError, SigningKey, sha256},
     pb::v1::{AgentCard, AgentCardSignature},
     protocol::Version,
     v03::card as v03,
@@ -129,7 +129,7 @@ pub fn verify(card: &[u8], keys: &PublicKeys) -> Result<Verified, VerifyError> {
     };
     let card = Value::Object(card);
     let forms: Vec<(String, Verified)> =
-        known_forms(&card)?.iter().map(|(form, covered)| (crate::jose::encode(form), *covered)).collect();
+        known_forms(&card)?.iter().map(|(form, covered)| (crate::base::jws::encode(form), *covered)).collect();
     let mut verified = Verified::default();
     let mut reason = SignatureError::Malformed;
     for signature in signatures.into_iter().take(MAX_SIGNATURES) {
@@ -153,7 +153,7 @@ fn key_id(signature: &Value) -> Option<String> {
     struct Header {
         kid: String,
     }
-    let protected = crate::jose::decode(signature.get("protected")?.as_str()?)?;
+    let protected = crate::base::jws::decode(signature.get("protected")?.as_str()?)?;
     Some(serde_json::from_slice::<Header>(&protected).ok()?.kid)
 }
 

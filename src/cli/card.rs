@@ -24,10 +24,12 @@ use super::{
     warn,
 };
 use crate::{
-    base::bounded_body::ResponseBody,
+    base::{
+        bounded_body::ResponseBody,
+        jws::{MAX_KEY_FILE, PublicKeys, SigningKey},
+    },
     card::{WELL_KNOWN, signature},
     client::{Retry, complete_url},
-    jose::{MAX_KEY_FILE, PublicKeys, SigningKey},
 };
 
 pub(super) mod rules;

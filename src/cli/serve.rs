@@ -15,9 +15,9 @@ use super::{OutputError, flags::Serve, say, upstream::Gateway, warn};
 use crate::{
     agent::DynAgent,
     auth::{self, AllOf, AnyOf, Bearer, Jwt, JwtOptions, MutualTls, Scopes, TokenFile},
+    base::jws::SigningKey,
     card::ScopedSkills,
     config::{self, AgentConfig, AuthRequire, Config, FilePath, Loaded},
-    jose::SigningKey,
     push::{Algorithm, PushOptions, SigningKeys, WebhookCredentials},
     server::{self, ClientAuth, Server, Signals, Tls},
     store::{

@@ -15,6 +15,11 @@ use super::{
     http::{Http, parse, read_body},
     retry::{Retries, is_transient},
 };
+#[cfg(feature = "signing")]
+use crate::{
+    base::jws::PublicKeys,
+    card::signature::{self, VerifyError},
+};
 use crate::{
     call::{Binding, Call},
     clock,
@@ -22,11 +27,6 @@ use crate::{
     pb::v1::{AgentCard, AgentInterface},
     protocol::Version,
     v03::card,
-};
-#[cfg(feature = "signing")]
-use crate::{
-    card::signature::{self, VerifyError},
-    jose::PublicKeys,
 };
 
 /// Paths of the card below the base URL of an agent: that of 0.3 and 1.0 (8.2), and that of 0.2.

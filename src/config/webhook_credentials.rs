@@ -13,7 +13,7 @@ use super::{
     value::{Value, quoted},
 };
 use crate::{
-    jose::read_secret,
+    base::secret_file::read_secret,
     push::{ClientCredentials, HostCredentials, host_key, token_endpoint},
 };
 

@@ -7,7 +7,10 @@ use std::{
 };
 
 use super::SigningKeys;
-use crate::jose::{Algorithm, KeyError, MAX_KEY_FILE, SigningKey, read_secret};
+use crate::base::{
+    jws::{Algorithm, KeyError, MAX_KEY_FILE, SigningKey},
+    secret_file::read_secret,
+};
 
 /// Reason why the signing keys of a file can't be used.
 #[derive(Debug, thiserror::Error)]

@@ -26,16 +26,16 @@ use tokio::{
 use url::Url;
 
 use super::{
-    jwt::{Expected, TokenError},
     sender::{DELIVERY_ID, NOTIFICATION_TOKEN, OLD_NOTIFICATION_TOKEN},
     signature::{SECRET_PREFIX, WEBHOOK_ID, WEBHOOK_SIGNATURE, WEBHOOK_TIMESTAMP, is_signed},
+    token::{Expected, TokenError},
 };
 use crate::{
+    base::jws::PublicKeys,
     clock::Millis,
     env::Env,
     error::{Error, ErrorKind},
     event::Event,
-    jose::PublicKeys,
     pb::v1::{StreamResponse, stream_response::Payload},
     protocol::Version,
 };
@@ -560,7 +560,7 @@ impl Keys {
     }
 
     /// Verifies the signature of a token, and requests the keys if that can help.
-    async fn verify(&self, token: &str) -> Result<super::jwt::Claims, Rejection> {
+    async fn verify(&self, token: &str) -> Result<super::token::Claims, Rejection> {
         let started = Instant::now();
         let (keys, is_old) = {
             let cache = self.cache.lock();

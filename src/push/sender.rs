@@ -16,10 +16,10 @@ use url::{Host, Url};
 use super::{
     PushOptions,
     credentials::{WebhookCredentials, WebhookRequest},
-    jwt::SigningKeys,
     response::{Failure, MAX_RESPONSE, check_status},
     signature::{WEBHOOK_ID, WEBHOOK_SIGNATURE, WEBHOOK_TIMESTAMP, sign},
     target::{TargetError, TargetPolicy},
+    token::SigningKeys,
 };
 use crate::{
     base::bounded_body::ResponseBody, base::oauth::sensitive, call::TRACE, clock::Millis,

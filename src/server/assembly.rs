@@ -15,7 +15,7 @@ use super::{
     lifecycle::Handle,
 };
 #[cfg(feature = "signing")]
-use crate::jose::SigningKey;
+use crate::base::jws::SigningKey;
 use crate::{
     auth::{AuthorizedService, FailureLimit},
     card::{CardRequest, CardTemplate, ExtendedCardAccess, JSON_RPC},

@@ -10,7 +10,7 @@ use std::{
 
 /// Layers from the lowest to the highest, with their top-level modules.
 const LAYERS: [(&str, &[&str]); 8] = [
-    ("foundation", &["base", "check", "clock", "env", "jose", "json", "metric", "proto", "protocol", "report"]),
+    ("foundation", &["base", "check", "clock", "env", "json", "metric", "proto", "protocol", "report"]),
     ("contract", &["call", "contract", "error", "event", "history", "message", "pb", "response_budget", "snapshot"]),
     ("state", &["store", "task"]),
     ("engine", &["agent", "execution", "journal"]),

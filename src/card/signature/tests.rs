@@ -1,7 +1,7 @@
 //! Tests of the signatures of agent cards: against cards that SDKs have signed, and against their canonical forms.
 
 use super::*;
-use crate::jose::Algorithm;
+use crate::base::jws::Algorithm;
 
 /// Public keys of the vectors, in PEM.
 const KEYS: &str = include_str!("../../../tests/it/card/vectors/keys.pem");

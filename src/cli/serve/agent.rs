@@ -13,10 +13,10 @@ use crate::{
     adapter::{HttpEndpoint, HttpOptions, Openai, OpenaiOptions},
     agent::{DynAgent, demo::Demo},
     auth::Token,
+    base::secret_file::read_secret,
     cli::{show, upstream::Gateway},
     client::complete_url,
     config::{self, AgentUrl, CommandLine, Config, FilePath},
-    jose::read_secret,
     pb::v1::AgentCard,
 };
 

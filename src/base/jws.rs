@@ -19,9 +19,7 @@ use base64::{
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-pub(crate) use self::secret_file::read_secret;
-
-mod secret_file;
+use super::secret_file::read_secret;
 
 /// Maximum number of keys of a key set.
 pub(crate) const MAX_KEYS: usize = 100;

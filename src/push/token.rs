@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 use url::Url;
 
 use crate::{
+    base::jws::{Algorithm, Jws, KeyError, PublicKeys, SignatureError, SigningKey, sha256},
     clock::Millis,
-    jose::{Algorithm, Jws, KeyError, PublicKeys, SignatureError, SigningKey, sha256},
 };
 
 /// Validity of a token. Long enough for a slow receiver, and short enough to limit a replay.
