@@ -12,3 +12,5 @@ pub(crate) mod retry;
 pub(crate) mod secret_file;
 #[cfg(feature = "client")]
 pub mod sse;
+#[cfg(any(feature = "auth", feature = "server-tls"))]
+pub(crate) mod watched_file;

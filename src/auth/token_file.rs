@@ -4,27 +4,21 @@ use std::{
     collections::{BTreeSet, HashMap},
     fmt,
     fs::{self, File},
-    io::{self, Write as _},
+    io,
     path::{Path, PathBuf},
-    sync::Arc,
-    time::{Duration, SystemTime},
+    time::SystemTime,
 };
 
 use async_trait::async_trait;
-use aws_lc_rs::{
-    digest::{SHA256, digest},
-    rand::{SecureRandom as _, SystemRandom},
-};
+use aws_lc_rs::rand::{SecureRandom as _, SystemRandom};
 use base64::{
     Engine as _,
     prelude::{BASE64_STANDARD, BASE64_URL_SAFE_NO_PAD},
 };
 use http::{HeaderMap, HeaderName, header};
 use jiff::Timestamp;
-use parking_lot::Mutex;
 use percent_encoding::percent_decode_str;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
-use tokio::time::Instant;
 
 use super::{
     AuthRequest, Authenticator, CREDENTIALS, MISSING, Principal, SCHEME, Scopes,
@@ -32,6 +26,7 @@ use super::{
     bearer::bearer_token,
 };
 use crate::{
+    base::{jws::sha256, secret_file::replace_secret, watched_file::WatchedFiles},
     clock::Clock,
     error::{BEARER, Error, ErrorKind, INVALID_TOKEN},
     pb::v1::{
@@ -52,9 +47,6 @@ const MAX_SECRET: usize = 4096;
 /// Maximum size of the file in bytes, and maximum number of its tokens.
 const MAX_FILE: u64 = 8 << 20;
 const MAX_TOKENS: usize = 10_000;
-
-/// Interval at which the file is checked for changes, if there are requests.
-const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// SHA-256 of a secret.
 type Hash = [u8; 32];
@@ -284,18 +276,10 @@ impl Document {
         Ok(document)
     }
 
-    /// Replaces the file, so that a reader sees either content. Only the user of the process can read it.
     fn write(&self, path: &Path) -> Result<(), Cause> {
-        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        // Created with mode 0600.
-        let mut file = tempfile::Builder::new().prefix(".a2a-tokens-").tempfile_in(parent)?;
-        serde_json::to_writer_pretty(&mut file, self)?;
-        file.write_all(b"\n")?;
-        file.as_file().sync_all()?;
-        file.persist(path).map_err(|error| error.error)?;
-        #[cfg(unix)]
-        File::open(parent)?.sync_all()?;
-        Ok(())
+        let mut content = serde_json::to_vec_pretty(self)?;
+        content.push(b'\n');
+        Ok(replace_secret(path, &content)?)
     }
 }
 
@@ -409,7 +393,7 @@ pub fn list_tokens(path: &Path) -> Result<Vec<TokenEntry>, TokenFileError> {
 
 fn hash(secret: &[u8]) -> Hash {
     let mut hash = [0; 32];
-    hash.copy_from_slice(digest(&SHA256, secret).as_ref());
+    hash.copy_from_slice(sha256(secret).as_ref());
     hash
 }
 
@@ -483,43 +467,9 @@ impl TokenEntry {
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug)]
-pub struct TokenFile(Arc<State>);
-
-#[derive(Debug)]
-struct State {
-    path: PathBuf,
+pub struct TokenFile {
     clock: Clock,
-    loaded: Mutex<Loaded>,
-}
-
-#[derive(Debug)]
-struct Loaded {
-    tokens: Arc<Tokens>,
-    stamp: Option<Stamp>,
-    checked: Instant,
-}
-
-/// Metadata of a file that each replacement changes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Stamp {
-    modified: Option<SystemTime>,
-    len: u64,
-    #[cfg(unix)]
-    inode: u64,
-}
-
-impl Stamp {
-    fn of(path: &Path) -> io::Result<Self> {
-        #[cfg(unix)]
-        use std::os::unix::fs::MetadataExt as _;
-        let metadata = fs::metadata(path)?;
-        Ok(Self {
-            modified: metadata.modified().ok(),
-            len: metadata.len(),
-            #[cfg(unix)]
-            inode: metadata.ino(),
-        })
-    }
+    tokens: WatchedFiles<Tokens>,
 }
 
 impl TokenFile {
@@ -528,73 +478,31 @@ impl TokenFile {
     /// # Errors
     /// The file can't be read, is larger than 8 MiB, has more than 10,000 tokens, or is not a token file.
     pub fn open(path: &Path) -> Result<Self, TokenFileError> {
-        let open = || -> Result<Loaded, Cause> {
-            let stamp = Stamp::of(path)?;
-            let tokens = Arc::new(Tokens::new(Document::read(path)?));
-            Ok(Loaded { tokens, stamp: Some(stamp), checked: Instant::now() })
+        let (read, logged) = (path.to_owned(), path.to_owned());
+        let read = move || Document::read(&read).map(Tokens::new);
+        let log = move |result: Result<&Tokens, &str>| match result {
+            Ok(tokens) => audit::tokens_changed(&logged, tokens.by_hash.len()),
+            Err(reason) => {
+                let path = logged.display();
+                tracing::error!(target: AUDIT, event = "token_file_unusable", %path, reason, "the tokens read before stay valid");
+            }
         };
-        let loaded = open().map_err(|cause| TokenFileError { path: path.to_owned(), cause })?;
-        let (path, clock, loaded) = (path.to_owned(), Clock::default(), Mutex::new(loaded));
-        Ok(Self(Arc::new(State { path, clock, loaded })))
-    }
-
-    /// Returns the tokens, after a check for changes of the file if the last one is old.
-    async fn tokens(&self) -> Arc<Tokens> {
-        let is_due = {
-            let mut loaded = self.0.loaded.lock();
-            let is_due = loaded.checked.elapsed() >= CHECK_INTERVAL;
-            if is_due {
-                // Other requests use the current tokens meanwhile.
-                loaded.checked = Instant::now();
-            }
-            is_due
-        };
-        if is_due {
-            let state = Arc::clone(&self.0);
-            drop(tokio::task::spawn_blocking(move || state.reload()).await);
-        }
-        Arc::clone(&self.0.loaded.lock().tokens)
-    }
-}
-
-impl State {
-    /// Reads the file again if it has changed. A file that can't be read leaves the tokens as they are. Blocks.
-    fn reload(&self) {
-        let stamp = Stamp::of(&self.path).ok();
-        if self.loaded.lock().stamp == stamp {
-            return;
-        }
-        let read = Document::read(&self.path);
-        let mut loaded = self.loaded.lock();
-        // A file that could not be read, perhaps for lack of descriptors, is read again at the next check.
-        if !matches!(read, Err(Cause::Io(_))) {
-            loaded.stamp = stamp;
-        }
-        match read {
-            Ok(document) => {
-                let count = document.tokens.len();
-                loaded.tokens = Arc::new(Tokens::new(document));
-                drop(loaded);
-                audit::tokens_changed(&self.path, count);
-            }
-            Err(cause) => {
-                let path = self.path.display();
-                tracing::error!(target: AUDIT, event = "token_file_unusable", %path, reason = %cause, "the tokens read before stay valid");
-            }
-        }
+        let tokens = WatchedFiles::open(vec![path.to_owned()], read, log);
+        let tokens = tokens.map_err(|cause| TokenFileError { path: path.to_owned(), cause })?;
+        Ok(Self { clock: Clock::default(), tokens })
     }
 }
 
 #[async_trait]
 impl Authenticator for TokenFile {
     async fn authenticate(&self, request: &AuthRequest<'_>) -> Result<Option<Principal>, Error> {
-        let now = Timestamp::from_millisecond(self.0.clock.millis()).unwrap_or(Timestamp::MAX);
-        self.tokens().await.authenticate(request, now)
+        let now = Timestamp::from_millisecond(self.clock.millis()).unwrap_or(Timestamp::MAX);
+        self.tokens.value().await.authenticate(request, now)
     }
 
     /// Declares a scheme for each place in which a token is accepted when the server starts.
     fn describe(&self, card: AgentCard) -> AgentCard {
-        let tokens = Arc::clone(&self.0.loaded.lock().tokens);
+        let tokens = self.tokens.current();
         let names: Vec<String> = tokens.sources.iter().map(TokenSource::scheme_name).collect();
         let schemes = tokens.sources.iter().map(|source| (source.scheme_name(), source.scheme()));
         let requirement = |name: String| SecurityRequirement { schemes: [(name, StringList::default())].into() };

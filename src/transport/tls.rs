@@ -7,14 +7,10 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
-    time::{Duration, SystemTime},
+    time::Duration,
 };
 
-use parking_lot::Mutex;
-use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
-    time::Instant,
-};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_rustls::{
     TlsAcceptor,
     rustls::{
@@ -29,10 +25,13 @@ use tokio_rustls::{
 use webpki::EndEntityCert;
 use x509_cert::der::Decode as _;
 
-use crate::call::ClientCertificate;
+use crate::{
+    base::{secret_file::read_secret, watched_file::WatchedFiles},
+    call::ClientCertificate,
+};
 
-/// Interval at which the files are checked for changes, if there are connections.
-const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// Maximum size of the file with the private key, in bytes.
+const MAX_KEY_FILE: u64 = 1 << 20;
 
 /// Timeout of the handshake.
 pub(super) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -81,18 +80,10 @@ enum Source {
 /// # Ok(()) }
 /// ```
 #[derive(Clone)]
-pub struct Tls(Arc<State>);
-
-struct State {
+pub struct Tls {
     source: Source,
     client_auth: ClientAuth,
-    loaded: Mutex<Loaded>,
-}
-
-struct Loaded {
-    config: Arc<ServerConfig>,
-    stamps: Vec<Option<SystemTime>>,
-    checked: Instant,
+    config: WatchedFiles<ServerConfig>,
 }
 
 impl Tls {
@@ -111,7 +102,7 @@ impl Tls {
     /// # Errors
     /// The file can't be read, or the certificate is self-signed.
     pub fn client_auth(self, authorities: impl Into<PathBuf>, use_of: ClientAuth) -> Result<Self, TlsError> {
-        match self.0.source.clone() {
+        match self.source {
             Source::Files { cert, key, .. } => {
                 let client_ca = Some(authorities.into());
                 Self::load(Source::Files { cert, key, client_ca }, use_of)
@@ -133,10 +124,21 @@ impl Tls {
     }
 
     fn load(source: Source, client_auth: ClientAuth) -> Result<Self, TlsError> {
-        let stamps = source.stamps();
-        let config = Arc::new(source.config(client_auth)?);
-        let loaded = Mutex::new(Loaded { config, stamps, checked: Instant::now() });
-        Ok(Self(Arc::new(State { source, client_auth, loaded })))
+        let paths = match &source {
+            Source::Files { cert, key, client_ca } => [cert, key].into_iter().chain(client_ca).cloned().collect(),
+            Source::SelfSigned { .. } => Vec::new(),
+        };
+        let read = {
+            let source = source.clone();
+            move || source.config(client_auth)
+        };
+        let log = |result: Result<&ServerConfig, &str>| match result {
+            Ok(_) => tracing::info!("certificate of the server read again"),
+            Err(error) => {
+                tracing::error!(error, "certificate of the server can't be used; the one read before stays in use");
+            }
+        };
+        Ok(Self { source, client_auth, config: WatchedFiles::open(paths, read, log)? })
     }
 
     /// Performs the handshake of a connection.
@@ -147,54 +149,11 @@ impl Tls {
     where
         I: AsyncRead + AsyncWrite + Unpin,
     {
-        let is_due = {
-            let mut loaded = self.0.loaded.lock();
-            let is_due = loaded.checked.elapsed() >= CHECK_INTERVAL;
-            if is_due {
-                // Other connections use the current certificate meanwhile.
-                loaded.checked = Instant::now();
-            }
-            is_due
-        };
-        if is_due {
-            let state = Arc::clone(&self.0);
-            drop(tokio::task::spawn_blocking(move || state.reload()).await);
-        }
-        let config = Arc::clone(&self.0.loaded.lock().config);
-        TlsAcceptor::from(config).accept(io).await
-    }
-}
-
-impl State {
-    /// Reads the files again if they have changed. Blocks.
-    fn reload(&self) {
-        let stamps = self.source.stamps();
-        if self.loaded.lock().stamps == stamps {
-            return;
-        }
-        let config = self.source.config(self.client_auth);
-        let mut loaded = self.loaded.lock();
-        loaded.stamps = stamps;
-        match config {
-            Ok(config) => {
-                loaded.config = Arc::new(config);
-                tracing::info!("certificate of the server read again");
-            }
-            Err(error) => {
-                tracing::error!(%error, "certificate of the server can't be used; the one read before stays in use");
-            }
-        }
+        TlsAcceptor::from(self.config.value().await).accept(io).await
     }
 }
 
 impl Source {
-    /// Times at which the files were modified.
-    fn stamps(&self) -> Vec<Option<SystemTime>> {
-        let Self::Files { cert, key, client_ca } = self else { return Vec::new() };
-        let modified = |path: &PathBuf| fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
-        [Some(cert), Some(key), client_ca.as_ref()].into_iter().flatten().map(modified).collect()
-    }
-
     fn config(&self, client_auth: ClientAuth) -> Result<ServerConfig, TlsError> {
         let provider = Arc::new(aws_lc_rs::default_provider());
         let versions = [&TLS13, &TLS12];
@@ -234,21 +193,14 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
 }
 
 fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
-    let pem = fs::read(path).map_err(|error| TlsError::new(Some(path), error))?;
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::PermissionsExt as _;
-        if fs::metadata(path).is_ok_and(|metadata| metadata.permissions().mode() & 0o077 != 0) {
-            tracing::warn!(path = %path.display(), "other users of the system can read the private key; run `chmod 600` on it");
-        }
-    }
-    PrivateKeyDer::from_pem_slice(&pem)
+    let pem = read_secret(path, MAX_KEY_FILE).map_err(|error| TlsError::new(Some(path), error))?;
+    PrivateKeyDer::from_pem_slice(pem.as_bytes())
         .map_err(|_| TlsError::new(Some(path), "the file has no private key in PEM (PKCS#8, PKCS#1 or SEC1)"))
 }
 
 impl fmt::Debug for Tls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tls").field("client_auth", &self.0.client_auth).finish_non_exhaustive()
+        f.debug_struct("Tls").field("client_auth", &self.client_auth).finish_non_exhaustive()
     }
 }
 
