@@ -2,6 +2,8 @@
 
 #[cfg(any(feature = "auth", feature = "client", feature = "push"))]
 pub(crate) mod bounded_body;
+#[cfg(any(feature = "push", feature = "auth"))]
+pub(crate) mod jwks;
 #[cfg(any(feature = "signing", feature = "auth"))]
 pub mod jws;
 #[cfg(any(feature = "client", feature = "push"))]

@@ -5,7 +5,6 @@
 //! | `credentials` | credentials for webhooks, and the client credentials grant of OAuth 2.0 |
 //! | `delivery` | queue, retries, circuit breaker |
 //! | `token` | tokens signed with the keys of the server |
-//! | `key_file` | file with the keys |
 //! | `payload` | selection and form of the notifications |
 //! | `receiver` | verification and decoding, for receivers |
 //! | `sender` | requests to webhooks |
@@ -18,19 +17,16 @@ use std::{fmt, sync::Arc, time::Duration};
 pub use credentials::{ClientCredentials, CredentialsError, HostCredentials, WebhookCredentials, WebhookRequest};
 #[cfg(feature = "cli")]
 pub(crate) use credentials::{host_key, token_endpoint};
-pub use key_file::KeyFileError;
 pub use receiver::{Received, Receiver, Rejection, VerifiedNotification};
 #[cfg(feature = "client")]
 pub(crate) use signature::sign as webhook_signature;
 pub use stats::PushStats;
 pub use target::{AllowedTarget, Resolver, SystemResolver, TargetError, TargetPolicy};
-pub use token::SigningKeys;
 
-pub use crate::base::jws::{Algorithm, KeyError, PublicKeys, SigningKey};
+pub use crate::base::jws::{Algorithm, KeyError, KeyFileError, PublicKeys, SigningKey, SigningKeys};
 
 mod credentials;
 pub(crate) mod delivery;
-mod key_file;
 pub(crate) mod payload;
 mod receiver;
 mod response;

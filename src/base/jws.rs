@@ -1,6 +1,11 @@
 //! JSON Web Signatures (RFC 7515): private and public keys, their forms (PEM, JSON Web Key), signing and verification.
 
-use std::{fmt, path::Path, sync::Arc};
+use std::{
+    fmt, io,
+    path::{Path, PathBuf},
+    str::FromStr,
+    sync::Arc,
+};
 
 use aws_lc_rs::{
     digest,
@@ -8,21 +13,30 @@ use aws_lc_rs::{
     rand::SystemRandom,
     rsa,
     signature::{
-        ECDSA_P256_SHA256_FIXED, ECDSA_P256_SHA256_FIXED_SIGNING, ED25519, EcdsaKeyPair, Ed25519KeyPair, KeyPair as _,
-        ParsedPublicKey, RSA_PKCS1_2048_8192_SHA256, RSA_PKCS1_SHA256, UnparsedPublicKey,
+        ECDSA_P256_SHA256_FIXED, ECDSA_P256_SHA256_FIXED_SIGNING, ED25519, EcdsaKeyPair, Ed25519KeyPair,
+        ParsedPublicKey, RSA_PKCS1_2048_8192_SHA256,
     },
 };
 use base64::{
     Engine as _,
     engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD},
 };
+use jsonwebtoken::{
+    self as jwt, DecodingKey, EncodingKey, crypto,
+    jwk::{AlgorithmParameters, EllipticCurve, Jwk, KeyOperations, PublicKeyUse, ThumbprintHash},
+};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+#[cfg(feature = "signing")]
+use super::secret_file::create_secret;
 use super::secret_file::read_secret;
 
 /// Maximum number of keys of a key set.
 pub(crate) const MAX_KEYS: usize = 100;
+
+/// Maximum length of a token that is verified, in bytes.
+pub(crate) const MAX_TOKEN: usize = 16 << 10;
 
 /// Maximum size of a file with keys, in bytes.
 pub(crate) const MAX_KEY_FILE: u64 = 1 << 20;
@@ -32,33 +46,94 @@ const PRIVATE_END: &str = "-----END PRIVATE KEY-----";
 const PUBLIC_BEGIN: &str = "-----BEGIN PUBLIC KEY-----";
 const PUBLIC_END: &str = "-----END PUBLIC KEY-----";
 
-/// Signature algorithm of a key (RFC 7518, 3.1; RFC 8037, 3.1).
+/// Signature algorithm (RFC 7518, 3.1; RFC 8037, 3.1). Algorithms with shared secrets, and `none`, are never accepted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Algorithm {
-    /// ECDSA with the curve P-256 and SHA-256.
+    /// RSASSA-PKCS1-v1_5 with SHA-256.
+    Rs256,
+    /// RSASSA-PKCS1-v1_5 with SHA-384.
+    Rs384,
+    /// RSASSA-PKCS1-v1_5 with SHA-512.
+    Rs512,
+    /// RSASSA-PSS with SHA-256.
+    Ps256,
+    /// RSASSA-PSS with SHA-384.
+    Ps384,
+    /// RSASSA-PSS with SHA-512.
+    Ps512,
+    /// ECDSA with P-256 and SHA-256.
     #[default]
     Es256,
-    /// Ed25519.
+    /// ECDSA with P-384 and SHA-384.
+    Es384,
+    /// `EdDSA` with Ed25519.
     EdDsa,
-    /// RSASSA-PKCS1-v1_5 with SHA-256 and at least 2048 bits.
-    Rs256,
 }
 
 impl Algorithm {
+    /// All algorithms.
+    pub const ALL: [Self; 9] = [
+        Self::Rs256,
+        Self::Rs384,
+        Self::Rs512,
+        Self::Ps256,
+        Self::Ps384,
+        Self::Ps512,
+        Self::Es256,
+        Self::Es384,
+        Self::EdDsa,
+    ];
+
     /// Returns the name in the header parameter `alg`.
     pub const fn name(self) -> &'static str {
         match self {
-            Self::Es256 => "ES256",
-            Self::EdDsa => "EdDSA",
             Self::Rs256 => "RS256",
+            Self::Rs384 => "RS384",
+            Self::Rs512 => "RS512",
+            Self::Ps256 => "PS256",
+            Self::Ps384 => "PS384",
+            Self::Ps512 => "PS512",
+            Self::Es256 => "ES256",
+            Self::Es384 => "ES384",
+            Self::EdDsa => "EdDSA",
         }
     }
 
-    /// Returns true for a name of this algorithm. RFC 9864 names `EdDSA` after its curve.
-    fn is_named(self, name: &str) -> bool {
-        name == self.name() || (self == Self::EdDsa && name == "Ed25519")
+    pub(crate) const fn jwt(self) -> jwt::Algorithm {
+        match self {
+            Self::Rs256 => jwt::Algorithm::RS256,
+            Self::Rs384 => jwt::Algorithm::RS384,
+            Self::Rs512 => jwt::Algorithm::RS512,
+            Self::Ps256 => jwt::Algorithm::PS256,
+            Self::Ps384 => jwt::Algorithm::PS384,
+            Self::Ps512 => jwt::Algorithm::PS512,
+            Self::Es256 => jwt::Algorithm::ES256,
+            Self::Es384 => jwt::Algorithm::ES384,
+            Self::EdDsa => jwt::Algorithm::EdDSA,
+        }
     }
+}
+
+impl fmt::Display for Algorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Algorithm {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let named = Self::ALL.into_iter().find(|algorithm| algorithm.name() == text);
+        let all = || Self::ALL.map(Self::name).join(", ");
+        named.ok_or_else(|| format!("{text} is not an accepted algorithm; use one of {}", all()))
+    }
+}
+
+/// Returns the algorithm with a name. RFC 9864 names `EdDSA` after its curve.
+fn algorithm_named(name: &str) -> jwt::errors::Result<jwt::Algorithm> {
+    if name == "Ed25519" { Ok(jwt::Algorithm::EdDSA) } else { name.parse() }
 }
 
 /// Reason why a key, a key set or a file with keys can't be used.
@@ -102,12 +177,6 @@ pub enum SignatureError {
     Wrong,
 }
 
-enum Pair {
-    Es256(EcdsaKeyPair),
-    EdDsa(Ed25519KeyPair),
-    Rs256(rsa::KeyPair),
-}
-
 /// Private key that signs.
 ///
 /// ```
@@ -118,8 +187,11 @@ enum Pair {
 /// assert_eq!(SigningKey::from_pem(&stored)?.id(), key.id());
 /// # Ok::<(), a2a_service::jose::KeyError>(())
 /// ```
+#[derive(Clone)]
 pub struct SigningKey {
-    pair: Pair,
+    algorithm: Algorithm,
+    key: EncodingKey,
+    public: Jwk,
     id: String,
 }
 
@@ -130,18 +202,33 @@ pub(crate) struct Jws {
     pub(crate) signature: String,
 }
 
+/// Length of what precedes the private key in PKCS#1 in an RSA key of PKCS#8 (RFC 5208, 5) with at least 2048 bits.
+const RSA_PREFIX: usize = 26;
+
 impl SigningKey {
-    /// Generates a key. For [`Algorithm::Rs256`] it has 2048 bits, and takes some tenths of a second.
+    /// Generates a key for [`Algorithm::Es256`], [`Algorithm::EdDsa`], or [`Algorithm::Rs256`]: that has 2048 bits, and takes
+    /// some tenths of a second.
     ///
     /// # Errors
-    /// [`KeyError::Generation`].
+    /// [`KeyError::Unsupported`] for another algorithm, [`KeyError::Generation`].
     pub fn generate(algorithm: Algorithm) -> Result<Self, KeyError> {
-        let pair = match algorithm {
-            Algorithm::Es256 => EcdsaKeyPair::generate(&ECDSA_P256_SHA256_FIXED_SIGNING).map(Pair::Es256),
-            Algorithm::EdDsa => Ed25519KeyPair::generate().map(Pair::EdDsa),
-            Algorithm::Rs256 => rsa::KeyPair::generate(rsa::KeySize::Rsa2048).map(Pair::Rs256),
+        // `jsonwebtoken` generates no keys.
+        let random = SystemRandom::new();
+        let key = match algorithm {
+            Algorithm::Es256 => EcdsaKeyPair::generate_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, &random)
+                .map(|pkcs8| EncodingKey::from_ec_der(pkcs8.as_ref())),
+            Algorithm::EdDsa => {
+                Ed25519KeyPair::generate_pkcs8v1(&random).map(|pkcs8| EncodingKey::from_ed_der(pkcs8.as_ref()))
+            }
+            Algorithm::Rs256 => rsa::KeyPair::generate(rsa::KeySize::Rsa2048).and_then(|pair| rsa_key(&pair)),
+            Algorithm::Rs384
+            | Algorithm::Rs512
+            | Algorithm::Ps256
+            | Algorithm::Ps384
+            | Algorithm::Ps512
+            | Algorithm::Es384 => return Err(KeyError::Unsupported),
         };
-        pair.map(Self::of).map_err(|_| KeyError::Generation)
+        Self::of(algorithm, key.map_err(|_| KeyError::Generation)?)
     }
 
     /// Decodes the first private key in PKCS#8 PEM. Text around it is ignored.
@@ -152,37 +239,38 @@ impl SigningKey {
         Self::all_from_pem(pem)?.into_iter().next().ok_or(KeyError::NotPem)
     }
 
-    /// Reads the first private key of a file in PKCS#8 PEM. Logs a warning if other users of the system can read the file.
-    /// Blocks.
+    /// Reads the first private key of a file as [`SigningKeys::read`].
     ///
     /// # Errors
-    /// The file can't be read or is larger than 1 MiB, or [`from_pem`](Self::from_pem) fails.
-    pub fn read(path: &Path) -> std::io::Result<Self> {
-        let pem = read_secret(path, MAX_KEY_FILE)?;
-        Self::from_pem(&pem).map_err(|error| std::io::Error::new(std::io::ErrorKind::InvalidData, error))
+    /// Those of [`SigningKeys::read`].
+    pub fn read(path: &Path) -> Result<Self, KeyFileError> {
+        Ok(SigningKeys::read(path)?.first().clone())
     }
 
     /// Decodes private keys in PKCS#8 PEM, one after another.
-    pub(crate) fn all_from_pem(pem: &str) -> Result<Vec<Self>, KeyError> {
+    fn all_from_pem(pem: &str) -> Result<Vec<Self>, KeyError> {
         let keys = pem_blocks(pem, PRIVATE_BEGIN, PRIVATE_END).map(|der| Self::from_der(&der.ok_or(KeyError::NotPem)?));
         keys.collect()
     }
 
     /// Decodes a private key in PKCS#8 DER.
     fn from_der(der: &[u8]) -> Result<Self, KeyError> {
-        if let Ok(pair) = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, der) {
-            return Ok(Self::of(Pair::Es256(pair)));
+        if let Ok(key) = Self::of(Algorithm::Es256, EncodingKey::from_ec_der(der)) {
+            return Ok(key);
         }
-        if let Ok(pair) = Ed25519KeyPair::from_pkcs8_maybe_unchecked(der) {
-            return Ok(Self::of(Pair::EdDsa(pair)));
+        // `jsonwebtoken` needs version 1 of PKCS#8 for Ed25519, and PKCS#1 for RSA.
+        if let Ok(pkcs8) = Ed25519KeyPair::from_pkcs8(der).map(|pair| pair.to_pkcs8v1()) {
+            let pkcs8 = pkcs8.map_err(|_| KeyError::Unsupported)?;
+            return Self::of(Algorithm::EdDsa, EncodingKey::from_ed_der(pkcs8.as_ref()));
         }
         let pair = rsa::KeyPair::from_pkcs8(der).map_err(|_| KeyError::Unsupported)?;
-        Ok(Self::of(Pair::Rs256(pair)))
+        Self::of(Algorithm::Rs256, rsa_key(&pair).map_err(|_| KeyError::Unsupported)?)
     }
 
-    fn of(pair: Pair) -> Self {
-        let id = URL_SAFE_NO_PAD.encode(sha256(thumbprint_input(&public_members(&pair)).as_bytes()));
-        Self { pair, id }
+    fn of(algorithm: Algorithm, key: EncodingKey) -> Result<Self, KeyError> {
+        let public = Jwk::from_encoding_key(&key, algorithm.jwt()).map_err(|_| KeyError::Unsupported)?;
+        let id = public.thumbprint(ThumbprintHash::SHA256).map_err(|_| KeyError::Unsupported)?;
+        Ok(Self { algorithm, key, public, id })
     }
 
     /// Sets the key id, which verifiers find the public key by.
@@ -199,19 +287,13 @@ impl SigningKey {
 
     /// Returns the algorithm.
     pub fn algorithm(&self) -> Algorithm {
-        match &self.pair {
-            Pair::Es256(_) => Algorithm::Es256,
-            Pair::EdDsa(_) => Algorithm::EdDsa,
-            Pair::Rs256(_) => Algorithm::Rs256,
-        }
+        self.algorithm
     }
 
     /// Returns the public key as a JSON Web Key (RFC 7517).
     pub fn public_jwk(&self) -> Value {
-        let mut jwk = json!({ "alg": self.algorithm().name(), "kid": self.id, "use": "sig" });
-        for (name, value) in public_members(&self.pair) {
-            jwk[name] = value.into();
-        }
+        let mut jwk = json!(self.public);
+        (jwk["kid"], jwk["use"]) = (self.id.as_str().into(), "sig".into());
         jwk
     }
 
@@ -220,11 +302,12 @@ impl SigningKey {
     /// # Errors
     /// [`KeyError::Unsupported`].
     pub fn to_pem(&self) -> Result<String, KeyError> {
-        let unsupported = |_| KeyError::Unsupported;
-        let text = match &self.pair {
-            Pair::Es256(pair) => STANDARD.encode(pair.to_pkcs8v1().map_err(unsupported)?),
-            Pair::EdDsa(pair) => STANDARD.encode(pair.to_pkcs8v1().map_err(unsupported)?),
-            Pair::Rs256(pair) => STANDARD.encode(AsDer::<Pkcs8V1Der<'_>>::as_der(pair).map_err(unsupported)?.as_ref()),
+        let text = if self.algorithm == Algorithm::Rs256 {
+            let pair = rsa::KeyPair::from_der(self.key.as_bytes()).map_err(|_| KeyError::Unsupported)?;
+            let pkcs8: Pkcs8V1Der<'_> = pair.as_der().map_err(|_| KeyError::Unsupported)?;
+            STANDARD.encode(pkcs8.as_ref())
+        } else {
+            STANDARD.encode(self.key.as_bytes())
         };
         let mut pem = format!("{PRIVATE_BEGIN}\n");
         for line in text.as_bytes().chunks(64) {
@@ -236,33 +319,152 @@ impl SigningKey {
 
     /// Signs a payload. `media_type` is the header parameter `typ`.
     pub(crate) fn sign(&self, media_type: &str, payload: &[u8]) -> Result<Jws, KeyError> {
-        let header = json!({ "alg": self.algorithm().name(), "kid": self.id, "typ": media_type });
+        let header = json!({ "alg": self.algorithm.name(), "kid": self.id, "typ": media_type });
         let protected = URL_SAFE_NO_PAD.encode(header.to_string());
         let payload = URL_SAFE_NO_PAD.encode(payload);
-        let input = format!("{protected}.{payload}");
-        let signature = URL_SAFE_NO_PAD.encode(self.sign_input(input.as_bytes())?);
+        let signature = self.sign_input(&format!("{protected}.{payload}"))?;
         Ok(Jws { protected, payload, signature })
     }
 
-    fn sign_input(&self, input: &[u8]) -> Result<Vec<u8>, KeyError> {
-        let random = SystemRandom::new();
-        let signature = match &self.pair {
-            Pair::Es256(pair) => pair.sign(&random, input),
-            Pair::EdDsa(pair) => pair.try_sign(input),
-            Pair::Rs256(pair) => {
-                let mut signature = vec![0; pair.public_modulus_len()];
-                let signed = pair.sign(&RSA_PKCS1_SHA256, &random, input, &mut signature);
-                return signed.map(|()| signature).map_err(|_| KeyError::Generation);
-            }
-        };
-        Ok(signature.map_err(|_| KeyError::Generation)?.as_ref().to_vec())
+    fn sign_input(&self, input: &str) -> Result<String, KeyError> {
+        crypto::sign(input.as_bytes(), &self.key, self.algorithm.jwt()).map_err(|_| KeyError::Generation)
     }
+}
+
+fn rsa_key(pair: &rsa::KeyPair) -> Result<EncodingKey, aws_lc_rs::error::Unspecified> {
+    let pkcs8: Pkcs8V1Der<'_> = pair.as_der()?;
+    Ok(EncodingKey::from_rsa_der(pkcs8.as_ref().get(RSA_PREFIX..).unwrap_or_default()))
 }
 
 impl fmt::Debug for SigningKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SigningKey").field("id", &self.id).field("algorithm", &self.algorithm()).finish_non_exhaustive()
+        f.debug_struct("SigningKey").field("id", &self.id).field("algorithm", &self.algorithm).finish_non_exhaustive()
     }
+}
+
+/// Keys of a server. The first one signs, and all are published: a receiver verifies notifications that were signed before a
+/// rotation, and knows the next key before it is used.
+///
+/// ```
+/// use a2a_service::jose::{Algorithm, SigningKey, SigningKeys};
+///
+/// let keys = SigningKeys::generate(Algorithm::Es256)?;
+/// let stored = keys.to_pem()?;
+/// let rotated = SigningKeys::from_pem(&stored)?.rotated(SigningKey::generate(Algorithm::EdDsa)?);
+/// assert_eq!(rotated.jwks()["keys"].as_array().map(Vec::len), Some(2));
+/// # Ok::<(), a2a_service::jose::KeyError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct SigningKeys {
+    first: Arc<SigningKey>,
+    others: Vec<Arc<SigningKey>>,
+}
+
+/// Reason why the signing keys of a file can't be used.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: {source}", path.display())]
+pub struct KeyFileError {
+    path: PathBuf,
+    source: io::Error,
+}
+
+impl SigningKeys {
+    /// Generates a key.
+    ///
+    /// # Errors
+    /// Those of [`SigningKey::generate`].
+    pub fn generate(algorithm: Algorithm) -> Result<Self, KeyError> {
+        Ok(SigningKey::generate(algorithm)?.into())
+    }
+
+    /// Decodes private keys in PKCS#8 PEM, one after another. The first one signs. Text around the keys is ignored.
+    ///
+    /// # Errors
+    /// [`KeyError::NotPem`], [`KeyError::Unsupported`].
+    pub fn from_pem(pem: &str) -> Result<Self, KeyError> {
+        let mut keys = SigningKey::all_from_pem(pem)?.into_iter().map(Arc::new);
+        Ok(Self { first: keys.next().ok_or(KeyError::NotPem)?, others: keys.collect() })
+    }
+
+    /// Reads private keys from a file in PKCS#8 PEM; the first one signs. Logs a warning if other users of the system can
+    /// read the file. Blocks.
+    ///
+    /// # Errors
+    /// The file can't be read, is larger than 1 MiB, or [`from_pem`](Self::from_pem) fails.
+    pub fn read(path: &Path) -> Result<Self, KeyFileError> {
+        read(path).map_err(|source| KeyFileError { path: path.to_owned(), source })
+    }
+
+    /// Reads private keys from a file as [`read`](Self::read), or generates a key for ES256 and creates the file if there is
+    /// none. Only the user of the process can read the new file. An existing file is never changed. Blocks.
+    ///
+    /// # Errors
+    /// Those of [`read`](Self::read), and failures to generate the key or to write the file.
+    #[cfg(feature = "signing")]
+    pub fn read_or_generate(path: &Path) -> Result<Self, KeyFileError> {
+        let keys = match read(path) {
+            Err(missing) if missing.kind() == io::ErrorKind::NotFound => match generate(path) {
+                // Another process was faster.
+                Err(exists) if exists.kind() == io::ErrorKind::AlreadyExists => read(path),
+                result => result,
+            },
+            result => result,
+        };
+        keys.map_err(|source| KeyFileError { path: path.to_owned(), source })
+    }
+
+    /// Returns the private keys in PKCS#8 PEM, the signing one first. They are secrets.
+    ///
+    /// # Errors
+    /// [`KeyError::Unsupported`].
+    pub fn to_pem(&self) -> Result<String, KeyError> {
+        self.all().map(SigningKey::to_pem).collect()
+    }
+
+    /// Signs with another key from now on, and keeps publishing the earlier ones.
+    #[must_use]
+    pub fn rotated(mut self, key: SigningKey) -> Self {
+        self.others.insert(0, std::mem::replace(&mut self.first, Arc::new(key)));
+        self
+    }
+
+    /// Returns the public keys as a JSON Web Key Set, the document at `/.well-known/jwks.json`.
+    pub fn jwks(&self) -> Value {
+        json!({ "keys": self.all().map(SigningKey::public_jwk).collect::<Vec<_>>() })
+    }
+
+    /// Returns the key that signs.
+    pub fn first(&self) -> &SigningKey {
+        &self.first
+    }
+
+    /// Returns the keys, the signing one first.
+    pub fn all(&self) -> impl Iterator<Item = &SigningKey> {
+        std::iter::once(&self.first).chain(&self.others).map(|key| &**key)
+    }
+}
+
+impl From<SigningKey> for SigningKeys {
+    fn from(key: SigningKey) -> Self {
+        Self { first: Arc::new(key), others: Vec::new() }
+    }
+}
+
+fn read(path: &Path) -> io::Result<SigningKeys> {
+    SigningKeys::from_pem(&read_secret(path, MAX_KEY_FILE)?).map_err(invalid)
+}
+
+/// Generates a key and writes it to a new file.
+#[cfg(feature = "signing")]
+fn generate(path: &Path) -> io::Result<SigningKeys> {
+    let keys = SigningKeys::generate(Algorithm::Es256).map_err(invalid)?;
+    create_secret(path, keys.to_pem().map_err(invalid)?.as_bytes())?;
+    tracing::info!(path = %path.display(), key.id = keys.first.id(), "signing key generated");
+    Ok(keys)
+}
+
+fn invalid(error: KeyError) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, error)
 }
 
 /// Decodes the PEM blocks of a kind (RFC 7468). `None` for a malformed one.
@@ -273,82 +475,23 @@ fn pem_blocks<'a>(pem: &'a str, begin: &'a str, end: &'a str) -> impl Iterator<I
     })
 }
 
-/// Returns the required members of a public key, in the order of a thumbprint.
-fn public_members(pair: &Pair) -> Vec<(&'static str, String)> {
-    match pair {
-        Pair::Es256(pair) => {
-            // An uncompressed point: 4, x and y (SEC 1, 2.3.3).
-            let point = pair.public_key().as_ref();
-            let (x, y) = point.get(1..).unwrap_or_default().split_at(point.len() / 2);
-            let (x, y) = (URL_SAFE_NO_PAD.encode(x), URL_SAFE_NO_PAD.encode(y));
-            vec![("crv", "P-256".to_owned()), ("kty", "EC".to_owned()), ("x", x), ("y", y)]
-        }
-        Pair::EdDsa(pair) => {
-            let x = URL_SAFE_NO_PAD.encode(pair.public_key());
-            vec![("crv", "Ed25519".to_owned()), ("kty", "OKP".to_owned()), ("x", x)]
-        }
-        Pair::Rs256(pair) => {
-            let key = pair.public_key();
-            let n = URL_SAFE_NO_PAD.encode(key.modulus().big_endian_without_leading_zero());
-            let e = URL_SAFE_NO_PAD.encode(key.exponent().big_endian_without_leading_zero());
-            vec![("e", e), ("kty", "RSA".to_owned()), ("n", n)]
-        }
-    }
-}
-
-fn thumbprint_input(members: &[(&'static str, String)]) -> String {
-    let members: Vec<String> = members.iter().map(|(name, value)| format!(r#""{name}":"{value}""#)).collect();
-    format!("{{{}}}", members.join(","))
-}
-
-/// Encodes bytes in base64url without padding.
-pub(crate) fn encode(bytes: &[u8]) -> String {
-    URL_SAFE_NO_PAD.encode(bytes)
-}
-
-/// Decodes base64url without padding.
-pub(crate) fn decode(text: &str) -> Option<Vec<u8>> {
-    URL_SAFE_NO_PAD.decode(text).ok()
-}
-
 /// Returns the SHA-256 digest of bytes.
 pub(crate) fn sha256(bytes: &[u8]) -> digest::Digest {
     digest::digest(&digest::SHA256, bytes)
 }
 
-/// Public keys with which signatures are verified: `ES256`, `EdDSA` (Ed25519) and `RS256` with at least 2048 bits.
+/// Public keys with which signatures are verified: RS256 to RS512 and PS256 to PS512 with at least 2048 bits, ES256, ES384,
+/// and `EdDSA` (Ed25519). Shared secrets are never accepted.
 #[derive(Clone, Debug, Default)]
 pub struct PublicKeys(Arc<[PublicKey]>);
 
+/// Public key of a key set.
 #[derive(Debug)]
-struct PublicKey {
+pub(crate) struct PublicKey {
     id: Option<String>,
-    material: Material,
-}
-
-#[derive(Debug)]
-enum Material {
-    /// Key as the algorithm defines it: a point, or the bytes of Ed25519.
-    Raw(Algorithm, Vec<u8>),
-    /// RSA key by modulus and exponent.
-    Rsa { n: Vec<u8>, e: Vec<u8> },
-    /// `SubjectPublicKeyInfo` (RFC 5280, 4.1) in DER.
-    Spki(Algorithm, Vec<u8>),
-}
-
-/// Members of a JSON Web Key that verification needs.
-#[derive(Deserialize)]
-struct Jwk {
-    kty: String,
-    crv: Option<String>,
-    x: Option<String>,
-    y: Option<String>,
-    n: Option<String>,
-    e: Option<String>,
-    kid: Option<String>,
-    alg: Option<String>,
-    #[serde(rename = "use")]
-    usage: Option<String>,
+    /// The only algorithm for which the key is meant (RFC 7517, 4.4).
+    algorithm: Option<jwt::Algorithm>,
+    pub(crate) key: DecodingKey,
 }
 
 impl PublicKeys {
@@ -365,12 +508,11 @@ impl PublicKeys {
         if keys.len() > MAX_KEYS {
             return Err(KeyError::NotKeySet);
         }
-        let keys = keys.into_iter().filter_map(|key| public_key(serde_json::from_value(key).ok()?));
-        Ok(Self(keys.collect()))
+        Ok(Self(keys.into_iter().filter_map(PublicKey::from_jwk).collect()))
     }
 
-    /// Decodes public keys in PEM (`BEGIN PUBLIC KEY`), one after another. They have no key id: each is tried for every
-    /// signature.
+    /// Decodes public keys in PEM (`BEGIN PUBLIC KEY`) for ES256, `EdDSA` and RS256, one after another. They have no key id:
+    /// each is tried for every signature.
     ///
     /// # Errors
     /// [`KeyError::NotPublicPem`] without a key or with more than 100, [`KeyError::Unsupported`].
@@ -378,20 +520,38 @@ impl PublicKeys {
         let mut keys = Vec::new();
         for der in pem_blocks(pem, PUBLIC_BEGIN, PUBLIC_END) {
             let der = der.filter(|_| keys.len() < MAX_KEYS).ok_or(KeyError::NotPublicPem)?;
-            let is_readable = |algorithm| match algorithm {
-                Algorithm::Es256 => ParsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, &der).is_ok(),
-                Algorithm::EdDsa => ParsedPublicKey::new(&ED25519, &der).is_ok(),
-                Algorithm::Rs256 => ParsedPublicKey::new(&RSA_PKCS1_2048_8192_SHA256, &der).is_ok(),
-            };
-            let mut algorithms = [Algorithm::Es256, Algorithm::EdDsa, Algorithm::Rs256].into_iter();
-            let algorithm = algorithms.find(|algorithm| is_readable(*algorithm)).ok_or(KeyError::Unsupported)?;
-            keys.push(PublicKey { id: None, material: Material::Spki(algorithm, der) });
+            // AWS-LC reads `SubjectPublicKeyInfo` (RFC 5280, 4.1), which such a block has, as well as the key in it.
+            let keys_by_algorithm = [
+                (
+                    Algorithm::Es256,
+                    ParsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, &der),
+                    DecodingKey::from_ec_der(&der),
+                ),
+                (Algorithm::EdDsa, ParsedPublicKey::new(&ED25519, &der), DecodingKey::from_ed_der(&der)),
+                (
+                    Algorithm::Rs256,
+                    ParsedPublicKey::new(&RSA_PKCS1_2048_8192_SHA256, &der),
+                    DecodingKey::from_rsa_der(&der),
+                ),
+            ];
+            let readable = keys_by_algorithm.into_iter().find(|(_, parsed, _)| parsed.is_ok());
+            let (algorithm, _, key) = readable.ok_or(KeyError::Unsupported)?;
+            keys.push(PublicKey { id: None, algorithm: Some(algorithm.jwt()), key });
         }
         if keys.is_empty() { Err(KeyError::NotPublicPem) } else { Ok(Self(keys.into())) }
     }
 
-    /// Verifies a signature in base64url over a protected header and a payload, both in base64url. The algorithm is that of
-    /// the key, whatever the header says.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Returns the keys that a signature with this key id may be of. A key without an id may be of any signature, and a
+    /// signature without one of any key.
+    pub(crate) fn candidates(&self, id: Option<&str>) -> impl Iterator<Item = &PublicKey> {
+        self.0.iter().filter(move |key| key.id.as_deref().zip(id).is_none_or(|(own, id)| own == id))
+    }
+
+    /// Verifies a signature in base64url over a protected header and a payload, both in base64url.
     pub(crate) fn verify(&self, protected: &str, payload: &str, signature: &str) -> Result<(), SignatureError> {
         #[derive(Deserialize)]
         struct Header {
@@ -401,74 +561,71 @@ impl PublicKeys {
         }
         let decode = |text: &str| URL_SAFE_NO_PAD.decode(text).map_err(|_| SignatureError::Malformed);
         let header: Header = serde_json::from_slice(&decode(protected)?).map_err(|_| SignatureError::Malformed)?;
-        let signature = decode(signature)?;
+        decode(signature)?;
         if header.crit.is_some() {
             return Err(SignatureError::Critical);
         }
-        let mut candidates = self.0.iter().filter(|key| key.matches(header.kid.as_deref())).peekable();
+        let mut candidates = self.candidates(header.kid.as_deref()).peekable();
         if candidates.peek().is_none() {
             return Err(SignatureError::UnknownKey);
         }
+        let algorithm = algorithm_named(&header.alg).map_err(|_| SignatureError::Wrong)?;
         let input = format!("{protected}.{payload}");
-        let is_verified = candidates.any(|key| key.verify(&header.alg, input.as_bytes(), &signature));
+        let verifies = |key: &PublicKey| crypto::verify(signature, input.as_bytes(), &key.key, algorithm);
+        let is_verified = candidates.any(|key| key.is_for(algorithm) && matches!(verifies(key), Ok(true)));
         if is_verified { Ok(()) } else { Err(SignatureError::Wrong) }
     }
 }
 
 impl<'a> FromIterator<&'a SigningKey> for PublicKeys {
     fn from_iter<T: IntoIterator<Item = &'a SigningKey>>(keys: T) -> Self {
-        Self(keys.into_iter().filter_map(|key| public_key(serde_json::from_value(key.public_jwk()).ok()?)).collect())
+        Self(keys.into_iter().filter_map(|key| PublicKey::from_jwk(key.public_jwk())).collect())
     }
 }
 
-fn public_key(jwk: Jwk) -> Option<PublicKey> {
-    if jwk.usage.is_some_and(|usage| usage != "sig") {
-        return None;
+impl From<&SigningKeys> for PublicKeys {
+    fn from(keys: &SigningKeys) -> Self {
+        keys.all().collect()
     }
-    let decode = |text: Option<String>| URL_SAFE_NO_PAD.decode(text?).ok();
-    let (algorithm, material) = match (jwk.kty.as_str(), jwk.crv.as_deref()) {
-        ("EC", Some("P-256")) => {
-            let (x, y) = (decode(jwk.x)?, decode(jwk.y)?);
-            let point = (x.len() == 32 && y.len() == 32).then(|| [&[4], &x[..], &y].concat())?;
-            (Algorithm::Es256, Material::Raw(Algorithm::Es256, point))
-        }
-        ("OKP", Some("Ed25519")) => (Algorithm::EdDsa, Material::Raw(Algorithm::EdDsa, decode(jwk.x)?)),
-        ("RSA", _) => (Algorithm::Rs256, Material::Rsa { n: decode(jwk.n)?, e: decode(jwk.e)? }),
-        _ => return None,
-    };
-    let is_expected = |name: String| algorithm.is_named(&name);
-    jwk.alg.is_none_or(is_expected).then_some(PublicKey { id: jwk.kid, material })
 }
 
 impl PublicKey {
-    /// Returns true for the key that a signature names. A signature without a key id, or a key without one, is tried.
-    fn matches(&self, id: Option<&str>) -> bool {
-        match (&self.id, id) {
-            (Some(own), Some(id)) => own == id,
-            _ => true,
-        }
+    #[expect(clippy::wildcard_enum_match_arm, reason = "the other kinds are of no use here")]
+    fn from_jwk(jwk: Value) -> Option<Self> {
+        let algorithm = jwk["alg"].as_str().map(algorithm_named).transpose().ok()?;
+        let jwk: Jwk = serde_json::from_value(jwk).ok()?;
+        let is_for_signatures =
+            jwk.common.public_key_use.as_ref().is_none_or(|usage| *usage == PublicKeyUse::Signature)
+                && jwk.common.key_operations.as_ref().is_none_or(|all| all.contains(&KeyOperations::Verify));
+        // `jsonwebtoken` checks no lengths, and accepts shared secrets.
+        let expected_len = match &jwk.algorithm {
+            AlgorithmParameters::EllipticCurve(point) if point.curve == EllipticCurve::P256 => Some(65),
+            AlgorithmParameters::EllipticCurve(point) if point.curve == EllipticCurve::P384 => Some(97),
+            AlgorithmParameters::OctetKeyPair(pair) if pair.curve == EllipticCurve::Ed25519 => Some(32),
+            AlgorithmParameters::RSA(_) => None,
+            _ => return None,
+        };
+        let key = DecodingKey::from_jwk(&jwk).ok()?;
+        let is_usable = is_for_signatures
+            && key.try_get_as_bytes().ok().map(<[u8]>::len) == expected_len
+            && algorithm.is_none_or(|algorithm| algorithm.family() == key.family());
+        is_usable.then_some(Self { id: jwk.common.key_id, algorithm, key })
     }
 
-    fn verify(&self, algorithm: &str, input: &[u8], signature: &[u8]) -> bool {
-        let (own, bytes) = match &self.material {
-            Material::Raw(own, bytes) | Material::Spki(own, bytes) => (*own, bytes),
-            Material::Rsa { n, e } => {
-                let key = rsa::PublicKeyComponents { n, e };
-                return Algorithm::Rs256.is_named(algorithm)
-                    && key.verify(&RSA_PKCS1_2048_8192_SHA256, input, signature).is_ok();
-            }
-        };
-        let verified = match own {
-            Algorithm::Es256 => UnparsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, bytes).verify(input, signature),
-            Algorithm::EdDsa => UnparsedPublicKey::new(&ED25519, bytes).verify(input, signature),
-            Algorithm::Rs256 => UnparsedPublicKey::new(&RSA_PKCS1_2048_8192_SHA256, bytes).verify(input, signature),
-        };
-        own.is_named(algorithm) && verified.is_ok()
+    pub(crate) fn has_id(&self) -> bool {
+        self.id.is_some()
+    }
+
+    /// Returns true if the key is not meant for other algorithms.
+    pub(crate) fn is_for(&self, algorithm: jwt::Algorithm) -> bool {
+        self.algorithm.is_none_or(|own| own == algorithm)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     const ALGORITHMS: [Algorithm; 3] = [Algorithm::Es256, Algorithm::EdDsa, Algorithm::Rs256];
@@ -477,16 +634,25 @@ mod tests {
         PublicKeys::from_jwks(json!({ "keys": keys }).to_string().as_bytes()).unwrap()
     }
 
-    /// Example of RFC 8037, A.3.
+    /// Example of RFC 8037, A.1 to A.5.
     #[test]
-    fn key_id_is_the_thumbprint() {
-        let members = [
-            ("crv", "Ed25519".to_owned()),
-            ("kty", "OKP".to_owned()),
-            ("x", "11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo".to_owned()),
-        ];
-        let id = URL_SAFE_NO_PAD.encode(sha256(thumbprint_input(&members).as_bytes()));
-        assert_eq!(id, "kPrK_qmxVWaYVA9wwBF6Iuo3vVzz7TxHCTwXBygrS4k");
+    fn key_id_is_the_thumbprint_and_ed25519_signs_as_specified() {
+        let pem = "-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQYDK2VwBCIEIJ1hsZ3v/VpguoRK9JLsLMREScVpezJpGXA7rAMcrn9g\n-----END PRIVATE KEY-----";
+        let key = SigningKey::from_pem(pem).unwrap();
+        assert_eq!(key.id(), "kPrK_qmxVWaYVA9wwBF6Iuo3vVzz7TxHCTwXBygrS4k");
+        assert_eq!(key.public_jwk()["x"], "11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo");
+        let (protected, payload) = ("eyJhbGciOiJFZERTQSJ9", "RXhhbXBsZSBvZiBFZDI1NTE5IHNpZ25pbmc");
+        let signature = "hgyY0il_MGCjP0JzlnLWG1PPOt7-09PGcvMg3AIbQR6dWbhijcNR4ki4iylGjg5BhVsPt9g7sVvpAr_MuM0KAg";
+        assert_eq!(key.sign_input(&format!("{protected}.{payload}")).unwrap(), signature);
+        assert_eq!(PublicKeys::from_iter([&key]).verify(protected, payload, signature), Ok(()));
+    }
+
+    #[test]
+    fn ed25519_of_either_version_of_pkcs8_is_read() {
+        let pair = Ed25519KeyPair::generate().unwrap();
+        let ids =
+            [pair.to_pkcs8v1(), pair.to_pkcs8()].map(|der| SigningKey::from_der(der.unwrap().as_ref()).unwrap().id);
+        assert_eq!(ids[0], ids[1]);
     }
 
     #[test]
@@ -518,7 +684,7 @@ mod tests {
             {
                 let header = URL_SAFE_NO_PAD.encode(json!({ "alg": name, "kid": key.id() }).to_string());
                 let input = format!("{header}.{}", jws.payload);
-                let signature = URL_SAFE_NO_PAD.encode(key.sign_input(input.as_bytes()).unwrap());
+                let signature = key.sign_input(&input).unwrap();
                 assert_eq!(keys.verify(&header, &jws.payload, &signature), Err(SignatureError::Wrong), "{name}");
             }
         }
@@ -563,6 +729,65 @@ mod tests {
         let pem = key.to_pem().unwrap();
         for bad in ["", "-----BEGIN PUBLIC KEY-----\n*\n-----END PUBLIC KEY-----", &pem] {
             assert_eq!(PublicKeys::from_pem(bad).unwrap_err(), KeyError::NotPublicPem, "{bad}");
+        }
+    }
+
+    #[test]
+    fn keys_are_generated_once() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a2a.db.keys.pem");
+        assert!(SigningKeys::read(&path).unwrap_err().to_string().contains("a2a.db.keys.pem"));
+        let generated = SigningKeys::read_or_generate(&path).unwrap();
+        let content = fs::read(&path).unwrap();
+        for read in [SigningKeys::read_or_generate(&path).unwrap(), SigningKeys::read(&path).unwrap()] {
+            assert_eq!(read.jwks(), generated.jwks());
+        }
+        assert_eq!(fs::read(&path).unwrap(), content);
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "no temporary file is left");
+        assert!(generate(&path).is_err(), "an existing file is not replaced");
+        assert_eq!(fs::read(&path).unwrap(), content);
+    }
+
+    #[test]
+    fn several_servers_that_start_together_have_one_key() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("keys.pem");
+        let start = || {
+            std::thread::spawn({
+                let path = path.clone();
+                move || SigningKeys::read_or_generate(&path).unwrap().jwks()
+            })
+        };
+        let started: Vec<_> = (0..8).map(|_| start()).collect();
+        let keys: Vec<_> = started.into_iter().map(|thread| thread.join().unwrap()).collect();
+        assert!(keys.iter().all(|one| *one == keys[0]), "{keys:?}");
+    }
+
+    #[test]
+    fn unusable_files_are_kept() {
+        let directory = tempfile::tempdir().unwrap();
+        for content in ["", "no key", "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n"] {
+            let path = directory.path().join("keys.pem");
+            fs::write(&path, content).unwrap();
+            assert!(SigningKeys::read_or_generate(&path).is_err(), "{content}");
+            assert_eq!(fs::read_to_string(&path).unwrap(), content);
+        }
+        let missing = directory.path().join("missing/keys.pem");
+        assert!(SigningKeys::read_or_generate(&missing).unwrap_err().to_string().contains("missing"));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn only_the_user_of_the_process_can_read_a_new_file() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("keys.pem");
+        SigningKeys::read_or_generate(&path).unwrap();
+        let metadata = fs::metadata(&path).unwrap();
+        assert_eq!(metadata.permissions().mode() & 0o777, 0o600);
+        for shared in [0o640, 0o604, 0o620] {
+            fs::set_permissions(&path, fs::Permissions::from_mode(shared)).unwrap();
+            SigningKeys::read(&path).unwrap();
         }
     }
 }

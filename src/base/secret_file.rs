@@ -81,7 +81,7 @@ mod tests {
 
     #[test]
     fn files_of_other_permissions_are_shared() {
-        let file = tempfile::NamedTempFile::new().unwrap();
+        let file = NamedTempFile::new().unwrap();
         for (mode, expected) in [(0o600, false), (0o400, false), (0o640, true), (0o604, true), (0o620, true)] {
             fs::set_permissions(file.path(), fs::Permissions::from_mode(mode)).unwrap();
             assert_eq!(is_shared(&fs::metadata(file.path()).unwrap()), expected, "{mode:o}");

@@ -18,11 +18,13 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// value as it is.
 pub(crate) struct WatchedFiles<T>(Arc<Watched<T>>);
 
+/// Logs the result of a reload.
+type Log<T> = dyn Fn(Result<&T, &str>) + Send + Sync;
+
 struct Watched<T> {
     paths: Vec<PathBuf>,
     read: Box<dyn Fn() -> Result<T, String> + Send + Sync>,
-    /// Logs the result of a reload.
-    log: Box<dyn Fn(Result<&T, &str>) + Send + Sync>,
+    log: Box<Log<T>>,
     current: Mutex<Current<T>>,
 }
 

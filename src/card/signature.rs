@@ -25,6 +25,7 @@ use std::{
     sync::Arc,
 };
 
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use serde::Deserialize;
@@ -129,7 +130,7 @@ pub fn verify(card: &[u8], keys: &PublicKeys) -> Result<Verified, VerifyError> {
     };
     let card = Value::Object(card);
     let forms: Vec<(String, Verified)> =
-        known_forms(&card)?.iter().map(|(form, covered)| (crate::base::jws::encode(form), *covered)).collect();
+        known_forms(&card)?.iter().map(|(form, covered)| (URL_SAFE_NO_PAD.encode(form), *covered)).collect();
     let mut verified = Verified::default();
     let mut reason = SignatureError::Malformed;
     for signature in signatures.into_iter().take(MAX_SIGNATURES) {
@@ -153,7 +154,7 @@ fn key_id(signature: &Value) -> Option<String> {
     struct Header {
         kid: String,
     }
-    let protected = crate::base::jws::decode(signature.get("protected")?.as_str()?)?;
+    let protected = URL_SAFE_NO_PAD.decode(signature.get("protected")?.as_str()?).ok()?;
     Some(serde_json::from_slice::<Header>(&protected).ok()?.kid)
 }
 

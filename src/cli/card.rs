@@ -167,7 +167,7 @@ fn review_text(source: &str, review: &Review) -> String {
 }
 
 fn sign(arguments: &Sign) -> anyhow::Result<()> {
-    let key = SigningKey::read(&arguments.key).with_context(|| arguments.key.display().to_string())?;
+    let key = SigningKey::read(&arguments.key)?;
     let key = match &arguments.kid {
         Some(id) => key.with_id(id),
         None => key,

@@ -185,9 +185,10 @@ impl<'a> Prepared<'a> {
         let source = AgentSource::of(config)?;
         let OpenedStore { store, file, line } = open_store(config)?;
         let push = push_options(config, file.as_deref())?;
-        let card_key = config.card_signing_key.as_ref().map(|file| {
-            SigningKey::read(&file.0).with_context(|| format!("can't read {} in card.signing_key", file.0.display()))
-        });
+        let card_key = config
+            .card_signing_key
+            .as_ref()
+            .map(|file| SigningKey::read(&file.0).context("can't read the file in card.signing_key"));
         Ok(Self { config, source, store, file, push, card_key: card_key.transpose()?, line })
     }
 

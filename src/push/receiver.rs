@@ -16,22 +16,21 @@ use axum::{
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode, header};
 use parking_lot::Mutex;
-use reqwest::{Client, redirect};
 use serde_json::value::RawValue;
 use subtle::ConstantTimeEq as _;
-use tokio::{
-    sync::Semaphore,
-    time::{Instant, timeout},
-};
+use tokio::time::timeout;
 use url::Url;
 
 use super::{
     sender::{DELIVERY_ID, NOTIFICATION_TOKEN, OLD_NOTIFICATION_TOKEN},
     signature::{SECRET_PREFIX, WEBHOOK_ID, WEBHOOK_SIGNATURE, WEBHOOK_TIMESTAMP, is_signed},
-    token::{Expected, TokenError},
+    token::Expected,
 };
 use crate::{
-    base::jws::PublicKeys,
+    base::{
+        jwks::{KeySet, KeySource, TokenError},
+        jws::PublicKeys,
+    },
     clock::Millis,
     env::Env,
     error::{Error, ErrorKind},
@@ -52,17 +51,8 @@ const MAX_IDS: usize = 10_000;
 /// Maximum length of a delivery id, in bytes.
 const MAX_ID: usize = 1024;
 
-/// Time limit for the body of a request, and for the request of a key set.
+/// Time limit for the body of a request.
 const TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Minimum interval between two requests of a key set.
-const KEYS_INTERVAL: Duration = Duration::from_secs(30);
-
-/// Age after which a key set is requested again, so that withdrawn keys are no longer accepted.
-const KEYS_MAX_AGE: Duration = Duration::from_hours(1);
-
-/// Maximum size of a key set, in bytes.
-const MAX_KEY_SET: usize = 256 << 10;
 
 /// Decodes a notification in the JSON of 0.3.
 pub(crate) type V03Decoder = fn(&[u8]) -> Result<StreamResponse, Error>;
@@ -117,6 +107,9 @@ impl From<TokenError> for Rejection {
         match error {
             TokenError::Invalid(why) => Self::unauthorized(why),
             TokenError::UnknownKey => Self::unauthorized("the key of the token is unknown"),
+            TokenError::UnknownForNow | TokenError::Unavailable => {
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, "the key of the token is not known yet")
+            }
         }
     }
 }
@@ -192,7 +185,7 @@ impl IntoResponse for Rejection {
 #[derive(Clone)]
 pub struct Receiver {
     tokens: Vec<String>,
-    keys: Option<Arc<Keys>>,
+    keys: Option<Arc<KeySet>>,
     issuer: Option<String>,
     audience: Option<String>,
     is_open: bool,
@@ -231,7 +224,7 @@ impl Receiver {
     /// authentication scheme `Bearer` without credentials.
     #[must_use]
     pub fn public_keys(mut self, keys: PublicKeys) -> Self {
-        self.keys = Some(Arc::new(Keys::fixed(keys)));
+        self.keys = Some(Arc::new(KeySet::fixed(keys)));
         self
     }
 
@@ -243,9 +236,8 @@ impl Receiver {
     pub fn jwks_url(mut self, url: &str) -> Result<Self, Error> {
         let url = Url::parse(url).ok().filter(|url| matches!(url.scheme(), "http" | "https"));
         let url = url.ok_or_else(|| Error::invalid_field("jwks_url", "must be an absolute http or https URL"))?;
-        let http = Client::builder().timeout(TIMEOUT).redirect(redirect::Policy::none()).build();
-        let http = http.map_err(|error| ErrorKind::InvalidParams.because(error.to_string()))?;
-        self.keys = Some(Arc::new(Keys::remote(http, url)));
+        let keys = KeySet::remote(KeySource::Url(url.into()));
+        self.keys = Some(Arc::new(keys.map_err(|error| ErrorKind::InvalidParams.because(error.to_string()))?));
         Ok(self)
     }
 
@@ -451,7 +443,7 @@ impl Receiver {
     /// Checks the JSON Web Token and returns its delivery id.
     async fn check_jwt(
         &self,
-        keys: &Keys,
+        keys: &Arc<KeySet>,
         headers: &HeaderMap,
         body: &[u8],
         now: Millis,
@@ -463,7 +455,7 @@ impl Receiver {
             scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
         });
         let token = bearer.ok_or_else(|| Rejection::unauthorized("the notification has no bearer token"))?;
-        let claims = keys.verify(token).await?;
+        let claims = keys.verify(|keys| keys.verify_token(token)).await?;
         claims.check(&expected)?;
         Ok(claims.jti)
     }
@@ -523,112 +515,6 @@ fn text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>
 /// Compares secrets in a time that does not depend on their content.
 fn is_equal(one: &[u8], other: &[u8]) -> bool {
     one.ct_eq(other).into()
-}
-
-/// Public keys of the sender.
-struct Keys {
-    source: Option<(Client, Url)>,
-    cache: Mutex<Cache>,
-    /// Admits one request at a time.
-    request: Semaphore,
-}
-
-#[derive(Default)]
-struct Cache {
-    keys: PublicKeys,
-    /// Time of the last successful request.
-    updated: Option<Instant>,
-    /// Time of the last request.
-    requested: Option<Instant>,
-}
-
-impl Cache {
-    /// Returns true if the keys may be requested now.
-    fn may_request(&self) -> bool {
-        self.requested.is_none_or(|at| at.elapsed() >= KEYS_INTERVAL)
-    }
-}
-
-impl Keys {
-    fn fixed(keys: PublicKeys) -> Self {
-        let cache = Cache { keys, ..Cache::default() };
-        Self { source: None, cache: Mutex::new(cache), request: Semaphore::new(1) }
-    }
-
-    fn remote(http: Client, url: Url) -> Self {
-        Self { source: Some((http, url)), cache: Mutex::default(), request: Semaphore::new(1) }
-    }
-
-    /// Verifies the signature of a token, and requests the keys if that can help.
-    async fn verify(&self, token: &str) -> Result<super::token::Claims, Rejection> {
-        let started = Instant::now();
-        let (keys, is_old) = {
-            let cache = self.cache.lock();
-            let is_old = cache.updated.is_none_or(|at| at.elapsed() >= KEYS_MAX_AGE);
-            (cache.keys.clone(), is_old)
-        };
-        let Some((http, url)) = &self.source else {
-            return Ok(keys.verify_token(token)?);
-        };
-        if !is_old {
-            match keys.verify_token(token) {
-                Ok(claims) => return Ok(claims),
-                Err(TokenError::UnknownKey) => {}
-                Err(error @ TokenError::Invalid(_)) => return Err(error.into()),
-            }
-        }
-        let is_current = self.request_keys(http, url, started).await;
-        let keys = self.cache.lock().keys.clone();
-        keys.verify_token(token).map_err(|error| match error {
-            TokenError::UnknownKey if !is_current => {
-                Rejection::new(StatusCode::SERVICE_UNAVAILABLE, "the key of the token is not known yet")
-            }
-            error @ (TokenError::UnknownKey | TokenError::Invalid(_)) => error.into(),
-        })
-    }
-
-    /// Requests the keys unless that was done recently. Returns whether they are newer than `since`.
-    async fn request_keys(&self, http: &Client, url: &Url, since: Instant) -> bool {
-        // Those who waited for a request use its result.
-        let Ok(_permit) = self.request.acquire().await else { return false };
-        {
-            let mut cache = self.cache.lock();
-            if cache.updated.is_some_and(|at| at >= since) {
-                return true;
-            }
-            if !cache.may_request() {
-                return false;
-            }
-            cache.requested = Some(Instant::now());
-        }
-        match request_keys(http, url).await {
-            Ok(keys) => {
-                let mut cache = self.cache.lock();
-                (cache.keys, cache.updated) = (keys, Some(Instant::now()));
-                true
-            }
-            Err(reason) => {
-                tracing::warn!(%url, error.cause = %reason, "keys of push notifications not available");
-                false
-            }
-        }
-    }
-}
-
-async fn request_keys(http: &Client, url: &Url) -> Result<PublicKeys, String> {
-    let describe = |error: reqwest::Error| error.without_url().to_string();
-    let mut response = http.get(url.clone()).send().await.map_err(describe)?;
-    if response.status() != StatusCode::OK {
-        return Err(format!("the server returned {}", response.status().as_u16()));
-    }
-    let mut body = Vec::new();
-    while let Some(chunk) = response.chunk().await.map_err(describe)? {
-        if body.len() + chunk.len() > MAX_KEY_SET {
-            return Err(format!("the key set is larger than {MAX_KEY_SET} bytes"));
-        }
-        body.extend_from_slice(&chunk);
-    }
-    PublicKeys::from_jwks(&body).map_err(|error| error.to_string())
 }
 
 /// Delivery ids that were received, the oldest of which are forgotten.

@@ -19,11 +19,14 @@ use super::{
     response::{Failure, MAX_RESPONSE, check_status},
     signature::{WEBHOOK_ID, WEBHOOK_SIGNATURE, WEBHOOK_TIMESTAMP, sign},
     target::{TargetError, TargetPolicy},
-    token::SigningKeys,
 };
 use crate::{
-    base::bounded_body::ResponseBody, base::oauth::sensitive, call::TRACE, clock::Millis,
-    pb::v1::TaskPushNotificationConfig, protocol::Version, store::PushConfig,
+    base::{bounded_body::ResponseBody, jws::SigningKeys, oauth::sensitive},
+    call::TRACE,
+    clock::Millis,
+    pb::v1::TaskPushNotificationConfig,
+    protocol::Version,
+    store::PushConfig,
 };
 
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");

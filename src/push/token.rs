@@ -1,26 +1,25 @@
-//! JSON Web Tokens (RFC 7519) that bind a push notification to the server that sent it: the keys of a server, their publication
-//! as a JSON Web Key Set (RFC 7517), and verification.
+//! JSON Web Tokens (RFC 7519) that bind a push notification to the server that sent it, and their verification.
 //!
 //! A token of a notification has the claims `iss`, `aud` (the origin of the webhook), `iat`, `exp`, `jti` (the delivery id) and
 //! `request_body_sha256` (the SHA-256 digest of the body in hexadecimal).
 
-use std::{fmt::Write as _, sync::Arc, time::Duration};
+use std::{fmt::Write as _, time::Duration};
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::json;
 use url::Url;
 
 use crate::{
-    base::jws::{Algorithm, Jws, KeyError, PublicKeys, SignatureError, SigningKey, sha256},
+    base::{
+        jwks::TokenError,
+        jws::{Jws, KeyError, MAX_TOKEN, PublicKeys, SignatureError, SigningKeys, sha256},
+    },
     clock::Millis,
 };
 
 /// Validity of a token. Long enough for a slow receiver, and short enough to limit a replay.
 pub(crate) const LIFETIME: Duration = Duration::from_mins(5);
-
-/// Maximum length of a token that is verified, in bytes.
-const MAX_TOKEN: usize = 16 << 10;
 
 /// Returns the digest of a body for the claim `request_body_sha256`.
 fn body_digest(body: &[u8]) -> String {
@@ -31,67 +30,7 @@ fn body_digest(body: &[u8]) -> String {
     })
 }
 
-/// Keys of a server. The first one signs, and all are published: a receiver verifies notifications that were signed before a
-/// rotation, and knows the next key before it is used.
-///
-/// ```
-/// use a2a_service::push::{Algorithm, SigningKey, SigningKeys};
-///
-/// let keys = SigningKeys::generate(Algorithm::Es256)?;
-/// let stored = keys.to_pem()?;
-/// let rotated = SigningKeys::from_pem(&stored)?.rotated(SigningKey::generate(Algorithm::EdDsa)?);
-/// assert_eq!(rotated.jwks()["keys"].as_array().map(Vec::len), Some(2));
-/// # Ok::<(), a2a_service::push::KeyError>(())
-/// ```
-#[derive(Clone, Debug)]
-pub struct SigningKeys {
-    first: Arc<SigningKey>,
-    others: Vec<Arc<SigningKey>>,
-}
-
 impl SigningKeys {
-    /// Generates a key.
-    ///
-    /// # Errors
-    /// [`KeyError::Generation`].
-    pub fn generate(algorithm: Algorithm) -> Result<Self, KeyError> {
-        Ok(SigningKey::generate(algorithm)?.into())
-    }
-
-    /// Decodes private keys in PKCS#8 PEM, one after another. The first one signs. Text around the keys is ignored.
-    ///
-    /// # Errors
-    /// [`KeyError::NotPem`], [`KeyError::Unsupported`].
-    pub fn from_pem(pem: &str) -> Result<Self, KeyError> {
-        let mut keys = SigningKey::all_from_pem(pem)?.into_iter().map(Arc::new);
-        Ok(Self { first: keys.next().ok_or(KeyError::NotPem)?, others: keys.collect() })
-    }
-
-    /// Returns the private keys in PKCS#8 PEM, the signing one first. They are secrets.
-    ///
-    /// # Errors
-    /// [`KeyError::Unsupported`].
-    pub fn to_pem(&self) -> Result<String, KeyError> {
-        self.all().map(SigningKey::to_pem).collect()
-    }
-
-    /// Signs with another key from now on, and keeps publishing the earlier ones.
-    #[must_use]
-    pub fn rotated(mut self, key: SigningKey) -> Self {
-        self.others.insert(0, std::mem::replace(&mut self.first, Arc::new(key)));
-        self
-    }
-
-    /// Returns the public keys as a JSON Web Key Set, the document at `/.well-known/jwks.json`.
-    pub fn jwks(&self) -> Value {
-        json!({ "keys": self.all().map(SigningKey::public_jwk).collect::<Vec<_>>() })
-    }
-
-    /// Returns the keys, the signing one first.
-    pub fn all(&self) -> impl Iterator<Item = &SigningKey> {
-        std::iter::once(&self.first).chain(&self.others).map(|key| &**key)
-    }
-
     /// Returns the token of a notification: a JSON Web Token (RFC 7519), valid for 5 minutes from `now`.
     ///
     /// # Errors
@@ -113,14 +52,8 @@ impl SigningKeys {
             "jti": delivery_id,
             "request_body_sha256": body_digest(body),
         });
-        let Jws { protected, payload, signature } = self.first.sign("JWT", claims.to_string().as_bytes())?;
+        let Jws { protected, payload, signature } = self.first().sign("JWT", claims.to_string().as_bytes())?;
         Ok(format!("{protected}.{payload}.{signature}"))
-    }
-}
-
-impl From<SigningKey> for SigningKeys {
-    fn from(key: SigningKey) -> Self {
-        Self { first: Arc::new(key), others: Vec::new() }
     }
 }
 
@@ -143,21 +76,6 @@ impl PublicKeys {
         serde_json::from_slice(&decoded)
             .map_err(|_| TokenError::Invalid("the token lacks `iat` or has malformed claims"))
     }
-}
-
-impl From<&SigningKeys> for PublicKeys {
-    fn from(keys: &SigningKeys) -> Self {
-        keys.all().collect()
-    }
-}
-
-/// Reason why a token is rejected.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum TokenError {
-    /// No key has the id of the token; a newer key set may have it.
-    UnknownKey,
-    /// Malformed, wrongly signed, expired, or for something else.
-    Invalid(&'static str),
 }
 
 /// Claims of a verified token. Times are in seconds since the Unix epoch.
@@ -231,8 +149,10 @@ impl Claims {
 mod tests {
     use base64::engine::general_purpose::STANDARD;
     use jsonwebtoken::{DecodingKey, Validation, decode, decode_header, errors::ErrorKind, jwk::JwkSet};
+    use serde_json::Value;
 
     use super::*;
+    use crate::base::jws::{Algorithm, SigningKey};
 
     const NOW: Millis = 1_700_000_000_000;
     const BODY: &[u8] = br#"{"task":{"id":"t"}}"#;
@@ -317,7 +237,7 @@ mod tests {
             let new = SigningKey::generate(Algorithm::Es256).unwrap();
             let id = new.id().to_owned();
             let rotated = SigningKeys::from_pem(&old.clone().rotated(new).to_pem().unwrap()).unwrap();
-            assert_eq!(rotated.all().map(SigningKey::id).collect::<Vec<_>>(), [&*id, old.first.id()]);
+            assert_eq!(rotated.all().map(SigningKey::id).collect::<Vec<_>>(), [&*id, old.first().id()]);
             assert_eq!(decode_header(token(&rotated)).unwrap().kid, Some(id));
             let public = PublicKeys::from(&rotated);
             public.verify_token(&signed_before).unwrap().check(&expected()).unwrap();
@@ -351,7 +271,7 @@ mod tests {
         let good = token(&keys);
         let parts: Vec<&str> = good.split('.').collect();
         let [header, claims, signature] = parts[..] else { panic!("{good}") };
-        let id = keys.first.id();
+        let id = keys.first().id();
         let encode = |value: Value| URL_SAFE_NO_PAD.encode(value.to_string());
         let with_header = |value: Value| format!("{}.{claims}.{signature}", encode(value));
         // HMAC with the public key as its secret.

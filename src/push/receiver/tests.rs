@@ -346,15 +346,21 @@ impl KeyServer {
     }
 }
 
+/// Lets time pass, for the server of the keys as well.
+async fn advance(duration: Duration) {
+    tokio::time::pause();
+    tokio::time::advance(duration).await;
+    tokio::time::resume();
+}
+
 /// Ends the interval in which the keys are not requested again.
-fn end_interval(receiver: &Receiver) {
-    receiver.keys.as_ref().unwrap().cache.lock().requested = None;
+async fn end_interval() {
+    advance(Duration::from_secs(30)).await;
 }
 
 /// Makes the known keys old.
-fn expire(receiver: &Receiver) {
-    end_interval(receiver);
-    receiver.keys.as_ref().unwrap().cache.lock().updated = None;
+async fn expire() {
+    advance(Duration::from_secs(3601)).await;
 }
 
 #[tokio::test]
@@ -376,13 +382,13 @@ async fn keys_are_requested_once_and_after_a_rotation() {
         assert_eq!(rejected, (503, "the key of the token is not known yet".to_owned()));
     }
     assert_eq!(server.count(), 1);
-    end_interval(&receiver);
+    end_interval().await;
     accept(&receiver, &bearer(&rotated, "r")).await;
     accept(&receiver, &bearer(&keys, "old")).await;
     assert_eq!(server.count(), 2);
     // A forged token costs at most one request per interval.
     let forged = SigningKeys::generate(Algorithm::Es256).unwrap();
-    end_interval(&receiver);
+    end_interval().await;
     assert_eq!(reject(&receiver, &bearer(&forged, "f")).await, (401, "the key of the token is unknown".to_owned()));
     assert_eq!(reject(&receiver, &bearer(&forged, "f")).await.0, 503);
     assert_eq!(server.count(), 3);
@@ -390,7 +396,7 @@ async fn keys_are_requested_once_and_after_a_rotation() {
     let next = SigningKeys::generate(Algorithm::Es256).unwrap();
     server.serve(&next);
     accept(&receiver, &bearer(&keys, "still")).await;
-    expire(&receiver);
+    expire().await;
     assert_eq!(reject(&receiver, &bearer(&keys, "no longer")).await.0, 401);
     assert_eq!(server.count(), 4);
 }
@@ -399,7 +405,7 @@ async fn keys_are_requested_once_and_after_a_rotation() {
 async fn keys_that_are_not_available_delay_deliveries() {
     let keys = SigningKeys::generate(Algorithm::Es256).unwrap();
     let server = KeyServer::start(&keys).await;
-    let large = format!("{{\"keys\":[],\"pad\":\"{}\"}}", "x".repeat(MAX_KEY_SET));
+    let large = format!("{{\"keys\":[],\"pad\":\"{}\"}}", "x".repeat(256 << 10));
     for document in
         [Err(StatusCode::INTERNAL_SERVER_ERROR), Err(StatusCode::FOUND), Ok("no JSON".to_owned()), Ok(large)]
     {
@@ -407,11 +413,11 @@ async fn keys_that_are_not_available_delay_deliveries() {
         let receiver = receiver().jwks_url(&server.url).unwrap();
         assert_eq!(reject(&receiver, &bearer(&keys, "1")).await.0, 503);
         server.serve(&keys);
-        end_interval(&receiver);
+        end_interval().await;
         accept(&receiver, &bearer(&keys, "1")).await;
         // Known keys are accepted while their server is down.
         *server.served.lock() = Err(StatusCode::BAD_GATEWAY);
-        expire(&receiver);
+        expire().await;
         accept(&receiver, &bearer(&keys, "2")).await;
     }
     for url in ["", "/jwks.json", "ftp://agent.example/jwks.json"] {

@@ -1,0 +1,225 @@
+//! JSON Web Key Sets (RFC 7517, 5) with the public keys of others: given, or requested and cached.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use http::{StatusCode, Uri};
+use parking_lot::Mutex;
+use reqwest::{Client, redirect};
+use serde::Deserialize;
+use tokio::{sync::Semaphore, time::Instant};
+
+use super::{bounded_body::ResponseBody, jws::PublicKeys};
+
+/// Path of the discovery document below an issuer (OpenID Connect Discovery 1.0, 4).
+const DISCOVERY: &str = "/.well-known/openid-configuration";
+
+/// Maximum size of a key set or a discovery document, in bytes.
+const MAX_DOCUMENT: usize = 256 << 10;
+
+/// Timeout of a request for a document.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Minimum interval between two requests of the keys.
+pub(crate) const MIN_INTERVAL: Duration = Duration::from_secs(30);
+
+/// Age after which the keys are requested again, so that withdrawn ones are no longer accepted.
+const MAX_AGE: Duration = Duration::from_hours(1);
+
+/// Age up to which keys are used that could not be requested again.
+const MAX_STALE_AGE: Duration = Duration::from_hours(24);
+
+/// Reason why a token is rejected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TokenError {
+    /// No key has signed the token; a newer key set may have it.
+    UnknownKey,
+    /// The same, and the keys were requested too recently to request them again.
+    UnknownForNow,
+    /// The keys can't be requested.
+    Unavailable,
+    /// Malformed, wrongly signed, expired, or for something else.
+    Invalid(&'static str),
+}
+
+/// Public keys of somebody else.
+pub(crate) struct KeySet {
+    source: Option<(Client, KeySource)>,
+    /// Age up to which keys are used without waiting for new ones.
+    max_age: Duration,
+    cache: Mutex<Cache>,
+    /// Admits one request at a time.
+    request: Semaphore,
+}
+
+/// Source of keys that are requested.
+#[derive(Clone, Debug)]
+pub(crate) enum KeySource {
+    /// URL of the key set.
+    Url(String),
+    /// Issuer whose discovery document names the URL.
+    Issuer(String),
+}
+
+#[derive(Default)]
+struct Cache {
+    keys: PublicKeys,
+    /// Time of the last successful request.
+    updated: Option<Instant>,
+    /// Time of the last request.
+    requested: Option<Instant>,
+}
+
+impl Cache {
+    fn is_younger_than(&self, age: Duration) -> bool {
+        self.updated.is_some_and(|at| at.elapsed() <= age)
+    }
+
+    fn may_request(&self) -> bool {
+        self.requested.is_none_or(|at| at.elapsed() >= MIN_INTERVAL)
+    }
+}
+
+impl KeySet {
+    /// Uses these keys, and makes no requests.
+    pub(crate) fn fixed(keys: PublicKeys) -> Self {
+        Self::new(None, Cache { keys, ..Cache::default() })
+    }
+
+    /// Requests the keys when they are needed first, after an hour, and for a token with an unknown key, but at most every 30 s.
+    ///
+    /// # Errors
+    /// The HTTP client can't be created.
+    pub(crate) fn remote(source: KeySource) -> reqwest::Result<Self> {
+        let http = Client::builder().timeout(TIMEOUT).redirect(redirect::Policy::none()).build()?;
+        Ok(Self::new(Some((http, source)), Cache::default()))
+    }
+
+    fn new(source: Option<(Client, KeySource)>, cache: Cache) -> Self {
+        Self { source, max_age: MAX_AGE, cache: Mutex::new(cache), request: Semaphore::new(1) }
+    }
+
+    /// Uses old keys while new ones are requested, so that callers do not wait for a server that was available not long ago.
+    pub(crate) fn without_waiting(self) -> Self {
+        Self { max_age: MAX_STALE_AGE, ..self }
+    }
+
+    /// Verifies a token with the keys, and with new ones if that can help.
+    pub(crate) async fn verify<T>(
+        self: &Arc<Self>,
+        verify: impl Fn(&PublicKeys) -> Result<T, TokenError>,
+    ) -> Result<T, TokenError> {
+        let started = Instant::now();
+        let (keys, is_old) = {
+            let cache = self.cache.lock();
+            let is_usable = self.source.is_none() || cache.is_younger_than(self.max_age);
+            let is_old = !cache.is_younger_than(MAX_AGE) && cache.may_request();
+            (is_usable.then(|| cache.keys.clone()), is_old)
+        };
+        if let Some(keys) = keys {
+            if is_old && self.source.is_some() {
+                let set = Arc::clone(self);
+                tokio::spawn(async move { set.refresh(started).await });
+            }
+            match verify(&keys) {
+                Err(TokenError::UnknownKey) if self.source.is_some() => {}
+                result => return result,
+            }
+        }
+        let unknown = match self.refresh(started).await {
+            Ok(()) => TokenError::UnknownKey,
+            Err(error) => error,
+        };
+        let keys = {
+            let cache = self.cache.lock();
+            if !cache.is_younger_than(MAX_STALE_AGE) {
+                return Err(TokenError::Unavailable);
+            }
+            cache.keys.clone()
+        };
+        verify(&keys).map_err(|error| if error == TokenError::UnknownKey { unknown } else { error })
+    }
+
+    /// Requests the keys, unless they are newer than `since`, or that was attempted a short time ago.
+    async fn refresh(&self, since: Instant) -> Result<(), TokenError> {
+        let Some((http, source)) = &self.source else { return Ok(()) };
+        // Those who waited for a request use its result. The semaphore is never closed.
+        let _permit = self.request.acquire().await.map_err(|_| TokenError::Unavailable)?;
+        {
+            let mut cache = self.cache.lock();
+            if cache.updated.is_some_and(|at| at >= since) {
+                return Ok(());
+            }
+            if !cache.may_request() {
+                let has_failed = cache.updated < cache.requested;
+                return Err(if has_failed { TokenError::Unavailable } else { TokenError::UnknownForNow });
+            }
+            cache.requested = Some(Instant::now());
+        }
+        match source.request(http).await {
+            Ok(keys) => {
+                let mut cache = self.cache.lock();
+                (cache.keys, cache.updated) = (keys, Some(Instant::now()));
+                Ok(())
+            }
+            Err(cause) => {
+                let (KeySource::Url(url) | KeySource::Issuer(url)) = source;
+                tracing::warn!(url, error.cause = cause, "public keys not available");
+                Err(TokenError::Unavailable)
+            }
+        }
+    }
+}
+
+impl KeySource {
+    /// Requests the keys: of an issuer, first the document that names their URL.
+    async fn request(&self, http: &Client) -> Result<PublicKeys, String> {
+        let url = match self {
+            Self::Url(url) => url.clone(),
+            Self::Issuer(issuer) => {
+                #[derive(Deserialize)]
+                struct Configuration {
+                    issuer: String,
+                    jwks_uri: String,
+                }
+                let document = get(http, &discovery_url(issuer)).await?;
+                let malformed = |_| "the discovery document is malformed".to_owned();
+                let configuration: Configuration = serde_json::from_slice(&document).map_err(malformed)?;
+                if configuration.issuer != *issuer {
+                    return Err(format!("the discovery document is of another issuer, {:?}", configuration.issuer));
+                }
+                if !is_secure(&configuration.jwks_uri) {
+                    return Err("jwks_uri of the discovery document is not https".to_owned());
+                }
+                configuration.jwks_uri
+            }
+        };
+        let keys = PublicKeys::from_jwks(&get(http, &url).await?).map_err(|error| error.to_string())?;
+        if keys.is_empty() { Err("the key set has no usable key".to_owned()) } else { Ok(keys) }
+    }
+}
+
+/// Returns the URL of the discovery document of an issuer.
+pub(crate) fn discovery_url(issuer: &str) -> String {
+    format!("{}{DISCOVERY}", issuer.trim_end_matches('/'))
+}
+
+/// Returns true for https, and for http to a loopback address.
+pub(crate) fn is_secure(url: &str) -> bool {
+    let Ok(url) = url.parse::<Uri>() else { return false };
+    let host = url.host().unwrap_or_default().trim_matches(['[', ']']);
+    let is_loopback = host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|addr| addr.is_loopback());
+    match url.scheme_str() {
+        Some("https") => !host.is_empty(),
+        Some("http") => is_loopback,
+        _ => false,
+    }
+}
+
+async fn get(http: &Client, url: &str) -> Result<Bytes, String> {
+    let response = http.get(url).send().await.map_err(|error| error.without_url().to_string())?;
+    if response.status() != StatusCode::OK {
+        return Err(format!("{url} returned {}", response.status().as_u16()));
+    }
+    ResponseBody::of(response, MAX_DOCUMENT).all().await.map_err(|error| format!("{url}: {error}"))
+}
