@@ -6,7 +6,7 @@
 //! | a client, or an agent that calls others | [`Script`], an agent that follows a script; [`serve`], a server without sockets |
 //! | retries | [`FaultyTransport`], which loses, delays, repeats and cuts requests and responses |
 //! | a server of the protocol | [`conformance`](conformance()), scenarios that run on a local or a remote one |
-//! | a store | the suite in [`store`] |
+//! | a store | the crate `a2a-store-suite`, `tools/store-suite` in the repository |
 //!
 //! `serve` and `FaultyTransport` need the crate feature `client`.
 
@@ -33,7 +33,6 @@ mod faulty_transport;
 #[cfg(feature = "client")]
 mod memory_server;
 mod script;
-pub mod store;
 
 pub use self::script::Script;
 #[cfg(feature = "client")]

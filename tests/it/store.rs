@@ -9,14 +9,12 @@ pub(crate) mod writer;
 
 use std::{sync::Arc, time::Duration};
 
-use a2a_service::{
-    store::{
-        IdempotencyRecord, Retention,
-        memory::{DEFAULT_MAX_TASKS, Memory},
-        sqlite::{Durability, Options, Sqlite},
-    },
-    testing::store::{Setup, StoreSuite},
+use a2a_service::store::{
+    IdempotencyRecord, Retention,
+    memory::{DEFAULT_MAX_TASKS, Memory},
+    sqlite::{Durability, Options, Sqlite},
 };
+use a2a_store_suite::{Setup, StoreSuite};
 
 use self::opened::{OpenedStore, open_file};
 

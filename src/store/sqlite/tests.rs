@@ -2,7 +2,6 @@
 
 use std::pin::pin;
 
-use bytes::Bytes;
 use futures::poll;
 use rusqlite::OpenFlags;
 use tokio::sync::oneshot;
@@ -10,10 +9,8 @@ use tokio::sync::oneshot;
 use super::{writer::WriteTransaction, *};
 use crate::{
     event::{Ends, Event, Position},
-    pb::v1::{Message, Task, TaskPushNotificationConfig, TaskState},
-    protocol::Version,
-    store::{Expect, Rejected, Row, STORE_FULL},
-    testing::store::writer::{TaskWriter, chunk, scope, status},
+    pb::v1::{Message, Task, TaskState},
+    store::{Expect, Rejected, Row},
 };
 
 const ONE: &str = "CREATE TABLE a(x INTEGER) STRICT; INSERT INTO a VALUES(1);";
@@ -205,68 +202,6 @@ async fn rejected_job_does_not_affect_other_jobs() {
     let there = store.readers.run(|db| db.query_row("SELECT count(*) FROM probe", [], |row| row.get::<_, i32>(0)));
     assert_eq!((there.await, store.quota.lock().total().tasks), (Ok(3), 1));
     assert_eq!(store.health.recent_outcome(), Some(Ok(())));
-}
-
-/// A sweep makes room in a full file: the deliveries that have waited longest are given up, with the logs of their tasks.
-#[tokio::test]
-async fn full_file_gives_up_the_oldest_deliveries() {
-    let directory = tempfile::tempdir().unwrap();
-    let options = Options { max_bytes: Some(1 << 20), ..Options::default() };
-    let store = Sqlite::open(&directory.path().join("a.db"), options).unwrap();
-    let scope = scope("ada", "");
-    let text = "x".repeat(100 << 10);
-    let mut tasks = Vec::new();
-    for (id, now) in [("second", 20), ("first", 10), ("running", 5), ("used", 8)] {
-        let mut task = TaskWriter::new(&scope, id);
-        task.commit(&store, []).await.unwrap().unwrap();
-        for config in ["a", "b"] {
-            let config = TaskPushNotificationConfig { id: config.into(), ..Default::default() };
-            let push = PushConfig { config, version: Version::V1_0, extra: Bytes::new() };
-            store.put_push(&task.key, Arc::new(push), 9).await.unwrap();
-        }
-        task.commit(&store, [chunk("a", &text, false)]).await.unwrap().unwrap();
-        if id != "running" {
-            task.commit(&store, [status(TaskState::Completed, 9)]).await.unwrap().unwrap();
-        }
-        assert_eq!(store.mark_due(std::slice::from_ref(&task.key), now).await, Ok(2));
-        tasks.push(task);
-    }
-    let sweep = async || store.sweep(&Retention::FOREVER, 1000, &|key| key.id() == "used").await.unwrap().logs;
-    let too_large = || Err(Refused::Rejected(Rejected::Size { limit: "store.max_size", max: 1 << 20 }));
-    // A change that is larger than the file makes no difference.
-    assert_eq!(store.commit([new_task(&store, "huge", 2 << 20)].into()).await.unwrap(), [too_large()]);
-    assert_eq!(sweep().await, 0);
-    let mut n = 0;
-    let refused = loop {
-        let outcome = store.commit([new_task(&store, &n.to_string(), 8 << 10)].into()).await;
-        n += 1;
-        match outcome.as_deref() {
-            Ok([Ok(())]) => assert!(n < 1000),
-            _ => break outcome,
-        }
-    };
-    assert!(refused.is_err() || refused == Ok(vec![too_large()]), "{refused:?}");
-    for (given_up, task) in [(1, 1), (2, 0)] {
-        assert_eq!(sweep().await, 1);
-        tasks[task].is_log_deleted = true;
-        let dead = store.deliveries(true, DeliveryToken::default(), 9).await.unwrap().deliveries;
-        assert_eq!(dead.len(), 2 * given_up);
-        for delivery in dead.iter().filter(|delivery| delivery.key == tasks[task].key) {
-            let letter = delivery.state.dead.as_ref().unwrap();
-            assert_eq!((letter.time, &*letter.reason, delivery.state.cursor), (1000, STORE_FULL, 1));
-        }
-        for task in &tasks {
-            task.check(&store).await.unwrap();
-        }
-        assert_eq!(sweep().await, 0, "nothing was rejected since");
-        assert_eq!(store.commit([new_task(&store, &format!("new-{task}"), 64 << 10)].into()).await, Ok(vec![Ok(())]));
-        while store.commit([new_task(&store, &n.to_string(), 8 << 10)].into()).await == Ok(vec![Ok(())]) {
-            n += 1;
-        }
-    }
-    // Only the deliveries of the running task and of the one in use are left, and their logs stay.
-    assert_eq!(sweep().await, 0);
-    assert_eq!(store.next_due().await, Ok(Some(5)));
 }
 
 /// After a failed checkpoint, the last commits are only in the write-ahead log.

@@ -2,12 +2,8 @@
 
 use std::collections::HashMap;
 
-use a2a_service::{
-    pb::v1::TaskState,
-    protocol::Version,
-    store::PushConfig,
-    testing::store::writer::{TaskWriter, scope, status as state_update},
-};
+use a2a_service::{pb::v1::TaskState, protocol::Version, store::PushConfig};
+use a2a_store_suite::writer::{TaskWriter, scope, status as state_update};
 use async_trait::async_trait;
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader},

@@ -3,9 +3,11 @@
 use std::{fs, path::Path, sync::Arc};
 
 use a2a_service::{
-    pb::v1::TaskState,
+    bytes::Bytes,
+    pb::v1::{TaskPushNotificationConfig, TaskState},
+    protocol::Version,
     store::{
-        Full, Key, ListQuery, Refused, Rejected, Store, Unavailable,
+        DeliveryToken, Full, Key, ListQuery, PushConfig, Refused, Rejected, Retention, STORE_FULL, Store, Unavailable,
         memory::Memory,
         sqlite::{Durability, Error, Options, Sqlite},
     },
@@ -251,6 +253,71 @@ async fn change_over_the_store_size_is_rejected_alone() {
     }
     let query = ListQuery { scope: scope("ada", ""), limit: 9, ..ListQuery::default() };
     assert_eq!(store.list(&query).await.unwrap().total, 8);
+}
+
+/// A sweep makes room in a full file: the deliveries that have waited longest are given up, with the logs of their tasks.
+#[tokio::test]
+async fn full_file_gives_up_the_oldest_deliveries() {
+    let mut options = Options::default();
+    options.max_bytes = Some(1 << 20);
+    let store = &OpenedStore::sqlite(options);
+    let text = "x".repeat(100 << 10);
+    let mut tasks = Vec::new();
+    for (id, now) in [("second", 20), ("first", 10), ("running", 5), ("used", 8)] {
+        let mut task = Writer::new(store, &scope("ada", ""), id);
+        task.commit([]).await.unwrap();
+        for config in ["a", "b"] {
+            let config = TaskPushNotificationConfig { id: config.into(), ..Default::default() };
+            let push = PushConfig { config, version: Version::V1_0, extra: Bytes::new() };
+            store.put_push(&task.key, Arc::new(push), 9).await.unwrap();
+        }
+        task.commit([chunk("a", &text, false)]).await.unwrap();
+        if id != "running" {
+            task.commit([status(TaskState::Completed, 9)]).await.unwrap();
+        }
+        assert_eq!(store.mark_due(std::slice::from_ref(&task.key), now).await, Ok(2));
+        tasks.push(task);
+    }
+    let sweep = async || store.sweep(&Retention::FOREVER, 1000, &|key| key.id() == "used").await.unwrap().logs;
+    let too_large = || Err(Refused::Rejected(Rejected::Size { limit: "store.max_size", max: 1 << 20 }));
+    let commit = async |id: &str, bytes| {
+        let task = Writer::new(store, &Arc::default(), id);
+        store.commit([task.next([message(&"x".repeat(bytes))])].into()).await
+    };
+    // A change that is larger than the file makes no difference.
+    assert_eq!(commit("huge", 2 << 20).await.unwrap(), [too_large()]);
+    assert_eq!(sweep().await, 0);
+    let mut n = 0;
+    let refused = loop {
+        let outcome = commit(&n.to_string(), 8 << 10).await;
+        n += 1;
+        match outcome.as_deref() {
+            Ok([Ok(())]) => assert!(n < 1000),
+            _ => break outcome,
+        }
+    };
+    assert!(refused.is_err() || refused == Ok(vec![too_large()]), "{refused:?}");
+    for (given_up, task) in [(1, 1), (2, 0)] {
+        assert_eq!(sweep().await, 1);
+        tasks[task].is_log_deleted = true;
+        let dead = store.deliveries(true, DeliveryToken::default(), 9).await.unwrap().deliveries;
+        assert_eq!(dead.len(), 2 * given_up);
+        for delivery in dead.iter().filter(|delivery| delivery.key == tasks[task].key) {
+            let letter = delivery.state.dead.as_ref().unwrap();
+            assert_eq!((letter.time, &*letter.reason, delivery.state.cursor), (1000, STORE_FULL, 1));
+        }
+        for task in &tasks {
+            task.check().await;
+        }
+        assert_eq!(sweep().await, 0, "nothing was rejected since");
+        assert_eq!(commit(&format!("new-{task}"), 64 << 10).await, Ok(vec![Ok(())]));
+        while commit(&n.to_string(), 8 << 10).await == Ok(vec![Ok(())]) {
+            n += 1;
+        }
+    }
+    // Only the deliveries of the running task and of the one in use are left, and their logs stay.
+    assert_eq!(sweep().await, 0);
+    assert_eq!(store.next_due().await, Ok(Some(5)));
 }
 
 #[tokio::test]

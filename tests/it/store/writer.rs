@@ -5,13 +5,13 @@ use std::{
     sync::Arc,
 };
 
-pub(crate) use a2a_service::testing::store::writer::{chunk, message, scope, status};
 use a2a_service::{
     clock::Millis,
     pb::v1::stream_response::Payload,
     store::{Commit, Refused, Scope, Store, memory::Memory},
-    testing::store::writer::TaskWriter,
 };
+use a2a_store_suite::writer::TaskWriter;
+pub(crate) use a2a_store_suite::writer::{chunk, message, scope, status};
 
 use super::opened::OpenedStore;
 

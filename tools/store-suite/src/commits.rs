@@ -7,7 +7,7 @@ use super::{
     Checked, Failure, MANY, StoreSuite, count, finished, keyed, load, position,
     writer::{TaskWriter, chunk, message, scope, status},
 };
-use crate::{
+use a2a_service::{
     event::{Ends, Event, Mark, Position},
     history::HistoryLimit,
     pb::v1::TaskState,

@@ -6,7 +6,7 @@ use super::{
     Checked, Failure, StoreSuite, finished, position,
     writer::{TaskWriter, scope, status},
 };
-use crate::{
+use a2a_service::{
     pb::v1::{TaskPushNotificationConfig, TaskState},
     protocol::Version,
     store::{Commit, Expect, Full, Key, PushConfig, PushPage, PutResult, Refused, Rejected, Store},

@@ -4,12 +4,13 @@
 //! only to stores with certain properties, which a [`StoreSuite`] declares: quotas, persistence, and separate retention.
 //!
 //! ```
-//! use a2a_service::{store::memory::Memory, testing::store::StoreSuite};
+//! use a2a_service::store::memory::Memory;
+//! use a2a_store_suite::StoreSuite;
 //!
 //! # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
 //! let suite = StoreSuite::new(|setup| async move { Memory::with_max_tasks(setup.max_tasks) });
 //! suite.run_case("refused_commit_changes_nothing").await?;
-//! # Ok::<_, a2a_service::testing::store::Failure>(())
+//! # Ok::<_, a2a_store_suite::Failure>(())
 //! # }).unwrap();
 //! ```
 
@@ -27,7 +28,7 @@ use std::{
 
 use futures_util::future::BoxFuture;
 
-use crate::{
+use a2a_service::{
     event::{Position, Seq},
     store::{IdempotencyRecord, Key, Refused, Retention, Store, StoredTask, Unavailable},
 };
@@ -39,7 +40,7 @@ macro_rules! ensure {
     };
     ($condition:expr, $($message:tt)+) => {
         if !$condition {
-            return Err($crate::testing::store::Failure::new(format!($($message)+)));
+            return Err($crate::Failure::new(format!($($message)+)));
         }
     };
 }
@@ -378,7 +379,7 @@ fn keyed(key: &str, hash_byte: u8, seq: Seq) -> Vec<IdempotencyRecord> {
 
 /// Retention that deletes terminal tasks after this time and keeps everything else.
 fn finished(millis: u64) -> Retention {
-    Retention { finished: Some(Duration::from_millis(millis)), ..Retention::FOREVER }
+    Retention::FOREVER.finished(Some(Duration::from_millis(millis)))
 }
 
 fn count(n: usize) -> u64 {

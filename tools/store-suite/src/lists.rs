@@ -6,7 +6,7 @@ use super::{
     Checked, StoreSuite, count, finished,
     writer::{TaskWriter, chunk, scope, status},
 };
-use crate::{
+use a2a_service::{
     pb::v1::TaskState,
     store::{ListQuery, Retention},
 };

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{Failure, load};
-use crate::{
+use a2a_service::{
     clock::{self, Millis},
     event::{Ends, Event, Mark, Position},
     pb::v1::{

@@ -7,14 +7,14 @@ use super::{
     Checked, Failure, StoreSuite, finished, position,
     writer::{TaskWriter, chunk, scope, status},
 };
-use crate::{
+use a2a_service::{
     clock::Millis,
     event::Seq,
     pb::v1::{TaskPushNotificationConfig, TaskState},
     protocol::Version,
     store::{
-        Commit, Delivery, DeliveryClaim, DeliveryState, DeliveryToken, Key, PushConfig, PutResult, Retention, Store,
-        SweepResult, Unavailable,
+        Commit, Delivery, DeliveryClaim, DeliveryState, DeliveryToken, Key, PushConfig, PutResult, Store, SweepResult,
+        Unavailable,
     },
 };
 
@@ -377,7 +377,7 @@ pub(super) async fn deliveries_are_deleted_with_their_configuration(suite: &Stor
     // The dead letter does not keep its task.
     ensure_eq!(store.sweep(&finished(0), 1000, &|_| false).await?.tasks, 1);
     ensure_eq!(position(store, &tasks[0].key).await?, None);
-    let policy = Retention { undelivered: Some(Duration::from_millis(500)), ..finished(0) };
+    let policy = finished(0).undelivered(Some(Duration::from_millis(500)));
     ensure_eq!(store.sweep(&policy, 1000, &|_| false).await?.tasks, 1);
     ensure_eq!(deliveries(store).await?, []);
     ensure_eq!((store.next_due().await?, claim(store, Millis::MAX).await?), (None, Vec::new()));

@@ -7,7 +7,7 @@ use super::{
     Checked, StoreSuite, count, finished, keyed, load, position,
     writer::{TaskWriter, chunk, message, scope, status},
 };
-use crate::{
+use a2a_service::{
     clock::Millis,
     pb::v1::{TaskPushNotificationConfig, TaskState},
     protocol::Version,
