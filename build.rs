@@ -30,13 +30,13 @@ mod build {
     pub(crate) mod v03_json;
 }
 
-use std::{env, error::Error, path::Path};
+use std::{env, error::Error, fmt::Write as _, fs, path::Path};
 
 type Result<T, E = Box<dyn Error>> = std::result::Result<T, E>;
 
 fn main() -> Result<()> {
     // Without these lines, Cargo reruns this script when any file of the package changes.
-    for input in ["proto", "build", "build.rs"] {
+    for input in ["proto", "openapi/schemas", "build", "build.rs"] {
         println!("cargo:rerun-if-changed={input}");
     }
     // In debug builds, every commit would compile the whole crate again.
@@ -47,5 +47,21 @@ fn main() -> Result<()> {
         }
         println!("cargo:rustc-env=A2A_COMMIT={}", commit.as_deref().unwrap_or("unknown"));
     }
-    build::passes::run(Path::new("proto"), Path::new(&env::var("OUT_DIR")?))
+    let out = env::var("OUT_DIR")?;
+    schemas(Path::new("openapi/schemas"), Path::new(&out))?;
+    build::passes::run(Path::new("proto"), Path::new(&out))
+}
+
+/// Writes the table of the JSON Schemas in a directory: name and text.
+fn schemas(directory: &Path, out: &Path) -> Result<()> {
+    let mut files = fs::read_dir(directory)?.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
+    files.sort();
+    let mut table = "[\n".to_owned();
+    for file in files {
+        let name = file.file_stem().unwrap_or_default().to_string_lossy();
+        let path = file.to_string_lossy();
+        writeln!(table, r#"    ("{name}", include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/{path}"))),"#)?;
+    }
+    table.push(']');
+    Ok(fs::write(out.join("schemas.rs"), table)?)
 }

@@ -1,4 +1,4 @@
-//! HTTP routes that the proto files lack. `src/openapi.rs` compiles this file too, for the API documents.
+//! HTTP routes that the proto files lack. `tools/openapi` compiles this file too, for the API documents.
 
 /// HTTP bindings of an RPC that its proto file lacks: verb, template, body.
 ///

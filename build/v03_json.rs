@@ -1,4 +1,4 @@
-//! Table of the messages whose 0.3 JSON is generated. `src/openapi.rs` compiles this file too, for the API documents.
+//! Table of the messages whose 0.3 JSON is generated. `tools/openapi` compiles this file too, for the API documents.
 
 /// Messages whose members in 0.3 JSON-RPC are fields of the 1.0 message: names in 1.0 and in 0.3, `kind`, and the members
 /// in the order in which they are written.

@@ -45,7 +45,7 @@ pub const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 /// `Idempotency-Key`: identifies a send, so that a retry is not executed twice.
 pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 /// Maximum length of an idempotency key in bytes.
-pub(crate) const MAX_IDEMPOTENCY_KEY_BYTES: usize = 255;
+pub const MAX_IDEMPOTENCY_KEY_BYTES: usize = 255;
 /// `X-Request-Id`: id of a request, assigned by the client, a proxy or this server.
 pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// `traceparent` of W3C Trace Context.

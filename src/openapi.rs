@@ -1,196 +1,156 @@
 //! Published contract of the HTTP bindings: OpenAPI documents of HTTP+JSON, an OpenRPC document of JSON-RPC, and JSON Schemas
 //! of all messages.
 //!
-//! The documents are built from the descriptors of the proto files, with their comments as descriptions. The directory
-//! `openapi/` has them for a server with default settings.
+//! The files in `openapi/` describe a server with default settings; `tools/openapi` generates them. A running server replaces
+//! the name, the security schemes, the protocol versions, and the URL, which is the one that the client knows.
 
-use std::fmt;
+use std::{collections::BTreeMap, fmt, sync::OnceLock};
 
-use prost_reflect::DescriptorPool;
-use serde::Serialize;
-use utoipa::openapi::{
-    RefOr, SecurityRequirement,
-    schema::Schema,
-    security::{HttpAuthScheme, HttpBuilder, SecurityScheme},
-};
+use bytes::Bytes;
 
-mod classic;
-mod comments;
-mod errors;
-mod examples;
-#[path = "../build/extra_bindings.rs"]
-mod extra_bindings;
-mod json;
-mod links;
-mod openrpc;
 #[cfg(feature = "docs")]
 mod pages;
-mod published;
-mod rest;
-mod schema;
-#[path = "../build/v03_json.rs"]
-mod v03_json;
+mod patch;
 
-use self::{
-    classic::Classic,
-    comments::Comments,
-    schema::{Location, Schemas},
-};
-pub use self::{
-    json::Json,
-    published::{PublishedDocument, PublishedDocuments},
-};
 use crate::{
-    card::JSON_RPC,
-    pb::DESCRIPTORS,
     protocol::{Protocols, Version},
     v03::card::{Requirement, Scheme, V03Card},
 };
 
-/// Dialect of the schema files.
-const DIALECT: &str = "https://json-schema.org/draft/2020-12/schema";
+/// OpenRPC document of the methods of both protocol versions.
+pub(crate) const OPENRPC: &str = include_str!("../openapi/a2a-jsonrpc.json");
+
+/// JSON Schemas of the messages, by the names of their files without the suffix `.json`.
+pub(crate) const SCHEMAS: &[(&str, &str)] = &include!(concat!(env!("OUT_DIR"), "/schemas.rs"));
+
+/// Proto files by their path below `/openapi/proto/`.
+const PROTO: [(&str, &str); 6] = [
+    ("lf/a2a/v1/a2a.proto", include_str!("../proto/lf/a2a/v1/a2a.proto")),
+    ("a2a/v1/a2a.proto", include_str!("../proto/a2a/v1/a2a.proto")),
+    ("google/api/annotations.proto", include_str!("../proto/google/api/annotations.proto")),
+    ("google/api/client.proto", include_str!("../proto/google/api/client.proto")),
+    ("google/api/field_behavior.proto", include_str!("../proto/google/api/field_behavior.proto")),
+    ("google/api/http.proto", include_str!("../proto/google/api/http.proto")),
+];
+
+/// URL in the prepared documents, which is replaced by that of a request.
+const BASE: &str = "https://base.invalid";
+
+/// Host and port of [`BASE`] in commands, replaced by those of the URL.
+#[cfg(feature = "docs")]
+const AUTHORITY: &str = "authority.invalid";
+
+/// Returns the OpenAPI document of a protocol version.
+pub(crate) const fn openapi(version: Version) -> &'static str {
+    match version {
+        Version::V1_0 => include_str!("../openapi/a2a-v1.json"),
+        Version::V0_3 => include_str!("../openapi/a2a-v0.3.json"),
+    }
+}
 
 /// Server that documents describe.
-#[derive(Clone)]
-pub struct Publisher {
+struct Publisher {
     title: String,
     description: String,
-    /// Base URL of HTTP+JSON.
-    url: String,
+    /// URL of JSON-RPC, below [`BASE`].
     json_rpc_url: String,
-    schemes: Vec<(String, SecurityScheme)>,
-    security: Vec<SecurityRequirement>,
-}
-
-impl Default for Publisher {
-    /// Server with default settings. A bearer token is optional.
-    fn default() -> Self {
-        const URL: &str = "http://127.0.0.1:8080";
-        const BEARER: &str = "bearer";
-        let http =
-            HttpBuilder::new().scheme(HttpAuthScheme::Bearer).description(Some("Token, if the server requires one."));
-        Self {
-            title: "A2A agent".to_owned(),
-            description: "Agent that other agents and programs can call.".to_owned(),
-            url: URL.to_owned(),
-            json_rpc_url: format!("{URL}{JSON_RPC}"),
-            schemes: vec![(BEARER.to_owned(), SecurityScheme::Http(http.build()))],
-            security: vec![SecurityRequirement::new(BEARER, [""; 0]), SecurityRequirement::default()],
-        }
-    }
-}
-
-impl fmt::Debug for Publisher {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Publisher").field("title", &self.title).field("url", &self.url).finish_non_exhaustive()
-    }
+    schemes: BTreeMap<String, Scheme>,
+    security: Vec<Requirement>,
+    protocols: Protocols,
 }
 
 impl Publisher {
-    /// Server with an agent card, a base URL and a path of JSON-RPC below it.
-    pub(crate) fn of_card(card: V03Card, url: &str, rpc_path: &str) -> Self {
-        let scheme = |(name, scheme): (String, Scheme)| {
-            let mut scheme = serde_json::to_value(scheme).ok()?;
+    fn new(card: V03Card, rpc_path: &str, protocols: Protocols) -> Self {
+        let mut schemes = card.security_schemes;
+        schemes.retain(|_, scheme| *scheme != Scheme::Unknown);
+        for scheme in schemes.values_mut() {
             // A member of OpenAPI 3.2.
-            scheme.as_object_mut()?.remove("oauth2MetadataUrl");
-            Some((name, serde_json::from_value(scheme).ok()?))
-        };
-        let requirement = |requirement: Requirement| {
-            requirement.into_iter().fold(SecurityRequirement::default(), |all, (name, scopes)| all.add(name, scopes))
-        };
+            if let Scheme::OAuth2 { metadata_url, .. } = scheme {
+                metadata_url.clear();
+            }
+        }
         Self {
             title: card.name,
             description: card.description,
-            url: url.to_owned(),
-            json_rpc_url: format!("{url}{rpc_path}"),
-            schemes: card.security_schemes.into_iter().filter_map(scheme).collect(),
-            security: card.security.into_iter().map(requirement).collect(),
+            json_rpc_url: format!("{BASE}{rpc_path}"),
+            schemes,
+            security: card.security,
+            protocols,
         }
     }
-
-    fn security_schemes(&self) -> impl Iterator<Item = (String, SecurityScheme)> {
-        self.schemes.iter().cloned()
-    }
 }
 
-/// Builder of the documents of a set of proto files.
-pub struct Documents {
-    pool: DescriptorPool,
-    comments: Comments,
+/// Content type and content of a document.
+pub type PublishedDocument = (&'static str, Bytes);
+
+/// Documents of a server. All are prepared when the first one is requested.
+pub struct PublishedDocuments {
+    publisher: Publisher,
+    /// The server has Swagger UI.
+    #[cfg_attr(not(feature = "docs"), expect(dead_code, reason = "only with the feature `docs`"))]
+    has_docs: bool,
+    /// Documents by path.
+    prepared: OnceLock<BTreeMap<String, PublishedDocument>>,
 }
 
-/// Schema file.
-#[derive(Serialize)]
-struct SchemaFile<'a> {
-    #[serde(rename = "$schema")]
-    dialect: &'static str,
-    #[serde(flatten)]
-    schema: &'a RefOr<Schema>,
-}
-
-impl fmt::Debug for Documents {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Documents").finish_non_exhaustive()
-    }
-}
-
-impl Default for Documents {
-    /// Documents of the protocol.
-    fn default() -> Self {
-        // The descriptors are those of the build, so that decoding them can't fail.
-        Self::new(DescriptorPool::decode(DESCRIPTORS).unwrap_or_default())
-    }
-}
-
-impl Documents {
-    /// Creates the builder for the descriptors of proto files.
-    pub fn new(pool: DescriptorPool) -> Self {
-        let comments = Comments::new(&pool);
-        Self { pool, comments }
+impl PublishedDocuments {
+    /// Prepares the documents of a server with a card and a path of JSON-RPC, for the protocol versions that it serves.
+    /// `has_docs` adds Swagger UI.
+    pub fn new(card: V03Card, rpc_path: &str, protocols: Protocols, has_docs: bool) -> Self {
+        Self { publisher: Publisher::new(card, rpc_path, protocols), has_docs, prepared: OnceLock::new() }
     }
 
-    fn schemas(&self, location: Location) -> Schemas<'_> {
-        Schemas::new(&self.pool, &self.comments, location)
-    }
-
-    /// Builds the OpenAPI document of a protocol version.
-    pub fn openapi(&self, version: Version, publisher: &Publisher) -> Json {
-        let name = match version {
-            Version::V1_0 => "lf.a2a.v1.A2AService",
-            Version::V0_3 => "a2a.v1.A2AService",
+    /// Returns the document at a path for a client that reaches the server at this base URL. Blocks while the documents are
+    /// prepared, on the first call.
+    pub fn get(&self, path: &str, base: Option<&str>) -> Option<PublishedDocument> {
+        let (media_type, content) =
+            self.prepared.get_or_init(|| self.prepare()).get(if path == "/docs" { "/docs/" } else { path })?.clone();
+        let Some(text) = std::str::from_utf8(&content).ok().filter(|text| text.contains(BASE)) else {
+            return Some((media_type, content));
         };
-        self.of_service(name, version, publisher)
-    }
-
-    /// Builds the OpenAPI document of a service, given its full name. Null if there is no such service.
-    pub fn of_service(&self, name: &str, version: Version, publisher: &Publisher) -> Json {
-        let Some(service) = self.pool.get_service_by_name(name) else { return Json::Null };
-        let mut schemas = self.schemas(Location::Components);
-        let mut document = Json::of(&rest::document(&service, version, &mut schemas, publisher));
-        document.json_first();
-        document
-    }
-
-    /// Builds the OpenRPC document with the methods of some protocol versions.
-    pub fn openrpc(&self, publisher: &Publisher, protocols: Protocols) -> Json {
-        Json::of(&openrpc::document(&self.pool, &mut self.schemas(Location::Components), publisher, protocols))
-    }
-
-    /// Builds the JSON Schema of each message, with the name of its file without the suffix `.json`. References are relative
-    /// URLs.
-    pub fn schema_files(&self) -> Vec<(String, Json)> {
-        let mut schemas = self.schemas(Location::Files);
-        let packages: Vec<_> = self.pool.services().map(|service| service.package_name().to_owned()).collect();
-        for message in self.pool.all_messages() {
-            if packages.iter().any(|package| package == message.package_name()) && !message.is_map_entry() {
-                schemas.message(&message);
-            }
+        // Without a host, URLs are relative to the document.
+        let depth = path.matches('/').count();
+        let relative = if depth > 1 { ".." } else { "." };
+        let base = base.unwrap_or(relative);
+        #[cfg(feature = "docs")]
+        if media_type == pages::HTML {
+            return Some((media_type, pages::with_base(text, base).into()));
         }
-        let mut classic = Classic::new(&self.pool, &mut schemas, "");
-        for name in Classic::names() {
-            classic.named(name);
+        Some((media_type, text.replace(BASE, base).into()))
+    }
+
+    fn prepare(&self) -> BTreeMap<String, PublishedDocument> {
+        const JSON: &str = "application/json";
+        let (publisher, mut documents) = (&self.publisher, BTreeMap::new());
+        // The files are those of the build, so that patching them can't fail.
+        let patched = |version| Bytes::from(patch::openapi(openapi(version), publisher).unwrap_or_default());
+        if let Some(newest) = publisher.protocols.iter().next() {
+            let document = patched(newest);
+            // Every JSON document is a YAML document.
+            documents.insert("/openapi.yaml".to_owned(), ("application/yaml", document.clone()));
+            documents.insert("/openapi.json".to_owned(), (JSON, document));
         }
-        let file = |schema| Json::of(&SchemaFile { dialect: DIALECT, schema });
-        schemas.all.iter().map(|(name, schema)| (name.clone(), file(schema))).collect()
+        if publisher.protocols.has(Version::V0_3) {
+            documents.insert("/openapi/v0.3.json".to_owned(), (JSON, patched(Version::V0_3)));
+        }
+        let openrpc = patch::openrpc(OPENRPC, publisher).unwrap_or_default();
+        documents.insert("/openapi/openrpc.json".to_owned(), (JSON, openrpc.into()));
+        for (name, text) in SCHEMAS {
+            let path = format!("/openapi/schemas/{name}.json");
+            documents.insert(path, ("application/schema+json", Bytes::from_static(text.as_bytes())));
+        }
+        for (path, text) in PROTO {
+            let path = format!("/openapi/proto/{path}");
+            documents.insert(path, ("text/plain; charset=utf-8", Bytes::from_static(text.as_bytes())));
+        }
+        #[cfg(feature = "docs")]
+        pages::add(&mut documents, publisher, self.has_docs);
+        documents
+    }
+}
+
+impl fmt::Debug for PublishedDocuments {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PublishedDocuments").field("title", &self.publisher.title).finish_non_exhaustive()
     }
 }

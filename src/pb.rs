@@ -3,7 +3,8 @@
 
 pub use crate::{json::wkt, proto::v03};
 
-/// Encoded `FileDescriptorSet` of the proto files with their comments, for gRPC reflection and the OpenAPI document.
+/// Encoded `FileDescriptorSet` of the proto files with their comments, for gRPC reflection and the generator of the API
+/// documents.
 pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
 
 /// Defines a module with the messages of a package, its generated service trait, client and server, and their bindings.

@@ -54,10 +54,10 @@ pub mod push;
 mod streams;
 
 /// Default page size (3.1.4).
-pub(crate) const DEFAULT_PAGE_SIZE: i32 = 50;
+pub const DEFAULT_PAGE_SIZE: i32 = 50;
 
 /// Valid page sizes (3.1.4).
-pub(crate) const PAGE_SIZES: std::ops::RangeInclusive<i32> = 1..=100;
+pub const PAGE_SIZES: std::ops::RangeInclusive<i32> = 1..=100;
 
 /// Service of an agent, which all bindings share.
 pub struct Service {

@@ -11,10 +11,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use a2a_service::{
-    openapi::{Documents, Publisher},
-    protocol::{Protocols, Version},
-};
+use a2a_openapi::Documents;
+use a2a_service::protocol::Version;
 use prost_reflect::DescriptorPool;
 
 #[path = "../build"]
@@ -57,15 +55,15 @@ fn generate(edit: impl FnOnce(String) -> String) -> Generated {
     build::passes::run(&proto, &out).unwrap();
     let read = |path: &str| fs::read_to_string(out.join(path)).unwrap();
     let pool = DescriptorPool::decode(&*fs::read(out.join("descriptors.bin")).unwrap()).unwrap();
-    let (documents, publisher) = (Documents::new(pool), Publisher::default());
+    let documents = Documents::new(pool);
     let schema = documents.schema_files().into_iter().find(|(name, _)| name == "lf.a2a.v1.TaskPushNotificationConfig");
     Generated {
         messages: read("messages/lf.a2a.v1.rs"),
         json: read("messages/lf.a2a.v1.json.rs"),
         service: read("services/lf.a2a.v1.bindings.rs"),
         documents: vec![
-            ("a2a-v1.json".to_owned(), documents.openapi(Version::V1_0, &publisher).pretty()),
-            ("a2a-jsonrpc.json".to_owned(), documents.openrpc(&publisher, Protocols::default()).pretty()),
+            ("a2a-v1.json".to_owned(), documents.openapi(Version::V1_0).pretty()),
+            ("a2a-jsonrpc.json".to_owned(), documents.openrpc().pretty()),
             ("TaskPushNotificationConfig.json".to_owned(), schema.unwrap().1.pretty()),
         ],
     }

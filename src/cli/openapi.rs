@@ -4,8 +4,8 @@ use clap::{Args, builder::PossibleValuesParser};
 
 use super::say;
 use crate::{
-    openapi::{Documents, Json, Publisher},
-    protocol::{Protocols, Version},
+    openapi::{OPENRPC, SCHEMAS, openapi},
+    protocol::Version,
 };
 
 /// Arguments of `a2a openapi`.
@@ -20,31 +20,24 @@ pub(super) struct Openapi {
     /// Prints the JSON Schema of a message, such as `lf.a2a.v1.Task`.
     #[arg(long, value_name = "NAME", conflicts_with = "protocol")]
     schema: Option<String>,
-    /// Prints YAML instead of JSON.
-    #[arg(long)]
-    yaml: bool,
 }
 
 /// Prints a document.
 pub(super) fn run(arguments: &Openapi) -> anyhow::Result<()> {
-    let document = document(arguments)?;
-    say(&if arguments.yaml { document.yaml() } else { document.pretty() })?;
+    say(document(arguments)?)?;
     Ok(())
 }
 
-fn document(arguments: &Openapi) -> anyhow::Result<Json> {
-    let (documents, publisher) = (Documents::default(), Publisher::default());
+fn document(arguments: &Openapi) -> anyhow::Result<&'static str> {
     if arguments.openrpc {
-        return Ok(documents.openrpc(&publisher, Protocols::default()));
+        return Ok(OPENRPC);
     }
     if let Some(name) = &arguments.schema {
-        let mut files = documents.schema_files();
-        let index = files.iter().position(|(file, _)| file == name);
-        return index.map(|index| files.swap_remove(index).1).ok_or_else(|| {
-            let names: Vec<_> = files.iter().map(|(name, _)| &**name).collect();
+        return SCHEMAS.iter().find(|(file, _)| file == name).map(|(_, text)| *text).ok_or_else(|| {
+            let names: Vec<_> = SCHEMAS.iter().map(|(name, _)| *name).collect();
             anyhow::anyhow!("--schema: `{name}` is not one of {}", names.join(", "))
         });
     }
     let version = Version::from_text(&arguments.protocol).unwrap_or_default();
-    Ok(documents.openapi(version, &publisher))
+    Ok(openapi(version))
 }

@@ -5,11 +5,8 @@ use std::{borrow::Cow, collections::BTreeMap, fmt::Write as _, sync::Arc};
 use bytes::Bytes;
 use utoipa_swagger_ui::{Config, Url};
 
-use super::{
-    Publisher,
-    published::{AUTHORITY, BASE, PublishedDocument},
-};
-use crate::protocol::{Protocols, Version};
+use super::{AUTHORITY, BASE, PublishedDocument, Publisher};
+use crate::protocol::Version;
 
 /// Content type of pages.
 pub(super) const HTML: &str = "text/html; charset=utf-8";
@@ -45,15 +42,10 @@ const COMMANDS_V03: Commands = (
 );
 
 /// Adds the pages of a server to its documents. `has_docs`: the server has Swagger UI.
-pub(super) fn add(
-    documents: &mut BTreeMap<String, PublishedDocument>,
-    publisher: &Publisher,
-    protocols: Protocols,
-    has_docs: bool,
-) {
-    documents.insert("/".to_owned(), (HTML, home(publisher, protocols, has_docs).into()));
+pub(super) fn add(documents: &mut BTreeMap<String, PublishedDocument>, publisher: &Publisher, has_docs: bool) {
+    documents.insert("/".to_owned(), (HTML, home(publisher, has_docs).into()));
     if has_docs {
-        let urls = protocols.iter().zip(0..).map(|(version, index)| {
+        let urls = publisher.protocols.iter().zip(0..).map(|(version, index)| {
             let url = if index == 0 { "../openapi.json" } else { "../openapi/v0.3.json" };
             Url::with_primary(version.as_str(), url, index == 0)
         });
@@ -81,8 +73,8 @@ fn media_type(name: &str) -> &'static str {
 }
 
 /// Creates the home page: links to the card and the documents, and a command for each binding.
-fn home(publisher: &Publisher, protocols: Protocols, has_docs: bool) -> String {
-    let Publisher { title, description, url, json_rpc_url, security, .. } = publisher;
+fn home(publisher: &Publisher, has_docs: bool) -> String {
+    let Publisher { title, description, json_rpc_url, security, protocols, .. } = publisher;
     let (title, description) = (escaped(title), escaped(description));
     let mut page = format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
@@ -104,7 +96,7 @@ fn home(publisher: &Publisher, protocols: Protocols, has_docs: bool) -> String {
     let header = if security.is_empty() { "" } else { "-H \"authorization: Bearer $TOKEN\" " };
     let curl = format!("curl {header}-H 'content-type: application/json' -d");
     for command in [
-        format!("{curl} '{send}' {url}{prefix}/message:send"),
+        format!("{curl} '{send}' {BASE}{prefix}/message:send"),
         format!("{curl} '{json_rpc}' {json_rpc_url}"),
         format!("grpcurl {header}-plaintext -d '{send}' {AUTHORITY} {service}/SendMessage"),
     ] {

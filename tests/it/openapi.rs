@@ -7,10 +7,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use a2a_service::{
-    openapi::{Documents, Publisher},
-    protocol::{Protocols, Version},
-};
+use a2a_openapi::Documents;
+use a2a_service::protocol::Version;
 use prost_reflect::DescriptorPool;
 use serde_json::{Value, json};
 
@@ -20,17 +18,10 @@ fn directory() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("openapi")
 }
 
-/// Returns all documents by their path below `openapi/`.
+/// Returns the text of all documents, by their path below `openapi/`.
 fn documents() -> BTreeMap<PathBuf, String> {
-    let (documents, publisher) = (Documents::default(), Publisher::default());
-    let mut files = BTreeMap::from([
-        ("a2a-v1.json".into(), documents.openapi(Version::V1_0, &publisher).pretty()),
-        ("a2a-v0.3.json".into(), documents.openapi(Version::V0_3, &publisher).pretty()),
-        ("a2a-jsonrpc.json".into(), documents.openrpc(&publisher, Protocols::default()).pretty()),
-    ]);
-    let schemas = documents.schema_files().into_iter();
-    files.extend(schemas.map(|(name, schema)| (Path::new("schemas").join(name + ".json"), schema.pretty())));
-    files
+    let files = Documents::default().files().into_iter();
+    files.map(|(path, document)| (path, document.pretty())).collect()
 }
 
 fn parsed(text: &str) -> Value {
@@ -89,7 +80,7 @@ fn resolved<'a>(document: &'a Value, value: &'a Value) -> &'a Value {
 #[test]
 fn every_operation_has_examples_that_fit_its_schemas() {
     for version in [Version::V1_0, Version::V0_3] {
-        let document = parsed(&Documents::default().openapi(version, &Publisher::default()).pretty());
+        let document = parsed(&Documents::default().openapi(version).pretty());
         let mut ids = BTreeSet::new();
         for (path, item) in document["paths"].as_object().unwrap() {
             for (verb, operation) in item.as_object().unwrap() {
@@ -129,7 +120,7 @@ fn every_operation_has_examples_that_fit_its_schemas() {
 #[test]
 fn operations_have_the_errors_of_their_rpcs() {
     for version in [Version::V1_0, Version::V0_3] {
-        let document = parsed(&Documents::default().openapi(version, &Publisher::default()).pretty());
+        let document = parsed(&Documents::default().openapi(version).pretty());
         let operations = document["paths"].as_object().unwrap().values().flat_map(|item| item.as_object().unwrap());
         let errors = |operation: &Value, status: &str| -> BTreeSet<String> {
             let response = resolved(&document, &operation["responses"][status]);
@@ -160,7 +151,7 @@ fn operations_have_the_errors_of_their_rpcs() {
 #[test]
 fn links_pass_values_of_responses_to_operations() {
     for version in [Version::V1_0, Version::V0_3] {
-        let document = parsed(&Documents::default().openapi(version, &Publisher::default()).pretty());
+        let document = parsed(&Documents::default().openapi(version).pretty());
         let items = || document["paths"].as_object().unwrap().values().flat_map(|item| item.as_object().unwrap());
         let operations: BTreeMap<_, _> =
             items().map(|(_, operation)| (operation["operationId"].as_str().unwrap(), operation)).collect();
@@ -207,7 +198,7 @@ fn links_pass_values_of_responses_to_operations() {
 
 #[test]
 fn every_method_has_examples_that_fit_its_schemas() {
-    let document = parsed(&Documents::default().openrpc(&Publisher::default(), Protocols::default()).pretty());
+    let document = parsed(&Documents::default().openrpc().pretty());
     let methods = document["methods"].as_array().unwrap();
     for method in methods {
         let name = method["name"].as_str().unwrap();
@@ -328,7 +319,7 @@ message Receipt {
 #[test]
 fn documents_follow_the_proto_file() {
     let documents = shop(SHOP);
-    let document = parsed(&documents.of_service("shop.v1.Shop", Version::V1_0, &Publisher::default()).pretty());
+    let document = parsed(&documents.of_service("shop.v1.Shop", Version::V1_0).pretty());
     let paths: Vec<_> = document["paths"].as_object().unwrap().keys().collect();
     let watch = "/shops/{shopId}/orders/{orderId}:watch";
     assert_eq!(paths, ["/shops/{shopId}/orders", watch, "/{tenant}/shops/{shopId}/orders"]);
@@ -367,7 +358,7 @@ fn documents_follow_the_proto_file() {
     assert_eq!(schemas["Receipt"]["properties"]["previous"]["$ref"], "#/components/schemas/Receipt");
 
     let renamed = shop(&SHOP.replace("piece_count", "number_of_pieces"));
-    let text = renamed.of_service("shop.v1.Shop", Version::V1_0, &Publisher::default()).pretty();
+    let text = renamed.of_service("shop.v1.Shop", Version::V1_0).pretty();
     assert!(text.contains("\"numberOfPieces\"") && !text.contains("pieceCount"), "{text}");
     let schemas: BTreeMap<_, _> = renamed.schema_files().into_iter().collect();
     assert!(schemas["shop.v1.OrderCash"].pretty().contains("\"numberOfPieces\""));

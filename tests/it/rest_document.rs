@@ -73,7 +73,8 @@ const TAIL: &str = "
 | `GET /.well-known/jwks.json` | Public [keys](push.md#signed-tokens) that verify push notifications, if the server has any |
 | `GET /` | Home page, if `Accept` names `text/html` |
 | `GET /docs` | Swagger UI, if `docs.enabled` |
-| `GET /openapi.json`, `GET /openapi.yaml` | OpenAPI document of HTTP+JSON at the newest protocol version that is served |
+| `GET /openapi.json` | OpenAPI document of HTTP+JSON at the newest protocol version that is served |
+| `GET /openapi.yaml` | The same bytes as YAML, since every JSON document is a YAML document |
 | `GET /openapi/v0.3.json` | OpenAPI document of HTTP+JSON at 0.3 |
 | `GET /openapi/openrpc.json` | OpenRPC document of JSON-RPC |
 | `GET /openapi/schemas/NAME.json` | JSON Schema of a message, such as `lf.a2a.v1.Task` |

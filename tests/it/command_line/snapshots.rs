@@ -282,7 +282,7 @@ async fn help_and_documents() {
     ] {
         snapshot.run(arguments).await;
     }
-    for arguments in [&["config", "reference"][..], &["completion", "bash"], &["man"], &["openapi", "--yaml"]] {
+    for arguments in [&["config", "reference"][..], &["completion", "bash"], &["man"], &["openapi"]] {
         snapshot.run_first_lines(arguments, 3).await;
     }
     snapshot.check();

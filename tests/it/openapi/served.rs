@@ -1,5 +1,7 @@
 //! Documents of a running server.
 
+use std::collections::BTreeSet;
+
 use a2a_service::{
     auth::{Bearer, Token},
     protocol::Version,
@@ -38,8 +40,9 @@ async fn documents_have_the_name_and_the_url_of_the_server() {
 
     let yaml = get(&url, "/openapi.yaml").await;
     assert_eq!(yaml.headers()[header::CONTENT_TYPE], "application/yaml");
-    let yaml = yaml.text().await.unwrap();
-    assert!(yaml.starts_with("openapi: 3.1.0\n") && yaml.contains(&format!("- url: {url}\n")), "{}", &yaml[..400]);
+    let yaml = yaml.bytes().await.unwrap();
+    assert_eq!(yaml, get(&url, "/openapi.json").await.bytes().await.unwrap());
+    assert_eq!(yaml_serde::from_slice::<Value>(&yaml).unwrap(), document);
     let proto = get(&url, "/openapi/proto/lf/a2a/v1/a2a.proto").await;
     assert_eq!(proto.headers()[header::CONTENT_TYPE], "text/plain; charset=utf-8");
     assert_eq!(proto.text().await.unwrap(), include_str!("../../../proto/lf/a2a/v1/a2a.proto"));
@@ -52,6 +55,27 @@ async fn documents_have_the_name_and_the_url_of_the_server() {
         (post.status(), &post.headers()[header::ALLOW]),
         (StatusCode::METHOD_NOT_ALLOWED, &"GET, HEAD".parse().unwrap())
     );
+}
+
+/// Replaced members keep their place, and all others their text.
+#[tokio::test]
+async fn documents_have_the_text_of_the_files() {
+    let bearer = Bearer::new(Token::new("sesame").unwrap());
+    let server = bindings::server().name("A2A agent").description("Agent that other agents and programs can call.");
+    let url = bindings::serve(server.authenticator(bearer)).await;
+    for (path, file) in [
+        ("/openapi.json", include_str!("../../../openapi/a2a-v1.json")),
+        ("/openapi/v0.3.json", include_str!("../../../openapi/a2a-v0.3.json")),
+        ("/openapi/openrpc.json", include_str!("../../../openapi/a2a-jsonrpc.json")),
+    ] {
+        // The server requires a token.
+        let required = "  \"security\": [\n    {\n      \"bearer\": []\n    }\n  ]";
+        let optional = "  \"security\": [\n    {\n      \"bearer\": []\n    },\n    {}\n  ]";
+        let description = ",\n        \"description\": \"Token, if the server requires one.\"";
+        let expected = file.replace(optional, required).replace(description, "");
+        let served = get(&url, path).await.text().await.unwrap().replace(&url, "http://127.0.0.1:8080");
+        assert!(served == expected, "{path} differs in other members: {served}");
+    }
 }
 
 #[tokio::test]
@@ -86,17 +110,57 @@ async fn urls_are_those_that_the_client_uses() {
     }
 }
 
+/// Returns the names in the references of a value to a kind of component.
+fn references(value: &Value, kind: &str) -> BTreeSet<String> {
+    let prefix = format!("#/components/{kind}/");
+    let (mut found, mut values) = (BTreeSet::new(), vec![value]);
+    while let Some(value) = values.pop() {
+        match value {
+            Value::Object(members) => values.extend(members.values()),
+            Value::Array(items) => values.extend(items),
+            Value::String(text) => found.extend(text.strip_prefix(&prefix).map(str::to_owned)),
+            Value::Null | Value::Bool(_) | Value::Number(_) => {}
+        }
+    }
+    found
+}
+
 #[tokio::test]
 async fn documents_are_those_of_the_served_versions() {
     let url = bindings::serve(bindings::server().protocols([Version::V1_0].into_iter().collect())).await;
     assert_eq!(get(&url, "/openapi/v0.3.json").await.status(), StatusCode::NOT_FOUND);
-    let openrpc = json(get(&url, "/openapi/openrpc.json").await).await;
-    let methods = openrpc["methods"].as_array().unwrap();
-    assert!(!methods.is_empty() && methods.iter().all(|method| !method["name"].as_str().unwrap().contains('/')));
 
     let url = bindings::serve(bindings::server().protocols([Version::V0_3].into_iter().collect())).await;
     let document = json(get(&url, "/openapi.json").await).await;
     assert_eq!(document["info"]["version"], "0.3");
+}
+
+/// The methods are those of the served versions, and the components are those that the methods use.
+#[tokio::test]
+async fn methods_and_components_are_those_of_the_served_versions() {
+    let names = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<BTreeSet<_>>();
+    for versions in [&[Version::V1_0, Version::V0_3][..], &[Version::V1_0], &[Version::V0_3]] {
+        let url = bindings::serve(bindings::server().protocols(versions.iter().copied().collect())).await;
+        let openrpc = json(get(&url, "/openapi/openrpc.json").await).await;
+        let methods = openrpc["methods"].as_array().unwrap();
+        let has = |version: Version| {
+            let is_v03 = |method: &Value| method["name"].as_str().unwrap().contains('/');
+            methods.iter().any(|method| is_v03(method) == (version == Version::V0_3))
+        };
+        for version in [Version::V1_0, Version::V0_3] {
+            assert_eq!(has(version), versions.contains(&version), "{versions:?}");
+        }
+        let components = &openrpc["components"];
+        assert_eq!(references(&openrpc, "errors"), names(&components["errors"]), "{versions:?}");
+        let mut schemas = references(&openrpc, "schemas");
+        // The schema of the `data` of an error, which only 1.0 has.
+        schemas.extend(versions.contains(&Version::V1_0).then(|| "ErrorDetails".to_owned()));
+        // Parameters of 0.3 are also members of the method itself.
+        let (params, others): (BTreeSet<_>, _) =
+            names(&components["schemas"]).into_iter().partition(|name| name.ends_with("Params"));
+        assert_eq!(schemas, others, "{versions:?}");
+        assert_eq!(!params.is_empty(), versions.contains(&Version::V0_3), "{versions:?}: {params:?}");
+    }
 }
 
 #[tokio::test]

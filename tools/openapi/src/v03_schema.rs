@@ -204,14 +204,14 @@ const DESCRIPTIONS: [(&str, &str); 20] = [
 ];
 
 /// Creates schemas of 0.3 JSON-RPC, and adds them to the schemas of a document.
-pub(super) struct Classic<'a, 'b> {
+pub(super) struct V03Schemas<'a, 'b> {
     pool: &'a DescriptorPool,
     schemas: &'a mut Schemas<'b>,
     /// Prefix of the names, where the document has schemas of 1.0 too.
     prefix: &'static str,
 }
 
-impl<'a, 'b> Classic<'a, 'b> {
+impl<'a, 'b> V03Schemas<'a, 'b> {
     pub(super) fn new(pool: &'a DescriptorPool, schemas: &'a mut Schemas<'b>, prefix: &'static str) -> Self {
         Self { pool, schemas, prefix }
     }
@@ -378,11 +378,12 @@ fn camel(name: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::{
+    use a2a_service::{
         pb::v1::{Message, Role, TaskState, TaskStatus},
         v03::json::Write,
     };
+
+    use super::*;
 
     #[test]
     fn enum_values_are_those_that_the_server_writes() {

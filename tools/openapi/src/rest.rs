@@ -1,5 +1,6 @@
 //! OpenAPI documents of HTTP+JSON: paths from the `google.api.http` annotations of a service.
 
+use a2a_service::{call, card::WELL_KNOWN, protocol::Version};
 use prost_reflect::{DescriptorPool, DynamicMessage, FieldDescriptor, MethodDescriptor, ServiceDescriptor, Value};
 use serde_json::Value as Json;
 use utoipa::openapi::{
@@ -10,24 +11,27 @@ use utoipa::openapi::{
     path::{Operation, OperationBuilder, Parameter, ParameterBuilder, ParameterIn},
     request_body::{RequestBody, RequestBodyBuilder},
     schema::{ObjectBuilder, Schema},
+    security::{HttpAuthScheme, HttpBuilder, SecurityScheme},
     tag::TagBuilder,
 };
 
 use super::{
-    Publisher,
-    classic::Classic,
     comments::summary,
     errors::ErrorResponses,
     examples::{self, Example},
     extra_bindings::EXTRA_BINDINGS,
     links,
     schema::{Schemas, described, upper_camel},
+    v03_schema::V03Schemas,
 };
-use crate::{call, card::WELL_KNOWN, protocol::Version};
+use crate::{DESCRIPTION, TITLE, URL};
 
 const JSON: &str = "application/json";
 const A2A_JSON: &str = "application/a2a+json";
 const EVENTS: &str = "text/event-stream";
+
+/// Name of the security scheme.
+const BEARER: &str = "bearer";
 
 /// Path prefix of a binding that names the tenant.
 const TENANT: &str = "/{tenant}/";
@@ -47,12 +51,7 @@ struct Binding {
 }
 
 /// Creates the document of a service at a protocol version.
-pub(super) fn document(
-    service: &ServiceDescriptor,
-    version: Version,
-    schemas: &mut Schemas<'_>,
-    publisher: &Publisher,
-) -> OpenApi {
+pub(super) fn document(service: &ServiceDescriptor, version: Version, schemas: &mut Schemas<'_>) -> OpenApi {
     let mut paths = Paths::new();
     let mut add = |path: &str, verb: &str, operation: Operation| {
         if let Some(method) = http_method(verb) {
@@ -82,25 +81,24 @@ pub(super) fn document(
     errors.add_to(&mut components);
     components.schemas.extend(std::mem::take(&mut schemas.all));
     links::add(&mut paths, &components.schemas);
-    for (name, scheme) in publisher.security_schemes() {
-        components.security_schemes.insert(name, scheme.into());
-    }
-    let (title, number) = (&publisher.title, version.as_str());
+    let http =
+        HttpBuilder::new().scheme(HttpAuthScheme::Bearer).description(Some("Token, if the server requires one."));
+    components.security_schemes.insert(BEARER.to_owned(), SecurityScheme::Http(http.build()).into());
+    let number = version.as_str();
     let license = LicenseBuilder::new().name("Apache-2.0").identifier(Some("Apache-2.0"));
     let about = format!(
-        "{}\n\nHTTP+JSON binding of the Agent2Agent (A2A) protocol {number}. Bodies are ProtoJSON. The server accepts and \
-         ignores unknown members, and null for an unset member.",
-        publisher.description
+        "{DESCRIPTION}\n\nHTTP+JSON binding of the Agent2Agent (A2A) protocol {number}. Bodies are ProtoJSON. The server accepts and \
+         ignores unknown members, and null for an unset member."
     );
-    let info = InfoBuilder::new().title(title).version(number).description(Some(about)).license(Some(license.build()));
+    let info = InfoBuilder::new().title(TITLE).version(number).description(Some(about)).license(Some(license.build()));
     let tag = TagBuilder::new().name(tag).description(schemas.comments.of(service));
     OpenApiBuilder::new()
         .info(info)
-        .servers(Some([ServerBuilder::new().url(&publisher.url).build()]))
+        .servers(Some([ServerBuilder::new().url(URL).build()]))
         .tags(Some([tag.build()]))
         .paths(paths)
         .components(Some(components))
-        .security(Some(publisher.security.clone()))
+        .security(Some([SecurityRequirement::new(BEARER, [""; 0]), SecurityRequirement::default()]))
         .build()
 }
 
@@ -195,7 +193,7 @@ impl Variable {
         let (schema, description) = if self.pattern == "*" {
             (schemas.field(&self.field), schemas.comments.of(&self.field))
         } else {
-            let id = ObjectBuilder::new().schema_type(Type::String).max_length(Some(crate::check::MAX_ID_BYTES));
+            let id = ObjectBuilder::new().schema_type(Type::String).max_length(Some(a2a_service::check::MAX_ID_BYTES));
             let collection = self.name.strip_suffix("Id").unwrap_or(&self.name);
             (id.into(), Some(format!("Id of the {}.", spaced(collection))))
         };
@@ -354,7 +352,7 @@ impl OperationOf<'_> {
         let output = rpc.output();
         let is_card = *version == Version::V0_3 && output.name() == "AgentCard";
         let (schema, examples) = if is_card {
-            (Classic::new(rpc.parent_pool(), schemas, "").named("AgentCard"), examples::classic("AgentCard"))
+            (V03Schemas::new(rpc.parent_pool(), schemas, "").named("AgentCard"), examples::v03("AgentCard"))
         } else {
             (schemas.message(&output), examples::of(output.full_name()))
         };
@@ -468,7 +466,7 @@ fn card(
     let (schema, examples) = match pool.get_message_by_name("lf.a2a.v1.AgentCard").filter(|_| version == Version::V1_0)
     {
         Some(card) => (schemas.message(&card), examples::of(card.full_name())),
-        None => (Classic::new(pool, schemas, "").named("AgentCard"), examples::classic("AgentCard")),
+        None => (V03Schemas::new(pool, schemas, "").named("AgentCard"), examples::v03("AgentCard")),
     };
     let tag_header = HeaderBuilder::new().description(Some("Entity tag, for `If-None-Match`."));
     let response = ResponseBuilder::new().description("Agent card").header("ETag", tag_header.build());

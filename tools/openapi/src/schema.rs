@@ -18,7 +18,7 @@ use utoipa::openapi::{
 };
 
 use super::comments::Comments;
-use crate::{
+use a2a_service::{
     check::{MAX_ID_BYTES, MAX_URI_BYTES},
     service::{DEFAULT_PAGE_SIZE, PAGE_SIZES},
 };

@@ -2,7 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use indexmap::IndexMap;
+use a2a_service::{
+    card::JSON_RPC,
+    error::{Error, ErrorKind},
+    protocol::Version,
+};
 use prost_reflect::{DescriptorPool, MethodDescriptor};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -12,16 +16,12 @@ use utoipa::openapi::{
 };
 
 use super::{
-    Publisher,
-    classic::Classic,
+    DESCRIPTION, TITLE, URL,
     comments::summary,
     errors,
     examples::{self, Example},
     schema::Schemas,
-};
-use crate::{
-    error::{Error, ErrorKind},
-    protocol::{Protocols, Version},
+    v03_schema::V03Schemas,
 };
 
 /// Prefix of the names of 0.3 schemas and errors.
@@ -93,10 +93,10 @@ pub(super) struct OpenRpc {
 
 #[derive(Serialize)]
 struct Info {
-    title: String,
+    title: &'static str,
     description: String,
-    version: &'static str,
     license: License,
+    version: &'static str,
 }
 
 #[derive(Serialize)]
@@ -159,49 +159,37 @@ struct NamedValue {
 #[derive(Serialize)]
 struct Components {
     schemas: BTreeMap<String, RefOr<Schema>>,
-    errors: IndexMap<String, Value>,
+    errors: BTreeMap<String, Value>,
 }
 
 /// Creates the document.
-pub(super) fn document(
-    pool: &DescriptorPool,
-    schemas: &mut Schemas<'_>,
-    publisher: &Publisher,
-    protocols: Protocols,
-) -> OpenRpc {
+pub(super) fn document(pool: &DescriptorPool, schemas: &mut Schemas<'_>) -> OpenRpc {
     let service = pool.get_service_by_name("lf.a2a.v1.A2AService");
     let rpcs: Vec<_> = service.iter().flat_map(|service| service.methods().collect::<Vec<_>>()).collect();
-    let mut methods = Vec::new();
-    if protocols.has(Version::V1_0) {
-        methods.extend(rpcs.iter().map(|rpc| current_method(rpc, schemas)));
-    }
-    for (index, row) in METHODS.iter().enumerate().filter(|_| protocols.has(Version::V0_3)) {
+    let mut methods: Vec<_> = rpcs.iter().map(|rpc| current_method(rpc, schemas)).collect();
+    for (index, row) in METHODS.iter().enumerate() {
         let rpc = rpcs.iter().find(|rpc| rpc.name() == row.1);
         methods.extend(rpc.map(|rpc| v03_method(rpc, row, index >= CURRENT_METHODS, schemas)));
     }
-    let mut all_errors = IndexMap::new();
-    for version in protocols.iter() {
-        let kinds = ErrorKind::ALL.into_iter().filter(|kind| *kind != ErrorKind::VerbNotAllowed);
-        all_errors.extend(kinds.map(|kind| (error_name(kind, version), error(kind, version))));
-    }
-    if protocols.has(Version::V1_0) {
-        errors::add_detail_schemas(&mut schemas.all, Version::V1_0);
-    }
+    let kinds = ErrorKind::ALL.into_iter().filter(|kind| *kind != ErrorKind::VerbNotAllowed);
+    let errors = kinds.flat_map(|kind| {
+        [Version::V1_0, Version::V0_3].map(|version| (error_name(kind, version), error(kind, version)))
+    });
+    let errors = errors.collect();
+    errors::add_detail_schemas(&mut schemas.all, Version::V1_0);
     let description = format!(
-        "{}\n\nJSON-RPC binding of the Agent2Agent (A2A) protocol: the methods of 1.0, whose parameters and results are \
+        "{DESCRIPTION}\n\nJSON-RPC binding of the Agent2Agent (A2A) protocol: the methods of 1.0, whose parameters and results are \
          ProtoJSON, and those of 0.3, whose names have a slash. The result of a streaming method is a sequence of \
          server-sent events; the data of each is a JSON-RPC response with the result described here. The `data` of an \
-         error of 1.0 has the schema `ErrorDetails`; errors of 0.3 have no `data`.",
-        publisher.description
+         error of 1.0 has the schema `ErrorDetails`; errors of 0.3 have no `data`."
     );
-    let info =
-        Info { title: publisher.title.clone(), description, version: "1.0", license: License { name: "Apache-2.0" } };
+    let info = Info { title: TITLE, description, license: License { name: "Apache-2.0" }, version: "1.0" };
     OpenRpc {
         openrpc: "1.3.2",
         info,
-        servers: vec![Server { name: "A2A".to_owned(), url: publisher.json_rpc_url.clone() }],
+        servers: vec![Server { name: "A2A".to_owned(), url: format!("{URL}{JSON_RPC}") }],
         methods,
-        components: Components { schemas: std::mem::take(&mut schemas.all), errors: all_errors },
+        components: Components { schemas: std::mem::take(&mut schemas.all), errors },
     }
 }
 
@@ -228,24 +216,24 @@ fn v03_method(
     schemas: &mut Schemas<'_>,
 ) -> Method {
     let (name, _, params_name, result_name) = *row;
-    let mut classic = Classic::new(rpc.parent_pool(), schemas, V03);
+    let mut v03 = V03Schemas::new(rpc.parent_pool(), schemas, V03);
     let result = match result_name.strip_prefix('[').and_then(|name| name.strip_suffix(']')) {
-        Some(item) => ArrayBuilder::new().items(classic.named(item)).into(),
+        Some(item) => ArrayBuilder::new().items(v03.named(item)).into(),
         None if result_name.is_empty() => null(),
-        None => classic.named(result_name),
+        None => v03.named(result_name),
     };
-    let params = if params_name.is_empty() { Vec::new() } else { members(&mut classic, params_name) };
+    let params = if params_name.is_empty() { Vec::new() } else { members(&mut v03, params_name) };
     let (input, output) = (rpc.input(), rpc.output());
-    let inputs = if params_name.is_empty() { Vec::new() } else { examples::classic(input.name()) };
-    let example = pair(&inputs, &examples::classic(output.name()));
+    let inputs = if params_name.is_empty() { Vec::new() } else { examples::v03(input.name()) };
+    let example = pair(&inputs, &examples::v03(output.name()));
     let result_name = if result_name.is_empty() { "null" } else { result_name.trim_matches(['[', ']']) };
     let method = method(name, rpc, Version::V0_3, params, (result_name, result), example, schemas);
     Method { deprecated: is_old, ..method }
 }
 
 /// Returns the members of an object as parameters.
-fn members(classic: &mut Classic<'_, '_>, name: &str) -> Vec<ContentDescriptor> {
-    let Some(Object { properties, required, .. }) = classic.object_named(name) else { return Vec::new() };
+fn members(v03: &mut V03Schemas<'_, '_>, name: &str) -> Vec<ContentDescriptor> {
+    let Some(Object { properties, required, .. }) = v03.object_named(name) else { return Vec::new() };
     let parameter = |(name, schema): (String, RefOr<Schema>)| ContentDescriptor {
         required: Some(required.contains(&name)),
         name,

@@ -47,9 +47,4 @@ impl Json {
     pub fn pretty(&self) -> String {
         serde_json::to_string_pretty(self).unwrap_or_default() + "\n"
     }
-
-    /// Returns the value as YAML.
-    pub fn yaml(&self) -> String {
-        yaml_serde::to_string(self).unwrap_or_default()
-    }
 }

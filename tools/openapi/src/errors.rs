@@ -10,7 +10,7 @@ use utoipa::openapi::{
     schema::{AdditionalProperties, ArrayBuilder, Discriminator, ObjectBuilder, OneOfBuilder, Schema},
 };
 
-use crate::{
+use a2a_service::{
     error::{Error, ErrorKind},
     protocol::Version,
 };

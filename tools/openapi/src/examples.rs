@@ -5,7 +5,7 @@
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
-use crate::{
+use a2a_service::{
     pb::{v1, v03},
     v03::{
         card::v03_card,
@@ -149,7 +149,7 @@ fn proto_v03(name: &str) -> Vec<Example> {
 }
 
 /// Returns the examples of a 1.0 message in the JSON of 0.3 JSON-RPC.
-pub(super) fn classic(name: &str) -> Vec<Example> {
+pub(super) fn v03(name: &str) -> Vec<Example> {
     macro_rules! write {
         ($($message:ident),*) => {
             match name {
