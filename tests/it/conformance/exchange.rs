@@ -332,7 +332,7 @@ impl BodyCheck {
 fn rest_version(uri: &Uri, headers: &HeaderMap) -> Version {
     let requested = requested_version(uri, headers);
     let is_v03 = match uri.path() {
-        WELL_KNOWN => requested.starts_with("0."),
+        WELL_KNOWN => matches!(requested.split('.').take(2).collect::<Vec<_>>()[..], ["0", "1" | "2" | "3"]),
         path => path.starts_with("/v1/") && !requested.starts_with("1."),
     };
     if is_v03 { Version::V0_3 } else { Version::V1_0 }
