@@ -182,7 +182,7 @@ impl HttpService {
         let inner = Inner {
             service,
             grpc,
-            v03_json_rpc: V03JsonRpc::new(Arc::clone(&semantics), settings.env.ids.clone()),
+            v03_json_rpc: V03JsonRpc::new(Arc::clone(&semantics)),
             v03_json_rpc_without_id: V03JsonRpc::without_id(),
             v03_rest: V03Rest::new(v03, semantics),
             v03_grpc,

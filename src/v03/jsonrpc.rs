@@ -16,13 +16,12 @@ use super::{
     semantics::Semantics,
 };
 use crate::{
-    call::{Call, TASKS_WRITE},
+    call::Call,
     contract::{BoxStream, Dispatch, Reply, Request, Route, decode, encode_line},
-    env::Ids,
     error::{Error, ErrorKind},
     event::Event,
     pb::v1::{
-        GetExtendedAgentCardRequest, GetTaskRequest, ListTaskPushNotificationConfigsRequest, SendMessageRequest,
+        GetExtendedAgentCardRequest, ListTaskPushNotificationConfigsRequest, SendMessageRequest,
         TaskPushNotificationConfig,
         a2a_service_server::A2aService,
         bindings::{Checked, each_rpc},
@@ -34,20 +33,15 @@ use crate::{
 #[derive(Clone)]
 pub struct Methods {
     service: Arc<dyn A2aService>,
-    ids: Ids,
 }
 
-/// JSON-RPC method of 0.3 or of an earlier version.
+/// JSON-RPC method of 0.3.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
     /// `message/send`
     Send,
     /// `message/stream`
     Stream,
-    /// `tasks/send`, from before 0.2.
-    SendBefore,
-    /// `tasks/sendSubscribe`, from before 0.2.
-    StreamBefore,
     /// `tasks/get`
     Get,
     /// `tasks/list`, which some 0.3 servers have although the specification does not.
@@ -77,16 +71,15 @@ impl Dispatch for Methods {
 
     fn rpc(name: &str) -> Option<Method> {
         Some(match name {
-            "message/send" => Method::Send,
+            // The second name is that of 0.1, which servers of 0.2 still document as an alias.
+            "message/send" | "tasks/send" => Method::Send,
             "message/stream" => Method::Stream,
-            "tasks/send" => Method::SendBefore,
-            "tasks/sendSubscribe" => Method::StreamBefore,
             "tasks/get" => Method::Get,
             "tasks/list" => Method::List,
             "tasks/cancel" => Method::Cancel,
             "tasks/resubscribe" => Method::Resubscribe,
-            "tasks/pushNotificationConfig/set" | "tasks/pushNotification/set" => Method::SetPush,
-            "tasks/pushNotificationConfig/get" | "tasks/pushNotification/get" => Method::GetPush,
+            "tasks/pushNotificationConfig/set" => Method::SetPush,
+            "tasks/pushNotificationConfig/get" => Method::GetPush,
             "tasks/pushNotificationConfig/list" => Method::ListPush,
             "tasks/pushNotificationConfig/delete" => Method::DeletePush,
             // The second name is in 0.3, 11.1.3.
@@ -96,7 +89,7 @@ impl Dispatch for Methods {
     }
 
     fn is_streaming(method: Method) -> bool {
-        matches!(method, Method::Stream | Method::StreamBefore | Method::Resubscribe)
+        matches!(method, Method::Stream | Method::Resubscribe)
     }
 
     fn has_empty_response(method: Method) -> bool {
@@ -133,26 +126,22 @@ macro_rules! reject_all {
 each_rpc!(reject_all);
 
 impl Methods {
-    /// Creates the methods of a service. Messages without an id get one of `ids`.
-    pub fn new(service: Arc<dyn A2aService>, ids: Ids) -> Self {
-        Self { service, ids }
+    /// Creates the methods of a service.
+    pub fn new(service: Arc<dyn A2aService>) -> Self {
+        Self { service }
     }
 
     /// Methods for requests without a JSON-RPC `id`, which 0.3 does not treat as notifications. They validate the parameters,
     /// like the first 0.3 servers, then reject the request, and never execute it.
     pub fn without_id() -> Self {
-        Self::new(Arc::new(Semantics::new(Arc::new(Checked(Arc::new(RejectMissingId))))), Ids::default())
+        Self::new(Arc::new(Semantics::new(Arc::new(Checked(Arc::new(RejectMissingId))))))
     }
 
     async fn dispatch(&self, method: Method, request: Request<'_>) -> Result<Reply, Status> {
         let service = &*self.service;
         let reply = match method {
-            Method::Send => unary(service.send_message(parse_send(request)?.0).await?),
-            Method::Stream => Ok(streaming(service.send_streaming_message(parse_send(request)?.0).await?)),
-            Method::SendBefore => unary(service.send_message(Box::pin(self.parse_old_send(request)).await?).await?),
-            Method::StreamBefore => {
-                Ok(streaming(service.send_streaming_message(Box::pin(self.parse_old_send(request)).await?).await?))
-            }
+            Method::Send => unary(service.send_message(parse_send(request)?).await?),
+            Method::Stream => Ok(streaming(service.send_streaming_message(parse_send(request)?).await?)),
             Method::Get => unary(decoded(service.get_task(parse(request)?).await?)?),
             Method::List => unary(service.list_tasks(parse(request)?).await?),
             Method::Cancel => unary(decoded(service.cancel_task(parse(request)?).await?)?),
@@ -179,31 +168,6 @@ impl Methods {
             }
         };
         Ok(reply?)
-    }
-
-    /// Parses the parameters of a send from before 0.2, when clients chose the id of the task and messages had no id.
-    ///
-    /// The message continues the task with the client's id if that exists; otherwise the service creates a task with an id of
-    /// its own.
-    async fn parse_old_send(&self, request: Request<'_>) -> Result<tonic::Request<SendMessageRequest>, Status> {
-        let (mut request, task_id) = parse_send(request)?;
-        let call = Call::of(&request)?.clone();
-        let message = request.get_mut().message.as_mut();
-        if let Some(message) = message.filter(|message| message.message_id.is_empty()) {
-            message.message_id = self.ids.time_ordered();
-        }
-        let message = request.get_mut().message.as_mut();
-        if let Some(message) = message.filter(|message| message.task_id.is_empty() && !task_id.is_empty()) {
-            let get = GetTaskRequest { id: task_id, history_length: Some(1), ..GetTaskRequest::default() };
-            // The send is counted, and needs the scope.
-            let call = Call { is_counted: true, required_scope: Some(TASKS_WRITE), ..call };
-            match self.service.get_task(call.request(get)).await.map_err(Error::from) {
-                Ok(task) => message.task_id = task.into_inner().into_task()?.id,
-                Err(error) if error.kind() == ErrorKind::TaskNotFound => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Ok(request)
     }
 
     /// Returns all push configurations of a task: the list of 0.3 has no pages.
@@ -252,7 +216,7 @@ fn rename_fields(method: Method, mut status: Status) -> Status {
 fn parameter_name(method: Method, field: &str) -> Option<String> {
     let in_push_config = |field: &str| field.replace("authentication.scheme", "authentication.schemes");
     match (method, field) {
-        (Method::Send | Method::Stream | Method::SendBefore | Method::StreamBefore, field) => {
+        (Method::Send | Method::Stream, field) => {
             let field = field.strip_prefix("configuration.taskPushNotificationConfig")?;
             Some(format!("configuration.pushNotificationConfig{}", in_push_config(field)))
         }
@@ -266,11 +230,11 @@ fn parameter_name(method: Method, field: &str) -> Option<String> {
     }
 }
 
-/// Parses a send, and the task id that clients chose before 0.2.
-fn parse_send(request: Request<'_>) -> Result<(tonic::Request<SendMessageRequest>, String), Error> {
-    let (metadata, mut extensions, SendParams { send, task_id, extras }) = parse(request)?.into_parts();
+/// Parses a send, with the members of its push configuration that 1.0 lacks as an extension of the request.
+fn parse_send(request: Request<'_>) -> Result<tonic::Request<SendMessageRequest>, Error> {
+    let (metadata, mut extensions, SendParams { send, extras }) = parse(request)?.into_parts();
     extras.put("configuration.pushNotificationConfig.", &mut extensions)?;
-    Ok((tonic::Request::from_parts(metadata, extensions, send), task_id))
+    Ok(tonic::Request::from_parts(metadata, extensions, send))
 }
 
 /// Writes a push configuration with its stored extra members.

@@ -18,7 +18,7 @@
 //! | End of a turn | `final: true`, and the stream ends (0.3, 7.2.2) | a subscription continues (3.1.6) | the semantics layer |
 //! | Error of a streaming request, in JSON-RPC | an SSE event once the parameters are valid; every error if `Accept` is `text/event-stream`, since clients read nothing else then | an SSE event if `Accept` is `text/event-stream`, except for JavaScript clients, whose SDK reports plain errors better; otherwise a plain error (3.1.2) | the semantics layer, the JSON-RPC transport |
 //! | `kind` of a message other than `message`, a file with both `bytes` and `uri`, data that is a string, a number, a boolean or null | −32602 (0.3, 6.4 to 6.6); data that is an array is accepted | | the codecs |
-//! | Message without an id | −32602, as without a role or parts (0.3, 6.4); `tasks/send` and `tasks/sendSubscribe` generate one | −32602 | the codecs |
+//! | Message without an id | −32602, as without a role or parts (0.3, 6.4) | −32602 | the codecs |
 //! | Rejected stream with a retry delay, in JSON-RPC | `Retry-After` in the head of the stream: an SSE event has no field for it | `Retry-After` of the error response | the semantics layer |
 //! | Push configuration without an `id` | gets the id `default`; the next one replaces it | the service generates an id (4.3.1) | the semantics layer |
 //! | Get of a push configuration without its `id` | the one named `default`, else the one named like the task, else the first (0.3, 7.6) | −32602 | the semantics layer |

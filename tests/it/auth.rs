@@ -128,22 +128,6 @@ async fn calls_of_an_owner_per_second_are_limited() {
     assert_one_per_second(server_with_token().limits(limits), "limits.call_rate_per_owner").await;
 }
 
-/// A `tasks/send` whose client chose the id of the task reads that task first.
-#[tokio::test]
-async fn send_from_before_0_2_counts_once_against_the_rate_of_calls() {
-    allow_undocumented(Exemption::Requests);
-    let mut limits = Limits::default();
-    limits.call_rate_per_owner = 1;
-    let url = bindings::serve(server_with_token().limits(limits)).await;
-    let message = json!({"role": "user", "parts": [{"type": "text", "text": "done"}]});
-    let send = json!({
-        "jsonrpc": "2.0", "id": 1, "method": "tasks/send", "params": {"id": "chosen by the client", "message": message},
-    });
-    let response = reqwest::Client::new().post(&url).bearer_auth("sesame").json(&send).send().await.unwrap();
-    let response = json(response).await;
-    assert_eq!(response["result"]["kind"], "task", "{response}");
-}
-
 #[tokio::test]
 async fn requests_of_an_address_per_second_are_limited() {
     assert_one_per_second(server_with_token().request_rate_per_peer(1), "limits.request_rate_per_peer").await;

@@ -25,9 +25,9 @@ A JSON-RPC body that is not a request is answered in the format of 0.3, which cl
 other values are rejected.
 
 - **JSON-RPC**: `message/send`, `message/stream`, `tasks/get`, `tasks/list`, `tasks/cancel`, `tasks/resubscribe`,
-  `tasks/pushNotificationConfig/set`, `…/get`, `…/list`, `…/delete`, `agent/getAuthenticatedExtendedCard`; and the older names
-  `agent/authenticatedExtendedCard`, `tasks/send`, `tasks/sendSubscribe`, `tasks/pushNotification/set` and `…/get`. An SSE
-  event of a stream has `event: message`, its cursor as `id:`, and one line of data; an error has `event: error`.
+  `tasks/pushNotificationConfig/set`, `…/get`, `…/list`, `…/delete`, `agent/getAuthenticatedExtendedCard`; and the aliases
+  `agent/authenticatedExtendedCard` of the last, and `tasks/send` of the first. An SSE event of a stream has
+  `event: message`, its cursor as `id:`, and one line of data; an error has `event: error`.
 - **HTTP+JSON**: the routes of `proto/a2a/v1/a2a.proto`, and `GET /v1/tasks`. Bodies are ProtoJSON of that file. Bodies in the
   JSON of 0.3 JSON-RPC, snake case names and both encodings of file contents are accepted too.
 - **gRPC**: `a2a.v1.A2AService`, also listed by server reflection.

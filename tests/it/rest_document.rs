@@ -223,8 +223,8 @@ fn rest_table<B: Dispatch>(rpcs: &[MethodDescriptor]) -> String {
 /// Returns the RPC of 1.0 that a JSON-RPC method of 0.3 calls.
 fn current_rpc(method: Method) -> &'static str {
     match method {
-        Method::Send | Method::SendBefore => "SendMessage",
-        Method::Stream | Method::StreamBefore => "SendStreamingMessage",
+        Method::Send => "SendMessage",
+        Method::Stream => "SendStreamingMessage",
         Method::Get => "GetTask",
         Method::List => "ListTasks",
         Method::Cancel => "CancelTask",

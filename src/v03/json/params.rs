@@ -26,8 +26,6 @@ use crate::{
 pub struct SendDraft {
     message: Option<Message>,
     message_id: String,
-    session_id: String,
-    task_id: String,
     configuration: Option<Configuration>,
     metadata: Option<Struct>,
 }
@@ -38,9 +36,6 @@ members! { SendDraft, "MessageSendParams" {
     3 "metadata" => metadata = any;
     // An example of 0.2 has the id of the message here.
     4 "messageId" "message_id" => message_id = or_default;
-    // The context id and the task id before 0.2.
-    5 "sessionId" "session_id" => session_id = or_default;
-    6 "id" => task_id = or_default;
 } }
 
 impl Classic for SendMessageRequest {
@@ -51,13 +46,11 @@ impl Classic for SendMessageRequest {
     }
 }
 
-/// Parameters of a send, in the form of 0.3 or of the versions before 0.2.
+/// Parameters of a send, and the members of its push configuration that 1.0 lacks.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SendParams {
     /// The 1.0 request.
     pub send: SendMessageRequest,
-    /// Task id that the client chose, as before 0.2; the task may not exist. Otherwise empty.
-    pub task_id: String,
     /// Members of the push configuration that 1.0 lacks.
     pub extras: PushExtras,
 }
@@ -66,18 +59,13 @@ impl Classic for SendParams {
     type Draft = SendDraft;
 
     fn finish<E: Error>(draft: SendDraft) -> Result<Self, E> {
-        let SendDraft { mut message, message_id, session_id, task_id, configuration, metadata } = draft;
-        if let Some(message) = &mut message {
-            if message.message_id.is_empty() {
-                message.message_id = message_id;
-            }
-            if message.context_id.is_empty() {
-                message.context_id = session_id;
-            }
+        let SendDraft { mut message, message_id, configuration, metadata } = draft;
+        if let Some(message) = message.as_mut().filter(|message| message.message_id.is_empty()) {
+            message.message_id = message_id;
         }
         let (configuration, extras) = configuration.map(|read| (read.configuration, read.extras)).unzip();
         let send = SendMessageRequest { message, configuration, metadata, tenant: String::new() };
-        Ok(Self { send, task_id, extras: extras.unwrap_or_default() })
+        Ok(Self { send, extras: extras.unwrap_or_default() })
     }
 }
 
@@ -214,8 +202,7 @@ pub struct TaskPushDraft {
 }
 
 members! { TaskPushDraft, "TaskPushNotificationConfig" {
-    // `id` is the name before 0.2.
-    1 "taskId" "task_id" "id" => task_id = or_default;
+    1 "taskId" "task_id" => task_id = or_default;
     2 "pushNotificationConfig" "push_notification_config" => push = nested;
 } }
 

@@ -47,7 +47,7 @@ enum PartKind {
 
 members! { PartDraft, "Part" {
     1 "kind" => kind = any;
-    // The name of `kind` before 0.2.
+    // The name of `kind` in an example of 0.2, though not in its schema.
     2 "type" => old_kind = any;
     3 "text" => text = any;
     4 "file" => file = nested;

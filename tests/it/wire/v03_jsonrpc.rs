@@ -55,28 +55,6 @@ async fn methods_are_converted_in_both_directions() {
             TASK,
         ),
         ("tasks/send", &*format!(r#"{{"message":{HI}}}"#), one(&format!(r#"SendMessage {{"message":{HI_V1}}}"#)), TASK),
-        // The client chose the id of the task, which may exist.
-        (
-            "tasks/send",
-            &*format!(r#"{{"id":"t","sessionId":"c","message":{HI}}}"#),
-            vec![
-                r#"GetTask {"id":"t","historyLength":1}"#.to_owned(),
-                format!(
-                    r#"SendMessage {{"message":{}}}"#,
-                    HI_V1.replace(r#""m","#, r#""m","contextId":"c","taskId":"t","#)
-                ),
-            ],
-            TASK,
-        ),
-        (
-            "tasks/send",
-            &*format!(r#"{{"id":"missing","message":{HI}}}"#),
-            vec![
-                r#"GetTask {"id":"missing","historyLength":1}"#.to_owned(),
-                format!(r#"SendMessage {{"message":{HI_V1}}}"#),
-            ],
-            TASK,
-        ),
         ("tasks/get", r#"{"id":"t","historyLength":3}"#, one(r#"GetTask {"id":"t","historyLength":3}"#), TASK),
         ("tasks/get", r#"{"id":"t","historyLength":0,"metadata":{}}"#, one(get_task), TASK),
         (
@@ -98,7 +76,6 @@ async fn methods_are_converted_in_both_directions() {
             TASK,
         ),
         ("tasks/pushNotificationConfig/set", &push, one(&config_now("p")), &push),
-        ("tasks/pushNotification/set", &push.replace("taskId", "id"), one(&config_now("p")), &push),
         // A configuration without an id gets the default id of 0.3.
         (
             "tasks/pushNotificationConfig/set",
@@ -113,7 +90,7 @@ async fn methods_are_converted_in_both_directions() {
             &*config_json("q"),
         ),
         (
-            "tasks/pushNotification/get",
+            "tasks/pushNotificationConfig/get",
             r#"{"id":"t"}"#,
             vec![
                 r#"ListTaskPushNotificationConfigs {"taskId":"t"}"#.to_owned(),
@@ -159,23 +136,16 @@ async fn extended_card_has_the_v03_form() {
     assert_eq!(*service.requests.lock(), ["GetExtendedAgentCard {}", "GetExtendedAgentCard {}"]);
 }
 
-/// A message requires an id (0.3, 6.4). Before 0.2 it had none, so one is generated for the old methods. An example of 0.2
-/// has the id outside of the message.
+/// A message requires an id (0.3, 6.4). An example of 0.2 has it outside of the message.
 #[tokio::test]
-async fn message_requires_an_id_except_in_the_oldest_methods() {
+async fn message_requires_an_id() {
     allow_undocumented(Exemption::Requests);
     let (url, service) = &CannedService::serve(settings()).await;
     for params in [
         r#"{"message":{"role":"user","parts":[{"text":"hi"}]}}"#,
         r#"{"message":{"role":"user","messageId":null,"parts":[{"text":"hi"}]}}"#,
     ] {
-        for method in ["tasks/send", "tasks/sendSubscribe"] {
-            post(url, call("1", method, params)).await.text().await.unwrap();
-            let requests = service.requests.lock().pop().unwrap();
-            let id = requests.split_once(r#""messageId":""#).unwrap().1.split_once('"').unwrap().0;
-            assert_eq!(id.len(), 36, "{method}: {requests}");
-        }
-        for method in ["message/send", "message/stream"] {
+        for method in ["message/send", "message/stream", "tasks/send"] {
             let reply = post(url, call("1", method, params)).await.text().await.unwrap();
             let error = r#"{"code":-32602,"message":"Invalid method parameters: message.messageId: is required"}"#;
             assert_eq!(reply, format!(r#"{{"jsonrpc":"2.0","id":1,"error":{error}}}"#), "{method}");
@@ -202,7 +172,6 @@ async fn stream_has_exact_bytes() {
     let sent = format!(r#"{{"message":{HI}}}"#);
     for (method, params, id) in [
         ("message/stream", &*sent, r#""s""#),
-        ("tasks/sendSubscribe", &*sent, "7"),
         ("tasks/resubscribe", r#"{"id":"t"}"#, "1.50"),
     ] {
         let reply = post(url, call(id, method, params)).await;
@@ -213,7 +182,7 @@ async fn stream_has_exact_bytes() {
     }
     let requests = std::mem::take(&mut *service.requests.lock());
     assert_eq!(requests[0], format!(r#"SendStreamingMessage {{"message":{HI_V1}}}"#));
-    assert_eq!(requests[2], r#"SubscribeToTask {"id":"t"}"#);
+    assert_eq!(requests[1], r#"SubscribeToTask {"id":"t"}"#);
     // The service receives the cursor and decides what follows it.
     let http = reqwest::Client::new().post(url).header("last-event-id", "t.1.2");
     http.json_body(call("1", "tasks/resubscribe", r#"{"id":"t"}"#)).send().await.unwrap();

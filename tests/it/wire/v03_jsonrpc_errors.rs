@@ -68,6 +68,10 @@ async fn invalid_requests_have_distinct_codes_and_messages() {
         ),
         (call("1", "tasks/nothing", "{}"), json!(1), -32601, "tasks/nothing"),
         (call("1", "Message/Send", "{}"), json!(1), -32601, "Message/Send"),
+        // Methods before 0.2.
+        (call("1", "tasks/sendSubscribe", "{}"), json!(1), -32601, "tasks/sendSubscribe"),
+        (call("1", "tasks/pushNotification/set", "{}"), json!(1), -32601, "tasks/pushNotification/set"),
+        (call("1", "tasks/pushNotification/get", "{}"), json!(1), -32601, "tasks/pushNotification/get"),
         (call("null", "tasks/get", "{}"), json!(null), -32602, "id: is required"),
         (
             call("1", "tasks/get", "[]"),

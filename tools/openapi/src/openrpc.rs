@@ -28,7 +28,7 @@ use super::{
 const V03: &str = "V03";
 
 /// Methods of 0.3: name, RPC of 1.0, schema of the parameters, and of the result. An empty schema stands for none.
-const METHODS: [(&str, &str, &str, &str); 16] = [
+const METHODS: [(&str, &str, &str, &str); 13] = [
     ("message/send", "SendMessage", "MessageSendParams", "SendMessageResult"),
     ("message/stream", "SendStreamingMessage", "MessageSendParams", "StreamEvent"),
     ("tasks/get", "GetTask", "TaskQueryParams", "Task"),
@@ -60,25 +60,12 @@ const METHODS: [(&str, &str, &str, &str); 16] = [
         "",
     ),
     ("agent/getAuthenticatedExtendedCard", "GetExtendedAgentCard", "", "AgentCard"),
-    // Names of earlier versions.
+    // Aliases of 0.1, and in the text of 0.3.
     ("tasks/send", "SendMessage", "MessageSendParams", "SendMessageResult"),
-    ("tasks/sendSubscribe", "SendStreamingMessage", "MessageSendParams", "StreamEvent"),
-    (
-        "tasks/pushNotification/set",
-        "CreateTaskPushNotificationConfig",
-        "TaskPushNotificationConfig",
-        "TaskPushNotificationConfig",
-    ),
-    (
-        "tasks/pushNotification/get",
-        "GetTaskPushNotificationConfig",
-        "GetTaskPushNotificationConfigParams",
-        "TaskPushNotificationConfig",
-    ),
     ("agent/authenticatedExtendedCard", "GetExtendedAgentCard", "", "AgentCard"),
 ];
 
-/// Number of the rows of `METHODS` whose names are those of 0.3.
+/// Number of the rows of `METHODS` that are not aliases.
 const CURRENT_METHODS: usize = 11;
 
 /// OpenRPC document.
@@ -212,7 +199,7 @@ fn current_method(rpc: &MethodDescriptor, schemas: &mut Schemas<'_>) -> Method {
 fn v03_method(
     rpc: &MethodDescriptor,
     row: &(&str, &str, &str, &str),
-    is_old: bool,
+    is_alias: bool,
     schemas: &mut Schemas<'_>,
 ) -> Method {
     let (name, _, params_name, result_name) = *row;
@@ -228,7 +215,7 @@ fn v03_method(
     let example = pair(&inputs, &examples::v03(output.name()));
     let result_name = if result_name.is_empty() { "null" } else { result_name.trim_matches(['[', ']']) };
     let method = method(name, rpc, Version::V0_3, params, (result_name, result), example, schemas);
-    Method { deprecated: is_old, ..method }
+    Method { deprecated: is_alias, ..method }
 }
 
 /// Returns the members of an object as parameters.
