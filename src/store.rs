@@ -329,15 +329,8 @@ pub struct SendOutcome {
     pub task_id: Box<str>,
     /// Event of the message, or of the task that the message created.
     pub seq: Seq,
-    /// Digest of the request. Empty in data of older versions, which did not store it.
-    pub hash: Box<[u8]>,
-}
-
-impl SendOutcome {
-    /// Returns whether the earlier request had this digest. A missing digest matches every request.
-    pub fn matches(&self, hash: &[u8; 16]) -> bool {
-        self.hash.is_empty() || *self.hash == *hash
-    }
+    /// Digest of the request.
+    pub hash: [u8; 16],
 }
 
 /// Result of storing a push configuration.

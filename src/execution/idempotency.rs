@@ -133,7 +133,7 @@ impl Execution {
                 key.guard = Some(guard);
                 Ok(None)
             }
-            Some(outcome) if outcome.matches(&key.hash) => {
+            Some(outcome) if outcome.hash == key.hash => {
                 Ok(Some((Key::new(&request.scope, &outcome.task_id), outcome.seq)))
             }
             Some(SendOutcome { task_id, .. }) => {
@@ -147,7 +147,7 @@ impl Execution {
     pub(crate) async fn is_repeated(&self, request: &SendRequest) -> Result<bool, Error> {
         let Some(key) = &request.idempotency_key else { return Ok(false) };
         let earlier = self.0.journal.store().find_send(&request.scope, &key.key).await?;
-        Ok(earlier.is_some_and(|outcome| outcome.matches(&key.hash)))
+        Ok(earlier.is_some_and(|outcome| outcome.hash == key.hash))
     }
 
     /// Runs a turn, once its message is durable if it has an idempotency key.

@@ -64,7 +64,7 @@ impl ContextRecord {
     }
 }
 
-/// Principal as it is stored: its name, which is all that earlier versions have, or everything.
+/// Principal as it is stored: only its name if it has nothing else, or everything.
 #[derive(Serialize, Deserialize)]
 #[serde(untagged)]
 enum PrincipalRecord {

@@ -160,6 +160,16 @@ pub enum Error {
         /// Schema version of the database.
         version: i32,
     },
+    /// A former build of this program wrote the database. It is not changed.
+    #[error(
+        "{} was written by a former build of this program; export it with that build (a2a admin export), and import it \
+         into a new database with this one (a2a admin import)",
+        path.display()
+    )]
+    Former {
+        /// Path of the database.
+        path: PathBuf,
+    },
     /// The file is not a database of this program. It is not changed.
     #[error("{} is not a database of this program", path.display())]
     Foreign {
@@ -224,7 +234,7 @@ impl Sqlite {
     /// Opens a database, and creates it if it does not exist. Blocks the thread.
     ///
     /// # Errors
-    /// Another process uses the database, a newer program wrote it, the file is not a database of this program or exceeds
+    /// Another process uses the database, a newer program or a former build wrote it, the file is not a database of this program or exceeds
     /// the maximum size, or it can't be read or written.
     pub fn open(path: &Path, options: Options) -> Result<Self, Error> {
         let file = LockedFile::lock(path)?;
@@ -235,7 +245,7 @@ impl Sqlite {
         let mut db = file.connect(Role::Write(Durability::Power)).map_err(|error| failed(error.into()))?;
         // Before the migration, which copies an old file, and after it, which adds tables to a new one.
         check_size(&db, &path, &options)?;
-        migrations::migrate(&mut db, &path, migrations::STEPS)?;
+        migrations::migrate(&mut db, &path, &migrations::steps())?;
         check_size(&db, &path, &options)?;
         let opened = || {
             failpoint::at("open.fence")?;

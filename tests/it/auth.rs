@@ -14,7 +14,6 @@ use tonic::{Code, Request, Status, metadata::MetadataMap, transport::Endpoint};
 
 use crate::{
     bindings::{self},
-    conformance::{Exemption, allow_undocumented},
     scenarios::{request, send, text},
 };
 

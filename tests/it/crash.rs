@@ -43,6 +43,10 @@ pub(crate) fn seed() -> Rng {
     Rng(seed)
 }
 
+/// Variable with a further migration for the program, in debug builds.
+pub(crate) const MIGRATION_STEP: (&str, &str) =
+    ("MIGRATION_STEP", "CREATE TABLE step(tasks INTEGER) STRICT; INSERT INTO step SELECT count(*) FROM task");
+
 /// Database, the server that uses it, and the history of its clients.
 pub(crate) struct TestBed {
     directory: TempDir,

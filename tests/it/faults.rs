@@ -15,7 +15,7 @@ use tokio::{
 use tokio_stream::StreamExt as _;
 
 use crate::{
-    crash::{TestBed, seed},
+    crash::{MIGRATION_STEP, TestBed, seed},
     program::{output, signal},
     scenarios::{get, request, send, text},
     workload::{Clients, Rng},
@@ -179,9 +179,9 @@ async fn fault_while_the_schema_is_upgraded() {
             std::fs::copy(&first, bed.store().join("a2a.db")).unwrap();
             let spec = format!("{point}={fault}");
             if fault == "delay" {
-                kill(bed.start(&[("FAULT_POINT", &spec)]).await.0).await;
+                kill(bed.start(&[MIGRATION_STEP, ("FAULT_POINT", &spec)]).await.0).await;
             } else {
-                let ended = output(bed.command(&[("FAULT_POINT", &spec)])).await;
+                let ended = output(bed.command(&[MIGRATION_STEP, ("FAULT_POINT", &spec)])).await;
                 let errors = String::from_utf8(ended.stderr).unwrap();
                 match fault {
                     "abort" => assert_eq!(ended.status.signal(), Some(ABORTED), "{spec}: {errors}"),
@@ -192,18 +192,23 @@ async fn fault_while_the_schema_is_upgraded() {
                 }
             }
             // The turn that was running when the file was written is recovered.
-            let (child, url) = bed.start(&[]).await;
+            let (child, url) = bed.start(&[MIGRATION_STEP]).await;
             let agent = client::rest(&url).unwrap();
             let ended = async { while !get(&*agent, "new").await.unwrap().state().is_terminal() {} };
             timeout(TIMEOUT, ended).await.unwrap();
             kill(child).await;
+            // The program without this migration checks the data.
+            let migrated = rusqlite::Connection::open(bed.store().join("a2a.db")).unwrap();
+            assert_eq!(migrated.query_row("SELECT tasks FROM step", [], |row| row.get::<_, i32>(0)), Ok(5), "{spec}");
+            migrated.execute_batch("DROP TABLE step; PRAGMA user_version = 1").unwrap();
+            drop(migrated);
             assert_eq!(bed.check(&mut rng).await.len(), 1, "{spec}");
             // The backup has the old version.
             let before = rusqlite::Connection::open(bed.store().join("a2a.db.v1")).unwrap();
             let version = before.pragma_query_value(None, "user_version", |row| row.get::<_, i32>(0));
             assert_eq!(
                 (version, before.query_row("SELECT count(*) FROM task", [], |row| row.get::<_, i32>(0))),
-                (Ok(1), Ok(4))
+                (Ok(1), Ok(5))
             );
         }
     }

@@ -146,7 +146,7 @@ impl Memory {
         }
         let index = indexes.entry(Arc::clone(key.scope())).or_default();
         for IdempotencyRecord { key: idempotency_key, hash, seq, .. } in &commit.sends {
-            let outcome = SendOutcome { task_id: key.id().into(), seq: *seq, hash: Box::new(*hash) };
+            let outcome = SendOutcome { task_id: key.id().into(), seq: *seq, hash: *hash };
             index.sends.insert(idempotency_key.clone(), outcome);
         }
         Ok(())

@@ -115,9 +115,8 @@ struct PushEntry {
     version: String,
     config: TaskPushNotificationConfig,
     beside: Blob,
-    /// Last delivered event. Exports of older versions have none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    cursor: Option<u64>,
+    /// Last delivered event.
+    cursor: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     dead: Option<DeadEntry>,
 }
@@ -222,7 +221,7 @@ fn task_line(db: &Connection, id: i64, include_secrets: bool) -> rusqlite::Resul
             version: version.as_str().to_owned(),
             config,
             beside: Blob(extra.to_vec()),
-            cursor: Some(unsigned(row.get(3)?)),
+            cursor: unsigned(row.get(3)?),
             dead: row.get::<_, Option<i64>>(4)?.map(|time| DeadEntry { time, reason }),
         })
     })?;
@@ -392,15 +391,18 @@ impl WriteTransaction<'_> {
             };
             let config = PushConfig { config, version, extra: Bytes::from(beside.0) };
             // An opening marks the events after the cursor as due.
-            push::put(self.db, (id, ""), &config, cursor.map(|cursor| cursor.min(line.seq)), push::Max::NONE)?;
+            push::put(self.db, (id, ""), &config, Some(cursor.min(line.seq)), push::Max::NONE)?;
             if let Some(DeadEntry { time, reason }) = dead {
                 let sql = "UPDATE push SET dead = ?, reason = ? WHERE task = ? AND id = ?";
                 self.db.prepare_cached(sql)?.execute((time, reason, id, &config.config.id))?;
             }
         }
-        for SendEntry { key, hash, time, seq } in line.sends {
+        for SendEntry { key, hash: Blob(hash), time, seq } in line.sends {
+            let Ok(hash) = <[u8; 16]>::try_from(hash) else {
+                return Ok(Some(format!("sends: the hash of the idempotency key {key} does not have 16 bytes")));
+            };
             let sql = "INSERT INTO send VALUES(?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING";
-            let inserted = self.db.prepare_cached(sql)?.execute((scope, &key, hash.0, time, id, signed(seq)?))?;
+            let inserted = self.db.prepare_cached(sql)?.execute((scope, &key, hash, time, id, signed(seq)?))?;
             if inserted == 0 {
                 return Ok(Some(format!("sends: another message of the owner has the idempotency key {key}")));
             }

@@ -2,7 +2,8 @@
 //!
 //! Only builds with debug assertions contain them, so that releases and benchmarks have no overhead. (A Cargo feature would
 //! not do: benchmarks are built with the features of the tests.) For example, `FAULT_POINT=batch.commit=abort@3` aborts the
-//! process when it passes `batch.commit` for the third time. The actions are `abort`, `error` and `delay`.
+//! process when it passes `batch.commit` for the third time. The actions are `abort`, `error` and `delay`. The variable
+//! `MIGRATION_STEP` has the SQL of a further migration.
 
 /// Passes a failpoint. Fails if a fault is planned for it.
 #[cfg(not(debug_assertions))]
@@ -11,8 +12,14 @@ pub(super) const fn at(_: &str) -> rusqlite::Result<()> {
     Ok(())
 }
 
+/// Returns the SQL of a further migration, which tests of migrations plan.
+#[cfg(not(debug_assertions))]
+pub(super) const fn migration_step() -> Option<&'static str> {
+    None
+}
+
 #[cfg(debug_assertions)]
-pub(super) use debugging::at;
+pub(super) use debugging::{at, migration_step};
 
 #[cfg(debug_assertions)]
 mod debugging {
@@ -33,6 +40,8 @@ mod debugging {
 
     static PLANNED: LazyLock<Option<Fault>> =
         LazyLock::new(|| env::var("FAULT_POINT").ok().and_then(|text| text.parse().ok()));
+
+    static STEP: LazyLock<Option<String>> = LazyLock::new(|| env::var("MIGRATION_STEP").ok());
 
     struct Fault {
         point: String,
@@ -62,6 +71,11 @@ mod debugging {
             };
             Ok(Self { point: point.to_owned(), action, left: passes.parse().map(AtomicU32::new).map_err(drop)? })
         }
+    }
+
+    /// Returns the SQL of a further migration, which tests of migrations plan.
+    pub(in crate::store::sqlite) fn migration_step() -> Option<&'static str> {
+        STEP.as_deref()
     }
 
     /// Passes a failpoint. Fails if a fault is planned for it.

@@ -21,7 +21,7 @@ const TASK_ID: u8 = 1 << 3 | 2;
 const CONTEXT_ID: u8 = 2 << 3 | 2;
 
 /// Flag in the byte of a mark: the ids of task and context are omitted from an update, since the row of the task has
-/// them. The update then consists of its key and its other fields. Since schema version 5.
+/// them. The update then consists of its key and its other fields.
 const WITHOUT_IDS: u8 = 1 << 7;
 
 /// Encodes the events of a commit. Each event consists of its mark, its fence, its length in bytes, and its content.
@@ -259,15 +259,5 @@ mod tests {
                 |all: &[Event]| all.iter().map(|event| (event.mark(), event.proto().clone())).collect::<Vec<_>>();
             assert_eq!(protos(&read), protos(&events));
         }
-    }
-
-    #[test]
-    fn events_stored_with_ids_are_decoded() {
-        let ids = TaskIds { id: "t", context: "c" };
-        let update = TaskStatusUpdateEvent { task_id: "t".into(), context_id: "c".into(), ..Default::default() };
-        let event = Event::new(Position { fence: 1, seq: 1 }, Mark::NOTHING, Payload::StatusUpdate(update));
-        let mut stored = vec![0, 1, u8::try_from(event.proto().len()).unwrap()];
-        stored.extend_from_slice(event.proto());
-        assert_eq!(decode_events(1, stored.into(), ids).unwrap()[0].proto(), event.proto());
     }
 }

@@ -13,19 +13,19 @@ use super::{
     sync_directory,
 };
 
-/// SQLite application id of databases of this program: "A2AT".
-const APPLICATION_ID: i32 = 0x4132_4154;
+/// SQLite application id of databases of this program: "A2AS".
+const APPLICATION_ID: i32 = 0x4132_4153;
+
+/// Application id of the databases of former builds, whose schema versions have no migration: "A2AT".
+const FORMER_APPLICATION_ID: i32 = 0x4132_4154;
 
 /// Migrations from each schema version to the next, starting with an empty file. Released steps must not change.
-pub(super) const STEPS: &[&str] = &[
-    include_str!("migrations/1.sql"),
-    include_str!("migrations/2.sql"),
-    include_str!("migrations/3.sql"),
-    include_str!("migrations/4.sql"),
-    include_str!("migrations/5.sql"),
-    include_str!("migrations/6.sql"),
-    include_str!("migrations/7.sql"),
-];
+const STEPS: &[&str] = &[include_str!("migrations/1.sql")];
+
+/// Returns the migrations, with the one that a test has planned.
+pub(super) fn steps() -> Vec<&'static str> {
+    STEPS.iter().copied().chain(failpoint::migration_step()).collect()
+}
 
 /// Migrates a database to the newest schema version in one transaction, after copying the old file.
 pub(super) fn migrate(db: &mut Connection, path: &Path, steps: &[&str]) -> Result<(), Error> {
@@ -34,8 +34,8 @@ pub(super) fn migrate(db: &mut Connection, path: &Path, steps: &[&str]) -> Resul
     let version = pragma(db, path, "user_version")?;
     let tables = "SELECT count(*) FROM sqlite_schema";
     let is_empty = version == 0 && db.query_row(tables, [], |row| row.get::<_, i64>(0)).map_err(failed)? == 0;
-    if !is_empty && pragma(db, path, "application_id")? != APPLICATION_ID {
-        return Err(Error::Foreign { path: path.to_owned() });
+    if !is_empty {
+        check_application(db, path)?;
     }
     if version > newest {
         return Err(Error::Newer { path: path.to_owned(), version, newest });
@@ -66,15 +66,21 @@ pub(super) fn migrate(db: &mut Connection, path: &Path, steps: &[&str]) -> Resul
 
 /// Checks that a file is a database of this program with the current schema version.
 pub(super) fn check_version(db: &Connection, path: &Path) -> Result<(), Error> {
-    let (version, newest) = (pragma(db, path, "user_version")?, i32::try_from(STEPS.len()).unwrap_or(i32::MAX));
+    let (version, newest) = (pragma(db, path, "user_version")?, i32::try_from(steps().len()).unwrap_or(i32::MAX));
+    check_application(db, path)?;
     let path = path.to_owned();
-    if pragma(db, &path, "application_id")? != APPLICATION_ID {
-        return Err(Error::Foreign { path });
-    }
     match version {
         _ if version > newest => Err(Error::Newer { path, version, newest }),
         _ if version < newest => Err(Error::Older { path, version }),
         _ => Ok(()),
+    }
+}
+
+fn check_application(db: &Connection, path: &Path) -> Result<(), Error> {
+    match pragma(db, path, "application_id")? {
+        APPLICATION_ID => Ok(()),
+        FORMER_APPLICATION_ID => Err(Error::Former { path: path.to_owned() }),
+        _ => Err(Error::Foreign { path: path.to_owned() }),
     }
 }
 

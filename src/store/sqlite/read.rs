@@ -119,8 +119,7 @@ pub(super) fn find_send(db: &Connection, scope: &Scope, key: &str) -> rusqlite::
     let sql = "SELECT t.key, s.seq, s.hash FROM send s JOIN task t ON t.id = s.task
         WHERE s.scope = (SELECT id FROM scope WHERE owner = ? AND tenant = ?) AND s.key = ?";
     let outcome = |row: &SqlRow<'_>| {
-        let (task_id, hash) = (row.get_ref(0)?.as_str()?.into(), row.get_ref(2)?.as_blob()?.into());
-        Ok(SendOutcome { task_id, seq: unsigned(row.get(1)?), hash })
+        Ok(SendOutcome { task_id: row.get_ref(0)?.as_str()?.into(), seq: unsigned(row.get(1)?), hash: row.get(2)? })
     };
     db.prepare_cached(sql)?.query_row((&*scope.owner, &*scope.tenant, key), outcome).optional()
 }

@@ -142,6 +142,16 @@ async fn foreign_file_is_rejected_unchanged() {
     drop(newer);
     let error = open_error(&path("newer"));
     assert!(error.contains("has schema version 77, but this program supports versions up to "), "{error}");
+    drop(open(&path("former")).unwrap());
+    let former = rusqlite::Connection::open(path("former")).unwrap();
+    former.pragma_update(None, "application_id", 0x4132_4154).unwrap();
+    drop(former);
+    let before = fs::read(path("former")).unwrap();
+    let error = open_error(&path("former"));
+    let expected = "former was written by a former build of this program; export it with that build (a2a admin export), and \
+                    import it into a new database with this one (a2a admin import)";
+    assert!(error.ends_with(expected), "{error}");
+    assert_eq!(fs::read(path("former")).unwrap(), before);
     // An empty file is treated as a missing one.
     fs::write(path("empty"), "").unwrap();
     drop(open(&path("empty")).unwrap());

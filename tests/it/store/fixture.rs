@@ -25,9 +25,9 @@ use super::{
 };
 
 /// Version of the tables that this program writes.
-const VERSION: u32 = 7;
+const VERSION: u32 = 1;
 
-/// Owner, tenant and id of each task. The last exists since version 4.
+/// Owner, tenant and id of each task.
 const TASKS: [(&str, &str, &str); 5] =
     [("ada", "", "ended"), ("ada", "", "asked"), ("bob", "blue", "running"), ("", "", "new"), ("bob", "", "whole")];
 
@@ -68,10 +68,9 @@ async fn fill(store: &OpenedStore) {
 }
 
 /// Returns the content of the store as JSON.
-async fn found(store: &dyn Store, version: u32) -> Value {
+async fn found(store: &dyn Store) -> Value {
     let mut all = Vec::new();
-    let tasks = if version < 4 { &TASKS[..4] } else { &TASKS };
-    for (owner, tenant, id) in tasks {
+    for (owner, tenant, id) in TASKS {
         let key = Key::new(&scope(owner, tenant), id);
         let mut stored = store.load(&key).await.unwrap().unwrap();
         let (at, row, saved) = (stored.position, stored.row.clone(), stored.agent_state.clone());
@@ -84,23 +83,18 @@ async fn found(store: &dyn Store, version: u32) -> Value {
         let push = |stored: &Arc<PushConfig>| {
             json!([stored.config, stored.version.as_str(), String::from_utf8_lossy(&stored.extra)])
         };
-        let mut found = json!({
+        let all_deliveries = store.deliveries(false, DeliveryToken::default(), 9).await.unwrap().deliveries;
+        let deliveries = all_deliveries.iter().filter(|delivery| delivery.key == key).map(delivery_state);
+        all.push(json!({
             "at": [at.fence, at.seq],
             "row": [row.state.as_str_name(), row.time, row.open, row.delivered_seq, row.cancel_requested, row.attempt, &*row.context],
             "saved": saved.map(|state| String::from_utf8(state.to_vec()).unwrap()),
             "task": task,
             "events": events.iter().map(row_of).collect::<Vec<_>>(),
             "pushes": pushes.iter().map(push).collect::<Vec<_>>(),
-        });
-        if version >= 5 {
-            found["drained"] = row.drained.into();
-        }
-        if version >= 6 {
-            let all = store.deliveries(false, DeliveryToken::default(), 9).await.unwrap().deliveries;
-            let own = all.iter().filter(|delivery| delivery.key == key);
-            found["deliveries"] = own.map(delivery_state).collect();
-        }
-        all.push(found);
+            "drained": row.drained,
+            "deliveries": deliveries.collect::<Vec<_>>(),
+        }));
     }
     Value::from(all)
 }
@@ -117,7 +111,7 @@ async fn files_of_every_version_can_be_opened() {
     if std::env::var_os("FIXTURE").is_some() {
         let store = OpenedStore::sqlite(Options::default());
         fill(&store).await;
-        let text = serde_json::to_string_pretty(&found(&*store, VERSION).await).unwrap();
+        let text = serde_json::to_string_pretty(&found(&*store).await).unwrap();
         fs::write(fixture(VERSION, "json"), text + "\n").unwrap();
         let path = store.path().unwrap();
         let kept = tempfile::tempdir().unwrap();
@@ -133,17 +127,8 @@ async fn files_of_every_version_can_be_opened() {
         fs::copy(fixture(version, "db"), &path).unwrap();
         let expected: Value = serde_json::from_slice(&fs::read(fixture(version, "json")).unwrap()).unwrap();
         let store = OpenedStore::of(Arc::new(Sqlite::open(&path, Options::default()).unwrap()));
-        assert_eq!(found(&*store, version).await, expected, "version {version}");
+        assert_eq!(found(&*store).await, expected, "version {version}");
         assert_eq!(store.fence(), 2);
-        if version < 6 {
-            // Configurations of older versions get the events from now on.
-            for delivery in store.deliveries(false, DeliveryToken::default(), 9).await.unwrap().deliveries {
-                assert_eq!(delivery.state, DeliveryState::new(delivery.seq), "version {version}");
-            }
-            let page = store.mark_all_due(1, DeliveryToken::default(), 9).await.unwrap();
-            assert_eq!(page.keys.iter().map(Key::id).collect::<Vec<_>>(), ["asked"]);
-            assert_eq!(store.next_due().await, Ok(None));
-        }
         assert_eq!(path.with_extension(format!("db.v{version}")).exists(), version < VERSION);
         // The store continues to work.
         let query = ListQuery { scope: scope("ada", ""), limit: 9, ..ListQuery::default() };

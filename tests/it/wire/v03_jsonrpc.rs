@@ -170,10 +170,7 @@ async fn active_extensions_are_in_the_v03_header() {
 async fn stream_has_exact_bytes() {
     let (url, service) = &CannedService::serve(settings()).await;
     let sent = format!(r#"{{"message":{HI}}}"#);
-    for (method, params, id) in [
-        ("message/stream", &*sent, r#""s""#),
-        ("tasks/resubscribe", r#"{"id":"t"}"#, "1.50"),
-    ] {
+    for (method, params, id) in [("message/stream", &*sent, r#""s""#), ("tasks/resubscribe", r#"{"id":"t"}"#, "1.50")] {
         let reply = post(url, call(id, method, params)).await;
         assert_eq!(reply.status(), 200);
         assert_eq!(reply.headers()[header::CONTENT_TYPE], "text/event-stream");

@@ -63,8 +63,7 @@ pub(super) async fn refused_commit_changes_nothing(suite: &StoreSuite) -> Checke
 pub(super) async fn idempotency_key_is_recorded_once(suite: &StoreSuite) -> Checked {
     let store = &*suite.open().await;
     let ada = scope("ada", "");
-    let recorded =
-        |id: &str, hash_byte: u8, seq| Some(SendOutcome { task_id: id.into(), seq, hash: Box::new([hash_byte; 16]) });
+    let recorded = |id: &str, hash_byte: u8, seq| Some(SendOutcome { task_id: id.into(), seq, hash: [hash_byte; 16] });
     let mut one = TaskWriter::new(&ada, "t-1");
     ensure_eq!(store.find_send(&ada, "k").await?, None);
     let first = Commit { sends: keyed("k", 7, 1), ..one.next(store, []) };
