@@ -1,7 +1,9 @@
 //! JSON writer: the output of `serde_json`, in a fraction of its instructions.
 //!
-//! `serde_json` scans strings byte by byte and writes each comma and quote by a call of its own, which was a tenth of
-//! the cost of a call. Numbers are still written by it. A property test compares the two.
+//! `serde_json` scans strings byte by byte and writes each comma and quote by a call of its own. By callgrind, it takes
+//! 404 900 instructions for a page of 50 small tasks instead of 184 300, which is more than a third of the call, and 8300
+//! instead of 3800 for the response of a send, which is 5 %. Numbers are still written by it. A property test compares
+//! the two.
 
 use serde::{
     Serialize, Serializer,
