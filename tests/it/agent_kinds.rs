@@ -17,7 +17,7 @@ use axum::{
     response::Response,
     routing::post,
 };
-use futures::{Stream, StreamExt as _};
+use futures::{Stream, StreamExt as _, future::BoxFuture};
 use serde_json::{Value, json};
 
 use crate::bindings::{self, Actor};
@@ -37,29 +37,37 @@ pub(crate) fn current() -> Option<Arc<dyn DynAgent>> {
     AGENT.try_with(Arc::clone).ok()
 }
 
+/// Creates an agent of a kind.
+pub(crate) type Create = fn() -> BoxFuture<'static, Arc<dyn DynAgent>>;
+
 /// Returns a command: the shell script `agent_kinds/agent.sh`.
 #[cfg(unix)]
-pub(crate) fn exec() -> std::future::Ready<Arc<dyn DynAgent>> {
+pub(crate) fn exec() -> BoxFuture<'static, Arc<dyn DynAgent>> {
     use a2a_service::adapter::{Exec, ExecOptions, Format};
 
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/agent_kinds/agent.sh");
     let options = ExecOptions::default().format(Format::JsonLines).guard(Some(env!("CARGO_BIN_EXE_a2a").into()));
-    std::future::ready(Arc::new(Exec::new(["sh", script], options).unwrap()))
+    let agent: Arc<dyn DynAgent> = Arc::new(Exec::new(["sh", script], options).unwrap());
+    Box::pin(std::future::ready(agent))
 }
 
 /// Returns an HTTP endpoint in this process.
-pub(crate) async fn http() -> Arc<dyn DynAgent> {
+pub(crate) fn http() -> BoxFuture<'static, Arc<dyn DynAgent>> {
     let turn = async |body: Bytes| {
         let lines =
             events(serde_json::from_slice(&body).unwrap()).map(|event| Ok::<_, Infallible>(format!("{event}\n")));
         Response::builder().header("content-type", "application/x-ndjson").body(Body::from_stream(lines)).unwrap()
     };
-    let url = bindings::program(Router::new().route("/turn", post(turn))).await;
-    Arc::new(HttpEndpoint::new(&format!("{url}/turn"), HttpOptions::default()).unwrap())
+    Box::pin(async move {
+        let url = bindings::program(Router::new().route("/turn", post(turn))).await;
+        let agent: Arc<dyn DynAgent> =
+            Arc::new(HttpEndpoint::new(&format!("{url}/turn"), HttpOptions::default()).unwrap());
+        agent
+    })
 }
 
 /// Returns a model, whose endpoint is in this process.
-pub(crate) async fn openai() -> Arc<dyn DynAgent> {
+pub(crate) fn openai() -> BoxFuture<'static, Arc<dyn DynAgent>> {
     let completion = async |body: Bytes| {
         let conversation = serde_json::from_slice::<Value>(&body).unwrap()["messages"].take();
         if matches!(command(&conversation).0.as_str(), "/fail" | "/panic" | "!error") {
@@ -69,18 +77,22 @@ pub(crate) async fn openai() -> Arc<dyn DynAgent> {
         let events = events.chain(futures::stream::iter([Ok("data: [DONE]\n\n".to_owned())]));
         Response::builder().header("content-type", "text/event-stream").body(Body::from_stream(events)).unwrap()
     };
-    let url = bindings::program(Router::new().route("/chat/completions", post(completion))).await;
-    Arc::new(Openai::new(&url, "model", OpenaiOptions::default().ask(true)).unwrap())
+    Box::pin(async move {
+        let url = bindings::program(Router::new().route("/chat/completions", post(completion))).await;
+        let agent: Arc<dyn DynAgent> =
+            Arc::new(Openai::new(&url, "model", OpenaiOptions::default().ask(true)).unwrap());
+        agent
+    })
 }
 
 /// Returns a gateway of a server, which is called over gRPC of 1.0.
-pub(crate) async fn upstream() -> Arc<dyn DynAgent> {
-    gateway(Binding::Grpc, Version::V1_0).await
+pub(crate) fn upstream() -> BoxFuture<'static, Arc<dyn DynAgent>> {
+    Box::pin(gateway(Binding::Grpc, Version::V1_0))
 }
 
 /// Returns a gateway of a server, which is called over JSON-RPC of 0.3.
-pub(crate) async fn upstream_v03() -> Arc<dyn DynAgent> {
-    gateway(Binding::JsonRpc, Version::V0_3).await
+pub(crate) fn upstream_v03() -> BoxFuture<'static, Arc<dyn DynAgent>> {
+    Box::pin(gateway(Binding::JsonRpc, Version::V0_3))
 }
 
 async fn gateway(binding: Binding, version: Version) -> Arc<dyn DynAgent> {

@@ -11,39 +11,87 @@ use a2a_service::{
     service::Limits,
     store::sqlite::Options,
 };
-use futures::future::BoxFuture;
+use futures::future::{BoxFuture, LocalBoxFuture};
+use tokio::runtime::Builder;
 
-use crate::{agent_kinds, conformance::CheckLayer, store::opened::OpenedStore, v03_client};
+use crate::{
+    agent_kinds::{self, Create},
+    conformance::{self, CheckLayer},
+    store::opened::OpenedStore,
+    v03_client,
+};
 
-/// Expands a test to one function per binding. A new binding needs a column here and a function below. A binding that
-/// cannot express a test is ignored with a reason: `not_at_0_3` excludes every binding of 0.3, `not_in_v03_proto` those that
-/// use its proto file, and `not_in_v03_json_rpc` its JSON-RPC.
+/// Serves a server over a binding, and returns its client.
+pub(crate) type Binding = fn(Server) -> BoxFuture<'static, Arc<dyn A2aService>>;
+
+/// Test of a binding.
+pub(crate) type Test = fn(Binding) -> LocalBoxFuture<'static, ()>;
+
+/// Bindings between programs: those of 1.0, and of 0.3 those without its proto file first.
+const REMOTE: [(&str, Binding); 6] = [
+    ("gRPC", grpc),
+    ("HTTP+JSON", rest),
+    ("JSON-RPC", json_rpc),
+    ("JSON-RPC 0.3", v03_rpc),
+    ("gRPC 0.3", v03_grpc),
+    ("HTTP+JSON 0.3", v03_rest),
+];
+
+/// Runs a test over a binding, in a runtime with this number of worker threads. 0: on the current thread.
+pub(crate) fn run(threads: usize, test: Test, binding: Binding) {
+    run_in_runtime(threads, test(binding));
+}
+
+/// Runs a test with a kind of agents over one of the first `bindings` bindings between programs. The binding differs between the
+/// kinds of a test, whose numbers are `kind`, and between tests. The environment variable `KINDS=all` selects all bindings.
+pub(crate) fn run_kind(threads: usize, test: Test, create: Create, name: &str, kind: usize, bindings: usize) {
+    let bindings = &REMOTE[..bindings];
+    let first = name.bytes().map(usize::from).sum::<usize>() + kind;
+    let count = if std::env::var("KINDS").is_ok_and(|kinds| kinds == "all") { bindings.len() } else { 1 };
+    for (binding, connect) in bindings.iter().cycle().skip(first % bindings.len()).take(count) {
+        announce(binding);
+        run_in_runtime(threads, Box::pin(async { agent_kinds::with(create().await, test(*connect)).await }));
+    }
+}
+
+#[expect(clippy::print_stdout, reason = "the output of a failed test names the binding")]
+fn announce(binding: &str) {
+    println!("over {binding}");
+}
+
+fn run_in_runtime(threads: usize, test: LocalBoxFuture<'_, ()>) {
+    let mut builder = if threads == 0 { Builder::new_current_thread() } else { Builder::new_multi_thread() };
+    let runtime = builder.worker_threads(threads.max(1)).enable_all().build().unwrap();
+    runtime.block_on(async {
+        test.await;
+        conformance::assert_no_violations();
+    });
+}
+
+/// Expands a function `test` of the module to one test per binding. A new binding needs a column here and a function below. A
+/// binding that cannot express a test is ignored with a reason: `not_at_0_3` excludes every binding of 0.3, `not_in_v03_proto`
+/// those that use its proto file, and `not_in_v03_json_rpc` its JSON-RPC.
 macro_rules! columns {
-    ([] $flavour:meta, $binding:ident => $test:expr, [$($mark:tt)*]) => {
-        $crate::bindings::columns!($flavour, $binding => $test, $($mark)*);
-    };
     (
-        $flavour:meta, $binding:ident => $test:expr,
-        $(not_at_0_3 = $why:literal)? $(not_in_v03_proto = $proto:literal)? $(not_in_v03_json_rpc = $classic:literal)?
+        $threads:literal,
+        [$(not_at_0_3 = $why:literal)? $(not_in_v03_proto = $proto:literal)? $(not_in_v03_json_rpc = $classic:literal)?]
     ) => {
-        $crate::bindings::columns!(@ $flavour, $binding => $test; in_process grpc rest json_rpc);
-        $crate::bindings::columns!(@ $flavour, $binding => $test; v03_grpc v03_rest, $($why)? $($proto)?);
-        $crate::bindings::columns!(@ $flavour, $binding => $test; v03_rpc, $($why)? $($classic)?);
+        $crate::bindings::columns!(@ $threads; in_process grpc rest json_rpc);
+        $crate::bindings::columns!(@ $threads; v03_grpc v03_rest, $($why)? $($proto)?);
+        $crate::bindings::columns!(@ $threads; v03_rpc, $($why)? $($classic)?);
     };
     // An optional fragment and a repeated one can only be combined in separate rules.
-    (@ $flavour:meta, $binding:ident => $test:expr; $($column:ident)* $(, $($why:literal)?)?) => {
-        $crate::bindings::columns!(! $flavour, $binding => $test; [$($($why)?)?] $($column)*);
+    (@ $threads:literal; $($column:ident)* $(, $($why:literal)?)?) => {
+        $crate::bindings::columns!(! $threads; [$($($why)?)?] $($column)*);
     };
-    (! $flavour:meta, $binding:ident => $test:expr; $why:tt $($column:ident)*) => {
-        $($crate::bindings::columns!(? $flavour, $binding => $test; $why $column);)*
+    (! $threads:literal; $why:tt $($column:ident)*) => {
+        $($crate::bindings::columns!(? $threads; $why $column);)*
     };
-    (? $flavour:meta, $binding:ident => $test:expr; [$($why:literal)?] $column:ident) => {
-        #[$flavour]
+    (? $threads:literal; [$($why:literal)?] $column:ident) => {
+        #[test]
         $(#[ignore = $why])?
-        async fn $column() {
-            let $binding: $crate::bindings::Binding = |server| Box::pin($crate::bindings::$column(server));
-            $test.await;
-            $crate::conformance::assert_no_violations();
+        fn $column() {
+            $crate::bindings::run($threads, test, $crate::bindings::$column);
         }
     };
 }
@@ -66,19 +114,20 @@ macro_rules! scenario {
         mod $name {
             use super::*;
 
-            async fn run(agent: &dyn A2aService) {
-                ($scenario)(agent).await;
-            }
+            $crate::bindings::scenario!(test $scenario);
+            $crate::bindings::columns!(0, $marks);
+            $crate::bindings::columns!(@ 0; in_file json_rpc_in_file);
+            $($crate::bindings::each_kind!(0, [$($kind)*] $marks);)?
+        }
+    };
+    // The function `test` of a scenario.
+    (test $scenario:expr) => {
+        async fn run(agent: &dyn A2aService) {
+            ($scenario)(agent).await;
+        }
 
-            $crate::bindings::columns!(
-                [] tokio::test, binding => async { run(&*binding($crate::bindings::server()).await).await }, $marks
-            );
-            $crate::bindings::columns!(
-                @ tokio::test, binding => async { run(&*binding($crate::bindings::server()).await).await }; in_file json_rpc_in_file
-            );
-            $($crate::bindings::each_kind!(
-                tokio::test, binding => async { run(&*binding($crate::bindings::server()).await).await }, [$($kind)*] $marks
-            );)?
+        fn test(binding: $crate::bindings::Binding) -> futures::future::LocalBoxFuture<'static, ()> {
+            Box::pin(async move { run(&*binding($crate::bindings::server()).await).await })
         }
     };
 }
@@ -89,11 +138,8 @@ macro_rules! v03_scenario {
         mod $name {
             use super::*;
 
-            async fn run(agent: &dyn A2aService) {
-                ($scenario)(agent).await;
-            }
-
-            $crate::bindings::columns!(@ tokio::test, binding => async { run(&*binding($crate::bindings::server()).await).await }; v03_grpc v03_rest v03_rpc);
+            $crate::bindings::scenario!(test $scenario);
+            $crate::bindings::columns!(@ 0; v03_grpc v03_rest v03_rpc);
         }
     };
 }
@@ -102,16 +148,22 @@ macro_rules! v03_scenario {
 /// each kind of agent without code.
 macro_rules! each_binding {
     ($test:ident, kinds($($kind:tt)*) $(, $mark:ident = $why:literal)?) => {
-        mod $test {
-            use super::$test as test;
-
-            $crate::bindings::columns!(tokio::test(flavor = "multi_thread", worker_threads = 2), binding => test(binding), $($mark = $why)?);
-            $crate::bindings::each_kind!(tokio::test(flavor = "multi_thread", worker_threads = 2), binding => test(binding), [$($kind)*] [$($mark = $why)?]);
-        }
+        $crate::bindings::each_binding!(@ $test, [$($kind)*], [$($mark = $why)?]);
     };
     ($test:ident $(, $mark:ident = $why:literal)?) => {
+        $crate::bindings::each_binding!(@ $test, , [$($mark = $why)?]);
+    };
+    (@ $test:ident, $([$($kind:tt)*])?, $marks:tt) => {
         mod $test {
-            $crate::bindings::columns!(tokio::test(flavor = "multi_thread", worker_threads = 2), binding => super::$test(binding), $($mark = $why)?);
+            $crate::bindings::each_binding!(test $test);
+            $crate::bindings::columns!(2, $marks);
+            $($crate::bindings::each_kind!(2, [$($kind)*] $marks);)?
+        }
+    };
+    // The function `test` of the module of such a test.
+    (test $test:ident) => {
+        fn test(binding: $crate::bindings::Binding) -> futures::future::LocalBoxFuture<'static, ()> {
+            Box::pin(super::$test(binding))
         }
     };
 }
@@ -120,80 +172,61 @@ macro_rules! each_binding {
 macro_rules! each_v03_binding {
     ($test:ident) => {
         mod $test {
-            $crate::bindings::columns!(@ tokio::test(flavor = "multi_thread", worker_threads = 2), binding => super::$test(binding); v03_grpc v03_rest v03_rpc);
+            $crate::bindings::each_binding!(test $test);
+            $crate::bindings::columns!(@ 2; v03_grpc v03_rest v03_rpc);
         }
     };
 }
 
-/// Runs a test with each kind of agent without code (`agent_kinds`), over the bindings of both versions. A kind that cannot
-/// express a test is ignored with a reason, such as `not_exec`; the reasons are in the order of the kinds.
+/// Expands a function `test` of the module to one test per kind of agent without code (`agent_kinds`), over bindings of both
+/// versions. A kind that cannot express a test is ignored with a reason, such as `not_exec`; the reasons are in the order of the
+/// kinds.
 macro_rules! each_kind {
     (
-        $flavour:meta, $binding:ident => $test:expr,
+        $threads:literal,
         [$(not_exec = $exec:literal $(,)?)? $(not_http = $http:literal $(,)?)? $(not_openai = $openai:literal $(,)?)? $(not_upstream = $upstream:literal $(,)?)?
             $(not_upstream_v03 = $upstream_v03:literal)?]
-        [$(not_at_0_3 = $why:literal)? $(not_in_v03_proto = $proto:literal)? $(not_in_v03_json_rpc = $classic:literal)?]
+        $marks:tt
     ) => {
         #[cfg(unix)]
-        mod exec {
-            use super::*;
-            $crate::bindings::each_kind!(@ exec, $flavour, $binding => $test; [$($exec)?] [$($exec)? $($why)? $($proto)?] [$($exec)? $($why)? $($classic)?]);
-        }
-        mod http {
-            use super::*;
-            $crate::bindings::each_kind!(@ http, $flavour, $binding => $test; [$($http)?] [$($http)? $($why)? $($proto)?] [$($http)? $($why)? $($classic)?]);
-        }
-        mod openai {
-            use super::*;
-            $crate::bindings::each_kind!(@ openai, $flavour, $binding => $test; [$($openai)?] [$($openai)? $($why)? $($proto)?] [$($openai)? $($why)? $($classic)?]);
-        }
-        mod upstream {
-            use super::*;
-            $crate::bindings::each_kind!(@ upstream, $flavour, $binding => $test; [$($upstream)?] [$($upstream)? $($why)? $($proto)?] [$($upstream)? $($why)? $($classic)?]);
-        }
-        mod upstream_v03 {
-            use super::*;
-            $crate::bindings::each_kind!(@ upstream_v03, $flavour, $binding => $test; [$($upstream_v03)?] [$($upstream_v03)? $($why)? $($proto)?] [$($upstream_v03)? $($why)? $($classic)?]);
-        }
+        $crate::bindings::each_kind!(@ $threads, exec 0 [$($exec)?] $marks);
+        $crate::bindings::each_kind!(@ $threads, http 1 [$($http)?] $marks);
+        $crate::bindings::each_kind!(@ $threads, openai 2 [$($openai)?] $marks);
+        $crate::bindings::each_kind!(@ $threads, upstream 3 [$($upstream)?] $marks);
+        $crate::bindings::each_kind!(@ $threads, upstream_v03 4 [$($upstream_v03)?] $marks);
     };
-    (@ $kind:ident, $flavour:meta, $binding:ident => $test:expr; $whys:tt $proto_whys:tt $classic_whys:tt) => {
-        $crate::bindings::each_kind!(? $kind, $flavour, $binding => $test; $whys grpc);
-        $crate::bindings::each_kind!(? $kind, $flavour, $binding => $test; $whys rest);
-        $crate::bindings::each_kind!(? $kind, $flavour, $binding => $test; $whys json_rpc);
-        $crate::bindings::each_kind!(? $kind, $flavour, $binding => $test; $proto_whys v03_grpc);
-        $crate::bindings::each_kind!(? $kind, $flavour, $binding => $test; $proto_whys v03_rest);
-        $crate::bindings::each_kind!(? $kind, $flavour, $binding => $test; $classic_whys v03_rpc);
+    (@ $threads:literal, $kind:ident $number:literal $why:tt []) => {
+        $crate::bindings::each_kind!(? $threads, $kind $number $why 6);
     };
-    (? $kind:ident, $flavour:meta, $binding:ident => $test:expr; [$($why:literal)?] $column:ident) => {
-        #[$flavour]
+    (@ $threads:literal, $kind:ident $number:literal $why:tt [not_in_v03_proto = $proto:literal]) => {
+        $crate::bindings::each_kind!(? $threads, $kind $number $why 4);
+    };
+    (@ $threads:literal, $kind:ident $number:literal $why:tt [not_at_0_3 = $v03:literal]) => {
+        $crate::bindings::each_kind!(? $threads, $kind $number $why 3);
+    };
+    (? $threads:literal, $kind:ident $number:literal [$($why:literal)?] $bindings:literal) => {
+        #[test]
         $(#[ignore = $why])?
-        async fn $column() {
-            let $binding: $crate::bindings::Binding = |server| Box::pin($crate::bindings::$column(server));
-            $crate::agent_kinds::with($crate::agent_kinds::$kind().await, async { $test.await }).await;
-            $crate::conformance::assert_no_violations();
+        fn $kind() {
+            let create = $crate::agent_kinds::$kind;
+            $crate::bindings::run_kind($threads, test, create, module_path!(), $number, $bindings);
         }
-    };
-    (? $kind:ident, $flavour:meta, $binding:ident => $test:expr; [$why:literal $($further:literal)+] $column:ident) => {
-        $crate::bindings::each_kind!(? $kind, $flavour, $binding => $test; [$why] $column);
     };
 }
 
 pub(crate) use {columns, each_binding, each_kind, each_v03_binding, scenario, v03_scenario};
 
-/// Serves a server over a binding, and returns a client of it. Bindings have one type, so that each test is compiled once.
-pub(crate) type Binding = fn(Server) -> BoxFuture<'static, Arc<dyn A2aService>>;
-
-pub(crate) async fn in_process(server: Server) -> Arc<dyn A2aService> {
-    server.into_service()
+pub(crate) fn in_process(server: Server) -> BoxFuture<'static, Arc<dyn A2aService>> {
+    Box::pin(async { server.into_service() })
 }
 
 /// In process, with tasks in a file.
-pub(crate) async fn in_file(server: Server) -> Arc<dyn A2aService> {
-    in_process(in_a_file(server)).await
+pub(crate) fn in_file(server: Server) -> BoxFuture<'static, Arc<dyn A2aService>> {
+    Box::pin(async { in_a_file(server).into_service() })
 }
 
-pub(crate) async fn json_rpc_in_file(server: Server) -> Arc<dyn A2aService> {
-    json_rpc(in_a_file(server)).await
+pub(crate) fn json_rpc_in_file(server: Server) -> BoxFuture<'static, Arc<dyn A2aService>> {
+    Box::pin(async { json_rpc(in_a_file(server)).await })
 }
 
 /// Moves the tasks of a server to a temporary file, which exists until the test ends.
@@ -207,28 +240,28 @@ fn in_a_file(server: Server) -> Server {
     server
 }
 
-pub(crate) async fn grpc(server: Server) -> Arc<dyn A2aService> {
-    client::grpc(&serve(server).await).unwrap()
+pub(crate) fn grpc(server: Server) -> BoxFuture<'static, Arc<dyn A2aService>> {
+    Box::pin(async { client::grpc(&serve(server).await).unwrap() })
 }
 
-pub(crate) async fn rest(server: Server) -> Arc<dyn A2aService> {
-    client::rest(&serve(server).await).unwrap()
+pub(crate) fn rest(server: Server) -> BoxFuture<'static, Arc<dyn A2aService>> {
+    Box::pin(async { client::rest(&serve(server).await).unwrap() })
 }
 
-pub(crate) async fn json_rpc(server: Server) -> Arc<dyn A2aService> {
-    client::json_rpc(&format!("{}/rpc", serve(server).await)).unwrap()
+pub(crate) fn json_rpc(server: Server) -> BoxFuture<'static, Arc<dyn A2aService>> {
+    Box::pin(async { client::json_rpc(&format!("{}/rpc", serve(server).await)).unwrap() })
 }
 
-pub(crate) async fn v03_grpc(server: Server) -> Arc<dyn A2aService> {
-    v03_client::grpc(&serve(server).await)
+pub(crate) fn v03_grpc(server: Server) -> BoxFuture<'static, Arc<dyn A2aService>> {
+    Box::pin(async { v03_client::grpc(&serve(server).await) })
 }
 
-pub(crate) async fn v03_rest(server: Server) -> Arc<dyn A2aService> {
-    v03_client::rest(&serve(server).await)
+pub(crate) fn v03_rest(server: Server) -> BoxFuture<'static, Arc<dyn A2aService>> {
+    Box::pin(async { v03_client::rest(&serve(server).await) })
 }
 
-pub(crate) async fn v03_rpc(server: Server) -> Arc<dyn A2aService> {
-    v03_client::json_rpc(&serve(server).await)
+pub(crate) fn v03_rpc(server: Server) -> BoxFuture<'static, Arc<dyn A2aService>> {
+    Box::pin(async { v03_client::json_rpc(&serve(server).await) })
 }
 
 /// Server of the scenarios. A blocking send waits at most half a second, so that tests can observe the timeout. Other kinds of

@@ -561,7 +561,11 @@ async fn results_are_delivered(binding: Binding) {
 }
 
 mod results_of_each_kind {
-    use super::results_are_delivered as test;
+    use super::Binding;
 
-    crate::bindings::each_kind!(tokio::test(flavor = "multi_thread", worker_threads = 2), binding => test(binding), [] []);
+    fn test(binding: Binding) -> futures::future::LocalBoxFuture<'static, ()> {
+        Box::pin(super::results_are_delivered(binding))
+    }
+
+    crate::bindings::each_kind!(2, [] []);
 }

@@ -439,10 +439,11 @@ mod request_over_the_decoded_size_limit_is_rejected {
         assert_eq!(send(agent, nulls(10_000)).await.state(), TaskState::Completed);
     }
 
-    crate::bindings::columns!(
-        @ tokio::test, binding => async { run(&*binding(crate::bindings::server()).await).await };
-        grpc rest json_rpc v03_grpc v03_rest v03_rpc
-    );
+    fn test(binding: Binding) -> futures::future::LocalBoxFuture<'static, ()> {
+        Box::pin(async move { run(&*binding(crate::bindings::server()).await).await })
+    }
+
+    crate::bindings::columns!(@ 0; grpc rest json_rpc v03_grpc v03_rest v03_rpc);
 }
 
 async fn maximum_durations_and_counts_are_accepted(binding: Binding) {
