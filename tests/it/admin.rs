@@ -158,7 +158,7 @@ async fn read_only_commands_run_beside_a_server_and_writing_commands_do_not() {
     std::fs::remove_file(directory.join("a2a.db")).unwrap();
     std::fs::rename(directory.join("copy.db"), directory.join("a2a.db")).unwrap();
     let (server, url) = serve(directory).await;
-    let found = reqwest::get(format!("{url}/tasks/{id}")).await.unwrap().bytes().await.unwrap();
+    let found = crate::bindings::fetch(format!("{url}/tasks/{id}")).await.unwrap().bytes().await.unwrap();
     assert_eq!(serde_json::from_slice::<Value>(&found).unwrap(), task);
     end(server).await;
 }

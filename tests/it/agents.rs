@@ -36,7 +36,7 @@ fn two() -> Server {
 }
 
 async fn json_of(url: &str) -> Value {
-    let response = reqwest::get(url).await.unwrap();
+    let response = crate::bindings::fetch(url).await.unwrap();
     assert_eq!(response.status(), 200, "{url}");
     serde_json::from_slice(&response.bytes().await.unwrap()).unwrap()
 }
@@ -140,9 +140,9 @@ async fn catalog_lists_the_agents() {
     let list = json_of(&format!("{url}/agents")).await;
     assert_eq!((&list["agents"][0]["name"], &list["agents"][1]), (&json!("Demo"), &Value::Null));
     assert_eq!(list["agents"][0]["cardUrl"], format!("{url}/.well-known/agent-card.json"));
-    let head = reqwest::Client::new().head(format!("{url}/agents")).send().await.unwrap();
+    let head = crate::bindings::http().head(format!("{url}/agents")).send().await.unwrap();
     assert_eq!((head.status().as_u16(), head.headers()["content-type"].to_str().unwrap()), (200, "application/json"));
-    let posted = reqwest::Client::new().post(format!("{url}/agents")).send().await.unwrap();
+    let posted = crate::bindings::http().post(format!("{url}/agents")).send().await.unwrap();
     assert_eq!((posted.status().as_u16(), posted.headers()["allow"].to_str().unwrap()), (405, "GET, HEAD"));
 }
 
@@ -171,7 +171,7 @@ async fn agents_require_their_scopes() {
     let plain = "tasks:read,tasks:write";
     let all = "tasks:read,tasks:write,agent:shout";
     let get = async |path: &str, token: Option<&str>| {
-        let mut request = reqwest::Client::new().get(format!("{url}{path}"));
+        let mut request = crate::bindings::http().get(format!("{url}{path}"));
         if let Some(token) = token {
             request = request.bearer_auth(token);
         }
@@ -226,8 +226,8 @@ async fn agent_with_its_own_authenticator_has_only_its_path() {
         Client::from_service(client.json_rpc(&format!("{url}/shout/rpc")).unwrap()).send("hi").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unauthenticated);
     // The catalog does not show the protected card.
-    assert_eq!(reqwest::get(format!("{url}/agents")).await.unwrap().status(), 401);
-    assert_eq!(reqwest::get(format!("{url}/shout/agents")).await.unwrap().status(), 401);
+    assert_eq!(crate::bindings::fetch(format!("{url}/agents")).await.unwrap().status(), 401);
+    assert_eq!(crate::bindings::fetch(format!("{url}/shout/agents")).await.unwrap().status(), 401);
 }
 
 /// Each agent gets the headers that are forwarded to it, also if its tenant names it.
@@ -349,7 +349,7 @@ async fn program_serves_the_agents_of_its_file() {
     let demo = Client::connect(&format!("{url}/demo")).await.unwrap();
     let sent = demo.send("hello").await.unwrap();
     assert_eq!((&*demo.card().name, &*sent.text()), ("demo", "hello"));
-    let metrics = reqwest::get(format!("{url}/metrics")).await.unwrap().text().await.unwrap();
+    let metrics = crate::bindings::fetch(format!("{url}/metrics")).await.unwrap().text().await.unwrap();
     for agent in ["lines", "demo"] {
         let label = format!("agent=\"{agent}\"");
         let calls = metrics.lines().filter(|line| line.starts_with("a2a_calls_total{") && line.contains(&label));

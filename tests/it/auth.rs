@@ -30,7 +30,7 @@ async fn json(response: Response) -> Value {
 
 /// Lists tasks over HTTP+JSON and over JSON-RPC.
 async fn list(url: &str, authorization: Option<&str>) -> [Response; 2] {
-    let client = reqwest::Client::new();
+    let client = bindings::http();
     let body = json!({"jsonrpc": "2.0", "id": 1, "method": "ListTasks", "params": {}}).to_string();
     let rpc = client.post(format!("{url}/rpc")).header("content-type", "application/json").body(body);
     let requests = [client.get(format!("{url}/tasks")), rpc].map(|request| match authorization {
@@ -136,7 +136,7 @@ async fn requests_of_an_address_per_second_are_limited() {
 async fn card_is_public_and_lists_the_security_scheme() {
     let url = bindings::serve(server_with_token()).await;
     for path in ["/.well-known/agent-card.json", "/.well-known/agent.json"] {
-        let response = reqwest::get(format!("{url}{path}")).await.unwrap();
+        let response = bindings::fetch(format!("{url}{path}")).await.unwrap();
         assert_eq!(response.status(), 200);
         let text = response.text().await.unwrap();
         assert!(!text.contains("sesame"));
@@ -148,10 +148,10 @@ async fn card_is_public_and_lists_the_security_scheme() {
         assert_eq!(card["security"], json!([{"bearer": []}]));
     }
     // A tenant cannot be named like the prefix of the card.
-    let inside = reqwest::get(format!("{url}/.well-known/tasks")).await.unwrap();
+    let inside = bindings::fetch(format!("{url}/.well-known/tasks")).await.unwrap();
     assert_eq!(inside.status(), 401);
 
-    let open = reqwest::get(format!("{}/.well-known/agent-card.json", bindings::serve(bindings::server()).await));
+    let open = bindings::fetch(format!("{}/.well-known/agent-card.json", bindings::serve(bindings::server()).await));
     let card = json(open.await.unwrap()).await;
     assert!(card.get("securitySchemes").is_none() && card.get("securityRequirements").is_none());
 }
@@ -174,7 +174,7 @@ impl Authenticator for TrustNameHeader {
 #[tokio::test]
 async fn each_principal_sees_only_its_own_tasks() {
     let url = bindings::serve(bindings::server().authenticator(TrustNameHeader)).await;
-    let client = reqwest::Client::new();
+    let client = bindings::http();
     let message = json!({"message": {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "hello"}]}});
     let request = client.post(format!("{url}/message:send")).header("content-type", "application/json");
     let sent = json(request.header("x-name", "ada").body(message.to_string()).send().await.unwrap()).await;

@@ -300,6 +300,16 @@ pub(crate) async fn serve(server: Server) -> String {
     url
 }
 
+/// Returns an HTTP client without TLS root certificates, since loading them takes longer than a test.
+pub(crate) fn http() -> reqwest::Client {
+    reqwest::Client::builder().tls_certs_only([]).build().unwrap()
+}
+
+/// Sends a GET request without TLS.
+pub(crate) async fn fetch(url: impl reqwest::IntoUrl) -> reqwest::Result<reqwest::Response> {
+    http().get(url).send().await
+}
+
 /// Serves a router that embeds the service, and returns the URL.
 pub(crate) async fn program(router: axum::Router) -> String {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -127,7 +127,8 @@ async fn official_flags_configure_the_server() {
         a2a(&["serve", "--listen", "0", "--card", "card.json", "--card-version", "4", "--log-filter", "warn"]);
     command.current_dir(&directory);
     let (_server, url) = started(command).await;
-    let served = reqwest::get(format!("{url}/.well-known/agent-card.json")).await.unwrap().bytes().await.unwrap();
+    let served =
+        crate::bindings::fetch(format!("{url}/.well-known/agent-card.json")).await.unwrap().bytes().await.unwrap();
     let served: serde_json::Value = serde_json::from_slice(&served).unwrap();
     assert_eq!((&served["name"], &served["version"]), (&"Geo".into(), &"4".into()), "{served}");
     assert_eq!(served["skills"][0]["id"], "route");

@@ -153,7 +153,7 @@ async fn subscription_after_a_restart_returns_the_task() {
 async fn task_of_another_owner_reads_as_missing_at_0_3() {
     allow_undocumented(Exemption::Requests);
     let url = serve(server().authenticator(TrustNameHeader)).await;
-    let http = reqwest::Client::new();
+    let http = crate::bindings::http();
     let post = async |name: &str, path: &str, body: &Value| {
         let request =
             http.post(format!("{url}{path}")).header("x-name", name).header("content-type", "application/json");
@@ -230,7 +230,7 @@ async fn send_of_0_3_blocks_unless_configured_otherwise() {
     let latch = Arc::new(Latch::default());
     let url =
         serve(Server::new(LatchedAgent(Arc::clone(&latch))).push(true).push_options(crate::bindings::no_names())).await;
-    let http = &reqwest::Client::new();
+    let http = &crate::bindings::http();
     let post = async |path: &str, body: Value, state: &str| {
         let asked = http.post(format!("{url}{path}")).header("content-type", "application/json");
         let reply = asked.body(body.to_string()).send().await.unwrap();

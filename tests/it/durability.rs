@@ -229,7 +229,7 @@ async fn server_with_an_unavailable_store_is_not_ready() {
     let gate = Gate::opened();
     let url = serve(server().store(gate.store())).await;
     let get = async |path: &str| {
-        let reply = reqwest::get(format!("{url}{path}")).await.unwrap();
+        let reply = crate::bindings::fetch(format!("{url}{path}")).await.unwrap();
         (reply.status().as_u16(), reply.text().await.unwrap())
     };
     let channel = tonic::transport::Endpoint::new(url.clone()).unwrap().connect_lazy();
@@ -261,7 +261,7 @@ async fn server_with_a_corrupt_file_rejects_new_work() {
     // A newly opened store has few cached pages.
     let opened = opened.closed().await;
     let url = serve(server().store(Arc::clone(&opened.store))).await;
-    let ready = async || reqwest::get(format!("{url}/readyz")).await.unwrap().status().as_u16();
+    let ready = async || crate::bindings::fetch(format!("{url}/readyz")).await.unwrap().status().as_u16();
     // The server accepts connections before the recovery is complete.
     let is_ready = async { while ready().await != 200 {} };
     timeout(Duration::from_secs(30), is_ready).await.unwrap();
@@ -282,7 +282,7 @@ async fn server_with_a_corrupt_file_rejects_new_work() {
     assert!(began.elapsed() < WITHIN, "{:?}", began.elapsed());
     assert!(first.to_string().contains("the store is unavailable or the server is stopping"), "{first}");
     assert_eq!(ready().await, 503);
-    let request = reqwest::Client::new().post(format!("{url}/message:send"));
+    let request = crate::bindings::http().post(format!("{url}/message:send"));
     let request = request.header("content-type", "application/json").body(message("hello").to_string());
     assert_eq!(request.send().await.unwrap().status(), 503);
     for agent in [&rest, &grpc] {
@@ -292,5 +292,5 @@ async fn server_with_a_corrupt_file_rejects_new_work() {
             assert!(began.elapsed() < WITHIN, "{:?}", began.elapsed());
         }
     }
-    assert_eq!(reqwest::get(format!("{url}/healthz")).await.unwrap().status(), 200);
+    assert_eq!(crate::bindings::fetch(format!("{url}/healthz")).await.unwrap().status(), 200);
 }

@@ -65,7 +65,7 @@ async fn layers_of_the_program_surround_every_binding() {
     }
     // The layers are within the request log, and around authentication.
     let before = seen.load(Ordering::SeqCst);
-    let http = reqwest::Client::new();
+    let http = crate::bindings::http();
     let rejected = http.get(format!("{url}/tasks")).send().await.unwrap();
     assert_eq!((rejected.status().as_u16(), &rejected.headers()["x-layer"]), (401, &"outer".parse().unwrap()));
     assert!(rejected.headers().contains_key("x-request-id"));
@@ -79,7 +79,10 @@ async fn embedded_server_is_drained_by_its_handle() {
     let (router, handle) = server().into_parts();
     let app = Router::new().route("/about", get(async || "An agent, and a page.")).fallback_service(router);
     let url = program(app).await;
-    assert_eq!(reqwest::get(format!("{url}/about")).await.unwrap().text().await.unwrap(), "An agent, and a page.");
+    assert_eq!(
+        crate::bindings::fetch(format!("{url}/about")).await.unwrap().text().await.unwrap(),
+        "An agent, and a page."
+    );
     assert!(handle.is_ready().await);
     let agent = Client::builder().retry(Retry::never()).rest(&url).unwrap();
     let mut events = agent.send_streaming_message(request(text("", "/slow 1"))).await.unwrap().into_inner();
@@ -94,7 +97,7 @@ async fn embedded_server_is_drained_by_its_handle() {
     })
     .await
     .unwrap();
-    assert_eq!(reqwest::get(format!("{url}/readyz")).await.unwrap().status().as_u16(), 503);
+    assert_eq!(crate::bindings::fetch(format!("{url}/readyz")).await.unwrap().status().as_u16(), 503);
     let refused = agent.send_message(request(text("", "hello"))).await.unwrap_err();
     assert_eq!(a2a_service::error::Error::from(refused).kind(), ErrorKind::Unavailable);
     // The running turn ends in its grace period.

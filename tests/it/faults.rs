@@ -149,7 +149,7 @@ async fn fault_while_the_file_is_opened() {
                 // Ready after the interrupted turns have been recovered.
                 let ready = async {
                     let mut beat = interval(Duration::from_millis(20));
-                    while reqwest::get(format!("{url}/readyz")).await.unwrap().status() != 200 {
+                    while crate::bindings::fetch(format!("{url}/readyz")).await.unwrap().status() != 200 {
                         beat.tick().await;
                     }
                 };

@@ -65,7 +65,7 @@ impl Listener {
     fn notify(&self, id: &str) -> reqwest::RequestBuilder {
         let task = json!({ "id": "t-1", "contextId": "c-1", "status": { "state": "TASK_STATE_WORKING" } });
         let body = json!({ "task": task }).to_string();
-        let request = reqwest::Client::new().post(&self.url).header("content-type", "application/json");
+        let request = crate::bindings::http().post(&self.url).header("content-type", "application/json");
         request.header("webhook-id", id).body(body)
     }
 
@@ -155,8 +155,8 @@ async fn unverified_notifications_and_other_requests_are_rejected() {
     assert_eq!(status(notify().header("origin", "http://page.invalid")).await, 403);
     assert_eq!(status(notify().header("sec-fetch-site", "same-origin")).await, 403);
     assert_eq!(status(notify().body("{}")).await, 400);
-    assert_eq!(status(reqwest::Client::new().get(&listener.url)).await, 405);
-    assert_eq!(status(reqwest::Client::new().post(format!("{}other", listener.url))).await, 404);
+    assert_eq!(status(crate::bindings::http().get(&listener.url)).await, 405);
+    assert_eq!(status(crate::bindings::http().post(format!("{}other", listener.url))).await, 404);
     assert_eq!(status(notify()).await, 204);
 
     let refused = output(a2a(&["listen", "--host", "192.0.2.1"])).await;

@@ -2,7 +2,7 @@
 //! `UPDATE=1` writes the files.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashMap},
     fs,
     path::{Path, PathBuf},
 };
@@ -57,9 +57,22 @@ fn validator(document: &Value, schema: &Value) -> jsonschema::Validator {
     jsonschema::draft202012::new(&whole).unwrap()
 }
 
-fn assert_valid(document: &Value, schema: &Value, value: &Value, at: &str) {
-    let errors: Vec<_> = validator(document, schema).iter_errors(value).map(|error| error.to_string()).collect();
-    assert!(errors.is_empty(), "{at}: {errors:?}: {value}");
+/// Validators of schemas in a document, each of which is compiled once.
+struct Validators<'a> {
+    document: &'a Value,
+    by_schema: HashMap<String, jsonschema::Validator>,
+}
+
+impl<'a> Validators<'a> {
+    fn of(document: &'a Value) -> Self {
+        Self { document, by_schema: HashMap::new() }
+    }
+
+    fn assert_valid(&mut self, schema: &Value, value: &Value, at: &str) {
+        let validator = self.by_schema.entry(schema.to_string()).or_insert_with(|| validator(self.document, schema));
+        let errors: Vec<_> = validator.iter_errors(value).map(|error| error.to_string()).collect();
+        assert!(errors.is_empty(), "{at}: {errors:?}: {value}");
+    }
 }
 
 /// Returns the values of the examples of a media type.
@@ -81,6 +94,7 @@ fn resolved<'a>(document: &'a Value, value: &'a Value) -> &'a Value {
 fn every_operation_has_examples_that_fit_its_schemas() {
     for version in [Version::V1_0, Version::V0_3] {
         let document = parsed(&Documents::default().openapi(version).pretty());
+        let mut validators = Validators::of(&document);
         let mut ids = BTreeSet::new();
         for (path, item) in document["paths"].as_object().unwrap() {
             for (verb, operation) in item.as_object().unwrap() {
@@ -96,7 +110,7 @@ fn every_operation_has_examples_that_fit_its_schemas() {
                         "{at} {parameter}"
                     );
                     if let Some(example) = parameter.get("example") {
-                        assert_valid(&document, &parameter["schema"], example, &at);
+                        validators.assert_valid(&parameter["schema"], example, &at);
                     }
                 }
                 let statuses = operation["responses"].as_object().unwrap();
@@ -108,7 +122,7 @@ fn every_operation_has_examples_that_fit_its_schemas() {
                         let examples = examples(&document, content);
                         assert!(!examples.is_empty() || content["schema"]["type"] == "object", "{at} {media_type}");
                         for example in examples {
-                            assert_valid(&document, &content["schema"], example, &at);
+                            validators.assert_valid(&content["schema"], example, &at);
                         }
                     }
                 }
@@ -199,6 +213,7 @@ fn links_pass_values_of_responses_to_operations() {
 #[test]
 fn every_method_has_examples_that_fit_its_schemas() {
     let document = parsed(&Documents::default().openrpc().pretty());
+    let mut validators = Validators::of(&document);
     let methods = document["methods"].as_array().unwrap();
     for method in methods {
         let name = method["name"].as_str().unwrap();
@@ -211,17 +226,17 @@ fn every_method_has_examples_that_fit_its_schemas() {
             // 0.3 has no error data.
             assert_eq!(error.get("data").is_some(), !name.contains('/'), "{name}: {error}");
             if let Some(data) = error.get("data") {
-                assert_valid(&document, &json!({"$ref": "#/components/schemas/ErrorDetails"}), data, name);
+                validators.assert_valid(&json!({"$ref": "#/components/schemas/ErrorDetails"}), data, name);
             }
         }
         for pairing in pairings {
-            assert_valid(&document, &method["result"]["schema"], &pairing["result"]["value"], name);
+            validators.assert_valid(&method["result"]["schema"], &pairing["result"]["value"], name);
             let given = pairing["params"].as_array().unwrap();
             for param in params {
                 let value = given.iter().find(|value| value["name"] == param["name"]);
                 assert!(value.is_some() || param["required"] == false, "{name}: {}", param["name"]);
                 if let Some(value) = value {
-                    assert_valid(&document, &param["schema"], &value["value"], name);
+                    validators.assert_valid(&param["schema"], &value["value"], name);
                 }
             }
             let known = |value: &Value| params.iter().any(|param| param["name"] == value["name"]);

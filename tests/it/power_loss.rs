@@ -50,7 +50,7 @@ fn skipped() -> bool {
 }
 
 /// Temporary directory in memory if possible, where a sync is cheap.
-fn memory_directory() -> TempDir {
+pub(crate) fn memory_directory() -> TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
 
@@ -309,13 +309,13 @@ async fn full_or_failing_disk_rejects_sends_until_it_recovers() {
         let refused = timeout(TIMEOUT, agent.send_message(request(text("", "hello")))).await.unwrap();
         assert!(refused.is_err(), "{call} {error}: {refused:?}");
         assert_eq!(get(&*agent, &stored.id).await.unwrap(), stored);
-        assert_eq!(reqwest::get(format!("{url}/readyz")).await.unwrap().status(), 503, "{call} {error}");
-        assert_eq!(reqwest::get(format!("{url}/healthz")).await.unwrap().status(), 200);
+        assert_eq!(crate::bindings::fetch(format!("{url}/readyz")).await.unwrap().status(), 503, "{call} {error}");
+        assert_eq!(crate::bindings::fetch(format!("{url}/healthz")).await.unwrap().status(), 200);
         assert!(injection.end().await > 0);
         record(stored);
         let ready = async {
             let mut beat = tokio::time::interval(Duration::from_millis(50));
-            while reqwest::get(format!("{url}/readyz")).await.unwrap().status() != 200 {
+            while crate::bindings::fetch(format!("{url}/readyz")).await.unwrap().status() != 200 {
                 beat.tick().await;
             }
         };

@@ -69,7 +69,7 @@ pub(crate) fn message(text: &str) -> Value {
 }
 
 pub(crate) async fn post(url: &str, body: &Value) -> Value {
-    let request = reqwest::Client::new().post(url).header("content-type", "application/json").body(body.to_string());
+    let request = crate::bindings::http().post(url).header("content-type", "application/json").body(body.to_string());
     let reply = request.send().await.unwrap();
     assert_eq!(reply.status(), 200);
     serde_json::from_slice(&reply.bytes().await.unwrap()).unwrap()
@@ -185,7 +185,7 @@ async fn default_store_is_a_file_in_the_working_directory() {
     signal(&child, "-TERM");
     assert_eq!(timeout(TIMEOUT, child.wait()).await.unwrap().unwrap().code(), Some(0));
     let (_child, url) = started(serve()).await;
-    let found = reqwest::get(format!("{url}/tasks/{}", task["id"].as_str().unwrap())).await.unwrap();
+    let found = crate::bindings::fetch(format!("{url}/tasks/{}", task["id"].as_str().unwrap())).await.unwrap();
     assert_eq!(serde_json::from_slice::<Value>(&found.bytes().await.unwrap()).unwrap(), task);
     // `--store memory` creates no file.
     let mut memory = a2a(&["serve", "--listen", "127.0.0.1:0", "--store", "memory"]);
@@ -261,7 +261,7 @@ async fn running_turns_end_before_the_program_stops() {
 #[tokio::test]
 async fn second_signal_stops_the_program_at_once() {
     let (mut child, url) = serve().await;
-    let mut stream = reqwest::Client::new()
+    let mut stream = crate::bindings::http()
         .post(format!("{url}/message:stream"))
         .header("content-type", "application/json")
         .body(message("/hang").to_string())
@@ -350,13 +350,13 @@ async fn public_address_requires_a_token_or_insecure() {
     command.env("A2A_TOKEN", "sesame");
     let (_child, url) = started(command).await;
     let url = url.replace("0.0.0.0", "127.0.0.1");
-    assert_eq!(reqwest::get(format!("{url}/tasks")).await.unwrap().status(), 401);
-    let listed = reqwest::Client::new().get(format!("{url}/tasks")).bearer_auth("sesame").send().await.unwrap();
+    assert_eq!(crate::bindings::fetch(format!("{url}/tasks")).await.unwrap().status(), 401);
+    let listed = crate::bindings::http().get(format!("{url}/tasks")).bearer_auth("sesame").send().await.unwrap();
     assert_eq!(listed.status(), 200);
 
     let (mut child, url) = started(a2a(&["serve", "--listen", "0.0.0.0:0", "--insecure"])).await;
     let url = url.replace("0.0.0.0", "127.0.0.1");
-    assert_eq!(reqwest::get(format!("{url}/tasks")).await.unwrap().status(), 200);
+    assert_eq!(crate::bindings::fetch(format!("{url}/tasks")).await.unwrap().status(), 200);
     let mut errors = BufReader::new(child.stderr.take().unwrap()).lines();
     let first = timeout(TIMEOUT, errors.next_line()).await.unwrap().unwrap().unwrap();
     assert!(first.contains("WARN") && first.contains("no token"), "{first}");
@@ -373,14 +373,14 @@ async fn grpc_can_have_its_own_address() {
     let task = GetTaskRequest { id: "nobody".into(), ..GetTaskRequest::default() };
     let answer = client::grpc(url).unwrap().get_task(Call::default().request(task)).await;
     assert_eq!(answer.unwrap_err().code(), tonic::Code::NotFound);
-    assert_eq!(reqwest::get(format!("{url}/tasks")).await.unwrap().status(), 415);
+    assert_eq!(crate::bindings::fetch(format!("{url}/tasks")).await.unwrap().status(), 415);
     signal(&child, "-TERM");
     assert_eq!(timeout(TIMEOUT, child.wait()).await.unwrap().unwrap().code(), Some(0));
 }
 
 /// Returns the metrics that a server shows at this URL.
 async fn metrics(url: &str, token: Option<&str>) -> (u16, String) {
-    let mut request = reqwest::Client::new().get(format!("{url}/metrics"));
+    let mut request = crate::bindings::http().get(format!("{url}/metrics"));
     if let Some(token) = token {
         request = request.bearer_auth(token);
     }
@@ -395,7 +395,7 @@ async fn metrics_count_calls_streams_and_commits() {
     command.env("A2A_STORE", format!("sqlite:{}", directory.path().join("a2a.db").display()));
     let (_child, url) = started(command).await;
     post(&format!("{url}/message:send"), &message("hello")).await;
-    let (client, hanging) = (reqwest::Client::new(), message("/hang").to_string());
+    let (client, hanging) = (crate::bindings::http(), message("/hang").to_string());
     let stream = client.post(format!("{url}/message:stream")).header("content-type", "application/json").body(hanging);
     let mut stream = stream.send().await.unwrap();
     assert!(stream.chunk().await.unwrap().is_some());
@@ -453,7 +453,8 @@ async fn metrics_need_the_token_except_on_a_local_address_of_their_own() {
     assert_eq!(metrics(url, None).await.0, 401);
     assert_eq!(metrics(url, Some("s3cret")).await.0, 200);
     assert_eq!(metrics(operations, None).await.0, 200);
-    let status = async |path: &str| reqwest::get(format!("{operations}{path}")).await.unwrap().status().as_u16();
+    let status =
+        async |path: &str| crate::bindings::fetch(format!("{operations}{path}")).await.unwrap().status().as_u16();
     assert_eq!(
         (status("/readyz").await, status("/tasks").await, status("/.well-known/agent-card.json").await),
         (200, 404, 404)
@@ -487,7 +488,7 @@ async fn security_events_are_in_the_audit_log() {
         }
     };
     let send = async |token: Option<&str>, body: Value| {
-        let request = reqwest::Client::new().post(format!("{url}/message:send")).header("x-request-id", "r-1");
+        let request = crate::bindings::http().post(format!("{url}/message:send")).header("x-request-id", "r-1");
         let request = token.iter().fold(request, reqwest::RequestBuilder::bearer_auth);
         let sent = request.header("content-type", "application/json").body(body.to_string()).send().await.unwrap();
         sent.status().as_u16()
@@ -500,7 +501,7 @@ async fn security_events_are_in_the_audit_log() {
     let event = next().await;
     assert_eq!((&event["event"], &event["scheme"]), (&json!("authentication_failed"), &json!("bearer")), "{event}");
     assert_eq!(event["request.id"], "r-1", "{event}");
-    let with_key = reqwest::Client::new().get(format!("{url}/tasks")).header("x-api-key", "hunter2");
+    let with_key = crate::bindings::http().get(format!("{url}/tasks")).header("x-api-key", "hunter2");
     assert_eq!(with_key.send().await.unwrap().status().as_u16(), 401);
     let event = next().await;
     assert_eq!((&event["event"], &event["scheme"]), (&json!("authentication_failed"), &json!("x-api-key")), "{event}");
@@ -534,7 +535,7 @@ async fn security_events_are_in_the_audit_log() {
 async fn each_request_is_one_log_line() {
     let (mut child, url) = started(a2a(&["serve", "--listen", "127.0.0.1:0", "--log", "json"])).await;
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
-    let client = reqwest::Client::new();
+    let client = crate::bindings::http();
     let post = |path: &str, text: &str| {
         let request = client.post(format!("{url}{path}?secret=1")).header("content-type", "application/json");
         request.header("authorization", "Bearer hunter2").body(message(text).to_string())
@@ -613,7 +614,7 @@ async fn request_log_line_has_method_and_reason() {
         ("/tasks/nobody:cancel", json!({}), Value::Null, json!("TASK_NOT_FOUND")),
         ("/message:send", message("hello"), Value::Null, Value::Null),
     ] {
-        let request = reqwest::Client::new().post(format!("{url}{path}")).header("content-type", "application/json");
+        let request = crate::bindings::http().post(format!("{url}{path}")).header("content-type", "application/json");
         let reply = request.body(body.to_string()).send().await.unwrap();
         let id = reply.headers()["x-request-id"].to_str().unwrap().to_owned();
         assert!(uuid::Uuid::parse_str(&id).is_ok(), "{id}");
@@ -637,7 +638,8 @@ async fn client_input_cannot_forge_log_lines() {
         post(&format!("{url}/message:send"), &message("/panic")).await;
         let call = json!({"jsonrpc": "2.0", "id": 1, "method": format!("x\n{fake}"), "params": {}});
         post(&format!("{url}/rpc"), &call).await;
-        let bad = reqwest::Client::new().post(format!("{url}/message:send")).header("content-type", "application/json");
+        let bad =
+            crate::bindings::http().post(format!("{url}/message:send")).header("content-type", "application/json");
         drop(bad.body(format!("{{\"x\n{fake}")).send().await.unwrap().bytes().await.unwrap());
         signal(&child, "-TERM");
         let mut log = String::new();
@@ -767,10 +769,17 @@ async fn examples_work_as_documented() {
     }
 
     let (_child, url) = example("mounted").await;
-    assert_eq!(reqwest::get(format!("{url}/about")).await.unwrap().text().await.unwrap(), "Two agents, and a page.");
+    assert_eq!(
+        crate::bindings::fetch(format!("{url}/about")).await.unwrap().text().await.unwrap(),
+        "Two agents, and a page."
+    );
     for (path, expected) in [("", "Ada"), ("/shout", "ADA")] {
-        let card =
-            reqwest::get(format!("{url}{path}/.well-known/agent-card.json")).await.unwrap().bytes().await.unwrap();
+        let card = crate::bindings::fetch(format!("{url}{path}/.well-known/agent-card.json"))
+            .await
+            .unwrap()
+            .bytes()
+            .await
+            .unwrap();
         let card: Value = serde_json::from_slice(&card).unwrap();
         let interfaces = card["supportedInterfaces"].as_array().unwrap();
         // Interfaces of both versions.

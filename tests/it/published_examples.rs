@@ -24,7 +24,7 @@ use crate::conformance::{Exemption, allow_undocumented};
 
 async fn post(url: &str, body: String) -> reqwest::Response {
     allow_undocumented(Exemption::Requests);
-    let request = reqwest::Client::new().post(url).header("content-type", "application/json");
+    let request = crate::bindings::http().post(url).header("content-type", "application/json");
     request.body(body).send().await.unwrap()
 }
 
@@ -167,7 +167,7 @@ async fn token_of_the_researcher_example() {
     let url = serve(server).await;
     let url = format!("{url}/a2a");
     assert_eq!(post(&url, send("hello").to_string()).await.status(), 401);
-    let request = reqwest::Client::new().post(&url).bearer_auth("sk-1").header("content-type", "application/json");
+    let request = crate::bindings::http().post(&url).bearer_auth("sk-1").header("content-type", "application/json");
     assert_eq!(request.body(send("hello").to_string()).send().await.unwrap().status(), 200);
 }
 
@@ -203,7 +203,7 @@ async fn card_of_the_researcher_example() {
         "skills": [{"id": "summarize", "name": "summarize", "description": "Summarize a text", "tags": ["tool"]}],
     });
     for path in ["/.well-known/agent.json", "/.well-known/agent-card.json", "/agent-card"] {
-        let reply = reqwest::get(format!("{url}{path}")).await.unwrap();
+        let reply = crate::bindings::fetch(format!("{url}{path}")).await.unwrap();
         assert_eq!(reply.status(), 200, "{path}");
         let card: Value = serde_json::from_slice(&reply.bytes().await.unwrap()).unwrap();
         for (name, printed) in printed.as_object().unwrap() {

@@ -511,7 +511,8 @@ async fn deliveries_survive_a_restart() {
 async fn card_promises_notifications_exactly_if_they_are_delivered() {
     for offered in [false, true] {
         let url = crate::bindings::serve(Server::new(Writer).push(offered)).await;
-        let card = reqwest::get(format!("{url}/.well-known/agent-card.json")).await.unwrap().text().await.unwrap();
+        let card =
+            crate::bindings::fetch(format!("{url}/.well-known/agent-card.json")).await.unwrap().text().await.unwrap();
         let card: Value = serde_json::from_str(&card).unwrap();
         assert_eq!(card["capabilities"]["pushNotifications"].as_bool().unwrap_or_default(), offered);
     }

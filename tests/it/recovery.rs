@@ -587,7 +587,7 @@ async fn readiness_waits_for_recovery() {
     let gate = Gate::opened();
     gate.fail_claims(true);
     let url = serve(Server::new(ENDING).store(gate.store())).await;
-    let readyz = async || reqwest::get(format!("{url}/readyz")).await.unwrap().status().as_u16();
+    let readyz = async || crate::bindings::fetch(format!("{url}/readyz")).await.unwrap().status().as_u16();
     let channel = tonic::transport::Channel::from_shared(url.clone()).unwrap().connect_lazy();
     let mut health = HealthClient::new(channel);
     let mut watch = health.watch(HealthCheckRequest::default()).await.unwrap().into_inner();

@@ -113,7 +113,7 @@ async fn repeated_send_with_a_secret_is_recognised() {
 async fn card_declares_the_extension_when_it_is_offered() {
     for offered in [true, false] {
         let url = bindings::serve(Server::new(vault()).secret_parts(offered)).await;
-        let card = reqwest::get(format!("{url}/.well-known/agent-card.json")).await.unwrap().text().await.unwrap();
+        let card = bindings::fetch(format!("{url}/.well-known/agent-card.json")).await.unwrap().text().await.unwrap();
         assert_eq!(card.contains(secret::URI), offered, "{card}");
     }
 }

@@ -1,5 +1,5 @@
 //! Conformance suite of stores and model tests, run over the memory store and the SQLite store with both durabilities, and
-//! tests of database files.
+//! tests of database files. The files are in memory, where a sync is cheap; `power_loss` tests what is on a disk.
 
 mod file;
 mod fixture;
@@ -17,6 +17,7 @@ use a2a_service::store::{
 use a2a_store_suite::{Setup, StoreSuite};
 
 use self::opened::{OpenedStore, open_file};
+use crate::power_loss::memory_directory;
 
 /// Opens an empty store.
 type Open<'a> = &'a (dyn Fn() -> OpenedStore + Sync);
@@ -43,7 +44,7 @@ fn memory(setup: &Setup) -> Memory {
 }
 
 fn sqlite(durability: Durability) -> StoreSuite {
-    let directory = Arc::new(tempfile::tempdir().unwrap());
+    let directory = Arc::new(memory_directory());
     let open = move |setup: Setup| {
         let mut options = Options::default();
         (options.durability, options.max_tasks, options.max_tasks_per_owner) =

@@ -18,7 +18,7 @@ fn is_milliseconds_utc(time: &str) -> bool {
 #[tokio::test]
 async fn every_timestamp_has_milliseconds_and_utc() {
     let url = serve(server()).await;
-    let http = reqwest::Client::new();
+    let http = crate::bindings::http();
     let post = async |path: &str, body: serde_json::Value| {
         let request = http.post(format!("{url}{path}")).header("content-type", "application/json");
         request.body(body.to_string()).send().await.unwrap().text().await.unwrap()

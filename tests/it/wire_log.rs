@@ -18,7 +18,7 @@ async fn log_of(flags: &[&str], requests: &[(&str, &str, &str, String)]) -> Stri
     let first = lines.next_line().await.unwrap().unwrap();
     let url = first.strip_prefix("listening on ").unwrap().to_owned();
     for (verb, path, content_type, body) in requests {
-        let request = reqwest::Client::new().request(verb.parse().unwrap(), format!("{url}{path}"));
+        let request = crate::bindings::http().request(verb.parse().unwrap(), format!("{url}{path}"));
         let request = request.bearer_auth("sw0rdfish").header("content-type", *content_type).body(body.clone());
         drop(request.send().await.unwrap().bytes().await.unwrap());
     }

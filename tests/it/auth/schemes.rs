@@ -69,7 +69,7 @@ impl Credentials {
 /// credentials in one.
 async fn answers(url: &str, credentials: &Credentials) -> Vec<Result<(), String>> {
     let Credentials { headers, query } = credentials;
-    let client = reqwest::Client::new();
+    let client = bindings::http();
     let body = json!({"jsonrpc": "2.0", "id": 1, "method": "ListTasks", "params": {}}).to_string();
     let rest = client.get(format!("{url}/tasks{query}")).headers(headers.clone()).send().await.unwrap();
     let rpc = client.post(format!("{url}/rpc{query}")).header("content-type", "application/json");
@@ -238,7 +238,7 @@ async fn card_declares_the_schemes_of_the_configuration_in_both_versions() {
     let jwt = Jwt::new(JwtOptions::new("https://login.invalid", ["agent"])).unwrap();
     let schemes = auth::any().or(TokenFile::open(&tokens.path).unwrap()).or(jwt);
     let card = |url: String| async move {
-        json(reqwest::get(format!("{url}/.well-known/agent-card.json")).await.unwrap()).await
+        json(bindings::fetch(format!("{url}/.well-known/agent-card.json")).await.unwrap()).await
     };
     let any = card(serve_with(schemes.clone()).await).await;
     let api_key = json!({
@@ -271,7 +271,7 @@ async fn several_schemes_compose() {
     }
     assert_rejected(&any, "neither", &Credentials::default(), "required").await;
     assert_rejected(&any, "wrong", &Credentials::bearer("x"), "the bearer token is not valid").await;
-    let challenge = reqwest::get(format!("{any}/tasks")).await.unwrap().headers()["www-authenticate"].clone();
+    let challenge = bindings::fetch(format!("{any}/tasks")).await.unwrap().headers()["www-authenticate"].clone();
     assert_eq!(challenge, r#"Bearer realm="a2a", ApiKey realm="a2a", header="x-api-key""#);
 
     let all = serve_with(auth::all().and(bearer()).and(file())).await;
@@ -459,7 +459,7 @@ async fn only_configured_algorithms_claims_and_keys_are_used() {
         assert_rejected(&url, missing, &Credentials::bearer(&token), &format!("lacks the claim {missing}")).await;
     }
     // The tenant of the token is that of the call.
-    let http = reqwest::Client::new();
+    let http = bindings::http();
     let list = |tenant: &str| http.get(format!("{url}/{tenant}/tasks")).bearer_auth(issuer.signed_by(1, &change));
     assert_eq!(list("north").send().await.unwrap().status(), 200);
     assert_eq!(list("south").send().await.unwrap().status(), 403);
@@ -472,7 +472,7 @@ async fn challenge_names_the_metadata_about_the_issuer() {
     allow_undocumented(Exemption::Requests);
     let issuer = Issuer::start().await;
     let url = serve_with(auth::any().or(Jwt::new(issuer.options()).unwrap())).await;
-    let http = reqwest::Client::new();
+    let http = bindings::http();
     let metadata = format!("{url}/.well-known/oauth-protected-resource");
     for token in ["", "a.b"] {
         let response = http.get(format!("{url}/tasks")).header("authorization", format!("Bearer {token}"));
@@ -545,7 +545,7 @@ async fn issuer_that_is_down_is_no_reason_to_reject_a_token() {
     let issuer = Issuer::start().await;
     issuer.is_down.store(true, Ordering::SeqCst);
     let url = serve_with(Jwt::new(issuer.options()).unwrap()).await;
-    let response = reqwest::Client::new().get(format!("{url}/tasks")).bearer_auth(issuer.token(&json!({})));
+    let response = bindings::http().get(format!("{url}/tasks")).bearer_auth(issuer.token(&json!({})));
     let response = response.send().await.unwrap();
     assert_eq!(
         (response.status().as_u16(), &response.headers()["retry-after"]),
@@ -566,7 +566,7 @@ async fn issuer_that_is_down_is_no_reason_to_reject_a_token() {
 #[tokio::test]
 async fn guesses_from_one_address_are_slowed_down() {
     let url = serve(server_with_token()).await;
-    let http = reqwest::Client::new();
+    let http = bindings::http();
     let status = async |token: &str| {
         let response = http.get(format!("{url}/tasks")).bearer_auth(token).send().await.unwrap();
         (response.status().as_u16(), response.headers().contains_key("retry-after"))

@@ -47,7 +47,7 @@ fn skills() -> ScopedSkills {
 }
 
 async fn get(url: &str, token: Option<&str>, version: &str) -> (u16, reqwest::header::HeaderMap, Value) {
-    let mut request = reqwest::Client::new().get(url);
+    let mut request = crate::bindings::http().get(url);
     if !version.is_empty() {
         request = request.header("a2a-version", version);
     }
@@ -60,7 +60,7 @@ async fn get(url: &str, token: Option<&str>, version: &str) -> (u16, reqwest::he
 }
 
 async fn rpc(url: &str, token: Option<&str>, method: &str) -> Value {
-    let mut request = reqwest::Client::new().post(format!("{url}/rpc"));
+    let mut request = crate::bindings::http().post(format!("{url}/rpc"));
     if let Some(token) = token {
         request = request.bearer_auth(token);
     }

@@ -24,7 +24,7 @@ fn key() -> SigningKey {
 }
 
 async fn get(url: &str, headers: &[(&str, &str)]) -> (u16, Vec<u8>) {
-    let mut request = reqwest::Client::new().get(url);
+    let mut request = crate::bindings::http().get(url);
     for (name, value) in headers.iter().filter(|(_, value)| !value.is_empty()) {
         request = request.header(*name, *value);
     }

@@ -5,7 +5,8 @@ use super::*;
 #[tokio::test]
 async fn agents_of_a_catalog_are_called() {
     let agent = demo().await;
-    let card = reqwest::get(format!("{agent}/.well-known/agent-card.json")).await.unwrap().text().await.unwrap();
+    let card =
+        crate::bindings::fetch(format!("{agent}/.well-known/agent-card.json")).await.unwrap().text().await.unwrap();
     let card: serde_json::Value = serde_json::from_str(&card).unwrap();
     let kind = "application/a2a-agent-card+json";
     let standard = json!({"specVersion": "1.0", "entries": [

@@ -1,4 +1,5 @@
-//! Streams whose connection breaks at each byte: every event arrives exactly once, over each binding of both versions.
+//! Streams whose connection breaks: every event arrives exactly once, over each binding of both versions. The connection breaks
+//! at every fifth byte, from a random one. The variable `CUTS` sets the distance in bytes, and `SEED` the first byte.
 
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _, copy},
@@ -6,6 +7,7 @@ use tokio::{
 };
 
 use super::*;
+use crate::crash::{number, seed};
 
 /// Streams at the same time.
 const PARALLEL: usize = 16;
@@ -111,7 +113,7 @@ fn is_complete(found: &[String], has_cursors: bool) -> bool {
         && EXPECTED.ends_with(&after[1..].iter().map(String::as_str).collect::<Vec<_>>())
 }
 
-/// Streams with a cut after each number of bytes up to the length of a whole stream.
+/// Streams with cuts after numbers of bytes up to the length of a whole stream.
 async fn assert_complete_after_each_cut<F: Future<Output = Vec<String>>>(
     name: &str,
     has_cursors: bool,
@@ -119,7 +121,8 @@ async fn assert_complete_after_each_cut<F: Future<Output = Vec<String>>>(
     stream: impl Fn(usize) -> F,
 ) {
     assert_eq!(stream(usize::MAX).await, EXPECTED, "{name}");
-    let cuts = futures_util::stream::iter(0..=length());
+    let distance = usize::try_from(number("CUTS").unwrap_or(5)).unwrap();
+    let cuts = futures_util::stream::iter((seed().below(distance)..=length()).step_by(distance));
     let run = |after| {
         let stream = stream(after);
         async move { (after, stream.await) }
@@ -138,8 +141,8 @@ async fn assert_complete_after_each_cut<F: Future<Output = Vec<String>>>(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn stream_is_complete_after_a_cut_at_each_byte() {
-    let (url, http) = (demo().await, reqwest::Client::new());
+async fn stream_is_complete_after_a_cut() {
+    let (url, http) = (demo().await, crate::bindings::http());
     for (binding, version) in ALL.into_iter().filter(|(binding, _)| *binding != Binding::Grpc) {
         let length = Arc::new(AtomicUsize::new(0));
         let stream = |after| {
@@ -158,7 +161,7 @@ async fn stream_is_complete_after_a_cut_at_each_byte() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn stream_is_complete_after_a_cut_at_each_byte_over_grpc() {
+async fn stream_is_complete_after_a_cut_over_grpc() {
     let server = Server::new(Demo).resume(true).bind("127.0.0.1:0").await.unwrap();
     let address = server.addr().to_string();
     tokio::spawn(server.run_until(std::future::pending()));

@@ -211,7 +211,8 @@ async fn subscription_uses_the_http_method_that_the_server_has() {
 #[tokio::test]
 async fn card_is_downloaded_again_after_a_transient_error() {
     let agent = demo().await;
-    let card = reqwest::get(format!("{agent}/.well-known/agent-card.json")).await.unwrap().text().await.unwrap();
+    let card =
+        crate::bindings::fetch(format!("{agent}/.well-known/agent-card.json")).await.unwrap().text().await.unwrap();
     let requests = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&requests);
     let respond = move || {

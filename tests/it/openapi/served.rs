@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::bindings;
 
 async fn get(url: &str, path: &str) -> Response {
-    reqwest::get(format!("{url}{path}")).await.unwrap()
+    bindings::fetch(format!("{url}{path}")).await.unwrap()
 }
 
 async fn json(reply: Response) -> Value {

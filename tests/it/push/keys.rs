@@ -98,7 +98,7 @@ async fn key_set_is_public_and_cacheable() {
     let (expected, secret) = (keys.jwks(), Bearer::new(Token::new("sesame").unwrap()));
     let server = Server::new(Writer).authenticator(secret).push(true).base_path("/below");
     let base = crate::bindings::serve(server.push_options(options().keys(Some(keys)))).await;
-    let http = reqwest::Client::new();
+    let http = crate::bindings::http();
     let url = format!("{base}{JWKS}");
     let mut tag = String::new();
     for url in [&url, &format!("{url}/"), &format!("{base}/below{JWKS}")] {
@@ -138,7 +138,7 @@ async fn server_without_keys_has_no_key_set() {
     for server in [Server::new(Writer), Server::new(Writer).push(true).push_options(options()), without_delivery] {
         let base = crate::bindings::serve(server).await;
         for (method, version) in [(Method::GET, "1.0"), (Method::HEAD, "1.0"), (Method::GET, "0.3")] {
-            let request = reqwest::Client::new().request(method, format!("{base}{JWKS}"));
+            let request = crate::bindings::http().request(method, format!("{base}{JWKS}"));
             assert_eq!(request.header("a2a-version", version).send().await.unwrap().status(), 404);
         }
     }
@@ -201,7 +201,7 @@ async fn key_set_of_program(directory: &Path, variables: &[(&str, &str)]) -> (Op
     command.env_remove("A2A_STORE").envs(variables.iter().copied()).current_dir(directory);
     let (mut child, url) = crate::program::started(command).await;
     let mut errors = child.stderr.take().unwrap();
-    let reply = reqwest::get(format!("{url}{JWKS}")).await.unwrap();
+    let reply = crate::bindings::fetch(format!("{url}{JWKS}")).await.unwrap();
     let is_found = reply.status() == StatusCode::OK;
     let keys = serde_json::from_slice(&reply.bytes().await.unwrap()).unwrap();
     crate::program::signal(&child, "-TERM");

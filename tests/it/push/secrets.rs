@@ -343,7 +343,7 @@ async fn no_output_of_the_program_has_a_secret() {
         let (valid, rejected) = (format!("{endpoint}/token"), format!("{endpoint}/rejects"));
         let hosts = format!("{{ {}, {} }}", credentials(&accepting, &valid), credentials(&unreached, &rejected));
         let program = Program::serve(directory, &[&flags[..], &push].concat(), &hosts).await;
-        let http = reqwest::Client::new();
+        let http = crate::bindings::http();
         let caller = Caller { url: program.url.clone(), http, responses: Mutex::default() };
         let task = register(&caller, &hooks, &malformed, &[accepting, unreached]).await;
         // Continues the task, so that all of its configurations have something to deliver.
@@ -456,7 +456,7 @@ async fn output_of_a_listener_has_no_secrets() {
     let program = Program::start(command).await;
     let body = r#"{"statusUpdate":{"taskId":"t","contextId":"c","status":{"state":"TASK_STATE_WORKING"}}}"#;
     for (id, token, expected) in [("1", TOKEN, 204), ("1", TOKEN, 204), ("2", REJECTED, 401), ("3", TOKEN, 204)] {
-        let request = reqwest::Client::new().post(&program.url).header("a2a-notification-token", token).body(body);
+        let request = crate::bindings::http().post(&program.url).header("a2a-notification-token", token).body(body);
         let request = request.header("webhook-id", id).header("x-api-key", API_KEY).bearer_auth(CREDENTIALS);
         assert_eq!(request.send().await.unwrap().status(), expected);
     }

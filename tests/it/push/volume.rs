@@ -11,8 +11,8 @@ use tokio::{
 };
 
 use super::*;
+use crate::crash::number;
 
-const TASKS: usize = 400;
 const CONFIGS: usize = 25;
 const HOSTS: usize = 100;
 
@@ -95,8 +95,10 @@ async fn answer(connection: TcpStream, seen: Arc<Mutex<Seen>>) {
     }
 }
 
+/// `TASKS` sets the number of tasks with 25 deliveries each, a multiple of 40.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn ten_thousand_deliveries_to_a_hundred_hosts_arrive() {
+async fn deliveries_to_a_hundred_hosts_arrive() {
+    let tasks = usize::try_from(number("TASKS").unwrap_or(80)).unwrap();
     let seen: Arc<Mutex<Seen>> = Arc::default();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -108,7 +110,7 @@ async fn ten_thousand_deliveries_to_a_hundred_hosts_arrive() {
     });
     let store = Memory::default();
     let owner = scope("", "");
-    for task in 0..TASKS {
+    for task in 0..tasks {
         let mut writer = TaskWriter::new(&owner, &format!("t-{task}"));
         writer.commit(&store, []).await.unwrap().unwrap();
         for config in 0..CONFIGS {
@@ -130,7 +132,7 @@ async fn ten_thousand_deliveries_to_a_hundred_hosts_arrive() {
     let handle = bound.handle();
     let serving = tokio::spawn(bound.run_until(std::future::pending()));
     let is_complete = async {
-        while store.oldest_pending().await.unwrap().is_some() || seen.lock().accepted < TASKS * CONFIGS {
+        while store.oldest_pending().await.unwrap().is_some() || seen.lock().accepted < tasks * CONFIGS {
             for _ in 0..10 {
                 pause().await;
             }
@@ -142,10 +144,10 @@ async fn ten_thousand_deliveries_to_a_hundred_hosts_arrive() {
     handle.drain().await;
     serving.await.unwrap();
     let seen = seen.lock();
-    assert_eq!((seen.attempts.len(), seen.hosts.len()), (TASKS * CONFIGS, HOSTS));
+    assert_eq!((seen.attempts.len(), seen.hosts.len()), (tasks * CONFIGS, HOSTS));
     // Timeouts of a busy machine may add failures.
-    let failures = u64::try_from(TASKS * CONFIGS / 10).unwrap();
-    assert_eq!((stats.successes, stats.dead_letters), (u64::try_from(TASKS * CONFIGS).unwrap(), 0), "{stats:?}");
+    let failures = u64::try_from(tasks * CONFIGS / 10).unwrap();
+    assert_eq!((stats.successes, stats.dead_letters), (u64::try_from(tasks * CONFIGS).unwrap(), 0), "{stats:?}");
     assert!(stats.failures >= failures && stats.failures < 2 * failures, "{stats:?}");
     assert_eq!((stats.attempts, stats.lag), (stats.successes + stats.failures, Duration::ZERO));
 }

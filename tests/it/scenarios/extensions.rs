@@ -215,7 +215,8 @@ each_binding!(strict_server_requires_the_extension_of_every_version);
 #[tokio::test]
 async fn card_lists_the_extensions() {
     let url = serve(extended_server(true)).await;
-    let card = reqwest::get(format!("{url}/.well-known/agent-card.json")).await.unwrap().bytes().await.unwrap();
+    let card =
+        crate::bindings::fetch(format!("{url}/.well-known/agent-card.json")).await.unwrap().bytes().await.unwrap();
     let card: serde_json::Value = serde_json::from_slice(&card).unwrap();
     let notes = serde_json::json!({
         "uri": NOTES, "description": "Notes on everything", "required": true, "params": {"note": "short"}

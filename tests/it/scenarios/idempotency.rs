@@ -127,7 +127,7 @@ each_binding!(message_id_can_be_the_idempotency_key, kinds());
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn key_conflict_has_the_error_of_each_binding() {
     let url = serve(Server::new(MessageCounter::new())).await;
-    let http = reqwest::Client::new();
+    let http = crate::bindings::http();
     let post = async |path: &str, key: &str, body: String| {
         let request = http.post(format!("{url}{path}")).header("content-type", "application/json");
         let reply = request.header("Idempotency-Key", key).body(body).send().await.unwrap();
@@ -160,7 +160,7 @@ async fn key_conflict_has_the_error_of_each_binding() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn idempotency_key_is_echoed_with_every_response() {
     let url = serve(Server::new(MessageCounter::new())).await;
-    let http = reqwest::Client::new();
+    let http = crate::bindings::http();
     let rpc = |method: &str| format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{method}","params":{{"id":"nothing"}}}}"#);
     for (path, body) in [
         ("/tasks/nothing", None),

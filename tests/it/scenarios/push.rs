@@ -442,7 +442,7 @@ async fn headers_of_push_configurations_are_kept_or_cleared() {
     let id = send(&*agent, text("", "/ask what?")).await.id;
     let key = Key::new(&Arc::default(), &id);
     let call = async |to: &str, body: serde_json::Value| {
-        let post = reqwest::Client::new().post(format!("{url}{to}")).header("content-type", "application/json");
+        let post = crate::bindings::http().post(format!("{url}{to}")).header("content-type", "application/json");
         let reply = post.body(body.to_string()).send().await.unwrap().text().await.unwrap();
         serde_json::from_str::<serde_json::Value>(&reply).unwrap()
     };
@@ -563,7 +563,7 @@ async fn explicit_empty_secrets_of_push_configurations_are_cleared() {
         ("0.3 send, nothing", v03_send(serde_json::json!({ "id": "c", "url": hook })), ("opaque", "secret")),
     ] {
         create(&*agent, config(&id, "c")).await.unwrap();
-        let reply = reqwest::Client::new()
+        let reply = crate::bindings::http()
             .post(to)
             .header("content-type", "application/json")
             .body(body.to_string())

@@ -236,7 +236,7 @@ each_binding!(stream_ends_at_its_maximum_age);
 async fn cursor_resumes_over_every_http_binding() {
     allow_undocumented(Exemption::Requests);
     let url = serve(server()).await;
-    let http = reqwest::Client::new();
+    let http = crate::bindings::http();
     let post = async |path: &str, id: &str, body: String| {
         let request = http.post(format!("{url}{path}")).header("content-type", "application/json").body(body);
         let request = if id.is_empty() { request } else { request.header("last-event-id", id) };

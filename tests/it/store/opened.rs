@@ -9,6 +9,8 @@ use a2a_service::store::{
 };
 use tempfile::TempDir;
 
+use crate::power_loss::memory_directory;
+
 /// Open store, and its location.
 #[derive(Clone)]
 pub(crate) struct OpenedStore {
@@ -35,9 +37,9 @@ impl OpenedStore {
         Self { store, location: Location::Memory }
     }
 
-    /// SQLite store in a temporary directory of its own.
+    /// SQLite store in a temporary directory of its own, in memory if possible.
     pub(crate) fn sqlite(options: Options) -> Self {
-        Self::file(tempfile::tempdir().unwrap(), options)
+        Self::file(memory_directory(), options)
     }
 
     fn file(directory: TempDir, options: Options) -> Self {

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::support::*;
 
 async fn post(url: &str, body: &str) -> (StatusCode, String) {
-    let http = reqwest::Client::new().post(format!("{url}/rpc"));
+    let http = crate::bindings::http().post(format!("{url}/rpc"));
     let http = http.header("idempotency-key", "k").header("a2a-version", "1.0");
     let reply = http.json_body(body.to_owned()).send().await.unwrap();
     (reply.status(), reply.text().await.unwrap())
@@ -115,7 +115,7 @@ async fn invalid_batch_has_a_single_error_response() {
 async fn request_error_is_repeated_for_each_call() {
     let server = Server::start().await;
     let calls = [call(Some("1"), "GetTask", r#"{"id":"a"}"#), call(Some("2"), "Nothing", "{}")];
-    let http = reqwest::Client::new().post(format!("{}/rpc", server.url)).header("a2a-version", "9.9");
+    let http = crate::bindings::http().post(format!("{}/rpc", server.url)).header("a2a-version", "9.9");
     let reply = http.json_body(format!("[{}]", calls.join(","))).send().await.unwrap();
     let responses = json(reply).await;
     let ids_and_codes: Vec<_> = responses

@@ -84,7 +84,7 @@ async fn send(request: RequestBuilder) -> (String, Response) {
 async fn every_binding_and_error_has_cors_headers_for_allowed_origins() {
     allow_undocumented(Exemption::Requests);
     let base = bindings::serve(demo().cors_origins(origins(&[APP, "http://localhost:3000"])).body_bytes(4096)).await;
-    let http = reqwest::Client::new();
+    let http = bindings::http();
     let mut requests = Vec::new();
     for (request, status) in calls(&http, &base) {
         requests.push((request.bearer_auth("secret"), status));
@@ -144,7 +144,7 @@ async fn pages_can_read_that_they_exceed_a_limit() {
     let server = demo().cors_origins(origins(&[APP])).failed_authentications(1);
     let trusting = server.trusted_proxies(["127.0.0.1".parse().unwrap()]).connections_per_peer(1);
     let base = bindings::serve(trusting).await;
-    let http = reqwest::Client::new();
+    let http = bindings::http();
     let list = |client: &str, token: &str| {
         let request = http.get(format!("{base}/tasks")).header("x-forwarded-for", client).header("origin", APP);
         request.bearer_auth(token).send()
@@ -192,7 +192,7 @@ fn preflight(http: &reqwest::Client, url: String, method: &str, origin: &str) ->
 #[tokio::test]
 async fn preflights_need_no_authentication_and_allow_the_headers_of_clients() {
     let base = bindings::serve(demo().cors_origins(origins(&[APP]))).await;
-    let http = reqwest::Client::new();
+    let http = bindings::http();
     for (path, method) in [
         ("/message:send", "POST"),
         ("/message:stream", "POST"),
@@ -231,7 +231,7 @@ async fn preflights_need_no_authentication_and_allow_the_headers_of_clients() {
 async fn every_origin_is_allowed_without_credentials() {
     allow_undocumented(Exemption::Requests);
     let base = bindings::serve(demo().cors_origins(origins(&["*"]))).await;
-    let http = reqwest::Client::new();
+    let http = bindings::http();
     for origin in [FOREIGN, "null"] {
         let allowed = preflight(&http, format!("{base}/message:send"), "POST", origin);
         let mut requests = vec![allowed];
@@ -249,7 +249,7 @@ async fn every_origin_is_allowed_without_credentials() {
 #[tokio::test]
 async fn without_configured_origins_only_public_resources_have_cors_headers() {
     let base = bindings::serve(demo()).await;
-    let http = reqwest::Client::new();
+    let http = bindings::http();
     for (request, _) in calls(&http, &base) {
         let (name, response) = send(request.bearer_auth("secret").header("origin", APP)).await;
         let headers = response.headers();
@@ -279,7 +279,7 @@ fn security(headers: &HeaderMap) -> [Option<&str>; 5] {
 async fn every_response_has_security_headers() {
     allow_undocumented(Exemption::Requests);
     let base = bindings::serve(demo()).await;
-    let http = reqwest::Client::new();
+    let http = bindings::http();
     let get = |path: &str| http.get(format!("{base}{path}"));
     let strict = "default-src 'none'; frame-ancestors 'none'";
     let mut requests: Vec<_> = calls(&http, &base).into_iter().map(|(request, _)| request).collect();
@@ -309,7 +309,7 @@ async fn every_response_has_security_headers() {
 #[tokio::test]
 async fn pages_have_a_policy_of_their_own() {
     let base = bindings::serve(demo().docs(true)).await;
-    let http = reqwest::Client::new();
+    let http = bindings::http();
     for path in ["/", "/docs/"] {
         let response = http.get(format!("{base}{path}")).header(header::ACCEPT, "text/html").send().await.unwrap();
         let headers = response.headers();
@@ -349,7 +349,7 @@ async fn layers_of_the_program_keep_their_headers() {
     };
     let server = demo().cors_origins(origins(&[APP])).layer(middleware::from_fn(page));
     let base = bindings::program(server.router()).await;
-    let http = reqwest::Client::new();
+    let http = bindings::http();
     let page = http.get(format!("{base}/page")).header("origin", APP).send().await.unwrap();
     assert_eq!(security(page.headers())[..3], [Some("nosniff"), None, None]);
     assert!(!page.headers().contains_key(header::CONTENT_SECURITY_POLICY));
@@ -361,7 +361,7 @@ async fn layers_of_the_program_keep_their_headers() {
 /// Status of a list of tasks with these headers, and the reason of its error.
 async fn status(base: &str, headers: &[(&'static str, &str)]) -> (u16, String) {
     let headers = headers.iter().map(|(name, value)| (HeaderName::from_static(name), value.parse().unwrap()));
-    let request = reqwest::Client::new().get(format!("{base}/tasks")).bearer_auth("secret");
+    let request = bindings::http().get(format!("{base}/tasks")).bearer_auth("secret");
     let response = request.headers(headers.collect()).send().await.unwrap();
     let status = response.status().as_u16();
     let body = json(response).await;

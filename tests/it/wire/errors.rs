@@ -16,7 +16,7 @@ use crate::conformance::{Exemption, allow_undocumented};
 async fn error_has_the_codes_of_each_binding() {
     allow_undocumented(Exemption::Errors);
     let Server { url, .. } = &Server::start().await;
-    let http = reqwest::Client::new();
+    let http = crate::bindings::http();
     for (n, kind) in ErrorKind::ALL.into_iter().enumerate() {
         let (wire, message) = (kind.wire(), format!("{}: ü: why", kind.wire().sentence));
         let info = json!({

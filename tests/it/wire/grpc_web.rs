@@ -51,7 +51,7 @@ fn call(url: &str, path: &str, content_type: &str, message: &impl prost::Message
 }
 
 fn post(url: &str, path: &str, content_type: &str) -> RequestBuilder {
-    let request = reqwest::Client::new().post(format!("{url}{path}")).header(header::CONTENT_TYPE, content_type);
+    let request = bindings::http().post(format!("{url}{path}")).header(header::CONTENT_TYPE, content_type);
     request.header("x-grpc-web", "1").header("x-user-agent", "grpc-web-javascript/0.1")
 }
 
@@ -321,7 +321,7 @@ async fn authentication_and_origins_are_checked() {
     let server = bindings::server().authenticator(Bearer::new(Token::new("sesame").unwrap()));
     let url = bindings::serve(server.cors_origins([APP.parse().unwrap()])).await;
     let preflight = |origin: &'static str| {
-        let request = reqwest::Client::new().request(Method::OPTIONS, format!("{url}{GET}")).header("origin", origin);
+        let request = bindings::http().request(Method::OPTIONS, format!("{url}{GET}")).header("origin", origin);
         let request = request.header("access-control-request-method", "POST");
         request.header("access-control-request-headers", PAGE_HEADERS).send()
     };

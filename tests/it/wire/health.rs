@@ -25,7 +25,7 @@ fn channel(url: &str) -> Channel {
 }
 
 async fn get(url: &str, path: &str) -> (u16, String) {
-    let reply = reqwest::get(format!("{url}{path}")).await.unwrap();
+    let reply = crate::bindings::fetch(format!("{url}{path}")).await.unwrap();
     (reply.status().as_u16(), reply.text().await.unwrap())
 }
 
@@ -169,9 +169,9 @@ async fn grpc_only_listener_rejects_other_requests() {
     for path in ["/tasks/t", "/healthz", "/.well-known/agent-card.json", "/rpc"] {
         assert_eq!(get(&url, path).await, (415, String::new()), "{path}");
     }
-    let reply = reqwest::Client::new().post(format!("{url}/rpc")).header(header::CONTENT_TYPE, "application/json");
+    let reply = crate::bindings::http().post(format!("{url}/rpc")).header(header::CONTENT_TYPE, "application/json");
     assert_eq!(reply.body("{}").send().await.unwrap().status(), 415);
-    let web = reqwest::Client::new().post(format!("{url}/{SERVICE}/GetTask"));
+    let web = crate::bindings::http().post(format!("{url}/{SERVICE}/GetTask"));
     let web = web.header(header::CONTENT_TYPE, "application/grpc-web").body(vec![0; 5]);
     assert_eq!(web.send().await.unwrap().status(), 415);
     served.abort();

@@ -75,7 +75,7 @@ fn reason_and_field(details: &Value) -> (String, String) {
 }
 
 async fn rest(url: &str, body: impl Into<reqwest::Body>) -> (u16, Value) {
-    let reply = reqwest::Client::new().post(url).header(header::CONTENT_TYPE, "application/json").body(body);
+    let reply = crate::bindings::http().post(url).header(header::CONTENT_TYPE, "application/json").body(body);
     let reply = reply.send().await.unwrap();
     assert_eq!(reply.headers()[header::CONTENT_TYPE], "application/json");
     let status = reply.status().as_u16();
@@ -87,7 +87,7 @@ async fn rest(url: &str, body: impl Into<reqwest::Body>) -> (u16, Value) {
 }
 
 async fn rpc(url: &str, body: impl Into<reqwest::Body>) -> (u16, Value) {
-    let reply = reqwest::Client::new().post(format!("{url}/rpc")).header("a2a-version", "1.0").json_body(body);
+    let reply = crate::bindings::http().post(format!("{url}/rpc")).header("a2a-version", "1.0").json_body(body);
     let reply = reply.send().await.unwrap();
     assert_eq!(reply.headers()[header::CONTENT_TYPE], "application/json");
     (reply.status().as_u16(), json(reply).await)

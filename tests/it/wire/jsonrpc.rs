@@ -7,7 +7,7 @@ use super::support::*;
 
 async fn post(url: &str, body: &str) -> Value {
     let reply =
-        reqwest::Client::new().post(format!("{url}/rpc")).header("a2a-version", "1.0").json_body(body.to_owned());
+        crate::bindings::http().post(format!("{url}/rpc")).header("a2a-version", "1.0").json_body(body.to_owned());
     let reply = reply.send().await.unwrap();
     assert_eq!(
         (reply.status().as_u16(), &reply.headers()[header::CONTENT_TYPE]),
@@ -65,7 +65,7 @@ async fn ids_are_echoed_byte_for_byte() {
     for id in ["1", "-0", "1.50", "1e3", "123456789012345678901234567890", r#""a\"b""#, r#""\u00e9""#, r#""""#, "null"]
     {
         let body = format!(r#"{{"id" : {id} ,"jsonrpc":"2.0","method":"Get\u0054ask","params":{{"id":"t"}}}}"#);
-        let reply = reqwest::Client::new().post(format!("{url}/")).json_body(body).send().await.unwrap();
+        let reply = crate::bindings::http().post(format!("{url}/")).json_body(body).send().await.unwrap();
         let text = reply.text().await.unwrap();
         assert!(text.starts_with(&format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"id":"t""#)), "{text}");
     }
@@ -76,7 +76,7 @@ async fn every_path_and_json_media_type_is_accepted() {
     let Server { url, .. } = &Server::start().await;
     let post = |path: &str, content_type: &str| {
         let body = r#"{"jsonrpc":"2.0","id":1,"method":"GetTask","params":{"id":"t"}}"#;
-        let http = reqwest::Client::new().post(format!("{url}{path}")).header(header::CONTENT_TYPE, content_type);
+        let http = crate::bindings::http().post(format!("{url}{path}")).header(header::CONTENT_TYPE, content_type);
         async move { json(http.body(body).send().await.unwrap()).await }
     };
     for path in ["/", "/rpc", "/a2a"] {
@@ -97,7 +97,7 @@ async fn empty_result_is_null() {
     let Server { url, .. } = &Server::start().await;
     let body =
         r#"{"jsonrpc":"2.0","id":1,"method":"DeleteTaskPushNotificationConfig","params":{"taskId":"t","id":"c"}}"#;
-    let reply = reqwest::Client::new().post(format!("{url}/rpc")).json_body(body).send().await.unwrap();
+    let reply = crate::bindings::http().post(format!("{url}/rpc")).json_body(body).send().await.unwrap();
     assert_eq!(reply.text().await.unwrap(), r#"{"jsonrpc":"2.0","id":1,"result":null}"#);
 }
 
@@ -107,9 +107,9 @@ async fn result_with_empty_lists_is_an_object() {
     let Server { url, .. } = &Server::start().await;
     let body =
         r#"{"jsonrpc":"2.0","id":1,"method":"ListTaskPushNotificationConfigs","params":{"taskId":"no webhooks"}}"#;
-    let reply = reqwest::Client::new().post(format!("{url}/rpc")).json_body(body).send().await.unwrap();
+    let reply = crate::bindings::http().post(format!("{url}/rpc")).json_body(body).send().await.unwrap();
     assert_eq!(reply.text().await.unwrap(), r#"{"jsonrpc":"2.0","id":1,"result":{}}"#);
-    let reply = reqwest::get(format!("{url}/tasks/no%20webhooks/pushNotificationConfigs")).await.unwrap();
+    let reply = crate::bindings::fetch(format!("{url}/tasks/no%20webhooks/pushNotificationConfigs")).await.unwrap();
     assert_eq!(reply.text().await.unwrap(), "{}");
 }
 
@@ -122,7 +122,7 @@ async fn notification_is_executed_without_a_response_body() {
         ("GetTask", r#"{"id":"missing"}"#.into()),
     ] {
         let body = format!(r#"{{"jsonrpc":"2.0","method":"{method}","params":{params}}}"#);
-        let reply = reqwest::Client::new().post(format!("{}/rpc", server.url)).json_body(body).send().await.unwrap();
+        let reply = crate::bindings::http().post(format!("{}/rpc", server.url)).json_body(body).send().await.unwrap();
         assert_eq!(reply.status(), 204);
         assert_eq!(reply.text().await.unwrap(), "");
         assert!(server.echo.calls.lock().pop().is_some(), "{method}");
@@ -135,7 +135,7 @@ async fn some_errors_have_an_http_status() {
     let Server { url, .. } = &Server::start().await;
     for (id, status, code) in [("limited", 429, -32052), ("secret", 401, -32050), ("forbidden", 403, -32051)] {
         let body = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"GetTask","params":{{"id":"{id}"}}}}"#);
-        let reply = reqwest::Client::new().post(format!("{url}/rpc")).json_body(body).send().await.unwrap();
+        let reply = crate::bindings::http().post(format!("{url}/rpc")).json_body(body).send().await.unwrap();
         assert_eq!(reply.status(), status);
         assert_eq!(reply.headers().contains_key(header::RETRY_AFTER), status == 429);
         assert_eq!(reply.headers().contains_key(header::WWW_AUTHENTICATE), status == 401);
@@ -186,7 +186,7 @@ async fn error_of_a_streaming_method_is_an_event_if_only_events_are_accepted() {
     ];
     for (method, params, accept, agent, event) in rows {
         let body = format!(r#"{{"jsonrpc":"2.0","id":"é","method":"{method}","params":{params}}}"#);
-        let mut http = reqwest::Client::new().post(format!("{url}/rpc")).header(header::USER_AGENT, agent);
+        let mut http = crate::bindings::http().post(format!("{url}/rpc")).header(header::USER_AGENT, agent);
         if let Some(accept) = accept {
             http = http.header(header::ACCEPT, accept);
         }
@@ -216,7 +216,7 @@ async fn error_with_an_http_status_is_not_an_event() {
     let Server { url, .. } = &Server::start().await;
     for (id, status) in [("limited", 429), ("secret", 401), ("forbidden", 403)] {
         let body = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"SubscribeToTask","params":{{"id":"{id}"}}}}"#);
-        let http = reqwest::Client::new().post(format!("{url}/rpc")).header(header::ACCEPT, "text/event-stream");
+        let http = crate::bindings::http().post(format!("{url}/rpc")).header(header::ACCEPT, "text/event-stream");
         let reply = http.json_body(body).send().await.unwrap();
         assert_eq!(reply.status(), status);
         assert_eq!(reply.headers()[header::CONTENT_TYPE], "application/json");

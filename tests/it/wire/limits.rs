@@ -298,7 +298,7 @@ async fn requests_per_client_behind_a_proxy_are_limited() {
     let proxy: Network = "127.0.0.1".parse().unwrap();
     let url = bindings::serve(bindings::server().connections_per_peer(1).trusted_proxies([proxy])).await;
     let agent = client::rest(&url).unwrap();
-    let http = reqwest::Client::new();
+    let http = bindings::http();
     let mut watched = scenarios::stream(&*agent, scenarios::text("", "!wait")).await;
     let id = scenarios::task_of(&scenarios::next(&mut watched).await).id.clone();
     let get = |path: &str, client: &'static str| http.get(format!("{url}{path}")).header("x-forwarded-for", client);
@@ -390,7 +390,7 @@ async fn large_head_is_rejected_over_every_binding() {
         assert!(error.to_string().contains("(limits.header_bytes)"), "{name}: {error}");
     }
     for (length, status) in [(8000, 431), (200_000, 431), (1000, 200)] {
-        let request = reqwest::Client::new().get(format!("{url}/tasks")).header("x-large", "x".repeat(length));
+        let request = bindings::http().get(format!("{url}/tasks")).header("x-large", "x".repeat(length));
         let response = request.header("a2a-version", "1.0").send().await.unwrap();
         assert_eq!(response.status().as_u16(), status, "{length}");
     }

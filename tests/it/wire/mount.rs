@@ -34,13 +34,13 @@ async fn service_can_be_nested_in_a_router() {
         .nest("/agents/router", service.clone().into_router())
         .fallback_service(service);
     let url = program(router).await;
-    assert_eq!(reqwest::get(format!("{url}/health")).await.unwrap().text().await.unwrap(), "fine");
+    assert_eq!(crate::bindings::fetch(format!("{url}/health")).await.unwrap().text().await.unwrap(), "fine");
     get_task_of(client::grpc(&url)).await;
     for base in [url.clone(), format!("{url}/agents/echo"), format!("{url}/agents/router")] {
         get_task_of(client::rest(&base)).await;
         get_task_of(client::json_rpc(&base)).await;
         get_task_of(client::json_rpc(&format!("{base}/rpc"))).await;
-        let card = reqwest::get(format!("{base}/.well-known/agent-card.json")).await.unwrap();
+        let card = crate::bindings::fetch(format!("{base}/.well-known/agent-card.json")).await.unwrap();
         assert_eq!(card.text().await.unwrap(), CARD, "{base}");
     }
 }
@@ -54,7 +54,7 @@ async fn card_is_served_at_both_paths() {
         format!("{} {:?}", request.path, request.query).into()
     };
     let server = Server::with(Settings::new(Arc::new(card)), listener::ListenerSettings::default()).await;
-    let http = reqwest::Client::new();
+    let http = crate::bindings::http();
     for path in ["/.well-known/agent-card.json", "/.well-known/agent.json"] {
         let url = format!("{}{path}?a=b", server.url);
         let card = http.get(&url).header("x-test", "1").send().await.unwrap();
@@ -76,7 +76,7 @@ async fn card_has_the_base_path_of_the_nested_service() {
     let service = HttpService::new(checked(&Arc::default()), settings);
     let url = program(Router::new().nest_service("/agents/echo", service.clone()).fallback_service(service)).await;
     let http2 = reqwest::Client::builder().http2_prior_knowledge().build().unwrap();
-    for http in [reqwest::Client::new(), http2] {
+    for http in [crate::bindings::http(), http2] {
         for base in [url.clone(), format!("{url}/agents/echo")] {
             let card = http.get(format!("{base}/.well-known/agent-card.json")).send().await.unwrap();
             assert_eq!(card.text().await.unwrap(), base);
@@ -93,7 +93,7 @@ async fn layer_rejects_in_the_form_of_the_binding() {
         error_response(&parts, error())
     };
     let url = program(Router::new().fallback(layer)).await;
-    let http = reqwest::Client::new();
+    let http = crate::bindings::http();
     for (path, reason) in [("/tasks/t", "/error/details/0/reason"), ("/rpc", "/error/data/0/reason")] {
         let reply = http.post(format!("{url}{path}")).header("a2a-version", "1.0").body("{}").send().await.unwrap();
         assert_eq!(

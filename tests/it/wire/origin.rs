@@ -232,7 +232,7 @@ async fn foreign_origins_are_rejected_on_every_transport() {
     let agent = Counting::default();
     let port = serve("127.0.0.1", Server::new(agent.clone())).await;
     let base = format!("http://127.0.0.1:{port}");
-    let http = reqwest::Client::new();
+    let http = crate::bindings::http();
     for (name, value) in [
         ("origin", "https://evil.example"),
         ("origin", "null"),
@@ -280,7 +280,7 @@ async fn configured_origins_may_send_and_read() {
     let server = Server::new(agent.clone()).cors_origins([APP.parse().unwrap()]);
     let token = Token::new("secret").unwrap();
     let base = format!("http://127.0.0.1:{}", serve("127.0.0.1", server.authenticator(Bearer::new(token))).await);
-    let http = reqwest::Client::new();
+    let http = crate::bindings::http();
     let preflight = http.request(Method::OPTIONS, format!("{base}/message:send")).header("origin", APP);
     let preflight = preflight.header("access-control-request-method", "POST");
     let preflight = preflight.header("access-control-request-headers", "authorization,content-type,a2a-version");
@@ -321,7 +321,7 @@ async fn configured_origins_may_send_and_read() {
 async fn body_without_a_json_content_type_is_rejected() {
     let agent = Counting::default();
     let base = format!("http://127.0.0.1:{}", serve("127.0.0.1", Server::new(agent.clone())).await);
-    let http = reqwest::Client::new();
+    let http = crate::bindings::http();
     let v03_send = r#"{"message":{"messageId":"m","role":"ROLE_USER","content":[{"text":"hi"}]}}"#;
     for (path, body) in [
         ("/message:send", send_json("m")),

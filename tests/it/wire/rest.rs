@@ -12,12 +12,12 @@ const JSON: &str = "application/json";
 const A2A_JSON: &str = "application/a2a+json";
 
 async fn get(url: &str) -> (u16, Value) {
-    let reply = reqwest::get(url).await.unwrap();
+    let reply = crate::bindings::fetch(url).await.unwrap();
     (reply.status().as_u16(), json(reply).await)
 }
 
 async fn post(url: &str, content_type: &str, body: &str) -> (u16, Value) {
-    let http = reqwest::Client::new().post(url).header(header::CONTENT_TYPE, content_type);
+    let http = crate::bindings::http().post(url).header(header::CONTENT_TYPE, content_type);
     let reply = http.body(body.to_owned()).send().await.unwrap();
     (reply.status().as_u16(), json(reply).await)
 }
@@ -96,7 +96,7 @@ async fn query_parameters_are_decoded_and_checked() {
 #[tokio::test]
 async fn unsupported_methods_of_a_path_are_rejected() {
     let Server { url, .. } = &Server::start().await;
-    let http = reqwest::Client::new();
+    let http = crate::bindings::http();
     for (path, allow) in [
         ("/tasks", "GET, HEAD"),
         ("/tasks/", "GET, HEAD"),
@@ -173,7 +173,7 @@ async fn trailing_slash_is_ignored() {
 async fn head_has_the_headers_of_get() {
     let Server { url, .. } = &Server::start().await;
     let http2 = reqwest::Client::builder().http2_prior_knowledge().build().unwrap();
-    for http in [reqwest::Client::new(), http2] {
+    for http in [crate::bindings::http(), http2] {
         for (path, status) in
             [("/tasks/t", 200), ("/tasks/missing", 404), ("/tasks/t:subscribe", 200), ("/healthz", 200), ("/rpc", 405)]
         {
@@ -198,7 +198,7 @@ async fn head_has_the_headers_of_get() {
 #[tokio::test]
 async fn content_type_without_a_body_is_ignored() {
     let Server { url, .. } = &Server::start().await;
-    let http = reqwest::Client::new();
+    let http = crate::bindings::http();
     for content_type in ["text/html", "application/grpc", "application/grpc+proto", "application/xml", "?", ""] {
         let get = http.get(format!("{url}/tasks/t")).header(header::CONTENT_TYPE, content_type).send().await.unwrap();
         assert_eq!((get.status().as_u16(), json(get).await["id"].take()), (200, json!("t")), "{content_type}");
@@ -252,9 +252,9 @@ async fn empty_bodies_are_accepted() {
     }
     // The content type of an empty body is ignored.
     assert_eq!(post(&cancel, "text/plain", "").await.1["error"]["details"][0]["reason"], "TASK_NOT_CANCELABLE");
-    let stream = reqwest::Client::new().post(format!("{url}/tasks/t:subscribe")).json_body("{}").send().await.unwrap();
+    let stream = crate::bindings::http().post(format!("{url}/tasks/t:subscribe")).json_body("{}").send().await.unwrap();
     assert_eq!(stream.headers()[header::CONTENT_TYPE], "text/event-stream");
-    let stream = reqwest::get(format!("{url}/tasks/t:subscribe")).await.unwrap();
+    let stream = crate::bindings::fetch(format!("{url}/tasks/t:subscribe")).await.unwrap();
     assert_eq!(stream.headers()[header::CONTENT_TYPE], "text/event-stream");
 }
 
@@ -262,7 +262,7 @@ async fn empty_bodies_are_accepted() {
 async fn media_types_are_negotiated() {
     let Server { url, .. } = &Server::start().await;
     let send = |content_type: &str, accept: &str| {
-        let http = reqwest::Client::new().post(format!("{url}/message:send")).body(send_json("m"));
+        let http = crate::bindings::http().post(format!("{url}/message:send")).body(send_json("m"));
         let mut http = http.header(header::CONTENT_TYPE, content_type);
         if !accept.is_empty() {
             http = http.header(header::ACCEPT, accept);
@@ -303,12 +303,12 @@ async fn media_types_are_negotiated() {
 async fn response_has_a_body_and_the_headers_of_the_service() {
     let Server { url, .. } = &Server::start().await;
     let reply =
-        reqwest::Client::new().post(format!("{url}/message:send")).json_body(send_json("m")).send().await.unwrap();
+        crate::bindings::http().post(format!("{url}/message:send")).json_body(send_json("m")).send().await.unwrap();
     assert_eq!(reply.headers()["a2a-extensions"], "https://example.com/ext");
     assert_ne!(reply.headers()[header::CONTENT_LENGTH], "7");
     assert!(!reply.headers().contains_key(header::TRANSFER_ENCODING));
     let config = format!("{url}/tasks/t/pushNotificationConfigs/c");
-    let reply = reqwest::Client::new().delete(config).send().await.unwrap();
+    let reply = crate::bindings::http().delete(config).send().await.unwrap();
     assert_eq!((reply.status().as_u16(), reply.text().await.unwrap().as_str()), (200, "{}"));
 }
 
@@ -326,7 +326,7 @@ async fn extensions_are_echoed_in_the_spelling_of_the_request() {
             ("/v1/message:send", v03_send.to_owned()),
             ("/rpc", rpc.clone()),
         ] {
-            let http = reqwest::Client::new().post(format!("{url}{path}")).header(sent, "https://example.com/ext");
+            let http = crate::bindings::http().post(format!("{url}{path}")).header(sent, "https://example.com/ext");
             let reply = http.json_body(body).send().await.unwrap();
             assert_eq!(reply.headers()[sent], "https://example.com/ext", "{path}");
             assert!(!reply.headers().contains_key(other), "{path} {sent}");
@@ -351,9 +351,9 @@ async fn errors_have_details_and_headers() {
             "domain": "a2a-protocol.org", "metadata": {"taskId": "missing"},
         }]}})
     );
-    let reply = reqwest::get(format!("{url}/tasks/limited")).await.unwrap();
+    let reply = crate::bindings::fetch(format!("{url}/tasks/limited")).await.unwrap();
     assert_eq!((reply.status().as_u16(), &reply.headers()[header::RETRY_AFTER]), (429, &"2".parse().unwrap()));
-    let reply = reqwest::get(format!("{url}/tasks/secret")).await.unwrap();
+    let reply = crate::bindings::fetch(format!("{url}/tasks/secret")).await.unwrap();
     assert_eq!(reply.status(), 401);
     assert_eq!(reply.headers()[header::WWW_AUTHENTICATE], "Bearer realm=\"a\"");
     // A method that the service does not implement.
@@ -377,7 +377,7 @@ async fn invalid_body_is_named_by_field() {
 #[tokio::test]
 async fn service_receives_the_request_context() {
     let server = Server::start().await;
-    let http = reqwest::Client::new().get(format!("{}/tasks/t", server.url));
+    let http = crate::bindings::http().get(format!("{}/tasks/t", server.url));
     http.header("authorization", "Bearer x").header("x-request-id", "r1").send().await.unwrap();
     let call = server.echo.calls.lock().pop().unwrap();
     assert_eq!((call.binding, call.request_id.as_deref()), (a2a_service::call::Binding::Rest, Some("r1")));
@@ -391,7 +391,7 @@ async fn cursor_is_a_header_or_a_query_parameter() {
     let server = Server::start().await;
     let url = format!("{}/tasks/t:subscribe?x=y&lastEventId=t.%31.2&lastEventId=z", server.url);
     for (header, expected) in [(None, "t.1.2"), (Some("t.3.4"), "t.3.4")] {
-        let http = reqwest::Client::new().get(&url);
+        let http = crate::bindings::http().get(&url);
         let http = header.into_iter().fold(http, |http, value| http.header("last-event-id", value));
         assert_eq!(http.send().await.unwrap().status(), 200);
         let call = server.echo.calls.lock().pop().unwrap();

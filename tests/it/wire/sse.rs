@@ -12,14 +12,14 @@ use super::support::*;
 use crate::conformance::{Exemption, allow_undocumented};
 
 async fn stream(url: &str, message_id: &str) -> reqwest::Response {
-    let http = reqwest::Client::new().post(format!("{url}/message:stream"));
+    let http = crate::bindings::http().post(format!("{url}/message:stream"));
     http.json_body(send_json(message_id)).send().await.unwrap()
 }
 
 async fn call(url: &str, message_id: &str) -> reqwest::Response {
     let params = send_json(message_id);
     let body = format!(r#"{{"jsonrpc":"2.0","id":"7","method":"SendStreamingMessage","params":{params}}}"#);
-    reqwest::Client::new().post(format!("{url}/rpc")).json_body(body).send().await.unwrap()
+    crate::bindings::http().post(format!("{url}/rpc")).json_body(body).send().await.unwrap()
 }
 
 /// Each binding has equal JSON, with the cursor before it and its own envelope around it.
@@ -56,7 +56,7 @@ async fn unavailability_before_the_first_event_is_an_error_event() {
     allow_undocumented(Exemption::Requests);
     let Server { url, .. } = &Server::start().await;
     let v03_stream = async |path: &str, body: String| {
-        let reply = reqwest::Client::new().post(format!("{url}{path}")).json_body(body).send().await.unwrap();
+        let reply = crate::bindings::http().post(format!("{url}{path}")).json_body(body).send().await.unwrap();
         assert_eq!(reply.headers()[header::CONTENT_TYPE], "text/event-stream");
         reply.text().await.unwrap()
     };

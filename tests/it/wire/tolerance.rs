@@ -62,7 +62,7 @@ fn value(text: &str) -> Value {
 async fn lenient_spellings_are_accepted() {
     allow_undocumented(Exemption::Requests);
     let Server { url, .. } = &Server::start().await;
-    let http = reqwest::Client::new();
+    let http = crate::bindings::http();
     let members = SPELLINGS.map(|(written, read)| {
         let role = if written.contains("AGENT") { "ROLE_AGENT" } else { "ROLE_USER" };
         let parts = r#""parts":[{"text":"hi"}]"#;
@@ -114,7 +114,7 @@ async fn blocking_send_returns_before_its_deadline() {
     };
     assert_eq!(task.state(), TaskState::Working);
 
-    let http = reqwest::Client::new();
+    let http = crate::bindings::http();
     let rest = http.post(format!("{url}/message:send")).header("grpc-timeout", "300000u").json_body(send_json("m"));
     assert_eq!(json(rest.send().await.unwrap()).await["task"]["status"]["state"], "TASK_STATE_WORKING");
     let call = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"SendMessage","params":{}}}"#, send_json("m"));

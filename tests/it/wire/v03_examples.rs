@@ -166,7 +166,7 @@ async fn serve() -> (String, Arc<ExampleService>) {
 
 /// Calls a JSON-RPC method; if `target` is a path, posts `body` to it, or gets it if `body` is empty.
 async fn request(url: &str, target: &str, body: &str) -> String {
-    let http = reqwest::Client::new();
+    let http = crate::bindings::http();
     let request = match (target.starts_with('/'), body) {
         (true, "") => http.get(format!("{url}{target}")),
         (true, body) => http.post(format!("{url}{target}")).body(body.to_owned()),

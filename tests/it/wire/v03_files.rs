@@ -57,7 +57,7 @@ async fn rest_replies_in_the_file_encoding_of_the_request() {
                 // The second member is the one of JSON-RPC, which has a single encoding.
                 for file in [format!(r#""fileWithBytes":"{encoded}""#), format!(r#""bytes":"{once}""#)] {
                     let url = format!("{}/v1/message:{method}", server.url);
-                    let http = reqwest::Client::new().post(url).header(header::USER_AGENT, agent);
+                    let http = crate::bindings::http().post(url).header(header::USER_AGENT, agent);
                     let http = version.into_iter().fold(http, |http, version| http.header("a2a-version", version));
                     let reply = http.json_body(body(&file)).send().await.unwrap().text().await.unwrap();
                     assert!(reply.contains(&format!(r#""fileWithBytes":"{encoded}""#)), "{agent}: {file}: {reply}");
@@ -77,7 +77,7 @@ async fn configured_file_encoding_overrides_the_user_agent() {
         let settings = Settings { v03_file_bytes: encoding, ..settings() };
         let server = Server::with(settings, listener::ListenerSettings::default()).await;
         for agent in ["node", "python-httpx/0.28.1"] {
-            let http = reqwest::Client::new().post(format!("{}/v1/message:send", server.url));
+            let http = crate::bindings::http().post(format!("{}/v1/message:send", server.url));
             let http =
                 http.header(header::USER_AGENT, agent).json_body(body(&format!(r#""fileWithBytes":"{encoded}""#)));
             let reply = http.send().await.unwrap().text().await.unwrap();

@@ -117,12 +117,12 @@ async fn status_and_body(reply: reqwest::Response) -> (u16, Value) {
 }
 
 async fn rest(url: &str, body: impl Into<reqwest::Body>) -> (u16, Value) {
-    let request = reqwest::Client::new().post(url).header(header::CONTENT_TYPE, "application/json");
+    let request = crate::bindings::http().post(url).header(header::CONTENT_TYPE, "application/json");
     status_and_body(request.body(body).send().await.unwrap()).await
 }
 
 async fn rpc(url: &str, body: impl Into<reqwest::Body>) -> (u16, Value) {
-    status_and_body(reqwest::Client::new().post(format!("{url}/rpc")).json_body(body).send().await.unwrap()).await
+    status_and_body(crate::bindings::http().post(format!("{url}/rpc")).json_body(body).send().await.unwrap()).await
 }
 
 /// Returns the first field that a JSON-RPC error names. The message is the only source: such errors have no `data`.
@@ -171,7 +171,7 @@ async fn bodies_that_are_not_json_rpc_requests_are_rejected() {
     let server = Server::with(settings.clone(), listener::ListenerSettings::default()).await;
     let large = format!("[{}", " ".repeat(5000));
     let post = async |url: &str, version: &str, body: &str| {
-        let request = reqwest::Client::new().post(format!("{url}/rpc")).header("a2a-version", version);
+        let request = crate::bindings::http().post(format!("{url}/rpc")).header("a2a-version", version);
         json(request.json_body(body.to_owned()).send().await.unwrap()).await
     };
     for (version, body, code, is_v03) in [

@@ -159,7 +159,7 @@ async fn message_requires_an_id() {
 #[tokio::test]
 async fn active_extensions_are_in_the_v03_header() {
     let (url, service) = &CannedService::serve(settings()).await;
-    let http = reqwest::Client::new().post(url).header("x-a2a-extensions", "urn:e");
+    let http = crate::bindings::http().post(url).header("x-a2a-extensions", "urn:e");
     let reply = http.json_body(call("1", "message/send", &format!(r#"{{"message":{HI}}}"#))).send().await.unwrap();
     assert_eq!(reply.headers()["x-a2a-extensions"], "urn:e");
     assert!(!reply.headers().contains_key("a2a-extensions"));
@@ -181,7 +181,7 @@ async fn stream_has_exact_bytes() {
     assert_eq!(requests[0], format!(r#"SendStreamingMessage {{"message":{HI_V1}}}"#));
     assert_eq!(requests[1], r#"SubscribeToTask {"id":"t"}"#);
     // The service receives the cursor and decides what follows it.
-    let http = reqwest::Client::new().post(url).header("last-event-id", "t.1.2");
+    let http = crate::bindings::http().post(url).header("last-event-id", "t.1.2");
     http.json_body(call("1", "tasks/resubscribe", r#"{"id":"t"}"#)).send().await.unwrap();
     assert_eq!(service.calls.lock().pop().unwrap().cursor.unwrap().as_str(), "t.1.2");
 }

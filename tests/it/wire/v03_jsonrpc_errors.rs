@@ -213,7 +213,7 @@ async fn version_is_taken_from_the_method_name() {
     for settings in [settings(), strict] {
         let (url, _) = &CannedService::serve(settings).await;
         let get = async |version: &str| {
-            let http = reqwest::Client::new().post(url).header("a2a-version", version);
+            let http = crate::bindings::http().post(url).header("a2a-version", version);
             http.json_body(call("1", "tasks/get", r#"{"id":"t"}"#)).send().await.unwrap().text().await.unwrap()
         };
         for version in ["", "0.3", "0.3.0", "0.2", "0.1", "1.0", "1.0.3"] {

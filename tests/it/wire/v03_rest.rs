@@ -23,12 +23,12 @@ use crate::conformance::{CheckedService, Exemption, allow_undocumented};
 const HELLO: &str = r#"{"messageId":"m","role":"ROLE_USER","content":[{"text":"hi"}]}"#;
 
 async fn get(url: &str) -> (u16, Value) {
-    let reply = reqwest::get(url).await.unwrap();
+    let reply = crate::bindings::fetch(url).await.unwrap();
     (reply.status().as_u16(), json(reply).await)
 }
 
 async fn post(url: &str, body: &str) -> (u16, Value) {
-    let reply = reqwest::Client::new().post(url).json_body(body.to_owned()).send().await.unwrap();
+    let reply = crate::bindings::http().post(url).json_body(body.to_owned()).send().await.unwrap();
     (reply.status().as_u16(), json(reply).await)
 }
 
@@ -41,7 +41,7 @@ async fn message_is_answered_in_the_v03_dialect() {
         r#"{"request":{"message_id":"m","role":"ROLE_USER","content":[{"text":"hi"}]},"configuration":{"accepted_output_modes":["a/b"]}}"#.into(),
         r#"{"message":{"kind":"message","messageId":"m","role":"user","parts":[{"kind":"text","text":"hi"}]},"unknown":1}"#.into(),
     ] {
-        let http = reqwest::Client::new().post(format!("{}/v1/message:send", server.url));
+        let http = crate::bindings::http().post(format!("{}/v1/message:send", server.url));
         // The media type of 1.0, unknown to 0.3.
         let http = http.header(header::ACCEPT, "application/a2a+json").header("x-a2a-extensions", "urn:a");
         let reply = http.json_body(body.clone()).send().await.unwrap();
@@ -73,7 +73,8 @@ async fn parts_are_read_in_every_spelling_and_written_in_one() {
         (r#"{"kind":"data","data":[1]}"#, r#"{"data":{"data":{"value":[1]}},"metadata":{"data_part_compat":true}}"#),
     ] {
         let body = format!(r#"{{"message":{{"messageId":"m","role":"user","content":[{part}]}}}}"#);
-        let reply = reqwest::Client::new().post(format!("{url}/v1/message:send")).json_body(body).send().await.unwrap();
+        let reply =
+            crate::bindings::http().post(format!("{url}/v1/message:send")).json_body(body).send().await.unwrap();
         let expected = format!(r#"{{"message":{{"messageId":"m","role":"ROLE_USER","content":[{expected}]}}}}"#);
         let text = reply.text().await.unwrap();
         assert_eq!(text, expected, "{part}");
@@ -135,7 +136,7 @@ async fn paths_of_the_text_and_of_the_proto_file_are_served() {
         assert_eq!((status, &problem["message"]), (409, &json!("Task cannot be canceled: t false")), "{body}");
     }
     for verb in [Method::GET, Method::POST] {
-        let reply = reqwest::Client::new().request(verb, format!("{url}/v1/tasks/t:subscribe")).send().await.unwrap();
+        let reply = crate::bindings::http().request(verb, format!("{url}/v1/tasks/t:subscribe")).send().await.unwrap();
         assert_eq!(reply.headers()[header::CONTENT_TYPE], "text/event-stream");
     }
     let (status, page) = get(&format!("{url}/v1/tasks?contextId=c&pageSize=7&tenant=acme")).await;
@@ -157,7 +158,7 @@ async fn paths_of_the_text_and_of_the_proto_file_are_served() {
     let push = json!({"id": "c", "url": "https://example.com/hook"});
     let config = json!({"name": "tasks/t/pushNotificationConfigs/c", "pushNotificationConfig": push});
     assert_eq!((status, page), (200, json!({"configs": [config], "nextPageToken": "next"})));
-    let deleted = reqwest::Client::new().delete(format!("{configs}/c")).send().await.unwrap();
+    let deleted = crate::bindings::http().delete(format!("{configs}/c")).send().await.unwrap();
     assert_eq!((deleted.status().as_u16(), deleted.text().await.unwrap().as_str()), (200, "{}"));
     assert_eq!(get(&format!("{url}/v1/card")).await.0, 404);
     for (verb, path, status) in [
@@ -166,7 +167,8 @@ async fn paths_of_the_text_and_of_the_proto_file_are_served() {
         ("GET", "/v1/nothing", 404),
         ("GET", "/v1", 404),
     ] {
-        let reply = reqwest::Client::new().request(verb.parse().unwrap(), format!("{url}{path}")).send().await.unwrap();
+        let reply =
+            crate::bindings::http().request(verb.parse().unwrap(), format!("{url}{path}")).send().await.unwrap();
         assert_eq!(reply.status(), status, "{verb} {path}");
     }
 }
@@ -187,7 +189,7 @@ async fn push_configuration_is_read_from_every_body_and_path() {
         push.to_owned(),
     ] {
         for path in ["tasks", "task"] {
-            let http = reqwest::Client::new().post(format!("{url}/v1/{path}/t/pushNotificationConfigs"));
+            let http = crate::bindings::http().post(format!("{url}/v1/{path}/t/pushNotificationConfigs"));
             let reply = http.json_body(body.clone()).send().await.unwrap();
             assert_eq!((reply.status().as_u16(), reply.text().await.unwrap()), (200, expected.clone()), "{body}");
         }
@@ -209,7 +211,7 @@ async fn push_configuration_is_read_from_every_body_and_path() {
 #[tokio::test]
 async fn stream_has_exact_bytes() {
     let Server { url, .. } = &Server::start().await;
-    let http = reqwest::Client::new().post(format!("{url}/v1/message:stream"));
+    let http = crate::bindings::http().post(format!("{url}/v1/message:stream"));
     let body = r#"{"message":{"messageId":"turn","role":"ROLE_USER","content":[{"text":"hi"}]}}"#;
     let reply = http.json_body(body).send().await.unwrap();
     assert_eq!(reply.headers()[header::CONTENT_TYPE], "text/event-stream");
@@ -229,7 +231,7 @@ async fn error_has_exact_bytes() {
     allow_undocumented(Exemption::Errors);
     let Server { url, .. } = &Server::start().await;
     let info = r#"{"@type":"type.googleapis.com/google.rpc.ErrorInfo","domain":"a2a-protocol.org","metadata":{"taskId":"missing"},"reason":"TASK_NOT_FOUND"}"#;
-    let body = reqwest::get(format!("{url}/v1/tasks/missing")).await.unwrap().text().await.unwrap();
+    let body = crate::bindings::fetch(format!("{url}/v1/tasks/missing")).await.unwrap().text().await.unwrap();
     let expected = format!(
         r#"{{"code":-32001,"error":{{"TaskNotFoundError":true,"code":404,"details":[{info}],"message":"Task not found: missing","status":"NOT_FOUND"}},"message":"Task not found: missing","type":"TaskNotFoundError"}}"#
     );
@@ -246,7 +248,7 @@ async fn error_has_exact_bytes() {
     }
     // An error after the first event has the same form and ends the stream.
     let body = r#"{"message":{"messageId":"fail","role":"ROLE_USER","content":[{"text":"hi"}]}}"#;
-    let http = reqwest::Client::new().post(format!("{url}/v1/message:stream")).json_body(body);
+    let http = crate::bindings::http().post(format!("{url}/v1/message:stream")).json_body(body);
     let text = http.send().await.unwrap().text().await.unwrap();
     let (_, error) = text.split_once("event: error\ndata: ").unwrap();
     let error: Value = serde_json::from_str(error.strip_suffix("\n\n").unwrap()).unwrap();
@@ -297,7 +299,7 @@ async fn invalid_requests_are_rejected_by_field() {
         assert_eq!(named_field, field, "{body}: {problem}");
     }
     let reply =
-        reqwest::Client::new().post(&send).header(header::CONTENT_TYPE, "text/plain").body("{}").send().await.unwrap();
+        crate::bindings::http().post(&send).header(header::CONTENT_TYPE, "text/plain").body("{}").send().await.unwrap();
     assert_eq!((reply.status().as_u16(), json(reply).await["code"].take()), (415, json!(-32005)));
     let (status, problem) = get(&format!("{}/v1/tasks/%FF", server.url)).await;
     assert_eq!((status, &problem["type"]), (400, &json!("InvalidParamsError")));
@@ -311,7 +313,7 @@ async fn version_is_taken_from_the_path_unless_the_header_states_1_0() {
     let server =
         Server::with(Settings { strict_version: true, ..settings() }, listener::ListenerSettings::default()).await;
     let get = async |path: &str, version: &str| {
-        let http = reqwest::Client::new().get(format!("{}{path}", server.url)).header("a2a-version", version);
+        let http = crate::bindings::http().get(format!("{}{path}", server.url)).header("a2a-version", version);
         let reply = http.send().await.unwrap();
         (reply.status().as_u16(), json(reply).await)
     };

@@ -233,7 +233,7 @@ impl A2aService for CannedService {
 }
 
 pub(crate) async fn post(url: &str, body: impl Into<String>) -> reqwest::Response {
-    reqwest::Client::new().post(url).json_body(body.into()).send().await.unwrap()
+    crate::bindings::http().post(url).json_body(body.into()).send().await.unwrap()
 }
 
 pub(crate) fn call(id: &str, method: &str, params: &str) -> String {

@@ -19,7 +19,7 @@ const GET: &str = r#"{"jsonrpc":"2.0","id":"a","method":"GetTask","params":{"id"
 
 /// `ErrorInfo` of the REST and JSON-RPC responses to a version, or null.
 async fn error_infos(url: &str, query: &str, headers: &[&str]) -> [Value; 2] {
-    let http = reqwest::Client::new();
+    let http = crate::bindings::http();
     let with = |request: reqwest::RequestBuilder| {
         headers.iter().fold(request, |request, value| request.header("a2a-version", *value))
     };
@@ -127,11 +127,11 @@ async fn card_and_health_checks_need_no_version() {
         Server::with(Settings { strict_version: true, ..settings() }, listener::ListenerSettings::default()).await;
     for path in ["/.well-known/agent-card.json", "/.well-known/agent.json", "/healthz", "/readyz"] {
         for version in ["", "0.3", "9.9"] {
-            let http = reqwest::Client::new().get(format!("{}{path}", server.url)).header("a2a-version", version);
+            let http = crate::bindings::http().get(format!("{}{path}", server.url)).header("a2a-version", version);
             assert_eq!(http.send().await.unwrap().status(), 200, "{path} {version}");
         }
     }
-    let reply = reqwest::Client::new().get(format!("{}/nothing", server.url)).send().await.unwrap();
+    let reply = crate::bindings::http().get(format!("{}/nothing", server.url)).send().await.unwrap();
     assert_eq!(reply.status(), 404);
 }
 
@@ -164,7 +164,7 @@ async fn errors_before_the_body_follow_the_served_versions() {
         let server = server::Server::new(Demo).protocols(versions.iter().copied().collect());
         let server = server.authenticator(auth::Bearer::new(auth::Token::new("secret").unwrap()));
         let url = crate::bindings::serve(server).await;
-        let http = reqwest::Client::new();
+        let http = crate::bindings::http();
         let reply = http.post(format!("{url}/rpc")).json_body(GET).send().await.unwrap();
         assert_eq!(reply.status(), 401);
         let error = json(reply).await["error"].take();
