@@ -4,6 +4,8 @@
 
 # Path of the program that the scripts run: a release build, or one that is built already, whose path is in PROGRAM.
 a2a=${PROGRAM:-$PWD/target/release/a2a}
+# Program with settings that `a2a serve` has not: `examples/tuned.rs`.
+tuned=$(dirname "$a2a")/examples/tuned
 build() { [ -n "${PROGRAM-}" ] || cargo build --quiet --release "$@"; }
 
 # Each result is one line; `summary` counts those in the file `log`.

@@ -11,7 +11,7 @@
 use std::time::Duration;
 
 #[cfg(any(all(feature = "client", feature = "push"), feature = "openai"))]
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep_until};
 
 #[cfg(any(all(feature = "client", feature = "push"), feature = "openai"))]
 use crate::{
@@ -53,24 +53,12 @@ const MAX_RETRY_AFTER: Duration = Duration::from_secs(30);
 #[cfg(any(all(feature = "client", feature = "push"), feature = "openai"))]
 type Attempt = reqwest::Result<reqwest::Response>;
 
-/// Runs the work of a turn until it is canceled, or the timeout expires: the turn then fails with a text for the client. The
-/// connection of the work is closed in both cases, so that the other side can stop too.
+/// Runs the work of a turn until it is canceled. The connection of the work is then closed, so that the other side can stop too.
 #[cfg(any(all(feature = "client", feature = "push"), feature = "openai"))]
-async fn until_canceled(
-    turn: &Turn,
-    work: impl Future<Output = Result<End, Error>>,
-    limit: Option<Duration>,
-    expired: &'static str,
-) -> Result<End, Error> {
-    let work = async {
-        tokio::select! {
-            end = work => end,
-            () = turn.canceled() => Err(Stopped.into()),
-        }
-    };
-    match limit {
-        Some(limit) => timeout(limit, work).await.unwrap_or_else(|_| Err(Error::public(expired))),
-        None => work.await,
+async fn until_canceled(turn: &Turn, work: impl Future<Output = Result<End, Error>>) -> Result<End, Error> {
+    tokio::select! {
+        end = work => end,
+        () = turn.canceled() => Err(Stopped.into()),
     }
 }
 

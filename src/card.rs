@@ -24,8 +24,7 @@ pub(crate) use self::address::{
 pub(crate) use self::extended::ExtendedCardSettings;
 pub use self::{
     config::{
-        CapabilitiesConfig, CardConfig, ExtendedSkillConfig, ExtensionConfig, InterfaceConfig, ProviderConfig,
-        SchemesConfig, SkillConfig,
+        CapabilitiesConfig, CardConfig, ExtensionConfig, InterfaceConfig, ProviderConfig, SchemesConfig, SkillConfig,
     },
     extended::{ExtendedCard, ExtendedCardAccess, ScopedSkills},
     network::Network,
@@ -66,15 +65,11 @@ pub(crate) struct CardTemplate {
     push: bool,
     has_extended: bool,
     grpc: Option<String>,
-    grpc_v03: Option<String>,
     bindings: Vec<ProtocolBinding>,
-    bindings_v03: Vec<ProtocolBinding>,
-    rpc_path: String,
     /// Name of the agent in a server with several: the path of its other bindings, and the tenant of gRPC.
     mounted: Option<String>,
     protocols: Vec<Version>,
     v03_fields: V03CardFields,
-    formats: version::CardVersions,
     address: Address,
     #[cfg(feature = "signing")]
     signer: Option<signature::CardSigner>,
@@ -88,14 +83,10 @@ impl CardTemplate {
             push: false,
             has_extended: false,
             grpc: None,
-            grpc_v03: None,
             bindings: ProtocolBinding::ALL.to_vec(),
-            bindings_v03: ProtocolBinding::ALL.to_vec(),
-            rpc_path: JSON_RPC.to_owned(),
             mounted: None,
             protocols: vec![Version::V1_0],
             v03_fields: V03CardFields::default(),
-            formats: version::CardVersions::default(),
             address: Address::default(),
             #[cfg(feature = "signing")]
             signer: None,
@@ -149,13 +140,6 @@ impl CardTemplate {
     #[must_use]
     pub(crate) fn url(mut self, url: impl Into<String>) -> Self {
         self.address.public = Some(url.into().trim_end_matches('/').to_owned());
-        self
-    }
-
-    /// Sets the path of JSON-RPC below the URL of the server.
-    #[must_use]
-    pub(crate) fn rpc_path(mut self, path: &str) -> Self {
-        path.clone_into(&mut self.rpc_path);
         self
     }
 
@@ -247,11 +231,6 @@ impl CardTemplate {
         &self.address
     }
 
-    /// Hosts with a form of the card of their own.
-    pub(crate) fn hosts(&self) -> impl Iterator<Item = &str> {
-        self.formats.hosts.keys().map(String::as_str)
-    }
-
     /// Capabilities that the card declares. The service rejects calls that need others.
     pub(crate) fn offers(&self) -> Capabilities {
         let declared = self.declared.capabilities.as_ref();
@@ -300,9 +279,9 @@ impl CardTemplate {
         self.address.of(request)
     }
 
-    /// Returns the card for a request in JSON, in the form for its protocol version and host.
+    /// Returns the card for a request in JSON, in the form for its protocol version.
     pub(crate) fn json(&self, request: &CardRequest<'_>) -> Bytes {
-        let format = self.formats.of(request, self.address.host(request).as_ref());
+        let format = version::card_version(request, &self.protocols);
         // Serialization can't fail: all keys are strings, and the output is in memory.
         let card = v03::to_json(&self.of(request), &self.v03_fields, format).unwrap_or_default();
         self.signed(card)
@@ -330,20 +309,12 @@ impl CardTemplate {
         self.build(Some(self.address.public.as_deref().unwrap_or(url)))
     }
 
-    fn bindings_of(&self, version: Version) -> &[ProtocolBinding] {
-        match version {
-            Version::V1_0 => &self.bindings,
-            Version::V0_3 => &self.bindings_v03,
-        }
-    }
-
     /// Returns the configured address of gRPC for a protocol version.
     fn grpc_of(&self, version: Version) -> Option<&str> {
         match version {
             // There are no tenants in 0.3.
-            Version::V0_3 if self.mounted.is_some() => self.grpc_v03.as_deref(),
-            Version::V0_3 => self.grpc_v03.as_deref().or(self.grpc.as_deref()),
-            Version::V1_0 => self.grpc.as_deref(),
+            Version::V0_3 if self.mounted.is_some() => None,
+            Version::V0_3 | Version::V1_0 => self.grpc.as_deref(),
         }
     }
 
@@ -355,15 +326,12 @@ impl CardTemplate {
     /// Returns warnings about the card for the operator, which name the configuration keys.
     pub(crate) fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
-        for (key, address) in [("card.grpc_url", &self.grpc), ("card.grpc_url_v03", &self.grpc_v03)] {
-            if address.as_ref().is_some_and(|address| !is_grpc_address(address)) {
-                let why = "not a gRPC address, and left off the agent card; write agent.example:443";
-                warnings.push(format!("{key}: {why}"));
-            }
+        if self.grpc.as_ref().is_some_and(|address| !is_grpc_address(address)) {
+            let why = "not a gRPC address, and left off the agent card; write agent.example:443";
+            warnings.push(format!("card.grpc_url: {why}"));
         }
-        let lists_grpc = |version: Version| self.bindings_of(version).contains(&ProtocolBinding::Grpc);
-        let needs_address = self.mounted.is_none()
-            && self.protocols.iter().any(|version| lists_grpc(*version) && self.grpc_of(*version).is_none());
+        let lists_grpc = self.bindings.contains(&ProtocolBinding::Grpc);
+        let needs_address = self.mounted.is_none() && lists_grpc && self.grpc.is_none();
         if needs_address && self.address.public.as_deref().is_some_and(|url| grpc_authority(url).is_none()) {
             let why = "public_url: gRPC does not support a path, and is left off the agent card; set card.grpc_url";
             warnings.push(why.to_owned());
@@ -408,7 +376,7 @@ impl CardTemplate {
 
     /// Returns all interfaces, in the order in which clients should try them (8.3).
     fn supported_interfaces(&self, url: Option<&str>) -> Vec<AgentInterface> {
-        let json_rpc = url.map(|url| format!("{url}{}", self.rpc_path));
+        let json_rpc = url.map(|url| format!("{url}{JSON_RPC}"));
         // gRPC has no path.
         let of_agent = self.mounted.as_deref().or_else(|| self.address.agent.strip_prefix('/'));
         let root_and_agent = url.zip(of_agent).and_then(|(url, name)| {
@@ -418,7 +386,6 @@ impl CardTemplate {
         let (root, agent) = root_and_agent.map_or((url, None), |(root, name)| (Some(root), Some(name)));
         let derived_grpc = root.and_then(grpc_authority);
         let interfaces_of = |version: &Version| {
-            let bindings = self.bindings_of(*version);
             let grpc = self.grpc_of(*version).filter(|address| is_grpc_address(address));
             let address = |binding| match binding {
                 ProtocolBinding::JsonRpc => json_rpc.clone(),
@@ -426,7 +393,7 @@ impl CardTemplate {
                 ProtocolBinding::Grpc if self.mounted.is_some() && *version == Version::V0_3 => grpc.map(str::to_owned),
                 ProtocolBinding::Grpc => grpc.map(str::to_owned).or_else(|| derived_grpc.clone()),
             };
-            let listed = ProtocolBinding::ALL.into_iter().filter(|binding| bindings.contains(binding));
+            let listed = ProtocolBinding::ALL.into_iter().filter(|binding| self.bindings.contains(binding));
             let interface = |binding: ProtocolBinding| {
                 let tenant = agent.filter(|_| binding == ProtocolBinding::Grpc && *version == Version::V1_0);
                 Some(AgentInterface {
@@ -552,7 +519,7 @@ mod tests {
     }
 
     #[test]
-    fn each_version_has_its_own_bindings_and_grpc() {
+    fn each_version_has_the_configured_bindings_and_grpc() {
         let both = [Version::V1_0, Version::V0_3];
         let card = CardTemplate::new(AgentCard::default())
             .protocols(both)
@@ -565,14 +532,9 @@ mod tests {
             })
             .collect::<Vec<_>>()
         };
-        let separate = card.clone().configure(
-            config().grpc_url_v03(Some("https://old.example".to_owned())).bindings(Some(vec![ProtocolBinding::Grpc])),
-        );
-        let [json_rpc, rest] = ["0.3 JSONRPC https://a.example/rpc", "0.3 HTTP+JSON https://a.example"];
-        assert_eq!(interfaces(&separate), ["1.0 GRPC g.example:1", json_rpc, rest, "0.3 GRPC https://old.example"]);
-        let omitted = separate.configure(config().bindings_v03(Some(vec![ProtocolBinding::HttpJson])));
-        assert_eq!(interfaces(&omitted), ["1.0 GRPC g.example:1", rest]);
         assert_eq!(interfaces(&card)[5], "0.3 GRPC g.example:1");
+        let only = card.configure(config().bindings(Some(vec![ProtocolBinding::Grpc])));
+        assert_eq!(interfaces(&only), ["1.0 GRPC g.example:1", "0.3 GRPC g.example:1"]);
     }
 
     #[test]
@@ -587,10 +549,9 @@ mod tests {
         warns_of(below(), "card.grpc_url");
         assert_eq!(below().configure(grpc("a.example:443")).warnings(), [""; 0]);
         let rest = Some(vec![ProtocolBinding::HttpJson]);
-        assert_eq!(below().configure(config().bindings(rest.clone()).bindings_v03(rest)).warnings(), [""; 0]);
+        assert_eq!(below().configure(config().bindings(rest)).warnings(), [""; 0]);
         assert_eq!(card().push(true).warnings(), [""; 0]);
         warns_of(card().configure(grpc("x")), "card.grpc_url");
-        warns_of(card().configure(config().grpc_url_v03(Some(String::new()))), "card.grpc_url_v03");
     }
 
     #[test]

@@ -338,10 +338,7 @@ impl Execution {
             PutResult::TaskNotFound => Err(Error::task_not_found(key.id())),
             PutResult::OwnerFull(full) => Err(store_full(full)),
             PutResult::Full => {
-                let why = format!(
-                    "task {} has {max} push notification configurations; delete one first (limits.push_configs)",
-                    key.id()
-                );
+                let why = format!("task {} has {max} push notification configurations; delete one first", key.id());
                 Err(limit_error("push_configs", why).with("taskId", key.id()))
             }
         }

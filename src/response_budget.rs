@@ -1,4 +1,4 @@
-//! Memory budget of responses (`limits.outgoing_bytes`): responses in preparation, and those that wait for slow readers. At the
+//! Memory budget of responses (half of `limits.memory`): responses in preparation, and those that wait for slow readers. At the
 //! limit, calls are rejected, and streams wait with their next large event.
 //!
 //! The budget covers all connections. A read reserves memory before it loads data from the store. A frame of a response
@@ -155,7 +155,7 @@ impl ResponseBudget {
             used.add(self.peer, bytes);
             return Ok(());
         };
-        let error = ErrorKind::Unavailable.because(format!("{reason} (limits.outgoing_bytes)"));
+        let error = ErrorKind::Unavailable.because(format!("{reason} (limits.memory)"));
         Err(error.with("limit", "outgoing_bytes").retry_after(RETRY_AFTER))
     }
 
@@ -271,7 +271,7 @@ mod tests {
         assert_eq!(read.bytes.load(Relaxed), 2000 * K);
         let error = read.resize(6001 * K).unwrap_err();
         assert_eq!((error.kind(), error.retry_after_seconds()), (ErrorKind::Unavailable, Some(1)));
-        assert!(error.to_string().contains("limits.outgoing_bytes"), "{error}");
+        assert!(error.to_string().contains("limits.memory"), "{error}");
         assert!(read.resize(6000 * K).is_ok() && unsent.reservation().reserve_for_read(K).is_err());
         assert!(read.resize(1000 * K).is_ok() && unsent.reservation().reserve_for_read(K).is_ok());
         drop((frame, read));
@@ -302,9 +302,7 @@ mod tests {
         let other = second.reservation();
         assert!(other.resize(2000 * K).is_ok());
         let error = first.reservation().resize(K).unwrap_err();
-        assert!(
-            error.to_string().contains("on this connection") && error.to_string().contains("limits.outgoing_bytes")
-        );
+        assert!(error.to_string().contains("on this connection") && error.to_string().contains("limits.memory"));
         assert!(other.resize(1000 * K).is_ok() && first.reservation().resize(K).is_ok());
         let shares: Vec<_> = [&third, &third, &second].map(ResponseBudget::reservation).into();
         assert!(shares.iter().all(|share| share.resize(1000 * K).is_ok()));

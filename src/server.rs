@@ -35,7 +35,7 @@ use crate::{
     protocol::Protocols,
     report::{self, ReportGuard},
     store::{Retention, Store},
-    transport::{CONNECTIONS_PER_PEER, Settings, listener::ListenerSettings},
+    transport::{CONNECTIONS_PER_PEER, MemoryBudgets, Settings, listener::ListenerSettings},
 };
 pub use crate::{
     service::{DefaultKey, Limits, Modes},
@@ -91,7 +91,6 @@ pub struct Server {
     log_wire: bool,
     #[cfg(feature = "server-tls")]
     tls: Option<Tls>,
-    hsts: Option<Duration>,
     metrics: Option<Render>,
     docs: Option<bool>,
     authenticator: Option<Arc<dyn Authenticator>>,
@@ -109,7 +108,8 @@ pub struct Server {
     allowed_hosts: Vec<AllowedHost>,
     cors_origins: Vec<AllowedOrigin>,
     base_path: Option<String>,
-    rpc_path: Option<String>,
+    /// Budgets of the server that this one is mounted on.
+    budgets: Option<MemoryBudgets>,
     layers: Vec<AddLayer>,
     #[cfg(feature = "push")]
     push: PushOptions,
@@ -144,7 +144,6 @@ impl Server {
             log_wire: false,
             #[cfg(feature = "server-tls")]
             tls: None,
-            hsts: None,
             metrics: None,
             docs: None,
             authenticator: None,
@@ -159,7 +158,7 @@ impl Server {
             allowed_hosts: Vec::new(),
             cors_origins: Vec::new(),
             base_path: None,
-            rpc_path: None,
+            budgets: None,
             layers: Vec::new(),
             #[cfg(feature = "push")]
             push: PushOptions::default(),
@@ -203,12 +202,6 @@ impl Server {
         self
     }
 
-    /// Path of JSON-RPC below the server's URL, as shown on the card. `/rpc` by default; `/rpc` is always served.
-    pub fn rpc_path(mut self, path: impl Into<String>) -> Self {
-        self.rpc_path = Some(format!("/{}", path.into().trim_matches('/')));
-        self
-    }
-
     /// Encoding of file bytes for clients of 0.3 over gRPC and HTTP+JSON, on which the SDKs disagree. By default it
     /// depends on the `User-Agent`.
     pub fn v03_file_bytes(mut self, form: FileBytes) -> Self {
@@ -217,8 +210,7 @@ impl Server {
     }
 
     /// Host names accepted in `Host` or `:authority`, in addition to loopback names, IP addresses, the host of the
-    /// [URL](Self::url) and those of [card formats](CardConfig::formats_by_host). Other hosts are rejected with 421 on every
-    /// transport, as protection against DNS rebinding.
+    /// [URL](Self::url). Other hosts are rejected with 421 on every transport, as protection against DNS rebinding.
     ///
     /// By default only a server on a loopback address checks the host; with this setting, every server and a mounted
     /// [router](Self::router) does. `*` disables the check.
@@ -358,7 +350,8 @@ impl Server {
         self
     }
 
-    /// Interval between keep-alive comments on an idle SSE stream. 15 s by default.
+    /// Interval between keep-alive comments on an idle SSE stream. 4 s by default: the HTTP clients of SDKs have a timeout
+    /// of 5 s.
     pub fn keep_alive(mut self, period: Duration) -> Self {
         self.settings.keep_alive = period;
         self
@@ -392,7 +385,7 @@ impl Server {
     /// Maximum total size of responses that are being made or wait for slow readers, in bytes. Beyond it, calls are rejected
     /// as unavailable, except for health checks and the card. At half of it, a connection whose responses have more than an
     /// eighth of it is rejected, unless no other connection has any. A quarter is added to each response for the allocator.
-    /// 256 MiB by default.
+    /// 256 MiB by default. Agents that are [mounted](Self::agent) on a server share its budget.
     pub fn outgoing_bytes(mut self, bytes: usize) -> Self {
         self.settings.outgoing_bytes = bytes;
         self
@@ -437,7 +430,7 @@ impl Server {
 
     /// Maximum total size of the request bodies that are being received, in bytes. 256 MiB by default, 0 for no limit.
     /// Bodies of more than 16 KiB are already rejected at seven eighths of it. Requests of gRPC's health service have a
-    /// budget of 4 MiB of their own.
+    /// budget of 4 MiB of their own. Agents that are [mounted](Self::agent) on a server share its budget.
     pub fn incoming_bytes(mut self, bytes: usize) -> Self {
         self.settings.incoming_bytes = bytes;
         self
@@ -454,13 +447,6 @@ impl Server {
     pub fn tls(mut self, tls: Tls) -> Self {
         self.tls = Some(tls);
         self.with_card(CardTemplate::over_tls)
-    }
-
-    /// Time for which browsers use only https for this host: `Strict-Transport-Security` in each response. Not sent by default.
-    /// Only for servers with TLS, or behind a proxy with TLS.
-    pub fn hsts(mut self, age: Option<Duration>) -> Self {
-        self.hsts = age;
-        self
     }
 
     /// Authentication of callers. Without it, all callers are one anonymous owner. Calls in process are not authenticated:
@@ -519,8 +505,8 @@ impl Server {
     /// `/.well-known/ai-catalog.json` list all of them.
     ///
     /// Each agent has its own tasks, store, limits and settings, and needs a store of its own. The authenticator of this server
-    /// applies to agents without one, and its listen addresses, TLS, and limits of connections and of requests per client
-    /// address apply to all. Its policy, [layers](Self::layer), allowed hosts and origins, and trusted proxies do not: set them
+    /// applies to agents without one, and its listen addresses, TLS, limits of connections and of requests per client
+    /// address, and memory for requests and responses apply to all. Its policy, [layers](Self::layer), allowed hosts and origins, and trusted proxies do not: set them
     /// for each agent. An agent with its own authenticator has only its path. Over gRPC, and with a tenant at the root, the
     /// limits of requests are those of this server.
     ///
@@ -618,8 +604,8 @@ impl Server {
     /// Records the metrics of each call with the facade crate [`metrics`](https://docs.rs/metrics), and serves them at `/metrics`.
     /// `render` returns the metrics of the recorder that the program has installed. Off by default.
     ///
-    /// With an [authenticator](Self::authenticator), `/metrics` requires the scope `admin`. [`BoundServer::metrics`] adds an
-    /// address of its own.
+    /// With an [authenticator](Self::authenticator), `/metrics` requires the scope `admin`. Without one, it is served on loopback
+    /// addresses only. [`BoundServer::metrics`] serves it on an address of its own instead.
     ///
     /// ```no_run
     /// # mod metrics_exporter_prometheus {
@@ -725,7 +711,8 @@ impl Server {
         };
         let scheme = if self.card.address().is_tls { "https" } else { "http" };
         let Assembled { http, handle, mounted, .. } = self.assemble(Some(addr), Some(&layers));
-        Ok(BoundServer { listener, addr, http, additional: Vec::new(), layers, mounted, handle, settings, scheme })
+        let listeners = vec![(listener, addr)];
+        Ok(BoundServer { addr, http, listeners, metrics: None, layers, mounted, handle, settings, scheme })
     }
 
     /// Serves until Ctrl-C or SIGTERM, then drains. Without a `tracing` subscriber, errors are written to

@@ -244,7 +244,7 @@ impl Service {
         let message = message.ok_or_else(|| Error::invalid_field("message", "is required"))?;
         let (parts, max) = (message.parts.len(), self.execution.limits().parts);
         if parts > max {
-            let why = format!("{parts} parts exceed the limit of {max} (limits.parts)");
+            let why = format!("{parts} parts exceed the limit of {max}");
             return Err(Error::invalid_field("message.parts", why).with("limit", "parts"));
         }
         self.check_depth(&message, metadata.as_ref())?;
@@ -290,7 +290,7 @@ impl Service {
         } else {
             return Ok(());
         };
-        let why = format!("is nested more than {max} deep (limits.json_depth)");
+        let why = format!("is nested more than {max} deep");
         Err(Error::invalid_field(field, why).with("limit", "json_depth"))
     }
 
@@ -315,7 +315,7 @@ impl Service {
     async fn referenced(&self, scope: &Arc<Scope>, ids: &[String]) -> Result<Vec<Task>, Error> {
         let max = self.execution.limits().references;
         if ids.len() > max {
-            let why = format!("{} ids exceed the limit of {max} (limits.references)", ids.len());
+            let why = format!("{} ids exceed the limit of {max}", ids.len());
             return Err(Error::invalid_field("message.referenceTaskIds", why).with("limit", "references"));
         }
         let mut tasks = Vec::with_capacity(ids.len());

@@ -443,7 +443,7 @@ impl Full {
     fn reason(&self) -> String {
         let Self { limit, max } = self;
         if self.is_push() {
-            return format!("{max} push notification configurations reach the limit of an owner (limits.{limit})");
+            return format!("{max} push notification configurations reach the limit of an owner");
         }
         format!("{max} tasks reach the limit of stored tasks (limits.{limit}), and none of them is in a terminal state")
     }

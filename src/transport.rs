@@ -76,9 +76,8 @@ pub(crate) use self::{
     grpc_web::trailers as grpc_web_trailers,
     origin::OriginPolicy,
     peer_limit::CONNECTIONS_PER_PEER,
-    request_budget::INCOMING_BYTES,
     response::{CallOutcome, REQUEST_LOG},
-    settings::{BATCH_BYTES, BATCH_CALLS, BODY_BYTES, BODY_TIMEOUT, HEALTH_WATCHES, KEEP_ALIVE, OUTGOING_BYTES},
+    settings::{BODY_BYTES, MEMORY, MemoryBudgets},
 };
 pub use self::{
     body::Body,
@@ -143,7 +142,8 @@ pub struct HttpService {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ServiceScope {
     All,
-    Grpc,
+    /// All but metrics.
+    WithoutMetrics,
     /// Metrics and health checks.
     Operations,
 }
@@ -173,12 +173,18 @@ pub type ResponseFuture = Pin<Box<dyn Future<Output = Result<Response<Body>, Inf
 impl HttpService {
     /// Creates the HTTP service of an A2A service. Requests are not validated here: see `Checked`.
     pub fn new(service: Arc<dyn A2aService>, settings: Settings) -> Self {
+        let budgets = settings.budgets();
+        Self::with_budgets(service, settings, budgets)
+    }
+
+    /// Creates the HTTP service with budgets that it shares with others.
+    pub(crate) fn with_budgets(service: Arc<dyn A2aService>, settings: Settings, budgets: MemoryBudgets) -> Self {
         let semantics: Arc<dyn A2aService> = Arc::new(Semantics::new(Arc::clone(&service)));
         let v03 = crate::v03::pb::bindings::ServiceHandle(Arc::new(GrpcService(Arc::clone(&semantics))));
         let v03_grpc = V03Server::new(v03.clone()).max_decoding_message_size(settings.body_bytes);
         let service = ServiceHandle(service);
         let grpc = A2aServiceServer::new(service.clone()).max_decoding_message_size(settings.body_bytes);
-        let limits = settings.limits();
+        let limits = settings.limits(budgets.receiving);
         let inner = Inner {
             service,
             grpc,
@@ -187,7 +193,7 @@ impl HttpService {
             v03_rest: V03Rest::new(v03, semantics),
             v03_grpc,
             auxiliary: OnceLock::new(),
-            unsent: ResponseBudget::new(settings.outgoing_bytes),
+            unsent: budgets.unsent,
             health_limits: limits.of_health(),
             limits,
             card_dates: card::CardDates::now(settings.env.clock),
@@ -196,10 +202,10 @@ impl HttpService {
         Self { inner: Arc::new(inner), scope: ServiceScope::All }
     }
 
-    /// Returns a handle to this service that accepts only gRPC, for a separate listen address.
+    /// Returns a handle to this service without metrics.
     #[must_use]
-    pub fn grpc(&self) -> Self {
-        Self { scope: ServiceScope::Grpc, ..self.clone() }
+    pub(crate) fn without_metrics(&self) -> Self {
+        Self { scope: ServiceScope::WithoutMetrics, ..self.clone() }
     }
 
     /// Returns a handle to this service that accepts only requests for metrics and health checks, for a separate listen
@@ -285,13 +291,13 @@ impl HttpService {
     fn dispatch_method<B: RequestBody>(&self, class: RequestClass, mut parts: Parts, body: B) -> ResponseFuture {
         let Inner { service, settings, card_dates, .. } = &*self.inner;
         let RequestClass { kind, version, .. } = class;
-        match self.scope {
-            // The status that gRPC defines for other content types.
-            ServiceScope::Grpc if kind != RequestKind::Grpc => return now(status(StatusCode::UNSUPPORTED_MEDIA_TYPE)),
-            ServiceScope::Operations if !matches!(kind, RequestKind::Metrics | RequestKind::Health) => {
-                return now(status(StatusCode::NOT_FOUND));
-            }
-            ServiceScope::All | ServiceScope::Grpc | ServiceScope::Operations => {}
+        let is_served = match self.scope {
+            ServiceScope::All => true,
+            ServiceScope::WithoutMetrics => kind != RequestKind::Metrics,
+            ServiceScope::Operations => matches!(kind, RequestKind::Metrics | RequestKind::Health),
+        };
+        if !is_served {
+            return now(status(StatusCode::NOT_FOUND));
         }
         let method = parts.method.as_str();
         if let Some(allowed) = kind.allowed_methods().filter(|allowed| !allowed.split(", ").any(|name| name == method))

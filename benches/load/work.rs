@@ -26,7 +26,7 @@ pub(crate) enum Work {
     Get,
     /// Stream of this many chunks, each in a poll of its own.
     Stream(usize),
-    /// Stream of this many chunks, coalesced within `turn.commit_interval`.
+    /// Stream of this many chunks, coalesced within `Limits::commit_interval`.
     Paced(usize),
     /// This many chunks in one poll, each too long to be coalesced.
     Burst(usize),

@@ -18,7 +18,6 @@ use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use tokio::{
     io::{AsyncBufRead, AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader, copy, sink},
     process::{Child, ChildStderr, ChildStdin, ChildStdout, Command},
-    sync::Semaphore,
     time::timeout,
 };
 
@@ -26,7 +25,7 @@ use self::persistent::Persistent;
 use super::{
     event::{AgentEvent, EventSink, OUTPUT, TurnEnd, TurnLine, log_stderr},
     files::{PREFIX, TurnFiles, task_directory},
-    process_guard::{self, Grace, ResourceLimits},
+    process_guard::{self, Grace},
 };
 use crate::{
     agent::{Agent, End, Error, Stopped, Turn, Updates},
@@ -35,7 +34,7 @@ use crate::{
 
 mod persistent;
 
-/// Maximum size of a piece of stdout without a delimiter, in bytes.
+/// Maximum size of the line feeds that are held back, in bytes.
 const MAX_PIECE: usize = 64 << 10;
 
 /// Maximum length of a line of stderr in the log, in bytes.
@@ -61,8 +60,6 @@ options! {
     pub struct ExecOptions {
         /// Format of stdin and stdout.
         pub format: Format,
-        /// Delimiter of the chunks of an artifact, in the format `Text`. By default, output is sent as it arrives.
-        pub chunk: Option<String>,
         /// Keeps the command running, and sends it all turns. Only in the format `JsonLines`. Off by default.
         pub persistent: bool,
         /// Directory with a working directory for each task, which is created and not deleted. By default, the command runs in
@@ -70,24 +67,15 @@ options! {
         pub workspace: Option<PathBuf>,
         /// Further environment variables of the command. Those of the server are passed too, except for `A2A_…`.
         pub env: BTreeMap<String, String>,
-        /// Maximum number of commands that run at the same time; further turns wait. Must be greater than 0. 64 by default.
-        pub concurrency: usize,
-        /// Maximum duration of a turn. `None`, the default: that of all turns
-        /// ([`Limits::turn_deadline`](crate::service::Limits::turn_deadline)).
-        pub timeout: Option<Duration>,
         /// Maximum size of the stdout of a turn, and of the files that it writes, in bytes. 64 MiB by default.
         pub output_bytes: usize,
-        /// Maximum address space of each process in bytes. Needs a guard, as do the next two.
+        /// Maximum address space of each process in bytes. Needs a guard.
         pub memory: Option<u64>,
-        /// Maximum processor time of each process, in whole seconds.
-        pub cpu_time: Option<Duration>,
-        /// Maximum number of processes of the user of the server, not only of the command.
-        pub processes: Option<u64>,
-        /// Time between SIGTERM and SIGKILL for a command whose task is canceled. 5 s by default.
+        /// Time between SIGTERM and SIGKILL for a command whose task is canceled. 3 s by default.
         pub grace: Duration,
         /// The command may run again for a turn that was interrupted ([`Agent::resumable`]). Off by default.
         pub resumable: bool,
-        /// Path of the program `a2a`, which starts the command, limits its resources, and ends all its processes with it. Without
+        /// Path of the program `a2a`, which starts the command, limits its memory, and ends all its processes with it. Without
         /// it, processes may remain that the command has moved to another process group.
         pub guard: Option<PathBuf>,
         /// Agent card.
@@ -99,17 +87,12 @@ impl Default for ExecOptions {
     fn default() -> Self {
         Self {
             format: Format::default(),
-            chunk: None,
             persistent: false,
             workspace: None,
             env: BTreeMap::new(),
-            concurrency: 64,
-            timeout: None,
             output_bytes: 64 << 20,
             memory: None,
-            cpu_time: None,
-            processes: None,
-            grace: Duration::from_secs(5),
+            grace: Duration::from_secs(3),
             resumable: false,
             guard: None,
             card: AgentCard::default(),
@@ -146,7 +129,6 @@ struct Runner {
     program: PathBuf,
     arguments: Vec<OsString>,
     options: ExecOptions,
-    permits: Arc<Semaphore>,
 }
 
 impl fmt::Debug for Exec {
@@ -161,7 +143,7 @@ impl Exec {
     /// Creates the agent of a command: a program with its arguments. No shell is involved.
     ///
     /// # Errors
-    /// `InvalidInput` if there is no program, a persistent command has the format `Text`, or limits have no guard; `NotFound` if
+    /// `InvalidInput` if there is no program, a persistent command has the format `Text`, or a memory limit has no guard; `NotFound` if
     /// the program does not exist.
     pub fn new<T: Into<OsString>>(command: impl IntoIterator<Item = T>, options: ExecOptions) -> io::Result<Self> {
         let invalid = |why: &str| io::Error::new(io::ErrorKind::InvalidInput, why);
@@ -171,13 +153,11 @@ impl Exec {
         if options.persistent && options.format == Format::Text {
             return Err(invalid("a persistent command needs the format of JSON lines"));
         }
-        let is_limited = options.memory.is_some() || options.cpu_time.is_some() || options.processes.is_some();
-        if is_limited && options.guard.is_none() {
-            return Err(invalid("limits of memory, processor time and processes need a guard"));
+        if options.memory.is_some() && options.guard.is_none() {
+            return Err(invalid("a memory limit needs a guard"));
         }
-        let permits = Arc::new(Semaphore::new(options.concurrency.clamp(1, Semaphore::MAX_PERMITS)));
         let is_persistent = options.persistent;
-        let runner = Arc::new(Runner { program, arguments: command.collect(), options, permits });
+        let runner = Arc::new(Runner { program, arguments: command.collect(), options });
         let persistent = is_persistent.then(|| Persistent::new(Arc::clone(&runner)));
         Ok(Self { runner, persistent })
     }
@@ -185,26 +165,10 @@ impl Exec {
 
 impl Agent for Exec {
     async fn run(&self, turn: Turn, out: Updates) -> Result<End, Error> {
-        let permit = tokio::select! {
-            permit = Arc::clone(&self.runner.permits).acquire_owned() => permit?,
-            () = turn.canceled() => return Err(Stopped.into()),
-        };
-        let options = &self.runner.options;
-        let run = async {
-            match &self.persistent {
-                Some(persistent) => persistent.run(&turn, &out).await,
-                None => self.runner.run(&turn, &out).await,
-            }
-        };
-        let result = match options.timeout {
-            Some(limit) => timeout(limit, run).await.unwrap_or_else(|_| {
-                let limit = limit.as_secs_f64();
-                Err(Error::public(format!("The command did not end within {limit} s (exec.timeout).")))
-            }),
-            None => run.await,
-        };
-        drop(permit);
-        result
+        match &self.persistent {
+            Some(persistent) => persistent.run(&turn, &out).await,
+            None => self.runner.run(&turn, &out).await,
+        }
     }
 
     fn card(&self) -> AgentCard {
@@ -234,13 +198,9 @@ impl Runner {
     /// directories of its turns.
     fn command(&self, files: &Path) -> Command {
         let Self { program, arguments, options, .. } = self;
-        let limits = ResourceLimits {
-            memory: options.memory.unwrap_or_default(),
-            cpu_seconds: options.cpu_time.map(|time| time.as_secs().max(1)).unwrap_or_default(),
-            processes: options.processes.unwrap_or_default(),
-        };
+        let memory = options.memory.unwrap_or_default();
         let grace = Grace { terminated: options.grace, orphaned: Duration::ZERO };
-        let mut command = process_guard::command(options.guard.as_deref(), program, grace, limits, Some(files));
+        let mut command = process_guard::command(options.guard.as_deref(), program, grace, memory, Some(files));
         command.args(arguments).envs(&options.env);
         command
     }
@@ -297,7 +257,7 @@ fn failure(status: ExitStatus, options: &ExecOptions) -> Option<String> {
         let why = match signal {
             9 if options.memory.is_some() => "; it may have exceeded a memory limit",
             9 => "; the system may have run out of memory",
-            24 => "; it exceeded its processor time (exec.cpu_time)",
+            24 => "; it exceeded its processor time",
             _ => "",
         };
         format!("The command was ended by signal {signal}{why}.")
@@ -429,7 +389,7 @@ impl Drop for Process {
 /// Sends stdout as an artifact.
 async fn read_text(stdout: &mut BufReader<ChildStdout>, options: &ExecOptions, out: &Updates) -> Result<(), Interrupt> {
     let mut artifact = out.artifact(OUTPUT);
-    let mut splitter = Splitter::new(options.chunk.as_deref());
+    let mut splitter = Splitter::default();
     let mut left = options.output_bytes;
     loop {
         let bytes = stdout.fill_buf().await?;
@@ -437,10 +397,10 @@ async fn read_text(stdout: &mut BufReader<ChildStdout>, options: &ExecOptions, o
             break;
         }
         left = left.checked_sub(bytes.len()).ok_or_else(|| too_much_output(options))?;
-        let pieces = splitter.push(bytes);
+        let piece = splitter.push(bytes);
         let length = bytes.len();
         stdout.consume(length);
-        for piece in pieces {
+        if let Some(piece) = piece {
             artifact.text(piece).await?;
         }
     }
@@ -452,7 +412,7 @@ async fn read_text(stdout: &mut BufReader<ChildStdout>, options: &ExecOptions, o
 
 fn too_much_output(options: &ExecOptions) -> Error {
     let max = options.output_bytes;
-    Error::public(format!("The output of the command exceeds {max} bytes (exec.output_bytes)."))
+    Error::public(format!("The output of the command exceeds {max} bytes (limits.task_bytes)."))
 }
 
 /// Applies the events of stdout.
@@ -512,50 +472,25 @@ async fn log_lines(stderr: &mut BufReader<ChildStderr>, task_id: &str) {
     }
 }
 
-/// Splitter of stdout into the chunks of an artifact. Each is valid UTF-8. With a delimiter, each chunk ends with it, except for
-/// the last one, and for pieces of a longer text without a delimiter. Other line feeds at the end of the output are dropped, as a
+/// Splitter of stdout into the chunks of an artifact. Each is valid UTF-8. Line feeds at the end of the output are dropped, as a
 /// shell does: those at the end of what has arrived are carried over to the next chunk.
-struct Splitter<'a> {
-    delimiter: Option<&'a [u8]>,
+#[derive(Default)]
+struct Splitter {
     pending: Vec<u8>,
 }
 
-impl<'a> Splitter<'a> {
-    fn new(delimiter: Option<&'a str>) -> Self {
-        let delimiter = delimiter.filter(|text| !text.is_empty()).map(str::as_bytes);
-        Self { delimiter, pending: Vec::new() }
-    }
-
-    /// Adds output, and returns the chunks that are complete.
-    fn push(&mut self, bytes: &[u8]) -> Vec<String> {
+impl Splitter {
+    /// Adds output, and returns the next chunk, if it is complete.
+    fn push(&mut self, bytes: &[u8]) -> Option<String> {
         self.pending.extend_from_slice(bytes);
-        let mut pieces = Vec::new();
-        // Length of the beginning of a delimiter at the end.
-        let mut begun = 0;
-        if let Some(delimiter) = self.delimiter {
-            while let Some(found) = find(&self.pending, delimiter) {
-                pieces.push(self.take(found + delimiter.len()));
-            }
-            if self.pending.len() < MAX_PIECE {
-                return pieces;
-            }
-            let is_begun = |length: &usize| delimiter.get(..*length).is_some_and(|begin| self.pending.ends_with(begin));
-            begun = (1..delimiter.len()).rev().find(is_begun).unwrap_or_default();
-        }
-        let end = complete(self.pending.get(..self.pending.len() - begun).unwrap_or_default());
+        let end = complete(&self.pending);
         let kept = without_line_feeds(self.pending.get(..end).unwrap_or_default()).len();
         // Nothing but line feeds for a long time: they are not at the end.
         let kept = if kept == 0 && end > MAX_PIECE { end } else { kept };
-        if kept > 0 {
-            pieces.push(self.take(kept));
-        }
-        pieces
-    }
-
-    /// Takes the beginning of the pending output.
-    fn take(&mut self, end: usize) -> String {
-        let rest = self.pending.split_off(end);
-        text(&mem::replace(&mut self.pending, rest))
+        (kept > 0).then(|| {
+            let rest = self.pending.split_off(kept);
+            text(&mem::replace(&mut self.pending, rest))
+        })
     }
 
     /// Returns the last chunk.
@@ -563,11 +498,6 @@ impl<'a> Splitter<'a> {
         let rest = without_line_feeds(&self.pending);
         (!rest.is_empty()).then(|| text(rest))
     }
-}
-
-/// Returns the position of a text.
-fn find(bytes: &[u8], text: &[u8]) -> Option<usize> {
-    bytes.windows(text.len()).position(|window| window == text)
 }
 
 fn without_line_feeds(bytes: &[u8]) -> &[u8] {
@@ -601,8 +531,8 @@ fn text(bytes: &[u8]) -> String {
 mod tests {
     use super::*;
 
-    fn split(delimiter: Option<&str>, output: &[&[u8]]) -> Vec<String> {
-        let mut splitter = Splitter::new(delimiter);
+    fn split(output: &[&[u8]]) -> Vec<String> {
+        let mut splitter = Splitter::default();
         let mut pieces: Vec<String> = output.iter().flat_map(|bytes| splitter.push(bytes)).collect();
         pieces.extend(splitter.finish());
         pieces
@@ -610,30 +540,17 @@ mod tests {
 
     #[test]
     fn output_is_split_between_characters_and_without_its_last_line_feeds() {
-        assert_eq!(split(None, &[b"hello\n", b"world\n\n"]), ["hello", "\nworld"]);
-        assert_eq!(split(None, &["ä€😀".as_bytes()]), ["ä€😀"]);
+        assert_eq!(split(&[b"hello\n", b"world\n\n"]), ["hello", "\nworld"]);
+        assert_eq!(split(&["ä€😀".as_bytes()]), ["ä€😀"]);
         for cut in 0.."ä€😀".len() {
             let (first, second) = "ä€😀".as_bytes().split_at(cut);
-            assert_eq!(split(None, &[first, second]).concat(), "ä€😀", "{cut}");
+            assert_eq!(split(&[first, second]).concat(), "ä€😀", "{cut}");
         }
-        assert_eq!(split(None, &[b"a\xffb\xc3"]), ["a\u{fffd}b", "\u{fffd}"]);
-        assert_eq!(split(None, &[b"\n"]), [""; 0]);
-        let mut splitter = Splitter::new(None);
+        assert_eq!(split(&[b"a\xffb\xc3"]), ["a\u{fffd}b", "\u{fffd}"]);
+        assert_eq!(split(&[b"\n"]), [""; 0]);
+        let mut splitter = Splitter::default();
         let blank = (0..100).flat_map(|_| splitter.push(&[b'\n'; 4096])).collect::<String>();
         assert!(blank.len() > 200_000, "line feeds do not pile up");
-    }
-
-    #[test]
-    fn delimiters_end_chunks() {
-        assert_eq!(split(Some("\n"), &[b"one\ntw", b"o\nthree\n"]), ["one\n", "two\n", "three\n"]);
-        assert_eq!(split(Some("\n"), &[b"one\n", b"two\n", b"\n", b"three"]), ["one\n", "two\n", "\n", "three"]);
-        assert_eq!(split(Some("\n\n"), &[b"one\n", b"\ntwo\n"]), ["one\n\n", "two"]);
-        assert_eq!(split(Some("---"), &[b"a-", b"--b"]), ["a---", "b"]);
-        let long = vec![b'x'; MAX_PIECE + 1];
-        assert_eq!(split(Some("\n"), &[&long, b"y\n"]).concat().len(), long.len() + 2);
-        let pieces = split(Some("---"), &[&long, b"-", b"--b"]);
-        assert_eq!(pieces.concat().len(), long.len() + 4);
-        assert_eq!(&pieces[pieces.len() - 2..], ["---", "b"], "a delimiter is not divided");
     }
 
     #[test]

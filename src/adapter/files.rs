@@ -145,7 +145,7 @@ fn read_output(directory: &Path, max: usize) -> Result<Vec<(String, Vec<u8>)>, E
     let mut left = u64::try_from(max)?;
     let mut files = Vec::with_capacity(paths.len());
     for path in paths {
-        let too_large = || Error::public(format!("The files of the command exceed {max} bytes (exec.output_bytes)."));
+        let too_large = || Error::public(format!("The files of the command exceed {max} bytes (limits.task_bytes)."));
         left = left.checked_sub(fs::symlink_metadata(&path)?.len()).ok_or_else(too_large)?;
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         files.push((name, fs::read(path)?));

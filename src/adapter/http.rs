@@ -46,9 +46,6 @@ options! {
         /// a turn that was interrupted runs again ([`Agent::resumable`]). Off by default: only requests that found no connection
         /// are repeated.
         pub idempotent: bool,
-        /// Maximum duration of a turn. `None`, the default: that of all turns
-        /// ([`Limits::turn_deadline`](crate::service::Limits::turn_deadline)).
-        pub timeout: Option<Duration>,
         /// Maximum size of a response in bytes. 64 MiB by default.
         pub output_bytes: usize,
         /// Agent card.
@@ -58,21 +55,14 @@ options! {
 
 impl Default for HttpOptions {
     fn default() -> Self {
-        Self {
-            token: None,
-            secret: None,
-            idempotent: false,
-            timeout: None,
-            output_bytes: 64 << 20,
-            card: AgentCard::default(),
-        }
+        Self { token: None, secret: None, idempotent: false, output_bytes: 64 << 20, card: AgentCard::default() }
     }
 }
 
 impl fmt::Debug for HttpOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut f = f.debug_struct("HttpOptions");
-        f.field("idempotent", &self.idempotent).field("timeout", &self.timeout).finish_non_exhaustive()
+        f.field("idempotent", &self.idempotent).finish_non_exhaustive()
     }
 }
 
@@ -175,8 +165,7 @@ impl HttpEndpoint {
 
 impl Agent for HttpEndpoint {
     async fn run(&self, turn: Turn, out: Updates) -> Result<End, Error> {
-        let expired = "The endpoint of the agent did not respond in time (http.timeout).";
-        until_canceled(&turn, self.turn(&turn, &out), self.options.timeout, expired).await
+        until_canceled(&turn, self.turn(&turn, &out)).await
     }
 
     fn card(&self) -> AgentCard {
@@ -206,7 +195,7 @@ fn failure(error: BodyError<reqwest::Error>) -> Error {
         }
         BodyError::TimedOut => Error::public("The agent's endpoint did not respond in time."),
         BodyError::TooLarge(_) => {
-            Error::public("The response of the agent's endpoint is too large (http.output_bytes).")
+            Error::public("The response of the agent's endpoint is too large (limits.task_bytes).")
         }
     }
 }

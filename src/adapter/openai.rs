@@ -54,9 +54,6 @@ options! {
         /// Further members of the requests, such as `temperature` and `max_tokens`. With `stream` false, answers are not
         /// streamed.
         pub parameters: Map<String, Value>,
-        /// Maximum duration of a turn. `None`, the default: that of all turns
-        /// ([`Limits::turn_deadline`](crate::service::Limits::turn_deadline)).
-        pub timeout: Option<Duration>,
         /// Maximum time in which the endpoint sends nothing. 2 minutes by default.
         pub idle_timeout: Duration,
         /// Maximum size of a response in bytes. 16 MiB by default.
@@ -71,7 +68,7 @@ options! {
         /// Offers the model a tool, `ask_user`, with which it asks the client. The task is then `INPUT_REQUIRED`. Off by
         /// default: some endpoints and models do not support tools.
         pub ask: bool,
-        /// Maximum number of times that the model can call tools in a turn. 10 by default.
+        /// Maximum number of times that the model can call tools in a turn. 25 by default.
         pub tool_rounds: usize,
         /// Agent card. By default, it has the name of the model.
         pub card: AgentCard,
@@ -84,14 +81,13 @@ impl Default for OpenaiOptions {
             key: None,
             system: None,
             parameters: Map::new(),
-            timeout: None,
             idle_timeout: Duration::from_mins(2),
             output_bytes: 16 << 20,
             history: 50,
             history_bytes: 4 << 20,
             image_urls: false,
             ask: false,
-            tool_rounds: 10,
+            tool_rounds: 25,
             card: AgentCard::default(),
         }
     }
@@ -100,7 +96,7 @@ impl Default for OpenaiOptions {
 impl fmt::Debug for OpenaiOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut f = f.debug_struct("OpenaiOptions");
-        f.field("timeout", &self.timeout).field("idle_timeout", &self.idle_timeout).field("history", &self.history);
+        f.field("idle_timeout", &self.idle_timeout).field("history", &self.history);
         f.finish_non_exhaustive()
     }
 }
@@ -222,9 +218,8 @@ impl Openai {
 
 impl Agent for Openai {
     async fn run(&self, turn: Turn, out: Updates) -> Result<End, Error> {
-        let expired = "The model did not answer in time (openai.timeout).";
         // Boxed, because the future is large.
-        until_canceled(&turn, Box::pin(self.turn(&turn, &out)), self.options.timeout, expired).await
+        until_canceled(&turn, Box::pin(self.turn(&turn, &out))).await
     }
 
     fn card(&self) -> AgentCard {
@@ -382,7 +377,7 @@ impl<'a> Run<'a> {
             }
             if self.state.rounds >= self.agent.options.tool_rounds {
                 let max = self.agent.options.tool_rounds;
-                let text = format!("The model called tools more than {max} times in this turn (openai.tool_rounds).");
+                let text = format!("The model called tools more than {max} times in this turn.");
                 return Err(Error::public(text));
             }
             self.state.rounds += 1;

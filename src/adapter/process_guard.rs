@@ -1,4 +1,4 @@
-//! Guard of a command: a process between the server and the command, which starts the command with its resource limits and
+//! Guard of a command: a process between the server and the command, which starts the command with its memory limit and
 //! leaves no process of it behind, and none of its temporary files, even if the server is killed.
 //!
 //! The program starts itself as the guard. The guard has stdin, stdout and stderr of the command. As long as the server lives, it
@@ -38,7 +38,7 @@ const NAME: &str = "a2a";
 /// First argument of the program as the guard.
 const GUARD: &str = "exec-guard";
 
-/// First argument of the program that sets the resource limits, and then becomes the command.
+/// First argument of the program that sets the memory limit, and then becomes the command.
 const LIMITED: &str = "exec-limited";
 
 /// Exit code for a command that was not found, as in a shell.
@@ -59,17 +59,6 @@ const REPARENT_TIME: Duration = Duration::from_secs(2);
 /// Interval at which the remaining processes are killed again.
 const KILL_INTERVAL: Duration = Duration::from_millis(2);
 
-/// Resource limits of each process of a command. Zero: no limit.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct ResourceLimits {
-    /// Address space in bytes.
-    pub(super) memory: u64,
-    /// Processor time in seconds.
-    pub(super) cpu_seconds: u64,
-    /// Number of processes of the user, not only of this command.
-    pub(super) processes: u64,
-}
-
 /// Times between SIGTERM and SIGKILL.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Grace {
@@ -77,25 +66,6 @@ pub(super) struct Grace {
     pub(super) terminated: Duration,
     /// After the server has closed its end of stderr.
     pub(super) orphaned: Duration,
-}
-
-impl ResourceLimits {
-    /// Sets the limits of this process.
-    fn apply(self) -> io::Result<()> {
-        let Self { memory, cpu_seconds, processes } = self;
-        for (resource, limit) in [(Resource::As, memory), (Resource::Cpu, cpu_seconds), (Resource::Nproc, processes)] {
-            if limit > 0 {
-                // One second more, so that the process gets SIGXCPU first.
-                let maximum = if resource == Resource::Cpu { limit.saturating_add(1) } else { limit };
-                setrlimit(resource, Rlimit { current: Some(limit), maximum: Some(maximum) })?;
-            }
-        }
-        Ok(())
-    }
-
-    fn to_arguments(self) -> [OsString; 3] {
-        [self.memory, self.cpu_seconds, self.processes].map(|limit| limit.to_string().into())
-    }
 }
 
 /// Returns the path of this program. On Linux, it remains valid if the file is replaced while the program runs.
@@ -126,12 +96,13 @@ pub(super) fn find_program(name: &OsStr, path: Option<&OsStr>) -> io::Result<Pat
 
 /// Returns a command that runs `program`, with a guard if the path of one is given. It is detached from the terminal of the server.
 /// Variables of the server that begin with `A2A_`, which may be secret, are not passed on. If the server is killed, the guard
-/// deletes the directories whose paths begin with `files`.
+/// deletes the directories whose paths begin with `files`. With a guard, `memory` limits the address space of each process in bytes,
+/// unless it is 0.
 pub(super) fn command(
     guard: Option<&Path>,
     program: &Path,
     grace: Grace,
-    limits: ResourceLimits,
+    memory: u64,
     files: Option<&Path>,
 ) -> tokio::process::Command {
     let mut command = match guard {
@@ -141,7 +112,7 @@ pub(super) fn command(
                 .arg0(NAME)
                 .arg(GUARD)
                 .args([grace.terminated, grace.orphaned].map(|grace| grace.as_millis().to_string()));
-            command.arg(files.unwrap_or(Path::new(""))).args(limits.to_arguments()).arg(program);
+            command.arg(files.unwrap_or(Path::new(""))).arg(memory.to_string()).arg(program);
             command
         }
         None => tokio::process::Command::new(program),
@@ -163,14 +134,13 @@ pub(crate) fn run(mut arguments: impl Iterator<Item = OsString>) -> Option<u8> {
     let mut grace = || number(arguments.next()).map(Duration::from_millis);
     let grace = if role == GUARD { (|| Some(Grace { terminated: grace()?, orphaned: grace()? }))() } else { None };
     let files = grace.and_then(|_| arguments.next()).filter(|path| !path.is_empty()).map(PathBuf::from);
-    let mut limit = || number(arguments.next());
-    let limits = (|| Some(ResourceLimits { memory: limit()?, cpu_seconds: limit()?, processes: limit()? }))();
+    let memory = number(arguments.next());
     let command: Vec<OsString> = arguments.collect();
-    match (limits, grace) {
-        (Some(limits), Some(grace)) if role == GUARD && !command.is_empty() => {
-            Some(guard(grace, limits, &command, files.as_deref()))
+    match (memory, grace) {
+        (Some(memory), Some(grace)) if role == GUARD && !command.is_empty() => {
+            Some(guard(grace, memory, &command, files.as_deref()))
         }
-        (Some(limits), None) if role == LIMITED && !command.is_empty() => Some(become_command(limits, &command)),
+        (Some(memory), None) if role == LIMITED && !command.is_empty() => Some(become_command(memory, &command)),
         _ => Some(fail(OsStr::new(GUARD), &io::Error::other("internal command of `a2a serve`"), 2)),
     }
 }
@@ -181,11 +151,14 @@ fn fail(name: &OsStr, error: &io::Error, code: u8) -> u8 {
     code
 }
 
-/// Sets the resource limits, and replaces this process by the command. Returns only if that fails.
-fn become_command(limits: ResourceLimits, command: &[OsString]) -> u8 {
+/// Limits the address space, unless the limit is 0, and replaces this process by the command. Returns only if that fails.
+fn become_command(memory: u64, command: &[OsString]) -> u8 {
     let Some((program, arguments)) = command.split_first() else { return NOT_FOUND };
-    if let Err(error) = limits.apply() {
-        return fail(program, &error, NOT_EXECUTABLE);
+    let limit = Rlimit { current: Some(memory), maximum: Some(memory) };
+    if memory > 0
+        && let Err(error) = setrlimit(Resource::As, limit)
+    {
+        return fail(program, &error.into(), NOT_EXECUTABLE);
     }
     let error = process::Command::new(program).args(arguments).exec();
     let code = if error.kind() == io::ErrorKind::NotFound { NOT_FOUND } else { NOT_EXECUTABLE };
@@ -194,7 +167,7 @@ fn become_command(limits: ResourceLimits, command: &[OsString]) -> u8 {
 
 /// Starts the command, and waits for its end. SIGTERM is passed on, and sent if the server is gone. The command is killed after
 /// the grace period. If the server was killed, the directories whose paths begin with `files` are deleted.
-fn guard(grace: Grace, limits: ResourceLimits, command: &[OsString], files: Option<&Path>) -> u8 {
+fn guard(grace: Grace, memory: u64, command: &[OsString], files: Option<&Path>) -> u8 {
     let server = rustix::process::getppid();
     let program = command.first().map(OsString::as_os_str).unwrap_or_default();
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
@@ -206,7 +179,7 @@ fn guard(grace: Grace, limits: ResourceLimits, command: &[OsString], files: Opti
         let mut terminated = signal(SignalKind::terminate())?;
         adopt_orphans();
         let mut limited = tokio::process::Command::new(own_program()?);
-        limited.arg0(NAME).arg(LIMITED).args(limits.to_arguments()).args(command).process_group(0);
+        limited.arg0(NAME).arg(LIMITED).arg(memory.to_string()).args(command).process_group(0);
         let mut child = limited.spawn()?;
         let group = child.id().and_then(|id| Pid::from_raw(id.try_into().ok()?));
         let orphaned = watch_server();

@@ -129,7 +129,7 @@ impl Updates {
         let max = self.live.lock().admission.max_event_bytes();
         if bytes.len() > max {
             return Err(Error::internal(format!(
-                "saved state: {} bytes exceed the limit of {max} (limits.event_bytes)",
+                "saved state: {} bytes exceed the limit of {max} (limits.task_bytes)",
                 bytes.len()
             )));
         }

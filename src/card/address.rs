@@ -79,11 +79,6 @@ impl Address {
         Some(format!("{scheme}://{authority}{}{}", forwarded.prefix, request.prefix))
     }
 
-    /// Returns the host that the client requested, whatever URL is configured.
-    pub(super) fn host(&self, request: &CardRequest<'_>) -> Option<Authority> {
-        self.requested(request).1
-    }
-
     fn requested(&self, request: &CardRequest<'_>) -> (Forwarded, Option<Authority>) {
         let forwarded = request.peer.and_then(|peer| self.forwarded_by(peer, request.headers));
         let host = if forwarded.is_some() { request.target.or(request.host) } else { request.host };
@@ -186,11 +181,6 @@ impl Authority {
 }
 
 impl Authority {
-    /// Returns the host without its port.
-    pub(super) fn name(&self) -> &str {
-        &self.host
-    }
-
     pub(crate) fn has_port(&self) -> bool {
         self.port.is_some()
     }

@@ -13,7 +13,7 @@ use crate::{
         wkt::Struct,
     },
     protocol::Version,
-    v03::card::{self as v03, CardVersion, Requirement, Scheme},
+    v03::card::{self as v03, Requirement, Scheme},
 };
 
 options! {
@@ -46,7 +46,7 @@ pub struct CardConfig {
     pub input_modes: Option<Vec<String>>,
     /// Media types that the agent produces.
     pub output_modes: Option<Vec<String>>,
-    /// Skills of the agent.
+    /// Skills of the agent, without those that are [extended](SkillConfig::is_extended).
     pub skills: Option<Vec<SkillConfig>>,
     /// Protocol extensions that the agent supports.
     pub extensions: Option<Vec<ExtensionConfig>>,
@@ -59,22 +59,13 @@ pub struct CardConfig {
     pub security_schemes: SchemesConfig,
     /// Security requirements, of which a call has to meet one: scopes by the name of a scheme.
     pub security: Vec<Requirement>,
-    /// Form of the card for requests that do not name a protocol version. Merged by default, which clients of 1.0 and 0.3
-    /// can read.
-    pub format: Option<CardVersion>,
-    /// Form of the card by the requested host (`host` or `host:port`). Overrides `format`.
-    pub formats_by_host: BTreeMap<String, CardVersion>,
     /// Address of gRPC, if it differs from that of the other bindings: `host:port`, optionally after `dns:///`, or a URL
     /// without a path. gRPC has no path: a server below a base path, or behind a proxy that supports only HTTP/1.1, needs
     /// this address. An invalid address is left off the card.
     pub grpc_url: Option<String>,
-    /// Address of gRPC for clients of 0.3. Defaults to `grpc_url`.
-    pub grpc_url_v03: Option<String>,
-    /// Bindings that the card lists among the server's own interfaces of 1.0. All three by default. Bindings that the card
-    /// does not list are still served.
+    /// Bindings that the card lists among the server's own interfaces. All three by default. Bindings that the card does not
+    /// list are still served.
     pub bindings: Option<Vec<ProtocolBinding>>,
-    /// Bindings that the card lists among the server's own interfaces of 0.3.
-    pub bindings_v03: Option<Vec<ProtocolBinding>>,
 }
 }
 
@@ -110,39 +101,18 @@ pub struct SkillConfig {
     /// Media types that the skill produces. Empty: those of the agent.
     #[serde(default)]
     pub output_modes: Vec<String>,
-}
-
-/// Skill on the extended card only.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ExtendedSkillConfig {
-    /// Unique id among the agent's skills.
-    pub id: String,
-    /// Name of the skill.
-    pub name: String,
-    /// Description of the skill.
-    pub description: String,
-    /// Keywords.
+    /// The skill is on the extended card only.
     #[serde(default)]
-    pub tags: Vec<String>,
-    /// Example prompts.
-    #[serde(default)]
-    pub examples: Vec<String>,
-    /// Media types that the skill accepts. Empty: those of the agent.
-    #[serde(default)]
-    pub input_modes: Vec<String>,
-    /// Media types that the skill produces. Empty: those of the agent.
-    #[serde(default)]
-    pub output_modes: Vec<String>,
-    /// Scope of callers who see the skill. All who get the extended card, if it is not set.
+    pub extended: bool,
+    /// Scope of callers who see the skill, which is then on the extended card only. All who get that card, if it is not set.
     #[serde(default)]
     pub scope: Option<String>,
 }
 
-impl From<ExtendedSkillConfig> for (Option<String>, AgentSkill) {
-    fn from(skill: ExtendedSkillConfig) -> Self {
-        let ExtendedSkillConfig { id, name, description, tags, examples, input_modes, output_modes, scope } = skill;
-        (scope, SkillConfig { id, name, description, tags, examples, input_modes, output_modes }.into())
+impl SkillConfig {
+    /// Returns true for a skill on the extended card only ([`ScopedSkills`](super::ScopedSkills)).
+    pub fn is_extended(&self) -> bool {
+        self.extended || self.scope.is_some()
     }
 }
 
@@ -224,8 +194,7 @@ impl CardTemplate {
         }
         let CardConfig { name, description, version, provider, icon_url, documentation_url, .. } = config;
         let CardConfig { input_modes, output_modes, skills, extensions, interfaces, capabilities, .. } = config;
-        let CardConfig { security_schemes, security, format, formats_by_host, .. } = config;
-        let CardConfig { grpc_url, grpc_url_v03, bindings, bindings_v03, .. } = config;
+        let CardConfig { security_schemes, security, grpc_url, bindings, .. } = config;
         let card = &mut self.declared;
         set(&mut card.name, name);
         set(&mut card.description, description);
@@ -238,7 +207,13 @@ impl CardTemplate {
         );
         set(&mut card.default_input_modes, input_modes);
         set(&mut card.default_output_modes, output_modes);
-        set_all(&mut card.skills, skills);
+        // If all are extended, those of the agent remain.
+        let public = |mut skills: Vec<SkillConfig>| {
+            let is_empty = skills.is_empty();
+            skills.retain(|skill| !skill.is_extended());
+            (is_empty || !skills.is_empty()).then_some(skills)
+        };
+        set_all(&mut card.skills, skills.and_then(public));
         let declared = card.capabilities.get_or_insert_default();
         set_all(&mut declared.extensions, extensions);
         set(&mut declared.streaming, capabilities.streaming);
@@ -249,21 +224,16 @@ impl CardTemplate {
             card.security_schemes = v03::to_v1(security_schemes.0.clone());
             self.v03_fields.schemes = security_schemes.0;
         }
-        set(&mut self.formats.usual, format);
-        let formats = formats_by_host.into_iter().map(|(host, format)| (host.to_ascii_lowercase(), format));
-        self.formats.hosts.extend(formats);
         set(&mut self.grpc, grpc_url.map(Some));
-        set(&mut self.grpc_v03, grpc_url_v03.map(Some));
         set(&mut self.bindings, bindings);
-        set(&mut self.bindings_v03, bindings_v03);
         self
     }
 }
 
 #[cfg(feature = "cli")]
 impl CardConfig {
-    /// Returns the values of a card, without its interfaces, security and signatures, which are those of its server. Values
-    /// that the card leaves out are not set.
+    /// Returns the values of a card, without its security and signatures, which are those of its server. Values that the card
+    /// leaves out are not set.
     pub(crate) fn of_card(card: AgentCard) -> Self {
         fn set<T>(items: Vec<T>) -> Option<Vec<T>> {
             Some(items).filter(|items| !items.is_empty())
@@ -271,7 +241,12 @@ impl CardConfig {
         let text = |text: String| Some(text).filter(|text| !text.is_empty());
         let skill = |skill: AgentSkill| {
             let AgentSkill { id, name, description, tags, examples, input_modes, output_modes, .. } = skill;
-            SkillConfig { id, name, description, tags, examples, input_modes, output_modes }
+            let (extended, scope) = (false, None);
+            SkillConfig { id, name, description, tags, examples, input_modes, output_modes, extended, scope }
+        };
+        let interface = |interface: AgentInterface| {
+            let AgentInterface { url, protocol_binding: binding, tenant, protocol_version } = interface;
+            InterfaceConfig { url, binding, tenant, version: text(protocol_version) }
         };
         let extension = |extension: AgentExtension| {
             let AgentExtension { uri, description, required, params } = extension;
@@ -288,6 +263,7 @@ impl CardConfig {
             input_modes: set(card.default_input_modes),
             output_modes: set(card.default_output_modes),
             skills: set(card.skills.into_iter().map(skill).collect()),
+            interfaces: card.supported_interfaces.into_iter().map(interface).collect(),
             extensions: set(capabilities.extensions.into_iter().map(extension).collect()),
             capabilities: CapabilitiesConfig { streaming: capabilities.streaming, ..CapabilitiesConfig::default() },
             ..Self::default()
@@ -297,7 +273,7 @@ impl CardConfig {
 
 impl From<SkillConfig> for AgentSkill {
     fn from(skill: SkillConfig) -> Self {
-        let SkillConfig { id, name, description, tags, examples, input_modes, output_modes } = skill;
+        let SkillConfig { id, name, description, tags, examples, input_modes, output_modes, .. } = skill;
         Self { id, name, description, tags, examples, input_modes, output_modes, security_requirements: Vec::new() }
     }
 }

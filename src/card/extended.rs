@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc};
 use async_trait::async_trait;
 use serde::Deserialize;
 
-use super::CardTemplate;
+use super::{CardTemplate, SkillConfig};
 use crate::{
     auth::require_scope,
     call::{Binding, CARD_EXTENDED, Call, Principal},
@@ -59,6 +59,14 @@ pub trait ExtendedCard: Send + Sync + 'static {
 #[derive(Clone, Debug, Default)]
 pub struct ScopedSkills(Vec<(Option<String>, AgentSkill)>);
 
+impl FromIterator<SkillConfig> for ScopedSkills {
+    /// Creates the card with those skills that are [extended](SkillConfig::is_extended).
+    fn from_iter<I: IntoIterator<Item = SkillConfig>>(skills: I) -> Self {
+        let extended = skills.into_iter().filter(SkillConfig::is_extended);
+        Self(extended.map(|mut skill| (skill.scope.take(), skill.into())).collect())
+    }
+}
+
 impl ScopedSkills {
     /// Creates the card with these skills, each with the scope that it requires, if any.
     pub fn new(skills: impl IntoIterator<Item = (Option<String>, AgentSkill)>) -> Self {
@@ -106,7 +114,8 @@ impl ExtendedCardSettings {
             require_scope(principal, CARD_EXTENDED)?;
         }
         let Some(provider) = &self.provider else {
-            let why = "this agent declares an extended card, but has no source for it (card.extended_skills)";
+            let why =
+                "this agent declares an extended card, but has no source for it (card.skills with `extended = true`)";
             return Err(ErrorKind::ExtendedAgentCardNotConfigured.because(why));
         };
         let public = template.for_base(call.base_url.as_deref());

@@ -1,33 +1,21 @@
-//! Choice of the agent card's form for a request: by the protocol version that it names, or else by its host, or else the
-//! default.
-
-use std::collections::BTreeMap;
+//! Choice of the agent card's form for a request: by the protocol version that it names, or else by those that are served.
 
 use percent_encoding::percent_decode_str;
 
-use super::{WELL_KNOWN, address::Authority};
+use super::WELL_KNOWN;
 use crate::{call::VERSION, card::CardRequest, protocol::Version, v03::card::CardVersion};
 
-/// Configured forms of the card.
-#[derive(Clone, Debug, Default)]
-pub(super) struct CardVersions {
-    pub(super) usual: CardVersion,
-    /// By host or `host:port`, in lower case.
-    pub(super) hosts: BTreeMap<String, CardVersion>,
-}
-
-impl CardVersions {
-    /// Returns the form of the card for a request to a host.
-    pub(super) fn of(&self, request: &CardRequest<'_>, host: Option<&Authority>) -> CardVersion {
-        if let Some(shape) = requested_version(request) {
-            return shape;
-        }
-        let configured = |name: &str| self.hosts.get(&name.to_ascii_lowercase()).copied();
-        let shape = host.and_then(|host| configured(&host.to_string()).or_else(|| configured(host.name())));
-        let shape = shape.unwrap_or(self.usual);
-        // Only clients of 0.2 and 0.3 use the other paths: they get a card that they can read.
-        let is_legacy_path = request.path.strip_suffix('/').unwrap_or(request.path) != WELL_KNOWN;
-        if is_legacy_path && shape == CardVersion::V1_0 { CardVersion::Merged } else { shape }
+/// Returns the form of the card for a request to a server of these versions.
+pub(super) fn card_version(request: &CardRequest<'_>, served: &[Version]) -> CardVersion {
+    if let Some(version) = requested_version(request) {
+        return version;
+    }
+    // Only clients of 0.2 and 0.3 use the other paths: they get a card that they can read.
+    let is_legacy_path = request.path.strip_suffix('/').unwrap_or(request.path) != WELL_KNOWN;
+    match served {
+        [Version::V1_0] if !is_legacy_path => CardVersion::V1_0,
+        [Version::V0_3] => CardVersion::V0_3,
+        _ => CardVersion::Merged,
     }
 }
 
@@ -91,22 +79,22 @@ mod tests {
     }
 
     #[test]
-    fn form_of_the_card_depends_on_host_and_path() {
-        let hosts = [("new.example".to_owned(), CardVersion::V1_0), ("new.example:81".to_owned(), CardVersion::V0_3)];
-        let shapes = CardVersions { usual: CardVersion::Merged, hosts: hosts.into() };
+    fn form_of_the_card_depends_on_served_versions_and_path() {
         let headers = HeaderMap::new();
-        let shape = |path, host: &str| {
+        let form = |path, served: &[Version]| {
             let request =
                 CardRequest { path, prefix: "", host: None, target: None, peer: None, query: None, headers: &headers };
-            shapes.of(&request, Authority::parse(host).as_ref())
+            card_version(&request, served)
         };
-        assert_eq!(shape(WELL_KNOWN, "a.example"), CardVersion::Merged);
-        assert_eq!(shape(WELL_KNOWN, "NEW.example"), CardVersion::V1_0);
-        assert_eq!(shape("/.well-known/agent-card.json/", "new.example:80"), CardVersion::V1_0);
-        assert_eq!(shape(WELL_KNOWN, "new.example:81"), CardVersion::V0_3);
+        let both = [Version::V1_0, Version::V0_3];
+        for path in [WELL_KNOWN, "/.well-known/agent-card.json/"] {
+            assert_eq!(form(path, &both), CardVersion::Merged);
+            assert_eq!(form(path, &[Version::V1_0]), CardVersion::V1_0);
+            assert_eq!(form(path, &[Version::V0_3]), CardVersion::V0_3);
+        }
         for path in ["/.well-known/agent.json", "/agent-card"] {
-            assert_eq!(shape(path, "new.example"), CardVersion::Merged);
-            assert_eq!(shape(path, "new.example:81"), CardVersion::V0_3);
+            assert_eq!(form(path, &[Version::V1_0]), CardVersion::Merged);
+            assert_eq!(form(path, &[Version::V0_3]), CardVersion::V0_3);
         }
     }
 }

@@ -126,14 +126,14 @@ pub(super) fn run(arguments: &Admin) -> anyhow::Result<()> {
     for warning in &warnings {
         warn(warning);
     }
-    let StorePath::Sqlite(path) = &config.store_path else {
+    let StorePath::Sqlite(path) = &config.store.path else {
         return Err(config::Error::new(
             "store: a store in memory can't be maintained from another process; --store names a file",
         )
         .into());
     };
     if arguments.action.is_audited() {
-        start_audit_log(config.log_format);
+        start_audit_log(config.log.format);
     }
     let now = Clock::default().millis();
     let out = Output { as_json: arguments.json };
@@ -245,7 +245,7 @@ fn with_store<T>(
     in_use: &'static str,
     act: impl AsyncFnOnce(&Arc<Sqlite>) -> anyhow::Result<T>,
 ) -> anyhow::Result<T> {
-    let options = Options { durability: config.store_durability, ..Options::default() };
+    let options = Options { durability: config.store.durability, ..Options::default() };
     let store = match Sqlite::open(path, options) {
         Ok(store) => store,
         Err(error @ sqlite::Error::InUse { .. }) => return Err(anyhow!(error).context(in_use)),

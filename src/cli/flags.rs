@@ -16,52 +16,42 @@ const EXAMPLES: &str = "Examples:
   a2a serve --exec ./agent.sh                   a command that reads stdin and writes stdout
   a2a serve --openai URL --model NAME           a model with a chat completions API
   a2a serve --upstream https://agent.example    a gateway of another A2A agent
-  a2a serve --listen 8081 --store memory
-  a2a serve --host 127.0.0.1 --port 8081 --name Geo --protocol 0.3
-  a2a serve --tls-self-signed --auth-tokens tokens.toml --listen 0.0.0.0:8443
+  a2a serve --tls-cert self_signed --auth-tokens tokens.toml --listen 0.0.0.0:8443
   a2a serve --config a2a.toml --print-config    the values and their origins";
 
 /// Pointer to the other flags, in the short help.
-const MORE: &str = "\n\n`a2a serve --help` lists all flags, `a2a config reference` all keys of the configuration.";
+const MORE: &str = "`a2a serve --help` lists all flags, `a2a config reference` all keys of the configuration.";
 
 /// Flags in the short help.
-const COMMON: [&str; 29] = [
-    "upstream",
-    "openai",
-    "openai-model",
+const COMMON: [&str; 22] = [
     "exec",
     "exec-format",
-    "exec-shell",
+    "http",
+    "openai",
+    "openai-model",
+    "upstream",
     "listen",
     "public-url",
     "token",
-    "auth-tokens",
-    "tls-cert",
-    "tls-key",
-    "tls-self-signed",
     "insecure",
     "protocols",
     "cors-origins",
+    "auth-tokens",
+    "tls-cert",
+    "tls-key",
     "log",
-    "log-filter",
-    "metrics-enabled",
-    "docs-enabled",
-    "store",
     "turn-deadline",
+    "store",
     "retention-finished",
     "push-enabled",
-    "limits-tasks",
-    "limits-body-bytes",
     "card-file",
     "card-name",
-    "card-description",
 ];
 
 /// Names in the official command line, and short names, for flags that have another one here.
-const OFFICIAL: [(&str, &str); 7] = [
+const OFFICIAL: [(&str, &str); 6] = [
     ("openai-model", "model"),
     ("upstream", "proxy"),
-    ("exec-chunk", "chunk"),
     ("card-name", "name"),
     ("card-description", "description"),
     ("card-file", "card"),
@@ -70,7 +60,7 @@ const OFFICIAL: [(&str, &str); 7] = [
 
 /// Arguments of `a2a serve`.
 #[derive(Debug, Args)]
-#[command(after_help = format!("{EXAMPLES}{MORE}"), after_long_help = EXAMPLES)]
+#[command(after_help = MORE, after_long_help = EXAMPLES)]
 pub(super) struct Serve {
     /// Configuration file. Defaults to `a2a.toml`, if that exists. [env: `A2A_CONFIG`]
     #[arg(long, value_name = "PATH")]
@@ -88,16 +78,16 @@ pub(super) struct Serve {
 #[derive(Debug, Args)]
 struct Official {
     /// Host of `--listen`: an IP address, or `localhost`. Defaults to 127.0.0.1.
-    #[arg(long, conflicts_with = "listen", value_parser = parse_host)]
+    #[arg(long, conflicts_with = "listen", value_parser = parse_host, hide_short_help = true)]
     host: Option<IpAddr>,
     /// Port of `--listen`. Defaults to 8080.
-    #[arg(long, conflicts_with = "listen")]
+    #[arg(long, conflicts_with = "listen", hide_short_help = true)]
     port: Option<u16>,
     /// Serves an agent that echoes messages: the demo agent, which is the default.
-    #[arg(long, conflicts_with = "agent")]
+    #[arg(long, conflicts_with_all = ["exec", "http", "openai", "upstream"], hide_short_help = true)]
     echo: bool,
-    /// Serves the card in the merged form, for clients of 0.3 and 1.0. This is the default.
-    #[arg(long, conflicts_with = "card-format")]
+    /// Serves the card in a form for clients of 0.3 and 1.0. This is the default if both are served.
+    #[arg(long, hide_short_help = true)]
     card_compat: bool,
     /// Prints no startup message, and logs only warnings.
     #[arg(long)]
@@ -110,6 +100,11 @@ fn parse_host(text: &str) -> Result<IpAddr, String> {
 }
 
 impl Serve {
+    /// Returns true if the demo agent is requested.
+    pub(super) fn is_echo(&self) -> bool {
+        self.official.echo
+    }
+
     /// Returns true if the startup message is omitted.
     pub(super) fn is_quiet(&self) -> bool {
         self.official.quiet
@@ -117,19 +112,14 @@ impl Serve {
 
     /// Returns the names and values of the flags of configuration keys, including those that the official ones stand for.
     pub(super) fn flags(&self) -> Vec<(String, String)> {
-        let Official { host, port, echo, card_compat, quiet } = &self.official;
+        let Official { host, port, quiet, .. } = &self.official;
         let mut flags = self.flags.0.clone();
         let mut add = |name: &str, value: String| flags.push((name.to_owned(), value));
         if host.is_some() || port.is_some() {
             let default = Config::default().listen;
+            let default = default.first().copied().unwrap_or(SocketAddr::from(([127, 0, 0, 1], 8080)));
             let address = (host.unwrap_or(default.ip()), port.unwrap_or(default.port()));
             add("listen", SocketAddr::from(address).to_string());
-        }
-        if *echo {
-            add("agent", "demo".to_owned());
-        }
-        if *card_compat {
-            add("card-format", "merged".to_owned());
         }
         if *quiet && !self.flags.0.iter().any(|(name, _)| name == "log-filter") {
             add("log-filter", "warn".to_owned());
@@ -145,7 +135,7 @@ struct Flags(Vec<(String, String)>);
 impl Args for Flags {
     fn augment_args(command: clap::Command) -> clap::Command {
         let defaults = Config::default();
-        command.args(KEYS.iter().flat_map(|key| flags(key, &defaults)))
+        command.args(KEYS.iter().map(|key| flag(key, &defaults)))
     }
 
     fn augment_args_for_update(command: clap::Command) -> clap::Command {
@@ -153,8 +143,8 @@ impl Args for Flags {
     }
 }
 
-/// Returns the flag of a key and, hidden, its former names.
-fn flags(key: &Key, defaults: &Config) -> Vec<Arg> {
+/// Returns the flag of a key.
+fn flag(key: &Key, defaults: &Config) -> Arg {
     let name = key.flag();
     let default = key.show(defaults).map(|value| format!("default: {}", value.trim_matches('"')));
     let bracketed =
@@ -167,7 +157,7 @@ fn flags(key: &Key, defaults: &Config) -> Vec<Arg> {
     let notes: Vec<_> = default.iter().cloned().chain([format!("env: {}", key.variable())]).collect();
     let long = format!("{}{}", key.description, bracketed(&notes));
     let arg = Arg::new(name.clone()).long(name.clone()).help(short).long_help(long).action(ArgAction::Set);
-    let arg = arg.help_heading(heading(key.name)).hide_short_help(!COMMON.contains(&&*name));
+    let arg = arg.help_heading(heading(key.table())).hide_short_help(!COMMON.contains(&&*name));
     let arg = arg.value_name(key.kind.trim_start_matches("secret ").to_uppercase());
     let choice = key.kind.contains('`').then(|| key.kind.split('`').skip(1).step_by(2).collect::<Vec<_>>().join("|"));
     let arg = choice.map_or(arg.clone(), |values| arg.value_name(values));
@@ -175,36 +165,24 @@ fn flags(key: &Key, defaults: &Config) -> Vec<Arg> {
         Some(value) => arg.num_args(0..=1).require_equals(true).default_missing_value(value),
         None => arg,
     };
-    let former = key.former_flags().map(|name| arg.clone().id(name.clone()).long(name).hide(true)).collect();
     let official = OFFICIAL.iter().find(|(ours, _)| *ours == name).map(|(_, official)| *official);
-    let arg = official.map_or(arg.clone(), |official| arg.visible_alias(official));
-    [vec![arg], former].concat()
+    official.map_or(arg.clone(), |official| arg.visible_alias(official))
 }
 
-/// Returns the heading of the flag of a key: its section of the configuration.
-fn heading(key: &str) -> &'static str {
-    match key.split_once('.').map_or("", |(section, _)| section) {
-        "agent" | "exec" | "http" | "openai" | "upstream" => "Agent (agent, exec, http, openai, upstream)",
-        "cors" => "Web pages (cors)",
-        "auth" => "Authentication (auth)",
-        "tls" => "TLS (tls)",
-        "log" | "metrics" | "docs" => "Logs, metrics and documents (log, metrics, docs)",
-        "strict" | "v03" => "Protocol (strict, v03)",
-        "idempotency" | "send" | "turn" | "cancel" | "drain" | "stream" | "secret_parts" | "connection" => {
-            "Turns, streams and connections (turn, stream, send, cancel, drain, …)"
-        }
-        "store" => "Store (store)",
-        "retention" => "Retention (retention)",
-        "push" => "Push notifications (push)",
-        "limits" => "Limits (limits)",
-        "card" => "Agent card (card)",
-        _ => "Server",
+/// Returns the heading of the flags of a table.
+fn heading(table: &'static str) -> &'static str {
+    match table {
+        "" => "Server",
+        "exec" | "http" | "openai" | "upstream" => "Agent (exec, http, openai, upstream)",
+        "auth" | "auth.jwt" | "tls" => "Authentication and TLS (auth, auth.jwt, tls)",
+        "turn" | "store" | "retention" | "push" => "Turns, store and notifications (turn, store, retention, push)",
+        table => table,
     }
 }
 
 impl FromArgMatches for Flags {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        let names = KEYS.iter().flat_map(|key| [key.flag()].into_iter().chain(key.former_flags()));
+        let names = KEYS.iter().map(Key::flag);
         let value = |name: String| matches.get_one::<String>(&name).cloned().map(|value| (name, value));
         Ok(Self(names.filter_map(value).collect()))
     }
@@ -235,9 +213,12 @@ mod tests {
     }
 
     #[test]
-    fn every_section_has_a_heading() {
-        for key in KEYS.iter().filter(|key| key.name.contains('.')) {
-            assert_ne!(heading(key.name), "Server", "{}", key.name);
-        }
+    fn short_help_has_at_most_45_lines() {
+        let command = Serve::augment_args(clap::Command::new("serve"));
+        let help = command.clone().render_help().to_string();
+        assert!(help.lines().count() <= 45, "{}\n{help}", help.lines().count());
+        let long = command.clone().render_long_help().to_string();
+        assert!(COMMON.iter().all(|name| help.contains(&format!("--{name}"))));
+        assert!(KEYS.iter().all(|key| long.contains(&format!("--{}", key.flag()))));
     }
 }

@@ -17,9 +17,12 @@ use crate::{
     auth::{self, AllOf, AnyOf, Bearer, Jwt, JwtOptions, MutualTls, Scopes, TokenFile},
     base::jws::SigningKey,
     card::ScopedSkills,
-    config::{self, AgentConfig, AuthRequire, Config, FilePath, Loaded},
+    config::{
+        self, AgentConfig, AuthConfig, AuthRequire, Certificate, Config, Loaded, OfferedExtension, StoreConfig,
+        TlsConfig,
+    },
     push::{Algorithm, PushOptions, SigningKeys, WebhookCredentials},
-    server::{self, ClientAuth, Server, Signals, Tls},
+    server::{self, ClientAuth, Modes, Server, Signals, Tls},
     store::{
         Store,
         memory::Memory,
@@ -41,24 +44,28 @@ pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
         return Ok(());
     }
     loaded.check_kinds()?;
+    if arguments.is_echo() && !(loaded.agents.is_empty() && AgentSource::of(&loaded.config)?.is_demo()) {
+        return Err(config::Error::new("--echo: the configuration has another agent; remove one of them").into());
+    }
     let Loaded { config, warnings, agents, .. } = loaded;
-    let mut filter = config.log_filter.targets.clone();
-    if config.log_wire {
+    let mut filter = config.log.filter.targets.clone();
+    if config.log.wire {
         // `log.wire` takes precedence over the log filter.
         filter = filter.with_target(telemetry::wire_log::TARGET, Level::INFO);
     }
-    telemetry::log::init(config.log_format, filter);
+    telemetry::log::init(config.log.format, filter);
     for warning in warnings {
         tracing::warn!("{warning}");
     }
     guard_public(&config)?;
+    guard_memory(&config)?;
     let configs = agents.iter().map(|agent| &agent.config);
     configs.chain([&config]).try_for_each(guard_security)?;
     guard_scopes(&config, &agents)?;
     raise_descriptor_limit(&config);
     let schemes = authentication(&config)?;
     let tls = tls(&config)?;
-    let metrics = config.metrics_enabled.then(Recorder::install).transpose()?;
+    let recorder = Recorder::install()?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     // Before the server listens, because opening the store may migrate it, which blocks.
     let mut prepared = Vec::new();
@@ -89,7 +96,7 @@ pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
             gateways.extend(gateway);
             server = server.agent(&agent.name, other);
         }
-        let server = match (schemes, config.auth_require) {
+        let server = match (schemes, config.auth.require) {
             (Some(schemes), AuthRequire::Any) => server.authenticator(schemes),
             (Some(schemes), AuthRequire::All) => server.authenticator(AllOf::from(schemes)),
             (None, _) => server,
@@ -98,27 +105,18 @@ pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
             Some(tls) => server.tls(tls),
             None => server,
         };
-        let server = match metrics {
-            Some(recorder) => {
-                tokio::spawn(recorder.clone().keep_up());
-                server.metrics(move || recorder.render())
-            }
-            None => server,
-        };
-        let listen = config.listen;
-        let bound = server.bind(listen).await;
-        let mut bound =
-            bound.with_context(|| format!("can't listen on {listen}; set another address with --listen"))?;
+        tokio::spawn(recorder.clone().keep_up());
+        let server = server.metrics(move || recorder.render());
+        let (first, others) = config.listen.split_first().context("there is no listen address")?;
+        let context = |addr| move || format!("can't listen on {addr}; set another address with --listen");
+        let mut bound = server.bind(first).await.with_context(context(first))?;
         gateways.into_iter().for_each(Gateway::spawn_refresh);
-        let grpc = match config.grpc_listen {
-            Some(addr) => {
-                let context = || format!("can't listen on {addr}; set another address with --grpc-listen");
-                let addr = bound.grpc(addr).await.with_context(context)?;
-                format!("gRPC only on {}\n", bound.url_of(addr))
-            }
-            None => String::new(),
-        };
-        let metrics = match config.metrics_listen.filter(|_| config.metrics_enabled) {
+        let mut addresses = String::new();
+        for addr in others {
+            let addr = bound.add(addr).await.with_context(context(addr))?;
+            _ = writeln!(addresses, "also on {}", bound.url_of(addr));
+        }
+        let metrics = match config.metrics_listen {
             Some(addr) => {
                 let context = || format!("can't listen on {addr}; set another address with --metrics-listen");
                 let addr = bound.metrics(addr).await.with_context(context)?;
@@ -137,8 +135,9 @@ pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
             if let Some(source) = single {
                 _ = writeln!(details, "the agent is {}", source.description(&config));
             }
-            let details = grpc + &metrics + &details;
-            announce(&banner(&bound.url(), config.tls_self_signed, &details, config.has_authentication()));
+            let details = addresses + &metrics + &details;
+            let is_self_signed = config.tls.cert == Some(Certificate::SelfSigned);
+            announce(&banner(&bound.url(), is_self_signed, &details, config.has_authentication()));
             if single.is_some_and(AgentSource::is_demo) {
                 announce("Send \"/help\" instead of \"hello\" for the other commands of the demo agent. ");
             }
@@ -175,6 +174,7 @@ struct Prepared<'a> {
     /// File of the store, if it has one.
     file: Option<PathBuf>,
     push: PushOptions,
+    /// First key in `signing_keys`, which signs the card.
     card_key: Option<SigningKey>,
     /// Line about the store, for the startup message.
     line: String,
@@ -184,12 +184,10 @@ impl<'a> Prepared<'a> {
     fn new(config: &'a Config) -> anyhow::Result<Self> {
         let source = AgentSource::of(config)?;
         let OpenedStore { store, file, line } = open_store(config)?;
+        let context = "can't read the file in signing_keys";
+        let card_key = config.signing_keys.as_deref().map(SigningKey::read).transpose().context(context)?;
         let push = push_options(config, file.as_deref())?;
-        let card_key = config
-            .card_signing_key
-            .as_ref()
-            .map(|file| SigningKey::read(&file.0).context("can't read the file in card.signing_key"));
-        Ok(Self { config, source, store, file, push, card_key: card_key.transpose()?, line })
+        Ok(Self { config, source, store, file, push, card_key, line })
     }
 
     /// Creates the server of the agent, which is one of several if it has a name, and the gateway if it is one.
@@ -207,7 +205,7 @@ impl<'a> Prepared<'a> {
         }
         if let Some(named) = named {
             server = server.require_scopes(&named.scopes);
-            if config.card_name.is_none() && !has_own_card_name(config) {
+            if config.card.name.is_none() && !has_own_card_name(config) {
                 server = server.name(&named.name);
             }
         }
@@ -221,118 +219,115 @@ impl<'a> Prepared<'a> {
 
 /// Returns true for an agent whose card has the name of a program or of another agent.
 fn has_own_card_name(config: &Config) -> bool {
-    config.upstream_url.is_some() || config.card_file.is_some()
+    config.upstream.url.is_some() || config.card.file.is_some()
 }
 
 /// Creates the server from the configuration.
 fn server(agent: Arc<dyn DynAgent>, store: Arc<dyn Store>, push: PushOptions, config: &Config) -> Server {
-    let mut server = Server::new(agent)
+    let server = Server::new(agent)
         .store(store)
         .limits(config.limits())
         .retention(config.retention())
-        .body_bytes(config.limits_body_bytes.0)
-        .keep_alive(config.stream_keep_alive)
-        .connections(config.limits_connections)
-        .batch_calls(config.limits_batch_calls)
-        .header_bytes(config.limits_header_bytes.0)
-        .batch_bytes(config.limits_batch_bytes.0)
-        .outgoing_bytes(config.limits_outgoing_bytes.0)
-        .write_timeout(config.stream_write_timeout)
-        .connections_per_peer(config.limits_connections_per_peer)
-        .request_rate_per_peer(config.limits_request_rate_per_peer)
-        .connection_idle_timeout(config.connection_idle_timeout)
-        .body_timeout(config.limits_body_timeout)
-        .incoming_bytes(config.limits_incoming_bytes.0)
-        .health_watches(config.limits_health_watches)
-        .drain_grace(config.drain_grace)
+        .body_bytes(config.body_bytes)
+        .connections(config.connections)
+        .incoming_bytes(config.memory / 2)
+        .outgoing_bytes(config.memory / 2)
+        .connections_per_peer(config.connections_per_peer)
+        .request_rate_per_peer(config.request_rate_per_peer)
+        .connection_idle_timeout(config.idle_timeout)
+        .drain_grace(config.shutdown_grace)
         .forward_headers(
-            config.upstream_url.iter().flat_map(|_| &config.upstream_forward).map(|header| header.0.clone()),
+            config.upstream.url.iter().flat_map(|_| &config.upstream.forward).map(|header| header.0.clone()),
         )
-        .strict_version(config.strict_version)
-        .strict_extensions(config.strict_extensions)
+        .strict_version(config.strict)
+        .strict_extensions(config.strict)
+        .modes(Modes::default().strict_media_types(config.strict))
         .insecure(config.insecure)
-        .failed_authentications(config.auth_failures)
-        .hsts(config.tls_hsts.0)
         .protocols(config.protocols)
-        .idempotency_default_key(config.idempotency_default_key)
-        .resume(config.stream_resume)
-        .secret_parts(config.secret_parts)
-        .log_wire(config.log_wire)
-        .modes(config.modes())
-        .push(config.push_enabled)
+        .idempotency_default_key(config.idempotency)
+        .resume(config.extensions.contains(&OfferedExtension::Resume))
+        .secret_parts(config.extensions.contains(&OfferedExtension::SecretParts))
+        .log_wire(config.log.wire)
+        .push(config.push.enabled)
         .push_options(push)
         .card(config.card())
-        .protect_card(config.card_protected)
+        .protect_card(config.card.protected)
         .trusted_proxies(config.trusted_proxies.iter().copied())
         .allowed_hosts(config.allowed_hosts.iter().cloned())
         .cors_origins(config.cors_origins.iter().cloned())
-        .rpc_path(&*config.rpc_path.0)
-        .v03_file_bytes(config.v03_file_bytes);
-    if let Some(skills) = &config.card_extended_skills {
-        server = server.extended_card(ScopedSkills::new(skills.value.iter().cloned().map(Into::into)));
-    }
-    server = server.extended_card_access(config.card_extended);
-    if let Some(enabled) = config.docs_enabled {
-        server = server.docs(enabled);
-    }
-    server
+        .v03_file_bytes(config.v03_file_bytes)
+        .docs(config.docs.unwrap_or_else(|| !config.listen.iter().any(|addr| server::is_public(*addr))));
+    let skills = config.card.skills.iter().flat_map(|skills| &skills.value).filter(|skill| skill.is_extended());
+    let mut skills = skills.cloned().peekable();
+    let server = if skills.peek().is_some() { server.extended_card(skills.collect::<ScopedSkills>()) } else { server };
+    server.extended_card_access(config.card.extended)
 }
 
 /// Adds the settings of a server for its address, which agents below a path do not have.
-fn with_public_address(mut server: Server, config: &Config) -> Server {
-    if let Some(url) = &config.public_url {
-        server = server.url(&*url.0);
+fn with_public_address(server: Server, config: &Config) -> Server {
+    match &config.public_url {
+        Some(url) => server.url(&*url.0),
+        None => server,
     }
-    if let Some(path) = &config.base_path {
-        server = server.base_path(&*path.0);
-    }
-    server
 }
 
 /// Returns the TLS of the configuration, if there is any.
 fn tls(config: &Config) -> anyhow::Result<Option<Tls>> {
     let error = |why: &str| config::Error::new(why.to_owned());
-    match (&config.tls_cert, &config.tls_key, config.tls_self_signed) {
-        (None, None, false) => match &config.tls_client_ca {
-            Some(_) => Err(error("tls.client_ca: client certificates need TLS; set tls.cert and tls.key").into()),
-            None => Ok(None),
+    let TlsConfig { cert, key, client_ca } = &config.tls;
+    let tls = match (cert, key) {
+        (None, None) => match client_ca {
+            Some(_) => {
+                return Err(error("tls.client_ca: client certificates need TLS; set tls.cert and tls.key").into());
+            }
+            None => return Ok(None),
         },
-        (None, None, true) => {
+        (Some(Certificate::SelfSigned), None) => {
             let host =
                 config.public_url.as_ref().and_then(|url| url.0.parse::<http::Uri>().ok()?.host().map(str::to_owned));
-            Ok(Some(Tls::self_signed(host).context("can't generate a certificate (tls.self_signed)")?))
+            Tls::self_signed(host).context("can't generate a certificate (tls.cert)")?
         }
-        (Some(_), Some(_), true) => Err(error("tls.self_signed: tls.cert is set too; remove one of them").into()),
-        (Some(cert), Some(key), false) => {
-            let tls = Tls::from_files(&cert.0, &key.0).context("can't use tls.cert and tls.key")?;
-            let Some(authorities) = &config.tls_client_ca else { return Ok(Some(tls)) };
-            let tls = tls.client_auth(&authorities.0, config.tls_client_auth);
-            Ok(Some(tls.context("can't use tls.client_ca")?))
+        (Some(Certificate::SelfSigned), Some(_)) => {
+            return Err(error("tls.key: tls.cert is self_signed, which has a key of its own; remove tls.key").into());
         }
-        (Some(_), None, _) => Err(error("tls.key: is missing; tls.cert needs the private key").into()),
-        (None, Some(_), _) => Err(error("tls.cert: is missing; tls.key needs the certificate").into()),
-    }
+        (Some(Certificate::File(cert)), Some(key)) => {
+            Tls::from_files(cert, key).context("can't use tls.cert and tls.key")?
+        }
+        (Some(Certificate::File(_)), None) => {
+            return Err(error("tls.key: is missing; tls.cert needs the private key").into());
+        }
+        (None, Some(_)) => return Err(error("tls.cert: is missing; tls.key needs the certificate").into()),
+    };
+    let Some(authorities) = client_ca else { return Ok(Some(tls)) };
+    let tls = tls.client_auth(authorities, client_auth(config));
+    Ok(Some(tls.context("can't use tls.client_ca")?))
+}
+
+/// Returns whether clients need a certificate: not if they can be authenticated in another way.
+fn client_auth(config: &Config) -> ClientAuth {
+    let is_alternative =
+        config.auth.mtls.is_some() && config.auth.require == AuthRequire::Any && config.has_other_authentication();
+    if is_alternative { ClientAuth::Optional } else { ClientAuth::Required }
 }
 
 /// Creates the authentication schemes of the configuration. `None` if callers are anonymous.
 fn authentication(config: &Config) -> anyhow::Result<Option<AnyOf>> {
     let mut schemes = auth::any();
+    let AuthConfig { tokens, mtls, mtls_names, mtls_scopes, jwt, .. } = &config.auth;
     if let Some(token) = &config.token {
-        schemes = schemes.or(Bearer::new(token.clone()));
+        schemes = schemes.or(Bearer::new(token.value.clone()));
     }
-    if let Some(FilePath(path)) = &config.auth_tokens {
+    if let Some(path) = tokens {
         let file = TokenFile::open(path);
         schemes = schemes.or(file.context("can't read the file in auth.tokens; `a2a token new` creates it")?);
     }
-    if let Some(issuer) = &config.auth_jwt_issuer {
-        let scopes = Some(config.auth_jwt_scope_claim.clone()).filter(|name| !name.is_empty());
-        let options = JwtOptions::new(issuer, config.auth_jwt_audience.iter().cloned())
-            .algorithms(config.auth_jwt_algorithms.iter().copied())
-            .leeway(config.auth_jwt_leeway)
-            .owner_claim(&config.auth_jwt_owner_claim)
-            .tenant_claim(config.auth_jwt_tenant_claim.clone())
+    if let Some(issuer) = &jwt.issuer {
+        let scopes = Some(jwt.scope_claim.clone()).filter(|name| !name.is_empty());
+        let options = JwtOptions::new(issuer, jwt.audience.iter().cloned())
+            .owner_claim(&jwt.owner_claim)
+            .tenant_claim(jwt.tenant_claim.clone())
             .scope_claim(scopes);
-        let options = match &config.auth_jwt_jwks {
+        let options = match &jwt.jwks {
             Some(url) if url.contains("://") => options.jwks_url(url),
             Some(path) => {
                 let context = || format!("can't read the file in auth.jwt.jwks, {path}");
@@ -343,18 +338,17 @@ fn authentication(config: &Config) -> anyhow::Result<Option<AnyOf>> {
         let jwt = Jwt::new(options).map_err(|error| config::Error::new(format!("auth.jwt: {error}")))?;
         schemes = schemes.or(jwt);
     }
-    if let Some(name) = config.auth_mtls {
-        if config.tls_client_ca.is_none() || config.tls_client_auth == ClientAuth::Off {
-            let why =
-                "auth.mtls needs client certificates: set tls.client_ca, and tls.client_auth to optional or required";
+    if let Some(name) = mtls {
+        if config.tls.client_ca.is_none() {
+            let why = "auth.mtls needs client certificates: set tls.client_ca";
             return Err(config::Error::new(why.to_owned()).into());
         }
-        let mut mutual_tls = MutualTls::new(name);
-        if !config.auth_mtls_names.is_empty() {
-            mutual_tls = mutual_tls.names(config.auth_mtls_names.iter().cloned());
+        let mut mutual_tls = MutualTls::new(*name);
+        if !mtls_names.is_empty() {
+            mutual_tls = mutual_tls.names(mtls_names.iter().cloned());
         }
-        if !config.auth_mtls_scopes.is_empty() {
-            mutual_tls = mutual_tls.scopes(Scopes::Only(config.auth_mtls_scopes.iter().cloned().collect()));
+        if !mtls_scopes.is_empty() {
+            mutual_tls = mutual_tls.scopes(Scopes::Only(mtls_scopes.iter().cloned().collect()));
         }
         schemes = schemes.or(mutual_tls);
     }
@@ -367,22 +361,21 @@ const KEYS_EXTENSION: &str = ".keys.pem";
 /// Returns the options of push notifications, with keys and credentials. `store` is the file of the store, which is open: no other
 /// server generates keys for it at the same time.
 fn push_options(config: &Config, store: Option<&Path>) -> anyhow::Result<PushOptions> {
-    if !config.push_enabled {
-        return Ok(config.push());
-    }
-    let keys = match (&config.push_keys, store) {
-        (Some(file), _) => SigningKeys::read(&file.0).context("can't read the file in push.keys")?,
+    let options = config.push.options.clone();
+    let keys = match (&config.signing_keys, store) {
+        (Some(file), _) => SigningKeys::read(file).context("can't read the file in signing_keys")?,
+        (None, _) if !config.push.enabled => return Ok(options),
         (None, Some(store)) => {
             let mut file = store.as_os_str().to_owned();
             file.push(KEYS_EXTENSION);
-            let context = "can't read or create the file with the keys of push notifications; set push.keys";
+            let context = "can't read or create the file with the keys of push notifications; set signing_keys";
             SigningKeys::read_or_generate(Path::new(&file)).context(context)?
         }
         (None, None) => SigningKeys::generate(Algorithm::default())?,
     };
     let shared = |credentials| -> Arc<dyn WebhookCredentials> { Arc::new(credentials) };
-    let credentials = config.push_credentials.credentials()?.map(shared);
-    Ok(config.push().keys(Some(keys)).credentials(credentials))
+    let credentials = config.push.credentials.credentials()?.map(shared);
+    Ok(options.keys(Some(keys)).credentials(credentials))
 }
 
 /// Store of the server, with its file, if it has one, and a line for the startup message.
@@ -394,24 +387,23 @@ struct OpenedStore {
 
 /// Opens the configured store.
 fn open_store(config: &Config) -> anyhow::Result<OpenedStore> {
-    match &config.store_path {
+    let StoreConfig { path, durability, max_size, max_tasks, max_tasks_per_owner } = &config.store;
+    match path {
         config::StorePath::Memory => {
-            let memory = config.limits_tasks.map_or_else(Memory::default, Memory::with_max_tasks);
-            let memory = match config.limits_tasks_per_owner {
+            let memory = max_tasks.map_or_else(Memory::default, Memory::with_max_tasks);
+            let memory = match *max_tasks_per_owner {
                 Some(count) => memory.with_max_tasks_per_owner(count),
                 None => memory,
             };
-            let memory = memory.with_max_push_configs_per_owner(config.limits_push_configs_per_owner);
             let line = "tasks are stored in memory and lost when this process ends\n".to_owned();
             Ok(OpenedStore { store: Arc::new(memory), file: None, line })
         }
         config::StorePath::Sqlite(path) => {
             let mut options = Options::default();
-            options.durability = config.store_durability;
-            options.max_tasks = config.limits_tasks.unwrap_or(options.max_tasks);
-            options.max_tasks_per_owner = config.limits_tasks_per_owner;
-            options.max_push_configs_per_owner = config.limits_push_configs_per_owner;
-            options.max_bytes = config.store_max_size.map(|size| size.0.try_into()).transpose()?;
+            options.durability = *durability;
+            options.max_tasks = max_tasks.unwrap_or(options.max_tasks);
+            options.max_tasks_per_owner = *max_tasks_per_owner;
+            options.max_bytes = max_size.map(|size| size.0.try_into()).transpose()?;
             let store = Sqlite::open(path, options).context("can't open the store; set another one with --store")?;
             let line = format!("tasks are stored in {}\n", store.path().display());
             let file = Some(store.path().to_owned());
@@ -426,8 +418,8 @@ const OTHER_DESCRIPTORS: u64 = 64;
 
 /// Raises the soft limit of open files to the hard limit, and warns if it is too low for `limits.connections`.
 fn raise_descriptor_limit(config: &Config) {
-    let listeners = 1 + u64::from(config.grpc_listen.is_some()) + u64::from(config.metrics_listen.is_some());
-    let connections = u64::try_from(config.limits_connections).unwrap_or(u64::MAX).saturating_mul(listeners);
+    let listeners = config.listen.len().saturating_add(config.metrics_listen.into_iter().count());
+    let connections = u64::try_from(config.connections.saturating_mul(listeners)).unwrap_or(u64::MAX);
     let needed = connections.saturating_add(OTHER_DESCRIPTORS);
     if let Some(limit) = descriptor_limit(needed).filter(|limit| *limit < needed) {
         tracing::warn!(
@@ -466,36 +458,41 @@ fn guard_public(config: &Config) -> Result<(), config::Error> {
     if config.has_authentication() || config.insecure {
         return Ok(());
     }
-    let mut addresses = [Some(config.listen), config.grpc_listen, config.metrics_listen].into_iter().flatten();
-    let Some(addr) = addresses.find(|addr| server::is_public(*addr)) else { return Ok(()) };
+    let mut addresses = config.listen.iter().chain(&config.metrics_listen);
+    let Some(addr) = addresses.find(|addr| server::is_public(**addr)) else { return Ok(()) };
     Err(config::Error::new(format!(
         "{addr} is reachable from other machines and callers are not authenticated; set a token (A2A_TOKEN), a token file \
          (auth.tokens) or an issuer (auth.jwt.issuer), listen on 127.0.0.1 or [::1], or allow unauthenticated access with --insecure"
     )))
 }
 
+/// Minimum of `limits.memory`, in bytes.
+const MIN_MEMORY: usize = 1 << 20;
+
+/// Rejects a budget that requests of usual sizes exceed.
+fn guard_memory(config: &Config) -> Result<(), config::Error> {
+    if config.memory < MIN_MEMORY {
+        return Err(config::Error::new(format!("limits.memory: the minimum is {MIN_MEMORY} bytes")));
+    }
+    Ok(())
+}
+
 /// Rejects a protected agent card that nobody could read, and an agent card that declares credentials which the server does
 /// not check.
 fn guard_security(config: &Config) -> Result<(), config::Error> {
-    if config.card_protected && !config.has_authentication() {
+    if config.card.protected && !config.has_authentication() {
         return Err(config::Error::new(
             "card.protected: nobody could read the agent card; set a token (A2A_TOKEN), auth.tokens or auth.jwt.issuer",
         ));
     }
-    let declared = [
-        (
-            "card.security_schemes",
-            config.card_security_schemes.as_ref().is_some_and(|schemes| !schemes.value.0.is_empty()),
-        ),
-        ("card.security", config.card_security.as_ref().is_some_and(|security| !security.value.is_empty())),
-    ];
-    match declared.iter().find(|(_, is_declared)| *is_declared).filter(|_| !config.has_authentication()) {
-        Some((key, _)) => Err(config::Error::new(format!(
-            "{key}: the agent card would declare credentials that this server does not check; set a token (A2A_TOKEN), \
-             auth.tokens or auth.jwt.issuer, or remove the key"
-        ))),
-        None => Ok(()),
+    let declares_security = config.card.file.as_ref().is_some_and(|file| file.declares_security);
+    if declares_security && !config.has_authentication() {
+        return Err(config::Error::new(
+            "card.file: the agent card would declare credentials that this server does not check; set a token (A2A_TOKEN), \
+             auth.tokens or auth.jwt.issuer, or remove the security from the file",
+        ));
     }
+    Ok(())
 }
 
 /// Rejects scopes of agents if callers are not authenticated, who then have no scopes.
@@ -544,20 +541,38 @@ fn exit_now() -> ! {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::auth::Token;
+    use crate::{auth::CertificateName, config::Value as _};
+
+    #[test]
+    fn client_certificates_are_optional_only_among_alternatives() {
+        let mut config = Config::default();
+        let is_optional = |config: &Config| client_auth(config) == ClientAuth::Optional;
+        assert!(!is_optional(&config));
+        config.auth.mtls = Some(CertificateName::Dns);
+        assert!(!is_optional(&config));
+        config.token = Option::read("t").unwrap();
+        assert!(is_optional(&config));
+        config.auth.require = AuthRequire::All;
+        assert!(!is_optional(&config));
+        (config.auth.require, config.auth.mtls) = (AuthRequire::Any, None);
+        assert!(!is_optional(&config));
+    }
 
     #[test]
     fn public_address_requires_token_or_insecure() {
-        let at = |addr: &str| Config { listen: addr.parse().unwrap(), ..Config::default() };
+        let at = |addr: &str| Config { listen: vec![addr.parse().unwrap()], ..Config::default() };
         for addr in ["0.0.0.0:8080", "[::]:80", "192.168.1.2:1"] {
             let error = guard_public(&at(addr)).unwrap_err().to_string();
             assert!(error.contains(addr) && error.contains("A2A_TOKEN") && error.contains("--insecure"), "{error}");
             assert!(guard_public(&Config { insecure: true, ..at(addr) }).is_ok());
-            let token = Token::new("t").ok();
+            let token = Option::read("t").ok().flatten();
             assert!(guard_public(&Config { token, ..at(addr) }).is_ok());
         }
-        let grpc = Config { grpc_listen: "0.0.0.0:1".parse().ok(), ..Config::default() };
-        assert!(guard_public(&grpc).unwrap_err().to_string().contains("0.0.0.0:1"));
+        let mut several = at("127.0.0.1:1");
+        several.listen.push("0.0.0.0:1".parse().unwrap());
+        assert!(guard_public(&several).unwrap_err().to_string().contains("0.0.0.0:1"));
+        let metrics = Config { metrics_listen: "0.0.0.0:1".parse().ok(), ..Config::default() };
+        assert!(guard_public(&metrics).unwrap_err().to_string().contains("0.0.0.0:1"));
         for addr in ["127.0.0.2:1", "[::1]:1", "[::ffff:127.0.0.1]:1"] {
             assert!(guard_public(&at(addr)).is_ok(), "{addr}");
         }

@@ -94,10 +94,10 @@ pub(super) fn run(arguments: Token) -> anyhow::Result<()> {
     } else {
         let Loaded { config, .. } = config::load(None, &[])?;
         let file = config
-            .auth_tokens
-            .context("set auth.tokens in a2a.toml (A2A_AUTH_TOKENS), or name the file with --file")?
-            .0;
-        (file, config.log_format)
+            .auth
+            .tokens
+            .context("set auth.tokens in a2a.toml (A2A_AUTH_TOKENS), or name the file with --file")?;
+        (file, config.log.format)
     };
     if !matches!(arguments.command, TokenCommand::List) {
         start_audit_log(format);

@@ -31,11 +31,11 @@ use crate::{
 /// Maximum size of the file of a card in bytes: that of a card, which may be escaped.
 const MAX_FILE: u64 = 16 << 20;
 
-/// Minimum interval between downloads of the card.
-const MIN_INTERVAL: Duration = Duration::from_secs(1);
+/// Interval between downloads of the card.
+const INTERVAL: Duration = Duration::from_mins(5);
 
-/// Maximum interval between downloads of the card until the first one succeeds, after a start without the agent.
-const RETRY_INTERVAL: Duration = Duration::from_secs(15);
+/// Interval between downloads of the card until the first one succeeds, after a start without the agent.
+const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Gateway of another agent.
 pub(super) struct Gateway {
@@ -53,7 +53,6 @@ struct Refresh {
     file: Option<CardFile>,
     card: StoredCard,
     updates: watch::Sender<AgentCard>,
-    interval: Option<Duration>,
     /// The agent could be reached.
     is_reached: bool,
 }
@@ -61,9 +60,9 @@ struct Refresh {
 impl Gateway {
     /// Connects to the agent at a URL. If it can't be reached, its stored card is used. `store` is the file of the tasks.
     pub(super) async fn connect(url: &str, store: Option<&Path>, config: &Config) -> anyhow::Result<Self> {
-        let builder = Client::builder().call_credentials(!config.upstream_forward.is_empty());
-        let builder = match &config.upstream_token {
-            Some(token) => builder.bearer(token.expose())?,
+        let builder = Client::builder().call_credentials(!config.upstream.forward.is_empty());
+        let builder = match &config.upstream.token {
+            Some(token) => builder.bearer(token.value.expose())?,
             None => builder,
         };
         let failed = || format!("can't use the agent at {url} (upstream.url)");
@@ -89,17 +88,8 @@ impl Gateway {
         };
         let agent = Upstream::new(builder.connect_to(&card).await.with_context(failed)?);
         let (sender, updates) = watch::channel(agent.card());
-        let interval = config.upstream_card_interval.0.map(|interval| interval.max(MIN_INTERVAL));
-        let refresh = Refresh {
-            url: url.to_owned(),
-            builder,
-            agent: agent.clone(),
-            file,
-            card,
-            updates: sender,
-            interval,
-            is_reached,
-        };
+        let refresh =
+            Refresh { url: url.to_owned(), builder, agent: agent.clone(), file, card, updates: sender, is_reached };
         if is_reached {
             refresh.store().await;
         }
@@ -114,9 +104,8 @@ impl Gateway {
 
 impl Refresh {
     async fn run(mut self) {
-        let Some(interval) = self.interval else { return };
         loop {
-            let interval = if self.is_reached { interval } else { interval.min(RETRY_INTERVAL) };
+            let interval = if self.is_reached { INTERVAL } else { RETRY_INTERVAL };
             sleep_until(after(Instant::now(), interval)).await;
             match self.builder.download(&self.url).await {
                 Ok(card) if card == self.card => self.is_reached = true,

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use toml::de::{DeTable, DeValue};
 
 use super::{
-    Config, Error, KEYS, Key,
+    Config, Error, KEYS, Scope,
     load::{File, Layers, Loaded, Origin},
-    value::{Agent, StorePath},
+    value::{StorePath, Value as _},
 };
 use crate::server::is_agent_name;
 
@@ -17,37 +17,14 @@ pub(super) const TABLE: &str = "agents";
 /// Maximum number of agents.
 const MAX_AGENTS: usize = 100;
 
-/// Tables whose keys an agent may have. The others are settings of the server.
-const AGENT_TABLES: [&str; 15] = [
-    "agent",
-    "cancel",
-    "card",
-    "exec",
-    "http",
-    "idempotency",
-    "limits",
-    "openai",
-    "push",
-    "retention",
-    "secret_parts",
-    "send",
-    "store",
-    "turn",
-    "upstream",
-];
-
-/// Keys of these tables that are settings of the server nevertheless.
-const SERVER_KEYS: [&str; 4] =
-    ["limits.connections", "limits.connections_per_peer", "limits.header_bytes", "limits.request_rate_per_peer"];
-
-/// Keys that select the kind of an agent. They are not inherited from the server.
-const KIND_KEYS: [&str; 5] = ["agent.kind", "exec.command", "http.url", "openai.url", "upstream.url"];
+/// Keys that select the kind of an agent, without which it is the demo agent. They are not inherited from the server.
+const KIND_KEYS: [&str; 4] = ["exec.command", "http.url", "openai.url", "upstream.url"];
 
 /// Keys with credentials for a service, and of what may be sent to it, by the key with the URL of the service. Several agents do
 /// not share them: each service gets only its own.
 const CREDENTIALS: [(&str, &[&str]); 3] = [
     ("http.url", &["http.token", "http.secret"]),
-    ("openai.url", &["openai.key", "openai.key_file", "openai.mcp"]),
+    ("openai.url", &["openai.key", "openai.mcp"]),
     ("upstream.url", &["upstream.token", "upstream.forward"]),
 ];
 
@@ -85,12 +62,8 @@ impl Layers {
         }
         for (key, origin) in KEYS.iter().zip(&self.origins) {
             if KIND_KEYS.contains(&key.name) && *origin != Origin::Default {
-                let subject = match origin {
-                    Origin::File(_, _, name) => format!("{origin}: {name}"),
-                    Origin::Default | Origin::Variable(_) | Origin::Flag(_) => origin.to_string(),
-                };
-                self.errors
-                    .push(format!("{subject}: not allowed together with [[{TABLE}]]; move it into one of the tables"));
+                let why = format!("not allowed together with [[{TABLE}]]; move it into one of the tables");
+                self.errors.push(format!("{}: {why}", origin.subject(key)));
             }
         }
         let mut agents: Vec<AgentConfig> = Vec::new();
@@ -125,50 +98,42 @@ impl Layers {
         }
     }
 
-    /// Returns the first segments of the configured paths, at which agents would not be found.
-    fn reserved_names(&self) -> Vec<String> {
-        let Config { base_path, public_url, rpc_path, .. } = &self.config;
-        let public = public_url.as_ref().and_then(|url| url.0.parse::<http::Uri>().ok());
-        let paths = [
-            base_path.as_ref().map(|path| path.0.clone()),
-            public.map(|url| url.path().to_owned()),
-            Some(rpc_path.0.clone()),
-        ];
-        let segments = paths.iter().flatten().filter_map(|path| path.trim_matches('/').split('/').next());
-        segments.filter(|name| !name.is_empty()).map(str::to_owned).collect()
+    /// Returns the first segment of the path of `public_url`, at which an agent would not be found.
+    fn reserved_name(&self) -> Option<String> {
+        let url: http::Uri = self.config.public_url.as_ref()?.0.parse().ok()?;
+        let name = url.path().trim_matches('/').split('/').next()?;
+        (!name.is_empty()).then(|| name.to_owned())
     }
 
     /// Reads the table of an agent.
     fn read_agent(&mut self, file: &File<'_>, at: &str, table: &DeTable<'_>) -> Option<AgentConfig> {
         let mut layers = Self::new();
         layers.config = self.config.clone();
-        let Config { agent, exec_command, http_url, openai_url, upstream_url, .. } = &mut layers.config;
-        (*agent, *exec_command, *http_url, *openai_url, *upstream_url) = (Agent::Demo, None, None, None, None);
+        let Config { exec, http, openai, upstream, .. } = &mut layers.config;
+        (exec.command, http.url, openai.url, upstream.url) = (None, None, None, None);
         let (mut name, mut scopes) = (None, Vec::new());
         let mut members: Vec<_> = table.iter().collect();
         members.sort_by_key(|(member, _)| member.span().start);
         for (member, value) in members {
             match (&**member.get_ref(), value.get_ref()) {
                 ("name", DeValue::String(text)) => name = Some(text.clone().into_owned()),
-                ("scopes", DeValue::Array(list))
-                    if list.iter().all(|scope| scope.get_ref().as_str().is_some_and(is_scope)) =>
-                {
-                    scopes = list.iter().filter_map(|scope| scope.get_ref().as_str()).map(str::to_owned).collect();
-                }
-                ("scopes", _) => {
-                    let why = "write a list of names without spaces and quotes, such as [\"agent:geo\"]";
-                    layers.errors.push(format!("{at}: {TABLE}: scopes: {why}"));
-                }
+                ("scopes", _) => match <Vec<String>>::from_toml(value) {
+                    Ok(names) if names.iter().all(|name| is_scope(name)) => scopes = names,
+                    Ok(_) | Err(_) => {
+                        let why = "write names without spaces and quotes, such as [\"agent:geo\"]";
+                        layers.errors.push(format!("{at}: {TABLE}: scopes: {why}"));
+                    }
+                },
                 _ => layers.apply_member(file, "", member, value),
             }
         }
-        let server_keys =
-            KEYS.iter().zip(&layers.origins).filter(|(key, origin)| **origin != Origin::Default && !is_agent_key(key));
+        let server_keys = KEYS
+            .iter()
+            .zip(&layers.origins)
+            .filter(|(key, origin)| **origin != Origin::Default && key.scope == Scope::Server);
         for (key, origin) in server_keys {
-            layers.errors.push(format!(
-                "{origin}: {}: applies to the whole server; move it above the first [[{TABLE}]]",
-                key.name
-            ));
+            let why = format!("applies to the whole server; move it above the first [[{TABLE}]]");
+            layers.errors.push(format!("{}: {why}", origin.subject(key)));
         }
         let name = name.unwrap_or_default();
         if name.is_empty() {
@@ -177,12 +142,12 @@ impl Layers {
             let rule = "1 to 64 lower-case letters, digits, `-` or `_`, beginning with a letter or digit";
             let why = format!("is not a name of an agent; write {rule}, and no path of the server such as `tasks`");
             layers.errors.push(format!("{at}: {TABLE}: name: `{name}` {why}"));
-        } else if self.reserved_names().contains(&name) {
-            let why = "is in base_path, public_url or rpc_path; write another name";
+        } else if self.reserved_name().as_deref() == Some(&name) {
+            let why = "is in public_url; write another name";
             layers.errors.push(format!("{at}: {TABLE}: name: `{name}` {why}"));
         }
-        if let (false, StorePath::Sqlite(path)) = (is_set(&layers.origins, "store.path"), &layers.config.store_path) {
-            layers.config.store_path = StorePath::Sqlite(agent_store(path, &name));
+        if let (false, StorePath::Sqlite(path)) = (is_set(&layers.origins, "store.path"), &layers.config.store.path) {
+            layers.config.store.path = StorePath::Sqlite(agent_store(path, &name));
         }
         let Self { config, origins, errors, warnings } = layers;
         let is_valid = errors.is_empty();
@@ -214,15 +179,14 @@ fn keys_without_kind(origins: &[Origin]) -> Option<String> {
     }
     KEYS.iter().zip(origins).find_map(|(key, origin)| {
         let (table, _) = key.name.split_once('.')?;
-        let kind = KIND_KEYS.iter().skip(1).find(|kind| kind.split('.').next() == Some(table))?;
+        let kind = KIND_KEYS.iter().find(|kind| kind.split('.').next() == Some(table))?;
         let is_credential = CREDENTIALS.iter().any(|(_, keys)| keys.contains(&key.name));
-        let subject = match origin {
-            Origin::Default => return None,
-            Origin::Variable(_) if is_credential => return None,
-            Origin::File(_, _, name) => format!("{origin}: {name}"),
-            Origin::Variable(_) | Origin::Flag(_) => origin.to_string(),
+        let is_unused = match origin {
+            Origin::Default => false,
+            Origin::Variable(_) => !is_credential,
+            Origin::File(..) | Origin::Flag(_) => true,
         };
-        Some(format!("{subject}: needs {kind}, which is not set"))
+        is_unused.then(|| format!("{}: needs {kind}, which is not set", origin.subject(key)))
     })
 }
 
@@ -234,12 +198,6 @@ fn is_set(origins: &[Origin], name: &str) -> bool {
 /// Returns true for a scope (RFC 6749, 3.3).
 fn is_scope(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\\'))
-}
-
-/// Returns true for a key that an agent may have.
-fn is_agent_key(key: &Key) -> bool {
-    let table = key.name.split('.').next().unwrap_or_default();
-    AGENT_TABLES.contains(&table) && !SERVER_KEYS.contains(&key.name)
 }
 
 /// Returns the file of the store of an agent: `a2a.geo.db` for `a2a.db`.
@@ -264,16 +222,20 @@ mod tests {
 
     #[test]
     fn agents_override_the_keys_of_the_server() {
-        let text = "store = 'sqlite:data/a2a.db'\nlimits.parts = 7\nturn.deadline = '1m'\n\n\
-                    [[agents]]\nname = 'a'\nexec = 'cat'\n[agents.limits]\nparts = 3\n\n\
-                    [[agents]]\nname = 'b'\nscopes = ['agent:b', 'geo']\nstore = 'memory'";
+        let text = "store = 'sqlite:data/a2a.db'\nlimits.streams = 7\nturn.deadline = '1m'\n\n\
+                    [[agents]]\nname = 'a'\nexec = 'cat'\n[agents.limits]\nstreams = 3\n\n\
+                    [[agents]]\nname = 'b'\nscopes = ['agent:b', 'geo']\nstore = 'memory'\n\n\
+                    [[agents]]\nname = 'c'\nscopes = 'agent:c'";
         let agents = load(text, &[("turn-deadline", "2m")]).unwrap();
-        let [a, b] = &*agents else { panic!("{agents:?}") };
-        assert_eq!((&*a.name, a.config.limits_parts, a.config.turn_deadline.as_secs()), ("a", 3, 120));
-        assert_eq!(a.config.store_path, StorePath::Sqlite("data/a2a.a.db".into()));
-        assert!(a.config.exec_command.is_some() && a.scopes.is_empty());
-        assert_eq!((&*b.name, b.config.limits_parts, &b.config.store_path), ("b", 7, &StorePath::Memory));
-        assert_eq!(b.scopes, ["agent:b", "geo"]);
+        let [a, b, c] = &*agents else { panic!("{agents:?}") };
+        assert_eq!((&*a.name, a.config.limits().streams, a.config.limits().turn_deadline.as_secs()), ("a", 3, 120));
+        assert_eq!(a.config.store.path, StorePath::Sqlite("data/a2a.a.db".into()));
+        assert!(a.config.exec.command.is_some() && a.scopes.is_empty());
+        assert_eq!((&*b.name, b.config.limits().streams, &b.config.store.path), ("b", 7, &StorePath::Memory));
+        assert_eq!(
+            (&*b.scopes, &*c.scopes),
+            (&["agent:b".to_owned(), "geo".to_owned()][..], &["agent:c".to_owned()][..])
+        );
         assert!(load("", &[]).unwrap().is_empty());
         assert_eq!(agent_store(Path::new("tasks"), "a"), Path::new("tasks.a"));
     }
@@ -286,15 +248,15 @@ mod tests {
             ("[[agents]]", "a2a.toml:1: agents: name: is missing or empty"),
             ("[[agents]]\nname = ''", "a2a.toml:1: agents: name: is missing or empty"),
             ("[[agents]]\nname = 'A B'", "a2a.toml:1: agents: name: `A B` is not a name of an agent"),
-            ("[[agents]]\nname = 'a'\nscopes = 'b'", "a2a.toml:1: agents: scopes: write a list of names"),
-            ("[[agents]]\nname = 'a'\nscopes = ['b c']", "a2a.toml:1: agents: scopes: write a list of names"),
-            ("base_path = '/a/b'\n[[agents]]\nname = 'a'", "a2a.toml:2: agents: name: `a` is in base_path"),
-            ("public_url = 'http://x/a'\n[[agents]]\nname = 'a'", "a2a.toml:2: agents: name: `a` is in base_path"),
+            ("[[agents]]\nname = 'a'\nscopes = {}", "a2a.toml:1: agents: scopes: write names"),
+            ("[[agents]]\nname = 'a'\nscopes = ['b c']", "a2a.toml:1: agents: scopes: write names"),
+            ("public_url = 'http://x/a/b'\n[[agents]]\nname = 'a'", "a2a.toml:2: agents: name: `a` is in public_url"),
             ("[[agents]]\nname = 'a'\nexce = 'b'", "a2a.toml:3: unknown key `exce`; did you mean"),
             ("[[agents]]\nname = 'a'\nlisten = '8080'", "a2a.toml:3: listen: applies to the whole server"),
             ("[[agents]]\nname = 'a'\nlimits.connections = 1", "a2a.toml:3: limits.connections: applies to the whole"),
-            ("[[agents]]\nname = 'a'\nlimits.parts = 'x'", "a2a.toml:3: limits.parts: "),
-            ("exec = 'cat'\n[[agents]]\nname = 'a'", "a2a.toml:1: exec: not allowed together with [[agents]]"),
+            ("[[agents]]\nname = 'a'\nlimits.memory = 1", "a2a.toml:3: limits.memory: applies to the whole"),
+            ("[[agents]]\nname = 'a'\nlimits.streams = 'x'", "a2a.toml:3: limits.streams: "),
+            ("exec = 'cat'\n[[agents]]\nname = 'a'", "a2a.toml:1: exec.command: not allowed together with [[agents]]"),
             (
                 "[[agents]]\nname = 'a'\n[[agents]]\nname = 'a'",
                 "a2a.toml:3: agents: there are two agents with the name `a`",
@@ -311,7 +273,7 @@ mod tests {
             "upstream.token: several agents would use it, for different services; set it in their tables"
         );
         let one = "upstream.token = 's'\n[[agents]]\nname = 'a'\nupstream = 'http://a'\n[[agents]]\nname = 'b'";
-        assert!(load(one, &[]).unwrap()[0].config.upstream_token.is_some());
+        assert!(load(one, &[]).unwrap()[0].config.upstream.token.is_some());
         let many = (0..=MAX_AGENTS).map(|n| format!("[[agents]]\nname = 'a{n}'")).collect::<Vec<_>>().join("\n");
         assert!(load(&many, &[]).unwrap_err().contains("101 agents exceed the limit of 100"));
         let error = load("[[agents]]\nname = 'a'", &[("exec", "cat")]).unwrap_err();
@@ -326,7 +288,7 @@ mod tests {
         };
         for (text, expected) in [
             ("[[agents]]\nname = 'a'\nopenai.ask = true", "a2a.toml:3: openai.ask: needs openai.url, which is not set"),
-            ("exec.timeout = '1s'", "a2a.toml:1: exec.timeout: needs exec.command, which is not set"),
+            ("exec.memory = '1MiB'", "a2a.toml:1: exec.memory: needs exec.command, which is not set"),
         ] {
             assert_eq!(check(text, &[], &[]).unwrap_err(), expected);
         }
@@ -336,7 +298,7 @@ mod tests {
         assert_eq!(error, "A2A_OPENAI_MODEL: needs openai.url, which is not set");
         assert!(check("", &[("A2A_OPENAI_KEY", "secret")], &[]).is_ok());
         // A default for all agents, and keys of another kind.
-        assert!(check("exec.timeout = '1s'\n[[agents]]\nname = 'a'\nexec = 'cat'", &[], &[]).is_ok());
-        assert!(check("exec.timeout = '1s'\nhttp = 'http://a'", &[], &[]).is_ok());
+        assert!(check("exec.memory = '1MiB'\n[[agents]]\nname = 'a'\nexec = 'cat'", &[], &[]).is_ok());
+        assert!(check("exec.memory = '1MiB'\nhttp = 'http://a'", &[], &[]).is_ok());
     }
 }

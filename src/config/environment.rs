@@ -50,13 +50,18 @@ impl Layers {
     /// Applies variables in this order.
     pub(super) fn apply_environment(&mut self, variables: &[(String, String)]) {
         for (name, value) in variables.iter().filter(|(name, _)| name != CONFIG_VARIABLE) {
-            match key_of(name) {
+            let (key, value) = match key_of(name) {
                 // Compose files and charts pass an unset value on as an empty one. An empty secret is an error instead:
                 // an operator who meant to set a token must not run without one.
-                Some(key) if value.is_empty() && !key.secret => {}
-                Some(key) => self.set(key, RawValue::Text(value), Origin::Variable(name.clone())),
-                None => self.warn_unknown_variable(name),
-            }
+                Some((key, _)) if value.is_empty() && !key.secret => continue,
+                Some((key, true)) => (key, RawValue::Path(value)),
+                Some((key, false)) => (key, RawValue::Text(value)),
+                None => {
+                    self.warn_unknown_variable(name);
+                    continue;
+                }
+            };
+            self.set(key, value, Origin::Variable(name.clone()));
         }
     }
 
@@ -68,12 +73,12 @@ impl Layers {
     }
 }
 
-/// Returns the key that an environment variable sets.
-fn key_of(variable: &str) -> Option<&'static Key> {
-    KEYS.iter().find(|key| {
-        let is_former = || key.former_variables().any(|former| former == variable);
-        key.variable() == variable || is_former() || (variable == RUST_LOG && key.name == "log.filter")
-    })
+/// Returns the key that an environment variable sets, and true if it is the variable with the path of a file.
+fn key_of(variable: &str) -> Option<(&'static Key, bool)> {
+    let is_value = |key: &&Key| key.variable() == variable || (variable == RUST_LOG && key.name == "log.filter");
+    let is_file = |key: &&Key| key.file_variable().is_some_and(|name| name == variable);
+    let value = KEYS.iter().find(is_value).map(|key| (key, false));
+    value.or_else(|| KEYS.iter().find(is_file).map(|key| (key, true)))
 }
 
 /// Returns true for the variables that Kubernetes sets in the pods of a namespace with a service named `a2a`.
@@ -108,7 +113,7 @@ mod tests {
             ("A2A_CONFG", "A2A_CONFG: unknown variable, ignored; did you mean A2A_CONFIG?"),
         ] {
             assert_eq!(load_from("", &[(name, "x")], &[]).unwrap().warnings, [warning]);
-            let error = load_from("send.timeout = 1", &[(name, "x")], &[]).unwrap_err();
+            let error = load_from("send_timeout = 1", &[(name, "x")], &[]).unwrap_err();
             assert_eq!(error.lines().last(), Some(warning), "a warning may explain an error");
         }
         assert!(load_from("", &[("A2A_SEND_TIMEOUT", "1s"), ("PATH", "x")], &[]).unwrap().warnings.is_empty());

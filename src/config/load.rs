@@ -46,8 +46,8 @@ impl std::error::Error for Error {}
 pub(crate) enum Origin {
     #[default]
     Default,
-    /// File and line, counted from 1, and the name of the key there.
-    File(PathBuf, usize, String),
+    /// File and line, counted from 1.
+    File(PathBuf, usize),
     /// Name of the environment variable.
     Variable(String),
     /// Name of the flag, without its leading dashes.
@@ -58,7 +58,7 @@ impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Default => f.write_str("default"),
-            Self::File(path, line, _) => write!(f, "{}:{line}", path.display()),
+            Self::File(path, line) => write!(f, "{}:{line}", path.display()),
             Self::Variable(name) => write!(f, "{name}"),
             Self::Flag(name) => write!(f, "--{name}"),
         }
@@ -66,23 +66,11 @@ impl fmt::Display for Origin {
 }
 
 impl Origin {
-    /// Returns the name of a key at this origin, and its current name in such a source.
-    fn names(&self, key: &Key) -> (String, String) {
+    /// Names a key at this origin, for the beginning of a message. A variable or flag names its key already.
+    pub(super) fn subject(&self, key: &Key) -> String {
         match self {
-            Self::Default => (key.name.to_owned(), key.name.to_owned()),
-            Self::File(_, _, name) => (name.clone(), key.name.to_owned()),
-            Self::Variable(name) => (name.clone(), key.variable()),
-            Self::Flag(name) => (format!("--{name}"), format!("--{}", key.flag())),
-        }
-    }
-
-    /// Returns true if this is a former name of a key.
-    fn is_former(&self, key: &Key) -> bool {
-        match self {
-            Self::Default => false,
-            Self::File(_, _, name) => key.former.contains(&&**name),
-            Self::Variable(name) => key.former_variables().any(|former| former == *name),
-            Self::Flag(name) => key.former_flags().any(|former| former == *name),
+            Self::File(..) => format!("{self}: {}", key.name),
+            Self::Default | Self::Variable(_) | Self::Flag(_) => self.to_string(),
         }
     }
 }
@@ -91,7 +79,7 @@ impl Origin {
 #[derive(Debug)]
 pub(crate) struct Loaded {
     pub(crate) config: Config,
-    /// Warnings about unknown environment variables and former names, one line each.
+    /// Warnings about unknown environment variables, one line each.
     pub(crate) warnings: Vec<String>,
     /// Agents of a server with several. The first one is at the root.
     pub(crate) agents: Vec<AgentConfig>,
@@ -113,7 +101,7 @@ impl Loaded {
         };
         // Keys outside of tables have to come first in TOML.
         let mut tables = vec![""];
-        for (table, _) in KEYS.iter().map(|key| split_name(key.name)) {
+        for table in KEYS.iter().map(Key::table) {
             if !tables.contains(&table) {
                 tables.push(table);
             }
@@ -123,8 +111,8 @@ impl Loaded {
             if !table.is_empty() {
                 _ = write!(text, "\n[{table}]\n");
             }
-            for (key, origin) in self.origins().filter(|(key, _)| split_name(key.name).0 == table) {
-                let line = line(split_name(key.name).1, key.show(&self.config));
+            for (key, origin) in self.origins().filter(|(key, _)| key.table() == table) {
+                let line = line(key.name.rsplit('.').next().unwrap_or_default(), key.show(&self.config));
                 _ = writeln!(text, "{line:<40} # {origin}");
             }
         }
@@ -140,11 +128,6 @@ impl Loaded {
         }
         text
     }
-}
-
-/// Splits the name of a key into its table and its name there.
-fn split_name(name: &str) -> (&str, &str) {
-    name.rsplit_once('.').unwrap_or(("", name))
 }
 
 /// Loads the configuration from the file, the environment of this process, and the flags.
@@ -204,26 +187,16 @@ impl Layers {
     }
 
     pub(super) fn set(&mut self, key: &'static Key, value: RawValue<'_, '_>, origin: Origin) {
-        let (name, current) = origin.names(key);
-        // The origin of a flag or variable names the key already.
-        let subject = |name: &str| match origin {
-            Origin::File(..) => format!("{origin}: {name}"),
-            Origin::Default | Origin::Variable(_) | Origin::Flag(_) => origin.to_string(),
-        };
-        if origin.is_former(key) {
-            self.warnings.push(format!("{}: renamed to {current}", subject(&name)));
-        }
         let mut origins = KEYS.iter().zip(&mut self.origins).filter(|(known, _)| known.name == key.name);
         let Some((_, previous)) = origins.next() else { return };
         let is_same_source = mem::discriminant(previous) == mem::discriminant(&origin);
         if is_same_source && *previous != Origin::Variable(RUST_LOG.to_owned()) {
-            let (previous, _) = previous.names(key);
-            self.errors.push(format!("{}: {previous} sets the same key; keep only {current}", subject(&name)));
+            self.errors.push(format!("{}: {previous} sets the same key; remove one of them", origin.subject(key)));
             return;
         }
         match (key.read)(&mut self.config, value) {
             Ok(()) => *previous = origin,
-            Err(error) => self.errors.push(format!("{}: {error}", subject(key.name))),
+            Err(error) => self.errors.push(format!("{}: {error}", origin.subject(key))),
         }
     }
 
@@ -271,9 +244,9 @@ impl Layers {
         value: &Spanned<DeValue<'_>>,
     ) {
         let name = format!("{prefix}{}", member.get_ref());
-        let origin = Origin::File(file.path.to_owned(), file.line(member.span().start), name.clone());
-        let is_shorthand = |key: &Key| key.short.contains(&&*name) && value.get_ref().as_table().is_none();
-        let is_name = |key: &Key| key.name == name || key.former.contains(&&*name) || is_shorthand(key);
+        let origin = Origin::File(file.path.to_owned(), file.line(member.span().start));
+        let is_shorthand = |key: &Key| key.short == Some(&name) && value.get_ref().as_table().is_none();
+        let is_name = |key: &Key| key.name == name || is_shorthand(key);
         if let Some(key) = KEYS.iter().find(|key| is_name(key)) {
             self.set(key, RawValue::Toml(value), origin);
             return;
@@ -297,8 +270,7 @@ impl Layers {
 
     pub(super) fn apply_flags(&mut self, flags: &[(String, String)]) {
         for (name, value) in flags {
-            let is_name = |key: &Key| key.flag() == *name || key.former_flags().any(|former| former == *name);
-            match KEYS.iter().find(|key| is_name(key)) {
+            match KEYS.iter().find(|key| key.flag() == *name) {
                 Some(key) => self.set(key, RawValue::Text(value), Origin::Flag(name.clone())),
                 None => self.errors.push(format!("--{name}: unknown flag")),
             }
@@ -330,10 +302,8 @@ impl File<'_> {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use std::time::Duration;
-
-    use super::*;
-    use crate::service::DefaultKey;
+    use super::{super::OfferedExtension, *};
+    use crate::service::Limits;
 
     /// Loads a configuration from the text of a file, variables and flags.
     pub(in crate::config) fn load_from(
@@ -357,35 +327,52 @@ pub(super) mod tests {
 
     #[test]
     fn flags_override_variables_and_variables_override_the_file() {
-        let file = "send.timeout = '1s'\nlimits.connections = 7\nstream.keep_alive = '1s'\n\n[turn]\ndeadline = '2s'\n\
+        let file = "send_timeout = '1s'\nlimits.connections = 7\nidle_timeout = '1s'\n\n[turn]\ndeadline = '2s'\n\
                     [card]\nname = 'A'";
         let variables =
-            [("A2A_SEND_TIMEOUT", "3s"), ("A2A_STREAM_KEEP_ALIVE", "3s"), ("A2A_CARD_VERSION", ""), ("PATH", "x")];
+            [("A2A_SEND_TIMEOUT", "3s"), ("A2A_IDLE_TIMEOUT", "3s"), ("A2A_OPENAI_MODEL", ""), ("PATH", "x")];
         let loaded = load_from(file, &variables, &[("send-timeout", "4s")]).unwrap();
-        let Config { send_timeout, stream_keep_alive, turn_deadline, limits_connections, .. } = &loaded.config;
-        let Config { card_name, card_version, .. } = &loaded.config;
-        let seconds = [&send_timeout.unwrap_or_default(), stream_keep_alive, turn_deadline].map(Duration::as_secs);
-        assert_eq!((seconds, *limits_connections, card_name.as_deref()), ([4, 3, 2], 7, Some("A")));
-        assert_eq!(*card_version, None, "an empty variable is unset");
-        let names = ["send.timeout", "stream.keep_alive", "turn.deadline", "limits.body_bytes"];
+        let config = &loaded.config;
+        let Limits { send_timeout, turn_deadline, .. } = config.limits();
+        let seconds = [send_timeout.unwrap_or_default(), config.idle_timeout, turn_deadline].map(|time| time.as_secs());
+        assert_eq!((seconds, config.connections, config.card.name.as_deref()), ([4, 3, 2], 7, Some("A")));
+        assert_eq!(config.openai.model, None, "an empty variable is unset");
+        let names = ["send_timeout", "idle_timeout", "turn.deadline", "limits.body_bytes"];
         let origins = names.map(|name| origin(&loaded, name));
-        assert_eq!(origins, ["--send-timeout", "A2A_STREAM_KEEP_ALIVE", "a2a.toml:6", "default"]);
+        assert_eq!(origins, ["--send-timeout", "A2A_IDLE_TIMEOUT", "a2a.toml:6", "default"]);
     }
 
     #[test]
     fn shorthand_sets_the_key_in_its_table() {
         for (text, expected) in [
-            ("agent = 'demo'", "a2a.toml:1"),
-            ("[agent]\nkind = 'demo'", "a2a.toml:2"),
-            ("agent.kind = 'demo'", "a2a.toml:1"),
+            ("exec = 'cat'", "a2a.toml:1"),
+            ("[exec]\ncommand = 'cat'", "a2a.toml:2"),
+            ("exec.command = ['cat']", "a2a.toml:1"),
         ] {
             let loaded = load_from(text, &[], &[]).unwrap();
-            assert_eq!((origin(&loaded, "agent.kind"), loaded.config.require_text), (expected.to_owned(), false));
+            assert_eq!(origin(&loaded, "exec.command"), expected);
         }
-        let loaded = load_from("[agent]\nrequire_text = true", &[("A2A_AGENT", "demo")], &[]).unwrap();
-        assert_eq!((origin(&loaded, "agent.kind").as_str(), loaded.config.require_text), ("A2A_AGENT", true));
-        let loaded = load_from("", &[("A2A_AGENT_REQUIRE_TEXT", "true")], &[("agent", "demo")]).unwrap();
-        assert_eq!((origin(&loaded, "agent.kind").as_str(), loaded.config.require_text), ("--agent", true));
+        let loaded = load_from("[exec]\nmemory = '1MiB'", &[("A2A_EXEC", "cat")], &[]).unwrap();
+        assert_eq!((&*origin(&loaded, "exec.command"), &*origin(&loaded, "exec.memory")), ("A2A_EXEC", "a2a.toml:2"));
+        let loaded = load_from("", &[("A2A_EXEC_MEMORY", "1MiB")], &[("exec", "cat")]).unwrap();
+        assert_eq!(
+            (&*origin(&loaded, "exec.command"), &*origin(&loaded, "exec.memory")),
+            ("--exec", "A2A_EXEC_MEMORY")
+        );
+    }
+
+    #[test]
+    fn lists_with_one_item_may_be_the_item() {
+        let text = "listen = 8081\nauth.jwt.audience = 'a2a'\nprotocols = '1.0'\nextensions = 'resume'";
+        let config = load_from(text, &[], &[]).unwrap().config;
+        assert_eq!((config.listen.len(), config.listen[0].port()), (1, 8081));
+        assert_eq!(
+            (config.auth.jwt.audience, config.protocols.to_string()),
+            (vec!["a2a".to_owned()], "1.0".to_owned())
+        );
+        assert_eq!(config.extensions, [OfferedExtension::Resume]);
+        let error = load_from("listen = []", &[], &[]).unwrap_err();
+        assert_eq!(error, "a2a.toml:1: listen: the list of addresses is empty");
     }
 
     #[test]
@@ -397,21 +384,18 @@ pub(super) mod tests {
             ("[[agnets]]\nid = 'x'", "a2a.toml:1: unknown key `agnets`; did you mean `agents`?"),
             ("name = 'x'", "a2a.toml:1: unknown key `name`; did you mean `card.name`?"),
             ("turn = 3", "a2a.toml:1: turn: integer is not a table of keys"),
-            ("require_text = true", "a2a.toml:1: unknown key `require_text`; did you mean `agent.require_text`?"),
-            ("agent = 'dmo'", "a2a.toml:1: agent.kind: `dmo` is not `demo`, `exec`, `http`, `openai` or `upstream`"),
-            ("[agent]\nname = 'demo'", "a2a.toml:2: unknown key `agent.name`; did you mean `agent.kind`?"),
+            ("durability = 'power'", "a2a.toml:1: unknown key `durability`; did you mean `store.durability`?"),
+            ("send.timeout = '1s'", "a2a.toml:1: unknown key `send`; did you mean `send_timeout`?"),
+            ("idempotency = 'off'", "a2a.toml:1: idempotency: `off` is not `header` or `message_id`"),
+            ("[exec]\nname = 'cat'", "a2a.toml:2: unknown key `exec.name`; did you mean `card.name`?"),
             ("[listen]\nx = 1", "a2a.toml:1: listen: table is not an address"),
-            ("send.timeout = 10", "a2a.toml:1: send.timeout: `10` is not a duration; write 500ms, 10s, 5m or 1h"),
+            ("send_timeout = 10", "a2a.toml:1: send_timeout: `10` is not a duration; write 500ms, 10s, 5m or 1h"),
             ("card.name = 10", "a2a.toml:1: card.name: integer is not text; put it in quotes"),
             ("log = 'xml'", "a2a.toml:1: log.format: `xml` is not `text` or `json`"),
         ] {
             assert_eq!(load_from(text, &[], &[]).unwrap_err(), expected, "{text}");
         }
-        assert!(
-            load_from("base_path = '/a'\nbase_path = '/b'", &[], &[])
-                .unwrap_err()
-                .starts_with("a2a.toml:2: duplicate key")
-        );
+        assert!(load_from("docs = true\ndocs = false", &[], &[]).unwrap_err().starts_with("a2a.toml:2: duplicate key"));
         let error = load_from("a = [", &[], &[]).unwrap_err();
         assert!(error.starts_with("a2a.toml:1: "), "{error}");
         for (name, value, expected) in [
@@ -429,76 +413,8 @@ pub(super) mod tests {
     #[test]
     fn all_errors_are_reported_together() {
         let error =
-            load_from("send.timeout = 1\nlisten = true", &[("A2A_LOG", "1")], &[("insecure", "1")]).unwrap_err();
+            load_from("send_timeout = 1\nlisten = true", &[("A2A_LOG", "1")], &[("insecure", "1")]).unwrap_err();
         assert_eq!(error.lines().count(), 4, "{error}");
-    }
-
-    #[test]
-    fn former_names_are_accepted_with_a_warning() {
-        for (file, variables, flags, warning) in [
-            ("wait = '4s'", &[][..], &[][..], "a2a.toml:1: wait: renamed to send.timeout"),
-            ("", &[("A2A_WAIT", "4s")], &[], "A2A_WAIT: renamed to A2A_SEND_TIMEOUT"),
-            ("", &[], &[("wait", "4s")], "--wait: renamed to --send-timeout"),
-            ("wait = '1s'", &[("A2A_SEND_TIMEOUT", "4s")], &[], "a2a.toml:1: wait: renamed to send.timeout"),
-            ("[send]\ntimeout = '1s'", &[("A2A_WAIT", "4s")], &[], "A2A_WAIT: renamed to A2A_SEND_TIMEOUT"),
-        ] {
-            let loaded = load_from(file, variables, flags).unwrap();
-            assert_eq!(
-                (loaded.config.send_timeout, &*loaded.warnings),
-                (Some(Duration::from_secs(4)), &[warning.into()][..])
-            );
-        }
-        let file = "store.place = 'memory'\nlog_filter = 'info'\n[retention]\nsends = '1h'";
-        let loaded =
-            load_from(file, &[("A2A_STORE", "memory"), ("A2A_LOG_FILTER", "warn")], &[("log", "json")]).unwrap();
-        let warnings = [
-            "a2a.toml:1: store.place: renamed to store.path",
-            "a2a.toml:2: log_filter: renamed to log.filter",
-            "a2a.toml:4: retention.sends: renamed to retention.idempotency_keys",
-        ];
-        assert_eq!(loaded.warnings, warnings);
-        assert_eq!(
-            load_from("dedupe = 'message-id'", &[], &[]).unwrap().config.idempotency_default_key,
-            DefaultKey::MessageId
-        );
-        for (name, value) in [("A2A_WAIT", ""), ("A2A_LOG", "json")] {
-            assert!(load_from("log = 'json'", &[(name, value)], &[]).unwrap().warnings.is_empty(), "{name}");
-        }
-        let error = load_from("wait = 4", &[], &[]).unwrap_err();
-        assert!(error.starts_with("a2a.toml:1: send.timeout: `4` is not a duration"), "{error}");
-    }
-
-    #[test]
-    fn name_and_former_name_together_are_rejected() {
-        for (file, variables, flags, expected) in [
-            (
-                "wait = '1s'\nsend.timeout = '1s'",
-                &[][..],
-                &[][..],
-                "a2a.toml:2: send.timeout: wait sets the same key; keep only send.timeout",
-            ),
-            (
-                "[card]\ngrpc_url = 'a:1'\ngrpc = 'a:1'",
-                &[],
-                &[],
-                "a2a.toml:3: card.grpc: card.grpc_url sets the same key; keep only card.grpc_url",
-            ),
-            (
-                "",
-                &[("A2A_WAIT", "1s"), ("A2A_SEND_TIMEOUT", "1s")],
-                &[],
-                "A2A_SEND_TIMEOUT: A2A_WAIT sets the same key; keep only A2A_SEND_TIMEOUT",
-            ),
-            (
-                "",
-                &[],
-                &[("send-timeout", "1s"), ("wait", "1s")],
-                "--wait: --send-timeout sets the same key; keep only --send-timeout",
-            ),
-        ] {
-            let error = load_from(file, variables, flags).unwrap_err();
-            assert!(error.starts_with(expected) && error.contains("renamed"), "{error}");
-        }
     }
 
     #[test]

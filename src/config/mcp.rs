@@ -12,7 +12,10 @@ use toml::{
     de::{DeValue, ValueDeserializer},
 };
 
-use super::value::{ByteSize, Value, quoted};
+use super::{
+    secret::{SECRET_FILE, Secret},
+    value::{ByteSize, Value, quoted},
+};
 use crate::adapter::{Approval, McpServer, McpTransport};
 
 /// MCP servers whose tools a model can call.
@@ -28,7 +31,7 @@ struct ServerConfig {
     #[serde(default)]
     env: BTreeMap<String, String>,
     url: Option<String>,
-    token: Option<String>,
+    token: Option<Secret>,
     timeout: Option<String>,
     result_bytes: Option<ByteCount>,
     approve: Option<Approve>,
@@ -66,7 +69,9 @@ impl ServerConfig {
         let config = Self::deserialize(ValueDeserializer::from(value.clone()));
         // Messages about types quote values, which may be secret.
         let config = config.map_err(|error| match error.message() {
-            message if message.starts_with("unknown field") || message.starts_with("missing field") => {
+            message
+                if ["unknown field", "missing field", SECRET_FILE].iter().any(|start| message.starts_with(start)) =>
+            {
                 message.to_owned()
             }
             _ => format!("a value has the wrong type; {FORM}"),
@@ -89,7 +94,10 @@ impl ServerConfig {
     fn server(&self) -> Result<McpServer, &'static str> {
         let transport = match (&self.command, &self.url) {
             (Some(command), _) => McpTransport::Command(command.clone(), self.env.clone()),
-            (None, url) => McpTransport::Url(url.clone().unwrap_or_default(), self.token.clone()),
+            (None, url) => McpTransport::Url(
+                url.clone().unwrap_or_default(),
+                self.token.as_ref().map(|token| token.expose().to_owned()),
+            ),
         };
         let mut server = McpServer::new(&self.name, transport);
         if let Some(timeout) = &self.timeout {
@@ -122,7 +130,7 @@ impl ServerConfig {
             members.push(("env", format!("{{ {} }}", variables.collect::<Vec<_>>().join(", "))));
         }
         members.extend(self.url.as_ref().map(|url| ("url", quoted(url))));
-        members.extend(self.token.as_ref().map(|_| ("token", quoted("(hidden)"))));
+        members.extend(self.token.as_ref().map(|token| ("token", token.show())));
         members.extend(self.timeout.as_ref().map(|timeout| ("timeout", quoted(timeout))));
         members.extend(self.result_bytes.as_ref().map(|size| match size {
             ByteCount::Number(bytes) => ("result_bytes", bytes.to_string()),
@@ -208,6 +216,7 @@ mod tests {
             ("[{}]", "missing field `name`"),
             ("[{ name = 'a', tokn = 'hunter2' }]", "unknown field `tokn`"),
             ("[{ name = 'a', command = 'hunter2' }]", "a value has the wrong type"),
+            ("[{ name = 'a', url = 'b', token = { file = '/none/token' } }]", "secret file /none/token: "),
             ("[{ name = '', url = 'hunter2' }]", "name must not be empty"),
             ("[{ name = 'a' }]", "a: set either command or url"),
             ("[{ name = 'a', command = [] }]", "a: the command is empty"),

@@ -1,8 +1,8 @@
 //! Credentials for webhooks in the configuration: a table for each host, whose secret is not printed.
 
-use std::{collections::BTreeMap, fmt, path::PathBuf};
+use std::collections::BTreeMap;
 
-use serde::{Deserialize, Deserializer, de::IgnoredAny};
+use serde::Deserialize;
 use toml::{
     Spanned,
     de::{DeValue, ValueDeserializer},
@@ -10,15 +10,10 @@ use toml::{
 
 use super::{
     load::Error,
+    secret::Secret,
     value::{Value, quoted},
 };
-use crate::{
-    base::secret_file::read_secret,
-    push::{ClientCredentials, HostCredentials, host_key, token_endpoint},
-};
-
-/// Maximum size of a file with a secret, in bytes.
-const MAX_SECRET_FILE: u64 = 64 << 10;
+use crate::push::{ClientCredentials, HostCredentials, host_key, token_endpoint};
 
 /// Credentials by the host of a webhook.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -30,38 +25,10 @@ pub(crate) struct WebhookHosts(BTreeMap<String, ClientConfig>);
 struct ClientConfig {
     token_url: String,
     client_id: String,
-    client_secret: Option<Secret>,
-    client_secret_file: Option<PathBuf>,
+    client_secret: Secret,
     scope: Option<String>,
     audience: Option<String>,
     resource: Option<String>,
-}
-
-/// Text that is not printed, not even in an error.
-#[derive(Clone, PartialEq)]
-struct Secret(String);
-
-impl<'de> Deserialize<'de> for Secret {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        #[derive(Deserialize)]
-        #[serde(untagged)]
-        enum Input {
-            Text(String),
-            Other(IgnoredAny),
-        }
-        match Input::deserialize(deserializer)? {
-            Input::Text(text) if !text.is_empty() => Ok(Self(text)),
-            Input::Text(_) | Input::Other(_) => {
-                Err(serde::de::Error::custom("client_secret must be a text that is not empty"))
-            }
-        }
-    }
-}
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Secret(hidden)")
-    }
 }
 
 impl ClientConfig {
@@ -75,44 +42,25 @@ impl ClientConfig {
         if config.client_id.is_empty() {
             return Err("client_id must not be empty".to_owned());
         }
-        if config.client_secret.is_some() == config.client_secret_file.is_some() {
-            return Err("set either client_secret or client_secret_file".to_owned());
-        }
         Ok(config)
     }
 
     fn show(&self) -> String {
-        let mut members = vec![("token_url", quoted(&self.token_url)), ("client_id", quoted(&self.client_id))];
-        members.extend(self.client_secret.as_ref().map(|_| ("client_secret", quoted(&"(hidden)"))));
-        let file = self.client_secret_file.as_ref().map(|path| path.display().to_string());
-        for (name, value) in [
-            ("client_secret_file", &file),
-            ("scope", &self.scope),
-            ("audience", &self.audience),
-            ("resource", &self.resource),
-        ] {
+        let mut members = vec![
+            ("token_url", quoted(&self.token_url)),
+            ("client_id", quoted(&self.client_id)),
+            ("client_secret", self.client_secret.show()),
+        ];
+        for (name, value) in [("scope", &self.scope), ("audience", &self.audience), ("resource", &self.resource)] {
             members.extend(value.as_ref().map(|value| (name, quoted(value))));
         }
         let members: Vec<String> = members.into_iter().map(|(name, value)| format!("{name} = {value}")).collect();
         format!("{{ {} }}", members.join(", "))
     }
 
-    /// Creates the credentials. Blocks if the secret is in a file.
+    /// Creates the credentials.
     fn credentials(&self) -> Result<ClientCredentials, String> {
-        let secret = match (&self.client_secret, &self.client_secret_file) {
-            (Some(secret), _) => secret.0.clone(),
-            (None, Some(path)) => {
-                let text =
-                    read_secret(path, MAX_SECRET_FILE).map_err(|error| format!("{}: {error}", path.display()))?;
-                let text = text.trim_end_matches(['\r', '\n']);
-                if text.is_empty() {
-                    return Err(format!("{}: the file has no secret", path.display()));
-                }
-                text.to_owned()
-            }
-            (None, None) => String::new(),
-        };
-        let credentials = ClientCredentials::new(&self.token_url, &self.client_id, &secret);
+        let credentials = ClientCredentials::new(&self.token_url, &self.client_id, self.client_secret.expose());
         let mut credentials = credentials.map_err(|error| error.to_string())?;
         if let Some(scope) = &self.scope {
             credentials = credentials.scope(scope);
@@ -128,10 +76,10 @@ impl ClientConfig {
 }
 
 impl WebhookHosts {
-    /// Creates the credentials of all hosts. `None` if there are none. Reads files with secrets, which blocks.
+    /// Creates the credentials of all hosts. `None` if there are none.
     ///
     /// # Errors
-    /// A file can't be read or is empty, or the HTTP client can't be created.
+    /// The HTTP client can't be created.
     pub(crate) fn credentials(&self) -> Result<Option<HostCredentials>, Error> {
         let mut all = HostCredentials::default();
         for (host, config) in &self.0 {
@@ -207,14 +155,11 @@ mod tests {
             (r#"{ "hooks.example" = "hunter2" }"#.to_owned(), "hooks.example: string is not a table"),
             (r#"{ "a/b" = {} }"#.to_owned(), "`a/b` is not a host"),
             (with(""), "missing field `token_url`"),
-            (client("client_secret = 7070707"), "client_secret must be a text"),
-            (client("client_secret = ['hunter2']"), "client_secret must be a text"),
-            (client("client_secret = ''"), "client_secret must be a text that is not empty"),
-            (client("scope = 'a'"), "set either client_secret or client_secret_file"),
-            (
-                client("client_secret = 'hunter2', client_secret_file = 'f'"),
-                "set either client_secret or client_secret_file",
-            ),
+            (client("client_secret = 7070707"), "a secret must be a text"),
+            (client("client_secret = ['hunter2']"), "a secret must be a text"),
+            (client("client_secret = ''"), "a secret must be a text that is not empty"),
+            (client("scope = 'a'"), "missing field `client_secret`"),
+            (client("client_secret = { file = '/none/secret' }"), "secret file /none/secret: "),
             (client("client_secrt = 'hunter2'"), "unknown field `client_secrt`"),
             (
                 with("token_url = 'http://login.example/', client_id = 'a', client_secret = 'hunter2'"),
@@ -235,16 +180,17 @@ mod tests {
     fn secret_may_be_in_a_file() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("secret");
-        let text = format!(r#"{{ "h.example" = {{ {CLIENT}, client_secret_file = {} }} }}"#, quoted(&path.display()));
-        let read = WebhookHosts::read(&text).unwrap();
+        let text =
+            format!(r#"{{ "h.example" = {{ {CLIENT}, client_secret = {{ file = {} }} }} }}"#, quoted(&path.display()));
         for content in [None, Some(""), Some("\n")] {
             if let Some(content) = content {
                 std::fs::write(&path, content).unwrap();
             }
-            let error = read.credentials().unwrap_err().to_string();
-            assert!(error.contains("push.credentials: h.example: ") && error.contains("secret"), "{error}");
+            let error = WebhookHosts::read(&text).unwrap_err();
+            assert!(error.contains("h.example: ") && error.contains("secret"), "{error}");
         }
         std::fs::write(&path, "hunter2\n").unwrap();
+        let read = WebhookHosts::read(&text).unwrap();
         assert!(read.credentials().unwrap().is_some());
         assert_eq!(read.show().unwrap(), text);
     }

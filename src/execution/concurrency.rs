@@ -85,7 +85,7 @@ impl Permits {
                 Reached::Total(max) => ("streams", format!("{max} streams are open")),
                 Reached::Owner(max) => ("streams_per_owner", format!("{max} of your streams are open")),
             };
-            limit_error(name, format!("{why}; close some or retry later (limits.{name})")).retry_after(RETRY_AFTER)
+            limit_error(name, format!("{why}; close some or retry later (limits.streams)")).retry_after(RETRY_AFTER)
         })
     }
 }
@@ -229,7 +229,8 @@ impl TurnQueue {
             return Ok(TurnSlot::Queued(self.enqueue(&mut state, owner, false)));
         };
         drop(state);
-        Err(limit_error(name, format!("{why}; retry later (limits.{name})")).retry_after(RETRY_AFTER))
+        let key = if name == "queued_turns_per_owner" { "queued_turns" } else { name };
+        Err(limit_error(name, format!("{why}; retry later (limits.{key})")).retry_after(RETRY_AFTER))
     }
 
     fn acquire_recovered(self: &Arc<Self>, owner: &Arc<str>) -> TurnSlot {

@@ -71,7 +71,7 @@ impl Execution {
             let is_busy = inner.turn.is_running && !inner.admission.state().is_terminal();
             if is_busy && inner.turn.inbox.len() >= self.0.limits.queued_messages {
                 let why = format!(
-                    "{} messages wait for task {}; retry once it has answered (limits.queued_messages)",
+                    "{} messages wait for task {}; retry once it has answered",
                     inner.turn.inbox.len(),
                     key.id()
                 );

@@ -38,9 +38,9 @@ use crate::{
 /// Idempotency key of sends without an `Idempotency-Key`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DefaultKey {
-    /// No key. The default, because hand-written clients may reuse message ids.
+    /// No key: the header alone counts. The default, because hand-written clients may reuse message ids.
     #[default]
-    Off,
+    Header,
     /// The message id (3.3.1).
     MessageId,
 }

@@ -30,7 +30,8 @@ options! {
         /// Idle timeout of an agent: a turn without an update for this long fails. Waiting for authorization or for the
         /// store does not count. Zero, the default, disables it.
         pub turn_idle_timeout: Duration,
-        /// Grace period in which a canceled agent can return by itself. 5 s by default.
+        /// Grace period in which a canceled agent can return by itself. 3 s by default: the HTTP clients of SDKs have a
+        /// timeout of 5 s.
         pub cancel_grace: Duration,
         /// Timeout of a blocking send; the client then gets the current task, which is not terminal and may be
         /// SUBMITTED or WORKING. Unlimited by default: the send waits until the task is terminal or interrupted
@@ -107,6 +108,25 @@ options! {
 }
 
 impl Limits {
+    /// Sets the limits that follow from others, by the ratios of the defaults. Errors name the key of the limit that they follow
+    /// from.
+    #[must_use]
+    pub(crate) fn derived(self) -> Self {
+        let Self { queued_turns, streams, task_bytes, .. } = self;
+        let calls = streams.saturating_mul(2);
+        Self {
+            queued_turns_per_owner: queued_turns / 2,
+            streams_per_owner: (streams / 2).max(1),
+            streams_per_task: (streams / 10).max(1),
+            calls,
+            calls_per_owner: calls / 2,
+            event_bytes: (task_bytes / 8).max(MIN_EVENT_BYTES),
+            artifact_bytes: task_bytes / 2,
+            context_bytes: task_bytes.saturating_mul(8),
+            ..self
+        }
+    }
+
     /// Limits of a single task.
     pub(crate) fn task_limits(&self) -> TaskLimits {
         let Self { events, artifacts, artifact_bytes, task_bytes, context_bytes, .. } = *self;
@@ -123,7 +143,7 @@ impl Default for Limits {
             commit_interval: Duration::from_millis(1),
             turn_deadline: seconds(3600),
             turn_idle_timeout: Duration::ZERO,
-            cancel_grace: seconds(5),
+            cancel_grace: seconds(3),
             send_timeout: None,
             stream_max_age: seconds(86_400),
             queued_messages: 256,
@@ -153,7 +173,7 @@ impl Default for Limits {
     }
 }
 
-/// Returns the error for an exceeded limit, by the name of its setting.
+/// Returns the error for an exceeded limit, by its name.
 pub(crate) fn limit_error(name: &'static str, why: String) -> Error {
     ErrorKind::ResourceExhausted.because(why).with("limit", name)
 }
@@ -162,7 +182,7 @@ pub(crate) fn limit_error(name: &'static str, why: String) -> Error {
 pub(crate) fn store_full(full: Full) -> Error {
     let Full { limit: name, max, .. } = full;
     if full.is_push() {
-        let why = format!("your tasks have {max} push notification configurations; delete some first (limits.{name})");
+        let why = format!("your tasks have {max} push notification configurations; delete some first");
         return limit_error(name, why);
     }
     let whose = if name == Full::per_owner(max).limit { " of your" } else { "" };

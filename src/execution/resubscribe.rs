@@ -117,10 +117,7 @@ impl Execution {
     fn reader_permit(&self, live: &LiveRef) -> Result<OwnerPermit, Error> {
         let (permit, max) = (self.0.permits.stream(&live.key.scope().owner)?, self.0.limits.streams_per_task);
         if live.lock().readers() >= max {
-            let why = format!(
-                "task {} has {max} streams; close some or retry later (limits.streams_per_task)",
-                live.key.id()
-            );
+            let why = format!("task {} has {max} streams; close some or retry later (limits.streams)", live.key.id());
             return Err(limit_error("streams_per_task", why).with("taskId", live.key.id()).retry_after(RETRY_AFTER));
         }
         Ok(permit)

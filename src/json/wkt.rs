@@ -261,10 +261,7 @@ struct Nested(usize);
 
 impl Nested {
     fn inner<E: Error>(self) -> Result<Self, E> {
-        self.0
-            .checked_sub(1)
-            .map(Self)
-            .ok_or_else(|| E::custom(format!("JSON nested more than {MAX_DEPTH} deep (limits.json_depth)")))
+        self.0.checked_sub(1).map(Self).ok_or_else(|| E::custom(format!("JSON nested more than {MAX_DEPTH} deep")))
     }
 
     fn members<'de, A: MapAccess<'de>>(self, mut map: A) -> Result<Struct, A::Error> {

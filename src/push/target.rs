@@ -60,7 +60,8 @@ const REFUSED_NAMES: [&str; 6] = ["localhost", "local", "internal", "localdomain
 
 /// Entry of an allow-list: targets that are accepted although they are internal or use another port. A network or address
 /// (`10.0.0.0/8`, `127.0.0.1`), a host name (`hooks.internal`) or its subdomains (`*.corp.example`), each with a port
-/// (`127.0.0.1:9000`, `[::1]:9000`) or for all ports. `https` is required unless the entry begins with `http://`.
+/// (`127.0.0.1:9000`, `[::1]:9000`) or for all ports. `*:9000` permits a port of public addresses. `https` is required unless the
+/// entry begins with `http://`.
 ///
 /// ```
 /// use a2a_service::push::AllowedTarget;
@@ -78,6 +79,8 @@ pub struct AllowedTarget {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum AllowedHost {
+    /// All public addresses.
+    Public,
     Network(IpNet),
     Name(String),
     /// Begins with a dot.
@@ -90,8 +93,8 @@ impl FromStr for AllowedTarget {
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong = || {
             format!(
-                "`{text}` is not a target; write 10.0.0.0/8, 127.0.0.1:9000, hooks.internal or *.corp.example, after \
-                 `http://` if it may be called without TLS"
+                "`{text}` is not a target; write 10.0.0.0/8, 127.0.0.1:9000, hooks.internal, *.corp.example or *:9000, \
+                 after `http://` if it may be called without TLS"
             )
         };
         let (allows_http, rest) = match text.split_once("://") {
@@ -113,6 +116,7 @@ impl FromStr for AllowedTarget {
         let unbracketed = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
         let host = match (unbracketed.parse::<IpAddr>(), name.strip_prefix("*.")) {
             (Ok(address), _) => AllowedHost::Network(address.to_canonical().into()),
+            (Err(_), None) if name == "*" && port.is_some() => AllowedHost::Public,
             (Err(_), Some(suffix)) => AllowedHost::Suffix(format!(".{}", dns_name(suffix).ok_or_else(wrong)?)),
             (Err(_), None) => AllowedHost::Name(dns_name(name).ok_or_else(wrong)?),
         };
@@ -132,6 +136,7 @@ impl fmt::Display for AllowedTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.allows_http { "http://" } else { "" })?;
         match &self.host {
+            AllowedHost::Public => f.write_str("*"),
             AllowedHost::Network(network) if network.prefix_len() == network.max_prefix_len() => match network.addr() {
                 IpAddr::V6(address) if self.port.is_some() => write!(f, "[{address}]"),
                 address @ (IpAddr::V4(_) | IpAddr::V6(_)) => write!(f, "{address}"),
@@ -242,6 +247,7 @@ impl TargetPolicy {
         };
         let needs = Needs { scheme: needs_http, port: !self.ports.contains(&port) };
         let names_entry = |entry: &&AllowedTarget| name.is_some_and(|name| entry.names(name));
+        let is_for_public = |entry: &&AllowedTarget| entry.host == AllowedHost::Public;
         let entries = || self.allow.iter().filter(|entry| entry.port.is_none_or(|allowed| allowed == port));
         if let Some(name) = name
             && !entries().any(|entry| names_entry(&entry))
@@ -250,15 +256,16 @@ impl TargetPolicy {
             return refuse("is an internal name; an operator can add it to push.allow");
         }
         if addresses.is_empty() {
-            let entry = entries().find(names_entry);
+            let entry = entries().find(|entry| names_entry(entry) || is_for_public(entry));
             return Err(self.unmet(&needs, entry).map_or(TargetError::Unresolved, TargetError::Refused));
         }
         for address in &addresses {
             let ip = address.ip().to_canonical();
+            let is_public = self.is_public(ip);
             let entry = entries()
-                .filter(|entry| names_entry(entry) || entry.contains(ip))
+                .filter(|entry| names_entry(entry) || entry.contains(ip) || (is_public && is_for_public(entry)))
                 .max_by_key(|entry| entry.allows_http);
-            if entry.is_none() && !self.is_public(ip) {
+            if entry.is_none() && !is_public {
                 return refuse("its host has an internal address; an operator can add it to push.allow");
             }
             if let Some(why) = self.unmet(&needs, entry) {
@@ -275,7 +282,7 @@ impl TargetPolicy {
         }
         (needs.port && entry.is_none()).then(|| {
             let ports = &self.ports;
-            format!("must have one of the ports {ports:?} (push.ports); an operator can add the target to push.allow")
+            format!("must have one of the ports {ports:?}; an operator can add the target to push.allow")
         })
     }
 
@@ -312,7 +319,7 @@ impl TargetPolicy {
 impl AllowedTarget {
     fn names(&self, name: &str) -> bool {
         match &self.host {
-            AllowedHost::Network(_) => false,
+            AllowedHost::Public | AllowedHost::Network(_) => false,
             AllowedHost::Name(allowed) => allowed == name,
             AllowedHost::Suffix(suffix) => name.ends_with(suffix.as_str()),
         }

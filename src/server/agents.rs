@@ -27,7 +27,7 @@ use crate::{
         wkt::Empty,
     },
     snapshot::Snapshot,
-    transport::below,
+    transport::{MemoryBudgets, below},
 };
 
 /// Maximum length of the name of an agent in bytes.
@@ -66,6 +66,7 @@ pub(super) struct MountContext<'a> {
     pub(super) is_tls: bool,
     pub(super) is_metered: bool,
     pub(super) authenticator: Option<Arc<dyn Authenticator>>,
+    pub(super) budgets: MemoryBudgets,
     /// Layers of the server, if it has a transport.
     pub(super) layers: Option<&'a Layers>,
 }
@@ -126,6 +127,7 @@ impl Server {
         let is_routed = self.authenticator.is_none();
         self.authenticator = self.authenticator.or_else(|| context.authenticator.clone());
         self.is_metered |= context.is_metered;
+        self.budgets = Some(context.budgets.clone());
         let forward_headers = Arc::clone(&self.settings.forward_headers);
         let mut layers = self.layers();
         if let Some(shared) = context.layers {

@@ -2,7 +2,6 @@
 
 use std::{collections::HashSet, net::SocketAddr, sync::Arc};
 
-use http::HeaderValue;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
@@ -81,18 +80,16 @@ impl Server {
 
     pub(super) fn layers(&self) -> Layers {
         let base = self.base_path.as_deref().or_else(|| self.card.address().path()).unwrap_or_default();
-        let rpc_path = self.rpc_path.as_deref().unwrap_or(JSON_RPC);
         Layers {
             authenticator: self.authenticator.clone(),
             failures: Arc::new(FailureLimit::new(self.failed_authentications)),
             insecure: self.insecure,
             log_wire: self.log_wire,
             is_metered: self.metrics.is_some() || self.is_metered,
-            hsts: self.hsts.and_then(|age| HeaderValue::try_from(format!("max-age={}", age.as_secs())).ok()),
             origins: OriginPolicy::new(&self.card, self.allowed_hosts.clone(), self.cors_origins.clone()),
             peers: PeerLimit::new(self.connections_per_peer, self.request_rate_per_peer, self.card.trusted().to_vec()),
             header_bytes: self.connections.header_bytes,
-            paths: Paths::new(base, rpc_path, self.settings.protocols)
+            paths: Paths::new(base, self.settings.protocols)
                 .also_at(&self.card.address().agent)
                 .protecting_card(self.settings.protects_card)
                 .protecting_catalog(self.protects_catalog()),
@@ -105,12 +102,14 @@ impl Server {
     pub(super) fn assemble(mut self, bound: Option<SocketAddr>, layers: Option<&Layers>) -> Assembled {
         let is_metered = self.metrics.is_some() || self.is_metered;
         let protects_catalog = self.protects_catalog();
+        let budgets = self.budgets.take().unwrap_or_else(|| self.settings.budgets());
         let context = MountContext {
             bound,
             public_url: self.card.address().public.clone(),
             is_tls: self.card.address().is_tls,
             is_metered,
             authenticator: self.authenticator.clone(),
+            budgets: budgets.clone(),
             layers,
         };
         let agents = std::mem::take(&mut self.agents);
@@ -134,14 +133,15 @@ impl Server {
         #[cfg_attr(not(feature = "push"), expect(unused_mut, reason = "only notifications have further keys"))]
         let mut keys: Vec<_> = card.signing_key().map(SigningKey::public_jwk).into_iter().collect();
         #[cfg(feature = "push")]
+        for key in self.push.keys.iter().flat_map(SigningKeys::all).map(SigningKey::public_jwk) {
+            if !keys.contains(&key) {
+                keys.push(key);
+            }
+        }
+        #[cfg(feature = "push")]
         let service = if card.offers().push {
             let mut push = self.push;
             push.issuer = push.issuer.or_else(|| card.address().origin());
-            for key in push.keys.iter().flat_map(SigningKeys::all).map(SigningKey::public_jwk) {
-                if !keys.contains(&key) {
-                    keys.push(key);
-                }
-            }
             service.delivering(push, push_payload)
         } else {
             service
@@ -193,9 +193,6 @@ impl Server {
             tracing::warn!("{warning}");
             report::report(format_args!("warning: {warning}"));
         }
-        if let Some(path) = &self.rpc_path {
-            card = card.rpc_path(path);
-        }
         let issuers = self.authenticator.as_ref().map(|authenticator| authenticator.issuers()).unwrap_or_default();
         let protected_resource = (!issuers.is_empty()).then(|| {
             let template = card.clone();
@@ -217,8 +214,8 @@ impl Server {
         let documents = {
             let is_loopback = bound.is_some_and(|addr| !is_public(addr));
             let has_docs = self.docs.unwrap_or(is_loopback);
-            let (rpc_path, protocols) = (self.rpc_path.as_deref().unwrap_or(JSON_RPC), self.settings.protocols);
-            let (published, card) = (PublishedDocuments::new(card.v03(), rpc_path, protocols, has_docs), card.clone());
+            let protocols = self.settings.protocols;
+            let (published, card) = (PublishedDocuments::new(card.v03(), JSON_RPC, protocols, has_docs), card.clone());
             let get = move |request: &CardRequest<'_>| published.get(request.path, card.base_url(request).as_deref());
             let source: DocumentSource = Arc::new(get);
             Some(source)
@@ -256,7 +253,7 @@ impl Server {
             readiness: handle.readiness(),
             ..self.settings
         };
-        let http = HttpService::new(Arc::clone(&service), settings);
+        let http = HttpService::with_budgets(Arc::clone(&service), settings, budgets);
         Assembled { service, http, handle, listed, mounted }
     }
 }

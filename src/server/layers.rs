@@ -8,7 +8,7 @@ use std::{
 };
 
 use axum::{Router, extract::ConnectInfo};
-use http::{HeaderValue, Request, Response, StatusCode, header, request::Parts};
+use http::{Request, Response, StatusCode, header, request::Parts};
 use tower_service::Service;
 
 use super::{agents::MountedAgent, exposure::is_public};
@@ -37,8 +37,6 @@ pub(super) struct Layers {
     pub(super) insecure: bool,
     pub(super) log_wire: bool,
     pub(super) is_metered: bool,
-    /// Value of `Strict-Transport-Security`.
-    pub(super) hsts: Option<HeaderValue>,
     pub(super) origins: OriginPolicy,
     pub(super) peers: PeerLimit,
     /// Maximum size of the head of a request in bytes.
@@ -214,7 +212,7 @@ impl<B: RequestBody> Service<Request<B>> for LayeredService {
     }
 
     fn call(&mut self, mut request: Request<B>) -> LoggedResponse {
-        let Layers { paths, ids, log_wire, is_metered, hsts, origins, .. } = &*self.checked.layers;
+        let Layers { paths, ids, log_wire, is_metered, origins, .. } = &*self.checked.layers;
         paths.apply(&mut request);
         if let Some(agent) = self.mounted.iter().find(|agent| agent.serves(request.uri().path())) {
             return agent.http.clone().call(request);
@@ -222,7 +220,6 @@ impl<B: RequestBody> Service<Request<B>> for LayeredService {
         let (parts, body) = request.into_parts();
         let class = paths.classify(&parts);
         let browser = BrowserHeaders {
-            hsts: hsts.clone(),
             allowed_origin: origins.allowed_origin(&parts.headers),
             varies_by_origin: origins.varies_by_origin(),
             is_grpc: class.is_grpc(),

@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     agents::MountedAgent,
+    exposure::is_public,
     layers::{LayeredService, Layers},
     readiness::{readiness_check, with_mounted},
 };
@@ -33,11 +34,12 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 /// Server that is bound to its address and not yet accepting connections.
 #[must_use = "a bound server does nothing until run_until"]
 pub struct BoundServer {
-    pub(super) listener: TcpListener,
     pub(super) addr: SocketAddr,
     pub(super) http: HttpService,
-    /// Additional listeners, with the services for their connections: for gRPC only, and for metrics.
-    pub(super) additional: Vec<(TcpListener, LayeredService)>,
+    /// Listeners for all bindings, with their addresses. The first one has `addr`.
+    pub(super) listeners: Vec<(TcpListener, SocketAddr)>,
+    /// Listener for metrics and health checks.
+    pub(super) metrics: Option<(TcpListener, SocketAddr)>,
     pub(super) layers: Arc<Layers>,
     pub(super) mounted: Arc<[MountedAgent]>,
     pub(super) handle: Handle,
@@ -46,12 +48,12 @@ pub struct BoundServer {
 }
 
 impl BoundServer {
-    /// Address of the listener. Contains the actual port if port 0 was requested.
+    /// Address of the first listener. Contains the actual port if port 0 was requested.
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }
 
-    /// Base URL of the listener: `http`, or `https` with TLS, and its address.
+    /// Base URL of the first listener: `http`, or `https` with TLS, and its address.
     pub fn url(&self) -> String {
         self.url_of(self.addr)
     }
@@ -66,34 +68,41 @@ impl BoundServer {
         self.handle.clone()
     }
 
-    /// Adds a listener for gRPC only and returns its address.
+    /// Adds a listener for all bindings and returns its address. The page `/docs` is on all addresses or on none.
     ///
     /// # Errors
     /// The errors of [`Server::bind`](super::Server::bind).
-    pub async fn grpc(&mut self, addr: impl ToSocketAddrs) -> io::Result<SocketAddr> {
+    pub async fn add(&mut self, addr: impl ToSocketAddrs) -> io::Result<SocketAddr> {
         let (listener, addr) = self.layers.listen(addr).await?;
-        let http = LayeredService::new(self.http.grpc(), Arc::clone(&self.layers), Some(addr), Arc::default());
-        self.additional.push((listener, http));
+        self.listeners.push((listener, addr));
         Ok(addr)
     }
 
-    /// Adds a listener for [metrics](super::Server::metrics) and health checks only, and returns its address. On a loopback
-    /// address, its callers are not authenticated.
+    /// Serves [metrics](super::Server::metrics) on this address instead of the others, together with health checks only, and
+    /// returns the address. On a loopback address, its callers are not authenticated.
     ///
     /// # Errors
     /// The errors of [`Server::bind`](super::Server::bind).
     pub async fn metrics(&mut self, addr: impl ToSocketAddrs) -> io::Result<SocketAddr> {
         let (listener, addr) = self.layers.listen(addr).await?;
-        let http = LayeredService::new(self.http.operations(), Arc::clone(&self.layers), Some(addr), Arc::default());
-        self.additional.push((listener, http));
+        self.metrics = Some((listener, addr));
         Ok(addr)
     }
 
     /// Serves until `stop` completes, then [drains](Handle::drain) and closes the remaining streams, which clients can
     /// resume later. Returns also after a drain by the [handle](Self::handle).
     pub async fn run_until(self, stop: impl Future<Output = ()>) {
-        let Self { listener, addr, http, additional, layers, mounted, handle, settings, .. } = self;
-        let http = LayeredService::new(http, layers, Some(addr), mounted);
+        let Self { http, listeners, metrics, layers, mounted, handle, settings, .. } = self;
+        let has_metrics_address = metrics.is_some();
+        let operations = metrics.map(|(listener, addr)| {
+            (listener, LayeredService::new(http.operations(), Arc::clone(&layers), Some(addr), Arc::default()))
+        });
+        let all = listeners.into_iter().map(|(listener, addr)| {
+            let serves_metrics = !has_metrics_address && (layers.authenticator.is_some() || !is_public(addr));
+            let http = if serves_metrics { http.clone() } else { http.without_metrics() };
+            (listener, LayeredService::new(http, Arc::clone(&layers), Some(addr), Arc::clone(&mounted)))
+        });
+        let services: Vec<_> = all.chain(operations).collect();
         let draining = handle.0.draining.clone();
         // The service ends the remaining turns after the grace period; their last events still have to be sent.
         let grace_period = handle.0.grace.saturating_add(FLUSH_TIMEOUT);
@@ -106,10 +115,10 @@ impl BoundServer {
             }
             handle.drain().await;
         };
-        let additional =
-            additional.into_iter().map(|(listener, http)| listener::serve(listener, http, &settings, &draining));
+        let serving =
+            services.into_iter().map(|(listener, http)| listener::serve(listener, http, &settings, &draining));
         // `stopping` is polled first, so that it waits for the signal before the first response is sent.
-        tokio::join!(stopping, listener::serve(listener, http, &settings, &draining), join_all(additional));
+        tokio::join!(stopping, join_all(serving));
     }
 }
 

@@ -34,7 +34,7 @@ impl CallLimits {
                 Reached::Total(max) => ("calls", format!("{max} calls are in progress")),
                 Reached::Owner(max) => ("calls_per_owner", format!("{max} of your calls are in progress")),
             };
-            limit_error(name, format!("{why}; retry later (limits.{name})")).retry_after(RETRY_AFTER)
+            limit_error(name, format!("{why}; retry later (limits.streams)")).retry_after(RETRY_AFTER)
         })
     }
 

@@ -82,16 +82,16 @@ pub enum LimitViolation {
     #[error("a task has at most {0} artifacts")]
     Artifacts(usize),
     /// The event exceeds the maximum size.
-    #[error("an event has at most {0} bytes")]
+    #[error("an event has at most {0} bytes (limits.task_bytes)")]
     EventBytes(usize),
     /// The artifact would exceed the maximum size.
-    #[error("an artifact has at most {0} bytes")]
+    #[error("an artifact has at most {0} bytes (limits.task_bytes)")]
     ArtifactBytes(usize),
     /// The events of the task would exceed the maximum total size.
-    #[error("a task has at most {0} bytes")]
+    #[error("a task has at most {0} bytes (limits.task_bytes)")]
     TaskBytes(usize),
     /// The events of all tasks of the context would exceed the maximum total size.
-    #[error("a context has at most {0} bytes")]
+    #[error("a context has at most {0} bytes (limits.task_bytes)")]
     ContextBytes(usize),
     /// The id of an artifact or message exceeds the maximum length.
     #[error("an identifier has at most {0} bytes")]

@@ -18,9 +18,10 @@ use tracing_subscriber::{
 use crate::report::write_escaped;
 
 /// Format of log lines.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum LogFormat {
     /// Text for people.
+    #[default]
     Text,
     /// A JSON object per line.
     Json,

@@ -1,30 +1,24 @@
-//! Base path and configured JSON-RPC path of a server: requests are rewritten to the paths that the bindings serve, before any
-//! other processing.
+//! Base path of a server: requests are rewritten to the paths that the bindings serve, before any other processing.
 
 use axum::extract::OriginalUri;
 use http::{HeaderMap, Method, Request, Uri, request::Parts, uri::PathAndQuery};
 
 use super::{
-    card::{self, card_below_json_rpc},
     classify::{RequestClass, RequestKind},
     version,
 };
-use crate::{
-    card::JSON_RPC,
-    protocol::{Protocols, Version},
-};
+use crate::protocol::{Protocols, Version};
 
 /// Path prefix that was removed from a request, for the URLs of the card.
 #[derive(Clone, Debug)]
 pub(super) struct PathPrefix(pub(super) Box<str>);
 
-/// Configured paths of a server. In addition, everything is served at the root, and JSON-RPC at `/rpc`.
+/// Paths of a server. In addition, everything is served at the root.
 #[derive(Clone, Debug)]
 pub(crate) struct Paths {
     base: String,
     /// Path below the base path at which everything is served too: that of the agent at the root, among several.
     agent: String,
-    json_rpc: String,
     protocols: Protocols,
     /// The agent card requires authentication.
     protects_card: bool,
@@ -33,13 +27,11 @@ pub(crate) struct Paths {
 }
 
 impl Paths {
-    /// Creates the paths from a base path, which may be empty, and the path of JSON-RPC below it.
-    pub(crate) fn new(base: &str, json_rpc: &str, protocols: Protocols) -> Self {
-        let json_rpc = json_rpc.trim_end_matches('/').to_owned();
+    /// Creates the paths from a base path, which may be empty.
+    pub(crate) fn new(base: &str, protocols: Protocols) -> Self {
         Self {
             agent: String::new(),
             base: base.trim_end_matches('/').to_owned(),
-            json_rpc,
             protocols,
             protects_card: false,
             protects_catalog: false,
@@ -92,7 +84,7 @@ impl Paths {
 
     /// Returns the removed prefix and the rewritten path. `None` if the path is unchanged.
     fn rewrite(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> Option<(String, String)> {
-        if self.base.is_empty() && self.agent.is_empty() && self.json_rpc == JSON_RPC {
+        if self.base.is_empty() && self.agent.is_empty() {
             return None;
         }
         let path = uri.path();
@@ -101,11 +93,7 @@ impl Paths {
         let (agent, rest) = below(rest, &self.agent).map_or(("", rest), |rest| (&*self.agent, rest));
         let prefix = format!("{base}{agent}");
         let rest = if rest.is_empty() { "/" } else { rest };
-        match below(rest, &self.json_rpc).filter(|_| self.json_rpc != JSON_RPC) {
-            Some(end) if is_served_at_json_rpc(end) => Some((prefix, format!("{JSON_RPC}{end}"))),
-            _ if prefix.is_empty() => None,
-            _ => Some((prefix, rest.to_owned())),
-        }
+        (!prefix.is_empty()).then(|| (prefix, rest.to_owned()))
     }
 
     /// Returns true for an HTTP+JSON path of 0.3, which begins with `/v1`, if `/v1` is also the base path. Requests of 1.0 then
@@ -125,12 +113,6 @@ pub(crate) fn below<'a>(path: &'a str, prefix: &str) -> Option<&'a str> {
     (rest.is_empty() || rest.starts_with('/')).then_some(rest)
 }
 
-/// Returns true for the URL of JSON-RPC itself, and for the cards relative to it. `end` is the path after that of JSON-RPC.
-fn is_served_at_json_rpc(end: &str) -> bool {
-    let path = format!("{JSON_RPC}{end}");
-    matches!(end, "" | "/") || card_below_json_rpc(&path).is_some() || card::is_extended(&path)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -146,7 +128,7 @@ mod tests {
 
     #[test]
     fn requests_are_served_below_the_base_path_and_at_the_root() {
-        let paths = Paths::new("/a2a/v1/", "/rpc", Protocols::default());
+        let paths = Paths::new("/a2a/v1/", Protocols::default());
         for (uri, known) in [
             ("/a2a/v1/tasks?pageSize=5", "/tasks?pageSize=5"),
             ("/a2a/v1", "/"),
@@ -163,34 +145,15 @@ mod tests {
                 "{uri}"
             );
         }
-        for uri in
-            ["/tasks", "/rpc", "/a2a", "/a2a/v10/tasks", "/a2a/tasks", "/a2a%2Fv1/tasks", "/v1/message:send", "/"]
-        {
+        for uri in ["/tasks", "/a2a", "/a2a/v10/tasks", "/a2a/tasks", "/a2a%2Fv1/tasks", "/v1/message:send", "/"] {
             assert_eq!(rewritten(&paths, Method::GET, uri, ""), (uri.to_owned(), None), "{uri}");
         }
     }
 
     #[test]
-    fn json_rpc_is_served_at_its_configured_path() {
-        let paths = Paths::new("/base", "/agents/rpc", Protocols::default());
-        for (uri, known, prefix) in [
-            ("/agents/rpc", "/rpc", ""),
-            ("/agents/rpc/", "/rpc/", ""),
-            ("/base/agents/rpc", "/rpc", "/base"),
-            ("/base/agents/rpc/.well-known/agent-card.json", "/rpc/.well-known/agent-card.json", "/base"),
-            ("/agents/rpc/../agent/authenticatedExtendedCard", "/rpc/../agent/authenticatedExtendedCard", ""),
-        ] {
-            assert_eq!(rewritten(&paths, Method::POST, uri, ""), (known.to_owned(), Some(prefix.to_owned())), "{uri}");
-        }
-        for uri in ["/rpc", "/agents/rpc/tasks", "/agents/rpcs", "/agents"] {
-            assert_eq!(rewritten(&paths, Method::POST, uri, ""), (uri.to_owned(), None), "{uri}");
-        }
-    }
-
-    #[test]
     fn base_path_v1_does_not_hide_rest_paths_of_v03() {
-        let both = Paths::new("/v1", "/rpc", Protocols::default());
-        let only_1_0 = Paths::new("/v1", "/rpc", [Version::V1_0].into_iter().collect());
+        let both = Paths::new("/v1", Protocols::default());
+        let only_1_0 = Paths::new("/v1", [Version::V1_0].into_iter().collect());
         let path = |paths, uri, version| rewritten(paths, Method::POST, uri, version).0;
         assert_eq!(path(&both, "/v1/message:send", ""), "/v1/message:send");
         assert_eq!(path(&both, "/v1/message:send", "1.0"), "/message:send");

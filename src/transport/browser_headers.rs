@@ -1,5 +1,5 @@
-//! Response headers for browsers: CORS, `Strict-Transport-Security`, and headers that prevent a response from being displayed,
-//! embedded or interpreted as a page.
+//! Response headers for browsers: CORS, and headers that prevent a response from being displayed, embedded or interpreted as a
+//! page.
 //!
 //! A page of another origin gets no access to credentials that a browser adds by itself: `Access-Control-Allow-Credentials` is
 //! never sent.
@@ -38,8 +38,6 @@ const EXPOSED: HeaderValue = HeaderValue::from_static(
 
 /// Browser headers of the response to one request.
 pub(crate) struct BrowserHeaders {
-    /// Value of `Strict-Transport-Security`.
-    pub(crate) hsts: Option<HeaderValue>,
     /// Value of `Access-Control-Allow-Origin`. `None` for pages that may not read the response, and other clients.
     pub(crate) allowed_origin: Option<HeaderValue>,
     /// The response depends on `Origin`.
@@ -51,9 +49,6 @@ pub(crate) struct BrowserHeaders {
 impl BrowserHeaders {
     /// Adds the headers to a response. Headers that it has already, such as those of a layer of the program, are kept.
     pub(crate) fn add_to(&self, headers: &mut HeaderMap) {
-        if let Some(hsts) = &self.hsts {
-            headers.insert(header::STRICT_TRANSPORT_SECURITY, hsts.clone());
-        }
         if self.is_grpc {
             return;
         }
@@ -132,7 +127,7 @@ mod tests {
 
     fn browser(origin: Option<&'static str>) -> BrowserHeaders {
         let allowed_origin = origin.map(HeaderValue::from_static);
-        BrowserHeaders { hsts: None, allowed_origin, varies_by_origin: true, is_grpc: false }
+        BrowserHeaders { allowed_origin, varies_by_origin: true, is_grpc: false }
     }
 
     #[test]
@@ -161,10 +156,8 @@ mod tests {
     }
 
     #[test]
-    fn grpc_gets_only_hsts() {
-        let mut grpc = browser(Some("https://app.example"));
-        (grpc.is_grpc, grpc.hsts) = (true, Some(HeaderValue::from_static("max-age=1")));
-        let headers = added(&grpc, &[]);
-        assert!(headers.keys().eq([header::STRICT_TRANSPORT_SECURITY]), "{headers:?}");
+    fn grpc_gets_no_headers() {
+        let grpc = BrowserHeaders { is_grpc: true, ..browser(Some("https://app.example")) };
+        assert!(added(&grpc, &[]).is_empty());
     }
 }

@@ -36,8 +36,7 @@ pub(crate) fn check_head(parts: &Parts, max: usize) -> Result<(), Error> {
     if size <= max {
         return Ok(());
     }
-    let why =
-        format!("the head of the request has {size} bytes, which exceeds the limit of {max} (limits.header_bytes)");
+    let why = format!("the head of the request has {size} bytes, which exceeds the limit of {max}");
     Err(ErrorKind::TooLarge.because(why).with("limit", "header_bytes"))
 }
 

@@ -96,9 +96,8 @@ impl Health {
     fn watch_permit(&self) -> Result<OwnedSemaphorePermit, Error> {
         Arc::clone(&self.watches).try_acquire_owned().map_err(|_| {
             let max = self.max_watches;
-            let error = ErrorKind::ResourceExhausted.because(format!(
-                "too many open Watch streams; use Check or retry later (limits.health_watches = {max})"
-            ));
+            let error = ErrorKind::ResourceExhausted
+                .because(format!("more than {max} open Watch streams; use Check or retry later"));
             error.with("limit", "health_watches").retry_after(WATCH_RETRY_AFTER)
         })
     }

@@ -173,7 +173,7 @@ async fn serve_batch<T: Dispatch, C: Dispatch>(
     }
     let (count, max) = (calls.len(), budget.max_calls);
     if count > max {
-        let why = format!("{count} calls exceed the limit of {max} in a batch (limits.batch_calls)");
+        let why = format!("{count} calls exceed the limit of {max} in a batch");
         return reject(ErrorKind::InvalidRequest.because(why).with("limit", "batch_calls"));
     }
     let mut is_read = true;
@@ -230,7 +230,7 @@ impl BatchBudget {
         let taken = self.left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(bytes));
         let reason = || {
             let max = self.max;
-            format!("the results of the batch exceed {max} bytes; send this call on its own (limits.batch_bytes)")
+            format!("the results of the batch exceed {max} bytes; send this call on its own")
         };
         taken.map(drop).map_err(|_| ErrorKind::ResourceExhausted.because(reason()).with("limit", "batch_bytes"))
     }

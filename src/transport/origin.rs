@@ -191,11 +191,11 @@ impl fmt::Display for AllowedOrigin {
 /// Hosts and origins that a server accepts.
 #[derive(Clone, Debug)]
 pub(crate) struct OriginPolicy {
-    /// From `allowed_hosts`, `public_url` and `card.formats_by_host`.
+    /// From `allowed_hosts` and `public_url`.
     hosts: Vec<AllowedHost>,
     /// The host is checked on every listen address, not only on a loopback address.
     checks_all_addresses: bool,
-    /// From `cors.origins`.
+    /// From `cors_origins`.
     origins: BTreeSet<Origin>,
     any_origin: bool,
     /// Origin of `public_url`.
@@ -208,11 +208,10 @@ impl OriginPolicy {
         let checks_all_addresses = !hosts.is_empty();
         let address = card.address().clone();
         let public = address.public.as_deref().and_then(|url| url.parse::<http::Uri>().ok());
-        let named = card.hosts().chain(public.as_ref().and_then(http::Uri::host));
-        let named = named.filter_map(|host| host.parse().ok()).collect::<Vec<_>>();
+        let named = public.as_ref().and_then(http::Uri::host).and_then(|host| host.parse().ok());
         let any_origin = origins.iter().any(|origin| origin.0.is_none());
         Self {
-            hosts: [hosts, named].concat(),
+            hosts: hosts.into_iter().chain(named).collect(),
             checks_all_addresses,
             origins: origins.into_iter().filter_map(|origin| origin.0).collect(),
             any_origin,
@@ -265,8 +264,8 @@ impl OriginPolicy {
             return Ok(());
         }
         let rejected = |origin: &str| {
-            let reason = format!("origin: {origin} may not call this server; add it to cors.origins");
-            Err(ErrorKind::ForeignOrigin.because(reason).with("setting", "cors.origins"))
+            let reason = format!("origin: {origin} may not call this server; add it to cors_origins");
+            Err(ErrorKind::ForeignOrigin.because(reason).with("setting", "cors_origins"))
         };
         let mut is_allowed = false;
         for value in origins {

@@ -1,5 +1,4 @@
-//! Limits of request bodies in receipt: total bytes of all connections (`limits.incoming_bytes`) and time per body
-//! (`limits.body_timeout`).
+//! Limits of request bodies in receipt: total bytes of all connections, half of `limits.memory`, and time per body.
 
 use std::{
     error::Error as StdError,
@@ -23,9 +22,6 @@ use crate::{
     clock,
     error::{Error, ErrorKind},
 };
-
-/// Default of `limits.incoming_bytes`.
-pub(crate) const INCOMING_BYTES: usize = 256 << 20;
 
 /// Maximum size of a small body in bytes. Small bodies may use the whole budget, and larger ones seven eighths of it, so that
 /// large slow bodies do not block small requests.
@@ -53,8 +49,8 @@ pub(super) struct ReceiveBudget {
     limit: usize,
     /// Maximum size of a body that may use the last eighth of the budget.
     small: usize,
-    /// Names of the bodies and of the limit in errors.
-    names: (&'static str, &'static str),
+    /// Names of the bodies, of the limit, and of the key that sets it, in errors.
+    names: [&'static str; 3],
     used: AtomicUsize,
 }
 
@@ -62,13 +58,13 @@ impl ReceiveBudget {
     /// Creates a budget of `limit` bytes; zero is no limit.
     pub(super) fn new(limit: usize) -> Arc<Self> {
         let limit = if limit == 0 { usize::MAX } else { limit };
-        let names = ("request", "limits.incoming_bytes");
+        let names = ["request", "incoming_bytes", "limits.memory"];
         Arc::new(Self { limit, small: SMALL, names, used: AtomicUsize::new(0) })
     }
 
     /// Creates a budget for requests of gRPC's health service.
     pub(super) fn of_health() -> Arc<Self> {
-        let names = ("health check", "fixed limit");
+        let names = ["health check", "health_bytes", "fixed limit"];
         Arc::new(Self { limit: HEALTH_BYTES, small: SMALL_HEALTH, names, used: AtomicUsize::new(0) })
     }
 
@@ -91,14 +87,13 @@ impl ReceiveReservation {
     /// # Errors
     /// [`ErrorKind::Unavailable`] if they exceed the budget.
     pub(super) fn grow(&mut self, bytes: usize) -> Result<(), Error> {
-        let ReceiveBudget { limit, small, names: (bodies, name), .. } = *self.budget;
+        let ReceiveBudget { limit, small, names: [bodies, name, key], .. } = *self.budget;
         let total = self.bytes.saturating_add(bytes);
         let share = if total <= small { limit } else { limit - limit / 8 };
         let fits = |used: usize| used.checked_add(bytes).filter(|used| *used <= share);
         if self.budget.used.fetch_update(Relaxed, Relaxed, fits).is_err() {
-            let error = ErrorKind::Unavailable
-                .because(format!("too many {bodies} bytes are being received; retry later ({name} = {limit})"));
-            return Err(error.with("limit", name.strip_prefix("limits.").unwrap_or(name)).retry_after(RETRY_AFTER));
+            let why = format!("more than {limit} {bodies} bytes are being received; retry later ({key})");
+            return Err(ErrorKind::Unavailable.because(why).with("limit", name).retry_after(RETRY_AFTER));
         }
         self.bytes = total;
         Ok(())
@@ -118,7 +113,7 @@ impl Drop for ReceiveReservation {
 
 /// Returns the error for a body that is not complete after the timeout.
 pub(super) fn too_slow(timeout: Duration) -> Error {
-    ErrorKind::RequestTimeout.because(format!("the body was not received within {timeout:?} (limits.body_timeout)"))
+    ErrorKind::RequestTimeout.because(format!("the body was not received within {timeout:?}"))
 }
 
 /// Number of messages in a gRPC request.
@@ -221,7 +216,10 @@ mod tests {
         assert!(large.grow(7 * SMALL).is_ok());
         let error = large.grow(1).unwrap_err();
         assert_eq!((error.kind(), error.retry_after_seconds()), (ErrorKind::Unavailable, Some(1)));
-        assert!(error.to_string().contains("limits.incoming_bytes = 131072"), "{error}");
+        assert!(
+            error.to_string().contains("more than 131072") && error.to_string().contains("(limits.memory)"),
+            "{error}"
+        );
 
         let mut small = budget.reservation();
         assert!(small.grow(SMALL).is_ok() && budget.reservation().grow(1).is_err());

@@ -7,33 +7,21 @@ use futures_util::future::BoxFuture;
 use http::HeaderName;
 use tokio_util::sync::CancellationToken;
 
-use super::{
-    ReadinessCheck, health,
-    protected_resource::ProtectedResource,
-    request_budget::{INCOMING_BYTES, ReceiveBudget},
-};
-use crate::{call::Principal, card::CardRequest, env::Env, protocol::Protocols};
+use super::{ReadinessCheck, health, protected_resource::ProtectedResource, request_budget::ReceiveBudget};
+use crate::{call::Principal, card::CardRequest, env::Env, protocol::Protocols, response_budget::ResponseBudget};
 
 /// Default of `limits.body_bytes`.
 pub(crate) const BODY_BYTES: usize = 1 << 20;
 
-/// Default of `limits.body_timeout`.
-pub(crate) const BODY_TIMEOUT: Duration = Duration::from_mins(1);
+/// Default of `limits.memory`. Requests in receipt and responses have half of it each.
+pub(crate) const MEMORY: usize = 512 << 20;
 
-/// Default of `limits.health_watches`.
-pub(crate) const HEALTH_WATCHES: usize = 100;
-
-/// Default of `stream.keep_alive`.
-pub(crate) const KEEP_ALIVE: Duration = Duration::from_secs(15);
-
-/// Default of [`Settings::batch_bytes`].
-pub(crate) const BATCH_BYTES: usize = 8 << 20;
-
-/// Default of [`Settings::batch_calls`].
-pub(crate) const BATCH_CALLS: usize = 64;
-
-/// Default of [`Settings::outgoing_bytes`].
-pub(crate) const OUTGOING_BYTES: usize = 256 << 20;
+/// Budgets for the memory of requests and responses, which all agents of a server share.
+#[derive(Clone, Debug)]
+pub(crate) struct MemoryBudgets {
+    pub(super) receiving: Arc<ReceiveBudget>,
+    pub(super) unsent: ResponseBudget,
+}
 
 /// Encoding of file bytes in the protobuf messages of 0.3, over gRPC and HTTP+JSON.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -129,14 +117,15 @@ impl Settings {
     pub fn new(card: CardSource) -> Self {
         Self {
             body_bytes: BODY_BYTES,
-            body_timeout: BODY_TIMEOUT,
-            incoming_bytes: INCOMING_BYTES,
-            health_watches: HEALTH_WATCHES,
-            keep_alive: KEEP_ALIVE,
+            body_timeout: Duration::from_mins(1),
+            incoming_bytes: MEMORY / 2,
+            health_watches: 100,
+            // The HTTP clients of SDKs have a timeout of 5 s.
+            keep_alive: Duration::from_secs(4),
             stream_max_age: Duration::ZERO,
-            batch_calls: BATCH_CALLS,
-            batch_bytes: BATCH_BYTES,
-            outgoing_bytes: OUTGOING_BYTES,
+            batch_calls: 64,
+            batch_bytes: 8 << 20,
+            outgoing_bytes: MEMORY / 2,
             card,
             card_changes: false,
             protects_card: false,
@@ -158,8 +147,16 @@ impl Settings {
         }
     }
 
-    /// Creates the limits of a new service, with a separate receive budget.
-    pub(super) fn limits(&self) -> Limits {
+    /// Creates new budgets of these sizes.
+    pub(crate) fn budgets(&self) -> MemoryBudgets {
+        MemoryBudgets {
+            receiving: ReceiveBudget::new(self.incoming_bytes),
+            unsent: ResponseBudget::new(self.outgoing_bytes),
+        }
+    }
+
+    /// Creates the limits of a new service.
+    pub(super) fn limits(&self, receiving: Arc<ReceiveBudget>) -> Limits {
         Limits {
             body_bytes: self.body_bytes,
             body_timeout: self.body_timeout,
@@ -167,7 +164,7 @@ impl Settings {
             stream_max_age: self.stream_max_age,
             batch_calls: self.batch_calls,
             batch_bytes: self.batch_bytes,
-            receiving: ReceiveBudget::new(self.incoming_bytes),
+            receiving,
         }
     }
 }

@@ -329,8 +329,7 @@ card.description = 'Counts bytes.'
 
 [[agents]]
 name = 'demo'
-agent = 'demo'
-limits.parts = 1
+limits.task_bytes = '1MiB'
 ";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -373,9 +372,9 @@ async fn program_serves_the_agents_of_its_file() {
         tables[0].contains("name = \"lines\"\n") && tables[0].contains("exec.command = \"/usr/bin/wc -c\""),
         "{printed}"
     );
-    assert!(tables[1].contains("agent.kind = \"demo\"") && tables[1].contains("limits.parts = 1"), "{printed}");
+    assert!(tables[1].contains("name = \"demo\"\n") && tables[1].contains("limits.task_bytes = \"1MiB\""), "{printed}");
     // Scopes that nobody has.
-    let scopes = FILE.replace("agent = 'demo'", "agent = 'demo'\nscopes = ['agent:demo']");
+    let scopes = FILE.replace("name = 'demo'", "name = 'demo'\nscopes = ['agent:demo']");
     std::fs::write(directory.path().join("a2a.toml"), scopes).unwrap();
     let failed = output(command(&["serve"])).await;
     let error = String::from_utf8(failed.stderr).unwrap();

@@ -42,7 +42,7 @@ async fn configuration_document_is_up_to_date() {
 #[tokio::test]
 async fn print_config_shows_each_value_with_its_origin() {
     let directory = directory("printed");
-    std::fs::write(directory.join("a2a.toml"), "token = 'hunter2'\nsend.timeout = '1s'\n\n[card]\nname = \"Ada's\"\n")
+    std::fs::write(directory.join("a2a.toml"), "token = 'hunter2'\nsend_timeout = '1s'\n\n[card]\nname = \"Ada's\"\n")
         .unwrap();
     let mut command = a2a(&["serve", "--print-config", "--limits-body-bytes=64KiB", "--insecure"]);
     command.current_dir(&directory).env("A2A_SEND_TIMEOUT", "2s").env("A2A_TURN_DEADLINE", "3m");
@@ -51,9 +51,9 @@ async fn print_config_shows_each_value_with_its_origin() {
     assert!(!printed.contains("hunter2"), "{printed}");
     let lines: Vec<_> = printed.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
     for line in [
-        "listen = \"127.0.0.1:8080\" # default",
+        "listen = [\"127.0.0.1:8080\"] # default",
         "token = \"(hidden)\" # a2a.toml:1",
-        "timeout = \"2s\" # A2A_SEND_TIMEOUT",
+        "send_timeout = \"2s\" # A2A_SEND_TIMEOUT",
         "deadline = \"3m\" # A2A_TURN_DEADLINE",
         "body_bytes = \"64KiB\" # --limits-body-bytes",
         "insecure = true # --insecure",
@@ -89,19 +89,16 @@ async fn official_flags_configure_the_server() {
         run(command)
     };
     for (arguments, lines) in [
-        (&["--host", "::1", "--port", "9"][..], &["listen = \"[::1]:9\" # --listen"][..]),
-        (&["--port", "9", "--echo"], &["listen = \"127.0.0.1:9\" # --listen", "kind = \"demo\" # --agent"]),
-        (&["--host", "localhost"], &["listen = \"127.0.0.1:8080\" # --listen"]),
-        (&["--listen", "8081"], &["listen = \"127.0.0.1:8081\" # --listen"]),
+        (&["--host", "::1", "--port", "9"][..], &["listen = [\"[::1]:9\"] # --listen"][..]),
+        (&["--port", "9", "--echo"], &["listen = [\"127.0.0.1:9\"] # --listen", "# command = # default"]),
+        (&["--host", "localhost"], &["listen = [\"127.0.0.1:8080\"] # --listen"]),
+        (&["--listen", "8081,8082"], &["listen = [\"127.0.0.1:8081\", \"127.0.0.1:8082\"] # --listen"]),
         (
             &["--name", "Geo", "--description", "Maps"],
             &["name = \"Geo\" # --card-name", "description = \"Maps\" # --card-description"],
         ),
         (&["--protocol", "latest"], &["protocols = [\"1.0\"] # --protocols"]),
-        (
-            &["--protocol", "0.3", "--card-compat"],
-            &["protocols = [\"0.3\"] # --protocols", "format = \"merged\" # --card-format"],
-        ),
+        (&["--protocol", "0.3", "--card-compat"], &["protocols = [\"0.3\"] # --protocols"]),
         (&["--quiet"], &["filter = \"warn\" # --log-filter"]),
         (&["--quiet", "--log-filter", "info"], &["filter = \"info\" # --log-filter"]),
         (&["--card", "card.json"], &["file = \"card.json\" # --card-file"]),
@@ -116,6 +113,7 @@ async fn official_flags_configure_the_server() {
     }
     for (arguments, expected) in [
         (&["--port", "1", "--listen", "2"][..], "cannot be used with"),
+        (&["--echo", "--exec", "cat"], "cannot be used with"),
         (&["--host", "agent.example"], "expected an IP address, or localhost"),
         (&["--card", "none.json"], "none.json: No such file"),
         (&["--card", "other.json"], "not an agent card: it has no name"),
@@ -124,15 +122,18 @@ async fn official_flags_configure_the_server() {
         assert!(code == 2 && errors.contains(expected), "{errors}");
     }
     let mut command =
-        a2a(&["serve", "--listen", "0", "--card", "card.json", "--card-version", "4", "--log-filter", "warn"]);
+        a2a(&["serve", "--listen", "0", "--card", "card.json", "--name", "Atlas", "--log-filter", "warn"]);
     command.current_dir(&directory);
     let (_server, url) = started(command).await;
     let served =
         crate::bindings::fetch(format!("{url}/.well-known/agent-card.json")).await.unwrap().bytes().await.unwrap();
     let served: serde_json::Value = serde_json::from_slice(&served).unwrap();
-    assert_eq!((&served["name"], &served["version"]), (&"Geo".into(), &"4".into()), "{served}");
+    assert_eq!((&served["name"], &served["version"]), (&"Atlas".into(), &"3".into()), "{served}");
     assert_eq!(served["skills"][0]["id"], "route");
-    assert_eq!(served["url"], format!("{url}/rpc"), "the interfaces are those of the server");
+    assert_eq!(served["url"], format!("{url}/rpc"));
+    let interfaces = served["supportedInterfaces"].as_array().unwrap();
+    assert_eq!(interfaces.len(), 7, "those of the server, and that of another origin: {served}");
+    assert_eq!(interfaces[6]["url"], "http://other.invalid/");
 }
 
 #[tokio::test]

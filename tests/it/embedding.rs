@@ -52,7 +52,7 @@ async fn layers_of_the_program_surround_every_binding() {
             response
         }));
     let mut bound = server.bind("127.0.0.1:0").await.unwrap();
-    let (url, grpc) = (format!("http://{}", bound.addr()), bound.grpc("127.0.0.1:0").await.unwrap());
+    let (url, grpc) = (format!("http://{}", bound.addr()), bound.add("127.0.0.1:0").await.unwrap());
     tokio::spawn(bound.run_until(future::pending()));
     let client = Client::builder().bearer("sesame").unwrap();
     let agents = [client.rest(&url), client.json_rpc(&format!("{url}/rpc")), client.grpc(&url)];

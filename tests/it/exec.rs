@@ -10,7 +10,7 @@ use a2a_service::{
     adapter::{Exec, ExecOptions, Format},
     client::{Client, StreamEvent},
     pb::v1::{Message, Part, TaskState, part::Content},
-    server::Server,
+    server::{Limits, Server},
     testing::{Probe, ProbeOutcome, probe},
 };
 use tokio_stream::StreamExt as _;
@@ -88,11 +88,6 @@ async fn messages_are_never_part_of_the_command() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn output_is_streamed_in_chunks() {
-    let lines = shell("for n in 1 2 3; do echo line $n; done", options().chunk(Some("\n".to_owned())));
-    let events = lines.stream("go").await.unwrap();
-    let chunks = events.iter().filter_map(|event| event.artifact_update()?.artifact.as_ref());
-    let texts: Vec<_> = chunks.flat_map(|artifact| &artifact.parts).filter_map(Part::as_text).collect();
-    assert_eq!(texts, ["line 1\n", "line 2\n", "line 3\n"]);
     // The first part arrives while the command runs: it waits for a file that is created then.
     let directory = tempfile::tempdir().unwrap();
     let gate = directory.path().join("gate");
@@ -193,12 +188,18 @@ async fn commands_that_behave_badly_end_in_the_right_state() {
     assert_eq!(outcome.text(), "done", "stderr is not limited");
     let limited = options().output_bytes(1 << 20);
     let outcome = shell("yes | head -c 1073741824", limited.clone()).send("hello").await.unwrap();
-    assert_eq!(outcome.status_text(), "The output of the command exceeds 1048576 bytes (exec.output_bytes).");
-    let outcome = shell("sleep 60", options().timeout(Some(Duration::from_millis(200)))).send("hello").await.unwrap();
-    assert_eq!(outcome.status_text(), "The command did not end within 0.2 s (exec.timeout).");
-    let outcome =
-        shell("while :; do :; done", options().cpu_time(Some(Duration::from_secs(1)))).send("go").await.unwrap();
-    assert!(outcome.status_text().contains("exec.cpu_time"), "{}", outcome.status_text());
+    assert_eq!(outcome.status_text(), "The output of the command exceeds 1048576 bytes (limits.task_bytes).");
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("id").display().to_string();
+    let slow = Exec::new(["sh", "-c", &format!("echo $$ >{path}; sleep 60")], options()).unwrap();
+    let limits = Limits::default().turn_deadline(Duration::from_millis(500));
+    let agent = Client::from_service(Server::new(slow).limits(limits).into_service());
+    let outcome = agent.send("hello").await.unwrap();
+    assert!(outcome.text().contains("turn.deadline"), "{}", outcome.text());
+    eventually("the command is ended", || !is_running(&fs::read_to_string(&path).unwrap())).await;
+    let outcome = send("ulimit -S -t 1; while :; do :; done", "go").await;
+    let expected = "The command was ended by signal 24; it exceeded its processor time.";
+    assert_eq!(outcome.status_text(), expected);
     let large = "head -c 600000000 /dev/zero | tail -c 600000000 >/dev/null";
     let outcome = shell(large, options().memory(Some(256 << 20))).send("go").await.unwrap();
     assert_eq!(outcome.state(), TaskState::Failed);
@@ -353,8 +354,8 @@ async fn persistent_command_gets_all_turns() {
 /// program.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killed_server_leaves_no_process_and_no_files() {
-    let persistent = &["--exec-format", "json_lines", "--exec-persistent=true"][..];
-    let named = &["--chunk", "\\n", "--name", "Sleeper"][..];
+    let persistent = &["--exec-format", "persistent"][..];
+    let named = &["--name", "Sleeper"][..];
     for (flags, trap) in [(named, "trap '' TERM"), (persistent, "trap '' TERM"), (named, ":"), (persistent, ":")] {
         let (directory, temporary) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let path = |name: &str| directory.path().join(name).display().to_string();
@@ -385,10 +386,10 @@ async fn killed_server_leaves_no_process_and_no_files() {
 async fn invalid_commands_are_errors_of_the_configuration() {
     for (arguments, expected) in [
         (&["--exec", "no-such-program"][..], "no-such-program"),
-        (&["--exec", "cat | tr a-z A-Z"], "--exec-shell"),
+        (&["--exec", "cat | tr a-z A-Z"], "sh -c"),
         (&["--exec", "sh -c 'x"], "check its quotes"),
-        (&["--exec", "cat", "--exec-persistent=true"], "JSON lines"),
-        (&["--agent", "exec"], "exec.command"),
+        (&["--exec", "cat", "--exec-format", "lines"], "`persistent`"),
+        (&["--exec-format", "text"], "exec.command"),
     ] {
         let mut command = a2a(&[&["serve", "--listen", "127.0.0.1:0"], arguments].concat());
         command.env("PATH", std::env::var_os("PATH").unwrap());

@@ -221,7 +221,7 @@ async fn fault_while_expired_tasks_are_deleted() {
     for fault in FAULTS {
         let bed = TestBed::new();
         let spec = format!("sweep={fault}@{}", 1 + rng.below(9));
-        let soon = [("A2A_RETENTION_FINISHED", "1s"), ("A2A_RETENTION_INTERVAL", "1s"), ("FAULT_POINT", spec.as_str())];
+        let soon = [("A2A_RETENTION_FINISHED", "1s"), ("FAULT_POINT", spec.as_str())];
         let (mut child, url) = bed.start(&soon).await;
         let injected = fault_injected(&mut child);
         let agent = client::rest(&url).unwrap();

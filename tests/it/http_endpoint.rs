@@ -10,7 +10,9 @@ use std::{
 
 use a2a_service::{
     adapter::{HttpEndpoint, HttpOptions},
+    client::Client,
     pb::v1::{Part, TaskState},
+    server::{Limits, Server},
     testing::{Probe, ProbeOutcome, probe},
 };
 use axum::{Router, body::Body, extract::Request, response::Response, routing::post};
@@ -93,12 +95,14 @@ async fn failures_name_no_internals() {
     let outcome = agent(fixed(StatusCode::OK, "text/plain", "more than ten bytes"), small).await.send("hello").await;
     assert_eq!(
         outcome.unwrap().status_text(),
-        "The response of the agent's endpoint is too large (http.output_bytes)."
+        "The response of the agent's endpoint is too large (limits.task_bytes)."
     );
     let silent: Handler = Arc::new(|_| Box::pin(std::future::pending()));
-    let limited = HttpOptions::default().timeout(Some(Duration::from_millis(100)));
-    let outcome = agent(silent, limited).await.send("hello").await.unwrap();
-    assert_eq!(outcome.status_text(), "The endpoint of the agent did not respond in time (http.timeout).");
+    let endpoint = HttpEndpoint::new(&serve(silent).await, HttpOptions::default()).unwrap();
+    let limits = Limits::default().turn_deadline(Duration::from_millis(100));
+    let limited = Client::from_service(Server::new(endpoint).limits(limits).into_service());
+    let text = limited.send("hello").await.unwrap().text();
+    assert!(text.contains("turn.deadline"), "{text}");
     for url in ["ftp://agent.example/", "nothing", "file:///etc/passwd"] {
         assert!(HttpEndpoint::new(url, HttpOptions::default()).is_err(), "{url}");
     }

@@ -227,14 +227,19 @@ async fn startup_message_names_the_agent() {
 /// A card that requires credentials which are not checked is rejected, and warnings name missing or premature entries.
 #[tokio::test]
 async fn card_with_unchecked_security_is_rejected() {
-    let scheme = r#"{ oauth = { type = "http", scheme = "bearer" } }"#;
-    for (flag, value) in [("--card-security-schemes", scheme), ("--card-security", "[{ oauth = [] }]")] {
-        let refused = output(a2a(&["serve", "--listen", "127.0.0.1:0", flag, value])).await;
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("card.json").display().to_string();
+    let scheme = json!({"securitySchemes": {"oauth": {"httpAuthSecurityScheme": {"scheme": "bearer"}}}});
+    for declared in [json!({"securityRequirements": [{"schemes": {"oauth": {}}}]}), scheme] {
+        let mut card = json!({"name": "Geo"});
+        card.as_object_mut().unwrap().extend(declared.as_object().unwrap().clone());
+        std::fs::write(&file, card.to_string()).unwrap();
+        let refused = output(a2a(&["serve", "--listen", "127.0.0.1:0", "--card-file", &file])).await;
         let errors = String::from_utf8(refused.stderr).unwrap();
-        let key = flag.trim_start_matches("--").replacen('-', ".", 1).replace('-', "_");
-        assert!(!refused.status.success() && errors.contains(&key) && errors.contains("A2A_TOKEN"), "{errors}");
+        assert!(refused.status.code() == Some(2) && errors.contains("card.file"), "{errors}");
+        assert!(errors.contains("A2A_TOKEN"), "{errors}");
     }
-    let mut command = a2a(&["serve", "--listen", "127.0.0.1:0", "--card-security-schemes", scheme]);
+    let mut command = a2a(&["serve", "--listen", "127.0.0.1:0", "--card-file", &file]);
     command.args(["--public-url", "https://agent.example/a2a"]).env("A2A_TOKEN", "secret");
     let (mut child, _url) = started(command).await;
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
@@ -297,7 +302,7 @@ async fn start_errors_name_their_cause_and_remedy() {
     let errors = String::from_utf8(failed.stderr).unwrap();
     assert!(errors.contains(&addr) && errors.contains("--listen"), "{errors}");
 
-    let wrong = output(a2a(&["serve", "--agent", "nobody"])).await;
+    let wrong = output(a2a(&["serve", "--store", "nobody"])).await;
     assert_eq!(wrong.status.code(), Some(2));
     assert!(String::from_utf8(wrong.stderr).unwrap().contains("demo"));
     assert_eq!(output(a2a(&["--help"])).await.status.code(), Some(0));
@@ -363,17 +368,19 @@ async fn public_address_requires_a_token_or_insecure() {
 }
 
 #[tokio::test]
-async fn grpc_can_have_its_own_address() {
-    let mut child = a2a(&["serve", "--listen", "127.0.0.1:0", "--grpc-listen", "127.0.0.1:0"]).spawn().unwrap();
+async fn all_bindings_are_served_on_each_address() {
+    let mut child = a2a(&["serve", "--listen", "127.0.0.1:0,[::1]:0"]).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let mut next = async || timeout(TIMEOUT, lines.next_line()).await.unwrap().unwrap().unwrap();
     next().await;
     let second = next().await;
-    let url = second.strip_prefix("gRPC only on ").unwrap();
+    let url = second.strip_prefix("also on ").unwrap();
     let task = GetTaskRequest { id: "nobody".into(), ..GetTaskRequest::default() };
     let answer = client::grpc(url).unwrap().get_task(Call::default().request(task)).await;
     assert_eq!(answer.unwrap_err().code(), tonic::Code::NotFound);
-    assert_eq!(crate::bindings::fetch(format!("{url}/tasks")).await.unwrap().status(), 415);
+    for path in ["/tasks", "/metrics", "/docs/"] {
+        assert_eq!(crate::bindings::fetch(format!("{url}{path}")).await.unwrap().status(), 200, "{path}");
+    }
     signal(&child, "-TERM");
     assert_eq!(timeout(TIMEOUT, child.wait()).await.unwrap().unwrap().code(), Some(0));
 }
@@ -438,7 +445,18 @@ async fn metrics_count_calls_streams_and_commits() {
 }
 
 #[tokio::test]
-async fn metrics_need_the_token_except_on_a_local_address_of_their_own() {
+async fn metrics_need_the_token_or_a_loopback_address() {
+    let mut command = a2a(&["serve", "--listen", "127.0.0.1:0"]);
+    command.env("A2A_TOKEN", "s3cret");
+    let (_guarded, url) = started(command).await;
+    assert_eq!(metrics(&url, None).await.0, 401);
+    assert_eq!(metrics(&url, Some("s3cret")).await.0, 200);
+    let (_open, url) = started(a2a(&["serve", "--listen", "0.0.0.0:0,127.0.0.1:0", "--insecure"])).await;
+    assert_eq!(metrics(&url.replace("0.0.0.0", "127.0.0.1"), None).await.0, 404, "other machines reach the address");
+}
+
+#[tokio::test]
+async fn metrics_can_have_a_local_address_of_their_own() {
     let mut command = a2a(&["serve", "--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0"]);
     command.env("A2A_TOKEN", "s3cret").env("A2A_LOG_FILTER", "warn");
     let mut child = command.spawn().unwrap();
@@ -451,7 +469,7 @@ async fn metrics_need_the_token_except_on_a_local_address_of_their_own() {
     }
     let [url, operations] = &addresses[..] else { unreachable!() };
     assert_eq!(metrics(url, None).await.0, 401);
-    assert_eq!(metrics(url, Some("s3cret")).await.0, 200);
+    assert_eq!(metrics(url, Some("s3cret")).await.0, 404, "they are on their own address only");
     assert_eq!(metrics(operations, None).await.0, 200);
     let status =
         async |path: &str| crate::bindings::fetch(format!("{operations}{path}")).await.unwrap().status().as_u16();
@@ -707,7 +725,7 @@ async fn library_server_requires_an_authenticator_or_insecure_on_a_public_addres
         assert!(refused.to_string().contains(text), "{refused}");
     }
     let mut local = Server::new(Demo).bind("127.0.0.1:0").await.unwrap();
-    let refused = local.grpc("0.0.0.0:0").await.unwrap_err();
+    let refused = local.add("0.0.0.0:0").await.unwrap_err();
     assert_eq!(refused.kind(), std::io::ErrorKind::PermissionDenied);
     drop(Server::new(Demo).insecure(true).bind("0.0.0.0:0").await.unwrap());
     let bearer = Bearer::new(Token::new("sesame").unwrap());

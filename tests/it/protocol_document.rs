@@ -18,7 +18,7 @@ The form of a request decides its version, never a header alone.
 | JSON-RPC at `/rpc`, `/a2a` and `/` | methods with a slash: `message/send` | methods without a slash: `SendMessage` |
 | HTTP+JSON | paths below `/v1/`, unless `A2A-Version` is 1.0 or `protocols` contains only 1.0; `v1` is then a tenant | all other paths |
 | gRPC | the package `a2a.v1` | the package `lf.a2a.v1` |
-| Agent card | `/.well-known/agent.json`, `/agent-card`, or `A2A-Version: 0.3` | `A2A-Version: 1.0`; without the header, the card serves both versions unless `card.format` is set |
+| Agent card | `/.well-known/agent.json`, `/agent-card`, or `A2A-Version: 0.3` | `A2A-Version: 1.0`; without the header, the card serves all versions that the server does |
 
 A JSON-RPC body that is not a request is answered in the format of 0.3, which clients of both versions can read, unless
 `A2A-Version` or a method name in the body identifies it as 1.0. A request of 0.3 may carry `A2A-Version` 0.1, 0.2, 0.3 or 1.0;
@@ -33,7 +33,7 @@ other values are rejected.
 - **gRPC**: `a2a.v1.A2AService`, also listed by server reflection.
 
 Clients disagree about file contents in gRPC and HTTP+JSON: some expect base64 text in the `bytes` field, some raw bytes. The
-server decides by `User-Agent`, unless `v03.file_bytes` is `base64` or `raw`. Active extensions are returned in the header
+server decides by `User-Agent`, unless `v03_file_bytes` is `base64` or `raw`. Active extensions are returned in the header
 that the request used, `A2A-Extensions` or `X-A2A-Extensions`.
 
 `a2a serve --log-wire` logs each request as received, the 1.0 call it was converted to, and the response. [rest.md](rest.md)

@@ -18,7 +18,7 @@ const HEAD: &str = "\
 
 Generated from the proto files of both protocol versions: `proto/lf/a2a/v1/a2a.proto` (1.0) and `proto/a2a/v1/a2a.proto` (0.3).
 
-- Everything is also served below the base path (`base_path`, or the path of `public_url`).
+- Everything is also served below the base path (the path of `public_url`).
 - Request and response bodies are ProtoJSON. Requests have the content type `application/json` or `application/a2a+json`.
 - A stream is a sequence of server-sent events. The `id:` of an event is its cursor: with `Last-Event-ID`, or `lastEventId`
   in the query, a subscription or a repeated streaming send continues after that event.
@@ -35,7 +35,7 @@ query.
 const JSON_RPC: &str = "
 ## Protocol 1.0: JSON-RPC
 
-`POST` to `/rpc`, `/a2a`, `/` or `rpc_path`. The body is one request or a batch of at most 64. The result of a stream is a
+`POST` to `/rpc`, `/a2a` or `/`. The body is one request or a batch of at most 64. The result of a stream is a
 sequence of server-sent events, each with a JSON-RPC response. gRPC and gRPC-Web have the same methods in the service
 `lf.a2a.v1.A2AService`.
 
@@ -65,14 +65,14 @@ const TAIL: &str = "
 
 | Path | Content |
 | --- | --- |
-| `GET /.well-known/agent-card.json` | Agent card. Without `A2A-Version`, `card.format` decides its form |
+| `GET /.well-known/agent-card.json` | Agent card. Without `A2A-Version`, it has the form of all versions that the server has |
 | `GET /.well-known/agent.json`, `GET /agent-card` | Agent card in a form that clients of 0.3 can read. All cards are also served below `/rpc` and `/a2a` |
 | `GET /agent/authenticatedExtendedCard` | Extended agent card of 0.2; also below `/rpc` and `/a2a` |
 | `GET /.well-known/oauth-protected-resource` | [Issuers](authentication.md#json-web-tokens) of the accepted tokens, if there are any (RFC 9728) |
 | `GET /agents`, `GET /.well-known/ai-catalog.json` | [Agents](agents.md#several-agents) of the server that the caller may use: a plain list, and an AI Catalog |
 | `GET /.well-known/jwks.json` | Public [keys](push.md#signed-tokens) that verify push notifications, if the server has any |
 | `GET /` | Home page, if `Accept` names `text/html` |
-| `GET /docs` | Swagger UI, if `docs.enabled` |
+| `GET /docs` | Swagger UI, if `docs` |
 | `GET /openapi.json` | OpenAPI document of HTTP+JSON at the newest protocol version that is served |
 | `GET /openapi.yaml` | The same bytes as YAML, since every JSON document is a YAML document |
 | `GET /openapi/v0.3.json` | OpenAPI document of HTTP+JSON at 0.3 |

@@ -30,7 +30,7 @@ fn subscribe(id: &str) -> SubscribeToTaskRequest {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn running_tasks_and_streams_survive_a_shutdown() {
     let bed = TestBed::new();
-    let (mut child, url) = bed.start(&[("A2A_DRAIN_GRACE", "1s")]).await;
+    let (mut child, url) = bed.start(&[("A2A_SHUTDOWN_GRACE", "1s")]).await;
     let (rest, rpc) = (client::rest(&url).unwrap(), client::json_rpc(&format!("{url}/rpc")).unwrap());
     let mut streams = JoinSet::new();
     let mut ids = Vec::new();

@@ -354,7 +354,7 @@ async fn gateway_starts_while_its_agent_is_down() {
     };
     let (address, stop, running) = serve("First", "127.0.0.1:0").await.unwrap();
     let upstream = format!("http://{address}");
-    let start = || gateway(&upstream, &store, &["--upstream-card-interval", "1s", "--card-description", "Ours."]);
+    let start = || gateway(&upstream, &store, &["--card-description", "Ours."]);
     let (mut first, url) = started(start()).await;
     assert_eq!(Client::connect(&url).await.unwrap().card().name, "First");
     signal(&first, "-KILL");

@@ -226,7 +226,7 @@ impl Endpoint {
 
 /// Returns the failure of an endpoint that sends nothing.
 fn stalled() -> Error {
-    Error::public("The model endpoint did not respond in time (openai.idle_timeout).")
+    Error::public("The model endpoint did not respond in time.")
 }
 
 /// Returns the failure for an error of the response's body.
@@ -234,9 +234,7 @@ fn failure(error: BodyError<reqwest::Error>) -> Error {
     match error {
         BodyError::Interrupted(cause) => interrupted().caused_by(cause),
         BodyError::TimedOut => stalled(),
-        BodyError::TooLarge(_) => {
-            Error::public("The response of the model endpoint is too large (openai.output_bytes).")
-        }
+        BodyError::TooLarge(_) => Error::public("The response of the model endpoint is too large (limits.task_bytes)."),
     }
 }
 

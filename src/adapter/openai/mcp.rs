@@ -236,8 +236,7 @@ fn command(server: &McpServer, program: &OsStr, path: Option<&OsStr>) -> io::Res
 
     let program = process_guard::find_program(program, path)?;
     let grace = process_guard::Grace { terminated: GRACE, orphaned: GRACE };
-    let limits = process_guard::ResourceLimits::default();
-    let mut command = process_guard::command(server.guard.as_deref(), &program, grace, limits, None);
+    let mut command = process_guard::command(server.guard.as_deref(), &program, grace, 0, None);
     // If a guard is killed, its command is not.
     command.kill_on_drop(server.guard.is_none());
     Ok(command)

@@ -1,22 +1,21 @@
 //! Agent that the configuration selects: the demo, a command, an HTTP endpoint, a model, or another A2A agent.
 
-use std::{io::Read as _, path::Path, sync::Arc};
+use std::{path::Path, sync::Arc};
 
 use anyhow::Context as _;
 
 #[cfg(unix)]
 use crate::{
     adapter::{Exec, ExecOptions, Format, process_guard::own_program},
-    config::CommandFormat,
+    config::{CommandFormat, ExecConfig},
 };
 use crate::{
-    adapter::{HttpEndpoint, HttpOptions, Openai, OpenaiOptions},
+    adapter::{HttpEndpoint, HttpOptions, Openai},
     agent::{DynAgent, demo::Demo},
     auth::Token,
-    base::secret_file::read_secret,
     cli::{show, upstream::Gateway},
     client::complete_url,
-    config::{self, AgentUrl, CommandLine, Config, FilePath},
+    config::{self, AgentUrl, CommandLine, Config, OpenaiConfig, Sourced},
     pb::v1::AgentCard,
 };
 
@@ -34,24 +33,17 @@ impl<'a> AgentSource<'a> {
     /// Returns the agent of a configuration.
     ///
     /// # Errors
-    /// The keys of several agents are set, or the one of `agent` is missing.
+    /// The keys of several agents are set.
     pub(super) fn of(config: &'a Config) -> Result<Self, config::Error> {
-        let error = |why: &str| Err(config::Error::new(why.to_owned()));
-        match (&config.exec_command, &config.http_url, &config.openai_url, &config.upstream_url) {
+        match (&config.exec.command, &config.http.url, &config.openai.url, &config.upstream.url) {
+            (None, None, None, None) => Ok(Self::Demo),
             (Some(command), None, None, None) => Ok(Self::Exec(command)),
             (None, Some(url), None, None) => Ok(Self::Http(url)),
             (None, None, Some(url), None) => Ok(Self::Openai(url)),
             (None, None, None, Some(url)) => Ok(Self::Upstream(url)),
-            (None, None, None, None) => match config.agent {
-                config::Agent::Demo => Ok(Self::Demo),
-                config::Agent::Exec => error("exec.command: is missing; the agent `exec` needs a command"),
-                config::Agent::Http => error("http.url: is missing; the agent `http` needs a URL"),
-                config::Agent::Openai => error("openai.url: is missing; the agent `openai` needs a URL"),
-                config::Agent::Upstream => error("upstream.url: is missing; the agent `upstream` needs a URL"),
-            },
             _ => {
                 let keys = "exec.command, http.url, openai.url and upstream.url";
-                error(&format!("agent: several of {keys} are set; remove all but one of them"))
+                Err(config::Error::new(format!("several of {keys} are set; remove all but one of them")))
             }
         }
     }
@@ -70,7 +62,7 @@ impl<'a> AgentSource<'a> {
             Self::Exec(command) => format!("the command {}", command.words.first().map_or("", String::as_str)),
             Self::Http(url) => format!("the endpoint at {}", origin(url)),
             Self::Openai(url) => {
-                let model = config.openai_model.as_deref().unwrap_or_default();
+                let model = config.openai.model.as_deref().unwrap_or_default();
                 format!("the model {} at {}", show::safe(model), origin(url))
             }
             Self::Upstream(url) => format!("the A2A agent at {}", origin(url)),
@@ -99,71 +91,35 @@ impl<'a> AgentSource<'a> {
 
 /// Creates the agent that is an HTTP endpoint.
 fn endpoint(url: &str, config: &Config) -> anyhow::Result<Arc<dyn DynAgent>> {
-    let text = |secret: &Option<Token>| secret.as_ref().map(|secret| secret.expose().to_owned());
+    let text = |secret: &Option<Sourced<Token>>| secret.as_ref().map(|secret| secret.value.expose().to_owned());
     let options = HttpOptions::default()
-        .token(text(&config.http_token))
-        .secret(text(&config.http_secret))
-        .idempotent(config.http_idempotent)
-        .timeout(config.http_timeout.0)
-        .output_bytes(config.http_output_bytes.0)
+        .token(text(&config.http.token))
+        .secret(text(&config.http.secret))
+        .idempotent(config.idempotent)
+        .output_bytes(config.limits().artifact_bytes)
         .card(AgentCard::new("Endpoint").describe("Passes each message to an HTTP endpoint."));
     Ok(Arc::new(HttpEndpoint::new(url, options).context("http.url")?))
 }
 
-/// Maximum size of a file with a key or a system prompt, in bytes.
-const MAX_FILE: u64 = 1 << 20;
-
 /// Creates the agent that is a model with a chat completions API, and starts its MCP servers.
 async fn openai(url: &str, config: &Config) -> anyhow::Result<Arc<dyn DynAgent>> {
     let error = |why: &str| config::Error::new(why.to_owned());
-    let model = config.openai_model.clone().filter(|model| !model.is_empty());
+    let OpenaiConfig { model, key, system, parameters, mcp, options, .. } = &config.openai;
+    let model = model.clone().filter(|model| !model.is_empty());
     let model = model.ok_or_else(|| error("openai.model: is missing; name the model with --model"))?;
-    let key = match (&config.openai_key, &config.openai_key_file) {
-        (Some(_), Some(_)) => return Err(error("openai.key_file: openai.key is set too; remove one of them").into()),
-        (Some(key), None) => Some(key.expose().to_owned()),
-        (None, Some(FilePath(path))) => {
-            let text = read_secret(path, MAX_FILE)
-                .with_context(|| format!("can't read {} in openai.key_file", path.display()))?;
-            let key = Token::new(text.trim()).map_err(|why| error(&format!("openai.key_file: {why}")))?;
-            Some(key.expose().to_owned())
-        }
-        (None, None) => None,
-    };
-    let system = match (&config.openai_system, &config.openai_system_file) {
-        (Some(_), Some(_)) => {
-            return Err(error("openai.system_file: openai.system is set too; remove one of them").into());
-        }
-        (Some(text), None) => Some(text.clone()),
-        (None, Some(FilePath(path))) => {
-            let mut text = String::new();
-            let read = std::fs::File::open(path).and_then(|file| file.take(MAX_FILE + 1).read_to_string(&mut text));
-            let length = read.with_context(|| format!("can't read {} in openai.system_file", path.display()))?;
-            if u64::try_from(length)? > MAX_FILE {
-                return Err(error(&format!("openai.system_file: the file is larger than {MAX_FILE} bytes")).into());
-            }
-            Some(text)
-        }
-        (None, None) => None,
-    };
-    let parameters = config.openai_parameters.as_ref().map(|parameters| parameters.value.clone());
-    let options = OpenaiOptions::default()
-        .key(key)
-        .system(system)
+    let parameters = parameters.as_ref().map(|parameters| parameters.value.clone());
+    let options = options
+        .clone()
+        .key(key.as_ref().map(|key| key.value.expose().to_owned()))
+        .system(system.as_ref().map(|system| system.value.clone()))
         .parameters(parameters.unwrap_or_default())
-        .timeout(config.openai_timeout.0)
-        .idle_timeout(config.openai_idle_timeout)
-        .output_bytes(config.openai_output_bytes.0)
-        .history(config.openai_history)
-        .history_bytes(config.openai_history_bytes.0)
-        .image_urls(config.openai_image_urls)
-        .ask(config.openai_ask)
-        .tool_rounds(config.openai_tool_rounds)
+        .output_bytes(config.limits().event_bytes)
         .card(AgentCard::new(&*model).describe("Answers with a language model."));
     let agent = Openai::new(url, model, options).map_err(|why| error(&format!("openai: {why}")))?;
-    if config.openai_mcp.is_empty() {
+    if mcp.is_empty() {
         return Ok(Arc::new(agent));
     }
-    let servers = config.openai_mcp.servers().map_err(|why| error(&format!("openai.mcp: {why}")))?;
+    let servers = mcp.servers().map_err(|why| error(&format!("openai.mcp: {why}")))?;
     #[cfg(unix)]
     let servers = {
         let guard = own_program()?;
@@ -179,37 +135,28 @@ const SHELL_OPERATORS: [&str; 8] = ["|", "||", "&&", "&", ";", "<", ">", ">>"];
 /// Creates the agent that is a command.
 #[cfg(unix)]
 fn exec(command: &CommandLine, config: &Config) -> anyhow::Result<Arc<dyn DynAgent>> {
-    let words = if config.exec_shell {
-        vec!["/bin/sh".to_owned(), "-c".to_owned(), command.text.clone()]
-    } else {
-        if let Some(operator) = command.words.iter().find(|word| SHELL_OPERATORS.contains(&word.as_str())) {
-            let why = format!("exec.command: `{operator}` needs a shell; set exec.shell (--exec-shell)");
-            return Err(config::Error::new(why).into());
-        }
-        command.words.clone()
-    };
-    let program = words.first().map(|program| program.rsplit('/').next().unwrap_or(program).to_owned());
-    let name = if config.exec_shell { "Command".to_owned() } else { program.unwrap_or_default() };
-    let format = match config.exec_format {
-        CommandFormat::Text => Format::Text,
-        CommandFormat::JsonLines => Format::JsonLines,
+    let ExecConfig { format, workspace, env, memory, .. } = &config.exec;
+    let words = &command.words;
+    if let Some(operator) = words.iter().find(|word| SHELL_OPERATORS.contains(&word.as_str())) {
+        let why = format!("exec.command: `{operator}` needs a shell; write sh -c '…'");
+        return Err(config::Error::new(why).into());
+    }
+    let name = words.first().map(|program| program.rsplit('/').next().unwrap_or(program).to_owned());
+    let (format, is_persistent) = match format {
+        CommandFormat::Text => (Format::Text, false),
+        CommandFormat::JsonLines => (Format::JsonLines, false),
+        CommandFormat::Persistent => (Format::JsonLines, true),
     };
     let options = ExecOptions::default()
         .format(format)
-        .chunk(config.exec_chunk.as_ref().map(|text| text.replace("\\n", "\n").replace("\\t", "\t")))
-        .persistent(config.exec_persistent)
-        .workspace(config.exec_workspace.as_ref().map(|directory| directory.0.clone()))
-        .env(config.exec_env.as_ref().map(|env| env.value.clone()).unwrap_or_default())
-        .concurrency(config.exec_concurrency)
-        .timeout(config.exec_timeout.0)
-        .output_bytes(config.exec_output_bytes.0)
-        .memory(config.exec_memory.map(|size| size.0.try_into()).transpose()?)
-        .cpu_time(config.exec_cpu_time)
-        .processes(config.exec_processes)
-        .grace(config.cancel_grace)
-        .resumable(config.exec_resumable)
+        .persistent(is_persistent)
+        .workspace(workspace.clone())
+        .env(env.as_ref().map(|env| env.value.clone()).unwrap_or_default())
+        .output_bytes(config.limits().artifact_bytes)
+        .memory(memory.map(|size| size.0.try_into()).transpose()?)
+        .resumable(config.idempotent)
         .guard(Some(own_program()?))
-        .card(AgentCard::new(name).describe("Runs a command for each message."));
+        .card(AgentCard::new(name.unwrap_or_default()).describe("Runs a command for each message."));
     let agent = Exec::new(words, options);
     Ok(Arc::new(agent.map_err(|error| config::Error::new(format!("exec.command: {error}")))?))
 }

@@ -37,7 +37,7 @@ pub(crate) enum LimitExceeded {
 }
 
 impl LimitExceeded {
-    /// Returns the configuration key of the limit.
+    /// Returns the name of the limit.
     fn limit(&self) -> Option<&'static str> {
         match self {
             Self::Task(violation) => violation.limit(),

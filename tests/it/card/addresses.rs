@@ -147,27 +147,14 @@ async fn path_of_the_public_url_is_served() {
     assert_eq!(Client::new().get(format!("{url}/a2a/v1/tasks")).send().await.unwrap().status(), 404);
 }
 
-#[tokio::test]
-async fn json_rpc_is_served_at_the_configured_path() {
-    let url = serve(server().rpc_path("/agents/geo").base_path("/base")).await;
-    for base in [url.clone(), format!("{url}/base")] {
-        assert_eq!(interfaces(&card(&base).await)[0], ("JSONRPC", &*format!("{base}/agents/geo")));
-        assert_eq!(call_every_interface(&base).await[..2], ["JSONRPC", "HTTP+JSON"]);
-        call_v03("JSONRPC", &format!("{base}/rpc")).await;
-    }
-    let url = serve(server().rpc_path("/")).await;
-    assert_eq!(interfaces(&card(&url).await)[0], ("JSONRPC", &*format!("{url}/")));
-    assert_eq!(call_every_interface(&url).await, ["JSONRPC", "HTTP+JSON", "GRPC"]);
-}
-
 /// Some clients request the card below the URL of an interface.
 #[tokio::test]
 async fn card_is_served_below_the_json_rpc_path() {
-    let url = serve(server().rpc_path("/agents/geo").base_path("/base")).await;
+    let url = serve(server().base_path("/base")).await;
     for (base, interface_count) in [(url.clone(), 3), (format!("{url}/base"), 2)] {
         let card = card(&base).await;
         assert_eq!(interfaces(&card).len(), interface_count);
-        for rpc_path in ["/rpc", "/a2a", "/agents/geo"] {
+        for rpc_path in ["/rpc", "/a2a"] {
             for path in ["/.well-known/agent-card.json", "/.well-known/agent.json", "/.well-known/agent-card.json/"] {
                 let reply = Client::new().get(format!("{base}{rpc_path}{path}")).send().await.unwrap();
                 assert_eq!(reply.status(), 200, "{rpc_path}{path}");

@@ -116,46 +116,33 @@ async fn merged_card_is_readable_in_both_versions() {
 }
 
 #[tokio::test]
-async fn card_version_is_selected_by_request_then_host_then_path() {
+async fn card_version_is_selected_by_request() {
     allow_undocumented(Exemption::Parameters);
-    let config = json!({"format": "1.0", "formats_by_host": {"old.example": "0.3", "both.example": "merged"}});
-    let config: CardConfig = serde_json::from_value(config).unwrap();
-    for (server, usual, [old, both_of]) in [
-        (server().allowed_hosts(["*".parse().unwrap()]), CardVersion::Merged, [CardVersion::Merged; 2]),
-        (server().card(config), CardVersion::V1_0, [CardVersion::V0_3, CardVersion::Merged]),
-    ] {
-        let url = serve(server).await;
-        for path in [PATH, "/.well-known/agent.json", "/agent-card"] {
-            // At paths that only older clients request, the card is readable for them.
-            let usual = if path == PATH { usual } else { CardVersion::Merged };
-            for (headers, query, expected) in [
-                (&[][..], "", usual),
-                (&[("a2a-version", "1.0")], "", CardVersion::V1_0),
-                (&[("a2a-version", "1.0")], "?A2A-Version=0.3", CardVersion::V1_0),
-                (&[("a2a-version", "0.2.5")], "", CardVersion::V0_3),
-                (&[("a2a-version", "9.9")], "", usual),
-                (&[("a2a-version", "0.5")], "", usual),
-                (&[], "?A2A-Version=1.0", CardVersion::V1_0),
-                (&[], "?a2a-version=0.3", CardVersion::V0_3),
-                (&[("host", "old.example")], "", old),
-                (&[("host", "OLD.example:8080")], "", old),
-                (&[("host", "both.example")], "", both_of),
-                (&[("host", "old.example"), ("a2a-version", "1.0")], "", CardVersion::V1_0),
-            ] {
-                let mut request = Client::new().get(format!("{url}{path}{query}"));
-                for (name, value) in headers {
-                    request = request.header(*name, *value);
-                }
-                let card = serde_json::from_slice(&request.send().await.unwrap().bytes().await.unwrap()).unwrap();
-                assert_eq!(card_version(&card), expected, "{path}{query} {headers:?}");
+    let url = serve(server()).await;
+    for path in [PATH, "/.well-known/agent.json", "/agent-card"] {
+        for (headers, query, expected) in [
+            (&[][..], "", CardVersion::Merged),
+            (&[("a2a-version", "1.0")], "", CardVersion::V1_0),
+            (&[("a2a-version", "1.0")], "?A2A-Version=0.3", CardVersion::V1_0),
+            (&[("a2a-version", "0.2.5")], "", CardVersion::V0_3),
+            (&[("a2a-version", "9.9")], "", CardVersion::Merged),
+            (&[("a2a-version", "0.5")], "", CardVersion::Merged),
+            (&[], "?A2A-Version=1.0", CardVersion::V1_0),
+            (&[], "?a2a-version=0.3", CardVersion::V0_3),
+        ] {
+            let mut request = Client::new().get(format!("{url}{path}{query}"));
+            for (name, value) in headers {
+                request = request.header(*name, *value);
             }
+            let card = serde_json::from_slice(&request.send().await.unwrap().bytes().await.unwrap()).unwrap();
+            assert_eq!(card_version(&card), expected, "{path}{query} {headers:?}");
         }
     }
 }
 
 #[tokio::test]
 async fn disabled_protocol_versions_are_not_on_the_card() {
-    let url = serve(only(Version::V1_0).card(CardConfig::default().format(Some(CardVersion::V0_3)))).await;
+    let url = serve(only(Version::V1_0)).await;
     for path in [PATH, "/.well-known/agent.json", "/agent-card", "/agent-card?A2A-Version=0.3"] {
         let card = at(&format!("{url}{path}")).await;
         strict(&card).unwrap();
@@ -168,11 +155,11 @@ async fn disabled_protocol_versions_are_not_on_the_card() {
         );
     }
     let url = serve(only(Version::V0_3)).await;
-    let card = card(&url).await;
-    assert_eq!(card_version(&card), CardVersion::Merged);
-    assert!(
-        card["supportedInterfaces"].as_array().unwrap().iter().all(|interface| interface["protocolVersion"] == "0.3")
-    );
+    for path in [PATH, "/.well-known/agent.json"] {
+        let card = at(&format!("{url}{path}")).await;
+        assert_eq!(card_version(&card), CardVersion::V0_3, "{path}");
+        assert_eq!(card["protocolVersion"], "0.3.0");
+    }
 }
 
 #[tokio::test]

@@ -106,13 +106,13 @@ async fn program_signs_and_verifies_cards() {
         assert_eq!(output(a2a(arguments)).await.status.code(), Some(2), "{arguments:?}");
     }
     let mut command = a2a(&["serve", "--listen", "127.0.0.1:0", "--log-filter", "warn"]);
-    command.env("A2A_CARD_SIGNING_KEY", &pem);
+    command.env("A2A_SIGNING_KEYS", &pem);
     let (_server, url) = started(command).await;
     let verify = output(a2a(&["card", "verify", &url, "--jwks", &format!("{url}{JWKS}")])).await;
     assert!(verify.status.success() && verify.stderr.is_empty(), "{verify:?}");
     let mut command = a2a(&["serve", "--listen", "127.0.0.1:0"]);
-    command.env("A2A_CARD_SIGNING_KEY", &card);
+    command.env("A2A_SIGNING_KEYS", &card);
     let refused = output(command).await;
     let text = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(!refused.status.success() && text.contains("card.signing_key"), "{text}");
+    assert!(!refused.status.success() && text.contains("signing_keys"), "{text}");
 }

@@ -432,7 +432,8 @@ async fn any_certificate_is_accepted_on_request() {
         "serve",
         "--listen",
         "127.0.0.1:0",
-        "--tls-self-signed",
+        "--tls-cert",
+        "self_signed",
         "--log-filter",
         "warn",
     ]))

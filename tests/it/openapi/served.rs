@@ -100,13 +100,13 @@ async fn documents_are_cached_and_public_like_the_card() {
 
 #[tokio::test]
 async fn urls_are_those_that_the_client_uses() {
-    let server = bindings::server().url("https://agent.example/base/").rpc_path("/json-rpc");
+    let server = bindings::server().url("https://agent.example/base/");
     let url = bindings::serve(server).await;
     for prefix in ["", "/base"] {
         let document = json(get(&url, &format!("{prefix}/openapi.json")).await).await;
         assert_eq!(document["servers"][0]["url"], "https://agent.example/base");
         let openrpc = json(get(&url, &format!("{prefix}/openapi/openrpc.json")).await).await;
-        assert_eq!(openrpc["servers"][0]["url"], "https://agent.example/base/json-rpc");
+        assert_eq!(openrpc["servers"][0]["url"], "https://agent.example/base/rpc");
     }
 }
 

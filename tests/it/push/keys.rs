@@ -247,7 +247,7 @@ async fn program_reads_the_configured_keys() {
         use std::os::unix::fs::PermissionsExt as _;
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
     }
-    let variables = [("A2A_PUSH_ENABLED", "true"), ("A2A_PUSH_KEYS", "own.pem")];
+    let variables = [("A2A_PUSH_ENABLED", "true"), ("A2A_SIGNING_KEYS", "own.pem")];
     let (read, log) = key_set_of_program(directory.path(), &variables).await;
     assert_eq!(read, Some(keys.jwks()));
     assert_eq!(log.contains("chmod 600") && log.contains("own.pem"), cfg!(unix), "{log}");
@@ -257,9 +257,9 @@ async fn program_reads_the_configured_keys() {
             std::fs::write(directory.path().join(file), content).unwrap();
         }
         let mut command = crate::program::a2a(&["serve", "--listen", "127.0.0.1:0", "--push-enabled"]);
-        command.env("A2A_PUSH_KEYS", file).current_dir(directory.path());
+        command.env("A2A_SIGNING_KEYS", file).current_dir(directory.path());
         let output = crate::program::output(command).await;
         let errors = String::from_utf8(output.stderr).unwrap();
-        assert!(!output.status.success() && errors.contains("push.keys") && errors.contains(expected), "{errors}");
+        assert!(!output.status.success() && errors.contains("signing_keys") && errors.contains(expected), "{errors}");
     }
 }

@@ -21,7 +21,7 @@ const FAULTS: [Option<&str>; 4] =
 async fn start(store: &Path, fault: Option<&str>) -> Option<(tokio::process::Child, String)> {
     let store = format!("sqlite:{}", store.display());
     let mut command = a2a(&["serve", "--listen", "127.0.0.1:0", "--log-filter", "off", "--store", &store]);
-    command.env("A2A_PUSH_ENABLED", "true").env("A2A_PUSH_ALLOW", "http://127.0.0.1").env("A2A_PUSH_TIMEOUT", "500ms");
+    command.env("A2A_PUSH_ENABLED", "true").env("A2A_PUSH_ALLOW", "http://127.0.0.1");
     command.envs(fault.map(|fault| ("FAULT_POINT", fault)));
     try_started(command).await
 }

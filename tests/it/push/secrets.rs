@@ -336,7 +336,7 @@ async fn no_output_of_the_program_has_a_secret() {
         let directory = directory.path();
         let ((hooks, requests), malformed) = (webhooks().await, malformed().await);
         let flags = ["--log", format, "--log-filter", "trace", "--log-wire=true"];
-        let push = ["--push-enabled=true", "--push-allow", "http://127.0.0.1", "--push-timeout", "2s"];
+        let push = ["--push-enabled=true", "--push-allow", "http://127.0.0.1"];
         // Receivers for which the server has credentials, valid and rejected ones.
         let (endpoint, (accepting, accepted), (unreached, _)) =
             (token_endpoint().await, webhooks().await, webhooks().await);
@@ -439,7 +439,8 @@ async fn no_effective_configuration_has_a_secret() {
     let file = directory.path().join("keys.pem");
     std::fs::write(&file, format!("-----BEGIN PRIVATE KEY-----\n{REJECTED}\n-----END PRIVATE KEY-----\n")).unwrap();
     let invalid_token = format!("{REJECTED} {REJECTED}");
-    for (variable, value, code) in [("A2A_TOKEN", &*invalid_token, 2), ("A2A_PUSH_KEYS", file.to_str().unwrap(), 1)] {
+    for (variable, value, code) in [("A2A_TOKEN", &*invalid_token, 2), ("A2A_SIGNING_KEYS", file.to_str().unwrap(), 1)]
+    {
         let mut command = a2a(&["serve", "--listen", "127.0.0.1:0", "--push-enabled=true", "--log-filter", "trace"]);
         command.env(variable, value).current_dir(directory.path());
         let failed = output(command).await;

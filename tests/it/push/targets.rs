@@ -227,15 +227,24 @@ async fn ports_are_those_of_the_configuration() {
         (Some(Vec::new()), &[], [false; 6]),
         (Some(Vec::new()), &["public.example:1"], [false, false, false, false, false, true]),
         (Some(vec![22]), &["public.example"], [true; 6]),
+        (Some(Vec::new()), &["*:9000"], [false, false, false, true, false, false]),
     ] {
         for (port, accepted) in URLS.into_iter().zip(accepted) {
             let url = format!("https://public.example{port}/");
             let error = refusal_with(ports.as_deref(), allow, &url).await;
             assert_eq!(error.is_none(), accepted, "{ports:?} {allow:?} {url}: {error:?}");
-            assert!(error.is_none_or(|error| error.contains("push.ports")));
+            assert!(error.is_none_or(|error| error.contains("push.allow")));
         }
     }
     // Neither ports nor names admit an internal address.
+    for url in
+        ["https://127.0.0.1:9000/", "https://169.254.169.254:9000/", "https://[::1]:9000/", "https://a.local:9000/"]
+    {
+        let error = refusal_with(None, &["*:9000"], url).await.unwrap();
+        assert!(error.contains("internal"), "{url}: {error}");
+    }
+    assert!(refusal_with(None, &["*:9000"], "http://public.example:9000/").await.unwrap().contains("https"));
+    assert!("*".parse::<AllowedTarget>().is_err());
     let ports = Some(vec![9000]);
     assert!(refusal_with(ports.as_deref(), &[], "https://127.0.0.1:9000/").await.is_some());
     assert!(refusal_with(ports.as_deref(), &[], "http://public.example:9000/").await.is_some());

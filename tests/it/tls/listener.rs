@@ -66,7 +66,7 @@ fn http(root: &[u8]) -> reqwest::ClientBuilder {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn all_bindings_are_served_over_tls_and_the_card_says_https() {
     let files = Files::new();
-    let url = serve(bindings::server().tls(files.tls()).hsts(Some(Duration::from_mins(1)))).await;
+    let url = serve(bindings::server().tls(files.tls())).await;
     assert!(url.starts_with("https://127.0.0.1:"), "{url}");
     let client = Client::builder().roots(ROOT).unwrap();
     for agent in [client.rest(&url), client.json_rpc(&format!("{url}/rpc")), client.grpc(&url)] {
@@ -77,10 +77,7 @@ async fn all_bindings_are_served_over_tls_and_the_card_says_https() {
     }
     let http = http(ROOT).build().unwrap();
     let response = http.get(format!("{url}/.well-known/agent-card.json")).send().await.unwrap();
-    assert_eq!(
-        (response.version(), &response.headers()["strict-transport-security"]),
-        (http::Version::HTTP_2, &"max-age=60".parse().unwrap())
-    );
+    assert_eq!(response.version(), http::Version::HTTP_2);
     let card: Value = serde_json::from_slice(&response.bytes().await.unwrap()).unwrap();
     let urls: Vec<_> =
         card["supportedInterfaces"].as_array().unwrap().iter().map(|one| one["url"].as_str().unwrap()).collect();

@@ -142,6 +142,6 @@ async fn size_of_batch_results_is_limited() {
     let rejected: Vec<_> = responses.iter().map(|response| response["error"].is_object()).collect();
     assert_eq!(rejected, [false, false, true, true, false], "{text}");
     let error = &responses[2]["error"];
-    assert!(error["message"].as_str().unwrap().contains("(limits.batch_bytes)"), "{error}");
+    assert!(error["message"].as_str().unwrap().contains("the results of the batch exceed"), "{error}");
     assert_eq!(error["data"][0]["metadata"]["limit"], "batch_bytes", "{error}");
 }

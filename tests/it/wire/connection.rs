@@ -122,10 +122,7 @@ async fn slowly_sent_body_is_rejected() {
         connection.write(&format!("POST {path} HTTP/1.1\r\nhost: a\r\ncontent-length: 9\r\n\r\n{{")).await;
         let reply = connection.read_response().await;
         assert!(reply.starts_with("HTTP/1.1 408 Request Timeout\r\n") && reply.contains(code), "{reply}");
-        assert!(
-            reply.contains("connection: close\r\n") && reply.contains("within 60s (limits.body_timeout)"),
-            "{reply}"
-        );
+        assert!(reply.contains("connection: close\r\n") && reply.contains("within 60s"), "{reply}");
         assert_eq!(seconds_rounded_up(start.elapsed()), 60);
     }
 }

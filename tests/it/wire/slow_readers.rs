@@ -281,12 +281,12 @@ async fn requests_are_rejected_while_slow_readers_hold_the_budget() {
     let (parts, mut body) = client.get("/tasks/a").await.into_parts();
     assert!(is_unavailable(parts.status, &parts.headers), "{parts:?}");
     let text = String::from_utf8(read(&mut body).await.unwrap()).unwrap();
-    assert!(text.contains("(limits.outgoing_bytes)") && text.contains("UNAVAILABLE"), "{text}");
+    assert!(text.contains("(limits.memory)") && text.contains("UNAVAILABLE"), "{text}");
     let call = r#"{"jsonrpc":"2.0","id":1,"method":"ListTasks"}"#;
     let (parts, mut body) = client.post("/rpc", "application/json", call).await.into_parts();
     assert!(is_unavailable(parts.status, &parts.headers), "{parts:?}");
     let error: Value = serde_json::from_slice(&read(&mut body).await.unwrap()).unwrap();
-    assert!(error["error"]["message"].as_str().unwrap().contains("(limits.outgoing_bytes)"), "{error}");
+    assert!(error["error"]["message"].as_str().unwrap().contains("(limits.memory)"), "{error}");
     let rejected = client.post(LIST, "application/grpc", framed(&())).await;
     assert_eq!(rejected.headers()["grpc-status"], "14");
     assert_eq!(echo.calls.lock().len(), calls);
