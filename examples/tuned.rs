@@ -17,7 +17,7 @@ use a2a_service::{
 async fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = env::args().skip(1);
     let (kind, store) = arguments.next().zip(arguments.next()).ok_or("usage: tuned small|v03-events STORE")?;
-    let server = Server::new(Demo).push(true).store(Arc::new(Sqlite::open(store, options())?));
+    let server = Server::new(Demo).push(true).store(Arc::new(Sqlite::open(store.as_ref(), options())?));
     let server = match kind.as_str() {
         "small" => server.limits(small()).body_bytes(64 << 10),
         "v03-events" => {

@@ -533,7 +533,7 @@ mod tests {
 
     fn split(output: &[&[u8]]) -> Vec<String> {
         let mut splitter = Splitter::default();
-        let mut pieces: Vec<String> = output.iter().flat_map(|bytes| splitter.push(bytes)).collect();
+        let mut pieces: Vec<String> = output.iter().filter_map(|bytes| splitter.push(bytes)).collect();
         pieces.extend(splitter.finish());
         pieces
     }
@@ -549,7 +549,7 @@ mod tests {
         assert_eq!(split(&[b"a\xffb\xc3"]), ["a\u{fffd}b", "\u{fffd}"]);
         assert_eq!(split(&[b"\n"]), [""; 0]);
         let mut splitter = Splitter::default();
-        let blank = (0..100).flat_map(|_| splitter.push(&[b'\n'; 4096])).collect::<String>();
+        let blank = (0..100).filter_map(|_| splitter.push(&[b'\n'; 4096])).collect::<String>();
         assert!(blank.len() > 200_000, "line feeds do not pile up");
     }
 

@@ -57,6 +57,7 @@ pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
     for warning in warnings {
         tracing::warn!("{warning}");
     }
+    agents.iter().map(|agent| &agent.config).chain([&config]).for_each(Config::warn_of_shared_files);
     guard_public(&config)?;
     guard_memory(&config)?;
     let configs = agents.iter().map(|agent| &agent.config);
@@ -560,18 +561,25 @@ mod tests {
 
     #[test]
     fn public_address_requires_token_or_insecure() {
-        let at = |addr: &str| Config { listen: vec![addr.parse().unwrap()], ..Config::default() };
+        let at = |addr: &str| {
+            let mut config = Config::default();
+            config.listen = vec![addr.parse().unwrap()];
+            config
+        };
         for addr in ["0.0.0.0:8080", "[::]:80", "192.168.1.2:1"] {
-            let error = guard_public(&at(addr)).unwrap_err().to_string();
+            let mut config = at(addr);
+            let error = guard_public(&config).unwrap_err().to_string();
             assert!(error.contains(addr) && error.contains("A2A_TOKEN") && error.contains("--insecure"), "{error}");
-            assert!(guard_public(&Config { insecure: true, ..at(addr) }).is_ok());
-            let token = Option::read("t").ok().flatten();
-            assert!(guard_public(&Config { token, ..at(addr) }).is_ok());
+            config.insecure = true;
+            assert!(guard_public(&config).is_ok());
+            (config.insecure, config.token) = (false, Option::read("t").unwrap());
+            assert!(guard_public(&config).is_ok());
         }
         let mut several = at("127.0.0.1:1");
         several.listen.push("0.0.0.0:1".parse().unwrap());
         assert!(guard_public(&several).unwrap_err().to_string().contains("0.0.0.0:1"));
-        let metrics = Config { metrics_listen: "0.0.0.0:1".parse().ok(), ..Config::default() };
+        let mut metrics = at("127.0.0.1:1");
+        metrics.metrics_listen = "0.0.0.0:1".parse().ok();
         assert!(guard_public(&metrics).unwrap_err().to_string().contains("0.0.0.0:1"));
         for addr in ["127.0.0.2:1", "[::1]:1", "[::ffff:127.0.0.1]:1"] {
             assert!(guard_public(&at(addr)).is_ok(), "{addr}");

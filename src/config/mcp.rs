@@ -146,6 +146,11 @@ impl ServerConfig {
 }
 
 impl McpServers {
+    /// Returns the tokens of all servers.
+    pub(super) fn secrets(&self) -> impl Iterator<Item = &Secret> {
+        self.0.iter().filter_map(|server| server.token.as_ref())
+    }
+
     /// Returns true if there are no servers.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()

@@ -5,7 +5,10 @@ use std::{fmt, fs::File, io::Read as _, path::Path};
 use serde::{Deserialize, Deserializer, de::IgnoredAny};
 use toml::{Spanned, de::DeValue};
 
-use super::value::{Value, quoted};
+use super::{
+    Config,
+    value::{Value, quoted},
+};
 use crate::{auth::Token, base::secret_file::read_secret};
 
 /// Maximum size of a file with a secret or text, in bytes.
@@ -19,6 +22,25 @@ pub(super) const SECRET_FILE: &str = "secret file";
 pub(crate) struct Sourced<T> {
     pub(crate) value: T,
     file: Option<String>,
+}
+
+impl<T> Sourced<T> {
+    /// Returns the path of the file.
+    fn file(&self) -> Option<&str> {
+        self.file.as_deref()
+    }
+}
+
+impl Config {
+    /// Logs a warning for each file with a secret that other users can read. The log did not exist when the files were read.
+    pub(crate) fn warn_of_shared_files(&self) {
+        let Self { token, http, openai, upstream, push, .. } = self;
+        let tokens = [token, &http.token, &http.secret, &openai.key, &upstream.token].into_iter().flatten();
+        let secrets = push.credentials.secrets().chain(openai.mcp.secrets()).filter_map(|secret| secret.0.file());
+        for path in tokens.filter_map(Sourced::file).chain(secrets) {
+            drop(read_secret(Path::new(path), MAX_FILE));
+        }
+    }
 }
 
 /// Type of values that may be in a file.

@@ -76,6 +76,11 @@ impl ClientConfig {
 }
 
 impl WebhookHosts {
+    /// Returns the secrets of all clients.
+    pub(super) fn secrets(&self) -> impl Iterator<Item = &Secret> {
+        self.0.values().map(|client| &client.client_secret)
+    }
+
     /// Creates the credentials of all hosts. `None` if there are none.
     ///
     /// # Errors

@@ -176,6 +176,25 @@ async fn unknown_variables_are_reported_as_warnings() {
     assert!(first.contains("WARN") && first.contains(warning), "{first}");
 }
 
+#[cfg(unix)]
+#[tokio::test]
+async fn secret_in_a_file_that_others_can_read_is_warned_of() {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    let directory = directory("secret");
+    let path = directory.join("token");
+    std::fs::write(&path, "hunter2\n").unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
+    let mut command = a2a(&["serve", "--listen", "127.0.0.1:0"]);
+    command.env("A2A_TOKEN_FILE", &path);
+    let (mut child, url) = started(command).await;
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    let first = lines.next_line().await.unwrap().unwrap();
+    assert!(first.contains("chmod 600") && !first.contains("hunter2"), "{first}");
+    let response = reqwest::Client::new().get(format!("{url}/tasks")).bearer_auth("hunter2").send().await.unwrap();
+    assert_eq!(response.status(), 200);
+}
+
 #[tokio::test]
 async fn help_lists_every_flag() {
     let (_, reference, _) = run(a2a(&["config", "reference"])).await;
