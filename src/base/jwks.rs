@@ -223,3 +223,58 @@ async fn get(http: &Client, url: &str) -> Result<Bytes, String> {
     }
     ResponseBody::of(response, MAX_DOCUMENT).all().await.map_err(|error| format!("{url}: {error}"))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use axum::{Router, response::IntoResponse as _};
+
+    use super::*;
+    use crate::base::jws::{Algorithm, SigningKeys};
+
+    #[tokio::test]
+    async fn old_keys_are_used_while_new_ones_are_requested() {
+        const AVAILABLE: usize = 0;
+        const HANGING: usize = 1;
+        const BROKEN: usize = 2;
+        let keys = SigningKeys::generate(Algorithm::Es256).unwrap().jwks().to_string();
+        let state = Arc::new(AtomicUsize::new(AVAILABLE));
+        let (requested, mut requests) = tokio::sync::mpsc::unbounded_channel();
+        let handler = {
+            let state = Arc::clone(&state);
+            async move || {
+                requested.send(()).unwrap();
+                match state.load(Ordering::SeqCst) {
+                    AVAILABLE => keys.into_response(),
+                    HANGING => std::future::pending().await,
+                    _ => StatusCode::BAD_GATEWAY.into_response(),
+                }
+            }
+        };
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/keys", listener.local_addr().unwrap());
+        tokio::spawn(async move { axum::serve(listener, Router::new().fallback(handler)).await });
+        let advance = async |hours| {
+            tokio::time::pause();
+            tokio::time::advance(Duration::from_hours(hours)).await;
+            tokio::time::resume();
+        };
+        let set = Arc::new(KeySet::remote(KeySource::Url(url)).unwrap().without_waiting());
+        let verify =
+            async || set.verify(|keys| if keys.is_empty() { Err(TokenError::UnknownKey) } else { Ok(()) }).await;
+        assert_eq!(verify().await, Ok(()));
+        requests.recv().await.unwrap();
+        assert_eq!(verify().await, Ok(()));
+        assert!(requests.try_recv().is_err(), "young keys are not requested again");
+        state.store(HANGING, Ordering::SeqCst);
+        advance(2).await;
+        let waited = Instant::now();
+        assert_eq!(verify().await, Ok(()));
+        assert!(waited.elapsed() < TIMEOUT);
+        requests.recv().await.unwrap();
+        state.store(BROKEN, Ordering::SeqCst);
+        advance(25).await;
+        assert_eq!(verify().await, Err(TokenError::Unavailable));
+    }
+}

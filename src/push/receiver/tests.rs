@@ -367,7 +367,7 @@ async fn expire() {
 async fn keys_are_requested_once_and_after_a_rotation() {
     let keys = SigningKeys::generate(Algorithm::Es256).unwrap();
     let server = KeyServer::start(&keys).await;
-    let receiver = receiver().jwks_url(&server.url).unwrap();
+    let receiver = receiver().tolerance(Duration::from_hours(24)).jwks_url(&server.url).unwrap();
     let first = futures::future::join_all((0..20).map(|n| {
         let (receiver, headers) = (receiver.clone(), bearer(&keys, &n.to_string()));
         async move { receiver.receive(&headers, BODY).await.is_ok() }
@@ -410,7 +410,7 @@ async fn keys_that_are_not_available_delay_deliveries() {
         [Err(StatusCode::INTERNAL_SERVER_ERROR), Err(StatusCode::FOUND), Ok("no JSON".to_owned()), Ok(large)]
     {
         *server.served.lock() = document;
-        let receiver = receiver().jwks_url(&server.url).unwrap();
+        let receiver = receiver().tolerance(Duration::from_hours(24)).jwks_url(&server.url).unwrap();
         assert_eq!(reject(&receiver, &bearer(&keys, "1")).await.0, 503);
         server.serve(&keys);
         end_interval().await;
