@@ -3,7 +3,7 @@
 //! `small` has limits and times that generated requests reach. `v03-events` sends push notifications of events, instead of tasks,
 //! to configurations of protocol 0.3. `STORE` is the SQLite file of the tasks.
 
-use std::{env, error::Error, path::Path, sync::Arc, time::Duration};
+use std::{env, error::Error, sync::Arc, time::Duration};
 
 use a2a_service::{
     agent::demo::Demo,
