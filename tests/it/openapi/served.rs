@@ -73,8 +73,8 @@ async fn documents_have_the_text_of_the_files() {
         let optional = "  \"security\": [\n    {\n      \"bearer\": []\n    },\n    {}\n  ]";
         let description = ",\n        \"description\": \"Token, if the server requires one.\"";
         let expected = file.replace(optional, required).replace(description, "");
-        let served = get(&url, path).await.text().await.unwrap().replace(&url, "http://127.0.0.1:8080");
-        assert!(served == expected, "{path} differs in other members: {served}");
+        let text = get(&url, path).await.text().await.unwrap().replace(&url, "http://127.0.0.1:8080");
+        assert!(text == expected, "{path} differs in other members: {text}");
     }
 }
 
