@@ -1,16 +1,14 @@
-//! Health checks over HTTP and gRPC, gRPC reflection, and a listener that serves gRPC only.
+//! Health checks over HTTP and gRPC, and gRPC reflection.
 
 use a2a_service::{
     client,
-    pb::v1::{GetTaskRequest, Message, SendMessageRequest},
-    transport::{HttpService, listener},
+    pb::v1::{Message, SendMessageRequest},
+    transport::listener,
 };
-use http::header;
 use prost::Message as _;
 use prost_reflect::{DescriptorPool, DynamicMessage, prost_types::FileDescriptorProto};
 use serde_json::json;
 use tokio_stream::StreamExt as _;
-use tokio_util::sync::CancellationToken;
 use tonic::{Code, Request, transport::Channel};
 use tonic_health::pb::{HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient};
 use tonic_reflection::pb::{v1, v1alpha};
@@ -151,28 +149,4 @@ async fn reflection_describes_error_details() {
     assert_eq!((&details[0]["reason"], &details[0]["domain"]), (&json!("INVALID_PARAMS"), &json!("a2a-protocol.org")));
     assert_eq!(details[1]["@type"], "type.googleapis.com/google.rpc.BadRequest");
     assert_eq!(details[1]["fieldViolations"][0]["field"], "message.messageId", "{status}");
-}
-
-#[tokio::test]
-async fn grpc_only_listener_rejects_other_requests() {
-    let service = HttpService::new(checked(&std::sync::Arc::default()), settings());
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}", listener.local_addr().unwrap());
-    let settings = listener::ListenerSettings::default();
-    let served =
-        tokio::spawn(
-            async move { listener::serve(listener, service.grpc(), &settings, &CancellationToken::new()).await },
-        );
-    let request = GetTaskRequest { id: "t".into(), ..GetTaskRequest::default() };
-    client::grpc(&url).unwrap().get_task(Request::new(request)).await.unwrap();
-    HealthClient::new(channel(&url)).check(HealthCheckRequest::default()).await.unwrap();
-    for path in ["/tasks/t", "/healthz", "/.well-known/agent-card.json", "/rpc"] {
-        assert_eq!(get(&url, path).await, (415, String::new()), "{path}");
-    }
-    let reply = crate::bindings::http().post(format!("{url}/rpc")).header(header::CONTENT_TYPE, "application/json");
-    assert_eq!(reply.body("{}").send().await.unwrap().status(), 415);
-    let web = crate::bindings::http().post(format!("{url}/{SERVICE}/GetTask"));
-    let web = web.header(header::CONTENT_TYPE, "application/grpc-web").body(vec![0; 5]);
-    assert_eq!(web.send().await.unwrap().status(), 415);
-    served.abort();
 }
