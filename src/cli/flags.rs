@@ -23,9 +23,8 @@ const EXAMPLES: &str = "Examples:
 const MORE: &str = "`a2a serve --help` lists all flags, `a2a config reference` all keys of the configuration.";
 
 /// Flags in the short help.
-const COMMON: [&str; 22] = [
+const COMMON: [&str; 20] = [
     "exec",
-    "exec-format",
     "http",
     "openai",
     "openai-model",
@@ -42,7 +41,6 @@ const COMMON: [&str; 22] = [
     "log",
     "turn-deadline",
     "store",
-    "retention-finished",
     "push-enabled",
     "card-file",
     "card-name",
@@ -62,7 +60,7 @@ const OFFICIAL: [(&str, &str); 6] = [
 #[derive(Debug, Args)]
 #[command(after_help = MORE, after_long_help = EXAMPLES)]
 pub(super) struct Serve {
-    /// Configuration file. Defaults to `a2a.toml`, if that exists. [env: `A2A_CONFIG`]
+    /// Configuration file [default: `a2a.toml`, if it exists] [env: `A2A_CONFIG`]
     #[arg(long, value_name = "PATH")]
     pub(super) config: Option<PathBuf>,
     /// Prints the effective configuration with the origin of each value, and exits.
@@ -149,7 +147,9 @@ fn flag(key: &Key, defaults: &Config) -> Arg {
     let default = key.show(defaults).map(|value| format!("default: {}", value.trim_matches('"')));
     let bracketed =
         |notes: &[String]| if notes.is_empty() { String::new() } else { format!(" [{}]", notes.join(", ")) };
-    let first = key.description.split_once(". ").map_or(key.description, |(first, _)| first).trim_end_matches('.');
+    // Up to the first detail, so that a flag is one line of the short help.
+    let first = [". ", ": ", "; ", ", "].into_iter().filter_map(|end| Some(key.description.split_once(end)?.0));
+    let first = first.min_by_key(|text| text.len()).unwrap_or(key.description).trim_end_matches('.');
     // Without the values that a flag has as if it did not exist.
     let shown: Vec<_> =
         default.iter().filter(|default| !default.ends_with(": false") && !default.ends_with("[]")).cloned().collect();
