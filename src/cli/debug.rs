@@ -149,11 +149,11 @@ mod tests {
             .header("a2a-version", "1.0")
             .header("content-type", "application/json")
             .header("authorization", "Bearer secret")
-            .body(Bytes::from(r#"{"configuration":{"taskPushNotificationConfig":{"token":"secret","id":"it's"}}}"#))
+            .body(Bytes::from(r#"{"configuration":{"taskPushNotificationConfig":{"id":"it's","token":"secret"}}}"#))
             .unwrap();
         let expected = "POST https://(hidden)@a.example/message:send?(hidden) [a2a-version: 1.0, \
                         content-type: application/json, authorization: (hidden)] \
-                        {\"configuration\":{\"taskPushNotificationConfig\":{\"token\":\"(hidden)\",\"id\":\"it's\"}}}";
+                        {\"configuration\":{\"taskPushNotificationConfig\":{\"id\":\"it's\",\"token\":\"(hidden)\"}}}";
         assert_eq!(http_request(&request), expected);
         for form in ["client_id=a&client_secret=s3cret", "grant_type=client_credentials&scope=s3cret"] {
             *request.body_mut() = form.into();

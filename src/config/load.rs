@@ -387,7 +387,7 @@ pub(super) mod tests {
             ("durability = 'power'", "a2a.toml:1: unknown key `durability`; did you mean `store.durability`?"),
             ("send.timeout = '1s'", "a2a.toml:1: unknown key `send`; did you mean `send_timeout`?"),
             ("idempotency = 'off'", "a2a.toml:1: idempotency: `off` is not `header` or `message_id`"),
-            ("[exec]\nname = 'cat'", "a2a.toml:2: unknown key `exec.name`; did you mean `card.name`?"),
+            ("[exec]\nname = 'cat'", "a2a.toml:2: unknown key `exec.name`; did you mean `exec.env`?"),
             ("[listen]\nx = 1", "a2a.toml:1: listen: table is not an address"),
             ("send_timeout = 10", "a2a.toml:1: send_timeout: `10` is not a duration; write 500ms, 10s, 5m or 1h"),
             ("card.name = 10", "a2a.toml:1: card.name: integer is not text; put it in quotes"),

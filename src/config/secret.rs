@@ -187,7 +187,8 @@ mod tests {
         assert!(error.contains("visible ASCII") && !error.contains("hunter"), "{error}");
         let error = load(&[("A2A_TOKEN_FILE", "")]);
         assert_eq!(error, "A2A_TOKEN_FILE: the path of the file is empty");
-        let error = load(&[("A2A_TOKEN", "a"), ("A2A_TOKEN_FILE", "b")]);
+        fs::write(&path, "b").unwrap();
+        let error = load(&[("A2A_TOKEN", "a"), ("A2A_TOKEN_FILE", &path)]);
         assert!(error.contains("sets the same key"), "{error}");
         for text in ["token = { path = 'a' }", "token = { file = 1 }", "token = { file = 'a', x = 1 }", "token = {}"] {
             let error = load_from(text, &[], &[]).unwrap_err();
