@@ -181,6 +181,6 @@ mod tests {
         let found = read_output(files.output(), 3).unwrap();
         assert_eq!(found, [("a.txt".to_owned(), b"a".to_vec()), ("b.txt".to_owned(), b"bb".to_vec())]);
         let error = read_output(files.output(), 2).unwrap_err();
-        assert!(error.to_string().contains("exec.output_bytes"), "{error}");
+        assert!(error.to_string().contains("limits.task_bytes"), "{error}");
     }
 }

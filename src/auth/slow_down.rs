@@ -73,8 +73,8 @@ impl FailureLimit {
         }
         let left = WINDOW.saturating_sub(now.duration_since(failures.since));
         let why =
-            format!("more than {} failed authentications per minute from one client address (auth.failures)", self.max);
-        ErrorKind::ResourceExhausted.because(why).with("limit", "auth.failures").retry_after(left)
+            format!("more than {} failed authentications per minute from one client address", self.max);
+        ErrorKind::ResourceExhausted.because(why).with("limit", "failed_authentications").retry_after(left)
     }
 }
 

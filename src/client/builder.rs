@@ -76,7 +76,7 @@ impl Default for SizeLimits {
 /// Retries honor `Retry-After` and the deadline of the [`Call`](crate::call::Call).
 ///
 /// Over gRPC, events have no ids of their own. The client therefore requests the extension
-/// [`resume`](crate::event::resume), which servers of this crate offer if `stream.resume` is set.
+/// [`resume`](crate::event::resume), which servers of this crate offer if `extensions` has `resume`.
 ///
 /// ```
 /// use std::time::Duration;

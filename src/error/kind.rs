@@ -46,7 +46,7 @@ pub enum ErrorKind {
     Unauthenticated,
     /// The caller is authenticated but not authorized.
     PermissionDenied,
-    /// The request comes from a web page of an origin that is not in `cors.origins`.
+    /// The request comes from a web page of an origin that is not in `cors_origins`.
     ForeignOrigin,
     /// The request is for a host that is neither a name of this server nor in `allowed_hosts`.
     Misdirected,

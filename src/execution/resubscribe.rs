@@ -79,7 +79,7 @@ impl Execution {
     }
 
     /// Waits for the result of a retried send whose message is event `seq`: until its turn has ended or is interrupted, or
-    /// for `send.timeout`. Does not read the log.
+    /// for `send_timeout`. Does not read the log.
     pub(crate) async fn wait_for_earlier_send(
         &self,
         key: &Key,

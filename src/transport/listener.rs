@@ -59,7 +59,7 @@ const MIN_IDLE_CHECK_INTERVAL: Duration = Duration::from_millis(10);
 /// Time for a client of HTTP/2 to receive `GOAWAY`, and to complete requests that it sent before.
 const GOAWAY_GRACE: Duration = Duration::from_secs(1);
 
-/// Default of `connection.idle_timeout`.
+/// Default of `idle_timeout`.
 pub(crate) const CONNECTION_IDLE_TIMEOUT: Duration = Duration::from_secs(75);
 
 /// Default of [`ListenerSettings::connections`].

@@ -1,4 +1,4 @@
-//! Write timeout (`stream.write_timeout`) for clients that read a response too slowly, and the maximum age of streams.
+//! Write timeout for clients that read a response too slowly, and the maximum age of streams.
 //!
 //! hyper does not poll an HTTP/2 stream without a send window, so its body cannot end it. The task of the stream enforces the
 //! timeout: [`StreamExecutor`] wraps each of hyper's stream futures. Dropping one resets its stream and frees its memory, and

@@ -8,7 +8,7 @@
 //! | `Part.filename` and `Part.mediaType` of text and data | dropped: only files have them | |
 //! | `Part.data` that is not an object | wrapped in an object as `value`, and marked with `data_part_compat: true` in the metadata of the part, as the SDKs do | marked data is unwrapped and the mark removed |
 //! | empty `Part.metadata` of such data | unset after the round trip | |
-//! | `Part.raw` | base64 text in `fileWithBytes`, or raw bytes for clients that expect them (`v03.file_bytes`) | valid base64 text is decoded; other bytes are taken as the file contents |
+//! | `Part.raw` | base64 text in `fileWithBytes`, or raw bytes for clients that expect them (`v03_file_bytes`) | valid base64 text is decoded; other bytes are taken as the file contents |
 //! | `FilePart` without a file, `DataPart` without a struct | | a part without content, which is rejected; the data `{}` |
 //! | `Message.referenceTaskIds` | dropped | |
 //! | `TaskStatusUpdateEvent.final` | true if the event ends a turn or the task, or, outside a stream, if its state is terminal | dropped: 1.0 closes the stream |

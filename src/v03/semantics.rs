@@ -23,7 +23,7 @@
 //! | Push configuration without an `id` | gets the id `default`; the next one replaces it | the service generates an id (4.3.1) | the semantics layer |
 //! | Get of a push configuration without its `id` | the one named `default`, else the one named like the task, else the first (0.3, 7.6) | −32602 | the semantics layer |
 //! | No extended agent card | −32007 (0.3, 8.2) | −32004, or −32007 if the card announces one (3.1.11) | [`ErrorKind::wire_for`] |
-//! | Required extension that the client does not activate | accepted, since 0.3 has no error code for it (0.3, 8.2); −32004 with `strict.extensions` | −32008 (3.3.4) | [`extension`](crate::extension) |
+//! | Required extension that the client does not activate | accepted, since 0.3 has no error code for it (0.3, 8.2); −32004 with `strict` | −32008 (3.3.4) | [`extension`](crate::extension) |
 //! | Unsupported protocol version | −32600: 0.3 has no error code for it (0.3, 8.2) | −32009 (3.6.2) | [`ErrorKind::wire_for`] |
 //! | Exceeded limit | named in the error message: clients do not read details | named in the metadata of `ErrorInfo` | the errors |
 //! | JSON-RPC body that is not a request | an error of 0.3, which clients of both versions can read | an error of 1.0 only if the request is recognizably 1.0 | the JSON-RPC transport |

@@ -42,12 +42,12 @@ fn every_limit_is_documented_with_its_default() {
     let read = |name| fs::read_to_string(root().join("docs").join(name)).unwrap();
     let (configuration, limits) = (read("configuration.md"), read("limits.md"));
     let keys: Vec<&str> = configuration.split("\n## `").filter(|key| key.starts_with("limits.")).collect();
-    assert!(keys.len() > 20);
+    assert!(keys.len() > 10);
     for key in keys {
         let (name, text) = key.split_once('`').unwrap();
-        let default = text.split_once("; default: ").unwrap().1.lines().next().unwrap();
+        let default = text.split_once("; default: ").unwrap().1.split([';', '\n']).next().unwrap();
         let default = if default == "not set" { "" } else { default.trim_matches(['`', '"']) };
-        let row = limits.lines().find(|line| line.starts_with('|') && line.contains(&format!("`{name}`")));
+        let row = limits.lines().find(|line| line.starts_with('|') && line.ends_with(&format!("| `{name}` |")));
         let row = row.unwrap_or_else(|| panic!("docs/limits.md lacks {name}")).replace(' ', "");
         assert!(row.contains(default), "docs/limits.md: the default of {name} is {default}");
     }

@@ -231,7 +231,7 @@ async fn card_with_unchecked_security_is_rejected() {
     let file = directory.path().join("card.json").display().to_string();
     let scheme = json!({"securitySchemes": {"oauth": {"httpAuthSecurityScheme": {"scheme": "bearer"}}}});
     for declared in [json!({"securityRequirements": [{"schemes": {"oauth": {}}}]}), scheme] {
-        let mut card = json!({"name": "Geo"});
+        let mut card = json!({"name": "Geo", "supportedInterfaces": []});
         card.as_object_mut().unwrap().extend(declared.as_object().unwrap().clone());
         std::fs::write(&file, card.to_string()).unwrap();
         let refused = output(a2a(&["serve", "--listen", "127.0.0.1:0", "--card-file", &file])).await;
@@ -304,7 +304,7 @@ async fn start_errors_name_their_cause_and_remedy() {
 
     let wrong = output(a2a(&["serve", "--store", "nobody"])).await;
     assert_eq!(wrong.status.code(), Some(2));
-    assert!(String::from_utf8(wrong.stderr).unwrap().contains("demo"));
+    assert!(String::from_utf8(wrong.stderr).unwrap().contains("memory"));
     assert_eq!(output(a2a(&["--help"])).await.status.code(), Some(0));
 }
 
