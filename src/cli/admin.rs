@@ -259,8 +259,7 @@ fn gc(path: &Path, config: &Config, now: Millis, is_dry_run: bool, out: Output) 
         let (swept, idle) = Inspector::open(path)?.preview_sweep(&config.retention(), now)?;
         return out.print(|| sweep_json(&swept, idle, true), || sweep_report(&swept, idle, "would be"));
     }
-    let in_use =
-        "a server is using the database and does this by itself; use --dry-run for a report";
+    let in_use = "a server is using the database and does this by itself; use --dry-run for a report";
     let (policy, task_limits) = (config.retention(), config.limits().task_limits());
     let (swept, idle) = with_existing_store(path, config, in_use, async |store| {
         let shared: Arc<Sqlite> = Arc::clone(store);

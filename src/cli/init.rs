@@ -90,7 +90,9 @@ mod tests {
         for kind in Kind::value_variants() {
             let text = text(*kind);
             assert_ne!(text, uncommented(&text));
-            for (name, text) in [("plain", text.clone()), ("all", uncommented(&text).replace("card.json", card.to_str().unwrap()))] {
+            for (name, text) in
+                [("plain", text.clone()), ("all", uncommented(&text).replace("card.json", card.to_str().unwrap()))]
+            {
                 let file = directory.path().join(name);
                 fs::write(&file, &text).unwrap();
                 let loaded =

@@ -116,7 +116,7 @@ impl FromStr for AllowedTarget {
         let unbracketed = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
         let host = match (unbracketed.parse::<IpAddr>(), name.strip_prefix("*.")) {
             (Ok(address), _) => AllowedHost::Network(address.to_canonical().into()),
-            (Err(_), None) if name == "*" && port.is_some() => AllowedHost::Public,
+            (Err(_), None) if name == "*" => port.map(|_| AllowedHost::Public).ok_or_else(wrong)?,
             (Err(_), Some(suffix)) => AllowedHost::Suffix(format!(".{}", dns_name(suffix).ok_or_else(wrong)?)),
             (Err(_), None) => AllowedHost::Name(dns_name(name).ok_or_else(wrong)?),
         };

@@ -133,7 +133,9 @@ impl Server {
         #[cfg_attr(not(feature = "push"), expect(unused_mut, reason = "only notifications have further keys"))]
         let mut keys: Vec<_> = card.signing_key().map(SigningKey::public_jwk).into_iter().collect();
         #[cfg(feature = "push")]
-        for key in self.push.keys.iter().flat_map(SigningKeys::all).map(SigningKey::public_jwk) {
+        let published = self.push.keys.iter().filter(|_| card.offers().push || card.signing_key().is_some());
+        #[cfg(feature = "push")]
+        for key in published.flat_map(SigningKeys::all).map(SigningKey::public_jwk) {
             if !keys.contains(&key) {
                 keys.push(key);
             }

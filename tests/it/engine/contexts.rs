@@ -239,7 +239,7 @@ async fn running_tasks_of_a_context_are_counted() {
         assert_eq!(second.state(), TaskState::Failed);
         assert_eq!(
             status_text(&second),
-            "Agent execution failed (limit context_bytes): a context has at most 12000 bytes"
+            "Agent execution failed (limit context_bytes): a context has at most 12000 bytes (limits.task_bytes)"
         );
         let large = "y".repeat(4500);
         assert_eq!(refused_at(bench.send(in_context(&first.context_id, &large)).await), "context_bytes");

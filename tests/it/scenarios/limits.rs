@@ -281,14 +281,14 @@ async fn agent_over_a_limit_of_bytes_fails(binding: Binding) {
     let limits = limits(|limits| (limits.event_bytes, limits.artifact_bytes, limits.task_bytes) = (2000, 3000, 5000));
     let agent = binding(Server::new(ByteFlood).limits(limits)).await;
     for (command, limit, max) in [
-        ("event", "event_bytes", "an event has at most 2000 bytes"),
-        ("artifact", "artifact_bytes", "an artifact has at most 3000 bytes"),
-        ("small chunks", "artifact_bytes", "an artifact has at most 3000 bytes"),
-        ("task", "task_bytes", "a task has at most 5000 bytes"),
+        ("event", "event_bytes", "an event has at most 2000 bytes (limits.task_bytes)"),
+        ("artifact", "artifact_bytes", "an artifact has at most 3000 bytes (limits.task_bytes)"),
+        ("small chunks", "artifact_bytes", "an artifact has at most 3000 bytes (limits.task_bytes)"),
+        ("task", "task_bytes", "a task has at most 5000 bytes (limits.task_bytes)"),
         ("id", "id_bytes", "an identifier has at most 256 bytes"),
-        ("end", "event_bytes", "an event has at most 2000 bytes"),
-        ("question", "event_bytes", "an event has at most 2000 bytes"),
-        ("reply", "event_bytes", "an event has at most 2000 bytes"),
+        ("end", "event_bytes", "an event has at most 2000 bytes (limits.task_bytes)"),
+        ("question", "event_bytes", "an event has at most 2000 bytes (limits.task_bytes)"),
+        ("reply", "event_bytes", "an event has at most 2000 bytes (limits.task_bytes)"),
     ] {
         let task = send(&*agent, text("", command)).await;
         assert_eq!(task.state(), TaskState::Failed, "{command}");
@@ -309,7 +309,10 @@ async fn agent_over_a_limit_of_bytes_fails(binding: Binding) {
     };
     assert_error_kind(&error, ErrorKind::ResourceExhausted);
     assert_limit(&error, "task_bytes");
-    assert!(error.to_string().ends_with("accepts no more messages: a task has at most 5000 bytes"), "{error}");
+    assert!(
+        error.to_string().ends_with("accepts no more messages: a task has at most 5000 bytes (limits.task_bytes)"),
+        "{error}"
+    );
     assert_eq!(get(&*agent, &interrupted.id).await.unwrap().state(), TaskState::InputRequired);
     cancel(&*agent, &interrupted.id).await;
 }
@@ -327,7 +330,10 @@ async fn messages_over_the_limit_of_context_bytes_are_rejected(binding: Binding)
     let agent = binding(Server::new(ByteFlood).limits(limits(|limits| limits.context_bytes = 5000))).await;
     // A task alone in its context, and tasks that share one.
     let alone = send(&*agent, text("", "task")).await;
-    assert_eq!(status_text(&alone), "Agent execution failed (limit context_bytes): a context has at most 5000 bytes");
+    assert_eq!(
+        status_text(&alone),
+        "Agent execution failed (limit context_bytes): a context has at most 5000 bytes (limits.task_bytes)"
+    );
     let interrupted = send(&*agent, text("", "ask")).await;
     let mut tasks = 0;
     while send_payload(&*agent, in_context(&interrupted.context_id, &"x".repeat(900))).await.is_ok() {
@@ -340,7 +346,12 @@ async fn messages_over_the_limit_of_context_bytes_are_rejected(binding: Binding)
         let error = rejected(&*agent, sent).await;
         assert_error_kind(&error, ErrorKind::ResourceExhausted);
         assert_limit(&error, "context_bytes");
-        assert!(error.to_string().contains("accepts no more messages: a context has at most 5000 bytes"), "{error}");
+        assert!(
+            error
+                .to_string()
+                .contains("accepts no more messages: a context has at most 5000 bytes (limits.task_bytes)"),
+            "{error}"
+        );
     }
     assert_eq!(get(&*agent, &interrupted.id).await.unwrap(), interrupted, "the task is unchanged");
     assert_eq!(send(&*agent, in_context("another", &large)).await.state(), TaskState::InputRequired);
