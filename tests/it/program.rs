@@ -538,7 +538,13 @@ async fn security_events_are_in_the_audit_log() {
 
     // The file is checked again at requests.
     token(&["revoke", "bob"]).await;
-    timeout(TIMEOUT, async { while send(Some(&reader), message("hello")).await != 401 {} }).await.unwrap();
+    let until_revoked = async {
+        while send(Some(&reader), message("hello")).await != 401 {
+            // The server waits while nobody reads its log.
+            next().await;
+        }
+    };
+    timeout(TIMEOUT, until_revoked).await.unwrap();
     let event = loop {
         let event = next().await;
         if event["event"] != "permission_denied" {
