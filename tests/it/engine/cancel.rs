@@ -80,7 +80,7 @@ async fn canceled_agent_may_finish_within_the_grace_period() {
                 "signs" => Ok(End::auth_required("really?")),
                 "fails" => Err(agent::Error::public("that hurt")),
                 "slow" => {
-                    sleep_ms(4900).await;
+                    sleep_ms(2900).await;
                     Ok(End::Completed(None))
                 }
                 _ => std::future::pending().await,
@@ -93,8 +93,8 @@ async fn canceled_agent_may_finish_within_the_grace_period() {
             ("stops", 0, Ok(TaskState::Canceled)),
             ("asks", 0, Ok(TaskState::Canceled)),
             ("signs", 0, Ok(TaskState::Canceled)),
-            ("slow", 4900, Err(ErrorKind::TaskNotCancelable)),
-            ("deaf", 5000, Ok(TaskState::Canceled)),
+            ("slow", 2900, Err(ErrorKind::TaskNotCancelable)),
+            ("deaf", 3000, Ok(TaskState::Canceled)),
         ] {
             let mut events = bench.stream(Message::user(text)).await.unwrap();
             let id = task_id(&next_event(&mut events).await);
