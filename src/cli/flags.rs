@@ -19,8 +19,8 @@ const EXAMPLES: &str = "Examples:
   a2a serve --tls-cert self_signed --auth-tokens tokens.toml --listen 0.0.0.0:8443
   a2a serve --config a2a.toml --print-config    the values and their origins";
 
-/// Pointer to the other flags, in the short help.
-const MORE: &str = "`a2a serve --help` lists all flags, `a2a config reference` all keys of the configuration.";
+/// Examples and a pointer to the other flags, in the short help.
+const MORE: &str = "Examples: a2a serve --exec ./agent.sh; a2a serve --upstream URL. `--help` lists all flags.";
 
 /// Flags in the short help.
 const COMMON: [&str; 20] = [

@@ -86,7 +86,7 @@ mod tests {
     fn files_are_valid_also_with_all_keys() {
         let directory = tempfile::tempdir().unwrap();
         let card = directory.path().join("card.json");
-        fs::write(&card, r#"{"name": "Agent"}"#).unwrap();
+        fs::write(&card, r#"{"name": "Geo"}"#).unwrap();
         for kind in Kind::value_variants() {
             let text = text(*kind);
             assert_ne!(text, uncommented(&text));
