@@ -239,12 +239,14 @@ async fn responses_of_each_form_end_the_task() {
     };
     let refusal = json!({ "choices": [{ "delta": { "refusal": "I can't." }, "finish_reason": "stop" }] });
     let cut = lines(&[text("Hi")]);
+    let unseparated = lines(&[text("H"), text("i"), finish("stop")]).replace("\n\n", "\n");
     for (reply, state, artifact, status) in [
         (json(message("Hi", "stop")), TaskState::Completed, "Hi", ""),
         (json(message("Hi", "length")), TaskState::Completed, "Hi", "The answer is truncated"),
         (stream(&[text("Hi"), finish("length")]), TaskState::Completed, "Hi", "The answer is truncated"),
         (events(&lines(&[text("Hi"), finish("stop")])), TaskState::Completed, "Hi", ""),
         (events(&format!(": ping\n\n{cut}data:[DONE]\r\n")), TaskState::Completed, "Hi", ""),
+        (events(&format!("{unseparated}data: [DONE]\n")), TaskState::Completed, "Hi", ""),
         (stream(&[text("Hi"), finish("content_filter")]), TaskState::Rejected, "Hi", "The content filter"),
         (stream(&[refusal]), TaskState::Rejected, "", "I can't."),
         (events(&cut), TaskState::Failed, "Hi", "was interrupted"),

@@ -274,7 +274,8 @@ impl CompletionStream<'_> {
                 Content::Document(body) => {
                     let data = body.all().await.map_err(failure)?;
                     self.content = Content::Nothing;
-                    return self.apply(&data).map(Some);
+                    let chunk = serde_json::from_slice(&data).map_err(|cause| self.invalid(&data, &cause))?;
+                    return self.apply(chunk).map(Some);
                 }
                 Content::Events(events) => match events.next().await {
                     Some(event) => event.map_err(|error| failure(error.into()))?.data,
@@ -290,15 +291,20 @@ impl CompletionStream<'_> {
                     }
                 },
             };
-            match data.trim_ascii() {
-                b"" => {}
-                b"[DONE]" => self.content = Content::Nothing,
-                data => {
-                    let text = self.apply(data)?;
-                    if !text.is_empty() {
-                        return Ok(Some(text));
-                    }
+            // Some endpoints put no empty line between their events, which are then one event with several lines of data.
+            let data = match data.trim_ascii().strip_suffix(b"[DONE]") {
+                Some(rest) if rest.is_empty() || rest.ends_with(b"\n") => {
+                    self.content = Content::Nothing;
+                    rest
                 }
+                _ => &*data,
+            };
+            let mut text = String::new();
+            for chunk in serde_json::Deserializer::from_slice(data).into_iter() {
+                text += &self.apply(chunk.map_err(|cause| self.invalid(data, &cause))?)?;
+            }
+            if !text.is_empty() {
+                return Ok(Some(text));
             }
         }
     }
@@ -308,13 +314,15 @@ impl CompletionStream<'_> {
         self.completion
     }
 
+    /// Returns the failure for data that is no chunk.
+    fn invalid(&self, data: &[u8], cause: &serde_json::Error) -> Error {
+        let quoted = self.endpoint.quoted(&String::from_utf8_lossy(data));
+        let cause = format!("not a chunk of a chat completion ({cause}): {quoted}");
+        Error::public("The response of the model endpoint is invalid.").caused_by(cause)
+    }
+
     /// Applies a chunk, and returns its text.
-    fn apply(&mut self, data: &[u8]) -> Result<String, Error> {
-        let chunk: Chunk = serde_json::from_slice(data).map_err(|cause| {
-            let quoted = self.endpoint.quoted(&String::from_utf8_lossy(data));
-            let cause = format!("not a chunk of a chat completion ({cause}): {quoted}");
-            Error::public("The response of the model endpoint is invalid.").caused_by(cause)
-        })?;
+    fn apply(&mut self, chunk: Chunk) -> Result<String, Error> {
         if let Some(error) = chunk.error.filter(|error| !error.is_null()) {
             let cause = self.endpoint.quoted(&error.to_string());
             return Err(Error::public("The model endpoint reported an error.").caused_by(cause));
