@@ -125,7 +125,7 @@ impl Shared {
         }
     }
 
-    /// Calls [`Agent::resumable`]. An agent that panics is not resumable.
+    /// Calls [`Agent::resumable`](crate::agent::Agent::resumable). An agent that panics is not resumable.
     fn is_resumable(&self) -> bool {
         catch_unwind(AssertUnwindSafe(|| self.agent.dyn_resumable())).unwrap_or_else(|panic| {
             let cause = panic_message(&*panic);
