@@ -25,12 +25,7 @@ impl Agent for Delegate {
         loop {
             let event = tokio::select! {
                 event = events.next() => event,
-                () = turn.canceled() => {
-                    if let Some(id) = &task_id {
-                        self.writer.cancel(id).await?;
-                    }
-                    return Err(Stopped.into());
-                }
+                () = turn.canceled() => break,
             };
             let Some(event) = event.transpose()? else {
                 return Err(Error::public("The writer ended without a result."));
@@ -47,7 +42,9 @@ impl Agent for Delegate {
                 if update.last_chunk {
                     passed = passed.last();
                 }
-                passed.parts(artifact.parts).await?;
+                if passed.parts(artifact.parts).await.is_err() {
+                    break;
+                }
             } else if let StreamEvent::Message(message) = event {
                 return Ok(End::completed(*message));
             }
@@ -59,6 +56,11 @@ impl Agent for Delegate {
                 _ => {}
             }
         }
+        // This turn was stopped, so the one of the writer is too.
+        if let Some(id) = &task_id {
+            self.writer.cancel(id).await?;
+        }
+        Err(Stopped.into())
     }
 }
 
