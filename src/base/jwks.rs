@@ -34,7 +34,7 @@ const MAX_STALE_AGE: Duration = Duration::from_hours(24);
 pub(crate) enum TokenError {
     /// No key has signed the token; a newer key set may have it.
     UnknownKey,
-    /// The same, and the keys were requested too recently to request them again.
+    /// No key has signed the token, and the keys were requested too recently to request them again.
     UnknownForNow,
     /// The keys can't be requested.
     Unavailable,

@@ -49,7 +49,7 @@ pub(super) struct CardCache(Arc<Mutex<HashMap<String, (HeaderValue, Bytes)>>>);
 #[derive(Debug)]
 #[cfg_attr(not(feature = "cli"), expect(dead_code, reason = "only the program stores and checks documents"))]
 pub(crate) struct Document<T> {
-    /// What was read from it.
+    /// Value that was read from the document.
     pub(crate) content: T,
     pub(crate) url: Url,
     /// `Content-Type`. Empty if the server sends none.
