@@ -34,6 +34,11 @@ function request(said, { task, taskId = task?.id ?? '', contextId = task?.contex
   return { tenant: '', message, configuration, metadata: undefined };
 }
 
+/** Options with the version, which a client adds to those of its transport. */
+const versioned = (client) => ({
+  serviceParameters: ServiceParameters.create(withA2AVersion(client.protocolVersion)),
+});
+
 const text = (it) => it.parts.map((part) => part.content.value).join('');
 const get = (id, more) => ({ tenant: '', id, ...more });
 const payloads = async (stream) => (await all(stream)).map((it) => it.payload);
@@ -146,12 +151,12 @@ const tests = {
   async 'push not supported'(client, other) {
     // The client looks at the card first, and so its transport is asked.
     const config = { ...WEBHOOK, taskId: 't' };
-    await refused('PushNotificationNotSupportedError', other.transport.createTaskPushNotificationConfig(config));
+    await refused('PushNotificationNotSupportedError', other.transport.createTaskPushNotificationConfig(config, versioned(other)));
     const one = { tenant: '', taskId: 't', id: 'p' };
-    await refused('PushNotificationNotSupportedError', other.transport.getTaskPushNotificationConfig(one));
+    await refused('PushNotificationNotSupportedError', other.transport.getTaskPushNotificationConfig(one, versioned(other)));
     const every = { ...one, pageSize: 0, pageToken: '' };
-    await refused('PushNotificationNotSupportedError', other.transport.listTaskPushNotificationConfig(every));
-    await refused('PushNotificationNotSupportedError', other.transport.deleteTaskPushNotificationConfig(one));
+    await refused('PushNotificationNotSupportedError', other.transport.listTaskPushNotificationConfig(every, versioned(other)));
+    await refused('PushNotificationNotSupportedError', other.transport.deleteTaskPushNotificationConfig(one, versioned(other)));
   },
 
   async 'parts of the agent'(client) {
@@ -248,7 +253,7 @@ const only = {
     },
 
     async 'extended card'(client, other) {
-      const asked = other.transport.getExtendedAgentCard({ tenant: '' });
+      const asked = other.transport.getExtendedAgentCard({ tenant: '' }, versioned(other));
       await refused('UnsupportedOperationError', asked);
     },
   },
@@ -263,7 +268,7 @@ const only = {
     },
 
     async 'extended card'(client, other) {
-      const asked = other.transport.getExtendedAgentCard({ tenant: '' });
+      const asked = other.transport.getExtendedAgentCard({ tenant: '' }, versioned(other));
       await refused('ExtendedAgentCardNotConfiguredError', asked);
     },
   },
