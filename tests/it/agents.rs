@@ -13,8 +13,13 @@ use a2a_service::{
     server::Server,
 };
 use http::HeaderName;
+use hyper_util::{rt::TokioIo, service::TowerToHyperService};
 use serde_json::{Value, json};
-use tokio::{sync::Notify, time::timeout};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    sync::Notify,
+    time::timeout,
+};
 use tokio_stream::StreamExt as _;
 
 use crate::{
@@ -262,6 +267,57 @@ async fn headers_are_forwarded_to_their_agent_only() {
     }
     let at_path = client.json_rpc(&format!("{url}/second/rpc")).unwrap();
     assert_eq!(Client::from_service(at_path).send("hi").await.unwrap().text(), "[x-second]");
+}
+
+/// A request with a text of so many bytes to an agent, as the bytes of HTTP/1.1.
+fn send_of(path: &str, text: usize) -> Vec<u8> {
+    let text = "x".repeat(text);
+    let body = json!({ "message": { "messageId": "m", "role": "ROLE_USER", "parts": [{ "text": text }] } }).to_string();
+    let head = format!("POST {path}/message:send HTTP/1.1\r\nhost: localhost\r\na2a-version: 1.0\r\nconnection: close");
+    format!("{head}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}", body.len()).into_bytes()
+}
+
+/// One budget for requests and one for responses, over all agents. The clock is paused: it advances when all tasks wait.
+#[tokio::test(start_paused = true)]
+async fn agents_share_the_memory_for_requests_and_responses() {
+    const BUDGET: usize = 1 << 20;
+    let router = two().incoming_bytes(BUDGET).outgoing_bytes(BUDGET).router();
+    let connect = || {
+        let (near, far) = tokio::io::duplex(4096);
+        let service = TowerToHyperService::new(router.clone());
+        tokio::spawn(hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(far), service));
+        near
+    };
+    let call = async |path: &str, text: usize| {
+        let (mut socket, mut reply) = (connect(), Vec::new());
+        // The server does not read a request to its end that it rejects.
+        _ = socket.write_all(&send_of(path, text)).await;
+        _ = socket.read_to_end(&mut reply).await;
+        String::from_utf8(reply).unwrap()
+    };
+    let rejected = |reply: &str| reply.starts_with("HTTP/1.1 503 ") && reply.contains("(limits.memory)");
+
+    for (first, second) in [("", "/shout"), ("/shout", "")] {
+        // A request that is not complete takes memory of requests to the other agent.
+        let mut slow = connect();
+        let request = send_of(first, BUDGET / 2);
+        let (most, end) = request.split_at(request.len() - 10);
+        slow.write_all(most).await.unwrap();
+        assert!(timeout(TIMEOUT, slow.read_u8()).await.is_err(), "{first}: waits for the rest");
+        let reply = call(second, BUDGET / 2).await;
+        assert!(rejected(&reply), "{second}: {reply}");
+        // So does a response that nobody reads.
+        slow.write_all(end).await.unwrap();
+        assert_eq!(slow.read_u8().await.unwrap(), b'H');
+        let reply = call(second, BUDGET / 2).await;
+        assert!(rejected(&reply), "{second}: {reply}");
+
+        let mut reply = String::new();
+        slow.read_to_string(&mut reply).await.unwrap();
+        assert!(reply.starts_with("TTP/1.1 200 OK\r\n") && reply.len() > BUDGET / 2, "{first}: {}", reply.len());
+        let reply = call(second, BUDGET / 2).await;
+        assert!(reply.starts_with("HTTP/1.1 200 OK\r\n") && reply.len() > BUDGET / 2, "{second}: {}", reply.len());
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
