@@ -1,9 +1,9 @@
 //! Pages for browsers: a home page, and Swagger UI with the OpenAPI documents. They request nothing from other hosts.
 
-use std::{borrow::Cow, collections::BTreeMap, fmt::Write as _, sync::Arc};
+use std::{collections::BTreeMap, fmt::Write as _};
 
 use bytes::Bytes;
-use utoipa_swagger_ui::{Config, Url};
+use serde_json::json;
 
 use super::{AUTHORITY, BASE, PublishedDocument, Publisher};
 use crate::protocol::Version;
@@ -11,16 +11,16 @@ use crate::protocol::Version;
 /// Content type of pages.
 pub(super) const HTML: &str = "text/html; charset=utf-8";
 
-/// Files of Swagger UI.
-const FILES: [&str; 8] = [
-    "",
-    "index.css",
-    "swagger-initializer.js",
-    "swagger-ui-bundle.js",
-    "swagger-ui-standalone-preset.js",
-    "swagger-ui.css",
-    "favicon-16x16.png",
-    "favicon-32x32.png",
+const CSS: &str = "text/css; charset=utf-8";
+const SCRIPT: &str = "text/javascript; charset=utf-8";
+
+/// Files of Swagger UI. Its own are compressed.
+const FILES: [(&str, &str, &[u8]); 5] = [
+    ("", HTML, include_bytes!("swagger-ui/index.html")),
+    ("index.css", CSS, include_bytes!("swagger-ui/index.css")),
+    ("swagger-ui.css", CSS, include_bytes!("swagger-ui/swagger-ui.css.gz")),
+    ("swagger-ui-bundle.js", SCRIPT, include_bytes!("swagger-ui/swagger-ui-bundle.js.gz")),
+    ("swagger-ui-standalone-preset.js", SCRIPT, include_bytes!("swagger-ui/swagger-ui-standalone-preset.js.gz")),
 ];
 
 /// Parts of the commands on the home page: a send in HTTP+JSON and in JSON-RPC, the path prefix of HTTP+JSON, and the gRPC
@@ -45,31 +45,32 @@ const COMMANDS_V03: Commands = (
 pub(super) fn add(documents: &mut BTreeMap<String, PublishedDocument>, publisher: &Publisher, has_docs: bool) {
     documents.insert("/".to_owned(), (HTML, home(publisher, has_docs).into()));
     if has_docs {
-        let urls = publisher.protocols.iter().zip(0..).map(|(version, index)| {
-            let url = if index == 0 { "../openapi.json" } else { "../openapi/v0.3.json" };
-            Url::with_primary(version.as_str(), url, index == 0)
-        });
-        // By default, the page sends documents to a validator on another host.
-        let config = Arc::new(Config::new(urls).validator_url("none"));
-        for name in FILES {
-            if let Ok(Some(file)) = utoipa_swagger_ui::serve(name, Arc::clone(&config)) {
-                let content = match file.bytes {
-                    Cow::Borrowed(bytes) => Bytes::from_static(bytes),
-                    Cow::Owned(bytes) => bytes.into(),
-                };
-                documents.insert(format!("/docs/{name}"), (media_type(name), content));
-            }
-        }
+        documents.extend(FILES.map(|(name, media_type, content)| {
+            (format!("/docs/{name}"), (media_type, Bytes::from_static(content)))
+        }));
+        documents.insert("/docs/swagger-initializer.js".to_owned(), (SCRIPT, initializer(publisher).into()));
     }
 }
 
-fn media_type(name: &str) -> &'static str {
-    match name.rsplit_once('.').map_or("", |(_, extension)| extension) {
-        "css" => "text/css; charset=utf-8",
-        "js" => "text/javascript; charset=utf-8",
-        "png" => "image/png",
-        _ => HTML,
-    }
+/// Creates the script that opens Swagger UI with the documents of the versions that are served.
+fn initializer(publisher: &Publisher) -> String {
+    let urls = ["../openapi.json", "../openapi/v0.3.json"];
+    let urls: Vec<_> = publisher.protocols.iter().zip(urls).collect();
+    let primary = urls.first().map(|(version, _)| version.as_str());
+    let urls: Vec<_> = urls.iter().map(|(version, url)| json!({ "name": version.as_str(), "url": url })).collect();
+    // By default, the page sends documents to a validator on another host.
+    let settings = json!({
+        "dom_id": "#swagger-ui",
+        "urls": urls,
+        "urls.primaryName": primary,
+        "validatorUrl": "none",
+        "layout": "StandaloneLayout",
+        "deepLinking": true,
+    });
+    format!(
+        "window.onload = () => {{\n  const {{ presets, plugins }} = SwaggerUIBundle;\n  window.ui = SwaggerUIBundle({{\n    \
+         ...{settings:#},\n    presets: [presets.apis, SwaggerUIStandalonePreset],\n    plugins: [plugins.DownloadUrl],\n  }});\n}};\n"
+    )
 }
 
 /// Creates the home page: links to the card and the documents, and a command for each binding.

@@ -27,6 +27,9 @@ pub(super) fn wants_page(method: &Method, headers: &HeaderMap) -> bool {
     method.is_safe() && *method != Method::OPTIONS && names.any(|name| name.trim().eq_ignore_ascii_case("text/html"))
 }
 
+/// First bytes of gzip.
+const GZIP: &[u8] = &[0x1f, 0x8b];
+
 /// Responds with a document. Documents are as public as the agent card.
 pub(super) async fn respond_with_document(source: Option<DocumentSource>, parts: Parts) -> Response<Body> {
     // Building the documents takes a while.
@@ -53,6 +56,10 @@ pub(super) async fn respond_with_document(source: Option<DocumentSource>, parts:
     if media_type.starts_with("text/html") {
         headers.append(header::VARY, HeaderValue::from_static("accept"));
         add_page_headers(&mut headers);
+    }
+    // Files of pages that are stored compressed. Every browser accepts that.
+    if content.starts_with(GZIP) {
+        headers.insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
     }
     respond_with_public(content, media_type, tag, is_not_modified, headers)
 }
