@@ -507,20 +507,9 @@ fn without_line_feeds(bytes: &[u8]) -> &[u8] {
 
 /// Returns the length of the beginning that does not end within a character.
 fn complete(bytes: &[u8]) -> usize {
-    let tail = bytes.len().saturating_sub(3);
-    let begins = bytes.iter().enumerate().skip(tail).rev().find(|(_, byte)| **byte & 0b1100_0000 != 0b1000_0000);
-    match begins {
-        Some((start, byte)) => {
-            let length = match byte {
-                0b1100_0000..=0b1101_1111 => 2,
-                0b1110_0000..=0b1110_1111 => 3,
-                0b1111_0000..=0b1111_0111 => 4,
-                _ => 1,
-            };
-            if start + length > bytes.len() { start } else { bytes.len() }
-        }
-        None => bytes.len(),
-    }
+    let invalid = bytes.utf8_chunks().last().map_or(&[][..], |chunk| chunk.invalid());
+    let is_incomplete = str::from_utf8(invalid).is_err_and(|error| error.error_len().is_none());
+    bytes.len() - if is_incomplete { invalid.len() } else { 0 }
 }
 
 fn text(bytes: &[u8]) -> String {

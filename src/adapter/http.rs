@@ -5,13 +5,12 @@
 use std::{fmt, io, pin::pin, time::Duration};
 
 use bytes::Bytes;
-use reqwest::{Client, Response, StatusCode, Url, header, redirect};
+use reqwest::{Client, Response, StatusCode, Url, header};
 use tokio_stream::StreamExt as _;
 
 use super::{
-    Attempt,
+    endpoint::{Attempt, client_builder, media_type, parse_url, until_canceled, with_retries},
     event::{AgentEvent, EventSink, OUTPUT, TurnEnd, TurnLine},
-    until_canceled, with_retries,
 };
 use crate::{
     agent::{Agent, End, Error, Turn, Updates},
@@ -97,11 +96,8 @@ impl HttpEndpoint {
     /// # Errors
     /// `InvalidInput` if the URL is not one of `http` or `https`; other errors if TLS can't be set up.
     pub fn new(url: &str, options: HttpOptions) -> io::Result<Self> {
-        let parsed = Url::parse(url).ok().filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
-        let url =
-            parsed.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "the URL is not one of http or https"))?;
-        let client = Client::builder().redirect(redirect::Policy::none()).referer(false);
-        let client = client.connect_timeout(Duration::from_secs(10)).build().map_err(io::Error::other)?;
+        let url = parse_url(url)?;
+        let client = client_builder().build().map_err(io::Error::other)?;
         Ok(Self { client, url, options })
     }
 
@@ -145,15 +141,13 @@ impl HttpEndpoint {
     async fn turn(&self, turn: &Turn, out: &Updates) -> Result<End, Error> {
         let body = Bytes::from(TurnLine::new(turn, "1", &[], None).to_line()?);
         let response = self.request(turn, &body).await?;
-        let content_type = response.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
-        let content_type =
-            content_type.unwrap_or_default().split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+        let media_type = media_type(&response);
         let mut body = ResponseBody::of(response, self.options.output_bytes);
         let mut sink = EventSink::new(out, turn.task_id());
-        let end = match content_type.as_str() {
+        let end = match media_type.as_str() {
             "text/event-stream" => read_sse(body, self.options.output_bytes, &mut sink).await?,
             "application/json" => read_json(&mut body, &mut sink).await?,
-            _ if content_type.starts_with("text/") || content_type.is_empty() => {
+            _ if media_type.starts_with("text/") || media_type.is_empty() => {
                 read_text(&mut body, out).await?;
                 None
             }

@@ -7,7 +7,6 @@
 use std::{fmt, io, time::Duration};
 
 use bytes::Bytes;
-use reqwest::{Client, Url, redirect};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
@@ -16,7 +15,7 @@ use self::{
     conversation::{HistoryLimits, QUESTION, TOOL_CALL, Unsupported},
     tools::{Tool, Tools},
 };
-use super::until_canceled;
+use super::endpoint::{client_builder, parse_url, until_canceled};
 use crate::{
     agent::{Agent, End, Error, Turn, Updates},
     pb::v1::{AgentCard, Message, Part, Role, part::Content},
@@ -137,17 +136,15 @@ impl Openai {
     /// `InvalidInput` if the URL is not one of `http` or `https`, or a parameter is a member of the request that the agent sets;
     /// other errors if the HTTP client can't be created.
     pub fn new(url: &str, model: impl Into<String>, options: OpenaiOptions) -> io::Result<Self> {
-        let invalid = |why: String| io::Error::new(io::ErrorKind::InvalidInput, why);
-        let parsed = Url::parse(url).ok().filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
-        let mut url = parsed.ok_or_else(|| invalid("the URL is not one of http or https".to_owned()))?;
+        let mut url = parse_url(url)?;
         if let Some(name) = RESERVED.into_iter().find(|name| options.parameters.contains_key(*name)) {
-            return Err(invalid(format!("parameters: `{name}` is set by the agent; remove it")));
+            let why = format!("parameters: `{name}` is set by the agent; remove it");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
         }
         let path = format!("{}/chat/completions", url.path().trim_end_matches('/'));
         url.set_path(&path);
-        let client = Client::builder().redirect(redirect::Policy::none()).referer(false);
-        let client = client.user_agent(concat!("a2a-service/", env!("CARGO_PKG_VERSION")));
-        let client = client.connect_timeout(Duration::from_secs(10)).build().map_err(io::Error::other)?;
+        let client = client_builder().user_agent(concat!("a2a-service/", env!("CARGO_PKG_VERSION")));
+        let client = client.build().map_err(io::Error::other)?;
         let endpoint = Endpoint {
             client,
             url,

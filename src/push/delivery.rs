@@ -26,7 +26,7 @@ use super::{
     payload::{Form, Notification, V03Encoder},
     response::Failure,
     sender::Sender,
-    stats::{Counters, PushStats},
+    stats::PushStats,
 };
 use crate::{
     base::retry::{Backoff, jittered},
@@ -138,7 +138,7 @@ impl Drop for DeliveryService {
 
 impl fmt::Debug for DeliveryService {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DeliveryService").field("counters", &self.shared.counters).finish_non_exhaustive()
+        f.debug_struct("DeliveryService").finish_non_exhaustive()
     }
 }
 
@@ -155,7 +155,8 @@ struct Shared {
     wake: Notify,
     /// Canceled when the server stops.
     stop: CancellationToken,
-    counters: Counters,
+    /// Without the lag.
+    counters: Mutex<PushStats>,
 }
 
 /// Tasks with configurations.
@@ -262,7 +263,7 @@ impl Shared {
     async fn stats(&self) -> Result<PushStats, Unavailable> {
         let since = self.store.oldest_pending().await?;
         let lag = since.map_or(0, |since| self.now().saturating_sub(since).max(0));
-        Ok(self.counters.stats(Duration::from_millis(lag.unsigned_abs())))
+        Ok(PushStats { lag: Duration::from_millis(lag.unsigned_abs()), ..*self.counters.lock() })
     }
 
     /// Logs the counters at an interval while attempts fail or the delivery is behind. Never ends.
@@ -471,26 +472,26 @@ impl Shared {
     async fn attempt(&self, claim: &DeliveryClaim) -> Result<bool, Unavailable> {
         let max_age = self.options.max_age;
         if max_age.is_some_and(|max| self.now() - claim.pending_since > whole_millis(max)) {
-            return self.give_up(claim, "undelivered for longer than push.max_age").await.map(|()| true);
+            return self.give_up(claim, "undelivered for longer than push.max_age").await;
         }
         let due = match self.read(claim).await? {
             Ok(due) => due,
             Err(cause) => {
                 tracing::error!(error.cause = %cause, task.id = claim.key.id(), "push payload can't be encoded");
-                return self.give_up(claim, "the payload can't be encoded").await.map(|()| true);
+                return self.give_up(claim, "the payload can't be encoded").await;
             }
         };
         let started = Instant::now();
         let mut cursor = claim.cursor;
         for Notification { seq, body } in due.notifications {
-            Counters::add(&self.counters.attempts);
+            self.counters.lock().attempts += 1;
             let trace = StoredContexts::decode(claim.turn_contexts.as_deref()).trace(seq);
             let id = delivery_id(claim, seq);
             let sent = self.sender.send(&claim.config, &id, trace.as_deref(), body, self.now()).await;
             if let Err(failure) = sent {
                 return self.record_failure(claim, cursor, failure).await;
             }
-            Counters::add(&self.counters.successes);
+            self.counters.lock().successes += 1;
             cursor = seq;
             if (started.elapsed() > CLAIM_TIME || self.stop.is_cancelled()) && cursor < due.last {
                 return self.store.ack_delivery(claim, cursor, self.now()).await.map(|_| true);
@@ -536,7 +537,7 @@ impl Shared {
 
     /// Records a failed attempt, after deliveries up to `cursor`. Returns whether the host answered.
     async fn record_failure(&self, claim: &DeliveryClaim, cursor: Seq, failure: Failure) -> Result<bool, Unavailable> {
-        Counters::add(&self.counters.failures);
+        self.counters.lock().failures += 1;
         let (task, config) = (claim.key.id(), &claim.config.config.id);
         match failure {
             Failure::Retry { reason, after } => {
@@ -566,18 +567,18 @@ impl Shared {
                 self.doubt(&claim.key);
                 Ok(true)
             }
-            Failure::Rejected { reason } => self.give_up(claim, &reason).await.map(|()| true),
+            Failure::Rejected { reason } => self.give_up(claim, &reason).await,
         }
     }
 
-    /// Makes a delivery a dead letter.
-    async fn give_up(&self, claim: &DeliveryClaim, reason: &str) -> Result<(), Unavailable> {
+    /// Makes a delivery a dead letter. Returns true: the host is not to blame.
+    async fn give_up(&self, claim: &DeliveryClaim, reason: &str) -> Result<bool, Unavailable> {
         let (task, config) = (claim.key.id(), &claim.config.config.id);
         tracing::warn!(task.id = task, config.id = config, "push delivery given up: {reason}");
-        Counters::add(&self.counters.dead_letters);
+        self.counters.lock().dead_letters += 1;
         self.store.dead_letter(claim, reason, self.now(), self.options.dead_letters).await?;
         self.doubt(&claim.key);
-        Ok(())
+        Ok(true)
     }
 }
 

@@ -181,36 +181,26 @@ pub fn v03_card_with(card: &AgentCard, fields: &V03CardFields) -> V03Card {
 /// Converts a 1.0 card to the card of 0.3 gRPC.
 impl From<AgentCard> for v03::AgentCard {
     fn from(card: AgentCard) -> Self {
-        let additional_interfaces: Vec<Interface> = v03_interfaces(&card).map(Interface::from).collect();
-        let preferred = preferred_interface(&additional_interfaces).cloned().unwrap_or_default();
+        let V03Card { protocol_version, url, preferred_transport, additional_interfaces, .. } = v03_card(&card);
         let to_proto =
             |interface: Interface| v03::AgentInterface { url: interface.url, transport: interface.transport };
-        let (provider, capabilities) = (complete_provider(&card), card.capabilities.as_ref());
+        let capabilities = card.capabilities.as_ref();
         Self {
-            protocol_version: PROTOCOL_VERSION.to_owned(),
-            name: card.name,
-            description: card.description,
-            url: preferred.url,
-            preferred_transport: preferred.transport,
+            protocol_version,
+            url,
+            preferred_transport,
             additional_interfaces: additional_interfaces.into_iter().map(to_proto).collect(),
-            provider: provider.as_ref().map(reencode),
-            version: card.version,
-            documentation_url: card.documentation_url.unwrap_or_default(),
-            capabilities: capabilities.map(reencode),
-            security_schemes: card
-                .security_schemes
-                .iter()
-                .map(|(name, scheme)| (name.clone(), reencode(scheme)))
-                .collect(),
-            security: card.security_requirements.iter().map(reencode).collect(),
-            default_input_modes: card.default_input_modes,
-            default_output_modes: card.default_output_modes,
-            skills: card.skills.iter().map(reencode).collect(),
             supports_authenticated_extended_card: capabilities
                 .and_then(|capabilities| capabilities.extended_agent_card)
                 .unwrap_or_default(),
             signatures: card.signatures.iter().map(reencode).collect(),
-            icon_url: card.icon_url.unwrap_or_default(),
+            icon_url: card.icon_url.clone().unwrap_or_default(),
+            ..reencode(&AgentCard {
+                provider: complete_provider(&card),
+                supported_interfaces: Vec::new(),
+                signatures: Vec::new(),
+                ..card
+            })
         }
     }
 }
@@ -218,41 +208,34 @@ impl From<AgentCard> for v03::AgentCard {
 /// Converts the card of 0.3 gRPC to a 1.0 card.
 impl From<v03::AgentCard> for AgentCard {
     fn from(card: v03::AgentCard) -> Self {
-        let some = |text: String| Some(text).filter(|text| !text.is_empty());
         let interface =
             |interface: v03::AgentInterface| Interface { url: interface.url, transport: interface.transport };
         // Interfaces and their version are as in the JSON card.
         let interfaces = Self::from(V03Card {
-            protocol_version: card.protocol_version,
-            url: card.url,
-            preferred_transport: card.preferred_transport,
-            additional_interfaces: card.additional_interfaces.into_iter().map(interface).collect(),
+            protocol_version: card.protocol_version.clone(),
+            url: card.url.clone(),
+            preferred_transport: card.preferred_transport.clone(),
+            additional_interfaces: card.additional_interfaces.iter().cloned().map(interface).collect(),
             ..V03Card::default()
         });
         let mut capabilities: AgentCapabilities = card.capabilities.as_ref().map(reencode).unwrap_or_default();
         capabilities.extended_agent_card = Some(card.supports_authenticated_extended_card);
-        let schemes = card.security_schemes.iter().map(|(name, scheme)| (name.clone(), reencode(scheme)));
         Self {
-            name: card.name,
-            description: card.description,
             supported_interfaces: interfaces.supported_interfaces,
-            provider: card.provider.as_ref().map(reencode),
-            version: card.version,
-            documentation_url: some(card.documentation_url),
             capabilities: Some(capabilities),
-            security_schemes: schemes.collect(),
-            security_requirements: card.security.iter().map(reencode).collect(),
-            default_input_modes: card.default_input_modes,
-            default_output_modes: card.default_output_modes,
-            skills: card.skills.iter().map(reencode).collect(),
             signatures: card.signatures.iter().map(reencode).collect(),
-            icon_url: some(card.icon_url),
+            icon_url: Some(card.icon_url.clone()).filter(|url| !url.is_empty()),
+            ..reencode(&v03::AgentCard {
+                url: String::new(),
+                supports_authenticated_extended_card: false,
+                ..card
+            })
         }
     }
 }
 
-/// Converts a message by encoding and decoding it. The messages in a card have equal field numbers in both versions (a test
-/// compares the descriptors). Fields that only 1.0 has are dropped.
+/// Converts a message by encoding and decoding it. The messages in a card have equal field numbers in both versions, and so
+/// have the common fields of the card up to 12 (a test compares the descriptors). Fields that only 1.0 has are dropped.
 fn reencode<A: Message, B: Message + Default>(message: &A) -> B {
     B::decode(message.encode_to_vec().as_slice()).unwrap_or_default()
 }

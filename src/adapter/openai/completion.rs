@@ -10,8 +10,8 @@ use serde_json::Value;
 use tokio::time::{Instant, timeout};
 use tokio_stream::StreamExt as _;
 
-use super::super::{Attempt, with_retries};
 use crate::{
+    adapter::endpoint::{Attempt, media_type, with_retries},
     agent::{Error, Turn},
     base::{
         bounded_body::{BodyError, ResponseBody},
@@ -145,15 +145,13 @@ impl Endpoint {
     /// Sends a request, and opens the stream of its response.
     pub(super) async fn open(&self, turn: &Turn, body: &Bytes) -> Result<CompletionStream<'_>, Error> {
         let response = self.request(turn, body).await?;
-        let content_type = response.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
-        let content_type = content_type.unwrap_or_default().split(';').next().unwrap_or_default().trim();
-        if content_type.eq_ignore_ascii_case("text/html") {
+        let media_type = media_type(&response);
+        if media_type == "text/html" {
             let cause = "the response is no chat completion (text/html); check openai.url";
             return Err(Error::public("The model endpoint responded with a web page.").caused_by(cause));
         }
-        let is_document = content_type.eq_ignore_ascii_case("application/json");
         let body = ResponseBody::of(response, self.output_bytes).idle_timeout(self.idle_timeout);
-        let content = if is_document {
+        let content = if media_type == "application/json" {
             Content::Document(body)
         } else {
             let events: Events = SseReader::new(Box::pin(body.into_stream()), self.output_bytes);

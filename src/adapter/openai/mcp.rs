@@ -11,7 +11,6 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use reqwest::{Client, Url, redirect};
 use rmcp::{
     RoleClient, ServiceError, ServiceExt as _,
     model::{
@@ -32,6 +31,7 @@ use super::{
     tool_result,
     tools::{Tool, ToolKind, Tools},
 };
+use crate::adapter::endpoint::{client_builder, parse_url};
 
 /// Maximum number of tools of all servers.
 const MAX_TOOLS: usize = 128;
@@ -91,23 +91,25 @@ impl fmt::Debug for McpTransport {
     }
 }
 
-/// MCP server, whose tools a model can call.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct McpServer {
-    /// Name in logs and errors. It is the prefix of a tool if another server has a tool with the same name.
-    pub name: String,
-    /// Connection to the server.
-    pub transport: McpTransport,
-    /// Maximum duration of the start, and of each call. 1 minute by default.
-    pub timeout: Duration,
-    /// Maximum size of the result of a call in bytes, as the model gets it. Longer results are truncated. 64 KiB by default.
-    pub result_bytes: usize,
-    /// Tools that need the approval of the client before each call. None by default.
-    pub approval: Approval,
-    /// Path of the program `a2a`, which starts a command on Unix, and ends it even if this process is killed; on Linux with all
-    /// processes that it has started. Without it, processes may remain.
-    pub guard: Option<PathBuf>,
+options! {
+    /// MCP server, whose tools a model can call.
+    #[derive(Clone, Debug)]
+    #[non_exhaustive]
+    pub struct McpServer {
+        /// Name in logs and errors. It is the prefix of a tool if another server has a tool with the same name.
+        pub name: String,
+        /// Connection to the server.
+        pub transport: McpTransport,
+        /// Maximum duration of the start, and of each call. 1 minute by default.
+        pub timeout: Duration,
+        /// Maximum size of the result of a call in bytes, as the model gets it. Longer results are truncated. 64 KiB by default.
+        pub result_bytes: usize,
+        /// Tools that need the approval of the client before each call. None by default.
+        pub approval: Approval,
+        /// Path of the program `a2a`, which starts a command on Unix, and ends it even if this process is killed; on Linux with all
+        /// processes that it has started. Without it, processes may remain.
+        pub guard: Option<PathBuf>,
+    }
 }
 
 impl McpServer {
@@ -115,30 +117,6 @@ impl McpServer {
     pub fn new(name: impl Into<String>, transport: McpTransport) -> Self {
         let (timeout, approval) = (Duration::from_mins(1), Approval::None);
         Self { name: name.into(), transport, timeout, result_bytes: 64 << 10, approval, guard: None }
-    }
-
-    /// Sets the maximum duration of the start, and of each call.
-    #[must_use]
-    pub fn timeout(self, timeout: Duration) -> Self {
-        Self { timeout, ..self }
-    }
-
-    /// Sets the maximum size of the result of a call in bytes.
-    #[must_use]
-    pub fn result_bytes(self, result_bytes: usize) -> Self {
-        Self { result_bytes, ..self }
-    }
-
-    /// Sets the tools that need the approval of the client.
-    #[must_use]
-    pub fn approval(self, approval: Approval) -> Self {
-        Self { approval, ..self }
-    }
-
-    /// Sets the path of the program `a2a`, which starts a command.
-    #[must_use]
-    pub fn guard(self, guard: Option<PathBuf>) -> Self {
-        Self { guard, ..self }
     }
 
     fn needs_approval(&self, tool: &str) -> bool {
@@ -291,8 +269,7 @@ impl Connection {
                 Ok(Session { client, _process: Some(session) })
             }
             McpTransport::Url(url, token) => {
-                let http = Client::builder().redirect(redirect::Policy::none()).referer(false);
-                let http = http.connect_timeout(Duration::from_secs(10)).build().map_err(io::Error::other)?;
+                let http = client_builder().build().map_err(io::Error::other)?;
                 let mut config = StreamableHttpClientTransportConfig::with_uri(url.as_str());
                 config = config.max_json_response_size(MAX_MESSAGE).max_sse_event_size(MAX_MESSAGE);
                 if let Some(token) = token {
@@ -442,8 +419,7 @@ fn check(server: &McpServer) -> Result<(), &'static str> {
     match &server.transport {
         McpTransport::Command(words, _) if words.first().is_none_or(String::is_empty) => Err("the command is empty"),
         McpTransport::Url(url, _) => {
-            let parsed = Url::parse(url).ok().filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
-            let parsed = parsed.ok_or("the URL is not one of http or https")?;
+            let parsed = parse_url(url).map_err(|_| "the URL is not one of http or https")?;
             // Errors of connections name the URL.
             let has_secret = !parsed.username().is_empty() || parsed.password().is_some() || parsed.query().is_some();
             if has_secret { Err("the URL has a user or a query, which would be in logs; set `token`") } else { Ok(()) }

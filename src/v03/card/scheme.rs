@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 
 use crate::pb::v1::{
-    self, ApiKeySecurityScheme, AuthorizationCodeOAuthFlow, ClientCredentialsOAuthFlow, DeviceCodeOAuthFlow,
-    HttpAuthSecurityScheme, ImplicitOAuthFlow, MutualTlsSecurityScheme, OAuth2SecurityScheme, OAuthFlows,
-    OpenIdConnectSecurityScheme, PasswordOAuthFlow, SecurityScheme, security_scheme,
+    ApiKeySecurityScheme, HttpAuthSecurityScheme, MutualTlsSecurityScheme, OAuth2SecurityScheme, OAuthFlows,
+    OpenIdConnectSecurityScheme, SecurityScheme, security_scheme,
 };
 
 /// Security scheme.
@@ -121,7 +121,7 @@ fn from_v1(scheme: &SecurityScheme) -> Option<Scheme> {
             Scheme::Http { description, scheme, bearer_format }
         }
         V1::Oauth2SecurityScheme(OAuth2SecurityScheme { description, flows, oauth2_metadata_url }) => {
-            let flows = Box::new(flows.and_then(|flows| flows.flow).map(Flows::from).unwrap_or_default());
+            let flows = Box::new(flows.map(Flows::from).unwrap_or_default());
             Scheme::OAuth2 { description, flows, metadata_url: oauth2_metadata_url }
         }
         V1::OpenIdConnectSecurityScheme(OpenIdConnectSecurityScheme { description, open_id_connect_url }) => {
@@ -142,7 +142,7 @@ impl Scheme {
                 V1::HttpAuthSecurityScheme(HttpAuthSecurityScheme { description, scheme, bearer_format })
             }
             Self::OAuth2 { description, flows, metadata_url: oauth2_metadata_url } => {
-                let flows = Some(OAuthFlows { flow: flows.into_safest() });
+                let flows = Some(flows.into_safest());
                 V1::Oauth2SecurityScheme(OAuth2SecurityScheme { description, flows, oauth2_metadata_url })
             }
             Self::OpenIdConnect { description, open_id_connect_url } => {
@@ -156,69 +156,33 @@ impl Scheme {
 
 impl Flows {
     /// Returns the flow for a 1.0 scheme: the safest one, with the flows that 1.0 deprecates last.
-    fn into_safest(self) -> Option<v1::o_auth_flows::Flow> {
-        use v1::o_auth_flows::Flow as V1;
+    fn into_safest(self) -> OAuthFlows {
         let Self { authorization_code, client_credentials, implicit, password, device_code } = self;
-        let authorization_code = authorization_code.map(|flow| {
-            V1::AuthorizationCode(AuthorizationCodeOAuthFlow {
-                authorization_url: flow.authorization_url,
-                token_url: flow.token_url,
-                refresh_url: flow.refresh_url,
-                scopes: flow.scopes,
-                pkce_required: flow.pkce_required,
-            })
+        let flows = [
+            ("authorizationCode", authorization_code),
+            ("clientCredentials", client_credentials),
+            ("deviceCode", device_code),
+            ("implicit", implicit),
+            ("password", password),
+        ];
+        let Some((name, flow)) = flows.into_iter().find_map(|(name, flow)| Some((name, flow?))) else {
+            return OAuthFlows::default();
+        };
+        // The members have equal names in both versions. Those that the kind of flow lacks in 1.0 are ignored.
+        let flow = json!({
+            "authorizationUrl": flow.authorization_url,
+            "tokenUrl": flow.token_url,
+            "refreshUrl": flow.refresh_url,
+            "scopes": flow.scopes,
+            "deviceAuthorizationUrl": flow.device_authorization_url,
+            "pkceRequired": flow.pkce_required,
         });
-        let client_credentials = client_credentials.map(|flow| {
-            let Flow { token_url, refresh_url, scopes, .. } = flow;
-            V1::ClientCredentials(ClientCredentialsOAuthFlow { token_url, refresh_url, scopes })
-        });
-        let device_code = device_code.map(|flow| {
-            let Flow { device_authorization_url, token_url, refresh_url, scopes, .. } = flow;
-            V1::DeviceCode(DeviceCodeOAuthFlow { device_authorization_url, token_url, refresh_url, scopes })
-        });
-        #[expect(deprecated, reason = "not deprecated in 0.3")]
-        let implicit = implicit.map(|flow| {
-            let Flow { authorization_url, refresh_url, scopes, .. } = flow;
-            V1::Implicit(ImplicitOAuthFlow { authorization_url, refresh_url, scopes })
-        });
-        #[expect(deprecated, reason = "not deprecated in 0.3")]
-        let password = password.map(|flow| {
-            let Flow { token_url, refresh_url, scopes, .. } = flow;
-            V1::Password(PasswordOAuthFlow { token_url, refresh_url, scopes })
-        });
-        authorization_code.or(client_credentials).or(device_code).or(implicit).or(password)
+        serde_json::from_value(json!({ name: flow })).unwrap_or_default()
     }
 }
 
-impl From<v1::o_auth_flows::Flow> for Flows {
-    fn from(flow: v1::o_auth_flows::Flow) -> Self {
-        use v1::o_auth_flows::Flow as V1;
-        let none = Self::default();
-        #[expect(deprecated, reason = "not deprecated in 0.3")]
-        match flow {
-            V1::AuthorizationCode(flow) => {
-                let AuthorizationCodeOAuthFlow { authorization_url, token_url, refresh_url, scopes, pkce_required } =
-                    flow;
-                let flow = Flow { authorization_url, token_url, refresh_url, scopes, pkce_required, ..Flow::default() };
-                Self { authorization_code: Some(flow), ..none }
-            }
-            V1::ClientCredentials(ClientCredentialsOAuthFlow { token_url, refresh_url, scopes }) => {
-                let flow = Flow { token_url, refresh_url, scopes, ..Flow::default() };
-                Self { client_credentials: Some(flow), ..none }
-            }
-            V1::Implicit(ImplicitOAuthFlow { authorization_url, refresh_url, scopes }) => {
-                let flow = Flow { authorization_url, refresh_url, scopes, ..Flow::default() };
-                Self { implicit: Some(flow), ..none }
-            }
-            V1::Password(PasswordOAuthFlow { token_url, refresh_url, scopes }) => {
-                let flow = Flow { token_url, refresh_url, scopes, ..Flow::default() };
-                Self { password: Some(flow), ..none }
-            }
-            V1::DeviceCode(flow) => {
-                let DeviceCodeOAuthFlow { device_authorization_url, token_url, refresh_url, scopes } = flow;
-                let flow = Flow { token_url, refresh_url, scopes, device_authorization_url, ..Flow::default() };
-                Self { device_code: Some(flow), ..none }
-            }
-        }
+impl From<OAuthFlows> for Flows {
+    fn from(flows: OAuthFlows) -> Self {
+        serde_json::to_value(flows).and_then(serde_json::from_value).unwrap_or_default()
     }
 }

@@ -240,6 +240,10 @@ fn protobuf_card_has_the_members_of_the_card() {
 fn messages_in_a_card_have_equal_field_numbers_in_both_versions() {
     fn compare(old: &MessageDescriptor, new: &MessageDescriptor) {
         for field in old.fields() {
+            // Of the card itself, only these are in both versions.
+            if old.name() == "AgentCard" && !matches!(field.number(), 1 | 2 | 4..=12) {
+                continue;
+            }
             let other = new.get_field(field.number());
             let other = other.unwrap_or_else(|| panic!("{} is not in 1.0", field.full_name()));
             assert_eq!((field.is_list(), field.is_map()), (other.is_list(), other.is_map()), "{}", field.full_name());
@@ -252,6 +256,7 @@ fn messages_in_a_card_have_equal_field_numbers_in_both_versions() {
     let pool = DescriptorPool::decode(pb::DESCRIPTORS).unwrap();
     let message = |name: String| pool.get_message_by_name(&name).unwrap();
     for (old, new) in [
+        ("AgentCard", "AgentCard"),
         ("AgentProvider", "AgentProvider"),
         ("AgentCapabilities", "AgentCapabilities"),
         ("SecurityScheme", "SecurityScheme"),
