@@ -3,6 +3,8 @@
 //! Each binding (JSON-RPC, HTTP+JSON, gRPC) converts requests to 1.0 messages, calls the service through a layer that
 //! applies the semantics of 0.3, and converts responses, events and errors back.
 
+use crate::pb::v1::bindings::Rpc;
+
 pub mod card;
 pub mod event;
 mod file_encoding;
@@ -18,6 +20,26 @@ mod resource_name;
 pub mod rest;
 #[cfg(feature = "server")]
 pub mod semantics;
+
+/// JSON-RPC methods of 0.3, and their RPCs in 1.0. Clients call the first name of an RPC.
+pub(crate) const METHODS: [(&str, Rpc); 13] = [
+    ("message/send", Rpc::SendMessage),
+    // Name in 0.1, which servers of 0.2 still document as an alias.
+    ("tasks/send", Rpc::SendMessage),
+    ("message/stream", Rpc::SendStreamingMessage),
+    ("tasks/get", Rpc::GetTask),
+    // Some 0.3 servers have it although the specification does not.
+    ("tasks/list", Rpc::ListTasks),
+    ("tasks/cancel", Rpc::CancelTask),
+    ("tasks/resubscribe", Rpc::SubscribeToTask),
+    ("tasks/pushNotificationConfig/set", Rpc::CreateTaskPushNotificationConfig),
+    ("tasks/pushNotificationConfig/get", Rpc::GetTaskPushNotificationConfig),
+    ("tasks/pushNotificationConfig/list", Rpc::ListTaskPushNotificationConfigs),
+    ("tasks/pushNotificationConfig/delete", Rpc::DeleteTaskPushNotificationConfig),
+    ("agent/getAuthenticatedExtendedCard", Rpc::GetExtendedAgentCard),
+    // Name in 0.3, 11.1.3.
+    ("agent/authenticatedExtendedCard", Rpc::GetExtendedAgentCard),
+];
 
 crate::pb::service! {
     /// Generated service of protocol 0.3: trait, client, server and bindings.

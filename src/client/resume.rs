@@ -30,6 +30,18 @@ pub(super) enum StreamRequest {
     Rest(SubscribeToTaskRequest),
 }
 
+impl From<SendMessageRequest> for StreamRequest {
+    fn from(request: SendMessageRequest) -> Self {
+        Self::Send(Box::new(request))
+    }
+}
+
+impl From<SubscribeToTaskRequest> for StreamRequest {
+    fn from(request: SubscribeToTaskRequest) -> Self {
+        Self::Subscribe(request)
+    }
+}
+
 /// Capabilities of the agent and of the caller.
 #[derive(Clone, Copy)]
 pub(super) struct StreamContext {

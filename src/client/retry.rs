@@ -28,16 +28,12 @@ use crate::{
     env::{Ids, Rng},
     error::{Error, ErrorKind},
     event::{Event, resume},
-    pb::{
-        v1::{
-            AgentCard, CancelTaskRequest, DeleteTaskPushNotificationConfigRequest, GetExtendedAgentCardRequest,
-            GetTaskPushNotificationConfigRequest, GetTaskRequest, ListTaskPushNotificationConfigsRequest,
-            ListTaskPushNotificationConfigsResponse, ListTasksRequest, ListTasksResponse, SendMessageRequest,
-            SendMessageResponse, SubscribeToTaskRequest, TaskPushNotificationConfig, a2a_service_server::A2aService,
-        },
-        wkt::Empty,
+    pb::v1::{
+        CancelTaskRequest, DeleteTaskPushNotificationConfigRequest, GetExtendedAgentCardRequest,
+        GetTaskPushNotificationConfigRequest, GetTaskRequest, ListTaskPushNotificationConfigsRequest, ListTasksRequest,
+        SendMessageRequest, SubscribeToTaskRequest, TaskPushNotificationConfig, a2a_service_server::A2aService,
+        bindings::each_rpc,
     },
-    snapshot::Snapshot,
 };
 
 /// Longest `Retry-After` that is honored, unless [`Retry::longest`] is longer. Beyond it the error is returned.
@@ -234,7 +230,7 @@ impl Interfaces {
 
 /// Idempotency of a call: decides if it may be retried when its outcome is unknown.
 #[derive(Clone, Copy)]
-enum Retryable<'a> {
+enum Idempotency<'a> {
     /// Read-only or idempotent.
     Always,
     /// A send for this tenant: idempotent if the agent supports its `Idempotency-Key`.
@@ -243,20 +239,53 @@ enum Retryable<'a> {
     Never,
 }
 
+/// Request of a call that is retried.
+trait Retried: Clone + Send {
+    fn idempotency(&self) -> Idempotency<'_> {
+        Idempotency::Always
+    }
+}
+
+impl Retried for SendMessageRequest {
+    fn idempotency(&self) -> Idempotency<'_> {
+        Idempotency::Keyed(&self.tenant)
+    }
+}
+
+impl Retried for CancelTaskRequest {
+    fn idempotency(&self) -> Idempotency<'_> {
+        Idempotency::Never
+    }
+}
+
+/// The request that creates one.
+impl Retried for TaskPushNotificationConfig {
+    fn idempotency(&self) -> Idempotency<'_> {
+        Idempotency::Never
+    }
+}
+
+impl Retried for GetTaskRequest {}
+impl Retried for ListTasksRequest {}
+impl Retried for SubscribeToTaskRequest {}
+impl Retried for GetTaskPushNotificationConfigRequest {}
+impl Retried for ListTaskPushNotificationConfigsRequest {}
+impl Retried for DeleteTaskPushNotificationConfigRequest {}
+impl Retried for GetExtendedAgentCardRequest {}
+
 impl Retrying {
     /// Calls until a response or a permanent error arrives, or the attempts are exhausted.
-    async fn call<Req: Clone + Send, Res>(
+    async fn unary<Req: Retried, Res>(
         &self,
         request: Request<Req>,
-        idempotency: Retryable<'_>,
         rpc: impl for<'a> Fn(&'a dyn A2aService, Request<Req>) -> ServiceFuture<'a, Res> + Send + Sync,
     ) -> Result<Response<Res>, Status> {
-        let (call, message) = into_parts(request);
+        let (call, message) = self.into_parts(request);
         let mut retries = Retries::new(&self.retry).with_budget(&self.budget);
         loop {
             match self.attempt(&call, &message, &rpc).await {
                 Ok(response) => return Ok(response),
-                Err(status) => self.wait_to_retry(&mut retries, &call, idempotency, status).await?,
+                Err(status) => self.wait_to_retry(&mut retries, &call, message.idempotency(), status).await?,
             }
         }
     }
@@ -340,19 +369,19 @@ impl Retrying {
         &self,
         retries: &mut Retries,
         call: &Call,
-        idempotency: Retryable<'_>,
+        idempotency: Idempotency<'_>,
         status: Status,
     ) -> Result<(), Status> {
         let error = Error::from(status.clone());
         let may_retry = match idempotency {
-            Retryable::Always => true,
-            Retryable::Keyed(_) => error.is_unsent() || call.idempotency_key.is_some(),
-            Retryable::Never => error.is_unsent(),
+            Idempotency::Always => true,
+            Idempotency::Keyed(_) => error.is_unsent() || call.idempotency_key.is_some(),
+            Idempotency::Never => error.is_unsent(),
         };
         if !is_transient(&error) || !may_retry || !retries.wait(&error, call).await {
             return Err(status);
         }
-        let (Retryable::Keyed(tenant), false) = (idempotency, error.is_unsent()) else { return Ok(()) };
+        let (Idempotency::Keyed(tenant), false) = (idempotency, error.is_unsent()) else { return Ok(()) };
         loop {
             let may_probe_again = match self.supports_keys(call, tenant).await {
                 Ok(supported) => return if supported { Ok(()) } else { Err(status) },
@@ -386,40 +415,35 @@ impl Retrying {
         }
     }
 
-    /// Adds an idempotency key to a send that has none, if the retry policy says so.
-    fn with_key<T>(&self, mut request: Request<T>) -> Request<T> {
-        let mut call = request.extensions_mut().remove::<Call>().unwrap_or_default();
-        if self.retry.keys {
+    /// Splits a request. Adds an idempotency key to a send that has none, if the retry policy says so.
+    fn into_parts<Req: Retried>(&self, request: Request<Req>) -> (Call, Req) {
+        let (_, mut extensions, message) = request.into_parts();
+        let mut call = extensions.remove::<Call>().unwrap_or_default();
+        if self.retry.keys && matches!(message.idempotency(), Idempotency::Keyed(_)) {
             call.idempotency_key.get_or_insert_with(|| Ids::default().random());
         }
-        request.extensions_mut().insert(call);
-        request
+        (call, message)
     }
 
     /// Opens a stream that is resumed until its task or turn ends.
-    async fn stream(&self, ask: StreamRequest, mut call: Call) -> Result<Response<BoxStream<Event>>, Status> {
+    async fn streaming<Req: Retried + Into<StreamRequest>>(
+        &self,
+        request: Request<Req>,
+        rpc: impl for<'a> Fn(&'a dyn A2aService, Request<Req>) -> ServiceFuture<'a, BoxStream<Event>> + Send + Sync,
+    ) -> Result<Response<BoxStream<Event>>, Status> {
+        let (mut call, message) = self.into_parts(request);
         let resumes = self.retry != Retry::never();
         let adds_cursors = resumes && self.requests_cursors && !call.extensions.iter().any(|uri| uri == resume::URI);
         if adds_cursors {
             call.extensions.push(resume::URI.to_owned());
         }
-        let opened = match &ask {
-            StreamRequest::Send(message) => {
-                let request = call.clone().request(SendMessageRequest::clone(message));
-                let idempotency = Retryable::Keyed(&message.tenant);
-                self.call(request, idempotency, |agent, request| agent.send_streaming_message(request)).await?
-            }
-            StreamRequest::Subscribe(message) | StreamRequest::Rest(message) => {
-                let request = call.clone().request(message.clone());
-                self.call(request, Retryable::Always, |agent, request| agent.subscribe_to_task(request)).await?
-            }
-        };
+        let opened = self.unary(call.clone().request(message.clone()), rpc).await?;
         if !resumes {
             return Ok(opened);
         }
         let (metadata, events, extensions) = opened.into_parts();
         let known = StreamContext { keyed: echoes_key(&metadata, &call), strips_cursors: adds_cursors };
-        let stream = ResumingStream::new(self.clone(), ask, call, events, known);
+        let stream = ResumingStream::new(self.clone(), message.into(), call, events, known);
         Ok(Response::from_parts(metadata, stream.into_stream(), extensions))
     }
 }
@@ -430,90 +454,18 @@ fn echoes_key(metadata: &MetadataMap, call: &Call) -> bool {
     key.is_some() && key == call.idempotency_key.as_deref()
 }
 
-fn into_parts<T>(request: Request<T>) -> (Call, T) {
-    let (_, mut extensions, message) = request.into_parts();
-    (extensions.remove::<Call>().unwrap_or_default(), message)
+macro_rules! retrying {
+    ($($by:ident $method:ident $rpc:ident: $request:ty => $response:ty;)*) => {
+        #[tonic::async_trait]
+        impl A2aService for Retrying { $(
+            async fn $method(&self, request: Request<$request>) -> Result<Response<$response>, Status> {
+                self.$by(request, |agent, request| agent.$method(request)).await
+            }
+        )* }
+    };
 }
 
-#[tonic::async_trait]
-impl A2aService for Retrying {
-    async fn send_message(
-        &self,
-        request: Request<SendMessageRequest>,
-    ) -> Result<Response<SendMessageResponse>, Status> {
-        let tenant = request.get_ref().tenant.clone();
-        let idempotency = Retryable::Keyed(&tenant);
-        self.call(self.with_key(request), idempotency, |agent, request| agent.send_message(request)).await
-    }
-
-    async fn send_streaming_message(
-        &self,
-        request: Request<SendMessageRequest>,
-    ) -> Result<Response<BoxStream<Event>>, Status> {
-        let (call, message) = into_parts(self.with_key(request));
-        self.stream(StreamRequest::Send(Box::new(message)), call).await
-    }
-
-    async fn get_task(&self, request: Request<GetTaskRequest>) -> Result<Response<Snapshot>, Status> {
-        self.call(request, Retryable::Always, |agent, request| agent.get_task(request)).await
-    }
-
-    async fn list_tasks(&self, request: Request<ListTasksRequest>) -> Result<Response<ListTasksResponse>, Status> {
-        self.call(request, Retryable::Always, |agent, request| agent.list_tasks(request)).await
-    }
-
-    /// Never retried: some agents reject the cancellation of a canceled task (3.1.5) and others accept it (3.3.1), so the
-    /// result of a retry would be ambiguous.
-    async fn cancel_task(&self, request: Request<CancelTaskRequest>) -> Result<Response<Snapshot>, Status> {
-        self.call(request, Retryable::Never, |agent, request| agent.cancel_task(request)).await
-    }
-
-    async fn subscribe_to_task(
-        &self,
-        request: Request<SubscribeToTaskRequest>,
-    ) -> Result<Response<BoxStream<Event>>, Status> {
-        let (call, message) = into_parts(request);
-        self.stream(StreamRequest::Subscribe(message), call).await
-    }
-
-    /// Never retried: without an id, each call creates another configuration (4.3.1).
-    async fn create_task_push_notification_config(
-        &self,
-        request: Request<TaskPushNotificationConfig>,
-    ) -> Result<Response<TaskPushNotificationConfig>, Status> {
-        self.call(request, Retryable::Never, |agent, request| agent.create_task_push_notification_config(request)).await
-    }
-
-    async fn get_task_push_notification_config(
-        &self,
-        request: Request<GetTaskPushNotificationConfigRequest>,
-    ) -> Result<Response<TaskPushNotificationConfig>, Status> {
-        self.call(request, Retryable::Always, |agent, request| agent.get_task_push_notification_config(request)).await
-    }
-
-    async fn list_task_push_notification_configs(
-        &self,
-        request: Request<ListTaskPushNotificationConfigsRequest>,
-    ) -> Result<Response<ListTaskPushNotificationConfigsResponse>, Status> {
-        self.call(request, Retryable::Always, |agent, request| agent.list_task_push_notification_configs(request)).await
-    }
-
-    /// Idempotent (3.1.10).
-    async fn delete_task_push_notification_config(
-        &self,
-        request: Request<DeleteTaskPushNotificationConfigRequest>,
-    ) -> Result<Response<Empty>, Status> {
-        self.call(request, Retryable::Always, |agent, request| agent.delete_task_push_notification_config(request))
-            .await
-    }
-
-    async fn get_extended_agent_card(
-        &self,
-        request: Request<GetExtendedAgentCardRequest>,
-    ) -> Result<Response<AgentCard>, Status> {
-        self.call(request, Retryable::Always, |agent, request| agent.get_extended_agent_card(request)).await
-    }
-}
+each_rpc!(retrying);
 
 #[cfg(test)]
 mod tests {

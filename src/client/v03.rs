@@ -22,14 +22,15 @@ use crate::{
             GetTaskPushNotificationConfigRequest, GetTaskRequest, ListTaskPushNotificationConfigsRequest,
             ListTaskPushNotificationConfigsResponse, ListTasksRequest, ListTasksResponse, SendMessageRequest,
             SendMessageResponse, StreamResponse, SubscribeToTaskRequest, Task, TaskPushNotificationConfig,
-            a2a_service_server::A2aService, bindings::Rpc,
+            a2a_service_server::A2aService,
+            bindings::{Rpc, each_rpc},
         },
         wkt::Empty,
     },
     protocol::Version,
     snapshot::Snapshot,
     v03::{
-        card,
+        METHODS,
         event::Event as V03Event,
         json::{Read, Write},
         pb::a2a_service_server,
@@ -197,7 +198,7 @@ impl A2aService for V03Client {
 pub(super) struct V03RpcClient(pub(super) JsonRpc);
 
 impl V03RpcClient {
-    async fn send<T>(&self, method: &'static str, request: Request<T>) -> Result<Reply, Status>
+    async fn send<T>(&self, rpc: Rpc, request: Request<T>) -> Result<Reply, Status>
     where
         for<'a> Write<'a, T>: Serialize,
     {
@@ -205,28 +206,25 @@ impl V03RpcClient {
         let params = serde_json::to_value(Write(&message)).map_err(Error::internal)?;
         let request = Request::from_parts(metadata, extensions, params);
         // JSON-RPC ignores the HTTP rule.
-        self.0.send(method, Rpc::SendMessage.http_rule(), request).await.map_err(|status| with_details(&status))
+        let method = METHODS.iter().find(|(_, known)| *known == rpc).map_or(rpc.name(), |(method, _)| method);
+        self.0.send(method, rpc.http_rule(), request).await.map_err(|status| with_details(&status))
     }
 
-    async fn unary<T, R>(&self, method: &'static str, request: Request<T>) -> Result<Response<R>, Status>
+    async fn unary<T, R>(&self, rpc: Rpc, request: Request<T>) -> Result<Response<R>, Status>
     where
         for<'a> Write<'a, T>: Serialize,
         Read<R>: DeserializeOwned,
     {
-        let (data, metadata) = self.send(method, request).await?.into_unary()?;
+        let (data, metadata) = self.send(rpc, request).await?.into_unary()?;
         let Read(result) = from_json(&data)?;
         Ok(response(result, metadata))
     }
 
-    async fn streaming<T>(
-        &self,
-        method: &'static str,
-        request: Request<T>,
-    ) -> Result<Response<BoxStream<Event>>, Status>
+    async fn streaming<T>(&self, rpc: Rpc, request: Request<T>) -> Result<Response<BoxStream<Event>>, Status>
     where
         for<'a> Write<'a, T>: Serialize,
     {
-        let (frames, metadata) = self.send(method, request).await?.into_stream();
+        let (frames, metadata) = self.send(rpc, request).await?.into_stream();
         let mut frames = frames.map(|frame| frame.map_err(|status| with_details(&status))).peekable();
         // JSON-RPC reports a rejected stream as its first event, other bindings as the reply.
         if let Some(Err(status)) = frames.peek().await {
@@ -295,81 +293,15 @@ fn v1_field(field: &str) -> String {
     }
 }
 
-#[tonic::async_trait]
-impl A2aService for V03RpcClient {
-    async fn send_message(
-        &self,
-        request: Request<SendMessageRequest>,
-    ) -> Result<Response<SendMessageResponse>, Status> {
-        self.unary("message/send", request).await
-    }
-
-    async fn send_streaming_message(
-        &self,
-        request: Request<SendMessageRequest>,
-    ) -> Result<Response<BoxStream<Event>>, Status> {
-        self.streaming("message/stream", request).await
-    }
-
-    async fn get_task(&self, request: Request<GetTaskRequest>) -> Result<Response<Snapshot>, Status> {
-        let task: Response<Task> = self.unary("tasks/get", request).await?;
-        Ok(task.map(Snapshot::from))
-    }
-
-    async fn list_tasks(&self, request: Request<ListTasksRequest>) -> Result<Response<ListTasksResponse>, Status> {
-        self.unary("tasks/list", request).await
-    }
-
-    async fn cancel_task(&self, request: Request<CancelTaskRequest>) -> Result<Response<Snapshot>, Status> {
-        let task: Response<Task> = self.unary("tasks/cancel", request).await?;
-        Ok(task.map(Snapshot::from))
-    }
-
-    async fn subscribe_to_task(
-        &self,
-        request: Request<SubscribeToTaskRequest>,
-    ) -> Result<Response<BoxStream<Event>>, Status> {
-        self.streaming("tasks/resubscribe", request).await
-    }
-
-    async fn create_task_push_notification_config(
-        &self,
-        request: Request<TaskPushNotificationConfig>,
-    ) -> Result<Response<TaskPushNotificationConfig>, Status> {
-        self.unary("tasks/pushNotificationConfig/set", request).await
-    }
-
-    async fn get_task_push_notification_config(
-        &self,
-        request: Request<GetTaskPushNotificationConfigRequest>,
-    ) -> Result<Response<TaskPushNotificationConfig>, Status> {
-        self.unary("tasks/pushNotificationConfig/get", request).await
-    }
-
-    async fn list_task_push_notification_configs(
-        &self,
-        request: Request<ListTaskPushNotificationConfigsRequest>,
-    ) -> Result<Response<ListTaskPushNotificationConfigsResponse>, Status> {
-        self.unary("tasks/pushNotificationConfig/list", request).await
-    }
-
-    async fn delete_task_push_notification_config(
-        &self,
-        request: Request<DeleteTaskPushNotificationConfigRequest>,
-    ) -> Result<Response<Empty>, Status> {
-        let (_, metadata) = self.send("tasks/pushNotificationConfig/delete", request).await?.into_unary()?;
-        Ok(response(Empty {}, metadata))
-    }
-
-    async fn get_extended_agent_card(
-        &self,
-        request: Request<GetExtendedAgentCardRequest>,
-    ) -> Result<Response<AgentCard>, Status> {
-        let (_, extensions, _) = with_version(request).into_parts();
-        let request = Request::from_parts(MetadataMap::new(), extensions, serde_json::json!({}));
-        let reply = self.0.send("agent/getAuthenticatedExtendedCard", Rpc::GetExtendedAgentCard.http_rule(), request);
-        let (data, metadata) = reply.await.map_err(|status| to_v1_status(&status))?.into_unary()?;
-        let card = card::from_json(&data).map_err(|e| ErrorKind::InvalidAgentResponse.because(e.to_string()))?;
-        Ok(response(card, metadata))
-    }
+macro_rules! over_json_rpc {
+    ($($by:ident $method:ident $rpc:ident: $request:ty => $response:ty;)*) => {
+        #[tonic::async_trait]
+        impl A2aService for V03RpcClient { $(
+            async fn $method(&self, request: Request<$request>) -> Result<Response<$response>, Status> {
+                self.$by(Rpc::$rpc, request).await
+            }
+        )* }
+    };
 }
+
+each_rpc!(over_json_rpc);

@@ -225,11 +225,7 @@ impl From<v03::AgentCard> for AgentCard {
             capabilities: Some(capabilities),
             signatures: card.signatures.iter().map(reencode).collect(),
             icon_url: Some(card.icon_url.clone()).filter(|url| !url.is_empty()),
-            ..reencode(&v03::AgentCard {
-                url: String::new(),
-                supports_authenticated_extended_card: false,
-                ..card
-            })
+            ..reencode(&v03::AgentCard { url: String::new(), supports_authenticated_extended_card: false, ..card })
         }
     }
 }
@@ -260,7 +256,11 @@ pub fn to_json(card: &AgentCard, fields: &V03CardFields, version: CardVersion) -
 /// A card with `supportedInterfaces` is read as 1.0 and its 0.3 members are ignored. Every member of a 0.3 card may be missing,
 /// since cards of 0.2 have fewer. Their `authentication` becomes security schemes.
 pub fn from_json(json: &[u8]) -> serde_json::Result<AgentCard> {
-    let mut card: Value = serde_json::from_slice(json)?;
+    serde_json::from_slice(json).and_then(from_any)
+}
+
+/// Reads a card of 1.0 or 0.3, as [`from_json`].
+pub(super) fn from_any(mut card: Value) -> serde_json::Result<AgentCard> {
     if card.get("supportedInterfaces").or_else(|| card.get("supported_interfaces")).is_some_and(Value::is_array) {
         return serde_json::from_value(card);
     }

@@ -9,7 +9,7 @@ use tokio_stream::StreamExt as _;
 use tonic::{Response, Status, metadata::MetadataMap};
 
 use super::{
-    card, event,
+    METHODS, card, event,
     grpc::rename_extensions,
     json::{Classic, PushRegistration, SendParams, Webhook, Write},
     push_extras::PushExtras,
@@ -24,7 +24,7 @@ use crate::{
         GetExtendedAgentCardRequest, ListTaskPushNotificationConfigsRequest, SendMessageRequest,
         TaskPushNotificationConfig,
         a2a_service_server::A2aService,
-        bindings::{Checked, each_rpc},
+        bindings::{Checked, Rpc, each_rpc},
     },
     snapshot::decoded,
 };
@@ -35,77 +35,35 @@ pub struct Methods {
     service: Arc<dyn A2aService>,
 }
 
-/// JSON-RPC method of 0.3.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Method {
-    /// `message/send`
-    Send,
-    /// `message/stream`
-    Stream,
-    /// `tasks/get`
-    Get,
-    /// `tasks/list`, which some 0.3 servers have although the specification does not.
-    List,
-    /// `tasks/cancel`
-    Cancel,
-    /// `tasks/resubscribe`
-    Resubscribe,
-    /// `tasks/pushNotificationConfig/set`
-    SetPush,
-    /// `tasks/pushNotificationConfig/get`
-    GetPush,
-    /// `tasks/pushNotificationConfig/list`
-    ListPush,
-    /// `tasks/pushNotificationConfig/delete`
-    DeletePush,
-    /// `agent/getAuthenticatedExtendedCard`
-    Card,
-}
-
 impl Dispatch for Methods {
-    type Rpc = Method;
+    type Rpc = Rpc;
 
     const CUSTOM_VERBS: &'static [&'static str] = &[];
 
     const VERBS: &'static [&'static str] = &[];
 
-    fn rpc(name: &str) -> Option<Method> {
-        Some(match name {
-            // The second name is that of 0.1, which servers of 0.2 still document as an alias.
-            "message/send" | "tasks/send" => Method::Send,
-            "message/stream" => Method::Stream,
-            "tasks/get" => Method::Get,
-            "tasks/list" => Method::List,
-            "tasks/cancel" => Method::Cancel,
-            "tasks/resubscribe" => Method::Resubscribe,
-            "tasks/pushNotificationConfig/set" => Method::SetPush,
-            "tasks/pushNotificationConfig/get" => Method::GetPush,
-            "tasks/pushNotificationConfig/list" => Method::ListPush,
-            "tasks/pushNotificationConfig/delete" => Method::DeletePush,
-            // The second name is in 0.3, 11.1.3.
-            "agent/getAuthenticatedExtendedCard" | "agent/authenticatedExtendedCard" => Method::Card,
-            _ => return None,
-        })
+    fn rpc(name: &str) -> Option<Rpc> {
+        METHODS.iter().find(|(method, _)| *method == name).map(|(_, rpc)| *rpc)
     }
 
-    fn is_streaming(method: Method) -> bool {
-        matches!(method, Method::Stream | Method::Resubscribe)
+    fn is_streaming(rpc: Rpc) -> bool {
+        rpc.is_streaming()
     }
 
-    fn has_empty_response(method: Method) -> bool {
-        method == Method::DeletePush
+    fn has_empty_response(rpc: Rpc) -> bool {
+        rpc.has_empty_response()
     }
 
-    fn is_read(method: Method) -> bool {
-        matches!(method, Method::Get | Method::List | Method::GetPush | Method::ListPush | Method::Card)
+    fn is_read(rpc: Rpc) -> bool {
+        rpc.http_rule().verb == "GET" && !rpc.is_streaming()
     }
 
-    fn route(_: &str, _: &[&str], _: &str) -> Option<Route<Method>> {
+    fn route(_: &str, _: &[&str], _: &str) -> Option<Route<Rpc>> {
         None
     }
 
-    async fn call(&self, method: Method, request: Request<'_>) -> Result<Reply, Status> {
-        self.dispatch(method, request).await.map(rename_metadata).map_err(|status| rename_fields(method, status))
+    async fn call(&self, rpc: Rpc, request: Request<'_>) -> Result<Reply, Status> {
+        self.dispatch(rpc, request).await.map(rename_metadata).map_err(|status| rename_fields(rpc, status))
     }
 }
 
@@ -137,29 +95,31 @@ impl Methods {
         Self::new(Arc::new(Semantics::new(Arc::new(Checked(Arc::new(RejectMissingId))))))
     }
 
-    async fn dispatch(&self, method: Method, request: Request<'_>) -> Result<Reply, Status> {
+    async fn dispatch(&self, rpc: Rpc, request: Request<'_>) -> Result<Reply, Status> {
         let service = &*self.service;
-        let reply = match method {
-            Method::Send => unary(service.send_message(parse_send(request)?).await?),
-            Method::Stream => Ok(streaming(service.send_streaming_message(parse_send(request)?).await?)),
-            Method::Get => unary(decoded(service.get_task(parse(request)?).await?)?),
-            Method::List => unary(service.list_tasks(parse(request)?).await?),
-            Method::Cancel => unary(decoded(service.cancel_task(parse(request)?).await?)?),
-            Method::Resubscribe => Ok(streaming(service.subscribe_to_task(parse(request)?).await?)),
-            Method::SetPush => {
+        let reply = match rpc {
+            Rpc::SendMessage => unary(service.send_message(parse_send(request)?).await?),
+            Rpc::SendStreamingMessage => Ok(streaming(service.send_streaming_message(parse_send(request)?).await?)),
+            Rpc::GetTask => unary(decoded(service.get_task(parse(request)?).await?)?),
+            Rpc::ListTasks => unary(service.list_tasks(parse(request)?).await?),
+            Rpc::CancelTask => unary(decoded(service.cancel_task(parse(request)?).await?)?),
+            Rpc::SubscribeToTask => Ok(streaming(service.subscribe_to_task(parse(request)?).await?)),
+            Rpc::CreateTaskPushNotificationConfig => {
                 let (metadata, mut extensions, PushRegistration { config, extras }) = parse(request)?.into_parts();
                 extras.put("pushNotificationConfig.", &mut extensions)?;
                 let request = tonic::Request::from_parts(metadata, extensions, config);
                 push_config(&service.create_task_push_notification_config(request).await?)
             }
-            Method::GetPush => push_config(&service.get_task_push_notification_config(parse(request)?).await?),
-            Method::ListPush => Ok(Box::pin(self.list_push_configs(parse(request)?)).await?),
-            Method::DeletePush => {
+            Rpc::GetTaskPushNotificationConfig => {
+                push_config(&service.get_task_push_notification_config(parse(request)?).await?)
+            }
+            Rpc::ListTaskPushNotificationConfigs => Ok(Box::pin(self.list_push_configs(parse(request)?)).await?),
+            Rpc::DeleteTaskPushNotificationConfig => {
                 let response = service.delete_task_push_notification_config(parse(request)?).await?;
                 let (metadata, ..) = response.into_parts();
                 Ok(Reply::Unary(Bytes::new(), metadata))
             }
-            Method::Card => {
+            Rpc::GetExtendedAgentCard => {
                 let (_, extensions, _) = request.into_parts();
                 let message = GetExtendedAgentCardRequest::default();
                 let request = tonic::Request::from_parts(MetadataMap::new(), extensions, message);
@@ -205,27 +165,36 @@ fn parse<T: Classic>(request: Request<'_>) -> Result<tonic::Request<T>, Error> {
 }
 
 /// Renames the fields in an error to those of the method's parameters. The metadata is unchanged.
-fn rename_fields(method: Method, mut status: Status) -> Status {
+fn rename_fields(rpc: Rpc, mut status: Status) -> Status {
     let metadata = std::mem::take(status.metadata_mut());
-    let mut renamed = Status::from(Error::from(status).renamed(|field| parameter_name(method, field)));
+    let mut renamed = Status::from(Error::from(status).renamed(|field| parameter_name(rpc, field)));
     *renamed.metadata_mut() = metadata;
     renamed
 }
 
 /// Returns the path of a 1.0 field in the parameters of a method, or `None` if it is equal.
-fn parameter_name(method: Method, field: &str) -> Option<String> {
+fn parameter_name(rpc: Rpc, field: &str) -> Option<String> {
     let in_push_config = |field: &str| field.replace("authentication.scheme", "authentication.schemes");
-    match (method, field) {
-        (Method::Send | Method::Stream, field) => {
+    match (rpc, field) {
+        (Rpc::SendMessage | Rpc::SendStreamingMessage, field) => {
             let field = field.strip_prefix("configuration.taskPushNotificationConfig")?;
             Some(format!("configuration.pushNotificationConfig{}", in_push_config(field)))
         }
-        (Method::SetPush, "id" | "url" | "token" | "headers") => Some(format!("pushNotificationConfig.{field}")),
-        (Method::SetPush, field) if field.starts_with("authentication") => {
+        (Rpc::CreateTaskPushNotificationConfig, "id" | "url" | "token" | "headers") => {
+            Some(format!("pushNotificationConfig.{field}"))
+        }
+        (Rpc::CreateTaskPushNotificationConfig, field) if field.starts_with("authentication") => {
             Some(format!("pushNotificationConfig.{}", in_push_config(field)))
         }
-        (Method::GetPush | Method::ListPush | Method::DeletePush, "taskId") => Some("id".to_owned()),
-        (Method::GetPush | Method::DeletePush, "id") => Some("pushNotificationConfigId".to_owned()),
+        (
+            Rpc::GetTaskPushNotificationConfig
+            | Rpc::ListTaskPushNotificationConfigs
+            | Rpc::DeleteTaskPushNotificationConfig,
+            "taskId",
+        ) => Some("id".to_owned()),
+        (Rpc::GetTaskPushNotificationConfig | Rpc::DeleteTaskPushNotificationConfig, "id") => {
+            Some("pushNotificationConfigId".to_owned())
+        }
         _ => None,
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{
     Deserialize, Deserializer, Serialize, Serializer,
-    de::{Error, MapAccess},
+    de::{Error, IgnoredAny, MapAccess},
     ser::SerializeMap,
 };
 
@@ -13,12 +13,13 @@ use crate::{
     json::{Members, any, number},
     pb::{
         v1::{
-            AuthenticationInfo, ListTaskPushNotificationConfigsResponse, Message, SendMessageConfiguration,
-            SendMessageRequest, TaskPushNotificationConfig,
+            AgentCard, AuthenticationInfo, GetExtendedAgentCardRequest, ListTaskPushNotificationConfigsResponse,
+            Message, SendMessageConfiguration, SendMessageRequest, Task, TaskPushNotificationConfig,
         },
-        wkt::Struct,
+        wkt::{Empty, Struct},
     },
-    v03::{message::returns_at_once, push_extras::PushExtras},
+    snapshot::Snapshot,
+    v03::{card, message::returns_at_once, push_extras::PushExtras},
 };
 
 /// Members of the parameters of a send.
@@ -301,5 +302,31 @@ impl Serialize for WriteAuthentication<'_> {
 impl Serialize for Write<'_, ListTaskPushNotificationConfigsResponse> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         Array(&self.0.configs).serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Read<Snapshot> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Read::<Task>::deserialize(deserializer).map(|Read(task)| Self(task.into()))
+    }
+}
+
+/// Reads a result without content, which is `null`.
+impl<'de> Deserialize<'de> for Read<Empty> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        IgnoredAny::deserialize(deserializer).map(|IgnoredAny| Self(Empty {}))
+    }
+}
+
+impl<'de> Deserialize<'de> for Read<AgentCard> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        card::from_any(serde_json::Value::deserialize(deserializer)?).map(Self).map_err(D::Error::custom)
+    }
+}
+
+/// The method has no parameters.
+impl Serialize for Write<'_, GetExtendedAgentCardRequest> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_map(Some(0))?.end()
     }
 }
