@@ -159,12 +159,7 @@ impl Event {
         if let Some(task) = self.task() {
             return Some(&task.id);
         }
-        Some(match self.payload()? {
-            Payload::Task(task) => &task.id,
-            Payload::StatusUpdate(update) => &update.task_id,
-            Payload::ArtifactUpdate(update) => &update.task_id,
-            Payload::Message(message) => &message.task_id,
-        })
+        self.payload().map(Payload::task_id)
     }
 
     /// Returns the payload. `None` for an event of a remote agent with an unknown kind of payload.
@@ -278,13 +273,10 @@ fn task_id(proto: &[u8]) -> Option<&str> {
 
 /// Derives what an event of a remote agent ends from its task state.
 fn end_by_state(payload: Option<&Payload>) -> Ends {
-    let status = match payload {
-        Some(Payload::Task(task)) => task.status.as_ref(),
-        Some(Payload::StatusUpdate(update)) => update.status.as_ref(),
-        Some(Payload::Message(_)) => return Ends::Task,
-        Some(Payload::ArtifactUpdate(_)) | None => None,
-    };
-    match status.map_or(TaskState::Unspecified, TaskStatus::state) {
+    if let Some(Payload::Message(_)) = payload {
+        return Ends::Task;
+    }
+    match payload.and_then(Payload::status).map_or(TaskState::Unspecified, TaskStatus::state) {
         TaskState::Completed | TaskState::Failed | TaskState::Canceled | TaskState::Rejected => Ends::Task,
         TaskState::InputRequired | TaskState::AuthRequired => Ends::Turn,
         TaskState::Unspecified | TaskState::Submitted | TaskState::Working => Ends::Nothing,
@@ -307,6 +299,27 @@ impl fmt::Debug for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Position { fence, seq } = self.0.position;
         write!(f, "{fence}.{seq} {:?} {:?}", self.0.mark, self.response())
+    }
+}
+
+impl Payload {
+    /// Returns the id of the task. Empty for a message without a task.
+    pub(crate) fn task_id(&self) -> &str {
+        match self {
+            Self::Task(task) => &task.id,
+            Self::StatusUpdate(update) => &update.task_id,
+            Self::ArtifactUpdate(update) => &update.task_id,
+            Self::Message(message) => &message.task_id,
+        }
+    }
+
+    /// Returns the status of a task or of a status update.
+    pub(crate) fn status(&self) -> Option<&TaskStatus> {
+        match self {
+            Self::Task(task) => task.status.as_ref(),
+            Self::StatusUpdate(update) => update.status.as_ref(),
+            Self::Message(_) | Self::ArtifactUpdate(_) => None,
+        }
     }
 }
 

@@ -301,16 +301,11 @@ impl LastSeen {
         self.any = true;
         self.cursor = event.cursor().cloned();
         self.ends = event.ends();
-        let (id, state) = match event.payload() {
-            Some(Payload::Task(task)) => (&task.id, Some(task.state())),
-            Some(Payload::StatusUpdate(update)) => (&update.task_id, update.status.as_ref().map(TaskStatus::state)),
-            Some(Payload::ArtifactUpdate(update)) => (&update.task_id, None),
-            Some(Payload::Message(message)) => (&message.task_id, None),
-            None => return,
-        };
-        self.state = state.unwrap_or(self.state);
-        if !id.is_empty() && self.task_id.as_ref() != Some(id) {
-            self.task_id = Some(id.clone());
+        let Some(payload) = event.payload() else { return };
+        self.state = payload.status().map_or(self.state, TaskStatus::state);
+        let id = payload.task_id();
+        if !id.is_empty() && self.task_id.as_deref() != Some(id) {
+            self.task_id = Some(id.to_owned());
         }
     }
 

@@ -6,7 +6,7 @@ use super::{PushEvents, V03Payload};
 use crate::{
     error::Error,
     event::{Ends, Event, Seq},
-    pb::v1::{Task, TaskArtifactUpdateEvent, TaskStatus, stream_response::Payload},
+    pb::v1::{Task, TaskArtifactUpdateEvent, stream_response::Payload},
     protocol::Version,
     task::{can_join, join_chunks},
 };
@@ -55,7 +55,7 @@ impl Form {
         if let Some(task) = task.filter(|_| self.needs_task()) {
             for (index, event) in selected.iter().enumerate() {
                 let is_last = index + 1 == selected.len();
-                let status = status_of(event);
+                let status = event.payload().and_then(Payload::status);
                 if status.is_none() && !is_last {
                     continue;
                 }
@@ -96,18 +96,11 @@ impl Form {
         }
         match self.events {
             PushEvents::All => event.payload().is_some(),
-            PushEvents::Status => status_of(event).is_some(),
-            PushEvents::Terminal => status_of(event).is_some_and(|status| status.state().is_terminal()),
+            PushEvents::Status => event.payload().and_then(Payload::status).is_some(),
+            PushEvents::Terminal => {
+                event.payload().and_then(Payload::status).is_some_and(|status| status.state().is_terminal())
+            }
         }
-    }
-}
-
-/// Returns the status that an event sets.
-fn status_of(event: &Event) -> Option<&TaskStatus> {
-    match event.payload()? {
-        Payload::Task(task) => task.status.as_ref(),
-        Payload::StatusUpdate(update) => update.status.as_ref(),
-        Payload::Message(_) | Payload::ArtifactUpdate(_) => None,
     }
 }
 

@@ -475,10 +475,8 @@ impl Receiver {
             (Version::V0_3, message)
         };
         let id = match &message.payload {
-            Some(Payload::Task(task)) => &task.id,
             Some(Payload::Message(message)) => &message.message_id,
-            Some(Payload::StatusUpdate(update)) => &update.task_id,
-            Some(Payload::ArtifactUpdate(update)) => &update.task_id,
+            Some(payload) => payload.task_id(),
             None => "",
         };
         if id.is_empty() {

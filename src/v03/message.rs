@@ -282,84 +282,61 @@ impl From<v03::SendMessageConfiguration> for v1::SendMessageConfiguration {
     }
 }
 
-impl From<v1::GetTaskRequest> for v03::GetTaskRequest {
-    fn from(request: v1::GetTaskRequest) -> Self {
-        Self { name: resource_name::of_task(&request.id), history_length: request.history_length.unwrap_or_default() }
-    }
-}
-
-impl TryFrom<v03::GetTaskRequest> for v1::GetTaskRequest {
-    type Error = Error;
-
-    fn try_from(request: v03::GetTaskRequest) -> Result<Self, Error> {
-        let history_length = (request.history_length != 0).then_some(request.history_length);
-        Ok(Self { tenant: String::new(), id: ResourceName::task("name", &request.name)?, history_length })
-    }
-}
-
-impl From<v1::CancelTaskRequest> for v03::CancelTaskRequest {
-    fn from(request: v1::CancelTaskRequest) -> Self {
-        Self { name: resource_name::of_task(&request.id) }
-    }
-}
-
-impl TryFrom<v03::CancelTaskRequest> for v1::CancelTaskRequest {
-    type Error = Error;
-
-    fn try_from(request: v03::CancelTaskRequest) -> Result<Self, Error> {
-        Ok(Self { tenant: String::new(), id: ResourceName::task("name", &request.name)?, metadata: None })
-    }
-}
-
-impl From<v1::SubscribeToTaskRequest> for v03::TaskSubscriptionRequest {
-    fn from(request: v1::SubscribeToTaskRequest) -> Self {
-        Self { name: resource_name::of_task(&request.id) }
-    }
-}
-
-impl TryFrom<v03::TaskSubscriptionRequest> for v1::SubscribeToTaskRequest {
-    type Error = Error;
-
-    fn try_from(request: v03::TaskSubscriptionRequest) -> Result<Self, Error> {
-        Ok(Self { tenant: String::new(), id: ResourceName::task("name", &request.name)? })
-    }
-}
-
-/// Conversions of a request whose only field names a push configuration.
-macro_rules! push_config_request {
-    ($($request:ident),*) => { $(
-        impl From<v1::$request> for v03::$request {
-            fn from(request: v1::$request) -> Self {
-                Self { name: resource_name::of_config(&request.task_id, &request.id) }
+/// Converts requests, in which 0.3 names tasks and push configurations by a resource name.
+macro_rules! convert_requests {
+    ($request:ident; $(
+        $old:ident { $($old_field:ident: $to_old:expr,)+ } = $new:ident { $($new_field:ident: $to_new:expr,)+ }
+    )+) => { $(
+        impl From<v1::$new> for v03::$old {
+            fn from($request: v1::$new) -> Self {
+                Self { $($old_field: $to_old),+ }
             }
         }
 
-        impl TryFrom<v03::$request> for v1::$request {
+        impl TryFrom<v03::$old> for v1::$new {
             type Error = Error;
 
-            fn try_from(request: v03::$request) -> Result<Self, Error> {
-                let (task_id, id) = ResourceName::config("name", &request.name)?;
-                Ok(Self { tenant: String::new(), task_id, id })
+            fn try_from($request: v03::$old) -> Result<Self, Error> {
+                Ok(Self { $($new_field: $to_new,)+ ..Self::default() })
             }
         }
-    )* };
+    )+ };
 }
 
-push_config_request!(GetTaskPushNotificationConfigRequest, DeleteTaskPushNotificationConfigRequest);
-
-impl From<v1::ListTaskPushNotificationConfigsRequest> for v03::ListTaskPushNotificationConfigRequest {
-    fn from(request: v1::ListTaskPushNotificationConfigsRequest) -> Self {
-        let v1::ListTaskPushNotificationConfigsRequest { tenant: _, task_id, page_size, page_token } = request;
-        Self { parent: resource_name::of_task(&task_id), page_size, page_token }
+convert_requests! { request;
+    GetTaskRequest {
+        name: resource_name::of_task(&request.id),
+        history_length: request.history_length.unwrap_or_default(),
+    } = GetTaskRequest {
+        id: ResourceName::task("name", &request.name)?,
+        history_length: Some(request.history_length).filter(|length| *length != 0),
     }
-}
-
-impl TryFrom<v03::ListTaskPushNotificationConfigRequest> for v1::ListTaskPushNotificationConfigsRequest {
-    type Error = Error;
-
-    fn try_from(request: v03::ListTaskPushNotificationConfigRequest) -> Result<Self, Error> {
-        let v03::ListTaskPushNotificationConfigRequest { parent, page_size, page_token } = request;
-        Ok(Self { tenant: String::new(), task_id: ResourceName::task("parent", &parent)?, page_size, page_token })
+    CancelTaskRequest { name: resource_name::of_task(&request.id), } = CancelTaskRequest {
+        id: ResourceName::task("name", &request.name)?,
+    }
+    TaskSubscriptionRequest { name: resource_name::of_task(&request.id), } = SubscribeToTaskRequest {
+        id: ResourceName::task("name", &request.name)?,
+    }
+    GetTaskPushNotificationConfigRequest {
+        name: resource_name::of_config(&request.task_id, &request.id),
+    } = GetTaskPushNotificationConfigRequest {
+        task_id: ResourceName::config("name", &request.name)?.0,
+        id: ResourceName::config("name", &request.name)?.1,
+    }
+    DeleteTaskPushNotificationConfigRequest {
+        name: resource_name::of_config(&request.task_id, &request.id),
+    } = DeleteTaskPushNotificationConfigRequest {
+        task_id: ResourceName::config("name", &request.name)?.0,
+        id: ResourceName::config("name", &request.name)?.1,
+    }
+    ListTaskPushNotificationConfigRequest {
+        parent: resource_name::of_task(&request.task_id),
+        page_size: request.page_size,
+        page_token: request.page_token,
+    } = ListTaskPushNotificationConfigsRequest {
+        task_id: ResourceName::task("parent", &request.parent)?,
+        page_size: request.page_size,
+        page_token: request.page_token,
     }
 }
 
