@@ -17,11 +17,12 @@ use tokio_stream::StreamExt as _;
 use crate::{
     agent::Agent,
     call::Call,
+    contract::BoxStream,
     error::Error,
     event::Event,
     pb::v1::{
         Artifact, CancelTaskRequest, Message, Part, SendMessageRequest, Task, TaskState,
-        a2a_service_server::A2aService, bindings::Checked, send_message_response, stream_response::Payload,
+        a2a_service_server::A2aService, bindings::Checked, send_message_response,
     },
     service::{Limits, Service},
     store::memory::Memory,
@@ -111,13 +112,12 @@ impl Probe {
     pub async fn send_message(&self, message: Message) -> Result<ProbeOutcome, Error> {
         let request = SendMessageRequest { message: Some(message), ..SendMessageRequest::default() };
         let response = self.service.send_message(Call::default().request(request)).await?;
-        Ok(match response.into_inner().payload {
-            Some(send_message_response::Payload::Task(task)) => ProbeOutcome { task: Some(task), message: None },
-            Some(send_message_response::Payload::Message(message)) => {
-                ProbeOutcome { task: None, message: Some(message) }
-            }
-            None => ProbeOutcome { task: None, message: None },
-        })
+        let (task, message) = match response.into_inner().payload {
+            Some(send_message_response::Payload::Task(task)) => (Some(task), None),
+            Some(send_message_response::Payload::Message(message)) => (None, Some(message)),
+            None => (None, None),
+        };
+        Ok(ProbeOutcome { task, message })
     }
 
     /// Sends text as a new task, and returns all events until its turn has ended.
@@ -125,10 +125,12 @@ impl Probe {
     /// # Errors
     /// As [`send`](Self::send).
     pub async fn stream(&self, text: &str) -> Result<Vec<Event>, Error> {
+        Ok(self.open(text).await?.collect::<Result<_, _>>().await?)
+    }
+
+    async fn open(&self, text: &str) -> Result<BoxStream<Event>, Error> {
         let request = SendMessageRequest { message: Some(Message::user(text)), ..SendMessageRequest::default() };
-        let events = self.service.send_streaming_message(Call::default().request(request)).await?;
-        let events: Result<Vec<_>, _> = events.into_inner().collect::<Vec<_>>().await.into_iter().collect();
-        Ok(events?)
+        Ok(self.service.send_streaming_message(Call::default().request(request)).await?.into_inner())
     }
 
     /// Sends text as a new task, cancels it after the agent's first update, and returns the task.
@@ -136,16 +138,8 @@ impl Probe {
     /// # Errors
     /// As [`send`](Self::send), and if the task can't be canceled.
     pub async fn cancel(&self, text: &str) -> Result<ProbeOutcome, Error> {
-        let request = SendMessageRequest { message: Some(Message::user(text)), ..SendMessageRequest::default() };
-        let mut events = self.service.send_streaming_message(Call::default().request(request)).await?.into_inner();
-        let (mut id, mut count) = (String::new(), 0);
-        while count < 2 {
-            let Some(event) = events.next().await.transpose()? else { break };
-            if let Some(Payload::Task(task)) = event.payload() {
-                id.clone_from(&task.id);
-            }
-            count += 1;
-        }
+        let first: Vec<Event> = self.open(text).await?.take(2).collect::<Result<_, _>>().await?;
+        let id = first.iter().find_map(Event::task).map(|task| task.id.clone()).unwrap_or_default();
         let request = CancelTaskRequest { id, ..CancelTaskRequest::default() };
         let task = self.service.cancel_task(Call::default().request(request)).await?.into_inner().into_task()?;
         Ok(ProbeOutcome { task: Some(task), message: None })

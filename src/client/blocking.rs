@@ -1,11 +1,11 @@
 //! Client without a runtime: each call blocks its thread.
 
-use std::sync::Arc;
+use std::{ops::Deref, sync::Arc};
 
 use tokio::runtime::{Builder, Runtime};
 use tokio_stream::StreamExt as _;
 
-use super::{CatalogEntry, Interface, Outcome, StreamEvent};
+use super::{CatalogEntry, Outcome, StreamEvent};
 use crate::{
     error::Error,
     pb::v1::{AgentCard, ListTasksRequest, SendMessageRequest, Task, TaskPushNotificationConfig},
@@ -22,10 +22,27 @@ use crate::{
 /// println!("{}", agent.send("Hello")?.text());
 /// # Ok::<(), a2a_service::error::Error>(())
 /// ```
+pub type Client = Blocking<super::Client>;
+
+/// A client, or a part of one, whose calls block. It dereferences to the one with async methods, for methods that do not wait.
 #[derive(Clone, Debug)]
-pub struct Client {
-    client: super::Client,
+pub struct Blocking<T> {
+    inner: T,
     runtime: Arc<Runtime>,
+}
+
+impl<T> Deref for Blocking<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.inner
+    }
+}
+
+impl<T> Blocking<T> {
+    fn with<U>(&self, inner: U) -> Blocking<U> {
+        Blocking { inner, runtime: Arc::clone(&self.runtime) }
+    }
 }
 
 impl Client {
@@ -72,28 +89,8 @@ impl Client {
 
     fn on_runtime(connect: impl AsyncFnOnce() -> Result<super::Client, Error>) -> Result<Self, Error> {
         let runtime = runtime()?;
-        let client = runtime.block_on(connect())?;
-        Ok(Self { client, runtime: Arc::new(runtime) })
-    }
-
-    /// Card of the agent.
-    pub fn card(&self) -> Arc<AgentCard> {
-        self.client.card()
-    }
-
-    /// Interface of the card that is called first.
-    pub fn interface(&self) -> Option<&Interface> {
-        self.client.interface()
-    }
-
-    /// Tenant of all requests. Empty if there is none.
-    pub fn tenant(&self) -> &str {
-        self.client.tenant()
-    }
-
-    /// The client with async methods.
-    pub fn inner(&self) -> &super::Client {
-        &self.client
+        let inner = runtime.block_on(connect())?;
+        Ok(Self { inner, runtime: Arc::new(runtime) })
     }
 
     /// Sends a message, and waits until the turn of the agent ends.
@@ -101,7 +98,7 @@ impl Client {
     /// # Errors
     /// As [`Client::send`](super::Client::send).
     pub fn send(&self, message: impl Into<SendMessageRequest>) -> Result<Outcome, Error> {
-        self.runtime.block_on(self.client.send(message))
+        self.runtime.block_on(self.inner.send(message))
     }
 
     /// Sends a message, and returns the events of the turn as they happen.
@@ -109,8 +106,7 @@ impl Client {
     /// # Errors
     /// As [`Client::stream`](super::Client::stream).
     pub fn stream(&self, message: impl Into<SendMessageRequest>) -> Result<Events, Error> {
-        let events = self.runtime.block_on(self.client.stream(message))?;
-        Ok(Events { events, runtime: Arc::clone(&self.runtime) })
+        self.runtime.block_on(self.inner.stream(message)).map(|events| self.with(events))
     }
 
     /// Returns the events of a running task from now on.
@@ -118,8 +114,7 @@ impl Client {
     /// # Errors
     /// As [`Client::subscribe`](super::Client::subscribe).
     pub fn subscribe(&self, task_id: &str) -> Result<Events, Error> {
-        let events = self.runtime.block_on(self.client.subscribe(task_id))?;
-        Ok(Events { events, runtime: Arc::clone(&self.runtime) })
+        self.runtime.block_on(self.inner.subscribe(task_id)).map(|events| self.with(events))
     }
 
     /// Returns a task with its whole history.
@@ -127,7 +122,7 @@ impl Client {
     /// # Errors
     /// As [`Client::get`](super::Client::get).
     pub fn get(&self, task_id: &str) -> Result<Task, Error> {
-        self.runtime.block_on(self.client.get(task_id))
+        self.runtime.block_on(self.inner.get(task_id))
     }
 
     /// Returns a task with at most `messages` messages of its history.
@@ -135,7 +130,7 @@ impl Client {
     /// # Errors
     /// As [`Client::get_with_history`](super::Client::get_with_history).
     pub fn get_with_history(&self, task_id: &str, messages: i32) -> Result<Task, Error> {
-        self.runtime.block_on(self.client.get_with_history(task_id, messages))
+        self.runtime.block_on(self.inner.get_with_history(task_id, messages))
     }
 
     /// Waits until a task is terminal, or waits for input or authorization, and returns it.
@@ -143,7 +138,7 @@ impl Client {
     /// # Errors
     /// As [`Client::wait`](super::Client::wait).
     pub fn wait(&self, task_id: &str) -> Result<Task, Error> {
-        self.runtime.block_on(self.client.wait(task_id))
+        self.runtime.block_on(self.inner.wait(task_id))
     }
 
     /// Cancels a task, and returns it.
@@ -151,7 +146,7 @@ impl Client {
     /// # Errors
     /// As [`Client::cancel`](super::Client::cancel).
     pub fn cancel(&self, task_id: &str) -> Result<Task, Error> {
-        self.runtime.block_on(self.client.cancel(task_id))
+        self.runtime.block_on(self.inner.cancel(task_id))
     }
 
     /// Returns all tasks of the caller that match a request, the latest first.
@@ -159,12 +154,12 @@ impl Client {
     /// # Errors
     /// As [`Client::list`](super::Client::list).
     pub fn list(&self, request: ListTasksRequest) -> Result<Vec<Task>, Error> {
-        self.runtime.block_on(self.client.list(request).collect())
+        self.runtime.block_on(self.inner.list(request).collect())
     }
 
     /// Push notification configurations of a task.
     pub fn push(&self, task_id: impl Into<String>) -> PushConfigs {
-        PushConfigs { configs: self.client.push(task_id), runtime: Arc::clone(&self.runtime) }
+        self.with(self.inner.push(task_id))
     }
 
     /// Downloads the extended card, which then replaces the card of this client and its clones.
@@ -172,12 +167,12 @@ impl Client {
     /// # Errors
     /// As [`Client::extended_card`](super::Client::extended_card).
     pub fn extended_card(&self) -> Result<Arc<AgentCard>, Error> {
-        self.runtime.block_on(self.client.extended_card())
+        self.runtime.block_on(self.inner.extended_card())
     }
 
     /// Begins a conversation: messages that share a context, and continue a task that waits for input.
     pub fn conversation(&self) -> Conversation {
-        Conversation { conversation: self.client.conversation(), runtime: Arc::clone(&self.runtime) }
+        self.with(self.inner.conversation())
     }
 }
 
@@ -187,11 +182,7 @@ fn runtime() -> Result<Runtime, Error> {
 }
 
 /// Push notification configurations of a task (4.3). Made by [`Client::push`].
-#[derive(Clone, Debug)]
-pub struct PushConfigs {
-    configs: super::PushConfigs,
-    runtime: Arc<Runtime>,
-}
+pub type PushConfigs = Blocking<super::PushConfigs>;
 
 impl PushConfigs {
     /// Adds a configuration: a URL, or one with a token, an id and authentication.
@@ -199,7 +190,7 @@ impl PushConfigs {
     /// # Errors
     /// As [`PushConfigs::create`](super::PushConfigs::create).
     pub fn create(&self, config: impl Into<TaskPushNotificationConfig>) -> Result<TaskPushNotificationConfig, Error> {
-        self.runtime.block_on(self.configs.create(config))
+        self.runtime.block_on(self.inner.create(config))
     }
 
     /// Returns a configuration.
@@ -207,7 +198,7 @@ impl PushConfigs {
     /// # Errors
     /// `TaskNotFound` if there is no such task or configuration.
     pub fn get(&self, id: &str) -> Result<TaskPushNotificationConfig, Error> {
-        self.runtime.block_on(self.configs.get(id))
+        self.runtime.block_on(self.inner.get(id))
     }
 
     /// Returns all configurations.
@@ -215,7 +206,7 @@ impl PushConfigs {
     /// # Errors
     /// `TaskNotFound`.
     pub fn list(&self) -> Result<Vec<TaskPushNotificationConfig>, Error> {
-        self.runtime.block_on(self.configs.list())
+        self.runtime.block_on(self.inner.list())
     }
 
     /// Deletes a configuration.
@@ -223,38 +214,24 @@ impl PushConfigs {
     /// # Errors
     /// `TaskNotFound` if there is no such task.
     pub fn delete(&self, id: &str) -> Result<(), Error> {
-        self.runtime.block_on(self.configs.delete(id))
+        self.runtime.block_on(self.inner.delete(id))
     }
 }
 
 /// Messages of one context. Made by [`Client::conversation`].
-#[derive(Clone, Debug)]
-pub struct Conversation {
-    conversation: super::Conversation,
-    runtime: Arc<Runtime>,
-}
+pub type Conversation = Blocking<super::Conversation>;
 
 impl Conversation {
     /// Continues an existing context.
     #[must_use]
     pub fn with_context(self, context_id: impl Into<String>) -> Self {
-        Self { conversation: self.conversation.with_context(context_id), ..self }
+        Self { inner: self.inner.with_context(context_id), ..self }
     }
 
     /// Continues an existing task.
     #[must_use]
     pub fn with_task(self, task_id: impl Into<String>) -> Self {
-        Self { conversation: self.conversation.with_task(task_id), ..self }
-    }
-
-    /// Id of the context. Empty before the first answer.
-    pub fn context_id(&self) -> &str {
-        self.conversation.context_id()
-    }
-
-    /// Id of the task that the next message continues. Empty if it begins a new one.
-    pub fn task_id(&self) -> &str {
-        self.conversation.task_id()
+        Self { inner: self.inner.with_task(task_id), ..self }
     }
 
     /// Sends the next message, and waits for the end of the turn.
@@ -262,7 +239,7 @@ impl Conversation {
     /// # Errors
     /// As [`Client::send`].
     pub fn send(&mut self, message: impl Into<SendMessageRequest>) -> Result<Outcome, Error> {
-        self.runtime.block_on(self.conversation.send(message))
+        self.runtime.block_on(self.inner.send(message))
     }
 
     /// Sends the next message, and calls a function with each event.
@@ -274,21 +251,17 @@ impl Conversation {
         message: impl Into<SendMessageRequest>,
         on_event: impl FnMut(&StreamEvent),
     ) -> Result<(), Error> {
-        self.runtime.block_on(self.conversation.stream_with(message, on_event))
+        self.runtime.block_on(self.inner.stream_with(message, on_event))
     }
 }
 
 /// Events of a stream, as an iterator that blocks.
-#[derive(Debug)]
-pub struct Events {
-    events: super::EventStream,
-    runtime: Arc<Runtime>,
-}
+pub type Events = Blocking<super::EventStream>;
 
 impl Iterator for Events {
     type Item = Result<StreamEvent, Error>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        self.runtime.block_on(self.events.next())
+        self.runtime.block_on(self.inner.next())
     }
 }

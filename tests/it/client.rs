@@ -161,7 +161,7 @@ fn blocking_client_has_the_same_calls() {
     assert_eq!(agent.list(ListTasksRequest::default()).unwrap().len(), 3);
     assert_eq!(agent.wait(&id).unwrap().state(), TaskState::Canceled);
     assert!(agent.get_with_history(&id, 0).unwrap().history.is_empty());
-    assert_eq!((agent.interface().unwrap().binding, agent.tenant()), (agent.inner().interface().unwrap().binding, ""));
+    assert_eq!((agent.interface().is_some(), agent.tenant(), &*agent.card().name), (true, "", "Demo"));
     assert!(agent.extended_card().is_err(), "the demo has no extended card");
 
     let push = agent.push(agent.send(immediately("/slow 60")).unwrap().task().unwrap().id.clone());
