@@ -9,15 +9,15 @@ pub mod card;
 pub mod event;
 mod file_encoding;
 #[cfg(feature = "server")]
-pub mod grpc;
+pub(crate) mod grpc;
 pub mod json;
 #[cfg(feature = "server")]
-pub mod jsonrpc;
+pub(crate) mod jsonrpc;
 mod message;
 pub mod push_extras;
 mod resource_name;
 #[cfg(feature = "server")]
-pub mod rest;
+pub(crate) mod rest;
 #[cfg(feature = "server")]
 pub mod semantics;
 

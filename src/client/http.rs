@@ -4,7 +4,6 @@
 
 use std::{
     collections::HashMap,
-    fmt,
     future::Future,
     sync::{
         Arc,
@@ -145,14 +144,7 @@ pub(super) struct Http {
     pub(super) query: Arc<str>,
 }
 
-impl fmt::Debug for Http {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Http").field("limits", &self.limits).finish_non_exhaustive()
-    }
-}
-
 /// HTTP+JSON binding of a remote agent.
-#[derive(Debug)]
 pub(super) struct Rest {
     http: Http,
     /// Base URL without a trailing slash.
@@ -162,7 +154,6 @@ pub(super) struct Rest {
 }
 
 /// JSON-RPC binding of a remote agent.
-#[derive(Debug)]
 pub(super) struct JsonRpc {
     http: Http,
     url: Url,

@@ -6,7 +6,6 @@
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
-    fmt,
     sync::Arc,
     time::Duration,
 };
@@ -133,12 +132,6 @@ impl Drop for DeliveryService {
         if let Some(task) = self.task.lock().take() {
             task.abort();
         }
-    }
-}
-
-impl fmt::Debug for DeliveryService {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DeliveryService").finish_non_exhaustive()
     }
 }
 

@@ -28,7 +28,7 @@ use crate::{
 
 /// Adapter from the 1.0 service to `a2a.v1.A2AService`: converts requests, responses, events and error codes.
 #[derive(Clone)]
-pub struct GrpcService(pub Arc<dyn Service>);
+pub(crate) struct GrpcService(pub(crate) Arc<dyn Service>);
 
 /// Converts a request, parsing the resource names in it.
 fn convert_request<Old, New: TryFrom<Old, Error = Error>>(request: Request<Old>) -> Result<Request<New>, Status> {
@@ -172,11 +172,5 @@ impl A2aService for GrpcService {
     async fn get_agent_card(&self, request: Request<GetAgentCardRequest>) -> Result<Response<AgentCard>, Status> {
         let request = request.map(|GetAgentCardRequest {}| GetExtendedAgentCardRequest::default());
         convert_response(self.0.get_extended_agent_card(request).await)
-    }
-}
-
-impl std::fmt::Debug for GrpcService {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("V03")
     }
 }

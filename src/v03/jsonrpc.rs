@@ -1,6 +1,6 @@
 //! JSON-RPC binding of 0.3 (0.3, 7): method names, parameters and results on top of the 1.0 service.
 
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use prost::Message as _;
@@ -31,7 +31,7 @@ use crate::{
 
 /// JSON-RPC methods of 0.3, implemented on a 1.0 service.
 #[derive(Clone)]
-pub struct Methods {
+pub(crate) struct Methods {
     service: Arc<dyn A2aService>,
 }
 
@@ -85,13 +85,13 @@ each_rpc!(reject_all);
 
 impl Methods {
     /// Creates the methods of a service.
-    pub fn new(service: Arc<dyn A2aService>) -> Self {
+    pub(crate) fn new(service: Arc<dyn A2aService>) -> Self {
         Self { service }
     }
 
     /// Methods for requests without a JSON-RPC `id`, which 0.3 does not treat as notifications. They validate the parameters,
     /// like the first 0.3 servers, then reject the request, and never execute it.
-    pub fn without_id() -> Self {
+    pub(crate) fn without_id() -> Self {
         Self::new(Arc::new(Semantics::new(Arc::new(Checked(Arc::new(RejectMissingId))))))
     }
 
@@ -234,10 +234,4 @@ fn rename_metadata(mut reply: Reply) -> Reply {
     let (Reply::Unary(_, metadata) | Reply::Stream(_, metadata)) = &mut reply;
     rename_extensions(metadata);
     reply
-}
-
-impl fmt::Debug for Methods {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Methods").finish_non_exhaustive()
-    }
 }

@@ -1,7 +1,7 @@
 //! HTTP+JSON binding of 0.3: the routes of its proto file, the routes that only the specification has (0.3, 3.5.6), and
 //! normalization of request bodies.
 
-use std::{borrow::Cow, fmt, sync::Arc};
+use std::{borrow::Cow, sync::Arc};
 
 use percent_encoding::percent_decode_str;
 use serde::{Serialize, Serializer, ser::SerializeStruct as _};
@@ -30,14 +30,14 @@ mod normalize;
 
 /// HTTP+JSON binding of the 0.3 service.
 #[derive(Clone)]
-pub struct Rest {
+pub(crate) struct Rest {
     proto: ServiceHandle,
     service: Arc<dyn A2aService>,
 }
 
 /// RPC of the binding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rpc {
+pub(crate) enum Rpc {
     /// RPC of the 0.3 proto file.
     Proto(crate::v03::pb::bindings::Rpc),
     /// `GET /v1/tasks`, which is in the specification but not in the proto file.
@@ -49,12 +49,6 @@ impl Rest {
     /// file lacks.
     pub(crate) const fn new(proto: ServiceHandle, service: Arc<dyn A2aService>) -> Self {
         Self { proto, service }
-    }
-}
-
-impl fmt::Debug for Rest {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Rest")
     }
 }
 
