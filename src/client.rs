@@ -9,6 +9,7 @@ pub mod blocking;
 mod builder;
 mod card;
 mod catalog;
+mod connect;
 mod conversation;
 mod credentials;
 mod http;
@@ -16,6 +17,7 @@ mod outcome;
 mod push;
 mod resume;
 mod retry;
+mod retrying;
 mod stream;
 mod tls;
 mod v03;
@@ -27,24 +29,23 @@ use parking_lot::RwLock;
 use tokio_stream::{Stream, StreamExt as _};
 
 #[cfg(feature = "signing")]
-pub use self::card::SignaturePolicy;
-pub(crate) use self::card::complete_url;
+pub use self::builder::SignaturePolicy;
 #[cfg(feature = "cli")]
 pub(crate) use self::card::{Document, StoredCard};
 #[cfg(feature = "cli")]
-pub(crate) use self::http::Observer;
+pub(crate) use self::http::{Observer, complete_url};
+use self::retry::Retries;
 pub use self::{
-    builder::{ClientBuilder, SizeLimits},
+    builder::ClientBuilder,
     card::Interface,
     catalog::CatalogEntry,
     conversation::Conversation,
-    http::HttpTransport,
+    http::{HttpTransport, SizeLimits},
     outcome::Outcome,
     push::PushConfigs,
     retry::Retry,
     stream::{EventStream, StreamEvent},
 };
-use self::{credentials::AgentCredentials, retry::Retries};
 use crate::{
     call::Call,
     clock,
@@ -372,38 +373,6 @@ impl Client {
             message.message_id = Ids::default().random();
         }
         request
-    }
-}
-
-impl ClientBuilder {
-    /// Returns a client of the agent with this card, for example one that was read from a file. `base` is the URL of the
-    /// card, against which relative URLs are resolved. Without it, credentials are sent to all interfaces of the card.
-    ///
-    /// # Errors
-    /// `UnsupportedOperation` if the card has no interface that can be called.
-    pub fn with_card(&self, card: AgentCard, base: Option<&str>) -> Result<Client, Error> {
-        let base = base.map(complete_url).transpose()?;
-        self.client(card, base.as_ref())
-    }
-
-    fn client(&self, card: AgentCard, base: Option<&reqwest::Url>) -> Result<Client, Error> {
-        let all = card::interfaces(&card, base);
-        let selected = self.select(&card, &all, base)?;
-        let Some(first) = selected.first() else {
-            return Err(Error::internal("no interface is selected"));
-        };
-        let tenant = self.tenant.clone().unwrap_or_else(|| first.tenant.clone());
-        // Requests have the tenant of the first interface, so the others must have the same.
-        let urls = selected.iter().filter(|interface| interface.tenant == first.tenant);
-        let urls: Vec<_> = urls.map(|found| (found.binding, found.version, found.url.as_str())).collect();
-        let credentials = AgentCredentials::new(self, Some(&card), base)?;
-        Ok(Client {
-            agent: self.service(&urls, credentials)?,
-            interface: Some(Interface::clone(first)),
-            tenant,
-            timeout: self.timeout,
-            card: Arc::new(RwLock::new(Arc::new(card))),
-        })
     }
 }
 

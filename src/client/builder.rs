@@ -1,65 +1,35 @@
 //! Options of a client: binding, version, credentials, retries, TLS and limits.
 
 use std::{
-    collections::{HashMap, hash_map::Entry},
+    collections::{BTreeMap, HashMap},
     fmt,
     sync::Arc,
     time::Duration,
 };
 
+use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, header};
+use parking_lot::Mutex;
 use reqwest::Url;
-use tonic::transport::Endpoint;
 
 use super::{
-    Client,
-    card::{self, CardCache, Document, Interface, complete_url},
-    credentials::{AgentCredentials, Credentials},
-    http::{self as http_client, Http, HttpTransport, JsonRpc, Network, Rest},
-    retry::{Interfaces, Retry, RetryBudget, Retrying},
-    tls::{TlsOptions, is_secure},
-    v03::{self, V03Client, V03RpcClient},
+    http::{self as http_client, Http, HttpTransport, Network, SizeLimits, complete_url},
+    retry::Retry,
+    tls::TlsOptions,
 };
+#[cfg(feature = "signing")]
+use crate::base::jws::PublicKeys;
 use crate::{
     base::oauth::{OAuthClient, is_token_endpoint},
     call::Binding,
-    contract::Remote,
-    error::{Error, ErrorKind},
-    pb::v1::{AgentCard, a2a_service_client::A2aServiceClient, a2a_service_server::A2aService},
+    error::Error,
     protocol::Version,
-    v03::pb::a2a_service_client::A2aServiceClient as V03ServiceClient,
 };
 
-/// Timeout for establishing a connection.
-pub(super) const CONNECT: Duration = Duration::from_secs(10);
+/// Maximum number of cards in the cache of a builder.
+const MAX_CACHED: usize = 64;
 
-/// Interval between HTTP/2 keep-alive pings over gRPC, and the timeout for their acknowledgement.
-const PING: Duration = Duration::from_secs(20);
-
-options! {
-    /// Maximum sizes of what a client receives. A response beyond its limit fails with `InvalidAgentResponse`.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    #[non_exhaustive]
-    pub struct SizeLimits {
-        /// Maximum size of an agent card or of a catalog in bytes. 4 MiB by default.
-        pub card: usize,
-        /// Maximum size of a response in bytes. 16 MiB by default.
-        pub response: usize,
-        /// Maximum size of an event of a stream in bytes. 16 MiB by default. Over gRPC, the limit of responses applies.
-        pub event: usize,
-        /// Maximum number of bytes of a stream on one connection; a resumed stream starts at 0 again. 1 GiB by default.
-        /// Not applied over gRPC.
-        pub stream: u64,
-    }
-}
-
-impl Default for SizeLimits {
-    fn default() -> Self {
-        Self { card: 4 << 20, response: 16 << 20, event: 16 << 20, stream: 1 << 30 }
-    }
-}
-
-/// Options of a [`Client`], and constructors of single bindings.
+/// Options of a [`Client`](super::Client), and constructors of single bindings.
 ///
 /// [`connect`](Self::connect) reads the agent card. [`rest`](Self::rest), [`json_rpc`](Self::json_rpc) and
 /// [`grpc`](Self::grpc) return the service trait for a URL that is known without a card.
@@ -95,10 +65,10 @@ pub struct ClientBuilder {
     /// Headers of all requests, such as credentials. Their values are marked as sensitive.
     pub(super) headers: HeaderMap,
     pub(super) credentials: Credentials,
-    tls: TlsOptions,
+    pub(super) tls: TlsOptions,
     transport: Option<Arc<dyn HttpTransport>>,
     #[cfg(feature = "cli")]
-    observer: Option<Arc<dyn super::Observer>>,
+    pub(super) observer: Option<Arc<dyn http_client::Observer>>,
     trusted_origins: Vec<Url>,
     pub(super) call_credentials: bool,
     pub(super) cache: CardCache,
@@ -109,7 +79,59 @@ pub struct ClientBuilder {
     pub(super) extended_card: bool,
     pub(super) limits: SizeLimits,
     #[cfg(feature = "signing")]
-    pub(super) signatures: super::SignaturePolicy,
+    pub(super) signatures: SignaturePolicy,
+}
+
+/// Credentials that are sent as the card declares.
+#[derive(Clone, Default)]
+pub(super) struct Credentials {
+    /// API key for all schemes that have none of their own.
+    pub(super) api_key: Option<String>,
+    /// API keys by the name of their scheme.
+    pub(super) api_keys: BTreeMap<String, String>,
+    pub(super) client: Option<OAuthClient>,
+    /// Scopes of access tokens, separated by spaces.
+    pub(super) scopes: Option<String>,
+    pub(super) token_url: Option<Url>,
+}
+
+impl Credentials {
+    pub(super) fn is_empty(&self) -> bool {
+        self.api_key.is_none() && self.api_keys.is_empty() && self.client.is_none()
+    }
+
+    pub(super) fn api_key(&self, scheme: &str) -> Option<&str> {
+        self.api_keys.get(scheme).or(self.api_key.as_ref()).map(String::as_str)
+    }
+}
+
+/// Cards that were downloaded with an entity tag, by URL. Clones share them.
+#[derive(Clone, Debug, Default)]
+pub(super) struct CardCache(pub(super) Arc<Mutex<HashMap<String, (HeaderValue, Bytes)>>>);
+
+impl CardCache {
+    pub(super) fn insert(&self, url: &Url, headers: &HeaderMap, json: &Bytes) {
+        let Some(tag) = headers.get(header::ETAG) else { return };
+        let mut cached = self.0.lock();
+        if cached.len() >= MAX_CACHED {
+            cached.clear();
+        }
+        cached.insert(url.to_string(), (tag.clone(), json.clone()));
+    }
+}
+
+/// Requirement for the signatures of a card (8.4).
+#[cfg(feature = "signing")]
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub enum SignaturePolicy {
+    /// Signatures are ignored.
+    #[default]
+    Off,
+    /// A card without signatures is accepted. One with signatures needs a valid one of these keys.
+    IfPresent(PublicKeys),
+    /// A card needs a valid signature of one of these keys.
+    Required(PublicKeys),
 }
 
 impl fmt::Debug for ClientBuilder {
@@ -296,7 +318,7 @@ impl ClientBuilder {
 
     /// Sets the requirement for signatures of the card. By default, signatures are ignored.
     #[cfg(feature = "signing")]
-    pub fn signatures(self, policy: super::SignaturePolicy) -> Self {
+    pub fn signatures(self, policy: SignaturePolicy) -> Self {
         Self { signatures: policy, ..self }
     }
 
@@ -337,25 +359,6 @@ impl ClientBuilder {
         self
     }
 
-    /// Reads the card of the agent at a URL, and selects one of its interfaces. See [`Client::connect`].
-    ///
-    /// # Errors
-    /// As [`Client::connect`]. With [`extended_card`](Self::extended_card), also those of its download.
-    pub async fn connect(&self, url: &str) -> Result<Client, Error> {
-        let Document { content, url, .. } = card::fetch(self, url).await?;
-        self.connected(content, &url).await
-    }
-
-    /// Returns the client for a card that was downloaded. `base` is its URL, or that of its catalog.
-    pub(super) async fn connected(&self, card: AgentCard, base: &Url) -> Result<Client, Error> {
-        let client = self.client(card, Some(base))?;
-        let declares_extended = client.card().capabilities.as_ref().and_then(|declared| declared.extended_agent_card);
-        if self.extended_card && declares_extended == Some(true) && self.has_credentials() {
-            client.extended_card().await?;
-        }
-        Ok(client)
-    }
-
     /// Returns true if requests have credentials.
     pub(crate) fn has_credentials(&self) -> bool {
         !self.headers.is_empty() || !self.credentials.is_empty() || self.has_certificate()
@@ -371,142 +374,14 @@ impl ClientBuilder {
         base.map(|base| [base].into_iter().chain(&self.trusted_origins).cloned().collect())
     }
 
-    /// Returns a remote agent that is called over HTTP+JSON. `url` is the base URL of its routes.
-    ///
-    /// # Errors
-    /// The URL is invalid, or its scheme is not `http` or `https`.
-    pub fn rest(&self, url: &str) -> Result<Arc<dyn A2aService>, Error> {
-        self.service_at(Binding::Rest, url)
-    }
-
-    /// Returns a remote agent that is called over JSON-RPC at `url`.
-    ///
-    /// # Errors
-    /// The URL is invalid, or its scheme is not `http` or `https`.
-    pub fn json_rpc(&self, url: &str) -> Result<Arc<dyn A2aService>, Error> {
-        self.service_at(Binding::JsonRpc, url)
-    }
-
-    /// Returns a remote agent that is called over gRPC. The connection is established at the first call, by the tokio
-    /// runtime in which this function is called.
-    ///
-    /// # Errors
-    /// The URL is invalid.
-    pub fn grpc(&self, url: &str) -> Result<Arc<dyn A2aService>, Error> {
-        self.service_at(Binding::Grpc, url)
-    }
-
-    /// Adds retries and resumed streams to another implementation of the service.
-    pub fn around(&self, agent: Arc<dyn A2aService>) -> Arc<dyn A2aService> {
-        let credentials = AgentCredentials { headers: self.headers.clone(), ..AgentCredentials::default() };
-        self.wrap(vec![agent], credentials, true, false)
-    }
-
-    fn service_at(&self, binding: Binding, url: &str) -> Result<Arc<dyn A2aService>, Error> {
-        let credentials = AgentCredentials::new(self, None, None)?;
-        self.service(&[(binding, self.version.unwrap_or_default(), url)], credentials)
-    }
-
-    /// Returns a remote agent that is called over the first of these interfaces to which a connection can be established.
-    pub(super) fn service(
-        &self,
-        interfaces: &[(Binding, Version, &str)],
-        credentials: AgentCredentials,
-    ) -> Result<Arc<dyn A2aService>, Error> {
-        // Each HTTP client reads the root certificates of the system, so one serves all interfaces of a scheme.
-        let mut clients: HashMap<bool, Http> = HashMap::new();
-        let mut http = |url: &str| match clients.entry(is_secure(url)) {
-            Entry::Occupied(client) => Ok(client.get().clone()),
-            Entry::Vacant(client) => {
-                let http = Http { query: Arc::clone(&credentials.query), ..self.http(url)? };
-                Ok(client.insert(http).clone())
-            }
-        };
-        let agents =
-            interfaces.iter().map(|(binding, version, url)| self.interface(*binding, *version, url, &mut http));
-        let requests_cursors = interfaces.iter().any(|(binding, ..)| *binding == Binding::Grpc);
-        let outlasts_turns = interfaces.iter().all(|(_, version, _)| *version == Version::V1_0);
-        let agents = agents.collect::<Result<_, _>>()?;
-        Ok(self.wrap(agents, credentials, requests_cursors, outlasts_turns))
-    }
-
     /// Returns true if credentials for an agent may be sent to a URL. `base` is the URL of its card.
     pub(super) fn trusts(&self, url: &Url, base: &Url) -> bool {
         [base].into_iter().chain(&self.trusted_origins).any(|trusted| trusted.origin() == url.origin())
     }
 
-    /// Returns true for an interface whose TLS certificate is verified although any is to be accepted.
-    pub(super) fn verifies_certificate(&self, interface: &Interface) -> bool {
-        interface.binding == Binding::Grpc && self.tls.accepts_invalid_certs() && is_secure(&interface.url)
-    }
-
-    fn interface(
-        &self,
-        binding: Binding,
-        version: Version,
-        url: &str,
-        mut http: impl FnMut(&str) -> Result<Http, Error>,
-    ) -> Result<Arc<dyn A2aService>, Error> {
-        Ok(match (binding, version) {
-            (Binding::Rest, Version::V1_0) => Arc::new(Remote(Rest::new(http(url)?, url)?)),
-            (Binding::Rest, Version::V0_3) => v03::rest(Rest::new(http(url)?, url)?),
-            (Binding::JsonRpc, Version::V1_0) => Arc::new(Remote(JsonRpc::new(http(url)?, url)?)),
-            (Binding::JsonRpc, Version::V0_3) => Arc::new(V03RpcClient(JsonRpc::new(http(url)?, url)?)),
-            (Binding::Grpc, version) => {
-                let invalid = |e| ErrorKind::InvalidParams.because(format!("`{url}` is not a valid agent URL: {e}"));
-                let endpoint = Endpoint::from_shared(url.to_owned()).map_err(invalid)?.connect_timeout(CONNECT);
-                let endpoint = self.tls.grpc(endpoint, url)?;
-                // A stream may be idle for a long time; only a ping detects a lost peer.
-                let endpoint = endpoint.http2_keep_alive_interval(PING).keep_alive_timeout(PING);
-                let (channel, limit) = (endpoint.connect_lazy(), self.limits.response);
-                match version {
-                    Version::V1_0 => {
-                        let client = Arc::new(A2aServiceClient::new(channel).max_decoding_message_size(limit));
-                        #[cfg(feature = "cli")]
-                        if let Some(observer) = &self.observer {
-                            return Ok(observer.grpc(url, client));
-                        }
-                        client
-                    }
-                    Version::V0_3 => {
-                        let client = Arc::new(V03ServiceClient::new(channel).max_decoding_message_size(limit));
-                        #[cfg(feature = "cli")]
-                        if let Some(observer) = &self.observer {
-                            return Ok(Arc::new(V03Client(observer.grpc_v03(url, client))));
-                        }
-                        Arc::new(V03Client(client))
-                    }
-                }
-            }
-            (Binding::InProcess, _) => {
-                return Err(Error::invalid_field("binding", "must be gRPC, HTTP+JSON or JSON-RPC"));
-            }
-        })
-    }
-
-    /// Adds retries and resumed streams. `requests_cursors` adds the extension `resume`, for bindings without event ids.
-    /// `outlasts_turns` states that subscriptions end with their task, so that one that ends while its task waits was
-    /// interrupted.
-    fn wrap(
-        &self,
-        mut agents: Vec<Arc<dyn A2aService>>,
-        credentials: AgentCredentials,
-        requests_cursors: bool,
-        outlasts_turns: bool,
-    ) -> Arc<dyn A2aService> {
-        let is_plain = self.retry == Retry::never() && credentials.is_empty() && agents.len() == 1;
-        if let Some(agent) = agents.pop_if(|_| is_plain) {
-            return agent;
-        }
-        let retry = self.retry.clone();
-        let (interfaces, budget) = (Arc::new(Interfaces::new(agents)), Arc::new(RetryBudget::new(&retry)));
-        let credentials = Arc::new(credentials);
-        Arc::new(Retrying { interfaces, retry, budget, credentials, requests_cursors, outlasts_turns })
-    }
-
     /// Shows the requests to an observer.
     #[cfg(feature = "cli")]
-    pub(crate) fn observer(self, observer: Arc<dyn super::Observer>) -> Self {
+    pub(crate) fn observer(self, observer: Arc<dyn http_client::Observer>) -> Self {
         Self { observer: Some(observer), ..self }
     }
 
@@ -548,5 +423,28 @@ impl ClientBuilder {
             None => transport,
         };
         Ok(Http { transport, limits: self.limits, query: Arc::default() })
+    }
+
+    /// Checks the signatures of a card as the policy says.
+    #[cfg(feature = "signing")]
+    pub(super) fn check_signatures(&self, json: &[u8]) -> Result<(), Error> {
+        use crate::card::signature::{VerifyError, verify};
+
+        let (keys, may_be_unsigned) = match &self.signatures {
+            SignaturePolicy::Off => return Ok(()),
+            SignaturePolicy::IfPresent(keys) => (keys, true),
+            SignaturePolicy::Required(keys) => (keys, false),
+        };
+        match verify(json, keys) {
+            Ok(_) => Ok(()),
+            Err(VerifyError::Unsigned) if may_be_unsigned => Ok(()),
+            Err(error) => Err(crate::error::ErrorKind::InvalidAgentResponse.because(error.to_string())),
+        }
+    }
+
+    #[cfg(not(feature = "signing"))]
+    #[expect(clippy::unused_self, clippy::unnecessary_wraps, reason = "the signature with the crate feature `signing`")]
+    pub(super) fn check_signatures(&self, _: &[u8]) -> Result<(), Error> {
+        Ok(())
     }
 }

@@ -1,24 +1,17 @@
 //! Agent card of a remote agent: its URLs, download with a cache (`ETag`), and selection of an interface.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
-use parking_lot::Mutex;
 use reqwest::Url;
 use tokio::time::Instant;
 
-#[cfg(feature = "cli")]
-use super::Client;
 use super::{
     builder::ClientBuilder,
-    http::{Http, parse, read_body},
+    http::{Http, complete_url, read_body},
     retry::{Retries, is_transient},
-};
-#[cfg(feature = "signing")]
-use crate::{
-    base::jws::PublicKeys,
-    card::signature::{self, VerifyError},
+    tls::is_secure,
 };
 use crate::{
     call::{Binding, Call},
@@ -38,13 +31,6 @@ const CARD: Duration = Duration::from_secs(30);
 /// Maximum number of retries of the download of a card. Less than for calls: the URL may be wrong.
 const CARD_RETRIES: u32 = 3;
 
-/// Maximum number of cards in the cache of a builder.
-const MAX_CACHED: usize = 64;
-
-/// Cards that were downloaded with an entity tag, by URL. Clones share them.
-#[derive(Clone, Debug, Default)]
-pub(super) struct CardCache(Arc<Mutex<HashMap<String, (HeaderValue, Bytes)>>>);
-
 /// JSON document of a server.
 #[derive(Debug)]
 #[cfg_attr(not(feature = "cli"), expect(dead_code, reason = "only the program stores and checks documents"))]
@@ -62,12 +48,12 @@ pub(crate) struct Document<T> {
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(crate) struct StoredCard {
     /// URL of the card.
-    url: String,
+    pub(super) url: String,
     /// Entity tag of the card.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     tag: Option<String>,
     /// JSON of the card.
-    card: String,
+    pub(super) card: String,
 }
 
 #[cfg(feature = "cli")]
@@ -103,48 +89,6 @@ impl ClientBuilder {
             self.cache.insert(&url, &headers, &stored.card.clone().into());
         }
     }
-
-    /// Returns the client of the agent with this card.
-    ///
-    /// # Errors
-    /// As [`connect`](Self::connect), except for those of the download.
-    pub(crate) async fn connect_to(&self, stored: &StoredCard) -> Result<Client, Error> {
-        let url = parse(&stored.url)?;
-        let card = card::from_json(stored.card.as_bytes());
-        let card = card.map_err(|error| none_at(&url, "agent card", &error.to_string()))?;
-        self.connected(card, &url).await
-    }
-}
-
-/// Requirement for the signatures of a card (8.4).
-#[cfg(feature = "signing")]
-#[derive(Clone, Debug, Default)]
-#[non_exhaustive]
-pub enum SignaturePolicy {
-    /// Signatures are ignored.
-    #[default]
-    Off,
-    /// A card without signatures is accepted. One with signatures needs a valid one of these keys.
-    IfPresent(PublicKeys),
-    /// A card needs a valid signature of one of these keys.
-    Required(PublicKeys),
-}
-
-#[cfg(feature = "signing")]
-impl SignaturePolicy {
-    /// Checks the JSON of a card.
-    fn check(&self, json: &[u8]) -> Result<(), Error> {
-        let (keys, may_be_unsigned) = match self {
-            Self::Off => return Ok(()),
-            Self::IfPresent(keys) => (keys, true),
-            Self::Required(keys) => (keys, false),
-        };
-        match signature::verify(json, keys) {
-            Ok(_) => Ok(()),
-            Err(VerifyError::Unsigned) if may_be_unsigned => Ok(()),
-            Err(error) => Err(ErrorKind::InvalidAgentResponse.because(error.to_string())),
-        }
-    }
 }
 
 /// Interface of an agent card that this crate can call.
@@ -159,20 +103,6 @@ pub struct Interface {
     pub url: String,
     /// Tenant of all requests (4.4.6). Empty if there is none.
     pub tenant: String,
-}
-
-/// Completes a URL without a scheme: `http` for hosts of this machine, else `https`.
-pub(crate) fn complete_url(text: &str) -> Result<Url, Error> {
-    let text = text.trim();
-    if text.contains("://") {
-        return parse(text);
-    }
-    let text = if text.starts_with(':') { format!("localhost{text}") } else { text.to_owned() };
-    let host = text.split(['/', '?']).next().unwrap_or_default();
-    let host = host.rsplit_once(':').map_or(host, |(host, _)| host);
-    let is_local =
-        host.eq_ignore_ascii_case("localhost") || matches!(host, "[::1]" | "::1") || host.starts_with("127.");
-    parse(&format!("{}://{text}", if is_local { "http" } else { "https" }))
 }
 
 /// Returns the URLs at which a document with one of these paths may be: the URL itself if it names a document, else the paths
@@ -214,7 +144,7 @@ pub(super) async fn fetch(builder: &ClientBuilder, url: &str) -> Result<Document
         check_agent(&card, url, &agent).map(|()| card)
     };
     let found = first_document(builder, "agent card", documents_of(&agent, &WELL_KNOWN), read).await?;
-    check_signatures(builder, &found.json)?;
+    builder.check_signatures(&found.json)?;
     Ok(found)
 }
 
@@ -230,18 +160,6 @@ fn check_agent(card: &AgentCard, url: &Url, agent: &Url) -> Result<(), String> {
         || paths.peek().is_none()
         || paths.any(|interface| is_below(&interface, path) || path.strip_prefix(&*interface) == Some("/v1"));
     if is_of_agent { Ok(()) } else { Err(format!("the card of an agent without an interface at {}", agent.path())) }
-}
-
-/// Checks the signatures of the JSON of a card by the policy of the client.
-#[cfg(feature = "signing")]
-pub(super) fn check_signatures(builder: &ClientBuilder, json: &[u8]) -> Result<(), Error> {
-    builder.signatures.check(json)
-}
-
-/// Accepts every card: signatures are verified with the crate feature `signing`.
-#[cfg(not(feature = "signing"))]
-pub(super) fn check_signatures(_: &ClientBuilder, _: &[u8]) -> Result<(), Error> {
-    Ok(())
 }
 
 /// Downloads JSON documents at these URLs until one of them can be read. `read` returns the reason why a document can't.
@@ -334,17 +252,6 @@ async fn fetch_json(
     }
 }
 
-impl CardCache {
-    fn insert(&self, url: &Url, headers: &HeaderMap, json: &Bytes) {
-        let Some(tag) = headers.get(header::ETAG) else { return };
-        let mut cached = self.0.lock();
-        if cached.len() >= MAX_CACHED {
-            cached.clear();
-        }
-        cached.insert(url.to_string(), (tag.clone(), json.clone()));
-    }
-}
-
 /// Returns the interfaces of a card that this crate can call, in the order of the card. Relative URLs are resolved against
 /// the URL of the card; an empty one is its origin.
 pub(super) fn interfaces(card: &AgentCard, base: Option<&Url>) -> Vec<Interface> {
@@ -395,6 +302,11 @@ fn grpc_url(text: &str, base: Option<&Url>) -> Option<String> {
 }
 
 impl ClientBuilder {
+    /// Returns true for an interface whose TLS certificate is verified although any is to be accepted.
+    pub(super) fn verifies_certificate(&self, interface: &Interface) -> bool {
+        interface.binding == Binding::Grpc && self.tls.accepts_invalid_certs() && is_secure(&interface.url)
+    }
+
     /// Returns the interfaces that may be used, in the order of the card.
     ///
     /// # Errors

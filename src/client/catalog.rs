@@ -7,7 +7,8 @@ use serde_json::Value;
 use super::{
     Client,
     builder::ClientBuilder,
-    card::{check_signatures, complete_url, documents_of, first_document, none_at},
+    card::{documents_of, first_document, none_at},
+    http::complete_url,
 };
 use crate::{
     error::{Error, ErrorKind},
@@ -96,7 +97,7 @@ impl ClientBuilder {
     pub async fn connect_entry(&self, entry: &CatalogEntry) -> Result<Client, Error> {
         if let Some(card) = &entry.card {
             if let Some(json) = &entry.json {
-                check_signatures(self, json)?;
+                self.check_signatures(json)?;
             }
             return self.connected(card.clone(), &entry.catalog).await;
         }

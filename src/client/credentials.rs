@@ -1,7 +1,7 @@
 //! Credentials of a client by the security schemes of the agent card (4.5): API keys, access tokens of OAuth 2.0, and the schemes
 //! for which there are none.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
@@ -25,29 +25,6 @@ use crate::{
 
 /// Header of an API key if the card declares none.
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
-
-/// Credentials that are sent as the card declares.
-#[derive(Clone, Default)]
-pub(super) struct Credentials {
-    /// API key for all schemes that have none of their own.
-    pub(super) api_key: Option<String>,
-    /// API keys by the name of their scheme.
-    pub(super) api_keys: BTreeMap<String, String>,
-    pub(super) client: Option<OAuthClient>,
-    /// Scopes of access tokens, separated by spaces.
-    pub(super) scopes: Option<String>,
-    pub(super) token_url: Option<Url>,
-}
-
-impl Credentials {
-    pub(super) fn is_empty(&self) -> bool {
-        self.api_key.is_none() && self.api_keys.is_empty() && self.client.is_none()
-    }
-
-    fn api_key(&self, scheme: &str) -> Option<&str> {
-        self.api_keys.get(scheme).or(self.api_key.as_ref()).map(String::as_str)
-    }
-}
 
 /// Credentials of all requests to an agent.
 #[derive(Default)]

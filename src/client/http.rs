@@ -27,7 +27,6 @@ use tonic::{
 };
 use tonic_types::{ErrorDetails, StatusExt as _};
 
-use super::{SizeLimits, builder::CONNECT};
 use crate::{
     base::{
         bounded_body::{BodyError, BoundedBody},
@@ -49,6 +48,32 @@ const ACCEPT: HeaderValue = HeaderValue::from_static("application/json, text/eve
 
 /// Maximum time from the head of a unary response to the end of its body.
 const BODY: Duration = Duration::from_mins(1);
+
+/// Timeout for establishing a connection.
+pub(super) const CONNECT: Duration = Duration::from_secs(10);
+
+options! {
+    /// Maximum sizes of what a client receives. A response beyond its limit fails with `InvalidAgentResponse`.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    #[non_exhaustive]
+    pub struct SizeLimits {
+        /// Maximum size of an agent card or of a catalog in bytes. 4 MiB by default.
+        pub card: usize,
+        /// Maximum size of a response in bytes. 16 MiB by default.
+        pub response: usize,
+        /// Maximum size of an event of a stream in bytes. 16 MiB by default. Over gRPC, the limit of responses applies.
+        pub event: usize,
+        /// Maximum number of bytes of a stream on one connection; a resumed stream starts at 0 again. 1 GiB by default.
+        /// Not applied over gRPC.
+        pub stream: u64,
+    }
+}
+
+impl Default for SizeLimits {
+    fn default() -> Self {
+        Self { card: 4 << 20, response: 16 << 20, event: 16 << 20, stream: 1 << 30 }
+    }
+}
 
 /// Sends HTTP requests for the JSON bindings and the agent card.
 ///
@@ -190,6 +215,20 @@ pub(super) fn parse(url: &str) -> Result<Url, Error> {
     } else {
         Err(invalid("the scheme must be http or https"))
     }
+}
+
+/// Completes a URL without a scheme: `http` for hosts of this machine, else `https`.
+pub(crate) fn complete_url(text: &str) -> Result<Url, Error> {
+    let text = text.trim();
+    if text.contains("://") {
+        return parse(text);
+    }
+    let text = if text.starts_with(':') { format!("localhost{text}") } else { text.to_owned() };
+    let host = text.split(['/', '?']).next().unwrap_or_default();
+    let host = host.rsplit_once(':').map_or(host, |(host, _)| host);
+    let is_local =
+        host.eq_ignore_ascii_case("localhost") || matches!(host, "[::1]" | "::1") || host.starts_with("127.");
+    parse(&format!("{}://{text}", if is_local { "http" } else { "https" }))
 }
 
 #[tonic::async_trait]

@@ -8,17 +8,20 @@
 use futures_util::stream::unfold;
 use tokio::time::Instant;
 use tokio_stream::StreamExt as _;
-use tonic::Status;
+use tonic::{Request, Response, Status};
 
-use super::retry::{Retries, Retrying, is_transient};
+use super::{
+    retry::{Retries, Retry, is_transient},
+    retrying::{Retried, Retrying, echoes_key},
+};
 use crate::{
     call::Call,
-    contract::BoxStream,
+    contract::{BoxStream, ServiceFuture},
     error::{Error, ErrorKind},
     event::{Cursor, Ends, Event, resume},
     pb::v1::{
         GetTaskRequest, SendMessageRequest, StreamResponse, SubscribeToTaskRequest, Task, TaskState, TaskStatus,
-        stream_response::Payload,
+        a2a_service_server::A2aService, bindings::each_rpc, stream_response::Payload,
     },
 };
 
@@ -50,6 +53,43 @@ pub(super) struct StreamContext {
     /// The caller has not requested the extension `resume`: its metadata is removed from the events.
     pub(super) strips_cursors: bool,
 }
+
+impl Retrying {
+    /// Opens a stream that is resumed until its task or turn ends.
+    async fn streaming<Req: Retried + Into<StreamRequest>>(
+        &self,
+        request: Request<Req>,
+        rpc: impl for<'a> Fn(&'a dyn A2aService, Request<Req>) -> ServiceFuture<'a, BoxStream<Event>> + Send + Sync,
+    ) -> Result<Response<BoxStream<Event>>, Status> {
+        let (mut call, message) = self.into_parts(request);
+        let resumes = self.retry != Retry::never();
+        let adds_cursors = resumes && self.requests_cursors && !call.extensions.iter().any(|uri| uri == resume::URI);
+        if adds_cursors {
+            call.extensions.push(resume::URI.to_owned());
+        }
+        let opened = self.unary(call.clone().request(message.clone()), rpc).await?;
+        if !resumes {
+            return Ok(opened);
+        }
+        let (metadata, events, extensions) = opened.into_parts();
+        let known = StreamContext { keyed: echoes_key(&metadata, &call), strips_cursors: adds_cursors };
+        let stream = ResumingStream::new(self.clone(), message.into(), call, events, known);
+        Ok(Response::from_parts(metadata, stream.into_stream(), extensions))
+    }
+}
+
+macro_rules! retrying {
+    ($($by:ident $method:ident $rpc:ident: $request:ty => $response:ty;)*) => {
+        #[tonic::async_trait]
+        impl A2aService for Retrying { $(
+            async fn $method(&self, request: Request<$request>) -> Result<Response<$response>, Status> {
+                self.$by(request, |agent, request| agent.$method(request)).await
+            }
+        )* }
+    };
+}
+
+each_rpc!(retrying);
 
 /// A stream of events that is resumed when its connection is lost.
 pub(super) struct ResumingStream {

@@ -1,0 +1,220 @@
+//! Construction of clients: the client of a card, and the service over its interfaces.
+
+use std::{
+    collections::{HashMap, hash_map::Entry},
+    sync::Arc,
+    time::Duration,
+};
+
+use parking_lot::RwLock;
+use reqwest::Url;
+use tonic::transport::Endpoint;
+
+use super::{
+    Client,
+    builder::ClientBuilder,
+    card::{self, Document, Interface},
+    credentials::AgentCredentials,
+    http::{CONNECT, Http, JsonRpc, Rest, complete_url},
+    retry::{Retry, RetryBudget},
+    retrying::{Interfaces, Retrying},
+    tls::is_secure,
+    v03::{self, V03Client, V03RpcClient},
+};
+use crate::{
+    call::Binding,
+    contract::Remote,
+    error::{Error, ErrorKind},
+    pb::v1::{AgentCard, a2a_service_client::A2aServiceClient, a2a_service_server::A2aService},
+    protocol::Version,
+    v03::pb::a2a_service_client::A2aServiceClient as V03ServiceClient,
+};
+
+/// Interval between HTTP/2 keep-alive pings over gRPC, and the timeout for their acknowledgement.
+const PING: Duration = Duration::from_secs(20);
+
+impl ClientBuilder {
+    /// Reads the card of the agent at a URL, and selects one of its interfaces. See [`Client::connect`].
+    ///
+    /// # Errors
+    /// As [`Client::connect`]. With [`extended_card`](Self::extended_card), also those of its download.
+    pub async fn connect(&self, url: &str) -> Result<Client, Error> {
+        let Document { content, url, .. } = card::fetch(self, url).await?;
+        self.connected(content, &url).await
+    }
+
+    /// Returns the client of the agent with this card.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect), except for those of the download.
+    #[cfg(feature = "cli")]
+    pub(crate) async fn connect_to(&self, stored: &card::StoredCard) -> Result<Client, Error> {
+        let url = super::http::parse(&stored.url)?;
+        let card = crate::v03::card::from_json(stored.card.as_bytes());
+        let card = card.map_err(|error| card::none_at(&url, "agent card", &error.to_string()))?;
+        self.connected(card, &url).await
+    }
+
+    /// Returns the client for a card that was downloaded. `base` is its URL, or that of its catalog.
+    pub(super) async fn connected(&self, card: AgentCard, base: &Url) -> Result<Client, Error> {
+        let client = self.client(card, Some(base))?;
+        let declares_extended = client.card().capabilities.as_ref().and_then(|declared| declared.extended_agent_card);
+        if self.extended_card && declares_extended == Some(true) && self.has_credentials() {
+            client.extended_card().await?;
+        }
+        Ok(client)
+    }
+
+    /// Returns a client of the agent with this card, for example one that was read from a file. `base` is the URL of the
+    /// card, against which relative URLs are resolved. Without it, credentials are sent to all interfaces of the card.
+    ///
+    /// # Errors
+    /// `UnsupportedOperation` if the card has no interface that can be called.
+    pub fn with_card(&self, card: AgentCard, base: Option<&str>) -> Result<Client, Error> {
+        let base = base.map(complete_url).transpose()?;
+        self.client(card, base.as_ref())
+    }
+
+    fn client(&self, card: AgentCard, base: Option<&Url>) -> Result<Client, Error> {
+        let all = card::interfaces(&card, base);
+        let selected = self.select(&card, &all, base)?;
+        let Some(first) = selected.first() else {
+            return Err(Error::internal("no interface is selected"));
+        };
+        let tenant = self.tenant.clone().unwrap_or_else(|| first.tenant.clone());
+        // Requests have the tenant of the first interface, so the others must have the same.
+        let urls = selected.iter().filter(|interface| interface.tenant == first.tenant);
+        let urls: Vec<_> = urls.map(|found| (found.binding, found.version, found.url.as_str())).collect();
+        let credentials = AgentCredentials::new(self, Some(&card), base)?;
+        Ok(Client {
+            agent: self.service(&urls, credentials)?,
+            interface: Some(Interface::clone(first)),
+            tenant,
+            timeout: self.timeout,
+            card: Arc::new(RwLock::new(Arc::new(card))),
+        })
+    }
+
+    /// Returns a remote agent that is called over HTTP+JSON. `url` is the base URL of its routes.
+    ///
+    /// # Errors
+    /// The URL is invalid, or its scheme is not `http` or `https`.
+    pub fn rest(&self, url: &str) -> Result<Arc<dyn A2aService>, Error> {
+        self.service_at(Binding::Rest, url)
+    }
+
+    /// Returns a remote agent that is called over JSON-RPC at `url`.
+    ///
+    /// # Errors
+    /// The URL is invalid, or its scheme is not `http` or `https`.
+    pub fn json_rpc(&self, url: &str) -> Result<Arc<dyn A2aService>, Error> {
+        self.service_at(Binding::JsonRpc, url)
+    }
+
+    /// Returns a remote agent that is called over gRPC. The connection is established at the first call, by the tokio
+    /// runtime in which this function is called.
+    ///
+    /// # Errors
+    /// The URL is invalid.
+    pub fn grpc(&self, url: &str) -> Result<Arc<dyn A2aService>, Error> {
+        self.service_at(Binding::Grpc, url)
+    }
+
+    /// Adds retries and resumed streams to another implementation of the service.
+    pub fn around(&self, agent: Arc<dyn A2aService>) -> Arc<dyn A2aService> {
+        let credentials = AgentCredentials { headers: self.headers.clone(), ..AgentCredentials::default() };
+        self.wrap(vec![agent], credentials, true, false)
+    }
+
+    fn service_at(&self, binding: Binding, url: &str) -> Result<Arc<dyn A2aService>, Error> {
+        let credentials = AgentCredentials::new(self, None, None)?;
+        self.service(&[(binding, self.version.unwrap_or_default(), url)], credentials)
+    }
+
+    /// Returns a remote agent that is called over the first of these interfaces to which a connection can be established.
+    pub(super) fn service(
+        &self,
+        interfaces: &[(Binding, Version, &str)],
+        credentials: AgentCredentials,
+    ) -> Result<Arc<dyn A2aService>, Error> {
+        // Each HTTP client reads the root certificates of the system, so one serves all interfaces of a scheme.
+        let mut clients: HashMap<bool, Http> = HashMap::new();
+        let mut http = |url: &str| match clients.entry(is_secure(url)) {
+            Entry::Occupied(client) => Ok(client.get().clone()),
+            Entry::Vacant(client) => {
+                let http = Http { query: Arc::clone(&credentials.query), ..self.http(url)? };
+                Ok(client.insert(http).clone())
+            }
+        };
+        let agents =
+            interfaces.iter().map(|(binding, version, url)| self.interface(*binding, *version, url, &mut http));
+        let requests_cursors = interfaces.iter().any(|(binding, ..)| *binding == Binding::Grpc);
+        let outlasts_turns = interfaces.iter().all(|(_, version, _)| *version == Version::V1_0);
+        let agents = agents.collect::<Result<_, _>>()?;
+        Ok(self.wrap(agents, credentials, requests_cursors, outlasts_turns))
+    }
+
+    fn interface(
+        &self,
+        binding: Binding,
+        version: Version,
+        url: &str,
+        mut http: impl FnMut(&str) -> Result<Http, Error>,
+    ) -> Result<Arc<dyn A2aService>, Error> {
+        Ok(match (binding, version) {
+            (Binding::Rest, Version::V1_0) => Arc::new(Remote(Rest::new(http(url)?, url)?)),
+            (Binding::Rest, Version::V0_3) => v03::rest(Rest::new(http(url)?, url)?),
+            (Binding::JsonRpc, Version::V1_0) => Arc::new(Remote(JsonRpc::new(http(url)?, url)?)),
+            (Binding::JsonRpc, Version::V0_3) => Arc::new(V03RpcClient(JsonRpc::new(http(url)?, url)?)),
+            (Binding::Grpc, version) => {
+                let invalid = |e| ErrorKind::InvalidParams.because(format!("`{url}` is not a valid agent URL: {e}"));
+                let endpoint = Endpoint::from_shared(url.to_owned()).map_err(invalid)?.connect_timeout(CONNECT);
+                let endpoint = self.tls.grpc(endpoint, url)?;
+                // A stream may be idle for a long time; only a ping detects a lost peer.
+                let endpoint = endpoint.http2_keep_alive_interval(PING).keep_alive_timeout(PING);
+                let (channel, limit) = (endpoint.connect_lazy(), self.limits.response);
+                match version {
+                    Version::V1_0 => {
+                        let client = Arc::new(A2aServiceClient::new(channel).max_decoding_message_size(limit));
+                        #[cfg(feature = "cli")]
+                        if let Some(observer) = &self.observer {
+                            return Ok(observer.grpc(url, client));
+                        }
+                        client
+                    }
+                    Version::V0_3 => {
+                        let client = Arc::new(V03ServiceClient::new(channel).max_decoding_message_size(limit));
+                        #[cfg(feature = "cli")]
+                        if let Some(observer) = &self.observer {
+                            return Ok(Arc::new(V03Client(observer.grpc_v03(url, client))));
+                        }
+                        Arc::new(V03Client(client))
+                    }
+                }
+            }
+            (Binding::InProcess, _) => {
+                return Err(Error::invalid_field("binding", "must be gRPC, HTTP+JSON or JSON-RPC"));
+            }
+        })
+    }
+
+    /// Adds retries and resumed streams. `requests_cursors` adds the extension `resume`, for bindings without event ids.
+    /// `outlasts_turns` states that subscriptions end with their task, so that one that ends while its task waits was
+    /// interrupted.
+    fn wrap(
+        &self,
+        mut agents: Vec<Arc<dyn A2aService>>,
+        credentials: AgentCredentials,
+        requests_cursors: bool,
+        outlasts_turns: bool,
+    ) -> Arc<dyn A2aService> {
+        let is_plain = self.retry == Retry::never() && credentials.is_empty() && agents.len() == 1;
+        if let Some(agent) = agents.pop_if(|_| is_plain) {
+            return agent;
+        }
+        let retry = self.retry.clone();
+        let (interfaces, budget) = (Arc::new(Interfaces::new(agents)), Arc::new(RetryBudget::new(&retry)));
+        let credentials = Arc::new(credentials);
+        Arc::new(Retrying { interfaces, retry, budget, credentials, requests_cursors, outlasts_turns })
+    }
+}
