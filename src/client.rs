@@ -232,8 +232,7 @@ impl Client {
     pub async fn subscribe_after(&self, task_id: &str, cursor: &str) -> Result<EventStream, Error> {
         let invalid = || Error::invalid_field("cursor", "must be one line of at most 256 bytes");
         let call = Call { cursor: Some(Cursor::from_text(cursor).ok_or_else(invalid)?), ..self.call() };
-        let request = SubscribeToTaskRequest { tenant: self.tenant.clone(), id: task_id.to_owned() };
-        Ok(EventStream::new(self.agent.subscribe_to_task(call.request(request)).await?.into_inner()))
+        self.subscribe_with(task_id, call).await
     }
 
     /// Begins a conversation: messages that share a context, and continue a task that waits for input.
@@ -275,15 +274,13 @@ impl Client {
     pub(crate) async fn wait_until(&self, task_id: &str, call: Call) -> Result<Task, Error> {
         let mut retries = Retries::new(&Retry::default().first(POLL).attempts(u32::MAX));
         loop {
-            if !self.lacks_streams() {
-                let request = SubscribeToTaskRequest { tenant: self.tenant.clone(), id: task_id.to_owned() };
-                // Agents reject the subscription to a task that is terminal, and some that to one that waits.
-                if let Ok(events) = self.agent.subscribe_to_task(call.clone().request(request)).await {
-                    let mut events = EventStream::new(events.into_inner());
-                    while let Some(Ok(event)) = events.next().await {
-                        if event.state().is_some_and(TaskState::is_settled) {
-                            break;
-                        }
+            // Agents reject the subscription to a task that is terminal, and some that to one that waits.
+            if !self.lacks_streams()
+                && let Ok(mut events) = self.subscribe_with(task_id, call.clone()).await
+            {
+                while let Some(Ok(event)) = events.next().await {
+                    if event.state().is_some_and(TaskState::is_settled) {
+                        break;
                     }
                 }
             }

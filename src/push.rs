@@ -21,7 +21,7 @@ pub use receiver::{Received, Receiver, Rejection, VerifiedNotification};
 #[cfg(feature = "client")]
 pub(crate) use signature::sign as webhook_signature;
 pub use stats::PushStats;
-pub use target::{AllowedTarget, Resolver, SystemResolver, TargetError, TargetPolicy};
+pub use target::{AllowedTarget, Resolver, SystemResolver};
 
 pub use crate::base::jws::{Algorithm, KeyError, KeyFileError, PublicKeys, SigningKey, SigningKeys};
 

@@ -12,17 +12,17 @@ mod file_encoding;
 pub(crate) mod grpc;
 pub mod json;
 #[cfg(feature = "server")]
-pub(crate) mod jsonrpc;
+pub mod jsonrpc;
 mod message;
 pub mod push_extras;
 mod resource_name;
 #[cfg(feature = "server")]
-pub(crate) mod rest;
+pub mod rest;
 #[cfg(feature = "server")]
 pub mod semantics;
 
 /// JSON-RPC methods of 0.3, and their RPCs in 1.0. Clients call the first name of an RPC.
-pub(crate) const METHODS: [(&str, Rpc); 13] = [
+pub const METHODS: [(&str, Rpc); 13] = [
     ("message/send", Rpc::SendMessage),
     // Name in 0.1, which servers of 0.2 still document as an alias.
     ("tasks/send", Rpc::SendMessage),

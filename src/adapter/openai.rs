@@ -316,13 +316,8 @@ impl<'a> Run<'a> {
         let earlier: Vec<&Message> = turn.history().filter(|message| !is_current(message)).collect();
         let mut reply = None;
         if state.pending.is_empty() {
-            let mut task = conversation::history_messages(earlier.into_iter());
-            let texts = turn.task().artifacts.iter().flat_map(|artifact| &artifact.parts).filter_map(Part::as_text);
-            let answer: String = texts.collect();
-            if !answer.is_empty() {
-                task.push(conversation::assistant_message(&answer));
-            }
-            messages.extend(task);
+            messages
+                .extend(conversation::with_answer(conversation::history_messages(earlier.into_iter()), turn.task()));
             messages.push(conversation::user_message(turn.messages()).map_err(StartError::Unsupported)?);
             let base = turn.messages().map(|message| message.message_id.clone()).collect();
             state = TurnState { base, ..TurnState::default() };

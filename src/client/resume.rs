@@ -61,7 +61,7 @@ impl Retrying {
         request: Request<Req>,
         rpc: impl for<'a> Fn(&'a dyn A2aService, Request<Req>) -> ServiceFuture<'a, BoxStream<Event>> + Send + Sync,
     ) -> Result<Response<BoxStream<Event>>, Status> {
-        let (mut call, message) = self.into_parts(request);
+        let (mut call, message) = self.keyed_parts(request);
         let resumes = self.retry != Retry::never();
         let adds_cursors = resumes && self.requests_cursors && !call.extensions.iter().any(|uri| uri == resume::URI);
         if adds_cursors {

@@ -125,7 +125,7 @@ impl Retrying {
         request: Request<Req>,
         rpc: impl for<'a> Fn(&'a dyn A2aService, Request<Req>) -> ServiceFuture<'a, Res> + Send + Sync,
     ) -> Result<Response<Res>, Status> {
-        let (call, message) = self.into_parts(request);
+        let (call, message) = self.keyed_parts(request);
         let mut retries = Retries::new(&self.retry).with_budget(&self.budget);
         loop {
             match self.attempt(&call, &message, &rpc).await {
@@ -261,7 +261,7 @@ impl Retrying {
     }
 
     /// Splits a request. Adds an idempotency key to a send that has none, if the retry policy says so.
-    pub(super) fn into_parts<Req: Retried>(&self, request: Request<Req>) -> (Call, Req) {
+    pub(super) fn keyed_parts<Req: Retried>(&self, request: Request<Req>) -> (Call, Req) {
         let (_, mut extensions, message) = request.into_parts();
         let mut call = extensions.remove::<Call>().unwrap_or_default();
         if self.retry.keys && matches!(message.idempotency(), Idempotency::Keyed(_)) {

@@ -21,7 +21,7 @@ use crate::{
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct WebhookRequest<'a> {
-    /// URL of the webhook. The client has chosen it, within the [permitted targets](super::TargetPolicy).
+    /// URL of the webhook. The client has chosen it, within the permitted targets ([`allow`](super::PushOptions::allow)).
     pub url: &'a Url,
     /// Protocol version in which the configuration was registered.
     pub version: Version,

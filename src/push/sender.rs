@@ -100,8 +100,7 @@ impl Resolve for CheckedAddresses {
 
 impl Sender {
     pub(crate) fn new(options: &PushOptions) -> Self {
-        let policy =
-            TargetPolicy::new(options.allow.clone(), Arc::clone(&options.resolver)).with_ports(options.ports.clone());
+        let policy = TargetPolicy::new(options);
         let json = if options.plain_json { "application/json" } else { "application/a2a+json" };
         let (keys, credentials) = (options.keys.clone(), options.credentials.clone());
         let issuer = options.issuer.clone().unwrap_or_else(|| UNKNOWN_ISSUER.to_owned());

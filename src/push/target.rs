@@ -16,6 +16,8 @@ use ipnet::IpNet;
 use tokio::time::timeout;
 use url::{Host, Url};
 
+use super::PushOptions;
+
 /// Default of the ports of targets that need no entry in the allow-list.
 pub(super) const PORTS: [u16; 4] = [443, 80, 8080, 8443];
 
@@ -172,7 +174,7 @@ impl Resolver for SystemResolver {
 
 /// Reason why a target can't be called.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum TargetError {
+pub(super) enum TargetError {
     /// The target is not permitted. The text names the setting; it does not tell to which address a name resolved.
     Refused(String),
     /// The name did not resolve.
@@ -181,7 +183,7 @@ pub enum TargetError {
 
 /// Decides which targets are permitted.
 #[derive(Clone)]
-pub struct TargetPolicy {
+pub(super) struct TargetPolicy {
     allow: Arc<[AllowedTarget]>,
     refused: Arc<[IpNet]>,
     ports: Arc<[u16]>,
@@ -195,23 +197,18 @@ struct Needs {
 }
 
 impl TargetPolicy {
-    /// Creates the policy that permits public addresses with the ports 443, 80, 8080 and 8443, and what an allow-list names.
-    pub fn new(allow: Vec<AllowedTarget>, resolver: Arc<dyn Resolver>) -> Self {
+    /// Creates the policy that permits public addresses with some ports, and what an allow-list names.
+    pub(super) fn new(options: &PushOptions) -> Self {
         let refused = REFUSED.iter().filter_map(|network| network.parse().ok()).collect();
-        Self { allow: allow.into(), refused, ports: PORTS.into(), resolver }
-    }
-
-    /// Sets the ports of targets that need no entry in the allow-list.
-    #[must_use]
-    pub fn with_ports(self, ports: Vec<u16>) -> Self {
-        Self { ports: ports.into(), ..self }
+        let PushOptions { allow, ports, resolver, .. } = options.clone();
+        Self { allow: allow.into(), refused, ports: ports.into(), resolver }
     }
 
     /// Checks the target of a new configuration. A name that does not resolve is accepted.
     ///
     /// # Errors
     /// The target is refused. The text is for the client.
-    pub async fn check_registration(&self, url: &Url) -> Result<(), String> {
+    pub(super) async fn check_registration(&self, url: &Url) -> Result<(), String> {
         match timeout(REGISTRATION_TIMEOUT, self.addresses(url)).await {
             Ok(Err(TargetError::Refused(why))) => Err(why),
             Ok(Ok(_) | Err(TargetError::Unresolved)) | Err(_) => Ok(()),
@@ -222,7 +219,7 @@ impl TargetPolicy {
     ///
     /// # Errors
     /// The target is refused or does not resolve.
-    pub async fn addresses(&self, url: &Url) -> Result<Vec<SocketAddr>, TargetError> {
+    pub(super) async fn addresses(&self, url: &Url) -> Result<Vec<SocketAddr>, TargetError> {
         let refuse = |why: &str| Err(TargetError::Refused(why.to_owned()));
         let needs_http = match url.scheme() {
             "https" => false,
@@ -302,7 +299,7 @@ impl TargetPolicy {
     ///
     /// # Errors
     /// The name does not resolve, or it has an internal address, also one that the allow-list names.
-    pub(crate) async fn public_addresses(&self, name: &str) -> io::Result<Vec<SocketAddr>> {
+    pub(super) async fn public_addresses(&self, name: &str) -> io::Result<Vec<SocketAddr>> {
         let addresses = self.resolver.resolve(name.trim_end_matches('.'), 0).await?;
         if !self.are_public(&addresses) {
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, "the host has an internal address"));
@@ -311,7 +308,7 @@ impl TargetPolicy {
     }
 
     /// Returns true if all addresses are of the public internet.
-    pub(crate) fn are_public(&self, addresses: &[SocketAddr]) -> bool {
+    pub(super) fn are_public(&self, addresses: &[SocketAddr]) -> bool {
         addresses.iter().all(|address| self.is_public(address.ip().to_canonical()))
     }
 }
@@ -341,10 +338,4 @@ fn is_internal_name(name: &str) -> bool {
 fn embedded_ipv4(address: Ipv6Addr) -> Option<Ipv4Addr> {
     let [0x64, 0xff9b, 0, 0, 0, 0, high, low] = address.segments() else { return None };
     Some(Ipv4Addr::from(u32::from(high) << 16 | u32::from(low)))
-}
-
-impl fmt::Debug for TargetPolicy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TargetPolicy").field("allow", &self.allow).finish_non_exhaustive()
-    }
 }

@@ -37,7 +37,7 @@ use serde::{
 
 pub(super) use self::part::{BYTES_AND_URI, SCALAR};
 pub use self::{
-    params::{PushRegistration, SendParams, Webhook},
+    params::{Webhook, WithExtras},
     part::PartDraft,
 };
 use crate::{

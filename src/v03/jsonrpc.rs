@@ -1,6 +1,6 @@
 //! JSON-RPC binding of 0.3 (0.3, 7): method names, parameters and results on top of the 1.0 service.
 
-use std::sync::Arc;
+use std::{fmt, sync::Arc};
 
 use bytes::Bytes;
 use prost::Message as _;
@@ -11,7 +11,7 @@ use tonic::{Response, Status, metadata::MetadataMap};
 use super::{
     METHODS, card, event,
     grpc::rename_extensions,
-    json::{Classic, PushRegistration, SendParams, Webhook, Write},
+    json::{Classic, Webhook, WithExtras, Write},
     push_extras::PushExtras,
     semantics::Semantics,
 };
@@ -31,7 +31,7 @@ use crate::{
 
 /// JSON-RPC methods of 0.3, implemented on a 1.0 service.
 #[derive(Clone)]
-pub(crate) struct Methods {
+pub struct Methods {
     service: Arc<dyn A2aService>,
 }
 
@@ -105,9 +105,7 @@ impl Methods {
             Rpc::CancelTask => unary(decoded(service.cancel_task(parse(request)?).await?)?),
             Rpc::SubscribeToTask => Ok(streaming(service.subscribe_to_task(parse(request)?).await?)),
             Rpc::CreateTaskPushNotificationConfig => {
-                let (metadata, mut extensions, PushRegistration { config, extras }) = parse(request)?.into_parts();
-                extras.put("pushNotificationConfig.", &mut extensions)?;
-                let request = tonic::Request::from_parts(metadata, extensions, config);
+                let request = parse_with_extras(request, "pushNotificationConfig.")?;
                 push_config(&service.create_task_push_notification_config(request).await?)
             }
             Rpc::GetTaskPushNotificationConfig => {
@@ -199,11 +197,18 @@ fn parameter_name(rpc: Rpc, field: &str) -> Option<String> {
     }
 }
 
-/// Parses a send, with the members of its push configuration that 1.0 lacks as an extension of the request.
 fn parse_send(request: Request<'_>) -> Result<tonic::Request<SendMessageRequest>, Error> {
-    let (metadata, mut extensions, SendParams { send, extras }) = parse(request)?.into_parts();
-    extras.put("configuration.pushNotificationConfig.", &mut extensions)?;
-    Ok(tonic::Request::from_parts(metadata, extensions, send))
+    parse_with_extras(request, "configuration.pushNotificationConfig.")
+}
+
+/// Parses parameters. The members of the push configuration at a path that 1.0 lacks become an extension of the request.
+fn parse_with_extras<T>(request: Request<'_>, at: &str) -> Result<tonic::Request<T>, Error>
+where
+    WithExtras<T>: Classic,
+{
+    let (metadata, mut extensions, WithExtras { message, extras }) = parse(request)?.into_parts();
+    extras.put(at, &mut extensions)?;
+    Ok(tonic::Request::from_parts(metadata, extensions, message))
 }
 
 /// Writes a push configuration with its stored extra members.
@@ -234,4 +239,10 @@ fn rename_metadata(mut reply: Reply) -> Reply {
     let (Reply::Unary(_, metadata) | Reply::Stream(_, metadata)) = &mut reply;
     rename_extensions(metadata);
     reply
+}
+
+impl fmt::Debug for Methods {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Methods")
+    }
 }

@@ -1,7 +1,7 @@
 //! HTTP+JSON binding of 0.3: the routes of its proto file, the routes that only the specification has (0.3, 3.5.6), and
 //! normalization of request bodies.
 
-use std::{borrow::Cow, sync::Arc};
+use std::{borrow::Cow, fmt, sync::Arc};
 
 use percent_encoding::percent_decode_str;
 use serde::{Serialize, Serializer, ser::SerializeStruct as _};
@@ -30,14 +30,14 @@ mod normalize;
 
 /// HTTP+JSON binding of the 0.3 service.
 #[derive(Clone)]
-pub(crate) struct Rest {
+pub struct Rest {
     proto: ServiceHandle,
     service: Arc<dyn A2aService>,
 }
 
 /// RPC of the binding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Rpc {
+pub enum Rpc {
     /// RPC of the 0.3 proto file.
     Proto(crate::v03::pb::bindings::Rpc),
     /// `GET /v1/tasks`, which is in the specification but not in the proto file.
@@ -207,5 +207,11 @@ impl Serialize for Tasks {
         page.serialize_field("tasks", &self.tasks)?;
         page.serialize_field("nextPageToken", &self.next_page_token)?;
         page.end()
+    }
+}
+
+impl fmt::Debug for Rest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Rest")
     }
 }

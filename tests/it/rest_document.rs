@@ -6,10 +6,7 @@ use std::{collections::BTreeSet, fmt::Write as _, fs, path::Path};
 use a2a_service::{
     contract::Dispatch,
     pb::{DESCRIPTORS, v1::bindings::ServiceHandle},
-    v03::{
-        jsonrpc::{Method, Methods},
-        rest::Rest,
-    },
+    v03::{METHODS, jsonrpc::Methods, rest::Rest},
 };
 use prost_reflect::{DescriptorPool, DynamicMessage, MethodDescriptor, Value};
 
@@ -220,29 +217,9 @@ fn rest_table<B: Dispatch>(rpcs: &[MethodDescriptor]) -> String {
     table
 }
 
-/// Returns the RPC of 1.0 that a JSON-RPC method of 0.3 calls.
-fn current_rpc(method: Method) -> &'static str {
-    match method {
-        Method::Send => "SendMessage",
-        Method::Stream => "SendStreamingMessage",
-        Method::Get => "GetTask",
-        Method::List => "ListTasks",
-        Method::Cancel => "CancelTask",
-        Method::Resubscribe => "SubscribeToTask",
-        Method::SetPush => "CreateTaskPushNotificationConfig",
-        Method::GetPush => "GetTaskPushNotificationConfig",
-        Method::ListPush => "ListTaskPushNotificationConfigs",
-        Method::DeletePush => "DeleteTaskPushNotificationConfig",
-        Method::Card => "GetExtendedAgentCard",
-    }
-}
-
-/// Returns the names of the JSON-RPC methods of 0.3 in the order of the source: the quoted texts with a slash in the function
-/// that resolves them.
+/// Returns the names of the JSON-RPC methods of 0.3.
 pub(crate) fn method_names() -> Vec<&'static str> {
-    let source = include_str!("../../src/v03/jsonrpc.rs");
-    let names = source.split_once("fn rpc(name: &str)").unwrap().1.split_once("_ => return None").unwrap().0;
-    names.split('"').skip(1).step_by(2).filter(|name| name.contains('/')).collect()
+    METHODS.iter().map(|(name, _)| *name).collect()
 }
 
 fn document() -> String {
@@ -261,7 +238,7 @@ fn document() -> String {
     text += JSON_RPC_V03;
     for name in method_names() {
         let method = Methods::rpc(name).unwrap();
-        let current = current_rpc(method);
+        let current = method.name();
         let rpc = current_rpc_descriptor(&pool, current);
         let streaming = Methods::is_streaming(method);
         assert_eq!(streaming, rpc.is_server_streaming(), "{name}");

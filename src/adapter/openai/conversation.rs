@@ -159,7 +159,11 @@ fn is_text(media_type: &str) -> bool {
 /// Returns the conversation in a task: its messages, and its artifacts as the last answer.
 pub(super) fn task_messages(task: &Task) -> Vec<Value> {
     let status = task.status.iter().flat_map(|status| &status.message);
-    let mut messages = history_messages(task.history.iter().chain(status));
+    with_answer(history_messages(task.history.iter().chain(status)), task)
+}
+
+/// Adds the artifacts of a task to its messages.
+pub(super) fn with_answer(mut messages: Vec<Value>, task: &Task) -> Vec<Value> {
     let texts = task.artifacts.iter().flat_map(|artifact| &artifact.parts).filter_map(Part::as_text);
     let answer: String = texts.collect();
     if !answer.is_empty() {

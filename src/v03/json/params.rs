@@ -27,7 +27,7 @@ use crate::{
 pub struct SendDraft {
     message: Option<Message>,
     message_id: String,
-    configuration: Option<Configuration>,
+    configuration: Option<WithExtras<SendMessageConfiguration>>,
     metadata: Option<Struct>,
 }
 
@@ -43,20 +43,26 @@ impl Classic for SendMessageRequest {
     type Draft = SendDraft;
 
     fn finish<E: Error>(draft: SendDraft) -> Result<Self, E> {
-        Ok(SendParams::finish::<E>(draft)?.send)
+        Ok(WithExtras::<Self>::finish::<E>(draft)?.message)
     }
 }
 
-/// Parameters of a send, and the members of its push configuration that 1.0 lacks.
+/// Message of 1.0, and the members of its push configuration that 1.0 lacks.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct SendParams {
-    /// The 1.0 request.
-    pub send: SendMessageRequest,
-    /// Members of the push configuration that 1.0 lacks.
+pub struct WithExtras<T> {
+    /// The message.
+    pub message: T,
+    /// Members that it lacks.
     pub extras: PushExtras,
 }
 
-impl Classic for SendParams {
+/// Separates an optional message from the members that it lacks.
+fn split<T>(read: Option<WithExtras<T>>) -> (Option<T>, PushExtras) {
+    let (message, extras) = read.map(|read| (read.message, read.extras)).unzip();
+    (message, extras.unwrap_or_default())
+}
+
+impl Classic for WithExtras<SendMessageRequest> {
     type Draft = SendDraft;
 
     fn finish<E: Error>(draft: SendDraft) -> Result<Self, E> {
@@ -64,9 +70,9 @@ impl Classic for SendParams {
         if let Some(message) = message.as_mut().filter(|message| message.message_id.is_empty()) {
             message.message_id = message_id;
         }
-        let (configuration, extras) = configuration.map(|read| (read.configuration, read.extras)).unzip();
-        let send = SendMessageRequest { message, configuration, metadata, tenant: String::new() };
-        Ok(Self { send, extras: extras.unwrap_or_default() })
+        let (configuration, extras) = split(configuration);
+        let message = SendMessageRequest { message, configuration, metadata, tenant: String::new() };
+        Ok(Self { message, extras })
     }
 }
 
@@ -80,16 +86,9 @@ impl Serialize for Write<'_, SendMessageRequest> {
     }
 }
 
-/// Configuration of a send, and the members of its push configuration that 1.0 lacks.
-#[derive(Clone, Debug)]
-struct Configuration {
-    configuration: SendMessageConfiguration,
-    extras: PushExtras,
-}
-
 /// Members of the configuration of a send.
 #[derive(Clone, Debug, Default)]
-struct ConfigurationDraft {
+pub struct ConfigurationDraft {
     configuration: SendMessageConfiguration,
     blocking: Option<bool>,
     push: Option<Push>,
@@ -102,16 +101,15 @@ members! { ConfigurationDraft, "MessageSendConfiguration" {
     4 "blocking" => blocking = any;
 } }
 
-impl Classic for Configuration {
+impl Classic for WithExtras<SendMessageConfiguration> {
     type Draft = ConfigurationDraft;
 
     fn finish<E: Error>(draft: ConfigurationDraft) -> Result<Self, E> {
         let ConfigurationDraft { configuration, blocking, push } = draft;
         let return_immediately = returns_at_once(blocking, push.is_some());
-        let (task_push_notification_config, extras) = push.map(|push| (push.config, push.extras)).unzip();
-        let configuration =
-            SendMessageConfiguration { return_immediately, task_push_notification_config, ..configuration };
-        Ok(Self { configuration, extras: extras.unwrap_or_default() })
+        let (task_push_notification_config, extras) = split(push.map(|Push(read)| read));
+        let message = SendMessageConfiguration { return_immediately, task_push_notification_config, ..configuration };
+        Ok(Self { message, extras })
     }
 }
 
@@ -134,10 +132,7 @@ impl Serialize for Write<'_, SendMessageConfiguration> {
 
 /// Push configuration without its task, and the members that 1.0 lacks.
 #[derive(Clone, Debug)]
-struct Push {
-    config: TaskPushNotificationConfig,
-    extras: PushExtras,
-}
+struct Push(WithExtras<TaskPushNotificationConfig>);
 
 /// Members of a push configuration.
 #[derive(Clone, Default)]
@@ -160,8 +155,9 @@ impl Classic for Push {
 
     fn finish<E: Error>(PushDraft { config, authentication, headers }: PushDraft) -> Result<Self, E> {
         let (authentication, schemes) = authentication.map(|read| (read.first, read.further_schemes)).unzip();
-        let config = TaskPushNotificationConfig { authentication: authentication.flatten(), ..config };
-        Ok(Self { config, extras: PushExtras { schemes: schemes.unwrap_or_default(), headers } })
+        let message = TaskPushNotificationConfig { authentication: authentication.flatten(), ..config };
+        let extras = PushExtras { schemes: schemes.unwrap_or_default(), headers };
+        Ok(Self(WithExtras { message, extras }))
     }
 }
 
@@ -211,25 +207,17 @@ impl Classic for TaskPushNotificationConfig {
     type Draft = TaskPushDraft;
 
     fn finish<E: Error>(draft: TaskPushDraft) -> Result<Self, E> {
-        Ok(PushRegistration::finish::<E>(draft)?.config)
+        Ok(WithExtras::<Self>::finish::<E>(draft)?.message)
     }
 }
 
-/// Push configuration with its task, and the members that 1.0 lacks.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct PushRegistration {
-    /// The 1.0 configuration.
-    pub config: TaskPushNotificationConfig,
-    /// Members that 1.0 lacks.
-    pub extras: PushExtras,
-}
-
-impl Classic for PushRegistration {
+impl Classic for WithExtras<TaskPushNotificationConfig> {
     type Draft = TaskPushDraft;
 
     fn finish<E: Error>(TaskPushDraft { task_id, push }: TaskPushDraft) -> Result<Self, E> {
-        let Push { config, extras } = push.ok_or_else(|| E::custom("`pushNotificationConfig` is missing"))?;
-        Ok(Self { config: TaskPushNotificationConfig { task_id, ..config }, extras })
+        let Push(mut read) = push.ok_or_else(|| E::custom("`pushNotificationConfig` is missing"))?;
+        read.message.task_id = task_id;
+        Ok(read)
     }
 }
 
