@@ -8,7 +8,7 @@ use http::{HeaderValue, StatusCode};
 use reqwest::{Client, redirect};
 use url::Url;
 
-use super::sender::describe;
+use super::response::describe;
 use crate::{
     base::{
         bounded_body::{BodyError, ResponseBody},

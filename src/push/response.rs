@@ -1,7 +1,7 @@
 //! Failures of attempts to send a notification, and responses of webhooks: which of them accept it, which ask for another
 //! attempt, and when (`Retry-After`).
 
-use std::time::Duration;
+use std::{error::Error, time::Duration};
 
 use http::{HeaderMap, StatusCode};
 
@@ -43,4 +43,20 @@ pub(super) fn check_status(status: StatusCode, headers: &HeaderMap, now: Millis)
         300..400 => Failure::Rejected { reason: format!("{reason}; redirects are not followed") },
         _ => Failure::Rejected { reason },
     })
+}
+
+/// Describes the failure of a request to a server, without the URL, which may contain a secret.
+pub(super) fn describe(error: &reqwest::Error, server: &str) -> String {
+    let what = if error.is_timeout() {
+        format!("{server} did not answer in time")
+    } else if error.is_connect() {
+        "connecting failed".to_owned()
+    } else {
+        "the request failed".to_owned()
+    };
+    let mut cause = error.source();
+    while let Some(next) = cause.and_then(Error::source) {
+        cause = Some(next);
+    }
+    cause.map_or_else(|| what.clone(), |cause| format!("{what}: {cause}"))
 }

@@ -1,6 +1,6 @@
 //! Requests to the webhooks of push notifications.
 
-use std::{collections::HashMap, error::Error as _, net::SocketAddr, sync::Arc, time::Duration};
+use std::{collections::HashMap, net::SocketAddr, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
@@ -16,7 +16,7 @@ use url::{Host, Url};
 use super::{
     PushOptions,
     credentials::{WebhookCredentials, WebhookRequest},
-    response::{Failure, MAX_RESPONSE, check_status},
+    response::{Failure, MAX_RESPONSE, check_status, describe},
     signature::{WEBHOOK_ID, WEBHOOK_SIGNATURE, WEBHOOK_TIMESTAMP, sign},
     target::{TargetError, TargetPolicy},
 };
@@ -236,22 +236,6 @@ async fn authorization(
         value.set_sensitive(true);
         value
     }))
-}
-
-/// Describes the failure of a request to a server, without the URL, which may contain a secret.
-pub(super) fn describe(error: &reqwest::Error, server: &str) -> String {
-    let what = if error.is_timeout() {
-        format!("{server} did not answer in time")
-    } else if error.is_connect() {
-        "connecting failed".to_owned()
-    } else {
-        "the request failed".to_owned()
-    };
-    let mut cause = error.source();
-    while let Some(next) = cause.and_then(std::error::Error::source) {
-        cause = Some(next);
-    }
-    cause.map_or_else(|| what.clone(), |cause| format!("{what}: {cause}"))
 }
 
 /// Returns the headers of a notification: those of the client, the token, the credentials, and the signature. `Err` has the
