@@ -30,8 +30,6 @@ pub use self::{
     jwt::{Jwt, JwtOptions},
     token_file::{NewToken, TokenEntry, TokenFile, TokenFileError, TokenSource, add_token, list_tokens, revoke_token},
 };
-#[cfg(feature = "auth")]
-pub use crate::base::jws::Algorithm as SigningAlgorithm;
 pub use crate::call::{ClientCertificate, Principal, Scopes};
 use crate::{error::Error, pb::v1::AgentCard};
 

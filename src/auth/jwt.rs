@@ -1,17 +1,17 @@
 //! JSON Web Tokens as bearer tokens (RFC 7519, RFC 9068), verified with the public keys of their issuer.
 
-use std::{collections::BTreeSet, fmt, sync::Arc, time::Duration};
+use std::{borrow::Cow, collections::BTreeSet, fmt, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use jsonwebtoken::{Validation, decode, decode_header, errors::ErrorKind as JwtError};
+use jsonwebtoken::{AlgorithmFamily, Validation, decode, decode_header, errors::ErrorKind as JwtError};
 use serde_json::{Map, Value};
 
 use super::{AuthRequest, Authenticator, CREDENTIALS, MISSING, Principal, Scopes, bearer::bearer_token};
 use crate::{
     base::{
         jwks::{KeySet, KeySource, MIN_INTERVAL, TokenError, discovery_url, is_secure},
-        jws::{Algorithm, MAX_TOKEN, PublicKeys},
+        jws::{MAX_TOKEN, PublicKeys},
     },
     error::{BEARER, Error, ErrorKind, INVALID_TOKEN},
     pb::v1::{
@@ -20,14 +20,15 @@ use crate::{
     },
 };
 
+/// Maximum difference between the clocks of issuer and server.
+const LEEWAY: Duration = Duration::from_mins(1);
+
 /// Requirements for JSON Web Tokens, and the meaning of their claims.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct JwtOptions {
     issuer: String,
     audience: Vec<String>,
-    algorithms: Vec<Algorithm>,
-    leeway: Duration,
     keys: Keys,
     owner_claim: String,
     tenant_claim: Option<String>,
@@ -45,14 +46,12 @@ enum Keys {
 
 impl JwtOptions {
     /// Requires this issuer (`iss`), and one of these audiences (`aud`): names of this server at the issuer. By default, the keys
-    /// are those that the issuer publishes by OpenID Connect Discovery, all algorithms are accepted, the owner of the tasks is
+    /// are those that the issuer publishes by OpenID Connect Discovery, all algorithms except those with shared secrets are accepted, the owner of the tasks is
     /// the subject (`sub`), and the scopes are in the claim `scope` or `scp`.
     pub fn new<T: Into<String>>(issuer: impl Into<String>, audience: impl IntoIterator<Item = T>) -> Self {
         Self {
             issuer: issuer.into(),
             audience: audience.into_iter().map(Into::into).collect(),
-            algorithms: Algorithm::ALL.to_vec(),
-            leeway: Duration::from_mins(1),
             keys: Keys::Discovery,
             owner_claim: "sub".to_owned(),
             tenant_claim: None,
@@ -70,18 +69,6 @@ impl JwtOptions {
     #[must_use]
     pub fn jwks(self, set: impl Into<Bytes>) -> Self {
         Self { keys: Keys::Set(set.into()), ..self }
-    }
-
-    /// Accepts only these algorithms.
-    #[must_use]
-    pub fn algorithms(self, algorithms: impl IntoIterator<Item = Algorithm>) -> Self {
-        Self { algorithms: algorithms.into_iter().collect(), ..self }
-    }
-
-    /// Maximum difference between the clocks of issuer and server. 1 minute by default.
-    #[must_use]
-    pub fn leeway(self, leeway: Duration) -> Self {
-        Self { leeway, ..self }
     }
 
     /// Claim with the owner of the tasks, a text. `sub` by default.
@@ -106,7 +93,8 @@ impl JwtOptions {
 
 /// Authentication with JSON Web Tokens in `Authorization: Bearer`.
 ///
-/// A token must have `iss`, `aud`, `sub` and `exp`, and be signed by a key of its issuer. The keys are requested when they are
+/// A token must have `iss`, `aud`, `sub` and `exp`, and be signed by a key of its issuer. The clocks of issuer and server may differ
+/// by 1 minute. The keys are requested when they are
 /// needed first, after an hour, and for a token with an unknown key, but at most every 30 s.
 ///
 /// ```
@@ -128,8 +116,8 @@ impl Jwt {
     /// Creates the scheme. Makes no requests yet.
     ///
     /// # Errors
-    /// `InvalidParams` if the issuer or the URL of the keys is not https (or http to a loopback address), the audience or the
-    /// algorithms are empty, the key set is malformed, or the HTTP client can't be created.
+    /// `InvalidParams` if the issuer or the URL of the keys is not https (or http to a loopback address), the audience is empty,
+    /// the key set is malformed, or the HTTP client can't be created.
     pub fn new(options: JwtOptions) -> Result<Self, Error> {
         let is_remote = matches!(options.keys, Keys::Discovery);
         if options.issuer.is_empty() || is_remote && !is_secure(&options.issuer) {
@@ -137,9 +125,6 @@ impl Jwt {
         }
         if options.audience.is_empty() {
             return Err(Error::invalid_field("audience", "is required: tokens for other servers must be rejected"));
-        }
-        if options.algorithms.is_empty() {
-            return Err(Error::invalid_field("algorithms", "must not be empty"));
         }
         let keys = match &options.keys {
             Keys::Discovery => KeySet::remote(KeySource::Issuer(options.issuer.clone())),
@@ -178,10 +163,10 @@ impl State {
     }
 
     fn verify_with(&self, keys: &PublicKeys, token: &str) -> Result<Map<String, Value>, TokenError> {
-        let JwtOptions { issuer, audience, algorithms, leeway, .. } = &self.options;
+        let JwtOptions { issuer, audience, .. } = &self.options;
         let header = Some(token).filter(|token| token.len() <= MAX_TOKEN).and_then(|token| decode_header(token).ok());
         let header = header.ok_or(TokenError::Invalid("the token is not a JSON Web Token"))?;
-        if !algorithms.iter().any(|accepted| accepted.jwt() == header.alg) {
+        if header.alg.family() == AlgorithmFamily::Hmac {
             return Err(TokenError::Invalid("the token is signed with an algorithm that is not accepted"));
         }
         if header.crit.is_some() {
@@ -191,7 +176,7 @@ impl State {
         validation.set_audience(audience);
         validation.set_issuer(&[issuer]);
         validation.set_required_spec_claims(&["exp", "iss", "aud", "sub"]);
-        validation.leeway = leeway.as_secs();
+        validation.leeway = LEEWAY.as_secs();
         validation.validate_nbf = true;
         let mut rejection = TokenError::UnknownKey;
         for key in keys.candidates(header.kid.as_deref()) {
@@ -216,7 +201,7 @@ impl State {
         let JwtOptions { owner_claim, tenant_claim, scope_claim, .. } = &self.options;
         let text = |name: &str| {
             let value = claims.get(name).and_then(Value::as_str).filter(|text| !text.is_empty());
-            value.ok_or_else(|| rejected_because(format!("the token lacks the claim {name}")))
+            value.ok_or_else(|| rejected(format!("the token lacks the claim {name}")))
         };
         let principal = Principal::new(text("sub")?).owner(text(owner_claim)?);
         let principal = match tenant_claim {
@@ -258,11 +243,7 @@ fn reason(error: &JwtError) -> &'static str {
     }
 }
 
-fn rejected(why: &'static str) -> Error {
-    ErrorKind::Unauthenticated.because(why).challenge(INVALID_TOKEN)
-}
-
-fn rejected_because(why: String) -> Error {
+fn rejected(why: impl Into<Cow<'static, str>>) -> Error {
     ErrorKind::Unauthenticated.because(why).challenge(INVALID_TOKEN)
 }
 

@@ -3,7 +3,6 @@
 use std::{
     fmt, io,
     path::{Path, PathBuf},
-    str::FromStr,
     sync::Arc,
 };
 
@@ -46,88 +45,26 @@ const PRIVATE_END: &str = "-----END PRIVATE KEY-----";
 const PUBLIC_BEGIN: &str = "-----BEGIN PUBLIC KEY-----";
 const PUBLIC_END: &str = "-----END PUBLIC KEY-----";
 
-/// Signature algorithm (RFC 7518, 3.1; RFC 8037, 3.1). Algorithms with shared secrets, and `none`, are never accepted.
+/// Algorithm with which a key of ours signs (RFC 7518, 3.1; RFC 8037, 3.1).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Algorithm {
-    /// RSASSA-PKCS1-v1_5 with SHA-256.
-    Rs256,
-    /// RSASSA-PKCS1-v1_5 with SHA-384.
-    Rs384,
-    /// RSASSA-PKCS1-v1_5 with SHA-512.
-    Rs512,
-    /// RSASSA-PSS with SHA-256.
-    Ps256,
-    /// RSASSA-PSS with SHA-384.
-    Ps384,
-    /// RSASSA-PSS with SHA-512.
-    Ps512,
     /// ECDSA with P-256 and SHA-256.
     #[default]
     Es256,
-    /// ECDSA with P-384 and SHA-384.
-    Es384,
     /// `EdDSA` with Ed25519.
     EdDsa,
+    /// RSASSA-PKCS1-v1_5 with SHA-256.
+    Rs256,
 }
 
 impl Algorithm {
-    /// All algorithms.
-    pub const ALL: [Self; 9] = [
-        Self::Rs256,
-        Self::Rs384,
-        Self::Rs512,
-        Self::Ps256,
-        Self::Ps384,
-        Self::Ps512,
-        Self::Es256,
-        Self::Es384,
-        Self::EdDsa,
-    ];
-
-    /// Returns the name in the header parameter `alg`.
-    pub const fn name(self) -> &'static str {
+    const fn jwt(self) -> jwt::Algorithm {
         match self {
-            Self::Rs256 => "RS256",
-            Self::Rs384 => "RS384",
-            Self::Rs512 => "RS512",
-            Self::Ps256 => "PS256",
-            Self::Ps384 => "PS384",
-            Self::Ps512 => "PS512",
-            Self::Es256 => "ES256",
-            Self::Es384 => "ES384",
-            Self::EdDsa => "EdDSA",
-        }
-    }
-
-    pub(crate) const fn jwt(self) -> jwt::Algorithm {
-        match self {
-            Self::Rs256 => jwt::Algorithm::RS256,
-            Self::Rs384 => jwt::Algorithm::RS384,
-            Self::Rs512 => jwt::Algorithm::RS512,
-            Self::Ps256 => jwt::Algorithm::PS256,
-            Self::Ps384 => jwt::Algorithm::PS384,
-            Self::Ps512 => jwt::Algorithm::PS512,
             Self::Es256 => jwt::Algorithm::ES256,
-            Self::Es384 => jwt::Algorithm::ES384,
             Self::EdDsa => jwt::Algorithm::EdDSA,
+            Self::Rs256 => jwt::Algorithm::RS256,
         }
-    }
-}
-
-impl fmt::Display for Algorithm {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for Algorithm {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let named = Self::ALL.into_iter().find(|algorithm| algorithm.name() == text);
-        let all = || Self::ALL.map(Self::name).join(", ");
-        named.ok_or_else(|| format!("{text} is not an accepted algorithm; use one of {}", all()))
     }
 }
 
@@ -206,11 +143,10 @@ pub(crate) struct Jws {
 const RSA_PREFIX: usize = 26;
 
 impl SigningKey {
-    /// Generates a key for [`Algorithm::Es256`], [`Algorithm::EdDsa`], or [`Algorithm::Rs256`]: that has 2048 bits, and takes
-    /// some tenths of a second.
+    /// Generates a key. For [`Algorithm::Rs256`], it has 2048 bits, and takes some tenths of a second.
     ///
     /// # Errors
-    /// [`KeyError::Unsupported`] for another algorithm, [`KeyError::Generation`].
+    /// [`KeyError::Generation`].
     pub fn generate(algorithm: Algorithm) -> Result<Self, KeyError> {
         // `jsonwebtoken` generates no keys.
         let random = SystemRandom::new();
@@ -221,12 +157,6 @@ impl SigningKey {
                 Ed25519KeyPair::generate_pkcs8v1(&random).map(|pkcs8| EncodingKey::from_ed_der(pkcs8.as_ref()))
             }
             Algorithm::Rs256 => rsa::KeyPair::generate(rsa::KeySize::Rsa2048).and_then(|pair| rsa_key(&pair)),
-            Algorithm::Rs384
-            | Algorithm::Rs512
-            | Algorithm::Ps256
-            | Algorithm::Ps384
-            | Algorithm::Ps512
-            | Algorithm::Es384 => return Err(KeyError::Unsupported),
         };
         Self::of(algorithm, key.map_err(|_| KeyError::Generation)?)
     }
@@ -319,7 +249,7 @@ impl SigningKey {
 
     /// Signs a payload. `media_type` is the header parameter `typ`.
     pub(crate) fn sign(&self, media_type: &str, payload: &[u8]) -> Result<Jws, KeyError> {
-        let header = json!({ "alg": self.algorithm.name(), "kid": self.id, "typ": media_type });
+        let header = json!({ "alg": self.algorithm.jwt(), "kid": self.id, "typ": media_type });
         let protected = URL_SAFE_NO_PAD.encode(header.to_string());
         let payload = URL_SAFE_NO_PAD.encode(payload);
         let signature = self.sign_input(&format!("{protected}.{payload}"))?;
@@ -680,7 +610,7 @@ mod tests {
             let jws = key.sign("JOSE", b"payload").unwrap();
             for name in ["none", "HS256", "ES256", "EdDSA", "RS256", "PS256"]
                 .into_iter()
-                .filter(|name| *name != algorithm.name())
+                .filter(|name| *name != json!(algorithm.jwt()))
             {
                 let header = URL_SAFE_NO_PAD.encode(json!({ "alg": name, "kid": key.id() }).to_string());
                 let input = format!("{header}.{}", jws.payload);
