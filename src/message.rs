@@ -16,6 +16,8 @@ pub(crate) mod file_name;
 pub mod secret;
 #[cfg(feature = "server")]
 pub(crate) mod skill;
+#[cfg(feature = "server")]
+pub(crate) mod task_id;
 
 impl Message {
     /// Creates an agent message with one text part. The server fills in its ids.

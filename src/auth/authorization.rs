@@ -1,6 +1,6 @@
 //! Authorization of calls: scopes and tenants of principals, and the [`Policy`] of a program.
 
-use std::{fmt, sync::Arc};
+use std::{any::Any, fmt, sync::Arc};
 
 use async_trait::async_trait;
 use tonic::{Request, Response, Status};
@@ -10,11 +10,12 @@ use crate::{
     call::{CARD_EXTENDED, Call, PUSH_WRITE, Principal, SKILL_PREFIX, TASKS_READ, TASKS_WRITE},
     contract::ServiceFuture,
     error::{BEARER, Error, ErrorKind},
-    message::skill::{SKILL_ID, skill_ids},
+    message::{
+        skill::{SKILL_ID, skill_ids},
+        task_id::OfTask,
+    },
     pb::v1::{
-        CancelTaskRequest, DeleteTaskPushNotificationConfigRequest, GetExtendedAgentCardRequest,
-        GetTaskPushNotificationConfigRequest, GetTaskRequest, ListTaskPushNotificationConfigsRequest, ListTasksRequest,
-        SendMessageRequest, SubscribeToTaskRequest, TaskPushNotificationConfig,
+        SendMessageRequest,
         a2a_service_server::A2aService,
         bindings::{Rpc, each_rpc},
     },
@@ -104,17 +105,20 @@ fn insufficient_scope(scope: &str, why: String) -> Error {
     ErrorKind::PermissionDenied.because(why).with("scope", scope).challenge(challenge)
 }
 
+/// Accesses the tenant of a request.
+type Tenant<T> = fn(&mut T) -> &mut String;
+
 /// Checks scope, tenant and skill of a call, and binds it to the tenant of the principal.
-fn check(principal: &Principal, scope: &str, request: &mut impl Subject) -> Result<(), Error> {
+fn check<T: Any>(principal: &Principal, scope: &str, request: &mut T, tenant: Tenant<T>) -> Result<(), Error> {
     // The extended card has a guard of its own, which may be off.
     if scope != CARD_EXTENDED {
         require_scope(principal, scope)?;
     }
-    if request.registers_push() {
+    if registers_push(request) {
         require_scope(principal, PUSH_WRITE)?;
     }
     if let Some(own) = &principal.tenant {
-        let tenant = request.tenant();
+        let tenant = tenant(request);
         if tenant.is_empty() {
             (**own).clone_into(tenant);
         } else if **tenant != **own {
@@ -123,7 +127,7 @@ fn check(principal: &Principal, scope: &str, request: &mut impl Subject) -> Resu
         }
     }
     let Some(permitted) = principal.scopes.skills() else { return Ok(()) };
-    for skill in request.skills() {
+    for skill in skills(request) {
         if !permitted.contains(&skill) {
             let why = format!("metadata.{SKILL_ID}: the credentials lack the scope {SKILL_PREFIX}{skill}");
             return Err(insufficient_scope(&format!("{SKILL_PREFIX}{skill}"), why));
@@ -146,7 +150,7 @@ impl AuthorizedService {
     }
 
     /// Checks the scopes of a call. Calls without a principal have none, and are rejected if the agent requires some.
-    fn check<T: Subject>(&self, rpc: Rpc, scope: &str, request: &mut Request<T>) -> Result<(), Error> {
+    fn check<T: Any>(&self, rpc: Rpc, scope: &str, request: &mut Request<T>, tenant: Tenant<T>) -> Result<(), Error> {
         let Some(principal) = Call::of(request).ok().and_then(|call| call.principal.clone()) else {
             if self.scopes.is_empty() {
                 return Ok(());
@@ -155,25 +159,26 @@ impl AuthorizedService {
             return Err(ErrorKind::Unauthenticated.because(why).challenge(BEARER));
         };
         let permitted = self.scopes.iter().try_for_each(|scope| require_scope(&principal, scope));
-        let checked = permitted.and_then(|()| check(&principal, scope, request.get_mut()));
+        let checked = permitted.and_then(|()| check(&principal, scope, request.get_mut(), tenant));
         if let Err(error) = &checked {
             audit::permission_denied(Some(&principal), Call::of(request).ok(), rpc.name(), error);
         }
         checked
     }
 
-    async fn forward<'a, T: Subject, R>(
+    async fn forward<'a, T: OfTask + Send + 'static, R>(
         &'a self,
         rpc: Rpc,
         mut request: Request<T>,
+        tenant: Tenant<T>,
         call: impl FnOnce(&'a dyn A2aService, Request<T>) -> ServiceFuture<'a, R>,
     ) -> Result<Response<R>, Status> {
         let scope = Call::of(&request)?.required_scope.unwrap_or_else(|| scope_of(rpc));
-        self.check(rpc, scope, &mut request)?;
+        self.check(rpc, scope, &mut request, tenant)?;
         if let Some(policy) = &self.policy {
-            let tenant = request.get_mut().tenant().clone();
+            let tenant = tenant(request.get_mut()).clone();
             let (context, subject) = (Call::of(&request)?, request.get_ref());
-            let (task_id, skill) = (subject.task_id().unwrap_or_default(), subject.skills().into_iter().next());
+            let (task_id, skill) = (subject.task_id().unwrap_or_default(), skills(subject).into_iter().next());
             let operation = Operation { name: rpc.name(), scope, tenant: &tenant, task_id, skill };
             if let Err(error) = policy.authorize(context, &operation).await {
                 if error.kind() == ErrorKind::PermissionDenied {
@@ -183,7 +188,7 @@ impl AuthorizedService {
             }
         }
         let registrant =
-            (scope_of(rpc) == PUSH_WRITE || request.get_ref().registers_push()).then(|| Call::of(&request).cloned());
+            (scope_of(rpc) == PUSH_WRITE || registers_push(request.get_ref())).then(|| Call::of(&request).cloned());
         let response = call(&*self.service, request).await?;
         if let Some(Ok(context)) = registrant {
             audit::push_changed(&context, rpc.name());
@@ -192,66 +197,20 @@ impl AuthorizedService {
     }
 }
 
-/// Request of a call, with what authorization depends on.
-trait Subject: Send + 'static {
-    fn tenant(&mut self) -> &mut String;
-
-    fn task_id(&self) -> Option<&str> {
-        None
-    }
-
-    fn skills(&self) -> Vec<&str> {
-        Vec::new()
-    }
-
-    /// Returns true for a send that also registers a push configuration.
-    fn registers_push(&self) -> bool {
-        false
-    }
+/// Returns the request if it is a send.
+fn as_send<T: Any>(request: &T) -> Option<&SendMessageRequest> {
+    let request: &dyn Any = request;
+    request.downcast_ref()
 }
 
-macro_rules! subjects {
-    ($($request:ty $(: $id:ident)?;)*) => { $(
-        impl Subject for $request {
-            fn tenant(&mut self) -> &mut String {
-                &mut self.tenant
-            }
-
-            $(fn task_id(&self) -> Option<&str> {
-                Some(&self.$id)
-            })?
-        }
-    )* };
+/// Returns true for a send that also registers a push configuration.
+fn registers_push<T: Any>(request: &T) -> bool {
+    let configuration = as_send(request).and_then(|send| send.configuration.as_ref());
+    configuration.is_some_and(|configuration| configuration.task_push_notification_config.is_some())
 }
 
-subjects! {
-    GetTaskRequest: id;
-    ListTasksRequest;
-    CancelTaskRequest: id;
-    SubscribeToTaskRequest: id;
-    TaskPushNotificationConfig: task_id;
-    GetTaskPushNotificationConfigRequest: task_id;
-    ListTaskPushNotificationConfigsRequest: task_id;
-    DeleteTaskPushNotificationConfigRequest: task_id;
-    GetExtendedAgentCardRequest;
-}
-
-impl Subject for SendMessageRequest {
-    fn tenant(&mut self) -> &mut String {
-        &mut self.tenant
-    }
-
-    fn task_id(&self) -> Option<&str> {
-        self.message.as_ref().map(|message| &*message.task_id)
-    }
-
-    fn skills(&self) -> Vec<&str> {
-        skill_ids(self)
-    }
-
-    fn registers_push(&self) -> bool {
-        self.configuration.as_ref().is_some_and(|configuration| configuration.task_push_notification_config.is_some())
-    }
+fn skills<T: Any>(request: &T) -> Vec<&str> {
+    as_send(request).map(skill_ids).unwrap_or_default()
 }
 
 macro_rules! authorized {
@@ -263,11 +222,12 @@ macro_rules! authorized {
                 Self: 'b,
             {
                 let is_anonymous = Call::of(&request).is_ok_and(|call| call.principal.is_none());
-                let is_audited = scope_of(Rpc::$rpc) == PUSH_WRITE || request.get_ref().registers_push();
+                let is_audited = scope_of(Rpc::$rpc) == PUSH_WRITE || registers_push(request.get_ref());
                 if is_anonymous && self.policy.is_none() && self.scopes.is_empty() && !is_audited {
                     return self.service.$method(request);
                 }
-                Box::pin(self.forward(Rpc::$rpc, request, |service, request| service.$method(request)))
+                let tenant: Tenant<$request> = |request| &mut request.tenant;
+                Box::pin(self.forward(Rpc::$rpc, request, tenant, |service, request| service.$method(request)))
             }
         )* }
     };

@@ -16,18 +16,11 @@ use crate::{
     contract::{BoxStream, ServiceFuture},
     error,
     event::Event,
+    message::task_id::OfTask,
     metric::CallLabels,
-    pb::{
-        v1::{
-            AgentCard, CancelTaskRequest, DeleteTaskPushNotificationConfigRequest, GetExtendedAgentCardRequest,
-            GetTaskPushNotificationConfigRequest, GetTaskRequest, ListTaskPushNotificationConfigsRequest,
-            ListTaskPushNotificationConfigsResponse, ListTasksRequest, ListTasksResponse, SendMessageRequest,
-            SendMessageResponse, SubscribeToTaskRequest, TaskPushNotificationConfig,
-            a2a_service_server::A2aService,
-            bindings::{Rpc, each_rpc},
-            send_message_response,
-        },
-        wkt::Empty,
+    pb::v1::{
+        a2a_service_server::A2aService,
+        bindings::{Rpc, each_rpc},
     },
     snapshot::Snapshot,
 };
@@ -167,57 +160,8 @@ impl Drop for ObservedEvents {
     }
 }
 
-/// Request or response that may belong to a task.
-trait OfTask {
-    /// Returns the id of the task, if there is one.
-    fn task_id(&self) -> Option<&str> {
-        None
-    }
-}
-
-macro_rules! of_task {
-    ($($message:ty: $field:ident;)*) => { $(
-        impl OfTask for $message {
-            fn task_id(&self) -> Option<&str> {
-                Some(&self.$field)
-            }
-        }
-    )* };
-}
-
-of_task! {
-    GetTaskRequest: id;
-    CancelTaskRequest: id;
-    SubscribeToTaskRequest: id;
-    TaskPushNotificationConfig: task_id;
-    GetTaskPushNotificationConfigRequest: task_id;
-    ListTaskPushNotificationConfigsRequest: task_id;
-    DeleteTaskPushNotificationConfigRequest: task_id;
-}
-
-impl OfTask for ListTasksRequest {}
-impl OfTask for GetExtendedAgentCardRequest {}
 impl OfTask for Snapshot {}
-impl OfTask for ListTasksResponse {}
-impl OfTask for ListTaskPushNotificationConfigsResponse {}
-impl OfTask for AgentCard {}
-impl OfTask for Empty {}
 impl OfTask for BoxStream<Event> {}
-
-impl OfTask for SendMessageRequest {
-    fn task_id(&self) -> Option<&str> {
-        self.message.as_ref().map(|message| &*message.task_id)
-    }
-}
-
-impl OfTask for SendMessageResponse {
-    fn task_id(&self) -> Option<&str> {
-        match &self.payload {
-            Some(send_message_response::Payload::Task(task)) => Some(&task.id),
-            Some(send_message_response::Payload::Message(_)) | None => None,
-        }
-    }
-}
 
 macro_rules! observed {
     ($($kind:ident $method:ident $rpc:ident: $request:ty => $response:ty;)*) => {
