@@ -67,27 +67,34 @@ pub(crate) const GRACE: Duration = Duration::from_secs(10);
 /// # }
 /// ```
 #[must_use = "a server does nothing until it serves"]
-#[expect(clippy::struct_excessive_bools, reason = "the settings are independent of each other")]
 pub struct Server {
     agent: Arc<dyn DynAgent>,
     card: CardTemplate,
+    settings: Settings,
+    connections_per_peer: usize,
+    failed_authentications: usize,
+    grace: Duration,
+    report: bool,
+    options: Options,
+}
+
+/// Settings of a server that are off, empty, or those of a component by default.
+#[derive(Default)]
+#[expect(clippy::struct_excessive_bools, reason = "the settings are independent of each other")]
+struct Options {
     card_updates: Option<CardUpdates>,
     extended_card: ExtendedCardSettings,
     store: Option<Arc<dyn Store>>,
     limits: Limits,
-    settings: Settings,
     connections: ListenerSettings,
-    connections_per_peer: usize,
     request_rate_per_peer: u32,
-    grace: Duration,
-    modes: Modes,
     extensions: Vec<Arc<dyn Extension>>,
     resume: bool,
     secret_parts: bool,
     default_key: DefaultKey,
     strict_extensions: bool,
+    modes: Modes,
     insecure: bool,
-    report: bool,
     log_wire: bool,
     #[cfg(feature = "server-tls")]
     tls: Option<Tls>,
@@ -103,7 +110,6 @@ pub struct Server {
     is_metered: bool,
     /// Name of the agent in metrics, if it is mounted on another server.
     agent_label: Option<Arc<str>>,
-    failed_authentications: usize,
     retention: Retention,
     allowed_hosts: Vec<AllowedHost>,
     cors_origins: Vec<AllowedOrigin>,
@@ -115,53 +121,158 @@ pub struct Server {
     push: PushOptions,
 }
 
+/// Declares setters: name, field of [`Server`], type.
+macro_rules! setters {
+    ($($(#[$attribute:meta])* $name:ident => $($field:ident).+: $type:ty;)*) => {
+        /// Settings.
+        impl Server { $(
+            $(#[$attribute])*
+            pub fn $name(mut self, $name: $type) -> Self {
+                self.$($field).+ = $name.into();
+                self
+            }
+        )* }
+    };
+}
+
+setters! {
+    /// Encoding of file bytes for clients of 0.3 over gRPC and HTTP+JSON, on which the SDKs disagree. By default it
+    /// depends on the `User-Agent`.
+    v03_file_bytes => settings.v03_file_bytes: FileBytes;
+
+    /// Requires authentication for the agent card: requests without valid credentials get 401. Off by default.
+    protect_card => settings.protects_card: bool;
+
+    /// Callers who get the extended agent card. Off by default, and then the agent card declares that there is none.
+    extended_card_access => options.extended_card.access: ExtendedCardAccess;
+
+    /// Sources of time, ids and randomness. Those of the system by default; a simulation sets its own.
+    env => settings.env: Env;
+
+    /// Store for tasks. In memory by default.
+    store => options.store: Arc<dyn Store>;
+
+    /// Retention periods of tasks, logs, push configurations and idempotency keys.
+    retention => options.retention: Retention;
+
+    /// Limits and timeouts of tasks, turns and streams.
+    limits => options.limits: Limits;
+
+    /// Requirements on the media types of messages and of accepted output.
+    modes => options.modes: Modes;
+
+    /// Deduplication of sends without an `Idempotency-Key`. Off by default.
+    idempotency_default_key => options.default_key: DefaultKey;
+
+    /// Offers the extension [`resume`](crate::extension::resume): each event carries its cursor, over gRPC too, and a mark if
+    /// events may be missing before it. Off by default.
+    resume => options.resume: bool;
+
+    /// Lists the extension [`secret`](crate::extension::secret) on the card: parts that only the agent may read. Off by
+    /// default; marked parts are redacted in any case.
+    secret_parts => options.secret_parts: bool;
+
+    /// Maximum size of a request body in bytes. 1 MiB by default.
+    body_bytes => settings.body_bytes: usize;
+
+    /// Interval between keep-alive comments on an idle SSE stream. 4 s by default: the HTTP clients of SDKs have a timeout
+    /// of 5 s.
+    #[doc(hidden)]
+    keep_alive => settings.keep_alive: Duration;
+
+    /// Maximum number of open connections; further ones wait to be accepted. 10 000 by default.
+    connections => options.connections.connections: usize;
+
+    /// Maximum size of the head of a request in bytes: its URI, and 32 for each header in addition to name and value, as HTTP/2
+    /// counts. A larger one is rejected with 431. 32 KiB by default.
+    #[doc(hidden)]
+    header_bytes => options.connections.header_bytes: usize;
+
+    /// Maximum total size of responses that are being made or wait for slow readers, in bytes. Beyond it, calls are rejected
+    /// as unavailable, except for health checks and the card. At half of it, a connection whose responses have more than an
+    /// eighth of it is rejected, unless no other connection has any. A quarter is added to each response for the allocator.
+    /// 256 MiB by default. Agents that are [mounted](Self::agent) on a server share its budget.
+    outgoing_bytes => settings.outgoing_bytes: usize;
+
+    /// Time in which a client has to take 64 KiB of a response that waits for it, or all of it if less waits. Otherwise the
+    /// connection is closed; over HTTP/2, only the stream is reset. 60 s by default, zero for no limit. A program that
+    /// mounts the [router](Self::router) must enforce such a timeout itself.
+    #[doc(hidden)]
+    write_timeout => options.connections.write_timeout: Duration;
+
+    /// Maximum number of connections per client address. An IPv6 /64 network counts as one address. 256 by default, 0 for
+    /// no limit. Loopback addresses and [trusted proxies](Self::trusted_proxies) are exempt: behind a proxy, the open
+    /// requests of the forwarded address are counted instead.
+    connections_per_peer => connections_per_peer: usize;
+
+    /// Maximum number of requests per second of a client address, with a burst of as many; further ones get 429. A JSON-RPC
+    /// batch is one request. An IPv6 /64 network counts as one address; behind trusted proxies, the forwarded address counts.
+    /// Zero, the default: no limit.
+    request_rate_per_peer => options.request_rate_per_peer: u32;
+
+    /// Idle timeout for connections: between two requests over HTTP/1.1, and without open streams over HTTP/2. 75 s by
+    /// default, zero for none.
+    connection_idle_timeout => options.connections.idle_timeout: Duration;
+
+    /// Maximum total size of the request bodies that are being received, in bytes. 256 MiB by default, 0 for no limit.
+    /// Bodies of more than 16 KiB are already rejected at seven eighths of it. Requests of gRPC's health service have a
+    /// budget of 4 MiB of their own. Agents that are [mounted](Self::agent) on a server share its budget.
+    incoming_bytes => settings.incoming_bytes: usize;
+
+    /// Maximum number of failed authentications per minute and client address. Further ones are rejected with 429; valid
+    /// credentials still pass. An IPv6 /64 network counts as one address. 20 by default, 0 for no limit.
+    #[doc(hidden)]
+    failed_authentications => failed_authentications: usize;
+
+    /// Allows addresses that are reachable from other machines without an [authenticator](Self::authenticator). All callers
+    /// are then one anonymous owner and see each other's tasks. Off by default: such an address is rejected.
+    insecure => options.insecure: bool;
+
+    /// Makes [`serve`](Self::serve) write its address, and errors with their ids, to stderr while the program has no
+    /// `tracing` subscriber. On by default. No subscriber is installed; one that the program sets takes over.
+    report_to_stderr => report: bool;
+
+    /// Delivery of push notifications, if they are [offered](Self::push).
+    #[cfg(feature = "push")]
+    push_options => options.push: PushOptions;
+
+    /// Grace period for running turns when the server stops. 10 s by default.
+    drain_grace => grace: Duration;
+
+    /// Rejects calls without a version header, which are calls of 0.3 (3.6.2). Off by default: their version is inferred
+    /// from the method and the body.
+    strict_version => settings.strict_version: bool;
+
+    /// Rejects callers of 0.3 too, not only those of 1.0, if they do not request a [required](Extension::required)
+    /// extension. The error is `UnsupportedOperation` and names the extension, because 0.3 has none of its own. Off by
+    /// default.
+    strict_extensions => options.strict_extensions: bool;
+
+    /// Protocol versions to serve. All by default.
+    protocols => settings.protocols: Protocols;
+
+    /// Enables the page `/docs`: Swagger UI with the OpenAPI documents. By default, it is enabled on a loopback address, and
+    /// disabled for a [router](Self::into_parts). The page needs the crate feature `docs`.
+    docs => options.docs: bool;
+
+    /// Logs each request, the 1.0 call that it maps to, and the response under the target `a2a_service::wire` at level
+    /// `info`. Credentials are redacted by name; message content is not, so do not use this in production. Off by default.
+    log_wire => options.log_wire: bool;
+}
+
 impl Server {
     /// Creates a server for an agent, with the default settings and tasks in memory.
     pub fn new(agent: impl Agent) -> Self {
-        let card = CardTemplate::new(agent.card());
-        // The card is set when the server is assembled.
-        let settings = Settings { idempotency_keys: true, ..Settings::new(Arc::new(|_| Bytes::new())) };
         Self {
+            card: CardTemplate::new(agent.card()),
             agent: Arc::new(agent),
-            card,
-            card_updates: None,
-            extended_card: ExtendedCardSettings::default(),
-            store: None,
-            limits: Limits::default(),
-            settings,
-            connections: ListenerSettings::default(),
+            // The card is set when the server is assembled.
+            settings: Settings { idempotency_keys: true, ..Settings::new(Arc::new(|_| Bytes::new())) },
             connections_per_peer: CONNECTIONS_PER_PEER,
-            request_rate_per_peer: 0,
-            grace: GRACE,
-            modes: Modes::default(),
-            extensions: Vec::new(),
-            resume: false,
-            secret_parts: false,
-            default_key: DefaultKey::default(),
-            strict_extensions: false,
-            insecure: false,
-            report: true,
-            log_wire: false,
-            #[cfg(feature = "server-tls")]
-            tls: None,
-            metrics: None,
-            docs: None,
-            authenticator: None,
-            policy: None,
-            scopes: Vec::new(),
-            agents: Vec::new(),
-            catalog_name: String::new(),
-            is_metered: false,
-            agent_label: None,
             failed_authentications: FAILURES,
-            retention: Retention::default(),
-            allowed_hosts: Vec::new(),
-            cors_origins: Vec::new(),
-            base_path: None,
-            budgets: None,
-            layers: Vec::new(),
-            #[cfg(feature = "push")]
-            push: PushOptions::default(),
+            grace: GRACE,
+            report: true,
+            options: Options::default(),
         }
     }
 
@@ -198,14 +309,7 @@ impl Server {
     /// Path prefix, such as `/a2a/v1`, under which all routes are served in addition to the root. By default the path of
     /// the [URL](Self::url), so that a proxy may keep the prefix or strip it. Empty: the root only.
     pub fn base_path(mut self, path: impl Into<String>) -> Self {
-        self.base_path = Some(format!("/{}", path.into().trim_matches('/')));
-        self
-    }
-
-    /// Encoding of file bytes for clients of 0.3 over gRPC and HTTP+JSON, on which the SDKs disagree. By default it
-    /// depends on the `User-Agent`.
-    pub fn v03_file_bytes(mut self, form: FileBytes) -> Self {
-        self.settings.v03_file_bytes = form;
+        self.options.base_path = Some(format!("/{}", path.into().trim_matches('/')));
         self
     }
 
@@ -215,14 +319,14 @@ impl Server {
     /// By default only a server on a loopback address checks the host; with this setting, every server and a mounted
     /// [router](Self::router) does. `*` disables the check.
     pub fn allowed_hosts(mut self, hosts: impl IntoIterator<Item = AllowedHost>) -> Self {
-        self.allowed_hosts = hosts.into_iter().collect();
+        self.options.allowed_hosts = hosts.into_iter().collect();
         self
     }
 
     /// Origins of web pages that may call this server (CORS). Requests from other origins than these and the server's own
     /// are rejected with 403, except for the agent card, the key set and health checks. None by default.
     pub fn cors_origins(mut self, origins: impl IntoIterator<Item = AllowedOrigin>) -> Self {
-        self.cors_origins = origins.into_iter().collect();
+        self.options.cors_origins = origins.into_iter().collect();
         self
     }
 
@@ -241,28 +345,16 @@ impl Server {
     /// card of the agent as of now ([`Agent::card`]). Fields that the configuration overrides remain, as do the extended card and
     /// the media types that messages are checked against.
     pub fn card_updates(mut self, updates: watch::Receiver<AgentCard>) -> Self {
-        self.card_updates = Some(CardUpdates::new(updates));
-        self
-    }
-
-    /// Requires authentication for the agent card: requests without valid credentials get 401. Off by default.
-    pub fn protect_card(mut self, protected: bool) -> Self {
-        self.settings.protects_card = protected;
+        self.options.card_updates = Some(CardUpdates::new(updates));
         self
     }
 
     /// Source of the extended agent card (3.1.11). Its access becomes [guarded](ExtendedCardAccess::Guarded) if it is off.
     pub fn extended_card(mut self, provider: impl ExtendedCard) -> Self {
-        self.extended_card.provider = Some(Arc::new(provider));
-        if self.extended_card.access == ExtendedCardAccess::Off {
-            self.extended_card.access = ExtendedCardAccess::Guarded;
+        self.options.extended_card.provider = Some(Arc::new(provider));
+        if self.options.extended_card.access == ExtendedCardAccess::Off {
+            self.options.extended_card.access = ExtendedCardAccess::Guarded;
         }
-        self
-    }
-
-    /// Callers who get the extended agent card. Off by default, and then the agent card declares that there is none.
-    pub fn extended_card_access(mut self, access: ExtendedCardAccess) -> Self {
-        self.extended_card.access = access;
         self
     }
 
@@ -280,36 +372,6 @@ impl Server {
         self
     }
 
-    /// Sources of time, ids and randomness. Those of the system by default; a simulation sets its own.
-    pub fn env(mut self, env: Env) -> Self {
-        self.settings.env = env;
-        self
-    }
-
-    /// Store for tasks. In memory by default.
-    pub fn store(mut self, store: Arc<dyn Store>) -> Self {
-        self.store = Some(store);
-        self
-    }
-
-    /// Retention periods of tasks, logs, push configurations and idempotency keys.
-    pub fn retention(mut self, retention: Retention) -> Self {
-        self.retention = retention;
-        self
-    }
-
-    /// Limits and timeouts of tasks, turns and streams.
-    pub fn limits(mut self, limits: Limits) -> Self {
-        self.limits = limits;
-        self
-    }
-
-    /// Requirements on the media types of messages and of accepted output.
-    pub fn modes(mut self, modes: Modes) -> Self {
-        self.modes = modes;
-        self
-    }
-
     /// Headers of requests that agents may pass on to other services, such as credentials
     /// ([`Turn::forwarded_headers`](crate::agent::Turn::forwarded_headers)). They are kept in memory until the turn of the request
     /// ends. None by default.
@@ -320,132 +382,14 @@ impl Server {
 
     /// Adds a protocol extension (4.6).
     pub fn extension(mut self, extension: impl Extension) -> Self {
-        self.extensions.push(Arc::new(extension));
-        self
-    }
-
-    /// Deduplication of sends without an `Idempotency-Key`. Off by default.
-    pub fn idempotency_default_key(mut self, default_key: DefaultKey) -> Self {
-        self.default_key = default_key;
-        self
-    }
-
-    /// Offers the extension [`resume`](crate::extension::resume): each event carries its cursor, over gRPC too, and a mark if
-    /// events may be missing before it. Off by default.
-    pub fn resume(mut self, offered: bool) -> Self {
-        self.resume = offered;
-        self
-    }
-
-    /// Lists the extension [`secret`](crate::extension::secret) on the card: parts that only the agent may read. Off by
-    /// default; marked parts are redacted in any case.
-    pub fn secret_parts(mut self, offered: bool) -> Self {
-        self.secret_parts = offered;
-        self
-    }
-
-    /// Maximum size of a request body in bytes. 1 MiB by default.
-    pub fn body_bytes(mut self, bytes: usize) -> Self {
-        self.settings.body_bytes = bytes;
-        self
-    }
-
-    /// Interval between keep-alive comments on an idle SSE stream. 4 s by default: the HTTP clients of SDKs have a timeout
-    /// of 5 s.
-    pub fn keep_alive(mut self, period: Duration) -> Self {
-        self.settings.keep_alive = period;
-        self
-    }
-
-    /// Maximum number of open connections; further ones wait to be accepted. 10 000 by default.
-    pub fn connections(mut self, count: usize) -> Self {
-        self.connections.connections = count;
-        self
-    }
-
-    /// Maximum number of calls in a JSON-RPC batch. 64 by default.
-    pub fn batch_calls(mut self, count: usize) -> Self {
-        self.settings.batch_calls = count;
-        self
-    }
-
-    /// Maximum size of the head of a request in bytes: its URI, and 32 for each header in addition to name and value, as HTTP/2
-    /// counts. A larger one is rejected with 431. 32 KiB by default.
-    pub fn header_bytes(mut self, bytes: usize) -> Self {
-        self.connections.header_bytes = bytes;
-        self
-    }
-
-    /// Maximum total size of the results of a JSON-RPC batch in bytes. Calls whose results exceed it fail. 8 MiB by default.
-    pub fn batch_bytes(mut self, bytes: usize) -> Self {
-        self.settings.batch_bytes = bytes;
-        self
-    }
-
-    /// Maximum total size of responses that are being made or wait for slow readers, in bytes. Beyond it, calls are rejected
-    /// as unavailable, except for health checks and the card. At half of it, a connection whose responses have more than an
-    /// eighth of it is rejected, unless no other connection has any. A quarter is added to each response for the allocator.
-    /// 256 MiB by default. Agents that are [mounted](Self::agent) on a server share its budget.
-    pub fn outgoing_bytes(mut self, bytes: usize) -> Self {
-        self.settings.outgoing_bytes = bytes;
-        self
-    }
-
-    /// Time in which a client has to take 64 KiB of a response that waits for it, or all of it if less waits. Otherwise the
-    /// connection is closed; over HTTP/2, only the stream is reset. 60 s by default, zero for no limit. A program that
-    /// mounts the [router](Self::router) must enforce such a timeout itself.
-    pub fn write_timeout(mut self, timeout: Duration) -> Self {
-        self.connections.write_timeout = timeout;
-        self
-    }
-
-    /// Maximum number of connections per client address. An IPv6 /64 network counts as one address. 256 by default, 0 for
-    /// no limit. Loopback addresses and [trusted proxies](Self::trusted_proxies) are exempt: behind a proxy, the open
-    /// requests of the forwarded address are counted instead.
-    pub fn connections_per_peer(mut self, count: usize) -> Self {
-        self.connections_per_peer = count;
-        self
-    }
-
-    /// Maximum number of requests per second of a client address, with a burst of as many; further ones get 429. A JSON-RPC
-    /// batch is one request. An IPv6 /64 network counts as one address; behind trusted proxies, the forwarded address counts.
-    /// Zero, the default: no limit.
-    pub fn request_rate_per_peer(mut self, per_second: u32) -> Self {
-        self.request_rate_per_peer = per_second;
-        self
-    }
-
-    /// Idle timeout for connections: between two requests over HTTP/1.1, and without open streams over HTTP/2. 75 s by
-    /// default, zero for none.
-    pub fn connection_idle_timeout(mut self, timeout: Duration) -> Self {
-        self.connections.idle_timeout = timeout;
-        self
-    }
-
-    /// Timeout for receiving the body of a request, over every binding. 1 min by default.
-    pub fn body_timeout(mut self, timeout: Duration) -> Self {
-        self.settings.body_timeout = timeout;
-        self
-    }
-
-    /// Maximum total size of the request bodies that are being received, in bytes. 256 MiB by default, 0 for no limit.
-    /// Bodies of more than 16 KiB are already rejected at seven eighths of it. Requests of gRPC's health service have a
-    /// budget of 4 MiB of their own. Agents that are [mounted](Self::agent) on a server share its budget.
-    pub fn incoming_bytes(mut self, bytes: usize) -> Self {
-        self.settings.incoming_bytes = bytes;
-        self
-    }
-
-    /// Maximum number of open `Watch` streams of gRPC's health service. 100 by default.
-    pub fn health_watches(mut self, count: usize) -> Self {
-        self.settings.health_watches = count;
+        self.options.extensions.push(Arc::new(extension));
         self
     }
 
     /// TLS of all listen addresses. A [router](Self::router) has that of its server.
     #[cfg(feature = "server-tls")]
     pub fn tls(mut self, tls: Tls) -> Self {
-        self.tls = Some(tls);
+        self.options.tls = Some(tls);
         self.with_card(CardTemplate::over_tls)
     }
 
@@ -459,20 +403,13 @@ impl Server {
     /// # Ok::<_, &str>(())
     /// ```
     pub fn authenticator(mut self, authenticator: impl Authenticator) -> Self {
-        self.authenticator = Some(Arc::new(authenticator));
-        self
-    }
-
-    /// Maximum number of failed authentications per minute and client address. Further ones are rejected with 429; valid
-    /// credentials still pass. An IPv6 /64 network counts as one address. 20 by default, 0 for no limit.
-    pub fn failed_authentications(mut self, count: usize) -> Self {
-        self.failed_authentications = count;
+        self.options.authenticator = Some(Arc::new(authenticator));
         self
     }
 
     /// Authorization policy for calls, in addition to the scopes of the principals. By default, the scopes decide alone.
     pub fn policy(mut self, policy: impl Policy) -> Self {
-        self.policy = Some(Arc::new(policy));
+        self.options.policy = Some(Arc::new(policy));
         self
     }
 
@@ -480,7 +417,7 @@ impl Server {
     /// [catalog](Self::agent) lists the agent only for callers with them. None by default. Calls without a principal are
     /// rejected. The agent card is not protected by them, but by [`protect_card`](Self::protect_card).
     pub fn require_scopes<T: Into<String>>(mut self, scopes: impl IntoIterator<Item = T>) -> Self {
-        self.scopes = scopes.into_iter().map(Into::into).collect();
+        self.options.scopes = scopes.into_iter().map(Into::into).collect();
         self
     }
 
@@ -490,13 +427,13 @@ impl Server {
     /// As [`agent`](Self::agent).
     pub fn catalog_name(mut self, name: &str) -> Self {
         self.check_agent_name(name);
-        name.clone_into(&mut self.catalog_name);
+        name.clone_into(&mut self.options.catalog_name);
         self.with_card(|card| card.also_at(&format!("/{name}")))
     }
 
     fn check_agent_name(&self, name: &str) {
         assert!(is_agent_name(name), "`{name}` is not a name of an agent: lower-case letters, digits, `-` and `_`");
-        let is_new = self.catalog_name != name && self.agents.iter().all(|agent| *agent.name != *name);
+        let is_new = self.options.catalog_name != name && self.options.agents.iter().all(|agent| *agent.name != *name);
         assert!(is_new, "there are two agents with the name `{name}`");
     }
 
@@ -527,22 +464,11 @@ impl Server {
     /// this server, or is reserved for another resource, such as `tasks`. Or the other server has agents of its own.
     pub fn agent(mut self, name: &str, server: Self) -> Self {
         self.check_agent_name(name);
-        assert!(server.agents.is_empty() && server.catalog_name.is_empty(), "the agent `{name}` has agents of its own");
-        self.agents.push(PendingAgent::new(name, server));
-        self
-    }
-
-    /// Allows addresses that are reachable from other machines without an [authenticator](Self::authenticator). All callers
-    /// are then one anonymous owner and see each other's tasks. Off by default: such an address is rejected.
-    pub fn insecure(mut self, insecure: bool) -> Self {
-        self.insecure = insecure;
-        self
-    }
-
-    /// Makes [`serve`](Self::serve) write its address, and errors with their ids, to stderr while the program has no
-    /// `tracing` subscriber. On by default. No subscriber is installed; one that the program sets takes over.
-    pub fn report_to_stderr(mut self, report: bool) -> Self {
-        self.report = report;
+        assert!(
+            server.options.agents.is_empty() && server.options.catalog_name.is_empty(),
+            "the agent `{name}` has agents of its own"
+        );
+        self.options.agents.push(PendingAgent::new(name, server));
         self
     }
 
@@ -551,54 +477,6 @@ impl Server {
     #[cfg(feature = "push")]
     pub fn push(self, offered: bool) -> Self {
         self.with_card(|card| card.push(offered))
-    }
-
-    /// Delivery of push notifications, if they are [offered](Self::push).
-    #[cfg(feature = "push")]
-    pub fn push_options(mut self, options: PushOptions) -> Self {
-        self.push = options;
-        self
-    }
-
-    /// Grace period for running turns when the server stops. 10 s by default.
-    pub fn drain_grace(mut self, grace: Duration) -> Self {
-        self.grace = grace;
-        self
-    }
-
-    /// Rejects calls without a version header, which are calls of 0.3 (3.6.2). Off by default: their version is inferred
-    /// from the method and the body.
-    pub fn strict_version(mut self, strict: bool) -> Self {
-        self.settings.strict_version = strict;
-        self
-    }
-
-    /// Rejects callers of 0.3 too, not only those of 1.0, if they do not request a [required](Extension::required)
-    /// extension. The error is `UnsupportedOperation` and names the extension, because 0.3 has none of its own. Off by
-    /// default.
-    pub fn strict_extensions(mut self, strict: bool) -> Self {
-        self.strict_extensions = strict;
-        self
-    }
-
-    /// Protocol versions to serve. All by default.
-    pub fn protocols(mut self, protocols: Protocols) -> Self {
-        self.settings.protocols = protocols;
-        self
-    }
-
-    /// Enables the page `/docs`: Swagger UI with the OpenAPI documents. By default, it is enabled on a loopback address, and
-    /// disabled for a [router](Self::into_parts). The page needs the crate feature `docs`.
-    pub fn docs(mut self, enabled: bool) -> Self {
-        self.docs = Some(enabled);
-        self
-    }
-
-    /// Logs each request, the 1.0 call that it maps to, and the response under the target `a2a_service::wire` at level
-    /// `info`. Credentials are redacted by name; message content is not, so do not use this in production. Off by default.
-    pub fn log_wire(mut self, enabled: bool) -> Self {
-        self.log_wire = enabled;
-        self
     }
 
     /// Records the metrics of each call with the facade crate [`metrics`](https://docs.rs/metrics), and serves them at `/metrics`.
@@ -624,7 +502,7 @@ impl Server {
     /// # Ok::<_, std::io::Error>(())
     /// ```
     pub fn metrics(mut self, render: impl Fn() -> String + Send + Sync + 'static) -> Self {
-        self.metrics = Some(Arc::new(render));
+        self.options.metrics = Some(Arc::new(render));
         self
     }
 
@@ -651,7 +529,7 @@ impl Server {
             + Sync
             + 'static,
     {
-        self.layers.push(Arc::new(move |router| router.layer(layer.clone())));
+        self.options.layers.push(Arc::new(move |router| router.layer(layer.clone())));
         self
     }
 
@@ -706,8 +584,8 @@ impl Server {
         let settings = ListenerSettings {
             peer_limit: layers.peers.clone(),
             #[cfg(feature = "server-tls")]
-            tls: self.tls.clone(),
-            ..self.connections.clone()
+            tls: self.options.tls.clone(),
+            ..self.options.connections.clone()
         };
         let scheme = if self.card.address().is_tls { "https" } else { "http" };
         let Assembled { http, handle, mounted, .. } = self.assemble(Some(addr), Some(&layers));
@@ -733,6 +611,6 @@ impl Server {
 
 impl fmt::Debug for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Server").field("card", &self.card).field("limits", &self.limits).finish_non_exhaustive()
+        f.debug_struct("Server").field("card", &self.card).field("limits", &self.options.limits).finish_non_exhaustive()
     }
 }

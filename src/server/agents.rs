@@ -81,7 +81,7 @@ pub(super) struct PendingAgent {
 
 impl PendingAgent {
     pub(super) fn new(name: &str, server: Server) -> Self {
-        let is_private = !server.scopes.is_empty() || server.settings.protects_card;
+        let is_private = !server.options.scopes.is_empty() || server.settings.protects_card;
         Self { name: name.into(), is_private, server }
     }
 
@@ -115,8 +115,8 @@ impl MountedAgent {
 impl Server {
     /// Assembles this server below the path `/NAME` of another one.
     fn assemble_mounted(mut self, name: Box<str>, context: &MountContext<'_>) -> MountedAgent {
-        self.base_path = Some(format!("/{name}"));
-        self.agent_label = Some((&*name).into());
+        self.options.base_path = Some(format!("/{name}"));
+        self.options.agent_label = Some((&*name).into());
         self.card = self.card.mounted(&name);
         if let (Some(url), None) = (&context.public_url, &self.card.address().public) {
             self = self.url(format!("{url}/{name}"));
@@ -124,10 +124,10 @@ impl Server {
         if context.is_tls {
             self = self.with_card(CardTemplate::over_tls);
         }
-        let is_routed = self.authenticator.is_none();
-        self.authenticator = self.authenticator.or_else(|| context.authenticator.clone());
-        self.is_metered |= context.is_metered;
-        self.budgets = Some(context.budgets.clone());
+        let is_routed = self.options.authenticator.is_none();
+        self.options.authenticator = self.options.authenticator.or_else(|| context.authenticator.clone());
+        self.options.is_metered |= context.is_metered;
+        self.options.budgets = Some(context.budgets.clone());
         let forward_headers = Arc::clone(&self.settings.forward_headers);
         let mut layers = self.layers();
         if let Some(shared) = context.layers {

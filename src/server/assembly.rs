@@ -73,67 +73,82 @@ pub(super) struct Assembled {
 }
 
 impl Server {
+    fn is_metered(&self) -> bool {
+        self.options.metrics.is_some() || self.options.is_metered
+    }
+
     /// Returns true if the catalog of agents requires authentication: it depends on the caller.
     fn protects_catalog(&self) -> bool {
-        self.settings.protects_card || !self.scopes.is_empty() || self.agents.iter().any(|agent| agent.is_private)
+        self.settings.protects_card
+            || !self.options.scopes.is_empty()
+            || self.options.agents.iter().any(|agent| agent.is_private)
     }
 
     pub(super) fn layers(&self) -> Layers {
-        let base = self.base_path.as_deref().or_else(|| self.card.address().path()).unwrap_or_default();
+        let base = self.options.base_path.as_deref().or_else(|| self.card.address().path()).unwrap_or_default();
         Layers {
-            authenticator: self.authenticator.clone(),
+            authenticator: self.options.authenticator.clone(),
             failures: Arc::new(FailureLimit::new(self.failed_authentications)),
-            insecure: self.insecure,
-            log_wire: self.log_wire,
-            is_metered: self.metrics.is_some() || self.is_metered,
-            origins: OriginPolicy::new(&self.card, self.allowed_hosts.clone(), self.cors_origins.clone()),
-            peers: PeerLimit::new(self.connections_per_peer, self.request_rate_per_peer, self.card.trusted().to_vec()),
-            header_bytes: self.connections.header_bytes,
+            insecure: self.options.insecure,
+            log_wire: self.options.log_wire,
+            is_metered: self.is_metered(),
+            origins: OriginPolicy::new(
+                &self.card,
+                self.options.allowed_hosts.clone(),
+                self.options.cors_origins.clone(),
+            ),
+            peers: PeerLimit::new(
+                self.connections_per_peer,
+                self.options.request_rate_per_peer,
+                self.card.trusted().to_vec(),
+            ),
+            header_bytes: self.options.connections.header_bytes,
             paths: Paths::new(base, self.settings.protocols)
                 .also_at(&self.card.address().agent)
                 .protecting_card(self.settings.protects_card)
                 .protecting_catalog(self.protects_catalog()),
             ids: self.settings.env.ids.clone(),
-            added: self.layers.clone(),
+            added: self.options.layers.clone(),
         }
     }
 
     /// Assembles the service and its transport for a listen address, or for a router whose address is unknown.
-    pub(super) fn assemble(mut self, bound: Option<SocketAddr>, layers: Option<&Layers>) -> Assembled {
-        let is_metered = self.metrics.is_some() || self.is_metered;
+    pub(super) fn assemble(self, bound: Option<SocketAddr>, layers: Option<&Layers>) -> Assembled {
+        let is_metered = self.is_metered();
         let protects_catalog = self.protects_catalog();
-        let budgets = self.budgets.take().unwrap_or_else(|| self.settings.budgets());
+        let Self { agent, card, mut settings, grace, mut options, .. } = self;
+        let budgets = options.budgets.take().unwrap_or_else(|| settings.budgets());
         let context = MountContext {
             bound,
-            public_url: self.card.address().public.clone(),
-            is_tls: self.card.address().is_tls,
+            public_url: card.address().public.clone(),
+            is_tls: card.address().is_tls,
             is_metered,
-            authenticator: self.authenticator.clone(),
+            authenticator: options.authenticator.clone(),
             budgets: budgets.clone(),
             layers,
         };
-        let agents = std::mem::take(&mut self.agents);
-        let name: Arc<str> = if self.catalog_name.is_empty() { "default" } else { &*self.catalog_name }.into();
-        let agent_label = self.agent_label.or_else(|| (!agents.is_empty()).then(|| Arc::clone(&name)));
+        let agents = std::mem::take(&mut options.agents);
+        let name: Arc<str> = if options.catalog_name.is_empty() { "default" } else { &*options.catalog_name }.into();
+        let agent_label = options.agent_label.or_else(|| (!agents.is_empty()).then(|| Arc::clone(&name)));
         let mounted: Arc<[_]> = agents.into_iter().map(|agent| agent.assemble(&context)).collect();
-        let store = self.store.unwrap_or_else(|| Arc::new(Memory::default()));
-        let mut card = self.card.protocols(self.settings.protocols.iter());
+        let store = options.store.unwrap_or_else(|| Arc::new(Memory::default()));
+        let mut card = card.protocols(settings.protocols.iter());
         if let Some(addr) = bound {
             card = card.bound(addr);
         }
-        let stream_max_age = self.limits.stream_max_age;
-        let forward_headers = Arc::clone(&self.settings.forward_headers);
+        let stream_max_age = options.limits.stream_max_age;
+        let forward_headers = Arc::clone(&settings.forward_headers);
         // The router removes those of other agents.
         let all_names = forward_headers.iter().chain(mounted.iter().flat_map(|agent| &*agent.forward_headers));
-        self.settings.forward_headers = all_names.cloned().collect::<HashSet<_>>().into_iter().collect();
-        let service = Service::with_env(self.agent, store, self.limits, self.settings.env.clone());
+        settings.forward_headers = all_names.cloned().collect::<HashSet<_>>().into_iter().collect();
+        let service = Service::with_env(agent, store, options.limits, settings.env.clone());
         let service = service.offering(card.offers());
-        let service = service.modes(self.modes, card.declared()).idempotency_default_key(self.default_key);
+        let service = service.modes(options.modes, card.declared()).idempotency_default_key(options.default_key);
         #[cfg(feature = "signing")]
         #[cfg_attr(not(feature = "push"), expect(unused_mut, reason = "only notifications have further keys"))]
         let mut keys: Vec<_> = card.signing_key().map(SigningKey::public_jwk).into_iter().collect();
         #[cfg(feature = "push")]
-        let published = self.push.keys.iter().filter(|_| card.offers().push || card.signing_key().is_some());
+        let published = options.push.keys.iter().filter(|_| card.offers().push || card.signing_key().is_some());
         #[cfg(feature = "push")]
         for key in published.flat_map(SigningKeys::all).map(SigningKey::public_jwk) {
             if !keys.contains(&key) {
@@ -142,7 +157,7 @@ impl Server {
         }
         #[cfg(feature = "push")]
         let service = if card.offers().push {
-            let mut push = self.push;
+            let mut push = options.push;
             push.issuer = push.issuer.or_else(|| card.address().origin());
             service.delivering(push, push_payload)
         } else {
@@ -152,39 +167,37 @@ impl Server {
         let key_set = (!keys.is_empty()).then(|| serde_json::json!({ "keys": keys }).to_string().into());
         #[cfg(not(feature = "signing"))]
         let key_set = None;
-        service.start_retention(self.retention);
+        service.start_retention(options.retention);
         let service = Arc::new(service);
         let handles = mounted.iter().map(|agent| agent.handle.clone()).collect();
-        let handle = Handle::new(Arc::clone(&service), self.grace, handles);
-        let set_extended_card = {
-            let service = Arc::clone(&service);
-            move |source| service.set_extended_card(source)
-        };
-        let has_extended_card = self.extended_card.access != ExtendedCardAccess::Off;
+        let handle = Handle::new(Arc::clone(&service), grace, handles);
+        let engine = Arc::clone(&service);
+        let has_extended_card = options.extended_card.access != ExtendedCardAccess::Off;
         card = card.extended(has_extended_card);
         let mut inner: Arc<dyn A2aService> = service;
-        if self.resume {
+        if options.resume {
             card = card.declare(|card| card.with_extension(extension::resume::declaration()));
         }
-        if self.secret_parts {
+        if options.secret_parts {
             card = card.declare(|card| card.with_extension(extension::secret::declaration()));
         }
-        let extensions = extension::all(self.extensions, card.extensions_mut());
+        let extensions = extension::all(options.extensions, card.extensions_mut());
         if !extensions.is_empty() {
-            inner = Arc::new(ExtendedService::new(inner, extensions).strict(self.strict_extensions));
+            inner = Arc::new(ExtendedService::new(inner, extensions).strict(options.strict_extensions));
         }
         let mut service: Arc<dyn A2aService> = Arc::new(Checked(inner));
-        if self.log_wire {
+        if options.log_wire {
             service = Arc::new(WireLogService(service));
         }
-        let scopes: Arc<[_]> = self.scopes.into();
-        let service: Arc<dyn A2aService> = Arc::new(AuthorizedService::new(service, self.policy, Arc::clone(&scopes)));
+        let scopes: Arc<[_]> = options.scopes.into();
+        let service: Arc<dyn A2aService> =
+            Arc::new(AuthorizedService::new(service, options.policy, Arc::clone(&scopes)));
         let mut service: Arc<dyn A2aService> = Arc::new(ObservedService::new(service, agent_label, is_metered));
-        if !mounted.is_empty() || !self.catalog_name.is_empty() {
-            service = Arc::new(AgentRouter::new(service, forward_headers, &self.catalog_name, &mounted));
+        if !mounted.is_empty() || !options.catalog_name.is_empty() {
+            service = Arc::new(AgentRouter::new(service, forward_headers, &options.catalog_name, &mounted));
         }
-        let is_unchecked = self.authenticator.is_none() && card.declares_security();
-        if let Some(authenticator) = &self.authenticator {
+        let is_unchecked = options.authenticator.is_none() && card.declares_security();
+        if let Some(authenticator) = &options.authenticator {
             card = card.declare(|card| authenticator.describe(card));
         }
         let mut warnings = card.warnings();
@@ -195,29 +208,29 @@ impl Server {
             tracing::warn!("{warning}");
             report::report(format_args!("warning: {warning}"));
         }
-        let issuers = self.authenticator.as_ref().map(|authenticator| authenticator.issuers()).unwrap_or_default();
-        let protected_resource = (!issuers.is_empty()).then(|| {
-            let template = card.clone();
-            let base_url: BaseUrlSource = Arc::new(move |request: &CardRequest<'_>| template.base_url(request));
-            ProtectedResource { issuers, base_url }
-        });
-        let base_url = has_extended_card.then(|| -> BaseUrlSource {
-            let (template, settings) = (Arc::new(card.clone()), Arc::new(self.extended_card));
-            set_extended_card({
-                let template = Arc::clone(&template);
-                Arc::new(move |call| {
-                    let (template, settings) = (Arc::clone(&template), Arc::clone(&settings));
-                    Box::pin(async move { settings.card(&template, &call).await })
-                })
-            });
-            Arc::new(move |request: &CardRequest<'_>| template.base_url(request))
-        });
+        let issuers = options.authenticator.as_ref().map(|authenticator| authenticator.issuers()).unwrap_or_default();
+        let card = Arc::new(card);
+        let base_url_source = || -> BaseUrlSource {
+            let card = Arc::clone(&card);
+            Arc::new(move |request: &CardRequest<'_>| card.base_url(request))
+        };
+        let protected_resource =
+            (!issuers.is_empty()).then(|| ProtectedResource { issuers, base_url: base_url_source() });
+        let base_url = has_extended_card.then(base_url_source);
+        if has_extended_card {
+            let (card, settings) = (Arc::clone(&card), Arc::new(options.extended_card));
+            engine.set_extended_card(Arc::new(move |call| {
+                let (card, settings) = (Arc::clone(&card), Arc::clone(&settings));
+                Box::pin(async move { settings.card(&card, &call).await })
+            }));
+        }
         #[cfg(feature = "openapi")]
         let documents = {
             let is_loopback = bound.is_some_and(|addr| !is_public(addr));
-            let has_docs = self.docs.unwrap_or(is_loopback);
-            let protocols = self.settings.protocols;
-            let (published, card) = (PublishedDocuments::new(card.v03(), JSON_RPC, protocols, has_docs), card.clone());
+            let has_docs = options.docs.unwrap_or(is_loopback);
+            let protocols = settings.protocols;
+            let (published, card) =
+                (PublishedDocuments::new(card.v03(), JSON_RPC, protocols, has_docs), Arc::clone(&card));
             let get = move |request: &CardRequest<'_>| published.get(request.path, card.base_url(request).as_deref());
             let source: DocumentSource = Arc::new(get);
             Some(source)
@@ -226,15 +239,13 @@ impl Server {
         let documents = None;
         // The root is listed with its own path, at which it stays if another agent becomes the root.
         let path = &*card.address().agent;
-        let card = Arc::new(card.clone());
-        let card_changes = self.card_updates.is_some();
-        let current: TemplateSource = if let Some(updates) = self.card_updates {
-            updates.source(Arc::clone(&card))
-        } else {
-            let card = Arc::clone(&card);
-            Arc::new(move || Arc::clone(&card))
+        let card_changes = options.card_updates.is_some();
+        let template = Arc::clone(&card);
+        let current: TemplateSource = match options.card_updates {
+            Some(updates) => updates.source(template),
+            None => Arc::new(move || Arc::clone(&template)),
         };
-        let is_protected = self.settings.protects_card;
+        let is_protected = settings.protects_card;
         let listed =
             ListedAgent { name: (&*name).into(), path: path.into(), card: Arc::clone(&current), scopes, is_protected };
         let all = std::iter::once(&listed).chain(mounted.iter().map(|agent| &agent.listed)).cloned();
@@ -244,7 +255,7 @@ impl Server {
             documents,
             catalog,
             protects_catalog,
-            metrics: self.metrics.map(|render| handle.metrics(render)),
+            metrics: options.metrics.map(|render| handle.metrics(render)),
             key_set,
             protected_resource,
             base_url,
@@ -253,7 +264,7 @@ impl Server {
             stream_max_age,
             drain: handle.draining(),
             readiness: handle.readiness(),
-            ..self.settings
+            ..settings
         };
         let http = HttpService::with_budgets(Arc::clone(&service), settings, budgets);
         Assembled { service, http, handle, listed, mounted }

@@ -2,7 +2,7 @@
 
 use std::{fmt, io, net::SocketAddr, sync::Arc, time::Duration};
 
-use futures_util::future::{BoxFuture, join_all};
+use futures_util::future::join_all;
 #[cfg(unix)]
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::{
@@ -18,7 +18,7 @@ use super::{
     readiness::{readiness_check, with_mounted},
 };
 use crate::{
-    metric::{self, EngineGauges},
+    metric,
     service::Service,
     transport::{HttpService, MetricsSource, ReadinessCheck, listener},
 };
@@ -137,10 +137,7 @@ struct HandleState {
     /// Canceled when the drain begins.
     draining: CancellationToken,
     grace: Duration,
-    drain_service: Box<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>,
-    gauges: Box<dyn Fn() -> EngineGauges + Send + Sync>,
-    #[cfg(feature = "push")]
-    push_stats: Box<dyn Fn() -> BoxFuture<'static, Result<Option<PushStats>, Unavailable>> + Send + Sync>,
+    service: Arc<Service>,
     /// Handles of the agents that are mounted on this server.
     mounted: Vec<Handle>,
     drained: OnceCell<()>,
@@ -153,35 +150,8 @@ impl Handle {
     pub(super) fn new(service: Arc<Service>, grace: Duration, mounted: Vec<Self>) -> Self {
         let readiness = readiness_check(Arc::clone(service.journal()), service.recovered());
         let readiness = with_mounted(readiness, &mounted);
-        #[cfg(feature = "push")]
-        let push_stats = {
-            let service = Arc::clone(&service);
-            Box::new(move || -> BoxFuture<'static, _> {
-                let service = Arc::clone(&service);
-                Box::pin(async move { service.push_stats().await })
-            })
-        };
-        let gauges = {
-            let service = Arc::clone(&service);
-            Box::new(move || service.gauges())
-        };
-        let drain_service = Box::new(move || -> BoxFuture<'static, ()> {
-            let service = Arc::clone(&service);
-            Box::pin(async move { service.drain(grace).await })
-        });
         let (draining, drained, stopped) = (CancellationToken::new(), OnceCell::new(), CancellationToken::new());
-        Self(Arc::new(HandleState {
-            readiness,
-            draining,
-            grace,
-            drain_service,
-            gauges,
-            #[cfg(feature = "push")]
-            push_stats,
-            mounted,
-            drained,
-            stopped,
-        }))
+        Self(Arc::new(HandleState { readiness, draining, grace, service, mounted, drained, stopped }))
     }
 
     pub(super) fn readiness(&self) -> ReadinessCheck {
@@ -211,9 +181,9 @@ impl Handle {
     }
 
     async fn record_gauges(&self) {
-        let mut gauges = (self.0.gauges)();
+        let mut gauges = self.0.service.gauges();
         for agent in &self.0.mounted {
-            gauges.add((agent.0.gauges)());
+            gauges.add(agent.0.service.gauges());
         }
         gauges.record();
         metric::record_readiness(self.is_ready().await);
@@ -230,9 +200,9 @@ impl Handle {
     /// The store, which knows the lag, is unavailable.
     #[cfg(feature = "push")]
     pub async fn push_stats(&self) -> Result<Option<PushStats>, Unavailable> {
-        let mut all = (self.0.push_stats)().await?;
+        let mut all = self.0.service.push_stats().await?;
         for agent in &self.0.mounted {
-            if let Some(stats) = (agent.0.push_stats)().await? {
+            if let Some(stats) = agent.0.service.push_stats().await? {
                 all.get_or_insert_default().add(stats);
             }
         }
@@ -247,7 +217,7 @@ impl Handle {
             agent.0.draining.cancel();
         }
         let drained = async |agent: &Self| {
-            agent.0.drained.get_or_init(|| (agent.0.drain_service)()).await;
+            agent.0.drained.get_or_init(|| agent.0.service.drain(agent.0.grace)).await;
             agent.0.stopped.cancel();
         };
         join_all(all().map(drained)).await;
