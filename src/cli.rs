@@ -33,7 +33,10 @@ mod terminal;
 mod token;
 mod upstream;
 
-use self::terminal::{RED, YELLOW, paint};
+use self::{
+    remote::{Get, List, Task},
+    terminal::{RED, YELLOW, paint},
+};
 use crate::{
     auth::audit,
     clock::{self, Millis},
@@ -59,57 +62,26 @@ const EXAMPLES: &str = "Examples:
   a2a discover https://agent.example
   a2a doctor localhost:8080";
 
-/// Exit codes of the program, other than 0.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Exit {
-    /// Any other error.
-    Error,
-    /// Invalid command line or configuration.
-    Usage,
-    /// No connection to the agent can be established, or it was lost.
-    Unreachable,
-    /// The agent requires other credentials.
-    Authentication,
-    /// The time limit of the call has passed.
-    Timeout,
-    /// The task failed, was rejected or was canceled, with `--exit-status`.
-    TaskFailed,
-    /// Ctrl-C.
-    Interrupted,
-}
+/// Exit code of an invalid command line or configuration.
+const USAGE: u8 = 2;
 
-impl Exit {
-    fn of(error: &anyhow::Error) -> Self {
-        if error.is::<config::Error>() || error.is::<Usage>() {
-            return Self::Usage;
-        }
-        if error.is::<remote::TaskFailed>() {
-            return Self::TaskFailed;
-        }
-        if error.is::<Interrupted>() {
-            return Self::Interrupted;
-        }
-        match error.downcast_ref::<Error>().map(Error::kind) {
-            Some(ErrorKind::Unavailable) => Self::Unreachable,
-            Some(ErrorKind::Unauthenticated | ErrorKind::PermissionDenied) => Self::Authentication,
-            Some(ErrorKind::DeadlineExceeded) => Self::Timeout,
-            _ => Self::Error,
-        }
+/// Returns the exit code of an error.
+fn code_of(error: &anyhow::Error) -> u8 {
+    if error.is::<config::Error>() || error.is::<Usage>() {
+        return USAGE;
     }
-}
-
-impl From<Exit> for ExitCode {
-    fn from(exit: Exit) -> Self {
-        Self::from(match exit {
-            Exit::Error => 1,
-            Exit::Usage => 2,
-            Exit::Unreachable => 3,
-            Exit::Authentication => 4,
-            Exit::Timeout => 5,
-            Exit::TaskFailed => 6,
-            // As shells report the end by SIGINT.
-            Exit::Interrupted => 130,
-        })
+    if error.is::<remote::TaskFailed>() {
+        return 6;
+    }
+    if error.is::<Interrupted>() {
+        // As shells report the end by SIGINT.
+        return 130;
+    }
+    match error.downcast_ref::<Error>().map(Error::kind) {
+        Some(ErrorKind::Unavailable) => 3,
+        Some(ErrorKind::Unauthenticated | ErrorKind::PermissionDenied) => 4,
+        Some(ErrorKind::DeadlineExceeded) => 5,
+        _ => 1,
     }
 }
 
@@ -200,10 +172,10 @@ enum Command {
     Discover(remote::Discover),
     /// Prints a task or a card.
     #[command(subcommand)]
-    Get(remote::Get),
+    Get(Get),
     /// Prints tasks.
     #[command(subcommand)]
-    List(remote::List),
+    List(List),
     /// Cancels a task.
     #[command(after_help = remote::CANCEL_EXAMPLES)]
     Cancel(connection::TaskOf),
@@ -212,7 +184,7 @@ enum Command {
     Subscribe(remote::Subscribe),
     /// Prints, lists, cancels and watches tasks.
     #[command(subcommand)]
-    Task(remote::Task),
+    Task(Task),
     /// Manages the push notification configurations of a task.
     #[command(subcommand)]
     Push(remote::Push),
@@ -263,7 +235,7 @@ pub fn main() -> ExitCode {
         Err(error) => {
             let printed = error.print().and_then(|()| io::stdout().flush());
             if error.use_stderr() {
-                return Exit::Usage.into();
+                return USAGE.into();
             }
             return exit_code(printed.map_err(|error| OutputError::from(error).into()));
         }
@@ -276,7 +248,7 @@ fn exit_code(result: anyhow::Result<()>) -> ExitCode {
     match result {
         Err(error) if !matches!(error.downcast_ref(), Some(OutputError::Closed)) => {
             print_error(&error);
-            Exit::of(&error).into()
+            code_of(&error).into()
         }
         Ok(()) | Err(_) => ExitCode::SUCCESS,
     }
@@ -290,11 +262,11 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
         Command::Stream(arguments) => remote::send(&arguments, true),
         Command::Chat(arguments) => chat::run(&arguments),
         Command::Discover(arguments) => remote::discover(&arguments),
-        Command::Get(command) => remote::get(&command),
-        Command::List(command) => remote::list(&command),
-        Command::Cancel(arguments) => remote::cancel(&arguments),
-        Command::Subscribe(arguments) => remote::subscribe(&arguments),
-        Command::Task(command) => remote::task(&command),
+        Command::Get(Get::Card(arguments)) => remote::discover(&arguments),
+        Command::Get(Get::Task(arguments)) | Command::Task(Task::Get(arguments)) => remote::get_task(&arguments),
+        Command::List(List::Tasks(arguments)) | Command::Task(Task::List(arguments)) => remote::list_tasks(&arguments),
+        Command::Cancel(arguments) | Command::Task(Task::Cancel(arguments)) => remote::cancel(&arguments),
+        Command::Subscribe(arguments) | Command::Task(Task::Watch(arguments)) => remote::subscribe(&arguments),
         Command::Push(command) => remote::push(&command),
         Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Listen(arguments) => listen::run(&arguments),

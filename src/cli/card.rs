@@ -18,8 +18,8 @@ use super::{
     connection::{Connection, block_on, with_url},
     read_file,
     remote::{self, DISCOVER_EXAMPLES, Discover},
-    say, say_text,
-    show::{Format, safe},
+    say,
+    show::{self, Format, safe},
     terminal::{GREEN, RED, paint},
     warn,
 };
@@ -141,11 +141,9 @@ fn validate(arguments: &Validate) -> anyhow::Result<()> {
     let card = serde_json::from_slice(&json).with_context(|| format!("{source} is not JSON"))?;
     let review = review(&card);
     let count = review.problems.len();
-    match connection.format() {
-        Format::Text => say_text(&review_text(source, &review))?,
-        Format::Json => say(&format!("{}\n", serde_json::to_string_pretty(&review)?))?,
-        Format::Jsonl => say(&format!("{}\n", serde_json::to_string(&review)?))?,
-    }
+    let format = connection.format();
+    let is_text = format == Format::Text;
+    show::print(&if is_text { review_text(source, &review) } else { show::json(&review, format)? }, format)?;
     if count > 0 {
         bail!("{source}: the card has {count} {}", if count == 1 { "problem" } else { "problems" });
     }
@@ -175,8 +173,7 @@ fn sign(arguments: &Sign) -> anyhow::Result<()> {
     let card = read_file(&arguments.file, MAX_DOCUMENT)?;
     let signed = signature::sign(&card, &key).with_context(|| arguments.file.display().to_string())?;
     let signed: serde_json::Value = serde_json::from_slice(&signed)?;
-    say(&format!("{}\n", serde_json::to_string_pretty(&signed)?))?;
-    Ok(())
+    Ok(say(&show::json(&signed, Format::Json)?)?)
 }
 
 fn verify(arguments: &Verify) -> anyhow::Result<()> {

@@ -11,7 +11,7 @@ use tokio_stream::StreamExt as _;
 
 use super::{
     Interrupted, OutputError,
-    connection::{Agent, block_on},
+    connection::{Agent, block_on, interruptible},
     message::attachment,
     show::{self, Answer, Format},
 };
@@ -85,10 +85,9 @@ pub(super) fn run(arguments: &Chat) -> anyhow::Result<()> {
                     return Ok(());
                 }
                 "/help" => super::report(HELP),
-                "/history" => tokio::select! {
-                    printed = print_history(&client, &conversation, arguments.agent.connection.format()) => printed?,
-                    _ = tokio::signal::ctrl_c() => return Err(Interrupted.into()),
-                },
+                "/history" => {
+                    interruptible(print_history(&client, &conversation, arguments.agent.connection.format())).await??;
+                }
                 "/attach" => super::report("/attach needs the path of a file\n"),
                 command if command.starts_with("/attach ") => {
                     match attachment(Path::new(command["/attach ".len()..].trim())) {
@@ -130,11 +129,8 @@ async fn turn(
     message: Message,
     format: Format,
 ) -> anyhow::Result<()> {
-    let mut events = tokio::select! {
-        events = conversation.stream(message) => events?,
-        // The task is not known yet.
-        _ = tokio::signal::ctrl_c() => return Err(Interrupted.into()),
-    };
+    // The task is not known yet.
+    let mut events = interruptible(conversation.stream(message)).await??;
     let mut task_id = conversation.task_id().to_owned();
     let mut is_canceled = false;
     let mut answer = Answer::default();
@@ -147,10 +143,7 @@ async fn turn(
                 }
                 is_canceled = true;
                 show::print(answer.end(), format)?;
-                tokio::select! {
-                    canceled = client.cancel(&task_id) => drop(canceled?),
-                    _ = tokio::signal::ctrl_c() => return Err(Interrupted.into()),
-                }
+                interruptible(client.cancel(&task_id)).await??;
                 continue;
             }
         };

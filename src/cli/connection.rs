@@ -12,7 +12,7 @@ use clap::{Args, ValueEnum};
 use tokio::runtime;
 
 use super::{
-    Usage,
+    Interrupted, Usage,
     debug::Debug,
     report,
     show::{Format, safe, shell_command},
@@ -340,14 +340,6 @@ pub(super) fn with_url(error: Error, url: &str) -> anyhow::Error {
 }
 
 impl Agent {
-    pub(super) fn url(&self) -> &str {
-        &self.url
-    }
-
-    pub(super) fn connection(&self) -> &Connection {
-        &self.connection
-    }
-
     pub(super) async fn connect(&self, limit: Option<Duration>) -> anyhow::Result<Client> {
         self.connection.connect(&self.url, limit).await
     }
@@ -356,6 +348,14 @@ impl Agent {
 impl TaskOf {
     pub(super) async fn connect(&self, limit: Option<Duration>) -> anyhow::Result<Client> {
         self.connection.connect(&self.url, limit).await
+    }
+}
+
+/// Waits for a result. Ctrl-C ends the wait.
+pub(super) async fn interruptible<T>(result: impl Future<Output = T>) -> Result<T, Interrupted> {
+    tokio::select! {
+        result = result => Ok(result),
+        _ = tokio::signal::ctrl_c() => Err(Interrupted),
     }
 }
 

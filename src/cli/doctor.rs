@@ -3,7 +3,11 @@
 //! The checks run one after another, from the network to the calls of each interface. Each has a time limit, and what is
 //! received is limited in size, so that the command ends with any agent.
 
-use std::{borrow::Cow, fmt::Write as _, time::Duration};
+use std::{
+    borrow::Cow,
+    fmt::{Display, Write as _},
+    time::Duration,
+};
 
 use anyhow::bail;
 use serde::Serialize;
@@ -14,10 +18,10 @@ use url::Url;
 use super::{
     connection::{Agent, block_on},
     say, say_text,
-    show::{Format, safe},
+    show::{self, Format, safe},
     terminal::{DIM, GREEN, RED, YELLOW, paint},
 };
-use crate::{client::complete_url, error::ErrorKind};
+use crate::{call::Binding, client::complete_url, error::ErrorKind};
 
 mod card;
 mod interface;
@@ -74,22 +78,25 @@ struct Finding {
 }
 
 impl Finding {
-    fn ok(detail: impl Into<String>) -> Self {
-        Self { status: Status::Ok, detail: detail.into(), remedy: None }
+    fn ok(detail: impl Display) -> Self {
+        Self { status: Status::Ok, detail: detail.to_string(), remedy: None }
     }
 
-    fn warning(detail: impl Into<String>, remedy: impl Into<Cow<'static, str>>) -> Self {
-        Self { status: Status::Warning, detail: detail.into(), remedy: Some(remedy.into()) }
+    fn warning(detail: impl Display, remedy: impl Into<Cow<'static, str>>) -> Self {
+        Self { status: Status::Warning, detail: detail.to_string(), remedy: Some(remedy.into()) }
     }
 
-    fn failed(detail: impl Into<String>, remedy: impl Into<Cow<'static, str>>) -> Self {
-        Self { status: Status::Failed, detail: detail.into(), remedy: Some(remedy.into()) }
+    fn failed(detail: impl Display, remedy: impl Into<Cow<'static, str>>) -> Self {
+        Self { status: Status::Failed, ..Self::warning(detail, remedy) }
     }
 
-    fn skipped(detail: impl Into<String>) -> Self {
-        Self { status: Status::Skipped, detail: detail.into(), remedy: None }
+    fn skipped(detail: impl Display) -> Self {
+        Self { status: Status::Skipped, ..Self::ok(detail) }
     }
 }
+
+/// Finding of a check. `Err` is one that ended the check early.
+type Outcome = Result<Finding, Finding>;
 
 /// Check with its name, such as `JSONRPC 1.0: send`.
 #[derive(Debug, Serialize)]
@@ -117,12 +124,12 @@ impl Report {
     }
 
     /// Makes a check within the time limit.
-    async fn check(&mut self, name: impl Into<String>, check: impl Future<Output = Finding>) -> anyhow::Result<Status> {
+    async fn check(&mut self, name: impl Into<String>, check: impl Future<Output = Outcome>) -> anyhow::Result<Status> {
         let finding = timeout(self.limit, check).await.unwrap_or_else(|_| {
             let why = format!("no result within {}", humantime::format_duration(self.limit));
-            Finding::failed(why, "find out what the agent waits for, or allow more time with --timeout")
+            Ok(Finding::failed(why, "find out what the agent waits for, or allow more time with --timeout"))
         });
-        self.add(name, finding)
+        self.add(name, finding.unwrap_or_else(|early| early))
     }
 
     fn count(&self, status: Status) -> usize {
@@ -148,24 +155,17 @@ fn line(check: &Check) -> String {
 /// Runs `a2a doctor`.
 pub(super) fn run(arguments: &Doctor) -> anyhow::Result<()> {
     block_on(async {
-        let connection = arguments.agent.connection();
+        let connection = &arguments.agent.connection;
         let limit = connection.timeout().unwrap_or(LIMIT);
         let mut report = Report { checks: Vec::new(), format: connection.format(), limit };
         let is_reachable = examine(arguments, &mut report).await?;
-        let (failed, warnings) = (report.count(Status::Failed), report.count(Status::Warning));
-        let ok = report.count(Status::Ok);
-        match report.format {
-            Format::Text => {
-                say(&format!(
-                    "\n{ok} ok, {warnings} warnings, {failed} failed, {} skipped\n",
-                    report.count(Status::Skipped)
-                ))?;
-            }
-            Format::Json | Format::Jsonl => {
-                let value = json!({"checks": report.checks, "ok": ok, "warnings": warnings, "failed": failed});
-                let text = if report.format == Format::Json { format!("{value:#}\n") } else { format!("{value}\n") };
-                say(&text)?;
-            }
+        let [ok, warnings, failed, skipped] =
+            [Status::Ok, Status::Warning, Status::Failed, Status::Skipped].map(|status| report.count(status));
+        if report.format == Format::Text {
+            say(&format!("\n{ok} ok, {warnings} warnings, {failed} failed, {skipped} skipped\n"))?;
+        } else {
+            let value = json!({"checks": report.checks, "ok": ok, "warnings": warnings, "failed": failed});
+            say(&show::json(&value, report.format)?)?;
         }
         if !is_reachable {
             return Err(ErrorKind::Unavailable.because("the agent cannot be reached").into());
@@ -179,8 +179,8 @@ pub(super) fn run(arguments: &Doctor) -> anyhow::Result<()> {
 
 /// Makes all checks. Returns whether the agent could be reached.
 async fn examine(arguments: &Doctor, report: &mut Report) -> anyhow::Result<bool> {
-    let url = complete_url(arguments.agent.url())?;
-    let builder = arguments.agent.connection().builder()?;
+    let url = complete_url(&arguments.agent.url)?;
+    let builder = arguments.agent.connection.builder()?;
     if !network::check(&url, &builder, report).await? {
         return Ok(false);
     }
@@ -188,11 +188,66 @@ async fn examine(arguments: &Doctor, report: &mut Report) -> anyhow::Result<bool
     let all = &found.card.supported_interfaces;
     for declared in all.iter().take(MAX_INTERFACES) {
         let target = interface::Target { declared, found: &found, builder: &builder, doctor: arguments };
-        target.check(report).await?;
+        check_interface(&target, report).await?;
     }
     if all.len() > MAX_INTERFACES {
         let why = format!("{} further interfaces of the card", all.len() - MAX_INTERFACES);
         report.add("interfaces", Finding::skipped(why))?;
     }
     Ok(true)
+}
+
+/// Makes the checks of an interface.
+async fn check_interface(target: &interface::Target<'_>, report: &mut Report) -> anyhow::Result<()> {
+    let Doctor { agent, no_send, .. } = target.doctor;
+    let name = format!("{} {}", target.declared.protocol_binding, target.declared.protocol_version);
+    let session = match target.session() {
+        Ok(session) => session,
+        Err(error) => {
+            let is_unknown = error.kind() == ErrorKind::UnsupportedOperation;
+            if is_unknown && agent.connection.selects_interfaces() {
+                return Ok(());
+            }
+            let finding = if is_unknown {
+                Finding::skipped(format!("not known to this program, or its URL is invalid: {error}"))
+            } else {
+                Finding::failed(error, "correct the URL of the interface on the card")
+            };
+            return report.add(name, finding).map(drop);
+        }
+    };
+    let named = |check: &str| format!("{name}: {check}");
+    report.check(named("authentication"), session.authentication()).await?;
+    if report.check(named("call"), session.call()).await? != Status::Ok {
+        return Ok(());
+    }
+    if session.interface.binding != Binding::Grpc {
+        report.check(named("version"), session.version()).await?;
+        report.check(named("cors"), session.cors()).await?;
+    }
+    let capabilities = target.found.card.capabilities.clone().unwrap_or_default();
+    if capabilities.extended_agent_card.unwrap_or_default() {
+        report.check(named("extended card"), session.extended_card()).await?;
+    }
+    if *no_send {
+        return report.add(named("send"), Finding::skipped("--no-send")).map(drop);
+    }
+    let mut task = None;
+    if report.check(named("send"), session.send(&mut task)).await? == Status::Failed {
+        return Ok(());
+    }
+    if let Some(task) = &task {
+        report.check(named("get"), session.get(task)).await?;
+    }
+    if capabilities.streaming.unwrap_or_default() {
+        let mut events = Vec::new();
+        if report.check(named("stream"), session.stream(&mut events)).await? != Status::Failed {
+            report.check(named("resume"), session.resume(&events)).await?;
+        }
+    }
+    report.check(named("cancel"), session.cancel()).await?;
+    if capabilities.push_notifications.unwrap_or_default() {
+        report.check(named("push"), push::check(&session)).await?;
+    }
+    Ok(())
 }

@@ -13,8 +13,8 @@ use clap::{Args, Subcommand};
 use tokio_stream::StreamExt as _;
 
 use super::{
-    Interrupted, Usage, card,
-    connection::{Agent, Connection, OUTPUT, SHORT, TaskOf, block_on},
+    Usage, card,
+    connection::{Agent, Connection, OUTPUT, SHORT, TaskOf, block_on, interruptible},
     message::MessageFlags,
     report,
     save::{Files, Save},
@@ -309,10 +309,8 @@ pub(super) fn send(arguments: &Send, stream: bool) -> anyhow::Result<()> {
         let answer = match progress {
             Some(progress) => {
                 let mut running = String::new();
-                let sent = tokio::select! {
-                    sent = send_with_progress(&client, request, arguments.history, progress, &mut running) => sent,
-                    _ = tokio::signal::ctrl_c() => Err(Interrupted.into()),
-                };
+                let sent = send_with_progress(&client, request, arguments.history, progress, &mut running);
+                let sent = interruptible(sent).await.map_err(anyhow::Error::from).flatten();
                 if let (Err(_), false) = (&sent, running.is_empty()) {
                     let command = connection.next_command(&["subscribe", url, &running], &[]);
                     report(&format!("The task goes on: {command}\n"));
@@ -454,15 +452,8 @@ async fn resume(
     Ok(last.unwrap_or(task.state()))
 }
 
-/// Runs an `a2a get` command.
-pub(super) fn get(command: &Get) -> anyhow::Result<()> {
-    match command {
-        Get::Task(arguments) => get_task(arguments),
-        Get::Card(arguments) => discover(arguments),
-    }
-}
-
-fn get_task(arguments: &GetTask) -> anyhow::Result<()> {
+/// Runs `a2a get task`.
+pub(super) fn get_task(arguments: &GetTask) -> anyhow::Result<()> {
     let GetTask { task, history, save } = arguments;
     let format = task.connection.format();
     let mut files = save.open()?;
@@ -509,13 +500,8 @@ fn write_card(path: &Path, json: &[u8], overwrite: bool) -> anyhow::Result<()> {
     }
 }
 
-/// Runs an `a2a list` command.
-pub(super) fn list(command: &List) -> anyhow::Result<()> {
-    let List::Tasks(arguments) = command;
-    list_tasks(arguments)
-}
-
-fn list_tasks(arguments: &ListTasks) -> anyhow::Result<()> {
+/// Runs `a2a list tasks`.
+pub(super) fn list_tasks(arguments: &ListTasks) -> anyhow::Result<()> {
     let format = arguments.agent.connection.format();
     block_on(async {
         let client = arguments.agent.connect(SHORT).await?;
@@ -562,36 +548,27 @@ pub(super) fn subscribe(arguments: &Subscribe) -> anyhow::Result<()> {
     })
 }
 
-/// Runs an `a2a task` command.
-pub(super) fn task(command: &Task) -> anyhow::Result<()> {
-    match command {
-        Task::Get(arguments) => get_task(arguments),
-        Task::List(arguments) => list_tasks(arguments),
-        Task::Cancel(arguments) => cancel(arguments),
-        Task::Watch(arguments) => subscribe(arguments),
-    }
-}
-
 /// Runs an `a2a push` command.
 pub(super) fn push(command: &Push) -> anyhow::Result<()> {
+    let (Push::Create(CreatePush { task, .. })
+    | Push::List(task)
+    | Push::Get(PushOf { task, .. })
+    | Push::Delete(PushOf { task, .. })) = command;
+    let format = task.connection.format();
     block_on(async {
-        let (configs, format) = match command {
-            Push::Create(CreatePush { task, webhook, webhook_token, id }) => {
+        let client = task.connect(SHORT).await?;
+        let push = client.push(&task.task_id);
+        let configs = match command {
+            Push::Create(CreatePush { webhook, webhook_token, id, .. }) => {
                 let mut config = crate::pb::v1::TaskPushNotificationConfig::from(webhook.as_str());
                 config.token = webhook_token.clone().unwrap_or_default();
                 config.id = id.clone().unwrap_or_default();
-                let created = task.connect(SHORT).await?.push(&task.task_id).create(config).await?;
-                (vec![created], task.connection.format())
+                vec![push.create(config).await?]
             }
-            Push::List(task) => {
-                (task.connect(SHORT).await?.push(&task.task_id).list().await?, task.connection.format())
-            }
-            Push::Get(PushOf { task, config_id }) => {
-                let found = task.connect(SHORT).await?.push(&task.task_id).get(config_id).await?;
-                (vec![found], task.connection.format())
-            }
-            Push::Delete(PushOf { task, config_id }) => {
-                task.connect(SHORT).await?.push(&task.task_id).delete(config_id).await?;
+            Push::List(_) => push.list().await?,
+            Push::Get(PushOf { config_id, .. }) => vec![push.get(config_id).await?],
+            Push::Delete(PushOf { config_id, .. }) => {
+                push.delete(config_id).await?;
                 return Ok(());
             }
         };

@@ -42,7 +42,8 @@ pub(super) fn parse_state(text: &str) -> Result<TaskState, &'static str> {
     TaskState::from_any_name(text).filter(known).ok_or("unknown state; for example `working`")
 }
 
-fn json(value: &impl Serialize, format: Format) -> anyhow::Result<String> {
+/// Formats a value as JSON.
+pub(super) fn json(value: &impl Serialize, format: Format) -> anyhow::Result<String> {
     let json =
         if format == Format::Jsonl { serde_json::to_string(value)? } else { serde_json::to_string_pretty(value)? };
     Ok(format!("{json}\n"))

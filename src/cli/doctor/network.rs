@@ -1,7 +1,7 @@
 //! Checks of the way to an agent: name, port and TLS.
 
 use std::{
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
@@ -10,7 +10,7 @@ use tokio::net::{TcpStream, lookup_host};
 use url::{Host, Url};
 use x509_cert::{Certificate, der::Decode as _};
 
-use super::{Finding, Report, Status};
+use super::{Finding, Outcome, Report, Status};
 use crate::{client::ClientBuilder, error::chain};
 
 /// Remaining validity of a certificate below which there is a warning.
@@ -30,45 +30,42 @@ pub(super) async fn check(url: &Url, builder: &ClientBuilder, report: &mut Repor
     Ok(report.check("tls", certificate(url, builder)).await? != Status::Failed)
 }
 
-async fn resolve(url: &Url, addresses: &mut Vec<SocketAddr>) -> Finding {
+async fn resolve(url: &Url, addresses: &mut Vec<SocketAddr>) -> Outcome {
     let port = url.port_or_known_default().unwrap_or_default();
-    let name = match url.host() {
-        Some(Host::Domain(name)) => name,
-        Some(Host::Ipv4(ip)) => {
-            addresses.push((ip, port).into());
-            return Finding::skipped(format!("{ip} is an address"));
+    let ip: IpAddr = match url.host() {
+        Some(Host::Domain(name)) => {
+            let remedy = "check the spelling of the host, and its DNS records";
+            let found = lookup_host((name, port)).await;
+            addresses
+                .extend(found.map_err(|error| Finding::failed(format!("{name} does not resolve: {error}"), remedy))?);
+            let ips: Vec<_> = addresses.iter().map(|address| address.ip().to_string()).collect();
+            if ips.is_empty() {
+                return Err(Finding::failed(format!("{name} has no address"), remedy));
+            }
+            return Ok(Finding::ok(format!("{name} is {}", ips.join(", "))));
         }
-        Some(Host::Ipv6(ip)) => {
-            addresses.push((ip, port).into());
-            return Finding::skipped(format!("{ip} is an address"));
-        }
-        None => return Finding::failed("the URL has no host", "give the URL of the agent"),
+        Some(Host::Ipv4(ip)) => ip.into(),
+        Some(Host::Ipv6(ip)) => ip.into(),
+        None => return Err(Finding::failed("the URL has no host", "give the URL of the agent")),
     };
-    let remedy = "check the spelling of the host, and its DNS records";
-    match lookup_host((name, port)).await {
-        Ok(found) => addresses.extend(found),
-        Err(error) => return Finding::failed(format!("{name} does not resolve: {error}"), remedy),
-    }
-    let ips: Vec<_> = addresses.iter().map(|address| address.ip().to_string()).collect();
-    if ips.is_empty() {
-        return Finding::failed(format!("{name} has no address"), remedy);
-    }
-    Finding::ok(format!("{name} is {}", ips.join(", ")))
+    addresses.push((ip, port).into());
+    Ok(Finding::skipped(format!("{ip} is an address")))
 }
 
-async fn connect(addresses: &[SocketAddr]) -> Finding {
+async fn connect(addresses: &[SocketAddr]) -> Outcome {
     let mut failures = Vec::new();
     for address in addresses {
         match TcpStream::connect(address).await {
-            Ok(_) if failures.is_empty() => return Finding::ok(format!("{address} accepts connections")),
+            Ok(_) if failures.is_empty() => return Ok(Finding::ok(format!("{address} accepts connections"))),
             Ok(_) => {
                 let why = format!("only {address} accepts connections; {}", failures.join(", "));
-                return Finding::warning(why, "listen at all addresses of the name, or remove the others from DNS");
+                let remedy = "listen at all addresses of the name, or remove the others from DNS";
+                return Ok(Finding::warning(why, remedy));
             }
             Err(error) => failures.push(format!("{address}: {error}")),
         }
     }
-    Finding::failed(failures.join(", "), "start the agent, check its port, and the firewalls in between")
+    Err(Finding::failed(failures.join(", "), "start the agent, check its port, and the firewalls in between"))
 }
 
 /// Finding for an agent without TLS.
@@ -89,26 +86,20 @@ pub(super) fn is_local(url: &Url) -> bool {
     }
 }
 
-async fn certificate(url: &Url, builder: &ClientBuilder) -> Finding {
+async fn certificate(url: &Url, builder: &ClientBuilder) -> Outcome {
     let remedy = "install a certificate for this host with its whole chain; --ca adds a root certificate";
-    let http = match builder.diagnostic_http(url.as_str()) {
-        Ok(http) => http,
-        Err(error) => return Finding::failed(error.to_string(), remedy),
-    };
-    let response = match http.get(url.clone()).send().await {
-        Ok(response) => response,
-        Err(error) => return Finding::failed(chain(&error), remedy),
-    };
+    let http = builder.diagnostic_http(url.as_str()).map_err(|error| Finding::failed(error, remedy))?;
+    let response = http.get(url.clone()).send().await.map_err(|error| Finding::failed(chain(&error), remedy))?;
     let info = response.extensions().get::<TlsInfo>().and_then(TlsInfo::peer_certificate);
     let Some(certificate) = info.and_then(|der| Certificate::from_der(der).ok()) else {
-        return Finding::ok("the certificate is valid");
+        return Ok(Finding::ok("the certificate is valid"));
     };
     let end = certificate.tbs_certificate.validity.not_after.to_unix_duration();
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let left = end.saturating_sub(now);
     let days = left.as_secs() / 86400;
     if left < EXPIRES_SOON {
-        return Finding::warning(format!("the certificate expires in {days} days"), "renew the certificate");
+        return Ok(Finding::warning(format!("the certificate expires in {days} days"), "renew the certificate"));
     }
-    Finding::ok(format!("the certificate is valid for {days} days"))
+    Ok(Finding::ok(format!("the certificate is valid for {days} days")))
 }

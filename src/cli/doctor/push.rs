@@ -1,6 +1,7 @@
 //! Check of push notifications, with a receiver of its own.
 
 use std::{
+    io,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -13,7 +14,7 @@ use http::{HeaderMap, StatusCode};
 use tokio::{net::TcpListener, sync::Notify, time::timeout};
 use url::Url;
 
-use super::{Finding, interface::Session, network::is_local};
+use super::{Finding, Outcome, interface::Session, network::is_local};
 use crate::{
     call::Call,
     env::Ids,
@@ -31,21 +32,15 @@ const MAX_BYTES: usize = 4 << 20;
 const TOKEN_HEADERS: [&str; 2] = ["a2a-notification-token", "x-a2a-notification-token"];
 
 /// Sends a message with a webhook, and waits for the first notification.
-pub(super) async fn check(session: &Session<'_>) -> Finding {
+pub(super) async fn check(session: &Session<'_>) -> Outcome {
     let doctor = session.target.doctor;
     let is_here = Url::parse(&session.interface.url).is_ok_and(|url| is_local(&url));
     if !is_here && doctor.push_url.is_none() {
-        return Finding::skipped("the agent can't reach this machine: give --push-url and --push-listen");
+        return Err(Finding::skipped("the agent can't reach this machine: give --push-url and --push-listen"));
     }
-    let bound = async {
-        let listener = TcpListener::bind(&doctor.push_listen).await?;
-        let address = listener.local_addr()?;
-        Ok::<_, std::io::Error>((listener, address))
-    };
-    let (listener, address) = match bound.await {
-        Ok(bound) => bound,
-        Err(error) => return Finding::skipped(format!("{}: {error}", doctor.push_listen)),
-    };
+    let failed = |error: io::Error| Finding::skipped(format!("{}: {error}", doctor.push_listen));
+    let listener = TcpListener::bind(&doctor.push_listen).await.map_err(failed)?;
+    let address = listener.local_addr().map_err(failed)?;
     let token = Ids::default().random();
     let (arrived, has_token) = (Arc::new(Notify::new()), Arc::new(AtomicBool::new(false)));
     let receive = {
@@ -70,7 +65,7 @@ async fn notified(
     token: &str,
     arrived: &Notify,
     has_token: &AtomicBool,
-) -> Finding {
+) -> Outcome {
     let url = session.target.doctor.push_url.as_ref().map_or_else(|| format!("http://{address}/"), ToString::to_string);
     let config = TaskPushNotificationConfig {
         id: Ids::default().random(),
@@ -85,18 +80,18 @@ async fn notified(
         ..SendMessageConfiguration::default()
     };
     let request = Call::default().request(session.message(configuration));
-    if let Err(status) = session.client.service().send_message(request).await {
+    session.client.service().send_message(request).await.map_err(|status| {
         let why = format!("the agent does not accept {url}: {}", Error::from(status));
-        return Finding::warning(why, "allow webhooks at this address for the check (push.allow), or give --push-url");
-    }
-    if timeout(ARRIVAL, arrived.notified()).await.is_err() {
+        Finding::warning(why, "allow webhooks at this address for the check (push.allow), or give --push-url")
+    })?;
+    timeout(ARRIVAL, arrived.notified()).await.map_err(|_| {
         let why = format!("no notification arrived at {url} within {} s", ARRIVAL.as_secs());
         let remedy = "send notifications to the webhook, or remove capabilities.pushNotifications from the card";
-        return Finding::failed(why, remedy);
-    }
+        Finding::failed(why, remedy)
+    })?;
     if !has_token.load(Ordering::SeqCst) {
         let remedy = "send the token of the configuration in A2A-Notification-Token";
-        return Finding::warning("the notification lacks its token", remedy);
+        return Err(Finding::warning("the notification lacks its token", remedy));
     }
-    Finding::ok("a notification arrived, with its token")
+    Ok(Finding::ok("a notification arrived, with its token"))
 }
