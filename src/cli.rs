@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    io::{self, Write as _},
+    io::{self, Read as _, Write as _},
     path::{Path, PathBuf},
     process::ExitCode,
 };
@@ -331,13 +331,16 @@ fn say_text(text: &str) -> Result<(), OutputError> {
 
 /// Reads a file of limited size.
 fn read_file(path: &Path, max: usize) -> anyhow::Result<Vec<u8>> {
-    use std::io::Read as _;
-    let context = || path.display().to_string();
+    let file = fs::File::open(path).with_context(|| path.display().to_string())?;
+    read_limited(file, max, &path.display().to_string())
+}
+
+/// Reads an input of limited size. Errors have its name.
+fn read_limited(input: impl io::Read, max: usize, name: &str) -> anyhow::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    let file = fs::File::open(path).with_context(context)?;
-    file.take(u64::try_from(max)?.saturating_add(1)).read_to_end(&mut bytes).with_context(context)?;
+    input.take(u64::try_from(max)?.saturating_add(1)).read_to_end(&mut bytes).with_context(|| name.to_owned())?;
     if bytes.len() > max {
-        bail!("{}: the file is larger than {max} bytes", path.display());
+        bail!("{name}: the file is larger than {max} bytes");
     }
     Ok(bytes)
 }

@@ -2,7 +2,6 @@
 
 use std::{
     fmt::Write as _,
-    io::Read as _,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -15,8 +14,8 @@ use url::Url;
 
 use self::rules::{Problem, Review, review};
 use super::{
-    connection::{Connection, block_on, with_url},
-    read_file,
+    connection::{Connection, block_on},
+    read_file, read_limited,
     remote::{self, DISCOVER_EXAMPLES, Discover},
     say,
     show::{self, Format, safe},
@@ -29,7 +28,6 @@ use crate::{
         jws::{MAX_KEY_FILE, PublicKeys, SigningKey},
     },
     card::{WELL_KNOWN, signature},
-    client::{Retry, complete_url},
 };
 
 pub(super) mod rules;
@@ -111,32 +109,16 @@ pub(super) fn run(command: &Card) -> anyhow::Result<()> {
     }
 }
 
-/// Downloads the card of the agent at a URL within the time limit of the connection.
-pub(super) async fn download(url: &str, connection: &Connection) -> anyhow::Result<Bytes> {
-    let builder = connection.limited(Some(TIMEOUT))?.retry(Retry::never());
-    let found = builder.card_document(&complete_url(url)?).await;
-    Ok(found.map_err(|error| with_url(error, url))?.json)
-}
-
 fn validate(arguments: &Validate) -> anyhow::Result<()> {
     let Validate { card: source, connection } = arguments;
     let json = if source == "-" {
-        let mut json = Vec::new();
-        std::io::stdin().lock().take(MAX_DOCUMENT.try_into()?).read_to_end(&mut json).context("cannot read stdin")?;
-        Bytes::from(json)
+        read_limited(std::io::stdin().lock(), MAX_DOCUMENT, "stdin")?.into()
     } else if !source.contains("://") && Path::new(source).exists() {
         read_file(Path::new(source), MAX_DOCUMENT)?.into()
     } else {
-        let mut json = Bytes::new();
-        block_on(async {
-            let found = download(source, connection).await;
-            let is_url = source.contains("://");
-            let found =
-                if is_url { found } else { found.with_context(|| format!("`{source}` is no file, and as a URL")) };
-            json = found?;
-            Ok(())
-        })?;
-        json
+        let found = block_on(connection.card_document(source));
+        let is_url = source.contains("://");
+        if is_url { found? } else { found.with_context(|| format!("`{source}` is no file, and as a URL"))? }
     };
     let card = serde_json::from_slice(&json).with_context(|| format!("{source} is not JSON"))?;
     let review = review(&card);
@@ -216,8 +198,7 @@ fn load(source: &str, default_path: &str) -> anyhow::Result<Bytes> {
             if url.path() == "/" && !default_path.is_empty() {
                 url.set_path(default_path);
             }
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-            runtime.block_on(request(url)).with_context(|| source.to_owned())
+            block_on(request(url)).with_context(|| source.to_owned())
         }
         _ => Ok(read_file(Path::new(source), MAX_DOCUMENT)?.into()),
     }

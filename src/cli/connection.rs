@@ -8,7 +8,11 @@ use std::{
 };
 
 use anyhow::Context as _;
-use clap::{Args, ValueEnum};
+use bytes::Bytes;
+use clap::{
+    Args,
+    builder::{PossibleValue, PossibleValuesParser},
+};
 use tokio::runtime;
 
 use super::{
@@ -30,6 +34,10 @@ use crate::{
 /// Heading of the flags that select how an agent is called.
 const CONNECTION: &str = "Connection";
 
+/// Values of `--binding`.
+const BINDINGS: [(&str, Binding); 3] =
+    [("rest", Binding::Rest), ("jsonrpc", Binding::JsonRpc), ("grpc", Binding::Grpc)];
+
 /// Heading of the flags with credentials.
 const CREDENTIALS: &str = "Credentials";
 
@@ -39,17 +47,20 @@ pub(super) const OUTPUT: &str = "Output";
 /// Time limit of a call that does not wait for an agent.
 pub(super) const SHORT: Option<Duration> = Some(Duration::from_secs(30));
 
+/// Time limit for the request of a card.
+const CARD: Duration = Duration::from_secs(10);
+
 /// Options of all commands that call an agent.
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag")]
 #[derive(Debug, Args)]
 #[command(next_help_heading = CONNECTION)]
 pub(super) struct Connection {
     /// Binding to use. Defaults to the first interface of the agent's card.
-    #[arg(long, visible_alias = "transport", value_name = "BINDING")]
-    binding: Option<BindingName>,
+    #[arg(long, visible_alias = "transport", value_name = "BINDING", value_parser = PossibleValuesParser::new(BINDINGS.map(|(name, _)| name)))]
+    binding: Option<String>,
     /// Protocol version to use. Defaults to that of the first interface of the agent's card.
-    #[arg(long, value_name = "VERSION")]
-    protocol: Option<VersionName>,
+    #[arg(long, value_name = "VERSION", value_parser = PossibleValuesParser::new([PossibleValue::new("1.0").alias("latest"), PossibleValue::new("0.3")]))]
+    protocol: Option<String>,
     /// Tenant of all requests. Defaults to that of the interface.
     #[arg(long)]
     tenant: Option<String>,
@@ -120,21 +131,6 @@ pub(super) struct Connection {
     debug: bool,
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum BindingName {
-    Rest,
-    Jsonrpc,
-    Grpc,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum VersionName {
-    #[value(name = "1.0", alias = "latest")]
-    V1_0,
-    #[value(name = "0.3")]
-    V0_3,
-}
-
 /// Agent and options of a command.
 #[derive(Debug, Args)]
 pub(super) struct Agent {
@@ -160,11 +156,10 @@ impl Connection {
     /// Formats a command that goes on with the same agent, in the same way. Secrets, and headers, which may have some, are left
     /// out. `words` are the name of the command and its operands; `flags` are its own.
     pub(super) fn next_command(&self, words: &[&str], flags: &[(&str, &str)]) -> String {
-        let name = |value: clap::builder::PossibleValue| value.get_name().to_owned();
         let path = |file: &Option<PathBuf>| file.as_ref().map(|file| file.to_string_lossy().into_owned());
         let of_connection = [
-            ("--binding", self.binding.and_then(|binding| binding.to_possible_value()).map(name)),
-            ("--protocol", self.protocol.and_then(|version| version.to_possible_value()).map(name)),
+            ("--binding", self.binding.clone()),
+            ("--protocol", self.protocol.clone()),
             ("--tenant", self.tenant.clone()),
             ("--ca", path(&self.ca)),
             ("--client-cert", path(&self.client_cert)),
@@ -250,18 +245,12 @@ impl Connection {
         if let Some(tenant) = &self.tenant {
             builder = builder.tenant(tenant);
         }
-        if let Some(binding) = self.binding {
-            builder = builder.binding(match binding {
-                BindingName::Rest => Binding::Rest,
-                BindingName::Jsonrpc => Binding::JsonRpc,
-                BindingName::Grpc => Binding::Grpc,
-            });
+        if let Some((_, binding)) = BINDINGS.into_iter().find(|(name, _)| self.binding.as_deref() == Some(*name)) {
+            builder = builder.binding(binding);
         }
-        if let Some(version) = self.protocol {
-            builder = builder.version(match version {
-                VersionName::V1_0 => Version::V1_0,
-                VersionName::V0_3 => Version::V0_3,
-            });
+        if let Some(version) = &self.protocol {
+            // The name of the newest version is `latest`.
+            builder = builder.version(Version::from_text(version).unwrap_or_default());
         }
         Ok(builder)
     }
@@ -307,6 +296,13 @@ impl Connection {
         Ok(client)
     }
 
+    /// Downloads the card of the agent at a URL, once.
+    pub(super) async fn card_document(&self, url: &str) -> anyhow::Result<Bytes> {
+        let builder = self.limited(Some(CARD))?.retry(Retry::never());
+        let found = builder.card_document(&complete_url(url)?).await;
+        Ok(found.map_err(|error| with_url(error, url))?.json)
+    }
+
     /// Reads the catalog of agents at a URL.
     pub(super) async fn catalog(&self, url: &str) -> anyhow::Result<Vec<CatalogEntry>> {
         let entries = self.limited(SHORT)?.catalog(url).await;
@@ -319,7 +315,7 @@ impl Connection {
     }
 
     /// Returns the options of a client with a time limit.
-    pub(super) fn limited(&self, limit: Option<Duration>) -> anyhow::Result<ClientBuilder> {
+    fn limited(&self, limit: Option<Duration>) -> anyhow::Result<ClientBuilder> {
         let builder = self.builder()?;
         Ok(match self.timeout.or(limit) {
             Some(limit) => builder.timeout(limit),
@@ -329,7 +325,7 @@ impl Connection {
 }
 
 /// Adds the URL to the error of an agent that can't be reached.
-pub(super) fn with_url(error: Error, url: &str) -> anyhow::Error {
+fn with_url(error: Error, url: &str) -> anyhow::Error {
     let is_unreachable = error.kind() == ErrorKind::Unavailable;
     let error = anyhow::Error::from(error);
     match complete_url(url) {
@@ -360,7 +356,7 @@ pub(super) async fn interruptible<T>(result: impl Future<Output = T>) -> Result<
 }
 
 /// Runs a command on a runtime of its own.
-pub(super) fn block_on(command: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
+pub(super) fn block_on<T>(command: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     runtime::Builder::new_current_thread().enable_all().build()?.block_on(command)
 }
 

@@ -61,7 +61,7 @@ const PRINTED_HEADERS: [&str; 5] = ["content-type", "user-agent", "a2a-delivery-
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
 /// Arguments of `a2a listen`.
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Examples:
   a2a listen --port 9000
   a2a listen --token-env WEBHOOK_TOKEN --count 3 --json
@@ -228,11 +228,8 @@ pub(super) fn run(arguments: &Listen) -> anyhow::Result<()> {
             receiver,
             path,
             is_verified,
-            as_json: arguments.json,
-            forward: arguments.forward.clone(),
-            hidden_variable: arguments.token_env.clone(),
+            arguments: arguments.clone(),
             commands: Semaphore::new(arguments.concurrency),
-            count: arguments.count.unwrap_or(usize::MAX),
             accepted: Semaphore::new(arguments.count.unwrap_or(Semaphore::MAX_PERMITS)),
             processed: AtomicUsize::new(0),
             clock: Clock::default(),
@@ -267,14 +264,9 @@ struct Webhook {
     receiver: Receiver,
     path: String,
     is_verified: bool,
-    as_json: bool,
-    forward: Option<Forward>,
-    /// Environment variable with the token, which commands do not get.
-    hidden_variable: Option<String>,
+    arguments: Listen,
     /// Permits of running commands.
     commands: Semaphore,
-    /// Number of notifications after which the program exits.
-    count: usize,
     /// Permits of further notifications.
     accepted: Semaphore,
     /// Number of notifications that were processed.
@@ -318,20 +310,21 @@ impl Webhook {
         body: Bytes,
         headers: Map<String, Value>,
     ) -> Result<(), String> {
+        let arguments = &self.arguments;
         let Ok(permit) = self.accepted.try_acquire() else {
             return Err("the program exits after the notifications of --count".to_owned());
         };
         let notification = Notification::new(&received, &body, self.is_verified);
         let time = time(self.clock.millis());
-        let line = if self.as_json { notification.json(time, headers)? } else { notification.line(&time) };
+        let line = if arguments.json { notification.json(time, headers)? } else { notification.line(&time) };
         self.print(line).await?;
-        if let Some(forward) = &self.forward {
+        if let Some(forward) = &arguments.forward {
             // Fair: commands start in the order of their notifications.
             let _running = self.commands.acquire().await.map_err(|error| error.to_string())?;
-            forward.run(&notification, self.hidden_variable.as_deref(), self.as_json).await?;
+            forward.run(&notification, arguments.token_env.as_deref(), arguments.json).await?;
         }
         permit.forget();
-        if self.processed.fetch_add(1, Ordering::Relaxed) + 1 == self.count {
+        if self.processed.fetch_add(1, Ordering::Relaxed) + 1 == arguments.count.unwrap_or(usize::MAX) {
             self.stop.cancel();
         }
         Ok(())
@@ -358,18 +351,24 @@ fn printed(headers: &HeaderMap) -> Map<String, Value> {
 }
 
 /// Notification, and the members that are printed and passed to commands.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
 struct Notification<'a> {
-    received: &'a VerifiedNotification,
-    body: &'a [u8],
+    #[serde(rename = "verified")]
     is_verified: bool,
-    /// Member of a `StreamResponse`.
-    event: &'static str,
+    delivery_id: Option<&'a str>,
+    version: &'static str,
     task_id: &'a str,
     context_id: &'a str,
+    /// Member of a `StreamResponse`.
+    event: &'static str,
     /// State of the task, unless the notification has none.
     state: Option<&'static str>,
     /// Message or artifact.
+    #[serde(skip)]
     parts: &'a [Part],
+    #[serde(skip)]
+    body: &'a [u8],
 }
 
 impl<'a> Notification<'a> {
@@ -392,7 +391,8 @@ impl<'a> Notification<'a> {
             Some(Payload::Message(sent)) => ("message", &sent.task_id, &sent.context_id, None, &sent.parts),
             None => ("", "", "", None, &[]),
         };
-        Self { received, body, is_verified, event, task_id, context_id, state, parts }
+        let (delivery_id, version) = (received.id.as_deref(), received.version.as_str());
+        Self { is_verified, delivery_id, version, task_id, context_id, event, state, parts, body }
     }
 
     /// Formats a line of text: time, task, verification, event, state and content.
@@ -421,35 +421,18 @@ impl<'a> Notification<'a> {
         // A string in JSON has no line breaks.
         let body = String::from_utf8_lossy(self.body).replace(['\n', '\r'], " ");
         let body: &RawValue = serde_json::from_str(&body).map_err(|error| error.to_string())?;
-        let line = JsonLine {
-            time,
-            verified: self.is_verified,
-            delivery_id: self.received.id.as_deref(),
-            version: self.received.version.as_str(),
-            task_id: self.task_id,
-            context_id: self.context_id,
-            event: self.event,
-            state: self.state,
-            headers,
-            body,
-        };
+        let line = JsonLine { time, notification: self, headers, body };
         serde_json::to_string(&line).map(|line| line + "\n").map_err(|error| error.to_string())
     }
 }
 
 /// Line of the output with `--json`.
 #[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
 struct JsonLine<'a> {
     /// Time at which the notification was received (RFC 3339).
     time: Value,
-    verified: bool,
-    delivery_id: Option<&'a str>,
-    version: &'a str,
-    task_id: &'a str,
-    context_id: &'a str,
-    event: &'a str,
-    state: Option<&'a str>,
+    #[serde(flatten)]
+    notification: &'a Notification<'a>,
     headers: Map<String, Value>,
     body: &'a RawValue,
 }

@@ -13,7 +13,7 @@ use clap::{Args, Subcommand};
 use tokio_stream::StreamExt as _;
 
 use super::{
-    Usage, card,
+    Usage,
     connection::{Agent, Connection, OUTPUT, SHORT, TaskOf, block_on, interruptible},
     message::MessageFlags,
     report,
@@ -477,7 +477,7 @@ pub(super) fn discover(arguments: &Discover) -> anyhow::Result<()> {
             return Ok(show::print(&show::catalog(&entries, format)?, format)?);
         }
         if let (Some(path), false) = (output_file, extended) {
-            let json = card::download(&agent.url, &agent.connection).await?;
+            let json = agent.connection.card_document(&agent.url).await?;
             return write_card(path, &json, *force);
         }
         let client = agent.connect(SHORT).await?;

@@ -45,8 +45,8 @@ impl Forward {
             command.env_remove(name);
         }
         command.envs([
-            ("A2A_DELIVERY_ID", notification.received.id.as_deref().unwrap_or_default()),
-            ("A2A_PROTOCOL_VERSION", notification.received.version.as_str()),
+            ("A2A_DELIVERY_ID", notification.delivery_id.unwrap_or_default()),
+            ("A2A_PROTOCOL_VERSION", notification.version),
             ("A2A_TASK_ID", notification.task_id),
             ("A2A_CONTEXT_ID", notification.context_id),
             ("A2A_EVENT", notification.event),
