@@ -21,7 +21,10 @@ pub(crate) use self::{
     environment::{CLIENT_API_KEY_VARIABLE, CLIENT_SECRET_VARIABLE, CLIENT_TOKEN_VARIABLE},
     load::{Error, Loaded, load},
     secret::Sourced,
-    value::{AgentUrl, AuthRequire, Certificate, CommandFormat, CommandLine, OfferedExtension, StorePath, Value},
+    value::{
+        AgentUrl, AuthRequire, Certificate, CommandFormat, CommandLine, DEFAULT_LISTEN, OfferedExtension, StorePath,
+        Value,
+    },
 };
 use self::{
     mcp::McpServers,
@@ -198,8 +201,8 @@ keys! {
     Agent "idempotency" => idempotency: DefaultKey, "Idempotency key of a send: the header `Idempotency-Key` alone, or the message id if there is no header. A repeated send with the same key gets the result of the first one. A send with a key always has a task, even if the agent answers with a message.";
     Server "v03_file_bytes" => v03_file_bytes: FileBytes, "Encoding of file bytes for clients of 0.3 over gRPC and HTTP+JSON, whose SDKs disagree: base64, the raw bytes, or the encoding that the `User-Agent` of the client is known to expect.";
     Agent "send_timeout" => limits.send_timeout: Option<Duration>, "Timeout of a blocking send. When it expires, the client gets the task in its current state, such as `TASK_STATE_WORKING`, and has to poll or subscribe. If not set, a blocking send waits until the task is terminal or needs input or authorization, as the protocol demands; `turn.deadline` bounds that. Zero answers as soon as the message is stored. Set it below the timeout of a proxy that closes idle requests.";
-    Server "idle_timeout" => idle_timeout: Duration, "Idle timeout for connections: between two requests of HTTP/1.1, and without open streams of HTTP/2, even if pings are answered. Set it above the idle timeout of a load balancer in front of the server. Zero disables it.";
-    Server "shutdown_grace" => shutdown_grace: Duration, "Grace period for running turns and open requests when the server stops. Then they are interrupted; turns that were interrupted are recovered at the next start.";
+    Server "idle_timeout" => connections.idle_timeout: Duration, "Idle timeout for connections: between two requests of HTTP/1.1, and without open streams of HTTP/2, even if pings are answered. Set it above the idle timeout of a load balancer in front of the server. Zero disables it.";
+    Server "shutdown_grace" => connections.shutdown_grace: Duration, "Grace period for running turns and open requests when the server stops. Then they are interrupted; turns that were interrupted are recovered at the next start.";
     Server "docs" => docs: Option<bool>, "Enables the page `/docs`: Swagger UI with the OpenAPI documents. If not set, the page is enabled if the listen address is a loopback address.";
     Server "metrics_listen" => metrics_listen: Option<SocketAddr>, "Address that serves only `/metrics`, in the text format of Prometheus, and health checks. On a loopback address, its callers are not authenticated. If set, `/metrics` is served only there. Otherwise it is served on `listen`: to callers with the scope `admin`, or, if callers are not authenticated, on loopback addresses only.";
     Agent "exec.command" | "exec" => exec.command: Option<CommandLine>, "Command that is the agent: a program with its arguments, as text or as a list. It runs for each turn, reads the message from stdin, and its stdout becomes an artifact. For pipes and variables, write `sh -c '…'`. `limits.turns` is the number of commands that run at the same time.";
@@ -252,12 +255,12 @@ keys! {
     Agent "push.plain_json" => push.options.plain_json: bool, "Sends notifications of 1.0 with the content type `application/json` instead of `application/a2a+json`.";
     Agent "push.max_age" => push.options.max_age: OptionalTimeout, "Time for which attempts to send a notification are repeated. Then its configuration becomes a dead letter. Until then, the events are kept. Configurations are kept for 24 hours after the end of their task, or for this time if it is longer. Zero: no limit.";
     Agent "push.credentials" => push.credentials: WebhookHosts, "Credentials for webhooks whose configuration has none: a table for each host, `hooks.example.com` or `hooks.example.com:8443`, with `token_url`, `client_id` and `client_secret`, and optionally `scope`, `audience` and `resource`. The server requests an access token with the client credentials grant of OAuth 2.0 and sends it as `Authorization: Bearer`.";
-    Agent "limits.body_bytes" => body_bytes: ByteSize, "Maximum size of a request body, and of a message over gRPC. Larger requests get 413.";
-    Server "limits.connections" => connections: usize, "Maximum number of open connections for each listen address; more wait to be accepted.";
-    Server "limits.connections_per_peer" => connections_per_peer: usize, "Maximum number of connections per client address; further ones are closed. An IPv6 /64 network counts as one address. Loopback addresses and `trusted_proxies` have no limit: behind a proxy, the open requests of each forwarded client address are counted instead. Zero: no limit.";
-    Server "limits.request_rate_per_peer" => request_rate_per_peer: u32, "Maximum number of requests per second of a client address, with a burst of as many; further ones get 429 with `Retry-After`. A JSON-RPC batch is one request. An IPv6 /64 network counts as one address; behind `trusted_proxies`, the forwarded address counts. Zero: no limit.";
+    Agent "limits.body_bytes" => connections.body_bytes: ByteSize, "Maximum size of a request body, and of a message over gRPC. Larger requests get 413.";
+    Server "limits.connections" => connections.count: usize, "Maximum number of open connections for each listen address; more wait to be accepted.";
+    Server "limits.connections_per_peer" => connections.per_peer: usize, "Maximum number of connections per client address; further ones are closed. An IPv6 /64 network counts as one address. Loopback addresses and `trusted_proxies` have no limit: behind a proxy, the open requests of each forwarded client address are counted instead. Zero: no limit.";
+    Server "limits.request_rate_per_peer" => connections.request_rate_per_peer: u32, "Maximum number of requests per second of a client address, with a burst of as many; further ones get 429 with `Retry-After`. A JSON-RPC batch is one request. An IPv6 /64 network counts as one address; behind `trusted_proxies`, the forwarded address counts. Zero: no limit.";
     Agent "limits.call_rate_per_owner" => limits.call_rate_per_owner: u32, "Maximum number of calls per second of one owner, over all tenants, with a burst of as many. Each call of a JSON-RPC batch counts. Callers without a name are not limited: use `limits.request_rate_per_peer`. Zero: no limit.";
-    Server "limits.memory" => memory: ByteSize, "Memory for requests and responses of all connections and agents, half for each. Beyond the half for request bodies that are being received, requests are rejected with 503; bodies of more than 16 KiB already at seven eighths of it. Beyond the half for responses that are being made or wait for slow readers, with a quarter added to each for the allocator, calls are rejected with 503 or `UNAVAILABLE`, except for health checks and the card. At half of that, a connection whose responses have more than an eighth of it is rejected, unless no other connection has any. Minimum 1 MiB.";
+    Server "limits.memory" => connections.memory: ByteSize, "Memory for requests and responses of all connections and agents, half for each. Beyond the half for request bodies that are being received, requests are rejected with 503; bodies of more than 16 KiB already at seven eighths of it. Beyond the half for responses that are being made or wait for slow readers, with a quarter added to each for the allocator, calls are rejected with 503 or `UNAVAILABLE`, except for health checks and the card. At half of that, a connection whose responses have more than an eighth of it is rejected, unless no other connection has any. Minimum 1 MiB.";
     Agent "limits.tasks" => store.max_tasks: Option<usize>, "Maximum number of tasks in the store. At the limit, a new task evicts the task that reached its terminal state first; without one, it is rejected. If not set, 2000 in memory, and 1000000 in a file.";
     Agent "limits.tasks_per_owner" => store.max_tasks_per_owner: Option<usize>, "Maximum number of tasks of one owner, over all tenants. At the limit, a new task evicts the owner's task that reached its terminal state first; without one, it is rejected. Defaults to `limits.tasks`.";
     Agent "limits.turns" => turns: Option<usize>, "Maximum number of running turns, over all tasks. Messages that need another one wait (`limits.queued_turns`). If not set, 64 if the agent is a command, and 10000 otherwise.";
@@ -276,9 +279,9 @@ keys! {
 }
 
 /// Configuration of a server, or of one of its agents. Tables that a component has settings for have its type.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Config {
-    pub(crate) listen: Vec<SocketAddr>,
+    pub(crate) listen: ListenAddresses,
     pub(crate) public_url: Option<BaseUrl>,
     pub(crate) trusted_proxies: Vec<Network>,
     pub(crate) allowed_hosts: Vec<AllowedHost>,
@@ -292,8 +295,6 @@ pub(crate) struct Config {
     pub(crate) idempotent: bool,
     pub(crate) idempotency: DefaultKey,
     pub(crate) v03_file_bytes: FileBytes,
-    pub(crate) idle_timeout: Duration,
-    pub(crate) shutdown_grace: Duration,
     pub(crate) docs: Option<bool>,
     pub(crate) metrics_listen: Option<SocketAddr>,
     pub(crate) exec: ExecConfig,
@@ -311,11 +312,33 @@ pub(crate) struct Config {
     turns: Option<usize>,
     /// As `limits`: [`Config::retention`].
     retention: Retention,
+    pub(crate) connections: ConnectionConfig,
+}
+
+/// Keys of connections and their requests.
+#[derive(Clone, Debug)]
+pub(crate) struct ConnectionConfig {
+    pub(crate) idle_timeout: Duration,
+    pub(crate) shutdown_grace: Duration,
     pub(crate) body_bytes: usize,
-    pub(crate) connections: usize,
-    pub(crate) connections_per_peer: usize,
+    pub(crate) count: usize,
+    pub(crate) per_peer: usize,
     pub(crate) request_rate_per_peer: u32,
     pub(crate) memory: usize,
+}
+
+impl Default for ConnectionConfig {
+    fn default() -> Self {
+        Self {
+            idle_timeout: transport::listener::CONNECTION_IDLE_TIMEOUT,
+            shutdown_grace: server::GRACE,
+            body_bytes: transport::BODY_BYTES,
+            count: transport::listener::CONNECTIONS,
+            per_peer: transport::CONNECTIONS_PER_PEER,
+            request_rate_per_peer: 0,
+            memory: transport::MEMORY,
+        }
+    }
 }
 
 /// Table `exec`.
@@ -461,49 +484,6 @@ impl Default for CardKeys {
     }
 }
 
-impl Default for Config {
-    fn default() -> Self {
-        Self {
-            listen: vec![SocketAddr::from(([127, 0, 0, 1], 8080))],
-            public_url: None,
-            trusted_proxies: Vec::new(),
-            allowed_hosts: Vec::new(),
-            cors_origins: Vec::new(),
-            token: None,
-            insecure: false,
-            protocols: Protocols::default(),
-            strict: false,
-            extensions: Vec::new(),
-            signing_keys: None,
-            idempotent: false,
-            idempotency: DefaultKey::default(),
-            v03_file_bytes: FileBytes::default(),
-            idle_timeout: transport::listener::CONNECTION_IDLE_TIMEOUT,
-            shutdown_grace: server::GRACE,
-            docs: None,
-            metrics_listen: None,
-            exec: ExecConfig::default(),
-            http: HttpConfig::default(),
-            openai: OpenaiConfig::default(),
-            upstream: UpstreamConfig::default(),
-            auth: AuthConfig::default(),
-            tls: TlsConfig::default(),
-            log: LogConfig::default(),
-            store: StoreConfig::default(),
-            push: PushConfig::default(),
-            card: CardKeys::default(),
-            limits: Limits::default(),
-            turns: None,
-            retention: Retention::default(),
-            body_bytes: transport::BODY_BYTES,
-            connections: transport::listener::CONNECTIONS,
-            connections_per_peer: transport::CONNECTIONS_PER_PEER,
-            request_rate_per_peer: 0,
-            memory: transport::MEMORY,
-        }
-    }
-}
-
 impl Config {
     /// Returns true if callers are authenticated.
     pub(crate) fn has_authentication(&self) -> bool {
@@ -549,7 +529,7 @@ impl Config {
     fn origins(&self) -> Vec<String> {
         let public = self.public_url.iter().filter_map(|url| authority(&url.0));
         let grpc = self.card.grpc_url.iter().filter_map(|address| authority(&address.0));
-        public.chain(grpc).chain(self.listen.iter().map(SocketAddr::to_string)).collect()
+        public.chain(grpc).chain(self.listen.0.iter().map(SocketAddr::to_string)).collect()
     }
 }
 

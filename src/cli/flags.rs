@@ -8,7 +8,7 @@ use std::{
 
 use clap::{Arg, ArgAction, ArgMatches, Args, FromArgMatches};
 
-use crate::config::{Config, KEYS, Key};
+use crate::config::{Config, DEFAULT_LISTEN, KEYS, Key};
 
 /// Examples in the help.
 const EXAMPLES: &str = "Examples:
@@ -114,8 +114,7 @@ impl Serve {
         let mut flags = self.flags.0.clone();
         let mut add = |name: &str, value: String| flags.push((name.to_owned(), value));
         if host.is_some() || port.is_some() {
-            let default = Config::default().listen;
-            let default = default.first().copied().unwrap_or(SocketAddr::from(([127, 0, 0, 1], 8080)));
+            let default = DEFAULT_LISTEN;
             let address = (host.unwrap_or(default.ip()), port.unwrap_or(default.port()));
             add("listen", SocketAddr::from(address).to_string());
         }

@@ -108,7 +108,7 @@ pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
         };
         tokio::spawn(recorder.clone().keep_up());
         let server = server.metrics(move || recorder.render());
-        let (first, others) = config.listen.split_first().context("there is no listen address")?;
+        let (first, others) = config.listen.0.split_first().context("there is no listen address")?;
         let context = |addr| move || format!("can't listen on {addr}; set another address with --listen");
         let mut bound = server.bind(first).await.with_context(context(first))?;
         gateways.into_iter().for_each(Gateway::spawn_refresh);
@@ -229,14 +229,14 @@ fn server(agent: Arc<dyn DynAgent>, store: Arc<dyn Store>, push: PushOptions, co
         .store(store)
         .limits(config.limits())
         .retention(config.retention())
-        .body_bytes(config.body_bytes)
-        .connections(config.connections)
-        .incoming_bytes(config.memory / 2)
-        .outgoing_bytes(config.memory / 2)
-        .connections_per_peer(config.connections_per_peer)
-        .request_rate_per_peer(config.request_rate_per_peer)
-        .connection_idle_timeout(config.idle_timeout)
-        .drain_grace(config.shutdown_grace)
+        .body_bytes(config.connections.body_bytes)
+        .connections(config.connections.count)
+        .incoming_bytes(config.connections.memory / 2)
+        .outgoing_bytes(config.connections.memory / 2)
+        .connections_per_peer(config.connections.per_peer)
+        .request_rate_per_peer(config.connections.request_rate_per_peer)
+        .connection_idle_timeout(config.connections.idle_timeout)
+        .drain_grace(config.connections.shutdown_grace)
         .forward_headers(
             config.upstream.url.iter().flat_map(|_| &config.upstream.forward).map(|header| header.0.clone()),
         )
@@ -257,7 +257,7 @@ fn server(agent: Arc<dyn DynAgent>, store: Arc<dyn Store>, push: PushOptions, co
         .allowed_hosts(config.allowed_hosts.iter().cloned())
         .cors_origins(config.cors_origins.iter().cloned())
         .v03_file_bytes(config.v03_file_bytes)
-        .docs(config.docs.unwrap_or_else(|| !config.listen.iter().any(|addr| server::is_public(*addr))));
+        .docs(config.docs.unwrap_or_else(|| !config.listen.0.iter().any(|addr| server::is_public(*addr))));
     let skills = config.card.skills.iter().flat_map(|skills| &skills.value).filter(|skill| skill.is_extended());
     let mut skills = skills.cloned().peekable();
     let server = if skills.peek().is_some() { server.extended_card(skills.collect::<ScopedSkills>()) } else { server };
@@ -419,8 +419,8 @@ const OTHER_DESCRIPTORS: u64 = 64;
 
 /// Raises the soft limit of open files to the hard limit, and warns if it is too low for `limits.connections`.
 fn raise_descriptor_limit(config: &Config) {
-    let listeners = config.listen.len().saturating_add(config.metrics_listen.into_iter().count());
-    let connections = u64::try_from(config.connections.saturating_mul(listeners)).unwrap_or(u64::MAX);
+    let listeners = config.listen.0.len().saturating_add(config.metrics_listen.into_iter().count());
+    let connections = u64::try_from(config.connections.count.saturating_mul(listeners)).unwrap_or(u64::MAX);
     let needed = connections.saturating_add(OTHER_DESCRIPTORS);
     if let Some(limit) = descriptor_limit(needed).filter(|limit| *limit < needed) {
         tracing::warn!(
@@ -459,7 +459,7 @@ fn guard_public(config: &Config) -> Result<(), config::Error> {
     if config.has_authentication() || config.insecure {
         return Ok(());
     }
-    let mut addresses = config.listen.iter().chain(&config.metrics_listen);
+    let mut addresses = config.listen.0.iter().chain(&config.metrics_listen);
     let Some(addr) = addresses.find(|addr| server::is_public(**addr)) else { return Ok(()) };
     Err(config::Error::new(format!(
         "{addr} is reachable from other machines and callers are not authenticated; set a token (A2A_TOKEN), a token file \
@@ -472,7 +472,7 @@ const MIN_MEMORY: usize = 1 << 20;
 
 /// Rejects a budget that requests of usual sizes exceed.
 fn guard_memory(config: &Config) -> Result<(), config::Error> {
-    if config.memory < MIN_MEMORY {
+    if config.connections.memory < MIN_MEMORY {
         return Err(config::Error::new(format!("limits.memory: the minimum is {MIN_MEMORY} bytes")));
     }
     Ok(())
@@ -563,7 +563,7 @@ mod tests {
     fn public_address_requires_token_or_insecure() {
         let at = |addr: &str| {
             let mut config = Config::default();
-            config.listen = vec![addr.parse().unwrap()];
+            config.listen.0 = vec![addr.parse().unwrap()];
             config
         };
         for addr in ["0.0.0.0:8080", "[::]:80", "192.168.1.2:1"] {

@@ -334,8 +334,9 @@ pub(super) mod tests {
         let loaded = load_from(file, &variables, &[("send-timeout", "4s")]).unwrap();
         let config = &loaded.config;
         let Limits { send_timeout, turn_deadline, .. } = config.limits();
-        let seconds = [send_timeout.unwrap_or_default(), config.idle_timeout, turn_deadline].map(|time| time.as_secs());
-        assert_eq!((seconds, config.connections, config.card.name.as_deref()), ([4, 3, 2], 7, Some("A")));
+        let seconds = [send_timeout.unwrap_or_default(), config.connections.idle_timeout, turn_deadline]
+            .map(|time| time.as_secs());
+        assert_eq!((seconds, config.connections.count, config.card.name.as_deref()), ([4, 3, 2], 7, Some("A")));
         assert_eq!(config.openai.model, None, "an empty variable is unset");
         let names = ["send_timeout", "idle_timeout", "turn.deadline", "limits.body_bytes"];
         let origins = names.map(|name| origin(&loaded, name));
@@ -365,7 +366,7 @@ pub(super) mod tests {
     fn lists_with_one_item_may_be_the_item() {
         let text = "listen = 8081\nauth.jwt.audience = 'a2a'\nprotocols = '1.0'\nextensions = 'resume'";
         let config = load_from(text, &[], &[]).unwrap().config;
-        assert_eq!((config.listen.len(), config.listen[0].port()), (1, 8081));
+        assert_eq!((config.listen.0.len(), config.listen.0[0].port()), (1, 8081));
         assert_eq!(
             (config.auth.jwt.audience, config.protocols.to_string()),
             (vec!["a2a".to_owned()], "1.0".to_owned())

@@ -14,7 +14,7 @@ use toml::{
 
 use super::{
     secret::{SECRET_FILE, Secret},
-    value::{ByteSize, Value, quoted},
+    value::{ByteSize, Value, inline_table, quoted},
 };
 use crate::adapter::{Approval, McpServer, McpTransport};
 
@@ -126,8 +126,7 @@ impl ServerConfig {
         let mut members = vec![("name", quoted(&self.name))];
         members.extend(self.command.as_ref().map(|words| ("command", list(&mut words.iter()))));
         if !self.env.is_empty() {
-            let variables = self.env.keys().map(|name| format!("{} = \"(hidden)\"", quoted(name)));
-            members.push(("env", format!("{{ {} }}", variables.collect::<Vec<_>>().join(", "))));
+            members.push(("env", inline_table(self.env.keys().map(|name| (quoted(name), quoted("(hidden)"))))));
         }
         members.extend(self.url.as_ref().map(|url| ("url", quoted(url))));
         members.extend(self.token.as_ref().map(|token| ("token", token.show())));
@@ -140,8 +139,7 @@ impl ServerConfig {
             Approve::Tools(tools) => ("approve", list(&mut tools.iter())),
             Approve::All(text) => ("approve", quoted(text)),
         }));
-        let members: Vec<String> = members.into_iter().map(|(name, value)| format!("{name} = {value}")).collect();
-        format!("{{ {} }}", members.join(", "))
+        inline_table(members)
     }
 }
 

@@ -4,13 +4,13 @@ use std::{
     fmt,
     fs::File,
     io::Read as _,
-    net::{Ipv4Addr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, SocketAddr},
     path::PathBuf,
     time::Duration,
 };
 
 use http::Uri;
-use serde::de::DeserializeOwned;
+use serde::{Deserialize as _, de::DeserializeOwned};
 use toml::{
     Spanned,
     de::{DeValue, ValueDeserializer},
@@ -167,18 +167,35 @@ impl Value for SocketAddr {
     }
 }
 
-/// Listen addresses, of which there is at least one.
-pub(crate) struct ListenAddresses(Vec<SocketAddr>);
+/// Implements the conversions between the type of a field and that of its configuration value.
+macro_rules! wrappers {
+    ($($name:ident: $inner:ty),*) => { $(
+        impl From<$inner> for $name {
+            fn from(inner: $inner) -> Self {
+                Self(inner)
+            }
+        }
 
-impl From<Vec<SocketAddr>> for ListenAddresses {
-    fn from(addresses: Vec<SocketAddr>) -> Self {
-        Self(addresses)
-    }
+        impl From<$name> for $inner {
+            fn from(value: $name) -> Self {
+                value.0
+            }
+        }
+    )* };
 }
 
-impl From<ListenAddresses> for Vec<SocketAddr> {
-    fn from(addresses: ListenAddresses) -> Self {
-        addresses.0
+wrappers!(OptionalTimeout: Option<Duration>, ByteSize: usize);
+
+/// Listen address by default.
+pub(crate) const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8080);
+
+/// Listen addresses, of which there is at least one.
+#[derive(Clone, Debug)]
+pub(crate) struct ListenAddresses(pub(crate) Vec<SocketAddr>);
+
+impl Default for ListenAddresses {
+    fn default() -> Self {
+        Self(vec![DEFAULT_LISTEN])
     }
 }
 
@@ -250,18 +267,6 @@ impl Value for Duration {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OptionalTimeout(pub(crate) Option<Duration>);
 
-impl From<Option<Duration>> for OptionalTimeout {
-    fn from(time: Option<Duration>) -> Self {
-        Self(time)
-    }
-}
-
-impl From<OptionalTimeout> for Option<Duration> {
-    fn from(time: OptionalTimeout) -> Self {
-        time.0
-    }
-}
-
 impl Value for OptionalTimeout {
     const KIND: &'static str = Duration::KIND;
 
@@ -288,18 +293,6 @@ impl ByteSize {
         ("kB", 1000),
         ("B", 1),
     ];
-}
-
-impl From<usize> for ByteSize {
-    fn from(bytes: usize) -> Self {
-        Self(bytes)
-    }
-}
-
-impl From<ByteSize> for usize {
-    fn from(size: ByteSize) -> Self {
-        size.0
-    }
 }
 
 impl Value for ByteSize {
@@ -714,24 +707,27 @@ pub(crate) struct Structure<T> {
     text: String,
 }
 
+impl<T: DeserializeOwned> Structure<T> {
+    fn new(value: &toml::Value) -> Result<Self, String> {
+        let parsed = T::deserialize(value.clone()).map_err(|error| error.message().to_owned());
+        Ok(Self { value: parsed?, text: inline(value) })
+    }
+}
+
 impl<T: DeserializeOwned> Value for Structure<T> {
     const KIND: &'static str = "TOML";
 
     fn read(text: &str) -> Result<Self, String> {
-        let json = || serde_json::from_str(text).ok().as_ref().and_then(inline_json);
-        match DeValue::parse(text) {
-            Ok(value) => Self::from_toml(&value),
-            Err(error) => {
-                let text = json().ok_or_else(|| error.message().to_owned())?;
-                Self::from_toml(&DeValue::parse(&text).map_err(|error| error.message().to_owned())?)
-            }
+        match (DeValue::parse(text), serde_json::from_str(text)) {
+            (Ok(value), _) => Self::from_toml(&value),
+            (Err(_), Ok(json)) => Self::new(&json),
+            (Err(error), Err(_)) => Err(error.message().to_owned()),
         }
     }
 
     fn from_toml(value: &Spanned<DeValue<'_>>) -> Result<Self, String> {
-        let parsed = T::deserialize(ValueDeserializer::from(value.clone()));
-        let text = inline(value.get_ref());
-        parsed.map(|value| Self { value, text }).map_err(|error| error.message().to_owned())
+        let value = toml::Value::deserialize(ValueDeserializer::from(value.clone()));
+        Self::new(&value.map_err(|error| error.message().to_owned())?)
     }
 
     fn show(&self) -> Option<String> {
@@ -740,39 +736,22 @@ impl<T: DeserializeOwned> Value for Structure<T> {
 }
 
 /// Formats a TOML value on one line.
-fn inline(value: &DeValue<'_>) -> String {
-    let joined = |items: &mut dyn Iterator<Item = String>| items.collect::<Vec<_>>().join(", ");
+fn inline(value: &toml::Value) -> String {
     match value {
-        DeValue::String(text) => quoted(text),
-        DeValue::Integer(number) => number.to_string(),
-        DeValue::Float(number) => number.to_string(),
-        DeValue::Boolean(value) => value.to_string(),
-        DeValue::Datetime(time) => time.to_string(),
-        DeValue::Array(items) => format!("[{}]", joined(&mut items.iter().map(|item| inline(item.get_ref())))),
-        DeValue::Table(table) => {
-            let member = |(name, value): (&Spanned<_>, &Spanned<_>)| {
-                format!("{} = {}", quoted(name.get_ref()), inline(value.get_ref()))
-            };
-            format!("{{ {} }}", joined(&mut table.iter().map(member)))
-        }
+        toml::Value::String(text) => quoted(text),
+        toml::Value::Integer(number) => number.to_string(),
+        toml::Value::Float(number) => number.to_string(),
+        toml::Value::Boolean(value) => value.to_string(),
+        toml::Value::Datetime(time) => time.to_string(),
+        toml::Value::Array(items) => format!("[{}]", items.iter().map(inline).collect::<Vec<_>>().join(", ")),
+        toml::Value::Table(table) => inline_table(table.iter().map(|(name, value)| (quoted(name), inline(value)))),
     }
 }
 
-/// Formats JSON as a TOML value on one line. `None` if it has a `null`, which TOML has not.
-fn inline_json(value: &serde_json::Value) -> Option<String> {
-    use serde_json::Value;
-
-    Some(match value {
-        Value::Null => return None,
-        Value::Bool(value) => value.to_string(),
-        Value::Number(number) => number.to_string(),
-        Value::String(text) => quoted(text),
-        Value::Array(items) => format!("[{}]", items.iter().map(inline_json).collect::<Option<Vec<_>>>()?.join(", ")),
-        Value::Object(members) => {
-            let member = |(name, value)| Some(format!("{} = {}", quoted(name), inline_json(value)?));
-            format!("{{ {} }}", members.iter().map(member).collect::<Option<Vec<_>>>()?.join(", "))
-        }
-    })
+/// Formats the members of a TOML table on one line.
+pub(super) fn inline_table<N: fmt::Display>(members: impl IntoIterator<Item = (N, String)>) -> String {
+    let members: Vec<_> = members.into_iter().map(|(name, value)| format!("{name} = {value}")).collect();
+    format!("{{ {} }}", members.join(", "))
 }
 
 /// Formats a TOML string. Strings of JSON are strings of TOML, except that TOML does not allow DEL.

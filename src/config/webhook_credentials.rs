@@ -11,7 +11,7 @@ use toml::{
 use super::{
     load::Error,
     secret::Secret,
-    value::{Value, quoted},
+    value::{Value, inline_table, quoted},
 };
 use crate::push::{ClientCredentials, HostCredentials, host_key, token_endpoint};
 
@@ -54,8 +54,7 @@ impl ClientConfig {
         for (name, value) in [("scope", &self.scope), ("audience", &self.audience), ("resource", &self.resource)] {
             members.extend(value.as_ref().map(|value| (name, quoted(value))));
         }
-        let members: Vec<String> = members.into_iter().map(|(name, value)| format!("{name} = {value}")).collect();
-        format!("{{ {} }}", members.join(", "))
+        inline_table(members)
     }
 
     /// Creates the credentials.
@@ -120,9 +119,8 @@ impl Value for WebhookHosts {
     }
 
     fn show(&self) -> Option<String> {
-        let host = |(host, config): (&String, &ClientConfig)| format!("{} = {}", quoted(host), config.show());
-        let hosts: Vec<String> = self.0.iter().map(host).collect();
-        (!hosts.is_empty()).then(|| format!("{{ {} }}", hosts.join(", ")))
+        let hosts = self.0.iter().map(|(host, config)| (quoted(host), config.show()));
+        (!self.0.is_empty()).then(|| inline_table(hosts))
     }
 }
 

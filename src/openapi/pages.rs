@@ -45,9 +45,11 @@ const COMMANDS_V03: Commands = (
 pub(super) fn add(documents: &mut BTreeMap<String, PublishedDocument>, publisher: &Publisher, has_docs: bool) {
     documents.insert("/".to_owned(), (HTML, home(publisher, has_docs).into()));
     if has_docs {
-        documents.extend(FILES.map(|(name, media_type, content)| {
-            (format!("/docs/{name}"), (media_type, Bytes::from_static(content)))
-        }));
+        documents.extend(
+            FILES.map(|(name, media_type, content)| {
+                (format!("/docs/{name}"), (media_type, Bytes::from_static(content)))
+            }),
+        );
         documents.insert("/docs/swagger-initializer.js".to_owned(), (SCRIPT, initializer(publisher).into()));
     }
 }
