@@ -310,7 +310,7 @@ pub(super) fn send(arguments: &Send, stream: bool) -> anyhow::Result<()> {
             Some(progress) => {
                 let mut running = String::new();
                 let sent = send_with_progress(&client, request, arguments.history, progress, &mut running);
-                let sent = interruptible(sent).await.map_err(anyhow::Error::from).flatten();
+                let sent = Box::pin(interruptible(sent)).await.map_err(anyhow::Error::from).flatten();
                 if let (Err(_), false) = (&sent, running.is_empty()) {
                     let command = connection.next_command(&["subscribe", url, &running], &[]);
                     report(&format!("The task goes on: {command}\n"));

@@ -47,9 +47,10 @@ pub(super) async fn check(
 /// Downloads the card.
 async fn download(url: &Url, builder: &ClientBuilder, document: &mut Option<Document<()>>) -> Outcome {
     let found = builder.clone().retry(Retry::never()).card_document(url).await.map_err(|error| {
-        let remedy = match error.kind() {
-            ErrorKind::Unauthenticated => "give credentials, such as --token",
-            _ => "serve the card at /.well-known/agent-card.json, also to callers without credentials",
+        let remedy = if error.kind() == ErrorKind::Unauthenticated {
+            "give credentials, such as --token"
+        } else {
+            "serve the card at /.well-known/agent-card.json, also to callers without credentials"
         };
         Finding::failed(error, remedy)
     })?;

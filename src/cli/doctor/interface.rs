@@ -99,35 +99,32 @@ impl Session<'_> {
 
     /// Checks that calls without credentials are rejected as the card says.
     pub(super) async fn authentication(&self) -> Outcome {
-        let (kind, [rejection, challenge, denial, expected]) = match self.probe() {
-            Some(request) => {
-                let response = request.send().await.map_err(|error| Finding::skipped(chain(&error)))?;
-                let kind = match response.status() {
-                    StatusCode::UNAUTHORIZED if !response.headers().contains_key(header::WWW_AUTHENTICATE) => {
-                        return Err(Finding::failed(
-                            "a call without credentials gets 401 without WWW-Authenticate",
-                            "add WWW-Authenticate, which names the schemes (RFC 9110, 15.5.2)",
-                        ));
-                    }
-                    StatusCode::UNAUTHORIZED => ErrorKind::Unauthenticated,
-                    StatusCode::FORBIDDEN => ErrorKind::PermissionDenied,
-                    status if status.is_success() || status == StatusCode::NOT_FOUND => ErrorKind::TaskNotFound,
-                    status => {
-                        let why = format!("no answer about credentials: HTTP {}", status.as_u16());
-                        return Err(Finding::skipped(why));
-                    }
-                };
-                (kind, ["401", "401 with a challenge", "403", "401 and WWW-Authenticate"])
-            }
-            None => {
-                let builder = self.target.builder.clone().retry(Retry::never()).without_credentials();
-                let result = match builder.with_card(self.target.card(), Some(self.target.found.url.as_str())) {
-                    Ok(client) => client.get(&Ids::default().random()).await,
-                    Err(error) => Err(error),
-                };
-                let kind = result.map_or_else(|error| error.kind(), |_| ErrorKind::TaskNotFound);
-                (kind, ["UNAUTHENTICATED", "UNAUTHENTICATED", "PERMISSION_DENIED", "UNAUTHENTICATED"])
-            }
+        let (kind, [rejection, challenge, denial, expected]) = if let Some(request) = self.probe() {
+            let response = request.send().await.map_err(|error| Finding::skipped(chain(&error)))?;
+            let kind = match response.status() {
+                StatusCode::UNAUTHORIZED if !response.headers().contains_key(header::WWW_AUTHENTICATE) => {
+                    return Err(Finding::failed(
+                        "a call without credentials gets 401 without WWW-Authenticate",
+                        "add WWW-Authenticate, which names the schemes (RFC 9110, 15.5.2)",
+                    ));
+                }
+                StatusCode::UNAUTHORIZED => ErrorKind::Unauthenticated,
+                StatusCode::FORBIDDEN => ErrorKind::PermissionDenied,
+                status if status.is_success() || status == StatusCode::NOT_FOUND => ErrorKind::TaskNotFound,
+                status => {
+                    let why = format!("no answer about credentials: HTTP {}", status.as_u16());
+                    return Err(Finding::skipped(why));
+                }
+            };
+            (kind, ["401", "401 with a challenge", "403", "401 and WWW-Authenticate"])
+        } else {
+            let builder = self.target.builder.clone().retry(Retry::never()).without_credentials();
+            let result = match builder.with_card(self.target.card(), Some(self.target.found.url.as_str())) {
+                Ok(client) => client.get(&Ids::default().random()).await,
+                Err(error) => Err(error),
+            };
+            let kind = result.map_or_else(|error| error.kind(), |_| ErrorKind::TaskNotFound);
+            (kind, ["UNAUTHENTICATED", "UNAUTHENTICATED", "PERMISSION_DENIED", "UNAUTHENTICATED"])
         };
         let requirements = &self.target.found.card.security_requirements;
         let is_required =
@@ -160,27 +157,27 @@ impl Session<'_> {
             }
             Err(error) => error,
         };
-        Err(Finding::failed(
-            &error,
-            match error.kind() {
-                ErrorKind::TaskNotFound => return Ok(Finding::ok(&self.interface.url)),
-                ErrorKind::Unauthenticated | ErrorKind::PermissionDenied if !self.target.builder.has_credentials() => {
-                    let why = "the agent needs credentials: give them with --token, --api-key, --auth or --header";
-                    return Err(Finding::skipped(why));
-                }
-                ErrorKind::Unauthenticated | ErrorKind::PermissionDenied => {
-                    "give valid credentials, and check that proxies pass Authorization on"
-                }
-                ErrorKind::VersionNotSupported => {
-                    "serve this version of the protocol, or remove the interface from the card"
-                }
-                ErrorKind::Unavailable => "correct the URL of the interface on the card, or start the server there",
-                ErrorKind::MethodNotFound | ErrorKind::VerbNotAllowed => {
-                    "serve this binding at its URL, or remove the interface from the card"
-                }
-                _ => "answer calls for unknown tasks with TaskNotFoundError, in the form of the binding",
-            },
-        ))
+        let kind = error.kind();
+        if kind == ErrorKind::TaskNotFound {
+            return Ok(Finding::ok(&self.interface.url));
+        }
+        let is_rejected = matches!(kind, ErrorKind::Unauthenticated | ErrorKind::PermissionDenied);
+        if is_rejected && !self.target.builder.has_credentials() {
+            let why = "the agent needs credentials: give them with --token, --api-key, --auth or --header";
+            return Err(Finding::skipped(why));
+        }
+        let remedy = if is_rejected {
+            "give valid credentials, and check that proxies pass Authorization on"
+        } else if kind == ErrorKind::VersionNotSupported {
+            "serve this version of the protocol, or remove the interface from the card"
+        } else if kind == ErrorKind::Unavailable {
+            "correct the URL of the interface on the card, or start the server there"
+        } else if matches!(kind, ErrorKind::MethodNotFound | ErrorKind::VerbNotAllowed) {
+            "serve this binding at its URL, or remove the interface from the card"
+        } else {
+            "answer calls for unknown tasks with TaskNotFoundError, in the form of the binding"
+        };
+        Err(Finding::failed(error, remedy))
     }
 
     /// Checks that the version that a client requests reaches the agent (3.6.2).
