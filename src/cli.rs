@@ -25,6 +25,7 @@ mod listen;
 mod message;
 #[cfg(feature = "openapi")]
 mod openapi;
+mod progress;
 mod remote;
 mod save;
 mod serve;

@@ -16,10 +16,10 @@ use super::{
     Usage,
     connection::{Agent, Connection, OUTPUT, SHORT, TaskOf, block_on, interruptible},
     message::MessageFlags,
+    progress::Progress,
     report,
     save::{Files, Save},
     show::{self, EventLines, Format},
-    terminal::Progress,
 };
 use crate::{
     client::{Client, EventStream, StreamEvent},

@@ -1,0 +1,187 @@
+//! Line on stderr that shows the progress of a call that takes long.
+
+use std::{
+    collections::BTreeSet,
+    fmt::Write as _,
+    io::{self, IsTerminal as _},
+    pin::pin,
+    time::Duration,
+};
+
+use tokio::time::{Instant, timeout};
+
+use super::{report, show};
+use crate::{
+    client::StreamEvent,
+    pb::v1::{Artifact, Message, Task, TaskState, TaskStatus},
+};
+
+/// Interval at which the progress line is written.
+const TICK: Duration = Duration::from_millis(250);
+
+/// Time after which a call counts as one that takes long.
+const LONG: Duration = Duration::from_millis(500);
+
+/// Maximum number of artifacts that are counted.
+const MAX_ARTIFACTS: usize = 1000;
+
+/// Width of a terminal that does not tell it, in columns.
+const WIDTH: u16 = 80;
+
+/// Line on stderr that shows the state of a task while the program waits for it. Removed when dropped.
+#[derive(Debug)]
+pub(super) struct Progress {
+    started: Instant,
+    drawn: Instant,
+    state: Option<TaskState>,
+    text: String,
+    artifacts: BTreeSet<String>,
+    is_shown: bool,
+}
+
+impl Progress {
+    /// Returns the progress of a call that begins now. `None` if stderr is no terminal that can rewrite a line.
+    pub(super) fn start() -> Option<Self> {
+        let is_dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
+        let can_rewrite = cfg!(unix) && io::stderr().is_terminal() && !is_dumb;
+        can_rewrite.then(Self::new)
+    }
+
+    fn new() -> Self {
+        Self {
+            started: Instant::now(),
+            drawn: Instant::now(),
+            state: None,
+            text: String::new(),
+            artifacts: BTreeSet::new(),
+            is_shown: false,
+        }
+    }
+
+    /// Waits for a result, and writes the line meanwhile.
+    pub(super) async fn during<T>(&mut self, result: impl Future<Output = T>) -> T {
+        let mut result = pin!(result);
+        loop {
+            match timeout(TICK, &mut result).await {
+                Ok(result) => {
+                    // Events may arrive faster than the ticks.
+                    if self.drawn.elapsed() >= TICK {
+                        self.draw();
+                    }
+                    return result;
+                }
+                Err(_) => self.draw(),
+            }
+        }
+    }
+
+    /// Updates the state and the progress line from an event.
+    pub(super) fn record(&mut self, event: &StreamEvent) {
+        match event {
+            StreamEvent::Task(task) => {
+                let Task { status, artifacts, .. } = &**task;
+                self.set_status(status.as_ref());
+                for artifact in artifacts {
+                    self.add_artifact(artifact);
+                }
+            }
+            StreamEvent::Status(update) => self.set_status(update.status.as_ref()),
+            StreamEvent::Artifact(update) => update.artifact.iter().for_each(|artifact| self.add_artifact(artifact)),
+            StreamEvent::Message(_) | StreamEvent::Gap => {}
+        }
+    }
+
+    fn set_status(&mut self, status: Option<&TaskStatus>) {
+        self.state = status.map(TaskStatus::state).or(self.state);
+        if let Some(text) = status.and_then(|status| status.message.as_ref()).map(Message::text) {
+            self.text = text;
+        }
+    }
+
+    fn add_artifact(&mut self, artifact: &Artifact) {
+        if self.artifacts.len() < MAX_ARTIFACTS {
+            self.artifacts.insert(artifact.artifact_id.clone());
+        }
+    }
+
+    /// Writes the line, once the call takes long.
+    fn draw(&mut self) {
+        let elapsed = self.started.elapsed();
+        if elapsed < LONG {
+            return;
+        }
+        (self.is_shown, self.drawn) = (true, Instant::now());
+        let width = terminal_size::terminal_size_of(io::stderr()).map_or(WIDTH, |(width, _)| width.0);
+        let line = self.line(elapsed.as_secs(), usize::from(width).saturating_sub(1));
+        report(&format!("\r{line}\x1b[K"));
+    }
+
+    fn line(&self, seconds: u64, width: usize) -> String {
+        let state = self.state.map_or("waiting", show::state);
+        let mut line = format!("{state} {seconds} s");
+        match self.artifacts.len() {
+            0 => {}
+            1 => line.push_str(", 1 artifact"),
+            count => _ = write!(line, ", {count} artifacts"),
+        }
+        let text = self.text.split_whitespace().collect::<Vec<_>>().join(" ");
+        if !text.is_empty() {
+            line.push_str(": ");
+            line.push_str(&show::safe(&text));
+        }
+        cut(&line, width)
+    }
+
+    fn clear(&mut self) {
+        if std::mem::take(&mut self.is_shown) {
+            report("\r\x1b[K");
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
+/// Cuts a line to a number of columns. Characters other than ASCII count as two, as many of them are that wide.
+fn cut(line: &str, width: usize) -> String {
+    let columns = |c: char| if c.is_ascii() { 1 } else { 2 };
+    if line.chars().map(columns).sum::<usize>() <= width {
+        return line.to_owned();
+    }
+    let mut left = width.saturating_sub(3);
+    let mut cut: String = line
+        .chars()
+        .take_while(|c| {
+            let fits = columns(*c) <= left;
+            left = left.saturating_sub(columns(*c));
+            fits
+        })
+        .collect();
+    cut.push_str("...");
+    cut
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn progress_line_fits_the_terminal() {
+        let mut progress = Progress::new();
+        assert_eq!(progress.line(1, 80), "waiting 1 s");
+        let status = TaskStatus {
+            message: Some(Message::agent("reading\nthe \u{1b}[2Jfiles")),
+            state: TaskState::Working.into(),
+            ..TaskStatus::default()
+        };
+        let mut task = Task { status: Some(status), ..Task::default() };
+        task.artifacts = ["a", "b", "a"].map(|id| Artifact { artifact_id: id.into(), ..Artifact::default() }).into();
+        progress.record(&StreamEvent::Task(Box::new(task)));
+        assert_eq!(progress.line(62, 80), "working 62 s, 2 artifacts: reading the \\u{1b}[2Jfiles");
+        assert_eq!(progress.line(62, 20), "working 62 s, 2 a...");
+        assert_eq!(cut("日本語", 5), "日...");
+    }
+}
