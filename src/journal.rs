@@ -448,7 +448,7 @@ impl Journal {
                     };
                     wakeups = rejected.unwrap_or_else(|| self.drop_refused(task, &mut inner, &refusal));
                 }
-                Ok(()) | Err(_) => {
+                Ok(_) | Err(_) => {
                     inner.publish(change, &mut wakeups);
                     is_committed = true;
                 }

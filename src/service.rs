@@ -136,7 +136,9 @@ impl Service {
     #[cfg(feature = "push")]
     pub(crate) fn delivering(self, options: PushOptions, v03_encoder: V03Encoder) -> Self {
         let journal = self.execution.journal();
-        let delivery = DeliveryService::start(Arc::clone(journal.store()), journal.env().clone(), options, v03_encoder);
+        let (store, env) = (journal.store(), journal.env().clone());
+        let tasks = Arc::<dyn Store>::clone(store);
+        let delivery = DeliveryService::start(tasks, Arc::<dyn Store>::clone(store), env, options, v03_encoder);
         journal.observe(delivery.observer());
         Self { delivery: Some(delivery), ..self }
     }

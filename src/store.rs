@@ -1,18 +1,19 @@
-//! Task storage: the [`Store`] trait, its data types, and the stores in [`memory`] and in [SQLite files](sqlite).
+//! Task storage: the trait [`Store`] with its parts [`TaskStore`], [`PushQueue`] and [`Maintenance`], their data types, and
+//! the stores in [`memory`] and in [SQLite files](sqlite).
 //!
 //! A task consists of a row (its current status and position), an event log, and optionally a checkpoint: the whole task
 //! after one of its events. The current task is the checkpoint with the later events applied. A store makes no decisions:
 //! it commits a change atomically if the row is at the expected position, and refuses it otherwise.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use tokio::sync::watch;
 
 pub use delivery::{
-    DeadLetter, Delivery, DeliveryClaim, DeliveryPage, DeliveryState, DeliveryToken, EVENTS_PER_CLAIM, PushTaskPage,
-    STORE_FULL,
+    DeadLetter, Delivery, DeliveryClaim, DeliveryOutcome, DeliveryPage, DeliveryState, DeliveryToken, EVENTS_PER_CLAIM,
+    Lease, PushTaskPage, STORE_FULL,
 };
 pub use key::{Hashed, Key, KeyMap, Scope};
 pub use page::PageToken;
@@ -40,16 +41,22 @@ mod retention;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 
-/// Storage backend for tasks.
+/// Storage backend of a server: all that a database offers. Implemented by every type that implements its parts.
+pub trait Store: TaskStore + PushQueue + Maintenance {}
+
+impl<T: TaskStore + PushQueue + Maintenance> Store for T {}
+
+/// Tasks, their logs, and the idempotency keys of their messages.
 #[async_trait]
-pub trait Store: Send + Sync + 'static {
+pub trait TaskStore: Send + Sync + 'static {
     /// Number of commits that the store can process concurrently. All commits of a task use the same lane.
     fn lanes(&self) -> usize {
         1
     }
 
-    /// Fencing token stamped on every write since this store was opened. Greater than that of any earlier opening.
-    fn fence(&self) -> Fence;
+    /// Fencing token of new tasks. Greater than that of any earlier opening. A task that is
+    /// [claimed](Maintenance::claim) has the token of its claim.
+    fn first_fence(&self) -> Fence;
 
     /// Returns the synchronous interface, if the store commits without waiting. The caller then commits directly, without
     /// a queue.
@@ -63,18 +70,11 @@ pub trait Store: Send + Sync + 'static {
         Ok(())
     }
 
-    /// Checks whether the tasks of this owner may have another push configuration. Advisory as
-    /// [`check_capacity`](Self::check_capacity); a commit with a [push configuration](Commit::push) over the limit is
-    /// refused with [`Rejected::Full`].
-    async fn check_push_capacity(&self, _scope: &Scope) -> Result<Result<(), Full>, Unavailable> {
-        Ok(Ok(()))
-    }
-
     /// Commits each element of a batch atomically, in one transaction where that is cheaper.
     ///
     /// Returns one outcome per commit, in order. A batch without a response may be committed again. A commit that the
     /// store can never take is [`Refused::Rejected`] and does not affect the others; [`Unavailable`] concerns all of them.
-    async fn commit(&self, batch: Arc<[Commit]>) -> Result<Vec<Result<(), Refused>>, Unavailable>;
+    async fn commit(&self, batch: Arc<[Commit]>) -> Result<Vec<Result<Committed, Refused>>, Unavailable>;
 
     /// Loads the row and the checkpoint of a task.
     async fn load(&self, key: &Key) -> Result<Option<StoredTask>, Unavailable>;
@@ -88,6 +88,23 @@ pub trait Store: Send + Sync + 'static {
 
     /// Returns a page of an owner's tasks.
     async fn list(&self, query: &ListQuery) -> Result<ListPage, Unavailable>;
+
+    /// Size of the stored event log of a task in bytes. Zero if the task does not exist or has no separate log.
+    async fn log_bytes(&self, key: &Key) -> Result<usize, Unavailable>;
+
+    /// Total size of the stored tasks of a context in bytes. Counting may stop at the task that reaches `max`.
+    async fn context_bytes(&self, scope: &Arc<Scope>, context: &str, max: usize) -> Result<usize, Unavailable>;
+}
+
+/// Push configurations of tasks, and the queue of their deliveries.
+#[async_trait]
+pub trait PushQueue: Send + Sync + 'static {
+    /// Checks whether the tasks of this owner may have another push configuration. Advisory as
+    /// [`check_capacity`](TaskStore::check_capacity); a commit with a [push configuration](Commit::push) over the limit is
+    /// refused with [`Rejected::Full`].
+    async fn check_push_capacity(&self, _scope: &Scope) -> Result<Result<(), Full>, Unavailable> {
+        Ok(Ok(()))
+    }
 
     /// Stores a push configuration of a task. Replaces the one of the same id; adds one only while the task has less than
     /// `max`, and those of the owner have less than the limit of the store.
@@ -124,39 +141,13 @@ pub trait Store: Send + Sync + 'static {
     /// undelivered.
     async fn oldest_pending(&self) -> Result<Option<Millis>, Unavailable>;
 
-    /// Claims at most `limit` deliveries that are due, longest due first, for a runner. No other runner gets them until the
-    /// lease has expired or an outcome is recorded. Returns fewer, also none, if other runners claim at the same time.
-    async fn claim_due(
-        &self,
-        runner: &str,
-        now: Millis,
-        limit: usize,
-        lease: Duration,
-    ) -> Result<Vec<DeliveryClaim>, Unavailable>;
+    /// Claims at most `limit` deliveries that are due when the lease begins, longest due first. No other runner gets them until
+    /// the lease has expired or an outcome is recorded. Returns fewer, also none, if other runners claim at the same time.
+    async fn claim_due(&self, lease: &Lease, limit: usize) -> Result<Vec<DeliveryClaim>, Unavailable>;
 
-    /// Records that all events up to `cursor` were delivered. The delivery is due again at once if the task has more by
-    /// then. Returns whether the claim was the last one of its delivery, and had no outcome yet; otherwise nothing changes.
-    async fn ack_delivery(&self, claim: &DeliveryClaim, cursor: Seq, now: Millis) -> Result<bool, Unavailable>;
-
-    /// Records a failed attempt, and the time of the next one. If the configuration was replaced after the claim, the new
-    /// one is due at once instead. Returns as [`ack_delivery`](Self::ack_delivery).
-    async fn fail_delivery(&self, claim: &DeliveryClaim, next_attempt: Millis) -> Result<bool, Unavailable>;
-
-    /// Gives up a delivery. Its configuration stays as a dead letter with the reason, which must not contain secrets. If
-    /// there are more than `max` dead letters in the store, the oldest are deleted together with their configurations. If
-    /// the configuration was replaced after the claim, the new one is due at once instead. Returns as
-    /// [`ack_delivery`](Self::ack_delivery).
-    async fn dead_letter(
-        &self,
-        claim: &DeliveryClaim,
-        reason: &str,
-        now: Millis,
-        max: usize,
-    ) -> Result<bool, Unavailable>;
-
-    /// Deletes the configuration of a claim, whose receiver is gone. If the configuration was replaced after the claim, the
-    /// new one is due at once instead. Returns as [`ack_delivery`](Self::ack_delivery).
-    async fn delete_gone(&self, claim: &DeliveryClaim) -> Result<bool, Unavailable>;
+    /// Records the outcome of a claim, as [`DeliveryOutcome`] describes. Returns whether the claim was the last one of its
+    /// delivery, and had no outcome yet; otherwise nothing changes.
+    async fn end_claim(&self, claim: &DeliveryClaim, outcome: DeliveryOutcome) -> Result<bool, Unavailable>;
 
     /// Ends all leases of a runner that stops: its deliveries are due at once. Returns how many there were.
     async fn release_deliveries(&self, runner: &str, now: Millis) -> Result<usize, Unavailable>;
@@ -177,7 +168,11 @@ pub trait Store: Send + Sync + 'static {
     /// Makes a dead letter, or a delivery that waits for its next attempt, due at once, with a new maximum age. Returns
     /// whether there is such a delivery.
     async fn retry_delivery(&self, key: &Key, id: &str, now: Millis) -> Result<bool, Unavailable>;
+}
 
+/// Recovery, retention and health of a store.
+#[async_trait]
+pub trait Maintenance: Send + Sync + 'static {
     /// Claims at most `limit` unfinished turns of earlier openings: raises and commits their `fence`, and the `attempt` of
     /// turns that had begun. A task that can't be read is returned as damaged, once, and is not changed.
     async fn claim(&self, limit: usize) -> Result<Vec<Claim>, Unavailable>;
@@ -192,12 +187,6 @@ pub trait Store: Send + Sync + 'static {
 
     /// Checks that the store can be written to.
     async fn check(&self) -> Result<(), Unavailable>;
-
-    /// Size of the stored event log of a task in bytes. Zero if the task does not exist or has no separate log.
-    async fn log_bytes(&self, key: &Key) -> Result<usize, Unavailable>;
-
-    /// Total size of the stored tasks of a context in bytes. Counting may stop at the task that reaches `max`.
-    async fn context_bytes(&self, scope: &Arc<Scope>, context: &str, max: usize) -> Result<usize, Unavailable>;
 
     /// Diagnoses the data of a task that could not be read. Reads all of it.
     async fn diagnose(&self, _key: &Key) -> Result<Option<Damaged>, Unavailable> {
@@ -357,6 +346,17 @@ pub struct PushPage {
     pub next: Option<u64>,
 }
 
+/// State of a task after a successful commit, if the commit shows it. A store with one runner leaves all of it false.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Committed {
+    /// Another process has posted messages for the task that its runner has not read yet.
+    pub unread_mail: bool,
+    /// Another process has requested a cancel of the task.
+    pub cancel: bool,
+    /// The task has push configurations, whose deliveries the commit has marked as due.
+    pub has_push: bool,
+}
+
 /// Reason why a change of one task was not committed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
@@ -509,12 +509,12 @@ pub struct ListPage {
 
 impl StoredTask {
     /// Loads the current task: the checkpoint with the later events applied.
-    pub async fn load_task(&mut self, store: &dyn Store, key: &Key) -> Result<Task, Unavailable> {
+    pub async fn load_task(&mut self, store: &dyn TaskStore, key: &Key) -> Result<Task, Unavailable> {
         self.load_snapshot(store, key).await?.into_task().map_err(|error| unreadable(key, &error))
     }
 
     /// Loads the current task as a snapshot. An up-to-date checkpoint is returned in its encoded form.
-    pub async fn load_snapshot(&mut self, store: &dyn Store, key: &Key) -> Result<Snapshot, Unavailable> {
+    pub async fn load_snapshot(&mut self, store: &dyn TaskStore, key: &Key) -> Result<Snapshot, Unavailable> {
         const BATCH: usize = 256;
         const BATCH_BYTES: usize = 1 << 20;
         let (mut seq, snapshot) = self.checkpoint.take().unwrap_or_default();

@@ -10,7 +10,7 @@ use a2a_service::{
         stream_response::Payload,
     },
     store::{
-        Commit, Expect, Key, Row, Scope, Store as _,
+        Commit, Expect, Key, Row, Scope, TaskStore as _,
         sqlite::{Options, Sqlite},
     },
     task,
@@ -36,8 +36,9 @@ pub(crate) fn fill(path: &Path, tasks: u64, running: u64) {
     let runtime = Builder::new_current_thread().build().unwrap();
     runtime.block_on(async {
         for first in (0..tasks).step_by(usize::try_from(BATCH).unwrap()) {
-            let batch: Vec<Commit> =
-                (first..tasks.min(first + BATCH)).map(|n| commit(n, n >= tasks - running, store.fence())).collect();
+            let batch: Vec<Commit> = (first..tasks.min(first + BATCH))
+                .map(|n| commit(n, n >= tasks - running, store.first_fence()))
+                .collect();
             let outcomes = store.commit(batch.into()).await.unwrap();
             assert!(outcomes.iter().all(Result::is_ok));
         }

@@ -20,7 +20,7 @@ use crate::{
     execution,
     journal::Journal,
     store::{
-        Retention, Store as _, SweepResult,
+        Maintenance as _, Retention, SweepResult,
         sqlite::{self, ExportError, ImportError, Inspector, Options, Sqlite, Stats},
     },
 };

@@ -12,7 +12,7 @@ use super::Shared;
 use crate::{
     journal::{LiveRef, live::LiveState},
     pb::v1::Message,
-    store::{Scope, Store},
+    store::{Scope, TaskStore},
     task::ContextBytes,
 };
 
@@ -188,7 +188,7 @@ impl Shared {
 }
 
 /// Reads the size of a context, unless it was read just now. If the store is unavailable, the next message retries.
-async fn read_size(store: &dyn Store, (scope, context): &Key, size: &ContextBytes, max: usize) {
+async fn read_size(store: &dyn TaskStore, (scope, context): &Key, size: &ContextBytes, max: usize) {
     if let Err(cause) = size.refresh(store.context_bytes(scope, context, max)).await {
         tracing::debug!(error.cause = %cause, "size of a context can't be read");
     }

@@ -190,7 +190,7 @@ impl Shared {
             }
         }
         let mut referenced = referenced.into_iter();
-        let mut live = LiveTask::loaded(key.clone(), self.journal.store().fence(), stored, task);
+        let mut live = LiveTask::loaded(key.clone(), stored.position.fence, stored, task);
         live.set_limits(self.limits.task_limits());
         live.set_log_bytes(self.journal.store().log_bytes(key).await?);
         let Ok(live) = self.journal.get_or_load(key, || ready(Ok::<_, Infallible>(live))).await;

@@ -34,7 +34,9 @@ use crate::{
     error::Error,
     event::{Ends, Event, Seq},
     journal::{CommitObserver, StoredContexts},
-    store::{DeliveryClaim, DeliveryToken, EVENTS_PER_CLAIM, Key, Store, Unavailable},
+    store::{
+        DeliveryClaim, DeliveryOutcome, DeliveryToken, EVENTS_PER_CLAIM, Key, Lease, PushQueue, TaskStore, Unavailable,
+    },
 };
 
 /// Maximum number of claims that are sent or wait for their host.
@@ -91,11 +93,29 @@ impl DeliveryService {
     ///
     /// # Panics
     /// Outside of a tokio runtime.
-    pub(crate) fn start(store: Arc<dyn Store>, env: Env, options: PushOptions, v03_encoder: V03Encoder) -> Self {
+    pub(crate) fn start(
+        tasks: Arc<dyn TaskStore>,
+        queue: Arc<dyn PushQueue>,
+        env: Env,
+        options: PushOptions,
+        v03_encoder: V03Encoder,
+    ) -> Self {
         let sender = Sender::new(&options);
-        let (tasks, counters, wake, stop) = Default::default();
+        let (known, counters, wake, stop) = Default::default();
         let runner = env.ids.random().into();
-        let shared = Shared { store, env, options, v03_encoder, sender, runner, tasks, wake, stop, counters };
+        let shared = Shared {
+            store: tasks,
+            queue,
+            env,
+            options,
+            v03_encoder,
+            sender,
+            runner,
+            tasks: known,
+            wake,
+            stop,
+            counters,
+        };
         let shared = Arc::new(shared);
         let task = Mutex::new(Some(tokio::spawn(Arc::clone(&shared).run())));
         Self { shared, task }
@@ -136,7 +156,9 @@ impl Drop for DeliveryService {
 }
 
 struct Shared {
-    store: Arc<dyn Store>,
+    /// Store of the events.
+    store: Arc<dyn TaskStore>,
+    queue: Arc<dyn PushQueue>,
     env: Env,
     options: PushOptions,
     v03_encoder: V03Encoder,
@@ -247,14 +269,14 @@ impl Shared {
         let finished = async { while running.join_next().await.is_some() {} };
         _ = timeout(STOP_GRACE, finished).await;
         running.shutdown().await;
-        let released = timeout(STOP_GRACE, self.store.release_deliveries(&self.runner, self.now())).await;
+        let released = timeout(STOP_GRACE, self.queue.release_deliveries(&self.runner, self.now())).await;
         if !matches!(released, Ok(Ok(_))) {
             tracing::warn!("push deliveries continue after the end of their leases: the store does not answer");
         }
     }
 
     async fn stats(&self) -> Result<PushStats, Unavailable> {
-        let since = self.store.oldest_pending().await?;
+        let since = self.queue.oldest_pending().await?;
         let lag = since.map_or(0, |since| self.now().saturating_sub(since).max(0));
         Ok(PushStats { lag: Duration::from_millis(lag.unsigned_abs()), ..*self.counters.lock() })
     }
@@ -308,7 +330,7 @@ impl Shared {
     async fn find_tasks(&self) {
         let mut after = DeliveryToken::default();
         loop {
-            match self.store.mark_all_due(self.now(), after, TASKS_PER_PAGE).await {
+            match self.queue.mark_all_due(self.now(), after, TASKS_PER_PAGE).await {
                 Ok(page) => {
                     self.tasks.lock().known.extend(page.keys);
                     let Some(next) = page.next else { return };
@@ -331,7 +353,7 @@ impl Shared {
     ) -> Result<Instant, Unavailable> {
         let changed = Tasks::take(&mut self.tasks.lock().changed);
         if !changed.is_empty()
-            && let Err(cause) = self.store.mark_due(&changed, self.now()).await
+            && let Err(cause) = self.queue.mark_due(&changed, self.now()).await
         {
             self.tasks.lock().changed.extend(changed);
             return Err(cause);
@@ -343,7 +365,8 @@ impl Shared {
             if limit == 0 {
                 break;
             }
-            let claims = self.store.claim_due(&self.runner, self.now(), limit, self.lease()).await?;
+            let lease = Lease::new(&self.runner, self.now(), self.lease());
+            let claims = self.queue.claim_due(&lease, limit).await?;
             let is_last = claims.len() < limit;
             let lease_end = Instant::now() + self.lease();
             {
@@ -367,7 +390,7 @@ impl Shared {
                 return Ok(Instant::now());
             }
         }
-        let next_due = if running.is_empty() { self.store.next_due().await? } else { None };
+        let next_due = if running.is_empty() { self.queue.next_due().await? } else { None };
         let wait = next_due
             .map_or(POLL_INTERVAL, |due| Duration::from_millis(due.saturating_sub(self.now()).max(1).unsigned_abs()));
         Ok(Instant::now() + wait.min(POLL_INTERVAL))
@@ -379,7 +402,7 @@ impl Shared {
         if doubtful.is_empty() {
             return Ok(());
         }
-        match self.store.undelivered_tasks(&doubtful).await {
+        match self.queue.undelivered_tasks(&doubtful).await {
             Ok(undelivered) => {
                 let undelivered: HashSet<Key> = undelivered.into_iter().collect();
                 let mut tasks = self.tasks.lock();
@@ -426,7 +449,7 @@ impl Shared {
                         let left = host.open_until.map_or(Duration::ZERO, |until| until - now);
                         // Not before the breaker closes, and not all at once then.
                         let delay = left / 2 + jittered(left, self.env.rng.next_u64());
-                        self.store.fail_delivery(&claim, self.now() + whole_millis(delay)).await?;
+                        self.fail(&claim, delay).await?;
                     }
                     continue;
                 }
@@ -487,14 +510,25 @@ impl Shared {
             self.counters.lock().successes += 1;
             cursor = seq;
             if (started.elapsed() > CLAIM_TIME || self.stop.is_cancelled()) && cursor < due.last {
-                return self.store.ack_delivery(claim, cursor, self.now()).await.map(|_| true);
+                return self.ack(claim, cursor).await.map(|_| true);
             }
         }
-        let is_recorded = self.store.ack_delivery(claim, due.last, self.now()).await?;
+        let is_recorded = self.ack(claim, due.last).await?;
         if due.is_end || !is_recorded {
             self.doubt(&claim.key);
         }
         Ok(true)
+    }
+
+    /// Records the delivery of all events up to `cursor`.
+    async fn ack(&self, claim: &DeliveryClaim, cursor: Seq) -> Result<bool, Unavailable> {
+        self.queue.end_claim(claim, DeliveryOutcome::Delivered { cursor, now: self.now() }).await
+    }
+
+    /// Records a failed attempt, and the delay before the next one.
+    async fn fail(&self, claim: &DeliveryClaim, delay: Duration) -> Result<bool, Unavailable> {
+        let next_attempt = self.now() + whole_millis(delay);
+        self.queue.end_claim(claim, DeliveryOutcome::Failed { next_attempt }).await
     }
 
     /// Reads the events after the cursor of a claim. If the log no longer has them, the whole task is sent instead.
@@ -542,15 +576,15 @@ impl Shared {
                 );
                 if cursor > claim.cursor {
                     // What remains is due at once, and its failures count from there.
-                    self.store.ack_delivery(claim, cursor, self.now()).await?;
+                    self.ack(claim, cursor).await?;
                 } else {
                     let delay = BACKOFF.delay(claim.attempts, self.env.rng.next_u64()).max(after.unwrap_or_default());
-                    self.store.fail_delivery(claim, self.now() + whole_millis(delay)).await?;
+                    self.fail(claim, delay).await?;
                 }
                 Ok(false)
             }
             Failure::Gone => {
-                if self.store.delete_gone(claim).await? {
+                if self.queue.end_claim(claim, DeliveryOutcome::Gone).await? {
                     tracing::info!(
                         task.id = task,
                         config.id = config,
@@ -569,7 +603,8 @@ impl Shared {
         let (task, config) = (claim.key.id(), &claim.config.config.id);
         tracing::warn!(task.id = task, config.id = config, "push delivery given up: {reason}");
         self.counters.lock().dead_letters += 1;
-        self.store.dead_letter(claim, reason, self.now(), self.options.dead_letters).await?;
+        let (reason, now, max_dead) = (reason.into(), self.now(), self.options.dead_letters);
+        self.queue.end_claim(claim, DeliveryOutcome::GivenUp { reason, now, max_dead }).await?;
         self.doubt(&claim.key);
         Ok(true)
     }

@@ -87,11 +87,12 @@ impl DeliveryState {
         self.due.is_some_and(|due| due <= now)
     }
 
-    /// Gives the delivery to a runner until the time `until`. Returns the last event of the claim. `seq` is that of the task.
-    pub fn lease(&mut self, runner: &str, until: Millis, claim: u64, seq: Seq) -> Seq {
+    /// Gives the delivery to a runner. Returns the last event of the claim. `seq` is that of the task.
+    pub fn lease(&mut self, lease: &Lease, claim: u64, seq: Seq) -> Seq {
         let last = seq.min(self.cursor.saturating_add(EVENTS_PER_CLAIM.into()));
         let end = self.undelivered_end().unwrap_or(last);
-        (self.runner, self.due, self.claim, self.end) = (Some(runner.into()), Some(until), claim, Some(end));
+        (self.runner, self.due, self.claim, self.end) =
+            (Some(lease.runner.clone()), Some(lease.until), claim, Some(end));
         end
     }
 
@@ -147,19 +148,19 @@ impl DeliveryState {
 
     /// Records the outcome of a claim, unless the claim is no longer the last one. `is_replaced` says that the configuration
     /// is not the one that was claimed: then a failure says nothing about the new one, which is due at once.
-    pub(super) fn end_claim(&mut self, claim: u64, is_replaced: bool, seq: Seq, outcome: &Outcome) -> Ended {
+    pub(super) fn end_claim(&mut self, claim: u64, is_replaced: bool, seq: Seq, outcome: &DeliveryOutcome) -> Ended {
         if !self.has_claim(claim) {
             return Ended::Stale;
         }
         match outcome {
-            Outcome::Delivered { cursor, now } => self.ack(*cursor, seq, *now),
-            Outcome::Failed { .. } | Outcome::GivenUp { .. } | Outcome::Gone if is_replaced => {
+            DeliveryOutcome::Delivered { cursor, now } => self.ack(*cursor, seq, *now),
+            _ if is_replaced => {
                 self.runner = None;
                 self.replace();
             }
-            Outcome::Failed { next_attempt } => self.fail(*next_attempt),
-            Outcome::GivenUp { reason, now } => self.dead_letter(reason, *now),
-            Outcome::Gone => return Ended::Deleted,
+            DeliveryOutcome::Failed { next_attempt } => self.fail(*next_attempt),
+            DeliveryOutcome::GivenUp { reason, now, .. } => self.dead_letter(reason, *now),
+            DeliveryOutcome::Gone => return Ended::Deleted,
         }
         Ended::Recorded
     }
@@ -176,17 +177,59 @@ impl DeliveryState {
     }
 }
 
-/// Outcome of a claim.
+/// Outcome of a claim. If the configuration was replaced after the claim, any outcome but `Delivered` makes the new one due at
+/// once instead.
 #[derive(Clone, Debug)]
-pub(super) enum Outcome {
-    /// All events up to `cursor` were delivered.
-    Delivered { cursor: Seq, now: Millis },
+pub enum DeliveryOutcome {
+    /// All events up to a cursor were delivered. The delivery is due again at once if the task has more by then.
+    Delivered {
+        /// Last delivered event.
+        cursor: Seq,
+        /// Current time.
+        now: Millis,
+    },
     /// The attempt failed.
-    Failed { next_attempt: Millis },
-    /// Delivery is given up.
-    GivenUp { reason: Box<str>, now: Millis },
+    Failed {
+        /// Time of the next attempt.
+        next_attempt: Millis,
+    },
+    /// Delivery is given up. The configuration stays as a dead letter. If there are more than `max_dead` dead letters in the
+    /// store, the oldest are deleted together with their configurations.
+    GivenUp {
+        /// Reason, for operators. Must not contain secrets.
+        reason: Box<str>,
+        /// Current time.
+        now: Millis,
+        /// Maximum number of dead letters in the store.
+        max_dead: usize,
+    },
     /// The receiver is gone: the configuration is deleted.
     Gone,
+}
+
+impl DeliveryOutcome {
+    /// Returns the maximum number of dead letters in the store, if the outcome may exceed it.
+    pub(super) fn max_dead(&self) -> Option<usize> {
+        if let Self::GivenUp { max_dead, .. } = self { Some(*max_dead) } else { None }
+    }
+}
+
+/// Lease of the deliveries that a runner claims.
+#[derive(Clone, Debug)]
+pub struct Lease {
+    /// Name of the runner.
+    pub runner: Box<str>,
+    /// Time of the claim.
+    pub now: Millis,
+    /// Time at which the lease expires.
+    pub until: Millis,
+}
+
+impl Lease {
+    /// Creates a lease that begins now.
+    pub fn new(runner: &str, now: Millis, time: Duration) -> Self {
+        Self { runner: runner.into(), now, until: now.saturating_add(whole_millis(time)) }
+    }
 }
 
 /// Effect of an outcome.
@@ -256,8 +299,3 @@ pub struct PushTaskPage {
 /// Position in the store's order of deliveries, after which a page begins. Only the store knows what the numbers mean.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DeliveryToken(pub u64, pub u64);
-
-/// Returns the end of a lease that begins now.
-pub(super) fn lease_end(now: Millis, lease: Duration) -> Millis {
-    now.saturating_add(whole_millis(lease))
-}

@@ -1,7 +1,7 @@
 //! Task store in memory, which keeps tasks in encoded form. The number of tasks is limited: a new task evicts the one that
 //! reached its terminal state first. Other tasks are never evicted.
 
-use std::{array, collections::HashMap, sync::Arc, time::Duration};
+use std::{array, collections::HashMap, sync::Arc};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -13,10 +13,8 @@ use self::{
     index::Index,
 };
 use super::{
-    Claim, Commit, DeliveryClaim, DeliveryPage, DeliveryToken, Full, Immediate, InUse, Key, KeyMap, ListPage,
-    ListQuery, PageToken, PushConfig, PushPage, PushTaskPage, PutResult, Refused, Retention, Row, Scope, SendOutcome,
-    Store, StoredTask, SweepResult, Unavailable,
-    delivery::Outcome,
+    Claim, Commit, Committed, Full, Immediate, InUse, Key, KeyMap, ListPage, ListQuery, Maintenance, PageToken,
+    Refused, Retention, Row, Scope, SendOutcome, StoredTask, SweepResult, TaskStore, Unavailable,
     log_codec::{OpenLog, SealedLog, TaskIds},
     page::PageTasks,
     up_to_bytes,
@@ -154,8 +152,8 @@ fn listed_task(entry: &TaskEntry, key: &Key, query: &ListQuery) -> Task {
 }
 
 #[async_trait]
-impl Store for Memory {
-    fn fence(&self) -> Fence {
+impl TaskStore for Memory {
+    fn first_fence(&self) -> Fence {
         1
     }
 
@@ -167,8 +165,8 @@ impl Store for Memory {
         Some(self)
     }
 
-    async fn commit(&self, batch: Arc<[Commit]>) -> Result<Vec<Result<(), Refused>>, Unavailable> {
-        Ok(batch.iter().map(|commit| self.commit_now(commit)).collect())
+    async fn commit(&self, batch: Arc<[Commit]>) -> Result<Vec<Result<Committed, Refused>>, Unavailable> {
+        Ok(batch.iter().map(|commit| self.commit_now(commit).map(|()| Committed::default())).collect())
     }
 
     async fn load(&self, key: &Key) -> Result<Option<StoredTask>, Unavailable> {
@@ -228,108 +226,37 @@ impl Store for Memory {
         Ok(ListPage { tasks: page.into_tasks(), total, next: None })
     }
 
-    async fn put_push(&self, key: &Key, push: Arc<PushConfig>, max: usize) -> Result<PutResult, Unavailable> {
-        let mut shard = self.shards[key.shard(SHARDS)].lock();
-        let Some(entry) = shard.get_mut(key) else { return Ok(PutResult::TaskNotFound) };
-        Ok(self.change_push(key, entry, |configs, queue, seq| {
-            let full = queue.is_full_for(&key.scope().owner);
-            configs.put(queue, push, seq, (max, full))
-        }))
+    async fn log_bytes(&self, key: &Key) -> Result<usize, Unavailable> {
+        let bytes = self.with(key, |entry| match &entry.log {
+            EntryLog::Open(log) => log.len(),
+            EntryLog::Sealed(_) => 0,
+        });
+        Ok(bytes.unwrap_or_default())
     }
 
-    async fn check_push_capacity(&self, scope: &Scope) -> Result<Result<(), Full>, Unavailable> {
-        Ok(self.deliveries.lock().is_full_for(&scope.owner).map_or(Ok(()), Err))
-    }
-
-    async fn get_push(&self, key: &Key, id: &str) -> Result<Option<Arc<PushConfig>>, Unavailable> {
-        Ok(self.with(key, |entry| entry.push.as_ref()?.get(id)).flatten())
-    }
-
-    async fn list_push(&self, key: &Key, after: u64, limit: usize) -> Result<Option<PushPage>, Unavailable> {
-        let page = |entry: &TaskEntry| entry.push.as_ref().map(|push| push.page(after, limit)).unwrap_or_default();
-        Ok(self.with(key, page))
-    }
-
-    async fn delete_push(&self, key: &Key, id: &str) -> Result<bool, Unavailable> {
-        let mut shard = self.shards[key.shard(SHARDS)].lock();
-        let Some(entry) = shard.get_mut(key) else { return Ok(false) };
-        if entry.push.is_some() {
-            self.change_push(key, entry, |configs, _, _| configs.delete(id));
+    async fn context_bytes(&self, scope: &Arc<Scope>, context: &str, max: usize) -> Result<usize, Unavailable> {
+        let query = ListQuery { scope: Arc::clone(scope), context: Some(context.into()), ..ListQuery::default() };
+        let keys: Vec<Key> = {
+            let index = self.index.lock();
+            index.get(scope).map(|index| index.find(&query).map(|(_, key)| key.clone()).collect()).unwrap_or_default()
+        };
+        let mut sum: usize = 0;
+        for key in &keys {
+            let bytes = self.with(key, |entry| match &entry.log {
+                EntryLog::Open(log) => log.len(),
+                EntryLog::Sealed(log) => log.bytes().len(),
+            });
+            sum = sum.saturating_add(bytes.unwrap_or_default());
+            if sum >= max {
+                break;
+            }
         }
-        Ok(true)
+        Ok(sum)
     }
+}
 
-    async fn mark_due(&self, keys: &[Key], now: Millis) -> Result<usize, Unavailable> {
-        Ok(keys.iter().map(|key| self.mark_task_due(key, now)).sum())
-    }
-
-    async fn mark_all_due(&self, now: Millis, after: DeliveryToken, limit: usize) -> Result<PushTaskPage, Unavailable> {
-        Ok(self.mark_page_due(now, after, limit))
-    }
-
-    async fn next_due(&self) -> Result<Option<Millis>, Unavailable> {
-        Ok(self.first_due())
-    }
-
-    async fn oldest_pending(&self) -> Result<Option<Millis>, Unavailable> {
-        Ok(self.first_pending())
-    }
-
-    async fn claim_due(
-        &self,
-        runner: &str,
-        now: Millis,
-        limit: usize,
-        lease: Duration,
-    ) -> Result<Vec<DeliveryClaim>, Unavailable> {
-        Ok(self.claim_deliveries(runner, now, limit, lease))
-    }
-
-    async fn ack_delivery(&self, claim: &DeliveryClaim, cursor: Seq, now: Millis) -> Result<bool, Unavailable> {
-        Ok(self.end_claim(claim, &Outcome::Delivered { cursor, now }))
-    }
-
-    async fn fail_delivery(&self, claim: &DeliveryClaim, next_attempt: Millis) -> Result<bool, Unavailable> {
-        Ok(self.end_claim(claim, &Outcome::Failed { next_attempt }))
-    }
-
-    async fn dead_letter(
-        &self,
-        claim: &DeliveryClaim,
-        reason: &str,
-        now: Millis,
-        max: usize,
-    ) -> Result<bool, Unavailable> {
-        let ended = self.end_claim(claim, &Outcome::GivenUp { reason: reason.into(), now });
-        self.limit_dead_letters(max);
-        Ok(ended)
-    }
-
-    async fn delete_gone(&self, claim: &DeliveryClaim) -> Result<bool, Unavailable> {
-        Ok(self.end_claim(claim, &Outcome::Gone))
-    }
-
-    async fn release_deliveries(&self, runner: &str, now: Millis) -> Result<usize, Unavailable> {
-        Ok(self.release_leases(runner, now))
-    }
-
-    async fn undelivered_tasks(&self, keys: &[Key]) -> Result<Vec<Key>, Unavailable> {
-        Ok(keys.iter().filter(|key| self.with(key, Self::may_get_events).unwrap_or(false)).cloned().collect())
-    }
-
-    async fn deliveries(
-        &self,
-        dead_only: bool,
-        after: DeliveryToken,
-        limit: usize,
-    ) -> Result<DeliveryPage, Unavailable> {
-        Ok(self.page_deliveries(dead_only, after, limit))
-    }
-
-    async fn retry_delivery(&self, key: &Key, id: &str, now: Millis) -> Result<bool, Unavailable> {
-        Ok(self.retry_one(key, id, now))
-    }
-
+#[async_trait]
+impl Maintenance for Memory {
     async fn claim(&self, _: usize) -> Result<Vec<Claim>, Unavailable> {
         // Unfinished turns do not survive the process.
         Ok(Vec::new())
@@ -366,34 +293,6 @@ impl Store for Memory {
 
     async fn check(&self) -> Result<(), Unavailable> {
         Ok(())
-    }
-
-    async fn log_bytes(&self, key: &Key) -> Result<usize, Unavailable> {
-        let bytes = self.with(key, |entry| match &entry.log {
-            EntryLog::Open(log) => log.len(),
-            EntryLog::Sealed(_) => 0,
-        });
-        Ok(bytes.unwrap_or_default())
-    }
-
-    async fn context_bytes(&self, scope: &Arc<Scope>, context: &str, max: usize) -> Result<usize, Unavailable> {
-        let query = ListQuery { scope: Arc::clone(scope), context: Some(context.into()), ..ListQuery::default() };
-        let keys: Vec<Key> = {
-            let index = self.index.lock();
-            index.get(scope).map(|index| index.find(&query).map(|(_, key)| key.clone()).collect()).unwrap_or_default()
-        };
-        let mut sum: usize = 0;
-        for key in &keys {
-            let bytes = self.with(key, |entry| match &entry.log {
-                EntryLog::Open(log) => log.len(),
-                EntryLog::Sealed(log) => log.bytes().len(),
-            });
-            sum = sum.saturating_add(bytes.unwrap_or_default());
-            if sum >= max {
-                break;
-            }
-        }
-        Ok(sum)
     }
 }
 

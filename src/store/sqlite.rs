@@ -19,7 +19,7 @@ use std::{
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
-use rusqlite::{Connection, ErrorCode, OptionalExtension as _};
+use rusqlite::{Connection, ErrorCode};
 use tokio::{sync::watch, time::Instant};
 
 pub(crate) use self::{
@@ -34,10 +34,8 @@ use self::{
     writer::Writer,
 };
 use super::{
-    Claim, Commit, Damaged, DeliveryClaim, DeliveryPage, DeliveryToken, Full, InUse, Key, ListPage, ListQuery,
-    PushConfig, PushPage, PushTaskPage, PutResult, Refused, Retention, Scope, SendOutcome, Store, StoredTask,
-    SweepResult, Unavailable,
-    delivery::Outcome,
+    Claim, Commit, Committed, Damaged, Full, InUse, Key, ListPage, ListQuery, Maintenance, Refused, Retention, Scope,
+    SendOutcome, StoredTask, SweepResult, TaskStore, Unavailable,
     quota::{DEFAULT_MAX_PUSH_CONFIGS_PER_OWNER, Quota},
 };
 use crate::{
@@ -459,13 +457,13 @@ impl Default for Options {
 }
 
 #[async_trait]
-impl Store for Sqlite {
+impl TaskStore for Sqlite {
     /// Two lanes: while one batch is written, the next one is collected.
     fn lanes(&self) -> usize {
         2
     }
 
-    fn fence(&self) -> Fence {
+    fn first_fence(&self) -> Fence {
         self.fence
     }
 
@@ -473,7 +471,7 @@ impl Store for Sqlite {
         self.quota.lock().check(&scope.owner)
     }
 
-    async fn commit(&self, batch: Arc<[Commit]>) -> Result<Vec<Result<(), Refused>>, Unavailable> {
+    async fn commit(&self, batch: Arc<[Commit]>) -> Result<Vec<Result<Committed, Refused>>, Unavailable> {
         self.writer.commit(batch).await
     }
 
@@ -502,119 +500,19 @@ impl Store for Sqlite {
         self.readers.run(move |db| list::list(db, &query)).await
     }
 
-    async fn put_push(&self, key: &Key, push: Arc<PushConfig>, max: usize) -> Result<PutResult, Unavailable> {
+    async fn log_bytes(&self, key: &Key) -> Result<usize, Unavailable> {
         let key = key.clone();
-        self.writer
-            .run(move |transaction| {
-                let Some(task) = read::row_id(transaction.db, &key)? else { return Ok(PutResult::TaskNotFound) };
-                let max = push::Max { per_task: max, per_owner: transaction.quota.lock().max_push_configs_per_owner() };
-                push::put(transaction.db, (task, &key.scope().owner), &push, None, max)
-            })
-            .await
+        self.readers.run(move |db| read::log_bytes(db, &key)).await
     }
 
-    async fn check_push_capacity(&self, scope: &Scope) -> Result<Result<(), Full>, Unavailable> {
-        let (owner, max) = (Arc::clone(&scope.owner), self.quota.lock().max_push_configs_per_owner());
-        let full = self.readers.run(move |db| push::is_full_for(db, &owner, max)).await?;
-        Ok(full.map_or(Ok(()), Err))
+    async fn context_bytes(&self, scope: &Arc<Scope>, context: &str, max: usize) -> Result<usize, Unavailable> {
+        let (scope, context) = (Arc::clone(scope), context.to_owned());
+        self.readers.run(move |db| read::context_bytes(db, &scope, &context, max)).await
     }
+}
 
-    async fn get_push(&self, key: &Key, id: &str) -> Result<Option<Arc<PushConfig>>, Unavailable> {
-        let (key, id) = (key.clone(), id.to_owned());
-        self.readers.run(move |db| push::get(db, &key, &id)).await
-    }
-
-    async fn list_push(&self, key: &Key, after: u64, limit: usize) -> Result<Option<PushPage>, Unavailable> {
-        let key = key.clone();
-        self.readers.run(move |db| push::page(db, &key, after, limit)).await
-    }
-
-    async fn delete_push(&self, key: &Key, id: &str) -> Result<bool, Unavailable> {
-        let (key, id) = (key.clone(), id.to_owned());
-        self.writer
-            .run(move |transaction| {
-                let Some(task) = read::row_id(transaction.db, &key)? else { return Ok(false) };
-                push::delete(transaction.db, task, &id)?;
-                transaction.allow_eviction(task, &key)?;
-                Ok(true)
-            })
-            .await
-    }
-
-    async fn mark_due(&self, keys: &[Key], now: Millis) -> Result<usize, Unavailable> {
-        self.mark_tasks_due(keys, now).await
-    }
-
-    async fn mark_all_due(&self, now: Millis, after: DeliveryToken, limit: usize) -> Result<PushTaskPage, Unavailable> {
-        self.mark_page_due(now, after, limit).await
-    }
-
-    async fn next_due(&self) -> Result<Option<Millis>, Unavailable> {
-        let first =
-            |db: &Connection| db.prepare_cached(delivery::FIRST_DUE)?.query_row([], |row| row.get(0)).optional();
-        self.readers.run(move |db| first(db)).await
-    }
-
-    async fn oldest_pending(&self) -> Result<Option<Millis>, Unavailable> {
-        let oldest = |db: &Connection| db.prepare_cached(delivery::OLDEST)?.query_row([], |row| row.get(0));
-        self.readers.run(move |db| oldest(db)).await
-    }
-
-    async fn claim_due(
-        &self,
-        runner: &str,
-        now: Millis,
-        limit: usize,
-        lease: Duration,
-    ) -> Result<Vec<DeliveryClaim>, Unavailable> {
-        let runner: Box<str> = runner.into();
-        self.writer.run(move |transaction| transaction.claim_deliveries(&runner, now, limit, lease)).await
-    }
-
-    async fn ack_delivery(&self, claim: &DeliveryClaim, cursor: Seq, now: Millis) -> Result<bool, Unavailable> {
-        self.end_claim(claim, None, Outcome::Delivered { cursor, now }).await
-    }
-
-    async fn fail_delivery(&self, claim: &DeliveryClaim, next_attempt: Millis) -> Result<bool, Unavailable> {
-        self.end_claim(claim, None, Outcome::Failed { next_attempt }).await
-    }
-
-    async fn dead_letter(
-        &self,
-        claim: &DeliveryClaim,
-        reason: &str,
-        now: Millis,
-        max: usize,
-    ) -> Result<bool, Unavailable> {
-        self.end_claim(claim, Some(max), Outcome::GivenUp { reason: reason.into(), now }).await
-    }
-
-    async fn delete_gone(&self, claim: &DeliveryClaim) -> Result<bool, Unavailable> {
-        self.end_claim(claim, None, Outcome::Gone).await
-    }
-
-    async fn release_deliveries(&self, runner: &str, now: Millis) -> Result<usize, Unavailable> {
-        self.release_leases(runner, now).await
-    }
-
-    async fn undelivered_tasks(&self, keys: &[Key]) -> Result<Vec<Key>, Unavailable> {
-        let keys: Box<[Key]> = keys.into();
-        self.readers.run(move |db| delivery::undelivered_tasks(db, &keys)).await
-    }
-
-    async fn deliveries(
-        &self,
-        dead_only: bool,
-        after: DeliveryToken,
-        limit: usize,
-    ) -> Result<DeliveryPage, Unavailable> {
-        self.readers.run(move |db| delivery::page(db, dead_only, after, limit)).await
-    }
-
-    async fn retry_delivery(&self, key: &Key, id: &str, now: Millis) -> Result<bool, Unavailable> {
-        self.retry_one(key, id, now).await
-    }
-
+#[async_trait]
+impl Maintenance for Sqlite {
     async fn claim(&self, limit: usize) -> Result<Vec<Claim>, Unavailable> {
         let (fence, after) = (self.fence, self.last_claimed.load(Ordering::Acquire));
         let (claimed, last) = self.writer.run(move |transaction| transaction.claim(fence, after, limit)).await?;
@@ -637,16 +535,6 @@ impl Store for Sqlite {
 
     async fn sweep(&self, policy: &Retention, now: Millis, in_use: InUse<'_>) -> Result<SweepResult, Unavailable> {
         self.delete_expired(policy, now, in_use).await
-    }
-
-    async fn log_bytes(&self, key: &Key) -> Result<usize, Unavailable> {
-        let key = key.clone();
-        self.readers.run(move |db| read::log_bytes(db, &key)).await
-    }
-
-    async fn context_bytes(&self, scope: &Arc<Scope>, context: &str, max: usize) -> Result<usize, Unavailable> {
-        let (scope, context) = (Arc::clone(scope), context.to_owned());
-        self.readers.run(move |db| read::context_bytes(db, &scope, &context, max)).await
     }
 
     async fn check(&self) -> Result<(), Unavailable> {

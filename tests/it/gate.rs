@@ -6,16 +6,15 @@ use std::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
-    time::Duration,
 };
 
 use a2a_service::{
     clock::Millis,
     event::{Event, Fence, Seq},
     store::{
-        Claim, Commit, DeliveryClaim, DeliveryPage, DeliveryToken, Full, InUse, Key, ListPage, ListQuery, PushConfig,
-        PushPage, PushTaskPage, PutResult, Refused, Rejected, Retention, Scope, SendOutcome, Store, StoredTask,
-        SweepResult, Unavailable, memory::Memory,
+        Claim, Commit, Committed, DeliveryClaim, DeliveryOutcome, DeliveryPage, DeliveryToken, Full, InUse, Key, Lease,
+        ListPage, ListQuery, Maintenance, PushConfig, PushPage, PushQueue, PushTaskPage, PutResult, Refused, Rejected,
+        Retention, Scope, SendOutcome, Store, StoredTask, SweepResult, TaskStore, Unavailable, memory::Memory,
     },
 };
 use parking_lot::Mutex;
@@ -42,6 +41,7 @@ pub(crate) struct Gate {
     failing: AtomicBool,
     unreadable: AtomicBool,
     failing_claims: AtomicBool,
+    claims: Mutex<Vec<Claim>>,
     logs_read: AtomicUsize,
     largest: AtomicUsize,
     updated: watch::Sender<()>,
@@ -58,6 +58,7 @@ impl Gate {
             failing: AtomicBool::new(false),
             unreadable: AtomicBool::new(false),
             failing_claims: AtomicBool::new(false),
+            claims: Mutex::default(),
             logs_read: AtomicUsize::new(0),
             largest: AtomicUsize::new(usize::MAX),
             updated: watch::Sender::new(()),
@@ -126,6 +127,11 @@ impl Gate {
         self.failing_claims.store(failing_claims, Ordering::SeqCst);
     }
 
+    /// Adds a task to those that the next claim returns.
+    pub(crate) fn queue_claim(&self, claim: Claim) {
+        self.claims.lock().push(claim);
+    }
+
     /// Number of log reads.
     pub(crate) fn logs_read(&self) -> usize {
         self.logs_read.load(Ordering::SeqCst)
@@ -156,16 +162,16 @@ impl Gate {
 }
 
 #[tonic::async_trait]
-impl Store for Gate {
+impl TaskStore for Gate {
     fn lanes(&self) -> usize {
         self.store.lanes()
     }
 
-    fn fence(&self) -> Fence {
-        self.store.fence()
+    fn first_fence(&self) -> Fence {
+        self.store.first_fence()
     }
 
-    async fn commit(&self, batch: Arc<[Commit]>) -> Result<Vec<Result<(), Refused>>, Unavailable> {
+    async fn commit(&self, batch: Arc<[Commit]>) -> Result<Vec<Result<Committed, Refused>>, Unavailable> {
         let outcome = self.next_outcome().await;
         match outcome {
             CommitOutcome::Fail => return Err(Unavailable("commit failed by the test".into())),
@@ -214,6 +220,17 @@ impl Store for Gate {
         self.store.list(query).await
     }
 
+    async fn log_bytes(&self, key: &Key) -> Result<usize, Unavailable> {
+        self.store.log_bytes(key).await
+    }
+
+    async fn context_bytes(&self, scope: &Arc<Scope>, context: &str, most: usize) -> Result<usize, Unavailable> {
+        self.store.context_bytes(scope, context, most).await
+    }
+}
+
+#[tonic::async_trait]
+impl PushQueue for Gate {
     async fn put_push(&self, key: &Key, push: Arc<PushConfig>, most: usize) -> Result<PutResult, Unavailable> {
         self.store.put_push(key, push, most).await
     }
@@ -254,36 +271,12 @@ impl Store for Gate {
         self.store.oldest_pending().await
     }
 
-    async fn claim_due(
-        &self,
-        runner: &str,
-        now: Millis,
-        limit: usize,
-        lease: Duration,
-    ) -> Result<Vec<DeliveryClaim>, Unavailable> {
-        self.store.claim_due(runner, now, limit, lease).await
+    async fn claim_due(&self, lease: &Lease, limit: usize) -> Result<Vec<DeliveryClaim>, Unavailable> {
+        self.store.claim_due(lease, limit).await
     }
 
-    async fn ack_delivery(&self, claim: &DeliveryClaim, cursor: Seq, now: Millis) -> Result<bool, Unavailable> {
-        self.store.ack_delivery(claim, cursor, now).await
-    }
-
-    async fn fail_delivery(&self, claim: &DeliveryClaim, next_attempt: Millis) -> Result<bool, Unavailable> {
-        self.store.fail_delivery(claim, next_attempt).await
-    }
-
-    async fn dead_letter(
-        &self,
-        claim: &DeliveryClaim,
-        reason: &str,
-        now: Millis,
-        max: usize,
-    ) -> Result<bool, Unavailable> {
-        self.store.dead_letter(claim, reason, now, max).await
-    }
-
-    async fn delete_gone(&self, claim: &DeliveryClaim) -> Result<bool, Unavailable> {
-        self.store.delete_gone(claim).await
+    async fn end_claim(&self, claim: &DeliveryClaim, outcome: DeliveryOutcome) -> Result<bool, Unavailable> {
+        self.store.end_claim(claim, outcome).await
     }
 
     async fn release_deliveries(&self, runner: &str, now: Millis) -> Result<usize, Unavailable> {
@@ -307,12 +300,17 @@ impl Store for Gate {
     async fn retry_delivery(&self, key: &Key, id: &str, now: Millis) -> Result<bool, Unavailable> {
         self.store.retry_delivery(key, id, now).await
     }
+}
 
+#[tonic::async_trait]
+impl Maintenance for Gate {
     async fn claim(&self, limit: usize) -> Result<Vec<Claim>, Unavailable> {
         if self.failing_claims.load(Ordering::SeqCst) {
             return Err(Unavailable("claim failed by the test".into()));
         }
-        self.store.claim(limit).await
+        let mut claimed = std::mem::take(&mut *self.claims.lock());
+        claimed.extend(self.store.claim(limit).await?);
+        Ok(claimed)
     }
 
     async fn idle_tasks(&self, before: Millis, skip: usize, limit: usize) -> Result<Vec<Key>, Unavailable> {
@@ -322,14 +320,6 @@ impl Store for Gate {
 
     async fn sweep(&self, policy: &Retention, now: Millis, in_use: InUse<'_>) -> Result<SweepResult, Unavailable> {
         self.store.sweep(policy, now, in_use).await
-    }
-
-    async fn log_bytes(&self, key: &Key) -> Result<usize, Unavailable> {
-        self.store.log_bytes(key).await
-    }
-
-    async fn context_bytes(&self, scope: &Arc<Scope>, context: &str, most: usize) -> Result<usize, Unavailable> {
-        self.store.context_bytes(scope, context, most).await
     }
 
     async fn check(&self) -> Result<(), Unavailable> {

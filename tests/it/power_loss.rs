@@ -13,7 +13,7 @@ use a2a_service::{
     event::Cursor,
     pb::v1::{StreamResponse, Task},
     store::{
-        Store as _,
+        TaskStore as _,
         sqlite::{Options, Sqlite},
     },
 };
@@ -143,10 +143,12 @@ async fn inconsistencies(directory: &Path, lines: &[Line]) -> (Vec<String>, Vec<
         Line::Reply { .. } | Line::Stream { .. } | Line::End { .. } => None,
     };
     // A fencing token must not be reused, even if the data written under it is lost.
-    let reused =
-        lines.iter().filter_map(cursor).any(|cursor| cursor.parts().is_some_and(|(_, at)| at.fence >= store.fence()));
+    let reused = lines
+        .iter()
+        .filter_map(cursor)
+        .any(|cursor| cursor.parts().is_some_and(|(_, at)| at.fence >= store.first_fence()));
     if reused {
-        errors.push(format!("fencing token {} is reused", store.fence()));
+        errors.push(format!("fencing token {} is reused", store.first_fence()));
     }
     (errors, contents.check(lines))
 }

@@ -24,7 +24,7 @@ use a2a_service::{
     },
     push::{AllowedTarget, PushEvents, PushOptions, Resolver, V03Payload},
     server::Server,
-    store::{DeliveryToken, Store, memory::Memory, sqlite},
+    store::{DeliveryToken, PushQueue as _, Store, memory::Memory, sqlite},
 };
 use axum::{
     body::{Body, Bytes},

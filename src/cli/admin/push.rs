@@ -12,7 +12,7 @@ use crate::{
     cli::{say, time},
     clock::Millis,
     config::Config,
-    store::{Delivery, DeliveryState, DeliveryToken, Store as _, sqlite::Inspector},
+    store::{Delivery, DeliveryState, DeliveryToken, PushQueue as _, sqlite::Inspector},
 };
 
 /// Number of deliveries that are read at once.

@@ -4,18 +4,17 @@ use std::{
     collections::{BTreeMap, HashMap},
     mem,
     sync::Arc,
-    time::Duration,
 };
+
+use async_trait::async_trait;
 
 use super::{Memory, SHARDS, TaskEntry};
 use crate::{
     clock::Millis,
     event::Seq,
     store::{
-        Delivery, DeliveryClaim, DeliveryPage, DeliveryState, DeliveryToken, Full, Key, PushConfig, PushPage,
-        PushTaskPage, PutResult,
-        delivery::{Ended, Outcome, lease_end},
-        page::cut_page,
+        Delivery, DeliveryClaim, DeliveryOutcome, DeliveryPage, DeliveryState, DeliveryToken, Full, Key, Lease,
+        PushConfig, PushPage, PushQueue, PushTaskPage, PutResult, Scope, Unavailable, delivery::Ended, page::cut_page,
         quota::DEFAULT_MAX_PUSH_CONFIGS_PER_OWNER,
     },
 };
@@ -218,7 +217,7 @@ impl Memory {
     }
 
     /// Marks the deliveries of a task as due. Returns how many became due.
-    pub(super) fn mark_task_due(&self, key: &Key, now: Millis) -> usize {
+    fn mark_task_due(&self, key: &Key, now: Millis) -> usize {
         let mark = |push: &mut PushConfigs, _: &mut DeliveryQueue, seq| {
             push.configs.iter_mut().filter_map(|stored| stored.delivery.mark_due(seq, now).then_some(())).count()
         };
@@ -239,8 +238,72 @@ impl Memory {
         found
     }
 
-    /// Marks a page of tasks as due, and returns those that may still get events.
-    pub(super) fn mark_page_due(&self, now: Millis, after: DeliveryToken, limit: usize) -> PushTaskPage {
+    /// Returns whether a task may still get events for one of its configurations.
+    fn may_get_events(entry: &TaskEntry) -> bool {
+        let is_terminal = entry.row.state.is_terminal();
+        let mut configs = entry.push.iter().flat_map(|push| &push.configs);
+        configs.any(|stored| stored.delivery.dead.is_none() && (!is_terminal || stored.delivery.is_pending()))
+    }
+
+    /// Deletes the oldest dead letters with their configurations, so that at most `max` are left.
+    fn limit_dead_letters(&self, max: usize) {
+        let oldest: Vec<_> = {
+            let queue = self.deliveries.lock();
+            let surplus = queue.dead.len().saturating_sub(max);
+            queue.dead.iter().take(surplus).map(|((_, serial), key)| (*serial, key.clone())).collect()
+        };
+        for (serial, key) in oldest {
+            self.with_push(&key, |push, _, _| {
+                push.configs.retain(|stored| stored.serial != serial || stored.delivery.dead.is_none());
+            });
+        }
+    }
+
+    /// Returns whether a sweep must keep a task because of undelivered events that became due at or after the cutoff.
+    pub(super) fn is_kept_for_delivery(entry: &TaskEntry, cutoff: Option<Millis>) -> bool {
+        let mut configs = entry.push.iter().flat_map(|push| &push.configs);
+        configs.any(|stored| stored.delivery.is_kept(cutoff))
+    }
+}
+
+#[async_trait]
+impl PushQueue for Memory {
+    async fn put_push(&self, key: &Key, push: Arc<PushConfig>, max: usize) -> Result<PutResult, Unavailable> {
+        let mut shard = self.shards[key.shard(SHARDS)].lock();
+        let Some(entry) = shard.get_mut(key) else { return Ok(PutResult::TaskNotFound) };
+        Ok(self.change_push(key, entry, |configs, queue, seq| {
+            let full = queue.is_full_for(&key.scope().owner);
+            configs.put(queue, push, seq, (max, full))
+        }))
+    }
+
+    async fn check_push_capacity(&self, scope: &Scope) -> Result<Result<(), Full>, Unavailable> {
+        Ok(self.deliveries.lock().is_full_for(&scope.owner).map_or(Ok(()), Err))
+    }
+
+    async fn get_push(&self, key: &Key, id: &str) -> Result<Option<Arc<PushConfig>>, Unavailable> {
+        Ok(self.with(key, |entry| entry.push.as_ref()?.get(id)).flatten())
+    }
+
+    async fn list_push(&self, key: &Key, after: u64, limit: usize) -> Result<Option<PushPage>, Unavailable> {
+        let page = |entry: &TaskEntry| entry.push.as_ref().map(|push| push.page(after, limit)).unwrap_or_default();
+        Ok(self.with(key, page))
+    }
+
+    async fn delete_push(&self, key: &Key, id: &str) -> Result<bool, Unavailable> {
+        let mut shard = self.shards[key.shard(SHARDS)].lock();
+        let Some(entry) = shard.get_mut(key) else { return Ok(false) };
+        if entry.push.is_some() {
+            self.change_push(key, entry, |configs, _, _| configs.delete(id));
+        }
+        Ok(true)
+    }
+
+    async fn mark_due(&self, keys: &[Key], now: Millis) -> Result<usize, Unavailable> {
+        Ok(keys.iter().map(|key| self.mark_task_due(key, now)).sum())
+    }
+
+    async fn mark_all_due(&self, now: Millis, after: DeliveryToken, limit: usize) -> Result<PushTaskPage, Unavailable> {
         let mut page = PushTaskPage::default();
         let mut last = after;
         for (n, (serial, key)) in self.tasks_with_push(after.0).into_iter().enumerate() {
@@ -254,18 +317,67 @@ impl Memory {
                 page.keys.push(key);
             }
         }
-        page
+        Ok(page)
     }
 
-    /// Returns whether a task may still get events for one of its configurations.
-    pub(super) fn may_get_events(entry: &TaskEntry) -> bool {
-        let is_terminal = entry.row.state.is_terminal();
-        let mut configs = entry.push.iter().flat_map(|push| &push.configs);
-        configs.any(|stored| stored.delivery.dead.is_none() && (!is_terminal || stored.delivery.is_pending()))
+    async fn next_due(&self) -> Result<Option<Millis>, Unavailable> {
+        Ok(self.deliveries.lock().due.first_key_value().map(|((due, _), _)| *due))
     }
 
-    /// Ends the leases of a runner. Returns how many there were.
-    pub(super) fn release_leases(&self, runner: &str, now: Millis) -> usize {
+    async fn oldest_pending(&self) -> Result<Option<Millis>, Unavailable> {
+        let keys: Vec<Key> = self.deliveries.lock().due.values().cloned().collect();
+        let first = |entry: &TaskEntry| {
+            let pending = entry.push.iter().flat_map(|push| &push.configs).map(|stored| &stored.delivery);
+            pending.filter(|delivery| delivery.is_pending()).filter_map(|delivery| delivery.pending_since).min()
+        };
+        Ok(keys.iter().filter_map(|key| self.with(key, first).flatten()).min())
+    }
+
+    async fn claim_due(&self, lease: &Lease, limit: usize) -> Result<Vec<DeliveryClaim>, Unavailable> {
+        let due: Vec<_> = {
+            let queue = self.deliveries.lock();
+            let due = queue.due.iter().take_while(|((due, _), _)| *due <= lease.now).take(limit);
+            due.map(|((_, serial), key)| (*serial, key.clone())).collect()
+        };
+        let claim = |(serial, key): (u64, Key)| {
+            let mut shard = self.shards[key.shard(SHARDS)].lock();
+            let entry = shard.get_mut(&key).filter(|entry| entry.push.is_some())?;
+            let turn_contexts = entry.turn_contexts.clone();
+            self.change_push(&key, entry, |push, queue, seq| {
+                let stored = push.configs.iter_mut().find(|stored| stored.serial == serial)?;
+                // Another runner may have claimed it meanwhile.
+                if !stored.delivery.is_due(lease.now) {
+                    return None;
+                }
+                queue.last_claim += 1;
+                let end = stored.delivery.lease(lease, queue.last_claim, seq);
+                let DeliveryState { cursor, attempts, pending_since, claim, .. } = stored.delivery;
+                let (config, pending_since) = (Arc::clone(&stored.config), pending_since.unwrap_or(lease.now));
+                let key = key.clone();
+                Some(DeliveryClaim { key, config, cursor, end, attempts, pending_since, turn_contexts, claim })
+            })
+        };
+        Ok(due.into_iter().filter_map(claim).collect())
+    }
+
+    async fn end_claim(&self, claim: &DeliveryClaim, outcome: DeliveryOutcome) -> Result<bool, Unavailable> {
+        let id = &claim.config.config.id;
+        let ended = self.with_push(&claim.key, |push, _, seq| {
+            let stored = push.find_mut(id)?;
+            let is_replaced = stored.config != claim.config;
+            let ended = stored.delivery.end_claim(claim.claim, is_replaced, seq, &outcome);
+            if ended == Ended::Deleted {
+                push.delete(id);
+            }
+            Some(ended != Ended::Stale)
+        });
+        if let Some(max) = outcome.max_dead() {
+            self.limit_dead_letters(max);
+        }
+        Ok(ended.flatten().unwrap_or(false))
+    }
+
+    async fn release_deliveries(&self, runner: &str, now: Millis) -> Result<usize, Unavailable> {
         let waiting: Vec<_> = {
             let queue = self.deliveries.lock();
             queue.due.iter().map(|((_, serial), key)| (*serial, key.clone())).collect()
@@ -279,89 +391,19 @@ impl Memory {
             });
             released.flatten()
         };
-        waiting.into_iter().filter_map(release).count()
+        Ok(waiting.into_iter().filter_map(release).count())
     }
 
-    /// Claims deliveries, those that are due for the longest time first.
-    pub(super) fn claim_deliveries(
+    async fn undelivered_tasks(&self, keys: &[Key]) -> Result<Vec<Key>, Unavailable> {
+        Ok(keys.iter().filter(|key| self.with(key, Self::may_get_events).unwrap_or(false)).cloned().collect())
+    }
+
+    async fn deliveries(
         &self,
-        runner: &str,
-        now: Millis,
+        dead_only: bool,
+        after: DeliveryToken,
         limit: usize,
-        lease: Duration,
-    ) -> Vec<DeliveryClaim> {
-        let due: Vec<_> = {
-            let queue = self.deliveries.lock();
-            let due = queue.due.iter().take_while(|((due, _), _)| *due <= now).take(limit);
-            due.map(|((_, serial), key)| (*serial, key.clone())).collect()
-        };
-        let claim = |(serial, key): (u64, Key)| {
-            let mut shard = self.shards[key.shard(SHARDS)].lock();
-            let entry = shard.get_mut(&key).filter(|entry| entry.push.is_some())?;
-            let turn_contexts = entry.turn_contexts.clone();
-            self.change_push(&key, entry, |push, queue, seq| {
-                let stored = push.configs.iter_mut().find(|stored| stored.serial == serial)?;
-                // Another runner may have claimed it meanwhile.
-                if !stored.delivery.is_due(now) {
-                    return None;
-                }
-                queue.last_claim += 1;
-                let end = stored.delivery.lease(runner, lease_end(now, lease), queue.last_claim, seq);
-                let DeliveryState { cursor, attempts, pending_since, claim, .. } = stored.delivery;
-                let (config, pending_since) = (Arc::clone(&stored.config), pending_since.unwrap_or(now));
-                let key = key.clone();
-                Some(DeliveryClaim { key, config, cursor, end, attempts, pending_since, turn_contexts, claim })
-            })
-        };
-        due.into_iter().filter_map(claim).collect()
-    }
-
-    /// Applies the outcome of a claim, unless the claim is no longer the last one. Returns whether it was applied.
-    pub(super) fn end_claim(&self, claim: &DeliveryClaim, outcome: &Outcome) -> bool {
-        let id = &claim.config.config.id;
-        let ended = self.with_push(&claim.key, |push, _, seq| {
-            let stored = push.find_mut(id)?;
-            let is_replaced = stored.config != claim.config;
-            let ended = stored.delivery.end_claim(claim.claim, is_replaced, seq, outcome);
-            if ended == Ended::Deleted {
-                push.delete(id);
-            }
-            Some(ended != Ended::Stale)
-        });
-        ended.flatten().unwrap_or(false)
-    }
-
-    /// Deletes the oldest dead letters with their configurations, so that at most `max` are left.
-    pub(super) fn limit_dead_letters(&self, max: usize) {
-        let oldest: Vec<_> = {
-            let queue = self.deliveries.lock();
-            let surplus = queue.dead.len().saturating_sub(max);
-            queue.dead.iter().take(surplus).map(|((_, serial), key)| (*serial, key.clone())).collect()
-        };
-        for (serial, key) in oldest {
-            self.with_push(&key, |push, _, _| {
-                push.configs.retain(|stored| stored.serial != serial || stored.delivery.dead.is_none());
-            });
-        }
-    }
-
-    /// Time of the delivery that is due first.
-    pub(super) fn first_due(&self) -> Option<Millis> {
-        self.deliveries.lock().due.first_key_value().map(|((due, _), _)| *due)
-    }
-
-    /// Time since which the oldest undelivered event is due.
-    pub(super) fn first_pending(&self) -> Option<Millis> {
-        let keys: Vec<Key> = self.deliveries.lock().due.values().cloned().collect();
-        let first = |entry: &TaskEntry| {
-            let pending = entry.push.iter().flat_map(|push| &push.configs).map(|stored| &stored.delivery);
-            pending.filter(|delivery| delivery.is_pending()).filter_map(|delivery| delivery.pending_since).min()
-        };
-        keys.iter().filter_map(|key| self.with(key, first).flatten()).min()
-    }
-
-    /// Returns a page of deliveries, in the order in which their configurations were added.
-    pub(super) fn page_deliveries(&self, dead_only: bool, after: DeliveryToken, limit: usize) -> DeliveryPage {
+    ) -> Result<DeliveryPage, Unavailable> {
         let mut found = BTreeMap::new();
         for shard in &self.shards {
             for (key, entry) in &*shard.lock() {
@@ -376,19 +418,12 @@ impl Memory {
         }
         let rows = found.into_iter().map(|(serial, delivery)| (DeliveryToken(serial, 0), delivery)).collect();
         let (deliveries, next) = cut_page(rows, limit);
-        DeliveryPage { deliveries, next }
+        Ok(DeliveryPage { deliveries, next })
     }
 
-    /// Makes a delivery due at once. Returns whether it waited, or was a dead letter.
-    pub(super) fn retry_one(&self, key: &Key, id: &str, now: Millis) -> bool {
+    async fn retry_delivery(&self, key: &Key, id: &str, now: Millis) -> Result<bool, Unavailable> {
         let retried =
             self.with_push(key, |push, _, seq| push.find_mut(id).is_some_and(|stored| stored.delivery.retry(seq, now)));
-        retried.unwrap_or(false)
-    }
-
-    /// Returns whether a sweep must keep a task because of undelivered events that became due at or after the cutoff.
-    pub(super) fn is_kept_for_delivery(entry: &TaskEntry, cutoff: Option<Millis>) -> bool {
-        let mut configs = entry.push.iter().flat_map(|push| &push.configs);
-        configs.any(|stored| stored.delivery.is_kept(cutoff))
+        Ok(retried.unwrap_or(false))
     }
 }

@@ -2,8 +2,9 @@
 //!
 //! A delivery that is due is in a partial index, and so is a dead letter. The commits of agents change neither.
 
-use std::{sync::LazyLock, time::Duration};
+use std::sync::{Arc, LazyLock};
 
+use async_trait::async_trait;
 use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension as _, Row};
 
@@ -18,10 +19,9 @@ use crate::{
     clock::Millis,
     event::Seq,
     store::{
-        DeadLetter, Delivery, DeliveryClaim, DeliveryPage, DeliveryState, DeliveryToken, InUse, Key, PushTaskPage,
-        STORE_FULL, Unavailable,
-        delivery::{Ended, Outcome, lease_end},
-        page::cut_page,
+        DeadLetter, Delivery, DeliveryClaim, DeliveryOutcome, DeliveryPage, DeliveryState, DeliveryToken, Full, InUse,
+        Key, Lease, PushConfig, PushPage, PushQueue, PushTaskPage, PutResult, STORE_FULL, Scope, Unavailable,
+        delivery::Ended, page::cut_page,
     },
 };
 
@@ -156,7 +156,7 @@ fn may_get_events(db: &Connection, task: i64) -> rusqlite::Result<bool> {
 }
 
 /// Returns those of the tasks that may still get events for one of their configurations.
-pub(super) fn undelivered_tasks(db: &Connection, keys: &[Key]) -> rusqlite::Result<Vec<Key>> {
+fn undelivered_tasks(db: &Connection, keys: &[Key]) -> rusqlite::Result<Vec<Key>> {
     let mut undelivered = Vec::new();
     for key in keys {
         if let Some(task) = read::row_id(db, key)?
@@ -213,9 +213,48 @@ pub(super) fn page(
     Ok(DeliveryPage { deliveries, next })
 }
 
-impl Sqlite {
-    /// Marks the deliveries of tasks in small transactions.
-    pub(super) async fn mark_tasks_due(&self, keys: &[Key], now: Millis) -> Result<usize, Unavailable> {
+#[async_trait]
+impl PushQueue for Sqlite {
+    async fn put_push(&self, key: &Key, push: Arc<PushConfig>, max: usize) -> Result<PutResult, Unavailable> {
+        let key = key.clone();
+        self.writer
+            .run(move |transaction| {
+                let Some(task) = read::row_id(transaction.db, &key)? else { return Ok(PutResult::TaskNotFound) };
+                let max = push::Max { per_task: max, per_owner: transaction.quota.lock().max_push_configs_per_owner() };
+                push::put(transaction.db, (task, &key.scope().owner), &push, None, max)
+            })
+            .await
+    }
+
+    async fn check_push_capacity(&self, scope: &Scope) -> Result<Result<(), Full>, Unavailable> {
+        let (owner, max) = (Arc::clone(&scope.owner), self.quota.lock().max_push_configs_per_owner());
+        let full = self.readers.run(move |db| push::is_full_for(db, &owner, max)).await?;
+        Ok(full.map_or(Ok(()), Err))
+    }
+
+    async fn get_push(&self, key: &Key, id: &str) -> Result<Option<Arc<PushConfig>>, Unavailable> {
+        let (key, id) = (key.clone(), id.to_owned());
+        self.readers.run(move |db| push::get(db, &key, &id)).await
+    }
+
+    async fn list_push(&self, key: &Key, after: u64, limit: usize) -> Result<Option<PushPage>, Unavailable> {
+        let key = key.clone();
+        self.readers.run(move |db| push::page(db, &key, after, limit)).await
+    }
+
+    async fn delete_push(&self, key: &Key, id: &str) -> Result<bool, Unavailable> {
+        let (key, id) = (key.clone(), id.to_owned());
+        self.writer
+            .run(move |transaction| {
+                let Some(task) = read::row_id(transaction.db, &key)? else { return Ok(false) };
+                push::delete(transaction.db, task, &id)?;
+                transaction.allow_eviction(task, &key)?;
+                Ok(true)
+            })
+            .await
+    }
+
+    async fn mark_due(&self, keys: &[Key], now: Millis) -> Result<usize, Unavailable> {
         let mut marked = 0;
         for keys in keys.chunks(TASK_BATCH) {
             let keys: Box<[Key]> = keys.into();
@@ -224,23 +263,26 @@ impl Sqlite {
         Ok(marked)
     }
 
-    pub(super) async fn mark_page_due(
-        &self,
-        now: Millis,
-        after: DeliveryToken,
-        limit: usize,
-    ) -> Result<PushTaskPage, Unavailable> {
+    async fn mark_all_due(&self, now: Millis, after: DeliveryToken, limit: usize) -> Result<PushTaskPage, Unavailable> {
         self.writer.run(move |transaction| mark_page(transaction.db, now, after, limit)).await
     }
 
-    /// Applies the outcome of a claim, unless the claim is no longer the last one. Returns whether it was applied. Then at
-    /// most `max_dead` dead letters are left, if that is given.
-    pub(super) async fn end_claim(
-        &self,
-        claim: &DeliveryClaim,
-        max_dead: Option<usize>,
-        outcome: Outcome,
-    ) -> Result<bool, Unavailable> {
+    async fn next_due(&self) -> Result<Option<Millis>, Unavailable> {
+        let first = |db: &Connection| db.prepare_cached(FIRST_DUE)?.query_row([], |row| row.get(0)).optional();
+        self.readers.run(move |db| first(db)).await
+    }
+
+    async fn oldest_pending(&self) -> Result<Option<Millis>, Unavailable> {
+        let oldest = |db: &Connection| db.prepare_cached(OLDEST)?.query_row([], |row| row.get(0));
+        self.readers.run(move |db| oldest(db)).await
+    }
+
+    async fn claim_due(&self, lease: &Lease, limit: usize) -> Result<Vec<DeliveryClaim>, Unavailable> {
+        let lease = lease.clone();
+        self.writer.run(move |transaction| transaction.claim_deliveries(&lease, limit)).await
+    }
+
+    async fn end_claim(&self, claim: &DeliveryClaim, outcome: DeliveryOutcome) -> Result<bool, Unavailable> {
         let DeliveryClaim { key, config, claim, .. } = claim.clone();
         self.writer
             .run(move |transaction| {
@@ -257,7 +299,7 @@ impl Sqlite {
                     push::delete(transaction.db, task, id)?;
                     transaction.allow_eviction(task, &key)?;
                 }
-                if let Some(max) = max_dead {
+                if let Some(max) = outcome.max_dead() {
                     let sql = format!("DELETE FROM push WHERE (task, number) IN ({OLD_DEAD_LETTERS})");
                     transaction.db.prepare_cached(&sql)?.execute([i64::try_from(max).unwrap_or(i64::MAX)])?;
                 }
@@ -266,13 +308,35 @@ impl Sqlite {
             .await
     }
 
-    /// Ends the leases of a runner.
-    pub(super) async fn release_leases(&self, runner: &str, now: Millis) -> Result<usize, Unavailable> {
+    async fn release_deliveries(&self, runner: &str, now: Millis) -> Result<usize, Unavailable> {
         let runner: Box<str> = runner.into();
         let sql = "UPDATE push SET runner = NULL, due = ? WHERE due IS NOT NULL AND runner = ?";
         self.writer.run(move |transaction| transaction.db.prepare_cached(sql)?.execute((now, &*runner))).await
     }
 
+    async fn undelivered_tasks(&self, keys: &[Key]) -> Result<Vec<Key>, Unavailable> {
+        let keys: Box<[Key]> = keys.into();
+        self.readers.run(move |db| undelivered_tasks(db, &keys)).await
+    }
+
+    async fn deliveries(
+        &self,
+        dead_only: bool,
+        after: DeliveryToken,
+        limit: usize,
+    ) -> Result<DeliveryPage, Unavailable> {
+        self.readers.run(move |db| page(db, dead_only, after, limit)).await
+    }
+
+    async fn retry_delivery(&self, key: &Key, id: &str, now: Millis) -> Result<bool, Unavailable> {
+        let (key, id) = (key.clone(), id.to_owned());
+        self.writer
+            .run(move |transaction| transaction.change_delivery(&key, &id, |state, seq| state.retry(seq, now)))
+            .await
+    }
+}
+
+impl Sqlite {
     /// Makes dead letters of the deliveries that have waited longest, and deletes the logs of their tasks: until a part of a
     /// file that has its maximum size is free. Tasks that are not in a terminal state need their logs. Returns the number of
     /// deleted logs.
@@ -297,13 +361,6 @@ impl Sqlite {
             deleted += 1;
         }
         Ok(deleted)
-    }
-
-    pub(super) async fn retry_one(&self, key: &Key, id: &str, now: Millis) -> Result<bool, Unavailable> {
-        let (key, id) = (key.clone(), id.to_owned());
-        self.writer
-            .run(move |transaction| transaction.change_delivery(&key, &id, |state, seq| state.retry(seq, now)))
-            .await
     }
 }
 
@@ -345,14 +402,8 @@ impl WriteTransaction<'_> {
     }
 
     /// Claims deliveries. One that can't be read becomes a dead letter.
-    pub(super) fn claim_deliveries(
-        &mut self,
-        runner: &str,
-        now: Millis,
-        limit: usize,
-        lease: Duration,
-    ) -> rusqlite::Result<Vec<DeliveryClaim>> {
-        let db = self.db;
+    fn claim_deliveries(&mut self, lease: &Lease, limit: usize) -> rusqlite::Result<Vec<DeliveryClaim>> {
+        let (db, now) = (self.db, lease.now);
         let mut query = db.prepare_cached(DUE)?;
         let due =
             query.query_map((now, i64::try_from(limit).unwrap_or(i64::MAX)), |row| <(i64, i64)>::try_from(row))?;
@@ -381,7 +432,7 @@ impl WriteTransaction<'_> {
                 }
                 Err(error) => return Err(error),
             };
-            let end = state.lease(runner, lease_end(now, lease), claim, seq);
+            let end = state.lease(lease, claim, seq);
             write_state(db, task, number, &state)?;
             failpoint::at("push.claim")?;
             let DeliveryState { cursor, attempts, .. } = state;

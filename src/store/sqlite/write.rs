@@ -15,7 +15,8 @@ use crate::{
     event::{Fence, Position, Seq},
     pb::v1::{Task, TaskState},
     store::{
-        Claim, Commit, Damaged, Expect, Full, IdempotencyRecord, Key, Refused, Rejected, Row, Scope, StoredTask,
+        Claim, Commit, Committed, Damaged, Expect, Full, IdempotencyRecord, Key, Refused, Rejected, Row, Scope,
+        StoredTask,
         log_codec::{self, OpenLog, TaskIds},
     },
 };
@@ -63,14 +64,14 @@ impl WriteTransaction<'_> {
         &mut self,
         batch: &CommitBatch,
         range: Range<usize>,
-    ) -> rusqlite::Result<Vec<Result<(), Refused>>> {
+    ) -> rusqlite::Result<Vec<Result<Committed, Refused>>> {
         let CommitBatch { commits, bytes, encoded } = batch;
         let commits = commits[range.clone()].iter().zip(&encoded[range]);
         commits.map(|(commit, encoded)| self.commit(commit, encoded.clone().map(|range| &bytes[range]))).collect()
     }
 
     /// Writes a commit. With `whole`, the row of the new task contains its checkpoint and its log.
-    fn commit(&mut self, commit: &Commit, whole: Option<&[u8]>) -> rusqlite::Result<Result<(), Refused>> {
+    fn commit(&mut self, commit: &Commit, whole: Option<&[u8]>) -> rusqlite::Result<Result<Committed, Refused>> {
         let outcome = match &commit.expect {
             Expect::New => self.create_task(commit, whole),
             Expect::At(position) => self.update_task(commit, *position),
@@ -78,7 +79,7 @@ impl WriteTransaction<'_> {
         failpoint::at("batch.task").and(outcome)
     }
 
-    fn create_task(&mut self, commit: &Commit, whole: Option<&[u8]>) -> rusqlite::Result<Result<(), Refused>> {
+    fn create_task(&mut self, commit: &Commit, whole: Option<&[u8]>) -> rusqlite::Result<Result<Committed, Refused>> {
         let Commit { key, row, .. } = commit;
         let scope = match self.admit(key, &commit.sends, commit.push.is_some())? {
             Ok(scope) => scope,
@@ -115,7 +116,7 @@ impl WriteTransaction<'_> {
         if whole.is_none() {
             self.write_details(task, commit)?;
         }
-        Ok(Ok(()))
+        Ok(Ok(Committed::default()))
     }
 
     /// Admits a new task: evicts others if the quota requires it. Returns the row id of the scope.
@@ -198,7 +199,7 @@ impl WriteTransaction<'_> {
         Ok(Ok(evicted))
     }
 
-    fn update_task(&mut self, commit: &Commit, expected: Position) -> rusqlite::Result<Result<(), Refused>> {
+    fn update_task(&mut self, commit: &Commit, expected: Position) -> rusqlite::Result<Result<Committed, Refused>> {
         let Commit { key, row, .. } = commit;
         let Some(scope) = self.scope(key.scope())? else { return Ok(Err(Refused::Stale(None))) };
         let Some(old) = self.find(scope, key)? else { return Ok(Err(Refused::Stale(None))) };
@@ -221,7 +222,7 @@ impl WriteTransaction<'_> {
             self.eviction_starts.lower(&key.scope().owner, row.time);
             self.db.prepare_cached("DELETE FROM saved WHERE id = ?")?.execute([old.id])?;
         }
-        Ok(Ok(()))
+        Ok(Ok(Committed::default()))
     }
 
     /// Updates the row. Most commits change no indexed column: SQLite then updates no index.

@@ -23,7 +23,7 @@ use super::{
     wal_checkpoint::{CHECKPOINT_PAGES, LONG_WAL_PAGES},
     write::{CommitBatch, other_error},
 };
-use crate::store::{Commit, Refused, Rejected, Scope, Unavailable, quota::Quota};
+use crate::store::{Commit, Committed, Refused, Rejected, Scope, Unavailable, quota::Quota};
 
 /// Maximum number of jobs in a transaction.
 const MAX_BATCH: usize = 256;
@@ -93,7 +93,7 @@ impl<T: Send, F: FnMut(&mut WriteTransaction<'_>) -> rusqlite::Result<T> + Send>
 }
 
 /// Outcomes of the changes of a batch, in order.
-type Outcomes = Vec<Result<(), Refused>>;
+type Outcomes = Vec<Result<Committed, Refused>>;
 
 /// Job that writes a batch of changes, each of which is a part.
 struct CommitJob {
@@ -113,7 +113,7 @@ impl WriteJob for CommitJob {
     }
 
     fn run_part(&mut self, part: usize, transaction: &mut WriteTransaction<'_>) -> rusqlite::Result<()> {
-        self.outcomes.resize(self.batch.len(), Ok(()));
+        self.outcomes.resize(self.batch.len(), Ok(Committed::default()));
         let written = transaction.commit_batch(&self.batch, part..part + 1)?;
         for (slot, outcome) in self.outcomes.iter_mut().skip(part).zip(written) {
             *slot = outcome;
@@ -122,7 +122,7 @@ impl WriteJob for CommitJob {
     }
 
     fn reject(&mut self, part: usize, reason: Rejected, _: Unavailable) {
-        self.outcomes.resize(self.batch.len(), Ok(()));
+        self.outcomes.resize(self.batch.len(), Ok(Committed::default()));
         if let Some(outcome) = self.outcomes.get_mut(part) {
             *outcome = Err(Refused::Rejected(reason));
         }

@@ -7,7 +7,7 @@ use a2a_service::{
     error::ErrorKind,
     event::{Ends, Event, Position},
     pb::v1::{ListTasksRequest, Message, Task, TaskState, TaskStatus},
-    store::{Commit, Expect, Key, Row, Scope, Store, memory::Memory, sqlite::Options},
+    store::{Commit, Committed, Expect, Key, Row, Scope, Store, TaskStore as _, memory::Memory, sqlite::Options},
 };
 use futures::FutureExt as _;
 use tokio::{task::yield_now, time::Instant};
@@ -224,7 +224,7 @@ async fn recorded_cancel_request_is_completed_after_a_restart() {
         sends: Vec::new(),
         push: None,
     };
-    assert_eq!(store.commit([commit].into()).await.unwrap(), [Ok(())]);
+    assert_eq!(store.commit([commit].into()).await.unwrap(), [Ok(Committed::default())]);
     let bench = bench(store, scripted);
     let started = Instant::now();
     assert_eq!(bench.cancel("t-1").await.unwrap().state(), TaskState::Canceled);

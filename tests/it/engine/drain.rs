@@ -7,7 +7,7 @@ use a2a_service::{
     error::ErrorKind,
     pb::v1::{Message, TaskState},
     service::Limits,
-    store::{Key, Scope, Store, memory::Memory},
+    store::{Key, Scope, Store, TaskStore as _, memory::Memory},
 };
 use futures::{FutureExt as _, StreamExt as _};
 use tokio::{

@@ -13,7 +13,9 @@ use a2a_service::{
     error::ErrorKind,
     event::{Ends, Event},
     pb::v1::{ListTasksRequest, Message, TaskState},
+    store::Commit,
 };
+use a2a_store_suite::writer::{TaskWriter, scope};
 use futures::{FutureExt as _, StreamExt as _, poll};
 use parking_lot::Mutex;
 use tokio::{sync::Notify, time::Instant};
@@ -389,4 +391,26 @@ async fn reply_has_the_task_as_of_its_turn_when_later_events_share_the_commit() 
     }
     assert_eq!(next.await.unwrap().unwrap().state(), TaskState::InputRequired);
     bench.wait_until_evicted().await;
+}
+
+/// Where several processes claim tasks of one store, the fence of a claim is not that of new tasks.
+#[tokio::test(start_paused = true)]
+async fn recovered_task_has_the_fence_of_its_claim() {
+    let gate = Gate::opened();
+    let store = gate.store();
+    let mut writer = TaskWriter::new(&scope("ada", ""), "t-1");
+    writer.commit(&*store, []).await.unwrap().unwrap();
+    let fence = store.first_fence() + 6;
+    writer.write(&*store, Commit { fence, ..writer.next(&*store, []) }).await.unwrap().unwrap();
+    let claimed = store.load(&writer.key).await.unwrap().unwrap();
+    gate.queue_claim((writer.key.clone(), Ok(claimed)));
+    let bench = bench(gate.store(), scripted);
+    let created = bench.send(Message::user("go")).await.unwrap();
+    bench.wait_until_evicted().await;
+    let fences = |log: Vec<Event>| log.iter().map(|event| event.position().fence).collect::<Vec<_>>();
+    let recovered = bench.log(&*store, "t-1").await;
+    assert_eq!(states(&recovered), [TaskState::Submitted, TaskState::Failed]);
+    assert_eq!(fences(recovered), [fence - 6, fence]);
+    assert_eq!(store.load(&writer.key).await.unwrap().unwrap().position.fence, fence);
+    assert!(fences(bench.log(&*store, &created.id).await).iter().all(|fence| *fence == store.first_fence()));
 }

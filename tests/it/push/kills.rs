@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, path::Path};
 
-use a2a_service::{event::Event, pb::v1::stream_response::Payload as EventPayload};
+use a2a_service::{event::Event, pb::v1::stream_response::Payload as EventPayload, store::TaskStore as _};
 
 use super::*;
 use crate::{

@@ -19,7 +19,7 @@ use a2a_service::{
         Limits,
         push::{AllPushExtras, PushExtra},
     },
-    store::{Key, Scope, Store, memory::Memory},
+    store::{Key, PushQueue as _, Scope, Store, memory::Memory},
 };
 
 use super::*;

@@ -7,7 +7,8 @@ use a2a_service::{
     pb::v1::{TaskPushNotificationConfig, TaskState},
     protocol::Version,
     store::{
-        DeliveryToken, Full, Key, ListQuery, PushConfig, Refused, Rejected, Retention, STORE_FULL, Store, Unavailable,
+        Committed, DeliveryToken, Full, Key, ListQuery, Maintenance as _, PushConfig, Refused, Rejected, Retention,
+        STORE_FULL, TaskStore as _, Unavailable,
         memory::Memory,
         sqlite::{Durability, Error, Options, Sqlite},
     },
@@ -39,10 +40,10 @@ async fn committed_tasks_survive_a_reopen() {
                 (Writer::new(&store, &scope("ada", "blue"), "t-1"), Writer::new(&store, &scope("bob", ""), "t-1"));
             one.commit([chunk("a", "1", false), status(TaskState::Working, 5), message("hi")]).await.unwrap();
             other.commit([chunk("a", "1", false), status(TaskState::Completed, 5)]).await.unwrap();
-            let fence = store.fence();
+            let fence = store.first_fence();
             [&mut one, &mut other].into_iter().for_each(Writer::release_store);
             let store = if killed { store.killed() } else { store.reopen() };
-            assert_eq!(store.fence(), fence + 1);
+            assert_eq!(store.first_fence(), fence + 1);
             for task in [&mut one, &mut other] {
                 task.use_store(&store);
             }
@@ -115,7 +116,7 @@ async fn lost_or_replaced_file_makes_the_store_unavailable() {
     assert!(fault.wait_for(Option::is_none).await.is_ok());
     store.check().await.unwrap();
     assert_eq!(store.load(&key).await.unwrap().map(|stored| stored.position), None);
-    assert_eq!(store.commit([task].into()).await.unwrap(), [Ok(())]);
+    assert_eq!(store.commit([task].into()).await.unwrap(), [Ok(Committed::default())]);
     // Without its write-ahead log, the latest commits would be lost with the process.
     let log = directory.path().join("a.db-wal");
     fs::rename(&log, directory.path().join("b.db-wal")).unwrap();
@@ -175,7 +176,7 @@ async fn full_store_is_unavailable_and_consistent() {
     let reason = loop {
         let batch = [task.next([chunk("a", &large, false)]), other.next([message("hi")])];
         match store.commit(batch.clone().into()).await {
-            Ok(outcomes) => assert_eq!(outcomes, [Ok(()), Ok(())]),
+            Ok(outcomes) => assert_eq!(outcomes, [Ok(Committed::default()), Ok(Committed::default())]),
             Err(Unavailable(reason)) => break reason,
         }
         let [one, two] = batch;
@@ -233,7 +234,7 @@ async fn change_over_the_store_size_is_rejected_alone() {
     let outcomes = store.commit(batch.clone().into()).await.unwrap();
     let is_large = |n: usize| [1, 3, 6, 7].contains(&n);
     for (n, outcome) in outcomes.into_iter().enumerate() {
-        assert_eq!(outcome, if is_large(n) { rejected() } else { Ok(()) }, "{n}");
+        assert_eq!(outcome.map(drop), if is_large(n) { rejected() } else { Ok(()) }, "{n}");
     }
     store.check().await.unwrap();
     for (n, (task, commit)) in tasks.iter_mut().zip(batch).enumerate() {
@@ -302,7 +303,7 @@ async fn full_file_gives_up_the_oldest_deliveries() {
         let outcome = commit(&n.to_string(), 8 << 10).await;
         n += 1;
         match outcome.as_deref() {
-            Ok([Ok(())]) => assert!(n < 1000),
+            Ok([Ok(_)]) => assert!(n < 1000),
             _ => break outcome,
         }
     };
@@ -320,8 +321,8 @@ async fn full_file_gives_up_the_oldest_deliveries() {
             task.check().await;
         }
         assert_eq!(sweep().await, 0, "nothing was rejected since");
-        assert_eq!(commit(&format!("new-{task}"), 64 << 10).await, Ok(vec![Ok(())]));
-        while commit(&n.to_string(), 8 << 10).await == Ok(vec![Ok(())]) {
+        assert_eq!(commit(&format!("new-{task}"), 64 << 10).await, Ok(vec![Ok(Committed::default())]));
+        while commit(&n.to_string(), 8 << 10).await == Ok(vec![Ok(Committed::default())]) {
             n += 1;
         }
     }

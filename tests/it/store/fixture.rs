@@ -12,7 +12,8 @@ use a2a_service::{
     pb::v1::{TaskPushNotificationConfig, TaskState},
     protocol::Version,
     store::{
-        Commit, Delivery, DeliveryState, DeliveryToken, Key, ListQuery, PushConfig, Refused, Rejected, Row, Store,
+        Commit, Delivery, DeliveryOutcome, DeliveryState, DeliveryToken, Key, Lease, ListQuery, PushConfig, Refused,
+        Rejected, Row, Store,
         sqlite::{Options, Sqlite},
     },
 };
@@ -59,9 +60,13 @@ async fn fill(store: &OpenedStore) {
     // A delivery that failed, and a dead letter.
     asked.commit([message("more")]).await.unwrap();
     assert_eq!(store.mark_due(std::slice::from_ref(&asked.key), 1_700_000_001_500).await, Ok(2));
-    let claims = store.claim_due("runner", 1_700_000_001_500, 9, Duration::from_mins(1)).await.unwrap();
-    assert_eq!(store.fail_delivery(&claims[0], 1_700_000_002_000).await, Ok(true));
-    assert_eq!(store.dead_letter(&claims[1], "gone", 1_700_000_001_600, 9).await, Ok(true));
+    let claims = store.claim_due(&Lease::new("runner", 1_700_000_001_500, Duration::from_mins(1)), 9).await.unwrap();
+    assert_eq!(
+        store.end_claim(&claims[0], DeliveryOutcome::Failed { next_attempt: 1_700_000_002_000 }).await,
+        Ok(true)
+    );
+    let given_up = DeliveryOutcome::GivenUp { reason: "gone".into(), now: 1_700_000_001_600, max_dead: 9 };
+    assert_eq!(store.end_claim(&claims[1], given_up).await, Ok(true));
     new.commit([]).await.unwrap();
     let working = status(TaskState::Working, 1_700_000_002_000);
     whole.commit([working, chunk("a", "1", false), status(TaskState::Failed, 1_700_000_003_000)]).await.unwrap();
@@ -128,7 +133,7 @@ async fn files_of_every_version_can_be_opened() {
         let expected: Value = serde_json::from_slice(&fs::read(fixture(version, "json")).unwrap()).unwrap();
         let store = OpenedStore::of(Arc::new(Sqlite::open(&path, Options::default()).unwrap()));
         assert_eq!(found(&*store).await, expected, "version {version}");
-        assert_eq!(store.fence(), 2);
+        assert_eq!(store.first_fence(), 2);
         assert_eq!(path.with_extension(format!("db.v{version}")).exists(), version < VERSION);
         // The store continues to work.
         let query = ListQuery { scope: scope("ada", ""), limit: 9, ..ListQuery::default() };

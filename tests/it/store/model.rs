@@ -144,12 +144,12 @@ impl Model {
                 assert_eq!(usize::try_from(swept.logs), Ok(folded.map(|task| task.is_log_deleted = true).count()));
             }
             Step::Reopen { killed } => {
-                let fence = self.store.fence();
+                let fence = self.store.first_fence();
                 self.tasks.values_mut().for_each(Writer::release_store);
                 let store = self.store.clone();
                 self.store = OpenedStore::memory(0);
                 self.store = if killed { store.killed() } else { store.reopen() };
-                assert!(self.store.fence() > fence || !self.store.is_persistent());
+                assert!(self.store.first_fence() > fence || !self.store.is_persistent());
                 self.tasks.values_mut().for_each(|task| task.use_store(&self.store));
             }
         }

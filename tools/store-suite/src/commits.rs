@@ -11,7 +11,7 @@ use a2a_service::{
     event::{Ends, Event, Mark, Position},
     history::HistoryLimit,
     pb::v1::TaskState,
-    store::{Commit, Expect, Key, ListQuery, Refused, Rejected, Retention, Scope, SendOutcome},
+    store::{Commit, Committed, Expect, Key, ListQuery, Refused, Rejected, Retention, Scope, SendOutcome},
 };
 
 pub(super) async fn row_has_the_position_of_its_last_commit(suite: &StoreSuite) -> Checked {
@@ -21,7 +21,7 @@ pub(super) async fn row_has_the_position_of_its_last_commit(suite: &StoreSuite) 
     task.commit(store, []).await??;
     ensure_eq!(position(store, &task.key).await?, Some(task.at));
     task.commit(store, [status(TaskState::Working, 5), chunk("a", "x", false)]).await??;
-    ensure_eq!(position(store, &task.key).await?, Some(Position { fence: store.fence(), seq: 3 }));
+    ensure_eq!(position(store, &task.key).await?, Some(Position { fence: store.first_fence(), seq: 3 }));
     let stored = load(store, &task.key).await?;
     ensure_eq!((stored.row.state, stored.row.time, stored.row.seq), (TaskState::Working, 5, 3));
     ensure_eq!((&*stored.row.context, stored.row.open, stored.row.attempt), ("c-1", true, 1));
@@ -33,7 +33,7 @@ pub(super) async fn refused_commit_changes_nothing(suite: &StoreSuite) -> Checke
     let mut task = TaskWriter::new(&scope("ada", ""), "t-1");
     let begin = task.next(store, []);
     // The task does not exist.
-    let at = Position { fence: store.fence(), seq: 1 };
+    let at = Position { fence: store.first_fence(), seq: 1 };
     let missing = Commit { expect: Expect::At(at), ..task.next(store, []) };
     ensure_eq!(task.write(store, missing).await?, Err(Refused::Stale(None)));
     ensure_eq!(position(store, &task.key).await?, None);
@@ -133,7 +133,16 @@ pub(super) async fn batch_has_one_outcome_per_commit(suite: &StoreSuite) -> Chec
     }
     let outcomes = store.commit(batch.into()).await?;
     let stale = |writer: &TaskWriter| Err(Refused::Stale(Some(writer.at)));
-    ensure_eq!(outcomes, [stale(&writers[0]), stale(&writers[1]), Ok(()), Ok(()), Ok(())]);
+    ensure_eq!(
+        outcomes,
+        [
+            stale(&writers[0]),
+            stale(&writers[1]),
+            Ok(Committed::default()),
+            Ok(Committed::default()),
+            Ok(Committed::default())
+        ]
+    );
     ensure_eq!(store.commit(Arc::from([])).await?, []);
     Ok(())
 }
@@ -145,7 +154,7 @@ pub(super) async fn row_can_change_without_an_event(suite: &StoreSuite) -> Check
     let mut touch = task.next(store, []);
     (touch.row.cancel_requested, touch.row.delivered_seq, touch.row.open) = (true, 1, false);
     (touch.fence, touch.row.attempt) = (task.at.fence + 3, 2);
-    ensure_eq!(store.commit([touch.clone()].into()).await?, [Ok(())]);
+    ensure_eq!(store.commit([touch.clone()].into()).await?, [Ok(Committed::default())]);
     let stored = load(store, &task.key).await?;
     let row = &stored.row;
     ensure_eq!((row.cancel_requested, row.delivered_seq, row.open, row.attempt), (true, 1, false, 2));
@@ -320,7 +329,7 @@ pub(super) async fn batch_of_single_commit_tasks_has_one_outcome_each(suite: &St
         let mut outcomes = store.commit(batch.into()).await?;
         for ((task, commit), outcome) in tasks.iter_mut().zip(commits).zip(outcomes.drain(..25)) {
             match outcome {
-                Ok(()) => task.record(commit),
+                Ok(_) => task.record(commit),
                 Err(error) => ensure_eq!((task.key.id(), error), ("t-07", Refused::Stale(Some(task.at)))),
             }
         }
@@ -347,9 +356,9 @@ pub(super) async fn committed_tasks_survive_a_reopen(suite: &StoreSuite) -> Chec
         (TaskWriter::new(&scope("ada", "blue"), "t-1"), TaskWriter::new(&scope("bob", ""), "t-1"));
     one.commit(&*opened, [chunk("a", "1", false), status(TaskState::Working, 5), message("hi")]).await??;
     other.commit(&*opened, [chunk("a", "1", false), status(TaskState::Completed, 5)]).await??;
-    let fence = opened.fence();
+    let fence = opened.first_fence();
     let store = &*opened.reopen().await;
-    ensure!(store.fence() > fence, "the fence is {} and was {fence}", store.fence());
+    ensure!(store.first_fence() > fence, "the fence is {} and was {fence}", store.first_fence());
     one.check(store).await?;
     other.check(store).await?;
     one.commit(store, [chunk("a", "2", true), status(TaskState::Failed, 6)]).await??;
@@ -390,12 +399,15 @@ pub(super) async fn open_tasks_are_claimed_once(suite: &StoreSuite) -> Checked {
         let Ok(mut stored) = stored else { return Err(Failure::new(format!("{stored:?}"))) };
         let Some(task) = writers.iter_mut().find(|task| task.key == key) else { continue };
         ensure_eq!(&*key.scope().tenant, "blue");
-        ensure_eq!((stored.row.attempt, stored.position.fence, stored.position.seq), (2, store.fence(), task.at.seq));
+        ensure_eq!(
+            (stored.row.attempt, stored.position.fence, stored.position.seq),
+            (2, store.first_fence(), task.at.seq)
+        );
         ensure_eq!(stored.load_task(store, &task.key).await?, task.task);
         // The previous owner is fenced out.
         let late = task.commit(store, [message("late")]).await?;
         ensure_eq!(late, Err(Refused::Stale(Some(stored.position))));
-        task.at = Position { fence: store.fence(), ..task.at };
+        task.at = Position { fence: store.first_fence(), ..task.at };
         task.commit(store, [status(TaskState::Failed, 9)]).await??;
         task.check(store).await?;
     }

@@ -4,7 +4,7 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{
-    Checked, Failure, StoreSuite, finished, position,
+    Checked, Failure, StoreSuite, acknowledged, failed, finished, given_up, position,
     writer::{TaskWriter, chunk, scope, status},
 };
 use a2a_service::{
@@ -13,8 +13,8 @@ use a2a_service::{
     pb::v1::{TaskPushNotificationConfig, TaskState},
     protocol::Version,
     store::{
-        Commit, Delivery, DeliveryClaim, DeliveryState, DeliveryToken, Key, PushConfig, PutResult, Store, SweepResult,
-        Unavailable,
+        Commit, Delivery, DeliveryClaim, DeliveryOutcome, DeliveryState, DeliveryToken, Key, Lease, PushConfig,
+        PutResult, Store, SweepResult, Unavailable,
     },
 };
 
@@ -50,7 +50,7 @@ async fn end(store: &dyn Store, task: &mut TaskWriter, now: Millis) -> Result<us
 }
 
 async fn claim(store: &dyn Store, now: Millis) -> Result<Vec<DeliveryClaim>, Unavailable> {
-    store.claim_due("r-1", now, 100, LEASE).await
+    store.claim_due(&Lease::new("r-1", now, LEASE), 100).await
 }
 
 /// Claims the only delivery that is due.
@@ -102,7 +102,7 @@ pub(super) async fn events_after_the_cursor_are_due_once_marked(suite: &StoreSui
     let next = Commit { push: Some(push("b")), ..new.next(store, [chunk("a", "x", true)]) };
     new.write(store, next).await??;
     ensure_eq!(store.mark_due(std::slice::from_ref(&new.key), 30).await?, 2);
-    let claims = store.claim_due("r-2", 30, 9, LEASE).await?;
+    let claims = store.claim_due(&Lease::new("r-2", 30, LEASE), 9).await?;
     ensure_eq!(names(&claims), [("t-2", "a"), ("t-2", "b")]);
     ensure_eq!(claims.iter().map(|claim| claim.cursor).collect::<Vec<_>>(), [0, 1]);
     // Delivery does not affect the tasks.
@@ -118,13 +118,13 @@ pub(super) async fn longest_due_deliveries_are_claimed_first(suite: &StoreSuite)
         let mut task = task(store, "ada", id, &["a"]).await?;
         ensure_eq!(update(store, &mut task, time).await?, 1);
     }
-    let first = store.claim_due("r-1", 50, 3, LEASE).await?;
+    let first = store.claim_due(&Lease::new("r-1", 50, LEASE), 3).await?;
     ensure_eq!(names(&first[..2]).len(), 2);
     let mut oldest = names(&first[..2]);
     oldest.sort_unstable();
     ensure_eq!(oldest, [("t-2", "a"), ("t-4", "a")]);
     ensure_eq!(names(&first[2..]), [("t-3", "a")]);
-    ensure_eq!(names(&store.claim_due("r-1", 50, 3, LEASE).await?), [("t-1", "a")]);
+    ensure_eq!(names(&store.claim_due(&Lease::new("r-1", 50, LEASE), 3).await?), [("t-1", "a")]);
     ensure_eq!(store.next_due().await?, Some(99));
     Ok(())
 }
@@ -137,28 +137,28 @@ pub(super) async fn claimed_delivery_is_leased(suite: &StoreSuite) -> Checked {
     let first = claim_one(store, 10).await?;
     ensure_eq!(state(store, &task.key, "a").await?.runner.as_deref(), Some("r-1"));
     ensure_eq!(store.next_due().await?, Some(110), "end of the lease");
-    ensure_eq!(store.claim_due("r-2", 109, 9, LEASE).await?, []);
+    ensure_eq!(store.claim_due(&Lease::new("r-2", 109, LEASE), 9).await?, []);
     // New events do not end the lease.
     ensure_eq!(update(store, &mut task, 50).await?, 0);
-    ensure_eq!(store.claim_due("r-2", 109, 9, LEASE).await?, []);
-    let second = store.claim_due("r-2", 110, 9, LEASE).await?;
+    ensure_eq!(store.claim_due(&Lease::new("r-2", 109, LEASE), 9).await?, []);
+    let second = store.claim_due(&Lease::new("r-2", 110, LEASE), 9).await?;
     ensure_eq!(names(&second), [("t-1", "a")]);
     ensure!(second[0].claim > first.claim, "claim {} after {}", second[0].claim, first.claim);
     ensure_eq!((second[0].cursor, second[0].attempts, second[0].pending_since), (1, 0, 10));
     let leased = state(store, &task.key, "a").await?;
     ensure_eq!(leased.runner.as_deref(), Some("r-2"));
     for _ in 0..2 {
-        ensure!(!store.ack_delivery(&first, 3, 120).await?);
-        ensure!(!store.fail_delivery(&first, 500).await?);
-        ensure!(!store.dead_letter(&first, "gone", 120, MANY).await?);
+        ensure!(!store.end_claim(&first, acknowledged(3, 120)).await?);
+        ensure!(!store.end_claim(&first, failed(500)).await?);
+        ensure!(!store.end_claim(&first, given_up("gone", 120, MANY)).await?);
         ensure_eq!(state(store, &task.key, "a").await?, leased);
     }
     // Expiry alone does not end a claim: its delivery succeeded, and no other runner has begun.
-    ensure!(store.ack_delivery(&second[0], 3, 900).await?);
+    ensure!(store.end_claim(&second[0], acknowledged(3, 900)).await?);
     let acked = state(store, &task.key, "a").await?;
     ensure_eq!((acked.cursor, acked.due, acked.pending_since, acked.runner), (3, None, None, None));
-    ensure!(!store.ack_delivery(&second[0], 3, 900).await?, "the claim has an outcome");
-    ensure!(!store.fail_delivery(&second[0], 950).await?);
+    ensure!(!store.end_claim(&second[0], acknowledged(3, 900)).await?, "the claim has an outcome");
+    ensure!(!store.end_claim(&second[0], failed(950)).await?);
     ensure_eq!(store.next_due().await?, None);
     // A new configuration with the id of a deleted one has no claim.
     update(store, &mut task, 1000).await?;
@@ -167,8 +167,8 @@ pub(super) async fn claimed_delivery_is_leased(suite: &StoreSuite) -> Checked {
     store.put_push(&task.key, push("a"), 9).await?;
     update(store, &mut task, 1001).await?;
     let new = claim_one(store, 1001).await?;
-    ensure!(!store.dead_letter(&old, "gone", 1002, MANY).await?);
-    ensure!(store.ack_delivery(&new, 5, 1003).await?);
+    ensure!(!store.end_claim(&old, given_up("gone", 1002, MANY)).await?);
+    ensure!(store.end_claim(&new, acknowledged(5, 1003)).await?);
     Ok(())
 }
 
@@ -180,21 +180,21 @@ pub(super) async fn ack_leaves_later_events_due(suite: &StoreSuite) -> Checked {
     let first = claim_one(store, 10).await?;
     // Not marked: the acknowledgement itself finds the event.
     task.commit(store, [chunk("a", "x", true)]).await??;
-    ensure!(store.ack_delivery(&first, 2, 40).await?);
+    ensure!(store.end_claim(&first, acknowledged(2, 40)).await?);
     ensure_eq!(store.next_due().await?, Some(40));
     let second = claim_one(store, 40).await?;
     ensure_eq!((second.cursor, second.attempts, second.pending_since), (2, 0, 40));
-    ensure!(store.ack_delivery(&second, 3, 50).await?);
+    ensure!(store.end_claim(&second, acknowledged(3, 50)).await?);
     ensure_eq!((store.next_due().await?, claim(store, Millis::MAX).await?), (None, Vec::new()));
     // Part of the events: the rest is due at once.
     update(store, &mut task, 60).await?;
     update(store, &mut task, 60).await?;
     let third = claim_one(store, 60).await?;
     update(store, &mut task, 60).await?;
-    ensure!(store.ack_delivery(&third, 4, 70).await?);
+    ensure!(store.end_claim(&third, acknowledged(4, 70)).await?);
     let rest = claim_one(store, 70).await?;
     ensure_eq!((third.end, rest.cursor, rest.end), (5, 4, 5), "a claim ends where that before it ended");
-    ensure!(store.ack_delivery(&rest, 5, 80).await?);
+    ensure!(store.end_claim(&rest, acknowledged(5, 80)).await?);
     ensure_eq!(claim_one(store, 80).await?.end, 6);
     Ok(())
 }
@@ -207,7 +207,7 @@ pub(super) async fn failed_delivery_waits_for_its_next_attempt(suite: &StoreSuit
         let failing = claim_one(store, now).await?;
         ensure_eq!((failing.cursor, failing.attempts, failing.pending_since), (1, attempts, 10));
         ensure_eq!(failing.end, 2, "later events are not part of another attempt");
-        ensure!(store.fail_delivery(&failing, if now == 10 { 200 } else { now + 100 }).await?);
+        ensure!(store.end_claim(&failing, failed(if now == 10 { 200 } else { now + 100 })).await?);
         ensure_eq!(update(store, &mut task, now).await?, 0, "events do not end the wait");
     }
     ensure_eq!((store.next_due().await?, claim(store, 399).await?), (Some(400), Vec::new()));
@@ -216,9 +216,9 @@ pub(super) async fn failed_delivery_waits_for_its_next_attempt(suite: &StoreSuit
     let retried = claim_one(store, 350).await?;
     ensure_eq!((retried.cursor, retried.end, retried.attempts, retried.pending_since), (1, 2, 0, 350));
     ensure!(!store.retry_delivery(&task.key, "a", 360).await?, "it is leased");
-    ensure!(store.fail_delivery(&retried, 500).await?);
+    ensure!(store.end_claim(&retried, failed(500)).await?);
     let last = claim_one(store, 500).await?;
-    ensure!(store.ack_delivery(&last, task.at.seq, 510).await?);
+    ensure!(store.end_claim(&last, acknowledged(task.at.seq, 510)).await?);
     ensure!(!store.retry_delivery(&task.key, "a", 520).await?, "nothing waits");
     ensure!(!store.retry_delivery(&task.key, "b", 520).await?);
     update(store, &mut task, 600).await?;
@@ -240,8 +240,8 @@ pub(super) async fn dead_letters_are_kept_up_to_their_limit(suite: &StoreSuite) 
     ensure_eq!(claims.len(), 6);
     let dead: Vec<_> = claims.iter().filter(|claim| claim.config.config.id == "a").collect();
     for (claim, time) in dead.iter().zip([20, 40, 30]) {
-        ensure!(store.dead_letter(claim, &format!("at {time}"), time, 3).await?);
-        ensure!(!store.ack_delivery(claim, 2, 99).await?, "the claim has an outcome");
+        ensure!(store.end_claim(claim, given_up(&format!("at {time}"), time, 3)).await?);
+        ensure!(!store.end_claim(claim, acknowledged(2, 99)).await?, "the claim has an outcome");
     }
     let page = store.deliveries(true, DeliveryToken::default(), 9).await?;
     ensure_eq!(page.deliveries.len(), 3);
@@ -257,7 +257,7 @@ pub(super) async fn dead_letters_are_kept_up_to_their_limit(suite: &StoreSuite) 
     // The oldest is deleted for another one.
     let last = claims.iter().find(|claim| **claim != *dead[0] && claim.config.config.id == "b");
     let last = last.ok_or_else(|| Failure::new("no claim is left".to_owned()))?;
-    ensure!(store.dead_letter(last, "at 50", 50, 3).await?);
+    ensure!(store.end_claim(last, given_up("at 50", 50, 3)).await?);
     let left = store.deliveries(true, DeliveryToken::default(), 9).await?.deliveries;
     let mut reasons: Vec<_> = left.iter().filter_map(|delivery| Some(&*delivery.state.dead.as_ref()?.reason)).collect();
     reasons.sort_unstable();
@@ -265,10 +265,10 @@ pub(super) async fn dead_letters_are_kept_up_to_their_limit(suite: &StoreSuite) 
     ensure_eq!(store.get_push(&dead[0].key, "a").await?, None);
     // A retry delivers from the position that was reached.
     ensure!(store.retry_delivery(&dead[1].key, "a", 60).await?);
-    let retried = store.claim_due("r-2", 60, 9, LEASE).await?;
+    let retried = store.claim_due(&Lease::new("r-2", 60, LEASE), 9).await?;
     ensure_eq!(names(&retried), [(dead[1].key.id(), "a")]);
     ensure_eq!((retried[0].cursor, retried[0].attempts, retried[0].pending_since), (1, 0, 60));
-    ensure!(store.dead_letter(&retried[0], "at 70", 70, 0).await?);
+    ensure!(store.end_claim(&retried[0], given_up("at 70", 70, 0)).await?);
     ensure_eq!(store.deliveries(true, DeliveryToken::default(), 9).await?.deliveries, []);
     Ok(())
 }
@@ -280,7 +280,7 @@ pub(super) async fn replaced_configuration_keeps_its_position(suite: &StoreSuite
     update(store, &mut task, 10).await?;
     ensure_eq!(store.oldest_pending().await?, Some(10));
     let failing = claim_one(store, 10).await?;
-    store.fail_delivery(&failing, 5000).await?;
+    store.end_claim(&failing, failed(5000)).await?;
     ensure_eq!(store.oldest_pending().await?, Some(10), "also while it is leased or waits");
     let corrected = Arc::new(PushConfig { version: Version::V1_0, ..(*push("a")).clone() });
     ensure_eq!(store.put_push(&task.key, Arc::clone(&corrected), 9).await?, PutResult::Replaced);
@@ -291,17 +291,17 @@ pub(super) async fn replaced_configuration_keeps_its_position(suite: &StoreSuite
     store.put_push(&task.key, push("a"), 9).await?;
     ensure_eq!(claim(store, 30).await?, []);
     // Its failure does not count for the new configuration, which is neither given up nor deleted and does not wait.
-    ensure!(store.dead_letter(&next, "gone", 30, MANY).await?);
+    ensure!(store.end_claim(&next, given_up("gone", 30, MANY)).await?);
     let next = claim_one(store, 30).await?;
     ensure_eq!((next.cursor, next.attempts, next.pending_since, &next.config), (1, 0, 10, &push("a")));
     store.put_push(&task.key, Arc::clone(&corrected), 9).await?;
-    ensure!(store.delete_gone(&next).await?);
+    ensure!(store.end_claim(&next, DeliveryOutcome::Gone).await?);
     let next = claim_one(store, 30).await?;
     ensure_eq!((next.attempts, &next.config), (0, &corrected));
     store.put_push(&task.key, push("a"), 9).await?;
-    ensure!(store.fail_delivery(&next, 9000).await?);
+    ensure!(store.end_claim(&next, failed(9000)).await?);
     let next = claim_one(store, 30).await?;
-    ensure!(store.dead_letter(&next, "gone", 30, MANY).await?);
+    ensure!(store.end_claim(&next, given_up("gone", 30, MANY)).await?);
     ensure_eq!(store.oldest_pending().await?, None, "a dead letter is not behind");
     ensure_eq!(store.put_push(&task.key, corrected, 9).await?, PutResult::Replaced);
     ensure_eq!((state(store, &task.key, "a").await?.dead, store.next_due().await?), (None, None));
@@ -317,21 +317,21 @@ pub(super) async fn gone_receiver_deletes_its_configuration(suite: &StoreSuite) 
     let mut task = task(store, "ada", "t-1", &["a", "b"]).await?;
     update(store, &mut task, 10).await?;
     let claims = claim(store, 10).await?;
-    ensure!(store.delete_gone(&claims[0]).await?);
-    ensure!(!store.delete_gone(&claims[0]).await?, "deleted before");
+    ensure!(store.end_claim(&claims[0], DeliveryOutcome::Gone).await?);
+    ensure!(!store.end_claim(&claims[0], DeliveryOutcome::Gone).await?, "deleted before");
     let key = &task.key;
     let left = async |claim: &DeliveryClaim| store.get_push(key, &claim.config.config.id).await;
     ensure_eq!((left(&claims[0]).await?, left(&claims[1]).await?.is_some()), (None, true));
     // A claim that another one has replaced deletes nothing.
     let later = claim_one(store, 500).await?;
-    ensure!(!store.delete_gone(&claims[1]).await?);
+    ensure!(!store.end_claim(&claims[1], DeliveryOutcome::Gone).await?);
     ensure_eq!(store.undelivered_tasks(std::slice::from_ref(&task.key)).await?, [task.key.clone()]);
-    ensure!(store.delete_gone(&later).await?);
+    ensure!(store.end_claim(&later, DeliveryOutcome::Gone).await?);
     ensure_eq!(deliveries(store).await?, []);
     ensure_eq!(store.undelivered_tasks(std::slice::from_ref(&task.key)).await?, []);
     // A new configuration of the same id is not part of an earlier claim.
     store.put_push(&task.key, push("a"), 9).await?;
-    ensure!(!store.delete_gone(&claims[0]).await?);
+    ensure!(!store.end_claim(&claims[0], DeliveryOutcome::Gone).await?);
     ensure!(left(&claims[0]).await?.is_some());
     Ok(())
 }
@@ -341,15 +341,15 @@ pub(super) async fn leases_of_a_stopped_runner_are_released(suite: &StoreSuite) 
     let store = &*suite.open().await;
     let mut task = task(store, "ada", "t-1", &["a", "b", "c", "d"]).await?;
     update(store, &mut task, 10).await?;
-    let first = store.claim_due("r-1", 10, 2, LEASE).await?;
-    let other = store.claim_due("r-2", 10, 1, LEASE).await?;
+    let first = store.claim_due(&Lease::new("r-1", 10, LEASE), 2).await?;
+    let other = store.claim_due(&Lease::new("r-2", 10, LEASE), 1).await?;
     ensure_eq!(store.release_deliveries("r-1", 20).await?, 2);
     ensure_eq!(store.release_deliveries("r-1", 20).await?, 0);
-    ensure!(!store.ack_delivery(&first[0], 9, 20).await?, "the claim has ended");
+    ensure!(!store.end_claim(&first[0], acknowledged(9, 20)).await?, "the claim has ended");
     let again = claim(store, 20).await?;
     ensure_eq!(again.len(), 3);
     ensure_eq!(again.iter().map(|claim| (claim.attempts, claim.pending_since)).max(), Some((0, 10)));
-    ensure!(store.ack_delivery(&other[0], 9, 20).await?, "another runner has kept its lease");
+    ensure!(store.end_claim(&other[0], acknowledged(9, 20)).await?, "another runner has kept its lease");
     Ok(())
 }
 
@@ -363,8 +363,8 @@ pub(super) async fn deliveries_are_deleted_with_their_configuration(suite: &Stor
     }
     for claim in claim(store, 10).await? {
         match claim.config.config.id.as_str() {
-            "dead" => ensure!(store.dead_letter(&claim, "gone", 10, MANY).await?),
-            "due" => ensure!(store.fail_delivery(&claim, 20).await?),
+            "dead" => ensure!(store.end_claim(&claim, given_up("gone", 10, MANY)).await?),
+            "due" => ensure!(store.end_claim(&claim, failed(20)).await?),
             _ => {}
         }
     }
@@ -404,8 +404,8 @@ pub(super) async fn sweeps_keep_undelivered_events(suite: &StoreSuite) -> Checke
     ensure_eq!(claims.len(), 4);
     for claim in &claims {
         match (claim.key.id(), claim.config.config.id.as_str()) {
-            ("delivered", _) | ("waiting", "b") => ensure!(store.ack_delivery(claim, 3, 410).await?),
-            _ => ensure!(store.fail_delivery(claim, 800).await?),
+            ("delivered", _) | ("waiting", "b") => ensure!(store.end_claim(claim, acknowledged(3, 410)).await?),
+            _ => ensure!(store.end_claim(claim, failed(800)).await?),
         }
     }
     ensure_eq!(sweep(1010).await?, 1, "the delivered task");
@@ -418,7 +418,7 @@ pub(super) async fn sweeps_keep_undelivered_events(suite: &StoreSuite) -> Checke
     ensure_eq!(position(store, &waiting.key).await?, None);
     late.check(store).await?;
     let last = claim_one(store, 1100).await?;
-    ensure!(store.ack_delivery(&last, 3, 1100).await?);
+    ensure!(store.end_claim(&last, acknowledged(3, 1100)).await?);
     ensure_eq!(sweep(1101).await?, 1);
     // Only the log and the configurations: they stay and go together.
     let mut task = task(store, "ada", "log", &["a", "b"]).await?;
@@ -428,9 +428,9 @@ pub(super) async fn sweeps_keep_undelivered_events(suite: &StoreSuite) -> Checke
     ensure_eq!(store.sweep(&policy, 2500, &|_| false).await?, SweepResult::default());
     task.check(store).await?;
     let claims = claim(store, 2500).await?;
-    ensure!(store.ack_delivery(&claims[0], 3, 2500).await?);
+    ensure!(store.end_claim(&claims[0], acknowledged(3, 2500)).await?);
     ensure_eq!(store.sweep(&policy, 2600, &|_| false).await?, SweepResult::default());
-    ensure!(store.dead_letter(&claims[1], "gone", 2600, MANY).await?);
+    ensure!(store.end_claim(&claims[1], given_up("gone", 2600, MANY)).await?);
     let swept = store.sweep(&policy, 2600, &|_| false).await?;
     let logs = u64::from(suite.has_separate_retention);
     ensure_eq!(swept, SweepResult { logs, ..SweepResult::default() }, "the dead letter has its own retention");
@@ -458,7 +458,7 @@ pub(super) async fn runners_claim_different_deliveries(suite: &StoreSuite) -> Ch
         runners.spawn(async move {
             let mut claimed = Vec::new();
             while store.next_due().await?.is_some_and(|due| due <= 10) {
-                claimed.extend(store.claim_due(&format!("r-{runner}"), 10, 7, LEASE).await?);
+                claimed.extend(store.claim_due(&Lease::new(&format!("r-{runner}"), 10, LEASE), 7).await?);
             }
             Ok::<_, Unavailable>(claimed)
         });
@@ -473,7 +473,7 @@ pub(super) async fn runners_claim_different_deliveries(suite: &StoreSuite) -> Ch
     numbers.dedup();
     ensure_eq!(numbers.len(), 2 * TASKS, "claims have different numbers");
     for claim in &claims {
-        ensure!(store.ack_delivery(claim, 2, 20).await?);
+        ensure!(store.end_claim(claim, acknowledged(2, 20)).await?);
     }
     ensure_eq!(store.next_due().await?, None);
     Ok(())
@@ -497,9 +497,9 @@ pub(super) async fn all_deliveries_are_marked_in_pages(suite: &StoreSuite) -> Ch
             store.mark_due(std::slice::from_ref(&task.key), 10).await?;
             let claim = claim_one(store, 10).await?;
             if id == "t-5" {
-                ensure!(store.ack_delivery(&claim, 2, 10).await?);
+                ensure!(store.end_claim(&claim, acknowledged(2, 10)).await?);
             } else {
-                ensure!(store.dead_letter(&claim, "gone", 10, MANY).await?);
+                ensure!(store.end_claim(&claim, given_up("gone", 10, MANY)).await?);
             }
         } else if !configs.is_empty() {
             expected.push(task.key);
@@ -525,7 +525,7 @@ pub(super) async fn all_deliveries_are_marked_in_pages(suite: &StoreSuite) -> Ch
     ensure_eq!(claimed, [("t-1", "a"), ("t-1", "b"), ("t-3", "a"), ("t-4", "a")]);
     // A terminal task is finished with its last delivery.
     for claim in claims {
-        ensure!(store.ack_delivery(&claim, 2, 60).await?);
+        ensure!(store.end_claim(&claim, acknowledged(2, 60)).await?);
     }
     let page = store.mark_all_due(70, DeliveryToken::default(), 100).await?;
     let mut keys: Vec<_> = page.keys.iter().map(Key::id).collect();
@@ -546,7 +546,7 @@ pub(super) async fn deliveries_are_listed_in_pages(suite: &StoreSuite) -> Checke
     }
     for claim in claim(store, 10).await? {
         if claim.config.config.id == "a" {
-            ensure!(store.dead_letter(&claim, "gone", 20, MANY).await?);
+            ensure!(store.end_claim(&claim, given_up("gone", 20, MANY)).await?);
         }
     }
     let mut dead = expected.clone();
@@ -586,8 +586,8 @@ pub(super) async fn undelivered_tasks_are_evicted_last(suite: &StoreSuite) -> Ch
         let mut claims = claim(store, 10).await?;
         claims.sort_by(|a, b| a.key.id().cmp(b.key.id()));
         ensure_eq!(names(&claims), [("t-1", "a"), ("t-3", "a"), ("t-4", "a")]);
-        ensure!(store.ack_delivery(&claims[1], 2, 10).await?);
-        ensure!(store.fail_delivery(&claims[2], 500).await?);
+        ensure!(store.end_claim(&claims[1], acknowledged(2, 10)).await?);
+        ensure!(store.end_claim(&claims[2], failed(500)).await?);
         let mut evicted = Vec::new();
         for n in 0..4 {
             task(store, "ada", &format!("new-{n}"), &[]).await?;
@@ -622,8 +622,8 @@ pub(super) async fn evictions_follow_the_deliveries(suite: &StoreSuite) -> Check
                 let at = usize::try_from(choice >> 8).unwrap_or(0) % waiting.len();
                 if let Some(claim) = waiting[at].1.take() {
                     match choice % 3 {
-                        0 => ensure!(store.ack_delivery(&claim, 2, n).await?),
-                        1 => ensure!(store.dead_letter(&claim, "gone", n, 1).await?),
+                        0 => ensure!(store.end_claim(&claim, acknowledged(2, n)).await?),
+                        1 => ensure!(store.end_claim(&claim, given_up("gone", n, 1)).await?),
                         _ => ensure!(store.delete_push(&claim.key, "a").await?),
                     }
                 }
@@ -639,7 +639,7 @@ pub(super) async fn evictions_follow_the_deliveries(suite: &StoreSuite) -> Check
             let begin = Commit { push, ..new.next(store, [status(TaskState::Completed, n)]) };
             new.write(store, begin).await??;
             ensure_eq!(store.mark_due(std::slice::from_ref(&new.key), n).await?, usize::from(has_push));
-            let claim = store.claim_due("r-1", n, 9, Duration::from_hours(1)).await?.pop();
+            let claim = store.claim_due(&Lease::new("r-1", n, Duration::from_hours(1)), 9).await?.pop();
             ensure_eq!(claim.is_some(), has_push);
             stored.push((new.key, claim));
             for (key, _) in &stored {
@@ -661,10 +661,10 @@ pub(super) async fn deliveries_survive_a_reopen(suite: &StoreSuite) -> Checked {
     }
     let mut claims = claim(store, 10).await?;
     claims.sort_by(|a, b| a.key.id().cmp(b.key.id()));
-    ensure!(store.ack_delivery(&claims[0], 2, 20).await?);
-    ensure!(store.dead_letter(&claims[1], "gone", 30, MANY).await?);
-    ensure!(store.ack_delivery(&claims[2], 1, 40).await?);
-    ensure!(store.fail_delivery(&claims[3], 50).await?);
+    ensure!(store.end_claim(&claims[0], acknowledged(2, 20)).await?);
+    ensure!(store.end_claim(&claims[1], given_up("gone", 30, MANY)).await?);
+    ensure!(store.end_claim(&claims[2], acknowledged(1, 40)).await?);
+    ensure!(store.end_claim(&claims[3], failed(50)).await?);
     // Committed, but not marked.
     let unmarked = &mut tasks[0];
     unmarked.commit(store, [chunk("a", "x", true)]).await??;
@@ -685,6 +685,6 @@ pub(super) async fn deliveries_survive_a_reopen(suite: &StoreSuite) -> Checked {
     ensure_eq!(cursors, [1, 1, 2]);
     // The lease of the earlier opening ends by its time.
     ensure_eq!(names(&claim(store, 110).await?), [("leased", "a")]);
-    ensure!(!store.ack_delivery(&claims[4], 2, 120).await?);
+    ensure!(!store.end_claim(&claims[4], acknowledged(2, 120)).await?);
     Ok(())
 }

@@ -29,8 +29,9 @@ use std::{
 use futures_util::future::BoxFuture;
 
 use a2a_service::{
+    clock::Millis,
     event::{Position, Seq},
-    store::{IdempotencyRecord, Key, Refused, Retention, Store, StoredTask, Unavailable},
+    store::{DeliveryOutcome, IdempotencyRecord, Key, Refused, Retention, Store, StoredTask, Unavailable},
 };
 
 /// Fails the case unless a condition holds.
@@ -380,6 +381,21 @@ fn keyed(key: &str, hash_byte: u8, seq: Seq) -> Vec<IdempotencyRecord> {
 /// Retention that deletes terminal tasks after this time and keeps everything else.
 fn finished(millis: u64) -> Retention {
     Retention::FOREVER.finished(Some(Duration::from_millis(millis)))
+}
+
+/// Outcome of a claim whose events up to `cursor` were delivered.
+fn acknowledged(cursor: Seq, now: Millis) -> DeliveryOutcome {
+    DeliveryOutcome::Delivered { cursor, now }
+}
+
+/// Outcome of a claim whose attempt failed.
+fn failed(next_attempt: Millis) -> DeliveryOutcome {
+    DeliveryOutcome::Failed { next_attempt }
+}
+
+/// Outcome of a claim whose delivery is given up.
+fn given_up(reason: &str, now: Millis, max_dead: usize) -> DeliveryOutcome {
+    DeliveryOutcome::GivenUp { reason: reason.into(), now, max_dead }
 }
 
 fn count(n: usize) -> u64 {

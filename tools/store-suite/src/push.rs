@@ -3,13 +3,13 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{
-    Checked, Failure, StoreSuite, finished, position,
+    Checked, Failure, StoreSuite, finished, given_up, position,
     writer::{TaskWriter, scope, status},
 };
 use a2a_service::{
     pb::v1::{TaskPushNotificationConfig, TaskState},
     protocol::Version,
-    store::{Commit, Expect, Full, Key, PushConfig, PushPage, PutResult, Refused, Rejected, Store},
+    store::{Commit, Expect, Full, Key, Lease, PushConfig, PushPage, PutResult, Refused, Rejected, Store},
 };
 
 fn push(id: &str, url: &str) -> Arc<PushConfig> {
@@ -173,8 +173,8 @@ pub(super) async fn push_configurations_per_owner_are_limited_over_all_tenants(s
     // Deleted as a dead letter beyond its limit.
     tasks[0].commit(store, [status(TaskState::Working, 6)]).await??;
     store.mark_due(std::slice::from_ref(&tasks[0].key), 10).await?;
-    for claim in store.claim_due("r", 10, 9, Duration::from_secs(1)).await? {
-        store.dead_letter(&claim, "gone", 10, 1).await?;
+    for claim in store.claim_due(&Lease::new("r", 10, Duration::from_secs(1)), 9).await? {
+        store.end_claim(&claim, given_up("gone", 10, 1)).await?;
     }
     ensure_eq!(put(store, 0, "c").await?, PutResult::Created);
     ensure_eq!(put(store, 0, "d").await?, PutResult::OwnerFull(full));

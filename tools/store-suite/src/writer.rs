@@ -84,7 +84,7 @@ impl TaskWriter {
 
     /// Creates the commit of these payloads, with the fence of the store. The first commit creates the task.
     pub fn next(&self, store: &dyn Store, payloads: impl IntoIterator<Item = Payload>) -> Commit {
-        let fence = store.fence();
+        let fence = store.first_fence();
         let (mut task, mut events, mut time) = (self.task.clone(), Vec::new(), self.time);
         let (is_new, mut seq) = (self.at.seq == 0, self.at.seq);
         if is_new {
@@ -135,7 +135,7 @@ impl TaskWriter {
     /// Commits these payloads.
     ///
     /// # Errors
-    /// As [`Store::commit`].
+    /// As [`TaskStore::commit`](a2a_service::store::TaskStore::commit).
     pub async fn commit(
         &mut self,
         store: &dyn Store,
@@ -148,7 +148,7 @@ impl TaskWriter {
     /// Writes a commit, and records it on success.
     ///
     /// # Errors
-    /// As [`Store::commit`].
+    /// As [`TaskStore::commit`](a2a_service::store::TaskStore::commit).
     pub async fn write(&mut self, store: &dyn Store, commit: Commit) -> Result<Result<(), Refused>, Unavailable> {
         let outcomes = store.commit([commit.clone()].into()).await?;
         let outcome = outcomes.into_iter().next();
@@ -156,7 +156,7 @@ impl TaskWriter {
         if outcome.is_ok() {
             self.record(commit);
         }
-        Ok(outcome)
+        Ok(outcome.map(drop))
     }
 
     /// Records a successful commit.
