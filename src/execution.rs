@@ -30,12 +30,11 @@ use crate::{
     contract::ClearedSecrets,
     env::Env,
     error::{Error, ErrorKind},
-    event::{Ends, Mark, Seq},
+    event::Seq,
     history::HistoryLimit,
     journal::{
-        Journal, LiveRef, Phase, Reader, TurnContext,
-        live::{CommitFailure, LiveState, LiveTask},
-        waiters::{TurnReply, WaitCondition, Wakeups},
+        CancelState, CommitFailure, EventsStart, Journal, LiveRef, LiveTask, Phase, Reader, TurnContext, TurnReply,
+        WaitFailure, WatchCommit, WatchEvents, WatchTurn,
     },
     metric::EngineGauges,
     pb::{
@@ -146,20 +145,20 @@ impl Execution {
         let reply_after = left.map(|left| left.saturating_sub(REPLY_MARGIN.min(left / 10)));
         let wait = [self.0.limits.send_timeout, reply_after].into_iter().flatten().min();
         if request.idempotency_key.is_none() {
-            return Either::Left(self.wait_for_turn(self.accept(request, None, watch_turn), wait, left));
+            return Either::Left(self.wait_for_turn(self.accept::<WatchTurn>(request, None), wait, left));
         }
         let mut request = request;
         Either::Right(Box::pin(async move {
             if let Some((key, seq)) = self.find_earlier_send(&mut request, left).await? {
                 return self.wait_for_earlier_send(&key, seq, wait).await;
             }
-            self.wait_for_turn(self.accept(request, None, watch_turn), wait, left).await
+            self.wait_for_turn(self.accept::<WatchTurn>(request, None), wait, left).await
         }))
     }
 
     async fn wait_for_turn(
         &self,
-        started: impl Future<Output = Result<(LiveRef, PendingReply), Error>>,
+        started: impl Future<Output = Result<(LiveRef, (oneshot::Receiver<TurnReply>, Seq)), Error>>,
         wait: Option<Duration>,
         left: Option<Duration>,
     ) -> Result<TurnReply, Error> {
@@ -168,20 +167,10 @@ impl Execution {
         if let Some(reply) = within(wait, &mut waiter.reply).await {
             return reply.map_err(|_| wait_error(&live));
         }
-        let durable = {
-            let mut inner = live.lock();
-            if inner.is_lost {
-                // The agent has just replied without a task, or the task has another writer.
-                None
-            } else {
-                inner.has_task = true;
-                if let Some((task, _)) = inner.committed().filter(|(_, at)| at.seq >= seq) {
-                    return Ok(TurnReply::Task(Arc::clone(task)));
-                }
-                let durable = inner.wait_for(WaitCondition::Durable(seq));
-                self.0.journal.flush(&live, inner);
-                Some(durable)
-            }
+        let durable = match live.task_including(seq) {
+            Some(Ok(task)) => return Ok(TurnReply::Task(task)),
+            Some(Err(durable)) => Some(durable),
+            None => None,
         };
         let left = left.map_or(ACCEPT_TIMEOUT, |left| left.saturating_sub(wait.unwrap_or_default()));
         match durable {
@@ -198,23 +187,18 @@ impl Execution {
         {
             return Ok(TurnReply::Task(self.get(&key, None).await?.into_shared()?));
         }
-        let watch = |inner: &mut LiveState, _| {
-            inner.has_task = true;
-            inner.wait_for(WaitCondition::Durable(inner.admission.seq()))
-        };
         let time = left.map_or(COMMIT_WAIT, |left| left.min(COMMIT_WAIT));
         let (signal, polled) = oneshot::channel();
-        let (live, reply) = self.accept(request, Some(signal), watch).await?;
+        let (live, reply) = self.accept::<WatchCommit>(request, Some(signal)).await?;
         // Committed now, because the agent may run for long before its first pause.
-        self.0.journal.flush(&live, live.lock());
+        live.flush();
         let reply = self.wait_for_commit(&live, reply, time).await?;
         // There is no signal if the agent blocks its thread, or if the message waits for another turn.
         let updates = async {
-            if polled.await.is_ok() {
-                let durable = live.lock().wait_for_accepted();
-                if let Some(durable) = durable {
-                    drop(durable.await);
-                }
+            if polled.await.is_ok()
+                && let Some(durable) = live.wait_for_accepted()
+            {
+                drop(durable.await);
             }
         };
         drop(timeout(time.min(FIRST_UPDATE_TIMEOUT), updates).await);
@@ -245,11 +229,7 @@ impl Execution {
             return Box::pin(self.stream_earlier_send(&key, seq, history)).await;
         }
         let permit = self.0.permits.stream(&request.scope.owner)?;
-        let watch = |inner: &mut LiveState, turns_before| {
-            inner.attach();
-            (inner.committed().map(|(task, at)| (Arc::clone(task), at.seq)), inner.admission.seq(), turns_before + 1)
-        };
-        let (live, (committed, seq, turns)) = self.accept(request, None, watch).await?;
+        let (live, EventsStart { committed, seq, turns }) = self.accept::<WatchEvents>(request, None).await?;
         let next = committed.as_ref().map_or(seq, |(_, at)| at + 1);
         let reader = Reader::new(live, Arc::clone(&self.0.journal), next, Some(turns), permit).with_history(history);
         Ok(match committed {
@@ -274,8 +254,10 @@ impl Execution {
     pub(crate) async fn get(&self, key: &Key, memory: Option<&Reservation>) -> Result<Snapshot, Error> {
         let journal = &self.0.journal;
         if let Some(live) = journal.get(key) {
-            let task = live.lock().committed().map(|(task, _)| Arc::clone(task));
-            return task.map(Snapshot::from).ok_or_else(|| Error::task_not_found(key.id()));
+            return live
+                .committed()
+                .map(|(task, _)| Snapshot::from(task))
+                .ok_or_else(|| Error::task_not_found(key.id()));
         }
         self.0.quarantine.check(key)?;
         let store = &**journal.store();
@@ -358,34 +340,10 @@ impl Execution {
     /// `TaskNotCancelable` if the task is in another terminal state, or reaches one first.
     pub(crate) async fn cancel(&self, key: &Key, metadata: Option<Box<Struct>>) -> Result<Arc<Task>, Error> {
         let live = self.load(key).await?;
-        let ended = {
-            let mut inner = live.lock();
-            if inner.is_lost {
-                return Err(ownership_changed());
-            }
-            if let Some((task, _)) = inner.committed().filter(|(task, _)| task.state().is_terminal()) {
-                return canceled(Arc::clone(task));
-            }
-            if self.0.journal.phase() == Phase::Stopped {
-                return Err(ownership_changed());
-            }
-            let ended = inner.wait_for(WaitCondition::TaskEnd);
-            if !inner.admission.state().is_terminal() {
-                // The row may contain the request already, from an earlier process.
-                inner.accepted.row_changed |= !inner.turn.cancel_requested;
-                inner.turn.cancel_requested = true;
-                if inner.turn.cancel_metadata.is_none() {
-                    inner.turn.cancel_metadata = metadata;
-                }
-                if !inner.turn.is_running {
-                    let status = live.status_event(TaskState::Canceled, None);
-                    // The task is not in a terminal state, as checked above, so the event is accepted.
-                    drop(inner.accept(status, Mark::ending(Ends::Task)));
-                }
-            }
-            self.0.journal.flush(&live, inner);
-            live.send_wakeups(Wakeups::control());
-            ended
+        let ended = match live.request_cancel(metadata) {
+            CancelState::Lost => return Err(ownership_changed()),
+            CancelState::Ended(task) => return canceled(task),
+            CancelState::Requested(ended) => ended,
         };
         match self.wait_for_commit(&live, ended, self.0.limits.cancel_grace.saturating_add(COMMIT_WAIT)).await? {
             TurnReply::Task(task) => canceled(task),
@@ -430,7 +388,7 @@ struct Waiter<'a> {
 impl Drop for Waiter<'_> {
     fn drop(&mut self) {
         self.reply.close();
-        self.live.lock().remove_closed_waiters();
+        self.live.remove_closed_waiters();
     }
 }
 
@@ -466,8 +424,7 @@ async fn load(journal: &Arc<Journal>, key: &Key, bounds: TaskLimits) -> Result<L
     };
     let live = journal.get_or_load(key, load).await?;
     // A task that is not committed is not visible.
-    let is_committed = live.lock().committed().is_some();
-    if is_committed { Ok(live) } else { Err(Error::task_not_found(key.id())) }
+    if live.committed().is_some() { Ok(live) } else { Err(Error::task_not_found(key.id())) }
 }
 
 /// Returns the error for a task that could not be read: INTERNAL if its data is damaged, which is permanent, otherwise
@@ -477,15 +434,6 @@ async fn unreadable(store: &dyn Store, key: &Key, cause: Unavailable) -> Error {
         Ok(Some(damaged)) => ErrorKind::Internal.because(format!("task {} can't be read", key.id())).hide(damaged),
         Ok(None) | Err(_) => cause.into(),
     }
-}
-
-/// Receiver of the result of a turn, and the event number of its message.
-type PendingReply = (oneshot::Receiver<TurnReply>, Seq);
-
-/// Waits for the turn of the message that was just accepted, after `turns_before` others.
-fn watch_turn(inner: &mut LiveState, turns_before: u32) -> PendingReply {
-    let seq = inner.newest_message();
-    (inner.wait_for(WaitCondition::Turn(inner.turn.number + turns_before, seq)), seq)
 }
 
 /// Returns the task of a cancel, or an error if it is in another terminal state.
@@ -503,12 +451,11 @@ fn task_ended(id: &str) -> Error {
 
 /// Returns the error for a waiter of a task that got no reply.
 fn wait_error(live: &LiveRef) -> Error {
-    let inner = live.lock();
-    match inner.commit_failure {
-        Some(failure) => commit_error(failure),
-        None if inner.is_lost || inner.is_stopped() => ownership_changed(),
-        None if inner.committed().is_some() => outcome_unknown().with("taskId", live.key.id()),
-        None => outcome_unknown(),
+    match live.wait_failure() {
+        WaitFailure::NotCommitted(failure) => commit_error(failure),
+        WaitFailure::Lost => ownership_changed(),
+        WaitFailure::Unknown { exists: true } => outcome_unknown().with("taskId", live.key.id()),
+        WaitFailure::Unknown { exists: false } => outcome_unknown(),
     }
 }
 
@@ -603,14 +550,14 @@ mod tests {
             panic!("reply is a message")
         };
         let live = execution.load(&Key::new(&scope, &task.id)).await.unwrap();
-        assert_eq!(live.lock().waiting(), 0);
+        assert_eq!(live.waiting(), 0);
         for _ in 0..100 {
             let message = Message { task_id: task.id.clone(), ..Message::user("more") };
             let mut send = Box::pin(execution.send(sent(&scope, message), None));
             assert!((&mut send).now_or_never().is_none());
-            assert_eq!(live.lock().waiting(), 1);
+            assert_eq!(live.waiting(), 1);
         }
-        assert_eq!(live.lock().waiting(), 0);
+        assert_eq!(live.waiting(), 0);
         execution.drain(Duration::ZERO).await;
     }
 }

@@ -23,11 +23,22 @@ use tokio::{
 };
 
 pub use self::reader::{Interrupted, Reader};
-pub(crate) use self::turn_context::{StoredContexts, TurnContext};
 use self::{
     commit_retry::CommitRetry,
-    live::{LiveState, LiveTask, apply_to_checkpoint},
+    live::{LiveState, apply_to_checkpoint},
     waiters::Wakeups,
+};
+pub(crate) use self::{
+    failure::CommitFailure,
+    live::LiveTask,
+    messages::{
+        AcceptedMessage, CancelState, EventsStart, KeyDigest, MessageRefusal, NewMessage, WaitFailure, Watch,
+        WatchCommit, WatchEvents, WatchTurn,
+    },
+    turn::{AgentPause, AgentStart, TurnBegin, TurnResult, TurnStop, WaitsFor},
+    turn_context::{StoredContexts, TurnContext},
+    turns::{LogReplay, MessageRef, MessageStage, QueuedMessage, TurnProgress, Turns},
+    waiters::TurnReply,
 };
 use crate::{
     clock,
@@ -40,11 +51,14 @@ use crate::{
 };
 
 mod commit_retry;
-pub(crate) mod live;
+mod failure;
+mod live;
+mod messages;
 mod reader;
+mod turn;
 mod turn_context;
-pub(crate) mod turns;
-pub(crate) mod waiters;
+mod turns;
+mod waiters;
 
 const SHARDS: usize = 64;
 
@@ -336,7 +350,7 @@ impl Journal {
     // Commits.
 
     /// Commits the pending changes of a task: in the caller if the store is immediate, otherwise by the task's lane.
-    pub(crate) fn flush(&self, task: &LiveRef, mut inner: MutexGuard<'_, LiveState>) {
+    fn flush(&self, task: &LiveRef, mut inner: MutexGuard<'_, LiveState>) {
         if !inner.is_dirty() || inner.queued {
             return;
         }

@@ -31,7 +31,7 @@ use crate::{
     execution::{Execution, PUSH_IN_SEND, SendRequest},
     extension::Negotiated,
     history::HistoryLimit,
-    journal::{Journal, TurnContext, waiters::TurnReply},
+    journal::{Journal, TurnContext, TurnReply},
     json::wkt::MAX_DEPTH,
     metric::EngineGauges,
     pb::{

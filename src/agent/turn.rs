@@ -14,7 +14,7 @@ use super::Error;
 use crate::{
     call::Principal,
     event::Event,
-    journal::{LiveRef, Phase, TurnContext, live::LiveState},
+    journal::{LiveRef, Phase, TurnContext},
     pb::{
         v1::{Message, Part, Task, part::Content},
         wkt::Struct,
@@ -134,8 +134,7 @@ impl Turn {
     /// Returns the state that an earlier turn or attempt has saved ([`Updates::save`](super::Updates::save)). `None` without
     /// one, and if it can't be deserialized to this type.
     pub fn saved<T: DeserializeOwned>(&self) -> Option<T> {
-        let saved = self.live.lock().agent_state()?;
-        serde_json::from_slice(&saved).ok()
+        serde_json::from_slice(&self.live.agent_state()?).ok()
     }
 
     /// Returns the output media types that the caller accepts. Empty: all.
@@ -194,30 +193,30 @@ impl Turn {
     /// Waits until the task is canceled. The agent then has a grace period to return by itself
     /// ([`Limits::cancel_grace`](crate::service::Limits::cancel_grace)).
     pub async fn canceled(&self) {
-        self.wait_until(|inner| inner.turn.cancel_requested || inner.is_lost).await;
+        self.wait_until(|| self.live.is_cancel_requested() || self.live.is_lost()).await;
     }
 
     /// Returns true if the task is canceled.
     pub fn is_canceled(&self) -> bool {
-        self.live.lock().turn.cancel_requested
+        self.live.is_cancel_requested()
     }
 
     /// Returns the metadata of the cancel request: of the first that has any, if there were several. It is lost if the
     /// server restarts.
     pub fn cancel_metadata(&self) -> Option<Struct> {
-        self.live.lock().turn.cancel_metadata.as_deref().cloned()
+        self.live.cancel_metadata()
     }
 
     /// Waits until the server begins to stop. A turn that does not end in its grace period is interrupted, and recovered at
     /// the next start.
     pub async fn draining(&self) {
-        self.wait_until(|inner| inner.is_lost || self.live.journal().phase() > Phase::Open).await;
+        self.wait_until(|| self.live.is_lost() || self.live.journal().phase() > Phase::Open).await;
     }
 
-    async fn wait_until(&self, condition: impl Fn(&LiveState) -> bool) {
+    async fn wait_until(&self, condition: impl Fn() -> bool) {
         loop {
             let control = self.live.control.notified();
-            if condition(&self.live.lock()) {
+            if condition() {
                 return;
             }
             control.await;

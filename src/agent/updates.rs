@@ -3,28 +3,21 @@
 //! An update waits while too many are pending in the store (backpressure). After the end of the turn it fails, so that `?` stops
 //! an agent that was canceled.
 
-use std::{fmt, mem, time::Duration};
+use std::{fmt, mem};
 
+use futures_util::TryFutureExt as _;
 use serde::Serialize;
-use tokio::task::coop::consume_budget;
 
 use super::{Error, Stopped};
 use crate::{
-    event::{Event, Mark, metadata_mut},
-    journal::{
-        LiveRef, Phase,
-        live::{LimitExceeded, LiveState},
-        waiters::Wakeups,
-    },
+    event::{Event, metadata_mut},
+    journal::LiveRef,
     message::json_object,
     pb::{
         v1::{Artifact, Message, Part, TaskArtifactUpdateEvent, TaskState, stream_response::Payload},
         wkt::Struct,
     },
 };
-
-/// Maximum time that pending updates of an agent that does not pause wait for their commit.
-const MAX_PENDING: Duration = Duration::from_millis(1);
 
 /// Updates that an agent sends during its turn.
 pub struct Updates {
@@ -91,25 +84,7 @@ impl Updates {
     /// # Errors
     /// The turn has ended.
     pub async fn flush(&self) -> Result<(), Stopped> {
-        let journal = self.live.journal();
-        let mut last = None;
-        loop {
-            let changed = {
-                let inner = self.live.lock();
-                if self.has_ended(&inner) {
-                    return Err(Stopped);
-                }
-                // A commit includes everything accepted before. A later event may follow before the next check.
-                let last = *last.get_or_insert(inner.admission.seq());
-                if inner.watermark() > last || !inner.has_uncommitted() {
-                    return Ok(());
-                }
-                let changed = self.live.changed.notified();
-                journal.flush(&self.live, inner);
-                changed
-            };
-            changed.await;
-        }
+        self.live.commit_updates(self.turn).await.map_err(|_| Stopped)
     }
 
     /// Creates a writer for an artifact with a name. Several artifacts may be written concurrently.
@@ -126,19 +101,14 @@ impl Updates {
     /// The state can't be serialized to JSON or exceeds the maximum size of an event, or the turn has ended.
     pub async fn save(&self, state: &impl Serialize) -> Result<(), Error> {
         let bytes = serde_json::to_vec(state)?;
-        let max = self.live.lock().admission.max_event_bytes();
+        let max = self.live.max_event_bytes();
         if bytes.len() > max {
             return Err(Error::internal(format!(
                 "saved state: {} bytes exceed the limit of {max} (limits.task_bytes)",
                 bytes.len()
             )));
         }
-        self.apply(|inner| {
-            inner.save_agent_state(bytes.clone().into());
-            Ok(())
-        })
-        .await?;
-        Ok(())
+        Ok(self.live.save_agent_state(self.turn, bytes.into()).await.map_err(|_| Stopped)?)
     }
 
     fn status(&self, state: TaskState, message: Option<Message>) -> impl Future<Output = Result<(), Stopped>> + Send {
@@ -151,62 +121,9 @@ impl Updates {
         self.push(event)
     }
 
-    /// Returns true if the turn accepts no more updates.
-    fn has_ended(&self, inner: &LiveState) -> bool {
-        self.live.journal().phase() == Phase::Stopped
-            || inner.turn.exceeded.is_some()
-            || inner.is_lost
-            || inner.turn.cancel_requested
-            || !inner.turn.is_running
-            || inner.turn.number != self.turn
-    }
-
     /// Pushes an event. This and its callers are no `async fn`, which would store the event twice in the future of each agent.
     fn push(&self, event: Event) -> impl Future<Output = Result<(), Stopped>> + Send {
-        let mut event = Some(event);
-        self.apply(move |inner| match event.take() {
-            Some(event) if inner.repeats_working(&event) => Ok(()),
-            Some(event) => inner.accept(event, Mark::NOTHING).map(drop).map_err(|violation| {
-                inner.turn.exceeded = violation.limit().map(|_| LimitExceeded::Task(violation));
-                Stopped
-            }),
-            None => Ok(()),
-        })
-    }
-
-    /// Applies an update to the task as soon as there is capacity for pending events, unless the turn has ended.
-    async fn apply(&self, mut update: impl FnMut(&mut LiveState) -> Result<(), Stopped>) -> Result<(), Stopped> {
-        let journal = self.live.journal();
-        loop {
-            // Yields to the runtime from time to time, even if the store never makes the agent wait.
-            consume_budget().await;
-            let changed = {
-                let mut inner = self.live.lock();
-                if self.has_ended(&inner) {
-                    inner.turn.rejected_events += 1;
-                    return Err(Stopped);
-                }
-                inner.has_task = true;
-                if !inner.is_full() {
-                    let result = update(&mut inner);
-                    inner.turn.updates = inner.turn.updates.wrapping_add(1);
-                    if inner.turn.exceeded.is_some() {
-                        // Wakes the runner, which fails the turn.
-                        drop(inner);
-                        self.live.send_wakeups(Wakeups::control());
-                    } else if !inner.turn.agent_polled || inner.has_pending_longer_than(MAX_PENDING) {
-                        // The runner flushes when the agent pauses. An agent that does not pause flushes here, once updates
-                        // have been pending for too long.
-                        journal.flush(&self.live, inner);
-                    }
-                    return result;
-                }
-                let changed = self.live.changed.notified();
-                journal.flush(&self.live, inner);
-                changed
-            };
-            changed.await;
-        }
+        self.live.push_update(self.turn, event).map_err(|_| Stopped)
     }
 }
 

@@ -10,7 +10,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::Shared;
 use crate::{
-    journal::{LiveRef, live::LiveState},
+    journal::LiveRef,
     pb::v1::Message,
     store::{Scope, TaskStore},
     task::ContextBytes,
@@ -88,18 +88,22 @@ impl Contexts {
 
     /// Registers the context of a task whose context id the server chose, so that the task is its only one. Called at the
     /// first pause of the agent: most tasks have ended before, and cost nothing here.
-    pub(super) fn register(&self, live: &LiveRef, inner: &mut LiveState) {
-        if self.limit().is_none() || inner.admission.context().is_some() {
+    pub(super) fn register(&self, live: &LiveRef) {
+        if self.limit().is_none() || live.context_size().is_some() {
             return;
         }
         let key = (Arc::clone(live.key.scope()), Arc::clone(&live.context));
-        let mut cache = self.cache.lock();
-        let size = cache.find(&key).unwrap_or_else(|| {
-            let size = Arc::new(ContextBytes::new(inner.admission.committed()));
-            cache.insert(key, Arc::clone(&size));
-            size
-        });
-        inner.admission.enter_context(size);
+        let (size, is_first) = {
+            let mut cache = self.cache.lock();
+            let found = cache.find(&key);
+            let is_first = found.is_none();
+            let size = found.unwrap_or_default();
+            if is_first {
+                cache.insert(key, Arc::clone(&size));
+            }
+            (size, is_first)
+        };
+        live.enter_context(size, is_first);
     }
 
     /// Returns the contexts whose size must be read again, because tasks were deleted, ordered by key.
@@ -170,13 +174,12 @@ impl Shared {
             return;
         }
         let key: Key = (Arc::clone(live.key.scope()), Arc::clone(&live.context));
-        let entered = live.lock().admission.context().cloned();
-        let size = entered.unwrap_or_else(|| self.contexts.find(key.clone()));
+        let size = live.context_size().unwrap_or_else(|| self.contexts.find(key.clone()));
         let max = self.contexts.max;
         if size.is_due(max) || size.get().saturating_add(bytes) > max {
             read_size(&**self.journal.store(), &key, &size, max).await;
         }
-        live.lock().admission.enter_context(size);
+        live.enter_context(size, false);
     }
 
     /// Reads the sizes of contexts again whose tasks may have been deleted, as far as that matters for the limit.

@@ -22,17 +22,12 @@ use super::{
 };
 use crate::{
     call::{Call, IDEMPOTENCY_KEY, MAX_IDEMPOTENCY_KEY_BYTES},
-    clock::Millis,
     contract::fingerprint,
     error::{Error, ErrorKind},
     event::{Event, Seq},
-    journal::{
-        LiveRef, TurnContext,
-        live::LiveState,
-        waiters::{TurnReply, WaitCondition},
-    },
+    journal::{KeyDigest, LiveRef, TurnContext, TurnReply},
     pb::v1::{SendMessageConfiguration, SendMessageRequest},
-    store::{IdempotencyRecord, Key, Scope, SendOutcome},
+    store::{Key, Scope, SendOutcome},
 };
 
 /// Idempotency key of sends without an `Idempotency-Key`.
@@ -63,7 +58,7 @@ type ScopedKey = (Arc<Scope>, Box<str>);
 
 /// Exclusive right to process a key. Removes its lock from the table with the last holder or waiter.
 #[derive(Debug)]
-struct KeyGuard {
+pub(super) struct KeyGuard {
     locks: Arc<KeyLocks>,
     key: ScopedKey,
     mutex: Arc<tokio::sync::Mutex<()>>,
@@ -159,7 +154,7 @@ impl Execution {
         first_poll: Option<FirstPoll>,
         send: Option<PendingSend>,
     ) {
-        let Some(PendingSend { written, guard }) = send else {
+        let Some(PendingSend { recorded, guard }) = send else {
             return self.run(live, (messages, context), slot, first_poll);
         };
         if self.0.journal.store().immediate().is_some() {
@@ -168,10 +163,10 @@ impl Execution {
         }
         let parts = Arc::clone(&self.0);
         drop(self.0.running.spawn(async move {
-            let written = written.await;
+            let recorded = recorded.await;
             drop(guard);
-            if written.is_err() {
-                return parts.record_drain(&live);
+            if recorded.is_err() {
+                return live.record_drain();
             }
             let turns = Box::pin(parts.turns(live, messages, context, slot));
             signal_first_poll(turns, first_poll).await;
@@ -180,9 +175,9 @@ impl Execution {
 
     /// Releases the lock of the key once the message is durable.
     pub(super) fn release_after_commit(&self, send: Option<PendingSend>) {
-        if let Some(PendingSend { written, guard }) = send.filter(|_| self.0.journal.store().immediate().is_none()) {
+        if let Some(PendingSend { recorded, guard }) = send.filter(|_| self.0.journal.store().immediate().is_none()) {
             drop(self.0.running.spawn(async move {
-                drop(written.await);
+                drop(recorded.await);
                 drop(guard);
             }));
         }
@@ -191,17 +186,21 @@ impl Execution {
 
 /// Accepted send with an idempotency key, whose message is not durable yet.
 pub(super) struct PendingSend {
-    written: oneshot::Receiver<TurnReply>,
+    recorded: oneshot::Receiver<TurnReply>,
     guard: Option<KeyGuard>,
 }
 
 impl PendingSend {
-    /// Adds the record of the key to the commit of its message, which is event `seq`.
-    pub(super) fn new(key: IdempotencyKey, inner: &mut LiveState, seq: Seq, time: Millis) -> Self {
-        let IdempotencyKey { key, hash, guard } = key;
-        inner.accepted.idempotency_records.push(IdempotencyRecord { key, hash, seq, time });
-        inner.has_task = true;
-        Self { written: inner.wait_for(WaitCondition::DurableForTurn(seq)), guard }
+    /// Creates the pending send of a message with an idempotency key; `None` without a key.
+    pub(super) fn new(recorded: Option<oneshot::Receiver<TurnReply>>, guard: Option<KeyGuard>) -> Option<Self> {
+        Some(Self { recorded: recorded?, guard })
+    }
+}
+
+impl IdempotencyKey {
+    /// Returns the key with its digest, and its lock.
+    pub(super) fn into_parts(self) -> (KeyDigest, Option<KeyGuard>) {
+        ((self.key, self.hash), self.guard)
     }
 }
 

@@ -17,13 +17,8 @@ use super::{ACCEPT_TIMEOUT, Shared, turn::panic_message, unavailable};
 use crate::{
     env::Ids,
     error::{Error, ErrorKind},
-    event::{Ends, Event, Mark},
-    journal::{
-        Phase, StoredContexts,
-        live::{LiveTask, QueuedMessage},
-        pause,
-        turns::LogReplay,
-    },
+    event::Event,
+    journal::{LiveTask, LogReplay, Phase, QueuedMessage, StoredContexts, pause},
     pb::v1::{Message, Task, TaskState},
     store::{Claim, Key, StoredTask, Unavailable},
 };
@@ -194,10 +189,8 @@ impl Shared {
         live.set_limits(self.limits.task_limits());
         live.set_log_bytes(self.journal.store().log_bytes(key).await?);
         let Ok(live) = self.journal.get_or_load(key, || ready(Ok::<_, Infallible>(live))).await;
-        let mut inner = live.lock();
         match replayed {
             Some((true, (turn, waiting, turns), answered)) => {
-                (inner.durable.turns, inner.turn.answered) = (turns, answered);
                 let number = turn.last().map_or(1, Event::seq);
                 let context = contexts.context(number, referenced.next().unwrap_or_default());
                 let waiting = waiting.into_iter().zip(referenced);
@@ -205,10 +198,7 @@ impl Shared {
                     let context = contexts.context(event.seq(), referenced);
                     QueuedMessage { event, context }
                 });
-                inner.turn.inbox.extend(waiting);
-                inner.turn.number += 1;
-                inner.turn.is_running = true;
-                drop(inner);
+                live.resume_turn(turns, answered, waiting.collect());
                 if is_first {
                     tracing::info!(task.id = key.id(), "running a turn that waited in the queue");
                 } else {
@@ -221,10 +211,9 @@ impl Shared {
                     let slot = parts.permits.recovered_turn(&live.key.scope().owner);
                     parts.turns(live, turn, context, slot).await;
                 }));
-                return Ok(());
             }
             // No turn is unfinished: only the row is updated.
-            Some((false, (.., turns), _)) => (inner.accepted.row_changed, inner.durable.turns) = (true, turns),
+            Some((false, (.., turns), _)) => live.close_turn(turns),
             None => {
                 let (state, message) = if canceled {
                     (TaskState::Canceled, None)
@@ -236,14 +225,9 @@ impl Shared {
                     state = state.as_str_name(),
                     "ended the task of an interrupted turn"
                 );
-                let status = live.status_event(state, message);
-                if inner.accept(status, Mark::ending(Ends::Task)).is_err() {
-                    inner.accepted.row_changed = true;
-                }
-                inner.drop_contexts(None);
+                live.end_unfinished(state, message);
             }
         }
-        self.journal.flush(&live, inner);
         Ok(())
     }
 

@@ -14,11 +14,7 @@ use crate::{
     error::Error,
     event::{Event, Position, Seq},
     history::HistoryLimit,
-    journal::{
-        LiveRef, Reader,
-        turns::{MessageRef, MessageStage, TurnProgress, Turns},
-        waiters::{TurnReply, WaitCondition},
-    },
+    journal::{LiveRef, MessageRef, MessageStage, Reader, TurnProgress, TurnReply, Turns},
     pb::v1::Task,
     store::Key,
 };
@@ -42,7 +38,7 @@ impl Execution {
     /// Subscribes to a task (3.1.6). A task in a terminal state can only be read from a position in its log.
     pub(crate) async fn subscribe(&self, key: &Key, from: StreamStart, history: HistoryLimit) -> Result<Reader, Error> {
         let live = self.load(key).await?;
-        if matches!(from, StreamStart::Now) && live.lock().has_ended() {
+        if matches!(from, StreamStart::Now) && live.has_ended() {
             return Err(task_ended(key.id()));
         }
         Ok(self.reader(live, from).await?.with_history(history))
@@ -91,7 +87,7 @@ impl Execution {
         let reader = Reader::new(live.clone(), Arc::clone(&self.0.journal), at.seq + 1, None, None);
         let mut reader = reader.until_turn_end(TurnProgress::known(seq, at.seq, turns)).folding_into(task);
         // A reader retries while the store is unavailable; a sender gets the error.
-        let ended = live.lock().wait_for(WaitCondition::TaskEnd);
+        let ended = live.wait_for_end();
         let read = async {
             while !matches!(reader.stage(), MessageStage::Ended | MessageStage::Interrupted) {
                 // A server that stops replies with the current task, as to the first sender.
@@ -116,7 +112,7 @@ impl Execution {
     /// Acquires the permit for one more stream of a task.
     fn reader_permit(&self, live: &LiveRef) -> Result<OwnerPermit, Error> {
         let (permit, max) = (self.0.permits.stream(&live.key.scope().owner)?, self.0.limits.streams_per_task);
-        if live.lock().readers() >= max {
+        if live.readers() >= max {
             let why = format!("task {} has {max} streams; close some or retry later (limits.streams)", live.key.id());
             return Err(limit_error("streams_per_task", why).with("taskId", live.key.id()).retry_after(RETRY_AFTER));
         }
@@ -126,9 +122,9 @@ impl Execution {
     /// Returns a stream of a task from this start.
     async fn reader(&self, live: LiveRef, start: StreamStart) -> Result<Reader, Error> {
         let (key, permit) = (live.key.clone(), self.reader_permit(&live)?);
-        let watermark = live.lock().committed().map(|(_, at)| at);
+        let watermark = live.committed().map(|(_, at)| at);
         let reader = |next| {
-            live.lock().attach();
+            live.attach();
             Reader::new(live.clone(), Arc::clone(&self.0.journal), next, None, permit)
         };
         let StreamStart::After(after) = start else { return Ok(reader(1).starting_with_snapshot(false)) };
@@ -166,15 +162,14 @@ impl Execution {
                 }
             }
         }
-        progress.finish_replay(live.lock().idle_position());
+        progress.finish_replay(live.idle_position());
         Ok(progress)
     }
 }
 
-/// Attaches a reader at the watermark of a task. The lock is released before the error path, which takes it again.
+/// Attaches a reader at the watermark of a task.
 fn attach(live: &LiveRef) -> Result<(Arc<Task>, Position, Turns), Error> {
-    let attached = live.lock().attach_at_watermark();
-    attached.ok_or_else(|| wait_error(live))
+    live.attach_at_watermark().ok_or_else(|| wait_error(live))
 }
 
 #[cfg(test)]
@@ -185,7 +180,7 @@ mod tests {
     use crate::{
         env::Env,
         error::ErrorKind,
-        journal::{Journal, live::LiveTask},
+        journal::{Journal, LiveTask},
         store::memory::Memory,
     };
 

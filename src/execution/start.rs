@@ -21,11 +21,8 @@ use super::{
 use crate::{
     clock,
     error::Error,
-    event::{Event, Seq},
-    journal::{
-        LiveRef, Phase, TurnContext,
-        live::{LiveState, LiveTask},
-    },
+    event::Event,
+    journal::{LiveRef, LiveTask, Phase, TurnContext, Watch},
     pb::v1::{Task, TaskState, TaskStatus},
     store::Key,
     task::LimitViolation,
@@ -35,38 +32,36 @@ use crate::{
 pub(super) type FirstPoll = oneshot::Sender<()>;
 
 impl Execution {
-    /// Accepts a message for a new turn or the next one. `watch` gets the task before that turn runs, and the number of turns
-    /// before it. A new task is created before this returns, since values moved into a future are moved twice.
-    pub(super) fn accept<'a, T: Send + Sync + 'a>(
+    /// Accepts a message for a new turn or the next one, and begins to watch that turn before it runs. A new task is created
+    /// before this returns, since values moved into a future are moved twice.
+    pub(super) fn accept<'a, W: Watch + 'a>(
         &'a self,
         mut request: SendRequest,
         first_poll: Option<FirstPoll>,
-        watch: impl FnOnce(&mut LiveState, u32) -> T + Send + 'a,
-    ) -> impl Future<Output = Result<(LiveRef, T), Error>> + Send + 'a {
+    ) -> impl Future<Output = Result<(LiveRef, W::Output), Error>> + Send + 'a {
         // Before anything is stored or visible. The idempotency key has been made of the whole message.
         request.context.secrets.take_from(&mut request.message);
         if !request.message.task_id.is_empty() {
-            return Either::Right(Box::pin(Either::Left(self.follow_up(request, first_poll, watch))));
+            return Either::Right(Box::pin(Either::Left(self.follow_up::<W>(request, first_poll))));
         }
         match self.0.chosen_context(&request.scope, &request.message) {
             Some(context) if !self.0.fits_context(&context, &request.message) => {
                 Either::Right(Box::pin(Either::Right(async move {
                     self.0.read_context_size(&context).await;
-                    self.create_task(request, Some(context), first_poll, watch)
+                    self.create_task::<W>(request, Some(context), first_poll)
                 })))
             }
-            context => Either::Left(ready(self.create_task(request, context, first_poll, watch))),
+            context => Either::Left(ready(self.create_task::<W>(request, context, first_poll))),
         }
     }
 
     /// Creates a task and starts its first turn.
-    fn create_task<T>(
+    fn create_task<W: Watch>(
         &self,
         request: SendRequest,
         context: Option<ChosenContext>,
         first_poll: Option<FirstPoll>,
-        watch: impl FnOnce(&mut LiveState, u32) -> T,
-    ) -> Result<(LiveRef, T), Error> {
+    ) -> Result<(LiveRef, W::Output), Error> {
         self.check_accepting()?;
         let journal = &self.0.journal;
         let SendRequest { scope, mut message, context: turn_context, push, idempotency_key, .. } = request;
@@ -104,36 +99,23 @@ impl Execution {
         })?;
         live.set_push_config(push);
         let live = journal.insert(live);
-        let mut inner = live.lock();
-        self.check_phase()?;
-        (inner.turn.is_running, inner.turn.number) = (true, 1);
-        if slot.is_queued() {
-            (inner.turn.attempt, inner.has_task) = (0, true);
-        }
-        self.store_context(&mut inner, 1, &turn_context);
-        let send = idempotency_key.map(|key| PendingSend::new(*key, &mut inner, 1, now));
-        let watched = watch(&mut inner, 0);
-        journal.flush(&live, inner);
-        self.run_after_commit(live.clone(), (Vec::new(), turn_context), slot, first_poll, send);
+        let (key, guard) = idempotency_key.map(|key| key.into_parts()).unzip();
+        let begun = live.begin_task::<W>(&turn_context, key, slot.is_queued());
+        let (watched, recorded) = begun.ok_or_else(not_accepting)?;
+        self.run_after_commit(
+            live.clone(),
+            (Vec::new(), turn_context),
+            slot,
+            first_poll,
+            PendingSend::new(recorded, guard.flatten()),
+        );
         Ok((live, watched))
-    }
-
-    /// Stores the context of a message. If the store does not outlive the process, only one with a trace.
-    pub(super) fn store_context(&self, inner: &mut LiveState, seq: Seq, context: &TurnContext) {
-        if context.trace.is_some() || self.0.journal.store().immediate().is_none() {
-            inner.store_context(seq, context);
-        }
     }
 
     /// Rejects work while the store is unavailable, and from the start of a drain.
     pub(super) fn check_accepting(&self) -> Result<(), Error> {
-        if self.0.journal.is_store_unavailable() { Err(not_accepting()) } else { self.check_phase() }
-    }
-
-    /// Rejects work from the start of a drain. Called under the task's lock: a caller that holds it before
-    /// [`Journal::enter_phase`](crate::journal::Journal::enter_phase) is woken by that, and a later one sees the phase.
-    pub(super) fn check_phase(&self) -> Result<(), Error> {
-        if self.0.journal.phase() > Phase::Open { Err(not_accepting()) } else { Ok(()) }
+        let journal = &self.0.journal;
+        if journal.is_store_unavailable() || journal.phase() > Phase::Open { Err(not_accepting()) } else { Ok(()) }
     }
 
     /// Runs a turn, and those of the messages that wait for it.

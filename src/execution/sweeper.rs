@@ -9,9 +9,7 @@ use super::{Execution, Shared, load};
 use crate::{
     clock::{self, Millis},
     error::Error,
-    event::{Ends, Mark},
-    journal::{Journal, Phase, waiters::WaitCondition},
-    pb::v1::{Message, TaskState},
+    journal::Journal,
     store::{Key, Retention, SweepResult, Unavailable},
     task::TaskLimits,
 };
@@ -105,26 +103,10 @@ pub(crate) async fn end_idle(journal: &Arc<Journal>, bounds: TaskLimits, before:
 /// Cancels a task if it still waits for its client. Returns whether it did.
 async fn end_if_idle(journal: &Arc<Journal>, bounds: TaskLimits, key: &Key, before: Millis) -> Result<bool, Error> {
     let live = load(journal, key, bounds).await?;
-    let ended = {
-        let mut inner = live.lock();
-        let is_idle = !inner.is_lost
-            && !inner.turn.is_running
-            && journal.phase() == Phase::Open
-            && inner.admission.state().is_interrupted()
-            && inner.committed().is_some_and(|(task, _)| {
-                let time = task.status.as_ref().and_then(|status| status.timestamp.as_ref()).map(clock::millis);
-                time.is_some_and(|time| time < before)
-            });
-        let why = Message::agent("The task was canceled because the client did not answer in time.");
-        let status = live.status_event(TaskState::Canceled, Some(why));
-        if !is_idle || inner.accept(status, Mark::ending(Ends::Task)).is_err() {
-            return Ok(false);
-        }
-        let ended = inner.wait_for(WaitCondition::TaskEnd);
-        journal.flush(&live, inner);
-        ended
-    };
-    Ok(ended.await.is_ok())
+    match live.cancel_idle(before) {
+        Some(ended) => Ok(ended.await.is_ok()),
+        None => Ok(false),
+    }
 }
 
 impl Shared {

@@ -5,37 +5,29 @@ use std::{
     any::Any,
     future::poll_fn,
     mem,
+    ops::ControlFlow,
     panic::{AssertUnwindSafe, catch_unwind},
     pin::{Pin, pin},
     sync::{Arc, OnceLock},
-    task::{Poll, Waker},
+    task::{Context, Poll, Waker, ready},
     time::Duration,
 };
 
-use parking_lot::MutexGuard;
-use prost::Message as _;
 use tokio::{
     task::coop::has_budget_remaining,
-    time::{Instant, sleep_until},
+    time::{Instant, Sleep, sleep_until},
 };
 
 use super::{
-    Shared,
+    Limits, Shared,
     concurrency::{QueuedTurn, TurnPermit, TurnSlot},
 };
 use crate::{
     agent::{self, End, Turn, Updates},
     clock,
-    event::{Ends, Event, Mark},
-    journal::{
-        LiveRef, Phase, TurnContext,
-        live::{LimitExceeded, LiveState},
-        turns::MAX_MESSAGES_PER_TURN,
-        waiters::{TurnReply, WaitCondition},
-    },
-    message::secret::Secrets,
-    pb::v1::{Message, Task, TaskState},
-    report,
+    event::Event,
+    journal::{AgentPause, AgentStart, LiveRef, TurnBegin, TurnContext, TurnReply, TurnResult, TurnStop, WaitsFor},
+    pb::v1::TaskState,
 };
 
 /// Future of a turn of an agent.
@@ -51,12 +43,9 @@ pub(super) enum TurnOutcome {
     Deadline,
     /// The agent sent no update within the idle timeout.
     Idle,
-    /// The turn was canceled, and the agent did not return within the grace period.
-    Canceled,
-    /// The turn exceeded a limit of the task, or the store rejected its changes.
-    LimitExceeded,
-    /// The task has another writer, or the server stops: nothing is recorded.
-    Abandoned,
+    /// The turn stopped before the agent returned: with [`TurnStop::Canceled`], because it did not do so within the grace
+    /// period.
+    Stopped(TurnStop),
 }
 
 impl Shared {
@@ -76,25 +65,16 @@ impl Shared {
             return;
         }
         loop {
-            let found = live.lock().task_for_turn();
-            let task = match found {
+            let task = match live.task_for_turn() {
                 Ok(task) => task,
                 Err(previous_end) => match previous_end.await {
                     Ok(TurnReply::Task(task)) => task,
-                    Ok(TurnReply::Message(_)) | Err(_) => return self.record_drain(&live),
+                    Ok(TurnReply::Message(_)) | Err(_) => return live.record_drain(),
                 },
             };
-            let task = {
-                let mut inner = live.lock();
-                if self.is_abandoned(&inner) {
-                    drop(inner);
-                    return self.record_drain(&live);
-                }
-                inner.turn.begun = inner.turn.number;
-                inner.with_answered_status(task)
-            };
-            let outcome = self.run(&live, task, messages, context).await;
-            match self.end(&live, outcome, &mut permit) {
+            let Some(start) = live.start_agent(task) else { return live.record_drain() };
+            let outcome = self.run(&live, start, messages, context).await;
+            match end(&live, outcome, &mut permit) {
                 Some(next) => (messages, context) = next,
                 None => return,
             }
@@ -107,22 +87,9 @@ impl Shared {
         loop {
             // Before the state is read, so that no change of it is missed.
             control.as_mut().enable();
-            {
-                let inner = live.lock();
-                if self.is_abandoned(&inner) {
-                    drop(inner);
-                    self.record_drain(live);
-                    return None;
-                }
-                if inner.turn.exceeded.is_some() {
-                    self.end_rejected(live, inner);
-                    return None;
-                }
-                if inner.turn.cancel_requested {
-                    drop(inner);
-                    self.end(live, TurnOutcome::Canceled, &mut None);
-                    return None;
-                }
+            if let Some(stop) = live.queued_turn_stop() {
+                end(live, TurnOutcome::Stopped(stop), &mut None);
+                return None;
             }
             tokio::select! {
                 permit = &mut turn => return Some(permit),
@@ -134,41 +101,19 @@ impl Shared {
     /// Records the first attempt of a turn that waited in the queue, before the agent runs: a restart must not repeat it
     /// unless the agent is resumable. Returns false if the turn does not run.
     async fn begin(&self, live: &LiveRef) -> bool {
-        let durable = {
-            let mut inner = live.lock();
-            if inner.turn.attempt > 0 {
-                return true;
+        match live.begin_turn() {
+            TurnBegin::Begun => true,
+            TurnBegin::Pending(durable) => {
+                let is_durable = durable.await.is_ok();
+                if !is_durable {
+                    live.record_drain();
+                }
+                is_durable
             }
-            if self.is_abandoned(&inner) {
-                return false;
+            TurnBegin::Stopped(stop) => {
+                end(live, TurnOutcome::Stopped(stop), &mut None);
+                false
             }
-            if inner.turn.exceeded.is_some() {
-                self.end_rejected(live, inner);
-                return false;
-            }
-            (inner.turn.attempt, inner.accepted.row_changed) = (1, true);
-            if inner.admission.state() != TaskState::Working {
-                // At its event limit, the task keeps its state, and the turn fails at the agent's first update.
-                drop(inner.accept(live.status_event(TaskState::Working, None), Mark::NOTHING));
-            }
-            let delivered = inner.turn.delivered_seq;
-            let durable = inner.wait_for(WaitCondition::TurnBegun(delivered));
-            self.journal.flush(live, inner);
-            durable
-        };
-        let is_durable = durable.await.is_ok();
-        if !is_durable {
-            self.record_drain(live);
-        }
-        is_durable
-    }
-
-    /// Ends a turn in the queue whose message the store has rejected, unless the rejection has ended its task.
-    fn end_rejected(&self, live: &LiveRef, inner: MutexGuard<'_, LiveState>) {
-        let is_running = inner.turn.is_running;
-        drop(inner);
-        if is_running {
-            self.end(live, TurnOutcome::LimitExceeded, &mut None);
         }
     }
 
@@ -177,17 +122,11 @@ impl Shared {
     fn run(
         &self,
         live: &LiveRef,
-        task: Arc<Task>,
+        AgentStart { task, turn: number, attempt, updates }: AgentStart,
         messages: Vec<Event>,
         mut context: TurnContext,
     ) -> impl Future<Output = TurnOutcome> + Send {
-        let (number, attempt, updates) = {
-            let inner = live.lock();
-            (inner.turn.number, inner.turn.attempt, inner.turn.updates)
-        };
-        let started = Instant::now();
-        let (real_at, deadline) =
-            (clock::after(started, self.limits.task_delay), clock::after(started, self.limits.turn_deadline));
+        let timers = TurnTimers::start(&self.limits, updates);
         let secrets = mem::take(&mut context.secrets);
         let mut turn = Turn {
             live: live.clone(),
@@ -196,16 +135,14 @@ impl Shared {
             originals: Vec::new(),
             context,
             attempt,
-            deadline,
+            deadline: timers.deadline,
             text: OnceLock::new(),
         };
         turn.originals = secrets.restore(turn.stored_messages());
         let sender = Updates { live: live.clone(), turn: number, metadata: None };
         // The agent may panic before it returns a future.
         let started_agent = catch_unwind(AssertUnwindSafe(|| self.agent.dyn_run(turn, sender)));
-        let deadlines = TurnDeadlines { started, real_at, deadline };
-        let idle_timer = IdleTimer::new(self.limits.turn_idle_timeout, updates, started);
-        self.poll(live, started_agent, deadlines, idle_timer)
+        self.poll(live, started_agent, timers)
     }
 
     /// Polls the agent until the turn ends. Commits its updates at its pauses, at most once per `commit_interval`.
@@ -213,39 +150,24 @@ impl Shared {
         &self,
         live: &LiveRef,
         started_agent: Result<AgentFuture<'_>, Box<dyn Any + Send>>,
-        TurnDeadlines { started, real_at, deadline }: TurnDeadlines,
-        mut idle_timer: IdleTimer,
+        mut timers: TurnTimers,
     ) -> TurnOutcome {
         let mut agent = match started_agent {
             Ok(future) => Some(future),
             Err(panic) => return TurnOutcome::Panicked(panic_message(&*panic)),
         };
-        let journal = &self.journal;
-        let mut grace_ends = None;
-        // Earliest time of the next commit.
-        let mut commit_at = started;
-        let mut timer = pin!(sleep_until(real_at));
-        // Waker that the timer has: it is not polled again for each update of the agent.
-        let mut armed: Option<Waker> = None;
+        let mut alarm = Alarm { sleep: pin!(sleep_until(timers.task_at)), armed: None };
         let mut control = pin!(live.control.notified());
         let mut is_registered = false;
         let outcome = poll_fn(|cx| {
-            {
-                let mut inner = live.lock();
-                if self.is_abandoned(&inner) {
-                    return Poll::Ready(TurnOutcome::Abandoned);
-                }
-                if inner.turn.exceeded.is_some() {
-                    return Poll::Ready(TurnOutcome::LimitExceeded);
-                }
-                if inner.turn.cancel_requested && grace_ends.is_none() {
-                    grace_ends = Some(clock::after(Instant::now(), self.limits.cancel_grace));
-                }
-                // A later cancel or drain wakes this turn.
-                while control.as_mut().poll(cx).is_ready() {
-                    control.set(live.control.notified());
-                }
-                inner.turn.agent_polled = true;
+            // A later cancel or drain wakes this turn. Before the state is read, so that no change of it is missed.
+            while control.as_mut().poll(cx).is_ready() {
+                control.set(live.control.notified());
+            }
+            match live.begin_poll() {
+                Ok(is_canceled) => timers.set_canceled(is_canceled, &self.limits),
+                Err(TurnStop::Ended) => return Poll::Ready(TurnOutcome::Stopped(TurnStop::LimitExceeded)),
+                Err(stop) => return Poll::Ready(TurnOutcome::Stopped(stop)),
             }
             let poll = || agent.as_mut().map_or(Poll::Pending, |future| future.as_mut().poll(cx));
             match catch_unwind(AssertUnwindSafe(poll)) {
@@ -253,45 +175,15 @@ impl Shared {
                 Err(panic) => return Poll::Ready(TurnOutcome::Panicked(panic_message(&*panic))),
                 Ok(Poll::Pending) => {}
             }
+            if !mem::replace(&mut is_registered, true) {
+                self.contexts.register(live);
+            }
             loop {
-                let mut inner = live.lock();
-                inner.turn.agent_polled = false;
-                if !mem::replace(&mut is_registered, true) {
-                    self.contexts.register(live, &mut inner);
-                }
                 let now = Instant::now();
-                inner.has_task |= now >= real_at;
-                let mut next = if inner.has_task { deadline } else { real_at.min(deadline) };
-                // A canceled turn has its grace period.
-                let idle_at = idle_timer.update(&inner, now).filter(|_| grace_ends.is_none());
-                if inner.is_dirty() && now < commit_at {
-                    next = next.min(commit_at);
-                    drop(inner);
-                } else if inner.is_dirty() {
-                    commit_at = clock::after(now, self.limits.commit_interval);
-                    journal.flush(live, inner);
-                } else {
-                    drop(inner);
-                }
-                if grace_ends.is_some_and(|end| end <= now) {
-                    return Poll::Ready(TurnOutcome::Canceled);
-                }
-                if deadline <= now {
-                    return Poll::Ready(TurnOutcome::Deadline);
-                }
-                if idle_at.is_some_and(|at| at <= now) {
-                    return Poll::Ready(TurnOutcome::Idle);
-                }
-                let next = [grace_ends, idle_at].into_iter().flatten().fold(next, Instant::min);
-                if timer.deadline() != next {
-                    timer.as_mut().reset(next);
-                } else if now < next && armed.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
-                    return Poll::Pending;
-                }
-                if timer.as_mut().poll(cx).is_pending() {
-                    // Without coop budget, the timer has not registered the waker.
-                    armed = has_budget_remaining().then(|| cx.waker().clone());
-                    return Poll::Pending;
+                let pause = live.end_poll(now >= timers.task_at, now >= timers.commit_at);
+                match timers.next(&pause, now, &self.limits) {
+                    ControlFlow::Continue(next) => ready!(alarm.poll_at(next, now, cx)),
+                    ControlFlow::Break(outcome) => return Poll::Ready(outcome),
                 }
             }
         })
@@ -303,139 +195,116 @@ impl Shared {
         }
         outcome
     }
+}
 
-    /// Records the outcome of a turn, and returns the messages of the next one. Without a next turn, the permit is released
-    /// before the end is visible, because the client may send the next message at once.
-    fn end(
-        &self,
-        live: &LiveRef,
-        outcome: TurnOutcome,
-        permit: &mut Option<TurnPermit>,
-    ) -> Option<(Vec<Event>, TurnContext)> {
-        let failed = |kind, cause: &str| (TaskState::Failed, Some(failure(live, kind, cause)));
-        let mut inner = live.lock();
-        inner.turn.agent_polled = false;
-        if self.is_abandoned(&inner) {
-            // The agent may have returned because it saw the stop.
-            drop(inner);
-            self.record_drain(live);
+/// Records the outcome of a turn, and returns the messages of the next one. Without a next turn, the permit is released.
+fn end(live: &LiveRef, outcome: TurnOutcome, permit: &mut Option<TurnPermit>) -> Option<(Vec<Event>, TurnContext)> {
+    let failed = |kind, cause: &str| TurnResult::Failure(kind, cause.to_owned(), None);
+    // A client that has canceled does not answer a request, and expects no failure.
+    let (result, yields_to_cancel) = match outcome {
+        TurnOutcome::Returned(Ok(end)) => match end {
+            End::Reply(message) => (TurnResult::Reply(message), false),
+            End::Completed(message) => (TurnResult::Status(TaskState::Completed, message), false),
+            End::Rejected(message) => (TurnResult::Status(TaskState::Rejected, Some(message)), false),
+            End::InputRequired(message) => (TurnResult::Status(TaskState::InputRequired, Some(message)), true),
+            End::AuthRequired(message) => (TurnResult::Status(TaskState::AuthRequired, Some(message)), true),
+        },
+        TurnOutcome::Returned(Err(error)) => {
+            (TurnResult::Failure("error", error.to_string(), error.message().cloned()), error.is_stopped())
+        }
+        TurnOutcome::Panicked(cause) => (failed("panic", &cause), false),
+        TurnOutcome::Deadline => (failed("deadline", "the turn exceeded its maximum duration (turn.deadline)"), true),
+        TurnOutcome::Idle => {
+            (failed("idle", "the agent sent no update within its idle timeout (turn.idle_timeout)"), true)
+        }
+        TurnOutcome::Stopped(TurnStop::Canceled) => (TurnResult::Status(TaskState::Canceled, None), false),
+        TurnOutcome::Stopped(TurnStop::LimitExceeded) => {
+            (failed("limit", "the turn exceeded a limit of the task"), false)
+        }
+        TurnOutcome::Stopped(TurnStop::Abandoned) => {
+            live.record_drain();
             return None;
         }
-        let (state, message) = match outcome {
-            TurnOutcome::Abandoned => return None,
-            _ if let Some(exceeded) = &inner.turn.exceeded => (TaskState::Failed, Some(exceeded.message(&live.key))),
-            TurnOutcome::Returned(Ok(End::Reply(message)))
-                if !inner.has_task && message.encoded_len() <= inner.admission.max_event_bytes() =>
-            {
-                let mut message = live.complete_message(message);
-                message.task_id.clear();
-                let wake = inner.reply_with(message);
-                drop(inner);
-                drop(permit.take());
-                live.send_wakeups(wake);
-                return None;
-            }
-            TurnOutcome::Returned(Ok(End::Completed(message))) => (TaskState::Completed, message),
-            TurnOutcome::Returned(Ok(End::Reply(message))) => (TaskState::Completed, Some(message)),
-            TurnOutcome::Returned(Ok(End::Rejected(message))) => (TaskState::Rejected, Some(message)),
-            // The client has canceled, and will not answer the request.
-            TurnOutcome::Returned(Ok(End::InputRequired(_) | End::AuthRequired(_))) if inner.turn.cancel_requested => {
-                (TaskState::Canceled, None)
-            }
-            TurnOutcome::Returned(Err(error)) if inner.turn.cancel_requested && error.is_stopped() => {
-                (TaskState::Canceled, None)
-            }
-            TurnOutcome::Returned(Ok(End::InputRequired(message))) => (TaskState::InputRequired, Some(message)),
-            TurnOutcome::Returned(Ok(End::AuthRequired(message))) => (TaskState::AuthRequired, Some(message)),
-            TurnOutcome::Returned(Err(error)) => match error.message() {
-                Some(message) => {
-                    tracing::warn!(task.id = live.key.id(), error.cause = %error, "turn failed with a message");
-                    (TaskState::Failed, Some(message.clone()))
-                }
-                None => failed("error", &error.to_string()),
-            },
-            TurnOutcome::Canceled => (TaskState::Canceled, None),
-            TurnOutcome::Deadline | TurnOutcome::Idle if inner.turn.cancel_requested => (TaskState::Canceled, None),
-            TurnOutcome::Panicked(cause) => failed("panic", &cause),
-            TurnOutcome::Deadline => failed("deadline", "the turn exceeded its maximum duration (turn.deadline)"),
-            TurnOutcome::Idle => failed("idle", "the agent sent no update within its idle timeout (turn.idle_timeout)"),
-            TurnOutcome::LimitExceeded => failed("limit", "the turn exceeded a limit of the task"),
-        };
-        let mut ends = if state.is_terminal() { Ends::Task } else { Ends::Turn };
-        let mut ended = inner.accept(live.status_event(state, message), Mark::ending(ends));
-        if let Err(violation) = ended
-            && violation.limit().is_some()
-        {
-            // The agent's last message exceeds a limit.
-            ends = Ends::Task;
-            let status = live.status_event(TaskState::Failed, Some(LimitExceeded::Task(violation).message(&live.key)));
-            ended = inner.accept(status, Mark::ending(ends));
-        }
-        if ended.is_err() {
-            // Only its running turn may end a task.
-            tracing::error!(task.id = live.key.id(), "turn ended after its task");
-        }
-        inner.has_task = true;
-        let waiting = if ends == Ends::Task { 0 } else { inner.turn.inbox.len().min(MAX_MESSAGES_PER_TURN) };
-        let (mut context, mut secrets) = (TurnContext::default(), Secrets::default());
-        let next: Vec<Event> = inner
-            .turn
-            .inbox
-            .drain(..waiting)
-            .map(|message| {
-                context = message.context;
-                secrets.append(mem::take(&mut context.secrets));
-                message.event
-            })
-            .collect();
-        context.secrets = secrets;
-        inner.drop_contexts(next.last().map(Event::seq));
-        if let Some(last) = next.last() {
-            inner.turn.number += 1;
-            (inner.turn.delivered_seq, inner.turn.attempt, inner.turn.drained) = (last.seq(), 1, 0);
-            inner.mark_working(|| live.status_event(TaskState::Working, None));
-        } else {
-            inner.turn.is_running = false;
-            drop(permit.take());
-        }
-        self.journal.flush(live, inner);
-        (!next.is_empty()).then_some((next, context))
-    }
+        TurnOutcome::Stopped(TurnStop::Ended) => return None,
+    };
+    live.end_turn(result, yields_to_cancel, permit)
 }
 
-impl Shared {
-    /// Returns whether the turn of a task must not go on: the task has another writer, or the server has stopped.
-    fn is_abandoned(&self, inner: &LiveState) -> bool {
-        inner.is_lost || self.journal.phase() == Phase::Stopped
-    }
-
-    /// Records in the row of a task that a stop of the server interrupted its turn: the attempt does not count against the
-    /// maximum, unlike one that a crash interrupted. A first attempt that did not get as far as the agent is none.
-    pub(super) fn record_drain(&self, live: &LiveRef) {
-        let mut inner = live.lock();
-        let is_persistent = self.journal.store().immediate().is_none();
-        if is_persistent
-            && self.journal.phase() == Phase::Stopped
-            && !inner.is_lost
-            && inner.turn.is_running
-            && inner.turn.attempt > 0
-        {
-            if inner.turn.attempt == 1 && inner.turn.begun < inner.turn.number {
-                inner.turn.attempt = 0;
-            } else {
-                inner.turn.drained = inner.turn.drained.saturating_add(1);
-            }
-            inner.accepted.row_changed = true;
-            self.journal.flush(live, inner);
-        }
-    }
-}
-
-/// Start of a turn, time after which it has a task even without an update, and its deadline.
-struct TurnDeadlines {
-    started: Instant,
-    real_at: Instant,
+/// Timers of a turn.
+struct TurnTimers {
+    /// Time after which the turn has a task even without an update.
+    task_at: Instant,
     deadline: Instant,
+    /// End of the grace period, once the turn is canceled.
+    grace_ends: Option<Instant>,
+    /// Earliest time of the next commit.
+    commit_at: Instant,
+    idle: IdleTimer,
+}
+
+impl TurnTimers {
+    /// Starts the timers of a turn before which there were `updates`.
+    fn start(limits: &Limits, updates: u64) -> Self {
+        let started = Instant::now();
+        let (task_at, deadline) =
+            (clock::after(started, limits.task_delay), clock::after(started, limits.turn_deadline));
+        let idle = IdleTimer::new(limits.turn_idle_timeout, updates, started);
+        Self { task_at, deadline, grace_ends: None, commit_at: started, idle }
+    }
+
+    /// Starts the grace period of a turn that is canceled.
+    fn set_canceled(&mut self, is_canceled: bool, limits: &Limits) {
+        if is_canceled && self.grace_ends.is_none() {
+            self.grace_ends = Some(clock::after(Instant::now(), limits.cancel_grace));
+        }
+    }
+
+    /// Returns the time of the next timer, or the outcome of the turn if one has expired that ends it.
+    fn next(&mut self, pause: &AgentPause, now: Instant, limits: &Limits) -> ControlFlow<TurnOutcome, Instant> {
+        // A canceled turn has its grace period.
+        let idle_at = self.idle.update(pause, now).filter(|_| self.grace_ends.is_none());
+        let has_expired = |at: Option<Instant>| at.is_some_and(|at| at <= now);
+        if has_expired(self.grace_ends) {
+            return ControlFlow::Break(TurnOutcome::Stopped(TurnStop::Canceled));
+        }
+        if self.deadline <= now {
+            return ControlFlow::Break(TurnOutcome::Deadline);
+        }
+        if has_expired(idle_at) {
+            return ControlFlow::Break(TurnOutcome::Idle);
+        }
+        let commit_at = Some(self.commit_at).filter(|at| pause.has_changes && now < *at);
+        if pause.has_changes && commit_at.is_none() {
+            self.commit_at = clock::after(now, limits.commit_interval);
+        }
+        let task_at = Some(self.task_at).filter(|_| !pause.has_task);
+        let timers = [task_at, commit_at, self.grace_ends, idle_at];
+        ControlFlow::Continue(timers.into_iter().flatten().fold(self.deadline, Instant::min))
+    }
+}
+
+/// Timer that is polled again only if its time or its waker changes, and not for each update of the agent.
+struct Alarm<'a> {
+    sleep: Pin<&'a mut Sleep>,
+    /// Waker that the timer has.
+    armed: Option<Waker>,
+}
+
+impl Alarm<'_> {
+    /// Waits until this time.
+    fn poll_at(&mut self, at: Instant, now: Instant, cx: &mut Context<'_>) -> Poll<()> {
+        if self.sleep.deadline() != at {
+            self.sleep.as_mut().reset(at);
+        } else if now < at && self.armed.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
+            return Poll::Pending;
+        }
+        let poll = self.sleep.as_mut().poll(cx);
+        if poll.is_pending() {
+            // Without coop budget, the timer has not registered the waker.
+            self.armed = has_budget_remaining().then(|| cx.waker().clone());
+        }
+        poll
+    }
 }
 
 /// Idle timeout of an agent.
@@ -455,24 +324,19 @@ impl IdleTimer {
     }
 
     /// Returns the time at which the timeout expires. An update restarts it, and so does waiting for the client or the store.
-    fn update(&mut self, inner: &LiveState, now: Instant) -> Option<Instant> {
+    fn update(&mut self, pause: &AgentPause, now: Instant) -> Option<Instant> {
         let timeout = self.timeout?;
         // Without an update of this turn, the state is that of the previous one.
-        let waits_for_client = inner.turn.updates != self.before && inner.admission.state().is_interrupted();
-        if inner.turn.updates != self.updates || inner.is_full() || waits_for_client {
-            (self.updates, self.since) = (inner.turn.updates, now);
+        let waits = match pause.waits_for {
+            WaitsFor::Nothing => false,
+            WaitsFor::Store => true,
+            WaitsFor::Client => pause.updates != self.before,
+        };
+        if pause.updates != self.updates || waits {
+            (self.updates, self.since) = (pause.updates, now);
         }
         Some(clock::after(self.since, timeout))
     }
-}
-
-/// Returns the status message of a failed turn, with the id of the log line that has the cause.
-fn failure(live: &LiveRef, kind: &'static str, cause: &str) -> Message {
-    let id = live.journal().env().ids.time_ordered();
-    tracing::warn!(error.id = %id, task.id = live.key.id(), error.kind = kind, error.cause = cause, "turn failed");
-    let task = live.key.id();
-    report::report(format_args!("turn failed: error.id={id} task.id={task} error.kind={kind} error.cause={cause}"));
-    Message::agent(format!("Agent execution failed ({kind}): error id {id}")).with_detail("errorId", id)
 }
 
 /// Returns the message of a panic.

@@ -14,17 +14,17 @@ use tokio::{
 };
 
 pub(super) use self::commit::apply_to_checkpoint;
-pub(crate) use self::commit_failure::{CommitFailure, LimitExceeded};
 use super::{
-    turn_context::{EncodedContext, TurnContext},
-    turns::Turns,
+    failure::{CommitFailure, LimitExceeded},
+    turn_context::MessageContexts,
+    turns::{AnsweredInterruption, QueuedMessage, Turns, is_plain_working},
     waiters::{TurnReply, WaitCondition, Wakeups},
 };
 use crate::{
     clock::{self, Millis, millis, timestamp},
     event::{Ends, Event, Fence, Mark, Position, Seq, chunk_size},
     pb::{
-        v1::{Message, Task, TaskArtifactUpdateEvent, TaskState, TaskStatus, stream_response::Payload},
+        v1::{Message, Task, TaskArtifactUpdateEvent, TaskStatus, stream_response::Payload},
         wkt::Struct,
     },
     store::{IdempotencyRecord, Key, PushConfig, StoredTask},
@@ -35,16 +35,16 @@ mod commit;
 mod commit_failure;
 
 /// Maximum number of events of an agent that are accepted but not durable.
-pub(crate) const MAX_PENDING_EVENTS: usize = 64;
+const MAX_PENDING_EVENTS: usize = 64;
 
 /// Maximum bytes of events of an agent that are accepted but not durable. One event may exceed it.
 const MAX_PENDING_BYTES: usize = 4 << 20;
 
 /// Maximum number of events cached for readers. Slower readers read from the store.
-pub(crate) const MAX_CACHED_EVENTS: usize = 256;
+pub(super) const MAX_CACHED_EVENTS: usize = 256;
 
 /// Maximum approximate bytes of events cached for readers. One event may exceed it.
-pub(crate) const MAX_CACHED_BYTES: usize = 256 << 10;
+pub(super) const MAX_CACHED_BYTES: usize = 256 << 10;
 
 /// Maximum size of joined chunks of an artifact, in bytes.
 const MAX_JOINED_BYTES: usize = 1024;
@@ -59,39 +59,39 @@ pub(crate) struct LiveTask {
     state: Mutex<LiveState>,
     /// Wakes readers, and an agent that waits for the store, after each commit and when the task is lost. Waiters must
     /// create their future before they release the lock under which they find nothing, so that they miss no change.
-    pub(crate) changed: Arc<Notify>,
+    pub(super) changed: Arc<Notify>,
     /// Wakes the runner and its agent at a cancel, a drain or a limit. Waiters as for `changed`.
     pub(crate) control: Notify,
 }
 
 /// Mutable state of a live task.
-pub(crate) struct LiveState {
+pub(super) struct LiveState {
     /// Admission state for the next event.
-    pub(crate) admission: Admission,
+    pub(super) admission: Admission,
     fence: Fence,
     /// Changes that are accepted and not durable.
-    pub(crate) accepted: Accepted,
+    pub(super) accepted: Accepted,
     /// Committed state.
-    pub(crate) durable: Durable,
+    pub(super) durable: Durable,
     /// Turns, and the messages that wait for them.
-    pub(crate) turn: TurnState,
+    pub(super) turn: TurnState,
     /// Callers, readers and agents that wait.
-    pub(crate) waiters: Waiters,
+    pub(super) waiters: Waiters,
     /// Set once there is a task. Before, the turn may still reply with a plain message.
-    pub(crate) has_task: bool,
+    pub(super) has_task: bool,
     /// Set if the state is invalid: another writer has the task, or there never was one.
-    pub(crate) is_lost: bool,
+    pub(super) is_lost: bool,
     /// Set while the task is queued in its lane or its change is in flight.
     pub(super) queued: bool,
     /// Reason why the last change was not committed.
-    pub(crate) commit_failure: Option<CommitFailure>,
+    pub(super) commit_failure: Option<CommitFailure>,
     /// Number of changes that the store has rejected.
     rejections: u32,
 }
 
 /// Accepted changes of a task that are not durable: events, changes of the row, and what is committed with them.
 #[derive(Default)]
-pub(crate) struct Accepted {
+pub(super) struct Accepted {
     /// Accepted events that were not sent to the store.
     pending: Vec<Event>,
     /// Set until the first commit: the first event precedes `pending`, and is created with that commit.
@@ -103,15 +103,13 @@ pub(crate) struct Accepted {
     /// Time at which there was first more than one pending event.
     oldest_pending_since: Option<Instant>,
     /// Set if the row has changes without an event.
-    pub(crate) row_changed: bool,
+    pub(super) row_changed: bool,
     /// Time of the newest status.
     status_time: Millis,
-    /// Contexts of the messages that are not answered yet, if they are stored.
-    pub(super) contexts: Vec<EncodedContext>,
-    /// Changed contexts for the next commit, encoded; empty if there are none left.
-    pub(crate) changed_contexts: Option<Bytes>,
+    /// Contexts of the messages that are not answered yet.
+    pub(super) contexts: MessageContexts,
     /// Idempotency records for the next commit.
-    pub(crate) idempotency_records: Vec<IdempotencyRecord>,
+    pub(super) idempotency_records: Vec<IdempotencyRecord>,
     /// Push configuration for the first commit.
     push: Option<Arc<PushConfig>>,
     /// Bytes of events sent to the store.
@@ -124,13 +122,13 @@ pub(crate) struct Accepted {
 
 /// Committed state of a task, which is visible to clients, and the cache of its newest events.
 #[derive(Default)]
-pub(crate) struct Durable {
+pub(super) struct Durable {
     /// Position of the last durable event: the watermark.
     position: Option<Position>,
     /// Committed task. Copied on write if it is shared.
     task: Option<Arc<Task>>,
     /// Turns as of the watermark.
-    pub(crate) turns: Turns,
+    pub(super) turns: Turns,
     /// Newest durable events, cached for readers.
     cache: VecDeque<Event>,
     /// Approximate bytes of `cache`.
@@ -145,44 +143,44 @@ pub(crate) struct Durable {
 
 /// State of the turns of a task and of their agent.
 #[derive(Default)]
-pub(crate) struct TurnState {
+pub(super) struct TurnState {
     /// Number of the newest turn.
-    pub(crate) number: u32,
+    pub(super) number: u32,
     /// Number of the newest turn for which the agent has been called, in this process.
-    pub(crate) begun: u32,
+    pub(super) begun: u32,
     /// Set while the newest turn is running.
-    pub(crate) is_running: bool,
+    pub(super) is_running: bool,
     /// Number of turns whose end is durable.
     ended: u32,
     /// Interruption that the newest turn answers, if it answers one.
-    pub(crate) answered: Option<AnsweredInterruption>,
+    pub(super) answered: Option<AnsweredInterruption>,
     /// Messages that wait for the next turn.
-    pub(crate) inbox: VecDeque<QueuedMessage>,
+    pub(super) inbox: VecDeque<QueuedMessage>,
     /// Number of attempts to run the newest turn.
-    pub(crate) attempt: u32,
+    pub(super) attempt: u32,
     /// Number of these attempts that a drain of the server interrupted.
-    pub(crate) drained: u32,
+    pub(super) drained: u32,
     /// Last message given to a turn.
-    pub(crate) delivered_seq: Seq,
+    pub(super) delivered_seq: Seq,
     /// Set while the agent is being polled. Its output is committed together when it pauses.
-    pub(crate) agent_polled: bool,
+    pub(super) agent_polled: bool,
     /// Set once a cancel is requested.
-    pub(crate) cancel_requested: bool,
+    pub(super) cancel_requested: bool,
     /// Metadata of the first cancel request that has any.
-    pub(crate) cancel_metadata: Option<Box<Struct>>,
+    pub(super) cancel_metadata: Option<Box<Struct>>,
     /// Limit that the turn has exceeded, or rejection of its changes by the store. Either ends the turn.
-    pub(crate) exceeded: Option<LimitExceeded>,
+    pub(super) exceeded: Option<LimitExceeded>,
     /// Number of updates from the agent.
-    pub(crate) updates: u64,
+    pub(super) updates: u64,
     /// Number of events rejected by admission.
-    pub(crate) rejected_events: u64,
+    pub(super) rejected_events: u64,
     /// State saved by the agent for its next turn.
     agent_state: Option<Bytes>,
 }
 
 /// Callers, readers and agents that wait for a task.
 #[derive(Default)]
-pub(crate) struct Waiters {
+pub(super) struct Waiters {
     /// Callers that wait for a condition.
     conditions: Vec<(WaitCondition, oneshot::Sender<TurnReply>)>,
     /// Number of readers.
@@ -191,23 +189,6 @@ pub(crate) struct Waiters {
     reply: Option<Box<Message>>,
     /// Set once the server has stopped. New waiters fail at once.
     stopped: bool,
-}
-
-/// Interrupted status (`INPUT_REQUIRED`, `AUTH_REQUIRED`) that WORKING replaced, because a turn took the message that
-/// answers it.
-#[derive(Clone, Debug)]
-pub(crate) struct AnsweredInterruption {
-    /// Interrupted status. Its message is in the history by then.
-    pub(crate) status: TaskStatus,
-    /// Number of the WORKING event that replaced it.
-    pub(crate) seq: Seq,
-}
-
-/// A message that waits for a turn, with the context of its call.
-#[derive(Debug)]
-pub(crate) struct QueuedMessage {
-    pub(crate) event: Event,
-    pub(crate) context: TurnContext,
 }
 
 impl LiveTask {
@@ -231,7 +212,7 @@ impl LiveTask {
         inner.durable.turns = Turns::loaded(row.open);
         (inner.turn.delivered_seq, inner.turn.cancel_requested) = (row.delivered_seq, row.cancel_requested);
         (inner.turn.attempt, inner.turn.drained) = (row.attempt, row.drained);
-        inner.set_contexts(turn_contexts.as_deref());
+        inner.accepted.contexts = MessageContexts::loaded(turn_contexts.as_deref());
         Self::from_state(key, row.context, inner)
     }
 
@@ -267,12 +248,12 @@ impl LiveTask {
     }
 
     /// Locks the state.
-    pub(crate) fn lock(&self) -> MutexGuard<'_, LiveState> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, LiveState> {
         self.state.lock()
     }
 
     /// Sends wake-ups and replies. Must be called without the lock.
-    pub(crate) fn send_wakeups(&self, wakeups: Wakeups) {
+    pub(super) fn send_wakeups(&self, wakeups: Wakeups) {
         let Wakeups { changed, control, replies } = wakeups;
         for (sender, reply) in replies {
             // The receiver may have been dropped.
@@ -310,7 +291,7 @@ impl LiveState {
 
     /// Accepts an event and assigns its sequence number, or rejects it. Every event passes here, so the first terminal
     /// state is final.
-    pub(crate) fn accept(&mut self, event: Event, mark: Mark) -> Result<Event, LimitViolation> {
+    pub(super) fn accept(&mut self, event: Event, mark: Mark) -> Result<Event, LimitViolation> {
         let mut event = event;
         let Some(payload) = event.payload_mut() else { return Ok(event) };
         if let Payload::ArtifactUpdate(chunk) = payload
@@ -341,7 +322,7 @@ impl LiveState {
     /// Sets an interrupted task to WORKING, with the event `working`, because a turn takes the messages that answer it.
     /// A polling client would otherwise take the old request for a new one. At its event limit, the task keeps its
     /// state, and the turn fails at the agent's first update.
-    pub(crate) fn mark_working(&mut self, working: impl FnOnce() -> Event) {
+    pub(super) fn mark_working(&mut self, working: impl FnOnce() -> Event) {
         let state = self.admission.state();
         self.turn.answered = None;
         if state.is_interrupted() {
@@ -357,7 +338,7 @@ impl LiveState {
 
     /// Returns the number of the message that was just accepted: the last event, or the one before the WORKING with
     /// which its turn starts.
-    pub(crate) fn newest_message(&self) -> Seq {
+    pub(super) fn newest_message(&self) -> Seq {
         let accepted = self.admission.seq();
         let begins_turn = self.turn.answered.as_ref().is_some_and(|answered| answered.seq == accepted);
         accepted - Seq::from(begins_turn)
@@ -365,10 +346,15 @@ impl LiveState {
 
     /// Returns whether an event is a plain WORKING right after the one of [`mark_working`](Self::mark_working), and so
     /// redundant.
-    pub(crate) fn repeats_working(&self, event: &Event) -> bool {
+    pub(super) fn repeats_working(&self, event: &Event) -> bool {
         self.turn.answered.as_ref().is_some_and(|answered| answered.seq == self.admission.seq())
             && matches!(event.payload(), Some(Payload::StatusUpdate(update))
                 if update.metadata.is_none() && update.status.as_ref().is_some_and(is_plain_working))
+    }
+
+    /// Returns whether a message starts a turn, instead of waiting for one.
+    pub(super) fn needs_turn(&self) -> bool {
+        !self.turn.is_running && !self.admission.state().is_terminal()
     }
 
     /// Joins a small chunk to the last pending event. Returns `false` if it must be a separate event. A pending event
@@ -390,13 +376,13 @@ impl LiveState {
     }
 
     /// Returns whether the agent must wait for the store.
-    pub(crate) fn is_full(&self) -> bool {
+    pub(super) fn is_full(&self) -> bool {
         let bytes = self.admission.bytes().saturating_sub(self.durable.bytes);
         self.accepted.pending.len() + self.accepted.in_flight >= MAX_PENDING_EVENTS || bytes >= MAX_PENDING_BYTES
     }
 
     /// Returns whether there have been several pending events for longer than `time`.
-    pub(crate) fn has_pending_longer_than(&mut self, time: Duration) -> bool {
+    pub(super) fn has_pending_longer_than(&mut self, time: Duration) -> bool {
         if self.accepted.pending.len() < 2 {
             return false;
         }
@@ -405,26 +391,26 @@ impl LiveState {
     }
 
     /// Saves state of the agent for its next turn.
-    pub(crate) fn save_agent_state(&mut self, bytes: Bytes) {
+    pub(super) fn save_agent_state(&mut self, bytes: Bytes) {
         (self.turn.agent_state, self.accepted.agent_state_changed, self.accepted.row_changed) =
             (Some(bytes), true, true);
     }
 
     /// Returns the state that the agent saved.
-    pub(crate) fn agent_state(&self) -> Option<Bytes> {
+    pub(super) fn agent_state(&self) -> Option<Bytes> {
         self.turn.agent_state.clone()
     }
 
     // Committed state.
 
     /// Returns the committed task and its position.
-    pub(crate) fn committed(&self) -> Option<(&Arc<Task>, Position)> {
+    pub(super) fn committed(&self) -> Option<(&Arc<Task>, Position)> {
         Some((self.durable.task.as_ref()?, self.durable.position?))
     }
 
     /// Returns the task for the start of a turn, or a receiver to wait for first. The first turn gets the uncommitted
     /// task; later ones wait until the end of the turn before is durable. See [`with_answered_status`](Self::with_answered_status).
-    pub(crate) fn task_for_turn(&mut self) -> Result<Arc<Task>, oneshot::Receiver<TurnReply>> {
+    pub(super) fn task_for_turn(&mut self) -> Result<Arc<Task>, oneshot::Receiver<TurnReply>> {
         match self.accepted.initial_task.as_ref().or(self.durable.task.as_ref()) {
             Some(task) if self.turn.ended + 1 >= self.turn.number => Ok(Arc::clone(task)),
             _ => Err(self.wait_for(WaitCondition::Turn(self.turn.number.saturating_sub(1), 0))),
@@ -433,7 +419,7 @@ impl LiveState {
 
     /// Returns the task with the status that the newest turn answers, if WORKING has replaced that status. Agents
     /// recognize by it that a message answers their question.
-    pub(crate) fn with_answered_status(&self, mut task: Arc<Task>) -> Arc<Task> {
+    pub(super) fn with_answered_status(&self, mut task: Arc<Task>) -> Arc<Task> {
         if let Some(AnsweredInterruption { status, .. }) = &self.turn.answered
             && task.status.as_ref().is_some_and(is_plain_working)
         {
@@ -443,17 +429,17 @@ impl LiveState {
     }
 
     /// Returns the number of the last durable event.
-    pub(crate) fn watermark(&self) -> Seq {
+    pub(super) fn watermark(&self) -> Seq {
         self.durable.position.map_or(0, |position| position.seq)
     }
 
     /// Returns whether the committed task is in a terminal state.
-    pub(crate) fn has_ended(&self) -> bool {
+    pub(super) fn has_ended(&self) -> bool {
         self.durable.task.as_ref().is_some_and(|task| task.state().is_terminal())
     }
 
     /// Replies with a message instead of a task to all waiters, and to the stream of the send.
-    pub(crate) fn reply_with(&mut self, message: Message) -> Wakeups {
+    pub(super) fn reply_with(&mut self, message: Message) -> Wakeups {
         let (mut wakeups, message) = (Wakeups::default(), Box::new(message));
         if self.waiters.readers == 0 && self.waiters.conditions.len() == 1 {
             let waiters = mem::take(&mut self.waiters.conditions).into_iter();
@@ -479,19 +465,19 @@ impl LiveState {
     // Waiters and readers.
 
     /// Adds a reader. Events are cached while there are any.
-    pub(crate) fn attach(&mut self) {
+    pub(super) fn attach(&mut self) {
         self.waiters.readers += 1;
     }
 
     /// Attaches a reader at the watermark. Returns the task at this position, the position, and the turns up to it.
-    pub(crate) fn attach_at_watermark(&mut self) -> Option<(Arc<Task>, Position, Turns)> {
+    pub(super) fn attach_at_watermark(&mut self) -> Option<(Arc<Task>, Position, Turns)> {
         let (task, at) = self.committed().map(|(task, at)| (Arc::clone(task), at))?;
         self.attach();
         Some((task, at, self.durable.turns.clone()))
     }
 
     /// Returns the number of readers.
-    pub(crate) fn readers(&self) -> usize {
+    pub(super) fn readers(&self) -> usize {
         self.waiters.readers
     }
 
@@ -502,7 +488,7 @@ impl LiveState {
 
     /// Returns a receiver of the reply once a condition is met. It fails at once if the task is lost or the server
     /// stopped.
-    pub(crate) fn wait_for(&mut self, condition: WaitCondition) -> oneshot::Receiver<TurnReply> {
+    pub(super) fn wait_for(&mut self, condition: WaitCondition) -> oneshot::Receiver<TurnReply> {
         let (sender, receiver) = oneshot::channel();
         if self.is_lost || self.waiters.stopped {
             return receiver;
@@ -514,14 +500,8 @@ impl LiveState {
         receiver
     }
 
-    /// Returns a receiver that completes once everything accepted is durable, or `None` if it already is.
-    pub(crate) fn wait_for_accepted(&mut self) -> Option<oneshot::Receiver<TurnReply>> {
-        let accepted = self.admission.seq();
-        (self.watermark() < accepted).then(|| self.wait_for(WaitCondition::Durable(accepted)))
-    }
-
     /// Removes waiters whose receivers were dropped.
-    pub(crate) fn remove_closed_waiters(&mut self) {
+    pub(super) fn remove_closed_waiters(&mut self) {
         self.waiters.conditions.retain(|(_, sender)| !sender.is_closed());
     }
 
@@ -579,7 +559,7 @@ impl LiveState {
     }
 
     #[cfg(test)]
-    pub(crate) fn waiting(&self) -> usize {
+    pub(super) fn waiting(&self) -> usize {
         self.waiters.conditions.len()
     }
 
@@ -589,17 +569,12 @@ impl LiveState {
     }
 }
 
-/// Returns whether a status is WORKING without a message.
-pub(super) fn is_plain_working(status: &TaskStatus) -> bool {
-    status.state() == TaskState::Working && status.message.is_none()
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::pb::v1::TaskStatusUpdateEvent;
+    use crate::pb::v1::{TaskState, TaskStatusUpdateEvent};
 
     #[test]
     fn timestamps_of_a_task_do_not_go_back() {

@@ -17,7 +17,7 @@ use tokio::{sync::futures::OwnedNotified, task::coop::poll_proceed};
 
 use super::{
     Journal, LiveRef, Phase,
-    live::CommitFailure,
+    failure::CommitFailure,
     turns::{MessageStage, TurnProgress},
 };
 use crate::{

@@ -9,7 +9,6 @@ use http::HeaderMap;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::live::LiveState;
 use crate::{
     call::{Principal, Scopes},
     event::Seq,
@@ -116,7 +115,7 @@ impl PrincipalRecord {
 }
 
 /// Event number of a message, and its context in JSON.
-pub(super) type EncodedContext = (Seq, Box<str>);
+type EncodedContext = (Seq, Box<str>);
 
 /// Stored contexts of the messages of a task.
 pub(crate) struct StoredContexts(Vec<ContextRecord>);
@@ -180,42 +179,47 @@ impl StoredContexts {
     }
 }
 
-impl LiveState {
-    /// Stores the context of a message with the next commit.
-    pub(crate) fn store_context(&mut self, seq: Seq, context: &TurnContext) {
-        let size = |contexts: &[EncodedContext]| contexts.iter().map(|context| context.1.len()).sum::<usize>();
-        let contexts = &mut self.accepted.contexts;
-        if let Some(context) = context.encode(seq).filter(|new| size(contexts) + new.1.len() <= MAX_TASK_BYTES) {
-            contexts.push(context);
-            self.encode_contexts();
-        }
-    }
+/// Contexts of the messages of a task that are not answered yet, as far as they are stored.
+#[derive(Default)]
+pub(super) struct MessageContexts {
+    contexts: Vec<EncodedContext>,
+    /// Changed contexts for the next commit as a JSON array; empty if there are none left.
+    pub(super) changed: Option<Bytes>,
+}
 
-    /// Sets the contexts of a task that was loaded from the store.
-    pub(super) fn set_contexts(&mut self, stored: Option<&[u8]>) {
+impl MessageContexts {
+    /// Creates the contexts of a task that was loaded from the store.
+    pub(super) fn loaded(stored: Option<&[u8]>) -> Self {
         let StoredContexts(records) = StoredContexts::decode(stored);
         let encode = |record: &ContextRecord| Some((record.seq, serde_json::to_string(record).ok()?.into()));
-        self.accepted.contexts = records.iter().filter_map(encode).collect();
+        Self { contexts: records.iter().filter_map(encode).collect(), changed: None }
+    }
+
+    /// Stores the context of a message with the next commit.
+    pub(super) fn add(&mut self, seq: Seq, context: &TurnContext) {
+        let size: usize = self.contexts.iter().map(|context| context.1.len()).sum();
+        if let Some(context) = context.encode(seq).filter(|new| size + new.1.len() <= MAX_TASK_BYTES) {
+            self.contexts.push(context);
+            self.encode();
+        }
     }
 
     /// Drops the contexts of messages before this one. With `None`, drops all, except for the trace of the last message.
-    pub(crate) fn drop_contexts(&mut self, before: Option<Seq>) {
-        let contexts = &mut self.accepted.contexts;
+    pub(super) fn drop_before(&mut self, before: Option<Seq>) {
         let kept = match before {
-            Some(before) => contexts.iter().filter(|context| context.0 >= before).cloned().collect(),
-            None => contexts.last().and_then(ended_context).into_iter().collect(),
+            Some(before) => self.contexts.iter().filter(|context| context.0 >= before).cloned().collect(),
+            None => self.contexts.last().and_then(ended_context).into_iter().collect(),
         };
-        if *contexts != kept {
-            *contexts = kept;
-            self.encode_contexts();
+        if self.contexts != kept {
+            self.contexts = kept;
+            self.encode();
         }
     }
 
-    /// Encodes the contexts as a JSON array for the next commit. Empty if there are none.
-    fn encode_contexts(&mut self) {
-        let contexts: Vec<&str> = self.accepted.contexts.iter().map(|context| &*context.1).collect();
+    fn encode(&mut self) {
+        let contexts: Vec<&str> = self.contexts.iter().map(|context| &*context.1).collect();
         let text = if contexts.is_empty() { String::new() } else { format!("[{}]", contexts.join(",")) };
-        self.accepted.changed_contexts = Some(Bytes::from(text));
+        self.changed = Some(Bytes::from(text));
     }
 }
 

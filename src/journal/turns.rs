@@ -3,14 +3,31 @@
 
 use std::collections::VecDeque;
 
-use super::live::{AnsweredInterruption, is_plain_working};
+use super::turn_context::TurnContext;
 use crate::{
     event::{Ends, Event, Mark, Seq},
-    pb::v1::{TaskStatus, stream_response::Payload},
+    pb::v1::{TaskState, TaskStatus, stream_response::Payload},
 };
 
 /// Maximum number of waiting messages given to a turn.
-pub(crate) const MAX_MESSAGES_PER_TURN: usize = 16;
+pub(super) const MAX_MESSAGES_PER_TURN: usize = 16;
+
+/// Interrupted status (`INPUT_REQUIRED`, `AUTH_REQUIRED`) that WORKING replaced, because a turn took the message that
+/// answers it.
+#[derive(Clone, Debug)]
+pub(crate) struct AnsweredInterruption {
+    /// Interrupted status. Its message is in the history by then.
+    pub(crate) status: TaskStatus,
+    /// Number of the WORKING event that replaced it.
+    pub(crate) seq: Seq,
+}
+
+/// A message that waits for a turn, with the context of its call.
+#[derive(Debug)]
+pub(crate) struct QueuedMessage {
+    pub(crate) event: Event,
+    pub(crate) context: TurnContext,
+}
 
 /// Newest turn of a task and the messages that wait for the next one, folded from the log. The size does not grow with
 /// the log.
@@ -255,12 +272,17 @@ pub(super) fn is_interrupted(payload: Option<&Payload>) -> bool {
     update.status.as_ref().is_some_and(|status| status.state().is_interrupted())
 }
 
+/// Returns whether a status is WORKING without a message.
+pub(super) fn is_plain_working(status: &TaskStatus) -> bool {
+    status.state() == TaskState::Working && status.message.is_none()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::{
         event::Position,
-        pb::v1::{Message, TaskState, TaskStatus, TaskStatusUpdateEvent},
+        pb::v1::{Message, TaskStatusUpdateEvent},
     };
 
     /// Creates a log from a string. `m`: message, `.`: other output of the agent, `a`: `AUTH_REQUIRED`, `w`: WORKING,

@@ -12,7 +12,7 @@ use crate::{
 
 /// Condition for which a caller waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum WaitCondition {
+pub(super) enum WaitCondition {
     /// The event with this number is durable: a task exists with its first event, and a message can't be lost once its
     /// own event is durable.
     Durable(Seq),
@@ -73,7 +73,7 @@ pub(crate) enum TurnReply {
 /// Wake-ups and replies to be sent once the lock of the task is released.
 #[derive(Debug, Default)]
 #[must_use]
-pub(crate) struct Wakeups {
+pub(super) struct Wakeups {
     /// Wakes readers, and an agent that waits for the store.
     pub(super) changed: bool,
     /// Wakes the runner and its agent, which wait for a cancel or a drain.
@@ -88,7 +88,7 @@ impl Wakeups {
     }
 
     /// Returns wake-ups for the runner and its agent.
-    pub(crate) fn control() -> Self {
+    pub(super) fn control() -> Self {
         Self { changed: false, control: true, replies: Vec::new() }
     }
 }

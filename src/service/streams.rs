@@ -21,7 +21,7 @@ use crate::{
     event::{Event, Position, resume},
     execution::{self, StreamStart},
     extension::Negotiated,
-    journal::{Interrupted, Reader, live::CommitFailure},
+    journal::{CommitFailure, Interrupted, Reader},
     pb::v1::SendMessageRequest,
     response_budget::ResponseBudget,
     store::Key,

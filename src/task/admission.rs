@@ -135,11 +135,12 @@ impl Admission {
         *self = reset;
     }
 
-    /// Counts the events that are not committed, and later ones, in the size of this context, unless they are counted in
-    /// one already.
-    pub fn enter_context(&mut self, context: Arc<ContextBytes>) {
+    /// Counts the events in the size of this context, unless they are counted in one already: those that are not committed,
+    /// and later ones. With `is_first`, the size is that of a new context, and does not include the committed ones either.
+    pub fn enter_context(&mut self, context: Arc<ContextBytes>, is_first: bool) {
         if self.context.is_none() {
-            context.add(self.bytes.saturating_sub(self.committed));
+            context.add(if is_first { self.bytes } else { self.bytes.saturating_sub(self.committed) });
+            context.commit(if is_first { self.committed } else { 0 });
             self.context = Some(context);
         }
     }
@@ -155,11 +156,6 @@ impl Admission {
             context.commit(bytes.saturating_sub(self.committed));
         }
         self.committed = self.committed.max(bytes);
-    }
-
-    /// Returns the encoded size of the committed events.
-    pub fn committed(&self) -> usize {
-        self.committed
     }
 
     /// Records that accepted events are not going to be stored.

@@ -34,11 +34,6 @@ struct Totals {
 }
 
 impl ContextBytes {
-    /// Creates the size of a context whose events in the store have `sum` bytes.
-    pub fn new(sum: usize) -> Self {
-        Self { totals: Mutex::new(Totals { sum, uncommitted: 0 }), ..Self::default() }
-    }
-
     /// Creates the size of a context whose tasks, if any, are only in the store.
     pub fn unread() -> Self {
         Self { stale: AtomicBool::new(true), ..Self::default() }

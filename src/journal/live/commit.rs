@@ -19,14 +19,14 @@ use crate::{
 
 impl LiveState {
     /// Returns whether there is anything to commit.
-    pub(crate) fn is_dirty(&self) -> bool {
+    pub(in crate::journal) fn is_dirty(&self) -> bool {
         self.has_task
             && !self.is_lost
             && (self.accepted.row_changed || self.accepted.is_new || !self.accepted.pending.is_empty())
     }
 
     /// Returns whether anything is pending, queued or in flight.
-    pub(crate) fn has_uncommitted(&self) -> bool {
+    pub(in crate::journal) fn has_uncommitted(&self) -> bool {
         self.queued || self.accepted.in_flight > 0 || self.is_dirty()
     }
 
@@ -36,7 +36,7 @@ impl LiveState {
     }
 
     /// Returns the last event if the task is idle and no message waits for a turn.
-    pub(crate) fn idle_position(&self) -> Option<Seq> {
+    pub(in crate::journal) fn idle_position(&self) -> Option<Seq> {
         (self.is_idle() && self.turn.inbox.is_empty()).then(|| self.watermark())
     }
 
@@ -81,7 +81,7 @@ impl LiveState {
         let saved = mem::take(&mut self.accepted.agent_state_changed).then(|| self.turn.agent_state.clone()).flatten();
         let (push, asked, sends) = (
             self.accepted.push.take(),
-            self.accepted.changed_contexts.take(),
+            self.accepted.contexts.changed.take(),
             mem::take(&mut self.accepted.idempotency_records),
         );
         let key = live.key.clone();

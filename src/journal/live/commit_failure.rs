@@ -1,70 +1,18 @@
 //! Handling of pending changes that can't be committed: the server stops, or the store is unavailable, is full, rejects
 //! them, or has a newer writer of the task.
 
-use std::fmt;
-
 use super::LiveState;
 use crate::{
     clock::millis,
     event::{Ends, Event, Mark, Seq},
     journal::{
         LiveRef,
+        failure::{CommitFailure, LimitExceeded},
         waiters::{WaitCondition, Wakeups},
     },
-    pb::v1::{Message, TaskState, stream_response::Payload},
-    store::{Commit, Expect, Full, Key, Refused, Rejected},
-    task::LimitViolation,
+    pb::v1::{TaskState, stream_response::Payload},
+    store::{Commit, Expect, Refused, Rejected},
 };
-
-/// Reason why the last change of a task was not committed.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum CommitFailure {
-    /// The maximum number of tasks is reached.
-    Full(Full),
-    /// The store was unavailable for too long.
-    Unavailable,
-    /// The store rejected the change, due to the limit with this configuration key if any.
-    Rejected(Option<&'static str>),
-}
-
-/// Exceeded limit that ends a turn.
-#[derive(Clone, Debug)]
-pub(crate) enum LimitExceeded {
-    /// A limit of the task.
-    Task(LimitViolation),
-    /// The store rejected the changes of the turn.
-    Store(Rejected),
-}
-
-impl LimitExceeded {
-    /// Returns the name of the limit.
-    fn limit(&self) -> Option<&'static str> {
-        match self {
-            Self::Task(violation) => violation.limit(),
-            Self::Store(rejection) => rejection.limit(),
-        }
-    }
-
-    /// Returns the status message of a task that fails for this, and logs the failure.
-    pub(crate) fn message(&self, key: &Key) -> Message {
-        tracing::warn!(task.id = key.id(), error.kind = "limit", error.cause = %self, "turn failed");
-        match self.limit() {
-            Some(limit) => {
-                Message::agent(format!("Agent execution failed (limit {limit}): {self}")).with_detail("limit", limit)
-            }
-            None => Message::agent(format!("Agent execution failed: {self}")),
-        }
-    }
-}
-
-impl fmt::Display for LimitExceeded {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Task(violation) => violation.fmt(f),
-            Self::Store(rejection) => write!(f, "a part of its result can't be stored: {rejection}"),
-        }
-    }
-}
 
 impl LiveState {
     /// Stops waiting because the server stops. Callers whose message is durable get the task as it is; all others, and
@@ -78,7 +26,7 @@ impl LiveState {
     }
 
     /// Returns whether the server has stopped.
-    pub(crate) fn is_stopped(&self) -> bool {
+    pub(in crate::journal) fn is_stopped(&self) -> bool {
         self.waiters.stopped
     }
 
@@ -168,7 +116,7 @@ impl LiveState {
             (self.accepted.initial_task, self.accepted.is_new, self.accepted.push) = (Some(task), true, push);
         }
         sends.retain(|send| send.seq <= last);
-        (self.accepted.pending, self.accepted.idempotency_records, self.accepted.changed_contexts) =
+        (self.accepted.pending, self.accepted.idempotency_records, self.accepted.contexts.changed) =
             (kept, sends, asked.filter(|_| is_first));
         (self.accepted.joined_bytes, self.accepted.in_flight, self.accepted.oldest_pending_since) = (0, 0, None);
         (self.accepted.row_changed, self.accepted.agent_state_changed, self.turn.delivered_seq) =
@@ -206,7 +154,7 @@ impl LiveState {
         if self.accept(status, Mark::ending(Ends::Task)).is_err() {
             tracing::error!(task.id = live.key.id(), event = last, "task is in a terminal state and can't fail");
         }
-        self.drop_contexts(None);
+        self.accepted.contexts.drop_before(None);
     }
 
     /// Marks the task as lost: it has another writer, or does not exist. Waiters get an error, and readers are woken.
