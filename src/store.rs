@@ -15,6 +15,7 @@ pub use delivery::{
     DeadLetter, Delivery, DeliveryClaim, DeliveryOutcome, DeliveryPage, DeliveryState, DeliveryToken, EVENTS_PER_CLAIM,
     Lease, PushTaskPage, STORE_FULL,
 };
+pub use inspect::{Counts, Inspect, MAX_OWNERS, TaskFilter, TaskPage, TaskSummary};
 pub use key::{Hashed, Key, KeyMap, Scope};
 pub use page::PageToken;
 pub use push_config::PushConfig;
@@ -31,6 +32,7 @@ use crate::{
 };
 
 mod delivery;
+mod inspect;
 pub mod key;
 mod log_codec;
 pub mod memory;
@@ -187,6 +189,11 @@ pub trait Maintenance: Send + Sync + 'static {
 
     /// Checks that the store can be written to.
     async fn check(&self) -> Result<(), Unavailable>;
+
+    /// Returns the read access of operators, if the store has it.
+    fn inspect(&self) -> Option<&dyn Inspect> {
+        None
+    }
 
     /// Diagnoses the data of a task that could not be read. Reads all of it.
     async fn diagnose(&self, _key: &Key) -> Result<Option<Damaged>, Unavailable> {

@@ -20,7 +20,7 @@ use crate::{
     execution,
     journal::Journal,
     store::{
-        Maintenance as _, Retention, SweepResult,
+        Counts, Maintenance as _, Retention, SweepResult,
         sqlite::{self, ExportError, ImportError, Inspector, Options, Sqlite, Stats},
     },
 };
@@ -377,7 +377,8 @@ fn check(path: &Path, out: Output) -> anyhow::Result<()> {
 }
 
 fn stats_json(path: &Path, stats: &Stats) -> Value {
-    let by_state = stats.tasks.iter().map(|(state, count)| (state.as_str_name().to_owned(), json!(count)));
+    let counts = &stats.counts;
+    let by_state = counts.tasks.iter().map(|(state, count)| (state.as_str_name().to_owned(), json!(count)));
     let owner =
         |(owner, tenant, count): &(String, String, u64)| json!({"owner": owner, "tenant": tenant, "tasks": count});
     json!({
@@ -386,13 +387,13 @@ fn stats_json(path: &Path, stats: &Stats) -> Value {
         "file_bytes": stats.file_bytes,
         "free_bytes": stats.free_bytes,
         "wal_bytes": stats.wal_bytes,
-        "tasks": stats.tasks.iter().map(|(_, count)| count).sum::<u64>(),
+        "tasks": counts.tasks.iter().map(|(_, count)| count).sum::<u64>(),
         "states": by_state.collect::<serde_json::Map<_, _>>(),
-        "without_log": stats.without_log,
-        "push_configs": stats.push_configs,
-        "idempotency_keys": stats.idempotency_keys,
-        "owners": stats.owner_count,
-        "largest_owners": stats.owners.iter().map(owner).collect::<Vec<_>>(),
+        "without_log": counts.without_log,
+        "push_configs": counts.push_configs,
+        "idempotency_keys": counts.idempotency_keys,
+        "owners": counts.owner_count,
+        "largest_owners": counts.owners.iter().map(owner).collect::<Vec<_>>(),
     })
 }
 
@@ -402,12 +403,15 @@ fn stats_report(path: &Path, stats: &Stats) -> String {
         file_bytes: bytes,
         free_bytes: free,
         wal_bytes: ahead,
-        tasks,
-        owners,
-        owner_count: scopes,
-        without_log: folded,
-        push_configs: pushes,
-        idempotency_keys: sends,
+        counts:
+            Counts {
+                tasks,
+                owners,
+                owner_count: scopes,
+                without_log: folded,
+                push_configs: pushes,
+                idempotency_keys: sends,
+            },
     } = stats;
     let by_state = tasks.iter().map(|(state, count)| format!("  {count} {}\n", state.as_str_name()));
     let largest = owners.iter().map(|(owner, tenant, count)| format!("  {count} of {owner:?} in tenant {tenant:?}\n"));

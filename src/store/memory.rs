@@ -1,7 +1,11 @@
 //! Task store in memory, which keeps tasks in encoded form. The number of tasks is limited: a new task evicts the one that
 //! reached its terminal state first. Other tasks are never evicted.
 
-use std::{array, collections::HashMap, sync::Arc};
+use std::{
+    array,
+    collections::HashMap,
+    sync::{Arc, atomic::AtomicU64},
+};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -13,8 +17,8 @@ use self::{
     index::Index,
 };
 use super::{
-    Claim, Commit, Committed, Full, Immediate, InUse, Key, KeyMap, ListPage, ListQuery, Maintenance, PageToken,
-    Refused, Retention, Row, Scope, SendOutcome, StoredTask, SweepResult, TaskStore, Unavailable,
+    Claim, Commit, Committed, Full, Immediate, InUse, Inspect, Key, KeyMap, ListPage, ListQuery, Maintenance,
+    PageToken, Refused, Retention, Row, Scope, SendOutcome, StoredTask, SweepResult, TaskStore, Unavailable,
     log_codec::{OpenLog, SealedLog, TaskIds},
     page::PageTasks,
     up_to_bytes,
@@ -30,6 +34,7 @@ mod commit;
 mod delivery;
 mod eviction;
 mod index;
+mod inspect;
 #[cfg(test)]
 mod tests;
 
@@ -48,9 +53,13 @@ pub struct Memory {
     evictions: Mutex<Evictions>,
     deliveries: Mutex<DeliveryQueue>,
     max_tasks: usize,
+    /// Number of tasks that were created.
+    created: AtomicU64,
 }
 
 struct TaskEntry {
+    /// Number in the order of creation.
+    number: u64,
     position: Position,
     row: Row,
     agent_state: Option<Bytes>,
@@ -80,6 +89,7 @@ impl Memory {
             evictions: Mutex::new(Evictions::new(max_tasks, None)),
             deliveries: Mutex::default(),
             max_tasks,
+            created: AtomicU64::new(0),
         }
     }
 
@@ -293,6 +303,10 @@ impl Maintenance for Memory {
 
     async fn check(&self) -> Result<(), Unavailable> {
         Ok(())
+    }
+
+    fn inspect(&self) -> Option<&dyn Inspect> {
+        Some(self)
     }
 }
 

@@ -25,7 +25,7 @@ use tokio::{sync::watch, time::Instant};
 pub(crate) use self::{
     export::{ExportError, ImportError},
     file::publish,
-    inspect::{Inspector, Stats, TaskFilter, TaskSummary},
+    inspect::{Inspector, Stats},
 };
 use self::{
     file::{LockedFile, Role},
@@ -34,8 +34,8 @@ use self::{
     writer::Writer,
 };
 use super::{
-    Claim, Commit, Committed, Damaged, Full, InUse, Key, ListPage, ListQuery, Maintenance, Refused, Retention, Scope,
-    SendOutcome, StoredTask, SweepResult, TaskStore, Unavailable,
+    Claim, Commit, Committed, Damaged, Full, InUse, Inspect, Key, ListPage, ListQuery, Maintenance, Refused, Retention,
+    Scope, SendOutcome, StoredTask, SweepResult, TaskStore, Unavailable,
     quota::{DEFAULT_MAX_PUSH_CONFIGS_PER_OWNER, Quota},
 };
 use crate::{
@@ -544,6 +544,10 @@ impl Maintenance for Sqlite {
             return outcome;
         }
         self.writer.run(|transaction| transaction.db.execute_batch(PROBE)).await
+    }
+
+    fn inspect(&self) -> Option<&dyn Inspect> {
+        Some(self)
     }
 
     fn fault(&self) -> Option<watch::Receiver<Option<Unavailable>>> {

@@ -53,12 +53,12 @@ fn sqlite(durability: Durability) -> StoreSuite {
         let directory = Arc::clone(&directory);
         async move { open_file(&directory.path().join(setup.database), options) }
     };
-    StoreSuite::new::<Sqlite, _>(open).with_quotas().persistent().with_separate_retention()
+    StoreSuite::new::<Sqlite, _>(open).with_quotas().persistent().with_separate_retention().with_inspection()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn memory_store_conforms() {
-    let suite = StoreSuite::new(|setup| async move { memory(&setup) }).with_quotas();
+    let suite = StoreSuite::new(|setup| async move { memory(&setup) }).with_quotas().with_inspection();
     suite.run().await.unwrap();
 }
 

@@ -13,7 +13,7 @@ use crate::{
         time,
     },
     pb::v1::{TaskPushNotificationConfig, TaskState},
-    store::sqlite::{Inspector, TaskFilter, TaskSummary},
+    store::{TaskFilter, TaskSummary, sqlite::Inspector},
 };
 
 /// Maximum number of tasks on a page, and of those with one id that are printed.
@@ -36,7 +36,7 @@ pub(super) struct List {
     limit: u16,
     /// Start of the page, as printed with the previous one.
     #[arg(long, value_name = "TOKEN")]
-    page_token: Option<i64>,
+    page_token: Option<u64>,
 }
 
 /// Arguments of `a2a admin show`.
@@ -90,7 +90,7 @@ pub(super) fn show(arguments: &Show, path: &Path, out: Output) -> anyhow::Result
     }
     for summary in &page.tasks {
         let damaged = || format!("task {id} of owner {:?} can't be read; see `a2a admin check`", summary.owner);
-        let (task, pushes) = inspector.task(summary.row).with_context(damaged)?;
+        let (task, pushes) = inspector.task(summary.number).with_context(damaged)?;
         let pushes: Vec<_> = pushes.iter().map(|push| without_secrets(&push.without_secrets().config)).collect();
         let text = show::task(&task, Format::Text)?;
         let mut json = summary_json(summary);

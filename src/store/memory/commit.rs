@@ -1,6 +1,9 @@
 //! Commits in memory: the row, the log and the index of a task.
 
-use std::{collections::hash_map::Entry, sync::Arc};
+use std::{
+    collections::hash_map::Entry,
+    sync::{Arc, atomic::Ordering},
+};
 
 use super::{
     EntryLog, Memory, SHARDS, TaskEntry,
@@ -79,6 +82,7 @@ impl Memory {
         let old = match (shard.entry(key.clone()), expect) {
             (Entry::Vacant(vacant), Expect::New) => {
                 let entry = vacant.insert(Box::new(TaskEntry {
+                    number: self.created.fetch_add(1, Ordering::Relaxed) + 1,
                     position,
                     row: row.clone(),
                     agent_state: agent_state.clone(),

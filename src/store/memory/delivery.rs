@@ -131,6 +131,11 @@ impl DeliveryQueue {
         }
     }
 
+    /// Returns the number of configurations.
+    pub(super) fn len(&self) -> usize {
+        self.counts.values().sum()
+    }
+
     /// Returns the limit if the tasks of an owner have as many configurations, over all tenants.
     pub(super) fn is_full_for(&self, owner: &str) -> Option<Full> {
         let count = self.counts.get(owner).copied().unwrap_or_default();

@@ -8,24 +8,28 @@ use std::{
     sync::Arc,
 };
 
+use async_trait::async_trait;
 use bytes::Bytes;
-use rusqlite::{Connection, OpenFlags, Row, named_params, types::ValueRef};
+use rusqlite::{Connection, OpenFlags, OptionalExtension as _, Row, named_params, types::ValueRef};
 
 use super::{
-    Error, delivery,
+    Error, Sqlite, delivery,
     file::{BUSY_TIMEOUT, create_private, sibling, wal_path},
     is_damage,
     log_rows::decode_events,
     migrations, push, read,
     sweep::{COUNT_IDLE, NO_NEW_DEAD_LETTER, NOT_KEPT, TERMINAL},
     unsigned,
-    write::{first_seq, log_row_id},
+    write::{first_seq, log_row_id, signed},
 };
 use crate::{
     clock::{self, Millis},
     event::{Ends, Event, Fence, Seq},
     pb::v1::{Task, TaskState},
-    store::{DeliveryPage, DeliveryToken, PushConfig, Retention, SweepResult, log_codec::TaskIds},
+    store::{
+        Counts, DeliveryPage, DeliveryToken, Inspect, MAX_OWNERS, PushConfig, Retention, SweepResult, TaskFilter,
+        TaskPage, TaskSummary, Unavailable, log_codec::TaskIds,
+    },
     task::apply,
 };
 
@@ -46,67 +50,8 @@ pub(crate) struct Stats {
     pub(crate) free_bytes: u64,
     /// Size of the write-ahead log in bytes.
     pub(crate) wal_bytes: u64,
-    /// Numbers of tasks by state.
-    pub(crate) tasks: Vec<(TaskState, u64)>,
-    /// Owners with the most tasks: owner, tenant, and number of tasks.
-    pub(crate) owners: Vec<(String, String, u64)>,
-    /// Number of owners, counted per tenant.
-    pub(crate) owner_count: u64,
-    /// Number of tasks in a terminal state whose log was deleted.
-    pub(crate) without_log: u64,
-    /// Number of push configurations.
-    pub(crate) push_configs: u64,
-    /// Number of idempotency keys.
-    pub(crate) idempotency_keys: u64,
-}
-
-/// Selection of tasks. `None` selects all.
-#[derive(Debug, Default)]
-pub(crate) struct TaskFilter {
-    /// Only tasks with this id, which is unique for an owner in a tenant.
-    pub(crate) id: Option<String>,
-    /// Only tasks of this owner.
-    pub(crate) owner: Option<String>,
-    /// Only tasks of this tenant.
-    pub(crate) tenant: Option<String>,
-    /// Only tasks in this state.
-    pub(crate) state: Option<TaskState>,
-    /// Only tasks that were created before the one in this row: [`TaskPage::next`] of the previous page.
-    pub(crate) before: Option<i64>,
-}
-
-/// Page of tasks.
-#[derive(Debug)]
-pub(crate) struct TaskPage {
-    /// Tasks on the page.
-    pub(crate) tasks: Vec<TaskSummary>,
-    /// Start of the next page, if there is one.
-    pub(crate) next: Option<i64>,
-}
-
-/// Task without its contents. Invalid UTF-8 is replaced.
-#[derive(Debug)]
-pub(crate) struct TaskSummary {
-    /// Number of the row.
-    pub(crate) row: i64,
-    /// Id of the task.
-    pub(crate) id: String,
-    /// Owner of the task.
-    pub(crate) owner: String,
-    /// Tenant of the task.
-    pub(crate) tenant: String,
-    /// Context of the task.
-    pub(crate) context: String,
-    /// State of the task.
-    pub(crate) state: TaskState,
-    /// Time of the last change of the state.
-    pub(crate) time: Millis,
-    /// Number of events, including those of a deleted log.
-    pub(crate) events: Seq,
-    /// True if the log exists.
-    pub(crate) has_log: bool,
-    /// Size of the log and the checkpoint in bytes.
-    pub(crate) bytes: u64,
+    /// Numbers of tasks, and of what belongs to them.
+    pub(crate) counts: Counts,
 }
 
 /// Size of the stored data of a task `t`. SQLite determines the length of a blob without reading it.
@@ -138,31 +83,16 @@ impl Inspector {
 
     /// Returns statistics of the database.
     pub(crate) fn stats(&self) -> Result<Stats, Error> {
-        /// Maximum number of listed owners.
-        const MAX_OWNERS: usize = 20;
         let wal = fs::metadata(wal_path(&self.path));
         self.read(|db| {
-            let count = |sql: &str| db.query_row(sql, [], |row| row.get(0)).map(unsigned);
             let pragma = |name| db.pragma_query_value(None, name, |row| row.get(0)).map(unsigned);
             let page_size = pragma("page_size")?;
-            let state = |row: &Row<'_>| Ok((TaskState::try_from(row.get::<_, i32>(0)?), unsigned(row.get(1)?)));
-            let mut tasks = db.prepare("SELECT state, sum(tasks) FROM total GROUP BY state HAVING sum(tasks) > 0")?;
-            let tasks = tasks.query_map([], state)?.collect::<rusqlite::Result<Vec<_>>>()?;
-            let sql = "SELECT owner, tenant, sum(tasks) FROM total JOIN scope ON scope.id = total.scope
-                GROUP BY scope.id HAVING sum(tasks) > 0 ORDER BY 3 DESC, 1, 2";
-            let mut owners = db.prepare(sql)?;
-            let owners = owners.query_map([], |row| Ok((row.get(0)?, row.get(1)?, unsigned(row.get(2)?))))?;
             Ok(Stats {
                 version: db.pragma_query_value(None, "user_version", |row| row.get(0))?,
                 file_bytes: pragma("page_count")? * page_size,
                 free_bytes: pragma("freelist_count")? * page_size,
                 wal_bytes: wal.map_or(0, |metadata| metadata.len()),
-                tasks: tasks.into_iter().filter_map(|(state, tasks)| Some((state.ok()?, tasks))).collect(),
-                owners: owners.take(MAX_OWNERS).collect::<rusqlite::Result<_>>()?,
-                owner_count: count("SELECT count(*) FROM scope")?,
-                without_log: count(&format!("SELECT count(*) FROM task WHERE {TERMINAL} AND folded = 1"))?,
-                push_configs: count("SELECT count(*) FROM push")?,
-                idempotency_keys: count("SELECT count(*) FROM send")?,
+                counts: counts(db)?,
             })
         })
     }
@@ -211,55 +141,12 @@ impl Inspector {
 
     /// Returns a page of tasks, the latest created first, of those that the filter selects.
     pub(crate) fn tasks(&self, filter: &TaskFilter, limit: usize) -> Result<TaskPage, Error> {
-        let sql = format!(
-            "SELECT t.id, t.key, o.owner, o.tenant, t.context, t.state, t.time, t.seq, t.folded, {TASK_BYTES}
-             FROM task t LEFT JOIN scope o ON o.id = t.scope
-             WHERE t.id < :before AND (:key IS NULL OR t.key = :key) AND (:owner IS NULL OR o.owner = :owner)
-             AND (:tenant IS NULL OR o.tenant = :tenant) AND (:state IS NULL OR t.state = :state)
-             ORDER BY t.id DESC LIMIT :limit"
-        );
-        // One row more than the limit shows whether there is a next page.
-        let rows = i64::try_from(limit.saturating_add(1)).unwrap_or(i64::MAX);
-        let parameters = named_params! {
-            ":before": filter.before.unwrap_or(i64::MAX), ":key": filter.id, ":owner": filter.owner,
-            ":tenant": filter.tenant, ":state": filter.state.map(i32::from), ":limit": rows,
-        };
-        self.read(|db| {
-            let mut query = db.prepare(&sql)?;
-            let rows = query.query_map(parameters, |row| {
-                let column = |at| row.get_ref(at).map(text);
-                Ok(TaskSummary {
-                    row: row.get(0)?,
-                    id: column(1)?,
-                    owner: column(2)?,
-                    tenant: column(3)?,
-                    context: column(4)?,
-                    state: TaskState::try_from(row.get::<_, i32>(5)?).unwrap_or_default(),
-                    time: row.get(6)?,
-                    events: unsigned(row.get(7)?),
-                    has_log: !row.get::<_, bool>(8)?,
-                    bytes: unsigned(row.get(9)?),
-                })
-            })?;
-            let mut tasks = rows.collect::<rusqlite::Result<Vec<_>>>()?;
-            let has_more = tasks.len() > limit;
-            tasks.truncate(limit);
-            let next = tasks.last().map(|task| task.row).filter(|_| has_more);
-            Ok(TaskPage { tasks, next })
-        })
+        self.read(|db| tasks(db, filter, limit))
     }
 
-    /// Returns a task with its push configurations, by its [row](TaskSummary::row).
-    pub(crate) fn task(&self, row: i64) -> Result<(Task, Vec<Arc<PushConfig>>), Error> {
-        self.read(|db| {
-            let sql = "SELECT seq FROM task WHERE id = ?";
-            let seq = db.query_row(sql, [row], |row| row.get(0).map(unsigned))?;
-            let task = read::TaskReader::new(db, true)?.read(row, seq)?;
-            let sql = "SELECT version, config, beside FROM push WHERE task = ? ORDER BY number";
-            let mut pushes = db.prepare(sql)?;
-            let pushes = pushes.query_map([row], push::config)?;
-            Ok((task, pushes.collect::<rusqlite::Result<_>>()?))
-        })
+    /// Returns a task with its push configurations, by its [number](crate::store::TaskSummary::number).
+    pub(crate) fn task(&self, number: u64) -> Result<(Task, Vec<Arc<PushConfig>>), Error> {
+        self.read(|db| task(db, number)?.ok_or(rusqlite::Error::QueryReturnedNoRows))
     }
 
     /// Returns the number of tasks of an owner, in all tenants and states.
@@ -307,6 +194,88 @@ impl Inspector {
         }
         .map_err(io_error)
     }
+}
+
+#[async_trait]
+impl Inspect for Sqlite {
+    async fn tasks(&self, filter: &TaskFilter, limit: usize) -> Result<TaskPage, Unavailable> {
+        let filter = filter.clone();
+        self.readers.run(move |db| tasks(db, &filter, limit)).await
+    }
+
+    async fn task(&self, number: u64) -> Result<Option<(Task, Vec<Arc<PushConfig>>)>, Unavailable> {
+        self.readers.run(move |db| task(db, number)).await
+    }
+
+    async fn counts(&self) -> Result<Counts, Unavailable> {
+        self.readers.run(|db| counts(db)).await
+    }
+}
+
+/// Counts of [`Inspect::counts`].
+fn counts(db: &Connection) -> rusqlite::Result<Counts> {
+    let count = |sql: &str| db.query_row(sql, [], |row| row.get(0)).map(unsigned);
+    let state = |row: &Row<'_>| Ok((TaskState::try_from(row.get::<_, i32>(0)?), unsigned(row.get(1)?)));
+    let mut tasks = db.prepare("SELECT state, sum(tasks) FROM total GROUP BY state HAVING sum(tasks) > 0")?;
+    let tasks = tasks.query_map([], state)?.collect::<rusqlite::Result<Vec<_>>>()?;
+    let sql = "SELECT owner, tenant, sum(tasks) FROM total JOIN scope ON scope.id = total.scope
+        GROUP BY scope.id HAVING sum(tasks) > 0 ORDER BY 3 DESC, 1, 2";
+    let mut owners = db.prepare(sql)?;
+    let owners = owners.query_map([], |row| Ok((row.get(0)?, row.get(1)?, unsigned(row.get(2)?))))?;
+    Ok(Counts {
+        tasks: tasks.into_iter().filter_map(|(state, tasks)| Some((state.ok()?, tasks))).collect(),
+        owners: owners.take(MAX_OWNERS).collect::<rusqlite::Result<_>>()?,
+        owner_count: count("SELECT count(*) FROM scope")?,
+        without_log: count(&format!("SELECT count(*) FROM task WHERE {TERMINAL} AND folded = 1"))?,
+        push_configs: count("SELECT count(*) FROM push")?,
+        idempotency_keys: count("SELECT count(*) FROM send")?,
+    })
+}
+
+/// Page of [`Inspect::tasks`].
+fn tasks(db: &Connection, filter: &TaskFilter, limit: usize) -> rusqlite::Result<TaskPage> {
+    let sql = format!(
+        "SELECT t.id, t.key, o.owner, o.tenant, t.context, t.state, t.time, t.seq, t.folded, {TASK_BYTES}
+         FROM task t LEFT JOIN scope o ON o.id = t.scope
+         WHERE t.id < :before AND (:key IS NULL OR t.key = :key) AND (:owner IS NULL OR o.owner = :owner)
+         AND (:tenant IS NULL OR o.tenant = :tenant) AND (:state IS NULL OR t.state = :state)
+         ORDER BY t.id DESC LIMIT :limit"
+    );
+    // One row more than the limit shows whether there is a next page.
+    let rows = i64::try_from(limit.saturating_add(1)).unwrap_or(i64::MAX);
+    let before = filter.before.and_then(|number| i64::try_from(number).ok()).unwrap_or(i64::MAX);
+    let parameters = named_params! {
+        ":before": before, ":key": filter.id, ":owner": filter.owner, ":tenant": filter.tenant,
+        ":state": filter.state.map(i32::from), ":limit": rows,
+    };
+    let mut query = db.prepare(&sql)?;
+    let tasks = query.query_map(parameters, |row| {
+        let column = |at| row.get_ref(at).map(text);
+        Ok(TaskSummary {
+            number: unsigned(row.get(0)?),
+            id: column(1)?,
+            owner: column(2)?,
+            tenant: column(3)?,
+            context: column(4)?,
+            state: TaskState::try_from(row.get::<_, i32>(5)?).unwrap_or_default(),
+            time: row.get(6)?,
+            events: unsigned(row.get(7)?),
+            has_log: !row.get::<_, bool>(8)?,
+            bytes: unsigned(row.get(9)?),
+        })
+    })?;
+    Ok(TaskPage::new(tasks.collect::<rusqlite::Result<_>>()?, limit))
+}
+
+/// Task of [`Inspect::task`].
+fn task(db: &Connection, number: u64) -> rusqlite::Result<Option<(Task, Vec<Arc<PushConfig>>)>> {
+    let id = signed(number)?;
+    let seq = db.query_row("SELECT seq FROM task WHERE id = ?", [id], |row| row.get(0).map(unsigned)).optional()?;
+    let Some(seq) = seq else { return Ok(None) };
+    let task = read::TaskReader::new(db, true)?.read(id, seq)?;
+    let mut pushes = db.prepare("SELECT version, config, beside FROM push WHERE task = ? ORDER BY number")?;
+    let pushes = pushes.query_map([id], push::config)?;
+    Ok(Some((task, pushes.collect::<rusqlite::Result<_>>()?)))
 }
 
 /// Maximum number of reported problems.

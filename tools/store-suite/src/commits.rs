@@ -4,7 +4,7 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{
-    Checked, Failure, MANY, StoreSuite, count, finished, keyed, load, position,
+    Checked, Failure, MANY, Requires, StoreSuite, count, finished, keyed, load, position,
     writer::{TaskWriter, chunk, message, scope, status},
 };
 use a2a_service::{
@@ -295,15 +295,15 @@ pub(super) async fn single_commit_task_is_stored_whole(suite: &StoreSuite) -> Ch
     let mut policy = Retention::FOREVER;
     policy.logs = Some(Duration::from_millis(10));
     let folded = store.sweep(&policy, 20, &|_| false).await?.logs;
-    ensure_eq!(folded, if suite.has_separate_retention { 2 } else { 0 });
+    ensure_eq!(folded, if suite.has_separate_retention() { 2 } else { 0 });
     for task in &mut tasks {
-        task.is_log_deleted = suite.has_separate_retention;
+        task.is_log_deleted = suite.has_separate_retention();
         task.check(store).await?;
     }
     let mut next = TaskWriter::new(&ada, "next");
     next.commit(store, [chunk("a", "1", false), chunk("b", "1", false), status(TaskState::Completed, 3)]).await??;
     next.check(store).await?;
-    if suite.has_quotas {
+    if suite.has.contains(&Requires::Quotas) {
         let positions = [position(store, &tasks[0].key).await?, position(store, &tasks[1].key).await?];
         ensure_eq!(positions.iter().flatten().count(), 1);
     }
@@ -311,7 +311,7 @@ pub(super) async fn single_commit_task_is_stored_whole(suite: &StoreSuite) -> Ch
 }
 
 pub(super) async fn batch_of_single_commit_tasks_has_one_outcome_each(suite: &StoreSuite) -> Checked {
-    for max in if suite.has_quotas { &[MANY, 20][..] } else { &[MANY] } {
+    for max in if suite.has.contains(&Requires::Quotas) { &[MANY, 20][..] } else { &[MANY] } {
         let max = *max;
         let store = &*suite.open_with(max, None).await;
         let work = |text: &str| [chunk("a", text, false), status(TaskState::Completed, 5)];

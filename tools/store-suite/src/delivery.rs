@@ -432,9 +432,9 @@ pub(super) async fn sweeps_keep_undelivered_events(suite: &StoreSuite) -> Checke
     ensure_eq!(store.sweep(&policy, 2600, &|_| false).await?, SweepResult::default());
     ensure!(store.end_claim(&claims[1], given_up("gone", 2600, MANY)).await?);
     let swept = store.sweep(&policy, 2600, &|_| false).await?;
-    let logs = u64::from(suite.has_separate_retention);
+    let logs = u64::from(suite.has_separate_retention());
     ensure_eq!(swept, SweepResult { logs, ..SweepResult::default() }, "the dead letter has its own retention");
-    task.is_log_deleted = suite.has_separate_retention;
+    task.is_log_deleted = suite.has_separate_retention();
     task.check(store).await?;
     let swept = store.sweep(&policy, 2601, &|_| false).await?;
     ensure_eq!(swept, SweepResult { push_configs: 2 * logs, ..SweepResult::default() });

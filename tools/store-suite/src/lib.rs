@@ -1,7 +1,7 @@
 //! Conformance suite for stores: checks that a [`Store`] of your own keeps what the server relies on.
 //!
 //! The suite is a list of named cases. Each case opens stores of its own, and a failure names the case. Some cases apply
-//! only to stores with certain properties, which a [`StoreSuite`] declares: quotas, persistence, and separate retention.
+//! only to stores with certain properties, which a [`StoreSuite`] declares: quotas, persistence, separate retention, and inspection.
 //!
 //! ```
 //! use a2a_service::store::memory::Memory;
@@ -66,6 +66,7 @@ macro_rules! ensure_eq {
 // After the macros, which they use.
 mod commits;
 mod delivery;
+mod inspect;
 mod lists;
 mod push;
 mod retention;
@@ -130,18 +131,19 @@ impl From<Refused> for Failure {
 /// Test suite for one kind of store.
 pub struct StoreSuite {
     open: Box<dyn Fn(Setup) -> BoxFuture<'static, Arc<dyn Store>> + Send + Sync>,
-    has_quotas: bool,
-    is_persistent: bool,
-    has_separate_retention: bool,
+    /// Declared properties.
+    has: Vec<Requires>,
     opened: AtomicUsize,
 }
 
-/// Property that a case requires of the store.
+/// Property of a store that a case may require.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Requires {
     Nothing,
     Quotas,
     Persistence,
+    SeparateRetention,
+    Inspection,
 }
 
 /// Named case.
@@ -217,6 +219,10 @@ const CASES: &[Case] = cases! {
         commits::committed_tasks_survive_a_reopen,
         commits::open_tasks_are_claimed_once,
         delivery::deliveries_survive_a_reopen;
+    Inspection:
+        inspect::tasks_of_all_owners_are_listed_newest_first,
+        inspect::inspected_task_has_its_contents,
+        inspect::counts_follow_the_tasks;
 };
 
 impl StoreSuite {
@@ -233,33 +239,42 @@ impl StoreSuite {
                 store
             })
         };
-        Self {
-            open: Box::new(open),
-            has_quotas: false,
-            is_persistent: false,
-            has_separate_retention: false,
-            opened: AtomicUsize::new(0),
-        }
+        Self { open: Box::new(open), has: vec![Requires::Nothing], opened: AtomicUsize::new(0) }
     }
 
     /// Declares that the store limits the number of tasks as the [`Setup`] requires, and evicts tasks in a terminal state at
     /// the limit.
     #[must_use]
     pub fn with_quotas(self) -> Self {
-        Self { has_quotas: true, ..self }
+        self.having(Requires::Quotas)
     }
 
     /// Declares that the store keeps its data when it is dropped and opened again under the same name.
     #[must_use]
     pub fn persistent(self) -> Self {
-        Self { is_persistent: true, ..self }
+        self.having(Requires::Persistence)
     }
 
     /// Declares that logs, push configurations and idempotency keys expire before their task as the [`Retention`] requires.
     /// Otherwise they must stay as long as their task.
     #[must_use]
     pub fn with_separate_retention(self) -> Self {
-        Self { has_separate_retention: true, ..self }
+        self.having(Requires::SeparateRetention)
+    }
+
+    /// Declares that operators can read the store ([`Inspect`](a2a_service::store::Inspect)).
+    #[must_use]
+    pub fn with_inspection(self) -> Self {
+        self.having(Requires::Inspection)
+    }
+
+    fn has_separate_retention(&self) -> bool {
+        self.has.contains(&Requires::SeparateRetention)
+    }
+
+    fn having(mut self, property: Requires) -> Self {
+        self.has.push(property);
+        self
     }
 
     /// Names of the cases that apply to the store.
@@ -268,12 +283,7 @@ impl StoreSuite {
     }
 
     fn applicable(&self) -> impl Iterator<Item = &'static Case> {
-        let (has_quotas, is_persistent) = (self.has_quotas, self.is_persistent);
-        CASES.iter().filter(move |case| match case.requires {
-            Requires::Nothing => true,
-            Requires::Quotas => has_quotas,
-            Requires::Persistence => is_persistent,
-        })
+        CASES.iter().filter(|case| self.has.contains(&case.requires))
     }
 
     /// Runs all cases that apply to the store, one after the other. A panic of the store is not caught.
@@ -341,7 +351,7 @@ struct TestStore<'a> {
 impl TestStore<'_> {
     /// Closes a persistent store and opens it again. Other stores stay open.
     async fn reopen(self) -> Self {
-        if !self.suite.is_persistent {
+        if !self.suite.has.contains(&Requires::Persistence) {
             return self;
         }
         let Self { suite, setup, store } = self;

@@ -102,10 +102,10 @@ pub(super) async fn log_can_expire_before_its_task(suite: &StoreSuite) -> Checke
         let swept = store.sweep(&policy, 20, NOT_IN_USE).await?;
         ensure_eq!(
             swept,
-            SweepResult { logs: if suite.has_separate_retention { folded } else { 0 }, ..SweepResult::default() }
+            SweepResult { logs: if suite.has_separate_retention() { folded } else { 0 }, ..SweepResult::default() }
         );
     }
-    if suite.has_separate_retention {
+    if suite.has_separate_retention() {
         (old.is_log_deleted, bare.is_log_deleted) = (true, true);
     }
     for task in [&old, &interrupted, &young, &bare] {
@@ -137,9 +137,9 @@ pub(super) async fn long_log_is_deleted_in_steps(suite: &StoreSuite) -> Checked 
     let mut policy = Retention::FOREVER;
     policy.logs = Some(Duration::ZERO);
     let swept = store.sweep(&policy, 20, NOT_IN_USE).await?;
-    ensure_eq!(swept.logs, if suite.has_separate_retention { 2 } else { 0 });
+    ensure_eq!(swept.logs, if suite.has_separate_retention() { 2 } else { 0 });
     for task in &mut tasks {
-        task.is_log_deleted = suite.has_separate_retention;
+        task.is_log_deleted = suite.has_separate_retention();
         task.check(store).await?;
     }
     let mut one = TaskWriter::new(&scope("ada", ""), "t-3");
@@ -174,7 +174,7 @@ pub(super) async fn push_configurations_can_expire_before_their_task(suite: &Sto
     }
     let mut policy = Retention::FOREVER;
     policy.push = Some(Duration::from_millis(10));
-    let deleted = if suite.has_separate_retention { 2 } else { 0 };
+    let deleted = if suite.has_separate_retention() { 2 } else { 0 };
     ensure_eq!(
         store.sweep(&policy, 20, NOT_IN_USE).await?,
         SweepResult { push_configs: deleted, ..SweepResult::default() }
@@ -198,7 +198,7 @@ pub(super) async fn idempotency_key_can_expire_before_its_task(suite: &StoreSuit
     ensure_eq!(created, [Ok(Committed::default()), Ok(Committed::default())]);
     let mut policy = Retention::FOREVER;
     policy.idempotency_keys = Some(Duration::from_millis(10));
-    let deleted = u64::from(suite.has_separate_retention);
+    let deleted = u64::from(suite.has_separate_retention());
     ensure_eq!(
         store.sweep(&policy, 20, NOT_IN_USE).await?,
         SweepResult { idempotency_keys: deleted, ..SweepResult::default() }
