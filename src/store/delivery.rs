@@ -9,7 +9,7 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
-use super::{Key, PushConfig};
+use super::{key::Key, push_config::PushConfig};
 use crate::{
     clock::{Millis, whole_millis},
     event::Seq,

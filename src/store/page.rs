@@ -1,11 +1,62 @@
-//! Ends of pages, and page tokens and page size limits of task lists. A token names the last task of a page instead of an
+//! Lists of tasks, ends of pages, page tokens and page size limits. A token names the last task of a page instead of an
 //! offset, so that changes between two pages neither repeat nor skip other tasks.
+
+use std::sync::Arc;
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use prost::Message as _;
 
-use super::ListQuery;
-use crate::{clock::Millis, pb::v1::Task};
+use super::key::Scope;
+use crate::{
+    clock::Millis,
+    history::HistoryLimit,
+    pb::v1::{Task, TaskState},
+};
+
+/// Filter, start and contents of a page of tasks.
+#[derive(Clone, Debug, Default)]
+pub struct ListQuery {
+    /// Owner and tenant of the tasks.
+    pub scope: Arc<Scope>,
+    /// Only tasks of this context.
+    pub context: Option<Box<str>>,
+    /// Only tasks in this state.
+    pub state: Option<TaskState>,
+    /// Only tasks with a status timestamp at or after this time.
+    pub since: Option<Millis>,
+    /// Start after this task.
+    pub after: Option<PageToken>,
+    /// Maximum number of tasks on the page.
+    pub limit: usize,
+    /// Maximum size of the page in bytes of protobuf, unlimited if `None`. A page ends before the task that exceeds it, but
+    /// has at least one task.
+    pub max_bytes: Option<usize>,
+    /// Maximum number of messages in the history of each task, unlimited if `None`.
+    pub history_length: Option<usize>,
+    /// Maximum size of the history of each task in bytes of protobuf, unlimited if `None`: the newest messages that fit, and
+    /// at least one unless `history_length` is 0.
+    pub history_bytes: Option<usize>,
+    /// Include the artifacts of each task.
+    pub include_artifacts: bool,
+}
+
+impl ListQuery {
+    /// Limit of the history of each task.
+    pub(crate) fn history_limit(&self) -> HistoryLimit {
+        HistoryLimit { messages: self.history_length, bytes: self.history_bytes.unwrap_or(usize::MAX) }
+    }
+}
+
+/// Page of tasks in descending order of status timestamp and id (3.1.4).
+#[derive(Clone, Debug, Default)]
+pub struct ListPage {
+    /// Tasks, with the parts that the query selects.
+    pub tasks: Vec<Task>,
+    /// Number of tasks on all pages.
+    pub total: u64,
+    /// Start of the next page, if there is one.
+    pub next: Option<PageToken>,
+}
 
 /// Cursor of a list: the last task of a page, by its position in the list order.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use serde_json::{Map, Value};
 use url::Url;
 
-use super::Key;
+use super::key::Key;
 use crate::{
     contract::ClearedSecrets,
     pb::v1::{AuthenticationInfo, TaskPushNotificationConfig},

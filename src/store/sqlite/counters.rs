@@ -9,7 +9,12 @@ use std::{
 
 use rusqlite::{Connection, Row};
 
-use super::{Options, sweep::TERMINAL, unsigned, writer::WriteTransaction};
+use super::{
+    options::Options,
+    sweep::TERMINAL,
+    transaction::{Counters, WriteTransaction},
+    values::unsigned,
+};
 use crate::{
     env::mix,
     store::quota::{Count, Quota},
@@ -20,18 +25,6 @@ const LARGE: i64 = 1024;
 
 /// Average number of new tasks per check of whether their context has become large.
 const CHECK_INTERVAL: u64 = 256;
-
-/// Changes of the counters within a transaction.
-#[derive(Default)]
-pub(super) struct Counters {
-    /// By scope and state.
-    totals: HashMap<(i64, i32), i64>,
-    /// By scope, context and state.
-    large_contexts: HashMap<(i64, Arc<str>, i32), i64>,
-}
-
-/// Contexts with stored counts. `None` if they must be loaded again.
-pub(super) type LargeContexts = Option<HashSet<(i64, Arc<str>)>>;
 
 /// Scope and id of a context.
 pub(super) type ContextRef<'a> = (i64, &'a Arc<str>);

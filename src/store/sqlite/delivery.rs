@@ -1,4 +1,6 @@
-//! Delivery queue of push notifications: marking, claims and outcomes. The state is in the rows of the push configurations.
+//! Push configurations, and the delivery queue of push notifications: marking, claims and outcomes. The state of a delivery
+//! is in the row of its configuration. The numbers of the configurations of a task only rise, so that a page can continue
+//! after the last number of the page before it.
 //!
 //! A delivery that is due is in a partial index, and so is a dead letter. The commits of agents change neither.
 
@@ -6,18 +8,21 @@ use std::sync::{Arc, LazyLock};
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use prost::Message as _;
 use rusqlite::{Connection, OptionalExtension as _, Row};
 
 use super::{
-    Sqlite, failpoint, is_damage, push, read,
-    sweep::{EvictionStarts, Expiry, TERMINAL},
-    unsigned,
-    write::{damaged, key_of, signed},
-    writer::WriteTransaction,
+    Sqlite, failpoint, read,
+    sweep::{Expiry, TERMINAL},
+    transaction::{EvictionStarts, WriteTransaction},
+    values::{damaged, is_damage, signed, unsigned},
+    write::key_of,
 };
 use crate::{
     clock::Millis,
     event::Seq,
+    pb::v1::TaskPushNotificationConfig,
+    protocol::Version,
     store::{
         DeadLetter, Delivery, DeliveryClaim, DeliveryOutcome, DeliveryPage, DeliveryState, DeliveryToken, Full, InUse,
         Key, Lease, PushConfig, PushPage, PushQueue, PushTaskPage, PutResult, STORE_FULL, Scope, Unavailable,
@@ -66,6 +71,95 @@ static UNDELIVERED_LOGS: LazyLock<String> = LazyLock::new(|| {
     )
 });
 
+/// Limits of the number of configurations.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Max {
+    pub(super) per_task: usize,
+    pub(super) per_owner: usize,
+}
+
+impl Max {
+    /// For configurations that are already admitted.
+    pub(super) const NONE: Self = Self { per_task: usize::MAX, per_owner: usize::MAX };
+}
+
+/// Returns the limit if the tasks of an owner have as many configurations, over all tenants.
+pub(super) fn is_full_for(db: &Connection, owner: &str, max: usize) -> rusqlite::Result<Option<Full>> {
+    if max == usize::MAX {
+        return Ok(None);
+    }
+    let sql = "SELECT ifnull(sum(push_count), 0) FROM scope WHERE owner = ?";
+    let count = db.prepare_cached(sql)?.query_row([owner], |row| row.get(0)).map(unsigned)?;
+    Ok(usize::try_from(count).is_ok_and(|count| count >= max).then(|| Full::push_configs_per_owner(max)))
+}
+
+/// Stores a configuration of a task of this owner. Replaces the one of the same id; adds one only while there are less than
+/// `max`. A new one gets the events after `cursor`, or after the last one of the task.
+pub(super) fn put(
+    db: &Connection,
+    (task, owner): (i64, &str),
+    push: &PushConfig,
+    cursor: Option<Seq>,
+    max: Max,
+) -> rusqlite::Result<PutResult> {
+    let PushConfig { config, version, extra } = push;
+    let (bytes, version) = (config.encode_to_vec(), version.as_str());
+    let sql = "UPDATE push SET version = ?, config = ?, beside = ? WHERE task = ? AND id = ?";
+    if db.prepare_cached(sql)?.execute((version, &bytes, &**extra, task, &config.id))? > 0 {
+        replace(db, task, &config.id)?;
+        return Ok(PutResult::Replaced);
+    }
+    let sql = "SELECT count(*) FROM push WHERE task = ?";
+    let count: i64 = db.prepare_cached(sql)?.query_row([task], |row| row.get(0))?;
+    if usize::try_from(count).is_ok_and(|count| count >= max.per_task) {
+        return Ok(PutResult::Full);
+    }
+    if let Some(full) = is_full_for(db, owner, max.per_owner)? {
+        return Ok(PutResult::OwnerFull(full));
+    }
+    db.prepare_cached("UPDATE task SET pushes = pushes + 1 WHERE id = ?")?.execute([task])?;
+    let sql = "INSERT INTO push(task, scope, number, id, version, config, beside, cursor)
+        SELECT id, scope, pushes, ?, ?, ?, ?, ifnull(?, seq) FROM task WHERE id = ?";
+    let cursor = cursor.map(signed).transpose()?;
+    db.prepare_cached(sql)?.execute((&config.id, version, &bytes, &**extra, cursor, task))?;
+    Ok(PutResult::Created)
+}
+
+/// Deletes a configuration, if it exists.
+pub(super) fn delete(db: &Connection, task: i64, id: &str) -> rusqlite::Result<()> {
+    db.prepare_cached("DELETE FROM push WHERE task = ? AND id = ?")?.execute((task, id)).map(drop)
+}
+
+/// Returns a configuration, or `None` if it or its task does not exist.
+pub(super) fn get(db: &Connection, key: &Key, id: &str) -> rusqlite::Result<Option<Arc<PushConfig>>> {
+    let Some(task) = read::row_id(db, key)? else { return Ok(None) };
+    let sql = "SELECT version, config, beside FROM push WHERE task = ? AND id = ?";
+    db.prepare_cached(sql)?.query_row((task, id), config).optional()
+}
+
+/// Returns the configurations after the number `after`, or `None` if the task does not exist.
+fn page_configs(db: &Connection, key: &Key, after: u64, limit: usize) -> rusqlite::Result<Option<PushPage>> {
+    let Some(task) = read::row_id(db, key)? else { return Ok(None) };
+    let sql = "SELECT version, config, beside, number FROM push WHERE task = ? AND number > ? ORDER BY number LIMIT ?";
+    let mut query = db.prepare_cached(sql)?;
+    // No number exceeds `i64::MAX`.
+    let after = i64::try_from(after).unwrap_or(i64::MAX);
+    // One row more than the limit shows whether there is a next page.
+    let sql_limit = i64::try_from(limit.saturating_add(1)).unwrap_or(i64::MAX);
+    let rows = query.query_map((task, after, sql_limit), |row| Ok((unsigned(row.get(3)?), config(row)?)))?;
+    let (configs, next) = cut_page(rows.collect::<rusqlite::Result<_>>()?, limit);
+    Ok(Some(PushPage { configs, next }))
+}
+
+/// Decodes the columns `version`, `config` and `beside`.
+pub(super) fn config(row: &Row<'_>) -> rusqlite::Result<Arc<PushConfig>> {
+    let version = row.get_ref(0)?.as_str()?;
+    let version = Version::from_text(version).ok_or_else(|| damaged("unknown protocol version"))?;
+    let config = TaskPushNotificationConfig::decode(row.get_ref(1)?.as_blob()?);
+    let config = config.map_err(|_| damaged("a push configuration can't be decoded"))?;
+    Ok(Arc::new(PushConfig { config, version, extra: row.get::<_, Vec<u8>>(2)?.into() }))
+}
+
 /// Decodes the columns [`STATE`], which begin at `first`.
 fn state(row: &Row<'_>, first: usize) -> rusqlite::Result<DeliveryState> {
     let dead = match row.get(first + 7)? {
@@ -106,7 +200,7 @@ fn write_state(db: &Connection, task: i64, number: i64, state: &DeliveryState) -
 }
 
 /// Applies [`DeliveryState::replace`] to a configuration that was replaced.
-pub(super) fn replace(db: &Connection, task: i64, id: &str) -> rusqlite::Result<()> {
+fn replace(db: &Connection, task: i64, id: &str) -> rusqlite::Result<()> {
     let Some((mut state, number, _)) = find(db, task, id)? else { return Ok(()) };
     state.replace();
     write_state(db, task, number, &state)
@@ -183,7 +277,7 @@ static DELIVERY: LazyLock<String> = LazyLock::new(|| {
 /// Decodes the columns [`DELIVERY`].
 fn delivery(db: &Connection, row: &Row<'_>) -> rusqlite::Result<(DeliveryToken, Delivery)> {
     let (task, number): (i64, i64) = (row.get(12)?, row.get(13)?);
-    let (config, state, seq) = (push::config(row)?, state(row, 3)?, unsigned(row.get(14)?));
+    let (config, state, seq) = (config(row)?, state(row, 3)?, unsigned(row.get(14)?));
     let token = DeliveryToken(unsigned(task), unsigned(number));
     Ok((token, Delivery { key: key_of(db, task)?, config, seq, state }))
 }
@@ -220,26 +314,26 @@ impl PushQueue for Sqlite {
         self.writer
             .run(move |transaction| {
                 let Some(task) = read::row_id(transaction.db, &key)? else { return Ok(PutResult::TaskNotFound) };
-                let max = push::Max { per_task: max, per_owner: transaction.quota.lock().max_push_configs_per_owner() };
-                push::put(transaction.db, (task, &key.scope().owner), &push, None, max)
+                let max = Max { per_task: max, per_owner: transaction.quota.lock().max_push_configs_per_owner() };
+                put(transaction.db, (task, &key.scope().owner), &push, None, max)
             })
             .await
     }
 
     async fn check_push_capacity(&self, scope: &Scope) -> Result<Result<(), Full>, Unavailable> {
         let (owner, max) = (Arc::clone(&scope.owner), self.quota.lock().max_push_configs_per_owner());
-        let full = self.readers.run(move |db| push::is_full_for(db, &owner, max)).await?;
+        let full = self.readers.run(move |db| is_full_for(db, &owner, max)).await?;
         Ok(full.map_or(Ok(()), Err))
     }
 
     async fn get_push(&self, key: &Key, id: &str) -> Result<Option<Arc<PushConfig>>, Unavailable> {
         let (key, id) = (key.clone(), id.to_owned());
-        self.readers.run(move |db| push::get(db, &key, &id)).await
+        self.readers.run(move |db| get(db, &key, &id)).await
     }
 
     async fn list_push(&self, key: &Key, after: u64, limit: usize) -> Result<Option<PushPage>, Unavailable> {
         let key = key.clone();
-        self.readers.run(move |db| push::page(db, &key, after, limit)).await
+        self.readers.run(move |db| page_configs(db, &key, after, limit)).await
     }
 
     async fn delete_push(&self, key: &Key, id: &str) -> Result<bool, Unavailable> {
@@ -247,7 +341,7 @@ impl PushQueue for Sqlite {
         self.writer
             .run(move |transaction| {
                 let Some(task) = read::row_id(transaction.db, &key)? else { return Ok(false) };
-                push::delete(transaction.db, task, &id)?;
+                delete(transaction.db, task, &id)?;
                 transaction.allow_eviction(task, &key)?;
                 Ok(true)
             })
@@ -287,7 +381,7 @@ impl PushQueue for Sqlite {
         self.writer
             .run(move |transaction| {
                 let id = &config.config.id;
-                let is_replaced = push::get(transaction.db, &key, id)?.is_some_and(|stored| stored != config);
+                let is_replaced = get(transaction.db, &key, id)?.is_some_and(|stored| stored != config);
                 let mut ended = Ended::Stale;
                 transaction.change_delivery(&key, id, |state, seq| {
                     ended = state.end_claim(claim, is_replaced, seq, &outcome);
@@ -296,7 +390,7 @@ impl PushQueue for Sqlite {
                 if ended == Ended::Deleted
                     && let Some(task) = read::row_id(transaction.db, &key)?
                 {
-                    push::delete(transaction.db, task, id)?;
+                    delete(transaction.db, task, id)?;
                     transaction.allow_eviction(task, &key)?;
                 }
                 if let Some(max) = outcome.max_dead() {

@@ -12,12 +12,13 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
 use super::{
-    Error, Sqlite,
+    Sqlite, delivery,
+    error::Error,
     inspect::{Inspector, check_task},
     log_rows::{encode_events, split_task},
-    push, read, unsigned,
-    write::{log_row_id, other_error, signed},
-    writer::WriteTransaction,
+    read,
+    transaction::WriteTransaction,
+    values::{log_row_id, other_error, signed, unsigned},
 };
 use crate::{
     event::{Event, Mark, Position},
@@ -213,7 +214,7 @@ fn task_line(db: &Connection, id: i64, include_secrets: bool) -> rusqlite::Resul
     let sql = "SELECT version, config, beside, cursor, dead, reason FROM push WHERE task = ? ORDER BY number";
     let mut pushes = db.prepare_cached(sql)?;
     let pushes = pushes.query_map([id], |row| {
-        let stored = push::config(row)?;
+        let stored = delivery::config(row)?;
         let PushConfig { config, version, extra } =
             if include_secrets { Arc::unwrap_or_clone(stored) } else { stored.without_secrets() };
         let reason = row.get::<_, Option<String>>(5)?.unwrap_or_default();
@@ -391,7 +392,7 @@ impl WriteTransaction<'_> {
             };
             let config = PushConfig { config, version, extra: Bytes::from(beside.0) };
             // An opening marks the events after the cursor as due.
-            push::put(self.db, (id, ""), &config, Some(cursor.min(line.seq)), push::Max::NONE)?;
+            delivery::put(self.db, (id, ""), &config, Some(cursor.min(line.seq)), delivery::Max::NONE)?;
             if let Some(DeadEntry { time, reason }) = dead {
                 let sql = "UPDATE push SET dead = ?, reason = ? WHERE task = ? AND id = ?";
                 self.db.prepare_cached(sql)?.execute((time, reason, id, &config.config.id))?;

@@ -10,7 +10,7 @@ use std::{
 
 use rusqlite::{Connection, OpenFlags, config::DbConfig};
 
-use super::{Durability, Error, sync_directory};
+use super::{error::Error, options::Durability};
 use crate::clock::Clock;
 
 /// Maximum time that a connection waits for a lock of another connection, which is held only briefly.
@@ -181,4 +181,12 @@ fn canonical(path: &Path) -> io::Result<PathBuf> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let name = path.file_name().ok_or(io::ErrorKind::InvalidFilename)?;
     Ok(fs::canonicalize(parent)?.join(name))
+}
+
+/// Syncs the directory of a file, which makes a new directory entry durable.
+pub(super) fn sync_directory(path: &Path) -> io::Result<()> {
+    match path.parent() {
+        Some(parent) if cfg!(unix) => File::open(parent)?.sync_all(),
+        _ => Ok(()),
+    }
 }

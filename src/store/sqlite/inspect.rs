@@ -13,14 +13,13 @@ use bytes::Bytes;
 use rusqlite::{Connection, OpenFlags, OptionalExtension as _, Row, named_params, types::ValueRef};
 
 use super::{
-    Error, Sqlite, delivery,
+    Sqlite, delivery,
+    error::Error,
     file::{BUSY_TIMEOUT, create_private, sibling, wal_path},
-    is_damage,
     log_rows::decode_events,
-    migrations, push, read,
+    migrations, read,
     sweep::{COUNT_IDLE, NO_NEW_DEAD_LETTER, NOT_KEPT, TERMINAL},
-    unsigned,
-    write::{first_seq, log_row_id, signed},
+    values::{first_seq, is_damage, log_row_id, signed, unsigned},
 };
 use crate::{
     clock::{self, Millis},
@@ -274,7 +273,7 @@ fn task(db: &Connection, number: u64) -> rusqlite::Result<Option<(Task, Vec<Arc<
     let Some(seq) = seq else { return Ok(None) };
     let task = read::TaskReader::new(db, true)?.read(id, seq)?;
     let mut pushes = db.prepare("SELECT version, config, beside FROM push WHERE task = ? ORDER BY number")?;
-    let pushes = pushes.query_map([id], push::config)?;
+    let pushes = pushes.query_map([id], delivery::config)?;
     Ok(Some((task, pushes.collect::<rusqlite::Result<_>>()?)))
 }
 

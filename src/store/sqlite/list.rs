@@ -7,7 +7,10 @@ use rusqlite::{
     types::{ToSqlOutput, Value},
 };
 
-use super::{is_damage, read::TaskReader, unsigned};
+use super::{
+    read::TaskReader,
+    values::{is_damage, unsigned},
+};
 use crate::{
     clock::Millis,
     event::Seq,

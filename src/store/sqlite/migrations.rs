@@ -8,9 +8,9 @@ use std::{
 use rusqlite::{Connection, TransactionBehavior};
 
 use super::{
-    Error, failpoint,
-    file::{create_private, sibling},
-    sync_directory,
+    error::Error,
+    failpoint,
+    file::{create_private, sibling, sync_directory},
 };
 
 /// SQLite application id of databases of this program: "A2AS".

@@ -7,8 +7,7 @@ use rusqlite::{CachedStatement, Connection, OptionalExtension as _, Row as SqlRo
 
 use super::{
     log_rows::{decode_events, decode_task, is_artifact_update, join_task},
-    unsigned,
-    write::{SEQ_BITS, damaged, first_seq, log_row_id},
+    values::{SEQ_BITS, damaged, first_seq, log_row_id, unsigned},
 };
 use crate::{
     event::{Event, Position, Seq},

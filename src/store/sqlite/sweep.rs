@@ -2,15 +2,18 @@
 //! contains only candidates, and deletes a small batch per transaction, so that commits do not wait.
 
 use std::{
-    collections::{BTreeSet, HashMap, HashSet},
+    collections::HashSet,
     sync::{Arc, LazyLock, atomic::Ordering},
 };
 
 use rusqlite::{Connection, OptionalExtension as _, Params, Row};
 
 use super::{
-    Sqlite, failpoint, is_corruption, is_damage, log_rows::split_task, read, unsigned, write::log_row_id,
-    writer::WriteTransaction,
+    Sqlite, failpoint,
+    log_rows::split_task,
+    read,
+    transaction::{MAX_UNREADABLE, WriteTransaction},
+    values::{is_corruption, is_damage, log_row_id, unsigned},
 };
 use crate::{
     clock::Millis,
@@ -95,42 +98,6 @@ struct Candidate {
     time: Millis,
 }
 
-/// Times at which evictions begin to search, because all older tasks in a terminal state have undelivered push notifications
-/// or can't be read. Otherwise each eviction would read all of those again.
-#[derive(Debug)]
-pub(super) struct EvictionStarts {
-    all: Millis,
-    /// For evictions because of the limit per owner.
-    owners: HashMap<Arc<str>, Millis>,
-}
-
-impl EvictionStarts {
-    /// Maximum number of owners.
-    const MAX_OWNERS: usize = 16_384;
-
-    /// Records that a task in a terminal state since this time may be evicted.
-    pub(super) fn lower(&mut self, owner: &str, time: Millis) {
-        self.all = self.all.min(time);
-        if let Some(start) = self.owners.get_mut(owner) {
-            *start = time.min(*start);
-        }
-    }
-
-    /// Sets the time for an owner.
-    fn raise(&mut self, owner: &str, time: Millis) {
-        if self.owners.len() >= Self::MAX_OWNERS {
-            self.owners.clear();
-        }
-        self.owners.insert(owner.into(), time);
-    }
-}
-
-impl Default for EvictionStarts {
-    fn default() -> Self {
-        Self { all: Millis::MIN, owners: HashMap::new() }
-    }
-}
-
 /// Result of a step for a batch of tasks.
 #[derive(Debug, Default)]
 pub(super) struct StepResult {
@@ -160,36 +127,6 @@ impl Expiry {
 
 /// Step of a sweep for a batch of tasks.
 type Step = fn(&mut WriteTransaction<'_>, &[i64], Expiry) -> rusqlite::Result<StepResult>;
-
-/// Maximum number of unreadable tasks that evictions skip. With more of them, a full store rejects new tasks.
-const MAX_UNREADABLE: usize = 1000;
-
-/// Tasks in a terminal state that can't be read, by row id. They are not deleted, and each is reported once.
-#[derive(Debug, Default)]
-pub(super) struct UnreadableTasks(BTreeSet<i64>);
-
-impl UnreadableTasks {
-    /// Adds a row, and reports it, unless there are too many to remember it.
-    fn add(&mut self, db: &Connection, id: i64, cause: &rusqlite::Error) -> rusqlite::Result<()> {
-        if self.0.len() >= MAX_UNREADABLE || !self.0.insert(id) {
-            return Ok(());
-        }
-        // The key may be unreadable too.
-        let sql = "SELECT CAST(key AS BLOB) FROM task WHERE id = ?";
-        let key = db.prepare_cached(sql)?.query_row([id], |row| row.get::<_, Vec<u8>>(0))?;
-        tracing::error!(
-            task.row = id, task.id = %String::from_utf8_lossy(&key), error.cause = %cause,
-            "terminal task can't be read: it is not deleted, and skipped by evictions and sweeps; see `a2a admin check`"
-        );
-        Ok(())
-    }
-
-    /// Row ids as a JSON array.
-    fn to_json(&self) -> String {
-        let rows: Vec<_> = self.0.iter().map(i64::to_string).collect();
-        format!("[{}]", rows.join(","))
-    }
-}
 
 /// Task that is to be deleted. In a terminal state, unless all data of its owner is deleted.
 struct DeletedTask {

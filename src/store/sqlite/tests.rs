@@ -6,7 +6,7 @@ use futures::poll;
 use rusqlite::OpenFlags;
 use tokio::sync::oneshot;
 
-use super::{writer::WriteTransaction, *};
+use super::{transaction::WriteTransaction, *};
 use crate::{
     event::{Ends, Event, Position},
     pb::v1::{Message, Task, TaskState},

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use rusqlite::{Connection, Transaction};
 use tokio::sync::{mpsc, oneshot};
 
-use super::{Health, OpenFailure};
+use super::{error::OpenFailure, health::Health};
 use crate::store::Unavailable;
 
 /// Capacity of the job queue of the readers.

@@ -15,7 +15,7 @@ use std::{
 
 use rusqlite::Connection;
 
-use super::{Health, failpoint, write::other_error};
+use super::{failpoint, health::Health, values::other_error};
 
 /// Number of new WAL pages that triggers a checkpoint: 16 MiB.
 pub(super) const CHECKPOINT_PAGES: c_int = 4096;

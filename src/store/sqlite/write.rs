@@ -6,13 +6,14 @@ use std::{ops::Range, sync::Arc};
 use rusqlite::{Connection, OptionalExtension as _, Row as SqlRow};
 
 use super::{
-    failpoint, is_damage,
+    delivery, failpoint,
     log_rows::{encode_events, split_task},
-    push, read, unsigned,
-    writer::WriteTransaction,
+    read,
+    transaction::WriteTransaction,
+    values::{is_damage, log_row_id, signed, unsigned},
 };
 use crate::{
-    event::{Fence, Position, Seq},
+    event::{Fence, Position},
     pb::v1::{Task, TaskState},
     store::{
         Claim, Commit, Committed, Damaged, Expect, Full, IdempotencyRecord, Key, Refused, Rejected, Row, Scope,
@@ -21,9 +22,6 @@ use crate::{
     },
 };
 
-/// Number of bits of the first sequence number in the id of a log row.
-pub(super) const SEQ_BITS: u32 = 28;
-
 /// Row id and indexed columns of a task.
 pub(super) struct TaskRow {
     pub(super) id: i64,
@@ -31,27 +29,6 @@ pub(super) struct TaskRow {
     state: i32,
     time: i64,
     open: bool,
-}
-
-/// Id of the log row of a task that begins with this event. Fails if a task has more than 2^28 events.
-pub(super) fn log_row_id(task: i64, first: Seq) -> rusqlite::Result<i64> {
-    let seq = i64::try_from(first).ok().filter(|seq| seq >> SEQ_BITS == 0);
-    seq.map(|seq| task << SEQ_BITS | seq).ok_or_else(|| other_error("a task has too many events"))
-}
-
-/// Sequence number of the first event of a log row.
-pub(super) fn first_seq(log_row_id: i64) -> Seq {
-    unsigned(log_row_id & ((1 << SEQ_BITS) - 1))
-}
-
-/// Error for stored data that this program can't have written.
-pub(super) fn damaged(problem: &'static str) -> rusqlite::Error {
-    rusqlite::Error::FromSqlConversionFailure(0, rusqlite::types::Type::Blob, problem.into())
-}
-
-/// Error that does not come from SQLite.
-pub(super) fn other_error(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> rusqlite::Error {
-    rusqlite::Error::ToSqlConversionFailure(error.into())
 }
 
 /// Maximum size in bytes of the log of a new task that serves as its own checkpoint: reading it is as fast as reading a
@@ -133,7 +110,7 @@ impl WriteTransaction<'_> {
             let is_full = quota.is_full().is_some() || quota.is_full_for(owner).is_some();
             (is_full, quota.max_push_configs_per_owner())
         };
-        let push_full = if has_push { push::is_full_for(self.db, owner, max_push_configs)? } else { None };
+        let push_full = if has_push { delivery::is_full_for(self.db, owner, max_push_configs)? } else { None };
         if let Some(scope) = known
             && (!sends.is_empty() || is_full || push_full.is_some())
         {
@@ -287,7 +264,7 @@ impl WriteTransaction<'_> {
         if let Some(push) = &commit.push {
             // The caller has checked the limit.
             let cursor = commit.expected_position().map_or(0, |position| position.seq);
-            push::put(self.db, (id, &commit.key.scope().owner), push, Some(cursor), push::Max::NONE)?;
+            delivery::put(self.db, (id, &commit.key.scope().owner), push, Some(cursor), delivery::Max::NONE)?;
         }
         Ok(())
     }
@@ -437,9 +414,4 @@ pub(super) fn key_of(db: &Connection, id: i64) -> rusqlite::Result<Key> {
         let scope = Scope { owner: row.get_ref(0)?.as_str()?.into(), tenant: row.get_ref(1)?.as_str()?.into() };
         Ok(Key::new(&Arc::new(scope), row.get_ref(2)?.as_str()?))
     })
-}
-
-/// Converts a number to an SQLite integer, which is signed.
-pub(super) fn signed(number: u64) -> rusqlite::Result<i64> {
-    i64::try_from(number).map_err(|_| other_error("a number is too large"))
 }

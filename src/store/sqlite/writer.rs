@@ -11,17 +11,18 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use rusqlite::{CachedStatement, Connection, ErrorCode, TransactionBehavior};
+use rusqlite::{Connection, ErrorCode, TransactionBehavior};
 use tokio::sync::oneshot;
 
 use super::{
-    Health, OpenFailure, PROBE,
-    counters::{Counters, LargeContexts},
-    describe, failpoint, is_damage,
-    sweep::{EvictionStarts, UnreadableTasks},
+    error::OpenFailure,
+    failpoint,
+    health::Health,
     threads::{Jobs, WorkerThreads},
+    transaction::{CachedInsert, Counters, EvictionStarts, LargeContexts, UnreadableTasks, WriteTransaction},
+    values::{describe, is_damage, other_error},
     wal_checkpoint::{CHECKPOINT_PAGES, LONG_WAL_PAGES},
-    write::{CommitBatch, other_error},
+    write::CommitBatch,
 };
 use crate::store::{Commit, Committed, Refused, Rejected, Scope, Unavailable, quota::Quota};
 
@@ -30,6 +31,9 @@ const MAX_BATCH: usize = 256;
 
 /// Capacity of the job queue.
 const QUEUE: usize = 1024;
+
+/// Trial write of the size of a typical commit, which detects a full or read-only disk.
+pub(super) const PROBE: &str = "INSERT INTO probe VALUES(zeroblob(16384)); DELETE FROM probe";
 
 /// Maximum number of scopes whose row ids are cached.
 const MAX_CACHED_SCOPES: usize = 16_384;
@@ -131,45 +135,6 @@ impl WriteJob for CommitJob {
     fn respond(self: Box<Self>, outcome: Result<(), Unavailable>) {
         let Self { outcomes, reply, .. } = *self;
         drop(reply.send(outcome.map(|()| outcomes)));
-    }
-}
-
-/// Running write transaction, with the writer's caches and the pending changes of the counters.
-pub(super) struct WriteTransaction<'a> {
-    pub(super) db: &'a Connection,
-    /// Row ids of scopes.
-    pub(super) scopes: &'a mut HashMap<Arc<Scope>, i64>,
-    /// Includes the changes of this transaction, which are undone if it is rolled back.
-    pub(super) quota: &'a Mutex<Quota>,
-    pub(super) quota_changes: Vec<QuotaChange>,
-    pub(super) large_contexts: &'a mut LargeContexts,
-    pub(super) unreadable: &'a mut UnreadableTasks,
-    pub(super) eviction_starts: &'a mut EvictionStarts,
-    pub(super) counters: Counters,
-    pub(super) insert_task: CachedInsert<'a>,
-    pub(super) insert_log: CachedInsert<'a>,
-}
-
-/// Change of the quota: the owner, and whether the state of the task was and is terminal.
-type QuotaChange = (Arc<str>, Option<bool>, Option<bool>);
-
-/// Statement that is used often within a transaction, and looked up in the statement cache once.
-#[derive(Default)]
-pub(super) struct CachedInsert<'a>(Option<CachedStatement<'a>>);
-
-impl<'a> CachedInsert<'a> {
-    pub(super) fn get(&mut self, db: &'a Connection, sql: &str) -> rusqlite::Result<&mut CachedStatement<'a>> {
-        match &mut self.0 {
-            Some(statement) => Ok(statement),
-            empty => Ok(empty.insert(db.prepare_cached(sql)?)),
-        }
-    }
-}
-
-impl WriteTransaction<'_> {
-    /// Ends the borrow of the connection, so that the transaction can be committed.
-    fn into_quota_changes(self) -> Vec<QuotaChange> {
-        self.quota_changes
     }
 }
 
