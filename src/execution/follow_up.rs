@@ -5,9 +5,8 @@ use super::{
     concurrency::TurnSlot,
     idempotency::{IdempotencyKey, PendingSend},
     limits::{RETRY_AFTER, limit_error},
-    not_accepting, ownership_changed,
-    start::FirstPoll,
-    task_ended,
+    not_accepting, ownership_changed, task_ended,
+    turn::FirstPoll,
 };
 use crate::{
     error::Error,

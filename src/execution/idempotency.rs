@@ -17,7 +17,7 @@ use tokio::{
 use super::{
     ACCEPT_TIMEOUT, Execution, SendRequest,
     concurrency::TurnSlot,
-    start::{FirstPoll, signal_first_poll},
+    turn::{FirstPoll, signal_first_poll},
     unavailable,
 };
 use crate::{

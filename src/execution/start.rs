@@ -1,14 +1,9 @@
 //! Acceptance of messages and start of turns: a message without a task id creates a task with its first turn.
 //! `follow_up.rs` has messages for existing tasks.
 
-use std::{
-    future::{poll_fn, ready},
-    pin::Pin,
-    sync::Arc,
-};
+use std::{future::ready, sync::Arc};
 
 use futures_util::future::Either;
-use tokio::sync::oneshot;
 
 use super::{
     Execution, SendRequest,
@@ -17,6 +12,7 @@ use super::{
     idempotency::PendingSend,
     limits::{limit_error, store_full},
     not_accepting,
+    turn::{FirstPoll, signal_first_poll},
 };
 use crate::{
     clock,
@@ -27,9 +23,6 @@ use crate::{
     store::Key,
     task::LimitViolation,
 };
-
-/// Signals that a new turn has been polled for the first time. Dropped unsent if no turn starts.
-pub(super) type FirstPoll = oneshot::Sender<()>;
 
 impl Execution {
     /// Accepts a message for a new turn or the next one, and begins to watch that turn before it runs. A new task is created
@@ -131,20 +124,4 @@ impl Execution {
         // Not awaited by the caller: the turn continues if the caller disconnects.
         drop(self.0.running.spawn(signal_first_poll(turns, first_poll)));
     }
-}
-
-/// Runs a future, and signals when it has been polled for the first time.
-pub(super) async fn signal_first_poll<F: Future + Unpin>(
-    mut future: F,
-    mut first_poll: Option<FirstPoll>,
-) -> F::Output {
-    poll_fn(|cx| {
-        let poll = Pin::new(&mut future).poll(cx);
-        if let Some(first_poll) = first_poll.take() {
-            // The caller may have stopped waiting.
-            _ = first_poll.send(());
-        }
-        poll
-    })
-    .await
 }

@@ -14,6 +14,7 @@ use std::{
 };
 
 use tokio::{
+    sync::oneshot,
     task::coop::has_budget_remaining,
     time::{Instant, Sleep, sleep_until},
 };
@@ -29,6 +30,9 @@ use crate::{
     journal::{AgentPause, AgentStart, LiveRef, TurnBegin, TurnContext, TurnReply, TurnResult, TurnStop, WaitsFor},
     pb::v1::TaskState,
 };
+
+/// Signals that a new turn has been polled for the first time. Dropped unsent if no turn starts.
+pub(super) type FirstPoll = oneshot::Sender<()>;
 
 /// Future of a turn of an agent.
 type AgentFuture<'a> = Pin<Box<dyn Future<Output = Result<End, agent::Error>> + Send + 'a>>;
@@ -337,6 +341,22 @@ impl IdleTimer {
         }
         Some(clock::after(self.since, timeout))
     }
+}
+
+/// Runs a future, and signals when it has been polled for the first time.
+pub(super) async fn signal_first_poll<F: Future + Unpin>(
+    mut future: F,
+    mut first_poll: Option<FirstPoll>,
+) -> F::Output {
+    poll_fn(|cx| {
+        let poll = Pin::new(&mut future).poll(cx);
+        if let Some(first_poll) = first_poll.take() {
+            // The caller may have stopped waiting.
+            _ = first_poll.send(());
+        }
+        poll
+    })
+    .await
 }
 
 /// Returns the message of a panic.

@@ -79,7 +79,7 @@ impl Memory {
         let Commit { key, expect, row, agent_state, turn_contexts, .. } = commit;
         let position = Position { fence: commit.fence, seq: row.seq };
         let mut shard = self.shards[key.shard(SHARDS)].lock();
-        let old = match (shard.entry(key.clone()), expect) {
+        let (entry, old) = match (shard.entry(key.clone()), expect) {
             (Entry::Vacant(vacant), Expect::New) => {
                 let entry = vacant.insert(Box::new(TaskEntry {
                     number: self.created.fetch_add(1, Ordering::Relaxed) + 1,
@@ -92,10 +92,7 @@ impl Memory {
                     eviction_rank: None,
                     log: EntryLog::Open(OpenLog::default()),
                 }));
-                add_idempotency_keys(entry, commit);
-                self.add_push_config(entry, commit);
-                append_log(entry, commit);
-                None
+                (entry, None)
             }
             (Entry::Occupied(occupied), Expect::At(expected)) if occupied.get().position == *expected => {
                 let entry = occupied.into_mut();
@@ -107,21 +104,18 @@ impl Memory {
                 if turn_contexts.is_some() {
                     entry.turn_contexts.clone_from(turn_contexts);
                 }
-                add_idempotency_keys(entry, commit);
-                self.add_push_config(entry, commit);
-                append_log(entry, commit);
-                Some(old)
+                (entry, Some(old))
             }
             (Entry::Occupied(occupied), _) => return Err(Refused::Stale(Some(occupied.get().position))),
             (Entry::Vacant(_), Expect::At(_)) => return Err(Refused::Stale(None)),
         };
+        add_idempotency_keys(entry, commit);
+        self.add_push_config(entry, commit);
+        append_log(entry, commit);
         if old != Some((row.time, row.state)) {
             self.update_index(key, row, old);
         }
-        if row.state.is_terminal()
-            && old.is_none_or(|(_, state)| state != row.state)
-            && let Some(entry) = shard.get_mut(key)
-        {
+        if row.state.is_terminal() && old.is_none_or(|(_, state)| state != row.state) {
             let has_undelivered = entry.push.as_ref().is_some_and(|push| push.has_undelivered(row.seq));
             entry.eviction_rank = Some(self.evictions.lock().insert_terminal(key, has_undelivered));
         }

@@ -16,7 +16,6 @@ use super::{
     sweep::{Expiry, TERMINAL},
     transaction::{EvictionStarts, WriteTransaction},
     values::{damaged, is_damage, signed, unsigned},
-    write::key_of,
 };
 use crate::{
     clock::Millis,
@@ -229,7 +228,7 @@ fn mark_page(db: &Connection, now: Millis, after: DeliveryToken, limit: usize) -
     for task in &tasks {
         db.prepare_cached(MARK)?.execute((task, now))?;
         if may_get_events(db, *task)? {
-            match key_of(db, *task) {
+            match read::key_of(db, *task) {
                 Ok(key) => page.keys.push(key),
                 Err(error) if is_unreadable(&error) => {}
                 Err(error) => return Err(error),
@@ -279,7 +278,7 @@ fn delivery(db: &Connection, row: &Row<'_>) -> rusqlite::Result<(DeliveryToken, 
     let (task, number): (i64, i64) = (row.get(12)?, row.get(13)?);
     let (config, state, seq) = (config(row)?, state(row, 3)?, unsigned(row.get(14)?));
     let token = DeliveryToken(unsigned(task), unsigned(number));
-    Ok((token, Delivery { key: key_of(db, task)?, config, seq, state }))
+    Ok((token, Delivery { key: read::key_of(db, task)?, config, seq, state }))
 }
 
 /// Reads a delivery that is due, and the time since when.
@@ -439,7 +438,7 @@ impl Sqlite {
         let found = self.readers.run(move |db| {
             let mut query = db.prepare_cached(&UNDELIVERED_LOGS)?;
             let tasks = query.query_map([limit], |row| row.get(0))?;
-            tasks.map(|task| task.map(|task| (task, key_of(db, task).ok()))).collect::<rusqlite::Result<Vec<_>>>()
+            tasks.map(|task| task.map(|task| (task, read::key_of(db, task).ok()))).collect::<rusqlite::Result<Vec<_>>>()
         });
         let mut deleted = 0;
         for (task, key) in found.await? {

@@ -35,6 +35,15 @@ pub(super) fn row_id(db: &Connection, key: &Key) -> rusqlite::Result<Option<i64>
     db.prepare_cached(sql)?.query_row((owner, tenant, key.id()), |row| row.get(0)).optional()
 }
 
+/// Reads the key of a task.
+pub(super) fn key_of(db: &Connection, id: i64) -> rusqlite::Result<Key> {
+    let sql = "SELECT o.owner, o.tenant, t.key FROM task t JOIN scope o ON o.id = t.scope WHERE t.id = ?";
+    db.prepare_cached(sql)?.query_row([id], |row| {
+        let scope = Scope { owner: row.get_ref(0)?.as_str()?.into(), tenant: row.get_ref(1)?.as_str()?.into() };
+        Ok(Key::new(&Arc::new(scope), row.get_ref(2)?.as_str()?))
+    })
+}
+
 /// Loads the row and the checkpoint of a task.
 pub(super) fn load(db: &Connection, key: &Key) -> rusqlite::Result<Option<StoredTask>> {
     static SQL: LazyLock<String> = LazyLock::new(|| {

@@ -3,7 +3,7 @@
 
 use std::{ops::Range, sync::Arc};
 
-use rusqlite::{Connection, OptionalExtension as _, Row as SqlRow};
+use rusqlite::{OptionalExtension as _, Row as SqlRow};
 
 use super::{
     delivery, failpoint,
@@ -366,7 +366,7 @@ impl WriteTransaction<'_> {
             }
             for id in ids {
                 last = id;
-                let key = match key_of(self.db, id) {
+                let key = match read::key_of(self.db, id) {
                     Ok(key) => key,
                     Err(error) if is_damage(&error) || error == rusqlite::Error::QueryReturnedNoRows => {
                         tracing::error!(
@@ -405,13 +405,4 @@ impl WriteTransaction<'_> {
         self.db.prepare_cached(sql)?.execute((signed(fence)?, stored.row.attempt, id))?;
         Ok(stored)
     }
-}
-
-/// Reads the key of a task.
-pub(super) fn key_of(db: &Connection, id: i64) -> rusqlite::Result<Key> {
-    let sql = "SELECT o.owner, o.tenant, t.key FROM task t JOIN scope o ON o.id = t.scope WHERE t.id = ?";
-    db.prepare_cached(sql)?.query_row([id], |row| {
-        let scope = Scope { owner: row.get_ref(0)?.as_str()?.into(), tenant: row.get_ref(1)?.as_str()?.into() };
-        Ok(Key::new(&Arc::new(scope), row.get_ref(2)?.as_str()?))
-    })
 }
