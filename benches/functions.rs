@@ -13,7 +13,7 @@ use a2a_service::{
         TaskStatusUpdateEvent, stream_response::Payload,
     },
     pb::wkt::Timestamp,
-    store::{Commit, Expect, Immediate as _, Key, Row, Scope, memory::Memory},
+    store::{Commit, Expect, Key, Row, Scope, SyncStore as _, memory::Memory},
     task,
 };
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
@@ -185,7 +185,7 @@ fn store(c: &mut Criterion) {
         commit(n)
     };
     group.bench_function("commit a whole task to memory", |b| {
-        b.iter_batched(&mut next, |commit| memory.commit_now(&commit).unwrap(), BatchSize::SmallInput);
+        b.iter_batched(&mut next, |commit| memory.commit_sync(&commit).unwrap(), BatchSize::SmallInput);
     });
     group.finish();
 }

@@ -112,8 +112,8 @@ struct Shared {
 impl Execution {
     pub(crate) fn new(agent: Arc<dyn DynAgent>, store: Arc<dyn Store>, limits: Limits, env: Env) -> Self {
         let (journal, running, permits) = (Journal::new(store, env), TaskTracker::new(), Permits::new(&limits));
-        // An immediate store does not outlive the process: there is nothing to recover.
-        let is_persistent = journal.store().immediate().is_none();
+        // A synchronous store does not outlive the process: there is nothing to recover.
+        let is_persistent = journal.store().as_sync().is_none();
         let recovered = watch::Sender::new(!is_persistent);
         let (key_locks, sweeper, quarantine) = (Arc::default(), Mutex::default(), Quarantine::default());
         let contexts = Contexts::new(limits.context_bytes);

@@ -1,7 +1,7 @@
 //! Journal: the map of live tasks, and group commit of their pending events to the store.
 //!
 //! A task is assigned to a lane by its key. Each lane commits the changes of many tasks in one batch, with an outcome
-//! per task. An immediate store commits in the caller instead. Events become visible only once they are durable.
+//! per task. A synchronous store commits in the caller instead. Events become visible only once they are durable.
 
 use std::{
     array,
@@ -144,7 +144,7 @@ struct Entry {
 pub(crate) struct LiveRef(Arc<Entry>);
 
 impl Journal {
-    /// Creates a journal over a store, and spawns its lanes unless the store is immediate.
+    /// Creates a journal over a store, and spawns its lanes unless the store is synchronous.
     pub fn new(store: Arc<dyn Store>, env: Env) -> Arc<Self> {
         let lanes: Vec<Lane> = (0..store.lanes().max(1)).map(|_| Lane::default()).collect();
         let fault = store.fault();
@@ -161,7 +161,7 @@ impl Journal {
             #[cfg(feature = "push")]
             observer: OnceLock::new(),
         });
-        if journal.store.immediate().is_none() {
+        if journal.store.as_sync().is_none() {
             let run = |lane| tokio::spawn(Arc::clone(&journal).run_lane(lane)).abort_handle();
             let watch =
                 journal.fault.clone().map(|fault| tokio::spawn(Arc::clone(&journal).watch_fault(fault)).abort_handle());
@@ -349,13 +349,13 @@ impl Journal {
 
     // Commits.
 
-    /// Commits the pending changes of a task: in the caller if the store is immediate, otherwise by the task's lane.
+    /// Commits the pending changes of a task: in the caller if the store is synchronous, otherwise by the task's lane.
     fn flush(&self, task: &LiveRef, mut inner: MutexGuard<'_, LiveState>) {
         if !inner.is_dirty() || inner.queued {
             return;
         }
         let live: &LiveTask = task;
-        let Some(store) = self.store.immediate() else {
+        let Some(store) = self.store.as_sync() else {
             inner.queued = true;
             drop(inner);
             let lane = &self.lanes[live.key.lane(self.lanes.len())];
@@ -365,7 +365,7 @@ impl Journal {
         let (mut wakeups, mut is_committed) = (Wakeups::default(), false);
         let mut commit = inner.take_commit(live, true);
         apply_to_checkpoint(&mut commit);
-        match store.commit_now(&commit) {
+        match store.commit_sync(&commit) {
             Ok(()) => {
                 inner.publish(&commit, &mut wakeups);
                 inner.reuse_events(mem::take(&mut commit.events));
@@ -523,7 +523,7 @@ impl Journal {
     /// Waits until every accepted change has been committed or abandoned.
     pub(crate) async fn wait_until_committed(&self) {
         const POLL_INTERVAL: Duration = Duration::from_millis(5);
-        while self.store.immediate().is_none() && self.all().iter().any(|task| task.lock().has_uncommitted()) {
+        while self.store.as_sync().is_none() && self.all().iter().any(|task| task.lock().has_uncommitted()) {
             pause(POLL_INTERVAL).await;
         }
     }

@@ -18,7 +18,7 @@ pub use key::{Hashed, Key, KeyMap, Scope};
 pub use page::{ListPage, ListQuery, PageToken};
 pub use push_config::PushConfig;
 pub use retention::{Retention, SweepResult};
-pub use traits::{Claim, Immediate, InUse, Maintenance, PushQueue, Store, StoredTask, TaskStore};
+pub use traits::{Claim, InUse, Maintenance, PushQueue, Store, StoredTask, SyncStore, TaskStore};
 
 pub use crate::clock::Millis;
 use crate::{

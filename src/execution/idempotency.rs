@@ -157,7 +157,7 @@ impl Execution {
         let Some(PendingSend { recorded, guard }) = send else {
             return self.run(live, (messages, context), slot, first_poll);
         };
-        if self.0.journal.store().immediate().is_some() {
+        if self.0.journal.store().as_sync().is_some() {
             drop(guard);
             return self.run(live, (messages, context), slot, first_poll);
         }
@@ -175,7 +175,7 @@ impl Execution {
 
     /// Releases the lock of the key once the message is durable.
     pub(super) fn release_after_commit(&self, send: Option<PendingSend>) {
-        if let Some(PendingSend { recorded, guard }) = send.filter(|_| self.0.journal.store().immediate().is_none()) {
+        if let Some(PendingSend { recorded, guard }) = send.filter(|_| self.0.journal.store().as_sync().is_none()) {
             drop(self.0.running.spawn(async move {
                 drop(recorded.await);
                 drop(guard);

@@ -236,7 +236,7 @@ impl LiveRef {
 
     /// Stores the context of a message. If the store does not outlive the process, only one with a trace.
     fn store_context(&self, state: &mut LiveState, seq: Seq, context: &TurnContext) {
-        if context.trace.is_some() || self.journal().store().immediate().is_none() {
+        if context.trace.is_some() || self.journal().store().as_sync().is_none() {
             state.accepted.contexts.add(seq, context);
         }
     }

@@ -267,7 +267,7 @@ impl LiveRef {
 
     fn drain_turn(&self, mut state: MutexGuard<'_, LiveState>) {
         let journal = self.journal();
-        if journal.store().immediate().is_none()
+        if journal.store().as_sync().is_none()
             && journal.phase() == Phase::Stopped
             && !state.is_lost
             && state.turn.is_running

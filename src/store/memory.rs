@@ -17,8 +17,8 @@ use self::{
     index::Index,
 };
 use super::{
-    Claim, Commit, Committed, Full, Immediate, InUse, Inspect, Key, KeyMap, ListPage, ListQuery, Maintenance,
-    PageToken, Refused, Retention, Row, Scope, SendOutcome, StoredTask, SweepResult, TaskStore, Unavailable,
+    Claim, Commit, Committed, Full, InUse, Inspect, Key, KeyMap, ListPage, ListQuery, Maintenance, PageToken, Refused,
+    Retention, Row, Scope, SendOutcome, StoredTask, SweepResult, SyncStore, TaskStore, Unavailable,
     log_codec::{OpenLog, SealedLog, TaskIds},
     page::PageTasks,
     up_to_bytes,
@@ -171,12 +171,12 @@ impl TaskStore for Memory {
         self.evictions.lock().quota.check(&scope.owner)
     }
 
-    fn immediate(&self) -> Option<&dyn Immediate> {
+    fn as_sync(&self) -> Option<&dyn SyncStore> {
         Some(self)
     }
 
     async fn commit(&self, batch: Arc<[Commit]>) -> Result<Vec<Result<Committed, Refused>>, Unavailable> {
-        Ok(batch.iter().map(|commit| self.commit_now(commit).map(|()| Committed::default())).collect())
+        Ok(batch.iter().map(|commit| self.commit_sync(commit).map(|()| Committed::default())).collect())
     }
 
     async fn load(&self, key: &Key) -> Result<Option<StoredTask>, Unavailable> {

@@ -41,7 +41,7 @@ pub trait TaskStore: Send + Sync + 'static {
 
     /// Returns the synchronous interface, if the store commits without waiting. The caller then commits directly, without
     /// a queue.
-    fn immediate(&self) -> Option<&dyn Immediate> {
+    fn as_sync(&self) -> Option<&dyn SyncStore> {
         None
     }
 
@@ -190,10 +190,10 @@ pub trait Maintenance: Send + Sync + 'static {
 pub type InUse<'a> = &'a (dyn Fn(&Key) -> bool + Send + Sync);
 
 /// Synchronous commits, for a store that never waits.
-pub trait Immediate {
+pub trait SyncStore {
     /// Commits a change of one task atomically. After [`Refused::Rejected`] the task is dropped from memory, and its
     /// senders get the reason.
-    fn commit_now(&self, commit: &Commit) -> Result<(), Refused>;
+    fn commit_sync(&self, commit: &Commit) -> Result<(), Refused>;
 }
 
 /// Row and checkpoint of a task, as loaded from a store.

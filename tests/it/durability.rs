@@ -23,7 +23,7 @@ use a2a_service::{
         wkt::{Timestamp, value::Kind},
     },
     server::Server,
-    store::{Commit, Expect, Immediate as _, Key, Row, Scope, memory::Memory, sqlite::Options},
+    store::{Commit, Expect, Key, Row, Scope, SyncStore as _, memory::Memory, sqlite::Options},
 };
 use tokio::time::{Instant, timeout};
 use tonic_health::pb::{HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient};
@@ -160,7 +160,7 @@ async fn invalid_stored_values_can_be_read(serve: Binding) {
         sends: Vec::new(),
         push: None,
     };
-    memory.commit_now(&commit).unwrap();
+    memory.commit_sync(&commit).unwrap();
 
     let agent = serve(server().store(memory)).await;
     let task = get(&*agent, "stored").await.unwrap();

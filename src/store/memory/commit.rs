@@ -14,13 +14,13 @@ use crate::{
     event::Position,
     pb::v1::TaskState,
     store::{
-        Commit, Expect, IdempotencyRecord, Immediate, Key, Refused, Rejected, Row, SendOutcome,
+        Commit, Expect, IdempotencyRecord, Key, Refused, Rejected, Row, SendOutcome, SyncStore,
         log_codec::{OpenLog, SealedLog, TaskIds},
     },
 };
 
-impl Immediate for Memory {
-    fn commit_now(&self, commit: &Commit) -> Result<(), Refused> {
+impl SyncStore for Memory {
+    fn commit_sync(&self, commit: &Commit) -> Result<(), Refused> {
         let is_new = commit.expect == Expect::New;
         // A retry of a committed change must not evict another task.
         if is_new && let Some(position) = self.with(&commit.key, |entry| entry.position) {

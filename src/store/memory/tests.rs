@@ -135,7 +135,7 @@ impl Model {
                     self.rows.iter().filter(|row| row.terminal_seq.is_some()).min_by_key(|row| row.terminal_seq);
                 let oldest = oldest.map(|row| row.key.clone());
                 assert_eq!(store.check_capacity(row.key.scope()).is_ok(), !is_full || oldest.is_some());
-                let written = store.commit_now(&commit(&row, None));
+                let written = store.commit_sync(&commit(&row, None));
                 let has_same_send = |other: &&Expected| other.key.scope() == row.key.scope() && other.send == row.send;
                 if let Some(earlier) = self.rows.iter().find(has_same_send).filter(|_| row.send.is_some()) {
                     return assert_eq!(
@@ -151,7 +151,7 @@ impl Model {
                     (false, _) => {}
                 }
                 assert_eq!(written, Ok(()));
-                let repeated = store.commit_now(&commit(&row, None));
+                let repeated = store.commit_sync(&commit(&row, None));
                 assert_eq!(repeated, Err(Refused::Stale(Some(Position { fence: 1, seq: 1 }))));
                 self.rows.push(row);
             }
@@ -168,7 +168,7 @@ impl Model {
                     row.terminal_seq = Some(self.terminal);
                     self.terminal += 1;
                 }
-                assert_eq!(store.commit_now(&commit(row, Some(previous))), Ok(()));
+                assert_eq!(store.commit_sync(&commit(row, Some(previous))), Ok(()));
             }
             Step::Sweep(now) => {
                 let policy = Retention { finished: Some(Duration::ZERO), ..Retention::FOREVER };
@@ -249,9 +249,9 @@ fn concurrent_tasks_do_not_exceed_the_quota() {
                     let key = Key::new(&scope, &format!("t{thread}-{n}"));
                     let (context, state, time) = ("c".to_owned(), TaskState::Submitted, n);
                     let mut row = Expected { key, context, send: None, state, time, seq: 1, terminal_seq: None };
-                    if store.commit_now(&commit(&row, None)).is_ok() {
+                    if store.commit_sync(&commit(&row, None)).is_ok() {
                         (row.state, row.seq) = (TaskState::Completed, 2);
-                        assert_eq!(store.commit_now(&commit(&row, Some(TaskState::Submitted))), Ok(()));
+                        assert_eq!(store.commit_sync(&commit(&row, Some(TaskState::Submitted))), Ok(()));
                     }
                     assert!(store.evictions.lock().quota.total().tasks <= MAX);
                 }
@@ -347,7 +347,7 @@ fn log_of_a_single_commit_refers_to_its_task() {
     let (key, seq) = (Key::new(&Arc::default(), "t"), 6);
     let stored = |commit: &Commit| {
         let store = Memory::with_max_tasks(1);
-        store.commit_now(commit).unwrap();
+        store.commit_sync(commit).unwrap();
         for after in 0..=seq {
             let events = store.events(&key, after, 10, usize::MAX).now_or_never().unwrap().unwrap();
             let expected = &commit.events[usize::try_from(after).unwrap()..];
@@ -385,11 +385,11 @@ fn log_of_a_single_commit_refers_to_its_task() {
         let Payload::ArtifactUpdate(update) = payload else { panic!("{payload:?}") };
         update.append = true;
     }));
-    let refused = store.commit_now(&short).unwrap_err();
+    let refused = store.commit_sync(&short).unwrap_err();
     assert_eq!(refused, Refused::Stale(Some(Position { fence: 1, seq })));
     assert_eq!(store.size().0, 1);
     // A new task evicts the terminal one.
-    store.commit_now(&Commit { key: Key::new(&Arc::default(), "other"), ..short }).unwrap();
+    store.commit_sync(&Commit { key: Key::new(&Arc::default(), "other"), ..short }).unwrap();
     assert_eq!(store.size().0, 1);
 }
 
@@ -414,7 +414,7 @@ fn owner_quota_evicts_the_first_terminal_task() {
         };
         let task = Task { id, context_id, status, ..Task::default() };
         let end = (Mark::ending(Ends::Task), Payload::StatusUpdate(end));
-        store.commit_now(&single_commit(key, &task, submitted(&task, time), vec![end]))
+        store.commit_sync(&single_commit(key, &task, submitted(&task, time), vec![end]))
     };
     let exist = |keys: &[&Key]| keys.iter().map(|key| store.with(key, |_| ()).is_some()).collect::<Vec<_>>();
     let (a, b) = (["a1", "a2", "a3", "a4"].map(|id| key("ada", id)), ["b1", "b2", "b3"].map(|id| key("bob", id)));
