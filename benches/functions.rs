@@ -13,7 +13,7 @@ use a2a_service::{
         TaskStatusUpdateEvent, stream_response::Payload,
     },
     pb::wkt::Timestamp,
-    store::{Commit, Expect, Key, Row, Scope, SyncStore as _, memory::Memory},
+    store::{Commit, Expect, Key, Scope, SyncStore as _, TaskHead, memory::Memory},
     task,
 };
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
@@ -160,7 +160,7 @@ fn store(c: &mut Criterion) {
         key: Key::new(&scope, &format!("{n:036}")),
         expect: Expect::New,
         fence: 1,
-        row: Row {
+        row: TaskHead {
             context: ID.into(),
             seq: 4,
             state: TaskState::Completed,

@@ -49,7 +49,7 @@ pub struct Commit {
     /// Fencing token of the writer.
     pub fence: Fence,
     /// New contents of the row.
-    pub row: Row,
+    pub row: TaskHead,
     /// New events, numbered without gaps. A store may omit from its log what the checkpoint contains.
     pub events: Vec<Event>,
     /// The task after the last of the events. Present occasionally, and in a terminal state.
@@ -91,7 +91,7 @@ pub enum Expect {
 
 /// Current status and position of a task.
 #[derive(Clone, Debug)]
-pub struct Row {
+pub struct TaskHead {
     /// Context of the task.
     pub context: Arc<str>,
     /// Sequence number of the last event.

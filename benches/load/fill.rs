@@ -10,7 +10,7 @@ use a2a_service::{
         stream_response::Payload,
     },
     store::{
-        Commit, Expect, Key, Row, Scope, TaskStore as _,
+        Commit, Expect, Key, Scope, TaskHead, TaskStore as _,
         sqlite::{Options, Sqlite},
     },
     task,
@@ -87,7 +87,7 @@ fn commit(n: u64, is_running: bool, fence: u64) -> Commit {
     task::apply(&mut task, &update);
     let mark = if is_running { Mark::NOTHING } else { Mark::ending(Ends::Task) };
     let events = vec![first, Event::new(at(2), Mark::NOTHING, chunk), Event::new(at(3), mark, update)];
-    let row = Row {
+    let row = TaskHead {
         context: context.into(),
         seq: 3,
         state,

@@ -7,7 +7,7 @@ use tokio::sync::oneshot;
 use crate::{
     event::{Ends, Seq},
     pb::v1::{Message, Task},
-    store::Row,
+    store::TaskHead,
 };
 
 /// Condition for which a caller waits.
@@ -56,7 +56,7 @@ impl WaitCondition {
     }
 
     /// Returns true if a durable row fulfils the condition.
-    pub(super) fn is_met_by(&self, row: &Row) -> bool {
+    pub(super) fn is_met_by(&self, row: &TaskHead) -> bool {
         matches!(self, Self::TurnBegun(seq) if *seq <= row.delivered_seq && row.attempt > 0)
     }
 }

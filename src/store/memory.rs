@@ -18,7 +18,7 @@ use self::{
 };
 use super::{
     Claim, Commit, Committed, Full, InUse, Inspect, Key, KeyMap, ListPage, ListQuery, Maintenance, PageToken, Refused,
-    Retention, Row, Scope, SendOutcome, StoredTask, SweepResult, SyncStore, TaskStore, Unavailable,
+    Retention, Scope, SendOutcome, StoredTask, SweepResult, SyncStore, TaskHead, TaskStore, Unavailable,
     log_codec::{OpenLog, SealedLog, TaskIds},
     page::PageTasks,
     up_to_bytes,
@@ -61,7 +61,7 @@ struct TaskEntry {
     /// Number in the order of creation.
     number: u64,
     position: Position,
-    row: Row,
+    row: TaskHead,
     agent_state: Option<Bytes>,
     turn_contexts: Option<Bytes>,
     /// Idempotency keys of its messages. Usually empty.

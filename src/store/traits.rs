@@ -8,8 +8,8 @@ use tokio::sync::watch;
 
 use super::{
     Commit, Committed, Damaged, DeliveryClaim, DeliveryOutcome, DeliveryPage, DeliveryToken, Full, Inspect, Key, Lease,
-    ListPage, ListQuery, PushConfig, PushPage, PushTaskPage, PutResult, Refused, Retention, Row, Scope, SendOutcome,
-    SweepResult, Unavailable,
+    ListPage, ListQuery, PushConfig, PushPage, PushTaskPage, PutResult, Refused, Retention, Scope, SendOutcome,
+    SweepResult, TaskHead, Unavailable,
 };
 #[cfg(doc)]
 use super::{DeliveryState, Rejected};
@@ -202,7 +202,7 @@ pub struct StoredTask {
     /// Position of the last event.
     pub position: Position,
     /// Contents of the row.
-    pub row: Row,
+    pub row: TaskHead,
     /// The whole task after the event of this sequence number.
     pub checkpoint: Option<(Seq, Snapshot)>,
     /// State that the agent saved.

@@ -23,7 +23,7 @@ use a2a_service::{
         wkt::{Timestamp, value::Kind},
     },
     server::Server,
-    store::{Commit, Expect, Key, Row, Scope, SyncStore as _, memory::Memory, sqlite::Options},
+    store::{Commit, Expect, Key, Scope, SyncStore as _, TaskHead, memory::Memory, sqlite::Options},
 };
 use tokio::time::{Instant, timeout};
 use tonic_health::pb::{HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient};
@@ -136,7 +136,7 @@ async fn invalid_stored_values_can_be_read(serve: Binding) {
     let memory = Arc::new(Memory::default());
     let position = Position { fence: 1, seq: 1 };
     let first = Event::from_task(position, Ends::Nothing, stored.clone().into());
-    let row = Row {
+    let row = TaskHead {
         context: "c".into(),
         seq: 1,
         state: TaskState::Unspecified,

@@ -13,7 +13,7 @@ use crate::{
         waiters::{TurnReply, WaitCondition, Wakeups},
     },
     pb::v1::{Task, TaskArtifactUpdateEvent, stream_response::Payload},
-    store::{Commit, Expect, Row},
+    store::{Commit, Expect, TaskHead},
     task::{apply, apply_owned},
 };
 
@@ -64,7 +64,7 @@ impl LiveState {
         if !exclusive && !ends {
             self.durable.bytes_since_checkpoint += events.iter().map(Event::proto_len).sum::<usize>();
         }
-        // An immediate store keeps the events themselves until the task ends.
+        // A synchronous store keeps the events themselves until the task ends.
         let due = ends || self.durable.bytes_since_checkpoint > self.durable.checkpoint_bytes.max(MIN_CHECKPOINT_BYTES);
         let checkpoint = due.then(|| match (&self.durable.task, &self.accepted.initial_task) {
             (Some(_), _) if exclusive && whole => self.durable.task.take().unwrap_or_default(),
@@ -100,9 +100,9 @@ impl LiveState {
     }
 
     /// Returns the row of the task including pending changes.
-    pub(super) fn row(&mut self, live: &LiveTask) -> Row {
+    pub(super) fn row(&mut self, live: &LiveTask) -> TaskHead {
         let state = self.admission.state();
-        Row {
+        TaskHead {
             context: Arc::clone(&live.context),
             seq: self.admission.seq(),
             state,

@@ -14,7 +14,7 @@ use crate::{
     event::Position,
     pb::v1::TaskState,
     store::{
-        Commit, Expect, IdempotencyRecord, Key, Refused, Rejected, Row, SendOutcome, SyncStore,
+        Commit, Expect, IdempotencyRecord, Key, Refused, Rejected, SendOutcome, SyncStore, TaskHead,
         log_codec::{OpenLog, SealedLog, TaskIds},
     },
 };
@@ -67,7 +67,7 @@ impl Memory {
     }
 
     /// Updates the index. Called with the lock of the shard, so that the index matches the row whenever a sweep reads both.
-    fn update_index(&self, key: &Key, row: &Row, old: Option<(Millis, TaskState)>) {
+    fn update_index(&self, key: &Key, row: &TaskHead, old: Option<(Millis, TaskState)>) {
         let mut indexes = self.index.lock();
         match indexes.get_mut(key.scope()) {
             Some(index) => index.insert(key, row, old),

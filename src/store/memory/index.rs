@@ -10,7 +10,7 @@ use std::{
 use crate::{
     clock::Millis,
     pb::v1::TaskState,
-    store::{Key, ListQuery, Row, SendOutcome},
+    store::{Key, ListQuery, SendOutcome, TaskHead},
 };
 
 /// Index of the tasks of a scope. Sets are in list order, newest first, because searching the start of a B-tree is fastest.
@@ -33,7 +33,7 @@ fn slot(state: TaskState) -> usize {
 
 impl Index {
     /// Inserts a task, or moves it from its previous time and state.
-    pub(super) fn insert(&mut self, key: &Key, row: &Row, old: Option<(Millis, TaskState)>) {
+    pub(super) fn insert(&mut self, key: &Key, row: &TaskHead, old: Option<(Millis, TaskState)>) {
         if let Some((time, state)) = old {
             self.remove_from_state(key, time, state);
             if time != row.time {
@@ -44,7 +44,7 @@ impl Index {
         self.by_context.insert(Reverse((Arc::clone(&row.context), row.time, key.clone())), row.state);
     }
 
-    pub(super) fn remove(&mut self, key: &Key, row: &Row) {
+    pub(super) fn remove(&mut self, key: &Key, row: &TaskHead) {
         self.remove_from_state(key, row.time, row.state);
         self.remove_from_context(key, &row.context, row.time);
     }

@@ -91,7 +91,7 @@ fn commit(row: &Expected, previous: Option<TaskState>) -> Commit {
         None => Expect::New,
         Some(_) => Expect::At(Position { fence, seq: row.seq - 1 }),
     };
-    let new_row = Row {
+    let new_row = TaskHead {
         context: row.context.as_str().into(),
         seq: row.seq,
         state: row.state,
@@ -269,7 +269,7 @@ fn single_commit(key: &Key, task: &Task, first: Task, payloads: Vec<(Mark, Paylo
     let at = |seq| Position { fence: 1, seq };
     let mut events = vec![Event::from_task(at(1), Ends::Nothing, Arc::new(first))];
     events.extend((2..).zip(payloads).map(|(seq, (mark, payload))| Event::new(at(seq), mark, payload)));
-    let row = Row {
+    let row = TaskHead {
         context: task.context_id.as_str().into(),
         seq: u64::try_from(events.len()).unwrap(),
         state: task.state(),

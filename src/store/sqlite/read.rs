@@ -3,7 +3,7 @@
 use std::sync::{Arc, LazyLock};
 
 use bytes::Bytes;
-use rusqlite::{CachedStatement, Connection, OptionalExtension as _, Row as SqlRow};
+use rusqlite::{CachedStatement, Connection, OptionalExtension as _, Row};
 
 use super::{
     log_rows::{decode_events, decode_task, is_artifact_update, join_task},
@@ -14,7 +14,7 @@ use crate::{
     pb::v1::{Task, TaskState},
     snapshot::Snapshot,
     store::{
-        Key, Row, Scope, SendOutcome, StoredTask,
+        Key, Scope, SendOutcome, StoredTask, TaskHead,
         log_codec::{SealedLog, TaskIds},
         up_to_bytes,
     },
@@ -63,7 +63,7 @@ pub(super) fn load_row(db: &Connection, id: i64) -> rusqlite::Result<StoredTask>
 }
 
 /// Decodes [`COLUMNS`].
-fn stored_task(row: &SqlRow<'_>) -> rusqlite::Result<StoredTask> {
+fn stored_task(row: &Row<'_>) -> rusqlite::Result<StoredTask> {
     let position = Position { seq: unsigned(row.get(0)?), fence: unsigned(row.get(1)?) };
     let state = TaskState::try_from(row.get::<_, i32>(3)?).map_err(|_| damaged("unknown task state"))?;
     let checkpoint = match (row.get_ref(14)?.as_blob_or_null()?, row.get::<_, Option<i64>>(9)?) {
@@ -76,7 +76,7 @@ fn stored_task(row: &SqlRow<'_>) -> rusqlite::Result<StoredTask> {
     };
     let agent_state = row.get_ref(12)?.as_blob_or_null()?.map(Bytes::copy_from_slice);
     let turn_contexts = row.get_ref(13)?.as_blob_or_null()?.map(Bytes::copy_from_slice);
-    let row = Row {
+    let row = TaskHead {
         context: Arc::from(row.get_ref(2)?.as_str()?),
         seq: position.seq,
         state,
@@ -126,7 +126,7 @@ pub(super) fn context_bytes(db: &Connection, scope: &Scope, context: &str, max: 
 pub(super) fn find_send(db: &Connection, scope: &Scope, key: &str) -> rusqlite::Result<Option<SendOutcome>> {
     let sql = "SELECT t.key, s.seq, s.hash FROM send s JOIN task t ON t.id = s.task
         WHERE s.scope = (SELECT id FROM scope WHERE owner = ? AND tenant = ?) AND s.key = ?";
-    let outcome = |row: &SqlRow<'_>| {
+    let outcome = |row: &Row<'_>| {
         Ok(SendOutcome { task_id: row.get_ref(0)?.as_str()?.into(), seq: unsigned(row.get(1)?), hash: row.get(2)? })
     };
     db.prepare_cached(sql)?.query_row((&*scope.owner, &*scope.tenant, key), outcome).optional()
@@ -145,7 +145,7 @@ fn sealed_events(
     (limit, max_bytes): (usize, usize),
 ) -> rusqlite::Result<Option<Vec<Event>>> {
     let sql = "SELECT whole, key, context, seq FROM task WHERE id = ? AND whole IS NOT NULL";
-    let events = |row: &SqlRow<'_>| {
+    let events = |row: &Row<'_>| {
         let ids = TaskIds { id: row.get_ref(1)?.as_str()?, context: row.get_ref(2)?.as_str()? };
         let skip = usize::try_from(after).unwrap_or(usize::MAX);
         let log = sealed_log(row.get_ref(0)?.as_blob()?);

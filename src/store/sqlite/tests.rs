@@ -10,7 +10,7 @@ use super::{transaction::WriteTransaction, *};
 use crate::{
     event::{Ends, Event, Position},
     pb::v1::{Message, Task, TaskState},
-    store::{Expect, Rejected, Row},
+    store::{Expect, Rejected, TaskHead},
 };
 
 const ONE: &str = "CREATE TABLE a(x INTEGER) STRICT; INSERT INTO a VALUES(1);";
@@ -231,7 +231,7 @@ async fn database_with_a_write_ahead_log_is_not_published() {
 fn new_task(store: &Sqlite, id: &str, bytes: usize) -> Commit {
     let task = Task { id: id.into(), history: vec![Message::user("x".repeat(bytes))], ..Task::default() };
     let first = Event::from_task(Position { fence: store.fence, seq: 1 }, Ends::Nothing, task.into());
-    let row = Row {
+    let row = TaskHead {
         context: "c".into(),
         seq: 1,
         state: TaskState::Submitted,

@@ -3,7 +3,7 @@
 
 use std::{ops::Range, sync::Arc};
 
-use rusqlite::{OptionalExtension as _, Row as SqlRow};
+use rusqlite::{OptionalExtension as _, Row};
 
 use super::{
     delivery, failpoint,
@@ -16,8 +16,8 @@ use crate::{
     event::{Fence, Position},
     pb::v1::{Task, TaskState},
     store::{
-        Claim, Commit, Committed, Damaged, Expect, Full, IdempotencyRecord, Key, Refused, Rejected, Row, Scope,
-        StoredTask,
+        Claim, Commit, Committed, Damaged, Expect, Full, IdempotencyRecord, Key, Refused, Rejected, Scope, StoredTask,
+        TaskHead,
         log_codec::{self, OpenLog, TaskIds},
     },
 };
@@ -137,7 +137,7 @@ impl WriteTransaction<'_> {
     }
 
     /// Adds a new task to the counters.
-    fn count_new_task(&mut self, scope: i64, task: i64, key: &Key, row: &Row) -> rusqlite::Result<()> {
+    fn count_new_task(&mut self, scope: i64, task: i64, key: &Key, row: &TaskHead) -> rusqlite::Result<()> {
         self.count_transition((scope, &row.context), None, Some(row.state.into()))?;
         self.detect_large_context((scope, &row.context), task)?;
         self.count_for_quota(&key.scope().owner, None, Some(row.state.is_terminal()));
@@ -204,7 +204,7 @@ impl WriteTransaction<'_> {
 
     /// Updates the row. Most commits change no indexed column: SQLite then updates no index.
     fn update_row(&self, old: &TaskRow, commit: &Commit) -> rusqlite::Result<()> {
-        let Row { seq, state, time, open, delivered_seq, cancel_requested, attempt, drained, .. } = &commit.row;
+        let TaskHead { seq, state, time, open, delivered_seq, cancel_requested, attempt, drained, .. } = &commit.row;
         let (seq, fence, delivered_seq) = (signed(*seq)?, signed(commit.fence)?, signed(*delivered_seq)?);
         if (old.state, old.time, old.open) == (i32::from(*state), *time, *open) {
             let sql =
@@ -272,7 +272,7 @@ impl WriteTransaction<'_> {
     /// Finds the row of a task.
     pub(super) fn find(&self, scope: i64, key: &Key) -> rusqlite::Result<Option<TaskRow>> {
         let sql = "SELECT id, seq, fence, state, time, open FROM task WHERE scope = ? AND key = ?";
-        let task_row = |row: &SqlRow<'_>| {
+        let task_row = |row: &Row<'_>| {
             let position = Position { seq: unsigned(row.get(1)?), fence: unsigned(row.get(2)?) };
             Ok(TaskRow { id: row.get(0)?, position, state: row.get(3)?, time: row.get(4)?, open: row.get(5)? })
         };

@@ -7,7 +7,7 @@ use a2a_service::{
     error::ErrorKind,
     event::{Ends, Event, Position},
     pb::v1::{ListTasksRequest, Message, Task, TaskState, TaskStatus},
-    store::{Commit, Committed, Expect, Key, Row, Scope, Store, TaskStore as _, memory::Memory, sqlite::Options},
+    store::{Commit, Committed, Expect, Key, Scope, Store, TaskHead, TaskStore as _, memory::Memory, sqlite::Options},
 };
 use futures::FutureExt as _;
 use tokio::{task::yield_now, time::Instant};
@@ -200,7 +200,7 @@ async fn recorded_cancel_request_is_completed_after_a_restart() {
     let status = TaskStatus { state: TaskState::Working.into(), ..Default::default() };
     let task = Task { id: "t-1".into(), context_id: "c-1".into(), status: Some(status), ..Default::default() };
     let first = Event::from_task(Position { fence: 1, seq: 1 }, Ends::Nothing, task.clone().into());
-    let row = Row {
+    let row = TaskHead {
         context: "c-1".into(),
         seq: 1,
         state: TaskState::Working,

@@ -13,7 +13,7 @@ use a2a_service::{
     protocol::Version,
     store::{
         Commit, Delivery, DeliveryOutcome, DeliveryState, DeliveryToken, Key, Lease, ListQuery, PushConfig, Refused,
-        Rejected, Row, Store,
+        Rejected, Store, TaskHead,
         sqlite::{Options, Sqlite},
     },
 };
@@ -54,7 +54,7 @@ async fn fill(store: &OpenedStore) {
     store.put_push(&asked.key, push("two"), 9).await.unwrap();
     for n in 0..9 {
         let commit = running.next([chunk("a", &n.to_string(), n > 0)]);
-        let row = Row { drained: 2, ..commit.row };
+        let row = TaskHead { drained: 2, ..commit.row };
         running.write(Commit { agent_state: Some(n.to_string().into()), row, ..commit }).await.unwrap();
     }
     // A delivery that failed, and a dead letter.

@@ -7,7 +7,7 @@ use a2a_service::{
     event::Position,
     history::HistoryLimit,
     pb::v1::{Task, TaskState},
-    store::{Commit, Expect, Key, ListQuery, Refused, Retention, Row, Scope},
+    store::{Commit, Expect, Key, ListQuery, Refused, Retention, Scope, TaskHead},
 };
 use proptest::{
     prelude::*,
@@ -103,14 +103,14 @@ impl Model {
                 let state = state.map(|state| status(STATES[state], now));
                 let commit = task.next(chunks.chain(messages).chain(state));
                 let open = !commit.row.state.is_terminal() && !commit.row.state.is_interrupted();
-                task.write(Commit { row: Row { open, ..commit.row }, ..commit }).await.unwrap();
+                task.write(Commit { row: TaskHead { open, ..commit.row }, ..commit }).await.unwrap();
             }
             Step::Repeat { task } => {
                 let task = self.task(task);
                 if !task.task.state().is_terminal() {
                     let commit = task.next([message("once")]);
                     let open = !commit.row.state.is_interrupted();
-                    let commit = Commit { row: Row { open, ..commit.row }, ..commit };
+                    let commit = Commit { row: TaskHead { open, ..commit.row }, ..commit };
                     task.write(commit.clone()).await.unwrap();
                     assert_eq!(task.write(commit).await, Err(Refused::Stale(Some(task.at))));
                 }

@@ -12,8 +12,8 @@ use a2a_service::{
     pb::v1::{TaskPushNotificationConfig, TaskState},
     protocol::Version,
     store::{
-        Commit, Committed, Full, IdempotencyRecord, Key, ListQuery, PushConfig, Refused, Rejected, Retention, Row,
-        Scope, SweepResult,
+        Commit, Committed, Full, IdempotencyRecord, Key, ListQuery, PushConfig, Refused, Rejected, Retention, Scope,
+        SweepResult, TaskHead,
     },
 };
 
@@ -221,7 +221,7 @@ pub(super) async fn idle_interrupted_tasks_are_listed(suite: &StoreSuite) -> Che
     ] {
         let mut task = TaskWriter::new(&scope(id, "blue"), id);
         let commit = task.next(store, [status(state, time)]);
-        task.write(store, Commit { row: Row { open, ..commit.row }, ..commit }).await??;
+        task.write(store, Commit { row: TaskHead { open, ..commit.row }, ..commit }).await??;
     }
     let idle = async |before, limit| store.idle_tasks(before, 0, limit).await;
     let key = |id: &str| Key::new(&scope(id, "blue"), id);

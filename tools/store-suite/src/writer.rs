@@ -10,7 +10,7 @@ use a2a_service::{
         Artifact, Message, Part, Task, TaskArtifactUpdateEvent, TaskState, TaskStatus, TaskStatusUpdateEvent,
         stream_response::Payload,
     },
-    store::{Commit, Expect, Key, Refused, Row, Scope, Store, Unavailable},
+    store::{Commit, Expect, Key, Refused, Scope, Store, TaskHead, Unavailable},
     task,
 };
 
@@ -106,7 +106,7 @@ impl TaskWriter {
             events.push(Event::new(Position { fence, seq }, mark, payload));
         }
         let state = task.state();
-        let row = Row {
+        let row = TaskHead {
             context: self.task.context_id.as_str().into(),
             seq,
             state,
