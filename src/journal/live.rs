@@ -97,7 +97,7 @@ pub(super) struct Accepted {
     /// Set until the first commit: the first event precedes `pending`, and is created with that commit.
     is_new: bool,
     /// Task at its first event, until that is durable.
-    initial_task: Option<Arc<Task>>,
+    pub(super) initial_task: Option<Arc<Task>>,
     /// Bytes of the last pending chunk, including those joined to it.
     joined_bytes: usize,
     /// Time at which there was first more than one pending event.
@@ -126,7 +126,7 @@ pub(super) struct Durable {
     /// Position of the last durable event: the watermark.
     position: Option<Position>,
     /// Committed task. Copied on write if it is shared.
-    task: Option<Arc<Task>>,
+    pub(super) task: Option<Arc<Task>>,
     /// Turns as of the watermark.
     pub(super) turns: Turns,
     /// Newest durable events, cached for readers.
@@ -151,7 +151,7 @@ pub(super) struct TurnState {
     /// Set while the newest turn is running.
     pub(super) is_running: bool,
     /// Number of turns whose end is durable.
-    ended: u32,
+    pub(super) ended: u32,
     /// Interruption that the newest turn answers, if it answers one.
     pub(super) answered: Option<AnsweredInterruption>,
     /// Messages that wait for the next turn.
@@ -175,20 +175,20 @@ pub(super) struct TurnState {
     /// Number of events rejected by admission.
     pub(super) rejected_events: u64,
     /// State saved by the agent for its next turn.
-    agent_state: Option<Bytes>,
+    pub(super) agent_state: Option<Bytes>,
 }
 
 /// Callers, readers and agents that wait for a task.
 #[derive(Default)]
 pub(super) struct Waiters {
     /// Callers that wait for a condition.
-    conditions: Vec<(WaitCondition, oneshot::Sender<TurnReply>)>,
+    pub(super) conditions: Vec<(WaitCondition, oneshot::Sender<TurnReply>)>,
     /// Number of readers.
-    readers: usize,
+    pub(super) readers: usize,
     /// Message with which the turn replied instead of a task.
     reply: Option<Box<Message>>,
     /// Set once the server has stopped. New waiters fail at once.
-    stopped: bool,
+    pub(super) stopped: bool,
 }
 
 impl LiveTask {
@@ -396,25 +396,11 @@ impl LiveState {
             (Some(bytes), true, true);
     }
 
-    /// Returns the state that the agent saved.
-    pub(super) fn agent_state(&self) -> Option<Bytes> {
-        self.turn.agent_state.clone()
-    }
-
     // Committed state.
 
     /// Returns the committed task and its position.
     pub(super) fn committed(&self) -> Option<(&Arc<Task>, Position)> {
         Some((self.durable.task.as_ref()?, self.durable.position?))
-    }
-
-    /// Returns the task for the start of a turn, or a receiver to wait for first. The first turn gets the uncommitted
-    /// task; later ones wait until the end of the turn before is durable. See [`with_answered_status`](Self::with_answered_status).
-    pub(super) fn task_for_turn(&mut self) -> Result<Arc<Task>, oneshot::Receiver<TurnReply>> {
-        match self.accepted.initial_task.as_ref().or(self.durable.task.as_ref()) {
-            Some(task) if self.turn.ended + 1 >= self.turn.number => Ok(Arc::clone(task)),
-            _ => Err(self.wait_for(WaitCondition::Turn(self.turn.number.saturating_sub(1), 0))),
-        }
     }
 
     /// Returns the task with the status that the newest turn answers, if WORKING has replaced that status. Agents
@@ -469,18 +455,6 @@ impl LiveState {
         self.waiters.readers += 1;
     }
 
-    /// Attaches a reader at the watermark. Returns the task at this position, the position, and the turns up to it.
-    pub(super) fn attach_at_watermark(&mut self) -> Option<(Arc<Task>, Position, Turns)> {
-        let (task, at) = self.committed().map(|(task, at)| (Arc::clone(task), at))?;
-        self.attach();
-        Some((task, at, self.durable.turns.clone()))
-    }
-
-    /// Returns the number of readers.
-    pub(super) fn readers(&self) -> usize {
-        self.waiters.readers
-    }
-
     /// Removes a reader.
     pub(super) fn detach(&mut self) {
         self.waiters.readers -= 1;
@@ -498,11 +472,6 @@ impl LiveState {
         }
         self.waiters.conditions.push((condition, sender));
         receiver
-    }
-
-    /// Removes waiters whose receivers were dropped.
-    pub(super) fn remove_closed_waiters(&mut self) {
-        self.waiters.conditions.retain(|(_, sender)| !sender.is_closed());
     }
 
     /// Caches durable events for readers, and evicts the oldest ones beyond the limits.
@@ -556,11 +525,6 @@ impl LiveState {
             self.evict(skip + 1 + rest.len() - before);
         }
         event
-    }
-
-    #[cfg(test)]
-    pub(super) fn waiting(&self) -> usize {
-        self.waiters.conditions.len()
     }
 
     #[cfg(test)]

@@ -387,7 +387,7 @@ impl LiveRef {
 
     /// Removes waiters whose receivers were dropped.
     pub(crate) fn remove_closed_waiters(&self) {
-        self.lock().remove_closed_waiters();
+        self.lock().waiters.conditions.retain(|(_, sender)| !sender.is_closed());
     }
 
     /// Returns why a waiter got no reply.
@@ -395,7 +395,7 @@ impl LiveRef {
         let state = self.lock();
         match state.commit_failure {
             Some(failure) => WaitFailure::NotCommitted(failure),
-            None if state.is_lost || state.is_stopped() => WaitFailure::Lost,
+            None if state.is_lost || state.waiters.stopped => WaitFailure::Lost,
             None => WaitFailure::Unknown { exists: state.committed().is_some() },
         }
     }
@@ -408,17 +408,21 @@ impl LiveRef {
     /// Attaches a reader at the watermark. Returns the task at this position, the position, and the turns up to it. `None` if
     /// nothing is committed.
     pub(crate) fn attach_at_watermark(&self) -> Option<(Arc<Task>, Position, Turns)> {
-        self.lock().attach_at_watermark()
+        let mut state = self.lock();
+        let (task, at) = state.committed().map(|(task, at)| (Arc::clone(task), at))?;
+        state.attach();
+        Some((task, at, state.durable.turns.clone()))
     }
 
     /// Returns the number of readers.
     pub(crate) fn readers(&self) -> usize {
-        self.lock().readers()
+        self.lock().waiters.readers
     }
 
     /// Returns the last event if the task is idle and no message waits for a turn.
     pub(crate) fn idle_position(&self) -> Option<Seq> {
-        self.lock().idle_position()
+        let state = self.lock();
+        (state.is_idle() && state.turn.inbox.is_empty()).then(|| state.watermark())
     }
 
     /// Returns the size of the context in which the task is counted.
@@ -434,6 +438,6 @@ impl LiveRef {
 
     #[cfg(test)]
     pub(crate) fn waiting(&self) -> usize {
-        self.lock().waiting()
+        self.lock().waiters.conditions.len()
     }
 }

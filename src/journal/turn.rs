@@ -101,10 +101,17 @@ pub(crate) enum TurnResult {
 
 /// Runner of a turn.
 impl LiveRef {
-    /// Returns the task for the start of a turn, or a receiver to wait for first: later turns wait until the end of the turn
-    /// before is durable.
+    /// Returns the task for the start of a turn, or a receiver to wait for first: the first turn gets the uncommitted task;
+    /// later ones wait until the end of the turn before is durable.
     pub(crate) fn task_for_turn(&self) -> Result<Arc<Task>, oneshot::Receiver<TurnReply>> {
-        self.lock().task_for_turn()
+        let mut state = self.lock();
+        match state.accepted.initial_task.as_ref().or(state.durable.task.as_ref()) {
+            Some(task) if state.turn.ended + 1 >= state.turn.number => Ok(Arc::clone(task)),
+            _ => {
+                let before = state.turn.number.saturating_sub(1);
+                Err(state.wait_for(WaitCondition::Turn(before, 0)))
+            }
+        }
     }
 
     /// Returns why a turn in the queue must stop, if it must.
@@ -311,7 +318,7 @@ impl LiveRef {
 impl LiveRef {
     /// Returns the state that the agent saved.
     pub(crate) fn agent_state(&self) -> Option<Bytes> {
-        self.lock().agent_state()
+        self.lock().turn.agent_state.clone()
     }
 
     /// Returns whether a cancel is requested.

@@ -7,7 +7,7 @@ use std::{mem, sync::Arc};
 
 use super::{LiveState, LiveTask, MIN_CHECKPOINT_BYTES};
 use crate::{
-    event::{Ends, Event, Position, Seq, TaskRef},
+    event::{Ends, Event, Position, TaskRef},
     journal::{
         turns::is_interrupted,
         waiters::{TurnReply, WaitCondition, Wakeups},
@@ -33,11 +33,6 @@ impl LiveState {
     /// Returns whether no turn is running and everything accepted is durable: nothing happens until the next message.
     pub(in crate::journal) fn is_idle(&self) -> bool {
         !self.turn.is_running && !self.has_uncommitted()
-    }
-
-    /// Returns the last event if the task is idle and no message waits for a turn.
-    pub(in crate::journal) fn idle_position(&self) -> Option<Seq> {
-        (self.is_idle() && self.turn.inbox.is_empty()).then(|| self.watermark())
     }
 
     /// Creates a commit of everything pending. With `exclusive`, the lock is held until [`publish`](Self::publish), so

@@ -25,11 +25,6 @@ impl LiveState {
         wakeups
     }
 
-    /// Returns whether the server has stopped.
-    pub(in crate::journal) fn is_stopped(&self) -> bool {
-        self.waiters.stopped
-    }
-
     /// Fails waiting senders and cancels, even if their messages are not recorded. The pending changes may still be
     /// committed.
     pub(in crate::journal) fn fail_waiters(&mut self) {
