@@ -58,7 +58,7 @@ pub enum Error {
         /// Path of the file.
         path: PathBuf,
     },
-    /// The file is larger than [`Options::max_bytes`].
+    /// The file is larger than [`Options::max_bytes`](super::Options::max_bytes).
     #[error(
         "{}: {bytes} bytes exceed the limit of {max_bytes} (store.max_size); raise the limit, or serve a compact copy \
          (a2a admin backup)",
