@@ -5,7 +5,7 @@
 //! | an agent | [`probe`], which sends messages to it without a server |
 //! | a client, or an agent that calls others | [`Script`], an agent that follows a script; [`serve`], a server without sockets |
 //! | retries | [`FaultyTransport`], which loses, delays, repeats and cuts requests and responses |
-//! | a server of the protocol | [`conformance`](conformance()), scenarios that run on a local or a remote one |
+//! | a server of the protocol | the crate `a2a-conformance-suite`, `tools/conformance-suite` in the repository |
 //! | a store | the crate `a2a-store-suite`, `tools/store-suite` in the repository |
 //!
 //! `serve` and `FaultyTransport` need the crate feature `client`.
@@ -28,7 +28,6 @@ use crate::{
     store::memory::Memory,
 };
 
-pub mod conformance;
 #[cfg(feature = "client")]
 mod faulty_transport;
 #[cfg(feature = "client")]
@@ -41,12 +40,6 @@ pub use self::{
     faulty_transport::{Fault, FaultyTransport},
     memory_server::{MemoryServer, MemoryTransport, serve},
 };
-
-/// Runs the [conformance suite](conformance::ConformanceSuite) of protocol 1.0 on a server whose agent understands the
-/// default [messages](conformance::Messages).
-pub async fn conformance(agent: &dyn A2aService) -> conformance::Report {
-    conformance::ConformanceSuite::default().run(agent).await
-}
 
 /// Runs an agent with a store in memory, and otherwise like a server.
 ///

@@ -576,7 +576,7 @@ mod tests {
             assert!(guard_public(&config).is_ok());
         }
         let mut several = at("127.0.0.1:1");
-        several.listen.push("0.0.0.0:1".parse().unwrap());
+        several.listen.0.push("0.0.0.0:1".parse().unwrap());
         assert!(guard_public(&several).unwrap_err().to_string().contains("0.0.0.0:1"));
         let mut metrics = at("127.0.0.1:1");
         metrics.metrics_listen = "0.0.0.0:1".parse().ok();

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use a2a_conformance_suite::{CaseResult, ConformanceSuite, Messages};
 use a2a_service::{
     BoxStream,
     agent::demo::Demo,
@@ -13,10 +14,7 @@ use a2a_service::{
     pb::v1::{Part, TaskState},
     protocol::Version,
     server::Server,
-    testing::{
-        self, Fault, FaultyTransport, MemoryServer, MemoryTransport, Script,
-        conformance::{CaseResult, ConformanceSuite, Messages},
-    },
+    testing::{self, Fault, FaultyTransport, MemoryServer, MemoryTransport, Script},
 };
 use tokio_stream::StreamExt as _;
 
@@ -140,7 +138,7 @@ async fn delay_uses_the_clock_of_tokio() {
 
 #[tokio::test]
 async fn our_server_conforms_over_each_binding_and_version() {
-    let suite = |version| ConformanceSuite::default().version(version);
+    let suite = |version| ConformanceSuite { version, ..ConformanceSuite::default() };
     for (name, agent, version) in [
         ("in process", bindings::in_process(Server::new(Demo)).await, Version::V1_0),
         ("gRPC", bindings::grpc(Server::new(Demo)).await, Version::V1_0),
@@ -206,8 +204,9 @@ async fn suite_finds_planted_faults() {
         let tampering = Tampering { transport: server.transport(), from, to };
         let client = Client::builder().retry(Retry::never()).transport(tampering);
         let agent = client.json_rpc(&format!("{}/rpc", server.url())).unwrap();
-        let messages = Messages::default().wait("/slow 3".to_owned());
-        let suite = ConformanceSuite::default().messages(messages).case_timeout(Duration::from_secs(4));
+        let messages = Messages { wait: "/slow 3".to_owned(), ..Messages::default() };
+        let case_timeout = Duration::from_secs(4);
+        let suite = ConformanceSuite { messages, case_timeout, ..ConformanceSuite::default() };
         let report = suite.run(&*agent).await;
         assert!(report.failures().any(|failed| failed.name == case), "{from} as {to}:\n{report}");
         assert!(report.to_string().contains(&format!("FAILED {case} (specification ")), "{report}");

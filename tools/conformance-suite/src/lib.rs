@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use tokio_stream::StreamExt as _;
 use tonic::Request;
 
-use crate::{
+use a2a_service::{
     call::{Call, IDEMPOTENCY_KEY},
     contract::BoxStream,
     env::Ids,
@@ -33,22 +33,19 @@ macro_rules! ensure {
     };
 }
 
-options! {
-    /// Messages that the agent of a server under test understands. The defaults are those of the demo agent.
-    #[derive(Clone, Debug, PartialEq, Eq)]
-    #[non_exhaustive]
-    pub struct Messages {
-        /// Completes a task that has an artifact with text. `hello` by default.
-        pub complete: String,
-        /// Sends an artifact with text in at least two chunks, and completes the task. `/stream 3 1` by default.
-        pub chunks: String,
-        /// Sets a task to `WORKING` until it is canceled, for at least a minute. `/slow 120` by default.
-        pub wait: String,
-        /// Asks for input; any further message completes the task. `/ask Which city?` by default.
-        pub ask: String,
-        /// Fails a task. `/fail no such city` by default.
-        pub fail: String,
-    }
+/// Messages that the agent of a server under test understands. The defaults are those of the demo agent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Messages {
+    /// Completes a task that has an artifact with text. `hello` by default.
+    pub complete: String,
+    /// Sends an artifact with text in at least two chunks, and completes the task. `/stream 3 1` by default.
+    pub chunks: String,
+    /// Sets a task to `WORKING` until it is canceled, for at least a minute. `/slow 120` by default.
+    pub wait: String,
+    /// Asks for input; any further message completes the task. `/ask Which city?` by default.
+    pub ask: String,
+    /// Fails a task. `/fail no such city` by default.
+    pub fail: String,
 }
 
 impl Default for Messages {
@@ -63,29 +60,27 @@ impl Default for Messages {
     }
 }
 
-options! {
-    /// Conformance suite for servers, with its options.
-    ///
-    /// ```
-    /// use a2a_service::{agent::demo::Demo, server::Server, testing::conformance::ConformanceSuite};
-    ///
-    /// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
-    /// // For a remote agent: `Client::connect(url).await?.service()`.
-    /// let agent = Server::new(Demo).into_service();
-    /// let report = ConformanceSuite::default().run(&*agent).await;
-    /// assert!(report.is_conforming(), "{report}");
-    /// # });
-    /// ```
-    #[derive(Clone, Debug, PartialEq, Eq)]
-    #[non_exhaustive]
-    pub struct ConformanceSuite {
-        /// Protocol version of the calls. Cases that do not apply to 0.3 are skipped there. 1.0 by default.
-        pub version: Version,
-        /// Messages that the agent understands.
-        pub messages: Messages,
-        /// Time limit of a case. 20 s by default.
-        pub case_timeout: Duration,
-    }
+/// Conformance suite for servers, with its options.
+///
+/// ```
+/// use a2a_conformance_suite::ConformanceSuite;
+/// use a2a_service::{agent::demo::Demo, server::Server};
+///
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+/// // For a remote agent: `Client::connect(url).await?.service()`.
+/// let agent = Server::new(Demo).into_service();
+/// let report = ConformanceSuite::default().run(&*agent).await;
+/// assert!(report.is_conforming(), "{report}");
+/// # });
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConformanceSuite {
+    /// Protocol version of the calls. Cases that do not apply to 0.3 are skipped there. 1.0 by default.
+    pub version: Version,
+    /// Messages that the agent understands.
+    pub messages: Messages,
+    /// Time limit of a case. 20 s by default.
+    pub case_timeout: Duration,
 }
 
 impl Default for ConformanceSuite {
@@ -534,7 +529,9 @@ async fn idempotency_key_identifies_a_send(run: &Run<'_>) -> Checked {
     }
     let repeated = run.agent.send_message(keyed.request(sent)).await?;
     let id = |response: tonic::Response<_>| match response.into_inner() {
-        crate::pb::v1::SendMessageResponse { payload: Some(send_message_response::Payload::Task(task)) } => task.id,
+        a2a_service::pb::v1::SendMessageResponse { payload: Some(send_message_response::Payload::Task(task)) } => {
+            task.id
+        }
         _ => String::new(),
     };
     let (first, second) = (id(response), id(repeated));
