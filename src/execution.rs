@@ -274,7 +274,7 @@ impl Execution {
                 resize_reservation(memory, found.encoded_len())?;
                 Ok(found)
             }
-            Err(cause) => Err(unreadable(store, key, cause).await),
+            Err(cause) => Err(Box::pin(unreadable(store, key, cause)).await),
         }
     }
 

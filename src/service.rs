@@ -10,7 +10,10 @@ use std::{
     time::Duration,
 };
 
-use futures_util::future::Either;
+use futures_util::{
+    FutureExt as _,
+    future::{Either, ready},
+};
 use tokio::sync::watch;
 use tonic::{Request, Response, Status};
 
@@ -24,7 +27,7 @@ use crate::{
     agent::{Agent, DynAgent},
     call::Call,
     clock,
-    contract::BoxStream,
+    contract::{BoxStream, ServiceFuture},
     env::Env,
     error::{Error, ErrorKind},
     event::Event,
@@ -303,8 +306,8 @@ impl Service {
     }
 
     /// Sends the message. Returns at once, or when the turn has ended, as the caller wants.
-    fn send(&self, send: SendRequest, options: &ReplyOptions) -> impl Future<Output = Result<TurnReply, Error>> + Send {
-        let ReplyOptions { immediately, left, .. } = *options;
+    fn send(&self, send: SendRequest, options: ReplyOptions) -> impl Future<Output = Result<TurnReply, Error>> + Send {
+        let ReplyOptions { immediately, left, .. } = options;
         if immediately {
             Either::Left(Box::pin(self.execution.start(send, left)))
         } else {
@@ -333,6 +336,7 @@ impl Service {
 }
 
 /// Options for the reply to a send.
+#[derive(Clone, Copy)]
 struct ReplyOptions {
     immediately: bool,
     history: HistoryLimit,
@@ -386,27 +390,39 @@ fn query(call: &Call, scope: Arc<Scope>, request: &ListTasksRequest, limits: &Li
 #[tonic::async_trait]
 impl A2aService for Service {
     /// Sends a message. Returns the task when the turn has ended or is interrupted (3.1.1, 3.2.2).
-    async fn send_message(
-        &self,
-        request: Request<SendMessageRequest>,
-    ) -> Result<Response<SendMessageResponse>, Status> {
-        let _permit = self.calls.unary(Call::of(&request)?)?;
-        let (send, options) = self.validate_send(request)?;
-        if send.push.is_some() {
-            Box::pin(self.check_push_in_send(&send)).await?;
-        }
-        let history = options.history;
-        // Boxed, so that the futures of sends without references stay small.
-        let reply = if options.has_references {
-            Box::pin(async { self.send(self.with_references(send).await?, &options).await }).await?
-        } else {
-            self.send(send, &options).await?
+    ///
+    /// No `async fn`: its future would store the request, too.
+    fn send_message<'a, 'b>(&'a self, request: Request<SendMessageRequest>) -> ServiceFuture<'b, SendMessageResponse>
+    where
+        'a: 'b,
+        Self: 'b,
+    {
+        let permit = Call::of(&request).and_then(|call| self.calls.unary(call));
+        let checked = permit.and_then(|permit| Ok((permit, self.validate_send(request)?)));
+        let (permit, (send, options)) = match checked {
+            Ok(checked) => checked,
+            Err(error) => return Box::pin(ready(Err(error.into()))),
         };
-        let payload = Some(match reply {
-            TurnReply::Task(task) => Payload::Task(with_history(task, history)),
-            TurnReply::Message(message) => Payload::Message(*message),
-        });
-        Ok(Response::new(SendMessageResponse { payload }))
+        let reply = if send.push.is_some() || options.has_references {
+            // Boxed, so that the futures of other sends stay small.
+            Either::Left(Box::pin(async move {
+                if send.push.is_some() {
+                    self.check_push_in_send(&send).await?;
+                }
+                let send = if options.has_references { self.with_references(send).await? } else { send };
+                self.send(send, options).await
+            }))
+        } else {
+            Either::Right(self.send(send, options))
+        };
+        Box::pin(reply.map(move |reply| {
+            let payload = Some(match reply? {
+                TurnReply::Task(task) => Payload::Task(with_history(task, options.history)),
+                TurnReply::Message(message) => Payload::Message(*message),
+            });
+            drop(permit);
+            Ok(Response::new(SendMessageResponse { payload }))
+        }))
     }
 
     /// Sends a message. The stream begins with the task, and has its events until the turn ends (3.1.2). With a cursor, the
@@ -433,13 +449,30 @@ impl A2aService for Service {
     }
 
     /// Returns the current task (3.1.3).
-    async fn get_task(&self, request: Request<GetTaskRequest>) -> Result<Response<Snapshot>, Status> {
-        let _permit = self.calls.unary(Call::of(&request)?)?;
-        let GetTaskRequest { tenant, id, history_length } = request.get_ref();
-        let key = self.key(&request, tenant, id)?;
-        let history = self.history("historyLength", *history_length)?;
-        let memory = Call::of(&request)?.memory.as_deref();
-        Ok(Response::new(self.execution.get(&key, memory).await?.shortened(history)?))
+    ///
+    /// No `async fn`: its future would store the request, too.
+    fn get_task<'a, 'b>(&'a self, request: Request<GetTaskRequest>) -> ServiceFuture<'b, Snapshot>
+    where
+        'a: 'b,
+        Self: 'b,
+    {
+        let check = || {
+            let call = Call::of(&request)?;
+            let permit = self.calls.unary(call)?;
+            let GetTaskRequest { tenant, id, history_length } = request.get_ref();
+            let key = self.key(&request, tenant, id)?;
+            let history = self.history("historyLength", *history_length)?;
+            Ok::<_, Error>((permit, key, history, call.memory.clone()))
+        };
+        let (permit, key, history, memory) = match check() {
+            Ok(checked) => checked,
+            Err(error) => return Box::pin(ready(Err(error.into()))),
+        };
+        Box::pin(async move {
+            let task = self.execution.get(&key, memory.as_deref()).await?.shortened(history)?;
+            drop(permit);
+            Ok(Response::new(task))
+        })
     }
 
     /// Lists the caller's tasks, newest status first. The page tokens stay valid when tasks change between two pages (3.1.4).

@@ -300,7 +300,9 @@ impl HttpService {
             return now(status(StatusCode::NOT_FOUND));
         }
         let method = parts.method.as_str();
-        if let Some(allowed) = kind.allowed_methods().filter(|allowed| !allowed.split(", ").any(|name| name == method))
+        if let Some(allowed) = kind
+            .allowed_methods()
+            .filter(|allowed| *allowed != method && !allowed.split(", ").any(|name| name == method))
         {
             return now(method::not_allowed(class, &parts, allowed));
         }
@@ -444,9 +446,12 @@ struct EchoedHeaders {
 
 impl EchoedHeaders {
     fn of(parts: &Parts, settings: &Settings) -> Self {
-        let keys = settings.idempotency_keys;
-        let idempotency_key = if keys { context::idempotency_key(&parts.extensions) } else { None };
-        Self { idempotency_key, spelling: call::extensions_spelling(&parts.headers) }
+        let Some(call) = parts.extensions.get::<Call>() else { return Self { idempotency_key: None, spelling: None } };
+        let key = call.idempotency_key.as_ref().filter(|_| settings.idempotency_keys);
+        Self {
+            idempotency_key: key.and_then(|key| HeaderValue::from_str(key).ok()),
+            spelling: if call.extensions.is_empty() { None } else { call::extensions_spelling(&parts.headers) },
+        }
     }
 
     fn add_to(self, response: ResponseFuture) -> ResponseFuture {

@@ -90,12 +90,6 @@ fn forwarded_headers(headers: &HeaderMap, names: &[HeaderName]) -> Option<Arc<He
     (!forwarded.is_empty()).then(|| Arc::new(forwarded))
 }
 
-/// Returns the idempotency key of a request as a header of its response.
-pub(super) fn idempotency_key(extensions: &Extensions) -> Option<HeaderValue> {
-    let key = extensions.get::<Call>()?.idempotency_key.as_ref()?;
-    HeaderValue::from_str(key).ok()
-}
-
 /// Marks the values of headers with credentials as sensitive, so that `Debug` of a request hides them.
 pub(crate) fn hide_credentials(headers: &mut HeaderMap) {
     for (name, value) in headers {

@@ -12,7 +12,10 @@ use std::{
 };
 
 use bytes::{BufMut as _, Bytes};
-use futures_util::future::join_all;
+use futures_util::{
+    TryFutureExt as _,
+    future::{Either, join_all, ready},
+};
 use http::{Extensions, HeaderMap, Response, StatusCode, header, request::Parts};
 use serde::{Deserialize, Deserializer, de::IgnoredAny};
 use serde_json::{json, value::RawValue};
@@ -86,20 +89,27 @@ impl<T: Dispatch, C: Dispatch> Methods<T, C> {
         }
     }
 
-    async fn call(&self, rpc: Rpc<T::Rpc, C::Rpc>, has_id: bool, request: Request<'_>) -> Result<Reply, Status> {
-        let mut reply = match rpc {
-            Rpc::V1(rpc) => self.v1.call(rpc, request).await?,
-            // The futures of 0.3 are larger than all else here. Boxed, they do not enlarge those of 1.0.
-            Rpc::V03(rpc) if has_id => Box::pin(self.v03.call(rpc, request)).await?,
-            Rpc::V03(rpc) => Box::pin(self.v03_without_id.call(rpc, request)).await?,
+    fn call<'a>(
+        &'a self,
+        rpc: Rpc<T::Rpc, C::Rpc>,
+        has_id: bool,
+        request: Request<'a>,
+    ) -> impl Future<Output = Result<Reply, Status>> + Send {
+        let reply = match rpc {
+            Rpc::V1(rpc) => Either::Left(self.v1.call(rpc, request)),
+            Rpc::V03(rpc) => {
+                let service = if has_id { &self.v03 } else { &self.v03_without_id };
+                // The futures of 0.3 are larger than all else here. Boxed, they do not enlarge those of 1.0.
+                Either::Right(Box::pin(service.call(rpc, request)))
+            }
         };
-        if let Reply::Unary(data, _) = &mut reply
-            && Self::has_empty_response(rpc)
-        {
+        reply.map_ok(move |reply| match reply {
             // Some clients require the member `result`, and none reads an object from it.
-            *data = Bytes::from_static(b"null");
-        }
-        Ok(reply)
+            Reply::Unary(_, metadata) if Self::has_empty_response(rpc) => {
+                Reply::Unary(Bytes::from_static(b"null"), metadata)
+            }
+            reply => reply,
+        })
     }
 }
 
@@ -141,7 +151,7 @@ pub(super) fn serve<T: Dispatch, C: Dispatch, B: RequestBody>(
                 }
                 let reply = invocation.call(&methods, rpc, extensions, checks).await;
                 let mut response = invocation.respond::<T, C>(reply, rpc, &headers, resumes, &limits);
-                record_outcome(&mut response, Some(&brief(&invocation.method)), None);
+                record_outcome(&mut response, Some(&invocation.method), None);
                 (response, is_read)
             }
             Err(InvalidRequest { id, version, error }) => (status_response(id, version, error.into()), true),
@@ -340,9 +350,9 @@ struct InvalidRequest<'a> {
 
 impl<'a> Invocation<'a> {
     /// Completes the checks of a request and calls its RPC.
-    fn call<T: Dispatch, C: Dispatch>(
-        &self,
-        methods: &Methods<T, C>,
+    fn call<'b, T: Dispatch, C: Dispatch>(
+        &'b self,
+        methods: &'b Methods<T, C>,
         rpc: Option<Rpc<T::Rpc, C::Rpc>>,
         mut extensions: Extensions,
         checks: PendingChecks,
@@ -353,10 +363,11 @@ impl<'a> Invocation<'a> {
         // The service gets no headers: its part of them is in the `Call`.
         let request = tonic::Request::from_parts(MetadataMap::new(), extensions, params);
         let has_id = self.id.is_some();
-        async move {
-            let reply = methods.call(rpc?, has_id, request).await;
-            reply.map_err(|status| hint_at_bare_message(status, self.params, "params.message"))
-        }
+        let reply = match rpc {
+            Ok(rpc) => Either::Left(methods.call(rpc, has_id, request)),
+            Err(status) => Either::Right(ready(Err(status))),
+        };
+        reply.map_err(|status| hint_at_bare_message(status, self.params, "params.message"))
     }
 
     /// Builds the HTTP response from the reply of an RPC.

@@ -8,7 +8,7 @@ use serde::{Deserialize, de::IgnoredAny};
 use tonic::{Status, metadata::MetadataMap};
 use tonic_types::StatusExt as _;
 
-use super::Body;
+use super::{Body, brief};
 use crate::{
     check::Violation,
     error::{Error, ErrorKind},
@@ -136,6 +136,6 @@ pub(super) fn record_outcome(response: &mut Response<Body>, method: Option<&str>
         return;
     }
     let outcome = response.extensions_mut().get_or_insert_with(CallOutcome::default);
-    outcome.method = method.map(str::to_owned).or(outcome.method.take());
+    outcome.method = method.map(brief).or(outcome.method.take());
     outcome.reason = reason.map(Cow::Borrowed).or(outcome.reason.take());
 }
