@@ -55,31 +55,7 @@ const COMMANDS: usize = 64;
 const PUSH_RETENTION: Duration = Duration::from_hours(24);
 
 /// Introduction of the reference.
-const INTRODUCTION: &str = "\
-# Configuration
-
-Output of `a2a config reference`.
-
-`a2a serve` reads the file that `--config` or `A2A_CONFIG` names, or else `a2a.toml` in the working directory if it exists.
-Environment variables override the file, and flags override both. `a2a serve --print-config` prints the result with the
-origin of each value. Unknown keys and invalid values are errors. Unknown variables with the prefix `A2A_` are warnings,
-because other programs may use the prefix too.
-
-A name with a dot is a key in a table: `turn.deadline` is `deadline` in `[turn]`, `A2A_TURN_DEADLINE` and `--turn-deadline`.
-
-An address is an IP address with a port. A port alone, such as `8080`, and `localhost:8080` are on `127.0.0.1`.
-
-A duration is a number with a unit, such as `500ms`, `10s`, `5m` or `1h`. A size is a number of bytes, optionally with a unit:
-`64KiB`, `1MiB`. In place of a list with one item, the item suffices: `protocols = \"1.0\"`. In variables and flags, commas
-separate the items.
-
-A secret, and `openai.system`, may be in a file: `token = { file = \"/run/secrets/token\" }`, or the path in the variable with the
-suffix `_FILE`, such as `A2A_TOKEN_FILE`. Prefer that, or the variable, to the flag: other users of the machine can see flags. An
-empty variable counts as not set; for a secret, it is an error.
-
-Each table `[[agents]]` of the file is one of several agents of the server. It has a `name`, optionally the `scopes` that callers
-need, and keys that are marked with \"per agent\". They override those of the server for this agent.
-";
+const INTRODUCTION: &str = include_str!("config/introduction.md");
 
 /// Agents that may have a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
