@@ -7,6 +7,7 @@ use std::{collections::BTreeMap, fmt::Write as _, net::SocketAddr, path::PathBuf
 
 use toml::{Spanned, de::DeValue};
 
+mod address;
 mod agents;
 mod environment;
 mod load;
@@ -17,19 +18,18 @@ mod value;
 mod webhook_credentials;
 
 pub(crate) use self::{
+    address::{AgentUrl, DEFAULT_LISTEN},
     agents::AgentConfig,
     environment::{CLIENT_API_KEY_VARIABLE, CLIENT_SECRET_VARIABLE, CLIENT_TOKEN_VARIABLE},
     load::{Error, Loaded, load},
     secret::Sourced,
-    value::{
-        AgentUrl, AuthRequire, Certificate, CommandFormat, CommandLine, DEFAULT_LISTEN, OfferedExtension, StorePath,
-        Value,
-    },
+    value::{AuthRequire, Certificate, CommandFormat, CommandLine, OfferedExtension, StorePath, Value},
 };
 use self::{
+    address::{BaseUrl, GrpcAddress, ListenAddresses, authority},
     mcp::McpServers,
     upstream_header::UpstreamHeader,
-    value::{BaseUrl, ByteSize, CardFile, Filter, GrpcAddress, ListenAddresses, OptionalTimeout, Structure, authority},
+    value::{ByteSize, CardFile, Filter, OptionalTimeout, Structure},
     webhook_credentials::WebhookHosts,
 };
 use crate::{
