@@ -159,7 +159,7 @@ fn bounded(name: &str, bound: f64, count: impl Fn(usize) -> f64) {
 
 #[test]
 fn allocations_of_a_json_rpc_send() {
-    bounded("a JSON-RPC send", 60.3, |waste| allocations(waste, json_rpc(TEXT)) / CALLS as f64);
+    bounded("a JSON-RPC send", 59.3, |waste| allocations(waste, json_rpc(TEXT)) / CALLS as f64);
 }
 
 /// The number of read chunks depends on the system, so this bound is not tight.

@@ -108,7 +108,7 @@ impl<T: Dispatch, C: Dispatch> Methods<T, C> {
             Reply::Unary(_, metadata) if Self::has_empty_response(rpc) => {
                 Reply::Unary(Bytes::from_static(b"null"), metadata)
             }
-            reply => reply,
+            reply @ (Reply::Unary(..) | Reply::Stream(..)) => reply,
         })
     }
 }
