@@ -9,7 +9,7 @@ use std::{
 
 use anstream::AutoStream;
 use anyhow::{Context as _, bail};
-use clap::{CommandFactory as _, Parser, Subcommand};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use serde_json::Value;
 use tracing_subscriber::filter::Targets;
 
@@ -56,12 +56,8 @@ const EXIT_CODES: &str = "Exit codes:
   5  the time limit has passed
   6  the task failed, was rejected or was canceled (with --exit-status)";
 
-/// Examples in the help of the program.
-const EXAMPLES: &str = "Examples:
-  a2a serve                              a demo agent on 127.0.0.1:8080
-  a2a send localhost:8080 'Hello'
-  a2a discover https://agent.example
-  a2a doctor localhost:8080";
+/// Examples in the help: paragraphs, each with the names of its commands in the first line.
+const EXAMPLES: &str = include_str!("cli/examples.txt");
 
 /// Exit code of an invalid command line or configuration.
 const USAGE: u8 = 2;
@@ -122,7 +118,7 @@ fn version() -> String {
 #[derive(Debug, Parser)]
 #[command(
     name = "a2a", version = version(), styles = terminal::HELP, arg_required_else_help = true, max_term_width = 100,
-    after_help = EXAMPLES, after_long_help = format!("{EXAMPLES}\n\n{EXIT_CODES}")
+    after_long_help = EXIT_CODES
 )]
 struct Arguments {
     /// Colors in text: `auto` on a terminal unless `NO_COLOR` is set, `always` or `never`.
@@ -140,36 +136,14 @@ enum Command {
     /// Serves an agent.
     Serve(Box<flags::Serve>),
     /// Writes a configuration file for an agent without code.
-    #[command(after_help = "Examples:
-  a2a init exec          a command
-  a2a init http          an HTTP endpoint
-  a2a init openai        a language model
-  a2a init upstream      another A2A agent")]
     Init(init::Init),
     /// Sends a message to an agent, and prints the answer.
-    #[command(after_help = "Examples:
-  a2a send localhost:8080 'Hello'
-  a2a send localhost:8080 --stream 'Write a poem'
-  echo 'Hello' | a2a send localhost:8080 -
-  a2a send localhost:8080 --attach picture.png 'What is this?'
-  a2a send localhost:8080 --output-dir results 'Draw a map'
-  a2a send localhost:8080 --task 42 'Yes, go on'")]
     Send(Box<remote::Send>),
     /// Sends a message to an agent, and prints events as they happen.
-    #[command(after_help = "Examples:
-  a2a stream localhost:8080 'Write a poem'
-  a2a stream localhost:8080 'Write a poem' -v    with the cursor of each event
-  a2a stream localhost:8080 --resume 42.1.7      the events after that one
-  a2a stream localhost:8080 'Draw a map' --output-dir results -o jsonl")]
     Stream(Box<remote::Send>),
     /// Talks to an agent: each line is a message. Ctrl-C cancels the running task.
-    #[command(after_help = "Examples:
-  a2a chat localhost:8080
-  a2a chat localhost:8080 --context 42
-  printf 'Hello\\nGoodbye\\n' | a2a chat localhost:8080 -o jsonl")]
     Chat(chat::Chat),
     /// Prints what an agent can do: its card.
-    #[command(after_help = remote::DISCOVER_EXAMPLES)]
     Discover(remote::Discover),
     /// Prints a task or a card.
     #[command(subcommand)]
@@ -178,10 +152,8 @@ enum Command {
     #[command(subcommand)]
     List(List),
     /// Cancels a task.
-    #[command(after_help = remote::CANCEL_EXAMPLES)]
     Cancel(connection::TaskOf),
     /// Prints the events of a running task.
-    #[command(after_help = remote::SUBSCRIBE_EXAMPLES)]
     Subscribe(remote::Subscribe),
     /// Prints, lists, cancels and watches tasks.
     #[command(subcommand)]
@@ -224,6 +196,31 @@ enum ConfigCommand {
     Reference,
 }
 
+/// Returns the definition of the command line.
+fn definition() -> clap::Command {
+    with_examples(Arguments::command(), "a2a")
+}
+
+/// Adds examples to the help of the command with this name, and to that of its subcommands.
+fn with_examples(command: clap::Command, name: &str) -> clap::Command {
+    let mut paragraphs = EXAMPLES.split("\n\n").filter_map(|paragraph| paragraph.split_once(":\n"));
+    let examples = paragraphs.find(|(names, _)| names.split(", ").any(|found| found == name));
+    let examples = examples.map(|(_, examples)| format!("Examples:\n{}", examples.trim_end()));
+    let command = match (examples, command.get_after_help(), command.get_after_long_help()) {
+        (None, ..) => command,
+        (Some(examples), None, None) => command.after_help(examples),
+        (Some(examples), Some(_), _) => command.after_long_help(examples),
+        (Some(examples), None, Some(more)) => {
+            let long = format!("{examples}\n\n{more}");
+            command.after_help(examples).after_long_help(long)
+        }
+    };
+    command.mut_subcommands(|command| {
+        let name = format!("{name} {}", command.get_name());
+        with_examples(command, &name)
+    })
+}
+
 /// Runs the program with the arguments of the process.
 pub fn main() -> ExitCode {
     #[cfg(unix)]
@@ -231,7 +228,7 @@ pub fn main() -> ExitCode {
         return ExitCode::from(code);
     }
     terminal::apply_color(std::env::args_os().skip(1));
-    let arguments = match Arguments::try_parse() {
+    let arguments = match definition().try_get_matches().and_then(|matches| Arguments::from_arg_matches(&matches)) {
         Ok(arguments) => arguments,
         Err(error) => {
             let printed = error.print().and_then(|()| io::stdout().flush());
@@ -279,7 +276,7 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
         Command::Openapi(arguments) => openapi::run(&arguments),
         Command::Completion { shell } => {
             let mut script = Vec::new();
-            clap_complete::generate(shell, &mut Arguments::command(), "a2a", &mut script);
+            clap_complete::generate(shell, &mut definition(), "a2a", &mut script);
             Ok(say(&String::from_utf8_lossy(&script))?)
         }
         Command::Man { directory } => manual(directory.as_deref()),
@@ -288,7 +285,7 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
 
 /// Prints the manual page, or writes those of all commands to a directory.
 fn manual(directory: Option<&Path>) -> anyhow::Result<()> {
-    let command = Arguments::command();
+    let command = definition();
     if let Some(directory) = directory {
         let context = || directory.display().to_string();
         fs::create_dir_all(directory).with_context(context)?;
@@ -373,7 +370,7 @@ mod tests {
 
     #[test]
     fn command_line_definition_is_valid() {
-        Arguments::command().debug_assert();
+        definition().debug_assert();
     }
 
     /// Every command has a help page of at most 100 columns, and examples where it has many flags, in terminals of each width.
@@ -394,7 +391,7 @@ mod tests {
         }
         // The width of the terminal, or of `COLUMNS`, does not matter.
         for width in [60, 100] {
-            let mut command = Arguments::command().term_width(width);
+            let mut command = definition().term_width(width);
             command.build();
             check(&mut command, width);
         }

@@ -30,11 +30,6 @@ mod tasks;
 
 /// Arguments of `a2a admin`.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:
-  a2a admin stats
-  a2a admin list --state working --json
-  a2a admin backup copy.db --store sqlite:a2a.db
-  a2a admin forget --owner ada --dry-run")]
 pub(super) struct Admin {
     /// Configuration file. Defaults to `a2a.toml`, if that exists. [env: `A2A_CONFIG`]
     #[arg(long, global = true, value_name = "PATH")]
@@ -398,28 +393,15 @@ fn stats_json(path: &Path, stats: &Stats) -> Value {
 }
 
 fn stats_report(path: &Path, stats: &Stats) -> String {
-    let Stats {
-        version,
-        file_bytes: bytes,
-        free_bytes: free,
-        wal_bytes: ahead,
-        counts:
-            Counts {
-                tasks,
-                owners,
-                owner_count: scopes,
-                without_log: folded,
-                push_configs: pushes,
-                idempotency_keys: sends,
-            },
-    } = stats;
+    let Stats { version, file_bytes, free_bytes, wal_bytes, counts } = stats;
+    let Counts { tasks, owners, owner_count, without_log, push_configs, idempotency_keys } = counts;
     let by_state = tasks.iter().map(|(state, count)| format!("  {count} {}\n", state.as_str_name()));
     let largest = owners.iter().map(|(owner, tenant, count)| format!("  {count} of {owner:?} in tenant {tenant:?}\n"));
     let (by_state, largest) = (by_state.collect::<String>(), largest.collect::<String>());
     let (path, tasks) = (path.display(), tasks.iter().map(|(_, count)| count).sum::<u64>());
     format!(
-        "{path}: schema version {version}, {bytes} bytes ({free} free), write-ahead log {ahead} bytes\n\
-         {tasks} tasks\n{by_state}{folded} of them without event logs\n{pushes} push configurations\n\
-         {sends} idempotency keys\n{scopes} owners, counted per tenant\n{largest}"
+        "{path}: schema version {version}, {file_bytes} bytes ({free_bytes} free), write-ahead log {wal_bytes} bytes\n\
+         {tasks} tasks\n{by_state}{without_log} of them without event logs\n{push_configs} push configurations\n\
+         {idempotency_keys} idempotency keys\n{owner_count} owners, counted per tenant\n{largest}"
     )
 }

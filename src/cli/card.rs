@@ -16,7 +16,7 @@ use self::rules::{Problem, Review, review};
 use super::{
     connection::{Connection, block_on},
     read_file, read_limited,
-    remote::{self, DISCOVER_EXAMPLES, Discover},
+    remote::{self, Discover},
     say,
     show::{self, Format, safe},
     terminal::{GREEN, RED, paint},
@@ -42,22 +42,12 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 #[derive(Debug, Subcommand)]
 pub(super) enum Card {
     /// Prints the card of an agent, as `a2a discover`.
-    #[command(after_help = DISCOVER_EXAMPLES)]
     Get(Box<Discover>),
     /// Checks a card against the rules of both protocol versions. Exits with 0 if it is valid, else with 1.
-    #[command(after_help = "Examples:
-  a2a card validate localhost:8080
-  a2a card validate card.json
-  curl -s https://agent.example/card.json | a2a card validate - -o json")]
     Validate(Box<Validate>),
     /// Prints a card with signatures for a private key. Those of other keys are kept.
-    #[command(after_help = "Examples:
-  a2a card sign card.json --key key.pem >signed.json")]
     Sign(Sign),
     /// Verifies the signatures of a card. Exits with 0 if one is valid, else with 1.
-    #[command(after_help = "Examples:
-  a2a card verify signed.json --key public.pem
-  a2a card verify https://agent.example --jwks https://agent.example/.well-known/jwks.json")]
     Verify(Verify),
 }
 

@@ -36,10 +36,6 @@ const MAX_INTERFACES: usize = 12;
 
 /// Arguments of `a2a doctor`.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:
-  a2a doctor localhost:8080
-  a2a doctor https://agent.example --no-send
-  a2a doctor localhost:8080 -o json")]
 pub(super) struct Doctor {
     #[command(flatten)]
     agent: Agent,

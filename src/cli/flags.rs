@@ -10,41 +10,12 @@ use clap::{Arg, ArgAction, ArgMatches, Args, FromArgMatches};
 
 use crate::config::{Config, DEFAULT_LISTEN, KEYS, Key};
 
-/// Examples in the help.
-const EXAMPLES: &str = "Examples:
-  a2a serve                                     the demo agent on 127.0.0.1:8080
-  a2a serve --exec ./agent.sh                   a command that reads stdin and writes stdout
-  a2a serve --openai URL --model NAME           a model with a chat completions API
-  a2a serve --upstream https://agent.example    a gateway of another A2A agent
-  a2a serve --tls-cert self_signed --auth-tokens tokens.toml --listen 0.0.0.0:8443
-  a2a serve --config a2a.toml --print-config    the values and their origins";
-
-/// Examples and a pointer to the other flags, in the short help.
+/// Short examples and a pointer to the other flags, in the short help.
 const MORE: &str = "Examples: a2a serve --exec ./agent.sh; a2a serve --upstream URL. `--help` lists all flags.";
 
-/// Flags in the short help.
-const COMMON: [&str; 20] = [
-    "exec",
-    "http",
-    "openai",
-    "openai-model",
-    "upstream",
-    "listen",
-    "public-url",
-    "token",
-    "insecure",
-    "protocols",
-    "cors-origins",
-    "auth-tokens",
-    "tls-cert",
-    "tls-key",
-    "log",
-    "turn-deadline",
-    "store",
-    "push-enabled",
-    "card-file",
-    "card-name",
-];
+/// Flags in the short help, separated by spaces.
+const COMMON: &str = "exec http openai openai-model upstream listen public-url token insecure protocols cors-origins \
+                      auth-tokens tls-cert tls-key log turn-deadline store push-enabled card-file card-name";
 
 /// Names in the official command line, and short names, for flags that have another one here.
 const OFFICIAL: [(&str, &str); 6] = [
@@ -58,7 +29,7 @@ const OFFICIAL: [(&str, &str); 6] = [
 
 /// Arguments of `a2a serve`.
 #[derive(Debug, Args)]
-#[command(after_help = MORE, after_long_help = EXAMPLES)]
+#[command(after_help = MORE)]
 pub(super) struct Serve {
     /// Configuration file [default: `a2a.toml`, if it exists] [env: `A2A_CONFIG`]
     #[arg(long, value_name = "PATH")]
@@ -156,7 +127,7 @@ fn flag(key: &Key, defaults: &Config) -> Arg {
     let notes: Vec<_> = default.iter().cloned().chain([format!("env: {}", key.variable())]).collect();
     let long = format!("{}{}", key.description, bracketed(&notes));
     let arg = Arg::new(name.clone()).long(name.clone()).help(short).long_help(long).action(ArgAction::Set);
-    let arg = arg.help_heading(heading(key.table())).hide_short_help(!COMMON.contains(&&*name));
+    let arg = arg.help_heading(heading(key.table())).hide_short_help(COMMON.split(' ').all(|common| common != name));
     let arg = arg.value_name(key.kind.trim_start_matches("secret ").to_uppercase());
     let choice = key.kind.contains('`').then(|| key.kind.split('`').skip(1).step_by(2).collect::<Vec<_>>().join("|"));
     let arg = choice.map_or(arg.clone(), |values| arg.value_name(values));
@@ -206,7 +177,7 @@ mod tests {
     #[test]
     fn tables_name_flags_of_keys() {
         let flags: Vec<_> = KEYS.iter().map(Key::flag).collect();
-        for name in COMMON.iter().chain(OFFICIAL.iter().map(|(name, _)| name)) {
+        for name in COMMON.split(' ').chain(OFFICIAL.map(|(name, _)| name)) {
             assert!(flags.iter().any(|flag| flag == name), "{name}");
         }
     }
@@ -217,7 +188,7 @@ mod tests {
         let help = command.clone().render_help().to_string();
         assert!(help.lines().count() <= 45, "{}\n{help}", help.lines().count());
         let long = command.clone().render_long_help().to_string();
-        assert!(COMMON.iter().all(|name| help.contains(&format!("--{name}"))));
+        assert!(COMMON.split(' ').all(|name| help.contains(&format!("--{name}"))));
         assert!(KEYS.iter().all(|key| long.contains(&format!("--{}", key.flag()))));
     }
 }

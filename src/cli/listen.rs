@@ -62,10 +62,6 @@ const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
 /// Arguments of `a2a listen`.
 #[derive(Clone, Debug, clap::Args)]
-#[command(after_help = "Examples:
-  a2a listen --port 9000
-  a2a listen --token-env WEBHOOK_TOKEN --count 3 --json
-  a2a listen --jwks https://agent.example/.well-known/jwks.json --forward 'sh -c \"cat >>events\"'")]
 pub(super) struct Listen {
     /// Port to listen on; 0 selects a free one.
     #[arg(long, default_value_t = 9000)]

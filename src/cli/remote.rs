@@ -76,42 +76,10 @@ pub(super) struct Send {
 #[derive(Debug, Subcommand)]
 pub(super) enum Get {
     /// Prints a task.
-    #[command(after_help = GET_EXAMPLES)]
     Task(GetTask),
     /// Prints the card of an agent.
-    #[command(after_help = DISCOVER_EXAMPLES)]
     Card(Discover),
 }
-
-/// Examples in the help of `a2a get task` and `a2a task get`.
-const GET_EXAMPLES: &str = "Examples:
-  a2a get task localhost:8080 42
-  a2a get task localhost:8080 42 --history 0 -o json
-  a2a get task localhost:8080 42 --output-dir results";
-
-/// Examples in the help of `a2a discover` and of the commands that stand for it.
-pub(super) const DISCOVER_EXAMPLES: &str = "Examples:
-  a2a discover localhost:8080
-  a2a discover https://agent.example/agents/geo -o json
-  a2a discover localhost:8080 --extended --token secret
-  a2a discover localhost:8080 --output-file card.json";
-
-/// Examples in the help of `a2a list tasks` and `a2a task list`.
-const LIST_EXAMPLES: &str = "Examples:
-  a2a list tasks localhost:8080
-  a2a list tasks localhost:8080 --status working --limit 10
-  a2a list tasks localhost:8080 --since 2026-01-01T00:00:00Z --all -o jsonl";
-
-/// Examples in the help of `a2a cancel` and `a2a task cancel`.
-pub(super) const CANCEL_EXAMPLES: &str = "Examples:
-  a2a cancel localhost:8080 42
-  a2a cancel localhost:8080 42 -o json";
-
-/// Examples in the help of `a2a subscribe` and `a2a task watch`.
-pub(super) const SUBSCRIBE_EXAMPLES: &str = "Examples:
-  a2a subscribe localhost:8080 42
-  a2a subscribe localhost:8080 42 -v              with the cursor of each event
-  a2a subscribe localhost:8080 42 --resume 42.1.7  the events after that one";
 
 /// Arguments of `a2a get task`.
 #[derive(Debug, Args)]
@@ -150,7 +118,6 @@ pub(super) struct Discover {
 #[derive(Debug, Subcommand)]
 pub(super) enum List {
     /// Prints the tasks of the caller, the latest first.
-    #[command(after_help = LIST_EXAMPLES)]
     Tasks(ListTasks),
 }
 
@@ -201,16 +168,13 @@ pub(super) struct Subscribe {
 #[derive(Debug, Subcommand)]
 pub(super) enum Task {
     /// Prints a task.
-    #[command(after_help = GET_EXAMPLES)]
     Get(GetTask),
     /// Prints the tasks of the caller, the latest first.
-    #[command(after_help = LIST_EXAMPLES)]
     List(ListTasks),
     /// Cancels a task.
-    #[command(after_help = CANCEL_EXAMPLES)]
     Cancel(TaskOf),
     /// Prints the events of a running task.
-    #[command(alias = "subscribe", after_help = SUBSCRIBE_EXAMPLES)]
+    #[command(alias = "subscribe")]
     Watch(Subscribe),
 }
 
@@ -218,23 +182,12 @@ pub(super) enum Task {
 #[derive(Debug, Subcommand)]
 pub(super) enum Push {
     /// Adds a push notification configuration to a task.
-    #[command(after_help = "Examples:
-  a2a push create localhost:8080 42 --webhook https://client.example/hook
-  a2a push create localhost:8080 42 --webhook https://client.example/hook --webhook-token secret --id a")]
     Create(CreatePush),
     /// Prints the push notification configurations of a task.
-    #[command(after_help = "Examples:
-  a2a push list localhost:8080 42
-  a2a push list localhost:8080 42 -o jsonl")]
     List(TaskOf),
     /// Prints a push notification configuration of a task.
-    #[command(after_help = "Examples:
-  a2a push get localhost:8080 42 a
-  a2a push get localhost:8080 42 a -o json")]
     Get(PushOf),
     /// Deletes a push notification configuration of a task.
-    #[command(after_help = "Examples:
-  a2a push delete localhost:8080 42 a")]
     Delete(PushOf),
 }
 
