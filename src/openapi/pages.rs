@@ -1,6 +1,6 @@
 //! Pages for browsers: a home page, and Swagger UI with the OpenAPI documents. They request nothing from other hosts.
 
-use std::{collections::BTreeMap, fmt::Write as _};
+use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use serde_json::json;
@@ -10,6 +10,9 @@ use crate::protocol::Version;
 
 /// Content type of pages.
 pub(super) const HTML: &str = "text/html; charset=utf-8";
+
+/// Home page with placeholders.
+const HOME: &str = include_str!("home.html");
 
 const CSS: &str = "text/css; charset=utf-8";
 const SCRIPT: &str = "text/javascript; charset=utf-8";
@@ -78,34 +81,21 @@ fn initializer(publisher: &Publisher) -> String {
 /// Creates the home page: links to the card and the documents, and a command for each binding.
 fn home(publisher: &Publisher, has_docs: bool) -> String {
     let Publisher { title, description, json_rpc_url, security, protocols, .. } = publisher;
-    let (title, description) = (escaped(title), escaped(description));
-    let mut page = format!(
-        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <link rel=\"icon\" href=\"data:,\">\n<title>{title}</title>\n</head>\n\
-         <body>\n<h1>{title}</h1>\n<p>{description}</p>\n<ul>\n"
-    );
-    let docs = has_docs.then_some(("docs/", "API documentation"));
-    let links = [
-        (".well-known/agent-card.json", "Agent card"),
-        ("openapi.json", "OpenAPI document"),
-        ("openapi/openrpc.json", "OpenRPC document of JSON-RPC"),
-    ];
-    for (link, text) in docs.into_iter().chain(links) {
-        _ = writeln!(page, "<li><a href=\"{link}\">{text}</a></li>");
-    }
-    page.push_str("</ul>\n<h2>Send a message</h2>\n<pre>");
+    let docs = if has_docs { "<li><a href=\"docs/\">API documentation</a></li>\n" } else { "" };
     let (send, json_rpc, prefix, service) = if protocols.has(Version::V1_0) { COMMANDS_V1 } else { COMMANDS_V03 };
     let header = if security.is_empty() { "" } else { "-H \"authorization: Bearer $TOKEN\" " };
     let curl = format!("curl {header}-H 'content-type: application/json' -d");
-    for command in [
+    let commands = [
         format!("{curl} '{send}' {BASE}{prefix}/message:send"),
         format!("{curl} '{json_rpc}' {json_rpc_url}"),
         format!("grpcurl {header}-plaintext -d '{send}' {AUTHORITY} {service}/SendMessage"),
-    ] {
-        _ = writeln!(page, "{}", escaped(&command));
-    }
-    page + "</pre>\n</body>\n</html>\n"
+    ];
+    let commands = commands.map(|command| escaped(&command) + "\n").concat();
+    // No value has a placeholder, because `<` is escaped.
+    HOME.replace("<!--title-->", &escaped(title))
+        .replace("<!--description-->", &escaped(description))
+        .replace("<!--docs-->", docs)
+        .replace("<!--commands-->", &commands)
 }
 
 /// Fills in the base URL of a request.
@@ -117,16 +107,6 @@ pub(super) fn with_base(page: &str, base: &str) -> String {
 
 /// Escapes a text for HTML.
 fn escaped(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for letter in text.chars() {
-        match letter {
-            '&' => escaped.push_str("&amp;"),
-            '<' => escaped.push_str("&lt;"),
-            '>' => escaped.push_str("&gt;"),
-            '"' => escaped.push_str("&quot;"),
-            '\'' => escaped.push_str("&#39;"),
-            letter => escaped.push(letter),
-        }
-    }
-    escaped
+    let entities = [('&', "&amp;"), ('<', "&lt;"), ('>', "&gt;"), ('"', "&quot;"), ('\'', "&#39;")];
+    entities.iter().fold(text.to_owned(), |text, (letter, entity)| text.replace(*letter, entity))
 }

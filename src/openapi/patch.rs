@@ -1,7 +1,7 @@
 //! Changes a file in `openapi/` to the document of a server. Members that are equal for all servers stay text, so that their
 //! order and their layout are those of the file.
 
-use std::collections::BTreeMap;
+use std::{borrow::Cow, collections::BTreeMap};
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -25,7 +25,7 @@ struct OpenApi<'a> {
     #[serde(borrow)]
     openapi: &'a RawValue,
     info: Info<'a>,
-    servers: Vec<Server>,
+    servers: Vec<Server<'a>>,
     paths: &'a RawValue,
     components: Components<'a>,
     security: Vec<Requirement>,
@@ -51,7 +51,7 @@ struct OpenRpc<'a> {
     #[serde(borrow)]
     openrpc: &'a RawValue,
     info: Info<'a>,
-    servers: Vec<Server>,
+    servers: Vec<Server<'a>>,
     methods: Vec<&'a RawValue>,
     components: RpcComponents<'a>,
 }
@@ -64,11 +64,6 @@ struct RpcComponents<'a> {
     errors: BTreeMap<&'a str, &'a RawValue>,
 }
 
-#[derive(Deserialize)]
-struct Method<'a> {
-    name: &'a str,
-}
-
 #[derive(Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 struct Info<'a> {
@@ -79,13 +74,8 @@ struct Info<'a> {
     version: &'a RawValue,
 }
 
-#[derive(Deserialize, Serialize)]
-#[serde(deny_unknown_fields)]
-struct Server {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    name: Option<String>,
-    url: String,
-}
+/// Server with its URL and, in OpenRPC, its name.
+type Server<'a> = BTreeMap<&'a str, Cow<'a, str>>;
 
 impl Info<'_> {
     /// Replaces the title, and the first paragraph of the description.
@@ -100,7 +90,7 @@ impl Info<'_> {
 pub(super) fn openapi(file: &str, publisher: &Publisher) -> serde_json::Result<String> {
     let mut document: OpenApi<'_> = serde_json::from_str(file)?;
     document.info.describe(publisher);
-    document.servers = vec![Server { name: None, url: BASE.to_owned() }];
+    document.servers = vec![BTreeMap::from([("url", BASE.into())])];
     document.components.security_schemes.clone_from(&publisher.schemes);
     document.security.clone_from(&publisher.security);
     pretty(&document)
@@ -111,14 +101,14 @@ pub(super) fn openrpc(file: &str, publisher: &Publisher) -> serde_json::Result<S
     let mut document: OpenRpc<'_> = serde_json::from_str(file)?;
     document.info.describe(publisher);
     for server in &mut document.servers {
-        server.url.clone_from(&publisher.json_rpc_url);
+        server.insert("url", publisher.json_rpc_url.as_str().into());
     }
     let is_served = |is_v03| publisher.protocols.has(if is_v03 { Version::V0_3 } else { Version::V1_0 });
     // Names of 0.3 have a slash, names of 1.0 have none.
-    let is_served_method = |method: &&RawValue| {
-        serde_json::from_str(method.get()).is_ok_and(|method: Method<'_>| is_served(method.name.contains('/')))
-    };
-    document.methods.retain(is_served_method);
+    document.methods.retain(|method| {
+        let members = serde_json::from_str::<BTreeMap<&str, &RawValue>>(method.get()).unwrap_or_default();
+        members.get("name").is_some_and(|name| is_served(name.get().contains('/')))
+    });
     let RpcComponents { schemas, errors } = &mut document.components;
     schemas.retain(|name, _| *name == SHARED || is_served(name.starts_with(V03)));
     errors.retain(|name, _| is_served(name.starts_with(V03)));
