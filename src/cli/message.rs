@@ -1,7 +1,7 @@
 //! Messages from the command line: text, files, data, and whole messages in JSON.
 
 use std::{
-    io::{self, Read as _},
+    io,
     path::{Path, PathBuf},
 };
 
@@ -9,7 +9,7 @@ use anyhow::{Context as _, bail};
 use clap::Args;
 use serde_json::Value;
 
-use super::{Usage, read_file};
+use super::{Usage, read_file, read_limited};
 use crate::{
     message::file_name::media_type_of,
     pb::v1::{Message, Part, Role, SendMessageConfiguration, SendMessageRequest},
@@ -105,12 +105,8 @@ fn parse_message(json: &str, origin: &str) -> anyhow::Result<Message> {
 /// Returns the text of an argument: itself, the contents of a file (`@FILE`), or stdin (`-`).
 fn text_argument(argument: &str) -> anyhow::Result<String> {
     if argument == "-" {
-        let mut text = String::new();
-        let max = u64::try_from(MAX_FILE)?;
-        io::stdin().lock().take(max.saturating_add(1)).read_to_string(&mut text).context("cannot read stdin")?;
-        if text.len() > MAX_FILE {
-            bail!("stdin: the text is larger than {MAX_FILE} bytes");
-        }
+        let text = read_limited(io::stdin().lock(), MAX_FILE, "stdin")?;
+        let text = String::from_utf8(text).context("stdin is not UTF-8")?;
         return Ok(text.trim_end_matches(['\r', '\n']).to_owned());
     }
     match argument.strip_prefix('@') {

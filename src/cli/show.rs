@@ -1,6 +1,9 @@
 //! Output of the commands that call a remote agent, as text and as JSON.
 
-use std::{collections::HashMap, fmt::Write as _};
+use std::{
+    collections::HashMap,
+    fmt::{Display, Write as _},
+};
 
 use clap::ValueEnum;
 use serde::Serialize;
@@ -54,9 +57,9 @@ pub(super) fn print(text: &str, format: Format) -> Result<(), OutputError> {
     if format == Format::Text { say_text(text) } else { say(text) }
 }
 
-/// Returns a label with its style, padded to a width.
-fn label(text: &str, width: usize) -> String {
-    format!("{}{:width$}", paint(DIM, text), "", width = width.saturating_sub(text.len()))
+/// Formats a line with a label, which is padded to a width.
+fn field(label: &str, width: usize, value: impl Display) -> String {
+    format!("{}{:width$}{value}\n", paint(DIM, label), "", width = width.saturating_sub(label.len()))
 }
 
 /// Formats a command for a shell. Its words may have been chosen by an agent.
@@ -102,15 +105,12 @@ fn head(task: &Task) -> String {
     let time = task.status.as_ref().and_then(|status| status.timestamp.as_ref()).map(clock::millis);
     let time = time.and_then(|millis| jiff::Timestamp::from_millisecond(millis).ok());
     let time = time.map(|time| format!(" ({time})")).unwrap_or_default();
-    let mut text =
-        format!("{}{}\n{}{}\n", label("Task:", 10), safe(&task.id), label("Context:", 10), safe(&task.context_id));
-    _ = writeln!(text, "{}{}{}", label("Status:", 10), styled_state(task.state()), paint(DIM, time));
+    let status = styled_state(task.state()) + &paint(DIM, time);
+    let fields = [("Task:", safe(&task.id)), ("Context:", safe(&task.context_id)), ("Status:", status)];
     let message = task.status.as_ref().and_then(|status| status.message.as_ref());
     let message = message.map(|message| parts(&message.parts)).filter(|message| !message.is_empty());
-    if let Some(message) = message {
-        _ = writeln!(text, "{}{}", label("Message:", 10), safe(&message));
-    }
-    text
+    let message = message.map(|message| ("Message:", safe(&message)));
+    fields.into_iter().chain(message).map(|(label, value)| field(label, 10, value)).collect()
 }
 
 /// Formats a message of an agent that keeps no task.
@@ -123,10 +123,8 @@ pub(super) fn message(message: &Message, format: Format) -> anyhow::Result<Strin
 
 /// Formats an event of a stream.
 fn event(event: &StreamEvent, format: Format) -> anyhow::Result<String> {
-    match (format, event.to_response()) {
-        (Format::Json | Format::Jsonl, Some(response)) => return json(&response, format),
-        (Format::Json | Format::Jsonl, None) => return Ok(String::new()),
-        (Format::Text, _) => {}
+    if format != Format::Text {
+        return event.to_response().map_or_else(|| Ok(String::new()), |response| json(&response, format));
     }
     Ok(match event {
         StreamEvent::Task(found) => task(found, format)?,
@@ -211,21 +209,16 @@ impl EventLines {
 
     /// Formats the next event.
     pub(super) fn event(&mut self, event: &StreamEvent, format: Format) -> anyhow::Result<String> {
-        match event {
-            StreamEvent::Artifact(update) if format == Format::Text => {
-                let Some(artifact) = &update.artifact else { return Ok(String::new()) };
-                let name = self.names.entry(artifact.artifact_id.clone());
-                let name = name.or_insert_with(|| artifact_name(artifact).to_owned());
-                Ok(self.chunks.chunk(artifact, update, &artifact_label(name)))
-            }
-            StreamEvent::Task(task) => {
-                self.record(&task.artifacts);
-                Ok(self.chunks.line(&self::event(event, format)?))
-            }
-            StreamEvent::Artifact(_) | StreamEvent::Status(_) | StreamEvent::Message(_) | StreamEvent::Gap => {
-                Ok(self.chunks.line(&self::event(event, format)?))
-            }
+        if let (StreamEvent::Artifact(update), Format::Text) = (event, format) {
+            let Some(artifact) = &update.artifact else { return Ok(String::new()) };
+            let name = self.names.entry(artifact.artifact_id.clone());
+            let name = name.or_insert_with(|| artifact_name(artifact).to_owned());
+            return Ok(self.chunks.chunk(artifact, update, &artifact_label(name)));
         }
+        if let StreamEvent::Task(task) = event {
+            self.record(&task.artifacts);
+        }
+        Ok(self.chunks.line(&self::event(event, format)?))
     }
 
     /// Returns the end of the text: a line feed, unless it has one.
@@ -358,14 +351,14 @@ pub(super) fn card(card: &AgentCard, format: Format) -> anyhow::Result<String> {
     let streaming = card.capabilities.as_ref().and_then(|capabilities| capabilities.streaming).unwrap_or_default();
     let mut text = String::new();
     for (name, value) in [("Name:", &card.name), ("Description:", &card.description), ("Version:", &card.version)] {
-        _ = writeln!(text, "{}{}", label(name, 14), safe(value));
+        text.push_str(&field(name, 14, safe(value)));
     }
     text.push_str(&heading("Interfaces:"));
     for interface in &card.supported_interfaces {
         let (binding, version) = (safe(&interface.protocol_binding), safe(&interface.protocol_version));
         _ = writeln!(text, "  {binding} {version} {}", safe(&interface.url));
     }
-    _ = writeln!(text, "{}{}", label("Streaming:", 14), if streaming { "yes" } else { "no" });
+    text.push_str(&field("Streaming:", 14, if streaming { "yes" } else { "no" }));
     if !card.skills.is_empty() {
         text.push_str(&heading("Skills:"));
         for skill in &card.skills {

@@ -3,8 +3,7 @@
 
 use std::{
     borrow::Cow,
-    fs::File,
-    io::{self, Read as _, Write as _},
+    io::{self, Write as _},
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -18,6 +17,7 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
+use super::read_file;
 use crate::{
     adapter::Upstream,
     agent::Agent as _,
@@ -29,7 +29,7 @@ use crate::{
 };
 
 /// Maximum size of the file of a card in bytes: that of a card, which may be escaped.
-const MAX_FILE: u64 = 16 << 20;
+const MAX_FILE: usize = 16 << 20;
 
 /// Interval between downloads of the card.
 const INTERVAL: Duration = Duration::from_mins(5);
@@ -167,20 +167,14 @@ impl CardFile {
 
     /// Reads the card of the agent at a URL, which blocks. `None` without a valid file for that URL.
     fn read(&self, url: &str) -> Option<StoredCard> {
-        let mut text = Vec::new();
-        let read = File::open(&self.0).and_then(|file| file.take(MAX_FILE).read_to_end(&mut text));
-        match read {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
-            Err(error) => {
-                tracing::warn!(path = %self.0.display(), error.cause = %error, "stored card not read");
-                return None;
-            }
-            Ok(_) => {}
-        }
-        match serde_json::from_slice::<Content<'_>>(&text) {
+        let content = || -> anyhow::Result<Content<'_>> { Ok(serde_json::from_slice(&read_file(&self.0, MAX_FILE)?)?) };
+        match content() {
             Ok(content) => (content.upstream == url).then(|| content.card.into_owned()),
             Err(error) => {
-                tracing::warn!(path = %self.0.display(), error.cause = %error, "stored card ignored");
+                let is_missing = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
+                if !error.downcast_ref().is_some_and(is_missing) {
+                    tracing::warn!(path = %self.0.display(), error.cause = %format_args!("{error:#}"), "stored card ignored");
+                }
                 None
             }
         }
