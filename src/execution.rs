@@ -91,6 +91,7 @@ pub(crate) struct SendRequest {
 }
 
 /// Runs the turns of an agent, and serves the tasks in the journal and the store. Clones share their state.
+#[derive(Clone)]
 pub(crate) struct Execution(Arc<Shared>);
 
 struct Shared {
@@ -499,12 +500,6 @@ fn unavailable(why: &'static str) -> Error {
 impl From<Unavailable> for Error {
     fn from(cause: Unavailable) -> Self {
         ErrorKind::Unavailable.because("the store does not answer").hide(cause).retry_after(Duration::from_secs(1))
-    }
-}
-
-impl Clone for Execution {
-    fn clone(&self) -> Self {
-        Self(Arc::clone(&self.0))
     }
 }
 

@@ -35,7 +35,7 @@ pub(crate) use self::{
         AcceptedMessage, CancelState, EventsStart, KeyDigest, MessageRefusal, NewMessage, WaitFailure, Watch,
         WatchCommit, WatchEvents, WatchTurn,
     },
-    turn::{AgentPause, AgentStart, TurnBegin, TurnResult, TurnStop, WaitsFor},
+    turn::{AgentPause, AgentStart, TurnResult, TurnStop, WaitsFor},
     turn_context::{StoredContexts, TurnContext},
     turns::{LogReplay, MessageRef, MessageStage, QueuedMessage, TurnProgress, Turns},
     waiters::TurnReply,
@@ -91,12 +91,10 @@ pub struct Journal {
     phase: AtomicU8,
     /// Permits of streams to read events from the store.
     reads: Semaphore,
-    #[cfg(feature = "push")]
     observer: OnceLock<Arc<dyn CommitObserver>>,
 }
 
 /// Observer of durable commits, such as the delivery of push notifications.
-#[cfg(feature = "push")]
 pub(crate) trait CommitObserver: Send + Sync {
     /// Called after each commit, and after a push configuration was stored, without locks. Must not block.
     fn on_committed(&self, key: &Key, has_new_config: bool);
@@ -158,7 +156,6 @@ impl Journal {
             fault,
             phase: AtomicU8::new(0),
             reads: Semaphore::new(READS),
-            #[cfg(feature = "push")]
             observer: OnceLock::new(),
         });
         if journal.store.as_sync().is_none() {
@@ -187,25 +184,17 @@ impl Journal {
     }
 
     /// Tells the observer of a commit, or of a push configuration that was stored for a task.
-    #[cfg_attr(not(feature = "push"), expect(clippy::unused_self, reason = "there is no observer"))]
     pub(crate) fn tell_observer(&self, key: &Key, has_new_config: bool) {
-        #[cfg(feature = "push")]
         if let Some(observer) = self.observer.get() {
             observer.on_committed(key, has_new_config);
         }
-        #[cfg(not(feature = "push"))]
-        let _ = (key, has_new_config);
     }
 
     /// Tells the observer that a push configuration of a task was deleted.
-    #[cfg_attr(not(feature = "push"), expect(clippy::unused_self, reason = "there is no observer"))]
     pub(crate) fn tell_observer_deleted(&self, key: &Key) {
-        #[cfg(feature = "push")]
         if let Some(observer) = self.observer.get() {
             observer.on_push_deleted(key);
         }
-        #[cfg(not(feature = "push"))]
-        let _ = key;
     }
 
     /// Aborts the lanes. Changes that are not committed by then are lost.
@@ -313,16 +302,12 @@ impl Journal {
         let states = (1..).map_while(|number| TaskState::try_from(number).ok());
         let mut states: Vec<_> = states.map(|state| (state.as_str_name(), 0)).collect();
         let mut gauges = EngineGauges::default();
-        for shard in &self.shards {
-            let tasks: Vec<LiveRef> =
-                shard.lock().values().filter(|entry| entry.live.initialized()).map(Entry::hold).collect();
-            for task in tasks {
-                let inner = task.lock();
-                gauges.queued_messages += inner.turn.inbox.len();
-                gauges.uncommitted_tasks += usize::from(inner.has_uncommitted());
-                let state = inner.admission.state().as_str_name();
-                states.iter_mut().filter(|(name, _)| *name == state).for_each(|(_, count)| *count += 1);
-            }
+        for task in self.shards.iter().flat_map(loaded) {
+            let inner = task.lock();
+            gauges.queued_messages += inner.turn.inbox.len();
+            gauges.uncommitted_tasks += usize::from(inner.has_uncommitted());
+            let state = inner.admission.state().as_str_name();
+            states.iter_mut().filter(|(name, _)| *name == state).for_each(|(_, count)| *count += 1);
         }
         gauges.live_tasks = states;
         gauges
@@ -330,9 +315,6 @@ impl Journal {
 
     /// Returns the tasks in memory, ordered by key.
     fn all(&self) -> Vec<LiveRef> {
-        let loaded = |shard: &Mutex<KeyMap<Arc<Entry>>>| {
-            shard.lock().values().filter(|entry| entry.live.initialized()).map(Entry::hold).collect::<Vec<_>>()
-        };
         let mut tasks: Vec<LiveRef> = self.shards.iter().flat_map(loaded).collect();
         tasks.sort_unstable_by(|a, b| a.key.cmp(&b.key));
         tasks
@@ -529,6 +511,11 @@ impl Journal {
     }
 }
 
+/// Returns the tasks of a shard that are in memory.
+fn loaded(shard: &Mutex<KeyMap<Arc<Entry>>>) -> Vec<LiveRef> {
+    shard.lock().values().filter(|entry| entry.live.initialized()).map(Entry::hold).collect()
+}
+
 /// Takes the pending changes of a task. Its checkpoint is updated outside of the lock, which is safe because only this
 /// lane moves the committed state.
 fn take_change(task: &LiveRef) -> Commit {
@@ -618,12 +605,6 @@ impl Drop for LiveRef {
             if mapped { shard.remove_entry(&entry.key) } else { None }
         };
         drop(removed); // outside of the lock
-    }
-}
-
-impl std::fmt::Debug for LiveRef {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("LiveRef").field(&self.0.key).finish()
     }
 }
 

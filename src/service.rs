@@ -299,12 +299,6 @@ impl Service {
         Err(Error::invalid_field(field, why).with("limit", "json_depth"))
     }
 
-    /// Adds the tasks that the message references.
-    async fn with_references(&self, mut send: SendRequest) -> Result<SendRequest, Error> {
-        send.context.referenced = self.referenced(&send.scope, &send.message.reference_task_ids).await?;
-        Ok(send)
-    }
-
     /// Sends the message. Returns at once, or when the turn has ended, as the caller wants.
     fn send(&self, send: SendRequest, options: ReplyOptions) -> impl Future<Output = Result<TurnReply, Error>> + Send {
         let ReplyOptions { immediately, left, .. } = options;
@@ -315,23 +309,22 @@ impl Service {
         }
     }
 
-    /// Loads the tasks that a message references (3.4.3). Tasks that do not exist, or that the caller may not read, are
+    /// Adds the tasks that the message references (3.4.3). Tasks that do not exist, or that the caller may not read, are
     /// skipped: a reference is only a hint.
-    async fn referenced(&self, scope: &Arc<Scope>, ids: &[String]) -> Result<Vec<Task>, Error> {
-        let max = self.execution.limits().references;
+    async fn with_references(&self, mut send: SendRequest) -> Result<SendRequest, Error> {
+        let (ids, max) = (&send.message.reference_task_ids, self.execution.limits().references);
         if ids.len() > max {
             let why = format!("{} ids exceed the limit of {max}", ids.len());
             return Err(Error::invalid_field("message.referenceTaskIds", why).with("limit", "references"));
         }
-        let mut tasks = Vec::with_capacity(ids.len());
         for id in ids {
-            match self.execution.get(&Key::new(scope, id), None).await {
-                Ok(task) => tasks.push(task.into_task()?),
+            match self.execution.get(&Key::new(&send.scope, id), None).await {
+                Ok(task) => send.context.referenced.push(task.into_task()?),
                 Err(error) if error.kind() == ErrorKind::TaskNotFound => {}
                 Err(error) => return Err(error),
             }
         }
-        Ok(tasks)
+        Ok(send)
     }
 }
 
@@ -362,11 +355,16 @@ fn with_history(task: Arc<Task>, history: HistoryLimit) -> Task {
     }
 }
 
+/// Returns the maximum number of elements of a page.
+fn page_limit(size: i32) -> Result<usize, Error> {
+    let limit = usize::try_from(size).ok().filter(|_| PAGE_SIZES.contains(&size));
+    limit.ok_or_else(|| Error::invalid_field("pageSize", format!("{size} is not between 1 and 100")))
+}
+
 fn query(call: &Call, scope: Arc<Scope>, request: &ListTasksRequest, limits: &Limits) -> Result<ListQuery, Error> {
     call.check_deadline()?;
     let size = request.page_size.unwrap_or(DEFAULT_PAGE_SIZE);
-    let limit = usize::try_from(size).ok().filter(|_| PAGE_SIZES.contains(&size));
-    let limit = limit.ok_or_else(|| Error::invalid_field("pageSize", format!("{size} is not between 1 and 100")))?;
+    let limit = page_limit(size)?;
     let mut query = ListQuery {
         scope,
         context: Some(request.context_id.as_str()).filter(|id| !id.is_empty()).map(Into::into),
@@ -521,8 +519,14 @@ impl A2aService for Service {
         &self,
         request: Request<TaskPushNotificationConfig>,
     ) -> Result<Response<TaskPushNotificationConfig>, Status> {
-        let _permit = self.calls.unary(Call::of(&request)?)?;
-        Ok(self.create_push(request).await?)
+        let TaskPushNotificationConfig { tenant, task_id, .. } = request.get_ref();
+        let (_permit, key) = self.push_call(&request, tenant, task_id)?;
+        let (_, extensions, config) = request.into_parts();
+        let push = self.registered("", config, &extensions)?;
+        let cleared = extensions.get().copied().unwrap_or_default();
+        self.check_target("", &push).await?;
+        let (push, _) = self.execution.put_push(&key, push, cleared, "").await?;
+        Ok(push::response(&push))
     }
 
     /// Returns a configuration (3.1.8).
@@ -530,8 +534,15 @@ impl A2aService for Service {
         &self,
         request: Request<GetTaskPushNotificationConfigRequest>,
     ) -> Result<Response<TaskPushNotificationConfig>, Status> {
-        let _permit = self.calls.unary(Call::of(&request)?)?;
-        Ok(self.get_push(request).await?)
+        let GetTaskPushNotificationConfigRequest { tenant, task_id, id } = request.get_ref();
+        let (_permit, key) = self.push_call(&request, tenant, task_id)?;
+        let found = self.execution.journal().store().get_push(&key, id).await.map_err(Error::from)?;
+        // One error for a missing task, a missing configuration, and those of another owner (13.1).
+        let missing = || {
+            let why = format!("{task_id}, or it has no push notification configuration {id}");
+            ErrorKind::TaskNotFound.because(why).with("taskId", task_id)
+        };
+        Ok(push::response(&*found.ok_or_else(missing)?))
     }
 
     /// Lists the configurations of a task, oldest first (3.1.9).
@@ -539,8 +550,13 @@ impl A2aService for Service {
         &self,
         request: Request<ListTaskPushNotificationConfigsRequest>,
     ) -> Result<Response<ListTaskPushNotificationConfigsResponse>, Status> {
-        let _permit = self.calls.unary(Call::of(&request)?)?;
-        Ok(self.list_push(request).await?)
+        let ListTaskPushNotificationConfigsRequest { tenant, task_id, page_size, page_token } = request.get_ref();
+        let (_permit, key) = self.push_call(&request, tenant, task_id)?;
+        let limit = page_limit(if *page_size == 0 { DEFAULT_PAGE_SIZE } else { *page_size })?;
+        let why = "not a page token of this list; start again without one";
+        let after = push::parse_token(page_token).ok_or_else(|| Error::invalid_field("pageToken", why))?;
+        let page = self.execution.journal().store().list_push(&key, after, limit).await.map_err(Error::from)?;
+        Ok(push::page(&page.ok_or_else(|| Error::task_not_found(task_id))?))
     }
 
     /// Deletes a configuration. Idempotent: succeeds if it does not exist (3.1.10).
@@ -548,8 +564,10 @@ impl A2aService for Service {
         &self,
         request: Request<DeleteTaskPushNotificationConfigRequest>,
     ) -> Result<Response<Empty>, Status> {
-        let _permit = self.calls.unary(Call::of(&request)?)?;
-        Ok(self.delete_push(request).await?)
+        let DeleteTaskPushNotificationConfigRequest { tenant, task_id, id } = request.get_ref();
+        let (_permit, key) = self.push_call(&request, tenant, task_id)?;
+        let is_known = self.execution.delete_push(&key, id).await?;
+        if is_known { Ok(Response::new(Empty::default())) } else { Err(Error::task_not_found(task_id).into()) }
     }
 
     /// Returns the extended card for the caller (3.1.11), or an error if there is none (3.3.4).

@@ -115,14 +115,11 @@ impl Turn {
         let query = ListQuery {
             scope: Arc::clone(self.live.key.scope()),
             context: Some((*self.live.context).into()),
-            state: None,
-            since: None,
-            after: None,
             limit: limit.saturating_add(1),
             max_bytes: Some(max_bytes.saturating_add(own)),
-            history_length: None,
             history_bytes: Some(max_bytes),
             include_artifacts: true,
+            ..ListQuery::default()
         };
         let mut tasks = self.live.journal().store().list(&query).await?.tasks;
         tasks.retain(|task| task.id != self.task_id());

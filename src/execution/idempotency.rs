@@ -154,13 +154,9 @@ impl Execution {
         first_poll: Option<FirstPoll>,
         send: Option<PendingSend>,
     ) {
-        let Some(PendingSend { recorded, guard }) = send else {
+        let Some(PendingSend { recorded, guard }) = self.unrecorded(send) else {
             return self.run(live, (messages, context), slot, first_poll);
         };
-        if self.0.journal.store().as_sync().is_some() {
-            drop(guard);
-            return self.run(live, (messages, context), slot, first_poll);
-        }
         let parts = Arc::clone(&self.0);
         drop(self.0.running.spawn(async move {
             let recorded = recorded.await;
@@ -173,9 +169,14 @@ impl Execution {
         }));
     }
 
+    /// Returns a send whose message is not durable yet. A synchronous store has committed it already.
+    fn unrecorded(&self, send: Option<PendingSend>) -> Option<PendingSend> {
+        send.filter(|_| self.0.journal.store().as_sync().is_none())
+    }
+
     /// Releases the lock of the key once the message is durable.
     pub(super) fn release_after_commit(&self, send: Option<PendingSend>) {
-        if let Some(PendingSend { recorded, guard }) = send.filter(|_| self.0.journal.store().as_sync().is_none()) {
+        if let Some(PendingSend { recorded, guard }) = self.unrecorded(send) {
             drop(self.0.running.spawn(async move {
                 drop(recorded.await);
                 drop(guard);

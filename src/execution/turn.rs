@@ -27,7 +27,7 @@ use crate::{
     agent::{self, End, Turn, Updates},
     clock,
     event::Event,
-    journal::{AgentPause, AgentStart, LiveRef, TurnBegin, TurnContext, TurnReply, TurnResult, TurnStop, WaitsFor},
+    journal::{AgentPause, AgentStart, LiveRef, TurnContext, TurnReply, TurnResult, TurnStop, WaitsFor},
     pb::v1::TaskState,
 };
 
@@ -106,15 +106,15 @@ impl Shared {
     /// unless the agent is resumable. Returns false if the turn does not run.
     async fn begin(&self, live: &LiveRef) -> bool {
         match live.begin_turn() {
-            TurnBegin::Begun => true,
-            TurnBegin::Pending(durable) => {
+            Ok(None) => true,
+            Ok(Some(durable)) => {
                 let is_durable = durable.await.is_ok();
                 if !is_durable {
                     live.record_drain();
                 }
                 is_durable
             }
-            TurnBegin::Stopped(stop) => {
+            Err(stop) => {
                 end(live, TurnOutcome::Stopped(stop), &mut None);
                 false
             }

@@ -228,8 +228,8 @@ impl LiveTask {
     }
 
     /// Returns whether the committed task is in a terminal state.
-    pub(crate) fn has_ended(&mut self) -> bool {
-        self.state.get_mut().has_ended()
+    pub(crate) fn has_ended(&self) -> bool {
+        self.lock().has_ended()
     }
 
     /// Checks the message that starts a task against the limits, and counts it in its context if that may have other tasks.

@@ -351,11 +351,6 @@ impl LiveRef {
         self.lock().committed().map(|(task, at)| (Arc::clone(task), at))
     }
 
-    /// Returns whether the committed task is in a terminal state.
-    pub(crate) fn has_ended(&self) -> bool {
-        self.lock().has_ended()
-    }
-
     /// Returns the committed task if it includes event `seq`, and otherwise a receiver that completes once it does. From now
     /// on there is a task. `None` if there can't be: the agent has just replied without a task, or the task has another
     /// writer.

@@ -45,16 +45,6 @@ pub(crate) enum TurnStop {
     Canceled,
 }
 
-/// Begin of a turn.
-pub(crate) enum TurnBegin {
-    /// The turn has begun.
-    Begun,
-    /// The begin is not durable yet.
-    Pending(oneshot::Receiver<TurnReply>),
-    /// The turn does not run.
-    Stopped(TurnStop),
-}
-
 /// Start of an agent.
 pub(crate) struct AgentStart {
     /// Task as the agent gets it.
@@ -121,14 +111,15 @@ impl LiveRef {
     }
 
     /// Records the first attempt of a turn that waited in the queue, before the agent runs: a restart must not repeat it
-    /// unless the agent is resumable.
-    pub(crate) fn begin_turn(&self) -> TurnBegin {
+    /// unless the agent is resumable. Returns a receiver that completes once that is durable, `None` if the turn had begun
+    /// before, or why it does not run.
+    pub(crate) fn begin_turn(&self) -> Result<Option<oneshot::Receiver<TurnReply>>, TurnStop> {
         let mut state = self.lock();
         if state.turn.attempt > 0 {
-            return TurnBegin::Begun;
+            return Ok(None);
         }
         if let Some(stop) = self.stop(&state) {
-            return TurnBegin::Stopped(stop);
+            return Err(stop);
         }
         (state.turn.attempt, state.accepted.row_changed) = (1, true);
         if state.admission.state() != TaskState::Working {
@@ -138,7 +129,7 @@ impl LiveRef {
         let delivered = state.turn.delivered_seq;
         let durable = state.wait_for(WaitCondition::TurnBegun(delivered));
         self.journal().flush(self, state);
-        TurnBegin::Pending(durable)
+        Ok(Some(durable))
     }
 
     /// Records that the agent is called with this task. Returns `None` if the turn must not go on.

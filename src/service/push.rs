@@ -1,27 +1,20 @@
 //! Push notification configurations: the four RPCs (3.1.7 to 3.1.10), and validation of a configuration (4.3).
 
-use std::{fmt, sync::Arc};
+use std::fmt;
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use bytes::Bytes;
 use tonic::{Extensions, Request, Response};
 use url::Url;
 
-use super::{DEFAULT_PAGE_SIZE, PAGE_SIZES, Service};
+use super::Service;
 use crate::{
-    call::Call,
+    call::{Call, OwnerPermit},
     check::MAX_ID_BYTES,
     error::{Error, ErrorKind},
     execution::{PUSH_IN_SEND, SendRequest, store_full},
-    pb::{
-        v1::{
-            AuthenticationInfo, DeleteTaskPushNotificationConfigRequest, GetTaskPushNotificationConfigRequest,
-            ListTaskPushNotificationConfigsRequest, ListTaskPushNotificationConfigsResponse,
-            TaskPushNotificationConfig,
-        },
-        wkt::Empty,
-    },
-    store::PushConfig,
+    pb::v1::{AuthenticationInfo, ListTaskPushNotificationConfigsResponse, TaskPushNotificationConfig},
+    store::{Key, PushConfig, PushPage},
 };
 
 /// Maximum length of each text field in bytes, except for the id.
@@ -36,8 +29,8 @@ const MAX_EXTRA_BYTES: usize = 16 * 1024;
 pub struct PushExtra(pub Bytes);
 
 /// [`PushExtra`] of each configuration in a list response, in order. An extension of that response.
-#[derive(Clone, Default, PartialEq, Eq)]
-pub struct AllPushExtras(pub Vec<Bytes>);
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AllPushExtras(pub Vec<PushExtra>);
 
 /// Redacted, because the fields may be secrets.
 impl fmt::Debug for PushExtra {
@@ -46,13 +39,19 @@ impl fmt::Debug for PushExtra {
     }
 }
 
-impl fmt::Debug for AllPushExtras {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Besides").finish_non_exhaustive()
-    }
-}
-
 impl Service {
+    /// Admits a call about the push configurations of a task. Returns its permit, and the key of the task.
+    pub(super) fn push_call<T>(
+        &self,
+        request: &Request<T>,
+        tenant: &str,
+        task_id: &str,
+    ) -> Result<(OwnerPermit, Key), Error> {
+        let permit = self.calls.unary(Call::of(request)?)?;
+        self.offers.push()?;
+        Ok((permit, self.key(request, tenant, task_id)?))
+    }
+
     /// Validates a configuration of a request, which is created by itself or with a send. `prefix` is the path of its fields in
     /// the request.
     pub(super) fn registered(
@@ -74,21 +73,6 @@ impl Service {
             config.id = self.execution.journal().env().ids.time_ordered();
         }
         Ok(PushConfig { config, version, extra: beside })
-    }
-
-    pub(super) async fn create_push(
-        &self,
-        request: Request<TaskPushNotificationConfig>,
-    ) -> Result<Response<TaskPushNotificationConfig>, Error> {
-        self.offers.push()?;
-        let TaskPushNotificationConfig { tenant, task_id, .. } = request.get_ref();
-        let key = self.key(&request, tenant, task_id)?;
-        let (_, extensions, config) = request.into_parts();
-        let push = self.registered("", config, &extensions)?;
-        let cleared = extensions.get().copied().unwrap_or_default();
-        self.check_target("", &push).await?;
-        let (push, _) = self.execution.put_push(&key, push, cleared, "").await?;
-        Ok(response(&push))
     }
 
     /// Checks that notifications may be sent to the target of a configuration.
@@ -122,57 +106,6 @@ impl Service {
         }
         Ok(())
     }
-
-    pub(super) async fn get_push(
-        &self,
-        request: Request<GetTaskPushNotificationConfigRequest>,
-    ) -> Result<Response<TaskPushNotificationConfig>, Error> {
-        self.offers.push()?;
-        let GetTaskPushNotificationConfigRequest { tenant, task_id, id } = request.get_ref();
-        let key = self.key(&request, tenant, task_id)?;
-        let found = self.execution.journal().store().get_push(&key, id).await?;
-        // One error for a missing task, a missing configuration, and those of another owner (13.1).
-        let missing = || {
-            let why = format!("{task_id}, or it has no push notification configuration {id}");
-            ErrorKind::TaskNotFound.because(why).with("taskId", task_id)
-        };
-        Ok(response(&found.ok_or_else(missing)?))
-    }
-
-    pub(super) async fn list_push(
-        &self,
-        request: Request<ListTaskPushNotificationConfigsRequest>,
-    ) -> Result<Response<ListTaskPushNotificationConfigsResponse>, Error> {
-        self.offers.push()?;
-        let ListTaskPushNotificationConfigsRequest { tenant, task_id, page_size, page_token } = request.get_ref();
-        let key = self.key(&request, tenant, task_id)?;
-        let size = if *page_size == 0 { DEFAULT_PAGE_SIZE } else { *page_size };
-        let limit = usize::try_from(size).ok().filter(|_| PAGE_SIZES.contains(&size));
-        let limit =
-            limit.ok_or_else(|| Error::invalid_field("pageSize", format!("{size} is not between 1 and 100")))?;
-        let why = "not a page token of this list; start again without one";
-        let after = parse_token(page_token).ok_or_else(|| Error::invalid_field("pageToken", why))?;
-        let page = self.execution.journal().store().list_push(&key, after, limit).await?;
-        let page = page.ok_or_else(|| Error::task_not_found(task_id))?;
-        let mut response = Response::new(ListTaskPushNotificationConfigsResponse {
-            configs: page.configs.iter().map(|push| without_secrets(&push.config)).collect(),
-            next_page_token: page.next.map(format_token).unwrap_or_default(),
-        });
-        let extras = page.configs.iter().map(|push| push.extra.clone()).collect();
-        response.extensions_mut().insert(AllPushExtras(extras));
-        Ok(response)
-    }
-
-    pub(super) async fn delete_push(
-        &self,
-        request: Request<DeleteTaskPushNotificationConfigRequest>,
-    ) -> Result<Response<Empty>, Error> {
-        self.offers.push()?;
-        let DeleteTaskPushNotificationConfigRequest { tenant, task_id, id } = request.get_ref();
-        let key = self.key(&request, tenant, task_id)?;
-        let known = self.execution.delete_push(&key, id).await?;
-        if known { Ok(Response::new(Empty::default())) } else { Err(Error::task_not_found(task_id)) }
-    }
 }
 
 /// Returns the error of a service without push notifications.
@@ -182,9 +115,20 @@ pub(super) fn no_push() -> Error {
 }
 
 /// Returns the response with a configuration, without its secrets.
-fn response(push: &Arc<PushConfig>) -> Response<TaskPushNotificationConfig> {
+pub(super) fn response(push: &PushConfig) -> Response<TaskPushNotificationConfig> {
     let mut response = Response::new(without_secrets(&push.config));
     response.extensions_mut().insert(PushExtra(push.extra.clone()));
+    response
+}
+
+/// Returns the response with a page of configurations, without their secrets.
+pub(super) fn page(page: &PushPage) -> Response<ListTaskPushNotificationConfigsResponse> {
+    let mut response = Response::new(ListTaskPushNotificationConfigsResponse {
+        configs: page.configs.iter().map(|push| without_secrets(&push.config)).collect(),
+        next_page_token: page.next.map(format_token).unwrap_or_default(),
+    });
+    let extras = page.configs.iter().map(|push| PushExtra(push.extra.clone())).collect();
+    response.extensions_mut().insert(AllPushExtras(extras));
     response
 }
 
@@ -240,7 +184,7 @@ fn format_token(after: u64) -> String {
 }
 
 /// Parses a page token. An empty one is the beginning.
-fn parse_token(token: &str) -> Option<u64> {
+pub(super) fn parse_token(token: &str) -> Option<u64> {
     if token.is_empty() {
         return Some(0);
     }

@@ -21,6 +21,7 @@ use super::{
     Retention, Scope, SendOutcome, StoredTask, SweepResult, SyncStore, TaskHead, TaskStore, Unavailable,
     log_codec::{OpenLog, SealedLog, TaskIds},
     page::PageTasks,
+    quota::DEFAULT_MAX_PUSH_CONFIGS_PER_OWNER,
     up_to_bytes,
 };
 use crate::{
@@ -53,6 +54,7 @@ pub struct Memory {
     evictions: Mutex<Evictions>,
     deliveries: Mutex<DeliveryQueue>,
     max_tasks: usize,
+    max_push_configs_per_owner: usize,
     /// Number of tasks that were created.
     created: AtomicU64,
 }
@@ -89,6 +91,7 @@ impl Memory {
             evictions: Mutex::new(Evictions::new(max_tasks, None)),
             deliveries: Mutex::default(),
             max_tasks,
+            max_push_configs_per_owner: DEFAULT_MAX_PUSH_CONFIGS_PER_OWNER,
             created: AtomicU64::new(0),
         }
     }
@@ -103,8 +106,7 @@ impl Memory {
     /// Sets the maximum number of push configurations of the tasks of one owner, over all tenants. 10 000 by default.
     #[must_use]
     pub fn with_max_push_configs_per_owner(self, max: usize) -> Self {
-        self.deliveries.lock().max_per_owner = max;
-        self
+        Self { max_push_configs_per_owner: max, ..self }
     }
 
     /// Returns the number of tasks, and the size in bytes of those in a terminal state.

@@ -145,6 +145,16 @@ impl Sqlite {
         Ok(Self { readers, writer, _checkpoints: checkpoints, file, fence, last_claimed, quota, health })
     }
 
+    /// Runs a query of a task, given its row id. Returns `None` if the task does not exist.
+    async fn read_task<T: Send + 'static>(
+        &self,
+        key: &Key,
+        query: impl FnOnce(&Connection, i64) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<Option<T>, Unavailable> {
+        let key = key.clone();
+        self.readers.run(move |db| read::row_id(db, &key)?.map(|task| query(db, task)).transpose()).await
+    }
+
     /// Canonical path of the database.
     pub fn path(&self) -> &Path {
         &self.file.path
@@ -197,13 +207,8 @@ impl TaskStore for Sqlite {
     }
 
     async fn events(&self, key: &Key, after: Seq, limit: usize, max_bytes: usize) -> Result<Vec<Event>, Unavailable> {
-        let key = key.clone();
-        self.readers
-            .run(move |db| match read::row_id(db, &key)? {
-                Some(task) => read::events(db, task, after, limit, max_bytes),
-                None => Ok(Vec::new()),
-            })
-            .await
+        let events = self.read_task(key, move |db, task| read::events(db, task, after, limit, max_bytes));
+        Ok(events.await?.unwrap_or_default())
     }
 
     async fn find_send(&self, scope: &Arc<Scope>, key: &str) -> Result<Option<SendOutcome>, Unavailable> {
@@ -217,8 +222,7 @@ impl TaskStore for Sqlite {
     }
 
     async fn log_bytes(&self, key: &Key) -> Result<usize, Unavailable> {
-        let key = key.clone();
-        self.readers.run(move |db| read::log_bytes(db, &key)).await
+        Ok(self.read_task(key, read::log_bytes).await?.unwrap_or_default())
     }
 
     async fn context_bytes(&self, scope: &Arc<Scope>, context: &str, max: usize) -> Result<usize, Unavailable> {
@@ -237,12 +241,7 @@ impl Maintenance for Sqlite {
     }
 
     async fn diagnose(&self, key: &Key) -> Result<Option<Damaged>, Unavailable> {
-        let key = key.clone();
-        let problem = self.readers.run(move |db| match read::row_id(db, &key)? {
-            Some(id) => inspect::check_task(db, id),
-            None => Ok(None),
-        });
-        Ok(problem.await?.map(Damaged))
+        Ok(self.read_task(key, inspect::check_task).await?.flatten().map(Damaged))
     }
 
     async fn idle_tasks(&self, before: Millis, skip: usize, limit: usize) -> Result<Vec<Key>, Unavailable> {

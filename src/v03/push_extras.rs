@@ -87,7 +87,7 @@ impl PushExtras {
     /// Returns the public members of each configuration in a list response, in the order of the list.
     pub(crate) fn public_of_each(extensions: &Extensions) -> Vec<Self> {
         let all = extensions.get().map(|stored: &AllPushExtras| &stored.0[..]).unwrap_or_default();
-        all.iter().map(|stored| Self::decode(stored).without_secrets()).collect()
+        all.iter().map(|stored| Self::decode(&stored.0).without_secrets()).collect()
     }
 
     /// Drops the headers, whose values may be secrets.

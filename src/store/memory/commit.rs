@@ -30,7 +30,8 @@ impl SyncStore for Memory {
             return self.commit_admitted(commit, is_new);
         }
         let owner = &commit.key.scope().owner;
-        self.deliveries.lock().reserve(owner).map_err(|full| Refused::Rejected(Rejected::Full(full)))?;
+        let reserved = self.deliveries.lock().reserve(owner, self.max_push_configs_per_owner);
+        reserved.map_err(|full| Refused::Rejected(Rejected::Full(full)))?;
         let committed = self.commit_admitted(commit, is_new);
         self.deliveries.lock().release(owner);
         committed
@@ -69,10 +70,7 @@ impl Memory {
     /// Updates the index. Called with the lock of the shard, so that the index matches the row whenever a sweep reads both.
     fn update_index(&self, key: &Key, row: &TaskHead, old: Option<(Millis, TaskState)>) {
         let mut indexes = self.index.lock();
-        match indexes.get_mut(key.scope()) {
-            Some(index) => index.insert(key, row, old),
-            None => indexes.entry(Arc::clone(key.scope())).or_default().insert(key, row, old),
-        }
+        indexes.entry(Arc::clone(key.scope())).or_default().insert(key, row, old);
     }
 
     fn write(&self, commit: &Commit) -> Result<(), Refused> {

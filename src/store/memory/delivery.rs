@@ -15,7 +15,6 @@ use crate::{
     store::{
         Delivery, DeliveryClaim, DeliveryOutcome, DeliveryPage, DeliveryState, DeliveryToken, Full, Key, Lease,
         PushConfig, PushPage, PushQueue, PushTaskPage, PutResult, Scope, Unavailable, delivery::Ended, page::cut_page,
-        quota::DEFAULT_MAX_PUSH_CONFIGS_PER_OWNER,
     },
 };
 
@@ -37,6 +36,7 @@ struct StoredConfig {
 }
 
 /// Order of the deliveries that have a time. The configurations have the state.
+#[derive(Default)]
 pub(super) struct DeliveryQueue {
     /// By the time at which they are due, and the serial number of the configuration.
     due: BTreeMap<(Millis, u64), Key>,
@@ -46,20 +46,6 @@ pub(super) struct DeliveryQueue {
     last_claim: u64,
     /// Numbers of configurations per owner, including those that commits have reserved.
     counts: HashMap<Arc<str>, usize>,
-    pub(super) max_per_owner: usize,
-}
-
-impl Default for DeliveryQueue {
-    fn default() -> Self {
-        Self {
-            due: BTreeMap::new(),
-            dead: BTreeMap::new(),
-            last_serial: 0,
-            last_claim: 0,
-            counts: HashMap::new(),
-            max_per_owner: DEFAULT_MAX_PUSH_CONFIGS_PER_OWNER,
-        }
-    }
 }
 
 impl PushConfigs {
@@ -137,9 +123,9 @@ impl DeliveryQueue {
     }
 
     /// Returns the limit if the tasks of an owner have as many configurations, over all tenants.
-    pub(super) fn is_full_for(&self, owner: &str) -> Option<Full> {
+    pub(super) fn is_full_for(&self, owner: &str, max: usize) -> Option<Full> {
         let count = self.counts.get(owner).copied().unwrap_or_default();
-        (count >= self.max_per_owner).then(|| Full::push_configs_per_owner(self.max_per_owner))
+        (count >= max).then(|| Full::push_configs_per_owner(max))
     }
 
     /// Counts a change of the number of an owner's configurations.
@@ -154,8 +140,8 @@ impl DeliveryQueue {
     }
 
     /// Reserves a configuration of an owner for a commit.
-    pub(super) fn reserve(&mut self, owner: &Arc<str>) -> Result<(), Full> {
-        self.is_full_for(owner).map_or(Ok(()), Err)?;
+    pub(super) fn reserve(&mut self, owner: &Arc<str>, max: usize) -> Result<(), Full> {
+        self.is_full_for(owner, max).map_or(Ok(()), Err)?;
         self.count(owner, 0, 1);
         Ok(())
     }
@@ -277,13 +263,14 @@ impl PushQueue for Memory {
         let mut shard = self.shards[key.shard(SHARDS)].lock();
         let Some(entry) = shard.get_mut(key) else { return Ok(PutResult::TaskNotFound) };
         Ok(self.change_push(key, entry, |configs, queue, seq| {
-            let full = queue.is_full_for(&key.scope().owner);
+            let full = queue.is_full_for(&key.scope().owner, self.max_push_configs_per_owner);
             configs.put(queue, push, seq, (max, full))
         }))
     }
 
     async fn check_push_capacity(&self, scope: &Scope) -> Result<Result<(), Full>, Unavailable> {
-        Ok(self.deliveries.lock().is_full_for(&scope.owner).map_or(Ok(()), Err))
+        let full = self.deliveries.lock().is_full_for(&scope.owner, self.max_push_configs_per_owner);
+        Ok(full.map_or(Ok(()), Err))
     }
 
     async fn get_push(&self, key: &Key, id: &str) -> Result<Option<Arc<PushConfig>>, Unavailable> {

@@ -15,7 +15,7 @@ use super::{
     Sqlite, failpoint, read,
     sweep::{Expiry, TERMINAL},
     transaction::{EvictionStarts, WriteTransaction},
-    values::{damaged, is_damage, signed, unsigned},
+    values::{damaged, is_unreadable, signed, unsigned},
 };
 use crate::{
     clock::Millis,
@@ -136,9 +136,8 @@ pub(super) fn get(db: &Connection, key: &Key, id: &str) -> rusqlite::Result<Opti
     db.prepare_cached(sql)?.query_row((task, id), config).optional()
 }
 
-/// Returns the configurations after the number `after`, or `None` if the task does not exist.
-fn page_configs(db: &Connection, key: &Key, after: u64, limit: usize) -> rusqlite::Result<Option<PushPage>> {
-    let Some(task) = read::row_id(db, key)? else { return Ok(None) };
+/// Returns the configurations of a task after the number `after`.
+fn page_configs(db: &Connection, task: i64, after: u64, limit: usize) -> rusqlite::Result<PushPage> {
     let sql = "SELECT version, config, beside, number FROM push WHERE task = ? AND number > ? ORDER BY number LIMIT ?";
     let mut query = db.prepare_cached(sql)?;
     // No number exceeds `i64::MAX`.
@@ -147,7 +146,7 @@ fn page_configs(db: &Connection, key: &Key, after: u64, limit: usize) -> rusqlit
     let sql_limit = i64::try_from(limit.saturating_add(1)).unwrap_or(i64::MAX);
     let rows = query.query_map((task, after, sql_limit), |row| Ok((unsigned(row.get(3)?), config(row)?)))?;
     let (configs, next) = cut_page(rows.collect::<rusqlite::Result<_>>()?, limit);
-    Ok(Some(PushPage { configs, next }))
+    Ok(PushPage { configs, next })
 }
 
 /// Decodes the columns `version`, `config` and `beside`.
@@ -261,10 +260,6 @@ fn undelivered_tasks(db: &Connection, keys: &[Key]) -> rusqlite::Result<Vec<Key>
     Ok(undelivered)
 }
 
-fn is_unreadable(error: &rusqlite::Error) -> bool {
-    is_damage(error) || *error == rusqlite::Error::QueryReturnedNoRows
-}
-
 /// Columns of a delivery that [`delivery`] decodes, and their tables.
 static DELIVERY: LazyLock<String> = LazyLock::new(|| {
     format!(
@@ -331,8 +326,7 @@ impl PushQueue for Sqlite {
     }
 
     async fn list_push(&self, key: &Key, after: u64, limit: usize) -> Result<Option<PushPage>, Unavailable> {
-        let key = key.clone();
-        self.readers.run(move |db| page_configs(db, &key, after, limit)).await
+        self.read_task(key, move |db, task| page_configs(db, task, after, limit)).await
     }
 
     async fn delete_push(&self, key: &Key, id: &str) -> Result<bool, Unavailable> {

@@ -482,17 +482,14 @@ fn check_log(db: &Connection, id: i64) -> rusqlite::Result<Result<(), String>> {
     }
     let task = read::TaskReader::new(db, true)?.read(id, seq)?;
     let status = task.status.clone().unwrap_or_default();
-    if status.state != state {
-        return Ok(Err("the state of the row differs from the task".into()));
-    }
-    if status.timestamp.as_ref().is_some_and(|timestamp| clock::millis(timestamp) != time) {
-        return Ok(Err("the time of the row differs from the task".into()));
-    }
-    if task.id != key || task.context_id != context {
-        return Ok(Err("the ids of the row differ from the task".into()));
-    }
-    if replay.is_some_and(|replay| replay.first == 1 && replay.task != task) {
-        return Ok(Err("the checkpoint differs from the log".into()));
-    }
-    Ok(Ok(()))
+    let has_other_time = status.timestamp.as_ref().is_some_and(|timestamp| clock::millis(timestamp) != time);
+    let has_other_log = replay.is_some_and(|replay| replay.first == 1 && replay.task != task);
+    let differences = [
+        (status.state != state, "the state of the row differs from the task"),
+        (has_other_time, "the time of the row differs from the task"),
+        (task.id != key || task.context_id != context, "the ids of the row differ from the task"),
+        (has_other_log, "the checkpoint differs from the log"),
+    ];
+    let found = differences.into_iter().find(|(differs, _)| *differs);
+    Ok(found.map_or(Ok(()), |(_, problem)| Err(problem.into())))
 }

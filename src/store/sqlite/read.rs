@@ -38,10 +38,12 @@ pub(super) fn row_id(db: &Connection, key: &Key) -> rusqlite::Result<Option<i64>
 /// Reads the key of a task.
 pub(super) fn key_of(db: &Connection, id: i64) -> rusqlite::Result<Key> {
     let sql = "SELECT o.owner, o.tenant, t.key FROM task t JOIN scope o ON o.id = t.scope WHERE t.id = ?";
-    db.prepare_cached(sql)?.query_row([id], |row| {
-        let scope = Scope { owner: row.get_ref(0)?.as_str()?.into(), tenant: row.get_ref(1)?.as_str()?.into() };
-        Ok(Key::new(&Arc::new(scope), row.get_ref(2)?.as_str()?))
-    })
+    db.prepare_cached(sql)?.query_row([id], |row| Ok(Key::new(&Arc::new(scope(row)?), row.get_ref(2)?.as_str()?)))
+}
+
+/// Decodes the columns `owner` and `tenant`, which are the first ones.
+pub(super) fn scope(row: &Row<'_>) -> rusqlite::Result<Scope> {
+    Ok(Scope { owner: row.get_ref(0)?.as_str()?.into(), tenant: row.get_ref(1)?.as_str()?.into() })
 }
 
 /// Loads the row and the checkpoint of a task.
@@ -91,8 +93,7 @@ fn stored_task(row: &Row<'_>) -> rusqlite::Result<StoredTask> {
 }
 
 /// Size of the log of a task in bytes. SQLite determines the length of a blob without reading it.
-pub(super) fn log_bytes(db: &Connection, key: &Key) -> rusqlite::Result<usize> {
-    let Some(task) = row_id(db, key)? else { return Ok(0) };
+pub(super) fn log_bytes(db: &Connection, task: i64) -> rusqlite::Result<usize> {
     let sql = "SELECT ifnull(sum(length(events)), 0) FROM log WHERE id >= ? AND id < ?";
     let range = (log_row_id(task, 0)?, log_row_id(task + 1, 0)?);
     let bytes: i64 = db.prepare_cached(sql)?.query_row(range, |row| row.get(0))?;

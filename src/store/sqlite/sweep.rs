@@ -13,12 +13,12 @@ use super::{
     log_rows::split_task,
     read,
     transaction::{MAX_UNREADABLE, WriteTransaction},
-    values::{is_corruption, is_damage, log_row_id, unsigned},
+    values::{is_corruption, is_damage, is_unreadable, log_row_id, unsigned},
 };
 use crate::{
     clock::Millis,
     pb::v1::TaskState,
-    store::{InUse, Key, Retention, STORE_FULL, Scope, SweepResult, Unavailable},
+    store::{InUse, Key, Retention, STORE_FULL, SweepResult, Unavailable},
 };
 
 /// Maximum number of tasks per transaction.
@@ -153,13 +153,10 @@ fn candidates(
     let mut scope_query = db.prepare_cached("SELECT owner, tenant FROM scope WHERE id = ?")?;
     let mut query = db.prepare_cached(sql)?;
     let found = query.query_map(bounds, |row| {
-        let scope = scope_query.query_row([row.get::<_, i64>(1)?], |row| {
-            Ok(Scope { owner: row.get_ref(0)?.as_str()?.into(), tenant: row.get_ref(1)?.as_str()?.into() })
-        });
+        let scope = scope_query.query_row([row.get::<_, i64>(1)?], read::scope);
         let key = Key::new(&Arc::new(scope?), row.get_ref(2)?.as_str()?);
         Ok(Candidate { id: row.get(0)?, key, time: row.get(3)? })
     })?;
-    let is_unreadable = |error: &_| is_damage(error) || *error == rusqlite::Error::QueryReturnedNoRows;
     found.filter(|candidate| !candidate.as_ref().is_err_and(is_unreadable)).skip(skip).take(limit).collect()
 }
 
@@ -498,9 +495,7 @@ impl WriteTransaction<'_> {
     pub(super) fn delete_empty_scope(&mut self, scope: i64) -> rusqlite::Result<()> {
         let sql = "DELETE FROM scope WHERE id = ?1 AND NOT EXISTS (SELECT 1 FROM task WHERE scope = ?1)
             RETURNING owner, tenant";
-        let deleted = self.db.prepare_cached(sql)?.query_row([scope], |row| {
-            Ok(Scope { owner: row.get_ref(0)?.as_str()?.into(), tenant: row.get_ref(1)?.as_str()?.into() })
-        });
+        let deleted = self.db.prepare_cached(sql)?.query_row([scope], read::scope);
         if let Some(deleted) = deleted.optional()? {
             self.scopes.remove(&deleted);
             self.delete_counters(scope)?;

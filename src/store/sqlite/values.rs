@@ -63,6 +63,11 @@ pub(super) fn is_damage(error: &rusqlite::Error) -> bool {
         )
 }
 
+/// Returns whether a row can't be read, or has no scope.
+pub(super) fn is_unreadable(error: &rusqlite::Error) -> bool {
+    is_damage(error) || *error == rusqlite::Error::QueryReturnedNoRows
+}
+
 /// Returns whether SQLite can't read the structure of the file, which may concern any task.
 pub(super) fn is_corruption(error: &rusqlite::Error) -> bool {
     matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase))

@@ -10,7 +10,7 @@ use super::{
     log_rows::{encode_events, split_task},
     read,
     transaction::WriteTransaction,
-    values::{is_damage, log_row_id, signed, unsigned},
+    values::{is_damage, is_unreadable, log_row_id, signed, unsigned},
 };
 use crate::{
     event::{Fence, Position},
@@ -155,22 +155,16 @@ impl WriteTransaction<'_> {
     fn evict_for(&mut self, owner: &Arc<str>) -> rusqlite::Result<Result<Vec<i64>, Full>> {
         const MAX_EVICTIONS: usize = 2;
         let mut evicted = Vec::new();
-        for _ in 0..MAX_EVICTIONS {
-            let full = self.quota.lock().is_full_for(owner);
-            let Some(full) = full else { break };
-            match self.evict_oldest_of(owner)? {
-                Some(scope) => evicted.push(scope),
-                None if evicted.is_empty() => return Ok(Err(full)),
-                None => break,
-            }
-        }
-        for _ in 0..MAX_EVICTIONS {
-            let full = self.quota.lock().is_full();
-            let Some(full) = full else { break };
-            match self.evict_oldest()? {
-                Some(scope) => evicted.push(scope),
-                None if evicted.is_empty() => return Ok(Err(full)),
-                None => break,
+        for is_own in [true, false] {
+            for _ in 0..MAX_EVICTIONS {
+                let full = if is_own { self.quota.lock().is_full_for(owner) } else { self.quota.lock().is_full() };
+                let Some(full) = full else { break };
+                let oldest = if is_own { self.evict_oldest_of(owner)? } else { self.evict_oldest()? };
+                match oldest {
+                    Some(scope) => evicted.push(scope),
+                    None if evicted.is_empty() => return Ok(Err(full)),
+                    None => break,
+                }
             }
         }
         Ok(Ok(evicted))
@@ -368,7 +362,7 @@ impl WriteTransaction<'_> {
                 last = id;
                 let key = match read::key_of(self.db, id) {
                     Ok(key) => key,
-                    Err(error) if is_damage(&error) || error == rusqlite::Error::QueryReturnedNoRows => {
+                    Err(error) if is_unreadable(&error) => {
                         tracing::error!(
                             task.row = id, error.cause = %error,
                             "unfinished task without a readable key skipped; see `a2a admin check`"

@@ -622,7 +622,7 @@ async fn push_extras_of_v03_are_stored() {
 
     let listed = ListTaskPushNotificationConfigsRequest { task_id: task.id.clone(), ..Default::default() };
     let listed = agent.list_task_push_notification_configs(ada().request(listed)).await.unwrap();
-    let extras = ["in a send", "by itself", ""].map(|text| text.as_bytes().into());
+    let extras = ["in a send", "by itself", ""].map(extra);
     assert_eq!(listed.extensions().get(), Some(&AllPushExtras(extras.into())));
     let one =
         GetTaskPushNotificationConfigRequest { task_id: task.id.clone(), id: "sent".into(), ..Default::default() };
