@@ -413,8 +413,7 @@ async fn load(journal: &Arc<Journal>, key: &Key, bounds: TaskLimits) -> Result<L
     };
     let load = async || match read().await {
         Ok(Some((stored, task))) => {
-            let mut live = LiveTask::loaded(key.clone(), store.first_fence(), stored, task);
-            live.set_limits(bounds);
+            let mut live = LiveTask::loaded(key.clone(), store.first_fence(), stored, task, bounds);
             if !live.has_ended() {
                 live.set_log_bytes(store.log_bytes(key).await?);
             }

@@ -19,6 +19,7 @@ pub use page::{ListPage, ListQuery, PageToken};
 pub use push_config::PushConfig;
 pub use retention::{Retention, SweepResult};
 pub use traits::{Claim, InUse, Maintenance, PushQueue, Store, StoredTask, SyncStore, TaskStore};
+pub(crate) use traits::{READ_BATCH, READ_BYTES};
 
 pub use crate::clock::Millis;
 use crate::{

@@ -121,7 +121,7 @@ mod tests {
     #[test]
     fn chunks_and_replacements_are_folded_into_an_artifact() {
         let mut task = task_in(TaskState::Working);
-        let mut admission = Admission::new(&task, 1);
+        let mut admission = Admission::new(&task, 1, TaskLimits::default());
         let mut named = chunk("a", "3", true);
         let metadata = |n: f64| {
             let value = Value { kind: Some(crate::pb::wkt::value::Kind::NumberValue(n)) };

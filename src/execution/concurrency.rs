@@ -48,18 +48,39 @@ impl Permits {
         (state.running, state.queue.len())
     }
 
-    /// Acquires the permit of a new turn, or a place in the queue.
-    ///
-    /// # Errors
-    /// `ResourceExhausted` if neither is left.
     pub(super) fn turn(&self, owner: &Arc<str>) -> Result<TurnSlot, Error> {
-        self.turns.acquire(owner)
+        let Limits { turns, turns_per_owner, queued_turns, queued_turns_per_owner, .. } = self.turns.limits;
+        let mut state = self.turns.state.lock();
+        let own = state.owners.get(owner).copied().unwrap_or_default();
+        if state.running < turns && own.running < turns_per_owner {
+            return Ok(TurnSlot::Running(self.turns.run(&mut state, owner)));
+        }
+        let (name, running) = if state.running < turns {
+            ("turns_per_owner", format!("{} of your turns are running", own.running))
+        } else {
+            ("turns", format!("{} turns are running", state.running))
+        };
+        // A queue without running turns would never end.
+        let (name, why) = if [turns, turns_per_owner, queued_turns, queued_turns_per_owner].contains(&0) {
+            (name, running)
+        } else if state.queue.len() >= queued_turns {
+            ("queued_turns", format!("{running} and {} wait", state.queue.len()))
+        } else if own.queued >= queued_turns_per_owner {
+            ("queued_turns_per_owner", format!("{running} and {} of yours wait", own.queued))
+        } else {
+            return Ok(TurnSlot::Queued(self.turns.enqueue(&mut state, owner, false)));
+        };
+        drop(state);
+        let key = if name == "queued_turns_per_owner" { "queued_turns" } else { name };
+        Err(limit_error(name, format!("{why}; retry later (limits.{key})")).retry_after(RETRY_AFTER))
     }
 
-    /// Acquires the permit of a recovered turn, or a place in the queue. An earlier process has admitted it: it counts against
-    /// the limit of its owner, but does not wait for that.
     pub(super) fn recovered_turn(&self, owner: &Arc<str>) -> TurnSlot {
-        self.turns.acquire_recovered(owner)
+        let mut state = self.turns.state.lock();
+        if state.running < self.turns.limits.turns {
+            return TurnSlot::Running(self.turns.run(&mut state, owner));
+        }
+        TurnSlot::Queued(self.turns.enqueue(&mut state, owner, true))
     }
 
     /// Waits for the permit of a read from the store, and then reserves memory.
@@ -206,41 +227,6 @@ fn change(owners: &mut HashMap<Arc<str>, OwnerTurns>, owner: &Arc<str>, change: 
 }
 
 impl TurnQueue {
-    fn acquire(self: &Arc<Self>, owner: &Arc<str>) -> Result<TurnSlot, Error> {
-        let Limits { turns, turns_per_owner, queued_turns, queued_turns_per_owner, .. } = self.limits;
-        let mut state = self.state.lock();
-        let own = state.owners.get(owner).copied().unwrap_or_default();
-        if state.running < turns && own.running < turns_per_owner {
-            return Ok(TurnSlot::Running(self.run(&mut state, owner)));
-        }
-        let (name, running) = if state.running < turns {
-            ("turns_per_owner", format!("{} of your turns are running", own.running))
-        } else {
-            ("turns", format!("{} turns are running", state.running))
-        };
-        // A queue without running turns would never end.
-        let (name, why) = if [turns, turns_per_owner, queued_turns, queued_turns_per_owner].contains(&0) {
-            (name, running)
-        } else if state.queue.len() >= queued_turns {
-            ("queued_turns", format!("{running} and {} wait", state.queue.len()))
-        } else if own.queued >= queued_turns_per_owner {
-            ("queued_turns_per_owner", format!("{running} and {} of yours wait", own.queued))
-        } else {
-            return Ok(TurnSlot::Queued(self.enqueue(&mut state, owner, false)));
-        };
-        drop(state);
-        let key = if name == "queued_turns_per_owner" { "queued_turns" } else { name };
-        Err(limit_error(name, format!("{why}; retry later (limits.{key})")).retry_after(RETRY_AFTER))
-    }
-
-    fn acquire_recovered(self: &Arc<Self>, owner: &Arc<str>) -> TurnSlot {
-        let mut state = self.state.lock();
-        if state.running < self.limits.turns {
-            return TurnSlot::Running(self.run(&mut state, owner));
-        }
-        TurnSlot::Queued(self.enqueue(&mut state, owner, true))
-    }
-
     fn run(self: &Arc<Self>, state: &mut TurnQueueState, owner: &Arc<str>) -> TurnPermit {
         state.running = state.running.saturating_add(1);
         change(&mut state.owners, owner, |turns| turns.running = turns.running.saturating_add(1));

@@ -120,13 +120,7 @@ impl Contexts {
 /// Existing or new context that the client chose for a new task.
 pub(super) struct ChosenContext {
     key: Key,
-    size: Arc<ContextBytes>,
-}
-
-impl ChosenContext {
-    pub(super) fn into_size(self) -> Arc<ContextBytes> {
-        self.size
-    }
+    pub(super) size: Arc<ContextBytes>,
 }
 
 impl Shared {

@@ -20,7 +20,7 @@ use crate::{
     event::Event,
     journal::{LiveTask, LogReplay, Phase, QueuedMessage, StoredContexts, pause},
     pb::v1::{Message, Task, TaskState},
-    store::{Claim, Key, StoredTask, Unavailable},
+    store::{Claim, Key, READ_BATCH, READ_BYTES, StoredTask, Unavailable},
 };
 
 /// Maximum number of attempts to run a turn, including the first. Attempts that a graceful stop interrupted do not count.
@@ -31,12 +31,6 @@ const CLAIM_BATCH: usize = 64;
 
 /// Number of tasks that are recovered concurrently.
 const CONCURRENCY: usize = 16;
-
-/// Number of events per read of a log.
-const READ_BATCH: usize = 256;
-
-/// Size of a read of a log in bytes, exceeded by one event at most.
-const READ_BYTES: usize = 1 << 20;
 
 /// Initial delay between attempts while the store is unavailable. Doubles with each attempt, up to 1 s.
 const RETRY_DELAY: Duration = Duration::from_millis(100);
@@ -185,8 +179,7 @@ impl Shared {
             }
         }
         let mut referenced = referenced.into_iter();
-        let mut live = LiveTask::loaded(key.clone(), stored.position.fence, stored, task);
-        live.set_limits(self.limits.task_limits());
+        let mut live = LiveTask::loaded(key.clone(), stored.position.fence, stored, task, self.limits.task_limits());
         live.set_log_bytes(self.journal.store().log_bytes(key).await?);
         let Ok(live) = self.journal.get_or_load(key, || ready(Ok::<_, Infallible>(live))).await;
         match replayed {

@@ -16,14 +16,8 @@ use crate::{
     history::HistoryLimit,
     journal::{LiveRef, MessageRef, MessageStage, Reader, TurnProgress, TurnReply, Turns},
     pb::v1::Task,
-    store::Key,
+    store::{Key, READ_BATCH, READ_BYTES},
 };
-
-/// Number of events per read of a log.
-const READ_BATCH: usize = 256;
-
-/// Size of a read of a log in bytes, exceeded by one event at most.
-const READ_BYTES: usize = 1 << 20;
 
 /// Start of a stream.
 #[derive(Clone, Copy, Debug)]
@@ -182,6 +176,7 @@ mod tests {
         error::ErrorKind,
         journal::{Journal, LiveTask},
         store::memory::Memory,
+        task::TaskLimits,
     };
 
     /// The error path for a task without committed events locks the task, which can't be locked twice.
@@ -190,7 +185,8 @@ mod tests {
         let (done, outcome) = mpsc::channel();
         thread::spawn(move || {
             let journal = Journal::new(Arc::new(Memory::default()), Env::default());
-            let live = journal.insert(LiveTask::new(Key::new(&Arc::default(), "t"), 1, Task::default(), 0));
+            let limits = TaskLimits::default();
+            let live = journal.insert(LiveTask::new(Key::new(&Arc::default(), "t"), 1, Task::default(), 0, limits));
             _ = done.send(attach(&live).map(|(_, at, _)| at).map_err(|error| error.kind()));
         });
         let outcome = outcome.recv_timeout(Duration::from_secs(30)).expect("the lock was taken twice");

@@ -73,12 +73,12 @@ impl Execution {
         let context_id = message.context_id.clone();
         let task = Task { id, context_id, status: Some(status), history: vec![message], ..Task::default() };
         let push = push.map(|push| (*push).for_task(&key));
-        let mut live = LiveTask::new(key, journal.store().first_fence(), task, now);
-        live.set_limits(self.0.limits.task_limits());
+        let limits = self.0.limits.task_limits();
+        let mut live = LiveTask::new(key, journal.store().first_fence(), task, now, limits);
         let is_chosen = context.is_some();
         let context = context.map(|context| {
             self.0.start_size_read(&context);
-            context.into_size()
+            context.size
         });
         live.check_first(context).map_err(|violation| {
             let name = violation.limit().unwrap_or_default();

@@ -193,9 +193,9 @@ pub(super) struct Waiters {
 
 impl LiveTask {
     /// Creates a new task.
-    pub(crate) fn new(key: Key, fence: Fence, task: Task, time: Millis) -> Self {
+    pub(crate) fn new(key: Key, fence: Fence, task: Task, time: Millis, limits: TaskLimits) -> Self {
         let context = task.context_id.as_str().into();
-        let mut inner = LiveState::empty(Admission::new(&task, 1), fence, time);
+        let mut inner = LiveState::empty(Admission::new(&task, 1, limits), fence, time);
         inner.accepted.pending.reserve(4);
         (inner.accepted.initial_task, inner.accepted.is_new, inner.turn.delivered_seq, inner.turn.attempt) =
             (Some(Arc::new(task)), true, 1, 1);
@@ -203,10 +203,10 @@ impl LiveTask {
     }
 
     /// Creates a live task from its stored state.
-    pub(crate) fn loaded(key: Key, fence: Fence, stored: StoredTask, task: Task) -> Self {
+    pub(crate) fn loaded(key: Key, fence: Fence, stored: StoredTask, task: Task, limits: TaskLimits) -> Self {
         let StoredTask { position: at, row, agent_state: saved, turn_contexts, .. } = stored;
         let time = task.status.as_ref().and_then(|status| status.timestamp.as_ref()).map_or(row.time, millis);
-        let mut inner = LiveState::empty(Admission::new(&task, at.seq), fence, time);
+        let mut inner = LiveState::empty(Admission::new(&task, at.seq, limits), fence, time);
         (inner.durable.position, inner.durable.task, inner.has_task, inner.turn.agent_state) =
             (Some(at), Some(Arc::new(task)), true, saved);
         inner.durable.turns = Turns::loaded(row.open);
@@ -235,11 +235,6 @@ impl LiveTask {
     /// Checks the message that starts a task against the limits, and counts it in its context if that may have other tasks.
     pub(crate) fn check_first(&mut self, context: Option<Arc<ContextBytes>>) -> Result<(), LimitViolation> {
         self.state.get_mut().admission.check_first(context)
-    }
-
-    /// Sets the limits of the task.
-    pub(crate) fn set_limits(&mut self, limits: TaskLimits) {
-        self.state.get_mut().admission.set_limits(limits);
     }
 
     /// Sets the push configuration with which the task starts.
@@ -548,7 +543,7 @@ mod tests {
             ..TaskStatus::default()
         };
         let task = Task { status: Some(status(TaskState::Submitted, 5000)), ..Task::default() };
-        let live = LiveTask::new(Key::new(&Arc::default(), "t"), 1, task, 5000);
+        let live = LiveTask::new(Key::new(&Arc::default(), "t"), 1, task, 5000, TaskLimits::default());
         let mut inner = live.lock();
         for (time, expected) in [(6000, 6000), (1000, 6000), (7000, 7000)] {
             let status = Some(status(TaskState::Working, time));

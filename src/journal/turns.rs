@@ -81,14 +81,12 @@ impl Turns {
     /// Returns the stage of the message with this event number.
     pub(crate) fn stage(&self, seq: Seq) -> MessageStage {
         let (first, last) = self.given;
-        if !self.running {
+        if !self.running || seq < first {
             MessageStage::Ended
-        } else if (first..=last).contains(&seq) {
-            if self.interrupted { MessageStage::Interrupted } else { MessageStage::Active }
-        } else if seq > last {
-            MessageStage::Active
+        } else if self.interrupted && seq <= last {
+            MessageStage::Interrupted
         } else {
-            MessageStage::Ended
+            MessageStage::Active
         }
     }
 }

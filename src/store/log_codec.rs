@@ -127,7 +127,7 @@ impl<'a> Form<'a> {
     }
 }
 
-fn to_u64(n: usize) -> u64 {
+pub(in crate::store) fn to_u64(n: usize) -> u64 {
     u64::try_from(n).unwrap_or(u64::MAX)
 }
 

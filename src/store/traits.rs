@@ -22,6 +22,12 @@ use crate::{
     task,
 };
 
+/// Maximum number of events per read of a log that is read as a whole.
+pub(crate) const READ_BATCH: usize = 256;
+
+/// Maximum approximate size of these events in bytes, exceeded by one event at most.
+pub(crate) const READ_BYTES: usize = 1 << 20;
+
 /// Storage backend of a server: all that a database offers. Implemented by every type that implements its parts.
 pub trait Store: TaskStore + PushQueue + Maintenance {}
 
@@ -222,15 +228,13 @@ impl StoredTask {
 
     /// Loads the current task as a snapshot. An up-to-date checkpoint is returned in its encoded form.
     pub async fn load_snapshot(&mut self, store: &dyn TaskStore, key: &Key) -> Result<Snapshot, Unavailable> {
-        const BATCH: usize = 256;
-        const BATCH_BYTES: usize = 1 << 20;
         let (mut seq, snapshot) = self.checkpoint.take().unwrap_or_default();
         if seq >= self.position.seq {
             return Ok(snapshot);
         }
         let mut task = snapshot.into_task().map_err(|error| unreadable(key, &error))?;
         while seq < self.position.seq {
-            let events = store.events(key, seq, BATCH, BATCH_BYTES).await?;
+            let events = store.events(key, seq, READ_BATCH, READ_BYTES).await?;
             let Some(last) = events.last() else {
                 return Err(Unavailable(format!(
                     "task {}: the event log ends before the position of the row",

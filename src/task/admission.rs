@@ -51,21 +51,6 @@ pub struct TaskLimits {
     pub context_bytes: usize,
 }
 
-impl Default for TaskLimits {
-    /// Returns no limits.
-    fn default() -> Self {
-        const MAX: usize = usize::MAX;
-        Self {
-            events: Seq::MAX,
-            artifacts: MAX,
-            event_bytes: MAX,
-            artifact_bytes: MAX,
-            task_bytes: MAX,
-            context_bytes: MAX,
-        }
-    }
-}
-
 /// Reason why an event is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LimitViolation {
@@ -115,23 +100,23 @@ impl LimitViolation {
 }
 
 impl Admission {
-    /// Creates the admission state of a task whose last event is `seq`. It has no limits until [`set_limits`](Self::set_limits).
-    pub fn new(task: &Task, seq: Seq) -> Self {
+    /// Creates the admission state of a task whose last event is `seq`.
+    pub fn new(task: &Task, seq: Seq, limits: TaskLimits) -> Self {
         let artifacts = task.artifacts.iter();
         let size = |artifact: &Artifact| ArtifactSize {
             id: artifact.artifact_id.as_str().into(),
             bytes: artifact.encoded_len(),
         };
         let artifacts = artifacts.map(size).collect();
-        let (limits, bytes) = (TaskLimits::default(), task.encoded_len());
+        let bytes = task.encoded_len();
         Self { state: task.state(), seq, limits, bytes, committed: 0, context: None, artifacts }
     }
 
     /// Resets to the state after event `seq`, with which the task was `task`. Keeps the limits and the context.
     pub fn reset_to(&mut self, task: &Task, seq: Seq) {
         self.drop_events();
-        let mut reset = Self::new(task, seq);
-        (reset.limits, reset.committed, reset.context) = (self.limits, reset.bytes, self.context.take());
+        let mut reset = Self::new(task, seq, self.limits);
+        (reset.committed, reset.context) = (reset.bytes, self.context.take());
         *self = reset;
     }
 
@@ -171,11 +156,6 @@ impl Admission {
         if let Some(context) = self.context.take() {
             context.subtract(self.bytes);
         }
-    }
-
-    /// Sets the limits.
-    pub fn set_limits(&mut self, limits: TaskLimits) {
-        self.limits = limits;
     }
 
     /// Checks the size of the first event of a task, which [`admit`](Self::admit) does not see, and counts it in the context
@@ -370,6 +350,21 @@ mod tests {
     use super::*;
     use crate::task::tests::{STATES, chunk, status, task_in};
 
+    impl Default for TaskLimits {
+        /// Returns no limits.
+        fn default() -> Self {
+            const MAX: usize = usize::MAX;
+            Self {
+                events: Seq::MAX,
+                artifacts: MAX,
+                event_bytes: MAX,
+                artifact_bytes: MAX,
+                task_bytes: MAX,
+                context_bytes: MAX,
+            }
+        }
+    }
+
     /// Permitted transitions: a row for each state, with a column for each next state.
     #[test]
     fn permitted_transitions_are_admitted() {
@@ -389,7 +384,7 @@ mod tests {
         for (from, row) in transitions {
             for (to, legal) in STATES.into_iter().zip(row) {
                 assert_eq!(from.can_become(to), legal, "{from:?} to {to:?}");
-                let mut admission = Admission::new(&task_in(from), 1);
+                let mut admission = Admission::new(&task_in(from), 1, TaskLimits::default());
                 assert_eq!(admission.admit(&mut status(to, None), false).is_ok(), legal, "{from:?} to {to:?}");
                 assert_eq!((admission.state(), admission.seq()), if legal { (to, 2) } else { (from, 1) });
             }
@@ -399,8 +394,7 @@ mod tests {
     #[test]
     fn full_task_accepts_only_events_that_end_a_turn() {
         let limits = TaskLimits { events: 4, artifacts: 2, ..TaskLimits::default() };
-        let mut admission = Admission::new(&task_in(TaskState::Working), 1);
-        admission.set_limits(limits);
+        let mut admission = Admission::new(&task_in(TaskState::Working), 1, limits);
         let mut begin = |id: &str, ends| admission.admit(&mut Payload::ArtifactUpdate(chunk(id, "x", true)), ends);
         assert_eq!((begin("a", false), begin("b", false)), (Ok(2), Ok(3)));
         assert_eq!(begin("c", false), Err(LimitViolation::Artifacts(2)));
@@ -415,8 +409,7 @@ mod tests {
     fn bytes_are_counted_by_event_artifact_and_task() {
         let text = |id: &str, bytes: usize, append| Payload::ArtifactUpdate(chunk(id, &"x".repeat(bytes), append));
         let limits = TaskLimits { event_bytes: 100, artifact_bytes: 150, task_bytes: 360, ..TaskLimits::default() };
-        let mut admission = Admission::new(&task_in(TaskState::Working), 1);
-        admission.set_limits(limits);
+        let mut admission = Admission::new(&task_in(TaskState::Working), 1, limits);
         assert_eq!(admission.admit(&mut text("a", 100, false), false), Err(LimitViolation::EventBytes(100)));
         assert_eq!(admission.admit(&mut text("a", 80, false), false), Ok(2));
         assert_eq!(admission.admit(&mut text("a", 80, true), false), Err(LimitViolation::ArtifactBytes(150)));
@@ -444,8 +437,7 @@ mod tests {
         let limits = TaskLimits { context_bytes: 300, artifacts: 1, ..TaskLimits::default() };
         let context = Arc::new(ContextBytes::default());
         let mut tasks = [(); 2].map(|()| {
-            let mut admission = Admission::new(&task_in(TaskState::Working), 1);
-            admission.set_limits(limits);
+            let mut admission = Admission::new(&task_in(TaskState::Working), 1, limits);
             admission.check_first(Some(Arc::clone(&context))).unwrap();
             admission
         });
@@ -474,24 +466,23 @@ mod tests {
         two.drop_task();
         assert_eq!(context.get(), one.bytes());
         // A task that has its context to itself counts alone.
-        let mut alone = Admission::new(&task_in(TaskState::Working), 1);
-        alone.set_limits(limits);
+        let mut alone = Admission::new(&task_in(TaskState::Working), 1, limits);
         assert_eq!(alone.admit(&mut text(250), false), Ok(2));
         assert_eq!(alone.admit(&mut text(80), false), Err(LimitViolation::ContextBytes(300)));
-        alone.set_limits(TaskLimits { context_bytes: 0, ..limits });
+        alone.limits = TaskLimits { context_bytes: 0, ..limits };
         assert_eq!(alone.check_first(None), Err(LimitViolation::ContextBytes(0)));
     }
 
     #[test]
     fn loaded_task_has_the_same_artifact_sizes() {
         let mut task = task_in(TaskState::Working);
-        let mut admission = Admission::new(&task, 1);
+        let mut admission = Admission::new(&task, 1, TaskLimits::default());
         for (id, append) in [("a", false), ("a", true), ("b", false), ("a", false), ("b", true)] {
             let mut payload = Payload::ArtifactUpdate(chunk(id, "text of a chunk", append));
             admission.admit(&mut payload, false).unwrap();
             crate::task::apply(&mut task, &payload);
         }
-        let loaded = Admission::new(&task, admission.seq());
+        let loaded = Admission::new(&task, admission.seq(), TaskLimits::default());
         let size = |artifact: &ArtifactSize| (artifact.id.clone(), artifact.bytes);
         let sizes = |admission: &Admission| admission.artifacts.iter().map(size).collect::<Vec<_>>();
         assert_eq!(sizes(&loaded), sizes(&admission));
@@ -501,7 +492,7 @@ mod tests {
     #[test]
     fn ids_that_agents_choose_have_a_maximum_length() {
         let id = "i".repeat(MAX_ID_BYTES + 1);
-        let mut admission = Admission::new(&task_in(TaskState::Working), 1);
+        let mut admission = Admission::new(&task_in(TaskState::Working), 1, TaskLimits::default());
         let named = crate::pb::v1::Message { message_id: id.clone(), ..crate::pb::v1::Message::agent("x") };
         let mut update = status(TaskState::Working, Some("x"));
         if let Payload::StatusUpdate(status_update) = &mut update {
@@ -517,7 +508,7 @@ mod tests {
         /// Terminal states are final, and every accepted event has the next sequence number.
         #[test]
         fn terminal_states_are_final(states in proptest::collection::vec(0..9_usize, 0..30)) {
-            let mut admission = Admission::new(&task_in(TaskState::Submitted), 1);
+            let mut admission = Admission::new(&task_in(TaskState::Submitted), 1, TaskLimits::default());
             let (mut ended, mut accepted) = (None, 1);
             for state in states.into_iter().map(|index| STATES[index]) {
                 if admission.admit(&mut status(state, None), false).is_ok() {

@@ -74,23 +74,17 @@ impl LiveState {
         let row = self.row(live);
         let expect = self.durable.position.map_or(Expect::New, Expect::At);
         let saved = mem::take(&mut self.accepted.agent_state_changed).then(|| self.turn.agent_state.clone()).flatten();
-        let (push, asked, sends) = (
-            self.accepted.push.take(),
-            self.accepted.contexts.changed.take(),
-            mem::take(&mut self.accepted.idempotency_records),
-        );
-        let key = live.key.clone();
         Commit {
-            key,
+            key: live.key.clone(),
             expect,
             fence: self.fence,
             row,
             events,
             checkpoint,
             agent_state: saved,
-            turn_contexts: asked,
-            sends,
-            push,
+            turn_contexts: self.accepted.contexts.changed.take(),
+            sends: mem::take(&mut self.accepted.idempotency_records),
+            push: self.accepted.push.take(),
         }
     }
 

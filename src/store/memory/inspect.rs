@@ -7,7 +7,10 @@ use async_trait::async_trait;
 use super::{EntryLog, Memory, TaskEntry, listed_task};
 use crate::{
     pb::v1::{Task, TaskState},
-    store::{Counts, Inspect, Key, ListQuery, MAX_OWNERS, PushConfig, TaskFilter, TaskPage, TaskSummary, Unavailable},
+    store::{
+        Counts, Inspect, Key, ListQuery, MAX_OWNERS, PushConfig, TaskFilter, TaskPage, TaskSummary, Unavailable,
+        log_codec::to_u64,
+    },
 };
 
 #[async_trait]
@@ -42,18 +45,18 @@ impl Inspect for Memory {
         let (mut counts, mut states) = (Counts::default(), BTreeMap::<i32, u64>::new());
         for (scope, index) in &*self.index.lock() {
             for state in (0..).map_while(|number| TaskState::try_from(number).ok()) {
-                *states.entry(state.into()).or_default() += count(index.count(Some(state)));
+                *states.entry(state.into()).or_default() += to_u64(index.count(Some(state)));
             }
-            counts.owners.push((scope.owner.to_string(), scope.tenant.to_string(), count(index.count(None))));
-            counts.idempotency_keys += count(index.sends.len());
+            counts.owners.push((scope.owner.to_string(), scope.tenant.to_string(), to_u64(index.count(None))));
+            counts.idempotency_keys += to_u64(index.sends.len());
         }
         let states = states.into_iter().filter_map(|(state, tasks)| Some((TaskState::try_from(state).ok()?, tasks)));
         counts.tasks = states.filter(|(_, tasks)| *tasks > 0).collect();
         counts.owners.retain(|(.., tasks)| *tasks > 0);
-        counts.owner_count = count(counts.owners.len());
+        counts.owner_count = to_u64(counts.owners.len());
         counts.owners.sort_unstable_by(|a, b| (b.2, &a.0, &a.1).cmp(&(a.2, &b.0, &b.1)));
         counts.owners.truncate(MAX_OWNERS);
-        counts.push_configs = count(self.deliveries.lock().len());
+        counts.push_configs = to_u64(self.deliveries.lock().len());
         Ok(counts)
     }
 }
@@ -81,10 +84,6 @@ fn summary(key: &Key, entry: &TaskEntry) -> TaskSummary {
         time: entry.row.time,
         events: entry.row.seq,
         has_log: true,
-        bytes: count(bytes),
+        bytes: to_u64(bytes),
     }
-}
-
-fn count(n: usize) -> u64 {
-    u64::try_from(n).unwrap_or(u64::MAX)
 }

@@ -105,6 +105,20 @@ pub(super) fn create_private(path: &Path) -> io::Result<()> {
     options.open(path).map(drop)
 }
 
+/// Creates an empty private file beside `path`, for a copy of a database that gets this path once it is complete. Returns its
+/// path, also as the text that SQLite takes.
+pub(super) fn create_part(path: &Path) -> io::Result<(PathBuf, String)> {
+    let part = sibling(path, "part");
+    // An interrupted attempt may have left a partial copy.
+    match fs::remove_file(&part) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        Ok(()) | Err(_) => {}
+    }
+    let text = part.to_str().ok_or(io::ErrorKind::InvalidFilename)?.to_owned();
+    create_private(&part)?;
+    Ok((part, text))
+}
+
 /// Moves a closed database to a path where there is none yet.
 ///
 /// # Errors

@@ -15,7 +15,7 @@ use rusqlite::{Connection, OpenFlags, OptionalExtension as _, Row, named_params,
 use super::{
     Sqlite, delivery,
     error::Error,
-    file::{BUSY_TIMEOUT, create_private, sibling, wal_path},
+    file::{BUSY_TIMEOUT, create_part, wal_path},
     log_rows::decode_events,
     migrations, read,
     sweep::{COUNT_IDLE, NO_NEW_DEAD_LETTER, NOT_KEPT, TERMINAL},
@@ -170,13 +170,7 @@ impl Inspector {
         if to.exists() {
             return Err(io_error(io::Error::new(io::ErrorKind::AlreadyExists, "the file exists already")));
         }
-        let part = sibling(to, "part");
-        match fs::remove_file(&part) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(io_error(error)),
-            Ok(()) | Err(_) => {}
-        }
-        let text = part.to_str().ok_or_else(|| io_error(io::ErrorKind::InvalidFilename.into()))?;
-        create_private(&part).map_err(io_error)?;
+        let (part, text) = create_part(to).map_err(io_error)?;
         let failed = |error| Error::new(&self.path, error);
         // `VACUUM INTO` writes the copy and only reads this database.
         self.db.pragma_update(None, "query_only", false).map_err(failed)?;

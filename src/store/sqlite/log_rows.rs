@@ -9,7 +9,7 @@ use prost::{
 use crate::{
     event::{Event, Mark, Position, Seq},
     pb::v1::Task,
-    store::log_codec::TaskIds,
+    store::log_codec::{TaskIds, to_u64},
 };
 
 /// Protobuf keys of the fields of `StreamResponse` that hold an update.
@@ -42,10 +42,6 @@ pub(super) fn encode_events(events: &[Event], ids: TaskIds<'_>) -> Vec<u8> {
         bytes.put_slice(rest);
     }
     bytes
-}
-
-fn to_u64(length: usize) -> u64 {
-    u64::try_from(length).unwrap_or(u64::MAX)
 }
 
 /// Returns the key of an update, and its fields after the ids of task and context. `None` if it is not an update, or has other

@@ -10,7 +10,7 @@ use rusqlite::{Connection, TransactionBehavior};
 use super::{
     error::Error,
     failpoint,
-    file::{create_private, sibling, sync_directory},
+    file::{create_part, sibling, sync_directory},
 };
 
 /// SQLite application id of databases of this program: "A2AS".
@@ -95,16 +95,8 @@ fn copy_path(path: &Path, version: i32) -> PathBuf {
 
 fn copy(db: &Connection, path: &Path, version: i32) -> Result<(), Error> {
     let copy = copy_path(path, version);
-    let part = sibling(&copy, "part");
     let failed = |cause| Error::Io { path: copy.clone(), cause };
-    // An interrupted attempt may have left a partial copy.
-    match fs::remove_file(&part) {
-        Ok(()) => {}
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(error) => return Err(failed(error)),
-    }
-    let text = part.to_str().ok_or_else(|| failed(io::ErrorKind::InvalidFilename.into()))?;
-    create_private(&part).map_err(failed)?;
+    let (part, text) = create_part(&copy).map_err(failed)?;
     let copied = failpoint::at("copy.begin").and_then(|()| db.execute("VACUUM INTO ?", [text]));
     copied.and_then(|_| failpoint::at("copy.made")).map_err(|error| Error::new(path, error))?;
     fs::rename(&part, &copy).map_err(failed)?;

@@ -37,10 +37,9 @@ pub enum Durability {
 
 impl Default for Options {
     fn default() -> Self {
-        let max_tasks = DEFAULT_MAX_TASKS;
         Self {
             durability: Durability::default(),
-            max_tasks,
+            max_tasks: DEFAULT_MAX_TASKS,
             max_tasks_per_owner: None,
             max_push_configs_per_owner: DEFAULT_MAX_PUSH_CONFIGS_PER_OWNER,
             max_bytes: None,

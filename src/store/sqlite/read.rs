@@ -14,7 +14,7 @@ use crate::{
     pb::v1::{Task, TaskState},
     snapshot::Snapshot,
     store::{
-        Key, Scope, SendOutcome, StoredTask, TaskHead,
+        Key, READ_BATCH, READ_BYTES, Scope, SendOutcome, StoredTask, TaskHead,
         log_codec::{SealedLog, TaskIds},
         up_to_bytes,
     },
@@ -233,9 +233,6 @@ impl<'a> TaskReader<'a> {
 
     /// Reads a task as of the event `until`: the checkpoint with the later events applied.
     pub(super) fn read(&mut self, id: i64, until: Seq) -> rusqlite::Result<Task> {
-        /// Maximum number of events per query, and their approximate size in bytes.
-        const BATCH: usize = 256;
-        const BATCH_BYTES: usize = 1 << 20;
         let (mut seq, mut task) = (0, Task::default());
         let mut events = self.query.query_row((id, log_row_id(id, 1)?), |row| {
             if let Some(bytes) = row.get_ref(4)?.as_blob_or_null()? {
@@ -256,7 +253,7 @@ impl<'a> TaskReader<'a> {
             if seq >= until {
                 break;
             }
-            events = self::events(self.db, id, seq, BATCH, BATCH_BYTES)?;
+            events = self::events(self.db, id, seq, READ_BATCH, READ_BYTES)?;
             if events.is_empty() {
                 return Err(damaged("the log of a task ends before the position of its row"));
             }
