@@ -4,11 +4,13 @@
 //! (server) and encoding (client) are defined here. The transport builds a [`Call`] once per request.
 
 use std::{
+    fmt,
     net::SocketAddr,
     sync::{Arc, OnceLock},
     time::Duration,
 };
 
+use bytes::Bytes;
 use http::{Extensions, HeaderMap, HeaderName, HeaderValue, header::USER_AGENT};
 use tokio::time::{Instant, timeout_at};
 use tonic::metadata::MetadataMap;
@@ -364,6 +366,22 @@ fn parse_timeout(text: &str) -> Option<Duration> {
         "u" => Some(Duration::from_micros(n)),
         "n" => Some(Duration::from_nanos(n)),
         _ => None,
+    }
+}
+
+/// Fields of a configuration that other protocol versions have and 1.0 does not, encoded by the codec of that version. An
+/// extension of the request that creates the configuration, and of the response that returns it.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct PushExtra(pub Bytes);
+
+/// [`PushExtra`] of each configuration in a list response, in order. An extension of that response.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AllPushExtras(pub Vec<PushExtra>);
+
+/// Redacted, because the fields may be secrets.
+impl fmt::Debug for PushExtra {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("PushExtra").finish_non_exhaustive()
     }
 }
 

@@ -8,7 +8,6 @@ mod agent_card;
 mod config;
 mod extended;
 mod network;
-mod request;
 #[cfg(feature = "signing")]
 pub mod signature;
 mod version;
@@ -23,12 +22,12 @@ pub(crate) use self::address::{
 };
 pub(crate) use self::extended::ExtendedCardSettings;
 pub use self::{
+    address::CardRequest,
     config::{
         CapabilitiesConfig, CardConfig, ExtensionConfig, InterfaceConfig, ProviderConfig, SchemesConfig, SkillConfig,
     },
     extended::{ExtendedCard, ExtendedCardAccess, ScopedSkills},
     network::Network,
-    request::CardRequest,
 };
 use serde::Deserialize;
 

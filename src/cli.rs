@@ -40,7 +40,7 @@ use self::{
 };
 use crate::{
     auth::audit,
-    clock::{self, Millis},
+    clock::Millis,
     config,
     error::{Error, ErrorKind},
     telemetry::log::{self, LogFormat},
@@ -361,7 +361,7 @@ fn audited<'a>(operation: &str, object: impl Into<Option<&'a str>>, count: u64) 
 
 /// Formats a time as text (RFC 3339).
 fn time(millis: Millis) -> Value {
-    serde_json::to_value(clock::timestamp(millis)).unwrap_or_default()
+    serde_json::to_value(crate::timestamp::timestamp(millis)).unwrap_or_default()
 }
 
 #[cfg(test)]

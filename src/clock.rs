@@ -1,10 +1,8 @@
-//! Wall clock, timestamps, and arithmetic with instants.
+//! Wall clock, and arithmetic with instants.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::time::Instant;
-
-use crate::json::wkt::Timestamp;
 
 /// Milliseconds since the Unix epoch, the resolution of the protocol's timestamps (5.6.1).
 pub type Millis = i64;
@@ -46,26 +44,6 @@ pub(crate) fn whole_millis(time: Duration) -> Millis {
 pub(crate) fn after(start: Instant, delay: Duration) -> Instant {
     const MAX_DELAY: Duration = Duration::from_hours(30 * 365 * 24);
     start.checked_add(delay.min(MAX_DELAY)).unwrap_or(start)
-}
-
-/// Converts to a protobuf timestamp.
-pub fn timestamp(millis: Millis) -> Timestamp {
-    let nanos = i32::try_from(millis.rem_euclid(1000) * 1_000_000).unwrap_or(0);
-    Timestamp { seconds: millis.div_euclid(1000), nanos }
-}
-
-/// Converts a protobuf timestamp to milliseconds. Truncates finer fractions.
-pub fn millis(time: &Timestamp) -> Millis {
-    time.seconds.saturating_mul(1000).saturating_add(i64::from(time.nanos / 1_000_000))
-}
-
-/// Raises a time to `last` if it is earlier, and returns it: timestamps of a task do not go back when the system clock is set back.
-pub(crate) fn raise(time: &mut Timestamp, last: Millis) -> Millis {
-    let given = millis(time);
-    if given < last {
-        *time = timestamp(last);
-    }
-    given.max(last)
 }
 
 #[cfg(test)]

@@ -209,6 +209,8 @@ pub mod task;
 mod telemetry;
 #[cfg(feature = "server")]
 pub mod testing;
+#[doc(hidden)]
+pub mod timestamp;
 #[cfg(feature = "server")]
 #[doc(hidden)]
 pub mod transport;

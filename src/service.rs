@@ -26,7 +26,6 @@ use crate::store::Unavailable;
 use crate::{
     agent::{Agent, DynAgent},
     call::Call,
-    clock,
     contract::{BoxStream, ServiceFuture},
     env::Env,
     error::{Error, ErrorKind},
@@ -369,7 +368,7 @@ fn query(call: &Call, scope: Arc<Scope>, request: &ListTasksRequest, limits: &Li
         scope,
         context: Some(request.context_id.as_str()).filter(|id| !id.is_empty()).map(Into::into),
         state: Some(request.status()).filter(|state| *state != TaskState::Unspecified),
-        since: request.status_timestamp_after.as_ref().map(clock::millis),
+        since: request.status_timestamp_after.as_ref().map(crate::timestamp::millis),
         after: None,
         limit,
         max_bytes: Some(limits.page_bytes),

@@ -28,8 +28,8 @@ pub(crate) trait BodyObserver: Unpin {
 
 /// Body whose frames are passed to an observer, if there is one.
 pub(crate) struct ObservedBody<B, O> {
-    body: B,
-    observer: Option<O>,
+    pub(crate) body: B,
+    pub(crate) observer: Option<O>,
 }
 
 impl<B, O> Body for ObservedBody<B, O>

@@ -3,7 +3,6 @@
 use std::{path::Path, sync::Arc};
 
 use a2a_service::{
-    clock,
     event::{Ends, Event, Mark, Position},
     pb::v1::{
         Artifact, Message, Part, Task, TaskArtifactUpdateEvent, TaskState, TaskStatus, TaskStatusUpdateEvent,
@@ -55,7 +54,11 @@ fn commit(n: u64, is_running: bool, fence: u64) -> Commit {
         _ => TaskState::Completed,
     };
     let status = |state: TaskState| {
-        Some(TaskStatus { state: state.into(), message: None, timestamp: Some(clock::timestamp(time)) })
+        Some(TaskStatus {
+            state: state.into(),
+            message: None,
+            timestamp: Some(a2a_service::timestamp::timestamp(time)),
+        })
     };
     let message = Message { task_id: id.clone(), context_id: context.clone(), ..Message::user(PING) };
     let mut task = Task {

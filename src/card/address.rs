@@ -15,7 +15,6 @@ use http::{
 use url::Url;
 
 use super::Network;
-use crate::card::CardRequest;
 
 /// Host of the request that a proxy received.
 pub(crate) const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
@@ -27,6 +26,32 @@ const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 pub(crate) const FORWARDED_PREFIX: HeaderName = HeaderName::from_static("x-forwarded-prefix");
 /// Scheme of the request that a proxy received: `https` if the proxy terminates TLS.
 pub(crate) const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+
+/// Parts of a request for the agent card.
+#[derive(Clone, Copy, Debug)]
+pub struct CardRequest<'a> {
+    /// Path of the request, without `prefix`.
+    pub path: &'a str,
+    /// Path prefix below which the server is mounted. Empty at the root.
+    pub prefix: &'a str,
+    /// Requested host with an optional port: `:authority` of HTTP/2, or `Host` of HTTP/1.
+    pub host: Option<&'a str>,
+    /// Authority in the request line of HTTP/1 (RFC 9112, 3.2.2), which only proxies send.
+    pub target: Option<&'a str>,
+    /// Address of the peer, which may be a proxy.
+    pub peer: Option<IpAddr>,
+    /// Query without its question mark.
+    pub query: Option<&'a str>,
+    /// Headers of the request.
+    pub headers: &'a HeaderMap,
+}
+
+impl CardRequest<'_> {
+    /// Returns the base URL that the client requested. `None` without a valid host. Ignores forwarded headers.
+    pub fn url(&self) -> Option<String> {
+        Some(format!("http://{}{}", Authority::parse(self.host?)?, self.prefix))
+    }
+}
 
 /// Configuration of the public address.
 #[derive(Clone, Debug, Default)]

@@ -14,7 +14,6 @@ use super::{
 };
 use crate::{
     client::{CatalogEntry, StreamEvent},
-    clock,
     pb::v1::{
         AgentCard, Artifact, ListTasksResponse, Message, Part, Role, Task, TaskArtifactUpdateEvent,
         TaskPushNotificationConfig, TaskState, TaskStatus,
@@ -102,7 +101,7 @@ fn heading(text: &str) -> String {
 }
 
 fn head(task: &Task) -> String {
-    let time = task.status.as_ref().and_then(|status| status.timestamp.as_ref()).map(clock::millis);
+    let time = task.status.as_ref().and_then(|status| status.timestamp.as_ref()).map(crate::timestamp::millis);
     let time = time.and_then(|millis| jiff::Timestamp::from_millisecond(millis).ok());
     let time = time.map(|time| format!(" ({time})")).unwrap_or_default();
     let status = styled_state(task.state()) + &paint(DIM, time);

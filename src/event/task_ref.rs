@@ -4,11 +4,12 @@ use std::{mem, ptr, sync::Arc};
 
 use super::{Event, Inner, Mark, Origin, Position};
 use crate::{
-    clock::{Millis, millis, timestamp},
+    clock::Millis,
     proto::v1::{
         StreamResponse, Task, TaskArtifactUpdateEvent, TaskState, TaskStatus, TaskStatusUpdateEvent,
         stream_response::Payload,
     },
+    timestamp::{millis, timestamp},
 };
 
 /// Location of an event's content in its task.

@@ -15,7 +15,6 @@ use super::{
     turn::{FirstPoll, signal_first_poll},
 };
 use crate::{
-    clock,
     error::Error,
     event::Event,
     journal::{LiveRef, LiveTask, Phase, TurnContext, Watch},
@@ -68,8 +67,11 @@ impl Execution {
         journal.store().check_capacity(&scope).map_err(store_full)?;
         let slot = self.0.permits.turn(&scope.owner)?;
         let (key, now) = (Key::new(&scope, &id), env.clock.millis());
-        let status =
-            TaskStatus { state: TaskState::Submitted.into(), message: None, timestamp: Some(clock::timestamp(now)) };
+        let status = TaskStatus {
+            state: TaskState::Submitted.into(),
+            message: None,
+            timestamp: Some(crate::timestamp::timestamp(now)),
+        };
         let context_id = message.context_id.clone();
         let task = Task { id, context_id, status: Some(status), history: vec![message], ..Task::default() };
         let push = push.map(|push| (*push).for_task(&key));

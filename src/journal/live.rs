@@ -21,7 +21,7 @@ use super::{
     waiters::{TurnReply, WaitCondition, Wakeups},
 };
 use crate::{
-    clock::{self, Millis, millis, timestamp},
+    clock::Millis,
     event::{Ends, Event, Fence, Mark, Position, Seq, chunk_size},
     pb::{
         v1::{Message, Task, TaskArtifactUpdateEvent, TaskStatus, stream_response::Payload},
@@ -29,6 +29,7 @@ use crate::{
     },
     store::{IdempotencyRecord, Key, PushConfig, StoredTask},
     task::{Admission, ContextBytes, LimitViolation, TaskLimits, can_join, join_chunks},
+    timestamp::{millis, timestamp},
 };
 
 mod commit;
@@ -302,7 +303,7 @@ impl LiveState {
         let time = match payload {
             Payload::StatusUpdate(update) => {
                 let time = update.status.as_mut().and_then(|status| status.timestamp.as_mut());
-                time.map(|time| clock::raise(time, self.accepted.status_time))
+                time.map(|time| crate::timestamp::raise(time, self.accepted.status_time))
             }
             Payload::Task(_) | Payload::Message(_) | Payload::ArtifactUpdate(_) => None,
         };

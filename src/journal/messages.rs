@@ -14,7 +14,7 @@ use super::{
     waiters::{TurnReply, WaitCondition, Wakeups},
 };
 use crate::{
-    clock::{self, Millis},
+    clock::Millis,
     event::{Ends, Event, Mark, Position, Seq},
     pb::{
         v1::{Message, Task, TaskState, stream_response::Payload},
@@ -293,7 +293,8 @@ impl LiveRef {
             && self.journal().phase() == Phase::Open
             && state.admission.state().is_interrupted()
             && state.committed().is_some_and(|(task, _)| {
-                let time = task.status.as_ref().and_then(|status| status.timestamp.as_ref()).map(clock::millis);
+                let time =
+                    task.status.as_ref().and_then(|status| status.timestamp.as_ref()).map(crate::timestamp::millis);
                 time.is_some_and(|time| time < before)
             });
         let why = Message::agent("The task was canceled because the client did not answer in time.");

@@ -197,6 +197,19 @@ pub struct Receiver {
 }
 
 impl Receiver {
+    /// Creates a receiver that rejects all notifications, until a token or keys are set.
+    pub fn new() -> Self {
+        Self::with_v03(|json| crate::contract::from_json(json).map(|crate::v03::json::Read(message)| message))
+    }
+}
+
+impl Default for Receiver {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Receiver {
     pub(crate) fn with_v03(v03: V03Decoder) -> Self {
         Self {
             tokens: Vec::new(),

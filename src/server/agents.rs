@@ -10,7 +10,7 @@ use super::{
     Server,
     assembly::Assembled,
     catalog::ListedAgent,
-    layers::{LayeredService, Layers},
+    layers::{LayeredService, Layers, MountedHttp},
     lifecycle::Handle,
 };
 use crate::{
@@ -27,7 +27,7 @@ use crate::{
         wkt::Empty,
     },
     snapshot::Snapshot,
-    transport::{MemoryBudgets, below},
+    transport::MemoryBudgets,
 };
 
 /// Maximum length of the name of an agent in bytes.
@@ -93,8 +93,6 @@ impl PendingAgent {
 /// Agent below a path of a server.
 #[derive(Clone)]
 pub(super) struct MountedAgent {
-    /// Path with a slash at the beginning, and without one at the end.
-    path: Box<str>,
     pub(super) listed: ListedAgent,
     pub(super) service: Arc<dyn A2aService>,
     /// Calls of the server's address may reach the agent by its tenant: they are authenticated as those of its path are.
@@ -102,14 +100,7 @@ pub(super) struct MountedAgent {
     /// Headers that the agent may pass on.
     pub(super) forward_headers: Arc<[HeaderName]>,
     pub(super) handle: Handle,
-    pub(super) http: LayeredService,
-}
-
-impl MountedAgent {
-    /// Returns true for a path of this agent.
-    pub(super) fn serves(&self, path: &str) -> bool {
-        below(path, &self.path).is_some()
-    }
+    pub(super) http: MountedHttp,
 }
 
 impl Server {
@@ -141,7 +132,8 @@ impl Server {
         let http = LayeredService::new(http, layers, context.bound, Arc::default());
         let path: Box<str> = format!("/{name}").into();
         let listed = ListedAgent { name, path: path.clone(), ..listed };
-        MountedAgent { path, listed, service, is_routed, forward_headers, handle, http }
+        let http = MountedHttp { path, http };
+        MountedAgent { listed, service, is_routed, forward_headers, handle, http }
     }
 }
 

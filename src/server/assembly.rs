@@ -7,10 +7,10 @@ use tokio::sync::watch;
 
 use super::{
     Server,
-    agents::{AgentRouter, MountContext, MountedAgent},
+    agents::{AgentRouter, MountContext},
     catalog::{ListedAgent, TemplateSource, catalog},
     exposure::is_public,
-    layers::Layers,
+    layers::{Layers, MountedHttp},
     lifecycle::Handle,
 };
 #[cfg(feature = "signing")]
@@ -69,7 +69,7 @@ pub(super) struct Assembled {
     /// This agent in a catalog.
     pub(super) listed: ListedAgent,
     /// Agents below paths of their own.
-    pub(super) mounted: Arc<[MountedAgent]>,
+    pub(super) mounted: Arc<[MountedHttp]>,
 }
 
 impl Server {
@@ -130,7 +130,7 @@ impl Server {
         let agents = std::mem::take(&mut options.agents);
         let name: Arc<str> = if options.catalog_name.is_empty() { "default" } else { &*options.catalog_name }.into();
         let agent_label = options.agent_label.or_else(|| (!agents.is_empty()).then(|| Arc::clone(&name)));
-        let mounted: Arc<[_]> = agents.into_iter().map(|agent| agent.assemble(&context)).collect();
+        let mounted: Vec<_> = agents.into_iter().map(|agent| agent.assemble(&context)).collect();
         let store = options.store.unwrap_or_else(|| Arc::new(Memory::default()));
         let mut card = card.protocols(settings.protocols.iter());
         if let Some(addr) = bound {
@@ -267,6 +267,7 @@ impl Server {
             ..settings
         };
         let http = HttpService::with_budgets(Arc::clone(&service), settings, budgets);
+        let mounted = mounted.into_iter().map(|agent| agent.http).collect();
         Assembled { service, http, handle, listed, mounted }
     }
 }

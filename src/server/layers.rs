@@ -11,7 +11,7 @@ use axum::{Router, extract::ConnectInfo};
 use http::{Request, Response, StatusCode, header, request::Parts};
 use tower_service::Service;
 
-use super::{agents::MountedAgent, exposure::is_public};
+use super::exposure::is_public;
 use crate::{
     auth::{AuthRequest, Authenticator, ClientCertificate, FailureLimit, Principal, audit, require_scope},
     call::{ADMIN, REQUEST_ID},
@@ -23,7 +23,7 @@ use crate::{
     },
     transport::{
         Body, BrowserHeaders, HttpService, OriginPolicy, Paths, PeerLimit, RequestBody, RequestClass, ResponseFuture,
-        check_framing, check_head, now, preflight,
+        below, check_framing, check_head, now, preflight,
     },
 };
 
@@ -55,7 +55,22 @@ pub(super) struct LayeredService {
     /// The checked service within the layers of the program, if there are any.
     router: Option<Router>,
     /// Agents below paths of their own.
-    mounted: Arc<[MountedAgent]>,
+    mounted: Arc<[MountedHttp]>,
+}
+
+/// HTTP service of an agent below a path.
+#[derive(Clone)]
+pub(super) struct MountedHttp {
+    /// Path with a slash at the beginning, and without one at the end.
+    pub(super) path: Box<str>,
+    pub(super) http: LayeredService,
+}
+
+impl MountedHttp {
+    /// Returns true for a path of this agent.
+    fn serves(&self, path: &str) -> bool {
+        below(path, &self.path).is_some()
+    }
 }
 
 /// HTTP service with the checks of each request and authentication.
@@ -73,7 +88,7 @@ impl LayeredService {
         http: HttpService,
         layers: Arc<Layers>,
         bound: Option<SocketAddr>,
-        mounted: Arc<[MountedAgent]>,
+        mounted: Arc<[MountedHttp]>,
     ) -> Self {
         let checked = CheckedService { http, layers, bound };
         let add = |router, add: &AddLayer| add(router);

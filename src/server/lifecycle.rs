@@ -12,9 +12,8 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    agents::MountedAgent,
     exposure::is_public,
-    layers::{LayeredService, Layers},
+    layers::{LayeredService, Layers, MountedHttp},
     readiness::{readiness_check, with_mounted},
 };
 use crate::{
@@ -41,7 +40,7 @@ pub struct BoundServer {
     /// Listener for metrics and health checks.
     pub(super) metrics: Option<(TcpListener, SocketAddr)>,
     pub(super) layers: Arc<Layers>,
-    pub(super) mounted: Arc<[MountedAgent]>,
+    pub(super) mounted: Arc<[MountedHttp]>,
     pub(super) handle: Handle,
     pub(super) settings: listener::ListenerSettings,
     pub(super) scheme: &'static str,

@@ -1,15 +1,12 @@
 //! Push notification configurations: the four RPCs (3.1.7 to 3.1.10), and validation of a configuration (4.3).
 
-use std::fmt;
-
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
-use bytes::Bytes;
 use tonic::{Extensions, Request, Response};
 use url::Url;
 
 use super::Service;
 use crate::{
-    call::{Call, OwnerPermit},
+    call::{AllPushExtras, Call, OwnerPermit, PushExtra},
     check::MAX_ID_BYTES,
     error::{Error, ErrorKind},
     execution::{PUSH_IN_SEND, SendRequest, store_full},
@@ -22,22 +19,6 @@ const MAX_TEXT_BYTES: usize = 4096;
 
 /// Maximum size of [`PushExtra`] in bytes.
 const MAX_EXTRA_BYTES: usize = 16 * 1024;
-
-/// Fields of a configuration that other protocol versions have and 1.0 does not, encoded by the codec of that version. An
-/// extension of the request that creates the configuration, and of the response that returns it.
-#[derive(Clone, Default, PartialEq, Eq)]
-pub struct PushExtra(pub Bytes);
-
-/// [`PushExtra`] of each configuration in a list response, in order. An extension of that response.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct AllPushExtras(pub Vec<PushExtra>);
-
-/// Redacted, because the fields may be secrets.
-impl fmt::Debug for PushExtra {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Beside").finish_non_exhaustive()
-    }
-}
 
 impl Service {
     /// Admits a call about the push configurations of a task. Returns its permit, and the key of the task.

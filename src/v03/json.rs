@@ -352,22 +352,6 @@ pub(crate) fn push_payload(payload: &Payload, last: bool) -> Result<bytes::Bytes
     crate::contract::encode_line(0, &FinalEvent { payload, last })
 }
 
-/// Constructor, which supplies the decoder of notifications in 0.3.
-#[cfg(feature = "push")]
-impl crate::push::Receiver {
-    /// Creates a receiver that rejects all notifications, until a token or keys are set.
-    pub fn new() -> Self {
-        Self::with_v03(|json| crate::contract::from_json(json).map(|Read(message)| message))
-    }
-}
-
-#[cfg(feature = "push")]
-impl Default for crate::push::Receiver {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl Serialize for FinalEvent<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self.payload {

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use tonic::Extensions;
 
 #[cfg(feature = "server")]
-use crate::service::push::{AllPushExtras, PushExtra};
+use crate::call::{AllPushExtras, PushExtra};
 use crate::{
     error::Error,
     pb::v03::{AuthenticationInfo, PushNotificationConfig, TaskPushNotificationConfig},

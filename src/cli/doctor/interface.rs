@@ -13,7 +13,7 @@ use crate::{
     call::{Binding, Call, VERSION},
     cli::show::state,
     client::{Client, ClientBuilder, Interface, Retry},
-    clock::{Millis, millis},
+    clock::Millis,
     env::Ids,
     error::{Error, ErrorKind, chain},
     event::{Event, resume},
@@ -22,6 +22,7 @@ use crate::{
         SubscribeToTaskRequest, Task, TaskState, send_message_response, stream_response::Payload,
     },
     protocol::Version,
+    timestamp::millis,
 };
 
 /// Origin of a page that no agent trusts.

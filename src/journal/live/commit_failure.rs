@@ -3,7 +3,6 @@
 
 use super::LiveState;
 use crate::{
-    clock::millis,
     event::{Ends, Event, Mark, Seq},
     journal::{
         LiveRef,
@@ -12,6 +11,7 @@ use crate::{
     },
     pb::v1::{TaskState, stream_response::Payload},
     store::{Commit, Expect, Refused, Rejected},
+    timestamp::millis,
 };
 
 impl LiveState {

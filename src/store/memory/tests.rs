@@ -8,13 +8,13 @@ use prost::Message as _;
 
 use super::*;
 use crate::{
-    clock::{millis, timestamp},
     event::{Ends, Mark},
     pb::v1::{
         Artifact, Message, Part, TaskArtifactUpdateEvent, TaskState, TaskStatus, TaskStatusUpdateEvent,
         stream_response::Payload,
     },
     store::{Expect, IdempotencyRecord, Rejected},
+    timestamp::{millis, timestamp},
 };
 
 const MAX: usize = 5;

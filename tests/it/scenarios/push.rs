@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use a2a_service::{
     agent::{self, End},
+    call::{AllPushExtras, PushExtra},
     client,
     pb::{
         v1::{
@@ -15,10 +16,7 @@ use a2a_service::{
     },
     protocol::Version,
     server::Server,
-    service::{
-        Limits,
-        push::{AllPushExtras, PushExtra},
-    },
+    service::Limits,
     store::{Key, PushQueue as _, Scope, Store, memory::Memory},
 };
 
