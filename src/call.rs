@@ -25,8 +25,8 @@ pub(crate) use self::{
 use crate::{
     error::{Error, ErrorKind},
     event::Cursor,
-    protocol::Version,
     response_budget::{Reservation, ResponseBudget},
+    version::Version,
 };
 
 mod client_certificate;

@@ -35,9 +35,9 @@ use serde::Deserialize;
 use crate::base::jws::SigningKey;
 use crate::{
     pb::v1::{AgentCapabilities, AgentCard, AgentExtension, AgentInterface},
-    protocol::Version,
     service::Capabilities,
-    v03::card::{self as v03, V03CardFields},
+    v03::{card as v03, card::V03CardFields},
+    version::Version,
 };
 
 /// Path of the public agent card (8.2).

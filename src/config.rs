@@ -36,13 +36,13 @@ use crate::{
     adapter::OpenaiOptions,
     auth::{CertificateName, Token},
     card::{CardConfig, ExtendedCardAccess, Network, ProtocolBinding, SkillConfig},
-    protocol::Protocols,
     push::{AllowedTarget, PushOptions},
     server,
     service::{DefaultKey, Limits},
     store::{Retention, sqlite::Durability},
     telemetry::log::LogFormat,
     transport::{self, AllowedHost, AllowedOrigin, FileBytes},
+    version::Protocols,
 };
 
 /// Default path of the SQLite file, in the working directory like `a2a.toml`: a copy of one directory has all of a server.

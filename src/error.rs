@@ -11,7 +11,7 @@ use tonic_types::{ErrorDetails, StatusExt as _};
 
 pub(crate) use self::kind::code_name;
 pub use self::kind::{ErrorKind, Wire};
-use crate::{check::Violation, env::Ids, json::DecodedTooLarge, protocol::Version, report::report};
+use crate::{check::Violation, env::Ids, json::DecodedTooLarge, report::report, version::Version};
 
 mod kind;
 mod v03;

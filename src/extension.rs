@@ -28,8 +28,8 @@ use crate::{
         },
         wkt::{Empty, Struct},
     },
-    protocol::Version,
     snapshot::Snapshot,
+    version::Version,
 };
 pub use crate::{event::resume, message::secret};
 

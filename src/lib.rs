@@ -187,7 +187,6 @@ mod metric;
 pub mod openapi;
 pub mod pb;
 mod proto;
-pub mod protocol;
 #[cfg(feature = "push")]
 pub mod push;
 mod report;
@@ -217,6 +216,7 @@ pub mod transport;
 #[cfg(any(feature = "server", feature = "client"))]
 #[doc(hidden)]
 pub mod v03;
+pub mod version;
 
 // Other crates whose types are in the public API.
 #[cfg(feature = "server")]
@@ -227,6 +227,7 @@ pub use {bytes, http, serde_json, tonic};
 
 #[cfg(any(feature = "signing", feature = "auth"))]
 pub use self::base::jws as jose;
+pub use self::version as protocol;
 pub use self::{contract::BoxStream, pb::v1::a2a_service_server::A2aService, snapshot::Snapshot};
 
 /// Compiles the Rust blocks of the documents as doc tests.

@@ -32,10 +32,10 @@ use crate::{
     env::Env,
     extension::Extension,
     pb::v1::{AgentCard, a2a_service_server::A2aService},
-    protocol::Protocols,
     report::{self, ReportGuard},
     store::{Retention, Store},
     transport::{CONNECTIONS_PER_PEER, MemoryBudgets, Settings, listener::ListenerSettings},
+    version::Protocols,
 };
 pub use crate::{
     service::{DefaultKey, Limits, Modes},

@@ -52,7 +52,7 @@ use crate::{
 
 mod call_limits;
 mod media_types;
-pub mod push;
+pub mod push_configs;
 mod streams;
 
 /// Default page size (3.1.4).
@@ -102,7 +102,7 @@ impl Capabilities {
     }
 
     fn push(&self) -> Result<(), Error> {
-        if self.push { Ok(()) } else { Err(push::no_push()) }
+        if self.push { Ok(()) } else { Err(push_configs::no_push()) }
     }
 }
 
@@ -525,7 +525,7 @@ impl A2aService for Service {
         let cleared = extensions.get().copied().unwrap_or_default();
         self.check_target("", &push).await?;
         let (push, _) = self.execution.put_push(&key, push, cleared, "").await?;
-        Ok(push::response(&push))
+        Ok(push_configs::response(&push))
     }
 
     /// Returns a configuration (3.1.8).
@@ -541,7 +541,7 @@ impl A2aService for Service {
             let why = format!("{task_id}, or it has no push notification configuration {id}");
             ErrorKind::TaskNotFound.because(why).with("taskId", task_id)
         };
-        Ok(push::response(&*found.ok_or_else(missing)?))
+        Ok(push_configs::response(&*found.ok_or_else(missing)?))
     }
 
     /// Lists the configurations of a task, oldest first (3.1.9).
@@ -553,9 +553,9 @@ impl A2aService for Service {
         let (_permit, key) = self.push_call(&request, tenant, task_id)?;
         let limit = page_limit(if *page_size == 0 { DEFAULT_PAGE_SIZE } else { *page_size })?;
         let why = "not a page token of this list; start again without one";
-        let after = push::parse_token(page_token).ok_or_else(|| Error::invalid_field("pageToken", why))?;
+        let after = push_configs::parse_token(page_token).ok_or_else(|| Error::invalid_field("pageToken", why))?;
         let page = self.execution.journal().store().list_push(&key, after, limit).await.map_err(Error::from)?;
-        Ok(push::page(&page.ok_or_else(|| Error::task_not_found(task_id))?))
+        Ok(push_configs::page(&page.ok_or_else(|| Error::task_not_found(task_id))?))
     }
 
     /// Deletes a configuration. Idempotent: succeeds if it does not exist (3.1.10).

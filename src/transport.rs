@@ -103,7 +103,6 @@ use crate::{
         a2a_service_server::{A2aService, A2aServiceServer},
         bindings::ServiceHandle,
     },
-    protocol::{Protocols, Version},
     response_budget::{Reservation, ResponseBudget},
     v03::{
         grpc::{GrpcService, to_v03_status},
@@ -111,6 +110,7 @@ use crate::{
         rest::Rest as V03Rest,
         semantics::Semantics,
     },
+    version::{Protocols, Version},
 };
 
 /// Request body: an [`http_body::Body`] of [`Bytes`].

@@ -12,8 +12,11 @@ use crate::{
         v1::{AgentExtension, AgentInterface, AgentProvider, AgentSkill},
         wkt::Struct,
     },
-    protocol::Version,
-    v03::card::{self as v03, Requirement, Scheme},
+    v03::{
+        card as v03,
+        card::{Requirement, Scheme},
+    },
+    version::Version,
 };
 
 options! {

@@ -34,8 +34,8 @@ use serde_json::{Map, Value, json};
 use crate::{
     base::jws::{Jws, KeyError, PublicKeys, SignatureError, SigningKey, sha256},
     pb::v1::{AgentCard, AgentCardSignature},
-    protocol::Version,
     v03::card as v03,
+    version::Version,
 };
 
 /// Header parameter `typ` of signatures, as the specification recommends (8.4.2).

@@ -3,7 +3,7 @@
 use percent_encoding::percent_decode_str;
 
 use super::WELL_KNOWN;
-use crate::{call::VERSION, card::CardRequest, protocol::Version, v03::card::CardVersion};
+use crate::{call::VERSION, card::CardRequest, v03::card::CardVersion, version::Version};
 
 /// Returns the form of the card for a request to a server of these versions.
 pub(super) fn card_version(request: &CardRequest<'_>, served: &[Version]) -> CardVersion {

@@ -28,7 +28,7 @@ use crate::{
     config,
     error::{Error, ErrorKind},
     pb::v1::AgentCard,
-    protocol::Version,
+    version::Version,
 };
 
 /// Heading of the flags that select how an agent is called.

@@ -438,7 +438,7 @@ mod tests {
     use super::*;
     use crate::{
         pb::v1::{Artifact, Message, Task, TaskArtifactUpdateEvent, TaskState, TaskStatusUpdateEvent},
-        protocol::Version,
+        version::Version,
     };
 
     fn arguments(flags: &[&str]) -> Listen {

@@ -5,7 +5,7 @@ use clap::{Args, builder::PossibleValuesParser};
 use super::say;
 use crate::{
     openapi::{OPENRPC, SCHEMAS, openapi},
-    protocol::Version,
+    version::Version,
 };
 
 /// Arguments of `a2a openapi`.

@@ -23,7 +23,7 @@ use crate::{
     base::oauth::{OAuthClient, is_token_endpoint},
     call::Binding,
     error::Error,
-    protocol::Version,
+    version::Version,
 };
 
 /// Maximum number of cards in the cache of a builder.

@@ -18,8 +18,8 @@ use crate::{
     clock,
     error::{Error, ErrorKind},
     pb::v1::{AgentCard, AgentInterface},
-    protocol::Version,
     v03::card,
+    version::Version,
 };
 
 /// Paths of the card below the base URL of an agent: that of 0.3 and 1.0 (8.2), and that of 0.2.

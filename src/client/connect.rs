@@ -26,8 +26,8 @@ use crate::{
     contract::Remote,
     error::{Error, ErrorKind},
     pb::v1::{AgentCard, a2a_service_client::A2aServiceClient, a2a_service_server::A2aService},
-    protocol::Version,
     v03::pb::a2a_service_client::A2aServiceClient as V03ServiceClient,
+    version::Version,
 };
 
 /// Interval between HTTP/2 keep-alive pings over gRPC, and the timeout for their acknowledgement.

@@ -27,7 +27,6 @@ use crate::{
         },
         wkt::Empty,
     },
-    protocol::Version,
     snapshot::Snapshot,
     v03::{
         METHODS,
@@ -35,6 +34,7 @@ use crate::{
         json::{Read, Write},
         pb::a2a_service_server,
     },
+    version::Version,
 };
 
 /// Returns the HTTP+JSON binding of 0.3.

@@ -14,13 +14,13 @@ use super::address::authority;
 use crate::{
     auth::{CertificateName, Token},
     card::{CardConfig, ExtendedCardAccess, Network, ProtocolBinding},
-    protocol::{Protocols, Version},
     push::AllowedTarget,
     service::DefaultKey,
     store::sqlite::Durability,
     telemetry::log::LogFormat,
     transport::{AllowedHost, AllowedOrigin, FileBytes},
     v03,
+    version::{Protocols, Version},
 };
 
 /// Type of a configuration value.

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use tonic::{Code, Status};
 
 use super::{Error, ErrorKind, Wire};
-use crate::protocol::Version;
+use crate::version::Version;
 
 impl ErrorKind {
     /// Codes of this kind in each binding at a protocol version.

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use serde_json::json;
 
 use super::{AUTHORITY, BASE, PublishedDocument, Publisher};
-use crate::protocol::Version;
+use crate::version::Version;
 
 /// Content type of pages.
 pub(super) const HTML: &str = "text/html; charset=utf-8";

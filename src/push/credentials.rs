@@ -14,7 +14,7 @@ use crate::{
         bounded_body::{BodyError, ResponseBody},
         oauth::{self, MAX_RESPONSE, OAuthClient, TokenError, TokenSource, is_loopback},
     },
-    protocol::Version,
+    version::Version,
 };
 
 /// Notification for which credentials are needed.

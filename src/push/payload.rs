@@ -7,8 +7,8 @@ use crate::{
     error::Error,
     event::{Ends, Event, Seq},
     pb::v1::{Task, TaskArtifactUpdateEvent, stream_response::Payload},
-    protocol::Version,
     task::{can_join, join_chunks},
+    version::Version,
 };
 
 /// Maximum size of joined artifact chunks in bytes of protobuf.

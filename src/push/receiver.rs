@@ -36,7 +36,7 @@ use crate::{
     error::{Error, ErrorKind},
     event::Event,
     pb::v1::{StreamResponse, stream_response::Payload},
-    protocol::Version,
+    version::Version,
 };
 
 /// Default maximum difference between the time of a delivery and the current time.

@@ -25,8 +25,8 @@ use crate::{
     call::TRACE,
     clock::Millis,
     pb::v1::TaskPushNotificationConfig,
-    protocol::Version,
     store::PushConfig,
+    version::Version,
 };
 
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");

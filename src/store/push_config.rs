@@ -12,7 +12,7 @@ use super::key::Key;
 use crate::{
     contract::ClearedSecrets,
     pb::v1::{AuthenticationInfo, TaskPushNotificationConfig},
-    protocol::Version,
+    version::Version,
 };
 
 /// Members of [`PushConfig::extra`] of 0.2 and 0.3. The headers may be secrets.

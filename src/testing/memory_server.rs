@@ -27,8 +27,8 @@ use crate::{
     contract::BoxStream,
     error::{Error, ErrorKind},
     pb::v1::{a2a_service_client::A2aServiceClient, a2a_service_server::A2aService},
-    protocol::Version,
     server::{Handle, Server},
+    version::Version,
 };
 
 /// Base URL of servers in memory.

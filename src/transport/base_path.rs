@@ -7,7 +7,7 @@ use super::{
     classify::{RequestClass, RequestKind},
     version,
 };
-use crate::protocol::{Protocols, Version};
+use crate::version::{Protocols, Version};
 
 /// Path prefix that was removed from a request, for the URLs of the card.
 #[derive(Clone, Debug)]

@@ -26,8 +26,8 @@ use crate::{
     contract::fingerprint,
     error::Error,
     pb::v1::bindings::ServiceHandle,
-    protocol::Version,
     v03,
+    version::Version,
 };
 
 /// A client that calls often rarely fetches the card, and one whose agent has moved recovers within 5 minutes. Revalidation

@@ -12,8 +12,8 @@ use crate::{
     card::{AGENT_CARD, JSON_RPC, WELL_KNOWN, WELL_KNOWN_BEFORE},
     contract::Dispatch,
     pb::v1::bindings::ServiceHandle,
-    protocol::{Protocols, Version},
     v03::{pb::bindings::ServiceHandle as V03ServiceHandle, rest::Rest as V03Rest},
+    version::{Protocols, Version},
 };
 
 /// Classification of a request: its kind, and its protocol version by [`version::of_request`].

@@ -14,7 +14,7 @@ use crate::{
     env::Ids,
     error::Error,
     event::Cursor,
-    protocol::Version,
+    version::Version,
 };
 
 /// Checks of a request that wait until its version is known. The version of JSON-RPC is in the body.

@@ -10,7 +10,7 @@ use super::{
     response::status,
     rest,
 };
-use crate::protocol::Version;
+use crate::version::Version;
 
 /// Returns true for the paths of documents, without a slash at the end.
 pub(super) fn is_document(path: &str) -> bool {

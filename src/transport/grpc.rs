@@ -9,12 +9,12 @@ use crate::{
     contract::grpc::TRUNCATED,
     error::{Error, ErrorKind},
     pb::DESCRIPTORS,
-    protocol::Version,
     transport::{
         body::{Body, too_large_for},
         health::{self, Health},
         response::remove_framing,
     },
+    version::Version,
 };
 
 /// Adds error details (10.6) to errors that tonic itself generated, which have only a code and a message.

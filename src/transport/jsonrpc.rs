@@ -36,8 +36,8 @@ use crate::{
     call::{Call, is_javascript},
     contract::{BoxStream, Dispatch, Frame, JsonLine, ParamSource, Params, Reply, Request},
     error::{Error, ErrorKind},
-    protocol::Version,
     response_budget::{Reservation, ResponseBudget},
+    version::Version,
 };
 
 /// Maximum length of an id in bytes. Every event of a stream repeats it.

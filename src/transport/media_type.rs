@@ -7,7 +7,7 @@ use super::brief;
 use crate::{
     error::{Error, ErrorKind},
     json::check_json,
-    protocol::Version,
+    version::Version,
 };
 
 pub(super) const JSON: HeaderValue = HeaderValue::from_static("application/json");

@@ -344,7 +344,7 @@ fn is_navigation(parts: &Parts) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{pb::v1::AgentCard, protocol::Protocols};
+    use crate::{pb::v1::AgentCard, version::Protocols};
 
     fn check(policy: &OriginPolicy, parts: &Parts, bound: Option<SocketAddr>) -> Result<(), Error> {
         policy.check(RequestClass::new(parts, Protocols::default()), parts, bound)

@@ -25,8 +25,8 @@ use crate::{
     contract::{BodyMapping, Dispatch, JsonLine, ParamSource, Params, Reply, Request, Route},
     error::{Error, ErrorKind},
     json::check_json,
-    protocol::Version,
     transport::response::record_outcome,
+    version::Version,
 };
 
 /// Maximum number of path segments of a route.

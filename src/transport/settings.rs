@@ -8,7 +8,7 @@ use http::HeaderName;
 use tokio_util::sync::CancellationToken;
 
 use super::{ReadinessCheck, health, protected_resource::ProtectedResource, request_budget::ReceiveBudget};
-use crate::{call::Principal, card::CardRequest, env::Env, protocol::Protocols, response_budget::ResponseBudget};
+use crate::{call::Principal, card::CardRequest, env::Env, response_budget::ResponseBudget, version::Protocols};
 
 /// Default of `limits.body_bytes`.
 pub(crate) const BODY_BYTES: usize = 1 << 20;

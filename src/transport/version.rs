@@ -15,7 +15,7 @@ use crate::{
     call::VERSION,
     error::{Error, ErrorKind},
     pb::v1::{a2a_service_server::A2aServiceServer, bindings::ServiceHandle},
-    protocol::{Protocols, Version},
+    version::{Protocols, Version},
 };
 
 /// Prefix of every HTTP+JSON path of 0.3.

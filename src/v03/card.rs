@@ -21,7 +21,7 @@ use crate::{
         },
         v03,
     },
-    protocol::Version,
+    version::Version,
 };
 
 mod scheme;

@@ -21,9 +21,9 @@ use crate::{
         },
         wkt::Empty,
     },
-    protocol::Version,
     snapshot::{Snapshot, decoded},
     v03::pb::a2a_service_server::A2aService,
+    version::Version,
 };
 
 /// Adapter from the 1.0 service to `a2a.v1.A2AService`: converts requests, responses, events and error codes.

@@ -54,8 +54,8 @@ use crate::{
         },
         wkt::Empty,
     },
-    protocol::Version,
     snapshot::Snapshot,
+    version::Version,
 };
 
 /// Id of a push configuration that the client registers without one.

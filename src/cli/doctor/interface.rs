@@ -21,8 +21,8 @@ use crate::{
         AgentCard, AgentInterface, CancelTaskRequest, Message, SendMessageConfiguration, SendMessageRequest,
         SubscribeToTaskRequest, Task, TaskState, send_message_response, stream_response::Payload,
     },
-    protocol::Version,
     timestamp::millis,
+    version::Version,
 };
 
 /// Origin of a page that no agent trusts.

@@ -21,12 +21,12 @@ use crate::{
     clock::Millis,
     event::Seq,
     pb::v1::TaskPushNotificationConfig,
-    protocol::Version,
     store::{
         DeadLetter, Delivery, DeliveryClaim, DeliveryOutcome, DeliveryPage, DeliveryState, DeliveryToken, Full, InUse,
         Key, Lease, PushConfig, PushPage, PushQueue, PushTaskPage, PutResult, STORE_FULL, Scope, Unavailable,
         delivery::Ended, page::cut_page,
     },
+    version::Version,
 };
 
 /// Maximum number of tasks that a transaction marks.

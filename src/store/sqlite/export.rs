@@ -23,8 +23,8 @@ use super::{
 use crate::{
     event::{Event, Mark, Position},
     pb::v1::{StreamResponse, Task, TaskPushNotificationConfig, TaskState},
-    protocol::Version,
     store::{Key, PushConfig, Scope, Unavailable, log_codec::TaskIds},
+    version::Version,
 };
 
 /// Failure of an export.
