@@ -12,7 +12,7 @@
 //! ```
 //!
 //! Exceptions, where the proto files are silent or differ from the specification, are in `build/exceptions.rs`,
-//! `build/extra_bindings.rs` and `build/v03_json.rs` only. The output goes to `OUT_DIR` and is included by `src/pb.rs`. It is
+//! `build/extra_bindings.rs` and `build/v03_json.rs` only. The output goes to `OUT_DIR` and is included by `src/protocol/pb.rs`. It is
 //! neither checked in nor edited.
 
 mod build {

@@ -2,7 +2,7 @@
 //!
 //! The output has the members and the order of `write` in `build/message.rs`. Fields are expected in the order of an
 //! encoder, by number. In any other order, bytes are left over, and the caller decodes the message
-//! (`src/json/encoded.rs`).
+//! (`src/protocol/json/encoded.rs`).
 
 #![expect(clippy::wildcard_enum_match_arm, reason = "unsupported field kinds are rejected in one place")]
 

@@ -5,12 +5,12 @@
 /// Response messages with a Rust type of their own instead of the prost struct: the items of streams, which know their
 /// log position (those of 1.0 are also shared by all readers), and a task, which may still be encoded.
 pub(crate) const SHARED: [(&str, &str); 3] = [
-    ("lf.a2a.v1.StreamResponse", "crate::event::Event"),
-    ("a2a.v1.StreamResponse", "crate::v03::event::Event"),
-    ("lf.a2a.v1.Task", "crate::snapshot::Snapshot"),
+    ("lf.a2a.v1.StreamResponse", "crate::protocol::event::Event"),
+    ("a2a.v1.StreamResponse", "crate::protocol::v03::event::Event"),
+    ("lf.a2a.v1.Task", "crate::protocol::snapshot::Snapshot"),
 ];
 
-/// Messages with credentials, as proto paths. `src/proto/secret.rs` implements their `Debug`, without the credentials.
+/// Messages with credentials, as proto paths. `src/protocol/messages/redact.rs` implements their `Debug`, without the credentials.
 pub(crate) const SECRET: [&str; 4] = [
     ".lf.a2a.v1.TaskPushNotificationConfig",
     ".lf.a2a.v1.AuthenticationInfo",

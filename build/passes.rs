@@ -46,7 +46,7 @@ pub(crate) fn run(proto: &Path, out: &Path) -> Result<()> {
         .extern_path(".google.protobuf", WELL_KNOWN_MODULE)
         // Methods return a boxed stream instead of an associated type, which makes the trait dyn-compatible.
         .generate_default_stubs(true)
-        .codec_path("crate::contract::grpc::Codec")
+        .codec_path("crate::protocol::rpc::codec::Codec")
         .out_dir(&services);
     for (name, rust) in PACKAGES.map(|package| (package.name, package.module)).into_iter().chain(SHARED) {
         pass = pass.extern_path(format!(".{name}"), rust);

@@ -19,14 +19,14 @@ pub(crate) struct Package {
 
 /// The packages of protocol 1.0 and 0.3.
 pub(crate) const PACKAGES: [Package; 2] = [
-    Package { name: "lf.a2a.v1", file: "lf/a2a/v1/a2a.proto", module: "crate::proto::v1" },
-    Package { name: "a2a.v1", file: "a2a/v1/a2a.proto", module: "crate::proto::v03" },
+    Package { name: "lf.a2a.v1", file: "lf/a2a/v1/a2a.proto", module: "crate::protocol::messages::v1" },
+    Package { name: "a2a.v1", file: "a2a/v1/a2a.proto", module: "crate::protocol::messages::v03" },
 ];
 
 /// Files of `google.protobuf` that the packages import, and their Rust module.
 pub(crate) const WELL_KNOWN: [&str; 3] =
     ["google/protobuf/empty.proto", "google/protobuf/struct.proto", "google/protobuf/timestamp.proto"];
-pub(crate) const WELL_KNOWN_MODULE: &str = "crate::json::wkt";
+pub(crate) const WELL_KNOWN_MODULE: &str = "crate::protocol::json::wkt";
 
 /// The descriptors, and the two annotations from which code is generated.
 pub(crate) struct Schema {

@@ -179,7 +179,7 @@ impl Contract {
         let checked = rpcs.iter().map(|rpc| {
             let method = rpc.method();
             rpc.delegate(&quote! {
-                match crate::contract::validate(&request) {
+                match crate::protocol::rpc::validate(&request) {
                     Ok(()) => self.0.#method(request),
                     Err(error) => Box::pin(std::future::ready(Err(error.into()))),
                 }
@@ -277,7 +277,7 @@ impl Rpc {
         let output = self.0.output();
         let shared = SHARED.iter().find(|row| row.0 == output.full_name()).and_then(|row| row.1.parse().ok());
         let output = shared.unwrap_or_else(|| rust_type(&output));
-        let boxed = self.0.is_server_streaming().then(|| quote!(crate::contract::BoxStream<#output>));
+        let boxed = self.0.is_server_streaming().then(|| quote!(crate::protocol::rpc::BoxStream<#output>));
         (rust_type(&self.0.input()), boxed.unwrap_or(output))
     }
 

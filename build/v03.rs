@@ -1,5 +1,5 @@
 //! Code generation for protocol 0.3: conversions between the messages of both versions, and the JSON of 0.3 JSON-RPC,
-//! for messages that correspond to 1.0 field by field. All others are in `src/v03/message.rs` and `src/v03/json.rs`.
+//! for messages that correspond to 1.0 field by field. All others are in `src/protocol/v03/message.rs` and `src/protocol/v03/json.rs`.
 
 #![expect(clippy::wildcard_enum_match_arm, reason = "most field kinds are converted alike")]
 
@@ -29,7 +29,7 @@ const CONVERTED: [&str; 9] = [
 ];
 
 /// Fields without a corresponding field of the same meaning, and the expression for their value. In it, `message` is the
-/// message of the other version. The functions are in `src/v03/message.rs`.
+/// message of the other version. The functions are in `src/protocol/v03/message.rs`.
 const DERIVED: [(&str, &str); 6] = [
     ("a2a.v1.Message.content", "convert_all(message.parts)"),
     ("lf.a2a.v1.Message.parts", "convert_all(message.content)"),

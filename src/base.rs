@@ -2,17 +2,30 @@
 
 #[cfg(any(feature = "auth", feature = "client", feature = "push"))]
 pub(crate) mod bounded_body;
+#[doc(hidden)]
+pub mod clock;
+pub(crate) mod forwarded;
 #[cfg(any(feature = "push", feature = "auth"))]
 pub(crate) mod jwks;
 #[cfg(any(feature = "signing", feature = "auth"))]
 pub mod jws;
+#[cfg(feature = "server")]
+pub(crate) mod metric;
+pub(crate) mod network;
 #[cfg(any(feature = "client", feature = "push"))]
 pub(crate) mod oauth;
+#[cfg(feature = "server")]
+pub(crate) mod owner_counts;
+#[cfg(feature = "server")]
+pub(crate) mod rate_limit;
 #[cfg(any(feature = "client", feature = "server"))]
 pub(crate) mod retry;
 #[cfg(any(feature = "signing", feature = "auth", feature = "server-tls"))]
 pub(crate) mod secret_file;
+pub mod sources;
 #[cfg(feature = "client")]
 pub mod sse;
+pub(crate) mod stderr;
 #[cfg(any(feature = "auth", feature = "server-tls"))]
 pub(crate) mod watched_file;
+pub(crate) mod webhook_signature;

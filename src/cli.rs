@@ -16,16 +16,22 @@ use tracing_subscriber::filter::Targets;
 mod admin;
 mod card;
 mod chat;
+#[cfg(feature = "cli")]
+pub(crate) mod config;
 mod connection;
 mod debug;
 mod doctor;
 mod flags;
 mod init;
 mod listen;
+#[cfg(feature = "cli")]
+pub(crate) mod log;
 mod message;
 #[cfg(feature = "openapi")]
 mod openapi;
 mod progress;
+#[cfg(feature = "metrics")]
+pub(crate) mod prometheus;
 mod remote;
 mod save;
 mod serve;
@@ -39,11 +45,10 @@ use self::{
     terminal::{RED, YELLOW, paint},
 };
 use crate::{
-    auth::audit,
-    clock::Millis,
-    config,
-    error::{Error, ErrorKind},
-    telemetry::log::{self, LogFormat},
+    base::clock::Millis,
+    cli::log::LogFormat,
+    protocol::error::{Error, ErrorKind},
+    service::auth::audit,
 };
 
 /// Table of the exit codes in the help.
@@ -224,7 +229,7 @@ fn with_examples(command: clap::Command, name: &str) -> clap::Command {
 /// Runs the program with the arguments of the process.
 pub fn main() -> ExitCode {
     #[cfg(unix)]
-    if let Some(code) = crate::adapter::process_guard::run(std::env::args_os().skip(1)) {
+    if let Some(code) = crate::agents::exec::guard::run(std::env::args_os().skip(1)) {
         return ExitCode::from(code);
     }
     terminal::apply_color(std::env::args_os().skip(1));
@@ -361,7 +366,7 @@ fn audited<'a>(operation: &str, object: impl Into<Option<&'a str>>, count: u64) 
 
 /// Formats a time as text (RFC 3339).
 fn time(millis: Millis) -> Value {
-    serde_json::to_value(crate::timestamp::timestamp(millis)).unwrap_or_default()
+    serde_json::to_value(crate::protocol::timestamp::timestamp(millis)).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -47,14 +47,16 @@ pub use self::{
     stream::{EventStream, StreamEvent},
 };
 use crate::{
-    call::Call,
-    clock,
-    env::Ids,
-    error::{Error, ErrorKind},
-    event::Cursor,
-    pb::v1::{
-        AgentCard, CancelTaskRequest, GetExtendedAgentCardRequest, GetTaskRequest, ListTasksRequest, ListTasksResponse,
-        Message, SendMessageRequest, SubscribeToTaskRequest, Task, TaskState, a2a_service_server::A2aService,
+    base::{clock, sources::Ids},
+    protocol::{
+        call::Call,
+        error::{Error, ErrorKind},
+        event::Cursor,
+        pb::v1::{
+            AgentCard, CancelTaskRequest, GetExtendedAgentCardRequest, GetTaskRequest, ListTasksRequest,
+            ListTasksResponse, Message, SendMessageRequest, SubscribeToTaskRequest, Task, TaskState,
+            a2a_service_server::A2aService,
+        },
     },
 };
 

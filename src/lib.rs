@@ -142,81 +142,67 @@ macro_rules! options {
 }
 
 #[cfg(feature = "server")]
-pub mod adapter;
-#[cfg(feature = "server")]
-pub mod agent;
-#[cfg(feature = "server")]
-pub mod auth;
+#[doc(hidden)]
+pub mod agents;
 #[doc(hidden)]
 pub mod base;
-pub mod call;
-#[cfg(feature = "server")]
-pub mod card;
-#[doc(hidden)]
-pub mod check;
 #[cfg(feature = "cli")]
 #[doc(hidden)]
 pub mod cli;
 #[cfg(feature = "client")]
 pub mod client;
-#[doc(hidden)]
-pub mod clock;
-#[cfg(feature = "cli")]
-mod config;
-#[doc(hidden)]
-pub mod contract;
-pub mod env;
-pub mod error;
-pub mod event;
-#[cfg(feature = "server")]
-mod execution;
-#[cfg(feature = "server")]
-pub mod extension;
-#[doc(hidden)]
-pub mod history;
 #[cfg(feature = "server")]
 #[doc(hidden)]
-pub mod journal;
-#[doc(hidden)]
-pub mod json;
-mod message;
-#[cfg(feature = "server")]
-mod metric;
-#[cfg(feature = "openapi")]
-#[doc(hidden)]
-pub mod openapi;
-pub mod pb;
-mod proto;
-#[cfg(feature = "push")]
-pub mod push;
-mod report;
-#[doc(hidden)]
-pub mod response_budget;
+pub mod engine;
+pub mod protocol;
 #[cfg(feature = "server")]
 pub mod server;
 #[cfg(feature = "server")]
 #[doc(hidden)]
 pub mod service;
-#[doc(hidden)]
-pub mod snapshot;
 #[cfg(feature = "server")]
 pub mod store;
 #[cfg(feature = "server")]
-#[doc(hidden)]
-pub mod task;
-#[cfg(feature = "server")]
-mod telemetry;
-#[cfg(feature = "server")]
 pub mod testing;
-#[doc(hidden)]
-pub mod timestamp;
 #[cfg(feature = "server")]
 #[doc(hidden)]
 pub mod transport;
+
+// Public paths, which do not depend on the folders.
+#[doc(hidden)]
+pub use self::base::clock;
+#[doc(hidden)]
+pub use self::protocol::{history, json, response_budget, rpc as contract, snapshot, timestamp, validate as check};
+#[cfg(feature = "push")]
+#[doc(inline)]
+pub use self::service::push;
+#[cfg(feature = "server")]
+#[doc(inline)]
+pub use self::{
+    agents as adapter,
+    engine::agent,
+    service::{auth, card, wrappers::extended as extension},
+};
+#[doc(inline)]
+pub use self::{
+    base::sources as env,
+    protocol::{call, error, event, pb},
+};
+#[cfg(feature = "server")]
+#[doc(hidden)]
+pub use self::{engine::journal, protocol::task};
+
+/// Protocol 0.3: data, bindings and semantics.
 #[cfg(any(feature = "server", feature = "client"))]
 #[doc(hidden)]
-pub mod v03;
-pub mod version;
+pub mod v03 {
+    pub use crate::protocol::v03::*;
+    #[cfg(feature = "server")]
+    pub use crate::{
+        service::wrappers::v03 as semantics,
+        transport::binding::v03::{jsonrpc, rest},
+    };
+}
 
 // Other crates whose types are in the public API.
 #[cfg(feature = "server")]
@@ -227,8 +213,7 @@ pub use {bytes, http, serde_json, tonic};
 
 #[cfg(any(feature = "signing", feature = "auth"))]
 pub use self::base::jws as jose;
-pub use self::version as protocol;
-pub use self::{contract::BoxStream, pb::v1::a2a_service_server::A2aService, snapshot::Snapshot};
+pub use crate::protocol::{pb::v1::a2a_service_server::A2aService, rpc::BoxStream, snapshot::Snapshot};
 
 /// Compiles the Rust blocks of the documents as doc tests.
 #[cfg(all(doctest, feature = "cli"))]

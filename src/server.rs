@@ -11,44 +11,55 @@ use http::HeaderName;
 use tokio::{net::ToSocketAddrs, sync::watch};
 use tower_layer::Layer;
 
+pub(crate) use self::agents::is_agent_name;
 pub use self::lifecycle::{BoundServer, Handle, Signals};
 use self::{
     agents::PendingAgent,
     assembly::{Assembled, CardUpdates},
-    layers::{AddLayer, LayeredService},
     lifecycle::Render,
 };
-pub(crate) use self::{agents::is_agent_name, exposure::is_public};
 #[cfg(feature = "signing")]
 use crate::base::jws::SigningKey;
 #[cfg(feature = "push")]
-use crate::push::PushOptions;
+use crate::service::push::PushOptions;
+pub(crate) use crate::transport::connection::exposure::is_public;
 #[cfg(feature = "server-tls")]
 pub use crate::transport::{ClientAuth, Tls, TlsError};
 use crate::{
-    agent::{Agent, DynAgent},
-    auth::{Authenticator, FAILURES, Policy},
-    card::{CardConfig, CardTemplate, ExtendedCard, ExtendedCardAccess, ExtendedCardSettings, Network},
-    env::Env,
-    extension::Extension,
-    pb::v1::{AgentCard, a2a_service_server::A2aService},
-    report::{self, ReportGuard},
+    base::{
+        sources::Env,
+        stderr::{self, ReportGuard},
+    },
+    engine::agent::{Agent, DynAgent},
+    protocol::{
+        pb::v1::{AgentCard, a2a_service_server::A2aService},
+        version::Protocols,
+    },
+    service::{
+        auth::{Authenticator, FAILURES, Policy},
+        card::{CardConfig, CardTemplate, ExtendedCard, ExtendedCardAccess, ExtendedCardSettings, Network},
+        wrappers::extended::Extension,
+    },
     store::{Retention, Store},
-    transport::{CONNECTIONS_PER_PEER, MemoryBudgets, Settings, listener::ListenerSettings},
-    version::Protocols,
+    transport::{
+        CONNECTIONS_PER_PEER, MemoryBudgets, Settings,
+        connection::listener::ListenerSettings,
+        pipeline::{AddLayer, LayeredService},
+    },
 };
 pub use crate::{
     service::{DefaultKey, Limits, Modes},
     transport::{AllowedHost, AllowedOrigin, FileBytes},
 };
 
-mod agents;
-mod assembly;
-mod catalog;
-mod exposure;
-mod layers;
-mod lifecycle;
-mod readiness;
+pub(crate) mod agents;
+pub(crate) mod assembly;
+pub(crate) mod catalog;
+#[cfg(feature = "openapi")]
+#[doc(hidden)]
+pub mod documents;
+pub(crate) mod lifecycle;
+pub(crate) mod readiness;
 
 /// Default grace period for running turns when the server stops.
 pub(crate) const GRACE: Duration = Duration::from_secs(10);
@@ -164,11 +175,11 @@ setters! {
     /// Deduplication of sends without an `Idempotency-Key`. Off by default.
     idempotency_default_key => options.default_key: DefaultKey;
 
-    /// Offers the extension [`resume`](crate::extension::resume): each event carries its cursor, over gRPC too, and a mark if
+    /// Offers the extension [`resume`](crate::service::wrappers::extended::resume): each event carries its cursor, over gRPC too, and a mark if
     /// events may be missing before it. Off by default.
     resume => options.resume: bool;
 
-    /// Lists the extension [`secret`](crate::extension::secret) on the card: parts that only the agent may read. Off by
+    /// Lists the extension [`secret`](crate::service::wrappers::extended::secret) on the card: parts that only the agent may read. Off by
     /// default; marked parts are redacted in any case.
     secret_parts => options.secret_parts: bool;
 
@@ -373,7 +384,7 @@ impl Server {
     }
 
     /// Headers of requests that agents may pass on to other services, such as credentials
-    /// ([`Turn::forwarded_headers`](crate::agent::Turn::forwarded_headers)). They are kept in memory until the turn of the request
+    /// ([`Turn::forwarded_headers`](crate::engine::agent::Turn::forwarded_headers)). They are kept in memory until the turn of the request
     /// ends. None by default.
     pub fn forward_headers(mut self, names: impl IntoIterator<Item = HeaderName>) -> Self {
         self.settings.forward_headers = names.into_iter().collect();
@@ -394,7 +405,7 @@ impl Server {
     }
 
     /// Authentication of callers. Without it, all callers are one anonymous owner. Calls in process are not authenticated:
-    /// their owner is in their [`Call`](crate::call::Call).
+    /// their owner is in their [`Call`](crate::protocol::call::Call).
     ///
     /// ```
     /// use a2a_service::{agent::demo::Demo, auth::{Bearer, Token}, server::Server};
@@ -603,7 +614,7 @@ impl Server {
         let bound = self.bind(addr).await?;
         let mut signals = Signals::listen();
         tracing::info!(server.address = %bound.addr(), "listening");
-        report::report(format_args!("listening on {}", bound.url()));
+        stderr::report(format_args!("listening on {}", bound.url()));
         bound.run_until(async move { signals.next().await }).await;
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! A2A service of an agent: the implementation of the eleven RPCs of [`A2aService`] (3.1).
 //!
-//! The service validates requests against the configuration and delegates to the [execution](crate::execution). It does not
-//! depend on the binding of a call. Required fields have been [checked](crate::check) before.
+//! The service validates requests against the configuration and delegates to the [execution](crate::engine::execution). It does not
+//! depend on the binding of a call. Required fields have been [checked](crate::protocol::validate) before.
 
 use std::{
     fmt,
@@ -18,42 +18,50 @@ use tokio::sync::watch;
 use tonic::{Request, Response, Status};
 
 pub use self::media_types::Modes;
-pub use crate::execution::{DefaultKey, Limits};
+pub use crate::engine::execution::{DefaultKey, Limits};
 #[cfg(feature = "push")]
-use crate::push::{PushOptions, PushStats, delivery::DeliveryService, payload::V03Encoder};
+use crate::service::push::{PushOptions, PushStats, delivery::DeliveryService, payload::V03Encoder};
 #[cfg(feature = "push")]
 use crate::store::Unavailable;
 use crate::{
-    agent::{Agent, DynAgent},
-    call::Call,
-    contract::{BoxStream, ServiceFuture},
-    env::Env,
-    error::{Error, ErrorKind},
-    event::Event,
-    execution::{Execution, PUSH_IN_SEND, SendRequest},
-    extension::Negotiated,
-    history::HistoryLimit,
-    journal::{Journal, TurnContext, TurnReply},
-    json::wkt::MAX_DEPTH,
-    metric::EngineGauges,
-    pb::{
-        v1::{
-            AgentCard, CancelTaskRequest, DeleteTaskPushNotificationConfigRequest, GetExtendedAgentCardRequest,
-            GetTaskPushNotificationConfigRequest, GetTaskRequest, ListTaskPushNotificationConfigsRequest,
-            ListTaskPushNotificationConfigsResponse, ListTasksRequest, ListTasksResponse, Message, Part,
-            SendMessageRequest, SendMessageResponse, SubscribeToTaskRequest, Task, TaskPushNotificationConfig,
-            TaskState, a2a_service_server::A2aService, part::Content, send_message_response::Payload,
-        },
-        wkt::{Empty, Struct},
+    base::{metric::EngineGauges, sources::Env},
+    engine::{
+        agent::{Agent, DynAgent},
+        execution::{Execution, PUSH_IN_SEND, SendRequest},
+        journal::{Journal, TurnContext, TurnReply},
     },
-    snapshot::Snapshot,
+    protocol::{
+        call::Call,
+        error::{Error, ErrorKind},
+        event::Event,
+        history::HistoryLimit,
+        json::wkt::MAX_DEPTH,
+        pb::{
+            v1::{
+                AgentCard, CancelTaskRequest, DeleteTaskPushNotificationConfigRequest, GetExtendedAgentCardRequest,
+                GetTaskPushNotificationConfigRequest, GetTaskRequest, ListTaskPushNotificationConfigsRequest,
+                ListTaskPushNotificationConfigsResponse, ListTasksRequest, ListTasksResponse, Message, Part,
+                SendMessageRequest, SendMessageResponse, SubscribeToTaskRequest, Task, TaskPushNotificationConfig,
+                TaskState, a2a_service_server::A2aService, part::Content, send_message_response::Payload,
+            },
+            wkt::{Empty, Struct},
+        },
+        rpc::{BoxStream, ServiceFuture},
+        snapshot::Snapshot,
+    },
+    service::wrappers::extended::Negotiated,
     store::{Key, ListQuery, PageToken, Retention, Scope, Store},
 };
 
+pub mod auth;
 mod call_limits;
+pub mod card;
 mod media_types;
+#[cfg(feature = "push")]
+pub mod push;
 pub mod push_configs;
 mod streams;
+pub(crate) mod wrappers;
 
 /// Default page size (3.1.4).
 pub const DEFAULT_PAGE_SIZE: i32 = 50;
@@ -368,7 +376,7 @@ fn query(call: &Call, scope: Arc<Scope>, request: &ListTasksRequest, limits: &Li
         scope,
         context: Some(request.context_id.as_str()).filter(|id| !id.is_empty()).map(Into::into),
         state: Some(request.status()).filter(|state| *state != TaskState::Unspecified),
-        since: request.status_timestamp_after.as_ref().map(crate::timestamp::millis),
+        since: request.status_timestamp_after.as_ref().map(crate::protocol::timestamp::millis),
         after: None,
         limit,
         max_bytes: Some(limits.page_bytes),

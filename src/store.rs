@@ -21,8 +21,8 @@ pub use retention::{Retention, SweepResult};
 pub use traits::{Claim, InUse, Maintenance, PushQueue, Store, StoredTask, SyncStore, TaskStore};
 pub(crate) use traits::{READ_BATCH, READ_BYTES};
 
-pub use crate::clock::Millis;
-use crate::{
+pub use crate::base::clock::Millis;
+use crate::protocol::{
     event::{Event, Fence, Position, Seq},
     pb::v1::{Task, TaskState},
 };

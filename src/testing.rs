@@ -15,14 +15,16 @@ use std::sync::Arc;
 use tokio_stream::StreamExt as _;
 
 use crate::{
-    agent::Agent,
-    call::Call,
-    contract::BoxStream,
-    error::Error,
-    event::Event,
-    pb::v1::{
-        Artifact, CancelTaskRequest, Message, Part, SendMessageRequest, Task, TaskState,
-        a2a_service_server::A2aService, bindings::Checked, send_message_response,
+    engine::agent::Agent,
+    protocol::{
+        call::Call,
+        error::Error,
+        event::Event,
+        pb::v1::{
+            Artifact, CancelTaskRequest, Message, Part, SendMessageRequest, Task, TaskState,
+            a2a_service_server::A2aService, bindings::Checked, send_message_response,
+        },
+        rpc::BoxStream,
     },
     service::{Limits, Service},
     store::memory::Memory,

@@ -11,39 +11,19 @@
 //! | `jsonrpc`, `rest`, `grpc`, `grpc_web`, `card`, `catalog`, `key_set`, `protected_resource`, `documents`, `health`, `metrics` | bindings and resources |
 //! | `body`, `request_budget`, `response`, `sse` | request and response bodies |
 
-mod base_path;
-mod body;
-mod browser_headers;
-mod card;
-mod catalog;
+pub(crate) mod binding;
+pub(crate) mod body;
 mod classify;
-mod connection;
+pub(crate) mod connection;
 mod context;
-mod control_frames;
-mod documents;
-mod framing;
-pub mod grpc;
-mod grpc_web;
-mod health;
-mod jsonrpc;
-mod key_set;
-pub mod listener;
 mod media_type;
 mod method;
-mod metrics;
-mod origin;
-mod peer_limit;
-mod protected_resource;
-mod request_budget;
-mod response;
-mod rest;
+pub(crate) mod pipeline;
+pub(crate) mod resource;
 mod settings;
-pub mod sse;
-#[cfg(feature = "server-tls")]
-mod tls;
 mod version;
-mod write_timeout;
 
+pub use self::connection::listener;
 use std::{
     borrow::Cow,
     convert::Infallible,
@@ -64,53 +44,66 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Status, service::Routes};
 use tower_service::Service;
 
-#[cfg(feature = "server-tls")]
-pub use self::tls::{ClientAuth, Tls, TlsError};
-pub(crate) use self::{
-    base_path::{Paths, below},
-    browser_headers::{BrowserHeaders, preflight},
-    catalog::AI_CATALOG,
-    classify::RequestClass,
-    context::{hide_credentials, request_id},
-    framing::{check_framing, check_head},
-    grpc_web::trailers as grpc_web_trailers,
-    origin::OriginPolicy,
-    peer_limit::CONNECTIONS_PER_PEER,
-    response::{CallOutcome, REQUEST_LOG},
-    settings::{BODY_BYTES, MEMORY, MemoryBudgets},
-};
 pub use self::{
     body::Body,
-    health::{NotReady, ReadinessCheck},
-    origin::{AllowedHost, AllowedOrigin},
-    peer_limit::PeerLimit,
-    protected_resource::ProtectedResource,
     settings::{BaseUrlSource, CardSource, CatalogSource, DocumentSource, FileBytes, MetricsSource, Settings},
 };
-use self::{
-    classify::RequestKind,
-    health::Health,
-    request_budget::{LimitedBody, Messages},
-    response::status,
-    settings::Limits,
-    write_timeout::WriteDeadline,
+pub(crate) use self::{
+    classify::RequestClass,
+    context::{hide_credentials, request_id},
+    settings::{BODY_BYTES, MEMORY, MemoryBudgets},
+};
+use self::{classify::RequestKind, settings::Limits};
+#[cfg(feature = "server-tls")]
+pub use crate::transport::connection::tls::{ClientAuth, Tls, TlsError};
+pub(crate) use crate::transport::{
+    binding::grpc_web::trailers as grpc_web_trailers,
+    body::response::{CallOutcome, REQUEST_LOG},
+    pipeline::{
+        base_path::{Paths, below},
+        browser_headers::{BrowserHeaders, preflight},
+        framing::{check_framing, check_head},
+        origin::OriginPolicy,
+        peer_limit::CONNECTIONS_PER_PEER,
+    },
+    resource::catalog::AI_CATALOG,
+};
+pub use crate::transport::{
+    pipeline::{
+        origin::{AllowedHost, AllowedOrigin},
+        peer_limit::PeerLimit,
+    },
+    resource::{
+        health::{NotReady, ReadinessCheck},
+        protected_resource::ProtectedResource,
+    },
 };
 use crate::{
-    call::{self, Call},
-    contract::Dispatch,
-    error::Error,
-    pb::v1::{
-        a2a_service_server::{A2aService, A2aServiceServer},
-        bindings::ServiceHandle,
+    protocol::{
+        call::{self, Call},
+        error::Error,
+        pb::v1::{
+            a2a_service_server::{A2aService, A2aServiceServer},
+            bindings::ServiceHandle,
+        },
+        response_budget::{Reservation, ResponseBudget},
+        rpc::Dispatch,
+        version::{Protocols, Version},
     },
-    response_budget::{Reservation, ResponseBudget},
-    v03::{
-        grpc::{GrpcService, to_v03_status},
-        jsonrpc::Methods as V03JsonRpc,
-        rest::Rest as V03Rest,
-        semantics::Semantics,
+    service::wrappers::v03::Semantics,
+    transport::{
+        binding::v03::{
+            grpc::{GrpcService, to_v03_status},
+            jsonrpc::Methods as V03JsonRpc,
+            rest::Rest as V03Rest,
+        },
+        body::{
+            receive_budget::{LimitedBody, Messages},
+            response::status,
+        },
+        connection::write_timeout::WriteDeadline,
+        resource::health::Health,
     },
-    version::{Protocols, Version},
 };
 
 /// Request body: an [`http_body::Body`] of [`Bytes`].
@@ -160,12 +153,13 @@ struct Inner {
     settings: Settings,
     limits: Limits,
     health_limits: Limits,
-    card_dates: card::CardDates,
+    card_dates: resource::card::CardDates,
     unsent: ResponseBudget,
 }
 
 /// gRPC service of 0.3.
-type V03Server = crate::v03::pb::a2a_service_server::A2aServiceServer<crate::v03::pb::bindings::ServiceHandle>;
+type V03Server =
+    crate::protocol::v03::pb::a2a_service_server::A2aServiceServer<crate::protocol::v03::pb::bindings::ServiceHandle>;
 
 /// Future of a response.
 pub type ResponseFuture = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
@@ -180,7 +174,7 @@ impl HttpService {
     /// Creates the HTTP service with budgets that it shares with others.
     pub(crate) fn with_budgets(service: Arc<dyn A2aService>, settings: Settings, budgets: MemoryBudgets) -> Self {
         let semantics: Arc<dyn A2aService> = Arc::new(Semantics::new(Arc::clone(&service)));
-        let v03 = crate::v03::pb::bindings::ServiceHandle(Arc::new(GrpcService(Arc::clone(&semantics))));
+        let v03 = crate::protocol::v03::pb::bindings::ServiceHandle(Arc::new(GrpcService(Arc::clone(&semantics))));
         let v03_grpc = V03Server::new(v03.clone()).max_decoding_message_size(settings.body_bytes);
         let service = ServiceHandle(service);
         let grpc = A2aServiceServer::new(service.clone()).max_decoding_message_size(settings.body_bytes);
@@ -196,7 +190,7 @@ impl HttpService {
             unsent: budgets.unsent,
             health_limits: limits.of_health(),
             limits,
-            card_dates: card::CardDates::now(settings.env.clock),
+            card_dates: resource::card::CardDates::now(settings.env.clock),
             settings,
         };
         Self { inner: Arc::new(inner), scope: ServiceScope::All }
@@ -278,7 +272,7 @@ impl HttpService {
                             | RequestKind::Document
                     ) =>
             {
-                return now(card::preflight());
+                return now(resource::card::preflight());
             }
             Method::OPTIONS => method::to_options,
             _ => return self.dispatch_method(class, parts, body),
@@ -313,33 +307,33 @@ impl HttpService {
             return now(class.overloaded(error));
         }
         let binding = match kind {
-            RequestKind::Card => return now(card::respond_with_card(settings, card_dates, &parts)),
+            RequestKind::Card => return now(resource::card::respond_with_card(settings, card_dates, &parts)),
             RequestKind::Catalog => {
-                return now(catalog::respond_with_catalog(settings.catalog.as_ref(), settings, &parts));
+                return now(resource::catalog::respond_with_catalog(settings.catalog.as_ref(), settings, &parts));
             }
             RequestKind::KeySet => {
-                return now(key_set::respond_with_key_set(settings.key_set.as_ref(), &parts));
+                return now(resource::key_set::respond_with_key_set(settings.key_set.as_ref(), &parts));
             }
             RequestKind::ProtectedResource => {
                 let resource = settings.protected_resource.as_ref();
-                return now(protected_resource::respond_with_metadata(resource, &parts));
+                return now(resource::protected_resource::respond_with_metadata(resource, &parts));
             }
             RequestKind::Document => {
-                let document = documents::respond_with_document(settings.documents.clone(), parts);
+                let document = resource::documents::respond_with_document(settings.documents.clone(), parts);
                 return Box::pin(async move { Ok(document.await) });
             }
-            RequestKind::Metrics => return metrics::respond_with_metrics(settings.metrics.as_ref(), &parts),
+            RequestKind::Metrics => return resource::metrics::respond_with_metrics(settings.metrics.as_ref(), &parts),
             RequestKind::Health => {
                 let (drain, ready) = (settings.drain.clone(), Arc::clone(&settings.readiness));
-                return Box::pin(
-                    async move { Ok(health::respond_with_health(parts.uri.path(), &drain, &ready).await) },
-                );
+                return Box::pin(async move {
+                    Ok(resource::health::respond_with_health(parts.uri.path(), &drain, &ready).await)
+                });
             }
             RequestKind::Grpc => return self.dispatch_grpc(class, parts, body, unsent),
             RequestKind::GrpcWeb(format) => {
                 let class = RequestClass { kind: RequestKind::Grpc, ..class };
                 let serve_grpc = |parts, body| self.dispatch_grpc(class, parts, body, unsent.clone());
-                return grpc_web::serve(format, parts, body, &unsent, serve_grpc);
+                return binding::grpc_web::serve(format, parts, body, &unsent, serve_grpc);
             }
             RequestKind::JsonRpc => call::Binding::JsonRpc,
             RequestKind::Rest | RequestKind::ExtendedCard => call::Binding::Rest,
@@ -352,16 +346,16 @@ impl HttpService {
         let response: ResponseFuture = match (kind, version) {
             // Checks complete once the body is read: an error has the id of its request.
             (RequestKind::JsonRpc, _) => {
-                let methods = jsonrpc::Methods {
+                let methods = binding::jsonrpc::Methods {
                     v1: service,
                     v03: self.inner.v03_json_rpc.clone(),
                     v03_without_id: self.inner.v03_json_rpc_without_id.clone(),
                 };
-                Box::pin(jsonrpc::serve(methods, parts, body, limits, checks, accounting))
+                Box::pin(binding::jsonrpc::serve(methods, parts, body, limits, checks, accounting))
             }
             (RequestKind::ExtendedCard, _) => {
                 let checked = checks.complete(version, &mut parts.extensions);
-                Box::pin(async move { Ok(card::respond_with_extended_card(&service, &parts, checked).await) })
+                Box::pin(async move { Ok(resource::card::respond_with_extended_card(&service, &parts, checked).await) })
             }
             _ => {
                 let checked = checks.complete(version, &mut parts.extensions);
@@ -371,10 +365,12 @@ impl HttpService {
                 }
                 let finish = move |served: Result<_, _>| served.map(|response| accounting.finish(response, is_read));
                 match version {
-                    Version::V1_0 => Box::pin(rest::serve(service, parts, body, limits, checked, version).map(finish)),
+                    Version::V1_0 => {
+                        Box::pin(binding::rest::serve(service, parts, body, limits, checked, version).map(finish))
+                    }
                     Version::V0_3 => {
                         let v03 = self.inner.v03_rest.clone();
-                        Box::pin(rest::serve(v03, parts, body, limits, checked, version).map(finish))
+                        Box::pin(binding::rest::serve(v03, parts, body, limits, checked, version).map(finish))
                     }
                 }
             }
@@ -393,11 +389,12 @@ impl HttpService {
         let Inner { settings, limits, health_limits, .. } = &*self.inner;
         let (RequestClass { kind, version, .. }, path) = (class, parts.uri.path());
         if !version::is_a2a_grpc_method(path, version, settings.protocols) {
-            let messages = if grpc::is_reflection(path) { Messages::Many } else { Messages::One };
+            let messages = if binding::grpc::is_reflection(path) { Messages::Many } else { Messages::One };
             let limits = if kind.is_health(path) { health_limits } else { limits };
             let body = LimitedBody::new(body, messages, limits);
             let response = self.auxiliary().call(Request::from_parts(parts, body));
-            let finish = move |response| grpc::complete_unimplemented(response).map(|body| body.counted(&unsent));
+            let finish =
+                move |response| binding::grpc::complete_unimplemented(response).map(|body| body.counted(&unsent));
             return Box::pin(async move { response.await.map(finish) });
         }
         let checks = context::attach_call(&mut parts, call::Binding::Grpc, settings);
@@ -418,7 +415,7 @@ impl HttpService {
         };
         let (max_message, max_age) = (limits.body_bytes, limits.stream_max_age);
         echoed.add_to(Box::pin(async move {
-            let mut response = grpc::complete(response.await?, max_message, version);
+            let mut response = binding::grpc::complete(response.await?, max_message, version);
             match WriteDeadline::after(max_age) {
                 Some(deadline) if traits.is_streaming => drop(response.extensions_mut().insert(deadline)),
                 _ if traits.is_streaming => {}
@@ -433,7 +430,7 @@ impl HttpService {
         let Settings { drain, readiness: ready, protocols, health_watches, .. } = &self.inner.settings;
         let services = || protocols.iter().map(version::grpc_service_name).collect();
         let health = || Health::new(drain.clone(), Arc::clone(ready), services(), *health_watches);
-        self.inner.auxiliary.get_or_init(|| grpc::auxiliary_services(health())).clone()
+        self.inner.auxiliary.get_or_init(|| binding::grpc::auxiliary_services(health())).clone()
     }
 }
 
@@ -485,8 +482,8 @@ impl RequestClass {
                 format.convert_headers(Self { kind: RequestKind::Grpc, ..self }.error_response(status))
             }
             // The id is in the body, which is not read.
-            (RequestKind::JsonRpc, _) => jsonrpc::status_response("null", version, status),
-            _ => rest::status_response(status, version),
+            (RequestKind::JsonRpc, _) => binding::jsonrpc::status_response("null", version, status),
+            _ => binding::rest::status_response(status, version),
         }
     }
 
@@ -519,7 +516,7 @@ impl RpcTraits {
         let name = path.rsplit('/').next().unwrap_or_default();
         match version {
             Version::V1_0 => traits::<ServiceHandle>(name),
-            Version::V0_3 => traits::<crate::v03::pb::bindings::ServiceHandle>(name),
+            Version::V0_3 => traits::<crate::protocol::v03::pb::bindings::ServiceHandle>(name),
         }
     }
 }

@@ -10,7 +10,7 @@ use futures_util::{
 use reqwest::Response;
 use tokio::time::{Instant, timeout_at};
 
-use crate::clock;
+use crate::base::clock;
 
 /// Body of limited size, from a stream of chunks.
 pub(crate) struct BoundedBody<S> {

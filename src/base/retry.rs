@@ -6,7 +6,7 @@ use std::time::Duration;
 use http::{HeaderMap, header};
 
 #[cfg(any(feature = "client", feature = "push"))]
-use crate::clock::Millis;
+use crate::base::clock::Millis;
 
 /// Exponential backoff.
 #[derive(Clone, Copy, Debug)]

@@ -14,11 +14,12 @@ use serde_json::{Value, json};
 
 use super::{OutputError, Usage, audited, report, say, say_text, start_audit_log, warn};
 use crate::{
-    clock::{Clock, Millis},
-    config::{self, Config, Loaded, StorePath},
-    env::Env,
-    execution,
-    journal::Journal,
+    base::{
+        clock::{Clock, Millis},
+        sources::Env,
+    },
+    cli::config::{self, Config, Loaded, StorePath},
+    engine::{execution, journal::Journal},
     store::{
         Counts, Maintenance as _, Retention, SweepResult,
         sqlite::{self, ExportError, ImportError, Inspector, Options, Sqlite, Stats},

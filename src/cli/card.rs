@@ -27,7 +27,8 @@ use crate::{
         bounded_body::ResponseBody,
         jws::{MAX_KEY_FILE, PublicKeys, SigningKey},
     },
-    card::{WELL_KNOWN, signature},
+    protocol::card_signature,
+    service::card::WELL_KNOWN,
 };
 
 pub(super) mod rules;
@@ -143,7 +144,7 @@ fn sign(arguments: &Sign) -> anyhow::Result<()> {
         None => key,
     };
     let card = read_file(&arguments.file, MAX_DOCUMENT)?;
-    let signed = signature::sign(&card, &key).with_context(|| arguments.file.display().to_string())?;
+    let signed = card_signature::sign(&card, &key).with_context(|| arguments.file.display().to_string())?;
     let signed: serde_json::Value = serde_json::from_slice(&signed)?;
     Ok(say(&show::json(&signed, Format::Json)?)?)
 }
@@ -158,7 +159,7 @@ fn verify(arguments: &Verify) -> anyhow::Result<()> {
         (None, None) => bail!("--key or --jwks: one of them is required"),
     };
     let card = load(&arguments.card, WELL_KNOWN)?;
-    match signature::verify(&card, &keys) {
+    match card_signature::verify(&card, &keys) {
         Ok(verified) => {
             if let Some(version) = unsigned_version(&card, verified) {
                 warn(&format!("{}: the members of protocol {version} are not signed", arguments.card));
@@ -166,15 +167,15 @@ fn verify(arguments: &Verify) -> anyhow::Result<()> {
             say("verified\n")?;
             Ok(())
         }
-        Err(error @ signature::VerifyError::NotCard(_)) => Err(error).with_context(|| arguments.card.clone()),
-        Err(error @ (signature::VerifyError::Unsigned | signature::VerifyError::Invalid(_))) => {
+        Err(error @ card_signature::VerifyError::NotCard(_)) => Err(error).with_context(|| arguments.card.clone()),
+        Err(error @ (card_signature::VerifyError::Unsigned | card_signature::VerifyError::Invalid(_))) => {
             bail!("{}: {error}", arguments.card)
         }
     }
 }
 
 /// Returns the version whose members a verified card has unsigned, if any.
-fn unsigned_version(card: &[u8], verified: signature::Verified) -> Option<&'static str> {
+fn unsigned_version(card: &[u8], verified: card_signature::Verified) -> Option<&'static str> {
     let card: serde_json::Value = serde_json::from_slice(card).ok()?;
     let unsigned = [("supportedInterfaces", verified.v1, "1.0"), ("url", verified.v03, "0.3")];
     let unsigned = unsigned.into_iter().find(|(member, is_signed, _)| card.get(member).is_some() && !is_signed);

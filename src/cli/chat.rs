@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     client::{Client, Conversation, StreamEvent},
-    pb::v1::{ListTasksRequest, Message, Part, Role},
+    protocol::pb::v1::{ListTasksRequest, Message, Part, Role},
 };
 
 /// Maximum number of tasks that `/history` prints.

@@ -23,12 +23,14 @@ use super::{
     warn,
 };
 use crate::{
-    call::Binding,
+    cli::config,
     client::{CatalogEntry, Client, ClientBuilder, Retry, complete_url},
-    config,
-    error::{Error, ErrorKind},
-    pb::v1::AgentCard,
-    version::Version,
+    protocol::{
+        call::Binding,
+        error::{Error, ErrorKind},
+        pb::v1::AgentCard,
+        version::Version,
+    },
 };
 
 /// Heading of the flags that select how an agent is called.

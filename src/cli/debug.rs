@@ -10,13 +10,12 @@ use tonic::{Request, Response, Status};
 
 use super::{report, show::safe};
 use crate::{
-    call::Call,
     client::{HttpTransport, Observer},
-    contract::BoxStream,
-    error::Error,
-    pb::v1::a2a_service_server::A2aService,
-    telemetry::wire_log::redaction::{Media, headers, message, url},
-    v03::pb::a2a_service_server::A2aService as V03Service,
+    protocol::{
+        call::Call, error::Error, pb::v1::a2a_service_server::A2aService, rpc::BoxStream,
+        v03::pb::a2a_service_server::A2aService as V03Service,
+    },
+    transport::pipeline::wire_log::redaction::{Media, headers, message, url},
 };
 
 /// Prints requests and responses.
@@ -114,7 +113,7 @@ macro_rules! observed {
 /// Calls of 1.0.
 mod v1_0 {
     use super::{ObservedGrpc, Request, Response, Status};
-    use crate::pb::v1::{
+    use crate::protocol::pb::v1::{
         a2a_service_server::A2aService,
         bindings::{Rpc, each_rpc},
     };
@@ -127,7 +126,7 @@ mod v1_0 {
 /// Calls of 0.3.
 mod v0_3 {
     use super::{ObservedGrpc, Request, Response, Status};
-    use crate::v03::pb::{
+    use crate::protocol::v03::pb::{
         a2a_service_server::A2aService,
         bindings::{Rpc, each_rpc},
     };

@@ -21,7 +21,10 @@ use super::{
     show::{self, Format, safe},
     terminal::{DIM, GREEN, RED, YELLOW, paint},
 };
-use crate::{call::Binding, client::complete_url, error::ErrorKind};
+use crate::{
+    client::complete_url,
+    protocol::{call::Binding, error::ErrorKind},
+};
 
 mod card;
 mod interface;

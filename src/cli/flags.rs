@@ -8,7 +8,7 @@ use std::{
 
 use clap::{Arg, ArgAction, ArgMatches, Args, FromArgMatches};
 
-use crate::config::{Config, DEFAULT_LISTEN, KEYS, Key};
+use crate::cli::config::{Config, DEFAULT_LISTEN, KEYS, Key};
 
 /// Short examples and a pointer to the other flags, in the short help.
 const MORE: &str = "Examples: a2a serve --exec ./agent.sh; a2a serve --upstream URL. `--help` lists all flags.";
@@ -96,7 +96,7 @@ impl Serve {
     }
 }
 
-/// Names and values of the flags that were given. [`config::load`](crate::config::load) parses the values.
+/// Names and values of the flags that were given. [`config::load`](crate::cli::config::load) parses the values.
 #[derive(Clone, Default)]
 struct Flags(Vec<(String, String)>);
 

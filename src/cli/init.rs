@@ -72,7 +72,7 @@ fn text(kind: Kind) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config;
+    use crate::cli::config;
 
     /// Removes the `# ` before a key or a table, but not before a sentence.
     fn uncommented(text: &str) -> String {

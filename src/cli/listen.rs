@@ -30,14 +30,15 @@ use url::Url;
 use self::forward::Forward;
 use super::{report, say, time};
 use crate::{
-    clock::Clock,
-    config,
-    pb::v1::{Part, TaskStatus, stream_response::Payload},
-    push::{Receiver, VerifiedNotification},
-    report::write_escaped,
+    base::{clock::Clock, stderr::write_escaped},
+    cli::{
+        config,
+        log::{self, LogFormat},
+    },
+    protocol::pb::v1::{Part, TaskStatus, stream_response::Payload},
     server::{self, Signals},
-    telemetry::log::{self, LogFormat},
-    transport::listener::{self, ListenerSettings},
+    service::push::{Receiver, VerifiedNotification},
+    transport::connection::listener::{self, ListenerSettings},
 };
 
 mod forward;
@@ -436,7 +437,7 @@ struct JsonLine<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
+    use crate::protocol::{
         pb::v1::{Artifact, Message, Task, TaskArtifactUpdateEvent, TaskState, TaskStatusUpdateEvent},
         version::Version,
     };
@@ -534,7 +535,7 @@ mod tests {
             ),
         ];
         for (payload, expected) in cases {
-            let response = crate::pb::v1::StreamResponse { payload: Some(payload) };
+            let response = crate::protocol::pb::v1::StreamResponse { payload: Some(payload) };
             let received =
                 VerifiedNotification { id: Some("d".to_owned()), version: Version::V1_0, event: response.into() };
             let notification = Notification::new(&received, b"{\n\"big\": 12345678901234567890123}\r\n", true);

@@ -10,7 +10,7 @@ use clap::Args;
 use serde_json::Value;
 
 use super::{Usage, read_file, read_limited};
-use crate::{
+use crate::protocol::{
     message::file_name::media_type_of,
     pb::v1::{Message, Part, Role, SendMessageConfiguration, SendMessageRequest},
 };

@@ -4,8 +4,8 @@ use clap::{Args, builder::PossibleValuesParser};
 
 use super::say;
 use crate::{
-    openapi::{OPENRPC, SCHEMAS, openapi},
-    version::Version,
+    protocol::version::Version,
+    server::documents::{OPENRPC, SCHEMAS, openapi},
 };
 
 /// Arguments of `a2a openapi`.

@@ -13,7 +13,7 @@ use tokio::time::{Instant, timeout};
 use super::{report, show};
 use crate::{
     client::StreamEvent,
-    pb::v1::{Artifact, Message, Task, TaskState, TaskStatus},
+    protocol::pb::v1::{Artifact, Message, Task, TaskState, TaskStatus},
 };
 
 /// Interval at which the progress line is written.

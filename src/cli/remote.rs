@@ -23,10 +23,12 @@ use super::{
 };
 use crate::{
     client::{Client, EventStream, StreamEvent},
-    event::Cursor,
-    pb::v1::{
-        Artifact, ListTasksRequest, SendMessageConfiguration, SendMessageRequest, Task as A2aTask, TaskState,
-        send_message_response::Payload,
+    protocol::{
+        event::Cursor,
+        pb::v1::{
+            Artifact, ListTasksRequest, SendMessageConfiguration, SendMessageRequest, Task as A2aTask, TaskState,
+            send_message_response::Payload,
+        },
     },
 };
 
@@ -463,7 +465,9 @@ pub(super) fn list_tasks(arguments: &ListTasks) -> anyhow::Result<()> {
             page_size: arguments.limit,
             page_token: arguments.page_token.clone().unwrap_or_default(),
             history_length: arguments.history,
-            status_timestamp_after: arguments.since.map(|time| crate::timestamp::timestamp(time.as_millisecond())),
+            status_timestamp_after: arguments
+                .since
+                .map(|time| crate::protocol::timestamp::timestamp(time.as_millisecond())),
             include_artifacts: Some(arguments.with_artifacts),
             ..ListTasksRequest::default()
         };
@@ -513,7 +517,7 @@ pub(super) fn push(command: &Push) -> anyhow::Result<()> {
         let push = client.push(&task.task_id);
         let configs = match command {
             Push::Create(CreatePush { webhook, webhook_token, id, .. }) => {
-                let mut config = crate::pb::v1::TaskPushNotificationConfig::from(webhook.as_str());
+                let mut config = crate::protocol::pb::v1::TaskPushNotificationConfig::from(webhook.as_str());
                 config.token = webhook_token.clone().unwrap_or_default();
                 config.id = id.clone().unwrap_or_default();
                 vec![push.create(config).await?]

@@ -22,8 +22,10 @@ use super::{
 };
 use crate::{
     client::StreamEvent,
-    message::file_name::{extension_of, safe_name, unique_name},
-    pb::v1::{Artifact, Message, Part, Task, TaskArtifactUpdateEvent, part::Content},
+    protocol::{
+        message::file_name::{extension_of, safe_name, unique_name},
+        pb::v1::{Artifact, Message, Part, Task, TaskArtifactUpdateEvent, part::Content},
+    },
 };
 
 /// Maximum size of everything that is received for files, in bytes.

@@ -13,22 +13,26 @@ use tracing::Level;
 use self::agent::AgentSource;
 use super::{OutputError, flags::Serve, say, upstream::Gateway, warn};
 use crate::{
-    agent::DynAgent,
-    auth::{self, AllOf, AnyOf, Bearer, Jwt, JwtOptions, MutualTls, Scopes, TokenFile},
     base::jws::SigningKey,
-    card::ScopedSkills,
-    config::{
-        self, AgentConfig, AuthConfig, AuthRequire, Certificate, Config, Loaded, OfferedExtension, StoreConfig,
-        TlsConfig,
+    cli::{
+        config::{
+            self, AgentConfig, AuthConfig, AuthRequire, Certificate, Config, Loaded, OfferedExtension, StoreConfig,
+            TlsConfig,
+        },
+        prometheus::Recorder,
     },
-    push::{Algorithm, PushOptions, SigningKeys, WebhookCredentials},
+    engine::agent::DynAgent,
     server::{self, ClientAuth, Modes, Server, Signals, Tls},
+    service::{
+        auth::{self, AllOf, AnyOf, Bearer, Jwt, JwtOptions, MutualTls, Scopes, TokenFile},
+        card::ScopedSkills,
+        push::{Algorithm, PushOptions, SigningKeys, WebhookCredentials},
+    },
     store::{
         Store,
         memory::Memory,
         sqlite::{Options, Sqlite},
     },
-    telemetry::{self, prometheus::Recorder},
 };
 
 mod agent;
@@ -51,9 +55,9 @@ pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
     let mut filter = config.log.filter.targets.clone();
     if config.log.wire {
         // `log.wire` takes precedence over the log filter.
-        filter = filter.with_target(telemetry::wire_log::TARGET, Level::INFO);
+        filter = filter.with_target(crate::transport::pipeline::wire_log::TARGET, Level::INFO);
     }
-    telemetry::log::init(config.log.format, filter);
+    crate::cli::log::init(config.log.format, filter);
     for warning in warnings {
         tracing::warn!("{warning}");
     }
@@ -542,7 +546,7 @@ fn exit_now() -> ! {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{auth::CertificateName, config::Value as _};
+    use crate::{cli::config::Value as _, service::auth::CertificateName};
 
     #[test]
     fn client_certificates_are_optional_only_among_alternatives() {

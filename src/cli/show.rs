@@ -13,13 +13,15 @@ use super::{
     terminal::{DIM, YELLOW, paint, state_style},
 };
 use crate::{
+    base::stderr::write_escaped,
     client::{CatalogEntry, StreamEvent},
-    pb::v1::{
-        AgentCard, Artifact, ListTasksResponse, Message, Part, Role, Task, TaskArtifactUpdateEvent,
-        TaskPushNotificationConfig, TaskState, TaskStatus,
+    protocol::{
+        pb::v1::{
+            AgentCard, Artifact, ListTasksResponse, Message, Part, Role, Task, TaskArtifactUpdateEvent,
+            TaskPushNotificationConfig, TaskState, TaskStatus,
+        },
+        v03::json::EnumNames as _,
     },
-    report::write_escaped,
-    v03::json::EnumNames as _,
 };
 
 /// Output format.
@@ -101,7 +103,8 @@ fn heading(text: &str) -> String {
 }
 
 fn head(task: &Task) -> String {
-    let time = task.status.as_ref().and_then(|status| status.timestamp.as_ref()).map(crate::timestamp::millis);
+    let time =
+        task.status.as_ref().and_then(|status| status.timestamp.as_ref()).map(crate::protocol::timestamp::millis);
     let time = time.and_then(|millis| jiff::Timestamp::from_millisecond(millis).ok());
     let time = time.map(|time| format!(" ({time})")).unwrap_or_default();
     let status = styled_state(task.state()) + &paint(DIM, time);
@@ -454,7 +457,7 @@ pub(super) fn safe(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pb::v1::TaskStatusUpdateEvent;
+    use crate::protocol::pb::v1::TaskStatusUpdateEvent;
 
     #[test]
     fn names_of_states_are_accepted_in_all_forms() {

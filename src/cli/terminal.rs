@@ -7,7 +7,7 @@ use clap::{
     builder::styling::{AnsiColor, Effects, Style, Styles},
 };
 
-use crate::pb::v1::TaskState;
+use crate::protocol::pb::v1::TaskState;
 
 /// Style of labels and of other text that matters less.
 pub(super) const DIM: Style = Style::new().effects(Effects::DIMMED);

@@ -7,9 +7,11 @@ use jiff::{Timestamp, Unit};
 
 use super::{audited, say, start_audit_log};
 use crate::{
-    auth::{NewToken, TokenSource, add_token, list_tokens, revoke_token},
-    config::{self, Loaded},
-    telemetry::log::LogFormat,
+    cli::{
+        config::{self, Loaded},
+        log::LogFormat,
+    },
+    service::auth::{NewToken, TokenSource, add_token, list_tokens, revoke_token},
 };
 
 /// Makes, lists and revokes the tokens with which callers authenticate. A running server notices changes within a second.

@@ -19,13 +19,12 @@ use tokio::{
 
 use super::read_file;
 use crate::{
-    adapter::Upstream,
-    agent::Agent as _,
+    agents::Upstream,
+    base::clock::after,
+    cli::config::Config,
     client::{Client, ClientBuilder, StoredCard},
-    clock::after,
-    config::Config,
-    error::ErrorKind,
-    pb::v1::AgentCard,
+    engine::agent::Agent as _,
+    protocol::{error::ErrorKind, pb::v1::AgentCard},
 };
 
 /// Maximum size of the file of a card in bytes: that of a card, which may be escaped.

@@ -6,7 +6,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio_stream::StreamExt as _;
 
 use super::{CatalogEntry, Outcome, StreamEvent};
-use crate::{
+use crate::protocol::{
     error::Error,
     pb::v1::{AgentCard, ListTasksRequest, SendMessageRequest, Task, TaskPushNotificationConfig},
 };

@@ -21,9 +21,7 @@ use super::{
 use crate::base::jws::PublicKeys;
 use crate::{
     base::oauth::{OAuthClient, is_token_endpoint},
-    call::Binding,
-    error::Error,
-    version::Version,
+    protocol::{call::Binding, error::Error, version::Version},
 };
 
 /// Maximum number of cards in the cache of a builder.
@@ -36,17 +34,17 @@ const MAX_CACHED: usize = 64;
 ///
 /// - An interrupted stream is resumed after its last event, without gaps or duplicates. If the agent no longer has that
 ///   position, or does not support resumption, the next event is marked: events may be missing before it
-///   ([`is_gap`](crate::event::resume::is_gap)). It is usually a snapshot of the task. A stream that can't be resumed
+///   ([`is_gap`](crate::protocol::event::resume::is_gap)). It is usually a snapshot of the task. A stream that can't be resumed
 ///   ends with an error; a stream that ends without one has reached the end of its task or turn.
 /// - A send whose connection could not be established is retried. If the outcome of a send is unknown, it is retried only
 ///   when the server supports `Idempotency-Key`. The client finds that out with a read-only call: the server returns the
 ///   key. Otherwise the error is returned, because a second send could be executed twice.
 /// - Read-only calls are retried.
 ///
-/// Retries honor `Retry-After` and the deadline of the [`Call`](crate::call::Call).
+/// Retries honor `Retry-After` and the deadline of the [`Call`](crate::protocol::call::Call).
 ///
 /// Over gRPC, events have no ids of their own. The client therefore requests the extension
-/// [`resume`](crate::event::resume), which servers of this crate offer if `extensions` has `resume`.
+/// [`resume`](crate::protocol::event::resume), which servers of this crate offer if `extensions` has `resume`.
 ///
 /// ```
 /// use std::time::Duration;
@@ -278,7 +276,7 @@ impl ClientBuilder {
     }
 
     /// Restricts calls to the origin of the card, as for credentials of the client, because
-    /// [`Call::headers`](crate::call::Call::headers) has credentials. Off by default.
+    /// [`Call::headers`](crate::protocol::call::Call::headers) has credentials. Off by default.
     pub fn call_credentials(self, enabled: bool) -> Self {
         Self { call_credentials: enabled, ..self }
     }
@@ -428,7 +426,7 @@ impl ClientBuilder {
     /// Checks the signatures of a card as the policy says.
     #[cfg(feature = "signing")]
     pub(super) fn check_signatures(&self, json: &[u8]) -> Result<(), Error> {
-        use crate::card::signature::{VerifyError, verify};
+        use crate::protocol::card_signature::{VerifyError, verify};
 
         let (keys, may_be_unsigned) = match &self.signatures {
             SignaturePolicy::Off => return Ok(()),
@@ -438,7 +436,7 @@ impl ClientBuilder {
         match verify(json, keys) {
             Ok(_) => Ok(()),
             Err(VerifyError::Unsigned) if may_be_unsigned => Ok(()),
-            Err(error) => Err(crate::error::ErrorKind::InvalidAgentResponse.because(error.to_string())),
+            Err(error) => Err(crate::protocol::error::ErrorKind::InvalidAgentResponse.because(error.to_string())),
         }
     }
 

@@ -14,12 +14,14 @@ use super::{
     tls::is_secure,
 };
 use crate::{
-    call::{Binding, Call},
-    clock,
-    error::{Error, ErrorKind},
-    pb::v1::{AgentCard, AgentInterface},
-    v03::card,
-    version::Version,
+    base::clock,
+    protocol::{
+        call::{Binding, Call},
+        error::{Error, ErrorKind},
+        pb::v1::{AgentCard, AgentInterface},
+        v03::card,
+        version::Version,
+    },
 };
 
 /// Paths of the card below the base URL of an agent: that of 0.3 and 1.0 (8.2), and that of 0.2.
@@ -220,7 +222,7 @@ async fn fetch_json(
     headers.insert(header::ACCEPT, HeaderValue::from_static("application/json"));
     if builder.version.is_none() {
         // The server chooses the form of the card.
-        headers.remove(crate::call::VERSION);
+        headers.remove(crate::protocol::call::VERSION);
     }
     let known = builder.cache.0.lock().get(url.as_str()).cloned();
     if let Some((tag, _)) = &known {

@@ -10,7 +10,7 @@ use super::{
     card::{documents_of, first_document, none_at},
     http::complete_url,
 };
-use crate::{
+use crate::protocol::{
     error::{Error, ErrorKind},
     pb::v1::AgentCard,
     v03::card,

@@ -21,11 +21,11 @@ use super::{
     tls::is_secure,
     v03::{self, V03Client, V03RpcClient},
 };
-use crate::{
+use crate::protocol::{
     call::Binding,
-    contract::Remote,
     error::{Error, ErrorKind},
     pb::v1::{AgentCard, a2a_service_client::A2aServiceClient, a2a_service_server::A2aService},
+    rpc::Remote,
     v03::pb::a2a_service_client::A2aServiceClient as V03ServiceClient,
     version::Version,
 };
@@ -50,7 +50,7 @@ impl ClientBuilder {
     #[cfg(feature = "cli")]
     pub(crate) async fn connect_to(&self, stored: &card::StoredCard) -> Result<Client, Error> {
         let url = super::http::parse(&stored.url)?;
-        let card = crate::v03::card::from_json(stored.card.as_bytes());
+        let card = crate::protocol::v03::card::from_json(stored.card.as_bytes());
         let card = card.map_err(|error| card::none_at(&url, "agent card", &error.to_string()))?;
         self.connected(card, &url).await
     }

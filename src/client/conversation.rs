@@ -3,7 +3,7 @@
 use tokio_stream::StreamExt as _;
 
 use super::{Client, EventStream, Outcome, StreamEvent};
-use crate::{
+use crate::protocol::{
     error::Error,
     pb::v1::{SendMessageRequest, Task, TaskState},
 };
@@ -111,7 +111,8 @@ impl Conversation {
         match event {
             StreamEvent::Task(task) => self.follow(task),
             StreamEvent::Status(update) => {
-                let state = update.status.as_ref().map_or(TaskState::Unspecified, crate::pb::v1::TaskStatus::state);
+                let state =
+                    update.status.as_ref().map_or(TaskState::Unspecified, crate::protocol::pb::v1::TaskStatus::state);
                 self.take(&update.context_id, &update.task_id, state);
             }
             StreamEvent::Artifact(update) => {

@@ -15,11 +15,13 @@ use super::{
 };
 use crate::{
     base::oauth::{self, OAuthClient, TokenError, TokenSource, sensitive},
-    call::Call,
-    error::{Error, ErrorKind},
-    pb::v1::{
-        AgentCard, ApiKeySecurityScheme, OAuth2SecurityScheme, OpenIdConnectSecurityScheme, SecurityRequirement,
-        o_auth_flows::Flow, security_scheme::Scheme,
+    protocol::{
+        call::Call,
+        error::{Error, ErrorKind},
+        pb::v1::{
+            AgentCard, ApiKeySecurityScheme, OAuth2SecurityScheme, OpenIdConnectSecurityScheme, SecurityRequirement,
+            o_auth_flows::Flow, security_scheme::Scheme,
+        },
     },
 };
 
@@ -338,7 +340,7 @@ fn token_location(scheme: &Scheme) -> Option<TokenLocation<'_>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::v03::card::from_json;
+    use crate::protocol::v03::card::from_json;
 
     const BASE: &str = "https://agent.example/card.json";
 

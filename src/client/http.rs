@@ -30,14 +30,16 @@ use tonic_types::{ErrorDetails, StatusExt as _};
 use crate::{
     base::{
         bounded_body::{BodyError, BoundedBody},
+        clock::{self, Clock},
         retry::retry_after,
         sse::{SseError, SseEvent, SseReader},
     },
-    call::{Call, IDEMPOTENCY_KEY, within},
-    clock::{self, Clock},
-    contract::{BoxStream, Frame, HttpRule, Reply, Transport},
-    error::{DOMAIN, Error, ErrorKind, chain},
-    event::Cursor,
+    protocol::{
+        call::{Call, IDEMPOTENCY_KEY, within},
+        error::{DOMAIN, Error, ErrorKind, chain},
+        event::Cursor,
+        rpc::{BoxStream, Frame, HttpRule, Reply, Transport},
+    },
 };
 
 /// Characters that are percent-encoded in a path segment: all but the unreserved ones (RFC 3986, 2.3).
@@ -126,15 +128,15 @@ pub(crate) trait Observer: Send + Sync {
     fn grpc(
         &self,
         url: &str,
-        agent: Arc<dyn crate::pb::v1::a2a_service_server::A2aService>,
-    ) -> Arc<dyn crate::pb::v1::a2a_service_server::A2aService>;
+        agent: Arc<dyn crate::protocol::pb::v1::a2a_service_server::A2aService>,
+    ) -> Arc<dyn crate::protocol::pb::v1::a2a_service_server::A2aService>;
 
     /// Wraps a gRPC interface of 0.3.
     fn grpc_v03(
         &self,
         url: &str,
-        agent: Arc<dyn crate::v03::pb::a2a_service_server::A2aService>,
-    ) -> Arc<dyn crate::v03::pb::a2a_service_server::A2aService>;
+        agent: Arc<dyn crate::protocol::v03::pb::a2a_service_server::A2aService>,
+    ) -> Arc<dyn crate::protocol::v03::pb::a2a_service_server::A2aService>;
 }
 
 /// HTTP over TCP and TLS.

@@ -1,7 +1,7 @@
 //! Push notification configurations of a task.
 
 use super::Client;
-use crate::{
+use crate::protocol::{
     error::{Error, ErrorKind},
     pb::v1::{
         DeleteTaskPushNotificationConfigRequest, GetTaskPushNotificationConfigRequest,

@@ -2,7 +2,7 @@
 //!
 //! The end of a stream alone is ambiguous: a proxy that times out closes it as gracefully as an agent that has finished. The
 //! last state seen of the task therefore decides if the stream is complete. If events may be missing, the next one is
-//! [marked](crate::event::resume::is_gap); it is usually a snapshot of the task. A stream that can't be resumed ends
+//! [marked](crate::protocol::event::resume::is_gap); it is usually a snapshot of the task. A stream that can't be resumed ends
 //! with an error.
 
 use futures_util::stream::unfold;
@@ -14,15 +14,15 @@ use super::{
     retry::{Retries, Retry, is_transient},
     retrying::{Retried, Retrying, echoes_key},
 };
-use crate::{
+use crate::protocol::{
     call::Call,
-    contract::{BoxStream, ServiceFuture},
     error::{Error, ErrorKind},
     event::{Cursor, Ends, Event, resume},
     pb::v1::{
         GetTaskRequest, SendMessageRequest, StreamResponse, SubscribeToTaskRequest, Task, TaskState, TaskStatus,
         a2a_service_server::A2aService, bindings::each_rpc, stream_response::Payload,
     },
+    rpc::{BoxStream, ServiceFuture},
 };
 
 /// Request that opens, or reopens, the stream.

@@ -11,11 +11,11 @@ use std::{
 use tokio::time::{Instant, sleep_until};
 
 use crate::{
-    base::retry::Backoff,
-    call::Call,
-    clock,
-    env::Rng,
-    error::{Error, ErrorKind},
+    base::{clock, retry::Backoff, sources::Rng},
+    protocol::{
+        call::Call,
+        error::{Error, ErrorKind},
+    },
 };
 
 /// Longest `Retry-After` that is honored, unless [`Retry::longest`] is longer. Beyond it the error is returned.

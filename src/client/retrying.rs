@@ -16,14 +16,17 @@ use super::{
     retry::{Retries, Retry, RetryBudget, is_transient},
 };
 use crate::{
-    call::{Call, IDEMPOTENCY_KEY, within},
-    contract::ServiceFuture,
-    env::Ids,
-    error::Error,
-    pb::v1::{
-        CancelTaskRequest, DeleteTaskPushNotificationConfigRequest, GetExtendedAgentCardRequest,
-        GetTaskPushNotificationConfigRequest, GetTaskRequest, ListTaskPushNotificationConfigsRequest, ListTasksRequest,
-        SendMessageRequest, SubscribeToTaskRequest, TaskPushNotificationConfig, a2a_service_server::A2aService,
+    base::sources::Ids,
+    protocol::{
+        call::{Call, IDEMPOTENCY_KEY, within},
+        error::Error,
+        pb::v1::{
+            CancelTaskRequest, DeleteTaskPushNotificationConfigRequest, GetExtendedAgentCardRequest,
+            GetTaskPushNotificationConfigRequest, GetTaskRequest, ListTaskPushNotificationConfigsRequest,
+            ListTasksRequest, SendMessageRequest, SubscribeToTaskRequest, TaskPushNotificationConfig,
+            a2a_service_server::A2aService,
+        },
+        rpc::ServiceFuture,
     },
 };
 

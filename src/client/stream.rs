@@ -10,14 +10,14 @@ use std::{
 use tokio_stream::Stream;
 
 use super::Outcome;
-use crate::{
-    contract::BoxStream,
+use crate::protocol::{
     error::Error,
     event::{Cursor, Event, resume},
     pb::v1::{
         Message, StreamResponse, Task, TaskArtifactUpdateEvent, TaskState, TaskStatus, TaskStatusUpdateEvent,
         send_message_response, stream_response::Payload,
     },
+    rpc::BoxStream,
 };
 
 /// Event of a [stream](EventStream).

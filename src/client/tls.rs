@@ -6,7 +6,7 @@
 use reqwest::ClientBuilder;
 use tonic::transport::Endpoint;
 
-use crate::error::Error;
+use crate::protocol::error::Error;
 
 /// Additional root certificates, and the certificate of the client with its key, in PEM.
 #[derive(Clone, Default)]
@@ -121,7 +121,7 @@ impl TlsOptions {
 fn reject_https(url: &str) -> Result<(), Error> {
     if is_secure(url) {
         let reason = format!("`{url}` needs TLS; build with the crate feature `tls` or use http://");
-        return Err(crate::error::ErrorKind::InvalidParams.because(reason));
+        return Err(crate::protocol::error::ErrorKind::InvalidParams.because(reason));
     }
     Ok(())
 }

@@ -10,10 +10,8 @@ use tokio_stream::StreamExt as _;
 use tonic::{Request, Response, Status, metadata::MetadataMap};
 
 use super::http::{JsonRpc, Rest};
-use crate::{
+use crate::protocol::{
     call::Call,
-    check::Violation,
-    contract::{BoxStream, Frame, HttpRule, Remote, Reply, StreamItem as _, Transport, from_json},
     error::{Error, ErrorKind},
     event::Event,
     pb::{
@@ -27,6 +25,7 @@ use crate::{
         },
         wkt::Empty,
     },
+    rpc::{BoxStream, Frame, HttpRule, Remote, Reply, StreamItem as _, Transport, from_json},
     snapshot::Snapshot,
     v03::{
         METHODS,
@@ -34,6 +33,7 @@ use crate::{
         json::{Read, Write},
         pb::a2a_service_server,
     },
+    validate::Violation,
     version::Version,
 };
 
@@ -188,7 +188,7 @@ impl A2aService for V03Client {
         &self,
         request: Request<GetExtendedAgentCardRequest>,
     ) -> Result<Response<AgentCard>, Status> {
-        let request = with_version(request.map(|_| crate::v03::pb::GetAgentCardRequest {}));
+        let request = with_version(request.map(|_| crate::protocol::v03::pb::GetAgentCardRequest {}));
         let card = self.0.get_agent_card(request).await.map_err(|status| to_v1_status(&status))?;
         Ok(rename_extensions_header(card).map(AgentCard::from))
     }

@@ -6,28 +6,26 @@ use std::{collections::BTreeMap, fmt, net::SocketAddr, sync::Arc};
 use http::{HeaderMap, HeaderName};
 use tonic::{Request, Response, Status};
 
-use super::{
-    Server,
-    assembly::Assembled,
-    catalog::ListedAgent,
-    layers::{LayeredService, Layers, MountedHttp},
-    lifecycle::Handle,
-};
+use super::{Server, assembly::Assembled, catalog::ListedAgent, lifecycle::Handle};
 use crate::{
-    auth::Authenticator,
-    call::Call,
-    card::CardTemplate,
-    contract::{BoxStream, ServiceFuture},
-    event::Event,
-    pb::{
-        v1::{
-            AgentCard, ListTaskPushNotificationConfigsResponse, ListTasksResponse, SendMessageResponse,
-            TaskPushNotificationConfig, a2a_service_server::A2aService, bindings::each_rpc,
+    protocol::{
+        call::Call,
+        event::Event,
+        pb::{
+            v1::{
+                AgentCard, ListTaskPushNotificationConfigsResponse, ListTasksResponse, SendMessageResponse,
+                TaskPushNotificationConfig, a2a_service_server::A2aService, bindings::each_rpc,
+            },
+            wkt::Empty,
         },
-        wkt::Empty,
+        rpc::{BoxStream, ServiceFuture},
+        snapshot::Snapshot,
     },
-    snapshot::Snapshot,
-    transport::MemoryBudgets,
+    service::{auth::Authenticator, card::CardTemplate},
+    transport::{
+        MemoryBudgets,
+        pipeline::{LayeredService, Layers, MountedHttp},
+    },
 };
 
 /// Maximum length of the name of an agent in bytes.
@@ -60,47 +58,47 @@ pub(crate) fn is_agent_name(name: &str) -> bool {
 }
 
 /// Settings of the server that mounted agents share.
-pub(super) struct MountContext<'a> {
-    pub(super) bound: Option<SocketAddr>,
-    pub(super) public_url: Option<String>,
-    pub(super) is_tls: bool,
-    pub(super) is_metered: bool,
-    pub(super) authenticator: Option<Arc<dyn Authenticator>>,
-    pub(super) budgets: MemoryBudgets,
+pub(crate) struct MountContext<'a> {
+    pub(crate) bound: Option<SocketAddr>,
+    pub(crate) public_url: Option<String>,
+    pub(crate) is_tls: bool,
+    pub(crate) is_metered: bool,
+    pub(crate) authenticator: Option<Arc<dyn Authenticator>>,
+    pub(crate) budgets: MemoryBudgets,
     /// Layers of the server, if it has a transport.
-    pub(super) layers: Option<&'a Layers>,
+    pub(crate) layers: Option<&'a Layers>,
 }
 
 /// Agent that is mounted when the server is assembled.
-pub(super) struct PendingAgent {
-    pub(super) name: Box<str>,
+pub(crate) struct PendingAgent {
+    pub(crate) name: Box<str>,
     /// The catalog lists the agent for some callers only.
-    pub(super) is_private: bool,
+    pub(crate) is_private: bool,
     server: Server,
 }
 
 impl PendingAgent {
-    pub(super) fn new(name: &str, server: Server) -> Self {
+    pub(crate) fn new(name: &str, server: Server) -> Self {
         let is_private = !server.options.scopes.is_empty() || server.settings.protects_card;
         Self { name: name.into(), is_private, server }
     }
 
-    pub(super) fn assemble(self, context: &MountContext<'_>) -> MountedAgent {
+    pub(crate) fn assemble(self, context: &MountContext<'_>) -> MountedAgent {
         self.server.assemble_mounted(self.name, context)
     }
 }
 
 /// Agent below a path of a server.
 #[derive(Clone)]
-pub(super) struct MountedAgent {
-    pub(super) listed: ListedAgent,
-    pub(super) service: Arc<dyn A2aService>,
+pub(crate) struct MountedAgent {
+    pub(crate) listed: ListedAgent,
+    pub(crate) service: Arc<dyn A2aService>,
     /// Calls of the server's address may reach the agent by its tenant: they are authenticated as those of its path are.
     is_routed: bool,
     /// Headers that the agent may pass on.
-    pub(super) forward_headers: Arc<[HeaderName]>,
-    pub(super) handle: Handle,
-    pub(super) http: MountedHttp,
+    pub(crate) forward_headers: Arc<[HeaderName]>,
+    pub(crate) handle: Handle,
+    pub(crate) http: MountedHttp,
 }
 
 impl Server {
@@ -139,7 +137,7 @@ impl Server {
 
 /// Routes calls to the agent whose name is the tenant, for bindings without a path, such as gRPC. The tenant is removed before
 /// the call.
-pub(super) struct AgentRouter {
+pub(crate) struct AgentRouter {
     root: Route,
     agents: BTreeMap<Box<str>, Route>,
 }
@@ -170,7 +168,7 @@ impl Route {
 impl AgentRouter {
     /// Creates the router of a server, whose agent may have a name too, and of the agents that are mounted on it.
     /// Agents with an authenticator of their own are reached by their paths only.
-    pub(super) fn new(
+    pub(crate) fn new(
         root: Arc<dyn A2aService>,
         forward_headers: Arc<[HeaderName]>,
         name: &str,

@@ -9,37 +9,43 @@ use super::{
     Server,
     agents::{AgentRouter, MountContext},
     catalog::{ListedAgent, TemplateSource, catalog},
-    exposure::is_public,
-    layers::{Layers, MountedHttp},
     lifecycle::Handle,
 };
 #[cfg(feature = "signing")]
 use crate::base::jws::SigningKey;
 use crate::{
-    auth::{AuthorizedService, FailureLimit},
-    card::{CardRequest, CardTemplate, ExtendedCardAccess, JSON_RPC},
-    extension::{self, ExtendedService},
-    pb::v1::{AgentCard, a2a_service_server::A2aService, bindings::Checked},
-    report,
-    service::Service,
+    base::stderr,
+    protocol::pb::v1::{AgentCard, a2a_service_server::A2aService, bindings::Checked},
+    service::{
+        Service,
+        auth::{AuthorizedService, FailureLimit},
+        card::{CardRequest, CardTemplate, ExtendedCardAccess, JSON_RPC},
+        wrappers::{
+            extended::{self, ExtendedService},
+            observed::ObservedService,
+        },
+    },
     store::memory::Memory,
-    telemetry::{calls::ObservedService, wire_log::WireLogService},
-    transport::{BaseUrlSource, HttpService, OriginPolicy, Paths, PeerLimit, ProtectedResource, Settings},
+    transport::{
+        BaseUrlSource, HttpService, OriginPolicy, Paths, PeerLimit, ProtectedResource, Settings,
+        connection::exposure::is_public,
+        pipeline::{Layers, MountedHttp, wire_log::WireLogService},
+    },
 };
-#[cfg(feature = "openapi")]
-use crate::{openapi::PublishedDocuments, transport::DocumentSource};
 #[cfg(feature = "push")]
-use crate::{push::SigningKeys, v03::json::push_payload};
+use crate::{protocol::v03::json::push_payload, service::push::SigningKeys};
+#[cfg(feature = "openapi")]
+use crate::{server::documents::PublishedDocuments, transport::DocumentSource};
 
 /// Newer cards of an agent.
-pub(super) struct CardUpdates {
+pub(crate) struct CardUpdates {
     updates: watch::Receiver<AgentCard>,
     /// Card of the agent that the template has.
     current: AgentCard,
 }
 
 impl CardUpdates {
-    pub(super) fn new(updates: watch::Receiver<AgentCard>) -> Self {
+    pub(crate) fn new(updates: watch::Receiver<AgentCard>) -> Self {
         let current = updates.borrow().clone();
         Self { updates, current }
     }
@@ -61,15 +67,15 @@ impl CardUpdates {
 }
 
 /// Parts of a server without its listeners.
-pub(super) struct Assembled {
+pub(crate) struct Assembled {
     /// Service with its extensions and checks, as callers see it.
-    pub(super) service: Arc<dyn A2aService>,
-    pub(super) http: HttpService,
-    pub(super) handle: Handle,
+    pub(crate) service: Arc<dyn A2aService>,
+    pub(crate) http: HttpService,
+    pub(crate) handle: Handle,
     /// This agent in a catalog.
-    pub(super) listed: ListedAgent,
+    pub(crate) listed: ListedAgent,
     /// Agents below paths of their own.
-    pub(super) mounted: Arc<[MountedHttp]>,
+    pub(crate) mounted: Arc<[MountedHttp]>,
 }
 
 impl Server {
@@ -84,7 +90,7 @@ impl Server {
             || self.options.agents.iter().any(|agent| agent.is_private)
     }
 
-    pub(super) fn layers(&self) -> Layers {
+    pub(crate) fn layers(&self) -> Layers {
         let base = self.options.base_path.as_deref().or_else(|| self.card.address().path()).unwrap_or_default();
         Layers {
             authenticator: self.options.authenticator.clone(),
@@ -113,7 +119,7 @@ impl Server {
     }
 
     /// Assembles the service and its transport for a listen address, or for a router whose address is unknown.
-    pub(super) fn assemble(self, bound: Option<SocketAddr>, layers: Option<&Layers>) -> Assembled {
+    pub(crate) fn assemble(self, bound: Option<SocketAddr>, layers: Option<&Layers>) -> Assembled {
         let is_metered = self.is_metered();
         let protects_catalog = self.protects_catalog();
         let Self { agent, card, mut settings, grace, mut options, .. } = self;
@@ -176,12 +182,12 @@ impl Server {
         card = card.extended(has_extended_card);
         let mut inner: Arc<dyn A2aService> = service;
         if options.resume {
-            card = card.declare(|card| card.with_extension(extension::resume::declaration()));
+            card = card.declare(|card| card.with_extension(extended::resume::declaration()));
         }
         if options.secret_parts {
-            card = card.declare(|card| card.with_extension(extension::secret::declaration()));
+            card = card.declare(|card| card.with_extension(extended::secret::declaration()));
         }
-        let extensions = extension::all(options.extensions, card.extensions_mut());
+        let extensions = extended::all(options.extensions, card.extensions_mut());
         if !extensions.is_empty() {
             inner = Arc::new(ExtendedService::new(inner, extensions).strict(options.strict_extensions));
         }
@@ -206,7 +212,7 @@ impl Server {
         }
         for warning in warnings {
             tracing::warn!("{warning}");
-            report::report(format_args!("warning: {warning}"));
+            stderr::report(format_args!("warning: {warning}"));
         }
         let issuers = options.authenticator.as_ref().map(|authenticator| authenticator.issuers()).unwrap_or_default();
         let card = Arc::new(card);

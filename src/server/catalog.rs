@@ -6,25 +6,25 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 
 use crate::{
-    call::Principal,
-    card::{CardRequest, CardTemplate, WELL_KNOWN},
+    protocol::call::Principal,
+    service::card::{CardRequest, CardTemplate, WELL_KNOWN},
     transport::{AI_CATALOG, CatalogSource},
 };
 
 /// Returns the template of a card, as of now.
-pub(super) type TemplateSource = Arc<dyn Fn() -> Arc<CardTemplate> + Send + Sync>;
+pub(crate) type TemplateSource = Arc<dyn Fn() -> Arc<CardTemplate> + Send + Sync>;
 
 /// Agent in the catalog.
 #[derive(Clone)]
-pub(super) struct ListedAgent {
-    pub(super) name: Box<str>,
+pub(crate) struct ListedAgent {
+    pub(crate) name: Box<str>,
     /// Path below the URL of the server. Empty at the root.
-    pub(super) path: Box<str>,
-    pub(super) card: TemplateSource,
+    pub(crate) path: Box<str>,
+    pub(crate) card: TemplateSource,
     /// Scopes that callers need.
-    pub(super) scopes: Arc<[String]>,
+    pub(crate) scopes: Arc<[String]>,
     /// The card requires authentication.
-    pub(super) is_protected: bool,
+    pub(crate) is_protected: bool,
 }
 
 impl ListedAgent {
@@ -69,7 +69,7 @@ impl ListedAgent {
 }
 
 /// Returns the source of the catalog of these agents. `root` finds the URL of the server.
-pub(super) fn catalog(root: Arc<CardTemplate>, agents: Vec<ListedAgent>) -> CatalogSource {
+pub(crate) fn catalog(root: Arc<CardTemplate>, agents: Vec<ListedAgent>) -> CatalogSource {
     Arc::new(move |request: &CardRequest<'_>, principal| {
         let url = root.base_url(request).unwrap_or_default();
         // The path of the agent at the root, at which the catalog is too.

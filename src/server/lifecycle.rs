@@ -11,21 +11,21 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{
-    exposure::is_public,
-    layers::{LayeredService, Layers, MountedHttp},
-    readiness::{readiness_check, with_mounted},
-};
+use super::readiness::{readiness_check, with_mounted};
 use crate::{
-    metric,
+    base::metric,
     service::Service,
-    transport::{HttpService, MetricsSource, ReadinessCheck, listener},
+    transport::{
+        HttpService, MetricsSource, ReadinessCheck,
+        connection::{exposure::is_public, listener},
+        pipeline::{LayeredService, Layers, MountedHttp},
+    },
 };
 #[cfg(feature = "push")]
-use crate::{push::PushStats, store::Unavailable};
+use crate::{service::push::PushStats, store::Unavailable};
 
 /// Renders the recorded metrics in the text format of Prometheus.
-pub(super) type Render = Arc<dyn Fn() -> String + Send + Sync>;
+pub(crate) type Render = Arc<dyn Fn() -> String + Send + Sync>;
 
 /// Time after the grace period in which connections may send their remaining data.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
@@ -33,17 +33,17 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 /// Server that is bound to its address and not yet accepting connections.
 #[must_use = "a bound server does nothing until run_until"]
 pub struct BoundServer {
-    pub(super) addr: SocketAddr,
-    pub(super) http: HttpService,
+    pub(crate) addr: SocketAddr,
+    pub(crate) http: HttpService,
     /// Listeners for all bindings, with their addresses. The first one has `addr`.
-    pub(super) listeners: Vec<(TcpListener, SocketAddr)>,
+    pub(crate) listeners: Vec<(TcpListener, SocketAddr)>,
     /// Listener for metrics and health checks.
-    pub(super) metrics: Option<(TcpListener, SocketAddr)>,
-    pub(super) layers: Arc<Layers>,
-    pub(super) mounted: Arc<[MountedHttp]>,
-    pub(super) handle: Handle,
-    pub(super) settings: listener::ListenerSettings,
-    pub(super) scheme: &'static str,
+    pub(crate) metrics: Option<(TcpListener, SocketAddr)>,
+    pub(crate) layers: Arc<Layers>,
+    pub(crate) mounted: Arc<[MountedHttp]>,
+    pub(crate) handle: Handle,
+    pub(crate) settings: listener::ListenerSettings,
+    pub(crate) scheme: &'static str,
 }
 
 impl BoundServer {
@@ -146,18 +146,18 @@ struct HandleState {
 
 impl Handle {
     /// Creates the handle of a service, and of the agents that are mounted on its server.
-    pub(super) fn new(service: Arc<Service>, grace: Duration, mounted: Vec<Self>) -> Self {
+    pub(crate) fn new(service: Arc<Service>, grace: Duration, mounted: Vec<Self>) -> Self {
         let readiness = readiness_check(Arc::clone(service.journal()), service.recovered());
         let readiness = with_mounted(readiness, &mounted);
         let (draining, drained, stopped) = (CancellationToken::new(), OnceCell::new(), CancellationToken::new());
         Self(Arc::new(HandleState { readiness, draining, grace, service, mounted, drained, stopped }))
     }
 
-    pub(super) fn readiness(&self) -> ReadinessCheck {
+    pub(crate) fn readiness(&self) -> ReadinessCheck {
         Arc::clone(&self.0.readiness)
     }
 
-    pub(super) fn draining(&self) -> CancellationToken {
+    pub(crate) fn draining(&self) -> CancellationToken {
         self.0.draining.clone()
     }
 
@@ -168,7 +168,7 @@ impl Handle {
     }
 
     /// Returns the source of the metrics: records the gauges, and renders everything with this function.
-    pub(super) fn metrics(&self, render: Render) -> MetricsSource {
+    pub(crate) fn metrics(&self, render: Render) -> MetricsSource {
         let handle = self.clone();
         Arc::new(move || {
             let (handle, render) = (handle.clone(), Arc::clone(&render));

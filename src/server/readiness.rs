@@ -7,7 +7,7 @@ use tokio::{sync::watch, time::timeout};
 
 use super::Handle;
 use crate::{
-    journal::Journal,
+    engine::journal::Journal,
     transport::{NotReady, ReadinessCheck},
 };
 
@@ -15,7 +15,7 @@ use crate::{
 const CHECK_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Readiness check of a service and of the agents that are mounted on its server.
-pub(super) fn with_mounted(own: ReadinessCheck, mounted: &[Handle]) -> ReadinessCheck {
+pub(crate) fn with_mounted(own: ReadinessCheck, mounted: &[Handle]) -> ReadinessCheck {
     if mounted.is_empty() {
         return own;
     }
@@ -27,7 +27,7 @@ pub(super) fn with_mounted(own: ReadinessCheck, mounted: &[Handle]) -> Readiness
 }
 
 /// Readiness check: recovery has finished and the store is available.
-pub(super) fn readiness_check(journal: Arc<Journal>, recovered: watch::Receiver<bool>) -> ReadinessCheck {
+pub(crate) fn readiness_check(journal: Arc<Journal>, recovered: watch::Receiver<bool>) -> ReadinessCheck {
     Arc::new(move || {
         let (journal, is_recovered) = (Arc::clone(&journal), *recovered.borrow());
         Box::pin(async move {

@@ -4,9 +4,11 @@ use std::sync::Arc;
 
 use super::Limits;
 use crate::{
-    call::{Call, OwnerCounts, OwnerPermit, RateLimit, Reached},
-    error::Error,
-    execution::{RETRY_AFTER, limit_error},
+    engine::execution::{RETRY_AFTER, limit_error},
+    protocol::{
+        call::{Call, OwnerCounts, OwnerPermit, RateLimit, Reached},
+        error::Error,
+    },
 };
 
 /// Number of calls in progress and rate of calls, by owner.

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::{
+use crate::protocol::{
     error::{Error, ErrorKind},
     message::skill::skill_ids,
     pb::v1::{AgentCard, Message, Part, SendMessageRequest, part::Content},

@@ -6,11 +6,13 @@ use url::Url;
 
 use super::Service;
 use crate::{
-    call::{AllPushExtras, Call, OwnerPermit, PushExtra},
-    check::MAX_ID_BYTES,
-    error::{Error, ErrorKind},
-    execution::{PUSH_IN_SEND, SendRequest, store_full},
-    pb::v1::{AuthenticationInfo, ListTaskPushNotificationConfigsResponse, TaskPushNotificationConfig},
+    engine::execution::{PUSH_IN_SEND, SendRequest, store_full},
+    protocol::{
+        call::{AllPushExtras, Call, OwnerPermit, PushExtra},
+        error::{Error, ErrorKind},
+        pb::v1::{AuthenticationInfo, ListTaskPushNotificationConfigsResponse, TaskPushNotificationConfig},
+        validate::MAX_ID_BYTES,
+    },
     store::{Key, PushConfig, PushPage},
 };
 

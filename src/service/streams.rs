@@ -15,15 +15,19 @@ use tonic::{Request, Response, Status};
 
 use super::Service;
 use crate::{
-    call::Call,
-    contract::BoxStream,
-    error::{Error, ErrorKind},
-    event::{Event, Position, resume},
-    execution::{self, StreamStart},
-    extension::Negotiated,
-    journal::{CommitFailure, Interrupted, Reader},
-    pb::v1::SendMessageRequest,
-    response_budget::ResponseBudget,
+    engine::{
+        execution::{self, StreamStart},
+        journal::{CommitFailure, Interrupted, Reader},
+    },
+    protocol::{
+        call::Call,
+        error::{Error, ErrorKind},
+        event::{Event, Position, resume},
+        pb::v1::SendMessageRequest,
+        response_budget::ResponseBudget,
+        rpc::BoxStream,
+    },
+    service::wrappers::extended::Negotiated,
     store::Key,
 };
 

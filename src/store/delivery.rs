@@ -11,8 +11,8 @@ use bytes::Bytes;
 
 use super::{key::Key, push_config::PushConfig};
 use crate::{
-    clock::{Millis, whole_millis},
-    event::Seq,
+    base::clock::{Millis, whole_millis},
+    protocol::event::Seq,
 };
 
 /// Maximum number of events of a claim.

@@ -6,9 +6,11 @@ use async_trait::async_trait;
 
 use super::{PushConfig, Unavailable};
 use crate::{
-    clock::Millis,
-    event::Seq,
-    pb::v1::{Task, TaskState},
+    base::clock::Millis,
+    protocol::{
+        event::Seq,
+        pb::v1::{Task, TaskState},
+    },
 };
 
 /// Maximum number of [listed owners](Counts::owners).

@@ -12,10 +12,14 @@ use prost::{
 };
 
 use crate::{
-    clock::Millis,
-    event::{Event, Mark, Position, Seq, TaskRef},
-    pb::v1::{Artifact, Task, TaskArtifactUpdateEvent, TaskStatus, TaskStatusUpdateEvent, stream_response::Payload},
-    snapshot::Snapshot,
+    base::clock::Millis,
+    protocol::{
+        event::{Event, Mark, Position, Seq, TaskRef},
+        pb::v1::{
+            Artifact, Task, TaskArtifactUpdateEvent, TaskStatus, TaskStatusUpdateEvent, stream_response::Payload,
+        },
+        snapshot::Snapshot,
+    },
 };
 
 /// Number of events between two entries of the offset index.

@@ -25,10 +25,12 @@ use super::{
     up_to_bytes,
 };
 use crate::{
-    clock::Millis,
-    event::{Event, Fence, Position, Seq},
-    pb::v1::Task,
-    task,
+    base::clock::Millis,
+    protocol::{
+        event::{Event, Fence, Position, Seq},
+        pb::v1::Task,
+        task,
+    },
 };
 
 mod commit;

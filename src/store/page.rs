@@ -8,9 +8,11 @@ use prost::Message as _;
 
 use super::key::Scope;
 use crate::{
-    clock::Millis,
-    history::HistoryLimit,
-    pb::v1::{Task, TaskState},
+    base::clock::Millis,
+    protocol::{
+        history::HistoryLimit,
+        pb::v1::{Task, TaskState},
+    },
 };
 
 /// Filter, start and contents of a page of tasks.
@@ -145,7 +147,7 @@ impl PageTasks {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pb::v1::TaskState;
+    use crate::protocol::pb::v1::TaskState;
 
     #[test]
     fn token_is_valid_only_for_its_query() {

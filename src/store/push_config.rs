@@ -9,9 +9,9 @@ use serde_json::{Map, Value};
 use url::Url;
 
 use super::key::Key;
-use crate::{
-    contract::ClearedSecrets,
+use crate::protocol::{
     pb::v1::{AuthenticationInfo, TaskPushNotificationConfig},
+    rpc::ClearedSecrets,
     version::Version,
 };
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::clock::{Millis, whole_millis};
+use crate::base::clock::{Millis, whole_millis};
 
 const HOUR: Duration = Duration::from_hours(1);
 const DAY: Duration = Duration::from_hours(24);

@@ -43,8 +43,8 @@ use super::{
     Scope, SendOutcome, StoredTask, SweepResult, TaskStore, Unavailable, quota::Quota,
 };
 use crate::{
-    clock::Millis,
-    event::{Event, Fence, Seq},
+    base::clock::Millis,
+    protocol::event::{Event, Fence, Seq},
 };
 
 mod counters;

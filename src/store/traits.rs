@@ -14,12 +14,14 @@ use super::{
 #[cfg(doc)]
 use super::{DeliveryState, Rejected};
 use crate::{
-    clock::Millis,
-    error::Error,
-    event::{Event, Fence, Position, Seq},
-    pb::v1::Task,
-    snapshot::Snapshot,
-    task,
+    base::clock::Millis,
+    protocol::{
+        error::Error,
+        event::{Event, Fence, Position, Seq},
+        pb::v1::Task,
+        snapshot::Snapshot,
+        task,
+    },
 };
 
 /// Maximum number of events per read of a log that is read as a whole.

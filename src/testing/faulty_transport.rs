@@ -17,8 +17,10 @@ use tokio_stream::StreamExt as _;
 
 use crate::{
     client::HttpTransport,
-    contract::BoxStream,
-    error::{Error, ErrorKind},
+    protocol::{
+        error::{Error, ErrorKind},
+        rpc::BoxStream,
+    },
 };
 
 /// Fault of one HTTP request.

@@ -21,14 +21,16 @@ use tonic::transport::{Channel, Endpoint};
 use tower_service::Service;
 
 use crate::{
-    agent::Agent,
-    call::Binding,
     client::{Client, ClientBuilder, HttpTransport},
-    contract::BoxStream,
-    error::{Error, ErrorKind},
-    pb::v1::{a2a_service_client::A2aServiceClient, a2a_service_server::A2aService},
+    engine::agent::Agent,
+    protocol::{
+        call::Binding,
+        error::{Error, ErrorKind},
+        pb::v1::{a2a_service_client::A2aServiceClient, a2a_service_server::A2aService},
+        rpc::BoxStream,
+        version::Version,
+    },
     server::{Handle, Server},
-    version::Version,
 };
 
 /// Base URL of servers in memory.

@@ -5,8 +5,8 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 use parking_lot::Mutex;
 
 use crate::{
-    agent::{Agent, End, Error, Stopped, Turn, Updates},
-    pb::v1::{AgentCard, Message},
+    engine::agent::{Agent, End, Error, Stopped, Turn, Updates},
+    protocol::pb::v1::{AgentCard, Message},
 };
 
 /// Name and id of the artifact that [`Script::text`] extends.

@@ -1,5 +1,9 @@
 //! HTTP bodies: the response [`Body`] of all bindings, and reading of request bodies up to a limit.
 
+pub(crate) mod observed;
+pub(crate) mod receive_budget;
+pub(crate) mod response;
+
 use std::{
     error::Error as StdError,
     fmt,
@@ -15,10 +19,13 @@ use http_body::{Frame, SizeHint};
 use http_body_util::{BodyExt as _, StreamBody};
 use tonic::Status;
 
-use super::{peer_limit::PeerPermit, request_budget, settings::Limits};
+use super::settings::Limits;
 use crate::{
-    error::{Error, ErrorKind},
-    response_budget::ResponseBudget,
+    protocol::{
+        error::{Error, ErrorKind},
+        response_budget::ResponseBudget,
+    },
+    transport::pipeline::peer_limit::PeerPermit,
 };
 
 /// Maximum number of bytes of a rejected body that are read and discarded. A client whose connection is closed while it
@@ -193,7 +200,7 @@ where
         return body;
     }
     let timed = Box::pin(tokio::time::timeout(limits.body_timeout, whole)).await;
-    timed.map_err(|_| request_budget::too_slow(limits.body_timeout))?
+    timed.map_err(|_| receive_budget::too_slow(limits.body_timeout))?
 }
 
 async fn collect<B>(headers: &HeaderMap, body: B, limits: &Limits) -> Result<Bytes, Error>

@@ -5,15 +5,19 @@
 
 use http::{HeaderMap, Method, request::Parts};
 
-use super::{
-    card, catalog, documents, grpc_web, health, key_set::JWKS, media_type, metrics, protected_resource, rest, version,
-};
+use super::{media_type, version};
 use crate::{
-    card::{AGENT_CARD, JSON_RPC, WELL_KNOWN, WELL_KNOWN_BEFORE},
-    contract::Dispatch,
-    pb::v1::bindings::ServiceHandle,
-    v03::{pb::bindings::ServiceHandle as V03ServiceHandle, rest::Rest as V03Rest},
-    version::{Protocols, Version},
+    protocol::{
+        pb::v1::bindings::ServiceHandle,
+        rpc::Dispatch,
+        v03::pb::bindings::ServiceHandle as V03ServiceHandle,
+        version::{Protocols, Version},
+    },
+    service::card::{AGENT_CARD, JSON_RPC, WELL_KNOWN, WELL_KNOWN_BEFORE},
+    transport::{
+        binding::{grpc_web, rest, v03::rest::Rest as V03Rest},
+        resource::{card, catalog, documents, health, key_set::JWKS, metrics, protected_resource},
+    },
 };
 
 /// Classification of a request: its kind, and its protocol version by [`version::of_request`].

@@ -1,5 +1,12 @@
 //! State of a connection, observed at its I/O: HTTP version, idleness, write stalls, floods and disconnect of the client.
 
+pub(crate) mod exposure;
+pub(crate) mod http2_floods;
+pub mod listener;
+#[cfg(feature = "server-tls")]
+pub(crate) mod tls;
+pub(crate) mod write_timeout;
+
 use std::{
     io,
     pin::Pin,
@@ -17,12 +24,12 @@ use tokio::{
     time::Instant,
 };
 
-use super::{control_frames::FrameBudget, write_timeout::WriteTimeout};
+use crate::transport::connection::{http2_floods::FrameBudget, write_timeout::WriteTimeout};
 
 /// Connection preface of an HTTP/2 client (RFC 9113, 3.4).
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// State of a connection, by which [`listener`](super::listener) decides when to close it.
+/// State of a connection, by which [`listener`](crate::transport::connection::listener) decides when to close it.
 #[derive(Default)]
 pub(super) struct ConnectionState {
     /// A request or the HTTP/2 preface was received.

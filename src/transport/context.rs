@@ -8,13 +8,16 @@ use std::{net::SocketAddr, sync::Arc};
 use axum::extract::ConnectInfo;
 use http::{Extensions, HeaderMap, HeaderName, HeaderValue, header, request::Parts};
 
-use super::{FileBytes, Settings, card::card_request, query_parameter, version::RequestedVersion};
+use super::{FileBytes, Settings, query_parameter, version::RequestedVersion};
 use crate::{
-    call::{Binding, Call, Principal, REQUEST_ID},
-    env::Ids,
-    error::Error,
-    event::Cursor,
-    version::Version,
+    base::sources::Ids,
+    protocol::{
+        call::{Binding, Call, Principal, REQUEST_ID},
+        error::Error,
+        event::Cursor,
+        version::Version,
+    },
+    transport::resource::card::card_request,
 };
 
 /// Checks of a request that wait until its version is known. The version of JSON-RPC is in the body.

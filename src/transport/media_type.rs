@@ -4,7 +4,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, header};
 
 use super::brief;
-use crate::{
+use crate::protocol::{
     error::{Error, ErrorKind},
     json::check_json,
     version::Version,

@@ -3,8 +3,8 @@
 use http::{HeaderValue, Response, StatusCode, header, request::Parts};
 use http_body::Body as _;
 
-use super::{Body, RequestClass, brief, response::status};
-use crate::error::ErrorKind;
+use super::{Body, RequestClass, brief};
+use crate::{protocol::error::ErrorKind, transport::body::response::status};
 
 /// Builds the error response for an HTTP method that the path does not support, with `Allow`.
 pub(super) fn not_allowed(class: RequestClass, parts: &Parts, allowed: &'static str) -> Response<Body> {

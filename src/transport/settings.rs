@@ -7,8 +7,16 @@ use futures_util::future::BoxFuture;
 use http::HeaderName;
 use tokio_util::sync::CancellationToken;
 
-use super::{ReadinessCheck, health, protected_resource::ProtectedResource, request_budget::ReceiveBudget};
-use crate::{call::Principal, card::CardRequest, env::Env, response_budget::ResponseBudget, version::Protocols};
+use super::ReadinessCheck;
+use crate::{
+    base::sources::Env,
+    protocol::{call::Principal, response_budget::ResponseBudget, version::Protocols},
+    service::card::CardRequest,
+    transport::{
+        body::receive_budget::ReceiveBudget,
+        resource::{health, protected_resource::ProtectedResource},
+    },
+};
 
 /// Default of `limits.body_bytes`.
 pub(crate) const BODY_BYTES: usize = 1 << 20;

@@ -11,7 +11,7 @@ use http::{HeaderMap, Uri, request::Parts};
 use tonic::server::NamedService;
 
 use super::{V03Server, brief, classify::RequestKind, query_parameter};
-use crate::{
+use crate::protocol::{
     call::VERSION,
     error::{Error, ErrorKind},
     pb::v1::{a2a_service_server::A2aServiceServer, bindings::ServiceHandle},

@@ -6,7 +6,7 @@ use a2a_service::{error::ErrorKind, protocol::Version};
 
 /// Reads the doc comment of each error kind from the source.
 fn descriptions() -> HashMap<String, String> {
-    let source = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("src/error/kind.rs")).unwrap();
+    let source = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("src/protocol/error/kind.rs")).unwrap();
     let kinds = source.split_once("pub enum ErrorKind {").unwrap().1.split_once("\n}").unwrap().0;
     let (mut descriptions, mut comment) = (HashMap::new(), Vec::new());
     for line in kinds.lines().map(str::trim) {
@@ -39,7 +39,7 @@ fn table() -> String {
     let mut table = "\
 # Errors
 
-All errors of all bindings. Generated from `src/error/kind.rs`.
+All errors of all bindings. Generated from `src/protocol/error/kind.rs`.
 
 - Identify an error by its *reason*: `google.rpc.ErrorInfo.reason` in the details, in every binding, with the domain
   `a2a-protocol.org`. Kinds with the same reason differ only in their messages.

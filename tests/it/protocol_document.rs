@@ -49,17 +49,17 @@ the behavior open, the server follows the first 0.3 servers, which its clients w
 
 /// Generated chapters: title, introduction, and the source file whose module documentation contains the table.
 const CHAPTERS: [(&str, &str, &str); 3] = [
-    ("", "", include_str!("../../src/v03/semantics.rs")),
+    ("", "", include_str!("../../src/service/wrappers/v03.rs")),
     (
         "## Conversion of `a2a.v1` messages (gRPC and HTTP+JSON)",
         "Messages are converted to 1.0 and back. The table lists fields that are dropped or represented differently; all other\n\
          fields are preserved. An empty cell means that the direction does not apply.",
-        include_str!("../../src/v03/message.rs"),
+        include_str!("../../src/protocol/v03/message.rs"),
     ),
     (
         "## JSON of 0.3 JSON-RPC",
         "Some 1.0 values have no representation in this format and do not survive a round trip.",
-        include_str!("../../src/v03/json.rs"),
+        include_str!("../../src/protocol/v03/json.rs"),
     ),
 ];
 

@@ -9,9 +9,8 @@ use url::Url;
 
 use super::{Output, audited, with_existing_store};
 use crate::{
-    cli::{say, time},
-    clock::Millis,
-    config::Config,
+    base::clock::Millis,
+    cli::{config::Config, say, time},
     store::{Delivery, DeliveryState, DeliveryToken, PushQueue as _, sqlite::Inspector},
 };
 

@@ -12,7 +12,7 @@ use crate::{
         show::{self, Format},
         time,
     },
-    pb::v1::{TaskPushNotificationConfig, TaskState},
+    protocol::pb::v1::{TaskPushNotificationConfig, TaskState},
     store::{TaskFilter, TaskSummary, sqlite::Inspector},
 };
 

@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde_json::Value;
 use url::Url;
 
-use crate::{v03, version::Version};
+use crate::protocol::{v03, version::Version};
 
 /// Maximum number of problems that are listed.
 const MAX_PROBLEMS: usize = 100;

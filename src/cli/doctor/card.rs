@@ -7,9 +7,11 @@ use super::{Finding, Outcome, Report, Status, network::is_local};
 use crate::{
     cli::card::rules::{Problem, Review, review},
     client::{ClientBuilder, Document, Retry},
-    error::ErrorKind,
-    pb::v1::{AgentCard, AgentInterface},
-    v03,
+    protocol::{
+        error::ErrorKind,
+        pb::v1::{AgentCard, AgentInterface},
+        v03,
+    },
 };
 
 /// Card of the agent, with its URL.

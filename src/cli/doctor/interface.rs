@@ -9,20 +9,20 @@ use tokio_stream::StreamExt as _;
 
 use super::{Doctor, Finding, Outcome, card::FoundCard};
 use crate::{
-    base::bounded_body::ResponseBody,
-    call::{Binding, Call, VERSION},
+    base::{bounded_body::ResponseBody, clock::Millis, sources::Ids},
     cli::show::state,
     client::{Client, ClientBuilder, Interface, Retry},
-    clock::Millis,
-    env::Ids,
-    error::{Error, ErrorKind, chain},
-    event::{Event, resume},
-    pb::v1::{
-        AgentCard, AgentInterface, CancelTaskRequest, Message, SendMessageConfiguration, SendMessageRequest,
-        SubscribeToTaskRequest, Task, TaskState, send_message_response, stream_response::Payload,
+    protocol::{
+        call::{Binding, Call, VERSION},
+        error::{Error, ErrorKind, chain},
+        event::{Event, resume},
+        pb::v1::{
+            AgentCard, AgentInterface, CancelTaskRequest, Message, SendMessageConfiguration, SendMessageRequest,
+            SubscribeToTaskRequest, Task, TaskState, send_message_response, stream_response::Payload,
+        },
+        timestamp::millis,
+        version::Version,
     },
-    timestamp::millis,
-    version::Version,
 };
 
 /// Origin of a page that no agent trusts.

@@ -11,7 +11,7 @@ use url::{Host, Url};
 use x509_cert::{Certificate, der::Decode as _};
 
 use super::{Finding, Outcome, Report, Status};
-use crate::{client::ClientBuilder, error::chain};
+use crate::{client::ClientBuilder, protocol::error::chain};
 
 /// Remaining validity of a certificate below which there is a warning.
 const EXPIRES_SOON: Duration = Duration::from_hours(14 * 24);

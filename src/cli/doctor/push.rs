@@ -16,10 +16,12 @@ use url::Url;
 
 use super::{Finding, Outcome, interface::Session, network::is_local};
 use crate::{
-    call::Call,
-    env::Ids,
-    error::Error,
-    pb::v1::{SendMessageConfiguration, TaskPushNotificationConfig},
+    base::sources::Ids,
+    protocol::{
+        call::Call,
+        error::Error,
+        pb::v1::{SendMessageConfiguration, TaskPushNotificationConfig},
+    },
 };
 
 /// Time in which a notification must arrive.

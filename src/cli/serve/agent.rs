@@ -6,17 +6,20 @@ use anyhow::Context as _;
 
 #[cfg(unix)]
 use crate::{
-    adapter::{Exec, ExecOptions, Format, process_guard::own_program},
-    config::{CommandFormat, ExecConfig},
+    agents::{Exec, ExecOptions, Format, exec::guard::own_program},
+    cli::config::{CommandFormat, ExecConfig},
 };
 use crate::{
-    adapter::{HttpEndpoint, HttpOptions, Openai},
-    agent::{DynAgent, demo::Demo},
-    auth::Token,
-    cli::{show, upstream::Gateway},
+    agents::{HttpEndpoint, HttpOptions, Openai},
+    cli::{
+        config::{self, AgentUrl, CommandLine, Config, OpenaiConfig, Sourced},
+        show,
+        upstream::Gateway,
+    },
     client::complete_url,
-    config::{self, AgentUrl, CommandLine, Config, OpenaiConfig, Sourced},
-    pb::v1::AgentCard,
+    engine::agent::{DynAgent, demo::Demo},
+    protocol::pb::v1::AgentCard,
+    service::auth::Token,
 };
 
 /// Agent of a configuration, with the value of the key that selects it.

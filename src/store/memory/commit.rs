@@ -10,9 +10,8 @@ use super::{
     delivery::{DeliveryQueue, PushConfigs},
 };
 use crate::{
-    clock::Millis,
-    event::Position,
-    pb::v1::TaskState,
+    base::clock::Millis,
+    protocol::{event::Position, pb::v1::TaskState},
     store::{
         Commit, Expect, IdempotencyRecord, Key, Refused, Rejected, SendOutcome, SyncStore, TaskHead,
         log_codec::{OpenLog, SealedLog, TaskIds},

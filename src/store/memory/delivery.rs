@@ -10,8 +10,8 @@ use async_trait::async_trait;
 
 use super::{Memory, SHARDS, TaskEntry};
 use crate::{
-    clock::Millis,
-    event::Seq,
+    base::clock::Millis,
+    protocol::event::Seq,
     store::{
         Delivery, DeliveryClaim, DeliveryOutcome, DeliveryPage, DeliveryState, DeliveryToken, Full, Key, Lease,
         PushConfig, PushPage, PushQueue, PushTaskPage, PutResult, Scope, Unavailable, delivery::Ended, page::cut_page,

@@ -8,8 +8,8 @@ use std::{
 };
 
 use crate::{
-    clock::Millis,
-    pb::v1::TaskState,
+    base::clock::Millis,
+    protocol::pb::v1::TaskState,
     store::{Key, ListQuery, SendOutcome, TaskHead},
 };
 

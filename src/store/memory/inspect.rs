@@ -6,7 +6,7 @@ use async_trait::async_trait;
 
 use super::{EntryLog, Memory, TaskEntry, listed_task};
 use crate::{
-    pb::v1::{Task, TaskState},
+    protocol::pb::v1::{Task, TaskState},
     store::{
         Counts, Inspect, Key, ListQuery, MAX_OWNERS, PushConfig, TaskFilter, TaskPage, TaskSummary, Unavailable,
         log_codec::to_u64,

@@ -8,13 +8,15 @@ use prost::Message as _;
 
 use super::*;
 use crate::{
-    event::{Ends, Mark},
-    pb::v1::{
-        Artifact, Message, Part, TaskArtifactUpdateEvent, TaskState, TaskStatus, TaskStatusUpdateEvent,
-        stream_response::Payload,
+    protocol::{
+        event::{Ends, Mark},
+        pb::v1::{
+            Artifact, Message, Part, TaskArtifactUpdateEvent, TaskState, TaskStatus, TaskStatusUpdateEvent,
+            stream_response::Payload,
+        },
+        timestamp::{millis, timestamp},
     },
     store::{Expect, IdempotencyRecord, Rejected},
-    timestamp::{millis, timestamp},
 };
 
 const MAX: usize = 5;
@@ -370,14 +372,14 @@ fn log_of_a_single_commit_refers_to_its_task() {
     let nanos = |task: &mut Task| task.status.as_mut().unwrap().timestamp.as_mut().unwrap().nanos += 1;
     stored(&first(&nanos));
     stored(&first(&|first| first.history.push(Message::user("more"))));
-    stored(&first(&|first| first.metadata = Some(crate::pb::wkt::Struct::default())));
+    stored(&first(&|first| first.metadata = Some(crate::protocol::pb::wkt::Struct::default())));
     let other = |at: usize, change: &dyn Fn(&mut Payload)| {
         let mut payloads = payloads();
         change(&mut payloads[at].1);
         single_commit(&key, &task, submitted(&task, 3), payloads)
     };
     let has_metadata = |payload: &mut Payload| {
-        *crate::event::metadata_mut(payload) = Some(crate::pb::wkt::Struct::default());
+        *crate::protocol::event::metadata_mut(payload) = Some(crate::protocol::pb::wkt::Struct::default());
     };
     stored(&other(1, &has_metadata));
     stored(&other(4, &has_metadata));

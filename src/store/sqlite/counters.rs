@@ -16,7 +16,7 @@ use super::{
     values::unsigned,
 };
 use crate::{
-    env::mix,
+    base::sources::mix,
     store::quota::{Count, Quota},
 };
 

@@ -18,15 +18,13 @@ use super::{
     values::{damaged, is_unreadable, signed, unsigned},
 };
 use crate::{
-    clock::Millis,
-    event::Seq,
-    pb::v1::TaskPushNotificationConfig,
+    base::clock::Millis,
+    protocol::{event::Seq, pb::v1::TaskPushNotificationConfig, version::Version},
     store::{
         DeadLetter, Delivery, DeliveryClaim, DeliveryOutcome, DeliveryPage, DeliveryState, DeliveryToken, Full, InUse,
         Key, Lease, PushConfig, PushPage, PushQueue, PushTaskPage, PutResult, STORE_FULL, Scope, Unavailable,
         delivery::Ended, page::cut_page,
     },
-    version::Version,
 };
 
 /// Maximum number of tasks that a transaction marks.

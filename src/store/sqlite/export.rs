@@ -21,10 +21,12 @@ use super::{
     values::{log_row_id, other_error, signed, unsigned},
 };
 use crate::{
-    event::{Event, Mark, Position},
-    pb::v1::{StreamResponse, Task, TaskPushNotificationConfig, TaskState},
+    protocol::{
+        event::{Event, Mark, Position},
+        pb::v1::{StreamResponse, Task, TaskPushNotificationConfig, TaskState},
+        version::Version,
+    },
     store::{Key, PushConfig, Scope, Unavailable, log_codec::TaskIds},
-    version::Version,
 };
 
 /// Failure of an export.

@@ -11,7 +11,7 @@ use std::{
 use rusqlite::{Connection, OpenFlags, config::DbConfig};
 
 use super::{error::Error, options::Durability};
-use crate::clock::Clock;
+use crate::base::clock::Clock;
 
 /// Maximum time that a connection waits for a lock of another connection, which is held only briefly.
 pub(super) const BUSY_TIMEOUT: Duration = Duration::from_secs(5);

@@ -22,14 +22,16 @@ use super::{
     values::{first_seq, is_damage, log_row_id, signed, unsigned},
 };
 use crate::{
-    clock::Millis,
-    event::{Ends, Event, Fence, Seq},
-    pb::v1::{Task, TaskState},
+    base::clock::Millis,
+    protocol::{
+        event::{Ends, Event, Fence, Seq},
+        pb::v1::{Task, TaskState},
+        task::apply,
+    },
     store::{
         Counts, DeliveryPage, DeliveryToken, Inspect, MAX_OWNERS, PushConfig, Retention, SweepResult, TaskFilter,
         TaskPage, TaskSummary, Unavailable, log_codec::TaskIds,
     },
-    task::apply,
 };
 
 /// Read-only view of a database.
@@ -476,7 +478,8 @@ fn check_log(db: &Connection, id: i64) -> rusqlite::Result<Result<(), String>> {
     }
     let task = read::TaskReader::new(db, true)?.read(id, seq)?;
     let status = task.status.clone().unwrap_or_default();
-    let has_other_time = status.timestamp.as_ref().is_some_and(|timestamp| crate::timestamp::millis(timestamp) != time);
+    let has_other_time =
+        status.timestamp.as_ref().is_some_and(|timestamp| crate::protocol::timestamp::millis(timestamp) != time);
     let has_other_log = replay.is_some_and(|replay| replay.first == 1 && replay.task != task);
     let differences = [
         (status.state != state, "the state of the row differs from the task"),

@@ -12,8 +12,8 @@ use super::{
     values::{is_damage, unsigned},
 };
 use crate::{
-    clock::Millis,
-    event::Seq,
+    base::clock::Millis,
+    protocol::event::Seq,
     store::{ListPage, ListQuery, PageToken, page::PageTasks},
 };
 

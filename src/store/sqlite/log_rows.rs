@@ -7,8 +7,10 @@ use prost::{
 };
 
 use crate::{
-    event::{Event, Mark, Position, Seq},
-    pb::v1::Task,
+    protocol::{
+        event::{Event, Mark, Position, Seq},
+        pb::v1::Task,
+    },
     store::log_codec::{TaskIds, to_u64},
 };
 
@@ -159,7 +161,7 @@ fn artifacts_offset(head: &[u8]) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
+    use crate::protocol::{
         event::Ends,
         pb::{
             v1::{

@@ -10,15 +10,17 @@ use super::{
     values::{SEQ_BITS, damaged, first_seq, log_row_id, unsigned},
 };
 use crate::{
-    event::{Event, Position, Seq},
-    pb::v1::{Task, TaskState},
-    snapshot::Snapshot,
+    protocol::{
+        event::{Event, Position, Seq},
+        pb::v1::{Task, TaskState},
+        snapshot::Snapshot,
+        task::apply_owned,
+    },
     store::{
         Key, READ_BATCH, READ_BYTES, Scope, SendOutcome, StoredTask, TaskHead,
         log_codec::{SealedLog, TaskIds},
         up_to_bytes,
     },
-    task::apply_owned,
 };
 
 /// Columns that [`stored_task`] decodes.

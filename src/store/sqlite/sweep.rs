@@ -16,8 +16,8 @@ use super::{
     values::{is_corruption, is_damage, is_unreadable, log_row_id, unsigned},
 };
 use crate::{
-    clock::Millis,
-    pb::v1::TaskState,
+    base::clock::Millis,
+    protocol::pb::v1::TaskState,
     store::{InUse, Key, Retention, STORE_FULL, SweepResult, Unavailable},
 };
 

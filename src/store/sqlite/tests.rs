@@ -8,8 +8,10 @@ use tokio::sync::oneshot;
 
 use super::{transaction::WriteTransaction, *};
 use crate::{
-    event::{Ends, Event, Position},
-    pb::v1::{Message, Task, TaskState},
+    protocol::{
+        event::{Ends, Event, Position},
+        pb::v1::{Message, Task, TaskState},
+    },
     store::{Expect, Rejected, TaskHead},
 };
 

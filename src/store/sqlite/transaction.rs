@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use rusqlite::{CachedStatement, Connection};
 
 use crate::{
-    clock::Millis,
+    base::clock::Millis,
     store::{Scope, quota::Quota},
 };
 

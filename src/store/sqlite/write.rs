@@ -13,8 +13,10 @@ use super::{
     values::{is_damage, is_unreadable, log_row_id, signed, unsigned},
 };
 use crate::{
-    event::{Fence, Position},
-    pb::v1::{Task, TaskState},
+    protocol::{
+        event::{Fence, Position},
+        pb::v1::{Task, TaskState},
+    },
     store::{
         Claim, Commit, Committed, Damaged, Expect, Full, IdempotencyRecord, Key, Refused, Rejected, Scope, StoredTask,
         TaskHead,

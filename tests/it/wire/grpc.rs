@@ -1,6 +1,6 @@
 //! gRPC statuses: error details in the trailers, malformed requests, unknown methods, deadlines.
 
-use a2a_service::{client, contract::grpc::Codec, pb::v1::Task};
+use a2a_service::{client, contract::codec::Codec, pb::v1::Task};
 use http::header;
 use tonic::{Code, Request, Status};
 use tonic_types::StatusExt as _;

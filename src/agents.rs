@@ -1,0 +1,34 @@
+//! Agents that are programs or servers: each adapter translates between the service and a command, an endpoint, a model or
+//! an A2A agent.
+//!
+//! `Exec` runs a command for each turn, or sends the turns to a command that keeps running (crate feature `exec`, on Unix).
+//! `HttpEndpoint` sends the turns to an HTTP endpoint (crate features `client` and `push`).
+//! `Openai` sends conversations to a model with a chat completions API (crate feature `openai`), and calls the tools of MCP servers
+//! for it (crate feature `mcp`).
+//! `Upstream` passes the messages to another A2A agent (crate feature `client`).
+
+#[cfg(any(all(feature = "client", feature = "push"), feature = "openai"))]
+mod endpoint;
+#[cfg(all(feature = "exec", unix))]
+pub(crate) mod exec;
+#[cfg(all(feature = "exec", unix))]
+mod files;
+#[cfg(all(feature = "client", feature = "push"))]
+mod http;
+#[cfg(feature = "openai")]
+mod openai;
+#[cfg(any(all(feature = "exec", unix), all(feature = "client", feature = "push")))]
+pub(crate) mod turn_json;
+#[cfg(feature = "client")]
+mod upstream;
+
+#[cfg(all(feature = "exec", unix))]
+pub use self::exec::{Exec, ExecOptions, Format};
+#[cfg(all(feature = "client", feature = "push"))]
+pub use self::http::{HttpEndpoint, HttpOptions};
+#[cfg(feature = "mcp")]
+pub use self::openai::{Approval, McpServer, McpTransport};
+#[cfg(feature = "openai")]
+pub use self::openai::{Openai, OpenaiOptions};
+#[cfg(feature = "client")]
+pub use self::upstream::{GAP, Upstream};

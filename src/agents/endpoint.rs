@@ -1,0 +1,66 @@
+//! HTTP requests of agents at an endpoint: URL, client, retries.
+
+use std::{io, time::Duration};
+
+use reqwest::{Client, ClientBuilder, Response, Url, header, redirect};
+use tokio::time::{Instant, sleep_until};
+
+use crate::{
+    base::retry::{Backoff, retry_after},
+    engine::agent::{End, Error, Stopped, Turn},
+};
+
+/// Maximum delay that `Retry-After` may request before a retry. A longer one fails the turn.
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(30);
+
+/// Result of an attempt to send a request.
+pub(super) type Attempt = reqwest::Result<Response>;
+
+/// Parses the URL of an endpoint.
+///
+/// # Errors
+/// `InvalidInput` if the URL is not one of `http` or `https`.
+pub(super) fn parse_url(url: &str) -> io::Result<Url> {
+    let url = Url::parse(url).ok().filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
+    url.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "the URL is not one of http or https"))
+}
+
+/// Returns the builder of a client that follows no redirects.
+pub(super) fn client_builder() -> ClientBuilder {
+    let builder = Client::builder().redirect(redirect::Policy::none()).referer(false);
+    builder.connect_timeout(Duration::from_secs(10))
+}
+
+/// Returns the media type of a response in lower case, without parameters. Empty if there is none.
+pub(super) fn media_type(response: &Response) -> String {
+    let content_type = response.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    content_type.unwrap_or_default().split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
+}
+
+/// Runs the work of a turn until it is canceled. The connection of the work is then closed, so that the other side can stop too.
+pub(super) async fn until_canceled(turn: &Turn, work: impl Future<Output = Result<End, Error>>) -> Result<End, Error> {
+    tokio::select! {
+        end = work => end,
+        () = turn.canceled() => Err(Stopped.into()),
+    }
+}
+
+/// Sends a request until it succeeds, its result is final, or all retries were made. Waits as `Retry-After` asks for.
+pub(super) async fn with_retries<F: Future<Output = Result<Attempt, Error>>>(
+    turn: &Turn,
+    max_retries: u32,
+    backoff: Backoff,
+    send: impl Fn() -> F,
+    is_final: impl Fn(&Attempt) -> bool,
+) -> Result<Attempt, Error> {
+    let env = turn.live.journal().env();
+    let mut retries = 0;
+    loop {
+        let result = send().await?;
+        let wait = result.as_ref().ok().and_then(|response| retry_after(response.headers(), env.clock.millis()));
+        let delay = backoff.delay_after(wait, MAX_RETRY_AFTER, retries, env.rng.next_u64());
+        let Some(delay) = delay.filter(|_| retries < max_retries && !is_final(&result)) else { return Ok(result) };
+        retries += 1;
+        sleep_until(Instant::now() + delay).await;
+    }
+}

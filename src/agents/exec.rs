@@ -1,0 +1,555 @@
+//! Agent that is a command: a process for each turn, or one that keeps running and gets all turns.
+//!
+//! With [`Format::Text`], the command reads the message from stdin, and its stdout becomes an artifact. With
+//! [`Format::JsonLines`], it reads the turn and writes events as JSON, a line each. `docs/agents.md` describes both for authors
+//! of commands.
+
+use std::{
+    collections::BTreeMap,
+    ffi::OsString,
+    fmt, io, mem,
+    path::{Path, PathBuf},
+    process::ExitStatus,
+    sync::Arc,
+    time::Duration,
+};
+
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use tokio::{
+    io::{AsyncBufRead, AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader, copy, sink},
+    process::{Child, ChildStderr, ChildStdin, ChildStdout, Command},
+    time::timeout,
+};
+
+use self::persistent::Persistent;
+use super::files::{PREFIX, TurnFiles, task_directory};
+use crate::{
+    agents::{
+        exec::guard::Grace,
+        turn_json::{AgentEvent, EventSink, OUTPUT, TurnEnd, TurnLine, log_stderr},
+    },
+    engine::agent::{Agent, End, Error, Stopped, Turn, Updates},
+    protocol::pb::v1::AgentCard,
+};
+
+#[cfg(all(feature = "exec", unix))]
+pub(crate) mod guard;
+mod persistent;
+
+/// Maximum size of the line feeds that are held back, in bytes.
+const MAX_PIECE: usize = 64 << 10;
+
+/// Maximum length of a line of stderr in the log, in bytes.
+const MAX_LOG_LINE: usize = 4 << 10;
+
+/// Maximum size of the stderr of a turn in the log, in bytes.
+const MAX_LOG: usize = 256 << 10;
+
+/// Output of a command.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Format {
+    /// The message on stdin, an artifact on stdout. The exit code decides if the task is completed.
+    #[default]
+    Text,
+    /// The turn on stdin, and events on stdout, as a JSON object on each line.
+    JsonLines,
+}
+
+options! {
+    /// Options of an [`Exec`] agent.
+    #[derive(Clone)]
+    #[non_exhaustive]
+    pub struct ExecOptions {
+        /// Format of stdin and stdout.
+        pub format: Format,
+        /// Keeps the command running, and sends it all turns. Only in the format `JsonLines`. Off by default.
+        pub persistent: bool,
+        /// Directory with a working directory for each task, which is created and not deleted. By default, the command runs in
+        /// the directory of the server.
+        pub workspace: Option<PathBuf>,
+        /// Further environment variables of the command. Those of the server are passed too, except for `A2A_…`.
+        pub env: BTreeMap<String, String>,
+        /// Maximum size of the stdout of a turn, and of the files that it writes, in bytes. 64 MiB by default.
+        pub output_bytes: usize,
+        /// Maximum address space of each process in bytes. Needs a guard.
+        pub memory: Option<u64>,
+        /// Time between SIGTERM and SIGKILL for a command whose task is canceled. 3 s by default.
+        pub grace: Duration,
+        /// The command may run again for a turn that was interrupted ([`Agent::resumable`]). Off by default.
+        pub resumable: bool,
+        /// Path of the program `a2a`, which starts the command, limits its memory, and ends all its processes with it. Without
+        /// it, processes may remain that the command has moved to another process group.
+        pub guard: Option<PathBuf>,
+        /// Agent card.
+        pub card: AgentCard,
+    }
+}
+
+impl Default for ExecOptions {
+    fn default() -> Self {
+        Self {
+            format: Format::default(),
+            persistent: false,
+            workspace: None,
+            env: BTreeMap::new(),
+            output_bytes: 64 << 20,
+            memory: None,
+            grace: Duration::from_secs(3),
+            resumable: false,
+            guard: None,
+            card: AgentCard::default(),
+        }
+    }
+}
+
+impl fmt::Debug for ExecOptions {
+    /// Environment variables may be secrets, so only their names are printed.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut f = f.debug_struct("ExecOptions");
+        f.field("format", &self.format).field("persistent", &self.persistent).field("workspace", &self.workspace);
+        f.field("env", &self.env.keys()).field("guard", &self.guard).finish_non_exhaustive()
+    }
+}
+
+/// Agent that runs a command.
+///
+/// ```no_run
+/// use a2a_service::{adapter::{Exec, ExecOptions}, server::Server};
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> std::io::Result<()> {
+/// let upper = Exec::new(["tr", "a-z", "A-Z"], ExecOptions::default())?;
+/// Server::new(upper).name("Upper").serve("127.0.0.1:8080").await
+/// # }
+/// ```
+pub struct Exec {
+    runner: Arc<Runner>,
+    persistent: Option<Persistent>,
+}
+
+/// Command with its options.
+struct Runner {
+    program: PathBuf,
+    arguments: Vec<OsString>,
+    options: ExecOptions,
+}
+
+impl fmt::Debug for Exec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Arguments may be secrets.
+        let Runner { program, options, .. } = &*self.runner;
+        f.debug_struct("Exec").field("program", program).field("options", options).finish_non_exhaustive()
+    }
+}
+
+impl Exec {
+    /// Creates the agent of a command: a program with its arguments. No shell is involved.
+    ///
+    /// # Errors
+    /// `InvalidInput` if there is no program, a persistent command has the format `Text`, or a memory limit has no guard; `NotFound` if
+    /// the program does not exist.
+    pub fn new<T: Into<OsString>>(command: impl IntoIterator<Item = T>, options: ExecOptions) -> io::Result<Self> {
+        let invalid = |why: &str| io::Error::new(io::ErrorKind::InvalidInput, why);
+        let mut command = command.into_iter().map(Into::into);
+        let name: OsString = command.next().ok_or_else(|| invalid("the command is empty"))?;
+        let program = guard::find_program(&name, None)?;
+        if options.persistent && options.format == Format::Text {
+            return Err(invalid("a persistent command needs the format of JSON lines"));
+        }
+        if options.memory.is_some() && options.guard.is_none() {
+            return Err(invalid("a memory limit needs a guard"));
+        }
+        let is_persistent = options.persistent;
+        let runner = Arc::new(Runner { program, arguments: command.collect(), options });
+        let persistent = is_persistent.then(|| Persistent::new(Arc::clone(&runner)));
+        Ok(Self { runner, persistent })
+    }
+}
+
+impl Agent for Exec {
+    async fn run(&self, turn: Turn, out: Updates) -> Result<End, Error> {
+        match &self.persistent {
+            Some(persistent) => persistent.run(&turn, &out).await,
+            None => self.runner.run(&turn, &out).await,
+        }
+    }
+
+    fn card(&self) -> AgentCard {
+        self.runner.options.card.clone()
+    }
+
+    fn resumable(&self) -> bool {
+        self.runner.options.resumable
+    }
+}
+
+/// Reason to stop reading the output of a command that is still running.
+enum Interrupt {
+    /// An event has ended the turn.
+    Ended(TurnEnd),
+    Failed(Error),
+}
+
+impl<E: Into<Error>> From<E> for Interrupt {
+    fn from(error: E) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
+impl Runner {
+    /// Returns the command, with its guard if there is one. `files` is the beginning of the paths of the
+    /// directories of its turns.
+    fn command(&self, files: &Path) -> Command {
+        let Self { program, arguments, options, .. } = self;
+        let memory = options.memory.unwrap_or_default();
+        let grace = Grace { terminated: options.grace, orphaned: Duration::ZERO };
+        let mut command = guard::command(options.guard.as_deref(), program, grace, memory, Some(files));
+        command.args(arguments).envs(&options.env);
+        command
+    }
+
+    /// Runs the command for a turn.
+    async fn run(&self, turn: &Turn, out: &Updates) -> Result<End, Error> {
+        let files = TurnFiles::create(turn, PREFIX).await?;
+        let mut command = self.command(files.directory());
+        describe(&mut command, turn, &files);
+        if let Some(workspace) = &self.options.workspace {
+            command.current_dir(task_directory(workspace, turn).await?);
+        }
+        let input = match self.options.format {
+            Format::Text => files.text(turn.messages()).into_bytes(),
+            Format::JsonLines => TurnLine::new(turn, "1", files.paths(), Some(files.output())).to_line()?,
+        };
+        if self.options.format == Format::Text {
+            out.working().await?;
+        }
+        let mut process = Process::start(&mut command, self.options.guard.is_some())?;
+        let status = match process.work(input, self, turn, out).await {
+            Ok(status) => status,
+            Err(Interrupt::Ended(end)) => {
+                process.finish(self.options.grace, turn.task_id()).await;
+                files.send(out, self.options.output_bytes).await?;
+                return end;
+            }
+            Err(Interrupt::Failed(error)) => return Err(error),
+        };
+        if let Some(failure) = failure(status, &self.options) {
+            return Err(Error::public(failure));
+        }
+        files.send(out, self.options.output_bytes).await?;
+        Ok(End::Completed(None))
+    }
+}
+
+/// Describes a turn in environment variables.
+fn describe(command: &mut Command, turn: &Turn, files: &TurnFiles) {
+    command.env("A2A_TASK_ID", turn.task_id()).env("A2A_CONTEXT_ID", turn.context_id());
+    command.env("A2A_MESSAGE_ID", &turn.message().message_id).env("A2A_ATTEMPT", turn.attempt().to_string());
+    command.env("A2A_OWNER", turn.owner()).env("A2A_TENANT", turn.tenant());
+    command.env("A2A_INPUT_DIR", files.input()).env("A2A_OUTPUT_DIR", files.output());
+    if let Some(trace) = turn.trace() {
+        command.env("TRACEPARENT", trace);
+    }
+}
+
+/// Returns the status message for a command that has failed.
+fn failure(status: ExitStatus, options: &ExecOptions) -> Option<String> {
+    use std::os::unix::process::ExitStatusExt as _;
+
+    let killed = |signal: i32| {
+        let why = match signal {
+            9 if options.memory.is_some() => "; it may have exceeded a memory limit",
+            9 => "; the system may have run out of memory",
+            24 => "; it exceeded its processor time",
+            _ => "",
+        };
+        format!("The command was ended by signal {signal}{why}.")
+    };
+    let code = match (status.code(), status.signal()) {
+        (Some(0), _) => return None,
+        (Some(code), _) => code,
+        (None, signal) => return Some(killed(signal.unwrap_or_default())),
+    };
+    let signal = code.checked_sub(guard::KILLED.into()).filter(|signal| (1..=64).contains(signal));
+    Some(match signal {
+        _ if options.guard.is_some() && code == i32::from(guard::NOT_FOUND) => "The command was not found.".to_owned(),
+        _ if options.guard.is_some() && code == i32::from(guard::NOT_EXECUTABLE) => {
+            "The command can't be executed.".to_owned()
+        }
+        Some(signal) => killed(signal),
+        None => format!("The command failed with exit code {code}."),
+    })
+}
+
+/// Process of a command, or of its guard. When it is dropped, the command is killed.
+struct Process {
+    child: Child,
+    stdin: Option<ChildStdin>,
+    stdout: BufReader<ChildStdout>,
+    stderr: BufReader<ChildStderr>,
+    group: Option<Pid>,
+    is_guarded: bool,
+    has_ended: bool,
+}
+
+impl Process {
+    fn start(command: &mut Command, is_guarded: bool) -> Result<Self, Error> {
+        let mut child = command.spawn()?;
+        let missing = || Error::internal("a command has no standard streams");
+        let stdin = child.stdin.take();
+        let stdout = BufReader::new(child.stdout.take().ok_or_else(missing)?);
+        let stderr = BufReader::new(child.stderr.take().ok_or_else(missing)?);
+        let group = child.id().and_then(|id| Pid::from_raw(id.try_into().ok()?));
+        Ok(Self { child, stdin, stdout, stderr, group, is_guarded, has_ended: false })
+    }
+
+    /// Sends the input, and applies the output until the command ends. Returns its status.
+    async fn work(
+        &mut self,
+        input: Vec<u8>,
+        runner: &Runner,
+        turn: &Turn,
+        out: &Updates,
+    ) -> Result<ExitStatus, Interrupt> {
+        let Self { child, stdin, stdout, stderr, .. } = self;
+        let options = &runner.options;
+        let output = async {
+            let write = async {
+                if let Some(mut stdin) = stdin.take() {
+                    // The command may end without reading it.
+                    drop(stdin.write_all(&input).await);
+                }
+                Ok(())
+            };
+            let read = async {
+                match options.format {
+                    Format::Text => read_text(stdout, options, out).await,
+                    Format::JsonLines => read_events(stdout, options, turn, out).await,
+                }
+            };
+            let log = async {
+                log_lines(stderr, turn.task_id()).await;
+                Ok(())
+            };
+            tokio::try_join!(write, read, log)
+        };
+        let result = tokio::select! {
+            result = output => Some(result),
+            () = turn.canceled() => None,
+        };
+        match result {
+            Some(Ok(_)) => {
+                let status = child.wait().await?;
+                self.has_ended = true;
+                Ok(status)
+            }
+            // An update fails if the task is canceled meanwhile.
+            Some(Err(interrupt)) if !turn.is_canceled() => Err(interrupt),
+            _ => {
+                self.terminate();
+                self.drain(turn.task_id()).await;
+                Err(Stopped.into())
+            }
+        }
+    }
+
+    /// Asks the command to end.
+    fn terminate(&self) {
+        if let Some(id) = self.group.filter(|_| !self.has_ended) {
+            // Fails if the process has ended. A guard passes the signal on.
+            _ = if self.is_guarded { kill_process(id, Signal::TERM) } else { kill_process_group(id, Signal::TERM) };
+        }
+    }
+
+    /// Waits for the end of the command, and drops its output.
+    async fn drain(&mut self, task_id: &str) {
+        self.stdin = None;
+        let mut nowhere = sink();
+        let (_, (), status) =
+            tokio::join!(copy(&mut self.stdout, &mut nowhere), log_lines(&mut self.stderr, task_id), self.child.wait());
+        self.has_ended = status.is_ok();
+    }
+
+    /// Waits for the end of a command whose turn has ended, up to the grace period. Then it is killed.
+    async fn finish(mut self, grace: Duration, task_id: &str) {
+        if timeout(grace, self.drain(task_id)).await.is_err() {
+            tracing::warn!(task.id = task_id, "command killed: it did not end after the end of its turn");
+        }
+    }
+}
+
+impl Drop for Process {
+    /// A guard kills the command when the pipes are closed.
+    fn drop(&mut self) {
+        if let Some(group) = self.group.filter(|_| !self.is_guarded && !self.has_ended) {
+            _ = kill_process_group(group, Signal::KILL);
+        }
+    }
+}
+
+/// Sends stdout as an artifact.
+async fn read_text(stdout: &mut BufReader<ChildStdout>, options: &ExecOptions, out: &Updates) -> Result<(), Interrupt> {
+    let mut artifact = out.artifact(OUTPUT);
+    let mut splitter = Splitter::default();
+    let mut left = options.output_bytes;
+    loop {
+        let bytes = stdout.fill_buf().await?;
+        if bytes.is_empty() {
+            break;
+        }
+        left = left.checked_sub(bytes.len()).ok_or_else(|| too_much_output(options))?;
+        let piece = splitter.push(bytes);
+        let length = bytes.len();
+        stdout.consume(length);
+        if let Some(piece) = piece {
+            artifact.text(piece).await?;
+        }
+    }
+    if let Some(piece) = splitter.finish() {
+        artifact.text(piece).await?;
+    }
+    Ok(())
+}
+
+fn too_much_output(options: &ExecOptions) -> Error {
+    let max = options.output_bytes;
+    Error::public(format!("The output of the command exceeds {max} bytes (limits.task_bytes)."))
+}
+
+/// Applies the events of stdout.
+async fn read_events(
+    stdout: &mut BufReader<ChildStdout>,
+    options: &ExecOptions,
+    turn: &Turn,
+    out: &Updates,
+) -> Result<(), Interrupt> {
+    let mut sink = EventSink::new(out, turn.task_id());
+    let mut left = options.output_bytes;
+    while let Some(line) = read_line(stdout, left).await? {
+        let Line::Whole(line) = line else { return Err(too_much_output(options).into()) };
+        left = left.saturating_sub(line.len());
+        if line.iter().all(u8::is_ascii_whitespace) {
+            continue;
+        }
+        if let Some(end) = sink.apply(AgentEvent::parse(&line)?).await? {
+            return Err(Interrupt::Ended(end));
+        }
+    }
+    Ok(())
+}
+
+/// Line of a stream.
+enum Line {
+    Whole(Vec<u8>),
+    /// Beginning of a line that is longer than the limit.
+    Cut(Vec<u8>),
+}
+
+/// Reads a line of at most `max` bytes, with its line feed. Returns `None` at the end.
+async fn read_line(stream: &mut (impl AsyncBufRead + Unpin), max: usize) -> io::Result<Option<Line>> {
+    let mut line = Vec::new();
+    let mut limited = stream.take(u64::try_from(max).unwrap_or(u64::MAX).saturating_add(1));
+    limited.read_until(b'\n', &mut line).await?;
+    Ok(match line.len() {
+        0 => None,
+        length if length > max => Some(Line::Cut(line)),
+        _ => Some(Line::Whole(line)),
+    })
+}
+
+/// Logs the lines of stderr, up to a limit. Reads until the end, so that the command does not wait.
+async fn log_lines(stderr: &mut BufReader<ChildStderr>, task_id: &str) {
+    let mut left = MAX_LOG;
+    while let Ok(Some(line)) = read_line(stderr, MAX_LOG_LINE).await {
+        let (Line::Whole(line) | Line::Cut(line)) = line;
+        if left == 0 {
+            continue;
+        }
+        left = left.saturating_sub(line.len());
+        log_stderr(task_id, String::from_utf8_lossy(&line).trim_end());
+        if left == 0 {
+            tracing::warn!(task.id = task_id, "stderr of the command exceeds {MAX_LOG} bytes; the rest is not logged");
+        }
+    }
+}
+
+/// Splitter of stdout into the chunks of an artifact. Each is valid UTF-8. Line feeds at the end of the output are dropped, as a
+/// shell does: those at the end of what has arrived are carried over to the next chunk.
+#[derive(Default)]
+struct Splitter {
+    pending: Vec<u8>,
+}
+
+impl Splitter {
+    /// Adds output, and returns the next chunk, if it is complete.
+    fn push(&mut self, bytes: &[u8]) -> Option<String> {
+        self.pending.extend_from_slice(bytes);
+        let end = complete(&self.pending);
+        let kept = without_line_feeds(self.pending.get(..end).unwrap_or_default()).len();
+        // Nothing but line feeds for a long time: they are not at the end.
+        let kept = if kept == 0 && end > MAX_PIECE { end } else { kept };
+        (kept > 0).then(|| {
+            let rest = self.pending.split_off(kept);
+            text(&mem::replace(&mut self.pending, rest))
+        })
+    }
+
+    /// Returns the last chunk.
+    fn finish(self) -> Option<String> {
+        let rest = without_line_feeds(&self.pending);
+        (!rest.is_empty()).then(|| text(rest))
+    }
+}
+
+fn without_line_feeds(bytes: &[u8]) -> &[u8] {
+    let end = bytes.iter().rposition(|byte| !matches!(byte, b'\n' | b'\r')).map_or(0, |last| last + 1);
+    bytes.get(..end).unwrap_or_default()
+}
+
+/// Returns the length of the beginning that does not end within a character.
+fn complete(bytes: &[u8]) -> usize {
+    let invalid = bytes.utf8_chunks().last().map_or(&[][..], |chunk| chunk.invalid());
+    let is_incomplete = str::from_utf8(invalid).is_err_and(|error| error.error_len().is_none());
+    bytes.len() - if is_incomplete { invalid.len() } else { 0 }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn split(output: &[&[u8]]) -> Vec<String> {
+        let mut splitter = Splitter::default();
+        let mut pieces: Vec<String> = output.iter().filter_map(|bytes| splitter.push(bytes)).collect();
+        pieces.extend(splitter.finish());
+        pieces
+    }
+
+    #[test]
+    fn output_is_split_between_characters_and_without_its_last_line_feeds() {
+        assert_eq!(split(&[b"hello\n", b"world\n\n"]), ["hello", "\nworld"]);
+        assert_eq!(split(&["ä€😀".as_bytes()]), ["ä€😀"]);
+        for cut in 0.."ä€😀".len() {
+            let (first, second) = "ä€😀".as_bytes().split_at(cut);
+            assert_eq!(split(&[first, second]).concat(), "ä€😀", "{cut}");
+        }
+        assert_eq!(split(&[b"a\xffb\xc3"]), ["a\u{fffd}b", "\u{fffd}"]);
+        assert_eq!(split(&[b"\n"]), [""; 0]);
+        let mut splitter = Splitter::default();
+        let blank = (0..100).filter_map(|_| splitter.push(&[b'\n'; 4096])).collect::<String>();
+        assert!(blank.len() > 200_000, "line feeds do not pile up");
+    }
+
+    #[test]
+    fn exit_codes_have_their_meaning() {
+        use std::os::unix::process::ExitStatusExt as _;
+        let status = |code: i32| failure(ExitStatus::from_raw(code << 8), &ExecOptions::default());
+        assert_eq!(status(0), None);
+        assert_eq!(status(3).unwrap(), "The command failed with exit code 3.");
+        assert!(status(137).unwrap().starts_with("The command was ended by signal 9"));
+        let killed = failure(ExitStatus::from_raw(15), &ExecOptions::default());
+        assert_eq!(killed.unwrap(), "The command was ended by signal 15.");
+    }
+}

@@ -1,0 +1,251 @@
+//! Agent that is an HTTP endpoint: each turn is a POST request, and the response has the events of the turn.
+//!
+//! Request and events are those of [JSON lines](crate::agents::turn_json). `docs/agents.md` describes them for authors of endpoints.
+
+use std::{fmt, io, pin::pin, time::Duration};
+
+use bytes::Bytes;
+use reqwest::{Client, Response, StatusCode, Url, header};
+use tokio_stream::StreamExt as _;
+
+use super::endpoint::{Attempt, client_builder, media_type, parse_url, until_canceled, with_retries};
+use crate::{
+    agents::turn_json::{AgentEvent, EventSink, OUTPUT, TurnEnd, TurnLine},
+    base::{
+        bounded_body::{BodyError, ResponseBody},
+        retry::Backoff,
+        sse::SseReader,
+        webhook_signature::sign as webhook_signature,
+    },
+    engine::agent::{Agent, End, Error, Turn, Updates},
+    protocol::pb::v1::AgentCard,
+};
+
+/// Media types of responses.
+const ACCEPT: &str = "text/event-stream, application/x-ndjson, application/json, text/plain";
+
+/// Maximum number of retries of a request.
+const RETRIES: u32 = 2;
+
+/// Delays between attempts.
+const BACKOFF: Backoff = Backoff { first: Duration::from_millis(200), longest: Duration::from_secs(1) };
+
+options! {
+    /// Options of an [`HttpEndpoint`] agent.
+    #[derive(Clone)]
+    #[non_exhaustive]
+    pub struct HttpOptions {
+        /// Bearer token of the requests.
+        pub token: Option<String>,
+        /// Secret that signs the requests, as in Standard Webhooks.
+        pub secret: Option<String>,
+        /// The endpoint may get a turn twice: a request is repeated if its outcome is unknown or the endpoint is overloaded, and
+        /// a turn that was interrupted runs again ([`Agent::resumable`]). Off by default: only requests that found no connection
+        /// are repeated.
+        pub idempotent: bool,
+        /// Maximum size of a response in bytes. 64 MiB by default.
+        pub output_bytes: usize,
+        /// Agent card.
+        pub card: AgentCard,
+    }
+}
+
+impl Default for HttpOptions {
+    fn default() -> Self {
+        Self { token: None, secret: None, idempotent: false, output_bytes: 64 << 20, card: AgentCard::default() }
+    }
+}
+
+impl fmt::Debug for HttpOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut f = f.debug_struct("HttpOptions");
+        f.field("idempotent", &self.idempotent).finish_non_exhaustive()
+    }
+}
+
+/// Agent that sends its turns to an HTTP endpoint.
+///
+/// ```no_run
+/// use a2a_service::{adapter::{HttpEndpoint, HttpOptions}, server::Server};
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> std::io::Result<()> {
+/// let agent = HttpEndpoint::new("http://127.0.0.1:5000/turn", HttpOptions::default())?;
+/// Server::new(agent).name("Reporter").serve("127.0.0.1:8080").await
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct HttpEndpoint {
+    client: Client,
+    url: Url,
+    options: HttpOptions,
+}
+
+impl fmt::Debug for HttpEndpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The path and the query may be secrets.
+        let origin = self.url.origin().ascii_serialization();
+        f.debug_struct("HttpEndpoint").field("origin", &origin).field("options", &self.options).finish_non_exhaustive()
+    }
+}
+
+impl HttpEndpoint {
+    /// Creates the agent of an endpoint. Redirects are not followed.
+    ///
+    /// # Errors
+    /// `InvalidInput` if the URL is not one of `http` or `https`; other errors if TLS can't be set up.
+    pub fn new(url: &str, options: HttpOptions) -> io::Result<Self> {
+        let url = parse_url(url)?;
+        let client = client_builder().build().map_err(io::Error::other)?;
+        Ok(Self { client, url, options })
+    }
+
+    /// Sends a turn. Returns the response with a successful status.
+    async fn request(&self, turn: &Turn, body: &Bytes) -> Result<Response, Error> {
+        let id = format!("{}-{}", turn.task_id(), turn.message().message_id);
+        let send = async || {
+            let mut request = self.client.post(self.url.clone()).body(body.clone()).header(header::ACCEPT, ACCEPT);
+            request = request.header(header::CONTENT_TYPE, "application/json").header("idempotency-key", &id);
+            if let Some(token) = &self.options.token {
+                request = request.bearer_auth(token);
+            }
+            if let Some(trace) = turn.trace() {
+                request = request.header("traceparent", trace);
+            }
+            if let Some(secret) = &self.options.secret {
+                let timestamp = (turn.live.journal().env().clock.millis() / 1000).to_string();
+                let signature = webhook_signature(secret, &id, &timestamp, body);
+                request = request.header("webhook-id", &id).header("webhook-timestamp", timestamp);
+                request = request.header("webhook-signature", signature);
+            }
+            Ok(request.send().await)
+        };
+        let is_final = |result: &Attempt| match result {
+            Ok(response) => !self.options.idempotent || !is_overloaded(response.status()),
+            Err(error) => !self.options.idempotent && !error.is_connect(),
+        };
+        match with_retries(turn, RETRIES, BACKOFF, send, is_final).await? {
+            Ok(response) if response.status().is_success() => Ok(response),
+            Ok(response) => {
+                let status = response.status().as_u16();
+                Err(Error::public(format!("The endpoint of the agent responded with status {status}.")))
+            }
+            // Without the URL, which may have a secret.
+            Err(error) => {
+                Err(Error::public("The endpoint of the agent can't be reached.").caused_by(error.without_url()))
+            }
+        }
+    }
+
+    async fn turn(&self, turn: &Turn, out: &Updates) -> Result<End, Error> {
+        let body = Bytes::from(TurnLine::new(turn, "1", &[], None).to_line()?);
+        let response = self.request(turn, &body).await?;
+        let media_type = media_type(&response);
+        let mut body = ResponseBody::of(response, self.options.output_bytes);
+        let mut sink = EventSink::new(out, turn.task_id());
+        let end = match media_type.as_str() {
+            "text/event-stream" => read_sse(body, self.options.output_bytes, &mut sink).await?,
+            "application/json" => read_json(&mut body, &mut sink).await?,
+            _ if media_type.starts_with("text/") || media_type.is_empty() => {
+                read_text(&mut body, out).await?;
+                None
+            }
+            _ => read_lines(&mut body, &mut sink).await?,
+        };
+        end.unwrap_or(Ok(End::Completed(None)))
+    }
+}
+
+impl Agent for HttpEndpoint {
+    async fn run(&self, turn: Turn, out: Updates) -> Result<End, Error> {
+        until_canceled(&turn, self.turn(&turn, &out)).await
+    }
+
+    fn card(&self) -> AgentCard {
+        self.options.card.clone()
+    }
+
+    fn resumable(&self) -> bool {
+        self.options.idempotent
+    }
+}
+
+fn is_overloaded(status: StatusCode) -> bool {
+    matches!(
+        status,
+        StatusCode::TOO_MANY_REQUESTS
+            | StatusCode::BAD_GATEWAY
+            | StatusCode::SERVICE_UNAVAILABLE
+            | StatusCode::GATEWAY_TIMEOUT
+    )
+}
+
+/// Returns the failure of a turn for an error of the response's body.
+fn failure(error: BodyError<reqwest::Error>) -> Error {
+    match error {
+        BodyError::Interrupted(cause) => {
+            Error::public("The response of the agent's endpoint was interrupted.").caused_by(cause)
+        }
+        BodyError::TimedOut => Error::public("The agent's endpoint did not respond in time."),
+        BodyError::TooLarge(_) => {
+            Error::public("The response of the agent's endpoint is too large (limits.task_bytes).")
+        }
+    }
+}
+
+/// Applies the events of a body with a JSON object on each line.
+async fn read_lines(body: &mut ResponseBody, sink: &mut EventSink<'_>) -> Result<Option<TurnEnd>, Error> {
+    while let Some(line) = body.line().await.map_err(failure)? {
+        if line.is_empty() {
+            continue;
+        }
+        if let Some(end) = sink.apply(AgentEvent::parse(&line)?).await? {
+            return Ok(Some(end));
+        }
+    }
+    Ok(None)
+}
+
+/// Applies the events of server-sent events.
+async fn read_sse(body: ResponseBody, max: usize, sink: &mut EventSink<'_>) -> Result<Option<TurnEnd>, Error> {
+    let chunks = pin!(body.into_stream());
+    let mut events = SseReader::new(chunks, max).accept_unterminated();
+    while let Some(event) = events.next().await {
+        let data = event.map_err(|error| failure(error.into()))?.data;
+        if data.trim_ascii().is_empty() {
+            continue;
+        }
+        if let Some(end) = sink.apply(AgentEvent::parse(&data)?).await? {
+            return Ok(Some(end));
+        }
+    }
+    Ok(None)
+}
+
+/// Applies the events of a JSON document: an event, or a list of events.
+async fn read_json(body: &mut ResponseBody, sink: &mut EventSink<'_>) -> Result<Option<TurnEnd>, Error> {
+    let text = body.all().await.map_err(failure)?;
+    let events = if text.trim_ascii_start().starts_with(b"[") {
+        let events: Vec<Box<serde_json::value::RawValue>> = serde_json::from_slice(&text)?;
+        events.iter().map(|event| AgentEvent::parse(event.get().as_bytes())).collect::<Result<_, _>>()?
+    } else {
+        vec![AgentEvent::parse(&text)?]
+    };
+    for event in events {
+        let end = sink.apply(event).await?;
+        if end.is_some() {
+            return Ok(end);
+        }
+    }
+    Ok(None)
+}
+
+/// Sends a text as an artifact.
+async fn read_text(body: &mut ResponseBody, out: &Updates) -> Result<(), Error> {
+    out.working().await?;
+    let text = body.all().await.map_err(failure)?;
+    let text = String::from_utf8_lossy(text.trim_ascii_end());
+    if !text.is_empty() {
+        out.artifact(OUTPUT).last().text(text.into_owned()).await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,488 @@
+//! Servers of the Model Context Protocol, whose tools a model can call: commands with stdio, or streamable HTTP.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    convert::Infallible,
+    ffi::OsStr,
+    fmt, io,
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use rmcp::{
+    RoleClient, ServiceError, ServiceExt as _,
+    model::{
+        CallToolRequestParams, CallToolResult, ClientCapabilities, ClientConfig, Implementation, PaginatedRequestParams,
+    },
+    service::RunningService,
+    transport::{StreamableHttpClientTransport, streamable_http_client::StreamableHttpClientTransportConfig},
+};
+use serde_json::{Map, Value};
+use tokio::{
+    io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader},
+    process::{Child, ChildStderr, ChildStdin, ChildStdout, Command},
+    sync::{OnceCell, oneshot},
+    time::timeout,
+};
+
+use super::{
+    tool_result,
+    tools::{Tool, ToolKind, Tools},
+};
+use crate::agents::{
+    endpoint::{client_builder, parse_url},
+    exec::guard,
+};
+
+/// Maximum number of tools of all servers.
+const MAX_TOOLS: usize = 128;
+
+/// Maximum size of the definitions of all tools in bytes.
+const MAX_DEFINITION_BYTES: usize = 1 << 20;
+
+/// Maximum length of the name of a tool, which is that of `OpenAI`.
+const MAX_NAME: usize = 64;
+
+/// Maximum number of pages of a list of tools.
+const MAX_PAGES: usize = 16;
+
+/// Maximum size of a message of a server over HTTP in bytes. Over stdio, the maximum of the crate `rmcp` is 16 MiB.
+const MAX_MESSAGE: usize = 16 << 20;
+
+/// Maximum size of the stderr of a server that is logged, in bytes.
+const MAX_STDERR: u64 = 256 << 10;
+
+/// Maximum length of a line of it in characters.
+const MAX_LINE: usize = 1000;
+
+/// Time after the end of its stdin in which a command ends by itself, and between SIGTERM and SIGKILL.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// Tools of a server that need the approval of the client before each call.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Approval {
+    /// No tool.
+    #[default]
+    None,
+    /// All tools.
+    All,
+    /// The tools with these names.
+    Tools(BTreeSet<String>),
+}
+
+/// Connection to an MCP server.
+#[derive(Clone)]
+#[non_exhaustive]
+pub enum McpTransport {
+    /// Program with its arguments, and further environment variables. Those of this process are passed too, except for
+    /// `A2A_…`.
+    Command(Vec<String>, BTreeMap<String, String>),
+    /// URL of a server with streamable HTTP, and its bearer token.
+    Url(String, Option<String>),
+}
+
+/// Omits arguments, variables and URLs, which may be secret.
+impl fmt::Debug for McpTransport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Command(words, _) => f.debug_tuple("Command").field(&words.first()).finish_non_exhaustive(),
+            Self::Url(..) => f.debug_tuple("Url").finish_non_exhaustive(),
+        }
+    }
+}
+
+options! {
+    /// MCP server, whose tools a model can call.
+    #[derive(Clone, Debug)]
+    #[non_exhaustive]
+    pub struct McpServer {
+        /// Name in logs and errors. It is the prefix of a tool if another server has a tool with the same name.
+        pub name: String,
+        /// Connection to the server.
+        pub transport: McpTransport,
+        /// Maximum duration of the start, and of each call. 1 minute by default.
+        pub timeout: Duration,
+        /// Maximum size of the result of a call in bytes, as the model gets it. Longer results are truncated. 64 KiB by default.
+        pub result_bytes: usize,
+        /// Tools that need the approval of the client before each call. None by default.
+        pub approval: Approval,
+        /// Path of the program `a2a`, which starts a command on Unix, and ends it even if this process is killed; on Linux with all
+        /// processes that it has started. Without it, processes may remain.
+        pub guard: Option<PathBuf>,
+    }
+}
+
+impl McpServer {
+    /// Creates a server with the default limits.
+    pub fn new(name: impl Into<String>, transport: McpTransport) -> Self {
+        let (timeout, approval) = (Duration::from_mins(1), Approval::None);
+        Self { name: name.into(), transport, timeout, result_bytes: 64 << 10, approval, guard: None }
+    }
+
+    fn needs_approval(&self, tool: &str) -> bool {
+        match &self.approval {
+            Approval::None => false,
+            Approval::All => true,
+            Approval::Tools(names) => names.contains(tool),
+        }
+    }
+}
+
+/// Session with an MCP server.
+struct Session {
+    client: RunningService<RoleClient, ClientConfig>,
+    /// The process of a command ends when it is dropped.
+    _process: Option<oneshot::Sender<Infallible>>,
+}
+
+impl Session {
+    fn is_closed(&self) -> bool {
+        self.client.is_closed() || self.client.is_transport_closed()
+    }
+}
+
+/// Process of a command, or of its guard.
+struct Process {
+    child: Child,
+    #[cfg_attr(not(unix), expect(dead_code, reason = "commands have no guard there"))]
+    is_guarded: bool,
+}
+
+impl Process {
+    /// Waits for the end of the process. Once its session has ended, and so its stdin, it has some time to end by itself.
+    async fn supervise(mut self, server: String, session_ended: oneshot::Receiver<Infallible>) {
+        let status = tokio::select! {
+            biased;
+            _ = session_ended => timeout(GRACE, self.child.wait()).await,
+            status = self.child.wait() => {
+                let status = status.map_or_else(|error| error.to_string(), |status| status.to_string());
+                tracing::warn!(mcp.server = server, "MCP server ended: {status}");
+                return;
+            }
+        };
+        if status.is_err() {
+            self.terminate();
+            // Reaps the process.
+            _ = self.child.wait().await;
+        }
+    }
+
+    /// Sends SIGTERM to a guard, which kills the command later, and kills another process.
+    #[cfg(unix)]
+    fn terminate(&self) {
+        use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+
+        if let Some(id) = self.child.id().and_then(|id| Pid::from_raw(id.try_into().ok()?)) {
+            // Fails if the process has ended.
+            _ = if self.is_guarded { kill_process(id, Signal::TERM) } else { kill_process_group(id, Signal::KILL) };
+        }
+    }
+
+    #[cfg(not(unix))]
+    fn terminate(&mut self) {
+        // Fails if the process has ended.
+        _ = self.child.start_kill();
+    }
+}
+
+/// Standard streams of a command, and the end of its session.
+struct Started {
+    stdin: ChildStdin,
+    stdout: ChildStdout,
+    session: oneshot::Sender<Infallible>,
+}
+
+/// Starts the command of a server.
+fn start(server: &McpServer, words: &[String], env: &BTreeMap<String, String>) -> io::Result<Started> {
+    let (program, arguments) = words.split_first().ok_or(io::ErrorKind::InvalidInput)?;
+    let mut command = command(server, program.as_ref(), env.get("PATH").map(AsRef::as_ref))?;
+    let mut child = command.args(arguments).envs(env).spawn()?;
+    let missing = || io::Error::other("the command has no standard streams");
+    let (stdin, stdout) = child.stdin.take().zip(child.stdout.take()).ok_or_else(missing)?;
+    let stderr = child.stderr.take().ok_or_else(missing)?;
+    let (session, session_ended) = oneshot::channel();
+    tokio::spawn(log_stderr(server.name.clone(), stderr));
+    let process = Process { child, is_guarded: cfg!(unix) && server.guard.is_some() };
+    tokio::spawn(process.supervise(server.name.clone(), session_ended));
+    Ok(Started { stdin, stdout, session })
+}
+
+/// Returns the command of a program, which is looked for in `path` or in that of this process.
+#[cfg(unix)]
+fn command(server: &McpServer, program: &OsStr, path: Option<&OsStr>) -> io::Result<Command> {
+    let program = guard::find_program(program, path)?;
+    let grace = guard::Grace { terminated: GRACE, orphaned: GRACE };
+    let mut command = guard::command(server.guard.as_deref(), &program, grace, 0, None);
+    // If a guard is killed, its command is not.
+    command.kill_on_drop(server.guard.is_none());
+    Ok(command)
+}
+
+#[cfg(not(unix))]
+#[expect(clippy::unnecessary_wraps, reason = "on Unix, the program is looked for")]
+fn command(_: &McpServer, program: &OsStr, _: Option<&OsStr>) -> io::Result<Command> {
+    use std::process::Stdio;
+
+    let mut command = Command::new(program);
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("A2A_")) {
+        command.env_remove(name);
+    }
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+    Ok(command)
+}
+
+/// MCP server with its session, which is opened again if it was closed.
+pub(super) struct Connection {
+    server: McpServer,
+    session: Mutex<Arc<OnceCell<Arc<Session>>>>,
+}
+
+impl Connection {
+    fn new(server: McpServer) -> Self {
+        Self { server, session: Mutex::default() }
+    }
+
+    /// Returns the open session. Opens one if there is none.
+    async fn session(&self) -> io::Result<Arc<Session>> {
+        let cell = {
+            let mut cell = self.session.lock();
+            if cell.get().is_some_and(|session| session.is_closed()) {
+                *cell = Arc::default();
+            }
+            Arc::clone(&cell)
+        };
+        let open = async || self.open().await.map(Arc::new);
+        // Calls at the same time share the session.
+        let opened = timeout(self.server.timeout, cell.get_or_try_init(open)).await;
+        opened.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?.cloned()
+    }
+
+    async fn open(&self) -> io::Result<Session> {
+        let identity = Implementation::new("a2a-service", env!("CARGO_PKG_VERSION"));
+        let client = ClientConfig::new(ClientCapabilities::default(), identity);
+        match &self.server.transport {
+            McpTransport::Command(words, env) => {
+                let Started { stdin, stdout, session } = start(&self.server, words, env)?;
+                let client = client.serve((stdout, stdin)).await.map_err(io::Error::other)?;
+                Ok(Session { client, _process: Some(session) })
+            }
+            McpTransport::Url(url, token) => {
+                let http = client_builder().build().map_err(io::Error::other)?;
+                let mut config = StreamableHttpClientTransportConfig::with_uri(url.as_str());
+                config = config.max_json_response_size(MAX_MESSAGE).max_sse_event_size(MAX_MESSAGE);
+                if let Some(token) = token {
+                    config = config.auth_header(token);
+                }
+                let transport = StreamableHttpClientTransport::with_client(http, config);
+                let client = client.serve(transport).await.map_err(io::Error::other)?;
+                Ok(Session { client, _process: None })
+            }
+        }
+    }
+
+    /// Calls a tool with arguments in JSON. Returns the result for the model, also if the call fails.
+    pub(super) async fn call(&self, tool: &str, arguments: &str) -> String {
+        let arguments = match arguments.trim() {
+            "" => Ok(Map::new()),
+            arguments => serde_json::from_str::<Map<String, Value>>(arguments),
+        };
+        let arguments = match arguments {
+            Ok(arguments) => arguments,
+            Err(error) => return format!("Error: the arguments are not a JSON object: {error}"),
+        };
+        match self.attempt(tool, arguments).await {
+            Ok(result) => tool_result::to_text(result, self.server.result_bytes),
+            Err(text) => text,
+        }
+    }
+
+    /// Sends a call. An error is a text for the model. A call is not repeated: the tool may have run.
+    async fn attempt(&self, tool: &str, arguments: Map<String, Value>) -> Result<CallToolResult, String> {
+        let name = &self.server.name;
+        let session = self.session().await.map_err(|error| {
+            tracing::warn!(mcp.server = name, error.cause = %error, "MCP server not started");
+            format!("Error: the server of {tool} is not available.")
+        })?;
+        let request = CallToolRequestParams::new(tool.to_owned()).with_arguments(arguments);
+        let called = timeout(self.server.timeout, session.client.call_tool(request)).await;
+        let Ok(called) = called else {
+            tracing::warn!(mcp.server = name, mcp.tool = tool, "MCP tool call timed out");
+            return Err(format!("Error: {tool} did not respond in time."));
+        };
+        match called {
+            Ok(result) => Ok(result),
+            Err(ServiceError::McpError(error)) => {
+                Err(tool_result::truncated(format!("Error: {}", error.message), self.server.result_bytes))
+            }
+            Err(error) => {
+                tracing::warn!(mcp.server = name, mcp.tool = tool, error.cause = %error, "MCP tool call failed");
+                if matches!(error, ServiceError::TransportClosed | ServiceError::TransportSend(_)) {
+                    self.forget(&session);
+                }
+                Err(format!("Error: the call of {tool} failed."))
+            }
+        }
+    }
+
+    /// Drops a session, so that the next use opens another one.
+    fn forget(&self, failed: &Arc<Session>) {
+        let mut cell = self.session.lock();
+        if cell.get().is_some_and(|session| Arc::ptr_eq(session, failed)) {
+            *cell = Arc::default();
+        }
+    }
+
+    /// Returns the tools of the server.
+    async fn list(&self) -> io::Result<Vec<rmcp::model::Tool>> {
+        let session = self.session().await?;
+        let mut tools = Vec::new();
+        let mut cursor = None;
+        for _ in 0..MAX_PAGES {
+            let request = PaginatedRequestParams::default().with_cursor(cursor);
+            let page = timeout(self.server.timeout, session.client.list_tools(Some(request))).await;
+            let page = page.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?.map_err(io::Error::other)?;
+            tools.extend(page.tools);
+            cursor = page.next_cursor;
+            if cursor.is_none() {
+                return Ok(tools);
+            }
+            if tools.len() > MAX_TOOLS {
+                break;
+            }
+        }
+        Err(io::Error::other(format!("the list of tools exceeds {MAX_TOOLS} tools or {MAX_PAGES} pages")))
+    }
+}
+
+impl Tools {
+    /// Starts servers, and adds their tools.
+    pub(super) async fn connect(self, servers: Vec<McpServer>) -> io::Result<Self> {
+        let connections: Arc<[Connection]> = servers.into_iter().map(Connection::new).collect();
+        let lists = connections.iter().map(async |connection| {
+            let name = &connection.server.name;
+            check(&connection.server)
+                .map_err(|why| io::Error::new(io::ErrorKind::InvalidInput, format!("{name}: {why}")))?;
+            connection.list().await.map_err(|error| io::Error::new(error.kind(), format!("{name}: {error}")))
+        });
+        let lists = futures_util::future::try_join_all(lists).await?;
+        let mut tools = self.tools;
+        let mut names: BTreeSet<String> = tools.iter().map(|tool| tool.name.clone()).collect();
+        let mut counts: HashMap<String, usize> = names.iter().map(|name| (name.clone(), 1)).collect();
+        for tool in lists.iter().flatten() {
+            *counts.entry(tool.name.to_string()).or_default() += 1;
+        }
+        for (position, (connection, list)) in connections.iter().zip(&lists).enumerate() {
+            let server = &connection.server;
+            if let Approval::Tools(approved) = &server.approval
+                && let Some(unknown) = approved.iter().find(|name| list.iter().all(|tool| tool.name != name.as_str()))
+            {
+                // A misspelled name would let the tool run without an approval.
+                let known = list.iter().map(|tool| &*tool.name).collect::<Vec<_>>().join(", ");
+                let why = format!("{}: approve: there is no tool `{unknown}`; the server has {known}", server.name);
+                return Err(io::Error::other(why));
+            }
+            for tool in list {
+                let is_unique = counts.get(&*tool.name) == Some(&1);
+                let full = if is_unique { tool.name.to_string() } else { format!("{}_{}", server.name, tool.name) };
+                let name = function_name(&full);
+                if !names.insert(name.clone()) {
+                    return Err(io::Error::other(format!("{}: several tools have the name `{name}`", server.name)));
+                }
+                tools.push(Tool {
+                    name,
+                    description: tool.description.as_deref().unwrap_or_default().to_owned(),
+                    schema: Value::Object((*tool.input_schema).clone()),
+                    kind: ToolKind::Mcp {
+                        server: position,
+                        own_name: tool.name.to_string(),
+                        needs_approval: server.needs_approval(&tool.name),
+                    },
+                });
+            }
+        }
+        let tools = Self { tools, servers: Arc::clone(&connections) };
+        let bytes = tools.definitions().to_string().len();
+        if tools.tools.len() > MAX_TOOLS || bytes > MAX_DEFINITION_BYTES {
+            let count = tools.tools.len();
+            return Err(io::Error::other(format!(
+                "{count} tools with {bytes} bytes exceed the limit of {MAX_TOOLS} tools or {MAX_DEFINITION_BYTES} bytes"
+            )));
+        }
+        Ok(tools)
+    }
+}
+
+/// Checks the options of a server before it is started.
+fn check(server: &McpServer) -> Result<(), &'static str> {
+    match &server.transport {
+        McpTransport::Command(words, _) if words.first().is_none_or(String::is_empty) => Err("the command is empty"),
+        McpTransport::Url(url, _) => {
+            let parsed = parse_url(url).map_err(|_| "the URL is not one of http or https")?;
+            // Errors of connections name the URL.
+            let has_secret = !parsed.username().is_empty() || parsed.password().is_some() || parsed.query().is_some();
+            if has_secret { Err("the URL has a user or a query, which would be in logs; set `token`") } else { Ok(()) }
+        }
+        McpTransport::Command(..) => Ok(()),
+    }
+}
+
+/// Returns a name that the API allows: letters, digits, `_` and `-`.
+fn function_name(name: &str) -> String {
+    let allowed = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '_' | '-') { c } else { '_' };
+    name.chars().map(allowed).take(MAX_NAME).collect()
+}
+
+/// Logs the lines that a server writes to stderr.
+async fn log_stderr(server: String, stderr: ChildStderr) {
+    let mut reader = BufReader::new(stderr);
+    let mut lines = (&mut reader).take(MAX_STDERR);
+    let mut line = Vec::new();
+    while let Ok(1..) = lines.read_until(b'\n', &mut line).await {
+        let text: String = String::from_utf8_lossy(line.trim_ascii_end()).chars().take(MAX_LINE).collect();
+        let mut escaped = String::new();
+        // Writing to a string does not fail.
+        _ = crate::base::stderr::write_escaped(&mut escaped, &text, false);
+        tracing::info!(mcp.server = server, "MCP server: {escaped}");
+        line.clear();
+    }
+    // The server may block if its stderr is not read.
+    _ = tokio::io::copy(&mut reader, &mut tokio::io::sink()).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_limited() {
+        assert_eq!(function_name("files.read/all"), "files_read_all");
+        assert_eq!(function_name(&"x".repeat(100)).len(), MAX_NAME);
+    }
+
+    #[tokio::test]
+    async fn servers_that_can_not_start_are_named() {
+        let command = |words: &[&str]| {
+            let words = words.iter().map(|&word| word.to_owned()).collect();
+            McpServer::new("files", McpTransport::Command(words, BTreeMap::new()))
+        };
+        let url = |url: &str| McpServer::new("files", McpTransport::Url(url.to_owned(), None));
+        for server in [command(&[]), command(&["/nonexistent/program"]), command(&["true"]), url("ftp://e.example")] {
+            let server = server.timeout(Duration::from_secs(10));
+            let error = Tools::default().connect(vec![server]).await.err().unwrap().to_string();
+            assert!(error.starts_with("files: "), "{error}");
+        }
+    }
+
+    #[test]
+    fn secrets_are_not_printed() {
+        let env = [("KEY".to_owned(), "sesame".to_owned())].into();
+        let words = vec!["server".to_owned(), "--key=sesame".to_owned()];
+        let url = McpTransport::Url("https://sesame@e.example/".to_owned(), Some("sesame".to_owned()));
+        for transport in [McpTransport::Command(words, env), url] {
+            assert!(!format!("{:?}", McpServer::new("files", transport)).contains("sesame"));
+        }
+    }
+}

@@ -1,0 +1,418 @@
+//! Agent that is another A2A agent: a gateway that serves an agent of either protocol version over all bindings, with its own
+//! stored tasks, streams and push notifications.
+
+use std::{collections::HashMap, fmt, pin::pin, sync::Arc, time::Duration};
+
+use parking_lot::{Mutex, RwLock};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use tokio::time::timeout;
+use tokio_stream::StreamExt as _;
+
+use crate::{
+    client::{Client, EventStream, StreamEvent},
+    engine::agent::{Agent, ArtifactWriter, End, Error, Stopped, Turn, Updates},
+    protocol::{
+        call::Call,
+        error::{self, ErrorKind},
+        pb::v1::{
+            AgentCard, Artifact, Message, SendMessageConfiguration, SendMessageRequest, Task, TaskState, TaskStatus,
+        },
+    },
+};
+
+/// Member of the metadata of a status after which events of the upstream agent may be missing.
+pub const GAP: &str = "upstreamGap";
+
+/// Time for which the end of a stream is awaited after `AUTH_REQUIRED`. If the stream goes on, the agent continues its turn by
+/// itself once it is authorized (7.6.1).
+const AUTH_WAIT: Duration = Duration::from_millis(100);
+
+/// Agent that passes its messages to another A2A agent.
+///
+/// Each task has a task of the upstream agent. Its events are passed on, a cancel and further messages too. After a restart, the
+/// events of a running upstream task are received again, so that the task has its state and artifacts in the end.
+///
+/// Calls to the upstream agent have the [forwarded headers](Turn::forwarded_headers) of the caller. Enable
+/// [`call_credentials`](crate::client::ClientBuilder::call_credentials) for a client whose callers have credentials.
+///
+/// ```no_run
+/// use a2a_service::{adapter::Upstream, client::Client, server::Server};
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let upstream = Client::connect("http://localhost:9000").await?;
+/// Server::new(Upstream::new(upstream)).serve("127.0.0.1:8080").await?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct Upstream {
+    client: Arc<RwLock<Client>>,
+}
+
+impl fmt::Debug for Upstream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Upstream").field("client", &*self.client.read()).finish()
+    }
+}
+
+/// Ids of the upstream agent for a task, which are saved with it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Link {
+    task: String,
+    context: String,
+    /// Id of the last message that has reached the upstream agent.
+    message: String,
+}
+
+impl Upstream {
+    /// Creates the gateway of an agent. Its tasks are those of the client's credentials.
+    pub fn new(client: Client) -> Self {
+        Self { client: Arc::new(RwLock::new(client)) }
+    }
+
+    /// Replaces the client of further turns, such as by one with a newer card.
+    pub fn set_client(&self, client: Client) {
+        *self.client.write() = client;
+    }
+
+    fn client(&self) -> Client {
+        self.client.read().clone()
+    }
+}
+
+/// Context of the calls of a turn: its trace, and the headers of its caller.
+fn call(turn: &Turn) -> Call {
+    let trace = turn.trace().map(str::to_owned);
+    Call { trace, headers: turn.forwarded_headers().cloned(), ..Call::default() }
+}
+
+impl Agent for Upstream {
+    async fn run(&self, turn: Turn, out: Updates) -> Result<End, Error> {
+        let message = turn.messages().next().map(|message| message.message_id.clone()).unwrap_or_default();
+        let link = Mutex::new(turn.saved::<Link>());
+        let (client, call) = (self.client(), call(&turn));
+        let mut relay = Relay {
+            client: &client,
+            call: call.clone(),
+            out: &out,
+            link: &link,
+            message,
+            artifacts: HashMap::new(),
+            is_follow_up: false,
+            ends_with_turn: false,
+            has_gap: false,
+            authorization: None,
+        };
+        let work = async {
+            let events = match relay.delivered_task(&turn).await? {
+                Some(task) if task.state().is_settled() => return relay.finish(task).await,
+                Some(task) => relay.subscribe(&task.id).await?,
+                None => {
+                    let link = relay.link();
+                    (relay.is_follow_up, relay.ends_with_turn) = (link.is_some(), true);
+                    Some(relay.open(&turn, link.as_ref()).await.map_err(failure)?)
+                }
+            };
+            relay.run(events).await
+        };
+        {
+            let mut work = pin!(work);
+            let end = tokio::select! {
+                end = &mut work => Some(end),
+                () = turn.canceled() => None,
+            };
+            match end {
+                // An update that fails because of a cancel can end the work before the cancel itself is seen.
+                Some(end) if end.is_ok() || !turn.is_canceled() => return end,
+                None if !turn.is_canceled() => return Err(Stopped.into()),
+                // The upstream task is known with its first event, which ends the work. The grace period limits the wait.
+                None if link.lock().is_none() => drop(work.await),
+                _ => {}
+            }
+        }
+        let link = link.lock().clone();
+        if let Some(link) = link
+            && let Err(error) = client.cancel_with(&link.task, call).await
+        {
+            tracing::warn!(task.id = turn.task_id(), error.cause = %error, "upstream task not canceled");
+        }
+        Err(Stopped.into())
+    }
+
+    fn card(&self) -> AgentCard {
+        let card = self.client().card();
+        AgentCard {
+            name: card.name.clone(),
+            description: card.description.clone(),
+            version: card.version.clone(),
+            provider: card.provider.clone(),
+            icon_url: card.icon_url.clone(),
+            documentation_url: card.documentation_url.clone(),
+            default_input_modes: card.default_input_modes.clone(),
+            default_output_modes: card.default_output_modes.clone(),
+            skills: card.skills.clone(),
+            ..AgentCard::default()
+        }
+    }
+
+    fn resumable(&self) -> bool {
+        true
+    }
+}
+
+/// Errors after which reading the upstream task would fail too.
+const PERMANENT: [ErrorKind; 4] =
+    [ErrorKind::Unavailable, ErrorKind::DeadlineExceeded, ErrorKind::Unauthenticated, ErrorKind::PermissionDenied];
+
+/// Returns the failure of a task for an error of the upstream agent. Its text is for the log.
+fn failure(error: error::Error) -> Error {
+    const TEXTS: [(ErrorKind, &str); 5] = [
+        (ErrorKind::TaskNotFound, "The upstream agent has lost the task."),
+        (ErrorKind::Unavailable, "The upstream agent can't be reached."),
+        (ErrorKind::DeadlineExceeded, "The upstream agent did not respond in time."),
+        (ErrorKind::Unauthenticated, "The upstream agent requires other credentials."),
+        (ErrorKind::PermissionDenied, "The upstream agent requires other credentials."),
+    ];
+    let known = TEXTS.into_iter().find(|(kind, _)| *kind == error.kind());
+    Error::public(known.map_or("The upstream agent rejected the message.", |(_, text)| text)).caused_by(error)
+}
+
+/// Receiver of the events of an upstream task, which sends them as updates of a task.
+struct Relay<'a> {
+    client: &'a Client,
+    /// Context of all calls.
+    call: Call,
+    out: &'a Updates,
+    link: &'a Mutex<Option<Link>>,
+    /// Id of the message of this turn.
+    message: String,
+    /// Artifacts that were begun, by their id.
+    artifacts: HashMap<String, ArtifactWriter<'a>>,
+    /// The next event is the first one after a message to an existing task. Some agents begin with the task as it was before the
+    /// message.
+    is_follow_up: bool,
+    /// The stream ends with the upstream turn, unlike a subscription. So if it goes on after `AUTH_REQUIRED`, the turn does too.
+    ends_with_turn: bool,
+    /// Events are missing since the last snapshot of the task.
+    has_gap: bool,
+    /// Message of the status `AUTH_REQUIRED`, which is the last event so far and was not passed on.
+    authorization: Option<Message>,
+}
+
+impl Relay<'_> {
+    fn link(&self) -> Option<Link> {
+        self.link.lock().clone()
+    }
+
+    /// Sends the messages of a turn, and returns the events of the upstream task.
+    async fn open(&self, turn: &Turn, link: Option<&Link>) -> Result<EventStream, error::Error> {
+        let mut messages = turn.messages();
+        let mut message = messages.next().cloned().unwrap_or_default();
+        for further in messages {
+            message.parts.extend(further.parts.iter().cloned());
+        }
+        message.task_id = link.map(|link| link.task.clone()).unwrap_or_default();
+        // A new upstream task gets the context of this one, so that tasks of a conversation share it.
+        message.context_id = link.map_or_else(|| turn.context_id().to_owned(), |link| link.context.clone());
+        message.reference_task_ids.clear();
+        // A repeated attempt is recognized by an agent that supports keys.
+        let key = format!("{}-{}", turn.task_id(), message.message_id);
+        let configuration = SendMessageConfiguration {
+            accepted_output_modes: turn.accepted_output_modes().to_vec(),
+            // Without streams, the id of the task would be known only at the end of the turn.
+            return_immediately: self.client.lacks_streams(),
+            ..SendMessageConfiguration::default()
+        };
+        let request = SendMessageRequest {
+            message: Some(message),
+            configuration: Some(configuration),
+            metadata: turn.metadata().cloned(),
+            ..SendMessageRequest::default()
+        };
+        let call = Call { idempotency_key: Some(key), ..self.call.clone() };
+        self.client.stream_with(call, request).await
+    }
+
+    /// Returns the upstream task if an earlier attempt has delivered the message of this turn.
+    async fn delivered_task(&self, turn: &Turn) -> Result<Option<Task>, Error> {
+        let delivered = self.link().filter(|link| turn.attempt() > 1 && link.message == self.message);
+        match delivered {
+            Some(link) => self.client.get_with(&link.task, None, self.call.clone()).await.map(Some).map_err(failure),
+            None => Ok(None),
+        }
+    }
+
+    /// Subscribes to the upstream task. `None` if it has ended meanwhile, or the agent has no subscriptions.
+    async fn subscribe(&mut self, task_id: &str) -> Result<Option<EventStream>, Error> {
+        self.gap().await?;
+        if self.client.lacks_streams() {
+            return Ok(None);
+        }
+        match self.client.subscribe_with(task_id, self.call.clone()).await {
+            Ok(events) => Ok(Some(events)),
+            Err(error) if PERMANENT.contains(&error.kind()) => Err(failure(error)),
+            Err(_) => Ok(None),
+        }
+    }
+
+    /// Passes events on until the upstream turn ends. Without events, waits for its end.
+    async fn run(&mut self, events: Option<EventStream>) -> Result<End, Error> {
+        if let Some(mut events) = events {
+            while let Some(event) = self.next(&mut events).await? {
+                if let Some(end) = self.apply(event).await? {
+                    return Ok(end);
+                }
+            }
+        }
+        if let Some(message) = self.authorization.take() {
+            return Ok(End::auth_required(message));
+        }
+        // The stream ended before the turn.
+        let Some(link) = self.link() else { return Err(Error::public("The upstream agent sent no task.")) };
+        let task = self.client.wait_until(&link.task, self.call.clone()).await.map_err(failure)?;
+        self.finish(task).await
+    }
+
+    /// Returns the next event. If the stream goes on after `AUTH_REQUIRED`, passes that on first.
+    async fn next(&mut self, events: &mut EventStream) -> Result<Option<StreamEvent>, Error> {
+        if self.authorization.is_some() {
+            let event = timeout(AUTH_WAIT, events.next()).await;
+            if matches!(event, Ok(None)) {
+                return Ok(None);
+            }
+            if let Some(message) = self.authorization.take() {
+                self.out.auth_required(message).await?;
+            }
+            if let Ok(event) = event {
+                return event.transpose().map_err(failure);
+            }
+        }
+        events.next().await.transpose().map_err(failure)
+    }
+
+    async fn apply(&mut self, event: StreamEvent) -> Result<Option<End>, Error> {
+        let is_first_of_follow_up = std::mem::take(&mut self.is_follow_up);
+        match event {
+            StreamEvent::Task(task) => {
+                self.save_link(&task.id, &task.context_id).await?;
+                if is_first_of_follow_up && task.state().is_interrupted() {
+                    return Ok(None);
+                }
+                if task.state().is_settled() {
+                    return self.finish(*task).await.map(Some);
+                }
+                self.replace_artifacts(&task).await?;
+                self.has_gap = false;
+                return self.status(task.status.as_ref()).await;
+            }
+            StreamEvent::Status(update) => {
+                self.save_link(&update.task_id, &update.context_id).await?;
+                let is_end = update.status.as_ref().is_some_and(|status| status.state().is_settled());
+                if is_end && self.has_gap {
+                    let task = self.client.get_with(&update.task_id, None, self.call.clone()).await.map_err(failure)?;
+                    if task.state().is_settled() {
+                        return self.finish(task).await.map(Some);
+                    }
+                }
+                let end = self.status(update.status.as_ref()).await?;
+                if let (Some(End::AuthRequired(message)), true) = (&end, self.ends_with_turn) {
+                    self.authorization = Some(message.clone());
+                    return Ok(None);
+                }
+                return Ok(end);
+            }
+            StreamEvent::Artifact(update) => {
+                self.save_link(&update.task_id, &update.context_id).await?;
+                if let Some(artifact) = &update.artifact {
+                    self.chunk(artifact, update.append, update.last_chunk).await?;
+                }
+            }
+            StreamEvent::Message(message) => return Ok(Some(End::reply(without_ids(*message)))),
+            StreamEvent::Gap => self.gap().await?,
+        }
+        Ok(None)
+    }
+
+    /// Saves the ids of the upstream task, and that it has the message, before anything else of it is visible.
+    async fn save_link(&self, task: &str, context: &str) -> Result<(), Error> {
+        let link = Link { task: task.to_owned(), context: context.to_owned(), message: self.message.clone() };
+        if self.link.lock().replace(link.clone()).as_ref() == Some(&link) {
+            return Ok(());
+        }
+        self.out.save(&link).await
+    }
+
+    /// Marks that events of the upstream task may be missing before the next one.
+    async fn gap(&mut self) -> Result<(), Error> {
+        self.has_gap = true;
+        let text = "The connection to the upstream agent was interrupted; updates may be missing.";
+        Ok(self.out.with_metadata(&json!({ GAP: true }))?.progress(text).await?)
+    }
+
+    /// Passes a status on. Returns the end of the turn for one that ends it.
+    async fn status(&self, status: Option<&TaskStatus>) -> Result<Option<End>, Error> {
+        let message = status.and_then(|status| status.message.clone()).map(without_ids);
+        let or = |text: &str| message.clone().unwrap_or_else(|| Message::agent(text));
+        Ok(Some(match status.map_or(TaskState::Unspecified, TaskStatus::state) {
+            TaskState::Unspecified | TaskState::Submitted => return Ok(None),
+            TaskState::Working => {
+                match message {
+                    Some(message) => self.out.progress(message).await?,
+                    None => self.out.working().await?,
+                }
+                return Ok(None);
+            }
+            TaskState::Completed => End::Completed(message),
+            TaskState::InputRequired => End::input_required(or("The agent needs input.")),
+            TaskState::AuthRequired => End::auth_required(or("The agent needs an authorization.")),
+            TaskState::Rejected => End::rejected(or("The agent rejected the task.")),
+            TaskState::Failed => return Err(Error::public(or("The agent failed."))),
+            TaskState::Canceled => return Err(Error::public(or("The upstream task was canceled."))),
+        }))
+    }
+
+    /// Ends the turn with the state and the artifacts of an upstream task.
+    async fn finish(&mut self, task: Task) -> Result<End, Error> {
+        self.replace_artifacts(&task).await?;
+        let end = self.status(task.status.as_ref()).await?;
+        end.ok_or_else(|| Error::public("The upstream agent ended the turn without a result."))
+    }
+
+    /// Sends the artifacts of a task as they are.
+    async fn replace_artifacts(&mut self, task: &Task) -> Result<(), Error> {
+        for artifact in &task.artifacts {
+            self.artifacts.remove(&artifact.artifact_id);
+            self.chunk(artifact, false, false).await?;
+        }
+        Ok(())
+    }
+
+    /// Sends a chunk of an artifact.
+    async fn chunk(&mut self, artifact: &Artifact, append: bool, is_last: bool) -> Result<(), Error> {
+        if artifact.parts.is_empty() {
+            return Ok(());
+        }
+        let begun = self.artifacts.remove(&artifact.artifact_id).filter(|_| append);
+        let mut writer = if let Some(writer) = begun {
+            writer
+        } else {
+            let mut writer = self.out.artifact(&*artifact.name).id(&*artifact.artifact_id);
+            writer = writer.describe(&*artifact.description);
+            if let Some(metadata) = &artifact.metadata {
+                writer = writer.metadata(metadata)?;
+            }
+            if append { writer.appending() } else { writer }
+        };
+        if is_last {
+            writer = writer.last();
+        }
+        writer.parts(artifact.parts.clone()).await?;
+        self.artifacts.insert(artifact.artifact_id.clone(), writer);
+        Ok(())
+    }
+}
+
+/// Removes the ids of the upstream task from a message.
+fn without_ids(message: Message) -> Message {
+    Message { task_id: String::new(), context_id: String::new(), reference_task_ids: Vec::new(), ..message }
+}

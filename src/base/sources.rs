@@ -1,0 +1,132 @@
+//! Environment of a server: wall clock, ids and random numbers. A simulation replaces all three, so that two runs with
+//! one seed have equal results.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+use uuid::{Timestamp, Uuid};
+
+use crate::base::clock::{Clock, Millis};
+
+/// Sources of time, ids and randomness, which a server passes to its journal, its service and its transport.
+///
+/// The default is that of the system. Intervals are measured with tokio's clock, which tests can pause.
+#[derive(Clone, Debug, Default)]
+pub struct Env {
+    /// Wall clock.
+    pub clock: Clock,
+    /// Ids of tasks, contexts, messages, artifacts, push configurations and requests.
+    pub ids: Ids,
+    /// Random numbers.
+    pub rng: Rng,
+}
+
+impl Env {
+    /// Creates the environment of a simulation, whose ids and random numbers depend only on `seed`. The wall clock starts
+    /// at `start` and advances with tokio's clock, which should be paused. The runtime must be single-threaded.
+    ///
+    /// Not for production: the ids can be guessed.
+    pub fn simulated(seed: u64, start: Millis) -> Self {
+        let (clock, rng) = (Clock::simulated(start), Rng(Some(Arc::new(AtomicU64::new(seed)))));
+        let ids = Ids(Some(Arc::new(SimulatedIds { clock, rng: rng.clone(), count: AtomicU64::new(0) })));
+        Self { clock, ids, rng }
+    }
+}
+
+/// Source of ids: UUIDs in text form.
+#[derive(Clone, Debug, Default)]
+pub struct Ids(Option<Arc<SimulatedIds>>);
+
+#[derive(Debug)]
+struct SimulatedIds {
+    clock: Clock,
+    rng: Rng,
+    /// Number of time-ordered ids so far.
+    count: AtomicU64,
+}
+
+impl Ids {
+    /// Returns a new UUID of version 7. Ids sort by time, and within a millisecond by the order of their creation.
+    pub fn time_ordered(&self) -> String {
+        text(self.0.as_ref().map_or_else(Uuid::now_v7, |simulated| simulated.time_ordered()))
+    }
+
+    /// Returns a new random UUID of version 4, for objects that are never sorted by time.
+    pub fn random(&self) -> String {
+        text(self.0.as_ref().map_or_else(Uuid::new_v4, |simulated| simulated.random()))
+    }
+}
+
+impl SimulatedIds {
+    fn time_ordered(&self) -> Uuid {
+        /// Bits of a UUID of version 7 besides time, version and variant.
+        const BITS: u8 = 74;
+        let millis = u64::try_from(self.clock.millis()).unwrap_or(0);
+        let nanos = u32::try_from(millis % 1000 * 1_000_000).unwrap_or(0);
+        let count = u128::from(self.count.fetch_add(1, Ordering::Relaxed));
+        let counter = count << 32 | u128::from(self.rng.next_u64() >> 32);
+        Uuid::new_v7(Timestamp::from_unix_time(millis / 1000, nanos, counter, BITS))
+    }
+
+    fn random(&self) -> Uuid {
+        let (high, low) = (self.rng.next_u64(), self.rng.next_u64());
+        uuid::Builder::from_random_bytes((u128::from(high) << 64 | u128::from(low)).to_be_bytes()).into_uuid()
+    }
+}
+
+fn text(id: Uuid) -> String {
+    id.hyphenated().encode_lower(&mut Uuid::encode_buffer()).to_owned()
+}
+
+/// Source of random numbers: unpredictable ones, unless the environment is simulated.
+#[derive(Clone, Debug, Default)]
+pub struct Rng(Option<Arc<AtomicU64>>);
+
+impl Rng {
+    /// Returns a random number.
+    pub fn next_u64(&self) -> u64 {
+        if let Some(state) = &self.0 {
+            return mix(state.fetch_add(1, Ordering::Relaxed));
+        }
+        let (high, low) = Uuid::new_v4().as_u64_pair();
+        // Mixed because some bits of a UUID are constant: version and variant.
+        mix(high) ^ mix(!low)
+    }
+}
+
+/// Splitmix64: one round, which distributes neighbouring numbers over the whole range.
+pub(crate) const fn mix(n: u64) -> u64 {
+    let n = n.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let n = (n ^ (n >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let n = (n ^ (n >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    n ^ (n >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn simulated_ids_depend_on_the_seed_and_sort_by_creation() {
+        let ids = |seed| {
+            let env = Env::simulated(seed, 1_700_000_000_000);
+            let ordered: Vec<String> = (0..1000).map(|_| env.ids.time_ordered()).collect();
+            assert!(ordered.is_sorted());
+            (ordered, env.ids.random(), env.rng.next_u64())
+        };
+        assert!(ids(1) == ids(1));
+        assert!(ids(1) != ids(2));
+    }
+
+    #[test]
+    fn ids_are_uuids_that_sort_by_creation() {
+        for env in [Env::default(), Env::simulated(7, 1_700_000_000_000)] {
+            let ids: Vec<String> = (0..1000).map(|_| env.ids.time_ordered()).collect();
+            assert!(ids.is_sorted());
+            let versions = [&ids[0], &env.ids.random()].map(|id| Uuid::parse_str(id).unwrap().get_version_num());
+            assert_eq!(versions, [7, 4]);
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! Secrets and texts, which may be in a file: `"…"`, or `{ file = "…" }`.
+
+use std::{fmt, fs::File, io::Read as _, path::Path};
+
+use serde::{Deserialize, Deserializer, de::IgnoredAny};
+use toml::{Spanned, de::DeValue};
+
+use super::{
+    Config,
+    value::{Value, quoted},
+};
+use crate::{base::secret_file::read_secret, service::auth::Token};
+
+/// Maximum size of a file with a secret or text, in bytes.
+const MAX_FILE: u64 = 1 << 20;
+
+/// Beginning of the errors of a file with a [`Secret`], which do not have its content.
+pub(super) const SECRET_FILE: &str = "secret file";
+
+/// Value, with the path of its file if it is in one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Sourced<T> {
+    pub(crate) value: T,
+    file: Option<String>,
+}
+
+impl<T> Sourced<T> {
+    /// Returns the path of the file.
+    fn file(&self) -> Option<&str> {
+        self.file.as_deref()
+    }
+}
+
+impl Config {
+    /// Logs a warning for each file with a secret that other users can read. The log did not exist when the files were read.
+    pub(crate) fn warn_of_shared_files(&self) {
+        let Self { token, http, openai, upstream, push, .. } = self;
+        let tokens = [token, &http.token, &http.secret, &openai.key, &upstream.token].into_iter().flatten();
+        let secrets = push.credentials.secrets().chain(openai.mcp.secrets()).filter_map(|secret| secret.0.file());
+        for path in tokens.filter_map(Sourced::file).chain(secrets) {
+            drop(read_secret(Path::new(path), MAX_FILE));
+        }
+    }
+}
+
+/// Type of values that may be in a file.
+pub(super) trait FileValue: Value {
+    /// Reads the value from a file.
+    ///
+    /// # Errors
+    /// The file can't be read, or its content is invalid. The message does not contain the content.
+    fn read_file(path: &Path) -> Result<Self, String>;
+}
+
+impl FileValue for Token {
+    fn read_file(path: &Path) -> Result<Self, String> {
+        let text = read_secret(path, MAX_FILE).map_err(|error| error.to_string())?;
+        Self::new(text.trim()).map_err(str::to_owned)
+    }
+}
+
+impl FileValue for String {
+    fn read_file(path: &Path) -> Result<Self, String> {
+        let mut text = Self::new();
+        let read = File::open(path).and_then(|file| file.take(MAX_FILE + 1).read_to_string(&mut text));
+        match read.map(u64::try_from) {
+            Ok(Ok(length)) if length <= MAX_FILE => Ok(text),
+            Ok(_) => Err(format!("the file is larger than {MAX_FILE} bytes")),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+}
+
+impl<T: FileValue> Value for Sourced<T> {
+    const KIND: &'static str = T::KIND;
+    const SECRET: bool = T::SECRET;
+    const FROM_FILE: bool = true;
+
+    fn read(text: &str) -> Result<Self, String> {
+        Ok(Self { value: T::read(text)?, file: None })
+    }
+
+    fn from_toml(value: &Spanned<DeValue<'_>>) -> Result<Self, String> {
+        let Some(table) = value.get_ref().as_table() else {
+            return Ok(Self { value: T::from_toml(value)?, file: None });
+        };
+        let path = table.get("file").filter(|_| table.len() == 1).and_then(|path| path.get_ref().as_str());
+        Self::from_file(path.ok_or("write a text, or { file = \"/run/secrets/name\" }")?)
+    }
+
+    fn from_file(path: &str) -> Result<Self, String> {
+        if path.is_empty() {
+            return Err("the path of the file is empty".to_owned());
+        }
+        let value = T::read_file(Path::new(path)).map_err(|error| format!("{path}: {error}"))?;
+        Ok(Self { value, file: Some(path.to_owned()) })
+    }
+
+    fn show(&self) -> Option<String> {
+        match &self.file {
+            Some(path) => Some(format!("{{ file = {} }}", quoted(path))),
+            None => self.value.show(),
+        }
+    }
+}
+
+/// Secret within a table. It is not printed, not even in an error.
+#[derive(Clone, PartialEq)]
+pub(super) struct Secret(Sourced<String>);
+
+impl Secret {
+    pub(super) fn expose(&self) -> &str {
+        &self.0.value
+    }
+
+    /// Formats the secret as TOML, without its text.
+    pub(super) fn show(&self) -> String {
+        self.0.file.as_ref().map_or_else(|| quoted("(hidden)"), |path| format!("{{ file = {} }}", quoted(path)))
+    }
+}
+
+impl<'de> Deserialize<'de> for Secret {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Input {
+            Text(String),
+            File { file: String },
+            Other(IgnoredAny),
+        }
+        let error = |why: String| Err(serde::de::Error::custom(why));
+        match Input::deserialize(deserializer)? {
+            Input::Text(text) if !text.is_empty() => Ok(Self(Sourced { value: text, file: None })),
+            Input::File { file } => match read_secret(Path::new(&file), MAX_FILE) {
+                Err(why) => error(format!("{SECRET_FILE} {file}: {why}")),
+                Ok(text) => match text.trim_end_matches(['\r', '\n']) {
+                    "" => error(format!("{SECRET_FILE} {file} is empty")),
+                    text => Ok(Self(Sourced { value: text.to_owned(), file: Some(file) })),
+                },
+            },
+            Input::Text(_) | Input::Other(_) => {
+                error("a secret must be a text that is not empty, or { file = \"…\" }".to_owned())
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(hidden)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::{super::load::tests::load_from, *};
+
+    #[test]
+    fn values_may_be_in_files() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name).display().to_string();
+        fs::write(path("token"), "hunter2\n").unwrap();
+        fs::write(path("prompt"), "Be brief.\n").unwrap();
+        let (token, prompt) = (path("token"), path("prompt"));
+        let text = format!("token = {{ file = '{token}' }}\nopenai.system = {{ file = '{prompt}' }}");
+        let loaded = load_from(&text, &[("A2A_HTTP_TOKEN_FILE", &token)], &[]).unwrap();
+        let config = &loaded.config;
+        assert_eq!(config.token.as_ref().unwrap().value.expose(), "hunter2");
+        assert_eq!(config.http.token.as_ref().unwrap().value.expose(), "hunter2");
+        assert_eq!(config.openai.system.as_ref().unwrap().value, "Be brief.\n");
+        let printed = loaded.print();
+        assert!(printed.contains(&format!("token = {{ file = {} }}", quoted(&token))), "{printed}");
+        assert!(!printed.contains("hunter"), "{printed}");
+    }
+
+    #[test]
+    fn errors_of_files_name_the_key_and_not_the_content() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("token").display().to_string();
+        let load = |variables: &[(&str, &str)]| load_from("", variables, &[]).unwrap_err();
+        let error = load(&[("A2A_TOKEN_FILE", &path)]);
+        assert!(error.starts_with(&format!("A2A_TOKEN_FILE: {path}: ")), "{error}");
+        fs::write(&path, "hunter 2").unwrap();
+        let error = load(&[("A2A_TOKEN_FILE", &path)]);
+        assert!(error.contains("visible ASCII") && !error.contains("hunter"), "{error}");
+        let error = load(&[("A2A_TOKEN_FILE", "")]);
+        assert_eq!(error, "A2A_TOKEN_FILE: the path of the file is empty");
+        fs::write(&path, "b").unwrap();
+        let error = load(&[("A2A_TOKEN", "a"), ("A2A_TOKEN_FILE", &path)]);
+        assert!(error.contains("sets the same key"), "{error}");
+        for text in ["token = { path = 'a' }", "token = { file = 1 }", "token = { file = 'a', x = 1 }", "token = {}"] {
+            let error = load_from(text, &[], &[]).unwrap_err();
+            assert!(error.contains("token: write a text, or { file = "), "{text}: {error}");
+        }
+    }
+}

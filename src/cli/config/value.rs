@@ -1,0 +1,800 @@
+//! Types of configuration values: parsing from text and from TOML, and formatting as TOML.
+
+use std::{fmt, fs::File, io::Read as _, path::PathBuf, time::Duration};
+
+use serde::{Deserialize as _, de::DeserializeOwned};
+use toml::{
+    Spanned,
+    de::{DeValue, ValueDeserializer},
+};
+use tracing::Level;
+use tracing_subscriber::filter::Targets;
+
+use super::address::authority;
+use crate::{
+    cli::log::LogFormat,
+    protocol::{
+        v03,
+        version::{Protocols, Version},
+    },
+    service::{
+        DefaultKey,
+        auth::{CertificateName, Token},
+        card::{CardConfig, ExtendedCardAccess, Network, ProtocolBinding},
+        push::AllowedTarget,
+    },
+    store::sqlite::Durability,
+    transport::{AllowedHost, AllowedOrigin, FileBytes},
+};
+
+/// Type of a configuration value.
+pub(crate) trait Value: Sized {
+    /// Name of the type in the reference and in errors.
+    const KIND: &'static str;
+    /// The value is redacted wherever it is printed.
+    const SECRET: bool = false;
+    /// The value may be in a file: [`from_file`](Self::from_file).
+    const FROM_FILE: bool = false;
+    /// Value of a flag without an argument. `None` if it needs one.
+    const WITHOUT_ARGUMENT: Option<&'static str> = None;
+
+    /// Parses the text of a variable or flag.
+    ///
+    /// # Errors
+    /// The text is invalid. The message says what is valid, and does not contain a secret.
+    fn read(text: &str) -> Result<Self, String>;
+
+    /// Parses a value of the file. By default from a string, an integer or a boolean, as text.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    fn from_toml(value: &Spanned<DeValue<'_>>) -> Result<Self, String> {
+        match value.get_ref() {
+            DeValue::String(text) => Self::read(text),
+            DeValue::Integer(number) => Self::read(&number.to_string()),
+            DeValue::Boolean(value) => Self::read(&value.to_string()),
+            other @ (DeValue::Float(_) | DeValue::Datetime(_) | DeValue::Array(_) | DeValue::Table(_)) => {
+                Err(format!("{} is not {}", other.type_str(), with_article(Self::KIND)))
+            }
+        }
+    }
+
+    /// Reads the value from the file at a path.
+    ///
+    /// # Errors
+    /// The file can't be read, its content is invalid, or the value can't be in a file.
+    fn from_file(_path: &str) -> Result<Self, String> {
+        Err("can't be in a file".to_owned())
+    }
+
+    /// Formats the value as TOML. Returns `None` if it is not set.
+    fn show(&self) -> Option<String>;
+}
+
+impl<T: Value> Value for Option<T> {
+    const KIND: &'static str = T::KIND;
+    const SECRET: bool = T::SECRET;
+    const FROM_FILE: bool = T::FROM_FILE;
+
+    fn read(text: &str) -> Result<Self, String> {
+        T::read(text).map(Some)
+    }
+
+    fn from_file(path: &str) -> Result<Self, String> {
+        T::from_file(path).map(Some)
+    }
+
+    fn from_toml(value: &Spanned<DeValue<'_>>) -> Result<Self, String> {
+        T::from_toml(value).map(Some)
+    }
+
+    fn show(&self) -> Option<String> {
+        self.as_ref().and_then(T::show)
+    }
+}
+
+impl Value for String {
+    const KIND: &'static str = "text";
+
+    fn read(text: &str) -> Result<Self, String> {
+        Ok(text.to_owned())
+    }
+
+    fn from_toml(value: &Spanned<DeValue<'_>>) -> Result<Self, String> {
+        let text = value.get_ref().as_str();
+        text.map(str::to_owned).ok_or_else(|| format!("{} is not text; put it in quotes", value.get_ref().type_str()))
+    }
+
+    fn show(&self) -> Option<String> {
+        Some(quoted(self))
+    }
+}
+
+impl Value for bool {
+    const KIND: &'static str = "boolean";
+    const WITHOUT_ARGUMENT: Option<&'static str> = Some("true");
+
+    fn read(text: &str) -> Result<Self, String> {
+        text.parse().map_err(|_| format!("{} is not a boolean; write `true` or `false`", brief(text)))
+    }
+
+    fn show(&self) -> Option<String> {
+        Some(self.to_string())
+    }
+}
+
+/// Implements [`Value`] for types whose `FromStr` has errors for users, and whose `Display` is the same syntax.
+macro_rules! parsed_values {
+    ($($type:ty = $kind:literal),*) => { $(
+        impl Value for $type {
+            const KIND: &'static str = $kind;
+
+            fn read(text: &str) -> Result<Self, String> {
+                text.parse()
+            }
+
+            fn show(&self) -> Option<String> {
+                Some(quoted(self))
+            }
+        }
+    )* };
+}
+
+parsed_values!(Network = "network", AllowedHost = "host", AllowedOrigin = "origin", AllowedTarget = "target");
+
+/// Implements the conversions between the type of a field and that of its configuration value.
+macro_rules! wrappers {
+    ($($name:ident: $inner:ty),*) => { $(
+        impl From<$inner> for $name {
+            fn from(inner: $inner) -> Self {
+                Self(inner)
+            }
+        }
+
+        impl From<$name> for $inner {
+            fn from(value: $name) -> Self {
+                value.0
+            }
+        }
+    )* };
+}
+
+wrappers!(OptionalTimeout: Option<Duration>, ByteSize: usize);
+
+/// Implements [`Value`] for unsigned integers.
+macro_rules! number {
+    ($($number:ty),*) => { $(
+        impl Value for $number {
+            const KIND: &'static str = "number";
+
+            fn read(text: &str) -> Result<Self, String> {
+                text.parse().map_err(|_| format!("{} is not a whole number", brief(text)))
+            }
+
+            fn show(&self) -> Option<String> {
+                Some(self.to_string())
+            }
+        }
+    )* };
+}
+
+number!(usize, u32);
+
+/// Numbers with units, added up: `500ms`, `10s`, `1h30m`.
+impl Value for Duration {
+    const KIND: &'static str = "duration";
+
+    fn read(text: &str) -> Result<Self, String> {
+        let error = || format!("{} is not a duration; write 500ms, 10s, 5m or 1h", brief(text));
+        // The parser panics at sums beyond `u64::MAX` seconds. It also knows months (`M`), which are likely to be mistaken for
+        // minutes.
+        let is_plausible = text.len() <= 24 && !text.contains('M');
+        let parsed = if is_plausible { humantime::parse_duration(text).ok() } else { None };
+        parsed.filter(|time| time.is_zero() || *time >= Self::from_millis(1)).ok_or_else(error)
+    }
+
+    fn show(&self) -> Option<String> {
+        let nanos = self.as_nanos();
+        let (day, hour, minute, second) = (86_400_000_000_000, 3_600_000_000_000, 60_000_000_000, 1_000_000_000);
+        let units = [(day, "d"), (hour, "h"), (minute, "m"), (second, "s"), (1_000_000, "ms"), (1000, "us"), (1, "ns")];
+        let unit = units.into_iter().find(|(size, _)| nanos > 0 && nanos.is_multiple_of(*size));
+        let (size, unit) = unit.unwrap_or((1, "s"));
+        Some(quoted(&format_args!("{}{unit}", nanos / size)))
+    }
+}
+
+/// Retention time. `None`, written as zero, is unlimited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct OptionalTimeout(pub(crate) Option<Duration>);
+
+impl Value for OptionalTimeout {
+    const KIND: &'static str = Duration::KIND;
+
+    fn read(text: &str) -> Result<Self, String> {
+        Duration::read(text).map(|time| Self((!time.is_zero()).then_some(time)))
+    }
+
+    fn show(&self) -> Option<String> {
+        self.0.unwrap_or_default().show()
+    }
+}
+
+/// Size in bytes: `1048576`, `64KiB`, `1MiB`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ByteSize(pub(crate) usize);
+
+impl ByteSize {
+    const UNITS: [(&'static str, usize); 7] = [
+        ("GiB", 1 << 30),
+        ("MiB", 1 << 20),
+        ("KiB", 1 << 10),
+        ("GB", 1_000_000_000),
+        ("MB", 1_000_000),
+        ("kB", 1000),
+        ("B", 1),
+    ];
+}
+
+impl Value for ByteSize {
+    const KIND: &'static str = "size";
+
+    fn read(text: &str) -> Result<Self, String> {
+        let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
+        let unit = if unit.is_empty() { "B" } else { unit };
+        let factor = Self::UNITS.into_iter().find(|(name, _)| *name == unit).map(|(_, factor)| factor);
+        let bytes = factor.and_then(|factor| number.parse::<usize>().ok()?.checked_mul(factor));
+        bytes.map(Self).ok_or_else(|| format!("{} is not a size; write 65536, 64KiB or 1MiB", brief(text)))
+    }
+
+    fn show(&self) -> Option<String> {
+        let mut binary = Self::UNITS.into_iter().take(3);
+        let unit = binary.find(|(_, factor)| self.0 > 0 && self.0.is_multiple_of(*factor));
+        Some(
+            unit.map_or_else(
+                || self.0.to_string(),
+                |(name, factor)| quoted(&format_args!("{}{name}", self.0 / factor)),
+            ),
+        )
+    }
+}
+
+/// Implements [`Value`] for an enum, with one word for each variant.
+macro_rules! word_values {
+    ($name:ident: $first:ident = $first_word:literal $(, $variant:ident = $word:literal)* ; $last:ident = $last_word:literal) => {
+        impl Value for $name {
+            const KIND: &'static str =
+                concat!("`", $first_word, "`" $(, ", `", $word, "`")*, " or `", $last_word, "`");
+
+            fn read(text: &str) -> Result<Self, String> {
+                match text {
+                    $first_word => Ok(Self::$first),
+                    $($word => Ok(Self::$variant),)*
+                    $last_word => Ok(Self::$last),
+                    _ => Err(format!("{} is not {}", brief(text), Self::KIND)),
+                }
+            }
+
+            fn show(&self) -> Option<String> {
+                Some(quoted(&match self {
+                    Self::$first => $first_word,
+                    $(Self::$variant => $word,)*
+                    Self::$last => $last_word,
+                }))
+            }
+        }
+    };
+}
+
+word_values!(DefaultKey: Header = "header"; MessageId = "message_id");
+word_values!(FileBytes: Auto = "auto", Base64 = "base64"; Raw = "raw");
+word_values!(ProtocolBinding: JsonRpc = "JSONRPC", HttpJson = "HTTP+JSON"; Grpc = "GRPC");
+word_values!(CertificateName: Uri = "uri", Dns = "dns"; Subject = "subject");
+word_values!(AuthRequire: Any = "any"; All = "all");
+word_values!(LogFormat: Text = "text"; Json = "json");
+word_values!(CommandFormat: Text = "text", JsonLines = "json_lines"; Persistent = "persistent");
+word_values!(Durability: Process = "process"; Power = "power");
+word_values!(ExtendedCardAccess: Off = "off", Guarded = "guarded"; Open = "open");
+word_values!(OfferedExtension: Resume = "resume"; SecretParts = "secret_parts");
+
+/// Credentials that a request needs if several schemes are configured.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum AuthRequire {
+    #[default]
+    Any,
+    All,
+}
+
+/// Protocol extension of the server that the card can offer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OfferedExtension {
+    Resume,
+    SecretParts,
+}
+
+/// Format of stdin and stdout of a command.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum CommandFormat {
+    #[default]
+    Text,
+    JsonLines,
+    /// As `JsonLines`, for one command that keeps running.
+    Persistent,
+}
+
+/// Command: its words, and the TOML as which it is printed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct CommandLine {
+    pub(crate) words: Vec<String>,
+    text: String,
+}
+
+impl Value for CommandLine {
+    const KIND: &'static str = "command";
+
+    fn read(text: &str) -> Result<Self, String> {
+        let words = shlex::split(text).filter(|words| words.first().is_some_and(|program| !program.is_empty()));
+        let words = words.ok_or_else(|| format!("{} is not a command; check its quotes", brief(text)))?;
+        Ok(Self { words, text: quoted(text) })
+    }
+
+    fn from_toml(value: &Spanned<DeValue<'_>>) -> Result<Self, String> {
+        if value.get_ref().as_array().is_none() {
+            return Self::read(&String::from_toml(value)?);
+        }
+        let words = <Vec<String>>::from_toml(value)?;
+        let text = words.show().unwrap_or_default();
+        if words.first().is_none_or(String::is_empty) {
+            return Err(format!("{text} is not a command; begin with the program"));
+        }
+        Ok(Self { words, text })
+    }
+
+    fn show(&self) -> Option<String> {
+        Some(self.text.clone())
+    }
+}
+
+/// Store of the tasks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum StorePath {
+    Memory,
+    Sqlite(PathBuf),
+}
+
+impl Value for StorePath {
+    const KIND: &'static str = "`memory` or `sqlite:PATH`";
+
+    fn read(text: &str) -> Result<Self, String> {
+        match text.split_once(':') {
+            None if text == "memory" => Ok(Self::Memory),
+            Some(("sqlite", path)) if !path.is_empty() => Ok(Self::Sqlite(path.into())),
+            _ => Err(format!("{} is not {}", brief(text), Self::KIND)),
+        }
+    }
+
+    fn show(&self) -> Option<String> {
+        Some(match self {
+            Self::Memory => quoted(&"memory"),
+            Self::Sqlite(path) => quoted(&format_args!("sqlite:{}", path.display())),
+        })
+    }
+}
+
+/// File with an agent card in JSON, and the configuration in it.
+#[derive(Clone, Debug)]
+pub(crate) struct CardFile {
+    path: PathBuf,
+    card: CardConfig,
+    pub(crate) declares_security: bool,
+}
+
+impl CardFile {
+    /// Maximum size in bytes.
+    const MAX_BYTES: u64 = 4 << 20;
+
+    /// Returns the configuration, with the interfaces that are not those of the server itself. `own` are the `host:port` of
+    /// the server.
+    pub(crate) fn card(&self, own: &[String]) -> CardConfig {
+        let mut card = self.card.clone();
+        card.interfaces.retain(|interface| authority(&interface.url).is_none_or(|found| !own.contains(&found)));
+        card
+    }
+}
+
+impl Value for CardFile {
+    const KIND: &'static str = PathBuf::KIND;
+
+    fn read(text: &str) -> Result<Self, String> {
+        let path = PathBuf::read(text)?;
+        let error = |error: &dyn fmt::Display| format!("{text}: {error}");
+        let file = File::open(&path).map_err(|it| error(&it))?;
+        let mut json = Vec::new();
+        file.take(Self::MAX_BYTES + 1).read_to_end(&mut json).map_err(|it| error(&it))?;
+        if u64::try_from(json.len()).is_ok_and(|bytes| bytes > Self::MAX_BYTES) {
+            return Err(error(&format_args!("the file is larger than {} bytes", Self::MAX_BYTES)));
+        }
+        let card = v03::card::from_json(&json).map_err(|it| error(&format_args!("not an agent card: {it}")))?;
+        if card.name.is_empty() {
+            return Err(error(&"not an agent card: it has no name"));
+        }
+        let declares_security = !card.security_schemes.is_empty() || !card.security_requirements.is_empty();
+        Ok(Self { path, card: CardConfig::of_card(card), declares_security })
+    }
+
+    fn show(&self) -> Option<String> {
+        self.path.show()
+    }
+}
+
+impl Value for PathBuf {
+    const KIND: &'static str = "file";
+
+    fn read(text: &str) -> Result<Self, String> {
+        if text.is_empty() { Err("the path of a file is empty".to_owned()) } else { Ok(text.into()) }
+    }
+
+    fn show(&self) -> Option<String> {
+        Some(quoted(&self.display()))
+    }
+}
+
+/// Certificate of the server: a file, or one that is generated at the start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Certificate {
+    File(PathBuf),
+    SelfSigned,
+}
+
+impl Certificate {
+    const SELF_SIGNED: &'static str = "self_signed";
+}
+
+impl Value for Certificate {
+    const KIND: &'static str = "`FILE` or `self_signed`";
+
+    fn read(text: &str) -> Result<Self, String> {
+        if text == Self::SELF_SIGNED { Ok(Self::SelfSigned) } else { PathBuf::read(text).map(Self::File) }
+    }
+
+    fn show(&self) -> Option<String> {
+        match self {
+            Self::File(path) => path.show(),
+            Self::SelfSigned => Some(quoted(Self::SELF_SIGNED)),
+        }
+    }
+}
+
+impl Value for Token {
+    const KIND: &'static str = "secret text";
+    const SECRET: bool = true;
+
+    fn read(text: &str) -> Result<Self, String> {
+        Self::new(text).map_err(str::to_owned)
+    }
+
+    fn show(&self) -> Option<String> {
+        Some(quoted(&"(hidden)"))
+    }
+}
+
+/// Log filter: comma-separated levels, each for a target such as a crate or module, or for all.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Filter {
+    text: String,
+    pub(crate) targets: Targets,
+}
+
+impl Default for Filter {
+    /// Warnings of all crates, and info of this one.
+    fn default() -> Self {
+        let targets = Targets::new().with_default(Level::WARN).with_target("a2a_service", Level::INFO);
+        Self { text: "warn,a2a_service=info".to_owned(), targets }
+    }
+}
+
+impl Value for Filter {
+    const KIND: &'static str = "log filter";
+
+    fn read(text: &str) -> Result<Self, String> {
+        let parsed = text.parse().map(|targets| Self { text: text.to_owned(), targets });
+        parsed.map_err(|_| format!("{} is not a log filter; write levels such as warn,a2a_service=debug", brief(text)))
+    }
+
+    fn show(&self) -> Option<String> {
+        Some(quoted(&self.text))
+    }
+}
+
+impl Value for Version {
+    const KIND: &'static str = "version";
+
+    fn read(text: &str) -> Result<Self, String> {
+        // The official command line calls its newest version `latest`.
+        if text == "latest" {
+            return Ok(Self::V1_0);
+        }
+        Self::from_text(text)
+            .ok_or_else(|| format!("{} is not a supported protocol version; write 1.0 or 0.3", brief(text)))
+    }
+
+    fn show(&self) -> Option<String> {
+        Some(quoted(&self.as_str()))
+    }
+}
+
+impl Value for Protocols {
+    const KIND: &'static str = <Vec<Version>>::KIND;
+
+    fn read(text: &str) -> Result<Self, String> {
+        non_empty(<Vec<Version>>::read(text)?)
+    }
+
+    fn from_toml(value: &Spanned<DeValue<'_>>) -> Result<Self, String> {
+        non_empty(<Vec<Version>>::from_toml(value)?)
+    }
+
+    fn show(&self) -> Option<String> {
+        self.iter().collect::<Vec<_>>().show()
+    }
+}
+
+/// Rejects an empty list: such a server could not be called.
+fn non_empty(versions: Vec<Version>) -> Result<Protocols, String> {
+    if versions.is_empty() {
+        return Err("the list of protocol versions is empty; write 1.0, 0.3 or both".to_owned());
+    }
+    Ok(versions.into_iter().collect())
+}
+
+/// List of values: an array or a single value in TOML, separated by commas in text.
+impl<T: Value> Value for Vec<T> {
+    const KIND: &'static str = "list";
+
+    fn read(text: &str) -> Result<Self, String> {
+        text.split(',').map(str::trim).filter(|item| !item.is_empty()).map(T::read).collect()
+    }
+
+    fn from_toml(value: &Spanned<DeValue<'_>>) -> Result<Self, String> {
+        match value.get_ref().as_array() {
+            Some(items) => items.iter().map(T::from_toml).collect(),
+            None => Ok(vec![T::from_toml(value)?]),
+        }
+    }
+
+    fn show(&self) -> Option<String> {
+        Some(format!("[{}]", self.iter().filter_map(T::show).collect::<Vec<_>>().join(", ")))
+    }
+}
+
+/// Structured value, such as a table or a list of tables: TOML in the file, and TOML or JSON in text.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Structure<T> {
+    pub(crate) value: T,
+    /// TOML on one line.
+    text: String,
+}
+
+impl<T: DeserializeOwned> Structure<T> {
+    fn new(value: &toml::Value) -> Result<Self, String> {
+        let parsed = T::deserialize(value.clone()).map_err(|error| error.message().to_owned());
+        Ok(Self { value: parsed?, text: inline(value) })
+    }
+}
+
+impl<T: DeserializeOwned> Value for Structure<T> {
+    const KIND: &'static str = "TOML";
+
+    fn read(text: &str) -> Result<Self, String> {
+        match (DeValue::parse(text), serde_json::from_str(text)) {
+            (Ok(value), _) => Self::from_toml(&value),
+            (Err(_), Ok(json)) => Self::new(&json),
+            (Err(error), Err(_)) => Err(error.message().to_owned()),
+        }
+    }
+
+    fn from_toml(value: &Spanned<DeValue<'_>>) -> Result<Self, String> {
+        let value = toml::Value::deserialize(ValueDeserializer::from(value.clone()));
+        Self::new(&value.map_err(|error| error.message().to_owned())?)
+    }
+
+    fn show(&self) -> Option<String> {
+        Some(self.text.clone())
+    }
+}
+
+/// Formats a TOML value on one line.
+fn inline(value: &toml::Value) -> String {
+    match value {
+        toml::Value::String(text) => quoted(text),
+        toml::Value::Integer(number) => number.to_string(),
+        toml::Value::Float(number) => number.to_string(),
+        toml::Value::Boolean(value) => value.to_string(),
+        toml::Value::Datetime(time) => time.to_string(),
+        toml::Value::Array(items) => format!("[{}]", items.iter().map(inline).collect::<Vec<_>>().join(", ")),
+        toml::Value::Table(table) => inline_table(table.iter().map(|(name, value)| (quoted(name), inline(value)))),
+    }
+}
+
+/// Formats the members of a TOML table on one line.
+pub(super) fn inline_table<N: fmt::Display>(members: impl IntoIterator<Item = (N, String)>) -> String {
+    let members: Vec<_> = members.into_iter().map(|(name, value)| format!("{name} = {value}")).collect();
+    format!("{{ {} }}", members.join(", "))
+}
+
+/// Formats a TOML string. Strings of JSON are strings of TOML, except that TOML does not allow DEL.
+pub(super) fn quoted(text: &(impl fmt::Display + ?Sized)) -> String {
+    serde_json::Value::from(text.to_string()).to_string().replace('\u{7f}', "\\u007F")
+}
+
+/// Quotes and escapes the text of a value for an error message, up to 80 characters.
+pub(super) fn brief(text: &str) -> String {
+    const MAX_CHARS: usize = 80;
+    let end = text.char_indices().nth(MAX_CHARS).map_or(text.len(), |(offset, _)| offset);
+    let ellipsis = if end < text.len() { "…" } else { "" };
+    format!("`{}{ellipsis}`", text[..end].escape_debug())
+}
+
+/// Puts the indefinite article before the name of a type.
+fn with_article(kind: &str) -> String {
+    if kind.starts_with('`') {
+        return kind.to_owned();
+    }
+    let article = if kind.starts_with(['a', 'e', 'i', 'o', 'u']) { "an" } else { "a" };
+    format!("{article} {kind}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_numbers_with_units() {
+        for (text, millis, printed) in [
+            ("500ms", 500, "500ms"),
+            ("0s", 0, "0s"),
+            ("90s", 90_000, "90s"),
+            ("1h30m", 5_400_000, "90m"),
+            ("24h", 86_400_000, "1d"),
+            ("1s500ms", 1500, "1500ms"),
+            ("30m1h", 5_400_000, "90m"),
+            ("1.5s", 1500, "1500ms"),
+            ("1 s", 1000, "1s"),
+            ("1w", 604_800_000, "7d"),
+        ] {
+            let read = Duration::read(text).unwrap();
+            assert_eq!(read, Duration::from_millis(millis), "{text}");
+            assert_eq!(read.show().unwrap(), format!("\"{printed}\""));
+        }
+        for text in ["", "5", "s", "-1s", "1x", "5s3", "99999999999999999999s", "9999999999999999999d"] {
+            assert!(Duration::read(text).unwrap_err().contains("10s"), "{text}");
+        }
+    }
+
+    #[test]
+    fn sizes_are_numbers_with_optional_units() {
+        for (text, bytes, printed) in [
+            ("65536", 65_536, "\"64KiB\""),
+            ("1MiB", 1 << 20, "\"1MiB\""),
+            ("3MB", 3_000_000, "3000000"),
+            ("7B", 7, "7"),
+            ("0", 0, "0"),
+        ] {
+            let read = ByteSize::read(text).unwrap();
+            assert_eq!((read, read.show().unwrap()), (ByteSize(bytes), printed.to_owned()), "{text}");
+        }
+        for text in ["", "MiB", "1mib", "1.5MiB", "-1", "99999999999999999999", "99999999999999GiB"] {
+            assert!(ByteSize::read(text).unwrap_err().contains("1MiB"), "{text}");
+        }
+    }
+
+    #[test]
+    fn commands_are_text_or_lists() {
+        let toml = |text: &str| CommandLine::from_toml(&DeValue::parse(text).unwrap());
+        for (text, printed) in
+            [("'sh -c \"a | b\"'", r#""sh -c \"a | b\"""#), ("['sh', '-c', 'a | b']", r#"["sh", "-c", "a | b"]"#)]
+        {
+            let command = toml(text).unwrap();
+            assert_eq!(
+                (command.words.join("/"), command.show().unwrap()),
+                ("sh/-c/a | b".to_owned(), printed.to_owned())
+            );
+        }
+        for text in ["''", "[]", "['']", "'a \"'", "[1]", "3"] {
+            assert!(toml(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn interfaces_in_a_card_file_are_those_of_other_origins() {
+        let own = ["a.example:443".to_owned(), "127.0.0.1:8080".to_owned()];
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let urls = [
+            "https://A.example/rpc",
+            "http://a.example/rpc",
+            "a.example:443",
+            "dns:///127.0.0.1:8080",
+            "https://b.example/a2a",
+        ];
+        let interfaces =
+            urls.map(|url| serde_json::json!({ "url": url, "protocolBinding": "X", "protocolVersion": "1.0" }));
+        let card = serde_json::json!({ "name": "A", "supportedInterfaces": interfaces });
+        std::fs::write(file.path(), card.to_string()).unwrap();
+        let card = CardFile::read(file.path().to_str().unwrap()).unwrap();
+        let found = card.card(&own).interfaces.into_iter().map(|interface| interface.url).collect::<Vec<_>>();
+        assert_eq!(found, ["http://a.example/rpc", "https://b.example/a2a"]);
+    }
+
+    #[test]
+    fn stores_are_memory_or_a_file() {
+        for text in ["memory", "sqlite:a2a.db", "sqlite:C:\\a b\\a2a.db"] {
+            let read = StorePath::read(text).unwrap();
+            let printed = read.show().unwrap();
+            assert_eq!(StorePath::from_toml(&DeValue::parse(&printed).unwrap()), Ok(read), "{printed}");
+        }
+        for text in ["", "sqlite", "sqlite:", "memory:", "a2a.db", "postgres://a"] {
+            assert!(StorePath::read(text).unwrap_err().ends_with("is not `memory` or `sqlite:PATH`"), "{text}");
+        }
+        assert_eq!(Durability::read("power"), Ok(Durability::Power));
+        assert!(Durability::read("full").unwrap_err().contains("`power`"));
+    }
+
+    #[test]
+    fn tables_are_toml_or_json() {
+        let read = |text: &str| Structure::<serde_json::Map<String, serde_json::Value>>::read(text);
+        let expected = serde_json::json!({ "temperature": 0.5, "stop": ["a"] });
+        for text in ["{ temperature = 0.5, stop = ['a'] }", r#"{"temperature": 0.5, "stop": ["a"]}"#] {
+            let found = read(text).unwrap();
+            assert_eq!(serde_json::Value::from(found.value.clone()), expected, "{text}");
+            assert_eq!(read(&found.show().unwrap()).unwrap().value, found.value, "it is printed as TOML");
+            assert!(DeValue::parse(&found.show().unwrap()).is_ok());
+        }
+        for text in ["temperature", r#"{"temperature": null}"#] {
+            assert!(read(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn lists_are_arrays_or_separated_by_commas() {
+        let read = Vec::<Network>::read("10.0.0.0/8, ::1").unwrap();
+        assert_eq!(read.show().unwrap(), r#"["10.0.0.0/8", "::1/128"]"#);
+        let value = DeValue::parse(r#"["10.0.0.0/8", "::1"]"#).unwrap();
+        assert_eq!(Vec::<Network>::from_toml(&value), Ok(read));
+        let value = DeValue::parse(r#""10.0.0.0/8""#).unwrap();
+        assert_eq!(Vec::<Network>::from_toml(&value).unwrap().show().unwrap(), r#"["10.0.0.0/8"]"#);
+        // In TOML, a single text is a single item, also with commas.
+        let value = DeValue::parse("'CN=a,O=b'").unwrap();
+        assert_eq!(Vec::<String>::from_toml(&value).unwrap(), ["CN=a,O=b"]);
+        let value = DeValue::parse("{ a = 1 }").unwrap();
+        assert_eq!(Vec::<Network>::from_toml(&value).unwrap_err(), "table is not a network");
+    }
+
+    #[test]
+    fn unsupported_versions_are_rejected() {
+        let read = Protocols::read("0.3, 1.0.1").unwrap();
+        assert_eq!((read, read.show().unwrap()), (Protocols::default(), r#"["1.0", "0.3"]"#.to_owned()));
+        let value = DeValue::parse(r#"["0.3"]"#).unwrap();
+        assert_eq!(Protocols::from_toml(&value).unwrap().show().unwrap(), r#"["0.3"]"#);
+        assert_eq!(Protocols::read("2.0").unwrap_err(), "`2.0` is not a supported protocol version; write 1.0 or 0.3");
+        for empty in ["", " , "] {
+            assert!(Protocols::read(empty).unwrap_err().contains("is empty"), "{empty}");
+        }
+    }
+
+    #[test]
+    fn structures_are_toml_in_text_too() {
+        type Skills = Structure<Vec<crate::service::card::SkillConfig>>;
+        let text = r#"[{ "description" = "d", "id" = "i", "name" = "n", "tags" = ["a", "b"] }]"#;
+        let read = Skills::read(text).unwrap();
+        assert_eq!((&*read.value[0].id, &*read.show().unwrap()), ("i", text));
+        let error = Skills::read(r#"[{ id = "i", nmae = "n" }]"#).unwrap_err();
+        assert!(error.contains("nmae"), "{error}");
+    }
+
+    #[test]
+    fn quoted_text_parses_as_toml() {
+        let text = "a \"quoted\" \\ name\nin lines\u{7}\u{7f}";
+        let document = format!("name = {}", quoted(&text));
+        let table = toml::de::DeTable::parse(&document).unwrap();
+        assert_eq!(table.get_ref().get("name").unwrap().get_ref().as_str(), Some(text));
+    }
+}

@@ -1,0 +1,99 @@
+//! Follow-up messages: one for a task that is idle starts its next turn, one for a busy task waits for that turn.
+
+use super::{
+    COMMIT_WAIT, Execution, PUSH_IN_SEND, SendRequest,
+    concurrency::TurnSlot,
+    idempotency::{IdempotencyKey, PendingSend},
+    limits::{RETRY_AFTER, limit_error},
+    not_accepting, ownership_changed, task_ended,
+    turn::FirstPoll,
+};
+use crate::{
+    engine::journal::{AcceptedMessage, LiveRef, MessageRefusal, NewMessage, TurnContext, Watch},
+    protocol::{error::Error, pb::v1::Message},
+    store::Key,
+};
+
+impl Execution {
+    /// Accepts a message for an existing task.
+    pub(super) async fn follow_up<W: Watch>(
+        &self,
+        request: SendRequest,
+        first_poll: Option<FirstPoll>,
+    ) -> Result<(LiveRef, W::Output), Error> {
+        self.check_accepting()?;
+        let SendRequest { scope, mut message, context: turn_context, push, cleared, idempotency_key } = request;
+        let key = Key::new(&scope, &message.task_id);
+        let live = self.load(&key).await?;
+        if !message.context_id.is_empty() && *message.context_id != *live.context {
+            let why = format!("task {} is in context {}; send that or none", key.id(), live.context);
+            return Err(Error::invalid_field("message.contextId", why));
+        }
+        message.context_id = (*live.context).to_owned();
+        if !live.has_ended() {
+            self.0.enter_context(&live, prost::Message::encoded_len(&message)).await;
+        }
+        // Stored before the message, so that no event of its turn is missed.
+        let created = match push.filter(|_| !live.has_ended()) {
+            Some(push) => self.put_push(&key, *push, cleared, PUSH_IN_SEND).await?.1,
+            None => None,
+        };
+        let accepted = self.add_message::<W>(live, (message, turn_context, idempotency_key), first_poll).await;
+        if let (Err(_), Some(id)) = (&accepted, created) {
+            self.delete_push(&key, &id).await?;
+        }
+        accepted
+    }
+
+    /// Adds a message to an existing task: starts a turn, or queues the message for the next one.
+    async fn add_message<W: Watch>(
+        &self,
+        live: LiveRef,
+        (message, context, idempotency_key): (Message, TurnContext, Option<Box<IdempotencyKey>>),
+        first_poll: Option<FirstPoll>,
+    ) -> Result<(LiveRef, W::Output), Error> {
+        let key = &live.key;
+        let (idempotency, guard) = idempotency_key.map(|key| key.into_parts()).unzip();
+        let mut new = NewMessage { message, context, idempotency };
+        let mut slot = None;
+        let refusal = loop {
+            if slot.is_none() && live.needs_turn() {
+                slot = Some(self.0.permits.turn(&key.scope().owner)?);
+            }
+            let is_queued = slot.as_ref().map(TurnSlot::is_queued);
+            match live.add_message::<W>(new, is_queued, self.0.limits.queued_messages) {
+                Ok(AcceptedMessage { watched, first, recorded }) => {
+                    let send = PendingSend::new(recorded, guard.flatten());
+                    if let (Some(first), Some(slot)) = (first, slot) {
+                        self.run_after_commit(live.clone(), first, slot, first_poll, send);
+                    } else {
+                        self.release_after_commit(send);
+                    }
+                    return Ok((live, watched));
+                }
+                // The turn has ended in the meantime.
+                Err(MessageRefusal::NeedsTurn(message)) => new = *message,
+                Err(refusal) => break refusal,
+            }
+        };
+        match refusal {
+            MessageRefusal::Draining => Err(not_accepting()),
+            MessageRefusal::Lost | MessageRefusal::NeedsTurn(_) => Err(ownership_changed()),
+            MessageRefusal::QueueFull(waiting) => {
+                let why = format!("{waiting} messages wait for task {}; retry once it has answered", key.id());
+                Err(limit_error("queued_messages", why).retry_after(RETRY_AFTER))
+            }
+            MessageRefusal::Limit(violation) => {
+                let name = violation.limit().unwrap_or_default();
+                let why = format!("task {} accepts no more messages: {violation}", key.id());
+                Err(limit_error(name, why).with("taskId", key.id()))
+            }
+            MessageRefusal::Ended(ended) => {
+                if let Some(ended) = ended {
+                    self.wait_for_commit(&live, ended, COMMIT_WAIT).await?;
+                }
+                Err(task_ended(key.id()))
+            }
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! Acceptance of messages and start of turns: a message without a task id creates a task with its first turn.
+//! `follow_up.rs` has messages for existing tasks.
+
+use std::{future::ready, sync::Arc};
+
+use futures_util::future::Either;
+
+use super::{
+    Execution, SendRequest,
+    concurrency::TurnSlot,
+    contexts::ChosenContext,
+    idempotency::PendingSend,
+    limits::{limit_error, store_full},
+    not_accepting,
+    turn::{FirstPoll, signal_first_poll},
+};
+use crate::{
+    engine::journal::{LiveRef, LiveTask, Phase, TurnContext, Watch},
+    protocol::{
+        error::Error,
+        event::Event,
+        pb::v1::{Task, TaskState, TaskStatus},
+        task::LimitViolation,
+    },
+    store::Key,
+};
+
+impl Execution {
+    /// Accepts a message for a new turn or the next one, and begins to watch that turn before it runs. A new task is created
+    /// before this returns, since values moved into a future are moved twice.
+    pub(super) fn accept<'a, W: Watch + 'a>(
+        &'a self,
+        mut request: SendRequest,
+        first_poll: Option<FirstPoll>,
+    ) -> impl Future<Output = Result<(LiveRef, W::Output), Error>> + Send + 'a {
+        // Before anything is stored or visible. The idempotency key has been made of the whole message.
+        request.context.secrets.take_from(&mut request.message);
+        if !request.message.task_id.is_empty() {
+            return Either::Right(Box::pin(Either::Left(self.follow_up::<W>(request, first_poll))));
+        }
+        match self.0.chosen_context(&request.scope, &request.message) {
+            Some(context) if !self.0.fits_context(&context, &request.message) => {
+                Either::Right(Box::pin(Either::Right(async move {
+                    self.0.read_context_size(&context).await;
+                    self.create_task::<W>(request, Some(context), first_poll)
+                })))
+            }
+            context => Either::Left(ready(self.create_task::<W>(request, context, first_poll))),
+        }
+    }
+
+    /// Creates a task and starts its first turn.
+    fn create_task<W: Watch>(
+        &self,
+        request: SendRequest,
+        context: Option<ChosenContext>,
+        first_poll: Option<FirstPoll>,
+    ) -> Result<(LiveRef, W::Output), Error> {
+        self.check_accepting()?;
+        let journal = &self.0.journal;
+        let SendRequest { scope, mut message, context: turn_context, push, idempotency_key, .. } = request;
+        let env = journal.env();
+        let id = env.ids.time_ordered();
+        if message.context_id.is_empty() {
+            message.context_id = env.ids.time_ordered();
+        }
+        message.task_id.clone_from(&id);
+        // Checked before the agent runs, whose work would be lost.
+        journal.store().check_capacity(&scope).map_err(store_full)?;
+        let slot = self.0.permits.turn(&scope.owner)?;
+        let (key, now) = (Key::new(&scope, &id), env.clock.millis());
+        let status = TaskStatus {
+            state: TaskState::Submitted.into(),
+            message: None,
+            timestamp: Some(crate::protocol::timestamp::timestamp(now)),
+        };
+        let context_id = message.context_id.clone();
+        let task = Task { id, context_id, status: Some(status), history: vec![message], ..Task::default() };
+        let push = push.map(|push| (*push).for_task(&key));
+        let limits = self.0.limits.task_limits();
+        let mut live = LiveTask::new(key, journal.store().first_fence(), task, now, limits);
+        let is_chosen = context.is_some();
+        let context = context.map(|context| {
+            self.0.start_size_read(&context);
+            context.size
+        });
+        live.check_first(context).map_err(|violation| {
+            let name = violation.limit().unwrap_or_default();
+            let is_context_full = is_chosen && matches!(violation, LimitViolation::ContextBytes(_));
+            let why = if is_context_full {
+                format!("context {} accepts no more messages: {violation} (limit {name})", live.context)
+            } else {
+                format!("message: too large: {violation} (limit {name})")
+            };
+            limit_error(name, why)
+        })?;
+        live.set_push_config(push);
+        let live = journal.insert(live);
+        let (key, guard) = idempotency_key.map(|key| key.into_parts()).unzip();
+        let begun = live.begin_task::<W>(&turn_context, key, slot.is_queued());
+        let (watched, recorded) = begun.ok_or_else(not_accepting)?;
+        self.run_after_commit(
+            live.clone(),
+            (Vec::new(), turn_context),
+            slot,
+            first_poll,
+            PendingSend::new(recorded, guard.flatten()),
+        );
+        Ok((live, watched))
+    }
+
+    /// Rejects work while the store is unavailable, and from the start of a drain.
+    pub(super) fn check_accepting(&self) -> Result<(), Error> {
+        let journal = &self.0.journal;
+        if journal.is_store_unavailable() || journal.phase() > Phase::Open { Err(not_accepting()) } else { Ok(()) }
+    }
+
+    /// Runs a turn, and those of the messages that wait for it.
+    pub(super) fn run(
+        &self,
+        live: LiveRef,
+        (messages, context): (Vec<Event>, TurnContext),
+        slot: TurnSlot,
+        first_poll: Option<FirstPoll>,
+    ) {
+        // Boxed, because the runtime moves a spawned future several times, and this one is large.
+        let turns = Box::pin(Arc::clone(&self.0).turns(live, messages, context, slot));
+        // Not awaited by the caller: the turn continues if the caller disconnects.
+        drop(self.0.running.spawn(signal_first_poll(turns, first_poll)));
+    }
+}

@@ -1,0 +1,621 @@
+//! Journal: the map of live tasks, and group commit of their pending events to the store.
+//!
+//! A task is assigned to a lane by its key. Each lane commits the changes of many tasks in one batch, with an outcome
+//! per task. A synchronous store commits in the caller instead. Events become visible only once they are durable.
+
+use std::{
+    array,
+    hash::BuildHasherDefault,
+    mem,
+    ops::Deref,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicU8, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use parking_lot::{Mutex, MutexGuard};
+use tokio::{
+    sync::{Notify, OnceCell, Semaphore, SemaphorePermit, watch},
+    task::AbortHandle,
+    time::{Instant, sleep_until, timeout},
+};
+
+pub use self::reader::{Interrupted, Reader};
+use self::{
+    commit_retry::CommitRetry,
+    live::{LiveState, apply_to_checkpoint},
+    waiters::Wakeups,
+};
+pub(crate) use self::{
+    failure::CommitFailure,
+    live::LiveTask,
+    messages::{
+        AcceptedMessage, CancelState, EventsStart, KeyDigest, MessageRefusal, NewMessage, WaitFailure, Watch,
+        WatchCommit, WatchEvents, WatchTurn,
+    },
+    turn::{AgentPause, AgentStart, TurnResult, TurnStop, WaitsFor},
+    turn_context::{StoredContexts, TurnContext},
+    turns::{LogReplay, MessageRef, MessageStage, QueuedMessage, TurnProgress, Turns},
+    waiters::TurnReply,
+};
+use crate::{
+    base::{
+        metric::{self, EngineGauges},
+        sources::Env,
+    },
+    protocol::{
+        event::Event,
+        pb::v1::{Message, Role, TaskState, TaskStatus, TaskStatusUpdateEvent, stream_response::Payload},
+        response_budget::ResponseBudget,
+    },
+    store::{Commit, Key, KeyMap, Refused, Store, Unavailable},
+};
+
+mod commit_retry;
+mod failure;
+mod live;
+mod messages;
+mod reader;
+mod turn;
+mod turn_context;
+mod turns;
+mod waiters;
+
+const SHARDS: usize = 64;
+
+/// Maximum number of tasks in a batch.
+const MAX_BATCH: usize = 512;
+
+/// Time after which an unacknowledged commit is abandoned where that is safe. Otherwise, waiting callers get an error
+/// that the outcome is unknown, and the retries continue.
+const COMMIT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Time without success of the attempted commits after which the server rejects new work.
+const DOWN_AFTER: Duration = Duration::from_secs(1);
+
+/// Interval at which new waiting callers are failed while the store stays unavailable.
+const FAIL_WAITERS_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Maximum number of streams that read events from the store at once. More would only wait for a processor.
+const READS: usize = 4;
+
+/// Live tasks, and their commits to a store.
+pub struct Journal {
+    store: Arc<dyn Store>,
+    env: Env,
+    shards: [Mutex<KeyMap<Arc<Entry>>>; SHARDS],
+    lanes: Vec<Lane>,
+    runners: OnceLock<Vec<AbortHandle>>,
+    outage: Mutex<Outage>,
+    /// State of faults of the whole store, such as a deleted file.
+    fault: Option<watch::Receiver<Option<Unavailable>>>,
+    phase: AtomicU8,
+    /// Permits of streams to read events from the store.
+    reads: Semaphore,
+    observer: OnceLock<Arc<dyn CommitObserver>>,
+}
+
+/// Observer of durable commits, such as the delivery of push notifications.
+pub(crate) trait CommitObserver: Send + Sync {
+    /// Called after each commit, and after a push configuration was stored, without locks. Must not block.
+    fn on_committed(&self, key: &Key, has_new_config: bool);
+
+    /// Called after a push configuration was deleted. Must not block.
+    fn on_push_deleted(&self, key: &Key);
+}
+
+/// Phase of the server's shutdown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Phase {
+    /// Serves requests.
+    Open,
+    /// Running turns may continue for a while; streams of idle tasks end.
+    Draining,
+    /// Stopped. Unfinished work of agents is abandoned, without an event.
+    Stopped,
+}
+
+/// Outage of the store.
+#[derive(Default)]
+struct Outage {
+    /// Start of the first commit attempt since the last successful one. Set also while a commit is in progress.
+    since: Option<Instant>,
+    /// Set once the outage is logged.
+    is_logged: bool,
+}
+
+#[derive(Default)]
+struct Lane {
+    dirty: Mutex<Vec<LiveRef>>,
+    wake: Notify,
+}
+
+/// Entry of a task in the map. Its `live` is empty while one caller loads the task from the store.
+struct Entry {
+    key: Key,
+    journal: Arc<Journal>,
+    live: OnceCell<LiveTask>,
+    /// Number of references. Only increased from zero under the lock of the shard.
+    holders: AtomicUsize,
+}
+
+/// Reference to a live task, held by turns, readers and the journal. The task leaves memory with its last reference.
+pub(crate) struct LiveRef(Arc<Entry>);
+
+impl Journal {
+    /// Creates a journal over a store, and spawns its lanes unless the store is synchronous.
+    pub fn new(store: Arc<dyn Store>, env: Env) -> Arc<Self> {
+        let lanes: Vec<Lane> = (0..store.lanes().max(1)).map(|_| Lane::default()).collect();
+        let fault = store.fault();
+        let journal = Arc::new(Self {
+            store,
+            env,
+            shards: array::from_fn(|_| Mutex::new(KeyMap::with_hasher(BuildHasherDefault::new()))),
+            lanes,
+            runners: OnceLock::new(),
+            outage: Mutex::default(),
+            fault,
+            phase: AtomicU8::new(0),
+            reads: Semaphore::new(READS),
+            observer: OnceLock::new(),
+        });
+        if journal.store.as_sync().is_none() {
+            let run = |lane| tokio::spawn(Arc::clone(&journal).run_lane(lane)).abort_handle();
+            let watch =
+                journal.fault.clone().map(|fault| tokio::spawn(Arc::clone(&journal).watch_fault(fault)).abort_handle());
+            journal.runners.get_or_init(|| (0..journal.lanes.len()).map(run).chain(watch).collect());
+        }
+        journal
+    }
+
+    /// Returns the store.
+    pub fn store(&self) -> &Arc<dyn Store> {
+        &self.store
+    }
+
+    /// Returns the sources of time, ids and randomness.
+    pub fn env(&self) -> &Env {
+        &self.env
+    }
+
+    /// Sets the observer of commits. Only the first one is used.
+    #[cfg(feature = "push")]
+    pub(crate) fn observe(&self, observer: Arc<dyn CommitObserver>) {
+        drop(self.observer.set(observer));
+    }
+
+    /// Tells the observer of a commit, or of a push configuration that was stored for a task.
+    pub(crate) fn tell_observer(&self, key: &Key, has_new_config: bool) {
+        if let Some(observer) = self.observer.get() {
+            observer.on_committed(key, has_new_config);
+        }
+    }
+
+    /// Tells the observer that a push configuration of a task was deleted.
+    pub(crate) fn tell_observer_deleted(&self, key: &Key) {
+        if let Some(observer) = self.observer.get() {
+            observer.on_push_deleted(key);
+        }
+    }
+
+    /// Aborts the lanes. Changes that are not committed by then are lost.
+    pub fn stop(&self) {
+        self.runners.get().into_iter().flatten().for_each(AbortHandle::abort);
+        for lane in &self.lanes {
+            // These references keep the journal alive, and the journal keeps them.
+            let uncommitted = mem::take(&mut *lane.dirty.lock());
+            drop(uncommitted);
+        }
+    }
+
+    /// Returns whether the store is unavailable: it has a fault, or commits have failed or hung for over a second.
+    pub fn is_store_unavailable(&self) -> bool {
+        self.has_fault() || self.is_down_for(DOWN_AFTER)
+    }
+
+    /// Returns whether the store has a fault, which retries do not resolve.
+    fn has_fault(&self) -> bool {
+        self.fault.as_ref().is_some_and(|fault| fault.borrow().is_some())
+    }
+
+    /// Returns whether commits have been attempted, but none has succeeded for longer than `time`.
+    fn is_down_for(&self, time: Duration) -> bool {
+        self.outage.lock().since.is_some_and(|since| since.elapsed() > time)
+    }
+
+    /// Returns the phase of the shutdown.
+    pub fn phase(&self) -> Phase {
+        match self.phase.load(Ordering::SeqCst) {
+            0 => Phase::Open,
+            1 => Phase::Draining,
+            _ => Phase::Stopped,
+        }
+    }
+
+    /// Enters a phase, and wakes all waiters of live tasks.
+    pub fn enter_phase(&self, phase: Phase) {
+        let number = match phase {
+            Phase::Open => 0,
+            Phase::Draining => 1,
+            Phase::Stopped => 2,
+        };
+        self.phase.store(number, Ordering::SeqCst);
+        for task in self.all() {
+            let mut inner = task.lock();
+            let wakeups = if phase == Phase::Stopped { inner.stop_waiting() } else { Wakeups::all() };
+            drop(inner);
+            task.send_wakeups(wakeups);
+        }
+    }
+
+    /// Waits for memory for the events of a stream, and for the permit to read them from the store. They have `bytes`, or more
+    /// by one event. Few streams read at once, so that they exceed the budget by few events.
+    pub(crate) async fn permit_to_read(&self, budget: &ResponseBudget, bytes: usize) -> Option<SemaphorePermit<'_>> {
+        loop {
+            // Not while it has the permit, which a stream on another connection may use at once.
+            budget.wait_for_room(bytes).await;
+            // The semaphore is never closed.
+            let permit = self.reads.acquire().await.ok();
+            if budget.has_room(bytes) {
+                return permit;
+            }
+        }
+    }
+
+    // Map of live tasks.
+
+    /// Inserts a new task.
+    pub(crate) fn insert(self: &Arc<Self>, live: LiveTask) -> LiveRef {
+        let key = live.key.clone();
+        let entry = Arc::new(Entry::new(&key, self, Some(live)));
+        let task = entry.hold();
+        self.shards[key.shard(SHARDS)].lock().insert(key, entry);
+        task
+    }
+
+    /// Returns the task if it is in memory.
+    pub(crate) fn get(&self, key: &Key) -> Option<LiveRef> {
+        let task = self.shards[key.shard(SHARDS)].lock().get(key).map(Entry::hold);
+        task.filter(|task| task.0.live.initialized())
+    }
+
+    /// Returns the task, loading it with `load` if it is not in memory. Concurrent callers share one load.
+    pub(crate) async fn get_or_load<E, F: Future<Output = Result<LiveTask, E>>>(
+        self: &Arc<Self>,
+        key: &Key,
+        load: impl FnOnce() -> F,
+    ) -> Result<LiveRef, E> {
+        let task = {
+            let mut shard = self.shards[key.shard(SHARDS)].lock();
+            shard.entry(key.clone()).or_insert_with(|| Arc::new(Entry::new(key, self, None))).hold()
+        };
+        task.0.live.get_or_try_init(load).await?;
+        Ok(task)
+    }
+
+    /// Returns the number of tasks in memory.
+    pub fn live_tasks(&self) -> usize {
+        self.shards.iter().map(|shard| shard.lock().len()).sum()
+    }
+
+    /// Returns the state of the live tasks for the metrics, without the number of turns.
+    pub(crate) fn gauges(&self) -> EngineGauges {
+        let states = (1..).map_while(|number| TaskState::try_from(number).ok());
+        let mut states: Vec<_> = states.map(|state| (state.as_str_name(), 0)).collect();
+        let mut gauges = EngineGauges::default();
+        for task in self.shards.iter().flat_map(loaded) {
+            let inner = task.lock();
+            gauges.queued_messages += inner.turn.inbox.len();
+            gauges.uncommitted_tasks += usize::from(inner.has_uncommitted());
+            let state = inner.admission.state().as_str_name();
+            states.iter_mut().filter(|(name, _)| *name == state).for_each(|(_, count)| *count += 1);
+        }
+        gauges.live_tasks = states;
+        gauges
+    }
+
+    /// Returns the tasks in memory, ordered by key.
+    fn all(&self) -> Vec<LiveRef> {
+        let mut tasks: Vec<LiveRef> = self.shards.iter().flat_map(loaded).collect();
+        tasks.sort_unstable_by(|a, b| a.key.cmp(&b.key));
+        tasks
+    }
+
+    fn remove(&self, entry: &Arc<Entry>) -> Option<Arc<Entry>> {
+        let mut shard = self.shards[entry.key.shard(SHARDS)].lock();
+        if shard.get(&entry.key).is_some_and(|mapped| Arc::ptr_eq(mapped, entry)) {
+            shard.remove(&entry.key)
+        } else {
+            None
+        }
+    }
+
+    // Commits.
+
+    /// Commits the pending changes of a task: in the caller if the store is synchronous, otherwise by the task's lane.
+    fn flush(&self, task: &LiveRef, mut inner: MutexGuard<'_, LiveState>) {
+        if !inner.is_dirty() || inner.queued {
+            return;
+        }
+        let live: &LiveTask = task;
+        let Some(store) = self.store.as_sync() else {
+            inner.queued = true;
+            drop(inner);
+            let lane = &self.lanes[live.key.lane(self.lanes.len())];
+            lane.dirty.lock().push(task.clone());
+            return lane.wake.notify_one();
+        };
+        let (mut wakeups, mut is_committed) = (Wakeups::default(), false);
+        let mut commit = inner.take_commit(live, true);
+        apply_to_checkpoint(&mut commit);
+        match store.commit_sync(&commit) {
+            Ok(()) => {
+                inner.publish(&commit, &mut wakeups);
+                inner.reuse_events(mem::take(&mut commit.events));
+                is_committed = true;
+            }
+            Err(refusal) => wakeups = self.drop_refused(task, &mut inner, &refusal),
+        }
+        drop(inner);
+        if is_committed {
+            self.tell_observer(&commit.key, commit.push.is_some());
+        }
+        drop(commit);
+        live.send_wakeups(wakeups);
+    }
+
+    /// Drops the state of a task whose change the store has refused.
+    fn drop_refused(&self, task: &LiveRef, inner: &mut LiveState, refusal: &Refused) -> Wakeups {
+        // Removed from the map before waiters are woken: a new request must load the task from the store.
+        drop(self.remove(&task.0));
+        inner.abandon_refused(refusal)
+    }
+
+    /// Commits and retries the changes of a lane. Runs until it is aborted.
+    async fn run_lane(self: Arc<Self>, lane: usize) {
+        let mut retry = CommitRetry::default();
+        loop {
+            tokio::select! {
+                biased;
+                () = sleep_until(retry.next_attempt()), if retry.is_active() => retry.retry_all(&self).await,
+                batch = self.next_batch(lane) => {
+                    let changes: Arc<[Commit]> = batch.iter().map(take_change).collect();
+                    if self.commit(&batch, &changes, false).await.is_err() {
+                        retry.push(batch, &changes);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Waits for changed tasks of a lane, and takes up to [`MAX_BATCH`] of them.
+    async fn next_batch(&self, lane: usize) -> Vec<LiveRef> {
+        let lane = &self.lanes[lane];
+        loop {
+            let batch = {
+                let mut dirty = lane.dirty.lock();
+                let rest = dirty.len().min(MAX_BATCH);
+                let rest = dirty.split_off(rest);
+                mem::replace(&mut *dirty, rest)
+            };
+            if !batch.is_empty() {
+                return batch;
+            }
+            lane.wake.notified().await;
+        }
+    }
+
+    /// Commits changes of tasks and applies the outcomes. Fails if the store is unavailable, in which case the outcome
+    /// is unknown.
+    async fn commit(&self, batch: &[LiveRef], changes: &Arc<[Commit]>, is_retry: bool) -> Result<(), ()> {
+        let start = Instant::now();
+        self.outage.lock().since.get_or_insert(start);
+        let (mut change, mut wait) = (self.store.commit(Arc::clone(changes)), COMMIT_TIMEOUT);
+        let outcomes = loop {
+            if let Ok(outcomes) = timeout(wait, &mut change).await {
+                break outcomes;
+            }
+            self.fail_waiters(batch);
+            wait = FAIL_WAITERS_INTERVAL;
+        };
+        match &outcomes {
+            Ok(_) => {
+                let bytes = changes.iter().flat_map(|change| &change.events).map(Event::proto_len).sum();
+                metric::record_commit(start.elapsed(), batch.len(), bytes);
+                self.end_outage();
+            }
+            Err(cause) if !mem::replace(&mut self.outage.lock().is_logged, true) => {
+                tracing::warn!(error.cause = %cause, "store unavailable");
+            }
+            Err(_) => {}
+        }
+        for ((task, change), outcome) in batch.iter().zip(&**changes).zip(outcomes.map_err(drop)?) {
+            let mut wakeups = Wakeups::default();
+            let mut inner = task.lock();
+            inner.queued = false;
+            // The acknowledgement of an earlier attempt was lost: only this change can have written a row at its
+            // position.
+            let is_own = |refusal: &Refused| is_retry && *refusal == Refused::Stale(Some(change.position()));
+            let mut is_committed = false;
+            match outcome {
+                Err(refusal) if !is_own(&refusal) => {
+                    let rejected = match &refusal {
+                        Refused::Rejected(reason) => inner.reject(task, change, reason),
+                        Refused::Stale(_) => None,
+                    };
+                    wakeups = rejected.unwrap_or_else(|| self.drop_refused(task, &mut inner, &refusal));
+                }
+                Ok(_) | Err(_) => {
+                    inner.publish(change, &mut wakeups);
+                    is_committed = true;
+                }
+            }
+            self.flush(task, inner);
+            if is_committed {
+                self.tell_observer(&change.key, change.push.is_some());
+            }
+            task.send_wakeups(wakeups);
+        }
+        Ok(())
+    }
+
+    /// Fails waiting senders and cancels with UNAVAILABLE, because the store does not answer: those of `batch` and of
+    /// queued tasks even if their messages are not recorded, those of other tasks as in
+    /// [`fail_recorded_waiters`](Self::fail_recorded_waiters).
+    fn fail_waiters(&self, batch: &[LiveRef]) {
+        let queued: Vec<LiveRef> = self.lanes.iter().flat_map(|lane| lane.dirty.lock().clone()).collect();
+        batch.iter().chain(&queued).for_each(|task| task.lock().fail_waiters());
+        self.fail_recorded_waiters();
+    }
+
+    /// Fails waiting senders and cancels of all tasks with UNAVAILABLE, since the store can't record their results.
+    /// Turns continue. Messages that are not recorded yet are left to the retries of their own commits.
+    fn fail_recorded_waiters(&self) {
+        self.all().iter().for_each(|task| task.lock().fail_recorded_waiters());
+    }
+
+    /// Fails waiting senders and cancels when a fault of the store lasts for [`COMMIT_TIMEOUT`]. Runs until it is
+    /// aborted.
+    async fn watch_fault(self: Arc<Self>, mut fault: watch::Receiver<Option<Unavailable>>) {
+        while fault.wait_for(Option::is_some).await.is_ok() {
+            let mut wait = COMMIT_TIMEOUT;
+            loop {
+                match timeout(wait, fault.wait_for(Option::is_none)).await {
+                    Ok(Ok(_)) => break,
+                    // The store was dropped.
+                    Ok(Err(_)) => return,
+                    Err(_) => self.fail_recorded_waiters(),
+                }
+                wait = FAIL_WAITERS_INTERVAL;
+            }
+        }
+    }
+
+    /// Lets new work probe the store, which may still be unavailable.
+    fn allow_probe(&self) {
+        self.outage.lock().since = None;
+    }
+
+    /// Ends the outage, because the store has committed a change or passed its check.
+    fn end_outage(&self) {
+        if mem::take(&mut *self.outage.lock()).is_logged {
+            tracing::info!("store available again");
+        }
+    }
+
+    /// Waits until every accepted change has been committed or abandoned.
+    pub(crate) async fn wait_until_committed(&self) {
+        const POLL_INTERVAL: Duration = Duration::from_millis(5);
+        while self.store.as_sync().is_none() && self.all().iter().any(|task| task.lock().has_uncommitted()) {
+            pause(POLL_INTERVAL).await;
+        }
+    }
+}
+
+/// Returns the tasks of a shard that are in memory.
+fn loaded(shard: &Mutex<KeyMap<Arc<Entry>>>) -> Vec<LiveRef> {
+    shard.lock().values().filter(|entry| entry.live.initialized()).map(Entry::hold).collect()
+}
+
+/// Takes the pending changes of a task. Its checkpoint is updated outside of the lock, which is safe because only this
+/// lane moves the committed state.
+fn take_change(task: &LiveRef) -> Commit {
+    let mut commit = task.lock().take_commit(task, false);
+    apply_to_checkpoint(&mut commit);
+    commit
+}
+
+/// Sleeps, to poll for a condition that has no notification.
+pub(crate) async fn pause(time: Duration) {
+    #[expect(clippy::disallowed_methods, reason = "the condition has no notification")]
+    tokio::time::sleep(time).await;
+}
+
+impl Entry {
+    fn new(key: &Key, journal: &Arc<Journal>, live: Option<LiveTask>) -> Self {
+        let (key, journal, live) = (key.clone(), Arc::clone(journal), OnceCell::new_with(live));
+        Self { key, journal, live, holders: AtomicUsize::new(0) }
+    }
+
+    /// Adds a reference. The caller must have one already, or hold the lock of the shard.
+    fn hold(self: &Arc<Self>) -> LiveRef {
+        self.holders.fetch_add(1, Ordering::AcqRel);
+        LiveRef(Arc::clone(self))
+    }
+}
+
+impl LiveRef {
+    /// Returns the journal of the task.
+    pub(crate) fn journal(&self) -> &Arc<Journal> {
+        &self.0.journal
+    }
+
+    /// Creates a status update with the current time. Its message is [completed](Self::complete_message).
+    pub(crate) fn status_event(&self, state: TaskState, message: Option<Message>) -> Event {
+        let message = message.map(|message| self.complete_message(message));
+        let timestamp = Some(crate::protocol::timestamp::timestamp(self.journal().env().clock.millis()));
+        Event::pending(Payload::StatusUpdate(TaskStatusUpdateEvent {
+            task_id: self.key.id().to_owned(),
+            context_id: (*self.context).to_owned(),
+            status: Some(TaskStatus { state: state.into(), message, timestamp }),
+            metadata: None,
+        }))
+    }
+
+    /// Completes a message of the agent: sets its task and context, and its id and role if they are missing.
+    pub(crate) fn complete_message(&self, mut message: Message) -> Message {
+        if message.message_id.is_empty() {
+            message.message_id = self.journal().env().ids.time_ordered();
+        }
+        if message.role == 0 {
+            message.role = Role::Agent.into();
+        }
+        (message.task_id, message.context_id) = (self.key.id().to_owned(), (*self.context).to_owned());
+        message
+    }
+}
+
+impl Deref for LiveRef {
+    type Target = LiveTask;
+
+    fn deref(&self) -> &LiveTask {
+        match self.0.live.get() {
+            Some(live) => live,
+            None => unreachable!("a reference is returned only after the task is loaded"),
+        }
+    }
+}
+
+impl Clone for LiveRef {
+    fn clone(&self) -> Self {
+        self.0.hold()
+    }
+}
+
+impl Drop for LiveRef {
+    /// Removes the task from the map with its last reference, unless a new one was created meanwhile.
+    fn drop(&mut self) {
+        let entry = &self.0;
+        if entry.holders.fetch_sub(1, Ordering::AcqRel) > 1 {
+            return;
+        }
+        let removed = {
+            let mut shard = entry.journal.shards[entry.key.shard(SHARDS)].lock();
+            let unused = entry.holders.load(Ordering::Acquire) == 0;
+            let mapped = unused && shard.get(&entry.key).is_some_and(|mapped| Arc::ptr_eq(mapped, entry));
+            if mapped { shard.remove_entry(&entry.key) } else { None }
+        };
+        drop(removed); // outside of the lock
+    }
+}
+
+impl std::fmt::Debug for Journal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Journal")
+            .field("live", &self.live_tasks())
+            .field("phase", &self.phase())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,58 @@
+//! Reasons why the changes of a task are not committed, or end its turn.
+
+use std::fmt;
+
+use crate::{
+    protocol::{pb::v1::Message, task::LimitViolation},
+    store::{Full, Key, Rejected},
+};
+
+/// Reason why the last change of a task was not committed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum CommitFailure {
+    /// The maximum number of tasks is reached.
+    Full(Full),
+    /// The store was unavailable for too long.
+    Unavailable,
+    /// The store rejected the change, due to the limit with this configuration key if any.
+    Rejected(Option<&'static str>),
+}
+
+/// Exceeded limit that ends a turn.
+#[derive(Clone, Debug)]
+pub(crate) enum LimitExceeded {
+    /// A limit of the task.
+    Task(LimitViolation),
+    /// The store rejected the changes of the turn.
+    Store(Rejected),
+}
+
+impl LimitExceeded {
+    /// Returns the name of the limit.
+    fn limit(&self) -> Option<&'static str> {
+        match self {
+            Self::Task(violation) => violation.limit(),
+            Self::Store(rejection) => rejection.limit(),
+        }
+    }
+
+    /// Returns the status message of a task that fails for this, and logs the failure.
+    pub(super) fn message(&self, key: &Key) -> Message {
+        tracing::warn!(task.id = key.id(), error.kind = "limit", error.cause = %self, "turn failed");
+        match self.limit() {
+            Some(limit) => {
+                Message::agent(format!("Agent execution failed (limit {limit}): {self}")).with_detail("limit", limit)
+            }
+            None => Message::agent(format!("Agent execution failed: {self}")),
+        }
+    }
+}
+
+impl fmt::Display for LimitExceeded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Task(violation) => violation.fmt(f),
+            Self::Store(rejection) => write!(f, "a part of its result can't be stored: {rejection}"),
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! Creation of a commit from the pending events of a task, and publication of its events once it is durable.
+//!
+//! If a new task without readers ends with its first commit, the content of its events is moved into the checkpoint,
+//! and the events refer to it.
+
+use std::{mem, sync::Arc};
+
+use super::{LiveState, LiveTask, MIN_CHECKPOINT_BYTES};
+use crate::{
+    engine::journal::{
+        turns::is_interrupted,
+        waiters::{TurnReply, WaitCondition, Wakeups},
+    },
+    protocol::{
+        event::{Ends, Event, Position, TaskRef},
+        pb::v1::{Task, TaskArtifactUpdateEvent, stream_response::Payload},
+        task::{apply, apply_owned},
+    },
+    store::{Commit, Expect, TaskHead},
+};
+
+impl LiveState {
+    /// Returns whether there is anything to commit.
+    pub(in crate::engine::journal) fn is_dirty(&self) -> bool {
+        self.has_task
+            && !self.is_lost
+            && (self.accepted.row_changed || self.accepted.is_new || !self.accepted.pending.is_empty())
+    }
+
+    /// Returns whether anything is pending, queued or in flight.
+    pub(in crate::engine::journal) fn has_uncommitted(&self) -> bool {
+        self.queued || self.accepted.in_flight > 0 || self.is_dirty()
+    }
+
+    /// Returns whether no turn is running and everything accepted is durable: nothing happens until the next message.
+    pub(in crate::engine::journal) fn is_idle(&self) -> bool {
+        !self.turn.is_running && !self.has_uncommitted()
+    }
+
+    /// Creates a commit of everything pending. With `exclusive`, the lock is held until [`publish`](Self::publish), so
+    /// that the committed task can be moved into the checkpoint instead of being copied.
+    pub(in crate::engine::journal) fn take_commit(&mut self, live: &LiveTask, exclusive: bool) -> Commit {
+        let mut events = mem::take(&mut self.accepted.pending);
+        let (ends, whole) = (self.admission.state().is_terminal(), !ends_within(&events));
+        if let Some(task) = self.accepted.initial_task.as_ref().filter(|_| mem::take(&mut self.accepted.is_new)) {
+            let at = Position { fence: self.fence, seq: 1 };
+            let is_read = self.waiters.readers > 0;
+            let submitted = if ends && whole && !is_read { Event::submitted(at, task) } else { None };
+            let first = match submitted {
+                Some(first) => first,
+                None if exclusive || is_read || ends => Event::from_task(at, Ends::Nothing, Arc::clone(task)),
+                // Without readers, the first event is encoded at once: the agent then is the sole owner of the task,
+                // and changes it without copying.
+                None => Event::encode_task(at, Ends::Nothing, task),
+            };
+            events.insert(0, first);
+        }
+        (self.accepted.in_flight, self.accepted.row_changed, self.accepted.oldest_pending_since) =
+            (events.len(), false, None);
+        self.accepted.bytes_sent = self.admission.bytes();
+        if !exclusive && !ends {
+            self.durable.bytes_since_checkpoint += events.iter().map(Event::proto_len).sum::<usize>();
+        }
+        // A synchronous store keeps the events themselves until the task ends.
+        let due = ends || self.durable.bytes_since_checkpoint > self.durable.checkpoint_bytes.max(MIN_CHECKPOINT_BYTES);
+        let checkpoint = due.then(|| match (&self.durable.task, &self.accepted.initial_task) {
+            (Some(_), _) if exclusive && whole => self.durable.task.take().unwrap_or_default(),
+            (Some(task), _) => Arc::clone(task),
+            (None, _) if whole => self.accepted.initial_task.take().unwrap_or_default(),
+            (None, task) => task.clone().unwrap_or_default(),
+        });
+        if due {
+            (self.durable.checkpoint_bytes, self.durable.bytes_since_checkpoint) =
+                (self.durable.checkpoint_bytes + self.durable.bytes_since_checkpoint, 0);
+        }
+        let row = self.row(live);
+        let expect = self.durable.position.map_or(Expect::New, Expect::At);
+        let saved = mem::take(&mut self.accepted.agent_state_changed).then(|| self.turn.agent_state.clone()).flatten();
+        Commit {
+            key: live.key.clone(),
+            expect,
+            fence: self.fence,
+            row,
+            events,
+            checkpoint,
+            agent_state: saved,
+            turn_contexts: self.accepted.contexts.changed.take(),
+            sends: mem::take(&mut self.accepted.idempotency_records),
+            push: self.accepted.push.take(),
+        }
+    }
+
+    /// Returns the row of the task including pending changes.
+    pub(super) fn row(&mut self, live: &LiveTask) -> TaskHead {
+        let state = self.admission.state();
+        TaskHead {
+            context: Arc::clone(&live.context),
+            seq: self.admission.seq(),
+            state,
+            time: self.accepted.status_time,
+            open: !state.is_terminal() && (self.turn.is_running || !self.turn.inbox.is_empty()),
+            delivered_seq: self.turn.delivered_seq,
+            cancel_requested: self.turn.cancel_requested,
+            attempt: self.turn.attempt,
+            drained: self.turn.drained,
+        }
+    }
+
+    /// Makes the events of a durable commit visible: updates the committed task and the watermark, and collects
+    /// wake-ups.
+    pub(in crate::engine::journal) fn publish(&mut self, commit: &Commit, wakeups: &mut Wakeups) {
+        let Commit { events, checkpoint, row, fence, .. } = commit;
+        (self.accepted.in_flight, self.durable.bytes) = (0, self.accepted.bytes_sent);
+        self.admission.set_committed(self.accepted.bytes_sent);
+        self.durable.position = Some(Position { fence: *fence, seq: row.seq });
+        match checkpoint {
+            Some(task) if !ends_within(events) => {
+                self.durable.task = Some(Arc::clone(task));
+                for event in events {
+                    self.notify_waiters(event, wakeups);
+                }
+            }
+            _ => {
+                for event in events {
+                    if event.seq() == 1 {
+                        self.durable.task = self.accepted.initial_task.take();
+                    } else if let (Some(task), Some(payload)) = (&mut self.durable.task, event.payload()) {
+                        apply(Arc::make_mut(task), payload);
+                    }
+                    self.notify_waiters(event, wakeups);
+                }
+            }
+        }
+        self.reply_if(wakeups, |condition| condition.is_met_by(row));
+        self.cache_events(events);
+        wakeups.changed = true;
+    }
+
+    /// Reuses the capacity of a list of committed events.
+    pub(in crate::engine::journal) fn reuse_events(&mut self, mut events: Vec<Event>) {
+        if self.accepted.pending.capacity() == 0 {
+            events.clear();
+            self.accepted.pending = events;
+        }
+    }
+
+    /// Replies to the waiters whose condition an event fulfils, with the task at that event.
+    fn notify_waiters(&mut self, event: &Event, wakeups: &mut Wakeups) {
+        let ends = event.ends();
+        if ends != Ends::Nothing {
+            self.turn.ended += 1;
+        }
+        self.durable.turns.apply(event, |event| is_interrupted(event.decoded_payload()));
+        if self.waiters.conditions.is_empty() {
+            return;
+        }
+        // `AUTH_REQUIRED` interrupts the turn for callers that wait, even if the agent continues (3.2.2).
+        let is_interrupted = ends == Ends::Nothing && is_interrupted(event.decoded_payload());
+        let ended = self.turn.ended;
+        self.reply_if(wakeups, |condition| condition.is_met(event.seq(), ends, ended, is_interrupted));
+    }
+
+    /// Replies to the waiters whose condition matches, with the committed task.
+    pub(super) fn reply_if(&mut self, wakeups: &mut Wakeups, is_met: impl Fn(&WaitCondition) -> bool) {
+        let Some(task) = &self.durable.task else { return };
+        let met = self.waiters.conditions.extract_if(.., |waiter| is_met(&waiter.0));
+        wakeups.replies.extend(met.map(|(_, sender)| (sender, TurnReply::Task(Arc::clone(task)))));
+    }
+}
+
+/// Applies the events of a commit to its checkpoint. If the first event refers to the checkpoint, the content of others
+/// that the checkpoint then contains unchanged is moved, and they refer to it, too.
+pub(in crate::engine::journal) fn apply_to_checkpoint(commit: &mut Commit) {
+    let Some(checkpoint) = &mut commit.checkpoint else { return };
+    let events = commit.events.as_mut_slice();
+    let can_refer = events.first().is_some_and(Event::is_moved);
+    let task = Arc::make_mut(checkpoint);
+    for n in 0..events.len() {
+        let Some((event, later)) = events[n..].split_first_mut() else { break };
+        if event.seq() == 1 {
+            continue;
+        }
+        let task_ref = if can_refer { task_ref(task, event, later) } else { None };
+        match task_ref.and_then(|task_ref| event.move_out(task_ref)) {
+            Some(payload) => apply_owned(task, payload),
+            None => event.payload().into_iter().for_each(|payload| apply(task, payload)),
+        }
+    }
+    if can_refer {
+        for event in events {
+            event.refer_to(checkpoint);
+        }
+    }
+}
+
+/// Returns where the task contains an event after the later events, if they do not change its content.
+fn task_ref(task: &Task, event: &Event, later: &[Event]) -> Option<TaskRef> {
+    match event.decoded_payload()? {
+        Payload::ArtifactUpdate(TaskArtifactUpdateEvent {
+            artifact: Some(artifact),
+            append: false,
+            last_chunk: last,
+            metadata: None,
+            ..
+        }) if !later.iter().any(|later| changes_artifact(later, &artifact.artifact_id))
+            && !task.artifacts.iter().any(|old| old.artifact_id == artifact.artifact_id) =>
+        {
+            Some(TaskRef::Artifact { index: task.artifacts.len(), last: *last })
+        }
+        Payload::StatusUpdate(update) if update.metadata.is_none() && event.ends() == Ends::Task => {
+            Some(TaskRef::Status)
+        }
+        Payload::Task(_) | Payload::Message(_) | Payload::StatusUpdate(_) | Payload::ArtifactUpdate(_) => None,
+    }
+}
+
+/// Returns whether an event changes the artifact with this id.
+fn changes_artifact(event: &Event, id: &str) -> bool {
+    matches!(event.decoded_payload(), Some(Payload::ArtifactUpdate(update))
+        if update.artifact.as_ref().is_some_and(|artifact| artifact.artifact_id == id))
+}
+
+/// Returns whether a turn or the task ends before the last event. Waiters for that turn must see the task as of its
+/// end.
+fn ends_within(events: &[Event]) -> bool {
+    events.iter().rev().skip(1).any(|event| event.ends() != Ends::Nothing)
+}

@@ -1,0 +1,428 @@
+//! What the runner of a turn and its agent do with a live task. Each operation is one transition under the lock of the task.
+
+use std::{mem, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use parking_lot::MutexGuard;
+use prost::Message as _;
+use tokio::{sync::oneshot, task::coop::consume_budget};
+
+use super::{
+    LiveRef, Phase,
+    failure::LimitExceeded,
+    live::LiveState,
+    turn_context::TurnContext,
+    turns::MAX_MESSAGES_PER_TURN,
+    waiters::{TurnReply, WaitCondition, Wakeups},
+};
+use crate::{
+    base::stderr,
+    protocol::{
+        event::{Ends, Event, Mark},
+        message::secret::Secrets,
+        pb::{
+            v1::{Message, Task, TaskState},
+            wkt::Struct,
+        },
+    },
+};
+
+/// Maximum time that pending updates of an agent that does not pause wait for their commit.
+const MAX_PENDING: Duration = Duration::from_millis(1);
+
+/// The turn accepts no more updates: it has ended, is canceled, or the server stops.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TurnEnded;
+
+/// Reason why a turn stops before its agent has returned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TurnStop {
+    /// The task has another writer, or the server has stopped: nothing is recorded.
+    Abandoned,
+    /// The turn exceeded a limit, or the store rejected its changes.
+    LimitExceeded,
+    /// The store rejected its message, which has ended the task.
+    Ended,
+    /// The task is canceled.
+    Canceled,
+}
+
+/// Start of an agent.
+pub(crate) struct AgentStart {
+    /// Task as the agent gets it.
+    pub(crate) task: Arc<Task>,
+    /// Number of the turn.
+    pub(crate) turn: u32,
+    /// Number of this attempt to run it.
+    pub(crate) attempt: u32,
+    /// Number of updates before it.
+    pub(crate) updates: u64,
+}
+
+/// State of a turn while its agent waits.
+pub(crate) struct AgentPause {
+    /// There is a task. Before, the turn may still reply with a plain message.
+    pub(crate) has_task: bool,
+    /// There are changes to commit, or they were passed to the store just now.
+    pub(crate) has_changes: bool,
+    /// What the agent waits for.
+    pub(crate) waits_for: WaitsFor,
+    /// Number of updates so far.
+    pub(crate) updates: u64,
+}
+
+/// What the agent of a turn waits for, as far as the task shows.
+pub(crate) enum WaitsFor {
+    /// Nothing that the task shows.
+    Nothing,
+    /// The store, which has too many uncommitted updates.
+    Store,
+    /// The client, from which the state of the task requests something.
+    Client,
+}
+
+/// Result of a turn, as its runner reports it.
+pub(crate) enum TurnResult {
+    /// A message instead of a task; the final message of the task if there is one.
+    Reply(Message),
+    /// This state, with a message.
+    Status(TaskState, Option<Message>),
+    /// A failure of this kind, with its cause for the log. Without a message for the client, that gets an error id.
+    Failure(&'static str, String, Option<Message>),
+}
+
+/// Runner of a turn.
+impl LiveRef {
+    /// Returns the task for the start of a turn, or a receiver to wait for first: the first turn gets the uncommitted task;
+    /// later ones wait until the end of the turn before is durable.
+    pub(crate) fn task_for_turn(&self) -> Result<Arc<Task>, oneshot::Receiver<TurnReply>> {
+        let mut state = self.lock();
+        match state.accepted.initial_task.as_ref().or(state.durable.task.as_ref()) {
+            Some(task) if state.turn.ended + 1 >= state.turn.number => Ok(Arc::clone(task)),
+            _ => {
+                let before = state.turn.number.saturating_sub(1);
+                Err(state.wait_for(WaitCondition::Turn(before, 0)))
+            }
+        }
+    }
+
+    /// Returns why a turn in the queue must stop, if it must.
+    pub(crate) fn queued_turn_stop(&self) -> Option<TurnStop> {
+        let state = self.lock();
+        self.stop(&state).or_else(|| state.turn.cancel_requested.then_some(TurnStop::Canceled))
+    }
+
+    /// Records the first attempt of a turn that waited in the queue, before the agent runs: a restart must not repeat it
+    /// unless the agent is resumable. Returns a receiver that completes once that is durable, `None` if the turn had begun
+    /// before, or why it does not run.
+    pub(crate) fn begin_turn(&self) -> Result<Option<oneshot::Receiver<TurnReply>>, TurnStop> {
+        let mut state = self.lock();
+        if state.turn.attempt > 0 {
+            return Ok(None);
+        }
+        if let Some(stop) = self.stop(&state) {
+            return Err(stop);
+        }
+        (state.turn.attempt, state.accepted.row_changed) = (1, true);
+        if state.admission.state() != TaskState::Working {
+            // At its event limit, the task keeps its state, and the turn fails at the agent's first update.
+            drop(state.accept(self.status_event(TaskState::Working, None), Mark::NOTHING));
+        }
+        let delivered = state.turn.delivered_seq;
+        let durable = state.wait_for(WaitCondition::TurnBegun(delivered));
+        self.journal().flush(self, state);
+        Ok(Some(durable))
+    }
+
+    /// Records that the agent is called with this task. Returns `None` if the turn must not go on.
+    pub(crate) fn start_agent(&self, task: Arc<Task>) -> Option<AgentStart> {
+        let mut state = self.lock();
+        if self.is_abandoned(&state) {
+            return None;
+        }
+        state.turn.begun = state.turn.number;
+        let task = state.with_answered_status(task);
+        Some(AgentStart { task, turn: state.turn.number, attempt: state.turn.attempt, updates: state.turn.updates })
+    }
+
+    /// Begins a poll of the agent, whose updates are then committed together when it pauses. Returns whether a cancel is
+    /// requested, or why the turn must stop.
+    pub(crate) fn begin_poll(&self) -> Result<bool, TurnStop> {
+        let mut state = self.lock();
+        if let Some(stop) = self.stop(&state) {
+            return Err(stop);
+        }
+        state.turn.agent_polled = true;
+        Ok(state.turn.cancel_requested)
+    }
+
+    /// Ends a poll of the agent, which waits now. From then on, there is a task if `has_task`. With `commits`, pending
+    /// changes are committed.
+    pub(crate) fn end_poll(&self, has_task: bool, commits: bool) -> AgentPause {
+        let mut state = self.lock();
+        state.turn.agent_polled = false;
+        state.has_task |= has_task;
+        let pause = AgentPause {
+            has_task: state.has_task,
+            has_changes: state.is_dirty(),
+            waits_for: if state.is_full() {
+                WaitsFor::Store
+            } else if state.admission.state().is_interrupted() {
+                WaitsFor::Client
+            } else {
+                WaitsFor::Nothing
+            },
+            updates: state.turn.updates,
+        };
+        if pause.has_changes && commits {
+            self.journal().flush(self, state);
+        }
+        pause
+    }
+
+    /// Records the result of a turn, and returns the messages of the next one. `yields` says that a requested cancel overrides
+    /// the result. Without a next turn, `permit` is dropped before the end is visible, because the client may send the next
+    /// message at once.
+    pub(crate) fn end_turn<P>(
+        &self,
+        result: TurnResult,
+        yields: bool,
+        permit: &mut Option<P>,
+    ) -> Option<(Vec<Event>, TurnContext)> {
+        let mut state = self.lock();
+        state.turn.agent_polled = false;
+        if self.is_abandoned(&state) {
+            // The agent may have returned because it saw the stop.
+            self.drain_turn(state);
+            return None;
+        }
+        let (status, message) = match result {
+            _ if let Some(exceeded) = &state.turn.exceeded => (TaskState::Failed, Some(exceeded.message(&self.key))),
+            _ if yields && state.turn.cancel_requested => (TaskState::Canceled, None),
+            TurnResult::Reply(message)
+                if !state.has_task && message.encoded_len() <= state.admission.max_event_bytes() =>
+            {
+                let mut message = self.complete_message(message);
+                message.task_id.clear();
+                let wakeups = state.reply_with(message);
+                drop(state);
+                drop(permit.take());
+                self.send_wakeups(wakeups);
+                return None;
+            }
+            TurnResult::Reply(message) => (TaskState::Completed, Some(message)),
+            TurnResult::Status(status, message) => (status, message),
+            TurnResult::Failure(_, cause, Some(message)) => {
+                tracing::warn!(task.id = self.key.id(), error.cause = cause, "turn failed with a message");
+                (TaskState::Failed, Some(message))
+            }
+            TurnResult::Failure(kind, cause, None) => (TaskState::Failed, Some(self.failure_message(kind, &cause))),
+        };
+        let mut ends = if status.is_terminal() { Ends::Task } else { Ends::Turn };
+        let mut ended = state.accept(self.status_event(status, message), Mark::ending(ends));
+        if let Err(violation) = ended
+            && violation.limit().is_some()
+        {
+            // The agent's last message exceeds a limit.
+            ends = Ends::Task;
+            let status = self.status_event(TaskState::Failed, Some(LimitExceeded::Task(violation).message(&self.key)));
+            ended = state.accept(status, Mark::ending(ends));
+        }
+        if ended.is_err() {
+            // Only its running turn may end a task.
+            tracing::error!(task.id = self.key.id(), "turn ended after its task");
+        }
+        state.has_task = true;
+        let waiting = if ends == Ends::Task { 0 } else { state.turn.inbox.len().min(MAX_MESSAGES_PER_TURN) };
+        let (mut context, mut secrets) = (TurnContext::default(), Secrets::default());
+        let next: Vec<Event> = state
+            .turn
+            .inbox
+            .drain(..waiting)
+            .map(|message| {
+                context = message.context;
+                secrets.append(mem::take(&mut context.secrets));
+                message.event
+            })
+            .collect();
+        context.secrets = secrets;
+        state.accepted.contexts.drop_before(next.last().map(Event::seq));
+        if let Some(last) = next.last() {
+            state.turn.number += 1;
+            (state.turn.delivered_seq, state.turn.attempt, state.turn.drained) = (last.seq(), 1, 0);
+            state.mark_working(|| self.status_event(TaskState::Working, None));
+        } else {
+            state.turn.is_running = false;
+            drop(permit.take());
+        }
+        self.journal().flush(self, state);
+        (!next.is_empty()).then_some((next, context))
+    }
+
+    /// Records in the row of a task that a stop of the server interrupted its turn: the attempt does not count against the
+    /// maximum, unlike one that a crash interrupted. A first attempt that did not get as far as the agent is none.
+    pub(crate) fn record_drain(&self) {
+        self.drain_turn(self.lock());
+    }
+
+    fn drain_turn(&self, mut state: MutexGuard<'_, LiveState>) {
+        let journal = self.journal();
+        if journal.store().as_sync().is_none()
+            && journal.phase() == Phase::Stopped
+            && !state.is_lost
+            && state.turn.is_running
+            && state.turn.attempt > 0
+        {
+            if state.turn.attempt == 1 && state.turn.begun < state.turn.number {
+                state.turn.attempt = 0;
+            } else {
+                state.turn.drained = state.turn.drained.saturating_add(1);
+            }
+            state.accepted.row_changed = true;
+            journal.flush(self, state);
+        }
+    }
+
+    /// Returns why a turn must stop, if it must.
+    fn stop(&self, state: &LiveState) -> Option<TurnStop> {
+        match &state.turn.exceeded {
+            _ if self.is_abandoned(state) => Some(TurnStop::Abandoned),
+            Some(_) if state.turn.is_running => Some(TurnStop::LimitExceeded),
+            Some(_) => Some(TurnStop::Ended),
+            None => None,
+        }
+    }
+
+    /// Returns whether the turn of a task must not go on: the task has another writer, or the server has stopped.
+    fn is_abandoned(&self, state: &LiveState) -> bool {
+        state.is_lost || self.journal().phase() == Phase::Stopped
+    }
+
+    /// Returns the status message of a failed turn, with the id of the log line that has the cause.
+    fn failure_message(&self, kind: &'static str, cause: &str) -> Message {
+        let (id, task) = (self.journal().env().ids.time_ordered(), self.key.id());
+        tracing::warn!(error.id = %id, task.id = task, error.kind = kind, error.cause = cause, "turn failed");
+        stderr::report(format_args!("turn failed: error.id={id} task.id={task} error.kind={kind} error.cause={cause}"));
+        Message::agent(format!("Agent execution failed ({kind}): error id {id}")).with_detail("errorId", id)
+    }
+}
+
+/// Agent of a turn.
+impl LiveRef {
+    /// Returns the state that the agent saved.
+    pub(crate) fn agent_state(&self) -> Option<Bytes> {
+        self.lock().turn.agent_state.clone()
+    }
+
+    /// Returns whether a cancel is requested.
+    pub(crate) fn is_cancel_requested(&self) -> bool {
+        self.lock().turn.cancel_requested
+    }
+
+    /// Returns the metadata of the first cancel request that has any.
+    pub(crate) fn cancel_metadata(&self) -> Option<Struct> {
+        self.lock().turn.cancel_metadata.as_deref().cloned()
+    }
+
+    /// Returns whether the task has another writer, or does not exist.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.lock().is_lost
+    }
+
+    /// Returns the maximum size of an event.
+    pub(crate) fn max_event_bytes(&self) -> usize {
+        self.lock().admission.max_event_bytes()
+    }
+
+    /// Adds an event of turn number `turn`. This is no `async fn`, which would store the event twice in the future of each
+    /// agent.
+    pub(crate) fn push_update(&self, turn: u32, event: Event) -> impl Future<Output = Result<(), TurnEnded>> + Send {
+        let mut event = Some(event);
+        self.update(turn, move |state| match event.take() {
+            Some(event) if state.repeats_working(&event) => Ok(()),
+            Some(event) => state.accept(event, Mark::NOTHING).map(drop).map_err(|violation| {
+                state.turn.exceeded = violation.limit().map(|_| LimitExceeded::Task(violation));
+                TurnEnded
+            }),
+            None => Ok(()),
+        })
+    }
+
+    /// Saves state of the agent of turn number `turn`, for its next turn.
+    pub(crate) async fn save_agent_state(&self, turn: u32, bytes: Bytes) -> Result<(), TurnEnded> {
+        self.update(turn, |state| {
+            state.save_agent_state(bytes.clone());
+            Ok(())
+        })
+        .await
+    }
+
+    /// Waits until everything accepted so far is committed.
+    pub(crate) async fn commit_updates(&self, turn: u32) -> Result<(), TurnEnded> {
+        let mut last = None;
+        loop {
+            let changed = {
+                let state = self.lock();
+                if self.has_turn_ended(&state, turn) {
+                    return Err(TurnEnded);
+                }
+                // A commit includes everything accepted before. A later event may follow before the next check.
+                let last = *last.get_or_insert(state.admission.seq());
+                if state.watermark() > last || !state.has_uncommitted() {
+                    return Ok(());
+                }
+                let changed = self.changed.notified();
+                self.journal().flush(self, state);
+                changed
+            };
+            changed.await;
+        }
+    }
+
+    /// Returns whether turn number `turn` accepts no more updates.
+    fn has_turn_ended(&self, state: &LiveState, turn: u32) -> bool {
+        self.is_abandoned(state)
+            || state.turn.exceeded.is_some()
+            || state.turn.cancel_requested
+            || !state.turn.is_running
+            || state.turn.number != turn
+    }
+
+    /// Applies an update of the agent as soon as there is capacity for pending events, unless the turn has ended.
+    async fn update(
+        &self,
+        turn: u32,
+        mut update: impl FnMut(&mut LiveState) -> Result<(), TurnEnded>,
+    ) -> Result<(), TurnEnded> {
+        loop {
+            // Yields to the runtime from time to time, even if the store never makes the agent wait.
+            consume_budget().await;
+            let changed = {
+                let mut state = self.lock();
+                if self.has_turn_ended(&state, turn) {
+                    state.turn.rejected_events += 1;
+                    return Err(TurnEnded);
+                }
+                state.has_task = true;
+                if !state.is_full() {
+                    let result = update(&mut state);
+                    state.turn.updates = state.turn.updates.wrapping_add(1);
+                    if state.turn.exceeded.is_some() {
+                        // Wakes the runner, which fails the turn.
+                        drop(state);
+                        self.send_wakeups(Wakeups::control());
+                    } else if !state.turn.agent_polled || state.has_pending_longer_than(MAX_PENDING) {
+                        // The runner flushes when the agent pauses. An agent that does not pause flushes here, once updates
+                        // have been pending for too long.
+                        self.journal().flush(self, state);
+                    }
+                    return result;
+                }
+                let changed = self.changed.notified();
+                self.journal().flush(self, state);
+                changed
+            };
+            changed.await;
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! Request context of a message, as the turn sees it that processes the message. The contexts of unanswered messages are
+//! stored with the task as JSON, so that a turn that is run again after a restart has them. Credentials are not stored. The
+//! trace of the last turn is stored for as long as the task, because notifications may be sent long after the turn.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use bytes::Bytes;
+use http::HeaderMap;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::protocol::{
+    call::{Principal, Scopes},
+    event::Seq,
+    message::secret::Secrets,
+    pb::{v1::Task, wkt::Struct},
+};
+
+/// Maximum size of a stored context in bytes of JSON. Metadata that exceeds it is not stored, and
+/// then neither are claims.
+const MAX_CONTEXT_BYTES: usize = 64 << 10;
+
+/// Maximum size of the stored contexts of a task in bytes of JSON. Contexts that exceed it are not stored.
+const MAX_TASK_BYTES: usize = 1 << 20;
+
+/// Request context of a message: caller, extensions, output media types, metadata, trace and referenced tasks.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct TurnContext {
+    pub(crate) principal: Option<Arc<Principal>>,
+    pub(crate) extensions: Vec<String>,
+    pub(crate) accepted_output_modes: Vec<String>,
+    pub(crate) metadata: Option<Struct>,
+    /// Valid `traceparent`.
+    pub(crate) trace: Option<String>,
+    pub(crate) referenced: Vec<Task>,
+    /// Never stored.
+    pub(crate) secrets: Secrets,
+    /// Headers that the turn may pass on. Never stored.
+    pub(crate) forwarded: Option<Arc<HeaderMap>>,
+}
+
+/// Context of the message with this event number, as it is stored. Referenced tasks are loaded again.
+#[derive(Serialize, Deserialize)]
+struct ContextRecord {
+    seq: Seq,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    principal: Option<PrincipalRecord>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    extensions: Vec<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    modes: Vec<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    metadata: Option<Struct>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    trace: Option<String>,
+}
+
+impl ContextRecord {
+    /// Returns the part of the record that is kept after its turn: the trace. `None` without one.
+    fn ended(&self) -> Option<Self> {
+        let trace = Some(self.trace.clone()?);
+        Some(Self { seq: self.seq, principal: None, extensions: Vec::new(), modes: Vec::new(), metadata: None, trace })
+    }
+}
+
+/// Principal as it is stored: only its name if it has nothing else, or everything.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum PrincipalRecord {
+    Name(String),
+    Full {
+        id: String,
+        owner: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        tenant: Option<String>,
+        /// Not set: all scopes.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        scopes: Option<BTreeSet<String>>,
+        #[serde(default, skip_serializing_if = "Map::is_empty")]
+        claims: Map<String, Value>,
+    },
+}
+
+impl PrincipalRecord {
+    fn new(principal: &Principal) -> Self {
+        if *principal == Principal::new(Arc::clone(&principal.id)) {
+            return Self::Name((*principal.id).to_owned());
+        }
+        let Principal { id, owner, tenant, scopes, claims } = principal;
+        Self::Full {
+            id: (**id).to_owned(),
+            owner: (**owner).to_owned(),
+            tenant: tenant.as_deref().map(str::to_owned),
+            scopes: match scopes {
+                Scopes::All => None,
+                Scopes::Only(scopes) => Some(scopes.clone()),
+            },
+            claims: claims.clone(),
+        }
+    }
+
+    fn principal(&self) -> Principal {
+        match self {
+            Self::Name(name) => Principal::new(name.as_str()),
+            Self::Full { id, owner, tenant, scopes, claims } => {
+                let principal = Principal::new(id.as_str()).owner(owner.as_str()).claims(claims.clone());
+                let principal = match tenant {
+                    Some(tenant) => principal.tenant(tenant.as_str()),
+                    None => principal,
+                };
+                principal.scopes(scopes.clone().map_or(Scopes::All, Scopes::Only))
+            }
+        }
+    }
+}
+
+/// Event number of a message, and its context in JSON.
+type EncodedContext = (Seq, Box<str>);
+
+/// Stored contexts of the messages of a task.
+pub(crate) struct StoredContexts(Vec<ContextRecord>);
+
+impl TurnContext {
+    /// Encodes the context of message `seq` as JSON. `None` if it is empty or too large.
+    fn encode(&self, seq: Seq) -> Option<EncodedContext> {
+        let is_anonymous = self.principal.is_none() && self.metadata.is_none();
+        if is_anonymous && self.trace.is_none() && self.extensions.is_empty() && self.accepted_output_modes.is_empty() {
+            return None;
+        }
+        let mut record = ContextRecord {
+            seq,
+            principal: self.principal.as_deref().map(PrincipalRecord::new),
+            extensions: self.extensions.clone(),
+            modes: self.accepted_output_modes.clone(),
+            metadata: self.metadata.clone(),
+            trace: self.trace.clone(),
+        };
+        let mut text = serde_json::to_string(&record);
+        if text.as_ref().is_ok_and(|text| text.len() > MAX_CONTEXT_BYTES) {
+            record.metadata = None;
+            text = serde_json::to_string(&record);
+        }
+        if text.as_ref().is_ok_and(|text| text.len() > MAX_CONTEXT_BYTES)
+            && let Some(PrincipalRecord::Full { claims, .. }) = &mut record.principal
+        {
+            claims.clear();
+            text = serde_json::to_string(&record);
+        }
+        text.ok().filter(|text| text.len() <= MAX_CONTEXT_BYTES).map(|text| (seq, text.into()))
+    }
+}
+
+impl StoredContexts {
+    /// Decodes the stored contexts. If they can't be decoded, turns run without.
+    pub(crate) fn decode(stored: Option<&[u8]>) -> Self {
+        let text = stored.filter(|text| !text.is_empty());
+        Self(text.and_then(|text| serde_json::from_slice(text).ok()).unwrap_or_default())
+    }
+
+    /// Returns the context of a message.
+    pub(crate) fn context(&self, seq: Seq, referenced: Vec<Task>) -> TurnContext {
+        let record = self.0.iter().find(|record| record.seq == seq);
+        TurnContext {
+            principal: record.and_then(|record| record.principal.as_ref()).map(|stored| Arc::new(stored.principal())),
+            extensions: record.map(|record| record.extensions.clone()).unwrap_or_default(),
+            accepted_output_modes: record.map(|record| record.modes.clone()).unwrap_or_default(),
+            metadata: record.and_then(|record| record.metadata.clone()),
+            trace: record.and_then(|record| record.trace.clone()),
+            referenced,
+            secrets: Secrets::default(),
+            forwarded: None,
+        }
+    }
+
+    /// Returns the trace of an event: that of the last message before it. `None` if that is no longer stored.
+    #[cfg(feature = "push")]
+    pub(crate) fn trace(self, seq: Seq) -> Option<String> {
+        self.0.into_iter().rev().find(|record| record.seq <= seq).and_then(|record| record.trace)
+    }
+}
+
+/// Contexts of the messages of a task that are not answered yet, as far as they are stored.
+#[derive(Default)]
+pub(super) struct MessageContexts {
+    contexts: Vec<EncodedContext>,
+    /// Changed contexts for the next commit as a JSON array; empty if there are none left.
+    pub(super) changed: Option<Bytes>,
+}
+
+impl MessageContexts {
+    /// Creates the contexts of a task that was loaded from the store.
+    pub(super) fn loaded(stored: Option<&[u8]>) -> Self {
+        let StoredContexts(records) = StoredContexts::decode(stored);
+        let encode = |record: &ContextRecord| Some((record.seq, serde_json::to_string(record).ok()?.into()));
+        Self { contexts: records.iter().filter_map(encode).collect(), changed: None }
+    }
+
+    /// Stores the context of a message with the next commit.
+    pub(super) fn add(&mut self, seq: Seq, context: &TurnContext) {
+        let size: usize = self.contexts.iter().map(|context| context.1.len()).sum();
+        if let Some(context) = context.encode(seq).filter(|new| size + new.1.len() <= MAX_TASK_BYTES) {
+            self.contexts.push(context);
+            self.encode();
+        }
+    }
+
+    /// Drops the contexts of messages before this one. With `None`, drops all, except for the trace of the last message.
+    pub(super) fn drop_before(&mut self, before: Option<Seq>) {
+        let kept = match before {
+            Some(before) => self.contexts.iter().filter(|context| context.0 >= before).cloned().collect(),
+            None => self.contexts.last().and_then(ended_context).into_iter().collect(),
+        };
+        if self.contexts != kept {
+            self.contexts = kept;
+            self.encode();
+        }
+    }
+
+    fn encode(&mut self) {
+        let contexts: Vec<&str> = self.contexts.iter().map(|context| &*context.1).collect();
+        let text = if contexts.is_empty() { String::new() } else { format!("[{}]", contexts.join(",")) };
+        self.changed = Some(Bytes::from(text));
+    }
+}
+
+/// Returns what is kept of an encoded context after its turn.
+fn ended_context((seq, text): &EncodedContext) -> Option<EncodedContext> {
+    let record = serde_json::from_str::<ContextRecord>(text).ok()?.ended()?;
+    Some((*seq, serde_json::to_string(&record).ok()?.into()))
+}

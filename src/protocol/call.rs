@@ -1,0 +1,445 @@
+//! Request context of a call: caller, protocol version, binding, extensions, deadline, idempotency key and cursor.
+//!
+//! On the wire these are service parameters (3.2.6): HTTP headers, or gRPC metadata of the same names. Their names, parsing
+//! (server) and encoding (client) are defined here. The transport builds a [`Call`] once per request.
+
+use std::{
+    fmt,
+    net::SocketAddr,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::{Extensions, HeaderMap, HeaderName, HeaderValue, header::USER_AGENT};
+use tokio::time::{Instant, timeout_at};
+use tonic::metadata::MetadataMap;
+
+pub use self::client_certificate::ClientCertificate;
+pub use self::principal::{ADMIN, CARD_EXTENDED, PUSH_WRITE, Principal, SKILL_PREFIX, Scopes, TASKS_READ, TASKS_WRITE};
+#[cfg(feature = "server")]
+pub(crate) use crate::base::{
+    owner_counts::{OwnerCounts, OwnerPermit, Reached},
+    rate_limit::RateLimit,
+};
+use crate::protocol::{
+    error::{Error, ErrorKind},
+    event::Cursor,
+    response_budget::{Reservation, ResponseBudget},
+    version::Version,
+};
+
+pub(crate) mod client_certificate;
+pub(crate) mod principal;
+
+/// `A2A-Version` (3.6.1).
+pub const VERSION: HeaderName = HeaderName::from_static("a2a-version");
+/// `A2A-Extensions` (3.2.6).
+pub const EXTENSIONS: HeaderName = HeaderName::from_static("a2a-extensions");
+/// `X-A2A-Extensions`, the name of the header before 1.0.
+pub const EXTENSIONS_BEFORE: HeaderName = HeaderName::from_static("x-a2a-extensions");
+/// `Last-Event-ID`: cursor after which a stream is resumed. Sent by the browser's `EventSource`, too.
+pub const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+/// `Idempotency-Key`: identifies a send, so that a retry is not executed twice.
+pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+/// Maximum length of an idempotency key in bytes.
+pub const MAX_IDEMPOTENCY_KEY_BYTES: usize = 255;
+/// `X-Request-Id`: id of a request, assigned by the client, a proxy or this server.
+pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// `traceparent` of W3C Trace Context.
+pub const TRACE: HeaderName = HeaderName::from_static("traceparent");
+/// `grpc-timeout`: time that the caller waits. Accepted over every binding.
+pub const TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
+
+/// Binding over which a call was received.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Binding {
+    /// A function call in this process.
+    #[default]
+    InProcess,
+    /// gRPC.
+    Grpc,
+    /// HTTP+JSON.
+    Rest,
+    /// JSON-RPC.
+    JsonRpc,
+}
+
+/// Details of a call that become known while it is served, for the request log. Of the calls of a JSON-RPC batch, those of the
+/// first one.
+#[derive(Debug, Default)]
+pub struct CallRecord {
+    operation: OnceLock<&'static str>,
+    version: OnceLock<Version>,
+    task: OnceLock<String>,
+    owner: OnceLock<Arc<str>>,
+}
+
+impl CallRecord {
+    /// Sets the name of the RPC.
+    pub(crate) fn operation(&self, name: &'static str) {
+        self.operation.get_or_init(|| name);
+    }
+
+    /// Sets the protocol version and the owner.
+    pub(crate) fn caller(&self, call: &Call) {
+        self.version.get_or_init(|| call.version);
+        if !call.owner.is_empty() {
+            self.owner.get_or_init(|| Arc::clone(&call.owner));
+        }
+    }
+
+    /// Sets the id of the task, unless it is empty or longer than 128 bytes.
+    pub(crate) fn task(&self, id: Option<&str>) {
+        if let Some(id) = id.filter(|id| (1..=128).contains(&id.len())) {
+            self.task.get_or_init(|| id.to_owned());
+        }
+    }
+
+    /// Name of the RPC.
+    pub(crate) fn operation_name(&self) -> Option<&'static str> {
+        self.operation.get().copied()
+    }
+
+    /// Protocol version of the call.
+    pub(crate) fn version_text(&self) -> Option<&'static str> {
+        self.version.get().map(|version| version.as_str())
+    }
+
+    /// Id of the task.
+    pub(crate) fn task_id(&self) -> Option<&str> {
+        self.task.get().map(String::as_str)
+    }
+
+    /// Owner of the tasks. `None` for anonymous callers.
+    pub(crate) fn owner(&self) -> Option<&str> {
+        self.owner.get().map(|owner| &**owner)
+    }
+}
+
+/// Request context of a call. The service rejects requests without one, so that no caller is anonymous by mistake.
+#[derive(Clone, Debug, Default)]
+pub struct Call {
+    /// Owner of the tasks, derived from the principal. Empty for unauthenticated callers.
+    pub owner: Arc<str>,
+    /// Authenticated principal. `None` for anonymous callers, and for calls in process of a program that trusts itself.
+    pub principal: Option<Arc<Principal>>,
+    /// Protocol version of the call.
+    pub version: Version,
+    /// Binding over which the call was received.
+    pub binding: Binding,
+    /// URIs of the extensions that the caller requests, without duplicates.
+    pub extensions: Vec<String>,
+    /// Deadline of the caller.
+    pub deadline: Option<Instant>,
+    /// Idempotency key of a send.
+    pub idempotency_key: Option<String>,
+    /// Cursor after which a stream is resumed.
+    pub cursor: Option<Cursor>,
+    /// `traceparent`, if the request has a valid one. It is passed on to the agent and to webhooks.
+    pub trace: Option<String>,
+    /// Remote address of the connection.
+    pub peer: Option<SocketAddr>,
+    /// Base URL at which the client reaches the server, if the server has an extended agent card.
+    pub base_url: Option<Arc<str>>,
+    /// Request id, if the request has a valid one.
+    pub request_id: Option<String>,
+    /// The caller expects the bytes of files raw, not in base64, in the protobuf messages of 0.3.
+    pub plain_files: bool,
+    /// Scope that the call requires instead of that of its RPC, because it is part of another operation.
+    pub required_scope: Option<&'static str>,
+    /// Part of an operation of which another part is counted against `limits.call_rate_per_owner`.
+    pub is_counted: bool,
+    /// Details of the call for the request log, if it is enabled.
+    pub record: Option<Arc<CallRecord>>,
+    /// Memory of the answer to a unary read, which is reserved before the store loads it. None for calls in process.
+    pub memory: Option<Arc<Reservation>>,
+    /// Memory budget of the events of a stream. None for calls in process.
+    pub responses: Option<ResponseBudget>,
+    /// Further headers that a client sends, such as credentials. Servers don't set it.
+    pub headers: Option<Arc<HeaderMap>>,
+    /// Headers of the request that its turn may pass on, such as credentials
+    /// ([`Server::forward_headers`](crate::server::Server::forward_headers)). Their values are marked as sensitive, and are
+    /// neither stored nor logged.
+    pub forwarded: Option<Arc<HeaderMap>>,
+}
+
+impl Call {
+    /// Creates the context of a call in process for a principal.
+    pub fn of_principal(principal: Principal) -> Self {
+        Self { owner: Arc::clone(&principal.owner), principal: Some(Arc::new(principal)), ..Self::default() }
+    }
+
+    /// Creates the context of a call in process for an owner.
+    pub fn by(owner: &str) -> Self {
+        Self { owner: owner.into(), ..Self::default() }
+    }
+
+    /// Parses the headers of a request. Invalid values are ignored, except for an invalid cursor, which becomes one that
+    /// matches no log. The version is not parsed here: the transport needs it earlier, to classify the request.
+    pub fn from_headers(headers: &HeaderMap, binding: Binding) -> Self {
+        let mut call = Self { binding, ..Self::default() };
+        // A single pass is faster than one lookup per header: most requests have few headers.
+        for (name, value) in headers {
+            let Some(text) = value.to_str().ok().filter(|text| !text.is_empty()) else {
+                if name == LAST_EVENT_ID && !value.is_empty() {
+                    call.cursor.get_or_insert_with(Cursor::invalid);
+                }
+                continue;
+            };
+            match name {
+                name if name == EXTENSIONS || name == EXTENSIONS_BEFORE => add_extensions(&mut call.extensions, text),
+                name if name == TIMEOUT && call.deadline.is_none() => {
+                    call.deadline = parse_timeout(text).and_then(|timeout| Instant::now().checked_add(timeout));
+                }
+                name if name == IDEMPOTENCY_KEY => _ = call.idempotency_key.get_or_insert_with(|| text.to_owned()),
+                // An invalid cursor must not restart the stream from the beginning without a gap mark.
+                name if name == LAST_EVENT_ID => {
+                    call.cursor.get_or_insert_with(|| Cursor::from_text(text).unwrap_or_else(Cursor::invalid));
+                }
+                name if name == TRACE => {
+                    call.trace = call.trace.or_else(|| trace_parent(text).map(str::to_owned));
+                }
+                name if name == REQUEST_ID && text.len() <= 128 => {
+                    call.request_id.get_or_insert_with(|| text.to_owned());
+                }
+                name if name == USER_AGENT => call.plain_files = has_plain_files(text, headers.contains_key(VERSION)),
+                _ => {}
+            }
+        }
+        call
+    }
+
+    /// Encodes the context as headers of a client request. The caller's identity is not part of it; credentials are, if
+    /// they are in [`headers`](Self::headers).
+    pub fn to_headers(&self) -> HeaderMap {
+        let mut headers = self.headers.as_deref().cloned().unwrap_or_default();
+        let mut set = |name: HeaderName, value: Option<&str>| {
+            if let Some(value) = value.and_then(|value| HeaderValue::from_str(value).ok()) {
+                headers.insert(name, value);
+            }
+        };
+        set(VERSION, Some(self.version.as_str()));
+        set(EXTENSIONS, Some(self.extensions.join(", ").as_str()).filter(|uris| !uris.is_empty()));
+        set(LAST_EVENT_ID, self.cursor.as_ref().map(Cursor::as_str));
+        set(IDEMPOTENCY_KEY, self.idempotency_key.as_deref());
+        set(REQUEST_ID, self.request_id.as_deref());
+        set(TRACE, self.trace.as_deref());
+        let left = self.time_left().map(|left| left.as_millis());
+        // 8 digits at most, as gRPC defines.
+        set(TIMEOUT, left.map(|millis| format!("{}m", millis.min(99_999_999))).as_deref());
+        headers
+    }
+
+    /// Encodes the context as gRPC metadata, with the entries of [`to_headers`](Self::to_headers).
+    pub fn to_metadata(&self) -> MetadataMap {
+        MetadataMap::from_headers(self.to_headers())
+    }
+
+    /// Creates a request with this context.
+    pub fn request<T>(self, message: T) -> tonic::Request<T> {
+        let mut request = tonic::Request::new(message);
+        request.extensions_mut().insert(self);
+        request
+    }
+
+    /// Returns the context of a request.
+    ///
+    /// # Errors
+    /// `Internal` if the request has none.
+    pub fn of<T>(request: &tonic::Request<T>) -> Result<&Self, Error> {
+        request.extensions().get().ok_or_else(|| Error::internal("request without a call context"))
+    }
+
+    /// Replaces all extensions of a request by this context.
+    pub fn replace_extensions(self, extensions: &mut Extensions) {
+        extensions.clear();
+        extensions.insert(self);
+    }
+
+    /// Time until the deadline; zero if it has passed.
+    pub fn time_left(&self) -> Option<Duration> {
+        self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()))
+    }
+
+    /// Checks that the deadline has not passed.
+    ///
+    /// # Errors
+    /// `DeadlineExceeded`.
+    pub fn check_deadline(&self) -> Result<(), Error> {
+        match self.time_left() {
+            Some(Duration::ZERO) => Err(ErrorKind::DeadlineExceeded.into()),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Returns the part of a `traceparent` that each version has (W3C Trace Context, 3.2): version, trace id, parent id and flags.
+/// `None` if the text is invalid.
+pub(crate) fn trace_parent(text: &str) -> Option<&str> {
+    const LENGTH: usize = 55;
+    let (known, rest) = text.split_at_checked(LENGTH)?;
+    let fields: Vec<&str> = known.split('-').collect();
+    let &[version, trace, parent, flags] = fields.as_slice() else { return None };
+    let is_hex = |text: &str| text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+    let is_zero = |text: &str| text.bytes().all(|byte| byte == b'0');
+    let lengths = (version.len(), trace.len(), parent.len(), flags.len());
+    let is_valid = lengths == (2, 32, 16, 2)
+        && fields.iter().all(|field| is_hex(field))
+        && version != "ff"
+        && !is_zero(trace)
+        && !is_zero(parent)
+        && (rest.is_empty() || version != "00" && rest.starts_with('-'));
+    is_valid.then_some(known)
+}
+
+/// Returns the header in which a request lists extensions. `None` if it uses neither header, or both.
+pub(crate) fn extensions_spelling(headers: &HeaderMap) -> Option<HeaderName> {
+    match (headers.contains_key(EXTENSIONS), headers.contains_key(EXTENSIONS_BEFORE)) {
+        (true, false) => Some(EXTENSIONS),
+        (false, true) => Some(EXTENSIONS_BEFORE),
+        (true, true) | (false, false) => None,
+    }
+}
+
+/// Moves the extensions of a response from the other header to this one.
+pub(crate) fn spell_extensions(headers: &mut HeaderMap, spelling: HeaderName) {
+    let other = if spelling == EXTENSIONS { EXTENSIONS_BEFORE } else { EXTENSIONS };
+    if let Some(active) = headers.remove(other) {
+        headers.insert(spelling, active);
+    }
+}
+
+/// Adds the extensions of a header line. The header may be repeated.
+fn add_extensions(extensions: &mut Vec<String>, line: &str) {
+    for uri in line.split(',').map(str::trim).filter(|uri| !uri.is_empty()) {
+        if !extensions.iter().any(|known| known == uri) {
+            extensions.push(uri.to_owned());
+        }
+    }
+}
+
+/// Returns true for clients that expect raw file bytes in the protobuf messages of 0.3: SDKs for JavaScript, and the SDK for
+/// Go since its version 2, the first one that sends `A2A-Version`.
+fn has_plain_files(user_agent: &str, sends_version: bool) -> bool {
+    is_javascript(user_agent) || products(user_agent).any(|product| product == "grpc-go" && sends_version)
+}
+
+/// Returns true for the `User-Agent` of a JavaScript runtime: Node, Deno, Bun or a browser.
+pub(crate) fn is_javascript(user_agent: &str) -> bool {
+    let is_runtime = |product| matches!(product, "node" | "undici" | "grpc-node-js" | "Deno" | "Bun" | "Mozilla");
+    products(user_agent).any(is_runtime)
+}
+
+/// Product names of a `User-Agent`, without their versions.
+fn products(user_agent: &str) -> impl Iterator<Item = &str> {
+    user_agent.split_whitespace().map(|product| product.split_once('/').map_or(product, |(name, _)| name))
+}
+
+/// Waits for a future, at most until the deadline of a call.
+///
+/// # Errors
+/// `DeadlineExceeded`.
+pub(crate) async fn within<T>(deadline: Option<Instant>, future: impl Future<Output = T>) -> Result<T, Error> {
+    match deadline {
+        Some(deadline) => timeout_at(deadline, future).await.map_err(|_| ErrorKind::DeadlineExceeded.error()),
+        None => Ok(future.await),
+    }
+}
+
+/// Parses `grpc-timeout`: up to eight digits, and a unit.
+fn parse_timeout(text: &str) -> Option<Duration> {
+    let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
+    if digits.len() > 8 || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    let n: u64 = digits.parse().ok()?;
+    match unit {
+        "H" => Some(Duration::from_secs(n * 3600)),
+        "M" => Some(Duration::from_secs(n * 60)),
+        "S" => Some(Duration::from_secs(n)),
+        "m" => Some(Duration::from_millis(n)),
+        "u" => Some(Duration::from_micros(n)),
+        "n" => Some(Duration::from_nanos(n)),
+        _ => None,
+    }
+}
+
+/// Fields of a configuration that other protocol versions have and 1.0 does not, encoded by the codec of that version. An
+/// extension of the request that creates the configuration, and of the response that returns it.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct PushExtra(pub Bytes);
+
+/// [`PushExtra`] of each configuration in a list response, in order. An extension of that response.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AllPushExtras(pub Vec<PushExtra>);
+
+/// Redacted, because the fields may be secrets.
+impl fmt::Debug for PushExtra {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("PushExtra").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn grpc_timeout_is_digits_and_a_unit() {
+        assert_eq!(parse_timeout("1500m"), Some(Duration::from_millis(1500)));
+        assert_eq!(parse_timeout("2H"), Some(Duration::from_hours(2)));
+        for text in ["", "m", "1", "123456789S", "-1S", "1x", "é"] {
+            assert_eq!(parse_timeout(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn trace_parents_are_validated() {
+        let valid = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+        assert_eq!(trace_parent(valid), Some(valid));
+        let later = format!("01{}-more", &valid[2..]);
+        assert_eq!(trace_parent(&later), Some(&later[..55]));
+        let invalid = [
+            valid[..54].to_owned(),
+            format!("{valid}-"),
+            valid.to_uppercase(),
+            valid.replacen("00", "ff", 1),
+            valid.replace("4bf92f3577b34da6a3ce929d0e0e4736", &"0".repeat(32)),
+            valid.replace("00f067aa0ba902b7", &"0".repeat(16)),
+            valid.replace("-0", "0-"),
+            "é".repeat(28),
+            String::new(),
+        ];
+        for text in invalid {
+            assert_eq!(trace_parent(&text), None, "{text}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn headers_of_client_are_parsed_by_server() {
+        let call = Call {
+            extensions: vec!["https://example.com/a".into(), "urn:b".into()],
+            deadline: Some(Instant::now() + Duration::from_secs(3)),
+            idempotency_key: Some("k".into()),
+            cursor: Cursor::from_text("t.1.2"),
+            request_id: Some("r".into()),
+            trace: Some("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01".into()),
+            ..Call::by("ada")
+        };
+        let read = Call::from_headers(&call.to_headers(), Binding::Rest);
+        assert_eq!((read.extensions, read.idempotency_key), (call.extensions, call.idempotency_key));
+        assert_eq!((read.cursor, read.deadline, read.request_id), (call.cursor, call.deadline, call.request_id));
+        assert_eq!(read.trace, call.trace);
+        assert_eq!(&*read.owner, "", "a client can't set its owner");
+    }
+
+    #[test]
+    fn both_extension_headers_are_merged_without_duplicates() {
+        let mut headers = HeaderMap::new();
+        headers.append("a2a-extensions", HeaderValue::from_static("urn:a, urn:b"));
+        headers.append("a2a-extensions", HeaderValue::from_static("urn:b,,urn:c"));
+        headers.append("x-a2a-extensions", HeaderValue::from_static("urn:d"));
+        assert_eq!(Call::from_headers(&headers, Binding::Rest).extensions, ["urn:a", "urn:b", "urn:c", "urn:d"]);
+    }
+}

@@ -1,0 +1,107 @@
+//! Authenticated caller: identity, owner of its tasks, tenant, scopes and claims.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use serde_json::{Map, Value};
+
+/// Scope of calls that read tasks.
+pub const TASKS_READ: &str = "tasks:read";
+/// Scope of calls that create, continue or cancel tasks.
+pub const TASKS_WRITE: &str = "tasks:write";
+/// Scope of calls that register or delete push notification configurations.
+pub const PUSH_WRITE: &str = "push:write";
+/// Scope of the extended agent card.
+pub const CARD_EXTENDED: &str = "card:extended";
+/// Scope of metrics.
+pub const ADMIN: &str = "admin";
+/// Prefix of the scopes of single skills: `skill:<id>`.
+pub const SKILL_PREFIX: &str = "skill:";
+
+/// Authenticated caller. The server adds it to the extensions of a request after [authentication](crate::service::auth::Authenticator), or
+/// a layer of the program does.
+///
+/// ```
+/// use a2a_service::auth::{Principal, Scopes};
+///
+/// let ada = Principal::new("ada").tenant("north").scopes(Scopes::only(["tasks:read"]));
+/// assert!(ada.scopes.contains("tasks:read") && !ada.scopes.contains("tasks:write"));
+/// assert_eq!(&*ada.owner, "ada");
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Principal {
+    /// Name of the caller in logs: a user, or a token.
+    pub id: Arc<str>,
+    /// Owner of the tasks that the principal creates. It sees only tasks of this owner.
+    pub owner: Arc<str>,
+    /// Tenant of the principal. It can't use another one, and calls without a tenant are for this one. `None`: any tenant.
+    pub tenant: Option<Arc<str>>,
+    /// Permitted operations.
+    pub scopes: Scopes,
+    /// Claims about the caller, such as those of a JSON Web Token.
+    pub claims: Map<String, Value>,
+}
+
+impl Principal {
+    /// Creates a principal that is the owner of its tasks, has all scopes, and is not bound to a tenant.
+    pub fn new(name: impl Into<Arc<str>>) -> Self {
+        let id = name.into();
+        Self { owner: Arc::clone(&id), id, tenant: None, scopes: Scopes::All, claims: Map::new() }
+    }
+
+    /// Sets the owner of its tasks, which several principals can share.
+    #[must_use]
+    pub fn owner(self, owner: impl Into<Arc<str>>) -> Self {
+        Self { owner: owner.into(), ..self }
+    }
+
+    /// Binds the principal to a tenant.
+    #[must_use]
+    pub fn tenant(self, tenant: impl Into<Arc<str>>) -> Self {
+        Self { tenant: Some(tenant.into()), ..self }
+    }
+
+    /// Sets the permitted operations.
+    #[must_use]
+    pub fn scopes(self, scopes: Scopes) -> Self {
+        Self { scopes, ..self }
+    }
+
+    /// Sets the claims.
+    #[must_use]
+    pub fn claims(self, claims: Map<String, Value>) -> Self {
+        Self { claims, ..self }
+    }
+}
+
+/// Permitted operations of a principal.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Scopes {
+    /// All operations.
+    #[default]
+    All,
+    /// Operations of these scopes only.
+    Only(BTreeSet<String>),
+}
+
+impl Scopes {
+    /// Permits the operations of these scopes only.
+    pub fn only<T: Into<String>>(scopes: impl IntoIterator<Item = T>) -> Self {
+        Self::Only(scopes.into_iter().map(Into::into).collect())
+    }
+
+    /// Returns true if the scope is among them.
+    pub fn contains(&self, scope: &str) -> bool {
+        match self {
+            Self::All => true,
+            Self::Only(scopes) => scopes.contains(scope),
+        }
+    }
+
+    /// Returns the ids of the skills that messages may be sent to. `None`: all skills.
+    pub fn skills(&self) -> Option<Vec<&str>> {
+        let Self::Only(scopes) = self else { return None };
+        let skills: Vec<&str> = scopes.iter().filter_map(|scope| scope.strip_prefix(SKILL_PREFIX)).collect();
+        (!skills.is_empty()).then_some(skills)
+    }
+}

@@ -1,0 +1,60 @@
+//! Ids of the tasks that requests and responses name.
+
+use crate::protocol::{
+    json::wkt::Empty,
+    messages::v1::{
+        AgentCard, CancelTaskRequest, DeleteTaskPushNotificationConfigRequest, GetExtendedAgentCardRequest,
+        GetTaskPushNotificationConfigRequest, GetTaskRequest, ListTaskPushNotificationConfigsRequest,
+        ListTaskPushNotificationConfigsResponse, ListTasksRequest, ListTasksResponse, SendMessageRequest,
+        SendMessageResponse, SubscribeToTaskRequest, TaskPushNotificationConfig, send_message_response::Payload,
+    },
+};
+
+/// Request or response that may belong to a task.
+pub(crate) trait OfTask {
+    /// Returns the id of the task, if there is one. The task of a request may not exist.
+    fn task_id(&self) -> Option<&str> {
+        None
+    }
+}
+
+macro_rules! of_task {
+    ($($message:ty $(: $field:ident)?;)*) => { $(
+        impl OfTask for $message {
+            $(fn task_id(&self) -> Option<&str> {
+                Some(&self.$field)
+            })?
+        }
+    )* };
+}
+
+of_task! {
+    GetTaskRequest: id;
+    ListTasksRequest;
+    CancelTaskRequest: id;
+    SubscribeToTaskRequest: id;
+    TaskPushNotificationConfig: task_id;
+    GetTaskPushNotificationConfigRequest: task_id;
+    ListTaskPushNotificationConfigsRequest: task_id;
+    DeleteTaskPushNotificationConfigRequest: task_id;
+    GetExtendedAgentCardRequest;
+    ListTasksResponse;
+    ListTaskPushNotificationConfigsResponse;
+    AgentCard;
+    Empty;
+}
+
+impl OfTask for SendMessageRequest {
+    fn task_id(&self) -> Option<&str> {
+        self.message.as_ref().map(|message| &*message.task_id)
+    }
+}
+
+impl OfTask for SendMessageResponse {
+    fn task_id(&self) -> Option<&str> {
+        match &self.payload {
+            Some(Payload::Task(task)) => Some(&task.id),
+            Some(Payload::Message(_)) | None => None,
+        }
+    }
+}

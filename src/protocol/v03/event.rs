@@ -1,0 +1,271 @@
+//! Stream events in the formats of 0.3: `a2a.v1` protobuf, its ProtoJSON, and the JSON of 0.3 JSON-RPC; and `final`, which
+//! marks the last event of a stream.
+//!
+//! Each encoding of an event is produced at most once and shared by all its subscribers.
+
+use std::{
+    fmt,
+    pin::{Pin, pin},
+    sync::{Arc, OnceLock},
+    task::{Context, Poll, ready},
+};
+
+use bytes::{Buf, BufMut, Bytes};
+use prost::{
+    DecodeError, Message as _,
+    encoding::{DecodeContext, WireType},
+};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use tokio::task::coop::unconstrained;
+use tokio_stream::Stream;
+use tokio_stream::StreamExt as _;
+use tonic::Status;
+
+use super::json::FinalEvent;
+use crate::protocol::{
+    error::Error,
+    event::{self, Cursor, Ends, Mark},
+    json::Measure,
+    pb::v03::{StreamResponse, stream_response::Payload},
+    rpc::{BoxStream, Frame, StreamItem, encode_line, from_json, to_json},
+};
+
+/// Cached encodings of a 1.0 event for 0.3 subscribers, attached to that event.
+#[derive(Default)]
+struct Encodings {
+    message: OnceLock<StreamResponse>,
+    proto: OnceLock<Bytes>,
+    json: OnceLock<Bytes>,
+    json_rpc: OnceLock<Bytes>,
+}
+
+/// Returns the cached encoding, encoding the event first if the cache is empty.
+fn cached(cache: &OnceLock<Bytes>, encode: impl FnOnce() -> Result<Bytes, Error>) -> Result<Bytes, Error> {
+    match cache.get() {
+        Some(encoded) => Ok(encoded.clone()),
+        // Concurrent callers may both encode; the results are equal and the first one is kept.
+        None => encode().map(|encoded| cache.get_or_init(|| encoded).clone()),
+    }
+}
+
+/// Encodes an event for a 0.3 JSON-RPC stream. Returns `None` if the event has no payload of a known kind.
+pub(crate) fn classic(event: &event::Event) -> Result<Option<Frame>, Error> {
+    let Some(payload) = event.payload() else { return Ok(None) };
+    let encode = || encode_line(event.proto_len(), &FinalEvent { payload, last: event.ends() != Ends::Nothing });
+    let data = cached(&event.version_cache::<Encodings>().json_rpc, encode)?;
+    Ok(Some(Frame { cursor: event.cursor().cloned(), data: data.into() }))
+}
+
+/// Item of a 0.3 gRPC or HTTP+JSON stream: a `StreamResponse` of `a2a.v1` with its cursor.
+#[derive(Clone, Default)]
+pub struct Event {
+    cursor: Option<Cursor>,
+    /// The 1.0 event to convert, or `None` if `encodings.message` is set.
+    origin: Option<event::Event>,
+    encodings: Arc<Encodings>,
+}
+
+impl Event {
+    fn from_message(cursor: Option<Cursor>, message: StreamResponse) -> Self {
+        let encodings = Encodings { message: OnceLock::from(message), ..Encodings::default() };
+        Self { cursor, origin: None, encodings: Arc::new(encodings) }
+    }
+
+    /// Returns the event as an `a2a.v1` message.
+    pub fn message(&self) -> &StreamResponse {
+        self.encodings.message.get_or_init(|| self.origin.as_ref().map(to_message).unwrap_or_default())
+    }
+
+    fn proto(&self) -> &Bytes {
+        self.encodings.proto.get_or_init(|| self.message().encode_to_vec().into())
+    }
+
+    /// Changes the message of this event. Other subscribers of the 1.0 event are not affected, and the shared encodings are
+    /// no longer used.
+    pub(crate) fn edit(&mut self, change: impl FnOnce(&mut StreamResponse)) {
+        let mut message = self.message().clone();
+        change(&mut message);
+        *self = Self::from_message(self.cursor.take(), message);
+    }
+}
+
+/// Converts a 1.0 event. `final` is true in the last event of a stream (0.3, 7.2.2), which ends a turn or the task.
+fn to_message(event: &event::Event) -> StreamResponse {
+    let mut message = StreamResponse::from(event.response().clone());
+    if let Some(Payload::StatusUpdate(update)) = &mut message.payload {
+        update.r#final = event.ends() != Ends::Nothing;
+    }
+    message
+}
+
+impl From<event::Event> for Event {
+    fn from(event: event::Event) -> Self {
+        Self { cursor: event.cursor().cloned(), encodings: event.version_cache(), origin: Some(event) }
+    }
+}
+
+impl From<Event> for event::Event {
+    fn from(event: Event) -> Self {
+        Self::from_remote(event.cursor.clone(), event.message().clone().into())
+    }
+}
+
+impl PartialEq for Event {
+    fn eq(&self, other: &Self) -> bool {
+        self.cursor == other.cursor && self.message() == other.message()
+    }
+}
+
+impl fmt::Debug for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Event").field("cursor", &self.cursor).field("message", self.message()).finish_non_exhaustive()
+    }
+}
+
+/// Size limits apply to decoded requests only.
+impl Measure for Event {}
+
+impl prost::Message for Event {
+    fn encode_raw(&self, buf: &mut impl BufMut) {
+        buf.put_slice(self.proto());
+    }
+
+    fn encoded_len(&self) -> usize {
+        self.proto().len()
+    }
+
+    fn merge_field(
+        &mut self,
+        tag: u32,
+        wire_type: WireType,
+        buf: &mut impl Buf,
+        context: DecodeContext,
+    ) -> Result<(), DecodeError> {
+        let mut message = self.message().clone();
+        let merged = message.merge_field(tag, wire_type, buf, context);
+        *self = Self::from_message(self.cursor.take(), message);
+        merged
+    }
+
+    fn clear(&mut self) {
+        *self = Self::default();
+    }
+}
+
+impl Serialize for Event {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.message().serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Event {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        StreamResponse::deserialize(deserializer).map(|message| Self::from_message(None, message))
+    }
+}
+
+impl StreamItem for Event {
+    fn frame(&self) -> Result<Frame, Error> {
+        let data = cached(&self.encodings.json, || to_json(self.message()))?;
+        Ok(Frame { cursor: self.cursor.clone(), data: data.into() })
+    }
+
+    fn from_frame(Frame { cursor, data }: Frame) -> Result<Self, Status> {
+        Ok(Self::from_message(cursor, from_json(data.bytes())?))
+    }
+}
+
+/// Stream whose last event, and no other, ends a turn or the task: that event is sent with `final` (0.3, 7.2.2).
+pub(crate) struct FinalStream {
+    events: BoxStream<event::Event>,
+    /// Ends the stream at the end of a turn. The stream of a send may contain the end of an earlier turn, so its source
+    /// ends it instead.
+    closes_at_turn_end: bool,
+    /// Item read ahead, to find out whether an event is the last one.
+    next: Option<Result<event::Event, Status>>,
+    is_done: bool,
+}
+
+impl FinalStream {
+    pub(crate) fn boxed(events: BoxStream<event::Event>, closes_at_turn_end: bool) -> BoxStream<event::Event> {
+        Box::pin(Self { events, closes_at_turn_end, next: None, is_done: false })
+    }
+}
+
+impl Stream for FinalStream {
+    type Item = Result<event::Event, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        if self.is_done {
+            return Poll::Ready(None);
+        }
+        let item = match self.next.take() {
+            Some(item) => Some(item),
+            None => ready!(self.events.as_mut().poll_next(cx)),
+        };
+        let Some(Ok(event)) = item else { return Poll::Ready(item) };
+        match event.ends() {
+            Ends::Nothing => return Poll::Ready(Some(Ok(event))),
+            Ends::Turn if !self.closes_at_turn_end => {}
+            Ends::Turn | Ends::Task => {
+                self.is_done = true;
+                return Poll::Ready(Some(Ok(event)));
+            }
+        }
+        // An ended stream is ready immediately. Unconstrained, because an exhausted task budget would make it look pending.
+        match pin!(unconstrained(self.events.next())).poll(cx) {
+            Poll::Ready(None) => {
+                self.is_done = true;
+                return Poll::Ready(Some(Ok(event)));
+            }
+            Poll::Ready(next) => self.next = next,
+            Poll::Pending => {}
+        }
+        // Not the last event: sent without its mark.
+        let (position, payload) = (event.position(), event.into_response().payload);
+        let mark = Mark { ends: Ends::Nothing, hidden: false };
+        Poll::Ready(Some(Ok(payload.map(|payload| event::Event::new(position, mark, payload)).unwrap_or_default())))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::{event::Position, pb::v1};
+
+    fn update(ends: Ends) -> event::Event {
+        let status = Some(v1::TaskStatus { state: v1::TaskState::Working.into(), ..v1::TaskStatus::default() });
+        let update = v1::TaskStatusUpdateEvent { task_id: "t".into(), status, ..v1::TaskStatusUpdateEvent::default() };
+        let payload = v1::stream_response::Payload::StatusUpdate(update);
+        event::Event::new(Position { fence: 1, seq: 1 }, Mark::ending(ends), payload)
+    }
+
+    #[test]
+    fn subscribers_share_the_encodings_of_an_event() {
+        let event = update(Ends::Nothing);
+        let (first, second) = (Event::from(event.clone()), Event::from(event.clone()));
+        let is_shared = |first: &[u8], second: &[u8]| std::ptr::eq(first.as_ptr(), second.as_ptr());
+        assert!(is_shared(first.proto(), second.proto()));
+        assert!(is_shared(first.frame().unwrap().data.bytes(), second.frame().unwrap().data.bytes()));
+        let json_rpc = [&event, &event.clone()].map(|event| classic(event).unwrap().unwrap().data);
+        assert!(is_shared(json_rpc[0].bytes(), json_rpc[1].bytes()));
+        // The 1.0 encoding is unaffected.
+        assert_eq!(event.json(), &serde_json::to_vec(event.response()).unwrap());
+        assert_eq!(first.encode_to_vec(), first.message().encode_to_vec());
+        assert_eq!(Event::decode(&*first.encode_to_vec()).unwrap().message(), first.message());
+    }
+
+    #[test]
+    fn last_event_of_a_stream_is_final_in_every_encoding() {
+        for (ends, last) in [(Ends::Nothing, false), (Ends::Turn, true), (Ends::Task, true)] {
+            let event = update(ends);
+            let json_rpc = classic(&event).unwrap().unwrap().data;
+            let json_rpc: serde_json::Value = serde_json::from_slice(json_rpc.bytes()).unwrap();
+            assert_eq!(json_rpc["final"], last, "{ends:?}");
+            let Some(Payload::StatusUpdate(update)) = Event::from(event).message().payload.clone() else {
+                panic!("no update")
+            };
+            assert_eq!(update.r#final, last, "{ends:?}");
+        }
+    }
+}

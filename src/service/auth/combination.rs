@@ -1,0 +1,239 @@
+//! Combinations of authentication schemes: any of them, or all of them.
+
+use std::{collections::BTreeSet, fmt, sync::Arc};
+
+use async_trait::async_trait;
+
+use super::{AuthRequest, Authenticator, CREDENTIALS, MISSING, Principal, Scopes};
+use crate::protocol::{
+    call::{SKILL_PREFIX, TASKS_WRITE},
+    error::{BEARER, Error, ErrorKind},
+    pb::v1::{AgentCard, SecurityRequirement},
+};
+
+/// Accepts a request that any of these schemes accepts. The first that does decides who the caller is.
+///
+/// ```
+/// use a2a_service::{agent::demo::Demo, auth::{self, Bearer, Token}, server::Server};
+///
+/// let (old, new) = (Bearer::new(Token::new("old-secret")?), Bearer::new(Token::new("new-secret")?));
+/// let server = Server::new(Demo).authenticator(auth::any().or(old).or(new));
+/// # Ok::<_, &str>(())
+/// ```
+pub fn any() -> AnyOf {
+    AnyOf(Vec::new())
+}
+
+/// Accepts a request that all of these schemes accept: the first one decides who the caller is, and each may restrict the
+/// scopes. Without a scheme, every request is rejected.
+pub fn all() -> AllOf {
+    AllOf(Vec::new())
+}
+
+/// Any of several schemes: see [`any`].
+#[derive(Clone, Default)]
+pub struct AnyOf(Vec<Arc<dyn Authenticator>>);
+
+impl AnyOf {
+    /// Adds a scheme.
+    #[must_use]
+    pub fn or(mut self, scheme: impl Authenticator) -> Self {
+        self.0.push(Arc::new(scheme));
+        self
+    }
+
+    /// Returns true without a scheme, when every request is rejected.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// All of several schemes: see [`all`].
+#[derive(Clone, Default)]
+pub struct AllOf(Vec<Arc<dyn Authenticator>>);
+
+impl AllOf {
+    /// Adds a scheme.
+    #[must_use]
+    pub fn and(mut self, scheme: impl Authenticator) -> Self {
+        self.0.push(Arc::new(scheme));
+        self
+    }
+}
+
+impl From<AnyOf> for AllOf {
+    /// Requires all of the schemes.
+    fn from(AnyOf(schemes): AnyOf) -> Self {
+        Self(schemes)
+    }
+}
+
+/// Joins the errors of several schemes: the first one about credentials that were sent, or else that none were, with the
+/// challenges of all.
+fn joined(errors: Vec<Error>) -> Error {
+    // A scheme that can't check credentials may accept them later.
+    let mut challenges = Vec::new();
+    for challenge in errors.iter().filter_map(Error::challenge_text) {
+        if !challenges.contains(&challenge) {
+            challenges.push(challenge);
+        }
+    }
+    let challenge = if challenges.is_empty() { BEARER.to_owned() } else { challenges.join(", ") };
+    let sent = |error: &Error| error.metadata(CREDENTIALS) != Some(MISSING);
+    let position = errors.iter().position(|error| error.kind() != ErrorKind::Unauthenticated);
+    let position = position.or_else(|| errors.iter().position(sent)).unwrap_or_default();
+    let error = errors.into_iter().nth(position);
+    let error = error.unwrap_or_else(|| ErrorKind::Unauthenticated.because("no authentication scheme is configured"));
+    error.challenge(challenge)
+}
+
+#[async_trait]
+impl Authenticator for AnyOf {
+    async fn authenticate(&self, request: &AuthRequest<'_>) -> Result<Option<Principal>, Error> {
+        let mut errors = Vec::new();
+        for scheme in &self.0 {
+            match scheme.authenticate(request).await {
+                Ok(principal) => return Ok(principal),
+                Err(error) => errors.push(error),
+            }
+        }
+        Err(joined(errors))
+    }
+
+    fn issuers(&self) -> Vec<String> {
+        self.0.iter().flat_map(|scheme| scheme.issuers()).collect()
+    }
+
+    fn describe(&self, card: AgentCard) -> AgentCard {
+        let mut described = Security::default();
+        for scheme in &self.0 {
+            let Security { schemes, requirements } = Security::of(&**scheme);
+            described.schemes.extend(schemes);
+            described.requirements.extend(requirements);
+        }
+        described.declare(card)
+    }
+}
+
+#[async_trait]
+impl Authenticator for AllOf {
+    async fn authenticate(&self, request: &AuthRequest<'_>) -> Result<Option<Principal>, Error> {
+        let mut accepted: Option<Principal> = None;
+        let mut errors = Vec::new();
+        for scheme in &self.0 {
+            match (scheme.authenticate(request).await, &mut accepted) {
+                (Ok(Some(principal)), Some(first)) => {
+                    first.scopes = common(&first.scopes, &principal.scopes);
+                    match (&first.tenant, principal.tenant) {
+                        (None, tenant) => first.tenant = tenant,
+                        (Some(one), Some(other)) if *one != other => {
+                            errors
+                                .push(ErrorKind::Unauthenticated.because("the credentials are for different tenants"));
+                        }
+                        (Some(_), _) => {}
+                    }
+                }
+                (Ok(principal), first) => *first = first.take().or(principal),
+                (Err(error), _) => errors.push(error),
+            }
+        }
+        if errors.is_empty() && !self.0.is_empty() { Ok(accepted) } else { Err(joined(errors)) }
+    }
+
+    fn issuers(&self) -> Vec<String> {
+        self.0.iter().flat_map(|scheme| scheme.issuers()).collect()
+    }
+
+    fn describe(&self, card: AgentCard) -> AgentCard {
+        let mut described = Security { requirements: vec![SecurityRequirement::default()], ..Security::default() };
+        for scheme in &self.0 {
+            let Security { schemes, requirements } = Security::of(&**scheme);
+            described.schemes.extend(schemes);
+            let joined = described.requirements.iter().flat_map(|one| {
+                requirements.iter().map(|other| {
+                    let schemes = one.schemes.clone().into_iter().chain(other.schemes.clone());
+                    SecurityRequirement { schemes: schemes.collect() }
+                })
+            });
+            described.requirements = joined.collect();
+        }
+        described.declare(card)
+    }
+}
+
+/// Returns the scopes that both have.
+fn common(one: &Scopes, other: &Scopes) -> Scopes {
+    match (one, other) {
+        (Scopes::All, scopes) | (scopes, Scopes::All) => scopes.clone(),
+        (Scopes::Only(first), Scopes::Only(second)) => {
+            let mut scopes: BTreeSet<String> = first.intersection(second).cloned().collect();
+            // Scopes without a skill permit all skills, so that the intersection must not lose the last one.
+            match (one.skills(), other.skills()) {
+                (Some(skills), None) | (None, Some(skills)) => {
+                    scopes.extend(skills.into_iter().map(|skill| format!("{SKILL_PREFIX}{skill}")));
+                }
+                (Some(one), Some(other)) if !one.iter().any(|skill| other.contains(skill)) => {
+                    scopes.remove(TASKS_WRITE);
+                }
+                (Some(_), Some(_)) | (None, None) => {}
+            }
+            Scopes::Only(scopes)
+        }
+    }
+}
+
+/// Security schemes and requirements of a card.
+#[derive(Default)]
+struct Security {
+    schemes: Vec<(String, crate::protocol::pb::v1::SecurityScheme)>,
+    requirements: Vec<SecurityRequirement>,
+}
+
+impl Security {
+    fn of(scheme: &dyn Authenticator) -> Self {
+        let card = scheme.describe(AgentCard::default());
+        Self { schemes: card.security_schemes.into_iter().collect(), requirements: card.security_requirements }
+    }
+
+    fn declare(mut self, card: AgentCard) -> AgentCard {
+        let mut distinct = Vec::new();
+        for requirement in self.requirements.drain(..) {
+            if !distinct.contains(&requirement) {
+                distinct.push(requirement);
+            }
+        }
+        card.security(self.schemes, distinct)
+    }
+}
+
+impl fmt::Debug for AnyOf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AnyOf").field("schemes", &self.0.len()).finish()
+    }
+}
+
+impl fmt::Debug for AllOf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AllOf").field("schemes", &self.0.len()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn common_scopes_permit_no_more_than_either() {
+        let only = |text: &str| Scopes::only(text.split(' '));
+        for (one, other, both) in [
+            ("tasks:read admin", "tasks:read", "tasks:read"),
+            ("tasks:write skill:a", "tasks:write", "tasks:write skill:a"),
+            ("tasks:write skill:a skill:b", "tasks:write skill:b", "tasks:write skill:b"),
+            ("tasks:read tasks:write skill:a", "tasks:read tasks:write skill:b", "tasks:read"),
+        ] {
+            assert_eq!(common(&only(one), &only(other)), only(both), "{one} and {other}");
+            assert_eq!(common(&only(other), &only(one)), only(both), "{other} and {one}");
+        }
+        assert_eq!(common(&Scopes::All, &only("admin")), only("admin"));
+    }
+}

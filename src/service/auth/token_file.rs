@@ -1,0 +1,512 @@
+//! Token file: named tokens and API keys with owner, tenant, scopes and expiry. The file has their hashes only.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    fmt,
+    fs::{self, File},
+    io,
+    path::{Path, PathBuf},
+    time::SystemTime,
+};
+
+use async_trait::async_trait;
+use aws_lc_rs::rand::{SecureRandom as _, SystemRandom};
+use base64::{
+    Engine as _,
+    prelude::{BASE64_STANDARD, BASE64_URL_SAFE_NO_PAD},
+};
+use http::{HeaderMap, HeaderName, header};
+use jiff::Timestamp;
+use percent_encoding::percent_decode_str;
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
+
+use super::{
+    AuthRequest, Authenticator, CREDENTIALS, MISSING, Principal, SCHEME, Scopes,
+    audit::{self, AUDIT},
+    bearer::bearer_token,
+};
+use crate::{
+    base::{clock::Clock, jws::sha256, secret_file::replace_secret, watched_file::WatchedFiles},
+    protocol::{
+        error::{BEARER, Error, ErrorKind, INVALID_TOKEN},
+        pb::v1::{
+            AgentCard, ApiKeySecurityScheme, HttpAuthSecurityScheme, SecurityRequirement, SecurityScheme, StringList,
+            security_scheme::Scheme,
+        },
+    },
+};
+
+/// Beginning of generated tokens, by which scanners of leaked secrets find them.
+const PREFIX: &str = "a2a_";
+
+/// Random bytes of a token. A hash without a salt suffices for so many.
+const SECRET_BYTES: usize = 32;
+
+/// Maximum length of a secret in a request, in bytes.
+const MAX_SECRET: usize = 4096;
+
+/// Maximum size of the file in bytes, and maximum number of its tokens.
+const MAX_FILE: u64 = 8 << 20;
+const MAX_TOKENS: usize = 10_000;
+
+/// SHA-256 of a secret.
+type Hash = [u8; 32];
+
+/// Place of a token in a request.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum TokenSource {
+    /// `Authorization: Bearer`.
+    Bearer,
+    /// `Authorization: Basic`, with the name of the token as the user and the secret as the password.
+    Basic,
+    /// API key in a header with this name, in lower case.
+    Header(String),
+    /// API key in a query parameter with this name.
+    Query(String),
+    /// API key in a cookie with this name.
+    Cookie(String),
+}
+
+impl TokenSource {
+    /// Returns the secret at this place, and for [`Basic`](Self::Basic) the user.
+    fn read(&self, request: &AuthRequest<'_>) -> Option<(Option<String>, Vec<u8>)> {
+        let headers = request.headers;
+        let secret = match self {
+            Self::Bearer => bearer_token(headers)?.to_vec(),
+            Self::Basic => {
+                let (user, secret) = basic_credentials(headers)?;
+                return Some((Some(user), secret.into_bytes()));
+            }
+            Self::Header(name) => headers.get(name.as_str())?.as_bytes().to_vec(),
+            Self::Query(name) => {
+                let pairs = request.uri.query()?.split('&').filter_map(|pair| pair.split_once('='));
+                let (_, value) = pairs.into_iter().find(|(key, _)| key == name)?;
+                percent_decode_str(value).collect()
+            }
+            Self::Cookie(name) => {
+                let lines = headers.get_all(header::COOKIE).iter().filter_map(|line| line.to_str().ok());
+                let mut pairs = lines.flat_map(|line| line.split(';')).filter_map(|pair| pair.trim().split_once('='));
+                pairs.find(|(key, _)| key == name)?.1.as_bytes().to_vec()
+            }
+        };
+        (!secret.is_empty()).then_some((None, secret))
+    }
+
+    /// Name of the security scheme on the card.
+    fn scheme_name(&self) -> String {
+        match self {
+            Self::Bearer => "bearer".to_owned(),
+            Self::Basic => "basic".to_owned(),
+            Self::Header(name) | Self::Query(name) | Self::Cookie(name) => name.clone(),
+        }
+    }
+
+    fn scheme(&self) -> SecurityScheme {
+        let http = |scheme: &str| {
+            let scheme = HttpAuthSecurityScheme { scheme: scheme.to_owned(), ..HttpAuthSecurityScheme::default() };
+            Scheme::HttpAuthSecurityScheme(scheme)
+        };
+        let api_key = |location: &str, name: &String| {
+            let (location, name) = (location.to_owned(), name.clone());
+            Scheme::ApiKeySecurityScheme(ApiKeySecurityScheme { location, name, ..ApiKeySecurityScheme::default() })
+        };
+        let scheme = match self {
+            Self::Bearer => http("bearer"),
+            Self::Basic => http("basic"),
+            Self::Header(name) => api_key("header", name),
+            Self::Query(name) => api_key("query", name),
+            Self::Cookie(name) => api_key("cookie", name),
+        };
+        SecurityScheme { scheme: Some(scheme) }
+    }
+
+    /// Challenge for `WWW-Authenticate`. API keys have no registered scheme.
+    fn challenge(&self, is_invalid: bool) -> String {
+        match self {
+            Self::Bearer if is_invalid => INVALID_TOKEN.to_owned(),
+            Self::Bearer => BEARER.to_owned(),
+            Self::Basic => "Basic realm=\"a2a\", charset=\"UTF-8\"".to_owned(),
+            Self::Header(name) => format!("ApiKey realm=\"a2a\", header=\"{name}\""),
+            Self::Query(name) => format!("ApiKey realm=\"a2a\", query=\"{name}\""),
+            Self::Cookie(name) => format!("ApiKey realm=\"a2a\", cookie=\"{name}\""),
+        }
+    }
+}
+
+impl fmt::Display for TokenSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Bearer => f.write_str("bearer token"),
+            Self::Basic => f.write_str("user and password"),
+            Self::Header(name) => write!(f, "API key in the header {name}"),
+            Self::Query(name) => write!(f, "API key in the query parameter {name}"),
+            Self::Cookie(name) => write!(f, "API key in the cookie {name}"),
+        }
+    }
+}
+
+/// Returns user and password of `Authorization: Basic` (RFC 7617).
+fn basic_credentials(headers: &HeaderMap) -> Option<(String, String)> {
+    let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
+    let (scheme, encoded) = value.split_once(' ')?;
+    let decoded = BASE64_STANDARD.decode(encoded.trim()).ok().filter(|_| scheme.eq_ignore_ascii_case("basic"))?;
+    let (user, password) = str::from_utf8(&decoded).ok()?.split_once(':')?;
+    Some((user.to_owned(), password.to_owned()))
+}
+
+/// Token of a file, without its secret.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct TokenEntry {
+    /// Name, unique in the file. It is the id of the principal.
+    pub name: String,
+    /// SHA-256 of the secret, in hexadecimal digits.
+    #[serde(serialize_with = "write_hash", deserialize_with = "read_hash")]
+    sha256: Hash,
+    /// Place of the token in requests.
+    pub source: TokenSource,
+    /// Owner of the tasks. Not set: the name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
+    /// Tenant to which the token is bound. Not set: any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<String>,
+    /// Permitted scopes. Not set: all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scopes: Option<BTreeSet<String>>,
+    /// Time at which the token was made.
+    pub created: Timestamp,
+    /// Time from which the token is rejected. Not set: never.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires: Option<Timestamp>,
+}
+
+fn write_hash<S: Serializer>(hash: &Hash, serializer: S) -> Result<S::Ok, S::Error> {
+    let [high, low] = [0, 16].map(|at| {
+        let mut half = [0; 16];
+        half.copy_from_slice(&hash[at..at + 16]);
+        u128::from_be_bytes(half)
+    });
+    serializer.collect_str(&format_args!("{high:032x}{low:032x}"))
+}
+
+fn read_hash<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Hash, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    let halves = text.split_at_checked(32).filter(|(_, low)| low.len() == 32);
+    let number = |digits| u128::from_str_radix(digits, 16).ok();
+    let numbers = halves.and_then(|(high, low)| Some([number(high)?, number(low)?]));
+    let [high, low] = numbers.ok_or_else(|| D::Error::custom("sha256 must have 64 hexadecimal digits"))?;
+    let mut hash = [0; 32];
+    hash[..16].copy_from_slice(&high.to_be_bytes());
+    hash[16..].copy_from_slice(&low.to_be_bytes());
+    Ok(hash)
+}
+
+/// New token to be added to a file.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct NewToken {
+    /// Name, 1 to 128 visible ASCII characters without `:`.
+    pub name: String,
+    /// Place of the token in requests.
+    pub source: TokenSource,
+    /// Owner of the tasks. Not set: the name.
+    pub owner: Option<String>,
+    /// Tenant to which the token is bound. Not set: any.
+    pub tenant: Option<String>,
+    /// Permitted scopes. Not set: all.
+    pub scopes: Option<BTreeSet<String>>,
+    /// Time from which the token is rejected. Not set: never.
+    pub expires: Option<Timestamp>,
+}
+
+impl NewToken {
+    /// Creates a bearer token with all scopes that does not expire.
+    pub fn new(name: impl Into<String>) -> Self {
+        let name = name.into();
+        Self { name, source: TokenSource::Bearer, owner: None, tenant: None, scopes: None, expires: None }
+    }
+}
+
+/// Reason why a token file can't be used or changed.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: {cause}", path.display())]
+pub struct TokenFileError {
+    path: PathBuf,
+    cause: Cause,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum Cause {
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    #[error("not a token file: {0}")]
+    Json(#[from] serde_json::Error),
+    #[error("{0}")]
+    Invalid(String),
+}
+
+/// Content of the file.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Document {
+    tokens: Vec<TokenEntry>,
+}
+
+impl Document {
+    fn read(path: &Path) -> Result<Self, Cause> {
+        let metadata = fs::metadata(path)?;
+        if metadata.len() > MAX_FILE {
+            return Err(Cause::Invalid(format!("the file is larger than {MAX_FILE} bytes")));
+        }
+        let document: Self = serde_json::from_slice(&fs::read(path)?)?;
+        let mut names = BTreeSet::new();
+        for entry in &document.tokens {
+            check_name(&entry.name).map_err(Cause::Invalid)?;
+            check_source(&entry.source).map_err(Cause::Invalid)?;
+            if !names.insert(&entry.name) {
+                return Err(Cause::Invalid(format!("two tokens have the name {}", entry.name)));
+            }
+        }
+        if document.tokens.len() > MAX_TOKENS {
+            return Err(Cause::Invalid(format!("the file has more than {MAX_TOKENS} tokens")));
+        }
+        Ok(document)
+    }
+
+    fn write(&self, path: &Path) -> Result<(), Cause> {
+        let mut content = serde_json::to_vec_pretty(self)?;
+        content.push(b'\n');
+        Ok(replace_secret(path, &content)?)
+    }
+}
+
+fn check_name(name: &str) -> Result<(), String> {
+    let is_valid = (1..=128).contains(&name.len()) && name.bytes().all(|byte| byte.is_ascii_graphic() && byte != b':');
+    if is_valid { Ok(()) } else { Err("the name must be 1 to 128 visible ASCII characters without `:`".to_owned()) }
+}
+
+fn check_source(source: &TokenSource) -> Result<(), String> {
+    match source {
+        TokenSource::Bearer | TokenSource::Basic => Ok(()),
+        TokenSource::Header(name) => match HeaderName::from_bytes(name.as_bytes()) {
+            // The ends of names by which logs recognize secrets.
+            Ok(parsed)
+                if parsed.as_str() == name && ["-key", "-token", "-secret"].iter().any(|end| name.ends_with(end)) =>
+            {
+                Ok(())
+            }
+            _ => {
+                Err(format!("{name} is not the name of a header in lower case that ends with -key, -token or -secret"))
+            }
+        },
+        TokenSource::Query(name)
+            if !["token", "secret", "api_key", "apikey"].iter().any(|part| name.contains(part)) =>
+        {
+            Err(format!(
+                "{name:?} does not contain token, secret, api_key or apikey, by which logs recognize it as a secret"
+            ))
+        }
+        TokenSource::Query(name)
+            if name.eq_ignore_ascii_case("pageToken") || name.eq_ignore_ascii_case("page_token") =>
+        {
+            Err(format!("{name} is a parameter of the protocol"))
+        }
+        TokenSource::Query(name) | TokenSource::Cookie(name) => {
+            let is_valid = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+            if !name.is_empty() && name.bytes().all(is_valid) {
+                Ok(())
+            } else {
+                Err(format!("{name:?} is not a name: use letters, digits, `-`, `_` and `.`"))
+            }
+        }
+    }
+}
+
+/// Changes the document of a file under a lock, which other processes respect.
+fn edit<T>(path: &Path, change: impl FnOnce(&mut Document) -> Result<T, Cause>) -> Result<T, TokenFileError> {
+    let edit = || {
+        let mut lock = path.as_os_str().to_owned();
+        lock.push(".lock");
+        let lock = File::options().create(true).truncate(false).write(true).open(lock)?;
+        lock.lock()?;
+        let mut document = match Document::read(path) {
+            Err(Cause::Io(error)) if error.kind() == io::ErrorKind::NotFound => Document::default(),
+            result => result?,
+        };
+        let changed = change(&mut document)?;
+        document.write(path)?;
+        Ok(changed)
+    };
+    edit().map_err(|cause| TokenFileError { path: path.to_owned(), cause })
+}
+
+/// Adds a token to a file, which is created if it does not exist, and returns its secret. It is stored nowhere. Blocks.
+///
+/// # Errors
+/// The name or the source is not valid, the name exists, or the file can't be read or written.
+pub fn add_token(path: &Path, new: NewToken, now: SystemTime) -> Result<String, TokenFileError> {
+    edit(path, |document| {
+        let NewToken { name, source, owner, tenant, scopes, expires } = new;
+        check_name(&name).map_err(Cause::Invalid)?;
+        check_source(&source).map_err(Cause::Invalid)?;
+        if document.tokens.iter().any(|entry| entry.name == name) {
+            return Err(Cause::Invalid(format!("a token has the name {name}; revoke it, or choose another name")));
+        }
+        let mut random = [0; SECRET_BYTES];
+        let failed = |_| Cause::Invalid("the system has no random numbers".to_owned());
+        SystemRandom::new().fill(&mut random).map_err(failed)?;
+        let secret = format!("{PREFIX}{}", BASE64_URL_SAFE_NO_PAD.encode(random));
+        let created = Timestamp::try_from(now).and_then(|now| now.round(jiff::Unit::Second));
+        let created = created.unwrap_or(Timestamp::UNIX_EPOCH);
+        let sha256 = hash(secret.as_bytes());
+        document.tokens.push(TokenEntry { name, sha256, source, owner, tenant, scopes, created, expires });
+        Ok(secret)
+    })
+}
+
+/// Removes a token from a file. Blocks.
+///
+/// # Errors
+/// There is no such token, or the file can't be read or written.
+pub fn revoke_token(path: &Path, name: &str) -> Result<(), TokenFileError> {
+    edit(path, |document| {
+        let count = document.tokens.len();
+        document.tokens.retain(|entry| entry.name != name);
+        if document.tokens.len() == count {
+            return Err(Cause::Invalid(format!("no token has the name {name}")));
+        }
+        Ok(())
+    })
+}
+
+/// Returns the tokens of a file, without their secrets. Blocks.
+///
+/// # Errors
+/// The file can't be read.
+pub fn list_tokens(path: &Path) -> Result<Vec<TokenEntry>, TokenFileError> {
+    let document = Document::read(path).map_err(|cause| TokenFileError { path: path.to_owned(), cause })?;
+    Ok(document.tokens)
+}
+
+fn hash(secret: &[u8]) -> Hash {
+    let mut hash = [0; 32];
+    hash.copy_from_slice(sha256(secret).as_ref());
+    hash
+}
+
+/// Tokens of a file by the hashes of their secrets.
+#[derive(Debug)]
+struct Tokens {
+    by_hash: HashMap<Hash, TokenEntry>,
+    sources: BTreeSet<TokenSource>,
+}
+
+impl Tokens {
+    fn new(document: Document) -> Self {
+        let sources = document.tokens.iter().map(|entry| entry.source.clone()).collect();
+        Self { by_hash: document.tokens.into_iter().map(|entry| (entry.sha256, entry)).collect(), sources }
+    }
+
+    /// Authenticates a request at this time.
+    fn authenticate(&self, request: &AuthRequest<'_>, now: Timestamp) -> Result<Option<Principal>, Error> {
+        let mut rejected = None;
+        for source in &self.sources {
+            let Some((user, secret)) = source.read(request) else { continue };
+            // An attacker can't choose the hash of a secret, so the time of the lookup tells nothing about it.
+            let entry = if secret.len() <= MAX_SECRET { self.by_hash.get(&hash(&secret)) } else { None };
+            let is_named = |entry: &&TokenEntry| user.as_ref().is_none_or(|user| *user == entry.name);
+            match entry.filter(|entry| entry.source == *source).filter(is_named) {
+                Some(entry) if entry.expires.is_none_or(|end| now < end) => return Ok(Some(entry.principal())),
+                Some(_) => rejected = Some((source, "the token has expired")),
+                None => rejected = rejected.or(Some((source, "the token is not valid"))),
+            }
+        }
+        Err(if let Some((source, why)) = rejected {
+            let error =
+                ErrorKind::Unauthenticated.because(format!("{source}: {why}")).challenge(source.challenge(true));
+            error.with(SCHEME, source.scheme_name())
+        } else {
+            let sources: Vec<_> = self.sources.iter().map(ToString::to_string).collect();
+            let challenges: Vec<_> = self.sources.iter().map(|source| source.challenge(false)).collect();
+            let why = format!("credentials are required: {}", sources.join(", or "));
+            ErrorKind::Unauthenticated.because(why).with(CREDENTIALS, MISSING).challenge(challenges.join(", "))
+        })
+    }
+}
+
+impl TokenEntry {
+    fn principal(&self) -> Principal {
+        let principal = Principal::new(self.name.as_str()).owner(self.owner.as_deref().unwrap_or(&self.name));
+        let principal = match &self.tenant {
+            Some(tenant) => principal.tenant(tenant.as_str()),
+            None => principal,
+        };
+        principal.scopes(self.scopes.clone().map_or(Scopes::All, Scopes::Only))
+    }
+}
+
+/// Authentication with the tokens of a file. Changes of the file take effect within a second.
+///
+/// ```
+/// use std::time::SystemTime;
+///
+/// use a2a_service::{
+///     agent::demo::Demo,
+///     auth::{NewToken, TokenFile, add_token},
+///     server::Server,
+/// };
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let directory = tempfile::tempdir()?;
+/// # let path = directory.path().join("tokens.json");
+/// let secret = add_token(&path, NewToken::new("ada"), SystemTime::now())?;
+/// let server = Server::new(Demo).authenticator(TokenFile::open(&path)?);
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct TokenFile {
+    clock: Clock,
+    tokens: WatchedFiles<Tokens>,
+}
+
+impl TokenFile {
+    /// Reads the tokens of a file. Blocks.
+    ///
+    /// # Errors
+    /// The file can't be read, is larger than 8 MiB, has more than 10,000 tokens, or is not a token file.
+    pub fn open(path: &Path) -> Result<Self, TokenFileError> {
+        let (read, logged) = (path.to_owned(), path.to_owned());
+        let read = move || Document::read(&read).map(Tokens::new);
+        let log = move |result: Result<&Tokens, &str>| match result {
+            Ok(tokens) => audit::tokens_changed(&logged, tokens.by_hash.len()),
+            Err(reason) => {
+                let path = logged.display();
+                tracing::error!(target: AUDIT, event = "token_file_unusable", %path, reason, "the tokens read before stay valid");
+            }
+        };
+        let tokens = WatchedFiles::open(vec![path.to_owned()], read, log);
+        let tokens = tokens.map_err(|cause| TokenFileError { path: path.to_owned(), cause })?;
+        Ok(Self { clock: Clock::default(), tokens })
+    }
+}
+
+#[async_trait]
+impl Authenticator for TokenFile {
+    async fn authenticate(&self, request: &AuthRequest<'_>) -> Result<Option<Principal>, Error> {
+        let now = Timestamp::from_millisecond(self.clock.millis()).unwrap_or(Timestamp::MAX);
+        self.tokens.value().await.authenticate(request, now)
+    }
+
+    /// Declares a scheme for each place in which a token is accepted when the server starts.
+    fn describe(&self, card: AgentCard) -> AgentCard {
+        let tokens = self.tokens.current();
+        let names: Vec<String> = tokens.sources.iter().map(TokenSource::scheme_name).collect();
+        let schemes = tokens.sources.iter().map(|source| (source.scheme_name(), source.scheme()));
+        let requirement = |name: String| SecurityRequirement { schemes: [(name, StringList::default())].into() };
+        card.security(schemes, names.into_iter().map(requirement))
+    }
+}

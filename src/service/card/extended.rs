@@ -1,0 +1,127 @@
+//! Extended agent card (3.1.11): the card for authenticated callers, whose content depends on the caller.
+
+use std::{fmt, sync::Arc};
+
+use async_trait::async_trait;
+use serde::Deserialize;
+
+use super::{CardTemplate, SkillConfig};
+use crate::{
+    protocol::{
+        call::{Binding, CARD_EXTENDED, Call, Principal},
+        error::{BEARER, Error, ErrorKind},
+        pb::v1::{AgentCard, AgentSkill},
+    },
+    service::auth::require_scope,
+};
+
+/// Callers who get the extended agent card.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ExtendedCardAccess {
+    /// Nobody: the card declares that there is none.
+    #[default]
+    Off,
+    /// Callers with credentials that have the scope `card:extended`, also if nothing else is protected.
+    Guarded,
+    /// All callers, also without credentials.
+    Open,
+}
+
+/// Source of the extended agent card.
+///
+/// ```
+/// use a2a_service::{
+///     agent::demo::Demo, auth::Principal, card::ExtendedCard, error::Error, pb::v1::AgentCard, server::Server,
+/// };
+///
+/// struct Greeting;
+///
+/// #[async_trait::async_trait]
+/// impl ExtendedCard for Greeting {
+///     async fn extended_card(&self, caller: Option<&Principal>, card: AgentCard) -> Result<AgentCard, Error> {
+///         let name = caller.map_or("", |caller| &*caller.id);
+///         Ok(card.describe(format!("The agent of {name}")))
+///     }
+/// }
+///
+/// let server = Server::new(Demo).extended_card(Greeting);
+/// ```
+#[async_trait]
+pub trait ExtendedCard: Send + Sync + 'static {
+    /// Returns the extended card for a caller, which is `None` for one without credentials. `card` is the public card, without
+    /// signatures.
+    ///
+    /// # Errors
+    /// The call fails with this error.
+    async fn extended_card(&self, caller: Option<&Principal>, card: AgentCard) -> Result<AgentCard, Error>;
+}
+
+/// Extended card with additional skills, some of which only callers with a scope see.
+#[derive(Clone, Debug, Default)]
+pub struct ScopedSkills(Vec<(Option<String>, AgentSkill)>);
+
+impl FromIterator<SkillConfig> for ScopedSkills {
+    /// Creates the card with those skills that are [extended](SkillConfig::is_extended).
+    fn from_iter<I: IntoIterator<Item = SkillConfig>>(skills: I) -> Self {
+        let extended = skills.into_iter().filter(SkillConfig::is_extended);
+        Self(extended.map(|mut skill| (skill.scope.take(), skill.into())).collect())
+    }
+}
+
+impl ScopedSkills {
+    /// Creates the card with these skills, each with the scope that it requires, if any.
+    pub fn new(skills: impl IntoIterator<Item = (Option<String>, AgentSkill)>) -> Self {
+        Self(skills.into_iter().collect())
+    }
+}
+
+#[async_trait]
+impl ExtendedCard for ScopedSkills {
+    async fn extended_card(&self, caller: Option<&Principal>, mut card: AgentCard) -> Result<AgentCard, Error> {
+        let is_permitted = |scope: &str| caller.is_some_and(|caller| caller.scopes.contains(scope));
+        let skills = self.0.iter().filter(|(scope, _)| scope.as_deref().is_none_or(is_permitted));
+        card.skills.extend(skills.map(|(_, skill)| skill.clone()));
+        Ok(card)
+    }
+}
+
+/// Settings of the extended card.
+#[derive(Clone, Default)]
+pub(crate) struct ExtendedCardSettings {
+    pub(crate) access: ExtendedCardAccess,
+    pub(crate) provider: Option<Arc<dyn ExtendedCard>>,
+}
+
+impl fmt::Debug for ExtendedCardSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ExtendedCardSettings").field("access", &self.access).finish_non_exhaustive()
+    }
+}
+
+impl ExtendedCardSettings {
+    /// Returns the extended card for a call. A guarded one requires the scope `card:extended`.
+    ///
+    /// # Errors
+    /// `Unauthenticated` without credentials, `PermissionDenied` without the scope, `ExtendedAgentCardNotConfigured`
+    /// without a provider, or those of the provider.
+    pub(crate) async fn card(&self, template: &CardTemplate, call: &Call) -> Result<AgentCard, Error> {
+        // Callers in this process are trusted.
+        let is_guarded = self.access == ExtendedCardAccess::Guarded && call.binding != Binding::InProcess;
+        if is_guarded && call.principal.is_none() {
+            let error = ErrorKind::Unauthenticated.because("the extended agent card requires credentials");
+            return Err(error.challenge(BEARER));
+        }
+        if let Some(principal) = call.principal.as_deref().filter(|_| self.access == ExtendedCardAccess::Guarded) {
+            require_scope(principal, CARD_EXTENDED)?;
+        }
+        let Some(provider) = &self.provider else {
+            let why =
+                "this agent declares an extended card, but has no source for it (card.skills with `extended = true`)";
+            return Err(ErrorKind::ExtendedAgentCardNotConfigured.because(why));
+        };
+        let public = template.for_base(call.base_url.as_deref());
+        let card = provider.extended_card(call.principal.as_deref(), public).await?;
+        Ok(template.signed_message(card, call.version))
+    }
+}

@@ -1,0 +1,306 @@
+//! Requests to the webhooks of push notifications.
+
+use std::{collections::HashMap, net::SocketAddr, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use parking_lot::Mutex;
+use reqwest::{
+    Client,
+    dns::{Addrs, Name, Resolve, Resolving},
+    redirect,
+};
+use tokio::time::{Instant, timeout_at};
+use url::{Host, Url};
+
+use super::{
+    PushOptions,
+    credentials::{WebhookCredentials, WebhookRequest},
+    response::{Failure, MAX_RESPONSE, check_status, describe},
+    target::{TargetError, TargetPolicy},
+};
+use crate::{
+    base::{
+        bounded_body::ResponseBody,
+        clock::Millis,
+        jws::SigningKeys,
+        oauth::sensitive,
+        webhook_signature::{WEBHOOK_ID, WEBHOOK_SIGNATURE, WEBHOOK_TIMESTAMP, sign},
+    },
+    protocol::{call::TRACE, pb::v1::TaskPushNotificationConfig, version::Version},
+    store::PushConfig,
+};
+
+const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
+pub(crate) const NOTIFICATION_TOKEN: HeaderName = HeaderName::from_static("a2a-notification-token");
+pub(crate) const OLD_NOTIFICATION_TOKEN: HeaderName = HeaderName::from_static("x-a2a-notification-token");
+pub(crate) const DELIVERY_ID: HeaderName = HeaderName::from_static("a2a-delivery-id");
+
+/// Client of webhooks.
+///
+/// A connection is made only to addresses that were checked. The client for public targets has a resolver that returns
+/// public addresses only. Names with internal addresses, which the allow-list admits for some ports, have a client for these
+/// addresses, which knows no others.
+pub(crate) struct Sender {
+    /// Timeout of an attempt.
+    timeout: Duration,
+    /// Maximum number of unused connections per host.
+    idle_connections: usize,
+    /// Client of public targets and of targets without a name. A failure to create it is reported for each attempt.
+    public: Result<Client, String>,
+    /// Clients of names with internal addresses, by the addresses with the port.
+    internal: Mutex<HashMap<Vec<SocketAddr>, Client>>,
+    policy: TargetPolicy,
+    content_type: HeaderValue,
+    keys: Option<SigningKeys>,
+    issuer: String,
+    credentials: Option<Arc<dyn WebhookCredentials>>,
+}
+
+/// Issuer of tokens of a server that has no URL.
+const UNKNOWN_ISSUER: &str = "a2a-service";
+
+/// Maximum number of clients for internal targets that are kept. With each, its unused connections are kept.
+const MAX_INTERNAL_CLIENTS: usize = 64;
+
+/// Creates a client. It has no timeout: its requests are part of attempts, which have one.
+fn client(resolver: Arc<dyn Resolve>, idle_connections: usize) -> Result<Client, String> {
+    let client = Client::builder()
+        .dns_resolver(resolver)
+        .redirect(redirect::Policy::none())
+        .no_proxy()
+        .referer(false)
+        .pool_max_idle_per_host(idle_connections)
+        .user_agent(concat!("a2a-service/", env!("CARGO_PKG_VERSION")))
+        .build();
+    client.map_err(|error| error.to_string())
+}
+
+/// Resolver of connections to public targets.
+struct PublicResolver(TargetPolicy);
+
+impl Resolve for PublicResolver {
+    fn resolve(&self, name: Name) -> Resolving {
+        let policy = self.0.clone();
+        Box::pin(async move {
+            let addresses = policy.public_addresses(name.as_str()).await?;
+            let addresses: Addrs = Box::new(addresses.into_iter());
+            Ok(addresses)
+        })
+    }
+}
+
+/// Resolver of connections to one target, whose addresses were checked.
+struct CheckedAddresses(Vec<SocketAddr>);
+
+impl Resolve for CheckedAddresses {
+    fn resolve(&self, _: Name) -> Resolving {
+        let addresses: Addrs = Box::new(self.0.clone().into_iter());
+        Box::pin(std::future::ready(Ok(addresses)))
+    }
+}
+
+impl Sender {
+    pub(crate) fn new(options: &PushOptions) -> Self {
+        let policy = TargetPolicy::new(options);
+        let json = if options.plain_json { "application/json" } else { "application/a2a+json" };
+        let (keys, credentials) = (options.keys.clone(), options.credentials.clone());
+        let issuer = options.issuer.clone().unwrap_or_else(|| UNKNOWN_ISSUER.to_owned());
+        let (timeout, idle_connections) = (options.timeout, options.per_host);
+        let public = client(Arc::new(PublicResolver(policy.clone())), idle_connections);
+        let (internal, content_type) = (Mutex::default(), HeaderValue::from_static(json));
+        Self { timeout, idle_connections, public, internal, policy, content_type, keys, issuer, credentials }
+    }
+
+    /// Returns the client for a target with these checked addresses.
+    fn client(&self, url: &Url, addresses: &[SocketAddr]) -> Result<Client, String> {
+        let is_name = matches!(url.host(), Some(Host::Domain(_)));
+        if !is_name || self.policy.are_public(addresses) {
+            return self.public.clone();
+        }
+        let mut addresses = addresses.to_vec();
+        addresses.sort_unstable();
+        if let Some(client) = self.internal.lock().get(&addresses) {
+            return Ok(client.clone());
+        }
+        let client = client(Arc::new(CheckedAddresses(addresses.clone())), self.idle_connections)?;
+        let mut clients = self.internal.lock();
+        if clients.len() >= MAX_INTERNAL_CLIENTS {
+            clients.clear();
+        }
+        clients.insert(addresses, client.clone());
+        Ok(client)
+    }
+
+    /// Checks a configuration that is to be stored.
+    ///
+    /// # Errors
+    /// The field of the configuration, and what is wrong with it.
+    pub(crate) async fn check(&self, config: &PushConfig) -> Result<(), (&'static str, String)> {
+        let url =
+            Url::parse(&config.config.url).map_err(|_| ("url", "must be an absolute URL with https".to_owned()))?;
+        self.policy.check_registration(&url).await.map_err(|why| ("url", why))?;
+        headers(config, "", &[], 0).map(drop).map_err(|field| (field, "can't be sent in an HTTP header".to_owned()))
+    }
+
+    /// Returns the value of `Authorization` for a notification that is signed with the keys of the server.
+    fn signed_token(
+        &self,
+        keys: &SigningKeys,
+        url: &Url,
+        id: &str,
+        body: &[u8],
+        now: Millis,
+    ) -> Result<HeaderValue, Failure> {
+        let token = keys.token(&self.issuer, url, id, body, now).map_err(|error| error.to_string());
+        let value = token.and_then(|token| sensitive(&format!("Bearer {token}")).map_err(|error| error.to_string()));
+        value.map_err(|why| Failure::retry(format!("the notification can't be signed: {why}")))
+    }
+
+    /// Makes one attempt to send a notification. If the receiver rejects the credentials of the server, the notification is
+    /// sent a second time with other ones, if there are any. `trace` is the `traceparent` of the message that the notification
+    /// is about.
+    ///
+    /// # Errors
+    /// The receiver has not accepted it.
+    pub(crate) async fn send(
+        &self,
+        config: &PushConfig,
+        id: &str,
+        trace: Option<&str>,
+        body: Bytes,
+        now: Millis,
+    ) -> Result<(), Failure> {
+        let rejected = |reason: String| Failure::Rejected { reason };
+        let url = Url::parse(&config.config.url).map_err(|_| rejected("the URL is invalid".to_owned()))?;
+        let deadline = Instant::now() + self.timeout;
+        let addresses = timeout_at(deadline, self.policy.addresses(&url)).await;
+        let addresses = addresses.map_err(|_| Failure::retry("the host does not resolve in time"))?;
+        let addresses = addresses.map_err(|error| match error {
+            TargetError::Unresolved => Failure::retry("the host does not resolve"),
+            TargetError::Refused(why) => rejected(format!("url: {why}")),
+        })?;
+        let http = self.client(&url, &addresses).map_err(Failure::retry)?;
+        let headers = headers(config, id, &body, now);
+        let mut headers = headers.map_err(|field| rejected(format!("{field} can't be sent in an HTTP header")))?;
+        let TaskPushNotificationConfig { tenant, task_id, id: config_id, .. } = &config.config;
+        let request = WebhookRequest { url: &url, version: config.version, tenant, task_id, config_id };
+        // Credentials of the client take precedence over those of the server, and those over a token that is signed here.
+        let has_own = headers.contains_key(header::AUTHORIZATION) || has_credentials(config);
+        let source = self.credentials.as_deref().filter(|_| !has_own);
+        let presented = match source {
+            Some(source) => authorization(source, &request, deadline).await?,
+            None => None,
+        };
+        let signed = self.keys.as_ref().filter(|_| !has_own && presented.is_none() && asks_for_token(config));
+        let value = match (&presented, signed) {
+            (Some(value), _) => Some(value.clone()),
+            (None, Some(keys)) => Some(self.signed_token(keys, &url, id, &body, now)?),
+            (None, None) => None,
+        };
+        headers.extend(value.map(|value| (header::AUTHORIZATION, value)));
+        let json = HeaderValue::from_static("application/json");
+        headers.extend(trace.and_then(|trace| HeaderValue::from_str(trace).ok()).map(|trace| (TRACE, trace)));
+        let content_type = if config.version == Version::V1_0 { self.content_type.clone() } else { json };
+        headers.insert(header::CONTENT_TYPE, content_type);
+        let post = async |headers: &HeaderMap| {
+            let sent = http.post(url.clone()).headers(headers.clone()).body(body.clone()).send();
+            let response = timeout_at(deadline, sent).await;
+            let response = response.map_err(|_| Failure::retry("the receiver did not answer in time"))?;
+            response.map_err(|error| Failure::retry(describe(&error, "the receiver")))
+        };
+        let mut response = post(&headers).await?;
+        if response.status() == StatusCode::UNAUTHORIZED
+            && let Some((source, rejected)) = source.zip(presented)
+            && timeout_at(deadline, source.rejected(&request, &rejected)).await.unwrap_or_default()
+            && let Some(value) = authorization(source, &request, deadline).await?
+        {
+            headers.insert(header::AUTHORIZATION, value);
+            response = post(&headers).await?;
+        }
+        let accepted = check_status(response.status(), response.headers(), now);
+        // The head decides. A body that does not arrive in time closes the connection.
+        _ = ResponseBody::of(response, MAX_RESPONSE).deadline(Some(deadline)).all().await;
+        accepted
+    }
+}
+
+/// Returns what a source of credentials has for a notification.
+async fn authorization(
+    source: &dyn WebhookCredentials,
+    request: &WebhookRequest<'_>,
+    deadline: Instant,
+) -> Result<Option<HeaderValue>, Failure> {
+    let value = timeout_at(deadline, source.authorization(request)).await;
+    let value = value.map_err(|_| Failure::retry("no credentials in time"))?;
+    let value = value.map_err(|error| Failure::retry(format!("no credentials: {error}")))?;
+    Ok(value.map(|mut value| {
+        value.set_sensitive(true);
+        value
+    }))
+}
+
+/// Returns the headers of a notification: those of the client, the token, the credentials, and the signature. `Err` has the
+/// field that can't be a header.
+fn headers(push: &PushConfig, id: &str, body: &[u8], now: Millis) -> Result<HeaderMap, &'static str> {
+    let secret = |text: &str, field: &'static str| sensitive(text).map_err(|_| field);
+    let config = &push.config;
+    let mut headers = HeaderMap::new();
+    for (name, value) in push.headers() {
+        let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| "headers")?;
+        if !is_reserved(&name) {
+            headers.insert(name, secret(&value, "headers")?);
+        }
+    }
+    if let Some(info) = &config.authentication {
+        let credentials = &info.credentials;
+        if credentials.is_empty() {
+            // There is nothing to send; for `Bearer`, the server makes a token.
+        } else if info.scheme.eq_ignore_ascii_case("apikey") {
+            headers.insert(API_KEY, secret(credentials, "authentication.credentials")?);
+        } else {
+            let text = format!("{} {credentials}", info.scheme);
+            headers.insert(header::AUTHORIZATION, secret(&text, "authentication.credentials")?);
+        }
+    }
+    let visible = |text: &str| HeaderValue::from_str(text).map_err(|_| "id");
+    let timestamp = now.div_euclid(1000).to_string();
+    headers.insert(DELIVERY_ID, visible(id)?);
+    headers.insert(WEBHOOK_ID, visible(id)?);
+    headers.insert(WEBHOOK_TIMESTAMP, visible(&timestamp)?);
+    if !config.token.is_empty() {
+        for name in [NOTIFICATION_TOKEN, OLD_NOTIFICATION_TOKEN] {
+            headers.insert(name, secret(&config.token, "token")?);
+        }
+        headers.insert(WEBHOOK_SIGNATURE, visible(&sign(&config.token, id, &timestamp, body))?);
+    }
+    Ok(headers)
+}
+
+/// Returns true for a configuration with credentials of the client.
+fn has_credentials(push: &PushConfig) -> bool {
+    push.config.authentication.as_ref().is_some_and(|info| !info.credentials.is_empty())
+}
+
+/// Returns true for a configuration that asks for a token signed by the server: `Bearer` without credentials.
+fn asks_for_token(push: &PushConfig) -> bool {
+    let authentication = push.config.authentication.as_ref();
+    authentication.is_some_and(|info| info.scheme.eq_ignore_ascii_case("bearer") && info.credentials.is_empty())
+}
+
+/// Returns true for headers that a client can't set: those of the connection and of the message, and the signature.
+fn is_reserved(name: &HeaderName) -> bool {
+    let connection = [
+        header::HOST,
+        header::CONNECTION,
+        header::TRANSFER_ENCODING,
+        header::TE,
+        header::UPGRADE,
+        HeaderName::from_static("keep-alive"),
+        HeaderName::from_static("proxy-connection"),
+        HeaderName::from_static("http2-settings"),
+    ];
+    let message = [header::CONTENT_LENGTH, header::CONTENT_TYPE, header::EXPECT, header::TRAILER];
+    let own = [DELIVERY_ID, WEBHOOK_ID, WEBHOOK_TIMESTAMP, WEBHOOK_SIGNATURE];
+    connection.contains(name) || message.contains(name) || own.contains(name)
+}

@@ -1,0 +1,193 @@
+//! Observation of calls: their metrics, and their details for the request log.
+
+use std::{
+    fmt,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
+
+use futures_core::Stream;
+use tokio::time::Instant;
+use tonic::{Code, Request, Response, Status};
+
+use crate::{
+    base::metric::CallLabels,
+    protocol::{
+        call::{Binding, Call, CallRecord},
+        error,
+        event::Event,
+        message::task_id::OfTask,
+        pb::v1::{
+            a2a_service_server::A2aService,
+            bindings::{Rpc, each_rpc},
+        },
+        rpc::{BoxStream, ServiceFuture},
+        snapshot::Snapshot,
+    },
+};
+
+/// Service wrapper that records the metrics of each call, and its details in its [`CallRecord`], if it has one.
+pub(crate) struct ObservedService {
+    service: Arc<dyn A2aService>,
+    /// Name of the agent, in a server with several.
+    agent: Option<Arc<str>>,
+    is_metered: bool,
+}
+
+impl ObservedService {
+    /// Wraps a service. Without metrics, only calls with a record are observed.
+    pub(crate) fn new(service: Arc<dyn A2aService>, agent: Option<Arc<str>>, is_metered: bool) -> Self {
+        Self { service, agent, is_metered }
+    }
+
+    /// Begins the observation of a call. `None` if there is nothing to observe.
+    fn observe<T: OfTask>(&self, operation: &'static str, request: &Request<T>) -> Option<ObservedCall> {
+        let call = Call::of(request).ok()?;
+        let record = call.record.clone();
+        if let Some(record) = &record {
+            record.operation(operation);
+            record.task(request.get_ref().task_id());
+        }
+        let labels = self.is_metered.then(|| CallLabels {
+            agent: self.agent.clone(),
+            operation,
+            binding: name(call.binding),
+            version: call.version.as_str(),
+        });
+        (labels.is_some() || record.is_some()).then(|| ObservedCall {
+            labels,
+            record,
+            start: Instant::now(),
+            code: None,
+        })
+    }
+}
+
+/// Name of a binding, as in the request log.
+fn name(binding: Binding) -> &'static str {
+    match binding {
+        Binding::InProcess => "in-process",
+        Binding::Grpc => "grpc",
+        Binding::Rest => "http",
+        Binding::JsonRpc => "jsonrpc",
+    }
+}
+
+/// Call that is observed until it ends. A call that is dropped before has no code: its client has gone.
+struct ObservedCall {
+    labels: Option<CallLabels>,
+    record: Option<Arc<CallRecord>>,
+    start: Instant,
+    code: Option<Code>,
+}
+
+impl ObservedCall {
+    /// Records the reply, and the task that it names.
+    fn reply<T: OfTask>(&mut self, result: &Result<Response<T>, Status>) {
+        if let Some(labels) = &self.labels {
+            labels.replied(self.start.elapsed());
+        }
+        if let (Some(record), Ok(response)) = (&self.record, result) {
+            record.task(response.get_ref().task_id());
+        }
+    }
+}
+
+impl Drop for ObservedCall {
+    fn drop(&mut self) {
+        if let Some(labels) = &self.labels {
+            labels.ended(error::code_name(self.code.unwrap_or(Code::Cancelled)));
+        }
+    }
+}
+
+/// Observes a unary call.
+async fn unary<T: OfTask>(mut call: ObservedCall, response: ServiceFuture<'_, T>) -> Result<Response<T>, Status> {
+    let result = response.await;
+    call.code = Some(result.as_ref().map_or_else(Status::code, |_| Code::Ok));
+    call.reply(&result);
+    result
+}
+
+/// Observes a streaming call until its stream ends.
+async fn streaming(
+    mut call: ObservedCall,
+    response: ServiceFuture<'_, BoxStream<Event>>,
+) -> Result<Response<BoxStream<Event>>, Status> {
+    let result = response.await;
+    call.code = result.as_ref().err().map(Status::code);
+    call.reply(&result);
+    let response = result?;
+    if let Some(labels) = &call.labels {
+        labels.add_streams(1);
+    }
+    Ok(response.map(|events| -> BoxStream<Event> { Box::pin(ObservedEvents { events, call, is_first: true }) }))
+}
+
+/// Stream of an observed call.
+struct ObservedEvents {
+    events: BoxStream<Event>,
+    call: ObservedCall,
+    is_first: bool,
+}
+
+impl Stream for ObservedEvents {
+    type Item = Result<Event, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let item = ready!(self.events.as_mut().poll_next(cx));
+        match &item {
+            None => self.call.code = Some(Code::Ok),
+            Some(Err(status)) => self.call.code = Some(status.code()),
+            Some(Ok(event)) => {
+                let is_first = std::mem::take(&mut self.is_first);
+                if let Some(labels) = &self.call.labels {
+                    labels.sent_event(is_first.then(|| self.call.start.elapsed()));
+                }
+                if let (true, Some(record)) = (is_first, &self.call.record) {
+                    record.task(event.task_id());
+                }
+            }
+        }
+        Poll::Ready(item)
+    }
+}
+
+impl Drop for ObservedEvents {
+    fn drop(&mut self) {
+        if let Some(labels) = &self.call.labels {
+            labels.add_streams(-1);
+        }
+    }
+}
+
+impl OfTask for Snapshot {}
+impl OfTask for BoxStream<Event> {}
+
+macro_rules! observed {
+    ($($kind:ident $method:ident $rpc:ident: $request:ty => $response:ty;)*) => {
+        impl A2aService for ObservedService { $(
+            fn $method<'a, 'b>(&'a self, request: Request<$request>) -> ServiceFuture<'b, $response>
+            where
+                'a: 'b,
+                Self: 'b,
+            {
+                let observed = self.observe(Rpc::$rpc.name(), &request);
+                let response = self.service.$method(request);
+                match observed {
+                    Some(call) => Box::pin($kind(call, response)),
+                    None => response,
+                }
+            }
+        )* }
+    };
+}
+
+each_rpc!(observed);
+
+impl fmt::Debug for ObservedService {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ObservedService").field("is_metered", &self.is_metered).finish_non_exhaustive()
+    }
+}

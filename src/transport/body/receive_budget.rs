@@ -1,0 +1,249 @@
+//! Limits of request bodies in receipt: total bytes of all connections, half of `limits.memory`, and time per body.
+
+use std::{
+    error::Error as StdError,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http_body::{Frame, SizeHint};
+use pin_project_lite::pin_project;
+use tokio::time::{Instant, Sleep, sleep_until};
+use tonic::Status;
+
+use crate::{
+    base::clock,
+    protocol::error::{Error, ErrorKind},
+    transport::{body::too_large_for, settings::Limits},
+};
+
+/// Maximum size of a small body in bytes. Small bodies may use the whole budget, and larger ones seven eighths of it, so that
+/// large slow bodies do not block small requests.
+const SMALL: usize = 16 << 10;
+
+/// Budget for requests of gRPC's health service in bytes. Its clients are not authenticated, so they must not exhaust the
+/// budget of other requests.
+const HEALTH_BYTES: usize = 4 << 20;
+
+/// Maximum size of a small request of the health service in bytes. Nearly all are small.
+const SMALL_HEALTH: usize = 64;
+
+/// Delay after which a client that exceeded the budget may retry.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// Maximum age of a request that is a stream of messages. Only reflection has such requests.
+const MAX_STREAM_AGE: Duration = Duration::from_mins(10);
+
+/// Length of the gRPC message prefix in bytes.
+const PREFIX: usize = 5;
+
+/// Budget for the incomplete request bodies of all connections.
+#[derive(Debug)]
+pub(in crate::transport) struct ReceiveBudget {
+    limit: usize,
+    /// Maximum size of a body that may use the last eighth of the budget.
+    small: usize,
+    /// Names of the bodies, of the limit, and of the key that sets it, in errors.
+    names: [&'static str; 3],
+    used: AtomicUsize,
+}
+
+impl ReceiveBudget {
+    /// Creates a budget of `limit` bytes; zero is no limit.
+    pub(in crate::transport) fn new(limit: usize) -> Arc<Self> {
+        let limit = if limit == 0 { usize::MAX } else { limit };
+        let names = ["request", "incoming_bytes", "limits.memory"];
+        Arc::new(Self { limit, small: SMALL, names, used: AtomicUsize::new(0) })
+    }
+
+    /// Creates a budget for requests of gRPC's health service.
+    pub(in crate::transport) fn of_health() -> Arc<Self> {
+        let names = ["health check", "health_bytes", "fixed limit"];
+        Arc::new(Self { limit: HEALTH_BYTES, small: SMALL_HEALTH, names, used: AtomicUsize::new(0) })
+    }
+
+    /// Creates an empty reservation for a body.
+    pub(in crate::transport) fn reservation(self: &Arc<Self>) -> ReceiveReservation {
+        ReceiveReservation { budget: Arc::clone(self), bytes: 0 }
+    }
+}
+
+/// Reservation for the received bytes of a body, released on drop.
+#[derive(Debug)]
+pub(in crate::transport) struct ReceiveReservation {
+    budget: Arc<ReceiveBudget>,
+    bytes: usize,
+}
+
+impl ReceiveReservation {
+    /// Reserves further bytes.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unavailable`] if they exceed the budget.
+    pub(in crate::transport) fn grow(&mut self, bytes: usize) -> Result<(), Error> {
+        let ReceiveBudget { limit, small, names: [bodies, name, key], .. } = *self.budget;
+        let total = self.bytes.saturating_add(bytes);
+        let share = if total <= small { limit } else { limit - limit / 8 };
+        let fits = |used: usize| used.checked_add(bytes).filter(|used| *used <= share);
+        if self.budget.used.fetch_update(Relaxed, Relaxed, fits).is_err() {
+            let why = format!("more than {limit} {bodies} bytes are being received; retry later ({key})");
+            return Err(ErrorKind::Unavailable.because(why).with("limit", name).retry_after(RETRY_AFTER));
+        }
+        self.bytes = total;
+        Ok(())
+    }
+
+    /// Releases all bytes.
+    pub(in crate::transport) fn release(&mut self) {
+        self.budget.used.fetch_sub(std::mem::take(&mut self.bytes), Relaxed);
+    }
+}
+
+impl Drop for ReceiveReservation {
+    fn drop(&mut self) {
+        self.release();
+    }
+}
+
+/// Returns the error for a body that is not complete after the timeout.
+pub(in crate::transport) fn too_slow(timeout: Duration) -> Error {
+    ErrorKind::RequestTimeout.because(format!("the body was not received within {timeout:?}"))
+}
+
+/// Number of messages in a gRPC request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::transport) enum Messages {
+    /// A single message: the body has to be complete within the timeout.
+    One,
+    /// A stream: the timeout applies between two frames, and the stream has a maximum age.
+    Many,
+}
+
+pin_project! {
+    /// Body of a gRPC request with limits. tonic has no timeout for the receipt of a message, and buffers an incomplete one.
+    pub(in crate::transport) struct LimitedBody<B> {
+        #[pin]
+        body: B,
+        messages: Messages,
+        max: usize,
+        timeout: Duration,
+        started: Instant,
+        // Created at the first wait. Most bodies never wait.
+        expires: Option<Pin<Box<Sleep>>>,
+        reserved: ReceiveReservation,
+        received: usize,
+    }
+}
+
+impl<B> LimitedBody<B> {
+    pub(in crate::transport) fn new(body: B, messages: Messages, limits: &Limits) -> Self {
+        Self {
+            body,
+            messages,
+            max: limits.body_bytes,
+            timeout: limits.body_timeout,
+            started: Instant::now(),
+            expires: None,
+            reserved: limits.receiving.reservation(),
+            received: 0,
+        }
+    }
+}
+
+impl<B> http_body::Body for LimitedBody<B>
+where
+    B: http_body::Body<Data = Bytes>,
+    B::Error: Into<Box<dyn StdError + Send + Sync>>,
+{
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        let this = self.project();
+        let Poll::Ready(frame) = this.body.poll_frame(cx) else {
+            let expires = this.expires.get_or_insert_with(|| {
+                let idle = clock::after(Instant::now(), *this.timeout);
+                Box::pin(sleep_until(match this.messages {
+                    Messages::One => idle,
+                    Messages::Many => idle.min(clock::after(*this.started, MAX_STREAM_AGE)),
+                }))
+            });
+            ready!(expires.as_mut().poll(cx));
+            return Poll::Ready(Some(Err(too_slow(*this.timeout).into())));
+        };
+        if *this.messages == Messages::Many {
+            *this.expires = None;
+            // Earlier frames were decoded, except for at most one incomplete message.
+            this.reserved.release();
+            *this.received = 0;
+        }
+        Poll::Ready(frame.map(|frame| {
+            let frame = frame.map_err(|error| Status::from_error(error.into()))?;
+            let length = frame.data_ref().map_or(0, Bytes::len);
+            *this.received = this.received.saturating_add(length);
+            // tonic rejects a message that is too large by its prefix. This limits data after the message.
+            if *this.messages == Messages::One && *this.received > this.max.saturating_add(PREFIX) {
+                return Err(too_large_for(*this.max).into());
+            }
+            this.reserved.grow(length)?;
+            Ok(frame)
+        }))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn large_bodies_leave_a_share_of_the_budget_to_small_ones() {
+        let budget = ReceiveBudget::new(8 * SMALL);
+        let mut large = budget.reservation();
+        assert!(large.grow(7 * SMALL).is_ok());
+        let error = large.grow(1).unwrap_err();
+        assert_eq!((error.kind(), error.retry_after_seconds()), (ErrorKind::Unavailable, Some(1)));
+        assert!(
+            error.to_string().contains("more than 131072") && error.to_string().contains("(limits.memory)"),
+            "{error}"
+        );
+
+        let mut small = budget.reservation();
+        assert!(small.grow(SMALL).is_ok() && budget.reservation().grow(1).is_err());
+        drop(large);
+        assert!(small.grow(6 * SMALL).is_ok());
+        drop(small);
+        assert_eq!(budget.used.load(Relaxed), 0);
+    }
+
+    #[test]
+    fn health_checks_have_a_budget_with_a_share_for_small_ones() {
+        let budget = ReceiveBudget::of_health();
+        let large: Vec<_> = (0..HEALTH_BYTES / 1000).map(|_| budget.reservation()).collect();
+        let admitted = large.into_iter().map_while(|mut body| body.grow(1000).ok().map(|()| body)).collect::<Vec<_>>();
+        assert_eq!(admitted.len(), (HEALTH_BYTES - HEALTH_BYTES / 8) / 1000);
+        let error = budget.reservation().grow(1000).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+        assert!(error.to_string().contains("health check bytes"), "{error}");
+        assert!(budget.reservation().grow(SMALL_HEALTH).is_ok());
+    }
+
+    #[test]
+    fn zero_is_no_limit() {
+        let budget = ReceiveBudget::new(0);
+        assert!(budget.reservation().grow(usize::MAX / 2).is_ok());
+    }
+}

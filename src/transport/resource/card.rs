@@ -1,0 +1,236 @@
+//! Agent card over HTTP: paths, caching (`ETag`, `Last-Modified`, `Vary`), CORS, and the extended card of 0.2 (8.6).
+
+use std::net::SocketAddr;
+
+use axum::extract::{ConnectInfo, OriginalUri};
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header, request::Parts, uri};
+use jiff::{
+    Timestamp,
+    fmt::rfc2822::{DateTimeParser, DateTimePrinter},
+};
+
+use crate::{
+    base::clock::Clock,
+    protocol::{
+        call::{self, Call},
+        error::Error,
+        pb::v1::bindings::ServiceHandle,
+        rpc::fingerprint,
+        v03,
+        version::Version,
+    },
+    service::card::{
+        AGENT_CARD, CardRequest, FORWARDED_HOST, FORWARDED_PORT, FORWARDED_PREFIX, FORWARDED_PROTO, JSON_RPC,
+        WELL_KNOWN, WELL_KNOWN_BEFORE,
+    },
+    transport::{
+        Body, Settings,
+        binding::rest,
+        body::response::{respond, status},
+        pipeline::base_path::PathPrefix,
+    },
+};
+
+/// A client that calls often rarely fetches the card, and one whose agent has moved recovers within 5 minutes. Revalidation
+/// is cheap.
+const CACHE_CONTROL: HeaderValue = HeaderValue::from_static("public, max-age=300");
+
+/// The card is public, so pages of every origin may read it. Browser-based tools fetch it first.
+const ANY_ORIGIN: HeaderValue = HeaderValue::from_static("*");
+
+/// Collects the parts of a request that the card depends on.
+pub(in crate::transport) fn card_request(parts: &Parts) -> CardRequest<'_> {
+    let path = parts.uri.path();
+    let whole = parts.extensions.get::<OriginalUri>().map_or(path, |uri| uri.0.path());
+    let prefix = parts.extensions.get::<PathPrefix>().map(|prefix| &*prefix.0);
+    let prefix = prefix.unwrap_or_else(|| whole.strip_suffix(path).unwrap_or_default());
+    let path = card_below_json_rpc(path).unwrap_or(path);
+    let header = parts.headers.get(header::HOST).and_then(|host| host.to_str().ok());
+    let authority = parts.uri.authority().map(uri::Authority::as_str);
+    let (host, target) =
+        if parts.version >= http::Version::HTTP_2 { (authority.or(header), None) } else { (header, authority) };
+    let peer = parts.extensions.get::<ConnectInfo<SocketAddr>>().map(|info| info.0.ip());
+    CardRequest { path, prefix, host, target, peer, query: parts.uri.query(), headers: &parts.headers }
+}
+
+/// Start of the server, which is the modification time of its card, in whole seconds.
+pub(in crate::transport) struct CardDates {
+    time: Timestamp,
+    text: Option<HeaderValue>,
+}
+
+impl CardDates {
+    pub(in crate::transport) fn now(clock: Clock) -> Self {
+        let time = Timestamp::from_second(clock.millis().div_euclid(1000)).unwrap_or_default();
+        let text = DateTimePrinter::new().timestamp_to_rfc9110_string(&time).ok();
+        Self { time, text: text.and_then(|text| text.parse().ok()) }
+    }
+}
+
+/// Card that requires authentication: only the caches of its callers may have it, and they have to revalidate it.
+pub(in crate::transport) const PRIVATE_CACHE: HeaderValue = HeaderValue::from_static("private, no-cache");
+
+/// Responds with the card. There is no `Call`: its content does not depend on the caller.
+pub(in crate::transport) fn respond_with_card(settings: &Settings, dates: &CardDates, parts: &Parts) -> Response<Body> {
+    let card = (settings.card)(&card_request(parts));
+    let tag = entity_tag(&card);
+    let dates = Some(dates).filter(|_| !settings.card_changes);
+    let is_not_modified = is_not_modified(&parts.headers, &tag, dates);
+    let mut headers = HeaderMap::from_iter([(header::VARY, vary())]);
+    let modified = dates.and_then(|dates| dates.text.clone());
+    headers.extend(modified.map(|text| (header::LAST_MODIFIED, text)));
+    let mut response = respond_with_public(card, "application/json", tag, is_not_modified, headers);
+    if settings.protects_card {
+        response.headers_mut().remove(header::ACCESS_CONTROL_ALLOW_ORIGIN);
+        response.headers_mut().insert(header::CACHE_CONTROL, PRIVATE_CACHE);
+    }
+    response
+}
+
+/// Responds with a public resource, or with 304 if the client has it already. `headers` are those that only this resource
+/// has.
+pub(in crate::transport) fn respond_with_public(
+    content: Bytes,
+    content_type: &'static str,
+    tag: String,
+    is_not_modified: bool,
+    mut headers: HeaderMap,
+) -> Response<Body> {
+    // Always succeeds: the tag consists of hexadecimal digits in quotes.
+    if let Ok(tag) = HeaderValue::try_from(tag) {
+        headers.insert(header::ETAG, tag);
+    }
+    headers.insert(header::CACHE_CONTROL, CACHE_CONTROL);
+    headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, ANY_ORIGIN);
+    if is_not_modified {
+        let mut response = status(StatusCode::NOT_MODIFIED);
+        *response.headers_mut() = headers;
+        return response;
+    }
+    respond(StatusCode::OK, headers, HeaderValue::from_static(content_type), content)
+}
+
+/// Returns the path of a card without the prefix of JSON-RPC. Some clients request the card below the URL of the interface.
+pub(in crate::transport) fn card_below_json_rpc(path: &str) -> Option<&str> {
+    let below = [JSON_RPC, "/a2a"].iter().find_map(|base| path.strip_prefix(base))?;
+    let known = matches!(below.strip_suffix('/').unwrap_or(below), WELL_KNOWN | WELL_KNOWN_BEFORE | AGENT_CARD);
+    known.then_some(below)
+}
+
+/// Returns true for the paths of the extended card of 0.2: `{url}/../agent/authenticatedExtendedCard` for every URL of
+/// JSON-RPC (0.2, 7.10), with or without dot segments (RFC 3986, 5.2.4), which some clients do not resolve.
+pub(in crate::transport) fn is_extended(path: &str) -> bool {
+    let Some(base) = path.strip_suffix("/agent/authenticatedExtendedCard") else { return false };
+    matches!(base.strip_suffix("/..").unwrap_or(base).trim_end_matches('/'), "" | JSON_RPC | "/a2a")
+}
+
+/// Responds with the card for authenticated callers, or an error in the form of 0.3.
+pub(in crate::transport) async fn respond_with_extended_card(
+    service: &ServiceHandle,
+    parts: &Parts,
+    checked: Result<(), Error>,
+) -> Response<Body> {
+    let call = || parts.extensions.get::<Call>().cloned().unwrap_or_default();
+    let card = match checked {
+        Ok(()) => v03::card::extended(&*service.0, call()).await,
+        Err(error) => Err(error),
+    };
+    match card {
+        Ok(card) => {
+            let headers = HeaderMap::from_iter([(header::CACHE_CONTROL, HeaderValue::from_static("no-store"))]);
+            respond(StatusCode::OK, headers, HeaderValue::from_static("application/json"), card.into())
+        }
+        Err(error) => rest::status_response(error.into(), Version::V0_3),
+    }
+}
+
+/// Responds to the CORS preflight of a browser, which is needed for custom headers such as `A2A-Version`.
+pub(in crate::transport) fn preflight() -> Response<Body> {
+    let mut response = status(StatusCode::NO_CONTENT);
+    let verbs = HeaderValue::from_static("GET, HEAD");
+    let headers = response.headers_mut();
+    headers.insert(header::ALLOW, verbs.clone());
+    headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, ANY_ORIGIN);
+    headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, verbs);
+    headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, ANY_ORIGIN);
+    response
+}
+
+/// Returns true if the client has this card already. `If-None-Match` takes precedence over `If-Modified-Since` (RFC 9110,
+/// 13.2.2).
+fn is_not_modified(headers: &HeaderMap, tag: &str, dates: Option<&CardDates>) -> bool {
+    if headers.contains_key(header::IF_NONE_MATCH) {
+        return is_known(headers, tag);
+    }
+    let since = headers.get(header::IF_MODIFIED_SINCE).and_then(|date| date.to_str().ok());
+    let since = since.and_then(|date| DateTimeParser::new().parse_timestamp(date).ok());
+    since.zip(dates).is_some_and(|(since, dates)| dates.time <= since)
+}
+
+/// Returns true if `If-None-Match` lists an entity tag.
+pub(in crate::transport) fn is_known(headers: &HeaderMap, tag: &str) -> bool {
+    let lines = headers.get_all(header::IF_NONE_MATCH).into_iter().filter_map(|line| line.to_str().ok());
+    let mut tags = lines.flat_map(|line| line.split(',')).map(str::trim);
+    tags.any(|known| known == "*" || known.strip_prefix("W/").unwrap_or(known) == tag)
+}
+
+/// Returns a strong entity tag of these bytes.
+pub(in crate::transport) fn entity_tag(bytes: &[u8]) -> String {
+    format!("\"{:032x}\"", fingerprint(bytes))
+}
+
+/// Returns the `Vary` header of resources that depend on the requested URL and the protocol version, as the card does.
+/// Without one of these names, a cache could return the URLs of another client's request.
+pub(in crate::transport) fn vary() -> HeaderValue {
+    const NAMES: [HeaderName; 7] = [
+        header::HOST,
+        header::FORWARDED,
+        FORWARDED_HOST,
+        FORWARDED_PORT,
+        FORWARDED_PREFIX,
+        FORWARDED_PROTO,
+        call::VERSION,
+    ];
+    HeaderValue::try_from(NAMES.each_ref().map(HeaderName::as_str).join(", ")).unwrap_or(HeaderValue::from_static("*"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn extended_card_is_next_to_json_rpc() {
+        for base in ["", "/", "/..", "//..", "/rpc", "/rpc/", "/rpc/..", "/rpc//..", "/a2a/.."] {
+            assert!(is_extended(&format!("{base}/agent/authenticatedExtendedCard")), "{base}");
+        }
+        for path in [
+            "/agent",
+            "/authenticatedExtendedCard",
+            "/acme/agent/authenticatedExtendedCard",
+            "/agent/authenticatedExtendedCard/x",
+        ] {
+            assert!(!is_extended(path), "{path}");
+        }
+    }
+
+    #[test]
+    fn card_is_served_below_the_url_of_json_rpc() {
+        for base in ["/rpc", "/a2a"] {
+            for path in [WELL_KNOWN, WELL_KNOWN_BEFORE, AGENT_CARD] {
+                assert_eq!(card_below_json_rpc(&format!("{base}{path}")), Some(path));
+            }
+        }
+        for path in [WELL_KNOWN, "/rpc", "/rpc/.well-known", "/rpcs/.well-known/agent-card.json", "/acme/agent-card"] {
+            assert_eq!(card_below_json_rpc(path), None, "{path}");
+        }
+    }
+
+    #[test]
+    fn entity_tag_is_the_hash_of_the_bytes() {
+        // Test vectors of draft-eastlake-fnv.
+        assert_eq!(entity_tag(b""), "\"6c62272e07bb014262b821756295c58d\"");
+        assert_eq!(entity_tag(b"a"), "\"d228cb696f1a8caf78912b704e4a8964\"");
+        assert_ne!(entity_tag(b"ab"), entity_tag(b"ba"));
+    }
+}

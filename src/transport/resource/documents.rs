@@ -1,0 +1,69 @@
+//! API documents over HTTP: `/openapi.json`, `/openapi.yaml` and the paths below `/openapi/`; and pages for browsers: `/` and
+//! the paths below `/docs/`.
+
+use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, header, request::Parts};
+
+use super::card::{card_request, entity_tag, is_known, respond_with_public, vary};
+use crate::{
+    protocol::version::Version,
+    transport::{
+        Body, DocumentSource, binding::rest, body::response::status, pipeline::browser_headers::add_page_headers,
+    },
+};
+
+/// Returns true for the paths of documents, without a slash at the end.
+pub(in crate::transport) fn is_document(path: &str) -> bool {
+    let is_below = |base| path.strip_prefix(base).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+    let is_api =
+        cfg!(feature = "openapi") && (is_below("/openapi") || matches!(path, "/openapi.json" | "/openapi.yaml"));
+    is_api || (cfg!(feature = "docs") && is_below("/docs"))
+}
+
+/// Returns true for requests of a browser for a page: other clients do not accept HTML.
+pub(in crate::transport) fn wants_page(method: &Method, headers: &HeaderMap) -> bool {
+    let lines = headers.get_all(header::ACCEPT).into_iter().filter_map(|line| line.to_str().ok());
+    let mut names = lines.flat_map(|line| line.split(',')).filter_map(|range| range.split(';').next());
+    method.is_safe() && *method != Method::OPTIONS && names.any(|name| name.trim().eq_ignore_ascii_case("text/html"))
+}
+
+/// First bytes of gzip.
+const GZIP: &[u8] = &[0x1f, 0x8b];
+
+/// Responds with a document. Documents are as public as the agent card.
+pub(in crate::transport) async fn respond_with_document(
+    source: Option<DocumentSource>,
+    parts: Parts,
+) -> Response<Body> {
+    // Building the documents takes a while.
+    let found = tokio::task::spawn_blocking(move || {
+        let document = source.and_then(|source| source(&card_request(&parts)));
+        let tag = document.as_ref().map(|(_, content)| entity_tag(content)).unwrap_or_default();
+        (document, tag, parts)
+    });
+    let ((media_type, content), tag, parts) = match found.await {
+        Ok((Some(document), tag, parts)) => (document, tag, parts),
+        Ok((None, _, parts)) => {
+            return rest::not_found(&parts);
+        }
+        Err(error) => {
+            return rest::status_response(crate::protocol::error::Error::internal(error).into(), Version::V1_0);
+        }
+    };
+    if parts.uri.path() == "/docs" {
+        // The page has relative links.
+        let mut response = status(StatusCode::PERMANENT_REDIRECT);
+        response.headers_mut().insert(header::LOCATION, HeaderValue::from_static("docs/"));
+        return response;
+    }
+    let is_not_modified = is_known(&parts.headers, &tag);
+    let mut headers = HeaderMap::from_iter([(header::VARY, vary())]);
+    if media_type.starts_with("text/html") {
+        headers.append(header::VARY, HeaderValue::from_static("accept"));
+        add_page_headers(&mut headers);
+    }
+    // Files of pages that are stored compressed. Every browser accepts that.
+    if content.starts_with(GZIP) {
+        headers.insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+    }
+    respond_with_public(content, media_type, tag, is_not_modified, headers)
+}
