@@ -122,17 +122,13 @@ impl Service {
 
     /// Creates the service of an agent with a store and the sources of time, ids and randomness.
     pub fn with_env(agent: Arc<dyn DynAgent>, store: Arc<dyn Store>, limits: Limits, env: Env) -> Self {
-        let calls = call_limits::CallLimits::new(&limits);
-        let (execution, anonymous) = (Execution::new(agent, store, limits, env), Arc::default());
-        let (gate, offers, default_key) =
-            (media_types::MediaTypeCheck::default(), Capabilities::default(), DefaultKey::default());
         Self {
-            execution,
-            anonymous,
-            calls,
-            gate,
-            offers,
-            default_key,
+            calls: call_limits::CallLimits::new(&limits),
+            execution: Execution::new(agent, store, limits, env),
+            anonymous: Arc::default(),
+            gate: media_types::MediaTypeCheck::default(),
+            offers: Capabilities::default(),
+            default_key: DefaultKey::default(),
             extended_card: OnceLock::new(),
             #[cfg(feature = "push")]
             delivery: None,

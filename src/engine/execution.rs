@@ -30,8 +30,8 @@ use crate::{
     engine::{
         agent::DynAgent,
         journal::{
-            CancelState, CommitFailure, EventsStart, Journal, LiveRef, LiveTask, Phase, Reader, TurnContext, TurnReply,
-            WaitFailure, WatchCommit, WatchEvents, WatchTurn,
+            CommitFailure, EventsStart, Journal, LiveRef, LiveTask, Phase, Reader, TurnContext, TurnReply,
+            WaitFailure, watch_commit, watch_events, watch_turn,
         },
     },
     protocol::{
@@ -149,14 +149,14 @@ impl Execution {
         let reply_after = left.map(|left| left.saturating_sub(REPLY_MARGIN.min(left / 10)));
         let wait = [self.0.limits.send_timeout, reply_after].into_iter().flatten().min();
         if request.idempotency_key.is_none() {
-            return Either::Left(self.wait_for_turn(self.accept::<WatchTurn>(request, None), wait, left));
+            return Either::Left(self.wait_for_turn(self.accept(request, None, watch_turn), wait, left));
         }
         let mut request = request;
         Either::Right(Box::pin(async move {
             if let Some((key, seq)) = self.find_earlier_send(&mut request, left).await? {
                 return self.wait_for_earlier_send(&key, seq, wait).await;
             }
-            self.wait_for_turn(self.accept::<WatchTurn>(request, None), wait, left).await
+            self.wait_for_turn(self.accept(request, None, watch_turn), wait, left).await
         }))
     }
 
@@ -193,7 +193,7 @@ impl Execution {
         }
         let time = left.map_or(COMMIT_WAIT, |left| left.min(COMMIT_WAIT));
         let (signal, polled) = oneshot::channel();
-        let (live, reply) = self.accept::<WatchCommit>(request, Some(signal)).await?;
+        let (live, reply) = self.accept(request, Some(signal), watch_commit).await?;
         // Committed now, because the agent may run for long before its first pause.
         live.flush();
         let reply = self.wait_for_commit(&live, reply, time).await?;
@@ -233,7 +233,7 @@ impl Execution {
             return Box::pin(self.stream_earlier_send(&key, seq, history)).await;
         }
         let permit = self.0.permits.stream(&request.scope.owner)?;
-        let (live, EventsStart { committed, seq, turns }) = self.accept::<WatchEvents>(request, None).await?;
+        let (live, EventsStart { committed, seq, turns }) = self.accept(request, None, watch_events).await?;
         let next = committed.as_ref().map_or(seq, |(_, at)| at + 1);
         let reader = Reader::new(live, Arc::clone(&self.0.journal), next, Some(turns), permit).with_history(history);
         Ok(match committed {
@@ -344,10 +344,9 @@ impl Execution {
     /// `TaskNotCancelable` if the task is in another terminal state, or reaches one first.
     pub(crate) async fn cancel(&self, key: &Key, metadata: Option<Box<Struct>>) -> Result<Arc<Task>, Error> {
         let live = self.load(key).await?;
-        let ended = match live.request_cancel(metadata) {
-            CancelState::Lost => return Err(ownership_changed()),
-            CancelState::Ended(task) => return canceled(task),
-            CancelState::Requested(ended) => ended,
+        let ended = match live.request_cancel(metadata).ok_or_else(ownership_changed)? {
+            Ok(task) => return canceled(task),
+            Err(ended) => ended,
         };
         match self.wait_for_commit(&live, ended, self.0.limits.cancel_grace.saturating_add(COMMIT_WAIT)).await? {
             TurnReply::Task(task) => canceled(task),

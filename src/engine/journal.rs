@@ -32,8 +32,8 @@ pub(crate) use self::{
     failure::CommitFailure,
     live::LiveTask,
     messages::{
-        AcceptedMessage, CancelState, EventsStart, KeyDigest, MessageRefusal, NewMessage, WaitFailure, Watch,
-        WatchCommit, WatchEvents, WatchTurn,
+        AcceptedMessage, EventsStart, KeyDigest, MessageRefusal, NewMessage, WaitFailure, Watch, watch_commit,
+        watch_events, watch_turn,
     },
     turn::{AgentPause, AgentStart, TurnResult, TurnStop, WaitsFor},
     turn_context::{StoredContexts, TurnContext},

@@ -48,6 +48,10 @@ impl Permits {
         (state.running, state.queue.len())
     }
 
+    /// Acquires the permit of a new turn, or a place in the queue.
+    ///
+    /// # Errors
+    /// `ResourceExhausted` if neither is left.
     pub(super) fn turn(&self, owner: &Arc<str>) -> Result<TurnSlot, Error> {
         let Limits { turns, turns_per_owner, queued_turns, queued_turns_per_owner, .. } = self.turns.limits;
         let mut state = self.turns.state.lock();
@@ -75,6 +79,8 @@ impl Permits {
         Err(limit_error(name, format!("{why}; retry later (limits.{key})")).retry_after(RETRY_AFTER))
     }
 
+    /// Acquires the permit of a recovered turn, or a place in the queue. An earlier process has admitted it: it counts against
+    /// the limit of its owner, but does not wait for that.
     pub(super) fn recovered_turn(&self, owner: &Arc<str>) -> TurnSlot {
         let mut state = self.turns.state.lock();
         if state.running < self.turns.limits.turns {

@@ -16,11 +16,12 @@ use crate::{
 
 impl Execution {
     /// Accepts a message for an existing task.
-    pub(super) async fn follow_up<W: Watch>(
+    pub(super) async fn follow_up<T: Send + Sync>(
         &self,
         request: SendRequest,
         first_poll: Option<FirstPoll>,
-    ) -> Result<(LiveRef, W::Output), Error> {
+        watch: Watch<T>,
+    ) -> Result<(LiveRef, T), Error> {
         self.check_accepting()?;
         let SendRequest { scope, mut message, context: turn_context, push, cleared, idempotency_key } = request;
         let key = Key::new(&scope, &message.task_id);
@@ -38,7 +39,7 @@ impl Execution {
             Some(push) => self.put_push(&key, *push, cleared, PUSH_IN_SEND).await?.1,
             None => None,
         };
-        let accepted = self.add_message::<W>(live, (message, turn_context, idempotency_key), first_poll).await;
+        let accepted = self.add_message(live, (message, turn_context, idempotency_key), first_poll, watch).await;
         if let (Err(_), Some(id)) = (&accepted, created) {
             self.delete_push(&key, &id).await?;
         }
@@ -46,12 +47,13 @@ impl Execution {
     }
 
     /// Adds a message to an existing task: starts a turn, or queues the message for the next one.
-    async fn add_message<W: Watch>(
+    async fn add_message<T>(
         &self,
         live: LiveRef,
         (message, context, idempotency_key): (Message, TurnContext, Option<Box<IdempotencyKey>>),
         first_poll: Option<FirstPoll>,
-    ) -> Result<(LiveRef, W::Output), Error> {
+        watch: Watch<T>,
+    ) -> Result<(LiveRef, T), Error> {
         let key = &live.key;
         let (idempotency, guard) = idempotency_key.map(|key| key.into_parts()).unzip();
         let mut new = NewMessage { message, context, idempotency };
@@ -61,7 +63,7 @@ impl Execution {
                 slot = Some(self.0.permits.turn(&key.scope().owner)?);
             }
             let is_queued = slot.as_ref().map(TurnSlot::is_queued);
-            match live.add_message::<W>(new, is_queued, self.0.limits.queued_messages) {
+            match live.add_message(new, is_queued, self.0.limits.queued_messages, watch) {
                 Ok(AcceptedMessage { watched, first, recorded }) => {
                     let send = PendingSend::new(recorded, guard.flatten());
                     if let (Some(first), Some(slot)) = (first, slot) {

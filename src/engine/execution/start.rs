@@ -28,34 +28,36 @@ use crate::{
 impl Execution {
     /// Accepts a message for a new turn or the next one, and begins to watch that turn before it runs. A new task is created
     /// before this returns, since values moved into a future are moved twice.
-    pub(super) fn accept<'a, W: Watch + 'a>(
+    pub(super) fn accept<'a, T: Send + Sync + 'a>(
         &'a self,
         mut request: SendRequest,
         first_poll: Option<FirstPoll>,
-    ) -> impl Future<Output = Result<(LiveRef, W::Output), Error>> + Send + 'a {
+        watch: Watch<T>,
+    ) -> impl Future<Output = Result<(LiveRef, T), Error>> + Send + 'a {
         // Before anything is stored or visible. The idempotency key has been made of the whole message.
         request.context.secrets.take_from(&mut request.message);
         if !request.message.task_id.is_empty() {
-            return Either::Right(Box::pin(Either::Left(self.follow_up::<W>(request, first_poll))));
+            return Either::Right(Box::pin(Either::Left(self.follow_up(request, first_poll, watch))));
         }
         match self.0.chosen_context(&request.scope, &request.message) {
             Some(context) if !self.0.fits_context(&context, &request.message) => {
                 Either::Right(Box::pin(Either::Right(async move {
                     self.0.read_context_size(&context).await;
-                    self.create_task::<W>(request, Some(context), first_poll)
+                    self.create_task(request, Some(context), first_poll, watch)
                 })))
             }
-            context => Either::Left(ready(self.create_task::<W>(request, context, first_poll))),
+            context => Either::Left(ready(self.create_task(request, context, first_poll, watch))),
         }
     }
 
     /// Creates a task and starts its first turn.
-    fn create_task<W: Watch>(
+    fn create_task<T>(
         &self,
         request: SendRequest,
         context: Option<ChosenContext>,
         first_poll: Option<FirstPoll>,
-    ) -> Result<(LiveRef, W::Output), Error> {
+        watch: Watch<T>,
+    ) -> Result<(LiveRef, T), Error> {
         self.check_accepting()?;
         let journal = &self.0.journal;
         let SendRequest { scope, mut message, context: turn_context, push, idempotency_key, .. } = request;
@@ -97,7 +99,7 @@ impl Execution {
         live.set_push_config(push);
         let live = journal.insert(live);
         let (key, guard) = idempotency_key.map(|key| key.into_parts()).unzip();
-        let begun = live.begin_task::<W>(&turn_context, key, slot.is_queued());
+        let begun = live.begin_task(&turn_context, key, slot.is_queued(), watch);
         let (watched, recorded) = begun.ok_or_else(not_accepting)?;
         self.run_after_commit(
             live.clone(),

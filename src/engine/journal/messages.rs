@@ -62,16 +62,6 @@ pub(crate) enum MessageRefusal {
     Ended(Option<oneshot::Receiver<TurnReply>>),
 }
 
-/// State of a cancel request.
-pub(crate) enum CancelState {
-    /// The task has another writer, or the server has stopped.
-    Lost,
-    /// The task was in a terminal state before.
-    Ended(Arc<Task>),
-    /// The task ends soon. Completes once that is durable.
-    Requested(oneshot::Receiver<TurnReply>),
-}
-
 /// Reason why a waiter got no reply.
 pub(crate) enum WaitFailure {
     /// A change was not committed.
@@ -92,23 +82,8 @@ pub(crate) struct Acceptance<'a> {
     turns_before: u32,
 }
 
-/// Way in which the sender of a message follows its turn, from its acceptance on.
-pub(crate) trait Watch: Send {
-    /// What the sender gets.
-    type Output: Send + Sync;
-
-    /// Begins to follow the turn.
-    fn watch(accepted: Acceptance<'_>) -> Self::Output;
-}
-
-/// Waits until the turn of the message has ended or is interrupted.
-pub(crate) struct WatchTurn;
-
-/// Waits until the message is durable.
-pub(crate) struct WatchCommit;
-
-/// Reads the events of the task. The caller creates the [`Reader`](super::Reader), which is attached already.
-pub(crate) struct WatchEvents;
+/// Begins to follow the turn of a message for its sender, from the acceptance of the message on.
+pub(crate) type Watch<T> = fn(Acceptance<'_>) -> T;
 
 /// Start of the stream of a message.
 pub(crate) struct EventsStart {
@@ -120,44 +95,36 @@ pub(crate) struct EventsStart {
     pub(crate) turns: u32,
 }
 
-impl Watch for WatchTurn {
-    /// Receiver of the reply, and the event number of the message.
-    type Output = (oneshot::Receiver<TurnReply>, Seq);
-
-    fn watch(Acceptance { state, turns_before }: Acceptance<'_>) -> Self::Output {
-        let seq = state.newest_message();
-        (state.wait_for(WaitCondition::Turn(state.turn.number + turns_before, seq)), seq)
-    }
+/// Waits until the turn of the message has ended or is interrupted. Returns the receiver of the reply, and the event number
+/// of the message.
+pub(crate) fn watch_turn(Acceptance { state, turns_before }: Acceptance<'_>) -> (oneshot::Receiver<TurnReply>, Seq) {
+    let seq = state.newest_message();
+    (state.wait_for(WaitCondition::Turn(state.turn.number + turns_before, seq)), seq)
 }
 
-impl Watch for WatchCommit {
-    type Output = oneshot::Receiver<TurnReply>;
-
-    fn watch(Acceptance { state, .. }: Acceptance<'_>) -> Self::Output {
-        state.has_task = true;
-        state.wait_for(WaitCondition::Durable(state.admission.seq()))
-    }
+/// Waits until the message is durable.
+pub(crate) fn watch_commit(Acceptance { state, .. }: Acceptance<'_>) -> oneshot::Receiver<TurnReply> {
+    state.has_task = true;
+    state.wait_for(WaitCondition::Durable(state.admission.seq()))
 }
 
-impl Watch for WatchEvents {
-    type Output = EventsStart;
-
-    fn watch(Acceptance { state, turns_before }: Acceptance<'_>) -> Self::Output {
-        state.attach();
-        let committed = state.committed().map(|(task, at)| (Arc::clone(task), at.seq));
-        EventsStart { committed, seq: state.admission.seq(), turns: turns_before + 1 }
-    }
+/// Reads the events of the task. The caller creates the [`Reader`](super::Reader), which is attached already.
+pub(crate) fn watch_events(Acceptance { state, turns_before }: Acceptance<'_>) -> EventsStart {
+    state.attach();
+    let committed = state.committed().map(|(task, at)| (Arc::clone(task), at.seq));
+    EventsStart { committed, seq: state.admission.seq(), turns: turns_before + 1 }
 }
 
 /// Messages.
 impl LiveRef {
     /// Begins a new task with its first turn. Returns `None` if the server drains.
-    pub(crate) fn begin_task<W: Watch>(
+    pub(crate) fn begin_task<T>(
         &self,
         context: &TurnContext,
         idempotency: Option<KeyDigest>,
         is_queued: bool,
-    ) -> Option<(W::Output, Option<oneshot::Receiver<TurnReply>>)> {
+        watch: Watch<T>,
+    ) -> Option<(T, Option<oneshot::Receiver<TurnReply>>)> {
         let mut state = self.lock();
         if self.journal().phase() > Phase::Open {
             return None;
@@ -168,7 +135,7 @@ impl LiveRef {
         }
         self.store_context(&mut state, 1, context);
         let recorded = idempotency.map(|key| self.record_key(&mut state, key, 1));
-        let watched = W::watch(Acceptance { state: &mut state, turns_before: 0 });
+        let watched = watch(Acceptance { state: &mut state, turns_before: 0 });
         self.journal().flush(self, state);
         Some((watched, recorded))
     }
@@ -180,12 +147,13 @@ impl LiveRef {
 
     /// Adds a message to an existing task: starts a turn, or queues the message for the next one. `is_queued` says whether the
     /// turn that it may start waits for a permit; `None` if the caller has neither. At most `max_queued` messages wait.
-    pub(crate) fn add_message<W: Watch>(
+    pub(crate) fn add_message<T>(
         &self,
         new: NewMessage,
         is_queued: Option<bool>,
         max_queued: usize,
-    ) -> Result<AcceptedMessage<W::Output>, MessageRefusal> {
+        watch: Watch<T>,
+    ) -> Result<AcceptedMessage<T>, MessageRefusal> {
         let mut state = self.lock();
         if self.journal().phase() > Phase::Open {
             return Err(MessageRefusal::Draining);
@@ -227,7 +195,7 @@ impl LiveRef {
         };
         let turns_before = state.turn.inbox.len().div_ceil(MAX_MESSAGES_PER_TURN);
         let turns_before = u32::try_from(turns_before).unwrap_or(u32::MAX);
-        let watched = W::watch(Acceptance { state: &mut state, turns_before });
+        let watched = watch(Acceptance { state: &mut state, turns_before });
         // The message of a queued turn must not be lost if the server stops before the turn begins. The message of another
         // one is committed together with the updates that the agent sends before its first pause.
         if first.is_none() || waits || recorded.is_some() {
@@ -255,17 +223,22 @@ impl LiveRef {
 
 /// Ends of a task without its agent.
 impl LiveRef {
-    /// Requests a cancel of the task. A task without a running turn is canceled at once.
-    pub(crate) fn request_cancel(&self, metadata: Option<Box<Struct>>) -> CancelState {
+    /// Requests a cancel of the task. A task without a running turn is canceled at once. Returns the task if it was in a
+    /// terminal state before, and otherwise a receiver that completes once its end is durable. `None` if the task has another
+    /// writer, or the server has stopped.
+    pub(crate) fn request_cancel(
+        &self,
+        metadata: Option<Box<Struct>>,
+    ) -> Option<Result<Arc<Task>, oneshot::Receiver<TurnReply>>> {
         let mut state = self.lock();
         if state.is_lost {
-            return CancelState::Lost;
+            return None;
         }
         if let Some((task, _)) = state.committed().filter(|(task, _)| task.state().is_terminal()) {
-            return CancelState::Ended(Arc::clone(task));
+            return Some(Ok(Arc::clone(task)));
         }
         if self.journal().phase() == Phase::Stopped {
-            return CancelState::Lost;
+            return None;
         }
         let ended = state.wait_for(WaitCondition::TaskEnd);
         if !state.admission.state().is_terminal() {
@@ -283,7 +256,7 @@ impl LiveRef {
         }
         self.journal().flush(self, state);
         self.send_wakeups(Wakeups::control());
-        CancelState::Requested(ended)
+        Some(Err(ended))
     }
 
     /// Cancels the task if it has waited for its client since before a time. Returns a receiver that completes once that is

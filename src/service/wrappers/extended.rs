@@ -203,10 +203,6 @@ impl Active {
         self.indices.iter().filter_map(|index| self.extensions.get(*index)).map(|extension| &**extension)
     }
 
-    fn request(&self, request: &mut SendMessageRequest) -> Result<(), Error> {
-        self.all().try_for_each(|extension| extension.request(request, &self.call))
-    }
-
     /// Returns the metadata that the extensions add to a payload.
     fn metadata_for(&self, payload: &Payload) -> Result<Option<Struct>, Error> {
         let mut added: Option<Struct> = None;
@@ -352,7 +348,7 @@ impl ExtendedService {
         // Sends are the only requests that extensions can change.
         let body: &mut dyn Any = request.get_mut();
         if let Some(send) = body.downcast_mut::<SendMessageRequest>() {
-            active.request(send)?;
+            active.all().try_for_each(|extension| extension.request(send, &active.call))?;
         }
         let response = call(&*self.service, request);
         let (metadata, body, extensions) = active.list_in(response.await?).into_parts();

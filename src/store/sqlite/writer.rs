@@ -182,14 +182,12 @@ impl Writer {
             Ok(())
         };
         db.wal_hook(Some(hook))?;
-        let (scopes, unreadable, eviction_starts) =
-            (HashMap::new(), UnreadableTasks::default(), EvictionStarts::default());
         let state = State {
             db,
-            scopes,
+            scopes: HashMap::new(),
             large_contexts: None,
-            unreadable,
-            eviction_starts,
+            unreadable: UnreadableTasks::default(),
+            eviction_starts: EvictionStarts::default(),
             quota,
             health,
             wal_is_long,
