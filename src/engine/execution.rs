@@ -30,8 +30,8 @@ use crate::{
     engine::{
         agent::DynAgent,
         journal::{
-            CommitFailure, EventsStart, Journal, LiveRef, LiveTask, Phase, Reader, TurnContext, TurnReply,
-            WaitFailure, watch_commit, watch_events, watch_turn,
+            CommitFailure, EventsStart, Journal, LiveRef, LiveTask, Phase, Reader, TurnContext, TurnReply, WaitFailure,
+            watch_commit, watch_events, watch_turn,
         },
     },
     protocol::{

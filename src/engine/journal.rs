@@ -493,11 +493,6 @@ impl Journal {
         }
     }
 
-    /// Lets new work probe the store, which may still be unavailable.
-    fn allow_probe(&self) {
-        self.outage.lock().since = None;
-    }
-
     /// Ends the outage, because the store has committed a change or passed its check.
     fn end_outage(&self) {
         if mem::take(&mut *self.outage.lock()).is_logged {

@@ -245,7 +245,8 @@ impl Maintenance for Sqlite {
     }
 
     async fn idle_tasks(&self, before: Millis, skip: usize, limit: usize) -> Result<Vec<Key>, Unavailable> {
-        self.find_idle(before, skip, limit).await
+        let found = self.readers.run(move |db| sweep::candidates(db, sweep::IDLE, (before, -1), skip, limit)).await?;
+        Ok(found.into_iter().map(|candidate| candidate.key).collect())
     }
 
     async fn sweep(&self, policy: &Retention, now: Millis, in_use: InUse<'_>) -> Result<SweepResult, Unavailable> {

@@ -77,12 +77,18 @@ impl Contexts {
 
     /// Returns the size of a context; marked as unread if it is not cached.
     fn find(&self, key: Key) -> Arc<ContextBytes> {
+        self.find_or_insert(key, ContextBytes::unread).0
+    }
+
+    /// Returns the size of a context. Creates it if it is not known, and returns whether it did.
+    fn find_or_insert(&self, key: Key, new: fn() -> ContextBytes) -> (Arc<ContextBytes>, bool) {
         let mut cache = self.cache.lock();
-        cache.find(&key).unwrap_or_else(|| {
-            let size = Arc::new(ContextBytes::unread());
-            cache.insert(key, Arc::clone(&size));
-            size
-        })
+        if let Some(size) = cache.find(&key) {
+            return (size, false);
+        }
+        let size = Arc::new(new());
+        cache.insert(key, Arc::clone(&size));
+        (size, true)
     }
 
     /// Registers the context of a task whose context id the server chose, so that the task is its only one. Called at the
@@ -92,16 +98,7 @@ impl Contexts {
             return;
         }
         let key = (Arc::clone(live.key.scope()), Arc::clone(&live.context));
-        let (size, is_first) = {
-            let mut cache = self.cache.lock();
-            let found = cache.find(&key);
-            let is_first = found.is_none();
-            let size = found.unwrap_or_default();
-            if is_first {
-                cache.insert(key, Arc::clone(&size));
-            }
-            (size, is_first)
-        };
+        let (size, is_first) = self.find_or_insert(key, ContextBytes::default);
         live.enter_context(size, is_first);
     }
 

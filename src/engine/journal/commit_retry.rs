@@ -75,7 +75,8 @@ impl CommitRetry {
                 journal.end_outage();
                 self.probe_until = None;
             } else if until <= Instant::now() {
-                journal.allow_probe();
+                // Lets new work probe the store, which may still be unavailable.
+                journal.outage.lock().since = None;
                 self.probe_until = None;
             }
         }

@@ -186,10 +186,10 @@ pub(super) struct TurnState {
 pub(super) struct Waiters {
     /// Callers that wait for a condition.
     pub(super) conditions: Vec<(WaitCondition, oneshot::Sender<TurnReply>)>,
-    /// Number of readers.
+    /// Number of readers. Events are cached while there are any.
     pub(super) readers: usize,
-    /// Message with which the turn replied instead of a task.
-    reply: Option<Box<Message>>,
+    /// Message with which the turn replied instead of a task, for the stream of the send.
+    pub(super) reply: Option<Box<Message>>,
     /// Set once the server has stopped. New waiters fail at once.
     pub(super) stopped: bool,
 }
@@ -441,22 +441,7 @@ impl LiveState {
         wakeups
     }
 
-    /// Returns the message with which the turn replied, for the stream of the send.
-    pub(super) fn take_reply(&mut self) -> Option<Box<Message>> {
-        self.waiters.reply.take()
-    }
-
     // Waiters and readers.
-
-    /// Adds a reader. Events are cached while there are any.
-    pub(super) fn attach(&mut self) {
-        self.waiters.readers += 1;
-    }
-
-    /// Removes a reader.
-    pub(super) fn detach(&mut self) {
-        self.waiters.readers -= 1;
-    }
 
     /// Returns a receiver of the reply once a condition is met. It fails at once if the task is lost or the server
     /// stopped.

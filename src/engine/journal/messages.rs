@@ -110,7 +110,7 @@ pub(crate) fn watch_commit(Acceptance { state, .. }: Acceptance<'_>) -> oneshot:
 
 /// Reads the events of the task. The caller creates the [`Reader`](super::Reader), which is attached already.
 pub(crate) fn watch_events(Acceptance { state, turns_before }: Acceptance<'_>) -> EventsStart {
-    state.attach();
+    state.waiters.readers += 1;
     let committed = state.committed().map(|(task, at)| (Arc::clone(task), at.seq));
     EventsStart { committed, seq: state.admission.seq(), turns: turns_before + 1 }
 }
@@ -376,7 +376,7 @@ impl LiveRef {
 
     /// Adds a reader, for which the caller creates the [`Reader`](super::Reader).
     pub(crate) fn attach(&self) {
-        self.lock().attach();
+        self.lock().waiters.readers += 1;
     }
 
     /// Attaches a reader at the watermark. Returns the task at this position, the position, and the turns up to it. `None` if
@@ -384,7 +384,7 @@ impl LiveRef {
     pub(crate) fn attach_at_watermark(&self) -> Option<(Arc<Task>, Position, Turns)> {
         let mut state = self.lock();
         let (task, at) = state.committed().map(|(task, at)| (Arc::clone(task), at))?;
-        state.attach();
+        state.waiters.readers += 1;
         Some((task, at, state.durable.turns.clone()))
     }
 

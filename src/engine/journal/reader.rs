@@ -236,7 +236,7 @@ impl Reader {
             let mut inner = self.live.lock();
             let watermark = inner.watermark();
             if self.next > watermark {
-                if let Some(reply) = inner.take_reply() {
+                if let Some(reply) = inner.waiters.reply.take() {
                     let payload = Payload::Message(*reply);
                     let event = Event::new(Position::default(), Mark::ending(Ends::Task), payload);
                     return Poll::Ready(Ok(Some(event)));
@@ -384,7 +384,7 @@ impl Stream for Reader {
 
 impl Drop for Reader {
     fn drop(&mut self) {
-        self.live.lock().detach();
+        self.live.lock().waiters.readers -= 1;
     }
 }
 

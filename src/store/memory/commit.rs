@@ -10,10 +10,9 @@ use super::{
     delivery::{DeliveryQueue, PushConfigs},
 };
 use crate::{
-    base::clock::Millis,
-    protocol::{event::Position, pb::v1::TaskState},
+    protocol::event::Position,
     store::{
-        Commit, Expect, IdempotencyRecord, Key, Refused, Rejected, SendOutcome, SyncStore, TaskHead,
+        Commit, Expect, IdempotencyRecord, Refused, Rejected, SendOutcome, SyncStore,
         log_codec::{OpenLog, SealedLog, TaskIds},
     },
 };
@@ -66,12 +65,6 @@ impl Memory {
         written
     }
 
-    /// Updates the index. Called with the lock of the shard, so that the index matches the row whenever a sweep reads both.
-    fn update_index(&self, key: &Key, row: &TaskHead, old: Option<(Millis, TaskState)>) {
-        let mut indexes = self.index.lock();
-        indexes.entry(Arc::clone(key.scope())).or_default().insert(key, row, old);
-    }
-
     fn write(&self, commit: &Commit) -> Result<(), Refused> {
         let Commit { key, expect, row, agent_state, turn_contexts, .. } = commit;
         let position = Position { fence: commit.fence, seq: row.seq };
@@ -110,7 +103,8 @@ impl Memory {
         self.add_push_config(entry, commit);
         append_log(entry, commit);
         if old != Some((row.time, row.state)) {
-            self.update_index(key, row, old);
+            // With the lock of the shard, so that the index matches the row whenever a sweep reads both.
+            self.index.lock().entry(Arc::clone(key.scope())).or_default().insert(key, row, old);
         }
         if row.state.is_terminal() && old.is_none_or(|(_, state)| state != row.state) {
             let has_undelivered = entry.push.as_ref().is_some_and(|push| push.has_undelivered(row.seq));

@@ -91,9 +91,9 @@ pub(super) const COUNT_IDLE: &str = "SELECT count(*) FROM task WHERE open = 0 AN
 pub(super) const SENDS: &str = "SELECT scope, key FROM send WHERE time < ? ORDER BY time LIMIT ?";
 
 /// Task that may be deleted, unless it is in use.
-struct Candidate {
+pub(super) struct Candidate {
     id: i64,
-    key: Key,
+    pub(super) key: Key,
     /// Time at which the task reached its state.
     time: Millis,
 }
@@ -143,7 +143,7 @@ struct DeletedTask {
 
 /// Returns at most `limit` candidates of a query, after the first `skip`. Unreadable rows are skipped, for example a task
 /// without an owner, and `a2a admin check` reports them.
-fn candidates(
+pub(super) fn candidates(
     db: &Connection,
     sql: &str,
     bounds: impl Params,
@@ -161,12 +161,6 @@ fn candidates(
 }
 
 impl Sqlite {
-    /// Returns tasks that have waited for their clients since before a time: at most `limit` after the first `skip`.
-    pub(super) async fn find_idle(&self, before: Millis, skip: usize, limit: usize) -> Result<Vec<Key>, Unavailable> {
-        let found = self.readers.run(move |db| candidates(db, IDLE, (before, -1), skip, limit)).await?;
-        Ok(found.into_iter().map(|candidate| candidate.key).collect())
-    }
-
     /// Deletes all expired data.
     pub(super) async fn delete_expired(
         &self,
