@@ -297,14 +297,14 @@ impl ClientBuilder {
         Self { tenant: Some(tenant.into()), ..self }
     }
 
-    /// Sets the deadline of a call of [`Client`], with its retries and with all events of its stream. None by default.
+    /// Sets the deadline of a call of [`Client`](super::Client), with its retries and with all events of its stream. None by default.
     pub fn timeout(self, timeout: Duration) -> Self {
         Self { timeout: Some(timeout), ..self }
     }
 
     /// Replaces the card by the extended card (3.1.11) when the client connects, if the card declares one and there are
-    /// credentials. The interface remains that of the first card. Off by default: [`Client::extended_card`] downloads it
-    /// when it is needed.
+    /// credentials. The interface remains that of the first card. Off by default: [`Client::extended_card`](super::Client::extended_card)
+    /// downloads it when it is needed.
     pub fn extended_card(self, is_enabled: bool) -> Self {
         Self { extended_card: is_enabled, ..self }
     }

@@ -82,7 +82,8 @@ pub enum End {
     /// The agent rejects the task.
     Rejected(Message),
     /// A message without a task. Only before the agent's first update and within the first 100 ms
-    /// ([`Limits::task_delay`](crate::engine::execution::limits::Limits::task_delay)): after that, it completes the task as its status message.
+    /// ([`Limits::task_delay`](crate::engine::execution::Limits::task_delay)): after that, it completes the task as its status
+    /// message.
     Reply(Message),
 }
 

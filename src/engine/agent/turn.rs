@@ -190,7 +190,7 @@ impl Turn {
     }
 
     /// Waits until the task is canceled. The agent then has a grace period to return by itself
-    /// ([`Limits::cancel_grace`](crate::engine::execution::limits::Limits::cancel_grace)).
+    /// ([`Limits::cancel_grace`](crate::engine::execution::Limits::cancel_grace)).
     pub async fn canceled(&self) {
         self.wait_until(|| self.live.is_cancel_requested() || self.live.is_lost()).await;
     }
