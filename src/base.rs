@@ -4,6 +4,7 @@
 pub(crate) mod bounded_body;
 #[doc(hidden)]
 pub mod clock;
+#[cfg(feature = "server")]
 pub(crate) mod forwarded;
 #[cfg(any(feature = "push", feature = "auth"))]
 pub(crate) mod jwks;
@@ -11,6 +12,7 @@ pub(crate) mod jwks;
 pub mod jws;
 #[cfg(feature = "server")]
 pub(crate) mod metric;
+#[cfg(feature = "server")]
 pub(crate) mod network;
 #[cfg(any(feature = "client", feature = "push"))]
 pub(crate) mod oauth;
@@ -28,4 +30,5 @@ pub mod sse;
 pub(crate) mod stderr;
 #[cfg(any(feature = "auth", feature = "server-tls"))]
 pub(crate) mod watched_file;
+#[cfg(feature = "push")]
 pub(crate) mod webhook_signature;

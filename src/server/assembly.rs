@@ -19,7 +19,7 @@ use crate::{
     service::{
         Service,
         auth::{AuthorizedService, FailureLimit},
-        card::{CardRequest, CardTemplate, ExtendedCardAccess, JSON_RPC},
+        card::{CardRequest, CardTemplate, ExtendedCardAccess},
         wrappers::{
             extended::{self, ExtendedService},
             observed::ObservedService,
@@ -28,14 +28,17 @@ use crate::{
     store::memory::Memory,
     transport::{
         BaseUrlSource, HttpService, OriginPolicy, Paths, PeerLimit, ProtectedResource, Settings,
-        connection::exposure::is_public,
         pipeline::{Layers, MountedHttp, wire_log::WireLogService},
     },
 };
 #[cfg(feature = "push")]
 use crate::{protocol::v03::json::push_payload, service::push::SigningKeys};
 #[cfg(feature = "openapi")]
-use crate::{server::documents::PublishedDocuments, transport::DocumentSource};
+use crate::{
+    server::documents::PublishedDocuments,
+    service::card::JSON_RPC,
+    transport::{DocumentSource, connection::exposure::is_public},
+};
 
 /// Newer cards of an agent.
 pub(crate) struct CardUpdates {
