@@ -277,7 +277,8 @@ fn send_of(path: &str, text: usize) -> Vec<u8> {
     format!("{head}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}", body.len()).into_bytes()
 }
 
-/// One budget for requests and one for responses, over all agents. The clock is paused: it advances when all tasks wait.
+/// Checks that there is one budget for requests and one for responses, over all agents. The paused clock advances when all
+/// tasks wait.
 #[tokio::test(start_paused = true)]
 async fn agents_share_the_memory_for_requests_and_responses() {
     const BUDGET: usize = 1 << 20;

@@ -1,4 +1,4 @@
-//! What callers do with a live task: they begin it, add messages, cancel it, and wait for replies. Each operation is one
+//! Operations of callers on a live task: they begin it, add messages, cancel it, and wait for replies. Each is one
 //! transition under the lock of the task.
 
 use std::{collections::VecDeque, sync::Arc};

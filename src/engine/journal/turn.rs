@@ -1,4 +1,4 @@
-//! What the runner of a turn and its agent do with a live task. Each operation is one transition under the lock of the task.
+//! Operations of the runner of a turn, and of its agent, on a live task. Each is one transition under the lock of the task.
 
 use std::{mem, sync::Arc, time::Duration};
 
@@ -65,13 +65,13 @@ pub(crate) struct AgentPause {
     pub(crate) has_task: bool,
     /// There are changes to commit, or they were passed to the store just now.
     pub(crate) has_changes: bool,
-    /// What the agent waits for.
+    /// Reason for which the agent waits.
     pub(crate) waits_for: WaitsFor,
     /// Number of updates so far.
     pub(crate) updates: u64,
 }
 
-/// What the agent of a turn waits for, as far as the task shows.
+/// Reason for which the agent of a turn waits, as far as the task shows.
 pub(crate) enum WaitsFor {
     /// Nothing that the task shows.
     Nothing,

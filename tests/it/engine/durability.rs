@@ -393,7 +393,8 @@ async fn reply_has_the_task_as_of_its_turn_when_later_events_share_the_commit() 
     bench.wait_until_evicted().await;
 }
 
-/// Where several processes claim tasks of one store, the fence of a claim is not that of new tasks.
+/// Checks the fence of a recovered task: that of its claim differs from that of new tasks if several processes claim tasks of
+/// one store.
 #[tokio::test(start_paused = true)]
 async fn recovered_task_has_the_fence_of_its_claim() {
     let gate = Gate::opened();
