@@ -27,7 +27,7 @@ pub(crate) use crate::transport::connection::exposure::is_public;
 pub use crate::transport::{ClientAuth, Tls, TlsError};
 use crate::{
     base::{
-        sources::Env,
+        sources::Sources,
         stderr::{self, ReportGuard},
     },
     engine::agent::{Agent, DynAgent},
@@ -158,7 +158,7 @@ setters! {
     extended_card_access => options.extended_card.access: ExtendedCardAccess;
 
     /// Sources of time, ids and randomness. Those of the system by default; a simulation sets its own.
-    env => settings.env: Env;
+    env => settings.env: Sources;
 
     /// Store for tasks. In memory by default.
     store => options.store: Arc<dyn Store>;

@@ -24,7 +24,7 @@ use crate::service::push::{PushOptions, PushStats, delivery::DeliveryService, pa
 #[cfg(feature = "push")]
 use crate::store::Unavailable;
 use crate::{
-    base::{metric::EngineGauges, sources::Env},
+    base::{metric::EngineGauges, sources::Sources},
     engine::{
         agent::{Agent, DynAgent},
         execution::{Execution, PUSH_IN_SEND, SendRequest},
@@ -117,11 +117,11 @@ impl Capabilities {
 impl Service {
     /// Creates the service of an agent with a store.
     pub fn new(agent: impl Agent, store: Arc<dyn Store>, limits: Limits) -> Self {
-        Self::with_env(Arc::new(agent), store, limits, Env::default())
+        Self::with_env(Arc::new(agent), store, limits, Sources::default())
     }
 
     /// Creates the service of an agent with a store and the sources of time, ids and randomness.
-    pub fn with_env(agent: Arc<dyn DynAgent>, store: Arc<dyn Store>, limits: Limits, env: Env) -> Self {
+    pub fn with_env(agent: Arc<dyn DynAgent>, store: Arc<dyn Store>, limits: Limits, env: Sources) -> Self {
         Self {
             calls: call_limits::CallLimits::new(&limits),
             execution: Execution::new(agent, store, limits, env),

@@ -14,7 +14,7 @@ use crate::base::clock::{Clock, Millis};
 ///
 /// The default is that of the system. Intervals are measured with tokio's clock, which tests can pause.
 #[derive(Clone, Debug, Default)]
-pub struct Env {
+pub struct Sources {
     /// Wall clock.
     pub clock: Clock,
     /// Ids of tasks, contexts, messages, artifacts, push configurations and requests.
@@ -23,7 +23,7 @@ pub struct Env {
     pub rng: Rng,
 }
 
-impl Env {
+impl Sources {
     /// Creates the environment of a simulation, whose ids and random numbers depend only on `seed`. The wall clock starts
     /// at `start` and advances with tokio's clock, which should be paused. The runtime must be single-threaded.
     ///
@@ -111,7 +111,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn simulated_ids_depend_on_the_seed_and_sort_by_creation() {
         let ids = |seed| {
-            let env = Env::simulated(seed, 1_700_000_000_000);
+            let env = Sources::simulated(seed, 1_700_000_000_000);
             let ordered: Vec<String> = (0..1000).map(|_| env.ids.time_ordered()).collect();
             assert!(ordered.is_sorted());
             (ordered, env.ids.random(), env.rng.next_u64())
@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     fn ids_are_uuids_that_sort_by_creation() {
-        for env in [Env::default(), Env::simulated(7, 1_700_000_000_000)] {
+        for env in [Sources::default(), Sources::simulated(7, 1_700_000_000_000)] {
             let ids: Vec<String> = (0..1000).map(|_| env.ids.time_ordered()).collect();
             assert!(ids.is_sorted());
             let versions = [&ids[0], &env.ids.random()].map(|id| Uuid::parse_str(id).unwrap().get_version_num());

@@ -16,7 +16,7 @@ use super::{OutputError, Usage, audited, report, say, say_text, start_audit_log,
 use crate::{
     base::{
         clock::{Clock, Millis},
-        sources::Env,
+        sources::Sources,
     },
     cli::config::{self, Config, Loaded, StorePath},
     engine::{execution, journal::Journal},
@@ -259,7 +259,7 @@ fn gc(path: &Path, config: &Config, now: Millis, is_dry_run: bool, out: Output) 
     let (policy, task_limits) = (config.retention(), config.limits().task_limits());
     let (swept, idle) = with_existing_store(path, config, in_use, async |store| {
         let shared: Arc<Sqlite> = Arc::clone(store);
-        let journal = Journal::new(shared, Env::default());
+        let journal = Journal::new(shared, Sources::default());
         let idle = match Retention::cutoff(policy.idle, now) {
             Some(before) => execution::end_idle(&journal, task_limits, before).await?,
             None => 0,

@@ -26,7 +26,7 @@ use self::{
 pub use self::{idempotency::DefaultKey, limits::Limits};
 pub(crate) use self::{idempotency::IdempotencyKey, resubscribe::StreamStart};
 use crate::{
-    base::{metric::EngineGauges, sources::Env},
+    base::{metric::EngineGauges, sources::Sources},
     engine::{
         agent::DynAgent,
         journal::{
@@ -114,7 +114,7 @@ struct Shared {
 }
 
 impl Execution {
-    pub(crate) fn new(agent: Arc<dyn DynAgent>, store: Arc<dyn Store>, limits: Limits, env: Env) -> Self {
+    pub(crate) fn new(agent: Arc<dyn DynAgent>, store: Arc<dyn Store>, limits: Limits, env: Sources) -> Self {
         let (journal, running, permits) = (Journal::new(store, env), TaskTracker::new(), Permits::new(&limits));
         // A synchronous store does not outlive the process: there is nothing to recover.
         let is_persistent = journal.store().as_sync().is_none();
@@ -539,7 +539,7 @@ mod tests {
             std::future::pending::<Result<End, agent::Error>>().await
         });
         let (execution, scope) = (
-            Execution::new(Arc::new(agent), Arc::new(Memory::default()), Limits::default(), Env::default()),
+            Execution::new(Arc::new(agent), Arc::new(Memory::default()), Limits::default(), Sources::default()),
             Arc::default(),
         );
         let TurnReply::Task(task) = execution.start(sent(&scope, Message::user("go")), None).await.unwrap() else {

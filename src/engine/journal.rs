@@ -43,7 +43,7 @@ pub(crate) use self::{
 use crate::{
     base::{
         metric::{self, EngineGauges},
-        sources::Env,
+        sources::Sources,
     },
     protocol::{
         event::Event,
@@ -84,7 +84,7 @@ const READS: usize = 4;
 /// Live tasks, and their commits to a store.
 pub struct Journal {
     store: Arc<dyn Store>,
-    env: Env,
+    env: Sources,
     shards: [Mutex<KeyMap<Arc<Entry>>>; SHARDS],
     lanes: Vec<Lane>,
     runners: OnceLock<Vec<AbortHandle>>,
@@ -146,7 +146,7 @@ pub(crate) struct LiveRef(Arc<Entry>);
 
 impl Journal {
     /// Creates a journal over a store, and spawns its lanes unless the store is synchronous.
-    pub fn new(store: Arc<dyn Store>, env: Env) -> Arc<Self> {
+    pub fn new(store: Arc<dyn Store>, env: Sources) -> Arc<Self> {
         let lanes: Vec<Lane> = (0..store.lanes().max(1)).map(|_| Lane::default()).collect();
         let fault = store.fault();
         let journal = Arc::new(Self {
@@ -176,7 +176,7 @@ impl Journal {
     }
 
     /// Returns the sources of time, ids and randomness.
-    pub fn env(&self) -> &Env {
+    pub fn env(&self) -> &Sources {
         &self.env
     }
 

@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::ReadinessCheck;
 use crate::{
-    base::sources::Env,
+    base::sources::Sources,
     protocol::{call::Principal, response_budget::ResponseBudget, version::Protocols},
     service::card::CardRequest,
     transport::{
@@ -117,7 +117,7 @@ pub struct Settings {
     /// Readiness check of the service.
     pub readiness: ReadinessCheck,
     /// Clock and ids of the server.
-    pub env: Env,
+    pub env: Sources,
 }
 
 impl Settings {
@@ -151,7 +151,7 @@ impl Settings {
             forward_headers: Arc::default(),
             drain: CancellationToken::new(),
             readiness: Arc::new(|| Box::pin(future::ready(Ok(())))),
-            env: Env::default(),
+            env: Sources::default(),
         }
     }
 

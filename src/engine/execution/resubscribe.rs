@@ -174,7 +174,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        base::sources::Env,
+        base::sources::Sources,
         engine::journal::{Journal, LiveTask},
         protocol::{error::ErrorKind, task::TaskLimits},
         store::memory::Memory,
@@ -185,7 +185,7 @@ mod tests {
     fn uncommitted_task_can_not_be_read() {
         let (done, outcome) = mpsc::channel();
         thread::spawn(move || {
-            let journal = Journal::new(Arc::new(Memory::default()), Env::default());
+            let journal = Journal::new(Arc::new(Memory::default()), Sources::default());
             let limits = TaskLimits::default();
             let live = journal.insert(LiveTask::new(Key::new(&Arc::default(), "t"), 1, Task::default(), 0, limits));
             _ = done.send(attach(&live).map(|(_, at, _)| at).map_err(|error| error.kind()));

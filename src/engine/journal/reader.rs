@@ -407,7 +407,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        base::sources::Env,
+        base::sources::Sources,
         engine::{
             agent::{self, End},
             execution::{Execution, Limits, SendRequest, StreamStart},
@@ -457,7 +457,8 @@ mod tests {
                 }
             }
         });
-        let execution = Execution::new(Arc::new(agent), Arc::new(Memory::default()), Limits::default(), Env::default());
+        let execution =
+            Execution::new(Arc::new(agent), Arc::new(Memory::default()), Limits::default(), Sources::default());
         let mut first = execution.stream(request(), HistoryLimit::default()).await.unwrap();
         let start = StreamStart::After(first.next().await.unwrap().unwrap().position());
         let key = first.live.key.clone();
@@ -493,7 +494,8 @@ mod tests {
 
     /// Starts a task of the agent, and returns two readers of it after its first event.
     async fn two_readers(agent: impl agent::Agent) -> (Reader, Reader) {
-        let execution = Execution::new(Arc::new(agent), Arc::new(Memory::default()), Limits::default(), Env::default());
+        let execution =
+            Execution::new(Arc::new(agent), Arc::new(Memory::default()), Limits::default(), Sources::default());
         let mut slow = execution.stream(request(), HistoryLimit::default()).await.unwrap();
         let first = slow.next().await.unwrap().unwrap();
         let fast = execution

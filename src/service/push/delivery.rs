@@ -31,7 +31,7 @@ use crate::{
     base::{
         clock::{Millis, whole_millis},
         retry::{Backoff, jittered},
-        sources::Env,
+        sources::Sources,
     },
     engine::journal::{CommitObserver, StoredContexts},
     protocol::{
@@ -100,7 +100,7 @@ impl DeliveryService {
     pub(crate) fn start(
         tasks: Arc<dyn TaskStore>,
         queue: Arc<dyn PushQueue>,
-        env: Env,
+        env: Sources,
         options: PushOptions,
         v03_encoder: V03Encoder,
     ) -> Self {
@@ -163,7 +163,7 @@ struct Shared {
     /// Store of the events.
     store: Arc<dyn TaskStore>,
     queue: Arc<dyn PushQueue>,
-    env: Env,
+    env: Sources,
     options: PushOptions,
     v03_encoder: V03Encoder,
     sender: Sender,

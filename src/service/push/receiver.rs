@@ -30,7 +30,7 @@ use crate::{
         clock::Millis,
         jwks::{KeySet, KeySource, TokenError},
         jws::PublicKeys,
-        sources::Env,
+        sources::Sources,
         webhook_signature::{SECRET_PREFIX, WEBHOOK_ID, WEBHOOK_SIGNATURE, WEBHOOK_TIMESTAMP, is_signed},
     },
     protocol::{
@@ -194,7 +194,7 @@ pub struct Receiver {
     tolerance: Duration,
     max_body: usize,
     seen: Arc<Seen>,
-    env: Env,
+    env: Sources,
     v03: V03Decoder,
 }
 
@@ -224,7 +224,7 @@ impl Receiver {
             tolerance: TOLERANCE,
             max_body: MAX_BODY,
             seen: Arc::new(Seen { max: MAX_IDS, ids: Mutex::default() }),
-            env: Env::default(),
+            env: Sources::default(),
             v03,
         }
     }
@@ -304,7 +304,7 @@ impl Receiver {
 
     /// Environment, of which the clock is used. That of the system by default.
     #[must_use]
-    pub fn env(mut self, env: Env) -> Self {
+    pub fn env(mut self, env: Sources) -> Self {
         self.env = env;
         self
     }

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use a2a_service::{
     agent,
-    env::Env,
+    env::Sources,
     event::{Cursor, Event},
     pb::v1::{ListTasksRequest, Message},
     service::Limits,
@@ -53,7 +53,7 @@ fn message(client: &str, text: &str) -> Message {
 fn run(seed: u64, store: fn() -> Arc<dyn Store>) -> Vec<String> {
     let runtime = Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
     runtime.block_on(async {
-        let env = Env::simulated(seed, 1_800_000_000_000);
+        let env = Sources::simulated(seed, 1_800_000_000_000);
         let bench = with_env(store(), Limits::default(), env, agent::from_fn(scripted));
         let mut retention = Retention::default();
         retention.interval = Duration::from_hours(1);

@@ -12,7 +12,7 @@ use a2a_service::{
     call::Call,
     clock::Clock,
     contract::BoxStream,
-    env::Env,
+    env::Sources,
     error::{Error, ErrorKind},
     event::{Cursor, Ends, Event},
     pb::v1::{
@@ -59,10 +59,10 @@ where
 pub(crate) fn with_agent(store: Arc<dyn Store>, limits: Limits, agent: impl Agent) -> Bench {
     let now = i64::try_from(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis()).unwrap();
     // Wall time advances with tokio's clock if a test pauses that.
-    with_env(store, limits, Env { clock: Clock::simulated(now), ..Env::default() }, agent)
+    with_env(store, limits, Sources { clock: Clock::simulated(now), ..Sources::default() }, agent)
 }
 
-pub(crate) fn with_env(store: Arc<dyn Store>, limits: Limits, env: Env, agent: impl Agent) -> Bench {
+pub(crate) fn with_env(store: Arc<dyn Store>, limits: Limits, env: Sources, agent: impl Agent) -> Bench {
     let service = Arc::new(Service::with_env(Arc::new(agent), store, limits, env));
     let inner: Arc<Service> = Arc::clone(&service);
     let api: Arc<dyn A2aService> = Arc::new(Checked(inner));

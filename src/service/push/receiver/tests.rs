@@ -20,7 +20,7 @@ const BODY: &[u8] = br#"{"statusUpdate":{"taskId":"t","contextId":"c","status":{
 
 /// Receiver whose clock shows `NOW`.
 fn receiver() -> Receiver {
-    Receiver::new().env(Env { clock: Clock::simulated(NOW), ..Env::default() })
+    Receiver::new().env(Sources { clock: Clock::simulated(NOW), ..Sources::default() })
 }
 
 fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
