@@ -7,7 +7,7 @@
 use std::{hint::black_box, sync::Arc};
 
 use a2a_service::{
-    event::{Cursor, Ends, Event, Mark, Position, Seq},
+    event::{Cursor, Ends, Event, EventFlags, Position, Seq},
     pb::v1::{
         Artifact, Message, Part, Role, SendMessageRequest, Task, TaskArtifactUpdateEvent, TaskState, TaskStatus,
         TaskStatusUpdateEvent, stream_response::Payload,
@@ -77,7 +77,7 @@ fn finished() -> Task {
 }
 
 fn event(seq: Seq, payload: Payload) -> Event {
-    Event::new(Position { fence: 1, seq }, Mark::ending(Ends::Nothing), payload)
+    Event::new(Position { fence: 1, seq }, EventFlags::ending(Ends::Nothing), payload)
 }
 
 fn messages(c: &mut Criterion) {

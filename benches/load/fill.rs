@@ -3,7 +3,7 @@
 use std::{path::Path, sync::Arc};
 
 use a2a_service::{
-    event::{Ends, Event, Mark, Position},
+    event::{Ends, Event, EventFlags, Position},
     pb::v1::{
         Artifact, Message, Part, Task, TaskArtifactUpdateEvent, TaskState, TaskStatus, TaskStatusUpdateEvent,
         stream_response::Payload,
@@ -88,8 +88,8 @@ fn commit(n: u64, is_running: bool, fence: u64) -> Commit {
     let update = Payload::StatusUpdate(update);
     task::apply(&mut task, &chunk);
     task::apply(&mut task, &update);
-    let mark = if is_running { Mark::NOTHING } else { Mark::ending(Ends::Task) };
-    let events = vec![first, Event::new(at(2), Mark::NOTHING, chunk), Event::new(at(3), mark, update)];
+    let mark = if is_running { EventFlags::NOTHING } else { EventFlags::ending(Ends::Task) };
+    let events = vec![first, Event::new(at(2), EventFlags::NOTHING, chunk), Event::new(at(3), mark, update)];
     let row = TaskHead {
         context: context.into(),
         seq: 3,

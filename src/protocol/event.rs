@@ -9,7 +9,7 @@ use std::{
 use bytes::Bytes;
 use prost::Message as _;
 
-pub use self::cursor::{Cursor, Ends, Fence, Mark, Position, Seq};
+pub use self::cursor::{Cursor, Ends, EventFlags, Fence, Position, Seq};
 pub(crate) use self::{encoding::chunk_size, task_ref::TaskRef};
 use crate::protocol::{
     json::{Encoded, wkt::Struct},
@@ -37,7 +37,7 @@ struct Inner {
     origin: Origin,
     position: Position,
     /// `None` for an event of a remote agent, of which only the message is known.
-    mark: Option<Mark>,
+    mark: Option<EventFlags>,
     proto_len: OnceLock<usize>,
     cursor: OnceLock<Option<Cursor>>,
     /// Caches of representations other than the origin.
@@ -81,7 +81,7 @@ fn read(proto: &Bytes) -> StreamResponse {
 
 impl Event {
     /// Creates an event with its position in the log and its mark.
-    pub fn new(position: Position, mark: Mark, payload: Payload) -> Self {
+    pub fn new(position: Position, mark: EventFlags, payload: Payload) -> Self {
         Self(Arc::new(Inner { origin: Origin::of(payload), position, mark: Some(mark), ..Inner::default() }))
     }
 
@@ -91,7 +91,7 @@ impl Event {
     }
 
     /// Creates an event from the protobuf that a store holds.
-    pub fn from_proto(position: Position, mark: Mark, proto: Bytes) -> Self {
+    pub fn from_proto(position: Position, mark: EventFlags, proto: Bytes) -> Self {
         Self(Arc::new(Inner { origin: Origin::Proto(proto), position, mark: Some(mark), ..Inner::default() }))
     }
 
@@ -105,7 +105,7 @@ impl Event {
 
     /// Creates an event that carries a whole task: the first event of a task, or a snapshot.
     pub fn from_task(position: Position, ends: Ends, task: Arc<Task>) -> Self {
-        let mark = Some(Mark { ends, hidden: false });
+        let mark = Some(EventFlags { ends, hidden: false });
         Self(Arc::new(Inner { origin: Origin::Task(task), position, mark, ..Inner::default() }))
     }
 
@@ -113,7 +113,7 @@ impl Event {
     pub(crate) fn encode_task(position: Position, ends: Ends, task: &Task) -> Self {
         let mut proto = vec![0; prost::encoding::message::encoded_len(1, task)];
         prost::encoding::message::encode(1, task, &mut proto.as_mut_slice());
-        Self::from_proto(position, Mark { ends, hidden: false }, proto.into())
+        Self::from_proto(position, EventFlags { ends, hidden: false }, proto.into())
     }
 
     /// Returns the position in the log. Zero for an event of a remote agent, and before the event is in a log.
@@ -127,8 +127,8 @@ impl Event {
     }
 
     /// Returns the mark. For an event of a remote agent, it is derived from the task state.
-    pub fn mark(&self) -> Mark {
-        self.0.mark.unwrap_or_else(|| Mark { ends: end_by_state(self.payload()), hidden: false })
+    pub fn mark(&self) -> EventFlags {
+        self.0.mark.unwrap_or_else(|| EventFlags { ends: end_by_state(self.payload()), hidden: false })
     }
 
     /// Returns what the event ends: nothing, the turn or the task.
@@ -230,7 +230,7 @@ impl Event {
     }
 
     /// Sets the position and mark of an event. Does nothing if the event is shared.
-    pub(crate) fn set_position(&mut self, position: Position, mark: Mark) {
+    pub(crate) fn set_position(&mut self, position: Position, mark: EventFlags) {
         if let Some(inner) = Arc::get_mut(&mut self.0) {
             (inner.position, inner.mark) = (position, Some(mark));
         }

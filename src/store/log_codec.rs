@@ -14,7 +14,7 @@ use prost::{
 use crate::{
     base::clock::Millis,
     protocol::{
-        event::{Event, Mark, Position, Seq, TaskRef},
+        event::{Event, EventFlags, Position, Seq, TaskRef},
         pb::v1::{
             Artifact, Task, TaskArtifactUpdateEvent, TaskStatus, TaskStatusUpdateEvent, stream_response::Payload,
         },
@@ -35,7 +35,7 @@ pub(in crate::store) struct TaskIds<'a> {
 /// Growing log of a task that is not in a terminal state.
 #[derive(Default)]
 pub(in crate::store) struct OpenLog {
-    /// For each event: a byte with its [`Mark`] and [`Form`], the fence, the length of the content, and the content.
+    /// For each event: a byte with its [`EventFlags`] and [`Form`], the fence, the length of the content, and the content.
     bytes: Vec<u8>,
     /// Offset of each [`STRIDE`]th event.
     index: Vec<usize>,
@@ -322,12 +322,12 @@ impl EncodedEvent<'_> {
             _ if last => TaskRef::Status,
             _ => TaskRef::Submitted(Millis::try_from(decode_varint(&mut content).ok()?).ok()?),
         };
-        Some(Event::new(position, Mark::from_byte(bits), task_ref.payload(task)))
+        Some(Event::new(position, EventFlags::from_byte(bits), task_ref.payload(task)))
     }
 
     fn decode(self, ids: TaskIds<'_>) -> Option<Event> {
         let Self { bits, position, content } = self;
-        let mark = Mark::from_byte(bits);
+        let mark = EventFlags::from_byte(bits);
         let (task_id, context_id) = (|| ids.id.to_owned(), || ids.context.to_owned());
         let payload = match bits & Form::FORMS {
             Form::STATUS => Payload::StatusUpdate(TaskStatusUpdateEvent {

@@ -9,7 +9,7 @@ use a2a_service::{
     call::Call,
     contract::{BoxStream, Dispatch, ParamSource, Params, Reply, Status},
     error::{Error, ErrorKind},
-    event::{Ends, Event, Mark, Position},
+    event::{Ends, Event, EventFlags, Position},
     pb::v1::{
         self, GetTaskRequest, ListTasksRequest, ListTasksResponse, Message, Part, Role, SendMessageRequest,
         SendMessageResponse, SubscribeToTaskRequest, Task, TaskPushNotificationConfig,
@@ -80,7 +80,7 @@ impl A2aService for Echo {
         let id = r.into_inner().id;
         let event = |seq, ends| {
             let payload = stream_response::Payload::Task(Task { id: id.clone(), ..Task::default() });
-            Ok(Event::new(Position { fence: 1, seq }, Mark::ending(ends), payload))
+            Ok(Event::new(Position { fence: 1, seq }, EventFlags::ending(ends), payload))
         };
         let events = [event(1, Ends::Nothing), event(2, Ends::Task), Err(ErrorKind::Unavailable.error().into())];
         Ok(Response::new(Box::pin(tokio_stream::iter(events))))

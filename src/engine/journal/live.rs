@@ -23,7 +23,7 @@ use super::{
 use crate::{
     base::clock::Millis,
     protocol::{
-        event::{Ends, Event, Fence, Mark, Position, Seq, chunk_size},
+        event::{Ends, Event, EventFlags, Fence, Position, Seq, chunk_size},
         pb::{
             v1::{Message, Task, TaskArtifactUpdateEvent, TaskStatus, stream_response::Payload},
             wkt::Struct,
@@ -289,7 +289,7 @@ impl LiveState {
 
     /// Accepts an event and assigns its sequence number, or rejects it. Every event passes here, so the first terminal
     /// state is final.
-    pub(super) fn accept(&mut self, event: Event, mark: Mark) -> Result<Event, LimitViolation> {
+    pub(super) fn accept(&mut self, event: Event, mark: EventFlags) -> Result<Event, LimitViolation> {
         let mut event = event;
         let Some(payload) = event.payload_mut() else { return Ok(event) };
         if let Payload::ArtifactUpdate(chunk) = payload
@@ -329,7 +329,7 @@ impl LiveState {
                 message: None,
                 timestamp: Some(timestamp(self.accepted.status_time)),
             };
-            let pushed = self.accept(working(), Mark::NOTHING);
+            let pushed = self.accept(working(), EventFlags::NOTHING);
             self.turn.answered = pushed.ok().map(|event| AnsweredInterruption { status, seq: event.seq() });
         }
     }
@@ -536,7 +536,7 @@ mod tests {
         for (time, expected) in [(6000, 6000), (1000, 6000), (7000, 7000)] {
             let status = Some(status(TaskState::Working, time));
             let update = TaskStatusUpdateEvent { status, ..TaskStatusUpdateEvent::default() };
-            let event = inner.accept(Event::pending(Payload::StatusUpdate(update)), Mark::NOTHING).unwrap();
+            let event = inner.accept(Event::pending(Payload::StatusUpdate(update)), EventFlags::NOTHING).unwrap();
             let Some(Payload::StatusUpdate(update)) = event.payload() else { panic!("{event:?}") };
             let actual = update.status.as_ref().and_then(|status| status.timestamp.as_ref()).map(millis);
             assert_eq!((actual, inner.accepted.status_time), (Some(expected), expected));

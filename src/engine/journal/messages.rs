@@ -16,7 +16,7 @@ use super::{
 use crate::{
     base::clock::Millis,
     protocol::{
-        event::{Ends, Event, Mark, Position, Seq},
+        event::{Ends, Event, EventFlags, Position, Seq},
         pb::{
             v1::{Message, Task, TaskState, stream_response::Payload},
             wkt::Struct,
@@ -170,7 +170,7 @@ impl LiveRef {
             return Err(MessageRefusal::NeedsTurn(Box::new(new)));
         }
         let NewMessage { message, context, idempotency } = new;
-        let event = match state.accept(Event::pending(Payload::Message(message)), Mark::HIDDEN) {
+        let event = match state.accept(Event::pending(Payload::Message(message)), EventFlags::HIDDEN) {
             Ok(event) => event,
             Err(violation) if violation.limit().is_some() => return Err(MessageRefusal::Limit(violation)),
             Err(_) if state.has_ended() => return Err(MessageRefusal::Ended(None)),
@@ -251,7 +251,7 @@ impl LiveRef {
             if !state.turn.is_running {
                 let status = self.status_event(TaskState::Canceled, None);
                 // The task is not in a terminal state, as checked above, so the event is accepted.
-                drop(state.accept(status, Mark::ending(Ends::Task)));
+                drop(state.accept(status, EventFlags::ending(Ends::Task)));
             }
         }
         self.journal().flush(self, state);
@@ -277,7 +277,7 @@ impl LiveRef {
             });
         let why = Message::agent("The task was canceled because the client did not answer in time.");
         let status = self.status_event(TaskState::Canceled, Some(why));
-        if !is_idle || state.accept(status, Mark::ending(Ends::Task)).is_err() {
+        if !is_idle || state.accept(status, EventFlags::ending(Ends::Task)).is_err() {
             return None;
         }
         let ended = state.wait_for(WaitCondition::TaskEnd);
@@ -310,7 +310,7 @@ impl LiveRef {
     /// Ends a task of an earlier process instead of its turn.
     pub(crate) fn end_unfinished(&self, state_at_end: TaskState, message: Option<Message>) {
         let mut state = self.lock();
-        if state.accept(self.status_event(state_at_end, message), Mark::ending(Ends::Task)).is_err() {
+        if state.accept(self.status_event(state_at_end, message), EventFlags::ending(Ends::Task)).is_err() {
             state.accepted.row_changed = true;
         }
         state.accepted.contexts.drop_before(None);

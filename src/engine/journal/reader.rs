@@ -24,7 +24,7 @@ use crate::{
     base::metric,
     protocol::{
         call::OwnerPermit,
-        event::{Ends, Event, Mark, Position, Seq},
+        event::{Ends, Event, EventFlags, Position, Seq},
         history::HistoryLimit,
         pb::v1::{Task, stream_response::Payload},
         response_budget::{Reservation, ResponseBudget},
@@ -238,7 +238,7 @@ impl Reader {
             if self.next > watermark {
                 if let Some(reply) = inner.waiters.reply.take() {
                     let payload = Payload::Message(*reply);
-                    let event = Event::new(Position::default(), Mark::ending(Ends::Task), payload);
+                    let event = Event::new(Position::default(), EventFlags::ending(Ends::Task), payload);
                     return Poll::Ready(Ok(Some(event)));
                 }
                 let is_cut = match self.journal.phase() {

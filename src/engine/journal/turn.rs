@@ -18,7 +18,7 @@ use super::{
 use crate::{
     base::stderr,
     protocol::{
-        event::{Ends, Event, Mark},
+        event::{Ends, Event, EventFlags},
         message::secret::Secrets,
         pb::{
             v1::{Message, Task, TaskState},
@@ -126,7 +126,7 @@ impl LiveRef {
         (state.turn.attempt, state.accepted.row_changed) = (1, true);
         if state.admission.state() != TaskState::Working {
             // At its event limit, the task keeps its state, and the turn fails at the agent's first update.
-            drop(state.accept(self.status_event(TaskState::Working, None), Mark::NOTHING));
+            drop(state.accept(self.status_event(TaskState::Working, None), EventFlags::NOTHING));
         }
         let delivered = state.turn.delivered_seq;
         let durable = state.wait_for(WaitCondition::TurnBegun(delivered));
@@ -219,14 +219,14 @@ impl LiveRef {
             TurnResult::Failure(kind, cause, None) => (TaskState::Failed, Some(self.failure_message(kind, &cause))),
         };
         let mut ends = if status.is_terminal() { Ends::Task } else { Ends::Turn };
-        let mut ended = state.accept(self.status_event(status, message), Mark::ending(ends));
+        let mut ended = state.accept(self.status_event(status, message), EventFlags::ending(ends));
         if let Err(violation) = ended
             && violation.limit().is_some()
         {
             // The agent's last message exceeds a limit.
             ends = Ends::Task;
             let status = self.status_event(TaskState::Failed, Some(LimitExceeded::Task(violation).message(&self.key)));
-            ended = state.accept(status, Mark::ending(ends));
+            ended = state.accept(status, EventFlags::ending(ends));
         }
         if ended.is_err() {
             // Only its running turn may end a task.
@@ -340,7 +340,7 @@ impl LiveRef {
         let mut event = Some(event);
         self.update(turn, move |state| match event.take() {
             Some(event) if state.repeats_working(&event) => Ok(()),
-            Some(event) => state.accept(event, Mark::NOTHING).map(drop).map_err(|violation| {
+            Some(event) => state.accept(event, EventFlags::NOTHING).map(drop).map_err(|violation| {
                 state.turn.exceeded = violation.limit().map(|_| LimitExceeded::Task(violation));
                 TurnEnded
             }),

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use super::turn_context::TurnContext;
 use crate::protocol::{
-    event::{Ends, Event, Mark, Seq},
+    event::{Ends, Event, EventFlags, Seq},
     pb::v1::{TaskState, TaskStatus, stream_response::Payload},
 };
 
@@ -55,9 +55,9 @@ impl Turns {
         let seq = event.seq();
         match event.mark() {
             _ if seq == 1 => self.begin(1, 1),
-            Mark { hidden: true, .. } if self.running => self.waiting.push_back(seq),
-            Mark { hidden: true, .. } => self.begin(seq, seq),
-            Mark { ends: Ends::Turn, .. } => {
+            EventFlags { hidden: true, .. } if self.running => self.waiting.push_back(seq),
+            EventFlags { hidden: true, .. } => self.begin(seq, seq),
+            EventFlags { ends: Ends::Turn, .. } => {
                 self.running = false;
                 let next = self.waiting.len().min(MAX_MESSAGES_PER_TURN);
                 let given = self.waiting.iter().take(next).copied();
@@ -66,11 +66,11 @@ impl Turns {
                     self.waiting.drain(..next);
                 }
             }
-            Mark { ends: Ends::Task, .. } => {
+            EventFlags { ends: Ends::Task, .. } => {
                 self.running = false;
                 self.waiting.clear();
             }
-            Mark { ends: Ends::Nothing, .. } => self.interrupted |= self.running && interrupts(event),
+            EventFlags { ends: Ends::Nothing, .. } => self.interrupted |= self.running && interrupts(event),
         }
     }
 
@@ -288,10 +288,10 @@ mod tests {
     fn events(log: &str) -> impl Iterator<Item = Event> {
         (1..).zip(log.chars()).map(|(seq, symbol)| {
             let mark = match symbol {
-                'm' => Mark::HIDDEN,
-                '?' | 'q' => Mark::ending(Ends::Turn),
-                '!' => Mark::ending(Ends::Task),
-                _ => Mark::NOTHING,
+                'm' => EventFlags::HIDDEN,
+                '?' | 'q' => EventFlags::ending(Ends::Turn),
+                '!' => EventFlags::ending(Ends::Task),
+                _ => EventFlags::NOTHING,
             };
             let state = match symbol {
                 'w' => TaskState::Working,

@@ -47,14 +47,14 @@ pub enum Ends {
 
 /// Properties of an event that its message does not contain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Mark {
+pub struct EventFlags {
     /// End that the event marks. `AUTH_REQUIRED` ends nothing if the agent continues while the client authorizes.
     pub ends: Ends,
     /// The event changes the task, but is on no stream: a follow-up message of the client.
     pub hidden: bool,
 }
 
-impl Mark {
+impl EventFlags {
     /// An event on streams that ends nothing.
     pub const NOTHING: Self = Self { ends: Ends::Nothing, hidden: false };
     /// An event that is on no stream and ends nothing.
@@ -180,8 +180,8 @@ mod tests {
     fn mark_round_trips_through_a_byte() {
         for ends in [Ends::Nothing, Ends::Turn, Ends::Task] {
             for hidden in [false, true] {
-                let mark = Mark { ends, hidden };
-                assert_eq!(Mark::from_byte(mark.to_byte()), mark);
+                let mark = EventFlags { ends, hidden };
+                assert_eq!(EventFlags::from_byte(mark.to_byte()), mark);
             }
         }
     }

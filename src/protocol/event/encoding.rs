@@ -237,7 +237,7 @@ mod tests {
         },
         protocol::{
             call::Call,
-            event::{Mark, Position},
+            event::{EventFlags, Position},
             pb::v1::{
                 Message, SendMessageConfiguration, SendMessageRequest, SubscribeToTaskRequest, TaskStatusUpdateEvent,
                 a2a_service_server::A2aService, send_message_response,
@@ -262,7 +262,7 @@ mod tests {
 
     fn update(n: u64) -> Event {
         let update = TaskArtifactUpdateEvent { task_id: "t.1".into(), ..Default::default() };
-        Event::new(Position { fence: 3, seq: n }, Mark::NOTHING, Payload::ArtifactUpdate(update))
+        Event::new(Position { fence: 3, seq: n }, EventFlags::NOTHING, Payload::ArtifactUpdate(update))
     }
 
     #[test]
@@ -290,7 +290,7 @@ mod tests {
                 Payload::StatusUpdate(TaskStatusUpdateEvent { task_id: id(task), ..Default::default() }),
                 Payload::ArtifactUpdate(update(id(task), id("c"))),
             ] {
-                let event = Event::new(Position { fence: 1, seq: 2 }, Mark::NOTHING, payload);
+                let event = Event::new(Position { fence: 1, seq: 2 }, EventFlags::NOTHING, payload);
                 let stored = Event::from_proto(event.position(), event.mark(), event.proto().clone());
                 assert_eq!(stored.cursor(), event.cursor());
                 assert_eq!(stored.json(), event.json());

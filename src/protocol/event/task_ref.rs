@@ -2,7 +2,7 @@
 
 use std::{mem, ptr, sync::Arc};
 
-use super::{Event, Inner, Mark, Origin, Position};
+use super::{Event, EventFlags, Inner, Origin, Position};
 use crate::{
     base::clock::Millis,
     protocol::{
@@ -112,7 +112,7 @@ impl Event {
     /// from the task later.
     pub(crate) fn submitted(position: Position, task: &Task) -> Option<Self> {
         let time = submission_time(task, task).filter(|_| !task.history.is_empty())?;
-        let (origin, mark) = (Origin::Ref(TaskRef::Submitted(time), None), Some(Mark::NOTHING));
+        let (origin, mark) = (Origin::Ref(TaskRef::Submitted(time), None), Some(EventFlags::NOTHING));
         Some(Self(Arc::new(Inner { origin, position, mark, ..Inner::default() })))
     }
 
@@ -178,9 +178,9 @@ mod tests {
     fn event_that_refers_to_a_task_equals_the_event_before() {
         let at = |seq| Position { fence: 2, seq };
         let (first, payloads, last) = history();
-        let [artifact, end] = payloads.map(|payload| Event::new(at(2), Mark::NOTHING, payload));
+        let [artifact, end] = payloads.map(|payload| Event::new(at(2), EventFlags::NOTHING, payload));
         let before =
-            [Event::from_task(at(1), Mark::NOTHING.ends, Arc::new(first.clone())), artifact.clone(), end.clone()];
+            [Event::from_task(at(1), EventFlags::NOTHING.ends, Arc::new(first.clone())), artifact.clone(), end.clone()];
         let mut shared = artifact.clone();
         assert!(shared.move_out(TaskRef::Status).is_none());
         let own = |event: &Event| Event::new(event.position(), event.mark(), event.payload().unwrap().clone());

@@ -24,7 +24,7 @@ use tonic::Status;
 use super::json::FinalEvent;
 use crate::protocol::{
     error::Error,
-    event::{self, Cursor, Ends, Mark},
+    event::{self, Cursor, Ends, EventFlags},
     json::Measure,
     pb::v03::{StreamResponse, stream_response::Payload},
     rpc::{BoxStream, Frame, StreamItem, encode_line, from_json, to_json},
@@ -223,7 +223,7 @@ impl Stream for FinalStream {
         }
         // Not the last event: sent without its mark.
         let (position, payload) = (event.position(), event.into_response().payload);
-        let mark = Mark { ends: Ends::Nothing, hidden: false };
+        let mark = EventFlags { ends: Ends::Nothing, hidden: false };
         Poll::Ready(Some(Ok(payload.map(|payload| event::Event::new(position, mark, payload)).unwrap_or_default())))
     }
 }
@@ -237,7 +237,7 @@ mod tests {
         let status = Some(v1::TaskStatus { state: v1::TaskState::Working.into(), ..v1::TaskStatus::default() });
         let update = v1::TaskStatusUpdateEvent { task_id: "t".into(), status, ..v1::TaskStatusUpdateEvent::default() };
         let payload = v1::stream_response::Payload::StatusUpdate(update);
-        event::Event::new(Position { fence: 1, seq: 1 }, Mark::ending(ends), payload)
+        event::Event::new(Position { fence: 1, seq: 1 }, EventFlags::ending(ends), payload)
     }
 
     #[test]

@@ -41,7 +41,7 @@ use tonic::{Request, Response, Status};
 use crate::protocol::{
     call::{Binding, Call, TASKS_READ, TASKS_WRITE},
     error::{Error, ErrorKind},
-    event::{Ends, Event, Mark, Position},
+    event::{Ends, Event, EventFlags, Position},
     pb::{
         v1::{
             AgentCard, CancelTaskRequest, DeleteTaskPushNotificationConfigRequest, GetExtendedAgentCardRequest,
@@ -102,8 +102,9 @@ impl Semantics {
         });
         let ends = if update.is_some() { Ends::Nothing } else { Ends::Task };
         let first = Event::from_task(Position::default(), ends, Arc::new(task));
-        let last = update
-            .map(|update| Event::new(Position::default(), Mark::ending(Ends::Task), Payload::StatusUpdate(update)));
+        let last = update.map(|update| {
+            Event::new(Position::default(), EventFlags::ending(Ends::Task), Payload::StatusUpdate(update))
+        });
         Ok(Box::pin(tokio_stream::iter([Some(first), last].into_iter().flatten().map(Ok))))
     }
 }

@@ -9,7 +9,7 @@ use prost::Message as _;
 use super::*;
 use crate::{
     protocol::{
-        event::{Ends, Mark},
+        event::{Ends, EventFlags},
         pb::v1::{
             Artifact, Message, Part, TaskArtifactUpdateEvent, TaskState, TaskStatus, TaskStatusUpdateEvent,
             stream_response::Payload,
@@ -83,7 +83,7 @@ fn commit(row: &Expected, previous: Option<TaskState>) -> Commit {
         }
         Some(_) => status(id, &row.context, row.state, row.time),
     };
-    let event = Event::new(position, Mark::ending(Ends::Nothing), payload);
+    let event = Event::new(position, EventFlags::ending(Ends::Nothing), payload);
     let checkpoint = row.state.is_terminal().then(|| {
         let mut task = Task { id: id.to_owned(), context_id: row.context.clone(), ..Task::default() };
         task::apply(&mut task, event.payload().unwrap());
@@ -267,7 +267,7 @@ fn concurrent_tasks_do_not_exceed_the_quota() {
 }
 
 /// Commit of a new task that it ends. The first of the events follows the one that submits the task.
-fn single_commit(key: &Key, task: &Task, first: Task, payloads: Vec<(Mark, Payload)>) -> Commit {
+fn single_commit(key: &Key, task: &Task, first: Task, payloads: Vec<(EventFlags, Payload)>) -> Commit {
     let at = |seq| Position { fence: 1, seq };
     let mut events = vec![Event::from_task(at(1), Ends::Nothing, Arc::new(first))];
     events.extend((2..).zip(payloads).map(|(seq, (mark, payload))| Event::new(at(seq), mark, payload)));
@@ -339,11 +339,11 @@ fn log_of_a_single_commit_refers_to_its_task() {
     };
     let payloads = || {
         vec![
-            (Mark::NOTHING, status("t", "c", TaskState::Working, 5)),
-            (Mark::NOTHING, Payload::ArtifactUpdate(update(named("a", &one), false, true))),
-            (Mark::NOTHING, Payload::ArtifactUpdate(update(named("b", "two"), false, false))),
-            (Mark::NOTHING, Payload::ArtifactUpdate(update(named("b", &two), false, false))),
-            (Mark::ending(Ends::Task), Payload::StatusUpdate(end.clone())),
+            (EventFlags::NOTHING, status("t", "c", TaskState::Working, 5)),
+            (EventFlags::NOTHING, Payload::ArtifactUpdate(update(named("a", &one), false, true))),
+            (EventFlags::NOTHING, Payload::ArtifactUpdate(update(named("b", "two"), false, false))),
+            (EventFlags::NOTHING, Payload::ArtifactUpdate(update(named("b", &two), false, false))),
+            (EventFlags::ending(Ends::Task), Payload::StatusUpdate(end.clone())),
         ]
     };
     let (key, seq) = (Key::new(&Arc::default(), "t"), 6);
@@ -415,7 +415,7 @@ fn owner_quota_evicts_the_first_terminal_task() {
             metadata: None,
         };
         let task = Task { id, context_id, status, ..Task::default() };
-        let end = (Mark::ending(Ends::Task), Payload::StatusUpdate(end));
+        let end = (EventFlags::ending(Ends::Task), Payload::StatusUpdate(end));
         store.commit_sync(&single_commit(key, &task, submitted(&task, time), vec![end]))
     };
     let exist = |keys: &[&Key]| keys.iter().map(|key| store.with(key, |_| ()).is_some()).collect::<Vec<_>>();

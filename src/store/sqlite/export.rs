@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{
     protocol::{
-        event::{Event, Mark, Position},
+        event::{Event, EventFlags, Position},
         pb::v1::{StreamResponse, Task, TaskPushNotificationConfig, TaskState},
         version::Version,
     },
@@ -372,7 +372,7 @@ impl WriteTransaction<'_> {
             let event = |entry: &LogEntry| {
                 let payload = entry.event.payload.clone()?;
                 let position = Position { fence: entry.fence, seq: entry.seq };
-                Some(Event::new(position, Mark::from_byte(entry.mark), payload))
+                Some(Event::new(position, EventFlags::from_byte(entry.mark), payload))
             };
             let Some(events) = entries.iter().map(event).collect::<Option<Vec<_>>>() else {
                 return Ok(Some("log: an event is empty".into()));

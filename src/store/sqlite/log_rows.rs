@@ -8,7 +8,7 @@ use prost::{
 
 use crate::{
     protocol::{
-        event::{Event, Mark, Position, Seq},
+        event::{Event, EventFlags, Position, Seq},
         pb::v1::Task,
     },
     store::log_codec::{TaskIds, to_u64},
@@ -100,7 +100,7 @@ pub(super) fn decode_events(first: Seq, mut bytes: Bytes, ids: TaskIds<'_>) -> O
         let length = usize::try_from(decode_varint(&mut bytes).ok()?).ok().filter(|length| *length <= bytes.len())?;
         let stored = bytes.split_to(length);
         let proto = if bits & WITHOUT_IDS == 0 { stored } else { with_ids(&stored, ids)? };
-        events.push(Event::from_proto(Position { fence, seq }, Mark::from_byte(bits), proto));
+        events.push(Event::from_proto(Position { fence, seq }, EventFlags::from_byte(bits), proto));
     }
     Some(events)
 }
@@ -212,8 +212,8 @@ mod tests {
         };
         let events = [
             Event::from_task(position(7), Ends::Nothing, task().into()),
-            Event::new(position(8), Mark::HIDDEN, Payload::Message(Message::user("more"))),
-            Event::new(position(9), Mark::ending(Ends::Task), update(true)),
+            Event::new(position(8), EventFlags::HIDDEN, Payload::Message(Message::user("more"))),
+            Event::new(position(9), EventFlags::ending(Ends::Task), update(true)),
         ];
         let ids = TaskIds { id: "t", context: "c" };
         let bytes = encode_events(&events, ids);
@@ -237,12 +237,12 @@ mod tests {
                 let artifact = task().artifacts.pop();
                 let metadata = Some(Struct::default());
                 let update = TaskArtifactUpdateEvent { task_id, context_id, artifact, metadata, ..Default::default() };
-                Event::new(Position { fence: 1, seq: 1 }, Mark::NOTHING, Payload::ArtifactUpdate(update))
+                Event::new(Position { fence: 1, seq: 1 }, EventFlags::NOTHING, Payload::ArtifactUpdate(update))
             };
             let status =
                 TaskStatusUpdateEvent { task_id: own.0.clone(), context_id: own.1.clone(), ..Default::default() };
             let status = Payload::StatusUpdate(status);
-            let status = Event::new(Position { fence: 1, seq: 2 }, Mark::ending(Ends::Turn), status);
+            let status = Event::new(Position { fence: 1, seq: 2 }, EventFlags::ending(Ends::Turn), status);
             let events = [update(own), status, update(other)];
             let stored = encode_events(&events, ids);
             let repeated = stored

@@ -6,7 +6,7 @@ use a2a_service::{
     call::Call,
     contract::BoxStream,
     error::{Error, ErrorKind},
-    event::{Ends, Event, Mark, Position},
+    event::{Ends, Event, EventFlags, Position},
     pb::{
         v1::{a2a_service_server::A2aService, bindings::Checked, *},
         wkt::Empty,
@@ -55,7 +55,7 @@ pub(crate) fn send_json(message_id: &str) -> String {
 
 pub(crate) fn event(message: Message, seq: u64) -> Event {
     let message = Message { task_id: "t".into(), ..message };
-    Event::new(Position { fence: 1, seq }, Mark::NOTHING, stream_response::Payload::Message(message))
+    Event::new(Position { fence: 1, seq }, EventFlags::NOTHING, stream_response::Payload::Message(message))
 }
 
 /// `event` as JSON.
@@ -253,10 +253,10 @@ fn turn_events() -> Vec<Result<Event, Status>> {
         ..Default::default()
     };
     let events = [
-        (Payload::Task(task), Mark::NOTHING),
-        (update(TaskState::Working), Mark::NOTHING),
-        (Payload::ArtifactUpdate(artifact), Mark::NOTHING),
-        (update(TaskState::InputRequired), Mark::ending(Ends::Turn)),
+        (Payload::Task(task), EventFlags::NOTHING),
+        (update(TaskState::Working), EventFlags::NOTHING),
+        (Payload::ArtifactUpdate(artifact), EventFlags::NOTHING),
+        (update(TaskState::InputRequired), EventFlags::ending(Ends::Turn)),
     ];
     let events = events.into_iter().zip(1..);
     events.map(|((payload, mark), seq)| Ok(Event::new(Position { fence: 1, seq }, mark, payload))).collect()

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use a2a_service::{
     contract::BoxStream,
-    event::{Ends, Event, Mark, Position},
+    event::{Ends, Event, EventFlags, Position},
     pb::v1::{a2a_service_server::A2aService, bindings::Checked, *},
     snapshot::Snapshot,
     transport::{HttpService, listener},
@@ -121,7 +121,7 @@ impl A2aService for ExampleService {
         &self,
         _: Request<SubscribeToTaskRequest>,
     ) -> Result<Response<BoxStream<Event>>, Status> {
-        let marks = [Mark::NOTHING, Mark::ending(Ends::Task)];
+        let marks = [EventFlags::NOTHING, EventFlags::ending(Ends::Task)];
         let event = |(seq, (json, mark))| {
             let message: StreamResponse = serde_json::from_str(json).unwrap();
             Ok(Event::new(Position { fence: 1, seq }, mark, message.payload.unwrap()))

@@ -6,7 +6,7 @@ use a2a_service::{
     call::Call,
     contract::BoxStream,
     error::{Error, ErrorKind},
-    event::{Ends, Event, Mark, Position},
+    event::{Ends, Event, EventFlags, Position},
     pb::{
         v1::{a2a_service_server::A2aService, bindings::Checked, send_message_response, stream_response::Payload, *},
         wkt::{Empty, Timestamp},
@@ -84,7 +84,7 @@ fn events() -> Vec<Event> {
         (Payload::StatusUpdate(update(TaskState::Working)), Ends::Nothing),
         (Payload::StatusUpdate(update(TaskState::InputRequired)), Ends::Turn),
     ];
-    let event = |(seq, (payload, ends))| Event::new(Position { fence: 1, seq }, Mark::ending(ends), payload);
+    let event = |(seq, (payload, ends))| Event::new(Position { fence: 1, seq }, EventFlags::ending(ends), payload);
     (1..).zip(all).map(event).collect()
 }
 

@@ -8,7 +8,7 @@ use super::{
     writer::{TaskWriter, chunk, message, scope, status},
 };
 use a2a_service::{
-    event::{Ends, Event, Mark, Position},
+    event::{Ends, Event, EventFlags, Position},
     history::HistoryLimit,
     pb::v1::TaskState,
     store::{Commit, Committed, Expect, Key, ListQuery, Refused, Rejected, Retention, Scope, SendOutcome},
@@ -232,7 +232,7 @@ pub(super) async fn stored_task_equals_its_folded_log(suite: &StoreSuite) -> Che
         task.check(store).await?;
     }
     // Marks are stored.
-    let marks: Vec<Mark> = store.events(&task.key, 0, 100, usize::MAX).await?.iter().map(Event::mark).collect();
+    let marks: Vec<EventFlags> = store.events(&task.key, 0, 100, usize::MAX).await?.iter().map(Event::mark).collect();
     ensure_eq!(marks.iter().filter(|mark| mark.hidden).count(), 2);
     ensure_eq!(
         marks.iter().map(|mark| mark.ends).filter(|ends| *ends != Ends::Nothing).collect::<Vec<_>>(),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{Failure, load};
 use a2a_service::{
     clock::Millis,
-    event::{Ends, Event, Mark, Position},
+    event::{Ends, Event, EventFlags, Position},
     pb::v1::{
         Artifact, Message, Part, Task, TaskArtifactUpdateEvent, TaskState, TaskStatus, TaskStatusUpdateEvent,
         stream_response::Payload,
@@ -96,10 +96,10 @@ impl TaskWriter {
             seq += 1;
             task::apply(&mut task, &payload);
             let mark = match &payload {
-                Payload::Message(_) => Mark::HIDDEN,
-                Payload::StatusUpdate(_) if task.state().is_terminal() => Mark::ending(Ends::Task),
-                Payload::StatusUpdate(_) if task.state().is_interrupted() => Mark::ending(Ends::Turn),
-                Payload::StatusUpdate(_) | Payload::ArtifactUpdate(_) | Payload::Task(_) => Mark::NOTHING,
+                Payload::Message(_) => EventFlags::HIDDEN,
+                Payload::StatusUpdate(_) if task.state().is_terminal() => EventFlags::ending(Ends::Task),
+                Payload::StatusUpdate(_) if task.state().is_interrupted() => EventFlags::ending(Ends::Turn),
+                Payload::StatusUpdate(_) | Payload::ArtifactUpdate(_) | Payload::Task(_) => EventFlags::NOTHING,
             };
             if let Payload::StatusUpdate(TaskStatusUpdateEvent { status: Some(status), .. }) = &payload {
                 time = status.timestamp.as_ref().map_or(time, a2a_service::timestamp::millis);

@@ -9,7 +9,7 @@ use crate::{
         waiters::{WaitCondition, Wakeups},
     },
     protocol::{
-        event::{Ends, Event, Mark, Seq},
+        event::{Ends, Event, EventFlags, Seq},
         pb::v1::{TaskState, stream_response::Payload},
         timestamp::millis,
     },
@@ -148,7 +148,7 @@ impl LiveState {
         // Callers of a turn that was to begin after the dropped one.
         self.waiters.conditions.retain(|(condition, _)| !matches!(condition, WaitCondition::Turn(_, 0)));
         let status = live.status_event(TaskState::Failed, Some(exceeded.message(&live.key)));
-        if self.accept(status, Mark::ending(Ends::Task)).is_err() {
+        if self.accept(status, EventFlags::ending(Ends::Task)).is_err() {
             tracing::error!(task.id = live.key.id(), event = last, "task is in a terminal state and can't fail");
         }
         self.accepted.contexts.drop_before(None);
