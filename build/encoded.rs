@@ -46,7 +46,7 @@ impl Schema {
         let fields = fields.iter().map(|field| self.transcoded_field(field)).collect::<Result<Vec<_>>>()?;
         Ok(quote! {
             impl json::Transcode for #rust {
-                fn transcode(encoded: json::Encoded<'_, Self>, out: &mut Vec<u8>) -> Result<(), json::Odd> {
+                fn transcode(encoded: json::Encoded<'_, Self>, out: &mut Vec<u8>) -> Result<(), json::NotTranscodable> {
                     let mut from = encoded.fields()?;
                     let start = out.len();
                     #(let mut #chosen = false;)*

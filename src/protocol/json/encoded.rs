@@ -4,7 +4,7 @@
 //!
 //! The output equals that of the decoded message. The transcoder supports only the form that an encoder writes: fields
 //! in the order of their numbers, each once, none unknown. For any other form that protobuf allows, and for malformed
-//! input, it returns [`Odd`], and [`write_encoded`] decodes the message instead.
+//! input, it returns [`NotTranscodable`], and [`write_encoded`] decodes the message instead.
 
 use std::{fmt, marker::PhantomData, mem};
 
@@ -20,7 +20,7 @@ use super::{
 /// A message that can be transcoded. `build/encoded.rs` generates this for the messages that stores keep encoded.
 pub trait Transcode: Sized {
     /// Appends the message to `out` as JSON. On error, `out` may end with an incomplete value.
-    fn transcode(encoded: Encoded<'_, Self>, out: &mut Vec<u8>) -> Result<(), Odd>;
+    fn transcode(encoded: Encoded<'_, Self>, out: &mut Vec<u8>) -> Result<(), NotTranscodable>;
 }
 
 /// A message encoded in protobuf.
@@ -41,7 +41,7 @@ pub struct Fields<'a> {
 
 /// Error: the message is encoded in an unsupported form, or malformed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Odd;
+pub struct NotTranscodable;
 
 /// Maximum nesting depth of messages. prost decodes 100; a message that it rejects must not be written.
 const MAX_DEPTH: u32 = 90;
@@ -89,14 +89,14 @@ pub fn count(proto: &[u8], number: u32) -> Option<(usize, usize)> {
 }
 
 /// Marks a oneof as set. Fails if it was already: an encoder writes only one arm.
-pub fn once(chosen: &mut bool) -> Result<(), Odd> {
-    if mem::replace(chosen, true) { Err(Odd) } else { Ok(()) }
+pub fn once(chosen: &mut bool) -> Result<(), NotTranscodable> {
+    if mem::replace(chosen, true) { Err(NotTranscodable) } else { Ok(()) }
 }
 
 /// Appends a member with a serializable value. `name` includes the comma, the quotes and the colon.
-pub fn member(out: &mut Vec<u8>, name: &[u8], value: &impl Serialize) -> Result<(), Odd> {
+pub fn member(out: &mut Vec<u8>, name: &[u8], value: &impl Serialize) -> Result<(), NotTranscodable> {
     out.extend_from_slice(name);
-    write_to(out, value).map_err(|_| Odd)
+    write_to(out, value).map_err(|_| NotTranscodable)
 }
 
 impl<'a, T> Encoded<'a, T> {
@@ -107,9 +107,9 @@ impl<'a, T> Encoded<'a, T> {
 
     /// Returns a cursor at the first field.
     #[inline]
-    pub fn fields(&self) -> Result<Fields<'a>, Odd> {
+    pub fn fields(&self) -> Result<Fields<'a>, NotTranscodable> {
         if self.depth > MAX_DEPTH {
-            return Err(Odd);
+            return Err(NotTranscodable);
         }
         let mut fields = Fields { rest: self.bytes, key: END, depth: self.depth + 1 };
         fields.next();
@@ -119,7 +119,7 @@ impl<'a, T> Encoded<'a, T> {
 
 impl<T: Transcode> Encoded<'_, T> {
     /// Appends the message to `out` as JSON. On error, `out` may end with an incomplete value.
-    pub fn write(self, out: &mut Vec<u8>) -> Result<(), Odd> {
+    pub fn write(self, out: &mut Vec<u8>) -> Result<(), NotTranscodable> {
         T::transcode(self, out)
     }
 }
@@ -138,7 +138,7 @@ impl<T> fmt::Debug for Encoded<'_, T> {
 
 /// Element of a list of strings.
 impl Transcode for String {
-    fn transcode(encoded: Encoded<'_, Self>, out: &mut Vec<u8>) -> Result<(), Odd> {
+    fn transcode(encoded: Encoded<'_, Self>, out: &mut Vec<u8>) -> Result<(), NotTranscodable> {
         put_text(out, b"", encoded.bytes)
     }
 }
@@ -162,10 +162,10 @@ impl<'a> Fields<'a> {
     }
 
     /// Advances to the field with this key. Skips only length-delimited fields with lower keys, and fails otherwise.
-    pub fn find(&mut self, key: u32) -> Result<(), Odd> {
+    pub fn find(&mut self, key: u32) -> Result<(), NotTranscodable> {
         while self.key != key {
             if self.key > key || self.key & WIRE != DELIMITED {
-                return Err(Odd);
+                return Err(NotTranscodable);
             }
             self.bytes()?;
         }
@@ -174,26 +174,26 @@ impl<'a> Fields<'a> {
 
     /// Checks that no field is left.
     #[inline]
-    pub fn end(&self) -> Result<(), Odd> {
-        if self.key == END { Ok(()) } else { Err(Odd) }
+    pub fn end(&self) -> Result<(), NotTranscodable> {
+        if self.key == END { Ok(()) } else { Err(NotTranscodable) }
     }
 
     #[inline]
-    fn varint(&mut self) -> Result<u64, Odd> {
+    fn varint(&mut self) -> Result<u64, NotTranscodable> {
         match self.rest {
             [one @ ..0x80, rest @ ..] => {
                 self.rest = rest;
                 Ok(u64::from(*one))
             }
-            _ => decode_varint(&mut self.rest).map_err(|_| Odd),
+            _ => decode_varint(&mut self.rest).map_err(|_| NotTranscodable),
         }
     }
 
     /// Returns the content of the next field. Like the methods below, advances to the following field.
     #[inline]
-    pub fn bytes(&mut self) -> Result<&'a [u8], Odd> {
-        let length = usize::try_from(self.varint()?).map_err(|_| Odd)?;
-        let (bytes, rest) = self.rest.split_at_checked(length).ok_or(Odd)?;
+    pub fn bytes(&mut self) -> Result<&'a [u8], NotTranscodable> {
+        let length = usize::try_from(self.varint()?).map_err(|_| NotTranscodable)?;
+        let (bytes, rest) = self.rest.split_at_checked(length).ok_or(NotTranscodable)?;
         self.rest = rest;
         self.next();
         Ok(bytes)
@@ -201,31 +201,31 @@ impl<'a> Fields<'a> {
 
     /// Returns the next field as a message.
     #[inline]
-    pub fn message<T>(&mut self) -> Result<Encoded<'a, T>, Odd> {
+    pub fn message<T>(&mut self) -> Result<Encoded<'a, T>, NotTranscodable> {
         Ok(Encoded { bytes: self.bytes()?, depth: self.depth, of: PhantomData })
     }
 
     /// Returns the next field as a 64-bit integer.
-    pub fn long(&mut self) -> Result<i64, Odd> {
+    pub fn long(&mut self) -> Result<i64, NotTranscodable> {
         let number = self.varint()?;
         self.next();
         Ok(number.cast_signed())
     }
 
     /// Returns the next field as a 32-bit integer or enum number: the lower half of the encoded integer.
-    pub fn integer(&mut self) -> Result<i32, Odd> {
+    pub fn integer(&mut self) -> Result<i32, NotTranscodable> {
         let [a, b, c, d, ..] = self.long()?.to_le_bytes();
         Ok(i32::from_le_bytes([a, b, c, d]))
     }
 
     /// Returns the next field as a bool.
-    pub fn flag(&mut self) -> Result<bool, Odd> {
+    pub fn flag(&mut self) -> Result<bool, NotTranscodable> {
         Ok(self.long()? != 0)
     }
 
     /// Returns the next field as a double.
-    pub fn double(&mut self) -> Result<f64, Odd> {
-        let (bytes, rest) = self.rest.split_first_chunk().ok_or(Odd)?;
+    pub fn double(&mut self) -> Result<f64, NotTranscodable> {
+        let (bytes, rest) = self.rest.split_first_chunk().ok_or(NotTranscodable)?;
         self.rest = rest;
         self.next();
         Ok(f64::from_le_bytes(*bytes))
@@ -233,20 +233,20 @@ impl<'a> Fields<'a> {
 
     /// Appends the next field as a string member. `name` includes the comma, the quotes and the colon.
     #[inline]
-    pub fn put_text(&mut self, out: &mut Vec<u8>, name: &[u8]) -> Result<(), Odd> {
+    pub fn put_text(&mut self, out: &mut Vec<u8>, name: &[u8]) -> Result<(), NotTranscodable> {
         put_text(out, name, self.bytes()?)
     }
 
     /// Appends the next field as a message member. `name` includes the comma, the quotes and the colon.
     #[inline]
-    pub fn put_message<T: Transcode>(&mut self, out: &mut Vec<u8>, name: &[u8]) -> Result<(), Odd> {
+    pub fn put_message<T: Transcode>(&mut self, out: &mut Vec<u8>, name: &[u8]) -> Result<(), NotTranscodable> {
         out.extend_from_slice(name);
         self.message::<T>()?.write(out)
     }
 
     /// Appends all consecutive fields with this key as a list member. `name` includes the comma, the quotes and the
     /// colon.
-    pub fn put_list<T: Transcode>(&mut self, key: u32, out: &mut Vec<u8>, name: &[u8]) -> Result<(), Odd> {
+    pub fn put_list<T: Transcode>(&mut self, key: u32, out: &mut Vec<u8>, name: &[u8]) -> Result<(), NotTranscodable> {
         out.extend_from_slice(name);
         let start = out.len();
         while self.key == key {
@@ -272,7 +272,7 @@ const fn delimited(field: u32) -> u32 {
 }
 
 impl Transcode for Timestamp {
-    fn transcode(encoded: Encoded<'_, Self>, out: &mut Vec<u8>) -> Result<(), Odd> {
+    fn transcode(encoded: Encoded<'_, Self>, out: &mut Vec<u8>) -> Result<(), NotTranscodable> {
         let mut from = encoded.fields()?;
         let seconds = if from.is_at(varint(1)) { from.long()? } else { 0 };
         let nanos = if from.is_at(varint(2)) { from.integer()? } else { 0 };
@@ -282,7 +282,7 @@ impl Transcode for Timestamp {
 }
 
 impl Transcode for Value {
-    fn transcode(encoded: Encoded<'_, Self>, out: &mut Vec<u8>) -> Result<(), Odd> {
+    fn transcode(encoded: Encoded<'_, Self>, out: &mut Vec<u8>) -> Result<(), NotTranscodable> {
         let mut from = encoded.fields()?;
         if from.is_at(delimited(3)) {
             from.put_text(out, b"")?;
@@ -308,7 +308,7 @@ impl Transcode for Value {
 }
 
 impl Transcode for Struct {
-    fn transcode(encoded: Encoded<'_, Self>, out: &mut Vec<u8>) -> Result<(), Odd> {
+    fn transcode(encoded: Encoded<'_, Self>, out: &mut Vec<u8>) -> Result<(), NotTranscodable> {
         let mut from = encoded.fields()?;
         let start = out.len();
         let mut last: Option<&[u8]> = None;
@@ -317,7 +317,7 @@ impl Transcode for Struct {
             let name = if entry.is_at(delimited(1)) { entry.bytes()? } else { b"" };
             // An encoder of ordered maps writes each name once, in ascending order.
             if last.is_some_and(|last| last >= name) {
-                return Err(Odd);
+                return Err(NotTranscodable);
             }
             put_text(out, b",", name)?;
             out.push(b':');
@@ -336,7 +336,7 @@ impl Transcode for Struct {
 }
 
 impl Transcode for ListValue {
-    fn transcode(encoded: Encoded<'_, Self>, out: &mut Vec<u8>) -> Result<(), Odd> {
+    fn transcode(encoded: Encoded<'_, Self>, out: &mut Vec<u8>) -> Result<(), NotTranscodable> {
         let mut from = encoded.fields()?;
         from.put_list::<Value>(delimited(1), out, b"")?;
         from.end()

@@ -11,7 +11,7 @@ use serde::{
 };
 use serde_json::Error;
 
-use super::Odd;
+use super::NotTranscodable;
 
 /// Appends a value to `out` as JSON.
 pub fn write_to(out: &mut Vec<u8>, value: &(impl Serialize + ?Sized)) -> Result<(), Error> {
@@ -95,14 +95,14 @@ pub fn close(out: &mut Vec<u8>, start: usize, [open, close]: [u8; 2]) {
 
 /// Appends `before`, then `text` as a JSON string. Fails if `text` is not UTF-8. Plain ASCII is scanned only once.
 #[inline]
-pub fn put_text(out: &mut Vec<u8>, before: &[u8], text: &[u8]) -> Result<(), Odd> {
+pub fn put_text(out: &mut Vec<u8>, before: &[u8], text: &[u8]) -> Result<(), NotTranscodable> {
     out.reserve(before.len() + text.len() + 2);
     out.extend_from_slice(before);
     out.push(b'"');
     if has_none(text, is_special) {
         out.extend_from_slice(text);
     } else {
-        put_escaped(out, str::from_utf8(text).map_err(|_| Odd)?);
+        put_escaped(out, str::from_utf8(text).map_err(|_| NotTranscodable)?);
     }
     out.push(b'"');
     Ok(())
