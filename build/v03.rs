@@ -51,7 +51,7 @@ impl Schema {
         Ok(code)
     }
 
-    /// Generates `json::Members` and `Classic`, which read 0.3 JSON, and `Write` for the messages in `CLASSIC_JSON`.
+    /// Generates `json::Members` and `V03Json`, which read 0.3 JSON, and `Write` for the messages in `CLASSIC_JSON`.
     pub(crate) fn classic_json(&self) -> Result<TokenStream> {
         let mut code = TokenStream::new();
         for (name, v03_name, kind, members) in CLASSIC_JSON {
@@ -101,7 +101,7 @@ impl Schema {
                     }
                 }
 
-                impl Classic for #rust {
+                impl V03Json for #rust {
                     type Draft = DirectDraft<Self>;
 
                     fn finish<E: Error>(draft: DirectDraft<Self>) -> Result<Self, E> {

@@ -61,7 +61,7 @@ crate::protocol::messages::generated! {
 }
 
 /// 1.0 type that can be read from 0.3 JSON.
-pub trait Classic: Sized {
+pub trait V03Json: Sized {
     /// Members read so far. They may be in any order, so the type is built after all are read.
     type Draft: Members;
 
@@ -76,7 +76,7 @@ pub trait Classic: Sized {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Read<T>(pub T);
 
-impl<'de, T: Classic> Deserialize<'de> for Read<T> {
+impl<'de, T: V03Json> Deserialize<'de> for Read<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         T::finish(json::read::<T::Draft, D>(deserializer)?).map(Self)
     }
@@ -116,11 +116,11 @@ fn or_default<'de, T: Deserialize<'de> + Default, A: MapAccess<'de>>(map: &mut A
     Ok(any(map)?.unwrap_or_default())
 }
 
-fn nested<'de, T: Classic, A: MapAccess<'de>>(map: &mut A) -> Result<Option<T>, A::Error> {
+fn nested<'de, T: V03Json, A: MapAccess<'de>>(map: &mut A) -> Result<Option<T>, A::Error> {
     Ok(any::<Read<T>, A>(map)?.map(|it| it.0))
 }
 
-fn nested_list<'de, T: Classic, A: MapAccess<'de>>(map: &mut A) -> Result<Vec<T>, A::Error> {
+fn nested_list<'de, T: V03Json, A: MapAccess<'de>>(map: &mut A) -> Result<Vec<T>, A::Error> {
     Ok(or_default::<Vec<Read<T>>, A>(map)?.into_iter().map(|it| it.0).collect())
 }
 
@@ -289,7 +289,7 @@ members! { ResultDraft, "Task, Message or event" {
     16 "lastChunk" "last_chunk" => last_chunk = or_default;
 } }
 
-impl Classic for StreamResponse {
+impl V03Json for StreamResponse {
     type Draft = ResultDraft;
 
     fn finish<E: Error>(draft: ResultDraft) -> Result<Self, E> {
@@ -321,7 +321,7 @@ impl Classic for StreamResponse {
     }
 }
 
-impl Classic for SendMessageResponse {
+impl V03Json for SendMessageResponse {
     type Draft = ResultDraft;
 
     fn finish<E: Error>(draft: ResultDraft) -> Result<Self, E> {

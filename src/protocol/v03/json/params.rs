@@ -8,7 +8,7 @@ use serde::{
     ser::SerializeMap,
 };
 
-use super::{Array, Classic, Read, Write, members, nested, optional, or_default, text};
+use super::{Array, Read, V03Json, Write, members, nested, optional, or_default, text};
 use crate::protocol::{
     json::{Members, any, number},
     pb::{
@@ -39,7 +39,7 @@ members! { SendDraft, "MessageSendParams" {
     4 "messageId" "message_id" => message_id = or_default;
 } }
 
-impl Classic for SendMessageRequest {
+impl V03Json for SendMessageRequest {
     type Draft = SendDraft;
 
     fn finish<E: Error>(draft: SendDraft) -> Result<Self, E> {
@@ -62,7 +62,7 @@ fn split<T>(read: Option<WithExtras<T>>) -> (Option<T>, PushExtras) {
     (message, extras.unwrap_or_default())
 }
 
-impl Classic for WithExtras<SendMessageRequest> {
+impl V03Json for WithExtras<SendMessageRequest> {
     type Draft = SendDraft;
 
     fn finish<E: Error>(draft: SendDraft) -> Result<Self, E> {
@@ -101,7 +101,7 @@ members! { ConfigurationDraft, "MessageSendConfiguration" {
     4 "blocking" => blocking = any;
 } }
 
-impl Classic for WithExtras<SendMessageConfiguration> {
+impl V03Json for WithExtras<SendMessageConfiguration> {
     type Draft = ConfigurationDraft;
 
     fn finish<E: Error>(draft: ConfigurationDraft) -> Result<Self, E> {
@@ -150,7 +150,7 @@ members! { PushDraft, "PushNotificationConfig" {
     5 "headers" => headers = or_default;
 } }
 
-impl Classic for Push {
+impl V03Json for Push {
     type Draft = PushDraft;
 
     fn finish<E: Error>(PushDraft { config, authentication, headers }: PushDraft) -> Result<Self, E> {
@@ -180,7 +180,7 @@ members! { AuthenticationDraft, "PushNotificationAuthenticationInfo" {
     2 "credentials" => credentials = or_default;
 } }
 
-impl Classic for Authentication {
+impl V03Json for Authentication {
     type Draft = AuthenticationDraft;
 
     /// Ignores empty schemes. Without a scheme there is no authentication.
@@ -203,7 +203,7 @@ members! { TaskPushDraft, "TaskPushNotificationConfig" {
     2 "pushNotificationConfig" "push_notification_config" => push = nested;
 } }
 
-impl Classic for TaskPushNotificationConfig {
+impl V03Json for TaskPushNotificationConfig {
     type Draft = TaskPushDraft;
 
     fn finish<E: Error>(draft: TaskPushDraft) -> Result<Self, E> {
@@ -211,7 +211,7 @@ impl Classic for TaskPushNotificationConfig {
     }
 }
 
-impl Classic for WithExtras<TaskPushNotificationConfig> {
+impl V03Json for WithExtras<TaskPushNotificationConfig> {
     type Draft = TaskPushDraft;
 
     fn finish<E: Error>(TaskPushDraft { task_id, push }: TaskPushDraft) -> Result<Self, E> {

@@ -8,7 +8,7 @@ use serde::{
 
 use super::{
     super::message::{WRAPPED_MARK, WRAPPED_VALUE, unwrap_data},
-    Classic, Write, members, nested, optional, or_default, text,
+    V03Json, Write, members, nested, optional, or_default, text,
 };
 use crate::protocol::{
     json::{Base64, Members, any, bytes, value},
@@ -54,7 +54,7 @@ members! { PartDraft, "Part" {
     6 "metadata" => metadata = any;
 } }
 
-impl Classic for Part {
+impl V03Json for Part {
     type Draft = PartDraft;
 
     fn finish<E: Error>(draft: PartDraft) -> Result<Self, E> {
@@ -118,7 +118,7 @@ members! { FileDraft, "File" {
     5 "uri" => uri = any;
 } }
 
-impl Classic for File {
+impl V03Json for File {
     type Draft = FileDraft;
 
     /// Accepts both `bytes` and `uri` if one of them is empty, as some clients send them.

@@ -24,7 +24,7 @@ use crate::{
         snapshot::decoded,
         v03::{
             METHODS, card, event,
-            json::{Classic, Webhook, WithExtras, Write},
+            json::{V03Json, Webhook, WithExtras, Write},
             push_extras::PushExtras,
         },
     },
@@ -158,7 +158,7 @@ impl Methods {
 }
 
 /// Parses the parameters of a method.
-fn parse<T: Classic>(request: Request<'_>) -> Result<tonic::Request<T>, Error> {
+fn parse<T: V03Json>(request: Request<'_>) -> Result<tonic::Request<T>, Error> {
     let (metadata, extensions, draft) = decode::<T::Draft>(request)?.into_parts();
     let message = T::finish::<serde_json::Error>(draft).map_err(Error::invalid_params)?;
     Ok(tonic::Request::from_parts(metadata, extensions, message))
@@ -206,7 +206,7 @@ fn parse_send(request: Request<'_>) -> Result<tonic::Request<SendMessageRequest>
 /// Parses parameters. The members of the push configuration at a path that 1.0 lacks become an extension of the request.
 fn parse_with_extras<T>(request: Request<'_>, at: &str) -> Result<tonic::Request<T>, Error>
 where
-    WithExtras<T>: Classic,
+    WithExtras<T>: V03Json,
 {
     let (metadata, mut extensions, WithExtras { message, extras }) = parse(request)?.into_parts();
     extras.put(at, &mut extensions)?;
