@@ -11,7 +11,7 @@ use quote::quote;
 use super::{
     message::{Place, enum_type, ident, is_set, place, rust_module, rust_type},
     schema::Schema,
-    v03_json::CLASSIC_JSON,
+    v03_json::V03_MESSAGES,
 };
 use crate::Result;
 
@@ -51,10 +51,10 @@ impl Schema {
         Ok(code)
     }
 
-    /// Generates `json::Members` and `V03Json`, which read 0.3 JSON, and `Write` for the messages in `CLASSIC_JSON`.
+    /// Generates `json::Members` and `V03Json`, which read 0.3 JSON, and `Write` for the messages in `V03_MESSAGES`.
     pub(crate) fn classic_json(&self) -> Result<TokenStream> {
         let mut code = TokenStream::new();
-        for (name, v03_name, kind, members) in CLASSIC_JSON {
+        for (name, v03_name, kind, members) in V03_MESSAGES {
             let name = format!("lf.a2a.v1.{name}");
             let message = self.pool.get_message_by_name(&name).ok_or_else(|| format!("{name}: no such message"))?;
             let rust = rust_type(&message);

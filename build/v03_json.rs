@@ -5,7 +5,7 @@
 ///
 /// `!` marks a member that is written even if it is unset. `=` precedes the names of a member, separated by `|`, if they
 /// differ from the name of the field; the first is written, all are read.
-pub(crate) const CLASSIC_JSON: [(&str, &str, &str, &str); 13] = [
+pub(crate) const V03_MESSAGES: [(&str, &str, &str, &str); 13] = [
     ("Artifact", "Artifact", "", "artifact_id! name description parts! extensions metadata"),
     ("CancelTaskRequest", "TaskIdParams", "", "id! metadata"),
     (

@@ -11,7 +11,7 @@ use utoipa::openapi::{
 
 use super::{
     schema::{Schemas, any, described},
-    v03_json::CLASSIC_JSON,
+    v03_json::V03_MESSAGES,
 };
 
 /// Package of these schemas in the names of schema files.
@@ -218,13 +218,13 @@ impl<'a, 'b> V03Schemas<'a, 'b> {
 
     /// Returns the names of all schemas.
     pub(super) fn names() -> impl Iterator<Item = &'static str> {
-        let rows = CLASSIC_JSON.iter().map(|row| row.1).chain(OBJECTS.iter().map(|row| row.0));
+        let rows = V03_MESSAGES.iter().map(|row| row.1).chain(OBJECTS.iter().map(|row| row.0));
         rows.chain(ALTERNATIVES.iter().map(|row| row.0)).chain(ENUMS.iter().map(|row| row.0))
     }
 
     /// Returns the name of the parameters or the result for a 1.0 message.
     pub(super) fn name_of(message: &str) -> Option<&'static str> {
-        CLASSIC_JSON.iter().find(|row| row.0 == message).map(|row| row.1)
+        V03_MESSAGES.iter().find(|row| row.0 == message).map(|row| row.1)
     }
 
     /// Returns a reference to the schema with a name of 0.3, and adds the schema.
@@ -247,7 +247,7 @@ impl<'a, 'b> V03Schemas<'a, 'b> {
     }
 
     fn create(&mut self, name: &str) -> RefOr<Schema> {
-        if let Some((message, _, kind, members)) = CLASSIC_JSON.iter().find(|row| row.1 == name) {
+        if let Some((message, _, kind, members)) = V03_MESSAGES.iter().find(|row| row.1 == name) {
             return self.of_message(message, kind, members);
         }
         if let Some((_, message, members)) = OBJECTS.iter().find(|row| row.0 == name) {
