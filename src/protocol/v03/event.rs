@@ -49,7 +49,7 @@ fn cached(cache: &OnceLock<Bytes>, encode: impl FnOnce() -> Result<Bytes, Error>
 }
 
 /// Encodes an event for a 0.3 JSON-RPC stream. Returns `None` if the event has no payload of a known kind.
-pub(crate) fn classic(event: &event::Event) -> Result<Option<Frame>, Error> {
+pub(crate) fn v03_frame(event: &event::Event) -> Result<Option<Frame>, Error> {
     let Some(payload) = event.payload() else { return Ok(None) };
     let encode = || encode_line(event.proto_len(), &FinalEvent { payload, last: event.ends() != Ends::Nothing });
     let data = cached(&event.version_cache::<Encodings>().json_rpc, encode)?;
@@ -247,7 +247,7 @@ mod tests {
         let is_shared = |first: &[u8], second: &[u8]| std::ptr::eq(first.as_ptr(), second.as_ptr());
         assert!(is_shared(first.proto(), second.proto()));
         assert!(is_shared(first.frame().unwrap().data.bytes(), second.frame().unwrap().data.bytes()));
-        let json_rpc = [&event, &event.clone()].map(|event| classic(event).unwrap().unwrap().data);
+        let json_rpc = [&event, &event.clone()].map(|event| v03_frame(event).unwrap().unwrap().data);
         assert!(is_shared(json_rpc[0].bytes(), json_rpc[1].bytes()));
         // The 1.0 encoding is unaffected.
         assert_eq!(event.json(), &serde_json::to_vec(event.response()).unwrap());
@@ -259,7 +259,7 @@ mod tests {
     fn last_event_of_a_stream_is_final_in_every_encoding() {
         for (ends, last) in [(Ends::Nothing, false), (Ends::Turn, true), (Ends::Task, true)] {
             let event = update(ends);
-            let json_rpc = classic(&event).unwrap().unwrap().data;
+            let json_rpc = v03_frame(&event).unwrap().unwrap().data;
             let json_rpc: serde_json::Value = serde_json::from_slice(json_rpc.bytes()).unwrap();
             assert_eq!(json_rpc["final"], last, "{ends:?}");
             let Some(Payload::StatusUpdate(update)) = Event::from(event).message().payload.clone() else {

@@ -233,7 +233,7 @@ where
 
 fn streaming(response: Response<BoxStream<Event>>) -> Reply {
     let (metadata, events, _) = response.into_parts();
-    let frames = events.filter_map(|item| item.and_then(|event| Ok(event::classic(&event)?)).transpose());
+    let frames = events.filter_map(|item| item.and_then(|event| Ok(event::v03_frame(&event)?)).transpose());
     Reply::Stream(Box::pin(frames), metadata)
 }
 
