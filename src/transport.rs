@@ -90,7 +90,7 @@ use crate::{
         rpc::Dispatch,
         version::{Protocols, Version},
     },
-    service::wrappers::v03::Semantics,
+    service::wrappers::v03::V03Service,
     transport::{
         binding::v03::{
             grpc::{GrpcService, to_v03_status},
@@ -173,7 +173,7 @@ impl HttpService {
 
     /// Creates the HTTP service with budgets that it shares with others.
     pub(crate) fn with_budgets(service: Arc<dyn A2aService>, settings: Settings, budgets: MemoryBudgets) -> Self {
-        let semantics: Arc<dyn A2aService> = Arc::new(Semantics::new(Arc::clone(&service)));
+        let semantics: Arc<dyn A2aService> = Arc::new(V03Service::new(Arc::clone(&service)));
         let v03 = crate::protocol::v03::pb::bindings::ServiceHandle(Arc::new(GrpcService(Arc::clone(&semantics))));
         let v03_grpc = V03Server::new(v03.clone()).max_decoding_message_size(settings.body_bytes);
         let service = ServiceHandle(service);

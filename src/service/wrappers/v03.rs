@@ -62,11 +62,11 @@ use crate::protocol::{
 pub const DEFAULT_CONFIG: &str = "default";
 
 /// Layer around a 1.0 service that applies the semantics of 0.3.
-pub struct Semantics {
+pub struct V03Service {
     service: Arc<dyn A2aService>,
 }
 
-impl Semantics {
+impl V03Service {
     /// Wraps a 1.0 service.
     pub fn new(service: Arc<dyn A2aService>) -> Self {
         Self { service }
@@ -147,7 +147,7 @@ fn reject_stream(binding: Binding, status: Status) -> Result<Response<BoxStream<
 }
 
 #[tonic::async_trait]
-impl A2aService for Semantics {
+impl A2aService for V03Service {
     async fn send_message(
         &self,
         mut request: Request<SendMessageRequest>,
@@ -290,7 +290,7 @@ fn set_default_id(config: &mut TaskPushNotificationConfig) {
     }
 }
 
-impl fmt::Debug for Semantics {
+impl fmt::Debug for V03Service {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Semantics").finish_non_exhaustive()
     }

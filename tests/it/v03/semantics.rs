@@ -19,7 +19,7 @@ use a2a_service::{
     protocol::Version,
     service::Limits,
     store::memory::Memory,
-    v03::semantics::{DEFAULT_CONFIG, Semantics},
+    v03::semantics::{DEFAULT_CONFIG, V03Service},
 };
 use futures::StreamExt as _;
 use tonic::{Request, Response, Status};
@@ -28,7 +28,7 @@ use crate::engine::support::*;
 
 /// Client of 0.3 with the caller of the bench, over a binding.
 fn v03_client(bench: &Bench, binding: Binding) -> Client {
-    let api = Arc::new(Semantics::new(Arc::clone(&bench.api)));
+    let api = Arc::new(V03Service::new(Arc::clone(&bench.api)));
     Client { api, call: Call { binding, version: Version::V0_3, ..bench.call.clone() }, ..bench.client.clone() }
 }
 
@@ -236,7 +236,7 @@ async fn required_extension_is_not_enforced() {
     let extended: Arc<dyn A2aService> = Arc::new(ExtendedService::new(Arc::clone(&bench.api), [extension]));
     let v1 = Client { api: Arc::clone(&extended), ..bench.client.clone() };
     assert_eq!(error_kind(v1.send(Message::user("done")).await), ErrorKind::ExtensionSupportRequired);
-    let v03_client = Client { api: Arc::new(Semantics::new(extended)), ..bench.client.clone() };
+    let v03_client = Client { api: Arc::new(V03Service::new(extended)), ..bench.client.clone() };
     assert_eq!(v03_client.send(Message::user("done")).await.unwrap().state(), TaskState::Completed);
 }
 
@@ -290,7 +290,7 @@ impl A2aService for RecordingService {
 async fn push_configuration_without_an_id_has_the_default_id() {
     let recorded = Arc::new(RecordingService::default());
     let inner: Arc<RecordingService> = Arc::clone(&recorded);
-    let v03_client = Semantics::new(inner);
+    let v03_client = V03Service::new(inner);
     // With the default version, 1.0: the wrapper sets 0.3.
     let call = || Call::by("ada");
     let config = |id: &str, url: &str| TaskPushNotificationConfig {

@@ -28,7 +28,7 @@ use crate::{
             push_extras::PushExtras,
         },
     },
-    service::wrappers::v03::Semantics,
+    service::wrappers::v03::V03Service,
 };
 
 /// JSON-RPC methods of 0.3, implemented on a 1.0 service.
@@ -94,7 +94,7 @@ impl Methods {
     /// Methods for requests without a JSON-RPC `id`, which 0.3 does not treat as notifications. They validate the parameters,
     /// like the first 0.3 servers, then reject the request, and never execute it.
     pub(crate) fn without_id() -> Self {
-        Self::new(Arc::new(Semantics::new(Arc::new(Checked(Arc::new(RejectMissingId))))))
+        Self::new(Arc::new(V03Service::new(Arc::new(Checked(Arc::new(RejectMissingId))))))
     }
 
     async fn dispatch(&self, rpc: Rpc, request: Request<'_>) -> Result<Reply, Status> {
