@@ -166,7 +166,7 @@ impl Contract {
         Self { service: quote!(#server::#contract), client: quote!(#client::#client_type) }
     }
 
-    /// Generates the service trait for `ServiceHandle`, and `struct Checked`, which validates requests.
+    /// Generates the service trait for `ServiceHandle`, and `struct ValidatedService`, which validates requests.
     fn implementations(&self, rpcs: &[Rpc]) -> TokenStream {
         let Self { service, .. } = self;
         let bound = rpcs.iter().map(|rpc| {
@@ -191,9 +191,9 @@ impl Contract {
             /// A service that rejects requests with unset REQUIRED fields, unknown enum numbers or overlong ids and
             /// URIs. It wraps the implementation, so that every transport and in-process callers get equal errors.
             #[derive(Clone)]
-            pub struct Checked(pub Arc<dyn #service>);
+            pub struct ValidatedService(pub Arc<dyn #service>);
 
-            impl #service for Checked { #(#checked)* }
+            impl #service for ValidatedService { #(#checked)* }
         }
     }
 

@@ -22,7 +22,7 @@ use crate::{
         event::Event,
         pb::v1::{
             Artifact, CancelTaskRequest, Message, Part, SendMessageRequest, Task, TaskState,
-            a2a_service_server::A2aService, bindings::Checked, send_message_response,
+            a2a_service_server::A2aService, bindings::ValidatedService, send_message_response,
         },
         rpc::BoxStream,
     },
@@ -64,7 +64,13 @@ pub use self::{
 /// # });
 /// ```
 pub fn probe<A: Agent>(agent: A) -> Probe {
-    Probe { service: Arc::new(Checked(Arc::new(Service::new(agent, Arc::new(Memory::default()), Limits::default())))) }
+    Probe {
+        service: Arc::new(ValidatedService(Arc::new(Service::new(
+            agent,
+            Arc::new(Memory::default()),
+            Limits::default(),
+        )))),
+    }
 }
 
 /// Agent under test.

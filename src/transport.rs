@@ -165,7 +165,7 @@ type V03Server =
 pub type ResponseFuture = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
 
 impl HttpService {
-    /// Creates the HTTP service of an A2A service. Requests are not validated here: see `Checked`.
+    /// Creates the HTTP service of an A2A service. Requests are not validated here: see `ValidatedService`.
     pub fn new(service: Arc<dyn A2aService>, settings: Settings) -> Self {
         let budgets = settings.budgets();
         Self::with_budgets(service, settings, budgets)

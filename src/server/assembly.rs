@@ -15,7 +15,7 @@ use super::{
 use crate::base::jws::SigningKey;
 use crate::{
     base::stderr,
-    protocol::pb::v1::{AgentCard, a2a_service_server::A2aService, bindings::Checked},
+    protocol::pb::v1::{AgentCard, a2a_service_server::A2aService, bindings::ValidatedService},
     service::{
         Service,
         auth::{AuthorizedService, FailureLimit},
@@ -194,7 +194,7 @@ impl Server {
         if !extensions.is_empty() {
             inner = Arc::new(ExtendedService::new(inner, extensions).strict(options.strict_extensions));
         }
-        let mut service: Arc<dyn A2aService> = Arc::new(Checked(inner));
+        let mut service: Arc<dyn A2aService> = Arc::new(ValidatedService(inner));
         if options.log_wire {
             service = Arc::new(WireLogService(service));
         }

@@ -14,7 +14,7 @@ use a2a_service::{
         self, GetTaskRequest, ListTasksRequest, ListTasksResponse, Message, Part, Role, SendMessageRequest,
         SendMessageResponse, SubscribeToTaskRequest, Task, TaskPushNotificationConfig,
         a2a_service_server::A2aService,
-        bindings::{Checked, Rpc, ServiceHandle},
+        bindings::{Rpc, ServiceHandle, ValidatedService},
         part, send_message_response, stream_response,
     },
     snapshot::Snapshot,
@@ -88,7 +88,7 @@ impl A2aService for Echo {
 }
 
 fn echo() -> ServiceHandle {
-    ServiceHandle(Arc::new(Checked(Arc::new(Echo::default()))))
+    ServiceHandle(Arc::new(ValidatedService(Arc::new(Echo::default()))))
 }
 
 fn message() -> Message {

@@ -17,8 +17,8 @@ use a2a_service::{
     event::{Cursor, Ends, Event},
     pb::v1::{
         CancelTaskRequest, GetTaskRequest, ListTasksRequest, ListTasksResponse, Message, SendMessageConfiguration,
-        SendMessageRequest, SubscribeToTaskRequest, Task, TaskState, a2a_service_server::A2aService, bindings::Checked,
-        send_message_response, stream_response::Payload,
+        SendMessageRequest, SubscribeToTaskRequest, Task, TaskState, a2a_service_server::A2aService,
+        bindings::ValidatedService, send_message_response, stream_response::Payload,
     },
     service::{Limits, Service},
     store::{Key, Scope, Store},
@@ -65,7 +65,7 @@ pub(crate) fn with_agent(store: Arc<dyn Store>, limits: Limits, agent: impl Agen
 pub(crate) fn with_env(store: Arc<dyn Store>, limits: Limits, env: Sources, agent: impl Agent) -> Bench {
     let service = Arc::new(Service::with_env(Arc::new(agent), store, limits, env));
     let inner: Arc<Service> = Arc::clone(&service);
-    let api: Arc<dyn A2aService> = Arc::new(Checked(inner));
+    let api: Arc<dyn A2aService> = Arc::new(ValidatedService(inner));
     Bench { service, client: Client { api, call: Call::by("ada"), tenant: String::new(), config: None } }
 }
 

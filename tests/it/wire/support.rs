@@ -8,7 +8,7 @@ use a2a_service::{
     error::{Error, ErrorKind},
     event::{Ends, Event, EventFlags, Position},
     pb::{
-        v1::{a2a_service_server::A2aService, bindings::Checked, *},
+        v1::{a2a_service_server::A2aService, bindings::ValidatedService, *},
         wkt::Empty,
     },
     snapshot::Snapshot,
@@ -306,7 +306,7 @@ impl Drop for Server {
 }
 
 pub(crate) fn checked(echo: &Arc<Echo>) -> Arc<dyn A2aService> {
-    Arc::new(Checked(Arc::<Echo>::clone(echo)))
+    Arc::new(ValidatedService(Arc::<Echo>::clone(echo)))
 }
 
 pub(crate) fn settings() -> Settings {

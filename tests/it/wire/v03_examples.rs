@@ -6,7 +6,7 @@ use std::sync::Arc;
 use a2a_service::{
     contract::BoxStream,
     event::{Ends, Event, EventFlags, Position},
-    pb::v1::{a2a_service_server::A2aService, bindings::Checked, *},
+    pb::v1::{a2a_service_server::A2aService, bindings::ValidatedService, *},
     snapshot::Snapshot,
     transport::{HttpService, listener},
 };
@@ -155,8 +155,10 @@ impl A2aService for ExampleService {
 
 async fn serve() -> (String, Arc<ExampleService>) {
     let service = Arc::new(ExampleService::default());
-    let http_service =
-        CheckedService(HttpService::new(Arc::new(Checked(Arc::<ExampleService>::clone(&service))), settings()));
+    let http_service = CheckedService(HttpService::new(
+        Arc::new(ValidatedService(Arc::<ExampleService>::clone(&service))),
+        settings(),
+    ));
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let connections = listener::ListenerSettings::default();

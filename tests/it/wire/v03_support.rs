@@ -8,7 +8,10 @@ use a2a_service::{
     error::{Error, ErrorKind},
     event::{Ends, Event, EventFlags, Position},
     pb::{
-        v1::{a2a_service_server::A2aService, bindings::Checked, send_message_response, stream_response::Payload, *},
+        v1::{
+            a2a_service_server::A2aService, bindings::ValidatedService, send_message_response,
+            stream_response::Payload, *,
+        },
         wkt::{Empty, Timestamp},
     },
     snapshot::Snapshot,
@@ -38,7 +41,8 @@ impl CannedService {
     /// Serves until the end of the test, and returns the URL and the service.
     pub(crate) async fn serve(settings: Settings) -> (String, Arc<Self>) {
         let service = Arc::new(Self::default());
-        let http_service = CheckedService(HttpService::new(Arc::new(Checked(Arc::<Self>::clone(&service))), settings));
+        let http_service =
+            CheckedService(HttpService::new(Arc::new(ValidatedService(Arc::<Self>::clone(&service))), settings));
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/rpc", listener.local_addr().unwrap());
         let connections = listener::ListenerSettings::default();

@@ -18,7 +18,7 @@ use crate::{
             GetExtendedAgentCardRequest, ListTaskPushNotificationConfigsRequest, SendMessageRequest,
             TaskPushNotificationConfig,
             a2a_service_server::A2aService,
-            bindings::{Checked, Rpc, each_rpc},
+            bindings::{Rpc, ValidatedService, each_rpc},
         },
         rpc::{BoxStream, Dispatch, Reply, Request, Route, decode, encode_line},
         snapshot::decoded,
@@ -94,7 +94,7 @@ impl Methods {
     /// Methods for requests without a JSON-RPC `id`, which 0.3 does not treat as notifications. They validate the parameters,
     /// like the first 0.3 servers, then reject the request, and never execute it.
     pub(crate) fn without_id() -> Self {
-        Self::new(Arc::new(V03Service::new(Arc::new(Checked(Arc::new(RejectMissingId))))))
+        Self::new(Arc::new(V03Service::new(Arc::new(ValidatedService(Arc::new(RejectMissingId))))))
     }
 
     async fn dispatch(&self, rpc: Rpc, request: Request<'_>) -> Result<Reply, Status> {
