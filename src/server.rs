@@ -48,7 +48,7 @@ use crate::{
     },
 };
 pub use crate::{
-    service::{DefaultKey, Limits, Modes},
+    service::{IdempotencySource, Limits, Modes},
     transport::{AllowedHost, AllowedOrigin, FileBytes},
 };
 
@@ -102,7 +102,7 @@ struct Options {
     extensions: Vec<Arc<dyn Extension>>,
     resume: bool,
     secret_parts: bool,
-    default_key: DefaultKey,
+    default_key: IdempotencySource,
     strict_extensions: bool,
     modes: Modes,
     insecure: bool,
@@ -173,7 +173,7 @@ setters! {
     modes => options.modes: Modes;
 
     /// Deduplication of sends without an `Idempotency-Key`. Off by default.
-    idempotency_default_key => options.default_key: DefaultKey;
+    idempotency_default_key => options.default_key: IdempotencySource;
 
     /// Offers the extension [`resume`](crate::service::wrappers::extended::resume): each event carries its cursor, over gRPC too, and a mark if
     /// events may be missing before it. Off by default.

@@ -18,7 +18,7 @@ use tokio::sync::watch;
 use tonic::{Request, Response, Status};
 
 pub use self::media_types::Modes;
-pub use crate::engine::execution::{DefaultKey, Limits};
+pub use crate::engine::execution::{IdempotencySource, Limits};
 #[cfg(feature = "push")]
 use crate::service::push::{PushOptions, PushStats, delivery::DeliveryService, payload::V03Encoder};
 #[cfg(feature = "push")]
@@ -77,7 +77,7 @@ pub struct Service {
     calls: call_limits::CallLimits,
     gate: media_types::MediaTypeCheck,
     offers: Capabilities,
-    default_key: DefaultKey,
+    default_key: IdempotencySource,
     extended_card: OnceLock<ExtendedCardSource>,
     /// Delivery of push notifications, if it is offered.
     #[cfg(feature = "push")]
@@ -128,7 +128,7 @@ impl Service {
             anonymous: Arc::default(),
             gate: media_types::MediaTypeCheck::default(),
             offers: Capabilities::default(),
-            default_key: DefaultKey::default(),
+            default_key: IdempotencySource::default(),
             extended_card: OnceLock::new(),
             #[cfg(feature = "push")]
             delivery: None,
@@ -160,7 +160,7 @@ impl Service {
 
     /// Sets the idempotency key of sends without an `Idempotency-Key`.
     #[must_use]
-    pub fn idempotency_default_key(self, default_key: DefaultKey) -> Self {
+    pub fn idempotency_default_key(self, default_key: IdempotencySource) -> Self {
         Self { default_key, ..self }
     }
 

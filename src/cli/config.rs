@@ -38,7 +38,7 @@ use crate::{
     protocol::version::Protocols,
     server,
     service::{
-        DefaultKey, Limits,
+        IdempotencySource, Limits,
         auth::{CertificateName, Token},
         card::{CardConfig, ExtendedCardAccess, Network, ProtocolBinding, SkillConfig},
         push::{AllowedTarget, PushOptions},
@@ -176,7 +176,7 @@ keys! {
     Agent "extensions" => extensions: Vec<OfferedExtension>, "Protocol extensions to offer on the agent card: `resume` (`urn:a2a-service:resume:v1`) for cursors in the metadata of events, over gRPC too, and marks where events are missing; `secret_parts` (`urn:a2a-service:secret:v1`) for parts that only the agent may read. Marked parts are redacted in any case.";
     Agent "signing_keys" => signing_keys: Option<PathBuf>, "File with private keys in PKCS#8 PEM: P-256, Ed25519, or RSA. The first one signs the agent card and the tokens of push notifications. The public keys of all are at `/.well-known/jwks.json`. If not set, the card is not signed, and a key for notifications is generated and stored in a file next to that of the store, `a2a.db.keys.pem` for `a2a.db`. With a store in memory, each start generates another key.";
     Agent "idempotent" => idempotent: bool, "A turn of the agent may run twice: a turn that was interrupted by the end of the server runs again, and a request to an HTTP endpoint is repeated if its outcome is unknown or the endpoint is overloaded. Otherwise the task of an interrupted turn fails. An upstream agent decides by itself.";
-    Agent "idempotency" => idempotency: DefaultKey, "Idempotency key of a send: the header `Idempotency-Key` alone, or the message id if there is no header. A repeated send with the same key gets the result of the first one. A send with a key always has a task, even if the agent answers with a message.";
+    Agent "idempotency" => idempotency: IdempotencySource, "Idempotency key of a send: the header `Idempotency-Key` alone, or the message id if there is no header. A repeated send with the same key gets the result of the first one. A send with a key always has a task, even if the agent answers with a message.";
     Server "v03_file_bytes" => v03_file_bytes: FileBytes, "Encoding of file bytes for clients of 0.3 over gRPC and HTTP+JSON, whose SDKs disagree: base64, the raw bytes, or the encoding that the `User-Agent` of the client is known to expect.";
     Agent "send_timeout" => limits.send_timeout: Option<Duration>, "Timeout of a blocking send. When it expires, the client gets the task in its current state, such as `TASK_STATE_WORKING`, and has to poll or subscribe. If not set, a blocking send waits until the task is terminal or needs input or authorization, as the protocol demands; `turn.deadline` bounds that. Zero answers as soon as the message is stored. Set it below the timeout of a proxy that closes idle requests.";
     Server "idle_timeout" => connections.idle_timeout: Duration, "Idle timeout for connections: between two requests of HTTP/1.1, and without open streams of HTTP/2, even if pings are answered. Set it above the idle timeout of a load balancer in front of the server. Zero disables it.";
@@ -271,7 +271,7 @@ pub(crate) struct Config {
     pub(crate) extensions: Vec<OfferedExtension>,
     pub(crate) signing_keys: Option<PathBuf>,
     pub(crate) idempotent: bool,
-    pub(crate) idempotency: DefaultKey,
+    pub(crate) idempotency: IdempotencySource,
     pub(crate) v03_file_bytes: FileBytes,
     pub(crate) docs: Option<bool>,
     pub(crate) metrics_listen: Option<SocketAddr>,

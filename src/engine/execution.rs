@@ -23,8 +23,8 @@ use self::{
     idempotency::KeyLocks,
     recovery::Quarantine,
 };
-pub use self::{idempotency::DefaultKey, limits::Limits};
 pub(crate) use self::{idempotency::IdempotencyKey, resubscribe::StreamStart};
+pub use self::{idempotency::IdempotencySource, limits::Limits};
 use crate::{
     base::{metric::EngineGauges, sources::Sources},
     engine::{

@@ -18,7 +18,7 @@ use crate::{
         version::{Protocols, Version},
     },
     service::{
-        DefaultKey,
+        IdempotencySource,
         auth::{CertificateName, Token},
         card::{CardConfig, ExtendedCardAccess, Network, ProtocolBinding},
         push::AllowedTarget,
@@ -285,7 +285,7 @@ macro_rules! word_values {
     };
 }
 
-word_values!(DefaultKey: Header = "header"; MessageId = "message_id");
+word_values!(IdempotencySource: Header = "header"; MessageId = "message_id");
 word_values!(FileBytes: Auto = "auto", Base64 = "base64"; Raw = "raw");
 word_values!(ProtocolBinding: JsonRpc = "JSONRPC", HttpJson = "HTTP+JSON"; Grpc = "GRPC");
 word_values!(CertificateName: Uri = "uri", Dns = "dns"; Subject = "subject");

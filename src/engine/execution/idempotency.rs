@@ -34,7 +34,7 @@ use crate::{
 
 /// Idempotency key of sends without an `Idempotency-Key`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum DefaultKey {
+pub enum IdempotencySource {
     /// No key: the header alone counts. The default, because hand-written clients may reuse message ids.
     #[default]
     Header,
@@ -67,7 +67,7 @@ pub(super) struct KeyGuard {
     locked: Option<OwnedMutexGuard<()>>,
 }
 
-impl DefaultKey {
+impl IdempotencySource {
     /// Returns the idempotency key of a send, if it has one.
     pub(crate) fn key(self, call: &Call, send: &SendMessageRequest) -> Result<Option<Box<IdempotencyKey>>, Error> {
         // The prefixes separate keys from message ids.

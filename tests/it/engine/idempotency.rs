@@ -13,7 +13,7 @@ use a2a_service::{
     call::Call,
     error::ErrorKind,
     pb::v1::{Message, TaskState, send_message_response::Payload as Answer},
-    service::{DefaultKey, Service},
+    service::{IdempotencySource, Service},
     store::{Store, memory::Memory},
 };
 use futures::future::join_all;
@@ -245,7 +245,7 @@ async fn message_id_is_the_default_key_if_configured() {
             scripted(turn, out)
         });
         let service = Service::new(agent, store, a2a_service::service::Limits::default())
-            .idempotency_default_key(DefaultKey::MessageId);
+            .idempotency_default_key(IdempotencySource::MessageId);
         let client = Client { api: Arc::new(service), call: Call::by("ada"), tenant: String::new(), config: None };
         let message = Message::user("ask:what");
         let task = client.send(message.clone()).await.unwrap();

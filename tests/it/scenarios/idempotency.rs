@@ -8,7 +8,7 @@ use std::sync::{
 use a2a_service::{
     agent::{Agent, End, Error as Failure, Turn, Updates},
     server::Server,
-    service::DefaultKey,
+    service::IdempotencySource,
     store::sqlite::Options,
 };
 use futures::future::join_all;
@@ -108,7 +108,7 @@ each_binding!(retried_send_is_delivered_once, kinds());
 
 async fn message_id_can_be_the_idempotency_key(binding: Binding) {
     let counter = MessageCounter::new();
-    let agent = binding(Server::new(counter.clone()).idempotency_default_key(DefaultKey::MessageId)).await;
+    let agent = binding(Server::new(counter.clone()).idempotency_default_key(IdempotencySource::MessageId)).await;
     let first = text("", "the last");
     let task = send(&*agent, first.clone()).await;
     assert_eq!(send(&*agent, first.clone()).await, task);
