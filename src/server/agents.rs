@@ -24,7 +24,7 @@ use crate::{
     service::{auth::Authenticator, card::CardTemplate},
     transport::{
         MemoryBudgets,
-        pipeline::{LayeredService, Layers, MountedHttp},
+        pipeline::{LayeredService, MountedHttp, PipelineSettings},
     },
 };
 
@@ -66,7 +66,7 @@ pub(crate) struct MountContext<'a> {
     pub(crate) authenticator: Option<Arc<dyn Authenticator>>,
     pub(crate) budgets: MemoryBudgets,
     /// Layers of the server, if it has a transport.
-    pub(crate) layers: Option<&'a Layers>,
+    pub(crate) layers: Option<&'a PipelineSettings>,
 }
 
 /// Agent that is mounted when the server is assembled.

@@ -28,7 +28,7 @@ use crate::{
     store::memory::Memory,
     transport::{
         BaseUrlSource, HttpService, OriginPolicy, Paths, PeerLimit, ProtectedResource, Settings,
-        pipeline::{Layers, MountedHttp, wire_log::WireLogService},
+        pipeline::{MountedHttp, PipelineSettings, wire_log::WireLogService},
     },
 };
 #[cfg(feature = "push")]
@@ -93,9 +93,9 @@ impl Server {
             || self.options.agents.iter().any(|agent| agent.is_private)
     }
 
-    pub(crate) fn layers(&self) -> Layers {
+    pub(crate) fn layers(&self) -> PipelineSettings {
         let base = self.options.base_path.as_deref().or_else(|| self.card.address().path()).unwrap_or_default();
-        Layers {
+        PipelineSettings {
             authenticator: self.options.authenticator.clone(),
             failures: Arc::new(FailureLimit::new(self.failed_authentications)),
             insecure: self.options.insecure,
@@ -122,7 +122,7 @@ impl Server {
     }
 
     /// Assembles the service and its transport for a listen address, or for a router whose address is unknown.
-    pub(crate) fn assemble(self, bound: Option<SocketAddr>, layers: Option<&Layers>) -> Assembled {
+    pub(crate) fn assemble(self, bound: Option<SocketAddr>, layers: Option<&PipelineSettings>) -> Assembled {
         let is_metered = self.is_metered();
         let protects_catalog = self.protects_catalog();
         let Self { agent, card, mut settings, grace, mut options, .. } = self;

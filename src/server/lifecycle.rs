@@ -18,7 +18,7 @@ use crate::{
     transport::{
         HttpService, MetricsSource, ReadinessCheck,
         connection::{exposure::is_public, listener},
-        pipeline::{LayeredService, Layers, MountedHttp},
+        pipeline::{LayeredService, MountedHttp, PipelineSettings},
     },
 };
 #[cfg(feature = "push")]
@@ -39,7 +39,7 @@ pub struct BoundServer {
     pub(crate) listeners: Vec<(TcpListener, SocketAddr)>,
     /// Listener for metrics and health checks.
     pub(crate) metrics: Option<(TcpListener, SocketAddr)>,
-    pub(crate) layers: Arc<Layers>,
+    pub(crate) layers: Arc<PipelineSettings>,
     pub(crate) mounted: Arc<[MountedHttp]>,
     pub(crate) handle: Handle,
     pub(crate) settings: listener::ListenerSettings,

@@ -43,7 +43,7 @@ use crate::{
 pub(crate) type AddLayer = Arc<dyn Fn(Router) -> Router + Send + Sync>;
 
 /// Settings of the layers, which all addresses of a server share.
-pub(crate) struct Layers {
+pub(crate) struct PipelineSettings {
     pub(crate) authenticator: Option<Arc<dyn Authenticator>>,
     pub(crate) failures: Arc<FailureLimit>,
     pub(crate) insecure: bool,
@@ -89,7 +89,7 @@ impl MountedHttp {
 #[derive(Clone)]
 struct CheckedService {
     http: HttpService,
-    layers: Arc<Layers>,
+    layers: Arc<PipelineSettings>,
     /// Listen address. `None` for a router in another server.
     bound: Option<SocketAddr>,
 }
@@ -98,7 +98,7 @@ impl LayeredService {
     /// Wraps the service for the connections of an address, or for a router whose address is unknown.
     pub(crate) fn new(
         http: HttpService,
-        layers: Arc<Layers>,
+        layers: Arc<PipelineSettings>,
         bound: Option<SocketAddr>,
         mounted: Arc<[MountedHttp]>,
     ) -> Self {
@@ -201,7 +201,7 @@ impl CheckedService {
 /// Authenticates a request, and logs a failure in the audit log. Metrics require the scope `admin`.
 async fn authenticate(
     authenticator: &dyn Authenticator,
-    layers: &Layers,
+    layers: &PipelineSettings,
     class: RequestClass,
     parts: &Parts,
 ) -> Result<Option<Principal>, Error> {
@@ -239,7 +239,7 @@ impl<B: RequestBody> Service<Request<B>> for LayeredService {
     }
 
     fn call(&mut self, mut request: Request<B>) -> LoggedResponse {
-        let Layers { paths, ids, log_wire, is_metered, origins, .. } = &*self.checked.layers;
+        let PipelineSettings { paths, ids, log_wire, is_metered, origins, .. } = &*self.checked.layers;
         paths.apply(&mut request);
         if let Some(agent) = self.mounted.iter().find(|agent| agent.serves(request.uri().path())) {
             return agent.http.clone().call(request);

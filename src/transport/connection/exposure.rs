@@ -7,7 +7,7 @@ use tokio::net::{TcpListener, ToSocketAddrs};
 
 use crate::{
     base::stderr,
-    transport::{connection::listener, pipeline::Layers},
+    transport::{connection::listener, pipeline::PipelineSettings},
 };
 
 /// Returns true if an address is reachable from other machines.
@@ -15,7 +15,7 @@ pub(crate) fn is_public(addr: SocketAddr) -> bool {
     !addr.ip().to_canonical().is_loopback()
 }
 
-impl Layers {
+impl PipelineSettings {
     /// Listens on an address. An address that is reachable from other machines needs an authenticator, or a server that
     /// is [insecure](crate::server::Server::insecure).
     pub(crate) async fn listen(&self, addr: impl ToSocketAddrs) -> io::Result<(TcpListener, SocketAddr)> {
