@@ -6,7 +6,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::{
     Config, Error, KEYS, Scope,
-    load::{File, Layers, Loaded, Origin},
+    load::{File, Loaded, Loader, Origin},
     value::{StorePath, Value as _},
 };
 use crate::server::is_agent_name;
@@ -41,7 +41,7 @@ pub(crate) struct AgentConfig {
     pub(super) origins: Vec<Origin>,
 }
 
-impl Layers {
+impl Loader {
     /// Reads the tables of agents, after all other sources. Errors are added to the others.
     pub(super) fn read_agents(&mut self, path: &Path, text: &str) -> Vec<AgentConfig> {
         let Ok(document) = DeTable::parse(text) else { return Vec::new() };

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use super::{
     KEYS, Key, RawValue,
-    load::{Layers, Origin, nearest},
+    load::{Loader, Origin, nearest},
 };
 
 /// Environment variable with the path of the configuration file.
@@ -25,7 +25,7 @@ const CLIENT_VARIABLES: [&str; 3] = [CLIENT_TOKEN_VARIABLE, CLIENT_API_KEY_VARIA
 /// Conventional variable of the log filter. `A2A_LOG_FILTER` overrides it.
 pub(super) const RUST_LOG: &str = "RUST_LOG";
 
-impl Layers {
+impl Loader {
     /// Returns the variables that configure this program, in the order in which they are applied.
     pub(super) fn variables(&mut self, all: impl Iterator<Item = (OsString, OsString)>) -> Vec<(String, String)> {
         let mut variables = Vec::new();

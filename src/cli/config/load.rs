@@ -145,7 +145,7 @@ fn load_with(
     variables: impl Iterator<Item = (OsString, OsString)>,
     flags: &[(String, String)],
 ) -> Result<Loaded, Error> {
-    let mut layers = Layers::new();
+    let mut layers = Loader::new();
     let variables = layers.variables(variables);
     let configured = variables.iter().find(|(name, _)| name == CONFIG_VARIABLE).map(|(_, path)| Path::new(path));
     let file = layers.read_file(file.or(configured));
@@ -159,14 +159,14 @@ fn load_with(
 }
 
 /// Configuration that is being loaded, one source after the other. A later source overrides an earlier one.
-pub(super) struct Layers {
+pub(super) struct Loader {
     pub(super) config: Config,
     pub(super) origins: Vec<Origin>,
     pub(super) errors: Vec<String>,
     pub(super) warnings: Vec<String>,
 }
 
-impl Layers {
+impl Loader {
     pub(super) fn new() -> Self {
         Self {
             config: Config::default(),
@@ -311,7 +311,7 @@ pub(super) mod tests {
         variables: &[(&str, &str)],
         flags: &[(&str, &str)],
     ) -> Result<Loaded, String> {
-        let mut layers = Layers::new();
+        let mut layers = Loader::new();
         layers.apply_file(Path::new("a2a.toml"), text);
         let variables = variables.iter().map(|(name, value)| (name.into(), value.into()));
         let variables = layers.variables(variables.collect::<Vec<_>>().into_iter());
