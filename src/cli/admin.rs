@@ -18,7 +18,7 @@ use crate::{
         clock::{Clock, Millis},
         sources::Sources,
     },
-    cli::config::{self, Config, Loaded, StorePath},
+    cli::config::{self, Config, LoadedConfig, StorePath},
     engine::{execution, journal::Journal},
     store::{
         Counts, Maintenance as _, Retention, SweepResult,
@@ -118,7 +118,7 @@ impl Action {
 pub(super) fn run(arguments: &Admin) -> anyhow::Result<()> {
     let flag = |text: &String| ("store".to_owned(), text.clone());
     let flags: Vec<_> = arguments.store.iter().map(flag).collect();
-    let Loaded { config, warnings, .. } = config::load(arguments.config.as_deref(), &flags)?;
+    let LoadedConfig { config, warnings, .. } = config::load(arguments.config.as_deref(), &flags)?;
     for warning in &warnings {
         warn(warning);
     }

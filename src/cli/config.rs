@@ -21,7 +21,7 @@ pub(crate) use self::{
     address::{AgentUrl, DEFAULT_LISTEN},
     agents::AgentConfig,
     environment::{CLIENT_API_KEY_VARIABLE, CLIENT_SECRET_VARIABLE, CLIENT_TOKEN_VARIABLE},
-    load::{Error, Loaded, load},
+    load::{Error, LoadedConfig, load},
     secret::Sourced,
     value::{AuthRequire, Certificate, CommandFormat, CommandLine, OfferedExtension, StorePath, Value},
 };

@@ -16,8 +16,8 @@ use crate::{
     base::jws::SigningKey,
     cli::{
         config::{
-            self, AgentConfig, AuthConfig, AuthRequire, Certificate, Config, Loaded, OfferedExtension, StoreConfig,
-            TlsConfig,
+            self, AgentConfig, AuthConfig, AuthRequire, Certificate, Config, LoadedConfig, OfferedExtension,
+            StoreConfig, TlsConfig,
         },
         prometheus::Recorder,
     },
@@ -51,7 +51,7 @@ pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
     if arguments.is_echo() && !(loaded.agents.is_empty() && AgentSource::of(&loaded.config)?.is_demo()) {
         return Err(config::Error::new("--echo: the configuration has another agent; remove one of them").into());
     }
-    let Loaded { config, warnings, agents, .. } = loaded;
+    let LoadedConfig { config, warnings, agents, .. } = loaded;
     let mut filter = config.log.filter.targets.clone();
     if config.log.wire {
         // `log.wire` takes precedence over the log filter.

@@ -8,7 +8,7 @@ use jiff::{Timestamp, Unit};
 use super::{audited, say, start_audit_log};
 use crate::{
     cli::{
-        config::{self, Loaded},
+        config::{self, LoadedConfig},
         log::LogFormat,
     },
     service::auth::{NewToken, TokenSource, add_token, list_tokens, revoke_token},
@@ -94,7 +94,7 @@ pub(super) fn run(arguments: Token) -> anyhow::Result<()> {
     let (file, format) = if let Some(file) = arguments.file {
         (file, LogFormat::Text)
     } else {
-        let Loaded { config, .. } = config::load(None, &[])?;
+        let LoadedConfig { config, .. } = config::load(None, &[])?;
         let file = config
             .auth
             .tokens

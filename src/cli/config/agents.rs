@@ -6,7 +6,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::{
     Config, Error, KEYS, Scope,
-    load::{File, Loaded, Loader, Origin},
+    load::{File, LoadedConfig, Loader, Origin},
     value::{StorePath, Value as _},
 };
 use crate::server::is_agent_name;
@@ -157,7 +157,7 @@ impl Loader {
     }
 }
 
-impl Loaded {
+impl LoadedConfig {
     /// Rejects keys for a kind of agent if no key selects a kind: the demo agent would be served. Credentials in variables may be
     /// for other programs.
     ///

@@ -77,7 +77,7 @@ impl Origin {
 
 /// Loaded configuration with the origin of each value.
 #[derive(Debug)]
-pub(crate) struct Loaded {
+pub(crate) struct LoadedConfig {
     pub(crate) config: Config,
     /// Warnings about unknown environment variables, one line each.
     pub(crate) warnings: Vec<String>,
@@ -87,7 +87,7 @@ pub(crate) struct Loaded {
     pub(super) origins: Vec<Origin>,
 }
 
-impl Loaded {
+impl LoadedConfig {
     /// Iterates over all keys with the origins of their values.
     pub(crate) fn origins(&self) -> impl Iterator<Item = (&'static Key, &Origin)> {
         KEYS.iter().zip(&self.origins)
@@ -136,7 +136,7 @@ impl Loaded {
 ///
 /// # Errors
 /// All errors of all sources, together with the warnings.
-pub(crate) fn load(file: Option<&Path>, flags: &[(String, String)]) -> Result<Loaded, Error> {
+pub(crate) fn load(file: Option<&Path>, flags: &[(String, String)]) -> Result<LoadedConfig, Error> {
     load_with(file, env::vars_os(), flags)
 }
 
@@ -144,7 +144,7 @@ fn load_with(
     file: Option<&Path>,
     variables: impl Iterator<Item = (OsString, OsString)>,
     flags: &[(String, String)],
-) -> Result<Loaded, Error> {
+) -> Result<LoadedConfig, Error> {
     let mut layers = Loader::new();
     let variables = layers.variables(variables);
     let configured = variables.iter().find(|(name, _)| name == CONFIG_VARIABLE).map(|(_, path)| Path::new(path));
@@ -176,10 +176,10 @@ impl Loader {
         }
     }
 
-    pub(super) fn finish(self, agents: Vec<AgentConfig>) -> Result<Loaded, Error> {
+    pub(super) fn finish(self, agents: Vec<AgentConfig>) -> Result<LoadedConfig, Error> {
         let Self { config, origins, mut errors, warnings } = self;
         if errors.is_empty() {
-            return Ok(Loaded { config, warnings, agents, origins });
+            return Ok(LoadedConfig { config, warnings, agents, origins });
         }
         // A warning may explain an error: a misspelled variable leaves a value unset.
         errors.extend(warnings);
@@ -310,7 +310,7 @@ pub(super) mod tests {
         text: &str,
         variables: &[(&str, &str)],
         flags: &[(&str, &str)],
-    ) -> Result<Loaded, String> {
+    ) -> Result<LoadedConfig, String> {
         let mut layers = Loader::new();
         layers.apply_file(Path::new("a2a.toml"), text);
         let variables = variables.iter().map(|(name, value)| (name.into(), value.into()));
@@ -321,7 +321,7 @@ pub(super) mod tests {
         layers.finish(agents).map_err(|error| error.0.join("\n"))
     }
 
-    pub(in crate::cli::config) fn origin(loaded: &Loaded, name: &str) -> String {
+    pub(in crate::cli::config) fn origin(loaded: &LoadedConfig, name: &str) -> String {
         loaded.origins().find(|(key, _)| key.name == name).unwrap().1.to_string()
     }
 
