@@ -53,7 +53,7 @@ pub(crate) use self::{
     context::{hide_credentials, request_id},
     settings::{BODY_BYTES, MEMORY, MemoryBudgets},
 };
-use self::{classify::RequestKind, settings::Limits};
+use self::{classify::RequestKind, settings::BodyLimits};
 #[cfg(feature = "server-tls")]
 pub use crate::transport::connection::tls::{ClientAuth, Tls, TlsError};
 pub(crate) use crate::transport::{
@@ -151,8 +151,8 @@ struct Inner {
     /// gRPC health and reflection, built on first use.
     auxiliary: OnceLock<Routes>,
     settings: Settings,
-    limits: Limits,
-    health_limits: Limits,
+    limits: BodyLimits,
+    health_limits: BodyLimits,
     card_dates: resource::card::CardDates,
     unsent: ResponseBudget,
 }

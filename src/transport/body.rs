@@ -19,7 +19,7 @@ use http_body::{Frame, SizeHint};
 use http_body_util::{BodyExt as _, StreamBody};
 use tonic::Status;
 
-use super::settings::Limits;
+use super::settings::BodyLimits;
 use crate::{
     protocol::{
         error::{Error, ErrorKind},
@@ -189,7 +189,7 @@ impl http_body::Body for Body {
 /// # Errors
 /// The body is larger than `limits.body_bytes`, is not received within `limits.body_timeout`, or exceeds the budget of
 /// received bytes.
-pub(super) async fn read<B>(headers: &HeaderMap, body: B, limits: &Limits) -> Result<Bytes, Error>
+pub(super) async fn read<B>(headers: &HeaderMap, body: B, limits: &BodyLimits) -> Result<Bytes, Error>
 where
     B: http_body::Body<Data = Bytes>,
     B::Error: Into<Box<dyn StdError + Send + Sync>>,
@@ -203,7 +203,7 @@ where
     timed.map_err(|_| receive_budget::too_slow(limits.body_timeout))?
 }
 
-async fn collect<B>(headers: &HeaderMap, body: B, limits: &Limits) -> Result<Bytes, Error>
+async fn collect<B>(headers: &HeaderMap, body: B, limits: &BodyLimits) -> Result<Bytes, Error>
 where
     B: http_body::Body<Data = Bytes>,
     B::Error: Into<Box<dyn StdError + Send + Sync>>,

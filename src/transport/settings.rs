@@ -164,8 +164,8 @@ impl Settings {
     }
 
     /// Creates the limits of a new service.
-    pub(super) fn limits(&self, receiving: Arc<ReceiveBudget>) -> Limits {
-        Limits {
+    pub(super) fn limits(&self, receiving: Arc<ReceiveBudget>) -> BodyLimits {
+        BodyLimits {
             body_bytes: self.body_bytes,
             body_timeout: self.body_timeout,
             keep_alive: self.keep_alive,
@@ -192,7 +192,7 @@ impl fmt::Debug for Settings {
 
 /// Limits of requests and responses, shared by the bindings.
 #[derive(Clone)]
-pub(super) struct Limits {
+pub(super) struct BodyLimits {
     pub(super) body_bytes: usize,
     pub(super) body_timeout: Duration,
     pub(super) keep_alive: Duration,
@@ -202,7 +202,7 @@ pub(super) struct Limits {
     pub(super) receiving: Arc<ReceiveBudget>,
 }
 
-impl Limits {
+impl BodyLimits {
     /// Limits of gRPC's health service, whose clients are not authenticated: small messages, and a separate receive budget.
     pub(super) fn of_health(&self) -> Self {
         Self { body_bytes: health::MAX_MESSAGE, receiving: ReceiveBudget::of_health(), ..self.clone() }

@@ -40,7 +40,7 @@ use crate::{
         context::PendingChecks,
         is_resumption,
         media_type::{self, JSON, is_json},
-        settings::Limits,
+        settings::BodyLimits,
         version,
     },
 };
@@ -125,7 +125,7 @@ pub(in crate::transport) fn serve<T: Dispatch, C: Dispatch, B: RequestBody>(
     methods: Methods<T, C>,
     mut parts: Parts,
     body: B,
-    limits: Limits,
+    limits: BodyLimits,
     checks: PendingChecks,
     mut accounting: ResponseAccounting,
 ) -> impl Future<Output = Result<Response<Body>, Infallible>> + Send {
@@ -228,7 +228,7 @@ struct BatchBudget {
 }
 
 impl BatchBudget {
-    fn new(limits: &Limits, unsent: ResponseBudget) -> Self {
+    fn new(limits: &BodyLimits, unsent: ResponseBudget) -> Self {
         let (max_calls, max) = (limits.batch_calls, limits.batch_bytes);
         Self { max_calls, left: AtomicUsize::new(max), max, unsent }
     }
@@ -382,7 +382,7 @@ impl<'a> Invocation<'a> {
         rpc: Option<Rpc<T::Rpc, C::Rpc>>,
         request_headers: &HeaderMap,
         resumes: bool,
-        limits: &Limits,
+        limits: &BodyLimits,
     ) -> Response<Body> {
         let version = self.version;
         let Some(id) = self.id else {
@@ -422,7 +422,7 @@ impl<'a> Invocation<'a> {
         items: BoxStream<Frame>,
         resumes: bool,
         headers: HeaderMap,
-        limits: &Limits,
+        limits: &BodyLimits,
     ) -> Response<Body> {
         let (id, version): (Box<str>, _) = (id.into(), self.version);
         let write = move |out: &mut Vec<u8>, item: Result<&JsonLine, &Error>| match item {

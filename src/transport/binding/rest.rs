@@ -28,7 +28,7 @@ use crate::{
         },
         brief, is_resumption,
         media_type::{self, JSON, reply_type},
-        settings::Limits,
+        settings::BodyLimits,
     },
 };
 
@@ -43,7 +43,7 @@ pub(in crate::transport) fn serve<T: Dispatch, B: RequestBody>(
     binding: T,
     mut parts: Parts,
     body: B,
-    limits: Limits,
+    limits: BodyLimits,
     checked: Result<(), Error>,
     version: Version,
 ) -> impl Future<Output = Result<Response<Body>, Infallible>> + Send {

@@ -21,7 +21,7 @@ use crate::{
         error::{Error, ErrorKind},
         rpc::{BoxStream, Frame, JsonLine},
     },
-    transport::{body::Body, connection::write_timeout::WriteDeadline, settings::Limits},
+    transport::{body::Body, connection::write_timeout::WriteDeadline, settings::BodyLimits},
 };
 
 /// Number of bytes at which ready events are written. Fewer are written if no event is ready.
@@ -44,10 +44,10 @@ pub(in crate::transport) fn response(
     items: BoxStream<Frame>,
     resumes: bool,
     headers: HeaderMap,
-    limits: &Limits,
+    limits: &BodyLimits,
     write: impl WriteData,
 ) -> Response<Body> {
-    let &Limits { keep_alive, stream_max_age, .. } = limits;
+    let &BodyLimits { keep_alive, stream_max_age, .. } = limits;
     let events = Events {
         event_line,
         items: Some(items),

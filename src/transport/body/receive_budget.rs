@@ -20,7 +20,7 @@ use tonic::Status;
 use crate::{
     base::clock,
     protocol::error::{Error, ErrorKind},
-    transport::{body::too_large_for, settings::Limits},
+    transport::{body::too_large_for, settings::BodyLimits},
 };
 
 /// Maximum size of a small body in bytes. Small bodies may use the whole budget, and larger ones seven eighths of it, so that
@@ -142,7 +142,7 @@ pin_project! {
 }
 
 impl<B> LimitedBody<B> {
-    pub(in crate::transport) fn new(body: B, messages: Messages, limits: &Limits) -> Self {
+    pub(in crate::transport) fn new(body: B, messages: Messages, limits: &BodyLimits) -> Self {
         Self {
             body,
             messages,
