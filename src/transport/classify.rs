@@ -115,7 +115,7 @@ pub(super) enum RequestKind {
     /// POST with the content type `application/grpc`, on any path.
     Grpc,
     /// POST with a content type of gRPC-Web with protobuf, on any path.
-    GrpcWeb(grpc_web::Format),
+    GrpcWeb(grpc_web::GrpcWebFormat),
     /// Agent card: the well-known path, and those of earlier protocol versions.
     Card,
     /// Agents of the server: `/agents` and `/.well-known/ai-catalog.json`.
@@ -147,7 +147,7 @@ impl RequestKind {
                 if suffix.is_empty() || suffix.starts_with('+') {
                     return Self::Grpc;
                 }
-                if let Some(format) = grpc_web::Format::of(media_type, headers) {
+                if let Some(format) = grpc_web::GrpcWebFormat::of(media_type, headers) {
                     return Self::GrpcWeb(format);
                 }
             }

@@ -51,12 +51,12 @@ impl Encoding {
 
 /// Encodings of a request and its response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::transport) struct Format {
+pub(in crate::transport) struct GrpcWebFormat {
     request: Encoding,
     response: Encoding,
 }
 
-impl Format {
+impl GrpcWebFormat {
     /// Returns the format of a request with this media type; `None` for other types than those of gRPC-Web with protobuf.
     /// The response has the first such type in `Accept`, else the type of the request.
     pub(in crate::transport) fn of(media_type: &str, headers: &HeaderMap) -> Option<Self> {
@@ -76,7 +76,7 @@ impl Format {
 
 /// Serves a gRPC-Web request with a function that serves gRPC.
 pub(in crate::transport) fn serve<B, F>(
-    format: Format,
+    format: GrpcWebFormat,
     mut parts: Parts,
     body: B,
     unsent: &ResponseBudget,
@@ -155,8 +155,8 @@ mod tests {
         use Encoding::{Binary, Text};
         let format = |content_type: &str, accept: Option<&'static str>| {
             let accept = accept.map(|value| (header::ACCEPT, HeaderValue::from_static(value)));
-            Format::of(content_type, &accept.into_iter().collect())
-                .map(|Format { request, response }| (request, response))
+            GrpcWebFormat::of(content_type, &accept.into_iter().collect())
+                .map(|GrpcWebFormat { request, response }| (request, response))
         };
         for (content_type, encoding) in [
             ("application/grpc-web", Binary),
