@@ -23,14 +23,10 @@ use crate::{
 
 mod completion;
 mod conversation;
-#[cfg(feature = "mcp")]
-mod mcp;
-#[cfg(feature = "mcp")]
-mod tool_result;
 mod tools;
 
 #[cfg(feature = "mcp")]
-pub use self::mcp::{Approval, McpServer, McpTransport};
+pub use self::tools::mcp::{Approval, McpServer, McpTransport};
 
 /// Name and id of the artifact with the answer.
 const OUTPUT: &str = "output";

@@ -8,8 +8,6 @@ use std::{collections::BTreeMap, fmt::Write as _, net::SocketAddr, path::PathBuf
 use toml::{Spanned, de::DeValue};
 
 mod address;
-mod agents;
-mod environment;
 mod load;
 mod mcp;
 mod secret;
@@ -19,9 +17,12 @@ mod webhook_credentials;
 
 pub(crate) use self::{
     address::{AgentUrl, DEFAULT_LISTEN},
-    agents::AgentConfig,
-    environment::{CLIENT_API_KEY_VARIABLE, CLIENT_SECRET_VARIABLE, CLIENT_TOKEN_VARIABLE},
-    load::{Error, LoadedConfig, load},
+    load::{
+        Error, LoadedConfig,
+        agents::AgentConfig,
+        environment::{CLIENT_API_KEY_VARIABLE, CLIENT_SECRET_VARIABLE, CLIENT_TOKEN_VARIABLE},
+        load,
+    },
     secret::Sourced,
     value::{AuthRequire, Certificate, CommandFormat, CommandLine, OfferedExtension, StorePath, Value},
 };

@@ -8,6 +8,11 @@ use serde_json::{Value, json};
 use super::completion::ToolCall;
 use crate::protocol::pb::v1::AgentSkill;
 
+#[cfg(feature = "mcp")]
+pub(super) mod mcp;
+#[cfg(feature = "mcp")]
+mod tool_result;
+
 /// Name of the tool with which the model asks the client.
 pub(super) const ASK_USER: &str = "ask_user";
 
@@ -86,7 +91,7 @@ impl Tool {
 pub(super) struct Tools {
     pub(super) tools: Vec<Tool>,
     #[cfg(feature = "mcp")]
-    pub(super) servers: Arc<[super::mcp::Connection]>,
+    servers: Arc<[mcp::Connection]>,
 }
 
 impl Tools {

@@ -14,10 +14,14 @@ use toml::{
     de::{DeString, DeTable, DeValue},
 };
 
-use super::{
-    AgentConfig, Config, KEYS, Key, RawValue,
+use self::{
+    agents::{AgentConfig, TABLE},
     environment::{CONFIG_VARIABLE, RUST_LOG},
 };
+use super::{Config, KEYS, Key, RawValue};
+
+pub(super) mod agents;
+pub(super) mod environment;
 
 /// Default configuration file, read if it exists.
 const DEFAULT_FILE: &str = "a2a.toml";
@@ -117,7 +121,7 @@ impl LoadedConfig {
             }
         }
         for AgentConfig { name, scopes, config, origins } in &self.agents {
-            _ = write!(text, "\n[[{}]]\nname = {name:?}\n", super::agents::TABLE);
+            _ = write!(text, "\n[[{}]]\nname = {name:?}\n", TABLE);
             if !scopes.is_empty() {
                 _ = writeln!(text, "scopes = {scopes:?}");
             }
@@ -229,7 +233,7 @@ impl Loader {
         members.sort_by_key(|(member, _)| member.span().start);
         for (member, value) in members {
             // Agents are read after all other sources.
-            if !(prefix.is_empty() && member.get_ref() == super::agents::TABLE) {
+            if !(prefix.is_empty() && member.get_ref() == TABLE) {
                 self.apply_member(file, prefix, member, value);
             }
         }
@@ -264,7 +268,7 @@ impl Loader {
         // For an unknown table, its first key finds the best suggestion.
         let first = value.get_ref().as_table().and_then(|table| table.keys().next());
         let sought = first.map_or_else(|| name.to_owned(), |first| format!("{name}.{}", first.get_ref()));
-        let nearest = nearest(&sought, KEYS.iter().map(|key| key.name).chain([super::agents::TABLE]));
+        let nearest = nearest(&sought, KEYS.iter().map(|key| key.name).chain([TABLE]));
         self.errors.push(format!("{origin}: unknown key `{name}`; did you mean `{nearest}`?"));
     }
 

@@ -27,10 +27,7 @@ use tokio::{
     time::timeout,
 };
 
-use super::{
-    tool_result,
-    tools::{Tool, ToolKind, Tools},
-};
+use super::{Tool, ToolKind, Tools, tool_result};
 use crate::agents::{
     endpoint::{client_builder, parse_url},
     exec::guard,
@@ -359,7 +356,7 @@ impl Connection {
 
 impl Tools {
     /// Starts servers, and adds their tools.
-    pub(super) async fn connect(self, servers: Vec<McpServer>) -> io::Result<Self> {
+    pub(in crate::agents::openai) async fn connect(self, servers: Vec<McpServer>) -> io::Result<Self> {
         let connections: Arc<[Connection]> = servers.into_iter().map(Connection::new).collect();
         let lists = connections.iter().map(async |connection| {
             let name = &connection.server.name;

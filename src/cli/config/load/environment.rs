@@ -2,10 +2,8 @@
 
 use std::ffi::OsString;
 
-use super::{
-    KEYS, Key, RawValue,
-    load::{Loader, Origin, nearest},
-};
+use super::{Loader, Origin, nearest};
+use crate::cli::config::{KEYS, Key, RawValue};
 
 /// Environment variable with the path of the configuration file.
 pub(super) const CONFIG_VARIABLE: &str = "A2A_CONFIG";
@@ -92,7 +90,7 @@ fn is_set_by_kubernetes(name: &str, value: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::load::tests::{load_from, origin};
+    use super::super::tests::{load_from, origin};
 
     #[test]
     fn variables_of_kubernetes_services_are_ignored() {

@@ -4,12 +4,14 @@ use std::path::{Path, PathBuf};
 
 use toml::de::{DeTable, DeValue};
 
-use super::{
-    Config, Error, KEYS, Scope,
-    load::{File, LoadedConfig, Loader, Origin},
-    value::{StorePath, Value as _},
+use super::{Error, File, LoadedConfig, Loader, Origin};
+use crate::{
+    cli::config::{
+        Config, KEYS, Scope,
+        value::{StorePath, Value as _},
+    },
+    server::is_agent_name,
 };
-use crate::server::is_agent_name;
 
 /// Name of the tables.
 pub(super) const TABLE: &str = "agents";
@@ -213,7 +215,7 @@ fn agent_store(path: &Path, name: &str) -> PathBuf {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::load::tests::load_from, *};
+    use super::{super::tests::load_from, *};
 
     /// Returns the agents in the text of a file, with flags.
     fn load(text: &str, flags: &[(&str, &str)]) -> Result<Vec<AgentConfig>, String> {
