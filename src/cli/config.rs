@@ -490,10 +490,12 @@ impl Config {
         Retention { push, undelivered: max_age, interval, ..self.retention }
     }
 
-    /// Agent card values that override the agent's own.
+    /// Agent card values that override the agent's own. The interfaces are those that are not of the server itself.
     pub(crate) fn card(&self) -> CardConfig {
         let CardKeys { file, name, description, skills, grpc_url, bindings, .. } = &self.card;
-        let file = file.as_ref().map(|file| file.card(&self.origins())).unwrap_or_default();
+        let mut file = file.as_ref().map(|file| file.card.clone()).unwrap_or_default();
+        let own = self.origins();
+        file.interfaces.retain(|interface| authority(&interface.url).is_none_or(|found| !own.contains(&found)));
         CardConfig {
             name: name.clone().or(file.name),
             description: description.clone().or(file.description),
@@ -581,6 +583,27 @@ mod tests {
         assert_eq!((limits.turns, limits.calls, limits.streams_per_task, limits.event_bytes), (64, 60, 3, 1 << 20));
         config.turns = Some(7);
         assert_eq!(config.limits().turns, 7);
+    }
+
+    #[test]
+    fn interfaces_in_a_card_file_are_those_of_other_origins() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let urls = [
+            "https://A.example/rpc",
+            "http://a.example/rpc",
+            "a.example:443",
+            "dns:///127.0.0.1:8080",
+            "https://b.example/a2a",
+        ];
+        let interfaces =
+            urls.map(|url| serde_json::json!({ "url": url, "protocolBinding": "X", "protocolVersion": "1.0" }));
+        let card = serde_json::json!({ "name": "A", "supportedInterfaces": interfaces });
+        std::fs::write(file.path(), card.to_string()).unwrap();
+        let mut config = Config::default();
+        config.public_url = BaseUrl::read("https://a.example").ok();
+        config.card.file = CardFile::read(file.path().to_str().unwrap()).ok();
+        let found = config.card().interfaces.into_iter().map(|interface| interface.url).collect::<Vec<_>>();
+        assert_eq!(found, ["http://a.example/rpc", "https://b.example/a2a"]);
     }
 
     #[test]

@@ -71,7 +71,7 @@ impl fmt::Display for Origin {
 
 impl Origin {
     /// Names a key at this origin, for the beginning of a message. A variable or flag names its key already.
-    pub(super) fn subject(&self, key: &Key) -> String {
+    fn subject(&self, key: &Key) -> String {
         match self {
             Self::File(..) => format!("{self}: {}", key.name),
             Self::Default | Self::Variable(_) | Self::Flag(_) => self.to_string(),
@@ -88,7 +88,7 @@ pub(crate) struct LoadedConfig {
     /// Agents of a server with several. The first one is at the root.
     pub(crate) agents: Vec<AgentConfig>,
     /// In the order of [`KEYS`].
-    pub(super) origins: Vec<Origin>,
+    origins: Vec<Origin>,
 }
 
 impl LoadedConfig {
@@ -163,15 +163,15 @@ fn load_with(
 }
 
 /// Configuration that is being loaded, one source after the other. A later source overrides an earlier one.
-pub(super) struct Loader {
-    pub(super) config: Config,
-    pub(super) origins: Vec<Origin>,
-    pub(super) errors: Vec<String>,
-    pub(super) warnings: Vec<String>,
+struct Loader {
+    config: Config,
+    origins: Vec<Origin>,
+    errors: Vec<String>,
+    warnings: Vec<String>,
 }
 
 impl Loader {
-    pub(super) fn new() -> Self {
+    fn new() -> Self {
         Self {
             config: Config::default(),
             origins: vec![Origin::Default; KEYS.len()],
@@ -180,7 +180,7 @@ impl Loader {
         }
     }
 
-    pub(super) fn finish(self, agents: Vec<AgentConfig>) -> Result<LoadedConfig, Error> {
+    fn finish(self, agents: Vec<AgentConfig>) -> Result<LoadedConfig, Error> {
         let Self { config, origins, mut errors, warnings } = self;
         if errors.is_empty() {
             return Ok(LoadedConfig { config, warnings, agents, origins });
@@ -190,7 +190,7 @@ impl Loader {
         Err(Error(errors))
     }
 
-    pub(super) fn set(&mut self, key: &'static Key, value: RawValue<'_, '_>, origin: Origin) {
+    fn set(&mut self, key: &'static Key, value: RawValue<'_, '_>, origin: Origin) {
         let mut origins = KEYS.iter().zip(&mut self.origins).filter(|(known, _)| known.name == key.name);
         let Some((_, previous)) = origins.next() else { return };
         let is_same_source = mem::discriminant(previous) == mem::discriminant(&origin);
@@ -217,7 +217,7 @@ impl Loader {
         }
     }
 
-    pub(super) fn apply_file(&mut self, path: &Path, text: &str) {
+    fn apply_file(&mut self, path: &Path, text: &str) {
         let file = File { path, text };
         match DeTable::parse(text) {
             Ok(table) => self.apply_table(&file, "", table.get_ref()),
@@ -240,7 +240,7 @@ impl Loader {
     }
 
     /// Applies a key, or a table of keys.
-    pub(super) fn apply_member(
+    fn apply_member(
         &mut self,
         file: &File<'_>,
         prefix: &str,
@@ -272,7 +272,7 @@ impl Loader {
         self.errors.push(format!("{origin}: unknown key `{name}`; did you mean `{nearest}`?"));
     }
 
-    pub(super) fn apply_flags(&mut self, flags: &[(String, String)]) {
+    fn apply_flags(&mut self, flags: &[(String, String)]) {
         for (name, value) in flags {
             match KEYS.iter().find(|key| key.flag() == *name) {
                 Some(key) => self.set(key, RawValue::Text(value), Origin::Flag(name.clone())),
@@ -283,7 +283,7 @@ impl Loader {
 }
 
 /// Returns the known name with the smallest edit distance, to the whole name or to its last segment.
-pub(super) fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> &'a str {
+fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> &'a str {
     let distance = |known: &str| {
         let last = known.rsplit('.').next().unwrap_or(known);
         strsim::damerau_levenshtein(name, known).min(strsim::damerau_levenshtein(name, last) + 1)
@@ -291,14 +291,14 @@ pub(super) fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> &
     known.min_by_key(|known| distance(known)).unwrap_or_default()
 }
 
-pub(super) struct File<'a> {
-    pub(super) path: &'a Path,
-    pub(super) text: &'a str,
+struct File<'a> {
+    path: &'a Path,
+    text: &'a str,
 }
 
 impl File<'_> {
     /// Returns the line of a byte offset, counted from 1.
-    pub(super) fn line(&self, offset: usize) -> usize {
+    fn line(&self, offset: usize) -> usize {
         let before = self.text.get(..offset).unwrap_or(self.text);
         1 + before.matches('\n').count()
     }

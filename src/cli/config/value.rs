@@ -10,7 +10,6 @@ use toml::{
 use tracing::Level;
 use tracing_subscriber::filter::Targets;
 
-use super::address::authority;
 use crate::{
     cli::log::LogFormat,
     protocol::{
@@ -384,21 +383,13 @@ impl Value for StorePath {
 #[derive(Clone, Debug)]
 pub(crate) struct CardFile {
     path: PathBuf,
-    card: CardConfig,
+    pub(super) card: CardConfig,
     pub(crate) declares_security: bool,
 }
 
 impl CardFile {
     /// Maximum size in bytes.
     const MAX_BYTES: u64 = 4 << 20;
-
-    /// Returns the configuration, with the interfaces that are not those of the server itself. `own` are the `host:port` of
-    /// the server.
-    pub(crate) fn card(&self, own: &[String]) -> CardConfig {
-        let mut card = self.card.clone();
-        card.interfaces.retain(|interface| authority(&interface.url).is_none_or(|found| !own.contains(&found)));
-        card
-    }
 }
 
 impl Value for CardFile {
@@ -702,26 +693,6 @@ mod tests {
         for text in ["''", "[]", "['']", "'a \"'", "[1]", "3"] {
             assert!(toml(text).is_err(), "{text}");
         }
-    }
-
-    #[test]
-    fn interfaces_in_a_card_file_are_those_of_other_origins() {
-        let own = ["a.example:443".to_owned(), "127.0.0.1:8080".to_owned()];
-        let file = tempfile::NamedTempFile::new().unwrap();
-        let urls = [
-            "https://A.example/rpc",
-            "http://a.example/rpc",
-            "a.example:443",
-            "dns:///127.0.0.1:8080",
-            "https://b.example/a2a",
-        ];
-        let interfaces =
-            urls.map(|url| serde_json::json!({ "url": url, "protocolBinding": "X", "protocolVersion": "1.0" }));
-        let card = serde_json::json!({ "name": "A", "supportedInterfaces": interfaces });
-        std::fs::write(file.path(), card.to_string()).unwrap();
-        let card = CardFile::read(file.path().to_str().unwrap()).unwrap();
-        let found = card.card(&own).interfaces.into_iter().map(|interface| interface.url).collect::<Vec<_>>();
-        assert_eq!(found, ["http://a.example/rpc", "https://b.example/a2a"]);
     }
 
     #[test]
