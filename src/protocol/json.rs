@@ -20,9 +20,9 @@ use serde::{
 
 use self::wkt::Value;
 pub use self::{
-    encoded::{Encoded, Fields, NotTranscodable, Transcode, count, member, once, write_encoded},
+    encoded::{Encoded, Fields, NotTranscodable, Transcode, count, member, once, put_text, write_encoded},
     size::{DecodedTooLarge, Measure, Nested, check_json, check_proto},
-    writer::{close, put_text, write_to},
+    writer::{close, write_to},
 };
 
 mod encoded;

@@ -12,9 +12,8 @@ use prost::encoding::decode_varint;
 use serde::{Serialize, ser::Error as _};
 
 use super::{
-    close, put_text,
     wkt::{ListValue, Struct, Timestamp, Value, value::Kind},
-    write_to,
+    writer::{close, has_none, is_special, put_escaped, write_to},
 };
 
 /// A message that can be transcoded. `build/encoded.rs` generates this for the messages that stores keep encoded.
@@ -86,6 +85,21 @@ pub fn count(proto: &[u8], number: u32) -> Option<(usize, usize)> {
         }
     }
     Some((count, bytes))
+}
+
+/// Appends `before`, then `text` as a JSON string. Fails if `text` is not UTF-8. Plain ASCII is scanned only once.
+#[inline]
+pub fn put_text(out: &mut Vec<u8>, before: &[u8], text: &[u8]) -> Result<(), NotTranscodable> {
+    out.reserve(before.len() + text.len() + 2);
+    out.extend_from_slice(before);
+    out.push(b'"');
+    if has_none(text, is_special) {
+        out.extend_from_slice(text);
+    } else {
+        put_escaped(out, str::from_utf8(text).map_err(|_| NotTranscodable)?);
+    }
+    out.push(b'"');
+    Ok(())
 }
 
 /// Marks a oneof as set. Fails if it was already: an encoder writes only one arm.

@@ -11,8 +11,6 @@ use serde::{
 };
 use serde_json::Error;
 
-use super::NotTranscodable;
-
 /// Appends a value to `out` as JSON.
 pub fn write_to(out: &mut Vec<u8>, value: &(impl Serialize + ?Sized)) -> Result<(), Error> {
     value.serialize(&mut Writer(out))
@@ -34,7 +32,7 @@ const fn is_escaped(byte: u8) -> bool {
 }
 
 /// Returns whether a byte needs escaping or is not ASCII, so that UTF-8 must be checked.
-const fn is_special(byte: u8) -> bool {
+pub(super) const fn is_special(byte: u8) -> bool {
     byte.cast_signed() < 0x20 || byte == b'"' || byte == b'\\'
 }
 
@@ -44,7 +42,7 @@ fn none(text: &[u8], matches: impl Fn(u8) -> bool) -> bool {
 }
 
 /// Returns whether no byte matches, in blocks of 16 bytes. The last block may overlap the one before it.
-fn has_none(text: &[u8], matches: impl Fn(u8) -> bool + Copy) -> bool {
+pub(super) fn has_none(text: &[u8], matches: impl Fn(u8) -> bool + Copy) -> bool {
     match text.last_chunk::<16>() {
         Some(last) => text.as_chunks::<16>().0.iter().all(|block| none(block, matches)) && none(last, matches),
         None => none(text, matches),
@@ -58,7 +56,7 @@ fn plain_prefix(text: &[u8]) -> usize {
 }
 
 /// Appends the content of a JSON string, without its quotes.
-fn put_escaped(out: &mut Vec<u8>, text: &str) {
+pub(super) fn put_escaped(out: &mut Vec<u8>, text: &str) {
     const HEX: &[u8; 16] = b"0123456789abcdef";
     let mut rest = text.as_bytes();
     if has_none(rest, is_escaped) {
@@ -91,21 +89,6 @@ pub fn close(out: &mut Vec<u8>, start: usize, [open, close]: [u8; 2]) {
         None => out.push(open),
     }
     out.push(close);
-}
-
-/// Appends `before`, then `text` as a JSON string. Fails if `text` is not UTF-8. Plain ASCII is scanned only once.
-#[inline]
-pub fn put_text(out: &mut Vec<u8>, before: &[u8], text: &[u8]) -> Result<(), NotTranscodable> {
-    out.reserve(before.len() + text.len() + 2);
-    out.extend_from_slice(before);
-    out.push(b'"');
-    if has_none(text, is_special) {
-        out.extend_from_slice(text);
-    } else {
-        put_escaped(out, str::from_utf8(text).map_err(|_| NotTranscodable)?);
-    }
-    out.push(b'"');
-    Ok(())
 }
 
 /// Sink of `Display` output, which becomes the content of a JSON string.
