@@ -148,7 +148,7 @@ impl Handle {
     /// Creates the handle of a service, and of the agents that are mounted on its server.
     pub(crate) fn new(service: Arc<Service>, grace: Duration, mounted: Vec<Self>) -> Self {
         let readiness = readiness_check(Arc::clone(service.journal()), service.recovered());
-        let readiness = with_mounted(readiness, &mounted);
+        let readiness = with_mounted(readiness, mounted.iter().map(Self::readiness).collect());
         let (draining, drained, stopped) = (CancellationToken::new(), OnceCell::new(), CancellationToken::new());
         Self(Arc::new(HandleState { readiness, draining, grace, service, mounted, drained, stopped }))
     }

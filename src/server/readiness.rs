@@ -5,7 +5,6 @@ use std::{sync::Arc, time::Duration};
 use futures_util::future::join_all;
 use tokio::{sync::watch, time::timeout};
 
-use super::Handle;
 use crate::{
     engine::journal::Journal,
     transport::{NotReady, ReadinessCheck},
@@ -15,11 +14,11 @@ use crate::{
 const CHECK_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Readiness check of a service and of the agents that are mounted on its server.
-pub(crate) fn with_mounted(own: ReadinessCheck, mounted: &[Handle]) -> ReadinessCheck {
+pub(crate) fn with_mounted(own: ReadinessCheck, mounted: Vec<ReadinessCheck>) -> ReadinessCheck {
     if mounted.is_empty() {
         return own;
     }
-    let checks: Arc<[_]> = std::iter::once(own).chain(mounted.iter().map(Handle::readiness)).collect();
+    let checks: Arc<[_]> = std::iter::once(own).chain(mounted).collect();
     Arc::new(move || {
         let checks = Arc::clone(&checks);
         Box::pin(async move { join_all(checks.iter().map(|check| check())).await.into_iter().collect() })
