@@ -4,12 +4,12 @@
 //!
 //! | module | subject |
 //! | --- | --- |
-//! | `listener`, `tls`, `connection`, `control_frames`, `write_timeout` | connections: limits, TLS, idle and write timeouts, drain |
+//! | `listener`, `tls`, `connection`, `http2_floods`, `write_timeout` | connections: limits, TLS, idle and write timeouts, drain |
 //! | `framing`, `peer_limit`, `origin`, `base_path` | checks in front of the service, and path rewriting |
 //! | `browser_headers` | CORS and security headers of all responses |
 //! | `classify`, `version`, `context` | kind of a request, protocol version rules, request context |
 //! | `jsonrpc`, `rest`, `grpc`, `grpc_web`, `card`, `catalog`, `key_set`, `protected_resource`, `documents`, `health`, `metrics` | bindings and resources |
-//! | `body`, `request_budget`, `response`, `sse` | request and response bodies |
+//! | `body`, `receive_budget`, `response`, `sse` | request and response bodies |
 
 pub(crate) mod binding;
 pub(crate) mod body;
@@ -23,7 +23,6 @@ pub(crate) mod resource;
 mod settings;
 mod version;
 
-pub use self::connection::listener;
 use std::{
     borrow::Cow,
     convert::Infallible,
@@ -44,21 +43,13 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Status, service::Routes};
 use tower_service::Service;
 
-pub use self::{
-    body::Body,
-    settings::{BaseUrlSource, CardSource, CatalogSource, DocumentSource, FileBytes, MetricsSource, Settings},
-};
-pub(crate) use self::{
-    classify::RequestClass,
-    context::{hide_credentials, request_id},
-    settings::{BODY_BYTES, MEMORY, MemoryBudgets},
-};
-use self::{classify::RequestKind, settings::BodyLimits};
 #[cfg(feature = "server-tls")]
-pub use crate::transport::connection::tls::{ClientAuth, Tls, TlsError};
-pub(crate) use crate::transport::{
+pub use self::connection::tls::{ClientAuth, Tls, TlsError};
+pub(crate) use self::{
     binding::grpc_web::trailers as grpc_web_trailers,
     body::response::{CallOutcome, REQUEST_LOG},
+    classify::{AI_CATALOG, RequestClass},
+    context::{hide_credentials, request_id},
     pipeline::{
         base_path::{Paths, below},
         browser_headers::{BrowserHeaders, preflight},
@@ -66,16 +57,33 @@ pub(crate) use crate::transport::{
         origin::OriginPolicy,
         peer_limit::CONNECTIONS_PER_PEER,
     },
-    resource::catalog::AI_CATALOG,
+    settings::{BODY_BYTES, MEMORY, MemoryBudgets},
 };
-pub use crate::transport::{
+use self::{
+    binding::v03::{
+        grpc::{GrpcService, to_v03_status},
+        jsonrpc::Methods as V03JsonRpc,
+        rest::Rest as V03Rest,
+    },
+    body::{
+        BodyLimits,
+        receive_budget::{LimitedBody, Messages},
+        response::{status, status_response},
+    },
+    classify::RequestKind,
+    connection::write_timeout::WriteDeadline,
+    resource::health::Health,
+};
+pub use self::{
+    body::Body,
+    connection::listener,
     pipeline::{
         origin::{AllowedHost, AllowedOrigin},
         peer_limit::PeerLimit,
     },
-    resource::{
-        health::{NotReady, ReadinessCheck},
-        protected_resource::ProtectedResource,
+    settings::{
+        BaseUrlSource, CardSource, CatalogSource, DocumentSource, FileBytes, MetricsSource, NotReady,
+        ProtectedResource, ReadinessCheck, Settings,
     },
 };
 use crate::{
@@ -91,19 +99,6 @@ use crate::{
         version::{Protocols, Version},
     },
     service::wrappers::v03::V03Service,
-    transport::{
-        binding::v03::{
-            grpc::{GrpcService, to_v03_status},
-            jsonrpc::Methods as V03JsonRpc,
-            rest::Rest as V03Rest,
-        },
-        body::{
-            receive_budget::{LimitedBody, Messages},
-            response::status,
-        },
-        connection::write_timeout::WriteDeadline,
-        resource::health::Health,
-    },
 };
 
 /// Request body: an [`http_body::Body`] of [`Bytes`].
@@ -483,7 +478,7 @@ impl RequestClass {
             }
             // The id is in the body, which is not read.
             (RequestKind::JsonRpc, _) => binding::jsonrpc::status_response("null", version, status),
-            _ => binding::rest::status_response(status, version),
+            _ => status_response(status, version),
         }
     }
 

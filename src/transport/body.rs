@@ -10,7 +10,9 @@ use std::{
     future::poll_fn,
     mem,
     pin::{Pin, pin},
+    sync::Arc,
     task::{Context, Poll, ready},
+    time::Duration,
 };
 
 use bytes::{Bytes, BytesMut};
@@ -19,7 +21,7 @@ use http_body::{Frame, SizeHint};
 use http_body_util::{BodyExt as _, StreamBody};
 use tonic::Status;
 
-use super::settings::BodyLimits;
+use self::receive_budget::{HEALTH_MESSAGE, ReceiveBudget};
 use crate::{
     protocol::{
         error::{Error, ErrorKind},
@@ -31,6 +33,25 @@ use crate::{
 /// Maximum number of bytes of a rejected body that are read and discarded. A client whose connection is closed while it
 /// sends would see a connection error, and not the response.
 const MAX_DISCARD: u64 = 8 << 20;
+
+/// Limits of requests and responses, shared by the bindings.
+#[derive(Clone)]
+pub(super) struct BodyLimits {
+    pub(super) body_bytes: usize,
+    pub(super) body_timeout: Duration,
+    pub(super) keep_alive: Duration,
+    pub(super) stream_max_age: Duration,
+    pub(super) batch_calls: usize,
+    pub(super) batch_bytes: usize,
+    pub(super) receiving: Arc<ReceiveBudget>,
+}
+
+impl BodyLimits {
+    /// Limits of gRPC's health service, whose clients are not authenticated: small messages, and a separate receive budget.
+    pub(super) fn of_health(&self) -> Self {
+        Self { body_bytes: HEALTH_MESSAGE, receiving: ReceiveBudget::of_health(), ..self.clone() }
+    }
+}
 
 /// Response body.
 #[derive(Default)]

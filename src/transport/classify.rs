@@ -3,7 +3,7 @@
 //!
 //! A request is classified once, and the result is passed on with it.
 
-use http::{HeaderMap, Method, request::Parts};
+use http::{HeaderMap, Method, header, request::Parts};
 
 use super::{media_type, version};
 use crate::{
@@ -14,13 +14,22 @@ use crate::{
         version::{Protocols, Version},
     },
     service::card::{AGENT_CARD, JSON_RPC, WELL_KNOWN, WELL_KNOWN_BEFORE},
-    transport::{
-        binding::{grpc_web, rest, v03::rest::Rest as V03Rest},
-        resource::{card, catalog, documents, health, key_set::JWKS, metrics, protected_resource},
-    },
+    transport::binding::{grpc_web::GrpcWebFormat, rest, v03::rest::Rest as V03Rest},
 };
 
-/// Classification of a request: its kind, and its protocol version by [`version::of_request`].
+/// Path of the AI Catalog.
+pub(crate) const AI_CATALOG: &str = "/.well-known/ai-catalog.json";
+
+/// Path of the plain list of agents.
+pub(super) const AGENTS: &str = "/agents";
+
+/// Path of the metadata about the issuers of tokens.
+pub(super) const PROTECTED_RESOURCE: &str = "/.well-known/oauth-protected-resource";
+
+/// Path of the readiness check: the server accepts work. It fails while the server drains.
+pub(super) const READY: &str = "/readyz";
+
+/// Classification of a request: its kind, and its protocol version.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RequestClass {
     pub(super) kind: RequestKind,
@@ -35,7 +44,7 @@ impl RequestClass {
     /// Classifies a request to a server of these protocol versions.
     pub(super) fn new(parts: &Parts, served: Protocols) -> Self {
         let kind = RequestKind::at(&parts.method, parts.uri.path(), &parts.headers);
-        Self { kind, version: version::of_request(kind, parts, served), protects_card: false, protects_catalog: false }
+        Self { kind, version: kind.version(parts, served), protects_card: false, protects_catalog: false }
     }
 
     /// Sets whether the agent card requires authentication.
@@ -115,7 +124,7 @@ pub(super) enum RequestKind {
     /// POST with the content type `application/grpc`, on any path.
     Grpc,
     /// POST with a content type of gRPC-Web with protobuf, on any path.
-    GrpcWeb(grpc_web::GrpcWebFormat),
+    GrpcWeb(GrpcWebFormat),
     /// Agent card: the well-known path, and those of earlier protocol versions.
     Card,
     /// Agents of the server: `/agents` and `/.well-known/ai-catalog.json`.
@@ -147,25 +156,51 @@ impl RequestKind {
                 if suffix.is_empty() || suffix.starts_with('+') {
                     return Self::Grpc;
                 }
-                if let Some(format) = grpc_web::GrpcWebFormat::of(media_type, headers) {
+                if let Some(format) = GrpcWebFormat::of(media_type, headers) {
                     return Self::GrpcWeb(format);
                 }
             }
         }
         match path.strip_suffix('/').unwrap_or(path) {
             WELL_KNOWN | WELL_KNOWN_BEFORE | AGENT_CARD => Self::Card,
-            catalog::AI_CATALOG | catalog::AGENTS => Self::Catalog,
-            JWKS => Self::KeySet,
-            protected_resource::PATH => Self::ProtectedResource,
-            path if card::card_below_json_rpc(path).is_some() => Self::Card,
-            "" if cfg!(feature = "docs") && documents::wants_page(method, headers) => Self::Document,
+            AI_CATALOG | AGENTS => Self::Catalog,
+            "/.well-known/jwks.json" => Self::KeySet,
+            PROTECTED_RESOURCE => Self::ProtectedResource,
+            path if card_below_json_rpc(path).is_some() => Self::Card,
+            "" if cfg!(feature = "docs") && wants_page(method, headers) => Self::Document,
             JSON_RPC | "" | "/a2a" => Self::JsonRpc,
-            health::LIVE | health::READY => Self::Health,
-            metrics::PATH => Self::Metrics,
-            path if documents::is_document(path) => Self::Document,
-            path if card::is_extended(path) => Self::ExtendedCard,
+            "/healthz" | READY => Self::Health,
+            "/metrics" => Self::Metrics,
+            path if is_document(path) => Self::Document,
+            path if is_extended(path) => Self::ExtendedCard,
             _ => Self::Rest,
         }
+    }
+
+    /// Returns the version of a request by its form. For JSON-RPC, whose method is in the body, returns the presumed version.
+    fn version(self, parts: &Parts, served: Protocols) -> Version {
+        let path = parts.uri.path();
+        let has_v03_form = match self {
+            Self::Grpc | Self::GrpcWeb(_) => version::is_grpc_method(path, Version::V0_3),
+            // If 0.3 is not served, `v1` is the name of a tenant.
+            Self::Rest => {
+                path.starts_with("/v1/")
+                    && served.has(Version::V0_3)
+                    && !version::requests_1_x(&parts.uri, &parts.headers)
+            }
+            Self::ExtendedCard => true,
+            Self::JsonRpc => {
+                return version::presumed_of(parts, served);
+            }
+            Self::Card
+            | Self::Catalog
+            | Self::KeySet
+            | Self::ProtectedResource
+            | Self::Document
+            | Self::Metrics
+            | Self::Health => false,
+        };
+        if has_v03_form { Version::V0_3 } else { Version::V1_0 }
     }
 
     /// Returns true for health checks over HTTP or gRPC.
@@ -191,9 +226,38 @@ impl RequestKind {
     }
 }
 
+/// Returns the path of a card without the prefix of JSON-RPC. Some clients request the card below the URL of the interface.
+pub(super) fn card_below_json_rpc(path: &str) -> Option<&str> {
+    let below = [JSON_RPC, "/a2a"].iter().find_map(|base| path.strip_prefix(base))?;
+    let known = matches!(below.strip_suffix('/').unwrap_or(below), WELL_KNOWN | WELL_KNOWN_BEFORE | AGENT_CARD);
+    known.then_some(below)
+}
+
+/// Returns true for the paths of the extended card of 0.2: `{url}/../agent/authenticatedExtendedCard` for every URL of
+/// JSON-RPC (0.2, 7.10), with or without dot segments (RFC 3986, 5.2.4), which some clients do not resolve.
+fn is_extended(path: &str) -> bool {
+    let Some(base) = path.strip_suffix("/agent/authenticatedExtendedCard") else { return false };
+    matches!(base.strip_suffix("/..").unwrap_or(base).trim_end_matches('/'), "" | JSON_RPC | "/a2a")
+}
+
+/// Returns true for the paths of documents, without a slash at the end.
+fn is_document(path: &str) -> bool {
+    let is_below = |base| path.strip_prefix(base).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+    let is_api =
+        cfg!(feature = "openapi") && (is_below("/openapi") || matches!(path, "/openapi.json" | "/openapi.yaml"));
+    is_api || (cfg!(feature = "docs") && is_below("/docs"))
+}
+
+/// Returns true for requests of a browser for a page: other clients do not accept HTML.
+fn wants_page(method: &Method, headers: &HeaderMap) -> bool {
+    let lines = headers.get_all(header::ACCEPT).into_iter().filter_map(|line| line.to_str().ok());
+    let mut names = lines.flat_map(|line| line.split(',')).filter_map(|range| range.split(';').next());
+    method.is_safe() && *method != Method::OPTIONS && names.any(|name| name.trim().eq_ignore_ascii_case("text/html"))
+}
+
 #[cfg(test)]
 mod tests {
-    use http::{Request, header};
+    use http::Request;
 
     use super::*;
 
@@ -207,7 +271,7 @@ mod tests {
         for path in [
             "/.well-known/agent-card.json",
             "/.well-known/jwks.json",
-            protected_resource::PATH,
+            PROTECTED_RESOURCE,
             "/healthz",
             "/readyz",
             "/healthz/",
@@ -219,6 +283,33 @@ mod tests {
         assert!(public("POST", health, "application/grpc-web") && !public("POST", health, "application/grpc-web+json"));
         for path in ["/.well-known/tasks", "/healthz/tasks", "/tasks", "/rpc", "/.well-known/agent-card.json/tasks"] {
             assert!(!public("GET", path, ""), "{path}");
+        }
+    }
+
+    #[test]
+    fn extended_card_is_next_to_json_rpc() {
+        for base in ["", "/", "/..", "//..", "/rpc", "/rpc/", "/rpc/..", "/rpc//..", "/a2a/.."] {
+            assert!(is_extended(&format!("{base}/agent/authenticatedExtendedCard")), "{base}");
+        }
+        for path in [
+            "/agent",
+            "/authenticatedExtendedCard",
+            "/acme/agent/authenticatedExtendedCard",
+            "/agent/authenticatedExtendedCard/x",
+        ] {
+            assert!(!is_extended(path), "{path}");
+        }
+    }
+
+    #[test]
+    fn card_is_served_below_the_url_of_json_rpc() {
+        for base in ["/rpc", "/a2a"] {
+            for path in [WELL_KNOWN, WELL_KNOWN_BEFORE, AGENT_CARD] {
+                assert_eq!(card_below_json_rpc(&format!("{base}{path}")), Some(path));
+            }
+        }
+        for path in [WELL_KNOWN, "/rpc", "/rpc/.well-known", "/rpcs/.well-known/agent-card.json", "/acme/agent-card"] {
+            assert_eq!(card_below_json_rpc(path), None, "{path}");
         }
     }
 }

@@ -7,15 +7,11 @@ use futures_util::future::BoxFuture;
 use http::HeaderName;
 use tokio_util::sync::CancellationToken;
 
-use super::ReadinessCheck;
 use crate::{
     base::sources::Sources,
     protocol::{call::Principal, response_budget::ResponseBudget, version::Protocols},
     service::card::CardRequest,
-    transport::{
-        body::receive_budget::ReceiveBudget,
-        resource::{health, protected_resource::ProtectedResource},
-    },
+    transport::body::{BodyLimits, receive_budget::ReceiveBudget},
 };
 
 /// Default of `limits.body_bytes`.
@@ -57,6 +53,42 @@ pub type DocumentSource = Arc<dyn Fn(&CardRequest<'_>) -> Option<(&'static str, 
 
 /// Renders the metrics in the text format of Prometheus.
 pub type MetricsSource = Arc<dyn Fn() -> BoxFuture<'static, String> + Send + Sync>;
+
+/// Checks whether the store and other dependencies are available. It must be cheap: clients need no authentication, and no
+/// rate limit applies.
+pub type ReadinessCheck = Arc<dyn Fn() -> BoxFuture<'static, Result<(), NotReady>> + Send + Sync>;
+
+/// Reason why a server does not accept work. Its details are logged, and not disclosed to clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotReady {
+    /// Tasks of the last run are being recovered.
+    #[error("recovering the tasks of the last run")]
+    Recovering,
+    /// The store does not answer.
+    #[error("the store does not answer")]
+    StoreUnavailable,
+    /// The store answers, and commits have failed or hung for over a second.
+    #[error("commits to the store do not complete")]
+    CommitsDelayed,
+    /// The server drains.
+    #[error("draining")]
+    Draining,
+}
+
+/// Issuers of the tokens that the server accepts.
+#[derive(Clone)]
+pub struct ProtectedResource {
+    /// Identifiers of the issuers, which are URLs.
+    pub issuers: Vec<String>,
+    /// Source of the URL at which the client of a request reaches the server.
+    pub base_url: BaseUrlSource,
+}
+
+impl fmt::Debug for ProtectedResource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ProtectedResource").field("issuers", &self.issuers).finish_non_exhaustive()
+    }
+}
 
 /// Settings of an [`HttpService`](super::HttpService).
 #[derive(Clone)]
@@ -187,24 +219,5 @@ impl fmt::Debug for Settings {
             .field("outgoing_bytes", &self.outgoing_bytes)
             .field("strict_version", &self.strict_version);
         f.field("protocols", &self.protocols).field("idempotency_keys", &self.idempotency_keys).finish_non_exhaustive()
-    }
-}
-
-/// Limits of requests and responses, shared by the bindings.
-#[derive(Clone)]
-pub(super) struct BodyLimits {
-    pub(super) body_bytes: usize,
-    pub(super) body_timeout: Duration,
-    pub(super) keep_alive: Duration,
-    pub(super) stream_max_age: Duration,
-    pub(super) batch_calls: usize,
-    pub(super) batch_bytes: usize,
-    pub(super) receiving: Arc<ReceiveBudget>,
-}
-
-impl BodyLimits {
-    /// Limits of gRPC's health service, whose clients are not authenticated: small messages, and a separate receive budget.
-    pub(super) fn of_health(&self) -> Self {
-        Self { body_bytes: health::MAX_MESSAGE, receiving: ReceiveBudget::of_health(), ..self.clone() }
     }
 }

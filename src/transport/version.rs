@@ -10,16 +10,13 @@ use std::borrow::Cow;
 use http::{HeaderMap, Uri, request::Parts};
 use tonic::server::NamedService;
 
-use super::{V03Server, brief, classify::RequestKind, query_parameter};
+use super::{V03Server, brief, query_parameter};
 use crate::protocol::{
     call::VERSION,
     error::{Error, ErrorKind},
     pb::v1::{a2a_service_server::A2aServiceServer, bindings::ServiceHandle},
     version::{Protocols, Version},
 };
-
-/// Prefix of every HTTP+JSON path of 0.3.
-const V03_REST_PREFIX: &str = "/v1/";
 
 /// Full name of the gRPC service of a version.
 pub(super) const fn grpc_service_name(version: Version) -> &'static str {
@@ -30,7 +27,7 @@ pub(super) const fn grpc_service_name(version: Version) -> &'static str {
 }
 
 /// Returns true if a path is a method of the gRPC service of this version.
-fn is_grpc_method(path: &str, version: Version) -> bool {
+pub(super) fn is_grpc_method(path: &str, version: Version) -> bool {
     let method = path.strip_prefix('/').and_then(|path| path.strip_prefix(grpc_service_name(version)));
     method.is_some_and(|method| method.starts_with('/'))
 }
@@ -41,30 +38,6 @@ fn is_grpc_method(path: &str, version: Version) -> bool {
 /// (`VersionNotSupported`), so its service is always known.
 pub(super) fn is_a2a_grpc_method(path: &str, version: Version, served: Protocols) -> bool {
     is_grpc_method(path, version) && (version == Version::V1_0 || served.has(version))
-}
-
-/// Returns the version of a request by its form. For JSON-RPC, whose method is in the body, returns the presumed version.
-pub(super) fn of_request(kind: RequestKind, parts: &Parts, served: Protocols) -> Version {
-    let path = parts.uri.path();
-    let has_v03_form = match kind {
-        RequestKind::Grpc | RequestKind::GrpcWeb(_) => is_grpc_method(path, Version::V0_3),
-        // If 0.3 is not served, `v1` is the name of a tenant.
-        RequestKind::Rest => {
-            path.starts_with(V03_REST_PREFIX) && served.has(Version::V0_3) && !requests_1_x(&parts.uri, &parts.headers)
-        }
-        RequestKind::ExtendedCard => true,
-        RequestKind::JsonRpc => {
-            return presumed(requested_text(&parts.uri, &parts.headers).as_deref(), served);
-        }
-        RequestKind::Card
-        | RequestKind::Catalog
-        | RequestKind::KeySet
-        | RequestKind::ProtectedResource
-        | RequestKind::Document
-        | RequestKind::Metrics
-        | RequestKind::Health => false,
-    };
-    if has_v03_form { Version::V0_3 } else { Version::V1_0 }
 }
 
 /// Returns the version of a JSON-RPC method: names of 0.3 have a slash, names of 1.0 have none.
@@ -89,6 +62,11 @@ pub(super) fn requests_1_x(uri: &Uri, headers: &HeaderMap) -> bool {
 
 fn is_1_x(requested: &str) -> bool {
     requested.trim().starts_with("1.")
+}
+
+/// Returns the presumed version of a request.
+pub(super) fn presumed_of(parts: &Parts, served: Protocols) -> Version {
+    presumed(requested_text(&parts.uri, &parts.headers).as_deref(), served)
 }
 
 /// Returns the presumed version: 0.3 unless the request names 1.x (3.6.2). Clients of both versions can read errors of 0.3.

@@ -13,8 +13,8 @@ use crate::{
         version::Version,
     },
     transport::{
-        body::{Body, response::remove_framing, too_large_for},
-        resource::health::{self, Health},
+        body::{Body, receive_budget::HEALTH_MESSAGE, response::remove_framing, too_large_for},
+        resource::health::Health,
     },
 };
 
@@ -73,7 +73,7 @@ pub(in crate::transport) fn auxiliary_services(service: Health) -> Routes {
     /// Maximum size of a reflection request in bytes. It names a service, a file or a symbol.
     const MAX_MESSAGE: usize = 16 << 10;
     let services = service.services.clone();
-    let health = HealthServer::new(service).max_decoding_message_size(health::MAX_MESSAGE);
+    let health = HealthServer::new(service).max_decoding_message_size(HEALTH_MESSAGE);
     let reflection = || {
         let builder = [DESCRIPTORS, HEALTH, ERROR_DETAILS]
             .into_iter()

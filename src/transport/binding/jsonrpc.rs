@@ -33,14 +33,13 @@ use crate::{
     transport::{
         RequestBody, ResponseAccounting,
         body::{
-            self, Body,
+            self, Body, BodyLimits,
             response::{error_parts, headers, hint_at_bare_message, record_outcome, respond, status},
         },
         brief,
         context::PendingChecks,
         is_resumption,
         media_type::{self, JSON, is_json},
-        settings::BodyLimits,
         version,
     },
 };

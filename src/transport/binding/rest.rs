@@ -23,12 +23,11 @@ use crate::{
     transport::{
         RequestBody,
         body::{
-            self, Body,
-            response::{error_parts, headers, hint_at_bare_message, record_outcome, respond},
+            self, Body, BodyLimits,
+            response::{headers, hint_at_bare_message, respond, status_response},
         },
         brief, is_resumption,
-        media_type::{self, JSON, reply_type},
-        settings::BodyLimits,
+        media_type::{self, reply_type},
     },
 };
 
@@ -185,23 +184,6 @@ fn wrap_member(name: &str, body: &[u8]) -> Result<Vec<u8>, Error> {
     // Parsed as one value, so that the text cannot add members to the object.
     let value: &RawValue = serde_json::from_slice(body).map_err(|error| ErrorKind::Parse.because(error.to_string()))?;
     Ok(format!("{{\"{name}\":{value}}}").into_bytes())
-}
-
-/// Builds the error response for a path that does not exist.
-pub(in crate::transport) fn not_found(parts: &Parts) -> Response<Body> {
-    let reason = format!("{} {}", parts.method, brief(parts.uri.path()));
-    status_response(ErrorKind::MethodNotFound.because(reason).into(), Version::V1_0)
-}
-
-/// Builds the error response for a status. Its content type is `application/json`, since some clients parse errors of no
-/// other type.
-pub(in crate::transport) fn status_response(status: Status, version: Version) -> Response<Body> {
-    let (error, headers) = error_parts(status);
-    let wire = error.wire_for(version);
-    let status = StatusCode::from_u16(wire.http).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    let mut response = respond(status, headers, JSON, error.problem_for(version).to_string().into());
-    record_outcome(&mut response, None, Some(wire.reason));
-    response
 }
 
 fn write(out: &mut Vec<u8>, item: Result<&JsonLine, &Error>, version: Version) {

@@ -21,7 +21,10 @@ use crate::{
         error::{Error, ErrorKind},
         rpc::{BoxStream, Frame, JsonLine},
     },
-    transport::{body::Body, connection::write_timeout::WriteDeadline, settings::BodyLimits},
+    transport::{
+        body::{Body, BodyLimits},
+        connection::write_timeout::WriteDeadline,
+    },
 };
 
 /// Number of bytes at which ready events are written. Fewer are written if no event is ready.

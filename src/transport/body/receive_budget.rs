@@ -20,7 +20,7 @@ use tonic::Status;
 use crate::{
     base::clock,
     protocol::error::{Error, ErrorKind},
-    transport::{body::too_large_for, settings::BodyLimits},
+    transport::body::{BodyLimits, too_large_for},
 };
 
 /// Maximum size of a small body in bytes. Small bodies may use the whole budget, and larger ones seven eighths of it, so that
@@ -30,6 +30,9 @@ const SMALL: usize = 16 << 10;
 /// Budget for requests of gRPC's health service in bytes. Its clients are not authenticated, so they must not exhaust the
 /// budget of other requests.
 const HEALTH_BYTES: usize = 4 << 20;
+
+/// Maximum size of a gRPC request of the health service in bytes. It contains only the name of a service.
+pub(in crate::transport) const HEALTH_MESSAGE: usize = 1 << 10;
 
 /// Maximum size of a small request of the health service in bytes. Nearly all are small.
 const SMALL_HEALTH: usize = 64;

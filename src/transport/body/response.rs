@@ -3,7 +3,7 @@
 use std::{borrow::Cow, error::Error as _};
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header, request::Parts};
 use serde::{Deserialize, de::IgnoredAny};
 use tonic::{Status, metadata::MetadataMap};
 use tonic_types::StatusExt as _;
@@ -12,8 +12,9 @@ use crate::{
     protocol::{
         error::{Error, ErrorKind},
         validate::Violation,
+        version::Version,
     },
-    transport::{Body, brief},
+    transport::{Body, brief, media_type::JSON},
 };
 
 /// Converts the response metadata of a service to headers.
@@ -104,6 +105,23 @@ pub(in crate::transport) fn respond(
 pub(in crate::transport) fn status(status: StatusCode) -> Response<Body> {
     let mut response = Response::new(Body::default());
     *response.status_mut() = status;
+    response
+}
+
+/// Builds the error response for a path that does not exist.
+pub(in crate::transport) fn not_found(parts: &Parts) -> Response<Body> {
+    let reason = format!("{} {}", parts.method, brief(parts.uri.path()));
+    status_response(ErrorKind::MethodNotFound.because(reason).into(), Version::V1_0)
+}
+
+/// Builds the error response for a status. Its content type is `application/json`, since some clients parse errors of no
+/// other type.
+pub(in crate::transport) fn status_response(status: Status, version: Version) -> Response<Body> {
+    let (error, headers) = error_parts(status);
+    let wire = error.wire_for(version);
+    let status = StatusCode::from_u16(wire.http).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let mut response = respond(status, headers, JSON, error.problem_for(version).to_string().into());
+    record_outcome(&mut response, None, Some(wire.reason));
     response
 }
 

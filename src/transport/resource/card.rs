@@ -20,14 +20,11 @@ use crate::{
         v03,
         version::Version,
     },
-    service::card::{
-        AGENT_CARD, CardRequest, FORWARDED_HOST, FORWARDED_PORT, FORWARDED_PREFIX, FORWARDED_PROTO, JSON_RPC,
-        WELL_KNOWN, WELL_KNOWN_BEFORE,
-    },
+    service::card::{CardRequest, FORWARDED_HOST, FORWARDED_PORT, FORWARDED_PREFIX, FORWARDED_PROTO},
     transport::{
         Body, Settings,
-        binding::rest,
-        body::response::{respond, status},
+        body::response::{respond, status, status_response},
+        classify::card_below_json_rpc,
         pipeline::base_path::PathPrefix,
     },
 };
@@ -111,20 +108,6 @@ pub(in crate::transport) fn respond_with_public(
     respond(StatusCode::OK, headers, HeaderValue::from_static(content_type), content)
 }
 
-/// Returns the path of a card without the prefix of JSON-RPC. Some clients request the card below the URL of the interface.
-pub(in crate::transport) fn card_below_json_rpc(path: &str) -> Option<&str> {
-    let below = [JSON_RPC, "/a2a"].iter().find_map(|base| path.strip_prefix(base))?;
-    let known = matches!(below.strip_suffix('/').unwrap_or(below), WELL_KNOWN | WELL_KNOWN_BEFORE | AGENT_CARD);
-    known.then_some(below)
-}
-
-/// Returns true for the paths of the extended card of 0.2: `{url}/../agent/authenticatedExtendedCard` for every URL of
-/// JSON-RPC (0.2, 7.10), with or without dot segments (RFC 3986, 5.2.4), which some clients do not resolve.
-pub(in crate::transport) fn is_extended(path: &str) -> bool {
-    let Some(base) = path.strip_suffix("/agent/authenticatedExtendedCard") else { return false };
-    matches!(base.strip_suffix("/..").unwrap_or(base).trim_end_matches('/'), "" | JSON_RPC | "/a2a")
-}
-
 /// Responds with the card for authenticated callers, or an error in the form of 0.3.
 pub(in crate::transport) async fn respond_with_extended_card(
     service: &ServiceHandle,
@@ -141,7 +124,7 @@ pub(in crate::transport) async fn respond_with_extended_card(
             let headers = HeaderMap::from_iter([(header::CACHE_CONTROL, HeaderValue::from_static("no-store"))]);
             respond(StatusCode::OK, headers, HeaderValue::from_static("application/json"), card.into())
         }
-        Err(error) => rest::status_response(error.into(), Version::V0_3),
+        Err(error) => status_response(error.into(), Version::V0_3),
     }
 }
 
@@ -198,33 +181,6 @@ pub(in crate::transport) fn vary() -> HeaderValue {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn extended_card_is_next_to_json_rpc() {
-        for base in ["", "/", "/..", "//..", "/rpc", "/rpc/", "/rpc/..", "/rpc//..", "/a2a/.."] {
-            assert!(is_extended(&format!("{base}/agent/authenticatedExtendedCard")), "{base}");
-        }
-        for path in [
-            "/agent",
-            "/authenticatedExtendedCard",
-            "/acme/agent/authenticatedExtendedCard",
-            "/agent/authenticatedExtendedCard/x",
-        ] {
-            assert!(!is_extended(path), "{path}");
-        }
-    }
-
-    #[test]
-    fn card_is_served_below_the_url_of_json_rpc() {
-        for base in ["/rpc", "/a2a"] {
-            for path in [WELL_KNOWN, WELL_KNOWN_BEFORE, AGENT_CARD] {
-                assert_eq!(card_below_json_rpc(&format!("{base}{path}")), Some(path));
-            }
-        }
-        for path in [WELL_KNOWN, "/rpc", "/rpc/.well-known", "/rpcs/.well-known/agent-card.json", "/acme/agent-card"] {
-            assert_eq!(card_below_json_rpc(path), None, "{path}");
-        }
-    }
 
     #[test]
     fn entity_tag_is_the_hash_of_the_bytes() {

@@ -6,14 +6,8 @@ use http::{HeaderMap, HeaderValue, Response, header, request::Parts};
 use super::card::{PRIVATE_CACHE, card_request, entity_tag, is_known, respond_with_public, vary};
 use crate::{
     protocol::call::Principal,
-    transport::{Body, CatalogSource, Settings, binding::rest},
+    transport::{Body, CatalogSource, Settings, body::response::not_found, classify::AGENTS},
 };
-
-/// Path of the AI Catalog.
-pub(crate) const AI_CATALOG: &str = "/.well-known/ai-catalog.json";
-
-/// Path of the plain list.
-pub(in crate::transport) const AGENTS: &str = "/agents";
 
 /// Media type of an AI Catalog.
 const MEDIA_TYPE: &str = "application/ai-catalog+json";
@@ -24,7 +18,7 @@ pub(in crate::transport) fn respond_with_catalog(
     settings: &Settings,
     parts: &Parts,
 ) -> Response<Body> {
-    let Some(source) = source else { return rest::not_found(parts) };
+    let Some(source) = source else { return not_found(parts) };
     let principal = parts.extensions.get::<Principal>();
     let catalog = source(&card_request(parts), principal);
     let tag = entity_tag(&catalog);

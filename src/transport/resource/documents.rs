@@ -1,30 +1,17 @@
 //! API documents over HTTP: `/openapi.json`, `/openapi.yaml` and the paths below `/openapi/`; and pages for browsers: `/` and
 //! the paths below `/docs/`.
 
-use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, header, request::Parts};
+use http::{HeaderMap, HeaderValue, Response, StatusCode, header, request::Parts};
 
 use super::card::{card_request, entity_tag, is_known, respond_with_public, vary};
 use crate::{
-    protocol::version::Version,
+    protocol::{error::Error, version::Version},
     transport::{
-        Body, DocumentSource, binding::rest, body::response::status, pipeline::browser_headers::add_page_headers,
+        Body, DocumentSource,
+        body::response::{not_found, status, status_response},
+        pipeline::browser_headers::add_page_headers,
     },
 };
-
-/// Returns true for the paths of documents, without a slash at the end.
-pub(in crate::transport) fn is_document(path: &str) -> bool {
-    let is_below = |base| path.strip_prefix(base).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
-    let is_api =
-        cfg!(feature = "openapi") && (is_below("/openapi") || matches!(path, "/openapi.json" | "/openapi.yaml"));
-    is_api || (cfg!(feature = "docs") && is_below("/docs"))
-}
-
-/// Returns true for requests of a browser for a page: other clients do not accept HTML.
-pub(in crate::transport) fn wants_page(method: &Method, headers: &HeaderMap) -> bool {
-    let lines = headers.get_all(header::ACCEPT).into_iter().filter_map(|line| line.to_str().ok());
-    let mut names = lines.flat_map(|line| line.split(',')).filter_map(|range| range.split(';').next());
-    method.is_safe() && *method != Method::OPTIONS && names.any(|name| name.trim().eq_ignore_ascii_case("text/html"))
-}
 
 /// First bytes of gzip.
 const GZIP: &[u8] = &[0x1f, 0x8b];
@@ -43,10 +30,10 @@ pub(in crate::transport) async fn respond_with_document(
     let ((media_type, content), tag, parts) = match found.await {
         Ok((Some(document), tag, parts)) => (document, tag, parts),
         Ok((None, _, parts)) => {
-            return rest::not_found(&parts);
+            return not_found(&parts);
         }
         Err(error) => {
-            return rest::status_response(crate::protocol::error::Error::internal(error).into(), Version::V1_0);
+            return status_response(Error::internal(error).into(), Version::V1_0);
         }
     };
     if parts.uri.path() == "/docs" {

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use futures_util::{future::BoxFuture, stream};
+use futures_util::stream;
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
@@ -13,20 +13,17 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Request, Status};
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse, health_check_response::ServingStatus, health_server};
 
-use crate::protocol::error::{Error, ErrorKind};
 use crate::{
-    protocol::rpc::BoxStream,
-    transport::body::{Body, response::respond},
+    protocol::{
+        error::{Error, ErrorKind},
+        rpc::BoxStream,
+    },
+    transport::{
+        NotReady, ReadinessCheck,
+        body::{Body, response::respond},
+        classify::READY,
+    },
 };
-
-/// Path of the liveness check: the process responds.
-pub(in crate::transport) const LIVE: &str = "/healthz";
-
-/// Path of the readiness check: the server accepts work. It fails while the server drains.
-pub(in crate::transport) const READY: &str = "/readyz";
-
-/// Maximum size of a gRPC request in bytes. It contains only the name of a service.
-pub(in crate::transport) const MAX_MESSAGE: usize = 1 << 10;
 
 /// Interval at which a health watch polls the readiness.
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);
@@ -34,28 +31,7 @@ const WATCH_INTERVAL: Duration = Duration::from_secs(1);
 /// Delay after which a client may retry a rejected `Watch`.
 const WATCH_RETRY_AFTER: Duration = Duration::from_secs(5);
 
-/// Checks whether the store and other dependencies are available. It must be cheap: clients need no authentication, and no
-/// rate limit applies.
-pub type ReadinessCheck = Arc<dyn Fn() -> BoxFuture<'static, Result<(), NotReady>> + Send + Sync>;
-
-/// Reason why a server does not accept work. Its details are logged, and not disclosed to clients.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NotReady {
-    /// Tasks of the last run are being recovered.
-    #[error("recovering the tasks of the last run")]
-    Recovering,
-    /// The store does not answer.
-    #[error("the store does not answer")]
-    StoreUnavailable,
-    /// The store answers, and commits have failed or hung for over a second.
-    #[error("commits to the store do not complete")]
-    CommitsDelayed,
-    /// The server drains.
-    #[error("draining")]
-    Draining,
-}
-
-/// Responds to a request for [`LIVE`] or [`READY`].
+/// Responds to a liveness or readiness check.
 pub(in crate::transport) async fn respond_with_health(
     path: &str,
     drain: &CancellationToken,

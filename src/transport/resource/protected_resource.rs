@@ -1,7 +1,5 @@
 //! OAuth 2.0 Protected Resource Metadata (RFC 9728): tells a client without a valid token which issuers have them.
 
-use std::fmt;
-
 use bytes::Bytes;
 use http::{HeaderMap, Response, request::Parts};
 use serde_json::json;
@@ -12,26 +10,8 @@ use crate::{
         call::{ADMIN, CARD_EXTENDED, PUSH_WRITE, TASKS_READ, TASKS_WRITE},
         error::{BEARER, Error},
     },
-    transport::{BaseUrlSource, Body, binding::rest},
+    transport::{Body, ProtectedResource, body::response::not_found, classify::PROTECTED_RESOURCE},
 };
-
-/// Path of the metadata.
-pub(in crate::transport) const PATH: &str = "/.well-known/oauth-protected-resource";
-
-/// Issuers of the tokens that the server accepts.
-#[derive(Clone)]
-pub struct ProtectedResource {
-    /// Identifiers of the issuers, which are URLs.
-    pub issuers: Vec<String>,
-    /// Source of the URL at which the client of a request reaches the server.
-    pub base_url: BaseUrlSource,
-}
-
-impl fmt::Debug for ProtectedResource {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ProtectedResource").field("issuers", &self.issuers).finish_non_exhaustive()
-    }
-}
 
 impl ProtectedResource {
     /// Adds the URL of the metadata to the challenge for a bearer token (`resource_metadata`, RFC 9728, 5.1).
@@ -45,7 +25,7 @@ impl ProtectedResource {
     fn url(&self, parts: &Parts) -> Option<String> {
         let base = (self.base_url)(&card_request(parts))?;
         // A URL with characters that end the parameter of a challenge is not one that a client could use.
-        Some(format!("{}{PATH}", base.trim_end_matches('/'))).filter(|url| !url.contains(['"', '\\']))
+        Some(format!("{}{PROTECTED_RESOURCE}", base.trim_end_matches('/'))).filter(|url| !url.contains(['"', '\\']))
     }
 
     fn document(&self, parts: &Parts) -> Option<Bytes> {
@@ -65,7 +45,7 @@ pub(in crate::transport) fn respond_with_metadata(
     resource: Option<&ProtectedResource>,
     parts: &Parts,
 ) -> Response<Body> {
-    let Some(document) = resource.and_then(|resource| resource.document(parts)) else { return rest::not_found(parts) };
+    let Some(document) = resource.and_then(|resource| resource.document(parts)) else { return not_found(parts) };
     let tag = entity_tag(&document);
     let is_not_modified = is_known(&parts.headers, &tag);
     respond_with_public(document, "application/json", tag, is_not_modified, HeaderMap::new())
