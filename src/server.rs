@@ -16,13 +16,13 @@ pub use self::lifecycle::{BoundServer, Handle, Signals};
 use self::{
     agents::PendingAgent,
     assembly::{Assembled, CardUpdates},
-    lifecycle::Render,
+    lifecycle::{Render, listen},
 };
 #[cfg(feature = "signing")]
 use crate::base::jws::SigningKey;
+pub(crate) use crate::base::network::is_public;
 #[cfg(feature = "push")]
 use crate::service::push::PushOptions;
-pub(crate) use crate::transport::connection::exposure::is_public;
 #[cfg(feature = "server-tls")]
 pub use crate::transport::{ClientAuth, Tls, TlsError};
 use crate::{
@@ -591,7 +591,7 @@ impl Server {
     /// [`insecure`](Self::insecure)).
     pub async fn bind(self, addr: impl ToSocketAddrs) -> io::Result<BoundServer> {
         let layers = Arc::new(self.layers());
-        let (listener, addr) = layers.listen(addr).await?;
+        let (listener, addr) = listen(&layers, addr).await?;
         let settings = ListenerSettings {
             peer_limit: layers.peers.clone(),
             #[cfg(feature = "server-tls")]

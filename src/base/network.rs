@@ -1,6 +1,10 @@
-//! IP networks in CIDR notation, for lists of trusted proxies.
+//! IP networks in CIDR notation, for lists of trusted proxies, and addresses that other machines reach.
 
-use std::{fmt, net::IpAddr, str::FromStr};
+use std::{
+    fmt,
+    net::{IpAddr, SocketAddr},
+    str::FromStr,
+};
 
 use ipnet::IpNet;
 use serde::Deserialize;
@@ -24,6 +28,11 @@ impl Network {
     pub fn contains(&self, addr: IpAddr) -> bool {
         self.0.contains(&addr.to_canonical())
     }
+}
+
+/// Returns true if an address is reachable from other machines.
+pub(crate) fn is_public(addr: SocketAddr) -> bool {
+    !addr.ip().to_canonical().is_loopback()
 }
 
 impl From<IpAddr> for Network {

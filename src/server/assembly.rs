@@ -13,6 +13,10 @@ use super::{
 };
 #[cfg(feature = "signing")]
 use crate::base::jws::SigningKey;
+#[cfg(feature = "openapi")]
+use crate::{
+    base::network::is_public, server::documents::PublishedDocuments, service::card::JSON_RPC, transport::DocumentSource,
+};
 use crate::{
     base::stderr,
     protocol::pb::v1::{AgentCard, a2a_service_server::A2aService, bindings::ValidatedService},
@@ -33,12 +37,6 @@ use crate::{
 };
 #[cfg(feature = "push")]
 use crate::{protocol::v03::json::push_payload, service::push::SigningKeys};
-#[cfg(feature = "openapi")]
-use crate::{
-    server::documents::PublishedDocuments,
-    service::card::JSON_RPC,
-    transport::{DocumentSource, connection::exposure::is_public},
-};
 
 /// Newer cards of an agent.
 pub(crate) struct CardUpdates {

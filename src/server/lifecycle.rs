@@ -13,11 +13,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::readiness::{readiness_check, with_mounted};
 use crate::{
-    base::metric,
+    base::{metric, network::is_public, stderr},
     service::Service,
     transport::{
         HttpService, MetricsSource, ReadinessCheck,
-        connection::{exposure::is_public, listener},
+        connection::listener,
         pipeline::{LayeredService, MountedHttp, PipelineSettings},
     },
 };
@@ -72,7 +72,7 @@ impl BoundServer {
     /// # Errors
     /// The errors of [`Server::bind`](super::Server::bind).
     pub async fn add(&mut self, addr: impl ToSocketAddrs) -> io::Result<SocketAddr> {
-        let (listener, addr) = self.layers.listen(addr).await?;
+        let (listener, addr) = listen(&self.layers, addr).await?;
         self.listeners.push((listener, addr));
         Ok(addr)
     }
@@ -83,7 +83,7 @@ impl BoundServer {
     /// # Errors
     /// The errors of [`Server::bind`](super::Server::bind).
     pub async fn metrics(&mut self, addr: impl ToSocketAddrs) -> io::Result<SocketAddr> {
-        let (listener, addr) = self.layers.listen(addr).await?;
+        let (listener, addr) = listen(&self.layers, addr).await?;
         self.metrics = Some((listener, addr));
         Ok(addr)
     }
@@ -125,6 +125,31 @@ impl fmt::Debug for BoundServer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("BoundServer").field("addr", &self.addr).finish_non_exhaustive()
     }
+}
+
+/// Listens on an address. An address that is reachable from other machines needs an authenticator, or a server that is
+/// [insecure](super::Server::insecure).
+pub(crate) async fn listen(
+    layers: &PipelineSettings,
+    addr: impl ToSocketAddrs,
+) -> io::Result<(TcpListener, SocketAddr)> {
+    let listener = listener::bind(addr).await?;
+    let addr = listener.local_addr()?;
+    if !is_public(addr) || layers.authenticator.is_some() {
+        return Ok((listener, addr));
+    }
+    if !layers.insecure {
+        let reason = format!(
+            "{addr} is reachable from other machines and callers are not authenticated; set an authenticator \
+             (Server::authenticator), listen on 127.0.0.1 or [::1], or allow unauthenticated access \
+             (Server::insecure)"
+        );
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, reason));
+    }
+    let warning = "callers are not authenticated and see all tasks: no token is set";
+    tracing::warn!(server.address = %addr, "{warning}");
+    stderr::report(format_args!("warning: {warning} (server.address={addr})"));
+    Ok((listener, addr))
 }
 
 /// Handle of a server: readiness, and drain. Clones belong to the same server.

@@ -1,6 +1,5 @@
 //! State of a connection, observed at its I/O: HTTP version, idleness, write stalls, floods and disconnect of the client.
 
-pub(crate) mod exposure;
 pub(crate) mod http2_floods;
 pub mod listener;
 #[cfg(feature = "server-tls")]

@@ -20,7 +20,7 @@ use http::{Request, Response, StatusCode, header, request::Parts};
 use tower_service::Service;
 
 use crate::{
-    base::sources::Ids,
+    base::{network::is_public, sources::Ids},
     protocol::{
         call::{ADMIN, REQUEST_ID},
         error::{BEARER, Error, ErrorKind},
@@ -28,9 +28,7 @@ use crate::{
     service::auth::{AuthRequest, Authenticator, ClientCertificate, FailureLimit, Principal, audit, require_scope},
     transport::{
         Body, BrowserHeaders, HttpService, OriginPolicy, Paths, PeerLimit, RequestBody, RequestClass, ResponseFuture,
-        below, check_framing, check_head,
-        connection::exposure::is_public,
-        now,
+        below, check_framing, check_head, now,
         pipeline::{
             request_log::{LoggedBody, LoggedResponse, logged},
             wire_log::recorded,
