@@ -1,12 +1,12 @@
 //! Several agents in one server: each has its own service, tasks and card below a path, and a tenant for gRPC. `catalog` lists
 //! them.
 
-use std::{collections::BTreeMap, fmt, net::SocketAddr, sync::Arc};
+use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use http::{HeaderMap, HeaderName};
 use tonic::{Request, Response, Status};
 
-use super::{Server, assembly::Assembled, catalog::ListedAgent, lifecycle::Handle};
+use super::{Server, catalog::ListedAgent, lifecycle::Handle};
 use crate::{
     protocol::{
         call::Call,
@@ -21,11 +21,7 @@ use crate::{
         rpc::{BoxStream, ServiceFuture},
         snapshot::Snapshot,
     },
-    service::{auth::Authenticator, card::CardTemplate},
-    transport::{
-        MemoryBudgets,
-        pipeline::{LayeredService, MountedHttp, PipelineSettings},
-    },
+    transport::pipeline::MountedHttp,
 };
 
 /// Maximum length of the name of an agent in bytes.
@@ -57,34 +53,18 @@ pub(crate) fn is_agent_name(name: &str) -> bool {
         && !is_version(name)
 }
 
-/// Settings of the server that mounted agents share.
-pub(crate) struct MountContext<'a> {
-    pub(crate) bound: Option<SocketAddr>,
-    pub(crate) public_url: Option<String>,
-    pub(crate) is_tls: bool,
-    pub(crate) is_metered: bool,
-    pub(crate) authenticator: Option<Arc<dyn Authenticator>>,
-    pub(crate) budgets: MemoryBudgets,
-    /// Layers of the server, if it has a transport.
-    pub(crate) layers: Option<&'a PipelineSettings>,
-}
-
 /// Agent that is mounted when the server is assembled.
 pub(crate) struct PendingAgent {
     pub(crate) name: Box<str>,
     /// The catalog lists the agent for some callers only.
     pub(crate) is_private: bool,
-    server: Server,
+    pub(super) server: Server,
 }
 
 impl PendingAgent {
     pub(crate) fn new(name: &str, server: Server) -> Self {
         let is_private = !server.options.scopes.is_empty() || server.settings.protects_card;
         Self { name: name.into(), is_private, server }
-    }
-
-    pub(crate) fn assemble(self, context: &MountContext<'_>) -> MountedAgent {
-        self.server.assemble_mounted(self.name, context)
     }
 }
 
@@ -94,45 +74,11 @@ pub(crate) struct MountedAgent {
     pub(crate) listed: ListedAgent,
     pub(crate) service: Arc<dyn A2aService>,
     /// Calls of the server's address may reach the agent by its tenant: they are authenticated as those of its path are.
-    is_routed: bool,
+    pub(super) is_routed: bool,
     /// Headers that the agent may pass on.
     pub(crate) forward_headers: Arc<[HeaderName]>,
     pub(crate) handle: Handle,
     pub(crate) http: MountedHttp,
-}
-
-impl Server {
-    /// Assembles this server below the path `/NAME` of another one.
-    fn assemble_mounted(mut self, name: Box<str>, context: &MountContext<'_>) -> MountedAgent {
-        self.options.base_path = Some(format!("/{name}"));
-        self.options.agent_label = Some((&*name).into());
-        self.card = self.card.mounted(&name);
-        if let (Some(url), None) = (&context.public_url, &self.card.address().public) {
-            self = self.url(format!("{url}/{name}"));
-        }
-        if context.is_tls {
-            self = self.with_card(CardTemplate::over_tls);
-        }
-        let is_routed = self.options.authenticator.is_none();
-        self.options.authenticator = self.options.authenticator.or_else(|| context.authenticator.clone());
-        self.options.is_metered |= context.is_metered;
-        self.options.budgets = Some(context.budgets.clone());
-        let forward_headers = Arc::clone(&self.settings.forward_headers);
-        let mut layers = self.layers();
-        if let Some(shared) = context.layers {
-            layers.peers = shared.peers.clone();
-            if is_routed {
-                layers.failures = Arc::clone(&shared.failures);
-            }
-        }
-        let layers = Arc::new(layers);
-        let Assembled { service, http, handle, listed, .. } = self.assemble(context.bound, None);
-        let http = LayeredService::new(http, layers, context.bound, Arc::default());
-        let path: Box<str> = format!("/{name}").into();
-        let listed = ListedAgent { name, path: path.clone(), ..listed };
-        let http = MountedHttp { path, http };
-        MountedAgent { listed, service, is_routed, forward_headers, handle, http }
-    }
 }
 
 /// Routes calls to the agent whose name is the tenant, for bindings without a path, such as gRPC. The tenant is removed before

@@ -1,13 +1,16 @@
 //! Assembly of a server from its settings: the service with its wrappers, the card, the transport, and the layers around it.
 
-use std::{collections::HashSet, net::SocketAddr, sync::Arc};
+use std::{collections::HashSet, mem, net::SocketAddr, sync::Arc};
 
+#[cfg(feature = "signing")]
+use bytes::Bytes;
+use http::HeaderName;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::{
-    Server,
-    agents::{AgentRouter, MountContext},
+    Options, Server,
+    agents::{AgentRouter, MountedAgent},
     catalog::{ListedAgent, TemplateSource, catalog},
     lifecycle::Handle,
 };
@@ -15,24 +18,26 @@ use super::{
 use crate::base::jws::SigningKey;
 #[cfg(feature = "openapi")]
 use crate::{
-    base::network::is_public, server::documents::PublishedDocuments, service::card::JSON_RPC, transport::DocumentSource,
+    base::network::is_public, protocol::version::Protocols, server::documents::PublishedDocuments,
+    service::card::JSON_RPC, transport::DocumentSource,
 };
 use crate::{
-    base::stderr,
+    base::{sources::Sources, stderr},
+    engine::agent::DynAgent,
     protocol::pb::v1::{AgentCard, a2a_service_server::A2aService, bindings::ValidatedService},
     service::{
-        Service,
+        ExtendedCardSource, Service,
         auth::{AuthorizedService, FailureLimit},
-        card::{CardRequest, CardTemplate, ExtendedCardAccess},
+        card::{CardTemplate, ExtendedCardAccess, ExtendedCardSettings},
         wrappers::{
-            extended::{self, ExtendedService},
+            extended::{self, ExtendedService, Extension},
             observed::ObservedService,
         },
     },
     store::memory::Memory,
     transport::{
         BaseUrlSource, HttpService, OriginPolicy, Paths, PeerLimit, ProtectedResource, Settings,
-        pipeline::{MountedHttp, PipelineSettings, wire_log::WireLogService},
+        pipeline::{LayeredService, MountedHttp, PipelineSettings, wire_log::WireLogService},
     },
 };
 #[cfg(feature = "push")]
@@ -80,10 +85,6 @@ pub(crate) struct Assembled {
 }
 
 impl Server {
-    fn is_metered(&self) -> bool {
-        self.options.metrics.is_some() || self.options.is_metered
-    }
-
     /// Returns true if the catalog of agents requires authentication: it depends on the caller.
     fn protects_catalog(&self) -> bool {
         self.settings.protects_card
@@ -98,7 +99,7 @@ impl Server {
             failures: Arc::new(FailureLimit::new(self.failed_authentications)),
             insecure: self.options.insecure,
             log_wire: self.options.log_wire,
-            is_metered: self.is_metered(),
+            is_metered: self.options.is_metered(),
             origins: OriginPolicy::new(
                 &self.card,
                 self.options.allowed_hosts.clone(),
@@ -120,91 +121,170 @@ impl Server {
     }
 
     /// Assembles the service and its transport for a listen address, or for a router whose address is unknown.
-    pub(crate) fn assemble(self, bound: Option<SocketAddr>, layers: Option<&PipelineSettings>) -> Assembled {
-        let is_metered = self.is_metered();
+    pub(crate) fn assemble(mut self, bound: Option<SocketAddr>, layers: Option<&PipelineSettings>) -> Assembled {
         let protects_catalog = self.protects_catalog();
-        let Self { agent, card, mut settings, grace, mut options, .. } = self;
-        let budgets = options.budgets.take().unwrap_or_else(|| settings.budgets());
-        let context = MountContext {
-            bound,
-            public_url: card.address().public.clone(),
-            is_tls: card.address().is_tls,
-            is_metered,
-            authenticator: options.authenticator.clone(),
-            budgets: budgets.clone(),
-            layers,
-        };
-        let agents = std::mem::take(&mut options.agents);
-        let name: Arc<str> = if options.catalog_name.is_empty() { "default" } else { &*options.catalog_name }.into();
-        let agent_label = options.agent_label.or_else(|| (!agents.is_empty()).then(|| Arc::clone(&name)));
-        let mounted: Vec<_> = agents.into_iter().map(|agent| agent.assemble(&context)).collect();
-        let store = options.store.unwrap_or_else(|| Arc::new(Memory::default()));
-        let mut card = card.protocols(settings.protocols.iter());
+        let budgets = self.options.budgets.get_or_insert_with(|| self.settings.budgets()).clone();
+        let mounted = self.mount_agents(bound, layers);
+        let Self { agent, mut card, settings, grace, mut options, .. } = self;
+        card = card.protocols(settings.protocols.iter());
         if let Some(addr) = bound {
             card = card.bound(addr);
         }
-        let stream_max_age = options.limits.stream_max_age;
-        let forward_headers = Arc::clone(&settings.forward_headers);
-        // The router removes those of other agents.
-        let all_names = forward_headers.iter().chain(mounted.iter().flat_map(|agent| &*agent.forward_headers));
-        settings.forward_headers = all_names.cloned().collect::<HashSet<_>>().into_iter().collect();
-        let service = Service::with_env(agent, store, options.limits, settings.env.clone());
-        let service = service.offering(card.offers());
-        let service = service.modes(options.modes, card.declared()).idempotency_default_key(options.default_key);
         #[cfg(feature = "signing")]
+        let key_set = options.key_set(&card);
+        let stream_max_age = options.limits.stream_max_age;
+        let engine = Arc::new(options.build_service(agent, &card, settings.env.clone()));
+        let handle =
+            Handle::new(Arc::clone(&engine), grace, mounted.iter().map(|agent| agent.handle.clone()).collect());
+        let (card, extensions) = options.build_card(card);
+        let has_extended_card = options.has_extended_card();
+        if has_extended_card {
+            engine.set_extended_card(extended_card(mem::take(&mut options.extended_card), &card));
+        }
+        // The router removes those of other agents.
+        let own_headers = Arc::clone(&settings.forward_headers);
+        let all_headers = own_headers.iter().chain(mounted.iter().flat_map(|agent| &*agent.forward_headers));
+        let forward_headers = all_headers.cloned().collect::<HashSet<_>>().into_iter().collect();
+        let scopes: Arc<[_]> = mem::take(&mut options.scopes).into();
+        let service = options.wrap_service(engine, extensions, Arc::clone(&scopes), &mounted, own_headers);
+        let card_changes = options.card_updates.is_some();
+        let current = options.card_source(&card);
+        let listed = ListedAgent {
+            name: options.name().into(),
+            // The root is listed with its own path, at which it stays if another agent becomes the root.
+            path: (&*card.address().agent).into(),
+            card: Arc::clone(&current),
+            scopes,
+            is_protected: settings.protects_card,
+        };
+        let all = std::iter::once(&listed).chain(mounted.iter().map(|agent| &agent.listed)).cloned();
+        let settings = Settings {
+            #[cfg(feature = "openapi")]
+            documents: Some(options.documents(&card, settings.protocols, bound)),
+            // Agents below a path are listed at the root only.
+            catalog: (!card.is_mounted()).then(|| catalog(Arc::clone(&card), all.collect())),
+            protects_catalog,
+            #[cfg(feature = "signing")]
+            key_set,
+            protected_resource: options.protected_resource(&card),
+            base_url: has_extended_card.then(|| base_url_source(&card)),
+            metrics: options.metrics.map(|render| handle.metrics(render)),
+            card_changes,
+            card: Arc::new(move |request| current().json(request)),
+            stream_max_age,
+            forward_headers,
+            drain: handle.draining(),
+            readiness: handle.readiness(),
+            ..settings
+        };
+        let http = HttpService::with_budgets(Arc::clone(&service), settings, budgets);
+        Assembled { service, http, handle, listed, mounted: mounted.into_iter().map(|agent| agent.http).collect() }
+    }
+
+    /// Assembles the agents below paths of their own.
+    fn mount_agents(&mut self, bound: Option<SocketAddr>, layers: Option<&PipelineSettings>) -> Vec<MountedAgent> {
+        let agents = mem::take(&mut self.options.agents).into_iter();
+        agents.map(|agent| agent.server.assemble_mounted(agent.name, self, bound, layers)).collect()
+    }
+
+    /// Assembles this server below the path `/NAME` of a host. `shared` are the layers of the host, if it has a transport.
+    fn assemble_mounted(
+        mut self,
+        name: Box<str>,
+        host: &Self,
+        bound: Option<SocketAddr>,
+        shared: Option<&PipelineSettings>,
+    ) -> MountedAgent {
+        self.options.base_path = Some(format!("/{name}"));
+        self.options.agent_label = Some((&*name).into());
+        self.card = self.card.mounted(&name);
+        if let (Some(url), None) = (&host.card.address().public, &self.card.address().public) {
+            self = self.url(format!("{url}/{name}"));
+        }
+        if host.card.address().is_tls {
+            self = self.with_card(CardTemplate::over_tls);
+        }
+        let is_routed = self.options.authenticator.is_none();
+        self.options.authenticator = self.options.authenticator.or_else(|| host.options.authenticator.clone());
+        self.options.is_metered |= host.options.is_metered();
+        self.options.budgets.clone_from(&host.options.budgets);
+        let forward_headers = Arc::clone(&self.settings.forward_headers);
+        let mut layers = self.layers();
+        if let Some(shared) = shared {
+            layers.peers = shared.peers.clone();
+            if is_routed {
+                layers.failures = Arc::clone(&shared.failures);
+            }
+        }
+        let layers = Arc::new(layers);
+        let Assembled { service, http, handle, listed, .. } = self.assemble(bound, None);
+        let http = LayeredService::new(http, layers, bound, Arc::default());
+        let path: Box<str> = format!("/{name}").into();
+        let listed = ListedAgent { name, path: path.clone(), ..listed };
+        let http = MountedHttp { path, http };
+        MountedAgent { listed, service, is_routed, forward_headers, handle, http }
+    }
+}
+
+impl Options {
+    fn is_metered(&self) -> bool {
+        self.metrics.is_some() || self.is_metered
+    }
+
+    fn has_extended_card(&self) -> bool {
+        self.extended_card.access != ExtendedCardAccess::Off
+    }
+
+    /// Name of the agent in the catalog.
+    fn name(&self) -> &str {
+        if self.catalog_name.is_empty() { "default" } else { &self.catalog_name }
+    }
+
+    /// Returns the public keys of the card and of notifications. `None` if there are none.
+    #[cfg(feature = "signing")]
+    fn key_set(&self, card: &CardTemplate) -> Option<Bytes> {
         #[cfg_attr(not(feature = "push"), expect(unused_mut, reason = "only notifications have further keys"))]
         let mut keys: Vec<_> = card.signing_key().map(SigningKey::public_jwk).into_iter().collect();
         #[cfg(feature = "push")]
-        let published = options.push.keys.iter().filter(|_| card.offers().push || card.signing_key().is_some());
+        let published = self.push.keys.iter().filter(|_| card.offers().push || card.signing_key().is_some());
         #[cfg(feature = "push")]
         for key in published.flat_map(SigningKeys::all).map(SigningKey::public_jwk) {
             if !keys.contains(&key) {
                 keys.push(key);
             }
         }
+        (!keys.is_empty()).then(|| serde_json::json!({ "keys": keys }).to_string().into())
+    }
+
+    /// Builds the service, and starts the delivery of notifications and the retention of tasks.
+    fn build_service(&mut self, agent: Arc<dyn DynAgent>, card: &CardTemplate, env: Sources) -> Service {
+        let store = self.store.take().unwrap_or_else(|| Arc::new(Memory::default()));
+        let service = Service::with_env(agent, store, mem::take(&mut self.limits), env).offering(card.offers());
+        let service = service.modes(self.modes, card.declared()).idempotency_default_key(self.default_key);
         #[cfg(feature = "push")]
         let service = if card.offers().push {
-            let mut push = options.push;
+            let mut push = mem::take(&mut self.push);
             push.issuer = push.issuer.or_else(|| card.address().origin());
             service.delivering(push, push_payload)
         } else {
             service
         };
-        #[cfg(feature = "signing")]
-        let key_set = (!keys.is_empty()).then(|| serde_json::json!({ "keys": keys }).to_string().into());
-        #[cfg(not(feature = "signing"))]
-        let key_set = None;
-        service.start_retention(options.retention);
-        let service = Arc::new(service);
-        let handles = mounted.iter().map(|agent| agent.handle.clone()).collect();
-        let handle = Handle::new(Arc::clone(&service), grace, handles);
-        let engine = Arc::clone(&service);
-        let has_extended_card = options.extended_card.access != ExtendedCardAccess::Off;
-        card = card.extended(has_extended_card);
-        let mut inner: Arc<dyn A2aService> = service;
-        if options.resume {
+        service.start_retention(self.retention);
+        service
+    }
+
+    /// Completes the card by extensions and authentication, and warns of what is wrong with it. Returns the extensions too.
+    fn build_card(&mut self, mut card: CardTemplate) -> (Arc<CardTemplate>, Vec<Arc<dyn Extension>>) {
+        card = card.extended(self.has_extended_card());
+        if self.resume {
             card = card.declare(|card| card.with_extension(extended::resume::declaration()));
         }
-        if options.secret_parts {
+        if self.secret_parts {
             card = card.declare(|card| card.with_extension(extended::secret::declaration()));
         }
-        let extensions = extended::all(options.extensions, card.extensions_mut());
-        if !extensions.is_empty() {
-            inner = Arc::new(ExtendedService::new(inner, extensions).strict(options.strict_extensions));
-        }
-        let mut service: Arc<dyn A2aService> = Arc::new(ValidatedService(inner));
-        if options.log_wire {
-            service = Arc::new(WireLogService(service));
-        }
-        let scopes: Arc<[_]> = options.scopes.into();
-        let service: Arc<dyn A2aService> =
-            Arc::new(AuthorizedService::new(service, options.policy, Arc::clone(&scopes)));
-        let mut service: Arc<dyn A2aService> = Arc::new(ObservedService::new(service, agent_label, is_metered));
-        if !mounted.is_empty() || !options.catalog_name.is_empty() {
-            service = Arc::new(AgentRouter::new(service, forward_headers, &options.catalog_name, &mounted));
-        }
-        let is_unchecked = options.authenticator.is_none() && card.declares_security();
-        if let Some(authenticator) = &options.authenticator {
+        let extensions = extended::all(mem::take(&mut self.extensions), card.extensions_mut());
+        let is_unchecked = self.authenticator.is_none() && card.declares_security();
+        if let Some(authenticator) = &self.authenticator {
             card = card.declare(|card| authenticator.describe(card));
         }
         let mut warnings = card.warnings();
@@ -215,66 +295,71 @@ impl Server {
             tracing::warn!("{warning}");
             stderr::report(format_args!("warning: {warning}"));
         }
-        let issuers = options.authenticator.as_ref().map(|authenticator| authenticator.issuers()).unwrap_or_default();
-        let card = Arc::new(card);
-        let base_url_source = || -> BaseUrlSource {
-            let card = Arc::clone(&card);
-            Arc::new(move |request: &CardRequest<'_>| card.base_url(request))
-        };
-        let protected_resource =
-            (!issuers.is_empty()).then(|| ProtectedResource { issuers, base_url: base_url_source() });
-        let base_url = has_extended_card.then(base_url_source);
-        if has_extended_card {
-            let (card, settings) = (Arc::clone(&card), Arc::new(options.extended_card));
-            engine.set_extended_card(Arc::new(move |call| {
-                let (card, settings) = (Arc::clone(&card), Arc::clone(&settings));
-                Box::pin(async move { settings.card(&card, &call).await })
-            }));
+        (Arc::new(card), extensions)
+    }
+
+    /// Wraps a service, the innermost first: extensions, validation, wire log, authorization, metrics, and routes to other agents.
+    fn wrap_service(
+        &mut self,
+        engine: Arc<Service>,
+        extensions: Vec<Arc<dyn Extension>>,
+        scopes: Arc<[String]>,
+        mounted: &[MountedAgent],
+        forward_headers: Arc<[HeaderName]>,
+    ) -> Arc<dyn A2aService> {
+        let mut service: Arc<dyn A2aService> = engine;
+        if !extensions.is_empty() {
+            service = Arc::new(ExtendedService::new(service, extensions).strict(self.strict_extensions));
         }
-        #[cfg(feature = "openapi")]
-        let documents = {
-            let is_loopback = bound.is_some_and(|addr| !is_public(addr));
-            let has_docs = options.docs.unwrap_or(is_loopback);
-            let protocols = settings.protocols;
-            let (published, card) =
-                (PublishedDocuments::new(card.v03(), JSON_RPC, protocols, has_docs), Arc::clone(&card));
-            let get = move |request: &CardRequest<'_>| published.get(request.path, card.base_url(request).as_deref());
-            let source: DocumentSource = Arc::new(get);
-            Some(source)
-        };
-        #[cfg(not(feature = "openapi"))]
-        let documents = None;
-        // The root is listed with its own path, at which it stays if another agent becomes the root.
-        let path = &*card.address().agent;
-        let card_changes = options.card_updates.is_some();
-        let template = Arc::clone(&card);
-        let current: TemplateSource = match options.card_updates {
+        service = Arc::new(ValidatedService(service));
+        if self.log_wire {
+            service = Arc::new(WireLogService(service));
+        }
+        service = Arc::new(AuthorizedService::new(service, self.policy.take(), scopes));
+        let label = self.agent_label.take().or_else(|| (!mounted.is_empty()).then(|| self.name().into()));
+        service = Arc::new(ObservedService::new(service, label, self.is_metered()));
+        if !mounted.is_empty() || !self.catalog_name.is_empty() {
+            service = Arc::new(AgentRouter::new(service, forward_headers, &self.catalog_name, mounted));
+        }
+        service
+    }
+
+    /// Returns the source of the template of the card with the latest card of the agent.
+    fn card_source(&mut self, card: &Arc<CardTemplate>) -> TemplateSource {
+        let template = Arc::clone(card);
+        match self.card_updates.take() {
             Some(updates) => updates.source(template),
             None => Arc::new(move || Arc::clone(&template)),
-        };
-        let is_protected = settings.protects_card;
-        let listed =
-            ListedAgent { name: (&*name).into(), path: path.into(), card: Arc::clone(&current), scopes, is_protected };
-        let all = std::iter::once(&listed).chain(mounted.iter().map(|agent| &agent.listed)).cloned();
-        // Agents below a path are listed at the root only.
-        let catalog = (!card.is_mounted()).then(|| catalog(Arc::clone(&card), all.collect()));
-        let settings = Settings {
-            documents,
-            catalog,
-            protects_catalog,
-            metrics: options.metrics.map(|render| handle.metrics(render)),
-            key_set,
-            protected_resource,
-            base_url,
-            card_changes,
-            card: Arc::new(move |request| current().json(request)),
-            stream_max_age,
-            drain: handle.draining(),
-            readiness: handle.readiness(),
-            ..settings
-        };
-        let http = HttpService::with_budgets(Arc::clone(&service), settings, budgets);
-        let mounted = mounted.into_iter().map(|agent| agent.http).collect();
-        Assembled { service, http, handle, listed, mounted }
+        }
     }
+
+    /// Returns the issuers of tokens. `None` if the authenticator has none.
+    fn protected_resource(&self, card: &Arc<CardTemplate>) -> Option<ProtectedResource> {
+        let issuers = self.authenticator.as_ref().map(|authenticator| authenticator.issuers()).unwrap_or_default();
+        (!issuers.is_empty()).then(|| ProtectedResource { issuers, base_url: base_url_source(card) })
+    }
+
+    /// Returns the source of the API documents, and of their pages if they are enabled or the address is a loopback address.
+    #[cfg(feature = "openapi")]
+    fn documents(&self, card: &Arc<CardTemplate>, protocols: Protocols, bound: Option<SocketAddr>) -> DocumentSource {
+        let has_docs = self.docs.unwrap_or_else(|| bound.is_some_and(|addr| !is_public(addr)));
+        let published = PublishedDocuments::new(card.v03(), JSON_RPC, protocols, has_docs);
+        let card = Arc::clone(card);
+        Arc::new(move |request| published.get(request.path, card.base_url(request).as_deref()))
+    }
+}
+
+/// Returns the source of the base URL of a server.
+fn base_url_source(card: &Arc<CardTemplate>) -> BaseUrlSource {
+    let card = Arc::clone(card);
+    Arc::new(move |request| card.base_url(request))
+}
+
+/// Returns the source of the extended card.
+fn extended_card(settings: ExtendedCardSettings, card: &Arc<CardTemplate>) -> ExtendedCardSource {
+    let (card, settings) = (Arc::clone(card), Arc::new(settings));
+    Arc::new(move |call| {
+        let (card, settings) = (Arc::clone(&card), Arc::clone(&settings));
+        Box::pin(async move { settings.card(&card, &call).await })
+    })
 }
