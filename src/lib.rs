@@ -117,6 +117,21 @@
     allow(dead_code, unused_imports, reason = "modules without a feature gate have items that only some features use")
 )]
 
+/// Declares builder methods of a type: name, field and type of the parameter.
+#[cfg(any(feature = "server", feature = "client"))]
+macro_rules! setters {
+    ($type:ident: $($(#[$attribute:meta])* $visibility:vis $name:ident => $($field:ident).+: $parameter:ty;)+) => {
+        /// Builder methods that set a field.
+        impl $type { $(
+            $(#[$attribute])*
+            $visibility fn $name(mut self, $name: $parameter) -> Self {
+                self.$($field).+ = $name.into();
+                self
+            }
+        )+ }
+    };
+}
+
 /// Defines a struct of options, with a builder method for each field.
 #[cfg(any(feature = "server", feature = "client"))]
 macro_rules! options {
@@ -127,17 +142,7 @@ macro_rules! options {
         $(#[$attribute])*
         pub struct $name { $($(#[$field_attribute])* pub $field: $type,)+ }
 
-        /// Builder methods, one for each field.
-        impl $name {
-            $(
-                $(#[$field_attribute])*
-                #[must_use]
-                pub fn $field(mut self, $field: $type) -> Self {
-                    self.$field = $field;
-                    self
-                }
-            )+
-        }
+        setters! { $name: $($(#[$field_attribute])* #[must_use] pub $field => $field: $type;)+ }
     };
 }
 

@@ -132,143 +132,130 @@ struct Options {
     push: PushOptions,
 }
 
-/// Declares setters: name, field of [`Server`], type.
-macro_rules! setters {
-    ($($(#[$attribute:meta])* $name:ident => $($field:ident).+: $type:ty;)*) => {
-        /// Settings.
-        impl Server { $(
-            $(#[$attribute])*
-            pub fn $name(mut self, $name: $type) -> Self {
-                self.$($field).+ = $name.into();
-                self
-            }
-        )* }
-    };
-}
-
 setters! {
+    Server:
     /// Encoding of file bytes for clients of 0.3 over gRPC and HTTP+JSON, on which the SDKs disagree. By default it
     /// depends on the `User-Agent`.
-    v03_file_bytes => settings.v03_file_bytes: FileBytes;
+    pub v03_file_bytes => settings.v03_file_bytes: FileBytes;
 
     /// Requires authentication for the agent card: requests without valid credentials get 401. Off by default.
-    protect_card => settings.protects_card: bool;
+    pub protect_card => settings.protects_card: bool;
 
     /// Callers who get the extended agent card. Off by default, and then the agent card declares that there is none.
-    extended_card_access => options.extended_card.access: ExtendedCardAccess;
+    pub extended_card_access => options.extended_card.access: ExtendedCardAccess;
 
     /// Sources of time, ids and randomness. Those of the system by default; a simulation sets its own.
-    env => settings.env: Sources;
+    pub env => settings.env: Sources;
 
     /// Store for tasks. In memory by default.
-    store => options.store: Arc<dyn Store>;
+    pub store => options.store: Arc<dyn Store>;
 
     /// Retention periods of tasks, logs, push configurations and idempotency keys.
-    retention => options.retention: Retention;
+    pub retention => options.retention: Retention;
 
     /// Limits and timeouts of tasks, turns and streams.
-    limits => options.limits: Limits;
+    pub limits => options.limits: Limits;
 
     /// Requirements on the media types of messages and of accepted output.
-    modes => options.modes: Modes;
+    pub modes => options.modes: Modes;
 
     /// Deduplication of sends without an `Idempotency-Key`. Off by default.
-    idempotency_default_key => options.default_key: IdempotencySource;
+    pub idempotency_default_key => options.default_key: IdempotencySource;
 
     /// Offers the extension [`resume`](crate::service::wrappers::extended::resume): each event carries its cursor, over gRPC too, and a mark if
     /// events may be missing before it. Off by default.
-    resume => options.resume: bool;
+    pub resume => options.resume: bool;
 
     /// Lists the extension [`secret`](crate::service::wrappers::extended::secret) on the card: parts that only the agent may read. Off by
     /// default; marked parts are redacted in any case.
-    secret_parts => options.secret_parts: bool;
+    pub secret_parts => options.secret_parts: bool;
 
     /// Maximum size of a request body in bytes. 1 MiB by default.
-    body_bytes => settings.body_bytes: usize;
+    pub body_bytes => settings.body_bytes: usize;
 
     /// Interval between keep-alive comments on an idle SSE stream. 4 s by default: the HTTP clients of SDKs have a timeout
     /// of 5 s.
     #[doc(hidden)]
-    keep_alive => settings.keep_alive: Duration;
+    pub keep_alive => settings.keep_alive: Duration;
 
     /// Maximum number of open connections; further ones wait to be accepted. 10 000 by default.
-    connections => options.connections.connections: usize;
+    pub connections => options.connections.connections: usize;
 
     /// Maximum size of the head of a request in bytes: its URI, and 32 for each header in addition to name and value, as HTTP/2
     /// counts. A larger one is rejected with 431. 32 KiB by default.
     #[doc(hidden)]
-    header_bytes => options.connections.header_bytes: usize;
+    pub header_bytes => options.connections.header_bytes: usize;
 
     /// Maximum total size of responses that are being made or wait for slow readers, in bytes. Beyond it, calls are rejected
     /// as unavailable, except for health checks and the card. At half of it, a connection whose responses have more than an
     /// eighth of it is rejected, unless no other connection has any. A quarter is added to each response for the allocator.
     /// 256 MiB by default. Agents that are [mounted](Self::agent) on a server share its budget.
-    outgoing_bytes => settings.outgoing_bytes: usize;
+    pub outgoing_bytes => settings.outgoing_bytes: usize;
 
     /// Time in which a client has to take 64 KiB of a response that waits for it, or all of it if less waits. Otherwise the
     /// connection is closed; over HTTP/2, only the stream is reset. 60 s by default, zero for no limit. A program that
     /// mounts the [router](Self::router) must enforce such a timeout itself.
     #[doc(hidden)]
-    write_timeout => options.connections.write_timeout: Duration;
+    pub write_timeout => options.connections.write_timeout: Duration;
 
     /// Maximum number of connections per client address. An IPv6 /64 network counts as one address. 256 by default, 0 for
     /// no limit. Loopback addresses and [trusted proxies](Self::trusted_proxies) are exempt: behind a proxy, the open
     /// requests of the forwarded address are counted instead.
-    connections_per_peer => connections_per_peer: usize;
+    pub connections_per_peer => connections_per_peer: usize;
 
     /// Maximum number of requests per second of a client address, with a burst of as many; further ones get 429. A JSON-RPC
     /// batch is one request. An IPv6 /64 network counts as one address; behind trusted proxies, the forwarded address counts.
     /// Zero, the default: no limit.
-    request_rate_per_peer => options.request_rate_per_peer: u32;
+    pub request_rate_per_peer => options.request_rate_per_peer: u32;
 
     /// Idle timeout for connections: between two requests over HTTP/1.1, and without open streams over HTTP/2. 75 s by
     /// default, zero for none.
-    connection_idle_timeout => options.connections.idle_timeout: Duration;
+    pub connection_idle_timeout => options.connections.idle_timeout: Duration;
 
     /// Maximum total size of the request bodies that are being received, in bytes. 256 MiB by default, 0 for no limit.
     /// Bodies of more than 16 KiB are already rejected at seven eighths of it. Requests of gRPC's health service have a
     /// budget of 4 MiB of their own. Agents that are [mounted](Self::agent) on a server share its budget.
-    incoming_bytes => settings.incoming_bytes: usize;
+    pub incoming_bytes => settings.incoming_bytes: usize;
 
     /// Maximum number of failed authentications per minute and client address. Further ones are rejected with 429; valid
     /// credentials still pass. An IPv6 /64 network counts as one address. 20 by default, 0 for no limit.
     #[doc(hidden)]
-    failed_authentications => failed_authentications: usize;
+    pub failed_authentications => failed_authentications: usize;
 
     /// Allows addresses that are reachable from other machines without an [authenticator](Self::authenticator). All callers
     /// are then one anonymous owner and see each other's tasks. Off by default: such an address is rejected.
-    insecure => options.insecure: bool;
+    pub insecure => options.insecure: bool;
 
     /// Makes [`serve`](Self::serve) write its address, and errors with their ids, to stderr while the program has no
     /// `tracing` subscriber. On by default. No subscriber is installed; one that the program sets takes over.
-    report_to_stderr => report: bool;
+    pub report_to_stderr => report: bool;
 
     /// Delivery of push notifications, if they are [offered](Self::push).
     #[cfg(feature = "push")]
-    push_options => options.push: PushOptions;
+    pub push_options => options.push: PushOptions;
 
     /// Grace period for running turns when the server stops. 10 s by default.
-    drain_grace => grace: Duration;
+    pub drain_grace => grace: Duration;
 
     /// Rejects calls without a version header, which are calls of 0.3 (3.6.2). Off by default: their version is inferred
     /// from the method and the body.
-    strict_version => settings.strict_version: bool;
+    pub strict_version => settings.strict_version: bool;
 
     /// Rejects callers of 0.3 too, not only those of 1.0, if they do not request a [required](Extension::required)
     /// extension. The error is `UnsupportedOperation` and names the extension, because 0.3 has none of its own. Off by
     /// default.
-    strict_extensions => options.strict_extensions: bool;
+    pub strict_extensions => options.strict_extensions: bool;
 
     /// Protocol versions to serve. All by default.
-    protocols => settings.protocols: Protocols;
+    pub protocols => settings.protocols: Protocols;
 
     /// Enables the page `/docs`: Swagger UI with the OpenAPI documents. By default, it is enabled on a loopback address, and
     /// disabled for a [router](Self::into_parts). The page needs the crate feature `docs`.
-    docs => options.docs: bool;
+    pub docs => options.docs: bool;
 
     /// Logs each request, the 1.0 call that it maps to, and the response under the target `a2a_service::wire` at level
     /// `info`. Credentials are redacted by name; message content is not, so do not use this in production. Off by default.
-    log_wire => options.log_wire: bool;
+    pub log_wire => options.log_wire: bool;
 }
 
 impl Server {

@@ -141,15 +141,47 @@ impl fmt::Debug for ClientBuilder {
     }
 }
 
+setters! {
+    ClientBuilder:
+    /// Sets the retry policy. [`Retry::never`] disables retries and the resumption of streams.
+    pub retry => retry: Retry;
+
+    /// Restricts calls to the origin of the card, as for credentials of the client, because
+    /// [`Call::headers`](crate::protocol::call::Call::headers) has credentials. Off by default.
+    pub call_credentials => call_credentials: bool;
+
+    /// Calls agents over this binding only. By default, the first interface of the card is used.
+    pub binding => binding: Binding;
+
+    /// Calls agents with this version of the protocol only. By default, the version of the first interface of the card is
+    /// used; [`rest`](Self::rest), [`json_rpc`](Self::json_rpc) and [`grpc`](Self::grpc) use 1.0.
+    pub version => version: Version;
+
+    /// Sets the deadline of a call of [`Client`](super::Client), with its retries and with all events of its stream. None by
+    /// default.
+    pub timeout => timeout: Duration;
+
+    /// Replaces the card by the extended card (3.1.11) when the client connects, if the card declares one and there are
+    /// credentials. The interface remains that of the first card. Off by default:
+    /// [`Client::extended_card`](super::Client::extended_card) downloads it when it is needed.
+    pub extended_card => extended_card: bool;
+
+    /// Sets the maximum sizes of what is received.
+    pub limits => limits: SizeLimits;
+
+    /// Sets the requirement for signatures of the card. By default, signatures are ignored.
+    #[cfg(feature = "signing")]
+    pub signatures => signatures: SignaturePolicy;
+
+    /// Shows the requests to an observer.
+    #[cfg(feature = "cli")]
+    pub(crate) observer => observer: Arc<dyn http_client::Observer>;
+}
+
 impl ClientBuilder {
     /// Creates a client with the default [retry policy](Retry) and without credentials.
     pub fn new() -> Self {
         Self::default()
-    }
-
-    /// Sets the retry policy. [`Retry::never`] disables retries and the resumption of streams.
-    pub fn retry(self, retry: Retry) -> Self {
-        Self { retry, ..self }
     }
 
     /// Sends a bearer token with every call. Redirects are not followed, so the token reaches only the configured URL.
@@ -275,49 +307,9 @@ impl ClientBuilder {
         Ok(self)
     }
 
-    /// Restricts calls to the origin of the card, as for credentials of the client, because
-    /// [`Call::headers`](crate::protocol::call::Call::headers) has credentials. Off by default.
-    pub fn call_credentials(self, enabled: bool) -> Self {
-        Self { call_credentials: enabled, ..self }
-    }
-
-    /// Calls agents over this binding only. By default, the first interface of the card is used.
-    pub fn binding(self, binding: Binding) -> Self {
-        Self { binding: Some(binding), ..self }
-    }
-
-    /// Calls agents with this version of the protocol only. By default, the version of the first interface of the card is
-    /// used; [`rest`](Self::rest), [`json_rpc`](Self::json_rpc) and [`grpc`](Self::grpc) use 1.0.
-    pub fn version(self, version: Version) -> Self {
-        Self { version: Some(version), ..self }
-    }
-
     /// Sets the tenant of all requests. By default, it is that of the interface on the card (4.4.6).
     pub fn tenant(self, tenant: impl Into<String>) -> Self {
         Self { tenant: Some(tenant.into()), ..self }
-    }
-
-    /// Sets the deadline of a call of [`Client`](super::Client), with its retries and with all events of its stream. None by default.
-    pub fn timeout(self, timeout: Duration) -> Self {
-        Self { timeout: Some(timeout), ..self }
-    }
-
-    /// Replaces the card by the extended card (3.1.11) when the client connects, if the card declares one and there are
-    /// credentials. The interface remains that of the first card. Off by default: [`Client::extended_card`](super::Client::extended_card)
-    /// downloads it when it is needed.
-    pub fn extended_card(self, is_enabled: bool) -> Self {
-        Self { extended_card: is_enabled, ..self }
-    }
-
-    /// Sets the maximum sizes of what is received.
-    pub fn limits(self, limits: SizeLimits) -> Self {
-        Self { limits, ..self }
-    }
-
-    /// Sets the requirement for signatures of the card. By default, signatures are ignored.
-    #[cfg(feature = "signing")]
-    pub fn signatures(self, policy: SignaturePolicy) -> Self {
-        Self { signatures: policy, ..self }
     }
 
     /// Replaces the network below the JSON bindings and the agent card. gRPC has connections of its own.
@@ -375,12 +367,6 @@ impl ClientBuilder {
     /// Returns true if credentials for an agent may be sent to a URL. `base` is the URL of its card.
     pub(super) fn trusts(&self, url: &Url, base: &Url) -> bool {
         [base].into_iter().chain(&self.trusted_origins).any(|trusted| trusted.origin() == url.origin())
-    }
-
-    /// Shows the requests to an observer.
-    #[cfg(feature = "cli")]
-    pub(crate) fn observer(self, observer: Arc<dyn http_client::Observer>) -> Self {
-        Self { observer: Some(observer), ..self }
     }
 
     /// Headers of all requests, such as credentials.

@@ -55,6 +55,7 @@ const DEFAULT_MODE: &str = "text/plain";
 
 /// Agent card of a server, without the URLs that are derived from each request for the card.
 #[derive(Clone, Debug)]
+#[must_use]
 pub(crate) struct CardTemplate {
     /// Fields that the agent, its configuration and the authenticator declare. Its interfaces are listed after those of the
     /// server.
@@ -70,6 +71,21 @@ pub(crate) struct CardTemplate {
     address: Address,
     #[cfg(feature = "signing")]
     signer: Option<crate::protocol::card_signature::CardSigner>,
+}
+
+setters! {
+    CardTemplate:
+    /// Sets the path below the URL of the server at which the agent is served too.
+    pub(crate) also_at => address.agent: &str;
+
+    /// Declares whether the server accepts push notification configurations. False by default.
+    pub(crate) push => push: bool;
+
+    /// Declares whether the server has an extended card. False by default.
+    pub(crate) extended => has_extended: bool;
+
+    /// Sets the listen address, which is used for requests without a host.
+    pub(crate) bound => address.bound: SocketAddr;
 }
 
 impl CardTemplate {
@@ -101,7 +117,6 @@ impl CardTemplate {
     }
 
     /// Changes the declared fields.
-    #[must_use]
     pub(crate) fn declare(mut self, change: impl FnOnce(AgentCard) -> AgentCard) -> Self {
         let schemes = self.declared.security_schemes.clone();
         self.declared = change(self.declared);
@@ -113,7 +128,6 @@ impl CardTemplate {
 
     /// Replaces the fields of the agent's card that the template has by those of a newer one. Fields that the configuration
     /// overrides remain.
-    #[must_use]
     pub(crate) fn replace_agent_card(mut self, old: &AgentCard, new: &AgentCard) -> Self {
         fn replace<T: PartialEq + Clone>(field: &mut T, old: &T, new: &T) {
             if field == old {
@@ -134,21 +148,12 @@ impl CardTemplate {
     }
 
     /// Sets the base URL at which clients reach the server. By default, it is derived from the request for the card.
-    #[must_use]
     pub(crate) fn url(mut self, url: impl Into<String>) -> Self {
         self.address.public = Some(url.into().trim_end_matches('/').to_owned());
         self
     }
 
-    /// Sets the path below the URL of the server at which the agent is served too.
-    #[must_use]
-    pub(crate) fn also_at(mut self, path: &str) -> Self {
-        path.clone_into(&mut self.address.agent);
-        self
-    }
-
     /// Sets the name of the agent in a server with several. Over gRPC, it is the tenant.
-    #[must_use]
     pub(crate) fn mounted(mut self, name: &str) -> Self {
         self.mounted = Some(name.to_owned());
         self
@@ -161,7 +166,6 @@ impl CardTemplate {
 
     /// Sets the key that signs the card. It is not signed by default.
     #[cfg(feature = "signing")]
-    #[must_use]
     pub(crate) fn sign(mut self, key: SigningKey) -> Self {
         self.signer = Some(crate::protocol::card_signature::CardSigner::new(key));
         self
@@ -173,37 +177,14 @@ impl CardTemplate {
         self.signer.as_ref().map(crate::protocol::card_signature::CardSigner::key)
     }
 
-    /// Declares whether the server accepts push notification configurations. False by default.
-    #[must_use]
-    pub(crate) fn push(mut self, offered: bool) -> Self {
-        self.push = offered;
-        self
-    }
-
-    /// Declares whether the server has an extended card. False by default.
-    #[must_use]
-    pub(crate) fn extended(mut self, offered: bool) -> Self {
-        self.has_extended = offered;
-        self
-    }
-
-    /// Sets the listen address, which is used for requests without a host.
-    #[must_use]
+    /// Declares that the server is served over TLS only.
     pub(crate) fn over_tls(mut self) -> Self {
         self.address.is_tls = true;
         self
     }
 
-    /// Sets the listen address.
-    #[must_use]
-    pub(crate) fn bound(mut self, addr: SocketAddr) -> Self {
-        self.address.bound = Some(addr);
-        self
-    }
-
     /// Sets the proxies whose `X-Forwarded-Proto`, `-Host`, `-Port` and `-Prefix` or `Forwarded` headers are trusted for the
     /// URL that the client requested. These headers are ignored from other peers.
-    #[must_use]
     pub(crate) fn trusted_proxies(mut self, proxies: impl IntoIterator<Item = Network>) -> Self {
         self.address.trusted = proxies.into_iter().collect();
         self
@@ -215,7 +196,6 @@ impl CardTemplate {
     }
 
     /// Sets the protocol versions that are served, each over every binding.
-    #[must_use]
     pub(crate) fn protocols(mut self, protocols: impl IntoIterator<Item = Version>) -> Self {
         self.protocols = protocols.into_iter().collect();
         // Newest first: some clients use the first interface of their binding.

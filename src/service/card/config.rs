@@ -183,7 +183,6 @@ pub struct CapabilitiesConfig {
 
 impl CardTemplate {
     /// Applies a configuration.
-    #[must_use]
     pub(crate) fn configure(mut self, config: CardConfig) -> Self {
         fn set<T>(field: &mut T, value: Option<impl Into<T>>) {
             if let Some(value) = value {

@@ -185,6 +185,7 @@ impl IntoResponse for Rejection {
 /// # Ok(()) }
 /// ```
 #[derive(Clone)]
+#[must_use = "a receiver does nothing until it receives a request"]
 pub struct Receiver {
     tokens: Vec<String>,
     keys: Option<Arc<KeySet>>,
@@ -198,6 +199,24 @@ pub struct Receiver {
     v03: V03Decoder,
 }
 
+impl Default for Receiver {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+setters! {
+    Receiver:
+    /// Maximum difference between the time of a delivery and the current time. 5 minutes by default.
+    pub tolerance => tolerance: Duration;
+
+    /// Maximum size of a body, in bytes. 8 MiB by default.
+    pub max_body => max_body: usize;
+
+    /// Environment, of which the clock is used. That of the system by default.
+    pub env => env: Sources;
+}
+
 impl Receiver {
     /// Creates a receiver that rejects all notifications, until a token or keys are set.
     pub fn new() -> Self {
@@ -205,15 +224,7 @@ impl Receiver {
             crate::protocol::rpc::from_json(json).map(|crate::protocol::v03::json::Read(message)| message)
         })
     }
-}
 
-impl Default for Receiver {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl Receiver {
     pub(crate) fn with_v03(v03: V03Decoder) -> Self {
         Self {
             tokens: Vec::new(),
@@ -231,7 +242,6 @@ impl Receiver {
 
     /// Accepts notifications with this token, which the client gave in the configuration. Can be called again: each of the
     /// tokens is accepted, for example the old and the new one during a change.
-    #[must_use]
     pub fn token(mut self, token: impl Into<String>) -> Self {
         self.tokens.push(token.into());
         self
@@ -239,7 +249,6 @@ impl Receiver {
 
     /// Requires a JSON Web Token that is signed by one of these keys. A server sends it if the configuration has the
     /// authentication scheme `Bearer` without credentials.
-    #[must_use]
     pub fn public_keys(mut self, keys: PublicKeys) -> Self {
         self.keys = Some(Arc::new(KeySet::fixed(keys)));
         self
@@ -259,7 +268,6 @@ impl Receiver {
     }
 
     /// Requires this issuer in the JSON Web Token. Any by default.
-    #[must_use]
     pub fn issuer(mut self, issuer: impl Into<String>) -> Self {
         self.issuer = Some(issuer.into());
         self
@@ -267,7 +275,6 @@ impl Receiver {
 
     /// Requires this audience in the JSON Web Token: the origin of the webhook, such as `https://hooks.example`. Any by
     /// default. Set it if other receivers trust the same server, which could otherwise repeat notifications here.
-    #[must_use]
     pub fn audience(mut self, audience: impl Into<String>) -> Self {
         self.audience = Some(audience.into());
         self
@@ -275,37 +282,14 @@ impl Receiver {
 
     /// Accepts notifications although neither a token nor keys are set. For tests and demonstrations: anybody can then send
     /// them.
-    #[must_use]
     pub fn unauthenticated(mut self) -> Self {
         self.is_open = true;
         self
     }
 
-    /// Maximum difference between the time of a delivery and the current time. 5 minutes by default.
-    #[must_use]
-    pub fn tolerance(mut self, tolerance: Duration) -> Self {
-        self.tolerance = tolerance;
-        self
-    }
-
-    /// Maximum size of a body, in bytes. 8 MiB by default.
-    #[must_use]
-    pub fn max_body(mut self, bytes: usize) -> Self {
-        self.max_body = bytes;
-        self
-    }
-
     /// Number of delivery ids that are remembered to recognize duplicates. 10,000 by default; zero recognizes none.
-    #[must_use]
     pub fn remembered_deliveries(mut self, max: usize) -> Self {
         self.seen = Arc::new(Seen { max, ids: Mutex::default() });
-        self
-    }
-
-    /// Environment, of which the clock is used. That of the system by default.
-    #[must_use]
-    pub fn env(mut self, env: Sources) -> Self {
-        self.env = env;
         self
     }
 
