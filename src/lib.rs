@@ -132,15 +132,39 @@ macro_rules! setters {
     };
 }
 
-/// Defines a struct of options, with a builder method for each field.
+/// Defines a struct with the default of each field: a value, or else the default of its type.
+#[cfg(any(feature = "server", feature = "client"))]
+macro_rules! defaults {
+    (
+        $(#[$attribute:meta])*
+        $visibility:vis struct $name:ident {
+            $($(#[$field_attribute:meta])* $field_visibility:vis $field:ident: $type:ty $(= $default:expr)?,)+
+        }
+    ) => {
+        $(#[$attribute])*
+        $visibility struct $name { $($(#[$field_attribute])* $field_visibility $field: $type,)+ }
+
+        impl Default for $name {
+            fn default() -> Self {
+                Self { $($field: defaults!(@value $($default)?),)+ }
+            }
+        }
+    };
+    (@value) => { Default::default() };
+    (@value $default:expr) => { $default };
+}
+
+/// Defines a struct of options with their defaults, and a builder method for each field.
 #[cfg(any(feature = "server", feature = "client"))]
 macro_rules! options {
     (
         $(#[$attribute:meta])*
-        pub struct $name:ident { $($(#[$field_attribute:meta])* pub $field:ident: $type:ty,)+ }
+        pub struct $name:ident { $($(#[$field_attribute:meta])* pub $field:ident: $type:ty $(= $default:expr)?,)+ }
     ) => {
-        $(#[$attribute])*
-        pub struct $name { $($(#[$field_attribute])* pub $field: $type,)+ }
+        defaults! {
+            $(#[$attribute])*
+            pub struct $name { $($(#[$field_attribute])* pub $field: $type $(= $default)?,)+ }
+        }
 
         setters! { $name: $($(#[$field_attribute])* #[must_use] pub $field => $field: $type;)+ }
     };

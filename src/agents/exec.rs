@@ -70,11 +70,11 @@ options! {
         /// Further environment variables of the command. Those of the server are passed too, except for `A2A_…`.
         pub env: BTreeMap<String, String>,
         /// Maximum size of the stdout of a turn, and of the files that it writes, in bytes. 64 MiB by default.
-        pub output_bytes: usize,
+        pub output_bytes: usize = 64 << 20,
         /// Maximum address space of each process in bytes. Needs a guard.
         pub memory: Option<u64>,
         /// Time between SIGTERM and SIGKILL for a command whose task is canceled. 3 s by default.
-        pub grace: Duration,
+        pub grace: Duration = Duration::from_secs(3),
         /// The command may run again for a turn that was interrupted ([`Agent::resumable`]). Off by default.
         pub resumable: bool,
         /// Path of the program `a2a`, which starts the command, limits its memory, and ends all its processes with it. Without
@@ -82,23 +82,6 @@ options! {
         pub guard: Option<PathBuf>,
         /// Agent card.
         pub card: AgentCard,
-    }
-}
-
-impl Default for ExecOptions {
-    fn default() -> Self {
-        Self {
-            format: Format::default(),
-            persistent: false,
-            workspace: None,
-            env: BTreeMap::new(),
-            output_bytes: 64 << 20,
-            memory: None,
-            grace: Duration::from_secs(3),
-            resumable: false,
-            guard: None,
-            card: AgentCard::default(),
-        }
     }
 }
 

@@ -44,15 +44,9 @@ options! {
         /// are repeated.
         pub idempotent: bool,
         /// Maximum size of a response in bytes. 64 MiB by default.
-        pub output_bytes: usize,
+        pub output_bytes: usize = 64 << 20,
         /// Agent card.
         pub card: AgentCard,
-    }
-}
-
-impl Default for HttpOptions {
-    fn default() -> Self {
-        Self { token: None, secret: None, idempotent: false, output_bytes: 64 << 20, card: AgentCard::default() }
     }
 }
 

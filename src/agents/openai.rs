@@ -50,13 +50,13 @@ options! {
         /// streamed.
         pub parameters: Map<String, Value>,
         /// Maximum time in which the endpoint sends nothing. 2 minutes by default.
-        pub idle_timeout: Duration,
+        pub idle_timeout: Duration = Duration::from_mins(2),
         /// Maximum size of a response in bytes. 16 MiB by default.
-        pub output_bytes: usize,
+        pub output_bytes: usize = 16 << 20,
         /// Maximum number of messages of earlier tasks of the context in a request. 50 by default.
-        pub history: usize,
+        pub history: usize = 50,
         /// Maximum size of these messages in bytes. 4 MiB by default.
-        pub history_bytes: usize,
+        pub history_bytes: usize = 4 << 20,
         /// Passes URLs of images on to the endpoint, which loads them: a client could then send it to internal addresses. Off by
         /// default.
         pub image_urls: bool,
@@ -64,27 +64,9 @@ options! {
         /// default: some endpoints and models do not support tools.
         pub ask: bool,
         /// Maximum number of times that the model can call tools in a turn. 25 by default.
-        pub tool_rounds: usize,
+        pub tool_rounds: usize = 25,
         /// Agent card. By default, it has the name of the model.
         pub card: AgentCard,
-    }
-}
-
-impl Default for OpenaiOptions {
-    fn default() -> Self {
-        Self {
-            key: None,
-            system: None,
-            parameters: Map::new(),
-            idle_timeout: Duration::from_mins(2),
-            output_bytes: 16 << 20,
-            history: 50,
-            history_bytes: 4 << 20,
-            image_urls: false,
-            ask: false,
-            tool_rounds: 25,
-            card: AgentCard::default(),
-        }
     }
 }
 

@@ -294,29 +294,17 @@ pub(crate) struct Config {
     pub(crate) connections: ConnectionConfig,
 }
 
-/// Keys of connections and their requests.
-#[derive(Clone, Debug)]
-pub(crate) struct ConnectionConfig {
-    pub(crate) idle_timeout: Duration,
-    pub(crate) shutdown_grace: Duration,
-    pub(crate) body_bytes: usize,
-    pub(crate) count: usize,
-    pub(crate) per_peer: usize,
-    pub(crate) request_rate_per_peer: u32,
-    pub(crate) memory: usize,
-}
-
-impl Default for ConnectionConfig {
-    fn default() -> Self {
-        Self {
-            idle_timeout: transport::connection::listener::CONNECTION_IDLE_TIMEOUT,
-            shutdown_grace: server::GRACE,
-            body_bytes: transport::BODY_BYTES,
-            count: transport::connection::listener::CONNECTIONS,
-            per_peer: transport::CONNECTIONS_PER_PEER,
-            request_rate_per_peer: 0,
-            memory: transport::MEMORY,
-        }
+defaults! {
+    /// Keys of connections and their requests.
+    #[derive(Clone, Debug)]
+    pub(crate) struct ConnectionConfig {
+        pub(crate) idle_timeout: Duration = transport::connection::listener::CONNECTION_IDLE_TIMEOUT,
+        pub(crate) shutdown_grace: Duration = server::GRACE,
+        pub(crate) body_bytes: usize = transport::BODY_BYTES,
+        pub(crate) count: usize = transport::connection::listener::CONNECTIONS,
+        pub(crate) per_peer: usize = transport::CONNECTIONS_PER_PEER,
+        pub(crate) request_rate_per_peer: u32,
+        pub(crate) memory: usize = transport::MEMORY,
     }
 }
 
@@ -370,21 +358,16 @@ pub(crate) struct AuthConfig {
     pub(crate) jwt: JwtConfig,
 }
 
-/// Table `auth.jwt`.
-#[derive(Clone, Debug)]
-pub(crate) struct JwtConfig {
-    pub(crate) issuer: Option<String>,
-    pub(crate) audience: Vec<String>,
-    pub(crate) jwks: Option<String>,
-    pub(crate) owner_claim: String,
-    pub(crate) tenant_claim: Option<String>,
-    pub(crate) scope_claim: String,
-}
-
-impl Default for JwtConfig {
-    fn default() -> Self {
-        let [owner_claim, scope_claim] = ["sub", "scope"].map(str::to_owned);
-        Self { issuer: None, audience: Vec::new(), jwks: None, owner_claim, tenant_claim: None, scope_claim }
+defaults! {
+    /// Table `auth.jwt`.
+    #[derive(Clone, Debug)]
+    pub(crate) struct JwtConfig {
+        pub(crate) issuer: Option<String>,
+        pub(crate) audience: Vec<String>,
+        pub(crate) jwks: Option<String>,
+        pub(crate) owner_claim: String = "sub".to_owned(),
+        pub(crate) tenant_claim: Option<String>,
+        pub(crate) scope_claim: String = "scope".to_owned(),
     }
 }
 
@@ -404,25 +387,15 @@ pub(crate) struct LogConfig {
     pub(crate) wire: bool,
 }
 
-/// Table `store`, and the limits of tasks.
-#[derive(Clone, Debug)]
-pub(crate) struct StoreConfig {
-    pub(crate) path: StorePath,
-    pub(crate) durability: Durability,
-    pub(crate) max_size: Option<ByteSize>,
-    pub(crate) max_tasks: Option<usize>,
-    pub(crate) max_tasks_per_owner: Option<usize>,
-}
-
-impl Default for StoreConfig {
-    fn default() -> Self {
-        Self {
-            path: StorePath::Sqlite(DEFAULT_STORE_FILE.into()),
-            durability: Durability::default(),
-            max_size: None,
-            max_tasks: None,
-            max_tasks_per_owner: None,
-        }
+defaults! {
+    /// Table `store`, and the limits of tasks.
+    #[derive(Clone, Debug)]
+    pub(crate) struct StoreConfig {
+        pub(crate) path: StorePath = StorePath::Sqlite(DEFAULT_STORE_FILE.into()),
+        pub(crate) durability: Durability,
+        pub(crate) max_size: Option<ByteSize>,
+        pub(crate) max_tasks: Option<usize>,
+        pub(crate) max_tasks_per_owner: Option<usize>,
     }
 }
 
@@ -435,31 +408,18 @@ pub(crate) struct PushConfig {
     pub(crate) options: PushOptions,
 }
 
-/// Table `card`.
-#[derive(Clone, Debug)]
-pub(crate) struct CardKeys {
-    pub(crate) file: Option<CardFile>,
-    pub(crate) name: Option<String>,
-    description: Option<String>,
-    pub(crate) skills: Option<Structure<Vec<SkillConfig>>>,
-    pub(crate) protected: bool,
-    pub(crate) extended: ExtendedCardAccess,
-    grpc_url: Option<GrpcAddress>,
-    bindings: Vec<ProtocolBinding>,
-}
-
-impl Default for CardKeys {
-    fn default() -> Self {
-        Self {
-            file: None,
-            name: None,
-            description: None,
-            skills: None,
-            protected: false,
-            extended: ExtendedCardAccess::default(),
-            grpc_url: None,
-            bindings: ProtocolBinding::ALL.to_vec(),
-        }
+defaults! {
+    /// Table `card`.
+    #[derive(Clone, Debug)]
+    pub(crate) struct CardKeys {
+        pub(crate) file: Option<CardFile>,
+        pub(crate) name: Option<String>,
+        description: Option<String>,
+        pub(crate) skills: Option<Structure<Vec<SkillConfig>>>,
+        pub(crate) protected: bool,
+        pub(crate) extended: ExtendedCardAccess,
+        grpc_url: Option<GrpcAddress>,
+        bindings: Vec<ProtocolBinding> = ProtocolBinding::ALL.to_vec(),
     }
 }
 

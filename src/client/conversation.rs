@@ -35,23 +35,20 @@ pub struct Conversation {
     task_id: String,
 }
 
-impl Conversation {
-    pub(super) fn new(client: Client) -> Self {
-        Self { client, context_id: String::new(), task_id: String::new() }
-    }
-
+setters! {
+    Conversation:
     /// Continues an existing context.
     #[must_use]
-    pub fn with_context(mut self, context_id: impl Into<String>) -> Self {
-        self.context_id = context_id.into();
-        self
-    }
+    pub with_context => context_id: impl Into<String>;
 
     /// Continues an existing task.
     #[must_use]
-    pub fn with_task(mut self, task_id: impl Into<String>) -> Self {
-        self.task_id = task_id.into();
-        self
+    pub with_task => task_id: impl Into<String>;
+}
+
+impl Conversation {
+    pub(super) fn new(client: Client) -> Self {
+        Self { client, context_id: String::new(), task_id: String::new() }
     }
 
     /// Id of the context. Empty before the first answer.

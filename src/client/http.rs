@@ -60,20 +60,14 @@ options! {
     #[non_exhaustive]
     pub struct SizeLimits {
         /// Maximum size of an agent card or of a catalog in bytes. 4 MiB by default.
-        pub card: usize,
+        pub card: usize = 4 << 20,
         /// Maximum size of a response in bytes. 16 MiB by default.
-        pub response: usize,
+        pub response: usize = 16 << 20,
         /// Maximum size of an event of a stream in bytes. 16 MiB by default. Over gRPC, the limit of responses applies.
-        pub event: usize,
+        pub event: usize = 16 << 20,
         /// Maximum number of bytes of a stream on one connection; a resumed stream starts at 0 again. 1 GiB by default.
         /// Not applied over gRPC.
-        pub stream: u64,
-    }
-}
-
-impl Default for SizeLimits {
-    fn default() -> Self {
-        Self { card: 4 << 20, response: 16 << 20, event: 16 << 20, stream: 1 << 30 }
+        pub stream: u64 = 1 << 30,
     }
 }
 

@@ -36,35 +36,22 @@ options! {
     pub struct Retry {
         /// Maximum number of consecutive retries. A stream that made progress after a reconnect starts at 0 again. 8 by
         /// default.
-        pub attempts: u32,
+        pub attempts: u32 = 8,
         /// Backoff before the first retry; it doubles with each further one. The actual delay is a random share of it
         /// between one half and the whole. 100 ms by default.
-        pub first: Duration,
+        pub first: Duration = Duration::from_millis(100),
         /// Maximum backoff. 10 s by default. A longer `Retry-After` of the server is honored up to 1 min, or up to this
         /// value if it is longer.
-        pub longest: Duration,
+        pub longest: Duration = Duration::from_secs(10),
         /// Adds an `Idempotency-Key` to sends that have none. A server that supports keys then creates a task for each
         /// send, even if the agent responds with a message. On by default.
-        pub keys: bool,
+        pub keys: bool = true,
         /// Retry budget: maximum number of retries of all calls of a client together, until successful calls earn further
         /// ones. Without budget, a call returns its error. This limits the load on a server that fails many calls. Streams
         /// that reconnect do not use it. 100 by default.
-        pub budget: u32,
+        pub budget: u32 = 100,
         /// Retries that 100 successful calls earn, up to the budget. 10 by default.
-        pub budget_percent: u32,
-    }
-}
-
-impl Default for Retry {
-    fn default() -> Self {
-        Self {
-            attempts: 8,
-            first: Duration::from_millis(100),
-            longest: Duration::from_secs(10),
-            keys: true,
-            budget: 100,
-            budget_percent: 10,
-        }
+        pub budget_percent: u32 = 10,
     }
 }
 

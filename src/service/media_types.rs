@@ -10,7 +10,7 @@ use crate::protocol::{
 
 options! {
     /// Constraints on messages. Off by default, because the media types on the card are a hint (4.4.1).
-    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     #[non_exhaustive]
     pub struct Modes {
         /// Rejects messages with a part whose media type neither the agent nor any of its skills accepts, and messages

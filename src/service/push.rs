@@ -63,7 +63,7 @@ options! {
         /// Targets that are accepted although they are internal, use another port, or do without TLS. None by default.
         pub allow: Vec<AllowedTarget>,
         /// Ports of targets that need no entry in `allow`. 443, 80, 8080 and 8443 by default.
-        pub ports: Vec<u16>,
+        pub ports: Vec<u16> = target::PORTS.into(),
         /// Events that are delivered. All by default.
         pub events: PushEvents,
         /// Form of the notifications of configurations that were registered in 0.3. The task by default.
@@ -72,15 +72,15 @@ options! {
         pub plain_json: bool,
         /// Maximum age of an undelivered event, after which its configuration becomes a dead letter; unlimited if `None`.
         /// 24 h by default.
-        pub max_age: Option<Duration>,
+        pub max_age: Option<Duration> = Some(Duration::from_hours(24)),
         /// Timeout of an attempt, from name resolution to the head of the response. 10 s by default.
-        pub timeout: Duration,
+        pub timeout: Duration = Duration::from_secs(10),
         /// Maximum number of concurrent attempts. 64 by default.
-        pub concurrency: usize,
+        pub concurrency: usize = 64,
         /// Maximum number of concurrent attempts per host. 4 by default.
-        pub per_host: usize,
+        pub per_host: usize = 4,
         /// Maximum number of dead letters that are kept. 1000 by default.
-        pub dead_letters: usize,
+        pub dead_letters: usize = 1000,
         /// Keys that sign the token of notifications whose configuration has the authentication scheme `Bearer` without
         /// credentials. The server publishes them at `/.well-known/jwks.json`. None by default: then there is no token.
         pub keys: Option<SigningKeys>,
@@ -91,28 +91,7 @@ options! {
         /// default.
         pub credentials: Option<Arc<dyn WebhookCredentials>>,
         /// Source of the addresses of hosts. The resolver of the system by default.
-        pub resolver: Arc<dyn Resolver>,
-    }
-}
-
-impl Default for PushOptions {
-    fn default() -> Self {
-        Self {
-            allow: Vec::new(),
-            ports: target::PORTS.into(),
-            events: PushEvents::default(),
-            v03_payload: V03Payload::default(),
-            plain_json: false,
-            max_age: Some(Duration::from_hours(24)),
-            timeout: Duration::from_secs(10),
-            concurrency: 64,
-            per_host: 4,
-            dead_letters: 1000,
-            keys: None,
-            issuer: None,
-            credentials: None,
-            resolver: Arc::new(SystemResolver),
-        }
+        pub resolver: Arc<dyn Resolver> = Arc::new(SystemResolver),
     }
 }
 

@@ -14,25 +14,25 @@ options! {
     #[non_exhaustive]
     pub struct Retention {
         /// Retention of a task after it has reached a terminal state. 7 days by default.
-        pub finished: Option<Duration>,
+        pub finished: Option<Duration> = Some(7 * DAY),
         /// Maximum time that a task waits for input or authorization from its client. Then it is canceled, not deleted,
         /// so that clients can still read it. 30 days by default.
-        pub idle: Option<Duration>,
+        pub idle: Option<Duration> = Some(30 * DAY),
         /// Retention of the event log of a task after it has reached a terminal state. A stream that is resumed later
         /// begins with the final task. 1 h by default. The store in memory keeps the log as long as the task.
-        pub logs: Option<Duration>,
+        pub logs: Option<Duration> = Some(HOUR),
         /// Retention of push notification configurations of a task after it has reached a terminal state. 24 h by
         /// default. The store in memory keeps them as long as the task.
-        pub push: Option<Duration>,
+        pub push: Option<Duration> = Some(DAY),
         /// Maximum time that sweeps keep a task, its log and its push configurations beyond their retention because push
         /// notifications of the task are still to be delivered. Counts from the time at which they became due. 24 h by
         /// default.
-        pub undelivered: Option<Duration>,
+        pub undelivered: Option<Duration> = Some(DAY),
         /// Retention of idempotency keys after the send. 24 h by default. The store in memory keeps them as long as the
         /// task.
-        pub idempotency_keys: Option<Duration>,
+        pub idempotency_keys: Option<Duration> = Some(DAY),
         /// Interval between retention sweeps (minimum 1 s). 1 min by default.
-        pub interval: Duration,
+        pub interval: Duration = Duration::from_mins(1),
     }
 }
 
@@ -51,20 +51,6 @@ impl Retention {
     /// Returns the time before which data is expired, or `None` if the retention is unlimited.
     pub fn cutoff(retention: Option<Duration>, now: Millis) -> Option<Millis> {
         Some(now.saturating_sub(whole_millis(retention?)))
-    }
-}
-
-impl Default for Retention {
-    fn default() -> Self {
-        Self {
-            finished: Some(7 * DAY),
-            idle: Some(30 * DAY),
-            logs: Some(HOUR),
-            push: Some(DAY),
-            undelivered: Some(DAY),
-            idempotency_keys: Some(DAY),
-            ..Self::FOREVER
-        }
     }
 }
 

@@ -23,89 +23,89 @@ options! {
     #[non_exhaustive]
     pub struct Limits {
         /// Time after which a turn has a task, even if its agent has not sent an update. 100 ms by default.
-        pub task_delay: Duration,
+        pub task_delay: Duration = Duration::from_millis(100),
         /// Minimum interval between two commits of a running turn; updates in between are batched. Zero commits at each
         /// pause of the agent. 1 ms by default.
-        pub commit_interval: Duration,
+        pub commit_interval: Duration = Duration::from_millis(1),
         /// Maximum duration of one turn. A turn that exceeds it fails. 1 h by default.
-        pub turn_deadline: Duration,
+        pub turn_deadline: Duration = Duration::from_hours(1),
         /// Idle timeout of an agent: a turn without an update for this long fails. Waiting for authorization or for the
         /// store does not count. Zero, the default, disables it.
         pub turn_idle_timeout: Duration,
         /// Grace period in which a canceled agent can return by itself. 3 s by default: the HTTP clients of SDKs have a
         /// timeout of 5 s.
-        pub cancel_grace: Duration,
+        pub cancel_grace: Duration = Duration::from_secs(3),
         /// Timeout of a blocking send; the client then gets the current task, which is not terminal and may be
         /// SUBMITTED or WORKING. Unlimited by default: the send waits until the task is terminal or interrupted
         /// (3.2.2), and `turn_deadline` bounds that. Zero answers as soon as the message is stored.
         pub send_timeout: Option<Duration>,
         /// Maximum age of a stream. Then it ends, and its client can resume it. Zero: no limit. 24 h by default.
-        pub stream_max_age: Duration,
+        pub stream_max_age: Duration = Duration::from_hours(24),
         /// Maximum number of messages that wait for a task whose agent is busy. 256 by default.
-        pub queued_messages: usize,
+        pub queued_messages: usize = 256,
         /// Maximum number of parts in a message. 1000 by default.
-        pub parts: usize,
+        pub parts: usize = 1000,
         /// Maximum number of tasks that a message may reference. 16 by default.
-        pub references: usize,
+        pub references: usize = 16,
         /// Maximum nesting of lists and objects in `data` and `metadata` of a request. 28 by default, which is also the
         /// upper bound: decoders of protobuf read no deeper messages.
-        pub json_depth: usize,
+        pub json_depth: usize = MAX_DEPTH,
         /// Maximum number of events of a task, including its client's messages. A turn that exceeds it fails. 200 000
         /// by default.
-        pub events: u64,
+        pub events: u64 = 200_000,
         /// Maximum number of artifacts of a task. A turn that exceeds it fails. 1000 by default.
-        pub artifacts: usize,
+        pub artifacts: usize = 1000,
         /// Maximum size of an event in bytes, encoded in protobuf: of an artifact chunk, of a status with its message,
         /// of a client's message. A turn that exceeds it fails. Clients of gRPC accept 4 MiB unless configured
         /// otherwise. 16 MiB by default; minimum 1 KiB.
-        pub event_bytes: usize,
+        pub event_bytes: usize = 16 << 20,
         /// Maximum size of an artifact in bytes. A turn that exceeds it fails. 64 MiB by default.
-        pub artifact_bytes: usize,
+        pub artifact_bytes: usize = 64 << 20,
         /// Maximum total size in bytes of all events of a task, including its client's messages. A turn that exceeds it
         /// fails, and further messages are rejected. 128 MiB by default.
-        pub task_bytes: usize,
+        pub task_bytes: usize = 128 << 20,
         /// Maximum total size in bytes of the events of all tasks of a context. A turn that exceeds it fails, and
         /// further messages are rejected. The size of a context without live tasks is read from the store with its next
         /// message, and limits new tasks from then on. It is read again before a message is rejected, once a second at
         /// most: deleted, evicted and expired tasks do not count. Events that end a turn are accepted beyond it. Zero
         /// rejects all messages, `usize::MAX` disables it. 1 GiB by default.
-        pub context_bytes: usize,
+        pub context_bytes: usize = 1 << 30,
         /// Maximum number of running turns, over all tasks. 10 000 by default.
-        pub turns: usize,
+        pub turns: usize = 10_000,
         /// Maximum number of running turns of one task owner, over all tenants. Callers without a name share one owner.
         /// 5000 by default.
-        pub turns_per_owner: usize,
+        pub turns_per_owner: usize = 5000,
         /// Maximum number of new turns that wait for a running one to end, over all owners. Their tasks are SUBMITTED. Zero
         /// rejects messages that need another turn at `turns` or `turns_per_owner`. 1000 by default.
-        pub queued_turns: usize,
+        pub queued_turns: usize = 1000,
         /// Maximum number of new turns of one task owner that wait. Zero, as `queued_turns`. 500 by default.
-        pub queued_turns_per_owner: usize,
+        pub queued_turns_per_owner: usize = 500,
         /// Maximum number of open streams, over all tasks. 10 000 by default.
-        pub streams: usize,
+        pub streams: usize = 10_000,
         /// Maximum number of open streams of one owner, over all tenants. Callers without a name share one owner. 5000 by
         /// default.
-        pub streams_per_owner: usize,
+        pub streams_per_owner: usize = 5000,
         /// Maximum number of open streams of one task. Further subscriptions are rejected; streaming sends are not.
         /// 1000 by default.
-        pub streams_per_task: usize,
+        pub streams_per_task: usize = 1000,
         /// Maximum number of calls in progress that are not streams, over all owners. A blocking send is in progress until
         /// its turn ends. 20 000 by default.
-        pub calls: usize,
+        pub calls: usize = 20_000,
         /// Maximum number of calls in progress of one owner, over all tenants. Callers without a name share one owner.
         /// 10 000 by default.
-        pub calls_per_owner: usize,
+        pub calls_per_owner: usize = 10_000,
         /// Maximum number of calls per second of one owner, over all tenants, with a burst of as many. Each call of a
         /// JSON-RPC batch counts. Callers without a name are not limited. Zero, the default: no limit.
         pub call_rate_per_owner: u32,
         /// Maximum number of push notification configurations per task. 32 by default.
-        pub push_configs: usize,
+        pub push_configs: usize = 32,
         /// Maximum size of a page of `ListTasks` in bytes, encoded in protobuf. A page that reaches it ends early, with
         /// a token for the next page. A larger task gets a page of its own. 8 MiB by default.
-        pub page_bytes: usize,
+        pub page_bytes: usize = 8 << 20,
         /// Maximum size of the history of a task in a response, in bytes, encoded in protobuf: the newest messages that
         /// fit, whatever `historyLength` requests. The newest message is always included; zero leaves that alone. 8 MiB
         /// by default.
-        pub history_bytes: usize,
+        pub history_bytes: usize = 8 << 20,
     }
 }
 
@@ -134,44 +134,6 @@ impl Limits {
         let Self { events, artifacts, artifact_bytes, task_bytes, context_bytes, .. } = *self;
         let event_bytes = self.event_bytes.max(MIN_EVENT_BYTES);
         TaskLimits { events, artifacts, event_bytes, artifact_bytes, task_bytes, context_bytes }
-    }
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        let seconds = Duration::from_secs;
-        Self {
-            task_delay: Duration::from_millis(100),
-            commit_interval: Duration::from_millis(1),
-            turn_deadline: seconds(3600),
-            turn_idle_timeout: Duration::ZERO,
-            cancel_grace: seconds(3),
-            send_timeout: None,
-            stream_max_age: seconds(86_400),
-            queued_messages: 256,
-            parts: 1000,
-            references: 16,
-            json_depth: MAX_DEPTH,
-            events: 200_000,
-            artifacts: 1000,
-            event_bytes: 16 << 20,
-            artifact_bytes: 64 << 20,
-            task_bytes: 128 << 20,
-            context_bytes: 1 << 30,
-            turns: 10_000,
-            turns_per_owner: 5000,
-            queued_turns: 1000,
-            queued_turns_per_owner: 500,
-            streams: 10_000,
-            streams_per_owner: 5000,
-            streams_per_task: 1000,
-            calls: 20_000,
-            calls_per_owner: 10_000,
-            call_rate_per_owner: 0,
-            push_configs: 32,
-            page_bytes: 8 << 20,
-            history_bytes: 8 << 20,
-        }
     }
 }
 

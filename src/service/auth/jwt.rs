@@ -72,25 +72,22 @@ impl JwtOptions {
     pub fn jwks(self, set: impl Into<Bytes>) -> Self {
         Self { keys: Keys::Set(set.into()), ..self }
     }
+}
 
+setters! {
+    JwtOptions:
     /// Claim with the owner of the tasks, a text. `sub` by default.
     #[must_use]
-    pub fn owner_claim(self, name: impl Into<String>) -> Self {
-        Self { owner_claim: name.into(), ..self }
-    }
+    pub owner_claim => owner_claim: impl Into<String>;
 
     /// Claim with the tenant to which the caller is bound. Tokens without it are rejected. None by default.
     #[must_use]
-    pub fn tenant_claim(self, name: Option<String>) -> Self {
-        Self { tenant_claim: name, ..self }
-    }
+    pub tenant_claim => tenant_claim: Option<String>;
 
     /// Claim with the scopes: a text with spaces, or a list. A token without it has no scopes. With `None`, every valid token
     /// has all scopes. `scope` by default, and `scp` if that is missing.
     #[must_use]
-    pub fn scope_claim(self, name: Option<String>) -> Self {
-        Self { scope_claim: name, ..self }
-    }
+    pub scope_claim => scope_claim: Option<String>;
 }
 
 /// Authentication with JSON Web Tokens in `Authorization: Bearer`.

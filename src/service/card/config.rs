@@ -29,7 +29,7 @@ options! {
 /// assert_eq!(config.name.as_deref(), Some("Geo"));
 /// assert!(serde_json::from_str::<CardConfig>(r#"{"nmae": "Geo"}"#).is_err());
 /// ```
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 #[non_exhaustive]
 pub struct CardConfig {

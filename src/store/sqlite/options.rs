@@ -13,12 +13,12 @@ options! {
         /// Failures that a commit survives. [`Durability::Process`] by default.
         pub durability: Durability,
         /// Maximum number of tasks. At the limit, a new task evicts the task that reached its terminal state first.
-        pub max_tasks: usize,
+        pub max_tasks: usize = DEFAULT_MAX_TASKS,
         /// Maximum number of tasks of one owner, over all tenants. At the limit, a new task evicts the owner's task
         /// that reached its terminal state first. `max_tasks` by default.
         pub max_tasks_per_owner: Option<usize>,
         /// Maximum number of push configurations of the tasks of one owner, over all tenants. 10 000 by default.
-        pub max_push_configs_per_owner: usize,
+        pub max_push_configs_per_owner: usize = DEFAULT_MAX_PUSH_CONFIGS_PER_OWNER,
         /// Maximum size of the file in bytes. Only the disk limits it by default.
         pub max_bytes: Option<u64>,
     }
@@ -33,16 +33,4 @@ pub enum Durability {
     Process,
     /// Also a power failure: each commit waits until it is on the disk.
     Power,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            durability: Durability::default(),
-            max_tasks: DEFAULT_MAX_TASKS,
-            max_tasks_per_owner: None,
-            max_push_configs_per_owner: DEFAULT_MAX_PUSH_CONFIGS_PER_OWNER,
-            max_bytes: None,
-        }
-    }
 }

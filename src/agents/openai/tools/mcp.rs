@@ -99,11 +99,11 @@ options! {
         /// Name in logs and errors. It is the prefix of a tool if another server has a tool with the same name.
         pub name: String,
         /// Connection to the server.
-        pub transport: McpTransport,
+        pub transport: McpTransport = McpTransport::Command(Vec::new(), BTreeMap::new()),
         /// Maximum duration of the start, and of each call. 1 minute by default.
-        pub timeout: Duration,
+        pub timeout: Duration = Duration::from_mins(1),
         /// Maximum size of the result of a call in bytes, as the model gets it. Longer results are truncated. 64 KiB by default.
-        pub result_bytes: usize,
+        pub result_bytes: usize = 64 << 10,
         /// Tools that need the approval of the client before each call. None by default.
         pub approval: Approval,
         /// Path of the program `a2a`, which starts a command on Unix, and ends it even if this process is killed; on Linux with all
@@ -115,8 +115,7 @@ options! {
 impl McpServer {
     /// Creates a server with the default limits.
     pub fn new(name: impl Into<String>, transport: McpTransport) -> Self {
-        let (timeout, approval) = (Duration::from_mins(1), Approval::None);
-        Self { name: name.into(), transport, timeout, result_bytes: 64 << 10, approval, guard: None }
+        Self { name: name.into(), transport, ..Self::default() }
     }
 
     fn needs_approval(&self, tool: &str) -> bool {
