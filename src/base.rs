@@ -12,7 +12,7 @@ pub(crate) mod jwks;
 pub mod jws;
 #[cfg(feature = "server")]
 pub(crate) mod metric;
-#[cfg(feature = "server")]
+#[cfg(any(feature = "client", feature = "server"))]
 pub(crate) mod network;
 #[cfg(any(feature = "client", feature = "push"))]
 pub(crate) mod oauth;

@@ -9,7 +9,7 @@ use reqwest::{Client, redirect};
 use serde::Deserialize;
 use tokio::{sync::Semaphore, time::Instant};
 
-use super::{bounded_body::ResponseBody, jws::PublicKeys};
+use super::{bounded_body::ResponseBody, jws::PublicKeys, network};
 
 /// Path of the discovery document below an issuer (OpenID Connect Discovery 1.0, 4).
 const DISCOVERY: &str = "/.well-known/openid-configuration";
@@ -206,14 +206,8 @@ pub(crate) fn discovery_url(issuer: &str) -> String {
 
 /// Returns true for https, and for http to a loopback address.
 pub(crate) fn is_secure(url: &str) -> bool {
-    let Ok(url) = url.parse::<Uri>() else { return false };
-    let host = url.host().unwrap_or_default().trim_matches(['[', ']']);
-    let is_loopback = host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|addr| addr.is_loopback());
-    match url.scheme_str() {
-        Some("https") => !host.is_empty(),
-        Some("http") => is_loopback,
-        _ => false,
-    }
+    let is_secure = |url: Uri| network::is_secure(url.scheme_str().unwrap_or_default(), url.host().unwrap_or_default());
+    url.parse().is_ok_and(is_secure)
 }
 
 async fn get(http: &Client, url: &str) -> Result<Bytes, String> {

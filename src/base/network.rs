@@ -1,4 +1,4 @@
-//! IP networks in CIDR notation, for lists of trusted proxies, and addresses that other machines reach.
+//! IP networks in CIDR notation, for lists of trusted proxies, addresses that other machines reach, and hosts of this machine.
 
 use std::{
     fmt,
@@ -72,9 +72,38 @@ impl fmt::Display for Network {
     }
 }
 
+/// Returns true for a host of this machine: `localhost`, or a loopback address, which has brackets in a URL if it is of IPv6.
+/// IPv4-mapped IPv6 addresses count as IPv4. Names below `localhost` do not count: some resolvers ask DNS for them.
+pub(crate) fn is_loopback_host(host: &str) -> bool {
+    let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+    host.eq_ignore_ascii_case("localhost") || address.is_ok_and(|address| address.to_canonical().is_loopback())
+}
+
+/// Returns true if secrets may be sent to a URL with this scheme and host: over TLS, or within this machine.
+pub(crate) fn is_secure(scheme: &str, host: &str) -> bool {
+    match scheme {
+        "https" => !host.is_empty(),
+        "http" => is_loopback_host(host),
+        _ => false,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn loopback_hosts_are_localhost_and_loopback_addresses() {
+        for host in ["localhost", "LOCALHOST", "127.0.0.1", "127.1.2.3", "::1", "[::1]", "[::ffff:127.0.0.1]"] {
+            assert!(is_loopback_host(host) && is_secure("http", host), "{host}");
+        }
+        let others =
+            ["", "a.localhost", "localhost.example", "128.0.0.1", "0.0.0.0", "[::]", "[::ffff:10.0.0.1]", "::2"];
+        for host in others {
+            assert!(!is_loopback_host(host) && !is_secure("http", host), "{host}");
+        }
+        assert!(is_secure("https", "agent.example") && !is_secure("https", "") && !is_secure("ftp", "localhost"));
+    }
 
     #[test]
     fn networks_contain_the_addresses_with_their_prefix() {

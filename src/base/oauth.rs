@@ -3,7 +3,6 @@
 //! Clients use it for agents, and servers for webhooks.
 
 use std::{
-    net::IpAddr,
     sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
@@ -22,6 +21,8 @@ use tokio::{
     sync::Semaphore,
     time::{Instant, timeout},
 };
+
+use super::network::is_secure;
 
 /// Maximum time of the requests for an access token.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -230,15 +231,7 @@ pub(crate) fn sensitive(text: &str) -> Result<HeaderValue, InvalidHeaderValue> {
 /// Returns true for a URL to which client credentials may be sent: with `https`, or of this machine, and without user
 /// information.
 pub(crate) fn is_token_endpoint(url: &Url) -> bool {
-    let is_encrypted = url.scheme() == "https" || (url.scheme() == "http" && is_loopback(url));
-    is_encrypted && url.username().is_empty() && url.password().is_none()
-}
-
-/// Returns true for a URL of this machine.
-pub(crate) fn is_loopback(url: &Url) -> bool {
-    let host = url.host_str().unwrap_or_default();
-    let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
-    host == "localhost" || address.is_ok_and(|address| address.to_canonical().is_loopback())
+    is_secure(url.scheme(), url.host_str().unwrap_or_default()) && url.username().is_empty() && url.password().is_none()
 }
 
 /// Reads a token response (RFC 6749, 5.1).

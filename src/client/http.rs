@@ -31,6 +31,7 @@ use crate::{
     base::{
         bounded_body::{BodyError, BoundedBody},
         clock::{self, Clock},
+        network::is_loopback_host,
         retry::retry_after,
         sse::{SseError, SseEvent, SseReader},
     },
@@ -220,10 +221,7 @@ pub(crate) fn complete_url(text: &str) -> Result<Url, Error> {
         return parse(text);
     }
     let text = if text.starts_with(':') { format!("localhost{text}") } else { text.to_owned() };
-    let host = text.split(['/', '?']).next().unwrap_or_default();
-    let host = host.rsplit_once(':').map_or(host, |(host, _)| host);
-    let is_local =
-        host.eq_ignore_ascii_case("localhost") || matches!(host, "[::1]" | "::1") || host.starts_with("127.");
+    let is_local = Url::parse(&format!("http://{text}")).is_ok_and(|url| url.host_str().is_some_and(is_loopback_host));
     parse(&format!("{}://{text}", if is_local { "http" } else { "https" }))
 }
 

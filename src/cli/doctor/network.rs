@@ -11,7 +11,7 @@ use url::{Host, Url};
 use x509_cert::{Certificate, der::Decode as _};
 
 use super::{Finding, Outcome, Report, Status};
-use crate::{client::ClientBuilder, protocol::error::chain};
+use crate::{base::network::is_loopback_host, client::ClientBuilder, protocol::error::chain};
 
 /// Remaining validity of a certificate below which there is a warning.
 const EXPIRES_SOON: Duration = Duration::from_hours(14 * 24);
@@ -78,12 +78,7 @@ fn plain_text(url: &Url) -> Finding {
 
 /// Returns true for hosts of this machine.
 pub(super) fn is_local(url: &Url) -> bool {
-    match url.host() {
-        Some(Host::Domain(name)) => name == "localhost" || name.ends_with(".localhost"),
-        Some(Host::Ipv4(ip)) => ip.is_loopback(),
-        Some(Host::Ipv6(ip)) => ip.to_canonical().is_loopback(),
-        None => false,
-    }
+    url.host_str().is_some_and(is_loopback_host)
 }
 
 async fn certificate(url: &Url, builder: &ClientBuilder) -> Outcome {

@@ -12,7 +12,8 @@ use super::response::describe;
 use crate::{
     base::{
         bounded_body::{BodyError, ResponseBody},
-        oauth::{self, MAX_RESPONSE, OAuthClient, TokenError, TokenSource, is_loopback},
+        network::is_secure,
+        oauth::{self, MAX_RESPONSE, OAuthClient, TokenError, TokenSource},
     },
     protocol::version::Version,
 };
@@ -101,8 +102,8 @@ impl HostCredentials {
     }
 
     fn find(&self, url: &Url) -> Option<&dyn WebhookCredentials> {
-        let is_safe = url.scheme() == "https" || is_loopback(url);
-        self.hosts.get(&key_of(url)?).filter(|_| is_safe).map(|credentials| &**credentials)
+        let is_secure = is_secure(url.scheme(), url.host_str()?);
+        self.hosts.get(&key_of(url)?).filter(|_| is_secure).map(|credentials| &**credentials)
     }
 }
 
