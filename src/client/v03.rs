@@ -14,16 +14,10 @@ use crate::protocol::{
     call::Call,
     error::{Error, ErrorKind},
     event::Event,
-    pb::{
-        v1::{
-            AgentCard, CancelTaskRequest, DeleteTaskPushNotificationConfigRequest, GetExtendedAgentCardRequest,
-            GetTaskPushNotificationConfigRequest, GetTaskRequest, ListTaskPushNotificationConfigsRequest,
-            ListTaskPushNotificationConfigsResponse, ListTasksRequest, ListTasksResponse, SendMessageRequest,
-            SendMessageResponse, StreamResponse, SubscribeToTaskRequest, Task, TaskPushNotificationConfig,
-            a2a_service_server::A2aService,
-            bindings::{Rpc, each_rpc},
-        },
-        wkt::Empty,
+    pb::v1::{
+        AgentCard, StreamResponse, Task,
+        a2a_service_server::A2aService,
+        bindings::{Rpc, each_rpc},
     },
     rpc::{BoxStream, Frame, HttpRule, Remote, Reply, StreamItem as _, Transport, from_json},
     snapshot::Snapshot,
@@ -31,7 +25,7 @@ use crate::protocol::{
         METHODS,
         event::Event as V03Event,
         json::{Read, Write},
-        pb::a2a_service_server,
+        pb as v03,
     },
     validate::Violation,
     version::Version,
@@ -63,7 +57,7 @@ impl Transport for Explicit {
 }
 
 /// Client of the generated 0.3 service, over gRPC or HTTP+JSON.
-pub(super) struct V03Client(pub(super) Arc<dyn a2a_service_server::A2aService>);
+pub(super) struct V03Client(pub(super) Arc<dyn v03::a2a_service_server::A2aService>);
 
 /// Sets the version of the request's context.
 fn with_version<T>(mut request: Request<T>) -> Request<T> {
@@ -115,84 +109,56 @@ fn to_v1_status(status: &Status) -> Status {
     Status::with_details_and_metadata(status.code(), message, details, metadata)
 }
 
-fn no_list() -> Status {
-    ErrorKind::UnsupportedOperation.because("ListTasks: protocol 0.3 has no such operation over this binding").into()
+/// Converts a task, which the service trait of 1.0 returns as a snapshot.
+fn snapshot(reply: Result<Response<v03::Task>, Status>) -> Result<Response<Snapshot>, Status> {
+    Ok(from_v03::<_, Task>(reply)?.map(Snapshot::from))
 }
 
-#[tonic::async_trait]
-impl A2aService for V03Client {
-    async fn send_message(
-        &self,
-        request: Request<SendMessageRequest>,
-    ) -> Result<Response<SendMessageResponse>, Status> {
-        from_v03(self.0.send_message(to_v03(request)).await)
-    }
-
-    async fn send_streaming_message(
-        &self,
-        request: Request<SendMessageRequest>,
-    ) -> Result<Response<BoxStream<Event>>, Status> {
-        events(self.0.send_streaming_message(to_v03(request)).await)
-    }
-
-    async fn get_task(&self, request: Request<GetTaskRequest>) -> Result<Response<Snapshot>, Status> {
-        let task: Response<Task> = from_v03(self.0.get_task(to_v03(request)).await)?;
-        Ok(task.map(Snapshot::from))
-    }
-
-    async fn list_tasks(&self, _: Request<ListTasksRequest>) -> Result<Response<ListTasksResponse>, Status> {
-        Err(no_list())
-    }
-
-    async fn cancel_task(&self, request: Request<CancelTaskRequest>) -> Result<Response<Snapshot>, Status> {
-        let task: Response<Task> = from_v03(self.0.cancel_task(to_v03(request)).await)?;
-        Ok(task.map(Snapshot::from))
-    }
-
-    async fn subscribe_to_task(
-        &self,
-        request: Request<SubscribeToTaskRequest>,
-    ) -> Result<Response<BoxStream<Event>>, Status> {
-        events(self.0.task_subscription(to_v03(request)).await)
-    }
-
-    async fn create_task_push_notification_config(
-        &self,
-        request: Request<TaskPushNotificationConfig>,
-    ) -> Result<Response<TaskPushNotificationConfig>, Status> {
-        from_v03(self.0.create_task_push_notification_config(to_v03(request)).await)
-    }
-
-    async fn get_task_push_notification_config(
-        &self,
-        request: Request<GetTaskPushNotificationConfigRequest>,
-    ) -> Result<Response<TaskPushNotificationConfig>, Status> {
-        from_v03(self.0.get_task_push_notification_config(to_v03(request)).await)
-    }
-
-    async fn list_task_push_notification_configs(
-        &self,
-        request: Request<ListTaskPushNotificationConfigsRequest>,
-    ) -> Result<Response<ListTaskPushNotificationConfigsResponse>, Status> {
-        from_v03(self.0.list_task_push_notification_config(to_v03(request)).await)
-    }
-
-    async fn delete_task_push_notification_config(
-        &self,
-        request: Request<DeleteTaskPushNotificationConfigRequest>,
-    ) -> Result<Response<Empty>, Status> {
-        from_v03(self.0.delete_task_push_notification_config(to_v03(request)).await)
-    }
-
-    async fn get_extended_agent_card(
-        &self,
-        request: Request<GetExtendedAgentCardRequest>,
-    ) -> Result<Response<AgentCard>, Status> {
-        let request = with_version(request.map(|_| crate::protocol::v03::pb::GetAgentCardRequest {}));
-        let card = self.0.get_agent_card(request).await.map_err(|status| to_v1_status(&status))?;
+/// Calls the RPC of 0.3 for the one of 1.0 with this name.
+macro_rules! v03_rpc {
+    (list_tasks $agent:ident $request:ident) => {{
+        _ = ($agent, $request);
+        let why = "ListTasks: protocol 0.3 has no such operation over this binding";
+        Err(ErrorKind::UnsupportedOperation.because(why).into())
+    }};
+    (get_task $agent:ident $request:ident) => {
+        snapshot($agent.get_task(to_v03($request)).await)
+    };
+    (cancel_task $agent:ident $request:ident) => {
+        snapshot($agent.cancel_task(to_v03($request)).await)
+    };
+    (send_streaming_message $agent:ident $request:ident) => {
+        events($agent.send_streaming_message(to_v03($request)).await)
+    };
+    (subscribe_to_task $agent:ident $request:ident) => {
+        events($agent.task_subscription(to_v03($request)).await)
+    };
+    (list_task_push_notification_configs $agent:ident $request:ident) => {
+        from_v03($agent.list_task_push_notification_config(to_v03($request)).await)
+    };
+    (get_extended_agent_card $agent:ident $request:ident) => {{
+        let request = with_version($request.map(|_| v03::GetAgentCardRequest {}));
+        let card = $agent.get_agent_card(request).await.map_err(|status| to_v1_status(&status))?;
         Ok(rename_extensions_header(card).map(AgentCard::from))
-    }
+    }};
+    ($method:ident $agent:ident $request:ident) => {
+        from_v03($agent.$method(to_v03($request)).await)
+    };
 }
+
+macro_rules! over_v03 {
+    ($($by:ident $method:ident $rpc:ident: $request:ty => $response:ty;)*) => {
+        #[tonic::async_trait]
+        impl A2aService for V03Client { $(
+            async fn $method(&self, request: Request<$request>) -> Result<Response<$response>, Status> {
+                let agent = &self.0;
+                v03_rpc!($method agent request)
+            }
+        )* }
+    };
+}
+
+each_rpc!(over_v03);
 
 /// Client of the JSON-RPC methods of 0.3.
 pub(super) struct V03RpcClient(pub(super) JsonRpc);
