@@ -41,6 +41,7 @@ mod token;
 mod upstream;
 
 use self::{
+    connection::block_on,
     remote::{Get, List, Task},
     terminal::{RED, YELLOW, paint},
 };
@@ -261,17 +262,23 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
     match arguments.command {
         Command::Serve(arguments) => serve::run(&arguments),
         Command::Init(arguments) => init::run(&arguments),
-        Command::Send(arguments) => remote::send(&arguments, false),
-        Command::Stream(arguments) => remote::send(&arguments, true),
-        Command::Chat(arguments) => chat::run(&arguments),
-        Command::Discover(arguments) => remote::discover(&arguments),
-        Command::Get(Get::Card(arguments)) => remote::discover(&arguments),
-        Command::Get(Get::Task(arguments)) | Command::Task(Task::Get(arguments)) => remote::get_task(&arguments),
-        Command::List(List::Tasks(arguments)) | Command::Task(Task::List(arguments)) => remote::list_tasks(&arguments),
-        Command::Cancel(arguments) | Command::Task(Task::Cancel(arguments)) => remote::cancel(&arguments),
-        Command::Subscribe(arguments) | Command::Task(Task::Watch(arguments)) => remote::subscribe(&arguments),
-        Command::Push(command) => remote::push(&command),
-        Command::Doctor(arguments) => doctor::run(&arguments),
+        Command::Send(arguments) => block_on(remote::send(&arguments, false)),
+        Command::Stream(arguments) => block_on(remote::send(&arguments, true)),
+        Command::Chat(arguments) => block_on(chat::run(&arguments)),
+        Command::Discover(arguments) => block_on(remote::discover(&arguments)),
+        Command::Get(Get::Card(arguments)) => block_on(remote::discover(&arguments)),
+        Command::Get(Get::Task(arguments)) | Command::Task(Task::Get(arguments)) => {
+            block_on(remote::get_task(&arguments))
+        }
+        Command::List(List::Tasks(arguments)) | Command::Task(Task::List(arguments)) => {
+            block_on(remote::list_tasks(&arguments))
+        }
+        Command::Cancel(arguments) | Command::Task(Task::Cancel(arguments)) => block_on(remote::cancel(&arguments)),
+        Command::Subscribe(arguments) | Command::Task(Task::Watch(arguments)) => {
+            block_on(remote::subscribe(&arguments))
+        }
+        Command::Push(command) => block_on(remote::push(&command)),
+        Command::Doctor(arguments) => block_on(doctor::run(&arguments)),
         Command::Listen(arguments) => listen::run(&arguments),
         Command::Card(command) => card::run(&command),
         Command::Admin(arguments) => admin::run(&arguments),

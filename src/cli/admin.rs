@@ -12,7 +12,7 @@ use anyhow::{Context as _, anyhow};
 use clap::Subcommand;
 use serde_json::{Value, json};
 
-use super::{OutputError, Usage, audited, report, say, say_text, start_audit_log, warn};
+use super::{OutputError, Usage, audited, connection::block_on, report, say, say_text, start_audit_log, warn};
 use crate::{
     base::{
         clock::{Clock, Millis},
@@ -247,7 +247,7 @@ fn with_store<T>(
         Err(error @ sqlite::Error::InUse { .. }) => return Err(anyhow!(error).context(in_use)),
         Err(error) => return Err(error.into()),
     };
-    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(act(&Arc::new(store)))
+    block_on(act(&Arc::new(store)))
 }
 
 fn gc(path: &Path, config: &Config, now: Millis, is_dry_run: bool, out: Output) -> anyhow::Result<()> {

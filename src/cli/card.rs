@@ -93,7 +93,7 @@ pub(super) struct Validate {
 /// Runs an `a2a card` command.
 pub(super) fn run(command: &Card) -> anyhow::Result<()> {
     match command {
-        Card::Get(arguments) => remote::discover(arguments),
+        Card::Get(arguments) => block_on(remote::discover(arguments)),
         Card::Validate(arguments) => validate(arguments),
         Card::Sign(arguments) => sign(arguments),
         Card::Verify(arguments) => verify(arguments),

@@ -11,7 +11,7 @@ use tokio_stream::StreamExt as _;
 
 use super::{
     Interrupted, OutputError,
-    connection::{Agent, block_on, interruptible},
+    connection::{Agent, interruptible},
     message::attachment,
     show::{self, Answer, Format},
 };
@@ -46,71 +46,68 @@ pub(super) struct Chat {
 
 /// Runs `a2a chat`: each line of stdin is a message. Ctrl-C cancels the task of the turn; a second one, or one between
 /// turns, ends the program.
-pub(super) fn run(arguments: &Chat) -> anyhow::Result<()> {
+pub(super) async fn run(arguments: &Chat) -> anyhow::Result<()> {
     let is_terminal = io::stdin().is_terminal();
-    block_on(async {
-        let client = arguments.agent.connect(None).await?;
-        let mut conversation = client.conversation();
-        if let Some(id) = &arguments.context {
-            conversation = conversation.with_context(id);
-        }
-        if let Some(id) = &arguments.task {
-            conversation = conversation.with_task(id);
-        }
+    let client = arguments.agent.connect(None).await?;
+    let mut conversation = client.conversation();
+    if let Some(id) = &arguments.context {
+        conversation = conversation.with_context(id);
+    }
+    if let Some(id) = &arguments.task {
+        conversation = conversation.with_task(id);
+    }
+    if is_terminal {
+        super::report(&format!("{}: type a message, or /help\n", client.card().name));
+    }
+    let mut lines = stdin_lines();
+    let mut attached = Vec::new();
+    loop {
         if is_terminal {
-            super::report(&format!("{}: type a message, or /help\n", client.card().name));
+            super::report("> ");
         }
-        let mut lines = stdin_lines();
-        let mut attached = Vec::new();
-        loop {
+        let line = tokio::select! {
+            line = lines.recv() => line,
+            _ = tokio::signal::ctrl_c() => None,
+        };
+        let line = line.unwrap_or_else(|| {
             if is_terminal {
-                super::report("> ");
+                super::report("\n");
             }
-            let line = tokio::select! {
-                line = lines.recv() => line,
-                _ = tokio::signal::ctrl_c() => None,
-            };
-            let line = line.unwrap_or_else(|| {
-                if is_terminal {
-                    super::report("\n");
+            "/quit".to_owned()
+        });
+        match line.trim() {
+            "" => {}
+            "/quit" | "/exit" => {
+                if is_terminal && !conversation.context_id().is_empty() {
+                    super::report(&continuation(&arguments.agent, &conversation));
                 }
-                "/quit".to_owned()
-            });
-            match line.trim() {
-                "" => {}
-                "/quit" | "/exit" => {
-                    if is_terminal && !conversation.context_id().is_empty() {
-                        super::report(&continuation(&arguments.agent, &conversation));
+                return Ok(());
+            }
+            "/help" => super::report(HELP),
+            "/history" => {
+                interruptible(print_history(&client, &conversation, arguments.agent.connection.format())).await??;
+            }
+            "/attach" => super::report("/attach needs the path of a file\n"),
+            command if command.starts_with("/attach ") => {
+                match attachment(Path::new(command["/attach ".len()..].trim())) {
+                    Ok(part) => attached.push(part),
+                    Err(error) => super::print_error(&error),
+                }
+            }
+            text => {
+                let parts = std::iter::once(Part::text(text)).chain(attached.drain(..)).collect();
+                let message = Message { parts, role: Role::User.into(), ..Message::default() };
+                if let Err(error) = turn(&client, &mut conversation, message, arguments.agent.connection.format()).await
+                {
+                    // A failed call does not end the conversation, unless it is not interactive.
+                    if !is_terminal || error.is::<OutputError>() || error.is::<Interrupted>() {
+                        return Err(error);
                     }
-                    return Ok(());
-                }
-                "/help" => super::report(HELP),
-                "/history" => {
-                    interruptible(print_history(&client, &conversation, arguments.agent.connection.format())).await??;
-                }
-                "/attach" => super::report("/attach needs the path of a file\n"),
-                command if command.starts_with("/attach ") => {
-                    match attachment(Path::new(command["/attach ".len()..].trim())) {
-                        Ok(part) => attached.push(part),
-                        Err(error) => super::print_error(&error),
-                    }
-                }
-                text => {
-                    let parts = std::iter::once(Part::text(text)).chain(attached.drain(..)).collect();
-                    let message = Message { parts, role: Role::User.into(), ..Message::default() };
-                    if let Err(error) =
-                        turn(&client, &mut conversation, message, arguments.agent.connection.format()).await
-                    {
-                        // A failed call does not end the conversation, unless it is not interactive.
-                        if !is_terminal || error.is::<OutputError>() || error.is::<Interrupted>() {
-                            return Err(error);
-                        }
-                        super::print_error(&error);
-                    }
+                    super::print_error(&error);
                 }
             }
         }
-    })
+    }
 }
 
 /// Returns the command that continues a conversation.

@@ -16,7 +16,7 @@ use tokio::time::timeout;
 use url::Url;
 
 use super::{
-    connection::{Agent, block_on},
+    connection::Agent,
     say, say_text,
     show::{self, Format, safe},
     terminal::{DIM, GREEN, RED, YELLOW, paint},
@@ -152,28 +152,26 @@ fn line(check: &Check) -> String {
 }
 
 /// Runs `a2a doctor`.
-pub(super) fn run(arguments: &Doctor) -> anyhow::Result<()> {
-    block_on(async {
-        let connection = &arguments.agent.connection;
-        let limit = connection.timeout().unwrap_or(LIMIT);
-        let mut report = Report { checks: Vec::new(), format: connection.format(), limit };
-        let is_reachable = examine(arguments, &mut report).await?;
-        let [ok, warnings, failed, skipped] =
-            [Status::Ok, Status::Warning, Status::Failed, Status::Skipped].map(|status| report.count(status));
-        if report.format == Format::Text {
-            say(&format!("\n{ok} ok, {warnings} warnings, {failed} failed, {skipped} skipped\n"))?;
-        } else {
-            let value = json!({"checks": report.checks, "ok": ok, "warnings": warnings, "failed": failed});
-            say(&show::json(&value, report.format)?)?;
-        }
-        if !is_reachable {
-            return Err(ErrorKind::Unavailable.because("the agent cannot be reached").into());
-        }
-        if failed > 0 {
-            bail!("{failed} checks failed");
-        }
-        Ok(())
-    })
+pub(super) async fn run(arguments: &Doctor) -> anyhow::Result<()> {
+    let connection = &arguments.agent.connection;
+    let limit = connection.timeout().unwrap_or(LIMIT);
+    let mut report = Report { checks: Vec::new(), format: connection.format(), limit };
+    let is_reachable = examine(arguments, &mut report).await?;
+    let [ok, warnings, failed, skipped] =
+        [Status::Ok, Status::Warning, Status::Failed, Status::Skipped].map(|status| report.count(status));
+    if report.format == Format::Text {
+        say(&format!("\n{ok} ok, {warnings} warnings, {failed} failed, {skipped} skipped\n"))?;
+    } else {
+        let value = json!({"checks": report.checks, "ok": ok, "warnings": warnings, "failed": failed});
+        say(&show::json(&value, report.format)?)?;
+    }
+    if !is_reachable {
+        return Err(ErrorKind::Unavailable.because("the agent cannot be reached").into());
+    }
+    if failed > 0 {
+        bail!("{failed} checks failed");
+    }
+    Ok(())
 }
 
 /// Makes all checks. Returns whether the agent could be reached.

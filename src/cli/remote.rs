@@ -14,7 +14,7 @@ use tokio_stream::StreamExt as _;
 
 use super::{
     Usage,
-    connection::{Agent, Connection, OUTPUT, SHORT, TaskOf, block_on, interruptible},
+    connection::{Agent, Connection, OUTPUT, SHORT, TaskOf, interruptible},
     message::MessageFlags,
     progress::Progress,
     report,
@@ -225,7 +225,7 @@ pub(super) struct PushOf {
 pub(super) struct TaskFailed(&'static str);
 
 /// Runs `a2a send`, and `a2a stream` with `stream`.
-pub(super) fn send(arguments: &Send, stream: bool) -> anyhow::Result<()> {
+pub(super) async fn send(arguments: &Send, stream: bool) -> anyhow::Result<()> {
     let Send { url, message, connection, save, .. } = arguments;
     let format = connection.format();
     let is_stream = stream || arguments.stream;
@@ -243,10 +243,8 @@ pub(super) fn send(arguments: &Send, stream: bool) -> anyhow::Result<()> {
         };
         let parsed = Cursor::from_text(cursor).ok_or_else(foreign)?;
         let (task_id, _) = parsed.parts().ok_or_else(foreign)?;
-        return block_on(async {
-            let state = resume(url, task_id, cursor, connection, save.open()?).await?;
-            check_status(arguments.exit_status, state)
-        });
+        let state = resume(url, task_id, cursor, connection, save.open()?).await?;
+        return check_status(arguments.exit_status, state);
     }
     let request = message.request(SendMessageConfiguration {
         history_length: arguments.history,
@@ -254,46 +252,44 @@ pub(super) fn send(arguments: &Send, stream: bool) -> anyhow::Result<()> {
         ..SendMessageConfiguration::default()
     })?;
     let mut files = save.open()?;
-    block_on(async {
-        let client = connection.connect(url, None).await?;
-        if is_stream {
-            let state = print_events(client.stream(request).await?, connection, files, &[]).await?;
-            return check_status(arguments.exit_status, state.unwrap_or(TaskState::Completed));
+    let client = connection.connect(url, None).await?;
+    if is_stream {
+        let state = print_events(client.stream(request).await?, connection, files, &[]).await?;
+        return check_status(arguments.exit_status, state.unwrap_or(TaskState::Completed));
+    }
+    let progress = (connection.shows_progress() && !arguments.immediate).then(Progress::start).flatten();
+    let answer = match progress {
+        Some(progress) => {
+            let mut running = String::new();
+            let sent = send_with_progress(&client, request, arguments.history, progress, &mut running);
+            let sent = Box::pin(interruptible(sent)).await.map_err(anyhow::Error::from).flatten();
+            if let (Err(_), false) = (&sent, running.is_empty()) {
+                let command = connection.next_command(&["subscribe", url, &running], &[]);
+                report(&format!("The task goes on: {command}\n"));
+            }
+            sent?
         }
-        let progress = (connection.shows_progress() && !arguments.immediate).then(Progress::start).flatten();
-        let answer = match progress {
-            Some(progress) => {
-                let mut running = String::new();
-                let sent = send_with_progress(&client, request, arguments.history, progress, &mut running);
-                let sent = Box::pin(interruptible(sent)).await.map_err(anyhow::Error::from).flatten();
-                if let (Err(_), false) = (&sent, running.is_empty()) {
-                    let command = connection.next_command(&["subscribe", url, &running], &[]);
-                    report(&format!("The task goes on: {command}\n"));
-                }
-                sent?
+        None => client.send(request).await?.into_raw().payload,
+    };
+    let state = match &answer {
+        Some(Payload::Task(task)) => {
+            show::print(&show::task(task, format)?, format)?;
+            files.as_mut().map(|files| files.add_task(task)).transpose()?;
+            if task.state() == TaskState::InputRequired && io::stderr().is_terminal() {
+                let command = connection.next_command(&["send", url], &[("--task", &task.id)]);
+                report(&format!("Answer with: {command} \"...\"\n"));
             }
-            None => client.send(request).await?.into_raw().payload,
-        };
-        let state = match &answer {
-            Some(Payload::Task(task)) => {
-                show::print(&show::task(task, format)?, format)?;
-                files.as_mut().map(|files| files.add_task(task)).transpose()?;
-                if task.state() == TaskState::InputRequired && io::stderr().is_terminal() {
-                    let command = connection.next_command(&["send", url], &[("--task", &task.id)]);
-                    report(&format!("Answer with: {command} \"...\"\n"));
-                }
-                task.state()
-            }
-            Some(Payload::Message(message)) => {
-                show::print(&show::message(message, format)?, format)?;
-                files.as_mut().map(|files| files.add_message(message)).transpose()?;
-                TaskState::Completed
-            }
-            None => TaskState::Completed,
-        };
-        files.map(|files| files.write(format)).transpose()?;
-        check_status(arguments.exit_status, state)
-    })
+            task.state()
+        }
+        Some(Payload::Message(message)) => {
+            show::print(&show::message(message, format)?, format)?;
+            files.as_mut().map(|files| files.add_message(message)).transpose()?;
+            TaskState::Completed
+        }
+        None => TaskState::Completed,
+    };
+    files.map(|files| files.write(format)).transpose()?;
+    check_status(arguments.exit_status, state)
 }
 
 /// Sends a message, and shows the state of its task until the turn ends. `running` is the id of the task while it runs. The agent
@@ -408,40 +404,36 @@ async fn resume(
 }
 
 /// Runs `a2a get task`.
-pub(super) fn get_task(arguments: &GetTask) -> anyhow::Result<()> {
+pub(super) async fn get_task(arguments: &GetTask) -> anyhow::Result<()> {
     let GetTask { task, history, save } = arguments;
     let format = task.connection.format();
     let mut files = save.open()?;
-    block_on(async {
-        let client = task.connect(SHORT).await?;
-        let found = find_task(&client, &task.task_id, *history).await?;
-        show::print(&show::task(&found, format)?, format)?;
-        files.as_mut().map(|files| files.add_task(&found)).transpose()?;
-        files.map(|files| files.write(format)).transpose()?;
-        Ok(())
-    })
+    let client = task.connect(SHORT).await?;
+    let found = find_task(&client, &task.task_id, *history).await?;
+    show::print(&show::task(&found, format)?, format)?;
+    files.as_mut().map(|files| files.add_task(&found)).transpose()?;
+    files.map(|files| files.write(format)).transpose()?;
+    Ok(())
 }
 
 /// Runs `a2a discover`, `a2a get card` and `a2a card get`.
-pub(super) fn discover(arguments: &Discover) -> anyhow::Result<()> {
+pub(super) async fn discover(arguments: &Discover) -> anyhow::Result<()> {
     let Discover { agent, extended, catalog, output_file, force } = arguments;
     let format = agent.connection.format();
-    block_on(async {
-        if *catalog {
-            let entries = agent.connection.catalog(&agent.url).await?;
-            return Ok(show::print(&show::catalog(&entries, format)?, format)?);
-        }
-        if let (Some(path), false) = (output_file, extended) {
-            let json = agent.connection.card_document(&agent.url).await?;
-            return write_card(path, &json, *force);
-        }
-        let client = agent.connect(SHORT).await?;
-        let card = if *extended { client.extended_card().await? } else { client.card() };
-        match output_file {
-            Some(path) => write_card(path, show::card(&card, Format::Json)?.as_bytes(), *force),
-            None => Ok(show::print(&show::card(&card, format)?, format)?),
-        }
-    })
+    if *catalog {
+        let entries = agent.connection.catalog(&agent.url).await?;
+        return Ok(show::print(&show::catalog(&entries, format)?, format)?);
+    }
+    if let (Some(path), false) = (output_file, extended) {
+        let json = agent.connection.card_document(&agent.url).await?;
+        return write_card(path, &json, *force);
+    }
+    let client = agent.connect(SHORT).await?;
+    let card = if *extended { client.extended_card().await? } else { client.card() };
+    match output_file {
+        Some(path) => write_card(path, show::card(&card, Format::Json)?.as_bytes(), *force),
+        None => Ok(show::print(&show::card(&card, format)?, format)?),
+    }
 }
 
 fn write_card(path: &Path, json: &[u8], overwrite: bool) -> anyhow::Result<()> {
@@ -456,79 +448,71 @@ fn write_card(path: &Path, json: &[u8], overwrite: bool) -> anyhow::Result<()> {
 }
 
 /// Runs `a2a list tasks`.
-pub(super) fn list_tasks(arguments: &ListTasks) -> anyhow::Result<()> {
+pub(super) async fn list_tasks(arguments: &ListTasks) -> anyhow::Result<()> {
     let format = arguments.agent.connection.format();
-    block_on(async {
-        let client = arguments.agent.connect(SHORT).await?;
-        let mut request = ListTasksRequest {
-            context_id: arguments.context.clone().unwrap_or_default(),
-            page_size: arguments.limit,
-            page_token: arguments.page_token.clone().unwrap_or_default(),
-            history_length: arguments.history,
-            status_timestamp_after: arguments
-                .since
-                .map(|time| crate::protocol::timestamp::timestamp(time.as_millisecond())),
-            include_artifacts: Some(arguments.with_artifacts),
-            ..ListTasksRequest::default()
-        };
-        request.set_status(arguments.status.unwrap_or_default());
-        let count = if arguments.all { usize::MAX } else { 1 };
-        let mut is_first = request.page_token.is_empty();
-        let mut pages = client.list_pages(request).take(count);
-        while let Some(page) = pages.next().await {
-            show::print(&show::page(&page?, format, is_first, arguments.all)?, format)?;
-            is_first = false;
-        }
-        Ok(())
-    })
+    let client = arguments.agent.connect(SHORT).await?;
+    let mut request = ListTasksRequest {
+        context_id: arguments.context.clone().unwrap_or_default(),
+        page_size: arguments.limit,
+        page_token: arguments.page_token.clone().unwrap_or_default(),
+        history_length: arguments.history,
+        status_timestamp_after: arguments
+            .since
+            .map(|time| crate::protocol::timestamp::timestamp(time.as_millisecond())),
+        include_artifacts: Some(arguments.with_artifacts),
+        ..ListTasksRequest::default()
+    };
+    request.set_status(arguments.status.unwrap_or_default());
+    let count = if arguments.all { usize::MAX } else { 1 };
+    let mut is_first = request.page_token.is_empty();
+    let mut pages = client.list_pages(request).take(count);
+    while let Some(page) = pages.next().await {
+        show::print(&show::page(&page?, format, is_first, arguments.all)?, format)?;
+        is_first = false;
+    }
+    Ok(())
 }
 
 /// Runs `a2a cancel`.
-pub(super) fn cancel(arguments: &TaskOf) -> anyhow::Result<()> {
+pub(super) async fn cancel(arguments: &TaskOf) -> anyhow::Result<()> {
     let format = arguments.connection.format();
-    block_on(async {
-        let task = arguments.connect(SHORT).await?.cancel(&arguments.task_id).await?;
-        Ok(show::print(&show::task(&task, format)?, format)?)
-    })
+    let task = arguments.connect(SHORT).await?.cancel(&arguments.task_id).await?;
+    Ok(show::print(&show::task(&task, format)?, format)?)
 }
 
 /// Runs `a2a subscribe`.
-pub(super) fn subscribe(arguments: &Subscribe) -> anyhow::Result<()> {
+pub(super) async fn subscribe(arguments: &Subscribe) -> anyhow::Result<()> {
     let Subscribe { task, resume: cursor, save } = arguments;
-    block_on(async {
-        let files = save.open()?;
-        if let Some(cursor) = cursor {
-            return resume(&task.url, &task.task_id, cursor, &task.connection, files).await.map(drop);
-        }
-        let events = task.connect(None).await?.subscribe(&task.task_id).await?;
-        print_events(events, &task.connection, files, &[]).await.map(drop)
-    })
+    let files = save.open()?;
+    if let Some(cursor) = cursor {
+        return resume(&task.url, &task.task_id, cursor, &task.connection, files).await.map(drop);
+    }
+    let events = task.connect(None).await?.subscribe(&task.task_id).await?;
+    print_events(events, &task.connection, files, &[]).await.map(drop)
 }
 
 /// Runs an `a2a push` command.
-pub(super) fn push(command: &Push) -> anyhow::Result<()> {
+pub(super) async fn push(command: &Push) -> anyhow::Result<()> {
     let (Push::Create(CreatePush { task, .. })
     | Push::List(task)
     | Push::Get(PushOf { task, .. })
     | Push::Delete(PushOf { task, .. })) = command;
     let format = task.connection.format();
-    block_on(async {
-        let client = task.connect(SHORT).await?;
-        let push = client.push(&task.task_id);
-        let configs = match command {
-            Push::Create(CreatePush { webhook, webhook_token, id, .. }) => {
-                let mut config = crate::protocol::pb::v1::TaskPushNotificationConfig::from(webhook.as_str());
-                config.token = webhook_token.clone().unwrap_or_default();
-                config.id = id.clone().unwrap_or_default();
-                vec![push.create(config).await?]
-            }
-            Push::List(_) => push.list().await?,
-            Push::Get(PushOf { config_id, .. }) => vec![push.get(config_id).await?],
-            Push::Delete(PushOf { config_id, .. }) => {
-                push.delete(config_id).await?;
-                return Ok(());
-            }
-        };
-        Ok(show::print(&show::configs(&configs, format)?, format)?)
-    })
+    let client = task.connect(SHORT).await?;
+    let push = client.push(&task.task_id);
+    let configs = match command {
+        Push::Create(CreatePush { webhook, webhook_token, id, .. }) => {
+            let mut config = crate::protocol::pb::v1::TaskPushNotificationConfig::from(webhook.as_str());
+            config.token = webhook_token.clone().unwrap_or_default();
+            config.id = id.clone().unwrap_or_default();
+            vec![push.create(config).await?]
+        }
+        Push::List(_) => push.list().await?,
+        Push::Get(PushOf { config_id, .. }) => vec![push.get(config_id).await?],
+        Push::Delete(PushOf { config_id, .. }) => {
+            push.delete(config_id).await?;
+            return Ok(());
+        }
+    };
+    Ok(show::print(&show::configs(&configs, format)?, format)?)
 }
