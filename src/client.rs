@@ -32,6 +32,7 @@ use tokio_stream::{Stream, StreamExt as _};
 pub use self::builder::SignaturePolicy;
 #[cfg(feature = "cli")]
 pub(crate) use self::card::{Document, StoredCard};
+pub(crate) use self::http::builder as http_builder;
 #[cfg(feature = "cli")]
 pub(crate) use self::http::{Observer, complete_url};
 use self::retry::Retries;
@@ -84,6 +85,8 @@ pub struct Client {
     interface: Option<Interface>,
     tenant: String,
     timeout: Option<Duration>,
+    /// Context of all calls, without the deadline of the timeout.
+    context: Call,
     card: Arc<RwLock<Arc<AgentCard>>>,
 }
 
@@ -128,7 +131,12 @@ impl Client {
     /// Returns a client of an agent in this process, or of one with another transport.
     pub fn from_service(agent: Arc<dyn A2aService>) -> Self {
         let card = Arc::new(RwLock::new(Arc::new(AgentCard::default())));
-        Self { agent, interface: None, tenant: String::new(), timeout: None, card }
+        Self { agent, interface: None, tenant: String::new(), timeout: None, context: Call::default(), card }
+    }
+
+    /// Returns this client with another context of all calls, whose deadline replaces the timeout.
+    pub(crate) fn with_context(&self, context: Call) -> Self {
+        Self { context, timeout: None, ..self.clone() }
     }
 
     /// Card of the agent. Empty for a client [from a service](Self::from_service).
@@ -152,11 +160,10 @@ impl Client {
         &self.tenant
     }
 
-    fn call(&self) -> Call {
-        Call {
-            deadline: self.timeout.map(|timeout| clock::after(tokio::time::Instant::now(), timeout)),
-            ..Call::default()
-        }
+    /// Returns the context of the next call.
+    pub(crate) fn call(&self) -> Call {
+        let deadline = self.timeout.map(|timeout| clock::after(tokio::time::Instant::now(), timeout));
+        Call { deadline: deadline.or(self.context.deadline), ..self.context.clone() }
     }
 
     /// Sends a message, and waits until the turn of the agent ends: until the task is terminal, or waits for input or
@@ -167,20 +174,16 @@ impl Client {
     /// # Errors
     /// The agent rejects the message, cannot be reached, or responds with something else than the protocol defines.
     pub async fn send(&self, message: impl Into<SendMessageRequest>) -> Result<Outcome, Error> {
-        self.send_with(self.call(), message.into()).await
-    }
-
-    async fn send_with(&self, call: Call, request: SendMessageRequest) -> Result<Outcome, Error> {
-        let request = self.complete(request);
+        let request = self.complete(message.into());
         let returns_immediately =
             request.configuration.as_ref().is_some_and(|configuration| configuration.return_immediately);
+        let call = self.call();
         let response = self.agent.send_message(call.clone().request(request)).await?.into_inner();
         let outcome = Outcome::new(response);
         match outcome.task() {
             // A server may respond before the end of the turn, although the request asks it to wait.
             Some(task) if !returns_immediately && !task.state().is_settled() => {
-                let id = task.id.clone();
-                Ok(Outcome::from_task(self.wait_until(&id, call).await?))
+                Ok(Outcome::from_task(self.with_context(call).wait(&task.id).await?))
             }
             _ if outcome.raw().payload.is_none() => {
                 let reason = "the response to a send has neither a task nor a message";
@@ -196,17 +199,11 @@ impl Client {
     /// # Errors
     /// As [`send`](Self::send), if the stream does not begin. Later errors are items of the stream.
     pub async fn stream(&self, message: impl Into<SendMessageRequest>) -> Result<EventStream, Error> {
-        self.stream_with(self.call(), message.into()).await
-    }
-
-    /// Sends a message as [`stream`](Self::stream) does, with the context of a call.
-    pub(crate) async fn stream_with(&self, call: Call, request: SendMessageRequest) -> Result<EventStream, Error> {
-        let request = self.complete(request);
         if self.lacks_streams() {
-            let outcome = self.send_with(call, request).await?;
-            return Ok(EventStream::of_outcome(outcome));
+            return Ok(EventStream::of_outcome(self.send(message).await?));
         }
-        let events = self.agent.send_streaming_message(call.request(request)).await?;
+        let request = self.complete(message.into());
+        let events = self.agent.send_streaming_message(self.call().request(request)).await?;
         Ok(EventStream::new(events.into_inner()))
     }
 
@@ -215,13 +212,8 @@ impl Client {
     /// # Errors
     /// `TaskNotFound`, or `UnsupportedOperation` if the task is terminal (3.1.6).
     pub async fn subscribe(&self, task_id: &str) -> Result<EventStream, Error> {
-        self.subscribe_with(task_id, self.call()).await
-    }
-
-    /// Subscribes as [`subscribe`](Self::subscribe) does, with the context of a call.
-    pub(crate) async fn subscribe_with(&self, task_id: &str, call: Call) -> Result<EventStream, Error> {
         let request = SubscribeToTaskRequest { tenant: self.tenant.clone(), id: task_id.to_owned() };
-        let events = self.agent.subscribe_to_task(call.request(request)).await?;
+        let events = self.agent.subscribe_to_task(self.call().request(request)).await?;
         Ok(EventStream::new(events.into_inner()))
     }
 
@@ -234,7 +226,7 @@ impl Client {
     pub async fn subscribe_after(&self, task_id: &str, cursor: &str) -> Result<EventStream, Error> {
         let invalid = || Error::invalid_field("cursor", "must be one line of at most 256 bytes");
         let call = Call { cursor: Some(Cursor::from_text(cursor).ok_or_else(invalid)?), ..self.call() };
-        self.subscribe_with(task_id, call).await
+        self.with_context(call).subscribe(task_id).await
     }
 
     /// Begins a conversation: messages that share a context, and continue a task that waits for input.
@@ -247,7 +239,7 @@ impl Client {
     /// # Errors
     /// `TaskNotFound`.
     pub async fn get(&self, task_id: &str) -> Result<Task, Error> {
-        self.get_with(task_id, None, self.call()).await
+        self.read(task_id, None).await
     }
 
     /// Returns a task with at most `messages` messages of its history.
@@ -255,13 +247,12 @@ impl Client {
     /// # Errors
     /// `TaskNotFound`, or `InvalidParams` for a negative number.
     pub async fn get_with_history(&self, task_id: &str, messages: i32) -> Result<Task, Error> {
-        self.get_with(task_id, Some(messages), self.call()).await
+        self.read(task_id, Some(messages)).await
     }
 
-    /// Returns a task with at most this many messages of its history, with the context of a call.
-    pub(crate) async fn get_with(&self, task_id: &str, history_length: Option<i32>, call: Call) -> Result<Task, Error> {
+    async fn read(&self, task_id: &str, history_length: Option<i32>) -> Result<Task, Error> {
         let request = GetTaskRequest { tenant: self.tenant.clone(), id: task_id.to_owned(), history_length };
-        self.agent.get_task(call.request(request)).await?.into_inner().into_task()
+        self.agent.get_task(self.call().request(request)).await?.into_inner().into_task()
     }
 
     /// Waits until a task is terminal, or waits for input or authorization, and returns it.
@@ -269,16 +260,14 @@ impl Client {
     /// # Errors
     /// `TaskNotFound`, or `DeadlineExceeded` after the timeout of the client.
     pub async fn wait(&self, task_id: &str) -> Result<Task, Error> {
-        self.wait_until(task_id, self.call()).await
-    }
-
-    /// Waits as [`wait`](Self::wait) does, with the context of a call.
-    pub(crate) async fn wait_until(&self, task_id: &str, call: Call) -> Result<Task, Error> {
+        // The timeout is that of the wait, not of each of its calls.
+        let call = self.call();
+        let client = self.with_context(call.clone());
         let mut retries = Retries::new(&Retry::default().first(POLL).attempts(u32::MAX));
         loop {
             // Agents reject the subscription to a task that is terminal, and some that to one that waits.
             if !self.lacks_streams()
-                && let Ok(mut events) = self.subscribe_with(task_id, call.clone()).await
+                && let Ok(mut events) = client.subscribe(task_id).await
             {
                 while let Some(Ok(event)) = events.next().await {
                     if event.state().is_some_and(TaskState::is_settled) {
@@ -286,7 +275,7 @@ impl Client {
                     }
                 }
             }
-            let task = self.get_with(task_id, None, call.clone()).await?;
+            let task = client.get(task_id).await?;
             if task.state().is_settled() {
                 return Ok(task);
             }
@@ -301,13 +290,8 @@ impl Client {
     /// # Errors
     /// `TaskNotFound`, or `TaskNotCancelable` if it is terminal.
     pub async fn cancel(&self, task_id: &str) -> Result<Task, Error> {
-        self.cancel_with(task_id, self.call()).await
-    }
-
-    /// Cancels as [`cancel`](Self::cancel) does, with the context of a call.
-    pub(crate) async fn cancel_with(&self, task_id: &str, call: Call) -> Result<Task, Error> {
         let request = CancelTaskRequest { tenant: self.tenant.clone(), id: task_id.to_owned(), metadata: None };
-        self.agent.cancel_task(call.request(request)).await?.into_inner().into_task()
+        self.agent.cancel_task(self.call().request(request)).await?.into_inner().into_task()
     }
 
     /// Returns all tasks of the caller that match a request, the latest first, and reads further pages as needed.

@@ -80,20 +80,15 @@ impl Upstream {
     }
 }
 
-/// Context of the calls of a turn: its trace, and the headers of its caller.
-fn call(turn: &Turn) -> Call {
-    let trace = turn.trace().map(str::to_owned);
-    Call { trace, headers: turn.forwarded_headers().cloned(), ..Call::default() }
-}
-
 impl Agent for Upstream {
     async fn run(&self, turn: Turn, out: Updates) -> Result<End, Error> {
         let message = turn.messages().next().map(|message| message.message_id.clone()).unwrap_or_default();
         let link = Mutex::new(turn.saved::<Link>());
-        let (client, call) = (self.client(), call(&turn));
+        // With the trace and the headers of the caller.
+        let (trace, headers) = (turn.trace().map(str::to_owned), turn.forwarded_headers().cloned());
+        let client = self.client().with_context(Call { trace, headers, ..Call::default() });
         let mut relay = Relay {
             client: &client,
-            call: call.clone(),
             out: &out,
             link: &link,
             message,
@@ -132,7 +127,7 @@ impl Agent for Upstream {
         }
         let link = link.lock().clone();
         if let Some(link) = link
-            && let Err(error) = client.cancel_with(&link.task, call).await
+            && let Err(error) = client.cancel(&link.task).await
         {
             tracing::warn!(task.id = turn.task_id(), error.cause = %error, "upstream task not canceled");
         }
@@ -180,8 +175,6 @@ fn failure(error: error::Error) -> Error {
 /// Receiver of the events of an upstream task, which sends them as updates of a task.
 struct Relay<'a> {
     client: &'a Client,
-    /// Context of all calls.
-    call: Call,
     out: &'a Updates,
     link: &'a Mutex<Option<Link>>,
     /// Id of the message of this turn.
@@ -229,15 +222,15 @@ impl Relay<'_> {
             metadata: turn.metadata().cloned(),
             ..SendMessageRequest::default()
         };
-        let call = Call { idempotency_key: Some(key), ..self.call.clone() };
-        self.client.stream_with(call, request).await
+        let call = Call { idempotency_key: Some(key), ..self.client.call() };
+        self.client.with_context(call).stream(request).await
     }
 
     /// Returns the upstream task if an earlier attempt has delivered the message of this turn.
     async fn delivered_task(&self, turn: &Turn) -> Result<Option<Task>, Error> {
         let delivered = self.link().filter(|link| turn.attempt() > 1 && link.message == self.message);
         match delivered {
-            Some(link) => self.client.get_with(&link.task, None, self.call.clone()).await.map(Some).map_err(failure),
+            Some(link) => self.client.get(&link.task).await.map(Some).map_err(failure),
             None => Ok(None),
         }
     }
@@ -248,7 +241,7 @@ impl Relay<'_> {
         if self.client.lacks_streams() {
             return Ok(None);
         }
-        match self.client.subscribe_with(task_id, self.call.clone()).await {
+        match self.client.subscribe(task_id).await {
             Ok(events) => Ok(Some(events)),
             Err(error) if PERMANENT.contains(&error.kind()) => Err(failure(error)),
             Err(_) => Ok(None),
@@ -269,7 +262,7 @@ impl Relay<'_> {
         }
         // The stream ended before the turn.
         let Some(link) = self.link() else { return Err(Error::public("The upstream agent sent no task.")) };
-        let task = self.client.wait_until(&link.task, self.call.clone()).await.map_err(failure)?;
+        let task = self.client.wait(&link.task).await.map_err(failure)?;
         self.finish(task).await
     }
 
@@ -309,7 +302,7 @@ impl Relay<'_> {
                 self.save_link(&update.task_id, &update.context_id).await?;
                 let is_end = update.status.as_ref().is_some_and(|status| status.state().is_settled());
                 if is_end && self.has_gap {
-                    let task = self.client.get_with(&update.task_id, None, self.call.clone()).await.map_err(failure)?;
+                    let task = self.client.get(&update.task_id).await.map_err(failure)?;
                     if task.state().is_settled() {
                         return self.finish(task).await.map(Some);
                     }

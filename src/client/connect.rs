@@ -22,7 +22,7 @@ use super::{
     v03::{self, V03Client, V03RpcClient},
 };
 use crate::protocol::{
-    call::Binding,
+    call::{Binding, Call},
     error::{Error, ErrorKind},
     pb::v1::{AgentCard, a2a_service_client::A2aServiceClient, a2a_service_server::A2aService},
     rpc::Remote,
@@ -91,6 +91,7 @@ impl ClientBuilder {
             interface: Some(Interface::clone(first)),
             tenant,
             timeout: self.timeout,
+            context: Call::default(),
             card: Arc::new(RwLock::new(Arc::new(card))),
         })
     }

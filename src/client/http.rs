@@ -153,7 +153,7 @@ impl HttpTransport for Network {
 
 /// Returns the builder of an HTTP client that follows no redirects, so that requests and credentials reach only the
 /// configured URL.
-pub(super) fn builder() -> reqwest::ClientBuilder {
+pub(crate) fn builder() -> reqwest::ClientBuilder {
     reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).connect_timeout(CONNECT)
 }
 
