@@ -2,13 +2,19 @@
 
 use std::{io, time::Duration};
 
-use reqwest::{Client, ClientBuilder, Response, Url, header, redirect};
+use bytes::Bytes;
+use reqwest::{Client, RequestBuilder, Response, Url, header};
 use tokio::time::{Instant, sleep_until};
 
 use crate::{
-    base::retry::{Backoff, retry_after},
+    base::{
+        bounded_body::BodyError,
+        retry::{Backoff, retry_after},
+    },
     engine::agent::{End, Error, Stopped, Turn},
 };
+
+pub(super) use crate::client::http_builder as client_builder;
 
 /// Maximum delay that `Retry-After` may request before a retry. A longer one fails the turn.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(30);
@@ -25,10 +31,34 @@ pub(super) fn parse_url(url: &str) -> io::Result<Url> {
     url.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "the URL is not one of http or https"))
 }
 
-/// Returns the builder of a client that follows no redirects.
-pub(super) fn client_builder() -> ClientBuilder {
-    let builder = Client::builder().redirect(redirect::Policy::none()).referer(false);
-    builder.connect_timeout(Duration::from_secs(10))
+/// Returns a POST request of a turn with a JSON body. `accept` are the media types of the response.
+pub(super) fn post(
+    (client, url): (&Client, &Url),
+    token: Option<&String>,
+    accept: &str,
+    turn: &Turn,
+    body: &Bytes,
+) -> RequestBuilder {
+    let request = client.post(url.clone()).body(body.clone()).header(header::ACCEPT, accept);
+    let request = request.header(header::CONTENT_TYPE, "application/json");
+    let request = token.into_iter().fold(request, |request, token| request.bearer_auth(token));
+    turn.trace().into_iter().fold(request, |request, trace| request.header("traceparent", trace))
+}
+
+/// Returns the failure of a turn for an error of the response's body. `endpoint` is the name of the endpoint for the client.
+pub(super) fn failure(endpoint: &str, error: BodyError<reqwest::Error>) -> Error {
+    match error {
+        BodyError::Interrupted(cause) => interrupted(endpoint).caused_by(cause),
+        BodyError::TimedOut => Error::public(format!("The {endpoint} did not respond in time.")),
+        BodyError::TooLarge(_) => {
+            Error::public(format!("The response of the {endpoint} is too large (limits.task_bytes)."))
+        }
+    }
+}
+
+/// Returns the failure for a response that ended too early.
+pub(super) fn interrupted(endpoint: &str) -> Error {
+    Error::public(format!("The response of the {endpoint} was interrupted."))
 }
 
 /// Returns the media type of a response in lower case, without parameters. Empty if there is none.

@@ -5,10 +5,10 @@
 use std::{fmt, io, pin::pin, time::Duration};
 
 use bytes::Bytes;
-use reqwest::{Client, Response, StatusCode, Url, header};
+use reqwest::{Client, Response, StatusCode, Url};
 use tokio_stream::StreamExt as _;
 
-use super::endpoint::{Attempt, client_builder, media_type, parse_url, until_canceled, with_retries};
+use super::endpoint::{self, Attempt, client_builder, media_type, parse_url, post, until_canceled, with_retries};
 use crate::{
     agents::turn_json::{AgentEvent, EventSink, OUTPUT, TurnEnd, TurnLine},
     base::{
@@ -97,14 +97,8 @@ impl HttpEndpoint {
     async fn request(&self, turn: &Turn, body: &Bytes) -> Result<Response, Error> {
         let id = format!("{}-{}", turn.task_id(), turn.message().message_id);
         let send = async || {
-            let mut request = self.client.post(self.url.clone()).body(body.clone()).header(header::ACCEPT, ACCEPT);
-            request = request.header(header::CONTENT_TYPE, "application/json").header("idempotency-key", &id);
-            if let Some(token) = &self.options.token {
-                request = request.bearer_auth(token);
-            }
-            if let Some(trace) = turn.trace() {
-                request = request.header("traceparent", trace);
-            }
+            let request = post((&self.client, &self.url), self.options.token.as_ref(), ACCEPT, turn, body);
+            let mut request = request.header("idempotency-key", &id);
             if let Some(secret) = &self.options.secret {
                 let timestamp = (turn.live.journal().env().clock.millis() / 1000).to_string();
                 let signature = webhook_signature(secret, &id, &timestamp, body);
@@ -173,17 +167,8 @@ fn is_overloaded(status: StatusCode) -> bool {
     )
 }
 
-/// Returns the failure of a turn for an error of the response's body.
 fn failure(error: BodyError<reqwest::Error>) -> Error {
-    match error {
-        BodyError::Interrupted(cause) => {
-            Error::public("The response of the agent's endpoint was interrupted.").caused_by(cause)
-        }
-        BodyError::TimedOut => Error::public("The agent's endpoint did not respond in time."),
-        BodyError::TooLarge(_) => {
-            Error::public("The response of the agent's endpoint is too large (limits.task_bytes).")
-        }
-    }
+    endpoint::failure("agent's endpoint", error)
 }
 
 /// Applies the events of a body with a JSON object on each line.

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize, de::Error as _};
 use serde_json::Value;
 
 use crate::{
+    base::stderr::escaped,
     engine::agent::{ArtifactWriter, End, Error, Turn, Updates},
     protocol::pb::{
         v1::{Message, Part, Role, Task},
@@ -295,9 +296,7 @@ impl<'a> EventSink<'a> {
 
 /// Logs a line of an agent, without control characters.
 fn log(task_id: &str, level: Level, text: &str) {
-    let mut line = String::new();
-    // Writing to a string does not fail.
-    _ = crate::base::stderr::write_escaped(&mut line, text, false);
+    let line = escaped(text);
     match level {
         Level::Debug => tracing::debug!(task.id = task_id, "agent: {line}"),
         Level::Info => tracing::info!(task.id = task_id, "agent: {line}"),

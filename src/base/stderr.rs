@@ -28,6 +28,14 @@ pub(crate) fn write_escaped(out: &mut impl fmt::Write, text: &str, json: bool) -
     out.write_str(rest)
 }
 
+/// Returns text with the characters escaped that [`write_escaped`] escapes.
+pub(crate) fn escaped(text: &str) -> String {
+    let mut escaped = String::new();
+    // Writing to a string does not fail.
+    _ = write_escaped(&mut escaped, text, false);
+    escaped
+}
+
 /// Number of live [`ReportGuard`] guards.
 static REPORTING: AtomicUsize = AtomicUsize::new(0);
 
@@ -55,9 +63,7 @@ pub(crate) fn report(line: fmt::Arguments<'_>) {
     if REPORTING.load(Ordering::Relaxed) == 0 || is_logged() {
         return;
     }
-    let mut escaped = String::from("a2a-service: ");
-    // Writing to a string does not fail, and a failure of stderr can't be reported.
-    _ = write_escaped(&mut escaped, &line.to_string(), false);
-    escaped.push('\n');
-    drop(std::io::stderr().lock().write_all(escaped.as_bytes()));
+    let line = format!("a2a-service: {}\n", escaped(&line.to_string()));
+    // A failure of stderr can't be reported.
+    drop(std::io::stderr().lock().write_all(line.as_bytes()));
 }

@@ -114,7 +114,7 @@ fn validate(arguments: &Validate) -> anyhow::Result<()> {
     let card = serde_json::from_slice(&json).with_context(|| format!("{source} is not JSON"))?;
     let review = review(&card);
     let count = review.problems.len();
-    let format = connection.format();
+    let format = connection.output;
     let is_text = format == Format::Text;
     show::print(&if is_text { review_text(source, &review) } else { show::json(&review, format)? }, format)?;
     if count > 0 {

@@ -85,7 +85,7 @@ pub(super) async fn run(arguments: &Chat) -> anyhow::Result<()> {
             }
             "/help" => super::report(HELP),
             "/history" => {
-                interruptible(print_history(&client, &conversation, arguments.agent.connection.format())).await??;
+                interruptible(print_history(&client, &conversation, arguments.agent.connection.output)).await??;
             }
             "/attach" => super::report("/attach needs the path of a file\n"),
             command if command.starts_with("/attach ") => {
@@ -97,8 +97,7 @@ pub(super) async fn run(arguments: &Chat) -> anyhow::Result<()> {
             text => {
                 let parts = std::iter::once(Part::text(text)).chain(attached.drain(..)).collect();
                 let message = Message { parts, role: Role::User.into(), ..Message::default() };
-                if let Err(error) = turn(&client, &mut conversation, message, arguments.agent.connection.format()).await
-                {
+                if let Err(error) = turn(&client, &mut conversation, message, arguments.agent.connection.output).await {
                     // A failed call does not end the conversation, unless it is not interactive.
                     if !is_terminal || error.is::<OutputError>() || error.is::<Interrupted>() {
                         return Err(error);

@@ -68,7 +68,7 @@ pub(super) struct Connection {
     tenant: Option<String>,
     /// Time limit for a call with its retries, such as `30s`. Streams, `send` and `chat` have none unless this is given.
     #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
-    timeout: Option<Duration>,
+    pub(super) timeout: Option<Duration>,
     /// PEM file with further TLS root certificates.
     #[arg(long, value_name = "FILE", hide_short_help = true)]
     ca: Option<PathBuf>,
@@ -124,10 +124,10 @@ pub(super) struct Connection {
     trust_origin: Vec<String>,
     /// Output format.
     #[arg(short, long, default_value = "text", value_name = "FORMAT", help_heading = OUTPUT)]
-    output: Format,
+    pub(super) output: Format,
     /// Prints the interface that is used, and the cursors of events, to stderr.
     #[arg(short, long, help_heading = OUTPUT)]
-    verbose: bool,
+    pub(super) verbose: bool,
     /// Prints a line for each request and response to stderr, without secrets.
     #[arg(long, help_heading = OUTPUT)]
     debug: bool,
@@ -193,13 +193,8 @@ impl Connection {
 
     /// Returns the options of a client, without a time limit.
     pub(super) fn builder(&self) -> anyhow::Result<ClientBuilder> {
-        let mut builder = Client::builder();
-        if let Some(token) = &self.token {
-            builder = builder.bearer(token)?;
-        }
-        if let Some(credentials) = &self.auth {
-            builder = builder.authorization(credentials)?;
-        }
+        let builder = self.token.iter().try_fold(Client::builder(), |builder, token| builder.bearer(token))?;
+        let mut builder = self.auth.iter().try_fold(builder, |builder, value| builder.authorization(value))?;
         for key in &self.api_key {
             builder = match key.split_once('=') {
                 // A key may end with `=`.
@@ -209,12 +204,8 @@ impl Connection {
         }
         if let (Some(id), Some(secret)) = (&self.client_id, &self.client_secret) {
             builder = builder.client_credentials(id, secret)?;
-            if let Some(url) = &self.token_url {
-                builder = builder.token_url(url)?;
-            }
-            if let Some(scopes) = &self.scopes {
-                builder = builder.scopes(scopes);
-            }
+            builder = self.token_url.iter().try_fold(builder, |builder, url| builder.token_url(url))?;
+            builder = self.scopes.iter().fold(builder, ClientBuilder::scopes);
         }
         let read = |path: &PathBuf| fs::read(path).with_context(|| format!("cannot read {}", path.display()));
         if let (Some(certificate), Some(key)) = (&self.client_cert, &self.client_key) {
@@ -230,12 +221,8 @@ impl Connection {
                 builder = builder.header(&name, &value)?;
             }
         }
-        for origin in &self.trust_origin {
-            builder = builder.trust_origin(origin)?;
-        }
-        if let Some(path) = &self.ca {
-            builder = builder.roots(&read(path)?)?;
-        }
+        builder = self.trust_origin.iter().try_fold(builder, |builder, origin| builder.trust_origin(origin))?;
+        builder = self.ca.iter().try_fold(builder, |builder, path| anyhow::Ok(builder.roots(&read(path)?)?))?;
         if self.insecure_tls {
             static WARNED: Once = Once::new();
             WARNED.call_once(|| warn("--insecure-tls: the certificate of the server is not verified"));
@@ -244,37 +231,18 @@ impl Connection {
         if self.debug {
             builder = builder.observer(Arc::new(Debug));
         }
-        if let Some(tenant) = &self.tenant {
-            builder = builder.tenant(tenant);
-        }
-        if let Some((_, binding)) = BINDINGS.into_iter().find(|(name, _)| self.binding.as_deref() == Some(*name)) {
-            builder = builder.binding(binding);
-        }
-        if let Some(version) = &self.protocol {
-            // The name of the newest version is `latest`.
-            builder = builder.version(Version::from_text(version).unwrap_or_default());
-        }
+        builder = self.tenant.iter().fold(builder, ClientBuilder::tenant);
+        let binding = BINDINGS.into_iter().find(|(name, _)| self.binding.as_deref() == Some(*name));
+        builder = binding.into_iter().fold(builder, |builder, (_, binding)| builder.binding(binding));
+        // The name of the newest version is `latest`.
+        let version = self.protocol.as_ref().map(|version| Version::from_text(version).unwrap_or_default());
+        builder = version.into_iter().fold(builder, ClientBuilder::version);
         Ok(builder)
-    }
-
-    /// Time limit of a call, if there is one.
-    pub(super) fn timeout(&self) -> Option<Duration> {
-        self.timeout
     }
 
     /// Returns true if only interfaces of one binding or version are used.
     pub(super) fn selects_interfaces(&self) -> bool {
         self.binding.is_some() || self.protocol.is_some()
-    }
-
-    /// Output format.
-    pub(super) fn format(&self) -> Format {
-        self.output
-    }
-
-    /// Returns true if details are printed to stderr.
-    pub(super) fn is_verbose(&self) -> bool {
-        self.verbose
     }
 
     /// Returns true if stderr is free for a progress line.
@@ -318,11 +286,7 @@ impl Connection {
 
     /// Returns the options of a client with a time limit.
     fn limited(&self, limit: Option<Duration>) -> anyhow::Result<ClientBuilder> {
-        let builder = self.builder()?;
-        Ok(match self.timeout.or(limit) {
-            Some(limit) => builder.timeout(limit),
-            None => builder,
-        })
+        Ok(self.timeout.or(limit).into_iter().fold(self.builder()?, ClientBuilder::timeout))
     }
 }
 

@@ -154,8 +154,8 @@ fn line(check: &Check) -> String {
 /// Runs `a2a doctor`.
 pub(super) async fn run(arguments: &Doctor) -> anyhow::Result<()> {
     let connection = &arguments.agent.connection;
-    let limit = connection.timeout().unwrap_or(LIMIT);
-    let mut report = Report { checks: Vec::new(), format: connection.format(), limit };
+    let limit = connection.timeout.unwrap_or(LIMIT);
+    let mut report = Report { checks: Vec::new(), format: connection.output, limit };
     let is_reachable = examine(arguments, &mut report).await?;
     let [ok, warnings, failed, skipped] =
         [Status::Ok, Status::Warning, Status::Failed, Status::Skipped].map(|status| report.count(status));

@@ -38,14 +38,14 @@ pub(super) struct Serve {
     #[arg(long)]
     pub(super) print_config: bool,
     #[command(flatten)]
-    official: Official,
+    pub(super) official: Official,
     #[command(flatten)]
     flags: Flags,
 }
 
 /// Flags of the official command line that are not keys of the configuration.
 #[derive(Debug, Args)]
-struct Official {
+pub(super) struct Official {
     /// Host of `--listen`: an IP address, or `localhost`. Defaults to 127.0.0.1.
     #[arg(long, conflicts_with = "listen", value_parser = parse_host, hide_short_help = true)]
     host: Option<IpAddr>,
@@ -54,13 +54,13 @@ struct Official {
     port: Option<u16>,
     /// Serves an agent that echoes messages: the demo agent, which is the default.
     #[arg(long, conflicts_with_all = ["exec", "http", "openai", "upstream"], hide_short_help = true)]
-    echo: bool,
+    pub(super) echo: bool,
     /// Serves the card in a form for clients of 0.3 and 1.0. This is the default if both are served.
     #[arg(long, hide_short_help = true)]
     card_compat: bool,
     /// Prints no startup message, and logs only warnings.
     #[arg(long)]
-    quiet: bool,
+    pub(super) quiet: bool,
 }
 
 fn parse_host(text: &str) -> Result<IpAddr, String> {
@@ -69,16 +69,6 @@ fn parse_host(text: &str) -> Result<IpAddr, String> {
 }
 
 impl Serve {
-    /// Returns true if the demo agent is requested.
-    pub(super) fn is_echo(&self) -> bool {
-        self.official.echo
-    }
-
-    /// Returns true if the startup message is omitted.
-    pub(super) fn is_quiet(&self) -> bool {
-        self.official.quiet
-    }
-
     /// Returns the names and values of the flags of configuration keys, including those that the official ones stand for.
     pub(super) fn flags(&self) -> Vec<(String, String)> {
         let Official { host, port, quiet, .. } = &self.official;

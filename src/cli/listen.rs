@@ -30,7 +30,7 @@ use url::Url;
 use self::forward::Forward;
 use super::{report, say, time};
 use crate::{
-    base::{clock::Clock, stderr::write_escaped},
+    base::{clock::Clock, stderr::escaped},
     cli::{
         config,
         log::{self, LogFormat},
@@ -142,19 +142,11 @@ impl Listen {
 
     /// Returns the receiver, and whether it verifies notifications.
     fn receiver(&self, token: Option<&Token>) -> Result<(Receiver, bool), config::Error> {
-        let mut receiver = Receiver::new();
-        if let Some(Token(token)) = token {
-            receiver = receiver.token(token);
-        }
-        if let Some(url) = &self.jwks {
-            receiver = receiver.jwks_url(url).map_err(|error| config::Error::new(format!("--jwks: {error}")))?;
-        }
-        if let Some(issuer) = &self.issuer {
-            receiver = receiver.issuer(issuer);
-        }
-        if let Some(audience) = &self.audience {
-            receiver = receiver.audience(audience);
-        }
+        let receiver = token.into_iter().fold(Receiver::new(), |receiver, Token(token)| receiver.token(token));
+        let receiver = self.jwks.iter().try_fold(receiver, |receiver, url| receiver.jwks_url(url));
+        let receiver = receiver.map_err(|error| config::Error::new(format!("--jwks: {error}")))?;
+        let receiver = self.issuer.iter().fold(receiver, Receiver::issuer);
+        let receiver = self.audience.iter().fold(receiver, Receiver::audience);
         if token.is_some() || self.jwks.is_some() {
             return Ok((receiver, true));
         }
@@ -404,10 +396,7 @@ impl<'a> Notification<'a> {
         if !shown.is_empty() {
             text = format!("{text} \"{shown}{}\"", if content.next().is_some() { "…" } else { "" });
         }
-        let mut line = String::with_capacity(text.len() + 1);
-        // Writing to a string does not fail.
-        _ = write_escaped(&mut line, &text, false);
-        line + "\n"
+        escaped(&text) + "\n"
     }
 
     /// Formats a line with a JSON object. The body is as it was received, except for line breaks.

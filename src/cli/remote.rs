@@ -227,7 +227,7 @@ pub(super) struct TaskFailed(&'static str);
 /// Runs `a2a send`, and `a2a stream` with `stream`.
 pub(super) async fn send(arguments: &Send, stream: bool) -> anyhow::Result<()> {
     let Send { url, message, connection, save, .. } = arguments;
-    let format = connection.format();
+    let format = connection.output;
     let is_stream = stream || arguments.stream;
     if let Some(cursor) = &arguments.resume {
         if !is_stream {
@@ -347,7 +347,7 @@ async fn print_events(
 ) -> anyhow::Result<Option<TaskState>> {
     let result = print_each(&mut events, connection, files.as_mut(), known).await;
     // What an interrupted stream has sent is of use too.
-    let written = files.map(|files| files.write(connection.format())).transpose();
+    let written = files.map(|files| files.write(connection.output)).transpose();
     let state = result?;
     written?;
     Ok(state)
@@ -359,7 +359,7 @@ async fn print_each(
     mut files: Option<&mut Files>,
     known: &[Artifact],
 ) -> anyhow::Result<Option<TaskState>> {
-    let format = connection.format();
+    let format = connection.output;
     let (mut state, mut lines) = (None, EventLines::after(known));
     let result = loop {
         let event = match events.next().await {
@@ -372,7 +372,7 @@ async fn print_each(
             files.add_event(&event)?;
         }
         show::print(&lines.event(&event, format)?, format)?;
-        if let (true, Some(cursor)) = (connection.is_verbose(), events.cursor()) {
+        if let (true, Some(cursor)) = (connection.verbose, events.cursor()) {
             show::print(lines.end(), format)?;
             report(&format!("cursor: {}\n", show::safe(cursor)));
         }
@@ -398,7 +398,7 @@ async fn resume(
     if let Some(mut files) = files {
         // The events after the cursor have only the rest of the artifacts.
         files.add_task(&client.get_with_history(task_id, 0).await?)?;
-        files.write(connection.format())?;
+        files.write(connection.output)?;
     }
     Ok(last.unwrap_or(task.state()))
 }
@@ -406,7 +406,7 @@ async fn resume(
 /// Runs `a2a get task`.
 pub(super) async fn get_task(arguments: &GetTask) -> anyhow::Result<()> {
     let GetTask { task, history, save } = arguments;
-    let format = task.connection.format();
+    let format = task.connection.output;
     let mut files = save.open()?;
     let client = task.connect(SHORT).await?;
     let found = find_task(&client, &task.task_id, *history).await?;
@@ -419,7 +419,7 @@ pub(super) async fn get_task(arguments: &GetTask) -> anyhow::Result<()> {
 /// Runs `a2a discover`, `a2a get card` and `a2a card get`.
 pub(super) async fn discover(arguments: &Discover) -> anyhow::Result<()> {
     let Discover { agent, extended, catalog, output_file, force } = arguments;
-    let format = agent.connection.format();
+    let format = agent.connection.output;
     if *catalog {
         let entries = agent.connection.catalog(&agent.url).await?;
         return Ok(show::print(&show::catalog(&entries, format)?, format)?);
@@ -449,7 +449,7 @@ fn write_card(path: &Path, json: &[u8], overwrite: bool) -> anyhow::Result<()> {
 
 /// Runs `a2a list tasks`.
 pub(super) async fn list_tasks(arguments: &ListTasks) -> anyhow::Result<()> {
-    let format = arguments.agent.connection.format();
+    let format = arguments.agent.connection.output;
     let client = arguments.agent.connect(SHORT).await?;
     let mut request = ListTasksRequest {
         context_id: arguments.context.clone().unwrap_or_default(),
@@ -475,7 +475,7 @@ pub(super) async fn list_tasks(arguments: &ListTasks) -> anyhow::Result<()> {
 
 /// Runs `a2a cancel`.
 pub(super) async fn cancel(arguments: &TaskOf) -> anyhow::Result<()> {
-    let format = arguments.connection.format();
+    let format = arguments.connection.output;
     let task = arguments.connect(SHORT).await?.cancel(&arguments.task_id).await?;
     Ok(show::print(&show::task(&task, format)?, format)?)
 }
@@ -497,7 +497,7 @@ pub(super) async fn push(command: &Push) -> anyhow::Result<()> {
     | Push::List(task)
     | Push::Get(PushOf { task, .. })
     | Push::Delete(PushOf { task, .. })) = command;
-    let format = task.connection.format();
+    let format = task.connection.output;
     let client = task.connect(SHORT).await?;
     let push = client.push(&task.task_id);
     let configs = match command {

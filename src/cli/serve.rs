@@ -48,7 +48,7 @@ pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
         return Ok(());
     }
     loaded.check_kinds()?;
-    if arguments.is_echo() && !(loaded.agents.is_empty() && AgentSource::of(&loaded.config)?.is_demo()) {
+    if arguments.official.echo && !(loaded.agents.is_empty() && AgentSource::of(&loaded.config)?.is_demo()) {
         return Err(config::Error::new("--echo: the configuration has another agent; remove one of them").into());
     }
     let LoadedConfig { config, warnings, agents, .. } = loaded;
@@ -130,7 +130,7 @@ pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
             None => String::new(),
         };
         let mut signals = Signals::listen();
-        let is_quiet = arguments.is_quiet();
+        let is_quiet = arguments.official.quiet;
         if !is_quiet {
             for AgentConfig { name, config, .. } in &agents {
                 let description = AgentSource::of(config)?.description(config);

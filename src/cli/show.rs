@@ -13,7 +13,7 @@ use super::{
     terminal::{DIM, YELLOW, paint, state_style},
 };
 use crate::{
-    base::stderr::write_escaped,
+    base::stderr::escaped,
     client::{CatalogEntry, StreamEvent},
     protocol::{
         pb::v1::{
@@ -445,13 +445,7 @@ fn parts(parts: &[Part]) -> String {
 
 /// Escapes control characters other than line feeds, so that the text of an agent does not control the terminal.
 pub(super) fn safe(text: &str) -> String {
-    let mut lines = text.split('\n').map(|line| {
-        let mut escaped = String::new();
-        _ = write_escaped(&mut escaped, line, false);
-        escaped
-    });
-    let first = lines.next().unwrap_or_default();
-    lines.fold(first, |text, line| format!("{text}\n{line}"))
+    text.split('\n').map(escaped).collect::<Vec<_>>().join("\n")
 }
 
 #[cfg(test)]

@@ -4,22 +4,29 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::stream::BoxStream;
-use reqwest::{Client, Response, StatusCode, Url, header};
+use reqwest::{Client, Response, StatusCode, Url};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::time::{Instant, timeout};
 use tokio_stream::StreamExt as _;
 
 use crate::{
-    agents::endpoint::{Attempt, media_type, with_retries},
+    agents::endpoint::{self, Attempt, interrupted, media_type, post, with_retries},
     base::{
         bounded_body::{BodyError, ResponseBody},
         clock,
         retry::Backoff,
         sse::SseReader,
+        stderr::escaped,
     },
     engine::agent::{Error, Turn},
 };
+
+/// Name of the endpoint for the client.
+const ENDPOINT: &str = "model endpoint";
+
+/// Media types of responses.
+const ACCEPT: &str = "text/event-stream, application/json";
 
 /// Maximum number of retries of a request.
 const RETRIES: u32 = 3;
@@ -163,16 +170,8 @@ impl Endpoint {
     /// Sends a request, and repeats it if the endpoint is overloaded. Returns the response with a successful status.
     async fn request(&self, turn: &Turn, body: &Bytes) -> Result<Response, Error> {
         let send = async || {
-            let mut request = self.client.post(self.url.clone()).body(body.clone());
-            request = request.header(header::CONTENT_TYPE, "application/json");
-            request = request.header(header::ACCEPT, "text/event-stream, application/json");
-            if let Some(key) = &self.key {
-                request = request.bearer_auth(key);
-            }
-            if let Some(trace) = turn.trace() {
-                request = request.header("traceparent", trace);
-            }
-            timeout(self.idle_timeout, request.send()).await.map_err(|_| stalled())
+            let request = post((&self.client, &self.url), self.key.as_ref(), ACCEPT, turn, body);
+            timeout(self.idle_timeout, request.send()).await.map_err(|_| failure(BodyError::TimedOut))
         };
         let is_final = |result: &Attempt| match result {
             Ok(response) => !is_retryable(response.status()),
@@ -214,30 +213,12 @@ impl Endpoint {
             Some(key) => text.replace(key.as_str(), "(hidden)"),
             None => text.to_owned(),
         };
-        let mut line = String::new();
-        let start: String = text.chars().take(MAX_QUOTED).collect();
-        // Writing to a string does not fail.
-        _ = crate::base::stderr::write_escaped(&mut line, &start, false);
-        line
+        escaped(&text.chars().take(MAX_QUOTED).collect::<String>())
     }
 }
 
-/// Returns the failure of an endpoint that sends nothing.
-fn stalled() -> Error {
-    Error::public("The model endpoint did not respond in time.")
-}
-
-/// Returns the failure for an error of the response's body.
 fn failure(error: BodyError<reqwest::Error>) -> Error {
-    match error {
-        BodyError::Interrupted(cause) => interrupted().caused_by(cause),
-        BodyError::TimedOut => stalled(),
-        BodyError::TooLarge(_) => Error::public("The response of the model endpoint is too large (limits.task_bytes)."),
-    }
-}
-
-fn interrupted() -> Error {
-    Error::public("The response of the model endpoint was interrupted.")
+    endpoint::failure(ENDPOINT, error)
 }
 
 fn is_retryable(status: StatusCode) -> bool {
@@ -282,7 +263,7 @@ impl CompletionStream<'_> {
                     None => {
                         let cause = "the response ended before its last chunk";
                         let line = events.invalid_line().map(String::from_utf8_lossy);
-                        return Err(interrupted().caused_by(line.map_or_else(
+                        return Err(interrupted(ENDPOINT).caused_by(line.map_or_else(
                             || cause.to_owned(),
                             |line| format!("{cause}; the first line that is no event: {}", self.endpoint.quoted(&line)),
                         )));

@@ -438,10 +438,7 @@ async fn log_stderr(server: String, stderr: ChildStderr) {
     let mut line = Vec::new();
     while let Ok(1..) = lines.read_until(b'\n', &mut line).await {
         let text: String = String::from_utf8_lossy(line.trim_ascii_end()).chars().take(MAX_LINE).collect();
-        let mut escaped = String::new();
-        // Writing to a string does not fail.
-        _ = crate::base::stderr::write_escaped(&mut escaped, &text, false);
-        tracing::info!(mcp.server = server, "MCP server: {escaped}");
+        tracing::info!(mcp.server = server, "MCP server: {}", crate::base::stderr::escaped(&text));
         line.clear();
     }
     // The server may block if its stderr is not read.
