@@ -71,13 +71,9 @@ pub(in crate::transport) const PRIVATE_CACHE: HeaderValue = HeaderValue::from_st
 /// Responds with the card. There is no `Call`: its content does not depend on the caller.
 pub(in crate::transport) fn respond_with_card(settings: &Settings, dates: &CardDates, parts: &Parts) -> Response<Body> {
     let card = (settings.card)(&card_request(parts));
-    let tag = entity_tag(&card);
     let dates = Some(dates).filter(|_| !settings.card_changes);
-    let is_not_modified = is_not_modified(&parts.headers, &tag, dates);
-    let mut headers = HeaderMap::from_iter([(header::VARY, vary())]);
-    let modified = dates.and_then(|dates| dates.text.clone());
-    headers.extend(modified.map(|text| (header::LAST_MODIFIED, text)));
-    let mut response = respond_with_public(card, "application/json", tag, is_not_modified, headers);
+    let headers = HeaderMap::from_iter([(header::VARY, vary())]);
+    let mut response = respond_with_dated(card, "application/json", parts, headers, dates);
     if settings.protects_card {
         response.headers_mut().remove(header::ACCESS_CONTROL_ALLOW_ORIGIN);
         response.headers_mut().insert(header::CACHE_CONTROL, PRIVATE_CACHE);
@@ -90,14 +86,26 @@ pub(in crate::transport) fn respond_with_card(settings: &Settings, dates: &CardD
 pub(in crate::transport) fn respond_with_public(
     content: Bytes,
     content_type: &'static str,
-    tag: String,
-    is_not_modified: bool,
-    mut headers: HeaderMap,
+    parts: &Parts,
+    headers: HeaderMap,
 ) -> Response<Body> {
+    respond_with_dated(content, content_type, parts, headers, None)
+}
+
+fn respond_with_dated(
+    content: Bytes,
+    content_type: &'static str,
+    parts: &Parts,
+    mut headers: HeaderMap,
+    dates: Option<&CardDates>,
+) -> Response<Body> {
+    let tag = entity_tag(&content);
+    let is_not_modified = is_not_modified(&parts.headers, &tag, dates);
     // Always succeeds: the tag consists of hexadecimal digits in quotes.
     if let Ok(tag) = HeaderValue::try_from(tag) {
         headers.insert(header::ETAG, tag);
     }
+    headers.extend(dates.and_then(|dates| dates.text.clone()).map(|text| (header::LAST_MODIFIED, text)));
     headers.insert(header::CACHE_CONTROL, CACHE_CONTROL);
     headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, ANY_ORIGIN);
     if is_not_modified {
@@ -140,26 +148,21 @@ pub(in crate::transport) fn preflight() -> Response<Body> {
     response
 }
 
-/// Returns true if the client has this card already. `If-None-Match` takes precedence over `If-Modified-Since` (RFC 9110,
+/// Returns true if the client has this resource already. `If-None-Match` takes precedence over `If-Modified-Since` (RFC 9110,
 /// 13.2.2).
 fn is_not_modified(headers: &HeaderMap, tag: &str, dates: Option<&CardDates>) -> bool {
     if headers.contains_key(header::IF_NONE_MATCH) {
-        return is_known(headers, tag);
+        let lines = headers.get_all(header::IF_NONE_MATCH).into_iter().filter_map(|line| line.to_str().ok());
+        let mut tags = lines.flat_map(|line| line.split(',')).map(str::trim);
+        return tags.any(|known| known == "*" || known.strip_prefix("W/").unwrap_or(known) == tag);
     }
     let since = headers.get(header::IF_MODIFIED_SINCE).and_then(|date| date.to_str().ok());
     let since = since.and_then(|date| DateTimeParser::new().parse_timestamp(date).ok());
     since.zip(dates).is_some_and(|(since, dates)| dates.time <= since)
 }
 
-/// Returns true if `If-None-Match` lists an entity tag.
-pub(in crate::transport) fn is_known(headers: &HeaderMap, tag: &str) -> bool {
-    let lines = headers.get_all(header::IF_NONE_MATCH).into_iter().filter_map(|line| line.to_str().ok());
-    let mut tags = lines.flat_map(|line| line.split(',')).map(str::trim);
-    tags.any(|known| known == "*" || known.strip_prefix("W/").unwrap_or(known) == tag)
-}
-
 /// Returns a strong entity tag of these bytes.
-pub(in crate::transport) fn entity_tag(bytes: &[u8]) -> String {
+fn entity_tag(bytes: &[u8]) -> String {
     format!("\"{:032x}\"", fingerprint(bytes))
 }
 

@@ -3,7 +3,7 @@
 
 use http::{HeaderMap, HeaderValue, Response, header, request::Parts};
 
-use super::card::{PRIVATE_CACHE, card_request, entity_tag, is_known, respond_with_public, vary};
+use super::card::{PRIVATE_CACHE, card_request, respond_with_public, vary};
 use crate::{
     protocol::call::Principal,
     transport::{Body, CatalogSource, Settings, body::response::not_found, classify::AGENTS},
@@ -21,11 +21,9 @@ pub(in crate::transport) fn respond_with_catalog(
     let Some(source) = source else { return not_found(parts) };
     let principal = parts.extensions.get::<Principal>();
     let catalog = source(&card_request(parts), principal);
-    let tag = entity_tag(&catalog);
-    let is_not_modified = is_known(&parts.headers, &tag);
     let media_type = if parts.uri.path().starts_with(AGENTS) { "application/json" } else { MEDIA_TYPE };
     let headers = HeaderMap::from_iter([(header::VARY, vary())]);
-    let mut response = respond_with_public(catalog, media_type, tag, is_not_modified, headers);
+    let mut response = respond_with_public(catalog, media_type, parts, headers);
     if settings.protects_catalog {
         response.headers_mut().remove(header::ACCESS_CONTROL_ALLOW_ORIGIN);
         response.headers_mut().insert(header::CACHE_CONTROL, PRIVATE_CACHE);

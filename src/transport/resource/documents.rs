@@ -3,7 +3,7 @@
 
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header, request::Parts};
 
-use super::card::{card_request, entity_tag, is_known, respond_with_public, vary};
+use super::card::{card_request, respond_with_public, vary};
 use crate::{
     protocol::{error::Error, version::Version},
     transport::{
@@ -22,27 +22,19 @@ pub(in crate::transport) async fn respond_with_document(
     parts: Parts,
 ) -> Response<Body> {
     // Building the documents takes a while.
-    let found = tokio::task::spawn_blocking(move || {
-        let document = source.and_then(|source| source(&card_request(&parts)));
-        let tag = document.as_ref().map(|(_, content)| entity_tag(content)).unwrap_or_default();
-        (document, tag, parts)
-    });
-    let ((media_type, content), tag, parts) = match found.await {
-        Ok((Some(document), tag, parts)) => (document, tag, parts),
-        Ok((None, _, parts)) => {
-            return not_found(&parts);
-        }
-        Err(error) => {
-            return status_response(Error::internal(error).into(), Version::V1_0);
-        }
-    };
+    let response = tokio::task::spawn_blocking(move || build_response(source, &parts)).await;
+    response.unwrap_or_else(|error| status_response(Error::internal(error).into(), Version::V1_0))
+}
+
+fn build_response(source: Option<DocumentSource>, parts: &Parts) -> Response<Body> {
+    let document = source.and_then(|source| source(&card_request(parts)));
+    let Some((media_type, content)) = document else { return not_found(parts) };
     if parts.uri.path() == "/docs" {
         // The page has relative links.
         let mut response = status(StatusCode::PERMANENT_REDIRECT);
         response.headers_mut().insert(header::LOCATION, HeaderValue::from_static("docs/"));
         return response;
     }
-    let is_not_modified = is_known(&parts.headers, &tag);
     let mut headers = HeaderMap::from_iter([(header::VARY, vary())]);
     if media_type.starts_with("text/html") {
         headers.append(header::VARY, HeaderValue::from_static("accept"));
@@ -52,5 +44,5 @@ pub(in crate::transport) async fn respond_with_document(
     if content.starts_with(GZIP) {
         headers.insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
     }
-    respond_with_public(content, media_type, tag, is_not_modified, headers)
+    respond_with_public(content, media_type, parts, headers)
 }

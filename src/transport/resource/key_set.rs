@@ -4,13 +4,11 @@
 use bytes::Bytes;
 use http::{HeaderMap, Response, request::Parts};
 
-use super::card::{entity_tag, is_known, respond_with_public};
+use super::card::respond_with_public;
 use crate::transport::{Body, body::response::not_found};
 
 /// Responds with the key set, which is as public as the agent card. Without keys, the resource does not exist.
 pub(in crate::transport) fn respond_with_key_set(key_set: Option<&Bytes>, parts: &Parts) -> Response<Body> {
     let Some(key_set) = key_set else { return not_found(parts) };
-    let tag = entity_tag(key_set);
-    let is_not_modified = is_known(&parts.headers, &tag);
-    respond_with_public(key_set.clone(), "application/json", tag, is_not_modified, HeaderMap::new())
+    respond_with_public(key_set.clone(), "application/json", parts, HeaderMap::new())
 }

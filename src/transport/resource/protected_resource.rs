@@ -4,7 +4,7 @@ use bytes::Bytes;
 use http::{HeaderMap, Response, request::Parts};
 use serde_json::json;
 
-use super::card::{card_request, entity_tag, is_known, respond_with_public};
+use super::card::{card_request, respond_with_public};
 use crate::{
     protocol::{
         call::{ADMIN, CARD_EXTENDED, PUSH_WRITE, TASKS_READ, TASKS_WRITE},
@@ -46,7 +46,5 @@ pub(in crate::transport) fn respond_with_metadata(
     parts: &Parts,
 ) -> Response<Body> {
     let Some(document) = resource.and_then(|resource| resource.document(parts)) else { return not_found(parts) };
-    let tag = entity_tag(&document);
-    let is_not_modified = is_known(&parts.headers, &tag);
-    respond_with_public(document, "application/json", tag, is_not_modified, HeaderMap::new())
+    respond_with_public(document, "application/json", parts, HeaderMap::new())
 }
