@@ -238,8 +238,8 @@ impl<B: RequestBody> Service<Request<B>> for HttpService {
     fn call(&mut self, request: Request<B>) -> ResponseFuture {
         let (parts, body) = request.into_parts();
         let Settings { protocols, protects_card, protects_catalog, .. } = self.inner.settings;
-        let class = RequestClass::new(&parts, protocols);
-        self.dispatch(class.protecting_card(protects_card).protecting_catalog(protects_catalog), parts, body)
+        let class = RequestClass { protects_card, protects_catalog, ..RequestClass::new(&parts, protocols) };
+        self.dispatch(class, parts, body)
     }
 }
 

@@ -111,10 +111,12 @@ impl Server {
                 self.card.trusted().to_vec(),
             ),
             header_bytes: self.options.connections.header_bytes,
-            paths: Paths::new(base, self.settings.protocols)
-                .also_at(&self.card.address().agent)
-                .protecting_card(self.settings.protects_card)
-                .protecting_catalog(self.protects_catalog()),
+            paths: Paths {
+                agent: self.card.address().agent.clone(),
+                protects_card: self.settings.protects_card,
+                protects_catalog: self.protects_catalog(),
+                ..Paths::new(base, self.settings.protocols)
+            },
             ids: self.settings.env.ids.clone(),
             added: self.options.layers.clone(),
         }

@@ -47,16 +47,6 @@ impl RequestClass {
         Self { kind, version: kind.version(parts, served), protects_card: false, protects_catalog: false }
     }
 
-    /// Sets whether the agent card requires authentication.
-    pub(crate) fn protecting_card(self, protects_card: bool) -> Self {
-        Self { protects_card, ..self }
-    }
-
-    /// Sets whether the catalog of agents requires authentication.
-    pub(crate) fn protecting_catalog(self, protects_catalog: bool) -> Self {
-        Self { protects_catalog, ..self }
-    }
-
     /// Returns the name of an agent card or a catalog that requires authentication.
     pub(crate) fn protected_document(self) -> Option<&'static str> {
         if self.kind == RequestKind::Card && self.protects_card {

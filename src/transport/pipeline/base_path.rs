@@ -18,14 +18,14 @@ pub(in crate::transport) struct PathPrefix(pub(in crate::transport) Box<str>);
 /// Paths of a server. In addition, everything is served at the root.
 #[derive(Clone, Debug)]
 pub(crate) struct Paths {
-    base: String,
+    pub(crate) base: String,
     /// Path below the base path at which everything is served too: that of the agent at the root, among several.
-    agent: String,
-    protocols: Protocols,
+    pub(crate) agent: String,
+    pub(crate) protocols: Protocols,
     /// The agent card requires authentication.
-    protects_card: bool,
+    pub(crate) protects_card: bool,
     /// The catalog of agents requires authentication.
-    protects_catalog: bool,
+    pub(crate) protects_catalog: bool,
 }
 
 impl Paths {
@@ -38,21 +38,6 @@ impl Paths {
             protects_card: false,
             protects_catalog: false,
         }
-    }
-
-    /// Adds a path below the base path at which everything is served too. Empty: none.
-    pub(crate) fn also_at(self, agent: &str) -> Self {
-        Self { agent: agent.to_owned(), ..self }
-    }
-
-    /// Sets whether the agent card requires authentication.
-    pub(crate) fn protecting_card(self, protects_card: bool) -> Self {
-        Self { protects_card, ..self }
-    }
-
-    /// Sets whether the catalog of agents requires authentication.
-    pub(crate) fn protecting_catalog(self, protects_catalog: bool) -> Self {
-        Self { protects_catalog, ..self }
     }
 
     /// Rewrites the path of a request to one that the bindings serve.
@@ -80,8 +65,8 @@ impl Paths {
 
     /// Classifies a request with a rewritten path.
     pub(crate) fn classify(&self, parts: &Parts) -> RequestClass {
-        let class = RequestClass::new(parts, self.protocols);
-        class.protecting_card(self.protects_card).protecting_catalog(self.protects_catalog)
+        let &Self { protocols, protects_card, protects_catalog, .. } = self;
+        RequestClass { protects_card, protects_catalog, ..RequestClass::new(parts, protocols) }
     }
 
     /// Returns the removed prefix and the rewritten path. `None` if the path is unchanged.
