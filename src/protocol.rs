@@ -32,4 +32,5 @@ pub mod v03;
 pub mod validate;
 pub mod version;
 
+pub(crate) use self::error::{Error, ErrorKind};
 pub use self::version::{Protocols, Version};

@@ -32,8 +32,8 @@ use crate::{
     },
     engine::agent::{Agent, DynAgent},
     protocol::{
+        Protocols,
         pb::v1::{AgentCard, a2a_service_server::A2aService},
-        version::Protocols,
     },
     service::{
         auth::{Authenticator, FAILURES, Policy},

@@ -88,15 +88,14 @@ pub use self::{
 };
 use crate::{
     protocol::{
+        Error, Protocols, Version,
         call::{self, Call},
-        error::Error,
         pb::v1::{
             a2a_service_server::{A2aService, A2aServiceServer},
             bindings::ServiceHandle,
         },
         response_budget::{Reservation, ResponseBudget},
         rpc::Dispatch,
-        version::{Protocols, Version},
     },
     service::wrappers::v03::V03Service,
 };

@@ -13,8 +13,8 @@ mod pages;
 mod patch;
 
 use crate::protocol::{
+    Protocols, Version,
     v03::card::{Requirement, Scheme, V03Card},
-    version::{Protocols, Version},
 };
 
 /// OpenRPC document of the methods of both protocol versions.

@@ -23,10 +23,7 @@ use tonic::Status;
 
 use self::receive_budget::{HEALTH_MESSAGE, ReceiveBudget};
 use crate::{
-    protocol::{
-        error::{Error, ErrorKind},
-        response_budget::ResponseBudget,
-    },
+    protocol::{Error, ErrorKind, response_budget::ResponseBudget},
     transport::pipeline::peer_limit::PeerPermit,
 };
 

@@ -8,10 +8,8 @@ use http::{HeaderMap, Method, header, request::Parts};
 use super::{media_type, version};
 use crate::{
     protocol::{
-        pb::v1::bindings::ServiceHandle,
-        rpc::Dispatch,
+        Protocols, Version, pb::v1::bindings::ServiceHandle, rpc::Dispatch,
         v03::pb::bindings::ServiceHandle as V03ServiceHandle,
-        version::{Protocols, Version},
     },
     service::card::{AGENT_CARD, JSON_RPC, WELL_KNOWN, WELL_KNOWN_BEFORE},
     transport::binding::{grpc_web::GrpcWebFormat, rest, v03::rest::Rest as V03Rest},

@@ -12,10 +12,9 @@ use super::{FileBytes, Settings, query_parameter, version::RequestedVersion};
 use crate::{
     base::sources::Ids,
     protocol::{
+        Error, Version,
         call::{Binding, Call, Principal, REQUEST_ID},
-        error::Error,
         event::Cursor,
-        version::Version,
     },
     transport::resource::card::card_request,
 };

@@ -4,11 +4,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, header};
 
 use super::brief;
-use crate::protocol::{
-    error::{Error, ErrorKind},
-    json::check_json,
-    version::Version,
-};
+use crate::protocol::{Error, ErrorKind, Version, json::check_json};
 
 pub(super) const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const A2A_JSON: HeaderValue = HeaderValue::from_static("application/a2a+json");

@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     base::sources::Sources,
-    protocol::{call::Principal, response_budget::ResponseBudget, version::Protocols},
+    protocol::{Protocols, call::Principal, response_budget::ResponseBudget},
     service::card::CardRequest,
     transport::body::{BodyLimits, receive_budget::ReceiveBudget},
 };

@@ -12,10 +12,9 @@ use tonic::server::NamedService;
 
 use super::{V03Server, brief, query_parameter};
 use crate::protocol::{
+    Error, ErrorKind, Protocols, Version,
     call::VERSION,
-    error::{Error, ErrorKind},
     pb::v1::{a2a_service_server::A2aServiceServer, bindings::ServiceHandle},
-    version::{Protocols, Version},
 };
 
 /// Full name of the gRPC service of a version.

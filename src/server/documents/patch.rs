@@ -8,8 +8,8 @@ use serde_json::value::RawValue;
 
 use super::{BASE, Publisher};
 use crate::protocol::{
+    Version,
     v03::card::{Requirement, Scheme},
-    version::Version,
 };
 
 /// Prefix of the names of 0.3 schemas and errors in the OpenRPC document.

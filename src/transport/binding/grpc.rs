@@ -6,12 +6,7 @@ use tonic_reflection::server::Builder;
 use tonic_types::pb::FILE_DESCRIPTOR_SET as ERROR_DETAILS;
 
 use crate::{
-    protocol::{
-        error::{Error, ErrorKind},
-        pb::DESCRIPTORS,
-        rpc::codec::TRUNCATED,
-        version::Version,
-    },
+    protocol::{Error, ErrorKind, Version, pb::DESCRIPTORS, rpc::codec::TRUNCATED},
     transport::{
         body::{Body, receive_budget::HEALTH_MESSAGE, response::remove_framing, too_large_for},
         resource::health::Health,

@@ -16,7 +16,7 @@ use tower_layer::Layer as _;
 use tower_service::Service;
 
 use crate::{
-    protocol::{error::ErrorKind, response_budget::ResponseBudget},
+    protocol::{ErrorKind, response_budget::ResponseBudget},
     transport::{Body, RequestBody, ResponseFuture},
 };
 

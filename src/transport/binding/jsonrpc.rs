@@ -24,11 +24,10 @@ use tonic::{Status, metadata::MetadataMap};
 use super::sse;
 use crate::{
     protocol::{
+        Error, ErrorKind, Version,
         call::{Call, is_javascript},
-        error::{Error, ErrorKind},
         response_budget::{Reservation, ResponseBudget},
         rpc::{BoxStream, Dispatch, Frame, JsonLine, ParamSource, Params, Reply, Request},
-        version::Version,
     },
     transport::{
         RequestBody, ResponseAccounting,

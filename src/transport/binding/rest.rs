@@ -15,10 +15,9 @@ use tonic::{
 use super::sse;
 use crate::{
     protocol::{
-        error::{Error, ErrorKind},
+        Error, ErrorKind, Version,
         json::check_json,
         rpc::{BodyMapping, Dispatch, JsonLine, ParamSource, Params, Reply, Request, Route},
-        version::Version,
     },
     transport::{
         RequestBody,

@@ -18,13 +18,10 @@ use tonic::Status;
 use crate::{
     base::clock,
     protocol::{
-        error::{Error, ErrorKind},
+        Error, ErrorKind,
         rpc::{BoxStream, Frame, JsonLine},
     },
-    transport::{
-        body::{Body, BodyLimits},
-        connection::write_timeout::WriteDeadline,
-    },
+    transport::{Body, BodyLimits, WriteDeadline},
 };
 
 /// Number of bytes at which ready events are written. Fewer are written if no event is ready.

@@ -9,11 +9,7 @@ use tonic::{Status, metadata::MetadataMap};
 use tonic_types::StatusExt as _;
 
 use crate::{
-    protocol::{
-        error::{Error, ErrorKind},
-        validate::Violation,
-        version::Version,
-    },
+    protocol::{Error, ErrorKind, Version, validate::Violation},
     transport::{Body, brief, media_type::JSON},
 };
 

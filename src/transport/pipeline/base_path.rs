@@ -5,10 +5,7 @@ use http::{HeaderMap, Method, Request, Uri, request::Parts, uri::PathAndQuery};
 
 use crate::{
     protocol::version::{Protocols, Version},
-    transport::{
-        classify::{RequestClass, RequestKind},
-        version,
-    },
+    transport::{RequestClass, RequestKind, version},
 };
 
 /// Path prefix that was removed from a request, for the URLs of the card.

@@ -12,10 +12,7 @@ use http::{HeaderMap, HeaderName, header};
 use parking_lot::Mutex;
 
 use crate::{
-    protocol::{
-        call::RateLimit,
-        error::{Error, ErrorKind},
-    },
+    protocol::{Error, ErrorKind, call::RateLimit},
     service::card::{Network, node},
 };
 

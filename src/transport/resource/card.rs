@@ -13,12 +13,11 @@ use jiff::{
 use crate::{
     base::clock::Clock,
     protocol::{
+        Error, Version,
         call::{self, Call},
-        error::Error,
         pb::v1::bindings::ServiceHandle,
         rpc::fingerprint,
         v03,
-        version::Version,
     },
     service::card::{CardRequest, FORWARDED_HOST, FORWARDED_PORT, FORWARDED_PREFIX, FORWARDED_PROTO},
     transport::{

@@ -5,7 +5,7 @@ use http::{HeaderMap, HeaderValue, Response, StatusCode, header, request::Parts}
 
 use super::card::{card_request, respond_with_public, vary};
 use crate::{
-    protocol::{error::Error, version::Version},
+    protocol::{Error, Version},
     transport::{
         Body, DocumentSource,
         body::response::{not_found, status, status_response},

@@ -14,10 +14,7 @@ use tonic::{Request, Status};
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse, health_check_response::ServingStatus, health_server};
 
 use crate::{
-    protocol::{
-        error::{Error, ErrorKind},
-        rpc::BoxStream,
-    },
+    protocol::{Error, ErrorKind, rpc::BoxStream},
     transport::{
         NotReady, ReadinessCheck,
         body::{Body, response::respond},

@@ -7,8 +7,7 @@ use tonic::{Extensions, Request, Response, Status, metadata::MetadataMap};
 
 use crate::{
     protocol::{
-        error::Error,
-        event,
+        Error, Version, event,
         pb::{
             v1::{self, GetExtendedAgentCardRequest, a2a_service_server::A2aService as Service},
             v03::{
@@ -22,7 +21,6 @@ use crate::{
         rpc::BoxStream,
         snapshot::{Snapshot, decoded},
         v03::{event::Event, file_encoding::FileEncoding, pb::a2a_service_server::A2aService, push_extras::PushExtras},
-        version::Version,
     },
     service::wrappers::extended::ACTIVE,
 };

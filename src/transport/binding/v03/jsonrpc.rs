@@ -11,8 +11,8 @@ use tonic::{Response, Status, metadata::MetadataMap};
 use super::grpc::rename_extensions;
 use crate::{
     protocol::{
+        Error, ErrorKind,
         call::Call,
-        error::{Error, ErrorKind},
         event::Event,
         pb::v1::{
             GetExtendedAgentCardRequest, ListTaskPushNotificationConfigsRequest, SendMessageRequest,

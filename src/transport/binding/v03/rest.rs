@@ -10,7 +10,7 @@ use tonic::Status;
 
 use super::grpc::{convert_response, to_v03_status};
 use crate::protocol::{
-    error::Error,
+    Error,
     pb::{
         v1::{
             GetExtendedAgentCardRequest, ListTasksRequest, ListTasksResponse, TaskState, a2a_service_server::A2aService,

@@ -8,7 +8,7 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::{Map, Value, json};
 
 use crate::protocol::{
-    error::Error,
+    Error,
     v03::{
         file_encoding::FileEncoding,
         json::{BYTES_AND_URI, SCALAR},
