@@ -121,7 +121,7 @@ impl LoadedConfig {
             }
         }
         for AgentConfig { name, scopes, config, origins } in &self.agents {
-            _ = write!(text, "\n[[{}]]\nname = {name:?}\n", TABLE);
+            _ = write!(text, "\n[[{TABLE}]]\nname = {name:?}\n");
             if !scopes.is_empty() {
                 _ = writeln!(text, "scopes = {scopes:?}");
             }
