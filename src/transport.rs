@@ -63,7 +63,7 @@ use self::{
     binding::v03::{
         grpc::{GrpcService, to_v03_status},
         jsonrpc::Methods as V03JsonRpc,
-        rest::Rest as V03Rest,
+        rest::V03Rest,
     },
     body::{
         BodyLimits,

@@ -12,7 +12,7 @@ use crate::{
         v03::pb::bindings::ServiceHandle as V03ServiceHandle,
     },
     service::card::{AGENT_CARD, JSON_RPC, WELL_KNOWN, WELL_KNOWN_BEFORE},
-    transport::binding::{grpc_web::GrpcWebFormat, rest, v03::rest::Rest as V03Rest},
+    transport::binding::{grpc_web::GrpcWebFormat, rest, v03::rest::V03Rest},
 };
 
 /// Path of the AI Catalog.

@@ -6,7 +6,7 @@ use std::{collections::BTreeSet, fmt::Write as _, fs, path::Path};
 use a2a_service::{
     contract::Dispatch,
     pb::{DESCRIPTORS, v1::bindings::ServiceHandle},
-    v03::{METHODS, jsonrpc::Methods, rest::Rest},
+    v03::{METHODS, jsonrpc::Methods, rest::V03Rest},
 };
 use prost_reflect::{DescriptorPool, DynamicMessage, MethodDescriptor, Value};
 
@@ -231,9 +231,9 @@ fn document() -> String {
         writeln!(text, "| `{}` | `{}` | {} |", rpc.name(), rpc.input().name(), response(rpc, "`null`")).unwrap();
     }
     text += REST_V03;
-    text += &rest_table::<Rest>(&v03);
-    assert!(Rest::route("GET", &["v1", "tasks"], "").is_some());
-    assert!(Rest::route("GET", &["v1", "task", "x"], "").is_some());
+    text += &rest_table::<V03Rest>(&v03);
+    assert!(V03Rest::route("GET", &["v1", "tasks"], "").is_some());
+    assert!(V03Rest::route("GET", &["v1", "task", "x"], "").is_some());
     text += "| `GET /v1/tasks` | ListTasks of 1.0, with tasks of 0.3 | query: as in 1.0 | `tasks`, `nextPageToken` |\n";
     text += JSON_RPC_V03;
     for name in method_names() {

@@ -30,7 +30,7 @@ mod normalize;
 
 /// HTTP+JSON binding of the 0.3 service.
 #[derive(Clone)]
-pub struct Rest {
+pub struct V03Rest {
     proto: ServiceHandle,
     service: Arc<dyn A2aService>,
 }
@@ -44,7 +44,7 @@ pub enum Rpc {
     List,
 }
 
-impl Rest {
+impl V03Rest {
     /// Creates the binding from the 0.3 service and the 1.0 service behind it, which implements the RPCs that the 0.3 proto
     /// file lacks.
     pub(crate) const fn new(proto: ServiceHandle, service: Arc<dyn A2aService>) -> Self {
@@ -52,7 +52,7 @@ impl Rest {
     }
 }
 
-impl Dispatch for Rest {
+impl Dispatch for V03Rest {
     type Rpc = Rpc;
 
     const CUSTOM_VERBS: &'static [&'static str] = ServiceHandle::CUSTOM_VERBS;
@@ -127,7 +127,7 @@ impl Dispatch for Rest {
     }
 }
 
-impl Rest {
+impl V03Rest {
     /// Returns the extended agent card in the card format of 0.3 (0.3, 5.5), which is not the ProtoJSON of its proto file.
     async fn card(&self, request: Request<'_>) -> Result<Reply, Status> {
         let (metadata, extensions, _) = request.into_parts();
@@ -210,8 +210,8 @@ impl Serialize for Tasks {
     }
 }
 
-impl fmt::Debug for Rest {
+impl fmt::Debug for V03Rest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Rest")
+        f.write_str("V03Rest")
     }
 }
