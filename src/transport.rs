@@ -62,7 +62,7 @@ pub(crate) use self::{
 use self::{
     binding::v03::{
         grpc::{GrpcService, to_v03_status},
-        jsonrpc::Methods as V03JsonRpc,
+        jsonrpc::V03Methods,
         rest::V03Rest,
     },
     body::{
@@ -138,8 +138,8 @@ enum ServiceScope {
 struct Inner {
     service: ServiceHandle,
     grpc: A2aServiceServer<ServiceHandle>,
-    v03_json_rpc: V03JsonRpc,
-    v03_json_rpc_without_id: V03JsonRpc,
+    v03_json_rpc: V03Methods,
+    v03_json_rpc_without_id: V03Methods,
     v03_rest: V03Rest,
     v03_grpc: V03Server,
     /// gRPC health and reflection, built on first use.
@@ -176,8 +176,8 @@ impl HttpService {
         let inner = Inner {
             service,
             grpc,
-            v03_json_rpc: V03JsonRpc::new(Arc::clone(&semantics)),
-            v03_json_rpc_without_id: V03JsonRpc::without_id(),
+            v03_json_rpc: V03Methods::new(Arc::clone(&semantics)),
+            v03_json_rpc_without_id: V03Methods::without_id(),
             v03_rest: V03Rest::new(v03, semantics),
             v03_grpc,
             auxiliary: OnceLock::new(),

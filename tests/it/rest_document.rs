@@ -6,7 +6,7 @@ use std::{collections::BTreeSet, fmt::Write as _, fs, path::Path};
 use a2a_service::{
     contract::Dispatch,
     pb::{DESCRIPTORS, v1::bindings::ServiceHandle},
-    v03::{METHODS, jsonrpc::Methods, rest::V03Rest},
+    v03::{METHODS, jsonrpc::V03Methods, rest::V03Rest},
 };
 use prost_reflect::{DescriptorPool, DynamicMessage, MethodDescriptor, Value};
 
@@ -237,10 +237,10 @@ fn document() -> String {
     text += "| `GET /v1/tasks` | ListTasks of 1.0, with tasks of 0.3 | query: as in 1.0 | `tasks`, `nextPageToken` |\n";
     text += JSON_RPC_V03;
     for name in method_names() {
-        let method = Methods::rpc(name).unwrap();
+        let method = V03Methods::rpc(name).unwrap();
         let current = method.name();
         let rpc = current_rpc_descriptor(&pool, current);
-        let streaming = Methods::is_streaming(method);
+        let streaming = V03Methods::is_streaming(method);
         assert_eq!(streaming, rpc.is_server_streaming(), "{name}");
         let result = match (current, streaming) {
             (_, true) => "stream of tasks, messages and updates",

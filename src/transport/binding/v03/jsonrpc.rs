@@ -33,11 +33,11 @@ use crate::{
 
 /// JSON-RPC methods of 0.3, implemented on a 1.0 service.
 #[derive(Clone)]
-pub struct Methods {
+pub struct V03Methods {
     service: Arc<dyn A2aService>,
 }
 
-impl Dispatch for Methods {
+impl Dispatch for V03Methods {
     type Rpc = Rpc;
 
     const CUSTOM_VERBS: &'static [&'static str] = &[];
@@ -85,7 +85,7 @@ macro_rules! reject_all {
 
 each_rpc!(reject_all);
 
-impl Methods {
+impl V03Methods {
     /// Creates the methods of a service.
     pub(crate) fn new(service: Arc<dyn A2aService>) -> Self {
         Self { service }
@@ -243,8 +243,8 @@ fn rename_metadata(mut reply: Reply) -> Reply {
     reply
 }
 
-impl fmt::Debug for Methods {
+impl fmt::Debug for V03Methods {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Methods")
+        f.write_str("V03Methods")
     }
 }
