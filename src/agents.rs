@@ -23,7 +23,7 @@ pub(crate) mod turn_json;
 mod upstream;
 
 #[cfg(all(feature = "exec", unix))]
-pub use self::exec::{Exec, ExecOptions, Format};
+pub use self::exec::{Exec, ExecFormat, ExecOptions};
 #[cfg(all(feature = "client", feature = "push"))]
 pub use self::http::{HttpEndpoint, HttpOptions};
 #[cfg(feature = "mcp")]

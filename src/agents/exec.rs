@@ -1,7 +1,7 @@
 //! Agent that is a command: a process for each turn, or one that keeps running and gets all turns.
 //!
-//! With [`Format::Text`], the command reads the message from stdin, and its stdout becomes an artifact. With
-//! [`Format::JsonLines`], it reads the turn and writes events as JSON, a line each. `docs/agents.md` describes both for authors
+//! With [`ExecFormat::Text`], the command reads the message from stdin, and its stdout becomes an artifact. With
+//! [`ExecFormat::JsonLines`], it reads the turn and writes events as JSON, a line each. `docs/agents.md` describes both for authors
 //! of commands.
 
 use std::{
@@ -47,7 +47,7 @@ const MAX_LOG: usize = 256 << 10;
 
 /// Output of a command.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Format {
+pub enum ExecFormat {
     /// The message on stdin, an artifact on stdout. The exit code decides if the task is completed.
     #[default]
     Text,
@@ -61,7 +61,7 @@ options! {
     #[non_exhaustive]
     pub struct ExecOptions {
         /// Format of stdin and stdout.
-        pub format: Format,
+        pub format: ExecFormat,
         /// Keeps the command running, and sends it all turns. Only in the format `JsonLines`. Off by default.
         pub persistent: bool,
         /// Directory with a working directory for each task, which is created and not deleted. By default, the command runs in
@@ -135,7 +135,7 @@ impl Exec {
         let mut command = command.into_iter().map(Into::into);
         let name: OsString = command.next().ok_or_else(|| invalid("the command is empty"))?;
         let program = guard::find_program(&name, None)?;
-        if options.persistent && options.format == Format::Text {
+        if options.persistent && options.format == ExecFormat::Text {
             return Err(invalid("a persistent command needs the format of JSON lines"));
         }
         if options.memory.is_some() && options.guard.is_none() {
@@ -199,10 +199,10 @@ impl Runner {
             command.current_dir(task_directory(workspace, turn).await?);
         }
         let input = match self.options.format {
-            Format::Text => files.text(turn.messages()).into_bytes(),
-            Format::JsonLines => TurnLine::new(turn, "1", files.paths(), Some(files.output())).to_line()?,
+            ExecFormat::Text => files.text(turn.messages()).into_bytes(),
+            ExecFormat::JsonLines => TurnLine::new(turn, "1", files.paths(), Some(files.output())).to_line()?,
         };
-        if self.options.format == Format::Text {
+        if self.options.format == ExecFormat::Text {
             out.working().await?;
         }
         let mut process = Process::start(&mut command, self.options.guard.is_some())?;
@@ -305,8 +305,8 @@ impl Process {
             };
             let read = async {
                 match options.format {
-                    Format::Text => read_text(stdout, options, out).await,
-                    Format::JsonLines => read_events(stdout, options, turn, out).await,
+                    ExecFormat::Text => read_text(stdout, options, out).await,
+                    ExecFormat::JsonLines => read_events(stdout, options, turn, out).await,
                 }
             };
             let log = async {

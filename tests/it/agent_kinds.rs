@@ -43,10 +43,10 @@ pub(crate) type Create = fn() -> BoxFuture<'static, Arc<dyn DynAgent>>;
 /// Returns a command: the shell script `agent_kinds/agent.sh`.
 #[cfg(unix)]
 pub(crate) fn exec() -> BoxFuture<'static, Arc<dyn DynAgent>> {
-    use a2a_service::adapter::{Exec, ExecOptions, Format};
+    use a2a_service::adapter::{Exec, ExecFormat, ExecOptions};
 
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/agent_kinds/agent.sh");
-    let options = ExecOptions::default().format(Format::JsonLines).guard(Some(env!("CARGO_BIN_EXE_a2a").into()));
+    let options = ExecOptions::default().format(ExecFormat::JsonLines).guard(Some(env!("CARGO_BIN_EXE_a2a").into()));
     let agent: Arc<dyn DynAgent> = Arc::new(Exec::new(["sh", script], options).unwrap());
     Box::pin(std::future::ready(agent))
 }

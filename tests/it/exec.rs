@@ -7,7 +7,7 @@ use std::{
 };
 
 use a2a_service::{
-    adapter::{Exec, ExecOptions, Format},
+    adapter::{Exec, ExecFormat, ExecOptions},
     client::{Client, StreamEvent},
     pb::v1::{Message, Part, TaskState, part::Content},
     server::{Limits, Server},
@@ -35,7 +35,7 @@ fn shell(script: &str, options: ExecOptions) -> Probe {
 }
 
 fn json_lines() -> ExecOptions {
-    options().format(Format::JsonLines)
+    options().format(ExecFormat::JsonLines)
 }
 
 async fn send(script: &str, text: &str) -> ProbeOutcome {

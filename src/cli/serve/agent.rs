@@ -6,7 +6,7 @@ use anyhow::Context as _;
 
 #[cfg(unix)]
 use crate::{
-    agents::{Exec, ExecOptions, Format, exec::guard::own_program},
+    agents::{Exec, ExecFormat, ExecOptions, exec::guard::own_program},
     cli::config::{CommandFormat, ExecConfig},
 };
 use crate::{
@@ -146,9 +146,9 @@ fn exec(command: &CommandLine, config: &Config) -> anyhow::Result<Arc<dyn DynAge
     }
     let name = words.first().map(|program| program.rsplit('/').next().unwrap_or(program).to_owned());
     let (format, is_persistent) = match format {
-        CommandFormat::Text => (Format::Text, false),
-        CommandFormat::JsonLines => (Format::JsonLines, false),
-        CommandFormat::Persistent => (Format::JsonLines, true),
+        CommandFormat::Text => (ExecFormat::Text, false),
+        CommandFormat::JsonLines => (ExecFormat::JsonLines, false),
+        CommandFormat::Persistent => (ExecFormat::JsonLines, true),
     };
     let options = ExecOptions::default()
         .format(format)
