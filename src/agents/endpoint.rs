@@ -41,7 +41,7 @@ pub(super) fn post(
 ) -> RequestBuilder {
     let request = client.post(url.clone()).body(body.clone()).header(header::ACCEPT, accept);
     let request = request.header(header::CONTENT_TYPE, "application/json");
-    let request = token.into_iter().fold(request, |request, token| request.bearer_auth(token));
+    let request = token.into_iter().fold(request, RequestBuilder::bearer_auth);
     turn.trace().into_iter().fold(request, |request, trace| request.header("traceparent", trace))
 }
 
