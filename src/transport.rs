@@ -255,19 +255,7 @@ impl HttpService {
     pub(crate) fn dispatch<B: RequestBody>(&self, class: RequestClass, parts: Parts, body: B) -> ResponseFuture {
         let convert = match parts.method {
             Method::HEAD => method::to_head,
-            Method::OPTIONS
-                if class.is_public(&parts)
-                    && matches!(
-                        class.kind,
-                        RequestKind::Card
-                            | RequestKind::Catalog
-                            | RequestKind::KeySet
-                            | RequestKind::ProtectedResource
-                            | RequestKind::Document
-                    ) =>
-            {
-                return now(resource::card::preflight());
-            }
+            Method::OPTIONS if class.is_public_document() => return now(resource::card::preflight()),
             Method::OPTIONS => method::to_options,
             _ => return self.dispatch_method(class, parts, body),
         };
@@ -294,7 +282,7 @@ impl HttpService {
         {
             return now(method::not_allowed(class, &parts, allowed));
         }
-        let unsent = self.inner.unsent.for_peer(parts.extensions.get::<ConnectInfo<SocketAddr>>().map(|info| info.0));
+        let unsent = self.inner.unsent.for_peer(peer(&parts));
         if !class.is_public(&parts)
             && let Err(error) = unsent.admit()
         {
@@ -576,6 +564,11 @@ fn query_parameter<'a>(uri: &'a Uri, name: &str) -> Option<Cow<'a, str>> {
     let mut pairs = uri.query()?.split('&').filter_map(|pair| pair.split_once('='));
     let (_, value) = pairs.find(|(key, _)| key.eq_ignore_ascii_case(name))?;
     percent_decode_str(value).decode_utf8().ok()
+}
+
+/// Returns the address of the client. `None` if the program that mounts the router does not provide it.
+fn peer(parts: &Parts) -> Option<SocketAddr> {
+    parts.extensions.get::<ConnectInfo<SocketAddr>>().map(|info| info.0)
 }
 
 /// Returns true if the client resumes a stream: the call has a cursor.

@@ -95,14 +95,18 @@ impl RequestClass {
         }
     }
 
-    /// Returns true for public resources, which need no authentication: the agent card and the catalog unless they are
-    /// protected, the key set, issuers of tokens, API documents and health. Decides by the kind of request and not by a path
-    /// prefix, which may be a tenant: the path `/.well-known/tasks` then names tasks.
+    /// Returns true for public resources, which need no authentication: public documents and health. Decides by the kind of
+    /// request and not by a path prefix, which may be a tenant: the path `/.well-known/tasks` then names tasks.
     pub(crate) fn is_public(self, parts: &Parts) -> bool {
-        (self.kind == RequestKind::Card && !self.protects_card)
-            || (self.kind == RequestKind::Catalog && !self.protects_catalog)
-            || matches!(self.kind, RequestKind::KeySet | RequestKind::ProtectedResource | RequestKind::Document)
-            || self.kind.is_health(parts.uri.path())
+        self.is_public_document() || self.kind.is_health(parts.uri.path())
+    }
+
+    /// Returns true for public documents, which pages of every origin may read: the agent card and the catalog unless they are
+    /// protected, the key set, issuers of tokens and API documents.
+    pub(super) fn is_public_document(self) -> bool {
+        use RequestKind::{Card, Catalog, Document, KeySet, ProtectedResource};
+        matches!(self.kind, Card | Catalog | KeySet | ProtectedResource | Document)
+            && self.protected_document().is_none()
     }
 }
 

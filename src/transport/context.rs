@@ -3,12 +3,11 @@
 //!
 //! Nothing else of the request's extensions is passed on to the service.
 
-use std::{net::SocketAddr, sync::Arc};
+use std::sync::Arc;
 
-use axum::extract::ConnectInfo;
 use http::{Extensions, HeaderMap, HeaderName, HeaderValue, header, request::Parts};
 
-use super::{FileBytes, Settings, query_parameter, version::RequestedVersion};
+use super::{FileBytes, Settings, peer, query_parameter, version::RequestedVersion};
 use crate::{
     base::sources::Ids,
     protocol::{
@@ -52,7 +51,7 @@ impl PendingChecks {
 
 /// Builds the [`Call`] of a request. It replaces all other extensions.
 pub(super) fn attach_call(parts: &mut Parts, binding: Binding, settings: &Settings) -> PendingChecks {
-    let peer = parts.extensions.get::<ConnectInfo<SocketAddr>>().map(|info| info.0);
+    let peer = peer(parts);
     let base_url = settings.base_url.as_ref().and_then(|base_url| base_url(&card_request(parts)));
     let principal: Option<Principal> = parts.extensions.remove();
     let base_url = base_url.map(Arc::from);

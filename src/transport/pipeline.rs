@@ -15,7 +15,7 @@ use std::{
     task::{Context, Poll},
 };
 
-use axum::{Router, extract::ConnectInfo};
+use axum::Router;
 use http::{Request, Response, StatusCode, header, request::Parts};
 use tower_service::Service;
 
@@ -28,7 +28,7 @@ use crate::{
     service::auth::{AuthRequest, Authenticator, ClientCertificate, FailureLimit, Principal, audit, require_scope},
     transport::{
         Body, BrowserHeaders, HttpService, OriginPolicy, Paths, PeerLimit, RequestBody, RequestClass, ResponseFuture,
-        below, check_framing, check_head, now,
+        below, check_framing, check_head, now, peer,
         pipeline::{
             request_log::{LoggedBody, LoggedResponse, logged},
             wire_log::recorded,
@@ -148,7 +148,7 @@ impl CheckedService {
             }
             return now(response);
         }
-        let peer = parts.extensions.get::<ConnectInfo<SocketAddr>>().map(|info| info.0);
+        let peer = peer(&parts);
         let permit = match layers.peers.request(peer, &parts.headers) {
             Ok(permit) => permit,
             Err(error) => return now(class.error_response(error)),
@@ -203,7 +203,7 @@ async fn authenticate(
     class: RequestClass,
     parts: &Parts,
 ) -> Result<Option<Principal>, Error> {
-    let peer = parts.extensions.get::<ConnectInfo<SocketAddr>>().map(|info| info.0);
+    let peer = peer(parts);
     let peer = layers.peers.client(peer, &parts.headers);
     let Parts { method, uri, headers, extensions, .. } = parts;
     let certificate = extensions.get::<ClientCertificate>();

@@ -6,13 +6,12 @@
 
 use std::{collections::BTreeSet, fmt, net::SocketAddr, str::FromStr};
 
-use axum::extract::ConnectInfo;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Version, header, request::Parts};
 
 use crate::{
     protocol::error::{Error, ErrorKind},
     service::card::{Address, CardTemplate, Forwarded},
-    transport::{RequestClass, brief},
+    transport::{RequestClass, brief, peer},
 };
 
 const SEC_FETCH_MODE: HeaderName = HeaderName::from_static("sec-fetch-mode");
@@ -225,7 +224,7 @@ impl OriginPolicy {
     /// # Errors
     /// The host or the origin is not allowed.
     pub(crate) fn check(&self, class: RequestClass, parts: &Parts, bound: Option<SocketAddr>) -> Result<(), Error> {
-        let peer = parts.extensions.get::<ConnectInfo<SocketAddr>>().map(|info| info.0.ip());
+        let peer = peer(parts).map(|peer| peer.ip());
         let forwarded = peer.and_then(|peer| self.address.forwarded_by(peer, &parts.headers));
         let is_loopback = bound.is_some_and(|addr| addr.ip().to_canonical().is_loopback());
         if (self.checks_all_addresses || is_loopback)
@@ -343,6 +342,8 @@ fn is_navigation(parts: &Parts) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use axum::extract::ConnectInfo;
+
     use super::*;
     use crate::protocol::{pb::v1::AgentCard, version::Protocols};
 

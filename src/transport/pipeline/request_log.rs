@@ -8,7 +8,7 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use axum::extract::{ConnectInfo, OriginalUri};
+use axum::extract::OriginalUri;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Response, request::Parts};
 use http_body::{Body as _, Frame};
@@ -21,7 +21,7 @@ use crate::{
     transport::{
         Body, BrowserHeaders, CallOutcome, REQUEST_LOG, RequestClass, ResponseFuture,
         body::observed::{BodyObserver, ObservedBody},
-        grpc_web_trailers, hide_credentials, request_id,
+        grpc_web_trailers, hide_credentials, peer, request_id,
     },
 };
 
@@ -116,7 +116,7 @@ impl RequestLine {
             is_grpc_web: class.is_grpc_web(),
             method: parts.method.clone(),
             path: parts.extensions.get::<OriginalUri>().map_or(&parts.uri, |uri| &uri.0).path().to_owned(),
-            peer: parts.extensions.get::<ConnectInfo<SocketAddr>>().map(|peer| peer.0),
+            peer: peer(parts),
             id: id.clone(),
             trace: trace_id(&parts.headers),
             status: None,

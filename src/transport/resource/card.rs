@@ -1,8 +1,6 @@
 //! Agent card over HTTP: paths, caching (`ETag`, `Last-Modified`, `Vary`), CORS, and the extended card of 0.2 (8.6).
 
-use std::net::SocketAddr;
-
-use axum::extract::{ConnectInfo, OriginalUri};
+use axum::extract::OriginalUri;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header, request::Parts, uri};
 use jiff::{
@@ -24,6 +22,7 @@ use crate::{
         Body, Settings,
         body::response::{respond, status, status_response},
         classify::card_below_json_rpc,
+        peer,
         pipeline::base_path::PathPrefix,
     },
 };
@@ -46,7 +45,7 @@ pub(in crate::transport) fn card_request(parts: &Parts) -> CardRequest<'_> {
     let authority = parts.uri.authority().map(uri::Authority::as_str);
     let (host, target) =
         if parts.version >= http::Version::HTTP_2 { (authority.or(header), None) } else { (header, authority) };
-    let peer = parts.extensions.get::<ConnectInfo<SocketAddr>>().map(|info| info.0.ip());
+    let peer = peer(parts).map(|peer| peer.ip());
     CardRequest { path, prefix, host, target, peer, query: parts.uri.query(), headers: &parts.headers }
 }
 
