@@ -559,8 +559,7 @@ mod tests {
             urls.map(|url| serde_json::json!({ "url": url, "protocolBinding": "X", "protocolVersion": "1.0" }));
         let card = serde_json::json!({ "name": "A", "supportedInterfaces": interfaces });
         std::fs::write(file.path(), card.to_string()).unwrap();
-        let mut config = Config::default();
-        config.public_url = BaseUrl::read("https://a.example").ok();
+        let mut config = Config { public_url: BaseUrl::read("https://a.example").ok(), ..Config::default() };
         config.card.file = CardFile::read(file.path().to_str().unwrap()).ok();
         let found = config.card().interfaces.into_iter().map(|interface| interface.url).collect::<Vec<_>>();
         assert_eq!(found, ["http://a.example/rpc", "https://b.example/a2a"]);
