@@ -147,7 +147,7 @@ struct Inner {
     settings: Settings,
     limits: BodyLimits,
     health_limits: BodyLimits,
-    card_dates: resource::card::CardDates,
+    last_modified: Option<HeaderValue>,
     unsent: ResponseBudget,
 }
 
@@ -184,7 +184,7 @@ impl HttpService {
             unsent: budgets.unsent,
             health_limits: limits.of_health(),
             limits,
-            card_dates: resource::card::CardDates::now(settings.env.clock),
+            last_modified: resource::card::last_modified(settings.env.clock),
             settings,
         };
         Self { inner: Arc::new(inner), scope: ServiceScope::All }
@@ -265,7 +265,7 @@ impl HttpService {
 
     /// Serves a request whose response is sent as it is. Each branch boxes its future, so that none is as large as the largest.
     fn dispatch_method<B: RequestBody>(&self, class: RequestClass, mut parts: Parts, body: B) -> ResponseFuture {
-        let Inner { service, settings, card_dates, .. } = &*self.inner;
+        let Inner { service, settings, last_modified, .. } = &*self.inner;
         let RequestClass { kind, version, .. } = class;
         let is_served = match self.scope {
             ServiceScope::All => true,
@@ -289,7 +289,9 @@ impl HttpService {
             return now(class.overloaded(error));
         }
         let binding = match kind {
-            RequestKind::Card => return now(resource::card::respond_with_card(settings, card_dates, &parts)),
+            RequestKind::Card => {
+                return now(resource::card::respond_with_card(settings, last_modified.as_ref(), &parts));
+            }
             RequestKind::Catalog => {
                 return now(resource::catalog::respond_with_catalog(settings.catalog.as_ref(), settings, &parts));
             }

@@ -49,29 +49,26 @@ pub(in crate::transport) fn card_request(parts: &Parts) -> CardRequest<'_> {
     CardRequest { path, prefix, host, target, peer, query: parts.uri.query(), headers: &parts.headers }
 }
 
-/// Start of the server, which is the modification time of its card, in whole seconds.
-pub(in crate::transport) struct CardDates {
-    time: Timestamp,
-    text: Option<HeaderValue>,
-}
-
-impl CardDates {
-    pub(in crate::transport) fn now(clock: Clock) -> Self {
-        let time = Timestamp::from_second(clock.millis().div_euclid(1000)).unwrap_or_default();
-        let text = DateTimePrinter::new().timestamp_to_rfc9110_string(&time).ok();
-        Self { time, text: text.and_then(|text| text.parse().ok()) }
-    }
+/// Returns the modification time of the card, which is the start of the server.
+pub(in crate::transport) fn last_modified(clock: Clock) -> Option<HeaderValue> {
+    let time = Timestamp::from_second(clock.millis().div_euclid(1000)).ok()?;
+    DateTimePrinter::new().timestamp_to_rfc9110_string(&time).ok()?.parse().ok()
 }
 
 /// Card that requires authentication: only the caches of its callers may have it, and they have to revalidate it.
 pub(in crate::transport) const PRIVATE_CACHE: HeaderValue = HeaderValue::from_static("private, no-cache");
 
 /// Responds with the card. There is no `Call`: its content does not depend on the caller.
-pub(in crate::transport) fn respond_with_card(settings: &Settings, dates: &CardDates, parts: &Parts) -> Response<Body> {
+pub(in crate::transport) fn respond_with_card(
+    settings: &Settings,
+    last_modified: Option<&HeaderValue>,
+    parts: &Parts,
+) -> Response<Body> {
     let card = (settings.card)(&card_request(parts));
-    let dates = Some(dates).filter(|_| !settings.card_changes);
-    let headers = HeaderMap::from_iter([(header::VARY, vary())]);
-    let mut response = respond_with_dated(card, "application/json", parts, headers, dates);
+    let mut headers = HeaderMap::from_iter([(header::VARY, vary())]);
+    let last_modified = last_modified.filter(|_| !settings.card_changes);
+    headers.extend(last_modified.map(|date| (header::LAST_MODIFIED, date.clone())));
+    let mut response = respond_with_public(card, "application/json", parts, headers);
     if settings.protects_card {
         response.headers_mut().remove(header::ACCESS_CONTROL_ALLOW_ORIGIN);
         response.headers_mut().insert(header::CACHE_CONTROL, PRIVATE_CACHE);
@@ -85,28 +82,15 @@ pub(in crate::transport) fn respond_with_public(
     content: Bytes,
     content_type: &'static str,
     parts: &Parts,
-    headers: HeaderMap,
-) -> Response<Body> {
-    respond_with_dated(content, content_type, parts, headers, None)
-}
-
-fn respond_with_dated(
-    content: Bytes,
-    content_type: &'static str,
-    parts: &Parts,
     mut headers: HeaderMap,
-    dates: Option<&CardDates>,
 ) -> Response<Body> {
-    let tag = entity_tag(&content);
-    let is_not_modified = is_not_modified(&parts.headers, &tag, dates);
     // Always succeeds: the tag consists of hexadecimal digits in quotes.
-    if let Ok(tag) = HeaderValue::try_from(tag) {
+    if let Ok(tag) = HeaderValue::try_from(entity_tag(&content)) {
         headers.insert(header::ETAG, tag);
     }
-    headers.extend(dates.and_then(|dates| dates.text.clone()).map(|text| (header::LAST_MODIFIED, text)));
     headers.insert(header::CACHE_CONTROL, CACHE_CONTROL);
     headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, ANY_ORIGIN);
-    if is_not_modified {
+    if is_not_modified(&parts.headers, &headers) {
         let mut response = status(StatusCode::NOT_MODIFIED);
         *response.headers_mut() = headers;
         return response;
@@ -146,17 +130,18 @@ pub(in crate::transport) fn preflight() -> Response<Body> {
     response
 }
 
-/// Returns true if the client has this resource already. `If-None-Match` takes precedence over `If-Modified-Since` (RFC 9110,
-/// 13.2.2).
-fn is_not_modified(headers: &HeaderMap, tag: &str, dates: Option<&CardDates>) -> bool {
-    if headers.contains_key(header::IF_NONE_MATCH) {
-        let lines = headers.get_all(header::IF_NONE_MATCH).into_iter().filter_map(|line| line.to_str().ok());
+/// Returns true if the client has the resource with these headers already. `If-None-Match` takes precedence over
+/// `If-Modified-Since` (RFC 9110, 13.2.2).
+fn is_not_modified(request: &HeaderMap, resource: &HeaderMap) -> bool {
+    if request.contains_key(header::IF_NONE_MATCH) {
+        let lines = request.get_all(header::IF_NONE_MATCH).into_iter().filter_map(|line| line.to_str().ok());
         let mut tags = lines.flat_map(|line| line.split(',')).map(str::trim);
-        return tags.any(|known| known == "*" || known.strip_prefix("W/").unwrap_or(known) == tag);
+        let tag = resource.get(header::ETAG).and_then(|tag| tag.to_str().ok());
+        return tags.any(|known| known == "*" || Some(known.strip_prefix("W/").unwrap_or(known)) == tag);
     }
-    let since = headers.get(header::IF_MODIFIED_SINCE).and_then(|date| date.to_str().ok());
-    let since = since.and_then(|date| DateTimeParser::new().parse_timestamp(date).ok());
-    since.zip(dates).is_some_and(|(since, dates)| dates.time <= since)
+    let date = |value: &HeaderValue| DateTimeParser::new().parse_timestamp(value.to_str().ok()?).ok();
+    let since = request.get(header::IF_MODIFIED_SINCE).and_then(date);
+    resource.get(header::LAST_MODIFIED).and_then(date).zip(since).is_some_and(|(modified, since)| modified <= since)
 }
 
 /// Returns a strong entity tag of these bytes.
