@@ -30,11 +30,6 @@ impl Network {
     }
 }
 
-/// Returns true if an address is reachable from other machines.
-pub(crate) fn is_public(addr: SocketAddr) -> bool {
-    !addr.ip().to_canonical().is_loopback()
-}
-
 impl From<IpAddr> for Network {
     fn from(addr: IpAddr) -> Self {
         Self(addr.to_canonical().into())
@@ -70,6 +65,11 @@ impl fmt::Display for Network {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(&self.0, f)
     }
+}
+
+/// Returns true if an address is reachable from other machines.
+pub(crate) fn is_public(addr: SocketAddr) -> bool {
+    !addr.ip().to_canonical().is_loopback()
 }
 
 /// Returns true for a host of this machine: `localhost`, or a loopback address, which has brackets in a URL if it is of IPv6.

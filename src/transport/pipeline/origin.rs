@@ -9,6 +9,7 @@ use std::{collections::BTreeSet, fmt, net::SocketAddr, str::FromStr};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Version, header, request::Parts};
 
 use crate::{
+    base::network::is_public,
     protocol::error::{Error, ErrorKind},
     service::card::{Address, CardTemplate, Forwarded},
     transport::{RequestClass, brief, peer},
@@ -226,7 +227,7 @@ impl OriginPolicy {
     pub(crate) fn check(&self, class: RequestClass, parts: &Parts, bound: Option<SocketAddr>) -> Result<(), Error> {
         let peer = peer(parts).map(|peer| peer.ip());
         let forwarded = peer.and_then(|peer| self.address.forwarded_by(peer, &parts.headers));
-        let is_loopback = bound.is_some_and(|addr| addr.ip().to_canonical().is_loopback());
+        let is_loopback = bound.is_some_and(|addr| !is_public(addr));
         if (self.checks_all_addresses || is_loopback)
             && forwarded.as_ref().is_none_or(|forwarded| !forwarded.by_proxy)
             && !class.kind.is_health(parts.uri.path())
