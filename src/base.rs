@@ -13,7 +13,7 @@ pub mod jws;
 #[cfg(feature = "server")]
 pub(crate) mod metric;
 #[cfg(any(feature = "client", feature = "server"))]
-pub(crate) mod network;
+pub mod network;
 #[cfg(any(feature = "client", feature = "push"))]
 pub(crate) mod oauth;
 #[cfg(feature = "server")]

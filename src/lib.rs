@@ -117,6 +117,21 @@
     allow(dead_code, unused_imports, reason = "modules without a feature gate have items that only some features use")
 )]
 
+/// Implements `Debug` with some fields of a type, and an ellipsis for the others, which may be secret.
+macro_rules! debug_fields {
+    ($($type:ident)::+ $(<$lifetime:lifetime>)? { $($name:ident $(: $($field:tt).+)?),* }) => {
+        impl std::fmt::Debug for $($type)::+ $(<$lifetime>)? {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                let name = stringify!($($type)::+);
+                let mut f = f.debug_struct(name.rsplit(':').next().unwrap_or(name));
+                f$(.field(stringify!($name), &debug_fields!(@field self $name $($($field).+)?)))*.finish_non_exhaustive()
+            }
+        }
+    };
+    (@field $self:ident $name:ident) => { $self.$name };
+    (@field $self:ident $name:ident $($field:tt).+) => { $self.$($field).+ };
+}
+
 /// Declares builder methods of a type: name, field and type of the parameter.
 #[cfg(any(feature = "server", feature = "client"))]
 macro_rules! setters {

@@ -3,7 +3,7 @@
 //! [`Server`] collects the settings and assembles the service, its extensions and the layers around the transport.
 //! [`BoundServer`] listens and drains; [`Handle`] does that for a server that is embedded in an axum program.
 
-use std::{convert::Infallible, fmt, io, sync::Arc, time::Duration};
+use std::{convert::Infallible, io, sync::Arc, time::Duration};
 
 use axum::{extract::Request, response::IntoResponse, routing::Route};
 use bytes::Bytes;
@@ -607,8 +607,4 @@ impl Server {
     }
 }
 
-impl fmt::Debug for Server {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Server").field("card", &self.card).field("limits", &self.options.limits).finish_non_exhaustive()
-    }
-}
+debug_fields!(Server { card, limits: options.limits });

@@ -4,7 +4,6 @@
 //! depend on the binding of a call. Required fields have been [checked](crate::protocol::validate) before.
 
 use std::{
-    fmt,
     pin::Pin,
     sync::{Arc, OnceLock},
     time::Duration,
@@ -587,8 +586,4 @@ impl A2aService for Service {
     }
 }
 
-impl fmt::Debug for Service {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Service").finish_non_exhaustive()
-    }
-}
+debug_fields!(Service {});

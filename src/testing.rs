@@ -177,8 +177,4 @@ impl ProbeOutcome {
     }
 }
 
-impl std::fmt::Debug for Probe {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Probe").finish_non_exhaustive()
-    }
-}
+debug_fields!(Probe {});

@@ -50,12 +50,7 @@ options! {
     }
 }
 
-impl fmt::Debug for HttpOptions {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut f = f.debug_struct("HttpOptions");
-        f.field("idempotent", &self.idempotent).finish_non_exhaustive()
-    }
-}
+debug_fields!(HttpOptions { idempotent });
 
 /// Agent that sends its turns to an HTTP endpoint.
 ///

@@ -70,13 +70,7 @@ options! {
     }
 }
 
-impl fmt::Debug for OpenaiOptions {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut f = f.debug_struct("OpenaiOptions");
-        f.field("idle_timeout", &self.idle_timeout).field("history", &self.history);
-        f.finish_non_exhaustive()
-    }
-}
+debug_fields!(OpenaiOptions { idle_timeout, history });
 
 /// Agent that sends its conversations to a model.
 ///

@@ -1,7 +1,7 @@
 //! JSON Web Signatures (RFC 7515): private and public keys, their forms (PEM, JSON Web Key), signing and verification.
 
 use std::{
-    fmt, io,
+    io,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -266,11 +266,7 @@ fn rsa_key(pair: &rsa::KeyPair) -> Result<EncodingKey, aws_lc_rs::error::Unspeci
     Ok(EncodingKey::from_rsa_der(pkcs8.as_ref().get(RSA_PREFIX..).unwrap_or_default()))
 }
 
-impl fmt::Debug for SigningKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SigningKey").field("id", &self.id).field("algorithm", &self.algorithm).finish_non_exhaustive()
-    }
-}
+debug_fields!(SigningKey { id, algorithm });
 
 /// Keys of a server. The first one signs, and all are published: a receiver verifies notifications that were signed before a
 /// rotation, and knows the next key before it is used.

@@ -2,7 +2,6 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    fmt,
     sync::Arc,
     time::Duration,
 };
@@ -132,14 +131,7 @@ pub enum SignaturePolicy {
     Required(PublicKeys),
 }
 
-impl fmt::Debug for ClientBuilder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { retry, headers, binding, version, tenant, timeout, limits, .. } = self;
-        let mut f = f.debug_struct("ClientBuilder");
-        f.field("retry", retry).field("headers", headers).field("binding", binding).field("version", version);
-        f.field("tenant", tenant).field("timeout", timeout).field("limits", limits).finish_non_exhaustive()
-    }
-}
+debug_fields!(ClientBuilder { retry, headers, binding, version, tenant, timeout, limits });
 
 setters! {
     ClientBuilder:

@@ -1,7 +1,7 @@
 //! Credentials of a client by the security schemes of the agent card (4.5): API keys, access tokens of OAuth 2.0, and the schemes
 //! for which there are none.
 
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
@@ -133,11 +133,7 @@ impl AgentCredentials {
     }
 }
 
-impl fmt::Debug for AgentCredentials {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AgentCredentials").field("missing", &self.missing).finish_non_exhaustive()
-    }
-}
+debug_fields!(AgentCredentials { missing });
 
 /// Security schemes of a card by name: first those that are required.
 fn schemes(card: Option<&AgentCard>) -> Vec<(&str, &Scheme)> {

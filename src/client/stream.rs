@@ -2,7 +2,6 @@
 
 use std::{
     collections::VecDeque,
-    fmt,
     pin::Pin,
     task::{Context, Poll, ready},
 };
@@ -78,11 +77,7 @@ pub struct EventStream {
     cursor: Option<Cursor>,
 }
 
-impl fmt::Debug for EventStream {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("EventStream").field("pending", &self.pending).finish_non_exhaustive()
-    }
-}
+debug_fields!(EventStream { pending });
 
 impl EventStream {
     pub(super) fn new(events: BoxStream<Event>) -> Self {

@@ -4,7 +4,6 @@
 //! (server) and encoding (client) are defined here. The transport builds a [`Call`] once per request.
 
 use std::{
-    fmt,
     net::SocketAddr,
     sync::{Arc, OnceLock},
     time::Duration,
@@ -374,12 +373,8 @@ pub struct PushExtra(pub Bytes);
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AllPushExtras(pub Vec<PushExtra>);
 
-/// Redacted, because the fields may be secrets.
-impl fmt::Debug for PushExtra {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("PushExtra").finish_non_exhaustive()
-    }
-}
+// Redacted, because the fields may be secrets.
+debug_fields!(PushExtra {});
 
 #[cfg(test)]
 mod tests {

@@ -4,7 +4,7 @@
 //! The files in `openapi/` describe a server with default settings; `tools/openapi` generates them. A running server replaces
 //! the name, the security schemes, the protocol versions, and the URL, which is the one that the client knows.
 
-use std::{collections::BTreeMap, fmt, sync::OnceLock};
+use std::{collections::BTreeMap, sync::OnceLock};
 
 use bytes::Bytes;
 
@@ -149,8 +149,4 @@ impl PublishedDocuments {
     }
 }
 
-impl fmt::Debug for PublishedDocuments {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PublishedDocuments").field("title", &self.publisher.title).finish_non_exhaustive()
-    }
-}
+debug_fields!(PublishedDocuments { title: publisher.title });

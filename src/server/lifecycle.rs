@@ -121,11 +121,7 @@ impl BoundServer {
     }
 }
 
-impl fmt::Debug for BoundServer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("BoundServer").field("addr", &self.addr).finish_non_exhaustive()
-    }
-}
+debug_fields!(BoundServer { addr });
 
 /// Listens on an address. An address that is reachable from other machines needs an authenticator, or a server that is
 /// [insecure](super::Server::insecure).
@@ -305,8 +301,4 @@ impl Signals {
     }
 }
 
-impl fmt::Debug for Signals {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Signals").finish_non_exhaustive()
-    }
-}
+debug_fields!(Signals {});

@@ -12,7 +12,7 @@
 //! | `stats` | counters for operators |
 //! | `target` | protection against requests to internal addresses |
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 pub use credentials::{ClientCredentials, CredentialsError, HostCredentials, WebhookCredentials, WebhookRequest};
 #[cfg(feature = "cli")]
@@ -95,8 +95,4 @@ options! {
     }
 }
 
-impl fmt::Debug for PushOptions {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PushOptions").field("allow", &self.allow).field("events", &self.events).finish_non_exhaustive()
-    }
-}
+debug_fields!(PushOptions { allow, events });

@@ -2,7 +2,7 @@
 
 #[cfg(feature = "push")]
 use std::collections::BTreeMap;
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use serde_json::{Map, Value};
@@ -118,13 +118,8 @@ impl PushConfig {
     }
 }
 
-/// Omits everything that may be a secret: the URL, the token and the credentials.
-impl fmt::Debug for PushConfig {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut f = f.debug_struct("PushConfig");
-        f.field("id", &self.config.id).field("version", &self.version).finish_non_exhaustive()
-    }
-}
+// Omits everything that may be a secret: the URL, the token and the credentials.
+debug_fields!(PushConfig { id: config.id, version });
 
 /// Returns whether two URLs have the same scheme, host and port.
 fn same_origin(a: &str, b: &str) -> bool {

@@ -2,7 +2,6 @@
 
 use std::{
     collections::VecDeque,
-    fmt,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -102,11 +101,7 @@ impl FaultyTransport {
     }
 }
 
-impl fmt::Debug for FaultyTransport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("FaultyTransport").field("faults", &self.faults).finish_non_exhaustive()
-    }
-}
+debug_fields!(FaultyTransport { faults });
 
 fn broken(point: &str) -> Error {
     ErrorKind::Unavailable.because(format!("connection broken {point} (fault injection)"))

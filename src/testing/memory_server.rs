@@ -2,7 +2,7 @@
 
 use std::{
     convert::Infallible,
-    fmt, io,
+    io,
     sync::Arc,
     task::{Context, Poll},
 };
@@ -137,11 +137,7 @@ impl MemoryServer {
     }
 }
 
-impl fmt::Debug for MemoryServer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MemoryServer").field("handle", &self.handle).finish_non_exhaustive()
-    }
-}
+debug_fields!(MemoryServer { handle });
 
 /// Network of a [`MemoryServer`] for the JSON bindings.
 #[derive(Clone, Debug)]

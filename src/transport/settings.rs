@@ -1,6 +1,6 @@
 //! Settings of the HTTP service: limits, timeouts, protocol versions, agent card and readiness check, with their defaults.
 
-use std::{fmt, future, sync::Arc, time::Duration};
+use std::{future, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
@@ -84,11 +84,7 @@ pub struct ProtectedResource {
     pub base_url: BaseUrlSource,
 }
 
-impl fmt::Debug for ProtectedResource {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ProtectedResource").field("issuers", &self.issuers).finish_non_exhaustive()
-    }
-}
+debug_fields!(ProtectedResource { issuers });
 
 /// Settings of an [`HttpService`](super::HttpService).
 #[derive(Clone)]
@@ -209,15 +205,15 @@ impl Settings {
     }
 }
 
-impl fmt::Debug for Settings {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut f = f.debug_struct("Settings");
-        f.field("body_bytes", &self.body_bytes).field("body_timeout", &self.body_timeout);
-        f.field("keep_alive", &self.keep_alive).field("stream_max_age", &self.stream_max_age);
-        f.field("batch_calls", &self.batch_calls)
-            .field("batch_bytes", &self.batch_bytes)
-            .field("outgoing_bytes", &self.outgoing_bytes)
-            .field("strict_version", &self.strict_version);
-        f.field("protocols", &self.protocols).field("idempotency_keys", &self.idempotency_keys).finish_non_exhaustive()
-    }
-}
+debug_fields!(Settings {
+    body_bytes,
+    body_timeout,
+    keep_alive,
+    stream_max_age,
+    batch_calls,
+    batch_bytes,
+    outgoing_bytes,
+    strict_version,
+    protocols,
+    idempotency_keys
+});

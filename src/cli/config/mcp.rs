@@ -2,7 +2,6 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fmt,
     time::Duration,
 };
 
@@ -53,12 +52,8 @@ enum Approve {
     All(String),
 }
 
-/// Omits arguments, variables and tokens, which may be secret.
-impl fmt::Debug for ServerConfig {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ServerConfig").field("name", &self.name).finish_non_exhaustive()
-    }
-}
+// Omits arguments, variables and tokens, which may be secret.
+debug_fields!(ServerConfig { name });
 
 impl ServerConfig {
     fn read(value: &Spanned<DeValue<'_>>) -> Result<Self, String> {

@@ -3,7 +3,7 @@
 //! An update waits while too many are pending in the store (backpressure). After the end of the turn it fails, so that `?` stops
 //! an agent that was canceled.
 
-use std::{fmt, mem};
+use std::mem;
 
 use futures_util::TryFutureExt as _;
 use serde::Serialize;
@@ -253,14 +253,6 @@ impl ArtifactWriter<'_> {
     }
 }
 
-impl fmt::Debug for Updates {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Updates").field("task", &self.live.key).field("turn", &self.turn).finish_non_exhaustive()
-    }
-}
+debug_fields!(Updates { task: live.key, turn });
 
-impl fmt::Debug for ArtifactWriter<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ArtifactWriter").field("artifact", &self.artifact).finish_non_exhaustive()
-    }
-}
+debug_fields!(ArtifactWriter<'_> { artifact });

@@ -388,11 +388,7 @@ impl Drop for Reader {
     }
 }
 
-impl std::fmt::Debug for Reader {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Reader").field("task", &self.live.key).field("next", &self.next).finish_non_exhaustive()
-    }
-}
+debug_fields!(Reader { task: live.key, next });
 
 #[cfg(test)]
 mod tests {

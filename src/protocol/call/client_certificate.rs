@@ -1,6 +1,6 @@
 //! Certificate of a client, which TLS has verified.
 
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 
 /// Certificate with which a client has authenticated its connection.
 #[derive(Clone, PartialEq, Eq)]
@@ -55,8 +55,4 @@ impl ClientCertificate {
     }
 }
 
-impl fmt::Debug for ClientCertificate {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ClientCertificate").field("dns", &self.0.dns).field("uri", &self.0.uri).finish_non_exhaustive()
-    }
-}
+debug_fields!(ClientCertificate { dns: 0.dns, uri: 0.uri });

@@ -1,28 +1,11 @@
 //! Redacted `Debug` output of messages with credentials. URLs are left out too: a part of one may be a credential.
 
-use std::fmt;
-
 use super::{v1, v03};
 
-/// Implements `Debug` with only the listed fields, and an ellipsis for the others.
-macro_rules! partly {
-    ($($message:ty: $($field:ident)*;)*) => { $(
-        impl fmt::Debug for $message {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                let name = stringify!($message);
-                let mut f = f.debug_struct(name.rsplit(':').next().unwrap_or(name));
-                f$(.field(stringify!($field), &self.$field))*.finish_non_exhaustive()
-            }
-        }
-    )* };
-}
-
-partly! {
-    v1::TaskPushNotificationConfig: tenant id task_id authentication;
-    v1::AuthenticationInfo: scheme;
-    v03::PushNotificationConfig: id authentication;
-    v03::AuthenticationInfo: schemes;
-}
+debug_fields!(v1::TaskPushNotificationConfig { tenant, id, task_id, authentication });
+debug_fields!(v1::AuthenticationInfo { scheme });
+debug_fields!(v03::PushNotificationConfig { id, authentication });
+debug_fields!(v03::AuthenticationInfo { schemes });
 
 #[cfg(test)]
 mod tests {

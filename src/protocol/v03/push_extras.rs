@@ -3,7 +3,7 @@
 //! The 0.3 codecs pass them to the service as request extensions, serialized as JSON. The service stores these bytes with
 //! the configuration without reading them, and returns them as response extensions.
 
-use std::{collections::BTreeMap, fmt};
+use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use http::HeaderName;
@@ -101,11 +101,7 @@ impl PushExtras {
     }
 }
 
-impl fmt::Debug for PushExtras {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PushExtras").field("schemes", &self.schemes).finish_non_exhaustive()
-    }
-}
+debug_fields!(PushExtras { schemes });
 
 #[cfg(test)]
 mod tests {

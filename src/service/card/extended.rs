@@ -1,6 +1,6 @@
 //! Extended agent card (3.1.11): the card for authenticated callers, whose content depends on the caller.
 
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use serde::Deserialize;
@@ -93,11 +93,7 @@ pub(crate) struct ExtendedCardSettings {
     pub(crate) provider: Option<Arc<dyn ExtendedCard>>,
 }
 
-impl fmt::Debug for ExtendedCardSettings {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ExtendedCardSettings").field("access", &self.access).finish_non_exhaustive()
-    }
-}
+debug_fields!(ExtendedCardSettings { access });
 
 impl ExtendedCardSettings {
     /// Returns the extended card for a call. A guarded one requires the scope `card:extended`.

@@ -375,8 +375,4 @@ macro_rules! extended {
 
 each_rpc!(extended);
 
-impl fmt::Debug for ExtendedService {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Extended").field("extensions", &self.extensions).finish_non_exhaustive()
-    }
-}
+debug_fields!(ExtendedService { extensions });

@@ -1,7 +1,6 @@
 //! Observation of calls: their metrics, and their details for the request log.
 
 use std::{
-    fmt,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
@@ -186,8 +185,4 @@ macro_rules! observed {
 
 each_rpc!(observed);
 
-impl fmt::Debug for ObservedService {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ObservedService").field("is_metered", &self.is_metered).finish_non_exhaustive()
-    }
-}
+debug_fields!(ObservedService { is_metered });

@@ -34,7 +34,7 @@
 //! | `stateTransitionHistory` | on the card (0.3, 5.5.2) | removed | the card |
 //! | `tenant` | does not exist: requests use the unnamed tenant | in every request (3.1) | the codecs |
 
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 
 use tonic::{Request, Response, Status};
 
@@ -290,11 +290,7 @@ fn set_default_id(config: &mut TaskPushNotificationConfig) {
     }
 }
 
-impl fmt::Debug for V03Service {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Semantics").finish_non_exhaustive()
-    }
-}
+debug_fields!(V03Service {});
 
 #[cfg(test)]
 mod tests {

@@ -198,11 +198,7 @@ fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
         .map_err(|_| TlsError::new(Some(path), "the file has no private key in PEM (PKCS#8, PKCS#1 or SEC1)"))
 }
 
-impl fmt::Debug for Tls {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tls").field("client_auth", &self.client_auth).finish_non_exhaustive()
-    }
-}
+debug_fields!(Tls { client_auth });
 
 /// Connection with or without TLS. One type, so that the HTTP server is compiled once.
 pub(in crate::transport) enum MaybeTls<I> {

@@ -3,12 +3,9 @@
 //! For debugging, for example a migration between protocol versions; off by default. Credentials are redacted by the names
 //! of headers and members, and long texts are truncated. Message content is not redacted.
 
-use std::{
-    fmt,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
 };
 
 use bytes::{Bytes, BytesMut};
@@ -200,8 +197,4 @@ macro_rules! logged {
 
 each_rpc!(logged);
 
-impl fmt::Debug for WireLogService {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("WireLogService").finish_non_exhaustive()
-    }
-}
+debug_fields!(WireLogService {});
