@@ -49,13 +49,8 @@ pub(super) struct Chat {
 pub(super) async fn run(arguments: &Chat) -> anyhow::Result<()> {
     let is_terminal = io::stdin().is_terminal();
     let client = arguments.agent.connect(None).await?;
-    let mut conversation = client.conversation();
-    if let Some(id) = &arguments.context {
-        conversation = conversation.with_context(id);
-    }
-    if let Some(id) = &arguments.task {
-        conversation = conversation.with_task(id);
-    }
+    let conversation = arguments.context.iter().fold(client.conversation(), Conversation::with_context);
+    let mut conversation = arguments.task.iter().fold(conversation, Conversation::with_task);
     if is_terminal {
         super::report(&format!("{}: type a message, or /help\n", client.card().name));
     }

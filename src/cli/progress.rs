@@ -11,10 +11,7 @@ use std::{
 use tokio::time::{Instant, timeout};
 
 use super::{report, show};
-use crate::{
-    client::StreamEvent,
-    protocol::pb::v1::{Artifact, Message, Task, TaskState, TaskStatus},
-};
+use crate::{client::StreamEvent, protocol::pb::v1::TaskState};
 
 /// Interval at which the progress line is written.
 const TICK: Duration = Duration::from_millis(250);
@@ -77,31 +74,17 @@ impl Progress {
 
     /// Updates the state and the progress line from an event.
     pub(super) fn record(&mut self, event: &StreamEvent) {
-        match event {
-            StreamEvent::Task(task) => {
-                let Task { status, artifacts, .. } = &**task;
-                self.set_status(status.as_ref());
-                for artifact in artifacts {
-                    self.add_artifact(artifact);
-                }
-            }
-            StreamEvent::Status(update) => self.set_status(update.status.as_ref()),
-            StreamEvent::Artifact(update) => update.artifact.iter().for_each(|artifact| self.add_artifact(artifact)),
-            StreamEvent::Message(_) | StreamEvent::Gap => {}
+        self.state = event.state().or(self.state);
+        if let Some(message) = event.status().and_then(|status| status.message.as_ref()) {
+            self.text = message.text();
         }
-    }
-
-    fn set_status(&mut self, status: Option<&TaskStatus>) {
-        self.state = status.map(TaskStatus::state).or(self.state);
-        if let Some(text) = status.and_then(|status| status.message.as_ref()).map(Message::text) {
-            self.text = text;
-        }
-    }
-
-    fn add_artifact(&mut self, artifact: &Artifact) {
-        if self.artifacts.len() < MAX_ARTIFACTS {
-            self.artifacts.insert(artifact.artifact_id.clone());
-        }
+        let artifacts = match event {
+            StreamEvent::Task(task) => &*task.artifacts,
+            StreamEvent::Artifact(update) => update.artifact.as_slice(),
+            StreamEvent::Status(_) | StreamEvent::Message(_) | StreamEvent::Gap => &[],
+        };
+        let left = MAX_ARTIFACTS.saturating_sub(self.artifacts.len());
+        self.artifacts.extend(artifacts.iter().map(|artifact| artifact.artifact_id.clone()).take(left));
     }
 
     /// Writes the line, once the call takes long.
@@ -167,6 +150,7 @@ fn cut(line: &str, width: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protocol::pb::v1::{Artifact, Message, Task, TaskStatus};
 
     #[test]
     fn progress_line_fits_the_terminal() {

@@ -307,17 +307,14 @@ async fn send_with_progress(
         let event = event?;
         progress.record(&event);
         let is_running = event.state().is_none_or(|state| !state.is_settled());
-        task = None;
-        match event {
-            StreamEvent::Message(message) => return Ok(Some(Payload::Message(*message))),
-            StreamEvent::Task(found) => {
-                task_id.clone_from(&found.id);
-                task = Some(*found);
-            }
-            StreamEvent::Status(update) => task_id = update.task_id,
-            StreamEvent::Artifact(update) => task_id = update.task_id,
-            StreamEvent::Gap => {}
+        if let Some((_, id)) = event.ids() {
+            id.clone_into(&mut task_id);
         }
+        task = match event {
+            StreamEvent::Message(message) => return Ok(Some(Payload::Message(*message))),
+            StreamEvent::Task(found) => Some(*found),
+            StreamEvent::Status(_) | StreamEvent::Artifact(_) | StreamEvent::Gap => None,
+        };
         if is_running { running.clone_from(&task_id) } else { running.clear() }
     }
     if task.is_none() && !task_id.is_empty() {

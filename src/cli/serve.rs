@@ -37,6 +37,9 @@ use crate::{
 
 mod agent;
 
+/// Minimum of `limits.memory`, in bytes, which requests of usual sizes do not exceed.
+const MIN_MEMORY: usize = 1 << 20;
+
 /// Serves until SIGINT or SIGTERM, then drains. A second signal exits at once with code 130.
 pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
     let loaded = config::load(arguments.config.as_deref(), &arguments.flags())?;
@@ -63,7 +66,9 @@ pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
     }
     agents.iter().map(|agent| &agent.config).chain([&config]).for_each(Config::warn_of_shared_files);
     guard_public(&config)?;
-    guard_memory(&config)?;
+    if config.connections.memory < MIN_MEMORY {
+        return Err(config::Error::new(format!("limits.memory: the minimum is {MIN_MEMORY} bytes")).into());
+    }
     let configs = agents.iter().map(|agent| &agent.config);
     configs.chain([&config]).try_for_each(guard_security)?;
     guard_scopes(&config, &agents)?;
@@ -106,10 +111,7 @@ pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
             (Some(schemes), AuthRequire::All) => server.authenticator(AllOf::from(schemes)),
             (None, _) => server,
         };
-        let server = match tls {
-            Some(tls) => server.tls(tls),
-            None => server,
-        };
+        let server = tls.into_iter().fold(server, Server::tls);
         tokio::spawn(recorder.clone().keep_up());
         let server = server.metrics(move || recorder.render());
         let (first, others) = config.listen.0.split_first().context("there is no listen address")?;
@@ -214,11 +216,7 @@ impl<'a> Prepared<'a> {
                 server = server.name(&named.name);
             }
         }
-        let server = match card_key {
-            Some(key) => server.sign_card(key),
-            None => server,
-        };
-        Ok((server, gateway))
+        Ok((card_key.into_iter().fold(server, Server::sign_card), gateway))
     }
 }
 
@@ -270,10 +268,7 @@ fn server(agent: Arc<dyn DynAgent>, store: Arc<dyn Store>, push: PushOptions, co
 
 /// Adds the settings of a server for its address, which agents below a path do not have.
 fn with_public_address(server: Server, config: &Config) -> Server {
-    match &config.public_url {
-        Some(url) => server.url(&*url.0),
-        None => server,
-    }
+    config.public_url.iter().fold(server, |server, url| server.url(&*url.0))
 }
 
 /// Returns the TLS of the configuration, if there is any.
@@ -396,10 +391,7 @@ fn open_store(config: &Config) -> anyhow::Result<OpenedStore> {
     match path {
         config::StorePath::Memory => {
             let memory = max_tasks.map_or_else(Memory::default, Memory::with_max_tasks);
-            let memory = match *max_tasks_per_owner {
-                Some(count) => memory.with_max_tasks_per_owner(count),
-                None => memory,
-            };
+            let memory = (*max_tasks_per_owner).into_iter().fold(memory, Memory::with_max_tasks_per_owner);
             let line = "tasks are stored in memory and lost when this process ends\n".to_owned();
             Ok(OpenedStore { store: Arc::new(memory), file: None, line })
         }
@@ -469,17 +461,6 @@ fn guard_public(config: &Config) -> Result<(), config::Error> {
         "{addr} is reachable from other machines and callers are not authenticated; set a token (A2A_TOKEN), a token file \
          (auth.tokens) or an issuer (auth.jwt.issuer), listen on 127.0.0.1 or [::1], or allow unauthenticated access with --insecure"
     )))
-}
-
-/// Minimum of `limits.memory`, in bytes.
-const MIN_MEMORY: usize = 1 << 20;
-
-/// Rejects a budget that requests of usual sizes exceed.
-fn guard_memory(config: &Config) -> Result<(), config::Error> {
-    if config.connections.memory < MIN_MEMORY {
-        return Err(config::Error::new(format!("limits.memory: the minimum is {MIN_MEMORY} bytes")));
-    }
-    Ok(())
 }
 
 /// Rejects a protected agent card that nobody could read, and an agent card that declares credentials which the server does

@@ -5,7 +5,7 @@ use tokio_stream::StreamExt as _;
 use super::{Client, EventStream, Outcome, StreamEvent};
 use crate::protocol::{
     error::Error,
-    pb::v1::{SendMessageRequest, Task, TaskState},
+    pb::v1::{SendMessageRequest, TaskState},
 };
 
 /// Messages that share a context, and continue a task that waits for input or authorization.
@@ -68,9 +68,9 @@ impl Conversation {
     pub async fn send(&mut self, message: impl Into<SendMessageRequest>) -> Result<Outcome, Error> {
         let outcome = self.client.send(self.next(message.into())).await?;
         if let Some(task) = outcome.task() {
-            self.follow(task);
-        } else if let Some(message) = outcome.message().filter(|message| !message.context_id.is_empty()) {
-            self.context_id.clone_from(&message.context_id);
+            self.follow(&task.context_id, &task.id, task.state());
+        } else if let Some(message) = outcome.message() {
+            self.set_context(&message.context_id);
         }
         Ok(outcome)
     }
@@ -105,35 +105,24 @@ impl Conversation {
 
     /// Takes context and task from an event of [`stream`](Self::stream).
     pub fn record(&mut self, event: &StreamEvent) {
-        match event {
-            StreamEvent::Task(task) => self.follow(task),
-            StreamEvent::Status(update) => {
-                let state =
-                    update.status.as_ref().map_or(TaskState::Unspecified, crate::protocol::pb::v1::TaskStatus::state);
-                self.take(&update.context_id, &update.task_id, state);
-            }
-            StreamEvent::Artifact(update) => {
-                self.take(&update.context_id, &update.task_id, TaskState::Working);
-            }
-            StreamEvent::Message(message) => {
-                if !message.context_id.is_empty() {
-                    self.context_id.clone_from(&message.context_id);
-                }
-            }
-            StreamEvent::Gap => {}
+        if let Some((context_id, task_id)) = event.ids() {
+            self.follow(context_id, task_id, event.state().unwrap_or_default());
+        } else if let StreamEvent::Message(message) = event {
+            self.set_context(&message.context_id);
         }
     }
 
-    fn follow(&mut self, task: &Task) {
-        self.take(&task.context_id, &task.id, task.state());
-    }
-
-    fn take(&mut self, context_id: &str, task_id: &str, state: TaskState) {
-        if !context_id.is_empty() {
-            context_id.clone_into(&mut self.context_id);
-        }
+    fn follow(&mut self, context_id: &str, task_id: &str, state: TaskState) {
+        self.set_context(context_id);
         // A terminal task takes no messages: the next one begins a new task.
         if state.is_terminal() { self.task_id.clear() } else { task_id.clone_into(&mut self.task_id) }
+    }
+
+    /// Sets the context, unless an answer has none.
+    fn set_context(&mut self, id: &str) {
+        if !id.is_empty() {
+            id.clone_into(&mut self.context_id);
+        }
     }
 
     fn next(&self, mut request: SendMessageRequest) -> SendMessageRequest {

@@ -38,10 +38,25 @@ pub enum StreamEvent {
 impl StreamEvent {
     /// State of the task, if the event has one.
     pub fn state(&self) -> Option<TaskState> {
+        self.status().map(TaskStatus::state)
+    }
+
+    /// Returns the status of the task, if the event has one.
+    pub(crate) fn status(&self) -> Option<&TaskStatus> {
         match self {
-            Self::Task(task) => Some(task.state()),
-            Self::Status(update) => update.status.as_ref().map(TaskStatus::state),
+            Self::Task(task) => task.status.as_ref(),
+            Self::Status(update) => update.status.as_ref(),
             Self::Artifact(_) | Self::Message(_) | Self::Gap => None,
+        }
+    }
+
+    /// Returns the ids of the context and of the task, if the event is of a task.
+    pub(crate) fn ids(&self) -> Option<(&str, &str)> {
+        match self {
+            Self::Task(task) => Some((&task.context_id, &task.id)),
+            Self::Status(update) => Some((&update.context_id, &update.task_id)),
+            Self::Artifact(update) => Some((&update.context_id, &update.task_id)),
+            Self::Message(_) | Self::Gap => None,
         }
     }
 

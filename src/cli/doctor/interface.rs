@@ -301,15 +301,8 @@ impl Session<'_> {
         let Some(last) = received.last() else {
             return Err(Finding::failed("the stream has no events", remedy));
         };
-        let is_complete = match last.payload() {
-            Some(Payload::Message(_)) => true,
-            Some(Payload::Task(task)) => task.state().is_settled(),
-            Some(Payload::StatusUpdate(update)) => {
-                update.status.as_ref().is_some_and(|status| status.state().is_settled())
-            }
-            Some(Payload::ArtifactUpdate(_)) | None => false,
-        };
-        if !is_complete {
+        let status = last.payload().and_then(Payload::status);
+        if last.message().is_none() && !status.is_some_and(|status| status.state().is_settled()) {
             let remedy = "end a stream with the state of its task; check the timeouts of proxies";
             return Err(Finding::failed("the stream ended before its task", remedy));
         }
@@ -406,12 +399,7 @@ impl Session<'_> {
 
 /// Time at which the agent made an event, if it says so.
 fn made(event: &Event) -> Option<Millis> {
-    let status = match event.payload()? {
-        Payload::Task(task) => task.status.as_ref(),
-        Payload::StatusUpdate(update) => update.status.as_ref(),
-        Payload::Message(_) | Payload::ArtifactUpdate(_) => None,
-    };
-    status?.timestamp.as_ref().map(millis)
+    event.payload()?.status()?.timestamp.as_ref().map(millis)
 }
 
 /// Returns true if events that were made at different times arrived at the same one.
