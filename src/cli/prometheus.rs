@@ -9,39 +9,28 @@ use crate::base::metric::{self, METRICS};
 /// Interval at which recorded values are moved to the buckets.
 const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Recorder of this process.
-#[derive(Clone)]
-pub(crate) struct Recorder(PrometheusHandle);
-
-impl Recorder {
-    /// Installs the recorder.
-    ///
-    /// # Errors
-    /// The process has a recorder already.
-    pub(crate) fn install() -> anyhow::Result<Self> {
-        let mut builder = PrometheusBuilder::new();
-        for (metric, buckets) in METRICS.iter().filter_map(|metric| Some((metric, metric.buckets()?))) {
-            builder = builder.set_buckets_for_metric(Matcher::Full(metric.name.to_owned()), buckets)?;
-        }
-        let recorder = builder.build_recorder();
-        let handle = recorder.handle();
-        metrics::set_global_recorder(recorder)?;
-        metric::describe();
-        Ok(Self(handle))
+/// Installs the recorder of this process.
+///
+/// # Errors
+/// The process has a recorder already.
+pub(crate) fn install() -> anyhow::Result<PrometheusHandle> {
+    let mut builder = PrometheusBuilder::new();
+    for (metric, buckets) in METRICS.iter().filter_map(|metric| Some((metric, metric.buckets()?))) {
+        builder = builder.set_buckets_for_metric(Matcher::Full(metric.name.to_owned()), buckets)?;
     }
+    let recorder = builder.build_recorder();
+    let handle = recorder.handle();
+    metrics::set_global_recorder(recorder)?;
+    metric::describe();
+    Ok(handle)
+}
 
-    /// Renders the metrics.
-    pub(crate) fn render(&self) -> String {
-        self.0.render()
-    }
-
-    /// Moves recorded values to the buckets from time to time, so that they do not accumulate without a scrape. Runs until it
-    /// is dropped.
-    pub(crate) async fn keep_up(self) {
-        let mut interval = tokio::time::interval(UPKEEP_INTERVAL);
-        loop {
-            interval.tick().await;
-            self.0.run_upkeep();
-        }
+/// Moves recorded values to the buckets from time to time, so that they do not accumulate without a scrape. Runs until it is
+/// dropped.
+pub(crate) async fn keep_up(recorder: PrometheusHandle) {
+    let mut interval = tokio::time::interval(UPKEEP_INTERVAL);
+    loop {
+        interval.tick().await;
+        recorder.run_upkeep();
     }
 }

@@ -19,7 +19,7 @@ use crate::{
             self, AgentConfig, AuthConfig, AuthRequire, Certificate, Config, LoadedConfig, OfferedExtension,
             StoreConfig, TlsConfig,
         },
-        prometheus::Recorder,
+        prometheus,
     },
     engine::agent::DynAgent,
     server::{self, ClientAuth, Modes, Server, Signals, Tls},
@@ -75,7 +75,7 @@ pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
     raise_descriptor_limit(&config);
     let schemes = authentication(&config)?;
     let tls = tls(&config)?;
-    let recorder = Recorder::install()?;
+    let recorder = prometheus::install()?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     // Before the server listens, because opening the store may migrate it, which blocks.
     let mut prepared = Vec::new();
@@ -112,7 +112,7 @@ pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
             (None, _) => server,
         };
         let server = tls.into_iter().fold(server, Server::tls);
-        tokio::spawn(recorder.clone().keep_up());
+        tokio::spawn(prometheus::keep_up(recorder.clone()));
         let server = server.metrics(move || recorder.render());
         let (first, others) = config.listen.0.split_first().context("there is no listen address")?;
         let context = |addr| move || format!("can't listen on {addr}; set another address with --listen");

@@ -87,15 +87,14 @@ pub(super) fn task(task: &Task, format: Format) -> anyhow::Result<String> {
     if !task.history.is_empty() {
         text.push_str(&heading("History:"));
         for message in &task.history {
-            _ = writeln!(
-                text,
-                "  {} {}",
-                paint(DIM, format_args!("[{}]", role(message))),
-                safe(&parts(&message.parts))
-            );
+            _ = writeln!(text, "  {} {}", label(Role::v03_name(message.role)), safe(&parts(&message.parts)));
         }
     }
     Ok(text)
+}
+
+fn label(text: &str) -> String {
+    paint(DIM, format_args!("[{text}]"))
 }
 
 fn heading(text: &str) -> String {
@@ -302,7 +301,7 @@ fn status_line(status: Option<&TaskStatus>) -> String {
     let message = status.and_then(|status| status.message.as_ref());
     let text = message.map(|message| safe(&parts(&message.parts))).filter(|text| !text.is_empty());
     let text = text.map(|text| format!(": {text}")).unwrap_or_default();
-    format!("{} {name}{text}\n", paint(DIM, "[status]"))
+    format!("{} {name}{text}\n", label("status"))
 }
 
 fn artifact_line(artifact: &Artifact) -> String {
@@ -316,7 +315,7 @@ fn artifact_name(artifact: &Artifact) -> &str {
 }
 
 fn artifact_label(name: &str) -> String {
-    format!("  {} ", paint(DIM, format_args!("[{}]", safe(name))))
+    format!("  {} ", label(&safe(name)))
 }
 
 /// Formats a page of tasks as a table, the first one with a head. If the others follow, the token of the next one is not shown.
@@ -364,8 +363,7 @@ pub(super) fn card(card: &AgentCard, format: Format) -> anyhow::Result<String> {
     if !card.skills.is_empty() {
         text.push_str(&heading("Skills:"));
         for skill in &card.skills {
-            let id = paint(DIM, format_args!("[{}]", safe(&skill.id)));
-            _ = writeln!(text, "  {id} {}", safe(&skill.description));
+            _ = writeln!(text, "  {} {}", label(&safe(&skill.id)), safe(&skill.description));
         }
     }
     Ok(text)
@@ -413,14 +411,6 @@ pub(super) fn configs(configs: &[TaskPushNotificationConfig], format: Format) ->
         }
     }
     Ok(text)
-}
-
-fn role(message: &Message) -> &'static str {
-    match message.role() {
-        Role::User => "user",
-        Role::Agent => "agent",
-        Role::Unspecified => "unspecified",
-    }
 }
 
 /// Returns the content of an artifact. Consecutive texts are joined without a separator: they are usually chunks of one text, such

@@ -165,6 +165,12 @@ setters! {
     #[cfg(feature = "signing")]
     pub signatures => signatures: SignaturePolicy;
 
+    /// Accepts any TLS certificate, also one that is expired, for another host, or issued by anybody: an attacker in the
+    /// network can read and change all calls and take the credentials. For tests only. gRPC interfaces with TLS are not used,
+    /// because tonic always verifies the certificate.
+    #[cfg(feature = "tls")]
+    pub danger_accept_invalid_certs => tls.accepts_invalid_certs: bool;
+
     /// Shows the requests to an observer.
     #[cfg(feature = "cli")]
     pub(crate) observer => observer: Arc<dyn http_client::Observer>;
@@ -330,15 +336,6 @@ impl ClientBuilder {
         // A card may depend on the caller.
         self.cache = CardCache::default();
         Ok(self)
-    }
-
-    /// Accepts any TLS certificate, also one that is expired, for another host, or issued by anybody: an attacker in the
-    /// network can read and change all calls and take the credentials. For tests only. gRPC interfaces with TLS are not used,
-    /// because tonic always verifies the certificate.
-    #[cfg(feature = "tls")]
-    pub fn danger_accept_invalid_certs(mut self, accept: bool) -> Self {
-        self.tls.accept_invalid_certs(accept);
-        self
     }
 
     /// Returns true if requests have credentials.

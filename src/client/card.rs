@@ -306,7 +306,7 @@ fn grpc_url(text: &str, base: Option<&Url>) -> Option<String> {
 impl ClientBuilder {
     /// Returns true for an interface whose TLS certificate is verified although any is to be accepted.
     pub(super) fn verifies_certificate(&self, interface: &Interface) -> bool {
-        interface.binding == Binding::Grpc && self.tls.accepts_invalid_certs() && is_secure(&interface.url)
+        interface.binding == Binding::Grpc && self.tls.accepts_invalid_certs && is_secure(&interface.url)
     }
 
     /// Returns the interfaces that may be used, in the order of the card.

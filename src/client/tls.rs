@@ -14,7 +14,7 @@ pub(super) struct TlsOptions {
     #[cfg(feature = "tls")]
     roots: Vec<Vec<u8>>,
     certificate: Option<(Vec<u8>, Vec<u8>)>,
-    accepts_invalid_certs: bool,
+    pub(super) accepts_invalid_certs: bool,
 }
 
 impl TlsOptions {
@@ -25,10 +25,6 @@ impl TlsOptions {
     /// Returns the options without the certificate of the client.
     pub(super) fn without_certificate(&self) -> Self {
         Self { certificate: None, ..self.clone() }
-    }
-
-    pub(super) fn accepts_invalid_certs(&self) -> bool {
-        self.accepts_invalid_certs
     }
 }
 
@@ -55,10 +51,6 @@ impl TlsOptions {
         identity(certificate, key)?;
         self.certificate = Some((certificate.to_owned(), key.to_owned()));
         Ok(())
-    }
-
-    pub(super) fn accept_invalid_certs(&mut self, accept: bool) {
-        self.accepts_invalid_certs = accept;
     }
 
     pub(super) fn http(&self, builder: ClientBuilder, url: &str) -> Result<ClientBuilder, Error> {
