@@ -18,7 +18,7 @@ use super::{
     read_file, read_limited,
     remote::{self, Discover},
     say,
-    show::{self, Format, safe},
+    show::{self, OutputFormat, safe},
     terminal::{GREEN, RED, paint},
     warn,
 };
@@ -115,7 +115,7 @@ fn validate(arguments: &Validate) -> anyhow::Result<()> {
     let review = review(&card);
     let count = review.problems.len();
     let format = connection.output;
-    let is_text = format == Format::Text;
+    let is_text = format == OutputFormat::Text;
     show::print(&if is_text { review_text(source, &review) } else { show::json(&review, format)? }, format)?;
     if count > 0 {
         bail!("{source}: the card has {count} {}", if count == 1 { "problem" } else { "problems" });
@@ -146,7 +146,7 @@ fn sign(arguments: &Sign) -> anyhow::Result<()> {
     let card = read_file(&arguments.file, MAX_DOCUMENT)?;
     let signed = card_signature::sign(&card, &key).with_context(|| arguments.file.display().to_string())?;
     let signed: serde_json::Value = serde_json::from_slice(&signed)?;
-    Ok(say(&show::json(&signed, Format::Json)?)?)
+    Ok(say(&show::json(&signed, OutputFormat::Json)?)?)
 }
 
 fn verify(arguments: &Verify) -> anyhow::Result<()> {

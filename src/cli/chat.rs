@@ -13,7 +13,7 @@ use super::{
     Interrupted, OutputError,
     connection::{Agent, interruptible},
     message::attachment,
-    show::{self, Answer, Format},
+    show::{self, Answer, OutputFormat},
 };
 use crate::{
     client::{Client, Conversation, StreamEvent},
@@ -118,7 +118,7 @@ async fn turn(
     client: &Client,
     conversation: &mut Conversation,
     message: Message,
-    format: Format,
+    format: OutputFormat,
 ) -> anyhow::Result<()> {
     // The task is not known yet.
     let mut events = interruptible(conversation.stream(message)).await??;
@@ -155,7 +155,7 @@ async fn turn(
     Ok(show::print(answer.end(), format)?)
 }
 
-async fn print_history(client: &Client, conversation: &Conversation, format: Format) -> anyhow::Result<()> {
+async fn print_history(client: &Client, conversation: &Conversation, format: OutputFormat) -> anyhow::Result<()> {
     let request = ListTasksRequest {
         context_id: conversation.context_id().to_owned(),
         include_artifacts: Some(true),

@@ -19,7 +19,7 @@ use super::{
     Interrupted, Usage,
     debug::Debug,
     report,
-    show::{Format, safe, shell_command},
+    show::{OutputFormat, safe, shell_command},
     warn,
 };
 use crate::{
@@ -124,7 +124,7 @@ pub(super) struct Connection {
     trust_origin: Vec<String>,
     /// Output format.
     #[arg(short, long, default_value = "text", value_name = "FORMAT", help_heading = OUTPUT)]
-    pub(super) output: Format,
+    pub(super) output: OutputFormat,
     /// Prints the interface that is used, and the cursors of events, to stderr.
     #[arg(short, long, help_heading = OUTPUT)]
     pub(super) verbose: bool,
@@ -247,7 +247,7 @@ impl Connection {
 
     /// Returns true if stderr is free for a progress line.
     pub(super) fn shows_progress(&self) -> bool {
-        self.output == Format::Text && !self.verbose && !self.debug
+        self.output == OutputFormat::Text && !self.verbose && !self.debug
     }
 
     /// Connects to the agent at a URL.

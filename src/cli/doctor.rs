@@ -18,7 +18,7 @@ use url::Url;
 use super::{
     connection::Agent,
     say, say_text,
-    show::{self, Format, safe},
+    show::{self, OutputFormat, safe},
     terminal::{DIM, GREEN, RED, YELLOW, paint},
 };
 use crate::{
@@ -108,14 +108,14 @@ struct Check {
 /// Checks that were made. As text, each is printed at once.
 struct Report {
     checks: Vec<Check>,
-    format: Format,
+    format: OutputFormat,
     limit: Duration,
 }
 
 impl Report {
     fn add(&mut self, name: impl Into<String>, finding: Finding) -> anyhow::Result<Status> {
         let (status, check) = (finding.status, Check { name: name.into(), finding });
-        if self.format == Format::Text {
+        if self.format == OutputFormat::Text {
             say_text(&line(&check))?;
         }
         self.checks.push(check);
@@ -159,7 +159,7 @@ pub(super) async fn run(arguments: &Doctor) -> anyhow::Result<()> {
     let is_reachable = examine(arguments, &mut report).await?;
     let [ok, warnings, failed, skipped] =
         [Status::Ok, Status::Warning, Status::Failed, Status::Skipped].map(|status| report.count(status));
-    if report.format == Format::Text {
+    if report.format == OutputFormat::Text {
         say(&format!("\n{ok} ok, {warnings} warnings, {failed} failed, {skipped} skipped\n"))?;
     } else {
         let value = json!({"checks": report.checks, "ok": ok, "warnings": warnings, "failed": failed});

@@ -19,7 +19,7 @@ use super::{
     progress::Progress,
     report,
     save::{Files, Save},
-    show::{self, EventLines, Format},
+    show::{self, EventLines, OutputFormat},
 };
 use crate::{
     client::{Client, EventStream, StreamEvent},
@@ -428,7 +428,7 @@ pub(super) async fn discover(arguments: &Discover) -> anyhow::Result<()> {
     let client = agent.connect(SHORT).await?;
     let card = if *extended { client.extended_card().await? } else { client.card() };
     match output_file {
-        Some(path) => write_card(path, show::card(&card, Format::Json)?.as_bytes(), *force),
+        Some(path) => write_card(path, show::card(&card, OutputFormat::Json)?.as_bytes(), *force),
         None => Ok(show::print(&show::card(&card, format)?, format)?),
     }
 }

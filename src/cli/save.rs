@@ -17,7 +17,7 @@ use prost::Message as _;
 use super::{
     connection::OUTPUT,
     report_text, say_text,
-    show::{Format, safe},
+    show::{OutputFormat, safe},
     terminal::{DIM, paint},
 };
 use crate::{
@@ -142,7 +142,7 @@ impl Files {
     ///
     /// # Errors
     /// A file exists or can't be written, or there are too many.
-    pub(super) fn write(self, format: Format) -> anyhow::Result<()> {
+    pub(super) fn write(self, format: OutputFormat) -> anyhow::Result<()> {
         let entries = entries(&self.contents)?;
         let mut written = Vec::new();
         for entry in &entries {
@@ -163,7 +163,7 @@ impl Files {
                 Entry::Link(url) => format!("{}     {}\n", paint(DIM, "Link:"), safe(&url)),
             });
         }
-        if format == Format::Text {
+        if format == OutputFormat::Text {
             say_text(&written.concat())?;
         } else {
             // With JSON, stdout has nothing else.

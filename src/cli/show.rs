@@ -26,7 +26,7 @@ use crate::{
 
 /// Output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum Format {
+pub(super) enum OutputFormat {
     /// For people.
     Text,
     /// Indented JSON of the protocol.
@@ -47,15 +47,18 @@ pub(super) fn parse_state(text: &str) -> Result<TaskState, &'static str> {
 }
 
 /// Formats a value as JSON.
-pub(super) fn json(value: &impl Serialize, format: Format) -> anyhow::Result<String> {
-    let json =
-        if format == Format::Jsonl { serde_json::to_string(value)? } else { serde_json::to_string_pretty(value)? };
+pub(super) fn json(value: &impl Serialize, format: OutputFormat) -> anyhow::Result<String> {
+    let json = if format == OutputFormat::Jsonl {
+        serde_json::to_string(value)?
+    } else {
+        serde_json::to_string_pretty(value)?
+    };
     Ok(format!("{json}\n"))
 }
 
 /// Prints a formatted value. Styles of text are removed where colors are not wanted.
-pub(super) fn print(text: &str, format: Format) -> Result<(), OutputError> {
-    if format == Format::Text { say_text(text) } else { say(text) }
+pub(super) fn print(text: &str, format: OutputFormat) -> Result<(), OutputError> {
+    if format == OutputFormat::Text { say_text(text) } else { say(text) }
 }
 
 /// Formats a line with a label, which is padded to a width.
@@ -75,8 +78,8 @@ fn styled_state(state: TaskState) -> String {
 }
 
 /// Formats a task.
-pub(super) fn task(task: &Task, format: Format) -> anyhow::Result<String> {
-    if format != Format::Text {
+pub(super) fn task(task: &Task, format: OutputFormat) -> anyhow::Result<String> {
+    if format != OutputFormat::Text {
         return json(task, format);
     }
     let mut text = head(task);
@@ -115,16 +118,16 @@ fn head(task: &Task) -> String {
 }
 
 /// Formats a message of an agent that keeps no task.
-pub(super) fn message(message: &Message, format: Format) -> anyhow::Result<String> {
-    if format != Format::Text {
+pub(super) fn message(message: &Message, format: OutputFormat) -> anyhow::Result<String> {
+    if format != OutputFormat::Text {
         return json(message, format);
     }
     Ok(format!("{}\n", safe(&parts(&message.parts))))
 }
 
 /// Formats an event of a stream.
-fn event(event: &StreamEvent, format: Format) -> anyhow::Result<String> {
-    if format != Format::Text {
+fn event(event: &StreamEvent, format: OutputFormat) -> anyhow::Result<String> {
+    if format != OutputFormat::Text {
         return event.to_response().map_or_else(|| Ok(String::new()), |response| json(&response, format));
     }
     Ok(match event {
@@ -209,8 +212,8 @@ impl EventLines {
     }
 
     /// Formats the next event.
-    pub(super) fn event(&mut self, event: &StreamEvent, format: Format) -> anyhow::Result<String> {
-        if let (StreamEvent::Artifact(update), Format::Text) = (event, format) {
+    pub(super) fn event(&mut self, event: &StreamEvent, format: OutputFormat) -> anyhow::Result<String> {
+        if let (StreamEvent::Artifact(update), OutputFormat::Text) = (event, format) {
             let Some(artifact) = &update.artifact else { return Ok(String::new()) };
             let name = self.names.entry(artifact.artifact_id.clone());
             let name = name.or_insert_with(|| artifact_name(artifact).to_owned());
@@ -238,8 +241,8 @@ pub(super) struct Answer {
 
 impl Answer {
     /// Formats the next event.
-    pub(super) fn event(&mut self, event: &StreamEvent, format: Format) -> anyhow::Result<String> {
-        if format != Format::Text {
+    pub(super) fn event(&mut self, event: &StreamEvent, format: OutputFormat) -> anyhow::Result<String> {
+        if format != OutputFormat::Text {
             return self::event(event, format);
         }
         let answer = match event {
@@ -321,11 +324,11 @@ fn artifact_label(name: &str) -> String {
 /// Formats a page of tasks as a table, the first one with a head. If the others follow, the token of the next one is not shown.
 pub(super) fn page(
     page: &ListTasksResponse,
-    format: Format,
+    format: OutputFormat,
     is_first: bool,
     others_follow: bool,
 ) -> anyhow::Result<String> {
-    if format != Format::Text {
+    if format != OutputFormat::Text {
         return json(page, format);
     }
     let head = || heading(&format!("{:<36}  {:<14}  CONTEXT", "ID", "STATUS"));
@@ -345,8 +348,8 @@ pub(super) fn state_cell(state: TaskState) -> String {
 }
 
 /// Formats an agent card.
-pub(super) fn card(card: &AgentCard, format: Format) -> anyhow::Result<String> {
-    if format != Format::Text {
+pub(super) fn card(card: &AgentCard, format: OutputFormat) -> anyhow::Result<String> {
+    if format != OutputFormat::Text {
         return json(card, format);
     }
     let streaming = card.capabilities.as_ref().and_then(|capabilities| capabilities.streaming).unwrap_or_default();
@@ -370,8 +373,8 @@ pub(super) fn card(card: &AgentCard, format: Format) -> anyhow::Result<String> {
 }
 
 /// Formats the agents of a catalog: as text, a line each; as JSON, objects with `name`, `description`, `cardUrl` and `card`.
-pub(super) fn catalog(entries: &[CatalogEntry], format: Format) -> anyhow::Result<String> {
-    if format == Format::Text {
+pub(super) fn catalog(entries: &[CatalogEntry], format: OutputFormat) -> anyhow::Result<String> {
+    if format == OutputFormat::Text {
         let line = |entry: &CatalogEntry| {
             let url = entry.card_url.as_deref().or_else(|| {
                 let card = entry.card.as_ref()?;
@@ -396,18 +399,18 @@ pub(super) fn catalog(entries: &[CatalogEntry], format: Format) -> anyhow::Resul
         })
         .collect::<anyhow::Result<_>>()?;
     match format {
-        Format::Jsonl => objects.iter().map(|object| json(object, format)).collect(),
-        Format::Json | Format::Text => json(&objects, format),
+        OutputFormat::Jsonl => objects.iter().map(|object| json(object, format)).collect(),
+        OutputFormat::Json | OutputFormat::Text => json(&objects, format),
     }
 }
 
 /// Formats push notification configurations.
-pub(super) fn configs(configs: &[TaskPushNotificationConfig], format: Format) -> anyhow::Result<String> {
+pub(super) fn configs(configs: &[TaskPushNotificationConfig], format: OutputFormat) -> anyhow::Result<String> {
     let mut text = String::new();
     for config in configs {
         match format {
-            Format::Text => _ = writeln!(text, "{}  {}", safe(&config.id), safe(&config.url)),
-            Format::Json | Format::Jsonl => text.push_str(&json(config, format)?),
+            OutputFormat::Text => _ = writeln!(text, "{}  {}", safe(&config.id), safe(&config.url)),
+            OutputFormat::Json | OutputFormat::Jsonl => text.push_str(&json(config, format)?),
         }
     }
     Ok(text)
@@ -470,7 +473,7 @@ mod tests {
     #[test]
     fn chunks_of_an_artifact_are_one_text() {
         let mut answer = Answer::default();
-        let mut text = |event: &StreamEvent| answer.event(event, Format::Text).unwrap();
+        let mut text = |event: &StreamEvent| answer.event(event, OutputFormat::Text).unwrap();
         assert_eq!(text(&status(TaskState::Working, None)), "");
         assert_eq!(text(&chunk("a", &["Hel"], false, false)), "Hel");
         assert_eq!(text(&chunk("a", &["lo ", "wor"], true, false)), "lo wor");
@@ -484,7 +487,7 @@ mod tests {
         assert_eq!(text(&status(TaskState::Completed, Some(""))), "");
         assert_eq!((answer.end(), answer.end()), ("\n", ""));
         let mut notice = |state: TaskState, text: Option<&str>| {
-            let text = answer.event(&status(state, text), Format::Text).unwrap();
+            let text = answer.event(&status(state, text), OutputFormat::Text).unwrap();
             anstream::adapter::strip_str(&text).to_string()
         };
         assert_eq!(notice(TaskState::Failed, None), "[failed]\n");
@@ -496,8 +499,9 @@ mod tests {
     #[test]
     fn lines_of_artifacts_have_a_label() {
         let mut lines = EventLines::default();
-        let mut text =
-            |event: &StreamEvent| anstream::adapter::strip_str(&lines.event(event, Format::Text).unwrap()).to_string();
+        let mut text = |event: &StreamEvent| {
+            anstream::adapter::strip_str(&lines.event(event, OutputFormat::Text).unwrap()).to_string()
+        };
         assert_eq!(text(&status(TaskState::Working, None)), "[status] working\n");
         assert_eq!(text(&chunk("a", &["Hel"], false, false)), "  [a] Hel");
         assert_eq!(text(&chunk("a", &["lo\n"], true, false)), "lo\n");
@@ -517,7 +521,7 @@ mod tests {
         assert_eq!(lines.end(), "");
         let artifact = Artifact { artifact_id: "a".to_owned(), name: "answer".to_owned(), ..Artifact::default() };
         let mut lines = EventLines::after(&[artifact]);
-        assert!(lines.event(&chunk("a", &["x"], true, false), Format::Text).unwrap().contains("[answer]"));
+        assert!(lines.event(&chunk("a", &["x"], true, false), OutputFormat::Text).unwrap().contains("[answer]"));
         assert_eq!(lines.end(), "\n");
     }
 
@@ -534,7 +538,7 @@ mod tests {
         };
         let text = |events: &[StreamEvent]| {
             let mut answer = Answer::default();
-            events.iter().map(|event| answer.event(event, Format::Text).unwrap()).collect::<String>()
+            events.iter().map(|event| answer.event(event, OutputFormat::Text).unwrap()).collect::<String>()
         };
         assert_eq!(text(&[task(TaskState::Completed, &["4", "2"])]), "42\n");
         // An artifact of an earlier turn is not printed again.

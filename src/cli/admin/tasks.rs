@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::{Output, push::shown_url};
 use crate::{
     cli::{
-        show::{self, Format},
+        show::{self, OutputFormat},
         time,
     },
     protocol::pb::v1::{TaskPushNotificationConfig, TaskState},
@@ -92,7 +92,7 @@ pub(super) fn show(arguments: &Show, path: &Path, out: Output) -> anyhow::Result
         let damaged = || format!("task {id} of owner {:?} can't be read; see `a2a admin check`", summary.owner);
         let (task, pushes) = inspector.task(summary.number).with_context(damaged)?;
         let pushes: Vec<_> = pushes.iter().map(|push| without_secrets(&push.without_secrets().config)).collect();
-        let text = show::task(&task, Format::Text)?;
+        let text = show::task(&task, OutputFormat::Text)?;
         let mut json = summary_json(summary);
         json["push_configs"] = serde_json::to_value(&pushes)?;
         json["task"] = serde_json::to_value(&task)?;
