@@ -70,7 +70,7 @@ enum Scope {
 }
 
 /// Declaration of a configuration key.
-pub(crate) struct Key {
+pub(crate) struct Setting {
     /// Name in the file, with a dot between table and key.
     pub(crate) name: &'static str,
     /// Shorthand in place of the table: `exec = "cat"` is `[exec] command`. The variable and the flag have this name.
@@ -108,7 +108,7 @@ impl RawValue<'_, '_> {
     }
 }
 
-impl Key {
+impl Setting {
     /// Returns the name of the environment variable: `A2A_TURN_DEADLINE` for `turn.deadline`.
     pub(crate) fn variable(&self) -> String {
         format!("A2A_{}", self.shortest_name().replace('.', "_").to_uppercase())
@@ -144,7 +144,7 @@ impl Key {
 macro_rules! keys {
     ($($scope:ident $name:literal $(| $short:literal)? => $($field:ident).+: $type:ty, $description:literal;)*) => {
         /// All keys, in the order of the reference.
-        pub(crate) static KEYS: &[Key] = &[$(Key {
+        pub(crate) static KEYS: &[Setting] = &[$(Setting {
             name: $name,
             short: keys!(@short $($short)?),
             scope: Scope::$scope,
@@ -503,7 +503,7 @@ mod tests {
     fn names_of_keys_are_unique() {
         for names in [
             KEYS.iter().flat_map(|key| key.file_variable().into_iter().chain([key.variable()])).collect::<Vec<_>>(),
-            KEYS.iter().map(Key::flag).collect(),
+            KEYS.iter().map(Setting::flag).collect(),
             KEYS.iter().flat_map(|key| key.short.into_iter().chain([key.name])).map(str::to_owned).collect(),
         ] {
             let unique: BTreeSet<_> = names.iter().map(String::as_str).chain(["A2A_CONFIG", "config"]).collect();

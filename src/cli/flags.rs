@@ -8,7 +8,7 @@ use std::{
 
 use clap::{Arg, ArgAction, ArgMatches, Args, FromArgMatches};
 
-use crate::cli::config::{Config, DEFAULT_LISTEN, KEYS, Key};
+use crate::cli::config::{Config, DEFAULT_LISTEN, KEYS, Setting};
 
 /// Short examples and a pointer to the other flags, in the short help.
 const MORE: &str = "Examples: a2a serve --exec ./agent.sh; a2a serve --upstream URL. `--help` lists all flags.";
@@ -102,7 +102,7 @@ impl Args for Flags {
 }
 
 /// Returns the flag of a key.
-fn flag(key: &Key, defaults: &Config) -> Arg {
+fn flag(key: &Setting, defaults: &Config) -> Arg {
     let name = key.flag();
     let default = key.show(defaults).map(|value| format!("default: {}", value.trim_matches('"')));
     let bracketed =
@@ -142,7 +142,7 @@ fn heading(table: &'static str) -> &'static str {
 
 impl FromArgMatches for Flags {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        let names = KEYS.iter().map(Key::flag);
+        let names = KEYS.iter().map(Setting::flag);
         let value = |name: String| matches.get_one::<String>(&name).cloned().map(|value| (name, value));
         Ok(Self(names.filter_map(value).collect()))
     }
@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn tables_name_flags_of_keys() {
-        let flags: Vec<_> = KEYS.iter().map(Key::flag).collect();
+        let flags: Vec<_> = KEYS.iter().map(Setting::flag).collect();
         for name in COMMON.split(' ').chain(OFFICIAL.map(|(name, _)| name)) {
             assert!(flags.iter().any(|flag| flag == name), "{name}");
         }

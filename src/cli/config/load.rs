@@ -18,7 +18,7 @@ use self::{
     agents::{AgentConfig, TABLE},
     environment::{CONFIG_VARIABLE, RUST_LOG},
 };
-use super::{Config, KEYS, Key, RawValue};
+use super::{Config, KEYS, RawValue, Setting};
 
 pub(super) mod agents;
 pub(super) mod environment;
@@ -71,7 +71,7 @@ impl fmt::Display for Origin {
 
 impl Origin {
     /// Names a key at this origin, for the beginning of a message. A variable or flag names its key already.
-    fn subject(&self, key: &Key) -> String {
+    fn subject(&self, key: &Setting) -> String {
         match self {
             Self::File(..) => format!("{self}: {}", key.name),
             Self::Default | Self::Variable(_) | Self::Flag(_) => self.to_string(),
@@ -93,7 +93,7 @@ pub(crate) struct LoadedConfig {
 
 impl LoadedConfig {
     /// Iterates over all keys with the origins of their values.
-    pub(crate) fn origins(&self) -> impl Iterator<Item = (&'static Key, &Origin)> {
+    pub(crate) fn origins(&self) -> impl Iterator<Item = (&'static Setting, &Origin)> {
         KEYS.iter().zip(&self.origins)
     }
 
@@ -105,7 +105,7 @@ impl LoadedConfig {
         };
         // Keys outside of tables have to come first in TOML.
         let mut tables = vec![""];
-        for table in KEYS.iter().map(Key::table) {
+        for table in KEYS.iter().map(Setting::table) {
             if !tables.contains(&table) {
                 tables.push(table);
             }
@@ -190,7 +190,7 @@ impl Loader {
         Err(Error(errors))
     }
 
-    fn set(&mut self, key: &'static Key, value: RawValue<'_, '_>, origin: Origin) {
+    fn set(&mut self, key: &'static Setting, value: RawValue<'_, '_>, origin: Origin) {
         let mut origins = KEYS.iter().zip(&mut self.origins).filter(|(known, _)| known.name == key.name);
         let Some((_, previous)) = origins.next() else { return };
         let is_same_source = mem::discriminant(previous) == mem::discriminant(&origin);
@@ -249,8 +249,8 @@ impl Loader {
     ) {
         let name = format!("{prefix}{}", member.get_ref());
         let origin = Origin::File(file.path.to_owned(), file.line(member.span().start));
-        let is_shorthand = |key: &Key| key.short == Some(&name) && value.get_ref().as_table().is_none();
-        let is_name = |key: &Key| key.name == name || is_shorthand(key);
+        let is_shorthand = |key: &Setting| key.short == Some(&name) && value.get_ref().as_table().is_none();
+        let is_name = |key: &Setting| key.name == name || is_shorthand(key);
         if let Some(key) = KEYS.iter().find(|key| is_name(key)) {
             self.set(key, RawValue::Toml(value), origin);
             return;

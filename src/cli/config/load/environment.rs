@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 
 use super::{Loader, Origin, nearest};
-use crate::cli::config::{KEYS, Key, RawValue};
+use crate::cli::config::{KEYS, RawValue, Setting};
 
 /// Environment variable with the path of the configuration file.
 pub(super) const CONFIG_VARIABLE: &str = "A2A_CONFIG";
@@ -65,16 +65,16 @@ impl Loader {
 
     /// Warns of an unknown variable. It is not an error: other programs and platforms use the prefix too.
     fn warn_unknown_variable(&mut self, name: &str) {
-        let known: Vec<_> = KEYS.iter().map(Key::variable).collect();
+        let known: Vec<_> = KEYS.iter().map(Setting::variable).collect();
         let nearest = nearest(name, known.iter().map(String::as_str).chain([CONFIG_VARIABLE]));
         self.warnings.push(format!("{name}: unknown variable, ignored; did you mean {nearest}?"));
     }
 }
 
 /// Returns the key that an environment variable sets, and true if it is the variable with the path of a file.
-fn key_of(variable: &str) -> Option<(&'static Key, bool)> {
-    let is_value = |key: &&Key| key.variable() == variable || (variable == RUST_LOG && key.name == "log.filter");
-    let is_file = |key: &&Key| key.file_variable().is_some_and(|name| name == variable);
+fn key_of(variable: &str) -> Option<(&'static Setting, bool)> {
+    let is_value = |key: &&Setting| key.variable() == variable || (variable == RUST_LOG && key.name == "log.filter");
+    let is_file = |key: &&Setting| key.file_variable().is_some_and(|name| name == variable);
     let value = KEYS.iter().find(is_value).map(|key| (key, false));
     value.or_else(|| KEYS.iter().find(is_file).map(|key| (key, true)))
 }
