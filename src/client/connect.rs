@@ -15,7 +15,7 @@ use super::{
     builder::ClientBuilder,
     card::{self, Document, Interface},
     credentials::AgentCredentials,
-    http::{CONNECT, Http, JsonRpc, Rest, complete_url},
+    http::{CONNECT, Http, JsonRpc, RestBinding, complete_url},
     retry::{Retry, RetryBudget},
     retrying::{Interfaces, Retrying},
     tls::is_secure,
@@ -163,8 +163,8 @@ impl ClientBuilder {
         mut http: impl FnMut(&str) -> Result<Http, Error>,
     ) -> Result<Arc<dyn A2aService>, Error> {
         Ok(match (binding, version) {
-            (Binding::Rest, Version::V1_0) => Arc::new(Remote(Rest::new(http(url)?, url)?)),
-            (Binding::Rest, Version::V0_3) => v03::rest(Rest::new(http(url)?, url)?),
+            (Binding::Rest, Version::V1_0) => Arc::new(Remote(RestBinding::new(http(url)?, url)?)),
+            (Binding::Rest, Version::V0_3) => v03::rest(RestBinding::new(http(url)?, url)?),
             (Binding::JsonRpc, Version::V1_0) => Arc::new(Remote(JsonRpc::new(http(url)?, url)?)),
             (Binding::JsonRpc, Version::V0_3) => Arc::new(V03RpcClient(JsonRpc::new(http(url)?, url)?)),
             (Binding::Grpc, version) => {

@@ -1,4 +1,4 @@
-//! HTTP clients of the JSON bindings: HTTP+JSON ([`Rest`]) and JSON-RPC ([`JsonRpc`]).
+//! HTTP clients of the JSON bindings: HTTP+JSON ([`RestBinding`]) and JSON-RPC ([`JsonRpc`]).
 //!
 //! Encodes a message as an HTTP request, and decodes the response into a message, an event stream or a gRPC status.
 
@@ -167,7 +167,7 @@ pub(super) struct Http {
 }
 
 /// HTTP+JSON binding of a remote agent.
-pub(super) struct Rest {
+pub(super) struct RestBinding {
     http: Http,
     /// Base URL without a trailing slash.
     base: String,
@@ -182,7 +182,7 @@ pub(super) struct JsonRpc {
     next_id: AtomicU64,
 }
 
-impl Rest {
+impl RestBinding {
     /// Creates the binding for the base URL of the agent's routes.
     ///
     /// # Errors
@@ -226,7 +226,7 @@ pub(crate) fn complete_url(text: &str) -> Result<Url, Error> {
 }
 
 #[tonic::async_trait]
-impl Transport for Rest {
+impl Transport for RestBinding {
     async fn send(&self, _: &'static str, rule: HttpRule, request: Request<Value>) -> Result<Reply, Status> {
         let (call, message) = into_parts(request)?;
         let HttpRule { verb, template, body } = rule;
@@ -247,7 +247,7 @@ impl Transport for Rest {
     }
 }
 
-impl Rest {
+impl RestBinding {
     /// Subscribes to a task by GET. If the server has no such route, tries POST, and keeps to it if that works. A missing task is
     /// no other case: the Go SDK takes GET for a read of the task `ID:subscribe`.
     async fn subscribe(&self, call: Call, url: &str) -> Result<Reply, Status> {

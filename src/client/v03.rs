@@ -9,7 +9,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use tokio_stream::StreamExt as _;
 use tonic::{Request, Response, Status, metadata::MetadataMap};
 
-use super::http::{JsonRpc, Rest};
+use super::http::{JsonRpc, RestBinding};
 use crate::protocol::{
     call::Call,
     error::{Error, ErrorKind},
@@ -32,12 +32,12 @@ use crate::protocol::{
 };
 
 /// Returns the HTTP+JSON binding of 0.3.
-pub(super) fn rest(rest: Rest) -> Arc<dyn A2aService> {
+pub(super) fn rest(rest: RestBinding) -> Arc<dyn A2aService> {
     Arc::new(V03Client(Arc::new(Remote(Explicit(rest)))))
 }
 
 /// HTTP+JSON that sends `blocking: false` explicitly, which ProtoJSON would omit. Servers of 0.3 differ in the default.
-struct Explicit(Rest);
+struct Explicit(RestBinding);
 
 #[tonic::async_trait]
 impl Transport for Explicit {
