@@ -50,14 +50,16 @@ pub use self::{
 use crate::{
     base::{clock, sources::Ids},
     protocol::{
-        call::Call,
+        call::{Binding, Call},
         error::{Error, ErrorKind},
-        event::Cursor,
+        event::{Cursor, Event},
         pb::v1::{
             AgentCard, CancelTaskRequest, GetExtendedAgentCardRequest, GetTaskRequest, ListTasksRequest,
-            ListTasksResponse, Message, SendMessageRequest, SubscribeToTaskRequest, Task, TaskState,
+            ListTasksResponse, Message, SendMessageRequest, StreamResponse, SubscribeToTaskRequest, Task, TaskState,
             a2a_service_server::A2aService,
         },
+        rpc::BoxStream,
+        version::Version,
     },
 };
 

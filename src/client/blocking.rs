@@ -5,11 +5,8 @@ use std::{ops::Deref, sync::Arc};
 use tokio::runtime::{Builder, Runtime};
 use tokio_stream::StreamExt as _;
 
-use super::{CatalogEntry, Outcome, StreamEvent};
-use crate::protocol::{
-    error::Error,
-    pb::v1::{AgentCard, ListTasksRequest, SendMessageRequest, Task, TaskPushNotificationConfig},
-};
+use super::{AgentCard, CatalogEntry, Error, Outcome, SendMessageRequest, StreamEvent, Task};
+use crate::protocol::pb::v1::{ListTasksRequest, TaskPushNotificationConfig};
 
 /// Client of one agent, for programs without an async runtime. It has a runtime of its own, on the threads that call it.
 ///

@@ -12,16 +12,14 @@ use parking_lot::Mutex;
 use reqwest::Url;
 
 use super::{
+    Binding, Error, Version,
     http::{self as http_client, Http, HttpTransport, Network, SizeLimits, complete_url},
     retry::Retry,
     tls::TlsOptions,
 };
 #[cfg(feature = "signing")]
 use crate::base::jws::PublicKeys;
-use crate::{
-    base::oauth::{OAuthClient, is_token_endpoint},
-    protocol::{call::Binding, error::Error, version::Version},
-};
+use crate::base::oauth::{OAuthClient, is_token_endpoint};
 
 /// Maximum number of cards in the cache of a builder.
 const MAX_CACHED: usize = 64;

@@ -8,6 +8,7 @@ use reqwest::Url;
 use tokio::time::Instant;
 
 use super::{
+    AgentCard, Binding, Call, Error, ErrorKind, Version,
     builder::ClientBuilder,
     http::{Http, complete_url, read_body},
     retry::{Retries, is_transient},
@@ -15,13 +16,7 @@ use super::{
 };
 use crate::{
     base::clock,
-    protocol::{
-        call::{Binding, Call},
-        error::{Error, ErrorKind},
-        pb::v1::{AgentCard, AgentInterface},
-        v03::card,
-        version::Version,
-    },
+    protocol::{pb::v1::AgentInterface, v03::card},
 };
 
 /// Paths of the card below the base URL of an agent: that of 0.3 and 1.0 (8.2), and that of 0.2.

@@ -5,16 +5,12 @@ use reqwest::Url;
 use serde_json::Value;
 
 use super::{
-    Client,
+    AgentCard, Client, Error, ErrorKind,
     builder::ClientBuilder,
     card::{documents_of, first_document, none_at},
     http::complete_url,
 };
-use crate::protocol::{
-    error::{Error, ErrorKind},
-    pb::v1::AgentCard,
-    v03::card,
-};
+use crate::protocol::v03::card;
 
 /// Paths of a catalog below a URL: of AI Catalog, and of registries of A2A agents.
 const PATHS: [&str; 3] = ["/.well-known/ai-catalog.json", "/.well-known/agents.json", "/agents"];

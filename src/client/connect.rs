@@ -11,7 +11,7 @@ use reqwest::Url;
 use tonic::transport::Endpoint;
 
 use super::{
-    Client,
+    A2aService, AgentCard, Binding, Call, Client, Error, ErrorKind, Version,
     builder::ClientBuilder,
     card::{self, Document, Interface},
     credentials::AgentCredentials,
@@ -22,12 +22,8 @@ use super::{
     v03::{self, V03Client, V03RpcClient},
 };
 use crate::protocol::{
-    call::{Binding, Call},
-    error::{Error, ErrorKind},
-    pb::v1::{AgentCard, a2a_service_client::A2aServiceClient, a2a_service_server::A2aService},
-    rpc::Remote,
+    pb::v1::a2a_service_client::A2aServiceClient, rpc::Remote,
     v03::pb::a2a_service_client::A2aServiceClient as V03ServiceClient,
-    version::Version,
 };
 
 /// Interval between HTTP/2 keep-alive pings over gRPC, and the timeout for their acknowledgement.

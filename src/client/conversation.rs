@@ -2,11 +2,7 @@
 
 use tokio_stream::StreamExt as _;
 
-use super::{Client, EventStream, Outcome, StreamEvent};
-use crate::protocol::{
-    error::Error,
-    pb::v1::{SendMessageRequest, TaskState},
-};
+use super::{Client, Error, EventStream, Outcome, SendMessageRequest, StreamEvent, TaskState};
 
 /// Messages that share a context, and continue a task that waits for input or authorization.
 ///

@@ -10,18 +10,15 @@ use reqwest::Url;
 use serde::Deserialize;
 
 use super::{
+    AgentCard, Call, Error, ErrorKind,
     builder::ClientBuilder,
     http::{Http, read_body},
 };
 use crate::{
     base::oauth::{self, OAuthClient, TokenError, TokenSource, sensitive},
-    protocol::{
-        call::Call,
-        error::{Error, ErrorKind},
-        pb::v1::{
-            AgentCard, ApiKeySecurityScheme, OAuth2SecurityScheme, OpenIdConnectSecurityScheme, SecurityRequirement,
-            o_auth_flows::Flow, security_scheme::Scheme,
-        },
+    protocol::pb::v1::{
+        ApiKeySecurityScheme, OAuth2SecurityScheme, OpenIdConnectSecurityScheme, SecurityRequirement,
+        o_auth_flows::Flow, security_scheme::Scheme,
     },
 };
 

@@ -27,6 +27,7 @@ use tonic::{
 };
 use tonic_types::{ErrorDetails, StatusExt as _};
 
+use super::{BoxStream, Call, Cursor, Error, ErrorKind};
 use crate::{
     base::{
         bounded_body::{BodyError, BoundedBody},
@@ -36,10 +37,9 @@ use crate::{
         sse::{SseError, SseEvent, SseReader},
     },
     protocol::{
-        call::{Call, IDEMPOTENCY_KEY, within},
-        error::{DOMAIN, Error, ErrorKind, chain},
-        event::Cursor,
-        rpc::{BoxStream, Frame, HttpRule, Reply, Transport},
+        call::{IDEMPOTENCY_KEY, within},
+        error::{DOMAIN, chain},
+        rpc::{Frame, HttpRule, Reply, Transport},
     },
 };
 

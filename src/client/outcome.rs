@@ -1,8 +1,7 @@
 //! Result of a send: a task or a message, with what most callers need from it.
 
-use crate::protocol::pb::v1::{
-    Artifact, Message, Part, SendMessageResponse, Task, TaskState, send_message_response::Payload,
-};
+use super::{Task, TaskState};
+use crate::protocol::pb::v1::{Artifact, Message, Part, SendMessageResponse, send_message_response::Payload};
 
 /// Result of a send: the task, or the message of an agent that keeps no task.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -1,12 +1,9 @@
 //! Push notification configurations of a task.
 
-use super::Client;
-use crate::protocol::{
-    error::{Error, ErrorKind},
-    pb::v1::{
-        DeleteTaskPushNotificationConfigRequest, GetTaskPushNotificationConfigRequest,
-        ListTaskPushNotificationConfigsRequest, TaskPushNotificationConfig,
-    },
+use super::{Client, Error, ErrorKind};
+use crate::protocol::pb::v1::{
+    DeleteTaskPushNotificationConfigRequest, GetTaskPushNotificationConfigRequest,
+    ListTaskPushNotificationConfigsRequest, TaskPushNotificationConfig,
 };
 
 /// Maximum number of pages of a list.

@@ -11,18 +11,14 @@ use tokio_stream::StreamExt as _;
 use tonic::{Request, Response, Status};
 
 use super::{
+    A2aService, BoxStream, Call, Cursor, Error, ErrorKind, Event, SendMessageRequest, StreamResponse, Task, TaskState,
     retry::{Retries, Retry, is_transient},
     retrying::{Retried, Retrying, echoes_key},
 };
 use crate::protocol::{
-    call::Call,
-    error::{Error, ErrorKind},
-    event::{Cursor, Ends, Event, resume},
-    pb::v1::{
-        GetTaskRequest, SendMessageRequest, StreamResponse, SubscribeToTaskRequest, Task, TaskState, TaskStatus,
-        a2a_service_server::A2aService, bindings::each_rpc, stream_response::Payload,
-    },
-    rpc::{BoxStream, ServiceFuture},
+    event::{Ends, resume},
+    pb::v1::{GetTaskRequest, SubscribeToTaskRequest, TaskStatus, bindings::each_rpc, stream_response::Payload},
+    rpc::ServiceFuture,
 };
 
 /// Request that opens, or reopens, the stream.

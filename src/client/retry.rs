@@ -10,13 +10,8 @@ use std::{
 
 use tokio::time::{Instant, sleep_until};
 
-use crate::{
-    base::{clock, retry::Backoff, sources::Rng},
-    protocol::{
-        call::Call,
-        error::{Error, ErrorKind},
-    },
-};
+use super::{Call, Error, ErrorKind};
+use crate::base::{clock, retry::Backoff, sources::Rng};
 
 /// Longest `Retry-After` that is honored, unless [`Retry::longest`] is longer. Beyond it the error is returned.
 const MAX_RETRY_AFTER: Duration = Duration::from_mins(1);

@@ -12,19 +12,18 @@ use http::{HeaderValue, header};
 use tonic::{Code, Request, Response, Status, metadata::MetadataMap};
 
 use super::{
+    A2aService, Call, Error, SendMessageRequest,
     credentials::AgentCredentials,
     retry::{Retries, Retry, RetryBudget, is_transient},
 };
 use crate::{
     base::sources::Ids,
     protocol::{
-        call::{Call, IDEMPOTENCY_KEY, within},
-        error::Error,
+        call::{IDEMPOTENCY_KEY, within},
         pb::v1::{
             CancelTaskRequest, DeleteTaskPushNotificationConfigRequest, GetExtendedAgentCardRequest,
             GetTaskPushNotificationConfigRequest, GetTaskRequest, ListTaskPushNotificationConfigsRequest,
-            ListTasksRequest, SendMessageRequest, SubscribeToTaskRequest, TaskPushNotificationConfig,
-            a2a_service_server::A2aService,
+            ListTasksRequest, SubscribeToTaskRequest, TaskPushNotificationConfig,
         },
         rpc::ServiceFuture,
     },

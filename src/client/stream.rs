@@ -8,15 +8,13 @@ use std::{
 
 use tokio_stream::Stream;
 
-use super::Outcome;
+use super::{BoxStream, Cursor, Error, Event, Outcome, StreamResponse, Task, TaskState};
 use crate::protocol::{
-    error::Error,
-    event::{Cursor, Event, resume},
+    event::resume,
     pb::v1::{
-        Message, StreamResponse, Task, TaskArtifactUpdateEvent, TaskState, TaskStatus, TaskStatusUpdateEvent,
-        send_message_response, stream_response::Payload,
+        Message, TaskArtifactUpdateEvent, TaskStatus, TaskStatusUpdateEvent, send_message_response,
+        stream_response::Payload,
     },
-    rpc::BoxStream,
 };
 
 /// Event of a [stream](EventStream).

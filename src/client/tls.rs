@@ -6,7 +6,7 @@
 use reqwest::ClientBuilder;
 use tonic::transport::Endpoint;
 
-use crate::protocol::error::Error;
+use super::Error;
 
 /// Additional root certificates, and the certificate of the client with its key, in PEM.
 #[derive(Clone, Default)]

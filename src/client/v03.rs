@@ -9,17 +9,13 @@ use serde::{Serialize, de::DeserializeOwned};
 use tokio_stream::StreamExt as _;
 use tonic::{Request, Response, Status, metadata::MetadataMap};
 
-use super::http::{JsonRpc, RestBinding};
+use super::{
+    A2aService, AgentCard, BoxStream, Call, Error, ErrorKind, Event, StreamResponse, Task, Version,
+    http::{JsonRpc, RestBinding},
+};
 use crate::protocol::{
-    call::Call,
-    error::{Error, ErrorKind},
-    event::Event,
-    pb::v1::{
-        AgentCard, StreamResponse, Task,
-        a2a_service_server::A2aService,
-        bindings::{Rpc, each_rpc},
-    },
-    rpc::{BoxStream, Frame, HttpRule, Remote, Reply, StreamItem as _, Transport, from_json},
+    pb::v1::bindings::{Rpc, each_rpc},
+    rpc::{Frame, HttpRule, Remote, Reply, StreamItem as _, Transport, from_json},
     snapshot::Snapshot,
     v03::{
         METHODS,
@@ -28,7 +24,6 @@ use crate::protocol::{
         pb as v03,
     },
     validate::Violation,
-    version::Version,
 };
 
 /// Returns the HTTP+JSON binding of 0.3.
