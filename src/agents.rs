@@ -22,6 +22,12 @@ pub(crate) mod turn_json;
 #[cfg(feature = "client")]
 mod upstream;
 
+// For the files of this folder.
+use crate::{
+    engine::agent::{Agent, ArtifactWriter, End, Error, Stopped, Turn, Updates},
+    protocol::pb::v1::{AgentCard, Message, Part, Role, Task, part::Content},
+};
+
 #[cfg(all(feature = "exec", unix))]
 pub use self::exec::{Exec, ExecFormat, ExecOptions};
 #[cfg(all(feature = "client", feature = "push"))]

@@ -6,12 +6,10 @@ use bytes::Bytes;
 use reqwest::{Client, RequestBuilder, Response, Url, header};
 use tokio::time::{Instant, sleep_until};
 
-use crate::{
-    base::{
-        bounded_body::BodyError,
-        retry::{Backoff, retry_after},
-    },
-    engine::agent::{End, Error, Stopped, Turn},
+use super::{End, Error, Stopped, Turn};
+use crate::base::{
+    bounded_body::BodyError,
+    retry::{Backoff, retry_after},
 };
 
 pub(super) use crate::client::http_builder as client_builder;

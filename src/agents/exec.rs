@@ -21,15 +21,11 @@ use tokio::{
     time::timeout,
 };
 
-use self::persistent::Persistent;
-use super::files::{PREFIX, TurnFiles, task_directory};
-use crate::{
-    agents::{
-        exec::guard::Grace,
-        turn_json::{AgentEvent, EventSink, OUTPUT, TurnEnd, TurnLine, log_stderr},
-    },
-    engine::agent::{Agent, End, Error, Stopped, Turn, Updates},
-    protocol::pb::v1::AgentCard,
+use self::{guard::Grace, persistent::Persistent};
+use super::{
+    Agent, AgentCard, End, Error, Stopped, Turn, Updates,
+    files::{PREFIX, TurnFiles, task_directory},
+    turn_json::{AgentEvent, EventSink, OUTPUT, TurnEnd, TurnLine, log_stderr},
 };
 
 #[cfg(all(feature = "exec", unix))]

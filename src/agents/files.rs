@@ -10,13 +10,8 @@ use std::{
 use tempfile::TempDir;
 use tokio::task::spawn_blocking;
 
-use crate::{
-    engine::agent::{Error, Stopped, Turn, Updates},
-    protocol::{
-        message::file_name::{media_type_of, safe_name, unique_name},
-        pb::v1::{Message, Part, part::Content},
-    },
-};
+use super::{Content, Error, Message, Part, Stopped, Turn, Updates};
+use crate::protocol::message::file_name::{media_type_of, safe_name, unique_name};
 
 /// Maximum number of files that a command can write as artifacts in a turn.
 const MAX_OUTPUTS: usize = 100;

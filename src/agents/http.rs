@@ -8,17 +8,16 @@ use bytes::Bytes;
 use reqwest::{Client, Response, StatusCode, Url};
 use tokio_stream::StreamExt as _;
 
-use super::endpoint::{self, Attempt, client_builder, media_type, parse_url, post, until_canceled, with_retries};
-use crate::{
-    agents::turn_json::{AgentEvent, EventSink, OUTPUT, TurnEnd, TurnLine},
-    base::{
-        bounded_body::{BodyError, ResponseBody},
-        retry::Backoff,
-        sse::SseReader,
-        webhook_signature::sign as webhook_signature,
-    },
-    engine::agent::{Agent, End, Error, Turn, Updates},
-    protocol::pb::v1::AgentCard,
+use super::{
+    Agent, AgentCard, End, Error, Turn, Updates,
+    endpoint::{self, Attempt, client_builder, media_type, parse_url, post, until_canceled, with_retries},
+    turn_json::{AgentEvent, EventSink, OUTPUT, TurnEnd, TurnLine},
+};
+use crate::base::{
+    bounded_body::{BodyError, ResponseBody},
+    retry::Backoff,
+    sse::SseReader,
+    webhook_signature::sign as webhook_signature,
 };
 
 /// Media types of responses.

@@ -15,10 +15,9 @@ use self::{
     conversation::{HistoryLimits, QUESTION, TOOL_CALL, Unsupported},
     tools::{Tool, Tools},
 };
-use super::endpoint::{client_builder, parse_url, until_canceled};
-use crate::{
-    engine::agent::{Agent, End, Error, Turn, Updates},
-    protocol::pb::v1::{AgentCard, Message, Part, Role, part::Content},
+use super::{
+    Agent, AgentCard, Content, End, Error, Message, Part, Role, Turn, Updates,
+    endpoint::{client_builder, parse_url, until_canceled},
 };
 
 mod completion;

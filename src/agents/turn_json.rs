@@ -7,14 +7,8 @@ use std::{collections::HashMap, path::Path};
 use serde::{Deserialize, Serialize, de::Error as _};
 use serde_json::Value;
 
-use crate::{
-    base::stderr::escaped,
-    engine::agent::{ArtifactWriter, End, Error, Turn, Updates},
-    protocol::pb::{
-        v1::{Message, Part, Role, Task},
-        wkt::Struct,
-    },
-};
+use super::{ArtifactWriter, End, Error, Message, Part, Role, Task, Turn, Updates};
+use crate::{base::stderr::escaped, protocol::pb::wkt::Struct};
 
 /// Name of an artifact that has none.
 pub(super) const OUTPUT: &str = "output";

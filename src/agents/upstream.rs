@@ -9,15 +9,13 @@ use serde_json::json;
 use tokio::time::timeout;
 use tokio_stream::StreamExt as _;
 
+use super::{Agent, AgentCard, ArtifactWriter, End, Error, Message, Stopped, Task, Turn, Updates};
 use crate::{
     client::{Client, EventStream, StreamEvent},
-    engine::agent::{Agent, ArtifactWriter, End, Error, Stopped, Turn, Updates},
     protocol::{
         call::Call,
         error::{self, ErrorKind},
-        pb::v1::{
-            AgentCard, Artifact, Message, SendMessageConfiguration, SendMessageRequest, Task, TaskState, TaskStatus,
-        },
+        pb::v1::{Artifact, SendMessageConfiguration, SendMessageRequest, TaskState, TaskStatus},
     },
 };
 

@@ -16,14 +16,13 @@ use clap::{
 use tokio::runtime;
 
 use super::{
-    Interrupted, Usage,
+    Interrupted, Usage, config,
     debug::Debug,
     report,
     show::{OutputFormat, safe, shell_command},
     warn,
 };
 use crate::{
-    cli::config,
     client::{CatalogEntry, Client, ClientBuilder, Retry, complete_url},
     protocol::{
         call::Binding,

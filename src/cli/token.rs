@@ -5,14 +5,13 @@ use std::{path::PathBuf, time::SystemTime};
 use anyhow::{Context as _, bail};
 use jiff::{Timestamp, Unit};
 
-use super::{audited, say, start_audit_log};
-use crate::{
-    cli::{
-        config::{self, LoadedConfig},
-        log::LogFormat,
-    },
-    service::auth::{NewToken, TokenSource, add_token, list_tokens, revoke_token},
+use super::{
+    audited,
+    config::{self, LoadedConfig},
+    log::LogFormat,
+    say, start_audit_log,
 };
+use crate::service::auth::{NewToken, TokenSource, add_token, list_tokens, revoke_token};
 
 /// Makes, lists and revokes the tokens with which callers authenticate. A running server notices changes within a second.
 #[derive(Debug, clap::Args)]

@@ -17,11 +17,10 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-use super::read_file;
+use super::{config::Config, read_file};
 use crate::{
     agents::Upstream,
     base::clock::after,
-    cli::config::Config,
     client::{Client, ClientBuilder, StoredCard},
     engine::agent::Agent as _,
     protocol::{error::ErrorKind, pb::v1::AgentCard},
