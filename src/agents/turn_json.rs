@@ -115,29 +115,19 @@ enum Kind {
 pub(super) struct AgentEvent {
     r#type: Kind,
     /// Id of the turn, for a persistent command.
-    #[serde(default)]
     pub(super) turn: Option<String>,
-    #[serde(default)]
     message: Option<Content>,
-    #[serde(default)]
     id: Option<String>,
-    #[serde(default)]
     name: Option<String>,
-    #[serde(default)]
     description: Option<String>,
-    #[serde(default)]
     text: Option<String>,
-    #[serde(default)]
     data: Option<Value>,
     #[serde(default)]
     parts: Vec<Part>,
-    #[serde(default)]
     append: Option<bool>,
     #[serde(default)]
     last: bool,
-    #[serde(default)]
     metadata: Option<Value>,
-    #[serde(default)]
     state: Option<Value>,
     #[serde(default)]
     level: Level,

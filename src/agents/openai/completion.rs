@@ -94,9 +94,7 @@ pub(super) struct Completion {
 struct Chunk {
     #[serde(default)]
     choices: Vec<Choice>,
-    #[serde(default)]
     usage: Option<Usage>,
-    #[serde(default)]
     error: Option<Value>,
 }
 
@@ -106,35 +104,26 @@ struct Choice {
     index: u32,
     #[serde(default, alias = "message")]
     delta: Option<Delta>,
-    #[serde(default)]
     finish_reason: Option<String>,
 }
 
 #[derive(Deserialize)]
 struct Delta {
-    #[serde(default)]
     content: Option<String>,
-    #[serde(default)]
     refusal: Option<String>,
-    #[serde(default)]
     tool_calls: Option<Vec<CallDelta>>,
 }
 
 #[derive(Deserialize)]
 struct CallDelta {
-    #[serde(default)]
     index: Option<usize>,
-    #[serde(default)]
     id: Option<String>,
-    #[serde(default)]
     function: Option<FunctionDelta>,
 }
 
 #[derive(Deserialize)]
 struct FunctionDelta {
-    #[serde(default)]
     name: Option<String>,
-    #[serde(default)]
     arguments: Option<String>,
 }
 

@@ -108,7 +108,6 @@ pub struct SkillConfig {
     #[serde(default)]
     pub extended: bool,
     /// Scope of callers who see the skill, which is then on the extended card only. All who get that card, if it is not set.
-    #[serde(default)]
     pub scope: Option<String>,
 }
 
@@ -132,7 +131,6 @@ pub struct ExtensionConfig {
     #[serde(default)]
     pub required: bool,
     /// Parameters, as the extension defines them.
-    #[serde(default)]
     pub params: Option<Struct>,
 }
 
@@ -148,7 +146,6 @@ pub struct InterfaceConfig {
     #[serde(default)]
     pub tenant: String,
     /// Protocol version. `1.0` by default.
-    #[serde(default)]
     pub version: Option<String>,
 }
 
