@@ -25,7 +25,7 @@ use self::{guard::Grace, persistent::Persistent};
 use super::{
     Agent, AgentCard, End, Error, Stopped, Turn, Updates,
     files::{PREFIX, TurnFiles, task_directory},
-    turn_json::{AgentEvent, EventSink, OUTPUT, TurnEnd, TurnLine, log_stderr},
+    turn_json::{AgentEvent, EventSink, Level, OUTPUT, TurnEnd, TurnLine, log},
 };
 
 #[cfg(all(feature = "exec", unix))]
@@ -435,8 +435,13 @@ async fn read_line(stream: &mut (impl AsyncBufRead + Unpin), max: usize) -> io::
     })
 }
 
-/// Logs the lines of stderr, up to a limit. Reads until the end, so that the command does not wait.
+/// Logs the lines of stderr of a command for a task.
 async fn log_lines(stderr: &mut BufReader<ChildStderr>, task_id: &str) {
+    each_log_line(stderr, |level, line| log(task_id, level, line)).await;
+}
+
+/// Passes the lines of stderr to a log, up to a limit. Reads until the end, so that the command does not wait.
+pub(super) async fn each_log_line(stderr: &mut BufReader<ChildStderr>, log: impl Fn(Level, &str)) {
     let mut left = MAX_LOG;
     while let Ok(Some(line)) = read_line(stderr, MAX_LOG_LINE).await {
         let (Line::Whole(line) | Line::Cut(line)) = line;
@@ -444,9 +449,9 @@ async fn log_lines(stderr: &mut BufReader<ChildStderr>, task_id: &str) {
             continue;
         }
         left = left.saturating_sub(line.len());
-        log_stderr(task_id, String::from_utf8_lossy(&line).trim_end());
+        log(Level::Info, String::from_utf8_lossy(&line).trim_end());
         if left == 0 {
-            tracing::warn!(task.id = task_id, "stderr of the command exceeds {MAX_LOG} bytes; the rest is not logged");
+            log(Level::Warn, &format!("stderr of the command exceeds {MAX_LOG} bytes; the rest is not logged"));
         }
     }
 }

@@ -136,7 +136,7 @@ pub(super) struct AgentEvent {
 /// Level of a log line.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum Level {
+pub(super) enum Level {
     Debug,
     #[default]
     Info,
@@ -279,7 +279,7 @@ impl<'a> EventSink<'a> {
 }
 
 /// Logs a line of an agent, without control characters.
-fn log(task_id: &str, level: Level, text: &str) {
+pub(super) fn log(task_id: &str, level: Level, text: &str) {
     let line = escaped(text);
     match level {
         Level::Debug => tracing::debug!(task.id = task_id, "agent: {line}"),
@@ -287,11 +287,6 @@ fn log(task_id: &str, level: Level, text: &str) {
         Level::Warn => tracing::warn!(task.id = task_id, "agent: {line}"),
         Level::Error => tracing::error!(task.id = task_id, "agent: {line}"),
     }
-}
-
-/// Logs a line that the agent has written to stderr.
-pub(super) fn log_stderr(task_id: &str, text: &str) {
-    log(task_id, Level::Info, text);
 }
 
 #[cfg(test)]

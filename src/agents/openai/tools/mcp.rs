@@ -21,16 +21,19 @@ use rmcp::{
 };
 use serde_json::{Map, Value};
 use tokio::{
-    io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader},
-    process::{Child, ChildStderr, ChildStdin, ChildStdout, Command},
+    io::BufReader,
+    process::{Child, ChildStdin, ChildStdout, Command},
     sync::{OnceCell, oneshot},
     time::timeout,
 };
 
 use super::{Tool, ToolKind, Tools, tool_result};
-use crate::agents::{
-    endpoint::{client_builder, parse_url},
-    exec::guard,
+use crate::{
+    agents::{
+        endpoint::{client_builder, parse_url},
+        exec::{each_log_line, guard},
+    },
+    base::stderr::escaped,
 };
 
 /// Maximum number of tools of all servers.
@@ -47,12 +50,6 @@ const MAX_PAGES: usize = 16;
 
 /// Maximum size of a message of a server over HTTP in bytes. Over stdio, the maximum of the crate `rmcp` is 16 MiB.
 const MAX_MESSAGE: usize = 16 << 20;
-
-/// Maximum size of the stderr of a server that is logged, in bytes.
-const MAX_STDERR: u64 = 256 << 10;
-
-/// Maximum length of a line of it in characters.
-const MAX_LINE: usize = 1000;
 
 /// Time after the end of its stdin in which a command ends by itself, and between SIGTERM and SIGKILL.
 const GRACE: Duration = Duration::from_secs(2);
@@ -200,7 +197,11 @@ fn start(server: &McpServer, words: &[String], env: &BTreeMap<String, String>) -
     let (stdin, stdout) = child.stdin.take().zip(child.stdout.take()).ok_or_else(missing)?;
     let stderr = child.stderr.take().ok_or_else(missing)?;
     let (session, session_ended) = oneshot::channel();
-    tokio::spawn(log_stderr(server.name.clone(), stderr));
+    let name = server.name.clone();
+    tokio::spawn(async move {
+        let log = |_, line: &str| tracing::info!(mcp.server = name, "MCP server: {}", escaped(line));
+        each_log_line(&mut BufReader::new(stderr), log).await;
+    });
     let process = Process { child, is_guarded: cfg!(unix) && server.guard.is_some() };
     tokio::spawn(process.supervise(server.name.clone(), session_ended));
     Ok(Started { stdin, stdout, session })
@@ -429,20 +430,6 @@ fn check(server: &McpServer) -> Result<(), &'static str> {
 fn function_name(name: &str) -> String {
     let allowed = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '_' | '-') { c } else { '_' };
     name.chars().map(allowed).take(MAX_NAME).collect()
-}
-
-/// Logs the lines that a server writes to stderr.
-async fn log_stderr(server: String, stderr: ChildStderr) {
-    let mut reader = BufReader::new(stderr);
-    let mut lines = (&mut reader).take(MAX_STDERR);
-    let mut line = Vec::new();
-    while let Ok(1..) = lines.read_until(b'\n', &mut line).await {
-        let text: String = String::from_utf8_lossy(line.trim_ascii_end()).chars().take(MAX_LINE).collect();
-        tracing::info!(mcp.server = server, "MCP server: {}", crate::base::stderr::escaped(&text));
-        line.clear();
-    }
-    // The server may block if its stderr is not read.
-    _ = tokio::io::copy(&mut reader, &mut tokio::io::sink()).await;
 }
 
 #[cfg(test)]
