@@ -17,7 +17,7 @@ mod files;
 mod http;
 #[cfg(feature = "openai")]
 mod openai;
-#[cfg(any(all(feature = "exec", unix), all(feature = "client", feature = "push")))]
+#[cfg(any(all(feature = "exec", unix), all(feature = "client", feature = "push"), feature = "mcp"))]
 pub(crate) mod turn_json;
 #[cfg(feature = "client")]
 mod upstream;

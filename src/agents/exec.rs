@@ -16,7 +16,7 @@ use std::{
 
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use tokio::{
-    io::{AsyncBufRead, AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader, copy, sink},
+    io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, copy, sink},
     process::{Child, ChildStderr, ChildStdin, ChildStdout, Command},
     time::timeout,
 };
@@ -25,21 +25,14 @@ use self::{guard::Grace, persistent::Persistent};
 use super::{
     Agent, AgentCard, End, Error, Stopped, Turn, Updates,
     files::{PREFIX, TurnFiles, task_directory},
-    turn_json::{AgentEvent, EventSink, Level, OUTPUT, TurnEnd, TurnLine, log},
+    turn_json::{AgentEvent, EventSink, Line, OUTPUT, TurnEnd, TurnLine, each_log_line, log, read_line},
 };
 
-#[cfg(all(feature = "exec", unix))]
 pub(crate) mod guard;
 mod persistent;
 
 /// Maximum size of the line feeds that are held back, in bytes.
 const MAX_PIECE: usize = 64 << 10;
-
-/// Maximum length of a line of stderr in the log, in bytes.
-const MAX_LOG_LINE: usize = 4 << 10;
-
-/// Maximum size of the stderr of a turn in the log, in bytes.
-const MAX_LOG: usize = 256 << 10;
 
 /// Output of a command.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -416,44 +409,9 @@ async fn read_events(
     Ok(())
 }
 
-/// Line of a stream.
-enum Line {
-    Whole(Vec<u8>),
-    /// Beginning of a line that is longer than the limit.
-    Cut(Vec<u8>),
-}
-
-/// Reads a line of at most `max` bytes, with its line feed. Returns `None` at the end.
-async fn read_line(stream: &mut (impl AsyncBufRead + Unpin), max: usize) -> io::Result<Option<Line>> {
-    let mut line = Vec::new();
-    let mut limited = stream.take(u64::try_from(max).unwrap_or(u64::MAX).saturating_add(1));
-    limited.read_until(b'\n', &mut line).await?;
-    Ok(match line.len() {
-        0 => None,
-        length if length > max => Some(Line::Cut(line)),
-        _ => Some(Line::Whole(line)),
-    })
-}
-
 /// Logs the lines of stderr of a command for a task.
 async fn log_lines(stderr: &mut BufReader<ChildStderr>, task_id: &str) {
     each_log_line(stderr, |level, line| log(task_id, level, line)).await;
-}
-
-/// Passes the lines of stderr to a log, up to a limit. Reads until the end, so that the command does not wait.
-pub(super) async fn each_log_line(stderr: &mut BufReader<ChildStderr>, log: impl Fn(Level, &str)) {
-    let mut left = MAX_LOG;
-    while let Ok(Some(line)) = read_line(stderr, MAX_LOG_LINE).await {
-        let (Line::Whole(line) | Line::Cut(line)) = line;
-        if left == 0 {
-            continue;
-        }
-        left = left.saturating_sub(line.len());
-        log(Level::Info, String::from_utf8_lossy(&line).trim_end());
-        if left == 0 {
-            log(Level::Warn, &format!("stderr of the command exceeds {MAX_LOG} bytes; the rest is not logged"));
-        }
-    }
 }
 
 /// Splitter of stdout into the chunks of an artifact. Each is valid UTF-8. Line feeds at the end of the output are dropped, as a

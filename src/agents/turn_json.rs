@@ -2,10 +2,11 @@
 //!
 //! `docs/agents.md` describes both for authors of agents.
 
-use std::{collections::HashMap, path::Path};
+use std::{collections::HashMap, io, path::Path};
 
 use serde::{Deserialize, Serialize, de::Error as _};
 use serde_json::Value;
+use tokio::io::{AsyncBufRead, AsyncBufReadExt as _, AsyncReadExt as _};
 
 use super::{ArtifactWriter, End, Error, Message, Part, Role, Task, Turn, Updates};
 use crate::{base::stderr::escaped, protocol::pb::wkt::Struct};
@@ -15,6 +16,12 @@ pub(super) const OUTPUT: &str = "output";
 
 /// Maximum length of a line of an agent that is logged, or quoted in an error.
 const MAX_QUOTED: usize = 200;
+
+/// Maximum length of a line of stderr in the log, in bytes.
+const MAX_LOG_LINE: usize = 4 << 10;
+
+/// Maximum size of the stderr of a command in the log, in bytes.
+const MAX_LOG: usize = 256 << 10;
 
 /// Turn as the agent gets it.
 #[derive(Serialize)]
@@ -286,6 +293,41 @@ pub(super) fn log(task_id: &str, level: Level, text: &str) {
         Level::Info => tracing::info!(task.id = task_id, "agent: {line}"),
         Level::Warn => tracing::warn!(task.id = task_id, "agent: {line}"),
         Level::Error => tracing::error!(task.id = task_id, "agent: {line}"),
+    }
+}
+
+/// Line of a stream.
+pub(super) enum Line {
+    Whole(Vec<u8>),
+    /// Beginning of a line that is longer than the limit.
+    Cut(Vec<u8>),
+}
+
+/// Reads a line of at most `max` bytes, with its line feed. Returns `None` at the end.
+pub(super) async fn read_line(stream: &mut (impl AsyncBufRead + Unpin), max: usize) -> io::Result<Option<Line>> {
+    let mut line = Vec::new();
+    let mut limited = stream.take(u64::try_from(max).unwrap_or(u64::MAX).saturating_add(1));
+    limited.read_until(b'\n', &mut line).await?;
+    Ok(match line.len() {
+        0 => None,
+        length if length > max => Some(Line::Cut(line)),
+        _ => Some(Line::Whole(line)),
+    })
+}
+
+/// Passes the lines of stderr to a log, up to a limit. Reads until the end, so that the command does not wait.
+pub(super) async fn each_log_line(stderr: &mut (impl AsyncBufRead + Unpin), log: impl Fn(Level, &str)) {
+    let mut left = MAX_LOG;
+    while let Ok(Some(line)) = read_line(stderr, MAX_LOG_LINE).await {
+        let (Line::Whole(line) | Line::Cut(line)) = line;
+        if left == 0 {
+            continue;
+        }
+        left = left.saturating_sub(line.len());
+        log(Level::Info, String::from_utf8_lossy(&line).trim_end());
+        if left == 0 {
+            log(Level::Warn, &format!("stderr of the command exceeds {MAX_LOG} bytes; the rest is not logged"));
+        }
     }
 }
 

@@ -15,11 +15,11 @@ use tokio::{
     sync::mpsc,
 };
 
-use super::{Line, Process, Runner, log_lines, read_line};
+use super::{Process, Runner, log_lines};
 use crate::{
     agents::{
         files::{PREFIX, TurnFiles},
-        turn_json::{AgentEvent, EventSink, TurnLine},
+        turn_json::{AgentEvent, EventSink, Line, TurnLine, read_line},
     },
     base::sources::Ids,
     engine::agent::{End, Error, Stopped, Turn, Updates},

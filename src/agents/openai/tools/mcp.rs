@@ -28,10 +28,12 @@ use tokio::{
 };
 
 use super::{Tool, ToolKind, Tools, tool_result};
+#[cfg(unix)]
+use crate::agents::exec::guard;
 use crate::{
     agents::{
         endpoint::{client_builder, parse_url},
-        exec::{each_log_line, guard},
+        turn_json::each_log_line,
     },
     base::stderr::escaped,
 };
