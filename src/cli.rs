@@ -16,7 +16,6 @@ use tracing_subscriber::filter::Targets;
 mod admin;
 mod card;
 mod chat;
-#[cfg(feature = "cli")]
 pub(crate) mod config;
 mod connection;
 mod debug;
@@ -24,13 +23,11 @@ mod doctor;
 mod flags;
 mod init;
 mod listen;
-#[cfg(feature = "cli")]
 pub(crate) mod log;
 mod message;
 #[cfg(feature = "openapi")]
 mod openapi;
 mod progress;
-#[cfg(feature = "metrics")]
 pub(crate) mod prometheus;
 mod remote;
 mod save;

@@ -48,7 +48,7 @@ pub(super) struct Chat {
 /// turns, ends the program.
 pub(super) async fn run(arguments: &Chat) -> anyhow::Result<()> {
     let is_terminal = io::stdin().is_terminal();
-    let client = arguments.agent.connect(None).await?;
+    let client = arguments.agent.connection.connect(&arguments.agent.url, None).await?;
     let conversation = arguments.context.iter().fold(client.conversation(), Conversation::with_context);
     let mut conversation = arguments.task.iter().fold(conversation, Conversation::with_task);
     if is_terminal {

@@ -300,18 +300,6 @@ fn with_url(error: Error, url: &str) -> anyhow::Error {
     }
 }
 
-impl Agent {
-    pub(super) async fn connect(&self, limit: Option<Duration>) -> anyhow::Result<Client> {
-        self.connection.connect(&self.url, limit).await
-    }
-}
-
-impl TaskOf {
-    pub(super) async fn connect(&self, limit: Option<Duration>) -> anyhow::Result<Client> {
-        self.connection.connect(&self.url, limit).await
-    }
-}
-
 /// Waits for a result. Ctrl-C ends the wait.
 pub(super) async fn interruptible<T>(result: impl Future<Output = T>) -> Result<T, Interrupted> {
     tokio::select! {

@@ -405,7 +405,7 @@ pub(super) async fn get_task(arguments: &GetTask) -> anyhow::Result<()> {
     let GetTask { task, history, save } = arguments;
     let format = task.connection.output;
     let mut files = save.open()?;
-    let client = task.connect(SHORT).await?;
+    let client = task.connection.connect(&task.url, SHORT).await?;
     let found = find_task(&client, &task.task_id, *history).await?;
     show::print(&show::task(&found, format)?, format)?;
     files.as_mut().map(|files| files.add_task(&found)).transpose()?;
@@ -425,7 +425,7 @@ pub(super) async fn discover(arguments: &Discover) -> anyhow::Result<()> {
         let json = agent.connection.card_document(&agent.url).await?;
         return write_card(path, &json, *force);
     }
-    let client = agent.connect(SHORT).await?;
+    let client = agent.connection.connect(&agent.url, SHORT).await?;
     let card = if *extended { client.extended_card().await? } else { client.card() };
     match output_file {
         Some(path) => write_card(path, show::card(&card, OutputFormat::Json)?.as_bytes(), *force),
@@ -447,7 +447,7 @@ fn write_card(path: &Path, json: &[u8], overwrite: bool) -> anyhow::Result<()> {
 /// Runs `a2a list tasks`.
 pub(super) async fn list_tasks(arguments: &ListTasks) -> anyhow::Result<()> {
     let format = arguments.agent.connection.output;
-    let client = arguments.agent.connect(SHORT).await?;
+    let client = arguments.agent.connection.connect(&arguments.agent.url, SHORT).await?;
     let mut request = ListTasksRequest {
         context_id: arguments.context.clone().unwrap_or_default(),
         page_size: arguments.limit,
@@ -473,7 +473,7 @@ pub(super) async fn list_tasks(arguments: &ListTasks) -> anyhow::Result<()> {
 /// Runs `a2a cancel`.
 pub(super) async fn cancel(arguments: &TaskOf) -> anyhow::Result<()> {
     let format = arguments.connection.output;
-    let task = arguments.connect(SHORT).await?.cancel(&arguments.task_id).await?;
+    let task = arguments.connection.connect(&arguments.url, SHORT).await?.cancel(&arguments.task_id).await?;
     Ok(show::print(&show::task(&task, format)?, format)?)
 }
 
@@ -484,7 +484,7 @@ pub(super) async fn subscribe(arguments: &Subscribe) -> anyhow::Result<()> {
     if let Some(cursor) = cursor {
         return resume(&task.url, &task.task_id, cursor, &task.connection, files).await.map(drop);
     }
-    let events = task.connect(None).await?.subscribe(&task.task_id).await?;
+    let events = task.connection.connect(&task.url, None).await?.subscribe(&task.task_id).await?;
     print_events(events, &task.connection, files, &[]).await.map(drop)
 }
 
@@ -495,7 +495,7 @@ pub(super) async fn push(command: &Push) -> anyhow::Result<()> {
     | Push::Get(PushOf { task, .. })
     | Push::Delete(PushOf { task, .. })) = command;
     let format = task.connection.output;
-    let client = task.connect(SHORT).await?;
+    let client = task.connection.connect(&task.url, SHORT).await?;
     let push = client.push(&task.task_id);
     let configs = match command {
         Push::Create(CreatePush { webhook, webhook_token, id, .. }) => {

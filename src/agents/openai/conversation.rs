@@ -36,21 +36,14 @@ impl Unsupported {
     }
 }
 
-/// Piece of the content of a message.
-enum Piece {
-    Text(String),
-    /// URL of an image.
-    Image(String),
-}
-
 /// Returns a message of the user with the parts of several messages.
 ///
 /// # Errors
 /// A part is neither text, data nor an image.
 pub(super) fn user_message<'m>(messages: impl Iterator<Item = &'m Message>) -> Result<Value, Unsupported> {
     let parts = messages.flat_map(|message| &message.parts);
-    let pieces: Result<Vec<Piece>, Unsupported> = parts.map(piece).collect();
-    Ok(json!({ "role": "user", "content": content(pieces?) }))
+    let pieces: Vec<Value> = parts.map(piece).collect::<Result<_, _>>()?;
+    Ok(json!({ "role": "user", "content": content(pieces) }))
 }
 
 /// Checks that messages have no images at URLs.
@@ -76,45 +69,32 @@ pub(super) fn assistant_message(text: &str) -> Value {
 }
 
 /// Joins text to one string, which all endpoints accept. Content with images is a list.
-fn content(pieces: Vec<Piece>) -> Value {
-    if pieces.iter().all(|piece| matches!(piece, Piece::Text(_))) {
-        let texts: Vec<String> = pieces.into_iter().filter_map(into_text).collect();
-        return texts.join("\n").into();
-    }
-    let item = |piece| match piece {
-        Piece::Text(text) => json!({ "type": "text", "text": text }),
-        Piece::Image(url) => json!({ "type": "image_url", "image_url": { "url": url } }),
-    };
-    pieces.into_iter().map(item).collect()
+fn content(pieces: Vec<Value>) -> Value {
+    let texts: Option<Vec<&str>> = pieces.iter().map(|piece| piece["text"].as_str()).collect();
+    if let Some(texts) = texts { texts.join("\n").into() } else { Value::Array(pieces) }
 }
 
-fn into_text(piece: Piece) -> Option<String> {
-    match piece {
-        Piece::Text(text) => Some(text),
-        Piece::Image(_) => None,
-    }
-}
-
-fn piece(part: &Part) -> Result<Piece, Unsupported> {
+/// Returns the content of a part in the form of the API: a text or an image.
+fn piece(part: &Part) -> Result<Value, Unsupported> {
+    let text = |text: &str| Ok(json!({ "type": "text", "text": text }));
+    let image = |url: &str| Ok(json!({ "type": "image_url", "image_url": { "url": url } }));
     let media_type = part.media_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
     let is_image = media_type.starts_with("image/");
     match &part.content {
-        None => Ok(Piece::Text(String::new())),
-        Some(Content::Text(text)) => Ok(Piece::Text(text.clone())),
-        Some(Content::Data(_)) => Ok(Piece::Text(part.to_text().into_owned())),
-        Some(Content::Raw(bytes)) if is_image => {
-            Ok(Piece::Image(format!("data:{media_type};base64,{}", STANDARD.encode(bytes))))
-        }
+        None => text(""),
+        Some(Content::Text(content)) => text(content),
+        Some(Content::Data(_)) => text(&part.to_text()),
+        Some(Content::Raw(bytes)) if is_image => image(&format!("data:{media_type};base64,{}", STANDARD.encode(bytes))),
         Some(Content::Raw(bytes)) if is_text(&media_type) => {
-            let text = std::str::from_utf8(bytes);
-            let text = text.map_err(|_| Unsupported(format!("A file of type {media_type} is not UTF-8.")))?;
+            let file = std::str::from_utf8(bytes);
+            let file = file.map_err(|_| Unsupported(format!("A file of type {media_type} is not UTF-8.")))?;
             let name = part.filename.replace(char::is_control, " ");
             let heading = if name.is_empty() { String::new() } else { format!("File {name}:\n") };
-            Ok(Piece::Text(heading + text))
+            text(&(heading + file))
         }
         // An endpoint on this machine could read other URLs for the client, such as those of files.
         Some(Content::Url(url)) if is_image && (url.starts_with("https://") || url.starts_with("http://")) => {
-            Ok(Piece::Image(url.clone()))
+            image(url)
         }
         Some(Content::Url(_)) if is_image => {
             Err(Unsupported("The URL of an image must begin with https:// or http://.".to_owned()))

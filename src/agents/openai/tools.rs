@@ -129,20 +129,14 @@ impl Tools {
     }
 
     /// Calls a tool with arguments in JSON. Returns the result for the model, also if the call fails.
-    #[cfg(feature = "mcp")]
+    #[cfg_attr(not(feature = "mcp"), expect(clippy::unused_async, unused_variables, reason = "no tool has a server"))]
     pub(super) async fn call(&self, tool: &Tool, arguments: &str) -> String {
+        #[cfg(feature = "mcp")]
         if let ToolKind::Mcp { server, own_name, .. } = &tool.kind
             && let Some(server) = self.servers.get(*server)
         {
             return server.call(own_name, arguments).await;
         }
-        format!("Error: there is no tool {}.", tool.name)
-    }
-
-    /// Returns an error for the model: no other tools exist without the crate feature `mcp`.
-    #[cfg(not(feature = "mcp"))]
-    #[expect(clippy::unused_async, reason = "awaits the server of the tool with the crate feature mcp")]
-    pub(super) async fn call(&self, tool: &Tool, _: &str) -> String {
         format!("Error: there is no tool {}.", tool.name)
     }
 }
