@@ -2,14 +2,12 @@
 //! card.
 
 use std::{
-    borrow::Cow,
     io::{self, Write as _},
     path::{Path, PathBuf},
     time::Duration,
 };
 
 use anyhow::Context as _;
-use serde::{Deserialize, Serialize};
 use tempfile::NamedTempFile;
 use tokio::{
     sync::watch,
@@ -45,7 +43,6 @@ pub(super) struct Gateway {
 
 /// Downloads of the card in the background.
 struct Refresh {
-    url: String,
     builder: ClientBuilder,
     agent: Upstream,
     file: Option<CardFile>,
@@ -84,8 +81,7 @@ impl Gateway {
         };
         let agent = Upstream::new(builder.connect_to(&card).await.with_context(failed)?);
         let (sender, updates) = watch::channel(agent.card());
-        let refresh =
-            Refresh { url: url.to_owned(), builder, agent: agent.clone(), file, card, updates: sender, is_reached };
+        let refresh = Refresh { builder, agent: agent.clone(), file, card, updates: sender, is_reached };
         if is_reached {
             refresh.store().await;
         }
@@ -103,7 +99,7 @@ impl Refresh {
         loop {
             let interval = if self.is_reached { INTERVAL } else { RETRY_INTERVAL };
             sleep_until(after(Instant::now(), interval)).await;
-            match self.builder.download(&self.url).await {
+            match self.builder.download(&self.card.upstream).await {
                 Ok(card) if card == self.card => self.is_reached = true,
                 Ok(card) => {
                     self.is_reached = true;
@@ -132,8 +128,8 @@ impl Refresh {
     /// Stores the card in its file, if there is one.
     async fn store(&self) {
         let Some(file) = self.file.clone() else { return };
-        let (url, card) = (self.url.clone(), self.card.clone());
-        let written = spawn_blocking(move || file.write(&url, &card)).await;
+        let card = self.card.clone();
+        let written = spawn_blocking(move || file.write(&card)).await;
         if let Err(error) = written.map_err(io::Error::other).flatten() {
             tracing::warn!(error.cause = %error, "card of the upstream agent not stored");
         }
@@ -143,15 +139,6 @@ impl Refresh {
 /// File with the card of the upstream agent.
 #[derive(Clone, Debug)]
 struct CardFile(PathBuf);
-
-/// Content of the file.
-#[derive(Serialize, Deserialize)]
-struct Content<'a> {
-    /// URL of the agent in the configuration.
-    upstream: Cow<'a, str>,
-    #[serde(flatten)]
-    card: Cow<'a, StoredCard>,
-}
 
 impl CardFile {
     /// Returns the file next to that of the tasks.
@@ -163,9 +150,9 @@ impl CardFile {
 
     /// Reads the card of the agent at a URL, which blocks. `None` without a valid file for that URL.
     fn read(&self, url: &str) -> Option<StoredCard> {
-        let content = || -> anyhow::Result<Content<'_>> { Ok(serde_json::from_slice(&read_file(&self.0, MAX_FILE)?)?) };
-        match content() {
-            Ok(content) => (content.upstream == url).then(|| content.card.into_owned()),
+        let read = || -> anyhow::Result<StoredCard> { Ok(serde_json::from_slice(&read_file(&self.0, MAX_FILE)?)?) };
+        match read() {
+            Ok(card) => Some(card).filter(|card| card.upstream == url),
             Err(error) => {
                 let is_missing = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
                 if !error.downcast_ref().is_some_and(is_missing) {
@@ -176,12 +163,11 @@ impl CardFile {
         }
     }
 
-    /// Writes the card of the agent at a URL, which blocks. A reader never sees a part of it.
-    fn write(&self, url: &str, card: &StoredCard) -> io::Result<()> {
-        let content = Content { upstream: Cow::Borrowed(url), card: Cow::Borrowed(card) };
+    /// Writes the card of an agent, which blocks. A reader never sees a part of it.
+    fn write(&self, card: &StoredCard) -> io::Result<()> {
         let directory = self.0.parent().filter(|path| !path.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let mut file = NamedTempFile::new_in(directory)?;
-        file.write_all(&serde_json::to_vec(&content)?)?;
+        file.write_all(&serde_json::to_vec(card)?)?;
         file.persist(&self.0)?;
         Ok(())
     }
@@ -197,9 +183,11 @@ mod tests {
         let file = CardFile::beside(&directory.path().join("a2a.db"));
         assert_eq!(file.read("https://agent.example"), None);
         let url = "https://agent.example/.well-known/agent-card.json";
-        let json = serde_json::json!({"url": url, "tag": "\"1\"", "card": "{\"name\":\"Geo\"}"});
+        let json = serde_json::json!({
+            "upstream": "https://agent.example", "url": url, "tag": "\"1\"", "card": "{\"name\":\"Geo\"}"
+        });
         let card: StoredCard = serde_json::from_value(json).unwrap();
-        file.write("https://agent.example", &card).unwrap();
+        file.write(&card).unwrap();
         assert_eq!(file.read("https://agent.example"), Some(card));
         assert_eq!(file.read("https://other.example"), None);
         std::fs::write(&file.0, "{").unwrap();
@@ -221,7 +209,7 @@ mod tests {
         let url = format!("http://{}", listener.local_addr().unwrap());
         tokio::spawn(async move { axum::serve(listener, Router::new().fallback(validate)).await });
         let json = serde_json::json!({
-            "url": format!("{url}/.well-known/agent-card.json"), "tag": "\"1\"", "card": "{\"name\":\"Geo\"}"
+            "upstream": url, "url": format!("{url}/.well-known/agent-card.json"), "tag": "\"1\"", "card": "{\"name\":\"Geo\"}"
         });
         let card: StoredCard = serde_json::from_value(json).unwrap();
         let builder = Client::builder();

@@ -44,6 +44,8 @@ pub(crate) struct Document<T> {
 #[cfg(feature = "cli")]
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(crate) struct StoredCard {
+    /// URL of the agent, at which the card was found.
+    pub(crate) upstream: String,
     /// URL of the card.
     pub(super) url: String,
     /// Entity tag of the card.
@@ -59,11 +61,12 @@ impl ClientBuilder {
     ///
     /// # Errors
     /// As [`connect`](Self::connect).
-    pub(crate) async fn download(&self, url: &str) -> Result<StoredCard, Error> {
-        let Document { url, json, .. } = fetch(self, url).await?;
+    pub(crate) async fn download(&self, agent: &str) -> Result<StoredCard, Error> {
+        let Document { url, json, .. } = fetch(self, agent).await?;
         let cached = self.cache.0.lock().get(url.as_str()).map(|(tag, _)| tag.clone());
         let tag = cached.and_then(|tag| tag.to_str().map(str::to_owned).ok());
-        Ok(StoredCard { url: url.to_string(), tag, card: String::from_utf8_lossy(&json).into_owned() })
+        let card = String::from_utf8_lossy(&json).into_owned();
+        Ok(StoredCard { upstream: agent.to_owned(), url: url.to_string(), tag, card })
     }
 
     /// Downloads the document of the card of the agent at a URL. The card may be invalid.
