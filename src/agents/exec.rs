@@ -105,13 +105,8 @@ struct Runner {
     options: ExecOptions,
 }
 
-impl fmt::Debug for Exec {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Arguments may be secrets.
-        let Runner { program, options, .. } = &*self.runner;
-        f.debug_struct("Exec").field("program", program).field("options", options).finish_non_exhaustive()
-    }
-}
+// Arguments may be secrets.
+debug_fields!(Exec { program: runner.program, options: runner.options });
 
 impl Exec {
     /// Creates the agent of a command: a program with its arguments. No shell is involved.

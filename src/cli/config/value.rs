@@ -1,6 +1,6 @@
 //! Types of configuration values: parsing from text and from TOML, and formatting as TOML.
 
-use std::{fmt, fs::File, io::Read as _, path::PathBuf, time::Duration};
+use std::{fmt, path::PathBuf, time::Duration};
 
 use serde::{Deserialize as _, de::DeserializeOwned};
 use toml::{
@@ -11,7 +11,7 @@ use tracing::Level;
 use tracing_subscriber::filter::Targets;
 
 use crate::{
-    cli::log::LogFormat,
+    cli::{log::LogFormat, read_file},
     protocol::{
         v03,
         version::{Protocols, Version},
@@ -25,6 +25,9 @@ use crate::{
     store::sqlite::Durability,
     transport::{AllowedHost, AllowedOrigin, FileBytes},
 };
+
+/// Maximum size of a file with an agent card, in bytes.
+const MAX_CARD: usize = 4 << 20;
 
 /// Type of a configuration value.
 pub(crate) trait Value: Sized {
@@ -387,26 +390,15 @@ pub(crate) struct CardFile {
     pub(crate) declares_security: bool,
 }
 
-impl CardFile {
-    /// Maximum size in bytes.
-    const MAX_BYTES: u64 = 4 << 20;
-}
-
 impl Value for CardFile {
     const KIND: &'static str = PathBuf::KIND;
 
     fn read(text: &str) -> Result<Self, String> {
         let path = PathBuf::read(text)?;
-        let error = |error: &dyn fmt::Display| format!("{text}: {error}");
-        let file = File::open(&path).map_err(|it| error(&it))?;
-        let mut json = Vec::new();
-        file.take(Self::MAX_BYTES + 1).read_to_end(&mut json).map_err(|it| error(&it))?;
-        if u64::try_from(json.len()).is_ok_and(|bytes| bytes > Self::MAX_BYTES) {
-            return Err(error(&format_args!("the file is larger than {} bytes", Self::MAX_BYTES)));
-        }
-        let card = v03::card::from_json(&json).map_err(|it| error(&format_args!("not an agent card: {it}")))?;
+        let json = read_file(&path, MAX_CARD).map_err(|error| format!("{error:#}"))?;
+        let card = v03::card::from_json(&json).map_err(|error| format!("{text}: not an agent card: {error}"))?;
         if card.name.is_empty() {
-            return Err(error(&"not an agent card: it has no name"));
+            return Err(format!("{text}: not an agent card: it has no name"));
         }
         let declares_security = !card.security_schemes.is_empty() || !card.security_requirements.is_empty();
         Ok(Self { path, card: CardConfig::of_card(card), declares_security })
