@@ -13,7 +13,7 @@ fn descriptions() -> HashMap<String, String> {
         if let Some(text) = line.strip_prefix("/// ") {
             comment.push(text.to_owned());
         } else {
-            let kind = line.trim_end_matches(',').to_owned();
+            let kind = line.split(' ').next().unwrap_or_default().to_owned();
             descriptions.insert(kind, std::mem::take(&mut comment).join(" "));
         }
     }

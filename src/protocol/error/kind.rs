@@ -2,68 +2,95 @@
 
 use tonic::Code;
 
-/// Kind of an error. Some kinds share a reason on the wire. The comments of the kinds are the source of `docs/errors.md`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum ErrorKind {
-    /// The task does not exist, or the caller has no access to it.
-    TaskNotFound,
-    /// The task is in a terminal state other than `TASK_STATE_CANCELED`.
-    TaskNotCancelable,
-    /// The agent does not offer push notifications.
-    PushNotificationNotSupported,
-    /// The agent does not support the operation.
-    UnsupportedOperation,
-    /// The task is in a terminal state: it accepts no messages and has no stream.
-    TaskEnded,
-    /// The agent does not offer streaming.
-    StreamingNotSupported,
-    /// The agent has no extended card for authenticated callers.
-    ExtendedCardNotSupported,
-    /// The agent does not accept or produce the media type.
-    ContentTypeNotSupported,
-    /// The agent returned a response that violates the protocol.
-    InvalidAgentResponse,
-    /// The agent card declares an extended card, but none is configured.
-    ExtendedAgentCardNotConfigured,
-    /// The caller does not request an extension that the agent requires.
-    ExtensionSupportRequired,
-    /// The server does not serve the requested protocol version.
-    VersionNotSupported,
-    /// The body is not valid JSON.
-    Parse,
-    /// The body is valid JSON but not a JSON-RPC request.
-    InvalidRequest,
-    /// The method or path does not exist.
-    MethodNotFound,
-    /// The path exists, but does not support this HTTP method.
-    VerbNotAllowed,
-    /// A parameter is missing or malformed.
-    InvalidParams,
-    /// The request body exceeds the size limit.
-    TooLarge,
-    /// Credentials are missing or invalid.
-    Unauthenticated,
-    /// The caller is authenticated but not authorized.
-    PermissionDenied,
-    /// The request comes from a web page of an origin that is not in `cors_origins`.
-    ForeignOrigin,
-    /// The request is for a host that is neither a name of this server nor in `allowed_hosts`.
-    Misdirected,
-    /// A limit is reached. Retry later or request less.
-    ResourceExhausted,
-    /// The server is temporarily unable to process the call. A retry may succeed.
-    Unavailable,
-    /// The deadline of the call has passed.
-    DeadlineExceeded,
-    /// The request body was not received in time.
-    RequestTimeout,
-    /// The resource was modified concurrently.
-    Aborted,
-    /// The idempotency key was used for another message.
-    IdempotencyConflict,
-    /// The server failed. The cause is in its log, under the `errorId` of the error.
-    Internal,
+/// Defines the error kinds, and the table of their reason, JSON-RPC code, gRPC code, HTTP status and first sentence.
+macro_rules! kinds {
+    ($(#[$attribute:meta])* pub enum $name:ident {
+        $($(#[$doc:meta])* $kind:ident => $reason:literal $json_rpc:literal $grpc:ident $http:literal $sentence:literal;)*
+    }) => {
+        $(#[$attribute])*
+        pub enum $name { $($(#[$doc])* $kind,)* }
+
+        impl $name {
+            /// All kinds.
+            pub const ALL: [Self; [$(stringify!($kind)),*].len()] = [$(Self::$kind),*];
+
+            /// Codes of this kind at protocol 1.0: section 5.4 (as of 1.0.1), and section 9.5 for the codes of JSON-RPC itself.
+            /// Server-defined codes begin at −32050, outside the range that the protocol uses.
+            pub const fn wire(self) -> Wire {
+                let (reason, json_rpc, grpc, http, sentence) = match self {
+                    $(Self::$kind => ($reason, $json_rpc, Code::$grpc, $http, $sentence),)*
+                };
+                Wire { reason, json_rpc, grpc, http, sentence }
+            }
+        }
+    };
+}
+
+kinds! {
+    /// Kind of an error. Some kinds share a reason on the wire. The comments of the kinds are the source of `docs/errors.md`.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    #[non_exhaustive]
+    pub enum ErrorKind {
+        /// The task does not exist, or the caller has no access to it.
+        TaskNotFound => "TASK_NOT_FOUND" -32001 NotFound 404 "Task not found";
+        /// The task is in a terminal state other than `TASK_STATE_CANCELED`.
+        TaskNotCancelable => "TASK_NOT_CANCELABLE" -32002 FailedPrecondition 400 "Task cannot be canceled";
+        /// The agent does not offer push notifications.
+        PushNotificationNotSupported => "PUSH_NOTIFICATION_NOT_SUPPORTED" -32003 FailedPrecondition 400 "Push Notification is not supported";
+        /// The agent does not support the operation.
+        UnsupportedOperation => "UNSUPPORTED_OPERATION" -32004 FailedPrecondition 400 "This operation is not supported";
+        /// The task is in a terminal state: it accepts no messages and has no stream.
+        TaskEnded => "UNSUPPORTED_OPERATION" -32004 FailedPrecondition 400 "This operation is not supported";
+        /// The agent does not offer streaming.
+        StreamingNotSupported => "UNSUPPORTED_OPERATION" -32004 FailedPrecondition 400 "This operation is not supported";
+        /// The agent has no extended card for authenticated callers.
+        ExtendedCardNotSupported => "UNSUPPORTED_OPERATION" -32004 FailedPrecondition 400 "This operation is not supported";
+        /// The agent does not accept or produce the media type.
+        ContentTypeNotSupported => "CONTENT_TYPE_NOT_SUPPORTED" -32005 InvalidArgument 400 "Incompatible content types";
+        /// The agent returned a response that violates the protocol.
+        InvalidAgentResponse => "INVALID_AGENT_RESPONSE" -32006 Internal 500 "Invalid agent response type";
+        /// The agent card declares an extended card, but none is configured.
+        ExtendedAgentCardNotConfigured => "EXTENDED_AGENT_CARD_NOT_CONFIGURED" -32007 FailedPrecondition 400 "Extended agent card not configured";
+        /// The caller does not request an extension that the agent requires.
+        ExtensionSupportRequired => "EXTENSION_SUPPORT_REQUIRED" -32008 FailedPrecondition 400 "Extension support required";
+        /// The server does not serve the requested protocol version.
+        VersionNotSupported => "VERSION_NOT_SUPPORTED" -32009 FailedPrecondition 400 "This version is not supported";
+        /// The body is not valid JSON.
+        Parse => "PARSE_ERROR" -32700 InvalidArgument 400 "Invalid JSON payload";
+        /// The body is valid JSON but not a JSON-RPC request.
+        InvalidRequest => "INVALID_REQUEST" -32600 InvalidArgument 400 "Request payload validation error";
+        /// The method or path does not exist.
+        MethodNotFound => "METHOD_NOT_FOUND" -32601 Unimplemented 404 "Method not found";
+        /// The path exists, but does not support this HTTP method.
+        VerbNotAllowed => "METHOD_NOT_ALLOWED" -32600 Unimplemented 405 "Method not allowed";
+        /// A parameter is missing or malformed.
+        InvalidParams => "INVALID_PARAMS" -32602 InvalidArgument 400 "Invalid parameters";
+        /// The request body exceeds the size limit.
+        TooLarge => "PAYLOAD_TOO_LARGE" -32600 ResourceExhausted 413 "Request payload too large";
+        /// Credentials are missing or invalid.
+        Unauthenticated => "UNAUTHENTICATED" -32050 Unauthenticated 401 "Authentication required";
+        /// The caller is authenticated but not authorized.
+        PermissionDenied => "PERMISSION_DENIED" -32051 PermissionDenied 403 "Permission denied";
+        /// The request comes from a web page of an origin that is not in `cors_origins`.
+        ForeignOrigin => "ORIGIN_NOT_ALLOWED" -32058 PermissionDenied 403 "Origin not allowed";
+        /// The request is for a host that is neither a name of this server nor in `allowed_hosts`.
+        Misdirected => "MISDIRECTED_REQUEST" -32059 FailedPrecondition 421 "Misdirected request";
+        /// A limit is reached. Retry later or request less.
+        ResourceExhausted => "RESOURCE_EXHAUSTED" -32052 ResourceExhausted 429 "Limit reached";
+        /// The server is temporarily unable to process the call. A retry may succeed.
+        Unavailable => "UNAVAILABLE" -32053 Unavailable 503 "Temporarily unavailable";
+        /// The deadline of the call has passed.
+        DeadlineExceeded => "DEADLINE_EXCEEDED" -32054 DeadlineExceeded 504 "Deadline exceeded";
+        // Not UNAVAILABLE, because gRPC clients would immediately retry a body that is too slow.
+        /// The request body was not received in time.
+        RequestTimeout => "REQUEST_TIMEOUT" -32057 DeadlineExceeded 408 "Request received too slowly";
+        /// The resource was modified concurrently.
+        Aborted => "ABORTED" -32055 Aborted 409 "Conflict";
+        /// The idempotency key was used for another message.
+        IdempotencyConflict => "IDEMPOTENCY_CONFLICT" -32056 AlreadyExists 409 "Idempotency-Key is in use";
+        /// The server failed. The cause is in its log, under the `errorId` of the error.
+        Internal => "INTERNAL_ERROR" -32603 Internal 500 "Internal error";
+    }
 }
 
 /// Codes of an error kind in each binding.
@@ -82,82 +109,6 @@ pub struct Wire {
 }
 
 impl ErrorKind {
-    /// All kinds.
-    pub const ALL: [Self; 29] = [
-        Self::TaskNotFound,
-        Self::TaskNotCancelable,
-        Self::PushNotificationNotSupported,
-        Self::UnsupportedOperation,
-        Self::TaskEnded,
-        Self::StreamingNotSupported,
-        Self::ExtendedCardNotSupported,
-        Self::ContentTypeNotSupported,
-        Self::InvalidAgentResponse,
-        Self::ExtendedAgentCardNotConfigured,
-        Self::ExtensionSupportRequired,
-        Self::VersionNotSupported,
-        Self::Parse,
-        Self::InvalidRequest,
-        Self::MethodNotFound,
-        Self::VerbNotAllowed,
-        Self::InvalidParams,
-        Self::TooLarge,
-        Self::Unauthenticated,
-        Self::PermissionDenied,
-        Self::ForeignOrigin,
-        Self::Misdirected,
-        Self::ResourceExhausted,
-        Self::Unavailable,
-        Self::DeadlineExceeded,
-        Self::RequestTimeout,
-        Self::Aborted,
-        Self::IdempotencyConflict,
-        Self::Internal,
-    ];
-
-    /// Codes of this kind at protocol 1.0: section 5.4 (as of 1.0.1), and section 9.5 for the codes of JSON-RPC itself.
-    /// Server-defined codes begin at −32050, outside the range that the protocol uses.
-    #[rustfmt::skip]
-    pub const fn wire(self) -> Wire {
-        use Code::{Aborted, AlreadyExists, DeadlineExceeded, FailedPrecondition, Internal, InvalidArgument, NotFound, PermissionDenied};
-        use Code::{ResourceExhausted, Unauthenticated, Unavailable, Unimplemented};
-        const UNSUPPORTED: &str = "This operation is not supported";
-        let (reason, json_rpc, grpc, http, sentence) = match self {
-            //                                       reason                                  JSON-RPC  gRPC             HTTP
-            Self::TaskNotFound                   => ("TASK_NOT_FOUND",                         -32001, NotFound,           404, "Task not found"),
-            Self::TaskNotCancelable              => ("TASK_NOT_CANCELABLE",                    -32002, FailedPrecondition, 400, "Task cannot be canceled"),
-            Self::PushNotificationNotSupported   => ("PUSH_NOTIFICATION_NOT_SUPPORTED",        -32003, FailedPrecondition, 400, "Push Notification is not supported"),
-            Self::UnsupportedOperation
-            | Self::TaskEnded
-            | Self::StreamingNotSupported
-            | Self::ExtendedCardNotSupported     => ("UNSUPPORTED_OPERATION",                  -32004, FailedPrecondition, 400, UNSUPPORTED),
-            Self::ContentTypeNotSupported        => ("CONTENT_TYPE_NOT_SUPPORTED",             -32005, InvalidArgument,    400, "Incompatible content types"),
-            Self::InvalidAgentResponse           => ("INVALID_AGENT_RESPONSE",                 -32006, Internal,           500, "Invalid agent response type"),
-            Self::ExtendedAgentCardNotConfigured => ("EXTENDED_AGENT_CARD_NOT_CONFIGURED",     -32007, FailedPrecondition, 400, "Extended agent card not configured"),
-            Self::ExtensionSupportRequired       => ("EXTENSION_SUPPORT_REQUIRED",             -32008, FailedPrecondition, 400, "Extension support required"),
-            Self::VersionNotSupported            => ("VERSION_NOT_SUPPORTED",                  -32009, FailedPrecondition, 400, "This version is not supported"),
-            Self::Parse                          => ("PARSE_ERROR",                            -32700, InvalidArgument,    400, "Invalid JSON payload"),
-            Self::InvalidRequest                 => ("INVALID_REQUEST",                        -32600, InvalidArgument,    400, "Request payload validation error"),
-            Self::MethodNotFound                 => ("METHOD_NOT_FOUND",                       -32601, Unimplemented,      404, "Method not found"),
-            Self::VerbNotAllowed                 => ("METHOD_NOT_ALLOWED",                     -32600, Unimplemented,      405, "Method not allowed"),
-            Self::InvalidParams                  => ("INVALID_PARAMS",                         -32602, InvalidArgument,    400, "Invalid parameters"),
-            Self::TooLarge                       => ("PAYLOAD_TOO_LARGE",                      -32600, ResourceExhausted,  413, "Request payload too large"),
-            Self::Unauthenticated                => ("UNAUTHENTICATED",                        -32050, Unauthenticated,    401, "Authentication required"),
-            Self::PermissionDenied               => ("PERMISSION_DENIED",                      -32051, PermissionDenied,   403, "Permission denied"),
-            Self::ForeignOrigin                  => ("ORIGIN_NOT_ALLOWED",                     -32058, PermissionDenied,   403, "Origin not allowed"),
-            Self::Misdirected                    => ("MISDIRECTED_REQUEST",                    -32059, FailedPrecondition, 421, "Misdirected request"),
-            Self::ResourceExhausted              => ("RESOURCE_EXHAUSTED",                     -32052, ResourceExhausted,  429, "Limit reached"),
-            Self::Unavailable                    => ("UNAVAILABLE",                            -32053, Unavailable,        503, "Temporarily unavailable"),
-            Self::DeadlineExceeded               => ("DEADLINE_EXCEEDED",                      -32054, DeadlineExceeded,   504, "Deadline exceeded"),
-            // Not UNAVAILABLE, because gRPC clients would immediately retry a body that is too slow.
-            Self::RequestTimeout                 => ("REQUEST_TIMEOUT",                        -32057, DeadlineExceeded,   408, "Request received too slowly"),
-            Self::Aborted                        => ("ABORTED",                                -32055, Aborted,            409, "Conflict"),
-            Self::IdempotencyConflict            => ("IDEMPOTENCY_CONFLICT",                   -32056, AlreadyExists,      409, "Idempotency-Key is in use"),
-            Self::Internal                       => ("INTERNAL_ERROR",                         -32603, Internal,           500, "Internal error"),
-        };
-        Wire { reason, json_rpc, grpc, http, sentence }
-    }
-
     /// Returns the first kind with this reason.
     pub fn from_reason(reason: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.wire().reason == reason)
