@@ -1,11 +1,8 @@
 //! Secrets of a push configuration that a request clears: JSON can give them explicitly as empty or null.
 
-use std::{borrow::Cow, fmt};
+use std::collections::HashMap;
 
-use serde::{
-    Deserializer,
-    de::{DeserializeSeed, Error, IgnoredAny, MapAccess, SeqAccess, Visitor},
-};
+use serde_json::value::RawValue;
 
 /// Secrets of a push configuration that its JSON gives as empty or null, which clears stored ones. An extension of the
 /// request. Protobuf can't tell an empty value from a missing one.
@@ -18,27 +15,7 @@ pub(crate) struct ClearedSecrets {
     pub(crate) headers: bool,
 }
 
-impl ClearedSecrets {
-    /// Finds the members in the JSON text of a message with this name. Returns `None` if the message can't have a push
-    /// configuration, or clears none of its secrets.
-    pub(super) fn of(message: &str, text: &[u8]) -> Option<Self> {
-        let has_config = match message {
-            "TaskPushNotificationConfig" | "CreateTaskPushNotificationConfigRequest" => true,
-            // Most sends have none, and are not read twice.
-            "SendMessageRequest" | "MessageSendParams" => {
-                std::str::from_utf8(text).is_ok_and(|text| text.contains("otification"))
-            }
-            _ => false,
-        };
-        let mut cleared = Self::default();
-        let member = Member { cleared: &mut cleared, is_container: true };
-        // The message itself is parsed later, with the error that the client gets.
-        _ = has_config.then(|| member.deserialize(&mut serde_json::Deserializer::from_slice(text)));
-        Some(cleared).filter(|cleared| *cleared != Self::default())
-    }
-}
-
-/// Members, in any version, that contain a push configuration or are part of one.
+/// Members, in any version, that contain a push configuration.
 const CONTAINERS: &[&str] = &[
     "configuration",
     "taskPushNotificationConfig",
@@ -50,79 +27,55 @@ const CONTAINERS: &[&str] = &[
     "config",
 ];
 
-/// Value of a member. Read into whether it is null, or an empty string or object.
-struct Member<'a> {
-    cleared: &'a mut ClearedSecrets,
-    /// Set for an object whose members are read too.
-    is_container: bool,
-}
+/// Maximum depth of containers: the authentication of the configuration of a send is in the fourth object.
+const MAX_DEPTH: usize = 4;
 
-impl<'de> DeserializeSeed<'de> for Member<'_> {
-    type Value = bool;
+/// Members of an object with their JSON.
+type Members<'a> = HashMap<String, &'a RawValue>;
 
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<bool, D::Error> {
-        deserializer.deserialize_any(self)
-    }
-}
-
-impl<'de> Visitor<'de> for Member<'_> {
-    type Value = bool;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a JSON value")
-    }
-
-    fn visit_unit<E: Error>(self) -> Result<bool, E> {
-        Ok(true)
+impl ClearedSecrets {
+    /// Finds the members in the JSON text of a message with this name. Returns `None` if the message can't have a push
+    /// configuration, or clears none of its secrets.
+    pub(super) fn of(message: &str, text: &[u8]) -> Option<Self> {
+        let text = str::from_utf8(text).ok()?;
+        let has_config = match message {
+            "TaskPushNotificationConfig" | "CreateTaskPushNotificationConfigRequest" => true,
+            // Most sends have none, and are not read twice.
+            "SendMessageRequest" | "MessageSendParams" => text.contains("otification"),
+            _ => false,
+        };
+        let mut cleared = Self::default();
+        if has_config {
+            cleared.find_in(text, MAX_DEPTH);
+        }
+        Some(cleared).filter(|cleared| *cleared != Self::default())
     }
 
-    fn visit_str<E: Error>(self, text: &str) -> Result<bool, E> {
-        Ok(text.is_empty())
-    }
-
-    fn visit_bool<E: Error>(self, _: bool) -> Result<bool, E> {
-        Ok(false)
-    }
-
-    fn visit_i64<E: Error>(self, _: i64) -> Result<bool, E> {
-        Ok(false)
-    }
-
-    fn visit_u64<E: Error>(self, _: u64) -> Result<bool, E> {
-        Ok(false)
-    }
-
-    fn visit_f64<E: Error>(self, _: f64) -> Result<bool, E> {
-        Ok(false)
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<bool, A::Error> {
-        while items.next_element::<IgnoredAny>()?.is_some() {}
-        Ok(false)
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<bool, A::Error> {
-        let Self { cleared, is_container } = self;
-        let mut is_empty = true;
-        while let Some(name) = members.next_key::<Cow<'de, str>>()? {
-            is_empty = false;
-            let is_authentication = name == "authentication";
-            let is_inner = is_container && (is_authentication || CONTAINERS.contains(&&*name));
-            let is_secret = is_container && matches!(&*name, "token" | "credentials" | "headers");
-            if !is_inner && !is_secret {
-                members.next_value::<IgnoredAny>()?;
-                continue;
-            }
-            let is_cleared = members.next_value_seed(Member { cleared: &mut *cleared, is_container: is_inner })?;
-            match &*name {
-                "token" => cleared.token |= is_cleared,
-                "credentials" => cleared.credentials |= is_cleared,
-                "headers" => cleared.headers |= is_cleared,
-                _ => cleared.authentication |= is_authentication && is_cleared,
+    /// Finds the members of an object, and of the containers in it up to this depth.
+    fn find_in(&mut self, object: &str, depth: usize) {
+        // The message itself is parsed later, with the error that the client gets.
+        let (Ok(members), Some(depth)) = (serde_json::from_str::<Members<'_>>(object), depth.checked_sub(1)) else {
+            return;
+        };
+        for (name, value) in members {
+            match (name.as_str(), value.get()) {
+                ("token", value) => self.token |= is_empty(value),
+                ("credentials", value) => self.credentials |= is_empty(value),
+                ("headers", value) => self.headers |= is_empty(value),
+                ("authentication", value) => {
+                    self.authentication |= is_empty(value);
+                    self.find_in(value, depth);
+                }
+                (name, value) if CONTAINERS.contains(&name) => self.find_in(value, depth),
+                _ => {}
             }
         }
-        Ok(is_empty)
     }
+}
+
+/// Returns whether a value is null, or an empty string or object.
+fn is_empty(value: &str) -> bool {
+    matches!(value, "null" | "\"\"") || serde_json::from_str::<Members<'_>>(value).is_ok_and(|it| it.is_empty())
 }
 
 #[cfg(test)]
