@@ -370,7 +370,7 @@ fn audited<'a>(operation: &str, object: impl Into<Option<&'a str>>, count: u64) 
 
 /// Formats a time as text (RFC 3339).
 fn time(millis: Millis) -> Value {
-    serde_json::to_value(crate::protocol::timestamp::timestamp(millis)).unwrap_or_default()
+    serde_json::to_value(crate::protocol::pb::wkt::timestamp(millis)).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -23,8 +23,6 @@ pub mod snapshot;
 #[cfg(feature = "server")]
 #[doc(hidden)]
 pub mod task;
-#[doc(hidden)]
-pub mod timestamp;
 #[cfg(any(feature = "server", feature = "client"))]
 #[doc(hidden)]
 pub mod v03;

@@ -371,7 +371,7 @@ fn query(call: &Call, scope: Arc<Scope>, request: &ListTasksRequest, limits: &Li
         scope,
         context: Some(request.context_id.as_str()).filter(|id| !id.is_empty()).map(Into::into),
         state: Some(request.status()).filter(|state| *state != TaskState::Unspecified),
-        since: request.status_timestamp_after.as_ref().map(crate::protocol::timestamp::millis),
+        since: request.status_timestamp_after.as_ref().map(crate::protocol::pb::wkt::millis),
         after: None,
         limit,
         max_bytes: Some(limits.page_bytes),

@@ -54,11 +54,7 @@ fn commit(n: u64, is_running: bool, fence: u64) -> Commit {
         _ => TaskState::Completed,
     };
     let status = |state: TaskState| {
-        Some(TaskStatus {
-            state: state.into(),
-            message: None,
-            timestamp: Some(a2a_service::timestamp::timestamp(time)),
-        })
+        Some(TaskStatus { state: state.into(), message: None, timestamp: Some(a2a_service::pb::wkt::timestamp(time)) })
     };
     let message = Message { task_id: id.clone(), context_id: context.clone(), ..Message::user(PING) };
     let mut task = Task {

@@ -455,7 +455,7 @@ pub(super) async fn list_tasks(arguments: &ListTasks) -> anyhow::Result<()> {
         history_length: arguments.history,
         status_timestamp_after: arguments
             .since
-            .map(|time| crate::protocol::timestamp::timestamp(time.as_millisecond())),
+            .map(|time| crate::protocol::pb::wkt::timestamp(time.as_millisecond())),
         include_artifacts: Some(arguments.with_artifacts),
         ..ListTasksRequest::default()
     };

@@ -105,8 +105,7 @@ fn heading(text: &str) -> String {
 }
 
 fn head(task: &Task) -> String {
-    let time =
-        task.status.as_ref().and_then(|status| status.timestamp.as_ref()).map(crate::protocol::timestamp::millis);
+    let time = task.status.as_ref().and_then(|status| status.timestamp.as_ref()).map(crate::protocol::pb::wkt::millis);
     let time = time.and_then(|millis| jiff::Timestamp::from_millisecond(millis).ok());
     let time = time.map(|time| format!(" ({time})")).unwrap_or_default();
     let status = styled_state(task.state()) + &paint(DIM, time);

@@ -550,7 +550,7 @@ impl LiveRef {
     /// Creates a status update with the current time. Its message is [completed](Self::complete_message).
     pub(crate) fn status_event(&self, state: TaskState, message: Option<Message>) -> Event {
         let message = message.map(|message| self.complete_message(message));
-        let timestamp = Some(crate::protocol::timestamp::timestamp(self.journal().env().clock.millis()));
+        let timestamp = Some(crate::protocol::pb::wkt::timestamp(self.journal().env().clock.millis()));
         Event::pending(Payload::StatusUpdate(TaskStatusUpdateEvent {
             task_id: self.key.id().to_owned(),
             context_id: (*self.context).to_owned(),

@@ -16,11 +16,11 @@ use crate::{
         call::{Binding, Call, VERSION},
         error::{Error, ErrorKind, chain},
         event::{Event, resume},
+        json::wkt::millis,
         pb::v1::{
             AgentCard, AgentInterface, CancelTaskRequest, Message, SendMessageConfiguration, SendMessageRequest,
             SubscribeToTaskRequest, Task, TaskState, send_message_response, stream_response::Payload,
         },
-        timestamp::millis,
         version::Version,
     },
 };

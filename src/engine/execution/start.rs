@@ -74,7 +74,7 @@ impl Execution {
         let status = TaskStatus {
             state: TaskState::Submitted.into(),
             message: None,
-            timestamp: Some(crate::protocol::timestamp::timestamp(now)),
+            timestamp: Some(crate::protocol::pb::wkt::timestamp(now)),
         };
         let context_id = message.context_id.clone();
         let task = Task { id, context_id, status: Some(status), history: vec![message], ..Task::default() };

@@ -26,10 +26,9 @@ use crate::{
         event::{Ends, Event, EventFlags, Fence, Position, Seq, chunk_size},
         pb::{
             v1::{Message, Task, TaskArtifactUpdateEvent, TaskStatus, stream_response::Payload},
-            wkt::Struct,
+            wkt::{Struct, millis, timestamp},
         },
         task::{Admission, ContextBytes, LimitViolation, TaskLimits, can_join, join_chunks},
-        timestamp::{millis, timestamp},
     },
     store::{IdempotencyRecord, Key, PushConfig, StoredTask},
 };
@@ -305,7 +304,7 @@ impl LiveState {
         let time = match payload {
             Payload::StatusUpdate(update) => {
                 let time = update.status.as_mut().and_then(|status| status.timestamp.as_mut());
-                time.map(|time| crate::protocol::timestamp::raise(time, self.accepted.status_time))
+                time.map(|time| crate::protocol::pb::wkt::raise(time, self.accepted.status_time))
             }
             Payload::Task(_) | Payload::Message(_) | Payload::ArtifactUpdate(_) => None,
         };

@@ -272,7 +272,7 @@ impl LiveRef {
                     .status
                     .as_ref()
                     .and_then(|status| status.timestamp.as_ref())
-                    .map(crate::protocol::timestamp::millis);
+                    .map(crate::protocol::pb::wkt::millis);
                 time.is_some_and(|time| time < before)
             });
         let why = Message::agent("The task was canceled because the client did not answer in time.");

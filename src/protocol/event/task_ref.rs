@@ -6,11 +6,11 @@ use super::{Event, EventFlags, Inner, Origin, Position};
 use crate::{
     base::clock::Millis,
     protocol::{
+        json::wkt::{millis, timestamp},
         messages::v1::{
             StreamResponse, Task, TaskArtifactUpdateEvent, TaskState, TaskStatus, TaskStatusUpdateEvent,
             stream_response::Payload,
         },
-        timestamp::{millis, timestamp},
     },
 };
 

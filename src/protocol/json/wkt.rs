@@ -13,7 +13,7 @@ use serde::{
     ser::SerializeStruct,
 };
 
-use crate::protocol::json;
+use crate::{base::clock::Millis, protocol::json};
 pub use generated::*;
 
 #[expect(clippy::pedantic, missing_docs, reason = "generated")]
@@ -123,6 +123,26 @@ impl Timestamp {
         put(22, self.nanos.clamp(0, 999_999_999) / 1_000_000);
         text
     }
+}
+
+/// Converts to a protobuf timestamp.
+pub fn timestamp(millis: Millis) -> Timestamp {
+    let nanos = i32::try_from(millis.rem_euclid(1000) * 1_000_000).unwrap_or(0);
+    Timestamp { seconds: millis.div_euclid(1000), nanos }
+}
+
+/// Converts a protobuf timestamp to milliseconds. Truncates finer fractions.
+pub fn millis(time: &Timestamp) -> Millis {
+    time.seconds.saturating_mul(1000).saturating_add(i64::from(time.nanos / 1_000_000))
+}
+
+/// Raises a time to `last` if it is earlier, and returns it: timestamps of a task do not go back when the system clock is set back.
+pub(crate) fn raise(time: &mut Timestamp, last: Millis) -> Millis {
+    let given = millis(time);
+    if given < last {
+        *time = timestamp(last);
+    }
+    given.max(last)
 }
 
 impl fmt::Display for Timestamp {

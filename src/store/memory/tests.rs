@@ -10,11 +10,11 @@ use super::*;
 use crate::{
     protocol::{
         event::{Ends, EventFlags},
+        json::wkt::{millis, timestamp},
         pb::v1::{
             Artifact, Message, Part, TaskArtifactUpdateEvent, TaskState, TaskStatus, TaskStatusUpdateEvent,
             stream_response::Payload,
         },
-        timestamp::{millis, timestamp},
     },
     store::{Expect, IdempotencyRecord, Rejected},
 };

@@ -479,7 +479,7 @@ fn check_log(db: &Connection, id: i64) -> rusqlite::Result<Result<(), String>> {
     let task = read::TaskReader::new(db, true)?.read(id, seq)?;
     let status = task.status.clone().unwrap_or_default();
     let has_other_time =
-        status.timestamp.as_ref().is_some_and(|timestamp| crate::protocol::timestamp::millis(timestamp) != time);
+        status.timestamp.as_ref().is_some_and(|timestamp| crate::protocol::pb::wkt::millis(timestamp) != time);
     let has_other_log = replay.is_some_and(|replay| replay.first == 1 && replay.task != task);
     let differences = [
         (status.state != state, "the state of the row differs from the task"),

@@ -23,7 +23,7 @@ pub fn scope(owner: &str, tenant: &str) -> Arc<Scope> {
 pub fn status(state: TaskState, time: Millis) -> Payload {
     let message = state.is_interrupted().then(|| Message::agent("what?"));
     let status =
-        Some(TaskStatus { state: state.into(), message, timestamp: Some(a2a_service::timestamp::timestamp(time)) });
+        Some(TaskStatus { state: state.into(), message, timestamp: Some(a2a_service::pb::wkt::timestamp(time)) });
     Payload::StatusUpdate(TaskStatusUpdateEvent { status, ..Default::default() })
 }
 
@@ -76,7 +76,7 @@ impl TaskWriter {
 
     /// Creates the writer of a task of this context, which is submitted at this time.
     pub fn within(scope: &Arc<Scope>, id: &str, context: &str, time: Millis) -> Self {
-        let timestamp = Some(a2a_service::timestamp::timestamp(time));
+        let timestamp = Some(a2a_service::pb::wkt::timestamp(time));
         let status = TaskStatus { state: TaskState::Submitted.into(), message: None, timestamp };
         let task = Task { id: id.into(), context_id: context.into(), status: Some(status), ..Task::default() };
         let (key, at, log) = (Key::new(scope, id), Position::default(), Vec::new());
@@ -102,7 +102,7 @@ impl TaskWriter {
                 Payload::StatusUpdate(_) | Payload::ArtifactUpdate(_) | Payload::Task(_) => EventFlags::NOTHING,
             };
             if let Payload::StatusUpdate(TaskStatusUpdateEvent { status: Some(status), .. }) = &payload {
-                time = status.timestamp.as_ref().map_or(time, a2a_service::timestamp::millis);
+                time = status.timestamp.as_ref().map_or(time, a2a_service::pb::wkt::millis);
             }
             events.push(Event::new(Position { fence, seq }, mark, payload));
         }

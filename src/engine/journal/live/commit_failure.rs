@@ -10,8 +10,8 @@ use crate::{
     },
     protocol::{
         event::{Ends, Event, EventFlags, Seq},
+        json::wkt::millis,
         pb::v1::{TaskState, stream_response::Payload},
-        timestamp::millis,
     },
     store::{Commit, Expect, Refused, Rejected},
 };
