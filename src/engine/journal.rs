@@ -4,9 +4,7 @@
 //! per task. A synchronous store commits in the caller instead. Events become visible only once they are durable.
 
 use std::{
-    array,
-    hash::BuildHasherDefault,
-    mem,
+    array, mem,
     ops::Deref,
     sync::{
         Arc, OnceLock,
@@ -152,7 +150,7 @@ impl Journal {
         let journal = Arc::new(Self {
             store,
             env,
-            shards: array::from_fn(|_| Mutex::new(KeyMap::with_hasher(BuildHasherDefault::new()))),
+            shards: array::from_fn(|_| Mutex::default()),
             lanes,
             runners: OnceLock::new(),
             outage: Mutex::default(),

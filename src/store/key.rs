@@ -3,7 +3,7 @@
 use std::{
     collections::HashMap,
     fmt,
-    hash::{BuildHasher, BuildHasherDefault, Hash, Hasher, RandomState},
+    hash::{BuildHasher, Hash, Hasher, RandomState},
     sync::{Arc, LazyLock},
 };
 
@@ -70,24 +70,5 @@ impl fmt::Debug for Key {
     }
 }
 
-/// Pass-through hasher for [`Key`], whose hash is precomputed with a random seed.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Hashed(u64);
-
-impl Hasher for Hashed {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        // Not used by keys. Other types get a slow but correct hash.
-        self.0 = bytes.iter().fold(self.0, |hash, byte| hash.wrapping_mul(31).wrapping_add(u64::from(*byte)));
-    }
-
-    fn write_u64(&mut self, hash: u64) {
-        self.0 = hash;
-    }
-}
-
 /// Map from task keys to values. Its order is random.
-pub type KeyMap<V> = HashMap<Key, V, BuildHasherDefault<Hashed>>;
+pub type KeyMap<V> = HashMap<Key, V>;

@@ -15,64 +15,37 @@ pub(super) struct Count {
 }
 
 /// Task counts with their limits.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Quota {
-    max_tasks: usize,
-    max_tasks_per_owner: Option<usize>,
-    max_push_configs_per_owner: usize,
-    total: Count,
+    pub(super) max_tasks: usize,
+    pub(super) max_tasks_per_owner: Option<usize>,
+    pub(super) max_push_configs_per_owner: usize,
+    /// Numbers of all tasks.
+    pub(super) total: Count,
     /// Counts per owner, only if there is a limit per owner.
-    owners: HashMap<Arc<str>, Count>,
+    pub(super) owners: HashMap<Arc<str>, Count>,
 }
 
 impl Quota {
-    pub(super) fn new(max_tasks: usize, max_tasks_per_owner: Option<usize>) -> Self {
-        Self::with_counts(max_tasks, max_tasks_per_owner, Count::default(), HashMap::new())
-    }
-
-    /// Creates a quota of stored tasks. Counts per owner are needed only if there is a limit per owner.
-    pub(super) fn with_counts(
-        max_tasks: usize,
-        max_tasks_per_owner: Option<usize>,
-        total: Count,
-        owners: HashMap<Arc<str>, Count>,
-    ) -> Self {
-        let max_push_configs_per_owner = DEFAULT_MAX_PUSH_CONFIGS_PER_OWNER;
-        Self { max_tasks, max_tasks_per_owner, max_push_configs_per_owner, total, owners }
-    }
-
-    pub(super) fn with_max_push_configs_per_owner(self, max_push_configs_per_owner: usize) -> Self {
-        Self { max_push_configs_per_owner, ..self }
-    }
-
-    pub(super) fn max_push_configs_per_owner(&self) -> usize {
-        self.max_push_configs_per_owner
-    }
-
-    /// Numbers of all tasks.
-    pub(super) fn total(&self) -> Count {
-        self.total
-    }
-
     fn owner(&self, owner: &str) -> Count {
         self.owners.get(owner).copied().unwrap_or_default()
     }
 
-    /// Returns the limit over all owners if it is reached.
-    pub(super) fn is_full(&self) -> Option<Full> {
-        (self.total.tasks >= self.max_tasks).then(|| Full::tasks(self.max_tasks))
-    }
-
-    /// Returns the limit per owner if this owner has reached it.
-    pub(super) fn is_full_for(&self, owner: &str) -> Option<Full> {
-        let max = self.max_tasks_per_owner?;
-        (self.owner(owner).tasks >= max).then(|| Full::per_owner(max))
+    /// Returns the limit over all owners, or that of an owner, if it is reached.
+    pub(super) fn full(&self, owner: Option<&str>) -> Option<Full> {
+        match owner {
+            None => (self.total.tasks >= self.max_tasks).then(|| Full::tasks(self.max_tasks)),
+            Some(owner) => {
+                let max = self.max_tasks_per_owner?;
+                (self.owner(owner).tasks >= max).then(|| Full::per_owner(max))
+            }
+        }
     }
 
     /// Checks whether another task of this owner is admitted, after an eviction if necessary.
     pub(super) fn check(&self, owner: &str) -> Result<(), Full> {
-        let owner_limit = self.is_full_for(owner).filter(|_| self.owner(owner).terminal == 0);
-        owner_limit.or(self.is_full().filter(|_| self.total.terminal == 0)).map_or(Ok(()), Err)
+        let owner_limit = self.full(Some(owner)).filter(|_| self.owner(owner).terminal == 0);
+        owner_limit.or(self.full(None).filter(|_| self.total.terminal == 0)).map_or(Ok(()), Err)
     }
 
     /// Counts a change of a task of this owner. The values say whether its state was and is terminal; `None` if it did not

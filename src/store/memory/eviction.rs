@@ -37,7 +37,8 @@ pub(super) struct Evictions {
 impl Evictions {
     pub(super) fn new(max_tasks: usize, max_tasks_per_owner: Option<usize>) -> Self {
         let owners = max_tasks_per_owner.map(|_| HashMap::new());
-        Self { quota: Quota::new(max_tasks, max_tasks_per_owner), terminal: BTreeMap::new(), owners, next: 0 }
+        let quota = Quota { max_tasks, max_tasks_per_owner, ..Quota::default() };
+        Self { quota, terminal: BTreeMap::new(), owners, next: 0 }
     }
 
     /// Records that a task reached a terminal state.
@@ -97,9 +98,9 @@ impl Memory {
         let evicted = {
             let mut evictions = self.evictions.lock();
             // The counts never exceed the limits, so that one eviction is enough for both.
-            let first = if let Some(full) = evictions.quota.is_full_for(owner) {
+            let first = if let Some(full) = evictions.quota.full(Some(owner)) {
                 Some(evictions.first_of(owner).ok_or(Refused::Rejected(Rejected::Full(full)))?)
-            } else if let Some(full) = evictions.quota.is_full() {
+            } else if let Some(full) = evictions.quota.full(None) {
                 let first = evictions.terminal.first_key_value().map(|(rank, _)| *rank);
                 Some(first.ok_or(Refused::Rejected(Rejected::Full(full)))?)
             } else {

@@ -185,7 +185,7 @@ impl Model {
     /// Compares rows, lists and counts with the model.
     fn check(&self, store: &Memory) {
         assert_eq!(store.size().0, self.rows.len());
-        assert_eq!(store.evictions.lock().quota.total().tasks, self.rows.len());
+        assert_eq!(store.evictions.lock().quota.total.tasks, self.rows.len());
         assert_eq!(
             store.evictions.lock().terminal.len(),
             self.rows.iter().filter(|row| row.terminal_seq.is_some()).count()
@@ -255,7 +255,7 @@ fn concurrent_tasks_do_not_exceed_the_quota() {
                         (row.state, row.seq) = (TaskState::Completed, 2);
                         assert_eq!(store.commit_sync(&commit(&row, Some(TaskState::Submitted))), Ok(()));
                     }
-                    assert!(store.evictions.lock().quota.total().tasks <= MAX);
+                    assert!(store.evictions.lock().quota.total.tasks <= MAX);
                 }
             });
         }
@@ -263,7 +263,7 @@ fn concurrent_tasks_do_not_exceed_the_quota() {
     assert_eq!(store.size().0, MAX, "terminal tasks are kept until their quota is needed");
     let totals = store.index.lock().values().map(|index| index.count(None)).sum::<usize>();
     let evictions = store.evictions.lock();
-    assert_eq!((totals, evictions.quota.total().tasks, evictions.terminal.len()), (5, MAX, MAX));
+    assert_eq!((totals, evictions.quota.total.tasks, evictions.terminal.len()), (5, MAX, MAX));
 }
 
 /// Commit of a new task that it ends. The first of the events follows the one that submits the task.
@@ -434,5 +434,5 @@ fn owner_quota_evicts_the_first_terminal_task() {
     }
     assert_eq!(exist(&[&a[2], &a[3], &b[0], &b[1], &b[2]]), [true, true, false, true, true]);
     let evictions = store.evictions.lock();
-    assert_eq!((evictions.quota.total().tasks, evictions.terminal.len()), (4, 4));
+    assert_eq!((evictions.quota.total.tasks, evictions.terminal.len()), (4, 4));
 }

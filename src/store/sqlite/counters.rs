@@ -44,8 +44,8 @@ pub(super) fn load_quota(db: &Connection, options: &Options) -> rusqlite::Result
         let counts = query.query_map([], |row| Ok((Arc::from(row.get_ref(0)?.as_str()?), count(row, 1)?)))?;
         owners = counts.collect::<rusqlite::Result<_>>()?;
     }
-    let quota = Quota::with_counts(options.max_tasks, options.max_tasks_per_owner, total, owners);
-    Ok(quota.with_max_push_configs_per_owner(options.max_push_configs_per_owner))
+    let Options { max_tasks, max_tasks_per_owner, max_push_configs_per_owner, .. } = *options;
+    Ok(Quota { max_tasks, max_tasks_per_owner, max_push_configs_per_owner, total, owners })
 }
 
 impl WriteTransaction<'_> {

@@ -68,58 +68,40 @@ static UNDELIVERED_LOGS: LazyLock<String> = LazyLock::new(|| {
     )
 });
 
-/// Limits of the number of configurations.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Max {
-    pub(super) per_task: usize,
-    pub(super) per_owner: usize,
-}
-
-impl Max {
-    /// For configurations that are already admitted.
-    pub(super) const NONE: Self = Self { per_task: usize::MAX, per_owner: usize::MAX };
-}
-
 /// Returns the limit if the tasks of an owner have as many configurations, over all tenants.
 pub(super) fn is_full_for(db: &Connection, owner: &str, max: usize) -> rusqlite::Result<Option<Full>> {
-    if max == usize::MAX {
-        return Ok(None);
-    }
     let sql = "SELECT ifnull(sum(push_count), 0) FROM scope WHERE owner = ?";
     let count = db.prepare_cached(sql)?.query_row([owner], |row| row.get(0)).map(unsigned)?;
     Ok(usize::try_from(count).is_ok_and(|count| count >= max).then(|| Full::push_configs_per_owner(max)))
 }
 
-/// Stores a configuration of a task of this owner. Replaces the one of the same id; adds one only while there are less than
-/// `max`. A new one gets the events after `cursor`, or after the last one of the task.
-pub(super) fn put(
-    db: &Connection,
-    (task, owner): (i64, &str),
-    push: &PushConfig,
-    cursor: Option<Seq>,
-    max: Max,
-) -> rusqlite::Result<PutResult> {
+/// Replaces the configuration of the same id, if there is one.
+fn replace(db: &Connection, task: i64, push: &PushConfig) -> rusqlite::Result<bool> {
     let PushConfig { config, version, extra } = push;
-    let (bytes, version) = (config.encode_to_vec(), version.as_str());
     let sql = "UPDATE push SET version = ?, config = ?, beside = ? WHERE task = ? AND id = ?";
-    if db.prepare_cached(sql)?.execute((version, &bytes, &**extra, task, &config.id))? > 0 {
-        replace(db, task, &config.id)?;
-        return Ok(PutResult::Replaced);
+    let row = (version.as_str(), config.encode_to_vec(), &**extra, task, &config.id);
+    let replaced = db.prepare_cached(sql)?.execute(row)? > 0;
+    if replaced && let Some((mut state, number, _)) = find(db, task, &config.id)? {
+        state.replace();
+        write_state(db, task, number, &state)?;
     }
-    let sql = "SELECT count(*) FROM push WHERE task = ?";
-    let count: i64 = db.prepare_cached(sql)?.query_row([task], |row| row.get(0))?;
-    if usize::try_from(count).is_ok_and(|count| count >= max.per_task) {
-        return Ok(PutResult::Full);
-    }
-    if let Some(full) = is_full_for(db, owner, max.per_owner)? {
-        return Ok(PutResult::OwnerFull(full));
-    }
+    Ok(replaced)
+}
+
+/// Adds a configuration, which gets the events after `cursor`, or after the last one of the task.
+fn add(db: &Connection, task: i64, push: &PushConfig, cursor: Option<Seq>) -> rusqlite::Result<()> {
+    let PushConfig { config, version, extra } = push;
     db.prepare_cached("UPDATE task SET pushes = pushes + 1 WHERE id = ?")?.execute([task])?;
     let sql = "INSERT INTO push(task, scope, number, id, version, config, beside, cursor)
         SELECT id, scope, pushes, ?, ?, ?, ?, ifnull(?, seq) FROM task WHERE id = ?";
     let cursor = cursor.map(signed).transpose()?;
-    db.prepare_cached(sql)?.execute((&config.id, version, &bytes, &**extra, cursor, task))?;
-    Ok(PutResult::Created)
+    let row = (&config.id, version.as_str(), config.encode_to_vec(), &**extra, cursor, task);
+    db.prepare_cached(sql)?.execute(row).map(drop)
+}
+
+/// Stores a configuration, whatever their number. Replaces the one of the same id. A new one gets the events after `cursor`.
+pub(super) fn put(db: &Connection, task: i64, push: &PushConfig, cursor: Seq) -> rusqlite::Result<()> {
+    if replace(db, task, push)? { Ok(()) } else { add(db, task, push, Some(cursor)) }
 }
 
 /// Deletes a configuration, if it exists.
@@ -193,13 +175,6 @@ fn write_state(db: &Connection, task: i64, number: i64, state: &DeliveryState) -
     let (cursor, end, claim) = (signed(*cursor)?, end.map(signed).transpose()?, signed(*claim)?);
     let columns = (cursor, end, due, attempts, pending_since, runner.as_deref(), claim, time, reason, task, number);
     db.prepare_cached(sql)?.execute(columns).map(drop)
-}
-
-/// Applies [`DeliveryState::replace`] to a configuration that was replaced.
-fn replace(db: &Connection, task: i64, id: &str) -> rusqlite::Result<()> {
-    let Some((mut state, number, _)) = find(db, task, id)? else { return Ok(()) };
-    state.replace();
-    write_state(db, task, number, &state)
 }
 
 /// Marks the deliveries of tasks. Returns how many became due.
@@ -306,14 +281,25 @@ impl PushQueue for Sqlite {
         self.writer
             .run(move |transaction| {
                 let Some(task) = read::row_id(transaction.db, &key)? else { return Ok(PutResult::TaskNotFound) };
-                let max = Max { per_task: max, per_owner: transaction.quota.lock().max_push_configs_per_owner() };
-                put(transaction.db, (task, &key.scope().owner), &push, None, max)
+                let (db, max_per_owner) = (transaction.db, transaction.quota.lock().max_push_configs_per_owner);
+                if replace(db, task, &push)? {
+                    return Ok(PutResult::Replaced);
+                }
+                let sql = "SELECT count(*) FROM push WHERE task = ?";
+                let count = db.prepare_cached(sql)?.query_row([task], |row| row.get(0)).map(unsigned)?;
+                if usize::try_from(count).is_ok_and(|count| count >= max) {
+                    return Ok(PutResult::Full);
+                }
+                if let Some(full) = is_full_for(db, &key.scope().owner, max_per_owner)? {
+                    return Ok(PutResult::OwnerFull(full));
+                }
+                add(db, task, &push, None).map(|()| PutResult::Created)
             })
             .await
     }
 
     async fn check_push_capacity(&self, scope: &Scope) -> Result<Result<(), Full>, Unavailable> {
-        let (owner, max) = (Arc::clone(&scope.owner), self.quota.lock().max_push_configs_per_owner());
+        let (owner, max) = (Arc::clone(&scope.owner), self.quota.lock().max_push_configs_per_owner);
         let full = self.readers.run(move |db| is_full_for(db, &owner, max)).await?;
         Ok(full.map_or(Ok(()), Err))
     }

@@ -394,7 +394,7 @@ impl WriteTransaction<'_> {
             };
             let config = PushConfig { config, version, extra: Bytes::from(beside.0) };
             // An opening marks the events after the cursor as due.
-            delivery::put(self.db, (id, ""), &config, Some(cursor.min(line.seq)), delivery::Max::NONE)?;
+            delivery::put(self.db, id, &config, cursor.min(line.seq))?;
             if let Some(DeadEntry { time, reason }) = dead {
                 let sql = "UPDATE push SET dead = ?, reason = ? WHERE task = ? AND id = ?";
                 self.db.prepare_cached(sql)?.execute((time, reason, id, &config.config.id))?;

@@ -331,20 +331,42 @@ impl WriteTransaction<'_> {
         Ok((u64::try_from(deleted).unwrap_or(u64::MAX), i64::try_from(deleted) == Ok(ROW_BATCH)))
     }
 
-    /// Evicts the readable task that reached a terminal state first, if possible one without undelivered push notifications.
-    /// Returns its scope, whose row stays, or `None` if there is no such task.
-    pub(super) fn evict_oldest(&mut self) -> rusqlite::Result<Option<i64>> {
-        let delivered = self.find_oldest(Expiry::DELIVERED, self.eviction_starts.all)?;
-        self.eviction_starts.all = delivered.as_ref().map_or(Millis::MAX, |task| task.time);
+    /// Evicts the readable task, of all or of an owner, that reached a terminal state first, if possible one without
+    /// undelivered push notifications. Returns its scope, whose row stays, or `None` if there is no such task.
+    pub(super) fn evict_oldest(&mut self, owner: Option<&str>) -> rusqlite::Result<Option<i64>> {
+        let delivered = self.find_oldest(owner, Expiry::DELIVERED, self.eviction_starts.of(owner))?;
+        self.eviction_starts.raise(owner, delivered.as_ref().map_or(Millis::MAX, |task| task.time));
         let oldest = match delivered {
             Some(task) => Some(task),
-            None => self.find_oldest(Expiry::ANY, Millis::MIN)?,
+            None => self.find_oldest(owner, Expiry::ANY, Millis::MIN)?,
         };
-        oldest.map(|task| self.evict(&task)).transpose()
+        let Some(task) = oldest else { return Ok(None) };
+        if task.has_undelivered {
+            tracing::warn!(
+                task.row = task.id,
+                "push notifications dropped with their task: {STORE_FULL}, and all terminal tasks have undelivered ones"
+            );
+        }
+        let mut unlimited = i64::MAX;
+        self.delete_log(task.id, &mut unlimited)?;
+        self.delete_task(&task)?;
+        Ok(Some(task.scope))
     }
 
-    /// Finds the readable task that reached a terminal state first, at or after a time.
-    fn find_oldest(&mut self, expiry: Expiry, from: Millis) -> rusqlite::Result<Option<DeletedTask>> {
+    /// Finds the readable task, of all or of an owner, that reached a terminal state first, at or after a time.
+    fn find_oldest(
+        &mut self,
+        owner: Option<&str>,
+        expiry: Expiry,
+        from: Millis,
+    ) -> rusqlite::Result<Option<DeletedTask>> {
+        match owner {
+            Some(owner) => self.find_oldest_of(owner, expiry, from),
+            None => self.find_oldest_of_all(expiry, from),
+        }
+    }
+
+    fn find_oldest_of_all(&mut self, expiry: Expiry, from: Millis) -> rusqlite::Result<Option<DeletedTask>> {
         let db = self.db;
         let mut query = db.prepare_cached(&OLDEST)?;
         // Usually the first row is readable.
@@ -358,20 +380,6 @@ impl WriteTransaction<'_> {
         Ok(None)
     }
 
-    /// Evicts the readable task of an owner that reached a terminal state first, if possible one without undelivered push
-    /// notifications. Returns its scope, whose row stays, or `None` if there is no such task.
-    pub(super) fn evict_oldest_of(&mut self, owner: &str) -> rusqlite::Result<Option<i64>> {
-        let from = self.eviction_starts.owners.get(owner).copied().unwrap_or(Millis::MIN);
-        let delivered = self.find_oldest_of(owner, Expiry::DELIVERED, from)?;
-        self.eviction_starts.raise(owner, delivered.as_ref().map_or(Millis::MAX, |task| task.time));
-        let oldest = match delivered {
-            Some(task) => Some(task),
-            None => self.find_oldest_of(owner, Expiry::ANY, Millis::MIN)?,
-        };
-        oldest.map(|task| self.evict(&task)).transpose()
-    }
-
-    /// Finds the readable task of an owner that reached a terminal state first, at or after a time.
     fn find_oldest_of(&mut self, owner: &str, expiry: Expiry, from: Millis) -> rusqlite::Result<Option<DeletedTask>> {
         loop {
             let skipped = self.unreadable.0.len();
@@ -386,20 +394,6 @@ impl WriteTransaction<'_> {
                 return Ok(None);
             }
         }
-    }
-
-    /// Deletes a task for the quota. Returns its scope.
-    fn evict(&mut self, task: &DeletedTask) -> rusqlite::Result<i64> {
-        if task.has_undelivered {
-            tracing::warn!(
-                task.row = task.id,
-                "push notifications dropped with their task: {STORE_FULL}, and all terminal tasks have undelivered ones"
-            );
-        }
-        let mut unlimited = i64::MAX;
-        self.delete_log(task.id, &mut unlimited)?;
-        self.delete_task(task)?;
-        Ok(task.scope)
     }
 
     /// Finds a task that is expired and can be read. An unreadable one is reported once.

@@ -168,7 +168,7 @@ async fn rejected_change_does_not_affect_other_changes() {
     assert_eq!(third.await.unwrap(), [Ok(Committed::default()), rejected(), Ok(Committed::default())]);
     assert_eq!(fourth.await.unwrap(), [rejected(), Ok(Committed::default())]);
     let tasks = store.readers.run(|db| db.query_row("SELECT sum(tasks) FROM total", [], |row| row.get::<_, i32>(0)));
-    assert_eq!((tasks.await, store.quota.lock().total().tasks), (Ok(3), 3));
+    assert_eq!((tasks.await, store.quota.lock().total.tasks), (Ok(3), 3));
     assert_eq!(store.health.recent_outcome(), Some(Ok(())));
 }
 
@@ -202,7 +202,7 @@ async fn rejected_job_does_not_affect_other_jobs() {
     let too_large = Rejected::Size { limit: "store.max_size", max: 1 << 20 };
     assert_eq!(changes.await.unwrap(), [Ok(Committed::default()), Err(Refused::Rejected(too_large))]);
     let there = store.readers.run(|db| db.query_row("SELECT count(*) FROM probe", [], |row| row.get::<_, i32>(0)));
-    assert_eq!((there.await, store.quota.lock().total().tasks), (Ok(3), 1));
+    assert_eq!((there.await, store.quota.lock().total.tasks), (Ok(3), 1));
     assert_eq!(store.health.recent_outcome(), Some(Ok(())));
 }
 

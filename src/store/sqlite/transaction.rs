@@ -68,9 +68,9 @@ pub(super) type LargeContexts = Option<HashSet<(i64, Arc<str>)>>;
 /// or can't be read. Otherwise each eviction would read all of those again.
 #[derive(Debug)]
 pub(super) struct EvictionStarts {
-    pub(super) all: Millis,
+    all: Millis,
     /// For evictions because of the limit per owner.
-    pub(super) owners: HashMap<Arc<str>, Millis>,
+    owners: HashMap<Arc<str>, Millis>,
 }
 
 impl EvictionStarts {
@@ -85,8 +85,17 @@ impl EvictionStarts {
         }
     }
 
+    /// Returns the time for all tasks, or for those of an owner.
+    pub(super) fn of(&self, owner: Option<&str>) -> Millis {
+        owner.map_or(self.all, |owner| self.owners.get(owner).copied().unwrap_or(Millis::MIN))
+    }
+
     /// Sets the time for an owner.
-    pub(super) fn raise(&mut self, owner: &str, time: Millis) {
+    pub(super) fn raise(&mut self, owner: Option<&str>, time: Millis) {
+        let Some(owner) = owner else {
+            self.all = time;
+            return;
+        };
         if self.owners.len() >= Self::MAX_OWNERS {
             self.owners.clear();
         }

@@ -109,8 +109,8 @@ impl WriteTransaction<'_> {
         let owner = &key.scope().owner;
         let (is_full, max_push_configs) = {
             let quota = self.quota.lock();
-            let is_full = quota.is_full().is_some() || quota.is_full_for(owner).is_some();
-            (is_full, quota.max_push_configs_per_owner())
+            let is_full = quota.full(None).is_some() || quota.full(Some(owner)).is_some();
+            (is_full, quota.max_push_configs_per_owner)
         };
         let push_full = if has_push { delivery::is_full_for(self.db, owner, max_push_configs)? } else { None };
         if let Some(scope) = known
@@ -157,12 +157,10 @@ impl WriteTransaction<'_> {
     fn evict_for(&mut self, owner: &Arc<str>) -> rusqlite::Result<Result<Vec<i64>, Full>> {
         const MAX_EVICTIONS: usize = 2;
         let mut evicted = Vec::new();
-        for is_own in [true, false] {
+        for owner in [Some(&**owner), None] {
             for _ in 0..MAX_EVICTIONS {
-                let full = if is_own { self.quota.lock().is_full_for(owner) } else { self.quota.lock().is_full() };
-                let Some(full) = full else { break };
-                let oldest = if is_own { self.evict_oldest_of(owner)? } else { self.evict_oldest()? };
-                match oldest {
+                let Some(full) = self.quota.lock().full(owner) else { break };
+                match self.evict_oldest(owner)? {
                     Some(scope) => evicted.push(scope),
                     None if evicted.is_empty() => return Ok(Err(full)),
                     None => break,
@@ -260,7 +258,7 @@ impl WriteTransaction<'_> {
         if let Some(push) = &commit.push {
             // The caller has checked the limit.
             let cursor = commit.expected_position().map_or(0, |position| position.seq);
-            delivery::put(self.db, (id, &commit.key.scope().owner), push, Some(cursor), delivery::Max::NONE)?;
+            delivery::put(self.db, id, push, cursor)?;
         }
         Ok(())
     }
