@@ -19,7 +19,7 @@ use tonic::{Request, Response, Status};
 pub use self::media_types::Modes;
 pub use crate::engine::execution::{IdempotencySource, Limits};
 #[cfg(feature = "push")]
-use crate::service::push::{PushOptions, PushStats, delivery::DeliveryService, payload::V03Encoder};
+use crate::service::push::{PushOptions, PushStats, delivery::DeliveryService};
 #[cfg(feature = "push")]
 use crate::store::Unavailable;
 use crate::{
@@ -139,11 +139,11 @@ impl Service {
     /// # Panics
     /// Outside of a tokio runtime.
     #[cfg(feature = "push")]
-    pub(crate) fn delivering(self, options: PushOptions, v03_encoder: V03Encoder) -> Self {
+    pub(crate) fn delivering(self, options: PushOptions) -> Self {
         let journal = self.execution.journal();
         let (store, env) = (journal.store(), journal.env().clone());
         let tasks = Arc::<dyn Store>::clone(store);
-        let delivery = DeliveryService::start(tasks, Arc::<dyn Store>::clone(store), env, options, v03_encoder);
+        let delivery = DeliveryService::start(tasks, Arc::<dyn Store>::clone(store), env, options);
         journal.observe(delivery.observer());
         Self { delivery: Some(delivery), ..self }
     }

@@ -14,7 +14,7 @@ pub use delivery::{
     Lease, PushTaskPage, STORE_FULL,
 };
 pub use inspect::{Counts, Inspect, MAX_OWNERS, TaskFilter, TaskPage, TaskSummary};
-pub use key::{Hashed, Key, KeyMap, Scope};
+pub use key::{Key, KeyMap, Scope};
 pub use page::{ListPage, ListQuery, PageToken};
 pub use push_config::PushConfig;
 pub use retention::{Retention, SweepResult};

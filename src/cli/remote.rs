@@ -453,9 +453,7 @@ pub(super) async fn list_tasks(arguments: &ListTasks) -> anyhow::Result<()> {
         page_size: arguments.limit,
         page_token: arguments.page_token.clone().unwrap_or_default(),
         history_length: arguments.history,
-        status_timestamp_after: arguments
-            .since
-            .map(|time| crate::protocol::pb::wkt::timestamp(time.as_millisecond())),
+        status_timestamp_after: arguments.since.map(|time| crate::protocol::pb::wkt::timestamp(time.as_millisecond())),
         include_artifacts: Some(arguments.with_artifacts),
         ..ListTasksRequest::default()
     };

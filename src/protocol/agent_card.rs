@@ -1,7 +1,5 @@
 //! Constructors of agent cards.
 
-use std::collections::BTreeMap;
-
 use crate::protocol::pb::v1::{
     AgentCard, AgentExtension, AgentProvider, AgentSkill, HttpAuthSecurityScheme, SecurityRequirement, SecurityScheme,
     StringList, security_scheme::Scheme,
@@ -97,10 +95,18 @@ impl AgentCard {
     /// Declares a bearer token as the security scheme that calls require.
     #[must_use]
     pub fn bearer(self) -> Self {
-        const NAME: &str = "bearer";
         let http = HttpAuthSecurityScheme { scheme: "bearer".to_owned(), ..HttpAuthSecurityScheme::default() };
-        let scheme = SecurityScheme { scheme: Some(Scheme::HttpAuthSecurityScheme(http)) };
-        let schemes = BTreeMap::from([(NAME.to_owned(), StringList::default())]);
-        self.security([(NAME.to_owned(), scheme)], [SecurityRequirement { schemes }])
+        self.any_scheme([("bearer", Scheme::HttpAuthSecurityScheme(http))])
+    }
+
+    /// Declares security schemes, each of which is sufficient.
+    pub(crate) fn any_scheme<N: Into<String>>(self, schemes: impl IntoIterator<Item = (N, Scheme)>) -> Self {
+        let declare = |(name, scheme): (N, Scheme)| {
+            let (name, scheme) = (name.into(), SecurityScheme { scheme: Some(scheme) });
+            let schemes = [(name.clone(), StringList::default())].into();
+            ((name, scheme), SecurityRequirement { schemes })
+        };
+        let (schemes, requirements): (Vec<_>, Vec<_>) = schemes.into_iter().map(declare).unzip();
+        self.security(schemes, requirements)
     }
 }

@@ -20,7 +20,7 @@
 //! ```
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{BTreeMap, VecDeque},
     fmt::Write as _,
     sync::Arc,
 };
@@ -32,7 +32,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use crate::{
-    base::jws::{Jws, KeyError, PublicKeys, SignatureError, SigningKey, sha256},
+    base::jws::{Jws, KeyError, PublicKeys, SignatureError, SigningKey, sha256_hex},
     protocol::{
         pb::v1::{AgentCard, AgentCardSignature},
         v03::card as v03,
@@ -239,7 +239,8 @@ fn without_empty(value: Value) -> Value {
         }
         Value::Object(members) => {
             let members = members.into_iter().map(|(name, value)| (name, without_empty(value)));
-            Value::Object(members.filter(|(_, value)| !is_empty(value)).collect())
+            let sorted: BTreeMap<String, Value> = members.filter(|(_, value)| !is_empty(value)).collect();
+            Value::Object(sorted.into_iter().collect())
         }
         other @ (Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_)) => other,
     }
@@ -283,31 +284,18 @@ fn retain_common(value: &mut Value, other: &Value) {
     }
 }
 
-/// Returns JSON in ASCII, without spaces and with sorted members.
+/// Returns the JSON of a value in ASCII, without spaces.
 fn ascii(value: &Value) -> String {
-    match value {
-        Value::Null | Value::Bool(_) | Value::Number(_) => value.to_string(),
-        Value::String(text) => ascii_string(text),
-        Value::Array(items) => format!("[{}]", items.iter().map(ascii).collect::<Vec<_>>().join(",")),
-        Value::Object(members) => {
-            let mut members: Vec<_> = members.iter().collect();
-            members.sort_unstable_by_key(|(name, _)| *name);
-            let members = members.into_iter().map(|(name, value)| format!("{}:{}", ascii_string(name), ascii(value)));
-            format!("{{{}}}", members.collect::<Vec<_>>().join(","))
-        }
-    }
-}
-
-fn ascii_string(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len() + 2);
+    let json = value.to_string();
+    let mut escaped = String::with_capacity(json.len());
     // All escapes of JSON, and those of DEL and of other characters than ASCII.
-    for character in Value::from(text).to_string().chars() {
+    for character in json.chars() {
         if character.is_ascii() && character != '\u{7f}' {
             escaped.push(character);
         } else {
             for unit in character.encode_utf16(&mut [0; 2]) {
                 // Writing to a string does not fail.
-                write!(escaped, "\\u{unit:04x}").unwrap_or_default();
+                _ = write!(escaped, "\\u{unit:04x}");
             }
         }
     }
@@ -321,13 +309,9 @@ pub(crate) struct CardSigner {
     cache: Arc<Mutex<Cache>>,
 }
 
-/// Signed cards by the SHA-256 digest of the unsigned JSON. The oldest is evicted first.
+/// Signed cards with the SHA-256 digests of their unsigned JSON. The oldest is evicted first.
 #[derive(Debug, Default)]
-struct Cache {
-    cards: HashMap<Vec<u8>, Bytes>,
-    order: VecDeque<Vec<u8>>,
-    bytes: usize,
-}
+struct Cache(VecDeque<(String, Bytes)>);
 
 impl CardSigner {
     pub(crate) fn new(key: SigningKey) -> Self {
@@ -340,8 +324,8 @@ impl CardSigner {
 
     /// Signs the JSON of a card that has no signatures.
     pub(crate) fn sign(&self, card: &[u8]) -> Result<Bytes, SignError> {
-        let digest = sha256(card).as_ref().to_vec();
-        if let Some(signed) = self.cache.lock().cards.get(&digest) {
+        let digest = sha256_hex(card);
+        if let Some((_, signed)) = self.cache.lock().0.iter().find(|(known, _)| *known == digest) {
             return Ok(signed.clone());
         }
         let signed = Bytes::from(sign(card, &self.key)?);
@@ -371,17 +355,17 @@ impl CardSigner {
 }
 
 impl Cache {
-    fn insert(&mut self, digest: Vec<u8>, card: Bytes) {
-        if card.len() > MAX_CACHED_BYTES || self.cards.contains_key(&digest) {
-            return;
+    fn insert(&mut self, digest: String, card: Bytes) {
+        if card.len() <= MAX_CACHED_BYTES {
+            self.0.push_back((digest, card));
         }
-        while self.order.len() >= MAX_CACHED || self.bytes + card.len() > MAX_CACHED_BYTES {
-            let Some(evicted) = self.order.pop_front().and_then(|digest| self.cards.remove(&digest)) else { break };
-            self.bytes -= evicted.len();
+        while self.0.len() > MAX_CACHED || self.bytes() > MAX_CACHED_BYTES {
+            self.0.pop_front();
         }
-        self.bytes += card.len();
-        self.order.push_back(digest.clone());
-        self.cards.insert(digest, card);
+    }
+
+    fn bytes(&self) -> usize {
+        self.0.iter().map(|(_, card)| card.len()).sum()
     }
 }
 

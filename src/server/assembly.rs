@@ -16,6 +16,8 @@ use super::{
 };
 #[cfg(feature = "signing")]
 use crate::base::jws::SigningKey;
+#[cfg(feature = "push")]
+use crate::service::push::SigningKeys;
 #[cfg(feature = "openapi")]
 use crate::{
     base::network::is_public, protocol::version::Protocols, server::documents::PublishedDocuments,
@@ -40,8 +42,6 @@ use crate::{
         pipeline::{LayeredService, MountedHttp, PipelineSettings, wire_log::WireLogService},
     },
 };
-#[cfg(feature = "push")]
-use crate::{protocol::v03::json::push_payload, service::push::SigningKeys};
 
 /// Newer cards of an agent.
 pub(crate) struct CardUpdates {
@@ -267,7 +267,7 @@ impl Options {
         let service = if card.offers().push {
             let mut push = mem::take(&mut self.push);
             push.issuer = push.issuer.or_else(|| card.address().origin());
-            service.delivering(push, push_payload)
+            service.delivering(push)
         } else {
             service
         };

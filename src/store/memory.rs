@@ -314,9 +314,4 @@ impl Maintenance for Memory {
     }
 }
 
-impl std::fmt::Debug for Memory {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (tasks, bytes) = self.size();
-        f.debug_struct("Memory").field("tasks", &tasks).field("bytes", &bytes).finish()
-    }
-}
+debug_fields!(Memory { max_tasks });

@@ -5,7 +5,6 @@
 //! transaction is rolled back, and the next one is attempted normally.
 
 use std::{
-    fmt,
     fs::File,
     path::Path,
     sync::{
@@ -271,9 +270,4 @@ impl Maintenance for Sqlite {
     }
 }
 
-impl fmt::Debug for Sqlite {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let tasks = self.quota.lock().total().tasks;
-        f.debug_struct("Sqlite").field("path", &self.path()).field("tasks", &tasks).finish_non_exhaustive()
-    }
-}
+debug_fields!(Sqlite { file, fence });

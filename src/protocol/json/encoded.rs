@@ -6,7 +6,7 @@
 //! in the order of their numbers, each once, none unknown. For any other form that protobuf allows, and for malformed
 //! input, it returns [`NotTranscodable`], and [`write_encoded`] decodes the message instead.
 
-use std::{fmt, marker::PhantomData, mem};
+use std::{marker::PhantomData, mem};
 
 use prost::encoding::decode_varint;
 use serde::{Serialize, ser::Error as _};
@@ -23,6 +23,7 @@ pub trait Transcode: Sized {
 }
 
 /// A message encoded in protobuf.
+#[derive(Debug)]
 pub struct Encoded<'a, T> {
     bytes: &'a [u8],
     depth: u32,
@@ -141,12 +142,6 @@ impl<T: Transcode> Encoded<'_, T> {
 impl<T> Default for Encoded<'_, T> {
     fn default() -> Self {
         Self::new(&[])
-    }
-}
-
-impl<T> fmt::Debug for Encoded<'_, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Encoded").field(&self.bytes).finish()
     }
 }
 

@@ -5,19 +5,17 @@
 
 use std::{
     fmt,
-    pin::{Pin, pin},
     sync::{Arc, OnceLock},
-    task::{Context, Poll, ready},
 };
 
 use bytes::{Buf, BufMut, Bytes};
+use futures_util::{FutureExt as _, stream};
 use prost::{
     DecodeError, Message as _,
     encoding::{DecodeContext, WireType},
 };
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tokio::task::coop::unconstrained;
-use tokio_stream::Stream;
 use tokio_stream::StreamExt as _;
 use tonic::Status;
 
@@ -176,56 +174,34 @@ impl StreamItem for Event {
 }
 
 /// Stream whose last event, and no other, ends a turn or the task: that event is sent with `final` (0.3, 7.2.2).
-pub(crate) struct FinalStream {
-    events: BoxStream<event::Event>,
-    /// Ends the stream at the end of a turn. The stream of a send may contain the end of an earlier turn, so its source
-    /// ends it instead.
-    closes_at_turn_end: bool,
-    /// Item read ahead, to find out whether an event is the last one.
-    next: Option<Result<event::Event, Status>>,
-    is_done: bool,
-}
-
-impl FinalStream {
-    pub(crate) fn boxed(events: BoxStream<event::Event>, closes_at_turn_end: bool) -> BoxStream<event::Event> {
-        Box::pin(Self { events, closes_at_turn_end, next: None, is_done: false })
-    }
-}
-
-impl Stream for FinalStream {
-    type Item = Result<event::Event, Status>;
-
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        if self.is_done {
-            return Poll::Ready(None);
-        }
-        let item = match self.next.take() {
-            Some(item) => Some(item),
-            None => ready!(self.events.as_mut().poll_next(cx)),
+///
+/// `closes_at_turn_end` ends the stream at the end of a turn. The stream of a send may contain the end of an earlier turn,
+/// so its source ends it instead.
+pub(crate) fn final_stream(events: BoxStream<event::Event>, closes_at_turn_end: bool) -> BoxStream<event::Event> {
+    // The second value is an item read ahead, to find out whether an event is the last one.
+    Box::pin(stream::unfold(Some((events, None)), move |state| async move {
+        let (mut events, next) = state?;
+        let item = match next {
+            Some(item) => item,
+            None => events.next().await?,
         };
-        let Some(Ok(event)) = item else { return Poll::Ready(item) };
-        match event.ends() {
-            Ends::Nothing => return Poll::Ready(Some(Ok(event))),
-            Ends::Turn if !self.closes_at_turn_end => {}
-            Ends::Turn | Ends::Task => {
-                self.is_done = true;
-                return Poll::Ready(Some(Ok(event)));
-            }
+        let event = match item {
+            Ok(event) if event.ends() != Ends::Nothing => event,
+            item => return Some((item, Some((events, None)))),
+        };
+        if closes_at_turn_end || event.ends() == Ends::Task {
+            return Some((Ok(event), None));
         }
         // An ended stream is ready immediately. Unconstrained, because an exhausted task budget would make it look pending.
-        match pin!(unconstrained(self.events.next())).poll(cx) {
-            Poll::Ready(None) => {
-                self.is_done = true;
-                return Poll::Ready(Some(Ok(event)));
-            }
-            Poll::Ready(next) => self.next = next,
-            Poll::Pending => {}
-        }
+        let next = match unconstrained(events.next()).now_or_never() {
+            Some(None) => return Some((Ok(event), None)),
+            next => next.flatten(),
+        };
         // Not the last event: sent without its mark.
         let (position, payload) = (event.position(), event.into_response().payload);
-        let mark = EventFlags { ends: Ends::Nothing, hidden: false };
-        Poll::Ready(Some(Ok(payload.map(|payload| event::Event::new(position, mark, payload)).unwrap_or_default())))
-    }
+        let event = payload.map(|payload| event::Event::new(position, EventFlags::NOTHING, payload));
+        Some((Ok(event.unwrap_or_default()), Some((events, next))))
+    }))
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Combinations of authentication schemes: any of them, or all of them.
 
-use std::{collections::BTreeSet, fmt, sync::Arc};
+use std::{collections::BTreeSet, sync::Arc};
 
 use async_trait::async_trait;
 
@@ -206,17 +206,8 @@ impl Security {
     }
 }
 
-impl fmt::Debug for AnyOf {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AnyOf").field("schemes", &self.0.len()).finish()
-    }
-}
-
-impl fmt::Debug for AllOf {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AllOf").field("schemes", &self.0.len()).finish()
-    }
-}
+debug_fields!(AnyOf {});
+debug_fields!(AllOf {});
 
 #[cfg(test)]
 mod tests {

@@ -1,6 +1,6 @@
 //! JSON Web Tokens as bearer tokens (RFC 7519, RFC 9068), verified with the public keys of their issuer.
 
-use std::{borrow::Cow, collections::BTreeSet, fmt, sync::Arc, time::Duration};
+use std::{borrow::Cow, collections::BTreeSet, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -15,10 +15,7 @@ use crate::{
     },
     protocol::{
         error::{BEARER, Error, ErrorKind, INVALID_TOKEN},
-        pb::v1::{
-            AgentCard, HttpAuthSecurityScheme, OpenIdConnectSecurityScheme, SecurityRequirement, SecurityScheme,
-            StringList, security_scheme::Scheme,
-        },
+        pb::v1::{AgentCard, HttpAuthSecurityScheme, OpenIdConnectSecurityScheme, security_scheme::Scheme},
     },
 };
 
@@ -103,13 +100,15 @@ setters! {
 /// let server = Server::new(Demo).authenticator(Jwt::new(options)?);
 /// # Ok::<_, a2a_service::error::Error>(())
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Jwt(Arc<State>);
 
 struct State {
     options: JwtOptions,
     keys: Arc<KeySet>,
 }
+
+debug_fields!(State { options });
 
 impl Jwt {
     /// Creates the scheme. Makes no requests yet.
@@ -264,7 +263,7 @@ impl Authenticator for Jwt {
     /// Declares OpenID Connect, or a bearer token if the keys are not found by discovery.
     fn describe(&self, card: AgentCard) -> AgentCard {
         let JwtOptions { issuer, keys, .. } = &self.0.options;
-        let (name, scheme) = match keys {
+        card.any_scheme([match keys {
             Keys::Discovery => {
                 let open_id_connect_url = discovery_url(issuer);
                 let description = String::new();
@@ -276,14 +275,6 @@ impl Authenticator for Jwt {
                 let scheme = HttpAuthSecurityScheme { scheme, bearer_format, ..HttpAuthSecurityScheme::default() };
                 ("jwt", Scheme::HttpAuthSecurityScheme(scheme))
             }
-        };
-        let requirement = SecurityRequirement { schemes: [(name.to_owned(), StringList::default())].into() };
-        card.security([(name.to_owned(), SecurityScheme { scheme: Some(scheme) })], [requirement])
-    }
-}
-
-impl fmt::Debug for Jwt {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Jwt").field(&self.0.options).finish()
+        }])
     }
 }

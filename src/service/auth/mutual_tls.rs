@@ -7,9 +7,7 @@ use async_trait::async_trait;
 use super::{AuthRequest, Authenticator, CREDENTIALS, ClientCertificate, MISSING, Principal, SCHEME, Scopes};
 use crate::protocol::{
     error::{Error, ErrorKind},
-    pb::v1::{
-        AgentCard, MutualTlsSecurityScheme, SecurityRequirement, SecurityScheme, StringList, security_scheme::Scheme,
-    },
+    pb::v1::{AgentCard, MutualTlsSecurityScheme, security_scheme::Scheme},
 };
 
 /// Name of the security scheme on the card.
@@ -117,9 +115,6 @@ impl Authenticator for MutualTls {
     }
 
     fn describe(&self, card: AgentCard) -> AgentCard {
-        let name = NAME.to_owned();
-        let scheme = Scheme::MtlsSecurityScheme(MutualTlsSecurityScheme::default());
-        let requirement = SecurityRequirement { schemes: [(name.clone(), StringList::default())].into() };
-        card.security([(name, SecurityScheme { scheme: Some(scheme) })], [requirement])
+        card.any_scheme([(NAME, Scheme::MtlsSecurityScheme(MutualTlsSecurityScheme::default()))])
     }
 }

@@ -18,7 +18,7 @@ use base64::{
 use http::{HeaderMap, HeaderName, header};
 use jiff::Timestamp;
 use percent_encoding::percent_decode_str;
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
+use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
 
 use super::{
     AuthRequest, Authenticator, CREDENTIALS, MISSING, Principal, SCHEME, Scopes,
@@ -26,13 +26,10 @@ use super::{
     bearer::bearer_token,
 };
 use crate::{
-    base::{clock::Clock, jws::sha256, secret_file::replace_secret, watched_file::WatchedFiles},
+    base::{clock::Clock, jws::sha256_hex, secret_file::replace_secret, watched_file::WatchedFiles},
     protocol::{
         error::{BEARER, Error, ErrorKind, INVALID_TOKEN},
-        pb::v1::{
-            AgentCard, ApiKeySecurityScheme, HttpAuthSecurityScheme, SecurityRequirement, SecurityScheme, StringList,
-            security_scheme::Scheme,
-        },
+        pb::v1::{AgentCard, ApiKeySecurityScheme, HttpAuthSecurityScheme, security_scheme::Scheme},
     },
 };
 
@@ -48,9 +45,6 @@ const MAX_SECRET: usize = 4096;
 /// Maximum size of the file in bytes, and maximum number of its tokens.
 const MAX_FILE: u64 = 8 << 20;
 const MAX_TOKENS: usize = 10_000;
-
-/// SHA-256 of a secret.
-type Hash = [u8; 32];
 
 /// Place of a token in a request.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -103,7 +97,7 @@ impl TokenSource {
         }
     }
 
-    fn scheme(&self) -> SecurityScheme {
+    fn scheme(&self) -> Scheme {
         let http = |scheme: &str| {
             let scheme = HttpAuthSecurityScheme { scheme: scheme.to_owned(), ..HttpAuthSecurityScheme::default() };
             Scheme::HttpAuthSecurityScheme(scheme)
@@ -112,14 +106,13 @@ impl TokenSource {
             let (location, name) = (location.to_owned(), name.clone());
             Scheme::ApiKeySecurityScheme(ApiKeySecurityScheme { location, name, ..ApiKeySecurityScheme::default() })
         };
-        let scheme = match self {
+        match self {
             Self::Bearer => http("bearer"),
             Self::Basic => http("basic"),
             Self::Header(name) => api_key("header", name),
             Self::Query(name) => api_key("query", name),
             Self::Cookie(name) => api_key("cookie", name),
-        };
-        SecurityScheme { scheme: Some(scheme) }
+        }
     }
 
     /// Challenge for `WWW-Authenticate`. API keys have no registered scheme.
@@ -164,8 +157,8 @@ pub struct TokenEntry {
     /// Name, unique in the file. It is the id of the principal.
     pub name: String,
     /// SHA-256 of the secret, in hexadecimal digits.
-    #[serde(serialize_with = "write_hash", deserialize_with = "read_hash")]
-    sha256: Hash,
+    #[serde(deserialize_with = "read_digest")]
+    sha256: String,
     /// Place of the token in requests.
     pub source: TokenSource,
     /// Owner of the tasks. Not set: the name.
@@ -184,25 +177,10 @@ pub struct TokenEntry {
     pub expires: Option<Timestamp>,
 }
 
-fn write_hash<S: Serializer>(hash: &Hash, serializer: S) -> Result<S::Ok, S::Error> {
-    let [high, low] = [0, 16].map(|at| {
-        let mut half = [0; 16];
-        half.copy_from_slice(&hash[at..at + 16]);
-        u128::from_be_bytes(half)
-    });
-    serializer.collect_str(&format_args!("{high:032x}{low:032x}"))
-}
-
-fn read_hash<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Hash, D::Error> {
-    let text = String::deserialize(deserializer)?;
-    let halves = text.split_at_checked(32).filter(|(_, low)| low.len() == 32);
-    let number = |digits| u128::from_str_radix(digits, 16).ok();
-    let numbers = halves.and_then(|(high, low)| Some([number(high)?, number(low)?]));
-    let [high, low] = numbers.ok_or_else(|| D::Error::custom("sha256 must have 64 hexadecimal digits"))?;
-    let mut hash = [0; 32];
-    hash[..16].copy_from_slice(&high.to_be_bytes());
-    hash[16..].copy_from_slice(&low.to_be_bytes());
-    Ok(hash)
+fn read_digest<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    let text = String::deserialize(deserializer)?.to_ascii_lowercase();
+    let is_digest = text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    if is_digest { Ok(text) } else { Err(D::Error::custom("sha256 must have 64 hexadecimal digits")) }
 }
 
 /// New token to be added to a file.
@@ -362,7 +340,7 @@ pub fn add_token(path: &Path, new: NewToken, now: SystemTime) -> Result<String, 
         let secret = format!("{PREFIX}{}", BASE64_URL_SAFE_NO_PAD.encode(random));
         let created = Timestamp::try_from(now).and_then(|now| now.round(jiff::Unit::Second));
         let created = created.unwrap_or(Timestamp::UNIX_EPOCH);
-        let sha256 = hash(secret.as_bytes());
+        let sha256 = sha256_hex(secret.as_bytes());
         document.tokens.push(TokenEntry { name, sha256, source, owner, tenant, scopes, created, expires });
         Ok(secret)
     })
@@ -392,23 +370,17 @@ pub fn list_tokens(path: &Path) -> Result<Vec<TokenEntry>, TokenFileError> {
     Ok(document.tokens)
 }
 
-fn hash(secret: &[u8]) -> Hash {
-    let mut hash = [0; 32];
-    hash.copy_from_slice(sha256(secret).as_ref());
-    hash
-}
-
 /// Tokens of a file by the hashes of their secrets.
 #[derive(Debug)]
 struct Tokens {
-    by_hash: HashMap<Hash, TokenEntry>,
+    by_hash: HashMap<String, TokenEntry>,
     sources: BTreeSet<TokenSource>,
 }
 
 impl Tokens {
     fn new(document: Document) -> Self {
         let sources = document.tokens.iter().map(|entry| entry.source.clone()).collect();
-        Self { by_hash: document.tokens.into_iter().map(|entry| (entry.sha256, entry)).collect(), sources }
+        Self { by_hash: document.tokens.into_iter().map(|entry| (entry.sha256.clone(), entry)).collect(), sources }
     }
 
     /// Authenticates a request at this time.
@@ -417,7 +389,7 @@ impl Tokens {
         for source in &self.sources {
             let Some((user, secret)) = source.read(request) else { continue };
             // An attacker can't choose the hash of a secret, so the time of the lookup tells nothing about it.
-            let entry = if secret.len() <= MAX_SECRET { self.by_hash.get(&hash(&secret)) } else { None };
+            let entry = if secret.len() <= MAX_SECRET { self.by_hash.get(&sha256_hex(&secret)) } else { None };
             let is_named = |entry: &&TokenEntry| user.as_ref().is_none_or(|user| *user == entry.name);
             match entry.filter(|entry| entry.source == *source).filter(is_named) {
                 Some(entry) if entry.expires.is_none_or(|end| now < end) => return Ok(Some(entry.principal())),
@@ -504,9 +476,6 @@ impl Authenticator for TokenFile {
     /// Declares a scheme for each place in which a token is accepted when the server starts.
     fn describe(&self, card: AgentCard) -> AgentCard {
         let tokens = self.tokens.current();
-        let names: Vec<String> = tokens.sources.iter().map(TokenSource::scheme_name).collect();
-        let schemes = tokens.sources.iter().map(|source| (source.scheme_name(), source.scheme()));
-        let requirement = |name: String| SecurityRequirement { schemes: [(name, StringList::default())].into() };
-        card.security(schemes, names.into_iter().map(requirement))
+        card.any_scheme(tokens.sources.iter().map(|source| (source.scheme_name(), source.scheme())))
     }
 }

@@ -22,7 +22,7 @@ use url::Url;
 
 use super::{
     PushOptions,
-    payload::{Form, Notification, V03Encoder},
+    payload::{Form, Notification},
     response::Failure,
     sender::Sender,
     stats::PushStats,
@@ -102,24 +102,11 @@ impl DeliveryService {
         queue: Arc<dyn PushQueue>,
         env: Sources,
         options: PushOptions,
-        v03_encoder: V03Encoder,
     ) -> Self {
         let sender = Sender::new(&options);
         let (known, counters, wake, stop) = Default::default();
         let runner = env.ids.random().into();
-        let shared = Shared {
-            store: tasks,
-            queue,
-            env,
-            options,
-            v03_encoder,
-            sender,
-            runner,
-            tasks: known,
-            wake,
-            stop,
-            counters,
-        };
+        let shared = Shared { store: tasks, queue, env, options, sender, runner, tasks: known, wake, stop, counters };
         let shared = Arc::new(shared);
         let task = Mutex::new(Some(tokio::spawn(Arc::clone(&shared).run())));
         Self { shared, task }
@@ -165,7 +152,6 @@ struct Shared {
     queue: Arc<dyn PushQueue>,
     env: Sources,
     options: PushOptions,
-    v03_encoder: V03Encoder,
     sender: Sender,
     /// Name of this process in the leases of the store.
     runner: Box<str>,
@@ -537,12 +523,8 @@ impl Shared {
 
     /// Reads the events after the cursor of a claim. If the log no longer has them, the whole task is sent instead.
     async fn read(&self, claim: &DeliveryClaim) -> Result<Result<Due, Error>, Unavailable> {
-        let form = Form {
-            version: claim.config.version,
-            events: self.options.events,
-            v03: self.options.v03_payload,
-            v03_encoder: self.v03_encoder,
-        };
+        let PushOptions { events, v03_payload: v03, .. } = self.options;
+        let form = Form { version: claim.config.version, events, v03 };
         let (store, key) = (&*self.store, &claim.key);
         let mut events = store.events(key, claim.cursor, EVENTS_PER_CLAIM.into(), usize::MAX).await?;
         let has_gap = events.first().is_none_or(|event| event.seq() > claim.cursor + 1);

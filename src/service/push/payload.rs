@@ -8,14 +8,12 @@ use crate::protocol::{
     event::{Ends, Event, Seq},
     pb::v1::{Task, TaskArtifactUpdateEvent, stream_response::Payload},
     task::{can_join, join_chunks},
+    v03::json::push_payload,
     version::Version,
 };
 
 /// Maximum size of joined artifact chunks in bytes of protobuf.
 const MAX_JOINED_BYTES: usize = 64 << 10;
-
-/// Encodes a payload in the JSON of 0.3. The flag says that it ends a turn or the task.
-pub(crate) type V03Encoder = fn(&Payload, bool) -> Result<Bytes, Error>;
 
 /// Notification to send.
 #[derive(Debug)]
@@ -32,7 +30,6 @@ pub(crate) struct Form {
     pub(crate) version: Version,
     pub(crate) events: PushEvents,
     pub(crate) v03: V03Payload,
-    pub(crate) v03_encoder: V03Encoder,
 }
 
 impl Form {
@@ -63,7 +60,7 @@ impl Form {
                 if !is_last && let Some(status) = status {
                     task.status = Some(status.clone());
                 }
-                let body = (self.v03_encoder)(&Payload::Task(task), event.ends() != Ends::Nothing)?;
+                let body = push_payload(&Payload::Task(task), event.ends() != Ends::Nothing)?;
                 found.push(Notification { seq: event.seq(), body });
             }
         } else {
@@ -81,7 +78,7 @@ impl Form {
                 }
                 let body = match self.version {
                     Version::V1_0 => Event::pending(payload).json().clone(),
-                    Version::V0_3 => (self.v03_encoder)(&payload, ends != Ends::Nothing)?,
+                    Version::V0_3 => push_payload(&payload, ends != Ends::Nothing)?,
                 };
                 found.push(Notification { seq, body });
             }

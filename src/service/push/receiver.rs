@@ -37,6 +37,8 @@ use crate::{
         error::{Error, ErrorKind},
         event::Event,
         pb::v1::{StreamResponse, stream_response::Payload},
+        rpc,
+        v03::json::Read,
         version::Version,
     },
 };
@@ -55,9 +57,6 @@ const MAX_ID: usize = 1024;
 
 /// Time limit for the body of a request.
 const TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Decodes a notification in the JSON of 0.3.
-pub(crate) type V03Decoder = fn(&[u8]) -> Result<StreamResponse, Error>;
 
 /// Notification whose sender and content are verified.
 #[derive(Clone, Debug)]
@@ -196,7 +195,6 @@ pub struct Receiver {
     max_body: usize,
     seen: Arc<Seen>,
     env: Sources,
-    v03: V03Decoder,
 }
 
 impl Default for Receiver {
@@ -220,12 +218,6 @@ setters! {
 impl Receiver {
     /// Creates a receiver that rejects all notifications, until a token or keys are set.
     pub fn new() -> Self {
-        Self::with_v03(|json| {
-            crate::protocol::rpc::from_json(json).map(|crate::protocol::v03::json::Read(message)| message)
-        })
-    }
-
-    pub(crate) fn with_v03(v03: V03Decoder) -> Self {
         Self {
             tokens: Vec::new(),
             keys: None,
@@ -236,7 +228,6 @@ impl Receiver {
             max_body: MAX_BODY,
             seen: Arc::new(Seen { max: MAX_IDS, ids: Mutex::default() }),
             env: Sources::default(),
-            v03,
         }
     }
 
@@ -403,7 +394,7 @@ impl Receiver {
                 format!("the delivery id is longer than {MAX_ID} bytes"),
             ));
         }
-        let (version, message) = self.decode(body)?;
+        let (version, message) = Self::decode(body)?;
         let Some(processing) = Processing::begin(&self.seen, id.clone())? else { return Ok(None) };
         Ok(Some((VerifiedNotification { id, version, event: message.into() }, processing)))
     }
@@ -462,17 +453,18 @@ impl Receiver {
     }
 
     /// Decodes a notification: a response of a stream in 1.0, or a task, a message or an update in 0.3.
-    fn decode(&self, body: &[u8]) -> Result<(Version, StreamResponse), Rejection> {
+    fn decode(body: &[u8]) -> Result<(Version, StreamResponse), Rejection> {
         const V1_MEMBERS: [&str; 6] =
             ["task", "message", "statusUpdate", "status_update", "artifactUpdate", "artifact_update"];
         let bad = |why: String| Rejection::new(StatusCode::BAD_REQUEST, why);
         let malformed = |error: serde_json::Error| bad(format!("the body is not a notification: {error}"));
         let members: HashMap<String, &RawValue> = serde_json::from_slice(body).map_err(malformed)?;
         let has = |name: &str| members.contains_key(name);
-        let (version, message) = if !has("kind") && V1_MEMBERS.into_iter().any(has) {
+        let (version, message): (_, StreamResponse) = if !has("kind") && V1_MEMBERS.into_iter().any(has) {
             (Version::V1_0, serde_json::from_slice(body).map_err(malformed)?)
         } else {
-            let message = (self.v03)(body).map_err(|error| bad(format!("the body is not a notification: {error}")))?;
+            let message = rpc::from_json(body).map_err(|error| bad(format!("the body is not a notification: {error}")));
+            let Read(message) = message?;
             (Version::V0_3, message)
         };
         let id = match &message.payload {
@@ -487,15 +479,7 @@ impl Receiver {
     }
 }
 
-impl fmt::Debug for Receiver {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let has_keys = self.keys.is_some();
-        f.debug_struct("Receiver")
-            .field("tokens", &self.tokens.len())
-            .field("has_keys", &has_keys)
-            .finish_non_exhaustive()
-    }
-}
+debug_fields!(Receiver { issuer, audience, tolerance, max_body });
 
 fn too_large(max: usize) -> Rejection {
     Rejection::new(StatusCode::PAYLOAD_TOO_LARGE, format!("the body is larger than {max} bytes"))

@@ -3,7 +3,7 @@
 //! A token of a notification has the claims `iss`, `aud` (the origin of the webhook), `iat`, `exp`, `jti` (the delivery id) and
 //! `request_body_sha256` (the SHA-256 digest of the body in hexadecimal).
 
-use std::{fmt::Write as _, time::Duration};
+use std::time::Duration;
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use serde::{Deserialize, Serialize};
@@ -13,20 +13,11 @@ use url::Url;
 use crate::base::{
     clock::Millis,
     jwks::TokenError,
-    jws::{Jws, KeyError, MAX_TOKEN, PublicKeys, SignatureError, SigningKeys, sha256},
+    jws::{Jws, KeyError, MAX_TOKEN, PublicKeys, SignatureError, SigningKeys, sha256_hex},
 };
 
 /// Validity of a token. Long enough for a slow receiver, and short enough to limit a replay.
 pub(crate) const LIFETIME: Duration = Duration::from_mins(5);
-
-/// Returns the digest of a body for the claim `request_body_sha256`.
-fn body_digest(body: &[u8]) -> String {
-    sha256(body).as_ref().iter().fold(String::with_capacity(64), |mut text, byte| {
-        // Writing to a string does not fail.
-        write!(text, "{byte:02x}").unwrap_or_default();
-        text
-    })
-}
 
 impl SigningKeys {
     /// Returns the token of a notification: a JSON Web Token (RFC 7519), valid for 5 minutes from `now`.
@@ -48,7 +39,7 @@ impl SigningKeys {
             "iat": seconds,
             "exp": seconds.saturating_add_unsigned(LIFETIME.as_secs()),
             "jti": delivery_id,
-            "request_body_sha256": body_digest(body),
+            "request_body_sha256": sha256_hex(body),
         });
         let Jws { protected, payload, signature } = self.first().sign("JWT", claims.to_string().as_bytes())?;
         Ok(format!("{protected}.{payload}.{signature}"))
@@ -136,7 +127,7 @@ impl Claims {
             return reject("the token has another audience");
         }
         match &self.request_body_sha256 {
-            Some(digest) if digest.eq_ignore_ascii_case(&body_digest(expected.body)) => Ok(()),
+            Some(digest) if digest.eq_ignore_ascii_case(&sha256_hex(expected.body)) => Ok(()),
             Some(_) => reject("the token belongs to another body"),
             None => reject("the token lacks `request_body_sha256`"),
         }
@@ -181,7 +172,7 @@ mod tests {
             validation.validate_exp = false;
             let key = DecodingKey::from_jwk(jwk).unwrap();
             let claims = decode::<Value>(&token, &key, &validation).unwrap().claims;
-            let digest = body_digest(BODY);
+            let digest = sha256_hex(BODY);
             assert_eq!(
                 claims,
                 json!({
@@ -201,7 +192,7 @@ mod tests {
         let pem = keys.to_pem().unwrap();
         let der: String = pem.lines().filter(|line| !line.starts_with('-')).collect();
         let key = jsonwebtoken::EncodingKey::from_ec_der(&STANDARD.decode(der).unwrap());
-        let claims = json!({ "iat": 1_700_000_000.5, "aud": ["a", "b"], "request_body_sha256": body_digest(BODY) });
+        let claims = json!({ "iat": 1_700_000_000.5, "aud": ["a", "b"], "request_body_sha256": sha256_hex(BODY) });
         let header = jsonwebtoken::Header::new(jsonwebtoken::Algorithm::ES256);
         let token = jsonwebtoken::encode(&header, &claims, &key).unwrap();
         let claims = PublicKeys::from(&keys).verify_token(&token).unwrap();
@@ -279,7 +270,7 @@ mod tests {
                 kid: Some(id.to_owned()),
                 ..jsonwebtoken::Header::new(jsonwebtoken::Algorithm::HS256)
             };
-            let claims = json!({ "iat": 1_700_000_000, "request_body_sha256": body_digest(BODY) });
+            let claims = json!({ "iat": 1_700_000_000, "request_body_sha256": sha256_hex(BODY) });
             jsonwebtoken::encode(&header, &claims, &jsonwebtoken::EncodingKey::from_secret(secret.as_bytes())).unwrap()
         };
         let other = SigningKeys::generate(Algorithm::Es256).unwrap();

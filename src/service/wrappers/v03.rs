@@ -54,7 +54,7 @@ use crate::protocol::{
     },
     rpc::BoxStream,
     snapshot::Snapshot,
-    v03::event::FinalStream,
+    v03::event::final_stream,
     version::Version,
 };
 
@@ -165,7 +165,7 @@ impl A2aService for V03Service {
         apply_defaults(request.get_mut());
         let binding = Call::of(&request)?.binding;
         match self.service.send_streaming_message(request).await {
-            Ok(response) => Ok(response.map(|events| FinalStream::boxed(events, false))),
+            Ok(response) => Ok(response.map(|events| final_stream(events, false))),
             Err(status) => reject_stream(binding, status),
         }
     }
@@ -202,7 +202,7 @@ impl A2aService for V03Service {
         set_version(&mut request);
         let (mut call, subscription) = (Call::of(&request)?.clone(), request.get_ref().clone());
         let error = match self.service.subscribe_to_task(request).await {
-            Ok(response) => return Ok(response.map(|events| FinalStream::boxed(events, true))),
+            Ok(response) => return Ok(response.map(|events| final_stream(events, true))),
             Err(status) => Error::from(status),
         };
         if error.kind() != ErrorKind::TaskEnded {

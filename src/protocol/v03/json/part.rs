@@ -1,5 +1,7 @@
 //! JSON of 0.3 for parts: text, files (`bytes` or `uri`), and data.
 
+use std::collections::BTreeMap;
+
 use serde::{
     Deserialize, Serialize, Serializer,
     de::{Error, MapAccess},
@@ -140,31 +142,26 @@ impl Serialize for Write<'_, Part> {
         let (part, mut map) = (self.0, serializer.serialize_map(None)?);
         let metadata = part.metadata.as_ref();
         match &part.content {
-            None => {
+            None | Some(Content::Text(_)) => {
                 map.serialize_entry("kind", "text")?;
-                map.serialize_entry("text", "")?;
-            }
-            Some(Content::Text(text)) => {
-                map.serialize_entry("kind", "text")?;
-                map.serialize_entry("text", text)?;
+                map.serialize_entry("text", part.as_text().unwrap_or_default())?;
             }
             Some(Content::Raw(_) | Content::Url(_)) => {
                 map.serialize_entry("kind", "file")?;
                 map.serialize_entry("file", &WriteFile(part))?;
             }
+            Some(Content::Data(data)) if is_object(data) => {
+                map.serialize_entry("kind", "data")?;
+                map.serialize_entry("data", data)?;
+            }
             Some(Content::Data(data)) => {
                 map.serialize_entry("kind", "data")?;
-                if is_object(data) {
-                    map.serialize_entry("data", data)?;
-                } else {
-                    map.serialize_entry("data", &Wrapped(data))?;
-                }
+                map.serialize_entry("data", &BTreeMap::from([(WRAPPED_VALUE, data)]))?;
+                map.serialize_entry("metadata", &Marked(metadata))?;
+                return map.end();
             }
         }
-        match &part.content {
-            Some(Content::Data(data)) if !is_object(data) => map.serialize_entry("metadata", &Marked(metadata))?,
-            Some(_) | None => optional(&mut map, "metadata", metadata)?,
-        }
+        optional(&mut map, "metadata", metadata)?;
         map.end()
     }
 }
@@ -191,27 +188,13 @@ impl Serialize for WriteFile<'_> {
     }
 }
 
-/// Object around data that is not an object.
-struct Wrapped<'a>(&'a Value);
-
-impl Serialize for Wrapped<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_map([(WRAPPED_VALUE, self.0)])
-    }
-}
-
 /// Metadata of wrapped data, with the mark.
 struct Marked<'a>(Option<&'a Struct>);
 
 impl Serialize for Marked<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(None)?;
-        for (name, value) in
-            self.0.into_iter().flat_map(|metadata| &metadata.fields).filter(|(name, _)| *name != WRAPPED_MARK)
-        {
-            map.serialize_entry(name, value)?;
-        }
-        map.serialize_entry(WRAPPED_MARK, &true)?;
-        map.end()
+        let others = self.0.into_iter().flat_map(|metadata| &metadata.fields).filter(|(name, _)| *name != WRAPPED_MARK);
+        let mark = ValueKind::BoolValue(true).into();
+        serializer.collect_map(others.map(|(name, value)| (name.as_str(), value)).chain([(WRAPPED_MARK, &mark)]))
     }
 }
