@@ -9,11 +9,8 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
-use super::{key::Key, push_config::PushConfig};
-use crate::{
-    base::clock::{Millis, whole_millis},
-    protocol::event::Seq,
-};
+use super::{Millis, Seq, key::Key, push_config::PushConfig};
+use crate::base::clock::whole_millis;
 
 /// Maximum number of events of a claim.
 pub const EVENTS_PER_CLAIM: u16 = 256;

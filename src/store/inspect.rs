@@ -4,14 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use super::{PushConfig, Unavailable};
-use crate::{
-    base::clock::Millis,
-    protocol::{
-        event::Seq,
-        pb::v1::{Task, TaskState},
-    },
-};
+use super::{Millis, PushConfig, Seq, Task, TaskState, Unavailable};
 
 /// Maximum number of [listed owners](Counts::owners).
 pub const MAX_OWNERS: usize = 20;

@@ -11,15 +11,11 @@ use prost::{
     encoding::{decode_varint, encode_varint, encoded_len_varint},
 };
 
-use crate::{
-    base::clock::Millis,
-    protocol::{
-        event::{Event, EventFlags, Position, Seq, TaskRef},
-        pb::v1::{
-            Artifact, Task, TaskArtifactUpdateEvent, TaskStatus, TaskStatusUpdateEvent, stream_response::Payload,
-        },
-        snapshot::Snapshot,
-    },
+use super::{Event, Millis, Position, Seq, Task};
+use crate::protocol::{
+    event::{EventFlags, TaskRef},
+    pb::v1::{Artifact, TaskArtifactUpdateEvent, TaskStatus, TaskStatusUpdateEvent, stream_response::Payload},
+    snapshot::Snapshot,
 };
 
 /// Number of events between two entries of the offset index.

@@ -17,21 +17,15 @@ use self::{
     index::Index,
 };
 use super::{
-    Claim, Commit, Committed, Full, InUse, Inspect, Key, KeyMap, ListPage, ListQuery, Maintenance, PageToken, Refused,
-    Retention, Scope, SendOutcome, StoredTask, SweepResult, SyncStore, TaskHead, TaskStore, Unavailable,
+    Claim, Commit, Committed, Event, Fence, Full, InUse, Inspect, Key, KeyMap, ListPage, ListQuery, Maintenance,
+    Millis, PageToken, Position, Refused, Retention, Scope, SendOutcome, Seq, StoredTask, SweepResult, SyncStore, Task,
+    TaskHead, TaskStore, Unavailable,
     log_codec::{OpenLog, SealedLog, TaskIds},
     page::PageTasks,
     quota::DEFAULT_MAX_PUSH_CONFIGS_PER_OWNER,
     up_to_bytes,
 };
-use crate::{
-    base::clock::Millis,
-    protocol::{
-        event::{Event, Fence, Position, Seq},
-        pb::v1::Task,
-        task,
-    },
-};
+use crate::protocol::task;
 
 mod commit;
 mod delivery;

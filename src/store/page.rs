@@ -6,14 +6,8 @@ use std::sync::Arc;
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use prost::Message as _;
 
-use super::key::Scope;
-use crate::{
-    base::clock::Millis,
-    protocol::{
-        history::HistoryLimit,
-        pb::v1::{Task, TaskState},
-    },
-};
+use super::{Millis, Task, TaskState, key::Scope};
+use crate::protocol::history::HistoryLimit;
 
 /// Filter, start and contents of a page of tasks.
 #[derive(Clone, Debug, Default)]

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use crate::base::clock::{Millis, whole_millis};
+use super::Millis;
+use crate::base::clock::whole_millis;
 
 const HOUR: Duration = Duration::from_hours(1);
 const DAY: Duration = Duration::from_hours(24);

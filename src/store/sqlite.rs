@@ -43,7 +43,11 @@ use super::{
 };
 use crate::{
     base::clock::Millis,
-    protocol::event::{Event, Fence, Seq},
+    protocol::{
+        event::{Event, Fence, Position, Seq},
+        pb::v1::{Task, TaskState},
+    },
+    store::{PushConfig, log_codec::TaskIds},
 };
 
 mod counters;

@@ -7,22 +7,13 @@ use bytes::Bytes;
 use tokio::sync::watch;
 
 use super::{
-    Commit, Committed, Damaged, DeliveryClaim, DeliveryOutcome, DeliveryPage, DeliveryToken, Full, Inspect, Key, Lease,
-    ListPage, ListQuery, PushConfig, PushPage, PushTaskPage, PutResult, Refused, Retention, Scope, SendOutcome,
-    SweepResult, TaskHead, Unavailable,
+    Commit, Committed, Damaged, DeliveryClaim, DeliveryOutcome, DeliveryPage, DeliveryToken, Event, Fence, Full,
+    Inspect, Key, Lease, ListPage, ListQuery, Millis, Position, PushConfig, PushPage, PushTaskPage, PutResult, Refused,
+    Retention, Scope, SendOutcome, Seq, SweepResult, Task, TaskHead, Unavailable,
 };
 #[cfg(doc)]
 use super::{DeliveryState, Rejected};
-use crate::{
-    base::clock::Millis,
-    protocol::{
-        error::Error,
-        event::{Event, Fence, Position, Seq},
-        pb::v1::Task,
-        snapshot::Snapshot,
-        task,
-    },
-};
+use crate::protocol::{error::Error, snapshot::Snapshot, task};
 
 /// Maximum number of events per read of a log that is read as a whole.
 pub(crate) const READ_BATCH: usize = 256;

@@ -10,10 +10,10 @@ use prost::{
 };
 use serde::{Deserialize, Serialize, ser::SerializeStruct as _};
 
-use super::{Cursor, Event, Origin};
+use super::{Cursor, Event, Origin, Payload, StreamResponse, Task, TaskArtifactUpdateEvent};
 use crate::protocol::{
     json::{Measure, write_encoded, write_to},
-    messages::v1::{Part, StreamResponse, Task, TaskArtifactUpdateEvent, stream_response::Payload},
+    messages::v1::Part,
 };
 
 impl Event {

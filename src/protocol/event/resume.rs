@@ -6,11 +6,11 @@
 //! metadata. If the log does not have the events after the caller's cursor, because they are deleted or differ, the stream begins
 //! with the current task, marked by `urn:a2a-service:resume:v1/gap = true`.
 
-use super::metadata_mut;
+use super::{Payload, Struct, metadata_mut};
 use crate::protocol::{
     event::{Cursor, Event},
-    json::wkt::{Struct, Value, value::Kind},
-    messages::v1::{AgentExtension, stream_response::Payload},
+    json::wkt::{Value, value::Kind},
+    messages::v1::AgentExtension,
 };
 
 /// URI of the extension.

@@ -2,16 +2,13 @@
 
 use std::{mem, ptr, sync::Arc};
 
-use super::{Event, EventFlags, Inner, Origin, Position};
+use super::{
+    Event, EventFlags, Inner, Origin, Payload, Position, StreamResponse, Task, TaskArtifactUpdateEvent, TaskState,
+    TaskStatus, TaskStatusUpdateEvent,
+};
 use crate::{
     base::clock::Millis,
-    protocol::{
-        json::wkt::{millis, timestamp},
-        messages::v1::{
-            StreamResponse, Task, TaskArtifactUpdateEvent, TaskState, TaskStatus, TaskStatusUpdateEvent,
-            stream_response::Payload,
-        },
-    },
+    protocol::json::wkt::{millis, timestamp},
 };
 
 /// Location of an event's content in its task.

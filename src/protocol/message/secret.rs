@@ -9,10 +9,8 @@
 
 use std::fmt;
 
-use crate::protocol::{
-    json::wkt::{Value, value::Kind},
-    messages::v1::{AgentExtension, Message, Part, part::Content},
-};
+use super::{Content, Kind, Message, Part, Value};
+use crate::protocol::messages::v1::AgentExtension;
 
 /// URI of the extension, and name of the mark in the metadata of a part.
 pub const URI: &str = "urn:a2a-service:secret:v1";

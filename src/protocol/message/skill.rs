@@ -1,9 +1,7 @@
 //! Skill that a message is for, as its metadata names it.
 
-use crate::protocol::{
-    json::wkt::{Struct, value::Kind},
-    messages::v1::SendMessageRequest,
-};
+use super::{Kind, Struct};
+use crate::protocol::messages::v1::SendMessageRequest;
 
 /// Member of the metadata of a message or of its request that names the skill to which it is sent.
 pub(crate) const SKILL_ID: &str = "skillId";

@@ -6,15 +6,12 @@ use std::{
 };
 
 use super::{
-    EntryLog, Memory, SHARDS, TaskEntry,
-    delivery::{DeliveryQueue, PushConfigs},
+    Commit, DeliveryQueue, EntryLog, Memory, OpenLog, PushConfigs, Refused, SHARDS, SealedLog, SendOutcome, SyncStore,
+    TaskEntry, TaskIds,
 };
 use crate::{
     protocol::event::Position,
-    store::{
-        Commit, Expect, IdempotencyRecord, Refused, Rejected, SendOutcome, SyncStore,
-        log_codec::{OpenLog, SealedLog, TaskIds},
-    },
+    store::{Expect, IdempotencyRecord, Rejected},
 };
 
 impl SyncStore for Memory {

@@ -8,13 +8,13 @@ use std::{
 
 use async_trait::async_trait;
 
-use super::{Memory, SHARDS, TaskEntry};
+use super::{Full, Key, Memory, SHARDS, Scope, TaskEntry, Unavailable};
 use crate::{
     base::clock::Millis,
     protocol::event::Seq,
     store::{
-        Delivery, DeliveryClaim, DeliveryOutcome, DeliveryPage, DeliveryState, DeliveryToken, Full, Key, Lease,
-        PushConfig, PushPage, PushQueue, PushTaskPage, PutResult, Scope, Unavailable, delivery::Ended, page::cut_page,
+        Delivery, DeliveryClaim, DeliveryOutcome, DeliveryPage, DeliveryState, DeliveryToken, Lease, PushConfig,
+        PushPage, PushQueue, PushTaskPage, PutResult, delivery::Ended, page::cut_page,
     },
 };
 

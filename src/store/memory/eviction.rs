@@ -6,8 +6,8 @@ use std::{
     sync::Arc,
 };
 
-use super::{Memory, SHARDS, TaskEntry};
-use crate::store::{Key, Refused, Rejected, delivery::STORE_FULL, quota::Quota};
+use super::{Key, Memory, Refused, SHARDS, TaskEntry};
+use crate::store::{Rejected, delivery::STORE_FULL, quota::Quota};
 
 /// Position of a task in the order of eviction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

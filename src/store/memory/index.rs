@@ -7,11 +7,8 @@ use std::{
     sync::Arc,
 };
 
-use crate::{
-    base::clock::Millis,
-    protocol::pb::v1::TaskState,
-    store::{Key, ListQuery, SendOutcome, TaskHead},
-};
+use super::{Key, ListQuery, SendOutcome, TaskHead};
+use crate::{base::clock::Millis, protocol::pb::v1::TaskState};
 
 /// Index of the tasks of a scope. Sets are in list order, newest first, because searching the start of a B-tree is fastest.
 #[derive(Default)]

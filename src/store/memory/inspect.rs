@@ -4,13 +4,10 @@ use std::{cmp::Reverse, collections::BTreeMap, sync::Arc};
 
 use async_trait::async_trait;
 
-use super::{EntryLog, Memory, TaskEntry, listed_task};
+use super::{EntryLog, Inspect, Key, ListQuery, Memory, TaskEntry, Unavailable, listed_task};
 use crate::{
     protocol::pb::v1::{Task, TaskState},
-    store::{
-        Counts, Inspect, Key, ListQuery, MAX_OWNERS, PushConfig, TaskFilter, TaskPage, TaskSummary, Unavailable,
-        log_codec::to_u64,
-    },
+    store::{Counts, MAX_OWNERS, PushConfig, TaskFilter, TaskPage, TaskSummary, log_codec::to_u64},
 };
 
 #[async_trait]

@@ -10,15 +10,13 @@ use std::{
 use rusqlite::{Connection, Row};
 
 use super::{
+    Quota,
     options::Options,
     sweep::TERMINAL,
     transaction::{Counters, WriteTransaction},
     values::unsigned,
 };
-use crate::{
-    base::sources::mix,
-    store::quota::{Count, Quota},
-};
+use crate::{base::sources::mix, store::quota::Count};
 
 /// Number of tasks from which a context has stored counts. Counting the rows of a smaller one is as fast as reading them.
 const LARGE: i64 = 1024;

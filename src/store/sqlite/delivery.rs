@@ -12,18 +12,16 @@ use prost::Message as _;
 use rusqlite::{Connection, OptionalExtension as _, Row};
 
 use super::{
-    Sqlite, failpoint, read,
+    Full, InUse, Key, Millis, PushConfig, Scope, Seq, Sqlite, Unavailable, failpoint, read,
     sweep::{Expiry, TERMINAL},
     transaction::{EvictionStarts, WriteTransaction},
     values::{damaged, is_unreadable, signed, unsigned},
 };
 use crate::{
-    base::clock::Millis,
-    protocol::{event::Seq, pb::v1::TaskPushNotificationConfig, version::Version},
+    protocol::{pb::v1::TaskPushNotificationConfig, version::Version},
     store::{
-        DeadLetter, Delivery, DeliveryClaim, DeliveryOutcome, DeliveryPage, DeliveryState, DeliveryToken, Full, InUse,
-        Key, Lease, PushConfig, PushPage, PushQueue, PushTaskPage, PutResult, STORE_FULL, Scope, Unavailable,
-        delivery::Ended, page::cut_page,
+        DeadLetter, Delivery, DeliveryClaim, DeliveryOutcome, DeliveryPage, DeliveryState, DeliveryToken, Lease,
+        PushPage, PushQueue, PushTaskPage, PutResult, STORE_FULL, delivery::Ended, page::cut_page,
     },
 };
 

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
 use super::{
-    Sqlite, delivery,
+    Event, Key, Position, PushConfig, Scope, Sqlite, Task, TaskIds, TaskState, Unavailable, delivery,
     error::Error,
     inspect::{Inspector, check_task},
     log_rows::{encode_events, split_task},
@@ -20,13 +20,10 @@ use super::{
     transaction::WriteTransaction,
     values::{log_row_id, other_error, signed, unsigned},
 };
-use crate::{
-    protocol::{
-        event::{Event, EventFlags, Position},
-        pb::v1::{StreamResponse, Task, TaskPushNotificationConfig, TaskState},
-        version::Version,
-    },
-    store::{Key, PushConfig, Scope, Unavailable, log_codec::TaskIds},
+use crate::protocol::{
+    event::EventFlags,
+    pb::v1::{StreamResponse, TaskPushNotificationConfig},
+    version::Version,
 };
 
 /// Failure of an export.

@@ -11,10 +11,9 @@ use parking_lot::Mutex;
 use tokio::{sync::watch, time::Instant};
 
 use super::{
-    file,
+    Unavailable, file,
     values::{describe, is_corruption},
 };
-use crate::store::Unavailable;
 
 /// Observed state of the database file.
 pub(super) struct Health {

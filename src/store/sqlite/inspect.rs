@@ -13,7 +13,8 @@ use bytes::Bytes;
 use rusqlite::{Connection, OpenFlags, OptionalExtension as _, Row, named_params, types::ValueRef};
 
 use super::{
-    Sqlite, delivery,
+    Event, Fence, Inspect, Millis, PushConfig, Retention, Seq, Sqlite, SweepResult, Task, TaskIds, TaskState,
+    Unavailable, delivery,
     error::Error,
     file::{BUSY_TIMEOUT, create_part, wal_path},
     log_rows::decode_events,
@@ -22,16 +23,8 @@ use super::{
     values::{first_seq, is_damage, log_row_id, signed, unsigned},
 };
 use crate::{
-    base::clock::Millis,
-    protocol::{
-        event::{Ends, Event, Fence, Seq},
-        pb::v1::{Task, TaskState},
-        task::apply,
-    },
-    store::{
-        Counts, DeliveryPage, DeliveryToken, Inspect, MAX_OWNERS, PushConfig, Retention, SweepResult, TaskFilter,
-        TaskPage, TaskSummary, Unavailable, log_codec::TaskIds,
-    },
+    protocol::{event::Ends, task::apply},
+    store::{Counts, DeliveryPage, DeliveryToken, MAX_OWNERS, TaskFilter, TaskPage, TaskSummary},
 };
 
 /// Read-only view of a database.

@@ -8,14 +8,11 @@ use rusqlite::{
 };
 
 use super::{
+    ListPage, ListQuery, Millis, Seq,
     read::TaskReader,
     values::{is_damage, unsigned},
 };
-use crate::{
-    base::clock::Millis,
-    protocol::event::Seq,
-    store::{ListPage, ListQuery, PageToken, page::PageTasks},
-};
+use crate::store::{PageToken, page::PageTasks};
 
 /// Codes of all task states.
 const STATES: [i32; 9] = [0, 1, 2, 3, 4, 5, 6, 7, 8];

@@ -6,13 +6,8 @@ use prost::{
     encoding::{decode_varint, encode_varint, encoded_len_varint, message, string},
 };
 
-use crate::{
-    protocol::{
-        event::{Event, EventFlags, Position, Seq},
-        pb::v1::Task,
-    },
-    store::log_codec::{TaskIds, to_u64},
-};
+use super::{Event, Position, Seq, Task, TaskIds};
+use crate::{protocol::event::EventFlags, store::log_codec::to_u64};
 
 /// Protobuf keys of the fields of `StreamResponse` that hold an update.
 const STATUS_UPDATE: u8 = 3 << 3 | 2;

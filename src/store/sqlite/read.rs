@@ -6,21 +6,13 @@ use bytes::Bytes;
 use rusqlite::{CachedStatement, Connection, OptionalExtension as _, Row};
 
 use super::{
+    Event, Key, Position, Scope, SendOutcome, Seq, StoredTask, Task, TaskIds, TaskState,
     log_rows::{decode_events, decode_task, is_artifact_update, join_task},
     values::{SEQ_BITS, damaged, first_seq, log_row_id, unsigned},
 };
 use crate::{
-    protocol::{
-        event::{Event, Position, Seq},
-        pb::v1::{Task, TaskState},
-        snapshot::Snapshot,
-        task::apply_owned,
-    },
-    store::{
-        Key, READ_BATCH, READ_BYTES, Scope, SendOutcome, StoredTask, TaskHead,
-        log_codec::{SealedLog, TaskIds},
-        up_to_bytes,
-    },
+    protocol::{snapshot::Snapshot, task::apply_owned},
+    store::{READ_BATCH, READ_BYTES, TaskHead, log_codec::SealedLog, up_to_bytes},
 };
 
 /// Columns that [`stored_task`] decodes.

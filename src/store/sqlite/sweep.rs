@@ -9,17 +9,13 @@ use std::{
 use rusqlite::{Connection, OptionalExtension as _, Params, Row};
 
 use super::{
-    Sqlite, failpoint,
+    InUse, Key, Millis, Retention, Sqlite, SweepResult, TaskState, Unavailable, failpoint,
     log_rows::split_task,
     read,
     transaction::{MAX_UNREADABLE, WriteTransaction},
     values::{is_corruption, is_damage, is_unreadable, log_row_id, unsigned},
 };
-use crate::{
-    base::clock::Millis,
-    protocol::pb::v1::TaskState,
-    store::{InUse, Key, Retention, STORE_FULL, SweepResult, Unavailable},
-};
+use crate::store::STORE_FULL;
 
 /// Maximum number of tasks per transaction.
 const TASK_BATCH: i64 = 64;

@@ -11,8 +11,7 @@ use parking_lot::Mutex;
 use rusqlite::{Connection, Transaction};
 use tokio::sync::{mpsc, oneshot};
 
-use super::{error::OpenFailure, health::Health};
-use crate::store::Unavailable;
+use super::{Unavailable, error::OpenFailure, health::Health};
 
 /// Capacity of the job queue of the readers.
 const QUEUE: usize = 1024;

@@ -8,10 +8,7 @@ use std::{
 use parking_lot::Mutex;
 use rusqlite::{CachedStatement, Connection};
 
-use crate::{
-    base::clock::Millis,
-    store::{Scope, quota::Quota},
-};
+use super::{Millis, Quota, Scope};
 
 /// Running write transaction, with the writer's caches and the pending changes of the counters.
 pub(super) struct WriteTransaction<'a> {

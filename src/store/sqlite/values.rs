@@ -2,7 +2,7 @@
 
 use rusqlite::ErrorCode;
 
-use crate::protocol::event::Seq;
+use super::Seq;
 
 /// Number of bits of the first sequence number in the id of a log row.
 pub(super) const SEQ_BITS: u32 = 28;

@@ -6,22 +6,16 @@ use std::{ops::Range, sync::Arc};
 use rusqlite::{OptionalExtension as _, Row};
 
 use super::{
-    delivery, failpoint,
+    Claim, Commit, Committed, Damaged, Fence, Full, Key, Position, Refused, Scope, StoredTask, Task, TaskIds,
+    TaskState, delivery, failpoint,
     log_rows::{encode_events, split_task},
     read,
     transaction::WriteTransaction,
     values::{is_damage, is_unreadable, log_row_id, signed, unsigned},
 };
-use crate::{
-    protocol::{
-        event::{Fence, Position},
-        pb::v1::{Task, TaskState},
-    },
-    store::{
-        Claim, Commit, Committed, Damaged, Expect, Full, IdempotencyRecord, Key, Refused, Rejected, Scope, StoredTask,
-        TaskHead,
-        log_codec::{self, OpenLog, TaskIds},
-    },
+use crate::store::{
+    Expect, IdempotencyRecord, Rejected, TaskHead,
+    log_codec::{self, OpenLog},
 };
 
 /// Row id and indexed columns of a task.

@@ -15,6 +15,7 @@ use rusqlite::{Connection, ErrorCode, TransactionBehavior};
 use tokio::sync::oneshot;
 
 use super::{
+    Commit, Committed, Quota, Refused, Scope, Unavailable,
     error::OpenFailure,
     failpoint,
     health::Health,
@@ -24,7 +25,7 @@ use super::{
     wal_checkpoint::{CHECKPOINT_PAGES, LONG_WAL_PAGES},
     write::CommitBatch,
 };
-use crate::store::{Commit, Committed, Refused, Rejected, Scope, Unavailable, quota::Quota};
+use crate::store::Rejected;
 
 /// Maximum number of jobs in a transaction.
 const MAX_BATCH: usize = 256;
