@@ -244,7 +244,7 @@ fn with_store<T>(
     let options = Options { durability: config.store.durability, ..Options::default() };
     let store = match Sqlite::open(path, options) {
         Ok(store) => store,
-        Err(error @ sqlite::Error::InUse { .. }) => return Err(anyhow!(error).context(in_use)),
+        Err(error) if matches!(error.problem, sqlite::Problem::InUse(_)) => return Err(anyhow!(error).context(in_use)),
         Err(error) => return Err(error.into()),
     };
     block_on(act(&Arc::new(store)))

@@ -20,22 +20,21 @@ use rusqlite::Connection;
 use tokio::sync::watch;
 
 pub use self::{
-    error::Error,
+    error::{Error, Problem},
     options::{DEFAULT_MAX_TASKS, Durability, Options},
 };
+pub(crate) use self::{
+    export::{ExportError, ImportError},
+    file::publish,
+    inspect::{Inspector, Stats},
+};
 use self::{
-    error::OpenFailure,
     file::{LockedFile, Role, sync_directory},
     health::Health,
     threads::Readers,
     values::unsigned,
     wal_checkpoint::Checkpoints,
     writer::{PROBE, Writer},
-};
-pub(crate) use self::{
-    export::{ExportError, ImportError},
-    file::publish,
-    inspect::{Inspector, Stats},
 };
 use super::{
     Claim, Commit, Committed, Damaged, Full, InUse, Inspect, Key, ListPage, ListQuery, Maintenance, Refused, Retention,
@@ -107,33 +106,23 @@ impl Sqlite {
     /// Another process uses the database, a newer program or a former build wrote it, the file is not a database of this program or exceeds
     /// the maximum size, or it can't be read or written.
     pub fn open(path: &Path, options: Options) -> Result<Self, Error> {
-        let file = LockedFile::lock(path)?;
+        let file = LockedFile::lock(path).map_err(|error| error.at(path))?;
         let path = file.path.clone();
-        let failed = |failure: OpenFailure| Error::new(&path, failure);
-        file::create_private(&path).map_err(|cause| Error::Io { path: path.clone(), cause })?;
-        // The fence is durable before it is used, whatever the configured durability, so that it is never reused.
-        let mut db = file.connect(Role::Write(Durability::Power)).map_err(|error| failed(error.into()))?;
-        // Before the migration, which copies an old file, and after it, which adds tables to a new one.
-        check_size(&db, &path, &options)?;
-        migrations::migrate(&mut db, &path, &migrations::steps())?;
-        check_size(&db, &path, &options)?;
-        let opened = || {
-            failpoint::at("open.fence")?;
-            let opening = begin_opening(&db, &options)?;
-            failpoint::at("open.done").map(|()| opening)
-        };
-        let (fence, quota) = opened().map_err(|error| failed(error.into()))?;
-        sync_directory(&path).map_err(|error| failed(error.into()))?;
-        Self::start(file, db, &options, fence, quota).map_err(failed)
+        Self::start(file, &options).map_err(|error| error.at(&path))
     }
 
-    fn start(
-        file: LockedFile,
-        db: Connection,
-        options: &Options,
-        fence: Fence,
-        quota: Quota,
-    ) -> Result<Self, OpenFailure> {
+    fn start(file: LockedFile, options: &Options) -> Result<Self, Error> {
+        file::create_private(&file.path)?;
+        // The fence is durable before it is used, whatever the configured durability, so that it is never reused.
+        let mut db = file.connect(Role::Write(Durability::Power))?;
+        // Before the migration, which copies an old file, and after it, which adds tables to a new one.
+        check_size(&db, options)?;
+        migrations::migrate(&mut db, &file.path, &migrations::steps())?;
+        check_size(&db, options)?;
+        failpoint::at("open.fence")?;
+        let (fence, quota) = begin_opening(&db, options)?;
+        failpoint::at("open.done")?;
+        sync_directory(&file.path)?;
         options.durability.apply(&db)?;
         let health = Arc::new(Health::new(&file.path)?);
         let (quota, wal_is_long) = (Arc::new(Mutex::new(quota)), Arc::new(AtomicBool::new(false)));
@@ -165,12 +154,11 @@ impl Sqlite {
 }
 
 /// Rejects a database that is larger than the configured maximum: SQLite would silently ignore such a maximum.
-fn check_size(db: &Connection, path: &Path, options: &Options) -> Result<(), Error> {
+fn check_size(db: &Connection, options: &Options) -> Result<(), Error> {
     let Some(max_bytes) = options.max_bytes else { return Ok(()) };
     let value = |name| db.pragma_query_value(None, name, |row| row.get(0)).map(unsigned);
-    let pages = value("page_count").and_then(|pages| Ok(pages.saturating_mul(value("page_size")?)));
-    let bytes = pages.map_err(|cause| Error::new(path, cause))?;
-    if bytes > max_bytes { Err(Error::TooLarge { path: path.to_owned(), bytes, max_bytes }) } else { Ok(()) }
+    let bytes = value("page_count")?.saturating_mul(value("page_size")?);
+    if bytes > max_bytes { Err(Problem::TooLarge { bytes, max_bytes }.into()) } else { Ok(()) }
 }
 
 /// Raises the fence, and loads the task counts.

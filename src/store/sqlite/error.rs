@@ -9,115 +9,84 @@ use rusqlite::ErrorCode;
 
 use super::values::describe;
 
-/// Reason why a database can't be opened.
+/// Failure of a database, with its path.
+#[derive(Debug, thiserror::Error)]
+#[error("{}{problem}", path.display())]
+pub struct Error {
+    /// Path of the database, or of the file that failed.
+    pub path: PathBuf,
+    /// Reason of the failure.
+    pub problem: Problem,
+}
+
+/// Reason why a database can't be opened. The texts follow its path.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum Error {
-    /// Another process uses the database.
-    #[error("{} is in use by {by}", path.display())]
-    InUse {
-        /// Path of the database.
-        path: PathBuf,
-        /// Process that uses it, and since when, as far as known.
-        by: String,
-    },
+pub enum Problem {
+    /// Another process uses the database: this one, since when, as far as known.
+    #[error(" is in use by {0}")]
+    InUse(String),
     /// A newer version of this program wrote the database.
-    #[error(
-        "{} has schema version {version}, but this program supports versions up to {newest}; use a newer program",
-        path.display()
-    )]
+    #[error(" has schema version {version}, but this program supports versions up to {newest}; use a newer program")]
     Newer {
-        /// Path of the database.
-        path: PathBuf,
         /// Schema version of the database.
         version: i32,
         /// Newest supported schema version.
         newest: i32,
     },
-    /// An older version of this program wrote the database, and it has not been migrated yet.
-    #[error("{} has the old schema version {version}; start a server with it once to migrate it", path.display())]
-    Older {
-        /// Path of the database.
-        path: PathBuf,
-        /// Schema version of the database.
-        version: i32,
-    },
+    /// An older version of this program wrote the database, with this schema version. It has not been migrated yet.
+    #[error(" has the old schema version {0}; start a server with it once to migrate it")]
+    Older(i32),
     /// A former build of this program wrote the database. It is not changed.
     #[error(
-        "{} was written by a former build of this program; export it with that build (a2a admin export), and import it \
-         into a new database with this one (a2a admin import)",
-        path.display()
+        " was written by a former build of this program; export it with that build (a2a admin export), and import it \
+         into a new database with this one (a2a admin import)"
     )]
-    Former {
-        /// Path of the database.
-        path: PathBuf,
-    },
+    Former,
     /// The file is not a database of this program. It is not changed.
-    #[error("{} is not a database of this program", path.display())]
-    Foreign {
-        /// Path of the file.
-        path: PathBuf,
-    },
+    #[error(" is not a database of this program")]
+    Foreign,
     /// The file is larger than [`Options::max_bytes`](super::Options::max_bytes).
     #[error(
-        "{}: {bytes} bytes exceed the limit of {max_bytes} (store.max_size); raise the limit, or serve a compact copy \
-         (a2a admin backup)",
-        path.display()
+        ": {bytes} bytes exceed the limit of {max_bytes} (store.max_size); raise the limit, or serve a compact copy \
+         (a2a admin backup)"
     )]
     TooLarge {
-        /// Path of the database.
-        path: PathBuf,
-        /// Its size in bytes.
+        /// Size of the file in bytes.
         bytes: u64,
         /// The configured maximum in bytes.
         max_bytes: u64,
     },
     /// The file can't be accessed, or a thread can't be started.
-    #[error("{}: {cause}", path.display())]
-    Io {
-        /// Path of the file.
-        path: PathBuf,
-        /// Error of the operating system.
-        cause: io::Error,
-    },
+    #[error(": {0}")]
+    Io(io::Error),
     /// SQLite reports an error.
-    #[error("{}: {}", path.display(), describe(cause))]
-    Sqlite {
-        /// Path of the database.
-        path: PathBuf,
-        /// Error of SQLite.
-        cause: rusqlite::Error,
-    },
-}
-
-/// Failure while a database is opened.
-#[derive(Debug)]
-pub(super) enum OpenFailure {
+    #[error(": {}", describe(.0))]
     Sqlite(rusqlite::Error),
-    System(io::Error),
 }
 
 impl Error {
-    pub(super) fn new(path: &Path, failure: impl Into<OpenFailure>) -> Self {
-        let path = path.to_owned();
-        match failure.into() {
-            OpenFailure::Sqlite(cause) if cause.sqlite_error_code() == Some(ErrorCode::NotADatabase) => {
-                Self::Foreign { path }
-            }
-            OpenFailure::Sqlite(cause) => Self::Sqlite { path, cause },
-            OpenFailure::System(cause) => Self::Io { path, cause },
-        }
+    /// Sets the path, unless a more specific one is set.
+    pub(super) fn at(self, path: &Path) -> Self {
+        if self.path.as_os_str().is_empty() { Self { path: path.to_owned(), ..self } } else { self }
     }
 }
 
-impl From<rusqlite::Error> for OpenFailure {
-    fn from(error: rusqlite::Error) -> Self {
-        Self::Sqlite(error)
+impl From<Problem> for Error {
+    fn from(problem: Problem) -> Self {
+        Self { path: PathBuf::new(), problem }
     }
 }
 
-impl From<io::Error> for OpenFailure {
+impl From<io::Error> for Error {
     fn from(error: io::Error) -> Self {
-        Self::System(error)
+        Problem::Io(error).into()
+    }
+}
+
+impl From<rusqlite::Error> for Error {
+    fn from(error: rusqlite::Error) -> Self {
+        let is_foreign = error.sqlite_error_code() == Some(ErrorCode::NotADatabase);
+        if is_foreign { Problem::Foreign.into() } else { Problem::Sqlite(error).into() }
     }
 }

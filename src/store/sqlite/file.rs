@@ -10,7 +10,10 @@ use std::{
 
 use rusqlite::{Connection, OpenFlags, config::DbConfig};
 
-use super::{error::Error, options::Durability};
+use super::{
+    error::{Error, Problem},
+    options::Durability,
+};
 use crate::base::clock::Clock;
 
 /// Maximum time that a connection waits for a lock of another connection, which is held only briefly.
@@ -42,11 +45,9 @@ pub(super) struct LockedFile {
 impl LockedFile {
     /// Locks a database file, which need not exist yet.
     pub(super) fn lock(path: &Path) -> Result<Self, Error> {
-        let failed = |cause| Error::Io { path: path.to_owned(), cause };
-        let path = canonical(path).map_err(failed)?;
+        let path = canonical(path)?;
         let lock_path = sibling(&path, "lock");
-        let opened = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&lock_path);
-        let mut lock = opened.map_err(failed)?;
+        let mut lock = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&lock_path)?;
         match lock.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
@@ -54,13 +55,13 @@ impl LockedFile {
                 // On some systems, a locked file can't be read.
                 let read = lock.read_to_string(&mut by);
                 let by = if read.is_ok() && !by.is_empty() { by } else { "another process".to_owned() };
-                return Err(Error::InUse { path, by: by.trim_end().to_owned() });
+                return Err(Error::from(Problem::InUse(by.trim_end().to_owned())).at(&path));
             }
-            Err(TryLockError::Error(source)) => return Err(failed(source)),
+            Err(TryLockError::Error(error)) => return Err(error.into()),
         }
         let since = jiff::Timestamp::from_millisecond(Clock::default().millis()).unwrap_or_default();
         let holder = format!("process {}, since {since:.0}\n", process::id());
-        lock.set_len(0).and_then(|()| lock.write_all(holder.as_bytes())).map_err(failed)?;
+        lock.set_len(0).and_then(|()| lock.write_all(holder.as_bytes()))?;
         Ok(Self { path, _lock: lock })
     }
 
@@ -125,7 +126,7 @@ pub(super) fn create_part(path: &Path) -> io::Result<(PathBuf, String)> {
 /// A server has locked the path, a database or its write-ahead log exists there, the new file has a write-ahead log with data
 /// that is not in the file (most often because the disk is full), or the system can't rename it.
 pub(crate) fn publish(from: &Path, to: &Path) -> Result<(), Error> {
-    let failed = |path: &Path, cause| Error::Io { path: path.to_owned(), cause };
+    let failed = |path: &Path, cause: io::Error| Error::from(cause).at(path);
     // SQLite deletes the write-ahead log after a complete checkpoint.
     if wal_path(from).exists() {
         let cause = io::Error::other("the database could not be written completely; check that the disk is not full");
@@ -139,7 +140,7 @@ pub(crate) fn publish(from: &Path, to: &Path) -> Result<(), Error> {
     // Before locking, which would leave a lock file.
     is_free(to)?;
     // A server that starts concurrently gets either the lock or the complete file.
-    let locked = LockedFile::lock(to)?;
+    let locked = LockedFile::lock(to).map_err(|error| error.at(to))?;
     is_free(&locked.path)?;
     let renamed = File::open(from).and_then(|file| file.sync_all()).and_then(|()| fs::rename(from, &locked.path));
     renamed.and_then(|()| sync_directory(&locked.path)).map_err(|cause| failed(&locked.path, cause))

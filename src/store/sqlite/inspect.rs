@@ -56,23 +56,25 @@ const TASK_BYTES: &str = "coalesce(length(t.whole), 0)
 impl Inspector {
     /// Opens an existing database.
     pub(crate) fn open(path: &Path) -> Result<Self, Error> {
-        let io_error = |cause| Error::Io { path: path.to_owned(), cause };
-        fs::metadata(path).map_err(io_error)?;
-        let failed = |source: rusqlite::Error| Error::new(path, source);
+        Self::connect(path).map_err(|error| error.at(path))
+    }
+
+    fn connect(path: &Path) -> Result<Self, Error> {
+        fs::metadata(path)?;
         // Recovering the write-ahead log of a killed server requires write access.
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        let db = Connection::open_with_flags(path, flags).map_err(failed)?;
-        db.busy_timeout(BUSY_TIMEOUT).map_err(failed)?;
-        db.pragma_update(None, "trusted_schema", false).map_err(failed)?;
-        db.pragma_update(None, "query_only", true).map_err(failed)?;
-        migrations::check_version(&db, path)?;
+        let db = Connection::open_with_flags(path, flags)?;
+        db.busy_timeout(BUSY_TIMEOUT)?;
+        db.pragma_update(None, "trusted_schema", false)?;
+        db.pragma_update(None, "query_only", true)?;
+        migrations::check_version(&db)?;
         Ok(Self { path: path.to_owned(), db })
     }
 
     /// Runs queries in a read transaction, which provides a consistent snapshot.
     pub(super) fn read<T>(&self, query: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Result<T, Error> {
         let transaction = self.db.unchecked_transaction();
-        transaction.and_then(|transaction| query(&transaction)).map_err(|error| Error::new(&self.path, error))
+        transaction.and_then(|transaction| query(&transaction)).map_err(|error| Error::from(error).at(&self.path))
     }
 
     /// Returns statistics of the database.
@@ -161,12 +163,12 @@ impl Inspector {
 
     /// Writes a consistent, compact copy to a path that must not exist.
     pub(crate) fn backup(&self, to: &Path) -> Result<(), Error> {
-        let io_error = |cause| Error::Io { path: to.to_owned(), cause };
+        let io_error = |cause: io::Error| Error::from(cause).at(to);
         if to.exists() {
             return Err(io_error(io::Error::new(io::ErrorKind::AlreadyExists, "the file exists already")));
         }
         let (part, text) = create_part(to).map_err(io_error)?;
-        let failed = |error| Error::new(&self.path, error);
+        let failed = |error: rusqlite::Error| Error::from(error).at(&self.path);
         // `VACUUM INTO` writes the copy and only reads this database.
         self.db.pragma_update(None, "query_only", false).map_err(failed)?;
         let written = self.db.execute("VACUUM INTO ?", [text]);

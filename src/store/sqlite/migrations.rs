@@ -8,7 +8,7 @@ use std::{
 use rusqlite::{Connection, TransactionBehavior};
 
 use super::{
-    error::Error,
+    error::{Error, Problem},
     failpoint,
     file::{create_part, sibling, sync_directory},
 };
@@ -29,23 +29,21 @@ pub(super) fn steps() -> Vec<&'static str> {
 
 /// Migrates a database to the newest schema version in one transaction, after copying the old file.
 pub(super) fn migrate(db: &mut Connection, path: &Path, steps: &[&str]) -> Result<(), Error> {
-    let failed = |source| Error::new(path, source);
     let newest = i32::try_from(steps.len()).unwrap_or(i32::MAX);
-    let version = pragma(db, path, "user_version")?;
+    let version = pragma(db, "user_version")?;
     let tables = "SELECT count(*) FROM sqlite_schema";
-    let is_empty = version == 0 && db.query_row(tables, [], |row| row.get::<_, i64>(0)).map_err(failed)? == 0;
+    let is_empty = version == 0 && db.query_row(tables, [], |row| row.get::<_, i64>(0))? == 0;
     if !is_empty {
-        check_application(db, path)?;
+        check_application(db)?;
     }
     if version > newest {
-        return Err(Error::Newer { path: path.to_owned(), version, newest });
+        return Err(Problem::Newer { version, newest }.into());
     }
     // Persistent, and not possible within a transaction.
-    let mode =
-        db.pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get::<_, String>(0)).map_err(failed)?;
+    let mode = db.pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get::<_, String>(0))?;
     if mode != "wal" {
-        let cause = io::Error::other("the file system does not support shared memory for WAL mode; use a local disk");
-        return Err(Error::Io { path: path.to_owned(), cause });
+        let reason = "the file system does not support shared memory for WAL mode; use a local disk";
+        return Err(io::Error::other(reason).into());
     }
     if version == newest {
         return Ok(());
@@ -54,38 +52,35 @@ pub(super) fn migrate(db: &mut Connection, path: &Path, steps: &[&str]) -> Resul
         copy(db, path, version)?;
     }
     let steps = &steps[usize::try_from(version).unwrap_or(0)..];
-    let migrated = db.transaction_with_behavior(TransactionBehavior::Immediate).and_then(|transaction| {
-        steps.iter().try_for_each(|step| transaction.execute_batch(step))?;
-        transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
-        transaction.pragma_update(None, "user_version", newest)?;
-        failpoint::at("tables.commit")?;
-        transaction.commit()
-    });
-    migrated.map_err(failed)
+    let transaction = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    steps.iter().try_for_each(|step| transaction.execute_batch(step))?;
+    transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
+    transaction.pragma_update(None, "user_version", newest)?;
+    failpoint::at("tables.commit")?;
+    Ok(transaction.commit()?)
 }
 
 /// Checks that a file is a database of this program with the current schema version.
-pub(super) fn check_version(db: &Connection, path: &Path) -> Result<(), Error> {
-    let (version, newest) = (pragma(db, path, "user_version")?, i32::try_from(steps().len()).unwrap_or(i32::MAX));
-    check_application(db, path)?;
-    let path = path.to_owned();
+pub(super) fn check_version(db: &Connection) -> Result<(), Error> {
+    let (version, newest) = (pragma(db, "user_version")?, i32::try_from(steps().len()).unwrap_or(i32::MAX));
+    check_application(db)?;
     match version {
-        _ if version > newest => Err(Error::Newer { path, version, newest }),
-        _ if version < newest => Err(Error::Older { path, version }),
+        _ if version > newest => Err(Problem::Newer { version, newest }.into()),
+        _ if version < newest => Err(Problem::Older(version).into()),
         _ => Ok(()),
     }
 }
 
-fn check_application(db: &Connection, path: &Path) -> Result<(), Error> {
-    match pragma(db, path, "application_id")? {
+fn check_application(db: &Connection) -> Result<(), Error> {
+    match pragma(db, "application_id")? {
         APPLICATION_ID => Ok(()),
-        FORMER_APPLICATION_ID => Err(Error::Former { path: path.to_owned() }),
-        _ => Err(Error::Foreign { path: path.to_owned() }),
+        FORMER_APPLICATION_ID => Err(Problem::Former.into()),
+        _ => Err(Problem::Foreign.into()),
     }
 }
 
-fn pragma(db: &Connection, path: &Path, name: &str) -> Result<i32, Error> {
-    db.pragma_query_value(None, name, |row| row.get(0)).map_err(|error| Error::new(path, error))
+fn pragma(db: &Connection, name: &str) -> rusqlite::Result<i32> {
+    db.pragma_query_value(None, name, |row| row.get(0))
 }
 
 /// Path of the copy of a database with an old schema version.
@@ -95,12 +90,13 @@ fn copy_path(path: &Path, version: i32) -> PathBuf {
 
 fn copy(db: &Connection, path: &Path, version: i32) -> Result<(), Error> {
     let copy = copy_path(path, version);
-    let failed = |cause| Error::Io { path: copy.clone(), cause };
+    let failed = |cause: io::Error| Error::from(cause).at(&copy);
     let (part, text) = create_part(&copy).map_err(failed)?;
-    let copied = failpoint::at("copy.begin").and_then(|()| db.execute("VACUUM INTO ?", [text]));
-    copied.and_then(|_| failpoint::at("copy.made")).map_err(|error| Error::new(path, error))?;
+    failpoint::at("copy.begin")?;
+    db.execute("VACUUM INTO ?", [text])?;
+    failpoint::at("copy.made")?;
     fs::rename(&part, &copy).map_err(failed)?;
     // The copy must be durable before the migration is.
     sync_directory(&copy).map_err(failed)?;
-    failpoint::at("copy.done").map_err(|error| Error::new(path, error))
+    Ok(failpoint::at("copy.done")?)
 }

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use rusqlite::{Connection, Transaction};
 use tokio::sync::{mpsc, oneshot};
 
-use super::{Unavailable, error::OpenFailure, health::Health};
+use super::{Unavailable, error::Error, health::Health};
 
 /// Capacity of the job queue of the readers.
 const QUEUE: usize = 1024;
@@ -81,7 +81,7 @@ pub(super) struct Readers {
 
 impl Readers {
     /// Spawns a thread for each connection.
-    pub(super) fn new(connections: Vec<Connection>, health: Arc<Health>) -> Result<Self, OpenFailure> {
+    pub(super) fn new(connections: Vec<Connection>, health: Arc<Health>) -> Result<Self, Error> {
         let run = |mut db: Connection| {
             move |jobs: Jobs<ReadJob>| {
                 while let Some(job) = jobs.next() {

@@ -16,7 +16,7 @@ use tokio::sync::oneshot;
 
 use super::{
     Commit, Committed, Quota, Refused, Scope, Unavailable,
-    error::OpenFailure,
+    error::Error,
     failpoint,
     health::Health,
     threads::{Jobs, WorkerThreads},
@@ -170,7 +170,7 @@ impl Writer {
         wal_is_long: Arc<AtomicBool>,
         checkpoint: SyncSender<()>,
         max_bytes: Option<u64>,
-    ) -> Result<Self, OpenFailure> {
+    ) -> Result<Self, Error> {
         let mut reported = 0;
         let hook = move |_: &mut rusqlite::hooks::Wal, pages: std::ffi::c_int| {
             // Fewer pages than before: SQLite has restarted the log.

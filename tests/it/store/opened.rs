@@ -5,7 +5,7 @@ use std::{ops::Deref, path::Path, sync::Arc};
 use a2a_service::store::{
     Store,
     memory::Memory,
-    sqlite::{Error as SqliteError, Options, Sqlite},
+    sqlite::{Options, Problem, Sqlite},
 };
 use tempfile::TempDir;
 
@@ -106,7 +106,7 @@ pub(crate) fn open_file(path: &Path, options: Options) -> Sqlite {
     loop {
         match Sqlite::open(path, options) {
             // A process that another test starts at this moment has the lock until it executes its program.
-            Err(SqliteError::InUse { .. }) if attempts < 20_000 => {
+            Err(error) if matches!(error.problem, Problem::InUse(_)) && attempts < 20_000 => {
                 attempts += 1;
                 std::thread::yield_now();
             }
