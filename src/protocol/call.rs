@@ -12,7 +12,6 @@ use std::{
 use bytes::Bytes;
 use http::{Extensions, HeaderMap, HeaderName, HeaderValue, header::USER_AGENT};
 use tokio::time::{Instant, timeout_at};
-use tonic::metadata::MetadataMap;
 
 pub use self::client_certificate::ClientCertificate;
 pub use self::principal::{ADMIN, CARD_EXTENDED, PUSH_WRITE, Principal, SKILL_PREFIX, Scopes, TASKS_READ, TASKS_WRITE};
@@ -68,10 +67,14 @@ pub enum Binding {
 /// first one.
 #[derive(Debug, Default)]
 pub struct CallRecord {
-    operation: OnceLock<&'static str>,
-    version: OnceLock<Version>,
-    task: OnceLock<String>,
-    owner: OnceLock<Arc<str>>,
+    /// Name of the RPC.
+    pub(crate) operation: OnceLock<&'static str>,
+    /// Protocol version of the call.
+    pub(crate) version: OnceLock<Version>,
+    /// Id of the task.
+    pub(crate) task: OnceLock<String>,
+    /// Owner of the task.
+    pub(crate) owner: OnceLock<Arc<str>>,
 }
 
 impl CallRecord {
@@ -93,26 +96,6 @@ impl CallRecord {
         if let Some(id) = id.filter(|id| (1..=128).contains(&id.len())) {
             self.task.get_or_init(|| id.to_owned());
         }
-    }
-
-    /// Name of the RPC.
-    pub(crate) fn operation_name(&self) -> Option<&'static str> {
-        self.operation.get().copied()
-    }
-
-    /// Protocol version of the call.
-    pub(crate) fn version_text(&self) -> Option<&'static str> {
-        self.version.get().map(|version| version.as_str())
-    }
-
-    /// Id of the task.
-    pub(crate) fn task_id(&self) -> Option<&str> {
-        self.task.get().map(String::as_str)
-    }
-
-    /// Owner of the tasks. `None` for anonymous callers.
-    pub(crate) fn owner(&self) -> Option<&str> {
-        self.owner.get().map(|owner| &**owner)
     }
 }
 
@@ -228,11 +211,6 @@ impl Call {
         // 8 digits at most, as gRPC defines.
         set(TIMEOUT, left.map(|millis| format!("{}m", millis.min(99_999_999))).as_deref());
         headers
-    }
-
-    /// Encodes the context as gRPC metadata, with the entries of [`to_headers`](Self::to_headers).
-    pub fn to_metadata(&self) -> MetadataMap {
-        MetadataMap::from_headers(self.to_headers())
     }
 
     /// Creates a request with this context.

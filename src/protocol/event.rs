@@ -273,13 +273,12 @@ fn task_id(proto: &[u8]) -> Option<&str> {
 
 /// Derives what an event of a remote agent ends from its task state.
 fn end_by_state(payload: Option<&Payload>) -> Ends {
-    if let Some(Payload::Message(_)) = payload {
-        return Ends::Task;
-    }
-    match payload.and_then(Payload::status).map_or(TaskState::Unspecified, TaskStatus::state) {
-        TaskState::Completed | TaskState::Failed | TaskState::Canceled | TaskState::Rejected => Ends::Task,
-        TaskState::InputRequired | TaskState::AuthRequired => Ends::Turn,
-        TaskState::Unspecified | TaskState::Submitted | TaskState::Working => Ends::Nothing,
+    let state = payload.and_then(Payload::status).map_or(TaskState::Unspecified, TaskStatus::state);
+    match payload {
+        Some(Payload::Message(_)) => Ends::Task,
+        _ if state.is_terminal() => Ends::Task,
+        _ if state.is_interrupted() => Ends::Turn,
+        _ => Ends::Nothing,
     }
 }
 

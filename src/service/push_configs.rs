@@ -10,7 +10,7 @@ use crate::{
     protocol::{
         call::{AllPushExtras, Call, OwnerPermit, PushExtra},
         error::{Error, ErrorKind},
-        pb::v1::{AuthenticationInfo, ListTaskPushNotificationConfigsResponse, TaskPushNotificationConfig},
+        pb::v1::{ListTaskPushNotificationConfigsResponse, TaskPushNotificationConfig},
         validate::MAX_ID_BYTES,
     },
     store::{Key, PushConfig, PushPage},
@@ -99,7 +99,7 @@ pub(super) fn no_push() -> Error {
 
 /// Returns the response with a configuration, without its secrets.
 pub(super) fn response(push: &PushConfig) -> Response<TaskPushNotificationConfig> {
-    let mut response = Response::new(without_secrets(&push.config));
+    let mut response = Response::new(push.public_config());
     response.extensions_mut().insert(PushExtra(push.extra.clone()));
     response
 }
@@ -107,22 +107,12 @@ pub(super) fn response(push: &PushConfig) -> Response<TaskPushNotificationConfig
 /// Returns the response with a page of configurations, without their secrets.
 pub(super) fn page(page: &PushPage) -> Response<ListTaskPushNotificationConfigsResponse> {
     let mut response = Response::new(ListTaskPushNotificationConfigsResponse {
-        configs: page.configs.iter().map(|push| without_secrets(&push.config)).collect(),
+        configs: page.configs.iter().map(|push| push.public_config()).collect(),
         next_page_token: page.next.map(format_token).unwrap_or_default(),
     });
     let extras = page.configs.iter().map(|push| PushExtra(push.extra.clone())).collect();
     response.extensions_mut().insert(AllPushExtras(extras));
     response
-}
-
-/// Returns a configuration without its token and credentials, which are never sent back.
-fn without_secrets(config: &TaskPushNotificationConfig) -> TaskPushNotificationConfig {
-    let authentication = config.authentication.as_ref();
-    TaskPushNotificationConfig {
-        token: String::new(),
-        authentication: authentication.map(|info| AuthenticationInfo { credentials: String::new(), ..info.clone() }),
-        ..config.clone()
-    }
 }
 
 /// Checks that notifications could be sent with a configuration. Errors do not contain values, which may be secrets.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use super::{Millis, PushConfig, Seq, Task, TaskState, Unavailable};
+use super::{Millis, PushConfig, Seq, Task, TaskState, Unavailable, page::cut_page};
 
 /// Maximum number of [listed owners](Counts::owners).
 pub const MAX_OWNERS: usize = 20;
@@ -48,10 +48,8 @@ pub struct TaskPage {
 
 impl TaskPage {
     /// Creates a page of tasks, one of which may exceed the limit.
-    pub(super) fn new(mut tasks: Vec<TaskSummary>, limit: usize) -> Self {
-        let has_more = tasks.len() > limit;
-        tasks.truncate(limit);
-        let next = tasks.last().map(|task| task.number).filter(|_| has_more);
+    pub(super) fn new(tasks: Vec<TaskSummary>, limit: usize) -> Self {
+        let (tasks, next) = cut_page(tasks.into_iter().map(|task| (task.number, task)).collect(), limit);
         Self { tasks, next }
     }
 }

@@ -131,32 +131,26 @@ impl Default for Memory {
 
 /// Decodes a task for a list.
 fn listed_task(entry: &TaskEntry, key: &Key, query: &ListQuery) -> Task {
-    match &entry.log {
-        EntryLog::Sealed(log) => {
-            let mut task = log.task().unwrap_or_default();
-            query.history_limit().truncate(&mut task.history);
-            if !query.include_artifacts {
-                task.artifacts = Vec::new();
-            }
-            task
-        }
+    let mut task = match &entry.log {
+        EntryLog::Sealed(log) => log.task().unwrap_or_default(),
         EntryLog::Open(log) => {
-            let (mut task, ids) = (Task::default(), TaskIds { id: key.id(), context: &entry.row.context });
-            let mut apply = |event: Event| {
-                if let Some(payload) = event.payload() {
-                    task::apply(&mut task, payload);
-                }
-            };
+            let ids = TaskIds { id: key.id(), context: &entry.row.context };
+            let mut task = Task::default();
+            let mut apply = |event: Event| event.payload().into_iter().for_each(|it| task::apply(&mut task, it));
             if query.include_artifacts {
                 log.events(0, ids).for_each(&mut apply);
             } else {
                 log.without_artifacts(ids).for_each(&mut apply);
             }
-            query.history_limit().truncate(&mut task.history);
-            key.id().clone_into(&mut task.id);
             task
         }
+    };
+    key.id().clone_into(&mut task.id);
+    query.history_limit().truncate(&mut task.history);
+    if !query.include_artifacts {
+        task.artifacts = Vec::new();
     }
+    task
 }
 
 #[async_trait]

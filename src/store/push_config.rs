@@ -99,13 +99,19 @@ impl PushConfig {
         Ok(())
     }
 
-    /// Returns the configuration without its secrets: the token, the credentials, the userinfo of the URL, and the fields of
-    /// other versions.
-    pub(crate) fn without_secrets(&self) -> Self {
+    /// Returns the configuration without its token and credentials.
+    pub(crate) fn public_config(&self) -> TaskPushNotificationConfig {
         let mut config = TaskPushNotificationConfig { token: String::new(), ..self.config.clone() };
         if let Some(authentication) = &mut config.authentication {
             authentication.credentials.clear();
         }
+        config
+    }
+
+    /// Returns the configuration without its secrets: the token, the credentials, the userinfo of the URL, and the fields of
+    /// other versions.
+    pub(crate) fn without_secrets(&self) -> Self {
+        let mut config = self.public_config();
         if let Ok(mut url) = Url::parse(&config.url)
             && (!url.username().is_empty() || url.password().is_some())
         {

@@ -42,6 +42,21 @@ pub struct Principal {
     pub claims: Map<String, Value>,
 }
 
+setters! {
+    Principal:
+    /// Sets the owner of its tasks, which several principals can share.
+    #[must_use]
+    pub owner => owner: impl Into<Arc<str>>;
+
+    /// Sets the permitted operations.
+    #[must_use]
+    pub scopes => scopes: Scopes;
+
+    /// Sets the claims.
+    #[must_use]
+    pub claims => claims: Map<String, Value>;
+}
+
 impl Principal {
     /// Creates a principal that is the owner of its tasks, has all scopes, and is not bound to a tenant.
     pub fn new(name: impl Into<Arc<str>>) -> Self {
@@ -49,28 +64,10 @@ impl Principal {
         Self { owner: Arc::clone(&id), id, tenant: None, scopes: Scopes::All, claims: Map::new() }
     }
 
-    /// Sets the owner of its tasks, which several principals can share.
-    #[must_use]
-    pub fn owner(self, owner: impl Into<Arc<str>>) -> Self {
-        Self { owner: owner.into(), ..self }
-    }
-
     /// Binds the principal to a tenant.
     #[must_use]
     pub fn tenant(self, tenant: impl Into<Arc<str>>) -> Self {
         Self { tenant: Some(tenant.into()), ..self }
-    }
-
-    /// Sets the permitted operations.
-    #[must_use]
-    pub fn scopes(self, scopes: Scopes) -> Self {
-        Self { scopes, ..self }
-    }
-
-    /// Sets the claims.
-    #[must_use]
-    pub fn claims(self, claims: Map<String, Value>) -> Self {
-        Self { claims, ..self }
     }
 }
 

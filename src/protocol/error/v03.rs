@@ -112,13 +112,11 @@ impl Error {
     /// identify it.
     pub fn into_status(self, version: Version) -> Status {
         let message = self.message_for(version);
-        match version {
-            Version::V1_0 => self.status(version, message),
-            Version::V0_3 => {
-                let message = format!("{}: {message}", self.kind().v03_name());
-                self.status(version, message)
-            }
-        }
+        let message = match version {
+            Version::V1_0 => message,
+            Version::V0_3 => format!("{}: {message}", self.kind().v03_name()),
+        };
+        self.status(version, message)
     }
 }
 

@@ -8,6 +8,7 @@ use tokio_stream::StreamExt as _;
 use tonic::{
     Code, ConnectError, Extensions, Request, Response, Status, Streaming, TimeoutExpired,
     codec::{self, BufferSettings, DecodeBuf},
+    metadata::MetadataMap,
 };
 use tonic_prost::ProstEncoder;
 
@@ -80,7 +81,8 @@ pub(crate) const TRUNCATED: [&str; 2] = ["Missing request message.", "Unexpected
 fn outbound<T>(request: Request<T>) -> (Option<Instant>, Request<T>) {
     let (_, extensions, message) = request.into_parts();
     let call = extensions.get::<Call>();
-    let (deadline, metadata) = (call.and_then(|call| call.deadline), call.map(Call::to_metadata).unwrap_or_default());
+    let (deadline, headers) = (call.and_then(|call| call.deadline), call.map(Call::to_headers).unwrap_or_default());
+    let metadata = MetadataMap::from_headers(headers);
     (deadline, Request::from_parts(metadata, Extensions::new(), message))
 }
 

@@ -427,18 +427,18 @@ impl From<V03Card> for AgentCard {
 /// # Errors
 /// `MethodNotFound` if the agent has no extended card, otherwise the error of the service.
 pub(crate) async fn extended(service: &dyn A2aService, call: Call) -> Result<Vec<u8>, Error> {
-    let call = Call { version: Version::V0_3, ..call };
-    match service.get_extended_agent_card(call.request(GetExtendedAgentCardRequest::default())).await {
-        Ok(card) => serde_json::to_vec(&v03_card(card.get_ref())).map_err(Error::internal),
-        Err(status) => Err(to_not_found(status.into())),
-    }
-}
-
-/// Maps the errors for a missing extended card to 404. Versions before 0.3 have no error code for it.
-fn to_not_found(error: Error) -> Error {
     use ErrorKind::{ExtendedAgentCardNotConfigured, ExtendedCardNotSupported, UnsupportedOperation};
-    if matches!(error.kind(), ExtendedCardNotSupported | ExtendedAgentCardNotConfigured | UnsupportedOperation) {
-        return ErrorKind::MethodNotFound.because("this agent has no authenticated extended card");
-    }
-    error
+    let call = Call { version: Version::V0_3, ..call };
+    let error: Error = match service.get_extended_agent_card(call.request(GetExtendedAgentCardRequest::default())).await
+    {
+        Ok(card) => return serde_json::to_vec(&v03_card(card.get_ref())).map_err(Error::internal),
+        Err(status) => status.into(),
+    };
+    // Versions before 0.3 have no error code for a missing card.
+    Err(match error.kind() {
+        ExtendedCardNotSupported | ExtendedAgentCardNotConfigured | UnsupportedOperation => {
+            ErrorKind::MethodNotFound.because("this agent has no authenticated extended card")
+        }
+        _ => error,
+    })
 }

@@ -268,40 +268,30 @@ fn check_name(name: &str) -> Result<(), String> {
 }
 
 fn check_source(source: &TokenSource) -> Result<(), String> {
-    match source {
-        TokenSource::Bearer | TokenSource::Basic => Ok(()),
-        TokenSource::Header(name) => match HeaderName::from_bytes(name.as_bytes()) {
-            // The ends of names by which logs recognize secrets.
-            Ok(parsed)
-                if parsed.as_str() == name && ["-key", "-token", "-secret"].iter().any(|end| name.ends_with(end)) =>
-            {
-                Ok(())
-            }
-            _ => {
-                Err(format!("{name} is not the name of a header in lower case that ends with -key, -token or -secret"))
-            }
-        },
-        TokenSource::Query(name)
-            if !["token", "secret", "api_key", "apikey"].iter().any(|part| name.contains(part)) =>
-        {
-            Err(format!(
-                "{name:?} does not contain token, secret, api_key or apikey, by which logs recognize it as a secret"
-            ))
+    let has = |name: &str, parts: &[&str]| parts.iter().any(|part| name.contains(part));
+    // The ends of names by which logs recognize secrets.
+    let is_secret_header = |name: &str| ["-key", "-token", "-secret"].iter().any(|end| name.ends_with(end));
+    let is_header = |name: &str| HeaderName::from_bytes(name.as_bytes()).is_ok_and(|parsed| parsed.as_str() == name);
+    let is_name = |name: &str| {
+        !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
+    };
+    Err(match source {
+        TokenSource::Header(name) if !is_header(name) || !is_secret_header(name) => {
+            format!("{name} is not the name of a header in lower case that ends with -key, -token or -secret")
         }
+        TokenSource::Query(name) if !has(name, &["token", "secret", "api_key", "apikey"]) => format!(
+            "{name:?} does not contain token, secret, api_key or apikey, by which logs recognize it as a secret"
+        ),
         TokenSource::Query(name)
             if name.eq_ignore_ascii_case("pageToken") || name.eq_ignore_ascii_case("page_token") =>
         {
-            Err(format!("{name} is a parameter of the protocol"))
+            format!("{name} is a parameter of the protocol")
         }
-        TokenSource::Query(name) | TokenSource::Cookie(name) => {
-            let is_valid = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
-            if !name.is_empty() && name.bytes().all(is_valid) {
-                Ok(())
-            } else {
-                Err(format!("{name:?} is not a name: use letters, digits, `-`, `_` and `.`"))
-            }
+        TokenSource::Query(name) | TokenSource::Cookie(name) if !is_name(name) => {
+            format!("{name:?} is not a name: use letters, digits, `-`, `_` and `.`")
         }
-    }
+        _ => return Ok(()),
+    })
 }
 
 /// Changes the document of a file under a lock, which other processes respect.

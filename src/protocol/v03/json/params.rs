@@ -154,40 +154,33 @@ impl V03Json for Push {
     type Draft = PushDraft;
 
     fn finish<E: Error>(PushDraft { config, authentication, headers }: PushDraft) -> Result<Self, E> {
-        let (authentication, schemes) = authentication.map(|read| (read.first, read.further_schemes)).unzip();
-        let message = TaskPushNotificationConfig { authentication: authentication.flatten(), ..config };
-        let extras = PushExtras { schemes: schemes.unwrap_or_default(), headers };
+        let Authentication { schemes, credentials } = authentication.unwrap_or_default();
+        // Without a scheme there is no authentication. 1.0 lacks further schemes.
+        let mut schemes = schemes.into_iter().filter(|scheme| !scheme.is_empty());
+        let authentication = schemes.next().map(|scheme| AuthenticationInfo { scheme, credentials });
+        let message = TaskPushNotificationConfig { authentication, ..config };
+        let extras = PushExtras { schemes: schemes.collect(), headers };
         Ok(Self(WithExtras { message, extras }))
     }
 }
 
-/// Authentication for notifications: the first scheme with the credentials, and further schemes, which 1.0 lacks.
-#[derive(Clone, Debug)]
-struct Authentication {
-    first: Option<AuthenticationInfo>,
-    further_schemes: Vec<String>,
-}
-
-/// Members of the authentication.
+/// Authentication for notifications.
 #[derive(Clone, Default)]
-struct AuthenticationDraft {
+struct Authentication {
     schemes: Vec<String>,
     credentials: String,
 }
 
-members! { AuthenticationDraft, "PushNotificationAuthenticationInfo" {
+members! { Authentication, "PushNotificationAuthenticationInfo" {
     1 "schemes" => schemes = or_default;
     2 "credentials" => credentials = or_default;
 } }
 
 impl V03Json for Authentication {
-    type Draft = AuthenticationDraft;
+    type Draft = Self;
 
-    /// Ignores empty schemes. Without a scheme there is no authentication.
-    fn finish<E: Error>(AuthenticationDraft { schemes, credentials }: AuthenticationDraft) -> Result<Self, E> {
-        let mut schemes = schemes.into_iter().filter(|scheme| !scheme.is_empty());
-        let first = schemes.next().map(|scheme| AuthenticationInfo { scheme, credentials });
-        Ok(Self { first, further_schemes: schemes.collect() })
+    fn finish<E: Error>(draft: Self) -> Result<Self, E> {
+        Ok(draft)
     }
 }
 
