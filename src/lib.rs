@@ -133,7 +133,6 @@ macro_rules! debug_fields {
 }
 
 /// Declares builder methods of a type: name, field and type of the parameter.
-#[cfg(any(feature = "server", feature = "client"))]
 macro_rules! setters {
     ($type:ident: $($(#[$attribute:meta])* $visibility:vis $name:ident => $($field:ident).+: $parameter:ty;)+) => {
         /// Builder methods that set a field.

@@ -80,13 +80,8 @@ impl Address {
     pub(crate) fn origin(&self) -> Option<String> {
         let configured = self.public.as_deref().and_then(|url| Url::parse(url).ok());
         let configured = configured.map(|url| url.origin().ascii_serialization());
-        configured.or_else(|| self.bound.map(|addr| format!("{}://{}", self.scheme(), Authority::from(addr))))
-    }
-
-    /// Scheme of the URLs of the listen address.
-    #[cfg(feature = "push")]
-    fn scheme(&self) -> &'static str {
-        if self.is_tls { "https" } else { "http" }
+        let scheme = if self.is_tls { "https" } else { "http" };
+        configured.or_else(|| self.bound.map(|addr| format!("{scheme}://{}", Authority::from(addr))))
     }
 
     /// Returns the URL at which the client of a request reaches the server. `None` if it is unknown.
@@ -203,9 +198,7 @@ impl Authority {
         };
         Some(Self { host, port })
     }
-}
 
-impl Authority {
     pub(crate) fn has_port(&self) -> bool {
         self.port.is_some()
     }

@@ -5,6 +5,17 @@ use crate::protocol::pb::v1::{
     StringList, security_scheme::Scheme,
 };
 
+setters! {
+    AgentCard:
+    /// Sets the description, in a sentence or two.
+    #[must_use]
+    pub describe => description: impl Into<String>;
+
+    /// Sets the version of the agent, not of the protocol.
+    #[must_use]
+    pub version => version: impl Into<String>;
+}
+
 /// Constructors of the card of an agent, which [`Agent::card`](crate::engine::agent::Agent::card) returns.
 ///
 /// ```
@@ -17,20 +28,6 @@ impl AgentCard {
     /// Creates the card of an agent with a name.
     pub fn new(name: impl Into<String>) -> Self {
         Self { name: name.into(), ..Self::default() }
-    }
-
-    /// Sets the description, in a sentence or two.
-    #[must_use]
-    pub fn describe(mut self, description: impl Into<String>) -> Self {
-        self.description = description.into();
-        self
-    }
-
-    /// Sets the version of the agent, not of the protocol.
-    #[must_use]
-    pub fn version(mut self, version: impl Into<String>) -> Self {
-        self.version = version.into();
-        self
     }
 
     /// Sets the media types that the agent accepts and produces, unless a skill has its own. `text/plain` by default.

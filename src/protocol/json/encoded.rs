@@ -139,12 +139,6 @@ impl<T: Transcode> Encoded<'_, T> {
     }
 }
 
-impl<T> Default for Encoded<'_, T> {
-    fn default() -> Self {
-        Self::new(&[])
-    }
-}
-
 /// Element of a list of strings.
 impl Transcode for String {
     fn transcode(encoded: Encoded<'_, Self>, out: &mut Vec<u8>) -> Result<(), NotTranscodable> {
@@ -333,7 +327,7 @@ impl Transcode for Struct {
             if entry.is_at(delimited(2)) {
                 entry.put_message::<Value>(out, b"")?;
             } else {
-                Encoded::<Value>::default().write(out)?;
+                Encoded::<Value>::new(&[]).write(out)?;
             }
             entry.end()?;
             last = Some(name);

@@ -435,10 +435,11 @@ pub(crate) async fn extended(service: &dyn A2aService, call: Call) -> Result<Vec
         Err(status) => status.into(),
     };
     // Versions before 0.3 have no error code for a missing card.
-    Err(match error.kind() {
-        ExtendedCardNotSupported | ExtendedAgentCardNotConfigured | UnsupportedOperation => {
-            ErrorKind::MethodNotFound.because("this agent has no authenticated extended card")
-        }
-        _ => error,
+    let is_missing =
+        matches!(error.kind(), ExtendedCardNotSupported | ExtendedAgentCardNotConfigured | UnsupportedOperation);
+    Err(if is_missing {
+        ErrorKind::MethodNotFound.because("this agent has no authenticated extended card")
+    } else {
+        error
     })
 }

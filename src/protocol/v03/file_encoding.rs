@@ -108,34 +108,28 @@ has_files! {
     Artifact: parts;
     Message: content;
     SendMessageRequest: request;
+    SendMessageResponse: payload;
+    StreamResponse: payload;
     Task: status, artifacts, history;
     TaskArtifactUpdateEvent: artifact;
     TaskStatus: update;
     TaskStatusUpdateEvent: status;
 }
 
-impl FileParts for SendMessageResponse {
-    fn each_file(&mut self, change: &mut dyn FnMut(&mut Vec<u8>)) {
-        use send_message_response::Payload;
-        match &mut self.payload {
-            Some(Payload::Task(task)) => task.each_file(change),
-            Some(Payload::Msg(message)) => message.each_file(change),
-            None => {}
+/// Implements [`FileParts`] for oneofs.
+macro_rules! has_files_in_each {
+    ($($oneof:ty: $($arm:ident)+;)*) => { $(
+        impl FileParts for $oneof {
+            fn each_file(&mut self, change: &mut dyn FnMut(&mut Vec<u8>)) {
+                match self { $(Self::$arm(message) => message.each_file(change),)+ }
+            }
         }
-    }
+    )* };
 }
 
-impl FileParts for StreamResponse {
-    fn each_file(&mut self, change: &mut dyn FnMut(&mut Vec<u8>)) {
-        use stream_response::Payload;
-        match &mut self.payload {
-            Some(Payload::Task(task)) => task.each_file(change),
-            Some(Payload::Msg(message)) => message.each_file(change),
-            Some(Payload::StatusUpdate(update)) => update.each_file(change),
-            Some(Payload::ArtifactUpdate(update)) => update.each_file(change),
-            None => {}
-        }
-    }
+has_files_in_each! {
+    send_message_response::Payload: Task Msg;
+    stream_response::Payload: Task Msg StatusUpdate ArtifactUpdate;
 }
 
 impl FileParts for Event {

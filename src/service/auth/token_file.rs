@@ -290,15 +290,20 @@ fn check_source(source: &TokenSource) -> Result<(), String> {
         TokenSource::Query(name) | TokenSource::Cookie(name) if !is_name(name) => {
             format!("{name:?} is not a name: use letters, digits, `-`, `_` and `.`")
         }
-        _ => return Ok(()),
+        TokenSource::Bearer
+        | TokenSource::Basic
+        | TokenSource::Header(_)
+        | TokenSource::Query(_)
+        | TokenSource::Cookie(_) => {
+            return Ok(());
+        }
     })
 }
 
 /// Changes the document of a file under a lock, which other processes respect.
 fn edit<T>(path: &Path, change: impl FnOnce(&mut Document) -> Result<T, Cause>) -> Result<T, TokenFileError> {
     let edit = || {
-        let mut lock = path.as_os_str().to_owned();
-        lock.push(".lock");
+        let lock = path.with_added_extension("lock");
         let lock = File::options().create(true).truncate(false).write(true).open(lock)?;
         lock.lock()?;
         let mut document = match Document::read(path) {

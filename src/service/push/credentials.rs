@@ -128,17 +128,13 @@ fn key_of(url: &Url) -> Option<(String, u16)> {
 #[async_trait]
 impl WebhookCredentials for HostCredentials {
     async fn authorization(&self, request: &WebhookRequest<'_>) -> Result<Option<HeaderValue>, CredentialsError> {
-        match self.find(request.url) {
-            Some(credentials) => credentials.authorization(request).await,
-            None => Ok(None),
-        }
+        let Some(credentials) = self.find(request.url) else { return Ok(None) };
+        credentials.authorization(request).await
     }
 
     async fn rejected(&self, request: &WebhookRequest<'_>, authorization: &HeaderValue) -> bool {
-        match self.find(request.url) {
-            Some(credentials) => credentials.rejected(request, authorization).await,
-            None => false,
-        }
+        let Some(credentials) = self.find(request.url) else { return false };
+        credentials.rejected(request, authorization).await
     }
 }
 

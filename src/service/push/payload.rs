@@ -34,7 +34,7 @@ pub(crate) struct Form {
 
 impl Form {
     /// Returns whether notifications carry the whole task.
-    pub(crate) fn needs_task(&self) -> bool {
+    pub(crate) fn needs_task(self) -> bool {
         self.version == Version::V0_3 && self.v03 == V03Payload::Task
     }
 
@@ -46,7 +46,7 @@ impl Form {
     ///
     /// # Errors
     /// A payload can't be encoded.
-    pub(crate) fn notifications(&self, events: &[Event], task: Option<&Task>) -> Result<Vec<Notification>, Error> {
+    pub(crate) fn notifications(self, events: &[Event], task: Option<&Task>) -> Result<Vec<Notification>, Error> {
         let mut found = Vec::new();
         let selected: Vec<&Event> = events.iter().filter(|event| self.selects(event)).collect();
         if let Some(task) = task.filter(|_| self.needs_task()) {
@@ -87,7 +87,7 @@ impl Form {
     }
 
     /// Returns whether an event is delivered. Messages of the client are not events for it.
-    fn selects(&self, event: &Event) -> bool {
+    fn selects(self, event: &Event) -> bool {
         if event.mark().hidden {
             return false;
         }

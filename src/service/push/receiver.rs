@@ -410,7 +410,7 @@ impl Receiver {
             return Err(Rejection::unauthorized("the notification has no token"));
         }
         let candidates =
-            self.tokens.iter().filter(|own| sent.is_none_or(|sent| is_equal(own.as_bytes(), sent.as_bytes())));
+            self.tokens.iter().filter(|own| sent.is_none_or(|sent| own.as_bytes().ct_eq(sent.as_bytes()).into()));
         let candidates: Vec<&String> = candidates.collect();
         if candidates.is_empty() {
             return Err(Rejection::unauthorized("the token is wrong"));
@@ -493,11 +493,6 @@ fn text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>
         Ok(value) if values.next().is_none() => Ok(value),
         _ => Err(Rejection::new(StatusCode::BAD_REQUEST, format!("the header {name} is not one text"))),
     }
-}
-
-/// Compares secrets in a time that does not depend on their content.
-fn is_equal(one: &[u8], other: &[u8]) -> bool {
-    one.ct_eq(other).into()
 }
 
 /// Delivery ids that were received, the oldest of which are forgotten.

@@ -190,12 +190,6 @@ pub(crate) struct TargetPolicy {
     resolver: Arc<dyn Resolver>,
 }
 
-/// Requirements of a target that only the allow-list can lift.
-struct Needs {
-    scheme: bool,
-    port: bool,
-}
-
 impl TargetPolicy {
     /// Creates the policy that permits public addresses with some ports, and what an allow-list names.
     pub(crate) fn new(options: &PushOptions) -> Self {
@@ -242,7 +236,7 @@ impl TargetPolicy {
                 (Some(name), addresses.unwrap_or_default())
             }
         };
-        let needs = Needs { scheme: needs_http, port: !self.ports.contains(&port) };
+        let needs_port = !self.ports.contains(&port);
         let names_entry = |entry: &&AllowedTarget| name.is_some_and(|name| entry.names(name));
         let is_for_public = |entry: &&AllowedTarget| entry.host == AllowedHost::Public;
         let entries = || self.allow.iter().filter(|entry| entry.port.is_none_or(|allowed| allowed == port));
@@ -254,7 +248,9 @@ impl TargetPolicy {
         }
         if addresses.is_empty() {
             let entry = entries().find(|entry| names_entry(entry) || is_for_public(entry));
-            return Err(self.unmet(&needs, entry).map_or(TargetError::Unresolved, TargetError::Refused));
+            return Err(self
+                .unmet(needs_http, needs_port, entry)
+                .map_or(TargetError::Unresolved, TargetError::Refused));
         }
         for address in &addresses {
             let ip = address.ip().to_canonical();
@@ -265,7 +261,7 @@ impl TargetPolicy {
             if entry.is_none() && !is_public {
                 return refuse("its host has an internal address; an operator can add it to push.allow");
             }
-            if let Some(why) = self.unmet(&needs, entry) {
+            if let Some(why) = self.unmet(needs_http, needs_port, entry) {
                 return Err(TargetError::Refused(why));
             }
         }
@@ -273,11 +269,11 @@ impl TargetPolicy {
     }
 
     /// Returns the requirement of a target that its entry in the allow-list, if any, does not meet.
-    fn unmet(&self, needs: &Needs, entry: Option<&AllowedTarget>) -> Option<String> {
-        if needs.scheme && !entry.is_some_and(|entry| entry.allows_http) {
+    fn unmet(&self, needs_http: bool, needs_port: bool, entry: Option<&AllowedTarget>) -> Option<String> {
+        if needs_http && !entry.is_some_and(|entry| entry.allows_http) {
             return Some("must have https; an operator can add the target with `http://` to push.allow".to_owned());
         }
-        (needs.port && entry.is_none()).then(|| {
+        (needs_port && entry.is_none()).then(|| {
             let ports = &self.ports;
             format!("must have one of the ports {ports:?}; an operator can add the target to push.allow")
         })

@@ -46,7 +46,7 @@ impl LockedFile {
     /// Locks a database file, which need not exist yet.
     pub(super) fn lock(path: &Path) -> Result<Self, Error> {
         let path = canonical(path)?;
-        let lock_path = sibling(&path, "lock");
+        let lock_path = path.with_added_extension("lock");
         let mut lock = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&lock_path)?;
         match lock.try_lock() {
             Ok(()) => {}
@@ -109,7 +109,7 @@ pub(super) fn create_private(path: &Path) -> io::Result<()> {
 /// Creates an empty private file beside `path`, for a copy of a database that gets this path once it is complete. Returns its
 /// path, also as the text that SQLite takes.
 pub(super) fn create_part(path: &Path) -> io::Result<(PathBuf, String)> {
-    let part = sibling(path, "part");
+    let part = path.with_added_extension("part");
     // An interrupted attempt may have left a partial copy.
     match fs::remove_file(&part) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -177,14 +177,6 @@ pub(super) fn file_id(path: &Path) -> io::Result<FileId> {
 pub(super) fn wal_path(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push("-wal");
-    name.into()
-}
-
-/// Path of a companion file of the database: its path with another extension appended.
-pub(super) fn sibling(path: &Path, extension: &str) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".");
-    name.push(extension);
     name.into()
 }
 

@@ -2,10 +2,7 @@
 
 use std::sync::LazyLock;
 
-use rusqlite::{
-    Connection, OptionalExtension as _, Row, ToSql,
-    types::{ToSqlOutput, Value},
-};
+use rusqlite::{Connection, OptionalExtension as _, Row, ToSql, types::Value};
 
 use super::{
     ListPage, ListQuery, Millis, Seq,
@@ -60,21 +57,6 @@ struct ListRow {
     seq: Seq,
 }
 
-/// Upper bound of the keys. In SQLite's order, a blob is greater than all text.
-enum KeyBound<'a> {
-    Before(&'a str),
-    Unbounded,
-}
-
-impl ToSql for KeyBound<'_> {
-    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
-        match self {
-            Self::Before(key) => key.to_sql(),
-            Self::Unbounded => Ok(ToSqlOutput::Owned(Value::Blob(Vec::new()))),
-        }
-    }
-}
-
 /// Returns a page of tasks. Damaged tasks are omitted.
 pub(super) fn list(db: &Connection, query: &ListQuery) -> rusqlite::Result<ListPage> {
     let sql = "SELECT id FROM scope WHERE owner = ? AND tenant = ?";
@@ -114,8 +96,9 @@ fn list_rows(db: &Connection, scope: i64, query: &ListQuery) -> rusqlite::Result
         Ok(ListRow { id: row.get(0)?, key: row.get(1)?, time: row.get(2)?, seq: unsigned(row.get(3)?) })
     };
     let (time, after) = match &query.after {
-        Some(token) => (token.time, KeyBound::Before(&token.id)),
-        None => (Millis::MAX, KeyBound::Unbounded),
+        Some(token) => (token.time, Value::Text(token.id.to_string())),
+        // In SQLite's order, a blob is greater than all text.
+        None => (Millis::MAX, Value::Blob(Vec::new())),
     };
     let since = query.since.unwrap_or(Millis::MIN);
     // One row more than the limit shows whether there is a next page.

@@ -10,7 +10,7 @@ use rusqlite::{Connection, TransactionBehavior};
 use super::{
     error::{Error, Problem},
     failpoint,
-    file::{create_part, sibling, sync_directory},
+    file::{create_part, sync_directory},
 };
 
 /// SQLite application id of databases of this program: "A2AS".
@@ -85,7 +85,7 @@ fn pragma(db: &Connection, name: &str) -> rusqlite::Result<i32> {
 
 /// Path of the copy of a database with an old schema version.
 fn copy_path(path: &Path, version: i32) -> PathBuf {
-    sibling(path, &format!("v{version}"))
+    path.with_added_extension(format!("v{version}"))
 }
 
 fn copy(db: &Connection, path: &Path, version: i32) -> Result<(), Error> {

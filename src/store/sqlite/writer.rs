@@ -157,10 +157,7 @@ struct State {
 }
 
 /// Failure of a transaction, with the index of the part that caused it, if one did.
-struct Failed {
-    error: rusqlite::Error,
-    at: Option<usize>,
-}
+type Failure = (rusqlite::Error, Option<usize>);
 
 impl Writer {
     pub(super) fn new(
@@ -349,13 +346,13 @@ impl State {
         written: &mut usize,
     ) -> rusqlite::Result<()> {
         let rest = &parts[*written..];
-        let Err(Failed { error, at }) = self.write_parts(jobs, rest) else {
+        let Err((error, at)) = self.write_parts(jobs, rest) else {
             *written = parts.len();
             return Ok(());
         };
         let (Some(at), Some(reason)) = (at, self.rejection(&error)) else { return Err(error) };
         if at > 0 {
-            self.write_parts(jobs, &rest[..at]).map_err(|failed| failed.error)?;
+            self.write_parts(jobs, &rest[..at]).map_err(|(error, _)| error)?;
             *written += at;
         }
         if error.sqlite_error_code() == Some(ErrorCode::DiskFull) {
@@ -368,14 +365,14 @@ impl State {
         Ok(())
     }
 
-    fn write_parts(&mut self, jobs: &mut [Box<dyn WriteJob>], parts: &[(usize, usize)]) -> Result<(), Failed> {
+    fn write_parts(&mut self, jobs: &mut [Box<dyn WriteJob>], parts: &[(usize, usize)]) -> Result<(), Failure> {
         let mut at = None;
         let written = self.write(|transaction| {
             let mut numbered = parts.iter().enumerate();
             numbered
                 .try_for_each(|(n, (job, part))| jobs[*job].run_part(*part, transaction).inspect_err(|_| at = Some(n)))
         });
-        written.map_err(|error| Failed { error, at })
+        written.map_err(|error| (error, at))
     }
 
     /// Makes a trial write and rolls it back. Fails if the store is full.
