@@ -1,4 +1,4 @@
-//! Code generation for the validation of messages (`Check`): REQUIRED fields, known enum numbers, lengths of ids and URIs.
+//! Code generation for the validation of messages (`Validate`): REQUIRED fields, known enum numbers, lengths of ids and URIs.
 
 use proc_macro2::TokenStream;
 use prost_reflect::{FieldDescriptor, Kind, OneofDescriptor};
@@ -41,17 +41,17 @@ pub(super) fn check(field: &FieldDescriptor, place: &Place, required: bool) -> T
             Some(quote!(check_enum::<#rust>(self.#ident, &#here, found);))
         }
         (Kind::Message(entry), _) if field.is_map() => ours(&entry.map_entry_value_field().kind()).then(|| {
-            each(quote!((key, value)), quote!(&self.#ident), quote!(value.check(&At::Key(&#here, key), found)))
+            each(quote!((key, value)), quote!(&self.#ident), quote!(value.validate(&At::Key(&#here, key), found)))
         }),
         (kind, _) if !ours(kind) => None,
         (_, Place::Many) => {
-            let check = quote!(value.check(&At::Index(&#here, n), found));
+            let check = quote!(value.validate(&At::Index(&#here, n), found));
             Some(each(quote!((n, value)), quote!(self.#ident.iter().enumerate()), check))
         }
         (_, Place::Arm(oneof, variant)) => {
-            Some(quote!(if let Some(#variant(value)) = &self.#oneof { value.check(&#here, found) }))
+            Some(quote!(if let Some(#variant(value)) = &self.#oneof { value.validate(&#here, found) }))
         }
-        _ => Some(quote!(if let Some(value) = &self.#ident { value.check(&#here, found) })),
+        _ => Some(quote!(if let Some(value) = &self.#ident { value.validate(&#here, found) })),
     };
     quote!(#unset #inner)
 }

@@ -32,7 +32,7 @@ pub(super) enum Place {
 }
 
 impl Schema {
-    /// Generates `impl json::Members`, `json::Message`, `json::Measure` and `Check`, and serde's traits on top of them.
+    /// Generates `impl json::Members`, `json::Message`, `json::Measure` and `Validate`, and serde's traits on top of them.
     pub(crate) fn message(&self, message: &MessageDescriptor) -> Result<TokenStream> {
         let (name, rust) = (message.name(), rust_type(message));
         let (mut fields, mut numbers, mut reads) = (vec![], vec![], vec![]);
@@ -82,8 +82,8 @@ impl Schema {
                 }
             }
 
-            impl Check for #rust {
-                fn check(&self, at: &At<'_>, found: &mut Violations) { #(#checks)* }
+            impl Validate for #rust {
+                fn validate(&self, at: &At<'_>, found: &mut Violations) { #(#checks)* }
             }
 
             impl serde::Serialize for #rust {

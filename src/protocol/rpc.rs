@@ -21,7 +21,7 @@ use crate::protocol::{
     error::{Error, ErrorKind},
     event::{Cursor, Event},
     json::{self, Members, Merge, write_to},
-    validate::{At, Check, Violations, check_uri},
+    validate::{At, Validate, Violations, check_uri},
 };
 
 mod cleared_secrets;
@@ -255,14 +255,14 @@ pub trait Dispatch: Clone + Send + Sync + 'static {
 ///
 /// # Errors
 /// `InvalidParams` with the violations, and with the name of the first exceeded limit.
-pub fn validate<T: Check>(request: &tonic::Request<T>) -> Result<(), Error> {
+pub fn validate<T: Validate>(request: &tonic::Request<T>) -> Result<(), Error> {
     let mut found = Violations::default();
     if let Some(call) = request.extensions().get::<Call>() {
         for uri in &call.extensions {
             check_uri(uri, &At::Field(&At::Top, EXTENSIONS.as_str()), &mut found);
         }
     }
-    request.get_ref().check(&At::Top, &mut found);
+    request.get_ref().validate(&At::Top, &mut found);
     let (rows, limit) = found.into_parts();
     if rows.is_empty() {
         return Ok(());

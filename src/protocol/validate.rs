@@ -1,14 +1,14 @@
 //! Validation of requests: REQUIRED fields, known enum numbers, lengths of ids and URIs. `build/check.rs` generates
-//! [`Check`] for each message.
+//! [`Validate`] for each message.
 
 use std::fmt;
 
 use crate::protocol::json::{Enum, not_one_of};
 
 /// A message that can be validated.
-pub trait Check {
+pub trait Validate {
     /// Adds the violations of this message, which is at path `at`, to `found`.
-    fn check(&self, at: &At<'_>, found: &mut Violations);
+    fn validate(&self, at: &At<'_>, found: &mut Violations);
 }
 
 /// Maximum length of an identifier in bytes: of tasks, contexts, messages, artifacts, tenants and push notification
@@ -143,7 +143,7 @@ mod tests {
         let scheme = SecurityScheme { scheme: Some(Scheme::ApiKeySecurityScheme(key)) };
         let card = AgentCard { security_schemes: [("k".to_owned(), scheme)].into(), ..AgentCard::default() };
         let mut found = Violations::default();
-        card.check(&At::Top, &mut found);
+        card.validate(&At::Top, &mut found);
         let fields: Vec<_> = found.rows.iter().map(|violation| violation.field.as_str()).collect();
         assert!(fields.contains(&"securitySchemes.k.apiKeySecurityScheme.name"), "{fields:?}");
         assert!(!fields.contains(&"securitySchemes.k.apiKeySecurityScheme.location"), "{fields:?}");
@@ -157,7 +157,7 @@ mod tests {
             let mut request = SendMessageRequest { tenant: tenant.to_owned(), ..Default::default() };
             request.message = Some(Message { role: 1, message_id: "m".to_owned(), ..Message::user("hi") });
             let mut found = Violations::default();
-            request.check(&At::Top, &mut found);
+            request.validate(&At::Top, &mut found);
             found.rows.into_iter().map(|violation| (violation.field, violation.description)).collect::<Vec<_>>()
         };
         for tenant in RESERVED_TENANTS {
@@ -175,7 +175,7 @@ mod tests {
             message.parts.resize(n, Part::default());
             message.reference_task_ids.resize(n, "t".repeat(MAX_ID_BYTES + 1));
             let mut found = Violations::default();
-            request.check(&At::Top, &mut found);
+            request.validate(&At::Top, &mut found);
             found
         };
         assert_eq!(check(&mut request, 3).rows.len(), 6);
