@@ -29,7 +29,7 @@ pub(crate) const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwar
 
 /// Parts of a request for the agent card.
 #[derive(Clone, Copy, Debug)]
-pub struct CardRequest<'a> {
+pub struct RequestOrigin<'a> {
     /// Path of the request, without `prefix`.
     pub path: &'a str,
     /// Path prefix below which the server is mounted. Empty at the root.
@@ -46,7 +46,7 @@ pub struct CardRequest<'a> {
     pub headers: &'a HeaderMap,
 }
 
-impl CardRequest<'_> {
+impl RequestOrigin<'_> {
     /// Returns the base URL that the client requested. `None` without a valid host. Ignores forwarded headers.
     pub fn url(&self) -> Option<String> {
         Some(format!("http://{}{}", Authority::parse(self.host?)?, self.prefix))
@@ -85,7 +85,7 @@ impl Address {
     }
 
     /// Returns the URL at which the client of a request reaches the server. `None` if it is unknown.
-    pub(crate) fn of(&self, request: &CardRequest<'_>) -> Option<String> {
+    pub(crate) fn of(&self, request: &RequestOrigin<'_>) -> Option<String> {
         if let Some(public) = &self.public {
             let is_below = !self.agent.is_empty() && request.prefix.ends_with(&self.agent);
             return Some(format!("{public}{}", if is_below { &*self.agent } else { "" }));
@@ -99,7 +99,7 @@ impl Address {
         Some(format!("{scheme}://{authority}{}{}", forwarded.prefix, request.prefix))
     }
 
-    fn requested(&self, request: &CardRequest<'_>) -> (Forwarded, Option<Authority>) {
+    fn requested(&self, request: &RequestOrigin<'_>) -> (Forwarded, Option<Authority>) {
         let forwarded = request.peer.and_then(|peer| self.forwarded_by(peer, request.headers));
         let host = if forwarded.is_some() { request.target.or(request.host) } else { request.host };
         let mut forwarded = forwarded.unwrap_or_default();
@@ -261,7 +261,7 @@ mod tests {
         let host = headers.get("host").and_then(|host| host.to_str().ok());
         let peer = Some(peer.parse().unwrap());
         let request =
-            CardRequest { path: "", prefix: "/echo", host, target: None, peer, query: None, headers: &headers };
+            RequestOrigin { path: "", prefix: "/echo", host, target: None, peer, query: None, headers: &headers };
         address.of(&request)
     }
 

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::{
     protocol::call::Principal,
-    service::card::{CardRequest, CardTemplate, WELL_KNOWN},
+    service::card::{CardTemplate, RequestOrigin, WELL_KNOWN},
     transport::{AI_CATALOG, CatalogSource},
 };
 
@@ -70,7 +70,7 @@ impl ListedAgent {
 
 /// Returns the source of the catalog of these agents. `root` finds the URL of the server.
 pub(crate) fn catalog(root: Arc<CardTemplate>, agents: Vec<ListedAgent>) -> CatalogSource {
-    Arc::new(move |request: &CardRequest<'_>, principal| {
+    Arc::new(move |request: &RequestOrigin<'_>, principal| {
         let url = root.base_url(request).unwrap_or_default();
         // The path of the agent at the root, at which the catalog is too.
         let url = url.strip_suffix(&*root.address().agent).unwrap_or(&url);

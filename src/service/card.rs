@@ -24,7 +24,7 @@ pub use self::{
 pub(crate) use crate::base::forwarded::{
     Address, Authority, FORWARDED_HOST, FORWARDED_PORT, FORWARDED_PREFIX, FORWARDED_PROTO, Forwarded, node,
 };
-pub use crate::base::{forwarded::CardRequest, network::Network};
+pub use crate::base::{forwarded::RequestOrigin, network::Network};
 use serde::Deserialize;
 
 #[cfg(feature = "signing")]
@@ -215,7 +215,7 @@ impl CardTemplate {
     }
 
     /// Returns the card for a request, with the URLs at which its client reaches the server.
-    pub(crate) fn of(&self, request: &CardRequest<'_>) -> AgentCard {
+    pub(crate) fn of(&self, request: &RequestOrigin<'_>) -> AgentCard {
         self.build(self.address.of(request).as_deref())
     }
 
@@ -252,12 +252,12 @@ impl CardTemplate {
     }
 
     /// Returns the base URL at which the client of a request reaches the server. `None` if it is unknown.
-    pub(crate) fn base_url(&self, request: &CardRequest<'_>) -> Option<String> {
+    pub(crate) fn base_url(&self, request: &RequestOrigin<'_>) -> Option<String> {
         self.address.of(request)
     }
 
     /// Returns the card for a request in JSON, in the form for its protocol version.
-    pub(crate) fn json(&self, request: &CardRequest<'_>) -> Bytes {
+    pub(crate) fn json(&self, request: &RequestOrigin<'_>) -> Bytes {
         let format = version::card_version(request, &self.protocols);
         // Serialization can't fail: all keys are strings, and the output is in memory.
         let card = v03::to_json(&self.of(request), &self.v03_fields, format).unwrap_or_default();
@@ -534,8 +534,15 @@ mod tests {
     #[test]
     fn card_without_a_known_url_has_no_interfaces() {
         let headers = http::HeaderMap::new();
-        let request =
-            CardRequest { path: "", prefix: "", host: None, target: None, peer: None, query: None, headers: &headers };
+        let request = RequestOrigin {
+            path: "",
+            prefix: "",
+            host: None,
+            target: None,
+            peer: None,
+            query: None,
+            headers: &headers,
+        };
         assert_eq!(CardTemplate::new(AgentCard::default()).of(&request).supported_interfaces, []);
     }
 

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     base::sources::Sources,
     protocol::{Protocols, call::Principal, response_budget::ResponseBudget},
-    service::card::CardRequest,
+    service::card::RequestOrigin,
     transport::body::{BodyLimits, receive_budget::ReceiveBudget},
 };
 
@@ -40,16 +40,16 @@ pub enum FileBytes {
 }
 
 /// Builds the agent card for a request, as JSON.
-pub type CardSource = Arc<dyn Fn(&CardRequest<'_>) -> Bytes + Send + Sync>;
+pub type CardSource = Arc<dyn Fn(&RequestOrigin<'_>) -> Bytes + Send + Sync>;
 
 /// Builds the catalog of the agents that a caller may use, in the form of the requested path, as JSON.
-pub type CatalogSource = Arc<dyn Fn(&CardRequest<'_>, Option<&Principal>) -> Bytes + Send + Sync>;
+pub type CatalogSource = Arc<dyn Fn(&RequestOrigin<'_>, Option<&Principal>) -> Bytes + Send + Sync>;
 
 /// Source of the base URL at which the client of a request reaches the server. `None` if it is unknown.
-pub type BaseUrlSource = Arc<dyn Fn(&CardRequest<'_>) -> Option<String> + Send + Sync>;
+pub type BaseUrlSource = Arc<dyn Fn(&RequestOrigin<'_>) -> Option<String> + Send + Sync>;
 
 /// Returns the API document for a request: content type and content. `None` if there is no document at its path. May block.
-pub type DocumentSource = Arc<dyn Fn(&CardRequest<'_>) -> Option<(&'static str, Bytes)> + Send + Sync>;
+pub type DocumentSource = Arc<dyn Fn(&RequestOrigin<'_>) -> Option<(&'static str, Bytes)> + Send + Sync>;
 
 /// Renders the metrics in the text format of Prometheus.
 pub type MetricsSource = Arc<dyn Fn() -> BoxFuture<'static, String> + Send + Sync>;

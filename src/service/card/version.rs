@@ -5,11 +5,11 @@ use percent_encoding::percent_decode_str;
 use super::WELL_KNOWN;
 use crate::{
     protocol::{call::VERSION, v03::card::CardVersion, version::Version},
-    service::card::CardRequest,
+    service::card::RequestOrigin,
 };
 
 /// Returns the form of the card for a request to a server of these versions.
-pub(crate) fn card_version(request: &CardRequest<'_>, served: &[Version]) -> CardVersion {
+pub(crate) fn card_version(request: &RequestOrigin<'_>, served: &[Version]) -> CardVersion {
     if let Some(version) = requested_version(request) {
         return version;
     }
@@ -25,7 +25,7 @@ pub(crate) fn card_version(request: &CardRequest<'_>, served: &[Version]) -> Car
 /// Returns the form for the protocol version that a request names in `A2A-Version` (3.6.1), as a header or in the query. All
 /// versions 1.x have the card of 1.0, and those that 0.3 serves the card of 0.3. Other versions have the form of a request
 /// without a version.
-fn requested_version(request: &CardRequest<'_>) -> Option<CardVersion> {
+fn requested_version(request: &RequestOrigin<'_>) -> Option<CardVersion> {
     let values = request.headers.get_all(VERSION).into_iter().filter_map(|value| value.to_str().ok());
     let header = values.map(str::trim).find(|value| !value.is_empty()).map(str::to_owned);
     let parameter = || {
@@ -52,7 +52,7 @@ mod tests {
         let shape = |header: Option<&'static str>, query: Option<&str>| {
             let mut headers = HeaderMap::new();
             headers.extend(header.map(|value| (VERSION, HeaderValue::from_static(value))));
-            let request = CardRequest {
+            let request = RequestOrigin {
                 path: WELL_KNOWN,
                 prefix: "",
                 host: None,
@@ -85,8 +85,15 @@ mod tests {
     fn form_of_the_card_depends_on_served_versions_and_path() {
         let headers = HeaderMap::new();
         let form = |path, served: &[Version]| {
-            let request =
-                CardRequest { path, prefix: "", host: None, target: None, peer: None, query: None, headers: &headers };
+            let request = RequestOrigin {
+                path,
+                prefix: "",
+                host: None,
+                target: None,
+                peer: None,
+                query: None,
+                headers: &headers,
+            };
             card_version(&request, served)
         };
         let both = [Version::V1_0, Version::V0_3];

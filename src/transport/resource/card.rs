@@ -17,7 +17,7 @@ use crate::{
         rpc::fingerprint,
         v03,
     },
-    service::card::{CardRequest, FORWARDED_HOST, FORWARDED_PORT, FORWARDED_PREFIX, FORWARDED_PROTO},
+    service::card::{FORWARDED_HOST, FORWARDED_PORT, FORWARDED_PREFIX, FORWARDED_PROTO, RequestOrigin},
     transport::{
         Body, Settings,
         body::response::{respond, status, status_response},
@@ -35,7 +35,7 @@ const CACHE_CONTROL: HeaderValue = HeaderValue::from_static("public, max-age=300
 const ANY_ORIGIN: HeaderValue = HeaderValue::from_static("*");
 
 /// Collects the parts of a request that the card depends on.
-pub(in crate::transport) fn card_request(parts: &Parts) -> CardRequest<'_> {
+pub(in crate::transport) fn card_request(parts: &Parts) -> RequestOrigin<'_> {
     let path = parts.uri.path();
     let whole = parts.extensions.get::<OriginalUri>().map_or(path, |uri| uri.0.path());
     let prefix = parts.extensions.get::<PathPrefix>().map(|prefix| &*prefix.0);
@@ -46,7 +46,7 @@ pub(in crate::transport) fn card_request(parts: &Parts) -> CardRequest<'_> {
     let (host, target) =
         if parts.version >= http::Version::HTTP_2 { (authority.or(header), None) } else { (header, authority) };
     let peer = peer(parts).map(|peer| peer.ip());
-    CardRequest { path, prefix, host, target, peer, query: parts.uri.query(), headers: &parts.headers }
+    RequestOrigin { path, prefix, host, target, peer, query: parts.uri.query(), headers: &parts.headers }
 }
 
 /// Returns the modification time of the card, which is the start of the server.

@@ -49,7 +49,7 @@ async fn service_can_be_nested_in_a_router() {
 async fn card_is_served_at_both_paths() {
     allow_undocumented(Exemption::Parameters);
     allow_undocumented(Exemption::Responses);
-    let card = |request: &a2a_service::card::CardRequest<'_>| {
+    let card = |request: &a2a_service::card::RequestOrigin<'_>| {
         assert_eq!(request.headers["x-test"], "1");
         format!("{} {:?}", request.path, request.query).into()
     };
