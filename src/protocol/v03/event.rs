@@ -179,7 +179,7 @@ impl StreamItem for Event {
 /// so its source ends it instead.
 pub(crate) fn final_stream(events: BoxStream<event::Event>, closes_at_turn_end: bool) -> BoxStream<event::Event> {
     // The second value is an item read ahead, to find out whether an event is the last one.
-    Box::pin(stream::unfold(Some((events, None)), move |state| async move {
+    let stream = stream::unfold(Some((events, None)), move |state| async move {
         let (mut events, next) = state?;
         let item = match next {
             Some(item) => item,
@@ -201,7 +201,8 @@ pub(crate) fn final_stream(events: BoxStream<event::Event>, closes_at_turn_end: 
         let (position, payload) = (event.position(), event.into_response().payload);
         let event = payload.map(|payload| event::Event::new(position, EventFlags::NOTHING, payload));
         Some((Ok(event.unwrap_or_default()), Some((events, next))))
-    }))
+    });
+    Box::pin(stream.fuse())
 }
 
 #[cfg(test)]
