@@ -1,11 +1,10 @@
 //! Numbers of what is in progress, in total and by owner, such as calls and streams.
 
-use std::{
-    collections::{HashMap, hash_map::Entry},
-    sync::Arc,
-};
+use std::{collections::hash_map::Entry, sync::Arc};
 
 use parking_lot::Mutex;
+
+use crate::base::sources::FastMap;
 
 /// Number of permits in use, in total and by owner, with a maximum for each.
 #[derive(Debug)]
@@ -19,7 +18,7 @@ pub(crate) struct OwnerCounts {
 struct Used {
     total: usize,
     /// Permits of owners that have any.
-    owners: HashMap<Arc<str>, usize>,
+    owners: FastMap<Arc<str>, usize>,
 }
 
 /// Maximum that was reached.
@@ -46,14 +45,12 @@ impl OwnerCounts {
         if used.total >= self.max {
             return Err(Reached::Total(self.max));
         }
-        match used.owners.get_mut(owner) {
-            Some(count) if *count >= self.max_per_owner => return Err(Reached::Owner(self.max_per_owner)),
-            Some(count) => *count += 1,
-            None if self.max_per_owner == 0 => return Err(Reached::Owner(0)),
-            None => {
-                used.owners.insert(Arc::clone(owner), 1);
-            }
+        let entry = used.owners.entry(Arc::clone(owner));
+        let count = if let Entry::Occupied(count) = &entry { *count.get() } else { 0 };
+        if count >= self.max_per_owner {
+            return Err(Reached::Owner(self.max_per_owner));
         }
+        *entry.or_default() += 1;
         used.total += 1;
         Ok(OwnerPermit { owner: Arc::clone(owner), counts: Arc::clone(self) })
     }

@@ -1,12 +1,16 @@
 //! Environment of a server: wall clock, ids and random numbers. A simulation replaces all three, so that two runs with
 //! one seed have equal results.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering},
+use std::{
+    collections::HashMap,
+    hash::{BuildHasherDefault, Hasher},
+    sync::{
+        Arc, LazyLock,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
-use uuid::{Timestamp, Uuid};
+use uuid::{Uuid, fmt::Hyphenated};
 
 use crate::base::clock::{Clock, Millis};
 
@@ -30,49 +34,56 @@ impl Sources {
     /// Not for production: the ids can be guessed.
     pub fn simulated(seed: u64, start: Millis) -> Self {
         let (clock, rng) = (Clock::simulated(start), Rng(Some(Arc::new(AtomicU64::new(seed)))));
-        let ids = Ids(Some(Arc::new(SimulatedIds { clock, rng: rng.clone(), count: AtomicU64::new(0) })));
+        let ids = Ids { clock, rng: rng.clone(), newest: Some(Arc::default()) };
         Self { clock, ids, rng }
     }
 }
 
 /// Source of ids: UUIDs in text form.
 #[derive(Clone, Debug, Default)]
-pub struct Ids(Option<Arc<SimulatedIds>>);
-
-#[derive(Debug)]
-struct SimulatedIds {
+pub struct Ids {
     clock: Clock,
     rng: Rng,
-    /// Number of time-ordered ids so far.
-    count: AtomicU64,
+    /// Time and number of the newest time-ordered id of a simulation. `None`: that of the process.
+    newest: Option<Arc<AtomicU64>>,
 }
 
 impl Ids {
     /// Returns a new UUID of version 7. Ids sort by time, and within a millisecond by the order of their creation.
     pub fn time_ordered(&self) -> String {
-        text(self.0.as_ref().map_or_else(Uuid::now_v7, |simulated| simulated.time_ordered()))
+        text(self.next())
+    }
+
+    /// Returns a new UUID as [`time_ordered`](Self::time_ordered) does, without an allocation.
+    pub(crate) fn time_ordered_ascii(&self) -> [u8; Hyphenated::LENGTH] {
+        let mut text = [0; _];
+        self.next().hyphenated().encode_lower(&mut text);
+        text
+    }
+
+    fn next(&self) -> Uuid {
+        /// Bits of the number of an id within its millisecond. More ids get the time of the next millisecond (RFC 9562, 6.2).
+        const NUMBER_BITS: u32 = 12;
+        const VERSION: u64 = 7 << NUMBER_BITS;
+        const VARIANT: u64 = 0b10 << 62;
+        static NEWEST: AtomicU64 = AtomicU64::new(0);
+        let now = u64::try_from(self.clock.millis()).unwrap_or(0) << NUMBER_BITS;
+        let newest = self.newest.as_deref().unwrap_or(&NEWEST);
+        let next = |newest: u64| now.max(newest + 1);
+        let before = newest.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |newest| Some(next(newest)));
+        let (Ok(before) | Err(before)) = before;
+        let time = next(before);
+        let (millis, number) = (time >> NUMBER_BITS, time & ((1 << NUMBER_BITS) - 1));
+        Uuid::from_u64_pair(millis << 16 | VERSION | number, VARIANT | self.rng.next_u64() >> 2)
     }
 
     /// Returns a new random UUID of version 4, for objects that are never sorted by time.
     pub fn random(&self) -> String {
-        text(self.0.as_ref().map_or_else(Uuid::new_v4, |simulated| simulated.random()))
-    }
-}
-
-impl SimulatedIds {
-    fn time_ordered(&self) -> Uuid {
-        /// Bits of a UUID of version 7 besides time, version and variant.
-        const BITS: u8 = 74;
-        let millis = u64::try_from(self.clock.millis()).unwrap_or(0);
-        let nanos = u32::try_from(millis % 1000 * 1_000_000).unwrap_or(0);
-        let count = u128::from(self.count.fetch_add(1, Ordering::Relaxed));
-        let counter = count << 32 | u128::from(self.rng.next_u64() >> 32);
-        Uuid::new_v7(Timestamp::from_unix_time(millis / 1000, nanos, counter, BITS))
-    }
-
-    fn random(&self) -> Uuid {
+        if self.rng.0.is_none() {
+            return text(Uuid::new_v4());
+        }
         let (high, low) = (self.rng.next_u64(), self.rng.next_u64());
-        uuid::Builder::from_random_bytes((u128::from(high) << 64 | u128::from(low)).to_be_bytes()).into_uuid()
+        text(uuid::Builder::from_random_bytes((u128::from(high) << 64 | u128::from(low)).to_be_bytes()).into_uuid())
     }
 }
 
@@ -102,6 +113,41 @@ pub(crate) const fn mix(n: u64) -> u64 {
     let n = (n ^ (n >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let n = (n ^ (n >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     n ^ (n >> 31)
+}
+
+/// Map by owner or address, with a [`FastHash`].
+pub(crate) type FastMap<K, V> = HashMap<K, V, BuildHasherDefault<FastHash>>;
+
+/// Hash in a fraction of the instructions of the default. The seed is random from process to process, so that clients can't
+/// choose keys with equal hashes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FastHash(u64);
+
+impl Default for FastHash {
+    fn default() -> Self {
+        static SEED: LazyLock<u64> = LazyLock::new(|| Rng::default().next_u64());
+        Self(*SEED)
+    }
+}
+
+impl Hasher for FastHash {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        let (words, rest) = bytes.as_chunks();
+        for word in words {
+            self.write_u64(u64::from_le_bytes(*word));
+        }
+        if !rest.is_empty() {
+            self.write_u64(rest.iter().fold(0, |word, byte| word << 8 | u64::from(*byte)));
+        }
+    }
+
+    fn write_u64(&mut self, word: u64) {
+        self.0 = mix(self.0 ^ word);
+    }
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@
 //! bytes do not count: the number of connections and streams bounds them.
 
 use std::{
-    collections::{HashMap, hash_map::Entry},
+    collections::hash_map::Entry,
     net::SocketAddr,
     pin::pin,
     sync::{
@@ -21,7 +21,10 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use crate::protocol::error::{Error, ErrorKind};
+use crate::{
+    base::sources::FastMap,
+    protocol::error::{Error, ErrorKind},
+};
 
 /// Maximum size of a frame that does not count, in bytes. The state of its stream has about that size.
 pub(crate) const SMALL: usize = 1 << 10;
@@ -55,7 +58,7 @@ struct Budget {
 struct Used {
     bytes: usize,
     /// Bytes of each connection that has any. A counter in the extensions of each request would cost an allocation.
-    connections: HashMap<SocketAddr, usize>,
+    connections: FastMap<SocketAddr, usize>,
 }
 
 impl Used {

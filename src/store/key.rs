@@ -3,9 +3,11 @@
 use std::{
     collections::HashMap,
     fmt,
-    hash::{BuildHasher, Hash, Hasher, RandomState},
-    sync::{Arc, LazyLock},
+    hash::{Hash, Hasher},
+    sync::Arc,
 };
+
+use crate::base::sources::FastHash;
 
 /// Owner and tenant of tasks.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -32,9 +34,9 @@ struct Parts {
 impl Key {
     /// Creates the key of a task.
     pub fn new(scope: &Arc<Scope>, id: &str) -> Self {
-        static SEED: LazyLock<RandomState> = LazyLock::new(RandomState::new);
-        let hash = SEED.hash_one((scope, id));
-        Self(Arc::new(Parts { id: id.into(), hash, scope: Arc::clone(scope) }))
+        let mut hash = FastHash::default();
+        (scope, id).hash(&mut hash);
+        Self(Arc::new(Parts { id: id.into(), hash: hash.finish(), scope: Arc::clone(scope) }))
     }
 
     /// Id of the task.

@@ -1,7 +1,7 @@
 //! Concurrency limits: permits of running turns, open streams and reads from the store. A turn without a permit waits in a queue.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{VecDeque, hash_map::Entry},
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
@@ -11,10 +11,13 @@ use parking_lot::Mutex;
 use tokio::sync::{Semaphore, SemaphorePermit, oneshot};
 
 use super::limits::{Limits, RETRY_AFTER, limit_error};
-use crate::protocol::{
-    call::{OwnerCounts, OwnerPermit, Reached},
-    error::Error,
-    response_budget::Reservation,
+use crate::{
+    base::sources::FastMap,
+    protocol::{
+        call::{OwnerCounts, OwnerPermit, Reached},
+        error::Error,
+        response_budget::Reservation,
+    },
 };
 
 /// Permits of running turns, open streams and reads from the store.
@@ -55,6 +58,10 @@ impl Permits {
     pub(super) fn turn(&self, owner: &Arc<str>) -> Result<TurnSlot, Error> {
         let Limits { turns, turns_per_owner, queued_turns, queued_turns_per_owner, .. } = self.turns.limits;
         let mut state = self.turns.state.lock();
+        // No owner has more turns than there are.
+        if state.running < turns.min(turns_per_owner) {
+            return Ok(TurnSlot::Running(self.turns.run(&mut state, owner)));
+        }
         let own = state.owners.get(owner).copied().unwrap_or_default();
         if state.running < turns && own.running < turns_per_owner {
             return Ok(TurnSlot::Running(self.turns.run(&mut state, owner)));
@@ -137,7 +144,7 @@ struct TurnQueue {
 struct TurnQueueState {
     running: usize,
     /// Owners with running or queued turns.
-    owners: HashMap<Arc<str>, OwnerTurns>,
+    owners: FastMap<Arc<str>, OwnerTurns>,
     queue: VecDeque<QueuedOwner>,
 }
 
@@ -224,11 +231,14 @@ impl Drop for TurnPermit {
 }
 
 /// Changes the numbers of an owner. Without turns, it has no entry.
-fn change(owners: &mut HashMap<Arc<str>, OwnerTurns>, owner: &Arc<str>, change: impl FnOnce(&mut OwnerTurns)) {
-    let turns = owners.entry(Arc::clone(owner)).or_default();
-    change(turns);
-    if *turns == OwnerTurns::default() {
-        owners.remove(owner);
+fn change(owners: &mut FastMap<Arc<str>, OwnerTurns>, owner: &Arc<str>, change: impl FnOnce(&mut OwnerTurns)) {
+    let mut turns = match owners.entry(Arc::clone(owner)) {
+        Entry::Occupied(turns) => turns,
+        Entry::Vacant(none) => none.insert_entry(OwnerTurns::default()),
+    };
+    change(turns.get_mut());
+    if *turns.get() == OwnerTurns::default() {
+        turns.remove();
     }
 }
 
