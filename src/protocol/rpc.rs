@@ -84,11 +84,11 @@ pub struct Params<'a> {
 #[derive(Debug)]
 pub enum ParamSource<'a> {
     /// JSON object. Empty text and `null` are an empty object.
-    Json(Cow<'a, [u8]>),
+    Json(Cow<'a, str>),
     /// Query string with a parameter for each member.
     Query(Cow<'a, str>),
     /// JSON object and query string. The object takes precedence.
-    Both(Cow<'a, [u8]>, &'a str),
+    Both(Cow<'a, str>, &'a str),
 }
 
 /// Reply of an RPC in JSON, with metadata that is sent as headers.
@@ -343,18 +343,18 @@ pub(crate) fn decode<T: Members>(request: Request<'_>) -> Result<tonic::Request<
             read_json(&text, &mut message)?;
         }
     }
-    // `Value`s, since serde does not deserialize an `Option` from a bare string.
-    let path = MapDeserializer::new(path.into_iter().map(|(name, value)| (name, Value::String(value))));
-    Merge(&mut message).deserialize(path).map_err(|error: serde_json::Error| Error::invalid_params(error))?;
+    if !path.is_empty() {
+        // `Value`s, since serde does not deserialize an `Option` from a bare string.
+        let path = MapDeserializer::new(path.into_iter().map(|(name, value)| (name, Value::String(value))));
+        Merge(&mut message).deserialize(path).map_err(|error: serde_json::Error| Error::invalid_params(error))?;
+    }
     Ok(tonic::Request::from_parts(metadata, extensions, message))
 }
 
-fn read_json<T: Members>(text: &[u8], message: &mut T) -> Result<(), Error> {
-    if matches!(text.trim_ascii(), b"" | b"null") {
+fn read_json<T: Members>(text: &str, message: &mut T) -> Result<(), Error> {
+    if matches!(text.trim_ascii(), "" | "null") {
         return Ok(());
     }
-    // Validating UTF-8 once is faster than string by string.
-    let text = std::str::from_utf8(text).map_err(|error| ErrorKind::Parse.because(error.to_string()))?;
     let mut json = serde_json::Deserializer::from_str(text);
     let Err(error) = Merge(message).deserialize(&mut json).and_then(|()| json.end()) else {
         return Ok(());

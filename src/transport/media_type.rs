@@ -25,8 +25,8 @@ fn missing() -> Error {
     ErrorKind::ContentTypeNotSupported.because(HINT)
 }
 
-/// Checks that the body has a JSON content type. The content type of an empty body is ignored.
-pub(super) fn checked_for_rest<'a>(headers: &HeaderMap, body: &'a Bytes) -> Result<&'a [u8], Error> {
+/// Returns a body as text. Checks that it has a JSON content type, which is ignored for an empty body.
+pub(super) fn checked_for_rest<'a>(headers: &HeaderMap, body: &'a Bytes) -> Result<&'a str, Error> {
     match of(headers) {
         None if !body.is_empty() => Err(missing()),
         Some(name) if !body.is_empty() && !is(name, &JSON) && !is(name, &A2A_JSON) => {
@@ -34,7 +34,7 @@ pub(super) fn checked_for_rest<'a>(headers: &HeaderMap, body: &'a Bytes) -> Resu
             let reason = format!("content-type: `{name}` is not application/json or application/a2a+json");
             Err(ErrorKind::ContentTypeNotSupported.because(reason))
         }
-        _ => Ok(body),
+        _ => str::from_utf8(body).map_err(|error| ErrorKind::Parse.because(error.to_string())),
     }
 }
 

@@ -105,7 +105,7 @@ async fn call(rpc: Rpc, source: ParamSource<'_>, path: &[(&'static str, &str)]) 
 }
 
 fn body(json: &str) -> ParamSource<'_> {
-    ParamSource::Json(Cow::Borrowed(json.as_bytes()))
+    ParamSource::Json(Cow::Borrowed(json))
 }
 
 #[tokio::test]

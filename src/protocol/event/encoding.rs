@@ -345,7 +345,7 @@ mod tests {
         for _ in 0..READERS {
             // A subscriber over JSON.
             let params = Params {
-                source: ParamSource::Json(Cow::Owned(format!(r#"{{"id": "{}"}}"#, task.id).into_bytes())),
+                source: ParamSource::Json(Cow::Owned(format!(r#"{{"id": "{}"}}"#, task.id))),
                 path: Vec::new(),
             };
             let subscribe = |request: Request<SubscribeToTaskRequest>| service.subscribe_to_task(request);

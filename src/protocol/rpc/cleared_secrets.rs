@@ -36,8 +36,7 @@ type Members<'a> = HashMap<String, &'a RawValue>;
 impl ClearedSecrets {
     /// Finds the members in the JSON text of a message with this name. Returns `None` if the message can't have a push
     /// configuration, or clears none of its secrets.
-    pub(super) fn of(message: &str, text: &[u8]) -> Option<Self> {
-        let text = str::from_utf8(text).ok()?;
+    pub(super) fn of(message: &str, text: &str) -> Option<Self> {
         let has_config = match message {
             "TaskPushNotificationConfig" | "CreateTaskPushNotificationConfigRequest" => true,
             // Most sends have none, and are not read twice.
@@ -98,14 +97,14 @@ mod tests {
             ("{", no),
             ("[]", no),
         ] {
-            let found = ClearedSecrets::of("TaskPushNotificationConfig", text.as_bytes());
+            let found = ClearedSecrets::of("TaskPushNotificationConfig", text);
             assert_eq!(found.unwrap_or_default(), cleared, "{text}");
         }
-        let send = r#"{"configuration":{"taskPushNotificationConfig":{"token":""}}}"#.as_bytes();
+        let send = r#"{"configuration":{"taskPushNotificationConfig":{"token":""}}}"#;
         let cleared = Some(ClearedSecrets { token: true, ..no });
         assert_eq!(ClearedSecrets::of("SendMessageRequest", send), cleared);
         assert_eq!(ClearedSecrets::of("MessageSendParams", send), cleared);
-        assert_eq!(ClearedSecrets::of("SendMessageRequest", b"{}"), None);
+        assert_eq!(ClearedSecrets::of("SendMessageRequest", "{}"), None);
         assert_eq!(ClearedSecrets::of("GetTaskRequest", send), None);
     }
 }

@@ -341,7 +341,7 @@ struct Invocation<'a> {
     id: Option<&'a str>,
     method: Cow<'a, str>,
     version: Version,
-    params: &'a [u8],
+    params: &'a str,
 }
 
 /// Error of a body that is not a valid request, with the id and the version of its response.
@@ -370,7 +370,7 @@ impl<'a> Invocation<'a> {
             Ok(rpc) => Either::Left(methods.call(rpc, has_id, request)),
             Err(status) => Either::Right(ready(Err(status))),
         };
-        reply.map_err(|status| hint_at_bare_message(status, self.params, "params.message"))
+        reply.map_err(|status| hint_at_bare_message(status, self.params.as_bytes(), "params.message"))
     }
 
     /// Builds the HTTP response from the reply of an RPC.
@@ -479,7 +479,7 @@ impl<'a> Invocation<'a> {
             return invalid(known_id, "`jsonrpc` is not \"2.0\"");
         }
         let Some(method) = method else { return invalid(known_id, "`method` is missing, or not a string") };
-        Ok(Self { id, method, version, params: envelope.params.map_or(b"", |params| params.get().as_bytes()) })
+        Ok(Self { id, method, version, params: envelope.params.map_or("", RawValue::get) })
     }
 }
 
@@ -498,9 +498,12 @@ fn unescaped(json: &str) -> Option<&str> {
     if text.contains('\\') { None } else { Some(text) }
 }
 
+/// Parts of the response to a request before and after its id.
+const RESULT: [&[u8]; 2] = [br#"{"jsonrpc":"2.0","id":"#, br#","result":"#];
+
 /// Writes the response to a request, with the result that `write` writes as JSON.
 fn write_result(out: &mut Vec<u8>, id: &str, write: impl FnOnce(&mut Vec<u8>)) {
-    for part in [br#"{"jsonrpc":"2.0","id":"#, id.as_bytes(), br#","result":"#] {
+    for part in [RESULT[0], id.as_bytes(), RESULT[1]] {
         out.put_slice(part);
     }
     write(out);
@@ -509,7 +512,8 @@ fn write_result(out: &mut Vec<u8>, id: &str, write: impl FnOnce(&mut Vec<u8>)) {
 
 /// Encodes the response to a request with this result, which is JSON.
 fn result_envelope(id: &str, result: &[u8]) -> Bytes {
-    let mut out = Vec::with_capacity(result.len() + id.len() + 48);
+    // The exact size, so that the conversion needs no allocation.
+    let mut out = Vec::with_capacity(RESULT[0].len() + id.len() + RESULT[1].len() + result.len() + 1);
     write_result(&mut out, id, |out| out.extend_from_slice(result));
     out.into()
 }

@@ -179,10 +179,10 @@ fn decode_segments<'a>(path: &'a str, decoded: &mut [Cow<'a, str>; MAX_SEGMENTS]
 }
 
 /// Wraps a body that is the value of one member in an object.
-fn wrap_member(name: &str, body: &[u8]) -> Result<Vec<u8>, Error> {
+fn wrap_member(name: &str, body: &str) -> Result<String, Error> {
     // Parsed as one value, so that the text cannot add members to the object.
-    let value: &RawValue = serde_json::from_slice(body).map_err(|error| ErrorKind::Parse.because(error.to_string()))?;
-    Ok(format!("{{\"{name}\":{value}}}").into_bytes())
+    let value: &RawValue = serde_json::from_str(body).map_err(|error| ErrorKind::Parse.because(error.to_string()))?;
+    Ok(format!("{{\"{name}\":{value}}}"))
 }
 
 fn write(out: &mut Vec<u8>, item: Result<&JsonLine, &Error>, version: Version) {

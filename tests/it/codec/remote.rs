@@ -36,8 +36,7 @@ impl Transport for Loopback {
     async fn send(&self, rpc: &'static str, rule: HttpRule, request: Request<Value>) -> Result<Reply, Status> {
         let rpc = Rpc::from_name(rpc).unwrap();
         assert_eq!(rule, rpc.http_rule());
-        let request = request
-            .map(|value| Params { source: ParamSource::Json(value.to_string().into_bytes().into()), path: vec![] });
+        let request = request.map(|value| Params { source: ParamSource::Json(value.to_string().into()), path: vec![] });
         self.0.call(rpc, request).await
     }
 }

@@ -155,8 +155,8 @@ fn normalized_list_query(query: &str) -> String {
 fn normalized_body(
     rpc: crate::protocol::v03::pb::bindings::Rpc,
     files: FileEncoding,
-    text: &[u8],
-) -> Result<Option<Vec<u8>>, Error> {
+    text: &str,
+) -> Result<Option<String>, Error> {
     use crate::protocol::v03::pb::bindings::Rpc;
     let is_send = match rpc {
         Rpc::SendMessage | Rpc::SendStreamingMessage => true,
@@ -169,13 +169,13 @@ fn normalized_body(
         | Rpc::GetAgentCard
         | Rpc::DeleteTaskPushNotificationConfig => return Ok(None),
     };
-    let Ok(Value::Object(mut body)) = serde_json::from_slice(text) else { return Ok(None) };
+    let Ok(Value::Object(mut body)) = serde_json::from_str(text) else { return Ok(None) };
     if is_send {
         normalize::send(&mut body, files)?;
     } else {
         normalize::push(&mut body);
     }
-    Ok(serde_json::to_vec(&body).ok())
+    Ok(serde_json::to_string(&body).ok())
 }
 
 /// Page of tasks, in the form of the 0.3 servers that support `GET /v1/tasks`.
