@@ -37,7 +37,9 @@ use std::{
 use axum::extract::ConnectInfo;
 use bytes::Bytes;
 use futures_util::FutureExt as _;
-use http::{Extensions, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, request::Parts};
+use http::{
+    Extensions, HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, request::Parts,
+};
 use percent_encoding::percent_decode_str;
 use tokio_util::sync::CancellationToken;
 use tonic::{Status, service::Routes};
@@ -53,7 +55,6 @@ pub(crate) use self::{
     pipeline::{
         base_path::{Paths, below},
         browser_headers::{BrowserHeaders, preflight},
-        framing::{check_framing, check_head},
         origin::OriginPolicy,
         peer_limit::CONNECTIONS_PER_PEER,
     },
@@ -322,11 +323,11 @@ impl HttpService {
             RequestKind::JsonRpc => call::Binding::JsonRpc,
             RequestKind::Rest | RequestKind::ExtendedCard => call::Binding::Rest,
         };
-        let checks = context::attach_call(&mut parts, binding, settings);
-        give_budget(&mut parts.extensions, &unsent);
+        let mut call = Call::from_headers(&parts.headers, binding);
+        let checks = context::complete_call(&mut call, &mut parts, settings, &unsent);
         let (service, limits) = (service.clone(), self.inner.limits.clone());
         let mut accounting = ResponseAccounting { unsent, reserved: None, class };
-        let echoed = EchoedHeaders::of(&parts, settings);
+        let echoed = EchoedHeaders::of(&call, &parts.headers, settings);
         let response: ResponseFuture = match (kind, version) {
             // Checks complete once the body is read: an error has the id of its request.
             (RequestKind::JsonRpc, _) => {
@@ -335,18 +336,21 @@ impl HttpService {
                     v03: self.inner.v03_json_rpc.clone(),
                     v03_without_id: self.inner.v03_json_rpc_without_id.clone(),
                 };
+                call.replace_extensions(&mut parts.extensions);
                 Box::pin(binding::jsonrpc::serve(methods, parts, body, limits, checks, accounting))
             }
             (RequestKind::ExtendedCard, _) => {
-                let checked = checks.complete(version, &mut parts.extensions);
+                let checked = checks.complete(version, &mut call);
+                call.replace_extensions(&mut parts.extensions);
                 Box::pin(async move { Ok(resource::card::respond_with_extended_card(&service, &parts, checked).await) })
             }
             _ => {
-                let checked = checks.complete(version, &mut parts.extensions);
+                let checked = checks.complete(version, &mut call);
                 let is_read = parts.method.is_safe();
                 if is_read {
-                    accounting.reserve(&mut parts.extensions);
+                    accounting.reserve(&mut call);
                 }
+                call.replace_extensions(&mut parts.extensions);
                 let finish = move |served: Result<_, _>| served.map(|response| accounting.finish(response, is_read));
                 match version {
                     Version::V1_0 => {
@@ -372,7 +376,9 @@ impl HttpService {
     ) -> ResponseFuture {
         let Inner { settings, limits, health_limits, .. } = &*self.inner;
         let (RequestClass { kind, version, .. }, path) = (class, parts.uri.path());
-        if !version::is_a2a_grpc_method(path, version, settings.protocols) {
+        let Some(traits) =
+            version::a2a_grpc_method(path, version, settings.protocols).map(|method| RpcTraits::of(version, method))
+        else {
             let messages = if binding::grpc::is_reflection(path) { Messages::Many } else { Messages::One };
             let limits = if kind.is_health(path) { health_limits } else { limits };
             let body = LimitedBody::new(body, messages, limits);
@@ -380,18 +386,18 @@ impl HttpService {
             let finish =
                 move |response| binding::grpc::complete_unimplemented(response).map(|body| body.counted(&unsent));
             return Box::pin(async move { response.await.map(finish) });
-        }
-        let checks = context::attach_call(&mut parts, call::Binding::Grpc, settings);
-        give_budget(&mut parts.extensions, &unsent);
-        let echoed = EchoedHeaders::of(&parts, settings);
-        if let Err(error) = checks.complete(version, &mut parts.extensions) {
+        };
+        let mut call = Call::from_headers(&parts.headers, call::Binding::Grpc);
+        let checks = context::complete_call(&mut call, &mut parts, settings, &unsent);
+        let echoed = EchoedHeaders::of(&call, &parts.headers, settings);
+        if let Err(error) = checks.complete(version, &mut call) {
             return now(class.error_response(error));
         }
-        let traits = RpcTraits::of(version, parts.uri.path());
         let mut accounting = ResponseAccounting { unsent, reserved: None, class };
         if traits.is_read && !traits.is_streaming {
-            accounting.reserve(&mut parts.extensions);
+            accounting.reserve(&mut call);
         }
+        call.replace_extensions(&mut parts.extensions);
         let request = Request::from_parts(parts, LimitedBody::new(body, Messages::One, limits));
         let response = match version {
             Version::V1_0 => self.inner.grpc.clone().call(request),
@@ -426,12 +432,11 @@ struct EchoedHeaders {
 }
 
 impl EchoedHeaders {
-    fn of(parts: &Parts, settings: &Settings) -> Self {
-        let Some(call) = parts.extensions.get::<Call>() else { return Self { idempotency_key: None, spelling: None } };
+    fn of(call: &Call, headers: &HeaderMap, settings: &Settings) -> Self {
         let key = call.idempotency_key.as_ref().filter(|_| settings.idempotency_keys);
         Self {
             idempotency_key: key.and_then(|key| HeaderValue::from_str(key).ok()),
-            spelling: if call.extensions.is_empty() { None } else { call::extensions_spelling(&parts.headers) },
+            spelling: if call.extensions.is_empty() { None } else { call::extensions_spelling(headers) },
         }
     }
 
@@ -492,23 +497,15 @@ struct RpcTraits {
 }
 
 impl RpcTraits {
-    fn of(version: Version, path: &str) -> Self {
+    fn of(version: Version, method: &str) -> Self {
         fn traits<T: Dispatch>(name: &str) -> RpcTraits {
             let rpc = T::rpc(name);
             RpcTraits { is_streaming: rpc.is_some_and(T::is_streaming), is_read: rpc.is_some_and(T::is_read) }
         }
-        let name = path.rsplit('/').next().unwrap_or_default();
         match version {
-            Version::V1_0 => traits::<ServiceHandle>(name),
-            Version::V0_3 => traits::<crate::protocol::v03::pb::bindings::ServiceHandle>(name),
+            Version::V1_0 => traits::<ServiceHandle>(method),
+            Version::V0_3 => traits::<crate::protocol::v03::pb::bindings::ServiceHandle>(method),
         }
-    }
-}
-
-/// Gives a call the memory budget of responses, for the events of a stream.
-fn give_budget(extensions: &mut Extensions, budget: &ResponseBudget) {
-    if let Some(call) = extensions.get_mut::<Call>() {
-        call.responses = Some(budget.clone());
     }
 }
 
@@ -522,10 +519,8 @@ struct ResponseAccounting {
 
 impl ResponseAccounting {
     /// Gives a call that changes nothing a reservation for its response.
-    fn reserve(&mut self, extensions: &mut Extensions) {
-        if let Some(call) = extensions.get_mut::<Call>() {
-            call.memory = Some(Arc::clone(self.reserved.insert(Arc::new(self.unsent.reservation()))));
-        }
+    fn reserve(&mut self, call: &mut Call) {
+        call.memory = Some(Arc::clone(self.reserved.insert(Arc::new(self.unsent.reservation()))));
     }
 
     /// Counts a response until it is sent. `is_read`: the call has changed nothing, so the response may be replaced by an

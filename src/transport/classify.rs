@@ -173,7 +173,7 @@ impl RequestKind {
     fn version(self, parts: &Parts, served: Protocols) -> Version {
         let path = parts.uri.path();
         let has_v03_form = match self {
-            Self::Grpc | Self::GrpcWeb(_) => version::is_grpc_method(path, Version::V0_3),
+            Self::Grpc | Self::GrpcWeb(_) => version::grpc_method(path, Version::V0_3).is_some(),
             // If 0.3 is not served, `v1` is the name of a tenant.
             Self::Rest => {
                 path.starts_with("/v1/")

@@ -5,15 +5,17 @@
 
 use std::sync::Arc;
 
-use http::{Extensions, HeaderMap, HeaderName, HeaderValue, header, request::Parts};
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, header, request::Parts};
 
 use super::{FileBytes, Settings, peer, query_parameter, version::RequestedVersion};
 use crate::{
     base::sources::Ids,
     protocol::{
         Error, Version,
-        call::{Binding, Call, Principal, REQUEST_ID},
+        call::{Call, Principal, REQUEST_ID},
         event::Cursor,
+        response_budget::ResponseBudget,
     },
     transport::resource::card::card_request,
 };
@@ -31,14 +33,12 @@ impl PendingChecks {
     ///
     /// # Errors
     /// `DeadlineExceeded`, or those of [`RequestedVersion::check`].
-    pub(super) fn complete(self, version: Version, extensions: &mut Extensions) -> Result<(), Error> {
+    pub(super) fn complete(self, version: Version, call: &mut Call) -> Result<(), Error> {
         self.deadline?;
         self.requested.check(version)?;
-        if let Some(call) = extensions.get_mut::<Call>() {
-            call.version = version;
-            if let Some(record) = &call.record {
-                record.caller(call);
-            }
+        call.version = version;
+        if let Some(record) = &call.record {
+            record.caller(call);
         }
         Ok(())
     }
@@ -49,14 +49,18 @@ impl PendingChecks {
     }
 }
 
-/// Builds the [`Call`] of a request. It replaces all other extensions.
-pub(super) fn attach_call(parts: &mut Parts, binding: Binding, settings: &Settings) -> PendingChecks {
-    let peer = peer(parts);
+/// Completes the [`Call`] of a request, which has been parsed from its headers. It is to replace all extensions.
+pub(super) fn complete_call(
+    call: &mut Call,
+    parts: &mut Parts,
+    settings: &Settings,
+    responses: &ResponseBudget,
+) -> PendingChecks {
+    call.peer = peer(parts);
     let base_url = settings.base_url.as_ref().and_then(|base_url| base_url(&card_request(parts)));
-    let principal: Option<Principal> = parts.extensions.remove();
-    let base_url = base_url.map(Arc::from);
-    let mut call = Call { peer, base_url, ..Call::from_headers(&parts.headers, binding) };
-    if let Some(principal) = principal {
+    call.base_url = base_url.map(Arc::from);
+    call.responses = Some(responses.clone());
+    if let Some(principal) = parts.extensions.remove::<Principal>() {
         call.owner = Arc::clone(&principal.owner);
         call.principal = Some(Arc::new(principal));
     }
@@ -74,7 +78,6 @@ pub(super) fn attach_call(parts: &mut Parts, binding: Binding, settings: &Settin
     let requested = RequestedVersion::of(parts, settings.protocols, settings.strict_version);
     call.record = parts.extensions.remove();
     let deadline = call.check_deadline();
-    call.replace_extensions(&mut parts.extensions);
     PendingChecks { deadline, requested }
 }
 
@@ -114,8 +117,9 @@ pub(crate) fn request_id(headers: &mut HeaderMap, ids: &Ids) -> HeaderValue {
     if let Some(id) = headers.get(REQUEST_ID).filter(is_valid) {
         return id.clone();
     }
-    // Infallible: a UUID is a valid header value.
-    let id = HeaderValue::try_from(ids.time_ordered()).unwrap_or(HeaderValue::from_static("unknown"));
+    // An owner of its own is not copied by the clone. Infallible: a UUID is a valid header value.
+    let id = HeaderValue::from_maybe_shared(Bytes::from_owner(ids.time_ordered_ascii()));
+    let id = id.unwrap_or(HeaderValue::from_static("unknown"));
     headers.insert(REQUEST_ID, id.clone());
     id
 }

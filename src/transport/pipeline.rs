@@ -28,8 +28,9 @@ use crate::{
     service::auth::{AuthRequest, Authenticator, ClientCertificate, FailureLimit, Principal, audit, require_scope},
     transport::{
         Body, BrowserHeaders, HttpService, OriginPolicy, Paths, PeerLimit, RequestBody, RequestClass, ResponseFuture,
-        below, check_framing, check_head, now, peer,
+        below, now, peer,
         pipeline::{
+            framing::RequestHead,
             request_log::{LoggedBody, LoggedResponse, logged},
             wire_log::recorded,
         },
@@ -132,16 +133,17 @@ impl CheckedService {
 
     fn respond<B: RequestBody>(&self, class: RequestClass, mut parts: Parts, body: B) -> ResponseFuture {
         let Self { http, layers, bound } = self;
+        let head = RequestHead::of(&parts);
         // A server that the router is mounted in has checked the framing.
         if bound.is_some()
-            && let Err(error) = check_framing(&parts)
+            && let Err(error) = head.check_framing(&parts)
         {
             // The request is invalid HTTP, so the status is 400 whatever the binding uses for its errors.
             let mut response = class.error_response(error);
             *response.status_mut() = StatusCode::BAD_REQUEST;
             return now(response);
         }
-        if let Err(error) = check_head(&parts, layers.header_bytes) {
+        if let Err(error) = head.check_size(layers.header_bytes) {
             let mut response = class.error_response(error);
             if response.status() == StatusCode::PAYLOAD_TOO_LARGE {
                 *response.status_mut() = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
@@ -153,7 +155,7 @@ impl CheckedService {
             Ok(permit) => permit,
             Err(error) => return now(class.error_response(error)),
         };
-        if let Err(error) = layers.origins.check(class, &parts, *bound) {
+        if let Err(error) = layers.origins.check(class, &parts, &head, *bound) {
             return now(class.error_response(error));
         }
         if let Some(response) = preflight(&parts, layers.origins.allowed_origin(&parts.headers).is_some()) {

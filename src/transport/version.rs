@@ -17,6 +17,9 @@ use crate::protocol::{
     pb::v1::{a2a_service_server::A2aServiceServer, bindings::ServiceHandle},
 };
 
+/// Value of `A2A-Version` of most requests.
+const USUAL: &str = Version::V1_0.as_str();
+
 /// Full name of the gRPC service of a version.
 pub(super) const fn grpc_service_name(version: Version) -> &'static str {
     match version {
@@ -25,18 +28,17 @@ pub(super) const fn grpc_service_name(version: Version) -> &'static str {
     }
 }
 
-/// Returns true if a path is a method of the gRPC service of this version.
-pub(super) fn is_grpc_method(path: &str, version: Version) -> bool {
-    let method = path.strip_prefix('/').and_then(|path| path.strip_prefix(grpc_service_name(version)));
-    method.is_some_and(|method| method.starts_with('/'))
+/// Returns the name of the method if a path is one of the gRPC service of this version.
+pub(super) fn grpc_method(path: &str, version: Version) -> Option<&str> {
+    path.strip_prefix('/')?.strip_prefix(grpc_service_name(version))?.strip_prefix('/')
 }
 
-/// Returns true if a path is a method of the A2A service, and not of health, reflection or an unknown service.
+/// Returns the name of the method if a path is one of the A2A service, and not of health, reflection or an unknown service.
 ///
 /// If 0.3 is not served, its gRPC service is an unknown service: 0.3 has no error for an unsupported version. 1.0 has one
 /// (`VersionNotSupported`), so its service is always known.
-pub(super) fn is_a2a_grpc_method(path: &str, version: Version, served: Protocols) -> bool {
-    is_grpc_method(path, version) && (version == Version::V1_0 || served.has(version))
+pub(super) fn a2a_grpc_method(path: &str, version: Version, served: Protocols) -> Option<&str> {
+    grpc_method(path, version).filter(|_| version == Version::V1_0 || served.has(version))
 }
 
 /// Returns the version of a JSON-RPC method: names of 0.3 have a slash, names of 1.0 have none.
@@ -75,8 +77,13 @@ fn presumed(requested: Option<&str>, served: Protocols) -> Version {
 
 /// Returns the value of `A2A-Version`: the first header line that is not empty, else the query parameter (3.6.1).
 fn requested_text<'a>(uri: &'a Uri, headers: &'a HeaderMap) -> Option<Cow<'a, str>> {
-    let lines = headers.get_all(VERSION).into_iter().map(|line| line.to_str().unwrap_or("?").trim());
-    let header = lines.into_iter().find(|line| !line.is_empty()).map(Cow::Borrowed);
+    let first = headers.get(VERSION);
+    if first.is_some_and(|line| line == USUAL) {
+        return Some(Cow::Borrowed(USUAL));
+    }
+    let lines = first.map(|_| headers.get_all(VERSION)).into_iter().flatten();
+    let mut lines = lines.map(|line| line.to_str().unwrap_or("?").trim());
+    let header = lines.find(|line| !line.is_empty()).map(Cow::Borrowed);
     header.or_else(|| query_parameter(uri, VERSION.as_str()).filter(|value| !value.trim().is_empty()))
 }
 
@@ -93,8 +100,6 @@ pub(super) struct RequestedVersion {
 impl RequestedVersion {
     /// Reads the requested version of a request.
     pub(super) fn of(parts: &Parts, served: Protocols, strict: bool) -> Self {
-        /// Most requests have this value, which needs no allocation.
-        const USUAL: &str = Version::V1_0.as_str();
         let text = requested_text(&parts.uri, &parts.headers);
         let text = text.map(|text| if text == USUAL { USUAL.into() } else { Cow::Owned(brief(&text)) });
         Self { text, served, strict }

@@ -25,8 +25,8 @@ pub(in crate::transport) fn complete(
     }
     let headers = response.headers();
     // Errors of 0.3 with details are converted too: those of the codec have the form of 1.0.
-    let is_complete = headers.contains_key(Status::GRPC_STATUS_DETAILS) && version == Version::V1_0;
-    if !headers.contains_key(Status::GRPC_STATUS) || is_complete {
+    let is_complete = || headers.contains_key(Status::GRPC_STATUS_DETAILS) && version == Version::V1_0;
+    if !headers.contains_key(Status::GRPC_STATUS) || is_complete() {
         return response;
     }
     let status_of = |error: Error| error.into_status(version);

@@ -149,8 +149,11 @@ pub(in crate::transport) fn serve<T: Dispatch, C: Dispatch, B: RequestBody>(
             Ok(invocation) => {
                 let rpc = Methods::<T, C>::find(&invocation.method);
                 let is_read = rpc.is_some_and(Methods::<T, C>::is_read);
-                if is_read && !rpc.is_some_and(Methods::<T, C>::is_streaming) {
-                    accounting.reserve(&mut extensions);
+                if is_read
+                    && !rpc.is_some_and(Methods::<T, C>::is_streaming)
+                    && let Some(call) = extensions.get_mut()
+                {
+                    accounting.reserve(call);
                 }
                 let reply = invocation.call(&methods, rpc, extensions, checks).await;
                 let mut response = invocation.respond::<T, C>(reply, rpc, &headers, resumes, &limits);
@@ -361,7 +364,8 @@ impl<'a> Invocation<'a> {
         checks: PendingChecks,
     ) -> impl Future<Output = Result<Reply, Status>> + Send {
         let rpc = rpc.ok_or_else(|| unknown_method(&self.method));
-        let rpc = rpc.and_then(|rpc| Ok(checks.complete(self.version, &mut extensions).map(|()| rpc)?));
+        let check = || extensions.get_mut().map_or(Ok(()), |call| checks.complete(self.version, call));
+        let rpc = rpc.and_then(|rpc| Ok(check().map(|()| rpc)?));
         let params = Params { source: ParamSource::Json(Cow::Borrowed(self.params)), path: Vec::new() };
         // The service gets no headers: its part of them is in the `Call`.
         let request = tonic::Request::from_parts(MetadataMap::new(), extensions, params);

@@ -52,31 +52,36 @@ impl BrowserHeaders {
         if self.is_grpc {
             return;
         }
-        if let Some(origin) = &self.allowed_origin {
-            if !headers.contains_key(header::ACCESS_CONTROL_ALLOW_ORIGIN) {
-                headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin.clone());
+        let content_type = headers.get(header::CONTENT_TYPE);
+        let is_page = content_type.is_some_and(|value| value.as_bytes().starts_with(b"text/html"));
+        // Most responses have only a content type, so that nothing has to be kept.
+        let is_bare = content_type.is_some() && headers.len() == 1;
+        let add = |headers: &mut HeaderMap, name: HeaderName, value: HeaderValue| {
+            if is_bare {
+                headers.insert(name, value);
+            } else {
+                headers.entry(name).or_insert(value);
             }
-            headers.entry(header::ACCESS_CONTROL_EXPOSE_HEADERS).or_insert(EXPOSED);
+        };
+        if let Some(origin) = &self.allowed_origin {
+            add(headers, header::ACCESS_CONTROL_ALLOW_ORIGIN, origin.clone());
+            add(headers, header::ACCESS_CONTROL_EXPOSE_HEADERS, EXPOSED);
         }
-        let readable_by = headers.get(header::ACCESS_CONTROL_ALLOW_ORIGIN);
+        let own = if is_bare { None } else { headers.get(header::ACCESS_CONTROL_ALLOW_ORIGIN) };
+        let readable_by = own.or(self.allowed_origin.as_ref());
         let is_readable = readable_by.is_some();
         // Public resources allow every origin.
         if self.varies_by_origin && readable_by.is_none_or(|origin| origin != "*") {
             headers.append(header::VARY, header::ORIGIN.into());
         }
-        headers.entry(header::X_CONTENT_TYPE_OPTIONS).or_insert(NOSNIFF);
-        let resource_policy = if is_readable { CROSS_ORIGIN } else { SAME_ORIGIN };
-        headers.entry(CROSS_ORIGIN_RESOURCE_POLICY).or_insert(resource_policy);
+        add(headers, header::X_CONTENT_TYPE_OPTIONS, NOSNIFF);
+        add(headers, CROSS_ORIGIN_RESOURCE_POLICY, if is_readable { CROSS_ORIGIN } else { SAME_ORIGIN });
         // Pages of a layer of the program need a policy of their own.
-        if !is_page(headers) {
+        if !is_page {
             // Also prevents frames. Headers that only old browsers need would be a larger header map, and so an allocation.
-            headers.entry(header::CONTENT_SECURITY_POLICY).or_insert(STRICT_POLICY);
+            add(headers, header::CONTENT_SECURITY_POLICY, STRICT_POLICY);
         }
     }
-}
-
-fn is_page(headers: &HeaderMap) -> bool {
-    headers.get(header::CONTENT_TYPE).is_some_and(|value| value.as_bytes().starts_with(b"text/html"))
 }
 
 /// Adds the headers of a page of this server.

@@ -8,6 +8,7 @@ use std::{collections::BTreeSet, fmt, net::SocketAddr, str::FromStr};
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Version, header, request::Parts};
 
+use super::framing::{RequestHead, SEC_FETCH_SITE};
 use crate::{
     base::network::is_public,
     protocol::error::{Error, ErrorKind},
@@ -16,7 +17,6 @@ use crate::{
 };
 
 const SEC_FETCH_MODE: HeaderName = HeaderName::from_static("sec-fetch-mode");
-const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
 /// Maximum length of a host name in bytes (RFC 1035, section 2.3.4).
 const MAX_HOST: usize = 253;
@@ -224,7 +224,13 @@ impl OriginPolicy {
     ///
     /// # Errors
     /// The host or the origin is not allowed.
-    pub(crate) fn check(&self, class: RequestClass, parts: &Parts, bound: Option<SocketAddr>) -> Result<(), Error> {
+    pub(crate) fn check(
+        &self,
+        class: RequestClass,
+        parts: &Parts,
+        head: &RequestHead,
+        bound: Option<SocketAddr>,
+    ) -> Result<(), Error> {
         let peer = peer(parts).map(|peer| peer.ip());
         let forwarded = peer.and_then(|peer| self.address.forwarded_by(peer, &parts.headers));
         let is_loopback = bound.is_some_and(|addr| !is_public(addr));
@@ -235,7 +241,10 @@ impl OriginPolicy {
             self.check_hosts(parts)?;
         }
         // The card, the key set and health checks are public.
-        if class.is_public(parts) { Ok(()) } else { self.check_origin(parts, forwarded.as_ref(), bound.is_some()) }
+        if !head.names_page || class.is_public(parts) {
+            return Ok(());
+        }
+        self.check_origin(parts, forwarded.as_ref(), bound.is_some())
     }
 
     /// Rejects a host that may come from DNS rebinding. The authority of the request target takes precedence over
@@ -349,7 +358,7 @@ mod tests {
     use crate::protocol::{pb::v1::AgentCard, version::Protocols};
 
     fn check(policy: &OriginPolicy, parts: &Parts, bound: Option<SocketAddr>) -> Result<(), Error> {
-        policy.check(RequestClass::new(parts, Protocols::default()), parts, bound)
+        policy.check(RequestClass::new(parts, Protocols::default()), parts, &RequestHead::of(parts), bound)
     }
 
     fn request(lines: &[(&'static str, &'static str)]) -> Parts {

@@ -74,9 +74,12 @@ impl Future for LoggedResponse {
         if let Some(binding) = counted {
             metric::count_response(binding, response.status());
         }
-        if let Some(id) = id.take() {
-            response.headers_mut().insert(REQUEST_ID, id);
-            browser.add_to(response.headers_mut());
+        if let Some(mut id) = id.take() {
+            // The compression of HTTP/2 then does not keep an id that no later response has.
+            id.set_sensitive(true);
+            let headers = response.headers_mut();
+            browser.add_to(headers);
+            headers.insert(REQUEST_ID, id);
         }
         if let Some(line) = line {
             line.outcome = response.extensions_mut().remove().unwrap_or_default();
