@@ -261,7 +261,7 @@ impl Service {
             push.map(|config| self.registered(PUSH_IN_SEND, config, &request_extensions).map(Box::new)).transpose()?;
         let history = self.history("configuration.historyLength", configuration.history_length)?;
         let accepted_output_modes = configuration.accepted_output_modes;
-        let context = TurnContext {
+        let context = Box::new(TurnContext {
             principal,
             extensions,
             accepted_output_modes,
@@ -269,7 +269,7 @@ impl Service {
             trace,
             forwarded,
             ..TurnContext::default()
-        };
+        });
         let has_references = !message.reference_task_ids.is_empty();
         let options = ReplyOptions { immediately: configuration.return_immediately, history, left, has_references };
         let cleared = request_extensions.get().copied().unwrap_or_default();
@@ -397,9 +397,11 @@ impl A2aService for Service {
         'a: 'b,
         Self: 'b,
     {
-        let permit = Call::of(&request).and_then(|call| self.calls.unary(call));
-        let checked = permit.and_then(|permit| Ok((permit, self.validate_send(request)?)));
-        let (permit, (send, options)) = match checked {
+        let permit = match Call::of(&request).and_then(|call| self.calls.unary(call)) {
+            Ok(permit) => permit,
+            Err(error) => return Box::pin(ready(Err(error.into()))),
+        };
+        let (send, options) = match self.validate_send(request) {
             Ok(checked) => checked,
             Err(error) => return Box::pin(ready(Err(error.into()))),
         };

@@ -84,7 +84,7 @@ pub(crate) const PUSH_IN_SEND: &str = "configuration.taskPushNotificationConfig.
 pub(crate) struct SendRequest {
     pub(crate) scope: Arc<Scope>,
     pub(crate) message: Message,
-    pub(crate) context: TurnContext,
+    pub(crate) context: Box<TurnContext>,
     /// Push configuration of the request, without a task.
     pub(crate) push: Option<Box<PushConfig>>,
     /// Secrets that the push configuration clears.
@@ -525,7 +525,7 @@ mod tests {
         SendRequest {
             scope: Arc::clone(scope),
             message,
-            context: TurnContext::default(),
+            context: Box::default(),
             push: None,
             cleared: ClearedSecrets::default(),
             idempotency_key: None,

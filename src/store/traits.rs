@@ -221,10 +221,22 @@ impl StoredTask {
 
     /// Loads the current task as a snapshot. An up-to-date checkpoint is returned in its encoded form.
     pub async fn load_snapshot(&mut self, store: &dyn TaskStore, key: &Key) -> Result<Snapshot, Unavailable> {
-        let (mut seq, snapshot) = self.checkpoint.take().unwrap_or_default();
+        let (seq, snapshot) = self.checkpoint.take().unwrap_or_default();
         if seq >= self.position.seq {
             return Ok(snapshot);
         }
+        // Boxed, so that the futures of reads stay small.
+        Box::pin(self.apply_log(store, key, seq, snapshot)).await
+    }
+
+    /// Applies the events after `seq` to a checkpoint.
+    async fn apply_log(
+        &self,
+        store: &dyn TaskStore,
+        key: &Key,
+        mut seq: Seq,
+        snapshot: Snapshot,
+    ) -> Result<Snapshot, Unavailable> {
         let mut task = snapshot.into_task().map_err(|error| unreadable(key, &error))?;
         while seq < self.position.seq {
             let events = store.events(key, seq, READ_BATCH, READ_BYTES).await?;

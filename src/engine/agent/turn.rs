@@ -32,7 +32,7 @@ pub struct Turn {
     pub(crate) messages: Vec<Event>,
     /// Messages with secret parts as they were sent, by their position.
     pub(crate) originals: Vec<(usize, Message)>,
-    pub(crate) context: TurnContext,
+    pub(crate) context: Box<TurnContext>,
     pub(crate) attempt: u32,
     pub(crate) deadline: Instant,
     pub(crate) text: OnceLock<String>,

@@ -50,7 +50,7 @@ impl Execution {
     async fn add_message<T>(
         &self,
         live: LiveRef,
-        (message, context, idempotency_key): (Message, TurnContext, Option<Box<IdempotencyKey>>),
+        (message, context, idempotency_key): (Message, Box<TurnContext>, Option<Box<IdempotencyKey>>),
         first_poll: Option<FirstPoll>,
         watch: Watch<T>,
     ) -> Result<(LiveRef, T), Error> {

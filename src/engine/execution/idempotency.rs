@@ -151,7 +151,7 @@ impl Execution {
     pub(super) fn run_after_commit(
         &self,
         live: LiveRef,
-        (messages, context): (Vec<Event>, TurnContext),
+        (messages, context): (Vec<Event>, Box<TurnContext>),
         slot: TurnSlot,
         first_poll: Option<FirstPoll>,
         send: Option<PendingSend>,

@@ -121,7 +121,7 @@ impl Execution {
     pub(super) fn run(
         &self,
         live: LiveRef,
-        (messages, context): (Vec<Event>, TurnContext),
+        (messages, context): (Vec<Event>, Box<TurnContext>),
         slot: TurnSlot,
         first_poll: Option<FirstPoll>,
     ) {

@@ -59,7 +59,7 @@ impl Shared {
         self: Arc<Self>,
         live: LiveRef,
         mut messages: Vec<Event>,
-        mut context: TurnContext,
+        mut context: Box<TurnContext>,
         slot: TurnSlot,
     ) {
         let mut permit = match slot {
@@ -129,7 +129,7 @@ impl Shared {
         live: &LiveRef,
         AgentStart { task, turn: number, attempt, updates }: AgentStart,
         messages: Vec<Event>,
-        mut context: TurnContext,
+        mut context: Box<TurnContext>,
     ) -> impl Future<Output = TurnOutcome> + Send {
         let timers = TurnTimers::start(&self.limits, updates);
         let secrets = mem::take(&mut context.secrets);
@@ -203,7 +203,11 @@ impl Shared {
 }
 
 /// Records the outcome of a turn, and returns the messages of the next one. Without a next turn, the permit is released.
-fn end(live: &LiveRef, outcome: TurnOutcome, permit: &mut Option<TurnPermit>) -> Option<(Vec<Event>, TurnContext)> {
+fn end(
+    live: &LiveRef,
+    outcome: TurnOutcome,
+    permit: &mut Option<TurnPermit>,
+) -> Option<(Vec<Event>, Box<TurnContext>)> {
     let failed = |kind, cause: &str| TurnResult::Failure(kind, cause.to_owned(), None);
     // A client that has canceled does not answer a request, and expects no failure.
     let (result, yields_to_cancel) = match outcome {

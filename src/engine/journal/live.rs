@@ -4,7 +4,12 @@
 //! Accepted events are `pending`, then in flight to the store. Once durable, they are applied to the committed task and
 //! the watermark advances. Only committed state is visible to clients.
 
-use std::{collections::VecDeque, mem, sync::Arc, time::Duration};
+use std::{
+    collections::VecDeque,
+    mem,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
@@ -61,7 +66,8 @@ pub(crate) struct LiveTask {
     state: Mutex<LiveState>,
     /// Wakes readers, and an agent that waits for the store, after each commit and when the task is lost. Waiters must
     /// create their future before they release the lock under which they find nothing, so that they miss no change.
-    pub(super) changed: Arc<Notify>,
+    /// Created for the first waiter.
+    changed: OnceLock<Arc<Notify>>,
     /// Wakes the runner and its agent at a cancel, a drain or a limit. Waiters as for `changed`.
     pub(crate) control: Notify,
 }
@@ -155,7 +161,7 @@ pub(super) struct TurnState {
     /// Number of turns whose end is durable.
     pub(super) ended: u32,
     /// Interruption that the newest turn answers, if it answers one.
-    pub(super) answered: Option<AnsweredInterruption>,
+    pub(super) answered: Option<Box<AnsweredInterruption>>,
     /// Messages that wait for the next turn.
     pub(super) inbox: VecDeque<QueuedMessage>,
     /// Number of attempts to run the newest turn.
@@ -198,7 +204,7 @@ impl LiveTask {
     pub(crate) fn new(key: Key, fence: Fence, task: Task, time: Millis, limits: TaskLimits) -> Self {
         let context = task.context_id.as_str().into();
         let mut inner = LiveState::empty(Admission::new(&task, 1, limits), fence, time);
-        inner.accepted.pending.reserve(4);
+        inner.accepted.pending = Vec::with_capacity(4);
         (inner.accepted.initial_task, inner.accepted.is_new, inner.turn.delivered_seq, inner.turn.attempt) =
             (Some(Arc::new(task)), true, 1, 1);
         Self::from_state(key, context, inner)
@@ -219,7 +225,7 @@ impl LiveTask {
     }
 
     fn from_state(key: Key, context: Arc<str>, state: LiveState) -> Self {
-        Self { key, context, state: Mutex::new(state), changed: Arc::default(), control: Notify::new() }
+        Self { key, context, state: Mutex::new(state), changed: OnceLock::new(), control: Notify::new() }
     }
 
     /// Sets the size of the log of a loaded task, in bytes.
@@ -249,6 +255,11 @@ impl LiveTask {
         self.state.lock()
     }
 
+    /// Returns the notification of readers, and of an agent that waits for the store.
+    pub(super) fn changed(&self) -> &Arc<Notify> {
+        self.changed.get_or_init(Arc::default)
+    }
+
     /// Sends wake-ups and replies. Must be called without the lock.
     pub(super) fn send_wakeups(&self, wakeups: Wakeups) {
         let Wakeups { changed, control, replies } = wakeups;
@@ -256,8 +267,8 @@ impl LiveTask {
             // The receiver may have been dropped.
             drop(sender.send(reply));
         }
-        if changed {
-            self.changed.notify_waiters();
+        if changed && let Some(waiting) = self.changed.get() {
+            waiting.notify_waiters();
         }
         if control {
             self.control.notify_waiters();
@@ -329,7 +340,7 @@ impl LiveState {
                 timestamp: Some(timestamp(self.accepted.status_time)),
             };
             let pushed = self.accept(working(), EventFlags::NOTHING);
-            self.turn.answered = pushed.ok().map(|event| AnsweredInterruption { status, seq: event.seq() });
+            self.turn.answered = pushed.ok().map(|event| AnsweredInterruption { status, seq: event.seq() }.into());
         }
     }
 
@@ -403,7 +414,7 @@ impl LiveState {
     /// Returns the task with the status that the newest turn answers, if WORKING has replaced that status. Agents
     /// recognize by it that a message answers their question.
     pub(super) fn with_answered_status(&self, mut task: Arc<Task>) -> Arc<Task> {
-        if let Some(AnsweredInterruption { status, .. }) = &self.turn.answered
+        if let Some(AnsweredInterruption { status, .. }) = self.turn.answered.as_deref()
             && task.status.as_ref().is_some_and(is_plain_working)
         {
             Arc::make_mut(&mut task).status = Some(status.clone());

@@ -32,7 +32,7 @@ pub(crate) type KeyDigest = (Box<str>, [u8; 16]);
 /// Message for an existing task, with what is committed together with it.
 pub(crate) struct NewMessage {
     pub(crate) message: Message,
-    pub(crate) context: TurnContext,
+    pub(crate) context: Box<TurnContext>,
     pub(crate) idempotency: Option<KeyDigest>,
 }
 
@@ -41,7 +41,7 @@ pub(crate) struct AcceptedMessage<T> {
     /// Output of the [`Watch`].
     pub(crate) watched: T,
     /// Message and context of the turn that it starts. `None` if it waits for the next turn.
-    pub(crate) first: Option<(Vec<Event>, TurnContext)>,
+    pub(crate) first: Option<(Vec<Event>, Box<TurnContext>)>,
     /// Receiver that completes once the message and its idempotency key are durable, if it has one.
     pub(crate) recorded: Option<oneshot::Receiver<TurnReply>>,
 }
@@ -294,7 +294,7 @@ impl LiveRef {
         waiting: VecDeque<QueuedMessage>,
     ) {
         let mut state = self.lock();
-        (state.durable.turns, state.turn.answered) = (turns, answered);
+        (state.durable.turns, state.turn.answered) = (turns, answered.map(Box::new));
         state.turn.inbox.extend(waiting);
         state.turn.number += 1;
         state.turn.is_running = true;

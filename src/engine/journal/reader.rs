@@ -252,7 +252,7 @@ impl Reader {
                 if is_cut {
                     return Poll::Ready(Err(Interrupted));
                 }
-                let next = || Arc::clone(&self.live.changed).notified_owned();
+                let next = || Arc::clone(self.live.changed()).notified_owned();
                 let changed = self.changed.get_or_insert_with(|| Box::pin(next()));
                 // A later change wakes this reader: it needs the lock, which is still held.
                 while changed.as_mut().poll(cx).is_ready() {
@@ -408,7 +408,6 @@ mod tests {
             agent::{self, End},
             execution::{Execution, Limits, SendRequest, StreamStart},
             journal::{
-                TurnContext,
                 live::{MAX_CACHED_BYTES, MAX_CACHED_EVENTS},
                 pause,
             },
@@ -421,7 +420,7 @@ mod tests {
         SendRequest {
             scope: Arc::default(),
             message: Message::user("go"),
-            context: TurnContext::default(),
+            context: Box::default(),
             push: None,
             cleared: crate::protocol::rpc::ClearedSecrets::default(),
             idempotency_key: None,

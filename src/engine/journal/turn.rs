@@ -188,7 +188,7 @@ impl LiveRef {
         result: TurnResult,
         yields: bool,
         permit: &mut Option<P>,
-    ) -> Option<(Vec<Event>, TurnContext)> {
+    ) -> Option<(Vec<Event>, Box<TurnContext>)> {
         let mut state = self.lock();
         state.turn.agent_polled = false;
         if self.is_abandoned(&state) {
@@ -234,18 +234,17 @@ impl LiveRef {
         }
         state.has_task = true;
         let waiting = if ends == Ends::Task { 0 } else { state.turn.inbox.len().min(MAX_MESSAGES_PER_TURN) };
-        let (mut context, mut secrets) = (TurnContext::default(), Secrets::default());
+        let (mut context, mut secrets) = (None, Secrets::default());
         let next: Vec<Event> = state
             .turn
             .inbox
             .drain(..waiting)
             .map(|message| {
-                context = message.context;
+                let context: &mut Box<TurnContext> = context.insert(message.context);
                 secrets.append(mem::take(&mut context.secrets));
                 message.event
             })
             .collect();
-        context.secrets = secrets;
         state.accepted.contexts.drop_before(next.last().map(Event::seq));
         if let Some(last) = next.last() {
             state.turn.number += 1;
@@ -256,7 +255,9 @@ impl LiveRef {
             drop(permit.take());
         }
         self.journal().flush(self, state);
-        (!next.is_empty()).then_some((next, context))
+        let mut context = context?;
+        context.secrets = secrets;
+        Some((next, context))
     }
 
     /// Records in the row of a task that a stop of the server interrupted its turn: the attempt does not count against the
@@ -371,7 +372,7 @@ impl LiveRef {
                 if state.watermark() > last || !state.has_uncommitted() {
                     return Ok(());
                 }
-                let changed = self.changed.notified();
+                let changed = self.changed().notified();
                 self.journal().flush(self, state);
                 changed
             };
@@ -418,7 +419,7 @@ impl LiveRef {
                     }
                     return result;
                 }
-                let changed = self.changed.notified();
+                let changed = self.changed().notified();
                 self.journal().flush(self, state);
                 changed
             };

@@ -158,9 +158,9 @@ impl StoredContexts {
     }
 
     /// Returns the context of a message.
-    pub(crate) fn context(&self, seq: Seq, referenced: Vec<Task>) -> TurnContext {
+    pub(crate) fn context(&self, seq: Seq, referenced: Vec<Task>) -> Box<TurnContext> {
         let record = self.0.iter().find(|record| record.seq == seq);
-        TurnContext {
+        Box::new(TurnContext {
             principal: record.and_then(|record| record.principal.as_ref()).map(|stored| Arc::new(stored.principal())),
             extensions: record.map(|record| record.extensions.clone()).unwrap_or_default(),
             accepted_output_modes: record.map(|record| record.modes.clone()).unwrap_or_default(),
@@ -169,7 +169,7 @@ impl StoredContexts {
             referenced,
             secrets: Secrets::default(),
             forwarded: None,
-        }
+        })
     }
 
     /// Returns the trace of an event: that of the last message before it. `None` if that is no longer stored.

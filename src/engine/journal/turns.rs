@@ -26,7 +26,7 @@ pub(crate) struct AnsweredInterruption {
 #[derive(Debug)]
 pub(crate) struct QueuedMessage {
     pub(crate) event: Event,
-    pub(crate) context: TurnContext,
+    pub(crate) context: Box<TurnContext>,
 }
 
 /// Newest turn of a task and the messages that wait for the next one, folded from the log. The size does not grow with
