@@ -4,8 +4,6 @@ use std::{collections::hash_map::Entry, sync::Arc};
 
 use parking_lot::Mutex;
 
-use crate::base::sources::FastMap;
-
 /// Number of permits in use, in total and by owner, with a maximum for each.
 #[derive(Debug)]
 pub(crate) struct OwnerCounts {
@@ -18,7 +16,7 @@ pub(crate) struct OwnerCounts {
 struct Used {
     total: usize,
     /// Permits of owners that have any.
-    owners: FastMap<Arc<str>, usize>,
+    owners: foldhash::HashMap<Arc<str>, usize>,
 }
 
 /// Maximum that was reached.

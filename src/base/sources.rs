@@ -1,13 +1,9 @@
 //! Environment of a server: wall clock, ids and random numbers. A simulation replaces all three, so that two runs with
 //! one seed have equal results.
 
-use std::{
-    collections::HashMap,
-    hash::{BuildHasherDefault, Hasher},
-    sync::{
-        Arc, LazyLock,
-        atomic::{AtomicU64, Ordering},
-    },
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
 };
 
 use uuid::{Uuid, fmt::Hyphenated};
@@ -113,41 +109,6 @@ pub(crate) const fn mix(n: u64) -> u64 {
     let n = (n ^ (n >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let n = (n ^ (n >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     n ^ (n >> 31)
-}
-
-/// Map by owner or address, with a [`FastHash`].
-pub(crate) type FastMap<K, V> = HashMap<K, V, BuildHasherDefault<FastHash>>;
-
-/// Hash in a fraction of the instructions of the default. The seed is random from process to process, so that clients can't
-/// choose keys with equal hashes.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct FastHash(u64);
-
-impl Default for FastHash {
-    fn default() -> Self {
-        static SEED: LazyLock<u64> = LazyLock::new(|| Rng::default().next_u64());
-        Self(*SEED)
-    }
-}
-
-impl Hasher for FastHash {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        let (words, rest) = bytes.as_chunks();
-        for word in words {
-            self.write_u64(u64::from_le_bytes(*word));
-        }
-        if !rest.is_empty() {
-            self.write_u64(rest.iter().fold(0, |word, byte| word << 8 | u64::from(*byte)));
-        }
-    }
-
-    fn write_u64(&mut self, word: u64) {
-        self.0 = mix(self.0 ^ word);
-    }
 }
 
 #[cfg(test)]

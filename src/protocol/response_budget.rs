@@ -21,10 +21,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use crate::{
-    base::sources::FastMap,
-    protocol::error::{Error, ErrorKind},
-};
+use crate::protocol::error::{Error, ErrorKind};
 
 /// Maximum size of a frame that does not count, in bytes. The state of its stream has about that size.
 pub(crate) const SMALL: usize = 1 << 10;
@@ -58,7 +55,7 @@ struct Budget {
 struct Used {
     bytes: usize,
     /// Bytes of each connection that has any. A counter in the extensions of each request would cost an allocation.
-    connections: FastMap<SocketAddr, usize>,
+    connections: foldhash::HashMap<SocketAddr, usize>,
 }
 
 impl Used {

@@ -1,13 +1,12 @@
 //! Task keys: the owner, the tenant and the id of a task, with a precomputed hash for maps and shards.
 
 use std::{
-    collections::HashMap,
     fmt,
-    hash::{Hash, Hasher},
-    sync::Arc,
+    hash::{BuildHasher, Hash, Hasher},
+    sync::{Arc, LazyLock},
 };
 
-use crate::base::sources::FastHash;
+use foldhash::fast::RandomState;
 
 /// Owner and tenant of tasks.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -34,9 +33,9 @@ struct Parts {
 impl Key {
     /// Creates the key of a task.
     pub fn new(scope: &Arc<Scope>, id: &str) -> Self {
-        let mut hash = FastHash::default();
-        (scope, id).hash(&mut hash);
-        Self(Arc::new(Parts { id: id.into(), hash: hash.finish(), scope: Arc::clone(scope) }))
+        static SEED: LazyLock<RandomState> = LazyLock::new(RandomState::default);
+        let hash = SEED.hash_one((scope, id));
+        Self(Arc::new(Parts { id: id.into(), hash, scope: Arc::clone(scope) }))
     }
 
     /// Id of the task.
@@ -73,4 +72,4 @@ impl fmt::Debug for Key {
 }
 
 /// Map from task keys to values. Its order is random.
-pub type KeyMap<V> = HashMap<Key, V>;
+pub type KeyMap<V> = foldhash::HashMap<Key, V>;

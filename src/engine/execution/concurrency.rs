@@ -11,13 +11,10 @@ use parking_lot::Mutex;
 use tokio::sync::{Semaphore, SemaphorePermit, oneshot};
 
 use super::limits::{Limits, RETRY_AFTER, limit_error};
-use crate::{
-    base::sources::FastMap,
-    protocol::{
-        call::{OwnerCounts, OwnerPermit, Reached},
-        error::Error,
-        response_budget::Reservation,
-    },
+use crate::protocol::{
+    call::{OwnerCounts, OwnerPermit, Reached},
+    error::Error,
+    response_budget::Reservation,
 };
 
 /// Permits of running turns, open streams and reads from the store.
@@ -144,7 +141,7 @@ struct TurnQueue {
 struct TurnQueueState {
     running: usize,
     /// Owners with running or queued turns.
-    owners: FastMap<Arc<str>, OwnerTurns>,
+    owners: foldhash::HashMap<Arc<str>, OwnerTurns>,
     queue: VecDeque<QueuedOwner>,
 }
 
@@ -231,7 +228,11 @@ impl Drop for TurnPermit {
 }
 
 /// Changes the numbers of an owner. Without turns, it has no entry.
-fn change(owners: &mut FastMap<Arc<str>, OwnerTurns>, owner: &Arc<str>, change: impl FnOnce(&mut OwnerTurns)) {
+fn change(
+    owners: &mut foldhash::HashMap<Arc<str>, OwnerTurns>,
+    owner: &Arc<str>,
+    change: impl FnOnce(&mut OwnerTurns),
+) {
     let mut turns = match owners.entry(Arc::clone(owner)) {
         Entry::Occupied(turns) => turns,
         Entry::Vacant(none) => none.insert_entry(OwnerTurns::default()),
