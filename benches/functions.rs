@@ -13,7 +13,7 @@ use a2a_service::{
         TaskStatusUpdateEvent, stream_response::Payload,
     },
     pb::wkt::Timestamp,
-    store::{Commit, Expect, Key, Scope, SyncStore as _, TaskHead, memory::Memory},
+    store::{Commit, Expect, Scope, SyncStore as _, TaskHead, TaskKey, memory::Memory},
     task,
 };
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
@@ -149,7 +149,7 @@ fn tasks(c: &mut Criterion) {
 
 fn store(c: &mut Criterion) {
     let (scope, mut group) = (Arc::new(Scope::default()), c.benchmark_group("store"));
-    group.bench_function("make a key", |b| b.iter(|| Key::new(&scope, black_box(ID))));
+    group.bench_function("make a key", |b| b.iter(|| TaskKey::new(&scope, black_box(ID))));
     let task = Arc::new(finished());
     let log = || {
         let mut all = vec![Event::from_task(Position { fence: 1, seq: 1 }, Ends::Nothing, submitted().into())];
@@ -157,7 +157,7 @@ fn store(c: &mut Criterion) {
         all
     };
     let commit = |n: u64| Commit {
-        key: Key::new(&scope, &format!("{n:036}")),
+        key: TaskKey::new(&scope, &format!("{n:036}")),
         expect: Expect::New,
         fence: 1,
         row: TaskHead {

@@ -49,7 +49,7 @@ use crate::{
         snapshot::Snapshot,
     },
     service::wrappers::extended::Negotiated,
-    store::{Key, ListQuery, PageToken, Retention, Scope, Store},
+    store::{ListQuery, PageToken, Retention, Scope, Store, TaskKey},
 };
 
 pub mod auth;
@@ -157,7 +157,7 @@ impl Service {
         self.execution.recovered()
     }
 
-    /// Sets the idempotency key of sends without an `Idempotency-Key`.
+    /// Sets the idempotency key of sends without an `Idempotency-TaskKey`.
     #[must_use]
     pub fn idempotency_default_key(self, default_key: IdempotencySource) -> Self {
         Self { default_key, ..self }
@@ -229,10 +229,10 @@ impl Service {
     }
 
     /// Returns the key of the task that a request names.
-    fn key<T>(&self, request: &Request<T>, tenant: &str, id: &str) -> Result<Key, Error> {
+    fn key<T>(&self, request: &Request<T>, tenant: &str, id: &str) -> Result<TaskKey, Error> {
         let call = Call::of(request)?;
         call.check_deadline()?;
-        Ok(Key::new(&self.scope(call, tenant), id))
+        Ok(TaskKey::new(&self.scope(call, tenant), id))
     }
 
     /// Validates a send. The referenced tasks are still missing ([`with_references`](Self::with_references)).
@@ -320,7 +320,7 @@ impl Service {
             return Err(Error::invalid_field("message.referenceTaskIds", why).with("limit", "references"));
         }
         for id in ids {
-            match self.execution.get(&Key::new(&send.scope, id), None).await {
+            match self.execution.get(&TaskKey::new(&send.scope, id), None).await {
                 Ok(task) => send.context.referenced.push(task.into_task()?),
                 Err(error) if error.kind() == ErrorKind::TaskNotFound => {}
                 Err(error) => return Err(error),

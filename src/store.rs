@@ -14,7 +14,7 @@ pub use delivery::{
     Lease, PushTaskPage, STORE_FULL,
 };
 pub use inspect::{Counts, Inspect, MAX_OWNERS, TaskFilter, TaskPage, TaskSummary};
-pub use key::{Key, KeyMap, Scope};
+pub use key::{KeyMap, Scope, TaskKey};
 pub use page::{ListPage, ListQuery, PageToken};
 pub use push_config::PushConfig;
 pub use retention::{Retention, SweepResult};
@@ -44,7 +44,7 @@ mod traits;
 #[derive(Clone, Debug)]
 pub struct Commit {
     /// Key of the task.
-    pub key: Key,
+    pub key: TaskKey,
     /// Required position of the row.
     pub expect: Expect,
     /// Fencing token of the writer.

@@ -9,7 +9,7 @@ use a2a_service::{
         stream_response::Payload,
     },
     store::{
-        Commit, Expect, Key, Scope, TaskHead, TaskStore as _,
+        Commit, Expect, Scope, TaskHead, TaskKey, TaskStore as _,
         sqlite::{Options, Sqlite},
     },
     task,
@@ -97,7 +97,7 @@ fn commit(n: u64, is_running: bool, fence: u64) -> Commit {
         attempt: 1,
         drained: 0,
     };
-    let key = Key::new(&Arc::<Scope>::default(), &id);
+    let key = TaskKey::new(&Arc::<Scope>::default(), &id);
     let (checkpoint, sends) = (Some(Arc::new(task)), Vec::new());
     Commit {
         key,

@@ -47,7 +47,7 @@ use crate::{
         snapshot::Snapshot,
         task::TaskLimits,
     },
-    store::{Key, ListPage, ListQuery, PushConfig, PutResult, Scope, Store, Unavailable},
+    store::{ListPage, ListQuery, PushConfig, PutResult, Scope, Store, TaskKey, Unavailable},
 };
 
 mod concurrency;
@@ -248,14 +248,14 @@ impl Execution {
     }
 
     /// Returns a task, loaded into memory.
-    async fn load(&self, key: &Key) -> Result<LiveRef, Error> {
+    async fn load(&self, key: &TaskKey) -> Result<LiveRef, Error> {
         self.0.wait_for_recovery().await?;
         self.0.quarantine.check(key)?;
         load(&self.0.journal, key, self.0.limits.task_limits()).await
     }
 
     /// Returns the committed task. `memory` is the reservation for the response.
-    pub(crate) async fn get(&self, key: &Key, memory: Option<&Reservation>) -> Result<Snapshot, Error> {
+    pub(crate) async fn get(&self, key: &TaskKey, memory: Option<&Reservation>) -> Result<Snapshot, Error> {
         let journal = &self.0.journal;
         if let Some(live) = journal.get(key) {
             return live
@@ -298,7 +298,7 @@ impl Execution {
     /// `InvalidParams` if it leaves out a secret, and its URL has another origin than that of the one it replaces.
     pub(crate) async fn put_push(
         &self,
-        key: &Key,
+        key: &TaskKey,
         mut push: PushConfig,
         cleared: ClearedSecrets,
         prefix: &str,
@@ -331,7 +331,7 @@ impl Execution {
     }
 
     /// Deletes a configuration of a task, if it exists. Returns whether the task exists.
-    pub(crate) async fn delete_push(&self, key: &Key, id: &str) -> Result<bool, Error> {
+    pub(crate) async fn delete_push(&self, key: &TaskKey, id: &str) -> Result<bool, Error> {
         let is_known = self.0.journal.store().delete_push(key, id).await?;
         self.0.journal.tell_observer_deleted(key);
         Ok(is_known)
@@ -342,7 +342,7 @@ impl Execution {
     ///
     /// # Errors
     /// `TaskNotCancelable` if the task is in another terminal state, or reaches one first.
-    pub(crate) async fn cancel(&self, key: &Key, metadata: Option<Box<Struct>>) -> Result<Arc<Task>, Error> {
+    pub(crate) async fn cancel(&self, key: &TaskKey, metadata: Option<Box<Struct>>) -> Result<Arc<Task>, Error> {
         let live = self.load(key).await?;
         let ended = match live.request_cancel(metadata).ok_or_else(ownership_changed)? {
             Ok(task) => return canceled(task),
@@ -404,7 +404,7 @@ async fn within<F: Future>(limit: Option<Duration>, future: F) -> Option<F::Outp
 }
 
 /// Returns a task, loaded into memory. Concurrent callers share one load.
-async fn load(journal: &Arc<Journal>, key: &Key, bounds: TaskLimits) -> Result<LiveRef, Error> {
+async fn load(journal: &Arc<Journal>, key: &TaskKey, bounds: TaskLimits) -> Result<LiveRef, Error> {
     let store = &**journal.store();
     let read = async || match store.load(key).await? {
         Some(mut stored) => {
@@ -431,7 +431,7 @@ async fn load(journal: &Arc<Journal>, key: &Key, bounds: TaskLimits) -> Result<L
 
 /// Returns the error for a task that could not be read: INTERNAL if its data is damaged, which is permanent, otherwise
 /// UNAVAILABLE.
-async fn unreadable(store: &dyn Store, key: &Key, cause: Unavailable) -> Error {
+async fn unreadable(store: &dyn Store, key: &TaskKey, cause: Unavailable) -> Error {
     match store.diagnose(key).await {
         Ok(Some(damaged)) => ErrorKind::Internal.because(format!("task {} can't be read", key.id())).hide(damaged),
         Ok(None) | Err(_) => cause.into(),
@@ -545,7 +545,7 @@ mod tests {
         let TurnReply::Task(task) = execution.start(sent(&scope, Message::user("go")), None).await.unwrap() else {
             panic!("reply is a message")
         };
-        let live = execution.load(&Key::new(&scope, &task.id)).await.unwrap();
+        let live = execution.load(&TaskKey::new(&scope, &task.id)).await.unwrap();
         assert_eq!(live.waiting(), 0);
         for _ in 0..100 {
             let message = Message { task_id: task.id.clone(), ..Message::user("more") };

@@ -48,7 +48,7 @@ use crate::{
         pb::v1::{Message, Role, TaskState, TaskStatus, TaskStatusUpdateEvent, stream_response::Payload},
         response_budget::ResponseBudget,
     },
-    store::{Commit, Key, KeyMap, Refused, Store, Unavailable},
+    store::{Commit, KeyMap, Refused, Store, TaskKey, Unavailable},
 };
 
 mod commit_retry;
@@ -98,10 +98,10 @@ pub struct Journal {
 /// Observer of durable commits, such as the delivery of push notifications.
 pub(crate) trait CommitObserver: Send + Sync {
     /// Called after each commit, and after a push configuration was stored, without locks. Must not block.
-    fn on_committed(&self, key: &Key, has_new_config: bool);
+    fn on_committed(&self, key: &TaskKey, has_new_config: bool);
 
     /// Called after a push configuration was deleted. Must not block.
-    fn on_push_deleted(&self, key: &Key);
+    fn on_push_deleted(&self, key: &TaskKey);
 }
 
 /// Phase of the server's shutdown.
@@ -132,7 +132,7 @@ struct Lane {
 
 /// Entry of a task in the map. Its `live` is empty while one caller loads the task from the store.
 struct Entry {
-    key: Key,
+    key: TaskKey,
     journal: Arc<Journal>,
     live: OnceCell<LiveTask>,
     /// Number of references. Only increased from zero under the lock of the shard.
@@ -185,14 +185,14 @@ impl Journal {
     }
 
     /// Tells the observer of a commit, or of a push configuration that was stored for a task.
-    pub(crate) fn tell_observer(&self, key: &Key, has_new_config: bool) {
+    pub(crate) fn tell_observer(&self, key: &TaskKey, has_new_config: bool) {
         if let Some(observer) = self.observer.get() {
             observer.on_committed(key, has_new_config);
         }
     }
 
     /// Tells the observer that a push configuration of a task was deleted.
-    pub(crate) fn tell_observer_deleted(&self, key: &Key) {
+    pub(crate) fn tell_observer_deleted(&self, key: &TaskKey) {
         if let Some(observer) = self.observer.get() {
             observer.on_push_deleted(key);
         }
@@ -274,7 +274,7 @@ impl Journal {
     }
 
     /// Returns the task if it is in memory.
-    pub(crate) fn get(&self, key: &Key) -> Option<LiveRef> {
+    pub(crate) fn get(&self, key: &TaskKey) -> Option<LiveRef> {
         let task = self.shards[key.shard(SHARDS)].lock().get(key).map(Entry::hold);
         task.filter(|task| task.0.live.initialized())
     }
@@ -282,7 +282,7 @@ impl Journal {
     /// Returns the task, loading it with `load` if it is not in memory. Concurrent callers share one load.
     pub(crate) async fn get_or_load<E, F: Future<Output = Result<LiveTask, E>>>(
         self: &Arc<Self>,
-        key: &Key,
+        key: &TaskKey,
         load: impl FnOnce() -> F,
     ) -> Result<LiveRef, E> {
         let task = {
@@ -527,7 +527,7 @@ pub(crate) async fn pause(time: Duration) {
 }
 
 impl Entry {
-    fn new(key: &Key, journal: &Arc<Journal>, live: Option<LiveTask>) -> Self {
+    fn new(key: &TaskKey, journal: &Arc<Journal>, live: Option<LiveTask>) -> Self {
         let (key, journal, live) = (key.clone(), Arc::clone(journal), OnceCell::new_with(live));
         Self { key, journal, live, holders: AtomicUsize::new(0) }
     }

@@ -13,7 +13,7 @@ use crate::{
         pb::v1::{ListTaskPushNotificationConfigsResponse, TaskPushNotificationConfig},
         validate::MAX_ID_BYTES,
     },
-    store::{Key, PushConfig, PushPage},
+    store::{PushConfig, PushPage, TaskKey},
 };
 
 /// Maximum length of each text field in bytes, except for the id.
@@ -29,7 +29,7 @@ impl Service {
         request: &Request<T>,
         tenant: &str,
         task_id: &str,
-    ) -> Result<(OwnerPermit, Key), Error> {
+    ) -> Result<(OwnerPermit, TaskKey), Error> {
         let permit = self.calls.unary(Call::of(request)?)?;
         self.offers.push()?;
         Ok((permit, self.key(request, tenant, task_id)?))

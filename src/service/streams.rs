@@ -28,7 +28,7 @@ use crate::{
         rpc::BoxStream,
     },
     service::wrappers::extended::Negotiated,
-    store::Key,
+    store::TaskKey,
 };
 
 impl Service {
@@ -52,7 +52,7 @@ impl Service {
         }
         let length = configuration.as_ref().and_then(|configuration| configuration.history_length);
         let history = self.history("configuration.historyLength", length)?;
-        let key = Key::new(&self.scope(call, tenant), id);
+        let key = TaskKey::new(&self.scope(call, tenant), id);
         let found = self.execution.get(&key, None).await?;
         if !found.task()?.history.iter().any(|known| known.message_id == message.message_id) {
             let why = format!("cursor of task {id}, which does not have this message; send it without the cursor");

@@ -9,7 +9,7 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
-use super::{Millis, Seq, key::Key, push_config::PushConfig};
+use super::{Millis, Seq, key::TaskKey, push_config::PushConfig};
 use crate::base::clock::whole_millis;
 
 /// Maximum number of events of a claim.
@@ -244,7 +244,7 @@ pub(super) enum Ended {
 #[derive(Clone, Debug, PartialEq)]
 pub struct DeliveryClaim {
     /// Key of the task.
-    pub key: Key,
+    pub key: TaskKey,
     /// Push configuration, as it was at the time of the claim.
     pub config: Arc<PushConfig>,
     /// Last delivered event.
@@ -265,7 +265,7 @@ pub struct DeliveryClaim {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Delivery {
     /// Key of the task.
-    pub key: Key,
+    pub key: TaskKey,
     /// Push configuration.
     pub config: Arc<PushConfig>,
     /// Sequence number of the last event of the task.
@@ -288,7 +288,7 @@ pub struct DeliveryPage {
 pub struct PushTaskPage {
     /// Tasks with a configuration that is not a dead letter, and that are not in a terminal state or have undelivered
     /// events.
-    pub keys: Vec<Key>,
+    pub keys: Vec<TaskKey>,
     /// Start of the next page, if there is one.
     pub next: Option<DeliveryToken>,
 }

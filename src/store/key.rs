@@ -19,7 +19,7 @@ pub struct Scope {
 
 /// Key of a task: its scope and its id. Cheap to clone, and hashed once.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Key(Arc<Parts>);
+pub struct TaskKey(Arc<Parts>);
 
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Parts {
@@ -30,7 +30,7 @@ struct Parts {
     hash: u64,
 }
 
-impl Key {
+impl TaskKey {
     /// Creates the key of a task.
     pub fn new(scope: &Arc<Scope>, id: &str) -> Self {
         static SEED: LazyLock<RandomState> = LazyLock::new(RandomState::default);
@@ -59,17 +59,17 @@ impl Key {
     }
 }
 
-impl Hash for Key {
+impl Hash for TaskKey {
     fn hash<H: Hasher>(&self, state: &mut H) {
         state.write_u64(self.0.hash);
     }
 }
 
-impl fmt::Debug for Key {
+impl fmt::Debug for TaskKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0.id)
     }
 }
 
 /// Map from task keys to values. Its order is random.
-pub type KeyMap<V> = foldhash::HashMap<Key, V>;
+pub type KeyMap<V> = foldhash::HashMap<TaskKey, V>;

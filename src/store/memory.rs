@@ -17,9 +17,9 @@ use self::{
     index::Index,
 };
 use super::{
-    Claim, Commit, Committed, Event, Fence, Full, InUse, Inspect, Key, KeyMap, ListPage, ListQuery, Maintenance,
-    Millis, PageToken, Position, Refused, Retention, Scope, SendOutcome, Seq, StoredTask, SweepResult, SyncStore, Task,
-    TaskHead, TaskStore, Unavailable,
+    Claim, Commit, Committed, Event, Fence, Full, InUse, Inspect, KeyMap, ListPage, ListQuery, Maintenance, Millis,
+    PageToken, Position, Refused, Retention, Scope, SendOutcome, Seq, StoredTask, SweepResult, SyncStore, Task,
+    TaskHead, TaskKey, TaskStore, Unavailable,
     log_codec::{OpenLog, SealedLog, TaskIds},
     page::PageTasks,
     quota::DEFAULT_MAX_PUSH_CONFIGS_PER_OWNER,
@@ -118,7 +118,7 @@ impl Memory {
         sizes.iter().fold((0, 0), |sum, size| (sum.0 + size.0, sum.1 + size.1))
     }
 
-    fn with<T>(&self, key: &Key, read: impl FnOnce(&TaskEntry) -> T) -> Option<T> {
+    fn with<T>(&self, key: &TaskKey, read: impl FnOnce(&TaskEntry) -> T) -> Option<T> {
         self.shards[key.shard(SHARDS)].lock().get(key).map(|entry| read(entry))
     }
 }
@@ -130,7 +130,7 @@ impl Default for Memory {
 }
 
 /// Decodes a task for a list.
-fn listed_task(entry: &TaskEntry, key: &Key, query: &ListQuery) -> Task {
+fn listed_task(entry: &TaskEntry, key: &TaskKey, query: &ListQuery) -> Task {
     let mut task = match &entry.log {
         EntryLog::Sealed(log) => log.task().unwrap_or_default(),
         EntryLog::Open(log) => {
@@ -171,7 +171,7 @@ impl TaskStore for Memory {
         Ok(batch.iter().map(|commit| self.commit_sync(commit).map(|()| Committed::default())).collect())
     }
 
-    async fn load(&self, key: &Key) -> Result<Option<StoredTask>, Unavailable> {
+    async fn load(&self, key: &TaskKey) -> Result<Option<StoredTask>, Unavailable> {
         Ok(self.with(key, |TaskEntry { position, row, agent_state, turn_contexts, log, .. }| StoredTask {
             position: *position,
             row: row.clone(),
@@ -184,7 +184,13 @@ impl TaskStore for Memory {
         }))
     }
 
-    async fn events(&self, key: &Key, after: Seq, limit: usize, max_bytes: usize) -> Result<Vec<Event>, Unavailable> {
+    async fn events(
+        &self,
+        key: &TaskKey,
+        after: Seq,
+        limit: usize,
+        max_bytes: usize,
+    ) -> Result<Vec<Event>, Unavailable> {
         let after = usize::try_from(after).unwrap_or(usize::MAX);
         let events = self.with(key, |entry| {
             let ids = TaskIds { id: key.id(), context: &entry.row.context };
@@ -220,7 +226,7 @@ impl TaskStore for Memory {
             let fits = n < query.limit
                 && self.with(key, |entry| listed_task(entry, key, query)).is_none_or(|task| page.push(task));
             if !fits {
-                let next = last.map(|(time, key): (Millis, &Key)| PageToken { time, id: key.id().into() });
+                let next = last.map(|(time, key): (Millis, &TaskKey)| PageToken { time, id: key.id().into() });
                 return Ok(ListPage { tasks: page.into_tasks(), total, next });
             }
             last = Some((*time, key));
@@ -228,7 +234,7 @@ impl TaskStore for Memory {
         Ok(ListPage { tasks: page.into_tasks(), total, next: None })
     }
 
-    async fn log_bytes(&self, key: &Key) -> Result<usize, Unavailable> {
+    async fn log_bytes(&self, key: &TaskKey) -> Result<usize, Unavailable> {
         let bytes = self.with(key, |entry| match &entry.log {
             EntryLog::Open(log) => log.len(),
             EntryLog::Sealed(_) => 0,
@@ -238,7 +244,7 @@ impl TaskStore for Memory {
 
     async fn context_bytes(&self, scope: &Arc<Scope>, context: &str, max: usize) -> Result<usize, Unavailable> {
         let query = ListQuery { scope: Arc::clone(scope), context: Some(context.into()), ..ListQuery::default() };
-        let keys: Vec<Key> = {
+        let keys: Vec<TaskKey> = {
             let index = self.index.lock();
             index.get(scope).map(|index| index.find(&query).map(|(_, key)| key.clone()).collect()).unwrap_or_default()
         };
@@ -264,8 +270,8 @@ impl Maintenance for Memory {
         Ok(Vec::new())
     }
 
-    async fn idle_tasks(&self, before: Millis, skip: usize, limit: usize) -> Result<Vec<Key>, Unavailable> {
-        let mut interrupted: Vec<(Millis, Key)> = {
+    async fn idle_tasks(&self, before: Millis, skip: usize, limit: usize) -> Result<Vec<TaskKey>, Unavailable> {
+        let mut interrupted: Vec<(Millis, TaskKey)> = {
             let index = self.index.lock();
             index.values().flat_map(|index| index.interrupted(before)).cloned().collect()
         };
@@ -278,7 +284,7 @@ impl Maintenance for Memory {
         /// Number of tasks after which the sweep yields to other work.
         const BATCH: usize = 256;
         let Some(before) = Retention::cutoff(policy.finished, now) else { return Ok(SweepResult::default()) };
-        let mut expired: Vec<Key> = {
+        let mut expired: Vec<TaskKey> = {
             let index = self.index.lock();
             index.values().flat_map(|index| index.terminal(before)).cloned().collect()
         };

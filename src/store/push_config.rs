@@ -8,7 +8,7 @@ use bytes::Bytes;
 use serde_json::{Map, Value};
 use url::Url;
 
-use super::key::Key;
+use super::key::TaskKey;
 use crate::protocol::{
     pb::v1::{AuthenticationInfo, TaskPushNotificationConfig},
     rpc::ClearedSecrets,
@@ -32,7 +32,7 @@ pub struct PushConfig {
 
 impl PushConfig {
     /// Sets the task and tenant, whatever the client sent.
-    pub(crate) fn for_task(mut self, key: &Key) -> Arc<Self> {
+    pub(crate) fn for_task(mut self, key: &TaskKey) -> Arc<Self> {
         key.id().clone_into(&mut self.config.task_id);
         key.scope().tenant.as_ref().clone_into(&mut self.config.tenant);
         Arc::new(self)

@@ -37,8 +37,8 @@ use self::{
     writer::{PROBE, Writer},
 };
 use super::{
-    Claim, Commit, Committed, Damaged, Full, InUse, Inspect, Key, ListPage, ListQuery, Maintenance, Refused, Retention,
-    Scope, SendOutcome, StoredTask, SweepResult, TaskStore, Unavailable, quota::Quota,
+    Claim, Commit, Committed, Damaged, Full, InUse, Inspect, ListPage, ListQuery, Maintenance, Refused, Retention,
+    Scope, SendOutcome, StoredTask, SweepResult, TaskKey, TaskStore, Unavailable, quota::Quota,
 };
 use crate::{
     base::clock::Millis,
@@ -140,7 +140,7 @@ impl Sqlite {
     /// Runs a query of a task, given its row id. Returns `None` if the task does not exist.
     async fn read_task<T: Send + 'static>(
         &self,
-        key: &Key,
+        key: &TaskKey,
         query: impl FnOnce(&Connection, i64) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<Option<T>, Unavailable> {
         let key = key.clone();
@@ -192,12 +192,18 @@ impl TaskStore for Sqlite {
         self.writer.commit(batch).await
     }
 
-    async fn load(&self, key: &Key) -> Result<Option<StoredTask>, Unavailable> {
+    async fn load(&self, key: &TaskKey) -> Result<Option<StoredTask>, Unavailable> {
         let key = key.clone();
         self.readers.run(move |db| read::load(db, &key)).await
     }
 
-    async fn events(&self, key: &Key, after: Seq, limit: usize, max_bytes: usize) -> Result<Vec<Event>, Unavailable> {
+    async fn events(
+        &self,
+        key: &TaskKey,
+        after: Seq,
+        limit: usize,
+        max_bytes: usize,
+    ) -> Result<Vec<Event>, Unavailable> {
         let events = self.read_task(key, move |db, task| read::events(db, task, after, limit, max_bytes));
         Ok(events.await?.unwrap_or_default())
     }
@@ -212,7 +218,7 @@ impl TaskStore for Sqlite {
         self.readers.run(move |db| list::list(db, &query)).await
     }
 
-    async fn log_bytes(&self, key: &Key) -> Result<usize, Unavailable> {
+    async fn log_bytes(&self, key: &TaskKey) -> Result<usize, Unavailable> {
         Ok(self.read_task(key, read::log_bytes).await?.unwrap_or_default())
     }
 
@@ -231,11 +237,11 @@ impl Maintenance for Sqlite {
         Ok(claimed)
     }
 
-    async fn diagnose(&self, key: &Key) -> Result<Option<Damaged>, Unavailable> {
+    async fn diagnose(&self, key: &TaskKey) -> Result<Option<Damaged>, Unavailable> {
         Ok(self.read_task(key, inspect::check_task).await?.flatten().map(Damaged))
     }
 
-    async fn idle_tasks(&self, before: Millis, skip: usize, limit: usize) -> Result<Vec<Key>, Unavailable> {
+    async fn idle_tasks(&self, before: Millis, skip: usize, limit: usize) -> Result<Vec<TaskKey>, Unavailable> {
         let found = self.readers.run(move |db| sweep::candidates(db, sweep::IDLE, (before, -1), skip, limit)).await?;
         Ok(found.into_iter().map(|candidate| candidate.key).collect())
     }

@@ -8,8 +8,8 @@ use tokio::sync::watch;
 
 use super::{
     Commit, Committed, Damaged, DeliveryClaim, DeliveryOutcome, DeliveryPage, DeliveryToken, Event, Fence, Full,
-    Inspect, Key, Lease, ListPage, ListQuery, Millis, Position, PushConfig, PushPage, PushTaskPage, PutResult, Refused,
-    Retention, Scope, SendOutcome, Seq, SweepResult, Task, TaskHead, Unavailable,
+    Inspect, Lease, ListPage, ListQuery, Millis, Position, PushConfig, PushPage, PushTaskPage, PutResult, Refused,
+    Retention, Scope, SendOutcome, Seq, SweepResult, Task, TaskHead, TaskKey, Unavailable,
 };
 #[cfg(doc)]
 use super::{DeliveryState, Rejected};
@@ -57,11 +57,17 @@ pub trait TaskStore: Send + Sync + 'static {
     async fn commit(&self, batch: Arc<[Commit]>) -> Result<Vec<Result<Committed, Refused>>, Unavailable>;
 
     /// Loads the row and the checkpoint of a task.
-    async fn load(&self, key: &Key) -> Result<Option<StoredTask>, Unavailable>;
+    async fn load(&self, key: &TaskKey) -> Result<Option<StoredTask>, Unavailable>;
 
     /// Reads at most `limit` events after the sequence number `after`, in order. The event with which they have `max_bytes`
     /// ([`Event::approximate_size`]) is the last one.
-    async fn events(&self, key: &Key, after: Seq, limit: usize, max_bytes: usize) -> Result<Vec<Event>, Unavailable>;
+    async fn events(
+        &self,
+        key: &TaskKey,
+        after: Seq,
+        limit: usize,
+        max_bytes: usize,
+    ) -> Result<Vec<Event>, Unavailable>;
 
     /// Looks up an earlier send of an owner by its idempotency key.
     async fn find_send(&self, scope: &Arc<Scope>, key: &str) -> Result<Option<SendOutcome>, Unavailable>;
@@ -70,7 +76,7 @@ pub trait TaskStore: Send + Sync + 'static {
     async fn list(&self, query: &ListQuery) -> Result<ListPage, Unavailable>;
 
     /// Size of the stored event log of a task in bytes. Zero if the task does not exist or has no separate log.
-    async fn log_bytes(&self, key: &Key) -> Result<usize, Unavailable>;
+    async fn log_bytes(&self, key: &TaskKey) -> Result<usize, Unavailable>;
 
     /// Total size of the stored tasks of a context in bytes. Counting may stop at the task that reaches `max`.
     async fn context_bytes(&self, scope: &Arc<Scope>, context: &str, max: usize) -> Result<usize, Unavailable>;
@@ -92,21 +98,21 @@ pub trait PushQueue: Send + Sync + 'static {
     /// A new configuration gets the events after the last one of the task; with the commit that creates a task
     /// ([`Commit::push`]), it gets all of them. A replaced one keeps the state of its delivery, except as
     /// [`DeliveryState::replace`] says; the caller then marks the task as due.
-    async fn put_push(&self, key: &Key, push: Arc<PushConfig>, max: usize) -> Result<PutResult, Unavailable>;
+    async fn put_push(&self, key: &TaskKey, push: Arc<PushConfig>, max: usize) -> Result<PutResult, Unavailable>;
 
     /// Returns a push configuration, or `None` if it or its task does not exist.
-    async fn get_push(&self, key: &Key, id: &str) -> Result<Option<Arc<PushConfig>>, Unavailable>;
+    async fn get_push(&self, key: &TaskKey, id: &str) -> Result<Option<Arc<PushConfig>>, Unavailable>;
 
     /// Returns the push configurations of a task after the cursor `after` of an earlier page (0: from the first one), or
     /// `None` if the task does not exist.
-    async fn list_push(&self, key: &Key, after: u64, limit: usize) -> Result<Option<PushPage>, Unavailable>;
+    async fn list_push(&self, key: &TaskKey, after: u64, limit: usize) -> Result<Option<PushPage>, Unavailable>;
 
     /// Deletes a push configuration, if it exists. Returns whether its task exists.
-    async fn delete_push(&self, key: &Key, id: &str) -> Result<bool, Unavailable>;
+    async fn delete_push(&self, key: &TaskKey, id: &str) -> Result<bool, Unavailable>;
 
     /// Marks the deliveries of tasks that have changed as due, except dead letters and those that are due or leased. Returns
     /// how many became due. A task that does not exist is ignored.
-    async fn mark_due(&self, keys: &[Key], now: Millis) -> Result<usize, Unavailable>;
+    async fn mark_due(&self, keys: &[TaskKey], now: Millis) -> Result<usize, Unavailable>;
 
     /// Marks the deliveries of at most `limit` tasks with push configurations as [`mark_due`](Self::mark_due) does: those
     /// after the token of an earlier page (default: from the first one). Returns those of the tasks that may still get
@@ -134,7 +140,7 @@ pub trait PushQueue: Send + Sync + 'static {
 
     /// Returns those of the tasks that may still get events for a push configuration, as [`mark_all_due`](Self::mark_all_due)
     /// does.
-    async fn undelivered_tasks(&self, keys: &[Key]) -> Result<Vec<Key>, Unavailable>;
+    async fn undelivered_tasks(&self, keys: &[TaskKey]) -> Result<Vec<TaskKey>, Unavailable>;
 
     /// Returns a page of at most `limit` deliveries of all owners after the token of an earlier page (default: from the
     /// first one), either all or only dead letters.
@@ -147,7 +153,7 @@ pub trait PushQueue: Send + Sync + 'static {
 
     /// Makes a dead letter, or a delivery that waits for its next attempt, due at once, with a new maximum age. Returns
     /// whether there is such a delivery.
-    async fn retry_delivery(&self, key: &Key, id: &str, now: Millis) -> Result<bool, Unavailable>;
+    async fn retry_delivery(&self, key: &TaskKey, id: &str, now: Millis) -> Result<bool, Unavailable>;
 }
 
 /// Recovery, retention and health of a store.
@@ -159,7 +165,7 @@ pub trait Maintenance: Send + Sync + 'static {
 
     /// Returns tasks that have waited for their clients since before a time, longest wait first: at most `limit` after the
     /// first `skip`.
-    async fn idle_tasks(&self, before: Millis, skip: usize, limit: usize) -> Result<Vec<Key>, Unavailable>;
+    async fn idle_tasks(&self, before: Millis, skip: usize, limit: usize) -> Result<Vec<TaskKey>, Unavailable>;
 
     /// Deletes expired data in small transactions, so that commits do not wait. A task that is in use is skipped, and so is
     /// one with deliveries that are due or leased, up to [`Retention::undelivered`].
@@ -174,7 +180,7 @@ pub trait Maintenance: Send + Sync + 'static {
     }
 
     /// Diagnoses the data of a task that could not be read. Reads all of it.
-    async fn diagnose(&self, _key: &Key) -> Result<Option<Damaged>, Unavailable> {
+    async fn diagnose(&self, _key: &TaskKey) -> Result<Option<Damaged>, Unavailable> {
         Ok(None)
     }
 
@@ -186,7 +192,7 @@ pub trait Maintenance: Send + Sync + 'static {
 }
 
 /// Predicate that returns whether a task is in use, for example by a reader of its log.
-pub type InUse<'a> = &'a (dyn Fn(&Key) -> bool + Send + Sync);
+pub type InUse<'a> = &'a (dyn Fn(&TaskKey) -> bool + Send + Sync);
 
 /// Synchronous commits, for a store that never waits.
 pub trait SyncStore {
@@ -211,16 +217,16 @@ pub struct StoredTask {
 }
 
 /// Claimed task with an unfinished turn, or the damage that prevents reading it.
-pub type Claim = (Key, Result<StoredTask, Damaged>);
+pub type Claim = (TaskKey, Result<StoredTask, Damaged>);
 
 impl StoredTask {
     /// Loads the current task: the checkpoint with the later events applied.
-    pub async fn load_task(&mut self, store: &dyn TaskStore, key: &Key) -> Result<Task, Unavailable> {
+    pub async fn load_task(&mut self, store: &dyn TaskStore, key: &TaskKey) -> Result<Task, Unavailable> {
         self.load_snapshot(store, key).await?.into_task().map_err(|error| unreadable(key, &error))
     }
 
     /// Loads the current task as a snapshot. An up-to-date checkpoint is returned in its encoded form.
-    pub async fn load_snapshot(&mut self, store: &dyn TaskStore, key: &Key) -> Result<Snapshot, Unavailable> {
+    pub async fn load_snapshot(&mut self, store: &dyn TaskStore, key: &TaskKey) -> Result<Snapshot, Unavailable> {
         let (seq, snapshot) = self.checkpoint.take().unwrap_or_default();
         if seq >= self.position.seq {
             return Ok(snapshot);
@@ -233,7 +239,7 @@ impl StoredTask {
     async fn apply_log(
         &self,
         store: &dyn TaskStore,
-        key: &Key,
+        key: &TaskKey,
         mut seq: Seq,
         snapshot: Snapshot,
     ) -> Result<Snapshot, Unavailable> {
@@ -255,6 +261,6 @@ impl StoredTask {
     }
 }
 
-fn unreadable(key: &Key, cause: &Error) -> Unavailable {
+fn unreadable(key: &TaskKey, cause: &Error) -> Unavailable {
     Unavailable(format!("task {} can't be read: {cause}", key.id()))
 }

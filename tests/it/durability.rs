@@ -23,7 +23,7 @@ use a2a_service::{
         wkt::{Timestamp, value::Kind},
     },
     server::Server,
-    store::{Commit, Expect, Key, Scope, SyncStore as _, TaskHead, memory::Memory, sqlite::Options},
+    store::{Commit, Expect, Scope, SyncStore as _, TaskHead, TaskKey, memory::Memory, sqlite::Options},
 };
 use tokio::time::{Instant, timeout};
 use tonic_health::pb::{HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient};
@@ -147,7 +147,7 @@ async fn invalid_stored_values_can_be_read(serve: Binding) {
         attempt: 1,
         drained: 0,
     };
-    let (key, expect) = (Key::new(&Arc::<Scope>::default(), "stored"), Expect::New);
+    let (key, expect) = (TaskKey::new(&Arc::<Scope>::default(), "stored"), Expect::New);
     let commit = Commit {
         key,
         expect,
@@ -219,7 +219,7 @@ async fn observed_tasks_survive_a_kill() {
 }
 
 async fn events_of(store: &OpenedStore, task: &Task) -> Vec<Event> {
-    let key = Key::new(&Arc::<Scope>::default(), &task.id);
+    let key = TaskKey::new(&Arc::<Scope>::default(), &task.id);
     store.events(&key, 0, usize::MAX, usize::MAX).await.unwrap()
 }
 

@@ -12,9 +12,9 @@ use a2a_service::{
     clock::Millis,
     event::{Event, Fence, Seq},
     store::{
-        Claim, Commit, Committed, DeliveryClaim, DeliveryOutcome, DeliveryPage, DeliveryToken, Full, InUse, Key, Lease,
+        Claim, Commit, Committed, DeliveryClaim, DeliveryOutcome, DeliveryPage, DeliveryToken, Full, InUse, Lease,
         ListPage, ListQuery, Maintenance, PushConfig, PushPage, PushQueue, PushTaskPage, PutResult, Refused, Rejected,
-        Retention, Scope, SendOutcome, Store, StoredTask, SweepResult, TaskStore, Unavailable, memory::Memory,
+        Retention, Scope, SendOutcome, Store, StoredTask, SweepResult, TaskKey, TaskStore, Unavailable, memory::Memory,
     },
 };
 use parking_lot::Mutex;
@@ -197,14 +197,20 @@ impl TaskStore for Gate {
         }
     }
 
-    async fn load(&self, key: &Key) -> Result<Option<StoredTask>, Unavailable> {
+    async fn load(&self, key: &TaskKey) -> Result<Option<StoredTask>, Unavailable> {
         // Suspends like a store on disk, so that other tasks run in between.
         tokio::task::yield_now().await;
         self.check_readable()?;
         self.store.load(key).await
     }
 
-    async fn events(&self, key: &Key, after: Seq, limit: usize, max_bytes: usize) -> Result<Vec<Event>, Unavailable> {
+    async fn events(
+        &self,
+        key: &TaskKey,
+        after: Seq,
+        limit: usize,
+        max_bytes: usize,
+    ) -> Result<Vec<Event>, Unavailable> {
         self.check_readable()?;
         self.logs_read.fetch_add(1, Ordering::SeqCst);
         self.store.events(key, after, limit, max_bytes).await
@@ -220,7 +226,7 @@ impl TaskStore for Gate {
         self.store.list(query).await
     }
 
-    async fn log_bytes(&self, key: &Key) -> Result<usize, Unavailable> {
+    async fn log_bytes(&self, key: &TaskKey) -> Result<usize, Unavailable> {
         self.store.log_bytes(key).await
     }
 
@@ -231,7 +237,7 @@ impl TaskStore for Gate {
 
 #[tonic::async_trait]
 impl PushQueue for Gate {
-    async fn put_push(&self, key: &Key, push: Arc<PushConfig>, most: usize) -> Result<PutResult, Unavailable> {
+    async fn put_push(&self, key: &TaskKey, push: Arc<PushConfig>, most: usize) -> Result<PutResult, Unavailable> {
         self.store.put_push(key, push, most).await
     }
 
@@ -239,21 +245,21 @@ impl PushQueue for Gate {
         self.store.check_push_capacity(scope).await
     }
 
-    async fn get_push(&self, key: &Key, id: &str) -> Result<Option<Arc<PushConfig>>, Unavailable> {
+    async fn get_push(&self, key: &TaskKey, id: &str) -> Result<Option<Arc<PushConfig>>, Unavailable> {
         self.check_readable()?;
         self.store.get_push(key, id).await
     }
 
-    async fn list_push(&self, key: &Key, after: u64, limit: usize) -> Result<Option<PushPage>, Unavailable> {
+    async fn list_push(&self, key: &TaskKey, after: u64, limit: usize) -> Result<Option<PushPage>, Unavailable> {
         self.check_readable()?;
         self.store.list_push(key, after, limit).await
     }
 
-    async fn delete_push(&self, key: &Key, id: &str) -> Result<bool, Unavailable> {
+    async fn delete_push(&self, key: &TaskKey, id: &str) -> Result<bool, Unavailable> {
         self.store.delete_push(key, id).await
     }
 
-    async fn mark_due(&self, keys: &[Key], now: Millis) -> Result<usize, Unavailable> {
+    async fn mark_due(&self, keys: &[TaskKey], now: Millis) -> Result<usize, Unavailable> {
         self.store.mark_due(keys, now).await
     }
 
@@ -283,7 +289,7 @@ impl PushQueue for Gate {
         self.store.release_deliveries(runner, now).await
     }
 
-    async fn undelivered_tasks(&self, keys: &[Key]) -> Result<Vec<Key>, Unavailable> {
+    async fn undelivered_tasks(&self, keys: &[TaskKey]) -> Result<Vec<TaskKey>, Unavailable> {
         self.store.undelivered_tasks(keys).await
     }
 
@@ -297,7 +303,7 @@ impl PushQueue for Gate {
         self.store.deliveries(dead_only, after, limit).await
     }
 
-    async fn retry_delivery(&self, key: &Key, id: &str, now: Millis) -> Result<bool, Unavailable> {
+    async fn retry_delivery(&self, key: &TaskKey, id: &str, now: Millis) -> Result<bool, Unavailable> {
         self.store.retry_delivery(key, id, now).await
     }
 }
@@ -313,7 +319,7 @@ impl Maintenance for Gate {
         Ok(claimed)
     }
 
-    async fn idle_tasks(&self, before: Millis, skip: usize, limit: usize) -> Result<Vec<Key>, Unavailable> {
+    async fn idle_tasks(&self, before: Millis, skip: usize, limit: usize) -> Result<Vec<TaskKey>, Unavailable> {
         self.check_readable()?;
         self.store.idle_tasks(before, skip, limit).await
     }

@@ -16,7 +16,7 @@ use a2a_service::{
     event::{Cursor, Ends, Event, Position},
     pb::v1::{StreamResponse, Task, TaskState, stream_response::Payload},
     store::{
-        Key, ListQuery, Scope, Store,
+        ListQuery, Scope, Store, TaskKey,
         sqlite::{Options, Sqlite},
     },
     task,
@@ -120,7 +120,7 @@ impl StoreContents {
         loop {
             let page = store.list(&query).await.unwrap();
             for listed in page.tasks {
-                let key = Key::new(&scope, &listed.id);
+                let key = TaskKey::new(&scope, &listed.id);
                 let Some(mut stored) = store.load(&key).await.unwrap() else {
                     contents.errors.push(format!("{} is listed, but cannot be loaded", listed.id));
                     continue;

@@ -17,7 +17,7 @@ use a2a_service::{
     },
     server::Server,
     service::{Limits, Service},
-    store::{Key, sqlite::Options},
+    store::{TaskKey, sqlite::Options},
 };
 use tokio::time::timeout;
 use tokio_stream::StreamExt as _;
@@ -225,8 +225,8 @@ async fn resumable_agent_is_run_again_with_messages_and_saved_state() {
     assert!(events.windows(2).all(|pair| pair[0].position().fence <= pair[1].position().fence));
 }
 
-fn key(id: &str) -> Key {
-    Key::new(&Arc::default(), id)
+fn key(id: &str) -> TaskKey {
+    TaskKey::new(&Arc::default(), id)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -11,7 +11,7 @@ use super::{
 use crate::{
     engine::journal::{AcceptedMessage, LiveRef, MessageRefusal, NewMessage, TurnContext, Watch},
     protocol::{error::Error, pb::v1::Message},
-    store::Key,
+    store::TaskKey,
 };
 
 impl Execution {
@@ -24,7 +24,7 @@ impl Execution {
     ) -> Result<(LiveRef, T), Error> {
         self.check_accepting()?;
         let SendRequest { scope, mut message, context: turn_context, push, cleared, idempotency_key } = request;
-        let key = Key::new(&scope, &message.task_id);
+        let key = TaskKey::new(&scope, &message.task_id);
         let live = self.load(&key).await?;
         if !message.context_id.is_empty() && *message.context_id != *live.context {
             let why = format!("task {} is in context {}; send that or none", key.id(), live.context);

@@ -29,10 +29,10 @@ use crate::{
         pb::v1::{SendMessageConfiguration, SendMessageRequest},
         rpc::fingerprint,
     },
-    store::{Key, Scope, SendOutcome},
+    store::{Scope, SendOutcome, TaskKey},
 };
 
-/// Idempotency key of sends without an `Idempotency-Key`.
+/// Idempotency key of sends without an `Idempotency-TaskKey`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum IdempotencySource {
     /// No key: the header alone counts. The default, because hand-written clients may reuse message ids.
@@ -117,7 +117,7 @@ impl Execution {
         &self,
         request: &mut SendRequest,
         left: Option<Duration>,
-    ) -> Result<Option<(Key, Seq)>, Error> {
+    ) -> Result<Option<(TaskKey, Seq)>, Error> {
         let Some(key) = &mut request.idempotency_key else { return Ok(None) };
         self.0.wait_for_recovery().await?;
         let acquire = self.0.key_locks.acquire((Arc::clone(&request.scope), key.key.clone()));
@@ -131,7 +131,7 @@ impl Execution {
                 Ok(None)
             }
             Some(outcome) if outcome.hash == key.hash => {
-                Ok(Some((Key::new(&request.scope, &outcome.task_id), outcome.seq)))
+                Ok(Some((TaskKey::new(&request.scope, &outcome.task_id), outcome.seq)))
             }
             Some(SendOutcome { task_id, .. }) => {
                 let why = format!("the idempotency key was used for another message (task {task_id}); use a new key");

@@ -22,7 +22,7 @@ use crate::{
         event::Event,
         pb::v1::{Message, Task, TaskState},
     },
-    store::{Claim, Key, READ_BATCH, READ_BYTES, StoredTask, Unavailable},
+    store::{Claim, READ_BATCH, READ_BYTES, StoredTask, TaskKey, Unavailable},
 };
 
 /// Maximum number of attempts to run a turn, including the first. Attempts that a graceful stop interrupted do not count.
@@ -43,14 +43,14 @@ const READ_ATTEMPTS: u32 = 5;
 /// Tasks that could not be recovered, with the error id of the log line that has the cause. Calls for them get an error
 /// until the next start, which retries their recovery.
 #[derive(Debug, Default)]
-pub(super) struct Quarantine(RwLock<HashMap<Key, Box<str>>>);
+pub(super) struct Quarantine(RwLock<HashMap<TaskKey, Box<str>>>);
 
 impl Quarantine {
     /// Maximum number of tasks. Beyond it, only the damage in the store makes calls fail.
     const MAX: usize = 100_000;
 
     /// Rejects calls for a task that could not be recovered.
-    pub(super) fn check(&self, key: &Key) -> Result<(), Error> {
+    pub(super) fn check(&self, key: &TaskKey) -> Result<(), Error> {
         match self.0.read().get(key) {
             None => Ok(()),
             Some(id) => {
@@ -60,7 +60,7 @@ impl Quarantine {
         }
     }
 
-    fn add(&self, key: &Key, cause: &str, ids: &Ids) {
+    fn add(&self, key: &TaskKey, cause: &str, ids: &Ids) {
         let id = ids.time_ordered();
         tracing::error!(error.id = %id, task.id = key.id(), error.cause = cause, "task can't be recovered until the next start");
         let mut all = self.0.write();
@@ -156,7 +156,7 @@ impl Shared {
     /// Recovers a task: runs its turn again, or ends it as canceled or failed.
     async fn recover_task(
         self: &Arc<Self>,
-        key: &Key,
+        key: &TaskKey,
         mut stored: StoredTask,
         resumable: bool,
     ) -> Result<(), Unavailable> {
@@ -227,7 +227,7 @@ impl Shared {
     }
 
     /// Reads the log of a task: the messages of its newest turn, and those that wait for the next one.
-    async fn replay(&self, key: &Key, stored: &StoredTask) -> Result<LogReplay, Unavailable> {
+    async fn replay(&self, key: &TaskKey, stored: &StoredTask) -> Result<LogReplay, Unavailable> {
         let (mut replay, mut seq) = (LogReplay::default(), 0);
         while seq < stored.position.seq {
             let events = self.journal.store().events(key, seq, READ_BATCH, READ_BYTES).await?;
@@ -241,11 +241,11 @@ impl Shared {
     }
 
     /// Loads the tasks that a message references. Damaged and missing tasks are omitted.
-    async fn referenced(&self, key: &Key, message: Option<&Message>) -> Result<Vec<Task>, Unavailable> {
+    async fn referenced(&self, key: &TaskKey, message: Option<&Message>) -> Result<Vec<Task>, Unavailable> {
         let store = self.journal.store();
         let mut tasks = Vec::new();
         for id in message.iter().flat_map(|message| &message.reference_task_ids).take(self.limits.references) {
-            let key = Key::new(key.scope(), id);
+            let key = TaskKey::new(key.scope(), id);
             let found = async {
                 match store.load(&key).await? {
                     Some(mut stored) => stored.load_task(&**store, &key).await.map(Some),

@@ -18,7 +18,7 @@ use crate::{
         history::HistoryLimit,
         pb::v1::Task,
     },
-    store::{Key, READ_BATCH, READ_BYTES},
+    store::{READ_BATCH, READ_BYTES, TaskKey},
 };
 
 /// Start of a stream.
@@ -32,7 +32,12 @@ pub(crate) enum StreamStart {
 
 impl Execution {
     /// Subscribes to a task (3.1.6). A task in a terminal state can only be read from a position in its log.
-    pub(crate) async fn subscribe(&self, key: &Key, from: StreamStart, history: HistoryLimit) -> Result<Reader, Error> {
+    pub(crate) async fn subscribe(
+        &self,
+        key: &TaskKey,
+        from: StreamStart,
+        history: HistoryLimit,
+    ) -> Result<Reader, Error> {
         let live = self.load(key).await?;
         if matches!(from, StreamStart::Now) && live.has_ended() {
             return Err(task_ended(key.id()));
@@ -43,7 +48,7 @@ impl Execution {
     /// Resumes the stream of a sent message, identified by its id: events after `after`, until its turn ends.
     pub(crate) async fn resume_stream(
         &self,
-        key: &Key,
+        key: &TaskKey,
         message_id: &str,
         after: Position,
         history: HistoryLimit,
@@ -58,7 +63,7 @@ impl Execution {
     /// the turn of the message ends. Does not read the log.
     pub(super) async fn stream_earlier_send(
         &self,
-        key: &Key,
+        key: &TaskKey,
         seq: Seq,
         history: HistoryLimit,
     ) -> Result<Reader, Error> {
@@ -74,7 +79,7 @@ impl Execution {
     /// for `send_timeout`. Does not read the log.
     pub(crate) async fn wait_for_earlier_send(
         &self,
-        key: &Key,
+        key: &TaskKey,
         seq: Seq,
         wait: Option<Duration>,
     ) -> Result<TurnReply, Error> {
@@ -187,7 +192,7 @@ mod tests {
         thread::spawn(move || {
             let journal = Journal::new(Arc::new(Memory::default()), Sources::default());
             let limits = TaskLimits::default();
-            let live = journal.insert(LiveTask::new(Key::new(&Arc::default(), "t"), 1, Task::default(), 0, limits));
+            let live = journal.insert(LiveTask::new(TaskKey::new(&Arc::default(), "t"), 1, Task::default(), 0, limits));
             _ = done.send(attach(&live).map(|(_, at, _)| at).map_err(|error| error.kind()));
         });
         let outcome = outcome.recv_timeout(Duration::from_secs(30)).expect("the lock was taken twice");

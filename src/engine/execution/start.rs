@@ -22,7 +22,7 @@ use crate::{
         pb::v1::{Task, TaskState, TaskStatus},
         task::LimitViolation,
     },
-    store::Key,
+    store::TaskKey,
 };
 
 impl Execution {
@@ -70,7 +70,7 @@ impl Execution {
         // Checked before the agent runs, whose work would be lost.
         journal.store().check_capacity(&scope).map_err(store_full)?;
         let slot = self.0.permits.turn(&scope.owner)?;
-        let (key, now) = (Key::new(&scope, &id), env.clock.millis());
+        let (key, now) = (TaskKey::new(&scope, &id), env.clock.millis());
         let status = TaskStatus {
             state: TaskState::Submitted.into(),
             message: None,

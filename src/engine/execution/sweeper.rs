@@ -10,7 +10,7 @@ use crate::{
     base::clock::{self, Millis},
     engine::journal::Journal,
     protocol::{error::Error, task::TaskLimits},
-    store::{Key, Retention, SweepResult, Unavailable},
+    store::{Retention, SweepResult, TaskKey, Unavailable},
 };
 
 /// Minimum interval between two sweeps.
@@ -100,7 +100,7 @@ pub(crate) async fn end_idle(journal: &Arc<Journal>, bounds: TaskLimits, before:
 }
 
 /// Cancels a task if it still waits for its client. Returns whether it did.
-async fn end_if_idle(journal: &Arc<Journal>, bounds: TaskLimits, key: &Key, before: Millis) -> Result<bool, Error> {
+async fn end_if_idle(journal: &Arc<Journal>, bounds: TaskLimits, key: &TaskKey, before: Millis) -> Result<bool, Error> {
     let live = load(journal, key, bounds).await?;
     match live.cancel_idle(before) {
         Some(ended) => Ok(ended.await.is_ok()),

@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::{
     protocol::{pb::v1::Message, task::LimitViolation},
-    store::{Full, Key, Rejected},
+    store::{Full, Rejected, TaskKey},
 };
 
 /// Reason why the last change of a task was not committed.
@@ -37,7 +37,7 @@ impl LimitExceeded {
     }
 
     /// Returns the status message of a task that fails for this, and logs the failure.
-    pub(super) fn message(&self, key: &Key) -> Message {
+    pub(super) fn message(&self, key: &TaskKey) -> Message {
         tracing::warn!(task.id = key.id(), error.kind = "limit", error.cause = %self, "turn failed");
         match self.limit() {
             Some(limit) => {

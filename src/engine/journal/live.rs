@@ -35,7 +35,7 @@ use crate::{
         },
         task::{Admission, ContextBytes, LimitViolation, TaskLimits, can_join, join_chunks},
     },
-    store::{IdempotencyRecord, Key, PushConfig, StoredTask},
+    store::{IdempotencyRecord, PushConfig, StoredTask, TaskKey},
 };
 
 mod commit;
@@ -61,7 +61,7 @@ const MIN_CHECKPOINT_BYTES: usize = 16 * 1024;
 
 /// A task in memory.
 pub(crate) struct LiveTask {
-    pub(crate) key: Key,
+    pub(crate) key: TaskKey,
     pub(crate) context: Arc<str>,
     state: Mutex<LiveState>,
     /// Wakes readers, and an agent that waits for the store, after each commit and when the task is lost. Waiters must
@@ -201,7 +201,7 @@ pub(super) struct Waiters {
 
 impl LiveTask {
     /// Creates a new task.
-    pub(crate) fn new(key: Key, fence: Fence, task: Task, time: Millis, limits: TaskLimits) -> Self {
+    pub(crate) fn new(key: TaskKey, fence: Fence, task: Task, time: Millis, limits: TaskLimits) -> Self {
         let context = task.context_id.as_str().into();
         let mut inner = LiveState::empty(Admission::new(&task, 1, limits), fence, time);
         inner.accepted.pending = Vec::with_capacity(4);
@@ -211,7 +211,7 @@ impl LiveTask {
     }
 
     /// Creates a live task from its stored state.
-    pub(crate) fn loaded(key: Key, fence: Fence, stored: StoredTask, task: Task, limits: TaskLimits) -> Self {
+    pub(crate) fn loaded(key: TaskKey, fence: Fence, stored: StoredTask, task: Task, limits: TaskLimits) -> Self {
         let StoredTask { position: at, row, agent_state: saved, turn_contexts, .. } = stored;
         let time = task.status.as_ref().and_then(|status| status.timestamp.as_ref()).map_or(row.time, millis);
         let mut inner = LiveState::empty(Admission::new(&task, at.seq, limits), fence, time);
@@ -224,7 +224,7 @@ impl LiveTask {
         Self::from_state(key, row.context, inner)
     }
 
-    fn from_state(key: Key, context: Arc<str>, state: LiveState) -> Self {
+    fn from_state(key: TaskKey, context: Arc<str>, state: LiveState) -> Self {
         Self { key, context, state: Mutex::new(state), changed: OnceLock::new(), control: Notify::new() }
     }
 
@@ -541,7 +541,7 @@ mod tests {
             ..TaskStatus::default()
         };
         let task = Task { status: Some(status(TaskState::Submitted, 5000)), ..Task::default() };
-        let live = LiveTask::new(Key::new(&Arc::default(), "t"), 1, task, 5000, TaskLimits::default());
+        let live = LiveTask::new(TaskKey::new(&Arc::default(), "t"), 1, task, 5000, TaskLimits::default());
         let mut inner = live.lock();
         for (time, expected) in [(6000, 6000), (1000, 6000), (7000, 7000)] {
             let status = Some(status(TaskState::Working, time));

@@ -39,7 +39,8 @@ use crate::{
         event::{Ends, Event, Seq},
     },
     store::{
-        DeliveryClaim, DeliveryOutcome, DeliveryToken, EVENTS_PER_CLAIM, Key, Lease, PushQueue, TaskStore, Unavailable,
+        DeliveryClaim, DeliveryOutcome, DeliveryToken, EVENTS_PER_CLAIM, Lease, PushQueue, TaskKey, TaskStore,
+        Unavailable,
     },
 };
 
@@ -168,18 +169,18 @@ struct Shared {
 #[derive(Default)]
 struct Tasks {
     /// Tasks whose events are delivered.
-    known: HashSet<Key>,
+    known: HashSet<TaskKey>,
     /// Known tasks that have changed since they were last marked in the store.
-    changed: HashSet<Key>,
+    changed: HashSet<TaskKey>,
     /// Known tasks that may have no more configurations or events.
-    doubtful: HashSet<Key>,
+    doubtful: HashSet<TaskKey>,
     /// Number of known tasks after the last check of all of them.
     checked: usize,
 }
 
 impl Tasks {
-    fn take(keys: &mut HashSet<Key>) -> Vec<Key> {
-        let batch: Vec<Key> = keys.iter().take(TASK_BATCH).cloned().collect();
+    fn take(keys: &mut HashSet<TaskKey>) -> Vec<TaskKey> {
+        let batch: Vec<TaskKey> = keys.iter().take(TASK_BATCH).cloned().collect();
         for key in &batch {
             keys.remove(key);
         }
@@ -187,7 +188,7 @@ impl Tasks {
     }
 
     /// Adds a task. Once there are twice as many as after the last check, all are checked.
-    fn insert(&mut self, key: &Key) {
+    fn insert(&mut self, key: &TaskKey) {
         if self.known.contains(key) {
             return;
         }
@@ -200,7 +201,7 @@ impl Tasks {
 }
 
 impl CommitObserver for Shared {
-    fn on_committed(&self, key: &Key, has_new_config: bool) {
+    fn on_committed(&self, key: &TaskKey, has_new_config: bool) {
         {
             let mut tasks = self.tasks.lock();
             if has_new_config {
@@ -213,7 +214,7 @@ impl CommitObserver for Shared {
         self.wake.notify_one();
     }
 
-    fn on_push_deleted(&self, key: &Key) {
+    fn on_push_deleted(&self, key: &TaskKey) {
         self.doubt(key);
         self.wake.notify_one();
     }
@@ -394,7 +395,7 @@ impl Shared {
         }
         match self.queue.undelivered_tasks(&doubtful).await {
             Ok(undelivered) => {
-                let undelivered: HashSet<Key> = undelivered.into_iter().collect();
+                let undelivered: HashSet<TaskKey> = undelivered.into_iter().collect();
                 let mut tasks = self.tasks.lock();
                 for key in doubtful.iter().filter(|key| !undelivered.contains(*key)) {
                     // A change after the check may be a new configuration.
@@ -413,7 +414,7 @@ impl Shared {
     }
 
     /// Notes that a task may have no more configurations or events.
-    fn doubt(&self, key: &Key) {
+    fn doubt(&self, key: &TaskKey) {
         let mut tasks = self.tasks.lock();
         if tasks.known.contains(key) {
             tasks.doubtful.insert(key.clone());

@@ -8,7 +8,7 @@ use std::{
 
 use async_trait::async_trait;
 
-use super::{Full, Key, Memory, SHARDS, Scope, TaskEntry, Unavailable};
+use super::{Full, Memory, SHARDS, Scope, TaskEntry, TaskKey, Unavailable};
 use crate::{
     base::clock::Millis,
     protocol::event::Seq,
@@ -39,9 +39,9 @@ struct StoredConfig {
 #[derive(Default)]
 pub(super) struct DeliveryQueue {
     /// By the time at which they are due, and the serial number of the configuration.
-    due: BTreeMap<(Millis, u64), Key>,
+    due: BTreeMap<(Millis, u64), TaskKey>,
     /// By the time at which they were given up.
-    dead: BTreeMap<(Millis, u64), Key>,
+    dead: BTreeMap<(Millis, u64), TaskKey>,
     last_serial: u64,
     last_claim: u64,
     /// Numbers of configurations per owner, including those that commits have reserved.
@@ -107,7 +107,7 @@ impl PushConfigs {
 
 impl DeliveryQueue {
     /// Adds the configurations of a task.
-    fn insert(&mut self, key: &Key, push: &PushConfigs) {
+    fn insert(&mut self, key: &TaskKey, push: &PushConfigs) {
         for StoredConfig { serial, delivery, .. } in &push.configs {
             if let Some(dead) = &delivery.dead {
                 self.dead.insert((dead.time, *serial), key.clone());
@@ -173,7 +173,7 @@ impl Memory {
     /// Changes the configurations of a task, and moves them in the queue and the task in the order of eviction.
     pub(super) fn change_push<T>(
         &self,
-        key: &Key,
+        key: &TaskKey,
         entry: &mut TaskEntry,
         change: impl FnOnce(&mut PushConfigs, &mut DeliveryQueue, Seq) -> T,
     ) -> T {
@@ -199,7 +199,7 @@ impl Memory {
     /// Changes the configurations of a task that exists and has had some.
     fn with_push<T>(
         &self,
-        key: &Key,
+        key: &TaskKey,
         change: impl FnOnce(&mut PushConfigs, &mut DeliveryQueue, Seq) -> T,
     ) -> Option<T> {
         let mut shard = self.shards[key.shard(SHARDS)].lock();
@@ -208,7 +208,7 @@ impl Memory {
     }
 
     /// Marks the deliveries of a task as due. Returns how many became due.
-    fn mark_task_due(&self, key: &Key, now: Millis) -> usize {
+    fn mark_task_due(&self, key: &TaskKey, now: Millis) -> usize {
         let mark = |push: &mut PushConfigs, _: &mut DeliveryQueue, seq| {
             push.configs.iter_mut().filter_map(|stored| stored.delivery.mark_due(seq, now).then_some(())).count()
         };
@@ -216,7 +216,7 @@ impl Memory {
     }
 
     /// Tasks with configurations in the order of the first one after the token, with that configuration's serial number.
-    fn tasks_with_push(&self, after: u64) -> BTreeMap<u64, Key> {
+    fn tasks_with_push(&self, after: u64) -> BTreeMap<u64, TaskKey> {
         let mut found = BTreeMap::new();
         for shard in &self.shards {
             for (key, entry) in &*shard.lock() {
@@ -259,7 +259,7 @@ impl Memory {
 
 #[async_trait]
 impl PushQueue for Memory {
-    async fn put_push(&self, key: &Key, push: Arc<PushConfig>, max: usize) -> Result<PutResult, Unavailable> {
+    async fn put_push(&self, key: &TaskKey, push: Arc<PushConfig>, max: usize) -> Result<PutResult, Unavailable> {
         let mut shard = self.shards[key.shard(SHARDS)].lock();
         let Some(entry) = shard.get_mut(key) else { return Ok(PutResult::TaskNotFound) };
         Ok(self.change_push(key, entry, |configs, queue, seq| {
@@ -273,16 +273,16 @@ impl PushQueue for Memory {
         Ok(full.map_or(Ok(()), Err))
     }
 
-    async fn get_push(&self, key: &Key, id: &str) -> Result<Option<Arc<PushConfig>>, Unavailable> {
+    async fn get_push(&self, key: &TaskKey, id: &str) -> Result<Option<Arc<PushConfig>>, Unavailable> {
         Ok(self.with(key, |entry| entry.push.as_ref()?.get(id)).flatten())
     }
 
-    async fn list_push(&self, key: &Key, after: u64, limit: usize) -> Result<Option<PushPage>, Unavailable> {
+    async fn list_push(&self, key: &TaskKey, after: u64, limit: usize) -> Result<Option<PushPage>, Unavailable> {
         let page = |entry: &TaskEntry| entry.push.as_ref().map(|push| push.page(after, limit)).unwrap_or_default();
         Ok(self.with(key, page))
     }
 
-    async fn delete_push(&self, key: &Key, id: &str) -> Result<bool, Unavailable> {
+    async fn delete_push(&self, key: &TaskKey, id: &str) -> Result<bool, Unavailable> {
         let mut shard = self.shards[key.shard(SHARDS)].lock();
         let Some(entry) = shard.get_mut(key) else { return Ok(false) };
         if entry.push.is_some() {
@@ -291,7 +291,7 @@ impl PushQueue for Memory {
         Ok(true)
     }
 
-    async fn mark_due(&self, keys: &[Key], now: Millis) -> Result<usize, Unavailable> {
+    async fn mark_due(&self, keys: &[TaskKey], now: Millis) -> Result<usize, Unavailable> {
         Ok(keys.iter().map(|key| self.mark_task_due(key, now)).sum())
     }
 
@@ -317,7 +317,7 @@ impl PushQueue for Memory {
     }
 
     async fn oldest_pending(&self) -> Result<Option<Millis>, Unavailable> {
-        let keys: Vec<Key> = self.deliveries.lock().due.values().cloned().collect();
+        let keys: Vec<TaskKey> = self.deliveries.lock().due.values().cloned().collect();
         let first = |entry: &TaskEntry| {
             let pending = entry.push.iter().flat_map(|push| &push.configs).map(|stored| &stored.delivery);
             pending.filter(|delivery| delivery.is_pending()).filter_map(|delivery| delivery.pending_since).min()
@@ -331,7 +331,7 @@ impl PushQueue for Memory {
             let due = queue.due.iter().take_while(|((due, _), _)| *due <= lease.now).take(limit);
             due.map(|((_, serial), key)| (*serial, key.clone())).collect()
         };
-        let claim = |(serial, key): (u64, Key)| {
+        let claim = |(serial, key): (u64, TaskKey)| {
             let mut shard = self.shards[key.shard(SHARDS)].lock();
             let entry = shard.get_mut(&key).filter(|entry| entry.push.is_some())?;
             let turn_contexts = entry.turn_contexts.clone();
@@ -374,7 +374,7 @@ impl PushQueue for Memory {
             let queue = self.deliveries.lock();
             queue.due.iter().map(|((_, serial), key)| (*serial, key.clone())).collect()
         };
-        let release = |(serial, key): (u64, Key)| {
+        let release = |(serial, key): (u64, TaskKey)| {
             let released = self.with_push(&key, |push, _, _| {
                 let is_leased = |stored: &&mut StoredConfig| {
                     stored.serial == serial && stored.delivery.runner.as_deref() == Some(runner)
@@ -386,7 +386,7 @@ impl PushQueue for Memory {
         Ok(waiting.into_iter().filter_map(release).count())
     }
 
-    async fn undelivered_tasks(&self, keys: &[Key]) -> Result<Vec<Key>, Unavailable> {
+    async fn undelivered_tasks(&self, keys: &[TaskKey]) -> Result<Vec<TaskKey>, Unavailable> {
         Ok(keys.iter().filter(|key| self.with(key, Self::may_get_events).unwrap_or(false)).cloned().collect())
     }
 
@@ -413,7 +413,7 @@ impl PushQueue for Memory {
         Ok(DeliveryPage { deliveries, next })
     }
 
-    async fn retry_delivery(&self, key: &Key, id: &str, now: Millis) -> Result<bool, Unavailable> {
+    async fn retry_delivery(&self, key: &TaskKey, id: &str, now: Millis) -> Result<bool, Unavailable> {
         let retried =
             self.with_push(key, |push, _, seq| push.find_mut(id).is_some_and(|stored| stored.delivery.retry(seq, now)));
         Ok(retried.unwrap_or(false))

@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use super::{Key, Memory, Refused, SHARDS, TaskEntry};
+use super::{Memory, Refused, SHARDS, TaskEntry, TaskKey};
 use crate::store::{Rejected, delivery::STORE_FULL, quota::Quota};
 
 /// Position of a task in the order of eviction.
@@ -28,7 +28,7 @@ impl EvictionRank {
 /// Task counts, and the order of eviction. Each operation takes logarithmic time.
 pub(super) struct Evictions {
     pub(super) quota: Quota,
-    pub(super) terminal: BTreeMap<EvictionRank, Key>,
+    pub(super) terminal: BTreeMap<EvictionRank, TaskKey>,
     /// Terminal tasks of each owner, only if there is a limit per owner.
     owners: Option<HashMap<Arc<str>, BTreeSet<EvictionRank>>>,
     next: u64,
@@ -42,7 +42,7 @@ impl Evictions {
     }
 
     /// Records that a task reached a terminal state.
-    pub(super) fn insert_terminal(&mut self, key: &Key, has_undelivered: bool) -> EvictionRank {
+    pub(super) fn insert_terminal(&mut self, key: &TaskKey, has_undelivered: bool) -> EvictionRank {
         let rank = EvictionRank { has_undelivered, number: self.next };
         self.next += 1;
         self.insert(rank, key.clone());
@@ -50,14 +50,14 @@ impl Evictions {
         rank
     }
 
-    fn insert(&mut self, rank: EvictionRank, key: Key) {
+    fn insert(&mut self, rank: EvictionRank, key: TaskKey) {
         if let Some(owners) = &mut self.owners {
             owners.entry(Arc::clone(&key.scope().owner)).or_default().insert(rank);
         }
         self.terminal.insert(rank, key);
     }
 
-    fn remove(&mut self, rank: EvictionRank) -> Option<Key> {
+    fn remove(&mut self, rank: EvictionRank) -> Option<TaskKey> {
         let key = self.terminal.remove(&rank)?;
         let owner = &key.scope().owner;
         if let Some(owners) = &mut self.owners
@@ -79,7 +79,7 @@ impl Evictions {
     }
 
     /// Removes a task in a terminal state. Returns `None` if it was removed before.
-    fn remove_terminal(&mut self, rank: EvictionRank) -> Option<Key> {
+    fn remove_terminal(&mut self, rank: EvictionRank) -> Option<TaskKey> {
         let key = self.remove(rank)?;
         self.quota.count(&key.scope().owner, Some(true), None);
         Some(key)
@@ -93,7 +93,7 @@ impl Evictions {
 
 impl Memory {
     /// Reserves quota for a new task. Evicts a task in a terminal state if necessary. A task that is refused evicts nothing.
-    pub(super) fn reserve(&self, key: &Key) -> Result<(), Refused> {
+    pub(super) fn reserve(&self, key: &TaskKey) -> Result<(), Refused> {
         let owner = &key.scope().owner;
         let evicted = {
             let mut evictions = self.evictions.lock();
@@ -123,7 +123,7 @@ impl Memory {
     }
 
     /// Releases the quota of a task that is not in a terminal state.
-    pub(super) fn release(&self, key: &Key) {
+    pub(super) fn release(&self, key: &TaskKey) {
         self.evictions.lock().quota.count(&key.scope().owner, Some(false), None);
     }
 
@@ -131,7 +131,7 @@ impl Memory {
     /// The caller drops the result, so that no lock is held meanwhile.
     pub(super) fn delete_terminal(
         &self,
-        key: &Key,
+        key: &TaskKey,
         is_kept: impl FnOnce(&TaskEntry) -> bool,
     ) -> Option<Box<TaskEntry>> {
         let mut shard = self.shards[key.shard(SHARDS)].lock();

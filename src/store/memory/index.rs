@@ -7,15 +7,15 @@ use std::{
     sync::Arc,
 };
 
-use super::{Key, ListQuery, SendOutcome, TaskHead};
+use super::{ListQuery, SendOutcome, TaskHead, TaskKey};
 use crate::{base::clock::Millis, protocol::pb::v1::TaskState};
 
 /// Index of the tasks of a scope. Sets are in list order, newest first, because searching the start of a B-tree is fastest.
 #[derive(Default)]
 pub(super) struct Index {
     /// Tasks by state, in a set each, so that a state with few tasks is found quickly.
-    pub(super) by_state: [BTreeSet<Reverse<(Millis, Key)>>; STATES],
-    pub(super) by_context: BTreeMap<Reverse<(Arc<str>, Millis, Key)>, TaskState>,
+    pub(super) by_state: [BTreeSet<Reverse<(Millis, TaskKey)>>; STATES],
+    pub(super) by_context: BTreeMap<Reverse<(Arc<str>, Millis, TaskKey)>, TaskState>,
     /// Outcomes of sends by idempotency key.
     pub(super) sends: HashMap<Box<str>, SendOutcome>,
 }
@@ -30,7 +30,7 @@ fn slot(state: TaskState) -> usize {
 
 impl Index {
     /// Inserts a task, or moves it from its previous time and state.
-    pub(super) fn insert(&mut self, key: &Key, row: &TaskHead, old: Option<(Millis, TaskState)>) {
+    pub(super) fn insert(&mut self, key: &TaskKey, row: &TaskHead, old: Option<(Millis, TaskState)>) {
         if let Some((time, state)) = old {
             self.remove_from_state(key, time, state);
             if time != row.time {
@@ -41,12 +41,12 @@ impl Index {
         self.by_context.insert(Reverse((Arc::clone(&row.context), row.time, key.clone())), row.state);
     }
 
-    pub(super) fn remove(&mut self, key: &Key, row: &TaskHead) {
+    pub(super) fn remove(&mut self, key: &TaskKey, row: &TaskHead) {
         self.remove_from_state(key, row.time, row.state);
         self.remove_from_context(key, &row.context, row.time);
     }
 
-    fn remove_from_state(&mut self, key: &Key, time: Millis, state: TaskState) {
+    fn remove_from_state(&mut self, key: &TaskKey, time: Millis, state: TaskState) {
         let keys = &mut self.by_state[slot(state)];
         // Usually the oldest task is removed, which needs no search.
         if keys.last().is_some_and(|Reverse((_, oldest))| oldest == key) {
@@ -56,7 +56,7 @@ impl Index {
         }
     }
 
-    fn remove_from_context(&mut self, key: &Key, context: &Arc<str>, time: Millis) {
+    fn remove_from_context(&mut self, key: &TaskKey, context: &Arc<str>, time: Millis) {
         let keys = &mut self.by_context;
         // Usually the oldest task is removed, which needs no search.
         if keys.last_key_value().is_some_and(|(Reverse((_, _, oldest)), _)| oldest == key) {
@@ -67,20 +67,20 @@ impl Index {
     }
 
     /// Tasks that reached a terminal state before a time.
-    pub(super) fn terminal(&self, before: Millis) -> impl Iterator<Item = &Key> {
+    pub(super) fn terminal(&self, before: Millis) -> impl Iterator<Item = &TaskKey> {
         use TaskState::{Canceled, Completed, Failed, Rejected};
         let states = [Completed, Failed, Canceled, Rejected].into_iter();
         states.flat_map(move |state| self.older(state, before)).map(|(_, key)| key)
     }
 
     /// Tasks that have required input or authorization since before a time, including those with a running turn.
-    pub(super) fn interrupted(&self, before: Millis) -> impl Iterator<Item = &(Millis, Key)> {
+    pub(super) fn interrupted(&self, before: Millis) -> impl Iterator<Item = &(Millis, TaskKey)> {
         let states = [TaskState::InputRequired, TaskState::AuthRequired].into_iter();
         states.flat_map(move |state| self.older(state, before))
     }
 
     /// Tasks that entered a state before a time, oldest first.
-    fn older(&self, state: TaskState, before: Millis) -> impl Iterator<Item = &(Millis, Key)> {
+    fn older(&self, state: TaskState, before: Millis) -> impl Iterator<Item = &(Millis, TaskKey)> {
         let oldest_first = self.by_state[slot(state)].iter().rev().map(|Reverse(entry)| entry);
         oldest_first.take_while(move |(time, _)| *time < before)
     }
@@ -95,15 +95,15 @@ impl Index {
     }
 
     /// Tasks that match a query, newest first, after the query's page token.
-    pub(super) fn find<'a>(&'a self, query: &'a ListQuery) -> Box<dyn Iterator<Item = (Millis, &'a Key)> + 'a> {
+    pub(super) fn find<'a>(&'a self, query: &'a ListQuery) -> Box<dyn Iterator<Item = (Millis, &'a TaskKey)> + 'a> {
         let (first, end) = query.time_range();
-        let least_key = || Key::new(&Arc::default(), "");
-        let matches: Box<dyn Iterator<Item = (Millis, &Key)>> = match &query.context {
+        let least_key = || TaskKey::new(&Arc::default(), "");
+        let matches: Box<dyn Iterator<Item = (Millis, &TaskKey)>> = match &query.context {
             None => {
                 let (newest, oldest) = (Reverse((end, least_key())), Reverse((first, least_key())));
                 let range = (Excluded(newest), Included(oldest));
                 let in_range = |keys: &'a BTreeSet<_>| {
-                    keys.range(range.clone()).map(|Reverse(entry): &Reverse<(Millis, Key)>| entry).peekable()
+                    keys.range(range.clone()).map(|Reverse(entry): &Reverse<(Millis, TaskKey)>| entry).peekable()
                 };
                 let mut states: Vec<_> = match query.state {
                     Some(state) => vec![in_range(&self.by_state[slot(state)])],
@@ -125,7 +125,7 @@ impl Index {
                 Box::new(in_state.map(|(Reverse((_, time, key)), _)| (*time, key)))
             }
         };
-        let is_after_token = |(time, key): &(Millis, &Key)| {
+        let is_after_token = |(time, key): &(Millis, &TaskKey)| {
             query.after.as_ref().is_none_or(|token| (*time, key.id()) < (token.time, &*token.id))
         };
         Box::new(matches.filter(is_after_token))

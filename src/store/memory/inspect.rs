@@ -4,7 +4,7 @@ use std::{cmp::Reverse, collections::BTreeMap, sync::Arc};
 
 use async_trait::async_trait;
 
-use super::{EntryLog, Inspect, Key, ListQuery, Memory, TaskEntry, Unavailable, listed_task};
+use super::{EntryLog, Inspect, ListQuery, Memory, TaskEntry, TaskKey, Unavailable, listed_task};
 use crate::{
     protocol::pb::v1::{Task, TaskState},
     store::{Counts, MAX_OWNERS, PushConfig, TaskFilter, TaskPage, TaskSummary, log_codec::to_u64},
@@ -58,7 +58,7 @@ impl Inspect for Memory {
     }
 }
 
-fn is_selected(filter: &TaskFilter, key: &Key, entry: &TaskEntry) -> bool {
+fn is_selected(filter: &TaskFilter, key: &TaskKey, entry: &TaskEntry) -> bool {
     let is = |wanted: &Option<String>, actual: &str| wanted.as_deref().is_none_or(|wanted| wanted == actual);
     is(&filter.id, key.id())
         && is(&filter.owner, &key.scope().owner)
@@ -66,7 +66,7 @@ fn is_selected(filter: &TaskFilter, key: &Key, entry: &TaskEntry) -> bool {
         && filter.state.is_none_or(|state| state == entry.row.state)
 }
 
-fn summary(key: &Key, entry: &TaskEntry) -> TaskSummary {
+fn summary(key: &TaskKey, entry: &TaskEntry) -> TaskSummary {
     let bytes = match &entry.log {
         EntryLog::Open(log) => log.len(),
         EntryLog::Sealed(log) => log.bytes().len(),

@@ -49,7 +49,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 /// Expected task.
 #[derive(Clone, Debug)]
 struct Expected {
-    key: Key,
+    key: TaskKey,
     context: String,
     send: Option<String>,
     state: TaskState,
@@ -127,7 +127,7 @@ impl Model {
         match step.clone() {
             Step::Create(owner, context, send) => {
                 let scope = Arc::new(Scope { owner: format!("o{owner}").into(), tenant: "".into() });
-                let key = Key::new(&scope, &format!("t{:03}", self.created));
+                let key = TaskKey::new(&scope, &format!("t{:03}", self.created));
                 self.created += 1;
                 let (context, send) = (format!("c{context}"), send.map(|key| key.to_string()));
                 let row =
@@ -248,7 +248,7 @@ fn concurrent_tasks_do_not_exceed_the_quota() {
             all.spawn(move || {
                 let scope = Arc::new(Scope { owner: format!("o{}", thread % 2).into(), tenant: "".into() });
                 for n in 0..each {
-                    let key = Key::new(&scope, &format!("t{thread}-{n}"));
+                    let key = TaskKey::new(&scope, &format!("t{thread}-{n}"));
                     let (context, state, time) = ("c".to_owned(), TaskState::Submitted, n);
                     let mut row = Expected { key, context, send: None, state, time, seq: 1, terminal_seq: None };
                     if store.commit_sync(&commit(&row, None)).is_ok() {
@@ -267,7 +267,7 @@ fn concurrent_tasks_do_not_exceed_the_quota() {
 }
 
 /// Commit of a new task that it ends. The first of the events follows the one that submits the task.
-fn single_commit(key: &Key, task: &Task, first: Task, payloads: Vec<(EventFlags, Payload)>) -> Commit {
+fn single_commit(key: &TaskKey, task: &Task, first: Task, payloads: Vec<(EventFlags, Payload)>) -> Commit {
     let at = |seq| Position { fence: 1, seq };
     let mut events = vec![Event::from_task(at(1), Ends::Nothing, Arc::new(first))];
     events.extend((2..).zip(payloads).map(|(seq, (mark, payload))| Event::new(at(seq), mark, payload)));
@@ -346,7 +346,7 @@ fn log_of_a_single_commit_refers_to_its_task() {
             (EventFlags::ending(Ends::Task), Payload::StatusUpdate(end.clone())),
         ]
     };
-    let (key, seq) = (Key::new(&Arc::default(), "t"), 6);
+    let (key, seq) = (TaskKey::new(&Arc::default(), "t"), 6);
     let stored = |commit: &Commit| {
         let store = Memory::with_max_tasks(1);
         store.commit_sync(commit).unwrap();
@@ -391,7 +391,7 @@ fn log_of_a_single_commit_refers_to_its_task() {
     assert_eq!(refused, Refused::Stale(Some(Position { fence: 1, seq })));
     assert_eq!(store.size().0, 1);
     // A new task evicts the terminal one.
-    store.commit_sync(&Commit { key: Key::new(&Arc::default(), "other"), ..short }).unwrap();
+    store.commit_sync(&Commit { key: TaskKey::new(&Arc::default(), "other"), ..short }).unwrap();
     assert_eq!(store.size().0, 1);
 }
 
@@ -402,9 +402,9 @@ fn owner_quota_evicts_the_first_terminal_task() {
     let store = Memory::with_max_tasks(4).with_max_tasks_per_owner(2);
     let key = |owner: &str, id: &str| {
         let scope = Arc::new(Scope { owner: owner.into(), tenant: "".into() });
-        Key::new(&scope, id)
+        TaskKey::new(&scope, id)
     };
-    let end = |key: &Key, time| {
+    let end = |key: &TaskKey, time| {
         let status = TaskStatus { state: TaskState::Completed.into(), message: None, timestamp: Some(timestamp(time)) };
         let status = Some(status);
         let (id, context_id) = (key.id().to_owned(), "c".to_owned());
@@ -418,7 +418,7 @@ fn owner_quota_evicts_the_first_terminal_task() {
         let end = (EventFlags::ending(Ends::Task), Payload::StatusUpdate(end));
         store.commit_sync(&single_commit(key, &task, submitted(&task, time), vec![end]))
     };
-    let exist = |keys: &[&Key]| keys.iter().map(|key| store.with(key, |_| ()).is_some()).collect::<Vec<_>>();
+    let exist = |keys: &[&TaskKey]| keys.iter().map(|key| store.with(key, |_| ()).is_some()).collect::<Vec<_>>();
     let (a, b) = (["a1", "a2", "a3", "a4"].map(|id| key("ada", id)), ["b1", "b2", "b3"].map(|id| key("bob", id)));
     // The status times differ from the order of the commits.
     for (key, time) in [(&a[0], 9), (&b[0], 8), (&a[1], 1), (&b[1], 2), (&a[2], 7)] {

@@ -12,7 +12,7 @@ use prost::Message as _;
 use rusqlite::{Connection, OptionalExtension as _, Row};
 
 use super::{
-    Full, InUse, Key, Millis, PushConfig, Scope, Seq, Sqlite, Unavailable, failpoint, read,
+    Full, InUse, Millis, PushConfig, Scope, Seq, Sqlite, TaskKey, Unavailable, failpoint, read,
     sweep::{Expiry, TERMINAL},
     transaction::{EvictionStarts, WriteTransaction},
     values::{damaged, is_unreadable, signed, unsigned},
@@ -108,7 +108,7 @@ pub(super) fn delete(db: &Connection, task: i64, id: &str) -> rusqlite::Result<(
 }
 
 /// Returns a configuration, or `None` if it or its task does not exist.
-pub(super) fn get(db: &Connection, key: &Key, id: &str) -> rusqlite::Result<Option<Arc<PushConfig>>> {
+pub(super) fn get(db: &Connection, key: &TaskKey, id: &str) -> rusqlite::Result<Option<Arc<PushConfig>>> {
     let Some(task) = read::row_id(db, key)? else { return Ok(None) };
     let sql = "SELECT version, config, beside FROM push WHERE task = ? AND id = ?";
     db.prepare_cached(sql)?.query_row((task, id), config).optional()
@@ -176,7 +176,7 @@ fn write_state(db: &Connection, task: i64, number: i64, state: &DeliveryState) -
 }
 
 /// Marks the deliveries of tasks. Returns how many became due.
-fn mark(db: &Connection, keys: &[Key], now: Millis) -> rusqlite::Result<usize> {
+fn mark(db: &Connection, keys: &[TaskKey], now: Millis) -> rusqlite::Result<usize> {
     let mut marked = 0;
     for key in keys {
         if let Some(task) = read::row_id(db, key)? {
@@ -219,7 +219,7 @@ fn may_get_events(db: &Connection, task: i64) -> rusqlite::Result<bool> {
 }
 
 /// Returns those of the tasks that may still get events for one of their configurations.
-fn undelivered_tasks(db: &Connection, keys: &[Key]) -> rusqlite::Result<Vec<Key>> {
+fn undelivered_tasks(db: &Connection, keys: &[TaskKey]) -> rusqlite::Result<Vec<TaskKey>> {
     let mut undelivered = Vec::new();
     for key in keys {
         if let Some(task) = read::row_id(db, key)?
@@ -274,7 +274,7 @@ pub(super) fn page(
 
 #[async_trait]
 impl PushQueue for Sqlite {
-    async fn put_push(&self, key: &Key, push: Arc<PushConfig>, max: usize) -> Result<PutResult, Unavailable> {
+    async fn put_push(&self, key: &TaskKey, push: Arc<PushConfig>, max: usize) -> Result<PutResult, Unavailable> {
         let key = key.clone();
         self.writer
             .run(move |transaction| {
@@ -302,16 +302,16 @@ impl PushQueue for Sqlite {
         Ok(full.map_or(Ok(()), Err))
     }
 
-    async fn get_push(&self, key: &Key, id: &str) -> Result<Option<Arc<PushConfig>>, Unavailable> {
+    async fn get_push(&self, key: &TaskKey, id: &str) -> Result<Option<Arc<PushConfig>>, Unavailable> {
         let (key, id) = (key.clone(), id.to_owned());
         self.readers.run(move |db| get(db, &key, &id)).await
     }
 
-    async fn list_push(&self, key: &Key, after: u64, limit: usize) -> Result<Option<PushPage>, Unavailable> {
+    async fn list_push(&self, key: &TaskKey, after: u64, limit: usize) -> Result<Option<PushPage>, Unavailable> {
         self.read_task(key, move |db, task| page_configs(db, task, after, limit)).await
     }
 
-    async fn delete_push(&self, key: &Key, id: &str) -> Result<bool, Unavailable> {
+    async fn delete_push(&self, key: &TaskKey, id: &str) -> Result<bool, Unavailable> {
         let (key, id) = (key.clone(), id.to_owned());
         self.writer
             .run(move |transaction| {
@@ -323,10 +323,10 @@ impl PushQueue for Sqlite {
             .await
     }
 
-    async fn mark_due(&self, keys: &[Key], now: Millis) -> Result<usize, Unavailable> {
+    async fn mark_due(&self, keys: &[TaskKey], now: Millis) -> Result<usize, Unavailable> {
         let mut marked = 0;
         for keys in keys.chunks(TASK_BATCH) {
-            let keys: Box<[Key]> = keys.into();
+            let keys: Box<[TaskKey]> = keys.into();
             marked += self.writer.run(move |transaction| mark(transaction.db, &keys, now)).await?;
         }
         Ok(marked)
@@ -383,8 +383,8 @@ impl PushQueue for Sqlite {
         self.writer.run(move |transaction| transaction.db.prepare_cached(sql)?.execute((now, &*runner))).await
     }
 
-    async fn undelivered_tasks(&self, keys: &[Key]) -> Result<Vec<Key>, Unavailable> {
-        let keys: Box<[Key]> = keys.into();
+    async fn undelivered_tasks(&self, keys: &[TaskKey]) -> Result<Vec<TaskKey>, Unavailable> {
+        let keys: Box<[TaskKey]> = keys.into();
         self.readers.run(move |db| undelivered_tasks(db, &keys)).await
     }
 
@@ -397,7 +397,7 @@ impl PushQueue for Sqlite {
         self.readers.run(move |db| page(db, dead_only, after, limit)).await
     }
 
-    async fn retry_delivery(&self, key: &Key, id: &str, now: Millis) -> Result<bool, Unavailable> {
+    async fn retry_delivery(&self, key: &TaskKey, id: &str, now: Millis) -> Result<bool, Unavailable> {
         let (key, id) = (key.clone(), id.to_owned());
         self.writer
             .run(move |transaction| transaction.change_delivery(&key, &id, |state, seq| state.retry(seq, now)))
@@ -444,7 +444,7 @@ impl WriteTransaction<'_> {
     /// Changes the state of a delivery. `change` returns whether it did.
     fn change_delivery(
         &mut self,
-        key: &Key,
+        key: &TaskKey,
         id: &str,
         change: impl FnOnce(&mut DeliveryState, Seq) -> bool,
     ) -> rusqlite::Result<bool> {
@@ -463,7 +463,7 @@ impl WriteTransaction<'_> {
     }
 
     /// Lets evictions find a task whose deliveries may all have ended.
-    pub(super) fn allow_eviction(&mut self, task: i64, key: &Key) -> rusqlite::Result<()> {
+    pub(super) fn allow_eviction(&mut self, task: i64, key: &TaskKey) -> rusqlite::Result<()> {
         let sql = "SELECT time FROM task WHERE id = ?";
         let time = self.db.prepare_cached(sql)?.query_row([task], |row| row.get(0))?;
         self.eviction_starts.lower(&key.scope().owner, time);

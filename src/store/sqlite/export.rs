@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
 use super::{
-    Event, Key, Position, PushConfig, Scope, Sqlite, Task, TaskIds, TaskState, Unavailable, delivery,
+    Event, Position, PushConfig, Scope, Sqlite, Task, TaskIds, TaskKey, TaskState, Unavailable, delivery,
     error::Error,
     inspect::{Inspector, check_task},
     log_rows::{encode_events, split_task},
@@ -340,7 +340,7 @@ impl WriteTransaction<'_> {
         let Some(state) = TaskState::from_str_name(&line.state) else {
             return Ok(Some(format!("state: unknown state {}", line.state)));
         };
-        let key = Key::new(&Arc::new(Scope { owner: line.owner.into(), tenant: line.tenant.into() }), &line.id);
+        let key = TaskKey::new(&Arc::new(Scope { owner: line.owner.into(), tenant: line.tenant.into() }), &line.id);
         let scope = match self.scope(key.scope())? {
             Some(scope) => scope,
             None => self.insert_scope(key.scope())?,

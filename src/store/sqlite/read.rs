@@ -6,7 +6,7 @@ use bytes::Bytes;
 use rusqlite::{CachedStatement, Connection, OptionalExtension as _, Row};
 
 use super::{
-    Event, Key, Position, Scope, SendOutcome, Seq, StoredTask, Task, TaskIds, TaskState,
+    Event, Position, Scope, SendOutcome, Seq, StoredTask, Task, TaskIds, TaskKey, TaskState,
     log_rows::{decode_events, decode_task, is_artifact_update, join_task},
     values::{SEQ_BITS, damaged, first_seq, log_row_id, unsigned},
 };
@@ -23,16 +23,16 @@ const TABLES: &str =
     "task t LEFT JOIN checkpoint c ON c.id = t.id AND t.whole IS NULL LEFT JOIN saved s ON s.id = t.id";
 
 /// Returns the row id of a task, if it exists.
-pub(super) fn row_id(db: &Connection, key: &Key) -> rusqlite::Result<Option<i64>> {
+pub(super) fn row_id(db: &Connection, key: &TaskKey) -> rusqlite::Result<Option<i64>> {
     let sql = "SELECT id FROM task WHERE scope = (SELECT id FROM scope WHERE owner = ? AND tenant = ?) AND key = ?";
     let (owner, tenant) = (&*key.scope().owner, &*key.scope().tenant);
     db.prepare_cached(sql)?.query_row((owner, tenant, key.id()), |row| row.get(0)).optional()
 }
 
 /// Reads the key of a task.
-pub(super) fn key_of(db: &Connection, id: i64) -> rusqlite::Result<Key> {
+pub(super) fn key_of(db: &Connection, id: i64) -> rusqlite::Result<TaskKey> {
     let sql = "SELECT o.owner, o.tenant, t.key FROM task t JOIN scope o ON o.id = t.scope WHERE t.id = ?";
-    db.prepare_cached(sql)?.query_row([id], |row| Ok(Key::new(&Arc::new(scope(row)?), row.get_ref(2)?.as_str()?)))
+    db.prepare_cached(sql)?.query_row([id], |row| Ok(TaskKey::new(&Arc::new(scope(row)?), row.get_ref(2)?.as_str()?)))
 }
 
 /// Decodes the columns `owner` and `tenant`, which are the first ones.
@@ -41,7 +41,7 @@ pub(super) fn scope(row: &Row<'_>) -> rusqlite::Result<Scope> {
 }
 
 /// Loads the row and the checkpoint of a task.
-pub(super) fn load(db: &Connection, key: &Key) -> rusqlite::Result<Option<StoredTask>> {
+pub(super) fn load(db: &Connection, key: &TaskKey) -> rusqlite::Result<Option<StoredTask>> {
     static SQL: LazyLock<String> = LazyLock::new(|| {
         format!(
             "SELECT {COLUMNS} FROM {TABLES}

@@ -9,7 +9,7 @@ use std::{
 use rusqlite::{Connection, OptionalExtension as _, Params, Row};
 
 use super::{
-    InUse, Key, Millis, Retention, Sqlite, SweepResult, TaskState, Unavailable, failpoint,
+    InUse, Millis, Retention, Sqlite, SweepResult, TaskKey, TaskState, Unavailable, failpoint,
     log_rows::split_task,
     read,
     transaction::{MAX_UNREADABLE, WriteTransaction},
@@ -89,7 +89,7 @@ pub(super) const SENDS: &str = "SELECT scope, key FROM send WHERE time < ? ORDER
 /// Task that may be deleted, unless it is in use.
 pub(super) struct Candidate {
     id: i64,
-    pub(super) key: Key,
+    pub(super) key: TaskKey,
     /// Time at which the task reached its state.
     time: Millis,
 }
@@ -150,7 +150,7 @@ pub(super) fn candidates(
     let mut query = db.prepare_cached(sql)?;
     let found = query.query_map(bounds, |row| {
         let scope = scope_query.query_row([row.get::<_, i64>(1)?], read::scope);
-        let key = Key::new(&Arc::new(scope?), row.get_ref(2)?.as_str()?);
+        let key = TaskKey::new(&Arc::new(scope?), row.get_ref(2)?.as_str()?);
         Ok(Candidate { id: row.get(0)?, key, time: row.get(3)? })
     })?;
     found.filter(|candidate| !candidate.as_ref().is_err_and(is_unreadable)).skip(skip).take(limit).collect()

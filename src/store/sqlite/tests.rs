@@ -245,7 +245,7 @@ fn new_task(store: &Sqlite, id: &str, bytes: usize) -> Commit {
         drained: 0,
     };
     Commit {
-        key: Key::new(&Arc::default(), id),
+        key: TaskKey::new(&Arc::default(), id),
         expect: Expect::New,
         fence: store.fence,
         row,

@@ -6,7 +6,7 @@ use std::{ops::Range, sync::Arc};
 use rusqlite::{OptionalExtension as _, Row};
 
 use super::{
-    Claim, Commit, Committed, Damaged, Fence, Full, Key, Position, Refused, Scope, StoredTask, Task, TaskIds,
+    Claim, Commit, Committed, Damaged, Fence, Full, Position, Refused, Scope, StoredTask, Task, TaskIds, TaskKey,
     TaskState, delivery, failpoint,
     log_rows::{encode_events, split_task},
     read,
@@ -95,7 +95,7 @@ impl WriteTransaction<'_> {
     /// Admits a new task: evicts others if the quota requires it. Returns the row id of the scope.
     fn admit(
         &mut self,
-        key: &Key,
+        key: &TaskKey,
         sends: &[IdempotencyRecord],
         has_push: bool,
     ) -> rusqlite::Result<Result<i64, Refused>> {
@@ -133,7 +133,7 @@ impl WriteTransaction<'_> {
     }
 
     /// Adds a new task to the counters.
-    fn count_new_task(&mut self, scope: i64, task: i64, key: &Key, row: &TaskHead) -> rusqlite::Result<()> {
+    fn count_new_task(&mut self, scope: i64, task: i64, key: &TaskKey, row: &TaskHead) -> rusqlite::Result<()> {
         self.count_transition((scope, &row.context), None, Some(row.state.into()))?;
         self.detect_large_context((scope, &row.context), task)?;
         self.count_for_quota(&key.scope().owner, None, Some(row.state.is_terminal()));
@@ -258,7 +258,7 @@ impl WriteTransaction<'_> {
     }
 
     /// Finds the row of a task.
-    pub(super) fn find(&self, scope: i64, key: &Key) -> rusqlite::Result<Option<TaskRow>> {
+    pub(super) fn find(&self, scope: i64, key: &TaskKey) -> rusqlite::Result<Option<TaskRow>> {
         let sql = "SELECT id, seq, fence, state, time, open FROM task WHERE scope = ? AND key = ?";
         let task_row = |row: &Row<'_>| {
             let position = Position { seq: unsigned(row.get(1)?), fence: unsigned(row.get(2)?) };

@@ -13,7 +13,7 @@ use a2a_service::{
         Task, TaskState, TaskStatus, send_message_response::Payload,
     },
     service::Limits,
-    store::{Key, Scope, Store, memory::Memory, sqlite::Options},
+    store::{Scope, Store, TaskKey, memory::Memory, sqlite::Options},
     task,
 };
 use parking_lot::Mutex;
@@ -240,7 +240,7 @@ async fn flush_returns_once_all_updates_are_durable() {
             async move {
                 out.flush().await?;
                 let scope = Scope { owner: turn.owner().into(), tenant: turn.tenant().into() };
-                let key = Key::new(&Arc::new(scope), turn.task_id());
+                let key = TaskKey::new(&Arc::new(scope), turn.task_id());
                 for n in 1..=3 {
                     out.artifact("n").text(n.to_string()).await?;
                     out.flush().await?;

@@ -7,7 +7,9 @@ use a2a_service::{
     error::ErrorKind,
     event::{Ends, Event, Position},
     pb::v1::{ListTasksRequest, Message, Task, TaskState, TaskStatus},
-    store::{Commit, Committed, Expect, Key, Scope, Store, TaskHead, TaskStore as _, memory::Memory, sqlite::Options},
+    store::{
+        Commit, Committed, Expect, Scope, Store, TaskHead, TaskKey, TaskStore as _, memory::Memory, sqlite::Options,
+    },
 };
 use futures::FutureExt as _;
 use tokio::{task::yield_now, time::Instant};
@@ -178,7 +180,7 @@ async fn cancel_request_is_durable_before_the_reply() {
         async move { client.cancel(&id).await }
     });
     gate.wait_for_commit().await;
-    let key = Key::new(&Arc::new(Scope { owner: "ada".into(), tenant: "".into() }), &id);
+    let key = TaskKey::new(&Arc::new(Scope { owner: "ada".into(), tenant: "".into() }), &id);
     assert!(!gate.load(&key).await.unwrap().unwrap().row.cancel_requested);
     // The acknowledgement of the first attempt is lost.
     gate.queue(CommitOutcome::LoseReply);
@@ -196,7 +198,7 @@ async fn cancel_request_is_durable_before_the_reply() {
 #[tokio::test(start_paused = true)]
 async fn recorded_cancel_request_is_completed_after_a_restart() {
     let store = Arc::new(Memory::default());
-    let key = Key::new(&Arc::new(Scope { owner: "ada".into(), tenant: "".into() }), "t-1");
+    let key = TaskKey::new(&Arc::new(Scope { owner: "ada".into(), tenant: "".into() }), "t-1");
     let status = TaskStatus { state: TaskState::Working.into(), ..Default::default() };
     let task = Task { id: "t-1".into(), context_id: "c-1".into(), status: Some(status), ..Default::default() };
     let first = Event::from_task(Position { fence: 1, seq: 1 }, Ends::Nothing, task.clone().into());

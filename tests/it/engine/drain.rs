@@ -7,7 +7,7 @@ use a2a_service::{
     error::ErrorKind,
     pb::v1::{Message, TaskState},
     service::Limits,
-    store::{Key, Scope, Store, TaskStore as _, memory::Memory},
+    store::{Scope, Store, TaskKey, TaskStore as _, memory::Memory},
 };
 use futures::{FutureExt as _, StreamExt as _};
 use tokio::{
@@ -298,7 +298,7 @@ async fn attempts_after_a_late_commit(bench: &Bench, gate: &Gate) -> Vec<(u32, u
     let scope = Arc::new(Scope { owner: Arc::clone(&bench.call.owner), tenant: "".into() });
     let mut attempts = Vec::new();
     for id in bench.states_by_id().await.into_keys() {
-        let row = gate.load(&Key::new(&scope, &id)).await.unwrap().unwrap().row;
+        let row = gate.load(&TaskKey::new(&scope, &id)).await.unwrap().unwrap().row;
         if row.open {
             attempts.push((row.attempt, row.drained));
         }

@@ -21,7 +21,7 @@ use a2a_service::{
         bindings::ValidatedService, send_message_response, stream_response::Payload,
     },
     service::{Limits, Service},
-    store::{Key, Scope, Store},
+    store::{Scope, Store, TaskKey},
 };
 use futures::{FutureExt as _, StreamExt as _};
 use tokio::{sync::Notify, task::JoinHandle};
@@ -208,7 +208,7 @@ impl Client {
     /// Returns the log of a task, including hidden events.
     pub(crate) async fn log(&self, store: &dyn Store, id: &str) -> Vec<Event> {
         let scope = Scope { owner: Arc::clone(&self.call.owner), tenant: self.tenant.as_str().into() };
-        store.events(&Key::new(&Arc::new(scope), id), 0, usize::MAX >> 1, usize::MAX).await.unwrap()
+        store.events(&TaskKey::new(&Arc::new(scope), id), 0, usize::MAX >> 1, usize::MAX).await.unwrap()
     }
 }
 

@@ -17,7 +17,7 @@ use a2a_service::{
     protocol::Version,
     server::Server,
     service::Limits,
-    store::{Key, PushQueue as _, Scope, Store, memory::Memory},
+    store::{PushQueue as _, Scope, Store, TaskKey, memory::Memory},
 };
 
 use super::*;
@@ -364,7 +364,7 @@ async fn secrets_of_push_configurations_are_kept(binding: Binding) {
     let shared: Arc<dyn Store> = Arc::<Memory>::clone(&store);
     let agent = binding(server().store(shared).push(true)).await;
     let id = send(&*agent, with_push_config(text("", "/ask what?"), config("", "c"))).await.id;
-    let key = Key::new(&Arc::default(), &id);
+    let key = TaskKey::new(&Arc::default(), &id);
     let stored = async || {
         let stored = store.get_push(&key, "c").await.unwrap().unwrap().config.clone();
         (stored.url, stored.token, stored.authentication.map(|info| (info.scheme, info.credentials)))
@@ -395,7 +395,7 @@ async fn secrets_of_push_configurations_stay_with_their_origin(binding: Binding)
     let shared: Arc<dyn Store> = Arc::<Memory>::clone(&store);
     let agent = binding(server().store(shared).push(true)).await;
     let id = send(&*agent, with_push_config(text("", "/ask what?"), config("", "c"))).await.id;
-    let key = Key::new(&Arc::default(), &id);
+    let key = TaskKey::new(&Arc::default(), &id);
     let stored = async || store.get_push(&key, "c").await.unwrap().unwrap().config.clone();
     let before = stored().await;
     let at = |url: &str| TaskPushNotificationConfig { url: url.into(), ..config(&id, "c") };
@@ -438,7 +438,7 @@ async fn headers_of_push_configurations_are_kept_or_cleared() {
     let url = serve(asking().store(shared).push(true)).await;
     let agent = client::rest(&url).unwrap();
     let id = send(&*agent, text("", "/ask what?")).await.id;
-    let key = Key::new(&Arc::default(), &id);
+    let key = TaskKey::new(&Arc::default(), &id);
     let call = async |to: &str, body: serde_json::Value| {
         let post = crate::bindings::http().post(format!("{url}{to}")).header("content-type", "application/json");
         let reply = post.body(body.to_string()).send().await.unwrap().text().await.unwrap();
@@ -517,7 +517,7 @@ async fn explicit_empty_secrets_of_push_configurations_are_cleared() {
     let url = serve(asking().store(shared).push(true)).await;
     let agent = client::rest(&url).unwrap();
     let id = send(&*agent, text("", "/ask what?")).await.id;
-    let key = Key::new(&Arc::default(), &id);
+    let key = TaskKey::new(&Arc::default(), &id);
     let hook = "https://hook.example/";
     let v03_json_rpc = |config: serde_json::Value| {
         let params = serde_json::json!({ "taskId": id, "pushNotificationConfig": config });
@@ -629,7 +629,7 @@ async fn push_extras_of_v03_are_stored() {
     let denied = agent.get_task_push_notification_config(Call::by("bob").request(one)).await.unwrap_err();
     assert_error_kind(&denied.into(), ErrorKind::TaskNotFound);
 
-    let key = Key::new(&Arc::new(Scope { owner: "ada".into(), tenant: "".into() }), &task.id);
+    let key = TaskKey::new(&Arc::new(Scope { owner: "ada".into(), tenant: "".into() }), &task.id);
     for (id, version) in [("sent", Version::V0_3), ("created", Version::V0_3), ("plain", Version::V1_0)] {
         assert_eq!(store.get_push(&key, id).await.unwrap().unwrap().version, version, "{id}");
     }

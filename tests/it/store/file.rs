@@ -7,8 +7,8 @@ use a2a_service::{
     pb::v1::{TaskPushNotificationConfig, TaskState},
     protocol::Version,
     store::{
-        Committed, DeliveryToken, Full, Key, ListQuery, Maintenance as _, PushConfig, Refused, Rejected, Retention,
-        STORE_FULL, TaskStore as _, Unavailable,
+        Committed, DeliveryToken, Full, ListQuery, Maintenance as _, PushConfig, Refused, Rejected, Retention,
+        STORE_FULL, TaskKey, TaskStore as _, Unavailable,
         memory::Memory,
         sqlite::{Durability, Error, Options, Sqlite},
     },
@@ -109,7 +109,7 @@ async fn lost_or_replaced_file_makes_the_store_unavailable() {
     fs::copy(&backup, &path).unwrap();
     let Err(Unavailable(reason)) = store.check().await else { panic!("another file was accepted") };
     assert!(reason.contains("is another file"), "{reason}");
-    let key = Key::new(&scope("ada", ""), "t-1");
+    let key = TaskKey::new(&scope("ada", ""), "t-1");
     let task = Writer::new(&OpenedStore::of(Arc::new(Memory::default())), key.scope(), "t-1").next([]);
     assert!(store.commit([task.clone()].into()).await.is_err(), "the commit must not be acknowledged");
     fs::rename(&backup, &path).unwrap();

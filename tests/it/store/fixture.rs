@@ -12,8 +12,8 @@ use a2a_service::{
     pb::v1::{TaskPushNotificationConfig, TaskState},
     protocol::Version,
     store::{
-        Commit, Delivery, DeliveryOutcome, DeliveryState, DeliveryToken, Key, Lease, ListQuery, PushConfig, Refused,
-        Rejected, Store, TaskHead,
+        Commit, Delivery, DeliveryOutcome, DeliveryState, DeliveryToken, Lease, ListQuery, PushConfig, Refused,
+        Rejected, Store, TaskHead, TaskKey,
         sqlite::{Options, Sqlite},
     },
 };
@@ -76,7 +76,7 @@ async fn fill(store: &OpenedStore) {
 async fn found(store: &dyn Store) -> Value {
     let mut all = Vec::new();
     for (owner, tenant, id) in TASKS {
-        let key = Key::new(&scope(owner, tenant), id);
+        let key = TaskKey::new(&scope(owner, tenant), id);
         let mut stored = store.load(&key).await.unwrap().unwrap();
         let (at, row, saved) = (stored.position, stored.row.clone(), stored.agent_state.clone());
         let task = stored.load_task(store, &key).await.unwrap();

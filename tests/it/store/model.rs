@@ -7,7 +7,7 @@ use a2a_service::{
     event::Position,
     history::HistoryLimit,
     pb::v1::{Task, TaskState},
-    store::{Commit, Expect, Key, ListQuery, Refused, Retention, Scope, TaskHead},
+    store::{Commit, Expect, ListQuery, Refused, Retention, Scope, TaskHead, TaskKey},
 };
 use proptest::{
     prelude::*,
@@ -129,7 +129,7 @@ impl Model {
                 let is_persistent = self.store.is_persistent();
                 let mut policy = Retention::FOREVER;
                 (policy.finished, policy.logs) = (finished.map(Duration::from_millis), logs.map(Duration::from_millis));
-                let used = |key: &Key| in_use.is_some_and(|modulus| key.id().len() % 3 == modulus);
+                let used = |key: &TaskKey| in_use.is_some_and(|modulus| key.id().len() % 3 == modulus);
                 let swept = self.store.sweep(&policy, now, &used).await.unwrap();
                 let is_old = |task: &Writer, window: Option<u64>| {
                     task.task.state().is_terminal()

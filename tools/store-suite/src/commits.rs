@@ -11,7 +11,7 @@ use a2a_service::{
     event::{Ends, Event, EventFlags, Position},
     history::HistoryLimit,
     pb::v1::TaskState,
-    store::{Commit, Committed, Expect, Key, ListQuery, Refused, Rejected, Retention, Scope, SendOutcome},
+    store::{Commit, Committed, Expect, ListQuery, Refused, Rejected, Retention, Scope, SendOutcome, TaskKey},
 };
 
 pub(super) async fn row_has_the_position_of_its_last_commit(suite: &StoreSuite) -> ValidatedService {
@@ -213,7 +213,7 @@ pub(super) async fn log_can_be_read_from_every_position(suite: &StoreSuite) -> V
             }
         }
     }
-    let other = Key::new(&scope("ada", ""), "t-0");
+    let other = TaskKey::new(&scope("ada", ""), "t-0");
     ensure_eq!(store.events(&other, 0, 10, usize::MAX).await?, []);
     Ok(())
 }
@@ -250,7 +250,7 @@ pub(super) async fn owners_and_tenants_are_isolated(suite: &StoreSuite) -> Valid
         task.commit(store, [message(&n.to_string())]).await??;
     }
     for (n, scope) in scopes.iter().enumerate() {
-        let key = Key::new(&Arc::new(Scope::clone(scope)), "t-1");
+        let key = TaskKey::new(&Arc::new(Scope::clone(scope)), "t-1");
         let mut stored = load(store, &key).await?;
         let task = stored.load_task(store, &key).await?;
         ensure_eq!(task.history[0].text(), n.to_string());
@@ -411,7 +411,7 @@ pub(super) async fn open_tasks_are_claimed_once(suite: &StoreSuite) -> Validated
         task.commit(store, [status(TaskState::Failed, 9)]).await??;
         task.check(store).await?;
     }
-    let owner = Key::new(&scope("ada", "blue"), "t-2");
+    let owner = TaskKey::new(&scope("ada", "blue"), "t-2");
     ensure_eq!(load(store, &owner).await?.row.attempt, 1);
     Ok(())
 }

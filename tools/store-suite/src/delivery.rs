@@ -13,8 +13,8 @@ use a2a_service::{
     pb::v1::{TaskPushNotificationConfig, TaskState},
     protocol::Version,
     store::{
-        Commit, Delivery, DeliveryClaim, DeliveryOutcome, DeliveryState, DeliveryToken, Key, Lease, PushConfig,
-        PutResult, Store, SweepResult, Unavailable,
+        Commit, Delivery, DeliveryClaim, DeliveryOutcome, DeliveryState, DeliveryToken, Lease, PushConfig, PutResult,
+        Store, SweepResult, TaskKey, Unavailable,
     },
 };
 
@@ -71,7 +71,7 @@ async fn deliveries(store: &dyn Store) -> Result<Vec<Delivery>, Failure> {
     Ok(page.deliveries)
 }
 
-async fn state(store: &dyn Store, key: &Key, id: &str) -> Result<DeliveryState, Failure> {
+async fn state(store: &dyn Store, key: &TaskKey, id: &str) -> Result<DeliveryState, Failure> {
     let mut all = deliveries(store).await?.into_iter();
     let found = all.find(|delivery| delivery.key == *key && delivery.config.config.id == id);
     found.map(|delivery| delivery.state).ok_or_else(|| Failure::new(format!("configuration {id} is missing")))
@@ -84,7 +84,7 @@ pub(super) async fn events_after_the_cursor_are_due_once_marked(suite: &StoreSui
     ensure_eq!(store.mark_due(std::slice::from_ref(&old.key), 5).await?, 0, "new configurations get later events");
     old.commit(store, [chunk("a", "x", true)]).await??;
     ensure_eq!((store.next_due().await?, claim(store, 99).await?), (None, Vec::new()));
-    let missing = Key::new(&scope("bob", ""), "t-1");
+    let missing = TaskKey::new(&scope("bob", ""), "t-1");
     ensure_eq!(store.mark_due(&[missing, old.key.clone()], 10).await?, 2);
     ensure_eq!(store.mark_due(std::slice::from_ref(&old.key), 20).await?, 0, "marked before");
     ensure_eq!(store.next_due().await?, Some(10));
@@ -528,7 +528,7 @@ pub(super) async fn all_deliveries_are_marked_in_pages(suite: &StoreSuite) -> Va
         ensure!(store.end_claim(&claim, acknowledged(2, 60)).await?);
     }
     let page = store.mark_all_due(70, DeliveryToken::default(), 100).await?;
-    let mut keys: Vec<_> = page.keys.iter().map(Key::id).collect();
+    let mut keys: Vec<_> = page.keys.iter().map(TaskKey::id).collect();
     keys.sort_unstable();
     ensure_eq!(keys, ["t-1", "t-4"]);
     Ok(())
@@ -611,7 +611,7 @@ pub(super) async fn evictions_follow_the_deliveries(suite: &StoreSuite) -> Valid
     for per_owner in [None, Some(TASKS)] {
         let store = &*suite.open_with(if per_owner.is_some() { 1000 } else { TASKS }, per_owner).await;
         // Stored tasks in the order of their ends, with the claim of those that have undelivered events.
-        let mut stored: Vec<(Key, Option<DeliveryClaim>)> = Vec::new();
+        let mut stored: Vec<(TaskKey, Option<DeliveryClaim>)> = Vec::new();
         let mut random = 7_u64;
         for n in 0..400_i64 {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

@@ -31,7 +31,7 @@ use futures_util::future::BoxFuture;
 use a2a_service::{
     clock::Millis,
     event::{Position, Seq},
-    store::{DeliveryOutcome, IdempotencyRecord, Key, Refused, Retention, Store, StoredTask, Unavailable},
+    store::{DeliveryOutcome, IdempotencyRecord, Refused, Retention, Store, StoredTask, TaskKey, Unavailable},
 };
 
 /// Fails the case unless a condition holds.
@@ -374,12 +374,12 @@ impl Deref for TestStore<'_> {
 }
 
 /// Loads a task that must exist.
-async fn load(store: &dyn Store, key: &Key) -> Result<StoredTask, Failure> {
+async fn load(store: &dyn Store, key: &TaskKey) -> Result<StoredTask, Failure> {
     store.load(key).await?.ok_or_else(|| Failure::new(format!("task {} is missing", key.id())))
 }
 
 /// Position of a task, or `None` if it does not exist.
-async fn position(store: &dyn Store, key: &Key) -> Result<Option<Position>, Unavailable> {
+async fn position(store: &dyn Store, key: &TaskKey) -> Result<Option<Position>, Unavailable> {
     Ok(store.load(key).await?.map(|stored| stored.position))
 }
 

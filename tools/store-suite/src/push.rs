@@ -9,7 +9,7 @@ use super::{
 use a2a_service::{
     pb::v1::{TaskPushNotificationConfig, TaskState},
     protocol::Version,
-    store::{Commit, Expect, Full, Key, Lease, PushConfig, PushPage, PutResult, Refused, Rejected, Store},
+    store::{Commit, Expect, Full, Lease, PushConfig, PushPage, PutResult, Refused, Rejected, Store, TaskKey},
 };
 
 fn push(id: &str, url: &str) -> Arc<PushConfig> {
@@ -17,14 +17,14 @@ fn push(id: &str, url: &str) -> Arc<PushConfig> {
     Arc::new(PushConfig { config, version: Version::V0_3, extra: format!("extra of {url}").into() })
 }
 
-async fn ids(store: &dyn Store, key: &Key) -> Result<Option<Vec<String>>, Failure> {
+async fn ids(store: &dyn Store, key: &TaskKey) -> Result<Option<Vec<String>>, Failure> {
     let Some(page) = store.list_push(key, 0, 100).await? else { return Ok(None) };
     ensure_eq!(page.next, None);
     Ok(Some(page.configs.iter().map(|stored| stored.config.id.clone()).collect()))
 }
 
 /// Returns a page of the configurations of a task that exists.
-async fn list(store: &dyn Store, key: &Key, after: u64, limit: usize) -> Result<PushPage, Failure> {
+async fn list(store: &dyn Store, key: &TaskKey, after: u64, limit: usize) -> Result<PushPage, Failure> {
     store.list_push(key, after, limit).await?.ok_or_else(|| Failure::new(format!("task {} is missing", key.id())))
 }
 
@@ -59,7 +59,7 @@ pub(super) async fn push_configurations_belong_to_their_task(suite: &StoreSuite)
     ensure_eq!(ids(store, &task.key).await?, Some(names(&["a", "b"])));
     // Other owners and tenants have no such task.
     for other in [scope("bob", ""), scope("ada", "blue"), scope("", "")] {
-        let key = Key::new(&other, "t-1");
+        let key = TaskKey::new(&other, "t-1");
         ensure_eq!(store.get_push(&key, "a").await?, None);
         ensure_eq!(ids(store, &key).await?, None);
         ensure_eq!(store.put_push(&key, push("x", "http://5"), 9).await?, PutResult::TaskNotFound);
@@ -131,7 +131,7 @@ pub(super) async fn push_configurations_per_owner_are_limited_over_all_tenants(s
     for task in &mut tasks {
         task.commit(store, []).await??;
     }
-    let keys: Vec<Key> = tasks.iter().map(|task| task.key.clone()).collect();
+    let keys: Vec<TaskKey> = tasks.iter().map(|task| task.key.clone()).collect();
     let put =
         async |store: &dyn Store, task: usize, id: &str| store.put_push(&keys[task], push(id, "http://h"), 9).await;
     for (task, id, expected) in [
@@ -190,7 +190,7 @@ pub(super) async fn push_configuration_is_stored_with_the_first_commit(suite: &S
     // A rejected commit stores no configuration.
     let late = Commit { push: Some(push("b", "http://h")), ..begin };
     ensure_eq!(task.write(store, late.clone()).await?, Err(Refused::Stale(Some(task.at))));
-    let missing = Commit { key: Key::new(&scope("ada", ""), "t-2"), expect: Expect::At(task.at), ..late };
+    let missing = Commit { key: TaskKey::new(&scope("ada", ""), "t-2"), expect: Expect::At(task.at), ..late };
     ensure_eq!(store.commit([missing].into()).await?, [Err(Refused::Stale(None))]);
     ensure_eq!(ids(store, &task.key).await?, Some(names(&["a"])));
     store.put_push(&task.key, push("b", "http://h"), 2).await?;

@@ -12,12 +12,12 @@ use a2a_service::{
     pb::v1::{TaskPushNotificationConfig, TaskState},
     protocol::Version,
     store::{
-        Commit, Committed, Full, IdempotencyRecord, Key, ListQuery, PushConfig, Refused, Rejected, Retention, Scope,
-        SweepResult, TaskHead,
+        Commit, Committed, Full, IdempotencyRecord, ListQuery, PushConfig, Refused, Rejected, Retention, Scope,
+        SweepResult, TaskHead, TaskKey,
     },
 };
 
-const NOT_IN_USE: &(dyn Fn(&Key) -> bool + Send + Sync) = &|_| false;
+const NOT_IN_USE: &(dyn Fn(&TaskKey) -> bool + Send + Sync) = &|_| false;
 
 pub(super) async fn expired_terminal_tasks_are_swept(suite: &StoreSuite) -> ValidatedService {
     let store = &*suite.open().await;
@@ -65,7 +65,7 @@ pub(super) async fn tasks_in_use_are_swept_later(suite: &StoreSuite) -> Validate
     let commits: Vec<_> = commits.collect();
     store.commit(commits.clone().into()).await?;
     tasks.iter_mut().zip(commits).for_each(|(task, commit)| task.record(commit));
-    let in_use = |key: &Key| ("t-010".."t-110").contains(&key.id());
+    let in_use = |key: &TaskKey| ("t-010".."t-110").contains(&key.id());
     ensure_eq!(store.sweep(&finished(0), 250, &in_use).await?.tasks, 150);
     for (n, task) in tasks.iter().enumerate() {
         if (10..110).contains(&n) || n >= 250 {
@@ -224,7 +224,7 @@ pub(super) async fn idle_interrupted_tasks_are_listed(suite: &StoreSuite) -> Val
         task.write(store, Commit { row: TaskHead { open, ..commit.row }, ..commit }).await??;
     }
     let idle = async |before, limit| store.idle_tasks(before, 0, limit).await;
-    let key = |id: &str| Key::new(&scope(id, "blue"), id);
+    let key = |id: &str| TaskKey::new(&scope(id, "blue"), id);
     ensure_eq!(idle(10, 9).await?, [key("early"), key("late")]);
     ensure_eq!(idle(10, 1).await?, [key("early")]);
     ensure_eq!(store.idle_tasks(10, 1, 9).await?, [key("late")]);

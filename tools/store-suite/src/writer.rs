@@ -10,7 +10,7 @@ use a2a_service::{
         Artifact, Message, Part, Task, TaskArtifactUpdateEvent, TaskState, TaskStatus, TaskStatusUpdateEvent,
         stream_response::Payload,
     },
-    store::{Commit, Expect, Key, Refused, Scope, Store, TaskHead, Unavailable},
+    store::{Commit, Expect, Refused, Scope, Store, TaskHead, TaskKey, Unavailable},
     task,
 };
 
@@ -55,7 +55,7 @@ fn with_ids(task: &Task, mut payload: Payload) -> Payload {
 #[derive(Clone, Debug)]
 pub struct TaskWriter {
     /// Key of the task.
-    pub key: Key,
+    pub key: TaskKey,
     /// Expected task.
     pub task: Task,
     /// Expected position of the row. Sequence number 0 before the task exists.
@@ -79,7 +79,7 @@ impl TaskWriter {
         let timestamp = Some(a2a_service::pb::wkt::timestamp(time));
         let status = TaskStatus { state: TaskState::Submitted.into(), message: None, timestamp };
         let task = Task { id: id.into(), context_id: context.into(), status: Some(status), ..Task::default() };
-        let (key, at, log) = (Key::new(scope, id), Position::default(), Vec::new());
+        let (key, at, log) = (TaskKey::new(scope, id), Position::default(), Vec::new());
         Self { key, task, at, log, time, is_log_deleted: false }
     }
 
