@@ -16,7 +16,7 @@ mod http;
 mod outcome;
 mod push;
 mod resume;
-mod retry;
+mod retry_policy;
 mod retrying;
 mod stream;
 mod tls;
@@ -35,7 +35,7 @@ pub(crate) use self::card::{Document, StoredCard};
 pub(crate) use self::http::builder as http_builder;
 #[cfg(feature = "cli")]
 pub(crate) use self::http::{Observer, complete_url};
-use self::retry::Retries;
+use self::retry_policy::Retries;
 pub use self::{
     builder::ClientBuilder,
     card::Interface,
@@ -44,7 +44,7 @@ pub use self::{
     http::{HttpTransport, SizeLimits},
     outcome::Outcome,
     push::PushConfigs,
-    retry::Retry,
+    retry_policy::Retry,
     stream::{EventStream, StreamEvent},
 };
 use crate::{

@@ -14,7 +14,7 @@ use reqwest::Url;
 use super::{
     Binding, Error, Version,
     http::{self as http_client, Http, HttpTransport, Network, SizeLimits, complete_url},
-    retry::Retry,
+    retry_policy::Retry,
     tls::TlsOptions,
 };
 #[cfg(feature = "signing")]

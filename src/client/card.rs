@@ -11,7 +11,7 @@ use super::{
     AgentCard, Binding, Call, Error, ErrorKind, Version,
     builder::ClientBuilder,
     http::{Http, complete_url, read_body},
-    retry::{Retries, is_transient},
+    retry_policy::{Retries, is_transient},
     tls::is_secure,
 };
 use crate::{

@@ -16,7 +16,7 @@ use super::{
     card::{self, Document, Interface},
     credentials::AgentCredentials,
     http::{CONNECT, Http, JsonRpc, RestBinding, complete_url},
-    retry::{Retry, RetryBudget},
+    retry_policy::{Retry, RetryBudget},
     retrying::{Interfaces, Retrying},
     tls::is_secure,
     v03::{self, V03Client, V03RpcClient},

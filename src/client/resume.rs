@@ -12,7 +12,7 @@ use tonic::{Request, Response, Status};
 
 use super::{
     A2aService, BoxStream, Call, Cursor, Error, ErrorKind, Event, SendMessageRequest, StreamResponse, Task, TaskState,
-    retry::{Retries, Retry, is_transient},
+    retry_policy::{Retries, Retry, is_transient},
     retrying::{Retried, Retrying, echoes_key},
 };
 use crate::protocol::{

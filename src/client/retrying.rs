@@ -14,7 +14,7 @@ use tonic::{Code, Request, Response, Status, metadata::MetadataMap};
 use super::{
     A2aService, Call, Error, SendMessageRequest,
     credentials::AgentCredentials,
-    retry::{Retries, Retry, RetryBudget, is_transient},
+    retry_policy::{Retries, Retry, RetryBudget, is_transient},
 };
 use crate::{
     base::sources::Ids,
