@@ -34,16 +34,15 @@ use crate::{
         error::{Error, ErrorKind},
         event::Event,
         history::HistoryLimit,
-        json::wkt::MAX_DEPTH,
         pb::{
             v1::{
                 AgentCard, CancelTaskRequest, DeleteTaskPushNotificationConfigRequest, GetExtendedAgentCardRequest,
                 GetTaskPushNotificationConfigRequest, GetTaskRequest, ListTaskPushNotificationConfigsRequest,
-                ListTaskPushNotificationConfigsResponse, ListTasksRequest, ListTasksResponse, Message, Part,
-                SendMessageRequest, SendMessageResponse, SubscribeToTaskRequest, Task, TaskPushNotificationConfig,
-                TaskState, a2a_service_server::A2aService, part::Content, send_message_response::Payload,
+                ListTaskPushNotificationConfigsResponse, ListTasksRequest, ListTasksResponse, SendMessageRequest,
+                SendMessageResponse, SubscribeToTaskRequest, Task, TaskPushNotificationConfig, TaskState,
+                a2a_service_server::A2aService, send_message_response::Payload,
             },
-            wkt::{Empty, Struct},
+            wkt::Empty,
         },
         rpc::{BoxStream, ServiceFuture},
         snapshot::Snapshot,
@@ -56,6 +55,7 @@ pub mod auth;
 mod call_limits;
 pub mod card;
 mod media_types;
+mod message_limits;
 #[cfg(feature = "push")]
 pub mod push;
 pub mod push_configs;
@@ -249,12 +249,7 @@ impl Service {
         let (_, request_extensions, body) = request.into_parts();
         let SendMessageRequest { message, configuration, metadata, .. } = body;
         let message = message.ok_or_else(|| Error::invalid_field("message", "is required"))?;
-        let (parts, max) = (message.parts.len(), self.execution.limits().parts);
-        if parts > max {
-            let why = format!("{parts} parts exceed the limit of {max}");
-            return Err(Error::invalid_field("message.parts", why).with("limit", "parts"));
-        }
-        self.check_depth(&message, metadata.as_ref())?;
+        message_limits::check(&message, metadata.as_ref(), self.execution.limits())?;
         let configuration = configuration.unwrap_or_default();
         let push = configuration.task_push_notification_config;
         let push =
@@ -274,31 +269,6 @@ impl Service {
         let options = ReplyOptions { immediately: configuration.return_immediately, history, left, has_references };
         let cleared = request_extensions.get().copied().unwrap_or_default();
         Ok((SendRequest { scope, message, context, push, cleared, idempotency_key }, options))
-    }
-
-    /// Rejects JSON of a message or of the metadata of its request that is nested too deep. Over gRPC, a request may have
-    /// deeper values than those that can be read again as part of a task.
-    fn check_depth(&self, message: &Message, metadata: Option<&Struct>) -> Result<(), Error> {
-        let max = self.execution.limits().json_depth.min(MAX_DEPTH);
-        let is_deeper = |object: Option<&Struct>| object.is_some_and(|object| object.is_deeper_than(max));
-        let part = |part: &Part| match part.content.as_ref() {
-            Some(Content::Data(value)) if value.is_deeper_than(max) => Some("data"),
-            _ if is_deeper(part.metadata.as_ref()) => Some("metadata"),
-            _ => None,
-        };
-        let field = if is_deeper(metadata) {
-            "metadata".to_owned()
-        } else if is_deeper(message.metadata.as_ref()) {
-            "message.metadata".to_owned()
-        } else if let Some((index, field)) =
-            message.parts.iter().enumerate().find_map(|(index, found)| Some((index, part(found)?)))
-        {
-            format!("message.parts[{index}].{field}")
-        } else {
-            return Ok(());
-        };
-        let why = format!("is nested more than {max} deep");
-        Err(Error::invalid_field(field, why).with("limit", "json_depth"))
     }
 
     /// Sends the message. Returns at once, or when the turn has ended, as the caller wants.
