@@ -13,7 +13,6 @@ use tonic::Request;
 use a2a_service::{
     call::{Call, IDEMPOTENCY_KEY},
     contract::BoxStream,
-    env::Ids,
     error::{Error, ErrorKind},
     event::Event,
     pb::v1::{
@@ -22,6 +21,7 @@ use a2a_service::{
         send_message_response, stream_response::Payload,
     },
     protocol::Version,
+    sources::Ids,
 };
 
 /// Fails a case unless a condition holds.
@@ -158,8 +158,8 @@ impl<E: Into<Error>> From<E> for Stop {
     }
 }
 
-type ValidatedService = Result<(), Stop>;
-type CaseFn = for<'a> fn(&'a Run<'a>) -> BoxFuture<'a, ValidatedService>;
+type Checked = Result<(), Stop>;
+type CaseFn = for<'a> fn(&'a Run<'a>) -> BoxFuture<'a, Checked>;
 
 /// Builds the table of cases from functions and their sections.
 macro_rules! cases {
@@ -280,12 +280,12 @@ impl Run<'_> {
         self.suite.version == Version::V0_3
     }
 
-    fn skip_v03(&self, reason: &str) -> ValidatedService {
+    fn skip_v03(&self, reason: &str) -> Checked {
         if self.is_v03() { Err(Stop::Skipped(reason.to_owned())) } else { Ok(()) }
     }
 
     /// Checks that a call fails with an error of this kind. In 0.3, any error will do unless it is `TaskNotFound`.
-    fn rejected<T>(&self, what: &str, result: Result<T, Error>, kind: ErrorKind) -> ValidatedService {
+    fn rejected<T>(&self, what: &str, result: Result<T, Error>, kind: ErrorKind) -> Checked {
         let Err(error) = result else { return Err(Stop::Failed(format!("{what} succeeds"))) };
         let is_expected = error.wire().reason == kind.wire().reason;
         let is_lenient = self.is_v03() && kind != ErrorKind::TaskNotFound && error.kind() != ErrorKind::Unavailable;
@@ -355,7 +355,7 @@ fn fold(events: &[Event]) -> Vec<Artifact> {
     artifacts
 }
 
-async fn send_returns_a_completed_task(run: &Run<'_>) -> ValidatedService {
+async fn send_returns_a_completed_task(run: &Run<'_>) -> Checked {
     let task = run.complete().await?;
     ensure!(!task.id.is_empty() && !task.context_id.is_empty(), "the task has no id, or no context id");
     ensure!(!output(&task).is_empty(), "the task has no artifact with text");
@@ -364,7 +364,7 @@ async fn send_returns_a_completed_task(run: &Run<'_>) -> ValidatedService {
     Ok(())
 }
 
-async fn get_returns_the_task(run: &Run<'_>) -> ValidatedService {
+async fn get_returns_the_task(run: &Run<'_>) -> Checked {
     let task = run.complete().await?;
     let got = run.get(&task.id, None).await?;
     ensure!(got.id == task.id && got.context_id == task.context_id, "another task: {} {}", got.id, got.context_id);
@@ -373,7 +373,7 @@ async fn get_returns_the_task(run: &Run<'_>) -> ValidatedService {
     Ok(())
 }
 
-async fn send_can_return_immediately(run: &Run<'_>) -> ValidatedService {
+async fn send_can_return_immediately(run: &Run<'_>) -> Checked {
     let task = run.start().await?;
     let state = task.state();
     ensure!(matches!(state, TaskState::Submitted | TaskState::Working), "the task is {state:?}");
@@ -381,7 +381,7 @@ async fn send_can_return_immediately(run: &Run<'_>) -> ValidatedService {
     Ok(())
 }
 
-async fn history_has_the_requested_length(run: &Run<'_>) -> ValidatedService {
+async fn history_has_the_requested_length(run: &Run<'_>) -> Checked {
     let task = run.send(message("", &run.suite.messages.ask)).await?;
     let task = run.send(message(&task.id, "Rome")).await?;
     let limited = run.get(&task.id, Some(1)).await?;
@@ -395,7 +395,7 @@ async fn history_has_the_requested_length(run: &Run<'_>) -> ValidatedService {
     Ok(())
 }
 
-async fn follow_up_continues_its_task(run: &Run<'_>) -> ValidatedService {
+async fn follow_up_continues_its_task(run: &Run<'_>) -> Checked {
     let asked = run.send(message("", &run.suite.messages.ask)).await?;
     ensure!(asked.state() == TaskState::InputRequired, "the task is {:?} instead of INPUT_REQUIRED", asked.state());
     let done = run.send(message(&asked.id, "Rome")).await?;
@@ -404,19 +404,19 @@ async fn follow_up_continues_its_task(run: &Run<'_>) -> ValidatedService {
     Ok(())
 }
 
-async fn failure_is_a_state_of_the_task(run: &Run<'_>) -> ValidatedService {
+async fn failure_is_a_state_of_the_task(run: &Run<'_>) -> Checked {
     let task = run.send(message("", &run.suite.messages.fail)).await?;
     ensure!(task.state() == TaskState::Failed, "the task is {:?} instead of FAILED", task.state());
     Ok(())
 }
 
-async fn message_to_terminal_task_is_rejected(run: &Run<'_>) -> ValidatedService {
+async fn message_to_terminal_task_is_rejected(run: &Run<'_>) -> Checked {
     let task = run.complete().await?;
     let sent = run.agent.send_message(request(message(&task.id, "more"))).await.map_err(Error::from);
     run.rejected("a message to a terminal task", sent, ErrorKind::UnsupportedOperation)
 }
 
-async fn stream_has_the_task_and_its_events(run: &Run<'_>) -> ValidatedService {
+async fn stream_has_the_task_and_its_events(run: &Run<'_>) -> Checked {
     let sent = request(message("", &run.suite.messages.chunks));
     let events = optional(run.agent.send_streaming_message(sent).await.map_err(Error::from))?.into_inner();
     let events = remaining(events).await?;
@@ -433,7 +433,7 @@ async fn stream_has_the_task_and_its_events(run: &Run<'_>) -> ValidatedService {
     Ok(())
 }
 
-async fn subscription_begins_with_the_task_and_ends_with_it(run: &Run<'_>) -> ValidatedService {
+async fn subscription_begins_with_the_task_and_ends_with_it(run: &Run<'_>) -> Checked {
     let task = run.start().await?;
     let mut events = optional(run.subscribe(&task.id).await)?;
     if !run.is_v03() {
@@ -448,13 +448,13 @@ async fn subscription_begins_with_the_task_and_ends_with_it(run: &Run<'_>) -> Va
     Ok(())
 }
 
-async fn subscription_to_terminal_task_is_rejected(run: &Run<'_>) -> ValidatedService {
+async fn subscription_to_terminal_task_is_rejected(run: &Run<'_>) -> Checked {
     run.skip_v03("0.3 permits a subscription to a terminal task")?;
     let task = run.complete().await?;
     run.rejected("a subscription to a terminal task", run.subscribe(&task.id).await, ErrorKind::UnsupportedOperation)
 }
 
-async fn cancel_ends_the_task(run: &Run<'_>) -> ValidatedService {
+async fn cancel_ends_the_task(run: &Run<'_>) -> Checked {
     let task = run.start().await?;
     run.cancel(&task.id).await?;
     // The cancel may be asynchronous.
@@ -469,12 +469,12 @@ async fn cancel_ends_the_task(run: &Run<'_>) -> ValidatedService {
     }
 }
 
-async fn cancel_of_terminal_task_is_rejected(run: &Run<'_>) -> ValidatedService {
+async fn cancel_of_terminal_task_is_rejected(run: &Run<'_>) -> Checked {
     let task = run.complete().await?;
     run.rejected("a cancel of a terminal task", run.cancel(&task.id).await, ErrorKind::TaskNotCancelable)
 }
 
-async fn list_has_pages_and_filters(run: &Run<'_>) -> ValidatedService {
+async fn list_has_pages_and_filters(run: &Run<'_>) -> Checked {
     let first = run.complete().await?;
     let mut created = vec![first.id];
     for _ in 0..2 {
@@ -503,7 +503,7 @@ async fn list_has_pages_and_filters(run: &Run<'_>) -> ValidatedService {
     Ok(())
 }
 
-async fn unknown_task_is_not_found(run: &Run<'_>) -> ValidatedService {
+async fn unknown_task_is_not_found(run: &Run<'_>) -> Checked {
     const UNKNOWN: &str = "no-such-task";
     run.rejected("a read of an unknown task", run.get(UNKNOWN, None).await, ErrorKind::TaskNotFound)?;
     run.rejected("a cancel of an unknown task", run.cancel(UNKNOWN).await, ErrorKind::TaskNotFound)?;
@@ -511,7 +511,7 @@ async fn unknown_task_is_not_found(run: &Run<'_>) -> ValidatedService {
     run.rejected("a message to an unknown task", sent, ErrorKind::TaskNotFound)
 }
 
-async fn message_without_parts_is_rejected(run: &Run<'_>) -> ValidatedService {
+async fn message_without_parts_is_rejected(run: &Run<'_>) -> Checked {
     let mut sent = message("", "");
     if let Some(message) = &mut sent.message {
         message.parts.clear();
@@ -520,7 +520,7 @@ async fn message_without_parts_is_rejected(run: &Run<'_>) -> ValidatedService {
     run.rejected("a message without parts", sent, ErrorKind::InvalidParams)
 }
 
-async fn idempotency_key_identifies_a_send(run: &Run<'_>) -> ValidatedService {
+async fn idempotency_key_identifies_a_send(run: &Run<'_>) -> Checked {
     let keyed = Call { idempotency_key: Some(Ids::default().random()), ..Call::default() };
     let sent = message("", &run.suite.messages.complete);
     let response = run.agent.send_message(keyed.clone().request(sent.clone())).await?;

@@ -4,7 +4,7 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{
-    Failure, MANY, Requires, StoreSuite, ValidatedService, count, finished, keyed, load, position,
+    Checked, Failure, MANY, Requires, StoreSuite, count, finished, keyed, load, position,
     writer::{TaskWriter, chunk, message, scope, status},
 };
 use a2a_service::{
@@ -14,7 +14,7 @@ use a2a_service::{
     store::{Commit, Committed, Expect, ListQuery, Refused, Rejected, Retention, Scope, SendOutcome, TaskKey},
 };
 
-pub(super) async fn row_has_the_position_of_its_last_commit(suite: &StoreSuite) -> ValidatedService {
+pub(super) async fn row_has_the_position_of_its_last_commit(suite: &StoreSuite) -> Checked {
     let store = &*suite.open().await;
     let mut task = TaskWriter::new(&scope("ada", ""), "t-1");
     ensure_eq!(position(store, &task.key).await?, None);
@@ -28,7 +28,7 @@ pub(super) async fn row_has_the_position_of_its_last_commit(suite: &StoreSuite) 
     Ok(())
 }
 
-pub(super) async fn refused_commit_changes_nothing(suite: &StoreSuite) -> ValidatedService {
+pub(super) async fn refused_commit_changes_nothing(suite: &StoreSuite) -> Checked {
     let store = &*suite.open().await;
     let mut task = TaskWriter::new(&scope("ada", ""), "t-1");
     let begin = task.next(store, []);
@@ -60,7 +60,7 @@ pub(super) async fn refused_commit_changes_nothing(suite: &StoreSuite) -> Valida
     Ok(())
 }
 
-pub(super) async fn idempotency_key_is_recorded_once(suite: &StoreSuite) -> ValidatedService {
+pub(super) async fn idempotency_key_is_recorded_once(suite: &StoreSuite) -> Checked {
     let store = &*suite.open().await;
     let ada = scope("ada", "");
     let recorded = |id: &str, hash_byte: u8, seq| Some(SendOutcome { task_id: id.into(), seq, hash: [hash_byte; 16] });
@@ -110,7 +110,7 @@ pub(super) async fn idempotency_key_is_recorded_once(suite: &StoreSuite) -> Vali
     Ok(())
 }
 
-pub(super) async fn request_context_of_a_message_is_stored(suite: &StoreSuite) -> ValidatedService {
+pub(super) async fn request_context_of_a_message_is_stored(suite: &StoreSuite) -> Checked {
     let opened = suite.open().await;
     let mut task = TaskWriter::new(&scope("ada", ""), "t-1");
     let first = Commit { turn_contexts: Some("one".into()), ..task.next(&*opened, []) };
@@ -124,7 +124,7 @@ pub(super) async fn request_context_of_a_message_is_stored(suite: &StoreSuite) -
     Ok(())
 }
 
-pub(super) async fn batch_has_one_outcome_per_commit(suite: &StoreSuite) -> ValidatedService {
+pub(super) async fn batch_has_one_outcome_per_commit(suite: &StoreSuite) -> Checked {
     let store = &*suite.open().await;
     let mut writers: Vec<_> = (0..5).map(|n| TaskWriter::new(&scope("ada", ""), &format!("t-{n}"))).collect();
     let batch: Vec<_> = writers.iter().map(|writer| writer.next(store, [])).collect();
@@ -147,7 +147,7 @@ pub(super) async fn batch_has_one_outcome_per_commit(suite: &StoreSuite) -> Vali
     Ok(())
 }
 
-pub(super) async fn row_can_change_without_an_event(suite: &StoreSuite) -> ValidatedService {
+pub(super) async fn row_can_change_without_an_event(suite: &StoreSuite) -> Checked {
     let store = &*suite.open().await;
     let mut task = TaskWriter::new(&scope("ada", ""), "t-1");
     task.commit(store, []).await??;
@@ -165,7 +165,7 @@ pub(super) async fn row_can_change_without_an_event(suite: &StoreSuite) -> Valid
     Ok(())
 }
 
-pub(super) async fn saved_state_is_kept_until_replaced(suite: &StoreSuite) -> ValidatedService {
+pub(super) async fn saved_state_is_kept_until_replaced(suite: &StoreSuite) -> Checked {
     let store = &*suite.open().await;
     let mut task = TaskWriter::new(&scope("ada", ""), "t-1");
     for (saved, expected) in [(None, None), (Some("a"), Some("a")), (None, Some("a")), (Some("b"), Some("b"))] {
@@ -178,7 +178,7 @@ pub(super) async fn saved_state_is_kept_until_replaced(suite: &StoreSuite) -> Va
     Ok(())
 }
 
-pub(super) async fn log_can_be_read_from_every_position(suite: &StoreSuite) -> ValidatedService {
+pub(super) async fn log_can_be_read_from_every_position(suite: &StoreSuite) -> Checked {
     let store = &*suite.open().await;
     for length in [1, 2, 63, 64, 65, 127, 128, 129, 200] {
         let mut task = TaskWriter::new(&scope("ada", ""), &format!("t-{length}"));
@@ -218,7 +218,7 @@ pub(super) async fn log_can_be_read_from_every_position(suite: &StoreSuite) -> V
     Ok(())
 }
 
-pub(super) async fn stored_task_equals_its_folded_log(suite: &StoreSuite) -> ValidatedService {
+pub(super) async fn stored_task_equals_its_folded_log(suite: &StoreSuite) -> Checked {
     let store = &*suite.open().await;
     let mut task = TaskWriter::new(&scope("ada", ""), "t-1");
     let work = status(TaskState::Working, 2);
@@ -241,7 +241,7 @@ pub(super) async fn stored_task_equals_its_folded_log(suite: &StoreSuite) -> Val
     Ok(())
 }
 
-pub(super) async fn owners_and_tenants_are_isolated(suite: &StoreSuite) -> ValidatedService {
+pub(super) async fn owners_and_tenants_are_isolated(suite: &StoreSuite) -> Checked {
     let store = &*suite.open().await;
     let scopes = [scope("ada", ""), scope("ada", "blue"), scope("bob", ""), scope("", ""), scope("", "ada")];
     for (n, scope) in scopes.iter().enumerate() {
@@ -262,7 +262,7 @@ pub(super) async fn owners_and_tenants_are_isolated(suite: &StoreSuite) -> Valid
     Ok(())
 }
 
-pub(super) async fn single_commit_task_is_stored_whole(suite: &StoreSuite) -> ValidatedService {
+pub(super) async fn single_commit_task_is_stored_whole(suite: &StoreSuite) -> Checked {
     let store = &*suite.open_with(2, None).await;
     let ada = scope("ada", "");
     let large = "x".repeat(5000);
@@ -310,7 +310,7 @@ pub(super) async fn single_commit_task_is_stored_whole(suite: &StoreSuite) -> Va
     Ok(())
 }
 
-pub(super) async fn batch_of_single_commit_tasks_has_one_outcome_each(suite: &StoreSuite) -> ValidatedService {
+pub(super) async fn batch_of_single_commit_tasks_has_one_outcome_each(suite: &StoreSuite) -> Checked {
     for max in if suite.has.contains(&Requires::Quotas) { &[MANY, 20][..] } else { &[MANY] } {
         let max = *max;
         let store = &*suite.open_with(max, None).await;
@@ -350,7 +350,7 @@ pub(super) async fn batch_of_single_commit_tasks_has_one_outcome_each(suite: &St
     Ok(())
 }
 
-pub(super) async fn committed_tasks_survive_a_reopen(suite: &StoreSuite) -> ValidatedService {
+pub(super) async fn committed_tasks_survive_a_reopen(suite: &StoreSuite) -> Checked {
     let opened = suite.open().await;
     let (mut one, mut other) =
         (TaskWriter::new(&scope("ada", "blue"), "t-1"), TaskWriter::new(&scope("bob", ""), "t-1"));
@@ -370,7 +370,7 @@ pub(super) async fn committed_tasks_survive_a_reopen(suite: &StoreSuite) -> Vali
     Ok(())
 }
 
-pub(super) async fn open_tasks_are_claimed_once(suite: &StoreSuite) -> ValidatedService {
+pub(super) async fn open_tasks_are_claimed_once(suite: &StoreSuite) -> Checked {
     let opened = suite.open().await;
     let mut writers = Vec::new();
     for (n, state) in

@@ -4,7 +4,7 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{
-    Failure, StoreSuite, ValidatedService, acknowledged, failed, finished, given_up, position,
+    Checked, Failure, StoreSuite, acknowledged, failed, finished, given_up, position,
     writer::{TaskWriter, chunk, scope, status},
 };
 use a2a_service::{
@@ -78,7 +78,7 @@ async fn state(store: &dyn Store, key: &TaskKey, id: &str) -> Result<DeliverySta
 }
 
 /// A commit makes nothing due. Marking does, if there are events after the cursor.
-pub(super) async fn events_after_the_cursor_are_due_once_marked(suite: &StoreSuite) -> ValidatedService {
+pub(super) async fn events_after_the_cursor_are_due_once_marked(suite: &StoreSuite) -> Checked {
     let store = &*suite.open().await;
     let mut old = task(store, "ada", "t-1", &["a", "b"]).await?;
     ensure_eq!(store.mark_due(std::slice::from_ref(&old.key), 5).await?, 0, "new configurations get later events");
@@ -112,7 +112,7 @@ pub(super) async fn events_after_the_cursor_are_due_once_marked(suite: &StoreSui
     Ok(())
 }
 
-pub(super) async fn longest_due_deliveries_are_claimed_first(suite: &StoreSuite) -> ValidatedService {
+pub(super) async fn longest_due_deliveries_are_claimed_first(suite: &StoreSuite) -> Checked {
     let store = &*suite.open().await;
     for (id, time) in [("t-1", 30), ("t-2", 10), ("t-3", 20), ("t-4", 10), ("t-5", 99)] {
         let mut task = task(store, "ada", id, &["a"]).await?;
@@ -130,7 +130,7 @@ pub(super) async fn longest_due_deliveries_are_claimed_first(suite: &StoreSuite)
 }
 
 /// The delivery is given to another runner once the lease has expired. Then the first one can no longer report.
-pub(super) async fn claimed_delivery_is_leased(suite: &StoreSuite) -> ValidatedService {
+pub(super) async fn claimed_delivery_is_leased(suite: &StoreSuite) -> Checked {
     let store = &*suite.open().await;
     let mut task = task(store, "ada", "t-1", &["a"]).await?;
     update(store, &mut task, 10).await?;
@@ -173,7 +173,7 @@ pub(super) async fn claimed_delivery_is_leased(suite: &StoreSuite) -> ValidatedS
 }
 
 /// Events that are committed during a delivery are due after it.
-pub(super) async fn ack_leaves_later_events_due(suite: &StoreSuite) -> ValidatedService {
+pub(super) async fn ack_leaves_later_events_due(suite: &StoreSuite) -> Checked {
     let store = &*suite.open().await;
     let mut task = task(store, "ada", "t-1", &["a"]).await?;
     update(store, &mut task, 10).await?;
@@ -199,7 +199,7 @@ pub(super) async fn ack_leaves_later_events_due(suite: &StoreSuite) -> Validated
     Ok(())
 }
 
-pub(super) async fn failed_delivery_waits_for_its_next_attempt(suite: &StoreSuite) -> ValidatedService {
+pub(super) async fn failed_delivery_waits_for_its_next_attempt(suite: &StoreSuite) -> Checked {
     let store = &*suite.open().await;
     let mut task = task(store, "ada", "t-1", &["a"]).await?;
     update(store, &mut task, 10).await?;
@@ -228,7 +228,7 @@ pub(super) async fn failed_delivery_waits_for_its_next_attempt(suite: &StoreSuit
 }
 
 /// Dead letters keep the reason and their position, are not delivered, and are limited in number.
-pub(super) async fn dead_letters_are_kept_up_to_their_limit(suite: &StoreSuite) -> ValidatedService {
+pub(super) async fn dead_letters_are_kept_up_to_their_limit(suite: &StoreSuite) -> Checked {
     let store = &*suite.open().await;
     let mut tasks = Vec::new();
     for id in ["t-1", "t-2", "t-3"] {
@@ -274,7 +274,7 @@ pub(super) async fn dead_letters_are_kept_up_to_their_limit(suite: &StoreSuite) 
 }
 
 /// The client corrects a configuration: its delivery continues, with the new one.
-pub(super) async fn replaced_configuration_keeps_its_position(suite: &StoreSuite) -> ValidatedService {
+pub(super) async fn replaced_configuration_keeps_its_position(suite: &StoreSuite) -> Checked {
     let store = &*suite.open().await;
     let mut task = task(store, "ada", "t-1", &["a"]).await?;
     update(store, &mut task, 10).await?;
@@ -312,7 +312,7 @@ pub(super) async fn replaced_configuration_keeps_its_position(suite: &StoreSuite
 }
 
 /// The answer that a receiver is gone deletes the configuration that was claimed, and no other.
-pub(super) async fn gone_receiver_deletes_its_configuration(suite: &StoreSuite) -> ValidatedService {
+pub(super) async fn gone_receiver_deletes_its_configuration(suite: &StoreSuite) -> Checked {
     let store = &*suite.open().await;
     let mut task = task(store, "ada", "t-1", &["a", "b"]).await?;
     update(store, &mut task, 10).await?;
@@ -337,7 +337,7 @@ pub(super) async fn gone_receiver_deletes_its_configuration(suite: &StoreSuite) 
 }
 
 /// A runner that stops releases its leases, and no others.
-pub(super) async fn leases_of_a_stopped_runner_are_released(suite: &StoreSuite) -> ValidatedService {
+pub(super) async fn leases_of_a_stopped_runner_are_released(suite: &StoreSuite) -> Checked {
     let store = &*suite.open().await;
     let mut task = task(store, "ada", "t-1", &["a", "b", "c", "d"]).await?;
     update(store, &mut task, 10).await?;
@@ -353,7 +353,7 @@ pub(super) async fn leases_of_a_stopped_runner_are_released(suite: &StoreSuite) 
     Ok(())
 }
 
-pub(super) async fn deliveries_are_deleted_with_their_configuration(suite: &StoreSuite) -> ValidatedService {
+pub(super) async fn deliveries_are_deleted_with_their_configuration(suite: &StoreSuite) -> Checked {
     let store = &*suite.open().await;
     let mut tasks = Vec::new();
     for id in ["t-1", "t-2"] {
@@ -386,7 +386,7 @@ pub(super) async fn deliveries_are_deleted_with_their_configuration(suite: &Stor
 }
 
 /// The task, its log and its configurations stay while an event is to be delivered, up to the maximum age.
-pub(super) async fn sweeps_keep_undelivered_events(suite: &StoreSuite) -> ValidatedService {
+pub(super) async fn sweeps_keep_undelivered_events(suite: &StoreSuite) -> Checked {
     let store = &*suite.open().await;
     let mut policy = finished(0);
     (policy.logs, policy.push) = (Some(Duration::ZERO), Some(Duration::ZERO));
@@ -441,7 +441,7 @@ pub(super) async fn sweeps_keep_undelivered_events(suite: &StoreSuite) -> Valida
     Ok(())
 }
 
-pub(super) async fn runners_claim_different_deliveries(suite: &StoreSuite) -> ValidatedService {
+pub(super) async fn runners_claim_different_deliveries(suite: &StoreSuite) -> Checked {
     const TASKS: usize = 60;
     let opened = suite.open().await;
     let store = &*opened;
@@ -480,7 +480,7 @@ pub(super) async fn runners_claim_different_deliveries(suite: &StoreSuite) -> Va
 }
 
 /// After an opening, everything is marked in pages, which name the tasks that may still get events.
-pub(super) async fn all_deliveries_are_marked_in_pages(suite: &StoreSuite) -> ValidatedService {
+pub(super) async fn all_deliveries_are_marked_in_pages(suite: &StoreSuite) -> Checked {
     let store = &*suite.open().await;
     let mut expected = Vec::new();
     for (id, configs, state) in [
@@ -534,7 +534,7 @@ pub(super) async fn all_deliveries_are_marked_in_pages(suite: &StoreSuite) -> Va
     Ok(())
 }
 
-pub(super) async fn deliveries_are_listed_in_pages(suite: &StoreSuite) -> ValidatedService {
+pub(super) async fn deliveries_are_listed_in_pages(suite: &StoreSuite) -> Checked {
     let store = &*suite.open().await;
     let mut expected = Vec::new();
     for (owner, id, configs) in
@@ -572,7 +572,7 @@ pub(super) async fn deliveries_are_listed_in_pages(suite: &StoreSuite) -> Valida
 }
 
 /// Tasks without undelivered events are evicted first, whatever their age.
-pub(super) async fn undelivered_tasks_are_evicted_last(suite: &StoreSuite) -> ValidatedService {
+pub(super) async fn undelivered_tasks_are_evicted_last(suite: &StoreSuite) -> Checked {
     for per_owner in [None, Some(4)] {
         let store = &*suite.open_with(4 + usize::from(per_owner.is_some()), per_owner).await;
         let mut tasks = Vec::new();
@@ -606,7 +606,7 @@ pub(super) async fn undelivered_tasks_are_evicted_last(suite: &StoreSuite) -> Va
 
 /// Evictions between deliveries that begin and end: the first task is evicted that ended and has nothing to deliver, and
 /// otherwise the first one.
-pub(super) async fn evictions_follow_the_deliveries(suite: &StoreSuite) -> ValidatedService {
+pub(super) async fn evictions_follow_the_deliveries(suite: &StoreSuite) -> Checked {
     const TASKS: usize = 12;
     for per_owner in [None, Some(TASKS)] {
         let store = &*suite.open_with(if per_owner.is_some() { 1000 } else { TASKS }, per_owner).await;
@@ -650,7 +650,7 @@ pub(super) async fn evictions_follow_the_deliveries(suite: &StoreSuite) -> Valid
     Ok(())
 }
 
-pub(super) async fn deliveries_survive_a_reopen(suite: &StoreSuite) -> ValidatedService {
+pub(super) async fn deliveries_survive_a_reopen(suite: &StoreSuite) -> Checked {
     let opened = suite.open().await;
     let store = &*opened;
     let mut tasks = Vec::new();

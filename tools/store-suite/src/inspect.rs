@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{
-    Failure, StoreSuite, ValidatedService, count, keyed,
+    Checked, Failure, StoreSuite, count, keyed,
     writer::{TaskWriter, chunk, scope, status},
 };
 use a2a_service::{
@@ -44,7 +44,7 @@ async fn tasks(store: &dyn Store) -> Result<Vec<TaskWriter>, Failure> {
     Ok(tasks)
 }
 
-pub(super) async fn tasks_of_all_owners_are_listed_newest_first(suite: &StoreSuite) -> ValidatedService {
+pub(super) async fn tasks_of_all_owners_are_listed_newest_first(suite: &StoreSuite) -> Checked {
     let store = &*suite.open().await;
     let (tasks, inspect) = (tasks(store).await?, inspect(store)?);
     let all = inspect.tasks(&TaskFilter::default(), 9).await?;
@@ -82,7 +82,7 @@ pub(super) async fn tasks_of_all_owners_are_listed_newest_first(suite: &StoreSui
     Ok(())
 }
 
-pub(super) async fn inspected_task_has_its_contents(suite: &StoreSuite) -> ValidatedService {
+pub(super) async fn inspected_task_has_its_contents(suite: &StoreSuite) -> Checked {
     let store = &*suite.open().await;
     let (tasks, inspect) = (tasks(store).await?, inspect(store)?);
     ensure_eq!(store.put_push(&tasks[1].key, push(), 9).await?, PutResult::Created);
@@ -99,7 +99,7 @@ pub(super) async fn inspected_task_has_its_contents(suite: &StoreSuite) -> Valid
     Ok(())
 }
 
-pub(super) async fn counts_follow_the_tasks(suite: &StoreSuite) -> ValidatedService {
+pub(super) async fn counts_follow_the_tasks(suite: &StoreSuite) -> Checked {
     let store = &*suite.open().await;
     let inspect = inspect(store)?;
     ensure_eq!(inspect.counts().await?, Counts::default());

@@ -91,7 +91,7 @@ pub struct Setup {
 }
 
 /// Result of a case.
-type ValidatedService = Result<(), Failure>;
+type Checked = Result<(), Failure>;
 
 /// Reason why a store does not conform.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -150,7 +150,7 @@ enum Requires {
 struct Case {
     name: &'static str,
     requires: Requires,
-    run: for<'a> fn(&'a StoreSuite) -> BoxFuture<'a, ValidatedService>,
+    run: for<'a> fn(&'a StoreSuite) -> BoxFuture<'a, Checked>,
 }
 
 /// Creates the table of cases.
@@ -308,7 +308,7 @@ impl StoreSuite {
         }
     }
 
-    async fn check(&self, case: &Case) -> ValidatedService {
+    async fn check(&self, case: &Case) -> Checked {
         (case.run)(self).await.map_err(|failure| Failure { case: case.name, ..failure })
     }
 

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use super::{
-    StoreSuite, ValidatedService, count, finished,
+    Checked, StoreSuite, count, finished,
     writer::{TaskWriter, chunk, scope, status},
 };
 use a2a_service::{
@@ -11,7 +11,7 @@ use a2a_service::{
     store::{ListQuery, Retention},
 };
 
-pub(super) async fn totals_match_the_tasks(suite: &StoreSuite) -> ValidatedService {
+pub(super) async fn totals_match_the_tasks(suite: &StoreSuite) -> Checked {
     let store = &*suite.open().await;
     let states = [TaskState::Working, TaskState::InputRequired, TaskState::Completed, TaskState::Failed];
     let mut writers: Vec<_> = (0..40).map(|n| TaskWriter::new(&scope("ada", ""), &format!("t-{n}"))).collect();
@@ -44,7 +44,7 @@ const TASKS: usize = 300;
 /// Initial time of all tasks.
 const TIME: i64 = 1000;
 
-pub(super) async fn pages_have_each_unchanged_task_once(suite: &StoreSuite) -> ValidatedService {
+pub(super) async fn pages_have_each_unchanged_task_once(suite: &StoreSuite) -> Checked {
     for step in [0, 1] {
         let store = &*suite.open().await;
         let ada = scope("ada", "");
@@ -82,7 +82,7 @@ pub(super) async fn pages_have_each_unchanged_task_once(suite: &StoreSuite) -> V
     Ok(())
 }
 
-pub(super) async fn page_ends_before_the_task_that_exceeds_its_bytes(suite: &StoreSuite) -> ValidatedService {
+pub(super) async fn page_ends_before_the_task_that_exceeds_its_bytes(suite: &StoreSuite) -> Checked {
     let (store, ada) = (&*suite.open().await, scope("ada", ""));
     // Open and terminal tasks, which are stored in different forms.
     for (n, size) in (0..).zip([100_000, 20_000, 20_000, 100_000, 10_000]) {
@@ -111,7 +111,7 @@ pub(super) async fn page_ends_before_the_task_that_exceeds_its_bytes(suite: &Sto
     Ok(())
 }
 
-pub(super) async fn size_of_a_context_is_the_sum_of_its_tasks(suite: &StoreSuite) -> ValidatedService {
+pub(super) async fn size_of_a_context_is_the_sum_of_its_tasks(suite: &StoreSuite) -> Checked {
     let (store, ada, bob) = (&*suite.open().await, scope("ada", ""), scope("bob", ""));
     let size = async |scope, context| store.context_bytes(scope, context, usize::MAX).await;
     ensure_eq!(size(&ada, "c-1").await?, 0);

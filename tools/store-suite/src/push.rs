@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{
-    Failure, StoreSuite, ValidatedService, finished, given_up, position,
+    Checked, Failure, StoreSuite, finished, given_up, position,
     writer::{TaskWriter, scope, status},
 };
 use a2a_service::{
@@ -32,7 +32,7 @@ fn names(ids: &[&str]) -> Vec<String> {
     ids.iter().map(|id| (*id).to_owned()).collect()
 }
 
-pub(super) async fn push_configurations_belong_to_their_task(suite: &StoreSuite) -> ValidatedService {
+pub(super) async fn push_configurations_belong_to_their_task(suite: &StoreSuite) -> Checked {
     let store = &*suite.open().await;
     let mut task = TaskWriter::new(&scope("ada", ""), "t-1");
     ensure_eq!(store.put_push(&task.key, push("a", "http://1"), 9).await?, PutResult::TaskNotFound);
@@ -74,7 +74,7 @@ pub(super) async fn push_configurations_belong_to_their_task(suite: &StoreSuite)
     Ok(())
 }
 
-pub(super) async fn push_configurations_are_listed_in_pages(suite: &StoreSuite) -> ValidatedService {
+pub(super) async fn push_configurations_are_listed_in_pages(suite: &StoreSuite) -> Checked {
     let store = &*suite.open().await;
     let mut task = TaskWriter::new(&scope("ada", ""), "t-1");
     task.commit(store, []).await??;
@@ -105,7 +105,7 @@ pub(super) async fn push_configurations_are_listed_in_pages(suite: &StoreSuite) 
     Ok(())
 }
 
-pub(super) async fn push_configurations_are_deleted_with_their_task(suite: &StoreSuite) -> ValidatedService {
+pub(super) async fn push_configurations_are_deleted_with_their_task(suite: &StoreSuite) -> Checked {
     let store = &*suite.open().await;
     let mut task = TaskWriter::new(&scope("ada", ""), "t-1");
     task.commit(store, []).await??;
@@ -121,7 +121,7 @@ pub(super) async fn push_configurations_are_deleted_with_their_task(suite: &Stor
 }
 
 /// The limit covers all tasks and tenants of an owner. What is deleted in any way counts no more.
-pub(super) async fn push_configurations_per_owner_are_limited_over_all_tenants(suite: &StoreSuite) -> ValidatedService {
+pub(super) async fn push_configurations_per_owner_are_limited_over_all_tenants(suite: &StoreSuite) -> Checked {
     let opened = suite.open_setup(9, None, 3).await;
     let store = &*opened;
     let (ada, blue, bob) = (scope("ada", ""), scope("ada", "blue"), scope("bob", ""));
@@ -181,7 +181,7 @@ pub(super) async fn push_configurations_per_owner_are_limited_over_all_tenants(s
     Ok(())
 }
 
-pub(super) async fn push_configuration_is_stored_with_the_first_commit(suite: &StoreSuite) -> ValidatedService {
+pub(super) async fn push_configuration_is_stored_with_the_first_commit(suite: &StoreSuite) -> Checked {
     let store = &*suite.open().await;
     let mut task = TaskWriter::new(&scope("ada", ""), "t-1");
     let begin = Commit { push: Some(push("a", "http://h")), ..task.next(store, []) };

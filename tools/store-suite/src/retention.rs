@@ -4,7 +4,7 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{
-    StoreSuite, ValidatedService, count, finished, keyed, load, position,
+    Checked, StoreSuite, count, finished, keyed, load, position,
     writer::{TaskWriter, chunk, message, scope, status},
 };
 use a2a_service::{
@@ -19,7 +19,7 @@ use a2a_service::{
 
 const NOT_IN_USE: &(dyn Fn(&TaskKey) -> bool + Send + Sync) = &|_| false;
 
-pub(super) async fn expired_terminal_tasks_are_swept(suite: &StoreSuite) -> ValidatedService {
+pub(super) async fn expired_terminal_tasks_are_swept(suite: &StoreSuite) -> Checked {
     let store = &*suite.open().await;
     let mut writers = Vec::new();
     for n in 0..6 {
@@ -57,7 +57,7 @@ pub(super) async fn expired_terminal_tasks_are_swept(suite: &StoreSuite) -> Vali
 }
 
 /// More tasks than one step deletes, and more in use than one step reads.
-pub(super) async fn tasks_in_use_are_swept_later(suite: &StoreSuite) -> ValidatedService {
+pub(super) async fn tasks_in_use_are_swept_later(suite: &StoreSuite) -> Checked {
     let store = &*suite.open().await;
     let mut tasks: Vec<_> =
         (0..300).map(|number| TaskWriter::new(&scope("ada", ""), &format!("t-{number:03}"))).collect();
@@ -81,7 +81,7 @@ pub(super) async fn tasks_in_use_are_swept_later(suite: &StoreSuite) -> Validate
 }
 
 /// The terminal task is left. The memory store keeps both together.
-pub(super) async fn log_can_expire_before_its_task(suite: &StoreSuite) -> ValidatedService {
+pub(super) async fn log_can_expire_before_its_task(suite: &StoreSuite) -> Checked {
     let store = &*suite.open().await;
     let ada = scope("ada", "");
     let [mut old, mut interrupted, mut young] = ["old", "interrupted", "young"].map(|id| TaskWriter::new(&ada, id));
@@ -123,7 +123,7 @@ pub(super) async fn log_can_expire_before_its_task(suite: &StoreSuite) -> Valida
 }
 
 /// A log of many rows is deleted in several steps.
-pub(super) async fn long_log_is_deleted_in_steps(suite: &StoreSuite) -> ValidatedService {
+pub(super) async fn long_log_is_deleted_in_steps(suite: &StoreSuite) -> Checked {
     let store = &*suite.open().await;
     let mut tasks = Vec::new();
     for id in ["t-1", "t-2"] {
@@ -152,7 +152,7 @@ pub(super) async fn long_log_is_deleted_in_steps(suite: &StoreSuite) -> Validate
     Ok(())
 }
 
-pub(super) async fn push_configurations_can_expire_before_their_task(suite: &StoreSuite) -> ValidatedService {
+pub(super) async fn push_configurations_can_expire_before_their_task(suite: &StoreSuite) -> Checked {
     let store = &*suite.open().await;
     let push = |id: &str| {
         let config = TaskPushNotificationConfig { id: id.into(), ..Default::default() };
@@ -187,7 +187,7 @@ pub(super) async fn push_configurations_can_expire_before_their_task(suite: &Sto
     Ok(())
 }
 
-pub(super) async fn idempotency_key_can_expire_before_its_task(suite: &StoreSuite) -> ValidatedService {
+pub(super) async fn idempotency_key_can_expire_before_its_task(suite: &StoreSuite) -> Checked {
     let store = &*suite.open().await;
     let begin = |id: &str, key: &str, time| {
         let sends = keyed(key, 7, 1).into_iter().map(|record| IdempotencyRecord { time, ..record }).collect();
@@ -209,7 +209,7 @@ pub(super) async fn idempotency_key_can_expire_before_its_task(suite: &StoreSuit
     Ok(())
 }
 
-pub(super) async fn idle_interrupted_tasks_are_listed(suite: &StoreSuite) -> ValidatedService {
+pub(super) async fn idle_interrupted_tasks_are_listed(suite: &StoreSuite) -> Checked {
     let store = &*suite.open().await;
     for (id, state, time, open) in [
         ("late", TaskState::InputRequired, 9, false),
@@ -235,7 +235,7 @@ pub(super) async fn idle_interrupted_tasks_are_listed(suite: &StoreSuite) -> Val
 }
 
 /// The limit per owner covers all tenants, and eviction never affects other owners.
-pub(super) async fn tasks_per_owner_are_limited_over_all_tenants(suite: &StoreSuite) -> ValidatedService {
+pub(super) async fn tasks_per_owner_are_limited_over_all_tenants(suite: &StoreSuite) -> Checked {
     let opened = suite.open_with(6, Some(3)).await;
     let store = &*opened;
     let (ada, blue, bob) = (scope("ada", ""), scope("ada", "blue"), scope("bob", ""));
@@ -283,7 +283,7 @@ pub(super) async fn tasks_per_owner_are_limited_over_all_tenants(suite: &StoreSu
 }
 
 /// Simultaneous new tasks: each accepted task evicts one, and rejected tasks evict none.
-pub(super) async fn each_accepted_task_evicts_one(suite: &StoreSuite) -> ValidatedService {
+pub(super) async fn each_accepted_task_evicts_one(suite: &StoreSuite) -> Checked {
     let opened = suite.open_with(20, Some(8)).await;
     let store = &*opened;
     let owners = ["ada", "bob", "cid"].map(|owner| scope(owner, ""));
@@ -320,7 +320,7 @@ pub(super) async fn each_accepted_task_evicts_one(suite: &StoreSuite) -> Validat
 }
 
 /// A task that is refused because of one limit evicts nothing because of the other.
-pub(super) async fn rejected_task_evicts_nothing(suite: &StoreSuite) -> ValidatedService {
+pub(super) async fn rejected_task_evicts_nothing(suite: &StoreSuite) -> Checked {
     let store = &*suite.open_with(3, None).await;
     let ada = scope("ada", "");
     let mut tasks: Vec<_> = ["t-1", "t-2", "t-3"].map(|id| TaskWriter::new(&ada, id)).into();
@@ -343,7 +343,7 @@ pub(super) async fn rejected_task_evicts_nothing(suite: &StoreSuite) -> Validate
     Ok(())
 }
 
-pub(super) async fn full_store_evicts_terminal_tasks(suite: &StoreSuite) -> ValidatedService {
+pub(super) async fn full_store_evicts_terminal_tasks(suite: &StoreSuite) -> Checked {
     let store = &*suite.open_with(3, None).await;
     let mut writers: Vec<_> = (0..3).map(|n| TaskWriter::new(&scope("ada", ""), &format!("t-{n}"))).collect();
     for writer in &mut writers {
