@@ -25,7 +25,7 @@ use self::{guard::Grace, persistent::Persistent};
 use super::{
     Agent, AgentCard, End, Error, Stopped, Turn, Updates,
     files::{PREFIX, TurnFiles, task_directory},
-    turn_json::{AgentEvent, EventSink, Line, OUTPUT, TurnEnd, TurnLine, each_log_line, log, read_line},
+    turn_json::{AgentEvent, EventSink, Level, Line, OUTPUT, TurnEnd, TurnLine, each_log_line, log, read_line},
 };
 
 pub(crate) mod guard;
@@ -406,7 +406,8 @@ async fn read_events(
 
 /// Logs the lines of stderr of a command for a task.
 async fn log_lines(stderr: &mut BufReader<ChildStderr>, task_id: &str) {
-    each_log_line(stderr, |level, line| log(task_id, level, line)).await;
+    let warn = |why: String| tracing::warn!(task.id = task_id, "{why}");
+    each_log_line(stderr, |line| log(task_id, Level::Info, line), warn).await;
 }
 
 /// Splitter of stdout into the chunks of an artifact. Each is valid UTF-8. Line feeds at the end of the output are dropped, as a

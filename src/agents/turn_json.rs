@@ -315,8 +315,9 @@ pub(super) async fn read_line(stream: &mut (impl AsyncBufRead + Unpin), max: usi
     })
 }
 
-/// Passes the lines of stderr to a log, up to a limit. Reads until the end, so that the command does not wait.
-pub(super) async fn each_log_line(stderr: &mut (impl AsyncBufRead + Unpin), log: impl Fn(Level, &str)) {
+/// Passes the lines of stderr to a log, up to a limit, and then the sentence that the rest is not logged. Reads until the end, so
+/// that the command does not wait.
+pub(super) async fn each_log_line(stderr: &mut (impl AsyncBufRead + Unpin), log: impl Fn(&str), warn: impl Fn(String)) {
     let mut left = MAX_LOG;
     while let Ok(Some(line)) = read_line(stderr, MAX_LOG_LINE).await {
         let (Line::Whole(line) | Line::Cut(line)) = line;
@@ -324,9 +325,9 @@ pub(super) async fn each_log_line(stderr: &mut (impl AsyncBufRead + Unpin), log:
             continue;
         }
         left = left.saturating_sub(line.len());
-        log(Level::Info, String::from_utf8_lossy(&line).trim_end());
+        log(String::from_utf8_lossy(&line).trim_end());
         if left == 0 {
-            log(Level::Warn, &format!("stderr of the command exceeds {MAX_LOG} bytes; the rest is not logged"));
+            warn(format!("stderr of the command exceeds {MAX_LOG} bytes; the rest is not logged"));
         }
     }
 }

@@ -201,8 +201,9 @@ fn start(server: &McpServer, words: &[String], env: &BTreeMap<String, String>) -
     let (session, session_ended) = oneshot::channel();
     let name = server.name.clone();
     tokio::spawn(async move {
-        let log = |_, line: &str| tracing::info!(mcp.server = name, "MCP server: {}", escaped(line));
-        each_log_line(&mut BufReader::new(stderr), log).await;
+        let log = |line: &str| tracing::info!(mcp.server = name, "MCP server: {}", escaped(line));
+        let warn = |why: String| tracing::warn!(mcp.server = name, "{why}");
+        each_log_line(&mut BufReader::new(stderr), log, warn).await;
     });
     let process = Process { child, is_guarded: cfg!(unix) && server.guard.is_some() };
     tokio::spawn(process.supervise(server.name.clone(), session_ended));
