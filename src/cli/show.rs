@@ -90,7 +90,12 @@ pub(super) fn task(task: &Task, format: OutputFormat) -> anyhow::Result<String> 
     if !task.history.is_empty() {
         text.push_str(&heading("History:"));
         for message in &task.history {
-            _ = writeln!(text, "  {} {}", label(Role::v03_name(message.role)), safe(&parts(&message.parts)));
+            let role = match message.role() {
+                Role::User => "user",
+                Role::Agent => "agent",
+                Role::Unspecified => "unspecified",
+            };
+            _ = writeln!(text, "  {} {}", label(role), safe(&parts(&message.parts)));
         }
     }
     Ok(text)
