@@ -36,7 +36,7 @@ pub enum StreamEvent {
 impl StreamEvent {
     /// State of the task, if the event has one.
     pub fn state(&self) -> Option<TaskState> {
-        self.status().map(TaskStatus::state)
+        if let Self::Task(task) = self { Some(task.state()) } else { self.status().map(TaskStatus::state) }
     }
 
     /// Returns the status of the task, if the event has one.
