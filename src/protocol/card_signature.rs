@@ -356,7 +356,8 @@ impl CardSigner {
 
 impl Cache {
     fn insert(&mut self, digest: String, card: Bytes) {
-        if card.len() <= MAX_CACHED_BYTES {
+        let is_known = self.0.iter().any(|(known, _)| *known == digest);
+        if card.len() <= MAX_CACHED_BYTES && !is_known {
             self.0.push_back((digest, card));
         }
         while self.0.len() > MAX_CACHED || self.bytes() > MAX_CACHED_BYTES {

@@ -30,6 +30,7 @@ mod tests {
             ..v03::PushNotificationConfig::default()
         };
         let printed = format!("{sent:?} {push:?}");
+        assert!(printed.contains("Some(TaskPushNotificationConfig {"), "{printed}");
         assert!(!printed.contains("swordfish") && printed.contains("Bearer") && printed.contains("\"c\""), "{printed}");
     }
 }

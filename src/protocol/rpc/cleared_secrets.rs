@@ -92,6 +92,10 @@ mod tests {
             (r#"{"authentication":{"schemes":["a"],"credentials":""}}"#, ClearedSecrets { credentials: true, ..no }),
             (r#"{"config":{"pushNotificationConfig":{"headers":{}}}}"#, ClearedSecrets { headers: true, ..no }),
             (r#"{"configuration":{"pushNotification":{"headers":null}}}"#, ClearedSecrets { headers: true, ..no }),
+            (
+                r#"{"configuration":{"taskPushNotificationConfig":{"authentication":{"credentials":""}}}}"#,
+                ClearedSecrets { credentials: true, ..no },
+            ),
             (r#"{"token":"a","headers":{"token":""},"authentication":{"credentials":"c"}}"#, no),
             (r#"{"message":{"token":"","parts":[1,-1,0.5,true,[null]]},"metadata":{"token":null}}"#, no),
             ("{", no),
