@@ -1,7 +1,6 @@
 //! JSON Web Signatures (RFC 7515): private and public keys, their forms (PEM, JSON Web Key), signing and verification.
 
 use std::{
-    fmt::Write as _,
     io,
     path::{Path, PathBuf},
     sync::Arc,
@@ -404,11 +403,9 @@ fn pem_blocks<'a>(pem: &'a str, begin: &'a str, end: &'a str) -> impl Iterator<I
 
 /// Returns the SHA-256 digest of bytes in hexadecimal.
 pub(crate) fn sha256_hex(bytes: &[u8]) -> String {
-    digest::digest(&digest::SHA256, bytes).as_ref().iter().fold(String::with_capacity(64), |mut text, byte| {
-        // Writing to a string does not fail.
-        _ = write!(text, "{byte:02x}");
-        text
-    })
+    let hex = |digit: u8| char::from_digit(digit.into(), 16).unwrap_or_default();
+    let digest = digest::digest(&digest::SHA256, bytes);
+    digest.as_ref().iter().flat_map(|byte| [hex(byte >> 4), hex(byte & 0xf)]).collect()
 }
 
 /// Public keys with which signatures are verified: RS256 to RS512 and PS256 to PS512 with at least 2048 bits, ES256, ES384,
