@@ -2,11 +2,9 @@
 
 use std::{
     fmt,
-    hash::{BuildHasher, Hash, Hasher},
+    hash::{BuildHasher, Hash, Hasher, RandomState},
     sync::{Arc, LazyLock},
 };
-
-use foldhash::fast::RandomState;
 
 /// Owner and tenant of tasks.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -33,7 +31,7 @@ struct Parts {
 impl TaskKey {
     /// Creates the key of a task.
     pub fn new(scope: &Arc<Scope>, id: &str) -> Self {
-        static SEED: LazyLock<RandomState> = LazyLock::new(RandomState::default);
+        static SEED: LazyLock<RandomState> = LazyLock::new(RandomState::new);
         let hash = SEED.hash_one((scope, id));
         Self(Arc::new(Parts { id: id.into(), hash, scope: Arc::clone(scope) }))
     }
