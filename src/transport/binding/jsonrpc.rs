@@ -364,7 +364,10 @@ impl<'a> Invocation<'a> {
         checks: PendingChecks,
     ) -> impl Future<Output = Result<Reply, Status>> + Send {
         let rpc = rpc.ok_or_else(|| unknown_method(&self.method));
-        let check = || extensions.get_mut().map_or(Ok(()), |call| checks.complete(self.version, call));
+        let check = || {
+            let call = extensions.get_mut().ok_or_else(|| Error::internal("request without a call context"))?;
+            checks.complete(self.version, call)
+        };
         let rpc = rpc.and_then(|rpc| Ok(check().map(|()| rpc)?));
         let params = Params { source: ParamSource::Json(Cow::Borrowed(self.params)), path: Vec::new() };
         // The service gets no headers: its part of them is in the `Call`.
