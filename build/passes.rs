@@ -70,7 +70,7 @@ pub(crate) fn run(proto: &Path, out: &Path) -> Result<()> {
         write(&messages.join(format!("{name}.json.rs")), code)?;
     }
     write(&v03.join("conversions.rs"), schema.conversions()?)?;
-    write(&v03.join("json.rs"), schema.classic_json()?)
+    write(&v03.join("json.rs"), schema.v03_json()?)
 }
 
 fn write(file: &Path, code: TokenStream) -> Result<()> {

@@ -52,7 +52,7 @@ impl Schema {
     }
 
     /// Generates `json::Members` and `V03Json`, which read 0.3 JSON, and `Write` for the messages in `V03_MESSAGES`.
-    pub(crate) fn classic_json(&self) -> Result<TokenStream> {
+    pub(crate) fn v03_json(&self) -> Result<TokenStream> {
         let mut code = TokenStream::new();
         for (name, v03_name, kind, members) in V03_MESSAGES {
             let name = format!("lf.a2a.v1.{name}");
