@@ -123,7 +123,7 @@ macro_rules! debug_fields {
         impl std::fmt::Debug for $($type)::+ $(<$lifetime>)? {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 let name = stringify!($($type)::+);
-                let mut f = f.debug_struct(name.rsplit(':').next().unwrap_or(name));
+                let mut f = f.debug_struct(name.rsplit(':').next().unwrap_or(name).trim_start());
                 f$(.field(stringify!($name), &debug_fields!(@field self $name $($($field).+)?)))*.finish_non_exhaustive()
             }
         }
@@ -228,7 +228,7 @@ pub use self::{
 };
 #[doc(inline)]
 pub use self::{
-    base::sources as env,
+    base::sources,
     protocol::{call, error, event, pb},
 };
 #[cfg(feature = "server")]

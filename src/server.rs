@@ -145,7 +145,7 @@ setters! {
     pub extended_card_access => options.extended_card.access: ExtendedCardAccess;
 
     /// Sources of time, ids and randomness. Those of the system by default; a simulation sets its own.
-    pub env => settings.env: Sources;
+    pub sources => settings.sources: Sources;
 
     /// Store for tasks. In memory by default.
     pub store => options.store: Arc<dyn Store>;

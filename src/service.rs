@@ -116,14 +116,14 @@ impl Capabilities {
 impl Service {
     /// Creates the service of an agent with a store.
     pub fn new(agent: impl Agent, store: Arc<dyn Store>, limits: Limits) -> Self {
-        Self::with_env(Arc::new(agent), store, limits, Sources::default())
+        Self::with_sources(Arc::new(agent), store, limits, Sources::default())
     }
 
     /// Creates the service of an agent with a store and the sources of time, ids and randomness.
-    pub fn with_env(agent: Arc<dyn DynAgent>, store: Arc<dyn Store>, limits: Limits, env: Sources) -> Self {
+    pub fn with_sources(agent: Arc<dyn DynAgent>, store: Arc<dyn Store>, limits: Limits, sources: Sources) -> Self {
         Self {
             calls: call_limits::CallLimits::new(&limits),
-            execution: Execution::new(agent, store, limits, env),
+            execution: Execution::new(agent, store, limits, sources),
             anonymous: Arc::default(),
             gate: media_types::MediaTypeCheck::default(),
             offers: Capabilities::default(),
@@ -141,9 +141,9 @@ impl Service {
     #[cfg(feature = "push")]
     pub(crate) fn delivering(self, options: PushOptions) -> Self {
         let journal = self.execution.journal();
-        let (store, env) = (journal.store(), journal.env().clone());
+        let (store, sources) = (journal.store(), journal.sources().clone());
         let tasks = Arc::<dyn Store>::clone(store);
-        let delivery = DeliveryService::start(tasks, Arc::<dyn Store>::clone(store), env, options);
+        let delivery = DeliveryService::start(tasks, Arc::<dyn Store>::clone(store), sources, options);
         journal.observe(delivery.observer());
         Self { delivery: Some(delivery), ..self }
     }
@@ -157,7 +157,7 @@ impl Service {
         self.execution.recovered()
     }
 
-    /// Sets the idempotency key of sends without an `Idempotency-TaskKey`.
+    /// Sets the idempotency key of sends without an `Idempotency-Key`.
     #[must_use]
     pub fn idempotency_default_key(self, default_key: IdempotencySource) -> Self {
         Self { default_key, ..self }

@@ -185,7 +185,7 @@ impl HttpService {
             unsent: budgets.unsent,
             health_limits: limits.of_health(),
             limits,
-            last_modified: resource::card::last_modified(settings.env.clock),
+            last_modified: resource::card::last_modified(settings.sources.clock),
             settings,
         };
         Self { inner: Arc::new(inner), scope: ServiceScope::All }

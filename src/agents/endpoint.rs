@@ -81,12 +81,12 @@ pub(super) async fn with_retries<F: Future<Output = Result<Attempt, Error>>>(
     send: impl Fn() -> F,
     is_final: impl Fn(&Attempt) -> bool,
 ) -> Result<Attempt, Error> {
-    let env = turn.live.journal().env();
+    let sources = turn.live.journal().sources();
     let mut retries = 0;
     loop {
         let result = send().await?;
-        let wait = result.as_ref().ok().and_then(|response| retry_after(response.headers(), env.clock.millis()));
-        let delay = backoff.delay_after(wait, MAX_RETRY_AFTER, retries, env.rng.next_u64());
+        let wait = result.as_ref().ok().and_then(|response| retry_after(response.headers(), sources.clock.millis()));
+        let delay = backoff.delay_after(wait, MAX_RETRY_AFTER, retries, sources.rng.next_u64());
         let Some(delay) = delay.filter(|_| retries < max_retries && !is_final(&result)) else { return Ok(result) };
         retries += 1;
         sleep_until(Instant::now() + delay).await;

@@ -94,7 +94,7 @@ impl HttpEndpoint {
             let request = post((&self.client, &self.url), self.options.token.as_ref(), ACCEPT, turn, body);
             let mut request = request.header("idempotency-key", &id);
             if let Some(secret) = &self.options.secret {
-                let timestamp = (turn.live.journal().env().clock.millis() / 1000).to_string();
+                let timestamp = (turn.live.journal().sources().clock.millis() / 1000).to_string();
                 let signature = webhook_signature(secret, &id, &timestamp, body);
                 request = request.header("webhook-id", &id).header("webhook-timestamp", timestamp);
                 request = request.header("webhook-signature", signature);

@@ -1,4 +1,4 @@
-//! Environment of a server: wall clock, ids and random numbers. A simulation replaces all three, so that two runs with
+//! Sources of a server: wall clock, ids and random numbers. A simulation replaces all three, so that two runs with
 //! one seed have equal results.
 
 use std::sync::{
@@ -24,7 +24,7 @@ pub struct Sources {
 }
 
 impl Sources {
-    /// Creates the environment of a simulation, whose ids and random numbers depend only on `seed`. The wall clock starts
+    /// Creates the sources of a simulation, whose ids and random numbers depend only on `seed`. The wall clock starts
     /// at `start` and advances with tokio's clock, which should be paused. The runtime must be single-threaded.
     ///
     /// Not for production: the ids can be guessed.
@@ -87,7 +87,7 @@ fn text(id: Uuid) -> String {
     id.hyphenated().encode_lower(&mut Uuid::encode_buffer()).to_owned()
 }
 
-/// Source of random numbers: unpredictable ones, unless the environment is simulated.
+/// Source of random numbers: unpredictable ones, unless they are simulated.
 #[derive(Clone, Debug, Default)]
 pub struct Rng(Option<Arc<AtomicU64>>);
 
@@ -118,10 +118,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn simulated_ids_depend_on_the_seed_and_sort_by_creation() {
         let ids = |seed| {
-            let env = Sources::simulated(seed, 1_700_000_000_000);
-            let ordered: Vec<String> = (0..1000).map(|_| env.ids.time_ordered()).collect();
+            let sources = Sources::simulated(seed, 1_700_000_000_000);
+            let ordered: Vec<String> = (0..1000).map(|_| sources.ids.time_ordered()).collect();
             assert!(ordered.is_sorted());
-            (ordered, env.ids.random(), env.rng.next_u64())
+            (ordered, sources.ids.random(), sources.rng.next_u64())
         };
         assert!(ids(1) == ids(1));
         assert!(ids(1) != ids(2));
@@ -129,10 +129,10 @@ mod tests {
 
     #[test]
     fn ids_are_uuids_that_sort_by_creation() {
-        for env in [Sources::default(), Sources::simulated(7, 1_700_000_000_000)] {
-            let ids: Vec<String> = (0..1000).map(|_| env.ids.time_ordered()).collect();
+        for sources in [Sources::default(), Sources::simulated(7, 1_700_000_000_000)] {
+            let ids: Vec<String> = (0..1000).map(|_| sources.ids.time_ordered()).collect();
             assert!(ids.is_sorted());
-            let versions = [&ids[0], &env.ids.random()].map(|id| Uuid::parse_str(id).unwrap().get_version_num());
+            let versions = [&ids[0], &sources.ids.random()].map(|id| Uuid::parse_str(id).unwrap().get_version_num());
             assert_eq!(versions, [7, 4]);
         }
     }

@@ -114,8 +114,8 @@ struct Shared {
 }
 
 impl Execution {
-    pub(crate) fn new(agent: Arc<dyn DynAgent>, store: Arc<dyn Store>, limits: Limits, env: Sources) -> Self {
-        let (journal, running, permits) = (Journal::new(store, env), TaskTracker::new(), Permits::new(&limits));
+    pub(crate) fn new(agent: Arc<dyn DynAgent>, store: Arc<dyn Store>, limits: Limits, sources: Sources) -> Self {
+        let (journal, running, permits) = (Journal::new(store, sources), TaskTracker::new(), Permits::new(&limits));
         // A synchronous store does not outlive the process: there is nothing to recover.
         let is_persistent = journal.store().as_sync().is_none();
         let recovered = watch::Sender::new(!is_persistent);

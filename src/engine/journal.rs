@@ -82,7 +82,7 @@ const READS: usize = 4;
 /// Live tasks, and their commits to a store.
 pub struct Journal {
     store: Arc<dyn Store>,
-    env: Sources,
+    sources: Sources,
     shards: [Mutex<KeyMap<Arc<Entry>>>; SHARDS],
     lanes: Vec<Lane>,
     runners: OnceLock<Vec<AbortHandle>>,
@@ -144,12 +144,12 @@ pub(crate) struct LiveRef(Arc<Entry>);
 
 impl Journal {
     /// Creates a journal over a store, and spawns its lanes unless the store is synchronous.
-    pub fn new(store: Arc<dyn Store>, env: Sources) -> Arc<Self> {
+    pub fn new(store: Arc<dyn Store>, sources: Sources) -> Arc<Self> {
         let lanes: Vec<Lane> = (0..store.lanes().max(1)).map(|_| Lane::default()).collect();
         let fault = store.fault();
         let journal = Arc::new(Self {
             store,
-            env,
+            sources,
             shards: array::from_fn(|_| Mutex::default()),
             lanes,
             runners: OnceLock::new(),
@@ -174,8 +174,8 @@ impl Journal {
     }
 
     /// Returns the sources of time, ids and randomness.
-    pub fn env(&self) -> &Sources {
-        &self.env
+    pub fn sources(&self) -> &Sources {
+        &self.sources
     }
 
     /// Sets the observer of commits. Only the first one is used.
@@ -548,7 +548,7 @@ impl LiveRef {
     /// Creates a status update with the current time. Its message is [completed](Self::complete_message).
     pub(crate) fn status_event(&self, state: TaskState, message: Option<Message>) -> Event {
         let message = message.map(|message| self.complete_message(message));
-        let timestamp = Some(crate::protocol::pb::wkt::timestamp(self.journal().env().clock.millis()));
+        let timestamp = Some(crate::protocol::pb::wkt::timestamp(self.journal().sources().clock.millis()));
         Event::pending(Payload::StatusUpdate(TaskStatusUpdateEvent {
             task_id: self.key.id().to_owned(),
             context_id: (*self.context).to_owned(),
@@ -560,7 +560,7 @@ impl LiveRef {
     /// Completes a message of the agent: sets its task and context, and its id and role if they are missing.
     pub(crate) fn complete_message(&self, mut message: Message) -> Message {
         if message.message_id.is_empty() {
-            message.message_id = self.journal().env().ids.time_ordered();
+            message.message_id = self.journal().sources().ids.time_ordered();
         }
         if message.role == 0 {
             message.role = Role::Agent.into();

@@ -117,7 +117,7 @@ impl Server {
                 protects_catalog: self.protects_catalog(),
                 ..Paths::new(base, self.settings.protocols)
             },
-            ids: self.settings.env.ids.clone(),
+            ids: self.settings.sources.ids.clone(),
             added: self.options.layers.clone(),
         }
     }
@@ -135,7 +135,7 @@ impl Server {
         #[cfg(feature = "signing")]
         let key_set = options.key_set(&card);
         let stream_max_age = options.limits.stream_max_age;
-        let engine = Arc::new(options.build_service(agent, &card, settings.env.clone()));
+        let engine = Arc::new(options.build_service(agent, &card, settings.sources.clone()));
         let handle =
             Handle::new(Arc::clone(&engine), grace, mounted.iter().map(|agent| agent.handle.clone()).collect());
         let (card, extensions) = options.build_card(card);
@@ -259,9 +259,9 @@ impl Options {
     }
 
     /// Builds the service, and starts the delivery of notifications and the retention of tasks.
-    fn build_service(&mut self, agent: Arc<dyn DynAgent>, card: &CardTemplate, env: Sources) -> Service {
+    fn build_service(&mut self, agent: Arc<dyn DynAgent>, card: &CardTemplate, sources: Sources) -> Service {
         let store = self.store.take().unwrap_or_else(|| Arc::new(Memory::default()));
-        let service = Service::with_env(agent, store, mem::take(&mut self.limits), env).offering(card.offers());
+        let service = Service::with_sources(agent, store, mem::take(&mut self.limits), sources).offering(card.offers());
         let service = service.modes(self.modes, card.declared()).idempotency_default_key(self.default_key);
         #[cfg(feature = "push")]
         let service = if card.offers().push {

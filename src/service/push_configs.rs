@@ -53,7 +53,7 @@ impl Service {
             return Err(Error::invalid_field(format!("{prefix}url"), why));
         }
         if config.id.is_empty() {
-            config.id = self.execution.journal().env().ids.time_ordered();
+            config.id = self.execution.journal().sources().ids.time_ordered();
         }
         Ok(PushConfig { config, version, extra: beside })
     }

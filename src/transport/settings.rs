@@ -145,7 +145,7 @@ pub struct Settings {
     /// Readiness check of the service.
     pub readiness: ReadinessCheck,
     /// Clock and ids of the server.
-    pub env: Sources,
+    pub sources: Sources,
 }
 
 impl Settings {
@@ -179,7 +179,7 @@ impl Settings {
             forward_headers: Arc::default(),
             drain: CancellationToken::new(),
             readiness: Arc::new(|| Box::pin(future::ready(Ok(())))),
-            env: Sources::default(),
+            sources: Sources::default(),
         }
     }
 

@@ -74,11 +74,11 @@ fn run_in_runtime(threads: usize, test: LocalBoxFuture<'_, ()>) {
 macro_rules! columns {
     (
         $threads:literal,
-        [$(not_at_0_3 = $why:literal)? $(not_in_v03_proto = $proto:literal)? $(not_in_v03_json_rpc = $classic:literal)?]
+        [$(not_at_0_3 = $why:literal)? $(not_in_v03_proto = $proto:literal)? $(not_in_v03_json_rpc = $json_rpc:literal)?]
     ) => {
         $crate::bindings::columns!(@ $threads; in_process grpc rest json_rpc);
         $crate::bindings::columns!(@ $threads; v03_grpc v03_rest, $($why)? $($proto)?);
-        $crate::bindings::columns!(@ $threads; v03_rpc, $($why)? $($classic)?);
+        $crate::bindings::columns!(@ $threads; v03_rpc, $($why)? $($json_rpc)?);
     };
     // An optional fragment and a repeated one can only be combined in separate rules.
     (@ $threads:literal; $($column:ident)* $(, $($why:literal)?)?) => {

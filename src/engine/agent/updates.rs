@@ -91,8 +91,11 @@ impl Updates {
 
     /// Creates a writer for an artifact with a name. Several artifacts may be written concurrently.
     pub fn artifact(&self, name: impl Into<String>) -> ArtifactWriter<'_> {
-        let artifact =
-            Artifact { artifact_id: self.live.journal().env().ids.random(), name: name.into(), ..Artifact::default() };
+        let artifact = Artifact {
+            artifact_id: self.live.journal().sources().ids.random(),
+            name: name.into(),
+            ..Artifact::default()
+        };
         ArtifactWriter { out: self, artifact, append: false, begun: false, last: false }
     }
 

@@ -32,7 +32,7 @@ use crate::{
     store::{Scope, SendOutcome, TaskKey},
 };
 
-/// Idempotency key of sends without an `Idempotency-TaskKey`.
+/// Idempotency key of sends without an `Idempotency-Key`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum IdempotencySource {
     /// No key: the header alone counts. The default, because hand-written clients may reuse message ids.

@@ -127,7 +127,7 @@ impl Shared {
 
     /// Recovers a task, or quarantines it. Waits while the store is unavailable.
     async fn try_recover_task(self: &Arc<Self>, (key, stored): Claim, resumable: bool) {
-        let quarantine = |cause: &str| self.quarantine.add(&key, cause, &self.journal.env().ids);
+        let quarantine = |cause: &str| self.quarantine.add(&key, cause, &self.journal.sources().ids);
         let stored = match stored {
             Ok(stored) => stored,
             Err(damaged) => return quarantine(&damaged.to_string()),

@@ -61,16 +61,16 @@ impl Execution {
         self.check_accepting()?;
         let journal = &self.0.journal;
         let SendRequest { scope, mut message, context: turn_context, push, idempotency_key, .. } = request;
-        let env = journal.env();
-        let id = env.ids.time_ordered();
+        let sources = journal.sources();
+        let id = sources.ids.time_ordered();
         if message.context_id.is_empty() {
-            message.context_id = env.ids.time_ordered();
+            message.context_id = sources.ids.time_ordered();
         }
         message.task_id.clone_from(&id);
         // Checked before the agent runs, whose work would be lost.
         journal.store().check_capacity(&scope).map_err(store_full)?;
         let slot = self.0.permits.turn(&scope.owner)?;
-        let (key, now) = (TaskKey::new(&scope, &id), env.clock.millis());
+        let (key, now) = (TaskKey::new(&scope, &id), sources.clock.millis());
         let status = TaskStatus {
             state: TaskState::Submitted.into(),
             message: None,

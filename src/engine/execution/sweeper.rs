@@ -45,7 +45,7 @@ impl Execution {
     /// Runs one sweep.
     async fn sweep(&self, policy: &Retention) -> Result<(), Unavailable> {
         let journal = &self.0.journal;
-        let now = journal.env().clock.millis();
+        let now = journal.sources().clock.millis();
         let canceled = match Retention::cutoff(policy.idle, now) {
             // Before the recovery, tasks with unfinished turns look idle.
             Some(before) if self.0.wait_for_recovery().await.is_ok() => {

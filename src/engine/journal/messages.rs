@@ -214,7 +214,7 @@ impl LiveRef {
     /// Adds the record of an idempotency key to the commit of its message, which is event `seq`. Returns a receiver that
     /// completes once that is durable.
     fn record_key(&self, state: &mut LiveState, (key, hash): KeyDigest, seq: Seq) -> oneshot::Receiver<TurnReply> {
-        let time = self.journal().env().clock.millis();
+        let time = self.journal().sources().clock.millis();
         state.accepted.idempotency_records.push(IdempotencyRecord { key, hash, seq, time });
         state.has_task = true;
         state.wait_for(WaitCondition::DurableForTurn(seq))

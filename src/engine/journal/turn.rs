@@ -301,7 +301,7 @@ impl LiveRef {
 
     /// Returns the status message of a failed turn, with the id of the log line that has the cause.
     fn failure_message(&self, kind: &'static str, cause: &str) -> Message {
-        let (id, task) = (self.journal().env().ids.time_ordered(), self.key.id());
+        let (id, task) = (self.journal().sources().ids.time_ordered(), self.key.id());
         tracing::warn!(error.id = %id, task.id = task, error.kind = kind, error.cause = cause, "turn failed");
         stderr::report(format_args!("turn failed: error.id={id} task.id={task} error.kind={kind} error.cause={cause}"));
         Message::agent(format!("Agent execution failed ({kind}): error id {id}")).with_detail("errorId", id)

@@ -101,13 +101,14 @@ impl DeliveryService {
     pub(crate) fn start(
         tasks: Arc<dyn TaskStore>,
         queue: Arc<dyn PushQueue>,
-        env: Sources,
+        sources: Sources,
         options: PushOptions,
     ) -> Self {
         let sender = Sender::new(&options);
         let (known, counters, wake, stop) = Default::default();
-        let runner = env.ids.random().into();
-        let shared = Shared { store: tasks, queue, env, options, sender, runner, tasks: known, wake, stop, counters };
+        let runner = sources.ids.random().into();
+        let shared =
+            Shared { store: tasks, queue, sources, options, sender, runner, tasks: known, wake, stop, counters };
         let shared = Arc::new(shared);
         let task = Mutex::new(Some(tokio::spawn(Arc::clone(&shared).run())));
         Self { shared, task }
@@ -151,7 +152,7 @@ struct Shared {
     /// Store of the events.
     store: Arc<dyn TaskStore>,
     queue: Arc<dyn PushQueue>,
-    env: Sources,
+    sources: Sources,
     options: PushOptions,
     sender: Sender,
     /// Name of this process in the leases of the store.
@@ -246,7 +247,7 @@ impl Shared {
     }
 
     fn now(&self) -> Millis {
-        self.env.clock.millis()
+        self.sources.clock.millis()
     }
 
     /// Claims and sends deliveries until the server stops.
@@ -439,7 +440,7 @@ impl Shared {
                     for (claim, _) in host.waiting.drain(..) {
                         let left = host.open_until.map_or(Duration::ZERO, |until| until - now);
                         // Not before the breaker closes, and not all at once then.
-                        let delay = left / 2 + jittered(left, self.env.rng.next_u64());
+                        let delay = left / 2 + jittered(left, self.sources.rng.next_u64());
                         self.fail(&claim, delay).await?;
                     }
                     continue;
@@ -565,7 +566,8 @@ impl Shared {
                     // What remains is due at once, and its failures count from there.
                     self.ack(claim, cursor).await?;
                 } else {
-                    let delay = BACKOFF.delay(claim.attempts, self.env.rng.next_u64()).max(after.unwrap_or_default());
+                    let delay =
+                        BACKOFF.delay(claim.attempts, self.sources.rng.next_u64()).max(after.unwrap_or_default());
                     self.fail(claim, delay).await?;
                 }
                 Ok(false)

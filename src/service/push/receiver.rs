@@ -194,7 +194,7 @@ pub struct Receiver {
     tolerance: Duration,
     max_body: usize,
     seen: Arc<Seen>,
-    env: Sources,
+    sources: Sources,
 }
 
 impl Default for Receiver {
@@ -212,7 +212,7 @@ setters! {
     pub max_body => max_body: usize;
 
     /// Environment, of which the clock is used. That of the system by default.
-    pub env => env: Sources;
+    pub sources => sources: Sources;
 }
 
 impl Receiver {
@@ -227,7 +227,7 @@ impl Receiver {
             tolerance: TOLERANCE,
             max_body: MAX_BODY,
             seen: Arc::new(Seen { max: MAX_IDS, ids: Mutex::default() }),
-            env: Sources::default(),
+            sources: Sources::default(),
         }
     }
 
@@ -371,7 +371,7 @@ impl Receiver {
         if self.tokens.is_empty() && self.keys.is_none() && !self.is_open {
             return Err(Rejection::unauthorized("the receiver has neither a token nor keys"));
         }
-        let now = self.env.clock.millis();
+        let now = self.sources.clock.millis();
         let (webhook_id, own_id) = (text(headers, &WEBHOOK_ID)?, text(headers, &DELIVERY_ID)?);
         if webhook_id.zip(own_id).is_some_and(|(one, other)| one != other) {
             return Err(Rejection::new(StatusCode::BAD_REQUEST, "the headers have two delivery ids"));

@@ -72,7 +72,7 @@ pub trait Extension: Send + Sync + 'static {
     }
 
     /// Inspects a send before it is accepted, and may add metadata. It must add equal metadata to a retry with the same
-    /// `Idempotency-TaskKey`, which is a conflict otherwise.
+    /// `Idempotency-Key`, which is a conflict otherwise.
     ///
     /// # Errors
     /// The send is rejected with this error.

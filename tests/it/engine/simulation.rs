@@ -4,10 +4,10 @@ use std::{sync::Arc, time::Duration};
 
 use a2a_service::{
     agent,
-    env::Sources,
     event::{Cursor, Event},
     pb::v1::{ListTasksRequest, Message},
     service::Limits,
+    sources::Sources,
     store::{Retention, Store, memory::Memory},
 };
 use futures::StreamExt as _;
@@ -53,8 +53,8 @@ fn message(client: &str, text: &str) -> Message {
 fn run(seed: u64, store: fn() -> Arc<dyn Store>) -> Vec<String> {
     let runtime = Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
     runtime.block_on(async {
-        let env = Sources::simulated(seed, 1_800_000_000_000);
-        let bench = with_env(store(), Limits::default(), env, agent::from_fn(scripted));
+        let sources = Sources::simulated(seed, 1_800_000_000_000);
+        let bench = with_sources(store(), Limits::default(), sources, agent::from_fn(scripted));
         let mut retention = Retention::default();
         retention.interval = Duration::from_hours(1);
         bench.service.start_retention(retention);

@@ -12,7 +12,6 @@ use a2a_service::{
     call::Call,
     clock::Clock,
     contract::BoxStream,
-    env::Sources,
     error::{Error, ErrorKind},
     event::{Cursor, Ends, Event},
     pb::v1::{
@@ -21,6 +20,7 @@ use a2a_service::{
         bindings::ValidatedService, send_message_response, stream_response::Payload,
     },
     service::{Limits, Service},
+    sources::Sources,
     store::{Scope, Store, TaskKey},
 };
 use futures::{FutureExt as _, StreamExt as _};
@@ -59,11 +59,11 @@ where
 pub(crate) fn with_agent(store: Arc<dyn Store>, limits: Limits, agent: impl Agent) -> Bench {
     let now = i64::try_from(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis()).unwrap();
     // Wall time advances with tokio's clock if a test pauses that.
-    with_env(store, limits, Sources { clock: Clock::simulated(now), ..Sources::default() }, agent)
+    with_sources(store, limits, Sources { clock: Clock::simulated(now), ..Sources::default() }, agent)
 }
 
-pub(crate) fn with_env(store: Arc<dyn Store>, limits: Limits, env: Sources, agent: impl Agent) -> Bench {
-    let service = Arc::new(Service::with_env(Arc::new(agent), store, limits, env));
+pub(crate) fn with_sources(store: Arc<dyn Store>, limits: Limits, sources: Sources, agent: impl Agent) -> Bench {
+    let service = Arc::new(Service::with_sources(Arc::new(agent), store, limits, sources));
     let inner: Arc<Service> = Arc::clone(&service);
     let api: Arc<dyn A2aService> = Arc::new(ValidatedService(inner));
     Bench { service, client: Client { api, call: Call::by("ada"), tenant: String::new(), config: None } }

@@ -20,7 +20,7 @@ const BODY: &[u8] = br#"{"statusUpdate":{"taskId":"t","contextId":"c","status":{
 
 /// Receiver whose clock shows `NOW`.
 fn receiver() -> Receiver {
-    Receiver::new().env(Sources { clock: Clock::simulated(NOW), ..Sources::default() })
+    Receiver::new().sources(Sources { clock: Clock::simulated(NOW), ..Sources::default() })
 }
 
 fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
