@@ -49,8 +49,13 @@ pub(super) struct Chat {
 pub(super) async fn run(arguments: &Chat) -> anyhow::Result<()> {
     let is_terminal = io::stdin().is_terminal();
     let client = arguments.agent.connection.connect(&arguments.agent.url, None).await?;
-    let conversation = arguments.context.iter().fold(client.conversation(), Conversation::with_context);
-    let mut conversation = arguments.task.iter().fold(conversation, Conversation::with_task);
+    let mut conversation = client.conversation();
+    if let Some(id) = &arguments.context {
+        conversation = conversation.with_context(id);
+    }
+    if let Some(id) = &arguments.task {
+        conversation = conversation.with_task(id);
+    }
     if is_terminal {
         super::report(&format!("{}: type a message, or /help\n", client.card().name));
     }

@@ -192,8 +192,13 @@ impl Connection {
 
     /// Returns the options of a client, without a time limit.
     pub(super) fn builder(&self) -> anyhow::Result<ClientBuilder> {
-        let builder = self.token.iter().try_fold(Client::builder(), |builder, token| builder.bearer(token))?;
-        let mut builder = self.auth.iter().try_fold(builder, |builder, value| builder.authorization(value))?;
+        let mut builder = Client::builder();
+        if let Some(token) = &self.token {
+            builder = builder.bearer(token)?;
+        }
+        if let Some(credentials) = &self.auth {
+            builder = builder.authorization(credentials)?;
+        }
         for key in &self.api_key {
             builder = match key.split_once('=') {
                 // A key may end with `=`.
@@ -203,8 +208,12 @@ impl Connection {
         }
         if let (Some(id), Some(secret)) = (&self.client_id, &self.client_secret) {
             builder = builder.client_credentials(id, secret)?;
-            builder = self.token_url.iter().try_fold(builder, |builder, url| builder.token_url(url))?;
-            builder = self.scopes.iter().fold(builder, ClientBuilder::scopes);
+            if let Some(url) = &self.token_url {
+                builder = builder.token_url(url)?;
+            }
+            if let Some(scopes) = &self.scopes {
+                builder = builder.scopes(scopes);
+            }
         }
         let read = |path: &PathBuf| fs::read(path).with_context(|| format!("cannot read {}", path.display()));
         if let (Some(certificate), Some(key)) = (&self.client_cert, &self.client_key) {
@@ -220,8 +229,12 @@ impl Connection {
                 builder = builder.header(&name, &value)?;
             }
         }
-        builder = self.trust_origin.iter().try_fold(builder, |builder, origin| builder.trust_origin(origin))?;
-        builder = self.ca.iter().try_fold(builder, |builder, path| anyhow::Ok(builder.roots(&read(path)?)?))?;
+        for origin in &self.trust_origin {
+            builder = builder.trust_origin(origin)?;
+        }
+        if let Some(path) = &self.ca {
+            builder = builder.roots(&read(path)?)?;
+        }
         if self.insecure_tls {
             static WARNED: Once = Once::new();
             WARNED.call_once(|| warn("--insecure-tls: the certificate of the server is not verified"));
@@ -230,12 +243,16 @@ impl Connection {
         if self.debug {
             builder = builder.observer(Arc::new(Debug));
         }
-        builder = self.tenant.iter().fold(builder, ClientBuilder::tenant);
-        let binding = BINDINGS.into_iter().find(|(name, _)| self.binding.as_deref() == Some(*name));
-        builder = binding.into_iter().fold(builder, |builder, (_, binding)| builder.binding(binding));
-        // The name of the newest version is `latest`.
-        let version = self.protocol.as_ref().map(|version| Version::from_text(version).unwrap_or_default());
-        builder = version.into_iter().fold(builder, ClientBuilder::version);
+        if let Some(tenant) = &self.tenant {
+            builder = builder.tenant(tenant);
+        }
+        if let Some((_, binding)) = BINDINGS.into_iter().find(|(name, _)| self.binding.as_deref() == Some(*name)) {
+            builder = builder.binding(binding);
+        }
+        if let Some(version) = &self.protocol {
+            // The name of the newest version is `latest`.
+            builder = builder.version(Version::from_text(version).unwrap_or_default());
+        }
         Ok(builder)
     }
 
@@ -285,7 +302,8 @@ impl Connection {
 
     /// Returns the options of a client with a time limit.
     fn limited(&self, limit: Option<Duration>) -> anyhow::Result<ClientBuilder> {
-        Ok(self.timeout.or(limit).into_iter().fold(self.builder()?, ClientBuilder::timeout))
+        let builder = self.builder()?;
+        Ok(if let Some(limit) = self.timeout.or(limit) { builder.timeout(limit) } else { builder })
     }
 }
 

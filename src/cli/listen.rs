@@ -142,11 +142,19 @@ impl Listen {
 
     /// Returns the receiver, and whether it verifies notifications.
     fn receiver(&self, token: Option<&Token>) -> Result<(Receiver, bool), config::Error> {
-        let receiver = token.into_iter().fold(Receiver::new(), |receiver, Token(token)| receiver.token(token));
-        let receiver = self.jwks.iter().try_fold(receiver, |receiver, url| receiver.jwks_url(url));
-        let receiver = receiver.map_err(|error| config::Error::new(format!("--jwks: {error}")))?;
-        let receiver = self.issuer.iter().fold(receiver, Receiver::issuer);
-        let receiver = self.audience.iter().fold(receiver, Receiver::audience);
+        let mut receiver = Receiver::new();
+        if let Some(Token(token)) = token {
+            receiver = receiver.token(token);
+        }
+        if let Some(url) = &self.jwks {
+            receiver = receiver.jwks_url(url).map_err(|error| config::Error::new(format!("--jwks: {error}")))?;
+        }
+        if let Some(issuer) = &self.issuer {
+            receiver = receiver.issuer(issuer);
+        }
+        if let Some(audience) = &self.audience {
+            receiver = receiver.audience(audience);
+        }
         if token.is_some() || self.jwks.is_some() {
             return Ok((receiver, true));
         }

@@ -111,7 +111,7 @@ pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
             (Some(schemes), AuthRequire::All) => server.authenticator(AllOf::from(schemes)),
             (None, _) => server,
         };
-        let server = tls.into_iter().fold(server, Server::tls);
+        let server = if let Some(tls) = tls { server.tls(tls) } else { server };
         tokio::spawn(prometheus::keep_up(recorder.clone()));
         let server = server.metrics(move || recorder.render());
         let (first, others) = config.listen.0.split_first().context("there is no listen address")?;
@@ -216,7 +216,8 @@ impl<'a> Prepared<'a> {
                 server = server.name(&named.name);
             }
         }
-        Ok((card_key.into_iter().fold(server, Server::sign_card), gateway))
+        let server = if let Some(key) = card_key { server.sign_card(key) } else { server };
+        Ok((server, gateway))
     }
 }
 
@@ -268,7 +269,7 @@ fn server(agent: Arc<dyn DynAgent>, store: Arc<dyn Store>, push: PushOptions, co
 
 /// Adds the settings of a server for its address, which agents below a path do not have.
 fn with_public_address(server: Server, config: &Config) -> Server {
-    config.public_url.iter().fold(server, |server, url| server.url(&*url.0))
+    if let Some(url) = &config.public_url { server.url(&*url.0) } else { server }
 }
 
 /// Returns the TLS of the configuration, if there is any.
@@ -390,8 +391,10 @@ fn open_store(config: &Config) -> anyhow::Result<OpenedStore> {
     let StoreConfig { path, durability, max_size, max_tasks, max_tasks_per_owner } = &config.store;
     match path {
         config::StorePath::Memory => {
-            let memory = max_tasks.map_or_else(Memory::default, Memory::with_max_tasks);
-            let memory = (*max_tasks_per_owner).into_iter().fold(memory, Memory::with_max_tasks_per_owner);
+            let mut memory = max_tasks.map_or_else(Memory::default, Memory::with_max_tasks);
+            if let Some(count) = *max_tasks_per_owner {
+                memory = memory.with_max_tasks_per_owner(count);
+            }
             let line = "tasks are stored in memory and lost when this process ends\n".to_owned();
             Ok(OpenedStore { store: Arc::new(memory), file: None, line })
         }

@@ -55,9 +55,10 @@ struct Refresh {
 impl Gateway {
     /// Connects to the agent at a URL. If it can't be reached, its stored card is used. `store` is the file of the tasks.
     pub(super) async fn connect(url: &str, store: Option<&Path>, config: &Config) -> anyhow::Result<Self> {
-        let builder = Client::builder().call_credentials(!config.upstream.forward.is_empty());
-        let mut tokens = config.upstream.token.iter();
-        let builder = tokens.try_fold(builder, |builder, token| builder.bearer(token.value.expose()))?;
+        let mut builder = Client::builder().call_credentials(!config.upstream.forward.is_empty());
+        if let Some(token) = &config.upstream.token {
+            builder = builder.bearer(token.value.expose())?;
+        }
         let failed = || format!("can't use the agent at {url} (upstream.url)");
         let file = store.map(CardFile::beside);
         let stored = match file.clone() {

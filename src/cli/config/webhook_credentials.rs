@@ -60,10 +60,17 @@ impl ClientConfig {
     /// Creates the credentials.
     fn credentials(&self) -> Result<ClientCredentials, String> {
         let credentials = ClientCredentials::new(&self.token_url, &self.client_id, self.client_secret.expose());
-        let credentials = credentials.map_err(|error| error.to_string())?;
-        let credentials = self.scope.iter().fold(credentials, ClientCredentials::scope);
-        let credentials = self.audience.iter().fold(credentials, ClientCredentials::audience);
-        Ok(self.resource.iter().fold(credentials, ClientCredentials::resource))
+        let mut credentials = credentials.map_err(|error| error.to_string())?;
+        if let Some(scope) = &self.scope {
+            credentials = credentials.scope(scope);
+        }
+        if let Some(audience) = &self.audience {
+            credentials = credentials.audience(audience);
+        }
+        if let Some(resource) = &self.resource {
+            credentials = credentials.resource(resource);
+        }
+        Ok(credentials)
     }
 }
 
