@@ -38,9 +38,14 @@ pub(super) fn post(
     body: &Bytes,
 ) -> RequestBuilder {
     let request = client.post(url.clone()).body(body.clone()).header(header::ACCEPT, accept);
-    let request = request.header(header::CONTENT_TYPE, "application/json");
-    let request = token.into_iter().fold(request, RequestBuilder::bearer_auth);
-    turn.trace().into_iter().fold(request, |request, trace| request.header("traceparent", trace))
+    let mut request = request.header(header::CONTENT_TYPE, "application/json");
+    if let Some(token) = token {
+        request = request.bearer_auth(token);
+    }
+    if let Some(trace) = turn.trace() {
+        request = request.header("traceparent", trace);
+    }
+    request
 }
 
 /// Returns the failure of a turn for an error of the response's body. `endpoint` is the name of the endpoint for the client.
