@@ -55,10 +55,6 @@ impl Permits {
     pub(super) fn turn(&self, owner: &Arc<str>) -> Result<TurnSlot, Error> {
         let Limits { turns, turns_per_owner, queued_turns, queued_turns_per_owner, .. } = self.turns.limits;
         let mut state = self.turns.state.lock();
-        // No owner has more turns than there are.
-        if state.running < turns.min(turns_per_owner) {
-            return Ok(TurnSlot::Running(self.turns.run(&mut state, owner)));
-        }
         let own = state.owners.get(owner).copied().unwrap_or_default();
         if state.running < turns && own.running < turns_per_owner {
             return Ok(TurnSlot::Running(self.turns.run(&mut state, owner)));

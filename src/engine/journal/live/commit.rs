@@ -163,10 +163,6 @@ impl LiveState {
     /// Replies to the waiters whose condition matches, with the committed task.
     pub(super) fn reply_if(&mut self, wakeups: &mut Wakeups, is_met: impl Fn(&WaitCondition) -> bool) {
         let Some(task) = &self.durable.task else { return };
-        // Most events fulfil no condition.
-        if !self.waiters.conditions.iter().any(|waiter| is_met(&waiter.0)) {
-            return;
-        }
         let met = self.waiters.conditions.extract_if(.., |waiter| is_met(&waiter.0));
         wakeups.replies.extend(met.map(|(_, sender)| (sender, TurnReply::Task(Arc::clone(task)))));
     }
