@@ -17,7 +17,7 @@ use crate::protocol::{
     pb::v1::{a2a_service_server::A2aServiceServer, bindings::ServiceHandle},
 };
 
-/// Value of `A2A-Version` of most requests.
+/// Value of `A2A-Version` of most requests, which needs no allocation.
 const USUAL: &str = Version::V1_0.as_str();
 
 /// Full name of the gRPC service of a version.
@@ -77,12 +77,7 @@ fn presumed(requested: Option<&str>, served: Protocols) -> Version {
 
 /// Returns the value of `A2A-Version`: the first header line that is not empty, else the query parameter (3.6.1).
 fn requested_text<'a>(uri: &'a Uri, headers: &'a HeaderMap) -> Option<Cow<'a, str>> {
-    let first = headers.get(VERSION);
-    if first.is_some_and(|line| line == USUAL) {
-        return Some(Cow::Borrowed(USUAL));
-    }
-    let lines = first.map(|_| headers.get_all(VERSION)).into_iter().flatten();
-    let mut lines = lines.map(|line| line.to_str().unwrap_or("?").trim());
+    let mut lines = headers.get_all(VERSION).into_iter().map(|line| line.to_str().unwrap_or("?").trim());
     let header = lines.find(|line| !line.is_empty()).map(Cow::Borrowed);
     header.or_else(|| query_parameter(uri, VERSION.as_str()).filter(|value| !value.trim().is_empty()))
 }
