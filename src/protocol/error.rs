@@ -41,7 +41,7 @@ pub(crate) const INVALID_TOKEN: &str = "Bearer realm=\"a2a\", error=\"invalid_to
 #[derive(Clone)]
 pub struct Error(Box<Inner>);
 
-#[derive(Clone, Default)]
+#[derive(Clone)]
 struct Inner {
     kind: ErrorKind,
     /// Sent to the caller, after the sentence of the kind.
@@ -61,7 +61,16 @@ struct Inner {
 impl ErrorKind {
     /// Creates an error of this kind without a detail.
     pub fn error(self) -> Error {
-        Error(Box::new(Inner { kind: self, ..Inner::default() }))
+        Error(Box::new(Inner {
+            kind: self,
+            detail: Cow::Borrowed(""),
+            metadata: Vec::new(),
+            violations: Vec::new(),
+            retry_after: None,
+            challenge: None,
+            unsent: false,
+            cause: None,
+        }))
     }
 
     /// Creates an error of this kind with a detail for the caller: lower case, without a full stop.

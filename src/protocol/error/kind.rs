@@ -28,7 +28,7 @@ macro_rules! kinds {
 
 kinds! {
     /// Kind of an error. Some kinds share a reason on the wire. The comments of the kinds are the source of `docs/errors.md`.
-    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     #[non_exhaustive]
     pub enum ErrorKind {
         /// The task does not exist, or the caller has no access to it.
@@ -88,7 +88,6 @@ kinds! {
         Aborted => "ABORTED" -32055 Aborted 409 "Conflict";
         /// The idempotency key was used for another message.
         IdempotencyConflict => "IDEMPOTENCY_CONFLICT" -32056 AlreadyExists 409 "Idempotency-Key is in use";
-        #[default]
         /// The server failed. The cause is in its log, under the `errorId` of the error.
         Internal => "INTERNAL_ERROR" -32603 Internal 500 "Internal error";
     }
