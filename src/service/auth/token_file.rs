@@ -26,7 +26,12 @@ use super::{
     bearer::bearer_token,
 };
 use crate::{
-    base::{clock::Clock, jws::sha256_hex, secret_file::replace_secret, watched_file::WatchedFiles},
+    base::{
+        clock::Clock,
+        jws::{sha256, sha256_hex},
+        secret_file::replace_secret,
+        watched_file::WatchedFiles,
+    },
     protocol::{
         error::{BEARER, Error, ErrorKind, INVALID_TOKEN},
         pb::v1::{AgentCard, ApiKeySecurityScheme, HttpAuthSecurityScheme, security_scheme::Scheme},
@@ -181,6 +186,12 @@ fn read_digest<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::
     let text = String::deserialize(deserializer)?.to_ascii_lowercase();
     let is_digest = text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     if is_digest { Ok(text) } else { Err(D::Error::custom("sha256 must have 64 hexadecimal digits")) }
+}
+
+/// Returns the bytes of hexadecimal digits.
+fn from_hex(digits: &str) -> Option<Vec<u8>> {
+    let (pairs, _) = digits.as_bytes().as_chunks::<2>();
+    pairs.iter().map(|pair| u8::from_str_radix(str::from_utf8(pair).ok()?, 16).ok()).collect()
 }
 
 /// New token to be added to a file.
@@ -368,14 +379,15 @@ pub fn list_tokens(path: &Path) -> Result<Vec<TokenEntry>, TokenFileError> {
 /// Tokens of a file by the hashes of their secrets.
 #[derive(Debug)]
 struct Tokens {
-    by_hash: HashMap<String, TokenEntry>,
+    by_hash: HashMap<Vec<u8>, TokenEntry>,
     sources: BTreeSet<TokenSource>,
 }
 
 impl Tokens {
     fn new(document: Document) -> Self {
         let sources = document.tokens.iter().map(|entry| entry.source.clone()).collect();
-        Self { by_hash: document.tokens.into_iter().map(|entry| (entry.sha256.clone(), entry)).collect(), sources }
+        let by_hash = |entry: TokenEntry| (from_hex(&entry.sha256).unwrap_or_default(), entry);
+        Self { by_hash: document.tokens.into_iter().map(by_hash).collect(), sources }
     }
 
     /// Authenticates a request at this time.
@@ -384,7 +396,7 @@ impl Tokens {
         for source in &self.sources {
             let Some((user, secret)) = source.read(request) else { continue };
             // An attacker can't choose the hash of a secret, so the time of the lookup tells nothing about it.
-            let entry = if secret.len() <= MAX_SECRET { self.by_hash.get(&sha256_hex(&secret)) } else { None };
+            let entry = if secret.len() <= MAX_SECRET { self.by_hash.get(sha256(&secret).as_ref()) } else { None };
             let is_named = |entry: &&TokenEntry| user.as_ref().is_none_or(|user| *user == entry.name);
             match entry.filter(|entry| entry.source == *source).filter(is_named) {
                 Some(entry) if entry.expires.is_none_or(|end| now < end) => return Ok(Some(entry.principal())),
