@@ -211,7 +211,7 @@ setters! {
     /// Maximum size of a body, in bytes. 8 MiB by default.
     pub max_body => max_body: usize;
 
-    /// Environment, of which the clock is used. That of the system by default.
+    /// Sources of time and ids, of which the clock is used. Those of the system by default.
     pub sources => sources: Sources;
 }
 
