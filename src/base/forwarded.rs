@@ -46,6 +46,14 @@ pub struct RequestOrigin<'a> {
     pub headers: &'a HeaderMap,
 }
 
+#[cfg(test)]
+impl<'a> RequestOrigin<'a> {
+    /// Request for a path, without a host and a peer.
+    pub(crate) fn at(path: &'a str, headers: &'a HeaderMap) -> Self {
+        Self { path, prefix: "", host: None, target: None, peer: None, query: None, headers }
+    }
+}
+
 impl RequestOrigin<'_> {
     /// Returns the base URL that the client requested. `None` without a valid host. Ignores forwarded headers.
     pub fn url(&self) -> Option<String> {
@@ -260,8 +268,7 @@ mod tests {
         let headers = headers(lines);
         let host = headers.get("host").and_then(|host| host.to_str().ok());
         let peer = Some(peer.parse().unwrap());
-        let request =
-            RequestOrigin { path: "", prefix: "/echo", host, target: None, peer, query: None, headers: &headers };
+        let request = RequestOrigin { prefix: "/echo", host, peer, ..RequestOrigin::at("", &headers) };
         address.of(&request)
     }
 

@@ -534,15 +534,7 @@ mod tests {
     #[test]
     fn card_without_a_known_url_has_no_interfaces() {
         let headers = http::HeaderMap::new();
-        let request = RequestOrigin {
-            path: "",
-            prefix: "",
-            host: None,
-            target: None,
-            peer: None,
-            query: None,
-            headers: &headers,
-        };
+        let request = RequestOrigin::at("", &headers);
         assert_eq!(CardTemplate::new(AgentCard::default()).of(&request).supported_interfaces, []);
     }
 

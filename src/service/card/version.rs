@@ -84,18 +84,7 @@ mod tests {
     #[test]
     fn form_of_the_card_depends_on_served_versions_and_path() {
         let headers = HeaderMap::new();
-        let form = |path, served: &[Version]| {
-            let request = RequestOrigin {
-                path,
-                prefix: "",
-                host: None,
-                target: None,
-                peer: None,
-                query: None,
-                headers: &headers,
-            };
-            card_version(&request, served)
-        };
+        let form = |path, served: &[Version]| card_version(&RequestOrigin::at(path, &headers), served);
         let both = [Version::V1_0, Version::V0_3];
         for path in [WELL_KNOWN, "/.well-known/agent-card.json/"] {
             assert_eq!(form(path, &both), CardVersion::Merged);
