@@ -52,16 +52,7 @@ mod tests {
         let shape = |header: Option<&'static str>, query: Option<&str>| {
             let mut headers = HeaderMap::new();
             headers.extend(header.map(|value| (VERSION, HeaderValue::from_static(value))));
-            let request = RequestOrigin {
-                path: WELL_KNOWN,
-                prefix: "",
-                host: None,
-                target: None,
-                peer: None,
-                query,
-                headers: &headers,
-            };
-            requested_version(&request)
+            requested_version(&RequestOrigin { query, ..RequestOrigin::at(WELL_KNOWN, &headers) })
         };
         for (text, expected) in [
             ("1.0", Some(CardVersion::V1_0)),
