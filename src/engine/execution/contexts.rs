@@ -33,20 +33,20 @@ pub(super) struct Contexts {
 }
 
 /// Owner and tenant of a context, and its id.
-type Key = (Arc<Scope>, Arc<str>);
+type ContextKey = (Arc<Scope>, Arc<str>);
 
 /// Contexts in approximate order of their last use: a full `recent` becomes `older`, whose contexts without live tasks are
 /// dropped.
 #[derive(Default)]
 struct Cache {
-    recent: HashMap<Key, Arc<ContextBytes>>,
-    older: HashMap<Key, Arc<ContextBytes>>,
+    recent: HashMap<ContextKey, Arc<ContextBytes>>,
+    older: HashMap<ContextKey, Arc<ContextBytes>>,
     /// Number of contexts in `recent` that were live at the last rotation.
     live: usize,
 }
 
 impl Cache {
-    fn find(&mut self, key: &Key) -> Option<Arc<ContextBytes>> {
+    fn find(&mut self, key: &ContextKey) -> Option<Arc<ContextBytes>> {
         if let Some(size) = self.recent.get(key) {
             return Some(Arc::clone(size));
         }
@@ -55,7 +55,7 @@ impl Cache {
         Some(size)
     }
 
-    fn insert(&mut self, key: Key, size: Arc<ContextBytes>) {
+    fn insert(&mut self, key: ContextKey, size: Arc<ContextBytes>) {
         if self.recent.len() >= self.live.saturating_add(CACHED) {
             let dropped = mem::replace(&mut self.older, mem::take(&mut self.recent));
             self.recent.extend(dropped.into_iter().filter(|(_, size)| Arc::strong_count(size) > 1));
@@ -76,12 +76,12 @@ impl Contexts {
     }
 
     /// Returns the size of a context; marked as unread if it is not cached.
-    fn find(&self, key: Key) -> Arc<ContextBytes> {
+    fn find(&self, key: ContextKey) -> Arc<ContextBytes> {
         self.find_or_insert(key, ContextBytes::unread).0
     }
 
     /// Returns the size of a context. Creates it if it is not known, and returns whether it did.
-    fn find_or_insert(&self, key: Key, new: fn() -> ContextBytes) -> (Arc<ContextBytes>, bool) {
+    fn find_or_insert(&self, key: ContextKey, new: fn() -> ContextBytes) -> (Arc<ContextBytes>, bool) {
         let mut cache = self.cache.lock();
         if let Some(size) = cache.find(&key) {
             return (size, false);
@@ -103,7 +103,7 @@ impl Contexts {
     }
 
     /// Returns the contexts whose size must be read again, because tasks were deleted, ordered by key.
-    fn stale(&self) -> Vec<(Key, Arc<ContextBytes>)> {
+    fn stale(&self) -> Vec<(ContextKey, Arc<ContextBytes>)> {
         let cache = self.cache.lock();
         let all = cache.recent.iter().chain(&cache.older);
         let due = all.filter(|(_, size)| size.is_due(self.max)).map(|(key, size)| (key.clone(), Arc::clone(size)));
@@ -115,7 +115,7 @@ impl Contexts {
 
 /// Existing or new context that the client chose for a new task.
 pub(super) struct ChosenContext {
-    key: Key,
+    key: ContextKey,
     pub(super) size: Arc<ContextBytes>,
 }
 
@@ -126,7 +126,7 @@ impl Shared {
         if message.context_id.is_empty() || !message.task_id.is_empty() {
             return None;
         }
-        let key: Key = (Arc::clone(scope), message.context_id.as_str().into());
+        let key: ContextKey = (Arc::clone(scope), message.context_id.as_str().into());
         let size = self.contexts.find(key.clone());
         Some(ChosenContext { key, size })
     }
@@ -163,7 +163,7 @@ impl Shared {
         if self.contexts.limit().is_none() {
             return;
         }
-        let key: Key = (Arc::clone(live.key.scope()), Arc::clone(&live.context));
+        let key: ContextKey = (Arc::clone(live.key.scope()), Arc::clone(&live.context));
         let size = live.context_size().unwrap_or_else(|| self.contexts.find(key.clone()));
         let max = self.contexts.max;
         if size.is_due(max) || size.get().saturating_add(bytes) > max {
@@ -181,7 +181,7 @@ impl Shared {
 }
 
 /// Reads the size of a context, unless it was read just now. If the store is unavailable, the next message retries.
-async fn read_size(store: &dyn TaskStore, (scope, context): &Key, size: &ContextBytes, max: usize) {
+async fn read_size(store: &dyn TaskStore, (scope, context): &ContextKey, size: &ContextBytes, max: usize) {
     if let Err(cause) = size.refresh(store.context_bytes(scope, context, max)).await {
         tracing::debug!(error.cause = %cause, "size of a context can't be read");
     }
@@ -191,7 +191,7 @@ async fn read_size(store: &dyn TaskStore, (scope, context): &Key, size: &Context
 mod tests {
     use super::*;
 
-    fn key(n: usize) -> Key {
+    fn key(n: usize) -> ContextKey {
         (Arc::default(), format!("c-{n}").into())
     }
 
