@@ -215,7 +215,7 @@ pub mod transport;
 #[doc(hidden)]
 pub use self::base::clock;
 #[doc(hidden)]
-pub use self::protocol::{history, json, response_budget, rpc as contract, snapshot, validate as check};
+pub use self::protocol::{history, json, response_budget, rpc as contract, snapshot, validate};
 #[cfg(feature = "push")]
 #[doc(inline)]
 pub use self::service::push;

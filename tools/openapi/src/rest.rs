@@ -193,7 +193,8 @@ impl Variable {
         let (schema, description) = if self.pattern == "*" {
             (schemas.field(&self.field), schemas.comments.of(&self.field))
         } else {
-            let id = ObjectBuilder::new().schema_type(Type::String).max_length(Some(a2a_service::check::MAX_ID_BYTES));
+            let id =
+                ObjectBuilder::new().schema_type(Type::String).max_length(Some(a2a_service::validate::MAX_ID_BYTES));
             let collection = self.name.strip_suffix("Id").unwrap_or(&self.name);
             (id.into(), Some(format!("Id of the {}.", spaced(collection))))
         };

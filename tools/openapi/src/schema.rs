@@ -19,8 +19,8 @@ use utoipa::openapi::{
 
 use super::comments::Comments;
 use a2a_service::{
-    check::{MAX_ID_BYTES, MAX_URI_BYTES},
     service::{DEFAULT_PAGE_SIZE, PAGE_SIZES},
+    validate::{MAX_ID_BYTES, MAX_URI_BYTES},
 };
 
 /// Package of the well-known types.
