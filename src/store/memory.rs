@@ -3,7 +3,7 @@
 
 use std::{
     array,
-    collections::HashMap,
+    collections::BTreeMap,
     sync::{Arc, atomic::AtomicU64},
 };
 
@@ -46,7 +46,7 @@ pub struct Memory {
     /// Boxed entries, because a map that grows moves its values.
     shards: [Mutex<KeyMap<Box<TaskEntry>>>; SHARDS],
     /// Lock order: shard, index, evictions or deliveries.
-    index: Mutex<HashMap<Arc<Scope>, Index>>,
+    index: Mutex<BTreeMap<Arc<Scope>, Index>>,
     evictions: Mutex<Evictions>,
     deliveries: Mutex<DeliveryQueue>,
     max_tasks: usize,

@@ -9,19 +9,17 @@ use std::{
 use super::{Memory, Refused, SHARDS, TaskEntry, TaskKey};
 use crate::store::{Rejected, delivery::STORE_FULL, quota::Quota};
 
-/// Position of a task in the order of eviction.
+/// Position of a task in the order of eviction: its number in the order in which tasks reached a terminal state. The highest
+/// bit is set if the task has undelivered push notifications: it is evicted after all others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct EvictionRank {
-    /// The task has undelivered push notifications. It is evicted after all others.
-    has_undelivered: bool,
-    /// Number in the order in which tasks reached a terminal state.
-    number: u64,
-}
+pub(super) struct EvictionRank(u64);
 
 impl EvictionRank {
+    const UNDELIVERED: u64 = 1 << 63;
+
     /// Position of the task with or without undelivered push notifications.
     pub(super) fn with_undelivered(self, has_undelivered: bool) -> Self {
-        Self { has_undelivered, ..self }
+        Self(self.0 & !Self::UNDELIVERED | if has_undelivered { Self::UNDELIVERED } else { 0 })
     }
 }
 
@@ -43,7 +41,7 @@ impl Evictions {
 
     /// Records that a task reached a terminal state.
     pub(super) fn insert_terminal(&mut self, key: &TaskKey, has_undelivered: bool) -> EvictionRank {
-        let rank = EvictionRank { has_undelivered, number: self.next };
+        let rank = EvictionRank(self.next).with_undelivered(has_undelivered);
         self.next += 1;
         self.insert(rank, key.clone());
         self.quota.count(&key.scope().owner, Some(false), Some(true));
@@ -111,7 +109,7 @@ impl Memory {
             evicted
         };
         if let Some((rank, evicted)) = evicted {
-            if rank.has_undelivered {
+            if rank >= EvictionRank(EvictionRank::UNDELIVERED) {
                 tracing::warn!(
                     task.id = evicted.id(),
                     "push notifications dropped with their task: {STORE_FULL}, and all terminal tasks have undelivered ones"
