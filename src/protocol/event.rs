@@ -68,9 +68,14 @@ impl Default for Origin {
 impl Inner {
     /// Invalidates the caches before the message changes.
     fn clear_caches(&mut self) {
-        (self.proto_len, self.cursor) = (OnceLock::new(), OnceLock::new());
-        (self.message, self.proto, self.json) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
-        self.version_cache = OnceLock::new();
+        // Most events have none when they change, which is faster to check than to write.
+        let is_encoded = self.proto_len.get().is_some() || self.proto.get().is_some() || self.json.get().is_some();
+        let is_decoded = self.message.get().is_some() || self.version_cache.get().is_some();
+        if is_encoded || is_decoded || self.cursor.get().is_some() {
+            (self.proto_len, self.cursor) = (OnceLock::new(), OnceLock::new());
+            (self.message, self.proto, self.json) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
+            self.version_cache = OnceLock::new();
+        }
     }
 }
 
