@@ -7,7 +7,7 @@ use std::{
     error::Error as StdError,
     io, mem,
     net::SocketAddr,
-    pin::{Pin, pin},
+    pin::pin,
     sync::Arc,
     task::{Context, Poll},
     time::Duration,
@@ -384,7 +384,7 @@ async fn serve_until<I, S, B>(
         async move {
             std::future::poll_fn(|cx| service.poll_ready(cx)).await?;
             let response = service.call(request).await?;
-            let (response, deadline) = observe(response.map(|body| Counted { body, _open: open }));
+            let (response, deadline) = observe(response, open);
             state.set_response_deadline(deadline);
             Ok::<_, Infallible>(response)
         }
@@ -460,32 +460,6 @@ async fn serve_until<I, S, B>(
                 )));
             }
         }
-    }
-}
-
-/// Response body that counts as an open stream until it is dropped.
-struct Counted<B> {
-    body: B,
-    _open: OpenStream,
-}
-
-impl<B: http_body::Body + Unpin> http_body::Body for Counted<B> {
-    type Data = B::Data;
-    type Error = B::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<http_body::Frame<B::Data>, B::Error>>> {
-        Pin::new(&mut self.body).poll_frame(cx)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> http_body::SizeHint {
-        self.body.size_hint()
     }
 }
 

@@ -21,10 +21,9 @@ use bytes::Bytes;
 use futures_util::task::AtomicWaker;
 use http::Response;
 use http_body::{Body, Frame, SizeHint};
-use pin_project_lite::pin_project;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use crate::protocol::response_budget::SMALL;
+use crate::{protocol::response_budget::SMALL, transport::connection::OpenStream};
 
 /// Number of bytes that are passed to h2 at once. A client has to receive as many within the timeout, or all pending bytes if
 /// there are fewer.
@@ -106,15 +105,20 @@ impl Drop for Piece {
     }
 }
 
-/// Tracks the progress of a response. Also returns its deadline, if it has one.
-pub(in crate::transport) fn observe<B>(response: Response<B>) -> (Response<ProgressBody<B>>, Option<Instant>) {
+/// Tracks the progress of a response, whose body keeps its stream `open`. Also returns its deadline, if it has one.
+pub(in crate::transport) fn observe<B>(
+    response: Response<B>,
+    open: OpenStream,
+) -> (Response<ProgressBody<B>>, Option<Instant>) {
     let deadline = response.extensions().get::<WriteDeadline>().map(|deadline| deadline.0);
     let tracked = FLOW.try_with(|flow| {
         let mut flow = flow.borrow_mut();
         (flow.has_response, flow.deadline) = (true, deadline);
     });
-    let tracked = tracked.is_ok();
-    (response.map(|body| ProgressBody { body, tracked, rest: Bytes::new(), end: None, pieces: None }), deadline)
+    let (tracked, rest) = (tracked.is_ok(), Bytes::new());
+    let observe =
+        |body| ProgressBody { body, tracked, rest, has_ended: false, trailers: None, pieces: None, _open: open };
+    (response.map(observe), deadline)
 }
 
 /// Body that reports to the task of its HTTP/2 stream whether it waits for the client. It is sent in pieces and ends once all
@@ -125,15 +129,12 @@ pub(in crate::transport) struct ProgressBody<B> {
     tracked: bool,
     /// Rest of the last frame, not yet passed on.
     rest: Bytes,
-    /// Set once all data was passed on.
-    end: Option<End>,
+    /// All data was passed on.
+    has_ended: bool,
+    /// Trailers that follow once all pieces were sent. Boxed, because most bodies have no pieces.
+    trailers: Option<Box<Frame<Bytes>>>,
     pieces: Option<Arc<Pieces>>,
-}
-
-/// End of a body.
-enum End {
-    Nothing,
-    Trailers(Frame<Bytes>),
+    _open: OpenStream,
 }
 
 impl<B> ProgressBody<B> {
@@ -155,10 +156,7 @@ impl<B> ProgressBody<B> {
                 return Poll::Pending;
             }
         }
-        Poll::Ready(match self.end.take() {
-            Some(End::Trailers(trailers)) => Some(trailers),
-            Some(End::Nothing) | None => None,
-        })
+        Poll::Ready(self.trailers.take().map(|trailers| *trailers))
     }
 }
 
@@ -177,17 +175,21 @@ impl<B: Body<Data = Bytes> + Unpin> Body for ProgressBody<B> {
         if !this.tracked {
             return Pin::new(&mut this.body).poll_frame(cx);
         }
-        if this.rest.is_empty() && this.end.is_none() {
+        if this.rest.is_empty() && !this.has_ended {
             let Poll::Ready(frame) = Pin::new(&mut this.body).poll_frame(cx) else {
                 update_progress(|flow| flow.is_idle = true);
                 return Poll::Pending;
             };
             update_progress(|flow| (flow.is_idle, flow.progressed) = (false, true));
-            match frame.transpose()?.map(Frame::into_data) {
-                Some(Ok(data)) if data.len() > SMALL => this.rest = data,
-                Some(Ok(data)) => return Poll::Ready(Some(Ok(Frame::data(data)))),
-                Some(Err(trailers)) => this.end = Some(End::Trailers(trailers)),
-                None => this.end = Some(End::Nothing),
+            let frame = frame.transpose()?;
+            let is_small =
+                |frame: &Frame<Bytes>| frame.data_ref().map_or(this.pieces.is_none(), |data| data.len() <= SMALL);
+            if frame.as_ref().is_some_and(is_small) {
+                return Poll::Ready(frame.map(Ok));
+            }
+            match frame.map(Frame::into_data) {
+                Some(Ok(data)) => this.rest = data,
+                end => (this.has_ended, this.trailers) = (true, end.and_then(Result::err).map(Box::new)),
             }
         }
         if this.rest.is_empty() {
@@ -199,7 +201,7 @@ impl<B: Body<Data = Bytes> + Unpin> Body for ProgressBody<B> {
 
     fn is_end_stream(&self) -> bool {
         let sent = || self.pieces.as_ref().is_none_or(|pieces| pieces.held() == 0);
-        self.rest.is_empty() && self.end.is_none() && self.body.is_end_stream() && sent()
+        self.rest.is_empty() && !self.has_ended && self.body.is_end_stream() && sent()
     }
 
     fn size_hint(&self) -> SizeHint {
@@ -217,7 +219,7 @@ pub(in crate::transport) struct StreamExecutor {
 impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for StreamExecutor {
     fn execute(&self, stream: F) {
         tokio::spawn(Timed {
-            stream,
+            stream: Box::pin(stream),
             flow: WriteProgress::default(),
             taken: 0,
             stall: WriteTimeout::new(self.timeout),
@@ -225,31 +227,29 @@ impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for StreamE
     }
 }
 
-pin_project! {
-    /// Task of an HTTP/2 stream. At the timeout it ends, which drops the response and resets the stream.
-    struct Timed<F> {
-        #[pin]
-        stream: F,
-        flow: WriteProgress,
-        // Number of pieces that were sent at the last poll.
-        taken: usize,
-        stall: WriteTimeout,
-    }
+/// Task of an HTTP/2 stream. At the timeout it ends, which drops the response and resets the stream.
+struct Timed<F> {
+    /// Boxed, because tokio moves a future several times.
+    stream: Pin<Box<F>>,
+    flow: WriteProgress,
+    /// Number of pieces that were sent at the last poll.
+    taken: usize,
+    stall: WriteTimeout,
 }
 
 impl<F: Future<Output = ()>> Future for Timed<F> {
     type Output = ();
 
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let this = self.project();
-        let flow = RefCell::new(mem::take(this.flow));
-        let (polled, flow) = FLOW.sync_scope(flow, || (this.stream.poll(cx), FLOW.with(RefCell::take)));
-        *this.flow = flow;
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let this = &mut *self;
+        let flow = RefCell::new(mem::take(&mut this.flow));
+        let (polled, flow) = FLOW.sync_scope(flow, || (this.stream.as_mut().poll(cx), FLOW.with(RefCell::take)));
+        this.flow = flow;
         if polled.is_ready() {
             return Poll::Ready(());
         }
-        let taken = mem::replace(this.taken, this.flow.taken());
-        if mem::take(&mut this.flow.progressed) || taken != *this.taken || !this.flow.is_waiting() {
+        let taken = mem::replace(&mut this.taken, this.flow.taken());
+        if mem::take(&mut this.flow.progressed) || taken != this.taken || !this.flow.is_waiting() {
             this.stall.progressed();
         }
         if !this.flow.is_waiting() {
