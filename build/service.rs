@@ -118,16 +118,12 @@ impl Schema {
                     Some(rpc.name())
                 }
 
-                fn is_streaming(rpc: Rpc) -> bool {
-                    rpc.is_streaming()
-                }
-
-                fn has_empty_response(rpc: Rpc) -> bool {
-                    rpc.has_empty_response()
-                }
-
-                fn is_read(rpc: Rpc) -> bool {
-                    rpc.http_rule().verb == "GET"
+                fn traits(rpc: Rpc) -> RpcTraits {
+                    RpcTraits {
+                        is_streaming: rpc.is_streaming(),
+                        has_empty_response: rpc.has_empty_response(),
+                        is_read: rpc.http_rule().verb == "GET",
+                    }
                 }
 
                 fn route(verb: &str, segments: &[&str], custom_verb: &str) -> Option<Route<Rpc>> {

@@ -40,6 +40,7 @@ use futures_util::FutureExt as _;
 use http::{
     Extensions, HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, request::Parts,
 };
+use http_body_util::Full;
 use percent_encoding::percent_decode_str;
 use tokio_util::sync::CancellationToken;
 use tonic::{Status, service::Routes};
@@ -68,7 +69,7 @@ use self::{
     },
     body::{
         BodyLimits,
-        receive_budget::{LimitedBody, Messages},
+        receive_budget::LimitedStream,
         response::{status, status_response},
     },
     classify::RequestKind,
@@ -96,7 +97,8 @@ use crate::{
             bindings::ServiceHandle,
         },
         response_budget::{Reservation, ResponseBudget},
-        rpc::Dispatch,
+        rpc::{RpcTraits, codec::PREFIX},
+        v03::pb::bindings::ServiceHandle as V03ServiceHandle,
     },
     service::wrappers::v03::V03Service,
 };
@@ -142,6 +144,7 @@ struct Inner {
     v03_json_rpc: V03Methods,
     v03_json_rpc_without_id: V03Methods,
     v03_rest: V03Rest,
+    v03_service: V03ServiceHandle,
     v03_grpc: V03Server,
     /// gRPC health and reflection, built on first use.
     auxiliary: OnceLock<Routes>,
@@ -153,8 +156,7 @@ struct Inner {
 }
 
 /// gRPC service of 0.3.
-type V03Server =
-    crate::protocol::v03::pb::a2a_service_server::A2aServiceServer<crate::protocol::v03::pb::bindings::ServiceHandle>;
+type V03Server = crate::protocol::v03::pb::a2a_service_server::A2aServiceServer<V03ServiceHandle>;
 
 /// Future of a response.
 pub type ResponseFuture = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
@@ -169,8 +171,8 @@ impl HttpService {
     /// Creates the HTTP service with budgets that it shares with others.
     pub(crate) fn with_budgets(service: Arc<dyn A2aService>, settings: Settings, budgets: MemoryBudgets) -> Self {
         let semantics: Arc<dyn A2aService> = Arc::new(V03Service::new(Arc::clone(&service)));
-        let v03 = crate::protocol::v03::pb::bindings::ServiceHandle(Arc::new(GrpcService(Arc::clone(&semantics))));
-        let v03_grpc = V03Server::new(v03.clone()).max_decoding_message_size(settings.body_bytes);
+        let v03_service = V03ServiceHandle(Arc::new(GrpcService(Arc::clone(&semantics))));
+        let v03_grpc = V03Server::new(v03_service.clone()).max_decoding_message_size(settings.body_bytes);
         let service = ServiceHandle(service);
         let grpc = A2aServiceServer::new(service.clone()).max_decoding_message_size(settings.body_bytes);
         let limits = settings.limits(budgets.receiving);
@@ -179,7 +181,8 @@ impl HttpService {
             grpc,
             v03_json_rpc: V03Methods::new(Arc::clone(&semantics)),
             v03_json_rpc_without_id: V03Methods::without_id(),
-            v03_rest: V03Rest::new(v03, semantics),
+            v03_rest: V03Rest::new(v03_service.clone(), semantics),
+            v03_service,
             v03_grpc,
             auxiliary: OnceLock::new(),
             unsent: budgets.unsent,
@@ -374,45 +377,42 @@ impl HttpService {
         body: B,
         unsent: ResponseBudget,
     ) -> ResponseFuture {
-        let Inner { settings, limits, health_limits, .. } = &*self.inner;
+        let Inner { service, grpc, settings, limits, health_limits, .. } = &*self.inner;
         let (RequestClass { kind, version, .. }, path) = (class, parts.uri.path());
-        let Some(traits) =
-            version::a2a_grpc_method(path, version, settings.protocols).map(|method| RpcTraits::of(version, method))
-        else {
-            let messages = if binding::grpc::is_reflection(path) { Messages::Many } else { Messages::One };
-            let limits = if kind.is_health(path) { health_limits } else { limits };
-            let body = LimitedBody::new(body, messages, limits);
-            let response = self.auxiliary().call(Request::from_parts(parts, body));
-            let finish =
-                move |response| binding::grpc::complete_unimplemented(response).map(|body| body.counted(&unsent));
-            return Box::pin(async move { response.await.map(finish) });
-        };
+        if version::a2a_grpc_method(path, version, settings.protocols).is_none() {
+            let (mut services, is_health) = (self.auxiliary(), kind.is_health(path));
+            let limits = if is_health { health_limits } else { limits }.clone();
+            return Box::pin(async move {
+                let body = if is_health {
+                    match body::read(&parts.headers, body, &limits, PREFIX).await {
+                        Ok(frame) => tonic::body::Body::new(Full::new(frame)),
+                        Err(error) => return Ok(class.error_response(error)),
+                    }
+                } else {
+                    tonic::body::Body::new(LimitedStream::new(body, &limits))
+                };
+                let response = services.call(Request::from_parts(parts, body)).await?;
+                Ok(binding::grpc::complete_unimplemented(response).map(|body| body.counted(&unsent)))
+            });
+        }
         let mut call = Call::from_headers(&parts.headers, call::Binding::Grpc);
         let checks = context::complete_call(&mut call, &mut parts, settings, &unsent);
         let echoed = EchoedHeaders::of(&call, &parts.headers, settings);
         if let Err(error) = checks.complete(version, &mut call) {
             return now(class.error_response(error));
         }
-        let mut accounting = ResponseAccounting { unsent, reserved: None, class };
-        if traits.is_read && !traits.is_streaming {
-            accounting.reserve(&mut call);
-        }
+        let accounting = ResponseAccounting { unsent, reserved: None, class };
         call.replace_extensions(&mut parts.extensions);
-        let request = Request::from_parts(parts, LimitedBody::new(body, Messages::One, limits));
-        let response = match version {
-            Version::V1_0 => self.inner.grpc.clone().call(request),
-            Version::V0_3 => self.inner.v03_grpc.clone().call(request),
-        };
-        let (max_message, max_age) = (limits.body_bytes, limits.stream_max_age);
-        echoed.add_to(Box::pin(async move {
-            let mut response = binding::grpc::complete(response.await?, max_message, version);
-            match WriteDeadline::after(max_age) {
-                Some(deadline) if traits.is_streaming => drop(response.extensions_mut().insert(deadline)),
-                _ if traits.is_streaming => {}
-                _ => future::poll_fn(|cx| response.body_mut().poll_begin(cx)).await,
+        let limits = limits.clone();
+        echoed.add_to(match version {
+            Version::V1_0 => {
+                Box::pin(binding::grpc::serve(service.clone(), grpc.clone(), parts, body, limits, accounting))
             }
-            Ok(accounting.finish(response, traits.is_read))
-        }))
+            Version::V0_3 => {
+                let (service, grpc) = (self.inner.v03_service.clone(), self.inner.v03_grpc.clone());
+                Box::pin(binding::grpc::serve(service, grpc, parts, body, limits, accounting))
+            }
+        })
     }
 
     /// Returns the gRPC services other than A2A: health and reflection.
@@ -488,27 +488,6 @@ impl RequestClass {
     }
 }
 
-/// Traits of a gRPC method that decide how its response is sent.
-#[derive(Clone, Copy)]
-struct RpcTraits {
-    is_streaming: bool,
-    /// The RPC changes nothing.
-    is_read: bool,
-}
-
-impl RpcTraits {
-    fn of(version: Version, method: &str) -> Self {
-        fn traits<T: Dispatch>(name: &str) -> RpcTraits {
-            let rpc = T::rpc(name);
-            RpcTraits { is_streaming: rpc.is_some_and(T::is_streaming), is_read: rpc.is_some_and(T::is_read) }
-        }
-        match version {
-            Version::V1_0 => traits::<ServiceHandle>(method),
-            Version::V0_3 => traits::<crate::protocol::v03::pb::bindings::ServiceHandle>(method),
-        }
-    }
-}
-
 /// Accounts for the memory of a response in the budget `limits.outgoing_bytes`, and rejects a read that exceeds it.
 struct ResponseAccounting {
     unsent: ResponseBudget,
@@ -518,6 +497,15 @@ struct ResponseAccounting {
 }
 
 impl ResponseAccounting {
+    /// Returns true if the RPC changes nothing. If it is unary, its call gets a reservation for the response.
+    fn reserve_for(&mut self, traits: Option<RpcTraits>, extensions: &mut Extensions) -> bool {
+        let Some(RpcTraits { is_read: true, is_streaming, .. }) = traits else { return false };
+        if !is_streaming && let Some(call) = extensions.get_mut() {
+            self.reserve(call);
+        }
+        true
+    }
+
     /// Gives a call that changes nothing a reservation for its response.
     fn reserve(&mut self, call: &mut Call) {
         call.memory = Some(Arc::clone(self.reserved.insert(Arc::new(self.unsent.reservation()))));

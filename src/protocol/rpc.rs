@@ -20,7 +20,7 @@ use crate::protocol::{
     call::{Call, EXTENSIONS},
     error::{Error, ErrorKind},
     event::{Cursor, Event},
-    json::{self, Members, Merge, write_to},
+    json::{self, Measure, Members, Merge, write_to},
     validate::{At, Validate, Violations, check_uri},
 };
 
@@ -89,14 +89,16 @@ pub enum ParamSource<'a> {
     Query(Cow<'a, str>),
     /// JSON object and query string. The object takes precedence.
     Both(Cow<'a, str>, &'a str),
+    /// Protobuf, for a unary RPC. Its reply is a gRPC frame.
+    Proto(Bytes),
 }
 
-/// Reply of an RPC in JSON, with metadata that is sent as headers.
+/// Encoded reply of an RPC, with metadata that is sent as headers.
 #[expect(missing_debug_implementations, reason = "a stream has none")]
 pub enum Reply {
-    /// A single message.
+    /// A single message in JSON, or in a gRPC frame.
     Unary(Bytes, MetadataMap),
-    /// Stream of messages.
+    /// Stream of messages in JSON.
     Stream(BoxStream<Frame>, MetadataMap),
 }
 
@@ -216,7 +218,18 @@ impl StreamItem for Event {
     }
 }
 
-/// Dispatcher of REST and JSON-RPC requests to a service. `build/service.rs` generates one per protocol version.
+/// Traits of an RPC that decide how it is served.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RpcTraits {
+    /// The response is a stream.
+    pub is_streaming: bool,
+    /// The response is `google.protobuf.Empty`, which is `null` in JSON-RPC and not an empty object.
+    pub has_empty_response: bool,
+    /// The RPC changes nothing: its HTTP method is GET.
+    pub is_read: bool,
+}
+
+/// Dispatcher of encoded requests to a service. `build/service.rs` generates one per protocol version.
 pub trait Dispatch: Clone + Send + Sync + 'static {
     /// RPCs of the service.
     type Rpc: Copy + fmt::Debug + Send;
@@ -235,14 +248,8 @@ pub trait Dispatch: Clone + Send + Sync + 'static {
         None
     }
 
-    /// Returns true if the response is a stream.
-    fn is_streaming(rpc: Self::Rpc) -> bool;
-
-    /// Returns true if the response is `google.protobuf.Empty`, which is `null` in JSON-RPC and not an empty object.
-    fn has_empty_response(rpc: Self::Rpc) -> bool;
-
-    /// Returns true if the RPC changes nothing: its HTTP method is GET.
-    fn is_read(rpc: Self::Rpc) -> bool;
+    /// Returns the traits of the RPC.
+    fn traits(rpc: Self::Rpc) -> RpcTraits;
 
     /// Returns the RPC that `google.api.http` binds to an HTTP method and a path, and the fields that the path carries.
     fn route(verb: &str, segments: &[&str], custom_verb: &str) -> Option<Route<Self::Rpc>>;
@@ -294,16 +301,22 @@ pub fn unary<Req, Res, Fut>(
     rpc: impl FnOnce(tonic::Request<Req>) -> Fut,
 ) -> impl Future<Output = Result<Reply, Status>>
 where
-    Req: Members,
+    Req: Members + Measure + prost::Message,
     Res: UnaryOutput,
     Fut: Future<Output = Result<tonic::Response<Res>, Status>>,
 {
-    let response = decode(request).map(rpc);
+    let is_proto = matches!(request.get_ref().source, ParamSource::Proto(_));
+    let response = decode_unary(request).map(rpc);
     async move {
         let (metadata, message, _) = response?.await?.into_parts();
-        let mut json = Vec::with_capacity(json_capacity(message.encoded_len()));
-        message.write_json(&mut json)?;
-        Ok(Reply::Unary(json.into(), metadata))
+        let data = if is_proto {
+            codec::frame(&message)?
+        } else {
+            let mut json = Vec::with_capacity(json_capacity(message.encoded_len()));
+            message.write_json(&mut json)?;
+            json
+        };
+        Ok(Reply::Unary(data.into(), metadata))
     }
 }
 
@@ -326,6 +339,13 @@ where
     }
 }
 
+/// Decodes the request message of a unary RPC, which may be in protobuf.
+fn decode_unary<T: Members + Measure + prost::Message>(request: Request<'_>) -> Result<tonic::Request<T>, Error> {
+    let ParamSource::Proto(proto) = &request.get_ref().source else { return decode(request) };
+    let message = codec::decode(proto)?;
+    Ok(request.map(|_| message))
+}
+
 /// Decodes the request message from its parameters.
 pub(crate) fn decode<T: Members>(request: Request<'_>) -> Result<tonic::Request<T>, Error> {
     let (metadata, mut extensions, Params { source, path }) = request.into_parts();
@@ -342,6 +362,7 @@ pub(crate) fn decode<T: Members>(request: Request<'_>) -> Result<tonic::Request<
             read_query(query, &mut message)?;
             read_json(&text, &mut message)?;
         }
+        ParamSource::Proto(_) => return Err(Error::internal("these parameters can't be in protobuf")),
     }
     if !path.is_empty() {
         // `Value`s, since serde does not deserialize an `Option` from a bare string.

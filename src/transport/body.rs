@@ -16,9 +16,9 @@ use std::{
 };
 
 use bytes::{Bytes, BytesMut};
-use http::{HeaderMap, header};
+use http::{HeaderMap, HeaderValue, header};
 use http_body::{Frame, SizeHint};
-use http_body_util::{BodyExt as _, StreamBody};
+use http_body_util::BodyExt as _;
 use tonic::Status;
 
 use self::receive_budget::{HEALTH_MESSAGE, ReceiveBudget};
@@ -65,13 +65,20 @@ enum Kind {
     #[default]
     Empty,
     Whole(Bytes),
+    /// Message of a unary gRPC response.
+    Message(Bytes),
+    /// Trailers of that response.
+    StatusOk,
     Grpc(tonic::body::Body),
-    /// First frame, encoded in advance, and the rest.
-    Started(Bytes, tonic::body::Body),
     Events(Pin<Box<dyn http_body::Body<Data = Bytes, Error = Status> + Send>>),
 }
 
 impl Body {
+    /// Creates the body of a unary gRPC response.
+    pub(super) fn message(frame: Bytes) -> Self {
+        Self::of(Kind::Message(frame))
+    }
+
     /// Creates a body from one of tonic.
     pub(crate) fn grpc(body: tonic::body::Body) -> Self {
         Self::of(Kind::Grpc(body))
@@ -91,38 +98,20 @@ impl Body {
         Self { kind, unsent: None, permit: None }
     }
 
-    /// Encodes the first frame of a gRPC body.
-    pub(super) fn poll_begin(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        use http_body::Body as _;
-        let Kind::Grpc(body) = &mut self.kind else { return Poll::Ready(()) };
-        if body.is_end_stream() {
-            return Poll::Ready(());
-        }
-        let frame = ready!(Pin::new(&mut *body).poll_frame(cx));
-        self.kind = match frame.transpose().map(|frame| frame.map(Frame::into_data)) {
-            Ok(Some(Ok(data))) => Kind::Started(data, mem::take(body)),
-            Ok(Some(Err(trailers))) => Kind::Events(Box::pin(StreamBody::new(tokio_stream::once(Ok(trailers))))),
-            Err(status) => Kind::Events(Box::pin(StreamBody::new(tokio_stream::once(Err(status))))),
-            Ok(None) => Kind::Empty,
-        };
-        Poll::Ready(())
-    }
-
     /// Returns the number of bytes that are already encoded.
     pub(super) fn encoded_len(&self) -> usize {
         match &self.kind {
-            Kind::Whole(data) | Kind::Started(data, _) => data.len(),
-            Kind::Empty | Kind::Grpc(_) | Kind::Events(_) => 0,
+            Kind::Whole(data) | Kind::Message(data) => data.len(),
+            Kind::Empty | Kind::StatusOk | Kind::Grpc(_) | Kind::Events(_) => 0,
         }
     }
 
     /// Counts the frames in the budget until they are sent.
     pub(super) fn counted(mut self, unsent: &ResponseBudget) -> Self {
-        if let Kind::Whole(data) | Kind::Started(data, _) = &mut self.kind {
-            *data = unsent.count(mem::take(data));
-        }
-        if let Kind::Grpc(_) | Kind::Started(..) | Kind::Events(_) = &self.kind {
-            self.unsent = Some(unsent.clone());
+        match &mut self.kind {
+            Kind::Whole(data) | Kind::Message(data) => *data = unsent.count(mem::take(data)),
+            Kind::Grpc(_) | Kind::Events(_) => self.unsent = Some(unsent.clone()),
+            Kind::Empty | Kind::StatusOk => {}
         }
         self
     }
@@ -153,7 +142,7 @@ impl fmt::Debug for Body {
         f.write_str(match &self.kind {
             Kind::Empty => "empty",
             Kind::Whole(_) => "whole",
-            Kind::Grpc(_) | Kind::Started(..) => "grpc",
+            Kind::Message(_) | Kind::StatusOk | Kind::Grpc(_) => "grpc",
             Kind::Events(_) => "events",
         })
     }
@@ -171,10 +160,15 @@ impl http_body::Body for Body {
                 self.kind = Kind::Empty;
                 return Poll::Ready(Some(Ok(Frame::data(data))));
             }
-            Kind::Started(data, rest) => {
+            Kind::Message(data) => {
                 let data = mem::take(data);
-                self.kind = Kind::Grpc(mem::take(rest));
+                self.kind = Kind::StatusOk;
                 return Poll::Ready(Some(Ok(Frame::data(data))));
+            }
+            Kind::StatusOk => {
+                self.kind = Kind::Empty;
+                let trailers = HeaderMap::from_iter([(Status::GRPC_STATUS, HeaderValue::from_static("0"))]);
+                return Poll::Ready(Some(Ok(Frame::trailers(trailers))));
             }
             Kind::Grpc(body) => ready!(Pin::new(body).poll_frame(cx)),
             Kind::Events(body) => ready!(body.as_mut().poll_frame(cx)),
@@ -185,7 +179,7 @@ impl http_body::Body for Body {
     fn is_end_stream(&self) -> bool {
         match &self.kind {
             Kind::Empty => true,
-            Kind::Whole(_) | Kind::Started(..) => false,
+            Kind::Whole(_) | Kind::Message(_) | Kind::StatusOk => false,
             Kind::Grpc(body) => body.is_end_stream(),
             Kind::Events(body) => body.is_end_stream(),
         }
@@ -194,7 +188,7 @@ impl http_body::Body for Body {
     fn size_hint(&self) -> SizeHint {
         match &self.kind {
             Kind::Empty => SizeHint::with_exact(0),
-            Kind::Started(..) => SizeHint::default(),
+            Kind::Message(_) | Kind::StatusOk => SizeHint::default(),
             Kind::Whole(data) => SizeHint::with_exact(u64::try_from(data.len()).unwrap_or(u64::MAX)),
             Kind::Grpc(body) => body.size_hint(),
             Kind::Events(body) => body.size_hint(),
@@ -202,17 +196,17 @@ impl http_body::Body for Body {
     }
 }
 
-/// Reads the whole body of a request.
+/// Reads the whole body of a request. `prefix` is the length of its beginning that does not count.
 ///
 /// # Errors
 /// The body is larger than `limits.body_bytes`, is not received within `limits.body_timeout`, or exceeds the budget of
 /// received bytes.
-pub(super) async fn read<B>(headers: &HeaderMap, body: B, limits: &BodyLimits) -> Result<Bytes, Error>
+pub(super) async fn read<B>(headers: &HeaderMap, body: B, limits: &BodyLimits, prefix: usize) -> Result<Bytes, Error>
 where
     B: http_body::Body<Data = Bytes>,
     B::Error: Into<Box<dyn StdError + Send + Sync>>,
 {
-    let mut whole = pin!(collect(headers, body, limits));
+    let mut whole = pin!(collect(headers, body, limits, prefix));
     // Most bodies arrive with their headers and need no timer.
     if let Poll::Ready(body) = poll_fn(|cx| Poll::Ready(whole.as_mut().poll(cx))).await {
         return body;
@@ -221,22 +215,24 @@ where
     timed.map_err(|_| receive_budget::too_slow(limits.body_timeout))?
 }
 
-async fn collect<B>(headers: &HeaderMap, body: B, limits: &BodyLimits) -> Result<Bytes, Error>
+async fn collect<B>(headers: &HeaderMap, body: B, limits: &BodyLimits, prefix: usize) -> Result<Bytes, Error>
 where
     B: http_body::Body<Data = Bytes>,
     B::Error: Into<Box<dyn StdError + Send + Sync>>,
 {
     let mut body = pin!(body);
     let max = limits.body_bytes;
-    let limit = u64::try_from(max).unwrap_or(u64::MAX);
+    let limit = u64::try_from(max.saturating_add(prefix)).unwrap_or(u64::MAX);
     let mut reserved = limits.receiving.reservation();
     let (mut first, mut rest, mut length) = (Bytes::new(), BytesMut::new(), 0_u64);
     let mut rejection = (body.size_hint().lower() > limit).then(|| too_large_for(max));
     while rejection.is_none() {
         let Some(frame) = body.frame().await else { break };
-        // The client closed the connection or violated HTTP. Neither is an internal error.
-        let frame = frame
-            .map_err(|error| ErrorKind::InvalidRequest.because(format!("the body is incomplete: {}", error.into())))?;
+        let frame = frame.map_err(|error| match error.into().downcast::<Status>() {
+            Ok(status) => Error::from(*status),
+            // The client closed the connection or violated HTTP. Neither is an internal error.
+            Err(error) => ErrorKind::InvalidRequest.because(format!("the body is incomplete: {error}")),
+        })?;
         let Ok(data) = frame.into_data() else { continue };
         length = length.saturating_add(u64::try_from(data.len()).unwrap_or(u64::MAX));
         if length > limit {

@@ -240,7 +240,7 @@ fn document() -> String {
         let method = V03Methods::rpc(name).unwrap();
         let current = method.name();
         let rpc = current_rpc_descriptor(&pool, current);
-        let streaming = V03Methods::is_streaming(method);
+        let streaming = V03Methods::traits(method).is_streaming;
         assert_eq!(streaming, rpc.is_server_streaming(), "{name}");
         let result = match (current, streaming) {
             (_, true) => "stream of tasks, messages and updates",

@@ -2,7 +2,7 @@
 
 use std::{error::Error as StdError, marker::PhantomData};
 
-use bytes::Buf as _;
+use bytes::{Buf as _, BufMut as _};
 use tokio::time::Instant;
 use tokio_stream::StreamExt as _;
 use tonic::{
@@ -64,13 +64,36 @@ impl<U: prost::Message + Default + Measure> codec::Decoder for Decoder<U> {
 
     fn decode(&mut self, bytes: &mut DecodeBuf<'_>) -> Result<Option<U>, Status> {
         // tonic passes a message as one chunk.
-        check_proto::<U>(bytes.chunk()).map_err(Error::from)?;
-        U::decode(bytes).map(Some).map_err(|error| Error::invalid_params(error).into())
+        let message = decode(bytes.chunk())?;
+        bytes.advance(bytes.remaining());
+        Ok(Some(message))
     }
 
     fn buffer_settings(&self) -> BufferSettings {
         BufferSettings::new(BUFFER, WRITE)
     }
+}
+
+/// Decodes a message within the limit of decoded sizes.
+///
+/// # Errors
+/// `TooLarge`, or `InvalidParams` if it is malformed.
+pub(super) fn decode<T: prost::Message + Default + Measure>(proto: &[u8]) -> Result<T, Error> {
+    check_proto::<T>(proto)?;
+    T::decode(proto).map_err(Error::invalid_params)
+}
+
+/// Length of the prefix of a message in a gRPC frame in bytes.
+pub(crate) const PREFIX: usize = 5;
+
+/// Encodes a message with its prefix: uncompressed, and of this length.
+pub(super) fn frame(message: &impl prost::Message) -> Result<Vec<u8>, Error> {
+    let length = message.encoded_len();
+    let mut frame = Vec::with_capacity(PREFIX + length);
+    frame.put_u8(0);
+    frame.put_u32(u32::try_from(length).map_err(Error::internal)?);
+    message.encode_raw(&mut frame);
+    Ok(frame)
 }
 
 /// Messages of tonic's errors for a message that ends too early.

@@ -1,24 +1,109 @@
-//! gRPC binding of the server: error details for tonic's own errors, health service and reflection.
+//! gRPC binding of the server: RPCs, error details for tonic's own errors, health service and reflection.
 
-use tonic::{Code, Status, server::NamedService, service::Routes};
+use std::{convert::Infallible, mem};
+
+use bytes::Bytes;
+use http::{HeaderName, HeaderValue, Response, header, request::Parts};
+use http_body_util::Full;
+use tonic::{Code, Status, metadata::MetadataMap, server::NamedService, service::Routes};
 use tonic_health::pb::{FILE_DESCRIPTOR_SET as HEALTH, health_server::HealthServer};
 use tonic_reflection::server::Builder;
 use tonic_types::pb::FILE_DESCRIPTOR_SET as ERROR_DETAILS;
+use tower_service::Service;
 
 use crate::{
-    protocol::{Error, ErrorKind, Version, pb::DESCRIPTORS, rpc::codec::TRUNCATED},
+    protocol::{
+        Error, ErrorKind, Version,
+        pb::DESCRIPTORS,
+        rpc::{
+            Dispatch, ParamSource, Params,
+            codec::{PREFIX, TRUNCATED},
+        },
+    },
     transport::{
-        body::{Body, receive_budget::HEALTH_MESSAGE, response::remove_framing, too_large_for},
+        RequestBody, ResponseAccounting, WriteDeadline,
+        body::{
+            self, Body, BodyLimits,
+            receive_budget::HEALTH_MESSAGE,
+            response::{headers, remove_framing},
+            too_large_for,
+        },
         resource::health::Health,
     },
 };
 
+/// Compression of the messages of a request.
+const ENCODING: HeaderName = HeaderName::from_static("grpc-encoding");
+
+/// Serves a request to an RPC. The extensions of the request are its `Call` alone.
+///
+/// `server` is that of tonic for the service. It serves streams, and rejects unknown RPCs and bodies that are not one
+/// uncompressed message. Its future is three times as large as this one, and is moved several times.
+pub(in crate::transport) fn serve<T, S, B>(
+    service: T,
+    mut server: S,
+    mut parts: Parts,
+    body: B,
+    limits: BodyLimits,
+    mut accounting: ResponseAccounting,
+) -> impl Future<Output = Result<Response<Body>, Infallible>> + Send
+where
+    T: Dispatch,
+    S: Service<http::Request<tonic::body::Body>, Response = Response<tonic::body::Body>, Error = Infallible> + Send,
+    S::Future: Send,
+    B: RequestBody,
+{
+    let rpc = parts.uri.path().rsplit('/').next().and_then(T::rpc);
+    let traits = rpc.map(T::traits);
+    let is_read = accounting.reserve_for(traits, &mut parts.extensions);
+    let is_streaming = traits.is_some_and(|traits| traits.is_streaming);
+    let is_plain = !is_streaming && !parts.headers.contains_key(ENCODING);
+    async move {
+        let (version, max_message) = (accounting.class.version, limits.body_bytes);
+        let frame = match rpc {
+            Some(_) => body::read(&parts.headers, body, &limits, PREFIX).await,
+            None => Ok(Bytes::new()),
+        };
+        let mut response = match (frame, rpc) {
+            (Ok(frame), Some(rpc)) if is_plain && let Some(message) = message_in(&frame) => {
+                let params = Params { source: ParamSource::Proto(message), path: Vec::new() };
+                // The service gets no headers: its part of them is in the `Call`.
+                let extensions = mem::take(&mut parts.extensions);
+                let request = tonic::Request::from_parts(MetadataMap::new(), extensions, params);
+                match service.call(rpc, request).await.and_then(|reply| Ok(reply.into_unary()?)) {
+                    Ok((frame, metadata)) => {
+                        let mut response = Response::new(Body::message(frame));
+                        *response.headers_mut() = headers(metadata);
+                        let content_type = HeaderValue::from_static("application/grpc");
+                        response.headers_mut().insert(header::CONTENT_TYPE, content_type);
+                        response
+                    }
+                    Err(status) => complete(status.into_http(), max_message, version),
+                }
+            }
+            (Ok(frame), _) => {
+                let body = tonic::body::Body::new(Full::new(frame));
+                complete(server.call(http::Request::from_parts(parts, body)).await?, max_message, version)
+            }
+            (Err(error), _) => accounting.class.error_response(error),
+        };
+        if is_streaming && let Some(deadline) = WriteDeadline::after(limits.stream_max_age) {
+            response.extensions_mut().insert(deadline);
+        }
+        Ok(accounting.finish(response, is_read))
+    }
+}
+
+/// Returns the message in a gRPC frame, unless that is compressed, incomplete or followed by more.
+fn message_in(frame: &Bytes) -> Option<Bytes> {
+    let (&[flag, ref length @ ..], message) = frame.split_first_chunk::<PREFIX>()?;
+    let is_whole =
+        flag == 0 && usize::try_from(u32::from_be_bytes(*length)).is_ok_and(|length| length == message.len());
+    is_whole.then(|| frame.slice(PREFIX..))
+}
+
 /// Adds error details (10.6) to errors that tonic itself generated, which have only a code and a message.
-pub(in crate::transport) fn complete(
-    response: http::Response<tonic::body::Body>,
-    max_message: usize,
-    version: Version,
-) -> http::Response<Body> {
+fn complete(response: Response<tonic::body::Body>, max_message: usize, version: Version) -> Response<Body> {
     let mut response = response.map(Body::grpc);
     if response.headers().len() > 1 {
         remove_framing(response.headers_mut());
@@ -40,7 +125,7 @@ pub(in crate::transport) fn complete(
             status_of(ErrorKind::InvalidRequest.because(status.message().to_owned())).into_http()
         }
         Some(mut status) => {
-            let metadata = std::mem::take(status.metadata_mut());
+            let metadata = mem::take(status.metadata_mut());
             let prefix = status.message().split(':').next().unwrap_or_default().to_owned();
             let error = Error::from(status);
             if version == Version::V0_3 && prefix == error.kind().v03_name() {
@@ -55,12 +140,6 @@ pub(in crate::transport) fn complete(
 
 /// Both versions of the reflection service. Many tools try the older one first.
 const REFLECTION: [&str; 2] = ["grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection"];
-
-/// Returns true if a path is a method of a reflection service.
-pub(in crate::transport) fn is_reflection(path: &str) -> bool {
-    let service = path.strip_prefix('/').and_then(|path| path.split('/').next());
-    service.is_some_and(|service| REFLECTION.contains(&service))
-}
 
 /// Builds the health service, and reflection in both versions with the comments of the proto files. Reflection also has the
 /// types of error details, which no service names: tools need them to print the details of an error.
@@ -94,9 +173,7 @@ fn name_of<S: NamedService>(_: &S) -> &'static str {
 }
 
 /// Adds error details to the response of an unknown service. Responses of health and reflection are unchanged.
-pub(in crate::transport) fn complete_unimplemented(
-    response: http::Response<tonic::body::Body>,
-) -> http::Response<Body> {
+pub(in crate::transport) fn complete_unimplemented(response: Response<tonic::body::Body>) -> Response<Body> {
     const UNIMPLEMENTED: &[u8] = b"12";
     let status = response.headers().get(Status::GRPC_STATUS);
     if status.is_some_and(|code| code.as_bytes() == UNIMPLEMENTED) {

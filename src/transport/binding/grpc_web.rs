@@ -16,7 +16,7 @@ use tower_layer::Layer as _;
 use tower_service::Service;
 
 use crate::{
-    protocol::{ErrorKind, response_budget::ResponseBudget},
+    protocol::{ErrorKind, response_budget::ResponseBudget, rpc::codec::PREFIX},
     transport::{Body, RequestBody, ResponseFuture},
 };
 
@@ -134,8 +134,6 @@ pub(crate) fn trailers(frame: &[u8]) -> Option<HeaderMap> {
     const TRAILERS: u8 = 0x80;
     /// First character of the prefix of trailers in base64.
     const TRAILERS_TEXT: u8 = b'g';
-    /// Length of a prefix in bytes.
-    const PREFIX: usize = 5;
     let frame = match *frame.first()? {
         TRAILERS => Cow::Borrowed(frame),
         TRAILERS_TEXT => BASE64_STANDARD.decode(frame).ok()?.into(),

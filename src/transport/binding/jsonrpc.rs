@@ -13,7 +13,7 @@ use std::{
 
 use bytes::{BufMut as _, Bytes};
 use futures_util::{
-    TryFutureExt as _,
+    FutureExt as _,
     future::{Either, join_all, ready},
 };
 use http::{Extensions, HeaderMap, Response, StatusCode, header, request::Parts};
@@ -27,7 +27,7 @@ use crate::{
         Error, ErrorKind, Version,
         call::{Call, is_javascript},
         response_budget::{Reservation, ResponseBudget},
-        rpc::{BoxStream, Dispatch, Frame, JsonLine, ParamSource, Params, Reply, Request},
+        rpc::{BoxStream, Dispatch, Frame, JsonLine, ParamSource, Params, Reply, RpcTraits},
     },
     transport::{
         RequestBody, ResponseAccounting,
@@ -71,48 +71,11 @@ impl<T: Dispatch, C: Dispatch> Methods<T, C> {
         }
     }
 
-    fn is_streaming(rpc: Rpc<T::Rpc, C::Rpc>) -> bool {
+    fn traits(rpc: Rpc<T::Rpc, C::Rpc>) -> RpcTraits {
         match rpc {
-            Rpc::V1(rpc) => T::is_streaming(rpc),
-            Rpc::V03(rpc) => C::is_streaming(rpc),
+            Rpc::V1(rpc) => T::traits(rpc),
+            Rpc::V03(rpc) => C::traits(rpc),
         }
-    }
-
-    fn has_empty_response(rpc: Rpc<T::Rpc, C::Rpc>) -> bool {
-        match rpc {
-            Rpc::V1(rpc) => T::has_empty_response(rpc),
-            Rpc::V03(rpc) => C::has_empty_response(rpc),
-        }
-    }
-
-    fn is_read(rpc: Rpc<T::Rpc, C::Rpc>) -> bool {
-        match rpc {
-            Rpc::V1(rpc) => T::is_read(rpc),
-            Rpc::V03(rpc) => C::is_read(rpc),
-        }
-    }
-
-    fn call<'a>(
-        &'a self,
-        rpc: Rpc<T::Rpc, C::Rpc>,
-        has_id: bool,
-        request: Request<'a>,
-    ) -> impl Future<Output = Result<Reply, Status>> + Send {
-        let reply = match rpc {
-            Rpc::V1(rpc) => Either::Left(self.v1.call(rpc, request)),
-            Rpc::V03(rpc) => {
-                let service = if has_id { &self.v03 } else { &self.v03_without_id };
-                // The futures of 0.3 are larger than all else here. Boxed, they do not enlarge those of 1.0.
-                Either::Right(Box::pin(service.call(rpc, request)))
-            }
-        };
-        reply.map_ok(move |reply| match reply {
-            // Some clients require the member `result`, and none reads an object from it.
-            Reply::Unary(_, metadata) if Self::has_empty_response(rpc) => {
-                Reply::Unary(Bytes::from_static(b"null"), metadata)
-            }
-            reply @ (Reply::Unary(..) | Reply::Stream(..)) => reply,
-        })
     }
 }
 
@@ -131,7 +94,7 @@ pub(in crate::transport) fn serve<T: Dispatch, C: Dispatch, B: RequestBody>(
     let resumes = is_resumption(&extensions);
     let Parts { headers, .. } = parts;
     async move {
-        let body = body::read(&headers, body, &limits).await;
+        let body = body::read(&headers, body, &limits, 0).await;
         let body = match body.and_then(|body| media_type::checked_for_rpc(&headers, body)) {
             Ok(body) => body,
             Err(error) => {
@@ -148,15 +111,10 @@ pub(in crate::transport) fn serve<T: Dispatch, C: Dispatch, B: RequestBody>(
         let (response, is_read) = match Invocation::parse(&body, checks.presumed_version()) {
             Ok(invocation) => {
                 let rpc = Methods::<T, C>::find(&invocation.method);
-                let is_read = rpc.is_some_and(Methods::<T, C>::is_read);
-                if is_read
-                    && !rpc.is_some_and(Methods::<T, C>::is_streaming)
-                    && let Some(call) = extensions.get_mut()
-                {
-                    accounting.reserve(call);
-                }
+                let traits = rpc.map(Methods::<T, C>::traits);
+                let is_read = accounting.reserve_for(traits, &mut extensions);
                 let reply = invocation.call(&methods, rpc, extensions, checks).await;
-                let mut response = invocation.respond::<T, C>(reply, rpc, &headers, resumes, &limits);
+                let mut response = invocation.respond(reply, traits, &headers, resumes, &limits);
                 record_outcome(&mut response, Some(&invocation.method), None);
                 (response, is_read)
             }
@@ -277,13 +235,13 @@ async fn serve_entry<T: Dispatch, C: Dispatch>(
     };
     let (id, version) = (invocation.id, invocation.version);
     let rpc = Methods::<T, C>::find(&invocation.method);
-    let is_read = rpc.is_none_or(Methods::<T, C>::is_read);
+    let is_read = rpc.is_none_or(|rpc| Methods::<T, C>::traits(rpc).is_read);
     let reserved = is_read.then(|| Arc::new(budget.unsent.reservation()));
     if let Some(call) = extensions.get_mut::<Call>() {
         call.memory.clone_from(&reserved);
     }
     let reply = match rpc {
-        Some(rpc) if Methods::<T, C>::is_streaming(rpc) => Err(ErrorKind::InvalidRequest
+        Some(rpc) if Methods::<T, C>::traits(rpc).is_streaming => Err(ErrorKind::InvalidRequest
             .because("streaming methods are not supported in a batch; send the call on its own")
             .into()),
         rpc => Box::pin(invocation.call(methods, rpc, extensions, checks)).await,
@@ -372,19 +330,29 @@ impl<'a> Invocation<'a> {
         let params = Params { source: ParamSource::Json(Cow::Borrowed(self.params)), path: Vec::new() };
         // The service gets no headers: its part of them is in the `Call`.
         let request = tonic::Request::from_parts(MetadataMap::new(), extensions, params);
-        let has_id = self.id.is_some();
+        let is_empty = rpc.as_ref().is_ok_and(|rpc| Methods::<T, C>::traits(*rpc).has_empty_response);
         let reply = match rpc {
-            Ok(rpc) => Either::Left(methods.call(rpc, has_id, request)),
-            Err(status) => Either::Right(ready(Err(status))),
+            Ok(Rpc::V1(rpc)) => Either::Left(methods.v1.call(rpc, request)),
+            Ok(Rpc::V03(rpc)) => {
+                let service = if self.id.is_some() { &methods.v03 } else { &methods.v03_without_id };
+                // The futures of 0.3 are larger than all else here. Boxed, they do not enlarge those of 1.0.
+                Either::Right(Either::Left(Box::pin(service.call(rpc, request))))
+            }
+            Err(status) => Either::Right(Either::Right(ready(Err(status)))),
         };
-        reply.map_err(|status| hint_at_bare_message(status, self.params.as_bytes(), "params.message"))
+        reply.map(move |reply| match reply {
+            // Some clients require the member `result`, and none reads an object from it.
+            Ok(Reply::Unary(_, metadata)) if is_empty => Ok(Reply::Unary(Bytes::from_static(b"null"), metadata)),
+            Ok(reply) => Ok(reply),
+            Err(status) => Err(hint_at_bare_message(status, self.params.as_bytes(), "params.message")),
+        })
     }
 
     /// Builds the HTTP response from the reply of an RPC.
-    fn respond<T: Dispatch, C: Dispatch>(
+    fn respond(
         &self,
         reply: Result<Reply, Status>,
-        rpc: Option<Rpc<T::Rpc, C::Rpc>>,
+        traits: Option<RpcTraits>,
         request_headers: &HeaderMap,
         resumes: bool,
         limits: &BodyLimits,
@@ -395,7 +363,7 @@ impl<'a> Invocation<'a> {
                 (Version::V0_3, Err(status)) => status_response("null", version, status),
                 // A notification is executed and has no response (JSON-RPC 2.0, section 4.1). This does not apply to
                 // unknown methods.
-                (Version::V1_0, _) if rpc.is_some() => status(StatusCode::NO_CONTENT),
+                (Version::V1_0, _) if traits.is_some() => status(StatusCode::NO_CONTENT),
                 (Version::V1_0 | Version::V0_3, _) => status_response("null", version, missing_id().into()),
             };
         };
@@ -404,7 +372,9 @@ impl<'a> Invocation<'a> {
                 respond(StatusCode::OK, headers(metadata), JSON, result_envelope(id, &data))
             }
             Ok(Reply::Stream(items, metadata)) => self.stream(id, items, resumes, headers(metadata), limits),
-            Err(status) if rpc.is_some_and(Methods::<T, C>::is_streaming) && wants_events(request_headers, version) => {
+            Err(status)
+                if traits.is_some_and(|traits| traits.is_streaming) && wants_events(request_headers, version) =>
+            {
                 let (error, headers) = error_parts(status);
                 if http_status(&error, version).is_some() {
                     return error_response(id, version, &error, headers);

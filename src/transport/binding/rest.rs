@@ -51,7 +51,7 @@ pub(in crate::transport) fn serve<T: Dispatch, B: RequestBody>(
     let route = route.and_then(|route| checked.map(|()| route).map_err(Status::from));
     async move {
         // A body is read even if the route has none: the next request of the connection follows it.
-        let body = body::read(&parts.headers, body, &limits).await;
+        let body = body::read(&parts.headers, body, &limits, 0).await;
         let reply = match build_request(&parts, route, &body, extensions) {
             Ok((rpc, request)) => {
                 let reply = binding.call(rpc, request).await;

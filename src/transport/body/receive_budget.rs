@@ -20,7 +20,7 @@ use tonic::Status;
 use crate::{
     base::clock,
     protocol::error::{Error, ErrorKind},
-    transport::body::{BodyLimits, too_large_for},
+    transport::body::BodyLimits,
 };
 
 /// Maximum size of a small body in bytes. Small bodies may use the whole budget, and larger ones seven eighths of it, so that
@@ -42,9 +42,6 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// Maximum age of a request that is a stream of messages. Only reflection has such requests.
 const MAX_STREAM_AGE: Duration = Duration::from_mins(10);
-
-/// Length of the gRPC message prefix in bytes.
-const PREFIX: usize = 5;
 
 /// Budget for the incomplete request bodies of all connections.
 #[derive(Debug)]
@@ -119,47 +116,28 @@ pub(in crate::transport) fn too_slow(timeout: Duration) -> Error {
     ErrorKind::RequestTimeout.because(format!("the body was not received within {timeout:?}"))
 }
 
-/// Number of messages in a gRPC request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::transport) enum Messages {
-    /// A single message: the body has to be complete within the timeout.
-    One,
-    /// A stream: the timeout applies between two frames, and the stream has a maximum age.
-    Many,
-}
-
 pin_project! {
-    /// Body of a gRPC request with limits. tonic has no timeout for the receipt of a message, and buffers an incomplete one.
-    pub(in crate::transport) struct LimitedBody<B> {
+    /// Body of a gRPC request with a stream of messages. tonic has no timeout for the receipt of a message, and buffers an
+    /// incomplete one. The timeout applies between two frames, and the stream has a maximum age.
+    pub(in crate::transport) struct LimitedStream<B> {
         #[pin]
         body: B,
-        messages: Messages,
-        max: usize,
         timeout: Duration,
         started: Instant,
-        // Created at the first wait. Most bodies never wait.
+        // Created at the first wait.
         expires: Option<Pin<Box<Sleep>>>,
         reserved: ReceiveReservation,
-        received: usize,
     }
 }
 
-impl<B> LimitedBody<B> {
-    pub(in crate::transport) fn new(body: B, messages: Messages, limits: &BodyLimits) -> Self {
-        Self {
-            body,
-            messages,
-            max: limits.body_bytes,
-            timeout: limits.body_timeout,
-            started: Instant::now(),
-            expires: None,
-            reserved: limits.receiving.reservation(),
-            received: 0,
-        }
+impl<B> LimitedStream<B> {
+    pub(in crate::transport) fn new(body: B, limits: &BodyLimits) -> Self {
+        let (timeout, reserved) = (limits.body_timeout, limits.receiving.reservation());
+        Self { body, timeout, started: Instant::now(), expires: None, reserved }
     }
 }
 
-impl<B> http_body::Body for LimitedBody<B>
+impl<B> http_body::Body for LimitedStream<B>
 where
     B: http_body::Body<Data = Bytes>,
     B::Error: Into<Box<dyn StdError + Send + Sync>>,
@@ -172,29 +150,17 @@ where
         let Poll::Ready(frame) = this.body.poll_frame(cx) else {
             let expires = this.expires.get_or_insert_with(|| {
                 let idle = clock::after(Instant::now(), *this.timeout);
-                Box::pin(sleep_until(match this.messages {
-                    Messages::One => idle,
-                    Messages::Many => idle.min(clock::after(*this.started, MAX_STREAM_AGE)),
-                }))
+                Box::pin(sleep_until(idle.min(clock::after(*this.started, MAX_STREAM_AGE))))
             });
             ready!(expires.as_mut().poll(cx));
             return Poll::Ready(Some(Err(too_slow(*this.timeout).into())));
         };
-        if *this.messages == Messages::Many {
-            *this.expires = None;
-            // Earlier frames were decoded, except for at most one incomplete message.
-            this.reserved.release();
-            *this.received = 0;
-        }
+        *this.expires = None;
+        // Earlier frames were decoded, except for at most one incomplete message.
+        this.reserved.release();
         Poll::Ready(frame.map(|frame| {
             let frame = frame.map_err(|error| Status::from_error(error.into()))?;
-            let length = frame.data_ref().map_or(0, Bytes::len);
-            *this.received = this.received.saturating_add(length);
-            // tonic rejects a message that is too large by its prefix. This limits data after the message.
-            if *this.messages == Messages::One && *this.received > this.max.saturating_add(PREFIX) {
-                return Err(too_large_for(*this.max).into());
-            }
-            this.reserved.grow(length)?;
+            this.reserved.grow(frame.data_ref().map_or(0, Bytes::len))?;
             Ok(frame)
         }))
     }

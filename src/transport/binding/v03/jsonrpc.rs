@@ -18,9 +18,9 @@ use crate::{
             GetExtendedAgentCardRequest, ListTaskPushNotificationConfigsRequest, SendMessageRequest,
             TaskPushNotificationConfig,
             a2a_service_server::A2aService,
-            bindings::{Rpc, ValidatedService, each_rpc},
+            bindings::{Rpc, ServiceHandle, ValidatedService, each_rpc},
         },
-        rpc::{BoxStream, Dispatch, Reply, Request, Route, decode, encode_line},
+        rpc::{BoxStream, Dispatch, Reply, Request, Route, RpcTraits, decode, encode_line},
         snapshot::decoded,
         v03::{
             METHODS, card, event,
@@ -48,16 +48,9 @@ impl Dispatch for V03Methods {
         METHODS.iter().find(|(method, _)| *method == name).map(|(_, rpc)| *rpc)
     }
 
-    fn is_streaming(rpc: Rpc) -> bool {
-        rpc.is_streaming()
-    }
-
-    fn has_empty_response(rpc: Rpc) -> bool {
-        rpc.has_empty_response()
-    }
-
-    fn is_read(rpc: Rpc) -> bool {
-        rpc.http_rule().verb == "GET" && !rpc.is_streaming()
+    fn traits(rpc: Rpc) -> RpcTraits {
+        let traits = ServiceHandle::traits(rpc);
+        RpcTraits { is_read: traits.is_read && !traits.is_streaming, ..traits }
     }
 
     fn route(_: &str, _: &[&str], _: &str) -> Option<Route<Rpc>> {

@@ -17,7 +17,7 @@ use crate::protocol::{
         },
         v03,
     },
-    rpc::{BodyMapping, Dispatch, ParamSource, Reply, Request, Route, UnaryOutput, unary},
+    rpc::{BodyMapping, Dispatch, ParamSource, Reply, Request, Route, RpcTraits, UnaryOutput, unary},
     v03::{
         card::v03_card,
         file_encoding::{FileEncoding, FileParts},
@@ -70,16 +70,8 @@ impl Dispatch for V03Rest {
         })
     }
 
-    fn is_streaming(rpc: Rpc) -> bool {
-        matches!(rpc, Rpc::Proto(rpc) if ServiceHandle::is_streaming(rpc))
-    }
-
-    fn has_empty_response(rpc: Rpc) -> bool {
-        matches!(rpc, Rpc::Proto(rpc) if ServiceHandle::has_empty_response(rpc))
-    }
-
-    fn is_read(rpc: Rpc) -> bool {
-        matches!(rpc, Rpc::Proto(rpc) if ServiceHandle::is_read(rpc))
+    fn traits(rpc: Rpc) -> RpcTraits {
+        if let Rpc::Proto(rpc) = rpc { ServiceHandle::traits(rpc) } else { RpcTraits::default() }
     }
 
     /// Also accepts `/v1/task/…`: one published HTTP rule has `task` instead of `tasks`, and clients follow it.
