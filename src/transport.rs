@@ -90,14 +90,14 @@ pub use self::{
 };
 use crate::{
     protocol::{
-        Error, Protocols, Version,
+        Error, ErrorKind, Protocols, Version,
         call::{self, Call},
         pb::v1::{
             a2a_service_server::{A2aService, A2aServiceServer},
             bindings::ServiceHandle,
         },
         response_budget::{Reservation, ResponseBudget},
-        rpc::{RpcTraits, codec::PREFIX},
+        rpc::RpcTraits,
         v03::pb::bindings::ServiceHandle as V03ServiceHandle,
     },
     service::wrappers::v03::V03Service,
@@ -317,6 +317,12 @@ impl HttpService {
                     Ok(resource::health::respond_with_health(parts.uri.path(), &drain, &ready).await)
                 });
             }
+            RequestKind::Grpc if parts.version < http::Version::HTTP_2 => {
+                let error = ErrorKind::InvalidRequest.because("gRPC needs HTTP/2; over HTTP/1.1, use gRPC-Web");
+                let mut response = class.error_response(error);
+                *response.status_mut() = StatusCode::UNSUPPORTED_MEDIA_TYPE;
+                return now(response);
+            }
             RequestKind::Grpc => return self.dispatch_grpc(class, parts, body, unsent),
             RequestKind::GrpcWeb(format) => {
                 let class = RequestClass { kind: RequestKind::Grpc, ..class };
@@ -384,7 +390,7 @@ impl HttpService {
             let limits = if is_health { health_limits } else { limits }.clone();
             return Box::pin(async move {
                 let body = if is_health {
-                    match body::read(&parts.headers, body, &limits, PREFIX).await {
+                    match binding::grpc::read_frame(&parts.headers, body, &limits).await {
                         Ok(frame) => tonic::body::Body::new(Full::new(frame)),
                         Err(error) => return Ok(class.error_response(error)),
                     }

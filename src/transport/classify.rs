@@ -144,7 +144,9 @@ impl RequestKind {
         // A GET has no body, so its content type is ignored.
         if *method == Method::POST {
             let media_type = media_type::of(headers).unwrap_or_default();
-            if let Some(suffix) = media_type.strip_prefix("application/grpc") {
+            if let Some((prefix, suffix)) = media_type.split_at_checked("application/grpc".len())
+                && prefix.eq_ignore_ascii_case("application/grpc")
+            {
                 if suffix.is_empty() || suffix.starts_with('+') {
                     return Self::Grpc;
                 }

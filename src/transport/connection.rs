@@ -130,6 +130,10 @@ pub(super) struct CountedIo<I> {
     hides_vectored: bool,
     /// HTTP/1: first byte of the next request, read during the response while checking for a disconnect.
     peeked: Option<u8>,
+    /// HTTP/1: whether a client may end its side of the connection before it has its response.
+    allows_half_close: bool,
+    /// HTTP/1: the client has done so.
+    is_half_closed: bool,
     /// Timeout of writes that wait for the socket.
     stall: WriteTimeout,
     frames: FrameBudget,
@@ -137,9 +141,18 @@ pub(super) struct CountedIo<I> {
 
 impl<I> CountedIo<I> {
     /// Wraps the I/O of a connection. `write_timeout`: see [`WriteTimeout`]; zero is no limit.
-    pub(super) fn new(io: I, state: Arc<ConnectionState>, write_timeout: Duration) -> Self {
-        let (stall, frames) = (WriteTimeout::new(write_timeout), FrameBudget::new());
-        Self { io, state, version: HttpVersion::Undetermined(0), hides_vectored: false, peeked: None, stall, frames }
+    pub(super) fn new(io: I, state: Arc<ConnectionState>, write_timeout: Duration, allows_half_close: bool) -> Self {
+        Self {
+            io,
+            state,
+            version: HttpVersion::Undetermined(0),
+            hides_vectored: false,
+            peeked: None,
+            allows_half_close,
+            is_half_closed: false,
+            stall: WriteTimeout::new(write_timeout),
+            frames: FrameBudget::new(),
+        }
     }
 
     /// Fails a write of `offered` bytes once the write timeout has passed.
@@ -204,6 +217,9 @@ impl<I> CountedIo<I> {
 impl<I: AsyncRead + Unpin> CountedIo<I> {
     /// Completes with an error if the client has disconnected, by reading one byte while hyper does not read. Registers the
     /// waker otherwise.
+    ///
+    /// The end of the input is no disconnect if half-closed connections are allowed. If the client has gone nevertheless, the
+    /// response or the next comment of a stream can't be written.
     fn poll_disconnect(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
         let mut byte = [0];
         let mut buf = ReadBuf::new(&mut byte);
@@ -211,7 +227,12 @@ impl<I: AsyncRead + Unpin> CountedIo<I> {
             return Poll::Ready(error);
         }
         self.peeked = buf.filled().first().copied();
-        if self.peeked.is_some() { Poll::Pending } else { Poll::Ready(io::ErrorKind::UnexpectedEof.into()) }
+        self.is_half_closed = self.peeked.is_none() && self.allows_half_close;
+        if self.peeked.is_some() || self.is_half_closed {
+            Poll::Pending
+        } else {
+            Poll::Ready(io::ErrorKind::UnexpectedEof.into())
+        }
     }
 }
 
@@ -270,6 +291,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin> AsyncWrite for CountedIo<I> {
         if self.version == HttpVersion::Http1
             && !self.state.is_reading.load(Relaxed)
             && self.peeked.is_none()
+            && !self.is_half_closed
             && let Poll::Ready(error) = self.poll_disconnect(cx)
         {
             return Poll::Ready(Err(error));
@@ -293,7 +315,7 @@ mod tests {
     #[tokio::test]
     async fn input_during_a_response_is_read_completely() {
         let (mut client, server) = tokio::io::duplex(1 << 10);
-        let mut server = CountedIo::new(server, Arc::default(), Duration::ZERO);
+        let mut server = CountedIo::new(server, Arc::default(), Duration::ZERO, false);
         let mut read = [0; 1 << 10];
         client.write_all(b"POST / HTTP/1.1").await.unwrap();
         assert_eq!(server.read(&mut read).await.unwrap(), 15);

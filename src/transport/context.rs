@@ -13,7 +13,7 @@ use crate::{
     base::sources::Ids,
     protocol::{
         Error, Version,
-        call::{Call, Principal, REQUEST_ID},
+        call::{Call, Principal, REQUEST_ID, TIMEOUT},
         event::Cursor,
         response_budget::ResponseBudget,
     },
@@ -23,7 +23,7 @@ use crate::{
 /// Checks of a request that wait until its version is known. The version of JSON-RPC is in the body.
 #[derive(Clone)]
 pub(super) struct PendingChecks {
-    /// Error if the deadline has already passed.
+    /// Error if the deadline is malformed, or has already passed.
     deadline: Result<(), Error>,
     requested: RequestedVersion,
 }
@@ -32,7 +32,7 @@ impl PendingChecks {
     /// Checks deadline and version of a request that has the form of this version, and sets the version of its [`Call`].
     ///
     /// # Errors
-    /// `DeadlineExceeded`, or those of [`RequestedVersion::check`].
+    /// `InvalidParams` and `DeadlineExceeded` for the deadline, or those of [`RequestedVersion::check`].
     pub(super) fn complete(self, version: Version, call: &mut Call) -> Result<(), Error> {
         self.deadline?;
         self.requested.check(version)?;
@@ -77,7 +77,11 @@ pub(super) fn complete_call(
     call.forwarded = forwarded_headers(&parts.headers, &settings.forward_headers);
     let requested = RequestedVersion::of(parts, settings.protocols, settings.strict_version);
     call.record = parts.extensions.remove();
-    let deadline = call.check_deadline();
+    let deadline = if call.deadline.is_none() && parts.headers.contains_key(TIMEOUT) {
+        Err(Error::invalid_field(TIMEOUT.as_str(), "is not a number of up to eight digits with a unit, such as 30S"))
+    } else {
+        call.check_deadline()
+    };
     PendingChecks { deadline, requested }
 }
 

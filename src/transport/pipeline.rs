@@ -135,9 +135,8 @@ impl CheckedService {
         let Self { http, layers, bound } = self;
         let head = RequestHead::of(&parts);
         // A server that the router is mounted in has checked the framing.
-        if bound.is_some()
-            && let Err(error) = head.check_framing(&parts)
-        {
+        let framing = if bound.is_some() { head.check_framing(&parts) } else { Ok(()) };
+        if let Err(error) = framing.and_then(|()| head.check_credentials()) {
             // The request is invalid HTTP, so the status is 400 whatever the binding uses for its errors.
             let mut response = class.error_response(error);
             *response.status_mut() = StatusCode::BAD_REQUEST;

@@ -75,6 +75,24 @@ async fn requests_without_the_token_are_rejected() {
     }
 }
 
+/// A proxy may check another header than the server.
+#[tokio::test]
+async fn two_authorization_headers_are_rejected() {
+    let url = bindings::serve(server_with_token()).await;
+    for (path, body) in [("/message:send", "{}"), ("/rpc", r#"{"jsonrpc":"2.0","id":1,"method":"ListTasks"}"#)] {
+        for pair in
+            [["Bearer sesame", "Bearer other"], ["Basic x", "Bearer sesame"], ["Bearer sesame", "Bearer sesame"]]
+        {
+            let request = bindings::http().post(format!("{url}{path}")).header("content-type", "application/json");
+            let request = pair.iter().fold(request, |request, value| request.header("authorization", *value));
+            let response = request.body(body).send().await.unwrap();
+            assert_eq!(response.status(), 400, "{path} {pair:?}");
+            let text = response.text().await.unwrap();
+            assert!(text.contains("Authorization: given more than once"), "{text}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn requests_with_the_token_are_accepted() {
     let url = bindings::serve(server_with_token()).await;

@@ -167,6 +167,9 @@ impl State {
         if header.alg.family() == AlgorithmFamily::Hmac {
             return Err(TokenError::Invalid("the token is signed with an algorithm that is not accepted"));
         }
+        if header.typ.as_deref().is_some_and(|kind| !is_access_token(kind)) {
+            return Err(TokenError::Invalid("the type of the token is not JWT or at+jwt"));
+        }
         if header.crit.is_some() {
             return Err(TokenError::Invalid("the token has a critical header parameter"));
         }
@@ -185,7 +188,9 @@ impl State {
                 Err(JwtError::InvalidAlgorithm.into())
             };
             match verified {
-                Ok(data) => return Ok(data.claims),
+                // A list would also satisfy the validation (RFC 7519, 4.1.1 has one issuer).
+                Ok(data) if data.claims.get("iss").is_some_and(Value::is_string) => return Ok(data.claims),
+                Ok(_) => rejection = TokenError::Invalid(reason(&JwtError::InvalidIssuer)),
                 // Without key ids, another key may fit: one of the set, or a new one of the issuer.
                 Err(error) if !is_named && is_other_key(error.kind()) => {}
                 Err(error) => rejection = TokenError::Invalid(reason(error.kind())),
@@ -222,6 +227,13 @@ impl State {
 }
 
 /// Returns true for the errors of a token that another key has signed.
+/// Returns true for the types of access tokens (RFC 7519, 5.1; RFC 9068, 2.1). Tokens of other types, such as `logout+jwt`, have the
+/// same issuer but another purpose (RFC 8725, 3.11).
+fn is_access_token(kind: &str) -> bool {
+    let kind = kind.to_ascii_lowercase();
+    matches!(kind.strip_prefix("application/").unwrap_or(&kind), "jwt" | "at+jwt")
+}
+
 fn is_other_key(error: &JwtError) -> bool {
     matches!(error, JwtError::InvalidSignature | JwtError::InvalidAlgorithm)
 }

@@ -3,7 +3,7 @@
 use std::{convert::Infallible, mem};
 
 use bytes::Bytes;
-use http::{HeaderName, HeaderValue, Response, header, request::Parts};
+use http::{HeaderMap, HeaderName, HeaderValue, Response, header, request::Parts};
 use http_body_util::Full;
 use tonic::{Code, Status, metadata::MetadataMap, server::NamedService, service::Routes};
 use tonic_health::pb::{FILE_DESCRIPTOR_SET as HEALTH, health_server::HealthServer};
@@ -61,7 +61,7 @@ where
     async move {
         let (version, max_message) = (accounting.class.version, limits.body_bytes);
         let frame = match rpc {
-            Some(_) => body::read(&parts.headers, body, &limits, PREFIX).await,
+            Some(_) => read_frame(&parts.headers, body, &limits).await,
             None => Ok(Bytes::new()),
         };
         let mut response = match (frame, rpc) {
@@ -94,12 +94,38 @@ where
     }
 }
 
-/// Returns the message in a gRPC frame, unless that is compressed, incomplete or followed by more.
+/// Reads a body that has one message. tonic rejects incomplete messages and unknown compressions, but reports other flags as its
+/// own error and ignores further messages.
+///
+/// # Errors
+/// Those of [`body::read`], and `InvalidRequest`.
+pub(in crate::transport) async fn read_frame<B: RequestBody>(
+    headers: &HeaderMap,
+    body: B,
+    limits: &BodyLimits,
+) -> Result<Bytes, Error> {
+    let frame = body::read(headers, body, limits, PREFIX).await?;
+    let invalid = |why| Err(ErrorKind::InvalidRequest.because(format!("the body: {why}")));
+    let Some((flags, length, message)) = split(&frame) else { return Ok(frame) };
+    if flags > u8::from(headers.contains_key(ENCODING)) {
+        return invalid(format!("its frame has the flags {flags:#04x}, and is not an uncompressed message"));
+    }
+    if message.len() > length {
+        return invalid("has more than one message".to_owned());
+    }
+    Ok(frame)
+}
+
+/// Splits a gRPC frame into its flags, the length that it states, and what follows.
+fn split(frame: &[u8]) -> Option<(u8, usize, &[u8])> {
+    let (&[flags, ref length @ ..], message) = frame.split_first_chunk::<PREFIX>()?;
+    Some((flags, usize::try_from(u32::from_be_bytes(*length)).unwrap_or(usize::MAX), message))
+}
+
+/// Returns the message in a gRPC frame, unless that is compressed or incomplete.
 fn message_in(frame: &Bytes) -> Option<Bytes> {
-    let (&[flag, ref length @ ..], message) = frame.split_first_chunk::<PREFIX>()?;
-    let is_whole =
-        flag == 0 && usize::try_from(u32::from_be_bytes(*length)).is_ok_and(|length| length == message.len());
-    is_whole.then(|| frame.slice(PREFIX..))
+    let (flags, length, message) = split(frame)?;
+    (flags == 0 && message.len() == length).then(|| frame.slice(PREFIX..))
 }
 
 /// Adds error details (10.6) to errors that tonic itself generated, which have only a code and a message.

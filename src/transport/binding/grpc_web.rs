@@ -34,10 +34,13 @@ enum Encoding {
 impl Encoding {
     /// Returns the encoding of a media type; `None` for other types than those of gRPC-Web with protobuf.
     fn of(media_type: &str) -> Option<Self> {
-        match media_type {
-            "application/grpc-web" | "application/grpc-web+proto" => Some(Self::Binary),
-            "application/grpc-web-text" | "application/grpc-web-text+proto" => Some(Self::Text),
-            _ => None,
+        let is_any = |names: [&str; 2]| names.iter().any(|name| media_type.eq_ignore_ascii_case(name));
+        if is_any(["application/grpc-web", "application/grpc-web+proto"]) {
+            Some(Self::Binary)
+        } else if is_any(["application/grpc-web-text", "application/grpc-web-text+proto"]) {
+            Some(Self::Text)
+        } else {
+            None
         }
     }
 

@@ -97,6 +97,9 @@ pub struct ListenerSettings {
     /// Time in which a client has to receive 64 KiB of a pending response, or the rest if that is less. Otherwise the
     /// connection is closed; over HTTP/2 only the stream is reset. Zero: no limit.
     pub write_timeout: Duration,
+    /// HTTP/1: a client that ends its side of the connection after a request gets the response; that it has disconnected is
+    /// noticed when something is sent. Otherwise, that is noticed at once, and drops the request.
+    pub half_close: bool,
     /// Time for running requests to end on drain.
     pub grace_period: Duration,
     /// TLS of the connections.
@@ -115,6 +118,7 @@ impl Default for ListenerSettings {
             ping_interval: Duration::from_secs(20),
             max_streams: 200,
             write_timeout: WRITE_TIMEOUT,
+            half_close: true,
             grace_period: Duration::from_secs(30),
             #[cfg(feature = "server-tls")]
             tls: None,
@@ -370,7 +374,7 @@ async fn serve_until<I, S, B>(
     B: http_body::Body<Data = Bytes, Error: Into<Box<dyn StdError + Send + Sync>>> + Unpin + Send + 'static,
 {
     let state = Arc::new(ConnectionState::default());
-    let io = CountedIo::new(io, Arc::clone(&state), settings.write_timeout);
+    let io = CountedIo::new(io, Arc::clone(&state), settings.write_timeout, settings.half_close);
     let service_state = Arc::clone(&state);
     let service = hyper::service::service_fn(move |mut request: Request<Incoming>| {
         service_state.request_received();

@@ -13,6 +13,7 @@ pub(crate) struct RequestHead {
     /// Size of the URI, and of name, value and 32 bytes for each header (RFC 9113, 6.5.2).
     bytes: usize,
     hosts: usize,
+    credentials: usize,
     has_transfer_coding: bool,
     /// Has a header by which browsers name the page that sends a request.
     pub(super) names_page: bool,
@@ -25,6 +26,7 @@ impl RequestHead {
         for (name, value) in &parts.headers {
             head.bytes += name.as_str().len() + value.len() + 32;
             head.hosts += usize::from(*name == header::HOST);
+            head.credentials += usize::from(*name == header::AUTHORIZATION);
             head.has_transfer_coding |= *name == header::TRANSFER_ENCODING;
             head.names_page |= *name == header::ORIGIN || *name == SEC_FETCH_SITE;
         }
@@ -50,6 +52,17 @@ impl RequestHead {
         } else {
             Err(ErrorKind::InvalidRequest.because("Transfer-Encoding: only `chunked` is supported"))
         }
+    }
+
+    /// Checks that the request has the credentials of one caller: two recipients could read different ones.
+    ///
+    /// # Errors
+    /// There are several `Authorization` headers (RFC 9110, 5.3 and 11.6.2).
+    pub(crate) fn check_credentials(&self) -> Result<(), Error> {
+        if self.credentials > 1 {
+            return Err(ErrorKind::InvalidRequest.because("Authorization: given more than once"));
+        }
+        Ok(())
     }
 
     /// Checks the size of the head.

@@ -391,6 +391,7 @@ async fn tokens_of_an_issuer_are_verified() {
         ("no expiry", json!({"exp": null}), "lacks one of the claims"),
         ("no audience", json!({"aud": null}), "lacks one of the claims"),
         ("no subject", json!({"sub": null}), "lacks one of the claims"),
+        ("list of issuers", json!({"iss": [issuer.url]}), "the token has another issuer"),
     ] {
         assert_rejected(&url, case, &Credentials::bearer(&issuer.token(&change)), why).await;
     }
@@ -412,7 +413,17 @@ async fn tokens_of_an_issuer_are_verified() {
         &EncodingKey::from_secret(secret.as_bytes()),
     );
     let other = Issuer::start().await;
+    let typed = |name: &str| {
+        let (algorithm, id, key) = &issuer.keys[0];
+        let (kid, typ) = (Some((*id).to_owned()), Some(name.to_owned()));
+        encode(&Header { kid, typ, ..Header::new(*algorithm) }, &issuer.claims(&json!({})), key).unwrap()
+    };
+    for name in ["at+jwt", "application/at+JWT", "jwt"] {
+        assert_accepted(&url, name, &Credentials::bearer(&typed(name))).await;
+    }
     for (case, token, why) in [
+        ("logout token", typed("logout+jwt"), "the type of the token is not JWT or at+jwt"),
+        ("proof of possession", typed("dpop+jwt"), "the type of the token is not JWT or at+jwt"),
         ("none", format!("{}.{claims}.", header(&json!({"alg": "none"}))), "not a JSON Web Token"),
         ("public key as secret", hmac.unwrap(), "an algorithm that is not accepted"),
         ("other key", other.token(&json!({"iss": issuer.url})), "the signature of the token is wrong"),

@@ -80,6 +80,40 @@ async fn request_with_an_expired_deadline_is_rejected_before_the_service() {
     assert!(server.echo.calls.lock().is_empty());
 }
 
+/// An agent that ignores the deadline would let the caller wait for ever.
+#[tokio::test]
+async fn malformed_deadline_is_rejected() {
+    let server = Server::start().await;
+    let http = reqwest::Client::builder().http2_prior_knowledge().build().unwrap();
+    for text in ["abc", "5", "-1S", "1.5S", "123456789S", "1 S", "1x"] {
+        let request = http.post(format!("{}/lf.a2a.v1.A2AService/GetTask", server.url)).header("grpc-timeout", text);
+        let request = request.header(header::CONTENT_TYPE, "application/grpc").body(vec![0, 0, 0, 0, 0]);
+        let reply = request.send().await.unwrap();
+        let error = Status::from_header_map(reply.headers()).unwrap();
+        assert_eq!(
+            (error.code(), reason_and_fields(&error)),
+            (Code::InvalidArgument, ("INVALID_PARAMS".to_owned(), vec!["grpc-timeout".to_owned()]))
+        );
+        let get = http.get(format!("{}/tasks/t", server.url)).header("grpc-timeout", text);
+        assert_eq!(get.send().await.unwrap().status(), 400, "{text}");
+    }
+    assert!(server.echo.calls.lock().is_empty());
+}
+
+/// The trailers of gRPC need HTTP/2.
+#[tokio::test]
+async fn grpc_over_http_1_is_an_unsupported_media_type() {
+    let server = Server::start().await;
+    let http = reqwest::Client::builder().http1_only().build().unwrap();
+    let request = http.post(format!("{}/lf.a2a.v1.A2AService/GetTask", server.url));
+    let request = request.header(header::CONTENT_TYPE, "application/grpc").body(vec![0, 0, 0, 0, 0]);
+    let reply = request.send().await.unwrap();
+    assert_eq!(reply.status(), 415);
+    let error = Status::from_header_map(reply.headers()).unwrap();
+    assert!(error.message().contains("gRPC needs HTTP/2; over HTTP/1.1, use gRPC-Web"), "{error}");
+    assert!(server.echo.calls.lock().is_empty());
+}
+
 #[derive(Clone, Debug, Default)]
 struct RawMessage(Vec<u8>);
 

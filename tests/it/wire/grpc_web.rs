@@ -35,7 +35,7 @@ const TYPES: [(&str, &str); 5] = [
     ("application/grpc-web+proto", BINARY),
     ("application/grpc-web-text", TEXT),
     ("application/grpc-web-text+proto", TEXT),
-    ("application/grpc-web+proto; charset=utf-8", BINARY),
+    ("Application/gRPC-Web+Proto; charset=utf-8", BINARY),
 ];
 
 fn framed(message: &impl prost::Message) -> Vec<u8> {
@@ -266,6 +266,14 @@ async fn invalid_bodies_are_invalid_arguments() {
         (BINARY, message[..6].to_vec()),
         (BINARY, Vec::new()),
         (BINARY, vec![0, 0, 0, 0, 1, 0xff]),
+        // Invalid flags, a compressed message, and a frame of trailers.
+        (BINARY, [&[8], &message[1..]].concat()),
+        (BINARY, [&[1], &message[1..]].concat()),
+        (BINARY, [&[0x80], &message[1..]].concat()),
+        // Further frames.
+        (BINARY, message.repeat(2)),
+        (BINARY, [&message[..], &[0x80, 0, 0, 0, 0]].concat()),
+        (TEXT, BASE64_STANDARD.encode(message.repeat(2)).into_bytes()),
     ];
     for (content_type, body) in invalid {
         let reply = Reply::to(post(&server.url, GET, content_type).body(body.clone())).await;

@@ -234,7 +234,7 @@ async fn invalid_grpc_requests_are_rejected_by_field() {
         ("GetTask", vec![], Code::InvalidArgument, ("INVALID_REQUEST", "")),
         ("GetTask", vec![0, 0, 0], Code::InvalidArgument, ("INVALID_REQUEST", "")),
         ("GetTask", vec![0, 0, 0, 0, 9, 1], Code::InvalidArgument, ("INVALID_REQUEST", "")),
-        ("GetTask", vec![9, 0, 0, 0, 0], Code::Internal, ("INTERNAL_ERROR", "")),
+        ("GetTask", vec![9, 0, 0, 0, 0], Code::InvalidArgument, ("INVALID_REQUEST", "")),
         ("GetTask", vec![0, 0x7f, 0xff, 0xff, 0xff], Code::ResourceExhausted, ("PAYLOAD_TOO_LARGE", "")),
         ("Nothing", frame(&[]), Code::Unimplemented, ("METHOD_NOT_FOUND", "")),
         ("gettask", frame(&[]), Code::Unimplemented, ("METHOD_NOT_FOUND", "")),

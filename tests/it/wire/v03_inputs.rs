@@ -277,7 +277,7 @@ async fn invalid_grpc_requests_are_rejected_by_field() {
         ("GetTask", vec![], Code::InvalidArgument, invalid_request, ""),
         ("GetTask", vec![0, 0, 0], Code::InvalidArgument, invalid_request, ""),
         ("GetTask", vec![0, 0, 0, 0, 9, 1], Code::InvalidArgument, invalid_request, ""),
-        ("GetTask", vec![9, 0, 0, 0, 0], Code::Internal, "InternalError", ""),
+        ("GetTask", vec![9, 0, 0, 0, 0], Code::InvalidArgument, invalid_request, ""),
         ("GetTask", vec![0, 0x7f, 0xff, 0xff, 0xff], Code::ResourceExhausted, invalid_request, ""),
         ("ListTasks", frame(&[]), Code::Unimplemented, "MethodNotFoundError", ""),
         ("gettask", frame(&[]), Code::Unimplemented, "MethodNotFoundError", ""),
