@@ -9,7 +9,7 @@ use std::{
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, header, request::Parts};
-use http_body_util::{BodyExt as _, combinators::MapErr};
+use http_body_util::{BodyExt as _, BodyStream, StreamBody, combinators::MapErr};
 use tonic::Status;
 use tonic_web::GrpcWebLayer;
 use tower_layer::Layer as _;
@@ -92,7 +92,8 @@ where
     // tonic-web accepts only the exact names.
     parts.headers.insert(header::CONTENT_TYPE, format.request.content_type());
     parts.headers.insert(header::ACCEPT, format.response.content_type());
-    let body = body.map_err(|error| Status::from_error(error.into()));
+    // Without the length of the body, since the limit is for the decoded one.
+    let body = StreamBody::new(BodyStream::new(body.map_err(|error| Status::from_error(error.into()))));
     let response = GrpcWebLayer::new().layer(GrpcService(serve_grpc)).call(Request::from_parts(parts, body));
     // Binary frames of messages are passed on as they are, and are counted already. Those in base64 are copies.
     let unsent = (format.response == Encoding::Text).then(|| unsent.clone());
