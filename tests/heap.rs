@@ -173,7 +173,7 @@ fn allocations_of_a_large_json_rpc_send() {
 
 #[test]
 fn allocations_of_a_grpc_send() {
-    bounded("a gRPC send", 65.6, |waste| allocations(waste, grpc) / CALLS as f64);
+    bounded("a gRPC send", 59.3, |waste| allocations(waste, grpc) / CALLS as f64);
 }
 
 #[test]
