@@ -35,7 +35,6 @@ pub(crate) use self::card::{Document, StoredCard};
 pub(crate) use self::http::builder as http_builder;
 #[cfg(feature = "cli")]
 pub(crate) use self::http::{Observer, complete_url};
-use self::retry_policy::Retries;
 pub use self::{
     builder::ClientBuilder,
     card::Interface,
@@ -47,6 +46,7 @@ pub use self::{
     retry_policy::Retry,
     stream::{EventStream, StreamEvent},
 };
+use self::{retry_policy::Retries, stream::another_task};
 use crate::{
     base::{clock, sources::Ids},
     protocol::{
@@ -177,11 +177,15 @@ impl Client {
     /// The agent rejects the message, cannot be reached, or responds with something else than the protocol defines.
     pub async fn send(&self, message: impl Into<SendMessageRequest>) -> Result<Outcome, Error> {
         let request = self.complete(message.into());
+        let task_id = request.message.as_ref().map(|message| message.task_id.clone()).unwrap_or_default();
         let returns_immediately =
             request.configuration.as_ref().is_some_and(|configuration| configuration.return_immediately);
         let call = self.call();
         let response = self.agent.send_message(call.clone().request(request)).await?.into_inner();
         let outcome = Outcome::new(response);
+        if outcome.task().is_some_and(|task| !task_id.is_empty() && task.id != task_id) {
+            return Err(another_task());
+        }
         match outcome.task() {
             // A server may respond before the end of the turn, although the request asks it to wait.
             Some(task) if !returns_immediately && !task.state().is_settled() => {
@@ -205,8 +209,9 @@ impl Client {
             return Ok(EventStream::of_outcome(self.send(message).await?));
         }
         let request = self.complete(message.into());
+        let task_id = request.message.as_ref().map(|message| message.task_id.clone()).unwrap_or_default();
         let events = self.agent.send_streaming_message(self.call().request(request)).await?;
-        Ok(EventStream::new(events.into_inner()))
+        Ok(EventStream::new(events.into_inner(), task_id))
     }
 
     /// Returns the events of a running task from now on, after a snapshot of the task.
@@ -216,7 +221,7 @@ impl Client {
     pub async fn subscribe(&self, task_id: &str) -> Result<EventStream, Error> {
         let request = SubscribeToTaskRequest { tenant: self.tenant.clone(), id: task_id.to_owned() };
         let events = self.agent.subscribe_to_task(self.call().request(request)).await?;
-        Ok(EventStream::new(events.into_inner()))
+        Ok(EventStream::new(events.into_inner(), task_id.to_owned()))
     }
 
     /// Returns the events of a task after the one with this cursor ([`EventStream::cursor`]), also those of a task that has
@@ -254,7 +259,7 @@ impl Client {
 
     async fn read(&self, task_id: &str, history_length: Option<i32>) -> Result<Task, Error> {
         let request = GetTaskRequest { tenant: self.tenant.clone(), id: task_id.to_owned(), history_length };
-        self.agent.get_task(self.call().request(request)).await?.into_inner().into_task()
+        with_id(self.agent.get_task(self.call().request(request)).await?.into_inner().into_task()?, task_id)
     }
 
     /// Waits until a task is terminal, or waits for input or authorization, and returns it.
@@ -293,7 +298,7 @@ impl Client {
     /// `TaskNotFound`, or `TaskNotCancelable` if it is terminal.
     pub async fn cancel(&self, task_id: &str) -> Result<Task, Error> {
         let request = CancelTaskRequest { tenant: self.tenant.clone(), id: task_id.to_owned(), metadata: None };
-        self.agent.cancel_task(self.call().request(request)).await?.into_inner().into_task()
+        with_id(self.agent.cancel_task(self.call().request(request)).await?.into_inner().into_task()?, task_id)
     }
 
     /// Returns all tasks of the caller that match a request, the latest first, and reads further pages as needed.
@@ -380,6 +385,11 @@ impl From<Message> for SendMessageRequest {
     fn from(message: Message) -> Self {
         Self { message: Some(message), ..Self::default() }
     }
+}
+
+/// Returns the task of a response if it is the one with this id.
+fn with_id(task: Task, id: &str) -> Result<Task, Error> {
+    if task.id == id { Ok(task) } else { Err(another_task()) }
 }
 
 fn without_retries() -> ClientBuilder {

@@ -1,17 +1,27 @@
 //! Agent that is another A2A agent: a gateway that serves an agent of either protocol version over all bindings, with its own
 //! stored tasks, streams and push notifications.
 
-use std::{collections::HashMap, fmt, pin::pin, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    fmt,
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use parking_lot::{Mutex, RwLock};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use tokio::time::timeout;
+use tokio::{runtime::Handle, time::timeout};
 use tokio_stream::StreamExt as _;
 
 use super::{Agent, AgentCard, ArtifactWriter, End, Error, Message, Stopped, Task, Turn, Updates};
 use crate::{
     client::{Client, EventStream, StreamEvent},
+    engine::journal::LiveRef,
     protocol::{
         call::Call,
         error::{self, ErrorKind},
@@ -26,10 +36,13 @@ pub const GAP: &str = "upstreamGap";
 /// itself once it is authorized (7.6.1).
 const AUTH_WAIT: Duration = Duration::from_millis(100);
 
+/// Maximum duration of the cancel of an upstream task after the end of its turn.
+const CANCEL_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// Agent that passes its messages to another A2A agent.
 ///
-/// Each task has a task of the upstream agent. Its events are passed on, a cancel and further messages too. After a restart, the
-/// events of a running upstream task are received again, so that the task has its state and artifacts in the end.
+/// Each task has a task of the upstream agent. Its events are passed on, a cancel and further messages too. It is also canceled if the
+/// task fails for another reason, such as a limit. After a restart, the events of a running upstream task are received again, so that the task has its state and artifacts in the end.
 ///
 /// Calls to the upstream agent have the [forwarded headers](Turn::forwarded_headers) of the caller. Enable
 /// [`call_credentials`](crate::client::ClientBuilder::call_credentials) for a client whose callers have credentials.
@@ -81,14 +94,17 @@ impl Upstream {
 impl Agent for Upstream {
     async fn run(&self, turn: Turn, out: Updates) -> Result<End, Error> {
         let message = turn.messages().next().map(|message| message.message_id.clone()).unwrap_or_default();
-        let link = Mutex::new(turn.saved::<Link>());
         // With the trace and the headers of the caller.
         let (trace, headers) = (turn.trace().map(str::to_owned), turn.forwarded_headers().cloned());
-        let client = self.client().with_context(Call { trace, headers, ..Call::default() });
+        let upstream = UpstreamTask {
+            client: self.client().with_context(Call { trace, headers, ..Call::default() }),
+            live: turn.live.clone(),
+            link: Mutex::new(turn.saved::<Link>()),
+            is_over: AtomicBool::new(false),
+        };
         let mut relay = Relay {
-            client: &client,
             out: &out,
-            link: &link,
+            upstream: &upstream,
             message,
             artifacts: HashMap::new(),
             is_follow_up: false,
@@ -119,15 +135,14 @@ impl Agent for Upstream {
                 Some(end) if end.is_ok() || !turn.is_canceled() => return end,
                 None if !turn.is_canceled() => return Err(Stopped.into()),
                 // The upstream task is known with its first event, which ends the work. The grace period limits the wait.
-                None if link.lock().is_none() => drop(work.await),
+                None if upstream.link.lock().is_none() => drop(work.await),
                 _ => {}
             }
         }
-        let link = link.lock().clone();
-        if let Some(link) = link
-            && let Err(error) = client.cancel(&link.task).await
-        {
-            tracing::warn!(task.id = turn.task_id(), error.cause = %error, "upstream task not canceled");
+        let link = upstream.link.lock().clone();
+        if let Some(link) = link {
+            cancel(&upstream.client, &link.task, turn.task_id()).await;
+            upstream.is_over.store(true, Ordering::Relaxed);
         }
         Err(Stopped.into())
     }
@@ -153,18 +168,73 @@ impl Agent for Upstream {
     }
 }
 
+/// Upstream task of a turn. If the turn ends before the upstream task does, such as by a time limit or an error, the upstream task is
+/// canceled.
+struct UpstreamTask {
+    client: Client,
+    /// Task of the turn.
+    live: LiveRef,
+    link: Mutex<Option<Link>>,
+    /// The upstream task is terminal, waits for the client, or was canceled.
+    is_over: AtomicBool,
+}
+
+impl Drop for UpstreamTask {
+    fn drop(&mut self) {
+        let link = self.link.get_mut().take().filter(|_| !*self.is_over.get_mut());
+        let (Some(link), Ok(runtime)) = (link, Handle::try_current()) else { return };
+        let (client, live) = (self.client.clone(), self.live.clone());
+        runtime.spawn(async move {
+            // A shutdown is not a cancel: the turn that it interrupts does not end, and its next attempt needs the upstream task.
+            if live.wait_until_ended().await {
+                let mut log = CancelLog { id: live.key.id().to_owned(), is_done: false };
+                drop(live);
+                cancel(&client, &link.task, &log.id).await;
+                log.is_done = true;
+            }
+        });
+    }
+}
+
+/// Logs that a shutdown has interrupted the cancel of an upstream task.
+struct CancelLog {
+    /// Id of the task of the gateway.
+    id: String,
+    is_done: bool,
+}
+
+impl Drop for CancelLog {
+    fn drop(&mut self) {
+        if !self.is_done {
+            tracing::warn!(task.id = self.id, "upstream task not canceled: the server has stopped");
+        }
+    }
+}
+
+/// Cancels the upstream task of a task, and logs a failure.
+async fn cancel(client: &Client, upstream_id: &str, id: &str) {
+    const ENDED: [ErrorKind; 2] = [ErrorKind::TaskNotFound, ErrorKind::TaskNotCancelable];
+    let canceled = timeout(CANCEL_TIMEOUT, client.cancel(upstream_id)).await;
+    match canceled.unwrap_or_else(|_| Err(ErrorKind::DeadlineExceeded.error())) {
+        Ok(_) => {}
+        Err(error) if ENDED.contains(&error.kind()) => {}
+        Err(error) => tracing::warn!(task.id = id, error.cause = %error, "upstream task not canceled"),
+    }
+}
+
 /// Errors after which reading the upstream task would fail too.
 const PERMANENT: [ErrorKind; 4] =
     [ErrorKind::Unavailable, ErrorKind::DeadlineExceeded, ErrorKind::Unauthenticated, ErrorKind::PermissionDenied];
 
 /// Returns the failure of a task for an error of the upstream agent. Its text is for the log.
 fn failure(error: error::Error) -> Error {
-    const TEXTS: [(ErrorKind, &str); 5] = [
+    const TEXTS: [(ErrorKind, &str); 6] = [
         (ErrorKind::TaskNotFound, "The upstream agent has lost the task."),
         (ErrorKind::Unavailable, "The upstream agent can't be reached."),
         (ErrorKind::DeadlineExceeded, "The upstream agent did not respond in time."),
         (ErrorKind::Unauthenticated, "The upstream agent requires other credentials."),
         (ErrorKind::PermissionDenied, "The upstream agent requires other credentials."),
+        (ErrorKind::InvalidAgentResponse, "The upstream agent sent an invalid response."),
     ];
     let known = TEXTS.into_iter().find(|(kind, _)| *kind == error.kind());
     Error::public(known.map_or("The upstream agent rejected the message.", |(_, text)| text)).caused_by(error)
@@ -172,9 +242,8 @@ fn failure(error: error::Error) -> Error {
 
 /// Receiver of the events of an upstream task, which sends them as updates of a task.
 struct Relay<'a> {
-    client: &'a Client,
     out: &'a Updates,
-    link: &'a Mutex<Option<Link>>,
+    upstream: &'a UpstreamTask,
     /// Id of the message of this turn.
     message: String,
     /// Artifacts that were begun, by their id.
@@ -192,7 +261,7 @@ struct Relay<'a> {
 
 impl Relay<'_> {
     fn link(&self) -> Option<Link> {
-        self.link.lock().clone()
+        self.upstream.link.lock().clone()
     }
 
     /// Sends the messages of a turn, and returns the events of the upstream task.
@@ -211,7 +280,7 @@ impl Relay<'_> {
         let configuration = SendMessageConfiguration {
             accepted_output_modes: turn.accepted_output_modes().to_vec(),
             // Without streams, the id of the task would be known only at the end of the turn.
-            return_immediately: self.client.lacks_streams(),
+            return_immediately: self.upstream.client.lacks_streams(),
             ..SendMessageConfiguration::default()
         };
         let request = SendMessageRequest {
@@ -220,15 +289,15 @@ impl Relay<'_> {
             metadata: turn.metadata().cloned(),
             ..SendMessageRequest::default()
         };
-        let call = Call { idempotency_key: Some(key), ..self.client.call() };
-        self.client.with_context(call).stream(request).await
+        let call = Call { idempotency_key: Some(key), ..self.upstream.client.call() };
+        self.upstream.client.with_context(call).stream(request).await
     }
 
     /// Returns the upstream task if an earlier attempt has delivered the message of this turn.
     async fn delivered_task(&self, turn: &Turn) -> Result<Option<Task>, Error> {
         let delivered = self.link().filter(|link| turn.attempt() > 1 && link.message == self.message);
         match delivered {
-            Some(link) => self.client.get(&link.task).await.map(Some).map_err(failure),
+            Some(link) => self.upstream.client.get(&link.task).await.map(Some).map_err(failure),
             None => Ok(None),
         }
     }
@@ -236,10 +305,10 @@ impl Relay<'_> {
     /// Subscribes to the upstream task. `None` if it has ended meanwhile, or the agent has no subscriptions.
     async fn subscribe(&mut self, task_id: &str) -> Result<Option<EventStream>, Error> {
         self.gap().await?;
-        if self.client.lacks_streams() {
+        if self.upstream.client.lacks_streams() {
             return Ok(None);
         }
-        match self.client.subscribe(task_id).await {
+        match self.upstream.client.subscribe(task_id).await {
             Ok(events) => Ok(Some(events)),
             Err(error) if PERMANENT.contains(&error.kind()) => Err(failure(error)),
             Err(_) => Ok(None),
@@ -260,7 +329,7 @@ impl Relay<'_> {
         }
         // The stream ended before the turn.
         let Some(link) = self.link() else { return Err(Error::public("The upstream agent sent no task.")) };
-        let task = self.client.wait(&link.task).await.map_err(failure)?;
+        let task = self.upstream.client.wait(&link.task).await.map_err(failure)?;
         self.finish(task).await
     }
 
@@ -272,6 +341,7 @@ impl Relay<'_> {
                 return Ok(None);
             }
             if let Some(message) = self.authorization.take() {
+                self.upstream.is_over.store(false, Ordering::Relaxed);
                 self.out.auth_required(message).await?;
             }
             if let Ok(event) = event {
@@ -299,8 +369,11 @@ impl Relay<'_> {
             StreamEvent::Status(update) => {
                 self.save_link(&update.task_id, &update.context_id).await?;
                 let is_end = update.status.as_ref().is_some_and(|status| status.state().is_settled());
-                if is_end && self.has_gap {
-                    let task = self.client.get(&update.task_id).await.map_err(failure)?;
+                if is_end
+                    && self.has_gap
+                    && let Some(link) = self.link()
+                {
+                    let task = self.upstream.client.get(&link.task).await.map_err(failure)?;
                     if task.state().is_settled() {
                         return self.finish(task).await.map(Some);
                     }
@@ -324,10 +397,11 @@ impl Relay<'_> {
         Ok(None)
     }
 
-    /// Saves the ids of the upstream task, and that it has the message, before anything else of it is visible.
+    /// Saves the ids of the upstream task, and that it has the message, before anything else of it is visible. Some agents leave
+    /// them out of updates.
     async fn save_link(&self, task: &str, context: &str) -> Result<(), Error> {
         let link = Link { task: task.to_owned(), context: context.to_owned(), message: self.message.clone() };
-        if self.link.lock().replace(link.clone()).as_ref() == Some(&link) {
+        if task.is_empty() || self.upstream.link.lock().replace(link.clone()).as_ref() == Some(&link) {
             return Ok(());
         }
         self.out.save(&link).await
@@ -344,7 +418,9 @@ impl Relay<'_> {
     async fn status(&self, status: Option<&TaskStatus>) -> Result<Option<End>, Error> {
         let message = status.and_then(|status| status.message.clone()).map(without_ids);
         let or = |text: &str| message.clone().unwrap_or_else(|| Message::agent(text));
-        Ok(Some(match status.map_or(TaskState::Unspecified, TaskStatus::state) {
+        let state = status.map_or(TaskState::Unspecified, TaskStatus::state);
+        self.upstream.is_over.store(state.is_settled(), Ordering::Relaxed);
+        Ok(Some(match state {
             TaskState::Unspecified | TaskState::Submitted => return Ok(None),
             TaskState::Working => {
                 match message {
@@ -364,6 +440,8 @@ impl Relay<'_> {
 
     /// Ends the turn with the state and the artifacts of an upstream task.
     async fn finish(&mut self, task: Task) -> Result<End, Error> {
+        // Before the artifacts, of which one may exceed a limit.
+        self.upstream.is_over.store(task.state().is_settled(), Ordering::Relaxed);
         self.replace_artifacts(&task).await?;
         let end = self.status(task.status.as_ref()).await?;
         end.ok_or_else(|| Error::public("The upstream agent ended the turn without a result."))

@@ -340,7 +340,8 @@ impl LastSeen {
         let Some(payload) = event.payload() else { return };
         self.state = payload.status().map_or(self.state, TaskStatus::state);
         let id = payload.task_id();
-        if !id.is_empty() && self.task_id.as_deref() != Some(id) {
+        // An event of another task must not redirect the stream.
+        if !id.is_empty() && self.task_id.is_none() {
             self.task_id = Some(id.to_owned());
         }
     }

@@ -8,7 +8,7 @@ use std::{
 
 use tokio_stream::Stream;
 
-use super::{BoxStream, Cursor, Error, Event, Outcome, StreamResponse, Task, TaskState};
+use super::{BoxStream, Cursor, Error, ErrorKind, Event, Outcome, StreamResponse, Task, TaskState};
 use crate::protocol::{
     event::resume,
     pb::v1::{
@@ -83,18 +83,23 @@ impl From<Payload> for StreamEvent {
 }
 
 /// Events of a turn or of a task, in order and without duplicates. An interrupted connection is resumed; if events may be
-/// missing then, there is a [`StreamEvent::Gap`].
+/// missing then, there is a [`StreamEvent::Gap`]. An event of another task or context ends the stream with an error.
 pub struct EventStream {
     events: BoxStream<Event>,
     pending: VecDeque<StreamEvent>,
     cursor: Option<Cursor>,
+    /// Id of the task. Empty until it is known.
+    task_id: String,
+    /// Id of the context. Empty until it is known.
+    context_id: String,
 }
 
 debug_fields!(EventStream { pending });
 
 impl EventStream {
-    pub(super) fn new(events: BoxStream<Event>) -> Self {
-        Self { events, pending: VecDeque::new(), cursor: None }
+    /// Creates the stream of a task with this id, or of a new task if it is empty.
+    pub(super) fn new(events: BoxStream<Event>, task_id: String) -> Self {
+        Self { events, pending: VecDeque::new(), cursor: None, task_id, context_id: String::new() }
     }
 
     /// Cursor of the last event that was returned, if the agent gives its events ids. [`Client::subscribe_after`] continues
@@ -111,8 +116,22 @@ impl EventStream {
             send_message_response::Payload::Task(task) => StreamEvent::Task(Box::new(task)),
             send_message_response::Payload::Message(message) => StreamEvent::Message(Box::new(message)),
         });
-        Self { events: Box::pin(tokio_stream::empty()), pending: event.into_iter().collect(), cursor: None }
+        let pending = event.into_iter().collect();
+        Self { pending, ..Self::new(Box::pin(tokio_stream::empty()), String::new()) }
     }
+}
+
+/// Compares an id with the known one, which it becomes if there is none. Some agents leave ids out of updates.
+fn is_same(known: &mut String, id: &str) -> bool {
+    if known.is_empty() {
+        id.clone_into(known);
+    }
+    id.is_empty() || known == id
+}
+
+/// Returns the error for a response with another task than that of the call.
+pub(super) fn another_task() -> Error {
+    ErrorKind::InvalidAgentResponse.because("the agent responded with another task or context")
 }
 
 impl Stream for EventStream {
@@ -133,7 +152,15 @@ impl Stream for EventStream {
             if resume::is_gap(&payload) {
                 self.pending.push_back(StreamEvent::Gap);
             }
-            self.pending.push_back(payload.into());
+            let event = StreamEvent::from(payload);
+            let Self { task_id, context_id, .. } = &mut *self;
+            if let Some((context, task)) = event.ids()
+                && !(is_same(task_id, task) && is_same(context_id, context))
+            {
+                self.events = Box::pin(tokio_stream::empty());
+                return Poll::Ready(Some(Err(another_task())));
+            }
+            self.pending.push_back(event);
         }
     }
 }

@@ -9,7 +9,7 @@ use a2a_service::{
     card::CardConfig,
     client::{Client, Outcome, StreamEvent},
     pb::v1::{ListTasksRequest, Message, Part, Role, SendMessageConfiguration, SendMessageRequest, TaskState},
-    server::Server,
+    server::{Limits, Server},
 };
 use axum::{
     Router,
@@ -258,6 +258,48 @@ async fn agents_without_streams_are_polled() {
     seen(|states| states.contains(&TaskState::Canceled)).await;
 }
 
+/// Tasks of an agent.
+async fn states(agent: &Client) -> Vec<TaskState> {
+    agent.list(ListTasksRequest::default()).map(|task| task.unwrap().state()).collect().await
+}
+
+/// The upstream task ends with each end of a turn that is not its own.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn upstream_task_is_canceled_when_the_turn_ends_by_a_limit() {
+    let (short, limits) = (Duration::from_millis(300), Limits::default);
+    for (text, limits) in [
+        ("/slow 60", limits().turn_deadline(short)),
+        ("/slow 60", limits().turn_idle_timeout(short)),
+        ("/stream 1000 20", limits().events(10)),
+        ("/stream 1000 20 1000", limits().artifact_bytes(5000)),
+    ] {
+        let direct = Client::from_service(Server::new(demo()).into_service());
+        let gateway = Server::new(Upstream::new(direct.clone())).limits(limits);
+        let failed = Client::from_service(gateway.into_service()).send(text).await.unwrap();
+        assert_eq!(failed.state(), TaskState::Failed, "{text}");
+        let canceled = async {
+            while states(&direct).await != [TaskState::Canceled] {
+                tokio::task::yield_now().await;
+            }
+        };
+        timeout(Duration::from_secs(20), canceled).await.expect(text);
+    }
+}
+
+/// A turn that a shutdown interrupts is recovered, and needs its upstream task.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn upstream_task_outlives_a_shutdown_of_the_gateway() {
+    let direct = Client::from_service(Server::new(demo()).into_service());
+    let gateway = Server::new(Upstream::new(direct.clone())).drain_grace(Duration::ZERO);
+    let bound = gateway.bind("127.0.0.1:0").await.unwrap();
+    let (url, handle) = (bound.url(), bound.handle());
+    let running = tokio::spawn(bound.run_until(std::future::pending()));
+    let (_, _events) = until_first_chunk(&Client::connect(&url).await.unwrap(), "/stream 1000 20").await;
+    handle.drain().await;
+    timeout(Duration::from_secs(20), running).await.unwrap().unwrap();
+    assert_eq!(states(&direct).await, [TaskState::Working]);
+}
+
 /// Returns true if a file of a directory has a text.
 fn has_text(directory: &Path, text: &str) -> bool {
     fs::read_dir(directory).unwrap().any(|file| {
@@ -426,6 +468,31 @@ async fn chunks_missed_by_an_interrupted_stream_are_read_at_the_end() {
     let url = serve_interrupted(vec![chunk(3), end], ("result", whole)).await;
     let done = send_behind_a_gateway(&url).await;
     assert_eq!((done.state(), done.text().as_str()), (TaskState::Completed, "123"), "{done:?}");
+}
+
+/// Events and responses of another task are an error, and not taken for the own ones.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn task_fails_if_the_agent_responds_with_another_task() {
+    let status = json!({"state": "completed"});
+    let end = |task: &str, context: &str| json!({"kind": "status-update", "taskId": task, "contextId": context, "status": status, "final": true});
+    let mut foreign = chunk(2);
+    foreign["taskId"] = "other".into();
+    let task = |id: &str| json!({"kind": "task", "id": id, "contextId": "c", "status": status});
+    for (events, found) in [
+        (vec![foreign, end("t", "c")], task("t")),
+        (vec![end("other", "c")], task("t")),
+        (vec![end("t", "other")], task("t")),
+        (vec![task("other")], task("t")),
+        (vec![chunk(2), end("t", "c")], task("other")),
+    ] {
+        let failed = send_behind_a_gateway(&serve_interrupted(events.clone(), ("result", found)).await).await;
+        assert_eq!(failed.state(), TaskState::Failed, "{events:?}");
+        assert_eq!(failed.error().as_deref(), Some("The upstream agent sent an invalid response."), "{events:?}");
+        assert_eq!(
+            failed.artifacts()[0].parts.len(),
+            if events.len() == 2 && events[0]["taskId"] == "t" { 2 } else { 1 }
+        );
+    }
 }
 
 /// Some agents end the stream of a task that they do not have, instead of rejecting the subscription.

@@ -260,6 +260,27 @@ impl LiveRef {
         Some((next, context))
     }
 
+    /// Waits until the end of the task is durable. Returns false if it does not end in this process: it has another writer, or the
+    /// stop of the server has interrupted its turn.
+    #[cfg(feature = "client")]
+    pub(crate) async fn wait_until_ended(&self) -> bool {
+        loop {
+            let changed = {
+                let state = self.lock();
+                if state.has_ended() {
+                    return true;
+                }
+                // An end that was accepted before the stop is still committed.
+                let may_end = state.admission.state().is_terminal() && !state.is_lost;
+                if self.is_abandoned(&state) && !may_end {
+                    return false;
+                }
+                self.changed().notified()
+            };
+            changed.await;
+        }
+    }
+
     /// Records in the row of a task that a stop of the server interrupted its turn: the attempt does not count against the
     /// maximum, unlike one that a crash interrupted. A first attempt that did not get as far as the agent is none.
     pub(crate) fn record_drain(&self) {
