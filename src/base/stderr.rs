@@ -8,13 +8,17 @@ use std::{
 
 use tracing::level_filters::LevelFilter;
 
-/// Writes text with control characters (C0, DEL, C1), Unicode line separators and direction overrides escaped.
+/// Returns true for control characters (C0, DEL, C1), Unicode line separators, and characters that change the direction of text.
+pub(crate) fn is_hidden(c: char) -> bool {
+    let is_separator = matches!(c, '\u{2028}' | '\u{2029}');
+    let is_bidi = matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    c.is_control() || is_separator || is_bidi
+}
+
+/// Writes text with [hidden](is_hidden) characters escaped.
 pub(crate) fn write_escaped(out: &mut impl fmt::Write, text: &str, json: bool) -> fmt::Result {
-    let is_escaped = |c: char| {
-        c.is_control() || matches!(c, '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-    };
     let mut rest = text;
-    while let Some(index) = rest.find(is_escaped) {
+    while let Some(index) = rest.find(is_hidden) {
         let (plain, tail) = rest.split_at(index);
         out.write_str(plain)?;
         let mut tail = tail.chars();

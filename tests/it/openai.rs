@@ -819,6 +819,95 @@ async fn command_that_exits_is_started_again() {
     assert_eq!(results, ["Error: the call of greet failed.", "hello"]);
 }
 
+/// A command that hangs, or that floods its output, is ended, and started again for the next call.
+#[cfg(unix)]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn command_that_hangs_or_floods_is_started_again() {
+    const NOTIFICATION: &str =
+        r#"{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"x"}}"#;
+    let greet = |id: &str| stream(&[call(id, "greet", &json!({})), finish("tool_calls")]);
+    for (misbehavior, result) in [
+        ("sleep 1000".to_owned(), "Error: greet did not respond in time."),
+        (format!("while :; do echo '{NOTIFICATION}'; done"), "Error: the call of greet failed."),
+        ("yes".to_owned(), "Error: the call of greet failed."),
+        ("tr '\\0' x </dev/zero".to_owned(), "Error: the call of greet failed."),
+    ] {
+        let directory = tempfile::tempdir().unwrap();
+        let started = directory.path().join("started");
+        let (url, requests) = endpoint(vec![greet("c1"), greet("c2"), answer("Done")]).await;
+        let script =
+            STDIO_SERVER.replace(r#"touch "$STARTED"; exit 1"#, &format!(r#"echo $$ >"$STARTED"; {misbehavior}"#));
+        let words = ["sh".to_owned(), "-c".to_owned(), script].to_vec();
+        let env = [("STARTED".to_owned(), started.display().to_string())].into();
+        let server = McpServer::new("greeter", McpTransport::Command(words, env)).timeout(Duration::from_secs(5));
+        let server = server.guard(Some(env!("CARGO_BIN_EXE_a2a").into()));
+        let agent = Openai::new(&url, "tiny", OpenaiOptions::default()).unwrap().with_mcp(vec![server]).await.unwrap();
+        assert_eq!(task(&client(agent).send("Greet!").await.unwrap()).state(), TaskState::Completed);
+        let results = requests.messages(2).into_iter().filter(|(role, _)| role == "tool");
+        assert_eq!(results.map(|(_, content)| content).collect::<Vec<_>>(), [result, "hello"], "{misbehavior}");
+        let id = std::fs::read_to_string(started).unwrap();
+        eventually("the first process is ended", || !is_running(&id)).await;
+    }
+}
+
+/// A session over HTTP in which the server does not respond any more is replaced.
+#[tokio::test]
+async fn session_that_hangs_is_replaced() {
+    let sessions = Arc::new(Mutex::new(0));
+    let app = Router::new().route(
+        "/mcp",
+        any(move |request: Request| {
+            let sessions = Arc::clone(&sessions);
+            async move {
+                let status = |status| Response::builder().status(status).body(Body::empty()).unwrap();
+                if request.method() != http::Method::POST {
+                    return status(StatusCode::METHOD_NOT_ALLOWED);
+                }
+                let body = axum::body::to_bytes(request.into_body(), 1 << 20).await.unwrap();
+                let request: Value = serde_json::from_slice(&body).unwrap();
+                let Some(id) = request.get("id") else { return status(StatusCode::ACCEPTED) };
+                let method = request["method"].as_str().unwrap();
+                *sessions.lock().unwrap() += u32::from(method == "initialize");
+                if *sessions.lock().unwrap() == 1 && matches!(method, "tools/call" | "ping") {
+                    return std::future::pending().await;
+                }
+                let body = json!({ "jsonrpc": "2.0", "id": id, "result": mcp_result(&request, &Mutex::default()) });
+                Response::builder()
+                    .header(header::CONTENT_TYPE, "application/json")
+                    .body(Body::from(body.to_string()))
+                    .unwrap()
+            }
+        }),
+    );
+    let mcp = format!("{}/mcp", crate::bindings::program(app).await);
+    let (url, requests) = endpoint(vec![add(), add(), answer("5")]).await;
+    let server = McpServer::new("math", McpTransport::Url(mcp, None)).timeout(Duration::from_secs(2));
+    let agent = Openai::new(&url, "tiny", OpenaiOptions::default()).unwrap().with_mcp(vec![server]).await.unwrap();
+    assert_eq!(task(&client(agent).send("2 + 3?").await.unwrap()).state(), TaskState::Completed);
+    let results = requests.messages(2).into_iter().filter(|(role, _)| role == "tool");
+    assert_eq!(results.map(|(_, content)| content).collect::<Vec<_>>(), ["Error: add did not respond in time.", "5"]);
+}
+
+/// Hidden characters of a server are removed from what a model and a person see. A tool without a name is refused.
+#[cfg(unix)]
+#[tokio::test]
+async fn names_and_descriptions_of_tools_are_checked() {
+    let (url, _) = endpoint(vec![answer("Hi")]).await;
+    let connect = async |tool: &str| {
+        let script = STDIO_SERVER.replace(r#""name":"greet""#, tool);
+        let server = McpServer::new(
+            "greeter",
+            McpTransport::Command(["sh", "-c", &script].map(str::to_owned).to_vec(), [].into()),
+        );
+        Openai::new(&url, "tiny", OpenaiOptions::default()).unwrap().with_mcp(vec![server]).await
+    };
+    let agent = connect("\"name\":\"gre\u{202e}et\",\"description\":\"Greets \u{2066}loudly\u{7f}.\"").await.unwrap();
+    let skill = agent.card().skills.remove(0);
+    assert_eq!((&*skill.name, &*skill.description), ("gre_et", "Greets loudly."));
+    let error = connect(r#""name":" ""#).await.unwrap_err().to_string();
+    assert_eq!(error, "greeter: a tool has no name");
+}
+
 /// A command has time to end by itself when its session ends. Its program is looked for in its own `PATH`.
 #[cfg(unix)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

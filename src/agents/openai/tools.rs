@@ -6,6 +6,8 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::completion::ToolCall;
+#[cfg(feature = "mcp")]
+use crate::base::stderr::escaped;
 use crate::protocol::pb::v1::AgentSkill;
 
 #[cfg(feature = "mcp")]
@@ -77,7 +79,7 @@ impl Tool {
             }
             #[cfg(feature = "mcp")]
             ToolKind::Mcp { needs_approval: true, .. } => {
-                let arguments = call.arguments();
+                let arguments = escaped(&call.arguments().to_string());
                 Ok(Some(format!("The model wants to call {} with {arguments}. Answer yes or no.", call.name)))
             }
             #[cfg(feature = "mcp")]

@@ -6,7 +6,12 @@ use std::{
     ffi::OsStr,
     fmt, io,
     path::PathBuf,
-    sync::Arc,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
@@ -14,17 +19,21 @@ use parking_lot::Mutex;
 use rmcp::{
     RoleClient, ServiceError, ServiceExt as _,
     model::{
-        CallToolRequestParams, CallToolResult, ClientCapabilities, ClientConfig, Implementation, PaginatedRequestParams,
+        CallToolRequestParams, CallToolResult, ClientCapabilities, ClientConfig, ClientRequest, Implementation,
+        PaginatedRequestParams, PingRequest,
     },
-    service::RunningService,
-    transport::{StreamableHttpClientTransport, streamable_http_client::StreamableHttpClientTransportConfig},
+    service::{RunningService, RxJsonRpcMessage, TxJsonRpcMessage},
+    transport::{
+        StreamableHttpClientTransport, Transport, streamable_http_client::StreamableHttpClientTransportConfig,
+    },
 };
 use serde_json::{Map, Value};
 use tokio::{
-    io::BufReader,
+    io::{AsyncRead, BufReader, ReadBuf},
     process::{Child, ChildStdin, ChildStdout, Command},
+    runtime::Handle,
     sync::{OnceCell, oneshot},
-    time::timeout,
+    time::{Instant, timeout},
 };
 
 use super::{Tool, ToolKind, Tools, tool_result};
@@ -35,7 +44,11 @@ use crate::{
         endpoint::{client_builder, parse_url},
         turn_json::each_log_line,
     },
-    base::stderr::escaped,
+    base::{
+        rate_limit::RateLimit,
+        retry::Backoff,
+        stderr::{escaped, is_hidden},
+    },
 };
 
 /// Maximum number of tools of all servers.
@@ -52,6 +65,19 @@ const MAX_PAGES: usize = 16;
 
 /// Maximum size of a message of a server over HTTP in bytes. Over stdio, the maximum of the crate `rmcp` is 16 MiB.
 const MAX_MESSAGE: usize = 16 << 20;
+
+/// Maximum number of messages of a server per second, and of lines and of pieces of [`PIECE`] bytes that a command writes. A server
+/// that sends more is ended.
+const MAX_RATE: u32 = 1000;
+
+/// Size that counts as much as a line.
+const PIECE: usize = 64 << 10;
+
+/// Maximum time for the response to a ping after a call that has timed out. A server without a response is replaced.
+const PING_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Delays before a server is started again if it has answered no call twice in a row.
+const RESTARTS: Backoff = Backoff { first: Duration::from_secs(1), longest: Duration::from_mins(1) };
 
 /// Time after the end of its stdin in which a command ends by itself, and between SIGTERM and SIGKILL.
 const GRACE: Duration = Duration::from_secs(2);
@@ -129,13 +155,116 @@ impl McpServer {
 /// Session with an MCP server.
 struct Session {
     client: RunningService<RoleClient, ClientConfig>,
-    /// The process of a command ends when it is dropped.
-    _process: Option<oneshot::Sender<Infallible>>,
+    /// The server has answered a call.
+    has_answered: AtomicBool,
 }
 
 impl Session {
     fn is_closed(&self) -> bool {
         self.client.is_closed() || self.client.is_transport_closed()
+    }
+
+    /// Closes the session if the server does not answer a ping in time, so that the next use opens another one.
+    async fn check(&self, server: &str, limit: Duration) {
+        let ping = self.client.send_request(ClientRequest::PingRequest(PingRequest::default()));
+        // An error of the server is an answer too.
+        if !matches!(timeout(limit, ping).await, Ok(Ok(_) | Err(ServiceError::McpError(_)))) && !self.is_closed() {
+            tracing::warn!(mcp.server = server, "MCP server replaced: it does not respond");
+            self.client.cancellation_token().cancel();
+        }
+    }
+}
+
+/// Call that waits for its response. `rmcp` cancels it at the server if it is dropped before, by its time-out or with its turn. The
+/// session is checked then.
+struct PendingCall {
+    session: Arc<Session>,
+    server: String,
+    /// Time at which the call times out.
+    until: Instant,
+    is_answered: bool,
+}
+
+impl Drop for PendingCall {
+    fn drop(&mut self) {
+        if let (false, Ok(runtime)) = (self.is_answered, Handle::try_current()) {
+            let (session, server) = (Arc::clone(&self.session), self.server.clone());
+            // A server that handles one call after the other has as long for this one as if its turn had waited.
+            let limit = self.until.saturating_duration_since(Instant::now()) + PING_TIMEOUT;
+            runtime.spawn(async move { session.check(&server, limit).await });
+        }
+    }
+}
+
+/// Counter of the messages of a server, or of the output of a command.
+struct FloodLimit {
+    server: String,
+    rate: RateLimit<()>,
+    /// Bytes that are not counted yet.
+    bytes: usize,
+}
+
+impl FloodLimit {
+    fn new(server: &McpServer) -> Self {
+        Self { server: server.name.clone(), rate: RateLimit::new(MAX_RATE), bytes: 0 }
+    }
+
+    /// Counts messages or lines. Returns false if there are too many.
+    fn admits(&self, count: usize) -> bool {
+        let is_admitted = (0..count).all(|_| self.rate.count(&()).is_ok());
+        if !is_admitted {
+            tracing::warn!(
+                mcp.server = self.server,
+                "MCP server ended: it sends more than {MAX_RATE} messages per second"
+            );
+        }
+        is_admitted
+    }
+}
+
+/// Output of a command, which ends at a flood. The process of the command ends when it is dropped.
+struct LimitedOutput {
+    stdout: ChildStdout,
+    flood: FloodLimit,
+    _session: oneshot::Sender<Infallible>,
+}
+
+impl AsyncRead for LimitedOutput {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        ready!(Pin::new(&mut self.stdout).poll_read(cx, buf))?;
+        let read = buf.filled().get(before..).unwrap_or_default();
+        let bytes = self.flood.bytes + read.len();
+        self.flood.bytes = bytes % PIECE;
+        let lines = read.split(|byte| *byte == b'\n').skip(1).count();
+        let flood = || io::Error::other("too many messages");
+        Poll::Ready(self.flood.admits(lines + bytes / PIECE).then_some(()).ok_or_else(flood))
+    }
+}
+
+/// Transport that ends at a flood of messages.
+struct LimitedTransport<T> {
+    transport: T,
+    flood: FloodLimit,
+}
+
+impl<T: Transport<RoleClient>> Transport<RoleClient> for LimitedTransport<T> {
+    type Error = T::Error;
+
+    fn send(
+        &mut self,
+        message: TxJsonRpcMessage<RoleClient>,
+    ) -> impl Future<Output = Result<(), Self::Error>> + Send + 'static {
+        self.transport.send(message)
+    }
+
+    async fn receive(&mut self) -> Option<RxJsonRpcMessage<RoleClient>> {
+        let message = self.transport.receive().await?;
+        self.flood.admits(1).then_some(message)
+    }
+
+    fn close(&mut self) -> impl Future<Output = Result<(), Self::Error>> + Send {
+        self.transport.close()
     }
 }
 
@@ -237,27 +366,71 @@ fn command(_: &McpServer, program: &OsStr, _: Option<&OsStr>) -> io::Result<Comm
 /// MCP server with its session, which is opened again if it was closed.
 pub(super) struct Connection {
     server: McpServer,
-    session: Mutex<Arc<OnceCell<Arc<Session>>>>,
+    state: Mutex<ConnectionState>,
+}
+
+/// Session of a server, and the delay before the next one.
+#[derive(Default)]
+struct ConnectionState {
+    session: Arc<OnceCell<Arc<Session>>>,
+    /// Number of sessions in a row that were not opened, or in which no call was answered.
+    failures: u32,
+    /// Time before which no session is opened.
+    not_before: Option<Instant>,
+}
+
+impl ConnectionState {
+    /// Returns true if the next session has to wait.
+    fn has_to_wait(&self) -> bool {
+        self.not_before.is_some_and(|at| Instant::now() < at)
+    }
+
+    /// Counts a session that has failed. The first one is replaced at once.
+    fn count_failure(&mut self) {
+        // Further calls of the same time do not count.
+        if !self.has_to_wait() {
+            let delay = self.failures.checked_sub(1).map(|repeated| RESTARTS.without_jitter(repeated));
+            (self.failures, self.not_before) =
+                (self.failures.saturating_add(1), delay.map(|delay| Instant::now() + delay));
+        }
+    }
+
+    /// Replaces a session that was closed.
+    fn replace(&mut self, closed: &Session) {
+        self.session = Arc::default();
+        if closed.has_answered.load(Ordering::Relaxed) {
+            (self.failures, self.not_before) = (0, None);
+        } else {
+            self.count_failure();
+        }
+    }
 }
 
 impl Connection {
     fn new(server: McpServer) -> Self {
-        Self { server, session: Mutex::default() }
+        Self { server, state: Mutex::default() }
     }
 
     /// Returns the open session. Opens one if there is none.
     async fn session(&self) -> io::Result<Arc<Session>> {
         let cell = {
-            let mut cell = self.session.lock();
-            if cell.get().is_some_and(|session| session.is_closed()) {
-                *cell = Arc::default();
+            let mut state = self.state.lock();
+            if let Some(closed) = state.session.get().filter(|session| session.is_closed()).cloned() {
+                state.replace(&closed);
             }
-            Arc::clone(&cell)
+            if state.session.get().is_none() && state.has_to_wait() {
+                return Err(io::Error::other("the server fails again and again; it is started again later"));
+            }
+            Arc::clone(&state.session)
         };
         let open = async || self.open().await.map(Arc::new);
         // Calls at the same time share the session.
         let opened = timeout(self.server.timeout, cell.get_or_try_init(open)).await;
-        opened.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?.cloned()
+        let opened = opened.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())).cloned();
+        if opened.is_err() {
+            self.state.lock().count_failure();
+        }
+        opened
     }
 
     async fn open(&self) -> io::Result<Session> {
@@ -266,8 +439,9 @@ impl Connection {
         match &self.server.transport {
             McpTransport::Command(words, env) => {
                 let Started { stdin, stdout, session } = start(&self.server, words, env)?;
+                let stdout = LimitedOutput { stdout, flood: FloodLimit::new(&self.server), _session: session };
                 let client = client.serve((stdout, stdin)).await.map_err(io::Error::other)?;
-                Ok(Session { client, _process: Some(session) })
+                Ok(Session { client, has_answered: AtomicBool::new(false) })
             }
             McpTransport::Url(url, token) => {
                 let http = client_builder().build().map_err(io::Error::other)?;
@@ -277,8 +451,9 @@ impl Connection {
                     config = config.auth_header(token);
                 }
                 let transport = StreamableHttpClientTransport::with_client(http, config);
+                let transport = LimitedTransport { transport, flood: FloodLimit::new(&self.server) };
                 let client = client.serve(transport).await.map_err(io::Error::other)?;
-                Ok(Session { client, _process: None })
+                Ok(Session { client, has_answered: AtomicBool::new(false) })
             }
         }
     }
@@ -307,11 +482,21 @@ impl Connection {
             format!("Error: the server of {tool} is not available.")
         })?;
         let request = CallToolRequestParams::new(tool.to_owned()).with_arguments(arguments);
+        let until = Instant::now() + self.server.timeout;
+        let mut pending =
+            PendingCall { session: Arc::clone(&session), server: name.clone(), until, is_answered: false };
         let called = timeout(self.server.timeout, session.client.call_tool(request)).await;
         let Ok(called) = called else {
             tracing::warn!(mcp.server = name, mcp.tool = tool, "MCP tool call timed out");
+            // Before the model calls it again.
+            session.check(name, PING_TIMEOUT).await;
+            pending.is_answered = true;
             return Err(format!("Error: {tool} did not respond in time."));
         };
+        pending.is_answered = true;
+        if matches!(called, Ok(_) | Err(ServiceError::McpError(_))) {
+            session.has_answered.store(true, Ordering::Relaxed);
+        }
         match called {
             Ok(result) => Ok(result),
             Err(ServiceError::McpError(error)) => {
@@ -329,9 +514,9 @@ impl Connection {
 
     /// Drops a session, so that the next use opens another one.
     fn forget(&self, failed: &Arc<Session>) {
-        let mut cell = self.session.lock();
-        if cell.get().is_some_and(|session| Arc::ptr_eq(session, failed)) {
-            *cell = Arc::default();
+        let mut state = self.state.lock();
+        if state.session.get().is_some_and(|session| Arc::ptr_eq(session, failed)) {
+            state.replace(failed);
         }
     }
 
@@ -380,21 +565,26 @@ impl Tools {
                 && let Some(unknown) = approved.iter().find(|name| list.iter().all(|tool| tool.name != name.as_str()))
             {
                 // A misspelled name would let the tool run without an approval.
-                let known = list.iter().map(|tool| &*tool.name).collect::<Vec<_>>().join(", ");
+                let known = list.iter().map(|tool| visible(&tool.name)).collect::<Vec<_>>().join(", ");
                 let why = format!("{}: approve: there is no tool `{unknown}`; the server has {known}", server.name);
                 return Err(io::Error::other(why));
             }
             for tool in list {
+                if tool.name.trim().is_empty() {
+                    return Err(io::Error::other(format!("{}: a tool has no name", server.name)));
+                }
                 let is_unique = counts.get(&*tool.name) == Some(&1);
                 let full = if is_unique { tool.name.to_string() } else { format!("{}_{}", server.name, tool.name) };
                 let name = function_name(&full);
                 if !names.insert(name.clone()) {
                     return Err(io::Error::other(format!("{}: several tools have the name `{name}`", server.name)));
                 }
+                let mut schema = Value::Object((*tool.input_schema).clone());
+                show_texts(&mut schema);
                 tools.push(Tool {
                     name,
-                    description: tool.description.as_deref().unwrap_or_default().to_owned(),
-                    schema: Value::Object((*tool.input_schema).clone()),
+                    description: visible(tool.description.as_deref().unwrap_or_default()),
+                    schema,
                     kind: ToolKind::Mcp {
                         server: position,
                         own_name: tool.name.to_string(),
@@ -429,6 +619,25 @@ fn check(server: &McpServer) -> Result<(), &'static str> {
     }
 }
 
+/// Removes hidden characters, except for line feeds and tabs: a person would see another text than the model.
+fn visible(text: &str) -> String {
+    text.replace(|c| is_hidden(c) && !matches!(c, '\n' | '\t'), "")
+}
+
+/// Makes the texts for people in a schema [visible].
+fn show_texts(schema: &mut Value) {
+    if let Value::Object(members) = schema {
+        for (name, value) in members {
+            show_texts(value);
+            if let (Value::String(text), "description" | "title") = (value, &**name) {
+                *text = visible(text);
+            }
+        }
+    } else if let Value::Array(values) = schema {
+        values.iter_mut().for_each(show_texts);
+    }
+}
+
 /// Returns a name that the API allows: letters, digits, `_` and `-`.
 fn function_name(name: &str) -> String {
     let allowed = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '_' | '-') { c } else { '_' };
@@ -437,12 +646,37 @@ fn function_name(name: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
     fn names_are_limited() {
         assert_eq!(function_name("files.read/all"), "files_read_all");
         assert_eq!(function_name(&"x".repeat(100)).len(), MAX_NAME);
+    }
+
+    #[test]
+    fn texts_of_tools_have_no_hidden_characters() {
+        let mut schema =
+            json!({ "title": "a\u{202e}b", "properties": { "c\u{7f}": { "description": "\u{1b}[1md\n\u{200f}" } } });
+        let expected = json!({ "title": "ab", "properties": { "c\u{7f}": { "description": "[1md\n" } } });
+        show_texts(&mut schema);
+        assert_eq!(schema, expected);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn servers_that_answer_no_call_are_started_with_growing_delays() {
+        let mut state = ConnectionState::default();
+        let mut delays = Vec::new();
+        for _ in 0..4 {
+            state.count_failure();
+            state.count_failure();
+            let delay = state.not_before.map_or(Duration::ZERO, |at| at.saturating_duration_since(Instant::now()));
+            delays.push(delay.as_secs());
+            tokio::time::advance(delay).await;
+        }
+        assert_eq!(delays, [1, 2, 4, 8]);
     }
 
     #[tokio::test]
