@@ -2,11 +2,17 @@
 
 use std::{
     collections::HashSet,
-    fs, io,
-    os::unix::fs::PermissionsExt as _,
+    ffi::CString,
+    fs::{self, File},
+    io::{self, Read as _, Write as _},
+    os::{fd::OwnedFd, unix::fs::PermissionsExt as _},
     path::{Path, PathBuf},
 };
 
+use rustix::{
+    fs::{CWD, Dir, FileType, Mode, OFlags, mkdirat, openat},
+    io::Errno,
+};
 use tempfile::TempDir;
 use tokio::task::spawn_blocking;
 
@@ -19,11 +25,16 @@ const MAX_OUTPUTS: usize = 100;
 /// Beginning of the names of directories of turns.
 pub(super) const PREFIX: &str = "a2a-turn-";
 
+/// Flags to open a directory, and no link to one.
+const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
 /// Directories of a turn, which are deleted when the turn has ended.
 pub(super) struct TurnFiles {
     temporary: Option<TempDir>,
     input: PathBuf,
     output: PathBuf,
+    /// The output directory. It stays the same if the command replaces its path.
+    outputs: OwnedFd,
     /// Paths of the files of the messages, in their order.
     paths: Vec<String>,
 }
@@ -41,16 +52,22 @@ impl TurnFiles {
         let owner_only = fs::Permissions::from_mode(0o700);
         let temporary = tempfile::Builder::new().prefix(prefix).permissions(owner_only).tempdir()?;
         let (input, output) = (temporary.path().join("input"), temporary.path().join("output"));
-        fs::create_dir(&input)?;
-        fs::create_dir(&output)?;
+        // Commands of other turns run at the same time, and may replace paths.
+        let parent = openat(CWD, temporary.path(), DIRECTORY, Mode::empty())?;
+        let directory = |name: &str| {
+            mkdirat(&parent, name, Mode::RWXU)?;
+            openat(&parent, name, DIRECTORY, Mode::empty())
+        };
+        let (inputs, outputs) = (directory("input")?, directory("output")?);
         let mut names = HashSet::new();
         let mut paths = Vec::with_capacity(contents.len());
         for (name, bytes) in contents {
-            let path = input.join(unique_name(name, &mut names));
-            fs::write(&path, bytes)?;
-            paths.push(path.to_string_lossy().into_owned());
+            let name = unique_name(name, &mut names);
+            let new = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            File::from(openat(&inputs, &*name, new, Mode::RUSR | Mode::WUSR)?).write_all(bytes)?;
+            paths.push(input.join(name).to_string_lossy().into_owned());
         }
-        Ok(Self { temporary: Some(temporary), input, output, paths })
+        Ok(Self { temporary: Some(temporary), input, output, outputs, paths })
     }
 
     /// Directory with all files of the turn.
@@ -88,8 +105,8 @@ impl TurnFiles {
     /// Sends the files in the output directory as artifacts, ordered by name. Directories and links are skipped. `max` is the
     /// maximum total size in bytes.
     pub(super) async fn send(&self, out: &Updates, max: usize) -> Result<(), Error> {
-        let output = self.output.clone();
-        let files = spawn_blocking(move || read_output(&output, max)).await?;
+        let outputs = self.outputs.try_clone()?;
+        let files = spawn_blocking(move || read_output(&outputs, max)).await?;
         for (name, bytes) in files? {
             let part = Part::bytes(bytes, media_type_of(Path::new(&name))).named(&name);
             out.artifact(name).last().part(part).await.map_err(|stopped: Stopped| Error::from(stopped))?;
@@ -126,26 +143,40 @@ fn file(part: &Part) -> Option<(String, Vec<u8>)> {
     Some((safe_name(&part.filename), bytes.clone()))
 }
 
-/// Reads the files of a directory.
-fn read_output(directory: &Path, max: usize) -> Result<Vec<(String, Vec<u8>)>, Error> {
-    let mut paths: Vec<PathBuf> = Vec::new();
-    for entry in fs::read_dir(directory)? {
+/// Reads the regular files of a directory. The command, or a process that it has left, may change them at the same time: what was
+/// opened counts, and no more than `max` bytes are read.
+fn read_output(directory: &OwnedFd, max: usize) -> Result<Vec<(String, Vec<u8>)>, Error> {
+    let mut names: Vec<CString> = Vec::new();
+    for entry in Dir::read_from(directory)? {
         let entry = entry?;
-        if entry.file_type()?.is_file() {
-            paths.push(entry.path());
+        // Some file systems do not tell the type.
+        if matches!(entry.file_type(), FileType::RegularFile | FileType::Unknown) {
+            names.push(entry.file_name().to_owned());
         }
-        if paths.len() > MAX_OUTPUTS {
+        if names.len() > MAX_OUTPUTS {
             return Err(Error::public(format!("The command wrote more than {MAX_OUTPUTS} files.")));
         }
     }
-    paths.sort();
+    names.sort();
     let mut left = u64::try_from(max)?;
-    let mut files = Vec::with_capacity(paths.len());
-    for path in paths {
+    let mut files = Vec::with_capacity(names.len());
+    for name in names {
+        // A FIFO is opened without waiting for its other end.
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let file = match openat(directory, &name, flags, Mode::empty()) {
+            Ok(file) => File::from(file),
+            // A link, a socket, or a file that was deleted meanwhile.
+            Err(Errno::LOOP | Errno::MLINK | Errno::NXIO | Errno::NOENT) => continue,
+            Err(error) => return Err(error.into()),
+        };
+        if !file.metadata()?.is_file() {
+            continue;
+        }
+        let mut bytes = Vec::new();
+        file.take(left.saturating_add(1)).read_to_end(&mut bytes)?;
         let too_large = || Error::public(format!("The files of the command exceed {max} bytes (limits.task_bytes)."));
-        left = left.checked_sub(fs::symlink_metadata(&path)?.len()).ok_or_else(too_large)?;
-        let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        files.push((name, fs::read(path)?));
+        left = left.checked_sub(u64::try_from(bytes.len())?).ok_or_else(too_large)?;
+        files.push((name.to_string_lossy().into_owned(), bytes));
     }
     Ok(files)
 }
@@ -175,9 +206,39 @@ mod tests {
         fs::write(files.output().join("a.txt"), "a").unwrap();
         fs::create_dir(files.output().join("directory")).unwrap();
         std::os::unix::fs::symlink("/etc/hostname", files.output().join("link")).unwrap();
-        let found = read_output(files.output(), 3).unwrap();
+        let found = read_output(&files.outputs, 3).unwrap();
         assert_eq!(found, [("a.txt".to_owned(), b"a".to_vec()), ("b.txt".to_owned(), b"bb".to_vec())]);
-        let error = read_output(files.output(), 2).unwrap_err();
+        let error = read_output(&files.outputs, 2).unwrap_err();
         assert!(error.to_string().contains("limits.task_bytes"), "{error}");
+    }
+
+    #[test]
+    fn only_files_of_the_output_directory_itself_are_read() {
+        let files = TurnFiles::write(&[], PREFIX).unwrap();
+        let elsewhere = tempfile::tempdir().unwrap();
+        fs::write(elsewhere.path().join("secret"), "sesame").unwrap();
+        fs::rename(files.output(), files.directory().join("moved")).unwrap();
+        std::os::unix::fs::symlink(elsewhere.path(), files.output()).unwrap();
+        assert!(read_output(&files.outputs, 100).unwrap().is_empty());
+        fs::write(files.directory().join("moved/own"), "own").unwrap();
+        assert_eq!(read_output(&files.outputs, 100).unwrap(), [("own".to_owned(), b"own".to_vec())]);
+        // Files that are exchanged for links all the time.
+        let (path, new) = (files.directory().join("moved/own"), files.directory().join("new"));
+        let target = elsewhere.path().join("secret");
+        let exchange = std::thread::spawn(move || {
+            for turn in 0..2000 {
+                if turn % 2 == 0 {
+                    std::os::unix::fs::symlink(&target, &new).unwrap();
+                } else {
+                    fs::write(&new, "own").unwrap();
+                }
+                fs::rename(&new, &path).unwrap();
+            }
+        });
+        while !exchange.is_finished() {
+            let found = read_output(&files.outputs, 100).unwrap();
+            assert!(found.iter().all(|(_, bytes)| !bytes.starts_with(b"sesame")), "{found:?}");
+        }
+        exchange.join().unwrap();
     }
 }

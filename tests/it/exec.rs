@@ -136,6 +136,25 @@ async fn environment_describes_the_turn_and_has_no_secret_of_the_server() {
     assert_eq!(shell("echo $GREETING", with).send("hello").await.unwrap().text(), "salve");
 }
 
+/// A command can publish the files that it writes, and not those behind a link.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn replaced_output_directory_publishes_nothing_else() {
+    let secrets = tempfile::tempdir().unwrap();
+    fs::write(secrets.path().join("secret"), "sesame").unwrap();
+    let replace = format!(r#"mv "$output" "$output.own"; ln -s {} "$output""#, secrets.path().display());
+    let text = format!(r#"output=$A2A_OUTPUT_DIR; echo own >"$output/own"; {replace}"#);
+    let lines = format!(
+        r#"read -r turn; output=$(printf %s "$turn" | sed 's/.*"outputDir":"\([^"]*\)".*/\1/'); echo own >"$output/own"
+        {replace}; echo '{{"type":"complete"}}'"#
+    );
+    for (script, options) in [(text, options()), (lines, json_lines())] {
+        let outcome = shell(&script, options).send("go").await.unwrap();
+        assert_eq!(outcome.state(), TaskState::Completed, "{}", outcome.status_text());
+        let names: Vec<_> = outcome.task.as_ref().unwrap().artifacts.iter().map(|artifact| &*artifact.name).collect();
+        assert_eq!(names, ["own"]);
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn files_are_passed_as_paths_and_written_as_artifacts() {
     let script = r#"while read -r line; do case $line in /*) wc -c <"$line" ;; *) echo "$line" ;; esac; done
