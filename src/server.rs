@@ -443,7 +443,8 @@ impl Server {
     /// applies to agents without one, and its listen addresses, TLS, limits of connections and of requests per client
     /// address, and memory for requests and responses apply to all. Its policy, [layers](Self::layer), allowed hosts and origins, and trusted proxies do not: set them
     /// for each agent. An agent with its own authenticator has only its path. Over gRPC, and with a tenant at the root, the
-    /// limits of requests are those of this server.
+    /// limits of requests are those of this server. A tenant at the root that names no agent is rejected: the agent of this server
+    /// has tenants below [its own path](Self::catalog_name) and by credentials only.
     ///
     /// ```
     /// use a2a_service::{agent::{self, End}, server::Server};

@@ -130,6 +130,8 @@ pub struct Call {
     pub plain_files: bool,
     /// Scope that the call requires instead of that of its RPC, because it is part of another operation.
     pub required_scope: Option<&'static str>,
+    /// The path of the request names the agent, among several agents of a server. So its tenant does not.
+    pub names_agent: bool,
     /// Part of an operation of which another part is counted against `limits.call_rate_per_owner`.
     pub is_counted: bool,
     /// Details of the call for the request log, if it is enabled.

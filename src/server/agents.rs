@@ -1,7 +1,7 @@
 //! Several agents in one server: each has its own service, tasks and card below a path, and a tenant for gRPC. `catalog` lists
 //! them.
 
-use std::{collections::BTreeMap, fmt, sync::Arc};
+use std::{collections::BTreeMap, fmt, future::ready, sync::Arc};
 
 use http::{HeaderMap, HeaderName};
 use tonic::{Request, Response, Status};
@@ -10,6 +10,7 @@ use super::{Server, catalog::ListedAgent, lifecycle::Handle};
 use crate::{
     protocol::{
         call::Call,
+        error::{Error, ErrorKind},
         event::Event,
         pb::{
             v1::{
@@ -82,7 +83,8 @@ pub(crate) struct MountedAgent {
 }
 
 /// Routes calls to the agent whose name is the tenant, for bindings without a path, such as gRPC. The tenant is removed before
-/// the call.
+/// the call. A tenant that names no agent is rejected, since the agent may have been removed: calls for it must not reach another
+/// one.
 pub(crate) struct AgentRouter {
     root: Route,
     agents: BTreeMap<Box<str>, Route>,
@@ -131,6 +133,27 @@ impl AgentRouter {
         }
         Self { root, agents }
     }
+
+    /// Returns the agent that the tenant of a call names. `None`: the agent at the root, whose tenants are in paths that name it
+    /// and in credentials.
+    ///
+    /// # Errors
+    /// `MethodNotFound` if the tenant names no agent.
+    fn agent<T>(&self, request: &Request<T>, tenant: &str) -> Result<Option<&Route>, Error> {
+        let call = Call::of(request).ok();
+        if tenant.is_empty() || call.is_some_and(|call| call.names_agent) {
+            return Ok(None);
+        }
+        let caller = call.and_then(|call| call.principal.as_deref());
+        let is_own = caller.is_some_and(|caller| caller.tenant.as_deref() == Some(tenant));
+        match self.agents.get(tenant) {
+            None if !is_own => {
+                Err(ErrorKind::MethodNotFound
+                    .because("tenant: the server has no agent with this name; /agents lists them"))
+            }
+            agent => Ok(agent),
+        }
+    }
 }
 
 /// Response of a call, which may name the tenant of its request.
@@ -173,7 +196,10 @@ macro_rules! impl_router {
                 'a: 'b,
                 Self: 'b,
             {
-                let agent = self.agents.get(&*request.get_ref().tenant);
+                let agent = match self.agent(&request, &request.get_ref().tenant) {
+                    Ok(agent) => agent,
+                    Err(error) => return Box::pin(ready(Err(error.into()))),
+                };
                 agent.unwrap_or(&self.root).filter_headers(&mut request);
                 match agent {
                     None => self.root.service.$method(request),

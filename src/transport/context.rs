@@ -17,7 +17,7 @@ use crate::{
         event::Cursor,
         response_budget::ResponseBudget,
     },
-    transport::resource::card::card_request,
+    transport::{pipeline::base_path::PathPrefix, resource::card::card_request},
 };
 
 /// Checks of a request that wait until its version is known. The version of JSON-RPC is in the body.
@@ -57,6 +57,7 @@ pub(super) fn complete_call(
     responses: &ResponseBudget,
 ) -> PendingChecks {
     call.peer = peer(parts);
+    call.names_agent = parts.extensions.get::<PathPrefix>().is_some_and(|prefix| prefix.names_agent);
     let base_url = settings.base_url.as_ref().and_then(|base_url| base_url(&card_request(parts)));
     call.base_url = base_url.map(Arc::from);
     call.responses = Some(responses.clone());

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use a2a_service::{
     agent::{self, Agent, End, demo::Demo},
     auth::{AuthRequest, Authenticator, Principal, Scopes},
-    call::Binding,
+    call::{Binding, Call},
     client::{Client, Retry},
     error::{Error, ErrorKind},
     pb::v1::{AgentCard, ListTasksRequest, SendMessageRequest, TaskPushNotificationConfig, TaskState},
@@ -111,10 +111,45 @@ async fn tenant_names_the_agent() {
     }
     // Over HTTP+JSON, the tenant is the path of the agent.
     assert_eq!(tenants, ["shout", "", "shout"]);
-    // Another tenant is one of the agent at the root.
-    let other = Client::from_service(client.grpc(&url).unwrap());
-    let message = SendMessageRequest { tenant: "north".into(), ..text("", "hi") };
-    assert_eq!(other.send(message).await.unwrap().text(), "hi");
+}
+
+/// A client of an agent that was removed does not reach another one. The agent at the root has tenants below its own path.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tenant_that_names_no_agent_is_rejected() {
+    let only = Server::new(Demo).catalog_name("demo");
+    for url in [serve(two()).await, serve(only).await] {
+        let client = Client::builder().retry(Retry::default().attempts(0));
+        let north = || SendMessageRequest { tenant: "north".into(), ..text("", "hi") };
+        for agent in [client.grpc(&url), client.rest(&url), client.json_rpc(&format!("{url}/rpc"))] {
+            let agent = Client::from_service(agent.unwrap());
+            assert_eq!(agent.send(north()).await.unwrap_err().kind(), ErrorKind::MethodNotFound);
+            let status = agent.service().send_streaming_message(request(north())).await.err().unwrap();
+            assert_eq!(Error::from(status).kind(), ErrorKind::MethodNotFound);
+        }
+        for path in ["/north/tasks", "/north", "/north/.well-known/agent-card.json", "/v9/tasks"] {
+            assert_eq!(crate::bindings::fetch(format!("{url}{path}")).await.unwrap().status(), 404, "{path}");
+        }
+        let own = client.rest(&format!("{url}/demo")).unwrap();
+        let sent = Client::from_service(own).send(north()).await.unwrap();
+        let id = &sent.task().unwrap().id;
+        let status =
+            async |path: &str| crate::bindings::fetch(format!("{url}{path}/tasks/{id}")).await.unwrap().status();
+        assert_eq!((status("/demo/north").await.as_u16(), status("/demo").await.as_u16()), (200, 404));
+    }
+}
+
+/// Credentials can name a tenant of the agent at the root.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tenant_of_the_caller_is_one_of_the_agent_at_the_root() {
+    let agent = Client::from_service(two().into_service());
+    let caller = |tenant: &str| Call::of_principal(Principal::new("ada").tenant(tenant));
+    for (bound, tenant, expected) in [("north", "north", Ok("hi")), ("south", "north", Err(ErrorKind::MethodNotFound))]
+    {
+        let message = SendMessageRequest { tenant: tenant.into(), ..text("", "hi") };
+        let sent = agent.service().send_message(caller(bound).request(message)).await;
+        let sent = sent.map(|_| "hi").map_err(|status| Error::from(status).kind());
+        assert_eq!(sent, expected, "{bound}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -224,8 +259,8 @@ async fn agent_with_its_own_authenticator_has_only_its_path() {
     let client = Client::builder().retry(Retry::default().attempts(0));
     for agent in [client.grpc(&url), client.json_rpc(&format!("{url}/rpc"))].map(Result::unwrap) {
         let message = SendMessageRequest { tenant: "shout".into(), ..text("", "hi") };
-        // A tenant of the agent at the root.
-        assert_eq!(Client::from_service(agent).send(message).await.unwrap().text(), "hi");
+        let error = Client::from_service(agent).send(message).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::MethodNotFound);
     }
     let error =
         Client::from_service(client.json_rpc(&format!("{url}/shout/rpc")).unwrap()).send("hi").await.unwrap_err();

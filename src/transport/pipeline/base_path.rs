@@ -8,9 +8,14 @@ use crate::{
     transport::{RequestClass, RequestKind, version},
 };
 
-/// Path prefix that was removed from a request, for the URLs of the card.
+/// Path prefix that was removed from a request.
 #[derive(Clone, Debug)]
-pub(in crate::transport) struct PathPrefix(pub(in crate::transport) Box<str>);
+pub(in crate::transport) struct PathPrefix {
+    /// The prefix, for the URLs of the card.
+    pub(in crate::transport) path: Box<str>,
+    /// It ends with the name of the agent at the root.
+    pub(in crate::transport) names_agent: bool,
+}
 
 /// Paths of a server. In addition, everything is served at the root.
 #[derive(Clone, Debug)]
@@ -41,6 +46,7 @@ impl Paths {
     pub(crate) fn apply<B>(&self, request: &mut Request<B>) {
         let path = request.uri().path();
         let Some((prefix, served)) = self.rewrite(request.method(), request.uri(), request.headers()) else { return };
+        let names_agent = !self.agent.is_empty() && prefix.ends_with(&self.agent);
         // Prefix that an outer router has already stripped.
         let outer = request.extensions().get::<OriginalUri>().and_then(|uri| uri.path().strip_suffix(path));
         let prefix = format!("{}{prefix}", outer.unwrap_or_default());
@@ -54,7 +60,7 @@ impl Paths {
         let Ok(uri) = Uri::from_parts(parts) else { return };
         let original = std::mem::replace(request.uri_mut(), uri);
         let extensions = request.extensions_mut();
-        extensions.insert(PathPrefix(prefix.into()));
+        extensions.insert(PathPrefix { path: prefix.into(), names_agent });
         if extensions.get::<OriginalUri>().is_none() {
             extensions.insert(OriginalUri(original));
         }
@@ -106,7 +112,7 @@ mod tests {
         let request = Request::builder().method(method).uri(uri).header("a2a-version", version);
         let mut request = request.body(()).unwrap();
         paths.apply(&mut request);
-        let prefix = request.extensions().get::<PathPrefix>().map(|prefix| prefix.0.to_string());
+        let prefix = request.extensions().get::<PathPrefix>().map(|prefix| prefix.path.to_string());
         (request.uri().to_string(), prefix)
     }
 

@@ -38,7 +38,7 @@ const ANY_ORIGIN: HeaderValue = HeaderValue::from_static("*");
 pub(in crate::transport) fn card_request(parts: &Parts) -> RequestOrigin<'_> {
     let path = parts.uri.path();
     let whole = parts.extensions.get::<OriginalUri>().map_or(path, |uri| uri.0.path());
-    let prefix = parts.extensions.get::<PathPrefix>().map(|prefix| &*prefix.0);
+    let prefix = parts.extensions.get::<PathPrefix>().map(|prefix| &*prefix.path);
     let prefix = prefix.unwrap_or_else(|| whole.strip_suffix(path).unwrap_or_default());
     let path = card_below_json_rpc(path).unwrap_or(path);
     let header = parts.headers.get(header::HOST).and_then(|host| host.to_str().ok());
