@@ -157,7 +157,7 @@ impl ResumingStream {
                 break;
             }
             let resumed = match (interruption, error) {
-                (Some(status), Some(error)) if !is_transient(&error) => Err(status),
+                (Some(status), Some(error)) if !is_transient(&error) && !self.has_expired(&error) => Err(status),
                 (_, Some(error)) => self.resume(error).await,
                 (_, None) => {
                     self.resume(ErrorKind::Unavailable.because("the stream ended before its task or turn")).await
@@ -170,6 +170,13 @@ impl ResumingStream {
         }
         self.phase = Phase::Ended;
         None
+    }
+
+    /// Returns true for the end of a stream whose access token has expired or was revoked, if there may be another one.
+    fn has_expired(&self, error: &Error) -> bool {
+        error.kind() == ErrorKind::Unauthenticated
+            && self.phase == Phase::Streaming
+            && self.retrying.credentials.tokens.is_some()
     }
 
     /// Returns true if no more events are expected after a stream that ended with `error`, or gracefully.

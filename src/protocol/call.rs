@@ -14,6 +14,8 @@ use http::{Extensions, HeaderMap, HeaderName, HeaderValue, header::USER_AGENT};
 use tokio::time::{Instant, timeout_at};
 
 pub use self::client_certificate::ClientCertificate;
+#[cfg(feature = "server")]
+pub(crate) use self::principal::Validity;
 pub use self::principal::{ADMIN, CARD_EXTENDED, PUSH_WRITE, Principal, SKILL_PREFIX, Scopes, TASKS_READ, TASKS_WRITE};
 #[cfg(feature = "server")]
 pub(crate) use crate::base::{

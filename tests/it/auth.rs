@@ -19,6 +19,8 @@ use crate::{
 
 #[cfg(feature = "auth")]
 mod schemes;
+#[cfg(feature = "auth")]
+mod validity;
 
 fn server_with_token() -> Server {
     bindings::server().authenticator(Bearer::new(Token::new("sesame").unwrap()))

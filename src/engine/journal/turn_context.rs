@@ -86,7 +86,8 @@ impl PrincipalRecord {
         if *principal == Principal::new(Arc::clone(&principal.id)) {
             return Self::Name((*principal.id).to_owned());
         }
-        let Principal { id, owner, tenant, scopes, claims } = principal;
+        // Work goes on after the credentials have become invalid.
+        let Principal { id, owner, tenant, scopes, claims, validity: _ } = principal;
         Self::Full {
             id: (**id).to_owned(),
             owner: (**owner).to_owned(),

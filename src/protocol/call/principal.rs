@@ -1,8 +1,15 @@
 //! Authenticated caller: identity, owner of its tasks, tenant, scopes and claims.
 
+#[cfg(feature = "auth")]
+use std::time::Duration;
 use std::{collections::BTreeSet, sync::Arc};
 
 use serde_json::{Map, Value};
+#[cfg(feature = "server")]
+use tokio::{sync::watch, time::Instant};
+
+#[cfg(feature = "auth")]
+use crate::base::clock::{self, Millis};
 
 /// Scope of calls that read tasks.
 pub const TASKS_READ: &str = "tasks:read";
@@ -40,6 +47,9 @@ pub struct Principal {
     pub scopes: Scopes,
     /// Claims about the caller, such as those of a JSON Web Token.
     pub claims: Map<String, Value>,
+    /// Validity of the credentials after their check.
+    #[cfg(feature = "server")]
+    pub(crate) validity: Validity,
 }
 
 setters! {
@@ -61,13 +71,90 @@ impl Principal {
     /// Creates a principal that is the owner of its tasks, has all scopes, and is not bound to a tenant.
     pub fn new(name: impl Into<Arc<str>>) -> Self {
         let id = name.into();
-        Self { owner: Arc::clone(&id), id, tenant: None, scopes: Scopes::All, claims: Map::new() }
+        Self {
+            owner: Arc::clone(&id),
+            id,
+            tenant: None,
+            scopes: Scopes::All,
+            claims: Map::new(),
+            #[cfg(feature = "server")]
+            validity: Validity::default(),
+        }
     }
 
     /// Binds the principal to a tenant.
     #[must_use]
     pub fn tenant(self, tenant: impl Into<Arc<str>>) -> Self {
         Self { tenant: Some(tenant.into()), ..self }
+    }
+}
+
+/// Validity of credentials after their check: streams and waiting calls end with it. It is not part of the identity of a principal, so
+/// that any two are equal.
+#[cfg(feature = "server")]
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Validity {
+    /// Time at which the credentials expire.
+    expires: Option<Instant>,
+    /// True once they are revoked.
+    revoked: Vec<watch::Receiver<bool>>,
+}
+
+#[cfg(feature = "server")]
+impl PartialEq for Validity {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+#[cfg(feature = "server")]
+impl Eq for Validity {}
+
+#[cfg(feature = "server")]
+impl Validity {
+    /// Creates the validity of credentials that expire at a time, and that are valid until the receiver has `true`.
+    #[cfg(feature = "auth")]
+    pub(crate) fn new(expires: Option<Millis>, now: Millis, revoked: Option<watch::Receiver<bool>>) -> Self {
+        let left = |at: Millis| Duration::from_millis(u64::try_from(at.saturating_sub(now)).unwrap_or_default());
+        let expires = expires.map(|at| clock::after(Instant::now(), left(at)));
+        Self { expires, revoked: revoked.into_iter().collect() }
+    }
+
+    /// Adds the limits of further credentials of the same principal.
+    pub(crate) fn restrict(&mut self, other: Self) {
+        self.expires = [self.expires, other.expires].into_iter().flatten().min();
+        self.revoked.extend(other.revoked);
+    }
+
+    /// Returns true if the credentials can become invalid.
+    pub(crate) fn is_limited(&self) -> bool {
+        self.expires.is_some() || !self.revoked.is_empty()
+    }
+
+    /// Time at which the credentials expire. `None`: never.
+    pub(crate) fn expires(&self) -> Option<Instant> {
+        self.expires
+    }
+
+    /// Returns true once the credentials are revoked.
+    pub(crate) fn is_revoked(&self) -> bool {
+        self.revoked.iter().any(|revoked| *revoked.borrow())
+    }
+
+    /// Waits until the credentials are revoked.
+    pub(crate) async fn revoked(&self) {
+        let waits = self.revoked.iter().map(async |revoked| {
+            let mut revoked = revoked.clone();
+            // The source of credentials that were not revoked may be dropped.
+            if revoked.wait_for(|is_revoked| *is_revoked).await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        });
+        let waits: Vec<_> = waits.map(Box::pin).collect();
+        if waits.is_empty() {
+            return std::future::pending().await;
+        }
+        futures_util::future::select_all(waits).await;
     }
 }
 

@@ -124,6 +124,7 @@ impl Authenticator for AllOf {
             match (scheme.authenticate(request).await, &mut accepted) {
                 (Ok(Some(principal)), Some(first)) => {
                     first.scopes = common(&first.scopes, &principal.scopes);
+                    first.validity.restrict(principal.validity);
                     match (&first.tenant, principal.tenant) {
                         (None, tenant) => first.tenant = tenant,
                         (Some(one), Some(other)) if *one != other => {

@@ -10,10 +10,12 @@ use serde_json::{Map, Value};
 use super::{AuthRequest, Authenticator, CREDENTIALS, MISSING, Principal, Scopes, bearer::bearer_token};
 use crate::{
     base::{
+        clock::{Clock, whole_millis},
         jwks::{KeySet, KeySource, MIN_INTERVAL, TokenError, discovery_url, is_secure},
         jws::{MAX_TOKEN, PublicKeys},
     },
     protocol::{
+        call::Validity,
         error::{BEARER, Error, ErrorKind, INVALID_TOKEN},
         pb::v1::{AgentCard, HttpAuthSecurityScheme, OpenIdConnectSecurityScheme, security_scheme::Scheme},
     },
@@ -222,7 +224,10 @@ impl State {
             }
             None => Scopes::All,
         };
-        Ok(principal.scopes(scopes).claims(claims))
+        let expires = claims.get("exp").and_then(Value::as_f64).and_then(|exp| Duration::try_from_secs_f64(exp).ok());
+        let expires = expires.map(|expires| whole_millis(expires.saturating_add(LEEWAY)));
+        let validity = Validity::new(expires, Clock::default().millis(), None);
+        Ok(Principal { validity, ..principal.scopes(scopes).claims(claims) })
     }
 }
 

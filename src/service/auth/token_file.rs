@@ -6,7 +6,8 @@ use std::{
     fs::{self, File},
     io,
     path::{Path, PathBuf},
-    time::SystemTime,
+    sync::{Arc, OnceLock},
+    time::{Duration, SystemTime},
 };
 
 use async_trait::async_trait;
@@ -17,8 +18,11 @@ use base64::{
 };
 use http::{HeaderMap, HeaderName, header};
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use percent_encoding::percent_decode_str;
 use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
+use tokio::sync::watch;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::{
     AuthRequest, Authenticator, CREDENTIALS, MISSING, Principal, SCHEME, Scopes,
@@ -33,6 +37,7 @@ use crate::{
         watched_file::WatchedFiles,
     },
     protocol::{
+        call::Validity,
         error::{BEARER, Error, ErrorKind, INVALID_TOKEN},
         pb::v1::{AgentCard, ApiKeySecurityScheme, HttpAuthSecurityScheme, security_scheme::Scheme},
     },
@@ -155,7 +160,7 @@ fn basic_credentials(headers: &HeaderMap) -> Option<(String, String)> {
 }
 
 /// Token of a file, without its secret.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct TokenEntry {
@@ -376,18 +381,43 @@ pub fn list_tokens(path: &Path) -> Result<Vec<TokenEntry>, TokenFileError> {
     Ok(document.tokens)
 }
 
-/// Tokens of a file by the hashes of their secrets.
+/// Tokens by the hashes of their secrets.
+type TokensByHash = HashMap<Vec<u8>, ActiveToken>;
+
+/// Token that is accepted.
+#[derive(Debug)]
+struct ActiveToken {
+    entry: TokenEntry,
+    /// Has `true` once the token is revoked or changed.
+    revoked: Arc<watch::Sender<bool>>,
+}
+
+/// Tokens of a file.
 #[derive(Debug)]
 struct Tokens {
-    by_hash: HashMap<Vec<u8>, TokenEntry>,
+    by_hash: Arc<TokensByHash>,
     sources: BTreeSet<TokenSource>,
 }
 
 impl Tokens {
-    fn new(document: Document) -> Self {
+    /// Creates the tokens of a document, which replace the `known` ones. Those that are missing or different are revoked.
+    fn new(document: Document, known: &mut Arc<TokensByHash>) -> Self {
         let sources = document.tokens.iter().map(|entry| entry.source.clone()).collect();
-        let by_hash = |entry: TokenEntry| (from_hex(&entry.sha256).unwrap_or_default(), entry);
-        Self { by_hash: document.tokens.into_iter().map(by_hash).collect(), sources }
+        let active = |entry: TokenEntry| {
+            let hash = from_hex(&entry.sha256).unwrap_or_default();
+            let unchanged = known.get(&hash).filter(|known| known.entry == entry);
+            let revoked =
+                unchanged.map_or_else(|| Arc::new(watch::Sender::new(false)), |known| Arc::clone(&known.revoked));
+            (hash, ActiveToken { entry, revoked })
+        };
+        let by_hash: Arc<TokensByHash> = Arc::new(document.tokens.into_iter().map(active).collect());
+        for (hash, token) in known.iter() {
+            if by_hash.get(hash).is_none_or(|kept| !Arc::ptr_eq(&kept.revoked, &token.revoked)) {
+                token.revoked.send_replace(true);
+            }
+        }
+        *known = Arc::clone(&by_hash);
+        Self { by_hash, sources }
     }
 
     /// Authenticates a request at this time.
@@ -396,10 +426,15 @@ impl Tokens {
         for source in &self.sources {
             let Some((user, secret)) = source.read(request) else { continue };
             // An attacker can't choose the hash of a secret, so the time of the lookup tells nothing about it.
-            let entry = if secret.len() <= MAX_SECRET { self.by_hash.get(sha256(&secret).as_ref()) } else { None };
-            let is_named = |entry: &&TokenEntry| user.as_ref().is_none_or(|user| *user == entry.name);
-            match entry.filter(|entry| entry.source == *source).filter(is_named) {
-                Some(entry) if entry.expires.is_none_or(|end| now < end) => return Ok(Some(entry.principal())),
+            let token = if secret.len() <= MAX_SECRET { self.by_hash.get(sha256(&secret).as_ref()) } else { None };
+            let is_named = |token: &&ActiveToken| user.as_ref().is_none_or(|user| *user == token.entry.name);
+            match token.filter(|token| token.entry.source == *source).filter(is_named) {
+                Some(token) if token.entry.expires.is_none_or(|end| now < end) => {
+                    let (expires, revoked) =
+                        (token.entry.expires.map(Timestamp::as_millisecond), token.revoked.subscribe());
+                    let validity = Validity::new(expires, now.as_millisecond(), Some(revoked));
+                    return Ok(Some(Principal { validity, ..token.entry.principal() }));
+                }
                 Some(_) => rejected = Some((source, "the token has expired")),
                 None => rejected = rejected.or(Some((source, "the token is not valid"))),
             }
@@ -428,7 +463,10 @@ impl TokenEntry {
     }
 }
 
-/// Authentication with the tokens of a file. Changes of the file take effect within a second.
+/// Interval at which the file is checked while there are no requests, for the streams that are open.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Authentication with the tokens of a file. Changes of the file take effect within seconds, also for streams that are open.
 ///
 /// ```
 /// use std::time::SystemTime;
@@ -450,6 +488,8 @@ impl TokenEntry {
 pub struct TokenFile {
     clock: Clock,
     tokens: WatchedFiles<Tokens>,
+    /// Task that checks the file at intervals.
+    checks: Arc<OnceLock<AbortOnDropHandle<()>>>,
 }
 
 impl TokenFile {
@@ -459,7 +499,8 @@ impl TokenFile {
     /// The file can't be read, is larger than 8 MiB, has more than 10,000 tokens, or is not a token file.
     pub fn open(path: &Path) -> Result<Self, TokenFileError> {
         let (read, logged) = (path.to_owned(), path.to_owned());
-        let read = move || Document::read(&read).map(Tokens::new);
+        let known = Mutex::default();
+        let read = move || Document::read(&read).map(|document| Tokens::new(document, &mut known.lock()));
         let log = move |result: Result<&Tokens, &str>| match result {
             Ok(tokens) => audit::tokens_changed(&logged, tokens.by_hash.len()),
             Err(reason) => {
@@ -469,13 +510,23 @@ impl TokenFile {
         };
         let tokens = WatchedFiles::open(vec![path.to_owned()], read, log);
         let tokens = tokens.map_err(|cause| TokenFileError { path: path.to_owned(), cause })?;
-        Ok(Self { clock: Clock::default(), tokens })
+        Ok(Self { clock: Clock::default(), tokens, checks: Arc::default() })
     }
 }
 
 #[async_trait]
 impl Authenticator for TokenFile {
     async fn authenticate(&self, request: &AuthRequest<'_>) -> Result<Option<Principal>, Error> {
+        self.checks.get_or_init(|| {
+            let tokens = self.tokens.clone();
+            AbortOnDropHandle::new(tokio::spawn(async move {
+                let mut interval = tokio::time::interval(CHECK_INTERVAL);
+                loop {
+                    interval.tick().await;
+                    tokens.value().await;
+                }
+            }))
+        });
         let now = Timestamp::from_millisecond(self.clock.millis()).unwrap_or(Timestamp::MAX);
         self.tokens.value().await.authenticate(request, now)
     }

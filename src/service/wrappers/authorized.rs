@@ -1,14 +1,24 @@
-//! Authorization of calls: scopes and tenants of principals, and the [`Policy`] of a program.
+//! Authorization of calls: scopes and tenants of principals, the [`Policy`] of a program, and the end of calls and streams whose
+//! credentials have become invalid.
 
-use std::{any::Any, fmt, sync::Arc};
+use std::{
+    any::Any,
+    fmt, mem,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
 
 use async_trait::async_trait;
+use futures_core::{Stream, future::BoxFuture};
+use tokio::time::{Instant, sleep_until};
 use tonic::{Request, Response, Status};
 
 use crate::{
     protocol::{
-        call::{CARD_EXTENDED, Call, PUSH_WRITE, Principal, SKILL_PREFIX, TASKS_READ, TASKS_WRITE},
-        error::{BEARER, Error, ErrorKind},
+        call::{CARD_EXTENDED, Call, PUSH_WRITE, Principal, SKILL_PREFIX, TASKS_READ, TASKS_WRITE, Validity},
+        error::{BEARER, Error, ErrorKind, INVALID_TOKEN},
+        event::Event,
         message::{
             skill::{SKILL_ID, skill_ids},
             task_id::OfTask,
@@ -18,7 +28,7 @@ use crate::{
             a2a_service_server::A2aService,
             bindings::{Rpc, each_rpc},
         },
-        rpc::ServiceFuture,
+        rpc::{BoxStream, ServiceFuture},
     },
     service::auth::audit,
 };
@@ -168,7 +178,7 @@ impl AuthorizedService {
         checked
     }
 
-    async fn forward<'a, T: OfTask + Send + 'static, R>(
+    async fn forward<'a, T: OfTask + Send + 'static, R: 'static>(
         &'a self,
         rpc: Rpc,
         mut request: Request<T>,
@@ -191,11 +201,85 @@ impl AuthorizedService {
         }
         let registrant =
             (scope_of(rpc) == PUSH_WRITE || registers_push(request.get_ref())).then(|| Call::of(&request).cloned());
-        let response = call(&*self.service, request).await?;
+        let validity = Call::of(&request)?.principal.as_ref().map(|principal| principal.validity.clone());
+        let response = match validity.filter(Validity::is_limited) {
+            None => call(&*self.service, request).await?,
+            Some(validity) => {
+                if let (Rpc::SendMessage, Some(context)) = (rpc, request.extensions_mut().get_mut::<Call>()) {
+                    // A send that waits until then returns the task as it is.
+                    context.deadline = [context.deadline, validity.expires()].into_iter().flatten().min();
+                }
+                let mut response = tokio::select! {
+                    biased;
+                    response = call(&*self.service, request) => response?,
+                    () = validity.revoked() => return Err(invalid_credentials(&validity).into()),
+                };
+                let body: &mut dyn Any = response.get_mut();
+                if let Some(stream) = body.downcast_mut::<BoxStream<Event>>() {
+                    let events = mem::replace(stream, Box::pin(tokio_stream::empty()));
+                    *stream = Box::pin(LimitedStream { events: Some(events), validity: Arc::new(validity), end: None });
+                }
+                response
+            }
+        };
         if let Some(Ok(context)) = registrant {
             audit::push_changed(&context, rpc.name());
         }
         Ok(response)
+    }
+}
+
+/// Returns the error of a call whose credentials have become invalid.
+fn invalid_credentials(validity: &Validity) -> Error {
+    let why = if validity.is_revoked() { "were revoked" } else { "have expired" };
+    let why = format!("the credentials {why}; the work goes on, repeat the request with others");
+    ErrorKind::Unauthenticated.because(why).challenge(INVALID_TOKEN)
+}
+
+/// Stream that ends with an error when the credentials of its caller become invalid.
+struct LimitedStream {
+    /// `None` after the end.
+    events: Option<BoxStream<Event>>,
+    validity: Arc<Validity>,
+    /// Created when the stream waits for the first time.
+    end: Option<BoxFuture<'static, ()>>,
+}
+
+impl Stream for LimitedStream {
+    type Item = Result<Event, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let Self { events, validity, end } = &mut *self;
+        let Some(waiting) = events else { return Poll::Ready(None) };
+        // A stream that always has events never waits for its end.
+        let is_over = validity.is_revoked() || validity.expires().is_some_and(|at| at <= Instant::now());
+        if !is_over {
+            if let Poll::Ready(item) = waiting.as_mut().poll_next(cx) {
+                return Poll::Ready(item);
+            }
+            let end = end.get_or_insert_with(|| {
+                let validity = Arc::clone(validity);
+                Box::pin(async move {
+                    let timer = async {
+                        match validity.expires() {
+                            Some(at) => sleep_until(at).await,
+                            None => std::future::pending().await,
+                        }
+                    };
+                    tokio::select! {
+                        () = timer => {}
+                        () = validity.revoked() => {}
+                    }
+                })
+            });
+            ready!(end.as_mut().poll(cx));
+        }
+        *events = None;
+        Poll::Ready(Some(Err(invalid_credentials(validity).into())))
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        self.events.as_ref().map_or((0, Some(0)), Stream::size_hint)
     }
 }
 

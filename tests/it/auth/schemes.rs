@@ -110,18 +110,18 @@ async fn assert_rejected(url: &str, case: &str, credentials: &Credentials, why: 
 }
 
 /// Serves an agent with an authenticator, and returns the URL.
-async fn serve_with(authenticator: impl Authenticator) -> String {
+pub(super) async fn serve_with(authenticator: impl Authenticator) -> String {
     serve(bindings::server().authenticator(authenticator).failed_authentications(0)).await
 }
 
 /// Directory with a token file.
-struct Tokens {
+pub(super) struct Tokens {
     _directory: TempDir,
-    path: PathBuf,
+    pub(super) path: PathBuf,
 }
 
 impl Tokens {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
         Self { path: directory.path().join("tokens.json"), _directory: directory }
     }
@@ -130,7 +130,7 @@ impl Tokens {
         self.add_with(name, source, |_| ())
     }
 
-    fn add_with(&self, name: &str, source: TokenSource, change: impl FnOnce(&mut NewToken)) -> String {
+    pub(super) fn add_with(&self, name: &str, source: TokenSource, change: impl FnOnce(&mut NewToken)) -> String {
         let mut token = NewToken::new(name);
         token.source = source;
         change(&mut token);
@@ -286,7 +286,7 @@ async fn several_schemes_compose() {
 }
 
 /// OpenID Connect issuer with keys of its own.
-struct Issuer {
+pub(super) struct Issuer {
     url: String,
     keys: Vec<(Algorithm, &'static str, EncodingKey)>,
     published: Arc<Mutex<Value>>,
@@ -295,7 +295,7 @@ struct Issuer {
 }
 
 impl Issuer {
-    async fn start() -> Self {
+    pub(super) async fn start() -> Self {
         let es = EcdsaKeyPair::generate_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, &aws_lc_rs::rand::SystemRandom::new());
         let ed = Ed25519KeyPair::generate_pkcs8v1(&aws_lc_rs::rand::SystemRandom::new()).unwrap();
         let rsa = KeyPair::generate(KeySize::Rsa2048).unwrap();
@@ -357,7 +357,7 @@ impl Issuer {
     }
 
     /// Signs a token with the first key.
-    fn token(&self, change: &Value) -> String {
+    pub(super) fn token(&self, change: &Value) -> String {
         self.signed_by(0, change)
     }
 
@@ -367,7 +367,7 @@ impl Issuer {
         encode(&header, &self.claims(change), key).unwrap()
     }
 
-    fn options(&self) -> JwtOptions {
+    pub(super) fn options(&self) -> JwtOptions {
         JwtOptions::new(&self.url, ["agent", "https://agent.invalid"])
     }
 }
