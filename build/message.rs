@@ -247,8 +247,8 @@ fn write(field: &FieldDescriptor, place: &Place, required: bool) -> TokenStream 
 /// Generates the `json::Nested` kind of a field whose decoded value takes more memory than its encoded bytes.
 fn measured(field: &FieldDescriptor) -> Option<TokenStream> {
     match field.kind() {
-        // Entries of a map field are not counted one by one: no request has such a field.
-        Kind::Message(_) if field.is_map() => Some(quote!(json::Nested::text())),
+        // No request has such a field.
+        Kind::Message(_) if field.is_map() => Some(quote!(json::Nested::entry())),
         Kind::Message(message) if message.full_name() == "google.protobuf.Struct" => {
             let rust = rust_type(&message);
             Some(quote!(json::Nested::object::<#rust>()))

@@ -4,6 +4,7 @@
 pub(crate) mod bounded_body;
 #[doc(hidden)]
 pub mod clock;
+pub(crate) mod decoding;
 #[cfg(feature = "server")]
 pub(crate) mod forwarded;
 #[cfg(any(feature = "push", feature = "auth"))]

@@ -11,6 +11,7 @@ pub mod event;
 pub mod history;
 #[doc(hidden)]
 pub mod json;
+pub(crate) mod memory;
 pub(crate) mod message;
 pub(crate) mod messages;
 pub mod pb;

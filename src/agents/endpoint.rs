@@ -4,7 +4,7 @@ use std::{io, time::Duration};
 
 use bytes::Bytes;
 use reqwest::{Client, RequestBuilder, Response, Url, header};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout};
 
 use super::{End, Error, Stopped, Turn};
 use crate::base::{
@@ -56,6 +56,12 @@ pub(super) fn failure(endpoint: &str, error: BodyError<reqwest::Error>) -> Error
         BodyError::TooLarge(_) => {
             Error::public(format!("The response of the {endpoint} is too large (limits.task_bytes)."))
         }
+        BodyError::WithoutEvent(max) => {
+            Error::public(format!("The response of the {endpoint} has more than {max} bytes without an event."))
+        }
+        BodyError::Encoded => {
+            Error::public(format!("The response of the {endpoint} has a content encoding, which was not requested."))
+        }
     }
 }
 
@@ -68,6 +74,11 @@ pub(super) fn interrupted(endpoint: &str) -> Error {
 pub(super) fn media_type(response: &Response) -> String {
     let content_type = response.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
     content_type.unwrap_or_default().split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
+}
+
+/// Sends a request, and waits for the head of the response. Interim responses (1xx) do not extend the time.
+pub(super) async fn send(endpoint: &str, request: RequestBuilder, limit: Duration) -> Result<Attempt, Error> {
+    timeout(limit, request.send()).await.map_err(|_| failure(endpoint, BodyError::TimedOut))
 }
 
 /// Runs the work of a turn until it is canceled. The connection of the work is then closed, so that the other side can stop too.

@@ -397,7 +397,7 @@ async fn read_events(
         if line.iter().all(u8::is_ascii_whitespace) {
             continue;
         }
-        if let Some(end) = sink.apply(AgentEvent::parse(&line)?).await? {
+        if let Some(end) = sink.apply(AgentEvent::decode(line).await?).await? {
             return Err(Interrupt::Ended(end));
         }
     }

@@ -6,6 +6,7 @@ use std::{fmt, io, pin::pin, time::Duration};
 
 use bytes::Bytes;
 use reqwest::{Client, Response, StatusCode, Url};
+use serde_json::value::RawValue;
 use tokio_stream::StreamExt as _;
 
 use super::{
@@ -13,12 +14,19 @@ use super::{
     endpoint::{self, Attempt, client_builder, media_type, parse_url, post, until_canceled, with_retries},
     turn_json::{AgentEvent, EventSink, OUTPUT, TurnEnd, TurnLine},
 };
-use crate::base::{
-    bounded_body::{BodyError, ResponseBody},
-    retry::Backoff,
-    sse::SseReader,
-    webhook_signature::sign as webhook_signature,
+use crate::{
+    base::{
+        bounded_body::{BodyError, ResponseBody},
+        decoding,
+        retry::Backoff,
+        sse::SseReader,
+        webhook_signature::sign as webhook_signature,
+    },
+    protocol::{call::RESPONSE_HEAD, json::check_json},
 };
+
+/// Name of the endpoint for the client.
+const ENDPOINT: &str = "agent's endpoint";
 
 /// Media types of responses.
 const ACCEPT: &str = "text/event-stream, application/x-ndjson, application/json, text/plain";
@@ -99,7 +107,7 @@ impl HttpEndpoint {
                 request = request.header("webhook-id", &id).header("webhook-timestamp", timestamp);
                 request = request.header("webhook-signature", signature);
             }
-            Ok(request.send().await)
+            endpoint::send(ENDPOINT, request, RESPONSE_HEAD).await
         };
         let is_final = |result: &Attempt| match result {
             Ok(response) => !self.options.idempotent || !is_overloaded(response.status()),
@@ -162,54 +170,64 @@ fn is_overloaded(status: StatusCode) -> bool {
 }
 
 fn failure(error: BodyError<reqwest::Error>) -> Error {
-    endpoint::failure("agent's endpoint", error)
+    endpoint::failure(ENDPOINT, error)
+}
+
+/// Returns the end of a turn whose stream of events ended without one.
+fn ended(has_events: bool) -> Result<Option<TurnEnd>, Error> {
+    if has_events { Ok(None) } else { Err(Error::public("The agent's endpoint sent no event.")) }
 }
 
 /// Applies the events of a body with a JSON object on each line.
 async fn read_lines(body: &mut ResponseBody, sink: &mut EventSink<'_>) -> Result<Option<TurnEnd>, Error> {
+    let mut has_events = false;
     while let Some(line) = body.line().await.map_err(failure)? {
-        if line.is_empty() {
-            continue;
-        }
-        if let Some(end) = sink.apply(AgentEvent::parse(&line)?).await? {
+        has_events = true;
+        if let Some(end) = sink.apply(AgentEvent::decode(line).await?).await? {
             return Ok(Some(end));
         }
     }
-    Ok(None)
+    ended(has_events)
 }
 
 /// Applies the events of server-sent events.
 async fn read_sse(body: ResponseBody, max: usize, sink: &mut EventSink<'_>) -> Result<Option<TurnEnd>, Error> {
     let chunks = pin!(body.into_stream());
     let mut events = SseReader::new(chunks, max).accept_unterminated();
+    let mut has_events = false;
     while let Some(event) = events.next().await {
         let data = event.map_err(|error| failure(error.into()))?.data;
         if data.trim_ascii().is_empty() {
             continue;
         }
-        if let Some(end) = sink.apply(AgentEvent::parse(&data)?).await? {
+        has_events = true;
+        if let Some(end) = sink.apply(AgentEvent::decode(data).await?).await? {
             return Ok(Some(end));
         }
     }
-    Ok(None)
+    ended(has_events)
 }
 
 /// Applies the events of a JSON document: an event, or a list of events.
 async fn read_json(body: &mut ResponseBody, sink: &mut EventSink<'_>) -> Result<Option<TurnEnd>, Error> {
     let text = body.all().await.map_err(failure)?;
-    let events = if text.trim_ascii_start().starts_with(b"[") {
-        let events: Vec<Box<serde_json::value::RawValue>> = serde_json::from_slice(&text)?;
-        events.iter().map(|event| AgentEvent::parse(event.get().as_bytes())).collect::<Result<_, _>>()?
-    } else {
-        vec![AgentEvent::parse(&text)?]
-    };
-    for event in events {
-        let end = sink.apply(event).await?;
+    for event in decoding::decode(text.len(), move || split(&text)).await? {
+        let end = sink.apply(AgentEvent::decode(event).await?).await?;
         if end.is_some() {
             return Ok(end);
         }
     }
     Ok(None)
+}
+
+/// Returns the events of a JSON document, still encoded.
+fn split(text: &Bytes) -> Result<Vec<Bytes>, Error> {
+    if !text.trim_ascii_start().starts_with(b"[") {
+        return Ok(vec![text.clone()]);
+    }
+    check_json(text).map_err(|cause| Error::public(format!("The response of the {ENDPOINT} {cause}.")))?;
+    let events: Vec<&RawValue> = serde_json::from_slice(text)?;
+    Ok(events.iter().map(|event| text.slice_ref(event.get().as_bytes())).collect())
 }
 
 /// Sends a text as an artifact.

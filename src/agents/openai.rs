@@ -266,6 +266,8 @@ struct Run<'a> {
     writer: Option<crate::engine::agent::ArtifactWriter<'a>>,
     /// The artifact has text of an earlier response, from which further text is separated.
     has_earlier_text: bool,
+    /// Size of the tool calls of this turn and their results, in bytes.
+    tool_bytes: usize,
 }
 
 impl<'a> Run<'a> {
@@ -311,6 +313,7 @@ impl<'a> Run<'a> {
             reply,
             writer: None,
             has_earlier_text: turn.task().artifacts.iter().any(|artifact| artifact.artifact_id == OUTPUT),
+            tool_bytes: 0,
         })
     }
 
@@ -363,7 +366,7 @@ impl<'a> Run<'a> {
             self.write(format!("{separator}{text}")).await?;
         }
         self.has_earlier_text |= !answer.is_empty();
-        let completion = stream.into_completion();
+        let completion = stream.into_completion()?;
         if !completion.calls.is_empty() {
             let calls: Vec<Value> = completion.calls.iter().map(call_message).collect();
             let content = if answer.is_empty() { Value::Null } else { answer.into() };
@@ -411,6 +414,13 @@ impl<'a> Run<'a> {
                     Err(result) => result,
                 },
             };
+            self.tool_bytes += call.arguments.len() + result.len();
+            let max = self.agent.options.output_bytes;
+            if self.tool_bytes > max {
+                let text =
+                    format!("The tool calls of this turn and their results exceed {max} bytes (limits.task_bytes).");
+                return Err(Error::public(text));
+            }
             self.state.messages.push(json!({ "role": "tool", "tool_call_id": call.id, "content": result }));
             self.state.pending.remove(0);
         }

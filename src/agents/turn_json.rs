@@ -2,14 +2,26 @@
 //!
 //! `docs/agents.md` describes both for authors of agents.
 
-use std::{collections::HashMap, io, path::Path};
+use std::{collections::HashMap, fmt, io, path::Path};
 
-use serde::{Deserialize, Serialize, de::Error as _};
-use serde_json::Value;
+use serde::{
+    Deserialize, Deserializer, Serialize,
+    de::{Error as _, MapAccess, Visitor, value::MapAccessDeserializer},
+};
+use serde_json::{Value, value::RawValue};
 use tokio::io::{AsyncBufRead, AsyncBufReadExt as _, AsyncReadExt as _};
 
 use super::{ArtifactWriter, End, Error, Message, Part, Role, Task, Turn, Updates};
-use crate::{base::stderr::escaped, protocol::pb::wkt::Struct};
+use crate::{
+    base::{decoding, stderr::escaped},
+    protocol::{
+        json::check_json,
+        pb::{
+            v1::part,
+            wkt::{self, Struct},
+        },
+    },
+};
 
 /// Name of an artifact that has none.
 pub(super) const OUTPUT: &str = "output";
@@ -17,10 +29,10 @@ pub(super) const OUTPUT: &str = "output";
 /// Maximum length of a line of an agent that is logged, or quoted in an error.
 const MAX_QUOTED: usize = 200;
 
-/// Maximum length of a line of stderr in the log, in bytes.
+/// Maximum length of a line of stderr, or of a log event, in the log, in bytes.
 const MAX_LOG_LINE: usize = 4 << 10;
 
-/// Maximum size of the stderr of a command in the log, in bytes.
+/// Maximum size in the log of the stderr of a command, or of the log events of a turn, in bytes.
 const MAX_LOG: usize = 256 << 10;
 
 /// Turn as the agent gets it.
@@ -128,14 +140,14 @@ pub(super) struct AgentEvent {
     name: Option<String>,
     description: Option<String>,
     text: Option<String>,
-    data: Option<Value>,
+    data: Option<wkt::Value>,
     #[serde(default)]
     parts: Vec<Part>,
     append: Option<bool>,
     #[serde(default)]
     last: bool,
-    metadata: Option<Value>,
-    state: Option<Value>,
+    metadata: Option<Struct>,
+    state: Option<Box<RawValue>>,
     #[serde(default)]
     level: Level,
 }
@@ -152,39 +164,53 @@ pub(super) enum Level {
 }
 
 /// Message of an event: a text, or a whole Message.
-#[derive(Debug, Deserialize)]
-#[serde(untagged)]
-enum Content {
-    Text(String),
-    Message(Box<Message>),
-}
+#[derive(Debug)]
+struct Content(Message);
 
-impl Content {
-    fn into_message(self) -> Message {
-        match self {
-            Self::Text(text) => Message::agent(text),
-            Self::Message(message) => Message { role: Role::Agent.into(), ..*message },
+impl<'de> Deserialize<'de> for Content {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Either;
+        impl<'de> Visitor<'de> for Either {
+            type Value = Content;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a text or a Message")
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<Content, E> {
+                Ok(Content(Message::agent(text)))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, members: A) -> Result<Content, A::Error> {
+                let message = Message::deserialize(MapAccessDeserializer::new(members))?;
+                Ok(Content(Message { role: Role::Agent.into(), ..message }))
+            }
         }
+        deserializer.deserialize_any(Either)
     }
 }
 
 impl AgentEvent {
-    /// Parses a line.
+    /// Decodes a line, which may be large.
     ///
     /// # Errors
     /// The line is no JSON, or not an event. The text quotes the line, and is for the log.
-    pub(super) fn parse(line: &[u8]) -> Result<Self, Error> {
-        // By way of a value, because a message is one of two types.
-        let event = serde_json::from_slice::<Value>(line).and_then(Self::deserialize);
-        event.map_err(|cause| {
-            let text = String::from_utf8_lossy(line);
+    pub(super) async fn decode(line: impl AsRef<[u8]> + Send + 'static) -> Result<Self, Error> {
+        decoding::decode(line.as_ref().len(), move || Self::parse(line.as_ref())).await
+    }
+
+    fn parse(line: &[u8]) -> Result<Self, Error> {
+        check_json(line).map_err(|cause| Error::public(format!("An event of the agent {cause}.")))?;
+        serde_json::from_slice(line).map_err(|cause| {
+            // A character has up to four bytes.
+            let text = String::from_utf8_lossy(line.get(..4 * MAX_QUOTED).unwrap_or(line));
             let quoted: String = text.chars().take(MAX_QUOTED).collect();
             Error::internal(format!("a line of the agent is not an event ({cause}): {quoted}"))
         })
     }
 
     fn content(&mut self) -> Result<Message, Error> {
-        let message = self.message.take().map(Content::into_message);
+        let message = self.message.take().map(|content| content.0);
         let text = self.text.take().map(Message::agent);
         message.or(text).ok_or_else(|| serde_json::Error::missing_field("message").into())
     }
@@ -211,11 +237,12 @@ pub(super) struct EventSink<'a> {
     task_id: &'a str,
     /// Artifacts of this turn by their id, or else their name.
     artifacts: HashMap<String, ArtifactWriter<'a>>,
+    log_limit: LogLimit,
 }
 
 impl<'a> EventSink<'a> {
     pub(super) fn new(out: &'a Updates, task_id: &'a str) -> Self {
-        Self { out, task_id, artifacts: HashMap::new() }
+        Self { out, task_id, artifacts: HashMap::new(), log_limit: LogLimit::default() }
     }
 
     /// Applies an event. Returns the end of the turn for an event that ends it.
@@ -234,8 +261,12 @@ impl<'a> EventSink<'a> {
                 }
             }
             Kind::Artifact => self.artifact(event).await?,
-            Kind::Save => self.out.save(&event.state.unwrap_or_default()).await?,
-            Kind::Log => log(self.task_id, event.level, &event.content()?.text()),
+            Kind::Save => self.out.save(&event.state).await?,
+            Kind::Log => {
+                let (task_id, level, text) = (self.task_id, event.level, event.content()?.text());
+                let warn = |why: String| tracing::warn!(task.id = task_id, "{why}");
+                self.log_limit.log(&text, |line| log(task_id, level, line), warn);
+            }
             Kind::Ask => return Ok(Some(Ok(End::input_required(event.content()?)))),
             Kind::Auth => return Ok(Some(Ok(End::auth_required(event.content()?)))),
             Kind::Message => return Ok(Some(Ok(End::reply(event.content()?)))),
@@ -273,9 +304,7 @@ impl<'a> EventSink<'a> {
         }
         let mut parts = event.parts;
         parts.extend(event.text.map(Part::text));
-        if let Some(data) = &event.data {
-            parts.push(Part::data(data)?);
-        }
+        parts.extend(event.data.map(|data| part::Content::Data(data).into()));
         if parts.is_empty() {
             return Err(Error::internal("an artifact of the agent has neither text, data nor parts"));
         }
@@ -315,20 +344,36 @@ pub(super) async fn read_line(stream: &mut (impl AsyncBufRead + Unpin), max: usi
     })
 }
 
-/// Passes the lines of stderr to a log, up to a limit, and then the sentence that the rest is not logged. Reads until the end, so
-/// that the command does not wait.
+/// Size of what is still logged of an agent.
+struct LogLimit(usize);
+
+impl Default for LogLimit {
+    fn default() -> Self {
+        Self(MAX_LOG)
+    }
+}
+
+impl LogLimit {
+    /// Passes a line to a log, up to the limit, and then the sentence that the rest is not logged.
+    fn log(&mut self, line: &str, log: impl FnOnce(&str), warn: impl FnOnce(String)) {
+        if self.0 == 0 {
+            return;
+        }
+        let line = &line[..line.floor_char_boundary(MAX_LOG_LINE)];
+        self.0 = self.0.saturating_sub(line.len() + 1);
+        log(line);
+        if self.0 == 0 {
+            warn(format!("the log of the agent exceeds {MAX_LOG} bytes; the rest is not logged"));
+        }
+    }
+}
+
+/// Passes the lines of stderr to a log, up to a limit. Reads until the end, so that the command does not wait.
 pub(super) async fn each_log_line(stderr: &mut (impl AsyncBufRead + Unpin), log: impl Fn(&str), warn: impl Fn(String)) {
-    let mut left = MAX_LOG;
+    let mut limit = LogLimit::default();
     while let Ok(Some(line)) = read_line(stderr, MAX_LOG_LINE).await {
         let (Line::Whole(line) | Line::Cut(line)) = line;
-        if left == 0 {
-            continue;
-        }
-        left = left.saturating_sub(line.len());
-        log(String::from_utf8_lossy(&line).trim_end());
-        if left == 0 {
-            warn(format!("stderr of the command exceeds {MAX_LOG} bytes; the rest is not logged"));
-        }
+        limit.log(String::from_utf8_lossy(&line).trim_end(), &log, &warn);
     }
 }
 
@@ -358,5 +403,28 @@ mod tests {
         }
         let error = AgentEvent::parse(&b"x".repeat(100_000)).unwrap_err();
         assert!(error.to_string().len() < 1000);
+    }
+
+    #[test]
+    fn log_of_an_agent_is_limited() {
+        for line in ["", "x", &"ä".repeat(10_000)] {
+            let (mut limit, mut lines, mut bytes, mut warnings) = (LogLimit::default(), 0, 0, 0);
+            for _ in 0..300_000 {
+                let log = |line: &str| (lines, bytes) = (lines + 1, bytes + line.len());
+                limit.log(line, log, |_| warnings += 1);
+            }
+            assert!(bytes <= MAX_LOG && lines <= MAX_LOG && lines >= MAX_LOG / (MAX_LOG_LINE + 1), "{lines}, {bytes}");
+            assert_eq!(warnings, 1);
+        }
+    }
+
+    #[test]
+    fn decoded_size_of_an_event_is_limited() {
+        let parts = vec!["{}"; 20_000].join(",");
+        for content in [format!(r#""data":[{}]"#, vec!["0"; 200_000].join(",")), format!(r#""parts":[{parts}]"#)] {
+            let error = AgentEvent::parse(format!(r#"{{"type":"artifact",{content}}}"#).as_bytes()).unwrap_err();
+            let text = error.message().unwrap().text();
+            assert!(text.contains("takes more than 8388608 bytes once decoded"), "{text}");
+        }
     }
 }

@@ -7,10 +7,15 @@ use futures_util::{
     Stream, StreamExt as _,
     stream::{self, BoxStream},
 };
+use http::{HeaderMap, header};
 use reqwest::Response;
 use tokio::time::{Instant, timeout_at};
 
 use crate::base::clock;
+
+/// Maximum number of bytes of a stream of events that belong to no event, such as comments: more than the comments of a day, which
+/// keep a connection open.
+pub(crate) const MAX_WITHOUT_EVENT: usize = 256 << 10;
 
 /// Body of limited size, from a stream of chunks.
 pub(crate) struct BoundedBody<S> {
@@ -25,6 +30,7 @@ pub(crate) struct BoundedBody<S> {
     /// Maximum time in which nothing is received.
     idle_timeout: Option<Duration>,
     deadline: Option<Instant>,
+    is_encoded: bool,
 }
 
 /// Body of a response of `reqwest`. Its errors have no URL, which may contain a secret.
@@ -42,13 +48,26 @@ pub(crate) enum BodyError<E> {
     /// The deadline has passed, or nothing was received for the idle timeout.
     #[error("the response did not arrive in time")]
     TimedOut,
+    /// The stream has more than this number of bytes without an event.
+    #[error("the response has more than {0} bytes without an event")]
+    WithoutEvent(usize),
+    /// The body has an encoding.
+    #[error("the response has a content encoding, which was not requested")]
+    Encoded,
+}
+
+/// Returns true for the headers of a body with an encoding, such as gzip. None is requested.
+pub(crate) fn is_encoded(headers: &HeaderMap) -> bool {
+    let is_encoding = |name: &[u8]| !name.is_empty() && !name.eq_ignore_ascii_case(b"identity");
+    headers.get_all(header::CONTENT_ENCODING).iter().any(|value| is_encoding(value.as_bytes().trim_ascii()))
 }
 
 impl ResponseBody {
     /// Creates the body of a response, of at most `max` bytes.
     pub(crate) fn of(response: Response, max: usize) -> Self {
+        let is_encoded = is_encoded(response.headers());
         let chunks = response.bytes_stream().map(|chunk| chunk.map_err(reqwest::Error::without_url));
-        Self::new(Box::pin(chunks), max)
+        Self { is_encoded, ..Self::new(Box::pin(chunks), max) }
     }
 }
 
@@ -58,7 +77,16 @@ where
 {
     /// Creates a body of at most `max` bytes.
     pub(crate) fn new(chunks: S, max: usize) -> Self {
-        Self { chunks, buffer: BytesMut::new(), searched: 0, max, left: max, idle_timeout: None, deadline: None }
+        Self {
+            chunks,
+            buffer: BytesMut::new(),
+            searched: 0,
+            max,
+            left: max,
+            idle_timeout: None,
+            deadline: None,
+            is_encoded: false,
+        }
     }
 
     /// Sets the maximum time in which nothing is received. None by default.
@@ -73,6 +101,9 @@ where
 
     /// Receives the next chunk. `None` at the end of the body.
     async fn chunk(&mut self) -> Result<Option<Bytes>, BodyError<E>> {
+        if self.is_encoded {
+            return Err(BodyError::Encoded);
+        }
         let idle = self.idle_timeout.map(|limit| clock::after(Instant::now(), limit));
         let chunk = match [idle, self.deadline].into_iter().flatten().min() {
             Some(limit) => timeout_at(limit, self.chunks.next()).await.map_err(|_| BodyError::TimedOut)?,
@@ -83,21 +114,30 @@ where
         Ok(Some(chunk))
     }
 
-    /// Returns the next line, without its line feed and white space before it. `None` at the end of the body.
+    /// Returns the next line that is not blank, without its line feed and white space before it. `None` at the end of the body.
     pub(crate) async fn line(&mut self) -> Result<Option<BytesMut>, BodyError<E>> {
+        let mut blank = 0;
         loop {
             let unsearched = self.buffer.get(self.searched..).unwrap_or_default();
             if let Some(end) = unsearched.iter().position(|byte| *byte == b'\n') {
                 let mut line = self.buffer.split_to(self.searched + end + 1);
                 self.searched = 0;
+                let length = line.len();
                 line.truncate(line.trim_ascii_end().len());
-                return Ok(Some(line));
+                if !line.is_empty() {
+                    return Ok(Some(line));
+                }
+                blank += length;
+                if blank > MAX_WITHOUT_EVENT {
+                    return Err(BodyError::WithoutEvent(MAX_WITHOUT_EVENT));
+                }
+                continue;
             }
             self.searched = self.buffer.len();
             let Some(chunk) = self.chunk().await? else {
                 self.searched = 0;
                 let rest = self.buffer.split();
-                return Ok((!rest.is_empty()).then_some(rest));
+                return Ok((!rest.trim_ascii().is_empty()).then_some(rest));
             };
             self.buffer.extend_from_slice(&chunk);
         }

@@ -8,7 +8,7 @@ use std::{
 use bytes::{Bytes, BytesMut};
 use futures_util::Stream;
 
-use super::bounded_body::BodyError;
+use super::bounded_body::{BodyError, MAX_WITHOUT_EVENT};
 
 /// Server-sent event.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,6 +28,9 @@ pub enum SseError<E> {
     /// An event exceeds this number of bytes.
     #[error("an event is larger than {0} bytes")]
     TooLarge(usize),
+    /// More than this number of bytes, such as comments, belong to no event.
+    #[error("the stream has more than {0} bytes without an event")]
+    WithoutEvent(usize),
 }
 
 impl<E> From<SseError<Self>> for BodyError<E> {
@@ -35,6 +38,7 @@ impl<E> From<SseError<Self>> for BodyError<E> {
         match error {
             SseError::Source(error) => error,
             SseError::TooLarge(max) => Self::TooLarge(max),
+            SseError::WithoutEvent(max) => Self::WithoutEvent(max),
         }
     }
 }
@@ -57,6 +61,8 @@ pub struct SseReader<S> {
     at_start: bool,
     id: Option<Bytes>,
     data: Option<BytesMut>,
+    /// Number of bytes since the last event with data that are no data.
+    ignored: usize,
     /// First line that is no field.
     invalid_line: Option<Bytes>,
 }
@@ -74,6 +80,7 @@ impl<S> SseReader<S> {
             at_start: true,
             id: None,
             data: None,
+            ignored: 0,
             invalid_line: None,
         }
     }
@@ -94,8 +101,9 @@ impl<S> SseReader<S> {
     /// Returns the next complete event in the buffer.
     fn next_event(&mut self) -> Option<SseEvent> {
         while let Some(line) = self.next_line() {
+            self.ignored += 1;
             if !line.is_empty() {
-                self.add_line(&line);
+                self.add_line(line);
             } else if let Some(event) = self.take_event() {
                 return Some(event);
             }
@@ -109,30 +117,41 @@ impl<S> SseReader<S> {
             return None;
         }
         let line = self.buffer.split();
-        self.add_line(&line);
+        self.add_line(line);
         self.take_event()
     }
 
     fn take_event(&mut self) -> Option<SseEvent> {
-        Some(SseEvent { id: self.id.clone(), data: self.data.take()?.freeze() })
+        let data = self.data.take()?.freeze();
+        if !data.trim_ascii().is_empty() {
+            self.ignored = 0;
+        }
+        Some(SseEvent { id: self.id.clone(), data })
     }
 
-    fn add_line(&mut self, line: &[u8]) {
+    fn add_line(&mut self, mut line: BytesMut) {
         let colon = line.iter().position(|byte| *byte == b':').unwrap_or(line.len());
         let (name, value) = line.split_at(colon);
         let value = value.strip_prefix(b":").unwrap_or(value);
         let value = value.strip_prefix(b" ").unwrap_or(value);
+        if name != b"data" || value.is_empty() {
+            self.ignored += line.len();
+        }
         match (name, &mut self.data) {
             (b"data", Some(data)) => {
                 data.extend_from_slice(b"\n");
                 data.extend_from_slice(value);
             }
-            (b"data", data) => *data = Some(value.into()),
+            // Without a copy: an event may be large.
+            (b"data", data) => {
+                let start = line.len() - value.len();
+                *data = Some(line.split_off(start));
+            }
             // The standard ignores ids with NUL.
             (b"id", _) if value.contains(&0) => {}
             (b"id", _) => self.id = (!value.is_empty()).then(|| Bytes::copy_from_slice(value)),
             (b"" | b"event" | b"retry", _) => {}
-            _ if self.invalid_line.is_none() => self.invalid_line = Some(Bytes::copy_from_slice(line)),
+            _ if self.invalid_line.is_none() => self.invalid_line = Some(line.freeze()),
             _ => {}
         }
     }
@@ -182,6 +201,8 @@ where
             }
             let end = if self.buffer.len() + self.data.as_ref().map_or(0, BytesMut::len) > self.max_event {
                 Some(Err(SseError::TooLarge(self.max_event)))
+            } else if self.ignored > MAX_WITHOUT_EVENT {
+                Some(Err(SseError::WithoutEvent(MAX_WITHOUT_EVENT)))
             } else {
                 let Some(chunks) = &mut self.chunks else { return Poll::Ready(None) };
                 match ready!(Pin::new(chunks).poll_next(cx)) {
@@ -265,6 +286,23 @@ mod tests {
         assert!(events.next().now_or_never().unwrap().is_some() && events.invalid_line().is_none());
         assert!(events.next().now_or_never().unwrap().is_none());
         assert_eq!(events.invalid_line(), Some(&b"{\"a\":1}"[..]));
+    }
+
+    #[test]
+    fn bytes_without_an_event_are_limited() {
+        let comments = ":\n".repeat(MAX_WITHOUT_EVENT / 4);
+        let text = format!("{comments}data: a\n\n{comments}");
+        assert_eq!(read(reader(vec![text.clone().into(), text.into()])).len(), 2);
+        for text in [": ping\n\n", ":", "id: 1\n\n", "data\n\n", "data:\n", "\r\n", "event: x\n"] {
+            let chunk = Bytes::from(text.repeat(1000));
+            let mut events = SseReader::new(stream::repeat_with(|| Ok::<_, Infallible>(chunk.clone())), 1 << 20);
+            let (mut read, mut error) = (0, None);
+            while let Some(event) = events.next().now_or_never().unwrap() {
+                read += 1;
+                error = event.err();
+            }
+            assert!(error.is_some() && read <= MAX_WITHOUT_EVENT, "{text:?}: {error:?}");
+        }
     }
 
     #[test]

@@ -30,15 +30,17 @@ use tonic_types::{ErrorDetails, StatusExt as _};
 use super::{BoxStream, Call, Cursor, Error, ErrorKind};
 use crate::{
     base::{
-        bounded_body::{BodyError, BoundedBody},
+        bounded_body::{BodyError, BoundedBody, is_encoded},
         clock::{self, Clock},
+        decoding,
         network::is_loopback_host,
         retry::retry_after,
         sse::{SseError, SseEvent, SseReader},
     },
     protocol::{
-        call::{IDEMPOTENCY_KEY, within},
+        call::{IDEMPOTENCY_KEY, until_head},
         error::{DOMAIN, chain},
+        json::{DecodedTooLarge, check_json},
         rpc::{Frame, HttpRule, Reply, Transport},
     },
 };
@@ -393,7 +395,11 @@ impl Http {
         call: &Call,
         request: http::Request<Bytes>,
     ) -> Result<http::Response<BoxStream<Bytes>>, Error> {
-        within(call.deadline, self.transport.send(request)).await?
+        let response = until_head(call.deadline, self.transport.send(request)).await??;
+        if is_encoded(response.headers()) && response.status().is_success() {
+            return Err(ErrorKind::InvalidAgentResponse.because(BodyError::<Status>::Encoded.to_string()));
+        }
+        Ok(response)
     }
 
     /// Sends a request and decodes its response.
@@ -432,21 +438,26 @@ impl Http {
         let is_stream = media_type.is_some_and(|media| media.trim().eq_ignore_ascii_case("text/event-stream"));
         if !is_stream || !status.is_success() {
             let data = read_body(body, self.limits.response, deadline).await?;
-            let data = framing.unwrap_message(status, &headers, &data)?;
-            return Ok(Reply::Unary(data, MetadataMap::from_headers(headers)));
+            let metadata = MetadataMap::from_headers(headers.clone());
+            return Ok(Reply::Unary(framing.message(status, headers.into(), data).await?, metadata));
         }
         let metadata = MetadataMap::from_headers(headers.clone());
         let limit = usize::try_from(self.limits.stream).unwrap_or(usize::MAX);
         let chunks = Box::pin(BoundedBody::new(body, limit).deadline(deadline).into_stream());
-        let frames = SseReader::new(chunks, self.limits.event).map(move |event| {
-            let SseEvent { id, data } = event.map_err(|error| match error {
-                SseError::Source(error) => body_error(error, "SizeLimits::stream"),
-                SseError::TooLarge(_) => {
-                    ErrorKind::InvalidAgentResponse.because(format!("{error} (SizeLimits::event)"))
-                }
-            })?;
-            let cursor = id.and_then(|id| Cursor::from_text(std::str::from_utf8(&id).ok()?));
-            Ok(Frame { cursor, data: framing.unwrap_message(status, &headers, &data)?.into() })
+        let headers = Arc::new(headers);
+        let frames = SseReader::new(chunks, self.limits.event).then(move |event| {
+            let headers = Arc::clone(&headers);
+            async move {
+                let SseEvent { id, data } = event.map_err(|error| match error {
+                    SseError::Source(error) => body_error(error, "SizeLimits::stream"),
+                    SseError::WithoutEvent(_) => ErrorKind::InvalidAgentResponse.because(error.to_string()),
+                    SseError::TooLarge(_) => {
+                        ErrorKind::InvalidAgentResponse.because(format!("{error} (SizeLimits::event)"))
+                    }
+                })?;
+                let cursor = id.and_then(|id| Cursor::from_text(std::str::from_utf8(&id).ok()?));
+                Ok::<_, Status>(Frame { cursor, data: framing.message(status, headers, data).await?.into() })
+            }
         });
         Ok(Reply::Stream(Box::pin(frames), metadata))
     }
@@ -465,6 +476,7 @@ fn body_error(error: BodyError<Status>, limit: &str) -> Error {
     match error {
         BodyError::Interrupted(status) => status.into(),
         BodyError::TooLarge(_) => ErrorKind::InvalidAgentResponse.because(format!("{error} ({limit})")),
+        BodyError::WithoutEvent(_) | BodyError::Encoded => ErrorKind::InvalidAgentResponse.because(error.to_string()),
         BodyError::TimedOut => ErrorKind::DeadlineExceeded.error(),
     }
 }
@@ -490,6 +502,11 @@ struct Envelope<'a> {
 }
 
 impl Framing {
+    /// Returns the message in a response or an event, which may be large.
+    async fn message(self, status: StatusCode, headers: Arc<HeaderMap>, data: Bytes) -> Result<Bytes, Status> {
+        decoding::decode(data.len(), move || self.unwrap_message(status, &headers, &data)).await
+    }
+
     /// Returns the message in a response or an event. A body with an error is an error at any status: some servers always
     /// respond with 200.
     fn unwrap_message(self, status: StatusCode, headers: &HeaderMap, data: &Bytes) -> Result<Bytes, Status> {
@@ -497,6 +514,9 @@ impl Framing {
         if data.trim_ascii().is_empty() && status.is_success() {
             return Ok(EMPTY);
         }
+        let too_large =
+            |error: DecodedTooLarge| ErrorKind::InvalidAgentResponse.because(format!("the response {error}"));
+        check_json(data).map_err(too_large)?;
         let envelope = serde_json::from_slice::<Envelope<'_>>(data).ok();
         if let (Self::JsonRpc(id), Some(Envelope { id: found, .. })) = (self, &envelope)
             // Some agents leave out the id of events and errors, or send it as text.

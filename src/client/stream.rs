@@ -82,6 +82,9 @@ impl From<Payload> for StreamEvent {
     }
 }
 
+/// Maximum number of events without content in a row. Later versions of the protocol may have contents that this one ignores.
+const MAX_EMPTY: usize = 1000;
+
 /// Events of a turn or of a task, in order and without duplicates. An interrupted connection is resumed; if events may be
 /// missing then, there is a [`StreamEvent::Gap`]. An event of another task or context ends the stream with an error.
 pub struct EventStream {
@@ -92,6 +95,8 @@ pub struct EventStream {
     task_id: String,
     /// Id of the context. Empty until it is known.
     context_id: String,
+    /// Number of events without content since the last one that has some.
+    empty: usize,
 }
 
 debug_fields!(EventStream { pending });
@@ -99,7 +104,7 @@ debug_fields!(EventStream { pending });
 impl EventStream {
     /// Creates the stream of a task with this id, or of a new task if it is empty.
     pub(super) fn new(events: BoxStream<Event>, task_id: String) -> Self {
-        Self { events, pending: VecDeque::new(), cursor: None, task_id, context_id: String::new() }
+        Self { events, pending: VecDeque::new(), cursor: None, empty: 0, task_id, context_id: String::new() }
     }
 
     /// Cursor of the last event that was returned, if the agent gives its events ids. [`Client::subscribe_after`] continues
@@ -148,7 +153,16 @@ impl Stream for EventStream {
                 None => return Poll::Ready(None),
             };
             self.cursor = event.cursor().cloned();
-            let Some(payload) = event.into_response().payload else { continue };
+            let Some(payload) = event.into_response().payload else {
+                self.empty += 1;
+                if self.empty > MAX_EMPTY {
+                    self.events = Box::pin(tokio_stream::empty());
+                    let why = format!("the stream has more than {MAX_EMPTY} events without content in a row");
+                    return Poll::Ready(Some(Err(ErrorKind::InvalidAgentResponse.because(why))));
+                }
+                continue;
+            };
+            self.empty = 0;
             if resume::is_gap(&payload) {
                 self.pending.push_back(StreamEvent::Gap);
             }

@@ -13,17 +13,20 @@ use super::{
     A2aService, AgentCard, BoxStream, Call, Error, ErrorKind, Event, StreamResponse, Task, Version,
     http::{JsonRpc, RestBinding},
 };
-use crate::protocol::{
-    pb::v1::bindings::{Rpc, each_rpc},
-    rpc::{Frame, HttpRule, Remote, Reply, StreamItem as _, Transport, from_json},
-    snapshot::Snapshot,
-    v03::{
-        METHODS,
-        event::Event as V03Event,
-        json::{Read, Write},
-        pb as v03,
+use crate::{
+    base::decoding,
+    protocol::{
+        pb::v1::bindings::{Rpc, each_rpc},
+        rpc::{Frame, HttpRule, Remote, Reply, StreamItem as _, Transport, from_json},
+        snapshot::Snapshot,
+        v03::{
+            METHODS,
+            event::Event as V03Event,
+            json::{Read, Write},
+            pb as v03,
+        },
+        validate::Violation,
     },
-    validate::Violation,
 };
 
 /// Returns the HTTP+JSON binding of 0.3.
@@ -174,10 +177,10 @@ impl V03RpcClient {
     async fn unary<T, R>(&self, rpc: Rpc, request: Request<T>) -> Result<Response<R>, Status>
     where
         for<'a> Write<'a, T>: Serialize,
-        Read<R>: DeserializeOwned,
+        Read<R>: DeserializeOwned + Send + 'static,
     {
         let (data, metadata) = self.send(rpc, request).await?.into_unary()?;
-        let Read(result) = from_json(&data)?;
+        let Read(result) = decoding::decode(data.len(), move || from_json(&data)).await?;
         Ok(response(result, metadata))
     }
 
@@ -191,7 +194,11 @@ impl V03RpcClient {
         if let Some(Err(status)) = frames.peek().await {
             return Err(status.clone());
         }
-        Ok(response(Box::pin(frames.map(|frame| frame.and_then(event))), metadata))
+        let events = frames.then(async |frame| {
+            let frame = frame?;
+            decoding::decode(frame.data.approx_len(), move || event(frame)).await
+        });
+        Ok(response(Box::pin(events), metadata))
     }
 }
 

@@ -22,11 +22,14 @@ pub(crate) use crate::base::{
     owner_counts::{OwnerCounts, OwnerPermit, Reached},
     rate_limit::RateLimit,
 };
-use crate::protocol::{
-    error::{Error, ErrorKind},
-    event::Cursor,
-    response_budget::{Reservation, ResponseBudget},
-    version::Version,
+use crate::{
+    base::clock,
+    protocol::{
+        error::{Error, ErrorKind},
+        event::Cursor,
+        response_budget::{Reservation, ResponseBudget},
+        version::Version,
+    },
 };
 
 pub(crate) mod client_certificate;
@@ -315,6 +318,17 @@ pub(crate) fn is_javascript(user_agent: &str) -> bool {
 /// Product names of a `User-Agent`, without their versions.
 fn products(user_agent: &str) -> impl Iterator<Item = &str> {
     user_agent.split_whitespace().map(|product| product.split_once('/').map_or(product, |(name, _)| name))
+}
+
+/// Maximum time to the head of a response. Interim responses (1xx) do not extend it.
+pub(crate) const RESPONSE_HEAD: Duration = Duration::from_mins(10);
+
+/// Waits for the head of a response, at most until the deadline of a call.
+///
+/// # Errors
+/// `DeadlineExceeded`.
+pub(crate) async fn until_head<T>(deadline: Option<Instant>, response: impl Future<Output = T>) -> Result<T, Error> {
+    within(Some(deadline.unwrap_or_else(|| clock::after(Instant::now(), RESPONSE_HEAD))), response).await
 }
 
 /// Waits for a future, at most until the deadline of a call.

@@ -345,9 +345,8 @@ pub(crate) fn without_sentence(kind: ErrorKind, message: &str) -> &str {
 }
 
 impl From<DecodedTooLarge> for Error {
-    fn from(DecodedTooLarge { max }: DecodedTooLarge) -> Self {
-        let why = format!("request: takes more than {max} bytes once decoded (decoded_bytes); send fewer values");
-        ErrorKind::TooLarge.because(why).with("limit", "decoded_bytes")
+    fn from(error: DecodedTooLarge) -> Self {
+        ErrorKind::TooLarge.because(format!("request: {error}")).with("limit", "decoded_bytes")
     }
 }
 

@@ -16,12 +16,15 @@ pub use tonic::Status;
 use tonic::{Extensions, metadata::MetadataMap};
 
 pub(crate) use self::cleared_secrets::ClearedSecrets;
-use crate::protocol::{
-    call::{Call, EXTENSIONS},
-    error::{Error, ErrorKind},
-    event::{Cursor, Event},
-    json::{self, Measure, Members, Merge, write_to},
-    validate::{At, Validate, Violations, check_uri},
+use crate::{
+    base::decoding,
+    protocol::{
+        call::{Call, EXTENSIONS},
+        error::{Error, ErrorKind},
+        event::{Cursor, Event},
+        json::{self, Measure, Members, Merge, check_json, write_to},
+        validate::{At, Validate, Violations, check_uri},
+    },
 };
 
 mod cleared_secrets;
@@ -342,7 +345,7 @@ where
 /// Decodes the request message of a unary RPC, which may be in protobuf.
 fn decode_unary<T: Members + Measure + prost::Message>(request: Request<'_>) -> Result<tonic::Request<T>, Error> {
     let ParamSource::Proto(proto) = &request.get_ref().source else { return decode(request) };
-    let message = codec::decode(proto)?;
+    let message = decoding::decode_request(proto.len(), || codec::decode(proto))?;
     Ok(request.map(|_| message))
 }
 
@@ -377,7 +380,8 @@ fn read_json<T: Members>(text: &str, message: &mut T) -> Result<(), Error> {
         return Ok(());
     }
     let mut json = serde_json::Deserializer::from_str(text);
-    let Err(error) = Merge(message).deserialize(&mut json).and_then(|()| json.end()) else {
+    let read = || Merge(message).deserialize(&mut json).and_then(|()| json.end());
+    let Err(error) = decoding::decode_request(text.len(), read) else {
         return Ok(());
     };
     // serde stops at the first invalid member. The rest of the text may still be invalid JSON, which takes precedence.
@@ -450,6 +454,7 @@ pub(crate) fn encode_line(proto_len: usize, message: &impl Serialize) -> Result<
 /// # Errors
 /// `InvalidAgentResponse`.
 pub fn from_json<T: DeserializeOwned>(json: &[u8]) -> Result<T, Error> {
+    check_json(json).map_err(|error| ErrorKind::InvalidAgentResponse.because(format!("the response {error}")))?;
     serde_json::from_slice(json).map_err(|error| ErrorKind::InvalidAgentResponse.because(brief(&error.to_string())))
 }
 
@@ -466,7 +471,7 @@ pub struct Remote<T>(pub T);
 
 impl<T: Transport> Remote<T> {
     /// Calls a unary RPC.
-    pub async fn unary<Req: Serialize, Res: DeserializeOwned>(
+    pub async fn unary<Req: Serialize, Res: DeserializeOwned + Send + 'static>(
         &self,
         rpc: &'static str,
         rule: HttpRule,
@@ -474,8 +479,8 @@ impl<T: Transport> Remote<T> {
     ) -> Result<tonic::Response<Res>, Status> {
         let (data, metadata) = self.send(rpc, rule, request).await?.into_unary()?;
         // Some agents send an empty body for an empty response.
-        let data = if data.is_empty() { b"null" } else { &data[..] };
-        Ok(response(from_json(data)?, metadata))
+        let data = if data.is_empty() { Bytes::from_static(b"null") } else { data };
+        Ok(response(decoding::decode(data.len(), move || from_json(&data)).await?, metadata))
     }
 
     /// Calls a streaming RPC. A unary reply becomes a stream of one item.
@@ -486,7 +491,11 @@ impl<T: Transport> Remote<T> {
         request: tonic::Request<Req>,
     ) -> Result<tonic::Response<BoxStream<Res>>, Status> {
         let (frames, metadata) = self.send(rpc, rule, request).await?.into_stream();
-        Ok(response(Box::pin(frames.map(|frame| frame.and_then(Res::from_frame))), metadata))
+        let items = frames.then(async |frame| {
+            let frame = frame?;
+            decoding::decode(frame.data.approx_len(), move || Res::from_frame(frame)).await
+        });
+        Ok(response(Box::pin(items), metadata))
     }
 
     async fn send<Req: Serialize>(

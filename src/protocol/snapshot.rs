@@ -13,7 +13,7 @@ use tonic::Response;
 use crate::protocol::{
     error::Error,
     history::HistoryLimit,
-    json::{Measure, count, write_encoded, write_to},
+    json::{Measure, Nested, count, write_encoded, write_to},
     messages::v1::Task,
     rpc::UnaryOutput,
 };
@@ -163,8 +163,11 @@ impl fmt::Debug for Snapshot {
     }
 }
 
-/// Uses the default: the decoded size of replies is not limited.
-impl Measure for Snapshot {}
+impl Measure for Snapshot {
+    fn field(number: u32) -> Option<Nested> {
+        Task::field(number)
+    }
+}
 
 /// Makes the snapshot usable with tonic's codec and any tonic client.
 impl prost::Message for Snapshot {

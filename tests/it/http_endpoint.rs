@@ -1,6 +1,7 @@
 //! HTTP endpoint as an agent: forms of its responses, failures, repetition, signatures and cancels.
 
 use std::{
+    io::{Read as _, Write as _},
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -78,6 +79,94 @@ async fn responses_of_each_form_become_updates() {
     {
         assert_eq!(send(content_type, body).await.state(), TaskState::Failed, "{body}");
     }
+}
+
+/// Sends a message to an endpoint whose response has this body and these headers, and returns the text of the failure.
+async fn failure(headers: &[(&'static str, &'static str)], body: impl Fn() -> Body + Send + Sync + 'static) -> String {
+    let headers = headers.to_vec();
+    let handler: Handler = Arc::new(move |_| {
+        let response =
+            headers.iter().fold(Response::builder(), |response, (name, value)| response.header(*name, *value));
+        Box::pin(std::future::ready(response.body(body()).unwrap()))
+    });
+    let outcome = agent(handler, HttpOptions::default()).await.send("hello").await.unwrap();
+    assert_eq!(outcome.state(), TaskState::Failed, "{}", outcome.text());
+    outcome.status_text()
+}
+
+#[tokio::test]
+async fn decoded_size_of_events_is_limited() {
+    let numbers = format!(r#"{{"type":"artifact","data":[{}]}}"#, vec!["0"; 1_000_000].join(","));
+    let parts = format!(r#"{{"type":"artifact","parts":[{}]}}"#, vec!["{}"; 500_000].join(","));
+    for event in [numbers, parts] {
+        for (content_type, body) in [
+            ("application/json", event.clone()),
+            ("application/json", format!("[{event}]")),
+            ("application/x-ndjson", format!("{event}\n")),
+            ("text/event-stream", format!("data: {event}\n\n")),
+        ] {
+            let body = bytes::Bytes::from(body);
+            let text = failure(&[("content-type", content_type)], move || body.clone().into()).await;
+            assert!(text.contains("bytes once decoded (decoded_bytes)"), "{content_type}: {text}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn streams_without_an_event_fail() {
+    for (content_type, body) in [
+        ("text/event-stream", ""),
+        ("text/event-stream", ": ping\n\nid: 1\n\ndata:\n\n"),
+        ("application/x-ndjson", ""),
+        ("application/x-ndjson", "\n \r\n"),
+    ] {
+        let outcome = send(content_type, body).await;
+        let found = (outcome.state(), outcome.status_text());
+        assert_eq!(found, (TaskState::Failed, "The agent's endpoint sent no event.".to_owned()), "{body:?}");
+    }
+    for (content_type, piece) in
+        [("text/event-stream", ": ping\n\n"), ("text/event-stream", "data:\n\n"), ("application/x-ndjson", "\r\n")]
+    {
+        let endless = move || Body::from_stream(futures::stream::repeat_with(move || Ok::<_, std::io::Error>(piece)));
+        let text = failure(&[("content-type", content_type)], endless).await;
+        assert!(text.ends_with("has more than 262144 bytes without an event."), "{piece:?}: {text}");
+    }
+}
+
+#[tokio::test]
+async fn encoded_responses_fail() {
+    for content_type in ["text/plain", "application/json", "application/x-ndjson", "text/event-stream"] {
+        let headers = [("content-type", content_type), ("content-encoding", "gzip")];
+        let text = failure(&headers, || Body::from("\u{1f}?")).await;
+        assert!(text.ends_with("has a content encoding, which was not requested."), "{text}");
+    }
+    let handler: Handler = Arc::new(|_| {
+        let response = Response::builder().header(header::CONTENT_ENCODING, "identity");
+        Box::pin(std::future::ready(response.body(Body::from("Hi")).unwrap()))
+    });
+    assert_eq!(agent(handler, HttpOptions::default()).await.send("hello").await.unwrap().text(), "Hi");
+}
+
+#[tokio::test]
+async fn interim_responses_do_not_extend_the_time_for_a_response() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/turn", listener.local_addr().unwrap());
+    let (received, request) = tokio::sync::oneshot::channel();
+    let closed = tokio::task::spawn_blocking(move || {
+        let (mut connection, _) = listener.accept().unwrap();
+        assert!(connection.read(&mut [0; 4096]).unwrap() > 0);
+        received.send(()).unwrap();
+        while connection.write_all(b"HTTP/1.1 100 Continue\r\n\r\n").is_ok() {}
+    });
+    let agent = probe(HttpEndpoint::new(&url, HttpOptions::default()).unwrap());
+    let sent = tokio::spawn(async move { agent.send("hello").await });
+    request.await.unwrap();
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_mins(10)).await;
+    tokio::time::resume();
+    let outcome = sent.await.unwrap().unwrap();
+    assert_eq!(outcome.status_text(), "The agent's endpoint did not respond in time.");
+    closed.await.unwrap();
 }
 
 #[tokio::test]

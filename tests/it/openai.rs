@@ -251,6 +251,10 @@ async fn responses_of_each_form_end_the_task() {
         (stream(&[refusal]), TaskState::Rejected, "", "I can't."),
         (events(&cut), TaskState::Failed, "Hi", "was interrupted"),
         (events(""), TaskState::Failed, "", "was interrupted"),
+        (events("data: {\"choices\":[]}\n\ndata: [DONE]\n\n"), TaskState::Failed, "", "has no answer"),
+        (json(json!({})), TaskState::Failed, "", "has no answer"),
+        (json(json!({ "choices": vec![json!({}); 300_000] })), TaskState::Failed, "", "is invalid"),
+        (events(&lines(&[json!({ "choices": vec![json!({}); 300_000] })])), TaskState::Failed, "", "is invalid"),
         (events(&format!("{cut}data: <html>\n\n")), TaskState::Failed, "Hi", "is invalid"),
         (json(json!([1])), TaskState::Failed, "", "is invalid"),
         (json(json!({ "error": { "message": "secret" } })), TaskState::Failed, "", "reported an error"),
@@ -567,6 +571,24 @@ async fn tool_calls_are_limited() {
     let text = status_text(&found);
     assert!(found.state() == TaskState::Failed && text.contains("called tools more than"), "{text}");
     assert_eq!((requests.count(), calls.lock().unwrap().len()), (4, 3));
+    let large = |bytes| call("c1", "fail", &json!({ "text": "x".repeat(bytes) }));
+    for (reply, options, expected) in [
+        (large(1 << 20), OpenaiOptions::default(), "The tool calls of the model exceed 1048576 bytes."),
+        (
+            large(6000),
+            OpenaiOptions::default().output_bytes(10_000),
+            "The tool calls of this turn and their results exceed",
+        ),
+    ] {
+        let ((url, requests), (mcp, _)) =
+            (endpoint(vec![stream(&[reply, finish("tool_calls")])]).await, mcp_server().await);
+        let server = McpServer::new("math", McpTransport::Url(mcp, None));
+        let agent = Openai::new(&url, "tiny", options).unwrap().with_mcp(vec![server]).await.unwrap();
+        let found = task(&client(agent).send("2 + 3?").await.unwrap());
+        let text = status_text(&found);
+        assert!(found.state() == TaskState::Failed && text.contains(expected), "{text}");
+        assert!(requests.count() <= 2);
+    }
 }
 
 /// Call of the tool with which the model asks.
@@ -803,13 +825,25 @@ while read -r line; do
 done
 "#;
 
+/// Ends after the first call, or has a result of a million numbers.
 #[cfg(unix)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn command_that_exits_is_started_again() {
+async fn command_that_exits_or_sends_too_much_is_started_again() {
+    const NUMBERS: &str = r#"printf '{"jsonrpc":"2.0","id":%s,"result":{"content":[],"structuredContent":{"n":[0' "$id"
+        yes ,0 | head -n 1000000 | tr -d '\n'
+        echo ']}}}'
+        continue;"#;
+    for script in [STDIO_SERVER.to_owned(), STDIO_SERVER.replace("exit 1;", NUMBERS)] {
+        second_call_succeeds(&script).await;
+    }
+}
+
+#[cfg(unix)]
+async fn second_call_succeeds(script: &str) {
     let directory = tempfile::tempdir().unwrap();
     let greet = |id: &str| stream(&[call(id, "greet", &json!({})), finish("tool_calls")]);
     let (url, requests) = endpoint(vec![greet("c1"), greet("c2"), answer("Done")]).await;
-    let words = ["sh", "-c", STDIO_SERVER].map(str::to_owned).to_vec();
+    let words = ["sh", "-c", script].map(str::to_owned).to_vec();
     let env = [("STARTED".to_owned(), directory.path().join("started").display().to_string())].into();
     let server = McpServer::new("greeter", McpTransport::Command(words, env)).timeout(Duration::from_secs(30));
     let agent = Openai::new(&url, "tiny", OpenaiOptions::default()).unwrap().with_mcp(vec![server]).await.unwrap();

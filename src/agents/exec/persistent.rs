@@ -181,7 +181,7 @@ async fn route_events(stdout: &mut BufReader<ChildStdout>, turns: &Turns) -> Res
         if line.iter().all(u8::is_ascii_whitespace) {
             continue;
         }
-        let event = AgentEvent::parse(&line)?;
+        let event = AgentEvent::decode(line).await?;
         let Some(id) = &event.turn else {
             return Err(Error::internal("an event of a persistent command has no turn"));
         };

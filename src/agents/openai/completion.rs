@@ -5,21 +5,22 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::stream::BoxStream;
 use reqwest::{Client, Response, StatusCode, Url};
-use serde::{Deserialize, Serialize};
-use serde_json::Value;
-use tokio::time::{Instant, timeout};
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::{Value, value::RawValue};
+use tokio::time::Instant;
 use tokio_stream::StreamExt as _;
 
 use crate::{
     agents::endpoint::{self, Attempt, interrupted, media_type, post, with_retries},
     base::{
         bounded_body::{BodyError, ResponseBody},
-        clock,
+        clock, decoding,
         retry::Backoff,
         sse::SseReader,
         stderr::escaped,
     },
     engine::agent::{Error, Turn},
+    protocol::json::check_json,
 };
 
 /// Name of the endpoint for the client.
@@ -40,18 +41,34 @@ const ERROR_BYTES: usize = 64 << 10;
 /// Maximum length of a text of the endpoint that is logged, in characters.
 const MAX_QUOTED: usize = 300;
 
+/// Maximum length of a text of the endpoint in which the key is looked for, before it is quoted, in bytes.
+const MAX_SEARCHED: usize = 64 << 10;
+
 /// Maximum number of tool calls in a response.
 const MAX_CALLS: usize = 64;
+
+/// Maximum size of the tool calls in a response, in bytes.
+const MAX_CALL_BYTES: usize = 1 << 20;
 
 /// Numbers of tokens. Read in the form of the API, and stored in that of the metadata.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Usage {
-    #[serde(default, rename = "promptTokens", alias = "prompt_tokens")]
+    #[serde(default, rename = "promptTokens", alias = "prompt_tokens", deserialize_with = "number")]
     prompt: u64,
-    #[serde(default, rename = "completionTokens", alias = "completion_tokens")]
+    #[serde(default, rename = "completionTokens", alias = "completion_tokens", deserialize_with = "number")]
     completion: u64,
-    #[serde(default, rename = "totalTokens", alias = "total_tokens")]
+    #[serde(default, rename = "totalTokens", alias = "total_tokens", deserialize_with = "number")]
     total: u64,
+}
+
+/// Deserializes a number of tokens. Anything else, such as a negative number, is ignored.
+fn number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+    Ok(Box::<RawValue>::deserialize(deserializer)?.get().parse().unwrap_or_default())
+}
+
+/// Deserializes numbers of tokens. Anything but an object is ignored.
+fn usage<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Usage>, D::Error> {
+    Ok(serde_json::from_str(Box::<RawValue>::deserialize(deserializer)?.get()).unwrap_or_default())
 }
 
 impl Usage {
@@ -75,7 +92,9 @@ pub(super) struct ToolCall {
 impl ToolCall {
     /// Returns the arguments. Those that are not JSON are a string.
     pub(super) fn arguments(&self) -> Value {
-        serde_json::from_str(&self.arguments).unwrap_or_else(|_| self.arguments.clone().into())
+        let arguments =
+            check_json(self.arguments.as_bytes()).ok().and_then(|()| serde_json::from_str(&self.arguments).ok());
+        arguments.unwrap_or_else(|| self.arguments.clone().into())
     }
 }
 
@@ -83,6 +102,10 @@ impl ToolCall {
 #[derive(Debug, Default)]
 pub(super) struct Completion {
     pub(super) calls: Vec<ToolCall>,
+    /// Size of the calls in bytes.
+    call_bytes: usize,
+    /// The response has an answer, which may be empty.
+    has_choice: bool,
     pub(super) finish: Option<String>,
     pub(super) usage: Option<Usage>,
     /// Reason for which the model refuses to answer.
@@ -94,6 +117,7 @@ pub(super) struct Completion {
 struct Chunk {
     #[serde(default)]
     choices: Vec<Choice>,
+    #[serde(default, deserialize_with = "usage")]
     usage: Option<Usage>,
     error: Option<Value>,
 }
@@ -160,7 +184,7 @@ impl Endpoint {
     async fn request(&self, turn: &Turn, body: &Bytes) -> Result<Response, Error> {
         let send = async || {
             let request = post((&self.client, &self.url), self.key.as_ref(), ACCEPT, turn, body);
-            timeout(self.idle_timeout, request.send()).await.map_err(|_| failure(BodyError::TimedOut))
+            endpoint::send(ENDPOINT, request, self.idle_timeout).await
         };
         let is_final = |result: &Attempt| match result {
             Ok(response) => !is_retryable(response.status()),
@@ -198,6 +222,7 @@ impl Endpoint {
 
     /// Returns the beginning of a text of the endpoint for the log, without the key.
     fn quoted(&self, text: &str) -> String {
+        let text = &text[..text.floor_char_boundary(MAX_SEARCHED)];
         let text = match &self.key {
             Some(key) => text.replace(key.as_str(), "(hidden)"),
             None => text.to_owned(),
@@ -242,8 +267,7 @@ impl CompletionStream<'_> {
                 Content::Document(body) => {
                     let data = body.all().await.map_err(failure)?;
                     self.content = Content::Nothing;
-                    let chunk = serde_json::from_slice(&data).map_err(|cause| self.invalid(&data, &cause))?;
-                    return self.apply(chunk).map(Some);
+                    return self.decode(data).await.map(Some);
                 }
                 Content::Events(events) => match events.next().await {
                     Some(event) => event.map_err(|error| failure(error.into()))?.data,
@@ -263,14 +287,11 @@ impl CompletionStream<'_> {
             let data = match data.trim_ascii().strip_suffix(b"[DONE]") {
                 Some(rest) if rest.is_empty() || rest.ends_with(b"\n") => {
                     self.content = Content::Nothing;
-                    rest
+                    data.slice_ref(rest)
                 }
-                _ => &*data,
+                _ => data,
             };
-            let mut text = String::new();
-            for chunk in serde_json::Deserializer::from_slice(data).into_iter() {
-                text += &self.apply(chunk.map_err(|cause| self.invalid(data, &cause))?)?;
-            }
+            let text = self.decode(data).await?;
             if !text.is_empty() {
                 return Ok(Some(text));
             }
@@ -278,13 +299,35 @@ impl CompletionStream<'_> {
     }
 
     /// Returns the response, without its text.
-    pub(super) fn into_completion(self) -> Completion {
-        self.completion
+    ///
+    /// # Errors
+    /// It has no answer.
+    pub(super) fn into_completion(self) -> Result<Completion, Error> {
+        if self.completion.has_choice {
+            Ok(self.completion)
+        } else {
+            Err(Error::public("The response of the model endpoint has no answer."))
+        }
+    }
+
+    /// Decodes chunks, applies them, and returns their text.
+    async fn decode(&mut self, data: Bytes) -> Result<String, Error> {
+        let encoded = data.clone();
+        let chunks = decoding::decode(data.len(), move || {
+            check_json(&encoded).map_err(|error| format!("it {error}"))?;
+            let chunks = serde_json::Deserializer::from_slice(&encoded).into_iter::<Chunk>();
+            chunks.collect::<Result<Vec<_>, _>>().map_err(|error| error.to_string())
+        });
+        let mut text = String::new();
+        for chunk in chunks.await.map_err(|cause| self.invalid(&data, &cause))? {
+            text += &self.apply(chunk)?;
+        }
+        Ok(text)
     }
 
     /// Returns the failure for data that is no chunk.
-    fn invalid(&self, data: &[u8], cause: &serde_json::Error) -> Error {
-        let quoted = self.endpoint.quoted(&String::from_utf8_lossy(data));
+    fn invalid(&self, data: &[u8], cause: &str) -> Error {
+        let quoted = self.endpoint.quoted(&String::from_utf8_lossy(data.get(..MAX_SEARCHED).unwrap_or(data)));
         let cause = format!("not a chunk of a chat completion ({cause}): {quoted}");
         Error::public("The response of the model endpoint is invalid.").caused_by(cause)
     }
@@ -300,6 +343,7 @@ impl CompletionStream<'_> {
         }
         let mut text = String::new();
         for choice in chunk.choices.into_iter().filter(|choice| choice.index == 0) {
+            self.completion.has_choice = true;
             if let Some(delta) = choice.delta {
                 text.extend(delta.content);
                 self.completion.refusal.extend(delta.refusal);
@@ -320,6 +364,13 @@ impl Completion {
     fn add_call(&mut self, delta: CallDelta) -> Result<(), Error> {
         let count = self.calls.len();
         let id = delta.id.unwrap_or_default();
+        let length = |text: Option<&String>| text.map_or(0, String::len);
+        let function = |function: &FunctionDelta| length(function.name.as_ref()) + length(function.arguments.as_ref());
+        self.call_bytes += id.len() + delta.function.as_ref().map_or(0, function);
+        if self.call_bytes > MAX_CALL_BYTES {
+            let text = format!("The tool calls of the model exceed {MAX_CALL_BYTES} bytes.");
+            return Err(Error::public(text));
+        }
         let is_last = self.calls.last().is_some_and(|last| id.is_empty() || last.id == id);
         let continued = match delta.index {
             // An endpoint may send all calls with index 0.
@@ -359,6 +410,33 @@ mod tests {
         let stored = serde_json::to_string(&usage).unwrap();
         assert_eq!(stored, r#"{"promptTokens":9,"completionTokens":2,"totalTokens":11}"#);
         assert_eq!(serde_json::from_str::<Usage>(&stored).unwrap(), usage);
+    }
+
+    #[test]
+    fn odd_numbers_of_usage_are_ignored() {
+        let usage = |usage: &str| serde_json::from_str::<Chunk>(&format!(r#"{{"usage":{usage}}}"#)).unwrap().usage;
+        for odd in ["-1", "9.5", "1e999", "\"9\"", "null", "[]", "99999999999999999999"] {
+            let found = usage(&format!(r#"{{"prompt_tokens":{odd},"total_tokens":11}}"#));
+            assert_eq!(found, Some(Usage { total: 11, ..Usage::default() }), "{odd}");
+        }
+        for odd in ["null", "7", "[1]", "\"x\"", r#"{"prompt_tokens":1,"prompt_tokens":2}"#] {
+            assert_eq!(usage(odd), None, "{odd}");
+        }
+        assert_eq!(serde_json::from_str::<Chunk>("{}").unwrap().usage, None);
+    }
+
+    #[test]
+    fn size_of_tool_calls_is_limited() {
+        let delta = |arguments: String| CallDelta {
+            index: Some(0),
+            id: None,
+            function: Some(FunctionDelta { name: None, arguments: Some(arguments) }),
+        };
+        let mut completion = Completion::default();
+        let pieces = (0..).take_while(|_| completion.add_call(delta("x".repeat(100_000))).is_ok()).count();
+        assert_eq!((pieces, completion.calls[0].arguments.len()), (10, 1_000_000));
+        let objects = ToolCall { arguments: format!("[{}1]", "{},".repeat(200_000)), ..ToolCall::default() };
+        assert!(objects.arguments().is_string());
     }
 
     fn calls(deltas: &[&str]) -> Vec<ToolCall> {

@@ -62,7 +62,8 @@ options! {
         /// Maximum size of an artifact in bytes. A turn that exceeds it fails. 64 MiB by default.
         pub artifact_bytes: usize = 64 << 20,
         /// Maximum total size in bytes of all events of a task, including its client's messages. A turn that exceeds it
-        /// fails, and further messages are rejected. 128 MiB by default.
+        /// fails, and further messages are rejected. The memory that parts and values occupy beyond their encoding counts
+        /// too, here and in the limits of events and artifacts, except for the first 64 KiB of a task. 128 MiB by default.
         pub task_bytes: usize = 128 << 20,
         /// Maximum total size in bytes of the events of all tasks of a context. A turn that exceeds it fails, and
         /// further messages are rejected. The size of a context without live tasks is read from the store with its next

@@ -375,7 +375,7 @@ impl LiveState {
         let last = self.accepted.pending.last_mut().filter(|_| fits).and_then(Event::payload_mut);
         let joined = match (last, &chunk.artifact) {
             (Some(Payload::ArtifactUpdate(last)), Some(artifact)) if can_join(last, chunk) => {
-                self.admission.admit_joined(&artifact.artifact_id, added) && join_chunks(last, chunk)
+                self.admission.admit_joined(&artifact.artifact_id, &artifact.parts, added) && join_chunks(last, chunk)
             }
             _ => false,
         };

@@ -12,7 +12,8 @@ use serde::{Deserialize, Serialize, ser::SerializeStruct as _};
 
 use super::{Cursor, Event, Origin, Payload, StreamResponse, Task, TaskArtifactUpdateEvent};
 use crate::protocol::{
-    json::{Measure, write_encoded, write_to},
+    json::{Measure, Nested, write_encoded, write_to},
+    memory,
     messages::v1::Part,
 };
 
@@ -98,13 +99,15 @@ impl Event {
         length + length.min(16 << 10) + 64
     }
 
-    /// Returns the approximate size in bytes. It is cheap, and does not depend on what is cached.
+    /// Returns the approximate size in memory, in bytes. It is cheap, and does not depend on what is cached.
     pub fn approximate_size(&self) -> usize {
         match &self.0.origin {
             Origin::Message(StreamResponse { payload: Some(Payload::ArtifactUpdate(update)) }) => {
-                chunk_size(update) + 192
+                chunk_size(update) + update.artifact.as_ref().map_or(0, memory::of_artifact) + 192
             }
-            Origin::Message(_) | Origin::Proto(_) | Origin::Task(_) | Origin::Ref(..) => self.proto_len(),
+            Origin::Message(StreamResponse { payload: Some(payload) }) => self.proto_len() + memory::of_event(payload),
+            Origin::Task(task) => self.proto_len() + memory::of_task(task),
+            Origin::Message(_) | Origin::Proto(_) | Origin::Ref(..) => self.proto_len(),
         }
     }
 
@@ -169,8 +172,11 @@ impl Serialize for TaskEvent<'_> {
     }
 }
 
-/// Uses the default: the decoded size of replies is not limited.
-impl Measure for Event {}
+impl Measure for Event {
+    fn field(number: u32) -> Option<Nested> {
+        StreamResponse::field(number)
+    }
+}
 
 /// Makes the event usable with tonic's codec and any tonic client.
 impl prost::Message for Event {

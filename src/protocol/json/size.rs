@@ -1,18 +1,22 @@
-//! Limit on the memory that a request takes once decoded, estimated before decoding.
+//! Limit on the memory that a received text or message takes once decoded, estimated before decoding. It applies to requests, and to
+//! everything that agents, models, tool servers and remote agents send.
 //!
 //! Few bytes can decode to many: `[0,0,…]` takes about 24 times its length, and an empty part of a message about 100
-//! times. A request is rejected undecoded if its estimate exceeds both [`FREE`] bytes and [`FACTOR`] times its length.
-//! Together with the limit on request bytes in progress, this bounds the memory of requests.
+//! times. Input is rejected undecoded if its estimate exceeds both [`FREE`] bytes and [`FACTOR`] times its length, or exceeds its
+//! length by more than [`MAX_ADDED`]. Together with the limits on received bytes, this bounds memory.
 
 use std::mem::size_of;
 
 use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field};
 
-/// Decoded size in bytes that every request is allowed.
+/// Decoded size in bytes that is always allowed.
 const FREE: usize = 8 << 20;
 
-/// Decoded bytes that a request is allowed per byte of its length.
+/// Decoded bytes that are allowed per byte of the length.
 const FACTOR: usize = 8;
+
+/// Decoded bytes that are allowed in addition to the length: four times the default maximum of an event.
+const MAX_ADDED: usize = 64 << 20;
 
 /// Estimated bytes of a value in a growing list, or of the name of a member.
 const VALUE: usize = 48;
@@ -29,9 +33,9 @@ const MOST: usize = (OBJECT + VALUE) / 3 + 2;
 /// Maximum nesting depth of messages that prost decodes.
 const MAX_DEPTH: usize = 100;
 
-/// Rejects a JSON request whose decoded size would exceed the limit, with `TooLarge`.
+/// Rejects a JSON text whose decoded size would exceed the limit.
 pub fn check_json(text: &[u8]) -> Result<(), DecodedTooLarge> {
-    // A text this short can't exceed the limit. This covers most requests.
+    // A text this short can't exceed the limit. This covers most texts.
     if text.len() <= FREE / MOST {
         return Ok(());
     }
@@ -39,7 +43,7 @@ pub fn check_json(text: &[u8]) -> Result<(), DecodedTooLarge> {
     if json(text, &mut left).is_some() { Ok(()) } else { Err(left.exceeded()) }
 }
 
-/// Rejects a protobuf request whose decoded size would exceed the limit, with `TooLarge`.
+/// Rejects a protobuf message whose decoded size would exceed the limit.
 pub fn check_proto<T: Measure>(proto: &[u8]) -> Result<(), DecodedTooLarge> {
     // The smallest nested message takes two bytes.
     if proto.len() <= FREE / OBJECT {
@@ -49,14 +53,15 @@ pub fn check_proto<T: Measure>(proto: &[u8]) -> Result<(), DecodedTooLarge> {
     if measure::<T>(proto, 0, &mut left).is_some() { Ok(()) } else { Err(left.exceeded()) }
 }
 
-/// Remaining memory budget of a decoded request, in bytes.
-/// Error for a request that would take too much memory once it is decoded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Error for input that would take too much memory once it is decoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("takes more than {max} bytes once decoded (decoded_bytes); send fewer values")]
 pub struct DecodedTooLarge {
-    /// Maximum size of the decoded request in bytes.
+    /// Maximum decoded size in bytes.
     pub max: usize,
 }
 
+/// Remaining memory budget of decoded input, in bytes.
 #[derive(Debug)]
 struct Budget {
     left: usize,
@@ -65,7 +70,7 @@ struct Budget {
 
 impl Budget {
     fn of(length: usize) -> Self {
-        let most = FREE.max(length.saturating_mul(FACTOR));
+        let most = FREE.max(length.saturating_mul(FACTOR).min(length.saturating_add(MAX_ADDED)));
         Self { left: most.saturating_sub(length), most }
     }
 
@@ -105,7 +110,7 @@ fn json(text: &[u8], left: &mut Budget) -> Option<()> {
 /// A message whose decoded size can be estimated while it is encoded. `build/message.rs` generates this.
 pub trait Measure {
     /// Returns the kind of the field with this number if its decoded value takes more memory than its encoded bytes.
-    /// By default no field does, which suits replies of remote agents.
+    /// By default no field does.
     fn field(_number: u32) -> Option<Nested> {
         None
     }
@@ -140,6 +145,11 @@ impl Nested {
     /// The value of a member. Its size is part of [`member`](Self::member).
     pub const fn value<T: Measure>() -> Self {
         Self { size: 0, measure: Some(measure::<T>) }
+    }
+
+    /// Entry of a map field. Its content is not measured.
+    pub const fn entry() -> Self {
+        Self { size: OBJECT, measure: None }
     }
 
     /// A string in a list.
@@ -178,7 +188,14 @@ mod tests {
     use prost::Message as _;
 
     use super::*;
-    use crate::protocol::pb::v1::{Message, Part, SendMessageRequest};
+    use crate::protocol::{
+        event::Event,
+        pb::v1::{
+            Artifact, Message, Part, SendMessageRequest, StreamResponse, Task, TaskArtifactUpdateEvent,
+            stream_response::Payload,
+        },
+        snapshot::Snapshot,
+    };
 
     fn request(message: Message) -> SendMessageRequest {
         SendMessageRequest { message: Some(message), ..SendMessageRequest::default() }
@@ -229,6 +246,26 @@ mod tests {
         assert_eq!(is_accepted(&with_metadata(&format!(r#"{{"rows":[{}]}}"#, records.join(",")))), (true, true));
         let parts = (0..1000).map(|n: i32| Part::text(n.to_string())).collect();
         assert_eq!(is_accepted(&request(Message { parts, ..Message::user("") })), (true, true));
+    }
+
+    #[test]
+    fn added_memory_of_long_texts_is_limited() {
+        let numbers = |count: usize| format!("[{}1]", "1234567,".repeat(count));
+        assert_eq!(check_json(numbers(1_000_000).as_bytes()), Ok(()));
+        let long = numbers(2_000_000);
+        assert_eq!(check_json(long.as_bytes()), Err(DecodedTooLarge { max: long.len() + MAX_ADDED }));
+        assert_eq!(check_json(format!("[\"{}\"]", "x".repeat(20 << 20)).as_bytes()), Ok(()));
+    }
+
+    /// Events and tasks are decoded by hand-written code.
+    #[test]
+    fn answers_of_remote_agents_are_limited() {
+        let artifact = Artifact { parts: vec![Part::default(); 340_000], ..Artifact::default() };
+        let task = Task { artifacts: vec![artifact.clone()], ..Task::default() };
+        assert!(check_proto::<Snapshot>(&task.encode_to_vec()).is_err());
+        let update = TaskArtifactUpdateEvent { artifact: Some(artifact), ..TaskArtifactUpdateEvent::default() };
+        let event = StreamResponse { payload: Some(Payload::ArtifactUpdate(update)) };
+        assert!(check_proto::<Event>(&event.encode_to_vec()).is_err());
     }
 
     #[test]

@@ -14,7 +14,7 @@ use tonic_prost::ProstEncoder;
 
 use super::BoxStream;
 use crate::protocol::{
-    call::{Call, within},
+    call::{Call, until_head, within},
     error::{Error, ErrorKind, chain, without_sentence},
     json::{Measure, check_proto},
 };
@@ -118,7 +118,7 @@ where
     Fut: Future<Output = Result<Response<Res>, Status>>,
 {
     let (deadline, request) = outbound(request);
-    within(deadline, rpc(request)).await?.map_err(received)
+    until_head(deadline, rpc(request)).await?.map_err(received)
 }
 
 /// Calls a streaming RPC of a remote agent, converts its errors, and ends the stream at the deadline of the call.
@@ -140,7 +140,7 @@ where
             }
         }))
     };
-    let response = within(deadline, rpc(request)).await?.map_err(received)?;
+    let response = until_head(deadline, rpc(request)).await?.map_err(received)?;
     Ok(response.map(boxed))
 }
 
@@ -157,8 +157,8 @@ fn received(status: Status) -> Status {
         };
     };
     match source.downcast_ref::<Error>().map(Error::kind) {
-        Some(kind @ ErrorKind::InvalidParams) => {
-            let reason = without_sentence(kind, status.message()).to_owned();
+        Some(kind @ (ErrorKind::InvalidParams | ErrorKind::TooLarge)) => {
+            let reason = without_sentence(kind, status.message()).replacen("request: takes", "the response takes", 1);
             ErrorKind::InvalidAgentResponse.because(reason).into()
         }
         Some(_) => status,

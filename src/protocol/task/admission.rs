@@ -6,7 +6,8 @@ use prost::{Message as _, encoding::string};
 
 use crate::protocol::{
     event::Seq,
-    messages::v1::{Artifact, Task, TaskArtifactUpdateEvent, TaskState, TaskStatus, stream_response::Payload},
+    memory,
+    messages::v1::{Artifact, Part, Task, TaskArtifactUpdateEvent, TaskState, TaskStatus, stream_response::Payload},
     task::ContextBytes,
     validate::MAX_ID_BYTES,
 };
@@ -17,9 +18,11 @@ pub struct Admission {
     state: TaskState,
     seq: Seq,
     limits: TaskLimits,
-    /// Encoded size of all events so far.
+    /// Size of all events so far.
     bytes: usize,
-    /// Encoded size of the events that are committed, or not going to be stored.
+    /// Memory of their parts and values, of which `bytes` has what exceeds [`FREE_MEMORY`].
+    memory: usize,
+    /// Size of the events that are committed, or not going to be stored.
     committed: usize,
     /// Size of the context, which includes this task. `None` while the task is the only one of its context.
     context: Option<Arc<ContextBytes>>,
@@ -30,11 +33,15 @@ pub struct Admission {
 #[derive(Debug)]
 struct ArtifactSize {
     id: Box<str>,
-    /// Encoded size so far.
+    /// Size so far.
     bytes: usize,
 }
 
-/// Size limits of a task. Sizes are in bytes of protobuf.
+/// Memory of the parts and values of a task that is not counted, in bytes: a task occupies some kilobytes anyway, and the size of one
+/// with few parts is that of its texts.
+const FREE_MEMORY: usize = 64 << 10;
+
+/// Size limits of a task. Sizes are in bytes of protobuf, plus the memory that the parts and values of a task occupy beyond them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TaskLimits {
     /// Maximum number of events. Events that end a turn are accepted beyond it.
@@ -105,11 +112,12 @@ impl Admission {
         let artifacts = task.artifacts.iter();
         let size = |artifact: &Artifact| ArtifactSize {
             id: artifact.artifact_id.as_str().into(),
-            bytes: artifact.encoded_len(),
+            bytes: artifact.encoded_len() + memory::of_artifact(artifact).saturating_sub(FREE_MEMORY),
         };
         let artifacts = artifacts.map(size).collect();
-        let bytes = task.encoded_len();
-        Self { state: task.state(), seq, limits, bytes, committed: 0, context: None, artifacts }
+        let memory = memory::of_task(task);
+        let bytes = task.encoded_len() + memory.saturating_sub(FREE_MEMORY);
+        Self { state: task.state(), seq, limits, bytes, memory, committed: 0, context: None, artifacts }
     }
 
     /// Resets to the state after event `seq`, with which the task was `task`. Keeps the limits and the context.
@@ -172,7 +180,7 @@ impl Admission {
         self.committed = self.bytes;
     }
 
-    /// Returns the encoded size of all events so far.
+    /// Returns the size of all events so far.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -207,7 +215,8 @@ impl Admission {
             return Err(LimitViolation::Events(self.limits.events));
         }
         check_ids(payload)?;
-        let bytes = event_bytes(payload);
+        let memory = memory::of_event(payload);
+        let bytes = self.counted(event_bytes(payload), memory);
         self.check_bytes(bytes, self.bytes, ends)?;
         self.count_in_context(bytes, self.bytes, ends)?;
         if let Err(violation) = self.update(payload, bytes) {
@@ -217,8 +226,15 @@ impl Admission {
             return Err(violation);
         }
         self.bytes = self.bytes.saturating_add(bytes);
+        self.memory = self.memory.saturating_add(memory);
         self.seq += 1;
         Ok(self.seq)
+    }
+
+    /// Returns the size of what has so many encoded bytes, and parts and values of so much memory.
+    fn counted(&self, bytes: usize, memory: usize) -> usize {
+        let total = self.memory.saturating_add(memory);
+        bytes.saturating_add(total.saturating_sub(FREE_MEMORY.max(self.memory)))
     }
 
     /// Updates the state or an artifact by an event of so many bytes. Changes nothing if that is rejected.
@@ -278,7 +294,9 @@ impl Admission {
 
     /// Counts `bytes` of parts that are joined to the last event, a chunk of this artifact. Returns `false` and counts
     /// nothing if a limit would be exceeded.
-    pub fn admit_joined(&mut self, artifact: &str, bytes: usize) -> bool {
+    pub fn admit_joined(&mut self, artifact: &str, parts: &[Part], bytes: usize) -> bool {
+        let memory = memory::of_parts(parts);
+        let bytes = self.counted(bytes, memory);
         let TaskLimits { artifact_bytes, task_bytes, .. } = self.limits;
         let total = self.bytes.saturating_add(bytes);
         let Some(index) = self.artifacts.iter().rposition(|size| *size.id == *artifact) else { return false };
@@ -288,6 +306,7 @@ impl Admission {
             total <= task_bytes && grown <= artifact_bytes && self.count_in_context(bytes, self.bytes, false).is_ok();
         if fits {
             (self.bytes, self.artifacts[index].bytes) = (total, grown);
+            self.memory = self.memory.saturating_add(memory);
         }
         fits
     }
@@ -406,6 +425,35 @@ mod tests {
     }
 
     #[test]
+    fn parts_and_values_count_what_they_occupy() {
+        let with_parts = |parts: Vec<Part>| {
+            let mut update = chunk("a", "", true);
+            update.artifact.as_mut().unwrap().parts = parts;
+            Payload::ArtifactUpdate(update)
+        };
+        let limits = TaskLimits { event_bytes: 1 << 20, task_bytes: 3 << 20, ..TaskLimits::default() };
+        let mut admission = Admission::new(&task_in(TaskState::Working), 1, limits);
+        let many = 2 * (1 << 20) / size_of::<Part>();
+        let admitted = admission.admit(&mut with_parts(vec![Part::default(); many]), false);
+        assert_eq!(admitted, Err(LimitViolation::EventBytes(1 << 20)));
+        let numbers = Part::data(&vec![0; 40_000]).unwrap();
+        assert_eq!(admission.admit(&mut with_parts(vec![numbers]), false), Err(LimitViolation::EventBytes(1 << 20)));
+        assert_eq!(admission.bytes(), task_in(TaskState::Working).encoded_len(), "a rejection counts nothing");
+        let mut accepted = 0;
+        while admission.admit(&mut with_parts(vec![Part::default(); many / 4]), false).is_ok() {
+            accepted += 1;
+        }
+        assert_eq!(accepted, 6, "events of half a megabyte");
+        // Few parts count as their texts.
+        let mut admission = Admission::new(&task_in(TaskState::Working), 1, limits);
+        let (before, mut text) = (admission.bytes(), with_parts(vec![Part::text("x"); 100]));
+        admission.admit(&mut text, false).unwrap();
+        assert_eq!(admission.bytes() - before, event_bytes(&text));
+        assert!(admission.admit_joined("a", &vec![Part::default(); many / 4], 2));
+        assert!(admission.bytes() - before > 400_000);
+    }
+
+    #[test]
     fn bytes_are_counted_by_event_artifact_and_task() {
         let text = |id: &str, bytes: usize, append| Payload::ArtifactUpdate(chunk(id, &"x".repeat(bytes), append));
         let limits = TaskLimits { event_bytes: 100, artifact_bytes: 150, task_bytes: 360, ..TaskLimits::default() };
@@ -416,7 +464,7 @@ mod tests {
         // A replaced artifact counts once for the artifact, and twice for the log.
         assert_eq!(admission.admit(&mut text("a", 80, false), false), Ok(3));
         assert_eq!(admission.admit(&mut text("a", 40, true), false), Ok(4));
-        assert!(!admission.admit_joined("a", 40) && admission.admit_joined("a", 4));
+        assert!(!admission.admit_joined("a", &[], 40) && admission.admit_joined("a", &[], 4));
         assert_eq!(admission.admit(&mut text("b", 80, false), false), Ok(5));
         let text = "x".repeat(80);
         assert_eq!(
@@ -424,7 +472,7 @@ mod tests {
             Err(LimitViolation::TaskBytes(360))
         );
         assert_eq!((admission.state(), admission.seq()), (TaskState::Working, 5), "a rejection changes nothing");
-        assert!(!admission.admit_joined("b", 60), "exceeds the size of the task");
+        assert!(!admission.admit_joined("b", &[], 60), "exceeds the size of the task");
         // An event that ends the turn is exempt from the size of the task, but not from that of an event.
         let too_long = "x".repeat(100);
         let mut end = |text: &str| admission.admit(&mut status(TaskState::Failed, Some(text)), true);

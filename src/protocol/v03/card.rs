@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use prost::Message;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::Error as _};
 use serde_json::{Value, json};
 
 pub(crate) use self::scheme::to_v1;
@@ -14,6 +14,7 @@ pub use self::scheme::{Flow, Flows, Scheme};
 use crate::protocol::{
     call::Call,
     error::{Error, ErrorKind},
+    json::check_json,
     pb::{
         v1::{
             AgentCapabilities, AgentCard, AgentCardSignature, AgentExtension, AgentInterface, AgentProvider,
@@ -256,6 +257,7 @@ pub fn to_json(card: &AgentCard, fields: &V03CardFields, version: CardVersion) -
 /// A card with `supportedInterfaces` is read as 1.0 and its 0.3 members are ignored. Every member of a 0.3 card may be missing,
 /// since cards of 0.2 have fewer. Their `authentication` becomes security schemes.
 pub fn from_json(json: &[u8]) -> serde_json::Result<AgentCard> {
+    check_json(json).map_err(serde_json::Error::custom)?;
     serde_json::from_slice(json).and_then(from_any)
 }
 

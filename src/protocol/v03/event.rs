@@ -23,7 +23,7 @@ use super::json::FinalEvent;
 use crate::protocol::{
     error::Error,
     event::{self, Cursor, Ends, EventFlags},
-    json::Measure,
+    json::{Measure, Nested},
     pb::v03::{StreamResponse, stream_response::Payload},
     rpc::{BoxStream, Frame, StreamItem, encode_line, from_json, to_json},
 };
@@ -120,8 +120,11 @@ impl fmt::Debug for Event {
     }
 }
 
-/// Size limits apply to decoded requests only.
-impl Measure for Event {}
+impl Measure for Event {
+    fn field(number: u32) -> Option<Nested> {
+        StreamResponse::field(number)
+    }
+}
 
 impl prost::Message for Event {
     fn encode_raw(&self, buf: &mut impl BufMut) {

@@ -216,7 +216,8 @@ impl ClientCredentials {
         let body = ResponseBody::of(response, MAX_RESPONSE).all().await;
         let body = body.map_err(|error| match error {
             BodyError::Interrupted(error) => failed(&error),
-            BodyError::TooLarge(_) | BodyError::TimedOut => TokenError::too_large(),
+            BodyError::TooLarge(_) | BodyError::TimedOut | BodyError::WithoutEvent(_) => TokenError::too_large(),
+            BodyError::Encoded => TokenError::permanent(format!("the token endpoint: {error}")),
         });
         Ok((status, body?))
     }

@@ -1,5 +1,7 @@
 //! Hostile and broken servers: bounded memory and time, typed errors, and no credentials for other origins.
 
+use a2a_service::pb::v1::{Artifact, StreamResponse, Task, TaskArtifactUpdateEvent, stream_response::Payload};
+use prost::Message as _;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     time::timeout,
@@ -57,6 +59,60 @@ async fn slow_servers_are_left_at_the_deadline() {
     assert_eq!(client.connect(&url).await.unwrap_err().kind(), ErrorKind::DeadlineExceeded);
     let agent = client.with_card(card(&[(&url, "HTTP+JSON", "")]), None).unwrap();
     assert_eq!(agent.get("1").await.unwrap_err().kind(), ErrorKind::DeadlineExceeded);
+}
+
+/// Each response would take over 100 MB once decoded.
+#[tokio::test]
+async fn decoded_size_of_responses_is_limited() {
+    let task = Task {
+        artifacts: vec![Artifact { parts: vec![Part::default(); 600_000], ..Default::default() }],
+        ..Default::default()
+    };
+    let update = TaskArtifactUpdateEvent { artifact: task.artifacts.first().cloned(), ..Default::default() };
+    let event = StreamResponse { payload: Some(Payload::ArtifactUpdate(update)) };
+    let message = |proto: Vec<u8>| [&[0], &u32::try_from(proto.len()).unwrap().to_be_bytes()[..], &proto].concat();
+    let (one, stream) = (Bytes::from(message(task.encode_to_vec())), Bytes::from(message(event.encode_to_vec())));
+    let (task_json, event_json) = (serde_json::to_string(&task).unwrap(), serde_json::to_string(&event).unwrap());
+    let error_json = format!(r#"{{"error": {{"data": [{}]}}}}"#, vec!["0"; 500_000].join(","));
+    let respond = move |request: axum::extract::Request| async move {
+        let result = |json: &str| format!(r#"{{"jsonrpc": "2.0", "result": {json}}}"#);
+        let is_stream = |path: &str| path.contains("SubscribeToTask") || path.contains(":subscribe");
+        let (parts, body) = request.into_parts();
+        let body = axum::body::to_bytes(body, 1 << 20).await.unwrap();
+        let (is_rpc, path) = (parts.uri.path() == "/rpc", parts.uri.path().to_owned());
+        let path = if is_rpc { String::from_utf8_lossy(&body).into_owned() } else { path };
+        let (content_type, body) = match (parts.headers.get(header::CONTENT_TYPE), is_stream(&path)) {
+            (Some(value), is_stream) if value == "application/grpc" => {
+                ("application/grpc", if is_stream { stream.clone() } else { one.clone() })
+            }
+            (_, true) => {
+                let json = if is_rpc { result(&event_json) } else { event_json.clone() };
+                ("text/event-stream", format!("data: {json}\n\n").into())
+            }
+            (_, false) if path.ends_with("/failed") => ("application/json", error_json.clone().into()),
+            (_, false) => {
+                let json = if is_rpc { result(&task_json) } else { task_json.clone() };
+                ("application/json", json.into())
+            }
+        };
+        ([(header::CONTENT_TYPE, content_type)], body).into_response()
+    };
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move { axum::serve(listener, Router::new().fallback(respond)).await.unwrap() });
+    for (binding, name, path) in
+        [(Binding::Rest, "HTTP+JSON", ""), (Binding::JsonRpc, "JSONRPC", "/rpc"), (Binding::Grpc, "GRPC", "")]
+    {
+        let card = card(&[(&format!("{url}{path}"), name, "")]);
+        let agent = quick().binding(binding).retry(Retry::never()).with_card(card, None).unwrap();
+        let event = async || agent.subscribe("1").await?.next().await.unwrap().map(drop);
+        let failed = if binding == Binding::Rest { "failed" } else { "1" };
+        for result in [agent.get("1").await.map(drop), agent.get(failed).await.map(drop), event().await] {
+            let error = result.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidAgentResponse, "{binding:?}: {error}");
+            assert!(error.to_string().contains("the response takes more than"), "{binding:?}: {error}");
+        }
+    }
 }
 
 /// Server that writes `head` to each connection, and then `body` until the connection is closed.
@@ -138,6 +194,11 @@ async fn endless_messages_over_grpc_are_errors() {
             let error = timeout(TIMEOUT, agent.get("1")).await.unwrap().unwrap_err();
             assert_eq!(error.kind() == ErrorKind::DeadlineExceeded, is_late, "{frame:?}: {error}");
             assert!(error.to_string().len() < 1000, "{error}");
+            if is_late {
+                let mut events = agent.subscribe("1").await.unwrap();
+                let error = timeout(TIMEOUT, events.next()).await.unwrap().unwrap().unwrap_err();
+                assert!(error.to_string().contains("events without content"), "{version:?}: {error}");
+            }
         }
     }
 }

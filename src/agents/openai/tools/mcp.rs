@@ -27,6 +27,7 @@ use rmcp::{
         StreamableHttpClientTransport, Transport, streamable_http_client::StreamableHttpClientTransportConfig,
     },
 };
+use serde::de::Error as _;
 use serde_json::{Map, Value};
 use tokio::{
     io::{AsyncRead, BufReader, ReadBuf},
@@ -49,7 +50,10 @@ use crate::{
         retry::Backoff,
         stderr::{escaped, is_hidden},
     },
+    protocol::json::check_json,
 };
+
+mod stdio;
 
 /// Maximum number of tools of all servers.
 const MAX_TOOLS: usize = 128;
@@ -63,8 +67,8 @@ const MAX_NAME: usize = 64;
 /// Maximum number of pages of a list of tools.
 const MAX_PAGES: usize = 16;
 
-/// Maximum size of a message of a server over HTTP in bytes. Over stdio, the maximum of the crate `rmcp` is 16 MiB.
-const MAX_MESSAGE: usize = 16 << 20;
+/// Maximum size of a message of a server over HTTP in bytes. The crate `rmcp` decodes it, to up to 90 times its size.
+const MAX_MESSAGE: usize = 2 << 20;
 
 /// Maximum number of messages of a server per second, and of lines and of pieces of [`PIECE`] bytes that a command writes. A server
 /// that sends more is ended.
@@ -440,7 +444,8 @@ impl Connection {
             McpTransport::Command(words, env) => {
                 let Started { stdin, stdout, session } = start(&self.server, words, env)?;
                 let stdout = LimitedOutput { stdout, flood: FloodLimit::new(&self.server), _session: session };
-                let client = client.serve((stdout, stdin)).await.map_err(io::Error::other)?;
+                let client =
+                    client.serve(stdio::transport(&self.server.name, stdout, stdin)).await.map_err(io::Error::other)?;
                 Ok(Session { client, has_answered: AtomicBool::new(false) })
             }
             McpTransport::Url(url, token) => {
@@ -462,7 +467,9 @@ impl Connection {
     pub(super) async fn call(&self, tool: &str, arguments: &str) -> String {
         let arguments = match arguments.trim() {
             "" => Ok(Map::new()),
-            arguments => serde_json::from_str::<Map<String, Value>>(arguments),
+            arguments => check_json(arguments.as_bytes())
+                .map_err(serde_json::Error::custom)
+                .and_then(|()| serde_json::from_str::<Map<String, Value>>(arguments)),
         };
         let arguments = match arguments {
             Ok(arguments) => arguments,

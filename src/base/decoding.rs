@@ -1,0 +1,80 @@
+//! Decoding of large texts and messages outside of the threads that drive connections.
+
+use std::{future, panic};
+
+use tokio::{
+    runtime::{Handle, RuntimeFlavor},
+    sync::Semaphore,
+    task::{self, spawn_blocking},
+};
+
+/// Length in bytes from which decoding takes so long that it would delay other calls.
+const LARGE: usize = 1 << 20;
+
+/// Number of large texts that are decoded at the same time, over all agents and clients of the process. This bounds the memory and
+/// the processor time that they take.
+static PERMITS: Semaphore = Semaphore::const_new(2);
+
+/// Decodes a text of so many bytes: a large one on a thread for blocking work, once it is its turn.
+pub(crate) async fn decode<T: Send + 'static>(length: usize, decode: impl FnOnce() -> T + Send + 'static) -> T {
+    if length <= LARGE {
+        return decode();
+    }
+    // It is never closed.
+    let permit = PERMITS.acquire().await.ok();
+    let decoded = spawn_blocking(move || {
+        let _permit = permit;
+        decode()
+    });
+    match decoded.await {
+        Ok(decoded) => decoded,
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => panic::resume_unwind(panic),
+            // The runtime stops, and drops this future too.
+            Err(_) => future::pending().await,
+        },
+    }
+}
+
+/// Decodes a request of so many bytes where the caller can't wait. A worker of a runtime with several threads passes its other tasks
+/// on before it decodes a large one.
+pub(crate) fn decode_request<T>(length: usize, decode: impl FnOnce() -> T) -> T {
+    let is_worker = || {
+        let runtime = Handle::try_current();
+        // The future of `block_on` has no id, and delays no other task.
+        runtime.is_ok_and(|runtime| runtime.runtime_flavor() == RuntimeFlavor::MultiThread) && task::try_id().is_some()
+    };
+    if length > LARGE && is_worker() { task::block_in_place(decode) } else { decode() }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn large_texts_are_decoded_on_another_thread() {
+        let own = thread::current().id();
+        assert_eq!(decode(LARGE, || thread::current().id()).await, own);
+        assert_ne!(decode(LARGE + 1, || thread::current().id()).await, own);
+        assert_eq!(decode_request(LARGE + 1, || thread::current().id()), own, "a runtime with one thread has no other");
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+    async fn other_tasks_continue_while_a_request_is_decoded() {
+        let decoded = tokio::spawn(async {
+            let (sender, receiver) = std::sync::mpsc::channel();
+            tokio::spawn(async move { sender.send(()) });
+            // The only worker is here.
+            decode_request(LARGE + 1, || receiver.recv())
+        });
+        assert_eq!(decoded.await.unwrap(), Ok(()));
+    }
+
+    #[tokio::test]
+    #[should_panic(expected = "of the decoder")]
+    async fn panic_of_a_decoder_is_passed_on() {
+        _ = decode::<usize>(LARGE + 1, || panic!("of the decoder")).await;
+    }
+}
