@@ -433,7 +433,7 @@ mod tests {
             function: Some(FunctionDelta { name: None, arguments: Some(arguments) }),
         };
         let mut completion = Completion::default();
-        let pieces = (0..).take_while(|_| completion.add_call(delta("x".repeat(100_000))).is_ok()).count();
+        let pieces = (0..100).take_while(|_| completion.add_call(delta("x".repeat(100_000))).is_ok()).count();
         assert_eq!((pieces, completion.calls[0].arguments.len()), (10, 1_000_000));
         let objects = ToolCall { arguments: format!("[{}1]", "{},".repeat(200_000)), ..ToolCall::default() };
         assert!(objects.arguments().is_string());

@@ -493,11 +493,11 @@ mod tests {
         assert_eq!(context.get(), 2 * first);
         let [one, two] = &mut tasks;
         assert_eq!(one.admit(&mut text(100), false), Ok(2));
-        assert!(one.admit_joined("a", 50));
+        assert!(one.admit_joined("a", &[], 50));
         assert_eq!(context.get(), one.bytes() + two.bytes());
         assert_eq!(two.admit(&mut text(150), false), Err(LimitViolation::ContextBytes(300)));
         assert_eq!(two.admit(&mut text(80), false), Ok(2));
-        assert!(!two.admit_joined("a", 80) && !one.admit_joined("a", 80));
+        assert!(!two.admit_joined("a", &[], 80) && !one.admit_joined("a", &[], 80));
         // What is refused for another reason is not counted.
         let full = context.get();
         let mut other = Payload::ArtifactUpdate(chunk("b", "", false));
