@@ -419,7 +419,7 @@ mod tests {
             let found = usage(&format!(r#"{{"prompt_tokens":{odd},"total_tokens":11}}"#));
             assert_eq!(found, Some(Usage { total: 11, ..Usage::default() }), "{odd}");
         }
-        for odd in ["null", "7", "[1]", "\"x\"", r#"{"prompt_tokens":1,"prompt_tokens":2}"#] {
+        for odd in ["null", "7", "true", "\"x\"", r#"{"prompt_tokens":1,"prompt_tokens":2}"#] {
             assert_eq!(usage(odd), None, "{odd}");
         }
         assert_eq!(serde_json::from_str::<Chunk>("{}").unwrap().usage, None);
