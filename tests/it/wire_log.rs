@@ -47,6 +47,8 @@ async fn wire_log_has_requests_and_replies_without_secrets() {
             ("POST", "/message:stream", "application/json", stream),
             ("POST", "/rpc", "application/json", "{\"token\": \"sw0rdfish\"".to_owned()),
             ("GET", "/tasks/t-1?token=sw0rdfish", "text/plain", String::new()),
+            ("GET", "/tasks?tenant=a&api%5Fkey=sw0rdfish", "text/plain", String::new()),
+            ("POST", "/rpc", "application/x-www-form-urlencoded", "api%5Fkey=sw0rdfish".to_owned()),
         ],
     )
     .await;

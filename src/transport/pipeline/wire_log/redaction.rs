@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use http::{HeaderMap, Uri};
+use percent_encoding::percent_decode_str;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -60,8 +61,9 @@ const SECRET_NAMES: [&str; 9] =
 /// Names of members of push configurations that are secret also if their values are objects.
 const SECRET_OBJECTS: [&str; 3] = ["token", "credentials", "headers"];
 
+/// Returns true for the name of a secret, which may be percent-encoded, or a text with one.
 fn is_secret(name: &str) -> bool {
-    let name = name.to_ascii_lowercase();
+    let name = percent_decode_str(name).decode_utf8_lossy().to_ascii_lowercase();
     // `pageToken` and `nextPageToken` are no secrets.
     SECRET_NAMES.iter().any(|part| name.contains(part)) && !name.contains("page")
 }
@@ -78,13 +80,14 @@ pub(crate) fn headers(headers: &HeaderMap) -> String {
 /// Formats the path and the query of a request.
 pub(crate) fn target(uri: &Uri) -> String {
     let is_visible = |pair: &str| {
-        let name = pair.split('=').next().unwrap_or_default();
+        let name = percent_decode_str(pair.split('=').next().unwrap_or_default()).decode_utf8_lossy();
         VISIBLE_PARAMETERS.contains(&&*name.replace('_', "").to_ascii_lowercase())
     };
+    let path = truncated(uri.path());
     match uri.query() {
-        None => truncated(uri.path()),
-        Some(query) if query.split('&').all(is_visible) => format!("{}?{}", truncated(uri.path()), truncated(query)),
-        Some(_) => format!("{}?{HIDDEN}", truncated(uri.path())),
+        None => path,
+        Some(query) if query.split('&').all(is_visible) => format!("{path}?{}", truncated(query)),
+        Some(_) => format!("{path}?{HIDDEN}"),
     }
 }
 
@@ -262,7 +265,13 @@ mod tests {
         assert_eq!(headers(&map), "[authorization: (hidden), a2a-version: 1.0]");
         assert_eq!(target(&Uri::from_static("/tasks?token=s3cret")), "/tasks?(hidden)");
         assert_eq!(target(&Uri::from_static("/tasks?pageToken=p")), "/tasks?pageToken=p");
-        assert_eq!(target(&Uri::from_static("/tasks?pageSize=1&k=s3cret")), "/tasks?(hidden)");
+        for hidden in ["pageSize=1&k=s3cret", "api%5Fkey=s3cret", "tenant=a&%6b=s3cret"] {
+            assert_eq!(target(&format!("/tasks?{hidden}").parse().unwrap()), "/tasks?(hidden)");
+        }
+        assert_eq!(target(&Uri::from_static("/tasks?page%54oken=p")), "/tasks?page%54oken=p");
+        // A query that was sent as a body.
+        let form = "api%5Fkey=s3cret";
+        assert_eq!(Media::Text.show(form.as_bytes(), form.len()), "(16 bytes that are not JSON)");
         assert_eq!(
             url(&Uri::from_static("http://a:s3cret@h.example:1/t?x=s3cret")),
             "http://(hidden)@h.example:1/t?(hidden)"
