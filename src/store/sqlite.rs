@@ -1,8 +1,8 @@
 //! Persistent task store in an SQLite file. Committed data survives the end of the process.
 //!
 //! A single thread writes, and combines waiting changes of all tasks into one transaction (group commit). Reads run on a pool of
-//! threads with one connection each. A lock file gives one server exclusive use of the database. After an SQLite error, the
-//! transaction is rolled back, and the next one is attempted normally.
+//! threads with one connection each. Locks of the database and of a lock file give one server exclusive use. After an SQLite error,
+//! the transaction is rolled back, and the next one is attempted normally.
 
 use std::{
     fs::File,
@@ -86,7 +86,7 @@ const READERS: usize = 4;
 /// let server = Server::new(Demo).store(Arc::new(store));
 /// # Ok::<_, a2a_service::store::sqlite::Error>(())
 /// ```
-// Fields are dropped in this order: the lock file is released after all threads have ended.
+// Fields are dropped in this order: the locks are released after all threads have ended.
 pub struct Sqlite {
     readers: Readers,
     writer: Writer,
@@ -112,7 +112,7 @@ impl Sqlite {
     }
 
     fn start(file: LockedFile, options: &Options) -> Result<Self, Error> {
-        file::create_private(&file.path)?;
+        let file = file.lock_database()?;
         // The fence is durable before it is used, whatever the configured durability, so that it is never reused.
         let mut db = file.connect(Role::Write(Durability::Power))?;
         // Before the migration, which copies an old file, and after it, which adds tables to a new one.

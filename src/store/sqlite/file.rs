@@ -1,8 +1,9 @@
-//! Database file: the lock file that gives one server exclusive use, connection setup, and paths of companion files.
+//! Database file: the locks that give one server exclusive use, connection setup, and paths of companion files.
 
 use std::{
     fs::{self, File, OpenOptions, TryLockError},
     io::{self, Read as _, Write as _},
+    mem,
     path::{Path, PathBuf},
     process,
     time::Duration,
@@ -33,13 +34,16 @@ pub(super) enum Role {
     Checkpoint,
 }
 
-/// Database file that this process has locked. The lock is released on drop.
+/// Database file that this process has locked. The locks are released on drop.
 #[derive(Debug)]
 pub(super) struct LockedFile {
     /// Canonical path of the database.
     pub(super) path: PathBuf,
-    /// The operating system releases the lock when the process ends for any reason.
+    /// Lock file, which names the process, and locks the path also after the database was replaced. The operating system releases
+    /// the lock when the process ends for any reason.
     _lock: File,
+    /// The database, locked itself, in case that the lock file is deleted.
+    _database: Option<File>,
 }
 
 impl LockedFile {
@@ -62,7 +66,27 @@ impl LockedFile {
         let since = jiff::Timestamp::from_millisecond(Clock::default().millis()).unwrap_or_default();
         let holder = format!("process {}, since {since:.0}\n", process::id());
         lock.set_len(0).and_then(|()| lock.write_all(holder.as_bytes()))?;
-        Ok(Self { path, _lock: lock })
+        Ok(Self { path, _lock: lock, _database: None })
+    }
+
+    /// Locks the database itself, and creates it if it does not exist. Must be called before SQLite opens it: a descriptor that is
+    /// closed later releases the locks of SQLite in this process (POSIX).
+    pub(super) fn lock_database(self) -> Result<Self, Error> {
+        // On other systems, this lock conflicts with those of SQLite.
+        if !cfg!(target_os = "linux") {
+            create_private(&self.path)?;
+            return Ok(self);
+        }
+        let file = private().read(true).open(&self.path)?;
+        match file.try_lock() {
+            Ok(()) => Ok(Self { _database: Some(file), ..self }),
+            Err(TryLockError::WouldBlock) => {
+                // Not closed: the other user may be in this process, where the lock file was deleted.
+                mem::forget(file);
+                Err(Problem::InUse("another process".to_owned()).into())
+            }
+            Err(TryLockError::Error(error)) => Err(error.into()),
+        }
     }
 
     /// Opens a connection.
@@ -95,15 +119,16 @@ impl LockedFile {
 /// the write-ahead log the same permissions.
 pub(super) fn create_private(path: &Path) -> io::Result<()> {
     // A file that is opened and closed again would lose the locks of SQLite in this process.
-    if path.exists() {
-        return Ok(());
-    }
+    if path.exists() { Ok(()) } else { private().open(path).map(drop) }
+}
+
+/// Returns options that create a private file. The path may be a link to a file that does not exist yet.
+fn private() -> OpenOptions {
     let mut options = OpenOptions::new();
-    // The path may be a link to a file that does not exist yet.
     options.write(true).create(true).truncate(false);
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    options.open(path).map(drop)
+    options
 }
 
 /// Creates an empty private file beside `path`, for a copy of a database that gets this path once it is complete. Returns its
