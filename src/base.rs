@@ -5,6 +5,8 @@ pub(crate) mod bounded_body;
 #[doc(hidden)]
 pub mod clock;
 pub(crate) mod decoding;
+#[cfg(any(feature = "exec", feature = "cli"))]
+pub(crate) mod environment;
 #[cfg(feature = "server")]
 pub(crate) mod forwarded;
 #[cfg(any(feature = "push", feature = "auth"))]

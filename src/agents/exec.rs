@@ -56,7 +56,8 @@ options! {
         /// Directory with a working directory for each task, which is created and not deleted. By default, the command runs in
         /// the directory of the server.
         pub workspace: Option<PathBuf>,
-        /// Further environment variables of the command. Those of the server are passed too, except for `A2A_…`.
+        /// Further environment variables of the command. Those of the server are passed too, except for `A2A_…`, `PGPASSWORD`,
+        /// `PGPASSFILE` and `OTEL_…_HEADERS`.
         pub env: BTreeMap<String, String>,
         /// Maximum size of the stdout of a turn, and of the files that it writes, in bytes. 64 MiB by default.
         pub output_bytes: usize = 64 << 20,

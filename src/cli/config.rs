@@ -187,7 +187,7 @@ keys! {
     Agent "exec.command" | "exec" => exec.command: Option<CommandLine>, "Command that is the agent: a program with its arguments, as text or as a list. It runs for each turn, reads the message from stdin, and its stdout becomes an artifact. For pipes and variables, write `sh -c '…'`. `limits.turns` is the number of commands that run at the same time.";
     Agent "exec.format" => exec.format: CommandFormat, "Format of stdin and stdout: text; a JSON object on each line, the turn on stdin, and events on stdout; or such lines of all turns for one command that keeps running.";
     Agent "exec.workspace" => exec.workspace: Option<PathBuf>, "Directory with a directory for each task, in which the command runs. They are not deleted. If not set, the command runs in the working directory of the server.";
-    Agent "exec.env" => exec.env: Option<Structure<BTreeMap<String, String>>>, "Further environment variables of the command, by name. Those of the server are passed too, except for `A2A_…`.";
+    Agent "exec.env" => exec.env: Option<Structure<BTreeMap<String, String>>>, "Further environment variables of the command, by name. Those of the server are passed too, except for `A2A_…`, `PGPASSWORD`, `PGPASSFILE` and `OTEL_…_HEADERS`.";
     Agent "exec.memory" => exec.memory: Option<ByteSize>, "Maximum address space of each process of a command.";
     Agent "http.url" | "http" => http.url: Option<AgentUrl>, "URL of an endpoint that is the agent: each turn is a POST request, and the response has the events of the turn.";
     Agent "http.token" => http.token: Option<Sourced<Token>>, "Bearer token for the endpoint.";

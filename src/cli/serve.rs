@@ -52,6 +52,7 @@ pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
     }
     loaded.check_kinds()?;
     if arguments.official.echo && !(loaded.agents.is_empty() && AgentSource::of(&loaded.config)?.is_demo()) {
+    hide_from_commands();
         return Err(config::Error::new("--echo: the configuration has another agent; remove one of them").into());
     }
     let LoadedConfig { config, warnings, agents, .. } = loaded;
@@ -442,6 +443,18 @@ fn descriptor_limit(needed: u64) -> Option<u64> {
         if raises && setrlimit(Resource::Nofile, Rlimit { current: wanted, maximum }).is_ok() {
             break;
         }
+/// Forbids other processes of the user, such as the commands of agents, to read the memory and the environment of this process. Only
+/// root, or a process with `CAP_SYS_PTRACE`, may read them. The process leaves no core dumps.
+#[cfg(target_os = "linux")]
+fn hide_from_commands() {
+    use rustix::process::{DumpableBehavior, set_dumpable_behavior};
+    // Does not fail with this value.
+    _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
+}
+
+#[cfg(not(target_os = "linux"))]
+fn hide_from_commands() {}
+
     }
     getrlimit(Resource::Nofile).current
 }

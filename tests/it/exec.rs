@@ -17,7 +17,7 @@ use tokio_stream::StreamExt as _;
 
 use crate::{
     agent_kinds::until_first_chunk,
-    program::{a2a, signal, started},
+    program::{a2a, is_root, signal, started},
 };
 
 /// Path of the program, which is the guard of commands.
@@ -399,6 +399,32 @@ async fn killed_server_leaves_no_process_and_no_files() {
         }
         eventually("the files are deleted", || fs::read_dir(temporary.path()).unwrap().count() == 0).await;
     }
+}
+
+/// A command of the same user reads neither the environment of the server in `/proc`, nor secrets that it inherits.
+#[cfg(target_os = "linux")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn commands_have_no_secret_of_the_server() {
+    let script = r#"sh -c 'env; tr "\\0" "\\n" </proc/$(cat)/environ; echo end'"#;
+    let directory = tempfile::tempdir().unwrap();
+    let serve = a2a(&["serve", "--listen", "127.0.0.1:0", "--exec", script]);
+    let mut command = tokio::process::Command::new("setpriv");
+    if is_root() {
+        // Root may read everything.
+        fs::set_permissions(directory.path(), std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+        command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups", "--inh-caps=-all"]);
+    }
+    command.arg(serve.as_std().get_program()).args(serve.as_std().get_args()).current_dir(directory.path());
+    command.env_clear().env("PATH", std::env::var_os("PATH").unwrap()).env("A2A_STORE", "memory");
+    for name in ["A2A_TOKEN", "PGPASSWORD", "PGPASSFILE", "OTEL_EXPORTER_OTLP_HEADERS"] {
+        command.env(name, "sesame");
+    }
+    command.stdout(std::process::Stdio::piped()).kill_on_drop(true);
+    let (server, url) = started(command).await;
+    let agent = Client::builder().bearer("sesame").unwrap().connect(&url).await.unwrap();
+    let outcome = agent.send(server.id().unwrap().to_string()).await.unwrap();
+    let text = format!("{outcome:?}");
+    assert!(text.contains("A2A_TASK_ID=") && text.contains("end") && !text.contains("sesame"), "{text}");
 }
 
 #[tokio::test]

@@ -29,8 +29,7 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-/// Beginning of the names of the variables of this program.
-const PREFIX: &str = "A2A_";
+use crate::base::environment::secret_variables;
 
 /// Name of the processes in a list of processes.
 const NAME: &str = "a2a";
@@ -95,7 +94,7 @@ pub(in crate::agents) fn find_program(name: &OsStr, path: Option<&OsStr>) -> io:
 }
 
 /// Returns a command that runs `program`, with a guard if the path of one is given. It is detached from the terminal of the server.
-/// Variables of the server that begin with `A2A_`, which may be secret, are not passed on. If the server is killed, the guard
+/// Variables of the server that may be secrets are not passed on. If the server is killed, the guard
 /// deletes the directories whose paths begin with `files`. With a guard, `memory` limits the address space of each process in bytes,
 /// unless it is 0.
 pub(in crate::agents) fn command(
@@ -117,7 +116,7 @@ pub(in crate::agents) fn command(
         }
         None => tokio::process::Command::new(program),
     };
-    for (name, _) in env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(PREFIX.as_bytes())) {
+    for name in secret_variables() {
         command.env_remove(name);
     }
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);

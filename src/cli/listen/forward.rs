@@ -8,6 +8,7 @@ use tokio::{
 };
 
 use super::Notification;
+use crate::base::environment::{PREFIX, secret_variables};
 
 /// Command of `--forward`.
 #[derive(Clone, Debug)]
@@ -41,7 +42,9 @@ impl Forward {
     ) -> Result<(), String> {
         let mut command = Command::new(&self.program);
         command.args(&self.arguments).stdin(Stdio::piped()).kill_on_drop(true);
-        if let Some(name) = hidden_variable {
+        // The command may be this program, for which the user has set variables.
+        let foreign = secret_variables().filter(|name| !name.as_encoded_bytes().starts_with(PREFIX.as_bytes()));
+        for name in foreign.chain(hidden_variable.map(Into::into)) {
             command.env_remove(name);
         }
         command.envs([

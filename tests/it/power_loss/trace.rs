@@ -25,10 +25,10 @@ pub(super) enum Call {
 /// System calls to trace.
 const CALLS: &str = "openat,pwrite64,write,writev,sendto,fsync,fdatasync,ftruncate,unlink,rename";
 
-/// Returns whether strace is installed and permitted.
+/// Returns whether strace is installed and permitted. Only root may read the memory of a server.
 pub(super) fn is_available() -> bool {
     let tried = Command::new("strace").args(["-o", "/dev/null", "true"]).stderr(Stdio::null()).status();
-    tried.is_ok_and(|status| status.success())
+    crate::program::is_root() && tried.is_ok_and(|status| status.success())
 }
 
 /// Prefix of a command that traces it to a file. The process id is that of the command.

@@ -360,7 +360,7 @@ fn command(_: &McpServer, program: &OsStr, _: Option<&OsStr>) -> io::Result<Comm
     use std::process::Stdio;
 
     let mut command = Command::new(program);
-    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("A2A_")) {
+    for name in crate::base::environment::secret_variables() {
         command.env_remove(name);
     }
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
