@@ -29,7 +29,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let bound = server.bind("127.0.0.1:0").await?;
     println!("listening on {}", bound.url());
     let mut signals = Signals::listen();
-    bound.run_until(async move { signals.next().await }).await;
+    bound.run_until(async move { _ = signals.next().await }).await;
     Ok(())
 }
 

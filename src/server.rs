@@ -603,7 +603,7 @@ impl Server {
         let mut signals = Signals::listen();
         tracing::info!(server.address = %bound.addr(), "listening");
         stderr::report(format_args!("listening on {}", bound.url()));
-        bound.run_until(async move { signals.next().await }).await;
+        bound.run_until(async move { _ = signals.next().await }).await;
         Ok(())
     }
 }

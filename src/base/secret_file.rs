@@ -1,8 +1,12 @@
-//! Files with secrets: private keys, client secrets, hashes of tokens.
+//! Files with secrets and keys: private keys, certificates, client secrets, hashes of tokens.
 
-use std::{fs, io, path::Path};
 #[cfg(any(feature = "signing", feature = "auth"))]
-use std::{fs::File, io::Write as _};
+use std::io::Write as _;
+use std::{
+    fs::{self, File},
+    io::{self, Read as _},
+    path::Path,
+};
 
 #[cfg(any(feature = "signing", feature = "auth"))]
 use tempfile::{NamedTempFile, PersistError};
@@ -10,19 +14,39 @@ use tempfile::{NamedTempFile, PersistError};
 /// Reads a file with a secret, and logs a warning if other users of the system can read it.
 ///
 /// # Errors
-/// The file can't be read, is larger than `max` bytes, or is not UTF-8.
+/// Those of [`read_file`], or the file is not UTF-8.
 pub(crate) fn read_secret(path: &Path, max: u64) -> io::Result<String> {
-    let metadata = fs::metadata(path)?;
-    if metadata.len() > max {
-        return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("the file is larger than {max} bytes")));
-    }
+    let (content, metadata) = read_file(path, max)?;
     if is_shared(&metadata) {
         tracing::warn!(
             path = %path.display(),
             "other users of the system can read a file with secrets; run `chmod 600` on it, and replace the secrets"
         );
     }
-    fs::read_to_string(path)
+    String::from_utf8(content).map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "the file is not UTF-8"))
+}
+
+/// Reads a file, to which a path may be a symbolic link. A pipe or a device, which could block, is refused.
+///
+/// # Errors
+/// The path is not that of a file, or the file can't be read or is larger than `max` bytes.
+pub(crate) fn read_file(path: &Path, max: u64) -> io::Result<(Vec<u8>, fs::Metadata)> {
+    let mut options = File::options();
+    options.read(true);
+    // To open a pipe would wait for its other end.
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, rustix::fs::OFlags::NONBLOCK.bits().cast_signed());
+    let file = options.open(path)?;
+    let metadata = file.metadata()?;
+    if !metadata.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "is not a regular file"));
+    }
+    let mut content = Vec::new();
+    file.take(max.saturating_add(1)).read_to_end(&mut content)?;
+    if u64::try_from(content.len()).unwrap_or(u64::MAX) > max {
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("the file is larger than {max} bytes")));
+    }
+    Ok((content, metadata))
 }
 
 /// Creates a file that only the user of the process can read.
@@ -85,6 +109,19 @@ mod tests {
         for (mode, expected) in [(0o600, false), (0o400, false), (0o640, true), (0o604, true), (0o620, true)] {
             fs::set_permissions(file.path(), fs::Permissions::from_mode(mode)).unwrap();
             assert_eq!(is_shared(&fs::metadata(file.path()).unwrap()), expected, "{mode:o}");
+        }
+    }
+    #[test]
+    fn only_regular_files_of_limited_size_are_read() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        fs::write(path("file"), "sesame").unwrap();
+        std::os::unix::fs::symlink("file", path("link")).unwrap();
+        assert_eq!(read_secret(&path("link"), 6).unwrap(), "sesame");
+        assert_eq!(read_file(&path("file"), 5).unwrap_err().kind(), io::ErrorKind::FileTooLarge);
+        assert!(std::process::Command::new("mkfifo").arg(path("pipe")).status().unwrap().success());
+        for refused in [path("pipe"), directory.path().to_owned(), "/dev/zero".into()] {
+            assert_eq!(read_file(&refused, 10).unwrap_err().to_string(), "is not a regular file", "{refused:?}");
         }
     }
 }

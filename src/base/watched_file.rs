@@ -4,18 +4,25 @@ use std::{
     fmt::{self, Display},
     fs, io,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, Weak},
+    thread,
     time::{Duration, SystemTime},
 };
 
 use parking_lot::Mutex;
-use tokio::time::Instant;
+use tokio::{
+    sync::oneshot,
+    time::{Instant, timeout},
+};
 
 /// Interval at which the files are checked for changes, if their content is used.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Value that is read from files, and read again within a second after they have changed. Files that can't be used leave the
-/// value as it is.
+/// Maximum time that a caller waits for the files, which may be on a file system that does not answer.
+const READ_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Value that is read from files, and read again within a second after they have changed. Files that can't be used, or not be read
+/// in time, leave the value as it is.
 pub(crate) struct WatchedFiles<T>(Arc<Watched<T>>);
 
 /// Logs the result of a reload.
@@ -32,6 +39,8 @@ struct Current<T> {
     value: Arc<T>,
     stamps: Vec<Option<Stamp>>,
     checked: Instant,
+    /// Of the thread that reads the files.
+    reading: Weak<()>,
     /// Reason why the files could not be used at the last check.
     failure: Option<String>,
 }
@@ -71,25 +80,35 @@ impl<T: Send + Sync + 'static> WatchedFiles<T> {
     ) -> Result<Self, E> {
         let stamps = stamps(&paths);
         let value = Arc::new(read()?);
-        let current = Mutex::new(Current { value, stamps, checked: Instant::now(), failure: None });
+        let current =
+            Mutex::new(Current { value, stamps, checked: Instant::now(), reading: Weak::new(), failure: None });
         let read = Box::new(move || read().map_err(|error| error.to_string()));
         Ok(Self(Arc::new(Watched { paths, read, log: Box::new(log), current })))
     }
 
     /// Returns the value, after a check for changes of the files if the last one is old.
     pub(crate) async fn value(&self) -> Arc<T> {
-        let is_due = {
+        let reading = {
             let mut current = self.0.current.lock();
-            let is_due = current.checked.elapsed() >= CHECK_INTERVAL;
-            if is_due {
+            let is_due = current.checked.elapsed() >= CHECK_INTERVAL && current.reading.strong_count() == 0;
+            is_due.then(|| {
                 // Others use the current value meanwhile.
-                current.checked = Instant::now();
-            }
-            is_due
+                let reading = Arc::new(());
+                (current.checked, current.reading) = (Instant::now(), Arc::downgrade(&reading));
+                reading
+            })
         };
-        if is_due && !self.0.paths.is_empty() {
-            let watched = Arc::clone(&self.0);
-            drop(tokio::task::spawn_blocking(move || watched.reload()).await);
+        if let Some(reading) = reading.filter(|_| !self.0.paths.is_empty()) {
+            let (watched, (done, ended)) = (Arc::clone(&self.0), oneshot::channel::<()>());
+            // Detached, and not one of the runtime: neither its other tasks nor its end wait for the files.
+            let read = move || {
+                watched.reload();
+                drop((reading, done));
+            };
+            let started = thread::Builder::new().name("file-reload".to_owned()).spawn(read);
+            if started.is_err() || timeout(READ_TIMEOUT, ended).await.is_err() {
+                self.0.fail("the files can't be read in time");
+            }
         }
         self.current()
     }
@@ -111,11 +130,6 @@ impl<T> Watched<T> {
             }
         }
         let read = (self.read)();
-        if let Err(failure) = &read
-            && self.current.lock().failure.as_ref() != Some(failure)
-        {
-            (self.log)(Err(failure));
-        }
         let mut current = self.current.lock();
         current.stamps = stamps;
         match read {
@@ -125,7 +139,18 @@ impl<T> Watched<T> {
                 drop(current);
                 (self.log)(Ok(&value));
             }
-            Err(failure) => current.failure = Some(failure),
+            Err(failure) => {
+                drop(current);
+                self.fail(&failure);
+            }
+        }
+    }
+
+    /// Records a failure, and logs it unless it is that of the last check.
+    fn fail(&self, failure: &str) {
+        let previous = self.current.lock().failure.replace(failure.to_owned());
+        if previous.as_deref() != Some(failure) {
+            (self.log)(Err(failure));
         }
     }
 }
@@ -193,5 +218,47 @@ mod tests {
         assert_eq!(reload(), (33, vec![Err("entity not found".to_owned())]));
         fs::write(&path, "33").unwrap();
         assert_eq!(reload(), (33, vec![Ok(33)]));
+    }
+    /// Files that can't be read in time delay one caller, once, and neither the others nor the end of the runtime.
+    #[test]
+    fn files_that_hang_leave_the_value_as_it_is() {
+        let (release, released) = std::sync::mpsc::channel::<()>();
+        let (released, reads) = (Mutex::new(released), Arc::new(Mutex::new(0)));
+        let logged = Arc::new(Mutex::new(Vec::new()));
+        let files = {
+            let (reads, logged) = (Arc::clone(&reads), Arc::clone(&logged));
+            let read = move || {
+                *reads.lock() += 1;
+                let count = *reads.lock();
+                if count > 1 {
+                    _ = released.lock().recv();
+                }
+                Ok::<_, String>(count)
+            };
+            let log = move |result: Result<&u32, &str>| logged.lock().push(result.copied().map_err(str::to_owned));
+            WatchedFiles::open(vec!["missing".into()], read, log).unwrap()
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let age = || {
+                let mut current = files.0.current.lock();
+                // As after a change of the file.
+                (current.checked, current.stamps) = (Instant::now() - CHECK_INTERVAL, Vec::new());
+            };
+            age();
+            assert_eq!(*files.value().await, 1);
+            assert_eq!(*logged.lock(), [Err("the files can't be read in time".to_owned())]);
+            age();
+            let start = Instant::now();
+            assert_eq!(*files.value().await, 1);
+            assert!(start.elapsed() < READ_TIMEOUT);
+        });
+        // Waits for the blocking tasks of the runtime.
+        drop(runtime);
+        assert_eq!(*reads.lock(), 2, "the thread still reads");
+        drop(release);
+        while *files.current() != 2 {
+            thread::yield_now();
+        }
     }
 }

@@ -2,18 +2,25 @@
 
 use std::{
     fmt::Write as _,
+    io,
     path::{Path, PathBuf},
     process,
     sync::Arc,
+    thread,
+    time::Duration,
 };
 
 use anyhow::Context as _;
+use tokio::sync::oneshot;
 use tracing::Level;
 
 use self::agent::AgentSource;
 use super::{OutputError, flags::Serve, say, upstream::Gateway, warn};
 use crate::{
-    base::jws::SigningKey,
+    base::{
+        jws::{MAX_KEY_FILE, SigningKey},
+        secret_file::read_file,
+    },
     cli::{
         config::{
             self, AgentConfig, AuthConfig, AuthRequire, Certificate, Config, LoadedConfig, OfferedExtension,
@@ -40,8 +47,12 @@ mod agent;
 /// Minimum of `limits.memory`, in bytes, which requests of usual sizes do not exceed.
 const MIN_MEMORY: usize = 1 << 20;
 
-/// Serves until SIGINT or SIGTERM, then drains. A second signal exits at once with code 130.
+/// Maximum time that the end of the server waits for work that blocks, such as the deletion of temporary files.
+const BLOCKING_GRACE: Duration = Duration::from_secs(1);
+
+/// Serves until SIGINT or SIGTERM, then drains. A second signal exits at once with code 130 or 143.
 pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
+    hide_from_commands();
     let loaded = config::load(arguments.config.as_deref(), &arguments.flags())?;
     if arguments.print_config {
         for warning in &loaded.warnings {
@@ -52,7 +63,6 @@ pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
     }
     loaded.check_kinds()?;
     if arguments.official.echo && !(loaded.agents.is_empty() && AgentSource::of(&loaded.config)?.is_demo()) {
-    hide_from_commands();
         return Err(config::Error::new("--echo: the configuration has another agent; remove one of them").into());
     }
     let LoadedConfig { config, warnings, agents, .. } = loaded;
@@ -92,7 +102,7 @@ pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
             details += &agent.line;
         }
     }
-    runtime.block_on(async {
+    let served = runtime.block_on(async {
         let mut gateways = Vec::new();
         let mut prepared = prepared.into_iter();
         let (first, gateway) = prepared.next().context("there is no agent")?.server(agents.first()).await?;
@@ -132,7 +142,7 @@ pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
             }
             None => String::new(),
         };
-        let mut signals = Signals::listen();
+        let stop = stop_signal()?;
         let is_quiet = arguments.official.quiet;
         if !is_quiet {
             for AgentConfig { name, config, .. } in &agents {
@@ -153,18 +163,38 @@ pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
         }
         bound
             .run_until(async move {
-                signals.next().await;
+                // An error: the thread has ended, and no signal will come.
+                if stop.await.is_err() {
+                    std::future::pending::<()>().await;
+                }
                 if !is_quiet {
                     announce("stopping: waiting for running turns; a second signal stops at once\n");
                 }
-                tokio::spawn(async move {
-                    signals.next().await;
-                    exit_now();
-                });
             })
             .await;
         Ok(())
-    })
+    });
+    runtime.shutdown_timeout(BLOCKING_GRACE);
+    served
+}
+
+/// Returns a receiver of the first signal. The second one ends the process. A thread of its own waits for them, so that nothing
+/// that blocks the server stops it.
+fn stop_signal() -> io::Result<oneshot::Receiver<i32>> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let (first, stop) = oneshot::channel();
+    // The signals replace their default action from now on.
+    let mut signals = {
+        let _context = runtime.enter();
+        Signals::listen()
+    };
+    let wait = async move {
+        // Fails if the server has ended by itself.
+        _ = first.send(signals.next().await);
+        exit_now(signals.next().await);
+    };
+    thread::Builder::new().name("signals".to_owned()).spawn(move || runtime.block_on(wait))?;
+    Ok(stop)
 }
 
 /// Prints a message to stdout. A server does not need its stdout, so that a failure is only a warning.
@@ -333,7 +363,7 @@ fn authentication(config: &Config) -> anyhow::Result<Option<AnyOf>> {
             Some(url) if url.contains("://") => options.jwks_url(url),
             Some(path) => {
                 let context = || format!("can't read the file in auth.jwt.jwks, {path}");
-                options.jwks(std::fs::read(path).with_context(context)?)
+                options.jwks(read_file(path.as_ref(), MAX_KEY_FILE).with_context(context)?.0)
             }
             None => options,
         };
@@ -413,6 +443,18 @@ fn open_store(config: &Config) -> anyhow::Result<OpenedStore> {
     }
 }
 
+/// Forbids other processes of the user, such as the commands of agents, to read the memory and the environment of this process. Only
+/// root, or a process with `CAP_SYS_PTRACE`, may read them. The process leaves no core dumps.
+#[cfg(target_os = "linux")]
+fn hide_from_commands() {
+    use rustix::process::{DumpableBehavior, set_dumpable_behavior};
+    // Does not fail with this value.
+    _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
+}
+
+#[cfg(not(target_os = "linux"))]
+fn hide_from_commands() {}
+
 /// File descriptors that the process needs in addition to its connections: standard streams, listeners, database files and
 /// readers, runtime.
 const OTHER_DESCRIPTORS: u64 = 64;
@@ -443,18 +485,6 @@ fn descriptor_limit(needed: u64) -> Option<u64> {
         if raises && setrlimit(Resource::Nofile, Rlimit { current: wanted, maximum }).is_ok() {
             break;
         }
-/// Forbids other processes of the user, such as the commands of agents, to read the memory and the environment of this process. Only
-/// root, or a process with `CAP_SYS_PTRACE`, may read them. The process leaves no core dumps.
-#[cfg(target_os = "linux")]
-fn hide_from_commands() {
-    use rustix::process::{DumpableBehavior, set_dumpable_behavior};
-    // Does not fail with this value.
-    _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
-}
-
-#[cfg(not(target_os = "linux"))]
-fn hide_from_commands() {}
-
     }
     getrlimit(Resource::Nofile).current
 }
@@ -536,8 +566,8 @@ gRPC:
 }
 
 #[expect(clippy::exit, reason = "a second signal must not wait for the drain")]
-fn exit_now() -> ! {
-    process::exit(130)
+fn exit_now(code: i32) {
+    process::exit(code)
 }
 
 #[cfg(test)]

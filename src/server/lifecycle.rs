@@ -277,9 +277,9 @@ impl Signals {
         Self {}
     }
 
-    /// Waits for the next signal.
+    /// Waits for the next signal. Returns the exit code of a process that it ends, as shells report it.
     #[cfg(unix)]
-    pub async fn next(&mut self) {
+    pub async fn next(&mut self) -> i32 {
         async fn next(signal: Option<&mut Signal>) {
             match signal {
                 Some(signal) => drop(signal.recv().await),
@@ -287,17 +287,18 @@ impl Signals {
             }
         }
         tokio::select! {
-            () = next(self.interrupted.as_mut()) => {}
-            () = next(self.terminated.as_mut()) => {}
+            () = next(self.interrupted.as_mut()) => 130,
+            () = next(self.terminated.as_mut()) => 143,
         }
     }
 
-    /// Waits for the next signal.
+    /// Waits for the next signal. Returns the exit code of a process that it ends.
     #[cfg(not(unix))]
-    pub async fn next(&mut self) {
+    pub async fn next(&mut self) -> i32 {
         if tokio::signal::ctrl_c().await.is_err() {
             std::future::pending::<()>().await;
         }
+        130
     }
 }
 

@@ -4,12 +4,12 @@ use std::{
     net::SocketAddr,
     path::PathBuf,
     process::{Output, Stdio},
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use a2a_service::{
     agent::{self, demo::Demo},
-    auth::{Bearer, Token},
+    auth::{Bearer, NewToken, Token, add_token},
     call::Call,
     client,
     pb::v1::{AgentCard, GetTaskRequest, SendMessageRequest},
@@ -271,6 +271,48 @@ async fn running_turns_end_before_the_program_stops() {
 
 #[tokio::test]
 async fn second_signal_stops_the_program_at_once() {
+    stops_at_second_signal("-INT", 130).await;
+    stops_at_second_signal("-TERM", 143).await;
+}
+
+/// A token file that is replaced by a pipe leaves the tokens as they are, and does not hold up the end.
+#[cfg(unix)]
+#[tokio::test]
+async fn token_file_that_is_a_pipe_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let (path, pipe) = (directory.path().join("tokens.json"), directory.path().join("pipe"));
+    let secret = add_token(&path, NewToken::new("ada"), SystemTime::now()).unwrap();
+    let mut command = a2a(&["serve", "--listen", "127.0.0.1:0", "--log-filter", "error"]);
+    command.env("A2A_AUTH_TOKENS", &path);
+    let (mut child, url) = started(command).await;
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    std::fs::rename(&pipe, &path).unwrap();
+    let http = crate::bindings::http();
+    let list = async || {
+        let request = http.get(format!("{url}/tasks")).bearer_auth(&secret).timeout(Duration::from_secs(5));
+        assert_eq!(request.send().await.unwrap().status(), 200);
+    };
+    let mut log = BufReader::new(child.stderr.take().unwrap()).lines();
+    let mut beat = tokio::time::interval(Duration::from_millis(50));
+    let refused = async {
+        loop {
+            tokio::select! {
+                line = log.next_line() => {
+                    let line = line.unwrap().unwrap();
+                    assert!(line.contains("token_file_unusable") && line.contains("is not a regular file"), "{line}");
+                    break;
+                }
+                _ = beat.tick() => list().await,
+            }
+        }
+    };
+    timeout(TIMEOUT, refused).await.unwrap();
+    list().await;
+    signal(&child, "-TERM");
+    assert_eq!(timeout(Duration::from_secs(5), child.wait()).await.unwrap().unwrap().code(), Some(0));
+}
+
+async fn stops_at_second_signal(second: &str, code: i32) {
     let (mut child, url) = serve().await;
     let mut stream = crate::bindings::http()
         .post(format!("{url}/message:stream"))
@@ -284,8 +326,8 @@ async fn second_signal_stops_the_program_at_once() {
     signal(&child, "-INT");
     // The first signal starts the drain, which the hanging turn prolongs. The wait ensures that the signals are not merged.
     assert!(timeout(Duration::from_millis(300), child.wait()).await.is_err());
-    signal(&child, "-INT");
-    assert_eq!(timeout(TIMEOUT, child.wait()).await.unwrap().unwrap().code(), Some(130));
+    signal(&child, second);
+    assert_eq!(timeout(TIMEOUT, child.wait()).await.unwrap().unwrap().code(), Some(code));
     let mut output = String::new();
     errors.read_to_string(&mut output).await.unwrap();
     assert!(!output.contains("panicked"), "{output}");

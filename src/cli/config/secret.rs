@@ -1,6 +1,6 @@
 //! Secrets and texts, which may be in a file: `"…"`, or `{ file = "…" }`.
 
-use std::{fmt, fs::File, io::Read as _, path::Path};
+use std::{fmt, path::Path};
 
 use serde::{Deserialize, Deserializer, de::IgnoredAny};
 use toml::{Spanned, de::DeValue};
@@ -9,7 +9,10 @@ use super::{
     Config,
     value::{Value, quoted},
 };
-use crate::{base::secret_file::read_secret, service::auth::Token};
+use crate::{
+    base::secret_file::{read_file, read_secret},
+    service::auth::Token,
+};
 
 /// Maximum size of a file with a secret or text, in bytes.
 const MAX_FILE: u64 = 1 << 20;
@@ -61,13 +64,8 @@ impl FileValue for Token {
 
 impl FileValue for String {
     fn read_file(path: &Path) -> Result<Self, String> {
-        let mut text = Self::new();
-        let read = File::open(path).and_then(|file| file.take(MAX_FILE + 1).read_to_string(&mut text));
-        match read.map(u64::try_from) {
-            Ok(Ok(length)) if length <= MAX_FILE => Ok(text),
-            Ok(_) => Err(format!("the file is larger than {MAX_FILE} bytes")),
-            Err(error) => Err(error.to_string()),
-        }
+        let (text, _) = read_file(path, MAX_FILE).map_err(|error| error.to_string())?;
+        Self::from_utf8(text).map_err(|_| "the file is not UTF-8".to_owned())
     }
 }
 

@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeSet, HashMap},
     fmt,
-    fs::{self, File},
+    fs::File,
     io,
     path::{Path, PathBuf},
     sync::{Arc, OnceLock},
@@ -33,7 +33,7 @@ use crate::{
     base::{
         clock::Clock,
         jws::{sha256, sha256_hex},
-        secret_file::replace_secret,
+        secret_file::{read_file, replace_secret},
         watched_file::WatchedFiles,
     },
     protocol::{
@@ -86,7 +86,7 @@ impl TokenSource {
             Self::Header(name) => headers.get(name.as_str())?.as_bytes().to_vec(),
             Self::Query(name) => {
                 let pairs = request.uri.query()?.split('&').filter_map(|pair| pair.split_once('='));
-                let (_, value) = pairs.into_iter().find(|(key, _)| key == name)?;
+                let (_, value) = pairs.into_iter().find(|(key, _)| percent_decode_str(key).eq(name.bytes()))?;
                 percent_decode_str(value).collect()
             }
             Self::Cookie(name) => {
@@ -252,11 +252,7 @@ struct Document {
 
 impl Document {
     fn read(path: &Path) -> Result<Self, Cause> {
-        let metadata = fs::metadata(path)?;
-        if metadata.len() > MAX_FILE {
-            return Err(Cause::Invalid(format!("the file is larger than {MAX_FILE} bytes")));
-        }
-        let document: Self = serde_json::from_slice(&fs::read(path)?)?;
+        let document: Self = serde_json::from_slice(&read_file(path, MAX_FILE)?.0)?;
         let mut names = BTreeSet::new();
         for entry in &document.tokens {
             check_name(&entry.name).map_err(Cause::Invalid)?;

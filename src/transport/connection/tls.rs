@@ -2,7 +2,7 @@
 //! without TLS.
 
 use std::{
-    fmt, fs, io,
+    fmt, io,
     path::{Path, PathBuf},
     pin::Pin,
     sync::Arc,
@@ -26,11 +26,14 @@ use webpki::EndEntityCert;
 use x509_cert::der::Decode as _;
 
 use crate::{
-    base::{secret_file::read_secret, watched_file::WatchedFiles},
+    base::{
+        secret_file::{read_file, read_secret},
+        watched_file::WatchedFiles,
+    },
     protocol::call::ClientCertificate,
 };
 
-/// Maximum size of the file with the private key, in bytes.
+/// Maximum size of a file with certificates or the private key, in bytes.
 const MAX_KEY_FILE: u64 = 1 << 20;
 
 /// Timeout of the handshake.
@@ -186,7 +189,7 @@ impl Source {
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let pem = fs::read(path).map_err(|error| TlsError::new(Some(path), error))?;
+    let (pem, _) = read_file(path, MAX_KEY_FILE).map_err(|error| TlsError::new(Some(path), error))?;
     let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
     let chain = chain.map_err(|error| TlsError::new(Some(path), error))?;
     if chain.is_empty() { Err(TlsError::new(Some(path), "the file has no certificate in PEM")) } else { Ok(chain) }
