@@ -15,6 +15,8 @@ pub(crate) mod jwks;
 pub mod jws;
 #[cfg(feature = "server")]
 pub(crate) mod metric;
+#[cfg(any(feature = "auth", feature = "client", feature = "push"))]
+pub(crate) mod name_lookup;
 #[cfg(any(feature = "client", feature = "server"))]
 pub mod network;
 #[cfg(any(feature = "client", feature = "push"))]

@@ -498,7 +498,7 @@ impl A2aService for Service {
         let (_, extensions, config) = request.into_parts();
         let push = self.registered("", config, &extensions)?;
         let cleared = extensions.get().copied().unwrap_or_default();
-        self.check_target("", &push).await?;
+        self.check_target(key.scope(), "", &push).await?;
         let (push, _) = self.execution.put_push(&key, push, cleared, "").await?;
         Ok(push_configs::response(&push))
     }

@@ -9,7 +9,7 @@ use reqwest::{Client, redirect};
 use serde::Deserialize;
 use tokio::{sync::Semaphore, time::Instant};
 
-use super::{bounded_body::ResponseBody, jws::PublicKeys, network};
+use super::{bounded_body::ResponseBody, jws::PublicKeys, name_lookup::http_client, network};
 
 /// Path of the discovery document below an issuer (OpenID Connect Discovery 1.0, 4).
 const DISCOVERY: &str = "/.well-known/openid-configuration";
@@ -91,7 +91,7 @@ impl KeySet {
     /// # Errors
     /// The HTTP client can't be created.
     pub(crate) fn remote(source: KeySource) -> reqwest::Result<Self> {
-        let http = Client::builder().timeout(TIMEOUT).redirect(redirect::Policy::none()).build()?;
+        let http = http_client().timeout(TIMEOUT).redirect(redirect::Policy::none()).build()?;
         Ok(Self::new(Some((http, source)), Cache::default()))
     }
 

@@ -26,6 +26,7 @@ use crate::{
     base::{
         bounded_body::ResponseBody,
         jws::{MAX_KEY_FILE, PublicKeys, SigningKey},
+        name_lookup::http_client,
     },
     protocol::card_signature,
     service::card::WELL_KNOWN,
@@ -198,7 +199,7 @@ fn load(source: &str, default_path: &str) -> anyhow::Result<Bytes> {
 /// Requests a document. Redirects are errors: the document would be that of another server.
 async fn request(url: Url) -> anyhow::Result<Bytes> {
     let policy = reqwest::redirect::Policy::none();
-    let client = reqwest::Client::builder().timeout(TIMEOUT).redirect(policy).build()?;
+    let client = http_client().timeout(TIMEOUT).redirect(policy).build()?;
     let response = client.get(url).send().await?;
     if response.status() != StatusCode::OK {
         bail!("the server returned {}", response.status().as_u16());

@@ -328,7 +328,11 @@ pub(super) async fn interruptible<T>(result: impl Future<Output = T>) -> Result<
 
 /// Runs a command on a runtime of its own.
 pub(super) fn block_on<T>(command: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
-    runtime::Builder::new_current_thread().enable_all().build()?.block_on(command)
+    let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
+    let result = runtime.block_on(command);
+    // Work that blocks does not delay the end.
+    runtime.shutdown_background();
+    result
 }
 
 #[cfg(test)]

@@ -2,13 +2,19 @@
 
 use std::{
     collections::{HashMap, hash_map::Entry},
+    io,
+    net::SocketAddr,
+    pin::Pin,
     sync::Arc,
+    task::{Context, Poll},
     time::Duration,
 };
 
+use hyper_util::client::legacy::connect::{HttpConnector, dns::Name};
 use parking_lot::RwLock;
 use reqwest::Url;
 use tonic::transport::Endpoint;
+use tower_service::Service;
 
 use super::{
     A2aService, AgentCard, Binding, Call, Client, Error, ErrorKind, Version,
@@ -21,9 +27,12 @@ use super::{
     tls::is_secure,
     v03::{self, V03Client, V03RpcClient},
 };
-use crate::protocol::{
-    pb::v1::a2a_service_client::A2aServiceClient, rpc::Remote,
-    v03::pb::a2a_service_client::A2aServiceClient as V03ServiceClient,
+use crate::{
+    base::name_lookup::{self, ConfiguredNames},
+    protocol::{
+        pb::v1::a2a_service_client::A2aServiceClient, rpc::Remote,
+        v03::pb::a2a_service_client::A2aServiceClient as V03ServiceClient,
+    },
 };
 
 /// Interval between HTTP/2 keep-alive pings over gRPC, and the timeout for their acknowledgement.
@@ -169,7 +178,7 @@ impl ClientBuilder {
                 let endpoint = self.tls.grpc(endpoint, url)?;
                 // A stream may be idle for a long time; only a ping detects a lost peer.
                 let endpoint = endpoint.http2_keep_alive_interval(PING).keep_alive_timeout(PING);
-                let (channel, limit) = (endpoint.connect_lazy(), self.limits.response);
+                let (channel, limit) = (endpoint.connect_with_connector_lazy(connector()), self.limits.response);
                 match version {
                     Version::V1_0 => {
                         let client = Arc::new(A2aServiceClient::new(channel).max_decoding_message_size(limit));
@@ -213,5 +222,29 @@ impl ClientBuilder {
         let (interfaces, budget) = (Arc::new(Interfaces::new(agents)), Arc::new(RetryBudget::new(&retry)));
         let credentials = Arc::new(credentials);
         Arc::new(Retrying { interfaces, retry, budget, credentials, requests_cursors, outlasts_turns })
+    }
+}
+
+/// Returns the connector of gRPC channels, to which they add TLS.
+fn connector() -> HttpConnector<ConfiguredNames> {
+    let mut connector = HttpConnector::new_with_resolver(ConfiguredNames);
+    connector.enforce_http(false);
+    connector.set_nodelay(true);
+    connector.set_connect_timeout(Some(CONNECT));
+    connector
+}
+
+impl Service<Name> for ConfiguredNames {
+    type Response = std::vec::IntoIter<SocketAddr>;
+    type Error = io::Error;
+    type Future = Pin<Box<dyn Future<Output = io::Result<Self::Response>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, name: Name) -> Self::Future {
+        // The connector sets the port.
+        Box::pin(async move { Ok(name_lookup::resolve(name.as_str(), 0).await?.into_iter()) })
     }
 }

@@ -33,6 +33,7 @@ use crate::{
         bounded_body::{BodyError, BoundedBody, is_encoded},
         clock::{self, Clock},
         decoding,
+        name_lookup::http_client,
         network::is_loopback_host,
         retry::retry_after,
         sse::{SseError, SseEvent, SseReader},
@@ -156,7 +157,7 @@ impl HttpTransport for Network {
 /// Returns the builder of an HTTP client that follows no redirects, so that requests and credentials reach only the
 /// configured URL.
 pub(crate) fn builder() -> reqwest::ClientBuilder {
-    reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).connect_timeout(CONNECT)
+    http_client().redirect(reqwest::redirect::Policy::none()).connect_timeout(CONNECT)
 }
 
 /// HTTP client with its limits.

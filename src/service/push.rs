@@ -19,7 +19,7 @@ pub use credentials::{ClientCredentials, CredentialsError, HostCredentials, Webh
 pub(crate) use credentials::{host_key, token_endpoint};
 pub use receiver::{Received, Receiver, Rejection, VerifiedNotification};
 pub use stats::PushStats;
-pub use target::{AllowedTarget, Resolver, SystemResolver};
+pub use target::{AllowedTarget, Resolver};
 
 pub use crate::base::jws::{Algorithm, KeyError, KeyFileError, PublicKeys, SigningKey, SigningKeys};
 
@@ -91,7 +91,7 @@ options! {
         /// default.
         pub credentials: Option<Arc<dyn WebhookCredentials>>,
         /// Source of the addresses of hosts. The resolver of the system by default.
-        pub resolver: Arc<dyn Resolver> = Arc::new(SystemResolver),
+        pub resolver: Option<Arc<dyn Resolver>>,
     }
 }
 

@@ -13,7 +13,7 @@ use crate::{
         pb::v1::{ListTaskPushNotificationConfigsResponse, TaskPushNotificationConfig},
         validate::MAX_ID_BYTES,
     },
-    store::{PushConfig, PushPage, TaskKey},
+    store::{PushConfig, PushPage, Scope, TaskKey},
 };
 
 /// Maximum length of each text field in bytes, except for the id.
@@ -60,14 +60,13 @@ impl Service {
 
     /// Checks that notifications may be sent to the target of a configuration.
     #[cfg_attr(not(feature = "push"), expect(clippy::unused_async, reason = "there are no notifications"))]
-    pub(super) async fn check_target(&self, prefix: &str, push: &PushConfig) -> Result<(), Error> {
+    pub(super) async fn check_target(&self, scope: &Scope, prefix: &str, push: &PushConfig) -> Result<(), Error> {
         #[cfg(feature = "push")]
         if let Some(delivery) = &self.delivery {
-            let checked = delivery.sender().check(push).await;
-            return checked.map_err(|(field, why)| Error::invalid_field(format!("{prefix}{field}"), why));
+            return delivery.sender().check(&scope.owner, prefix, push).await;
         }
         #[cfg(not(feature = "push"))]
-        let _ = (prefix, push);
+        let _ = (scope, prefix, push);
         Ok(())
     }
 
@@ -82,7 +81,7 @@ impl Service {
 
     /// Checks a configuration of a new message: its target, and the quota of the owner if the task is new.
     async fn check_new_push(&self, send: &SendRequest, push: &PushConfig) -> Result<(), Error> {
-        self.check_target(PUSH_IN_SEND, push).await?;
+        self.check_target(&send.scope, PUSH_IN_SEND, push).await?;
         if send.message.task_id.is_empty() {
             let store = self.execution.journal().store();
             store.check_push_capacity(&send.scope).await?.map_err(store_full)?;

@@ -278,7 +278,7 @@ pub(crate) fn server() -> Server {
 
 /// Options of push notifications without names, so that none leaves the machine.
 pub(crate) fn no_names() -> PushOptions {
-    PushOptions::default().resolver(Arc::new(NoNames))
+    PushOptions::default().resolver(Some(Arc::new(NoNames)))
 }
 
 /// Resolver that knows no names.

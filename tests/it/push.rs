@@ -449,7 +449,7 @@ async fn attempt_has_one_timeout() {
     let hanging = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = hanging.local_addr().unwrap().port();
     let allow = vec!["http://slow.example".parse().unwrap()];
-    let options = PushOptions::default().allow(allow).resolver(Arc::new(Slow)).timeout(Duration::from_secs(3));
+    let options = PushOptions::default().allow(allow).resolver(Some(Arc::new(Slow))).timeout(Duration::from_secs(3));
     let agent = Server::new(Writer).push(true).push_options(options).into_service();
     send(&*agent, "1", hook(&format!("http://slow.example:{port}/"))).await.unwrap();
     let (mut connection, _) = timeout(SOON, hanging.accept()).await.unwrap().unwrap();

@@ -6,12 +6,16 @@ use std::{
 };
 
 use reqwest::tls::TlsInfo;
-use tokio::net::{TcpStream, lookup_host};
+use tokio::net::TcpStream;
 use url::{Host, Url};
 use x509_cert::{Certificate, der::Decode as _};
 
 use super::{Finding, Outcome, Report, Status};
-use crate::{base::network::is_loopback_host, client::ClientBuilder, protocol::error::chain};
+use crate::{
+    base::{name_lookup, network::is_loopback_host},
+    client::ClientBuilder,
+    protocol::error::chain,
+};
 
 /// Remaining validity of a certificate below which there is a warning.
 const EXPIRES_SOON: Duration = Duration::from_hours(14 * 24);
@@ -35,7 +39,7 @@ async fn resolve(url: &Url, addresses: &mut Vec<SocketAddr>) -> Outcome {
     let ip: IpAddr = match url.host() {
         Some(Host::Domain(name)) => {
             let remedy = "check the spelling of the host, and its DNS records";
-            let found = lookup_host((name, port)).await;
+            let found = name_lookup::resolve(name, port).await;
             addresses
                 .extend(found.map_err(|error| Finding::failed(format!("{name} does not resolve: {error}"), remedy))?);
             let ips: Vec<_> = addresses.iter().map(|address| address.ip().to_string()).collect();

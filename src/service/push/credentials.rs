@@ -12,6 +12,7 @@ use super::response::describe;
 use crate::{
     base::{
         bounded_body::{BodyError, ResponseBody},
+        name_lookup::http_client,
         network::is_secure,
         oauth::{self, MAX_RESPONSE, OAuthClient, TokenError, TokenSource},
     },
@@ -175,7 +176,7 @@ impl ClientCredentials {
         let endpoint = token_endpoint(token_url)?;
         let client = OAuthClient::new(client_id, client_secret);
         let client = client.map_err(|error| CredentialsError::new(error.to_string()))?;
-        let http = Client::builder()
+        let http = http_client()
             .redirect(redirect::Policy::none())
             .no_proxy()
             .user_agent(concat!("a2a-service/", env!("CARGO_PKG_VERSION")))

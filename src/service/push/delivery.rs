@@ -494,8 +494,8 @@ impl Shared {
         for Notification { seq, body } in due.notifications {
             self.counters.lock().attempts += 1;
             let trace = StoredContexts::decode(claim.turn_contexts.as_deref()).trace(seq);
-            let id = delivery_id(claim, seq);
-            let sent = self.sender.send(&claim.config, &id, trace.as_deref(), body, self.now()).await;
+            let (id, owner) = (delivery_id(claim, seq), &claim.key.scope().owner);
+            let sent = self.sender.send(owner, &claim.config, &id, trace.as_deref(), body, self.now()).await;
             if let Err(failure) = sent {
                 return self.record_failure(claim, cursor, failure).await;
             }

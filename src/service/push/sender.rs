@@ -1,6 +1,11 @@
 //! Requests to the webhooks of push notifications.
 
-use std::{collections::HashMap, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    collections::{HashMap, hash_map::Entry},
+    net::SocketAddr,
+    sync::Arc,
+    time::Duration,
+};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
@@ -27,7 +32,7 @@ use crate::{
         oauth::sensitive,
         webhook_signature::{WEBHOOK_ID, WEBHOOK_SIGNATURE, WEBHOOK_TIMESTAMP, sign},
     },
-    protocol::{call::TRACE, pb::v1::TaskPushNotificationConfig, version::Version},
+    protocol::{call::TRACE, error::Error, pb::v1::TaskPushNotificationConfig, version::Version},
     store::PushConfig,
 };
 
@@ -38,9 +43,9 @@ pub(crate) const DELIVERY_ID: HeaderName = HeaderName::from_static("a2a-delivery
 
 /// Client of webhooks.
 ///
-/// A connection is made only to addresses that were checked. The client for public targets has a resolver that returns
-/// public addresses only. Names with internal addresses, which the allow-list admits for some ports, have a client for these
-/// addresses, which knows no others.
+/// A connection is made only to addresses that were checked. The client for public targets has a resolver that knows the public
+/// addresses of the names in use. Names with internal addresses, which the allow-list admits for some ports, have a client for
+/// these addresses, which knows no others.
 pub(crate) struct Sender {
     /// Timeout of an attempt.
     timeout: Duration,
@@ -48,6 +53,7 @@ pub(crate) struct Sender {
     idle_connections: usize,
     /// Client of public targets and of targets without a name. A failure to create it is reported for each attempt.
     public: Result<Client, String>,
+    names: PublicNames,
     /// Clients of names with internal addresses, by the addresses with the port.
     internal: Mutex<HashMap<Vec<SocketAddr>, Client>>,
     policy: TargetPolicy,
@@ -77,16 +83,51 @@ fn client(resolver: Arc<dyn Resolve>, idle_connections: usize) -> Result<Client,
 }
 
 /// Resolver of connections to public targets.
-struct PublicResolver(TargetPolicy);
+#[derive(Clone, Default)]
+struct PublicNames(Arc<Mutex<HashMap<Box<str>, Checked>>>);
 
-impl Resolve for PublicResolver {
+/// Checked addresses of a name, and the number of attempts that use it.
+#[derive(Default)]
+struct Checked {
+    addresses: Vec<SocketAddr>,
+    attempts: usize,
+}
+
+impl PublicNames {
+    /// Adds the addresses of a name until the guard is dropped.
+    fn insert(&self, name: &str, addresses: &[SocketAddr]) -> PublicName {
+        let mut names = self.0.lock();
+        let checked = names.entry(name.into()).or_default();
+        addresses.clone_into(&mut checked.addresses);
+        checked.attempts += 1;
+        PublicName { names: self.clone(), name: name.into() }
+    }
+}
+
+impl Resolve for PublicNames {
     fn resolve(&self, name: Name) -> Resolving {
-        let policy = self.0.clone();
+        let known = self.0.lock().get(name.as_str()).map(|checked| checked.addresses.clone());
         Box::pin(async move {
-            let addresses = policy.public_addresses(name.as_str()).await?;
-            let addresses: Addrs = Box::new(addresses.into_iter());
+            let addresses: Addrs = Box::new(known.ok_or("the attempt has ended")?.into_iter());
             Ok(addresses)
         })
+    }
+}
+
+/// Name that is known while an attempt uses it.
+struct PublicName {
+    names: PublicNames,
+    name: Box<str>,
+}
+
+impl Drop for PublicName {
+    fn drop(&mut self) {
+        if let Entry::Occupied(mut checked) = self.names.0.lock().entry(std::mem::take(&mut self.name)) {
+            checked.get_mut().attempts -= 1;
+            if checked.get().attempts == 0 {
+                checked.remove();
+            }
+        }
     }
 }
 
@@ -107,9 +148,10 @@ impl Sender {
         let (keys, credentials) = (options.keys.clone(), options.credentials.clone());
         let issuer = options.issuer.clone().unwrap_or_else(|| UNKNOWN_ISSUER.to_owned());
         let (timeout, idle_connections) = (options.timeout, options.per_host);
-        let public = client(Arc::new(PublicResolver(policy.clone())), idle_connections);
+        let names = PublicNames::default();
+        let public = client(Arc::new(names.clone()), idle_connections);
         let (internal, content_type) = (Mutex::default(), HeaderValue::from_static(json));
-        Self { timeout, idle_connections, public, internal, policy, content_type, keys, issuer, credentials }
+        Self { timeout, idle_connections, public, names, internal, policy, content_type, keys, issuer, credentials }
     }
 
     /// Returns the client for a target with these checked addresses.
@@ -132,15 +174,15 @@ impl Sender {
         Ok(client)
     }
 
-    /// Checks a configuration that is to be stored.
+    /// Checks a configuration of an owner that is to be stored. `prefix` is the path of its fields in the request.
     ///
     /// # Errors
-    /// The field of the configuration, and what is wrong with it.
-    pub(crate) async fn check(&self, config: &PushConfig) -> Result<(), (&'static str, String)> {
-        let url =
-            Url::parse(&config.config.url).map_err(|_| ("url", "must be an absolute URL with https".to_owned()))?;
-        self.policy.check_registration(&url).await.map_err(|why| ("url", why))?;
-        headers(config, "", &[], 0).map(drop).map_err(|field| (field, "can't be sent in an HTTP header".to_owned()))
+    /// The target is refused, too many names are being resolved, or a field can't be sent.
+    pub(crate) async fn check(&self, owner: &Arc<str>, prefix: &str, config: &PushConfig) -> Result<(), Error> {
+        let invalid = |field: &str, why: &str| Error::invalid_field(format!("{prefix}{field}"), why);
+        let url = Url::parse(&config.config.url).map_err(|_| invalid("url", "must be an absolute URL with https"))?;
+        self.policy.check_registration(owner, &url, format!("{prefix}url")).await?;
+        headers(config, "", &[], 0).map(drop).map_err(|field| invalid(field, "can't be sent in an HTTP header"))
     }
 
     /// Returns the value of `Authorization` for a notification that is signed with the keys of the server.
@@ -158,13 +200,14 @@ impl Sender {
     }
 
     /// Makes one attempt to send a notification. If the receiver rejects the credentials of the server, the notification is
-    /// sent a second time with other ones, if there are any. `trace` is the `traceparent` of the message that the notification
-    /// is about.
+    /// sent a second time with other ones, if there are any. `owner` is that of the task; `trace` is the `traceparent` of the
+    /// message that the notification is about.
     ///
     /// # Errors
     /// The receiver has not accepted it.
     pub(crate) async fn send(
         &self,
+        owner: &Arc<str>,
         config: &PushConfig,
         id: &str,
         trace: Option<&str>,
@@ -174,12 +217,15 @@ impl Sender {
         let rejected = |reason: String| Failure::Rejected { reason };
         let url = Url::parse(&config.config.url).map_err(|_| rejected("the URL is invalid".to_owned()))?;
         let deadline = Instant::now() + self.timeout;
-        let addresses = timeout_at(deadline, self.policy.addresses(&url)).await;
+        let addresses = timeout_at(deadline, self.policy.addresses(owner, &url)).await;
         let addresses = addresses.map_err(|_| Failure::retry("the host does not resolve in time"))?;
         let addresses = addresses.map_err(|error| match error {
             TargetError::Unresolved => Failure::retry("the host does not resolve"),
             TargetError::Refused(why) => rejected(format!("url: {why}")),
+            TargetError::Busy(busy) => Failure::retry(busy.to_string()),
         })?;
+        let public = url.host_str().filter(|_| self.policy.are_public(&addresses));
+        let _known = public.map(|name| self.names.insert(name, &addresses));
         let http = self.client(&url, &addresses).map_err(Failure::retry)?;
         let headers = headers(config, id, &body, now);
         let mut headers = headers.map_err(|field| rejected(format!("{field} can't be sent in an HTTP header")))?;

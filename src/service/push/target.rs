@@ -17,9 +17,17 @@ use tokio::time::timeout;
 use url::{Host, Url};
 
 use super::PushOptions;
+use crate::{
+    base::name_lookup::{Busy, NameLookups},
+    engine::execution::{RETRY_AFTER, limit_error},
+    protocol::error::Error,
+};
 
 /// Default of the ports of targets that need no entry in the allow-list.
 pub(crate) const PORTS: [u16; 4] = [443, 80, 8080, 8443];
+
+/// Maximum number of concurrent look-ups of host names, in total and for an owner.
+const LOOKUPS: (usize, usize) = (32, 8);
 
 /// Time limit of name resolution when a configuration is stored. A name that does not resolve by then is accepted, since each
 /// attempt resolves it again.
@@ -151,7 +159,7 @@ impl fmt::Display for AllowedTarget {
     }
 }
 
-/// Source of the addresses of host names. Tests replace it.
+/// Source of the addresses of host names, instead of the resolver of the system. Must not block.
 #[async_trait]
 pub trait Resolver: Send + Sync + 'static {
     /// Returns all addresses of a name.
@@ -161,17 +169,6 @@ pub trait Resolver: Send + Sync + 'static {
     async fn resolve(&self, name: &str, port: u16) -> io::Result<Vec<SocketAddr>>;
 }
 
-/// Resolver of the system.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct SystemResolver;
-
-#[async_trait]
-impl Resolver for SystemResolver {
-    async fn resolve(&self, name: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
-        Ok(tokio::net::lookup_host((name, port)).await?.collect())
-    }
-}
-
 /// Reason why a target can't be called.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum TargetError {
@@ -179,6 +176,8 @@ pub(crate) enum TargetError {
     Refused(String),
     /// The name did not resolve.
     Unresolved,
+    /// Too many names are being resolved.
+    Busy(Busy),
 }
 
 /// Decides which targets are permitted.
@@ -187,7 +186,8 @@ pub(crate) struct TargetPolicy {
     allow: Arc<[AllowedTarget]>,
     refused: Arc<[IpNet]>,
     ports: Arc<[u16]>,
-    resolver: Arc<dyn Resolver>,
+    lookups: Arc<NameLookups>,
+    resolver: Option<Arc<dyn Resolver>>,
 }
 
 impl TargetPolicy {
@@ -195,25 +195,42 @@ impl TargetPolicy {
     pub(crate) fn new(options: &PushOptions) -> Self {
         let refused = REFUSED.iter().filter_map(|network| network.parse().ok()).collect();
         let PushOptions { allow, ports, resolver, .. } = options.clone();
-        Self { allow: allow.into(), refused, ports: ports.into(), resolver }
+        let lookups = NameLookups::new(LOOKUPS.0, LOOKUPS.1);
+        Self { allow: allow.into(), refused, ports: ports.into(), lookups, resolver }
     }
 
-    /// Checks the target of a new configuration. A name that does not resolve is accepted.
+    /// Checks the target of a new configuration of an owner. A name that does not resolve is accepted. `field` is the name of the
+    /// URL in the request.
     ///
     /// # Errors
-    /// The target is refused. The text is for the client.
-    pub(crate) async fn check_registration(&self, url: &Url) -> Result<(), String> {
-        match timeout(REGISTRATION_TIMEOUT, self.addresses(url)).await {
-            Ok(Err(TargetError::Refused(why))) => Err(why),
+    /// The target is refused, or `ResourceExhausted` if too many names are being resolved.
+    pub(crate) async fn check_registration(&self, owner: &Arc<str>, url: &Url, field: String) -> Result<(), Error> {
+        match timeout(REGISTRATION_TIMEOUT, self.addresses(owner, url)).await {
+            Ok(Err(TargetError::Refused(why))) => Err(Error::invalid_field(field, why)),
+            Ok(Err(TargetError::Busy(busy))) => {
+                let name = match busy {
+                    Busy::Total(_) => "webhook_lookups",
+                    Busy::Owner(_) => "webhook_lookups_per_owner",
+                };
+                let why = format!("{field}: {busy}; check that their name servers answer, and retry later");
+                Err(limit_error(name, why).retry_after(RETRY_AFTER))
+            }
             Ok(Ok(_) | Err(TargetError::Unresolved)) | Err(_) => Ok(()),
         }
     }
 
-    /// Returns the addresses of a target, all of which are permitted.
+    /// Resolves a name for an owner.
+    async fn resolve(&self, owner: &Arc<str>, name: &str, port: u16) -> Result<io::Result<Vec<SocketAddr>>, Busy> {
+        let Some(resolver) = &self.resolver else { return self.lookups.resolve(owner, name, port).await };
+        let _slot = self.lookups.slot(owner).await?;
+        Ok(resolver.resolve(name, port).await)
+    }
+
+    /// Returns the addresses of a target of an owner, all of which are permitted.
     ///
     /// # Errors
     /// The target is refused or does not resolve.
-    pub(crate) async fn addresses(&self, url: &Url) -> Result<Vec<SocketAddr>, TargetError> {
+    pub(crate) async fn addresses(&self, owner: &Arc<str>, url: &Url) -> Result<Vec<SocketAddr>, TargetError> {
         let refuse = |why: &str| Err(TargetError::Refused(why.to_owned()));
         let needs_http = match url.scheme() {
             "https" => false,
@@ -231,7 +248,7 @@ impl TargetPolicy {
             Host::Ipv6(address) => (None, vec![SocketAddr::new(address.into(), port)]),
             Host::Domain(name) => {
                 let name = name.trim_end_matches('.');
-                let addresses = self.resolver.resolve(name, port).await;
+                let addresses = self.resolve(owner, name, port).await.map_err(TargetError::Busy)?;
                 // A refused name is refused whether it resolves or not.
                 (Some(name), addresses.unwrap_or_default())
             }
@@ -289,18 +306,6 @@ impl TargetPolicy {
             },
         };
         is_global && !self.refused.iter().any(|network| network.contains(&ip))
-    }
-
-    /// Resolves a name to public addresses, for a connection.
-    ///
-    /// # Errors
-    /// The name does not resolve, or it has an internal address, also one that the allow-list names.
-    pub(crate) async fn public_addresses(&self, name: &str) -> io::Result<Vec<SocketAddr>> {
-        let addresses = self.resolver.resolve(name.trim_end_matches('.'), 0).await?;
-        if !self.are_public(&addresses) {
-            return Err(io::Error::new(io::ErrorKind::PermissionDenied, "the host has an internal address"));
-        }
-        Ok(addresses)
     }
 
     /// Returns true if all addresses are of the public internet.

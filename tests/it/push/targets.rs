@@ -37,7 +37,7 @@ async fn refusal(allow: &[&str], url: &str) -> Option<String> {
 
 async fn refusal_with(ports: Option<&[u16]>, allow: &[&str], url: &str) -> Option<String> {
     let allow = allow.iter().map(|entry| entry.parse().unwrap()).collect();
-    let mut options = PushOptions::default().allow(allow).resolver(Arc::new(Names::default()));
+    let mut options = PushOptions::default().allow(allow).resolver(Some(Arc::new(Names::default())));
     if let Some(ports) = ports {
         options = options.ports(ports.to_vec());
     }
@@ -250,6 +250,48 @@ async fn ports_are_those_of_the_configuration() {
     assert!(refusal_with(ports.as_deref(), &[], "http://public.example:9000/").await.is_some());
 }
 
+/// Names that never resolve use up the look-ups of their owner only, and what needs no look-up does not wait.
+#[tokio::test]
+async fn unanswered_lookups_are_limited_by_owner() {
+    struct Silent;
+
+    #[async_trait]
+    impl Resolver for Silent {
+        async fn resolve(&self, _: &str, _: u16) -> io::Result<Vec<SocketAddr>> {
+            std::future::pending().await
+        }
+    }
+
+    let options = PushOptions::default().resolver(Some(Arc::new(Silent)));
+    let agent = agent::from_fn(|_, _| async { Ok(End::input_required("more?")) });
+    let agent = Server::new(agent).push(true).push_options(options).into_service();
+    let sends = (0..12).map(|n| send(&*agent, "x", hook(&format!("https://slow-{n}.example/")))).collect::<Vec<_>>();
+    let others = async {
+        // Once all look-ups of the others are pending.
+        tokio::task::yield_now().await;
+        agent.send_message(Call::default().request(message("x"))).await.unwrap();
+        let bob = Call { owner: "bob".into(), ..Call::default() };
+        let mut request = message("x");
+        request.configuration = Some(SendMessageConfiguration {
+            task_push_notification_config: Some(hook("https://slow.example/")),
+            ..Default::default()
+        });
+        agent.send_message(bob.request(request)).await.unwrap();
+    };
+    let (sends, ()) = tokio::join!(futures::future::join_all(sends), others);
+    let refused: Vec<_> = sends.into_iter().filter_map(Result::err).collect();
+    assert_eq!(refused.len(), 4);
+    for error in refused {
+        assert_eq!(error.kind(), a2a_service::error::ErrorKind::ResourceExhausted, "{error}");
+        assert_eq!(error.metadata("limit"), Some("webhook_lookups_per_owner"), "{error}");
+        assert!(error.to_string().contains("8 of your look-ups") && error.retry_after_seconds().is_some(), "{error}");
+    }
+}
+
+fn message(text: &str) -> SendMessageRequest {
+    SendMessageRequest { message: Some(Message::user(text)), ..Default::default() }
+}
+
 /// A name whose address changes after its registration, or between check and connection, gains nothing.
 #[tokio::test]
 async fn changed_address_of_a_name_is_refused() {
@@ -263,7 +305,7 @@ async fn changed_address_of_a_name_is_refused() {
         let resolver: Arc<dyn Resolver> = Arc::<Names>::clone(&names);
         let store = Arc::new(Memory::default());
         let shared: Arc<dyn Store> = Arc::<Memory>::clone(&store);
-        let options = options().allow(allow).resolver(resolver);
+        let options = options().allow(allow).resolver(Some(resolver));
         let agent = Server::new(Writer).store(shared).push(true).push_options(options).into_service();
         send(&*agent, "1", hook(&format!("http://rebind.example:{port}/"))).await.unwrap();
         let is_given_up = async {

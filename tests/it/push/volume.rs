@@ -126,7 +126,7 @@ async fn deliveries_to_a_hundred_hosts_arrive() {
     let shared: Arc<dyn Store> = Arc::<Memory>::clone(&store);
     let options = PushOptions::default()
         .allow(vec!["http://*.hooks.invalid".parse().unwrap()])
-        .resolver(Arc::new(Loopback))
+        .resolver(Some(Arc::new(Loopback)))
         .timeout(Duration::from_secs(2));
     let bound = Server::new(Writer).store(shared).push(true).push_options(options).bind("127.0.0.1:0").await.unwrap();
     let handle = bound.handle();
