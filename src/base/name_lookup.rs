@@ -20,13 +20,13 @@ use tokio::{
 };
 
 /// Maximum number of concurrent look-ups of configured names.
-const CONFIGURED: usize = 32;
+const CONFIGURED: usize = 64;
 
 /// Maximum time that a caller waits for a look-up. The look-up itself may take longer.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Maximum time that a caller waits for a slot.
-const SLOT_TIMEOUT: Duration = Duration::from_millis(500);
+/// Maximum number of callers of an owner that have or wait for a slot, for each slot.
+const CALLERS: usize = 16;
 
 /// Blocking look-up of the addresses of a name, with port 0.
 type Lookup = dyn Fn(&str) -> io::Result<Vec<SocketAddr>> + Send + Sync;
@@ -39,11 +39,13 @@ pub(crate) struct NameLookups {
     lookup: Arc<Lookup>,
     total: Slots,
     per_owner: usize,
+    /// Maximum time that a caller waits for a slot.
+    slot_timeout: Duration,
     owners: Mutex<HashMap<Arc<str>, Weak<Semaphore>>>,
     running: Mutex<HashMap<Box<str>, watch::Receiver<Found>>>,
 }
 
-/// Semaphore with the number of its permits.
+/// Semaphore, and the number of its permits.
 type Slots = (Arc<Semaphore>, usize);
 
 /// Slot of a look-up in total, and that of its owner.
@@ -64,21 +66,24 @@ pub(crate) enum Busy {
 }
 
 impl NameLookups {
-    /// Creates the look-ups by the resolver of the system, with this many slots in total and for each owner.
-    pub(crate) fn new(total: usize, per_owner: usize) -> Arc<Self> {
-        Self::with(|name| Ok((name, 0).to_socket_addrs()?.collect()), total, per_owner)
+    /// Creates the look-ups by the resolver of the system, with this many slots in total and for each owner, for which callers wait
+    /// at most this long.
+    pub(crate) fn new(total: usize, per_owner: usize, slot_timeout: Duration) -> Arc<Self> {
+        Self::with(|name| Ok((name, 0).to_socket_addrs()?.collect()), total, per_owner, slot_timeout)
     }
 
     fn with(
         lookup: impl Fn(&str) -> io::Result<Vec<SocketAddr>> + Send + Sync + 'static,
         total: usize,
         per_owner: usize,
+        slot_timeout: Duration,
     ) -> Arc<Self> {
         let (owners, running) = Default::default();
         Arc::new(Self {
             lookup: Arc::new(lookup),
             total: (Arc::new(Semaphore::new(total)), total),
             per_owner,
+            slot_timeout,
             owners,
             running,
         })
@@ -87,10 +92,14 @@ impl NameLookups {
     /// Waits a moment for a slot of an owner.
     ///
     /// # Errors
-    /// All slots remain in use.
+    /// All slots remain in use, or too many callers wait for them.
     pub(crate) async fn slot(&self, owner: &Arc<str>) -> Result<Slot, Busy> {
-        let acquire = async |slots: Arc<Semaphore>| timeout(SLOT_TIMEOUT, slots.acquire_owned()).await.ok()?.ok();
+        let acquire = async |slots: Arc<Semaphore>| timeout(self.slot_timeout, slots.acquire_owned()).await.ok()?.ok();
         let of_owner = self.slots_of(owner);
+        // Each permit and each waiting caller has a reference.
+        if Arc::strong_count(&of_owner) > self.per_owner.saturating_mul(CALLERS) {
+            return Err(Busy::Owner(self.per_owner));
+        }
         // First, so that an owner with many look-ups does not wait for slots of the others.
         let owner = acquire(of_owner).await.ok_or(Busy::Owner(self.per_owner))?;
         let total = acquire(Arc::clone(&self.total.0)).await.ok_or(Busy::Total(self.total.1))?;
@@ -164,7 +173,8 @@ fn with_port(mut address: SocketAddr, port: u16) -> SocketAddr {
 }
 
 /// Look-ups of names in the configuration, and in documents of its servers. Names of callers have others.
-static CONFIGURED_NAMES: LazyLock<Arc<NameLookups>> = LazyLock::new(|| NameLookups::new(CONFIGURED, CONFIGURED));
+static CONFIGURED_NAMES: LazyLock<Arc<NameLookups>> =
+    LazyLock::new(|| NameLookups::new(CONFIGURED, CONFIGURED, TIMEOUT));
 
 /// Returns the addresses of a configured name, with this port.
 ///
@@ -216,7 +226,7 @@ mod tests {
             }
             Ok(vec![SocketAddr::from(([192, 0, 2, 1], 0))])
         };
-        (NameLookups::with(lookup, total, per_owner), release, begun)
+        (NameLookups::with(lookup, total, per_owner, Duration::from_millis(500)), release, begun)
     }
 
     /// Waits for a condition that a thread brings about.
@@ -236,7 +246,13 @@ mod tests {
             waiting.push(tokio::spawn(async move { lookups.resolve(&ada, name, 1).await }));
         }
         until(|| begun.load(Ordering::SeqCst) == 2).await;
-        assert_eq!(lookups.resolve(&ada, "slow-3", 1).await.unwrap_err(), Busy::Owner(2));
+        // A few callers wait for a slot, and further ones do not.
+        let many: Vec<_> = (0..2 * CALLERS).map(|n| format!("slow-3-{n}")).collect();
+        let start = tokio::time::Instant::now();
+        let refusal = async |name: &String| (lookups.resolve(&ada, name, 1).await.unwrap_err(), start.elapsed());
+        let refused = futures::future::join_all(many.iter().map(refusal)).await;
+        assert!(refused.iter().all(|(busy, _)| *busy == Busy::Owner(2)));
+        assert_eq!(refused.iter().filter(|(_, time)| *time < Duration::from_millis(500)).count(), 2);
         // A name whose look-up is pending needs no slot.
         let shared = timeout(Duration::from_millis(1), lookups.resolve(&ada, "slow-1", 1)).await;
         assert!(shared.is_err());

@@ -29,6 +29,9 @@ pub(crate) const PORTS: [u16; 4] = [443, 80, 8080, 8443];
 /// Maximum number of concurrent look-ups of host names, in total and for an owner.
 const LOOKUPS: (usize, usize) = (32, 8);
 
+/// Maximum time that a look-up waits for others.
+const LOOKUP_WAIT: Duration = Duration::from_millis(500);
+
 /// Time limit of name resolution when a configuration is stored. A name that does not resolve by then is accepted, since each
 /// attempt resolves it again.
 const REGISTRATION_TIMEOUT: Duration = Duration::from_secs(1);
@@ -195,7 +198,7 @@ impl TargetPolicy {
     pub(crate) fn new(options: &PushOptions) -> Self {
         let refused = REFUSED.iter().filter_map(|network| network.parse().ok()).collect();
         let PushOptions { allow, ports, resolver, .. } = options.clone();
-        let lookups = NameLookups::new(LOOKUPS.0, LOOKUPS.1);
+        let lookups = NameLookups::new(LOOKUPS.0, LOOKUPS.1, LOOKUP_WAIT);
         Self { allow: allow.into(), refused, ports: ports.into(), lookups, resolver }
     }
 
