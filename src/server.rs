@@ -48,7 +48,7 @@ use crate::{
     },
 };
 pub use crate::{
-    service::{IdempotencySource, Limits, Modes},
+    service::{IdempotencySource, Limits, LiveMemory, Modes},
     transport::{AllowedHost, AllowedOrigin, FileBytes},
 };
 
@@ -189,7 +189,7 @@ setters! {
     /// Maximum total size of responses that are being made or wait for slow readers, in bytes. Beyond it, calls are rejected
     /// as unavailable, except for health checks and the card. At half of it, a connection whose responses have more than an
     /// eighth of it is rejected, unless no other connection has any. A quarter is added to each response for the allocator.
-    /// 256 MiB by default. Agents that are [mounted](Self::agent) on a server share its budget.
+    /// 192 MiB by default. Agents that are [mounted](Self::agent) on a server share its budget.
     pub outgoing_bytes => settings.outgoing_bytes: usize;
 
     /// Time in which a client has to take 64 KiB of a response that waits for it, or all of it if less waits. Otherwise the
@@ -212,7 +212,7 @@ setters! {
     /// default, zero for none.
     pub connection_idle_timeout => options.connections.idle_timeout: Duration;
 
-    /// Maximum total size of the request bodies that are being received, in bytes. 256 MiB by default, 0 for no limit.
+    /// Maximum total size of the request bodies that are being received, in bytes. 128 MiB by default, 0 for no limit.
     /// Bodies of more than 16 KiB are already rejected at seven eighths of it. Requests of gRPC's health service have a
     /// budget of 4 MiB of their own. Agents that are [mounted](Self::agent) on a server share its budget.
     pub incoming_bytes => settings.incoming_bytes: usize;

@@ -17,7 +17,10 @@ use tokio::sync::watch;
 use tonic::{Request, Response, Status};
 
 pub use self::media_types::Modes;
-pub use crate::engine::execution::{IdempotencySource, Limits};
+pub use crate::engine::{
+    execution::{IdempotencySource, Limits},
+    journal::LiveMemory,
+};
 #[cfg(feature = "push")]
 use crate::service::push::{PushOptions, PushStats, delivery::DeliveryService};
 #[cfg(feature = "push")]
@@ -244,6 +247,7 @@ impl Service {
         let negotiated = request.extensions().get::<Negotiated>().is_some();
         let extensions = if negotiated { call.extensions.clone() } else { Vec::new() };
         let (principal, trace, forwarded) = (call.principal.clone(), call.trace.clone(), call.forwarded.clone());
+        let responses = call.responses.clone();
         let idempotency_key = self.default_key.key(call, request.get_ref())?;
         self.gate.check(request.get_ref())?;
         let (_, request_extensions, body) = request.into_parts();
@@ -268,7 +272,7 @@ impl Service {
         let has_references = !message.reference_task_ids.is_empty();
         let options = ReplyOptions { immediately: configuration.return_immediately, history, left, has_references };
         let cleared = request_extensions.get().copied().unwrap_or_default();
-        Ok((SendRequest { scope, message, context, push, cleared, idempotency_key }, options))
+        Ok((SendRequest { scope, message, context, push, cleared, idempotency_key, responses }, options))
     }
 
     /// Sends the message. Returns at once, or when the turn has ended, as the caller wants.

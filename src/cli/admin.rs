@@ -19,7 +19,10 @@ use crate::{
         sources::Sources,
     },
     cli::config::{self, Config, LoadedConfig, StorePath},
-    engine::{execution, journal::Journal},
+    engine::{
+        execution,
+        journal::{Journal, LiveMemory},
+    },
     store::{
         Counts, Maintenance as _, Retention, SweepResult,
         sqlite::{self, ExportError, ImportError, Inspector, Options, Sqlite, Stats},
@@ -259,7 +262,7 @@ fn gc(path: &Path, config: &Config, now: Millis, is_dry_run: bool, out: Output) 
     let (policy, task_limits) = (config.retention(), config.limits().task_limits());
     let (swept, idle) = with_existing_store(path, config, in_use, async |store| {
         let shared: Arc<Sqlite> = Arc::clone(store);
-        let journal = Journal::new(shared, Sources::default());
+        let journal = Journal::new(shared, Sources::default(), LiveMemory::new(usize::MAX));
         let idle = match Retention::cutoff(policy.idle, now) {
             Some(before) => execution::end_idle(&journal, task_limits, before).await?,
             None => 0,

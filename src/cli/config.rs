@@ -39,7 +39,7 @@ use crate::{
     protocol::version::Protocols,
     server,
     service::{
-        IdempotencySource, Limits,
+        IdempotencySource, Limits, LiveMemory,
         auth::{CertificateName, Token},
         card::{CardConfig, ExtendedCardAccess, Network, ProtocolBinding, SkillConfig},
         push::{AllowedTarget, PushOptions},
@@ -239,7 +239,7 @@ keys! {
     Server "limits.connections_per_peer" => connections.per_peer: usize, "Maximum number of connections per client address; further ones are closed. An IPv6 /64 network counts as one address. Loopback addresses and `trusted_proxies` have no limit: behind a proxy, the open requests of each forwarded client address are counted instead. Zero: no limit.";
     Server "limits.request_rate_per_peer" => connections.request_rate_per_peer: u32, "Maximum number of requests per second of a client address, with a burst of as many; further ones get 429 with `Retry-After`. A JSON-RPC batch is one request. An IPv6 /64 network counts as one address; behind `trusted_proxies`, the forwarded address counts. Zero: no limit.";
     Agent "limits.call_rate_per_owner" => limits.call_rate_per_owner: u32, "Maximum number of calls per second of one owner, over all tenants, with a burst of as many. Each call of a JSON-RPC batch counts. Callers without a name are not limited: use `limits.request_rate_per_peer`. Zero: no limit.";
-    Server "limits.memory" => connections.memory: ByteSize, "Memory for requests and responses of all connections and agents, half for each. Beyond the half for request bodies that are being received, requests are rejected with 503; bodies of more than 16 KiB already at seven eighths of it. Beyond the half for responses that are being made or wait for slow readers, with a quarter added to each for the allocator, calls are rejected with 503 or `UNAVAILABLE`, except for health checks and the card. At half of that, a connection whose responses have more than an eighth of it is rejected, unless no other connection has any. Minimum 1 MiB.";
+    Server "limits.memory" => connections.memory: ByteSize, "Memory for requests, responses and live tasks of all connections and agents. A quarter is for request bodies that are being received: beyond it, requests are rejected with 503; bodies of more than 16 KiB already at seven eighths of it. Three eighths are for responses that are being made or wait for slow readers, with a quarter added to each for the allocator: beyond it, calls are rejected with 503 or `UNAVAILABLE`, except for health checks and the card. At half of that, a connection whose responses have more than an eighth of it is rejected, unless no other connection has any. Three eighths are for the events of tasks that run or are read, of which one owner can have three quarters; tasks of up to 16 KiB do not count. An agent whose output does not fit waits, and its turn fails if no task releases memory for 30 s; messages and subscriptions that do not fit get 429. Minimum 1 MiB.";
     Agent "limits.tasks" => store.max_tasks: Option<usize>, "Maximum number of tasks in the store. At the limit, a new task evicts the task that reached its terminal state first; without one, it is rejected. If not set, 2000 in memory, and 1000000 in a file.";
     Agent "limits.tasks_per_owner" => store.max_tasks_per_owner: Option<usize>, "Maximum number of tasks of one owner, over all tenants. At the limit, a new task evicts the owner's task that reached its terminal state first; without one, it is rejected. Defaults to `limits.tasks`.";
     Agent "limits.turns" => turns: Option<usize>, "Maximum number of running turns, over all tasks. Messages that need another one wait (`limits.queued_turns`). If not set, 64 if the agent is a command, and 10000 otherwise.";
@@ -437,7 +437,8 @@ impl Config {
     /// Limits of the execution of turns.
     pub(crate) fn limits(&self) -> Limits {
         let usual = if self.exec.command.is_some() { COMMANDS } else { self.limits.turns };
-        Limits { turns: self.turns.unwrap_or(usual), ..self.limits.clone() }.derived()
+        let live_memory = LiveMemory::new(self.connections.memory / 8 * 3);
+        Limits { turns: self.turns.unwrap_or(usual), live_memory, ..self.limits.clone() }.derived()
     }
 
     /// Retention times of the store.

@@ -21,6 +21,7 @@ use self::{
     concurrency::{Permits, resize_reservation},
     contexts::Contexts,
     idempotency::KeyLocks,
+    limits::memory_full,
     recovery::Quarantine,
 };
 pub(crate) use self::{idempotency::IdempotencyKey, resubscribe::StreamStart};
@@ -42,7 +43,7 @@ use crate::{
             v1::{Message, Task, TaskState},
             wkt::Struct,
         },
-        response_budget::Reservation,
+        response_budget::{Reservation, ResponseBudget},
         rpc::ClearedSecrets,
         snapshot::Snapshot,
         task::TaskLimits,
@@ -76,6 +77,10 @@ const COMMIT_WAIT: Duration = Duration::from_secs(30);
 /// durable.
 const FIRST_UPDATE_TIMEOUT: Duration = Duration::from_millis(500);
 
+/// Maximum time that the reply to a send waits for memory: by then, clients that do not read have been disconnected. Other
+/// calls of a JSON-RPC batch may have the memory until all of it is sent.
+const REPLY_WAIT: Duration = Duration::from_mins(1);
+
 /// Path of a push configuration in a send, as a prefix of its fields.
 pub(crate) const PUSH_IN_SEND: &str = "configuration.taskPushNotificationConfig.";
 
@@ -91,6 +96,8 @@ pub(crate) struct SendRequest {
     pub(crate) cleared: ClearedSecrets,
     /// Idempotency key, if the client sent one.
     pub(crate) idempotency_key: Option<Box<IdempotencyKey>>,
+    /// Memory budget of the reply.
+    pub(crate) responses: Option<ResponseBudget>,
 }
 
 /// Runs the turns of an agent, and serves the tasks in the journal and the store. Clones share their state.
@@ -115,7 +122,8 @@ struct Shared {
 
 impl Execution {
     pub(crate) fn new(agent: Arc<dyn DynAgent>, store: Arc<dyn Store>, limits: Limits, sources: Sources) -> Self {
-        let (journal, running, permits) = (Journal::new(store, sources), TaskTracker::new(), Permits::new(&limits));
+        let journal = Journal::new(store, sources, limits.live_memory.clone());
+        let (running, permits) = (TaskTracker::new(), Permits::new(&limits));
         // A synchronous store does not outlive the process: there is nothing to recover.
         let is_persistent = journal.store().as_sync().is_none();
         let recovered = watch::Sender::new(!is_persistent);
@@ -140,35 +148,40 @@ impl Execution {
 
     /// Returns when the turn that processes the message has ended or is interrupted, with the task as it was then
     /// (3.2.2). Returns the current task earlier: shortly before the caller's deadline in `left`, or after
-    /// [`Limits::send_timeout`] if that is set.
+    /// [`Limits::send_timeout`] if that is set. Waits with a large task until there is memory for the reply.
     pub(crate) fn send(
         &self,
-        request: SendRequest,
+        mut request: SendRequest,
         left: Option<Duration>,
     ) -> impl Future<Output = Result<TurnReply, Error>> + Send {
         let reply_after = left.map(|left| left.saturating_sub(REPLY_MARGIN.min(left / 10)));
         let wait = [self.0.limits.send_timeout, reply_after].into_iter().flatten().min();
+        let budget = request.responses.take();
         if request.idempotency_key.is_none() {
-            return Either::Left(self.wait_for_turn(self.accept(request, None, watch_turn), wait, left));
+            return Either::Left(self.wait_for_turn(self.accept(request, None, watch_turn), (wait, left), budget));
         }
-        let mut request = request;
         Either::Right(Box::pin(async move {
             if let Some((key, seq)) = self.find_earlier_send(&mut request, left).await? {
                 return self.wait_for_earlier_send(&key, seq, wait).await;
             }
-            self.wait_for_turn(self.accept(request, None, watch_turn), wait, left).await
+            self.wait_for_turn(self.accept(request, None, watch_turn), (wait, left), budget).await
         }))
     }
 
     async fn wait_for_turn(
         &self,
         started: impl Future<Output = Result<(LiveRef, (oneshot::Receiver<TurnReply>, Seq)), Error>>,
-        wait: Option<Duration>,
-        left: Option<Duration>,
+        (wait, left): (Option<Duration>, Option<Duration>),
+        budget: Option<ResponseBudget>,
     ) -> Result<TurnReply, Error> {
         let (live, (reply, seq)) = started.await?;
         let mut waiter = Waiter { live: &live, reply };
         if let Some(reply) = within(wait, &mut waiter.reply).await {
+            let bytes = live.memory();
+            if let Some(budget) = budget.filter(|budget| !budget.has_room(bytes)) {
+                // Until then, the task counts as live. Boxed, so that the futures of sends stay small.
+                drop(Box::pin(timeout(REPLY_WAIT, budget.wait_for_room(bytes))).await);
+            }
             return reply.map_err(|_| wait_error(&live));
         }
         let durable = match live.task_including(seq) {
@@ -408,13 +421,18 @@ async fn load(journal: &Arc<Journal>, key: &TaskKey, bounds: TaskLimits) -> Resu
     let store = &**journal.store();
     let read = async || match store.load(key).await? {
         Some(mut stored) => {
+            let bytes = stored.checkpoint.as_ref().map_or(0, |(_, task)| task.encoded_len());
+            if !journal.memory().has_room(&key.scope().owner, bytes) {
+                return Ok(Some(Err(memory_full(journal.memory()))));
+            }
             let task = stored.load_task(store, key).await?;
-            Ok(Some((stored, task)))
+            Ok(Some(Ok((stored, task))))
         }
         None => Ok(None),
     };
     let load = async || match read().await {
-        Ok(Some((stored, task))) => {
+        Ok(Some(found)) => {
+            let (stored, task) = found?;
             let mut live = LiveTask::loaded(key.clone(), store.first_fence(), stored, task, bounds);
             if !live.has_ended() {
                 live.set_log_bytes(store.log_bytes(key).await?);
@@ -529,6 +547,7 @@ mod tests {
             push: None,
             cleared: ClearedSecrets::default(),
             idempotency_key: None,
+            responses: None,
         }
     }
 

@@ -15,19 +15,19 @@ use std::{
 
 use parking_lot::{Mutex, MutexGuard};
 use tokio::{
-    sync::{Notify, OnceCell, Semaphore, SemaphorePermit, watch},
+    sync::{OnceCell, Semaphore, SemaphorePermit, watch},
     task::AbortHandle,
     time::{Instant, sleep_until, timeout},
 };
 
-pub use self::reader::{Interrupted, Reader};
 use self::{
     commit_retry::CommitRetry,
+    lane::Lane,
     live::{LiveState, apply_to_checkpoint},
     waiters::Wakeups,
 };
 pub(crate) use self::{
-    failure::CommitFailure,
+    failure::{CommitFailure, LIVE_BYTES},
     live::LiveTask,
     messages::{
         AcceptedMessage, EventsStart, KeyDigest, MessageRefusal, NewMessage, WaitFailure, Watch, watch_commit,
@@ -37,6 +37,10 @@ pub(crate) use self::{
     turn_context::{StoredContexts, TurnContext},
     turns::{LogReplay, MessageRef, MessageStage, QueuedMessage, TurnProgress, Turns},
     waiters::TurnReply,
+};
+pub use self::{
+    memory::LiveMemory,
+    reader::{Interrupted, Reader},
 };
 use crate::{
     base::{
@@ -53,7 +57,9 @@ use crate::{
 
 mod commit_retry;
 mod failure;
+mod lane;
 mod live;
+mod memory;
 mod messages;
 mod reader;
 mod turn;
@@ -62,9 +68,6 @@ mod turns;
 mod waiters;
 
 const SHARDS: usize = 64;
-
-/// Maximum number of tasks in a batch.
-const MAX_BATCH: usize = 512;
 
 /// Time after which an unacknowledged commit is abandoned where that is safe. Otherwise, waiting callers get an error
 /// that the outcome is unknown, and the retries continue.
@@ -76,7 +79,8 @@ const DOWN_AFTER: Duration = Duration::from_secs(1);
 /// Interval at which new waiting callers are failed while the store stays unavailable.
 const FAIL_WAITERS_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Maximum number of streams that read events from the store at once. More would only wait for a processor.
+/// Maximum number of streams that read events from the store, and of tasks that are loaded, at once. More would only wait for a
+/// processor, and need memory.
 const READS: usize = 4;
 
 /// Live tasks, and their commits to a store.
@@ -90,8 +94,10 @@ pub struct Journal {
     /// State of faults of the whole store, such as a deleted file.
     fault: Option<watch::Receiver<Option<Unavailable>>>,
     phase: AtomicU8,
-    /// Permits of streams to read events from the store.
+    /// Permits to read events and tasks from the store.
     reads: Semaphore,
+    /// Memory of the tasks in the map.
+    memory: LiveMemory,
     observer: OnceLock<Arc<dyn CommitObserver>>,
 }
 
@@ -124,12 +130,6 @@ struct Outage {
     is_logged: bool,
 }
 
-#[derive(Default)]
-struct Lane {
-    dirty: Mutex<Vec<LiveRef>>,
-    wake: Notify,
-}
-
 /// Entry of a task in the map. Its `live` is empty while one caller loads the task from the store.
 struct Entry {
     key: TaskKey,
@@ -144,7 +144,7 @@ pub(crate) struct LiveRef(Arc<Entry>);
 
 impl Journal {
     /// Creates a journal over a store, and spawns its lanes unless the store is synchronous.
-    pub fn new(store: Arc<dyn Store>, sources: Sources) -> Arc<Self> {
+    pub fn new(store: Arc<dyn Store>, sources: Sources, memory: LiveMemory) -> Arc<Self> {
         let lanes: Vec<Lane> = (0..store.lanes().max(1)).map(|_| Lane::default()).collect();
         let fault = store.fault();
         let journal = Arc::new(Self {
@@ -157,6 +157,7 @@ impl Journal {
             fault,
             phase: AtomicU8::new(0),
             reads: Semaphore::new(READS),
+            memory,
             observer: OnceLock::new(),
         });
         if journal.store.as_sync().is_none() {
@@ -176,6 +177,11 @@ impl Journal {
     /// Returns the sources of time, ids and randomness.
     pub fn sources(&self) -> &Sources {
         &self.sources
+    }
+
+    /// Returns the memory budget of the live tasks.
+    pub(crate) fn memory(&self) -> &LiveMemory {
+        &self.memory
     }
 
     /// Sets the observer of commits. Only the first one is used.
@@ -201,11 +207,8 @@ impl Journal {
     /// Aborts the lanes. Changes that are not committed by then are lost.
     pub fn stop(&self) {
         self.runners.get().into_iter().flatten().for_each(AbortHandle::abort);
-        for lane in &self.lanes {
-            // These references keep the journal alive, and the journal keeps them.
-            let uncommitted = mem::take(&mut *lane.dirty.lock());
-            drop(uncommitted);
-        }
+        // These references keep the journal alive, and the journal keeps them.
+        self.lanes.iter().for_each(Lane::clear);
     }
 
     /// Returns whether the store is unavailable: it has a fault, or commits have failed or hung for over a second.
@@ -279,7 +282,8 @@ impl Journal {
         task.filter(|task| task.0.live.initialized())
     }
 
-    /// Returns the task, loading it with `load` if it is not in memory. Concurrent callers share one load.
+    /// Returns the task, loading it with `load` if it is not in memory. Concurrent callers share one load. Few tasks are loaded
+    /// at once, so that they exceed the budget by few.
     pub(crate) async fn get_or_load<E, F: Future<Output = Result<LiveTask, E>>>(
         self: &Arc<Self>,
         key: &TaskKey,
@@ -289,7 +293,14 @@ impl Journal {
             let mut shard = self.shards[key.shard(SHARDS)].lock();
             shard.entry(key.clone()).or_insert_with(|| Arc::new(Entry::new(key, self, None))).hold()
         };
-        task.0.live.get_or_try_init(load).await?;
+        let counted = async || {
+            // The semaphore is never closed.
+            let _permit = self.reads.acquire().await.ok();
+            let mut live = load().await?;
+            live.count_in(&self.memory);
+            Ok::<_, E>(live)
+        };
+        task.0.live.get_or_try_init(counted).await?;
         Ok(task)
     }
 
@@ -341,9 +352,7 @@ impl Journal {
         let Some(store) = self.store.as_sync() else {
             inner.queued = true;
             drop(inner);
-            let lane = &self.lanes[live.key.lane(self.lanes.len())];
-            lane.dirty.lock().push(task.clone());
-            return lane.wake.notify_one();
+            return self.lanes[live.key.lane(self.lanes.len())].push(task.clone());
         };
         let (mut wakeups, mut is_committed) = (Wakeups::default(), false);
         let mut commit = inner.take_commit(live, true);
@@ -378,30 +387,13 @@ impl Journal {
             tokio::select! {
                 biased;
                 () = sleep_until(retry.next_attempt()), if retry.is_active() => retry.retry_all(&self).await,
-                batch = self.next_batch(lane) => {
+                batch = self.lanes[lane].next_batch() => {
                     let changes: Arc<[Commit]> = batch.iter().map(take_change).collect();
                     if self.commit(&batch, &changes, false).await.is_err() {
                         retry.push(batch, &changes);
                     }
                 }
             }
-        }
-    }
-
-    /// Waits for changed tasks of a lane, and takes up to [`MAX_BATCH`] of them.
-    async fn next_batch(&self, lane: usize) -> Vec<LiveRef> {
-        let lane = &self.lanes[lane];
-        loop {
-            let batch = {
-                let mut dirty = lane.dirty.lock();
-                let rest = dirty.len().min(MAX_BATCH);
-                let rest = dirty.split_off(rest);
-                mem::replace(&mut *dirty, rest)
-            };
-            if !batch.is_empty() {
-                return batch;
-            }
-            lane.wake.notified().await;
         }
     }
 
@@ -463,7 +455,7 @@ impl Journal {
     /// queued tasks even if their messages are not recorded, those of other tasks as in
     /// [`fail_recorded_waiters`](Self::fail_recorded_waiters).
     fn fail_waiters(&self, batch: &[LiveRef]) {
-        let queued: Vec<LiveRef> = self.lanes.iter().flat_map(|lane| lane.dirty.lock().clone()).collect();
+        let queued: Vec<LiveRef> = self.lanes.iter().flat_map(Lane::tasks).collect();
         batch.iter().chain(&queued).for_each(|task| task.lock().fail_waiters());
         self.fail_recorded_waiters();
     }

@@ -1,4 +1,4 @@
-//! Memory budget of responses (half of `limits.memory`): responses in preparation, and those that wait for slow readers. At the
+//! Memory budget of responses (three eighths of `limits.memory`): responses in preparation, and those that wait for slow readers. At the
 //! limit, calls are rejected, and streams wait with their next large event.
 //!
 //! The budget covers all connections. A read reserves memory before it loads data from the store. A frame of a response

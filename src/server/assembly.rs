@@ -210,6 +210,7 @@ impl Server {
         self.options.authenticator = self.options.authenticator.or_else(|| host.options.authenticator.clone());
         self.options.is_metered |= host.options.is_metered();
         self.options.budgets.clone_from(&host.options.budgets);
+        self.options.limits.live_memory.clone_from(&host.options.limits.live_memory);
         let forward_headers = Arc::clone(&self.settings.forward_headers);
         let mut layers = self.layers();
         if let Some(shared) = shared {

@@ -104,8 +104,8 @@ pub(super) fn is_resume_active<T>(request: &Request<T>) -> Result<bool, Error> {
 /// Event stream of a reader.
 struct Events {
     reader: Reader,
-    /// Event that waits for memory.
-    held: Option<(Event, BoxFuture<'static, ()>)>,
+    /// Event that waits for memory. `None` for a snapshot, which is made again.
+    held: Option<(Option<Event>, BoxFuture<'static, ()>)>,
     /// Adds the metadata of the `resume` extension to each event: its cursor, and a mark after a gap.
     has_cursors: bool,
     /// End of the stream by its maximum age. The client can resume it.
@@ -164,12 +164,14 @@ impl Events {
         loop {
             if let Some((_, room)) = &mut self.held {
                 ready!(room.as_mut().poll(cx));
-                return Poll::Ready(self.held.take().map(|(event, _)| Ok(event)));
+                let event = self.held.take().and_then(|(event, _)| event).or_else(|| self.reader.renewed_snapshot());
+                return Poll::Ready(event.map(Ok));
             }
             let item = ready!(Pin::new(&mut self.reader).poll_next(cx));
             match (item, self.reader.unreserved_budget()) {
                 (Some(Ok(event)), Some(budget)) if !budget.has_room(event.approximate_size()) => {
                     let (budget, size) = (budget.clone(), event.approximate_size());
+                    let event = Some(event).filter(|event| !self.reader.is_renewable(event));
                     self.held = Some((event, Box::pin(async move { budget.wait_for_room(size).await })));
                 }
                 (item, _) => return Poll::Ready(item),
@@ -183,5 +185,63 @@ fn cut_error(failure: Option<CommitFailure>) -> Status {
     match failure {
         Some(failure) => execution::commit_error(failure).into(),
         None => ErrorKind::Unavailable.because("stream interrupted; subscribe to the task to resume it").into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::Arc, time::Duration};
+
+    use futures_util::{FutureExt as _, StreamExt as _};
+    use tokio::sync::Notify;
+
+    use super::*;
+    use crate::{
+        engine::{
+            agent::{self, End},
+            journal::pause,
+        },
+        protocol::pb::v1::{
+            Message, SendMessageConfiguration, SubscribeToTaskRequest, a2a_service_server::A2aService as _,
+            send_message_response::Payload,
+        },
+        service::Limits,
+        store::memory::Memory,
+    };
+
+    #[tokio::test(start_paused = true)]
+    async fn subscription_that_waits_for_memory_begins_with_the_newest_task() {
+        let go = Arc::new(Notify::new());
+        let notified = Arc::clone(&go);
+        let agent = agent::from_fn(move |_, out| {
+            let go = Arc::clone(&notified);
+            async move {
+                out.progress("x".repeat(2000)).await?;
+                go.notified().await;
+                out.progress("later").await?;
+                std::future::pending::<Result<End, agent::Error>>().await
+            }
+        });
+        let service = Service::new(agent, Arc::new(Memory::default()), Limits::default());
+        let configuration = SendMessageConfiguration { return_immediately: true, ..Default::default() };
+        let (message, configuration) = (Some(Message::user("go")), Some(configuration));
+        let sent = Call::default().request(SendMessageRequest { message, configuration, ..Default::default() });
+        let reply = service.send_message(sent).await.unwrap().into_inner().payload;
+        let Some(Payload::Task(task)) = reply else { panic!("{reply:?}") };
+
+        let budget = ResponseBudget::new(8192);
+        let held = budget.reservation();
+        held.resize(8192).unwrap();
+        let call = Call { responses: Some(budget), ..Call::default() };
+        let subscription = call.request(SubscribeToTaskRequest { id: task.id, ..Default::default() });
+        let mut stream = service.subscribe_to_task(subscription).await.unwrap().into_inner();
+        assert!(stream.next().now_or_never().is_none());
+        go.notify_one();
+        pause(Duration::from_millis(10)).await;
+        drop(held);
+        let first = stream.next().await.unwrap().unwrap();
+        assert_eq!((first.seq(), first.task().unwrap().history.len()), (3, 2));
+        assert!(stream.next().now_or_never().is_none());
+        service.drain(Duration::ZERO).await;
     }
 }

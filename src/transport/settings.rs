@@ -17,7 +17,7 @@ use crate::{
 /// Default of `limits.body_bytes`.
 pub(crate) const BODY_BYTES: usize = 1 << 20;
 
-/// Default of `limits.memory`. Requests in receipt and responses have half of it each.
+/// Default of `limits.memory`: requests in receipt have a quarter of it, and live tasks and responses three eighths each.
 pub(crate) const MEMORY: usize = 512 << 20;
 
 /// Budgets for the memory of requests and responses, which all agents of a server share.
@@ -154,14 +154,14 @@ impl Settings {
         Self {
             body_bytes: BODY_BYTES,
             body_timeout: Duration::from_mins(1),
-            incoming_bytes: MEMORY / 2,
+            incoming_bytes: MEMORY / 4,
             health_watches: 100,
             // The HTTP clients of SDKs have a timeout of 5 s.
             keep_alive: Duration::from_secs(4),
             stream_max_age: Duration::ZERO,
             batch_calls: 64,
             batch_bytes: 8 << 20,
-            outgoing_bytes: MEMORY / 2,
+            outgoing_bytes: MEMORY / 8 * 3,
             card,
             card_changes: false,
             protects_card: false,

@@ -7,6 +7,7 @@ mod chaos;
 mod contexts;
 mod drain;
 mod durability;
+mod fairness;
 mod idempotency;
 mod list;
 mod outage;

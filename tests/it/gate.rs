@@ -44,6 +44,7 @@ pub(crate) struct Gate {
     claims: Mutex<Vec<Claim>>,
     logs_read: AtomicUsize,
     largest: AtomicUsize,
+    batches: Mutex<Vec<Vec<(Arc<str>, usize)>>>,
     updated: watch::Sender<()>,
     blocked: watch::Sender<usize>,
 }
@@ -61,6 +62,7 @@ impl Gate {
             claims: Mutex::default(),
             logs_read: AtomicUsize::new(0),
             largest: AtomicUsize::new(usize::MAX),
+            batches: Mutex::default(),
             updated: watch::Sender::new(()),
             blocked: watch::Sender::new(0),
         })
@@ -113,8 +115,12 @@ impl Gate {
     }
 
     fn rejects(&self, commit: &Commit) -> bool {
-        let size: usize = commit.events.iter().map(|event| event.proto().len()).sum();
-        size > self.largest.load(Ordering::SeqCst)
+        event_bytes(commit) > self.largest.load(Ordering::SeqCst)
+    }
+
+    /// Batches that were committed: owner and bytes of the events of each change, in order.
+    pub(crate) fn batches(&self) -> Vec<Vec<(Arc<str>, usize)>> {
+        self.batches.lock().clone()
     }
 
     /// Waits until a commit is blocked at the gate.
@@ -161,6 +167,10 @@ impl Gate {
     }
 }
 
+fn event_bytes(commit: &Commit) -> usize {
+    commit.events.iter().map(|event| event.proto().len()).sum()
+}
+
 #[tonic::async_trait]
 impl TaskStore for Gate {
     fn lanes(&self) -> usize {
@@ -173,6 +183,8 @@ impl TaskStore for Gate {
 
     async fn commit(&self, batch: Arc<[Commit]>) -> Result<Vec<Result<Committed, Refused>>, Unavailable> {
         let outcome = self.next_outcome().await;
+        let changes = batch.iter().map(|commit| (Arc::clone(&commit.key.scope().owner), event_bytes(commit)));
+        self.batches.lock().push(changes.collect());
         match outcome {
             CommitOutcome::Fail => return Err(Unavailable("commit failed by the test".into())),
             CommitOutcome::Stale => return Ok(batch.iter().map(|_| Err(Refused::Stale(None))).collect()),

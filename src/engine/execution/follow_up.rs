@@ -4,7 +4,7 @@ use super::{
     COMMIT_WAIT, Execution, PUSH_IN_SEND, SendRequest,
     concurrency::TurnSlot,
     idempotency::{IdempotencyKey, PendingSend},
-    limits::{RETRY_AFTER, limit_error},
+    limits::{RETRY_AFTER, limit_error, memory_full},
     not_accepting, ownership_changed, task_ended,
     turn::FirstPoll,
 };
@@ -23,7 +23,7 @@ impl Execution {
         watch: Watch<T>,
     ) -> Result<(LiveRef, T), Error> {
         self.check_accepting()?;
-        let SendRequest { scope, mut message, context: turn_context, push, cleared, idempotency_key } = request;
+        let SendRequest { scope, mut message, context: turn_context, push, cleared, idempotency_key, .. } = request;
         let key = TaskKey::new(&scope, &message.task_id);
         let live = self.load(&key).await?;
         if !message.context_id.is_empty() && *message.context_id != *live.context {
@@ -80,6 +80,7 @@ impl Execution {
         };
         match refusal {
             MessageRefusal::Draining => Err(not_accepting()),
+            MessageRefusal::MemoryFull => Err(memory_full(self.0.journal.memory())),
             MessageRefusal::Lost | MessageRefusal::NeedsTurn(_) => Err(ownership_changed()),
             MessageRefusal::QueueFull(waiting) => {
                 let why = format!("{waiting} messages wait for task {}; retry once it has answered", key.id());

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::{
+    engine::journal::{LIVE_BYTES, LiveMemory},
     protocol::{
         error::{Error, ErrorKind},
         json::wkt::MAX_DEPTH,
@@ -71,6 +72,11 @@ options! {
         /// most: deleted, evicted and expired tasks do not count. Events that end a turn are accepted beyond it. Zero
         /// rejects all messages, `usize::MAX` disables it. 1 GiB by default.
         pub context_bytes: usize = 1 << 30,
+        /// Memory of the tasks that run or are read, over all services that share it: the size of their events. An agent
+        /// whose update does not fit waits; its turn fails if none is released for 30 s. Messages and subscriptions that do
+        /// not fit are rejected. Tasks of up to 16 KiB do not count. 192 MiB by default, of which one owner can have three
+        /// quarters.
+        pub live_memory: LiveMemory,
         /// Maximum number of running turns, over all tasks. 10 000 by default.
         pub turns: usize = 10_000,
         /// Maximum number of running turns of one task owner, over all tenants. Callers without a name share one owner.
@@ -141,6 +147,13 @@ impl Limits {
 /// Returns the error for an exceeded limit, by its name.
 pub(crate) fn limit_error(name: &'static str, why: String) -> Error {
     ErrorKind::ResourceExhausted.because(why).with("limit", name)
+}
+
+/// Returns the error for a message or a task for which there is no memory.
+pub(crate) fn memory_full(memory: &LiveMemory) -> Error {
+    let max = memory.max_per_owner();
+    let why = format!("your running tasks have at most {max} bytes in memory; retry later (limits.memory)");
+    limit_error(LIVE_BYTES, why).retry_after(RETRY_AFTER)
 }
 
 /// Returns the error for a store at its maximum number of tasks, none of which can be evicted.

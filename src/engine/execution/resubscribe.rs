@@ -180,7 +180,7 @@ mod tests {
     use super::*;
     use crate::{
         base::sources::Sources,
-        engine::journal::{Journal, LiveTask},
+        engine::journal::{Journal, LiveMemory, LiveTask},
         protocol::{error::ErrorKind, task::TaskLimits},
         store::memory::Memory,
     };
@@ -190,7 +190,7 @@ mod tests {
     fn uncommitted_task_can_not_be_read() {
         let (done, outcome) = mpsc::channel();
         thread::spawn(move || {
-            let journal = Journal::new(Arc::new(Memory::default()), Sources::default());
+            let journal = Journal::new(Arc::new(Memory::default()), Sources::default(), LiveMemory::default());
             let limits = TaskLimits::default();
             let live = journal.insert(LiveTask::new(TaskKey::new(&Arc::default(), "t"), 1, Task::default(), 0, limits));
             _ = done.send(attach(&live).map(|(_, at, _)| at).map_err(|error| error.kind()));

@@ -10,7 +10,7 @@ use super::{
     concurrency::TurnSlot,
     contexts::ChosenContext,
     idempotency::PendingSend,
-    limits::{limit_error, store_full},
+    limits::{limit_error, memory_full, store_full},
     not_accepting,
     turn::{FirstPoll, signal_first_poll},
 };
@@ -96,6 +96,9 @@ impl Execution {
             };
             limit_error(name, why)
         })?;
+        if !live.try_count_in(journal.memory()) {
+            return Err(memory_full(journal.memory()));
+        }
         live.set_push_config(push);
         let live = journal.insert(live);
         let (key, guard) = idempotency_key.map(|key| key.into_parts()).unzip();

@@ -7,6 +7,9 @@ use crate::{
     store::{Full, Rejected, TaskKey},
 };
 
+/// Name of the limit of [`LiveMemory`](super::LiveMemory).
+pub(crate) const LIVE_BYTES: &str = "live_bytes";
+
 /// Reason why the last change of a task was not committed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum CommitFailure {
@@ -25,6 +28,11 @@ pub(crate) enum LimitExceeded {
     Task(LimitViolation),
     /// The store rejected the changes of the turn.
     Store(Rejected),
+    /// An update waited too long for memory, of which the tasks of an owner have so many bytes at most.
+    Memory {
+        /// Maximum number of bytes.
+        max: usize,
+    },
 }
 
 impl LimitExceeded {
@@ -33,6 +41,7 @@ impl LimitExceeded {
         match self {
             Self::Task(violation) => violation.limit(),
             Self::Store(rejection) => rejection.limit(),
+            Self::Memory { .. } => Some(LIVE_BYTES),
         }
     }
 
@@ -53,6 +62,11 @@ impl fmt::Display for LimitExceeded {
         match self {
             Self::Task(violation) => violation.fmt(f),
             Self::Store(rejection) => write!(f, "a part of its result can't be stored: {rejection}"),
+            Self::Memory { max } => write!(
+                f,
+                "the running tasks of an owner have at most {max} bytes in memory, and there was no room in time; retry when \
+                 fewer run (limits.memory)"
+            ),
         }
     }
 }

@@ -14,13 +14,14 @@ use std::{
 use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::{
-    sync::{Notify, oneshot},
+    sync::{Notify, futures::OwnedNotified, oneshot},
     time::Instant,
 };
 
 pub(super) use self::commit::apply_to_checkpoint;
 use super::{
     failure::{CommitFailure, LimitExceeded},
+    memory::{Charge, LiveMemory},
     turn_context::MessageContexts,
     turns::{AnsweredInterruption, QueuedMessage, Turns, is_plain_working},
     waiters::{TurnReply, WaitCondition, Wakeups},
@@ -95,6 +96,8 @@ pub(super) struct LiveState {
     pub(super) commit_failure: Option<CommitFailure>,
     /// Number of changes that the store has rejected.
     rejections: u32,
+    /// Memory of the task.
+    pub(super) charge: Charge,
 }
 
 /// Accepted changes of a task that are not durable: events, changes of the row, and what is committed with them.
@@ -178,6 +181,8 @@ pub(super) struct TurnState {
     pub(super) cancel_metadata: Option<Box<Struct>>,
     /// Limit that the turn has exceeded, or rejection of its changes by the store. Either ends the turn.
     pub(super) exceeded: Option<LimitExceeded>,
+    /// Set while an update waits for memory.
+    pub(super) waits_for_memory: bool,
     /// Number of updates from the agent.
     pub(super) updates: u64,
     /// Number of events rejected by admission.
@@ -235,6 +240,21 @@ impl LiveTask {
         (inner.accepted.bytes_sent, inner.durable.bytes) = (inner.admission.bytes(), inner.admission.bytes());
     }
 
+    /// Counts the task in a memory budget, if it fits.
+    pub(crate) fn try_count_in(&mut self, memory: &LiveMemory) -> bool {
+        let inner = self.state.get_mut();
+        inner.charge = Charge::new(memory, &self.key.scope().owner);
+        inner.reserve(0, false).is_ok()
+    }
+
+    /// Counts the task in a memory budget, which it may exceed.
+    pub(super) fn count_in(&mut self, memory: &LiveMemory) {
+        let inner = self.state.get_mut();
+        inner.charge = Charge::new(memory, &self.key.scope().owner);
+        let bytes = inner.memory();
+        inner.charge.grow(bytes);
+    }
+
     /// Returns whether the committed task is in a terminal state.
     pub(crate) fn has_ended(&self) -> bool {
         self.lock().has_ended()
@@ -248,6 +268,11 @@ impl LiveTask {
     /// Sets the push configuration with which the task starts.
     pub(crate) fn set_push_config(&mut self, push: Option<Arc<PushConfig>>) {
         self.state.get_mut().accepted.push = push;
+    }
+
+    /// Returns the memory of the task in bytes.
+    pub(crate) fn memory(&self) -> usize {
+        self.lock().memory()
     }
 
     /// Locks the state.
@@ -292,6 +317,7 @@ impl LiveState {
             queued: false,
             commit_failure: None,
             rejections: 0,
+            charge: Charge::default(),
         }
     }
 
@@ -324,7 +350,22 @@ impl LiveState {
             self.accepted.status_time = time;
         }
         self.accepted.pending.push(event.clone());
+        // Its size was known approximately, or it may exceed the budget.
+        let memory = self.memory();
+        self.charge.grow(memory);
         Ok(event)
+    }
+
+    /// Returns the memory of the task in bytes: its events, those that are cached for readers, and the state of its agent.
+    fn memory(&self) -> usize {
+        self.admission.bytes() + self.durable.cache_bytes + self.turn.agent_state.as_ref().map_or(0, Bytes::len)
+    }
+
+    /// Counts `bytes` that are to be added, if they fit. With `may_lead`, the task may use all of the share of its owner.
+    /// Fails with a future of the next release of memory.
+    pub(super) fn reserve(&mut self, bytes: usize, may_lead: bool) -> Result<(), OwnedNotified> {
+        let bytes = self.memory().saturating_add(bytes);
+        self.charge.try_grow(bytes, may_lead)
     }
 
     /// Sets an interrupted task to WORKING, with the event `working`, because a turn takes the messages that answer it.
@@ -387,6 +428,13 @@ impl LiveState {
     pub(super) fn is_full(&self) -> bool {
         let bytes = self.admission.bytes().saturating_sub(self.durable.bytes);
         self.accepted.pending.len() + self.accepted.in_flight >= MAX_PENDING_EVENTS || bytes >= MAX_PENDING_BYTES
+    }
+
+    /// Returns the size of the changes to be committed, with that of the checkpoint if one is due, in bytes.
+    pub(super) fn change_bytes(&self) -> usize {
+        let events = self.admission.bytes().saturating_sub(self.accepted.bytes_sent);
+        let ends = self.admission.state().is_terminal();
+        events + if self.is_checkpoint_due(ends, events) { self.admission.bytes() } else { 0 }
     }
 
     /// Returns whether there have been several pending events for longer than `time`.

@@ -3,6 +3,7 @@
 
 use std::{collections::VecDeque, sync::Arc};
 
+use prost::Message as _;
 use tokio::sync::oneshot;
 
 use super::{
@@ -54,6 +55,8 @@ pub(crate) enum MessageRefusal {
     Lost,
     /// The maximum number of messages waits for the next turn.
     QueueFull(usize),
+    /// There is no memory for the message.
+    MemoryFull,
     /// The message starts a turn, for which the caller needs a permit.
     NeedsTurn(Box<NewMessage>),
     /// The message exceeds a limit.
@@ -170,6 +173,9 @@ impl LiveRef {
             return Err(MessageRefusal::NeedsTurn(Box::new(new)));
         }
         let NewMessage { message, context, idempotency } = new;
+        if state.reserve(message.encoded_len(), false).is_err() {
+            return Err(MessageRefusal::MemoryFull);
+        }
         let event = match state.accept(Event::pending(Payload::Message(message)), EventFlags::HIDDEN) {
             Ok(event) => event,
             Err(violation) if violation.limit().is_some() => return Err(MessageRefusal::Limit(violation)),

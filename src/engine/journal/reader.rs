@@ -66,6 +66,8 @@ pub struct Reader {
     history: HistoryLimit,
     /// Set if the log lacks events after the cursor, and a snapshot is sent instead.
     gap: bool,
+    /// Set if the stream begins with a snapshot of any moment.
+    begins_with_snapshot: bool,
     ready: VecDeque<Event>,
     fetch: Option<Fetch>,
     /// Number of events in the next read from the store.
@@ -105,6 +107,7 @@ impl Reader {
             folded: None,
             history: HistoryLimit::default(),
             gap: false,
+            begins_with_snapshot: false,
             ready: VecDeque::new(),
             fetch: None,
             fetch_limit: FIRST_BATCH,
@@ -120,7 +123,7 @@ impl Reader {
     /// [`take_gap`](Self::take_gap).
     pub(crate) fn starting_with_snapshot(mut self, gap: bool) -> Self {
         if let Some(event) = self.committed_snapshot() {
-            (self.next, self.gap) = (event.seq() + 1, gap);
+            (self.next, self.gap, self.begins_with_snapshot) = (event.seq() + 1, gap, true);
             self.ready.push_back(event);
         }
         self
@@ -130,6 +133,18 @@ impl Reader {
     pub(crate) fn with_first_snapshot(mut self, task: Arc<Task>, at: Position) -> Self {
         self.ready.push_back(snapshot(task, at));
         self
+    }
+
+    /// Returns whether an event that was read is a snapshot that a [later one](Self::renewed_snapshot) can replace.
+    pub(crate) fn is_renewable(&self, event: &Event) -> bool {
+        let is_snapshot = event.shared_task().is_some() && event.seq() == self.position();
+        self.begins_with_snapshot && is_snapshot && self.progress.is_none()
+    }
+
+    /// Returns the current task, in place of the snapshot that was read. A stream that waits does not keep an old one in memory.
+    pub(crate) fn renewed_snapshot(&mut self) -> Option<Event> {
+        let event = self.committed_snapshot()?;
+        self.advance(event)
     }
 
     /// Returns a snapshot of the committed task, in place of events that the log lacks.
@@ -424,6 +439,7 @@ mod tests {
             push: None,
             cleared: crate::protocol::rpc::ClearedSecrets::default(),
             idempotency_key: None,
+            responses: None,
         }
     }
 

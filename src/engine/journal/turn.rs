@@ -3,9 +3,10 @@
 use std::{mem, sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use futures_util::future::Either;
 use parking_lot::MutexGuard;
 use prost::Message as _;
-use tokio::{sync::oneshot, task::coop::consume_budget};
+use tokio::{sync::oneshot, task::coop::consume_budget, time::timeout};
 
 use super::{
     LiveRef, Phase,
@@ -29,6 +30,9 @@ use crate::{
 
 /// Maximum time that pending updates of an agent that does not pause wait for their commit.
 const MAX_PENDING: Duration = Duration::from_millis(1);
+
+/// Maximum time that an update waits for memory while none is released.
+const MEMORY_WAIT: Duration = Duration::from_secs(30);
 
 /// The turn accepts no more updates: it has ended, is canceled, or the server stops.
 #[derive(Clone, Copy, Debug)]
@@ -75,7 +79,7 @@ pub(crate) struct AgentPause {
 pub(crate) enum WaitsFor {
     /// Nothing that the task shows.
     Nothing,
-    /// The store, which has too many uncommitted updates.
+    /// The store, which has too many uncommitted updates, or memory.
     Store,
     /// The client, from which the state of the task requests something.
     Client,
@@ -140,7 +144,7 @@ impl LiveRef {
         if self.is_abandoned(&state) {
             return None;
         }
-        state.turn.begun = state.turn.number;
+        (state.turn.begun, state.turn.waits_for_memory) = (state.turn.number, false);
         let task = state.with_answered_status(task);
         Some(AgentStart { task, turn: state.turn.number, attempt: state.turn.attempt, updates: state.turn.updates })
     }
@@ -165,7 +169,7 @@ impl LiveRef {
         let pause = AgentPause {
             has_task: state.has_task,
             has_changes: state.is_dirty(),
-            waits_for: if state.is_full() {
+            waits_for: if state.is_full() || state.turn.waits_for_memory {
                 WaitsFor::Store
             } else if state.admission.state().is_interrupted() {
                 WaitsFor::Client
@@ -252,6 +256,7 @@ impl LiveRef {
             state.mark_working(|| self.status_event(TaskState::Working, None));
         } else {
             state.turn.is_running = false;
+            state.charge.stop_leading();
             drop(permit.take());
         }
         self.journal().flush(self, state);
@@ -359,8 +364,8 @@ impl LiveRef {
     /// Adds an event of turn number `turn`. This is no `async fn`, which would store the event twice in the future of each
     /// agent.
     pub(crate) fn push_update(&self, turn: u32, event: Event) -> impl Future<Output = Result<(), TurnEnded>> + Send {
-        let mut event = Some(event);
-        self.update(turn, move |state| match event.take() {
+        let (bytes, mut event) = (event.approximate_size(), Some(event));
+        self.update(turn, bytes, move |state| match event.take() {
             Some(event) if state.repeats_working(&event) => Ok(()),
             Some(event) => state.accept(event, EventFlags::NOTHING).map(drop).map_err(|violation| {
                 state.turn.exceeded = violation.limit().map(|_| LimitExceeded::Task(violation));
@@ -372,7 +377,7 @@ impl LiveRef {
 
     /// Saves state of the agent of turn number `turn`, for its next turn.
     pub(crate) async fn save_agent_state(&self, turn: u32, bytes: Bytes) -> Result<(), TurnEnded> {
-        self.update(turn, |state| {
+        self.update(turn, bytes.len(), |state| {
             state.save_agent_state(bytes.clone());
             Ok(())
         })
@@ -401,6 +406,17 @@ impl LiveRef {
         }
     }
 
+    /// Fails turn number `turn`, unless it has ended, because there is no memory for an update.
+    fn end_without_memory(&self, turn: u32) {
+        let mut state = self.lock();
+        if !self.has_turn_ended(&state, turn) {
+            let max = self.journal().memory().max_per_owner();
+            state.turn.exceeded = Some(LimitExceeded::Memory { max });
+        }
+        drop(state);
+        self.send_wakeups(Wakeups::control());
+    }
+
     /// Returns whether turn number `turn` accepts no more updates.
     fn has_turn_ended(&self, state: &LiveState, turn: u32) -> bool {
         self.is_abandoned(state)
@@ -410,12 +426,15 @@ impl LiveRef {
             || state.turn.number != turn
     }
 
-    /// Applies an update of the agent as soon as there is capacity for pending events, unless the turn has ended.
+    /// Applies an update of the agent with so many bytes as soon as there is capacity for pending events, and memory, unless
+    /// the turn has ended.
     async fn update(
         &self,
         turn: u32,
+        bytes: usize,
         mut update: impl FnMut(&mut LiveState) -> Result<(), TurnEnded>,
     ) -> Result<(), TurnEnded> {
+        let mut waiting = None;
         loop {
             // Yields to the runtime from time to time, even if the store never makes the agent wait.
             consume_budget().await;
@@ -426,25 +445,54 @@ impl LiveRef {
                     return Err(TurnEnded);
                 }
                 state.has_task = true;
-                if !state.is_full() {
-                    let result = update(&mut state);
-                    state.turn.updates = state.turn.updates.wrapping_add(1);
-                    if state.turn.exceeded.is_some() {
-                        // Wakes the runner, which fails the turn.
-                        drop(state);
-                        self.send_wakeups(Wakeups::control());
-                    } else if !state.turn.agent_polled || state.has_pending_longer_than(MAX_PENDING) {
-                        // The runner flushes when the agent pauses. An agent that does not pause flushes here, once updates
-                        // have been pending for too long.
+                let is_full = state.is_full();
+                let reserved = if is_full { Ok(()) } else { state.reserve(bytes, true) };
+                state.turn.waits_for_memory = reserved.is_err();
+                match reserved {
+                    Ok(()) if is_full => {
+                        let changed = self.changed().notified();
                         self.journal().flush(self, state);
+                        Either::Left(changed)
                     }
-                    return result;
+                    Ok(()) => {
+                        let result = update(&mut state);
+                        state.turn.updates = state.turn.updates.wrapping_add(1);
+                        if state.turn.exceeded.is_some() {
+                            // Wakes the runner, which fails the turn.
+                            drop(state);
+                            self.send_wakeups(Wakeups::control());
+                        } else if !state.turn.agent_polled || state.has_pending_longer_than(MAX_PENDING) {
+                            // The runner flushes when the agent pauses. An agent that does not pause flushes here, once
+                            // updates have been pending for too long.
+                            self.journal().flush(self, state);
+                        }
+                        return result;
+                    }
+                    Err(released) => {
+                        waiting = waiting.or_else(|| state.charge.wait(bytes).map(Box::new));
+                        if waiting.is_none() {
+                            drop(state);
+                            self.end_without_memory(turn);
+                            continue;
+                        }
+                        let control = self.control.notified();
+                        self.journal().flush(self, state);
+                        let released = async {
+                            tokio::select! { biased; () = released => {}, () = control => {} }
+                        };
+                        // Boxed, so that the futures of agents stay small.
+                        Either::Right(Box::pin(timeout(MEMORY_WAIT, released)))
+                    }
                 }
-                let changed = self.changed().notified();
-                self.journal().flush(self, state);
-                changed
             };
-            changed.await;
+            match changed {
+                Either::Left(changed) => changed.await,
+                Either::Right(released) => {
+                    if released.await.is_err() {
+                        self.end_without_memory(turn);
+                    }
+                }
+            }
         }
     }
 }

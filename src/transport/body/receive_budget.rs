@@ -1,4 +1,4 @@
-//! Limits of request bodies in receipt: total bytes of all connections, half of `limits.memory`, and time per body.
+//! Limits of request bodies in receipt: total bytes of all connections, a quarter of `limits.memory`, and time per body.
 
 use std::{
     error::Error as StdError,

@@ -5,7 +5,7 @@
 
 use std::{mem, sync::Arc};
 
-use super::{LiveState, LiveTask, MIN_CHECKPOINT_BYTES};
+use super::{Durable, LiveState, LiveTask, MIN_CHECKPOINT_BYTES};
 use crate::{
     engine::journal::{
         turns::is_interrupted,
@@ -62,7 +62,7 @@ impl LiveState {
             self.durable.bytes_since_checkpoint += events.iter().map(Event::proto_len).sum::<usize>();
         }
         // A synchronous store keeps the events themselves until the task ends.
-        let due = ends || self.durable.bytes_since_checkpoint > self.durable.checkpoint_bytes.max(MIN_CHECKPOINT_BYTES);
+        let due = self.is_checkpoint_due(ends, 0);
         let checkpoint = due.then(|| match (&self.durable.task, &self.accepted.initial_task) {
             (Some(_), _) if exclusive && whole => self.durable.task.take().unwrap_or_default(),
             (Some(task), _) => Arc::clone(task),
@@ -88,6 +88,12 @@ impl LiveState {
             sends: mem::take(&mut self.accepted.idempotency_records),
             push: self.accepted.push.take(),
         }
+    }
+
+    /// Returns whether a checkpoint is due after further events of so many bytes, or because the task `ends`.
+    pub(super) fn is_checkpoint_due(&self, ends: bool, bytes: usize) -> bool {
+        let Durable { bytes_since_checkpoint, checkpoint_bytes, .. } = self.durable;
+        ends || bytes_since_checkpoint + bytes > checkpoint_bytes.max(MIN_CHECKPOINT_BYTES)
     }
 
     /// Returns the row of the task including pending changes.
