@@ -33,6 +33,9 @@ pub(crate) enum CommitOutcome {
     Stale,
 }
 
+/// Owner and bytes of the events of each change in a batch.
+pub(crate) type Changes = Vec<(Arc<str>, usize)>;
+
 /// Store that blocks commits until the gate is open or an outcome is queued; closed initially.
 pub(crate) struct Gate {
     store: Arc<dyn Store>,
@@ -44,7 +47,7 @@ pub(crate) struct Gate {
     claims: Mutex<Vec<Claim>>,
     logs_read: AtomicUsize,
     largest: AtomicUsize,
-    batches: Mutex<Vec<Vec<(Arc<str>, usize)>>>,
+    batches: Mutex<Vec<Changes>>,
     updated: watch::Sender<()>,
     blocked: watch::Sender<usize>,
 }
@@ -118,8 +121,8 @@ impl Gate {
         event_bytes(commit) > self.largest.load(Ordering::SeqCst)
     }
 
-    /// Batches that were committed: owner and bytes of the events of each change, in order.
-    pub(crate) fn batches(&self) -> Vec<Vec<(Arc<str>, usize)>> {
+    /// Returns the batches that were committed, in order.
+    pub(crate) fn batches(&self) -> Vec<Changes> {
         self.batches.lock().clone()
     }
 

@@ -181,8 +181,6 @@ pub(super) struct TurnState {
     pub(super) cancel_metadata: Option<Box<Struct>>,
     /// Limit that the turn has exceeded, or rejection of its changes by the store. Either ends the turn.
     pub(super) exceeded: Option<LimitExceeded>,
-    /// Set while an update waits for memory.
-    pub(super) waits_for_memory: bool,
     /// Number of updates from the agent.
     pub(super) updates: u64,
     /// Number of events rejected by admission.

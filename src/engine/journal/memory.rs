@@ -84,6 +84,8 @@ pub(super) struct Charge {
     bytes: usize,
     /// The task has the half of its owner's share that is for one task at a time.
     leads: bool,
+    /// Set while an update of the task waits for memory.
+    pub(super) is_waiting: bool,
 }
 
 impl Charge {

@@ -144,7 +144,7 @@ impl LiveRef {
         if self.is_abandoned(&state) {
             return None;
         }
-        (state.turn.begun, state.turn.waits_for_memory) = (state.turn.number, false);
+        (state.turn.begun, state.charge.is_waiting) = (state.turn.number, false);
         let task = state.with_answered_status(task);
         Some(AgentStart { task, turn: state.turn.number, attempt: state.turn.attempt, updates: state.turn.updates })
     }
@@ -169,7 +169,7 @@ impl LiveRef {
         let pause = AgentPause {
             has_task: state.has_task,
             has_changes: state.is_dirty(),
-            waits_for: if state.is_full() || state.turn.waits_for_memory {
+            waits_for: if state.is_full() || state.charge.is_waiting {
                 WaitsFor::Store
             } else if state.admission.state().is_interrupted() {
                 WaitsFor::Client
@@ -447,7 +447,7 @@ impl LiveRef {
                 state.has_task = true;
                 let is_full = state.is_full();
                 let reserved = if is_full { Ok(()) } else { state.reserve(bytes, true) };
-                state.turn.waits_for_memory = reserved.is_err();
+                state.charge.is_waiting = reserved.is_err();
                 match reserved {
                     Ok(()) if is_full => {
                         let changed = self.changed().notified();

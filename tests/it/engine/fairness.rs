@@ -15,10 +15,10 @@ use a2a_service::{
     service::{Limits, LiveMemory},
 };
 use futures::future::join_all;
-use tokio::time::Instant;
+use tokio::{task::JoinHandle, time::Instant};
 
 use super::support::*;
-use crate::gate::{CommitOutcome, Gate};
+use crate::gate::{Changes, CommitOutcome, Gate};
 
 const MIB: usize = 1 << 20;
 
@@ -85,12 +85,12 @@ async fn batches_are_bounded_in_bytes() {
     gate.queue(CommitOutcome::Pass);
     gate.queue(CommitOutcome::Pass);
     run_ready_tasks().await;
-    assert!(small.iter().all(|sent| sent.is_finished()));
+    assert!(small.iter().all(JoinHandle::is_finished));
     gate.open();
     for sent in join_all(sent).await {
         assert_eq!(sent.unwrap().unwrap().state(), TaskState::Completed);
     }
-    let bytes = |batch: &Vec<(Arc<str>, usize)>| batch.iter().map(|(_, bytes)| bytes).sum::<usize>();
+    let bytes = |batch: &Changes| batch.iter().map(|(_, bytes)| bytes).sum::<usize>();
     assert!(gate.batches().iter().all(|batch| bytes(batch) < 5 * MIB));
 }
 
