@@ -96,6 +96,8 @@ pub struct Journal {
     phase: AtomicU8,
     /// Permits to read events and tasks from the store.
     reads: Semaphore,
+    /// Permit of a lane to commit a huge change.
+    huge_commits: Semaphore,
     /// Memory of the tasks in the map.
     memory: LiveMemory,
     observer: OnceLock<Arc<dyn CommitObserver>>,
@@ -157,6 +159,7 @@ impl Journal {
             fault,
             phase: AtomicU8::new(0),
             reads: Semaphore::new(READS),
+            huge_commits: Semaphore::new(1),
             memory,
             observer: OnceLock::new(),
         });
@@ -387,7 +390,7 @@ impl Journal {
             tokio::select! {
                 biased;
                 () = sleep_until(retry.next_attempt()), if retry.is_active() => retry.retry_all(&self).await,
-                batch = self.lanes[lane].next_batch() => {
+                (batch, _permit) = self.lanes[lane].next_batch(&self.huge_commits) => {
                     let changes: Arc<[Commit]> = batch.iter().map(take_change).collect();
                     if self.commit(&batch, &changes, false).await.is_err() {
                         retry.push(batch, &changes);

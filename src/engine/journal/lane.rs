@@ -1,12 +1,13 @@
 //! Lane: queue of tasks with changes to commit, and their batches.
 //!
 //! If not all changes fit in a batch, owners take turns, and so do the small and the large changes of an owner. A batch is
-//! bounded in bytes, so that the next one, which has the changes of others, does not wait for long.
+//! bounded in bytes, so that the next one, which has the changes of others, does not wait for long. A huge change, such as the
+//! checkpoint of a large task, is committed alone, one at a time over all lanes, and in turns with the other changes.
 
 use std::{collections::VecDeque, mem, sync::Arc};
 
 use parking_lot::Mutex;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 
 use super::LiveRef;
 
@@ -18,6 +19,9 @@ const MAX_BATCH_BYTES: usize = 4 << 20;
 
 /// Maximum size of a small change in bytes.
 const SMALL: usize = 4 << 10;
+
+/// Maximum size of a change that is not huge, in bytes.
+const LARGE: usize = 8 << 20;
 
 /// Queue of tasks with changes to commit.
 #[derive(Default)]
@@ -34,6 +38,8 @@ struct Queue {
     waiting: foldhash::HashMap<Turn, VecDeque<LiveRef>>,
     /// Those that have waiting tasks, the next one first.
     turns: VecDeque<Turn>,
+    /// The last batch was a huge change.
+    was_huge: bool,
 }
 
 /// Owner of tasks, and whether their changes are small.
@@ -46,20 +52,31 @@ impl Lane {
         self.wake.notify_one();
     }
 
-    /// Waits for queued tasks, and takes a batch of them.
-    pub(super) async fn next_batch(&self) -> Vec<LiveRef> {
+    /// Waits for queued tasks, and takes a batch of them. One whose change is huge is taken alone, with the permit of `huge`.
+    pub(super) async fn next_batch<'a>(&self, huge: &'a Semaphore) -> (Vec<LiveRef>, Option<SemaphorePermit<'a>>) {
+        let mut permit = None;
         loop {
-            let batch = self.queue.lock().take_batch();
-            if !batch.is_empty() {
-                return batch;
+            permit = permit.or_else(|| huge.try_acquire().ok());
+            let (batch, has_more) = {
+                let mut queue = self.queue.lock();
+                (queue.take_batch(permit.is_some()), !queue.turns.is_empty())
+            };
+            match batch {
+                Some((batch, is_huge)) => return (batch, permit.filter(|_| is_huge)),
+                None => permit = None,
             }
-            self.wake.notified().await;
+            tokio::select! {
+                biased;
+                () = self.wake.notified() => {}
+                // The semaphore is never closed.
+                next = huge.acquire(), if has_more => permit = next.ok(),
+            }
         }
     }
 
     /// Returns the queued tasks.
     pub(super) fn tasks(&self) -> Vec<LiveRef> {
-        let Queue { new, waiting, turns } = &*self.queue.lock();
+        let Queue { new, waiting, turns, .. } = &*self.queue.lock();
         turns.iter().filter_map(|turn| waiting.get(turn)).flatten().chain(new).cloned().collect()
     }
 
@@ -72,11 +89,13 @@ impl Lane {
 }
 
 impl Queue {
-    fn take_batch(&mut self) -> Vec<LiveRef> {
+    /// Takes a batch, and returns whether it is a huge change. `None` if nothing waits, or only what may not be taken.
+    fn take_batch(&mut self, may_take_huge: bool) -> Option<(Vec<LiveRef>, bool)> {
         if self.turns.is_empty() && self.new.len() <= MAX_BATCH {
             let bytes: usize = self.new.iter().map(|task| task.lock().change_bytes()).sum();
             if bytes <= MAX_BATCH_BYTES {
-                return mem::take(&mut self.new);
+                self.was_huge = false;
+                return Some((mem::take(&mut self.new), false)).filter(|(batch, _)| !batch.is_empty());
             }
         }
         for task in mem::take(&mut self.new) {
@@ -88,28 +107,56 @@ impl Queue {
             }
             tasks.push_back(task);
         }
+        let first = if may_take_huge && !self.was_huge { self.take_huge() } else { None };
+        let mut batch = if first.is_none() { self.take_others() } else { Vec::new() };
+        let huge = first.or_else(|| if may_take_huge && batch.is_empty() { self.take_huge() } else { None });
+        self.was_huge = huge.is_some();
+        batch.extend(huge);
+        Some((batch, self.was_huge)).filter(|(batch, _)| !batch.is_empty())
+    }
+
+    /// Takes the next huge change.
+    fn take_huge(&mut self) -> Option<LiveRef> {
+        let at = self.turns.iter().position(|turn| self.next_bytes(turn) > LARGE)?;
+        let turn = self.turns.remove(at)?;
+        self.take(turn)
+    }
+
+    /// Takes changes that are not huge.
+    fn take_others(&mut self) -> Vec<LiveRef> {
         let (mut batch, mut bytes, mut skipped) = (Vec::new(), 0, VecDeque::new());
         while batch.len() < MAX_BATCH
             && let Some(turn) = self.turns.pop_front()
         {
-            let Some(tasks) = self.waiting.get_mut(&turn) else { continue };
             // It may have grown since it was queued.
-            let more = tasks.front().map_or(0, |task| task.lock().change_bytes());
-            if more > SMALL && bytes > 0 && bytes + more > MAX_BATCH_BYTES {
+            let more = self.next_bytes(&turn);
+            if more > LARGE || more > SMALL && bytes > 0 && bytes + more > MAX_BATCH_BYTES {
                 skipped.push_back(turn);
-                continue;
-            }
-            bytes += if more > SMALL { more } else { 0 };
-            batch.extend(tasks.pop_front());
-            if tasks.is_empty() {
-                self.waiting.remove(&turn);
             } else {
-                self.turns.push_back(turn);
+                bytes += if more > SMALL { more } else { 0 };
+                batch.extend(self.take(turn));
             }
         }
         // The next batch begins with them.
         skipped.append(&mut self.turns);
         self.turns = skipped;
         batch
+    }
+
+    /// Returns the size of the next change of a turn.
+    fn next_bytes(&self, turn: &Turn) -> usize {
+        self.waiting.get(turn).and_then(VecDeque::front).map_or(0, |task| task.lock().change_bytes())
+    }
+
+    /// Takes the next task of a turn, which is then the last one of all turns.
+    fn take(&mut self, turn: Turn) -> Option<LiveRef> {
+        let tasks = self.waiting.get_mut(&turn)?;
+        let task = tasks.pop_front();
+        if tasks.is_empty() {
+            self.waiting.remove(&turn);
+        } else {
+            self.turns.push_back(turn);
+        }
+        task
     }
 }
