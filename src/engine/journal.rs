@@ -385,12 +385,12 @@ impl Journal {
 
     /// Commits and retries the changes of a lane. Runs until it is aborted.
     async fn run_lane(self: Arc<Self>, lane: usize) {
-        let mut retry = CommitRetry::default();
+        let (mut retry, mut held) = (CommitRetry::default(), None);
         loop {
             tokio::select! {
                 biased;
                 () = sleep_until(retry.next_attempt()), if retry.is_active() => retry.retry_all(&self).await,
-                (batch, _permit) = self.lanes[lane].next_batch(&self.huge_commits) => {
+                batch = self.lanes[lane].next_batch(&self.huge_commits, &mut held) => {
                     let changes: Arc<[Commit]> = batch.iter().map(take_change).collect();
                     if self.commit(&batch, &changes, false).await.is_err() {
                         retry.push(batch, &changes);

@@ -52,8 +52,21 @@ impl Lane {
         self.wake.notify_one();
     }
 
-    /// Waits for queued tasks, and takes a batch of them. One whose change is huge is taken alone, with the permit of `huge`.
-    pub(super) async fn next_batch<'a>(&self, huge: &'a Semaphore) -> (Vec<LiveRef>, Option<SemaphorePermit<'a>>) {
+    /// Waits for queued tasks, and takes a batch of them. One whose change is huge is taken alone, with the permit of `huge`. The
+    /// permit is `held` until the next batch is committed, so that no huge change of another lane precedes that.
+    pub(super) async fn next_batch<'a>(
+        &self,
+        huge: &'a Semaphore,
+        held: &mut Option<SemaphorePermit<'a>>,
+    ) -> Vec<LiveRef> {
+        let next = {
+            let mut queue = self.queue.lock();
+            if queue.was_huge { queue.take_batch(false) } else { None }
+        };
+        if let Some((batch, _)) = next {
+            return batch;
+        }
+        *held = None;
         let mut permit = None;
         loop {
             permit = permit.or_else(|| huge.try_acquire().ok());
@@ -62,7 +75,10 @@ impl Lane {
                 (queue.take_batch(permit.is_some()), !queue.turns.is_empty())
             };
             match batch {
-                Some((batch, is_huge)) => return (batch, permit.filter(|_| is_huge)),
+                Some((batch, is_huge)) => {
+                    *held = permit.filter(|_| is_huge);
+                    return batch;
+                }
                 None => permit = None,
             }
             tokio::select! {

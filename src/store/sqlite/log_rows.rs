@@ -110,7 +110,8 @@ pub(super) fn is_artifact_update(event: &Event) -> bool {
 pub(super) fn split_task(task: &Task) -> [Vec<u8>; 2] {
     // Exhaustive, so that a new field does not get lost.
     let Task { id, context_id, status, artifacts, history, metadata } = task;
-    let (mut head, mut rest) = (Vec::new(), Vec::new());
+    let length: usize = artifacts.iter().map(|artifact| message::encoded_len(4, artifact)).sum();
+    let (mut head, mut rest) = (Vec::new(), Vec::with_capacity(length));
     string::encode(1, id, &mut head);
     string::encode(2, context_id, &mut head);
     if let Some(status) = status {

@@ -244,7 +244,13 @@ impl WriteTransaction<'_> {
         if let Some(task) = commit.checkpoint.as_ref().filter(|_| !is_short) {
             let sql = "INSERT OR REPLACE INTO checkpoint VALUES(?, ?, ?, ?)";
             let [head, artifacts] = split_task(task);
-            self.db.prepare_cached(sql)?.execute((id, signed(commit.row.seq)?, head, artifacts))?;
+            let mut insert = self.db.prepare_cached(sql)?;
+            insert.raw_bind_parameter(1, id)?;
+            insert.raw_bind_parameter(2, signed(commit.row.seq)?)?;
+            insert.raw_bind_parameter(3, head)?;
+            // SQLite makes two copies. This one is dropped before the second.
+            insert.raw_bind_parameter(4, artifacts)?;
+            insert.raw_execute()?;
         }
         if let Some(state) = &commit.agent_state {
             self.db.prepare_cached("INSERT OR REPLACE INTO saved VALUES(?, ?)")?.execute((id, &**state))?;
