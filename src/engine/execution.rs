@@ -421,6 +421,7 @@ async fn load(journal: &Arc<Journal>, key: &TaskKey, bounds: TaskLimits) -> Resu
     let store = &**journal.store();
     let read = async || match store.load(key).await? {
         Some(mut stored) => {
+            // Before it is decoded. Later events are counted then.
             let bytes = stored.checkpoint.as_ref().map_or(0, |(_, task)| task.encoded_len());
             if !journal.memory().has_room(&key.scope().owner, bytes) {
                 return Ok(Some(Err(memory_full(journal.memory()))));
@@ -437,7 +438,7 @@ async fn load(journal: &Arc<Journal>, key: &TaskKey, bounds: TaskLimits) -> Resu
             if !live.has_ended() {
                 live.set_log_bytes(store.log_bytes(key).await?);
             }
-            Ok(live)
+            if live.try_count_in(journal.memory()) { Ok(live) } else { Err(memory_full(journal.memory())) }
         }
         Ok(None) => Err(Error::task_not_found(key.id())),
         Err(cause) => Err(unreadable(store, key, cause).await),

@@ -296,14 +296,12 @@ impl Journal {
             let mut shard = self.shards[key.shard(SHARDS)].lock();
             shard.entry(key.clone()).or_insert_with(|| Arc::new(Entry::new(key, self, None))).hold()
         };
-        let counted = async || {
+        let permitted = async || {
             // The semaphore is never closed.
             let _permit = self.reads.acquire().await.ok();
-            let mut live = load().await?;
-            live.count_in(&self.memory);
-            Ok::<_, E>(live)
+            load().await
         };
-        task.0.live.get_or_try_init(counted).await?;
+        task.0.live.get_or_try_init(permitted).await?;
         Ok(task)
     }
 

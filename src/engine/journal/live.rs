@@ -246,7 +246,7 @@ impl LiveTask {
     }
 
     /// Counts the task in a memory budget, which it may exceed.
-    pub(super) fn count_in(&mut self, memory: &LiveMemory) {
+    pub(crate) fn count_in(&mut self, memory: &LiveMemory) {
         let inner = self.state.get_mut();
         inner.charge = Charge::new(memory, &self.key.scope().owner);
         let bytes = inner.memory();
