@@ -239,7 +239,7 @@ pub(super) fn run(arguments: &Listen) -> anyhow::Result<()> {
         let mut settings = ListenerSettings::default();
         (settings.connections, settings.grace_period) = (CONNECTIONS, GRACE_PERIOD);
         // A sender that disconnects will send again, so its command is to end.
-        settings.half_close = false;
+        settings.half_close = Duration::ZERO;
         let signals = async {
             signals.next().await;
             stop.cancel();

@@ -20,10 +20,13 @@ use std::{
 use parking_lot::Mutex;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
-    time::Instant,
+    time::{Instant, Sleep, sleep_until},
 };
 
-use crate::transport::connection::{http2_floods::FrameBudget, write_timeout::WriteTimeout};
+use crate::{
+    base::clock,
+    transport::connection::{http2_floods::FrameBudget, write_timeout::WriteTimeout},
+};
 
 /// Connection preface of an HTTP/2 client (RFC 9113, 3.4).
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -130,10 +133,10 @@ pub(super) struct CountedIo<I> {
     hides_vectored: bool,
     /// HTTP/1: first byte of the next request, read during the response while checking for a disconnect.
     peeked: Option<u8>,
-    /// HTTP/1: whether a client may end its side of the connection before it has its response.
-    allows_half_close: bool,
-    /// HTTP/1: the client has done so.
-    is_half_closed: bool,
+    /// HTTP/1: time in which a response has to begin if the client has ended its side of the connection.
+    half_close: Duration,
+    /// HTTP/1: end of that time, once the client has done so.
+    half_closed: Option<Pin<Box<Sleep>>>,
     /// Timeout of writes that wait for the socket.
     stall: WriteTimeout,
     frames: FrameBudget,
@@ -141,15 +144,15 @@ pub(super) struct CountedIo<I> {
 
 impl<I> CountedIo<I> {
     /// Wraps the I/O of a connection. `write_timeout`: see [`WriteTimeout`]; zero is no limit.
-    pub(super) fn new(io: I, state: Arc<ConnectionState>, write_timeout: Duration, allows_half_close: bool) -> Self {
+    pub(super) fn new(io: I, state: Arc<ConnectionState>, write_timeout: Duration, half_close: Duration) -> Self {
         Self {
             io,
             state,
             version: HttpVersion::Undetermined(0),
             hides_vectored: false,
             peeked: None,
-            allows_half_close,
-            is_half_closed: false,
+            half_close,
+            half_closed: None,
             stall: WriteTimeout::new(write_timeout),
             frames: FrameBudget::new(),
         }
@@ -218,20 +221,27 @@ impl<I: AsyncRead + Unpin> CountedIo<I> {
     /// Completes with an error if the client has disconnected, by reading one byte while hyper does not read. Registers the
     /// waker otherwise.
     ///
-    /// The end of the input is no disconnect if half-closed connections are allowed. If the client has gone nevertheless, the
-    /// response or the next comment of a stream can't be written.
+    /// The end of the input is no disconnect if a response begins in time. If the client has gone nevertheless, the response or
+    /// the next comment of a stream can't be written.
     fn poll_disconnect(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
-        let mut byte = [0];
-        let mut buf = ReadBuf::new(&mut byte);
-        if let Err(error) = ready!(Pin::new(&mut self.io).poll_read(cx, &mut buf)) {
-            return Poll::Ready(error);
+        if self.half_closed.is_none() {
+            let mut byte = [0];
+            let mut buf = ReadBuf::new(&mut byte);
+            if let Err(error) = ready!(Pin::new(&mut self.io).poll_read(cx, &mut buf)) {
+                return Poll::Ready(error);
+            }
+            self.peeked = buf.filled().first().copied();
+            if self.peeked.is_some() {
+                return Poll::Pending;
+            }
+            self.half_closed = Some(Box::pin(sleep_until(clock::after(Instant::now(), self.half_close))));
         }
-        self.peeked = buf.filled().first().copied();
-        self.is_half_closed = self.peeked.is_none() && self.allows_half_close;
-        if self.peeked.is_some() || self.is_half_closed {
-            Poll::Pending
-        } else {
-            Poll::Ready(io::ErrorKind::UnexpectedEof.into())
+        match &mut self.half_closed {
+            Some(end) if self.half_close.is_zero() || self.state.is_busy.load(Relaxed) => {
+                ready!(end.as_mut().poll(cx));
+                Poll::Ready(io::ErrorKind::UnexpectedEof.into())
+            }
+            _ => Poll::Pending,
         }
     }
 }
@@ -291,7 +301,6 @@ impl<I: AsyncRead + AsyncWrite + Unpin> AsyncWrite for CountedIo<I> {
         if self.version == HttpVersion::Http1
             && !self.state.is_reading.load(Relaxed)
             && self.peeked.is_none()
-            && !self.is_half_closed
             && let Poll::Ready(error) = self.poll_disconnect(cx)
         {
             return Poll::Ready(Err(error));
@@ -315,7 +324,7 @@ mod tests {
     #[tokio::test]
     async fn input_during_a_response_is_read_completely() {
         let (mut client, server) = tokio::io::duplex(1 << 10);
-        let mut server = CountedIo::new(server, Arc::default(), Duration::ZERO, false);
+        let mut server = CountedIo::new(server, Arc::default(), Duration::ZERO, Duration::ZERO);
         let mut read = [0; 1 << 10];
         client.write_all(b"POST / HTTP/1.1").await.unwrap();
         assert_eq!(server.read(&mut read).await.unwrap(), 15);

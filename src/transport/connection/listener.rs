@@ -97,9 +97,10 @@ pub struct ListenerSettings {
     /// Time in which a client has to receive 64 KiB of a pending response, or the rest if that is less. Otherwise the
     /// connection is closed; over HTTP/2 only the stream is reset. Zero: no limit.
     pub write_timeout: Duration,
-    /// HTTP/1: a client that ends its side of the connection after a request gets the response; that it has disconnected is
-    /// noticed when something is sent. Otherwise, that is noticed at once, and drops the request.
-    pub half_close: bool,
+    /// HTTP/1: a client that ends its side of the connection after a request gets the response if that begins within this time.
+    /// It may also have disconnected, which is noticed then, or when something is sent, and drops the request. Zero: the end is a
+    /// disconnect.
+    pub half_close: Duration,
     /// Time for running requests to end on drain.
     pub grace_period: Duration,
     /// TLS of the connections.
@@ -118,7 +119,7 @@ impl Default for ListenerSettings {
             ping_interval: Duration::from_secs(20),
             max_streams: 200,
             write_timeout: WRITE_TIMEOUT,
-            half_close: true,
+            half_close: Duration::from_secs(5),
             grace_period: Duration::from_secs(30),
             #[cfg(feature = "server-tls")]
             tls: None,
