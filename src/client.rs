@@ -171,7 +171,8 @@ impl Client {
     /// Sends a message, and waits until the turn of the agent ends: until the task is terminal, or waits for input or
     /// authorization. A task that failed is an [`Outcome`], not an error.
     ///
-    /// With `return_immediately` in the configuration of the request, returns the task as it is after the send.
+    /// With `return_immediately` in the configuration of the request, returns the task as it is after the send. For a turn that may
+    /// take longer than ten minutes, use that, a stream, or a timeout of the client: without one, a response has to begin in that time.
     ///
     /// # Errors
     /// The agent rejects the message, cannot be reached, or responds with something else than the protocol defines.

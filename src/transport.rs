@@ -69,7 +69,7 @@ use self::{
     },
     body::{
         BodyLimits,
-        receive_budget::LimitedStream,
+        receive_budget::MessageStream,
         response::{status, status_response},
     },
     classify::RequestKind,
@@ -395,7 +395,7 @@ impl HttpService {
                         Err(error) => return Ok(class.error_response(error)),
                     }
                 } else {
-                    tonic::body::Body::new(LimitedStream::new(body, &limits))
+                    tonic::body::Body::new(MessageStream::new(body, &limits))
                 };
                 let response = services.call(Request::from_parts(parts, body)).await?;
                 Ok(binding::grpc::complete_unimplemented(response).map(|body| body.counted(&unsent)))

@@ -41,8 +41,9 @@ const CANCEL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Agent that passes its messages to another A2A agent.
 ///
-/// Each task has a task of the upstream agent. Its events are passed on, a cancel and further messages too. It is also canceled if the
-/// task fails for another reason, such as a limit. After a restart, the events of a running upstream task are received again, so that the task has its state and artifacts in the end.
+/// Each task has a task of the upstream agent. Its events are passed on, a cancel and further messages too. It is also canceled if
+/// the task fails for another reason, such as a limit. After a restart, the events of a running upstream task are received again, so
+/// that the task has its state and artifacts in the end.
 ///
 /// Calls to the upstream agent have the [forwarded headers](Turn::forwarded_headers) of the caller. Enable
 /// [`call_credentials`](crate::client::ClientBuilder::call_credentials) for a client whose callers have credentials.
@@ -168,8 +169,8 @@ impl Agent for Upstream {
     }
 }
 
-/// Upstream task of a turn. If the turn ends before the upstream task does, such as by a time limit or an error, the upstream task is
-/// canceled.
+/// Upstream task of a turn. If the turn ends before the upstream task does, such as by a time limit or an error, the upstream task
+/// is canceled.
 struct UpstreamTask {
     client: Client,
     /// Task of the turn.

@@ -111,6 +111,7 @@ mod tests {
             assert_eq!(is_shared(&fs::metadata(file.path()).unwrap()), expected, "{mode:o}");
         }
     }
+
     #[test]
     fn only_regular_files_of_limited_size_are_read() {
         let directory = tempfile::tempdir().unwrap();

@@ -39,7 +39,7 @@ struct Current<T> {
     value: Arc<T>,
     stamps: Vec<Option<Stamp>>,
     checked: Instant,
-    /// Of the thread that reads the files.
+    /// Alive while a thread reads the files.
     reading: Weak<()>,
     /// Reason why the files could not be used at the last check.
     failure: Option<String>,
@@ -219,6 +219,7 @@ mod tests {
         fs::write(&path, "33").unwrap();
         assert_eq!(reload(), (33, vec![Ok(33)]));
     }
+
     /// Files that can't be read in time delay one caller, once, and neither the others nor the end of the runtime.
     #[test]
     fn files_that_hang_leave_the_value_as_it_is() {

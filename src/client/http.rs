@@ -451,7 +451,8 @@ impl Http {
             async move {
                 let SseEvent { id, data } = event.map_err(|error| match error {
                     SseError::Source(error) => body_error(error, "SizeLimits::stream"),
-                    SseError::WithoutEvent(_) => ErrorKind::InvalidAgentResponse.because(error.to_string()),
+                    // Such as a day of comments: the stream is resumed.
+                    SseError::WithoutEvent(_) => ErrorKind::Unavailable.because(error.to_string()),
                     SseError::TooLarge(_) => {
                         ErrorKind::InvalidAgentResponse.because(format!("{error} (SizeLimits::event)"))
                     }

@@ -165,7 +165,8 @@ impl Call {
     }
 
     /// Parses the headers of a request. Invalid values are ignored, except for an invalid cursor, which becomes one that
-    /// matches no log. The transport rejects an invalid deadline. The version is not parsed here: the transport needs it earlier, to classify the request.
+    /// matches no log. The transport rejects an invalid deadline. The version is not parsed here: the transport needs it earlier,
+    /// to classify the request.
     pub fn from_headers(headers: &HeaderMap, binding: Binding) -> Self {
         let mut call = Self { binding, ..Self::default() };
         // A single pass is faster than one lookup per header: most requests have few headers.

@@ -234,10 +234,13 @@ impl<I: AsyncRead + Unpin> CountedIo<I> {
             if self.peeked.is_some() {
                 return Poll::Pending;
             }
+            if self.half_close.is_zero() {
+                return Poll::Ready(io::ErrorKind::UnexpectedEof.into());
+            }
             self.half_closed = Some(Box::pin(sleep_until(clock::after(Instant::now(), self.half_close))));
         }
         match &mut self.half_closed {
-            Some(end) if self.half_close.is_zero() || self.state.is_busy.load(Relaxed) => {
+            Some(end) if self.state.is_busy.load(Relaxed) => {
                 ready!(end.as_mut().poll(cx));
                 Poll::Ready(io::ErrorKind::UnexpectedEof.into())
             }

@@ -94,9 +94,8 @@ pub(in crate::agents) fn find_program(name: &OsStr, path: Option<&OsStr>) -> io:
 }
 
 /// Returns a command that runs `program`, with a guard if the path of one is given. It is detached from the terminal of the server.
-/// Variables of the server that may be secrets are not passed on. If the server is killed, the guard
-/// deletes the directories whose paths begin with `files`. With a guard, `memory` limits the address space of each process in bytes,
-/// unless it is 0.
+/// Variables of the server that may be secrets are not passed on. If the server is killed, the guard deletes the directories whose
+/// paths begin with `files`. With a guard, `memory` limits the address space of each process in bytes, unless it is 0.
 pub(in crate::agents) fn command(
     guard: Option<&Path>,
     program: &Path,

@@ -6,6 +6,7 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 use parking_lot::Mutex;
@@ -13,6 +14,7 @@ use tokio::{
     io::{AsyncWriteExt as _, BufReader},
     process::{ChildStdin, ChildStdout},
     sync::mpsc,
+    time::timeout,
 };
 
 use super::{Process, Runner, log_lines};
@@ -30,6 +32,9 @@ const QUEUED: usize = 64;
 
 /// Maximum length of a line of the command in bytes.
 const MAX_LINE: usize = 16 << 20;
+
+/// Time in which a turn has to take an event.
+const MAX_DELAY: Duration = Duration::from_secs(10);
 
 /// Senders to the turns that are running, by their id.
 type Turns = Arc<Mutex<HashMap<String, mpsc::Sender<AgentEvent>>>>;
@@ -171,8 +176,8 @@ async fn write_lines(stdin: Option<ChildStdin>, mut lines: mpsc::Receiver<Vec<u8
     }
 }
 
-/// Sends each event to its turn. Events of turns that have ended are dropped. A turn whose events are not taken, because its task
-/// waits for the store, delays the others.
+/// Sends each event to its turn. Events of turns that have ended are dropped. A turn that does not take its events, because its task
+/// waits for the store or for memory, delays the others for at most [`MAX_DELAY`], and then fails.
 async fn route_events(stdout: &mut BufReader<ChildStdout>, turns: &Turns) -> Result<(), Error> {
     while let Some(line) = read_line(stdout, MAX_LINE).await? {
         let Line::Whole(line) = line else {
@@ -187,8 +192,11 @@ async fn route_events(stdout: &mut BufReader<ChildStdout>, turns: &Turns) -> Res
         };
         let sender = turns.lock().get(id).cloned();
         if let Some(sender) = sender {
+            let id = event.turn.clone().unwrap_or_default();
             // Fails if the turn has ended.
-            _ = sender.send(event).await;
+            if timeout(MAX_DELAY, sender.send(event)).await.is_err() {
+                turns.lock().remove(&id);
+            }
         }
     }
     Ok(())

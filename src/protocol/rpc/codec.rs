@@ -64,9 +64,10 @@ impl<U: prost::Message + Default + Measure> codec::Decoder for Decoder<U> {
 
     fn decode(&mut self, bytes: &mut DecodeBuf<'_>) -> Result<Option<U>, Status> {
         // tonic passes a message as one chunk.
-        let message = decode(bytes.chunk())?;
+        let message = decode(bytes.chunk());
+        // Also of a malformed message, which would be decoded again otherwise.
         bytes.advance(bytes.remaining());
-        Ok(Some(message))
+        Ok(Some(message?))
     }
 
     fn buffer_settings(&self) -> BufferSettings {

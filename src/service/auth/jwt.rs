@@ -231,14 +231,14 @@ impl State {
     }
 }
 
-/// Returns true for the errors of a token that another key has signed.
-/// Returns true for the types of access tokens (RFC 7519, 5.1; RFC 9068, 2.1). Tokens of other types, such as `logout+jwt`, have the
-/// same issuer but another purpose (RFC 8725, 3.11).
+/// Returns true for the types of access tokens (RFC 7519, 5.1; RFC 9068, 2.1). Tokens of other types, such as `logout+jwt`, have
+/// the same issuer but another purpose (RFC 8725, 3.11).
 fn is_access_token(kind: &str) -> bool {
     let kind = kind.to_ascii_lowercase();
     matches!(kind.strip_prefix("application/").unwrap_or(&kind), "jwt" | "at+jwt")
 }
 
+/// Returns true for the errors of a token that another key has signed.
 fn is_other_key(error: &JwtError) -> bool {
     matches!(error, JwtError::InvalidSignature | JwtError::InvalidAlgorithm)
 }

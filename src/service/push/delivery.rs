@@ -550,7 +550,7 @@ impl Shared {
         Ok(notifications.map(|notifications| Due { notifications, last, is_end: ends == Ends::Task }))
     }
 
-    /// Records a failed attempt, after deliveries up to `cursor`. Returns whether the host answered.
+    /// Records a failed attempt, after deliveries up to `cursor`. Returns false if the host is to blame.
     async fn record_failure(&self, claim: &DeliveryClaim, cursor: Seq, failure: Failure) -> Result<bool, Unavailable> {
         self.counters.lock().failures += 1;
         let (task, config) = (claim.key.id(), &claim.config.config.id);
@@ -571,6 +571,11 @@ impl Shared {
                     self.fail(claim, delay).await?;
                 }
                 Ok(false)
+            }
+            Failure::Busy { reason } => {
+                tracing::info!(task.id = task, config.id = config, "push delivery postponed: {reason}");
+                self.fail(claim, BACKOFF.first).await?;
+                Ok(true)
             }
             Failure::Gone => {
                 if self.queue.end_claim(claim, DeliveryOutcome::Gone).await? {

@@ -18,6 +18,8 @@ const MAX_RETRY_AFTER: Duration = Duration::from_hours(1);
 pub(crate) enum Failure {
     /// An attempt may succeed later, not before `after`.
     Retry { reason: String, after: Option<Duration> },
+    /// No attempt was made, since too many names are being looked up. The host is not to blame.
+    Busy { reason: String },
     /// No attempt can succeed.
     Rejected { reason: String },
     /// The receiver is gone for good.

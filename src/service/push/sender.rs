@@ -222,7 +222,7 @@ impl Sender {
         let addresses = addresses.map_err(|error| match error {
             TargetError::Unresolved => Failure::retry("the host does not resolve"),
             TargetError::Refused(why) => rejected(format!("url: {why}")),
-            TargetError::Busy(busy) => Failure::retry(busy.to_string()),
+            TargetError::Busy(busy) => Failure::Busy { reason: busy.to_string() },
         })?;
         let public = url.host_str().filter(|_| self.policy.are_public(&addresses));
         let _known = public.map(|name| self.names.insert(name, &addresses));

@@ -205,6 +205,10 @@ impl AuthorizedService {
         let response = match validity.filter(Validity::is_limited) {
             None => call(&*self.service, request).await?,
             Some(validity) => {
+                // They were valid before the body was received.
+                if validity.is_revoked() || validity.expires().is_some_and(|end| end <= Instant::now()) {
+                    return Err(invalid_credentials(&validity).into());
+                }
                 if let (Rpc::SendMessage, Some(context)) = (rpc, request.extensions_mut().get_mut::<Call>()) {
                     // A send that waits until then returns the task as it is.
                     context.deadline = [context.deadline, validity.expires()].into_iter().flatten().min();
@@ -217,7 +221,8 @@ impl AuthorizedService {
                 let body: &mut dyn Any = response.get_mut();
                 if let Some(stream) = body.downcast_mut::<BoxStream<Event>>() {
                     let events = mem::replace(stream, Box::pin(tokio_stream::empty()));
-                    *stream = Box::pin(LimitedStream { events: Some(events), validity: Arc::new(validity), end: None });
+                    *stream =
+                        Box::pin(ExpiringStream { events: Some(events), validity: Arc::new(validity), end: None });
                 }
                 response
             }
@@ -237,7 +242,7 @@ fn invalid_credentials(validity: &Validity) -> Error {
 }
 
 /// Stream that ends with an error when the credentials of its caller become invalid.
-struct LimitedStream {
+struct ExpiringStream {
     /// `None` after the end.
     events: Option<BoxStream<Event>>,
     validity: Arc<Validity>,
@@ -245,7 +250,7 @@ struct LimitedStream {
     end: Option<BoxFuture<'static, ()>>,
 }
 
-impl Stream for LimitedStream {
+impl Stream for ExpiringStream {
     type Item = Result<Event, Status>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {

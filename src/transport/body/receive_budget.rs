@@ -119,7 +119,7 @@ pub(in crate::transport) fn too_slow(timeout: Duration) -> Error {
 pin_project! {
     /// Body of a gRPC request with a stream of messages. tonic has no timeout for the receipt of a message, and buffers an
     /// incomplete one. The timeout applies between two frames, and the stream has a maximum age.
-    pub(in crate::transport) struct LimitedStream<B> {
+    pub(in crate::transport) struct MessageStream<B> {
         #[pin]
         body: B,
         timeout: Duration,
@@ -130,14 +130,14 @@ pin_project! {
     }
 }
 
-impl<B> LimitedStream<B> {
+impl<B> MessageStream<B> {
     pub(in crate::transport) fn new(body: B, limits: &BodyLimits) -> Self {
         let (timeout, reserved) = (limits.body_timeout, limits.receiving.reservation());
         Self { body, timeout, started: Instant::now(), expires: None, reserved }
     }
 }
 
-impl<B> http_body::Body for LimitedStream<B>
+impl<B> http_body::Body for MessageStream<B>
 where
     B: http_body::Body<Data = Bytes>,
     B::Error: Into<Box<dyn StdError + Send + Sync>>,

@@ -473,8 +473,8 @@ fn builder(settings: &ListenerSettings) -> auto::Builder<StreamExecutor> {
     // Larger than the limit, so that a request that exceeds it gets an error that says so.
     let head = settings.header_bytes.saturating_mul(2).max(MAX_BUFFER);
     let mut builder = auto::Builder::new(StreamExecutor { timeout: settings.write_timeout });
-    // `CountedIo` and `serve_until` detect disconnects and idle connections. hyper's own detection would cost each request a
-    // timer, and a read with a buffer.
+    // `CountedIo` and `serve_until` detect half-closed and idle connections. hyper's own detection would cost each request a timer,
+    // and a read with a buffer.
     builder.http1().half_close(true).max_buf_size(head);
     builder
         .http2()

@@ -45,8 +45,8 @@ impl Paths {
     /// Rewrites the path of a request to one that the bindings serve.
     pub(crate) fn apply<B>(&self, request: &mut Request<B>) {
         let path = request.uri().path();
-        let Some((prefix, served)) = self.rewrite(request.method(), request.uri(), request.headers()) else { return };
-        let names_agent = !self.agent.is_empty() && prefix.ends_with(&self.agent);
+        let rewritten = self.rewrite(request.method(), request.uri(), request.headers());
+        let Some((prefix, served, names_agent)) = rewritten else { return };
         // Prefix that an outer router has already stripped.
         let outer = request.extensions().get::<OriginalUri>().and_then(|uri| uri.path().strip_suffix(path));
         let prefix = format!("{}{prefix}", outer.unwrap_or_default());
@@ -72,8 +72,8 @@ impl Paths {
         RequestClass { protects_card, protects_catalog, ..RequestClass::new(parts, protocols) }
     }
 
-    /// Returns the removed prefix and the rewritten path. `None` if the path is unchanged.
-    fn rewrite(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> Option<(String, String)> {
+    /// Returns the removed prefix, the rewritten path, and whether the prefix names the agent. `None` if the path is unchanged.
+    fn rewrite(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> Option<(String, String, bool)> {
         if self.base.is_empty() && self.agent.is_empty() {
             return None;
         }
@@ -83,7 +83,7 @@ impl Paths {
         let (agent, rest) = below(rest, &self.agent).map_or(("", rest), |rest| (&*self.agent, rest));
         let prefix = format!("{base}{agent}");
         let rest = if rest.is_empty() { "/" } else { rest };
-        (!prefix.is_empty()).then(|| (prefix, rest.to_owned()))
+        (!prefix.is_empty()).then(|| (prefix, rest.to_owned(), !agent.is_empty()))
     }
 
     /// Returns true for an HTTP+JSON path of 0.3, which begins with `/v1`, if `/v1` is also the base path. Requests of 1.0 then

@@ -46,6 +46,7 @@ use crate::{
         turn_json::each_log_line,
     },
     base::{
+        clock,
         rate_limit::RateLimit,
         retry::Backoff,
         stderr::{escaped, is_hidden},
@@ -68,7 +69,7 @@ const MAX_NAME: usize = 64;
 const MAX_PAGES: usize = 16;
 
 /// Maximum size of a message of a server over HTTP in bytes. The crate `rmcp` decodes it, to up to 90 times its size.
-const MAX_MESSAGE: usize = 2 << 20;
+const MAX_HTTP_MESSAGE: usize = 2 << 20;
 
 /// Maximum number of messages of a server per second, and of lines and of pieces of [`PIECE`] bytes that a command writes. A server
 /// that sends more is ended.
@@ -451,7 +452,7 @@ impl Connection {
             McpTransport::Url(url, token) => {
                 let http = client_builder().build().map_err(io::Error::other)?;
                 let mut config = StreamableHttpClientTransportConfig::with_uri(url.as_str());
-                config = config.max_json_response_size(MAX_MESSAGE).max_sse_event_size(MAX_MESSAGE);
+                config = config.max_json_response_size(MAX_HTTP_MESSAGE).max_sse_event_size(MAX_HTTP_MESSAGE);
                 if let Some(token) = token {
                     config = config.auth_header(token);
                 }
@@ -489,7 +490,7 @@ impl Connection {
             format!("Error: the server of {tool} is not available.")
         })?;
         let request = CallToolRequestParams::new(tool.to_owned()).with_arguments(arguments);
-        let until = Instant::now() + self.server.timeout;
+        let until = clock::after(Instant::now(), self.server.timeout);
         let mut pending =
             PendingCall { session: Arc::clone(&session), server: name.clone(), until, is_answered: false };
         let called = timeout(self.server.timeout, session.client.call_tool(request)).await;
