@@ -11,7 +11,7 @@ use tokio::{
         watch,
     },
     task::AbortHandle,
-    time::timeout,
+    time::{Instant, timeout},
 };
 use tokio_util::task::TaskTracker;
 
@@ -174,13 +174,16 @@ impl Execution {
         (wait, left): (Option<Duration>, Option<Duration>),
         budget: Option<ResponseBudget>,
     ) -> Result<TurnReply, Error> {
+        let start = Instant::now();
         let (live, (reply, seq)) = started.await?;
         let mut waiter = Waiter { live: &live, reply };
         if let Some(reply) = within(wait, &mut waiter.reply).await {
             let bytes = live.memory();
-            if let Some(budget) = budget.filter(|budget| !budget.has_room(bytes)) {
+            if let Some(budget) = budget.filter(|budget| reply.is_ok() && !budget.has_room(bytes)) {
+                let left = left.map(|left| left.saturating_sub(start.elapsed() + REPLY_MARGIN.min(left / 10)));
+                let max = left.map_or(REPLY_WAIT, |left| left.min(REPLY_WAIT));
                 // Until then, the task counts as live. Boxed, so that the futures of sends stay small.
-                drop(Box::pin(timeout(REPLY_WAIT, budget.wait_for_room(bytes))).await);
+                drop(Box::pin(timeout(max, budget.wait_for_room(bytes))).await);
             }
             return reply.map_err(|_| wait_error(&live));
         }

@@ -152,7 +152,9 @@ pub(crate) fn limit_error(name: &'static str, why: String) -> Error {
 /// Returns the error for a message or a task for which there is no memory.
 pub(crate) fn memory_full(memory: &LiveMemory) -> Error {
     let max = memory.max_per_owner();
-    let why = format!("your running tasks have at most {max} bytes in memory; retry later (limits.memory)");
+    let why = format!(
+        "the live tasks of all callers, or yours (at most {max} bytes), fill the memory; retry later (limits.memory)"
+    );
     limit_error(LIVE_BYTES, why).retry_after(RETRY_AFTER)
 }
 

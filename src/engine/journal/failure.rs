@@ -28,7 +28,7 @@ pub(crate) enum LimitExceeded {
     Task(LimitViolation),
     /// The store rejected the changes of the turn.
     Store(Rejected),
-    /// An update waited too long for memory, of which the tasks of an owner have so many bytes at most.
+    /// There was no memory for an update in time. The tasks of an owner have so many bytes of it at most.
     Memory {
         /// Maximum number of bytes.
         max: usize,
@@ -64,8 +64,7 @@ impl fmt::Display for LimitExceeded {
             Self::Store(rejection) => write!(f, "a part of its result can't be stored: {rejection}"),
             Self::Memory { max } => write!(
                 f,
-                "the running tasks of an owner have at most {max} bytes in memory, and there was no room in time; retry when \
-                 fewer run (limits.memory)"
+                "the live tasks of all callers, or yours (at most {max} bytes), fill the memory; retry later (limits.memory)"
             ),
         }
     }

@@ -1,8 +1,9 @@
 //! Lane: queue of tasks with changes to commit, and their batches.
 //!
-//! If not all changes fit in a batch, owners take turns, and so do the small and the large changes of an owner. A batch is
-//! bounded in bytes, so that the next one, which has the changes of others, does not wait for long. A huge change, such as the
-//! checkpoint of a large task, is committed alone, one at a time over all lanes, and in turns with the other changes.
+//! If not all changes fit in a batch, each owner has a queue of its small and one of its large changes, and batches take from
+//! all queues in rotation. A batch is bounded in bytes, so that the next one, which has the changes of others, does not wait
+//! for long. A huge change, such as the checkpoint of a large task, is committed alone, one at a time over all lanes, and
+//! alternates with the batches of other changes.
 
 use std::{collections::VecDeque, mem, sync::Arc};
 
@@ -17,11 +18,11 @@ const MAX_BATCH: usize = 512;
 /// Maximum bytes of the large changes in a batch. One change may exceed it.
 const MAX_BATCH_BYTES: usize = 4 << 20;
 
-/// Maximum size of a small change in bytes.
-const SMALL: usize = 4 << 10;
+/// Maximum size of a small change, in bytes.
+const MAX_SMALL: usize = 4 << 10;
 
-/// Maximum size of a change that is not huge, in bytes.
-const LARGE: usize = 8 << 20;
+/// Maximum size of a large change, in bytes. Larger ones are huge.
+const MAX_LARGE: usize = 8 << 20;
 
 /// Queue of tasks with changes to commit.
 #[derive(Default)]
@@ -34,16 +35,16 @@ pub(super) struct Lane {
 struct Queue {
     /// Tasks that were queued since the last batch.
     new: Vec<LiveRef>,
-    /// Earlier ones, by turns.
-    waiting: foldhash::HashMap<Turn, VecDeque<LiveRef>>,
-    /// Those that have waiting tasks, the next one first.
-    turns: VecDeque<Turn>,
+    /// Queued tasks by owner and size class.
+    queues: foldhash::HashMap<QueueKey, VecDeque<LiveRef>>,
+    /// Keys of the non-empty queues, next first.
+    order: VecDeque<QueueKey>,
     /// The last batch was a huge change.
     was_huge: bool,
 }
 
 /// Owner of tasks, and whether their changes are small.
-type Turn = (Arc<str>, bool);
+type QueueKey = (Arc<str>, bool);
 
 impl Lane {
     /// Queues a task.
@@ -72,7 +73,7 @@ impl Lane {
             permit = permit.or_else(|| huge.try_acquire().ok());
             let (batch, has_more) = {
                 let mut queue = self.queue.lock();
-                (queue.take_batch(permit.is_some()), !queue.turns.is_empty())
+                (queue.take_batch(permit.is_some()), !queue.order.is_empty())
             };
             match batch {
                 Some((batch, is_huge)) => {
@@ -92,8 +93,8 @@ impl Lane {
 
     /// Returns the queued tasks.
     pub(super) fn tasks(&self) -> Vec<LiveRef> {
-        let Queue { new, waiting, turns, .. } = &*self.queue.lock();
-        turns.iter().filter_map(|turn| waiting.get(turn)).flatten().chain(new).cloned().collect()
+        let Queue { new, queues, order, .. } = &*self.queue.lock();
+        order.iter().filter_map(|key| queues.get(key)).flatten().chain(new).cloned().collect()
     }
 
     /// Removes all tasks.
@@ -107,7 +108,7 @@ impl Lane {
 impl Queue {
     /// Takes a batch, and returns whether it is a huge change. `None` if nothing waits, or only what may not be taken.
     fn take_batch(&mut self, may_take_huge: bool) -> Option<(Vec<LiveRef>, bool)> {
-        if self.turns.is_empty() && self.new.len() <= MAX_BATCH {
+        if self.order.is_empty() && self.new.len() <= MAX_BATCH {
             let bytes: usize = self.new.iter().map(|task| task.lock().change_bytes()).sum();
             if bytes <= MAX_BATCH_BYTES {
                 self.was_huge = false;
@@ -115,11 +116,11 @@ impl Queue {
             }
         }
         for task in mem::take(&mut self.new) {
-            let is_small = task.lock().change_bytes() <= SMALL;
-            let turn = (Arc::clone(&task.key.scope().owner), is_small);
-            let tasks = self.waiting.entry(turn.clone()).or_default();
+            let is_small = task.lock().change_bytes() <= MAX_SMALL;
+            let key = (Arc::clone(&task.key.scope().owner), is_small);
+            let tasks = self.queues.entry(key.clone()).or_default();
             if tasks.is_empty() {
-                self.turns.push_back(turn);
+                self.order.push_back(key);
             }
             tasks.push_back(task);
         }
@@ -133,45 +134,45 @@ impl Queue {
 
     /// Takes the next huge change.
     fn take_huge(&mut self) -> Option<LiveRef> {
-        let at = self.turns.iter().position(|turn| self.next_bytes(turn) > LARGE)?;
-        let turn = self.turns.remove(at)?;
-        self.take(turn)
+        let at = self.order.iter().position(|key| self.next_bytes(key) > MAX_LARGE)?;
+        let key = self.order.remove(at)?;
+        self.take(key)
     }
 
     /// Takes changes that are not huge.
     fn take_others(&mut self) -> Vec<LiveRef> {
         let (mut batch, mut bytes, mut skipped) = (Vec::new(), 0, VecDeque::new());
         while batch.len() < MAX_BATCH
-            && let Some(turn) = self.turns.pop_front()
+            && let Some(key) = self.order.pop_front()
         {
             // It may have grown since it was queued.
-            let more = self.next_bytes(&turn);
-            if more > LARGE || more > SMALL && bytes > 0 && bytes + more > MAX_BATCH_BYTES {
-                skipped.push_back(turn);
+            let more = self.next_bytes(&key);
+            if more > MAX_LARGE || more > MAX_SMALL && bytes > 0 && bytes + more > MAX_BATCH_BYTES {
+                skipped.push_back(key);
             } else {
-                bytes += if more > SMALL { more } else { 0 };
-                batch.extend(self.take(turn));
+                bytes += if more > MAX_SMALL { more } else { 0 };
+                batch.extend(self.take(key));
             }
         }
         // The next batch begins with them.
-        skipped.append(&mut self.turns);
-        self.turns = skipped;
+        skipped.append(&mut self.order);
+        self.order = skipped;
         batch
     }
 
-    /// Returns the size of the next change of a turn.
-    fn next_bytes(&self, turn: &Turn) -> usize {
-        self.waiting.get(turn).and_then(VecDeque::front).map_or(0, |task| task.lock().change_bytes())
+    /// Returns the size of the next change of a queue.
+    fn next_bytes(&self, key: &QueueKey) -> usize {
+        self.queues.get(key).and_then(VecDeque::front).map_or(0, |task| task.lock().change_bytes())
     }
 
-    /// Takes the next task of a turn, which is then the last one of all turns.
-    fn take(&mut self, turn: Turn) -> Option<LiveRef> {
-        let tasks = self.waiting.get_mut(&turn)?;
+    /// Takes the next task of a queue, whose key goes to the end of the order.
+    fn take(&mut self, key: QueueKey) -> Option<LiveRef> {
+        let tasks = self.queues.get_mut(&key)?;
         let task = tasks.pop_front();
         if tasks.is_empty() {
-            self.waiting.remove(&turn);
+            self.queues.remove(&key);
         } else {
-            self.turns.push_back(turn);
+            self.order.push_back(key);
         }
         task
     }

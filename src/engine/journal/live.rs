@@ -14,14 +14,14 @@ use std::{
 use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::{
-    sync::{Notify, futures::OwnedNotified, oneshot},
+    sync::{Notify, oneshot},
     time::Instant,
 };
 
 pub(super) use self::commit::apply_to_checkpoint;
 use super::{
     failure::{CommitFailure, LimitExceeded},
-    memory::{Charge, LiveMemory},
+    memory::{Charge, LiveMemory, Refusal},
     turn_context::MessageContexts,
     turns::{AnsweredInterruption, QueuedMessage, Turns, is_plain_working},
     waiters::{TurnReply, WaitCondition, Wakeups},
@@ -359,11 +359,10 @@ impl LiveState {
         self.admission.bytes() + self.durable.cache_bytes + self.turn.agent_state.as_ref().map_or(0, Bytes::len)
     }
 
-    /// Counts `bytes` that are to be added, if they fit. With `may_lead`, the task may use all of the share of its owner.
-    /// Fails with a future of the next release of memory.
-    pub(super) fn reserve(&mut self, bytes: usize, may_lead: bool) -> Result<(), OwnedNotified> {
+    /// Counts `bytes` that are to be added, if they fit.
+    pub(super) fn reserve(&mut self, bytes: usize, may_take_exclusive_half: bool) -> Result<(), Refusal> {
         let bytes = self.memory().saturating_add(bytes);
-        self.charge.try_grow(bytes, may_lead)
+        self.charge.try_grow(bytes, may_take_exclusive_half)
     }
 
     /// Sets an interrupted task to WORKING, with the event `working`, because a turn takes the messages that answer it.

@@ -1,21 +1,29 @@
-//! Memory budget of live tasks: what the events of all tasks in memory have, of all agents that share the budget.
+//! Memory budget of live tasks: the bytes of the events of all tasks in memory, over all agents that share the budget.
 //!
-//! A task of up to [`UNCOUNTED`] bytes does not count: the numbers of turns and streams bound them. An update that makes a
-//! task larger waits until there is room, and messages are rejected. An owner has a share, so that the rest is left to
-//! others. The tasks of an owner fill half of its share together. The other half is for one of them at a time, so that it can
-//! reach its end and release its memory, instead of all tasks waiting for each other. If that does not help, because tasks
-//! wait for their clients, the turns that wait fail after a time. They also fail if too many bytes wait.
+//! A task of up to [`UNCOUNTED`] bytes does not count: the numbers of turns and streams bound them. An owner has a share of
+//! the budget, and the rest is left to others. Updates of agents wait until they fit, messages and loads are rejected:
+//! - Shared half: the counted tasks of an owner use half of its share together.
+//! - Exclusive half: one task at a time uses the other half too, so that it can end and release its memory, instead of all
+//!   tasks waiting for each other. The only counted task of an owner may use all of the share in any case.
+//! - Failure: the turn of an update that waits fails if no memory that it can use is released for 30 s, because tasks wait for
+//!   their clients, for example. It fails at once if too many bytes of its owner wait.
 
-use std::{collections::hash_map::Entry, sync::Arc};
+use std::{collections::hash_map::Entry, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
-use tokio::sync::{Notify, futures::OwnedNotified};
+use tokio::{
+    sync::{Notify, futures::OwnedNotified},
+    time::Instant,
+};
 
 /// Bytes of a task that do not count. Larger tasks count in multiples of it, so that few events change the budget.
 const UNCOUNTED: usize = 16 << 10;
 
 /// Default size of the budget, in bytes.
 const DEFAULT: usize = 192 << 20;
+
+/// Maximum time that an update waits while no memory that it can use is released.
+const MEMORY_WAIT: Duration = Duration::from_secs(30);
 
 /// Memory budget of live tasks. Clones share it.
 #[derive(Clone)]
@@ -31,7 +39,9 @@ struct Budget {
 #[derive(Default)]
 struct Used {
     bytes: usize,
-    /// Owners whose tasks have counted bytes.
+    /// Number of releases of memory.
+    releases: u64,
+    /// Owners whose tasks have counted bytes, or updates that wait.
     owners: foldhash::HashMap<Arc<str>, OwnerUse>,
 }
 
@@ -40,8 +50,10 @@ struct OwnerUse {
     bytes: usize,
     /// Bytes of updates that wait.
     waiting: usize,
-    /// A task [leads](Charge::leads).
-    is_led: bool,
+    /// A task [has the exclusive half](Charge::has_exclusive_half).
+    exclusive_half_in_use: bool,
+    /// [Number](Used::releases) of the last release by a task of the owner.
+    last_release: u64,
 }
 
 impl LiveMemory {
@@ -59,13 +71,16 @@ impl LiveMemory {
     pub(crate) fn has_room(&self, owner: &str, bytes: usize) -> bool {
         let (used, more) = (self.0.used.lock(), counted(bytes));
         let own = used.owners.get(owner).copied().unwrap_or_default();
-        more == 0 || self.fits(used.bytes, own.bytes, more, false)
+        more == 0 || self.fits_in_share(own.bytes, more, own.bytes == 0) && self.fits_in_total(used.bytes, more)
     }
 
-    /// Returns whether `more` bytes of an owner fit. With `leads`, they may have the half of the share that is for one task.
-    fn fits(&self, total: usize, own: usize, more: usize, leads: bool) -> bool {
-        let share = if leads { self.max_per_owner() } else { self.max_per_owner() / 2 };
-        total.saturating_add(more) <= self.0.max && own.saturating_add(more) <= share
+    fn fits_in_total(&self, total: usize, more: usize) -> bool {
+        total.saturating_add(more) <= self.0.max
+    }
+
+    /// Returns whether `more` bytes of an owner fit in its share, or in the shared half of it.
+    fn fits_in_share(&self, own: usize, more: usize, is_whole: bool) -> bool {
+        own.saturating_add(more) <= if is_whole { self.max_per_owner() } else { self.max_per_owner() / 2 }
     }
 }
 
@@ -83,33 +98,44 @@ pub(super) struct Charge {
     budget: Option<(LiveMemory, Arc<str>)>,
     bytes: usize,
     /// The task has the half of its owner's share that is for one task at a time.
-    leads: bool,
-    /// Set while an update of the task waits for memory.
-    pub(super) is_waiting: bool,
+    has_exclusive_half: bool,
+    /// Shared with the updates of the task that wait for memory. Created for the first one.
+    waits: Option<Arc<()>>,
+}
+
+/// Refusal of memory.
+pub(super) struct Refusal {
+    /// Completes at the next release.
+    pub(super) released: OwnedNotified,
+    /// [Number](Used::releases) of the last release of memory that the task could use.
+    last_release: u64,
 }
 
 impl Charge {
     pub(super) fn new(memory: &LiveMemory, owner: &Arc<str>) -> Self {
-        Self { budget: Some((memory.clone(), Arc::clone(owner))), ..Self::default() }
+        let budget = Some((memory.clone(), Arc::clone(owner)));
+        Self { budget, bytes: 0, has_exclusive_half: false, waits: None }
     }
 
-    /// Counts a task of so many bytes, unless they do not fit. With `may_lead`, it may become the one that may use all of the
-    /// share of its owner. Fails with a future of the next release.
-    pub(super) fn try_grow(&mut self, bytes: usize, may_lead: bool) -> Result<(), OwnedNotified> {
+    /// Counts a task of so many bytes, unless they do not fit.
+    pub(super) fn try_grow(&mut self, bytes: usize, may_take_exclusive_half: bool) -> Result<(), Refusal> {
         let Some((memory, owner)) = &self.budget else { return Ok(()) };
         let Some(more) = counted(bytes).checked_sub(self.bytes).filter(|more| *more > 0) else { return Ok(()) };
         // Before the check, so that no release is missed.
         let released = Arc::clone(&memory.0.released).notified_owned();
         let mut used = memory.0.used.lock();
         let own = used.owners.get(owner).copied().unwrap_or_default();
-        if !memory.fits(used.bytes, own.bytes, more, false) {
-            let can_lead = self.leads || may_lead && !own.is_led;
-            if !can_lead || !memory.fits(used.bytes, own.bytes, more, true) {
-                return Err(released);
-            }
-            self.leads = true;
+        let exceeds_shared_half = !memory.fits_in_share(own.bytes, more, false);
+        let can_exceed = self.has_exclusive_half || may_take_exclusive_half && !own.exclusive_half_in_use;
+        let is_alone = own.bytes == self.bytes;
+        let is_share_full =
+            exceeds_shared_half && !((can_exceed || is_alone) && memory.fits_in_share(own.bytes, more, true));
+        if is_share_full || !memory.fits_in_total(used.bytes, more) {
+            let last_release = if is_share_full { own.last_release } else { used.releases };
+            return Err(Refusal { released, last_release });
         }
-        used.add(owner, more, self.leads);
+        self.has_exclusive_half |= exceeds_shared_half && can_exceed;
+        used.add(owner, more, self.has_exclusive_half);
         self.bytes += more;
         Ok(())
     }
@@ -118,13 +144,13 @@ impl Charge {
     pub(super) fn grow(&mut self, bytes: usize) {
         let Some((memory, owner)) = &self.budget else { return };
         if let Some(more) = counted(bytes).checked_sub(self.bytes).filter(|more| *more > 0) {
-            memory.0.used.lock().add(owner, more, self.leads);
+            memory.0.used.lock().add(owner, more, self.has_exclusive_half);
             self.bytes += more;
         }
     }
 
     /// Counts an update of so many bytes that waits for memory. `None` if too many bytes of the owner wait: half of its share.
-    pub(super) fn wait(&self, bytes: usize) -> Option<Waiting> {
+    pub(super) fn wait(&mut self, bytes: usize) -> Option<Waiting> {
         let (memory, owner) = self.budget.as_ref()?;
         let mut used = memory.0.used.lock();
         let waiting = used.owners.get(owner).map_or(0, |own| own.waiting).saturating_add(bytes);
@@ -132,12 +158,20 @@ impl Charge {
             return None;
         }
         used.change(owner, |own| own.waiting = waiting);
-        Some(Waiting { memory: memory.clone(), owner: Arc::clone(owner), bytes })
+        let waits = Arc::clone(self.waits.get_or_insert_default());
+        let (memory, owner, deadline) = (memory.clone(), Arc::clone(owner), Instant::now() + MEMORY_WAIT);
+        drop(used);
+        Some(Waiting { memory, owner, bytes, last_release: 0, deadline, _waits: waits })
     }
 
-    /// Leaves the half of the share that is for one task to another one.
-    pub(super) fn stop_leading(&mut self) {
-        if self.leads {
+    /// Returns whether an update of the task waits for memory.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.waits.as_ref().is_some_and(|waits| Arc::strong_count(waits) > 1)
+    }
+
+    /// Leaves the exclusive half to another task.
+    pub(super) fn release_exclusive_half(&mut self) {
+        if self.has_exclusive_half {
             self.release(0);
         }
     }
@@ -145,13 +179,14 @@ impl Charge {
     fn release(&mut self, bytes: usize) {
         let Some((memory, owner)) = &self.budget else { return };
         let mut used = memory.0.used.lock();
-        used.bytes = used.bytes.saturating_sub(bytes);
+        let release = used.releases + 1;
+        (used.bytes, used.releases) = (used.bytes.saturating_sub(bytes), release);
         used.change(owner, |own| {
-            own.bytes = own.bytes.saturating_sub(bytes);
-            own.is_led &= !self.leads;
+            (own.bytes, own.last_release) = (own.bytes.saturating_sub(bytes), release);
+            own.exclusive_half_in_use &= !self.has_exclusive_half;
         });
         drop(used);
-        (self.bytes, self.leads) = (self.bytes.saturating_sub(bytes), false);
+        (self.bytes, self.has_exclusive_half) = (self.bytes.saturating_sub(bytes), false);
         memory.0.released.notify_waiters();
     }
 }
@@ -169,6 +204,20 @@ pub(super) struct Waiting {
     memory: LiveMemory,
     owner: Arc<str>,
     bytes: usize,
+    /// [Number](Used::releases) of the last release of memory that the update could use.
+    last_release: u64,
+    deadline: Instant,
+    _waits: Arc<()>,
+}
+
+impl Waiting {
+    /// Returns when the update fails: later than before if memory that it could use was released since the last refusal.
+    pub(super) fn deadline(&mut self, refusal: &Refusal) -> Instant {
+        if refusal.last_release > self.last_release {
+            (self.last_release, self.deadline) = (refusal.last_release, Instant::now() + MEMORY_WAIT);
+        }
+        self.deadline
+    }
 }
 
 impl Drop for Waiting {
@@ -178,10 +227,11 @@ impl Drop for Waiting {
 }
 
 impl Used {
-    fn add(&mut self, owner: &Arc<str>, bytes: usize, leads: bool) {
+    fn add(&mut self, owner: &Arc<str>, bytes: usize, uses_exclusive_half: bool) {
         self.bytes = self.bytes.saturating_add(bytes);
         self.change(owner, |own| {
-            (own.bytes, own.is_led) = (own.bytes.saturating_add(bytes), own.is_led || leads);
+            own.bytes = own.bytes.saturating_add(bytes);
+            own.exclusive_half_in_use |= uses_exclusive_half;
         });
     }
 
@@ -229,16 +279,17 @@ mod tests {
         let memory = budget();
         let [mut first, mut second, mut third] = [(); 3].map(|()| charge(&memory, "ada"));
         assert!(grow(&mut first, 2) && !grow(&mut second, 7));
+        assert!(grow(&mut second, 2), "it takes the exclusive half");
         assert!(first.try_grow(4 * UNCOUNTED, false).is_err());
-        assert!(grow(&mut second, 2), "it leads");
         assert!(!grow(&mut first, 3) && !grow(&mut third, 2) && grow(&mut third, 1), "a small task does not count");
         assert!(grow(&mut second, 4) && !grow(&mut second, 5));
-        let mut released = pin!(first.try_grow(4 * UNCOUNTED, true).unwrap_err());
+        let Err(Refusal { released, .. }) = first.try_grow(4 * UNCOUNTED, true) else { panic!("it fits") };
+        let mut released = pin!(released);
         assert!(released.as_mut().now_or_never().is_none());
         drop(second);
         assert!(released.now_or_never().is_some());
-        assert!(grow(&mut first, 6));
-        first.stop_leading();
+        assert!(memory.has_room("bob", 6 * UNCOUNTED) && first.try_grow(6 * UNCOUNTED, false).is_ok());
+        first.release_exclusive_half();
         assert!(!memory.has_room("ada", 2 * UNCOUNTED) && memory.has_room("ada", UNCOUNTED));
         drop((first, third));
         let used = memory.0.used.lock();
@@ -248,13 +299,15 @@ mod tests {
     #[test]
     fn updates_that_wait_are_bounded() {
         let memory = budget();
-        let task = charge(&memory, "ada");
+        let mut task = charge(&memory, "ada");
         let waiting = task.wait(2 * UNCOUNTED).unwrap();
         assert!(task.wait(2 * UNCOUNTED).is_none() && charge(&memory, "bob").wait(3 * UNCOUNTED).is_some());
         let other = task.wait(UNCOUNTED).unwrap();
         drop(waiting);
         assert!(task.wait(2 * UNCOUNTED).is_some());
+        assert!(task.is_waiting());
         drop(other);
+        assert!(!task.is_waiting());
         assert_eq!(memory.0.used.lock().owners.len(), 0);
     }
 

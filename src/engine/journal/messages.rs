@@ -3,7 +3,6 @@
 
 use std::{collections::VecDeque, sync::Arc};
 
-use prost::Message as _;
 use tokio::sync::oneshot;
 
 use super::{
@@ -173,10 +172,11 @@ impl LiveRef {
             return Err(MessageRefusal::NeedsTurn(Box::new(new)));
         }
         let NewMessage { message, context, idempotency } = new;
-        if state.reserve(message.encoded_len(), false).is_err() {
+        let event = Event::pending(Payload::Message(message));
+        if state.reserve(event.approximate_size(), false).is_err() {
             return Err(MessageRefusal::MemoryFull);
         }
-        let event = match state.accept(Event::pending(Payload::Message(message)), EventFlags::HIDDEN) {
+        let event = match state.accept(event, EventFlags::HIDDEN) {
             Ok(event) => event,
             Err(violation) if violation.limit().is_some() => return Err(MessageRefusal::Limit(violation)),
             Err(_) if state.has_ended() => return Err(MessageRefusal::Ended(None)),

@@ -6,12 +6,13 @@ use bytes::Bytes;
 use futures_util::future::Either;
 use parking_lot::MutexGuard;
 use prost::Message as _;
-use tokio::{sync::oneshot, task::coop::consume_budget, time::timeout};
+use tokio::{sync::oneshot, task::coop::consume_budget, time::timeout_at};
 
 use super::{
     LiveRef, Phase,
     failure::LimitExceeded,
     live::LiveState,
+    memory::Waiting,
     turn_context::TurnContext,
     turns::MAX_MESSAGES_PER_TURN,
     waiters::{TurnReply, WaitCondition, Wakeups},
@@ -30,9 +31,6 @@ use crate::{
 
 /// Maximum time that pending updates of an agent that does not pause wait for their commit.
 const MAX_PENDING: Duration = Duration::from_millis(1);
-
-/// Maximum time that an update waits for memory while none is released.
-const MEMORY_WAIT: Duration = Duration::from_secs(30);
 
 /// The turn accepts no more updates: it has ended, is canceled, or the server stops.
 #[derive(Clone, Copy, Debug)]
@@ -144,7 +142,7 @@ impl LiveRef {
         if self.is_abandoned(&state) {
             return None;
         }
-        (state.turn.begun, state.charge.is_waiting) = (state.turn.number, false);
+        state.turn.begun = state.turn.number;
         let task = state.with_answered_status(task);
         Some(AgentStart { task, turn: state.turn.number, attempt: state.turn.attempt, updates: state.turn.updates })
     }
@@ -169,7 +167,7 @@ impl LiveRef {
         let pause = AgentPause {
             has_task: state.has_task,
             has_changes: state.is_dirty(),
-            waits_for: if state.is_full() || state.charge.is_waiting {
+            waits_for: if state.is_full() || state.charge.is_waiting() {
                 WaitsFor::Store
             } else if state.admission.state().is_interrupted() {
                 WaitsFor::Client
@@ -256,7 +254,7 @@ impl LiveRef {
             state.mark_working(|| self.status_event(TaskState::Working, None));
         } else {
             state.turn.is_running = false;
-            state.charge.stop_leading();
+            state.charge.release_exclusive_half();
             drop(permit.take());
         }
         self.journal().flush(self, state);
@@ -434,7 +432,7 @@ impl LiveRef {
         bytes: usize,
         mut update: impl FnMut(&mut LiveState) -> Result<(), TurnEnded>,
     ) -> Result<(), TurnEnded> {
-        let mut waiting = None;
+        let mut waiting: Option<Box<Waiting>> = None;
         loop {
             // Yields to the runtime from time to time, even if the store never makes the agent wait.
             consume_budget().await;
@@ -447,7 +445,6 @@ impl LiveRef {
                 state.has_task = true;
                 let is_full = state.is_full();
                 let reserved = if is_full { Ok(()) } else { state.reserve(bytes, true) };
-                state.charge.is_waiting = reserved.is_err();
                 match reserved {
                     Ok(()) if is_full => {
                         let changed = self.changed().notified();
@@ -468,20 +465,21 @@ impl LiveRef {
                         }
                         return result;
                     }
-                    Err(released) => {
+                    Err(refusal) => {
                         waiting = waiting.or_else(|| state.charge.wait(bytes).map(Box::new));
-                        if waiting.is_none() {
+                        let Some(waiting) = &mut waiting else {
                             drop(state);
                             self.end_without_memory(turn);
                             continue;
-                        }
+                        };
+                        let deadline = waiting.deadline(&refusal);
                         let control = self.control.notified();
                         self.journal().flush(self, state);
                         let released = async {
-                            tokio::select! { biased; () = released => {}, () = control => {} }
+                            tokio::select! { biased; () = refusal.released => {}, () = control => {} }
                         };
                         // Boxed, so that the futures of agents stay small.
-                        Either::Right(Box::pin(timeout(MEMORY_WAIT, released)))
+                        Either::Right(Box::pin(timeout_at(deadline, released)))
                     }
                 }
             };

@@ -138,11 +138,14 @@ async fn turn_fails_if_no_memory_is_released() {
         open.push(stream);
     }
     let started = Instant::now();
-    let failed = bench.send(Message::user("8")).await.unwrap();
+    let failed = bench.spawn_send(Message::user("8"));
+    sleep_ms(20_000).await;
+    // The share of its owner is full, so this release does not help.
+    assert_eq!(bob.send(Message::user("3")).await.unwrap().state(), TaskState::Completed);
+    let failed = failed.await.unwrap().unwrap();
     assert_eq!(failed.state(), TaskState::Failed);
     assert!(status_text(&failed).contains("limit live_bytes") && status_text(&failed).contains("limits.memory"));
     assert_eq!(started.elapsed().as_secs(), 30);
-    assert_eq!(bob.send(Message::user("3")).await.unwrap().state(), TaskState::Completed);
     assert_eq!(bench.send(Message::user("0")).await.unwrap().state(), TaskState::Completed);
 
     let large = "0 ".to_owned() + &"x".repeat(MIB);
@@ -167,4 +170,16 @@ async fn stored_task_is_loaded_only_if_it_fits() {
     assert_memory_full(&bench.subscribe(&ids[1]).await.err().unwrap());
     assert_memory_full(&bench.cancel(&ids[1]).await.unwrap_err());
     assert_eq!(bench.get(&ids[1]).await.unwrap().state(), TaskState::InputRequired);
+}
+
+/// A task that has more than half of its owner's share goes on if it is the only one, also after it has left memory.
+#[tokio::test(start_paused = true)]
+async fn large_task_may_use_the_whole_share() {
+    let bench = with_limits(Gate::opened().store(), with_memory(8), write);
+    let id = bench.send(Message::user("4 ask")).await.unwrap().id;
+    bench.wait_until_evicted().await;
+    let _open = bench.subscribe(&id).await.unwrap();
+    assert_eq!(bench.send(follow_up(&id, "0 ask")).await.unwrap().state(), TaskState::InputRequired);
+    assert_memory_full(&bench.send(Message::user("x".repeat(MIB))).await.unwrap_err());
+    assert_eq!(bench.send(follow_up(&id, "0")).await.unwrap().state(), TaskState::Completed);
 }
