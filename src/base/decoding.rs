@@ -39,13 +39,13 @@ pub(crate) async fn decode<T: Send + 'static>(length: usize, decode: impl FnOnce
 /// Decodes a request of so many bytes where the caller can't wait. A few workers of a runtime with several threads pass their other
 /// tasks on before they decode a large one. Not for tasks of a [`LocalSet`](tokio::task::LocalSet), which can't be passed on.
 pub(crate) fn decode_request<T>(length: usize, decode: impl FnOnce() -> T) -> T {
+    /// Requests that are decoded so at the same time: each needs another thread.
+    static IN_PLACE: Semaphore = Semaphore::const_new(4);
     let is_worker = || {
         let runtime = Handle::try_current();
         // The future of `block_on` has no id, and delays no other task.
         runtime.is_ok_and(|runtime| runtime.runtime_flavor() == RuntimeFlavor::MultiThread) && task::try_id().is_some()
     };
-    /// Requests that are decoded so at the same time: each needs another thread.
-    static IN_PLACE: Semaphore = Semaphore::const_new(4);
     if length > LARGE
         && is_worker()
         && let Ok(_permit) = IN_PLACE.try_acquire()
