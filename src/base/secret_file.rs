@@ -14,7 +14,7 @@ use tempfile::{NamedTempFile, PersistError};
 /// Reads a file with a secret, and logs a warning if other users of the system can read it.
 ///
 /// # Errors
-/// Those of [`read_file`], or the file is not UTF-8.
+/// The file is not UTF-8, or can't be read (see [`read_file`]).
 pub(crate) fn read_secret(path: &Path, max: u64) -> io::Result<String> {
     let (content, metadata) = read_file(path, max)?;
     if is_shared(&metadata) {

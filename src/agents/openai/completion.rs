@@ -301,7 +301,7 @@ impl CompletionStream<'_> {
     /// Returns the response, without its text.
     ///
     /// # Errors
-    /// It has no answer.
+    /// The response has no answer.
     pub(super) fn into_completion(self) -> Result<Completion, Error> {
         if self.completion.has_choice {
             Ok(self.completion)

@@ -98,7 +98,7 @@ where
 /// own error and ignores further messages.
 ///
 /// # Errors
-/// Those of [`body::read`], and `InvalidRequest`.
+/// `InvalidRequest` for the frame, or an error of [`body::read`].
 pub(in crate::transport) async fn read_frame<B: RequestBody>(
     headers: &HeaderMap,
     body: B,

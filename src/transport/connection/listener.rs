@@ -97,9 +97,8 @@ pub struct ListenerSettings {
     /// Time in which a client has to receive 64 KiB of a pending response, or the rest if that is less. Otherwise the
     /// connection is closed; over HTTP/2 only the stream is reset. Zero: no limit.
     pub write_timeout: Duration,
-    /// HTTP/1: a client that ends its side of the connection after a request gets the response if that begins within this time.
-    /// It may also have disconnected, which is noticed then, or when something is sent, and drops the request. Zero: the end is a
-    /// disconnect.
+    /// HTTP/1: time in which a response has to begin after the client has ended its side of the connection. After that, and if a
+    /// write fails, the client counts as disconnected, and the request is dropped. Zero: the end is a disconnect.
     pub half_close: Duration,
     /// Time for running requests to end on drain.
     pub grace_period: Duration,
