@@ -52,6 +52,7 @@ const BLOCKING_GRACE: Duration = Duration::from_secs(1);
 
 /// Serves until SIGINT or SIGTERM, then drains. A second signal exits at once with code 130 or 143.
 pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
+    return_large_buffers();
     hide_from_commands();
     let loaded = config::load(arguments.config.as_deref(), &arguments.flags())?;
     if arguments.print_config {
@@ -442,6 +443,22 @@ fn open_store(config: &Config) -> anyhow::Result<OpenedStore> {
         }
     }
 }
+
+/// Makes the allocator return buffers of 256 KiB and more to the system when they are freed. glibc raises that threshold with each such
+/// buffer, up to 32 MiB, and then keeps the freed ones: hundreds of megabytes under load. It reads the variable only when a process
+/// starts, so this executes the program again. Where the variable is set, or this fails, it does nothing.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+fn return_large_buffers() {
+    use std::os::unix::process::CommandExt as _;
+    const THRESHOLD: &str = "MALLOC_MMAP_THRESHOLD_";
+    let mut arguments = std::env::args_os();
+    if let (None, Ok(program), Some(name)) = (std::env::var_os(THRESHOLD), std::env::current_exe(), arguments.next()) {
+        _ = process::Command::new(program).arg0(name).args(arguments).env(THRESHOLD, "262144").exec();
+    }
+}
+
+#[cfg(not(all(target_os = "linux", target_env = "gnu")))]
+fn return_large_buffers() {}
 
 /// Forbids other processes of the user, such as the commands of agents, to read the memory and the environment of this process. Only
 /// root, or a process with `CAP_SYS_PTRACE`, may read them. The process leaves no core dumps.
