@@ -52,7 +52,9 @@ const BLOCKING_GRACE: Duration = Duration::from_secs(1);
 
 /// Serves until SIGINT or SIGTERM, then drains. A second signal exits at once with code 130 or 143.
 pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
     return_large_buffers();
+    #[cfg(target_os = "linux")]
     hide_from_commands();
     let loaded = config::load(arguments.config.as_deref(), &arguments.flags())?;
     if arguments.print_config {
@@ -450,15 +452,12 @@ fn open_store(config: &Config) -> anyhow::Result<OpenedStore> {
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 fn return_large_buffers() {
     use std::os::unix::process::CommandExt as _;
-    const THRESHOLD: &str = "MALLOC_MMAP_THRESHOLD_";
+    let threshold = "MALLOC_MMAP_THRESHOLD_";
     let mut arguments = std::env::args_os();
-    if let (None, Ok(program), Some(name)) = (std::env::var_os(THRESHOLD), std::env::current_exe(), arguments.next()) {
-        _ = process::Command::new(program).arg0(name).args(arguments).env(THRESHOLD, "262144").exec();
+    if let (None, Ok(program), Some(name)) = (std::env::var_os(threshold), std::env::current_exe(), arguments.next()) {
+        _ = process::Command::new(program).arg0(name).args(arguments).env(threshold, "262144").exec();
     }
 }
-
-#[cfg(not(all(target_os = "linux", target_env = "gnu")))]
-fn return_large_buffers() {}
 
 /// Forbids other processes of the user, such as the commands of agents, to read the memory and the environment of this process. Only
 /// root, or a process with `CAP_SYS_PTRACE`, may read them. The process leaves no core dumps.
@@ -468,9 +467,6 @@ fn hide_from_commands() {
     // Does not fail with this value.
     _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
 }
-
-#[cfg(not(target_os = "linux"))]
-fn hide_from_commands() {}
 
 /// File descriptors that the process needs in addition to its connections: standard streams, listeners, database files and
 /// readers, runtime.

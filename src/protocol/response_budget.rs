@@ -7,7 +7,6 @@
 //! bytes do not count: the number of connections and streams bounds them.
 
 use std::{
-    collections::hash_map::Entry,
     net::SocketAddr,
     pin::pin,
     sync::{
@@ -54,25 +53,24 @@ struct Budget {
 #[derive(Debug, Default)]
 struct Used {
     bytes: usize,
+    /// Those of `bytes` that are frames of streams.
+    of_streams: usize,
     /// Bytes of each connection that has any. A counter in the extensions of each request would cost an allocation.
     connections: foldhash::HashMap<SocketAddr, usize>,
 }
 
 impl Used {
-    fn add(&mut self, peer: Option<SocketAddr>, bytes: usize) {
-        self.bytes = self.bytes.saturating_add(bytes);
+    /// Adds bytes, or subtracts them.
+    fn change(&mut self, peer: Option<SocketAddr>, is_stream: bool, bytes: usize, change: fn(usize, usize) -> usize) {
+        self.bytes = change(self.bytes, bytes);
+        if is_stream {
+            self.of_streams = change(self.of_streams, bytes);
+        }
         if let Some(peer) = peer.filter(|_| bytes > 0) {
             let held = self.connections.entry(peer).or_default();
-            *held = held.saturating_add(bytes);
-        }
-    }
-
-    fn subtract(&mut self, peer: Option<SocketAddr>, bytes: usize) {
-        self.bytes = self.bytes.saturating_sub(bytes);
-        if let Some(Entry::Occupied(mut held)) = peer.map(|peer| self.connections.entry(peer)) {
-            *held.get_mut() = held.get().saturating_sub(bytes);
-            if *held.get() == 0 {
-                held.remove();
+            *held = change(*held, bytes);
+            if *held == 0 {
+                self.connections.remove(&peer);
             }
         }
     }
@@ -99,15 +97,16 @@ impl ResponseBudget {
 
     /// Creates an empty reservation.
     pub(crate) fn reservation(&self) -> Reservation {
-        Reservation { unsent: self.clone(), bytes: AtomicUsize::new(0) }
+        Reservation { unsent: self.clone(), bytes: AtomicUsize::new(0), is_stream: false }
     }
 
-    /// Counts a frame until it is dropped. It may exceed the budget.
-    pub(crate) fn count(&self, data: Bytes) -> Bytes {
+    /// Counts a response, or a frame of a stream, until it is dropped. It may exceed the budget; that of a stream does not use the
+    /// half that is left to calls.
+    pub(crate) fn count(&self, data: Bytes, is_stream: bool) -> Bytes {
         if data.len() <= SMALL {
             return data;
         }
-        let reserved = self.reservation();
+        let reserved = Reservation { unsent: self.clone(), bytes: AtomicUsize::new(0), is_stream };
         reserved.add_unchecked(data.len() + data.len() / ALLOCATOR_SHARE);
         Bytes::from_owner(Counted { data, _reserved: reserved })
     }
@@ -138,9 +137,10 @@ impl ResponseBudget {
     fn take(&self, bytes: usize) -> Result<(), Error> {
         let max = self.budget.max;
         let mut used = self.budget.used.lock();
-        let total = used.bytes.saturating_add(bytes);
+        // A large event, or several that passed together, exceed the half of streams only.
+        let total = used.bytes.saturating_add(bytes).saturating_sub(used.of_streams.saturating_sub(max / 2));
         if total <= max - max / 2 {
-            used.add(self.peer, bytes);
+            used.change(self.peer, false, bytes, usize::saturating_add);
             return Ok(());
         }
         let held = self.peer.and_then(|peer| used.connections.get(&peer)).copied().unwrap_or(0);
@@ -152,16 +152,16 @@ impl ResponseBudget {
                 "{held} bytes of responses on this connection are unread, too large a share of {max} bytes; read them first"
             )
         } else {
-            used.add(self.peer, bytes);
+            used.change(self.peer, false, bytes, usize::saturating_add);
             return Ok(());
         };
         let error = ErrorKind::Unavailable.because(format!("{reason} (limits.memory)"));
         Err(error.with("limit", "outgoing_bytes").retry_after(RETRY_AFTER))
     }
 
-    fn release_bytes(&self, bytes: usize) {
+    fn release_bytes(&self, bytes: usize, is_stream: bool) {
         if bytes > 0 {
-            self.budget.used.lock().subtract(self.peer, bytes);
+            self.budget.used.lock().change(self.peer, is_stream, bytes, usize::saturating_sub);
             self.budget.released.notify_waiters();
         }
     }
@@ -172,6 +172,7 @@ impl ResponseBudget {
 pub struct Reservation {
     unsent: ResponseBudget,
     bytes: AtomicUsize,
+    is_stream: bool,
 }
 
 impl Reservation {
@@ -185,7 +186,7 @@ impl Reservation {
         match bytes.checked_sub(before) {
             Some(0) => {}
             Some(more) => self.unsent.take(more)?,
-            None => self.unsent.release_bytes(before - bytes),
+            None => self.unsent.release_bytes(before - bytes, self.is_stream),
         }
         self.bytes.store(bytes, Relaxed);
         Ok(())
@@ -193,7 +194,7 @@ impl Reservation {
 
     /// Releases the whole reservation.
     pub fn release(&self) {
-        self.unsent.release_bytes(self.bytes.swap(0, Relaxed));
+        self.unsent.release_bytes(self.bytes.swap(0, Relaxed), self.is_stream);
     }
 
     /// Reserves memory for a read of unknown size: `bytes`, or an eighth of the budget if that is less, so that a small budget
@@ -207,7 +208,8 @@ impl Reservation {
 
     /// Adds bytes that are already allocated. They may exceed the budget.
     pub(crate) fn add_unchecked(&self, bytes: usize) {
-        self.unsent.budget.used.lock().add(self.unsent.peer, bytes);
+        let mut used = self.unsent.budget.used.lock();
+        used.change(self.unsent.peer, self.is_stream, bytes, usize::saturating_add);
         self.bytes.fetch_add(bytes, Relaxed);
     }
 }
@@ -249,13 +251,13 @@ mod tests {
     #[test]
     fn frame_counts_until_its_last_slice_is_dropped() {
         let unsent = ResponseBudget::new(10_000 * K);
-        let mut frame = unsent.count(data(10_001 * K));
+        let mut frame = unsent.count(data(10_001 * K), false);
         assert!(unsent.admit().is_err());
         let piece = frame.split_to(1);
         drop(frame);
         assert!(unsent.admit().is_err());
         drop(piece);
-        let small = unsent.count(data(SMALL));
+        let small = unsent.count(data(SMALL), false);
         assert!(unsent.reservation().resize(10_000 * K).is_ok());
         drop(small);
         assert_eq!(used(&unsent), (0, 0));
@@ -265,7 +267,7 @@ mod tests {
     fn reservations_count_with_frames() {
         let unsent = ResponseBudget::new(16_000 * K);
         // Counts as 10 000 units.
-        let frame = unsent.count(data(8000 * K));
+        let frame = unsent.count(data(8000 * K), false);
         let read = unsent.reservation();
         assert!(read.reserve_for_read(1 << 30).is_ok(), "an eighth of the budget");
         assert_eq!(read.bytes.load(Relaxed), 2000 * K);
@@ -275,6 +277,19 @@ mod tests {
         assert!(read.resize(6000 * K).is_ok() && unsent.reservation().reserve_for_read(K).is_err());
         assert!(read.resize(1000 * K).is_ok() && unsent.reservation().reserve_for_read(K).is_ok());
         drop((frame, read));
+        assert_eq!(used(&unsent), (0, 0));
+    }
+
+    #[test]
+    fn streams_leave_half_of_the_budget_to_calls() {
+        let unsent = ResponseBudget::new(8000 * K);
+        let frames = [(); 2].map(|()| unsent.count(data(8000 * K), true));
+        let call = unsent.reservation();
+        assert!(call.resize(4001 * K).is_err() && call.resize(4000 * K).is_ok() && unsent.admit().is_ok());
+        assert!(!unsent.has_room(2 * K) && unsent.reservation().resize(K).is_err());
+        drop(frames);
+        assert!(call.resize(8000 * K).is_ok());
+        drop(call);
         assert_eq!(used(&unsent), (0, 0));
     }
 

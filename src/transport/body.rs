@@ -23,7 +23,7 @@ use tonic::Status;
 
 use self::receive_budget::{HEALTH_MESSAGE, ReceiveBudget};
 use crate::{
-    protocol::{Error, ErrorKind, response_budget::ResponseBudget},
+    protocol::{Error, ErrorKind, response_budget::ResponseBudget, rpc::codec::split_frame},
     transport::pipeline::peer_limit::PeerPermit,
 };
 
@@ -56,6 +56,8 @@ pub struct Body {
     kind: Kind,
     /// Budget that counts the frames until they are sent.
     unsent: Option<ResponseBudget>,
+    /// The frames are events of a stream, which waits for room.
+    pub(super) is_stream: bool,
     /// Counts the request as open until the body is dropped.
     permit: Option<Box<PeerPermit>>,
 }
@@ -86,7 +88,7 @@ impl Body {
 
     /// Creates a body that streams frames.
     pub(crate) fn events(body: impl http_body::Body<Data = Bytes, Error = Status> + Send + 'static) -> Self {
-        Self::of(Kind::Events(Box::pin(body)))
+        Self { is_stream: true, ..Self::of(Kind::Events(Box::pin(body))) }
     }
 
     /// Creates a body from one of axum.
@@ -95,7 +97,7 @@ impl Body {
     }
 
     fn of(kind: Kind) -> Self {
-        Self { kind, unsent: None, permit: None }
+        Self { kind, unsent: None, is_stream: false, permit: None }
     }
 
     /// Returns the number of bytes that are already encoded.
@@ -109,7 +111,7 @@ impl Body {
     /// Counts the frames in the budget until they are sent.
     pub(super) fn counted(mut self, unsent: &ResponseBudget) -> Self {
         match &mut self.kind {
-            Kind::Whole(data) | Kind::Message(data) => *data = unsent.count(mem::take(data)),
+            Kind::Whole(data) | Kind::Message(data) => *data = unsent.count(mem::take(data), false),
             Kind::Grpc(_) | Kind::Events(_) => self.unsent = Some(unsent.clone()),
             Kind::Empty | Kind::StatusOk => {}
         }
@@ -119,7 +121,7 @@ impl Body {
     /// Counts a frame until it is sent.
     fn count(&self, frame: Frame<Bytes>) -> Frame<Bytes> {
         match &self.unsent {
-            Some(unsent) => frame.map_data(|data| unsent.count(data)),
+            Some(unsent) => frame.map_data(|data| unsent.count(data, self.is_stream)),
             None => frame,
         }
     }
@@ -196,11 +198,11 @@ impl http_body::Body for Body {
     }
 }
 
-/// Reads the whole body of a request. `prefix` is the length of its beginning that does not count.
+/// Reads the whole body of a request. `prefix` is the length of its beginning that does not count: zero, or that of a gRPC frame.
 ///
 /// # Errors
-/// The body is larger than `limits.body_bytes`, is not received within `limits.body_timeout`, or exceeds the budget of
-/// received bytes.
+/// The body, or the message whose length its gRPC frame states, is larger than `limits.body_bytes`. The body is not received within
+/// `limits.body_timeout`, or exceeds the budget of received bytes.
 pub(super) async fn read<B>(headers: &HeaderMap, body: B, limits: &BodyLimits, prefix: usize) -> Result<Bytes, Error>
 where
     B: http_body::Body<Data = Bytes>,
@@ -245,6 +247,10 @@ where
         }
         // Most bodies arrive in one piece, which is not copied.
         if first.is_empty() && rest.is_empty() {
+            if prefix > 0 && split_frame(&data).is_some_and(|(_, length, _)| length > max) {
+                // At once: over HTTP/2, the client may wait before it sends the rest.
+                return Err(too_large_for(max));
+            }
             first = data;
         } else {
             if rest.is_empty() {

@@ -87,6 +87,12 @@ pub(super) fn decode<T: prost::Message + Default + Measure>(proto: &[u8]) -> Res
 /// Length of the prefix of a message in a gRPC frame in bytes.
 pub(crate) const PREFIX: usize = 5;
 
+/// Splits a gRPC frame into its flags, the length that it states, and what follows. `None` if the prefix is incomplete.
+pub(crate) fn split_frame(frame: &[u8]) -> Option<(u8, usize, &[u8])> {
+    let (&[flags, ref length @ ..], message) = frame.split_first_chunk::<PREFIX>()?;
+    Some((flags, usize::try_from(u32::from_be_bytes(*length)).unwrap_or(usize::MAX), message))
+}
+
 /// Encodes a message with its prefix: uncompressed, and of this length.
 pub(super) fn frame(message: &impl prost::Message) -> Result<Vec<u8>, Error> {
     let length = message.encoded_len();

@@ -17,7 +17,7 @@ use crate::{
         pb::DESCRIPTORS,
         rpc::{
             Dispatch, ParamSource, Params,
-            codec::{PREFIX, TRUNCATED},
+            codec::{PREFIX, TRUNCATED, split_frame},
         },
     },
     transport::{
@@ -87,8 +87,9 @@ where
             }
             (Err(error), _) => accounting.class.error_response(error),
         };
-        if is_streaming && let Some(deadline) = WriteDeadline::after(limits.stream_max_age) {
-            response.extensions_mut().insert(deadline);
+        if is_streaming {
+            WriteDeadline::after(limits.stream_max_age).map(|deadline| response.extensions_mut().insert(deadline));
+            response.body_mut().is_stream = true;
         }
         Ok(accounting.finish(response, is_read))
     }
@@ -106,7 +107,7 @@ pub(in crate::transport) async fn read_frame<B: RequestBody>(
 ) -> Result<Bytes, Error> {
     let frame = body::read(headers, body, limits, PREFIX).await?;
     let invalid = |why| Err(ErrorKind::InvalidRequest.because(format!("the body: {why}")));
-    let Some((flags, length, message)) = split(&frame) else { return Ok(frame) };
+    let Some((flags, length, message)) = split_frame(&frame) else { return Ok(frame) };
     if flags > u8::from(headers.contains_key(ENCODING)) {
         return invalid(format!("its frame has the flags {flags:#04x}, and is not an uncompressed message"));
     }
@@ -116,15 +117,9 @@ pub(in crate::transport) async fn read_frame<B: RequestBody>(
     Ok(frame)
 }
 
-/// Splits a gRPC frame into its flags, the length that it states, and what follows.
-fn split(frame: &[u8]) -> Option<(u8, usize, &[u8])> {
-    let (&[flags, ref length @ ..], message) = frame.split_first_chunk::<PREFIX>()?;
-    Some((flags, usize::try_from(u32::from_be_bytes(*length)).unwrap_or(usize::MAX), message))
-}
-
 /// Returns the message in a gRPC frame, unless that is compressed or incomplete.
 fn message_in(frame: &Bytes) -> Option<Bytes> {
-    let (flags, length, message) = split(frame)?;
+    let (flags, length, message) = split_frame(frame)?;
     (flags == 0 && message.len() == length).then(|| frame.slice(PREFIX..))
 }
 

@@ -258,7 +258,7 @@ async fn serve_entry<T: Dispatch, C: Dispatch>(
         }
         Ok(Reply::Unary(data, metadata)) => {
             let text = result_envelope(id, &data);
-            Some((budget.unsent.count(text), headers(metadata)))
+            Some((budget.unsent.count(text, false), headers(metadata)))
         }
         Ok(Reply::Stream(..)) => rejected(id, version, &Error::internal("a unary call returned a stream")),
         Err(status) => rejected(id, version, &error_parts(status).0),

@@ -192,8 +192,13 @@ where
     S: ConnectionService<B>,
     B: http_body::Body<Data = Bytes, Error: Into<Box<dyn StdError + Send + Sync>>> + Unpin + Send + 'static,
 {
+    #[cfg(target_os = "linux")]
+    let write_timeout = u32::try_from(settings.write_timeout.as_millis()).unwrap_or(u32::MAX);
     let accept = move |cx: &mut Context<'_>| {
         listener.poll_accept(cx).map_ok(|(stream, peer)| {
+            // For the last 4 MB of a response, which the buffer of the system takes. An error leaves them there for longer.
+            #[cfg(target_os = "linux")]
+            rustix::net::sockopt::set_tcp_user_timeout(&stream, write_timeout).ok();
             // Otherwise the second write of a response waits for the delayed acknowledgement of the client, up to 40 ms.
             if let Err(error) = stream.set_nodelay(true) {
                 tracing::debug!(%error, "TCP_NODELAY not set");

@@ -118,6 +118,24 @@ async fn unfinished_grpc_bodies_time_out() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn grpc_frames_that_state_too_much_are_rejected_before_the_rest_arrives() {
+    let (service, _) = service(|_| {});
+    for path in
+        ["/lf.a2a.v1.A2AService/GetTask", "/lf.a2a.v1.A2AService/SendStreamingMessage", "/a2a.v1.A2AService/GetTask"]
+    {
+        let (mut client, _connection) = http2(&service).await;
+        let start = Instant::now();
+        let (response, mut body) = grpc(&mut client, path);
+        body.send_data(Bytes::from_static(b"\0\x40\0\0\0xxx"), false).unwrap();
+        let response = response.await.unwrap();
+        let header = |name: &str| response.headers()[name].to_str().unwrap().to_owned();
+        assert_eq!(header("grpc-status"), "8", "{path}: {response:?}");
+        assert!(header("grpc-message").contains("limits.body_bytes"), "{path}: {response:?}");
+        assert_eq!(seconds(start), 0, "{path}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn unfinished_health_checks_do_not_block_other_requests() {
     const CHECK: &str = "/grpc.health.v1.Health/Check";
     let (service, _) = service(|settings| settings.incoming_bytes = 64 << 10);
