@@ -5,7 +5,10 @@ pub use self::{
     chunk::{can_join, join_chunks},
     context::ContextBytes,
 };
-use crate::protocol::messages::v1::{Artifact, Task, TaskArtifactUpdateEvent, stream_response::Payload};
+use crate::protocol::{
+    json::wkt::Struct,
+    messages::v1::{Artifact, Task, TaskArtifactUpdateEvent, stream_response::Payload},
+};
 
 mod admission;
 mod chunk;
@@ -24,6 +27,7 @@ pub fn apply(task: &mut Task, payload: &Payload) {
             let previous = task.status.take().and_then(|status| status.message);
             task.history.extend(previous);
             task.status.clone_from(&update.status);
+            merge(&mut task.metadata, update.metadata.as_ref());
         }
         Payload::ArtifactUpdate(TaskArtifactUpdateEvent { artifact: Some(chunk), append, .. }) => {
             match task.artifacts.iter_mut().rfind(|old| old.artifact_id == chunk.artifact_id) {
@@ -44,6 +48,7 @@ pub(crate) fn apply_owned(task: &mut Task, payload: Payload) {
             let previous = task.status.take().and_then(|status| status.message);
             task.history.extend(previous);
             task.status = update.status;
+            merge(&mut task.metadata, update.metadata.as_ref());
         }
         Payload::ArtifactUpdate(TaskArtifactUpdateEvent { artifact: Some(artifact), .. })
             if !task.artifacts.iter().any(|old| old.artifact_id == artifact.artifact_id) =>
@@ -62,14 +67,19 @@ fn extend(artifact: &mut Artifact, chunk: &Artifact) {
             old.clone_from(new);
         }
     }
-    if let Some(metadata) = &chunk.metadata {
-        let fields = &mut artifact.metadata.get_or_insert_default().fields;
-        fields.extend(metadata.fields.iter().map(|(name, value)| (name.clone(), value.clone())));
-    }
+    merge(&mut artifact.metadata, chunk.metadata.as_ref());
     for extension in &chunk.extensions {
         if !artifact.extensions.contains(extension) {
             artifact.extensions.push(extension.clone());
         }
+    }
+}
+
+/// Adds the members of metadata, and replaces those with the same names.
+fn merge(old: &mut Option<Struct>, new: Option<&Struct>) {
+    if let Some(new) = new {
+        let fields = &mut old.get_or_insert_default().fields;
+        fields.extend(new.fields.iter().map(|(name, value)| (name.clone(), value.clone())));
     }
 }
 

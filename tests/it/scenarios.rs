@@ -20,6 +20,7 @@ mod extensions;
 mod idempotency;
 mod limits;
 mod media_types;
+mod metadata;
 mod outage;
 mod push;
 mod resume;

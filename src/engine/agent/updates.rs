@@ -55,8 +55,32 @@ impl Updates {
         self.status(TaskState::AuthRequired, Some(message.into()))
     }
 
-    /// Returns a sender for the same turn that adds metadata to each of its events. `metadata` must serialize to a JSON
-    /// object.
+    /// Sets members of the metadata of the task. They are sent to clients as the metadata of a status update, WORKING: a client
+    /// that reads the stream adds them to its task. Members with other names remain. `metadata` must serialize to a JSON object.
+    ///
+    /// ```
+    /// use a2a_service::{agent::{self, End}, testing};
+    ///
+    /// let agent = agent::from_fn(|_, out| async move {
+    ///     out.task_metadata(&serde_json::json!({"ticket": "T-1"})).await?;
+    ///     Ok(End::Completed(None))
+    /// });
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+    /// let outcome = testing::probe(agent).send("go").await.unwrap();
+    /// let metadata = outcome.task.unwrap().metadata;
+    /// assert_eq!(serde_json::to_string(&metadata).unwrap(), r#"{"ticket":"T-1"}"#);
+    /// # });
+    /// ```
+    ///
+    /// # Errors
+    /// The value does not serialize to a JSON object, or the turn has ended.
+    pub async fn task_metadata(&self, metadata: &impl Serialize) -> Result<(), Error> {
+        let out = self.with_metadata(metadata)?;
+        Ok(out.working().await?)
+    }
+
+    /// Returns a sender for the same turn that adds metadata to each of its events. That of status updates also becomes part of the
+    /// metadata of the task. `metadata` must serialize to a JSON object.
     ///
     /// ```
     /// use a2a_service::{agent::{self, End}, testing};
@@ -174,6 +198,12 @@ impl ArtifactWriter<'_> {
         Ok(self)
     }
 
+    /// Sets the URIs of the extensions that the artifact uses.
+    pub fn extensions<T: Into<String>>(mut self, extensions: impl IntoIterator<Item = T>) -> Self {
+        self.artifact.extensions = extensions.into_iter().map(Into::into).collect();
+        self
+    }
+
     /// Marks the next chunk as the last one.
     pub fn last(mut self) -> Self {
         self.last = true;
@@ -241,6 +271,7 @@ impl ArtifactWriter<'_> {
             artifact.name = mem::take(&mut self.artifact.name);
             artifact.description = mem::take(&mut self.artifact.description);
             artifact.metadata = self.artifact.metadata.take();
+            artifact.extensions = mem::take(&mut self.artifact.extensions);
         }
         let live = &self.out.live;
         let update = TaskArtifactUpdateEvent {
