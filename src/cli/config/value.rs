@@ -367,11 +367,15 @@ impl Value for StorePath {
     const KIND: &'static str = "`memory` or `sqlite:PATH`";
 
     fn read(text: &str) -> Result<Self, String> {
-        match text.split_once(':') {
-            None if text == "memory" => Ok(Self::Memory),
-            Some(("sqlite", path)) if !path.is_empty() => Ok(Self::Sqlite(path.into())),
-            _ => Err(format!("{} is not {}", brief(text), Self::KIND)),
-        }
+        let hint = match (usual_store(text), text.split_once(':')) {
+            (Some(usual), _) => format!("; write {usual}"),
+            (None, None) if text == "memory" => return Ok(Self::Memory),
+            (None, Some(("sqlite", path))) if !matches!(path, "" | "//" | "file:") => {
+                return Ok(Self::Sqlite(path.into()));
+            }
+            (None, _) => String::new(),
+        };
+        Err(format!("{} is not {}{hint}", brief(text), Self::KIND))
     }
 
     fn show(&self) -> Option<String> {
@@ -379,6 +383,27 @@ impl Value for StorePath {
             Self::Memory => quoted(&"memory"),
             Self::Sqlite(path) => quoted(&format_args!("sqlite:{}", path.display())),
         })
+    }
+}
+
+/// Returns the spelling of a store that is written as a URL or as in other programs, which would be another file here: of
+/// `sqlite://a2a.db`, a file in the root directory.
+fn usual_store(text: &str) -> Option<String> {
+    let name = text.strip_prefix("sqlite:").unwrap_or(text);
+    let path = name.strip_prefix("file:").unwrap_or(name);
+    let (path, options) = path.split_once('?').filter(|(_, options)| options.contains('=')).unwrap_or((path, ""));
+    let relative = path.strip_prefix("//").map(|path| path.trim_start_matches('/'));
+    match relative.unwrap_or(path) {
+        ":memory:" => Some("memory".to_owned()),
+        "" => None,
+        relative if path.starts_with("///") => {
+            Some(format!("sqlite:/{relative}, or sqlite:{relative} for a relative path"))
+        }
+        path if relative.is_some() && name.len() < text.len() => Some(format!("sqlite:{path}")),
+        path if name.starts_with("file:") || !options.is_empty() && name.len() < text.len() => {
+            Some(format!("sqlite:{path}"))
+        }
+        _ => None,
     }
 }
 
@@ -694,9 +719,27 @@ mod tests {
             let printed = read.show().unwrap();
             assert_eq!(StorePath::from_toml(&DeValue::parse(&printed).unwrap()), Ok(read), "{printed}");
         }
-        for text in ["", "sqlite", "sqlite:", "memory:", "a2a.db", "postgres://a"] {
+        for text in ["", "sqlite", "sqlite:", "sqlite://", "memory:", "a2a.db", "postgres://a", "postgres://a?b=c"] {
             assert!(StorePath::read(text).unwrap_err().ends_with("is not `memory` or `sqlite:PATH`"), "{text}");
         }
+        for (text, usual) in [
+            ("sqlite://rel.db", "sqlite:rel.db"),
+            ("sqlite:///abs/path", "sqlite:/abs/path, or sqlite:abs/path for a relative path"),
+            ("sqlite:////abs/path", "sqlite:/abs/path, or sqlite:abs/path for a relative path"),
+            ("sqlite::memory:", "memory"),
+            ("sqlite://:memory:", "memory"),
+            ("sqlite:///:memory:", "memory"),
+            (":memory:", "memory"),
+            ("file::memory:?cache=shared", "memory"),
+            ("file:x.db", "sqlite:x.db"),
+            ("sqlite:file:x.db?mode=ro", "sqlite:x.db"),
+            ("sqlite:x.db?mode=rwc", "sqlite:x.db"),
+        ] {
+            let error = StorePath::read(text).unwrap_err();
+            assert_eq!(error, format!("`{text}` is not `memory` or `sqlite:PATH`; write {usual}"));
+        }
+        assert_eq!(StorePath::read("sqlite:/x"), Ok(StorePath::Sqlite("/x".into())));
+        assert_eq!(StorePath::read("sqlite:why?.db"), Ok(StorePath::Sqlite("why?.db".into())));
         assert_eq!(Durability::read("power"), Ok(Durability::Power));
         assert!(Durability::read("full").unwrap_err().contains("`power`"));
     }
