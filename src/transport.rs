@@ -292,6 +292,13 @@ impl HttpService {
         {
             return now(class.overloaded(error));
         }
+        let is_call = matches!(kind, RequestKind::GrpcWeb(_) | RequestKind::JsonRpc | RequestKind::Rest);
+        if is_call
+            && !parts.method.is_safe()
+            && let Err(error) = media_type::check_encoding(&parts.headers)
+        {
+            return now(class.unsupported(error));
+        }
         let binding = match kind {
             RequestKind::Card => {
                 return now(resource::card::respond_with_card(settings, last_modified.as_ref(), &parts));
@@ -319,9 +326,7 @@ impl HttpService {
             }
             RequestKind::Grpc if parts.version < http::Version::HTTP_2 => {
                 let error = ErrorKind::InvalidRequest.because("gRPC needs HTTP/2; over HTTP/1.1, use gRPC-Web");
-                let mut response = class.error_response(error);
-                *response.status_mut() = StatusCode::UNSUPPORTED_MEDIA_TYPE;
-                return now(response);
+                return now(class.unsupported(error));
             }
             RequestKind::Grpc => return self.dispatch_grpc(class, parts, body, unsent),
             RequestKind::GrpcWeb(format) => {
@@ -480,6 +485,13 @@ impl RequestClass {
             (RequestKind::JsonRpc, _) => binding::jsonrpc::status_response("null", version, status),
             _ => status_response(status, version),
         }
+    }
+
+    /// Rejects a body that is not supported. Over HTTP the status is 415 for every binding.
+    fn unsupported(self, error: Error) -> Response<Body> {
+        let mut response = self.error_response(error);
+        *response.status_mut() = StatusCode::UNSUPPORTED_MEDIA_TYPE;
+        response
     }
 
     /// Rejects a call for lack of memory. Over HTTP the status is 503 for every binding, so that proxies understand it.

@@ -19,6 +19,23 @@ pub(super) fn of(headers: &HeaderMap) -> Option<&str> {
     Some(value.to_str().unwrap_or("?").split(';').next().unwrap_or_default().trim())
 }
 
+/// Checks that a body has no content encoding, such as gzip: none is decoded.
+///
+/// # Errors
+/// It has one. The status is 415 for every binding.
+pub(super) fn check_encoding(headers: &HeaderMap) -> Result<(), Error> {
+    let values = headers.get_all(header::CONTENT_ENCODING).iter();
+    let mut names = values.flat_map(|value| value.as_bytes().split(|byte| *byte == b',')).map(<[u8]>::trim_ascii);
+    match names.find(|name| !name.is_empty() && !name.eq_ignore_ascii_case(b"identity")) {
+        None => Ok(()),
+        Some(name) => {
+            let name = String::from_utf8_lossy(name);
+            let reason = format!("content-encoding: `{}` is not supported; send the body as it is", brief(&name));
+            Err(ErrorKind::ContentTypeNotSupported.because(reason))
+        }
+    }
+}
+
 /// Returns the error for a body without a `Content-Type`. Browsers let every page send one without a preflight.
 fn missing() -> Error {
     const HINT: &str = "content-type: missing; add `-H 'content-type: application/json'`";

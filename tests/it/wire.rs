@@ -6,6 +6,7 @@ mod browser;
 mod client;
 mod connection;
 mod drain;
+mod encodings;
 mod errors;
 mod grpc;
 mod grpc_web;
