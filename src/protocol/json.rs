@@ -5,7 +5,11 @@
 //! name or number, integers as text, both base64 alphabets, and unknown members. It rejects duplicate members, because
 //! two readers could take different ones.
 
-use std::{fmt, marker::PhantomData};
+use std::{
+    fmt,
+    marker::PhantomData,
+    sync::atomic::{AtomicU32, Ordering},
+};
 
 use base64::{
     Engine as _,
@@ -151,7 +155,42 @@ impl<T: Members> Visitor<'_> for Field<T> {
     }
 
     fn visit_str<E>(self, name: &str) -> Result<Option<u32>, E> {
-        Ok(T::field(name))
+        let field = T::field(name);
+        if field.is_none() {
+            hint_at_outdated::<T>(name);
+        }
+        Ok(field)
+    }
+}
+
+/// Members that 1.0 has no longer, and which are ignored: message, its member in 0.3, another member by which the message is known as
+/// that of 1.0, and what 1.0 has in place of it.
+const OUTDATED: [(&str, &str, &str, &str); 9] = [
+    (
+        "SendMessageConfiguration",
+        "blocking",
+        "returnImmediately",
+        "use `returnImmediately: true` for `blocking: false`",
+    ),
+    ("SendMessageConfiguration", "pushNotificationConfig", "returnImmediately", "use `taskPushNotificationConfig`"),
+    ("TaskPushNotificationConfig", "pushNotificationConfig", "url", "its members belong into the object around it"),
+    ("AuthenticationInfo", "schemes", "scheme", "use `scheme`"),
+    ("Message", "kind", "parts", "omit it"),
+    ("Part", "kind", "mediaType", "omit it; the member with the content tells the kind"),
+    ("Part", "file", "mediaType", "use `raw` or `url`, `filename` and `mediaType`"),
+    ("Part", "mimeType", "mediaType", "use `mediaType`"),
+    ("Part", "name", "mediaType", "use `filename`"),
+];
+
+/// Logs that a member of 0.3 is ignored in a message of 1.0, once for each.
+fn hint_at_outdated<T: Members>(name: &str) {
+    static LOGGED: AtomicU32 = AtomicU32::new(0);
+    let is_row = |row: &(&str, &str, &str, &str)| (row.0, row.1) == (T::NAME, name);
+    let Some(position) = OUTDATED.iter().position(is_row) else { return };
+    let (message, member, known, hint) = OUTDATED[position];
+    let is_new = || LOGGED.fetch_or(1 << position, Ordering::Relaxed) & (1 << position) == 0;
+    if T::FIELDS.iter().any(|field| field.1 == known) && is_new() {
+        tracing::warn!("`{member}` of {message} belongs to protocol 0.3 and is ignored in 1.0: {hint}");
     }
 }
 

@@ -66,6 +66,7 @@ mod upstream;
 mod v03;
 mod v03_client;
 mod v03_json;
+mod warnings;
 mod wire;
 mod wire_log;
 mod workload;

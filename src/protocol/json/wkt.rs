@@ -4,7 +4,7 @@
 //! Replaces pbjson-types, whose timestamps end in `+00:00`, whose `Struct` has the order of a `HashMap`, and whose
 //! `Value` prints `1` as `1.0` and rejects integers from 2^53.
 
-use std::{collections::BTreeMap, fmt, ops::RangeInclusive, str::FromStr};
+use std::{collections::BTreeMap, fmt, ops::RangeInclusive, str::FromStr, sync::Once};
 
 use jiff::{SignedDuration, civil::DateTime, fmt::temporal::Pieces};
 use serde::{
@@ -301,6 +301,12 @@ impl<'de> DeserializeSeed<'de> for Nested {
     }
 }
 
+/// 2^53, from which doubles do not have all integers.
+const INEXACT: f64 = 9_007_199_254_740_992.0;
+
+/// The process has logged that a number was rounded.
+static WARNED: Once = Once::new();
+
 #[expect(clippy::as_conversions, clippy::cast_precision_loss, reason = "JSON numbers are doubles")]
 impl<'de> Visitor<'de> for Nested {
     type Value = Value;
@@ -318,14 +324,21 @@ impl<'de> Visitor<'de> for Nested {
     }
 
     fn visit_i64<E: Error>(self, value: i64) -> Result<Value, E> {
-        Ok(value::Kind::NumberValue(value as f64).into())
+        self.visit_f64(value as f64)
     }
 
     fn visit_u64<E: Error>(self, value: u64) -> Result<Value, E> {
-        Ok(value::Kind::NumberValue(value as f64).into())
+        self.visit_f64(value as f64)
     }
 
     fn visit_f64<E: Error>(self, value: f64) -> Result<Value, E> {
+        if value.abs() >= INEXACT {
+            WARNED.call_once(|| {
+                tracing::warn!(
+                    "a JSON number of 2^53 or more is rounded, as in other software; send such numbers as text"
+                );
+            });
+        }
         Ok(value::Kind::NumberValue(value).into())
     }
 
