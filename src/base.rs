@@ -33,6 +33,8 @@ pub mod sources;
 #[cfg(feature = "client")]
 pub mod sse;
 pub(crate) mod stderr;
+#[cfg(any(feature = "openai", all(feature = "client", feature = "push"), all(feature = "exec", unix)))]
+pub(crate) mod surrogates;
 #[cfg(any(feature = "auth", feature = "server-tls"))]
 pub(crate) mod watched_file;
 #[cfg(feature = "push")]

@@ -25,7 +25,7 @@ use self::{guard::Grace, persistent::Persistent};
 use super::{
     Agent, AgentCard, End, Error, Stopped, Turn, Updates,
     files::{PREFIX, TurnFiles, task_directory},
-    turn_json::{AgentEvent, EventSink, Level, Line, OUTPUT, TurnEnd, TurnLine, each_log_line, log, read_line},
+    turn_json::{EventSink, Level, Line, OUTPUT, TurnEnd, TurnLine, each_log_line, log, read_line},
 };
 
 pub(crate) mod guard;
@@ -191,8 +191,8 @@ impl Runner {
             out.working().await?;
         }
         let mut process = Process::start(&mut command, self.options.guard.is_some())?;
-        let status = match process.work(input, self, turn, out).await {
-            Ok(status) => status,
+        let (status, without_event) = match process.work(input, self, turn, out).await {
+            Ok(ended) => ended,
             Err(Interrupt::Ended(end)) => {
                 process.finish(self.options.grace, turn.task_id()).await;
                 files.send(out, self.options.output_bytes).await?;
@@ -203,8 +203,8 @@ impl Runner {
         if let Some(failure) = failure(status, &self.options) {
             return Err(Error::public(failure));
         }
-        files.send(out, self.options.output_bytes).await?;
-        Ok(End::Completed(None))
+        let has_files = files.send(out, self.options.output_bytes).await?;
+        without_event.filter(|_| !has_files).map_or(Ok(End::Completed(None)), Err)
     }
 }
 
@@ -270,14 +270,15 @@ impl Process {
         Ok(Self { child, stdin, stdout, stderr, group, is_guarded, has_ended: false })
     }
 
-    /// Sends the input, and applies the output until the command ends. Returns its status.
+    /// Sends the input, and applies the output until the command ends. Returns its status, and the failure of a turn without an
+    /// event.
     async fn work(
         &mut self,
         input: Vec<u8>,
         runner: &Runner,
         turn: &Turn,
         out: &Updates,
-    ) -> Result<ExitStatus, Interrupt> {
+    ) -> Result<(ExitStatus, Option<Error>), Interrupt> {
         let Self { child, stdin, stdout, stderr, .. } = self;
         let options = &runner.options;
         let output = async {
@@ -305,10 +306,10 @@ impl Process {
             () = turn.canceled() => None,
         };
         match result {
-            Some(Ok(_)) => {
+            Some(Ok(((), without_event, ()))) => {
                 let status = child.wait().await?;
                 self.has_ended = true;
-                Ok(status)
+                Ok((status, without_event))
             }
             // An update fails if the task is canceled meanwhile.
             Some(Err(interrupt)) if !turn.is_canceled() => Err(interrupt),
@@ -355,7 +356,11 @@ impl Drop for Process {
 }
 
 /// Sends stdout as an artifact.
-async fn read_text(stdout: &mut BufReader<ChildStdout>, options: &ExecOptions, out: &Updates) -> Result<(), Interrupt> {
+async fn read_text(
+    stdout: &mut BufReader<ChildStdout>,
+    options: &ExecOptions,
+    out: &Updates,
+) -> Result<Option<Error>, Interrupt> {
     let mut artifact = out.artifact(OUTPUT);
     let mut splitter = Splitter::default();
     let mut left = options.output_bytes;
@@ -375,7 +380,7 @@ async fn read_text(stdout: &mut BufReader<ChildStdout>, options: &ExecOptions, o
     if let Some(piece) = splitter.finish() {
         artifact.text(piece).await?;
     }
-    Ok(())
+    Ok(None)
 }
 
 fn too_much_output(options: &ExecOptions) -> Error {
@@ -383,26 +388,24 @@ fn too_much_output(options: &ExecOptions) -> Error {
     Error::public(format!("The output of the command exceeds {max} bytes (limits.task_bytes)."))
 }
 
-/// Applies the events of stdout.
+/// Applies the events of stdout. Returns the failure of the turn if there is none.
 async fn read_events(
     stdout: &mut BufReader<ChildStdout>,
     options: &ExecOptions,
     turn: &Turn,
     out: &Updates,
-) -> Result<(), Interrupt> {
+) -> Result<Option<Error>, Interrupt> {
     let mut sink = EventSink::new(out, turn.task_id());
     let mut left = options.output_bytes;
     while let Some(line) = read_line(stdout, left).await? {
         let Line::Whole(line) = line else { return Err(too_much_output(options).into()) };
         left = left.saturating_sub(line.len());
-        if line.iter().all(u8::is_ascii_whitespace) {
-            continue;
-        }
-        if let Some(end) = sink.apply(AgentEvent::decode(line).await?).await? {
+        if let Some(end) = sink.apply_line(line).await? {
             return Err(Interrupt::Ended(end));
         }
     }
-    Ok(())
+    sink.flush().await?;
+    Ok(sink.failure("command"))
 }
 
 /// Logs the lines of stderr of a command for a task.

@@ -104,14 +104,15 @@ impl TurnFiles {
 
     /// Sends the files in the output directory as artifacts, ordered by name. Directories and links are skipped. `max` is the
     /// maximum total size in bytes.
-    pub(super) async fn send(&self, out: &Updates, max: usize) -> Result<(), Error> {
+    pub(super) async fn send(&self, out: &Updates, max: usize) -> Result<bool, Error> {
         let outputs = self.outputs.try_clone()?;
-        let files = spawn_blocking(move || read_output(&outputs, max)).await?;
-        for (name, bytes) in files? {
+        let files = spawn_blocking(move || read_output(&outputs, max)).await??;
+        let has_files = !files.is_empty();
+        for (name, bytes) in files {
             let part = Part::bytes(bytes, media_type_of(Path::new(&name))).named(&name);
             out.artifact(name).last().part(part).await.map_err(|stopped: Stopped| Error::from(stopped))?;
         }
-        Ok(())
+        Ok(has_files)
     }
 }
 

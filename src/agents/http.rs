@@ -141,6 +141,7 @@ impl HttpEndpoint {
             }
             _ => read_lines(&mut body, &mut sink).await?,
         };
+        sink.flush().await?;
         end.unwrap_or(Ok(End::Completed(None)))
     }
 }
@@ -180,14 +181,12 @@ fn ended(has_events: bool) -> Result<Option<TurnEnd>, Error> {
 
 /// Applies the events of a body with a JSON object on each line.
 async fn read_lines(body: &mut ResponseBody, sink: &mut EventSink<'_>) -> Result<Option<TurnEnd>, Error> {
-    let mut has_events = false;
     while let Some(line) = body.line().await.map_err(failure)? {
-        has_events = true;
-        if let Some(end) = sink.apply(AgentEvent::decode(line).await?).await? {
+        if let Some(end) = sink.apply_line(line).await? {
             return Ok(Some(end));
         }
     }
-    ended(has_events)
+    sink.failure(ENDPOINT).map_or(Ok(None), Err)
 }
 
 /// Applies the events of server-sent events.

@@ -2,18 +2,22 @@
 //!
 //! `docs/agents.md` describes both for authors of agents.
 
-use std::{collections::HashMap, fmt, io, path::Path};
+use std::{borrow::Cow, collections::HashMap, fmt, io, path::Path};
 
 use serde::{
     Deserialize, Deserializer, Serialize,
     de::{Error as _, MapAccess, Visitor, value::MapAccessDeserializer},
 };
 use serde_json::{Value, value::RawValue};
-use tokio::io::{AsyncBufRead, AsyncBufReadExt as _, AsyncReadExt as _};
+use tokio::io::{AsyncBufRead, AsyncBufReadExt as _};
 
 use super::{ArtifactWriter, End, Error, Message, Part, Role, Task, Turn, Updates};
 use crate::{
-    base::{decoding, stderr::escaped},
+    base::{
+        decoding,
+        stderr::escaped,
+        surrogates::{self, TextPieces, replace_lone_surrogates},
+    },
     protocol::{
         json::check_json,
         pb::{
@@ -32,7 +36,7 @@ const MAX_QUOTED: usize = 200;
 /// Maximum length of a line of stderr, or of a log event, in the log, in bytes.
 const MAX_LOG_LINE: usize = 4 << 10;
 
-/// Maximum size in the log of the stderr of a command, or of the log events of a turn, in bytes.
+/// Maximum size in the log of the stderr of a command, or of the log events and other lines of a turn, in bytes.
 const MAX_LOG: usize = 256 << 10;
 
 /// Turn as the agent gets it.
@@ -139,17 +143,24 @@ pub(super) struct AgentEvent {
     id: Option<String>,
     name: Option<String>,
     description: Option<String>,
-    text: Option<String>,
+    text: Option<Text>,
     data: Option<wkt::Value>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     parts: Vec<Part>,
     append: Option<bool>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     last: bool,
     metadata: Option<Struct>,
+    #[serde(default, deserialize_with = "or_default")]
+    extensions: Vec<String>,
     state: Option<Box<RawValue>>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     level: Level,
+}
+
+/// Deserializes a member whose value null stands for its default.
+fn or_default<'de, T: Default + Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> Result<T, D::Error> {
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
 
 /// Level of a log line.
@@ -161,6 +172,25 @@ pub(super) enum Level {
     Info,
     Warn,
     Error,
+}
+
+/// Text of an event, still encoded, since it may be cut within a character.
+#[derive(Debug)]
+struct Text(Box<RawValue>);
+
+impl<'de> Deserialize<'de> for Text {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let json = Box::<RawValue>::deserialize(deserializer)?;
+        if json.get().starts_with('"') { Ok(Self(json)) } else { Err(D::Error::custom("`text` is not a text")) }
+    }
+}
+
+impl Text {
+    /// Returns the content of the JSON string.
+    fn content(&self) -> &str {
+        let json = self.0.get();
+        json.get(1..json.len() - 1).unwrap_or_default()
+    }
 }
 
 /// Message of an event: a text, or a whole Message.
@@ -201,18 +231,22 @@ impl AgentEvent {
 
     fn parse(line: &[u8]) -> Result<Self, Error> {
         check_json(line).map_err(|cause| Error::public(format!("An event of the agent {cause}.")))?;
-        serde_json::from_slice(line).map_err(|cause| {
-            // A character has up to four bytes.
-            let text = String::from_utf8_lossy(line.get(..4 * MAX_QUOTED).unwrap_or(line));
-            let quoted: String = text.chars().take(MAX_QUOTED).collect();
-            Error::internal(format!("a line of the agent is not an event ({cause}): {quoted}"))
+        let mut parsed = serde_json::from_slice(line);
+        // A state is not decoded yet.
+        if parsed.as_ref().ok().is_none_or(|event: &Self| event.state.is_some())
+            && let Ok(Cow::Owned(replaced)) = str::from_utf8(line).map(replace_lone_surrogates)
+        {
+            parsed = serde_json::from_str(&replaced);
+        }
+        parsed.map_err(|cause| {
+            Error::internal(format!("a line of the agent is not an event ({cause}): {}", quoted(line)))
         })
     }
 
     fn content(&mut self) -> Result<Message, Error> {
         let message = self.message.take().map(|content| content.0);
-        let text = self.text.take().map(Message::agent);
-        message.or(text).ok_or_else(|| serde_json::Error::missing_field("message").into())
+        let text = self.text.take().map(|text| surrogates::decode(text.content())).transpose()?;
+        message.or(text.map(Message::agent)).ok_or_else(|| serde_json::Error::missing_field("message").into())
     }
 
     /// Returns true if the event ends its turn.
@@ -228,6 +262,48 @@ impl AgentEvent {
     }
 }
 
+/// Returns the beginning of a line as text.
+pub(super) fn quoted(line: &[u8]) -> String {
+    // A character has up to four bytes.
+    let text = String::from_utf8_lossy(line.get(..4 * MAX_QUOTED).unwrap_or(line));
+    text.chars().take(MAX_QUOTED).collect()
+}
+
+/// Line of a stream of events.
+#[derive(Debug)]
+pub(super) enum Received {
+    Blank,
+    Event(Box<AgentEvent>),
+    /// Line that is no JSON object, such as that of a library: output for the log, and whether the line has an end.
+    Output(String, bool),
+}
+
+impl Received {
+    /// Decodes a line with its end, which may be large.
+    ///
+    /// # Errors
+    /// The line is a JSON object in part, or none that is an event. The text quotes the line, and is for the log.
+    pub(super) async fn decode(line: impl AsRef<[u8]> + Send + 'static) -> Result<Self, Error> {
+        decoding::decode(line.as_ref().len(), move || Self::parse(line.as_ref())).await
+    }
+
+    fn parse(line: &[u8]) -> Result<Self, Error> {
+        const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
+        let text = line.strip_prefix(BYTE_ORDER_MARK).unwrap_or(line).trim_ascii();
+        match text.first() {
+            None => Ok(Self::Blank),
+            Some(b'{') => Ok(Self::Event(Box::new(AgentEvent::parse(text)?))),
+            Some(_) => {
+                let text = text.get(..MAX_LOG_LINE).unwrap_or(text);
+                Ok(Self::Output(
+                    String::from_utf8_lossy(text).into_owned(),
+                    line.ends_with(b"\n") || line.ends_with(b"\r"),
+                ))
+            }
+        }
+    }
+}
+
 /// End of a turn by an event.
 pub(super) type TurnEnd = Result<End, Error>;
 
@@ -236,13 +312,48 @@ pub(super) struct EventSink<'a> {
     out: &'a Updates,
     task_id: &'a str,
     /// Artifacts of this turn by their id, or else their name.
-    artifacts: HashMap<String, ArtifactWriter<'a>>,
+    artifacts: HashMap<String, (ArtifactWriter<'a>, TextPieces)>,
     log_limit: LogLimit,
+    has_events: bool,
+    /// Beginning of the first line that is no event.
+    first_output: Option<String>,
 }
 
 impl<'a> EventSink<'a> {
     pub(super) fn new(out: &'a Updates, task_id: &'a str) -> Self {
-        Self { out, task_id, artifacts: HashMap::new(), log_limit: LogLimit::default() }
+        let (artifacts, log_limit) = (HashMap::new(), LogLimit::default());
+        Self { out, task_id, artifacts, log_limit, has_events: false, first_output: None }
+    }
+
+    /// Applies a line of a stream of events, with its end. A line that is no JSON object is logged.
+    ///
+    /// # Errors
+    /// The turn has ended, or the line is a broken event, or the beginning of another line: a part of the answer is missing.
+    pub(super) async fn apply_line(
+        &mut self,
+        line: impl AsRef<[u8]> + Send + 'static,
+    ) -> Result<Option<TurnEnd>, Error> {
+        match Received::decode(line).await? {
+            Received::Blank => {}
+            Received::Event(event) => return self.apply(*event).await,
+            Received::Output(text, is_whole) => {
+                let task_id = self.task_id;
+                let warn = |why: String| tracing::warn!(task.id = task_id, "{why}");
+                self.log_limit.log(&text, |line| log(task_id, Level::Info, line), warn);
+                if self.has_events && !is_whole {
+                    let text = quoted(text.as_bytes());
+                    return Err(Error::internal(format!("the last line of the agent is not an event: {text}")));
+                }
+                self.first_output.get_or_insert_with(|| quoted(text.as_bytes()));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Returns the failure of a turn whose stream ended without an event. `sender` has sent the stream.
+    pub(super) fn failure(&self, sender: &str) -> Option<Error> {
+        (!self.has_events)
+            .then(|| Error::public(format!("The {sender} sent no event.{}", hint(self.first_output.as_deref()))))
     }
 
     /// Applies an event. Returns the end of the turn for an event that ends it.
@@ -250,6 +361,10 @@ impl<'a> EventSink<'a> {
     /// # Errors
     /// The turn has ended, or the event lacks a member.
     pub(super) async fn apply(&mut self, mut event: AgentEvent) -> Result<Option<TurnEnd>, Error> {
+        self.has_events = true;
+        if event.ends_turn() {
+            self.flush().await?;
+        }
         match event.r#type {
             Kind::Status => {
                 let message = event.optional_content();
@@ -277,12 +392,23 @@ impl<'a> EventSink<'a> {
         Ok(None)
     }
 
+    /// Sends what remains of the texts of artifacts at the end of the turn.
+    pub(super) async fn flush(&mut self) -> Result<(), Error> {
+        for (writer, pieces) in self.artifacts.values_mut() {
+            match pieces.finish() {
+                "" => {}
+                rest => writer.text(rest).await?,
+            }
+        }
+        Ok(())
+    }
+
     async fn artifact(&mut self, event: AgentEvent) -> Result<(), Error> {
         let name = event.name.unwrap_or_else(|| event.id.clone().unwrap_or_else(|| OUTPUT.to_owned()));
         let key = event.id.clone().unwrap_or_else(|| name.clone());
         let known = self.artifacts.remove(&key).filter(|_| event.append != Some(false));
-        let mut writer = if let Some(writer) = known {
-            writer
+        let (mut writer, mut pieces) = if let Some(known) = known {
+            known
         } else {
             let mut writer = self.out.artifact(name);
             if let Some(id) = event.id {
@@ -297,21 +423,36 @@ impl<'a> EventSink<'a> {
             if let Some(metadata) = &event.metadata {
                 writer = writer.metadata(metadata)?;
             }
-            writer
+            (writer.extensions(event.extensions), TextPieces::default())
         };
         if event.last {
             writer = writer.last();
         }
         let mut parts = event.parts;
-        parts.extend(event.text.map(Part::text));
+        if let Some(text) = &event.text {
+            let mut whole = pieces.next(text.content())?;
+            if event.last {
+                whole.push_str(pieces.finish());
+            }
+            // Half a character waits for the other half.
+            if !whole.is_empty() || text.content().is_empty() {
+                parts.push(Part::text(whole));
+            }
+        }
         parts.extend(event.data.map(|data| part::Content::Data(data).into()));
-        if parts.is_empty() {
+        if !parts.is_empty() {
+            writer.parts(parts).await?;
+        } else if event.text.is_none() {
             return Err(Error::internal("an artifact of the agent has neither text, data nor parts"));
         }
-        writer.parts(parts).await?;
-        self.artifacts.insert(key, writer);
+        self.artifacts.insert(key, (writer, pieces));
         Ok(())
     }
+}
+
+/// Returns the end of an error that shows a line, without control characters.
+pub(super) fn hint(first_output: Option<&str>) -> String {
+    first_output.map(|line| format!(" Its output begins with: {}", escaped(line))).unwrap_or_default()
 }
 
 /// Logs a line of an agent, without control characters.
@@ -332,11 +473,19 @@ pub(super) enum Line {
     Cut(Vec<u8>),
 }
 
-/// Reads a line of at most `max` bytes, with its line feed. Returns `None` at the end.
+/// Reads a line of at most `max` bytes, with its end: LF or CR. Of CRLF, the LF is a blank line. Returns `None` at the end.
 pub(super) async fn read_line(stream: &mut (impl AsyncBufRead + Unpin), max: usize) -> io::Result<Option<Line>> {
     let mut line = Vec::new();
-    let mut limited = stream.take(u64::try_from(max).unwrap_or(u64::MAX).saturating_add(1));
-    limited.read_until(b'\n', &mut line).await?;
+    while line.len() <= max {
+        let bytes = stream.fill_buf().await?;
+        let end = bytes.iter().position(|byte| matches!(byte, b'\n' | b'\r'));
+        let length = end.map_or(bytes.len(), |end| end + 1).min(max.saturating_add(1) - line.len());
+        line.extend_from_slice(bytes.get(..length).unwrap_or_default());
+        stream.consume(length);
+        if length == 0 || line.ends_with(b"\n") || line.ends_with(b"\r") {
+            break;
+        }
+    }
     Ok(match line.len() {
         0 => None,
         length if length > max => Some(Line::Cut(line)),
@@ -345,7 +494,7 @@ pub(super) async fn read_line(stream: &mut (impl AsyncBufRead + Unpin), max: usi
 }
 
 /// Size of what is still logged of an agent.
-struct LogLimit(usize);
+pub(super) struct LogLimit(usize);
 
 impl Default for LogLimit {
     fn default() -> Self {
@@ -355,7 +504,7 @@ impl Default for LogLimit {
 
 impl LogLimit {
     /// Passes a line to a log, up to the limit, and then the sentence that the rest is not logged.
-    fn log(&mut self, line: &str, log: impl FnOnce(&str), warn: impl FnOnce(String)) {
+    pub(super) fn log(&mut self, line: &str, log: impl FnOnce(&str), warn: impl FnOnce(String)) {
         if self.0 == 0 {
             return;
         }
@@ -379,7 +528,144 @@ pub(super) async fn each_log_line(stderr: &mut (impl AsyncBufRead + Unpin), log:
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt as _;
+    use proptest::{collection::vec, prelude::*, sample::Index};
+    use tokio::io::{AsyncReadExt as _, BufReader};
+
     use super::*;
+
+    /// Returns the texts of the events of a stream, and its output in brackets, which arrive in two parts.
+    fn read(stream: &[u8], cut: usize) -> Result<Vec<String>, Error> {
+        let (first, second) = stream.split_at(cut);
+        let mut stream = BufReader::new(first.chain(second));
+        let all = async {
+            let mut found = Vec::new();
+            while let Some(Line::Whole(line)) = read_line(&mut stream, 1 << 20).await? {
+                match Received::decode(line).await? {
+                    Received::Blank => {}
+                    Received::Event(event) => {
+                        found.push(
+                            event.text.map(|text| surrogates::decode(text.content()).unwrap()).unwrap_or_default(),
+                        );
+                    }
+                    Received::Output(text, true) => found.push(format!("[{text}]")),
+                    Received::Output(text, false) => found.push(format!("[{text}")),
+                }
+            }
+            Ok(found)
+        };
+        all.now_or_never().unwrap()
+    }
+
+    #[test]
+    fn streams_of_others_are_read() {
+        const A: &str = r#"{"type":"artifact","text":"a"}"#;
+        const B: &str = r#"{"type":"status","text":"b"}"#;
+        let text = |content: &str| format!(r#"{{"type":"artifact","text":"{content}"}}"#);
+        let with = |members: &str| format!(r#"{{"type":"artifact","text":"a",{members}}}"#);
+        for (name, stream, expected) in [
+            ("LF", format!("{A}\n{B}\n"), &["a", "b"][..]),
+            ("CRLF", format!("{A}\r\n{B}\r\n"), &["a", "b"]),
+            ("CR", format!("{A}\r{B}\r"), &["a", "b"]),
+            ("mixed line ends", format!("{A}\r{B}\r\n{A}\n\r{B}\n"), &["a", "b", "a", "b"]),
+            ("no last line end", format!("{A}\n{B}"), &["a", "b"]),
+            ("mark and LF", format!("\u{feff}{A}\n{B}\n"), &["a", "b"]),
+            ("mark and CRLF", format!("\u{feff}{A}\r\n"), &["a"]),
+            ("mark and CR", format!("\u{feff}{A}\r"), &["a"]),
+            ("mark on each line", format!("\u{feff}{A}\n\u{feff}{B}\n"), &["a", "b"]),
+            ("mark alone", format!("\u{feff}\n{A}\n"), &["a"]),
+            ("mark and no line end", format!("\u{feff}{A}"), &["a"]),
+            ("blank lines", format!("\n\n{A}\n \t\n\r\n{B}\n\n"), &["a", "b"]),
+            ("space around", format!("  {A}\n\t{B}  \r\n"), &["a", "b"]),
+            ("nothing", String::new(), &[]),
+            ("only line ends", "\r\n\r\r\n\n".to_owned(), &[]),
+            ("unknown members", with(r#""x":{"y":[1,null,"\\ud83d"]},"seq":1.5e300"#), &["a"]),
+            (
+                "nulls",
+                with(r#""parts":null,"last":null,"level":null,"extensions":null,"append":null,"id":null"#),
+                &["a"],
+            ),
+            (
+                "null data and state",
+                with(r#""metadata":null,"data":null,"state":null,"message":null,"turn":null"#),
+                &["a"],
+            ),
+            ("lone high surrogate", text(r"a\ud83d"), &["a\u{fffd}"]),
+            ("lone low surrogate", text(r"\ude00a"), &["\u{fffd}a"]),
+            ("swapped surrogates", text(r"\ude00\ud83d"), &["\u{fffd}\u{fffd}"]),
+            ("pair of surrogates", text(r"\uD83D\uDE00"), &["😀"]),
+            ("escaped backslash", text(r"\\ud83d"), &[r"\ud83d"]),
+            ("lone surrogate in a member's name", with(r#""\udead":1"#), &["a"]),
+            ("UTF-8 and escapes", text(r"ä€😀\u00e4\/\n"), &["ä€😀ä/\n"]),
+            ("NUL in a text", text(r"\u0000"), &["\0"]),
+            ("line of a library", format!("Loading model\n{A}\n"), &["[Loading model]", "a"]),
+            ("progress with CR", format!("10%\r20%\r{A}\n"), &["[10%]", "[20%]", "a"]),
+            ("data of SSE", format!("data: {A}\n\n{B}\n"), &["[data: {\"type\":\"artifact\",\"text\":\"a\"}]", "b"]),
+            ("end of SSE", format!("{A}\n[DONE]\n"), &["a", "[[DONE]]"]),
+            ("comment of SSE", format!(": ping\r\n{A}\r\n"), &["[: ping]", "a"]),
+            ("other JSON", format!("[1]\n\"x\"\nnull\n7\n{A}\n"), &["[[1]]", "[\"x\"]", "[null]", "[7]", "a"]),
+            ("output without line end", format!("{A}\nBye"), &["a", "[Bye"]),
+            ("control characters", format!("\u{1b}[1mINFO\u{1b}[0m\n{A}\n"), &["[\u{1b}[1mINFO\u{1b}[0m]", "a"]),
+        ] {
+            for cut in 0..=stream.len() {
+                assert_eq!(read(stream.as_bytes(), cut).unwrap(), expected, "{name}, cut at {cut}");
+            }
+        }
+        assert_eq!(read(b"caf\xe9\n", 4).unwrap(), ["[caf\u{fffd}]"]);
+        for (name, stream) in [
+            ("cut event", &br#"{"type":"artifact","te"#[..]),
+            ("cut event with a line end", b"{\"type\":\"artifact\",\"te\n"),
+            ("broken event", b"{type: artifact}\n"),
+            ("two events on a line", br#"{"type":"status"}{"type":"status"}"#),
+            ("more after an event", b"{\"type\":\"status\"},\n"),
+            ("event over several lines", b"{\n\"type\":\"status\"}\n"),
+            ("no UTF-8", b"{\"type\":\"artifact\",\"text\":\"caf\xe9\"}\n"),
+            ("cut character", b"{\"type\":\"artifact\",\"text\":\"\xf0\x9f\"}\n"),
+            ("member given twice", br#"{"type":"artifact","text":"a","text":"b"}"#),
+            ("unknown type", br#"{"type":"dance"}"#),
+            ("no type", br#"{"level":"info","msg":"ready"}"#),
+            ("null type", br#"{"type":null}"#),
+            ("wrong type of a member", br#"{"type":"artifact","text":7}"#),
+            ("NaN", br#"{"type":"artifact","data":NaN}"#),
+            ("cut escape", br#"{"type":"artifact","text":"\ud8"}"#),
+        ] {
+            for cut in 0..=stream.len() {
+                assert!(read(stream, cut).is_err(), "{name}, cut at {cut}");
+            }
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2000))]
+
+        /// A stream has the same events and output, wherever it is cut.
+        #[test]
+        fn cut_streams_have_the_same_events(
+            has_mark in any::<bool>(),
+            lines in vec((any::<String>(), any::<bool>(), 0..4_usize, "[ \t]{0,2}"), 0..8),
+            is_ended in any::<bool>(),
+            cut in any::<Index>(),
+        ) {
+            let mut stream = if has_mark { "\u{feff}".to_owned() } else { String::new() };
+            let mut expected = Vec::new();
+            for (text, is_event, end, space) in &lines {
+                let line = if *is_event {
+                    expected.push(text.clone());
+                    serde_json::json!({ "type": "artifact", "text": text, "unknown": [text] }).to_string()
+                } else {
+                    let text: String = text.chars().filter(char::is_ascii_alphanumeric).collect();
+                    expected.push(format!("[x{text}]"));
+                    format!("x{text}")
+                };
+                let end = ["\n", "\r\n", "\r", "\n\r\n"][*end];
+                stream.push_str(&[space, &*line, space, end].concat());
+            }
+            if !is_ended && lines.last().is_some_and(|line| line.1) {
+                stream.truncate(stream.trim_ascii_end().len());
+            }
+            prop_assert_eq!(read(stream.as_bytes(), cut.index(stream.len() + 1)).unwrap(), expected);
+        }
+    }
 
     #[test]
     fn messages_are_texts_or_messages() {

@@ -21,7 +21,7 @@ pub(crate) const MAX_WITHOUT_EVENT: usize = 256 << 10;
 pub(crate) struct BoundedBody<S> {
     chunks: S,
     buffer: BytesMut,
-    /// Length of the prefix of the buffer that has no line feed.
+    /// Length of the prefix of the buffer that has no line end.
     searched: usize,
     /// Maximum size in bytes.
     max: usize,
@@ -114,20 +114,18 @@ where
         Ok(Some(chunk))
     }
 
-    /// Returns the next line that is not blank, without its line feed and white space before it. `None` at the end of the body.
+    /// Returns the next line that is not blank, with its end: LF or CR. `None` at the end of the body.
     pub(crate) async fn line(&mut self) -> Result<Option<BytesMut>, BodyError<E>> {
         let mut blank = 0;
         loop {
             let unsearched = self.buffer.get(self.searched..).unwrap_or_default();
-            if let Some(end) = unsearched.iter().position(|byte| *byte == b'\n') {
-                let mut line = self.buffer.split_to(self.searched + end + 1);
+            if let Some(end) = unsearched.iter().position(|byte| matches!(byte, b'\n' | b'\r')) {
+                let line = self.buffer.split_to(self.searched + end + 1);
                 self.searched = 0;
-                let length = line.len();
-                line.truncate(line.trim_ascii_end().len());
-                if !line.is_empty() {
+                if !line.trim_ascii().is_empty() {
                     return Ok(Some(line));
                 }
-                blank += length;
+                blank += line.len();
                 if blank > MAX_WITHOUT_EVENT {
                     return Err(BodyError::WithoutEvent(MAX_WITHOUT_EVENT));
                 }

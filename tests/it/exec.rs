@@ -279,7 +279,8 @@ async fn events_become_updates_of_the_task() {
         echo '{"type":"status","message":"Thinking","metadata":{"step":1}}'
         echo '{"type":"artifact","id":"a","name":"answer","text":"4"}'
         echo '{"type":"artifact","id":"a","text":"2","last":true}'
-        echo '{"type":"artifact","name":"table","data":{"rows":[1,2]},"description":"Rows","metadata":{"k":1}}'
+        echo '{"type":"artifact","name":"table","data":{"rows":[1,2]},"description":"Rows","metadata":{"k":1},"extensions":["urn:x"]}'
+        echo '{"type":"status","metadata":{"ticket":"T-1"}}'
         echo
         echo '{"type":"log","level":"warn","message":"careful"}'
         echo '{"type":"complete","message":"Done."}'"#;
@@ -293,22 +294,90 @@ async fn events_become_updates_of_the_task() {
     assert_eq!(answer.artifact_id, "a");
     let table = outcome.artifact("table").unwrap();
     assert_eq!(serde_json::to_value(&table.parts).unwrap(), serde_json::json!([{"data": {"rows": [1, 2]}}]));
+    assert_eq!(table.extensions, ["urn:x"]);
+    let metadata = serde_json::to_value(&outcome.task.as_ref().unwrap().metadata).unwrap();
+    assert_eq!(metadata, serde_json::json!({"step": 1, "ticket": "T-1"}), "of both status events");
     for (line, state, text) in [
         (r#"{"type":"reject","message":"No."}"#, TaskState::Rejected, "No."),
         (r#"{"type":"fail","message":"Broken."}"#, TaskState::Failed, "Broken."),
         (r#"{"type":"auth","message":"Log in."}"#, TaskState::AuthRequired, "Log in."),
         (r#"{"type":"message","message":"Hi."}"#, TaskState::Unspecified, "Hi."),
         (r#"{"type":"ask","message":{"parts":[{"text":"City?"}]}}"#, TaskState::InputRequired, "City?"),
-        ("", TaskState::Completed, ""),
+        ("", TaskState::Failed, "The command sent no event."),
     ] {
         let outcome = shell(&format!("cat >/dev/null & echo '{line}'"), json_lines()).send("go").await.unwrap();
         assert_eq!((outcome.state(), outcome.status_text().as_str()), (state, text), "{line}");
     }
-    for line in ["Loading", r#"{"type":"dance"}"#, r#"{"type":"ask"}"#, r#"{"type":"artifact"}"#] {
+    for line in [r#"{"type":"dance"}"#, r#"{"type":"ask"}"#, r#"{"type":"artifact"}"#] {
         let outcome = shell(&format!("echo '{line}'"), json_lines()).send("go").await.unwrap();
         assert_eq!(outcome.state(), TaskState::Failed, "{line}");
         assert!(!outcome.status_text().contains(line), "the cause is in the log only");
     }
+}
+
+/// Lines that are no JSON objects are output for the log. Broken events, and what is cut, fail the turn (D3).
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn other_output_is_logged_and_broken_events_fail() {
+    const EVENT: &str = r#"{"type":"artifact","text":"hi"}"#;
+    let run = async |output: &str| {
+        let outcome = shell(&format!("printf '%b' '{output}'"), json_lines()).send("go").await.unwrap();
+        (outcome.state(), outcome.text(), outcome.status_text())
+    };
+    for output in [
+        format!("Loading model\\n{EVENT}\\n"),
+        format!("{EVENT}\\nINFO done\\n"),
+        format!("\\0357\\0273\\0277{EVENT}\\r\\n"),
+        format!("10%%\\r20%%\\r{EVENT}\\r"),
+        format!("data: x\\n[DONE]\\n[1]\\n{EVENT}"),
+    ] {
+        let (state, text, status) = run(&output).await;
+        assert_eq!((state, text.as_str()), (TaskState::Completed, "hi"), "{output}: {status}");
+    }
+    for output in [
+        format!("{EVENT}\\n{{\"type\":\"artifact\",\"te"),
+        format!("{EVENT}\\n{{\"type\":\"artifact\",\"te\\n"),
+        format!("{{broken}}\\n{EVENT}\\n"),
+        format!("{EVENT}\\nBye"),
+    ] {
+        assert_eq!(run(&output).await.0, TaskState::Failed, "{output}");
+    }
+    for (output, shown) in [
+        ("Traceback:\\n  x\\n", " Its output begins with: Traceback:"),
+        ("hello", " Its output begins with: hello"),
+        ("data: {\"type\":\"status\"}\\n\\n", " Its output begins with: data: {\"type\":\"status\"}"),
+        ("\\0033[1mx\\n", " Its output begins with: \\u{1b}[1mx"),
+        ("\\n", ""),
+    ] {
+        let (state, _, status) = run(output).await;
+        assert_eq!((state, status), (TaskState::Failed, format!("The command sent no event.{shown}")), "{output}");
+    }
+    let long = shell("head -c 100000 /dev/zero | tr '\\0' x; echo", json_lines()).send("go").await.unwrap();
+    assert_eq!(long.status_text().len(), "The command sent no event. Its output begins with: ".len() + 200);
+    // A file is an answer too.
+    let file = shell("echo Done; echo x >\"$A2A_OUTPUT_DIR/a.txt\"", json_lines()).send("go").await.unwrap();
+    assert!(file.state() == TaskState::Completed && file.artifact("a.txt").is_some(), "{}", file.status_text());
+}
+
+/// Other output of a persistent command ends none of its turns, and a broken event only its own.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn other_output_of_a_persistent_command_is_logged() {
+    let script = r#"echo 'Loading model'
+    while read -r line; do
+        turn=$(printf '%s' "$line" | sed 's/.*"turn":"\([0-9]*\)".*/\1/')
+        case $line in
+            *'"type":"cancel"'*) ;;
+            *'"text":"wrong","messages"'*) printf '{"type":"dance","turn":"%s"}\n' "$turn" ;;
+            *'"text":"exit","messages"'*) exit 1 ;;
+            *) printf 'INFO %s\r\n{"type":"artifact","turn":"%s","text":"%s"}\r\n[DONE]\n{"type":"complete","turn":"%s"}\n' $$ "$turn" $$ "$turn" ;;
+        esac
+    done"#;
+    let agent = shell(script, json_lines().persistent(true));
+    let first = agent.send("go").await.unwrap();
+    assert_eq!(first.state(), TaskState::Completed, "{}", first.status_text());
+    assert_eq!(agent.send("wrong").await.unwrap().state(), TaskState::Failed);
+    assert_eq!(agent.send("go").await.unwrap().text(), first.text(), "the same process");
+    let status = agent.send("exit").await.unwrap().status_text();
+    assert_eq!(status, "The command ended before the end of the turn. Its output begins with: Loading model");
 }
 
 /// Agent that asks once, and keeps what it has saved.

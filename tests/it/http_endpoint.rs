@@ -133,6 +133,31 @@ async fn streams_without_an_event_fail() {
     }
 }
 
+/// Lines of an endpoint are read as those of a command.
+#[tokio::test]
+async fn other_lines_are_logged_and_broken_events_fail() {
+    const LINES: &str = "application/x-ndjson";
+    for body in [
+        "INFO ready\n{\"type\":\"artifact\",\"text\":\"hi\"}\n",
+        "\u{feff}{\"type\":\"artifact\",\"text\":\"hi\"}\r[DONE]\r\n",
+        "{\"type\":\"artifact\",\"text\":\"hi\"}",
+    ] {
+        let outcome = send(LINES, body).await;
+        assert_eq!((outcome.state(), outcome.text().as_str()), (TaskState::Completed, "hi"), "{body}");
+    }
+    for body in
+        ["{\"type\":\"status\"}\n{\"type\":\"arti", "{\"type\":\"status\"}\n{broken}\n", "{\"type\":\"status\"}\nBye"]
+    {
+        assert_eq!(send(LINES, body).await.state(), TaskState::Failed, "{body}");
+    }
+    // The halves of a character in two texts, and half of one at the end.
+    let halves =
+        "{\"type\":\"artifact\",\"text\":\"a\\ud83d\"}\n{\"type\":\"artifact\",\"text\":\"\\ude00b\\uD83D\"}\n";
+    assert_eq!(send(LINES, halves).await.text(), "a😀b\u{fffd}");
+    let text = send(LINES, "<html>\n").await.status_text();
+    assert_eq!(text, "The agent's endpoint sent no event. Its output begins with: <html>");
+}
+
 #[tokio::test]
 async fn encoded_responses_fail() {
     for content_type in ["text/plain", "application/json", "application/x-ndjson", "text/event-stream"] {

@@ -3,13 +3,15 @@
 use std::{
     collections::HashMap,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
 };
 
+use bytes::Bytes;
 use parking_lot::Mutex;
+use serde::Deserialize;
 use tokio::{
     io::{AsyncWriteExt as _, BufReader},
     process::{ChildStdin, ChildStdout},
@@ -21,7 +23,7 @@ use super::{Process, Runner, log_lines};
 use crate::{
     agents::{
         files::{PREFIX, TurnFiles},
-        turn_json::{AgentEvent, EventSink, Line, TurnLine, read_line},
+        turn_json::{AgentEvent, EventSink, Level, Line, LogLimit, Received, TurnLine, hint, log, quoted, read_line},
     },
     base::sources::Ids,
     engine::agent::{End, Error, Stopped, Turn, Updates},
@@ -37,7 +39,7 @@ const MAX_LINE: usize = 16 << 20;
 const MAX_DELAY: Duration = Duration::from_secs(10);
 
 /// Senders to the turns that are running, by their id.
-type Turns = Arc<Mutex<HashMap<String, mpsc::Sender<AgentEvent>>>>;
+type Turns = Arc<Mutex<HashMap<String, mpsc::Sender<Result<AgentEvent, Error>>>>>;
 
 /// Persistent command. It is started with the first turn, and again with the first turn after its end.
 pub(super) struct Persistent {
@@ -53,6 +55,8 @@ pub(super) struct Persistent {
 struct Running {
     lines: mpsc::Sender<Vec<u8>>,
     turns: Turns,
+    /// First line of the command that is no event.
+    first_output: Arc<OnceLock<String>>,
 }
 
 impl Persistent {
@@ -71,14 +75,17 @@ impl Persistent {
         let (sender, mut events) = mpsc::channel(QUEUED);
         running.turns.lock().insert(id.clone(), sender);
         let mut registration = Registration { running: running.clone(), id: id.clone(), is_announced: false };
-        let ended = || Error::public("The command ended before the end of the turn.");
+        let ended = || {
+            let hint = hint(running.first_output.get().map(String::as_str));
+            Error::public(format!("The command ended before the end of the turn.{hint}"))
+        };
         running.lines.send(line).await.map_err(|_| ended())?;
         registration.is_announced = true;
         let mut sink = EventSink::new(out, turn.task_id());
         let mut is_canceled = false;
         loop {
             let event = tokio::select! {
-                event = events.recv() => event.ok_or_else(ended)?,
+                event = events.recv() => event.ok_or_else(ended)??,
                 () = turn.canceled(), if !is_canceled => {
                     (is_canceled, registration.is_announced) = (true, false);
                     let cancel = serde_json::json!({"type": "cancel", "turn": id, "metadata": turn.cancel_metadata()});
@@ -116,14 +123,15 @@ impl Persistent {
         let mut process = Process::start(&mut command, self.runner.options.guard.is_some())?;
         let (sender, lines) = mpsc::channel(QUEUED);
         let turns = Turns::default();
-        let started = Running { lines: sender, turns: Arc::clone(&turns) };
+        let first_output = Arc::default();
+        let started = Running { lines: sender, turns: Arc::clone(&turns), first_output: Arc::clone(&first_output) };
         *running = Some(started.clone());
         tokio::spawn(async move {
             let stdin = process.stdin.take();
             let Process { child, stdout, stderr, .. } = &mut process;
             tokio::select! {
                 () = write_lines(stdin, lines) => {}
-                result = route_events(stdout, &turns) => {
+                result = route_events(stdout, &turns, &first_output) => {
                     if let Err(error) = result {
                         tracing::error!(error.cause = %error, "persistent command killed");
                     }
@@ -176,23 +184,37 @@ async fn write_lines(stdin: Option<ChildStdin>, mut lines: mpsc::Receiver<Vec<u8
     }
 }
 
-/// Sends each event to its turn. Events of turns that have ended are dropped. A turn that does not take its events, because its task
-/// waits for the store or for memory, delays the others for at most [`MAX_DELAY`], and then fails.
-async fn route_events(stdout: &mut BufReader<ChildStdout>, turns: &Turns) -> Result<(), Error> {
+/// Sends each event to its turn. Events of turns that have ended are dropped, and lines that are no JSON objects are logged. A turn
+/// that does not take its events, because its task waits for the store or for memory, delays the others for at most [`MAX_DELAY`],
+/// and then fails.
+async fn route_events(
+    stdout: &mut BufReader<ChildStdout>,
+    turns: &Turns,
+    first_output: &OnceLock<String>,
+) -> Result<(), Error> {
+    let mut limit = LogLimit::default();
     while let Some(line) = read_line(stdout, MAX_LINE).await? {
         let Line::Whole(line) = line else {
             return Err(Error::internal(format!("a line of the command exceeds {MAX_LINE} bytes")));
         };
-        if line.iter().all(u8::is_ascii_whitespace) {
-            continue;
-        }
-        let event = AgentEvent::decode(line).await?;
-        let Some(id) = &event.turn else {
-            return Err(Error::internal("an event of a persistent command has no turn"));
+        let line = Bytes::from(line);
+        let (id, event) = match Received::decode(line.clone()).await {
+            Ok(Received::Blank) => continue,
+            Ok(Received::Output(text, _)) => {
+                limit.log(&text, |line| log("", Level::Info, line), |why| tracing::warn!("{why}"));
+                first_output.get_or_init(|| quoted(text.as_bytes()));
+                continue;
+            }
+            Ok(Received::Event(event)) => (event.turn.clone(), Ok(*event)),
+            // Without the id of its turn, the turn that misses the event is not known: all fail.
+            Err(error) => match serde_json::from_slice(&line) {
+                Ok(TurnId { turn }) => (Some(turn), Err(error)),
+                Err(_) => return Err(error),
+            },
         };
-        let sender = turns.lock().get(id).cloned();
+        let id = id.ok_or_else(|| Error::internal("an event of a persistent command has no turn"))?;
+        let sender = turns.lock().get(&id).cloned();
         if let Some(sender) = sender {
-            let id = event.turn.clone().unwrap_or_default();
             // Fails if the turn has ended.
             if timeout(MAX_DELAY, sender.send(event)).await.is_err() {
                 turns.lock().remove(&id);
@@ -200,4 +222,10 @@ async fn route_events(stdout: &mut BufReader<ChildStdout>, turns: &Turns) -> Res
         }
     }
     Ok(())
+}
+
+/// Id of the turn of an object that is not an event.
+#[derive(Deserialize)]
+struct TurnId {
+    turn: String,
 }
