@@ -126,14 +126,21 @@ impl Openai {
         Ok(Self { endpoint, model: model.into(), tools: Tools::new(options.ask), options })
     }
 
-    /// Starts MCP servers, and offers their tools to the model. They become skills of the card, unless it has some.
+    /// Starts MCP servers, and offers their tools to the model. Those of the servers that respond within 5 s become skills of the
+    /// card, unless it has some. Other servers are retried with backoff; until they have told their tools, all turns fail.
     ///
     /// # Errors
-    /// A server can't be started or reached, or its tools exceed a limit. The error names the server.
+    /// The options of a server are invalid, its program does not exist, or its tools exceed a limit. The error names the server.
     #[cfg(feature = "mcp")]
     pub async fn with_mcp(mut self, servers: Vec<McpServer>) -> io::Result<Self> {
         self.tools = self.tools.connect(servers).await?;
         Ok(self)
+    }
+
+    /// Returns the name of each MCP server, and the number of its tools or why it has told none yet.
+    #[cfg(feature = "mcp")]
+    pub fn mcp_states(&self) -> Vec<(String, Result<usize, String>)> {
+        self.tools.states()
     }
 
     /// Returns the body of a request with the messages of a conversation.
@@ -187,7 +194,13 @@ impl Openai {
 impl Agent for Openai {
     async fn run(&self, turn: Turn, out: Updates) -> Result<End, Error> {
         // Boxed, because the future is large.
-        until_canceled(&turn, Box::pin(self.turn(&turn, &out))).await
+        let work = Box::pin(async {
+            match self.tools.completed().await? {
+                Some(tools) => Self { tools, ..self.clone() }.turn(&turn, &out).await,
+                None => self.turn(&turn, &out).await,
+            }
+        });
+        until_canceled(&turn, work).await
     }
 
     fn card(&self) -> AgentCard {

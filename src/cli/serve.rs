@@ -108,16 +108,18 @@ pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
     let served = runtime.block_on(async {
         let mut gateways = Vec::new();
         let mut prepared = prepared.into_iter();
-        let (first, gateway) = prepared.next().context("there is no agent")?.server(agents.first()).await?;
+        let (first, gateway, lines) = prepared.next().context("there is no agent")?.server(agents.first()).await?;
         gateways.extend(gateway);
+        details += &lines;
         let mut server = match agents.first() {
             // The settings of the address are those of the server.
             Some(first_agent) => with_public_address(first.catalog_name(&first_agent.name), &config),
             None => with_public_address(first, &config),
         };
         for (agent, prepared) in agents.iter().skip(1).zip(prepared) {
-            let (other, gateway) = prepared.server(Some(agent)).await?;
+            let (other, gateway, lines) = prepared.server(Some(agent)).await?;
             gateways.extend(gateway);
+            details += &lines;
             server = server.agent(&agent.name, other);
         }
         let server = match (schemes, config.auth.require) {
@@ -231,10 +233,11 @@ impl<'a> Prepared<'a> {
         Ok(Self { config, source, store, file, push, card_key, line })
     }
 
-    /// Creates the server of the agent, which is one of several if it has a name, and the gateway if it is one.
-    async fn server(self, named: Option<&AgentConfig>) -> anyhow::Result<(Server, Option<Gateway>)> {
+    /// Creates the server of the agent, which is one of several if it has a name, the gateway if it is one, and further lines for the
+    /// startup message.
+    async fn server(self, named: Option<&AgentConfig>) -> anyhow::Result<(Server, Option<Gateway>, String)> {
         let Self { config, source, store, file, push, card_key, .. } = self;
-        let (agent, gateway) = match (source.create(config, file.as_deref()).await, named) {
+        let (agent, gateway, lines) = match (source.create(config, file.as_deref()).await, named) {
             (Err(error), Some(named)) => {
                 return Err(error).with_context(|| format!("the agent {} can't be started", named.name));
             }
@@ -251,7 +254,7 @@ impl<'a> Prepared<'a> {
             }
         }
         let server = if let Some(key) = card_key { server.sign_card(key) } else { server };
-        Ok((server, gateway))
+        Ok((server, gateway, lines))
     }
 }
 

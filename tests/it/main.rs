@@ -42,6 +42,7 @@ mod json;
 mod latency;
 mod layers;
 mod listen;
+mod mcp;
 mod openai;
 #[cfg(feature = "openapi")]
 mod openapi;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::completion::ToolCall;
+use super::{Error, completion::ToolCall};
 #[cfg(feature = "mcp")]
 use crate::base::stderr::escaped;
 use crate::protocol::pb::v1::AgentSkill;
@@ -90,16 +90,36 @@ impl Tool {
 
 /// Tools of an agent, with the servers that run them.
 #[derive(Clone, Default)]
+#[cfg_attr(feature = "mcp", expect(clippy::struct_field_names, reason = "no other name says it better"))]
 pub(super) struct Tools {
     pub(super) tools: Vec<Tool>,
     #[cfg(feature = "mcp")]
-    servers: Arc<[mcp::Connection]>,
+    servers: Arc<mcp::Servers>,
+    /// A server has not told its tools yet.
+    #[cfg(feature = "mcp")]
+    has_missing: bool,
 }
 
 impl Tools {
     /// Returns the tools of an agent without MCP servers.
     pub(super) fn new(can_ask: bool) -> Self {
         Self { tools: if can_ask { vec![Tool::question()] } else { Vec::new() }, ..Self::default() }
+    }
+
+    /// Returns the tools with those of servers that were not available before. `None`: there are no others.
+    ///
+    /// # Errors
+    /// A server is not available.
+    #[cfg_attr(
+        not(feature = "mcp"),
+        expect(clippy::unused_async, clippy::unused_self, reason = "no tool has a server")
+    )]
+    pub(super) async fn completed(&self) -> Result<Option<Self>, Error> {
+        #[cfg(feature = "mcp")]
+        if self.has_missing {
+            return self.with_missing().await.map(Some);
+        }
+        Ok(None)
     }
 
     pub(super) fn is_empty(&self) -> bool {

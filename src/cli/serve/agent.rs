@@ -1,6 +1,6 @@
 //! Agent that the configuration selects: the demo, a command, an HTTP endpoint, a model, or another A2A agent.
 
-use std::{path::Path, sync::Arc};
+use std::{fmt::Write as _, path::Path, sync::Arc};
 
 use anyhow::Context as _;
 
@@ -72,23 +72,24 @@ impl<'a> AgentSource<'a> {
         }
     }
 
-    /// Creates the agent, and the gateway if it is one. `store` is the file of the tasks.
+    /// Creates the agent, and the gateway if it is one, and describes its MCP servers in lines. `store` is the file of the tasks.
     pub(super) async fn create(
         self,
         config: &Config,
         store: Option<&Path>,
-    ) -> anyhow::Result<(Arc<dyn DynAgent>, Option<Gateway>)> {
+    ) -> anyhow::Result<(Arc<dyn DynAgent>, Option<Gateway>, String)> {
+        let mut details = String::new();
         let agent: Arc<dyn DynAgent> = match self {
             Self::Demo => Arc::new(Demo),
             Self::Exec(command) => exec(command, config)?,
             Self::Http(url) => endpoint(&url.0, config)?,
-            Self::Openai(url) => openai(&url.0, config).await?,
+            Self::Openai(url) => openai(&url.0, config, &mut details).await?,
             Self::Upstream(url) => {
                 let gateway = Gateway::connect(&url.0, store, config).await?;
-                return Ok((Arc::new(gateway.agent.clone()), Some(gateway)));
+                return Ok((Arc::new(gateway.agent.clone()), Some(gateway), details));
             }
         };
-        Ok((agent, None))
+        Ok((agent, None, details))
     }
 }
 
@@ -104,8 +105,8 @@ fn endpoint(url: &str, config: &Config) -> anyhow::Result<Arc<dyn DynAgent>> {
     Ok(Arc::new(HttpEndpoint::new(url, options).context("http.url")?))
 }
 
-/// Creates the agent that is a model with a chat completions API, and starts its MCP servers.
-async fn openai(url: &str, config: &Config) -> anyhow::Result<Arc<dyn DynAgent>> {
+/// Creates the agent that is a model with a chat completions API, and starts its MCP servers, which it describes in lines.
+async fn openai(url: &str, config: &Config, details: &mut String) -> anyhow::Result<Arc<dyn DynAgent>> {
     let error = |why: &str| config::Error::new(why.to_owned());
     let OpenaiConfig { model, key, system, parameters, mcp, options, .. } = &config.openai;
     let model = model.clone().filter(|model| !model.is_empty());
@@ -128,7 +129,19 @@ async fn openai(url: &str, config: &Config) -> anyhow::Result<Arc<dyn DynAgent>>
         let guard = own_program()?;
         servers.into_iter().map(|server| server.guard(Some(guard.clone()))).collect()
     };
-    Ok(Arc::new(agent.with_mcp(servers).await.context("can't use the tools of an MCP server (openai.mcp)")?))
+    let agent = agent.with_mcp(servers).await.context("can't use the tools of an MCP server (openai.mcp)")?;
+    for (name, tools) in agent.mcp_states() {
+        let name = show::safe(&name);
+        _ = match tools {
+            Ok(count) => writeln!(details, "MCP server {name}: {count} tools"),
+            Err(why) => writeln!(
+                details,
+                "MCP server {name}: not available, turns fail until a retry succeeds: {}",
+                show::safe(&why)
+            ),
+        };
+    }
+    Ok(Arc::new(agent))
 }
 
 /// Operators of a shell, which would be arguments of a command without one.

@@ -8,7 +8,7 @@ use std::{
     path::PathBuf,
     pin::Pin,
     sync::{
-        Arc,
+        Arc, Weak,
         atomic::{AtomicBool, Ordering},
     },
     task::{Context, Poll, ready},
@@ -17,12 +17,15 @@ use std::{
 
 use parking_lot::Mutex;
 use rmcp::{
-    RoleClient, ServiceError, ServiceExt as _,
+    RoleClient, ServiceError,
     model::{
-        CallToolRequestParams, CallToolResult, ClientCapabilities, ClientConfig, ClientRequest, Implementation,
-        PaginatedRequestParams, PingRequest,
+        CallToolRequestParams, CallToolResult, ClientCapabilities, ClientConfig, ClientRequest, ErrorCode,
+        Implementation, PaginatedRequestParams, PingRequest, ProtocolVersion,
     },
-    service::{RunningService, RxJsonRpcMessage, TxJsonRpcMessage},
+    service::{
+        ClientInitializeError, ClientLifecycleMode, ClientServiceExt as _, RunningService, RxJsonRpcMessage,
+        TxJsonRpcMessage,
+    },
     transport::{
         StreamableHttpClientTransport, Transport, streamable_http_client::StreamableHttpClientTransportConfig,
     },
@@ -33,8 +36,8 @@ use tokio::{
     io::{AsyncRead, BufReader, ReadBuf},
     process::{Child, ChildStdin, ChildStdout, Command},
     runtime::Handle,
-    sync::{OnceCell, oneshot},
-    time::{Instant, timeout},
+    sync::{OnceCell, oneshot, watch},
+    time::{Instant, sleep_until, timeout},
 };
 
 use super::{Tool, ToolKind, Tools, tool_result};
@@ -51,9 +54,11 @@ use crate::{
         retry::Backoff,
         stderr::{escaped, is_hidden},
     },
+    engine::agent::Error,
     protocol::json::check_json,
 };
 
+mod http;
 mod stdio;
 
 /// Maximum number of tools of all servers.
@@ -81,8 +86,11 @@ const PIECE: usize = 64 << 10;
 /// Maximum time for the response to a ping after a call that has timed out. A server without a response is replaced.
 const PING_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Delays before a server is started again if it has answered no call twice in a row.
+/// Delays before a server is started again if it has answered no call twice in a row, and before its tools are requested again.
 const RESTARTS: Backoff = Backoff { first: Duration::from_secs(1), longest: Duration::from_mins(1) };
+
+/// Time that an agent waits at its start for its servers.
+const START: Duration = Duration::from_secs(5);
 
 /// Time after the end of its stdin in which a command ends by itself, and between SIGTERM and SIGKILL.
 const GRACE: Duration = Duration::from_secs(2);
@@ -438,16 +446,29 @@ impl Connection {
         opened
     }
 
+    /// Opens a session with the newest protocol version that both know.
     async fn open(&self) -> io::Result<Session> {
+        let opened = self.open_with(ProtocolVersion::LATEST_WITH_INITIALIZE).await;
+        match opened.as_ref().err().and_then(offered_version) {
+            Some(version) => self.open_with(version).await,
+            None => opened,
+        }
+    }
+
+    async fn open_with(&self, version: ProtocolVersion) -> io::Result<Session> {
         let identity = Implementation::new("a2a-service", env!("CARGO_PKG_VERSION"));
-        let client = ClientConfig::new(ClientCapabilities::default(), identity);
-        match &self.server.transport {
+        let client = ClientConfig::new(ClientCapabilities::default(), identity).with_protocol_version(version.clone());
+        let lifecycle = if version.has_initialize() {
+            ClientLifecycleMode::Initialize
+        } else {
+            ClientLifecycleMode::Discover { preferred_versions: vec![version] }
+        };
+        let client = match &self.server.transport {
             McpTransport::Command(words, env) => {
                 let Started { stdin, stdout, session } = start(&self.server, words, env)?;
                 let stdout = LimitedOutput { stdout, flood: FloodLimit::new(&self.server), _session: session };
-                let client =
-                    client.serve(stdio::transport(&self.server.name, stdout, stdin)).await.map_err(io::Error::other)?;
-                Ok(Session { client, has_answered: AtomicBool::new(false) })
+                let transport = stdio::transport(&self.server.name, stdout, stdin);
+                client.serve_with_lifecycle(transport, lifecycle).await
             }
             McpTransport::Url(url, token) => {
                 let http = client_builder().build().map_err(io::Error::other)?;
@@ -456,12 +477,12 @@ impl Connection {
                 if let Some(token) = token {
                     config = config.auth_header(token);
                 }
-                let transport = StreamableHttpClientTransport::with_client(http, config);
+                let transport = StreamableHttpClientTransport::with_client(http::HttpClient(http), config);
                 let transport = LimitedTransport { transport, flood: FloodLimit::new(&self.server) };
-                let client = client.serve(transport).await.map_err(io::Error::other)?;
-                Ok(Session { client, has_answered: AtomicBool::new(false) })
+                client.serve_with_lifecycle(transport, lifecycle).await
             }
-        }
+        };
+        Ok(Session { client: client.map_err(io::Error::other)?, has_answered: AtomicBool::new(false) })
     }
 
     /// Calls a tool with arguments in JSON. Returns the result for the model, also if the call fails.
@@ -531,15 +552,29 @@ impl Connection {
     /// Returns the tools of the server.
     async fn list(&self) -> io::Result<Vec<rmcp::model::Tool>> {
         let session = self.session().await?;
-        let mut tools = Vec::new();
-        let mut cursor = None;
+        let listed = self.pages(&session).await;
+        if listed.is_err() {
+            self.forget(&session);
+        }
+        listed
+    }
+
+    async fn pages(&self, session: &Session) -> io::Result<Vec<rmcp::model::Tool>> {
+        let (mut tools, mut cursors, mut cursor) = (Vec::new(), BTreeSet::new(), None);
         for _ in 0..MAX_PAGES {
             let request = PaginatedRequestParams::default().with_cursor(cursor);
             let page = timeout(self.server.timeout, session.client.list_tools(Some(request))).await;
             let page = page.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?.map_err(io::Error::other)?;
-            tools.extend(page.tools);
+            for tool in page.tools {
+                // A server that ignores cursors sends its tools again.
+                if !tools.contains(&tool) {
+                    tools.push(tool);
+                }
+            }
             cursor = page.next_cursor;
-            if cursor.is_none() {
+            let Some(next) = &cursor else { return Ok(tools) };
+            if !cursors.insert(next.clone()) {
+                tracing::warn!(mcp.server = self.server.name, "list of tools ended: a cursor was repeated");
                 return Ok(tools);
             }
             if tools.len() > MAX_TOOLS {
@@ -550,26 +585,131 @@ impl Connection {
     }
 }
 
+/// Returns a protocol version of a server that has refused ours: the newest one that both know.
+fn offered_version(error: &io::Error) -> Option<ProtocolVersion> {
+    let ClientInitializeError::JsonRpcError(error) = error.get_ref()?.downcast_ref()? else { return None };
+    if error.code == ErrorCode::METHOD_NOT_FOUND {
+        // Newer servers have no `initialize`.
+        return Some(ProtocolVersion::LATEST);
+    }
+    let supported = error.data.as_ref()?.get("supported")?.as_array()?;
+    let is_offered = |version: &&ProtocolVersion| {
+        **version != ProtocolVersion::LATEST_WITH_INITIALIZE
+            && supported.iter().any(|offered| offered.as_str() == Some(version.as_str()))
+    };
+    ProtocolVersion::KNOWN_VERSIONS.iter().rev().find(is_offered).cloned()
+}
+
+/// Servers of an agent, and their tools so far.
+#[derive(Default)]
+pub(super) struct Servers {
+    connections: Vec<Connection>,
+    lists: watch::Sender<Vec<Listing>>,
+}
+
+/// Tools of a server, or why it has told none. `None`: it is asked for the first time.
+type Listing = Option<Result<Vec<rmcp::model::Tool>, String>>;
+
+impl Servers {
+    pub(super) fn get(&self, position: usize) -> Option<&Connection> {
+        self.connections.get(position)
+    }
+
+    /// Requests the tools of a server, with backoff until it has told them or the agent is dropped.
+    async fn request_list(servers: Weak<Self>, position: usize) {
+        for attempt in 0.. {
+            let Some(servers) = servers.upgrade() else { return };
+            let Some(connection) = servers.get(position) else { return };
+            let (name, listed) = (&connection.server.name, connection.list().await);
+            match &listed {
+                Ok(tools) => tracing::info!(mcp.server = name, tools = tools.len(), "MCP server available"),
+                Err(error) => {
+                    tracing::warn!(mcp.server = name, error.cause = %error, "MCP server not available; retrying");
+                }
+            }
+            let is_listed = listed.is_ok();
+            servers.lists.send_modify(|lists| {
+                if let Some(list) = lists.get_mut(position) {
+                    *list = Some(listed.map_err(|error| error.to_string()));
+                }
+            });
+            if is_listed {
+                return;
+            }
+            drop(servers);
+            sleep_until(Instant::now() + RESTARTS.without_jitter(attempt)).await;
+        }
+    }
+}
+
 impl Tools {
-    /// Starts servers, and adds their tools.
+    /// Starts servers, and adds the tools of those that tell them soon.
     pub(in crate::agents::openai) async fn connect(self, servers: Vec<McpServer>) -> io::Result<Self> {
-        let connections: Arc<[Connection]> = servers.into_iter().map(Connection::new).collect();
-        let lists = connections.iter().map(async |connection| {
-            let name = &connection.server.name;
-            check(&connection.server)
-                .map_err(|why| io::Error::new(io::ErrorKind::InvalidInput, format!("{name}: {why}")))?;
-            connection.list().await.map_err(|error| io::Error::new(error.kind(), format!("{name}: {error}")))
-        });
-        let lists = futures_util::future::try_join_all(lists).await?;
-        let mut tools = self.tools;
+        for server in &servers {
+            check(server).map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", server.name)))?;
+        }
+        let lists = watch::Sender::new(vec![None; servers.len()]);
+        let connections = servers.into_iter().map(Connection::new).collect();
+        let servers = Arc::new(Servers { connections, lists });
+        for position in 0..servers.connections.len() {
+            tokio::spawn(Servers::request_list(Arc::downgrade(&servers), position));
+        }
+        let mut lists = servers.lists.subscribe();
+        // A slow server does not delay the start.
+        _ = timeout(START, lists.wait_for(|lists| lists.iter().all(Option::is_some))).await;
+        let listed = lists.borrow().clone();
+        Self { servers, ..self }.with_lists(&listed)
+    }
+
+    /// Returns the state of each server, for the startup message: its name, and the number of its tools or why it has told none.
+    pub(in crate::agents::openai) fn states(&self) -> Vec<(String, Result<usize, String>)> {
+        let lists = self.servers.lists.borrow();
+        let state = |list: &Listing| match list {
+            Some(list) => list.as_ref().map(Vec::len).map_err(String::clone),
+            None => Err("it has not responded yet".to_owned()),
+        };
+        let connections = self.servers.connections.iter();
+        connections.zip(lists.iter()).map(|(connection, list)| (connection.server.name.clone(), state(list))).collect()
+    }
+
+    /// Returns these tools with those of the servers that were not available before.
+    ///
+    /// # Errors
+    /// A server has not told its tools. A turn without them would answer as if they did not exist.
+    pub(super) async fn with_missing(&self) -> Result<Self, Error> {
+        let mut lists = self.servers.lists.subscribe();
+        // The sender is not dropped before.
+        _ = lists.wait_for(|lists| lists.iter().all(Option::is_some)).await;
+        let lists = lists.borrow().clone();
+        let is_missing = |list: &Listing| !matches!(list, Some(Ok(_)));
+        if let Some((connection, _)) = self.servers.connections.iter().zip(&lists).find(|(_, list)| is_missing(list)) {
+            let name = visible(&connection.server.name);
+            let text = format!("The tools of the MCP server {name} are not available. Send the message again later.");
+            return Err(Error::public(text));
+        }
+        let failure = |error| Error::public("The tools of the MCP servers can't be used.").caused_by(error);
+        self.with_lists(&lists).map_err(failure)
+    }
+
+    /// Returns the tools of the agent with those of servers.
+    fn with_lists(&self, listed: &[Listing]) -> io::Result<Self> {
+        let lists: Vec<&[rmcp::model::Tool]> = listed
+            .iter()
+            .map(|list| match list {
+                Some(Ok(tools)) => &**tools,
+                Some(Err(_)) | None => &[],
+            })
+            .collect();
+        let mut tools: Vec<Tool> = self.tools.iter().filter(|tool| tool.is_question()).cloned().collect();
         let mut names: BTreeSet<String> = tools.iter().map(|tool| tool.name.clone()).collect();
         let mut counts: HashMap<String, usize> = names.iter().map(|name| (name.clone(), 1)).collect();
-        for tool in lists.iter().flatten() {
+        for tool in lists.iter().copied().flatten() {
             *counts.entry(tool.name.to_string()).or_default() += 1;
         }
-        for (position, (connection, list)) in connections.iter().zip(&lists).enumerate() {
-            let server = &connection.server;
+        let servers = self.servers.connections.iter().map(|connection| &connection.server);
+        for (position, (server, list)) in servers.zip(lists).enumerate() {
             if let Approval::Tools(approved) = &server.approval
+                && matches!(listed.get(position), Some(Some(Ok(_))))
                 && let Some(unknown) = approved.iter().find(|name| list.iter().all(|tool| tool.name != name.as_str()))
             {
                 // A misspelled name would let the tool run without an approval.
@@ -601,7 +741,8 @@ impl Tools {
                 });
             }
         }
-        let tools = Self { tools, servers: Arc::clone(&connections) };
+        let has_missing = listed.iter().any(|list| !matches!(list, Some(Ok(_))));
+        let tools = Self { tools, servers: Arc::clone(&self.servers), has_missing };
         let bytes = tools.definitions().to_string().len();
         if tools.tools.len() > MAX_TOOLS || bytes > MAX_DEFINITION_BYTES {
             let count = tools.tools.len();
@@ -614,16 +755,28 @@ impl Tools {
 }
 
 /// Checks the options of a server before it is started.
-fn check(server: &McpServer) -> Result<(), &'static str> {
+fn check(server: &McpServer) -> io::Result<()> {
+    let invalid = |why: &str| Err(io::Error::new(io::ErrorKind::InvalidInput, why));
     match &server.transport {
-        McpTransport::Command(words, _) if words.first().is_none_or(String::is_empty) => Err("the command is empty"),
+        McpTransport::Command(words, env) => match words.first() {
+            Some(program) if !program.is_empty() => {
+                #[cfg(unix)]
+                guard::find_program(program.as_ref(), env.get("PATH").map(AsRef::as_ref))?;
+                #[cfg(not(unix))]
+                let _ = (program, env);
+                Ok(())
+            }
+            _ => invalid("the command is empty"),
+        },
         McpTransport::Url(url, _) => {
-            let parsed = parse_url(url).map_err(|_| "the URL is not one of http or https")?;
+            let parsed = parse_url(url)?;
             // Errors of connections name the URL.
             let has_secret = !parsed.username().is_empty() || parsed.password().is_some() || parsed.query().is_some();
-            if has_secret { Err("the URL has a user or a query, which would be in logs; set `token`") } else { Ok(()) }
+            if has_secret {
+                return invalid("the URL has a user or a query, which would be in logs; set `token`");
+            }
+            Ok(())
         }
-        McpTransport::Command(..) => Ok(()),
     }
 }
 
@@ -694,11 +847,36 @@ mod tests {
             McpServer::new("files", McpTransport::Command(words, BTreeMap::new()))
         };
         let url = |url: &str| McpServer::new("files", McpTransport::Url(url.to_owned(), None));
-        for server in [command(&[]), command(&["/nonexistent/program"]), command(&["true"]), url("ftp://e.example")] {
+        for server in [command(&[]), command(&["/nonexistent/program"]), url("ftp://e.example")] {
             let server = server.timeout(Duration::from_secs(10));
             let error = Tools::default().connect(vec![server]).await.err().unwrap().to_string();
             assert!(error.starts_with("files: "), "{error}");
         }
+        // Those that may start later do not keep the agent from starting, and are named in each turn.
+        for server in [command(&["true"]), url("http://127.0.0.1:1/mcp")] {
+            let tools = Tools::default().connect(vec![server.timeout(Duration::from_secs(10))]).await.unwrap();
+            let [(name, Err(_))] = &*tools.states() else { panic!("the server has no tools") };
+            assert_eq!(name, "files");
+            let error = tools.with_missing().await.err().unwrap();
+            assert!(error.to_string().contains("MCP server files are not available"), "{error}");
+        }
+    }
+
+    #[test]
+    fn newest_common_version_is_offered() {
+        let refused = |code: ErrorCode, data: Value| {
+            let error = rmcp::ErrorData::new(code, "Unsupported protocol version", Some(data));
+            offered_version(&io::Error::other(ClientInitializeError::JsonRpcError(error)))
+        };
+        let supported = |versions: Value| refused(ErrorCode::INVALID_PARAMS, json!({ "supported": versions }));
+        assert_eq!(supported(json!(["2025-06-18"])), Some(ProtocolVersion::V_2025_06_18));
+        assert_eq!(supported(json!(["2024-11-05", "2025-03-26", "2099-01-01"])), Some(ProtocolVersion::V_2025_03_26));
+        assert_eq!(supported(json!(["2026-07-28", "2025-06-18"])), Some(ProtocolVersion::V_2026_07_28));
+        for versions in [json!([]), json!(["2025-11-25"]), json!([7]), json!("2025-06-18")] {
+            assert_eq!(supported(versions.clone()), None, "{versions}");
+        }
+        assert_eq!(refused(ErrorCode::METHOD_NOT_FOUND, json!({})), Some(ProtocolVersion::V_2026_07_28));
+        assert_eq!(offered_version(&io::Error::other("closed")), None);
     }
 
     #[test]
