@@ -165,7 +165,7 @@ impl<T: Members> Visitor<'_> for Field<T> {
 
 /// Members that 1.0 has no longer, and which are ignored: message, its member in 0.3, another member by which the message is known as
 /// that of 1.0, and what 1.0 has in place of it.
-const OUTDATED: [(&str, &str, &str, &str); 9] = [
+const OUTDATED: [(&str, &str, &str, &str); 10] = [
     (
         "SendMessageConfiguration",
         "blocking",
@@ -173,6 +173,7 @@ const OUTDATED: [(&str, &str, &str, &str); 9] = [
         "use `returnImmediately: true` for `blocking: false`",
     ),
     ("SendMessageConfiguration", "pushNotificationConfig", "returnImmediately", "use `taskPushNotificationConfig`"),
+    ("SendMessageConfiguration", "pushNotification", "returnImmediately", "use `taskPushNotificationConfig`"),
     ("TaskPushNotificationConfig", "pushNotificationConfig", "url", "its members belong into the object around it"),
     ("AuthenticationInfo", "schemes", "scheme", "use `scheme`"),
     ("Message", "kind", "parts", "omit it"),
@@ -185,7 +186,9 @@ const OUTDATED: [(&str, &str, &str, &str); 9] = [
 /// Logs that a member of 0.3 is ignored in a message of 1.0, once for each.
 fn hint_at_outdated<T: Members>(name: &str) {
     static LOGGED: AtomicU32 = AtomicU32::new(0);
-    let is_row = |row: &(&str, &str, &str, &str)| (row.0, row.1) == (T::NAME, name);
+    // Names have two spellings.
+    let is_row =
+        |row: &(&str, &str, &str, &str)| row.0 == T::NAME && row.1.eq_ignore_ascii_case(&name.replace('_', ""));
     let Some(position) = OUTDATED.iter().position(is_row) else { return };
     let (message, member, known, hint) = OUTDATED[position];
     let is_new = || LOGGED.fetch_or(1 << position, Ordering::Relaxed) & (1 << position) == 0;

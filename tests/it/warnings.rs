@@ -34,7 +34,7 @@ async fn outdated_members_and_large_numbers_are_logged_once() {
             post(&format!("{url}/rpc"), &call).await["result"]["task"]["status"]["state"],
             "TASK_STATE_COMPLETED"
         );
-        let file = json!({ "url": "https://e.example/a.png", "mimeType": "image/png", "name": "a.png" });
+        let file = json!({ "url": "https://e.example/a.png", "mime_type": "image/png", "name": "a.png" });
         post(&format!("{url}/message:send"), &json!({ "message": message(file) })).await;
         // The members of 0.3 are right in its own requests.
         let part = json!({ "kind": "text", "text": "hello" });
