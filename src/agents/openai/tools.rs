@@ -110,10 +110,7 @@ impl Tools {
     ///
     /// # Errors
     /// A server is not available.
-    #[cfg_attr(
-        not(feature = "mcp"),
-        expect(clippy::unused_async, clippy::unused_self, reason = "no tool has a server")
-    )]
+    #[cfg_attr(not(feature = "mcp"), expect(clippy::unused_async, reason = "no tool has a server"))]
     pub(super) async fn completed(&self) -> Result<Option<Self>, Error> {
         #[cfg(feature = "mcp")]
         if self.has_missing {
