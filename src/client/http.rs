@@ -16,7 +16,7 @@ use bytes::Bytes;
 use heck::ToLowerCamelCase as _;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
-use reqwest::Url;
+use reqwest::{Url, redirect::Policy};
 use serde::Deserialize;
 use serde_json::{Map, Value, json, value::RawValue};
 use tokio::time::Instant;
@@ -54,6 +54,9 @@ const ACCEPT: HeaderValue = HeaderValue::from_static("application/json, text/eve
 
 /// Maximum time from the head of a unary response to the end of its body.
 const BODY: Duration = Duration::from_mins(1);
+
+/// Maximum number of redirects of a request.
+const MAX_REDIRECTS: usize = 5;
 
 /// Timeout for establishing a connection.
 pub(super) const CONNECT: Duration = Duration::from_secs(10);
@@ -97,7 +100,7 @@ options! {
 /// ```
 #[tonic::async_trait]
 pub trait HttpTransport: Send + Sync + 'static {
-    /// Sends a request, and returns the response with its body as it arrives. Follows no redirects.
+    /// Sends a request, and returns the response with its body as it arrives. Follows redirects at most within the origin.
     ///
     /// # Errors
     /// The connection fails before the head of the response is complete.
@@ -154,10 +157,16 @@ impl HttpTransport for Network {
     }
 }
 
-/// Returns the builder of an HTTP client that follows no redirects, so that requests and credentials reach only the
-/// configured URL.
+/// Returns the builder of an HTTP client whose requests and credentials reach only the origin of the configured URL. It follows
+/// redirects within that origin that keep the method and the body. Any other one is the response.
 pub(crate) fn builder() -> reqwest::ClientBuilder {
-    http_client().redirect(reqwest::redirect::Policy::none()).connect_timeout(CONNECT)
+    let policy = Policy::custom(|attempt| {
+        let keeps_request = matches!(attempt.status(), StatusCode::TEMPORARY_REDIRECT | StatusCode::PERMANENT_REDIRECT);
+        let (from, to) = (attempt.previous(), attempt.url().origin());
+        let is_same_origin = from.iter().all(|url| url.origin() == to);
+        if keeps_request && is_same_origin && from.len() <= MAX_REDIRECTS { attempt.follow() } else { attempt.stop() }
+    });
+    http_client().redirect(policy).connect_timeout(CONNECT)
 }
 
 /// HTTP client with its limits.

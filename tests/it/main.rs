@@ -53,6 +53,7 @@ mod proxy;
 mod published_examples;
 mod push;
 mod recovery;
+mod redirects;
 mod rest_document;
 mod scenarios;
 mod secret_parts;

@@ -479,7 +479,7 @@ async fn mcp_server() -> (String, Arc<Mutex<Vec<Value>>>) {
     (url, calls)
 }
 
-fn mcp_result(request: &Value, calls: &Mutex<Vec<Value>>) -> Value {
+pub(crate) fn mcp_result(request: &Value, calls: &Mutex<Vec<Value>>) -> Value {
     let content = |text: String| json!([{ "type": "text", "text": text }]);
     match request["method"].as_str().unwrap() {
         "initialize" => json!({
