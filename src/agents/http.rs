@@ -5,7 +5,7 @@
 use std::{fmt, io, pin::pin, time::Duration};
 
 use bytes::Bytes;
-use reqwest::{Client, Response, StatusCode, Url};
+use reqwest::{Client, Response, StatusCode, Url, header};
 use serde_json::value::RawValue;
 use tokio_stream::StreamExt as _;
 
@@ -19,7 +19,8 @@ use crate::{
         bounded_body::{BodyError, ResponseBody},
         decoding,
         retry::Backoff,
-        sse::SseReader,
+        sse::{BYTE_ORDER_MARK, SseReader, without_mark},
+        stderr::escaped,
         webhook_signature::sign as webhook_signature,
     },
     protocol::{call::RESPONSE_HEAD, json::check_json},
@@ -85,7 +86,7 @@ impl fmt::Debug for HttpEndpoint {
 }
 
 impl HttpEndpoint {
-    /// Creates the agent of an endpoint. Redirects are not followed.
+    /// Creates the agent of an endpoint. Redirects are followed within its origin, with status 307 or 308.
     ///
     /// # Errors
     /// `InvalidInput` if the URL is not one of `http` or `https`; other errors if TLS can't be set up.
@@ -129,14 +130,14 @@ impl HttpEndpoint {
     async fn turn(&self, turn: &Turn, out: &Updates) -> Result<End, Error> {
         let body = Bytes::from(TurnLine::new(turn, "1", &[], None).to_line()?);
         let response = self.request(turn, &body).await?;
-        let media_type = media_type(&response);
+        let (media_type, charset) = (media_type(&response), charset(&response));
         let mut body = ResponseBody::of(response, self.options.output_bytes);
         let mut sink = EventSink::new(out, turn.task_id());
         let end = match media_type.as_str() {
             "text/event-stream" => read_sse(body, self.options.output_bytes, &mut sink).await?,
             "application/json" => read_json(&mut body, &mut sink).await?,
             _ if media_type.starts_with("text/") || media_type.is_empty() => {
-                read_text(&mut body, out).await?;
+                read_text(&mut body, charset?, out).await?;
                 None
             }
             _ => read_lines(&mut body, &mut sink).await?,
@@ -196,9 +197,6 @@ async fn read_sse(body: ResponseBody, max: usize, sink: &mut EventSink<'_>) -> R
     let mut has_events = false;
     while let Some(event) = events.next().await {
         let data = event.map_err(|error| failure(error.into()))?.data;
-        if data.trim_ascii().is_empty() {
-            continue;
-        }
         has_events = true;
         if let Some(end) = sink.apply(AgentEvent::decode(data).await?).await? {
             return Ok(Some(end));
@@ -209,7 +207,7 @@ async fn read_sse(body: ResponseBody, max: usize, sink: &mut EventSink<'_>) -> R
 
 /// Applies the events of a JSON document: an event, or a list of events.
 async fn read_json(body: &mut ResponseBody, sink: &mut EventSink<'_>) -> Result<Option<TurnEnd>, Error> {
-    let text = body.all().await.map_err(failure)?;
+    let text = without_mark(&body.all().await.map_err(failure)?);
     for event in decoding::decode(text.len(), move || split(&text)).await? {
         let end = sink.apply(AgentEvent::decode(event).await?).await?;
         if end.is_some() {
@@ -229,13 +227,58 @@ fn split(text: &Bytes) -> Result<Vec<Bytes>, Error> {
     Ok(events.iter().map(|event| text.slice_ref(event.get().as_bytes())).collect())
 }
 
+/// Character encoding of a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Charset {
+    Utf8,
+    /// Also that of the labels `iso-8859-1` and `us-ascii`, as in the Encoding standard.
+    Windows1252,
+}
+
+/// Returns the encoding that the content type of a response names. UTF-8 by default.
+///
+/// # Errors
+/// The encoding is not supported.
+fn charset(response: &Response) -> Result<Charset, Error> {
+    let content_type = response.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    let content_type = content_type.unwrap_or_default().to_ascii_lowercase();
+    let mut parameters = content_type.split(';').filter_map(|parameter| parameter.split_once('='));
+    let label = parameters.find(|(name, _)| name.trim() == "charset").map_or("", |(_, label)| label);
+    match label.trim().trim_matches(['"', '\'']) {
+        "" | "utf-8" | "utf8" => Ok(Charset::Utf8),
+        "iso-8859-1" | "iso8859-1" | "iso_8859-1" | "latin1" | "l1" | "windows-1252" | "cp1252" | "us-ascii"
+        | "ascii" => Ok(Charset::Windows1252),
+        label => {
+            let text = format!("The response of the {ENDPOINT} is neither in UTF-8 nor in ISO 8859-1 or Windows-1252.");
+            Err(Error::public(text).caused_by(format!("charset {}", escaped(label))))
+        }
+    }
+}
+
+impl Charset {
+    /// Decodes a text. Invalid UTF-8 is replaced.
+    fn decode(self, text: &[u8]) -> String {
+        /// Characters of the bytes from 0x80 to 0x9F.
+        const C1: &str = "€\u{81}‚ƒ„…†‡ˆ‰Š‹Œ\u{8d}Ž\u{8f}\u{90}‘’“”•–—˜™š›œ\u{9d}žŸ";
+        match self {
+            Self::Utf8 => String::from_utf8_lossy(text).into_owned(),
+            Self::Windows1252 => {
+                let c1 = |byte: u8| C1.chars().nth(byte.checked_sub(0x80)?.into());
+                text.iter().map(|byte| c1(*byte).unwrap_or_else(|| char::from(*byte))).collect()
+            }
+        }
+    }
+}
+
 /// Sends a text as an artifact.
-async fn read_text(body: &mut ResponseBody, out: &Updates) -> Result<(), Error> {
+async fn read_text(body: &mut ResponseBody, charset: Charset, out: &Updates) -> Result<(), Error> {
     out.working().await?;
     let text = body.all().await.map_err(failure)?;
-    let text = String::from_utf8_lossy(text.trim_ascii_end());
+    // A byte order mark takes precedence over the charset.
+    let charset = if text.starts_with(BYTE_ORDER_MARK) { Charset::Utf8 } else { charset };
+    let text = charset.decode(without_mark(&text).trim_ascii_end());
     if !text.is_empty() {
-        out.artifact(OUTPUT).last().text(text.into_owned()).await?;
+        out.artifact(OUTPUT).last().text(text).await?;
     }
     Ok(())
 }

@@ -10,12 +10,28 @@ use futures_util::Stream;
 
 use super::bounded_body::{BodyError, MAX_WITHOUT_EVENT};
 
+/// Byte order mark of UTF-8, which some servers put before a text. One is skipped.
+pub(crate) const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
+
+/// Returns a text without its byte order mark.
+pub(crate) fn without_mark(text: &Bytes) -> Bytes {
+    text.slice_ref(text.strip_prefix(BYTE_ORDER_MARK).unwrap_or(text))
+}
+
+/// Names of events that only keep the connection open.
+const PINGS: [&str; 4] = ["ping", "heartbeat", "keepalive", "keep-alive"];
+
+/// Data that ends a stream, as in the APIs of `OpenAI`.
+const DONE: &[u8] = b"[DONE]";
+
 /// Server-sent event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SseEvent {
     /// Id of the event or of an earlier one: an id applies to all events until the next one.
     pub id: Option<Bytes>,
-    /// Data, whose lines are joined with line feeds.
+    /// Name of the event. Empty if it has none.
+    pub name: Bytes,
+    /// Data, whose lines are joined with line feeds. Not blank.
     pub data: Bytes,
 }
 
@@ -43,7 +59,8 @@ impl<E> From<SseError<Self>> for BodyError<E> {
     }
 }
 
-/// Parser of server-sent events (HTML standard, 9.2.6). Event names, comments and retry times are ignored.
+/// Parser of server-sent events (HTML standard, 9.2.6). Comments, retry times, events without data and [`PINGS`] are ignored. The
+/// stream ends after `[DONE]`.
 #[derive(Debug)]
 pub struct SseReader<S> {
     /// `None` after the end.
@@ -55,16 +72,28 @@ pub struct SseReader<S> {
     buffer: BytesMut,
     /// Length of the prefix of the buffer that has no line end.
     searched: usize,
-    /// The last line ended with CR, so that a following LF belongs to it.
-    after_cr: bool,
-    /// No bytes were parsed yet: they may begin with a byte order mark.
-    at_start: bool,
+    /// Bytes that are skipped if the next line begins with them: a byte order mark, or an LF after a CR.
+    skipped: &'static [u8],
     id: Option<Bytes>,
+    name: Bytes,
     data: Option<BytesMut>,
-    /// Number of bytes since the last event with data that are no data.
+    /// The stream has ended with `[DONE]`.
+    is_done: bool,
+    /// Number of bytes since the last event that belong to none.
     ignored: usize,
     /// First line that is no field.
     invalid_line: Option<Bytes>,
+    /// Number of lines that are no field.
+    invalid_lines: usize,
+}
+
+/// Logs that lines were ignored.
+impl<S> Drop for SseReader<S> {
+    fn drop(&mut self) {
+        if self.invalid_lines > 0 {
+            tracing::warn!(lines = self.invalid_lines, "lines of an event stream ignored: they are no fields");
+        }
+    }
 }
 
 impl<S> SseReader<S> {
@@ -76,12 +105,14 @@ impl<S> SseReader<S> {
             accepts_unterminated: false,
             buffer: BytesMut::new(),
             searched: 0,
-            after_cr: false,
-            at_start: true,
+            skipped: BYTE_ORDER_MARK,
             id: None,
+            name: Bytes::new(),
             data: None,
+            is_done: false,
             ignored: 0,
             invalid_line: None,
+            invalid_lines: 0,
         }
     }
 
@@ -98,9 +129,16 @@ impl<S> SseReader<S> {
         self.invalid_line.as_deref()
     }
 
+    /// Returns true if the stream has ended with `[DONE]`.
+    pub fn is_done(&self) -> bool {
+        self.is_done
+    }
+
     /// Returns the next complete event in the buffer.
     fn next_event(&mut self) -> Option<SseEvent> {
-        while let Some(line) = self.next_line() {
+        while !self.is_done
+            && let Some(line) = self.next_line()
+        {
             self.ignored += 1;
             if !line.is_empty() {
                 self.add_line(line);
@@ -122,11 +160,22 @@ impl<S> SseReader<S> {
     }
 
     fn take_event(&mut self) -> Option<SseEvent> {
-        let data = self.data.take()?.freeze();
-        if !data.trim_ascii().is_empty() {
-            self.ignored = 0;
+        let name = std::mem::take(&mut self.name);
+        let mut data = self.data.take()?.freeze();
+        // Some servers put no empty line between their events, which are then one event with several lines of data.
+        let before = data.trim_ascii_end().strip_suffix(DONE);
+        let before = before.filter(|before| before.ends_with(b"\n") || before.trim_ascii().is_empty()).map(<[u8]>::len);
+        if let Some(end) = before {
+            self.is_done = true;
+            data.truncate(end);
         }
-        Some(SseEvent { id: self.id.clone(), data })
+        let is_ping = PINGS.iter().any(|ping| name.eq_ignore_ascii_case(ping.as_bytes()));
+        if is_ping || data.trim_ascii().is_empty() {
+            self.ignored += data.len();
+            return None;
+        }
+        self.ignored = 0;
+        Some(SseEvent { id: self.id.clone(), name, data })
     }
 
     fn add_line(&mut self, mut line: BytesMut) {
@@ -150,36 +199,32 @@ impl<S> SseReader<S> {
             // The standard ignores ids with NUL.
             (b"id", _) if value.contains(&0) => {}
             (b"id", _) => self.id = (!value.is_empty()).then(|| Bytes::copy_from_slice(value)),
-            (b"" | b"event" | b"retry", _) => {}
-            _ if self.invalid_line.is_none() => self.invalid_line = Some(line.freeze()),
-            _ => {}
+            (b"event", _) => self.name = Bytes::copy_from_slice(value),
+            (b"" | b"retry", _) => {}
+            _ => {
+                self.invalid_lines += 1;
+                self.invalid_line.get_or_insert_with(|| line.freeze());
+            }
         }
     }
 
     /// Returns the next complete line in the buffer without its end: LF, CR or CRLF.
     fn next_line(&mut self) -> Option<BytesMut> {
-        const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
-        if let (true, Some(next)) = (self.after_cr, self.buffer.first()) {
-            if *next == b'\n' {
-                _ = self.buffer.split_to(1);
-            }
-            self.after_cr = false;
+        if self.buffer.len() < self.skipped.len() && self.skipped.starts_with(&self.buffer) {
+            return None;
         }
-        if self.at_start {
-            if self.buffer.len() < BYTE_ORDER_MARK.len() && BYTE_ORDER_MARK.starts_with(&self.buffer) {
-                return None;
-            }
-            self.at_start = false;
-            if self.buffer.starts_with(BYTE_ORDER_MARK) {
-                _ = self.buffer.split_to(BYTE_ORDER_MARK.len());
-            }
+        if self.buffer.starts_with(self.skipped) {
+            _ = self.buffer.split_to(self.skipped.len());
         }
+        self.skipped = b"";
         let Some(end) = self.buffer[self.searched..].iter().position(|byte| matches!(byte, b'\n' | b'\r')) else {
             self.searched = self.buffer.len();
             return None;
         };
         let line = self.buffer.split_to(self.searched + end);
-        self.after_cr = self.buffer.split_to(1).first() == Some(&b'\r');
+        if self.buffer.split_to(1).first() == Some(&b'\r') {
+            self.skipped = b"\n";
+        }
         self.searched = 0;
         Some(line)
     }
@@ -199,7 +244,9 @@ where
             if let Some(event) = self.next_event() {
                 return Poll::Ready(Some(Ok(event)));
             }
-            let end = if self.buffer.len() + self.data.as_ref().map_or(0, BytesMut::len) > self.max_event {
+            let end = if self.is_done {
+                None
+            } else if self.buffer.len() + self.data.as_ref().map_or(0, BytesMut::len) > self.max_event {
                 Some(Err(SseError::TooLarge(self.max_event)))
             } else if self.ignored > MAX_WITHOUT_EVENT {
                 Some(Err(SseError::WithoutEvent(MAX_WITHOUT_EVENT)))
@@ -225,6 +272,7 @@ mod tests {
     use std::convert::Infallible;
 
     use futures_util::{FutureExt as _, StreamExt as _, stream};
+    use proptest::{prelude::*, sample::Index};
 
     use super::*;
 
@@ -234,18 +282,27 @@ mod tests {
         SseReader::new(stream::iter(chunks.into_iter().map(Ok)), MAX)
     }
 
-    fn read(reader: SseReader<impl Stream<Item = Result<Bytes, Infallible>> + Unpin>) -> Vec<(String, String)> {
-        let text = |bytes: &Bytes| String::from_utf8(bytes.to_vec()).unwrap();
+    /// Reads events as id, name and data.
+    fn read(reader: SseReader<impl Stream<Item = Result<Bytes, Infallible>> + Unpin>) -> Vec<[String; 3]> {
+        let text = |bytes: &Bytes| String::from_utf8_lossy(bytes).into_owned();
         let events = reader.map(|event| {
             let event = event.unwrap();
-            (event.id.as_ref().map(text).unwrap_or_default(), text(&event.data))
+            [event.id.as_ref().map(text).unwrap_or_default(), text(&event.name), text(&event.data)]
         });
         // All chunks are there.
         events.collect::<Vec<_>>().now_or_never().unwrap()
     }
 
-    fn pairs(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
-        pairs.iter().map(|(id, data)| ((*id).to_owned(), (*data).to_owned())).collect()
+    fn events(events: &[[&str; 3]]) -> Vec<[String; 3]> {
+        events.iter().map(|event| event.map(str::to_owned)).collect()
+    }
+
+    /// Checks the events of bytes that arrive at once, as single bytes, and cut at each position.
+    fn check_splits(bytes: &Bytes, check: impl Fn(Vec<Bytes>, &str)) {
+        check(bytes.iter().map(|byte| Bytes::copy_from_slice(&[*byte])).collect(), "in single bytes");
+        for at in 0..=bytes.len() {
+            check(vec![bytes.slice(..at), bytes.slice(at..)], &format!("cut at {at}"));
+        }
     }
 
     /// Events are equal for every line ending and every split of the bytes.
@@ -253,18 +310,140 @@ mod tests {
     fn events_are_read_across_any_split() {
         let text = "\u{feff}id: ä\n: comment\ndata: one\n\ndata\n\ndata:two\ndata:  three\nunknown: x\n\n\n\
                     id: a\0b\nevent: error\nretry: 1\ndata: {}\n\nid\ndata: four\n\ndata: cut\ndata: off";
-        let expected = pairs(&[("ä", "one"), ("ä", ""), ("ä", "two\n three"), ("ä", "{}"), ("", "four")]);
-        let with_last = [&expected[..], &pairs(&[("", "cut\noff")])].concat();
+        let expected = events(&[["ä", "", "one"], ["ä", "", "two\n three"], ["ä", "error", "{}"], ["", "", "four"]]);
+        let with_last = [&expected[..], &events(&[["", "", "cut\noff"]])].concat();
         for end in ["\n", "\r\n", "\r"] {
-            let bytes = Bytes::from(text.replace('\n', end));
-            let check = |chunks: Vec<Bytes>, cut: &str| {
+            check_splits(&Bytes::from(text.replace('\n', end)), |chunks, cut| {
                 assert_eq!(read(reader(chunks.clone())), expected, "{end:?} {cut}");
                 assert_eq!(read(reader(chunks).accept_unterminated()), with_last, "{end:?} {cut}");
-            };
-            check(bytes.iter().map(|byte| Bytes::copy_from_slice(&[*byte])).collect(), "in single bytes");
-            for at in 0..=bytes.len() {
-                check(vec![bytes.slice(..at), bytes.slice(at..)], &format!("cut at {at}"));
+            });
+        }
+    }
+
+    /// Variants of streams, each with the data of its events.
+    const VARIANTS: [(&str, &str, &[&str]); 38] = [
+        ("nothing", "", &[]),
+        ("LF", "data: a\n\ndata: b\n\n", &["a", "b"]),
+        ("CRLF", "data: a\r\n\r\ndata: b\r\n\r\n", &["a", "b"]),
+        ("CR", "data: a\r\rdata: b\r\r", &["a", "b"]),
+        ("LF, then CRLF", "data: a\n\r\ndata: b\n\r\n", &["a", "b"]),
+        ("CRLF, then CR", "data: a\r\n\rdata: b\r\n\r", &["a", "b"]),
+        ("CR, then CRLF", "data: a\r\r\ndata: b\r\r\n", &["a", "b"]),
+        ("each line end once", "data: a\r\ndata: b\rdata: c\n\n", &["a\nb\nc"]),
+        ("byte order mark", "\u{feff}data: a\n\n", &["a"]),
+        ("byte order mark and CRLF", "\u{feff}data: a\r\n\r\n", &["a"]),
+        ("byte order mark and CR", "\u{feff}data: a\r\r", &["a"]),
+        ("byte order mark and an empty line", "\u{feff}\n\ndata: a\n\n", &["a"]),
+        ("second byte order mark", "\u{feff}\u{feff}data: a\n\ndata: b\n\n", &["b"]),
+        ("byte order mark in the data", "data: \u{feff}a\n\n", &["\u{feff}a"]),
+        ("only a byte order mark", "\u{feff}", &[]),
+        ("several lines of data", "data: {\ndata:  \"a\": 1\ndata: }\n\n", &["{\n \"a\": 1\n}"]),
+        ("no space", "data:a\n\n", &["a"]),
+        ("two spaces", "data:  a\n\n", &[" a"]),
+        ("tab", "data:\ta\n\n", &["\ta"]),
+        ("colon in the data", "data: a: b\n\n", &["a: b"]),
+        ("comment", ": ping - 2026-11-26\n\ndata: a\n\n", &["a"]),
+        ("comment in an event", "data: a\n: x\ndata: b\n\n", &["a\nb"]),
+        ("empty data", "data: \n\ndata: a\n\ndata:\n\n", &["a"]),
+        ("empty data without a colon", "data\n\ndata: a\n\n", &["a"]),
+        ("blank data of several lines", "data:  \ndata:\n\ndata: a\n\n", &["a"]),
+        ("empty line of data", "data: a\ndata:\ndata: b\n\n", &["a\n\nb"]),
+        ("event without data", "event: x\n\ndata: a\n\n", &["a"]),
+        ("ping", "event: ping\ndata: {\"type\": \"ping\"}\n\ndata: a\n\n", &["a"]),
+        ("ping with the name last", "data: x\nevent: PING\n\ndata: a\n\n", &["a"]),
+        ("other names of pings", "event: heartbeat\ndata: {}\n\nevent:keep-alive\ndata: 1\n\ndata: a\n\n", &["a"]),
+        ("end marker", "data: a\n\ndata: [DONE]\n\ndata: b\n\n", &["a"]),
+        ("end marker with spaces", "data: a\n\ndata:   [DONE] \n\ndata: b\n\n", &["a"]),
+        ("end marker without an empty line", "data: a\ndata: b\ndata: [DONE]\n\ndata: c\n\n", &["a\nb\n"]),
+        ("text of the end marker", "data: a [DONE]\n\ndata: \"[DONE]\"\n\n", &["a [DONE]", "\"[DONE]\""]),
+        ("unknown field", "foo: x\nDATA: b\ndata : c\ndata: a\n\n", &["a"]),
+        ("line that is no field", "<html>\ndata: a\n\n", &["a"]),
+        ("retry time", "retry: 10\ndata: a\n\n", &["a"]),
+        ("event without its empty line", "data: a\n\ndata: b\n", &["a"]),
+    ];
+
+    #[test]
+    fn variants_of_streams_are_read() {
+        for (name, text, expected) in VARIANTS {
+            check_splits(&Bytes::from(text), |chunks, cut| {
+                let found: Vec<_> = read(reader(chunks)).into_iter().map(|[_, _, data]| data).collect();
+                assert_eq!(found, expected, "{name}, {cut}");
+            });
+        }
+        let cut_character = Bytes::from_static(b"data: \xf0\x9f\n\ndata: \xff\n\n");
+        check_splits(&cut_character, |chunks, cut| {
+            assert_eq!(read(reader(chunks)), events(&[["", "", "\u{fffd}"], ["", "", "\u{fffd}"]]), "{cut}");
+        });
+    }
+
+    #[test]
+    fn end_of_a_stream_is_known() {
+        for (text, is_done) in [
+            ("data: a\n\ndata: [DONE]\n\n", true),
+            ("data: a\ndata: [DONE]", true),
+            ("data: [DONE]\n", true),
+            ("event: ping\ndata: [DONE]\n\n", true),
+            ("data: a\n\n", false),
+            ("data: a[DONE]\n\n", false),
+        ] {
+            let mut events = reader(vec![text.into()]).accept_unterminated();
+            while events.next().now_or_never().unwrap().is_some() {}
+            assert_eq!(events.is_done(), is_done, "{text:?}");
+        }
+    }
+
+    /// Id and name of an event, and its lines of data, each with the number of its line end.
+    type SentEvent = ([Option<String>; 2], Vec<(String, u8)>);
+
+    fn event() -> impl Strategy<Value = SentEvent> {
+        let name = proptest::option::of("[a-z]{1,3}");
+        // Neither a line end, nor blank, nor the end marker.
+        let data = prop::collection::vec(("x[^\r\n]{0,6}", 0_u8..6), 1..4);
+        (name.clone(), name, data).prop_map(|(id, name, data)| ([id, name], data))
+    }
+
+    /// Writes events with a line end for each line, which is one of three, and with comments.
+    fn write(events: &[SentEvent], has_mark: bool) -> Vec<u8> {
+        let mut text = String::from(if has_mark { "\u{feff}" } else { "" });
+        for ([id, name], data) in events {
+            let end = |number: u8| ["\n", "\r\n", "\r"][usize::from(number % 3)];
+            // The last line of an event decides about that of its empty line.
+            let last = data.last().map_or(0, |(_, number)| number / 2);
+            for (field, value) in [("id", id), ("event", name)] {
+                text.extend(value.iter().flat_map(|value| [field, ": ", value.as_str(), end(last)]));
             }
+            for (line, number) in data {
+                let comment = if *number > 2 { ": x\n" } else { "" };
+                text.extend([comment, "data: ", line.as_str(), end(*number)]);
+            }
+            // A CR and an LF would be one line end.
+            let is_after_cr = text.ends_with('\r');
+            text.push_str(if is_after_cr && last % 3 == 0 { "\r" } else { end(last) });
+        }
+        text.into_bytes()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn any_stream_has_the_same_events_however_it_is_cut(
+            sent in prop::collection::vec(event(), 0..6),
+            has_mark in any::<bool>(),
+            cuts in prop::collection::vec(any::<Index>(), 0..8),
+        ) {
+            let bytes = Bytes::from(write(&sent, has_mark));
+            let mut positions: Vec<_> = cuts.iter().map(|cut| cut.index(bytes.len() + 1)).collect();
+            positions.extend([0, bytes.len()]);
+            positions.sort_unstable();
+            let chunks = positions.windows(2).map(|ends| bytes.slice(ends[0]..ends[1])).collect();
+            let mut id = String::new();
+            let expected: Vec<_> = sent.into_iter().map(|([own_id, name], data)| {
+                id = own_id.unwrap_or_else(|| id.clone());
+                let data: Vec<_> = data.into_iter().map(|(line, _)| line).collect();
+                [id.clone(), name.unwrap_or_default(), data.join("\n")]
+            }).collect();
+            prop_assert_eq!(read(reader(chunks)), expected);
         }
     }
 
@@ -273,10 +452,11 @@ mod tests {
         for (text, expected) in
             [("data: a", "a"), ("data: a\n", "a"), ("data: a\r", "a"), ("data: a\n\n", "a"), ("data: a\r\n\r", "a")]
         {
-            assert_eq!(read(reader(vec![text.into()]).accept_unterminated()), pairs(&[("", expected)]), "{text:?}");
+            let found = read(reader(vec![text.into()]).accept_unterminated());
+            assert_eq!(found, events(&[["", "", expected]]), "{text:?}");
         }
         for text in ["", "\n", "id: 1\n", ": a"] {
-            assert_eq!(read(reader(vec![text.into()]).accept_unterminated()), [], "{text:?}");
+            assert_eq!(read(reader(vec![text.into()]).accept_unterminated()), events(&[]), "{text:?}");
         }
     }
 
@@ -293,7 +473,8 @@ mod tests {
         let comments = ":\n".repeat(MAX_WITHOUT_EVENT / 4);
         let text = format!("{comments}data: a\n\n{comments}");
         assert_eq!(read(reader(vec![text.clone().into(), text.into()])).len(), 2);
-        for text in [": ping\n\n", ":", "id: 1\n\n", "data\n\n", "data:\n", "\r\n", "event: x\n"] {
+        let pings = ["event: ping\ndata: {}\n\n", "data:    \n\n", ": ping\n\n"];
+        for text in [":", "id: 1\n\n", "data\n\n", "data:\n", "\r\n", "event: x\n"].into_iter().chain(pings) {
             let chunk = Bytes::from(text.repeat(1000));
             let mut events = SseReader::new(stream::repeat_with(|| Ok::<_, Infallible>(chunk.clone())), 1 << 20);
             let (mut read, mut error) = (0, None);
@@ -308,7 +489,7 @@ mod tests {
     #[test]
     fn size_of_an_event_is_limited() {
         let line = "x".repeat(5 << 20);
-        assert_eq!(read(reader(vec![format!("data: {line}\n\n").into()]))[0].1, line);
+        assert_eq!(read(reader(vec![format!("data: {line}\n\n").into()]))[0][2], line);
         let line = format!("data: {}\n", "x".repeat(1000));
         for chunk in ["x".repeat(1 << 20), line.repeat(1000)] {
             let chunk = Bytes::from(chunk);

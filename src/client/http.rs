@@ -36,7 +36,7 @@ use crate::{
         name_lookup::http_client,
         network::is_loopback_host,
         retry::retry_after,
-        sse::{SseError, SseEvent, SseReader},
+        sse::{SseError, SseEvent, SseReader, without_mark},
     },
     protocol::{
         call::{IDEMPOTENCY_KEY, until_head},
@@ -458,7 +458,7 @@ impl Http {
         let frames = SseReader::new(chunks, self.limits.event).then(move |event| {
             let headers = Arc::clone(&headers);
             async move {
-                let SseEvent { id, data } = event.map_err(|error| match error {
+                let SseEvent { id, data, .. } = event.map_err(|error| match error {
                     SseError::Source(error) => body_error(error, "SizeLimits::stream"),
                     // Such as a day of comments: the stream is resumed.
                     SseError::WithoutEvent(_) => ErrorKind::Unavailable.because(error.to_string()),
@@ -479,7 +479,7 @@ pub(super) async fn read_body(body: BoxStream<Bytes>, limit: usize, deadline: Op
     let longest = clock::after(Instant::now(), BODY);
     let deadline = deadline.map_or(longest, |deadline| deadline.min(longest));
     let body = BoundedBody::new(body, limit).deadline(Some(deadline)).all().await;
-    body.map_err(|error| body_error(error, "SizeLimits"))
+    body.map(|text| without_mark(&text)).map_err(|error| body_error(error, "SizeLimits"))
 }
 
 /// Converts an error of a body. `limit` is the option that limits its size.

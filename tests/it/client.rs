@@ -34,6 +34,7 @@ use crate::bindings::no_names;
 mod catalogs;
 mod credentials;
 mod cuts;
+mod event_streams;
 mod hostile;
 
 const TIMEOUT: Duration = Duration::from_secs(20);

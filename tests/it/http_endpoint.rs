@@ -81,6 +81,63 @@ async fn responses_of_each_form_become_updates() {
     }
 }
 
+/// Pings and the end marker of an event stream are no events. A byte order mark is skipped in each format.
+#[tokio::test]
+async fn marks_of_streams_are_no_events() {
+    let artifact = r#"{"type":"artifact","text":"Hi"}"#;
+    let event = format!("data: {artifact}\n\n");
+    for (content_type, body) in [
+        ("text/event-stream", format!("\u{feff}{event}")),
+        ("text/event-stream", format!("\u{feff}{}", event.replace('\n', "\r"))),
+        ("text/event-stream", format!("{event}data: [DONE]\n\n")),
+        ("text/event-stream", format!("data: {artifact}\ndata: [DONE]")),
+        ("text/event-stream", format!("{event}data: [DONE]\n\ndata: {artifact}\n\n")),
+        ("text/event-stream", format!("event: ping\ndata: {{}}\n\ndata: \n\nevent: artifact\n{event}")),
+        ("application/json", format!("\u{feff}{artifact}")),
+        ("application/json", format!("\u{feff}[{artifact}]")),
+        ("text/plain", "\u{feff}Hi".to_owned()),
+        ("text/plain; charset=iso-8859-1", "\u{feff}Hi".to_owned()),
+    ] {
+        let outcome = send(content_type, body.clone().leak()).await;
+        let found = (outcome.state(), outcome.text());
+        assert_eq!(found, (TaskState::Completed, "Hi".to_owned()), "{body:?} {}", outcome.status_text());
+    }
+    for body in ["data: [DONE]\n\n", "\u{feff}", "event: ping\ndata: {}\n\n"] {
+        let outcome = send("text/event-stream", body).await;
+        assert_eq!(outcome.status_text(), "The agent's endpoint sent no event.", "{body:?}");
+    }
+    let cut: &'static str = format!("{event}data: {{\"type\":\"art").leak();
+    assert_eq!(send("text/event-stream", cut).await.state(), TaskState::Failed);
+}
+
+#[tokio::test]
+async fn text_is_decoded_by_its_charset() {
+    let response = async |content_type: &'static str, body: &'static [u8]| {
+        let handler: Handler = Arc::new(move |_| {
+            let response = Response::builder().header(header::CONTENT_TYPE, content_type);
+            Box::pin(std::future::ready(response.body(Body::from(body)).unwrap()))
+        });
+        agent(handler, HttpOptions::default()).await.send("hello").await.unwrap()
+    };
+    for (content_type, body, expected) in [
+        ("text/plain; charset=iso-8859-1", &b"Gr\xfc\xdfe"[..], "Grüße"),
+        ("text/plain;charset=\"ISO-8859-1\"", b"Gr\xfc\xdfe", "Grüße"),
+        ("text/plain; format=flowed; Charset=latin1", b"Gr\xfc\xdfe\n", "Grüße"),
+        ("text/plain; charset=windows-1252", b"\x80 \x93Hi\x94 \x9f\xa0\xff", "€ “Hi” Ÿ\u{a0}ÿ"),
+        ("text/plain; charset=us-ascii", b"Hi", "Hi"),
+        ("text/html; charset=UTF-8", "Grüße".as_bytes(), "Grüße"),
+        ("text/plain; charset=utf8", "Grüße".as_bytes(), "Grüße"),
+        ("text/plain", "Grüße".as_bytes(), "Grüße"),
+        ("text/plain", b"Gr\xfc\xdfe", "Gr\u{fffd}\u{fffd}e"),
+        ("text/plain; charset=iso-8859-1", "\u{feff}Grüße".as_bytes(), "Grüße"),
+    ] {
+        assert_eq!(response(content_type, body).await.text(), expected, "{content_type}");
+    }
+    let outcome = response("text/plain; charset=utf-16le", b"H\0i\0").await;
+    assert_eq!(outcome.state(), TaskState::Failed);
+    assert!(outcome.status_text().contains("neither in UTF-8"), "{}", outcome.status_text());
+}
+
 /// Sends a message to an endpoint whose response has this body and these headers, and returns the text of the failure.
 async fn failure(headers: &[(&'static str, &'static str)], body: impl Fn() -> Body + Send + Sync + 'static) -> String {
     let headers = headers.to_vec();
