@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use self::{
-    completion::{Completion, Endpoint, ToolCall, Usage},
+    completion::{Completion, Endpoint, Finish, ToolCall, Usage},
     conversation::{HistoryLimits, QUESTION, TOOL_CALL, Unsupported},
     tools::{Tool, Tools},
 };
@@ -19,6 +19,7 @@ use super::{
     Agent, AgentCard, Content, End, Error, Message, Part, Role, Turn, Updates,
     endpoint::{client_builder, parse_url, until_canceled},
 };
+use crate::base::stderr::escaped;
 
 mod completion;
 mod conversation;
@@ -101,7 +102,8 @@ impl fmt::Debug for Openai {
 
 impl Openai {
     /// Creates the agent of a model. `url` is the base URL of the API, such as `http://localhost:11434/v1`: requests go to
-    /// `/chat/completions` below it. Redirects are not followed. `https` needs the crate feature `tls`.
+    /// `/chat/completions` below it. Redirects are followed within its origin, with status 307 or 308. `https` needs the crate
+    /// feature `tls`.
     ///
     /// # Errors
     /// `InvalidInput` if the URL is not one of `http` or `https`, or a parameter is a member of the request that the agent sets;
@@ -343,16 +345,27 @@ impl<'a> Run<'a> {
             if !completion.refusal.is_empty() {
                 return Ok(End::rejected(completion.refusal));
             }
-            match completion.finish.as_deref() {
-                Some("content_filter") => {
+            let no_answer = |why: &str| Error::public(format!("The model gave no answer{why}."));
+            match completion.finish {
+                Some(Finish::Filtered) => {
                     return Ok(End::rejected("The content filter of the model endpoint stopped the answer."));
                 }
-                Some("length") => {
+                Some(Finish::Length) if completion.has_text => {
                     let text = "The answer is truncated: it has the maximum number of tokens.";
                     return self.completed(text, true);
                 }
-                _ if completion.calls.is_empty() => return self.completed("", false),
-                _ => {}
+                Some(Finish::Length) => return Err(no_answer(" within the maximum number of tokens")),
+                Some(Finish::Failed(reason)) => {
+                    let cause = format!("finish_reason {}", escaped(&reason));
+                    return Err(Error::public("The model endpoint did not complete the answer.").caused_by(cause));
+                }
+                Some(Finish::Calls) if completion.calls.is_empty() => {
+                    return Err(Error::public("The model announced tool calls, but sent none."));
+                }
+                _ if !completion.calls.is_empty() => {}
+                _ if completion.has_text => return self.completed("", false),
+                _ if completion.has_reasoning => return Err(no_answer(", only reasoning")),
+                _ => return Err(no_answer("")),
             }
             if self.state.rounds >= self.agent.options.tool_rounds {
                 let max = self.agent.options.tool_rounds;
@@ -367,23 +380,20 @@ impl<'a> Run<'a> {
     /// Sends the conversation, and passes the text of the answer on.
     async fn complete(&mut self) -> Result<Completion, Error> {
         let body = self.agent.request(&self.conversation, &self.state.messages)?;
-        let mut stream = self.agent.endpoint.open(self.turn, &body).await?;
+        let mut stream = self.agent.endpoint.open(self.turn, &body, self.agent.tools.names()).await?;
         let mut answer = String::new();
         while let Some(text) = stream.next().await? {
-            if text.is_empty() {
-                continue;
-            }
             self.begin().await?;
             let separator = if answer.is_empty() && self.has_earlier_text { "\n\n" } else { "" };
             answer.push_str(&text);
             self.write(format!("{separator}{text}")).await?;
         }
         self.has_earlier_text |= !answer.is_empty();
-        let completion = stream.into_completion()?;
+        let mut completion = stream.into_completion(&answer)?;
         if !completion.calls.is_empty() {
-            let calls: Vec<Value> = completion.calls.iter().map(call_message).collect();
-            let content = if answer.is_empty() { Value::Null } else { answer.into() };
-            self.state.messages.push(json!({ "role": "assistant", "content": content, "tool_calls": calls }));
+            let message = completion.message.take();
+            self.tool_bytes += message.to_string().len();
+            self.state.messages.push(message);
         }
         Ok(completion)
     }
@@ -427,7 +437,7 @@ impl<'a> Run<'a> {
                     Err(result) => result,
                 },
             };
-            self.tool_bytes += call.arguments.len() + result.len();
+            self.tool_bytes += result.len();
             let max = self.agent.options.output_bytes;
             if self.tool_bytes > max {
                 let text =
@@ -466,12 +476,6 @@ impl<'a> Run<'a> {
         }
         Ok(End::completed(Message::agent(text).with_metadata(&metadata)?))
     }
-}
-
-/// Returns a tool call in the form of the API.
-fn call_message(call: &ToolCall) -> Value {
-    let function = json!({ "name": call.name, "arguments": call.arguments });
-    json!({ "id": call.id, "type": "function", "function": function })
 }
 
 /// Returns the message with which a tool call asks the client. Its metadata has the call.

@@ -35,6 +35,8 @@ use crate::{
     program::{a2a, output as finished, signal, started},
 };
 
+mod streams;
+
 /// Response of the scripted endpoint.
 #[derive(Clone)]
 enum Reply {

@@ -5,23 +5,34 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::stream::BoxStream;
 use reqwest::{Client, Response, StatusCode, Url};
-use serde::{Deserialize, Deserializer, Serialize};
-use serde_json::{Value, value::RawValue};
+use serde_json::{Map, Value};
 use tokio::time::Instant;
 use tokio_stream::StreamExt as _;
 
+use self::{
+    calls::Calls,
+    chunk::{Chunk, JoinedMembers, Members},
+};
+pub(super) use self::{
+    calls::ToolCall,
+    chunk::{Finish, Usage},
+};
 use crate::{
     agents::endpoint::{self, Attempt, interrupted, media_type, post, with_retries},
     base::{
         bounded_body::{BodyError, ResponseBody},
         clock, decoding,
         retry::Backoff,
-        sse::SseReader,
+        sse::{SseReader, without_mark},
         stderr::escaped,
+        surrogates::{self, TextPieces},
     },
     engine::agent::{Error, Turn},
     protocol::json::check_json,
 };
+
+mod calls;
+mod chunk;
 
 /// Name of the endpoint for the client.
 const ENDPOINT: &str = "model endpoint";
@@ -44,111 +55,19 @@ const MAX_QUOTED: usize = 300;
 /// Maximum length of a text of the endpoint in which the key is looked for, before it is quoted, in bytes.
 const MAX_SEARCHED: usize = 64 << 10;
 
-/// Maximum number of tool calls in a response.
-const MAX_CALLS: usize = 64;
-
-/// Maximum size of the tool calls in a response, in bytes.
-const MAX_CALL_BYTES: usize = 1 << 20;
-
-/// Numbers of tokens. Read in the form of the API, and stored in that of the metadata.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Usage {
-    #[serde(default, rename = "promptTokens", alias = "prompt_tokens", deserialize_with = "number")]
-    prompt: u64,
-    #[serde(default, rename = "completionTokens", alias = "completion_tokens", deserialize_with = "number")]
-    completion: u64,
-    #[serde(default, rename = "totalTokens", alias = "total_tokens", deserialize_with = "number")]
-    total: u64,
-}
-
-/// Deserializes a number of tokens. Anything else, such as a negative number, is ignored.
-fn number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
-    Ok(Box::<RawValue>::deserialize(deserializer)?.get().parse().unwrap_or_default())
-}
-
-/// Deserializes numbers of tokens. Anything but an object is ignored.
-fn usage<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Usage>, D::Error> {
-    Ok(serde_json::from_str(Box::<RawValue>::deserialize(deserializer)?.get()).unwrap_or_default())
-}
-
-impl Usage {
-    /// Adds the tokens of a further request.
-    pub(super) fn add(&mut self, other: Self) {
-        self.prompt = self.prompt.saturating_add(other.prompt);
-        self.completion = self.completion.saturating_add(other.completion);
-        self.total = self.total.saturating_add(other.total);
-    }
-}
-
-/// Tool call of the model.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct ToolCall {
-    pub(super) id: String,
-    pub(super) name: String,
-    /// Arguments in JSON.
-    pub(super) arguments: String,
-}
-
-impl ToolCall {
-    /// Returns the arguments. Those that are not JSON are a string.
-    pub(super) fn arguments(&self) -> Value {
-        let arguments =
-            check_json(self.arguments.as_bytes()).ok().and_then(|()| serde_json::from_str(&self.arguments).ok());
-        arguments.unwrap_or_else(|| self.arguments.clone().into())
-    }
-}
-
-/// Response of the model, without its text, which was passed on.
+/// Response of the model, whose text was passed on.
 #[derive(Debug, Default)]
 pub(super) struct Completion {
     pub(super) calls: Vec<ToolCall>,
-    /// Size of the calls in bytes.
-    call_bytes: usize,
-    /// The response has an answer, which may be empty.
-    has_choice: bool,
-    pub(super) finish: Option<String>,
+    /// Message of the assistant with the calls, for the next request.
+    pub(super) message: Value,
+    /// The response has text.
+    pub(super) has_text: bool,
+    pub(super) has_reasoning: bool,
+    pub(super) finish: Option<Finish>,
     pub(super) usage: Option<Usage>,
     /// Reason for which the model refuses to answer.
     pub(super) refusal: String,
-}
-
-/// Chunk of a stream, or a whole response.
-#[derive(Deserialize)]
-struct Chunk {
-    #[serde(default)]
-    choices: Vec<Choice>,
-    #[serde(default, deserialize_with = "usage")]
-    usage: Option<Usage>,
-    error: Option<Value>,
-}
-
-#[derive(Deserialize)]
-struct Choice {
-    #[serde(default)]
-    index: u32,
-    #[serde(default, alias = "message")]
-    delta: Option<Delta>,
-    finish_reason: Option<String>,
-}
-
-#[derive(Deserialize)]
-struct Delta {
-    content: Option<String>,
-    refusal: Option<String>,
-    tool_calls: Option<Vec<CallDelta>>,
-}
-
-#[derive(Deserialize)]
-struct CallDelta {
-    index: Option<usize>,
-    id: Option<String>,
-    function: Option<FunctionDelta>,
-}
-
-#[derive(Deserialize)]
-struct FunctionDelta {
-    name: Option<String>,
-    arguments: Option<String>,
 }
 
 /// Client of a chat completions endpoint.
@@ -162,8 +81,13 @@ pub(super) struct Endpoint {
 }
 
 impl Endpoint {
-    /// Sends a request, and opens the stream of its response.
-    pub(super) async fn open(&self, turn: &Turn, body: &Bytes) -> Result<CompletionStream<'_>, Error> {
+    /// Sends a request, and opens the stream of its response. `tools` are the names of the tools.
+    pub(super) async fn open<'a>(
+        &'a self,
+        turn: &Turn,
+        body: &Bytes,
+        tools: Vec<&'a str>,
+    ) -> Result<CompletionStream<'a>, Error> {
         let response = self.request(turn, body).await?;
         let media_type = media_type(&response);
         if media_type == "text/html" {
@@ -177,7 +101,7 @@ impl Endpoint {
             let events: Events = SseReader::new(Box::pin(body.into_stream()), self.output_bytes);
             Content::Events(events.accept_unterminated())
         };
-        Ok(CompletionStream { endpoint: self, content, completion: Completion::default() })
+        Ok(CompletionStream { endpoint: self, content, tools, received: Received::default() })
     }
 
     /// Sends a request, and repeats it if the endpoint is overloaded. Returns the response with a successful status.
@@ -244,7 +168,9 @@ fn is_retryable(status: StatusCode) -> bool {
 pub(super) struct CompletionStream<'a> {
     endpoint: &'a Endpoint,
     content: Content,
-    completion: Completion,
+    /// Names of the tools.
+    tools: Vec<&'a str>,
+    received: Received,
 }
 
 type Events = SseReader<BoxStream<'static, Result<Bytes, BodyError<reqwest::Error>>>>;
@@ -258,21 +184,51 @@ enum Content {
     Nothing,
 }
 
+/// Content of a response that was received, except for its text.
+#[derive(Default)]
+struct Received {
+    text: TextPieces,
+    has_text: bool,
+    has_reasoning: bool,
+    /// Content of a JSON string.
+    refusal: String,
+    calls: Calls,
+    /// Members of the assistant's message that are not known.
+    members: JoinedMembers,
+    /// The response has an answer, which may be empty.
+    has_choice: bool,
+    finish: Option<Finish>,
+    usage: Option<Usage>,
+    /// Number of chunks without a known member.
+    unknown: usize,
+    /// Number of parts of the content that were skipped.
+    skipped: usize,
+}
+
 impl CompletionStream<'_> {
     /// Receives the next text of the model. `None` at the end of the response.
     pub(super) async fn next(&mut self) -> Result<Option<String>, Error> {
         loop {
-            let data = match &mut self.content {
+            let text = match &mut self.content {
                 Content::Nothing => return Ok(None),
                 Content::Document(body) => {
-                    let data = body.all().await.map_err(failure)?;
+                    let data = without_mark(&body.all().await.map_err(failure)?);
                     self.content = Content::Nothing;
-                    return self.decode(data).await.map(Some);
+                    self.decode(data).await? + self.received.text.finish()
                 }
                 Content::Events(events) => match events.next().await {
-                    Some(event) => event.map_err(|error| failure(error.into()))?.data,
-                    // Some endpoints close the stream without its last event.
-                    None if self.completion.finish.is_some() => return Ok(None),
+                    Some(event) => {
+                        let event = event.map_err(|error| failure(error.into()))?;
+                        if event.name == "error" {
+                            return Err(self.reported(&String::from_utf8_lossy(&event.data)));
+                        }
+                        self.decode(event.data).await?
+                    }
+                    // Some endpoints close the stream without its last event, and others send no reason before that.
+                    None if self.received.is_complete(events.is_done()) => {
+                        self.content = Content::Nothing;
+                        self.received.text.finish().to_owned()
+                    }
                     None => {
                         let cause = "the response ended before its last chunk";
                         let line = events.invalid_line().map(String::from_utf8_lossy);
@@ -283,31 +239,40 @@ impl CompletionStream<'_> {
                     }
                 },
             };
-            // Some endpoints put no empty line between their events, which are then one event with several lines of data.
-            let data = match data.trim_ascii().strip_suffix(b"[DONE]") {
-                Some(rest) if rest.is_empty() || rest.ends_with(b"\n") => {
-                    self.content = Content::Nothing;
-                    data.slice_ref(rest)
-                }
-                _ => data,
-            };
-            let text = self.decode(data).await?;
             if !text.is_empty() {
+                self.received.has_text |= !text.trim().is_empty();
                 return Ok(Some(text));
             }
         }
     }
 
-    /// Returns the response, without its text.
+    /// Returns the response. `answer` is its text.
     ///
     /// # Errors
-    /// The response has no answer.
-    pub(super) fn into_completion(self) -> Result<Completion, Error> {
-        if self.completion.has_choice {
-            Ok(self.completion)
-        } else {
-            Err(Error::public("The response of the model endpoint has no answer."))
+    /// The response has no answer, or an invalid tool call.
+    pub(super) fn into_completion(self, answer: &str) -> Result<Completion, Error> {
+        let received = self.received;
+        let (unknown, skipped) = (received.unknown, received.skipped);
+        if unknown + skipped > 0 {
+            tracing::warn!(chunks = unknown, parts = skipped, "unknown chunks and parts of a model's response skipped");
         }
+        if !received.has_choice {
+            return Err(Error::public("The response of the model endpoint has no answer."));
+        }
+        let (calls, call_messages) = received.calls.finish()?;
+        let mut message = if calls.is_empty() { Map::new() } else { received.members.into_map()? };
+        message.insert("role".to_owned(), "assistant".into());
+        message.insert("content".to_owned(), if answer.is_empty() { Value::Null } else { answer.into() });
+        message.insert("tool_calls".to_owned(), call_messages.into());
+        Ok(Completion {
+            calls,
+            message: message.into(),
+            has_text: received.has_text,
+            has_reasoning: received.has_reasoning,
+            finish: received.finish,
+            usage: received.usage,
+            refusal: surrogates::decode(&received.refusal)?,
+        })
     }
 
     /// Decodes chunks, applies them, and returns their text.
@@ -315,12 +280,15 @@ impl CompletionStream<'_> {
         let encoded = data.clone();
         let chunks = decoding::decode(data.len(), move || {
             check_json(&encoded).map_err(|error| format!("it {error}"))?;
-            let chunks = serde_json::Deserializer::from_slice(&encoded).into_iter::<Chunk>();
-            chunks.collect::<Result<Vec<_>, _>>().map_err(|error| error.to_string())
+            let chunks = serde_json::Deserializer::from_slice(&encoded).into_iter::<Members>();
+            chunks.map(|chunk| Chunk::read(chunk?)).collect::<Result<Vec<_>, _>>().map_err(|error| error.to_string())
         });
         let mut text = String::new();
         for chunk in chunks.await.map_err(|cause| self.invalid(&data, &cause))? {
-            text += &self.apply(chunk)?;
+            if let Some(error) = chunk.error {
+                return Err(self.reported(&error));
+            }
+            text += &self.received.add(chunk, &self.tools)?;
         }
         Ok(text)
     }
@@ -328,149 +296,36 @@ impl CompletionStream<'_> {
     /// Returns the failure for data that is no chunk.
     fn invalid(&self, data: &[u8], cause: &str) -> Error {
         let quoted = self.endpoint.quoted(&String::from_utf8_lossy(data.get(..MAX_SEARCHED).unwrap_or(data)));
-        let cause = format!("not a chunk of a chat completion ({cause}): {quoted}");
+        let cause = format!("not a chunk of a chat completion ({}): {quoted}", self.endpoint.quoted(cause));
         Error::public("The response of the model endpoint is invalid.").caused_by(cause)
     }
 
-    /// Applies a chunk, and returns its text.
-    fn apply(&mut self, chunk: Chunk) -> Result<String, Error> {
-        if let Some(error) = chunk.error.filter(|error| !error.is_null()) {
-            let cause = self.endpoint.quoted(&error.to_string());
-            return Err(Error::public("The model endpoint reported an error.").caused_by(cause));
-        }
-        if let Some(usage) = chunk.usage {
-            self.completion.usage = Some(usage);
-        }
-        let mut text = String::new();
-        for choice in chunk.choices.into_iter().filter(|choice| choice.index == 0) {
-            self.completion.has_choice = true;
-            if let Some(delta) = choice.delta {
-                text.extend(delta.content);
-                self.completion.refusal.extend(delta.refusal);
-                for call in delta.tool_calls.into_iter().flatten() {
-                    self.completion.add_call(call)?;
-                }
-            }
-            if choice.finish_reason.is_some() {
-                self.completion.finish = choice.finish_reason;
-            }
-        }
-        Ok(text)
+    /// Returns the failure for an error that the endpoint reports.
+    fn reported(&self, error: &str) -> Error {
+        Error::public("The model endpoint reported an error.").caused_by(self.endpoint.quoted(error))
     }
 }
 
-impl Completion {
-    /// Adds a piece of a tool call. A piece belongs to the last call, unless it has another index or id.
-    fn add_call(&mut self, delta: CallDelta) -> Result<(), Error> {
-        let count = self.calls.len();
-        let id = delta.id.unwrap_or_default();
-        let length = |text: Option<&String>| text.map_or(0, String::len);
-        let function = |function: &FunctionDelta| length(function.name.as_ref()) + length(function.arguments.as_ref());
-        self.call_bytes += id.len() + delta.function.as_ref().map_or(0, function);
-        if self.call_bytes > MAX_CALL_BYTES {
-            let text = format!("The tool calls of the model exceed {MAX_CALL_BYTES} bytes.");
-            return Err(Error::public(text));
-        }
-        let is_last = self.calls.last().is_some_and(|last| id.is_empty() || last.id == id);
-        let continued = match delta.index {
-            // An endpoint may send all calls with index 0.
-            Some(index) if index + 1 == count && is_last => Some(index),
-            Some(index) if index + 1 < count && id.is_empty() => Some(index),
-            None if is_last && !id.is_empty() => Some(count - 1),
-            Some(_) | None => None,
-        };
-        let position = match continued {
-            Some(index) => index,
-            None if count == MAX_CALLS => {
-                return Err(Error::public(format!("The model called more than {MAX_CALLS} tools at once.")));
-            }
-            None => {
-                let id = if id.is_empty() { format!("call_{count}") } else { id };
-                self.calls.push(ToolCall { id, ..ToolCall::default() });
-                count
-            }
-        };
-        if let (Some(call), Some(function)) = (self.calls.get_mut(position), delta.function) {
-            call.name.extend(function.name);
-            call.arguments.extend(function.arguments);
-        }
-        Ok(())
+impl Received {
+    /// Returns true if nothing is missing at the end of a stream. Some endpoints send no last event, others no reason for the end.
+    fn is_complete(&self, has_last_event: bool) -> bool {
+        self.finish.is_some() || (has_last_event && self.unknown == 0)
+    }
+
+    /// Adds a chunk, and returns its text.
+    fn add(&mut self, chunk: Chunk, tools: &[&str]) -> Result<String, Error> {
+        self.usage = chunk.usage.or(self.usage);
+        self.unknown += usize::from(chunk.is_unknown);
+        self.has_choice |= chunk.has_choice;
+        self.finish = self.finish.take().max(chunk.finish);
+        self.has_reasoning |= chunk.has_reasoning;
+        self.skipped += chunk.skipped;
+        self.refusal.push_str(&chunk.refusal);
+        self.calls.add(chunk.calls, tools)?;
+        chunk.members.into_iter().for_each(|members| self.members.add(members));
+        Ok(self.text.next(&chunk.text)?)
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn usage_is_stored_between_turns() {
-        let usage: Usage =
-            serde_json::from_str(r#"{"prompt_tokens":9,"completion_tokens":2,"total_tokens":11}"#).unwrap();
-        assert_eq!(usage, Usage { prompt: 9, completion: 2, total: 11 });
-        let stored = serde_json::to_string(&usage).unwrap();
-        assert_eq!(stored, r#"{"promptTokens":9,"completionTokens":2,"totalTokens":11}"#);
-        assert_eq!(serde_json::from_str::<Usage>(&stored).unwrap(), usage);
-    }
-
-    #[test]
-    fn odd_numbers_of_usage_are_ignored() {
-        let usage = |usage: &str| serde_json::from_str::<Chunk>(&format!(r#"{{"usage":{usage}}}"#)).unwrap().usage;
-        for odd in ["-1", "9.5", "1e999", "\"9\"", "null", "[]", "99999999999999999999"] {
-            let found = usage(&format!(r#"{{"prompt_tokens":{odd},"total_tokens":11}}"#));
-            assert_eq!(found, Some(Usage { total: 11, ..Usage::default() }), "{odd}");
-        }
-        for odd in ["null", "7", "true", "\"x\"", r#"{"prompt_tokens":1,"prompt_tokens":2}"#] {
-            assert_eq!(usage(odd), None, "{odd}");
-        }
-        assert_eq!(serde_json::from_str::<Chunk>("{}").unwrap().usage, None);
-    }
-
-    #[test]
-    fn size_of_tool_calls_is_limited() {
-        let delta = |arguments: String| CallDelta {
-            index: Some(0),
-            id: None,
-            function: Some(FunctionDelta { name: None, arguments: Some(arguments) }),
-        };
-        let mut completion = Completion::default();
-        let pieces = (0..100).take_while(|_| completion.add_call(delta("x".repeat(100_000))).is_ok()).count();
-        assert_eq!((pieces, completion.calls[0].arguments.len()), (10, 1_000_000));
-        let objects = ToolCall { arguments: format!("[{}1]", "{},".repeat(200_000)), ..ToolCall::default() };
-        assert!(objects.arguments().is_string());
-    }
-
-    fn calls(deltas: &[&str]) -> Vec<ToolCall> {
-        let mut completion = Completion::default();
-        for delta in deltas {
-            completion.add_call(serde_json::from_str(delta).unwrap()).unwrap();
-        }
-        completion.calls
-    }
-
-    #[test]
-    fn pieces_of_tool_calls_are_joined() {
-        let call = |id: &str, name: &str, arguments: &str| ToolCall {
-            id: id.to_owned(),
-            name: name.to_owned(),
-            arguments: arguments.to_owned(),
-        };
-        let expected = [call("a", "add", "{\"x\":1}"), call("b", "now", "{}")];
-        let pieces = [
-            r#"{"index":0,"id":"a","function":{"name":"add","arguments":""}}"#,
-            r#"{"index":0,"function":{"arguments":"{\"x\""}}"#,
-            r#"{"index":0,"function":{"arguments":":1}"}}"#,
-            r#"{"index":1,"id":"b","function":{"name":"now","arguments":"{}"}}"#,
-        ];
-        assert_eq!(calls(&pieces), expected);
-        let whole = [
-            r#"{"id":"a","function":{"name":"add","arguments":"{\"x\":1}"}}"#,
-            r#"{"id":"b","function":{"name":"now","arguments":"{}"}}"#,
-        ];
-        assert_eq!(calls(&whole), expected);
-        // Each call has index 0.
-        let equal = whole.map(|piece| piece.replacen('{', r#"{"index":0,"#, 1));
-        assert_eq!(calls(&[&equal[0], &equal[1]]), expected);
-        let unnamed = calls(&[r#"{"function":{"name":"now"}}"#, r#"{"function":{"name":"now"}}"#]);
-        assert_eq!(unnamed, [call("call_0", "now", ""), call("call_1", "now", "")]);
-    }
-}
+mod tests;

@@ -128,6 +128,11 @@ impl Tools {
         self.tools.iter().find(|tool| tool.name == name)
     }
 
+    /// Returns the names of the tools.
+    pub(super) fn names(&self) -> Vec<&str> {
+        self.tools.iter().map(|tool| tool.name.as_str()).collect()
+    }
+
     /// Returns the tools in the form of the API.
     pub(super) fn definitions(&self) -> Value {
         let function =

@@ -1,0 +1,209 @@
+//! Tool calls of a model, joined from their pieces.
+//!
+//! Endpoints tell the calls of an answer apart by an index, by an id, or only by their order.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::chunk::{CallPiece, JoinedMembers};
+use crate::{
+    base::surrogates::{decode, replace_lone_surrogates},
+    engine::agent::Error,
+    protocol::json::check_json,
+};
+
+/// Maximum number of tool calls in a response.
+const MAX_CALLS: usize = 64;
+
+/// Maximum size of the tool calls in a response, in bytes.
+const MAX_CALL_BYTES: usize = 1 << 20;
+
+/// Tool call of the model.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(in crate::agents::openai) struct ToolCall {
+    pub(in crate::agents::openai) id: String,
+    pub(in crate::agents::openai) name: String,
+    /// Arguments in JSON.
+    pub(in crate::agents::openai) arguments: String,
+}
+
+impl ToolCall {
+    /// Returns the arguments. Those that are not JSON are a string.
+    pub(in crate::agents::openai) fn arguments(&self) -> Value {
+        let arguments =
+            check_json(self.arguments.as_bytes()).ok().and_then(|()| serde_json::from_str(&self.arguments).ok());
+        arguments.unwrap_or_else(|| self.arguments.clone().into())
+    }
+}
+
+/// Tool calls while they are received.
+#[derive(Debug, Default)]
+pub(super) struct Calls {
+    calls: Vec<Call>,
+    /// Size in bytes.
+    bytes: usize,
+}
+
+/// Tool call while it is received.
+#[derive(Debug, Default)]
+struct Call {
+    index: Option<u64>,
+    id: String,
+    name: String,
+    /// Text of the arguments, as the content of a JSON string. `None` until the first piece of them.
+    arguments: Option<String>,
+    /// Numbers of opening and closing braces in the arguments.
+    braces: [usize; 2],
+    members: JoinedMembers,
+    function: JoinedMembers,
+}
+
+impl Call {
+    /// Returns true if the arguments look like a whole object.
+    fn is_whole(&self) -> bool {
+        self.arguments.as_ref().is_some_and(|arguments| arguments.ends_with('}')) && self.braces[0] == self.braces[1]
+    }
+
+    /// Returns true if a piece with a name continues this call, and begins no other one.
+    fn is_continued_by(&self, piece: &CallPiece, tools: &[&str]) -> bool {
+        let has_begun = self.arguments.as_ref().is_some_and(|arguments| !arguments.is_empty());
+        let is_blank = piece.arguments.as_ref().is_none_or(String::is_empty);
+        if self.name.is_empty() {
+            true
+        } else if self.name != piece.name {
+            // A further piece of the name.
+            !has_begun && self.joined_name(&piece.name, tools).is_some()
+        } else if has_begun {
+            // Some endpoints repeat the name with each piece.
+            is_blank || !self.is_whole()
+        } else {
+            piece.arguments.is_some() || piece.index.is_some() || !piece.id.is_empty()
+        }
+    }
+
+    /// Returns the name with a further piece of it, if that is the beginning of a tool's name.
+    fn joined_name(&self, piece: &str, tools: &[&str]) -> Option<String> {
+        let is_tool = |name: &str| tools.contains(&name);
+        if piece.starts_with(&self.name) && !is_tool(&self.name) {
+            return Some(piece.to_owned());
+        }
+        let joined = format!("{}{piece}", self.name);
+        tools.iter().any(|tool| tool.starts_with(&joined)).then_some(joined)
+    }
+
+    /// Adds a piece.
+    fn add(&mut self, piece: CallPiece, tools: &[&str]) {
+        self.index = self.index.or(piece.index);
+        if self.id.is_empty() {
+            self.id = piece.id;
+        }
+        if !piece.name.is_empty() && piece.name != self.name {
+            self.name = self.joined_name(&piece.name, tools).unwrap_or(piece.name);
+        }
+        if let Some(further) = piece.arguments {
+            // Some endpoints repeat the whole arguments at the end.
+            let is_repeated = self.is_whole() && self.arguments.as_ref() == Some(&further);
+            if !is_repeated {
+                for (count, brace) in self.braces.iter_mut().zip(['{', '}']) {
+                    *count += further.matches(brace).count();
+                }
+                self.arguments.get_or_insert_default().push_str(&further);
+            }
+        }
+        self.members.add(piece.members);
+        self.function.add(piece.function);
+    }
+}
+
+impl Calls {
+    /// Adds a list of pieces. `tools` are the names of the tools.
+    ///
+    /// # Errors
+    /// The calls exceed a limit.
+    pub(super) fn add(&mut self, pieces: Vec<CallPiece>, tools: &[&str]) -> Result<(), Error> {
+        let (before, count) = (self.calls.len(), pieces.len());
+        for (order, piece) in pieces.into_iter().enumerate() {
+            let arguments = piece.arguments.as_ref().map_or(0, String::len);
+            self.bytes +=
+                piece.id.len() + piece.name.len() + arguments + piece.members.bytes() + piece.function.bytes();
+            if self.bytes > MAX_CALL_BYTES {
+                let text = format!("The tool calls of the model exceed {MAX_CALL_BYTES} bytes.");
+                return Err(Error::public(text));
+            }
+            // The last calls before the list have the order of the list.
+            let by_order = (before + order).checked_sub(count);
+            let position = self.position(&piece, by_order, tools).unwrap_or(self.calls.len());
+            if position == MAX_CALLS {
+                return Err(Error::public(format!("The model called more than {MAX_CALLS} tools at once.")));
+            }
+            if position == self.calls.len() {
+                self.calls.push(Call::default());
+            }
+            if let Some(call) = self.calls.get_mut(position) {
+                call.add(piece, tools);
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the position of the call to which a piece belongs. `None`: a new call. `by_order` is the call to which its order refers.
+    fn position(&self, piece: &CallPiece, by_order: Option<usize>, tools: &[&str]) -> Option<usize> {
+        let last = self.calls.len().checked_sub(1)?;
+        let has_name = !piece.name.is_empty();
+        let has_id = !piece.id.is_empty();
+        let is_known = |call: &Call| {
+            let has_index = piece.index.is_none() || call.index.is_none() || call.index == piece.index;
+            let is_repeated = call.name == piece.name && call.arguments == piece.arguments;
+            let is_same = !has_name || is_repeated || call.is_continued_by(piece, tools);
+            has_id && call.id == piece.id && has_index && is_same
+        };
+        if let Some(known) = self.calls.iter().rposition(is_known) {
+            return Some(known);
+        }
+        let candidate = match piece.index {
+            Some(index) => self.calls.iter().rposition(|call| call.index == Some(index)),
+            None => by_order,
+        };
+        if !has_name && !has_id {
+            return candidate.or(Some(last));
+        }
+        let call = self.calls.get(candidate?)?;
+        let is_continued = match (has_id && !call.id.is_empty(), has_name) {
+            (false, true) => call.is_continued_by(piece, tools),
+            (false, false) => true,
+            // An index that several calls have.
+            (true, true) => false,
+            // Some endpoints send another id with each piece.
+            (true, false) => piece.arguments.as_ref().is_some_and(|arguments| !arguments.is_empty()),
+        };
+        candidate.filter(|_| is_continued)
+    }
+
+    /// Returns the calls, and their form in the assistant's message.
+    ///
+    /// # Errors
+    /// A call has no name, or is invalid.
+    pub(super) fn finish(mut self) -> Result<(Vec<ToolCall>, Vec<Value>), Error> {
+        let is_blank = |call: &Call| call.arguments.as_ref().is_none_or(String::is_empty);
+        // An id alone means nothing.
+        self.calls.retain(|call| !call.name.is_empty() || !is_blank(call));
+        let (mut calls, mut messages) = (Vec::new(), Vec::new());
+        for (position, call) in self.calls.into_iter().enumerate() {
+            if call.name.is_empty() {
+                return Err(Error::public("The model called a tool without a name."));
+            }
+            let id = if call.id.is_empty() { format!("call_{position}") } else { call.id };
+            let arguments = decode(&call.arguments.unwrap_or_default())?;
+            let arguments = replace_lone_surrogates(&arguments).into_owned();
+            let (mut message, mut function) = (call.members.into_map()?, call.function.into_map()?);
+            function.insert("name".to_owned(), call.name.clone().into());
+            function.insert("arguments".to_owned(), arguments.clone().into());
+            message.insert("id".to_owned(), id.clone().into());
+            message.insert("type".to_owned(), "function".into());
+            message.insert("function".to_owned(), function.into());
+            messages.push(message.into());
+            calls.push(ToolCall { id, name: call.name, arguments });
+        }
+        Ok((calls, messages))
+    }
+}
