@@ -11,7 +11,7 @@ use tokio_stream::StreamExt as _;
 
 use self::{
     calls::Calls,
-    chunk::{Chunk, JoinedMembers, Members},
+    chunk::{Chunk, Form, JoinedMembers, Members},
 };
 pub(super) use self::{
     calls::ToolCall,
@@ -195,8 +195,8 @@ struct Received {
     calls: Calls,
     /// Members of the assistant's message that are not known.
     members: JoinedMembers,
-    /// The response has an answer, which may be empty.
-    has_choice: bool,
+    /// Form in which the answer has begun. It may be empty.
+    form: Option<Form>,
     finish: Option<Finish>,
     usage: Option<Usage>,
     /// Number of chunks without a known member.
@@ -240,7 +240,6 @@ impl CompletionStream<'_> {
                 },
             };
             if !text.is_empty() {
-                self.received.has_text |= !text.trim().is_empty();
                 return Ok(Some(text));
             }
         }
@@ -256,7 +255,7 @@ impl CompletionStream<'_> {
         if unknown + skipped > 0 {
             tracing::warn!(chunks = unknown, parts = skipped, "unknown chunks and parts of a model's response skipped");
         }
-        if !received.has_choice {
+        if received.form.is_none() {
             return Err(Error::public("The response of the model endpoint has no answer."));
         }
         let (calls, call_messages) = received.calls.finish()?;
@@ -313,17 +312,26 @@ impl Received {
     }
 
     /// Adds a chunk, and returns its text.
-    fn add(&mut self, chunk: Chunk, tools: &[&str]) -> Result<String, Error> {
+    fn add(&mut self, mut chunk: Chunk, tools: &[&str]) -> Result<String, Error> {
+        if (self.form, chunk.form) == (Some(Form::Delta), Some(Form::Message)) {
+            // Some endpoints repeat the whole message at the end.
+            chunk.text.retain(|_| !self.has_text);
+            chunk.refusal.retain(|_| self.refusal.is_empty());
+            chunk.calls.retain(|_| self.calls.is_empty());
+            chunk.members.retain(|_| self.members.is_empty());
+        }
+        self.form = self.form.or(chunk.form);
         self.usage = chunk.usage.or(self.usage);
         self.unknown += usize::from(chunk.is_unknown);
-        self.has_choice |= chunk.has_choice;
         self.finish = self.finish.take().max(chunk.finish);
         self.has_reasoning |= chunk.has_reasoning;
         self.skipped += chunk.skipped;
         self.refusal.push_str(&chunk.refusal);
         self.calls.add(chunk.calls, tools)?;
         chunk.members.into_iter().for_each(|members| self.members.add(members));
-        Ok(self.text.next(&chunk.text)?)
+        let text = self.text.next(&chunk.text)?;
+        self.has_text |= !text.trim().is_empty();
+        Ok(text)
     }
 }
 

@@ -116,6 +116,10 @@ impl Call {
 }
 
 impl Calls {
+    pub(super) fn is_empty(&self) -> bool {
+        self.calls.is_empty()
+    }
+
     /// Adds a list of pieces. `tools` are the names of the tools.
     ///
     /// # Errors

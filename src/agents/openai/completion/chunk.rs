@@ -84,6 +84,10 @@ impl Members {
 pub(super) struct JoinedMembers(BTreeMap<String, String>);
 
 impl JoinedMembers {
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Adds the members of a further piece: texts are joined, lists are appended, and other values replace earlier ones.
     pub(super) fn add(&mut self, further: Members) {
         for (name, piece) in further.0 {
@@ -196,6 +200,13 @@ impl Finish {
     }
 }
 
+/// Form of an answer in a chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    Delta,
+    Message,
+}
+
 /// Chunk of a stream, or a whole response.
 #[derive(Debug, Default)]
 pub(super) struct Chunk {
@@ -204,7 +215,8 @@ pub(super) struct Chunk {
     pub(super) usage: Option<Usage>,
     /// The chunk has none of the members that are known.
     pub(super) is_unknown: bool,
-    pub(super) has_choice: bool,
+    /// Form of the answer, if the chunk has one.
+    pub(super) form: Option<Form>,
     pub(super) finish: Option<Finish>,
     /// Text of the answer, as the content of a JSON string.
     pub(super) text: String,
@@ -238,14 +250,12 @@ impl Chunk {
             let mut choice: Members = serde_json::from_str(choice.get())?;
             // One answer is requested.
             if choice.count("index").unwrap_or_default() == 0 {
-                read.has_choice = true;
                 read.error = read.error.take().or(reported_error(&mut choice));
                 let finish = choice.text("finish_reason")?.and_then(|reason| Finish::of(&reason));
                 read.finish = read.finish.take().max(finish);
-                let whole = choice.object("message")?;
-                if let Some(delta) = choice.object("delta")?.or(whole) {
-                    read.add(delta)?;
-                }
+                let (delta, message) = (choice.object("delta")?, choice.object("message")?);
+                read.form = Some(if delta.is_none() && message.is_some() { Form::Message } else { Form::Delta });
+                read.add(delta.or(message).unwrap_or_default())?;
             }
         }
         Ok(read)

@@ -110,6 +110,32 @@ data: "usage":null,"error":null}"#,
         "hi |  | Stop",
     ),
     (
+        "pieces as messages",
+        &[
+            r#"{"choices":[{"message":{"content":"h"}}]}"#,
+            r#"{"choices":[{"message":{"content":"i"},"finish_reason":"stop"}]}"#,
+        ],
+        "hi |  | Stop",
+    ),
+    (
+        "whole message at the end",
+        &[
+            r#"+{"content":"h","reasoning_content":"Hm"}"#,
+            r#"+{"content":"i","tool_calls":[{"id":"a","function":{"name":"now","arguments":"{}"}}]}"#,
+            r#"{"choices":[{"message":{"content":"hi","reasoning_content":"Hm","tool_calls":[{"id":"b","function":{"name":"now"}}]},
+data: "finish_reason":"stop"}]}"#,
+        ],
+        "hi | a:now{} | Stop",
+    ),
+    (
+        "whole message after a role",
+        &[
+            r#"+{"role":"assistant","content":""}"#,
+            r#"{"choices":[{"message":{"content":"hi"},"finish_reason":"stop"}]}"#,
+        ],
+        "hi |  | Stop",
+    ),
+    (
         "list of parts",
         &[r#"+{"content":[{"type":"text","text":"h"},{"type":"text","text":"i"}]}"#, r#"="stop""#],
         "hi |  | Stop",
@@ -190,6 +216,13 @@ data: "usage":null,"error":null}"#,
         "chunks on the lines of an event",
         &[
             "data: {\"choices\":[{\"delta\":{\"content\":\"h\"}}]}\ndata: {\"choices\":[{\"delta\":{\"content\":\"i\"}}]}\ndata: [DONE]",
+        ],
+        "hi |  | none",
+    ),
+    (
+        "whole message on the lines of an event",
+        &[
+            "data: {\"choices\":[{\"delta\":{\"content\":\"hi\"}}]}\ndata: {\"choices\":[{\"message\":{\"content\":\"hi\"}}]}\ndata: [DONE]",
         ],
         "hi |  | none",
     ),
