@@ -30,6 +30,15 @@ pub(crate) const EXTRA_NAMES: [(&str, &str); 1] =
 pub(crate) const EXTRA_VALUES: [(&str, &str, i32); 2] =
     [("lf.a2a.v1.TaskState", "TASK_STATE_CANCELLED", 5), ("a2a.v1.TaskState", "TASK_STATE_CANCELED", 5)];
 
+/// Fields of messages that only agents send, with the function of `src/protocol/json.rs` that reads them more leniently than those
+/// of requests.
+pub(crate) const LENIENT: [(&str, &str); 4] = [
+    ("lf.a2a.v1.TaskStatus.state", "state"),
+    ("lf.a2a.v1.TaskStatus.timestamp", "time"),
+    ("a2a.v1.TaskStatus.state", "state"),
+    ("a2a.v1.TaskStatus.timestamp", "time"),
+];
+
 /// Oneofs that must be set: "a Part MUST contain exactly one" (4.1.6), which protobuf can't express. Other oneofs occur
 /// only in responses, or may have an arm that a later version adds.
 pub(crate) const CHOICES: [&str; 2] = ["lf.a2a.v1.Part.content", "a2a.v1.Part.part"];

@@ -14,7 +14,7 @@ use quote::{format_ident, quote};
 
 use super::{
     check::{check, choice},
-    exceptions::{CHOICES, EXTRA_NAMES, EXTRA_VALUES},
+    exceptions::{CHOICES, EXTRA_NAMES, EXTRA_VALUES, LENIENT},
     schema::{PACKAGES, Schema, WELL_KNOWN_MODULE},
 };
 use crate::Result;
@@ -190,11 +190,13 @@ pub(super) fn arms(oneof: &OneofDescriptor) -> String {
 
 fn read(field: &FieldDescriptor, place: &Place) -> TokenStream {
     let ident = ident(field.name());
+    let lenient = LENIENT.iter().find(|row| row.0 == field.full_name()).map(|row| format_ident!("{}", row.1));
     let value = match field.kind() {
         Kind::Enum(descriptor) => {
-            let rust = enum_type(&descriptor);
-            quote!(json::name::<#rust, A>(map)?)
+            let (rust, reader) = (enum_type(&descriptor), lenient.unwrap_or_else(|| format_ident!("name")));
+            quote!(json::#reader::<#rust, A>(map)?)
         }
+        _ if lenient.is_some() => quote!(json::#lenient(map)?),
         Kind::Bytes => quote!(json::bytes(map)?),
         Kind::Int32 => quote!(json::number(map)?),
         Kind::Message(message) if message.full_name() == "google.protobuf.Value" => quote!(json::value(map)?),

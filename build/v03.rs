@@ -9,6 +9,7 @@ use prost_reflect::{FieldDescriptor, Kind, MessageDescriptor};
 use quote::quote;
 
 use super::{
+    exceptions::LENIENT,
     message::{Place, enum_type, ident, is_set, place, rust_module, rust_type},
     schema::Schema,
     v03_json::V03_MESSAGES,
@@ -128,7 +129,9 @@ fn read(field: &FieldDescriptor) -> Option<TokenStream> {
     let value = match field.kind() {
         Kind::Enum(descriptor) => {
             let descriptor = enum_type(&descriptor);
-            quote!(enum_value::<#module::#descriptor, A>(map)?)
+            let is_lenient = LENIENT.iter().any(|row| row.0 == field.full_name());
+            let reader = if is_lenient { quote!(lenient_enum_value) } else { quote!(enum_value) };
+            quote!(#reader::<#module::#descriptor, A>(map)?)
         }
         _ if !is_protocol_message(field) => return None,
         _ if field.is_list() => quote!(nested_list(map)?),

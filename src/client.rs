@@ -15,6 +15,7 @@ mod credentials;
 mod http;
 mod outcome;
 mod push;
+mod result_form;
 mod resume;
 mod retry_policy;
 mod retrying;
@@ -22,7 +23,7 @@ mod stream;
 mod tls;
 mod v03;
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
 use futures_util::TryStreamExt as _;
 use parking_lot::RwLock;
@@ -46,7 +47,10 @@ pub use self::{
     retry_policy::Retry,
     stream::{EventStream, StreamEvent},
 };
-use self::{retry_policy::Retries, stream::another_task};
+use self::{
+    retry_policy::Retries,
+    stream::{another_task, without_id},
+};
 use crate::{
     base::{clock, sources::Ids},
     protocol::{
@@ -59,9 +63,13 @@ use crate::{
             a2a_service_server::A2aService,
         },
         rpc::BoxStream,
+        v03::card::Flows,
         version::Version,
     },
 };
+
+/// Number of times in a row that a task is read in a state that is unknown, before a wait for it fails.
+const MAX_UNKNOWN: usize = 4;
 
 /// Initial polling interval while waiting for a task. It doubles up to the maximum backoff.
 const POLL: Duration = Duration::from_secs(1);
@@ -89,6 +97,8 @@ pub struct Client {
     timeout: Option<Duration>,
     /// Context of all calls, without the deadline of the timeout.
     context: Call,
+    /// OAuth flows of the card, by the names of their schemes.
+    flows: Arc<BTreeMap<String, Flows>>,
     card: Arc<RwLock<Arc<AgentCard>>>,
 }
 
@@ -133,7 +143,8 @@ impl Client {
     /// Returns a client of an agent in this process, or of one with another transport.
     pub fn from_service(agent: Arc<dyn A2aService>) -> Self {
         let card = Arc::new(RwLock::new(Arc::new(AgentCard::default())));
-        Self { agent, interface: None, tenant: String::new(), timeout: None, context: Call::default(), card }
+        let (tenant, context, flows) = (String::new(), Call::default(), Arc::default());
+        Self { agent, interface: None, tenant, timeout: None, context, flows, card }
     }
 
     /// Returns this client with another context of all calls, whose deadline replaces the timeout.
@@ -144,6 +155,11 @@ impl Client {
     /// Card of the agent. Empty for a client [from a service](Self::from_service).
     pub fn card(&self) -> Arc<AgentCard> {
         Arc::clone(&self.card.read())
+    }
+
+    /// OAuth flows of the card, by the names of their security schemes. A scheme of the card in 1.0 has only one of its flows.
+    pub fn oauth_flows(&self) -> &BTreeMap<String, Flows> {
+        &self.flows
     }
 
     /// Interface of the card that is called first. None for a client [from a service](Self::from_service).
@@ -184,6 +200,9 @@ impl Client {
         let call = self.call();
         let response = self.agent.send_message(call.clone().request(request)).await?.into_inner();
         let outcome = Outcome::new(response);
+        if outcome.task().is_some_and(|task| task.id.is_empty()) {
+            return Err(without_id());
+        }
         if outcome.task().is_some_and(|task| !task_id.is_empty() && task.id != task_id) {
             return Err(another_task());
         }
@@ -211,8 +230,10 @@ impl Client {
         }
         let request = self.complete(message.into());
         let task_id = request.message.as_ref().map(|message| message.task_id.clone()).unwrap_or_default();
-        let events = self.agent.send_streaming_message(self.call().request(request)).await?;
-        Ok(EventStream::new(events.into_inner(), task_id))
+        let call = self.call();
+        let events = self.agent.send_streaming_message(call.clone().request(request)).await?;
+        let call = Call { idempotency_key: None, ..call };
+        Ok(EventStream::new(events.into_inner(), task_id).completed_by(self.with_context(call)))
     }
 
     /// Returns the events of a running task from now on, after a snapshot of the task.
@@ -220,8 +241,15 @@ impl Client {
     /// # Errors
     /// `TaskNotFound`, or `UnsupportedOperation` if the task is terminal (3.1.6).
     pub async fn subscribe(&self, task_id: &str) -> Result<EventStream, Error> {
-        let request = SubscribeToTaskRequest { tenant: self.tenant.clone(), id: task_id.to_owned() };
-        let events = self.agent.subscribe_to_task(self.call().request(request)).await?;
+        let call = self.call();
+        let client = self.with_context(call.clone());
+        Ok(self.events_of(task_id, call).await?.completed_by(client))
+    }
+
+    /// Returns the events of a running task as the agent sends them.
+    async fn events_of(&self, task_id: &str, call: Call) -> Result<EventStream, Error> {
+        let request = SubscribeToTaskRequest { tenant: self.tenant.clone(), id: required(task_id)? };
+        let events = self.agent.subscribe_to_task(call.request(request)).await?;
         Ok(EventStream::new(events.into_inner(), task_id.to_owned()))
     }
 
@@ -234,7 +262,7 @@ impl Client {
     pub async fn subscribe_after(&self, task_id: &str, cursor: &str) -> Result<EventStream, Error> {
         let invalid = || Error::invalid_field("cursor", "must be one line of at most 256 bytes");
         let call = Call { cursor: Some(Cursor::from_text(cursor).ok_or_else(invalid)?), ..self.call() };
-        self.with_context(call).subscribe(task_id).await
+        self.events_of(task_id, call).await
     }
 
     /// Begins a conversation: messages that share a context, and continue a task that waits for input.
@@ -259,26 +287,29 @@ impl Client {
     }
 
     async fn read(&self, task_id: &str, history_length: Option<i32>) -> Result<Task, Error> {
-        let request = GetTaskRequest { tenant: self.tenant.clone(), id: task_id.to_owned(), history_length };
+        let request = GetTaskRequest { tenant: self.tenant.clone(), id: required(task_id)?, history_length };
         with_id(self.agent.get_task(self.call().request(request)).await?.into_inner().into_task()?, task_id)
     }
 
     /// Waits until a task is terminal, or waits for input or authorization, and returns it.
     ///
     /// # Errors
-    /// `TaskNotFound`, or `DeadlineExceeded` after the timeout of the client.
+    /// `TaskNotFound`, `DeadlineExceeded` after the timeout of the client, or `InvalidAgentResponse` if the task stays in a state that
+    /// is unknown.
     pub async fn wait(&self, task_id: &str) -> Result<Task, Error> {
         // The timeout is that of the wait, not of each of its calls.
         let call = self.call();
         let client = self.with_context(call.clone());
         let mut retries = Retries::new(&Retry::default().first(POLL).attempts(u32::MAX));
+        let mut unknown = 0;
         loop {
             // Agents reject the subscription to a task that is terminal, and some that to one that waits.
             if !self.lacks_streams()
-                && let Ok(mut events) = client.subscribe(task_id).await
+                && let Ok(mut events) = client.events_of(task_id, call.clone()).await
             {
+                let ends_wait = |state: TaskState| state.is_settled() || state == TaskState::Unspecified;
                 while let Some(Ok(event)) = events.next().await {
-                    if event.state().is_some_and(TaskState::is_settled) {
+                    if event.state().is_some_and(ends_wait) {
                         break;
                     }
                 }
@@ -286,6 +317,10 @@ impl Client {
             let task = client.get(task_id).await?;
             if task.state().is_settled() {
                 return Ok(task);
+            }
+            unknown = if task.state() == TaskState::Unspecified { unknown + 1 } else { 0 };
+            if unknown == MAX_UNKNOWN {
+                return Err(unknown_state(task_id));
             }
             if !retries.wait(&ErrorKind::Unavailable.error(), &call).await {
                 return Err(ErrorKind::DeadlineExceeded.error());
@@ -298,7 +333,7 @@ impl Client {
     /// # Errors
     /// `TaskNotFound`, or `TaskNotCancelable` if it is terminal.
     pub async fn cancel(&self, task_id: &str) -> Result<Task, Error> {
-        let request = CancelTaskRequest { tenant: self.tenant.clone(), id: task_id.to_owned(), metadata: None };
+        let request = CancelTaskRequest { tenant: self.tenant.clone(), id: required(task_id)?, metadata: None };
         with_id(self.agent.cancel_task(self.call().request(request)).await?.into_inner().into_task()?, task_id)
     }
 
@@ -388,9 +423,20 @@ impl From<Message> for SendMessageRequest {
     }
 }
 
+/// Returns the id of a task to ask for.
+fn required(id: &str) -> Result<String, Error> {
+    if id.is_empty() { Err(Error::invalid_field("id", "is required")) } else { Ok(id.to_owned()) }
+}
+
 /// Returns the task of a response if it is the one with this id.
 fn with_id(task: Task, id: &str) -> Result<Task, Error> {
-    if task.id == id { Ok(task) } else { Err(another_task()) }
+    if task.id == id { Ok(task) } else { Err(if task.id.is_empty() { without_id() } else { another_task() }) }
+}
+
+/// Returns the error for a task that is in an unknown state for too long, or at the end of a stream.
+fn unknown_state(id: &str) -> Error {
+    let reason = format!("task {id} is in a state that this client does not know; read it later");
+    ErrorKind::InvalidAgentResponse.because(reason)
 }
 
 fn without_retries() -> ClientBuilder {

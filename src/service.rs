@@ -395,6 +395,7 @@ impl A2aService for Service {
             let payload = Some(match reply? {
                 TurnReply::Task(task) => Payload::Task(with_history(task, options.history)),
                 TurnReply::Message(message) => Payload::Message(*message),
+                TurnReply::Refused(error) => return Err(error.into()),
             });
             drop(permit);
             Ok(Response::new(SendMessageResponse { payload }))

@@ -2,7 +2,6 @@
 //! stored tasks, streams and push notifications.
 
 use std::{
-    collections::HashMap,
     fmt,
     pin::pin,
     sync::{
@@ -18,14 +17,23 @@ use serde_json::json;
 use tokio::{runtime::Handle, time::timeout};
 use tokio_stream::StreamExt as _;
 
-use super::{Agent, AgentCard, ArtifactWriter, End, Error, Message, Stopped, Task, Turn, Updates};
+use super::{Agent, AgentCard, End, Error, Message, Stopped, Task, Turn, Updates};
 use crate::{
     client::{Client, EventStream, StreamEvent},
     engine::journal::LiveRef,
     protocol::{
         call::Call,
-        error::{self, ErrorKind},
-        pb::v1::{Artifact, SendMessageConfiguration, SendMessageRequest, TaskState, TaskStatus},
+        error::{self, ErrorKind, without_sentence},
+        event::resume,
+        message::secret,
+        pb::{
+            v1::{
+                AgentCapabilities, AgentExtension, Artifact, SendMessageConfiguration, SendMessageRequest,
+                TaskArtifactUpdateEvent, TaskState, TaskStatus,
+            },
+            wkt::Struct,
+        },
+        rpc::brief,
     },
 };
 
@@ -45,7 +53,8 @@ const CANCEL_TIMEOUT: Duration = Duration::from_secs(10);
 /// the task fails for another reason, such as a limit. After a restart, the events of a running upstream task are received again, so
 /// that the task has its state and artifacts in the end.
 ///
-/// Calls to the upstream agent have the [forwarded headers](Turn::forwarded_headers) of the caller. Enable
+/// The card has the extensions of the upstream agent, and calls name those that the caller requests. Calls to the upstream agent have
+/// the [forwarded headers](Turn::forwarded_headers) of the caller. Enable
 /// [`call_credentials`](crate::client::ClientBuilder::call_credentials) for a client whose callers have credentials.
 ///
 /// ```no_run
@@ -97,8 +106,12 @@ impl Agent for Upstream {
         let message = turn.messages().next().map(|message| message.message_id.clone()).unwrap_or_default();
         // With the trace and the headers of the caller.
         let (trace, headers) = (turn.trace().map(str::to_owned), turn.forwarded_headers().cloned());
+        let client = self.client();
+        let mut extensions = extensions(&client.card());
+        extensions.retain(|extension| turn.extensions().contains(&extension.uri));
+        let extensions = extensions.into_iter().map(|extension| extension.uri).collect();
         let upstream = UpstreamTask {
-            client: self.client().with_context(Call { trace, headers, ..Call::default() }),
+            client: client.with_context(Call { extensions, trace, headers, ..Call::default() }),
             live: turn.live.clone(),
             link: Mutex::new(turn.saved::<Link>()),
             is_over: AtomicBool::new(false),
@@ -107,7 +120,7 @@ impl Agent for Upstream {
             out: &out,
             upstream: &upstream,
             message,
-            artifacts: HashMap::new(),
+            task_metadata: None,
             is_follow_up: false,
             ends_with_turn: false,
             has_gap: false,
@@ -133,7 +146,15 @@ impl Agent for Upstream {
             };
             match end {
                 // An update that fails because of a cancel can end the work before the cancel itself is seen.
-                Some(end) if end.is_ok() || !turn.is_canceled() => return end,
+                Some(end) if end.is_ok() || !turn.is_canceled() => {
+                    return end.map_err(|mut error| {
+                        // Its task has to be known, so that it can be found and canceled.
+                        if upstream.link.lock().is_some() {
+                            error.take_refusal();
+                        }
+                        error
+                    });
+                }
                 None if !turn.is_canceled() => return Err(Stopped.into()),
                 // The upstream task is known with its first event, which ends the work. The grace period limits the wait.
                 None if upstream.link.lock().is_none() => drop(work.await),
@@ -160,6 +181,7 @@ impl Agent for Upstream {
             default_input_modes: card.default_input_modes.clone(),
             default_output_modes: card.default_output_modes.clone(),
             skills: card.skills.clone(),
+            capabilities: Some(AgentCapabilities { extensions: extensions(&card), ..AgentCapabilities::default() }),
             ..AgentCard::default()
         }
     }
@@ -167,6 +189,13 @@ impl Agent for Upstream {
     fn resumable(&self) -> bool {
         true
     }
+}
+
+/// Returns the extensions of an upstream agent that callers of the gateway can use: those of tasks and messages, not those between a
+/// client and its server.
+fn extensions(card: &AgentCard) -> Vec<AgentExtension> {
+    let declared = card.capabilities.iter().flat_map(|capabilities| &capabilities.extensions);
+    declared.filter(|extension| ![resume::URI, secret::URI].contains(&&*extension.uri)).cloned().collect()
 }
 
 /// Upstream task of a turn. If the turn ends before the upstream task does, such as by a time limit or an error, the upstream task
@@ -227,18 +256,33 @@ async fn cancel(client: &Client, upstream_id: &str, id: &str) {
 const PERMANENT: [ErrorKind; 4] =
     [ErrorKind::Unavailable, ErrorKind::DeadlineExceeded, ErrorKind::Unauthenticated, ErrorKind::PermissionDenied];
 
-/// Returns the failure of a task for an error of the upstream agent. Its text is for the log.
+/// Returns the failure of a task for an error of the upstream agent. What the agent says is for its callers; errors of the connection
+/// are for the log. A response that is none of the protocol fails the call, while there is no task.
 fn failure(error: error::Error) -> Error {
-    const TEXTS: [(ErrorKind, &str); 6] = [
+    const TEXTS: [(ErrorKind, &str); 5] = [
         (ErrorKind::TaskNotFound, "The upstream agent has lost the task."),
         (ErrorKind::Unavailable, "The upstream agent can't be reached."),
         (ErrorKind::DeadlineExceeded, "The upstream agent did not respond in time."),
         (ErrorKind::Unauthenticated, "The upstream agent requires other credentials."),
         (ErrorKind::PermissionDenied, "The upstream agent requires other credentials."),
-        (ErrorKind::InvalidAgentResponse, "The upstream agent sent an invalid response."),
     ];
-    let known = TEXTS.into_iter().find(|(kind, _)| *kind == error.kind());
-    Error::public(known.map_or("The upstream agent rejected the message.", |(_, text)| text)).caused_by(error)
+    let kind = error.kind();
+    if let Some((_, text)) = TEXTS.into_iter().find(|(known, _)| *known == kind) {
+        return Error::public(text).caused_by(error);
+    }
+    let text = error.to_string();
+    let detail = brief(without_sentence(kind, &text));
+    if kind == ErrorKind::Internal {
+        let detail = if detail.is_empty() { "no reason given" } else { &detail };
+        return Error::public(format!("The upstream agent failed: {detail}")).caused_by(error);
+    }
+    // Without the method to send a message, the upstream is no agent.
+    let reason = if kind == ErrorKind::MethodNotFound { brief(&text) } else { detail };
+    if !matches!(kind, ErrorKind::InvalidAgentResponse | ErrorKind::MethodNotFound) {
+        return Error::public(format!("The upstream agent rejected the message: {}", brief(&text))).caused_by(error);
+    }
+    let refusal = ErrorKind::InvalidAgentResponse.because(format!("of the upstream agent: {reason}"));
+    Error::public(format!("The upstream agent sent an invalid response: {reason}.")).caused_by(error).refusing(refusal)
 }
 
 /// Receiver of the events of an upstream task, which sends them as updates of a task.
@@ -247,8 +291,8 @@ struct Relay<'a> {
     upstream: &'a UpstreamTask,
     /// Id of the message of this turn.
     message: String,
-    /// Artifacts that were begun, by their id.
-    artifacts: HashMap<String, ArtifactWriter<'a>>,
+    /// Metadata of the upstream task that was passed on.
+    task_metadata: Option<Struct>,
     /// The next event is the first one after a message to an existing task. Some agents begin with the task as it was before the
     /// message.
     is_follow_up: bool,
@@ -329,7 +373,10 @@ impl Relay<'_> {
             return Ok(End::auth_required(message));
         }
         // The stream ended before the turn.
-        let Some(link) = self.link() else { return Err(Error::public("The upstream agent sent no task.")) };
+        let Some(link) = self.link() else {
+            let reason = "the stream has neither a task nor a message";
+            return Err(failure(ErrorKind::InvalidAgentResponse.because(reason)));
+        };
         let task = self.upstream.client.wait(&link.task).await.map_err(failure)?;
         self.finish(task).await
     }
@@ -363,9 +410,11 @@ impl Relay<'_> {
                 if task.state().is_settled() {
                     return self.finish(*task).await.map(Some);
                 }
-                self.replace_artifacts(&task).await?;
+                let Task { status, artifacts, metadata, .. } = *task;
+                self.replace_artifacts(artifacts).await?;
                 self.has_gap = false;
-                return self.status(task.status.as_ref()).await;
+                let metadata = self.take_new(metadata);
+                return self.status(status.as_ref(), metadata).await;
             }
             StreamEvent::Status(update) => {
                 self.save_link(&update.task_id, &update.context_id).await?;
@@ -379,7 +428,7 @@ impl Relay<'_> {
                         return self.finish(task).await.map(Some);
                     }
                 }
-                let end = self.status(update.status.as_ref()).await?;
+                let end = self.status(update.status.as_ref(), passed_on(update.metadata)).await?;
                 if let (Some(End::AuthRequired(message)), true) = (&end, self.ends_with_turn) {
                     self.authorization = Some(message.clone());
                     return Ok(None);
@@ -388,9 +437,7 @@ impl Relay<'_> {
             }
             StreamEvent::Artifact(update) => {
                 self.save_link(&update.task_id, &update.context_id).await?;
-                if let Some(artifact) = &update.artifact {
-                    self.chunk(artifact, update.append, update.last_chunk).await?;
-                }
+                self.chunk(*update).await?;
             }
             StreamEvent::Message(message) => return Ok(Some(End::reply(without_ids(*message)))),
             StreamEvent::Gap => self.gap().await?,
@@ -415,18 +462,32 @@ impl Relay<'_> {
         Ok(self.out.with_metadata(&json!({ GAP: true }))?.progress(text).await?)
     }
 
-    /// Passes a status on. Returns the end of the turn for one that ends it.
-    async fn status(&self, status: Option<&TaskStatus>) -> Result<Option<End>, Error> {
+    /// Returns the metadata of the upstream task if it was not passed on yet.
+    fn take_new(&mut self, metadata: Option<Struct>) -> Option<Struct> {
+        let new = passed_on(metadata).filter(|new| self.task_metadata.as_ref() != Some(new))?;
+        self.task_metadata = Some(new.clone());
+        Some(new)
+    }
+
+    /// Passes a status on. Returns the end of the turn for one that ends it. Its metadata precedes it then.
+    async fn status(&self, status: Option<&TaskStatus>, metadata: Option<Struct>) -> Result<Option<End>, Error> {
         let message = status.and_then(|status| status.message.clone()).map(without_ids);
         let or = |text: &str| message.clone().unwrap_or_else(|| Message::agent(text));
         let state = status.map_or(TaskState::Unspecified, TaskStatus::state);
         self.upstream.is_over.store(state.is_settled(), Ordering::Relaxed);
+        let with_metadata = metadata.map(|metadata| self.out.with_metadata(&metadata)).transpose()?;
+        if state != TaskState::Working
+            && let Some(out) = &with_metadata
+        {
+            out.working().await?;
+        }
         Ok(Some(match state {
             TaskState::Unspecified | TaskState::Submitted => return Ok(None),
             TaskState::Working => {
+                let out = with_metadata.as_ref().unwrap_or(self.out);
                 match message {
-                    Some(message) => self.out.progress(message).await?,
-                    None => self.out.working().await?,
+                    Some(message) => out.progress(message).await?,
+                    None => out.working().await?,
                 }
                 return Ok(None);
             }
@@ -443,43 +504,36 @@ impl Relay<'_> {
     async fn finish(&mut self, task: Task) -> Result<End, Error> {
         // Before the artifacts, of which one may exceed a limit.
         self.upstream.is_over.store(task.state().is_settled(), Ordering::Relaxed);
-        self.replace_artifacts(&task).await?;
-        let end = self.status(task.status.as_ref()).await?;
+        let Task { status, artifacts, metadata, .. } = task;
+        self.replace_artifacts(artifacts).await?;
+        let metadata = self.take_new(metadata);
+        let end = self.status(status.as_ref(), metadata).await?;
         end.ok_or_else(|| Error::public("The upstream agent ended the turn without a result."))
     }
 
     /// Sends the artifacts of a task as they are.
-    async fn replace_artifacts(&mut self, task: &Task) -> Result<(), Error> {
-        for artifact in &task.artifacts {
-            self.artifacts.remove(&artifact.artifact_id);
-            self.chunk(artifact, false, false).await?;
+    async fn replace_artifacts(&self, artifacts: Vec<Artifact>) -> Result<(), Error> {
+        for artifact in artifacts {
+            self.chunk(TaskArtifactUpdateEvent { artifact: Some(artifact), ..Default::default() }).await?;
         }
         Ok(())
     }
 
     /// Sends a chunk of an artifact.
-    async fn chunk(&mut self, artifact: &Artifact, append: bool, is_last: bool) -> Result<(), Error> {
-        if artifact.parts.is_empty() {
-            return Ok(());
+    async fn chunk(&self, mut chunk: TaskArtifactUpdateEvent) -> Result<(), Error> {
+        chunk.metadata = passed_on(chunk.metadata);
+        if chunk.artifact.as_ref().is_some_and(|artifact| !artifact.parts.is_empty()) {
+            self.out.chunk(chunk).await?;
         }
-        let begun = self.artifacts.remove(&artifact.artifact_id).filter(|_| append);
-        let mut writer = if let Some(writer) = begun {
-            writer
-        } else {
-            let mut writer = self.out.artifact(&*artifact.name).id(&*artifact.artifact_id);
-            writer = writer.describe(&*artifact.description);
-            if let Some(metadata) = &artifact.metadata {
-                writer = writer.metadata(metadata)?;
-            }
-            if append { writer.appending() } else { writer }
-        };
-        if is_last {
-            writer = writer.last();
-        }
-        writer.parts(artifact.parts.clone()).await?;
-        self.artifacts.insert(artifact.artifact_id.clone(), writer);
         Ok(())
     }
+}
+
+/// Returns metadata of the upstream agent without that of the stream itself.
+fn passed_on(metadata: Option<Struct>) -> Option<Struct> {
+    let mut metadata = metadata?;
+    metadata.fields.retain(|name, _| !name.starts_with(resume::URI));
+    (!metadata.fields.is_empty()).then_some(metadata)
 }
 
 /// Removes the ids of the upstream task from a message.

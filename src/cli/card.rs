@@ -19,7 +19,7 @@ use super::{
     remote::{self, Discover},
     say,
     show::{self, OutputFormat, safe},
-    terminal::{GREEN, RED, paint},
+    terminal::{GREEN, RED, YELLOW, paint},
     warn,
 };
 use crate::{
@@ -126,14 +126,17 @@ fn validate(arguments: &Validate) -> anyhow::Result<()> {
 
 fn review_text(source: &str, review: &Review) -> String {
     let versions = review.versions.join(" and ");
-    if review.problems.is_empty() {
-        return format!("{} {}: card of {versions}\n", paint(GREEN, "valid"), safe(source));
-    }
-    let mut text = String::new();
-    for Problem { versions, path, reason, remedy } in &review.problems {
+    let mut text = if review.problems.is_empty() {
+        format!("{} {}: card of {versions}\n", paint(GREEN, "valid"), safe(source))
+    } else {
+        String::new()
+    };
+    let problems = review.problems.iter().map(|problem| (RED, problem, ""));
+    let warnings = review.warnings.iter().map(|warning| (YELLOW, warning, "; clients take the card"));
+    for (color, Problem { versions, path, reason, remedy }, note) in problems.chain(warnings) {
         let path = if path.is_empty() { "the card" } else { path };
-        let (path, reason) = (paint(RED, safe(path)), safe(reason));
-        _ = writeln!(text, "{path} {reason} ({})\n  -> {}", versions.join(" and "), safe(remedy));
+        let (path, reason) = (paint(color, safe(path)), safe(reason));
+        _ = writeln!(text, "{path} {reason} ({}){note}\n  -> {}", versions.join(" and "), safe(remedy));
     }
     text
 }

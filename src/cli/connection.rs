@@ -18,7 +18,7 @@ use tokio::runtime;
 use super::{
     Interrupted, Usage, config,
     debug::Debug,
-    report,
+    log, report,
     show::{OutputFormat, safe, shell_command},
     warn,
 };
@@ -192,6 +192,7 @@ impl Connection {
 
     /// Returns the options of a client, without a time limit.
     pub(super) fn builder(&self) -> anyhow::Result<ClientBuilder> {
+        log::init_client();
         let mut builder = Client::builder();
         if let Some(token) = &self.token {
             builder = builder.bearer(token)?;

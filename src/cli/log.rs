@@ -41,6 +41,31 @@ pub(crate) fn init(log: LogFormat, filter: Targets) {
     std::panic::set_hook(Box::new(log_panic));
 }
 
+/// Installs the subscriber that prints warnings of the client to stderr, for commands that call an agent. The first one stays.
+pub(crate) fn init_client() {
+    let warnings = |target: &'static str| (target, tracing::Level::WARN);
+    let filter: Targets = [warnings("a2a_service::client"), warnings("a2a_service::protocol")].into_iter().collect();
+    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(false);
+    _ = tracing_subscriber::registry().with(filter).with(lines.event_format(Warning)).try_init();
+}
+
+/// Format of the warnings of the client, which is that of the warnings of a command.
+struct Warning;
+
+impl<S, N> FormatEvent<S, N> for Warning
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(&self, context: &FmtContext<'_, S, N>, mut writer: Writer<'_>, event: &Event<'_>) -> fmt::Result {
+        let mut text = String::new();
+        context.field_format().format_fields(Writer::new(&mut text), event)?;
+        writer.write_str("warning: ")?;
+        write_escaped(&mut writer, &text, false)?;
+        writer.write_str("\n")
+    }
+}
+
 /// Logs a panic with its message escaped, because it may contain client input. The standard hook would write it verbatim.
 fn log_panic(panic: &PanicHookInfo<'_>) {
     let message = panic.payload_as_str().unwrap_or("no message");

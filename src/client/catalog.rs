@@ -95,7 +95,8 @@ impl ClientBuilder {
             if let Some(json) = &entry.json {
                 self.check_signatures(json)?;
             }
-            return self.connected(card.clone(), &entry.catalog).await;
+            let json = entry.json.as_deref().unwrap_or_default();
+            return self.connected(card.clone(), json, &entry.catalog).await;
         }
         let Some(url) = &entry.card_url else {
             return Err(none_at(&entry.catalog, "agent card", "the entry has neither a card nor a URL"));
@@ -138,8 +139,9 @@ fn read_entry(entry: &Value, catalog: &Url) -> Option<CatalogEntry> {
     if let Some(url) = entry.as_str() {
         return Some(with(String::new(), String::new(), Some(link(url.to_owned())?.to_string()), None));
     }
-    // `type` of AI Catalog was `mediaType` in its drafts. Entries of other kinds have one that names no agent card.
-    let kind = text(&["mediaType", "type"]).filter(|kind| kind.contains('/'));
+    // `type` of AI Catalog 0.9 was `mediaType` before. Entries of other kinds have one that names no agent card.
+    let mut kinds = ["type", "mediaType"].into_iter().filter_map(|name| entry[name].as_str());
+    let kind = kinds.find(|kind| kind.contains('/'));
     if kind.is_some_and(|kind| !kind.to_ascii_lowercase().contains("agent-card")) {
         return None;
     }

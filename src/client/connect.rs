@@ -1,7 +1,7 @@
 //! Construction of clients: the client of a card, and the service over its interfaces.
 
 use std::{
-    collections::{HashMap, hash_map::Entry},
+    collections::{BTreeMap, HashMap, hash_map::Entry},
     io,
     net::SocketAddr,
     pin::Pin,
@@ -30,8 +30,12 @@ use super::{
 use crate::{
     base::name_lookup::{self, ConfiguredNames},
     protocol::{
-        pb::v1::a2a_service_client::A2aServiceClient, rpc::Remote,
-        v03::pb::a2a_service_client::A2aServiceClient as V03ServiceClient,
+        pb::v1::a2a_service_client::A2aServiceClient,
+        rpc::Remote,
+        v03::{
+            card::{Flows, all_flows},
+            pb::a2a_service_client::A2aServiceClient as V03ServiceClient,
+        },
     },
 };
 
@@ -44,8 +48,8 @@ impl ClientBuilder {
     /// # Errors
     /// As [`Client::connect`]. With [`extended_card`](Self::extended_card), also those of its download.
     pub async fn connect(&self, url: &str) -> Result<Client, Error> {
-        let Document { content, url, .. } = card::fetch(self, url).await?;
-        self.connected(content, &url).await
+        let Document { content, url, json, .. } = card::fetch(self, url).await?;
+        self.connected(content, &json, &url).await
     }
 
     /// Returns the client of the agent with this card.
@@ -57,12 +61,13 @@ impl ClientBuilder {
         let url = super::http::parse(&stored.url)?;
         let card = crate::protocol::v03::card::from_json(stored.card.as_bytes());
         let card = card.map_err(|error| card::none_at(&url, "agent card", &error.to_string()))?;
-        self.connected(card, &url).await
+        self.connected(card, stored.card.as_bytes(), &url).await
     }
 
-    /// Returns the client for a card that was downloaded. `base` is its URL, or that of its catalog.
-    pub(super) async fn connected(&self, card: AgentCard, base: &Url) -> Result<Client, Error> {
-        let client = self.client(card, Some(base))?;
+    /// Returns the client for a card that was downloaded as `json`. `base` is its URL, or that of its catalog.
+    pub(super) async fn connected(&self, card: AgentCard, json: &[u8], base: &Url) -> Result<Client, Error> {
+        let flows = all_flows(&serde_json::from_slice(json).unwrap_or_default());
+        let client = self.client(card, Some(base), flows)?;
         let declares_extended = client.card().capabilities.as_ref().and_then(|declared| declared.extended_agent_card);
         if self.extended_card && declares_extended == Some(true) && self.has_credentials() {
             client.extended_card().await?;
@@ -77,10 +82,11 @@ impl ClientBuilder {
     /// `UnsupportedOperation` if the card has no interface that can be called.
     pub fn with_card(&self, card: AgentCard, base: Option<&str>) -> Result<Client, Error> {
         let base = base.map(complete_url).transpose()?;
-        self.client(card, base.as_ref())
+        let flows = all_flows(&serde_json::to_value(&card).map_err(Error::internal)?);
+        self.client(card, base.as_ref(), flows)
     }
 
-    fn client(&self, card: AgentCard, base: Option<&Url>) -> Result<Client, Error> {
+    fn client(&self, card: AgentCard, base: Option<&Url>, flows: BTreeMap<String, Flows>) -> Result<Client, Error> {
         let all = card::interfaces(&card, base);
         let selected = self.select(&card, &all, base)?;
         let Some(first) = selected.first() else {
@@ -90,13 +96,14 @@ impl ClientBuilder {
         // Requests have the tenant of the first interface, so the others must have the same.
         let urls = selected.iter().filter(|interface| interface.tenant == first.tenant);
         let urls: Vec<_> = urls.map(|found| (found.binding, found.version, found.url.as_str())).collect();
-        let credentials = AgentCredentials::new(self, Some(&card), base)?;
+        let credentials = AgentCredentials::new(self, Some(&card), base, &flows)?;
         Ok(Client {
             agent: self.service(&urls, credentials)?,
             interface: Some(Interface::clone(first)),
             tenant,
             timeout: self.timeout,
             context: Call::default(),
+            flows: flows.into(),
             card: Arc::new(RwLock::new(Arc::new(card))),
         })
     }
@@ -133,7 +140,7 @@ impl ClientBuilder {
     }
 
     fn service_at(&self, binding: Binding, url: &str) -> Result<Arc<dyn A2aService>, Error> {
-        let credentials = AgentCredentials::new(self, None, None)?;
+        let credentials = AgentCredentials::new(self, None, None, &BTreeMap::new())?;
         self.service(&[(binding, self.version.unwrap_or_default(), url)], credentials)
     }
 
@@ -168,10 +175,10 @@ impl ClientBuilder {
         mut http: impl FnMut(&str) -> Result<Http, Error>,
     ) -> Result<Arc<dyn A2aService>, Error> {
         Ok(match (binding, version) {
-            (Binding::Rest, Version::V1_0) => Arc::new(Remote(RestBinding::new(http(url)?, url)?)),
-            (Binding::Rest, Version::V0_3) => v03::rest(RestBinding::new(http(url)?, url)?),
-            (Binding::JsonRpc, Version::V1_0) => Arc::new(Remote(JsonRpc::new(http(url)?, url)?)),
-            (Binding::JsonRpc, Version::V0_3) => Arc::new(V03RpcClient(JsonRpc::new(http(url)?, url)?)),
+            (Binding::Rest, Version::V1_0) => Arc::new(Remote(RestBinding::new(http(url)?, url, version)?)),
+            (Binding::Rest, Version::V0_3) => v03::rest(RestBinding::new(http(url)?, url, version)?),
+            (Binding::JsonRpc, Version::V1_0) => Arc::new(Remote(JsonRpc::new(http(url)?, url, version)?)),
+            (Binding::JsonRpc, Version::V0_3) => Arc::new(V03RpcClient(JsonRpc::new(http(url)?, url, version)?)),
             (Binding::Grpc, version) => {
                 let invalid = |e| ErrorKind::InvalidParams.because(format!("`{url}` is not a valid agent URL: {e}"));
                 let endpoint = Endpoint::from_shared(url.to_owned()).map_err(invalid)?.connect_timeout(CONNECT);
@@ -220,8 +227,8 @@ impl ClientBuilder {
         }
         let retry = self.retry.clone();
         let (interfaces, budget) = (Arc::new(Interfaces::new(agents)), Arc::new(RetryBudget::new(&retry)));
-        let credentials = Arc::new(credentials);
-        Arc::new(Retrying { interfaces, retry, budget, credentials, requests_cursors, outlasts_turns })
+        let (credentials, keys) = (Arc::new(credentials), Arc::default());
+        Arc::new(Retrying { interfaces, retry, budget, credentials, keys, requests_cursors, outlasts_turns })
     }
 }
 

@@ -1,7 +1,7 @@
 //! Credentials of a client by the security schemes of the agent card (4.5): API keys, access tokens of OAuth 2.0, and the schemes
 //! for which there are none.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
@@ -16,9 +16,12 @@ use super::{
 };
 use crate::{
     base::oauth::{self, OAuthClient, TokenError, TokenSource, sensitive},
-    protocol::pb::v1::{
-        ApiKeySecurityScheme, OAuth2SecurityScheme, OpenIdConnectSecurityScheme, SecurityRequirement,
-        o_auth_flows::Flow, security_scheme::Scheme,
+    protocol::{
+        pb::v1::{
+            ApiKeySecurityScheme, OAuth2SecurityScheme, OpenIdConnectSecurityScheme, SecurityRequirement,
+            security_scheme::Scheme,
+        },
+        v03::card::Flows,
     },
 };
 
@@ -39,12 +42,18 @@ pub(super) struct AgentCredentials {
 }
 
 impl AgentCredentials {
-    /// Returns the credentials of a client for an agent. `base` is the URL of its card, if that is known.
+    /// Returns the credentials of a client for an agent. `base` is the URL of its card, if that is known, and `flows` has its OAuth
+    /// flows.
     ///
     /// # Errors
     /// `Unauthenticated` if the card names a token endpoint of an origin that is not trusted, `InvalidParams` if a card or a key
     /// can't be sent.
-    pub(super) fn new(builder: &ClientBuilder, card: Option<&AgentCard>, base: Option<&Url>) -> Result<Self, Error> {
+    pub(super) fn new(
+        builder: &ClientBuilder,
+        card: Option<&AgentCard>,
+        base: Option<&Url>,
+        flows: &BTreeMap<String, Flows>,
+    ) -> Result<Self, Error> {
         let credentials = &builder.credentials;
         let (mut headers, mut query, mut cookies) = (builder.headers.clone(), Vec::new(), Vec::new());
         let mut has_scheme = false;
@@ -76,7 +85,7 @@ impl AgentCredentials {
         }
         let has_authorization = headers.contains_key(header::AUTHORIZATION);
         let tokens = match &credentials.client {
-            Some(client) if !has_authorization => AgentTokens::new(builder, client, card, base)?,
+            Some(client) if !has_authorization => AgentTokens::new(builder, client, card, base, flows)?,
             _ => None,
         };
         let mut found = Self { headers, query: oauth::form(&query).into(), tokens, missing: None };
@@ -193,8 +202,10 @@ impl AgentTokens {
         client: &OAuthClient,
         card: Option<&AgentCard>,
         base: Option<&Url>,
+        flows: &BTreeMap<String, Flows>,
     ) -> Result<Option<Self>, Error> {
-        let scheme = schemes(card).into_iter().find_map(|(name, scheme)| Some((name, token_location(scheme)?)));
+        let located = |(name, scheme)| Some((name, token_location(scheme, flows.get(name))?));
+        let scheme = schemes(card).into_iter().find_map(located);
         let endpoint = match (&builder.credentials.token_url, &scheme) {
             (Some(url), _) => Endpoint::Token(url.clone()),
             (None, None) => return Ok(None),
@@ -306,22 +317,14 @@ enum TokenLocation<'a> {
     Discovery(&'a str),
 }
 
-fn token_location(scheme: &Scheme) -> Option<TokenLocation<'_>> {
+/// Returns the place of the token endpoint for the client credentials grant. Those of other flows may belong to another server.
+fn token_location<'a>(scheme: &'a Scheme, flows: Option<&'a Flows>) -> Option<TokenLocation<'a>> {
     match scheme {
-        Scheme::Oauth2SecurityScheme(OAuth2SecurityScheme { flows, oauth2_metadata_url, .. }) => {
-            let flow = flows.as_ref().and_then(|flows| flows.flow.as_ref());
-            #[expect(deprecated, reason = "cards of 0.3 have this flow")]
-            let endpoint = flow.and_then(|flow| match flow {
-                Flow::ClientCredentials(flow) => Some(flow.token_url.as_str()),
-                // A card of 0.3 may have several flows, of which one is left in 1.0. They have the same token endpoint.
-                Flow::AuthorizationCode(flow) => Some(flow.token_url.as_str()),
-                Flow::DeviceCode(flow) => Some(flow.token_url.as_str()),
-                Flow::Password(flow) => Some(flow.token_url.as_str()),
-                Flow::Implicit(_) => None,
-            });
-            let endpoint = endpoint.filter(|url| !url.is_empty()).map(TokenLocation::Endpoint);
+        Scheme::Oauth2SecurityScheme(OAuth2SecurityScheme { oauth2_metadata_url, .. }) => {
+            let flow = flows.and_then(|flows| flows.client_credentials.as_ref());
+            let endpoint = flow.map(|flow| flow.token_url.as_str()).filter(|url| !url.is_empty());
             let metadata = Some(oauth2_metadata_url.as_str()).filter(|url| !url.is_empty());
-            endpoint.or_else(|| metadata.map(TokenLocation::Discovery))
+            endpoint.map(TokenLocation::Endpoint).or_else(|| metadata.map(TokenLocation::Discovery))
         }
         Scheme::OpenIdConnectSecurityScheme(OpenIdConnectSecurityScheme { open_id_connect_url, .. }) => {
             Some(TokenLocation::Discovery(open_id_connect_url)).filter(|_| !open_id_connect_url.is_empty())
@@ -333,13 +336,14 @@ fn token_location(scheme: &Scheme) -> Option<TokenLocation<'_>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::v03::card::from_json;
+    use crate::protocol::v03::card::{all_flows, from_json};
 
     const BASE: &str = "https://agent.example/card.json";
 
     fn applied(builder: &ClientBuilder, card: &str) -> Result<AgentCredentials, Error> {
         let base = Url::parse(BASE).unwrap();
-        AgentCredentials::new(builder, Some(&from_json(card.as_bytes()).unwrap()), Some(&base))
+        let flows = all_flows(&serde_json::from_str(card).unwrap());
+        AgentCredentials::new(builder, Some(&from_json(card.as_bytes()).unwrap()), Some(&base), &flows)
     }
 
     const KEYS: &str = r#"{"name": "A", "url": "https://agent.example/", "securitySchemes": {
@@ -383,6 +387,38 @@ mod tests {
         assert!(missing(&none, mtls).unwrap().contains("`m` (mutual TLS: client_certificate), or `x` (not described)"));
         let optional = r#"{"name": "A", "securitySchemes": {"m": {"type": "mutualTLS"}}, "security": [{"m": []}, {}]}"#;
         assert_eq!(missing(&none, optional), None);
+    }
+
+    /// Each flow has a token endpoint of its own, in cards of both versions.
+    #[test]
+    fn secret_is_for_the_endpoint_of_its_flow() {
+        let flow = |name: &str| {
+            let urls = format!(r#""tokenUrl": "/{name}", "authorizationUrl": "/a", "deviceAuthorizationUrl": "/d""#);
+            format!(r#""{name}": {{{urls}, "scopes": {{}}}}"#)
+        };
+        let client = ClientBuilder::new().client_credentials("id", "hunter2").unwrap();
+        let all = ["authorizationCode", "clientCredentials", "password"].map(flow).join(", ");
+        let others = ["authorizationCode", "password"].map(flow).join(", ");
+        for (flows, expected) in [(all, Some("https://agent.example/clientCredentials")), (others, None)] {
+            let interface =
+                r#"{"url": "https://agent.example/", "protocolBinding": "JSONRPC", "protocolVersion": "1.0"}"#;
+            for card in [
+                format!(
+                    r#"{{"name": "A", "url": "/", "securitySchemes": {{"o": {{"type": "oauth2", "flows": {{{flows}}}}}}}}}"#
+                ),
+                format!(
+                    r#"{{"name": "A", "supportedInterfaces": [{interface}],
+                    "securitySchemes": {{"o": {{"oauth2SecurityScheme": {{"flows": {{{flows}}}}}}}}}}}"#
+                ),
+            ] {
+                let tokens = applied(&client, &card).unwrap().tokens;
+                let found = tokens.map(|tokens| match tokens.endpoint {
+                    Endpoint::Token(url) => url.to_string(),
+                    Endpoint::Discovery { .. } => panic!("the card names no metadata"),
+                });
+                assert_eq!(found.as_deref(), expected, "{card}");
+            }
+        }
     }
 
     #[tokio::test]

@@ -27,7 +27,7 @@ use tonic::{
 };
 use tonic_types::{ErrorDetails, StatusExt as _};
 
-use super::{BoxStream, Call, Cursor, Error, ErrorKind};
+use super::{BoxStream, Call, Cursor, Error, ErrorKind, Version, result_form::ResultForm};
 use crate::{
     base::{
         bounded_body::{BodyError, BoundedBody, is_encoded},
@@ -57,6 +57,9 @@ const BODY: Duration = Duration::from_mins(1);
 
 /// Maximum number of redirects of a request.
 const MAX_REDIRECTS: usize = 5;
+
+/// Message without members.
+const EMPTY: Bytes = Bytes::from_static(b"{}");
 
 /// Timeout for establishing a connection.
 pub(super) const CONNECT: Duration = Duration::from_secs(10);
@@ -181,8 +184,9 @@ pub(super) struct Http {
 /// HTTP+JSON binding of a remote agent.
 pub(super) struct RestBinding {
     http: Http,
-    /// Base URL without a trailing slash.
+    /// Base URL without a trailing slash and without its query, which is that of all calls.
     base: String,
+    version: Version,
     /// The server subscribes by POST. The specification names both methods: POST in its text (11.3.2), GET in its proto file.
     subscribes_by_post: AtomicBool,
 }
@@ -191,6 +195,7 @@ pub(super) struct RestBinding {
 pub(super) struct JsonRpc {
     http: Http,
     url: Url,
+    version: Version,
     next_id: AtomicU64,
 }
 
@@ -199,9 +204,16 @@ impl RestBinding {
     ///
     /// # Errors
     /// The URL is invalid, or its scheme is not `http` or `https`.
-    pub(super) fn new(http: Http, url: &str) -> Result<Self, Error> {
-        let base = parse(url)?.as_str().trim_end_matches('/').to_owned();
-        Ok(Self { http, base, subscribes_by_post: AtomicBool::new(false) })
+    pub(super) fn new(mut http: Http, url: &str, version: Version) -> Result<Self, Error> {
+        let mut url = parse(url)?;
+        if let Some(query) = url.query().filter(|query| !query.is_empty()) {
+            let separator = if http.query.is_empty() { "" } else { "&" };
+            http.query = format!("{query}{separator}{}", http.query).into();
+        }
+        url.set_query(None);
+        url.set_fragment(None);
+        let base = url.as_str().trim_end_matches('/').to_owned();
+        Ok(Self { http, base, version, subscribes_by_post: AtomicBool::new(false) })
     }
 }
 
@@ -210,8 +222,8 @@ impl JsonRpc {
     ///
     /// # Errors
     /// The URL is invalid, or its scheme is not `http` or `https`.
-    pub(super) fn new(http: Http, url: &str) -> Result<Self, Error> {
-        Ok(Self { http, url: parse(url)?, next_id: AtomicU64::new(1) })
+    pub(super) fn new(http: Http, url: &str, version: Version) -> Result<Self, Error> {
+        Ok(Self { http, url: parse(url)?, version, next_id: AtomicU64::new(1) })
     }
 }
 
@@ -239,8 +251,9 @@ pub(crate) fn complete_url(text: &str) -> Result<Url, Error> {
 
 #[tonic::async_trait]
 impl Transport for RestBinding {
-    async fn send(&self, _: &'static str, rule: HttpRule, request: Request<Value>) -> Result<Reply, Status> {
+    async fn send(&self, rpc: &'static str, rule: HttpRule, request: Request<Value>) -> Result<Reply, Status> {
         let (call, message) = into_parts(request)?;
+        let framing = Framing { id: None, form: ResultForm::of(rpc, self.version) };
         let HttpRule { verb, template, body } = rule;
         let (path, mut message) = expand(template, message)?;
         let url = format!("{}{path}", self.base);
@@ -253,23 +266,23 @@ impl Transport for RestBinding {
             }
         };
         if template.ends_with(":subscribe") {
-            return self.subscribe(call, &url).await;
+            return self.subscribe(call, &url, framing).await;
         }
-        self.http.receive(call, to_request(verb, &url, body)?, Framing::Rest).await
+        self.http.receive(call, to_request(verb, &url, body)?, framing).await
     }
 }
 
 impl RestBinding {
     /// Subscribes to a task by GET. If the server has no such route, tries POST, and keeps to it if that works. A missing task is
     /// no other case: the Go SDK takes GET for a read of the task `ID:subscribe`.
-    async fn subscribe(&self, call: Call, url: &str) -> Result<Reply, Status> {
+    async fn subscribe(&self, call: Call, url: &str, framing: Framing) -> Result<Reply, Status> {
         let by_post = to_request("POST", url, Some("{}".to_owned()))?;
         if self.subscribes_by_post.load(Ordering::Relaxed) {
-            return self.http.receive(call, by_post, Framing::Rest).await;
+            return self.http.receive(call, by_post, framing).await;
         }
         let response = self.http.call(&call, to_request("GET", url, None)?).await?;
         let lacks_route = has_no_route(response.status());
-        let first = match self.http.decode(call.deadline, response, Framing::Rest).await {
+        let first = match self.http.decode(call.deadline, response, framing).await {
             Err(status) if lacks_route => status,
             result => return result,
         };
@@ -278,7 +291,7 @@ impl RestBinding {
             return Err(first);
         }
         self.subscribes_by_post.store(true, Ordering::Relaxed);
-        self.http.decode(call.deadline, response, Framing::Rest).await
+        self.http.decode(call.deadline, response, framing).await
     }
 }
 
@@ -294,7 +307,8 @@ impl Transport for JsonRpc {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let body = json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}).to_string();
         let request = to_request("POST", self.url.as_str(), Some(body))?;
-        self.http.receive(call, request, Framing::JsonRpc(id)).await
+        let framing = Framing { id: Some(id), form: ResultForm::of(method, self.version) };
+        self.http.receive(call, request, framing).await
     }
 }
 
@@ -390,12 +404,12 @@ fn to_request(verb: &str, url: &str, body: Option<String>) -> Result<http::Reque
     builder.body(body.unwrap_or_default().into()).map_err(invalid)
 }
 
-/// Envelope that a binding puts around the message in a response.
+/// Envelope that a binding puts around the message in a response, and the form of that message.
 #[derive(Clone, Copy)]
-enum Framing {
-    Rest,
-    /// Response to the request with this id.
-    JsonRpc(u64),
+struct Framing {
+    /// Id of the request, for JSON-RPC.
+    id: Option<u64>,
+    form: Option<ResultForm>,
 }
 
 impl Http {
@@ -449,7 +463,11 @@ impl Http {
         if !is_stream || !status.is_success() {
             let data = read_body(body, self.limits.response, deadline).await?;
             let metadata = MetadataMap::from_headers(headers.clone());
-            return Ok(Reply::Unary(framing.message(status, headers.into(), data).await?, metadata));
+            let message = framing.message(status, headers.into(), data).await?;
+            let message = message.ok_or_else(|| {
+                ErrorKind::InvalidAgentResponse.because("the response has neither a task nor a message")
+            })?;
+            return Ok(Reply::Unary(message, metadata));
         }
         let metadata = MetadataMap::from_headers(headers.clone());
         let limit = usize::try_from(self.limits.stream).unwrap_or(usize::MAX);
@@ -467,7 +485,9 @@ impl Http {
                     }
                 })?;
                 let cursor = id.and_then(|id| Cursor::from_text(std::str::from_utf8(&id).ok()?));
-                Ok::<_, Status>(Frame { cursor, data: framing.message(status, headers, data).await?.into() })
+                // Later versions of the protocol may have events that this one ignores.
+                let message = framing.message(status, headers, data).await?.unwrap_or(EMPTY);
+                Ok::<_, Status>(Frame { cursor, data: message.into() })
             }
         });
         Ok(Reply::Stream(Box::pin(frames), metadata))
@@ -513,15 +533,22 @@ struct Envelope<'a> {
 }
 
 impl Framing {
-    /// Returns the message in a response or an event, which may be large.
-    async fn message(self, status: StatusCode, headers: Arc<HeaderMap>, data: Bytes) -> Result<Bytes, Status> {
-        decoding::decode(data.len(), move || self.unwrap_message(status, &headers, &data)).await
+    /// Returns the message in a response or an event, which may be large. `None` if it should have a task or a message, and has none.
+    async fn message(self, status: StatusCode, headers: Arc<HeaderMap>, data: Bytes) -> Result<Option<Bytes>, Status> {
+        let length = data.len();
+        let unwrap = move || {
+            let message = self.unwrap_message(status, &headers, &data)?;
+            match self.form {
+                Some(form) => Ok(form.convert(&message)?),
+                None => Ok(Some(message)),
+            }
+        };
+        decoding::decode(length, unwrap).await
     }
 
     /// Returns the message in a response or an event. A body with an error is an error at any status: some servers always
     /// respond with 200.
     fn unwrap_message(self, status: StatusCode, headers: &HeaderMap, data: &Bytes) -> Result<Bytes, Status> {
-        const EMPTY: Bytes = Bytes::from_static(b"{}");
         if data.trim_ascii().is_empty() && status.is_success() {
             return Ok(EMPTY);
         }
@@ -529,7 +556,7 @@ impl Framing {
             |error: DecodedTooLarge| ErrorKind::InvalidAgentResponse.because(format!("the response {error}"));
         check_json(data).map_err(too_large)?;
         let envelope = serde_json::from_slice::<Envelope<'_>>(data).ok();
-        if let (Self::JsonRpc(id), Some(Envelope { id: found, .. })) = (self, &envelope)
+        if let (Some(id), Some(Envelope { id: found, .. })) = (self.id, &envelope)
             // Some agents leave out the id of events and errors, or send it as text.
             && !found.is_null()
             && *found != id
@@ -544,14 +571,12 @@ impl Framing {
         if !status.is_success() {
             return Err(error_status(status, headers, &Value::Null));
         }
-        match (self, envelope) {
-            (Self::Rest, _) => Ok(data.clone()),
-            (Self::JsonRpc(_), Some(Envelope { result: Some(result), .. })) => {
-                Ok(data.slice_ref(result.get().as_bytes()))
-            }
+        match (self.id, envelope) {
+            (None, _) => Ok(data.clone()),
+            (Some(_), Some(Envelope { result: Some(result), .. })) => Ok(data.slice_ref(result.get().as_bytes())),
             // The result is null or missing.
-            (Self::JsonRpc(_), Some(_)) => Ok(EMPTY),
-            (Self::JsonRpc(_), None) => {
+            (Some(_), Some(_)) => Ok(EMPTY),
+            (Some(_), None) => {
                 Err(ErrorKind::InvalidAgentResponse.because("the response is not a JSON-RPC response").into())
             }
         }
@@ -569,8 +594,9 @@ fn error_status(status: StatusCode, headers: &HeaderMap, error: &Value) -> Statu
         details.and_then(|details| details.iter().find(has_name))
     };
     let info = detail("ErrorInfo");
-    // `code` is a JSON-RPC code or an HTTP status.
-    let code = error["code"].as_i64().and_then(|code| i32::try_from(code).ok());
+    // `code` is a JSON-RPC code or an HTTP status. Some agents send it as text.
+    let code = &error["code"];
+    let code = code.as_i64().or_else(|| code.as_str()?.parse().ok()).and_then(|code| i32::try_from(code).ok());
     let http = code.and_then(|code| u16::try_from(code).ok()).unwrap_or(status.as_u16());
     let kind = info
         .and_then(|info| ErrorKind::from_reason(info["reason"].as_str()?))
@@ -578,6 +604,9 @@ fn error_status(status: StatusCode, headers: &HeaderMap, error: &Value) -> Statu
         .or_else(|| (status == StatusCode::PAYLOAD_TOO_LARGE).then_some(ErrorKind::TooLarge))
         .or_else(|| ErrorKind::from_json_rpc(code?))
         .unwrap_or_else(|| ErrorKind::from_http(http));
+    // Such as a page of another server.
+    let is_foreign = error.is_null() && matches!(kind, ErrorKind::Internal | ErrorKind::InvalidParams);
+    let kind = if is_foreign { ErrorKind::InvalidAgentResponse } else { kind };
 
     let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     let metadata = info.and_then(|info| info["metadata"].as_object()).into_iter().flatten();
@@ -593,7 +622,8 @@ fn error_status(status: StatusCode, headers: &HeaderMap, error: &Value) -> Statu
     if let Some(delay) = delay.or_else(|| retry_after(headers, Clock::default().millis())) {
         status_details.set_retry_info(Some(delay));
     }
-    let message = match error["message"].as_str() {
+    // Some agents send a text in place of the error.
+    let message = match error.as_str().or_else(|| error["message"].as_str()).filter(|text| !text.is_empty()) {
         Some(message) => message.to_owned(),
         None => format!("{}: HTTP {status}", kind.wire().sentence),
     };

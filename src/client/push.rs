@@ -1,6 +1,6 @@
 //! Push notification configurations of a task.
 
-use super::{Client, Error, ErrorKind};
+use super::{Client, Error, ErrorKind, required};
 use crate::protocol::pb::v1::{
     DeleteTaskPushNotificationConfigRequest, GetTaskPushNotificationConfigRequest,
     ListTaskPushNotificationConfigsRequest, TaskPushNotificationConfig,
@@ -30,7 +30,7 @@ impl PushConfigs {
         config: impl Into<TaskPushNotificationConfig>,
     ) -> Result<TaskPushNotificationConfig, Error> {
         let mut config = config.into();
-        config.task_id.clone_from(&self.task_id);
+        config.task_id = required(&self.task_id)?;
         config.tenant.clone_from(&self.client.tenant);
         let request = self.client.call().request(config);
         Ok(self.client.agent.create_task_push_notification_config(request).await?.into_inner())
@@ -41,7 +41,7 @@ impl PushConfigs {
     /// # Errors
     /// `TaskNotFound` if there is no such task or configuration.
     pub async fn get(&self, id: &str) -> Result<TaskPushNotificationConfig, Error> {
-        let (tenant, task_id, id) = (self.client.tenant.clone(), self.task_id.clone(), id.to_owned());
+        let (tenant, task_id, id) = (self.client.tenant.clone(), required(&self.task_id)?, id.to_owned());
         let request = GetTaskPushNotificationConfigRequest { tenant, task_id, id };
         let request = self.client.call().request(request);
         Ok(self.client.agent.get_task_push_notification_config(request).await?.into_inner())
@@ -55,7 +55,7 @@ impl PushConfigs {
         let (mut all, mut page_token) = (Vec::new(), String::new());
         let call = self.client.call();
         for _ in 0..MAX_PAGES {
-            let (tenant, task_id) = (self.client.tenant.clone(), self.task_id.clone());
+            let (tenant, task_id) = (self.client.tenant.clone(), required(&self.task_id)?);
             let request = ListTaskPushNotificationConfigsRequest {
                 tenant,
                 task_id,
@@ -80,7 +80,7 @@ impl PushConfigs {
     /// # Errors
     /// `TaskNotFound` if there is no such task.
     pub async fn delete(&self, id: &str) -> Result<(), Error> {
-        let (tenant, task_id, id) = (self.client.tenant.clone(), self.task_id.clone(), id.to_owned());
+        let (tenant, task_id, id) = (self.client.tenant.clone(), required(&self.task_id)?, id.to_owned());
         let request = DeleteTaskPushNotificationConfigRequest { tenant, task_id, id };
         self.client.agent.delete_task_push_notification_config(self.client.call().request(request)).await?;
         Ok(())

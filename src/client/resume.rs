@@ -13,7 +13,8 @@ use tonic::{Request, Response, Status};
 use super::{
     A2aService, BoxStream, Call, Cursor, Error, ErrorKind, Event, SendMessageRequest, StreamResponse, Task, TaskState,
     retry_policy::{Retries, Retry, is_transient},
-    retrying::{Retried, Retrying, echoes_key},
+    retrying::{Retried, Retrying, echoes_key, warn_of_retry},
+    unknown_state,
 };
 use crate::protocol::{
     event::{Ends, resume},
@@ -117,8 +118,10 @@ struct LastSeen {
     task_id: Option<String>,
     /// Cursor of the last event, if it had one.
     cursor: Option<Cursor>,
-    state: TaskState,
+    state: Option<TaskState>,
     ends: Ends,
+    /// There were events, and none of a kind that this version of the protocol has.
+    is_unrecognized: bool,
     /// The last event looks like the end of the turn, but may describe the state before it.
     is_end_uncertain: bool,
 }
@@ -159,6 +162,14 @@ impl ResumingStream {
             let resumed = match (interruption, error) {
                 (Some(status), Some(error)) if !is_transient(&error) && !self.has_expired(&error) => Err(status),
                 (_, Some(error)) => self.resume(error).await,
+                (_, None) if self.seen.is_unrecognized => {
+                    let reason = "the stream has neither a task nor a message";
+                    Err(ErrorKind::InvalidAgentResponse.because(reason).into())
+                }
+                // Resuming it could go on for ever.
+                (_, None) if self.seen.state == Some(TaskState::Unspecified) => {
+                    Err(unknown_state(self.seen.task_id.as_deref().unwrap_or_default()).into())
+                }
                 (_, None) => {
                     self.resume(ErrorKind::Unavailable.because("the stream ended before its task or turn")).await
                 }
@@ -204,7 +215,7 @@ impl ResumingStream {
     fn continues_after_turn(&self) -> bool {
         match self.request {
             StreamRequest::Subscribe(_) => true,
-            StreamRequest::Send(_) => self.context.keyed && self.seen.state == TaskState::AuthRequired,
+            StreamRequest::Send(_) => self.context.keyed && self.seen.state == Some(TaskState::AuthRequired),
             StreamRequest::Rest(_) => false,
         }
     }
@@ -264,7 +275,10 @@ impl ResumingStream {
                     Some(id) => self.request = StreamRequest::Rest(SubscribeToTaskRequest { tenant, id }),
                     // The outcome of the send is unknown; without a supported key, a retry could be executed twice.
                     None => match self.retrying.supports_keys(&self.call, &tenant).await {
-                        Ok(true) => self.context.keyed = true,
+                        Ok(true) => {
+                            warn_of_retry(&last_error);
+                            self.context.keyed = true;
+                        }
                         Ok(false) => return Err(last_error.into()),
                         Err(transient) => {
                             last_error = transient;
@@ -344,8 +358,12 @@ impl LastSeen {
         self.any = true;
         self.cursor = event.cursor().cloned();
         self.ends = event.ends();
-        let Some(payload) = event.payload() else { return };
-        self.state = payload.status().map_or(self.state, TaskStatus::state);
+        let Some(payload) = event.payload() else {
+            self.is_unrecognized |= self.task_id.is_none();
+            return;
+        };
+        self.is_unrecognized = false;
+        self.state = payload.status().map(TaskStatus::state).or(self.state);
         let id = payload.task_id();
         // An event of another task must not redirect the stream.
         if !id.is_empty() && self.task_id.is_none() {

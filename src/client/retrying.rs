@@ -4,7 +4,7 @@
 //! agent supports `Idempotency-Key`.
 
 use std::sync::{
-    Arc,
+    Arc, OnceLock,
     atomic::{AtomicUsize, Ordering},
 };
 
@@ -37,6 +37,8 @@ pub(super) struct Retrying {
     pub(super) retry: Retry,
     pub(super) budget: Arc<RetryBudget>,
     pub(super) credentials: Arc<AgentCredentials>,
+    /// The agent supports `Idempotency-Key`, once that is known.
+    pub(super) keys: Arc<OnceLock<bool>>,
     /// Requests the extension `resume`, for a binding without event ids: cursors then arrive in the metadata of events.
     pub(super) requests_cursors: bool,
     /// Subscriptions last until the task is terminal (3.1.6). In 0.3 they end with a turn.
@@ -155,6 +157,9 @@ impl Retrying {
         match result {
             Ok(response) => {
                 self.budget.earn();
+                if echoes_key(response.metadata(), call) {
+                    self.keys.get_or_init(|| true);
+                }
                 Ok(response)
             }
             Err(status) => Err(self.explain(status)),
@@ -229,37 +234,48 @@ impl Retrying {
             return Err(status);
         }
         let (Idempotency::Keyed(tenant), false) = (idempotency, error.is_unsent()) else { return Ok(()) };
+        if echoes_key(status.metadata(), call) {
+            self.keys.get_or_init(|| true);
+        }
         loop {
-            let may_probe_again = match self.supports_keys(call, tenant).await {
-                Ok(supported) => return if supported { Ok(()) } else { Err(status) },
-                Err(transient) => retries.wait(&transient, call).await,
-            };
-            if !may_probe_again {
-                return Err(status);
+            match self.supports_keys(call, tenant).await {
+                Ok(true) => {
+                    warn_of_retry(&error);
+                    return Ok(());
+                }
+                Err(unsent) if retries.wait(&unsent, call).await => {}
+                Ok(false) | Err(_) => return Err(status),
             }
         }
     }
 
-    /// Returns true if the agent supports `Idempotency-Key`. The protocol has no way to declare that, so this probes it: an
+    /// Returns true if the agent supports `Idempotency-Key`. The protocol has no way to declare that, so this probes it once: an
     /// agent that returns the key in the response to `GetTask` of a random id has read it.
     ///
     /// # Errors
-    /// The probe failed with a transient error.
+    /// The agent was not asked, because no connection could be established.
     pub(super) async fn supports_keys(&self, call: &Call, tenant: &str) -> Result<bool, Error> {
         if call.idempotency_key.is_none() {
             return Ok(false);
         }
+        if let Some(known) = self.keys.get() {
+            return Ok(*known);
+        }
         let unknown_task =
             GetTaskRequest { tenant: tenant.to_owned(), id: Ids::default().random(), history_length: None };
         let probe = Call { cursor: None, ..call.clone() };
-        match self.attempt(&probe, &unknown_task, &|agent, request| agent.get_task(request)).await {
-            Ok(response) => Ok(echoes_key(response.metadata(), call)),
-            Err(status) if echoes_key(status.metadata(), call) => Ok(true),
-            Err(status) => {
-                let error = Error::from(status);
-                if is_transient(&error) { Err(error) } else { Ok(false) }
-            }
+        let (supported, error) =
+            match self.attempt(&probe, &unknown_task, &|agent, request| agent.get_task(request)).await {
+                Ok(response) => (echoes_key(response.metadata(), call), None),
+                Err(status) => (echoes_key(status.metadata(), call), Some(Error::from(status))),
+            };
+        match error {
+            Some(error) if error.is_unsent() => return Err(error),
+            // The agent could not answer. It is not asked again for this call.
+            Some(error) if !supported && is_transient(&error) => {}
+            Some(_) | None => _ = self.keys.set(supported),
         }
+        Ok(supported)
     }
 
     /// Splits a request. Adds an idempotency key to a send that has none, if the retry policy says so.
@@ -271,6 +287,11 @@ impl Retrying {
         }
         (call, message)
     }
+}
+
+/// Says that a send is repeated, which may take a while.
+pub(super) fn warn_of_retry(error: &Error) {
+    tracing::warn!("the outcome of the send is unknown ({error}); it is repeated with its idempotency key");
 }
 
 /// Returns true if the metadata of a response contains the idempotency key of its call.

@@ -4,11 +4,13 @@ use std::{
     collections::VecDeque,
     pin::Pin,
     task::{Context, Poll, ready},
+    time::Duration,
 };
 
+use tokio::time::timeout;
 use tokio_stream::Stream;
 
-use super::{BoxStream, Cursor, Error, ErrorKind, Event, Outcome, StreamResponse, Task, TaskState};
+use super::{BoxStream, Client, Cursor, Error, ErrorKind, Event, Outcome, StreamResponse, Task, TaskState};
 use crate::protocol::{
     event::resume,
     pb::v1::{
@@ -85,8 +87,15 @@ impl From<Payload> for StreamEvent {
 /// Maximum number of events without content in a row. Later versions of the protocol may have contents that this one ignores.
 const MAX_EMPTY: usize = 1000;
 
+/// Maximum time to read the stored task at the end of a stream without artifacts.
+const STORED: Duration = Duration::from_secs(10);
+
 /// Events of a turn or of a task, in order and without duplicates. An interrupted connection is resumed; if events may be
-/// missing then, there is a [`StreamEvent::Gap`]. An event of another task or context ends the stream with an error.
+/// missing then, there is a [`StreamEvent::Gap`]. An event of another task or context, or of a task without an id, ends the stream
+/// with an error.
+///
+/// Some agents store artifacts that they do not stream. If a task ends, and its stream had no artifacts, the stored task is read
+/// once, and its artifacts precede the end.
 pub struct EventStream {
     events: BoxStream<Event>,
     pending: VecDeque<StreamEvent>,
@@ -97,6 +106,10 @@ pub struct EventStream {
     context_id: String,
     /// Number of events without content since the last one that has some.
     empty: usize,
+    /// Client that reads the stored task, unless the stream had artifacts.
+    client: Option<Client>,
+    /// End of the task, to which the artifacts of the stored task are added.
+    end: Option<Pin<Box<dyn Future<Output = Vec<StreamEvent>> + Send>>>,
 }
 
 debug_fields!(EventStream { pending });
@@ -104,7 +117,29 @@ debug_fields!(EventStream { pending });
 impl EventStream {
     /// Creates the stream of a task with this id, or of a new task if it is empty.
     pub(super) fn new(events: BoxStream<Event>, task_id: String) -> Self {
-        Self { events, pending: VecDeque::new(), cursor: None, empty: 0, task_id, context_id: String::new() }
+        let (pending, context_id) = (VecDeque::new(), String::new());
+        Self { events, pending, cursor: None, task_id, context_id, empty: 0, client: None, end: None }
+    }
+
+    /// Adds the artifacts of the stored task to a stream that ends a task without any.
+    pub(super) fn completed_by(self, client: Client) -> Self {
+        Self { client: Some(client), ..self }
+    }
+
+    /// Queues an event. The end of a task without artifacts waits for those of the stored task.
+    fn push(&mut self, event: StreamEvent) {
+        let has_artifacts = match &event {
+            StreamEvent::Artifact(_) => true,
+            StreamEvent::Task(task) => !task.artifacts.is_empty(),
+            StreamEvent::Status(_) | StreamEvent::Message(_) | StreamEvent::Gap => false,
+        };
+        let is_end = event.state().is_some_and(TaskState::is_terminal);
+        match self.client.take_if(|_| has_artifacts || is_end) {
+            Some(client) if !has_artifacts => {
+                self.end = Some(Box::pin(with_stored_artifacts(client, self.task_id.clone(), event)));
+            }
+            Some(_) | None => self.pending.push_back(event),
+        }
     }
 
     /// Cursor of the last event that was returned, if the agent gives its events ids. [`Client::subscribe_after`] continues
@@ -126,12 +161,41 @@ impl EventStream {
     }
 }
 
+/// Adds the artifacts of the stored task to its last event: before it, or to the task that it is.
+async fn with_stored_artifacts(client: Client, id: String, mut end: StreamEvent) -> Vec<StreamEvent> {
+    let read = timeout(STORED, client.get(&id)).await;
+    let task = match read.unwrap_or_else(|_| Err(ErrorKind::DeadlineExceeded.error())) {
+        Ok(task) => task,
+        Err(error) => {
+            tracing::warn!("a stream had no artifacts, and the stored task can't be read: {error}");
+            return vec![end];
+        }
+    };
+    if let StreamEvent::Task(last) = &mut end {
+        last.artifacts = task.artifacts;
+        return vec![end];
+    }
+    let (task_id, context_id) = (task.id, task.context_id);
+    let update = |artifact| {
+        let (task_id, context_id) = (task_id.clone(), context_id.clone());
+        let artifact = Some(artifact);
+        let update = TaskArtifactUpdateEvent { task_id, context_id, artifact, last_chunk: true, ..Default::default() };
+        StreamEvent::Artifact(Box::new(update))
+    };
+    task.artifacts.into_iter().map(update).chain([end]).collect()
+}
+
 /// Compares an id with the known one, which it becomes if there is none. Some agents leave ids out of updates.
 fn is_same(known: &mut String, id: &str) -> bool {
     if known.is_empty() {
         id.clone_into(known);
     }
     id.is_empty() || known == id
+}
+
+/// Returns the error for a task, or an event of one, without an id.
+pub(super) fn without_id() -> Error {
+    ErrorKind::InvalidAgentResponse.because("the agent responded with a task that has no id")
 }
 
 /// Returns the error for a response with another task than that of the call.
@@ -146,6 +210,12 @@ impl Stream for EventStream {
         loop {
             if let Some(event) = self.pending.pop_front() {
                 return Poll::Ready(Some(Ok(event)));
+            }
+            if let Some(end) = &mut self.end {
+                let events = ready!(end.as_mut().poll(cx));
+                self.end = None;
+                self.pending.extend(events);
+                continue;
             }
             let event = match ready!(self.events.as_mut().poll_next(cx)) {
                 Some(Ok(event)) => event,
@@ -168,13 +238,17 @@ impl Stream for EventStream {
             }
             let event = StreamEvent::from(payload);
             let Self { task_id, context_id, .. } = &mut *self;
-            if let Some((context, task)) = event.ids()
-                && !(is_same(task_id, task) && is_same(context_id, context))
-            {
-                self.events = Box::pin(tokio_stream::empty());
-                return Poll::Ready(Some(Err(another_task())));
+            if let Some((context, task)) = event.ids() {
+                let is_own = is_same(task_id, task) && is_same(context_id, context);
+                // Updates may leave out an id that is known, a task may not.
+                let needs_id = task_id.is_empty() || matches!(event, StreamEvent::Task(_));
+                let has_id = !task.is_empty() || !needs_id;
+                if !is_own || !has_id {
+                    self.events = Box::pin(tokio_stream::empty());
+                    return Poll::Ready(Some(Err(if is_own { without_id() } else { another_task() })));
+                }
             }
-            self.pending.push_back(event);
+            self.push(event);
         }
     }
 }

@@ -207,7 +207,11 @@ fn response<T>(message: T, metadata: MetadataMap) -> Response<T> {
 }
 
 fn event(Frame { cursor, data }: Frame) -> Result<Event, Status> {
-    let Read(message) = from_json::<Read<StreamResponse>>(data.bytes())?;
+    let Read(message) = match &**data.bytes() {
+        // Not recognized as an event of this version.
+        b"{}" => Read::default(),
+        json => from_json::<Read<StreamResponse>>(json)?,
+    };
     Event::from_frame(Frame { cursor, data: serde_json::to_vec(&message).map_err(Error::internal)?.into() })
 }
 

@@ -10,7 +10,10 @@ pub use self::{
     turn::Turn,
     updates::{ArtifactWriter, Updates},
 };
-use crate::protocol::pb::v1::{AgentCard, Message};
+use crate::protocol::{
+    error::Error as CallError,
+    pb::v1::{AgentCard, Message},
+};
 
 pub mod demo;
 mod turn;
@@ -141,6 +144,8 @@ pub struct Error {
     stopped: bool,
     /// Cause for the log.
     cause: Option<Box<dyn StdError + Send + Sync>>,
+    /// Error of the call, if there is no task yet.
+    refusal: Option<CallError>,
 }
 
 /// Error of an update after the end of the turn, for example by a cancel or at its deadline. An agent returns it, or an error
@@ -168,7 +173,7 @@ impl StdError for Stopped {
 impl Error {
     /// Creates an error with a status message for the client: a text, or a message with parts and metadata.
     pub fn public(message: impl Into<Message>) -> Self {
-        Self { message: Some(Box::new(message.into())), stopped: false, cause: None }
+        Self { message: Some(Box::new(message.into())), stopped: false, cause: None, refusal: None }
     }
 
     /// Creates an error whose text is written to the log only.
@@ -180,6 +185,17 @@ impl Error {
     #[must_use]
     pub fn caused_by(self, cause: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         Self { cause: Some(cause.into()), ..self }
+    }
+
+    /// Fails the call with an error instead of its task, while there is none: as for [`End::Reply`].
+    #[cfg(feature = "client")]
+    pub(crate) fn refusing(self, refusal: CallError) -> Self {
+        Self { refusal: Some(refusal), ..self }
+    }
+
+    /// Takes the error of the call.
+    pub(crate) fn take_refusal(&mut self) -> Option<CallError> {
+        self.refusal.take()
     }
 
     /// Returns true if the agent returned because its turn had ended.
@@ -199,7 +215,7 @@ impl<E: Into<Box<dyn StdError + Send + Sync>>> From<E> for Error {
         // The error may be wrapped: an agent that returns its own error because of a cancel has not failed.
         let mut causes = iter::successors(Some::<&dyn StdError>(&*cause), |&error| error.source());
         let stopped = causes.any(<dyn StdError>::is::<TurnEnded>);
-        Self { message: None, stopped, cause: Some(cause) }
+        Self { message: None, stopped, cause: Some(cause), refusal: None }
     }
 }
 

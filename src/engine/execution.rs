@@ -366,7 +366,7 @@ impl Execution {
         };
         match self.wait_for_commit(&live, ended, self.0.limits.cancel_grace.saturating_add(COMMIT_WAIT)).await? {
             TurnReply::Task(task) => canceled(task),
-            TurnReply::Message(_) => Err(Error::task_not_found(key.id())),
+            TurnReply::Message(_) | TurnReply::Refused(_) => Err(Error::task_not_found(key.id())),
         }
     }
 

@@ -8,7 +8,10 @@
 use std::{
     fmt,
     marker::PhantomData,
-    sync::atomic::{AtomicU32, Ordering},
+    sync::{
+        Once,
+        atomic::{AtomicU32, Ordering},
+    },
 };
 
 use base64::{
@@ -22,7 +25,7 @@ use serde::{
     ser::SerializeStruct,
 };
 
-use self::wkt::Value;
+use self::wkt::{Timestamp, Value};
 pub use self::{
     encoded::{Encoded, Fields, NotTranscodable, Transcode, count, member, once, put_text, write_encoded},
     size::{DecodedTooLarge, Measure, Nested, check_json, check_proto},
@@ -215,6 +218,48 @@ pub fn number<'de, A: MapAccess<'de>>(map: &mut A) -> Result<Option<i32>, A::Err
 /// Deserializes an enum value.
 pub fn name<'de, E: Enum, A: MapAccess<'de>>(map: &mut A) -> Result<Option<i32>, A::Error> {
     Ok(map.next_value::<Option<Name<E>>>()?.map(|name| name.0))
+}
+
+/// Deserializes the state of a task that an agent sends. Other spellings are accepted, such as `completed`. A state that is unknown,
+/// such as one of a later version of the protocol, is unspecified, with a warning once.
+pub fn state<'de, E: Enum, A: MapAccess<'de>>(map: &mut A) -> Result<Option<i32>, A::Error> {
+    lenient_enum(map, |text| {
+        let name = || text.to_ascii_uppercase().replace('-', "_");
+        E::number(text).or_else(|| E::number(&name())).or_else(|| E::number(&format!("TASK_STATE_{}", name())))
+    })
+}
+
+/// Deserializes an enum value that an agent sends. A name for which `number` has none is unspecified, with a warning once.
+pub(crate) fn lenient_enum<'de, A: MapAccess<'de>>(
+    map: &mut A,
+    number: impl FnOnce(&str) -> Option<i32>,
+) -> Result<Option<i32>, A::Error> {
+    static WARNED: Once = Once::new();
+    let value: serde_json::Value = map.next_value()?;
+    if value.is_null() {
+        return Ok(None);
+    }
+    let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let found = number(&text).or_else(|| text.parse().ok());
+    if found.is_none() {
+        WARNED.call_once(|| {
+            tracing::warn!("the agent sent a state that is unknown, and so unspecified: {}", quoted(&text));
+        });
+    }
+    Ok(Some(found.unwrap_or_default()))
+}
+
+/// Deserializes a time that an agent sends. Digits past nanoseconds are dropped. What is no time is unset, with a warning once.
+pub fn time<'de, A: MapAccess<'de>>(map: &mut A) -> Result<Option<Timestamp>, A::Error> {
+    static WARNED: Once = Once::new();
+    let value: serde_json::Value = map.next_value()?;
+    let time = value.as_str().and_then(Timestamp::from_long_text);
+    if time.is_none() && !value.is_null() {
+        WARNED.call_once(|| {
+            tracing::warn!("the agent sent a time that is none of RFC 3339: {}", quoted(&value.to_string()));
+        });
+    }
+    Ok(time)
 }
 
 /// Deserializes bytes from base64.

@@ -421,8 +421,8 @@ fn locate_error<'de, T: Members, D: Deserializer<'de>>(deserializer: D) -> Optio
     })
 }
 
-/// Shortens a text of a client to 300 characters.
-fn brief(text: &str) -> String {
+/// Shortens a text of a client or an agent to 300 characters.
+pub(crate) fn brief(text: &str) -> String {
     // Long enough for a list of all task states.
     const LENGTH: usize = 300;
     match text.char_indices().nth(LENGTH) {

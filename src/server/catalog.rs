@@ -11,6 +11,9 @@ use crate::{
     transport::{AI_CATALOG, CatalogSource},
 };
 
+/// Version of AI Catalog, whose identifiers are `urn:air:{publisher}:{name}[:{kind}]`.
+const SPEC_VERSION: &str = "0.9";
+
 /// Returns the template of a card, as of now.
 pub(crate) type TemplateSource = Arc<dyn Fn() -> Arc<CardTemplate> + Send + Sync>;
 
@@ -46,7 +49,7 @@ impl ListedAgent {
             let uri = base_url.parse::<http::Uri>().unwrap_or_default();
             let publisher = uri.host().unwrap_or("localhost");
             return json!({
-                "identifier": format!("urn:air:{publisher}:a2a:{name}"),
+                "identifier": format!("urn:air:{publisher}:{name}:a2a"),
                 "displayName": card.name,
                 "description": card.description,
                 "type": "application/a2a-agent-card+json",
@@ -78,7 +81,7 @@ pub(crate) fn catalog(root: Arc<CardTemplate>, agents: Vec<ListedAgent>) -> Cata
         let visible = agents.iter().filter(|agent| agent.is_visible(principal));
         let entries = visible.map(|agent| agent.entry(url, is_ai_catalog)).collect::<Value>();
         let document = if is_ai_catalog {
-            json!({ "specVersion": "1.0", "entries": entries })
+            json!({ "specVersion": SPEC_VERSION, "entries": entries })
         } else {
             json!({ "agents": entries })
         };

@@ -148,7 +148,10 @@ impl Stream for Events {
             Ok(event) => Ok(event),
             Err(Interrupted) => {
                 self.ended = true;
-                Err(cut_error(self.reader.commit_failure()))
+                match self.reader.take_refusal() {
+                    Some(refusal) => Err(refusal.into()),
+                    None => Err(cut_error(self.reader.commit_failure())),
+                }
             }
         }))
     }

@@ -162,9 +162,9 @@ async fn catalog_lists_the_agents() {
         assert_eq!(client.send("hi").await.unwrap().text(), answer);
     }
     let catalog = json_of(&format!("{url}/.well-known/ai-catalog.json")).await;
-    assert_eq!(catalog["specVersion"], "1.0");
+    assert_eq!(catalog["specVersion"], "0.9");
     let shout = json!({
-        "identifier": "urn:air:127.0.0.1:a2a:shout",
+        "identifier": "urn:air:127.0.0.1:shout:a2a",
         "displayName": "Shout",
         "description": "Answers loudly.",
         "type": "application/a2a-agent-card+json",

@@ -147,6 +147,17 @@ async fn sound_agents_have_no_failed_checks() {
     assert_eq!((code, with_status(&checks, "failed")), (0, vec![]), "{checks:#?}");
 }
 
+/// Each interface is checked with the same address, to which notifications of the check before may still come.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn push_is_checked_at_a_fixed_address() {
+    let url = serve(server(), None).await;
+    let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let (_, checks) = doctor(&url, &["--push-listen", &address]).await;
+    let found: Vec<_> = checks.iter().filter(|one| one["name"].as_str().unwrap().ends_with(": push")).collect();
+    assert_eq!(found.len(), 6, "{checks:#?}");
+    assert!(found.iter().all(|one| one["status"] == "ok"), "{found:#?}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn unreachable_agents_are_told_apart() {
     let closed = {

@@ -54,6 +54,7 @@ mod published_examples;
 mod push;
 mod recovery;
 mod redirects;
+mod remote_agents;
 mod rest_document;
 mod scenarios;
 mod secret_parts;

@@ -487,7 +487,8 @@ async fn task_fails_if_the_agent_responds_with_another_task() {
     ] {
         let failed = send_behind_a_gateway(&serve_interrupted(events.clone(), ("result", found)).await).await;
         assert_eq!(failed.state(), TaskState::Failed, "{events:?}");
-        assert_eq!(failed.error().as_deref(), Some("The upstream agent sent an invalid response."), "{events:?}");
+        let expected = "The upstream agent sent an invalid response: the agent responded with another task or context.";
+        assert_eq!(failed.error().as_deref(), Some(expected), "{events:?}");
         assert_eq!(
             failed.artifacts()[0].parts.len(),
             if events.len() == 2 && events[0]["taskId"] == "t" { 2 } else { 1 }

@@ -87,6 +87,10 @@ const V0_3: [Rule; 6] = [
     ("securitySchemes{}.type", Kind::Text, "the kind of the scheme: apiKey, http, oauth2, openIdConnect or mutualTLS"),
 ];
 
+/// Required members that clients do without, such as this one: they have defaults for them.
+const OPTIONAL: [&str; 3] =
+    ["protocolVersion", "supportedInterfaces[].protocolVersion", "supportedInterfaces[].protocolBinding"];
+
 /// Members of a security scheme of 1.0, exactly one of which is present.
 const SCHEMES: [&str; 5] = [
     "apiKeySecurityScheme",
@@ -108,12 +112,22 @@ pub(in crate::cli) struct Problem {
     pub(in crate::cli) remedy: String,
 }
 
+impl Problem {
+    fn new(versions: &[&'static str], path: &str, reason: &str, remedy: &str) -> Self {
+        let (path, reason, remedy) = (path.to_owned(), reason.to_owned(), remedy.to_owned());
+        Self { versions: versions.to_vec(), path, reason, remedy }
+    }
+}
+
 /// Result of the rules.
 #[derive(Debug, Serialize)]
 pub(in crate::cli) struct Review {
     /// Versions whose clients the card is for.
     pub(in crate::cli) versions: Vec<&'static str>,
     pub(in crate::cli) problems: Vec<Problem>,
+    /// Missing members that clients do without.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(in crate::cli) warnings: Vec<Problem>,
 }
 
 /// Applies the rules to a card. One without members of a version is reviewed as a card of 1.0.
@@ -123,7 +137,7 @@ pub(in crate::cli) fn review(card: &Value) -> Review {
     let has_v1_0 = card.get("supportedInterfaces").is_some() || !has_v0_3;
     let versions: Vec<_> = [(v1_0, has_v1_0), (v0_3, has_v0_3)].into_iter().filter(|(_, has)| *has).collect();
     let versions: Vec<_> = versions.into_iter().map(|(version, _)| version).collect();
-    let mut problems = Problems(Vec::new());
+    let mut problems = Problems::default();
     if !card.is_object() {
         problems.add(
             &versions,
@@ -131,7 +145,7 @@ pub(in crate::cli) fn review(card: &Value) -> Review {
             "is not a JSON object",
             "write the card as an object with the members of an agent card",
         );
-        return Review { versions, problems: problems.0 };
+        return Review { versions, problems: problems.found, warnings: Vec::new() };
     }
     for rule in &COMMON {
         problems.check(&versions, card, rule);
@@ -151,36 +165,44 @@ pub(in crate::cli) fn review(card: &Value) -> Review {
         problems.check_requirements(v0_3, card, "security", items(card, "security").map(Some));
     }
     problems.check_skill_ids(&versions, card);
-    if problems.0.is_empty()
+    if problems.found.is_empty()
         && let Err(error) = v03::card::from_json(card.to_string().as_bytes())
     {
         let remedy = "give each member of the card the type that the specification defines";
         problems.add(&versions, "", &format!("can't be read: {error}"), remedy);
     }
-    Review { versions, problems: problems.0 }
+    Review { versions, problems: problems.found, warnings: problems.warnings }
 }
 
 fn items<'a>(card: &'a Value, member: &str) -> impl Iterator<Item = &'a Value> {
     card.get(member).and_then(Value::as_array).into_iter().flatten()
 }
 
-struct Problems(Vec<Problem>);
+#[derive(Default)]
+struct Problems {
+    found: Vec<Problem>,
+    warnings: Vec<Problem>,
+}
 
 impl Problems {
     fn add(&mut self, versions: &[&'static str], path: &str, reason: &str, remedy: &str) {
-        let (path, reason, remedy) = (path.to_owned(), reason.to_owned(), remedy.to_owned());
-        if self.0.len() < MAX_PROBLEMS {
-            self.0.push(Problem { versions: versions.to_vec(), path, reason, remedy });
+        if self.found.len() < MAX_PROBLEMS {
+            self.found.push(Problem::new(versions, path, reason, remedy));
         }
     }
 
     /// Checks a rule for all objects that it applies to.
-    fn check(&mut self, versions: &[&'static str], card: &Value, (path, kind, meaning): &Rule) {
-        let segments: Vec<&str> = path.split('.').collect();
+    fn check(&mut self, versions: &[&'static str], card: &Value, (rule_path, kind, meaning): &Rule) {
+        let segments: Vec<&str> = rule_path.split('.').collect();
         let Some((member, parents)) = segments.split_last() else { return };
         for (parent, at) in objects(card, parents) {
             let path = if at.is_empty() { (*member).to_owned() } else { format!("{at}.{member}") };
             match parent.get(member) {
+                None | Some(Value::Null) if OPTIONAL.contains(rule_path) => {
+                    if self.warnings.len() < MAX_PROBLEMS {
+                        self.warnings.push(Problem::new(versions, &path, "is missing", &format!("add {meaning}")));
+                    }
+                }
                 None | Some(Value::Null) => {
                     self.add(versions, &path, "is missing", &format!("add {meaning}"));
                 }
@@ -324,6 +346,22 @@ mod tests {
         assert_eq!((review.versions, review.problems), (vec!["1.0", "0.3"], vec![]));
     }
 
+    /// Clients take such a card.
+    #[test]
+    fn missing_members_with_defaults_are_warnings() {
+        let mut card = valid();
+        card.as_object_mut().unwrap().remove("protocolVersion");
+        card["supportedInterfaces"][0]["protocolVersion"] = Value::Null;
+        let Review { problems, warnings, .. } = review(&card);
+        let found: Vec<_> =
+            warnings.iter().map(|warning| (warning.versions[0], &*warning.path, &*warning.reason)).collect();
+        let interface = "supportedInterfaces[0].protocolVersion";
+        assert_eq!(
+            (problems, found),
+            (vec![], vec![("1.0", interface, "is missing"), ("0.3", "protocolVersion", "is missing")])
+        );
+    }
+
     #[test]
     fn problems_have_paths() {
         let with = |change: &dyn Fn(&mut Value)| {
@@ -352,6 +390,7 @@ mod tests {
             ]
         );
         assert_eq!(with(&|card| card["iconUrl"] = json!(7)).len(), 1);
+        assert_eq!(with(&|card| card["protocolVersion"] = json!("")), ["0.3 protocolVersion is empty"]);
         assert_eq!(problems(&json!([])), ["1.0  is not a JSON object"]);
         assert_eq!(problems(&json!({})).len(), 8);
     }

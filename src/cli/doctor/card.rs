@@ -67,7 +67,11 @@ async fn download(url: &Url, builder: &ClientBuilder, document: &mut Option<Docu
 
 /// Checks the members that the versions of the protocol require that the card is for.
 fn schema(card: &Value) -> Finding {
-    let Review { versions, problems } = review(card);
+    let Review { versions, problems, warnings } = review(card);
+    let line = |problem: &Problem| format!("{} {} ({})", problem.path, problem.reason, problem.versions.join(" and "));
+    if let (Some(Problem { remedy, .. }), []) = (warnings.first(), &*problems) {
+        return Finding::warning(warnings.iter().map(line).collect::<Vec<_>>().join("; "), remedy.clone());
+    }
     let Some(Problem { remedy, .. }) = problems.first() else {
         let only_1_0 = versions == ["1.0"];
         return Finding::ok(if only_1_0 {
@@ -76,7 +80,6 @@ fn schema(card: &Value) -> Finding {
             versions.join(" and ")
         });
     };
-    let line = |problem: &Problem| format!("{} {} ({})", problem.path, problem.reason, problem.versions.join(" and "));
     let remedy = if problems.len() == 1 { remedy.clone() } else { "see `a2a card validate`".to_owned() };
     Finding::failed(problems.iter().map(line).collect::<Vec<_>>().join("; "), remedy)
 }

@@ -6,6 +6,7 @@ use http::{HeaderValue, Method, StatusCode, header};
 use serde_json::json;
 use tokio::time::Instant;
 use tokio_stream::StreamExt as _;
+use url::Url;
 
 use super::{Doctor, Finding, Outcome, card::FoundCard};
 use crate::{
@@ -85,7 +86,9 @@ impl Session<'_> {
         let request = match binding {
             Binding::Rest => {
                 let prefix = if *version == Version::V0_3 { "/v1" } else { "" };
-                self.http.get(format!("{}{prefix}/tasks/{id}", url.trim_end_matches('/')))
+                let mut url = Url::parse(url).ok()?;
+                url.set_path(&format!("{}{prefix}/tasks/{id}", url.path().trim_end_matches('/')));
+                self.http.get(url)
             }
             Binding::JsonRpc => {
                 let method = if *version == Version::V0_3 { "tasks/get" } else { "GetTask" };

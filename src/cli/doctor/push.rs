@@ -10,8 +10,8 @@ use std::{
 };
 
 use axum::{Router, extract::DefaultBodyLimit};
-use http::{HeaderMap, StatusCode};
-use tokio::{net::TcpListener, sync::Notify, time::timeout};
+use http::{HeaderMap, StatusCode, header};
+use tokio::{net::TcpListener, sync::Notify, task::JoinSet, time::timeout};
 use url::Url;
 
 use super::{Finding, Outcome, interface::Session, network::is_local};
@@ -48,16 +48,23 @@ pub(super) async fn check(session: &Session<'_>) -> Outcome {
     let receive = {
         let (arrived, has_token, token) = (Arc::clone(&arrived), Arc::clone(&has_token), token.clone());
         move |headers: HeaderMap| async move {
-            let is_token = |name: &&str| headers.get(*name).is_some_and(|value| value.as_bytes() == token.as_bytes());
-            has_token.fetch_or(TOKEN_HEADERS.iter().any(is_token), Ordering::SeqCst);
-            arrived.notify_one();
-            StatusCode::NO_CONTENT
+            let found = TOKEN_HEADERS.iter().find_map(|name| headers.get(*name));
+            let is_own = found.is_some_and(|value| value.as_bytes() == token.as_bytes());
+            // A notification with another token is that of an earlier check on this address.
+            if is_own || found.is_none() {
+                has_token.fetch_or(is_own, Ordering::SeqCst);
+                arrived.notify_one();
+            }
+            // A connection that stays open would take the notifications of the next check.
+            (StatusCode::NO_CONTENT, [(header::CONNECTION, "close")])
         }
     };
     let router = Router::new().fallback(receive).layer(DefaultBodyLimit::max(MAX_BYTES));
-    let serving = tokio::spawn(async move { axum::serve(listener, router).await });
+    // Ends with the check, which may have a time limit, so that the next one can listen at the address.
+    let mut serving = JoinSet::new();
+    serving.spawn(async move { axum::serve(listener, router).await });
     let finding = notified(session, address, &token, &arrived, &has_token).await;
-    serving.abort();
+    serving.shutdown().await;
     finding
 }
 

@@ -123,6 +123,14 @@ impl Updates {
         ArtifactWriter { out: self, artifact, append: false, begun: false, last: false }
     }
 
+    /// Sends a chunk of an artifact with all its members, except for the ids of the task and the context.
+    #[cfg(feature = "client")]
+    pub(crate) fn chunk(&self, chunk: TaskArtifactUpdateEvent) -> impl Future<Output = Result<(), Stopped>> + Send {
+        let (task_id, context_id) = (self.live.key.id().to_owned(), (*self.live.context).to_owned());
+        let chunk = TaskArtifactUpdateEvent { task_id, context_id, ..chunk };
+        self.push(Event::pending(Payload::ArtifactUpdate(chunk)))
+    }
+
     /// Saves the agent's state for the next turn of this task, or for the next attempt of this one
     /// ([`Turn::saved`](super::Turn::saved)). It is committed with the next update, or when the agent pauses.
     ///

@@ -74,7 +74,7 @@ impl Shared {
                 Ok(task) => task,
                 Err(previous_end) => match previous_end.await {
                     Ok(TurnReply::Task(task)) => task,
-                    Ok(TurnReply::Message(_)) | Err(_) => return live.record_drain(),
+                    Ok(TurnReply::Message(_) | TurnReply::Refused(_)) | Err(_) => return live.record_drain(),
                 },
             };
             let Some(start) = live.start_agent(task) else { return live.record_drain() };
@@ -208,7 +208,7 @@ fn end(
     outcome: TurnOutcome,
     permit: &mut Option<TurnPermit>,
 ) -> Option<(Vec<Event>, Box<TurnContext>)> {
-    let failed = |kind, cause: &str| TurnResult::Failure(kind, cause.to_owned(), None);
+    let failed = |kind, cause: &str| TurnResult::Failure(kind, cause.to_owned(), None, None);
     // A client that has canceled does not answer a request, and expects no failure.
     let (result, yields_to_cancel) = match outcome {
         TurnOutcome::Returned(Ok(end)) => match end {
@@ -218,8 +218,9 @@ fn end(
             End::InputRequired(message) => (TurnResult::Status(TaskState::InputRequired, Some(message)), true),
             End::AuthRequired(message) => (TurnResult::Status(TaskState::AuthRequired, Some(message)), true),
         },
-        TurnOutcome::Returned(Err(error)) => {
-            (TurnResult::Failure("error", error.to_string(), error.message().cloned()), error.is_stopped())
+        TurnOutcome::Returned(Err(mut error)) => {
+            let refusal = error.take_refusal();
+            (TurnResult::Failure("error", error.to_string(), error.message().cloned(), refusal), error.is_stopped())
         }
         TurnOutcome::Panicked(cause) => (failed("panic", &cause), false),
         TurnOutcome::Deadline => (failed("deadline", "the turn exceeded its maximum duration (turn.deadline)"), true),

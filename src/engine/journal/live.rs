@@ -31,7 +31,7 @@ use crate::{
     protocol::{
         event::{Ends, Event, EventFlags, Fence, Position, Seq, chunk_size},
         pb::{
-            v1::{Message, Task, TaskArtifactUpdateEvent, TaskStatus, stream_response::Payload},
+            v1::{Task, TaskArtifactUpdateEvent, TaskStatus, stream_response::Payload},
             wkt::{Struct, millis, timestamp},
         },
         task::{Admission, ContextBytes, LimitViolation, TaskLimits, can_join, join_chunks},
@@ -196,8 +196,8 @@ pub(super) struct Waiters {
     pub(super) conditions: Vec<(WaitCondition, oneshot::Sender<TurnReply>)>,
     /// Number of readers. Events are cached while there are any.
     pub(super) readers: usize,
-    /// Message with which the turn replied instead of a task, for the stream of the send.
-    pub(super) reply: Option<Box<Message>>,
+    /// Reply of the turn instead of a task, for the stream of the send.
+    pub(super) reply: Option<TurnReply>,
     /// Set once the server has stopped. New waiters fail at once.
     pub(super) stopped: bool,
 }
@@ -477,16 +477,15 @@ impl LiveState {
         self.durable.task.as_ref().is_some_and(|task| task.state().is_terminal())
     }
 
-    /// Replies with a message instead of a task to all waiters, and to the stream of the send.
-    pub(super) fn reply_with(&mut self, message: Message) -> Wakeups {
-        let (mut wakeups, message) = (Wakeups::default(), Box::new(message));
-        if self.waiters.readers == 0 && self.waiters.conditions.len() == 1 {
-            let waiters = mem::take(&mut self.waiters.conditions).into_iter();
-            wakeups.replies.extend(waiters.map(|(_, sender)| sender).zip([TurnReply::Message(message)]));
+    /// Sends a reply instead of a task to all waiters, and to the stream of the send.
+    pub(super) fn reply_with(&mut self, reply: TurnReply) -> Wakeups {
+        let mut wakeups = Wakeups::default();
+        let waiters = mem::take(&mut self.waiters.conditions);
+        if self.waiters.readers == 0 && waiters.len() == 1 {
+            wakeups.replies.extend(waiters.into_iter().map(|(_, sender)| sender).zip([reply]));
         } else {
-            let waiters = mem::take(&mut self.waiters.conditions).into_iter();
-            wakeups.replies.extend(waiters.map(|(_, sender)| (sender, TurnReply::Message(message.clone()))));
-            self.waiters.reply = Some(message);
+            wakeups.replies.extend(waiters.into_iter().map(|(_, sender)| (sender, reply.clone())));
+            self.waiters.reply = Some(reply);
         }
         self.is_lost = true;
         self.admission.drop_task();

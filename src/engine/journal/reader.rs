@@ -19,11 +19,13 @@ use super::{
     Journal, LiveRef, Phase,
     failure::CommitFailure,
     turns::{MessageStage, TurnProgress},
+    waiters::TurnReply,
 };
 use crate::{
     base::metric,
     protocol::{
         call::OwnerPermit,
+        error::Error,
         event::{Ends, Event, EventFlags, Position, Seq},
         history::HistoryLimit,
         pb::v1::{Task, stream_response::Payload},
@@ -79,6 +81,8 @@ pub struct Reader {
     /// Wake-up by the next change of the task, from the first wait on.
     changed: Option<Pin<Box<OwnedNotified>>>,
     done: bool,
+    /// Error with which the call failed.
+    refusal: Option<Error>,
     /// Counts against the limit on open streams.
     _permit: Option<OwnerPermit>,
 }
@@ -115,6 +119,7 @@ impl Reader {
             reserved: None,
             changed: None,
             done: false,
+            refusal: None,
             _permit: permit.into(),
         }
     }
@@ -214,6 +219,11 @@ impl Reader {
         self.live.lock().commit_failure
     }
 
+    /// Takes the error with which the call failed, if that is why the stream is interrupted.
+    pub(crate) fn take_refusal(&mut self) -> Option<Error> {
+        self.refusal.take()
+    }
+
     /// Returns the task id.
     pub fn task_id(&self) -> &str {
         self.live.key.id()
@@ -251,10 +261,18 @@ impl Reader {
             let mut inner = self.live.lock();
             let watermark = inner.watermark();
             if self.next > watermark {
-                if let Some(reply) = inner.waiters.reply.take() {
-                    let payload = Payload::Message(*reply);
-                    let event = Event::new(Position::default(), EventFlags::ending(Ends::Task), payload);
-                    return Poll::Ready(Ok(Some(event)));
+                match inner.waiters.reply.take() {
+                    Some(TurnReply::Message(reply)) => {
+                        let payload = Payload::Message(*reply);
+                        let event = Event::new(Position::default(), EventFlags::ending(Ends::Task), payload);
+                        return Poll::Ready(Ok(Some(event)));
+                    }
+                    Some(TurnReply::Refused(refusal)) => {
+                        drop(inner);
+                        self.refusal = Some(refusal);
+                        return Poll::Ready(Err(Interrupted));
+                    }
+                    Some(TurnReply::Task(_)) | None => {}
                 }
                 let is_cut = match self.journal.phase() {
                     Phase::Open => inner.is_lost,

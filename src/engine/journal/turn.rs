@@ -20,6 +20,7 @@ use super::{
 use crate::{
     base::stderr,
     protocol::{
+        error::Error,
         event::{Ends, Event, EventFlags},
         message::secret::Secrets,
         pb::{
@@ -89,8 +90,9 @@ pub(crate) enum TurnResult {
     Reply(Message),
     /// This state, with a message.
     Status(TaskState, Option<Message>),
-    /// A failure of this kind, with its cause for the log. Without a message for the client, that gets an error id.
-    Failure(&'static str, String, Option<Message>),
+    /// A failure of this kind, with its cause for the log. Without a message for the client, that gets an error id. If there is no
+    /// task yet, the call fails with the error instead.
+    Failure(&'static str, String, Option<Message>, Option<Error>),
 }
 
 /// Runner of a turn.
@@ -206,19 +208,19 @@ impl LiveRef {
             {
                 let mut message = self.complete_message(message);
                 message.task_id.clear();
-                let wakeups = state.reply_with(message);
-                drop(state);
-                drop(permit.take());
-                self.send_wakeups(wakeups);
-                return None;
+                return self.reply(state, TurnReply::Message(Box::new(message)), permit);
+            }
+            TurnResult::Failure(_, cause, _, Some(refusal)) if !state.has_task => {
+                tracing::warn!(task.id = self.key.id(), error.cause = cause, "turn failed its call");
+                return self.reply(state, TurnReply::Refused(refusal), permit);
             }
             TurnResult::Reply(message) => (TaskState::Completed, Some(message)),
             TurnResult::Status(status, message) => (status, message),
-            TurnResult::Failure(_, cause, Some(message)) => {
+            TurnResult::Failure(_, cause, Some(message), _) => {
                 tracing::warn!(task.id = self.key.id(), error.cause = cause, "turn failed with a message");
                 (TaskState::Failed, Some(message))
             }
-            TurnResult::Failure(kind, cause, None) => (TaskState::Failed, Some(self.failure_message(kind, &cause))),
+            TurnResult::Failure(kind, cause, None, _) => (TaskState::Failed, Some(self.failure_message(kind, &cause))),
         };
         let mut ends = if status.is_terminal() { Ends::Task } else { Ends::Turn };
         let mut ended = state.accept(self.status_event(status, message), EventFlags::ending(ends));
@@ -261,6 +263,15 @@ impl LiveRef {
         let mut context = context?;
         context.secrets = secrets;
         Some((next, context))
+    }
+
+    /// Ends a turn with a reply instead of a task.
+    fn reply<T, P>(&self, mut state: MutexGuard<'_, LiveState>, reply: TurnReply, permit: &mut Option<P>) -> Option<T> {
+        let wakeups = state.reply_with(reply);
+        drop(state);
+        drop(permit.take());
+        self.send_wakeups(wakeups);
+        None
     }
 
     /// Waits until the end of the task is durable. Returns false if it does not end in this process: it has another writer, or the

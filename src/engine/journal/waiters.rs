@@ -6,6 +6,7 @@ use tokio::sync::oneshot;
 
 use crate::{
     protocol::{
+        error::Error,
         event::{Ends, Seq},
         pb::v1::{Message, Task},
     },
@@ -70,6 +71,8 @@ pub(crate) enum TurnReply {
     Task(Arc<Task>),
     /// The agent replied with a message, and there is no task.
     Message(Box<Message>),
+    /// The call failed, and there is no task.
+    Refused(Error),
 }
 
 /// Wake-ups and replies to be sent once the lock of the task is released.

@@ -145,6 +145,17 @@ pub(crate) fn raise(time: &mut Timestamp, last: Millis) -> Millis {
     given.max(last)
 }
 
+impl Timestamp {
+    /// Parses a text whose seconds may have more digits than a timestamp, which are dropped.
+    pub(super) fn from_long_text(text: &str) -> Option<Self> {
+        let fraction = text.find(['.', ',']).map_or(text.len(), |point| point + 1);
+        let (before, digits) = text.split_at(fraction);
+        let length = digits.bytes().take_while(u8::is_ascii_digit).count();
+        let kept = length.min(9);
+        parse(&format!("{before}{}{}", &digits[..kept], &digits[length..]))
+    }
+}
+
 impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(str::from_utf8(&self.text()).unwrap_or_default())

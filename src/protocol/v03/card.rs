@@ -9,8 +9,8 @@ use prost::Message;
 use serde::{Deserialize, Serialize, de::Error as _};
 use serde_json::{Value, json};
 
-pub(crate) use self::scheme::to_v1;
 pub use self::scheme::{Flow, Flows, Scheme};
+pub(crate) use self::scheme::{all_flows, to_v1};
 use crate::protocol::{
     call::Call,
     error::{Error, ErrorKind},
@@ -254,8 +254,9 @@ pub fn to_json(card: &AgentCard, fields: &V03CardFields, version: CardVersion) -
 
 /// Deserializes a card of 1.0 or 0.3.
 ///
-/// A card with `supportedInterfaces` is read as 1.0 and its 0.3 members are ignored. Every member of a 0.3 card may be missing,
-/// since cards of 0.2 have fewer. Their `authentication` becomes security schemes.
+/// A card with `supportedInterfaces` is read as 1.0 and its 0.3 members are ignored. An interface without a version has that of the
+/// card, else 1.0. Every member of a 0.3 card may be missing, since cards of 0.2 have fewer. Their `authentication` becomes security
+/// schemes.
 pub fn from_json(json: &[u8]) -> serde_json::Result<AgentCard> {
     check_json(json).map_err(serde_json::Error::custom)?;
     serde_json::from_slice(json).and_then(from_any)
@@ -264,7 +265,16 @@ pub fn from_json(json: &[u8]) -> serde_json::Result<AgentCard> {
 /// Reads a card of 1.0 or 0.3, as [`from_json`].
 pub(crate) fn from_any(mut card: Value) -> serde_json::Result<AgentCard> {
     if card.get("supportedInterfaces").or_else(|| card.get("supported_interfaces")).is_some_and(Value::is_array) {
-        return serde_json::from_value(card);
+        let version = card.get("protocolVersion").or_else(|| card.get("protocol_version")).and_then(Value::as_str);
+        let version = version.filter(|version| !version.is_empty()).unwrap_or(Version::V1_0.as_str()).to_owned();
+        scheme::reduce_flows(&mut card);
+        let mut card: AgentCard = serde_json::from_value(card)?;
+        for interface in &mut card.supported_interfaces {
+            if interface.protocol_version.is_empty() {
+                interface.protocol_version.clone_from(&version);
+            }
+        }
+        return Ok(card);
     }
     read_authentication(&mut card);
     from_value(card).map(AgentCard::from)

@@ -149,6 +149,11 @@ fn enum_value<'de, W: EnumNames, A: MapAccess<'de>>(map: &mut A) -> Result<i32, 
     Ok(any::<Number<W>, A>(map)?.map_or(0, |it| it.0))
 }
 
+/// Reads an enum value that only agents send: an unknown one is unspecified, with a warning once.
+fn lenient_enum_value<'de, W: EnumNames, A: MapAccess<'de>>(map: &mut A) -> Result<i32, A::Error> {
+    Ok(json::lenient_enum(map, |name| W::from_any_name(name).map(Into::into))?.unwrap_or_default())
+}
+
 /// `kind` of an object, which must have this value or be unset (0.3, 6.4).
 struct Kind(&'static str);
 

@@ -9,7 +9,7 @@ async fn agents_of_a_catalog_are_called() {
         crate::bindings::fetch(format!("{agent}/.well-known/agent-card.json")).await.unwrap().text().await.unwrap();
     let card: serde_json::Value = serde_json::from_str(&card).unwrap();
     let kind = "application/a2a-agent-card+json";
-    let standard = json!({"specVersion": "1.0", "entries": [
+    let standard = json!({"specVersion": "0.9", "entries": [
         {"identifier": "urn:a", "displayName": "Linked", "type": kind, "url": agent},
         {"identifier": "urn:b", "displayName": "Inline", "mediaType": kind, "data": card},
         {"identifier": "urn:c", "displayName": "Tools", "type": "application/mcp-server-card+json", "url": agent},

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::protocol::pb::v1::{
     ApiKeySecurityScheme, HttpAuthSecurityScheme, MutualTlsSecurityScheme, OAuth2SecurityScheme, OAuthFlows,
@@ -93,6 +93,48 @@ pub struct Flow {
     pub pkce_required: bool,
 }
 
+/// Returns the OAuth flows of a card of any version, by the names of their schemes. The message of 1.0 has one flow of each.
+pub(crate) fn all_flows(card: &Value) -> BTreeMap<String, Flows> {
+    let schemes = ["securitySchemes", "security_schemes"].into_iter().find_map(|name| card[name].as_object());
+    let flows = schemes.into_iter().flatten().filter_map(|(name, scheme)| {
+        let mut flows = flows_of(scheme)?.clone();
+        super::drop_nulls(&mut flows);
+        Some((name.clone(), serde_json::from_value(flows).ok()?))
+    });
+    flows.collect()
+}
+
+/// Returns the flows of a security scheme of any version.
+fn flows_of(scheme: &Value) -> Option<&Value> {
+    let scheme = ["oauth2SecurityScheme", "oauth2_security_scheme"]
+        .into_iter()
+        .find_map(|name| scheme.get(name))
+        .unwrap_or(scheme);
+    scheme.get("flows").filter(|flows| flows.is_object())
+}
+
+/// Reduces the schemes of a card of 1.0 to one flow each, the safest one: its message has no place for further ones.
+pub(super) fn reduce_flows(card: &mut Value) {
+    let reduced: Vec<(String, OAuthFlows)> = all_flows(card)
+        .into_iter()
+        .filter(|(_, flows)| flows.count() > 1)
+        .map(|(name, flows)| (name, flows.into_safest()))
+        .collect();
+    for (name, flows) in reduced {
+        let flows = serde_json::to_value(flows).unwrap_or_default();
+        if let Some(found) =
+            card.pointer_mut(&format!("/securitySchemes/{}/oauth2SecurityScheme/flows", escaped(&name)))
+        {
+            *found = flows;
+        }
+    }
+}
+
+/// Escapes a segment of a JSON pointer (RFC 6901, 3).
+fn escaped(segment: &str) -> String {
+    segment.replace('~', "~0").replace('/', "~1")
+}
+
 /// Converts 1.0 schemes to 0.3. A scheme in `originals` is used instead of the converted one.
 pub(crate) fn to_v03(
     schemes: &BTreeMap<String, SecurityScheme>,
@@ -155,6 +197,11 @@ impl Scheme {
 }
 
 impl Flows {
+    fn count(&self) -> usize {
+        let Self { authorization_code, client_credentials, implicit, password, device_code } = self;
+        [authorization_code, client_credentials, implicit, password, device_code].into_iter().flatten().count()
+    }
+
     /// Returns the flow for a 1.0 scheme: the safest one, with the flows that 1.0 deprecates last.
     fn into_safest(self) -> OAuthFlows {
         let Self { authorization_code, client_credentials, implicit, password, device_code } = self;
