@@ -49,7 +49,7 @@ pub use self::{
 };
 use self::{
     retry_policy::Retries,
-    stream::{another_task, without_id},
+    stream::{another_task, check_state, without_id},
 };
 use crate::{
     base::{clock, sources::Ids},
@@ -430,6 +430,7 @@ fn required(id: &str) -> Result<String, Error> {
 
 /// Returns the task of a response if it is the one with this id.
 fn with_id(task: Task, id: &str) -> Result<Task, Error> {
+    check_state(task.status.as_ref());
     if task.id == id { Ok(task) } else { Err(if task.id.is_empty() { without_id() } else { another_task() }) }
 }
 

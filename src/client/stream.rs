@@ -3,6 +3,7 @@
 use std::{
     collections::VecDeque,
     pin::Pin,
+    sync::Once,
     task::{Context, Poll, ready},
     time::Duration,
 };
@@ -128,6 +129,7 @@ impl EventStream {
 
     /// Queues an event. The end of a task without artifacts waits for those of the stored task.
     fn push(&mut self, event: StreamEvent) {
+        check_state(event.status());
         let has_artifacts = match &event {
             StreamEvent::Artifact(_) => true,
             StreamEvent::Task(task) => !task.artifacts.is_empty(),
@@ -191,6 +193,14 @@ fn is_same(known: &mut String, id: &str) -> bool {
         id.clone_into(known);
     }
     id.is_empty() || known == id
+}
+
+/// Warns once of a state by a number that is unknown, as over gRPC.
+pub(super) fn check_state(status: Option<&TaskStatus>) {
+    static WARNED: Once = Once::new();
+    if let Some(number) = status.map(|status| status.state).filter(|number| TaskState::try_from(*number).is_err()) {
+        WARNED.call_once(|| tracing::warn!("the agent sent a state that is unknown, and so unspecified: {number}"));
+    }
 }
 
 /// Returns the error for a task, or an event of one, without an id.

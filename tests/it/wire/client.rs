@@ -59,7 +59,9 @@ async fn error_kind_is_taken_from_reason_then_code_then_status() {
         (413, r#"{"error":{"code":-32600,"message":"large"}}"#, ErrorKind::TooLarge, "large"),
         (502, "<html>", ErrorKind::Unavailable, "Temporarily unavailable: HTTP 502 Bad Gateway"),
         (404, "", ErrorKind::MethodNotFound, "Method not found: HTTP 404 Not Found"),
-        (302, "", ErrorKind::Internal, "Internal error: HTTP 302 Found"),
+        (302, "", ErrorKind::InvalidAgentResponse, "Invalid agent response type: HTTP 302 Found"),
+        (500, "<html>", ErrorKind::InvalidAgentResponse, "Invalid agent response type: HTTP 500 Internal Server Error"),
+        (500, r#"{"error":"oh"}"#, ErrorKind::Internal, "oh"),
         (401, r#"{"detail":"who?"}"#, ErrorKind::Unauthenticated, "Authentication required: HTTP 401 Unauthorized"),
     ] {
         for agent in agent(status, "application/json", body).await {
