@@ -83,7 +83,9 @@ impl ResultForm {
     /// `InvalidAgentResponse` if a result of 0.3 can't be read.
     pub(super) fn convert(self, result: &Bytes) -> Result<Option<Bytes>, Error> {
         // The reader rejects invalid JSON and duplicate members, with the reason.
-        let Ok(members) = serde_json::from_slice::<Members<'_>>(result) else { return Ok(Some(result.clone())) };
+        let is_object = result.trim_ascii_start().starts_with(b"{");
+        let members = serde_json::from_slice::<Members<'_>>(result).ok().filter(|_| is_object);
+        let Some(members) = members else { return Ok(Some(result.clone())) };
         let own_name = members.own_name();
         let inner = match (own_name, members.wrapped()) {
             (None, None) => return Ok(None),
