@@ -611,6 +611,9 @@ async fn gateway_passes_extensions_and_metadata_of_its_agent_on() {
     let task = gateway.get(&first.id).await.unwrap();
     assert_eq!((task.state(), &*task.artifacts[0].extensions), (TaskState::Completed, &["urn:x".to_owned()][..]));
     assert!(task.artifacts[0].metadata.as_ref().unwrap().fields.contains_key("m"));
+    // The metadata of status updates becomes that of the task.
+    let metadata = task.metadata.unwrap_or_default();
+    assert_eq!(metadata.fields.keys().collect::<Vec<_>>(), ["cost", "step", "task"]);
 }
 
 /// A required extension works through the gateway, over both versions of the protocol.
