@@ -7,7 +7,7 @@ pub use self::{
 };
 use crate::protocol::{
     json::wkt::Struct,
-    messages::v1::{Artifact, Task, TaskArtifactUpdateEvent, stream_response::Payload},
+    messages::v1::{Artifact, Part, Task, TaskArtifactUpdateEvent, part::Content, stream_response::Payload},
 };
 
 mod admission;
@@ -15,6 +15,9 @@ mod chunk;
 mod context;
 
 /// Applies an event to a task. The cost depends on the size of the event, not on that of the task.
+///
+/// Adjacent text parts of an artifact are joined, unless they have metadata, a file name or a media type: an artifact that was
+/// sent in chunks has the parts of one that was sent whole.
 pub fn apply(task: &mut Task, payload: &Payload) {
     match payload {
         Payload::Task(new) => *task = new.clone(),
@@ -32,8 +35,8 @@ pub fn apply(task: &mut Task, payload: &Payload) {
         Payload::ArtifactUpdate(TaskArtifactUpdateEvent { artifact: Some(chunk), append, .. }) => {
             match task.artifacts.iter_mut().rfind(|old| old.artifact_id == chunk.artifact_id) {
                 Some(old) if *append => extend(old, chunk),
-                Some(old) => old.clone_from(chunk),
-                None => task.artifacts.push(chunk.clone()),
+                Some(old) => *old = with_joined_texts(chunk.clone()),
+                None => task.artifacts.push(with_joined_texts(chunk.clone())),
             }
         }
         Payload::ArtifactUpdate(_) => {}
@@ -53,7 +56,7 @@ pub(crate) fn apply_owned(task: &mut Task, payload: Payload) {
         Payload::ArtifactUpdate(TaskArtifactUpdateEvent { artifact: Some(artifact), .. })
             if !task.artifacts.iter().any(|old| old.artifact_id == artifact.artifact_id) =>
         {
-            task.artifacts.push(artifact);
+            task.artifacts.push(with_joined_texts(artifact));
         }
         payload @ (Payload::Message(_) | Payload::ArtifactUpdate(_)) => apply(task, &payload),
     }
@@ -61,7 +64,11 @@ pub(crate) fn apply_owned(task: &mut Task, payload: Payload) {
 
 /// Appends a chunk to an artifact: adds parts, metadata and extensions, and replaces name and description if given.
 fn extend(artifact: &mut Artifact, chunk: &Artifact) {
-    artifact.parts.extend_from_slice(&chunk.parts);
+    for part in &chunk.parts {
+        if !artifact.parts.last_mut().is_some_and(|last| join_text(last, part)) {
+            artifact.parts.push(part.clone());
+        }
+    }
     for (old, new) in [(&mut artifact.name, &chunk.name), (&mut artifact.description, &chunk.description)] {
         if !new.is_empty() {
             old.clone_from(new);
@@ -81,6 +88,33 @@ fn merge(old: &mut Option<Struct>, new: Option<&Struct>) {
         let fields = &mut old.get_or_insert_default().fields;
         fields.extend(new.fields.iter().map(|(name, value)| (name.clone(), value.clone())));
     }
+}
+
+/// Joins the adjacent plain text parts of an artifact.
+fn with_joined_texts(mut artifact: Artifact) -> Artifact {
+    artifact.parts.dedup_by(|next, last| join_text(last, next));
+    artifact
+}
+
+/// Returns true if a task contains an artifact as it was sent, because it has no parts to join.
+pub(crate) fn is_joined(artifact: &Artifact) -> bool {
+    !artifact.parts.windows(2).any(|pair| pair.iter().all(is_plain_text))
+}
+
+/// Appends a part to the one before it if both are plain text. Returns whether they are.
+fn join_text(last: &mut Part, next: &Part) -> bool {
+    let are_plain = is_plain_text(last) && is_plain_text(next);
+    if let (true, Some(Content::Text(text)), Some(more)) = (are_plain, &mut last.content, next.as_text()) {
+        text.push_str(more);
+    }
+    are_plain
+}
+
+/// Returns true for a part with nothing but text.
+fn is_plain_text(part: &Part) -> bool {
+    let Part { content, metadata, filename, media_type } = part;
+    let has_metadata = metadata.as_ref().is_some_and(|metadata| !metadata.fields.is_empty());
+    matches!(content, Some(Content::Text(_))) && !has_metadata && filename.is_empty() && media_type.is_empty()
 }
 
 #[cfg(test)]
@@ -168,6 +202,50 @@ mod tests {
         assert_eq!(texts, ["1233", "y", "new"]);
         assert_eq!((task.artifacts[0].name.as_str(), task.artifacts[0].extensions.len()), ("named", 1));
         assert_eq!(task.artifacts[0].metadata.as_ref().unwrap().fields.len(), 2);
+    }
+
+    #[test]
+    fn adjacent_plain_texts_of_an_artifact_are_joined() {
+        let typed = Part { media_type: "text/plain".into(), ..Part::text("typed") };
+        let marked =
+            Part { metadata: Some(Struct { fields: [("k".to_owned(), Value::default())].into() }), ..Part::text("m") };
+        let sent = [
+            vec![Part::text("a"), Part::text("b"), Part::text("c")],
+            vec![Part::text("d"), typed.clone()],
+            vec![Part::text("e"), Part::text(""), Part::text("f").named("f.txt"), Part::text("g")],
+            vec![marked.clone(), Part::bytes(*b"x", ""), Part::text("h")],
+            vec![Part { metadata: Some(Struct::default()), ..Part::text("i") }],
+        ];
+        let joined = [
+            Part::text("abcd"),
+            typed,
+            Part::text("e"),
+            Part::text("f").named("f.txt"),
+            Part::text("g"),
+            marked,
+            Part::bytes(*b"x", ""),
+            Part::text("hi"),
+        ];
+        let update = |parts: Vec<Part>, append| {
+            let artifact = Some(Artifact { artifact_id: "a".into(), parts, ..Artifact::default() });
+            Payload::ArtifactUpdate(TaskArtifactUpdateEvent { artifact, append, ..Default::default() })
+        };
+        let fold = |updates: &[Payload]| {
+            let (mut task, mut owned) = (task_in(TaskState::Working), task_in(TaskState::Working));
+            for update in updates {
+                apply(&mut task, update);
+                apply_owned(&mut owned, update.clone());
+            }
+            assert_eq!(task, owned);
+            task.artifacts.remove(0)
+        };
+        let chunks: Vec<_> = sent.iter().enumerate().map(|(n, parts)| update(parts.clone(), n > 0)).collect();
+        let whole = fold(&[update(sent.concat(), false)]);
+        assert_eq!((&*whole.parts, &fold(&chunks)), (&joined[..], &whole));
+        assert_eq!(fold(&[update(vec![Part::text("old")], false), update(sent.concat(), false)]), whole, "replaced");
+        let is_sent = |parts: &[Part]| is_joined(&Artifact { parts: parts.to_vec(), ..Artifact::default() });
+        assert_eq!(sent.each_ref().map(|parts| is_sent(parts)), [false, true, false, true, true]);
+        assert!(is_joined(&whole) && is_joined(&Artifact::default()));
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Streams and subscriptions: first event, events, and end (specification 3.1.2, 3.1.6).
 
+use a2a_service::pb::v1::Part;
+
 use super::*;
 use crate::bindings::scenario;
 
@@ -29,7 +31,10 @@ scenario!(stream_has_the_task_and_its_events, kinds(), async |agent: &dyn A2aSer
     assert_eq!(chunks.iter().map(|chunk| chunk.1).collect::<Vec<_>>(), [false, true, true][..chunks.len()]);
     let id = &task_of(&events[0]).id;
     let task = get(agent, id).await.unwrap();
-    assert_eq!((task.artifacts.len(), task.artifacts[0].parts.len()), (1, 3));
+    assert_eq!(
+        (task.artifacts.len(), &*task.artifacts[0].parts),
+        (1, &[Part::text("chunk 1 of 3\nchunk 2 of 3\nchunk 3 of 3\n")][..])
+    );
     for event in &events[1..] {
         match event.payload().unwrap() {
             Payload::StatusUpdate(update) => {
@@ -166,7 +171,18 @@ scenario!(disconnected_reader_does_not_affect_the_task, kinds(), async |agent: &
     let other = subscribe(agent, &id).await.unwrap();
     drop(events);
     assert_eq!(states(&remaining(other).await).last(), Some(&TaskState::Completed));
-    assert_eq!(get(agent, &id).await.unwrap().artifacts[0].parts.len(), 5);
+    assert_eq!(output(&get(agent, &id).await.unwrap()).lines().count(), 5);
+});
+
+// Clients that read only the first part of an artifact get all of its text.
+scenario!(artifact_in_150_pieces_is_stored_as_one_text, kinds(), async |agent: &dyn A2aService| {
+    let blocking = send(agent, text("", "!burst 150")).await;
+    let stored = get(agent, &blocking.id).await.unwrap();
+    for task in [&blocking, &stored] {
+        assert_eq!(task.artifacts.iter().map(|artifact| artifact.parts.len()).collect::<Vec<_>>(), [1]);
+        let text = output(task);
+        assert!((0..150).all(|n| text.contains(&format!("{n:06} {}", "x".repeat(1017)))), "{} bytes", text.len());
+    }
 });
 
 scenario!(burst_of_events_is_complete, kinds(), async |agent: &dyn A2aService| {

@@ -14,7 +14,7 @@ use crate::{
     protocol::{
         event::{Ends, Event, Position, TaskRef},
         pb::v1::{Task, TaskArtifactUpdateEvent, stream_response::Payload},
-        task::{apply, apply_owned},
+        task::{apply, apply_owned, is_joined},
     },
     store::{Commit, Expect, TaskHead},
 };
@@ -208,7 +208,8 @@ fn task_ref(task: &Task, event: &Event, later: &[Event]) -> Option<TaskRef> {
             last_chunk: last,
             metadata: None,
             ..
-        }) if !later.iter().any(|later| changes_artifact(later, &artifact.artifact_id))
+        }) if is_joined(artifact)
+            && !later.iter().any(|later| changes_artifact(later, &artifact.artifact_id))
             && !task.artifacts.iter().any(|old| old.artifact_id == artifact.artifact_id) =>
         {
             Some(TaskRef::Artifact { index: task.artifacts.len(), last: *last })
