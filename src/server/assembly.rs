@@ -26,7 +26,9 @@ use crate::{
 use crate::{
     base::{sources::Sources, stderr},
     engine::agent::DynAgent,
-    protocol::pb::v1::{AgentCard, a2a_service_server::A2aService, bindings::ValidatedService},
+    protocol::pb::v1::{
+        AgentCard, SecurityScheme, a2a_service_server::A2aService, bindings::ValidatedService, security_scheme::Scheme,
+    },
     service::{
         ExtendedCardSource, Service,
         auth::{AuthorizedService, FailureLimit},
@@ -140,17 +142,15 @@ impl Server {
             Handle::new(Arc::clone(&engine), grace, mounted.iter().map(|agent| agent.handle.clone()).collect());
         let (card, extensions) = options.build_card(card);
         let has_extended_card = options.has_extended_card();
-        if has_extended_card {
-            engine.set_extended_card(extended_card(mem::take(&mut options.extended_card), &card));
-        }
+        let card_changes = options.card_updates.is_some();
+        let current = options.card_source(&card);
+        engine.set_extended_card(extended_card(mem::take(&mut options.extended_card), &card, &current));
         // The router removes those of other agents.
         let own_headers = Arc::clone(&settings.forward_headers);
         let all_headers = own_headers.iter().chain(mounted.iter().flat_map(|agent| &*agent.forward_headers));
         let forward_headers = all_headers.cloned().collect::<HashSet<_>>().into_iter().collect();
         let scopes: Arc<[_]> = mem::take(&mut options.scopes).into();
         let service = options.wrap_service(engine, extensions, Arc::clone(&scopes), &mounted, own_headers);
-        let card_changes = options.card_updates.is_some();
-        let current = options.card_source(&card);
         let listed = ListedAgent {
             name: options.name().into(),
             // The root is listed with its own path, at which it stays if another agent becomes the root.
@@ -169,7 +169,8 @@ impl Server {
             #[cfg(feature = "signing")]
             key_set,
             protected_resource: options.protected_resource(&card),
-            base_url: has_extended_card.then(|| base_url_source(&card)),
+            base_url: Some(base_url_source(&card)),
+            has_extended_card,
             metrics: options.metrics.map(|render| handle.metrics(render)),
             card_changes,
             card: Arc::new(move |request| current().json(request)),
@@ -286,6 +287,7 @@ impl Options {
             card = card.declare(|card| card.with_extension(extended::secret::declaration()));
         }
         let extensions = extended::all(mem::take(&mut self.extensions), card.extensions_mut());
+        let declared = card.declared().security_schemes.clone();
         let is_unchecked = self.authenticator.is_none() && card.declares_security();
         if let Some(authenticator) = &self.authenticator {
             card = card.declare(|card| authenticator.describe(card));
@@ -294,6 +296,10 @@ impl Options {
         if is_unchecked {
             warnings.push("agent card declares credentials, but no authenticator checks them".into());
         }
+        let own = &card.declared().security_schemes;
+        let is_checked = |scheme| self.authenticator.is_some() && own.values().any(|own| covers(own, scheme));
+        let unchecked = declared.iter().filter(|(_, scheme)| !is_checked(scheme));
+        warnings.extend(unchecked.map(|(name, _)| format!("security scheme {name} of the agent card: not checked")));
         for warning in warnings {
             tracing::warn!("{warning}");
             stderr::report(format_args!("warning: {warning}"));
@@ -352,17 +358,40 @@ impl Options {
     }
 }
 
+/// Returns true if a server that checks credentials of one scheme also checks those of another.
+fn covers(checked: &SecurityScheme, declared: &SecurityScheme) -> bool {
+    use Scheme::{
+        ApiKeySecurityScheme as ApiKey, HttpAuthSecurityScheme as Http, MtlsSecurityScheme as Mtls,
+        Oauth2SecurityScheme as OAuth2, OpenIdConnectSecurityScheme as OpenIdConnect,
+    };
+    let (Some(checked), Some(declared)) = (&checked.scheme, &declared.scheme) else { return false };
+    match (checked, declared) {
+        (ApiKey(one), ApiKey(other)) => one.location == other.location && one.name.eq_ignore_ascii_case(&other.name),
+        (Http(one), Http(other)) => one.scheme.eq_ignore_ascii_case(&other.scheme),
+        (Mtls(_), Mtls(_)) | (OpenIdConnect(_), OpenIdConnect(_) | OAuth2(_)) => true,
+        // Access tokens of an issuer are bearer tokens.
+        (Http(one), OpenIdConnect(_) | OAuth2(_)) => one.bearer_format == "JWT",
+        (OpenIdConnect(_), Http(other)) => other.scheme.eq_ignore_ascii_case("bearer"),
+        _ => false,
+    }
+}
+
 /// Returns the source of the base URL of a server.
 fn base_url_source(card: &Arc<CardTemplate>) -> BaseUrlSource {
     let card = Arc::clone(card);
     Arc::new(move |request| card.base_url(request))
 }
 
-/// Returns the source of the extended card.
-fn extended_card(settings: ExtendedCardSettings, card: &Arc<CardTemplate>) -> ExtendedCardSource {
-    let (card, settings) = (Arc::clone(card), Arc::new(settings));
+/// Returns the source of the extended card, and of the card for gRPC of 0.3. `current` is the source of the public card.
+fn extended_card(
+    settings: ExtendedCardSettings,
+    card: &Arc<CardTemplate>,
+    current: &TemplateSource,
+) -> ExtendedCardSource {
+    let (card, current, settings) = (Arc::clone(card), Arc::clone(current), Arc::new(settings));
     Arc::new(move |call| {
-        let (card, settings) = (Arc::clone(&card), Arc::clone(&settings));
+        let is_public = settings.access == ExtendedCardAccess::Off;
+        let (card, settings) = (if is_public { current() } else { Arc::clone(&card) }, Arc::clone(&settings));
         Box::pin(async move { settings.card(&card, &call).await })
     })
 }

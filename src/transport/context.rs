@@ -58,7 +58,9 @@ pub(super) fn complete_call(
 ) -> PendingChecks {
     call.peer = peer(parts);
     call.names_agent = parts.extensions.get::<PathPrefix>().is_some_and(|prefix| prefix.names_agent);
-    let base_url = settings.base_url.as_ref().and_then(|base_url| base_url(&card_request(parts)));
+    let needs_base_url = settings.has_extended_card || parts.uri.path().ends_with("/GetAgentCard");
+    let base_url = settings.base_url.as_ref().filter(|_| needs_base_url);
+    let base_url = base_url.and_then(|base_url| base_url(&card_request(parts)));
     call.base_url = base_url.map(Arc::from);
     call.responses = Some(responses.clone());
     if let Some(principal) = parts.extensions.remove::<Principal>() {

@@ -119,8 +119,10 @@ pub struct Settings {
     pub catalog: Option<CatalogSource>,
     /// The catalog depends on the caller, and requires authentication.
     pub protects_catalog: bool,
-    /// Source of the base URL of a request for the call. `None`: calls do not need it.
+    /// Source of the base URL of a request, for calls that get an agent card.
     pub base_url: Option<BaseUrlSource>,
+    /// There is an extended agent card, which a call over each binding may get.
+    pub has_extended_card: bool,
     /// JSON Web Key Set with the public keys of the server, for `/.well-known/jwks.json`. `None`: there are no keys.
     pub key_set: Option<Bytes>,
     /// Issuers of the tokens of callers, for `/.well-known/oauth-protected-resource`. `None`: no issuer is known.
@@ -168,6 +170,7 @@ impl Settings {
             catalog: None,
             protects_catalog: false,
             base_url: None,
+            has_extended_card: false,
             key_set: None,
             protected_resource: None,
             documents: None,

@@ -90,6 +90,32 @@ async fn program_prints_its_address_and_stops_on_sigterm() {
     assert_eq!(timeout(TIMEOUT, child.wait()).await.unwrap().unwrap().code(), Some(0));
 }
 
+/// Proxies of the environment are used for HTTP, except for the hosts in `NO_PROXY`.
+#[tokio::test]
+async fn proxies_of_the_environment_are_used() {
+    let proxy = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = format!("http://{}", proxy.local_addr().unwrap());
+    for (variable, url, expected) in [
+        ("HTTP_PROXY", "http://agent.example", "GET http://agent.example/.well-known/agent-card.json HTTP/1.1"),
+        ("https_proxy", "https://agent.example", "CONNECT agent.example:443 HTTP/1.1"),
+        ("ALL_PROXY", "https://agent.example:8443/geo/card.json", "CONNECT agent.example:8443 HTTP/1.1"),
+        ("ALL_PROXY", "http://agent.example/geo/card.json", "GET http://agent.example/geo/card.json HTTP/1.1"),
+    ] {
+        let mut command = a2a(&["discover", url]);
+        let _child = command.env(variable, &address).spawn().unwrap();
+        let (socket, _) = timeout(TIMEOUT, proxy.accept()).await.unwrap().unwrap();
+        let line = BufReader::new(socket).lines().next_line().await.unwrap();
+        assert_eq!(line.as_deref(), Some(expected), "{variable}");
+    }
+    drop(proxy);
+    let (_child, url) = serve().await;
+    for (exception, is_reached) in [("127.0.0.1", true), ("localhost,127.0.0.0/8", true), ("agent.example", false)] {
+        let mut command = a2a(&["discover", &url, "--timeout", "1s"]);
+        command.env("HTTP_PROXY", &address).env("NO_PROXY", exception);
+        assert_eq!(output(command).await.status.success(), is_reached, "{exception}");
+    }
+}
+
 /// Connects to nothing that is not configured. `strace` shows the calls of the server.
 #[cfg(target_os = "linux")]
 #[expect(clippy::print_stdout, reason = "a skipped test must not look like a passed one")]
@@ -245,15 +271,28 @@ async fn card_with_unchecked_security_is_rejected() {
         assert!(refused.status.code() == Some(2) && errors.contains("card.file"), "{errors}");
         assert!(errors.contains("A2A_TOKEN"), "{errors}");
     }
+    // With a token, the schemes that it does not satisfy are named.
+    let key = json!({"apiKeySecurityScheme": {"location": "header", "name": "x-key"}});
+    let oauth = json!({"oauth2SecurityScheme": {"flows": {"clientCredentials": {"tokenUrl": "https://t.example", "scopes": {}}}}});
+    let bearer = json!({"httpAuthSecurityScheme": {"scheme": "Bearer"}});
+    let card = json!({"name": "Geo", "supportedInterfaces": [], "securitySchemes": {"key": key, "oauth": oauth, "token": bearer}});
+    std::fs::write(&file, card.to_string()).unwrap();
     let mut command = a2a(&["serve", "--listen", "127.0.0.1:0", "--card-file", &file]);
     command.args(["--public-url", "https://agent.example/a2a"]).env("A2A_TOKEN", "secret");
-    let (mut child, _url) = started(command).await;
+    let (mut child, url) = started(command).await;
+    let card = crate::bindings::http().get(format!("{url}/.well-known/agent-card.json")).send().await.unwrap();
+    let card: Value = serde_json::from_slice(&card.bytes().await.unwrap()).unwrap();
+    assert_eq!(card["securitySchemes"].as_object().unwrap().keys().collect::<Vec<_>>(), ["bearer"]);
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
-    let mut line = String::new();
-    while !line.contains("card.grpc_url") {
-        line = timeout(TIMEOUT, lines.next_line()).await.unwrap().unwrap().unwrap();
+    signal(&child, "-TERM");
+    let mut warnings = Vec::new();
+    while let Some(line) = timeout(TIMEOUT, lines.next_line()).await.unwrap().unwrap() {
+        warnings.extend(line.split_once("WARN").map(|(_, warning)| warning.to_owned()));
     }
-    assert!(line.contains("WARN"), "{line}");
+    let [key, oauth, grpc] = ["security scheme key ", "security scheme oauth ", "card.grpc_url"]
+        .map(|text| warnings.iter().filter(|warning| warning.contains(text)).count());
+    assert_eq!((key, oauth, grpc), (1, 1, 1), "{warnings:?}");
+    assert!(!warnings.iter().any(|warning| warning.contains("scheme token")), "{warnings:?}");
 }
 
 #[tokio::test]
@@ -748,6 +787,7 @@ async fn library_program_without_a_subscriber_reports_to_stderr() {
     let mut next = async || timeout(TIMEOUT, lines.next_line()).await.unwrap().unwrap().unwrap();
     let warning = "a2a-service: warning: agent card declares credentials, but no authenticator checks them";
     assert_eq!(next().await, warning);
+    assert_eq!(next().await, "a2a-service: warning: security scheme bearer of the agent card: not checked");
     let url = next().await.strip_prefix("a2a-service: listening on ").unwrap().to_owned();
     let reply = post(&format!("{url}/message:send"), &message("hello")).await;
     let status = reply["task"]["status"]["message"]["parts"][0]["text"].as_str().unwrap();

@@ -6,6 +6,15 @@ use tonic::{Code, Status};
 use super::{Error, ErrorKind, Wire};
 use crate::protocol::version::Version;
 
+/// Names of methods in 1.0 and 0.3, as far as errors name them.
+const METHODS: [(&str, &str); 5] = [
+    ("SendMessage", "message/send"),
+    ("SendStreamingMessage", "message/stream"),
+    ("GetTask", "tasks/get"),
+    ("CancelTask", "tasks/cancel"),
+    ("SubscribeToTask", "tasks/resubscribe"),
+];
+
 impl ErrorKind {
     /// Codes of this kind in each binding at a protocol version.
     pub const fn wire_for(self, version: Version) -> Wire {
@@ -76,7 +85,7 @@ impl Error {
     }
 
     /// Message for the caller: the sentence that the protocol version defines, and the detail. In 0.3 it also names the
-    /// limit, because JSON-RPC errors have no other details there.
+    /// limit, because JSON-RPC errors have no other details there, and methods and states have their names of 0.3.
     pub fn message_for(&self, version: Version) -> String {
         let mut message = self.wire_for(version).sentence.to_owned();
         // A limit without a setting is a number, which the detail contains.
@@ -85,7 +94,13 @@ impl Error {
             message.extend([" (limit ", limit, ")"]);
         }
         if !self.0.detail.is_empty() {
-            message.extend([": ", &self.0.detail]);
+            message.push_str(": ");
+            match (version, self.kind()) {
+                // Their details are what the client has sent.
+                (Version::V0_3, ErrorKind::TaskNotFound | ErrorKind::MethodNotFound | ErrorKind::VerbNotAllowed)
+                | (Version::V1_0, _) => message.push_str(&self.0.detail),
+                (Version::V0_3, _) => message.push_str(&with_v03_names(&self.0.detail)),
+            }
         }
         message
     }
@@ -118,6 +133,18 @@ impl Error {
         };
         self.status(version, message)
     }
+}
+
+/// Replaces the names of methods and states by those of 0.3 (0.3, 6.3 and 7).
+fn with_v03_names(detail: &str) -> String {
+    let is_delimiter = |c: char| !(c.is_ascii_alphanumeric() || c == '_');
+    let renamed = detail.split_inclusive(is_delimiter).map(|piece| {
+        let word = piece.trim_end_matches(is_delimiter);
+        let method = METHODS.iter().find(|(name, _)| *name == word).map(|(_, method)| (*method).to_owned());
+        let state = || Some(word.strip_prefix("TASK_STATE_")?.to_ascii_lowercase().replace('_', "-"));
+        method.or_else(state).unwrap_or_else(|| word.to_owned()) + &piece[word.len()..]
+    });
+    renamed.collect()
 }
 
 #[cfg(test)]
@@ -158,5 +185,26 @@ mod tests {
         let error = ErrorKind::ResourceExhausted.because("2 running turns").with("limit", "turns");
         assert_eq!(error.message_for(Version::V0_3), "Limit reached (limit turns): 2 running turns");
         assert_eq!(error.message_for(Version::V1_0), "Limit reached: 2 running turns");
+    }
+
+    #[test]
+    fn methods_and_states_have_the_names_of_the_version() {
+        for (detail, expected) in [
+            ("task t is TASK_STATE_CANCELED", "task t is canceled"),
+            ("ü TASK_STATE_INPUT_REQUIRED, (TASK_STATE_FAILED).", "ü input-required, (failed)."),
+            ("use SendMessage, or poll the task", "use message/send, or poll the task"),
+            ("SendStreamingMessage/SubscribeToTask", "message/stream/tasks/resubscribe"),
+            ("MY_TASK_STATE_FAILED SendMessages 'TASK_STATES'", "MY_TASK_STATE_FAILED SendMessages 'TASK_STATES'"),
+        ] {
+            let error = ErrorKind::TaskNotCancelable.because(detail);
+            assert_eq!(error.message_for(Version::V1_0), format!("Task cannot be canceled: {detail}"));
+            assert_eq!(error.message_for(Version::V0_3), format!("Task cannot be canceled: {expected}"));
+        }
+        for (name, method) in METHODS {
+            let known = crate::protocol::v03::METHODS.iter().find(|(known, _)| *known == method).unwrap();
+            assert_eq!(known.1.name(), name);
+        }
+        let unknown = Error::task_not_found("SendMessage");
+        assert_eq!(unknown.message_for(Version::V0_3), "Task not found: SendMessage");
     }
 }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize, de::Error as _};
 use serde_json::{Value, json};
 
 pub use self::scheme::{Flow, Flows, Scheme};
-pub(crate) use self::scheme::{all_flows, to_v1};
+pub(crate) use self::scheme::{all_flows, to_v1, to_v03};
 use crate::protocol::{
     call::Call,
     error::{Error, ErrorKind},
@@ -169,7 +169,7 @@ pub fn v03_card_with(card: &AgentCard, fields: &V03CardFields) -> V03Card {
             state_transition_history: fields.state_transition_history,
             extensions: capabilities.extensions,
         },
-        security_schemes: scheme::to_v03(&card.security_schemes, &fields.schemes),
+        security_schemes: to_v03(&card.security_schemes, &fields.schemes),
         security: card.security_requirements.iter().map(from_requirement).collect(),
         default_input_modes: card.default_input_modes.clone(),
         default_output_modes: card.default_output_modes.clone(),

@@ -231,8 +231,8 @@ impl CardTemplate {
 
 #[cfg(feature = "cli")]
 impl CardConfig {
-    /// Returns the values of a card, without its security and signatures, which are those of its server. Values that the card
-    /// leaves out are not set.
+    /// Returns the values of a card, without its security requirements and signatures, which are those of its server, as are the
+    /// security schemes in the end. Values that the card leaves out are not set.
     pub(crate) fn of_card(card: AgentCard) -> Self {
         fn set<T>(items: Vec<T>) -> Option<Vec<T>> {
             Some(items).filter(|items| !items.is_empty())
@@ -265,6 +265,7 @@ impl CardConfig {
             interfaces: card.supported_interfaces.into_iter().map(interface).collect(),
             extensions: set(capabilities.extensions.into_iter().map(extension).collect()),
             capabilities: CapabilitiesConfig { streaming: capabilities.streaming, ..CapabilitiesConfig::default() },
+            security_schemes: SchemesConfig(v03::to_v03(&card.security_schemes, &BTreeMap::new())),
             ..Self::default()
         }
     }

@@ -11,6 +11,7 @@ use crate::{
         call::{Binding, CARD_EXTENDED, Call, Principal},
         error::{BEARER, Error, ErrorKind},
         pb::v1::{AgentCard, AgentSkill},
+        version::Version,
     },
     service::auth::require_scope,
 };
@@ -86,6 +87,11 @@ impl ExtendedCard for ScopedSkills {
     }
 }
 
+/// Returns the error of an agent without an extended card.
+pub(crate) fn not_supported() -> Error {
+    ErrorKind::ExtendedCardNotSupported.because("this agent has only its public card, at /.well-known/agent-card.json")
+}
+
 /// Settings of the extended card.
 #[derive(Clone, Default)]
 pub(crate) struct ExtendedCardSettings {
@@ -100,8 +106,14 @@ impl ExtendedCardSettings {
     ///
     /// # Errors
     /// `Unauthenticated` without credentials, `PermissionDenied` without the scope, `ExtendedAgentCardNotConfigured`
-    /// without a provider, or those of the provider.
+    /// without a provider, `ExtendedCardNotSupported` if it is off, or those of the provider.
     pub(crate) async fn card(&self, template: &CardTemplate, call: &Call) -> Result<AgentCard, Error> {
+        if self.access == ExtendedCardAccess::Off {
+            // The only card over gRPC of 0.3, which has no other name for the extended one.
+            let is_agent_card = (call.binding, call.version) == (Binding::Grpc, Version::V0_3);
+            let card = is_agent_card.then(|| template.for_base(call.base_url.as_deref()));
+            return Ok(template.signed_message(card.ok_or_else(not_supported)?, call.version));
+        }
         // Callers in this process are trusted.
         let is_guarded = self.access == ExtendedCardAccess::Guarded && call.binding != Binding::InProcess;
         if is_guarded && call.principal.is_none() {

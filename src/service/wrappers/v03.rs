@@ -22,7 +22,8 @@
 //! | Rejected stream with a retry delay, in JSON-RPC | `Retry-After` in the head of the stream: an SSE event has no field for it | `Retry-After` of the error response | the semantics layer |
 //! | Push configuration without an `id` | gets the id `default`; the next one replaces it | the service generates an id (4.3.1) | the semantics layer |
 //! | Get of a push configuration without its `id` | the one named `default`, else the one named like the task, else the first (0.3, 7.6) | −32602 | the semantics layer |
-//! | No extended agent card | −32007 (0.3, 8.2) | −32004, or −32007 if the card announces one (3.1.11) | [`ErrorKind::wire_for`] |
+//! | No extended agent card | −32007 (0.3, 8.2); over gRPC the public card, since `GetAgentCard` is the only RPC for either | −32004, or −32007 if the card announces one (3.1.11) | [`ErrorKind::wire_for`], the card |
+//! | Methods and states in error messages | `message/send`, `canceled` (0.3, 6.3 and 7) | `SendMessage`, `TASK_STATE_CANCELED` | the errors |
 //! | Required extension that the client does not activate | accepted, since 0.3 has no error code for it (0.3, 8.2); −32004 with `strict` | −32008 (3.3.4) | [`extension`](crate::service::wrappers::extended) |
 //! | Unsupported protocol version | −32600: 0.3 has no error code for it (0.3, 8.2) | −32009 (3.6.2) | [`ErrorKind::wire_for`] |
 //! | Exceeded limit | named in the error message: clients do not read details | named in the metadata of `ErrorInfo` | the errors |

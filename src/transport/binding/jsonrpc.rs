@@ -530,7 +530,7 @@ fn error_response(id: &str, version: Version, error: &Error, headers: HeaderMap)
 }
 
 /// Returns true if an error before a stream is sent as its only event: if `Accept` names `text/event-stream`, and not
-/// JSON too. The SDKs for Go (2.3) and those for 0.3 read nothing else there. The SDK for JavaScript at 1.0 throws the
+/// JSON too. The SDKs for Go (2.4) and those for 0.3 read nothing else there. The SDK for JavaScript at 1.0 throws the
 /// typed error for a plain response, and for an event a different error with the typed one as its cause.
 fn wants_events(headers: &HeaderMap, version: Version) -> bool {
     let lines = headers.get_all(header::ACCEPT).into_iter().filter_map(|line| line.to_str().ok());

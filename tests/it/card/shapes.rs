@@ -330,3 +330,23 @@ async fn extended_card_has_the_form_of_the_request() {
     let proto = grpc.get_agent_card(v03::GetAgentCardRequest {}).await.unwrap().into_inner();
     assert_eq!((proto.name.as_str(), proto.url.as_str(), proto.skills.len()), ("Second", "h:1", 1));
 }
+
+/// The Python SDK of 0.3 reads the card over gRPC, where the extended card has no name of its own. Elsewhere there is none.
+#[tokio::test]
+async fn public_card_is_the_card_over_grpc_of_0_3() {
+    for (server, base) in
+        [(server(), None), (server().url("https://agent.example/a2a"), Some("https://agent.example/a2a"))]
+    {
+        let url = serve(server.name("Geo")).await;
+        let base = base.unwrap_or(&url);
+        let mut grpc = a2a_service::v03::pb::a2a_service_client::A2aServiceClient::connect(url.clone()).await.unwrap();
+        let proto = grpc.get_agent_card(v03::GetAgentCardRequest {}).await.unwrap().into_inner();
+        assert_eq!((proto.name.as_str(), proto.supports_authenticated_extended_card), ("Geo", false));
+        assert_eq!(proto.url, format!("{base}/rpc"));
+        assert_eq!(crate::bindings::fetch(format!("{url}/v1/card")).await.unwrap().status(), 404);
+        let current = a2a_service::pb::v1::a2a_service_client::A2aServiceClient::connect(url).await.unwrap();
+        let error =
+            current.get_extended_agent_card(Request::new(GetExtendedAgentCardRequest::default())).await.unwrap_err();
+        assert_eq!(error.code(), tonic::Code::FailedPrecondition);
+    }
+}

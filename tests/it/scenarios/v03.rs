@@ -11,6 +11,16 @@ v03_scenario!(second_cancel_is_rejected, async |agent: &dyn A2aService| {
     assert_eq!(get(agent, &id).await.unwrap(), canceled);
 });
 
+v03_scenario!(errors_have_the_names_of_0_3, async |agent: &dyn A2aService| {
+    let done = send(agent, text("", "hello")).await.id;
+    let asked = send(agent, text("", "/ask what?")).await.id;
+    cancel::cancel(agent, &asked).await.unwrap();
+    for (id, state) in [(done, "completed"), (asked, "canceled")] {
+        let error = cancel::cancel(agent, &id).await.err().unwrap().to_string();
+        assert!(error.contains(&id) && error.ends_with(&format!("is {state}")), "{error}");
+    }
+});
+
 v03_scenario!(message_to_terminal_task_has_invalid_params, async |agent: &dyn A2aService| {
     let terminal = send(agent, text("", "hello")).await;
     assert_error_kind(&send_payload(agent, text(&terminal.id, "more")).await.err().unwrap(), ErrorKind::InvalidParams);
