@@ -20,6 +20,7 @@ struct Delegate {
 impl Agent for Delegate {
     async fn run(&self, turn: Turn, out: Updates) -> Result<End, Error> {
         out.working().await?;
+        // The client adds one to the hop count of the turn, so that agents which delegate to each other in a circle stop.
         let mut events = self.writer.stream(turn.text()).await?;
         let mut task_id: Option<String> = None;
         loop {

@@ -57,6 +57,7 @@ use crate::{
         call::{Binding, Call},
         error::{Error, ErrorKind},
         event::{Cursor, Event},
+        message::hops,
         pb::v1::{
             AgentCard, CancelTaskRequest, GetExtendedAgentCardRequest, GetTaskRequest, ListTasksRequest,
             ListTasksResponse, Message, SendMessageRequest, StreamResponse, SubscribeToTaskRequest, Task, TaskState,
@@ -178,10 +179,14 @@ impl Client {
         &self.tenant
     }
 
-    /// Returns the context of the next call.
+    /// Returns the context of the next call, with the hop count for the turn in which it is made.
     pub(crate) fn call(&self) -> Call {
         let deadline = self.timeout.map(|timeout| clock::after(tokio::time::Instant::now(), timeout));
-        Call { deadline: deadline.or(self.context.deadline), ..self.context.clone() }
+        Call { deadline: deadline.or(self.context.deadline), hops: self.hops(), ..self.context.clone() }
+    }
+
+    fn hops(&self) -> u32 {
+        self.context.hops.max(hops::of_next_message())
     }
 
     /// Sends a message, and waits until the turn of the agent ends: until the task is terminal, or waits for input or
@@ -390,13 +395,16 @@ impl Client {
         self.interface.is_some() && !streaming.unwrap_or_default()
     }
 
-    /// Adds the tenant and the message id, unless the request has them.
+    /// Adds the hop count, and the tenant and the message id unless the request has them.
     fn complete(&self, mut request: SendMessageRequest) -> SendMessageRequest {
         if request.tenant.is_empty() {
             request.tenant.clone_from(&self.tenant);
         }
-        if let Some(message) = request.message.as_mut().filter(|message| message.message_id.is_empty()) {
-            message.message_id = Ids::default().random();
+        if let Some(message) = &mut request.message {
+            hops::set(message, self.hops());
+            if message.message_id.is_empty() {
+                message.message_id = Ids::default().random();
+            }
         }
         request
     }

@@ -247,13 +247,16 @@ impl Service {
         let negotiated = request.extensions().get::<Negotiated>().is_some();
         let extensions = if negotiated { call.extensions.clone() } else { Vec::new() };
         let (principal, trace, forwarded) = (call.principal.clone(), call.trace.clone(), call.forwarded.clone());
+        let hops = call.hops;
         let responses = call.responses.clone();
         let idempotency_key = self.default_key.key(call, request.get_ref())?;
         self.gate.check(request.get_ref())?;
         let (_, request_extensions, body) = request.into_parts();
         let SendMessageRequest { message, configuration, metadata, .. } = body;
-        let message = message.ok_or_else(|| Error::invalid_field("message", "is required"))?;
+        let mut message = message.ok_or_else(|| Error::invalid_field("message", "is required"))?;
         message_limits::check(&message, metadata.as_ref(), self.execution.limits())?;
+        // The idempotency key has been made of the message as it was sent.
+        message_limits::count_hops(&mut message, hops, self.execution.limits())?;
         let configuration = configuration.unwrap_or_default();
         let push = configuration.task_push_notification_config;
         let push =
@@ -558,8 +561,7 @@ impl A2aService for Service {
         if let Some(source) = self.extended_card.get() {
             return Ok(Response::new(source(Call::of(&request)?.clone()).await?));
         }
-        let why = "this agent has only its public card, at /.well-known/agent-card.json";
-        Err(ErrorKind::ExtendedCardNotSupported.because(why).into())
+        Err(card::extended::not_supported().into())
     }
 }
 

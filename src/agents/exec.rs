@@ -217,6 +217,7 @@ fn describe(command: &mut Command, turn: &Turn, files: &TurnFiles) {
     if let Some(trace) = turn.trace() {
         command.env("TRACEPARENT", trace);
     }
+    command.env("A2A_HOPS", turn.hops().to_string());
 }
 
 /// Returns the status message for a command that has failed.

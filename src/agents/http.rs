@@ -23,7 +23,10 @@ use crate::{
         stderr::escaped,
         webhook_signature::sign as webhook_signature,
     },
-    protocol::{call::RESPONSE_HEAD, json::check_json},
+    protocol::{
+        call::{HOPS, RESPONSE_HEAD},
+        json::check_json,
+    },
 };
 
 /// Name of the endpoint for the client.
@@ -101,7 +104,7 @@ impl HttpEndpoint {
         let id = format!("{}-{}", turn.task_id(), turn.message().message_id);
         let send = async || {
             let request = post((&self.client, &self.url), self.options.token.as_ref(), ACCEPT, turn, body);
-            let mut request = request.header("idempotency-key", &id);
+            let mut request = request.header("idempotency-key", &id).header(HOPS, turn.hops().saturating_add(1));
             if let Some(secret) = &self.options.secret {
                 let timestamp = (turn.live.journal().sources().clock.millis() / 1000).to_string();
                 let signature = webhook_signature(secret, &id, &timestamp, body);

@@ -20,7 +20,7 @@ pub(crate) use self::{
     load::{
         Error, LoadedConfig,
         agents::AgentConfig,
-        environment::{CLIENT_API_KEY_VARIABLE, CLIENT_SECRET_VARIABLE, CLIENT_TOKEN_VARIABLE},
+        environment::{CLIENT_API_KEY_VARIABLE, CLIENT_SECRET_VARIABLE, CLIENT_TOKEN_VARIABLE, hops},
         load,
     },
     secret::Sourced,
@@ -247,6 +247,7 @@ keys! {
     Agent "limits.queued_turns" => limits.queued_turns: usize, "Maximum number of new turns that wait for a running one to end, over all owners, and half as many of one owner; a new task is SUBMITTED meanwhile. Beyond it, messages get 429. Zero: messages that need another turn at `limits.turns` or `limits.turns_per_owner` get 429.";
     Agent "limits.streams" => limits.streams: usize, "Maximum number of open streams, over all tasks. Further ones are rejected. Of one owner, half as many; of one task, a tenth. Twice as many calls that are not streams may be in progress, and as many as there are streams of one owner.";
     Agent "limits.task_bytes" => limits.task_bytes: ByteSize, "Maximum total size of all events of a task, including its client's messages: encoded in protobuf, plus the memory that their parts and values occupy if that exceeds 64 KiB. A turn that exceeds it fails, and further messages are rejected. An artifact may have half of it, and an event an eighth: an artifact chunk, a status with its message, a client's message. All tasks of a context may have eight times as much. Clients of gRPC accept events of 4 MiB unless configured otherwise.";
+    Agent "limits.hops" => limits.hops: u32, "Maximum number of agents that have passed a message on: its hop count, in the header `a2a-hops` or in its metadata. Messages with a higher one are rejected, so that agents which call each other in a circle stop. Gateways, commands and endpoints pass the count on. Zero rejects the messages of agents.";
     Agent "card.file" => card.file: Option<CardFile>, "File with an agent card in JSON, of 1.0 or 0.3. Its values apply where the other keys of `card` are not set. `streaming = false` also rejects streaming calls. Interfaces of other origins are listed after the server's own. Security is that which the server checks: the server does not start if the file declares security and callers are not authenticated.";
     Agent "card.name" => card.name: Option<String>, "Name of the agent. Defaults to the agent's own value.";
     Agent "card.description" => card.description: Option<String>, "Description of the agent. Defaults to the agent's own value.";

@@ -27,6 +27,7 @@ use crate::{
     protocol::{
         call::Binding,
         error::{Error, ErrorKind},
+        message::hops,
         pb::v1::AgentCard,
         version::Version,
     },
@@ -330,7 +331,10 @@ pub(super) async fn interruptible<T>(result: impl Future<Output = T>) -> Result<
 /// Runs a command on a runtime of its own.
 pub(super) fn block_on<T>(command: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
-    let result = runtime.block_on(command);
+    let result = match config::hops() {
+        Some(count) => runtime.block_on(hops::turn(count, command)),
+        None => runtime.block_on(command),
+    };
     // Work that blocks does not delay the end.
     runtime.shutdown_background();
     result

@@ -133,7 +133,9 @@ pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
         let (first, others) = config.listen.0.split_first().context("there is no listen address")?;
         let context = |addr| move || format!("can't listen on {addr}; set another address with --listen");
         let mut bound = server.bind(first).await.with_context(context(first))?;
-        gateways.into_iter().for_each(Gateway::spawn_refresh);
+        for gateway in gateways {
+            gateway.spawn_refresh(bound.addr());
+        }
         let mut addresses = String::new();
         for addr in others {
             let addr = bound.add(addr).await.with_context(context(addr))?;

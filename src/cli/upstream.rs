@@ -1,8 +1,9 @@
 //! Gateway mode of `a2a serve`: connects to the upstream agent, falls back to its stored card at the start, and refreshes the
-//! card.
+//! card. An upstream agent that is this server is rejected.
 
 use std::{
     io::{self, Write as _},
+    net::{SocketAddr, UdpSocket},
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -14,14 +15,19 @@ use tokio::{
     task::spawn_blocking,
     time::{Instant, sleep_until},
 };
+use url::Url;
 
-use super::{config::Config, read_file};
+use super::{
+    config::{self, Config},
+    read_file,
+};
 use crate::{
     agents::Upstream,
-    base::clock::after,
-    client::{Client, ClientBuilder, StoredCard},
+    base::{clock::after, name_lookup::resolve},
+    client::{Client, ClientBuilder, StoredCard, complete_url},
     engine::agent::Agent as _,
     protocol::{error::ErrorKind, pb::v1::AgentCard},
+    service::card::{JSON_RPC, WELL_KNOWN, WELL_KNOWN_BEFORE},
 };
 
 /// Maximum size of the file of a card in bytes: that of a card, which may be escaped.
@@ -44,6 +50,7 @@ pub(super) struct Gateway {
 /// Downloads of the card in the background.
 struct Refresh {
     builder: ClientBuilder,
+    own: OwnAddresses,
     agent: Upstream,
     file: Option<CardFile>,
     card: StoredCard,
@@ -55,6 +62,8 @@ struct Refresh {
 impl Gateway {
     /// Connects to the agent at a URL. If it can't be reached, its stored card is used. `store` is the file of the tasks.
     pub(super) async fn connect(url: &str, store: Option<&Path>, config: &Config) -> anyhow::Result<Self> {
+        let own = OwnAddresses::of(config);
+        own.reject(url).await?;
         let mut builder = Client::builder().call_credentials(!config.upstream.forward.is_empty());
         if let Some(token) = &config.upstream.token {
             builder = builder.bearer(token.value.expose())?;
@@ -80,17 +89,20 @@ impl Gateway {
             }
             Err(error) => return Err(error).with_context(failed),
         };
-        let agent = Upstream::new(builder.connect_to(&card).await.with_context(failed)?);
+        let client = builder.connect_to(&card).await.with_context(failed)?;
+        own.reject_client(&client).await?;
+        let agent = Upstream::new(client);
         let (sender, updates) = watch::channel(agent.card());
-        let refresh = Refresh { builder, agent: agent.clone(), file, card, updates: sender, is_reached };
+        let refresh = Refresh { builder, own, agent: agent.clone(), file, card, updates: sender, is_reached };
         if is_reached {
             refresh.store().await;
         }
         Ok(Self { agent, updates, refresh })
     }
 
-    /// Downloads the card from time to time, until the runtime ends.
-    pub(super) fn spawn_refresh(self) {
+    /// Downloads the card from time to time, until the runtime ends. The server listens at `bound`.
+    pub(super) fn spawn_refresh(mut self, bound: SocketAddr) {
+        self.refresh.own.listen.push(bound);
         tokio::spawn(self.refresh.run());
     }
 }
@@ -101,29 +113,30 @@ impl Refresh {
             let interval = if self.is_reached { INTERVAL } else { RETRY_INTERVAL };
             sleep_until(after(Instant::now(), interval)).await;
             match self.builder.download(&self.card.upstream).await {
-                Ok(card) if card == self.card => self.is_reached = true,
                 Ok(card) => {
                     self.is_reached = true;
-                    self.replace(card).await;
+                    if let Err(error) = self.replace(card).await {
+                        tracing::warn!(error.cause = %error, "card of the upstream agent not used");
+                    }
                 }
                 Err(error) => tracing::debug!(error.cause = %error, "upstream agent card not downloaded"),
             }
         }
     }
 
-    /// Uses another card from now on, unless it has no interface that can be called.
-    async fn replace(&mut self, card: StoredCard) {
-        match self.builder.connect_to(&card).await {
-            Ok(client) => {
-                tracing::info!("upstream agent card changed");
-                self.agent.set_client(client);
-                // Fails if the server has ended.
-                _ = self.updates.send(self.agent.card());
-                self.card = card;
-                self.store().await;
-            }
-            Err(error) => tracing::warn!(error.cause = %error, "changed card of the upstream agent not used"),
+    /// Uses a card from now on, unless it has no interface that can be called, or is that of this server.
+    async fn replace(&mut self, card: StoredCard) -> anyhow::Result<()> {
+        let client = self.builder.connect_to(&card).await?;
+        self.own.reject_client(&client).await?;
+        if card != self.card {
+            tracing::info!("upstream agent card changed");
+            self.agent.set_client(client);
+            // Fails if the server has ended.
+            _ = self.updates.send(self.agent.card());
+            self.card = card;
+            self.store().await;
         }
+        Ok(())
     }
 
     /// Stores the card in its file, if there is one.
@@ -135,6 +148,62 @@ impl Refresh {
             tracing::warn!(error.cause = %error, "card of the upstream agent not stored");
         }
     }
+}
+
+/// Addresses of this server.
+struct OwnAddresses {
+    listen: Vec<SocketAddr>,
+    public: Option<Url>,
+}
+
+impl OwnAddresses {
+    fn of(config: &Config) -> Self {
+        let public = config.public_url.as_ref().and_then(|url| Url::parse(&url.0).ok());
+        Self { listen: config.listen.0.clone(), public }
+    }
+
+    /// Rejects an agent whose card names an interface of this server as the one to call.
+    async fn reject_client(&self, client: &Client) -> Result<(), config::Error> {
+        match client.interface() {
+            Some(interface) => self.reject(&interface.url).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Rejects the URL of an agent, of its card or of an interface that is one of this server.
+    async fn reject(&self, url: &str) -> Result<(), config::Error> {
+        let Ok(url) = complete_url(url) else { return Ok(()) };
+        if self.public.as_ref().is_some_and(|public| base(public) == base(&url)) || self.is_listening_at(&url).await {
+            let at = url.origin().ascii_serialization();
+            let why = "is this server, which would pass its messages on to itself; name another agent";
+            return Err(config::Error::new(format!("upstream.url: the agent at {at} {why}")));
+        }
+        Ok(())
+    }
+
+    async fn is_listening_at(&self, url: &Url) -> bool {
+        let (Some(host), Some(port)) = (url.host_str(), url.port_or_known_default()) else { return false };
+        if self.listen.iter().all(|own| own.port() != port) {
+            return false;
+        }
+        let found = resolve(host.trim_matches(['[', ']']), port).await.unwrap_or_default();
+        found.iter().any(|addr| self.listen.iter().any(|own| accepts(*own, *addr)))
+    }
+}
+
+/// Returns true if a server that listens at `own` accepts connections to `addr`.
+fn accepts(own: SocketAddr, addr: SocketAddr) -> bool {
+    let (own_ip, ip) = (own.ip().to_canonical(), addr.ip().to_canonical());
+    // Only an address of this machine can be bound.
+    let is_of_any = (own_ip.is_unspecified() || ip.is_unspecified()) && UdpSocket::bind((ip, 0)).is_ok();
+    own.port() == addr.port() && (own_ip == ip || is_of_any)
+}
+
+/// Returns host, port and base path of a URL: without the path of a card or of JSON-RPC.
+fn base(url: &Url) -> (Option<&str>, Option<u16>, &str) {
+    let path = url.path().trim_end_matches('/');
+    let path = [WELL_KNOWN, WELL_KNOWN_BEFORE, JSON_RPC].iter().find_map(|end| path.strip_suffix(end)).unwrap_or(path);
+    (url.host_str(), url.port(), path)
 }
 
 /// File with the card of the upstream agent.
@@ -178,6 +247,39 @@ impl CardFile {
 mod tests {
     use super::*;
 
+    #[tokio::test]
+    async fn own_addresses_are_recognised() {
+        let own = OwnAddresses {
+            listen: vec!["0.0.0.0:8080".parse().unwrap(), "127.0.0.1:9".parse().unwrap()],
+            public: Url::parse("https://agents.example/geo/").ok(),
+        };
+        for url in [
+            "http://127.0.0.1:8080",
+            "http://localhost:8080/rpc",
+            "127.0.0.1:8080/any/path",
+            "http://[::ffff:127.0.0.1]:8080",
+            "http://0.0.0.0:8080",
+            "http://127.0.0.1:9",
+            "https://agents.example/geo",
+            "https://AGENTS.example:443/geo/rpc",
+            "agents.example/geo/.well-known/agent-card.json",
+        ] {
+            let error = own.reject(url).await.unwrap_err().to_string();
+            assert!(error.starts_with("upstream.url: the agent at ") && error.contains("is this server"), "{error}");
+        }
+        for url in [
+            "http://127.0.0.1:8081",
+            "http://127.0.0.2:9",
+            "http://192.0.2.1:8080",
+            "https://agents.example",
+            "https://agents.example/other",
+            "https://agents.example:8443/geo",
+            "https://geo.example/geo",
+        ] {
+            assert!(own.reject(url).await.is_ok(), "{url}");
+        }
+    }
+
     #[test]
     fn stored_card_is_that_of_its_agent() {
         let directory = tempfile::tempdir().unwrap();
@@ -193,6 +295,42 @@ mod tests {
         assert_eq!(file.read("https://other.example"), None);
         std::fs::write(&file.0, "{").unwrap();
         assert_eq!(file.read("https://agent.example"), None);
+    }
+
+    /// A card that names this server is used neither at the start nor later.
+    #[tokio::test]
+    async fn card_of_this_server_is_not_used() {
+        use std::sync::Arc;
+
+        use axum::{Router, routing::get};
+        use parking_lot::Mutex;
+
+        let card = |url: &str| {
+            let interface = serde_json::json!({"url": url, "protocolBinding": "JSONRPC", "protocolVersion": "1.0"});
+            serde_json::json!({"name": "Geo", "supportedInterfaces": [interface]})
+        };
+        let served = Arc::new(Mutex::new(card("http://127.0.0.1:9/rpc")));
+        let current = Arc::clone(&served);
+        let respond = get(async move || current.lock().to_string());
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let router = Router::new().route(WELL_KNOWN, respond);
+        tokio::spawn(async move { axum::serve(listener, router).await });
+        let mut config = Config::default();
+        config.listen.0 = vec!["127.0.0.1:9".parse().unwrap()];
+        let refused = Gateway::connect(&url, None, &config).await.err().unwrap();
+        assert!(refused.to_string().contains("is this server"), "{refused}");
+        *served.lock() = card("http://192.0.2.1/rpc");
+        let Gateway { mut refresh, .. } = Gateway::connect(&url, None, &config).await.unwrap();
+        let used = refresh.card.clone();
+        *served.lock() = card("http://127.0.0.1:9/rpc");
+        let changed = refresh.builder.download(&url).await.unwrap();
+        assert!(refresh.replace(changed.clone()).await.unwrap_err().to_string().contains("is this server"));
+        assert!(refresh.card == used && changed != used);
+        *served.lock() = card("http://192.0.2.2/rpc");
+        let other = refresh.builder.download(&url).await.unwrap();
+        refresh.replace(other.clone()).await.unwrap();
+        assert_eq!(refresh.card, other);
     }
 
     /// The card is only validated if the agent still has the stored one.

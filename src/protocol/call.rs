@@ -27,6 +27,7 @@ use crate::{
     protocol::{
         error::{Error, ErrorKind},
         event::Cursor,
+        message::hops,
         response_budget::{Reservation, ResponseBudget},
         version::Version,
     },
@@ -53,6 +54,9 @@ pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 pub const TRACE: HeaderName = HeaderName::from_static("traceparent");
 /// `grpc-timeout`: time that the caller waits. Accepted over every binding.
 pub const TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
+
+/// `a2a-hops`: number of agents that have passed the message of a call on.
+pub const HOPS: HeaderName = HeaderName::from_static("a2a-hops");
 
 /// Binding over which a call was received.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -125,9 +129,11 @@ pub struct Call {
     pub cursor: Option<Cursor>,
     /// `traceparent`, if the request has a valid one. It is passed on to the agent and to webhooks.
     pub trace: Option<String>,
+    /// Number of agents that have passed the message on, by the header `a2a-hops`.
+    pub hops: u32,
     /// Remote address of the connection.
     pub peer: Option<SocketAddr>,
-    /// Base URL at which the client reaches the server, if the server has an extended agent card.
+    /// Base URL at which the client reaches the server, if the call may get an agent card.
     pub base_url: Option<Arc<str>>,
     /// Request id, if the request has a valid one.
     pub request_id: Option<String>,
@@ -175,6 +181,9 @@ impl Call {
                 if name == LAST_EVENT_ID && !value.is_empty() {
                     call.cursor.get_or_insert_with(Cursor::invalid);
                 }
+                if name == HOPS {
+                    call.hops = hops::INVALID;
+                }
                 continue;
             };
             match name {
@@ -193,6 +202,7 @@ impl Call {
                 name if name == REQUEST_ID && text.len() <= 128 => {
                     call.request_id.get_or_insert_with(|| text.to_owned());
                 }
+                name if name == HOPS => call.hops = call.hops.max(hops::parse(text)),
                 name if name == USER_AGENT => call.plain_files = has_plain_files(text, headers.contains_key(VERSION)),
                 _ => {}
             }
@@ -215,6 +225,7 @@ impl Call {
         set(IDEMPOTENCY_KEY, self.idempotency_key.as_deref());
         set(REQUEST_ID, self.request_id.as_deref());
         set(TRACE, self.trace.as_deref());
+        set(HOPS, Some(self.hops.to_string().as_str()).filter(|_| self.hops > 0));
         let left = self.time_left().map(|left| left.as_millis());
         // 8 digits at most, as gRPC defines.
         set(TIMEOUT, left.map(|millis| format!("{}m", millis.min(99_999_999))).as_deref());
@@ -417,13 +428,32 @@ mod tests {
             cursor: Cursor::from_text("t.1.2"),
             request_id: Some("r".into()),
             trace: Some("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01".into()),
+            hops: 3,
             ..Call::by("ada")
         };
         let read = Call::from_headers(&call.to_headers(), Binding::Rest);
         assert_eq!((read.extensions, read.idempotency_key), (call.extensions, call.idempotency_key));
         assert_eq!((read.cursor, read.deadline, read.request_id), (call.cursor, call.deadline, call.request_id));
-        assert_eq!(read.trace, call.trace);
+        assert_eq!((read.trace, read.hops), (call.trace, call.hops));
+        assert!(!Call::default().to_headers().contains_key(HOPS));
         assert_eq!(&*read.owner, "", "a client can't set its owner");
+    }
+
+    #[test]
+    fn highest_hop_count_counts_and_an_invalid_one_exceeds_all() {
+        for (values, hops) in [
+            (&[][..], 0),
+            (&["3"], 3),
+            (&["3", "5", "4"], 5),
+            (&["3", ""], hops::INVALID),
+            (&["-1"], hops::INVALID),
+            (&["\u{e9}"], hops::INVALID),
+        ] {
+            let values = values.iter().map(|value| (HOPS, HeaderValue::from_bytes(value.as_bytes()).unwrap()));
+            let mut headers = HeaderMap::new();
+            values.for_each(|(name, value)| _ = headers.append(name, value));
+            assert_eq!(Call::from_headers(&headers, Binding::Grpc).hops, hops);
+        }
     }
 
     #[test]

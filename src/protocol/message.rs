@@ -14,6 +14,7 @@ use crate::{
 
 #[cfg(feature = "exec")]
 pub(crate) mod file_name;
+pub mod hops;
 #[cfg(feature = "server")]
 pub mod secret;
 #[cfg(feature = "server")]

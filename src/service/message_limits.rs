@@ -1,9 +1,11 @@
-//! Limits of a message that a client sends: its number of parts, and how deep its JSON is nested.
+//! Limits of a message that a client sends: its number of parts, how deep its JSON is nested, and its hop count.
 
 use super::Limits;
 use crate::protocol::{
+    call::HOPS,
     error::Error,
     json::wkt::MAX_DEPTH,
+    message::hops,
     pb::{
         v1::{Message, Part, part::Content},
         wkt::Struct,
@@ -38,4 +40,21 @@ pub(super) fn check(message: &Message, metadata: Option<&Struct>, limits: &Limit
     };
     let why = format!("is nested more than {max} deep");
     Err(Error::invalid_field(field, why).with("limit", "json_depth"))
+}
+
+/// Rejects a message that too many agents have passed on. `call` is the hop count of its call. The metadata of the message gets the
+/// count of both, so that the turn has it after a restart too.
+pub(super) fn count_hops(message: &mut Message, call: u32, limits: &Limits) -> Result<(), Error> {
+    let (count, max) = (call.max(hops::of(message)), limits.hops);
+    if count > max || count == hops::INVALID {
+        let why = match count {
+            hops::INVALID => format!("is not a whole number, and counts as more than {max} (limits.hops)"),
+            _ => {
+                format!("{count} exceeds the limit of {max} (limits.hops); the agents may call each other in a circle")
+            }
+        };
+        return Err(Error::invalid_field(HOPS.as_str(), why).with("limit", "hops"));
+    }
+    hops::set(message, count);
+    Ok(())
 }

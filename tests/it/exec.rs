@@ -127,6 +127,7 @@ async fn environment_describes_the_turn_and_has_no_secret_of_the_server() {
         "A2A_ATTEMPT",
         "A2A_OWNER",
         "A2A_TENANT",
+        "A2A_HOPS",
         "A2A_INPUT_DIR",
         "A2A_OUTPUT_DIR",
     ];

@@ -36,6 +36,7 @@ mod exec;
 mod faults;
 mod gate;
 mod history;
+mod hops;
 mod http_endpoint;
 mod isolation;
 mod json;

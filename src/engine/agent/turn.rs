@@ -16,6 +16,7 @@ use crate::{
     protocol::{
         call::Principal,
         event::Event,
+        message::hops,
         pb::{
             v1::{Message, Part, Task, part::Content},
             wkt::Struct,
@@ -170,6 +171,12 @@ impl Turn {
     /// valid one.
     pub fn trace(&self) -> Option<&str> {
         self.context.trace.as_deref()
+    }
+
+    /// Returns the number of agents that have passed on the messages of the turn: the highest count of any. Messages that the
+    /// agent sends have one more, see [`hops`](crate::extension::hops).
+    pub fn hops(&self) -> u32 {
+        self.stored_messages().map(hops::of).max().unwrap_or_default()
     }
 
     /// Returns the headers of the request that the server is configured to pass on, such as the credentials of the caller

@@ -48,6 +48,9 @@ options! {
         pub parts: usize = 1000,
         /// Maximum number of tasks that a message may reference. 16 by default.
         pub references: usize = 16,
+        /// Maximum hop count of a message: the number of agents that have passed it on. Zero rejects the messages of agents. 8
+        /// by default.
+        pub hops: u32 = 8,
         /// Maximum nesting of lists and objects in `data` and `metadata` of a request. 28 by default, which is also the
         /// upper bound: decoders of protobuf read no deeper messages.
         pub json_depth: usize = MAX_DEPTH,

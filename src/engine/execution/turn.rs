@@ -29,7 +29,7 @@ use crate::{
         agent::{self, End, Turn, Updates},
         journal::{AgentPause, AgentStart, LiveRef, TurnContext, TurnReply, TurnResult, TurnStop, WaitsFor},
     },
-    protocol::{event::Event, pb::v1::TaskState},
+    protocol::{event::Event, message::hops, pb::v1::TaskState},
 };
 
 /// Signals that a new turn has been polled for the first time. Dropped unsent if no turn starts.
@@ -144,10 +144,11 @@ impl Shared {
             text: OnceLock::new(),
         };
         turn.originals = secrets.restore(turn.stored_messages());
+        let hops = turn.hops();
         let sender = Updates { live: live.clone(), turn: number, metadata: None };
         // The agent may panic before it returns a future.
         let started_agent = catch_unwind(AssertUnwindSafe(|| self.agent.dyn_run(turn, sender)));
-        self.poll(live, started_agent, timers)
+        self.poll(live, started_agent, timers, hops)
     }
 
     /// Polls the agent until the turn ends. Commits its updates at its pauses, at most once per `commit_interval`.
@@ -156,6 +157,7 @@ impl Shared {
         live: &LiveRef,
         started_agent: Result<AgentFuture<'_>, Box<dyn Any + Send>>,
         mut timers: TurnTimers,
+        hops: u32,
     ) -> TurnOutcome {
         let mut agent = match started_agent {
             Ok(future) => Some(future),
@@ -175,7 +177,7 @@ impl Shared {
                 Err(stop) => return Poll::Ready(TurnOutcome::Stopped(stop)),
             }
             let poll = || agent.as_mut().map_or(Poll::Pending, |future| future.as_mut().poll(cx));
-            match catch_unwind(AssertUnwindSafe(poll)) {
+            match catch_unwind(AssertUnwindSafe(|| hops::in_turn(hops, poll))) {
                 Ok(Poll::Ready(result)) => return Poll::Ready(TurnOutcome::Returned(result)),
                 Err(panic) => return Poll::Ready(TurnOutcome::Panicked(panic_message(&*panic))),
                 Ok(Poll::Pending) => {}

@@ -31,7 +31,10 @@ use crate::protocol::{
     snapshot::Snapshot,
     version::Version,
 };
-pub use crate::protocol::{event::resume, message::secret};
+pub use crate::protocol::{
+    event::resume,
+    message::{hops, secret},
+};
 
 /// Header (or gRPC metadata) that lists the requested extensions of a call, and the active ones of a response.
 pub(crate) const ACTIVE: &str = "a2a-extensions";

@@ -1,9 +1,12 @@
 //! Environment variables of the configuration: which of them are keys, which are ignored, and warnings of unknown ones.
 
-use std::ffi::OsString;
+use std::{env, ffi::OsString};
 
 use super::{Loader, Origin, nearest};
-use crate::cli::config::{KEYS, RawValue, Setting};
+use crate::{
+    cli::config::{KEYS, RawValue, Setting},
+    protocol::message::hops,
+};
 
 /// Environment variable with the path of the configuration file.
 pub(super) const CONFIG_VARIABLE: &str = "A2A_CONFIG";
@@ -17,11 +20,20 @@ pub(crate) const CLIENT_API_KEY_VARIABLE: &str = "A2A_CLIENT_API_KEY";
 /// Environment variable with the OAuth client secret of the client.
 pub(crate) const CLIENT_SECRET_VARIABLE: &str = "A2A_CLIENT_SECRET";
 
+/// Environment variable of a command that is an agent: the hop count of its turn.
+const HOPS_VARIABLE: &str = "A2A_HOPS";
+
 /// Environment variables that are no keys of the server.
-const CLIENT_VARIABLES: [&str; 3] = [CLIENT_TOKEN_VARIABLE, CLIENT_API_KEY_VARIABLE, CLIENT_SECRET_VARIABLE];
+const CLIENT_VARIABLES: [&str; 4] =
+    [CLIENT_TOKEN_VARIABLE, CLIENT_API_KEY_VARIABLE, CLIENT_SECRET_VARIABLE, HOPS_VARIABLE];
 
 /// Conventional variable of the log filter. `A2A_LOG_FILTER` overrides it.
 pub(super) const RUST_LOG: &str = "RUST_LOG";
+
+/// Returns the hop count of the turn whose command has started this program. `None` if none has.
+pub(crate) fn hops() -> Option<u32> {
+    Some(hops::parse(&env::var_os(HOPS_VARIABLE)?.to_string_lossy()))
+}
 
 impl Loader {
     /// Returns the variables that configure this program, in the order in which they are applied.
