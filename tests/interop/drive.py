@@ -23,7 +23,9 @@ import time
 IS_GATEWAY = sys.argv[1] == '--gateway'
 NAME, A2A, VERSIONS, *COMMAND = sys.argv[1 + IS_GATEWAY:]
 VERSIONS = VERSIONS.split(',')
-BINDINGS = ['jsonrpc', 'rest', 'grpc']
+# Tests of agents that have JSON-RPC only, tasks of one message and no chunks.
+ONLY = {'FastA2A': ['card', 'send', 'answer_as_a_stream', 'answer_in_a_chat']}
+BINDINGS = ['jsonrpc'] if NAME in ONLY else ['jsonrpc', 'rest', 'grpc']
 # Tests that a server can't pass, by the name of its agent, binding, version and test. `None` stands for any.
 DEVIATIONS = [
     ('Go', 'rest', '0.3', None, 'its HTTP+JSON of 0.3 reads and writes the JSON of JSON-RPC, in snake case'),
@@ -210,6 +212,19 @@ class Tests:
         equal(states(events)[-1], 'COMPLETED')
         check('WORKING' in states(events), events)
 
+    def answer_as_a_stream(self, agent):
+        events = agent.call('stream', 'streamed')
+        equal(states(events)[-1], 'COMPLETED')
+        snapshots = [output(event['task']) for event in events if 'task' in event]
+        equal(''.join(chunks(events)) or snapshots[-1], 'streamed')
+
+    def answer_in_a_chat(self, agent):
+        done = subprocess.run(
+            [A2A, 'chat', agent.url, *agent.flags], env=ENVIRONMENT, input='typed\n', capture_output=True, text=True, timeout=25,
+        )
+        # The program does not repeat what was typed.
+        check(done.returncode == 0 and 'typed' in done.stdout, f'{done}')
+
     def failure(self, agent):
         task = agent.one('send', '/fail no such city')
         equal((state(task), text(task['status']['message']['parts'])), ('FAILED', 'no such city'))
@@ -305,6 +320,8 @@ class Tests:
 
 def deviation(binding, version, test):
     """Why a test is skipped, or None. A gateway does what its agent can't do."""
+    if NAME in ONLY and test not in ONLY[NAME]:
+        return 'its tasks have one message each, and no chunks'
     if IS_GATEWAY:
         return None
     for agent, *where, why in DEVIATIONS:
@@ -482,7 +499,7 @@ def run_gateway_tests(upstream):
         for binding, version in (('grpc', '1.0'), ('jsonrpc', '0.3')):
             run_tests(gateway.agent(binding, version), ' behind a gateway')
     for test, run in vars(GatewayTests).items():
-        if not test.startswith('_'):
+        if not test.startswith('_') and NAME not in ONLY:
             with tempfile.TemporaryDirectory() as directory:
                 report(f'{NAME} agent behind a gateway: {test.replace("_", " ")}', lambda: run(GatewayTests(), upstream, directory))
 
