@@ -43,7 +43,7 @@ impl Remote {
     /// Serves a card, in which `URL` stands for the URL of the agent, and the answers to calls. `ID` in an answer stands for the id of
     /// the JSON-RPC request. An answer with `data:` is an event stream.
     async fn serve(card: &Value, answer: impl Fn(&str) -> (u16, String) + Send + Sync + 'static) -> Self {
-        let (calls, answer) = (Arc::<Mutex<Vec<String>>>::default(), Arc::new(answer) as Answer);
+        let (calls, answer): (_, Answer) = (Arc::<Mutex<Vec<String>>>::default(), Arc::new(answer));
         let (seen, card) = (Arc::clone(&calls), card.to_string());
         let respond = move |request: Request| {
             let (seen, answer, card) = (Arc::clone(&seen), Arc::clone(&answer), card.clone());
@@ -317,7 +317,7 @@ async fn missing_versions_of_a_card_are_warnings() {
     }
 }
 
-/// Agent whose stream has no artifact, although its task has one, as FastA2A.
+/// Agent whose stream has no artifact, although its task has one, as those on `FastA2A`.
 async fn without_streamed_artifacts(version: &'static str) -> Remote {
     let response = |result: Value| format!(r#"{{"jsonrpc": "2.0", "id": ID, "result": {result}}}"#);
     let events = if version == "1.0" {
@@ -332,7 +332,7 @@ async fn without_streamed_artifacts(version: &'static str) -> Remote {
             json!({"kind": "status-update", "taskId": "t1", "contextId": "c1", "status": end, "final": true}),
         ]
     };
-    let events: String = events.into_iter().map(|event| format!("data: {}\n\n", response(event))).collect();
+    let events = events.map(|event| format!("data: {}\n\n", response(event))).concat();
     Remote::serve(&card(version, true), move |method| match method {
         "SendStreamingMessage" | "message/stream" => (200, events.clone()),
         _ => (200, response(task(version))),
@@ -599,10 +599,12 @@ async fn gateway_passes_extensions_and_metadata_of_its_agent_on() {
     let events: Vec<_> = gateway.stream("Hello").await.unwrap().map(Result::unwrap).collect().await;
     let mut seen = Vec::new();
     for event in &events {
-        let metadata = match event {
-            StreamEvent::Status(update) => &update.metadata,
-            StreamEvent::Artifact(update) => &update.metadata,
-            _ => continue,
+        let metadata = if let StreamEvent::Status(update) = event {
+            &update.metadata
+        } else if let StreamEvent::Artifact(update) = event {
+            &update.metadata
+        } else {
+            continue;
         };
         seen.extend(metadata.iter().flat_map(|metadata| metadata.fields.keys().cloned()));
     }
