@@ -78,7 +78,7 @@ async fn paused_reader_reads_the_whole_log_later() {
         assert_dense(&all);
         let task = folded(&all);
         assert_eq!(task, bench.get(&id).await.unwrap());
-        let numbers = (0..EVENTS - 2).map(|n| n.to_string()).collect::<Vec<_>>().concat();
+        let numbers = (0..EVENTS - 2).map(|n| format!("{n:01024}")).collect::<Vec<_>>().concat();
         assert!(task.artifacts[0].parts.iter().filter_map(Part::as_text).eq([numbers]));
         drop((slow, fast, later));
         bench.wait_until_evicted().await;
