@@ -183,7 +183,7 @@ fn allocations_of_a_streamed_event() {
         let many = allocations(waste, |addr, _| stream(connect)(addr, 3000));
         (many - few) / 2000.0
     };
-    bounded("an event of a JSON-RPC stream", 9.5, |waste| {
+    bounded("an event of a JSON-RPC stream", 8.5, |waste| {
         event(|url| client::json_rpc(&format!("{url}/rpc")).unwrap(), waste)
     });
     bounded("an event of a gRPC stream", 7.5, |waste| event(|url| client::grpc(url).unwrap(), waste));
