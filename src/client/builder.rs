@@ -180,7 +180,8 @@ impl ClientBuilder {
         Self::default()
     }
 
-    /// Sends a bearer token with every call. Redirects are not followed, so the token reaches only the configured URL.
+    /// Sends a bearer token with every call. Redirects are followed within the origin of the configured URL
+    /// only, so the token reaches no other one.
     /// Over `http://` it is not encrypted.
     ///
     /// # Errors

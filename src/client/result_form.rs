@@ -2,7 +2,7 @@
 //!
 //! `SendMessage` and streams of 1.0, and the protobuf of 0.3, have `{"task": …}`. JSON-RPC of 0.3, and `GetTask` of both versions, have
 //! the task itself. Agents mix these forms up, so that each result is converted to that which its reader expects. A task is recognized
-//! by its status, a message by its parts. One with a `kind`, which only 0.3 has, is read as 0.3.
+//! by its status, a message by its parts. One with a `kind`, which only 0.3 has, and with names of 0.3, is read as 0.3.
 
 use bytes::Bytes;
 use serde::{Deserialize, de::IgnoredAny};
@@ -34,7 +34,13 @@ struct Members<'a> {
     #[serde(borrow)]
     kind: Option<&'a RawValue>,
     id: Option<IgnoredAny>,
-    status: Option<IgnoredAny>,
+    #[serde(borrow)]
+    role: Option<&'a RawValue>,
+    #[serde(borrow)]
+    status: Option<&'a RawValue>,
+    /// State in a status.
+    #[serde(borrow)]
+    state: Option<&'a RawValue>,
     /// Parts of a message, and their name in the protobuf of 0.3.
     #[serde(alias = "content")]
     parts: Option<IgnoredAny>,
@@ -62,6 +68,17 @@ impl<'a> Members<'a> {
             _ => return None,
         })
     }
+}
+
+/// Returns true for a task, a message or an event of 0.3: it has a `kind`, and no name of an enum value of 1.0.
+fn is_of_v03(json: &[u8]) -> bool {
+    let begins = |value: Option<&RawValue>, prefix: &str| value.is_some_and(|value| value.get().starts_with(prefix));
+    serde_json::from_slice::<Members<'_>>(json).is_ok_and(|members| {
+        let status = members.status.and_then(|status| serde_json::from_str::<Members<'_>>(status.get()).ok());
+        let is_of_v1 =
+            begins(members.role, "\"ROLE_") || begins(status.and_then(|status| status.state), "\"TASK_STATE_");
+        members.kind.is_some() && !is_of_v1
+    })
 }
 
 impl ResultForm {
@@ -92,8 +109,6 @@ impl ResultForm {
             (None, Some(wrapped)) => result.slice_ref(wrapped.get().as_bytes()),
             (Some(_), _) => result.clone(),
         };
-        let is_of_v03 =
-            |json: &Bytes| serde_json::from_slice::<Members<'_>>(json).is_ok_and(|inner| inner.kind.is_some());
         if self.version == Version::V1_0 && is_of_v03(&inner) {
             let Read(response) = from_json::<Read<StreamResponse>>(&inner)?;
             let json = match (self.is_wrapped, &response.payload) {
@@ -139,6 +154,9 @@ mod tests {
             }
         }
         let old = r#"{"kind":"task","id":"t","status":{"state":"completed"},"history":[{"role":"user","parts":[{"kind":"text","text":"a"}]}]}"#;
+        // A member that 1.0 does not know.
+        let named = r#"{"kind":"task","id":"t","status":{"state":"TASK_STATE_WORKING"}}"#;
+        assert_eq!(converted("GetTask", Version::V1_0, named).as_deref(), Some(named));
         for result in [old, &format!(r#"{{"task":{old}}}"#)] {
             for method in ["SendMessage", "GetTask"] {
                 let converted = converted(method, Version::V1_0, result).unwrap();

@@ -12,7 +12,7 @@ use http::{HeaderValue, header};
 use tonic::{Code, Request, Response, Status, metadata::MetadataMap};
 
 use super::{
-    A2aService, Call, Error, SendMessageRequest,
+    A2aService, Call, Error, ErrorKind, SendMessageRequest,
     credentials::AgentCredentials,
     retry_policy::{Retries, Retry, RetryBudget, is_transient},
 };
@@ -271,8 +271,8 @@ impl Retrying {
             };
         match error {
             Some(error) if error.is_unsent() => return Err(error),
-            // The agent could not answer. It is not asked again for this call.
-            Some(error) if !supported && is_transient(&error) => {}
+            // The agent did not answer. It is not asked again for this call.
+            Some(error) if !supported && error.kind() != ErrorKind::TaskNotFound => {}
             Some(_) | None => _ = self.keys.set(supported),
         }
         Ok(supported)

@@ -2,20 +2,25 @@
 
 use std::{
     collections::VecDeque,
+    mem,
     pin::Pin,
     sync::Once,
     task::{Context, Poll, ready},
     time::Duration,
 };
 
+use futures_util::future::BoxFuture;
 use tokio::time::timeout;
 use tokio_stream::Stream;
 
-use super::{BoxStream, Client, Cursor, Error, ErrorKind, Event, Outcome, StreamResponse, Task, TaskState};
+use super::{
+    BoxStream, Client, Cursor, Error, ErrorKind, Event, Outcome, StreamResponse, Task, TaskState,
+    retry_policy::is_transient,
+};
 use crate::protocol::{
     event::resume,
     pb::v1::{
-        Message, TaskArtifactUpdateEvent, TaskStatus, TaskStatusUpdateEvent, send_message_response,
+        Artifact, Message, TaskArtifactUpdateEvent, TaskStatus, TaskStatusUpdateEvent, send_message_response,
         stream_response::Payload,
     },
 };
@@ -96,7 +101,7 @@ const STORED: Duration = Duration::from_secs(10);
 /// with an error.
 ///
 /// Some agents store artifacts that they do not stream. If a task ends, and its stream had no artifacts, the stored task is read
-/// once, and its artifacts precede the end.
+/// once, and its artifacts precede the end, except for those of earlier turns, with which the stream began.
 pub struct EventStream {
     events: BoxStream<Event>,
     pending: VecDeque<StreamEvent>,
@@ -109,8 +114,10 @@ pub struct EventStream {
     empty: usize,
     /// Client that reads the stored task, unless the stream had artifacts.
     client: Option<Client>,
+    /// Artifacts of earlier turns: those of the task that was sent before its end.
+    earlier: Vec<Artifact>,
     /// End of the task, to which the artifacts of the stored task are added.
-    end: Option<Pin<Box<dyn Future<Output = Vec<StreamEvent>> + Send>>>,
+    end: Option<BoxFuture<'static, Result<Vec<StreamEvent>, Error>>>,
 }
 
 debug_fields!(EventStream { pending });
@@ -118,8 +125,8 @@ debug_fields!(EventStream { pending });
 impl EventStream {
     /// Creates the stream of a task with this id, or of a new task if it is empty.
     pub(super) fn new(events: BoxStream<Event>, task_id: String) -> Self {
-        let (pending, context_id) = (VecDeque::new(), String::new());
-        Self { events, pending, cursor: None, task_id, context_id, empty: 0, client: None, end: None }
+        let (pending, context_id, earlier) = (VecDeque::new(), String::new(), Vec::new());
+        Self { events, pending, cursor: None, task_id, context_id, empty: 0, client: None, earlier, end: None }
     }
 
     /// Adds the artifacts of the stored task to a stream that ends a task without any.
@@ -130,15 +137,20 @@ impl EventStream {
     /// Queues an event. The end of a task without artifacts waits for those of the stored task.
     fn push(&mut self, event: StreamEvent) {
         check_state(event.status());
+        let is_end = event.state().is_some_and(TaskState::is_terminal);
         let has_artifacts = match &event {
             StreamEvent::Artifact(_) => true,
+            StreamEvent::Task(task) if self.client.is_some() && !is_end => {
+                self.earlier.clone_from(&task.artifacts);
+                false
+            }
             StreamEvent::Task(task) => !task.artifacts.is_empty(),
             StreamEvent::Status(_) | StreamEvent::Message(_) | StreamEvent::Gap => false,
         };
-        let is_end = event.state().is_some_and(TaskState::is_terminal);
         match self.client.take_if(|_| has_artifacts || is_end) {
             Some(client) if !has_artifacts => {
-                self.end = Some(Box::pin(with_stored_artifacts(client, self.task_id.clone(), event)));
+                let (id, earlier) = (self.task_id.clone(), mem::take(&mut self.earlier));
+                self.end = Some(Box::pin(with_stored_artifacts(client, id, earlier, event)));
             }
             Some(_) | None => self.pending.push_back(event),
         }
@@ -164,18 +176,27 @@ impl EventStream {
 }
 
 /// Adds the artifacts of the stored task to its last event: before it, or to the task that it is.
-async fn with_stored_artifacts(client: Client, id: String, mut end: StreamEvent) -> Vec<StreamEvent> {
+///
+/// # Errors
+/// The agent did not answer: the artifacts may be missing. One that refuses to show the task has none.
+async fn with_stored_artifacts(
+    client: Client,
+    id: String,
+    earlier: Vec<Artifact>,
+    mut end: StreamEvent,
+) -> Result<Vec<StreamEvent>, Error> {
     let read = timeout(STORED, client.get(&id)).await;
     let task = match read.unwrap_or_else(|_| Err(ErrorKind::DeadlineExceeded.error())) {
         Ok(task) => task,
+        Err(error) if is_transient(&error) || error.kind() == ErrorKind::DeadlineExceeded => return Err(error),
         Err(error) => {
             tracing::warn!("a stream had no artifacts, and the stored task can't be read: {error}");
-            return vec![end];
+            return Ok(vec![end]);
         }
     };
     if let StreamEvent::Task(last) = &mut end {
         last.artifacts = task.artifacts;
-        return vec![end];
+        return Ok(vec![end]);
     }
     let (task_id, context_id) = (task.id, task.context_id);
     let update = |artifact| {
@@ -184,7 +205,8 @@ async fn with_stored_artifacts(client: Client, id: String, mut end: StreamEvent)
         let update = TaskArtifactUpdateEvent { task_id, context_id, artifact, last_chunk: true, ..Default::default() };
         StreamEvent::Artifact(Box::new(update))
     };
-    task.artifacts.into_iter().map(update).chain([end]).collect()
+    let new = task.artifacts.into_iter().filter(|artifact| !earlier.contains(artifact));
+    Ok(new.map(update).chain([end]).collect())
 }
 
 /// Compares an id with the known one, which it becomes if there is none. Some agents leave ids out of updates.
@@ -224,7 +246,10 @@ impl Stream for EventStream {
             if let Some(end) = &mut self.end {
                 let events = ready!(end.as_mut().poll(cx));
                 self.end = None;
-                self.pending.extend(events);
+                match events {
+                    Ok(events) => self.pending.extend(events),
+                    Err(error) => return Poll::Ready(Some(Err(error))),
+                }
                 continue;
             }
             let event = match ready!(self.events.as_mut().poll_next(cx)) {

@@ -378,6 +378,45 @@ async fn stream_without_artifacts_is_completed_by_the_stored_task() {
     assert!(stderr.starts_with("warning: a stream had no artifacts") && remote.count("GetTask") == 1, "{stderr}");
 }
 
+/// Artifacts of earlier turns, with which a stream begins, are neither those of the turn nor repeated. If the agent does not answer, the
+/// end is not passed on, since artifacts may be missing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn stored_artifacts_of_earlier_turns_are_not_repeated() {
+    let artifact = |id: &str| json!({"artifactId": id, "parts": [{"text": id}]});
+    let task = |state: &str, artifacts: &[Value]| json!({"id": "t1", "contextId": "c1", "status": {"state": state}, "artifacts": artifacts});
+    let first = task("TASK_STATE_WORKING", &[artifact("old")]);
+    let end = json!({"taskId": "t1", "contextId": "c1", "status": {"state": "TASK_STATE_COMPLETED"}});
+    let stream = [json!({"task": first}), json!({"statusUpdate": end})]
+        .map(|event| format!("data: {}\n\n", json!({"jsonrpc": "2.0", "result": event})))
+        .concat();
+    for stored in [Some(task("TASK_STATE_COMPLETED", &[artifact("old"), artifact("new")])), None] {
+        let answer = match &stored {
+            Some(task) => (200, format!(r#"{{"jsonrpc": "2.0", "id": ID, "result": {task}}}"#)),
+            None => (503, String::new()),
+        };
+        let stream = stream.clone();
+        let remote =
+            Remote::serve(
+                &card("1.0", true),
+                move |method| {
+                    if method == "GetTask" { answer.clone() } else { (200, stream.clone()) }
+                },
+            )
+            .await;
+        let events: Vec<_> = remote.client().await.stream("More").await.unwrap().collect().await;
+        match &*events {
+            [Ok(StreamEvent::Task(_)), Ok(StreamEvent::Artifact(added)), Ok(StreamEvent::Status(_))] => {
+                assert_eq!(added.artifact.as_ref().unwrap().artifact_id, "new");
+                assert!(stored.is_some());
+            }
+            [Ok(StreamEvent::Task(_)), Err(error)] => {
+                assert_eq!((error.kind(), stored.is_none()), (ErrorKind::Unavailable, true));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
 /// The query of a base URL is that of each request, such as the code of an Azure Function.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn query_of_a_base_url_follows_the_path() {

@@ -141,7 +141,14 @@ fn with_v03_names(detail: &str) -> String {
     let renamed = detail.split_inclusive(is_delimiter).map(|piece| {
         let word = piece.trim_end_matches(is_delimiter);
         let method = METHODS.iter().find(|(name, _)| *name == word).map(|(_, method)| (*method).to_owned());
-        let state = || Some(word.strip_prefix("TASK_STATE_")?.to_ascii_lowercase().replace('_', "-"));
+        let state = || {
+            Some(
+                word.strip_prefix("TASK_STATE_")?
+                    .replace("UNSPECIFIED", "unknown")
+                    .to_ascii_lowercase()
+                    .replace('_', "-"),
+            )
+        };
         method.or_else(state).unwrap_or_else(|| word.to_owned()) + &piece[word.len()..]
     });
     renamed.collect()
@@ -191,6 +198,7 @@ mod tests {
     fn methods_and_states_have_the_names_of_the_version() {
         for (detail, expected) in [
             ("task t is TASK_STATE_CANCELED", "task t is canceled"),
+            ("is TASK_STATE_UNSPECIFIED", "is unknown"),
             ("ü TASK_STATE_INPUT_REQUIRED, (TASK_STATE_FAILED).", "ü input-required, (failed)."),
             ("use SendMessage, or poll the task", "use message/send, or poll the task"),
             ("SendStreamingMessage/SubscribeToTask", "message/stream/tasks/resubscribe"),
