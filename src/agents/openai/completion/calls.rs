@@ -52,16 +52,51 @@ struct Call {
     name: String,
     /// Text of the arguments, as the content of a JSON string. `None` until the first piece of them.
     arguments: Option<String>,
-    /// Numbers of opening and closing braces in the arguments.
-    braces: [usize; 2],
+    braces: Braces,
     members: JoinedMembers,
     function: JoinedMembers,
+}
+
+/// Reader of the braces in JSON that arrives in pieces: those in its strings do not count.
+#[derive(Debug, Default)]
+struct Braces {
+    depth: usize,
+    is_in_string: bool,
+    /// The last character is a backslash in a string.
+    is_escape: bool,
+    /// The last character, except for white space, ends an object that is in no other one.
+    is_closed: bool,
+}
+
+impl Braces {
+    fn read(&mut self, piece: &str) {
+        for byte in piece.bytes() {
+            let is_escaped = std::mem::take(&mut self.is_escape);
+            self.is_closed &= byte.is_ascii_whitespace();
+            match byte {
+                b'\\' if self.is_in_string => self.is_escape = !is_escaped,
+                b'"' if !is_escaped => self.is_in_string = !self.is_in_string,
+                b'{' if !self.is_in_string => self.depth += 1,
+                b'}' if !self.is_in_string => {
+                    self.is_closed = self.depth == 1;
+                    self.depth = self.depth.saturating_sub(1);
+                }
+                _ => {}
+            }
+        }
+    }
 }
 
 impl Call {
     /// Returns true if the arguments look like a whole object.
     fn is_whole(&self) -> bool {
-        self.arguments.as_ref().is_some_and(|arguments| arguments.ends_with('}')) && self.braces[0] == self.braces[1]
+        self.braces.is_closed
+    }
+
+    /// Returns true if a piece without a name may belong to this call, although its index is another one.
+    fn accepts(&self, piece: &CallPiece) -> bool {
+        let is_blank = |arguments: &String| decode(arguments).is_ok_and(|text| text.trim_ascii().is_empty());
+        !self.is_whole() || piece.arguments.as_ref().is_none_or(is_blank) || self.arguments == piece.arguments
     }
 
     /// Returns true if a piece with a name continues this call, and begins no other one.
@@ -104,9 +139,8 @@ impl Call {
             // Some endpoints repeat the whole arguments at the end.
             let is_repeated = self.is_whole() && self.arguments.as_ref() == Some(&further);
             if !is_repeated {
-                for (count, brace) in self.braces.iter_mut().zip(['{', '}']) {
-                    *count += further.matches(brace).count();
-                }
+                // A piece that can't be decoded is an error in the end.
+                self.braces.read(&decode(&further).unwrap_or_default());
                 self.arguments.get_or_insert_default().push_str(&further);
             }
         }
@@ -169,7 +203,7 @@ impl Calls {
             None => by_order,
         };
         if !has_name && !has_id {
-            return candidate.or(Some(last));
+            return candidate.or_else(|| self.calls.get(last).is_some_and(|call| call.accepts(piece)).then_some(last));
         }
         let call = self.calls.get(candidate?)?;
         let is_continued = match (has_id && !call.id.is_empty(), has_name) {

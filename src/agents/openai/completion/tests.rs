@@ -384,6 +384,55 @@ data: "finish_reason":"stop"}]}"#,
         " | a:echo{\"a\":1} | Calls",
     ),
     (
+        "index that counts pieces, and the whole arguments at the end",
+        &[
+            r#"+{"tool_calls":[{"index":0,"id":"a","function":{"name":"echo","arguments":"{\"a\":1}"}}]}"#,
+            r#"+{"tool_calls":[{"index":1,"function":{"arguments":"{\"a\":1}"}}]}"#,
+            r#"+{"tool_calls":[{"index":2,"function":{"arguments":""}}]}"#,
+            r#"+{"tool_calls":[{"index":3,"function":{"arguments":"\n"}}]}"#,
+            r#"="tool_calls""#,
+        ],
+        " | a:echo{\"a\":1}\n | Calls",
+    ),
+    (
+        "further index without a name",
+        &[
+            r#"+{"tool_calls":[{"index":0,"id":"a","function":{"name":"now","arguments":"{}"}}]}"#,
+            r#"+{"tool_calls":[{"index":1,"function":{"arguments":"{\"a\":1}"}}]}"#,
+            r#"="tool_calls""#,
+        ],
+        "The model called a tool without a name.",
+    ),
+    (
+        "opening brace in a string",
+        &[
+            r#"+{"tool_calls":[{"function":{"name":"echo","arguments":"{\"t\":\"{\"}"}}]}"#,
+            r#"+{"tool_calls":[{"function":{"name":"echo","arguments":"{\"t\":\"b\"}"}}]}"#,
+            r#"="tool_calls""#,
+        ],
+        " | call_0:echo{\"t\":\"{\"} call_1:echo{\"t\":\"b\"} | Calls",
+    ),
+    (
+        "space between whole calls",
+        &[
+            r#"+{"tool_calls":[{"function":{"name":"echo","arguments":"{}\n "}}]}"#,
+            r#"+{"tool_calls":[{"function":{"name":"echo","arguments":"{}"}}]}"#,
+            r#"="tool_calls""#,
+        ],
+        " | call_0:echo{}\n  call_1:echo{} | Calls",
+    ),
+    (
+        "closing brace in a string",
+        &[
+            r#"+{"tool_calls":[{"function":{"name":"echo","arguments":"{\"t\":\"}"}}]}"#,
+            r#"+{"tool_calls":[{"function":{"name":"echo","arguments":"b\\"}}]}"#,
+            r#"+{"tool_calls":[{"function":{"name":"echo","arguments":"\"}"}}]}"#,
+            r#"+{"tool_calls":[{"function":{"name":"echo","arguments":"\u0022}"}}]}"#,
+            r#"="tool_calls""#,
+        ],
+        " | call_0:echo{\"t\":\"}b\\\"}\"} | Calls",
+    ),
+    (
         "other id in each piece",
         &[
             r#"+{"tool_calls":[{"index":0,"id":"a","function":{"name":"echo","arguments":""}}]}"#,
