@@ -17,9 +17,9 @@ use super::{
 use crate::{
     base::{
         bounded_body::{BodyError, ResponseBody},
-        decoding,
+        decoding::{self, BYTE_ORDER_MARK},
         retry::Backoff,
-        sse::{BYTE_ORDER_MARK, SseReader, without_mark},
+        sse::{SseReader, without_mark},
         stderr::escaped,
         webhook_signature::sign as webhook_signature,
     },

@@ -8,6 +8,10 @@ use tokio::{
     task::{self, spawn_blocking},
 };
 
+/// Byte order mark of UTF-8, which some programs put before a text. One is skipped.
+#[cfg(any(feature = "client", all(feature = "exec", unix)))]
+pub(crate) const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
+
 /// Length in bytes from which decoding takes so long that it would delay other calls.
 const LARGE: usize = 1 << 20;
 

@@ -8,10 +8,10 @@ use std::{
 use bytes::{Bytes, BytesMut};
 use futures_util::Stream;
 
-use super::bounded_body::{BodyError, MAX_WITHOUT_EVENT};
-
-/// Byte order mark of UTF-8, which some servers put before a text. One is skipped.
-pub(crate) const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
+use super::{
+    bounded_body::{BodyError, MAX_WITHOUT_EVENT},
+    decoding::BYTE_ORDER_MARK,
+};
 
 /// Returns a text without its byte order mark.
 pub(crate) fn without_mark(text: &Bytes) -> Bytes {
