@@ -3,7 +3,7 @@
 use std::{
     collections::HashMap,
     sync::{
-        Arc, OnceLock,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -23,7 +23,7 @@ use super::{Process, Runner, log_lines};
 use crate::{
     agents::{
         files::{PREFIX, TurnFiles},
-        turn_json::{AgentEvent, EventSink, Level, Line, LogLimit, Received, TurnLine, hint, log, quoted, read_line},
+        turn_json::{AgentEvent, EventSink, Level, Line, LogLimit, Received, TurnLine, log, read_line},
     },
     base::sources::Ids,
     engine::agent::{End, Error, Stopped, Turn, Updates},
@@ -55,8 +55,6 @@ pub(super) struct Persistent {
 struct Running {
     lines: mpsc::Sender<Vec<u8>>,
     turns: Turns,
-    /// First line of the command that is no event.
-    first_output: Arc<OnceLock<String>>,
 }
 
 impl Persistent {
@@ -75,10 +73,8 @@ impl Persistent {
         let (sender, mut events) = mpsc::channel(QUEUED);
         running.turns.lock().insert(id.clone(), sender);
         let mut registration = Registration { running: running.clone(), id: id.clone(), is_announced: false };
-        let ended = || {
-            let hint = hint(running.first_output.get().map(String::as_str));
-            Error::public(format!("The command ended before the end of the turn.{hint}"))
-        };
+        // What the command has written may belong to another caller.
+        let ended = || Error::public("The command ended before the end of the turn.");
         running.lines.send(line).await.map_err(|_| ended())?;
         registration.is_announced = true;
         let mut sink = EventSink::new(out, turn.task_id());
@@ -101,7 +97,7 @@ impl Persistent {
                 continue;
             }
             let applied = match sink.apply(event).await {
-                // An update fails if the task is canceled meanwhile. The command is told next.
+                // An update fails if the task is canceled meanwhile. The cancel is sent to the command next.
                 Err(_) if turn.is_canceled() => continue,
                 applied => applied?,
             };
@@ -123,15 +119,14 @@ impl Persistent {
         let mut process = Process::start(&mut command, self.runner.options.guard.is_some())?;
         let (sender, lines) = mpsc::channel(QUEUED);
         let turns = Turns::default();
-        let first_output = Arc::default();
-        let started = Running { lines: sender, turns: Arc::clone(&turns), first_output: Arc::clone(&first_output) };
+        let started = Running { lines: sender, turns: Arc::clone(&turns) };
         *running = Some(started.clone());
         tokio::spawn(async move {
             let stdin = process.stdin.take();
             let Process { child, stdout, stderr, .. } = &mut process;
             tokio::select! {
                 () = write_lines(stdin, lines) => {}
-                result = route_events(stdout, &turns, &first_output) => {
+                result = route_events(stdout, &turns) => {
                     if let Err(error) = result {
                         tracing::error!(error.cause = %error, "persistent command killed");
                     }
@@ -163,7 +158,7 @@ struct Registration {
 }
 
 impl Drop for Registration {
-    /// Tells the command of a turn that the server has ended, such as by a time limit.
+    /// Announces to the command a turn that the server has ended, such as by a time limit.
     fn drop(&mut self) {
         self.running.turns.lock().remove(&self.id);
         if self.is_announced {
@@ -187,11 +182,7 @@ async fn write_lines(stdin: Option<ChildStdin>, mut lines: mpsc::Receiver<Vec<u8
 /// Sends each event to its turn. Events of turns that have ended are dropped, and lines that are no JSON objects are logged. A turn
 /// that does not take its events, because its task waits for the store or for memory, delays the others for at most [`MAX_DELAY`],
 /// and then fails.
-async fn route_events(
-    stdout: &mut BufReader<ChildStdout>,
-    turns: &Turns,
-    first_output: &OnceLock<String>,
-) -> Result<(), Error> {
+async fn route_events(stdout: &mut BufReader<ChildStdout>, turns: &Turns) -> Result<(), Error> {
     let mut limit = LogLimit::default();
     while let Some(line) = read_line(stdout, MAX_LINE).await? {
         let Line::Whole(line) = line else {
@@ -202,7 +193,6 @@ async fn route_events(
             Ok(Received::Blank) => continue,
             Ok(Received::Output(text, _)) => {
                 limit.log(&text, |line| log("", Level::Info, line), |why| tracing::warn!("{why}"));
-                first_output.get_or_init(|| quoted(text.as_bytes()));
                 continue;
             }
             Ok(Received::Event(event)) => (event.turn.clone(), Ok(*event)),
