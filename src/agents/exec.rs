@@ -27,6 +27,7 @@ use super::{
     files::{PREFIX, TurnFiles, task_directory},
     turn_json::{EventSink, Level, Line, OUTPUT, TurnEnd, TurnLine, each_log_line, log, read_line},
 };
+use crate::base::decoding::BYTE_ORDER_MARK;
 
 pub(crate) mod guard;
 mod persistent;
@@ -416,10 +417,11 @@ async fn log_lines(stderr: &mut BufReader<ChildStderr>, task_id: &str) {
 }
 
 /// Splitter of stdout into the chunks of an artifact. Each is valid UTF-8. Line feeds at the end of the output are dropped, as a
-/// shell does: those at the end of what has arrived are carried over to the next chunk.
+/// shell does: those at the end of what has arrived are carried over to the next chunk. A byte order mark at the beginning is dropped.
 #[derive(Default)]
 struct Splitter {
     pending: Vec<u8>,
+    has_begun: bool,
 }
 
 impl Splitter {
@@ -430,16 +432,24 @@ impl Splitter {
         let kept = without_line_feeds(self.pending.get(..end).unwrap_or_default()).len();
         // Nothing but line feeds for a long time: they are not at the end.
         let kept = if kept == 0 && end > MAX_PIECE { end } else { kept };
-        (kept > 0).then(|| {
-            let rest = self.pending.split_off(kept);
-            text(&mem::replace(&mut self.pending, rest))
-        })
+        if kept == 0 {
+            return None;
+        }
+        let rest = self.pending.split_off(kept);
+        let chunk = mem::replace(&mut self.pending, rest);
+        self.text(&chunk)
     }
 
     /// Returns the last chunk.
-    fn finish(self) -> Option<String> {
-        let rest = without_line_feeds(&self.pending);
-        (!rest.is_empty()).then(|| text(rest))
+    fn finish(mut self) -> Option<String> {
+        let rest = mem::take(&mut self.pending);
+        self.text(without_line_feeds(&rest))
+    }
+
+    fn text(&mut self, chunk: &[u8]) -> Option<String> {
+        let text = if self.has_begun { chunk } else { chunk.strip_prefix(BYTE_ORDER_MARK).unwrap_or(chunk) };
+        self.has_begun |= !chunk.is_empty();
+        (!text.is_empty()).then(|| String::from_utf8_lossy(text).into_owned())
     }
 }
 
@@ -453,10 +463,6 @@ fn complete(bytes: &[u8]) -> usize {
     let invalid = bytes.utf8_chunks().last().map_or(&[][..], |chunk| chunk.invalid());
     let is_incomplete = str::from_utf8(invalid).is_err_and(|error| error.error_len().is_none());
     bytes.len() - if is_incomplete { invalid.len() } else { 0 }
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
 }
 
 #[cfg(test)]
@@ -480,6 +486,12 @@ mod tests {
         }
         assert_eq!(split(&[b"a\xffb\xc3"]), ["a\u{fffd}b", "\u{fffd}"]);
         assert_eq!(split(&[b"\n"]), [""; 0]);
+        let marked = "\u{feff}a\u{feff}\n".as_bytes();
+        for cut in 0..marked.len() {
+            let (first, second) = marked.split_at(cut);
+            assert_eq!(split(&[first, second]).concat(), "a\u{feff}", "{cut}");
+        }
+        assert_eq!(split(&["\u{feff}\r\n".as_bytes()]), [""; 0]);
         let mut splitter = Splitter::default();
         let blank = (0..100).filter_map(|_| splitter.push(&[b'\n'; 4096])).collect::<String>();
         assert!(blank.len() > 200_000, "line feeds do not pile up");

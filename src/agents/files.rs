@@ -103,7 +103,7 @@ impl TurnFiles {
     }
 
     /// Sends the files in the output directory as artifacts, ordered by name. Directories and links are skipped. `max` is the
-    /// maximum total size in bytes.
+    /// maximum total size in bytes. Returns true if there is a file.
     pub(super) async fn send(&self, out: &Updates, max: usize) -> Result<bool, Error> {
         let outputs = self.outputs.try_clone()?;
         let files = spawn_blocking(move || read_output(&outputs, max)).await??;
@@ -150,7 +150,7 @@ fn read_output(directory: &OwnedFd, max: usize) -> Result<Vec<(String, Vec<u8>)>
     let mut names: Vec<CString> = Vec::new();
     for entry in Dir::read_from(directory)? {
         let entry = entry?;
-        // Some file systems do not tell the type.
+        // Some file systems do not know the type.
         if matches!(entry.file_type(), FileType::RegularFile | FileType::Unknown) {
             names.push(entry.file_name().to_owned());
         }

@@ -14,7 +14,7 @@ use tokio::io::{AsyncBufRead, AsyncBufReadExt as _};
 use super::{ArtifactWriter, End, Error, Message, Part, Role, Task, Turn, Updates};
 use crate::{
     base::{
-        decoding,
+        decoding::{self, BYTE_ORDER_MARK},
         stderr::escaped,
         surrogates::{self, TextPieces, replace_lone_surrogates},
     },
@@ -47,6 +47,7 @@ pub(super) struct TurnLine<'a> {
     /// Id of the turn, which the events of a persistent command have too.
     turn: &'a str,
     attempt: u32,
+    hops: u32,
     /// Messages of the turn as text.
     text: &'a str,
     messages: Vec<&'a Message>,
@@ -93,6 +94,7 @@ impl<'a> TurnLine<'a> {
             r#type: "turn",
             turn: id,
             attempt: turn.attempt(),
+            hops: turn.hops(),
             text: turn.text(),
             messages: turn.messages().collect(),
             task: turn.task(),
@@ -263,7 +265,7 @@ impl AgentEvent {
 }
 
 /// Returns the beginning of a line as text.
-pub(super) fn quoted(line: &[u8]) -> String {
+fn quoted(line: &[u8]) -> String {
     // A character has up to four bytes.
     let text = String::from_utf8_lossy(line.get(..4 * MAX_QUOTED).unwrap_or(line));
     text.chars().take(MAX_QUOTED).collect()
@@ -288,7 +290,6 @@ impl Received {
     }
 
     fn parse(line: &[u8]) -> Result<Self, Error> {
-        const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
         let text = line.strip_prefix(BYTE_ORDER_MARK).unwrap_or(line).trim_ascii();
         match text.first() {
             None => Ok(Self::Blank),
@@ -451,7 +452,7 @@ impl<'a> EventSink<'a> {
 }
 
 /// Returns the end of an error that shows a line, without control characters.
-pub(super) fn hint(first_output: Option<&str>) -> String {
+fn hint(first_output: Option<&str>) -> String {
     first_output.map(|line| format!(" Its output begins with: {}", escaped(line))).unwrap_or_default()
 }
 
@@ -517,17 +518,23 @@ impl LogLimit {
     }
 }
 
-/// Passes the lines of stderr to a log, up to a limit. Reads until the end, so that the command does not wait.
+/// Passes the lines of stderr to a log, without blank ones and up to a limit. Reads until the end, so that the command does not wait.
 pub(super) async fn each_log_line(stderr: &mut (impl AsyncBufRead + Unpin), log: impl Fn(&str), warn: impl Fn(String)) {
     let mut limit = LogLimit::default();
     while let Ok(Some(line)) = read_line(stderr, MAX_LOG_LINE).await {
         let (Line::Whole(line) | Line::Cut(line)) = line;
-        limit.log(String::from_utf8_lossy(&line).trim_end(), &log, &warn);
+        let line = line.trim_ascii_end();
+        // Such as the LF of CRLF.
+        if !line.is_empty() {
+            limit.log(&String::from_utf8_lossy(line), &log, &warn);
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
+
     use futures_util::FutureExt as _;
     use proptest::{collection::vec, prelude::*, sample::Index};
     use tokio::io::{AsyncReadExt as _, BufReader};
@@ -636,7 +643,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(2000))]
+        #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
 
         /// A stream has the same events and output, wherever it is cut.
         #[test]
@@ -689,6 +696,15 @@ mod tests {
         }
         let error = AgentEvent::parse(&b"x".repeat(100_000)).unwrap_err();
         assert!(error.to_string().len() < 1000);
+    }
+
+    #[test]
+    fn lines_of_stderr_are_logged_without_blank_ones() {
+        let logged = RefCell::new(Vec::new());
+        let mut stderr = &b"first\r\n  second\r10%\n\r\n\n \t\nlast \xff"[..];
+        let log = |line: &str| logged.borrow_mut().push(line.to_owned());
+        each_log_line(&mut stderr, log, |why| panic!("{why}")).now_or_never().unwrap();
+        assert_eq!(*logged.borrow(), ["first", "  second", "10%", "last \u{fffd}"]);
     }
 
     #[test]
