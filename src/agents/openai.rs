@@ -129,7 +129,7 @@ impl Openai {
     }
 
     /// Starts MCP servers, and offers their tools to the model. Those of the servers that respond within 5 s become skills of the
-    /// card, unless it has some. Other servers are retried with backoff; until they have told their tools, all turns fail.
+    /// card, unless it has some. Other servers are retried with backoff; until they have listed their tools, all turns fail.
     ///
     /// # Errors
     /// The options of a server are invalid, its program does not exist, or its tools exceed a limit. The error names the server.
@@ -139,7 +139,7 @@ impl Openai {
         Ok(self)
     }
 
-    /// Returns the name of each MCP server, and the number of its tools or why it has told none yet.
+    /// Returns the name of each MCP server, and the number of its tools or why it has listed none yet.
     #[cfg(feature = "mcp")]
     pub fn mcp_states(&self) -> Vec<(String, Result<usize, String>)> {
         self.tools.states()

@@ -453,32 +453,36 @@ async fn turn_runs_again_unless_its_answer_had_begun() {
     assert_eq!((found.state(), output(&found).as_str(), count), (TaskState::Completed, "Hi", 2));
 }
 
-/// MCP server that answers with JSON over streamable HTTP: it has the tools `add`, which needs numbers, and `fail`.
+/// Serves MCP over streamable HTTP, with answers in JSON. `answer` returns the result of a request.
+async fn serve_mcp<F: Future<Output = Value> + Send>(
+    answer: impl Fn(Value) -> F + Clone + Send + Sync + 'static,
+) -> String {
+    let app = Router::new().route(
+        "/mcp",
+        any(async move |request: Request| {
+            let status = |status| Response::builder().status(status).body(Body::empty()).unwrap();
+            if request.method() != http::Method::POST {
+                return status(StatusCode::METHOD_NOT_ALLOWED);
+            }
+            let body = axum::body::to_bytes(request.into_body(), 1 << 20).await.unwrap();
+            let request: Value = serde_json::from_slice(&body).unwrap();
+            let Some(id) = request.get("id").cloned() else { return status(StatusCode::ACCEPTED) };
+            let body = json!({ "jsonrpc": "2.0", "id": id, "result": answer(request).await }).to_string();
+            Response::builder().header(header::CONTENT_TYPE, "application/json").body(Body::from(body)).unwrap()
+        }),
+    );
+    format!("{}/mcp", crate::bindings::program(app).await)
+}
+
+/// MCP server with the tools `add`, which needs numbers, and `fail`.
 async fn mcp_server() -> (String, Arc<Mutex<Vec<Value>>>) {
     let calls: Arc<Mutex<Vec<Value>>> = Arc::default();
     let received = Arc::clone(&calls);
-    let app = Router::new().route(
-        "/mcp",
-        any(move |request: Request| {
-            let received = Arc::clone(&received);
-            async move {
-                let status = |status| Response::builder().status(status).body(Body::empty()).unwrap();
-                if request.method() != http::Method::POST {
-                    return status(StatusCode::METHOD_NOT_ALLOWED);
-                }
-                let body = axum::body::to_bytes(request.into_body(), 1 << 20).await.unwrap();
-                let request: Value = serde_json::from_slice(&body).unwrap();
-                let Some(id) = request.get("id") else { return status(StatusCode::ACCEPTED) };
-                let result = mcp_result(&request, &received);
-                let body = json!({ "jsonrpc": "2.0", "id": id, "result": result }).to_string();
-                Response::builder().header(header::CONTENT_TYPE, "application/json").body(Body::from(body)).unwrap()
-            }
-        }),
-    );
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}/mcp", listener.local_addr().unwrap());
-    tokio::spawn(async move { axum::serve(listener, app).await });
-    (url, calls)
+    let url = serve_mcp(move |request| {
+        let result = mcp_result(&request, &received);
+        async { result }
+    });
+    (url.await, calls)
 }
 
 pub(crate) fn mcp_result(request: &Value, calls: &Mutex<Vec<Value>>) -> Value {
@@ -890,32 +894,18 @@ async fn command_that_hangs_or_floods_is_started_again() {
 #[tokio::test]
 async fn session_that_hangs_is_replaced() {
     let sessions = Arc::new(Mutex::new(0));
-    let app = Router::new().route(
-        "/mcp",
-        any(move |request: Request| {
-            let sessions = Arc::clone(&sessions);
-            async move {
-                let status = |status| Response::builder().status(status).body(Body::empty()).unwrap();
-                if request.method() != http::Method::POST {
-                    return status(StatusCode::METHOD_NOT_ALLOWED);
-                }
-                let body = axum::body::to_bytes(request.into_body(), 1 << 20).await.unwrap();
-                let request: Value = serde_json::from_slice(&body).unwrap();
-                let Some(id) = request.get("id") else { return status(StatusCode::ACCEPTED) };
-                let method = request["method"].as_str().unwrap();
-                *sessions.lock().unwrap() += u32::from(method == "initialize");
-                if *sessions.lock().unwrap() == 1 && matches!(method, "tools/call" | "ping") {
-                    return std::future::pending().await;
-                }
-                let body = json!({ "jsonrpc": "2.0", "id": id, "result": mcp_result(&request, &Mutex::default()) });
-                Response::builder()
-                    .header(header::CONTENT_TYPE, "application/json")
-                    .body(Body::from(body.to_string()))
-                    .unwrap()
+    let mcp = serve_mcp(move |request: Value| {
+        let sessions = Arc::clone(&sessions);
+        async move {
+            let method = request["method"].as_str().unwrap();
+            *sessions.lock().unwrap() += u32::from(method == "initialize");
+            if *sessions.lock().unwrap() == 1 && matches!(method, "tools/call" | "ping") {
+                return std::future::pending().await;
             }
-        }),
-    );
-    let mcp = format!("{}/mcp", crate::bindings::program(app).await);
+            mcp_result(&request, &Mutex::default())
+        }
+    });
+    let mcp = mcp.await;
     let (url, requests) = endpoint(vec![add(), add(), answer("5")]).await;
     let server = McpServer::new("math", McpTransport::Url(mcp, None)).timeout(Duration::from_secs(2));
     let agent = Openai::new(&url, "tiny", OpenaiOptions::default()).unwrap().with_mcp(vec![server]).await.unwrap();

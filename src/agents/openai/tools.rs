@@ -90,12 +90,12 @@ impl Tool {
 
 /// Tools of an agent, with the servers that run them.
 #[derive(Clone, Default)]
-#[cfg_attr(feature = "mcp", expect(clippy::struct_field_names, reason = "no other name says it better"))]
+#[cfg_attr(feature = "mcp", expect(clippy::struct_field_names, reason = "no other name is clearer"))]
 pub(super) struct Tools {
     pub(super) tools: Vec<Tool>,
     #[cfg(feature = "mcp")]
     servers: Arc<mcp::Servers>,
-    /// A server has not told its tools yet.
+    /// A server has not listed its tools yet.
     #[cfg(feature = "mcp")]
     has_missing: bool,
 }

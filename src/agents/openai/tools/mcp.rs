@@ -237,10 +237,16 @@ impl AsyncRead for LimitedOutput {
         let read = buf.filled().get(before..).unwrap_or_default();
         let bytes = self.flood.bytes + read.len();
         self.flood.bytes = bytes % PIECE;
-        let lines = read.split(|byte| *byte == b'\n').skip(1).count();
+        let lines = lines(read);
         let flood = || io::Error::other("too many messages");
         Poll::Ready(self.flood.admits(lines + bytes / PIECE).then_some(()).ok_or_else(flood))
     }
+}
+
+/// Returns the number of line ends, each of which is LF, CR or CRLF.
+fn lines(output: &[u8]) -> usize {
+    let ends = output.iter().filter(|byte| matches!(byte, b'\n' | b'\r')).count();
+    ends - output.windows(2).filter(|pair| pair == b"\r\n").count()
 }
 
 /// Transport that ends at a flood of messages.
@@ -654,6 +660,15 @@ mod tests {
             assert_eq!(name, "files");
             let error = tools.with_missing().await.err().unwrap();
             assert!(error.to_string().contains("MCP server files are not available"), "{error}");
+        }
+    }
+
+    #[test]
+    fn lines_end_with_lf_cr_or_crlf() {
+        for (output, expected) in
+            [("", 0), ("a", 0), ("a\nb\n", 2), ("a\rb\r", 2), ("a\r\nb\r\n", 2), ("\r\r\n\n\r", 4)]
+        {
+            assert_eq!(lines(output.as_bytes()), expected, "{output:?}");
         }
     }
 

@@ -1,4 +1,4 @@
-//! Tools of MCP servers: requested until their servers have told them, and named for the model.
+//! Tools of MCP servers: requested until their servers have listed them, and named for the model.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -36,7 +36,7 @@ pub(in crate::agents::openai) struct Servers {
     lists: watch::Sender<Vec<Listing>>,
 }
 
-/// Tools of a server, or why it has told none. `None`: it is asked for the first time.
+/// Tools of a server, or why it has listed none. `None`: it is asked for the first time.
 type Listing = Option<Result<Vec<rmcp::model::Tool>, String>>;
 
 impl Servers {
@@ -44,7 +44,7 @@ impl Servers {
         self.connections.get(position)
     }
 
-    /// Requests the tools of a server, with backoff until it has told them or the agent is dropped.
+    /// Requests the tools of a server, with backoff until it has listed them or the agent is dropped.
     async fn request_list(servers: Weak<Self>, position: usize) {
         for attempt in 0.. {
             let Some(servers) = servers.upgrade() else { return };
@@ -72,7 +72,7 @@ impl Servers {
 }
 
 impl Tools {
-    /// Starts servers, and adds the tools of those that tell them soon.
+    /// Starts servers, and adds the tools that are listed soon.
     pub(in crate::agents::openai) async fn connect(self, servers: Vec<McpServer>) -> io::Result<Self> {
         for server in &servers {
             check(server).map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", server.name)))?;
@@ -90,7 +90,7 @@ impl Tools {
         Self { servers, ..self }.with_lists(&listed)
     }
 
-    /// Returns the state of each server, for the startup message: its name, and the number of its tools or why it has told none.
+    /// Returns the state of each server, for the startup message: its name, and the number of its tools or why it has listed none.
     pub(in crate::agents::openai) fn states(&self) -> Vec<(String, Result<usize, String>)> {
         let lists = self.servers.lists.borrow();
         let state = |list: &Listing| match list {
@@ -104,7 +104,7 @@ impl Tools {
     /// Returns these tools with those of the servers that were not available before.
     ///
     /// # Errors
-    /// A server has not told its tools. A turn without them would answer as if they did not exist.
+    /// A server has not listed its tools. A turn without them would answer as if they did not exist.
     pub(in crate::agents::openai) async fn with_missing(&self) -> Result<Self, Error> {
         let mut lists = self.servers.lists.subscribe();
         // The sender is not dropped before.
