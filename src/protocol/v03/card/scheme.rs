@@ -60,16 +60,16 @@ pub enum Scheme {
 #[serde(rename_all = "camelCase", default)]
 #[expect(missing_docs, reason = "the members are documented in OpenAPI")]
 pub struct Flows {
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(alias = "authorization_code", skip_serializing_if = "Option::is_none")]
     pub authorization_code: Option<Flow>,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(alias = "client_credentials", skip_serializing_if = "Option::is_none")]
     pub client_credentials: Option<Flow>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub implicit: Option<Flow>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub password: Option<Flow>,
     /// Device code flow; 1.0 only.
-    #[serde(skip_serializing)]
+    #[serde(alias = "device_code", skip_serializing)]
     pub device_code: Option<Flow>,
 }
 
@@ -78,24 +78,30 @@ pub struct Flows {
 #[serde(rename_all = "camelCase", default)]
 #[expect(missing_docs, reason = "the members are documented in OpenAPI")]
 pub struct Flow {
-    #[serde(skip_serializing_if = "String::is_empty")]
+    #[serde(alias = "authorization_url", skip_serializing_if = "String::is_empty")]
     pub authorization_url: String,
-    #[serde(skip_serializing_if = "String::is_empty")]
+    #[serde(alias = "token_url", skip_serializing_if = "String::is_empty")]
     pub token_url: String,
-    #[serde(skip_serializing_if = "String::is_empty")]
+    #[serde(alias = "refresh_url", skip_serializing_if = "String::is_empty")]
     pub refresh_url: String,
     pub scopes: BTreeMap<String, String>,
     /// Device authorization endpoint; 1.0 only.
-    #[serde(skip_serializing)]
+    #[serde(alias = "device_authorization_url", skip_serializing)]
     pub device_authorization_url: String,
     /// The client must use PKCE; 1.0 only.
-    #[serde(skip_serializing)]
+    #[serde(alias = "pkce_required", skip_serializing)]
     pub pkce_required: bool,
 }
 
+/// Names of the member with the schemes, as those of Protobuf messages in JSON.
+const SCHEMES: [&str; 2] = ["securitySchemes", "security_schemes"];
+
+/// Names of the member with an OAuth scheme of 1.0.
+const OAUTH2: [&str; 2] = ["oauth2SecurityScheme", "oauth2_security_scheme"];
+
 /// Returns the OAuth flows of a card of any version, by the names of their schemes. The message of 1.0 has one flow of each.
 pub(crate) fn all_flows(card: &Value) -> BTreeMap<String, Flows> {
-    let schemes = ["securitySchemes", "security_schemes"].into_iter().find_map(|name| card[name].as_object());
+    let schemes = SCHEMES.into_iter().find_map(|name| card[name].as_object());
     let flows = schemes.into_iter().flatten().filter_map(|(name, scheme)| {
         let mut flows = flows_of(scheme)?.clone();
         super::drop_nulls(&mut flows);
@@ -106,10 +112,7 @@ pub(crate) fn all_flows(card: &Value) -> BTreeMap<String, Flows> {
 
 /// Returns the flows of a security scheme of any version.
 fn flows_of(scheme: &Value) -> Option<&Value> {
-    let scheme = ["oauth2SecurityScheme", "oauth2_security_scheme"]
-        .into_iter()
-        .find_map(|name| scheme.get(name))
-        .unwrap_or(scheme);
+    let scheme = OAUTH2.into_iter().find_map(|name| scheme.get(name)).unwrap_or(scheme);
     scheme.get("flows").filter(|flows| flows.is_object())
 }
 
@@ -122,8 +125,10 @@ pub(super) fn reduce_flows(card: &mut Value) {
         .collect();
     for (name, flows) in reduced {
         let flows = serde_json::to_value(flows).unwrap_or_default();
-        if let Some(found) =
-            card.pointer_mut(&format!("/securitySchemes/{}/oauth2SecurityScheme/flows", escaped(&name)))
+        let pointer = |schemes, oauth2| format!("/{schemes}/{}/{oauth2}/flows", escaped(&name));
+        let mut pointers = SCHEMES.into_iter().flat_map(|schemes| OAUTH2.map(|oauth2| pointer(schemes, oauth2)));
+        if let Some(pointer) = pointers.find(|pointer| card.pointer(pointer).is_some())
+            && let Some(found) = card.pointer_mut(&pointer)
         {
             *found = flows;
         }

@@ -197,6 +197,39 @@ fn members_that_1_0_lacks_are_on_the_0_3_card() {
     }
 }
 
+/// A scheme of the message of 1.0 has one flow. Members may have the names of the fields.
+#[test]
+fn several_oauth_flows_of_a_1_0_card_become_one() {
+    let camel = json!({
+        "supportedInterfaces": [{"url": "https://h", "protocolBinding": "HTTP+JSON", "protocolVersion": "1.0"}],
+        "securitySchemes": {"a/b": {"oauth2SecurityScheme": {"flows": {
+            "clientCredentials": {"tokenUrl": "https://h/c", "scopes": {}},
+            "authorizationCode": {"authorizationUrl": "https://h/a", "tokenUrl": "https://h/t", "scopes": {"r": "R"}},
+        }}}},
+    });
+    let mut snake = camel.to_string();
+    for (name, other) in [
+        ("supportedInterfaces", "supported_interfaces"),
+        ("protocolBinding", "protocol_binding"),
+        ("protocolVersion", "protocol_version"),
+        ("securitySchemes", "security_schemes"),
+        ("oauth2SecurityScheme", "oauth2_security_scheme"),
+        ("clientCredentials", "client_credentials"),
+        ("authorizationCode", "authorization_code"),
+        ("authorizationUrl", "authorization_url"),
+        ("tokenUrl", "token_url"),
+    ] {
+        snake = snake.replace(name, other);
+    }
+    let mixed = camel.to_string().replace("oauth2SecurityScheme", "oauth2_security_scheme");
+    for card in [camel.to_string(), snake, mixed] {
+        let read = serde_json::to_value(from_json(card.as_bytes()).unwrap()).unwrap();
+        let flows = &read["securitySchemes"]["a/b"]["oauth2SecurityScheme"]["flows"];
+        let expected = json!({"authorizationUrl": "https://h/a", "tokenUrl": "https://h/t", "scopes": {"r": "R"}});
+        assert_eq!(*flows, json!({ "authorizationCode": expected }), "{card}");
+    }
+}
+
 #[test]
 fn card_of_0_2_with_missing_and_unknown_members_is_read() {
     let card = json!({
