@@ -37,7 +37,7 @@ use crate::{
     },
 };
 
-/// Member of the metadata of a status after which events of the upstream agent may be missing.
+/// Member of the metadata of a status message after which events of the upstream agent may be missing.
 pub const GAP: &str = "upstreamGap";
 
 /// Time for which the end of a stream is awaited after `AUTH_REQUIRED`. If the stream goes on, the agent continues its turn by
@@ -256,7 +256,7 @@ async fn cancel(client: &Client, upstream_id: &str, id: &str) {
 const PERMANENT: [ErrorKind; 4] =
     [ErrorKind::Unavailable, ErrorKind::DeadlineExceeded, ErrorKind::Unauthenticated, ErrorKind::PermissionDenied];
 
-/// Returns the failure of a task for an error of the upstream agent. What the agent says is for its callers; errors of the connection
+/// Returns the failure of a task for an error of the upstream agent. The agent's texts are for its callers; errors of the connection
 /// are for the log. A response that is none of the protocol fails the call, while there is no task.
 fn failure(error: error::Error) -> Error {
     const TEXTS: [(ErrorKind, &str); 5] = [
@@ -459,7 +459,7 @@ impl Relay<'_> {
     async fn gap(&mut self) -> Result<(), Error> {
         self.has_gap = true;
         let text = "The connection to the upstream agent was interrupted; updates may be missing.";
-        Ok(self.out.with_metadata(&json!({ GAP: true }))?.progress(text).await?)
+        Ok(self.out.progress(Message::agent(text).with_metadata(&json!({ GAP: true }))?).await?)
     }
 
     /// Returns the metadata of the upstream task if it was not passed on yet.

@@ -248,7 +248,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn own_addresses_are_recognised() {
+    async fn own_addresses_are_recognized() {
         let own = OwnAddresses {
             listen: vec!["0.0.0.0:8080".parse().unwrap(), "127.0.0.1:9".parse().unwrap()],
             public: Url::parse("https://agents.example/geo/").ok(),

@@ -466,8 +466,8 @@ class GatewayTests:
         with Proxy(card_of(upstream), b'chunk 3 of 60') as proxy, Gateway(proxy.url, directory) as gateway:
             events = gateway.agent().call('stream', '/stream 60')
             check(proxy.is_cut, 'the connection was not cut')
-            updates = [event['statusUpdate'] for event in events if 'statusUpdate' in event]
-            check(any(update.get('metadata', {}).get('upstreamGap') for update in updates), f'no gap in {updates}')
+            messages = [event['statusUpdate']['status'].get('message', {}) for event in events if 'statusUpdate' in event]
+            check(any(message.get('metadata', {}).get('upstreamGap') for message in messages), f'no gap in {messages}')
             done = gateway.agent().one('get task', events[0]['task']['id'])
             equal(state(done), 'COMPLETED')
             complete(done, 60)

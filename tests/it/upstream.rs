@@ -8,7 +8,10 @@ use a2a_service::{
     auth::{Bearer, Token},
     card::CardConfig,
     client::{Client, Outcome, StreamEvent},
-    pb::v1::{ListTasksRequest, Message, Part, Role, SendMessageConfiguration, SendMessageRequest, TaskState},
+    pb::{
+        v1::{ListTasksRequest, Message, Part, Role, SendMessageConfiguration, SendMessageRequest, TaskState},
+        wkt::Struct,
+    },
     server::{Limits, Server},
 };
 use axum::{
@@ -157,15 +160,18 @@ async fn interruption_is_marked_as_a_gap() {
     let (_gateway, url) = serve_gateway(&upstream, &store).await;
     let agent = Client::connect(&url).await.unwrap();
     let mut events = agent.subscribe(&id).await.unwrap();
+    let is_marked = |metadata: Option<&Struct>| metadata.is_some_and(|metadata| metadata.fields.contains_key(GAP));
     let mut marked = false;
     while let Some(event) = events.next().await {
         if let StreamEvent::Status(update) = event.unwrap() {
-            marked |= update.metadata.is_some_and(|metadata| metadata.fields.contains_key(GAP));
+            let message = update.status.and_then(|status| status.message);
+            marked |= message.is_some_and(|message| is_marked(message.metadata.as_ref()));
         }
     }
     let task = agent.get(&id).await.unwrap();
     assert_eq!(task.state(), TaskState::Completed);
-    assert!(marked || task.history.iter().any(|message| message.text().contains("may be missing")), "{task:?}");
+    assert!(marked || task.history.iter().any(|message| is_marked(message.metadata.as_ref())), "{task:?}");
+    assert!(!is_marked(task.metadata.as_ref()), "the task itself is whole");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
