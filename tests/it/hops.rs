@@ -47,8 +47,8 @@ async fn send(agent: &dyn A2aService, hops: u32, request: SendMessageRequest) ->
 
 /// Gateways of which each has the next one as its upstream agent, and the last one the first, with their tasks.
 async fn circle(binding: Binding, length: usize) -> Vec<(Client, Arc<Memory>)> {
-    let nobody = Client::from_service(Server::new(Demo).into_service());
-    let gateways: Vec<_> = (0..length).map(|_| Upstream::new(nobody.clone())).collect();
+    let placeholder = Client::from_service(Server::new(Demo).into_service());
+    let gateways: Vec<_> = (0..length).map(|_| Upstream::new(placeholder.clone())).collect();
     let mut circle = Vec::new();
     for gateway in &gateways {
         let store = Arc::new(Memory::default());
@@ -75,7 +75,7 @@ async fn circle_of_gateways_ends_with_the_reason(binding: Binding) {
         let (tasks, bytes) = sizes.fold((0, 0), |sum, size| (sum.0 + size.0, sum.1 + size.1));
         // The message of the caller, and those of eight agents.
         assert_eq!(tasks, 9);
-        assert!(bytes < 16 << 10 && time < Duration::from_secs(1), "{bytes} bytes in {time:?}");
+        assert!(bytes < 16 << 10 && time < Duration::from_secs(10), "{bytes} bytes in {time:?}");
     }
 }
 
@@ -210,8 +210,9 @@ async fn turn_has_the_highest_count_of_its_messages() {
 async fn endpoint_gets_the_next_count() {
     let seen: Arc<Mutex<Vec<String>>> = Arc::default();
     let received = Arc::clone(&seen);
-    let endpoint = post(async move |headers: HeaderMap| {
-        received.lock().push(headers["a2a-hops"].to_str().unwrap().to_owned());
+    let endpoint = post(async move |headers: HeaderMap, body: String| {
+        let turn: serde_json::Value = serde_json::from_str(&body).unwrap();
+        received.lock().push(format!("{}, {}", headers["a2a-hops"].to_str().unwrap(), turn["hops"]));
         "done"
     });
     let url = program(Router::new().route("/", endpoint)).await;
@@ -219,7 +220,7 @@ async fn endpoint_gets_the_next_count() {
     for hops in [0, 7] {
         send(&*agent, hops, text("", "hello")).await.unwrap();
     }
-    assert_eq!(*seen.lock(), ["1", "8"]);
+    assert_eq!(*seen.lock(), ["1, 0", "8, 7"]);
 }
 
 /// A command has the count of its turn, and the program passes it on with one more.
