@@ -3,7 +3,7 @@
 //! Endpoints tell the calls of an answer apart by an index, by an id, or only by their order.
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::chunk::{CallPiece, JoinedMembers};
 use crate::{
@@ -50,9 +50,12 @@ struct Call {
     index: Option<u64>,
     id: String,
     name: String,
-    /// Text of the arguments, as the content of a JSON string. `None` until the first piece of them.
-    arguments: Option<String>,
+    /// Texts of the arguments, as the contents of JSON strings. A piece after a whole object begins a further one.
+    arguments: Vec<String>,
+    /// Braces of the last text.
     braces: Braces,
+    /// The last text if a piece that begins with all before it replaces that.
+    cumulative: String,
     members: JoinedMembers,
     function: JoinedMembers,
 }
@@ -87,21 +90,46 @@ impl Braces {
     }
 }
 
+/// Decodes a text of arguments.
+fn text(arguments: &str) -> Result<String, serde_json::Error> {
+    Ok(replace_lone_surrogates(&decode(arguments)?).into_owned())
+}
+
+/// Parses arguments. `None` if they are no object.
+fn object(arguments: &str) -> Option<Map<String, Value>> {
+    check_json(arguments.as_bytes()).ok()?;
+    serde_json::from_str(arguments).ok()
+}
+
 impl Call {
     /// Returns true if the arguments look like a whole object.
     fn is_whole(&self) -> bool {
         self.braces.is_closed
     }
 
+    /// Parses the last text of the arguments.
+    fn last_object(&self) -> Option<Map<String, Value>> {
+        self.arguments.last().and_then(|last| object(&text(last).ok()?))
+    }
+
+    /// Returns true if a piece has the whole arguments of this call once more.
+    fn is_repeated_by(&self, piece: &CallPiece) -> bool {
+        let further = piece.arguments.as_ref().filter(|_| self.is_whole());
+        further.is_some_and(|further| {
+            let is_same = self.arguments.last() == Some(further);
+            is_same || text(further).is_ok_and(|text| object(&text).is_some_and(|it| Some(it) == self.last_object()))
+        })
+    }
+
     /// Returns true if a piece without a name may belong to this call, although its index is another one.
     fn accepts(&self, piece: &CallPiece) -> bool {
         let is_blank = |arguments: &String| decode(arguments).is_ok_and(|text| text.trim_ascii().is_empty());
-        !self.is_whole() || piece.arguments.as_ref().is_none_or(is_blank) || self.arguments == piece.arguments
+        !self.is_whole() || piece.arguments.as_ref().is_none_or(is_blank) || self.is_repeated_by(piece)
     }
 
     /// Returns true if a piece with a name continues this call, and begins no other one.
     fn is_continued_by(&self, piece: &CallPiece, tools: &[&str]) -> bool {
-        let has_begun = self.arguments.as_ref().is_some_and(|arguments| !arguments.is_empty());
+        let has_begun = self.arguments.iter().any(|text| !text.is_empty());
         let is_blank = piece.arguments.as_ref().is_none_or(String::is_empty);
         if self.name.is_empty() {
             true
@@ -109,8 +137,11 @@ impl Call {
             // A further piece of the name.
             !has_begun && self.joined_name(&piece.name, tools).is_some()
         } else if has_begun {
+            let has_index = piece.index.is_some() && self.index == piece.index;
+            // An empty object in place of arguments. An endpoint that sends ids sends one with each call.
+            let is_placeholder = || !self.id.is_empty() && self.last_object().is_some_and(|object| object.is_empty());
             // Some endpoints repeat the name with each piece.
-            is_blank || !self.is_whole()
+            is_blank || !self.is_whole() || (has_index && (self.is_repeated_by(piece) || is_placeholder()))
         } else {
             piece.arguments.is_some() || piece.index.is_some() || !piece.id.is_empty()
         }
@@ -136,16 +167,64 @@ impl Call {
             self.name = self.joined_name(&piece.name, tools).unwrap_or(piece.name);
         }
         if let Some(further) = piece.arguments {
-            // Some endpoints repeat the whole arguments at the end.
-            let is_repeated = self.is_whole() && self.arguments.as_ref() == Some(&further);
-            if !is_repeated {
-                // A piece that can't be decoded is an error in the end.
-                self.braces.read(&decode(&further).unwrap_or_default());
-                self.arguments.get_or_insert_default().push_str(&further);
-            }
+            self.add_arguments(further);
         }
         self.members.add(piece.members);
         self.function.add(piece.function);
+    }
+
+    fn add_arguments(&mut self, piece: String) {
+        // A piece that can't be decoded is an error in the end.
+        let text = decode(&piece).unwrap_or_default();
+        if self.is_whole() && self.arguments.last() == Some(&piece) {
+            return;
+        }
+        if self.arguments.is_empty() || (self.is_whole() && !text.trim_ascii().is_empty()) {
+            self.arguments.push(String::new());
+            self.braces = Braces::default();
+            self.cumulative.clear();
+        }
+        self.braces.read(&text);
+        if let Some(last) = self.arguments.last_mut() {
+            last.push_str(&piece);
+        }
+        if piece.starts_with(&self.cumulative) {
+            self.cumulative = piece;
+        } else {
+            self.cumulative.push_str(&piece);
+        }
+    }
+
+    /// Returns the arguments. Some endpoints send the whole ones again at the end, others an empty object before them.
+    ///
+    /// # Errors
+    /// The endpoint sent different whole arguments.
+    fn joined_arguments(&self) -> Result<String, Error> {
+        let mut joined = String::new();
+        let mut known: Option<Map<_, _>> = None;
+        for (position, arguments) in self.arguments.iter().enumerate() {
+            let mut further = text(arguments)?;
+            let mut value = object(&further);
+            if value.is_none() && position + 1 == self.arguments.len() {
+                // Some endpoints send the whole text so far with each piece. This is certain if the joined text is no object.
+                let cumulative = text(&self.cumulative)?;
+                value = object(&cumulative);
+                if value.is_some() {
+                    further = cumulative;
+                }
+            }
+            if known.is_some() && known == value {
+                continue;
+            }
+            if known.as_ref().is_some_and(Map::is_empty) {
+                joined.clear();
+            } else if known.is_some() && value.is_some() {
+                return Err(Error::public("The model endpoint sent different arguments for the same tool call."));
+            }
+            known = value.filter(|_| joined.is_empty());
+            joined.push_str(&further);
+        }
+        Ok(joined)
     }
 }
 
@@ -189,13 +268,15 @@ impl Calls {
         let last = self.calls.len().checked_sub(1)?;
         let has_name = !piece.name.is_empty();
         let has_id = !piece.id.is_empty();
+        let has_same_id = |call: &Call| has_id && call.id == piece.id;
         let is_known = |call: &Call| {
             let has_index = piece.index.is_none() || call.index.is_none() || call.index == piece.index;
-            let is_repeated = call.name == piece.name && call.arguments == piece.arguments;
-            let is_same = !has_name || is_repeated || call.is_continued_by(piece, tools);
-            has_id && call.id == piece.id && has_index && is_same
+            let is_same = !has_name || call.name == piece.name || call.is_continued_by(piece, tools);
+            has_same_id(call) && has_index && is_same
         };
-        if let Some(known) = self.calls.iter().rposition(is_known) {
+        let is_repeated = |call: &Call| has_same_id(call) && call.name == piece.name && call.is_repeated_by(piece);
+        let known = self.calls.iter().rposition(is_known);
+        if let Some(known) = known.or_else(|| self.calls.iter().rposition(is_repeated)) {
             return Some(known);
         }
         let candidate = match piece.index {
@@ -222,7 +303,7 @@ impl Calls {
     /// # Errors
     /// A call has no name, or is invalid.
     pub(super) fn finish(mut self) -> Result<(Vec<ToolCall>, Vec<Value>), Error> {
-        let is_blank = |call: &Call| call.arguments.as_ref().is_none_or(String::is_empty);
+        let is_blank = |call: &Call| call.arguments.iter().all(String::is_empty);
         // An id alone means nothing.
         self.calls.retain(|call| !call.name.is_empty() || !is_blank(call));
         let (mut calls, mut messages) = (Vec::new(), Vec::new());
@@ -230,9 +311,8 @@ impl Calls {
             if call.name.is_empty() {
                 return Err(Error::public("The model called a tool without a name."));
             }
+            let arguments = call.joined_arguments()?;
             let id = if call.id.is_empty() { format!("call_{position}") } else { call.id };
-            let arguments = decode(&call.arguments.unwrap_or_default())?;
-            let arguments = replace_lone_surrogates(&arguments).into_owned();
             let (mut message, mut function) = (call.members.into_map()?, call.function.into_map()?);
             function.insert("name".to_owned(), call.name.clone().into());
             function.insert("arguments".to_owned(), arguments.clone().into());

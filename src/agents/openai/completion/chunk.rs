@@ -16,9 +16,11 @@ use crate::{
     protocol::json::check_json,
 };
 
+type RawMembers = BTreeMap<String, Box<RawValue>>;
+
 /// Members of an object that are not null, as JSON. Duplicate ones are refused.
 #[derive(Debug, Default)]
-pub(super) struct Members(BTreeMap<String, Box<RawValue>>);
+pub(super) struct Members(RawMembers);
 
 impl<'de> Deserialize<'de> for Members {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -72,40 +74,95 @@ impl Members {
     pub(super) fn bytes(&self) -> usize {
         self.0.iter().map(|(name, value)| name.len() + value.get().len()).sum()
     }
-
-    /// Returns true if the name of a member has one of these words.
-    fn has_name_with(&self, words: [&str; 2]) -> bool {
-        self.0.keys().any(|name| words.iter().any(|word| name.contains(word)))
-    }
 }
 
-/// Members of an object that arrives in pieces, as JSON.
+/// Returns true for the name of a member, or the type of a part, with the reasoning of a model.
+fn is_reasoning(name: &str) -> bool {
+    name.contains("reason") || name.contains("think")
+}
+
+/// Names of members whose texts are written piece by piece, so that two equal pieces may follow each other.
+const STREAMED: [&str; 9] = [
+    "content",
+    "reasoning",
+    "reasoning_content",
+    "reasoning_summary",
+    "reasoning_text",
+    "text",
+    "thinking",
+    "thinking_content",
+    "thought",
+];
+
+/// Value that arrives in pieces.
+#[derive(Debug)]
+enum Joined {
+    Json(String),
+    /// Object in several pieces.
+    Object(JoinedMembers),
+}
+
+/// Members of an object that arrives in pieces.
 #[derive(Debug, Default)]
-pub(super) struct JoinedMembers(BTreeMap<String, String>);
+pub(super) struct JoinedMembers(BTreeMap<String, Joined>);
+
+impl Joined {
+    /// Adds a further piece. `is_streamed`: a text that is equal to the earlier one continues it.
+    fn add(&mut self, piece: &RawValue, is_streamed: bool) {
+        match (serde_json::from_str::<RawMembers>(piece.get()), &mut *self) {
+            (Ok(further), _) if further.is_empty() => {}
+            (Ok(further), Self::Object(known)) => known.merge(further),
+            (Ok(further), Self::Json(json)) => {
+                let mut joined = JoinedMembers::default();
+                // Another value than an object is replaced.
+                joined.merge(serde_json::from_str(json).unwrap_or_default());
+                joined.merge(further);
+                *self = Self::Object(joined);
+            }
+            (Err(_), Self::Json(json)) => add_json(json, piece, is_streamed),
+            (Err(_), Self::Object(_)) => *self = Self::Json(piece.get().to_owned()),
+        }
+    }
+
+    fn write(&self, json: &mut String) {
+        match self {
+            Self::Json(value) => json.push_str(value),
+            Self::Object(members) => members.write(json),
+        }
+    }
+}
 
 impl JoinedMembers {
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Adds the members of a further piece: texts are joined, lists are appended, and other values replace earlier ones.
+    /// Adds the members of a further piece: texts are joined, lists are appended, objects are merged, and other values replace
+    /// earlier ones. Some endpoints send a text, such as a signature, with each piece.
     pub(super) fn add(&mut self, further: Members) {
-        for (name, piece) in further.0 {
-            let Some(known) = self.0.get_mut(&name) else {
-                self.0.insert(name, piece.get().to_owned());
-                continue;
-            };
-            if let (true, Some(text)) = (known.ends_with('"'), content(&piece)) {
-                known.pop();
-                known.extend([text, "\""]);
-            } else if let (true, Some(items)) = (known.ends_with(']'), items(&piece)) {
-                known.pop();
-                let is_first = items.is_empty() || known.trim_end() == "[";
-                known.extend([if is_first { "" } else { "," }, items, "]"]);
-            } else if piece.get() != "{}" {
-                piece.get().clone_into(known);
+        self.merge(further.0);
+    }
+
+    fn merge(&mut self, further: RawMembers) {
+        for (name, piece) in further {
+            if let Some(known) = self.0.get_mut(&name) {
+                if piece.get() != "null" {
+                    known.add(&piece, STREAMED.contains(&name.as_str()));
+                }
+            } else {
+                self.0.insert(name, Joined::Json(piece.get().to_owned()));
             }
         }
+    }
+
+    fn write(&self, json: &mut String) {
+        let mut separator = "{";
+        for (name, value) in &self.0 {
+            json.extend([separator, &Value::from(name.as_str()).to_string(), ":"]);
+            value.write(json);
+            separator = ",";
+        }
+        json.push_str(if self.0.is_empty() { "{}" } else { "}" });
     }
 
     /// Decodes the members.
@@ -113,10 +170,26 @@ impl JoinedMembers {
     /// # Errors
     /// They would take too much memory, or have a number that is too large.
     pub(super) fn into_map(self) -> Result<Map<String, Value>, Error> {
-        let member = |(name, value): (&String, &String)| format!("{}:{value}", Value::from(name.as_str()));
-        let json = format!("{{{}}}", self.0.iter().map(member).collect::<Vec<_>>().join(","));
+        let mut json = String::new();
+        self.write(&mut json);
         check_json(json.as_bytes()).map_err(Error::custom)?;
         serde_json::from_str(&replace_lone_surrogates(&json))
+    }
+}
+
+/// Adds a further piece to a value that is no object in both.
+fn add_json(known: &mut String, piece: &RawValue, is_streamed: bool) {
+    if let (true, Some(text)) = (known.ends_with('"'), content(piece)) {
+        if is_streamed || *known != piece.get() {
+            known.pop();
+            known.extend([text, "\""]);
+        }
+    } else if let (true, Some(items)) = (known.ends_with(']'), items(piece)) {
+        known.pop();
+        let is_first = items.is_empty() || known.trim_end() == "[";
+        known.extend([if is_first { "" } else { "," }, items, "]"]);
+    } else {
+        piece.get().clone_into(known);
     }
 }
 
@@ -273,7 +346,7 @@ impl Chunk {
         for call in delta.list("tool_calls")? {
             self.calls.push(CallPiece::read(serde_json::from_str(call.get())?)?);
         }
-        self.has_reasoning |= delta.has_name_with(["reason", "think"]);
+        self.has_reasoning |= delta.0.keys().any(|name| is_reasoning(name));
         self.members.push(delta);
         Ok(())
     }
@@ -286,7 +359,7 @@ impl Chunk {
         }
         let mut part: Members = serde_json::from_str(part.get())?;
         let kind = part.text("type")?.unwrap_or_default();
-        if kind.contains("think") || kind.contains("reason") {
+        if is_reasoning(&kind) {
             self.has_reasoning = true;
         } else if let Some(text) = part.take("text") {
             self.text.push_str(content(&text).ok_or_else(|| Error::custom("a text of the content is no text"))?);

@@ -481,6 +481,210 @@ data: "finish_reason":"stop"}]}"#,
         " | a:echo{\"a\":1} | Calls",
     ),
     (
+        "whole arguments at the end in another form",
+        &[
+            r#"+{"tool_calls":[{"index":0,"id":"a","function":{"name":"echo","arguments":"{\"a\":"}}]}"#,
+            r#"+{"tool_calls":[{"index":0,"function":{"arguments":"1}"}}]}"#,
+            r#"+{"tool_calls":[{"index":0,"id":"a","function":{"name":"echo","arguments":"{\"a\": 1}"}}]}"#,
+            r#"+{"tool_calls":[{"index":0,"id":"a","function":{"name":"echo","arguments":{"a":1}}}]}"#,
+            r#"="tool_calls""#,
+        ],
+        " | a:echo{\"a\":1} | Calls",
+    ),
+    (
+        "whole arguments at the end without a name",
+        &[
+            r#"+{"tool_calls":[{"index":0,"id":"a","function":{"name":"echo","arguments":"{\"a\":"}}]}"#,
+            r#"+{"tool_calls":[{"index":0,"function":{"arguments":"1}"}}]}"#,
+            r#"+{"tool_calls":[{"id":"a","function":{"arguments":"{ \"a\":1}"}}]}"#,
+            r#"+{"tool_calls":[{"index":0,"function":{"arguments":"{\"a\":1}\n"}}]}"#,
+            r#"="tool_calls""#,
+        ],
+        " | a:echo{\"a\":1} | Calls",
+    ),
+    (
+        "whole arguments at the end in pieces",
+        &[
+            r#"+{"tool_calls":[{"index":0,"id":"a","function":{"name":"echo","arguments":"{\"a\":"}}]}"#,
+            r#"+{"tool_calls":[{"index":0,"function":{"arguments":"1}"}}]}"#,
+            r#"+{"tool_calls":[{"index":0,"id":"a","function":{"name":"echo","arguments":"{\"a\""}}]}"#,
+            r#"+{"tool_calls":[{"index":0,"id":"a","function":{"name":"echo","arguments":": 1}"}}]}"#,
+            r#"="tool_calls""#,
+        ],
+        " | a:echo{\"a\":1} | Calls",
+    ),
+    (
+        "whole arguments at the end with another index",
+        &[
+            r#"+{"tool_calls":[{"index":0,"id":"a","function":{"name":"echo","arguments":"{\"a\":"}}]}"#,
+            r#"+{"tool_calls":[{"index":0,"function":{"arguments":"1}"}}]}"#,
+            r#"+{"tool_calls":[{"index":1,"id":"a","function":{"name":"echo","arguments":"{\"a\": 1}"}}]}"#,
+            r#"="tool_calls""#,
+        ],
+        " | a:echo{\"a\":1} | Calls",
+    ),
+    (
+        "whole arguments at the end without an id",
+        &[
+            r#"+{"tool_calls":[{"index":0,"function":{"name":"echo","arguments":"{\"a\":"}}]}"#,
+            r#"+{"tool_calls":[{"index":0,"function":{"arguments":"1}"}}]}"#,
+            r#"+{"tool_calls":[{"index":0,"function":{"name":"echo","arguments":"{\"a\": 1}"}}]}"#,
+            r#"+{"tool_calls":[{"index":0,"function":{"name":"echo","arguments":{"a":1}}}]}"#,
+            r#"="tool_calls""#,
+        ],
+        " | call_0:echo{\"a\":1} | Calls",
+    ),
+    (
+        "whole arguments in another order of members",
+        &[
+            r#"+{"tool_calls":[{"index":0,"id":"a","function":{"name":"echo","arguments":"{\"a\":1,\"b\":2}"}}]}"#,
+            r#"+{"tool_calls":[{"index":0,"id":"a","function":{"name":"echo","arguments":"{\"b\":2,\"a\":1}"}}]}"#,
+            r#"="tool_calls""#,
+        ],
+        " | a:echo{\"a\":1,\"b\":2} | Calls",
+    ),
+    (
+        "other whole arguments with the same id",
+        &[
+            r#"+{"tool_calls":[{"index":0,"id":"a","function":{"name":"echo","arguments":"{\"a\":"}}]}"#,
+            r#"+{"tool_calls":[{"index":0,"function":{"arguments":"1}"}}]}"#,
+            r#"+{"tool_calls":[{"index":0,"id":"a","function":{"name":"echo","arguments":"{\"a\":2}"}}]}"#,
+            r#"="tool_calls""#,
+        ],
+        "The model endpoint sent different arguments for the same tool call.",
+    ),
+    (
+        "other whole arguments with the same id and no index",
+        &[
+            r#"+{"tool_calls":[{"id":"a","function":{"name":"echo","arguments":"{\"a\":1}"}}]}"#,
+            r#"+{"tool_calls":[{"id":"a","function":{"name":"echo","arguments":"{\"a\":2}"}}]}"#,
+            r#"="tool_calls""#,
+        ],
+        "The model endpoint sent different arguments for the same tool call.",
+    ),
+    (
+        "other whole arguments without a name",
+        &[
+            r#"+{"tool_calls":[{"index":0,"id":"a","function":{"name":"echo","arguments":"{\"a\":"}}]}"#,
+            r#"+{"tool_calls":[{"index":0,"function":{"arguments":"1}"}}]}"#,
+            r#"+{"tool_calls":[{"index":0,"function":{"arguments":"{\"a\":2}"}}]}"#,
+            r#"="tool_calls""#,
+        ],
+        "The model endpoint sent different arguments for the same tool call.",
+    ),
+    (
+        "brace after whole arguments",
+        &[
+            r#"+{"tool_calls":[{"index":0,"id":"a","function":{"name":"echo","arguments":"{\"a\":"}}]}"#,
+            r#"+{"tool_calls":[{"index":0,"function":{"arguments":"1}"}}]}"#,
+            r#"+{"tool_calls":[{"index":0,"function":{"arguments":"}"}}]}"#,
+            r#"="tool_calls""#,
+        ],
+        " | a:echo{\"a\":1}} | Calls",
+    ),
+    (
+        "arguments that grow",
+        &[
+            r#"+{"tool_calls":[{"index":0,"id":"a","function":{"name":"echo","arguments":"{\"a\""}}]}"#,
+            r#"+{"tool_calls":[{"index":0,"id":"a","function":{"name":"echo","arguments":"{\"a\":1"}}]}"#,
+            r#"+{"tool_calls":[{"index":0,"id":"a","function":{"name":"echo","arguments":"{\"a\":1}"}}]}"#,
+            r#"="tool_calls""#,
+        ],
+        " | a:echo{\"a\":1} | Calls",
+    ),
+    (
+        "whole arguments after a part of them",
+        &[
+            r#"+{"tool_calls":[{"index":0,"id":"a","function":{"name":"echo","arguments":"{\"a\""}}]}"#,
+            r#"+{"tool_calls":[{"index":0,"function":{"arguments":":1"}}]}"#,
+            r#"+{"tool_calls":[{"index":0,"function":{"arguments":"{\"a\":1}"}}]}"#,
+            r#"="tool_calls""#,
+        ],
+        " | a:echo{\"a\":1} | Calls",
+    ),
+    (
+        "object in an object that begins as it does",
+        &[
+            r#"+{"tool_calls":[{"index":0,"id":"a","function":{"name":"echo","arguments":"{\"a\":"}}]}"#,
+            r#"+{"tool_calls":[{"index":0,"function":{"arguments":"{\"a\":1}}"}}]}"#,
+            r#"="tool_calls""#,
+        ],
+        " | a:echo{\"a\":{\"a\":1}} | Calls",
+    ),
+    (
+        "empty object before the arguments",
+        &[
+            r#"+{"tool_calls":[{"index":0,"id":"a","function":{"name":"echo","arguments":{}}}]}"#,
+            r#"+{"tool_calls":[{"index":0,"function":{"arguments":"{\"t\":1}"}}]}"#,
+            r#"="tool_calls""#,
+        ],
+        " | a:echo{\"t\":1} | Calls",
+    ),
+    (
+        "empty text before the arguments",
+        &[
+            r#"+{"tool_calls":[{"index":0,"id":"a","function":{"name":"echo","arguments":"{}"}}]}"#,
+            r#"+{"tool_calls":[{"index":0,"function":{"arguments":"{\"t\":1}"}}]}"#,
+            r#"="tool_calls""#,
+        ],
+        " | a:echo{\"t\":1} | Calls",
+    ),
+    (
+        "empty object before pieces of the arguments",
+        &[
+            r#"+{"tool_calls":[{"id":"a","function":{"name":"echo","arguments":" { }\n"}}]}"#,
+            r#"+{"tool_calls":[{"id":"a","function":{"name":"echo","arguments":"{\"t\":"}}]}"#,
+            r#"+{"tool_calls":[{"id":"a","function":{"arguments":"1}"}}]}"#,
+            r#"="tool_calls""#,
+        ],
+        " | a:echo{\"t\":1} | Calls",
+    ),
+    (
+        "empty object before arguments with the name and no id",
+        &[
+            r#"+{"tool_calls":[{"index":0,"id":"a","function":{"name":"echo","arguments":{}}}]}"#,
+            r#"+{"tool_calls":[{"index":0,"function":{"name":"echo","arguments":"{\"t\":1}"}}]}"#,
+            r#"="tool_calls""#,
+        ],
+        " | a:echo{\"t\":1} | Calls",
+    ),
+    (
+        "brace at the end of a piece",
+        &[
+            r#"+{"tool_calls":[{"index":0,"id":"a","function":{"name":"echo","arguments":"{\"text\":\"a}"}}]}"#,
+            r#"+{"tool_calls":[{"index":0,"function":{"name":"echo","arguments":"b\"}"}}]}"#,
+            r#"="tool_calls""#,
+        ],
+        " | a:echo{\"text\":\"a}b\"} | Calls",
+    ),
+    (
+        "brace as a text in a call by order",
+        &[
+            r#"+{"tool_calls":[{"function":{"name":"echo","arguments":"{\"text\":\"}\"}"}}]}"#,
+            r#"+{"tool_calls":[{"function":{"name":"echo","arguments":"{\"text\":\"2\"}"}}]}"#,
+            r#"="tool_calls""#,
+        ],
+        " | call_0:echo{\"text\":\"}\"} call_1:echo{\"text\":\"2\"} | Calls",
+    ),
+    (
+        "line end after equal arguments with other ids",
+        &[
+            r#"+{"tool_calls":[{"index":0,"id":"a","function":{"name":"echo","arguments":"{\"a\":1}\n"}}]}"#,
+            r#"+{"tool_calls":[{"index":0,"id":"b","function":{"name":"echo","arguments":"{\"a\":1}\n"}}]}"#,
+            r#"="tool_calls""#,
+        ],
+        " | a:echo{\"a\":1}\n b:echo{\"a\":1}\n | Calls",
+    ),
+    (
+        "brace as a text that is repeated",
+        &[
+            r#"+{"tool_calls":[{"index":0,"id":"a","function":{"name":"echo","arguments":"{\"t\":\"}\"}"}}]}"#,
+            r#"+{"tool_calls":[{"index":0,"id":"a","function":{"name":"echo","arguments":"{\"t\":\"}\"}"}}]}"#,
+            r#"="tool_calls""#,
+        ],
+        " | a:echo{\"t\":\"}\"} | Calls",
+    ),
+    (
         "call in place of a list",
         &[r#"+{"tool_calls":{"id":"a","function":{"name":"now","arguments":"{}"}}}"#, r#"="stop""#],
         " | a:now{} | Stop",
@@ -615,9 +819,31 @@ data: "extra_content":{"google":{"thought_signature":"SIG"}}}]}"#,
         "reasoning_details": [{ "type": "reasoning.text", "text": "Hm" }, { "type": "reasoning.encrypted" }],
         "annotations": [],
         "n": 2,
-        "o": { "b": 1 },
+        "o": { "a": [], "b": 1 },
     });
     assert_eq!(reasoned, expected);
+    let repeated = message(&[
+        r#"+{"model":"m","reasoning":"ha","part":"SI","x":{"google":{"signature":"S","n":null,"o":{"p":[1]}}},"y":"","z":{"a":1}}"#,
+        r#"+{"model":"m","reasoning":"ha","part":"G","x":{"google":{}},"y":{},"z":{"a":null,"b":[2]}}"#,
+        r#"+{"model":"m","reasoning":"!","part":"SIG","x":{"google":{"signature":"S","o":{"p":[2],"q":"}"}}},"y":{"b":2},"z":3}"#,
+        r#"+{"tool_calls":[{"index":0,"id":"a","thought_signature":"SIG","function":{"name":"now","arguments":"{","z":"Z"}}]}"#,
+        r#"+{"tool_calls":[{"index":0,"id":"a","thought_signature":"SIG","function":{"name":"now","arguments":"}","z":"Z"}}]}"#,
+        r#"="tool_calls""#,
+    ]);
+    let mut call = json!({ "id": "a", "type": "function", "thought_signature": "SIG", "function": function("now") });
+    call["function"]["z"] = "Z".into();
+    let expected = json!({
+        "role": "assistant",
+        "content": null,
+        "tool_calls": [call],
+        "model": "m",
+        "reasoning": "haha!",
+        "part": "SIG",
+        "x": { "google": { "signature": "S", "n": null, "o": { "p": [1, 2], "q": "}" } } },
+        "y": { "b": 2 },
+        "z": 3,
+    });
+    assert_eq!(repeated, expected);
 }
 
 #[test]
