@@ -2,7 +2,10 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
@@ -13,6 +16,7 @@ use a2a_service::{
     testing::{ProbeOutcome, probe},
 };
 use axum::{Router, body::Body, extract::Request, response::Response, routing::any};
+use futures_util::{StreamExt as _, stream};
 use http::{StatusCode, header};
 use serde_json::{Value, json};
 use tokio::{
@@ -137,21 +141,30 @@ fn calls(received: &Received) -> Vec<String> {
 #[tokio::test]
 async fn forgotten_sessions_are_renewed() {
     let null = r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32001,"message":"Session not found"}}"#;
-    let own = |request: &Value| {
-        let error = json!({ "code": -32600, "message": "Bad Request: Session not found" });
-        json!({ "jsonrpc": "2.0", "id": request["id"], "error": error }).to_string()
-    };
+    let own = r#"{"jsonrpc":"2.0","id":ID,"error":{"code":-32600,"message":"Bad Request: Session not found"}}"#;
+    let unread = r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32603,"message":"Internal error"}}"#;
+    let uninitialized =
+        r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"Bad Request: Server not initialized"}}"#;
     let text =
         r#"{"jsonrpc":"2.0","id":"server-error","error":{"code":-32600,"message":"No valid session ID provided"}}"#;
     for (status, media_type, body) in [
-        (400, JSON, Some(null)),
-        (404, JSON, Some(null)),
-        (400, JSON, Some(text)),
-        (400, JSON, None),
-        (404, "text/plain", Some("Not Found")),
-        (400, "text/plain", Some("Bad Request: No valid session ID provided")),
-        (400, "text/html", Some("")),
-        (200, JSON, Some(null)),
+        (400, JSON, null),
+        (404, JSON, null),
+        (400, JSON, text),
+        (400, JSON, own),
+        (404, JSON, own),
+        (200, JSON, own),
+        (404, JSON, unread),
+        (400, JSON, uninitialized),
+        (404, JSON, r#"{"error":"Not Found"}"#),
+        (404, "text/plain", "Not Found"),
+        (404, "text/html", "<html>"),
+        (404, "text/plain", ""),
+        (400, "text/plain", "Bad Request: No valid session ID provided"),
+        (400, JSON, r#"{"error":"unknown Session"}"#),
+        (200, JSON, null),
+        (200, JSON, r#"{"jsonrpc":"2.0","id":ID,"error":{"code":-32001,"message":"Session not found"}}"#),
+        (200, JSON, r#"{"jsonrpc":"2.0","id":ID,"result":null,"error":{"code":-32001,"message":"session expired"}}"#),
     ] {
         let opened = Mutex::new(0);
         let (url, received) = serve(move |request, session| {
@@ -162,15 +175,14 @@ async fn forgotten_sessions_are_renewed() {
                 return (status, media_type, Some(if *opened == 1 { "s1" } else { "s2" }), body);
             }
             if request["method"] == "tools/call" && session == "s1" {
-                let body = body.map_or_else(|| own(request), str::to_owned);
-                return (status, media_type, None, body);
+                return (status, media_type, None, body.replace("ID", &request["id"].to_string()));
             }
             usual(request)
         })
         .await;
         let outcome = send(agent(at(&url)).await.unwrap()).await;
-        assert_eq!((outcome.state(), outcome.text().as_str()), (TaskState::Completed, "hello"), "{status} {body:?}");
-        assert_eq!(calls(&received), ["tools/call greet s1", "tools/call greet s2"], "{status} {body:?}");
+        assert_eq!((outcome.state(), outcome.text().as_str()), (TaskState::Completed, "hello"), "{status} {body}");
+        assert_eq!(calls(&received), ["tools/call greet s1", "tools/call greet s2"], "{status} {body}");
     }
 }
 
@@ -179,7 +191,38 @@ async fn forgotten_sessions_are_renewed() {
 async fn other_http_errors_end_the_call() {
     let null = r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32603,"message":"Internal error"}}"#;
     let own = r#"{"jsonrpc":"2.0","id":ID,"error":{"code":-32602,"message":"`path` is missing"}}"#;
+    let taken = r#"{"jsonrpc":"2.0","id":ID,"error":{"code":-32000,"message":"payment already taken"}}"#;
+    let with_bom =
+        "\u{feff}{\"jsonrpc\":\"2.0\",\"id\":ID,\"error\":{\"code\":-32000,\"message\":\"payment already taken\"}}";
+    let event = "data: {\"jsonrpc\":\"2.0\",\"id\":ID,\"error\":{\"code\":-32000,\"message\":\"taken\"}}\n\n";
+    let unreadable = r#"{"jsonrpc":"2.0","id":ID,"error":{"code":-32000,"message":"taken \ud83d"}}"#;
+    let text_id = r#"{"jsonrpc":"2.0","id":"ID","error":{"code":-32000,"message":"payment already taken"}}"#;
+    let of_tool = r#"{"jsonrpc":"2.0","id":ID,"error":{"code":-32000,"message":"checkout session already paid"}}"#;
+    let parameter = r#"{"jsonrpc":"2.0","id":ID,"error":{"code":-32602,"message":"session not found"}}"#;
+    let result = r#"{"jsonrpc":"2.0","id":ID,"result":{"content":[{"type":"text","text":"session not found"}]}}"#;
+    let failed = "Error: the call of greet failed.";
     for (status, media_type, session, body, expected) in [
+        (400, JSON, Some("s1"), taken, "Error: payment already taken"),
+        (404, JSON, Some("s1"), taken, "Error: payment already taken"),
+        (200, JSON, Some("s1"), taken, "Error: payment already taken"),
+        (404, JSON, Some("s1"), text_id, "Error: payment already taken"),
+        (404, JSON, Some("s1"), with_bom, "Error: payment already taken"),
+        (404, JSON, Some("s1"), unreadable, failed),
+        (404, "text/event-stream", Some("s1"), event, failed),
+        (404, JSON, Some("s1"), own, "Error: `path` is missing"),
+        (400, JSON, Some("s1"), of_tool, "Error: checkout session already paid"),
+        (200, JSON, Some("s1"), of_tool, "Error: checkout session already paid"),
+        (404, JSON, Some("s1"), parameter, "Error: session not found"),
+        (200, JSON, Some("s1"), parameter, "Error: session not found"),
+        (200, JSON, Some("s1"), result, "session not found"),
+        (404, JSON, Some("s1"), result, failed),
+        (400, JSON, Some("s1"), result, failed),
+        (404, JSON, Some("s1"), r#"{"id":ID,"error":"payment already taken"}"#, failed),
+        (404, JSON, Some("s1"), r#"[{"id":ID,"error":{"message":"payment already taken"}}]"#, failed),
+        (400, JSON, Some("s1"), r#"{"error":"the record was written"}"#, failed),
+        (400, JSON, Some("s1"), null, "Error: Internal error"),
+        (400, "text/html", Some("s1"), "", failed),
+        (400, "text/plain", Some("s1"), "bad", failed),
         (500, JSON, Some("s1"), null, "Error: Internal error"),
         (200, JSON, Some("s1"), null, "Error: Internal error"),
         (503, "text/plain", Some("s1"), "busy", "Error: the call of greet failed."),
@@ -216,13 +259,68 @@ async fn calls_are_repeated_once() {
             let (status, media_type, _, body) = usual(request);
             (status, media_type, Some("s1"), body)
         }
-        "tools/call" => (400, JSON, None, r#"{"error":"Bad Request"}"#.to_owned()),
+        "tools/call" => (400, JSON, None, r#"{"error":"Session not found"}"#.to_owned()),
         _ => usual(request),
     })
     .await;
     let outcome = send(agent(at(&url)).await.unwrap()).await;
     assert_eq!(outcome.text(), "Error: the call of greet failed.");
     assert_eq!(calls(&received).len(), 2);
+}
+
+/// `error` that is null counts as absent beside a result, from `initialize` on: in responses and events.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn null_errors_count_as_absent() {
+    let with_null = |body: &str| body.replacen('{', r#"{"error":null,"#, 1);
+    for is_stream in [false, true] {
+        let (url, received) = serve(move |request, _| {
+            let (status, media_type, session, body) = usual(request);
+            match with_null(&body) {
+                body if is_stream => (status, "text/event-stream", session, format!("data: {body}\n\n")),
+                body => (status, media_type, session, body),
+            }
+        })
+        .await;
+        assert_eq!(send(agent(at(&url)).await.unwrap()).await.text(), "hello", "{is_stream}");
+        assert_eq!(calls(&received).len(), 1, "{is_stream}");
+    }
+}
+
+/// A stream of notifications that ends at once is opened again after a second, also if the server asks for no delay.
+#[tokio::test]
+async fn ended_streams_are_not_opened_again_at_once() {
+    // A body that breaks off is an error, which has no `retry`.
+    for is_broken in [false, true] {
+        let (app, _) = router(Arc::new(|request, _| {
+            let (status, media_type, _, body) = usual(request);
+            (status, media_type, Some("s1"), body)
+        }));
+        let opened = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&opened);
+        let ended = move |request: Request, next: axum::middleware::Next| {
+            let count = Arc::clone(&count);
+            async move {
+                if request.method() != http::Method::GET {
+                    return next.run(request).await;
+                }
+                count.fetch_add(1, Ordering::Relaxed);
+                let event = async { Ok(bytes::Bytes::from_static(b"id: 1\nretry: 0\ndata:\n\n")) };
+                let end = async move {
+                    // After the event has arrived.
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                    if is_broken { Err(std::io::Error::other("broken")) } else { Ok(bytes::Bytes::new()) }
+                };
+                let body = Body::from_stream(stream::once(event).chain(stream::once(end)));
+                Response::builder().header(header::CONTENT_TYPE, "text/event-stream").body(body).unwrap()
+            }
+        };
+        let url = format!("{}/mcp", program(app.layer(axum::middleware::from_fn(ended))).await);
+        let agent = agent(at(&url)).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(2500)).await;
+        let count = opened.load(Ordering::Relaxed);
+        assert!((2..=4).contains(&count), "{is_broken}: {count}");
+        assert_eq!(send(agent).await.text(), "hello");
+    }
 }
 
 /// Events of a server arrive in pieces, with any line end.
@@ -309,7 +407,7 @@ async fn protocol_versions_are_negotiated() {
     assert_eq!(send(agent).await.state(), TaskState::Failed);
 }
 
-/// Commands negotiate too: each attempt starts the command.
+/// Commands negotiate too: each attempt starts the command. An `error` that is null counts as absent in their lines too.
 #[cfg(unix)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn commands_negotiate_protocol_versions() {
@@ -323,6 +421,7 @@ while read -r line; do
     *'"tools/call"'*) reply='"result":{"content":[{"type":"text","text":"hello"}]}' ;;
     *) continue ;;
   esac
+  case "$reply" in *'"result"'*) reply='"error":null,'"$reply" ;; esac
   printf 'Listening\r\n{"jsonrpc":"2.0","id":%s,%s}\r\n' "$id" "$reply"
 done
 "#;

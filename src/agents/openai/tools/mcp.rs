@@ -54,6 +54,7 @@ use crate::{
 
 mod http;
 mod listed;
+mod message;
 mod stdio;
 
 pub(super) use self::listed::Servers;

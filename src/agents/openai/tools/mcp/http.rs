@@ -1,7 +1,7 @@
-//! HTTP client of a session. An HTTP error ends its call at once. One that may mean that the server does not know the session any
-//! more makes `rmcp` open another one, and repeat the call once.
+//! HTTP client of a session. An HTTP error ends its call at once. One that means that the server does not know the session any more,
+//! and is not an answer to the call, makes `rmcp` open another one, and repeat the call once.
 
-use std::{collections::HashMap, io, sync::Arc};
+use std::{collections::HashMap, io, slice, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures_util::{StreamExt as _, stream::BoxStream};
@@ -14,8 +14,11 @@ use rmcp::{
         StreamableHttpResponseLimits,
     },
 };
+use serde_json::Value;
 use sse_stream::{Sse, SseStream};
+use tokio::time::sleep;
 
+use super::message;
 use crate::{
     agents::endpoint::media_type,
     base::bounded_body::{BodyError, ResponseBody},
@@ -23,6 +26,13 @@ use crate::{
 
 /// Header with the id of a session.
 const SESSION: &str = "mcp-session-id";
+
+/// Words of an error that a session is not known any more.
+const LOST: [&str; 9] =
+    ["not found", "not_found", "no valid", "invalid", "unknown", "expired", "terminated", "not exist", "no longer"];
+
+/// Minimum time before an ended stream is opened again, also if the server asks for less.
+const MIN_RETRY: Duration = Duration::from_secs(1);
 
 /// Client of `reqwest` that distinguishes the errors of requests.
 #[derive(Clone)]
@@ -86,31 +96,24 @@ impl StreamableHttpClient for HttpClient {
             "application/json" => {}
             _ => return Err(StreamableHttpError::UnexpectedContentType(Some(media_type))),
         }
-        if status == StatusCode::NOT_FOUND && session.is_some() {
-            return Err(StreamableHttpError::SessionExpired);
-        }
-        let body = ResponseBody::of(response, limits.max_json_response_size).all().await;
-        let mut parsed = match &body {
-            Ok(body) => serde_json::from_slice::<ServerJsonRpcMessage>(body),
-            Err(_) if !status.is_success() => serde_json::from_slice(b""),
+        let body = match ResponseBody::of(response, limits.max_json_response_size).all().await {
+            Ok(body) => body,
+            Err(_) if !status.is_success() => return Err(HttpStatusError::new(status.as_u16(), None).into()),
             Err(BodyError::Interrupted(_)) => return Err(StreamableHttpError::UnexpectedEndOfStream),
             Err(error) => return Err(io::Error::other(error.to_string()).into()),
         };
+        let body = body.strip_prefix("\u{feff}".as_bytes()).unwrap_or(&body);
+        let mut parsed = message::parse(body);
+        let is_rejected = match status {
+            StatusCode::BAD_REQUEST | StatusCode::NOT_FOUND => true,
+            _ => status.is_success() && matches!(parsed, Ok(ServerJsonRpcMessage::Error(_))),
+        };
+        if session.is_some() && is_rejected && is_session_lost(status, body, &id.to_string()) {
+            return Err(StreamableHttpError::SessionExpired);
+        }
         if let Ok(ServerJsonRpcMessage::Error(error)) = &mut parsed {
-            // An answer to this call, as opposed to one to its session or to its form.
-            let is_answer = error.id.as_ref() == Some(&id)
-                && matches!(error.error.code, ErrorCode::INVALID_PARAMS | ErrorCode::METHOD_NOT_FOUND);
-            let names_session = error.id.is_none() && error.error.message.to_lowercase().contains("session");
-            if session.is_some()
-                && !is_answer
-                && (status == StatusCode::BAD_REQUEST || status.is_success() && names_session)
-            {
-                return Err(StreamableHttpError::SessionExpired);
-            }
             // Servers that have not read the call do not know its id.
             error.id = Some(id);
-        } else if status == StatusCode::BAD_REQUEST && session.is_some() {
-            return Err(StreamableHttpError::SessionExpired);
         } else if !status.is_success() {
             return Err(HttpStatusError::new(status.as_u16(), None).into());
         }
@@ -135,7 +138,8 @@ impl StreamableHttpClient for HttpClient {
         token: Option<String>,
         headers: Headers,
     ) -> Result<BoxStream<'static, Result<Sse, SseError>>, HttpError> {
-        self.0.get_stream(uri, session, last, token, headers).await
+        let max = StreamableHttpResponseLimits::default().max_sse_event_size;
+        self.get_stream_with_max_sse_event_size(uri, session, last, token, headers, max).await
     }
 
     async fn get_stream_with_max_sse_event_size(
@@ -147,8 +151,53 @@ impl StreamableHttpClient for HttpClient {
         headers: Headers,
         max: usize,
     ) -> Result<BoxStream<'static, Result<Sse, SseError>>, HttpError> {
-        self.0.get_stream_with_max_sse_event_size(uri, session, last, token, headers, max).await
+        let stream =
+            self.0.get_stream_with_max_sse_event_size(uri, session, last, token, headers, max).await?.map(readable);
+        let delayed = stream.then(async |event| {
+            if event.is_err() {
+                // `rmcp` opens the stream again at once.
+                sleep(MIN_RETRY).await;
+            }
+            event
+        });
+        Ok(delayed.boxed())
     }
+}
+
+/// Returns true if a rejected call may be repeated in another session: the response says that the server does not know the session, and
+/// is not an answer to the call, which may have run.
+fn is_session_lost(status: StatusCode, body: &[u8], call: &str) -> bool {
+    let text = String::from_utf8_lossy(body);
+    let json: Value = match serde_json::from_str(&text) {
+        // It may be an answer.
+        Err(_) if text.contains("\"jsonrpc\"") => return false,
+        parsed => parsed.unwrap_or_default(),
+    };
+    let is_own = |message: &&Value| match &message["id"] {
+        Value::String(id) => id == call,
+        id => id.to_string() == call,
+    };
+    let message = |json: &Value| json["error"]["message"].as_str().map(str::to_lowercase);
+    if let Some(answer) = json.as_array().map_or(slice::from_ref(&json), Vec::as_slice).iter().find(is_own) {
+        // Errors of tools name other sessions.
+        let is_of_tool = [ErrorCode::INVALID_PARAMS, ErrorCode::METHOD_NOT_FOUND]
+            .iter()
+            .any(|code| answer["error"]["code"] == code.0);
+        let is_lost = |text: String| text.contains("session") && LOST.iter().any(|lost| text.contains(lost));
+        return !is_of_tool && message(answer).is_some_and(is_lost);
+    }
+    let text = message(&json).unwrap_or_else(|| text.to_lowercase());
+    status == StatusCode::NOT_FOUND || text.contains("session") || text.contains("server not initialized")
+}
+
+/// Makes an event readable for `rmcp`, and limits how soon its stream is opened again.
+fn readable(event: Result<Sse, SseError>) -> Result<Sse, SseError> {
+    let least = u64::try_from(MIN_RETRY.as_millis()).unwrap_or(u64::MAX);
+    event.map(|event| Sse {
+        data: event.data.map(message::readable),
+        retry: event.retry.map(|retry| retry.max(least)),
+        ..event
+    })
 }
 
 /// Returns the events of a response, which ends at one of more than `max` bytes.
@@ -172,5 +221,5 @@ fn events(response: Response, max: usize) -> BoxStream<'static, Result<Sse, SseE
         }
         Ok(chunk)
     });
-    SseStream::from_bytes_stream(limited).boxed()
+    SseStream::from_bytes_stream(limited).map(readable).boxed()
 }

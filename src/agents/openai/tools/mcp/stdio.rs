@@ -12,6 +12,7 @@ use tokio::{
 };
 use tokio_util::codec::FramedWrite;
 
+use super::message;
 use crate::{
     agents::turn_json::{Line, read_line},
     base::decoding,
@@ -57,7 +58,7 @@ pub(super) fn transport(
 /// Decodes a message. `None` if it is none.
 fn parse(line: &[u8]) -> Result<Option<Received>, String> {
     check_json(line).map_err(|error| error.to_string())?;
-    Ok(serde_json::from_slice(line).ok())
+    Ok(message::parse(line).ok())
 }
 
 #[cfg(test)]
