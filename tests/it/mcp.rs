@@ -288,6 +288,7 @@ async fn null_errors_count_as_absent() {
 
 /// A stream of notifications that ends at once is opened again after a second, also if the server asks for no delay.
 #[tokio::test]
+#[expect(clippy::disallowed_methods, reason = "the streams of a time are counted")]
 async fn ended_streams_are_not_opened_again_at_once() {
     // A body that breaks off is an error, which has no `retry`.
     for is_broken in [false, true] {

@@ -16,7 +16,7 @@ use rmcp::{
 };
 use serde_json::Value;
 use sse_stream::{Sse, SseStream};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep_until};
 
 use super::message;
 use crate::{
@@ -156,7 +156,7 @@ impl StreamableHttpClient for HttpClient {
         let delayed = stream.then(async |event| {
             if event.is_err() {
                 // `rmcp` opens the stream again at once.
-                sleep(MIN_RETRY).await;
+                sleep_until(Instant::now() + MIN_RETRY).await;
             }
             event
         });
@@ -173,9 +173,9 @@ fn is_session_lost(status: StatusCode, body: &[u8], call: &str) -> bool {
         Err(_) if text.contains("\"jsonrpc\"") => return false,
         parsed => parsed.unwrap_or_default(),
     };
-    let is_own = |message: &&Value| match &message["id"] {
-        Value::String(id) => id == call,
-        id => id.to_string() == call,
+    let is_own = |message: &&Value| {
+        let id = &message["id"];
+        id.as_str().map_or_else(|| id.to_string(), str::to_owned) == call
     };
     let message = |json: &Value| json["error"]["message"].as_str().map(str::to_lowercase);
     if let Some(answer) = json.as_array().map_or(slice::from_ref(&json), Vec::as_slice).iter().find(is_own) {
