@@ -98,6 +98,8 @@ pub(super) struct ResumingStream {
     events: BoxStream<Event>,
     phase: Phase,
     connected_at: Instant,
+    /// The stream was resumed without a cursor of the agent, which may have begun from the start.
+    is_replayed: bool,
     seen: LastSeen,
 }
 
@@ -141,7 +143,8 @@ impl ResumingStream {
         let seen = LastSeen { task_id, any: call.cursor.is_some(), cursor: call.cursor.clone(), ..LastSeen::default() };
         let retries = Retries::new(&retrying.retry);
         let connected_at = Instant::now();
-        Self { retrying, request, call, context, retries, events, phase: Phase::Streaming, connected_at, seen }
+        let (phase, is_replayed) = (Phase::Streaming, false);
+        Self { retrying, request, call, context, retries, events, phase, connected_at, is_replayed, seen }
     }
 
     pub(super) fn into_stream(self) -> BoxStream<Event> {
@@ -166,9 +169,12 @@ impl ResumingStream {
                     let reason = "the stream has neither a task nor a message";
                     Err(ErrorKind::InvalidAgentResponse.because(reason).into())
                 }
-                // Resuming it could go on for ever.
                 (_, None) if self.seen.state == Some(TaskState::Unspecified) => {
-                    Err(unknown_state(self.seen.task_id.as_deref().unwrap_or_default()).into())
+                    if matches!(self.fetch_final_snapshot().await, Ok(true)) {
+                        Ok(())
+                    } else {
+                        Err(unknown_state(self.seen.task_id.as_deref().unwrap_or_default()).into())
+                    }
                 }
                 (_, None) => {
                     self.resume(ErrorKind::Unavailable.because("the stream ended before its task or turn")).await
@@ -225,8 +231,9 @@ impl ResumingStream {
         let is_snapshot = event.task().is_some();
         let resumed = matches!(self.phase, Phase::Resumed | Phase::FinalSnapshot);
         let gap = resumed && self.seen.any && (is_snapshot || !self.seen.has_own_cursor());
-        // A snapshot after a reconnect is no progress: each reconnect may return the same one.
-        if !(resumed && is_snapshot) {
+        // A snapshot after a reconnect is no progress: each reconnect may return the same one, and without a cursor also the same
+        // events.
+        if !(self.is_replayed || resumed && is_snapshot) {
             self.retries.reset();
         }
         self.seen.record(&event);
@@ -255,13 +262,21 @@ impl ResumingStream {
         if self.connected_at.elapsed() >= self.retries.longest() {
             self.retries.reset();
         }
-        // Some agents break the stream of a task that they have lost, instead of rejecting the subscription.
-        if self.phase == Phase::Resumed
-            && let Some(Err(error)) = self.read_task().await
-            && error.kind() == ErrorKind::TaskNotFound
-        {
-            return Err(error.into());
+        // Some agents break the stream of a task that has ended, or that they have lost, instead of rejecting the subscription.
+        if self.phase == Phase::Resumed || self.is_replayed {
+            match self.read_task().await {
+                Some(Ok(task)) if self.is_replayed => {
+                    if self.end_with(task) {
+                        return Ok(());
+                    }
+                }
+                Some(Err(error)) if self.phase == Phase::Resumed && error.kind() == ErrorKind::TaskNotFound => {
+                    return Err(error.into());
+                }
+                Some(Ok(_) | Err(_)) | None => {}
+            }
         }
+        self.is_replayed = !self.seen.has_own_cursor();
         let mut last_error = interruption;
         loop {
             self.call.check_deadline()?;
@@ -312,8 +327,8 @@ impl ResumingStream {
             } else {
                 match self.fetch_final_snapshot().await {
                     Ok(true) => return Ok(()),
-                    Ok(false) => return Err(status),
-                    Err(transient) => transient,
+                    Err(error) if is_transient(&error) => error,
+                    Ok(false) | Err(_) => return Err(status),
                 }
             };
         }
@@ -336,20 +351,20 @@ impl ResumingStream {
     /// subscriptions to terminal tasks (3.1.6), and some also to waiting ones. Returns false if there is no such snapshot.
     ///
     /// # Errors
-    /// `GetTask` failed with a transient error.
+    /// `GetTask` failed.
     async fn fetch_final_snapshot(&mut self) -> Result<bool, Error> {
-        let task = match self.read_task().await {
-            Some(Ok(task)) => task,
-            Some(Err(error)) if is_transient(&error) => return Err(error),
-            Some(Err(_)) | None => return Ok(false),
-        };
-        if !task.state().is_settled() {
-            return Ok(false);
+        Ok(self.read_task().await.transpose()?.is_some_and(|task| self.end_with(task)))
+    }
+
+    /// Replaces the rest of the stream by a snapshot, if its task is terminal or waits for the client.
+    fn end_with(&mut self, task: Task) -> bool {
+        let is_settled = task.state().is_settled();
+        if is_settled {
+            let event = Event::from_remote(None, StreamResponse { payload: Some(Payload::Task(task)) });
+            self.events = Box::pin(tokio_stream::once(Ok(event)));
+            self.phase = Phase::FinalSnapshot;
         }
-        let event = Event::from_remote(None, StreamResponse { payload: Some(Payload::Task(task)) });
-        self.events = Box::pin(tokio_stream::once(Ok(event)));
-        self.phase = Phase::FinalSnapshot;
-        Ok(true)
+        is_settled
     }
 }
 
@@ -357,7 +372,9 @@ impl LastSeen {
     fn record(&mut self, event: &Event) {
         self.any = true;
         self.cursor = event.cursor().cloned();
-        self.ends = event.ends();
+        if self.ends != Ends::Task {
+            self.ends = event.ends();
+        }
         let Some(payload) = event.payload() else {
             self.is_unrecognized |= self.task_id.is_none();
             return;

@@ -116,6 +116,8 @@ pub struct EventStream {
     client: Option<Client>,
     /// Artifacts of earlier turns: those of the task that was sent before its end.
     earlier: Vec<Artifact>,
+    /// Artifacts of the stored task were added: later ones are the same.
+    has_stored: bool,
     /// End of the task, to which the artifacts of the stored task are added.
     end: Option<BoxFuture<'static, Result<Vec<StreamEvent>, Error>>>,
 }
@@ -126,7 +128,8 @@ impl EventStream {
     /// Creates the stream of a task with this id, or of a new task if it is empty.
     pub(super) fn new(events: BoxStream<Event>, task_id: String) -> Self {
         let (pending, context_id, earlier) = (VecDeque::new(), String::new(), Vec::new());
-        Self { events, pending, cursor: None, task_id, context_id, empty: 0, client: None, earlier, end: None }
+        let (cursor, empty, client, has_stored, end) = (None, 0, None, false, None);
+        Self { events, pending, cursor, task_id, context_id, empty, client, earlier, has_stored, end }
     }
 
     /// Adds the artifacts of the stored task to a stream that ends a task without any.
@@ -137,14 +140,19 @@ impl EventStream {
     /// Queues an event. The end of a task without artifacts waits for those of the stored task.
     fn push(&mut self, event: StreamEvent) {
         check_state(event.status());
+        if self.has_stored && matches!(event, StreamEvent::Artifact(_)) {
+            return;
+        }
         let is_end = event.state().is_some_and(TaskState::is_terminal);
         let has_artifacts = match &event {
-            StreamEvent::Artifact(_) => true,
+            StreamEvent::Artifact(update) => {
+                update.artifact.as_ref().is_some_and(|artifact| !artifact.parts.is_empty())
+            }
             StreamEvent::Task(task) if self.client.is_some() && !is_end => {
                 self.earlier.clone_from(&task.artifacts);
                 false
             }
-            StreamEvent::Task(task) => !task.artifacts.is_empty(),
+            StreamEvent::Task(task) => task.artifacts.iter().any(|artifact| !artifact.parts.is_empty()),
             StreamEvent::Status(_) | StreamEvent::Message(_) | StreamEvent::Gap => false,
         };
         match self.client.take_if(|_| has_artifacts || is_end) {
@@ -247,7 +255,10 @@ impl Stream for EventStream {
                 let events = ready!(end.as_mut().poll(cx));
                 self.end = None;
                 match events {
-                    Ok(events) => self.pending.extend(events),
+                    Ok(events) => {
+                        self.has_stored = events.len() > 1;
+                        self.pending.extend(events);
+                    }
                     Err(error) => return Poll::Ready(Some(Err(error))),
                 }
                 continue;
