@@ -186,5 +186,5 @@ fn allocations_of_a_streamed_event() {
     bounded("an event of a JSON-RPC stream", 8.5, |waste| {
         event(|url| client::json_rpc(&format!("{url}/rpc")).unwrap(), waste)
     });
-    bounded("an event of a gRPC stream", 7.5, |waste| event(|url| client::grpc(url).unwrap(), waste));
+    bounded("an event of a gRPC stream", 6.5, |waste| event(|url| client::grpc(url).unwrap(), waste));
 }
