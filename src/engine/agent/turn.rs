@@ -174,7 +174,7 @@ impl Turn {
     }
 
     /// Returns the number of agents that have passed on the messages of the turn: the highest count of any. Messages that the
-    /// agent sends have one more, see [`hops`](crate::extension::hops).
+    /// agent sends have one more, see [`hops`].
     pub fn hops(&self) -> u32 {
         self.stored_messages().map(hops::of).max().unwrap_or_default()
     }
