@@ -14,6 +14,7 @@ use crate::{
 
 #[cfg(feature = "exec")]
 pub(crate) mod file_name;
+#[cfg_attr(not(feature = "server"), expect(unreachable_pub, reason = "its public path needs a server"))]
 pub mod hops;
 #[cfg(feature = "server")]
 pub mod secret;
