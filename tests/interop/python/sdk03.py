@@ -292,7 +292,11 @@ class Tests:
         # The client does not ask where the card has none, so it is made to.
         transport = self._other._transport
         transport._needs_extended_card = True
-        await refused('AuthenticatedExtendedCardNotConfiguredError', transport.get_card())
+        # Over gRPC, 0.3 has one call for both cards.
+        if type(transport).__name__ == 'GrpcTransport':
+            equal((await transport.get_card()).name, 'Demo')
+        else:
+            await refused('AuthenticatedExtendedCardNotConfiguredError', transport.get_card())
 
 
 async def main():
