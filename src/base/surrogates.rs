@@ -74,7 +74,7 @@ impl TextPieces {
 /// Decodes the content of a JSON string.
 ///
 /// # Errors
-/// It is not one.
+/// `content` has an invalid escape, or a character that has to be escaped.
 pub(crate) fn decode(content: &str) -> serde_json::Result<String> {
     if content.contains('\\') {
         serde_json::from_str(&format!("\"{}\"", replace_lone_surrogates(content)))

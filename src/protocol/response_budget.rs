@@ -53,7 +53,7 @@ struct Budget {
 #[derive(Debug, Default)]
 struct Used {
     bytes: usize,
-    /// Those of `bytes` that are frames of streams.
+    /// Number of the `bytes` that are in frames of streams.
     of_streams: usize,
     /// Bytes of each connection that has any. A counter in the extensions of each request would cost an allocation.
     connections: foldhash::HashMap<SocketAddr, usize>,

@@ -22,7 +22,7 @@ pub(super) fn of(headers: &HeaderMap) -> Option<&str> {
 /// Checks that a body has no content encoding, such as gzip: none is decoded.
 ///
 /// # Errors
-/// It has one. The status is 415 for every binding.
+/// `ContentTypeNotSupported` if it has one. The status is 415 for every binding.
 pub(super) fn check_encoding(headers: &HeaderMap) -> Result<(), Error> {
     let values = headers.get_all(header::CONTENT_ENCODING).iter();
     let mut names = values.flat_map(|value| value.as_bytes().split(|byte| *byte == b',')).map(<[u8]>::trim_ascii);

@@ -591,7 +591,7 @@ async fn errors_as_text_are_shown() {
     }
 }
 
-/// What is no response of the protocol is an error of the call, with the codes of its version.
+/// Fails calls whose response is none of the protocol, with the codes of its version.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn gateway_fails_calls_whose_upstream_responds_invalidly() {
     for (streams, status, response) in [

@@ -13,7 +13,7 @@ use crate::{
 pub(in crate::transport) struct PathPrefix {
     /// The prefix, for the URLs of the card.
     pub(in crate::transport) path: Box<str>,
-    /// Whether the prefix ends with the name of the agent at the root.
+    /// The prefix ends with the name of the agent at the root.
     pub(in crate::transport) names_agent: bool,
 }
 
