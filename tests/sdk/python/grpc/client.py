@@ -177,10 +177,10 @@ class V03:
         equal((card.name, card.protocol_version, card.capabilities.streaming), ('Demo', '0.3.0', True))
         equal([skill.id for skill in card.skills], ['echo', 'provoke'])
 
-    def extended_card_is_rejected(self):
-        code, details = rejection(self._stub.GetAgentCard, v03.GetAgentCardRequest())
-        equal(code, grpc.StatusCode.UNIMPLEMENTED)
-        equal(details['ErrorInfo'].reason, 'EXTENDED_AGENT_CARD_NOT_CONFIGURED')
+    def public_card_is_returned(self):
+        card = self._stub.GetAgentCard(v03.GetAgentCardRequest(), timeout=TIMEOUT)
+        equal((card.name, card.protocol_version), ('Demo', '0.3.0'))
+        equal(card.supports_authenticated_extended_card, False)
 
     def send(self):
         task = self._send(v03.Part(text='hello'))

@@ -250,10 +250,10 @@ async function clientV03(): Promise<Tests> {
       assert.deepEqual(card.skills.map(({ id }) => id), ['echo', 'provoke']);
     },
 
-    async extended_card_is_rejected() {
-      const extendedCard = unary(client, client.getAgentCard, v03.GetAgentCardRequest.create());
-      const { code, info } = await rejection(extendedCard);
-      assert.deepEqual([code, info.reason], [grpc.status.UNIMPLEMENTED, 'EXTENDED_AGENT_CARD_NOT_CONFIGURED']);
+    async public_card_is_returned() {
+      const card = await unary(client, client.getAgentCard, v03.GetAgentCardRequest.create());
+      assert.deepEqual([card.name, card.protocolVersion], ['Demo', '0.3.0']);
+      assert.equal(card.supportsAuthenticatedExtendedCard, false);
     },
 
     async send() {

@@ -335,7 +335,7 @@ func newClientV03(server string) *clientV03 {
 func (c *clientV03) tests() []results.Test {
 	return []results.Test{
 		{Name: "card", Run: c.card},
-		{Name: "extended_card_is_rejected", Run: c.extendedCardIsRejected},
+		{Name: "public_card_is_returned", Run: c.publicCardIsReturned},
 		{Name: "send", Run: c.send},
 		{Name: "send_with_message_as_reply", Run: c.sendWithMessageAsReply},
 		{Name: "stream", Run: c.stream},
@@ -375,9 +375,10 @@ func (c *clientV03) card() {
 	results.Equal(skills, []string{"echo", "provoke"})
 }
 
-func (c *clientV03) extendedCardIsRejected() {
-	_, err := call(c.GetAgentCard, &v03.GetAgentCardRequest{})
-	checkReason(err, codes.Unimplemented, "EXTENDED_AGENT_CARD_NOT_CONFIGURED")
+func (c *clientV03) publicCardIsReturned() {
+	card := results.Must(call(c.GetAgentCard, &v03.GetAgentCardRequest{}))
+	results.Equal([]string{card.GetName(), card.GetProtocolVersion()}, []string{"Demo", "0.3.0"})
+	results.Equal(card.GetSupportsAuthenticatedExtendedCard(), false)
 }
 
 func (c *clientV03) send() {

@@ -40,7 +40,7 @@ final class ClientV03 {
     Map<String, Results.Test> tests() {
         var tests = new LinkedHashMap<String, Results.Test>();
         tests.put("card", this::card);
-        tests.put("extended_card_is_rejected", this::extendedCardIsRejected);
+        tests.put("public_card_is_returned", this::publicCardIsReturned);
         tests.put("send", this::send);
         tests.put("send_with_message_as_reply", this::sendWithMessageAsReply);
         tests.put("stream", this::stream);
@@ -85,10 +85,10 @@ final class ClientV03 {
         Results.equal(card.getSkillsList().stream().map(AgentSkill::getId).toList(), List.of("echo", "provoke"));
     }
 
-    private void extendedCardIsRejected() throws Exception {
-        var request = GetAgentCardRequest.getDefaultInstance();
-        Client.Rejection.check(
-                () -> call().getAgentCard(request), Code.UNIMPLEMENTED, "EXTENDED_AGENT_CARD_NOT_CONFIGURED");
+    private void publicCardIsReturned() {
+        var card = call().getAgentCard(GetAgentCardRequest.getDefaultInstance());
+        Results.equal(List.of(card.getName(), card.getProtocolVersion()), List.of("Demo", "0.3.0"));
+        Results.equal(card.getSupportsAuthenticatedExtendedCard(), false);
     }
 
     private void send() {
