@@ -263,6 +263,8 @@ pub use crate::protocol::{pb::v1::a2a_service_server::A2aService, rpc::BoxStream
 mod documents {
     #[doc = include_str!("../README.md")]
     struct Readme;
+    #[doc = include_str!("../docs/client.md")]
+    struct Client;
     #[doc = include_str!("../docs/embedding.md")]
     struct Embedding;
     #[doc = include_str!("../docs/usage.md")]

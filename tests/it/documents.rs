@@ -69,7 +69,10 @@ fn root() -> &'static Path {
 fn documents() -> impl Iterator<Item = PathBuf> {
     let docs = fs::read_dir(root().join("docs")).unwrap().map(|entry| entry.unwrap().path());
     let docs = docs.filter(|path| path.extension().is_some_and(|extension| extension == "md"));
-    ["README.md", "ARCHITECTURE.md", "benches/README.md"].map(|name| root().join(name)).into_iter().chain(docs)
+    ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "benches/README.md"]
+        .map(|name| root().join(name))
+        .into_iter()
+        .chain(docs)
 }
 
 /// Lines outside of code blocks.
