@@ -52,8 +52,13 @@ impl Schema {
             checks.push(check(&field, &place, required));
             nested.extend(measured(&field).map(|kind| quote!(#number => #kind)));
         }
-        let choices = message.oneofs().filter(|oneof| CHOICES.contains(&oneof.full_name()));
-        checks.extend(choices.map(|oneof| choice(&oneof)));
+        let choices: Vec<_> = message.oneofs().filter(|oneof| CHOICES.contains(&oneof.full_name())).collect();
+        checks.extend(choices.iter().map(choice));
+        // Requests of 0.3 are checked later, by their names in JSON-RPC.
+        let missing = choices.iter().filter(|_| message.full_name() == "lf.a2a.v1.Part").map(|oneof| {
+            let (name, arms) = (ident(oneof.name()), arms(oneof));
+            quote!(fn missing_content(&self) -> Option<&'static str> { self.#name.is_none().then_some(#arms) })
+        });
         Ok(quote! {
             impl json::Members for #rust {
                 const NAME: &'static str = #name;
@@ -67,6 +72,8 @@ impl Schema {
                     match field { #(#reads,)* _ => {} }
                     Ok(())
                 }
+
+                #(#missing)*
             }
 
             impl json::Message for #rust {

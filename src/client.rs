@@ -35,7 +35,7 @@ pub use self::builder::SignaturePolicy;
 pub(crate) use self::card::{Document, StoredCard};
 pub(crate) use self::http::builder as http_builder;
 #[cfg(feature = "cli")]
-pub(crate) use self::http::{Observer, complete_url};
+pub(crate) use self::http::{Observer, complete_url, shown_url};
 pub use self::{
     builder::ClientBuilder,
     card::Interface,
@@ -49,7 +49,7 @@ pub use self::{
 };
 use self::{
     retry_policy::Retries,
-    stream::{another_task, check_state, without_id},
+    stream::{another_task, check_parts, check_state, check_task, without_id},
 };
 use crate::{
     base::{clock, sources::Ids},
@@ -71,6 +71,9 @@ use crate::{
 
 /// Number of times in a row that a task is read in a state that is unknown, before a wait for it fails.
 const MAX_UNKNOWN: usize = 4;
+
+/// Metadata of the error for a task in an unknown state.
+const UNKNOWN_STATE: &str = "unknownState";
 
 /// Initial polling interval while waiting for a task. It doubles up to the maximum backoff.
 const POLL: Duration = Duration::from_secs(1);
@@ -205,6 +208,7 @@ impl Client {
         let call = self.call();
         let response = self.agent.send_message(call.clone().request(request)).await?.into_inner();
         let outcome = Outcome::new(response);
+        outcome.task().map_or_else(|| check_parts(&[], outcome.message()), check_task)?;
         if outcome.task().is_some_and(|task| task.id.is_empty()) {
             return Err(without_id());
         }
@@ -302,6 +306,11 @@ impl Client {
     /// `TaskNotFound`, `DeadlineExceeded` after the timeout of the client, or `InvalidAgentResponse` if the task stays in a state that
     /// is unknown.
     pub async fn wait(&self, task_id: &str) -> Result<Task, Error> {
+        self.wait_in_unknown(task_id, MAX_UNKNOWN).await
+    }
+
+    /// Waits as [`wait`](Self::wait), also for a task that is read in an unknown state up to this number of times in a row.
+    pub(crate) async fn wait_in_unknown(&self, task_id: &str, max_unknown: usize) -> Result<Task, Error> {
         // The timeout is that of the wait, not of each of its calls.
         let call = self.call();
         let client = self.with_context(call.clone());
@@ -324,7 +333,7 @@ impl Client {
                 return Ok(task);
             }
             unknown = if task.state() == TaskState::Unspecified { unknown + 1 } else { 0 };
-            if unknown == MAX_UNKNOWN {
+            if unknown == max_unknown {
                 return Err(unknown_state(task_id));
             }
             if !retries.wait(&ErrorKind::Unavailable.error(), &call).await {
@@ -439,13 +448,20 @@ fn required(id: &str) -> Result<String, Error> {
 /// Returns the task of a response if it is the one with this id.
 fn with_id(task: Task, id: &str) -> Result<Task, Error> {
     check_state(task.status.as_ref());
+    check_task(&task)?;
     if task.id == id { Ok(task) } else { Err(if task.id.is_empty() { without_id() } else { another_task() }) }
 }
 
 /// Returns the error for a task that is in an unknown state for too long, or at the end of a stream.
 fn unknown_state(id: &str) -> Error {
     let reason = format!("task {id} is in a state that this client does not know; read it later");
-    ErrorKind::InvalidAgentResponse.because(reason)
+    ErrorKind::InvalidAgentResponse.because(reason).with(UNKNOWN_STATE, "true")
+}
+
+/// Returns true for the error of a stream that ended while its task is in an unknown state.
+#[cfg(feature = "server")]
+pub(crate) fn is_in_unknown_state(error: &Error) -> bool {
+    error.metadata(UNKNOWN_STATE).is_some()
 }
 
 fn without_retries() -> ClientBuilder {

@@ -8,15 +8,16 @@ use bytes::Bytes;
 use reqwest::{Client, Response, StatusCode, Url, header};
 use serde_json::value::RawValue;
 use tokio_stream::StreamExt as _;
+use tokio_util::io::StreamReader;
 
 use super::{
     Agent, AgentCard, End, Error, Turn, Updates,
     endpoint::{self, Attempt, client_builder, media_type, parse_url, post, until_canceled, with_retries},
-    turn_json::{AgentEvent, EventSink, OUTPUT, TurnEnd, TurnLine},
+    turn_json::{AgentEvent, EventSink, Line, OUTPUT, TurnEnd, TurnLine, read_line},
 };
 use crate::{
     base::{
-        bounded_body::{BodyError, ResponseBody},
+        bounded_body::{BodyError, MAX_WITHOUT_EVENT, ResponseBody},
         decoding::{self, BYTE_ORDER_MARK},
         retry::Backoff,
         sse::{SseReader, without_mark},
@@ -118,7 +119,10 @@ impl HttpEndpoint {
             Err(error) => !self.options.idempotent && !error.is_connect(),
         };
         match with_retries(turn, RETRIES, BACKOFF, send, is_final).await? {
-            Ok(response) if response.status().is_success() => Ok(response),
+            // A part of a body is no answer.
+            Ok(response) if response.status().is_success() && response.status() != StatusCode::PARTIAL_CONTENT => {
+                Ok(response)
+            }
             Ok(response) => {
                 let status = response.status().as_u16();
                 Err(Error::public(format!("The endpoint of the agent responded with status {status}.")))
@@ -133,17 +137,21 @@ impl HttpEndpoint {
     async fn turn(&self, turn: &Turn, out: &Updates) -> Result<End, Error> {
         let body = Bytes::from(TurnLine::new(turn, "1", &[], None).to_line()?);
         let response = self.request(turn, &body).await?;
-        let (media_type, charset) = (media_type(&response), charset(&response));
+        let (status, media_type, charset) = (response.status(), media_type(&response), charset(&response));
         let mut body = ResponseBody::of(response, self.options.output_bytes);
         let mut sink = EventSink::new(out, turn.task_id());
         let end = match media_type.as_str() {
             "text/event-stream" => read_sse(body, self.options.output_bytes, &mut sink).await?,
             "application/json" => read_json(&mut body, &mut sink).await?,
             _ if media_type.starts_with("text/") || media_type.is_empty() => {
-                read_text(&mut body, charset?, out).await?;
+                // The answer of an endpoint that has only accepted the turn is missing.
+                let may_be_page = media_type == "text/html";
+                if !read_text(&mut body, charset?, may_be_page, out).await? && status == StatusCode::ACCEPTED {
+                    return Err(Error::public(format!("The {ENDPOINT} responded with status 202 and no answer.")));
+                }
                 None
             }
-            _ => read_lines(&mut body, &mut sink).await?,
+            _ => read_lines(body, self.options.output_bytes, &mut sink).await?,
         };
         sink.flush().await?;
         end.unwrap_or(Ok(End::Completed(None)))
@@ -184,8 +192,16 @@ fn ended(has_events: bool) -> Result<Option<TurnEnd>, Error> {
 }
 
 /// Applies the events of a body with a JSON object on each line.
-async fn read_lines(body: &mut ResponseBody, sink: &mut EventSink<'_>) -> Result<Option<TurnEnd>, Error> {
-    while let Some(line) = body.line().await.map_err(failure)? {
+async fn read_lines(body: ResponseBody, max: usize, sink: &mut EventSink<'_>) -> Result<Option<TurnEnd>, Error> {
+    let chunks = body.into_stream().map(|chunk| chunk.map_err(io::Error::other));
+    let mut lines = pin!(StreamReader::new(chunks));
+    let mut blank = 0;
+    let read_failure = |error: io::Error| error.downcast().map_or_else(Error::from, failure);
+    while let Some(Line::Whole(line) | Line::Cut(line)) = read_line(&mut lines, max).await.map_err(read_failure)? {
+        blank = if line.trim_ascii().is_empty() { blank + line.len() } else { 0 };
+        if blank > MAX_WITHOUT_EVENT {
+            return Err(failure(BodyError::WithoutEvent(MAX_WITHOUT_EVENT)));
+        }
         if let Some(end) = sink.apply_line(line).await? {
             return Ok(Some(end));
         }
@@ -273,15 +289,20 @@ impl Charset {
     }
 }
 
-/// Sends a text as an artifact.
-async fn read_text(body: &mut ResponseBody, charset: Charset, out: &Updates) -> Result<(), Error> {
+/// Sends a text as an artifact. Returns false if there is none. `may_be_page`: a whole web page is that of another server.
+async fn read_text(body: &mut ResponseBody, charset: Charset, may_be_page: bool, out: &Updates) -> Result<bool, Error> {
     out.working().await?;
     let text = body.all().await.map_err(failure)?;
     // A byte order mark takes precedence over the charset.
     let charset = if text.starts_with(BYTE_ORDER_MARK) { Charset::Utf8 } else { charset };
     let text = charset.decode(without_mark(&text).trim_ascii_end());
-    if !text.is_empty() {
+    let begins = |tag: &str| text.trim_start().get(..tag.len()).is_some_and(|text| text.eq_ignore_ascii_case(tag));
+    if may_be_page && ["<!doctype", "<html", "<head"].into_iter().any(begins) {
+        return Err(Error::public(format!("The {ENDPOINT} responded with a web page.")));
+    }
+    let has_text = !text.is_empty();
+    if has_text {
         out.artifact(OUTPUT).last().text(text).await?;
     }
-    Ok(())
+    Ok(has_text)
 }

@@ -19,7 +19,7 @@ use tokio_stream::StreamExt as _;
 
 use super::{Agent, AgentCard, End, Error, Message, Stopped, Task, Turn, Updates};
 use crate::{
-    client::{Client, EventStream, StreamEvent},
+    client::{Client, EventStream, StreamEvent, is_in_unknown_state},
     engine::journal::LiveRef,
     protocol::{
         call::Call,
@@ -377,7 +377,8 @@ impl Relay<'_> {
             let reason = "the stream has neither a task nor a message";
             return Err(failure(ErrorKind::InvalidAgentResponse.because(reason)));
         };
-        let task = self.upstream.client.wait(&link.task).await.map_err(failure)?;
+        // The turn has a time limit of its own. A state of a later version of the protocol is no end.
+        let task = self.upstream.client.wait_in_unknown(&link.task, usize::MAX).await.map_err(failure)?;
         self.finish(task).await
     }
 
@@ -396,7 +397,10 @@ impl Relay<'_> {
                 return event.transpose().map_err(failure);
             }
         }
-        events.next().await.transpose().map_err(failure)
+        match events.next().await {
+            Some(Err(error)) if is_in_unknown_state(&error) => Ok(None),
+            event => event.transpose().map_err(failure),
+        }
     }
 
     async fn apply(&mut self, event: StreamEvent) -> Result<Option<End>, Error> {

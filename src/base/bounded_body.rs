@@ -1,4 +1,4 @@
-//! Body of an HTTP response, of limited size: read as a whole, line by line, or as a stream.
+//! Body of an HTTP response, of limited size: read as a whole, or as a stream.
 
 use std::time::Duration;
 
@@ -7,11 +7,10 @@ use futures_util::{
     Stream, StreamExt as _,
     stream::{self, BoxStream},
 };
-use http::{HeaderMap, header};
 use reqwest::Response;
 use tokio::time::{Instant, timeout_at};
 
-use crate::base::clock;
+use crate::base::{clock, decoding::content_encoding};
 
 /// Maximum number of bytes of a stream of events that belong to no event, such as comments: more than the comments of a day, which
 /// keep a connection open.
@@ -20,9 +19,6 @@ pub(crate) const MAX_WITHOUT_EVENT: usize = 256 << 10;
 /// Body of limited size, from a stream of chunks.
 pub(crate) struct BoundedBody<S> {
     chunks: S,
-    buffer: BytesMut,
-    /// Length of the prefix of the buffer that has no line end.
-    searched: usize,
     /// Maximum size in bytes.
     max: usize,
     /// Number of bytes that may still be received.
@@ -56,16 +52,11 @@ pub(crate) enum BodyError<E> {
     Encoded,
 }
 
-/// Returns true for the headers of a body with an encoding, such as gzip. None is requested.
-pub(crate) fn is_encoded(headers: &HeaderMap) -> bool {
-    let is_encoding = |name: &[u8]| !name.is_empty() && !name.eq_ignore_ascii_case(b"identity");
-    headers.get_all(header::CONTENT_ENCODING).iter().any(|value| is_encoding(value.as_bytes().trim_ascii()))
-}
-
 impl ResponseBody {
     /// Creates the body of a response, of at most `max` bytes.
     pub(crate) fn of(response: Response, max: usize) -> Self {
-        let is_encoded = is_encoded(response.headers());
+        // None is requested.
+        let is_encoded = content_encoding(response.headers()).is_some();
         let chunks = response.bytes_stream().map(|chunk| chunk.map_err(reqwest::Error::without_url));
         Self { is_encoded, ..Self::new(Box::pin(chunks), max) }
     }
@@ -77,16 +68,7 @@ where
 {
     /// Creates a body of at most `max` bytes.
     pub(crate) fn new(chunks: S, max: usize) -> Self {
-        Self {
-            chunks,
-            buffer: BytesMut::new(),
-            searched: 0,
-            max,
-            left: max,
-            idle_timeout: None,
-            deadline: None,
-            is_encoded: false,
-        }
+        Self { chunks, max, left: max, idle_timeout: None, deadline: None, is_encoded: false }
     }
 
     /// Sets the maximum time in which nothing is received. None by default.
@@ -114,39 +96,13 @@ where
         Ok(Some(chunk))
     }
 
-    /// Returns the next line that is not blank, with its end: LF or CR. `None` at the end of the body.
-    pub(crate) async fn line(&mut self) -> Result<Option<BytesMut>, BodyError<E>> {
-        let mut blank = 0;
-        loop {
-            let unsearched = self.buffer.get(self.searched..).unwrap_or_default();
-            if let Some(end) = unsearched.iter().position(|byte| matches!(byte, b'\n' | b'\r')) {
-                let line = self.buffer.split_to(self.searched + end + 1);
-                self.searched = 0;
-                if !line.trim_ascii().is_empty() {
-                    return Ok(Some(line));
-                }
-                blank += line.len();
-                if blank > MAX_WITHOUT_EVENT {
-                    return Err(BodyError::WithoutEvent(MAX_WITHOUT_EVENT));
-                }
-                continue;
-            }
-            self.searched = self.buffer.len();
-            let Some(chunk) = self.chunk().await? else {
-                self.searched = 0;
-                let rest = self.buffer.split();
-                return Ok((!rest.trim_ascii().is_empty()).then_some(rest));
-            };
-            self.buffer.extend_from_slice(&chunk);
-        }
-    }
-
     /// Returns the whole body.
     pub(crate) async fn all(&mut self) -> Result<Bytes, BodyError<E>> {
+        let mut all = BytesMut::new();
         while let Some(chunk) = self.chunk().await? {
-            self.buffer.extend_from_slice(&chunk);
+            all.extend_from_slice(&chunk);
         }
-        Ok(self.buffer.split().freeze())
+        Ok(all.freeze())
     }
 
     /// Returns the body as a stream of its chunks.

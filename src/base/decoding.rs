@@ -1,4 +1,4 @@
-//! Decoding of large texts and messages outside of the threads that drive connections.
+//! Decoding of large texts and messages outside of the threads that drive connections. Content encodings, of which none is decoded.
 
 use std::{future, panic};
 
@@ -11,6 +11,14 @@ use tokio::{
 /// Byte order mark of UTF-8, which some programs put before a text. One is skipped.
 #[cfg(any(feature = "client", all(feature = "exec", unix)))]
 pub(crate) const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
+
+/// Returns the content encoding of a body by its headers, such as `gzip`. `None` if it is sent as it is.
+#[cfg(any(feature = "auth", feature = "client", feature = "push", feature = "server"))]
+pub(crate) fn content_encoding(headers: &http::HeaderMap) -> Option<&[u8]> {
+    let values = headers.get_all(http::header::CONTENT_ENCODING).iter();
+    let mut names = values.flat_map(|value| value.as_bytes().split(|byte| *byte == b',')).map(<[u8]>::trim_ascii);
+    names.find(|name| !name.is_empty() && !name.eq_ignore_ascii_case(b"identity"))
+}
 
 /// Length in bytes from which decoding takes so long that it would delay other calls.
 const LARGE: usize = 1 << 20;
@@ -64,6 +72,22 @@ mod tests {
     use std::thread;
 
     use super::*;
+
+    #[test]
+    #[cfg(any(feature = "auth", feature = "client", feature = "push", feature = "server"))]
+    fn content_encoding_is_that_of_all_headers() {
+        for (values, expected) in [
+            (&[][..], None),
+            (&["identity, Identity", ""], None),
+            (&["gzip"], Some("gzip")),
+            (&["identity, br"], Some("br")),
+            (&["identity", " deflate ,identity"], Some("deflate")),
+        ] {
+            let values = values.iter().map(|value| (http::header::CONTENT_ENCODING, value.parse().unwrap()));
+            let headers: http::HeaderMap = values.collect();
+            assert_eq!(content_encoding(&headers), expected.map(str::as_bytes), "{headers:?}");
+        }
+    }
 
     #[tokio::test]
     async fn large_texts_are_decoded_on_another_thread() {

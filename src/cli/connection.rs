@@ -23,7 +23,7 @@ use super::{
     warn,
 };
 use crate::{
-    client::{CatalogEntry, Client, ClientBuilder, Retry, complete_url},
+    client::{CatalogEntry, Client, ClientBuilder, Retry, complete_url, shown_url},
     protocol::{
         call::Binding,
         error::{Error, ErrorKind},
@@ -279,7 +279,7 @@ impl Connection {
                 Binding::Grpc => "GRPC",
                 Binding::InProcess => "in process",
             };
-            report(&format!("{binding} {} at {}\n", interface.version.as_str(), safe(&interface.url)));
+            report(&format!("{binding} {} at {}\n", interface.version.as_str(), safe(&shown_url(&interface.url))));
         }
         Ok(client)
     }

@@ -24,7 +24,7 @@ use super::{
 use crate::{
     agents::Upstream,
     base::{clock::after, name_lookup::resolve},
-    client::{Client, ClientBuilder, StoredCard, complete_url},
+    client::{Client, ClientBuilder, StoredCard, complete_url, shown_url},
     engine::agent::Agent as _,
     protocol::{error::ErrorKind, pb::v1::AgentCard},
     service::card::{JSON_RPC, WELL_KNOWN, WELL_KNOWN_BEFORE},
@@ -68,7 +68,7 @@ impl Gateway {
         if let Some(token) = &config.upstream.token {
             builder = builder.bearer(token.value.expose())?;
         }
-        let failed = || format!("can't use the agent at {url} (upstream.url)");
+        let failed = || format!("can't use the agent at {} (upstream.url)", shown_url(url));
         let file = store.map(CardFile::beside);
         let stored = match file.clone() {
             Some(file) => {
@@ -162,12 +162,14 @@ impl OwnAddresses {
         Self { listen: config.listen.0.clone(), public }
     }
 
-    /// Rejects an agent whose card names an interface of this server as the one to call.
+    /// Rejects an agent whose card names an interface of this server.
     async fn reject_client(&self, client: &Client) -> Result<(), config::Error> {
-        match client.interface() {
-            Some(interface) => self.reject(&interface.url).await,
-            None => Ok(()),
+        let (card, own) = (client.card(), client.interface());
+        let urls = card.supported_interfaces.iter().map(|interface| &interface.url);
+        for url in urls.chain(own.map(|interface| &interface.url)) {
+            self.reject(url).await?;
         }
+        Ok(())
     }
 
     /// Rejects the URL of an agent, of its card or of an interface that is one of this server.
@@ -318,6 +320,11 @@ mod tests {
         tokio::spawn(async move { axum::serve(listener, router).await });
         let mut config = Config::default();
         config.listen.0 = vec!["127.0.0.1:9".parse().unwrap()];
+        let refused = Gateway::connect(&url, None, &config).await.err().unwrap();
+        assert!(refused.to_string().contains("is this server"), "{refused}");
+        let mut second = card("http://192.0.2.1/rpc");
+        second["supportedInterfaces"].as_array_mut().unwrap().push(served.lock()["supportedInterfaces"][0].clone());
+        *served.lock() = second;
         let refused = Gateway::connect(&url, None, &config).await.err().unwrap();
         assert!(refused.to_string().contains("is this server"), "{refused}");
         *served.lock() = card("http://192.0.2.1/rpc");

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::{
     AgentCard, Binding, Call, Error, ErrorKind, Version,
     builder::ClientBuilder,
-    http::{Http, complete_url, read_body},
+    http::{Http, complete_url, read_body, shown_url},
     retry_policy::{Retries, is_transient},
     tls::is_secure,
 };
@@ -200,7 +200,7 @@ pub(super) async fn first_document<T>(
 }
 
 pub(super) fn none_at(url: &Url, name: &str, reason: &str) -> Error {
-    ErrorKind::InvalidAgentResponse.because(format!("no {name} at {url}: {reason}"))
+    ErrorKind::InvalidAgentResponse.because(format!("no {name} at {}: {reason}", shown_url(url.as_str())))
 }
 
 /// Downloads a JSON document. One that was downloaded before is only validated. Returns its media type with it, or the reason why
@@ -246,9 +246,13 @@ async fn fetch_json(
             Ok(Err(format!("it redirects to {to}; use that URL if you trust it")))
         }
         StatusCode::UNAUTHORIZED => {
+            let url = shown_url(url.as_str());
             Err(ErrorKind::Unauthenticated.because(format!("the {name} at {url} needs credentials")))
         }
-        status => Err(ErrorKind::from_http(status.as_u16()).because(format!("the {name} at {url}: HTTP {status}"))),
+        status => {
+            let url = shown_url(url.as_str());
+            Err(ErrorKind::from_http(status.as_u16()).because(format!("the {name} at {url}: HTTP {status}")))
+        }
     }
 }
 
@@ -331,7 +335,8 @@ impl ClientBuilder {
         }
         if matching.is_empty() {
             let offered = card.supported_interfaces.iter().map(|interface| {
-                format!("{} {} at `{}`", interface.protocol_binding, interface.protocol_version, interface.url)
+                let AgentInterface { protocol_binding, protocol_version, url, .. } = interface;
+                format!("{protocol_binding} {protocol_version} at `{}`", shown_url(url))
             });
             let offered = offered.collect::<Vec<_>>().join(", ");
             let wanted = match (self.binding, self.version) {
@@ -352,7 +357,7 @@ impl ClientBuilder {
         let reason = format!(
             "credentials are for {}, but the card names `{}`; connect to that origin, or allow it (trust_origin)",
             base.origin().ascii_serialization(),
-            first.url,
+            shown_url(&first.url),
         );
         Err(ErrorKind::Unauthenticated.because(reason))
     }

@@ -10,7 +10,10 @@ use super::{
     card::{documents_of, first_document, none_at},
     http::complete_url,
 };
-use crate::protocol::{json::check_json, v03::card};
+use crate::protocol::{
+    json::{check_json, wkt::check_unique},
+    v03::card,
+};
 
 /// Paths of a catalog below a URL: of AI Catalog, and of registries of A2A agents.
 const PATHS: [&str; 3] = ["/.well-known/ai-catalog.json", "/.well-known/agents.json", "/agents"];
@@ -116,6 +119,7 @@ impl ClientBuilder {
 /// Reads a catalog.
 fn read(json: &Bytes, url: &Url) -> Result<Vec<CatalogEntry>, String> {
     check_json(json).map_err(|error| format!("the document {error}"))?;
+    check_unique(json).map_err(|error| error.to_string())?;
     let document: Value = serde_json::from_slice(json).map_err(|error| error.to_string())?;
     let list = document.as_array().or_else(|| LISTS.into_iter().find_map(|name| document[name].as_array()));
     let list = list.ok_or("the document has no list of agents")?;

@@ -21,7 +21,7 @@ use super::{
     builder::ClientBuilder,
     card::{self, Document, Interface},
     credentials::AgentCredentials,
-    http::{CONNECT, Http, JsonRpc, RestBinding, complete_url},
+    http::{CONNECT, Http, JsonRpc, RestBinding, complete_url, shown_url},
     retry_policy::{Retry, RetryBudget},
     retrying::{Interfaces, Retrying},
     tls::is_secure,
@@ -180,7 +180,8 @@ impl ClientBuilder {
             (Binding::JsonRpc, Version::V1_0) => Arc::new(Remote(JsonRpc::new(http(url)?, url, version)?)),
             (Binding::JsonRpc, Version::V0_3) => Arc::new(V03RpcClient(JsonRpc::new(http(url)?, url, version)?)),
             (Binding::Grpc, version) => {
-                let invalid = |e| ErrorKind::InvalidParams.because(format!("`{url}` is not a valid agent URL: {e}"));
+                let shown = shown_url(url);
+                let invalid = |e| ErrorKind::InvalidParams.because(format!("`{shown}` is not a valid agent URL: {e}"));
                 let endpoint = Endpoint::from_shared(url.to_owned()).map_err(invalid)?.connect_timeout(CONNECT);
                 let endpoint = self.tls.grpc(endpoint, url)?;
                 // A stream may be idle for a long time; only a ping detects a lost peer.

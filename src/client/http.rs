@@ -30,19 +30,20 @@ use tonic_types::{ErrorDetails, StatusExt as _};
 use super::{BoxStream, Call, Cursor, Error, ErrorKind, Version, result_form::ResultForm};
 use crate::{
     base::{
-        bounded_body::{BodyError, BoundedBody, is_encoded},
+        bounded_body::{BodyError, BoundedBody},
         clock::{self, Clock},
-        decoding,
+        decoding::{self, content_encoding},
         name_lookup::http_client,
         network::is_loopback_host,
         retry::retry_after,
         sse::{SseError, SseEvent, SseReader, without_mark},
+        stderr::escaped,
     },
     protocol::{
         call::{IDEMPOTENCY_KEY, until_head},
         error::{DOMAIN, chain},
         json::{DecodedTooLarge, check_json},
-        rpc::{Frame, HttpRule, Reply, Transport},
+        rpc::{Frame, HttpRule, Reply, Transport, brief},
     },
 };
 
@@ -229,13 +230,28 @@ impl JsonRpc {
 
 /// Parses the URL of an agent.
 pub(super) fn parse(url: &str) -> Result<Url, Error> {
-    let invalid = |e: &str| ErrorKind::InvalidParams.because(format!("`{url}` is not a valid agent URL: {e}"));
+    let invalid =
+        |e: &str| ErrorKind::InvalidParams.because(format!("`{}` is not a valid agent URL: {e}", shown_url(url)));
     let parsed = Url::parse(url).map_err(|e| invalid(&e.to_string()))?;
     if matches!(parsed.scheme(), "http" | "https") {
         Ok(parsed)
     } else {
         Err(invalid("the scheme must be http or https"))
     }
+}
+
+/// Returns a URL without its user, query and fragment, which may be secrets.
+pub(crate) fn shown_url(text: &str) -> String {
+    let Ok(mut url) = Url::parse(text) else {
+        let text = text.split(['?', '#']).next().unwrap_or_default();
+        return text.rsplit('@').next().unwrap_or_default().to_owned();
+    };
+    // Fails only for URLs that can't have a user.
+    _ = url.set_username("");
+    _ = url.set_password(None);
+    url.set_query(None);
+    url.set_fragment(None);
+    url.into()
 }
 
 /// Completes a URL without a scheme: `http` for hosts of this machine, else `https`.
@@ -420,7 +436,7 @@ impl Http {
         request: http::Request<Bytes>,
     ) -> Result<http::Response<BoxStream<Bytes>>, Error> {
         let response = until_head(call.deadline, self.transport.send(request)).await??;
-        if is_encoded(response.headers()) && response.status().is_success() {
+        if content_encoding(response.headers()).is_some() && response.status().is_success() {
             return Err(ErrorKind::InvalidAgentResponse.because(BodyError::<Status>::Encoded.to_string()));
         }
         Ok(response)
@@ -463,9 +479,11 @@ impl Http {
         if !is_stream || !status.is_success() {
             let data = read_body(body, self.limits.response, deadline).await?;
             let metadata = MetadataMap::from_headers(headers.clone());
-            let message = framing.message(status, headers.into(), data).await?;
+            let message = framing.message(status, headers.into(), data.clone()).await?;
             let message = message.ok_or_else(|| {
-                ErrorKind::InvalidAgentResponse.because("the response has neither a task nor a message")
+                let found = text_of(&data).map_or_else(String::new, |text| format!(": {text}"));
+                let reason = format!("the response has neither a task nor a message{found}");
+                ErrorKind::InvalidAgentResponse.because(reason)
             })?;
             return Ok(Reply::Unary(message, metadata));
         }
@@ -566,10 +584,10 @@ impl Framing {
             return Err(ErrorKind::InvalidAgentResponse.because(reason).into());
         }
         if let Some(error) = envelope.as_ref().and_then(|envelope| envelope.error.as_ref()) {
-            return Err(error_status(status, headers, error));
+            return Err(error_status(status, headers, error, None));
         }
         if !status.is_success() {
-            return Err(error_status(status, headers, &Value::Null));
+            return Err(error_status(status, headers, &Value::Null, text_of(data)));
         }
         match (self.id, envelope) {
             (None, _) => Ok(data.clone()),
@@ -583,9 +601,34 @@ impl Framing {
     }
 }
 
+/// Returns the text of an error in the forms of common frameworks: a text, a list of errors, or an object with the text as a member.
+/// `FastAPI` has a list in `detail`, in which each error has the path of a member (`loc`).
+fn error_text(error: &Value) -> Option<String> {
+    let text = match error {
+        Value::String(text) => text.clone(),
+        Value::Array(errors) => errors.iter().filter_map(error_text).collect::<Vec<_>>().join("; "),
+        Value::Object(members) => {
+            let names = ["message", "msg", "detail", "error", "title", "data", "result"];
+            let text = names.iter().find_map(|name| error_text(members.get(*name)?))?;
+            let path = members.get("loc").and_then(Value::as_array).into_iter().flatten();
+            let path: Vec<_> = path.map(|name| name.as_str().map_or_else(|| name.to_string(), str::to_owned)).collect();
+            if path.is_empty() { text } else { format!("{}: {text}", path.join(".")) }
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) => return None,
+    };
+    (!text.is_empty()).then_some(text)
+}
+
+/// Returns the beginning of the text of an error in a body that is none of the protocol.
+fn text_of(body: &[u8]) -> Option<String> {
+    const MAX: usize = 64 << 10;
+    let body = if body.len() > MAX { None } else { serde_json::from_slice(body).ok() };
+    error_text(&body?).map(|text| brief(&escaped(&text)))
+}
+
 /// Converts an error response to the gRPC status with the same meaning. The kind of the error follows from its reason, else
-/// from its JSON-RPC code, else from the HTTP status.
-fn error_status(status: StatusCode, headers: &HeaderMap, error: &Value) -> Status {
+/// from its JSON-RPC code, else from the HTTP status. `text` is that of a body without an error of the protocol.
+fn error_status(status: StatusCode, headers: &HeaderMap, error: &Value, text: Option<String>) -> Status {
     // `details` in HTTP+JSON, `data` in JSON-RPC. Other servers may use either member for something else.
     let details = ["details", "data"].into_iter().find_map(|member| error[member].as_array());
     let detail = |name: &str| {
@@ -608,13 +651,13 @@ fn error_status(status: StatusCode, headers: &HeaderMap, error: &Value) -> Statu
     let is_foreign = error.is_null() && matches!(kind, ErrorKind::Internal | ErrorKind::InvalidParams);
     let kind = if is_foreign { ErrorKind::InvalidAgentResponse } else { kind };
 
-    let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let plain = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     let metadata = info.and_then(|info| info["metadata"].as_object()).into_iter().flatten();
-    let metadata: HashMap<_, _> = metadata.map(|(name, value)| (name.clone(), text(value))).collect();
+    let metadata: HashMap<_, _> = metadata.map(|(name, value)| (name.clone(), plain(value))).collect();
     let mut status_details = ErrorDetails::with_error_info(kind.wire().reason, DOMAIN, metadata);
     let violations = detail("BadRequest").and_then(|bad_request| bad_request["fieldViolations"].as_array());
     for violation in violations.into_iter().flatten() {
-        status_details.add_bad_request_violation(text(&violation["field"]), text(&violation["description"]));
+        status_details.add_bad_request_violation(plain(&violation["field"]), plain(&violation["description"]));
     }
     let header = |name| headers.get(name).and_then(|value| value.to_str().ok());
     let delay = detail("RetryInfo").and_then(|info| info["retryDelay"].as_str()?.strip_suffix('s')?.parse().ok());
@@ -623,10 +666,14 @@ fn error_status(status: StatusCode, headers: &HeaderMap, error: &Value) -> Statu
         status_details.set_retry_info(Some(delay));
     }
     // Some agents send a text in place of the error.
-    let message = match error.as_str().or_else(|| error["message"].as_str()).filter(|text| !text.is_empty()) {
-        Some(message) => message.to_owned(),
-        None => format!("{}: HTTP {status}", kind.wire().sentence),
+    let own = error.as_str().or_else(|| error["message"].as_str()).filter(|text| !text.is_empty());
+    let shown = || {
+        let unreadable = || (!error.is_null()).then(|| format!("the error {error}"));
+        let found = text.or_else(|| Some(brief(&escaped(&error_text(error).or_else(unreadable)?))));
+        let found = found.map_or_else(String::new, |text| format!(": {text}"));
+        format!("{}: HTTP {status}{found}", kind.wire().sentence)
     };
+    let message = own.map_or_else(shown, str::to_owned);
     let mut status = Status::with_error_details(kind.wire().grpc, message, status_details);
     for name in [header::WWW_AUTHENTICATE, IDEMPOTENCY_KEY] {
         let key = MetadataKey::from_bytes(name.as_str().as_bytes()).ok();

@@ -10,7 +10,7 @@ use std::{
 };
 
 use futures_util::future::BoxFuture;
-use tokio::time::timeout;
+use tokio::time::{Instant, Sleep, sleep_until, timeout};
 use tokio_stream::Stream;
 
 use super::{
@@ -66,6 +66,16 @@ impl StreamEvent {
         }
     }
 
+    /// Checks that each part of the event has a content.
+    fn check(&self) -> Result<(), Error> {
+        match self {
+            Self::Task(task) => check_task(task),
+            Self::Artifact(update) => check_parts(update.artifact.as_slice(), None),
+            Self::Message(message) => check_parts(&[], Some(message)),
+            Self::Status(_) | Self::Gap => check_parts(&[], self.status().and_then(|status| status.message.as_ref())),
+        }
+    }
+
     /// The event as the protocol defines it. `None` for a gap.
     pub fn to_response(&self) -> Option<StreamResponse> {
         let payload = match self {
@@ -96,12 +106,17 @@ const MAX_EMPTY: usize = 1000;
 /// Maximum time to read the stored task at the end of a stream without artifacts.
 const STORED: Duration = Duration::from_secs(10);
 
+/// Time after the end of a task in which its stream may have artifacts: first ones, and further ones.
+const LATE: [Duration; 2] = [Duration::from_secs(1), Duration::from_millis(100)];
+
 /// Events of a turn or of a task, in order and without duplicates. An interrupted connection is resumed; if events may be
 /// missing then, there is a [`StreamEvent::Gap`]. An event of another task or context, or of a task without an id, ends the stream
 /// with an error.
 ///
-/// Some agents store artifacts that they do not stream. If a task ends, and its stream had no artifacts, the stored task is read
-/// once, and its artifacts precede the end, except for those of earlier turns, with which the stream began.
+/// Some agents send artifacts after the end of their task. The end is therefore the last event: it waits for the end of the stream,
+/// for at most a second. Others store artifacts that they do not stream. If a task ends, and its stream had no artifacts, the stored
+/// task is read once, and its artifacts precede the end, except for those of earlier turns, with which the stream began. If a task is
+/// completed and has no answer in its stream, and the stored task can't be read or is not completed, the stream ends with an error.
 pub struct EventStream {
     events: BoxStream<Event>,
     pending: VecDeque<StreamEvent>,
@@ -112,14 +127,15 @@ pub struct EventStream {
     context_id: String,
     /// Number of events without content since the last one that has some.
     empty: usize,
-    /// Client that reads the stored task, unless the stream had artifacts.
+    /// Client that reads the stored task if the stream has no artifacts.
     client: Option<Client>,
+    has_artifacts: bool,
     /// Artifacts of earlier turns: those of the task that was sent before its end.
     earlier: Vec<Artifact>,
-    /// Artifacts of the stored task were added: later ones are the same.
-    has_stored: bool,
-    /// End of the task, to which the artifacts of the stored task are added.
-    end: Option<BoxFuture<'static, Result<Vec<StreamEvent>, Error>>>,
+    /// End of the task with its cursor, and the time for which it waits for the end of the stream.
+    end: Option<(StreamEvent, Option<Cursor>, Pin<Box<Sleep>>)>,
+    /// End of the task with the artifacts of the stored task.
+    completed: Option<BoxFuture<'static, Result<Vec<StreamEvent>, Error>>>,
 }
 
 debug_fields!(EventStream { pending });
@@ -128,8 +144,8 @@ impl EventStream {
     /// Creates the stream of a task with this id, or of a new task if it is empty.
     pub(super) fn new(events: BoxStream<Event>, task_id: String) -> Self {
         let (pending, context_id, earlier) = (VecDeque::new(), String::new(), Vec::new());
-        let (cursor, empty, client, has_stored, end) = (None, 0, None, false, None);
-        Self { events, pending, cursor, task_id, context_id, empty, client, earlier, has_stored, end }
+        let (cursor, empty, client, has_artifacts, end, completed) = (None, 0, None, false, None, None);
+        Self { events, pending, cursor, task_id, context_id, empty, client, has_artifacts, earlier, end, completed }
     }
 
     /// Adds the artifacts of the stored task to a stream that ends a task without any.
@@ -137,30 +153,52 @@ impl EventStream {
         Self { client: Some(client), ..self }
     }
 
-    /// Queues an event. The end of a task without artifacts waits for those of the stored task.
-    fn push(&mut self, event: StreamEvent) {
+    /// Queues an event with its cursor. The end of the task waits for the end of the stream.
+    fn push(&mut self, event: StreamEvent, cursor: Option<Cursor>) {
         check_state(event.status());
-        if self.has_stored && matches!(event, StreamEvent::Artifact(_)) {
-            return;
-        }
         let is_end = event.state().is_some_and(TaskState::is_terminal);
-        let has_artifacts = match &event {
-            StreamEvent::Artifact(update) => {
-                update.artifact.as_ref().is_some_and(|artifact| !artifact.parts.is_empty())
+        let has_parts = |artifact: &Artifact| !artifact.parts.is_empty();
+        match &event {
+            StreamEvent::Artifact(update) => self.has_artifacts |= update.artifact.as_ref().is_some_and(has_parts),
+            StreamEvent::Task(task) if is_end => self.has_artifacts |= task.artifacts.iter().any(has_parts),
+            StreamEvent::Task(task) if self.client.is_some() => self.earlier.clone_from(&task.artifacts),
+            StreamEvent::Task(_) | StreamEvent::Status(_) | StreamEvent::Message(_) | StreamEvent::Gap => {}
+        }
+        let is_task = |event: &StreamEvent| matches!(event, StreamEvent::Task(_));
+        match &mut self.end {
+            _ if !is_end => {
+                self.cursor = cursor;
+                self.pending.push_back(event);
             }
-            StreamEvent::Task(task) if self.client.is_some() && !is_end => {
-                self.earlier.clone_from(&task.artifacts);
-                false
+            None => {
+                let time = Box::pin(sleep_until(Instant::now() + LATE[usize::from(self.has_artifacts)]));
+                self.end = Some((event, cursor, time));
             }
-            StreamEvent::Task(task) => task.artifacts.iter().any(|artifact| !artifact.parts.is_empty()),
-            StreamEvent::Status(_) | StreamEvent::Message(_) | StreamEvent::Gap => false,
-        };
-        match self.client.take_if(|_| has_artifacts || is_end) {
-            Some(client) if !has_artifacts => {
+            // The first state is final, but the whole task, or a message, is more than a status.
+            Some((end, ..))
+                if end.state() == event.state() && !is_task(end) && (is_task(&event) || !has_message(end)) =>
+            {
+                *end = event;
+            }
+            Some(_) => {}
+        }
+    }
+
+    /// Ends the stream with an error.
+    fn fail(&mut self, error: Error) -> Poll<Option<Result<StreamEvent, Error>>> {
+        (self.events, self.end) = (Box::pin(tokio_stream::empty()), None);
+        Poll::Ready(Some(Err(error)))
+    }
+
+    /// Queues the end of the task, to which the artifacts of the stored task are added if there are no others.
+    fn finish(&mut self, end: StreamEvent) {
+        self.events = Box::pin(tokio_stream::empty());
+        match self.client.take().filter(|_| !self.has_artifacts) {
+            Some(client) => {
                 let (id, earlier) = (self.task_id.clone(), mem::take(&mut self.earlier));
-                self.end = Some(Box::pin(with_stored_artifacts(client, id, earlier, event)));
+                self.completed = Some(Box::pin(with_stored_artifacts(client, id, earlier, end)));
             }
-            Some(_) | None => self.pending.push_back(event),
+            None => self.pending.push_back(end),
         }
     }
 
@@ -186,7 +224,7 @@ impl EventStream {
 /// Adds the artifacts of the stored task to its last event: before it, or to the task that it is.
 ///
 /// # Errors
-/// The agent did not answer: the artifacts may be missing. One that refuses to show the task has none.
+/// The task is completed without an answer, and the stored one can't be read or is not completed: artifacts may be missing.
 async fn with_stored_artifacts(
     client: Client,
     id: String,
@@ -194,13 +232,18 @@ async fn with_stored_artifacts(
     mut end: StreamEvent,
 ) -> Result<Vec<StreamEvent>, Error> {
     let read = timeout(STORED, client.get(&id)).await;
+    let has_answer = end.state() != Some(TaskState::Completed) || has_message(&end);
+    let missing =
+        |why: String| ErrorKind::InvalidAgentResponse.because(format!("the stream has no artifact, and {why}"));
     let task = match read.unwrap_or_else(|_| Err(ErrorKind::DeadlineExceeded.error())) {
-        Ok(task) => task,
-        Err(error) if is_transient(&error) || error.kind() == ErrorKind::DeadlineExceeded => return Err(error),
-        Err(error) => {
+        Ok(task) if has_answer || Some(task.state()) == end.state() => task,
+        Ok(task) => return Err(missing(format!("the stored task has the state {}", task.state().as_str_name()))),
+        Err(error) if has_answer => {
             tracing::warn!("a stream had no artifacts, and the stored task can't be read: {error}");
             return Ok(vec![end]);
         }
+        Err(error) if is_transient(&error) || error.kind() == ErrorKind::DeadlineExceeded => return Err(error),
+        Err(error) => return Err(missing(format!("the stored task can't be read: {error}"))),
     };
     if let StreamEvent::Task(last) = &mut end {
         last.artifacts = task.artifacts;
@@ -217,6 +260,10 @@ async fn with_stored_artifacts(
     Ok(new.map(update).chain([end]).collect())
 }
 
+fn has_message(end: &StreamEvent) -> bool {
+    end.status().is_some_and(|status| status.message.is_some())
+}
+
 /// Compares an id with the known one, which it becomes if there is none. Some agents leave ids out of updates.
 fn is_same(known: &mut String, id: &str) -> bool {
     if known.is_empty() {
@@ -231,6 +278,23 @@ pub(super) fn check_state(status: Option<&TaskStatus>) {
     if let Some(number) = status.map(|status| status.state).filter(|number| TaskState::try_from(*number).is_err()) {
         WARNED.call_once(|| tracing::warn!("the agent sent a state that is unknown, and so unspecified: {number}"));
     }
+}
+
+/// Checks that each part of the artifacts and of the message of a response has a content.
+///
+/// # Errors
+/// `InvalidAgentResponse` for a part without one, such as one of a kind that a later version of the protocol has.
+pub(super) fn check_parts(artifacts: &[Artifact], message: Option<&Message>) -> Result<(), Error> {
+    let parts = artifacts.iter().flat_map(|artifact| &artifact.parts).chain(message.iter().flat_map(|it| &it.parts));
+    if parts.into_iter().all(|part| part.content.is_some()) {
+        return Ok(());
+    }
+    Err(ErrorKind::InvalidAgentResponse.because("the response has a part without content, or of an unknown kind"))
+}
+
+/// Checks the parts of a task.
+pub(super) fn check_task(task: &Task) -> Result<(), Error> {
+    check_parts(&task.artifacts, task.status.as_ref().and_then(|status| status.message.as_ref()))
 }
 
 /// Returns the error for a task, or an event of one, without an id.
@@ -251,30 +315,36 @@ impl Stream for EventStream {
             if let Some(event) = self.pending.pop_front() {
                 return Poll::Ready(Some(Ok(event)));
             }
-            if let Some(end) = &mut self.end {
-                let events = ready!(end.as_mut().poll(cx));
-                self.end = None;
+            if let Some(completed) = &mut self.completed {
+                let events = ready!(completed.as_mut().poll(cx));
+                self.completed = None;
                 match events {
-                    Ok(events) => {
-                        self.has_stored = events.len() > 1;
-                        self.pending.extend(events);
-                    }
+                    Ok(events) => self.pending.extend(events),
                     Err(error) => return Poll::Ready(Some(Err(error))),
                 }
                 continue;
             }
-            let event = match ready!(self.events.as_mut().poll_next(cx)) {
+            let is_over = self.end.as_mut().is_some_and(|(.., time)| time.as_mut().poll(cx).is_ready());
+            let next = if is_over { None } else { ready!(self.events.as_mut().poll_next(cx)) };
+            let event = match next {
                 Some(Ok(event)) => event,
-                Some(Err(status)) => return Poll::Ready(Some(Err(status.into()))),
-                None => return Poll::Ready(None),
+                next => match (self.end.take(), next) {
+                    // The end is known, so that an interruption of the stream is of no account.
+                    (Some((end, cursor, _)), _) => {
+                        self.cursor = cursor;
+                        self.finish(end);
+                        continue;
+                    }
+                    (None, Some(Err(status))) => return Poll::Ready(Some(Err(status.into()))),
+                    (None, _) => return Poll::Ready(None),
+                },
             };
-            self.cursor = event.cursor().cloned();
+            let cursor = event.cursor().cloned();
             let Some(payload) = event.into_response().payload else {
-                self.empty += 1;
+                (self.empty, self.cursor) = (self.empty + 1, cursor);
                 if self.empty > MAX_EMPTY {
-                    self.events = Box::pin(tokio_stream::empty());
                     let why = format!("the stream has more than {MAX_EMPTY} events without content in a row");
-                    return Poll::Ready(Some(Err(ErrorKind::InvalidAgentResponse.because(why))));
+                    return self.fail(ErrorKind::InvalidAgentResponse.because(why));
                 }
                 continue;
             };
@@ -283,6 +353,9 @@ impl Stream for EventStream {
                 self.pending.push_back(StreamEvent::Gap);
             }
             let event = StreamEvent::from(payload);
+            if let Err(error) = event.check() {
+                return self.fail(error);
+            }
             let Self { task_id, context_id, .. } = &mut *self;
             if let Some((context, task)) = event.ids() {
                 let is_own = is_same(task_id, task) && is_same(context_id, context);
@@ -290,11 +363,60 @@ impl Stream for EventStream {
                 let needs_id = task_id.is_empty() || matches!(event, StreamEvent::Task(_));
                 let has_id = !task.is_empty() || !needs_id;
                 if !is_own || !has_id {
-                    self.events = Box::pin(tokio_stream::empty());
-                    return Poll::Ready(Some(Err(if is_own { without_id() } else { another_task() })));
+                    return self.fail(if is_own { without_id() } else { another_task() });
                 }
             }
-            self.push(event);
+            self.push(event, cursor);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_util::stream::{self, StreamExt as _};
+
+    #[expect(clippy::unnecessary_wraps, reason = "an item of a stream")]
+    fn received(event: &StreamEvent) -> Result<Event, tonic::Status> {
+        Ok(Event::from_remote(None, event.to_response().unwrap()))
+    }
+
+    /// The end of a task waits for the end of its stream, but not for long.
+    #[tokio::test(start_paused = true)]
+    async fn end_of_a_task_is_the_last_event() {
+        let status = |state: TaskState| {
+            let status = Some(TaskStatus { state: state.into(), ..TaskStatus::default() });
+            StreamEvent::Status(Box::new(TaskStatusUpdateEvent { task_id: "t".into(), status, ..Default::default() }))
+        };
+        let artifact = Some(Artifact { parts: vec![crate::protocol::pb::v1::Part::text("a")], ..Artifact::default() });
+        let artifact = TaskArtifactUpdateEvent { task_id: "t".into(), artifact, ..TaskArtifactUpdateEvent::default() };
+        let artifact = StreamEvent::Artifact(Box::new(artifact));
+        let (end, failed) = (status(TaskState::Completed), status(TaskState::Failed));
+        let late = artifact.clone();
+        let slow = stream::once(async move {
+            sleep_until(Instant::now() + Duration::from_millis(900)).await;
+            received(&late)
+        });
+        let of = |events: &[&StreamEvent]| stream::iter(events.iter().map(|event| received(event)).collect::<Vec<_>>());
+        let streams: [(BoxStream<Event>, Vec<&StreamEvent>, u64); 5] = [
+            (Box::pin(of(&[&end]).chain(stream::pending())), vec![&end], 1000),
+            (Box::pin(of(&[&end]).chain(slow).chain(stream::pending())), vec![&artifact, &end], 1000),
+            (Box::pin(of(&[&artifact, &end]).chain(stream::pending())), vec![&artifact, &end], 100),
+            (Box::pin(of(&[&artifact, &end, &failed])), vec![&artifact, &end], 0),
+            (Box::pin(of(&[&end]).chain(stream::iter([Err(tonic::Status::unavailable("cut"))]))), vec![&end], 0),
+        ];
+        for (events, expected, millis) in streams {
+            let started = Instant::now();
+            let found: Vec<_> = EventStream::new(events, String::new()).map(Result::unwrap).collect().await;
+            assert_eq!(found.iter().collect::<Vec<_>>(), expected);
+            assert_eq!(started.elapsed().as_millis() / 10, u128::from(millis) / 10, "{expected:?}");
+        }
+        // Events without an end do not keep it away.
+        let flood = of(&[&end]).chain(stream::repeat_with(move || received(&artifact)).then(async |event| {
+            tokio::time::advance(Duration::from_millis(10)).await;
+            event
+        }));
+        let found: Vec<_> = EventStream::new(Box::pin(flood), String::new()).map(Result::unwrap).collect().await;
+        assert!(found.len() < 120 && found.last() == Some(&end), "{}", found.len());
     }
 }

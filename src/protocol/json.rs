@@ -50,6 +50,12 @@ pub trait Members: Default {
 
     /// Deserializes the value of a field.
     fn read<'de, A: MapAccess<'de>>(&mut self, field: u32, map: &mut A) -> Result<(), A::Error>;
+
+    /// Returns the members of which a message without content must have one. Its unknown members may be a content of another kind,
+    /// without which the message would be taken for an empty one.
+    fn missing_content(&self) -> Option<&'static str> {
+        None
+    }
 }
 
 /// A message of the proto files that is serialized to ProtoJSON.
@@ -108,19 +114,29 @@ impl<'de, T: Members> Visitor<'de> for Merge<'_, T> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
-        let mut seen = 0_u64;
+        let (mut seen, mut unknown) = (0_u64, None);
         while let Some(field) = map.next_key_seed(Field::<T>(PhantomData))? {
             match field {
-                None => _ = map.next_value::<IgnoredAny>()?,
+                Err(name) if self.0.missing_content().is_some() => {
+                    let value: serde_json::Value = map.next_value()?;
+                    let kind = value.as_str().filter(|_| matches!(&*name, "kind" | "type")).map(Box::from);
+                    unknown = kind.or(unknown).or(Some(name));
+                }
+                Err(_) => _ = map.next_value::<IgnoredAny>()?,
                 // Fails while reading the value, so that the error path includes this member.
-                Some(field) if seen & (1 << field) != 0 => map.next_value_seed(Twice(name_of::<T>(field)))?,
-                Some(field) => {
+                Ok(field) if seen & (1 << field) != 0 => map.next_value_seed(Twice(name_of::<T>(field)))?,
+                Ok(field) => {
                     seen |= 1 << field;
                     self.0.read(field, &mut map)?;
                 }
             }
         }
-        Ok(())
+        match self.0.missing_content().zip(unknown) {
+            Some((known, kind)) => {
+                Err(A::Error::custom(format!("must have one of {known}, but its kind is {}", quoted(&kind))))
+            }
+            None => Ok(()),
+        }
     }
 }
 
@@ -139,30 +155,29 @@ impl<'de> DeserializeSeed<'de> for Twice {
     }
 }
 
-/// Name of a member, deserialized to the number of its field.
+/// Name of a member, deserialized to the number of its field, or to itself if it is unknown.
 struct Field<T>(PhantomData<T>);
 
 impl<'de, T: Members> DeserializeSeed<'de> for Field<T> {
-    type Value = Option<u32>;
+    type Value = Result<u32, Box<str>>;
 
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Option<u32>, D::Error> {
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
         deserializer.deserialize_identifier(self)
     }
 }
 
 impl<T: Members> Visitor<'_> for Field<T> {
-    type Value = Option<u32>;
+    type Value = Result<u32, Box<str>>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("the name of a member")
     }
 
-    fn visit_str<E>(self, name: &str) -> Result<Option<u32>, E> {
-        let field = T::field(name);
-        if field.is_none() {
+    fn visit_str<E>(self, name: &str) -> Result<Self::Value, E> {
+        Ok(T::field(name).ok_or_else(|| {
             hint_at_outdated::<T>(name);
-        }
-        Ok(field)
+            name.into()
+        }))
     }
 }
 

@@ -4,7 +4,10 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, header};
 
 use super::brief;
-use crate::protocol::{Error, ErrorKind, Version, json::check_json};
+use crate::{
+    base::decoding::content_encoding,
+    protocol::{Error, ErrorKind, Version, json::check_json},
+};
 
 pub(super) const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const A2A_JSON: HeaderValue = HeaderValue::from_static("application/a2a+json");
@@ -24,9 +27,7 @@ pub(super) fn of(headers: &HeaderMap) -> Option<&str> {
 /// # Errors
 /// `ContentTypeNotSupported` if it has one. The status is 415 for every binding.
 pub(super) fn check_encoding(headers: &HeaderMap) -> Result<(), Error> {
-    let values = headers.get_all(header::CONTENT_ENCODING).iter();
-    let mut names = values.flat_map(|value| value.as_bytes().split(|byte| *byte == b',')).map(<[u8]>::trim_ascii);
-    match names.find(|name| !name.is_empty() && !name.eq_ignore_ascii_case(b"identity")) {
+    match content_encoding(headers) {
         None => Ok(()),
         Some(name) => {
             let name = String::from_utf8_lossy(name);

@@ -81,6 +81,27 @@ async fn responses_of_each_form_become_updates() {
     }
 }
 
+/// Responses of other servers, and parts of one, are no answer.
+#[tokio::test]
+async fn responses_without_an_answer_fail_the_turn() {
+    for (status, content_type, body, expected) in [
+        (206, "text/plain", "Hi", "The endpoint of the agent responded with status 206."),
+        (202, "text/plain", "", "The agent's endpoint responded with status 202 and no answer."),
+        (202, "", "", "The agent's endpoint responded with status 202 and no answer."),
+        (202, "text/plain", "Hi", ""),
+        (204, "", "", ""),
+        (200, "text/html", "<b>Hi</b>", ""),
+        (200, "text/html", "<!DOCTYPE html>\n<html>502</html>", "The agent's endpoint responded with a web page."),
+        (200, "text/html; charset=utf-8", " <HTML>502", "The agent's endpoint responded with a web page."),
+    ] {
+        let handler = fixed(StatusCode::from_u16(status).unwrap(), content_type, body);
+        let outcome = agent(handler, HttpOptions::default()).await.send("hello").await.unwrap();
+        let state = if expected.is_empty() { TaskState::Completed } else { TaskState::Failed };
+        let found = (outcome.state(), outcome.status_text());
+        assert_eq!(found, (state, expected.to_owned()), "{status} {content_type} {body}");
+    }
+}
+
 /// Pings and the end marker of an event stream are no events. A byte order mark is skipped in each format.
 #[tokio::test]
 async fn marks_of_streams_are_no_events() {

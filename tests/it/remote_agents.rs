@@ -265,6 +265,8 @@ async fn duplicate_members_of_results_are_refused() {
         format!(r#"{{"task": {{"id": "t1", "id": "t2", {status}}}}}"#),
         format!(r#"{{"task": {{"id": "t1", {status}}}, "task": {{"id": "t2", {status}}}}}"#),
         format!(r#"{{"kind": "task", "id": "t1", "id": "t2", {status}}}"#),
+        format!(r#"{{"id": "t1", {status}, "metadata": {{"a": 1, "a": 2}}}}"#),
+        format!(r#"{{"id": "t1", {status}, "artifacts": [{{"parts": [{{"data": {{"a": {{"b": 1, "b": 2}}}}}}]}}]}}"#),
     ] {
         for version in ["1.0", "0.3"] {
             let response = format!(r#"{{"jsonrpc": "2.0", "id": ID, "result": {result}}}"#);
@@ -272,6 +274,133 @@ async fn duplicate_members_of_results_are_refused() {
             let error = remote.client().await.send("Hello").await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidAgentResponse, "{version} {result}: {error}");
         }
+    }
+    for (version, member) in [("1.0", r#""name": "Evil""#), ("0.3", r#""url": "http://127.0.0.1:1/""#)] {
+        for member in [member, r#""skills": [], "capabilities": {"streaming": true, "streaming": false}"#] {
+            let card = card(version, false).to_string();
+            let twice = format!("{}, {member}}}", card.strip_suffix('}').unwrap());
+            let router = Router::new().fallback(move || std::future::ready(twice.clone()));
+            let error = Client::connect(&program(router).await).await.unwrap_err();
+            assert!(error.to_string().contains("is given twice"), "{version} {member}: {error}");
+        }
+    }
+}
+
+/// A part of a kind that is unknown is no empty part, over each binding and version.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn parts_of_unknown_kinds_fail_the_call() {
+    for (version, part, kind) in [
+        ("1.0", json!({"video": {"uri": "x"}}), "video"),
+        ("1.0", json!({"uri": "x", "kind": "video"}), "video"),
+        ("1.0", json!({"type": "image_url", "image_url": {"url": "x"}}), "image_url"),
+        ("1.0", json!({"kind": "file", "file": {"uri": "x"}}), "file"),
+        ("1.0", json!({"text": null, "video": 1}), "video"),
+        ("1.0", json!({"mediaType": "text/plain"}), "without content"),
+        ("0.3", json!({"kind": "video", "uri": "x"}), "video"),
+        ("0.3", json!({"video": {}}), "must have one of"),
+    ] {
+        let mut task = task(version);
+        task["artifacts"][0]["parts"].as_array_mut().unwrap().push(part.clone());
+        let mut message = message(version);
+        message["parts"][0] = part;
+        let status = json!({"state": if version == "1.0" { "TASK_STATE_COMPLETED" } else { "completed" }});
+        let mut update = json!({"taskId": "t1", "contextId": "c1", "artifact": task["artifacts"][0].clone()});
+        if version == "0.3" {
+            update["kind"] = "artifact-update".into();
+        }
+        let mut asked = task.clone();
+        asked["artifacts"] = json!([]);
+        asked["status"] = json!({"state": status["state"], "message": message});
+        for result in [task, message, update, asked] {
+            for streams in [false, true] {
+                let remote = if version == "1.0" || streams {
+                    Remote::of_result(version, streams, &result).await
+                } else {
+                    // HTTP+JSON has other forms of the same messages.
+                    let text = result.to_string();
+                    Remote::serve(&rest_card("1.0", "URL"), move |_| (200, text.clone())).await
+                };
+                if !streams && result.get("taskId").is_some() {
+                    continue;
+                }
+                let client = remote.client().await;
+                let direct = async {
+                    let mut events = client.stream("Hello").await?;
+                    events.next().await.unwrap_or_else(|| Err(ErrorKind::Unavailable.error()))
+                };
+                let error = timeout(AT_ONCE, direct).await.unwrap().unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::InvalidAgentResponse, "{version} {result}: {error}");
+                assert!(error.to_string().contains(kind), "{version} {result}: {error}");
+                let text = match timeout(AT_ONCE, gateway(&client).send("Hello")).await.unwrap() {
+                    Ok(outcome) if outcome.state() == TaskState::Failed => outcome.text(),
+                    Ok(outcome) => panic!("{version} {result}: {outcome:?}"),
+                    Err(error) => error.to_string(),
+                };
+                assert!(text.contains(kind), "{version} {result}: {text}");
+            }
+        }
+    }
+    // Over gRPC, a kind that is unknown is a part without content.
+    let empty = agent::from_fn(|_, out| async move {
+        out.artifact("a").part(Part::default()).await?;
+        Ok(End::Completed(None))
+    });
+    let bound = Server::new(empty).bind("127.0.0.1:0").await.unwrap();
+    let url = bound.url();
+    tokio::spawn(bound.run_until(std::future::pending()));
+    for version in [Version::V1_0, Version::V0_3] {
+        for binding in [Binding::Grpc, Binding::Rest] {
+            let client = Client::builder().binding(binding).version(version).connect(&url).await.unwrap();
+            let error = client.send("Hello").await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidAgentResponse, "{version:?} {binding:?} {error}");
+        }
+    }
+}
+
+/// A list of interfaces that is empty, and other forms of versions.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn odd_cards_are_read() {
+    let without = |mut card: Value, list: Value| {
+        card["supportedInterfaces"] = list;
+        card
+    };
+    let versions = |mut card: Value, version: Value| {
+        card["protocolVersion"] = version.clone();
+        if card["supportedInterfaces"].is_array() {
+            card["supportedInterfaces"][0]["protocolVersion"] = version;
+        }
+        card
+    };
+    for (card, expected) in [
+        (without(card("0.3", false), json!([])), "0.3"),
+        (without(card("0.3", false), json!(null)), "0.3"),
+        (versions(card("1.0", false), json!("v1.0")), "1.0"),
+        (versions(card("1.0", false), json!(1.0)), "1.0"),
+        (versions(card("1.0", false), json!(1)), "1.0"),
+        (versions(card("0.3", false), json!("v0.3.0")), "0.3"),
+        (versions(card("0.3", false), json!(0.3)), "0.3"),
+    ] {
+        let response = format!(r#"{{"jsonrpc": "2.0", "id": ID, "result": {}}}"#, json!({"task": task(expected)}));
+        let remote = Remote::serve(&card, move |_| (200, response.clone())).await;
+        let client = remote.client().await;
+        assert_eq!(client.interface().unwrap().version.as_str(), expected, "{card}");
+        assert_eq!(client.send("Hello").await.unwrap().text(), "42", "{card}");
+    }
+}
+
+/// The query of an interface may have a secret.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn secrets_in_urls_of_interfaces_are_not_printed() {
+    for (binding, code) in [("HTTP+JSON", 0), ("SOAP", 1)] {
+        let mut card = rest_card("1.0", "URL/rest?code=sesame#sesame");
+        card["supportedInterfaces"][0]["protocolBinding"] = binding.into();
+        let text = json!({"task": task("1.0")}).to_string();
+        let remote = Remote::serve(&card, move |_| (200, text.clone())).await;
+        let (found, stdout, stderr) = run(&["send", &remote.url, "Hello", "-v"], "").await;
+        let all = format!("{stdout}{stderr}");
+        assert!(found == code && all.contains("/rest") && !all.contains("sesame"), "{stdout} {stderr}");
+        let (_, stdout, stderr) = run(&["send", &format!("{}/x.json?key=sesame", remote.url), "Hello"], "").await;
+        assert!(!stderr.contains("sesame"), "{stdout} {stderr}");
     }
 }
 
@@ -365,17 +494,90 @@ async fn stream_without_artifacts_is_completed_by_the_stored_task() {
     let remote = Remote::of_result("1.0", true, &json!({"task": task("1.0")})).await;
     let events: Vec<_> = remote.client().await.stream("Hello").await.unwrap().collect().await;
     assert_eq!((events.len(), remote.calls().len()), (1, 1));
-    // An agent that can't be asked: its stream is passed on, with a warning.
-    let end = json!({"statusUpdate": {"taskId": "t1", "contextId": "c1", "status": {"state": "TASK_STATE_COMPLETED"}}});
-    let stream = format!("data: {}\n\n", json!({"jsonrpc": "2.0", "result": end}));
-    let missing = json!({"jsonrpc": "2.0", "error": {"code": -32601, "message": "no"}}).to_string();
-    let remote = Remote::serve(&card("1.0", true), move |method| {
-        (200, if method == "GetTask" { missing.clone() } else { stream.clone() })
-    })
-    .await;
-    let (code, stdout, stderr) = run(&["stream", &remote.url, "Hello"], "").await;
-    assert!(code == 0 && stdout.contains("completed"), "{stdout} {stderr}");
-    assert!(stderr.starts_with("warning: a stream had no artifacts") && remote.count("GetTask") == 1, "{stderr}");
+}
+
+/// An answer may be missing if the stored task can't be read, or is in another state. A stream with a message has an answer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn stream_without_an_answer_fails_if_the_stored_task_does_not_confirm_it() {
+    let missing = json!({"error": {"code": -32601, "message": "no"}});
+    let working = json!({"result": {"id": "t1", "contextId": "c1", "status": {"state": "TASK_STATE_WORKING"}}});
+    for (state, has_message, stored, expected) in [
+        ("COMPLETED", false, &missing, "the stream has no artifact, and the stored task can't be read: "),
+        (
+            "COMPLETED",
+            false,
+            &working,
+            "the stream has no artifact, and the stored task has the state TASK_STATE_WORKING",
+        ),
+        ("COMPLETED", true, &missing, ""),
+        ("COMPLETED", true, &working, ""),
+        ("FAILED", false, &missing, ""),
+    ] {
+        let mut status = json!({"state": format!("TASK_STATE_{state}")});
+        if has_message {
+            status["message"] = message("1.0");
+        }
+        let end = json!({"statusUpdate": {"taskId": "t1", "contextId": "c1", "status": status}});
+        let stream = format!("data: {}\n\n", json!({"jsonrpc": "2.0", "result": end}));
+        let stored = stored.to_string();
+        let remote = Remote::serve(&card("1.0", true), move |method| {
+            (200, if method == "GetTask" { stored.clone() } else { stream.clone() })
+        })
+        .await;
+        let is_failure = !expected.is_empty();
+        match gateway(&remote.client().await).send("Hello").await {
+            Ok(outcome) => {
+                let has_failed = is_failure || state == "FAILED";
+                let state = if has_failed { TaskState::Failed } else { TaskState::Completed };
+                assert_eq!(outcome.state(), state, "{outcome:?}");
+                assert!(outcome.text().contains(if has_message { "42" } else { expected }), "{outcome:?}");
+            }
+            Err(error) => assert!(is_failure && error.to_string().contains(expected), "{error}"),
+        }
+        for (command, stdin) in [(&["stream", &remote.url, "Hello"][..], ""), (&["chat", &remote.url], "Hello\n")] {
+            let (code, stdout, stderr) = run(command, stdin).await;
+            // A chat goes on after an error.
+            let has_failed = is_failure && command[0] == "stream";
+            assert!(
+                code == i32::from(has_failed) && stderr.contains(expected),
+                "{command:?} {code}: {stdout} {stderr}"
+            );
+            assert_eq!(stderr.contains("error: "), is_failure, "{command:?}: {stderr}");
+        }
+    }
+}
+
+/// Artifacts that follow the end of their task in its stream are a part of the answer, whatever is stored.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn artifacts_after_the_end_of_their_task_count() {
+    let artifact = |text: &str| json!({"artifactId": "a", "parts": [{"text": text}]});
+    let chunk = |text: &str, append: bool| json!({"artifactUpdate": {"taskId": "t1", "contextId": "c1", "artifact": artifact(text), "append": append}});
+    let task = |state: &str, artifacts: Value| json!({"id": "t1", "contextId": "c1", "status": {"state": state}, "artifacts": artifacts});
+    let status = |state: &str| json!({"statusUpdate": {"taskId": "t1", "contextId": "c1", "status": {"state": state}}});
+    let (working, completed) = ("TASK_STATE_WORKING", "TASK_STATE_COMPLETED");
+    for events in [
+        vec![json!({"task": task(working, json!([]))}), status(completed), chunk("42", false)],
+        vec![status(completed), chunk("42", false), status(completed)],
+        vec![json!({"task": task(completed, json!([]))}), chunk("42", false)],
+        vec![status(completed), json!({"task": task(completed, json!([artifact("42")]))})],
+        vec![chunk("4", false), status(completed), chunk("2", true)],
+    ] {
+        for stored in [json!([]), json!([artifact("42")])] {
+            let name = format!("{} {stored}", json!(events));
+            let event = |event: &Value| format!("data: {}\n\n", json!({"jsonrpc": "2.0", "result": event}));
+            let stream: String = events.iter().map(event).collect();
+            let task = json!({"jsonrpc": "2.0", "result": task(completed, stored)}).to_string();
+            let remote = Remote::serve(&card("1.0", true), move |method| {
+                (200, if method == "GetTask" { task.clone() } else { stream.clone() })
+            })
+            .await;
+            let outcome = gateway(&remote.client().await).send("Hello").await.unwrap();
+            assert_eq!((outcome.state(), &*outcome.text()), (TaskState::Completed, "42"), "{name}");
+            let (code, stdout, stderr) = run(&["chat", &remote.url], "Hello\n").await;
+            assert_eq!((code, stdout.matches("42").count()), (0, 1), "{name}: {stdout} {stderr}");
+            assert_eq!(remote.count("GetTask"), 0, "{name}");
+        }
+    }
 }
 
 /// Artifacts of earlier turns, with which a stream begins, are neither those of the turn nor repeated. If the agent does not answer, the
@@ -500,9 +702,6 @@ async fn unknown_states_are_unspecified_with_a_warning() {
             assert_eq!(error.kind(), ErrorKind::InvalidAgentResponse, "{error}");
             assert!(error.to_string().contains("a state that this client does not know"), "{error}");
             assert!(started.elapsed() < 3 * AT_ONCE);
-            let failed = timeout(4 * AT_ONCE, gateway(&client).send("Hello")).await.expect("waits for ever").unwrap();
-            assert_eq!(failed.state(), TaskState::Failed);
-            assert!(failed.text().contains("a state that this client does not know"), "{failed:?}");
         }
         let remote = Remote::of_result(version, true, &wrapped).await;
         let (code, stdout, stderr) = run(&["get", "task", &remote.url, "t1"], "").await;
@@ -513,6 +712,28 @@ async fn unknown_states_are_unspecified_with_a_warning() {
         assert!(code == 1 && stderr.contains("a state that this client does not know"), "{stdout} {stderr}");
         assert_eq!(stderr.matches("warning: ").count(), 1, "{stderr}");
     }
+    // A gateway waits as for a task that is working: its turn has a time limit.
+    let wait = async |streams| {
+        let reads = Mutex::new(0);
+        let remote = Remote::serve(&card("1.0", streams), move |method| {
+            let mut reads = reads.lock();
+            *reads += usize::from(method == "GetTask");
+            let mut task = task("1.0");
+            if *reads < 5 {
+                task["status"]["state"] = "TASK_STATE_PAUSED".into();
+                task["artifacts"] = json!([]);
+            }
+            let wrapped =
+                json!({"jsonrpc": "2.0", "result": if method == "GetTask" { task } else { json!({"task": task}) }});
+            (200, if method.contains("Stream") { format!("data: {wrapped}\n\n") } else { wrapped.to_string() })
+        })
+        .await;
+        let gateway = gateway(&remote.client().await);
+        let outcome = timeout(12 * AT_ONCE, gateway.send("Hello")).await.expect("waits for ever").unwrap();
+        assert_eq!((outcome.state(), &*outcome.text()), (TaskState::Completed, "42"), "{streams}");
+        assert_eq!((remote.count("GetTask"), remote.count("CancelTask")), (5, 0), "{streams}: {:?}", remote.calls());
+    };
+    tokio::join!(wait(false), wait(true));
     // Other spellings of known states.
     for (version, state, expected) in [
         ("1.0", "completed", TaskState::Completed),
@@ -570,6 +791,26 @@ async fn errors_as_text_are_shown() {
         (200, r#"{"jsonrpc": "2.0", "id": ID, "error": {"message": "x y"}}"#, ErrorKind::Internal, "x y"),
         (200, r#"{"error": {"code": "-32001", "message": "gone"}}"#, ErrorKind::TaskNotFound, "gone"),
         (400, r#"{"error": "bad input"}"#, ErrorKind::InvalidParams, "bad input"),
+        (200, r#"{"error": {}}"#, ErrorKind::Internal, "HTTP 200 OK: the error {}"),
+        (200, r#"{"error": ["a", {"message": "b"}]}"#, ErrorKind::Internal, "HTTP 200 OK: a; b"),
+        (200, r#"{"error": {"code": -32603, "message": "", "data": "boom"}}"#, ErrorKind::Internal, ": boom"),
+        (
+            200,
+            r#"{"error": {"code": -1, "message": {"text": "x", "detail": "boom\n"}}}"#,
+            ErrorKind::Internal,
+            r": boom\n",
+        ),
+        (200, r#"{"detail": "no quota"}"#, ErrorKind::InvalidAgentResponse, ": no quota"),
+        (500, r#"{"detail": "no quota"}"#, ErrorKind::InvalidAgentResponse, "Internal Server Error: no quota"),
+        (500, r#"{"title": "Oh", "status": 500}"#, ErrorKind::InvalidAgentResponse, "Internal Server Error: Oh"),
+        (500, r#"["no", "quota"]"#, ErrorKind::InvalidAgentResponse, "Internal Server Error: no; quota"),
+        (500, r#""no quota""#, ErrorKind::InvalidAgentResponse, "Internal Server Error: no quota"),
+        (
+            422,
+            r#"{"detail": [{"type": "missing", "loc": ["body", "message", 0], "msg": "Field required"}, {"msg": "x"}]}"#,
+            ErrorKind::InvalidAgentResponse,
+            "HTTP 422 Unprocessable Entity: body.message.0: Field required; x",
+        ),
     ] {
         for version in ["1.0", "0.3"] {
             let remote = Remote::serve(&card(version, false), move |_| (status, response.to_owned())).await;

@@ -11,6 +11,7 @@ use super::{Output, audited, with_existing_store};
 use crate::{
     base::clock::Millis,
     cli::{config::Config, say, time},
+    client,
     store::{Delivery, DeliveryState, DeliveryToken, PushQueue as _, sqlite::Inspector},
 };
 
@@ -166,15 +167,9 @@ fn state_name(state: &DeliveryState, seq: u64) -> &'static str {
     }
 }
 
-/// Returns the URL without userinfo and query, which may be secrets.
+/// Returns the URL as it may be shown. What is no URL is not shown.
 pub(super) fn shown_url(url: &str) -> String {
-    let Ok(mut url) = Url::parse(url) else { return String::new() };
-    // Fails only for URLs that can't have a user.
-    _ = url.set_username("");
-    _ = url.set_password(None);
-    url.set_query(None);
-    url.set_fragment(None);
-    url.into()
+    Url::parse(url).map_or_else(|_| String::new(), |_| client::shown_url(url))
 }
 
 fn line(delivery: &Delivery, now: Millis) -> String {

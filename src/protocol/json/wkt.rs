@@ -4,7 +4,13 @@
 //! Replaces pbjson-types, whose timestamps end in `+00:00`, whose `Struct` has the order of a `HashMap`, and whose
 //! `Value` prints `1` as `1.0` and rejects integers from 2^53.
 
-use std::{collections::BTreeMap, fmt, ops::RangeInclusive, str::FromStr, sync::Once};
+use std::{
+    collections::{BTreeMap, btree_map},
+    fmt,
+    ops::RangeInclusive,
+    str::FromStr,
+    sync::Once,
+};
 
 use jiff::{SignedDuration, civil::DateTime, fmt::temporal::Pieces};
 use serde::{
@@ -286,6 +292,13 @@ impl<'de> Deserialize<'de> for Struct {
     }
 }
 
+/// Checks that a text is JSON in which no object has a member twice: two readers could take different ones.
+pub(crate) fn check_unique(json: &[u8]) -> serde_json::Result<()> {
+    let mut deserializer = serde_json::Deserializer::from_slice(json);
+    Nested(usize::MAX).deserialize(&mut deserializer)?;
+    deserializer.end()
+}
+
 /// Reader of a JSON value with this many levels of nesting left.
 #[derive(Clone, Copy)]
 struct Nested(usize);
@@ -297,8 +310,14 @@ impl Nested {
 
     fn members<'de, A: MapAccess<'de>>(self, mut map: A) -> Result<Struct, A::Error> {
         let mut fields = BTreeMap::new();
-        while let Some(name) = map.next_key()? {
-            fields.insert(name, map.next_value_seed(self.inner()?)?);
+        while let Some(name) = map.next_key::<String>()? {
+            let value = map.next_value_seed(self.inner()?)?;
+            match fields.entry(name) {
+                btree_map::Entry::Vacant(member) => _ = member.insert(value),
+                btree_map::Entry::Occupied(member) => {
+                    return Err(A::Error::custom(format!("{} is given twice", json::quoted(member.key()))));
+                }
+            }
         }
         Ok(Struct { fields })
     }
@@ -343,7 +362,8 @@ impl<'de> Visitor<'de> for Nested {
     }
 
     fn visit_f64<E: Error>(self, value: f64) -> Result<Value, E> {
-        if value.abs() >= INEXACT {
+        // Otherwise the value is only checked.
+        if value.abs() >= INEXACT && self.0 <= MAX_DEPTH {
             WARNED.call_once(|| {
                 tracing::warn!(
                     "a JSON number of 2^53 or more is rounded, as in other software; send such numbers as text"

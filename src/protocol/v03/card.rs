@@ -14,7 +14,7 @@ pub(crate) use self::scheme::{all_flows, to_v1, to_v03};
 use crate::protocol::{
     call::Call,
     error::{Error, ErrorKind},
-    json::check_json,
+    json::{check_json, wkt::check_unique},
     pb::{
         v1::{
             AgentCapabilities, AgentCard, AgentCardSignature, AgentExtension, AgentInterface, AgentProvider,
@@ -259,12 +259,17 @@ pub fn to_json(card: &AgentCard, fields: &V03CardFields, version: CardVersion) -
 /// schemes.
 pub fn from_json(json: &[u8]) -> serde_json::Result<AgentCard> {
     check_json(json).map_err(serde_json::Error::custom)?;
+    check_unique(json)?;
     serde_json::from_slice(json).and_then(from_any)
 }
 
 /// Reads a card of 1.0 or 0.3, as [`from_json`].
 pub(crate) fn from_any(mut card: Value) -> serde_json::Result<AgentCard> {
-    if card.get("supportedInterfaces").or_else(|| card.get("supported_interfaces")).is_some_and(Value::is_array) {
+    let has_url = card["url"].as_str().is_some_and(|url| !url.is_empty());
+    let interfaces = card.get("supportedInterfaces").or_else(|| card.get("supported_interfaces"));
+    // Some cards of 0.3 have an empty list.
+    if interfaces.and_then(Value::as_array).is_some_and(|interfaces| !interfaces.is_empty() || !has_url) {
+        read_versions(&mut card);
         let version = card.get("protocolVersion").or_else(|| card.get("protocol_version")).and_then(Value::as_str);
         let version = version.filter(|version| !version.is_empty()).unwrap_or(Version::V1_0.as_str()).to_owned();
         scheme::reduce_flows(&mut card);
@@ -276,8 +281,29 @@ pub(crate) fn from_any(mut card: Value) -> serde_json::Result<AgentCard> {
         }
         return Ok(card);
     }
+    read_versions(&mut card);
     read_authentication(&mut card);
     from_value(card).map(AgentCard::from)
+}
+
+/// Converts the versions of a card and of its interfaces in other forms to that of the protocol: `1.0` from `v1.0`, or from a number.
+fn read_versions(card: &mut Value) {
+    let Some(members) = card.as_object_mut() else { return };
+    for (name, value) in members {
+        match (name.as_str(), &mut *value) {
+            ("protocolVersion" | "protocol_version", Value::Number(version)) => {
+                let text = version.to_string();
+                *value = if text.contains('.') { text } else { format!("{text}.0") }.into();
+            }
+            ("protocolVersion" | "protocol_version", Value::String(version)) => {
+                *version = version.trim_start_matches(['v', 'V']).to_owned();
+            }
+            ("supportedInterfaces" | "supported_interfaces", Value::Array(interfaces)) => {
+                interfaces.iter_mut().for_each(read_versions);
+            }
+            _ => {}
+        }
+    }
 }
 
 /// Converts the `authentication` of a card before 0.2.2 to HTTP schemes, one of which is required. Its `credentials` are not

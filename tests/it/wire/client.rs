@@ -62,7 +62,12 @@ async fn error_kind_is_taken_from_reason_then_code_then_status() {
         (302, "", ErrorKind::InvalidAgentResponse, "Invalid agent response type: HTTP 302 Found"),
         (500, "<html>", ErrorKind::InvalidAgentResponse, "Invalid agent response type: HTTP 500 Internal Server Error"),
         (500, r#"{"error":"oh"}"#, ErrorKind::Internal, "oh"),
-        (401, r#"{"detail":"who?"}"#, ErrorKind::Unauthenticated, "Authentication required: HTTP 401 Unauthorized"),
+        (
+            401,
+            r#"{"detail":"who?"}"#,
+            ErrorKind::Unauthenticated,
+            "Authentication required: HTTP 401 Unauthorized: who?",
+        ),
     ] {
         for agent in agent(status, "application/json", body).await {
             let status = agent.get_task(get()).await.unwrap_err();
