@@ -265,7 +265,7 @@ impl AgentEvent {
 }
 
 /// Returns the beginning of a line as text.
-fn quoted(line: &[u8]) -> String {
+pub(super) fn quoted(line: &[u8]) -> String {
     // A character has up to four bytes.
     let text = String::from_utf8_lossy(line.get(..4 * MAX_QUOTED).unwrap_or(line));
     text.chars().take(MAX_QUOTED).collect()
@@ -275,8 +275,9 @@ fn quoted(line: &[u8]) -> String {
 #[derive(Debug)]
 pub(super) enum Received {
     Blank,
-    Event(Box<AgentEvent>),
-    /// Line that is no JSON object, such as that of a library: output for the log, and whether the line has an end.
+    /// Event, or a list of events.
+    Events(Vec<AgentEvent>),
+    /// Line that has no event, such as that of a library: output for the log, and whether the line has an end.
     Output(String, bool),
 }
 
@@ -284,17 +285,41 @@ impl Received {
     /// Decodes a line with its end, which may be large.
     ///
     /// # Errors
-    /// The line is a JSON object in part, or none that is an event. The text quotes the line, and is for the log.
+    /// The line is a JSON object in part, or none that is an event, or has an event behind other output. The text quotes the line, and
+    /// is for the log.
     pub(super) async fn decode(line: impl AsRef<[u8]> + Send + 'static) -> Result<Self, Error> {
         decoding::decode(line.as_ref().len(), move || Self::parse(line.as_ref())).await
     }
 
     fn parse(line: &[u8]) -> Result<Self, Error> {
+        /// Number of objects in a line of output that are looked at.
+        const MAX_OBJECTS: usize = 8;
         let text = line.strip_prefix(BYTE_ORDER_MARK).unwrap_or(line).trim_ascii();
+        // As in an event stream.
+        let text =
+            text.strip_prefix(b"data:").map(<[u8]>::trim_ascii).filter(|data| data.starts_with(b"{")).unwrap_or(text);
         match text.first() {
             None => Ok(Self::Blank),
-            Some(b'{') => Ok(Self::Event(Box::new(AgentEvent::parse(text)?))),
-            Some(_) => {
+            Some(b'{') => Ok(Self::Events(vec![AgentEvent::parse(text)?])),
+            Some(first) => {
+                if *first == b'['
+                    && check_json(text).is_ok()
+                    && let Ok(items) = serde_json::from_slice::<Vec<&RawValue>>(text)
+                    && items.iter().any(|item| AgentEvent::parse(item.get().as_bytes()).is_ok())
+                {
+                    let events = items.iter().map(|item| AgentEvent::parse(item.get().as_bytes()));
+                    return events.collect::<Result<_, _>>().map(Self::Events);
+                }
+                // Such as a list over several lines.
+                let end = text.iter().rposition(|byte| *byte == b'}').map_or(0, |end| end + 1);
+                let inner = text.get(..end).unwrap_or_default();
+                let mut objects = inner.iter().enumerate().filter(|(_, byte)| **byte == b'{').take(MAX_OBJECTS);
+                if text.get(end..).is_some_and(|rest| rest.iter().all(|byte| b",] \t".contains(byte)))
+                    && objects.any(|(at, _)| AgentEvent::parse(inner.get(at..).unwrap_or_default()).is_ok())
+                {
+                    let why = "an event of the agent does not begin its line";
+                    return Err(Error::internal(format!("{why}: {}", quoted(line))));
+                }
                 let text = text.get(..MAX_LOG_LINE).unwrap_or(text);
                 Ok(Self::Output(
                     String::from_utf8_lossy(text).into_owned(),
@@ -336,7 +361,14 @@ impl<'a> EventSink<'a> {
     ) -> Result<Option<TurnEnd>, Error> {
         match Received::decode(line).await? {
             Received::Blank => {}
-            Received::Event(event) => return self.apply(*event).await,
+            Received::Events(events) => {
+                for event in events {
+                    let end = self.apply(event).await?;
+                    if end.is_some() {
+                        return Ok(end);
+                    }
+                }
+            }
             Received::Output(text, is_whole) => {
                 let task_id = self.task_id;
                 let warn = |why: String| tracing::warn!(task.id = task_id, "{why}");
@@ -550,11 +582,9 @@ mod tests {
             while let Some(Line::Whole(line)) = read_line(&mut stream, 1 << 20).await? {
                 match Received::decode(line).await? {
                     Received::Blank => {}
-                    Received::Event(event) => {
-                        found.push(
-                            event.text.map(|text| surrogates::decode(text.content()).unwrap()).unwrap_or_default(),
-                        );
-                    }
+                    Received::Events(events) => found.extend(events.into_iter().map(|event| {
+                        event.text.map(|text| surrogates::decode(text.content()).unwrap()).unwrap_or_default()
+                    })),
                     Received::Output(text, true) => found.push(format!("[{text}]")),
                     Received::Output(text, false) => found.push(format!("[{text}")),
                 }
@@ -607,7 +637,17 @@ mod tests {
             ("NUL in a text", text(r"\u0000"), &["\0"]),
             ("line of a library", format!("Loading model\n{A}\n"), &["[Loading model]", "a"]),
             ("progress with CR", format!("10%\r20%\r{A}\n"), &["[10%]", "[20%]", "a"]),
-            ("data of SSE", format!("data: {A}\n\n{B}\n"), &["[data: {\"type\":\"artifact\",\"text\":\"a\"}]", "b"]),
+            ("data of SSE", format!("data: {A}\n\ndata:{B}\n\n"), &["a", "b"]),
+            ("other data", "data: [DONE]\ndata: x\n".to_owned(), &["[data: [DONE]]", "[data: x]"]),
+            ("list of an event", format!("[{A}]\n"), &["a"]),
+            ("list of events", format!("[{A}, {B}]\n{A}\n"), &["a", "b", "a"]),
+            (
+                "lists without events",
+                format!("[]\n[{{\"level\":\"info\"}}]\n{A}\n"),
+                &["[[]]", "[[{\"level\":\"info\"}]]", "a"],
+            ),
+            ("objects in output", format!("x {{\"a\":1}}\ny {{}}\n{A}\n"), &["[x {\"a\":1}]", "[y {}]", "a"]),
+            ("event within a line", format!("sent {A} to you\n{A}\n"), &[&format!("[sent {A} to you]"), "a"]),
             ("end of SSE", format!("{A}\n[DONE]\n"), &["a", "[[DONE]]"]),
             ("comment of SSE", format!(": ping\r\n{A}\r\n"), &["[: ping]", "a"]),
             ("other JSON", format!("[1]\n\"x\"\nnull\n7\n{A}\n"), &["[[1]]", "[\"x\"]", "[null]", "[7]", "a"]),
@@ -635,6 +675,15 @@ mod tests {
             ("wrong type of a member", br#"{"type":"artifact","text":7}"#),
             ("NaN", br#"{"type":"artifact","data":NaN}"#),
             ("cut escape", br#"{"type":"artifact","text":"\ud8"}"#),
+            ("output before an event", "Loading\u{2026} {\"type\":\"status\"}\n".as_bytes()),
+            ("escape before an event", b"\x1b[0m{\"type\":\"status\"}\n"),
+            ("objects before an event", br#"{x} {"type":"status"}"#),
+            ("object in output before an event", br#"INFO {x: {}} {"type":"status"}"#),
+            ("list over several lines", b"[{\"type\":\"status\"},\n{\"type\":\"status\"}\n]\n"),
+            ("list of an event and another object", br#"[{"type":"status"},{"level":"info"}]"#),
+            ("broken event as data", br#"data: {"type":"sta"#),
+            ("member of data given twice", br#"{"type":"artifact","data":{"a":1,"a":2}}"#),
+            ("member of metadata given twice", br#"{"type":"artifact","text":"a","metadata":{"a":[{"b":1,"b":1}]}}"#),
         ] {
             for cut in 0..=stream.len() {
                 assert!(read(stream, cut).is_err(), "{name}, cut at {cut}");

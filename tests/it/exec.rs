@@ -330,6 +330,8 @@ async fn other_output_is_logged_and_broken_events_fail() {
         format!("\\0357\\0273\\0277{EVENT}\\r\\n"),
         format!("10%%\\r20%%\\r{EVENT}\\r"),
         format!("data: x\\n[DONE]\\n[1]\\n{EVENT}"),
+        format!("data: {EVENT}\\n\\n"),
+        format!("[{EVENT}]\\n"),
     ] {
         let (state, text, status) = run(&output).await;
         assert_eq!((state, text.as_str()), (TaskState::Completed, "hi"), "{output}: {status}");
@@ -339,13 +341,14 @@ async fn other_output_is_logged_and_broken_events_fail() {
         format!("{EVENT}\\n{{\"type\":\"artifact\",\"te\\n"),
         format!("{{broken}}\\n{EVENT}\\n"),
         format!("{EVENT}\\nBye"),
+        format!("{EVENT}\\nLoading {EVENT}\\n"),
     ] {
         assert_eq!(run(&output).await.0, TaskState::Failed, "{output}");
     }
     for (output, shown) in [
         ("Traceback:\\n  x\\n", " Its output begins with: Traceback:"),
         ("hello", " Its output begins with: hello"),
-        ("data: {\"type\":\"status\"}\\n\\n", " Its output begins with: data: {\"type\":\"status\"}"),
+        ("data: x\\n\\n", " Its output begins with: data: x"),
         ("\\0033[1mx\\n", " Its output begins with: \\u{1b}[1mx"),
         ("\\n", ""),
     ] {

@@ -431,6 +431,88 @@ done
     assert_eq!(send(agent(server).await.unwrap()).await.text(), "hello");
 }
 
+/// Lines of a command with a mark or half a character are messages, a broken one fails its call at once, and others are output.
+#[cfg(unix)]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn broken_lines_of_commands_fail_their_calls() {
+    const SERVER: &str = r#"
+while read -r line; do
+  id=$(printf '%s' "$line" | sed -n 's/.*"id":\([0-9]*\).*/\1/p')
+  case "$line" in
+    *'"initialize"'*) reply='"result":{"protocolVersion":"2025-06-18","capabilities":{},"serverInfo":{"name":"s","version":"1"}}}' ;;
+    *'"tools/list"'*) reply='"result":{"tools":[{"name":"greet","inputSchema":{"type":"object"}}]}}' ;;
+    *'"tools/call"'*) reply="$1" ;;
+    *) continue ;;
+  esac
+  printf '\357\273\277{"jsonrpc":"2.0","id":%s,%s\n{"level":"info"}\n' "$id" "$reply"
+done
+"#;
+    let started = Instant::now();
+    for (reply, expected) in [
+        (r#""result":{"content":[{"type":"text","text":"hello \ud83d"}]}}"#, "hello \u{fffd}"),
+        (r#""result":{"content":[{"type":"text","text":"hel"#, "Error: the server sent a broken message: "),
+        (r#""error":"boom\u0007"}"#, "Error: the server sent a broken message: "),
+    ] {
+        let words = ["sh", "-c", SERVER, "server", reply].map(str::to_owned).to_vec();
+        let server = McpServer::new("files", McpTransport::Command(words, BTreeMap::new()));
+        let text = send(agent(server.timeout(Duration::from_mins(1))).await.unwrap()).await.text();
+        assert!(text.starts_with(expected) && text.len() < 400, "{reply}: {text}");
+        assert_eq!(text.contains("\"jsonrpc\""), expected.starts_with("Error"), "{text}");
+    }
+    assert!(started.elapsed() < Duration::from_secs(30), "no call waits for its time limit");
+}
+
+/// Of tools with one name, the first one is used.
+#[tokio::test]
+async fn equal_names_of_tools_do_not_stop_the_start() {
+    let (url, _) = serve(|request, _| match request["method"].as_str().unwrap() {
+        "tools/list" => {
+            let mut second = tool("greet");
+            second["description"] = "second".into();
+            result_of(request, &json!({ "tools": [tool("greet"), second, tool("a.b"), tool("a_b"), tool("c")] }))
+        }
+        _ => usual(request),
+    })
+    .await;
+    let agent = agent(at(&url)).await.unwrap();
+    let skills = agent.card().skills;
+    assert_eq!(skills.iter().map(|skill| &*skill.id).collect::<Vec<_>>(), ["greet", "a_b", "c"]);
+    assert_eq!(skills[0].description, "");
+    assert_eq!(send(agent).await.text(), "hello");
+}
+
+/// A server tells in an event that it has forgotten the session.
+#[tokio::test]
+async fn sessions_forgotten_in_an_event_are_renewed() {
+    for (id, message, expected) in [
+        ("null", "Session not found", &["s1", "s2"][..]),
+        ("ID", "Session not found", &["s1", "s2"]),
+        ("ID", "checkout session already paid", &["s1"]),
+    ] {
+        let opened = Mutex::new(0);
+        let (url, received) = serve(move |request, session| {
+            let mut opened = opened.lock().unwrap();
+            if request["method"] == "initialize" {
+                *opened += 1;
+                let (status, media_type, _, body) = usual(request);
+                return (status, media_type, Some(if *opened == 1 { "s1" } else { "s2" }), body);
+            }
+            let (_, _, _, mut body) = usual(request);
+            if request["method"] == "tools/call" && session == "s1" {
+                let id = id.replace("ID", &request["id"].to_string());
+                body = format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{{"code":-32001,"message":"{message}"}}}}"#);
+            }
+            (200, "text/event-stream", None, format!(": ping\n\ndata: {body}\n\n"))
+        })
+        .await;
+        let outcome = send(agent(at(&url)).await.unwrap()).await;
+        let text = if expected.len() == 2 { "hello" } else { "Error: checkout session already paid" };
+        assert_eq!((outcome.state(), &*outcome.text()), (TaskState::Completed, text), "{id} {message}");
+        let expected: Vec<_> = expected.iter().map(|session| format!("tools/call greet {session}")).collect();
+        assert_eq!(calls(&received), expected, "{id} {message}");
+    }
+}
+
 /// Cursors have any value, also an empty one. A list ends at a cursor that was sent before (C3).
 #[tokio::test]
 async fn cursors_are_followed_until_one_is_repeated() {

@@ -536,6 +536,7 @@ async fn model_calls_tools_and_gets_their_results() {
         json!({ "choices": [{ "finish_reason": "tool_calls", "message": { "content": null, "tool_calls": [
             { "id": "c3", "type": "function", "function": { "name": "none", "arguments": "{}" } },
             { "id": "c4", "type": "function", "function": { "name": "add", "arguments": "2 + 3" } },
+            { "id": "c5", "type": "function", "function": { "name": "add", "arguments": r#"{"a":{"b":1,"b":2},"b":3}"# } },
         ] } }] })
         .to_string(),
     );
@@ -568,6 +569,7 @@ async fn model_calls_tools_and_gets_their_results() {
     let results: Vec<_> = results.iter().map(|(_, content)| content.as_str().unwrap()).collect();
     assert_eq!(results[..3], ["5", "Error: broken", "Error: there is no tool none."]);
     assert!(results[3].starts_with("Error: the arguments are not a JSON object"), "{results:?}");
+    assert!(results[4].contains("\"b\" is given twice"), "{results:?}");
 }
 
 #[tokio::test]

@@ -189,25 +189,27 @@ async fn route_events(stdout: &mut BufReader<ChildStdout>, turns: &Turns) -> Res
             return Err(Error::internal(format!("a line of the command exceeds {MAX_LINE} bytes")));
         };
         let line = Bytes::from(line);
-        let (id, event) = match Received::decode(line.clone()).await {
+        let events = match Received::decode(line.clone()).await {
             Ok(Received::Blank) => continue,
             Ok(Received::Output(text, _)) => {
                 limit.log(&text, |line| log("", Level::Info, line), |why| tracing::warn!("{why}"));
                 continue;
             }
-            Ok(Received::Event(event)) => (event.turn.clone(), Ok(*event)),
+            Ok(Received::Events(events)) => events.into_iter().map(|event| (event.turn.clone(), Ok(event))).collect(),
             // Without the id of its turn, the turn that misses the event is not known: all fail.
             Err(error) => match serde_json::from_slice(&line) {
-                Ok(TurnId { turn }) => (Some(turn), Err(error)),
+                Ok(TurnId { turn }) => vec![(Some(turn), Err(error))],
                 Err(_) => return Err(error),
             },
         };
-        let id = id.ok_or_else(|| Error::internal("an event of a persistent command has no turn"))?;
-        let sender = turns.lock().get(&id).cloned();
-        if let Some(sender) = sender {
-            // Fails if the turn has ended.
-            if timeout(MAX_DELAY, sender.send(event)).await.is_err() {
-                turns.lock().remove(&id);
+        for (id, event) in events {
+            let id = id.ok_or_else(|| Error::internal("an event of a persistent command has no turn"))?;
+            let sender = turns.lock().get(&id).cloned();
+            if let Some(sender) = sender {
+                // Fails if the turn has ended.
+                if timeout(MAX_DELAY, sender.send(event)).await.is_err() {
+                    turns.lock().remove(&id);
+                }
             }
         }
     }

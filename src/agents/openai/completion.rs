@@ -188,6 +188,10 @@ enum Content {
 #[derive(Default)]
 struct Received {
     text: TextPieces,
+    /// Text so far, as the content of a JSON string.
+    known: String,
+    /// Messages have pieces of the text, and not all of it so far.
+    has_pieces: bool,
     has_text: bool,
     has_reasoning: bool,
     /// Content of a JSON string.
@@ -214,7 +218,7 @@ impl CompletionStream<'_> {
                 Content::Document(body) => {
                     let data = without_mark(&body.all().await.map_err(failure)?);
                     self.content = Content::Nothing;
-                    self.decode(data).await? + self.received.text.finish()
+                    self.decode(data, 1).await? + self.received.text.finish()
                 }
                 Content::Events(events) => match events.next().await {
                     Some(event) => {
@@ -222,7 +226,7 @@ impl CompletionStream<'_> {
                         if event.name == "error" {
                             return Err(self.reported(&String::from_utf8_lossy(&event.data)));
                         }
-                        self.decode(event.data).await?
+                        self.decode(event.data, usize::MAX).await?
                     }
                     // Some endpoints close the stream without its last event, and others send no reason before that.
                     None if self.received.is_complete(events.is_done()) => {
@@ -274,16 +278,20 @@ impl CompletionStream<'_> {
         })
     }
 
-    /// Decodes chunks, applies them, and returns their text.
-    async fn decode(&mut self, data: Bytes) -> Result<String, Error> {
+    /// Decodes at most `max` chunks, applies them, and returns their text.
+    async fn decode(&mut self, data: Bytes, max: usize) -> Result<String, Error> {
         let encoded = data.clone();
         let chunks = decoding::decode(data.len(), move || {
             check_json(&encoded).map_err(|error| format!("it {error}"))?;
             let chunks = serde_json::Deserializer::from_slice(&encoded).into_iter::<Members>();
             chunks.map(|chunk| Chunk::read(chunk?)).collect::<Result<Vec<_>, _>>().map_err(|error| error.to_string())
         });
+        let chunks = chunks.await.map_err(|cause| self.invalid(&data, &cause))?;
+        if chunks.len() > max {
+            return Err(self.invalid(&data, "several documents in one"));
+        }
         let mut text = String::new();
-        for chunk in chunks.await.map_err(|cause| self.invalid(&data, &cause))? {
+        for chunk in chunks {
             if let Some(error) = chunk.error {
                 return Err(self.reported(&error));
             }
@@ -315,10 +323,15 @@ impl Received {
     fn add(&mut self, mut chunk: Chunk, tools: &[&str]) -> Result<String, Error> {
         if (self.form, chunk.form) == (Some(Form::Delta), Some(Form::Message)) {
             // Some endpoints repeat the whole message at the end.
-            chunk.text.retain(|_| !self.has_text);
-            chunk.refusal.retain(|_| self.refusal.is_empty());
             chunk.calls.retain(|_| self.calls.is_empty());
             chunk.members.retain(|_| self.members.is_empty());
+        }
+        if chunk.form == Some(Form::Message) {
+            self.remove_known(&mut chunk.text);
+            match chunk.refusal.strip_prefix(&self.refusal) {
+                Some(rest) => chunk.refusal = rest.to_owned(),
+                None => chunk.refusal.retain(|_| self.form != Some(Form::Delta)),
+            }
         }
         self.form = self.form.or(chunk.form);
         self.usage = chunk.usage.or(self.usage);
@@ -329,9 +342,23 @@ impl Received {
         self.refusal.push_str(&chunk.refusal);
         self.calls.add(chunk.calls, tools)?;
         chunk.members.into_iter().for_each(|members| self.members.add(members));
+        self.known.push_str(&chunk.text);
         let text = self.text.next(&chunk.text)?;
         self.has_text |= !text.trim().is_empty();
         Ok(text)
+    }
+
+    /// Removes the text so far from that of a message, which has all of it: after its pieces, or each time with more.
+    fn remove_known(&mut self, text: &mut String) {
+        if self.has_pieces || text.is_empty() {
+            return;
+        }
+        match text.strip_prefix(&*self.known) {
+            Some(rest) => *text = rest.to_owned(),
+            // Written otherwise, such as with other escapes.
+            None if self.form == Some(Form::Delta) && self.has_text => text.clear(),
+            None => self.has_pieces = true,
+        }
     }
 }
 

@@ -138,6 +138,16 @@ async fn answers_of_each_form_are_whole_or_fail() {
             "reported an error",
         ),
         (stream(&chunk(hi)), TaskState::Failed, "hi", "was interrupted"),
+        (
+            Reply::Fixed(
+                200,
+                "application/json",
+                r#"{"choices":[{"message":{"content":"a"}}]}{"choices":[{"message":{"content":"b"}}]}"#.to_owned(),
+            ),
+            TaskState::Failed,
+            "",
+            "is invalid",
+        ),
         (deltas(&[r#"{"content":"a\ud83d"}"#, r#"{"content":"\ude00"}"#], "stop"), TaskState::Completed, "a😀", ""),
     ] {
         let (found, _) = send(vec![reply], OpenaiOptions::default()).await;

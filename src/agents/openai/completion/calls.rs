@@ -9,7 +9,7 @@ use super::chunk::{CallPiece, JoinedMembers};
 use crate::{
     base::surrogates::{decode, replace_lone_surrogates},
     engine::agent::Error,
-    protocol::json::check_json,
+    protocol::json::{check_json, wkt::check_unique},
 };
 
 /// Maximum number of tool calls in a response.
@@ -28,10 +28,11 @@ pub(in crate::agents::openai) struct ToolCall {
 }
 
 impl ToolCall {
-    /// Returns the arguments. Those that are not JSON are a string.
+    /// Returns the arguments. Those that are not JSON, or have a member twice, are a string.
     pub(in crate::agents::openai) fn arguments(&self) -> Value {
-        let arguments =
-            check_json(self.arguments.as_bytes()).ok().and_then(|()| serde_json::from_str(&self.arguments).ok());
+        let arguments = check_json(self.arguments.as_bytes()).ok();
+        let arguments = arguments.and_then(|()| check_unique(self.arguments.as_bytes()).ok());
+        let arguments = arguments.and_then(|()| serde_json::from_str(&self.arguments).ok());
         arguments.unwrap_or_else(|| self.arguments.clone().into())
     }
 }

@@ -346,6 +346,11 @@ impl Chunk {
         for call in delta.list("tool_calls")? {
             self.calls.push(CallPiece::read(serde_json::from_str(call.get())?)?);
         }
+        // The form of a call before there were several.
+        if let Some(function) = delta.take("function_call").filter(|_| self.calls.is_empty()) {
+            let call = BTreeMap::from([("function".to_owned(), function)]);
+            self.calls.push(CallPiece::read(Members(call))?);
+        }
         self.has_reasoning |= delta.0.keys().any(|name| is_reasoning(name));
         self.members.push(delta);
         Ok(())

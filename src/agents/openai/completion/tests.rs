@@ -110,6 +110,51 @@ data: "usage":null,"error":null}"#,
         "hi |  | Stop",
     ),
     (
+        "messages with all that came before",
+        &[
+            r#"{"choices":[{"message":{"content":"Hel"}}]}"#,
+            r#"{"choices":[{"message":{"content":"Hello"}}]}"#,
+            r#"{"choices":[{"message":{"content":"Hello"},"finish_reason":"stop"}]}"#,
+        ],
+        "Hello |  | Stop",
+    ),
+    (
+        "messages after a role, with all that came before",
+        &[
+            r#"+{"role":"assistant"}"#,
+            r#"{"choices":[{"message":{"content":"Hel","refusal":"No"}}]}"#,
+            r#"{"choices":[{"message":{"content":"Hello","refusal":"No."},"finish_reason":"stop"}]}"#,
+        ],
+        "HelloNo. |  | Stop",
+    ),
+    (
+        "pieces that begin alike as messages",
+        &[
+            r#"{"choices":[{"message":{"content":"ha"}}]}"#,
+            r#"{"choices":[{"message":{"content":", "}}]}"#,
+            r#"{"choices":[{"message":{"content":"ha, ha"},"finish_reason":"stop"}]}"#,
+        ],
+        "ha, ha, ha |  | Stop",
+    ),
+    (
+        "call in the form before there were several",
+        &[
+            r#"+{"function_call":{"name":"echo","arguments":""}}"#,
+            r#"+{"function_call":{"arguments":"{\"a\":"}}"#,
+            r#"+{"function_call":{"arguments":"1}"}}"#,
+            r#"="function_call""#,
+        ],
+        r#" | call_0:echo{"a":1} | Calls"#,
+    ),
+    (
+        "call in both forms",
+        &[
+            r#"{"choices":[{"message":{"tool_calls":[{"id":"a","function":{"name":"now"}}],"function_call":{"name":"now"}},
+data: "finish_reason":"stop"}]}"#,
+        ],
+        " | a:now | Stop",
+    ),
+    (
         "pieces as messages",
         &[
             r#"{"choices":[{"message":{"content":"h"}}]}"#,
@@ -888,8 +933,9 @@ fn size_of_tool_calls_is_limited() {
     let mut calls = Calls::default();
     let named = |id: usize| CallPiece { name: "now".to_owned(), ..piece(0, id.to_string()) };
     assert_eq!((0..100).take_while(|id| calls.add(vec![named(*id)], &[]).is_ok()).count(), 64);
-    let objects = ToolCall { arguments: format!("[{}1]", "{},".repeat(200_000)), ..ToolCall::default() };
-    assert!(objects.arguments().is_string());
+    for arguments in [format!("[{}1]", "{},".repeat(200_000)), r#"{"to":{"a":1,"a":2}}"#.to_owned()] {
+        assert!(ToolCall { arguments, ..ToolCall::default() }.arguments().is_string());
+    }
 }
 
 /// Members whose values take much memory, each of which is allowed in a chunk.

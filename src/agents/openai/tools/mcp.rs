@@ -20,7 +20,7 @@ use rmcp::{
     RoleClient, ServiceError,
     model::{
         CallToolRequestParams, CallToolResult, ClientCapabilities, ClientConfig, ClientRequest, ErrorCode,
-        Implementation, PaginatedRequestParams, PingRequest, ProtocolVersion,
+        Implementation, PaginatedRequestParams, PingRequest, ProtocolVersion, Tool,
     },
     service::{
         ClientInitializeError, ClientLifecycleMode, ClientServiceExt as _, RunningService, RxJsonRpcMessage,
@@ -49,7 +49,7 @@ use crate::{
         turn_json::each_log_line,
     },
     base::{clock, rate_limit::RateLimit, retry::Backoff, stderr::escaped},
-    protocol::json::check_json,
+    protocol::json::{check_json, wkt::check_unique},
 };
 
 mod http;
@@ -486,6 +486,7 @@ impl Connection {
             "" => Ok(Map::new()),
             arguments => check_json(arguments.as_bytes())
                 .map_err(serde_json::Error::custom)
+                .and_then(|()| check_unique(arguments.as_bytes()))
                 .and_then(|()| serde_json::from_str::<Map<String, Value>>(arguments)),
         };
         let arguments = match arguments {
@@ -545,7 +546,7 @@ impl Connection {
     }
 
     /// Returns the tools of the server.
-    async fn list(&self) -> io::Result<Vec<rmcp::model::Tool>> {
+    async fn list(&self) -> io::Result<Vec<Tool>> {
         let session = self.session().await?;
         let listed = self.pages(&session).await;
         if listed.is_err() {
@@ -554,15 +555,22 @@ impl Connection {
         listed
     }
 
-    async fn pages(&self, session: &Session) -> io::Result<Vec<rmcp::model::Tool>> {
+    async fn pages(&self, session: &Session) -> io::Result<Vec<Tool>> {
         let (mut tools, mut cursors, mut cursor) = (Vec::new(), BTreeSet::new(), None);
         for _ in 0..MAX_PAGES {
             let request = PaginatedRequestParams::default().with_cursor(cursor);
             let page = timeout(self.server.timeout, session.client.list_tools(Some(request))).await;
             let page = page.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?.map_err(io::Error::other)?;
             for tool in page.tools {
+                let known = tools.iter().find(|known: &&Tool| known.name == tool.name);
                 // A server that ignores cursors sends its tools again.
-                if !tools.contains(&tool) {
+                if known.is_some_and(|known| *known != tool) {
+                    tracing::warn!(
+                        mcp.server = self.server.name,
+                        "tool ignored: another one has the name {:?}",
+                        tool.name
+                    );
+                } else if known.is_none() {
                     tools.push(tool);
                 }
             }

@@ -4,7 +4,10 @@
 use std::{collections::HashMap, io, slice, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use futures_util::{StreamExt as _, stream::BoxStream};
+use futures_util::{
+    StreamExt as _,
+    stream::{self, BoxStream},
+};
 use http::{HeaderName, HeaderValue, StatusCode, header};
 use reqwest::{Client, Response};
 use rmcp::{
@@ -16,7 +19,7 @@ use rmcp::{
 };
 use serde_json::Value;
 use sse_stream::{Sse, SseStream};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout};
 
 use super::message;
 use crate::{
@@ -30,6 +33,9 @@ const SESSION: &str = "mcp-session-id";
 /// Words of an error that a session is not known any more.
 const LOST: [&str; 9] =
     ["not found", "not_found", "no valid", "invalid", "unknown", "expired", "terminated", "not exist", "no longer"];
+
+/// Time in which the first event of a response tells that the server does not know the session.
+const FIRST_EVENT: Duration = Duration::from_secs(1);
 
 /// Minimum time before an ended stream is opened again, also if the server asks for less.
 const MIN_RETRY: Duration = Duration::from_secs(1);
@@ -91,7 +97,19 @@ impl StreamableHttpClient for HttpClient {
                 return Ok(StreamableHttpPostResponse::Accepted);
             }
             "text/event-stream" => {
-                return Ok(StreamableHttpPostResponse::Sse(events(response, limits.max_sse_event_size), opened));
+                let mut events = events(response, limits.max_sse_event_size);
+                // A call that takes longer is in the session.
+                let first = match &session {
+                    Some(_) => timeout(FIRST_EVENT, events.next()).await.ok().flatten(),
+                    None => None,
+                };
+                let error = first.as_ref().and_then(|event| event.as_ref().ok()?.data.as_deref().map(str::as_bytes));
+                let error = error.filter(|data| matches!(message::parse(data), Ok(ServerJsonRpcMessage::Error(_))));
+                if error.is_some_and(|data| is_session_lost(status, data, &id.to_string())) {
+                    return Err(StreamableHttpError::SessionExpired);
+                }
+                let events = stream::iter(first).chain(events).boxed();
+                return Ok(StreamableHttpPostResponse::Sse(events, opened));
             }
             "application/json" => {}
             _ => return Err(StreamableHttpError::UnexpectedContentType(Some(media_type))),

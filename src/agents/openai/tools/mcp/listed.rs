@@ -154,7 +154,8 @@ impl Tools {
                 let full = if is_unique { tool.name.to_string() } else { format!("{}_{}", server.name, tool.name) };
                 let name = function_name(&full);
                 if !names.insert(name.clone()) {
-                    return Err(io::Error::other(format!("{}: several tools have the name `{name}`", server.name)));
+                    tracing::warn!(mcp.server = server.name, "tool ignored: another one has the name {name}");
+                    continue;
                 }
                 let mut schema = Value::Object((*tool.input_schema).clone());
                 show_texts(&mut schema);
