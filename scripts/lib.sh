@@ -3,7 +3,7 @@
 # shellcheck shell=bash
 
 # Path of the program that the scripts run: a release build, or one that is built already, whose path is in PROGRAM.
-a2a=${PROGRAM:-$PWD/target/release/a2a}
+a2a=${PROGRAM:-${CARGO_TARGET_DIR:-$PWD/target}/release/a2a}
 # Program with settings that `a2a serve` has not: `examples/tuned.rs`.
 tuned=$(dirname "$a2a")/examples/tuned
 build() { [ -n "${PROGRAM-}" ] || cargo build --quiet --release "$@"; }
@@ -32,6 +32,35 @@ summary() {
     count() { grep -c "^$1 " "$log" || true; }
     printf '\n%s passed, %s failed, %s skipped\n' "$(count ok)" "$(count FAILED)" "$(count skipped)"
     [ "$(count FAILED)" = 0 ]
+}
+
+# apt_install PACKAGE...: installs Debian packages, without starting their services. If that is not possible, the last line of the
+# output says why.
+apt_install() {
+    if [ "$(id -u)" != 0 ] || ! command -v apt-get; then
+        echo "$* is missing, and only root can install it, with apt-get" && return 1
+    fi
+    local install=(env RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get install --quiet --yes --no-install-recommends "$@")
+    timeout 600 "${install[@]}" || { timeout 300 apt-get update --quiet && timeout 600 "${install[@]}"; }
+}
+
+# install_missing COMMAND PACKAGE: as `apt_install`, unless the command is there.
+install_missing() { command -v "$1" || apt_install "$2"; }
+
+# Makes grpcurl available in PATH, or prints why that is not possible and succeeds.
+grpcurl_missing() {
+    command -v grpcurl >"$work/which" && return 1
+    command -v go >"$work/which" || { echo "grpcurl is missing, and there is no go to install it" && return; }
+    GOBIN="$PWD/target/tools" timeout 500 go install "github.com/fullstorydev/grpcurl/cmd/grpcurl@v1.9.4" \
+        >"$work/go" 2>&1 </dev/null && return 1
+    echo "grpcurl is missing, and go can't install it: $(tail -n 1 "$work/go")"
+}
+
+# Prints a port on which no program listens.
+free_port() {
+    local port
+    until port=$((20000 + RANDOM % 10000)) && ! true 2>/dev/null >"/dev/tcp/127.0.0.1/$port"; do :; done
+    echo "$port"
 }
 
 failures=0
