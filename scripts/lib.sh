@@ -47,6 +47,19 @@ apt_install() {
 # install_missing COMMAND PACKAGE: as `apt_install`, unless the command is there.
 install_missing() { command -v "$1" || apt_install "$2"; }
 
+# minimal_debian DIR PACKAGE...: makes the file system of a minimal Debian of this release with these packages. If that is not possible,
+# the last line of the file `install` says why.
+minimal_debian() {
+    local root=$1 release sources
+    shift
+    rm -rf "$root"
+    install_missing mmdebstrap mmdebstrap >"$work/install" 2>&1 </dev/null || return 1
+    release=$(. /etc/os-release && echo "$VERSION_CODENAME")
+    sources=$(find /etc/apt/sources.list /etc/apt/sources.list.d/debian.sources -size +0 2>/dev/null | tail -n 1)
+    timeout 500 mmdebstrap --quiet --variant=minbase --include="$(tr ' ' , <<<"$*")" "$release" "$root" "$sources" \
+        >"$work/install" 2>&1 </dev/null
+}
+
 # Makes grpcurl available in PATH, or prints why that is not possible and succeeds.
 grpcurl_missing() {
     command -v grpcurl >"$work/which" && return 1
