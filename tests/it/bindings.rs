@@ -298,18 +298,15 @@ impl Resolver for NoNames {
 /// the first free address, and returns the URL of the proxy in front of it.
 pub(crate) async fn serve(server: Server) -> String {
     let server = server.layer(CheckLayer);
-    let (bound, url) = match std::env::var("BEHIND_PROXY") {
-        Ok(proxies) => {
-            let free = |&(address, _): &(&str, &str)| std::net::TcpListener::bind(address).is_ok();
-            let proxy = proxies.split(',').filter_map(|proxy| proxy.split_once(' ')).find(free);
-            let (address, url) = proxy.expect("a proxy in front of a free address");
-            (server.bind(address).await.unwrap(), url.to_owned())
-        }
-        Err(_) => {
-            let bound = server.bind("127.0.0.1:0").await.unwrap();
-            let url = format!("http://{}", bound.addr());
-            (bound, url)
-        }
+    let (bound, url) = if let Ok(proxies) = std::env::var("BEHIND_PROXY") {
+        let free = |&(address, _): &(&str, &str)| std::net::TcpListener::bind(address).is_ok();
+        let proxy = proxies.split(',').filter_map(|proxy| proxy.split_once(' ')).find(free);
+        let (address, url) = proxy.expect("a proxy in front of a free address");
+        (server.bind(address).await.unwrap(), url.to_owned())
+    } else {
+        let bound = server.bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", bound.addr());
+        (bound, url)
     };
     tokio::spawn(bound.run_until(std::future::pending()));
     url
