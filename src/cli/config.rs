@@ -218,7 +218,7 @@ keys! {
     Server "tls.cert" => tls.cert: Option<Certificate>, "File with the certificate chain of the server in PEM. All addresses then have TLS 1.2 and 1.3. Changes of the files take effect within a second, for new connections. `self_signed` generates a certificate for `localhost`, loopback addresses and the host of `public_url` at each start, for development: clients can't verify it.";
     Server "tls.key" => tls.key: Option<PathBuf>, "File with the private key of the certificate in PEM.";
     Server "tls.client_ca" => tls.client_ca: Option<PathBuf>, "File with the authorities of client certificates in PEM. Each client then needs a certificate, which restricts who can connect. It is optional only if `auth.mtls` is one of several schemes of which a request needs any (`auth.require`).";
-    Server "log.format" | "log" => log.format: LogFormat, "Log format on stderr.";
+    Server "log.format" | "log" => log.format: LogFormat, "Log format on stderr: short lines for people if stderr is a terminal, and otherwise text; text, which is `name=value` on a line for each event (logfmt); or a JSON object on each line.";
     Server "log.filter" => log.filter: Filter, "Log filter: a level for all targets, and levels for single ones, such as a crate or module. The variable `RUST_LOG` sets it too, unless `A2A_LOG_FILTER` is set.";
     Server "log.wire" => log.wire: bool, "Enables the wire log, under the target `a2a_service::wire`: each request as received, the call of 1.0 that it stands for, and the response. Credentials are redacted; message content is not.";
     Agent "turn.deadline" => limits.turn_deadline: Duration, "Maximum duration of one turn; a turn that exceeds it fails. Zero fails every turn that does not end at once.";

@@ -206,7 +206,7 @@ pub(super) fn run(arguments: &Listen) -> anyhow::Result<()> {
     let token = arguments.token()?;
     let (receiver, is_verified) = arguments.receiver(token.as_ref())?;
     let path = arguments.path()?;
-    log::init(LogFormat::Text, Targets::new().with_default(Level::WARN));
+    log::init(LogFormat::default(), Targets::new().with_default(Level::WARN));
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let result = runtime.block_on(async {
         let addr = SocketAddr::new(arguments.host, arguments.port);

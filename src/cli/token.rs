@@ -91,7 +91,7 @@ const SCOPES: [&str; 5] = ["tasks:read", "tasks:write", "push:write", "card:exte
 
 pub(super) fn run(arguments: Token) -> anyhow::Result<()> {
     let (file, format) = if let Some(file) = arguments.file {
-        (file, LogFormat::Text)
+        (file, LogFormat::default())
     } else {
         let LoadedConfig { config, .. } = config::load(None, &[])?;
         let file = config

@@ -432,7 +432,7 @@ async fn forget_requires_a_confirmation() {
     let (code, deleted, errors) = run(directory, &["forget", "--owner", "", "--yes", "--json"]).await;
     assert_eq!(code, 0, "{errors}");
     let audited = errors.lines().find(|line| line.contains("a2a_service::audit")).expect(&errors);
-    for field in ["event=\"administered\"", "operation=\"admin forget\"", "object=\"\"", "count=4", "user.id="] {
+    for field in ["event=administered", "operation=\"admin forget\"", "object=\"\"", "count=4", "user.id="] {
         assert!(audited.contains(field), "{audited}");
     }
     let deleted: Value = serde_json::from_str(&deleted).unwrap();

@@ -396,7 +396,7 @@ pub(super) mod tests {
             ("[listen]\nx = 1", "a2a.toml:1: listen: table is not an address"),
             ("send_timeout = 10", "a2a.toml:1: send_timeout: `10` is not a duration; write 500ms, 10s, 5m or 1h"),
             ("card.name = 10", "a2a.toml:1: card.name: integer is not text; put it in quotes"),
-            ("log = 'xml'", "a2a.toml:1: log.format: `xml` is not `text` or `json`"),
+            ("log = 'xml'", "a2a.toml:1: log.format: `xml` is not `auto`, `text` or `json`"),
         ] {
             assert_eq!(load_from(text, &[], &[]).unwrap_err(), expected, "{text}");
         }

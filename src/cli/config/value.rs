@@ -268,7 +268,7 @@ macro_rules! word_values {
                 concat!("`", $first_word, "`" $(, ", `", $word, "`")*, " or `", $last_word, "`");
 
             fn read(text: &str) -> Result<Self, String> {
-                match text {
+                match &*text.replace('-', "_") {
                     $first_word => Ok(Self::$first),
                     $($word => Ok(Self::$variant),)*
                     $last_word => Ok(Self::$last),
@@ -292,7 +292,7 @@ word_values!(FileBytes: Auto = "auto", Base64 = "base64"; Raw = "raw");
 word_values!(ProtocolBinding: JsonRpc = "JSONRPC", HttpJson = "HTTP+JSON"; Grpc = "GRPC");
 word_values!(CertificateName: Uri = "uri", Dns = "dns"; Subject = "subject");
 word_values!(AuthRequire: Any = "any"; All = "all");
-word_values!(LogFormat: Text = "text"; Json = "json");
+word_values!(LogFormat: Auto = "auto", Text = "text"; Json = "json");
 word_values!(CommandFormat: Text = "text", JsonLines = "json_lines"; Persistent = "persistent");
 word_values!(Durability: Process = "process"; Power = "power");
 word_values!(ExtendedCardAccess: Off = "off", Guarded = "guarded"; Open = "open");
