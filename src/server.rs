@@ -107,6 +107,7 @@ struct Options {
     modes: Modes,
     insecure: bool,
     log_wire: bool,
+    expose_causes: bool,
     #[cfg(feature = "server-tls")]
     tls: Option<Tls>,
     metrics: Option<Render>,
@@ -256,6 +257,10 @@ setters! {
     /// Logs each request, the 1.0 call that it maps to, and the response under the target `a2a_service::wire` at level
     /// `info`. Credentials are redacted by name; message content is not, so do not use this in production. Off by default.
     pub log_wire => options.log_wire: bool;
+
+    /// Adds the causes of failed turns to the status messages of their tasks, for development: such as the stderr of a command.
+    /// Clients see them, also later, because tasks are stored. Off by default: a status message has only the id of the error in the log.
+    pub expose_causes => options.expose_causes: bool;
 }
 
 impl Server {

@@ -30,7 +30,7 @@ use crate::{
     engine::{
         agent::{Agent, DynAgent},
         execution::{Execution, PUSH_IN_SEND, SendRequest},
-        journal::{Journal, TurnContext, TurnReply},
+        journal::{FailureReports, Journal, TurnContext, TurnReply},
     },
     protocol::{
         call::Call,
@@ -170,6 +170,13 @@ impl Service {
     #[must_use]
     pub fn offering(self, offers: Capabilities) -> Self {
         Self { offers, ..self }
+    }
+
+    /// Sets how failed turns are reported. A later call is ignored.
+    #[must_use]
+    pub(crate) fn report_failures(self, reports: FailureReports) -> Self {
+        self.execution.journal().failure_reports.get_or_init(|| reports);
+        self
     }
 
     /// Sets the source of the extended card. A later one is ignored.

@@ -17,20 +17,30 @@ use std::{
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, copy, sink},
-    process::{Child, ChildStderr, ChildStdin, ChildStdout, Command},
+    process::{Child, ChildStdin, ChildStdout, Command},
     time::timeout,
 };
 
-use self::{guard::Grace, persistent::Persistent};
+use self::{
+    guard::Grace,
+    persistent::Persistent,
+    stderr::{Secrets, Stderr},
+};
 use super::{
     Agent, AgentCard, End, Error, Stopped, Turn, Updates,
     files::{PREFIX, TurnFiles, task_directory},
-    turn_json::{EventSink, Level, Line, OUTPUT, TurnEnd, TurnLine, each_log_line, log, read_line},
+    turn_json::{EventSink, Line, OUTPUT, TurnEnd, TurnLine, read_line},
 };
 use crate::base::decoding::BYTE_ORDER_MARK;
 
 pub(crate) mod guard;
 mod persistent;
+pub(crate) mod script;
+mod stderr;
+
+/// Variable that makes Python write its stdout at once, also to a pipe. It does so on a terminal, but a terminal would also change line
+/// ends, join stderr with stdout and need its own escaping. Node.js and shells write at once to a pipe too.
+const UNBUFFERED: &str = "PYTHONUNBUFFERED";
 
 /// Maximum size of the line feeds that are held back, in bytes.
 const MAX_PIECE: usize = 64 << 10;
@@ -58,7 +68,7 @@ options! {
         /// the directory of the server.
         pub workspace: Option<PathBuf>,
         /// Further environment variables of the command. Those of the server are passed too, except for `A2A_…`, `PGPASSWORD`,
-        /// `PGPASSFILE` and `OTEL_…_HEADERS`.
+        /// `PGPASSFILE` and `OTEL_…_HEADERS`. `PYTHONUNBUFFERED` is 1 unless it is set.
         pub env: BTreeMap<String, String>,
         /// Maximum size of the stdout of a turn, and of the files that it writes, in bytes. 64 MiB by default.
         pub output_bytes: usize = 64 << 20,
@@ -105,22 +115,26 @@ struct Runner {
     program: PathBuf,
     arguments: Vec<OsString>,
     options: ExecOptions,
+    secrets: Arc<Secrets>,
 }
 
 // Arguments may be secrets.
 debug_fields!(Exec { program: runner.program, options: runner.options });
 
 impl Exec {
-    /// Creates the agent of a command: a program with its arguments. No shell is involved.
+    /// Creates the agent of a command: a program with its arguments. No shell is involved. A program that is not in `PATH` is looked for
+    /// in the working directory.
     ///
     /// # Errors
     /// `InvalidInput` if there is no program, a persistent command has the format `Text`, or a memory limit has no guard; `NotFound` if
-    /// the program does not exist.
+    /// the program does not exist or can't be executed. The text says what mends that.
     pub fn new<T: Into<OsString>>(command: impl IntoIterator<Item = T>, options: ExecOptions) -> io::Result<Self> {
         let invalid = |why: &str| io::Error::new(io::ErrorKind::InvalidInput, why);
-        let mut command = command.into_iter().map(Into::into);
-        let name: OsString = command.next().ok_or_else(|| invalid("the command is empty"))?;
-        let program = guard::find_program(&name, None)?;
+        let mut words: Vec<OsString> = command.into_iter().map(Into::into).collect();
+        if words.is_empty() {
+            return Err(invalid("the command is empty"));
+        }
+        let program = script::find(&words, options.workspace.is_some())?;
         if options.persistent && options.format == ExecFormat::Text {
             return Err(invalid("a persistent command needs the format of JSON lines"));
         }
@@ -128,7 +142,8 @@ impl Exec {
             return Err(invalid("a memory limit needs a guard"));
         }
         let is_persistent = options.persistent;
-        let runner = Arc::new(Runner { program, arguments: command.collect(), options });
+        let secrets = Arc::new(Secrets::of(&options.env));
+        let runner = Arc::new(Runner { program, arguments: words.split_off(1), options, secrets });
         let persistent = is_persistent.then(|| Persistent::new(Arc::clone(&runner)));
         Ok(Self { runner, persistent })
     }
@@ -172,8 +187,23 @@ impl Runner {
         let memory = options.memory.unwrap_or_default();
         let grace = Grace { terminated: options.grace, orphaned: Duration::ZERO };
         let mut command = guard::command(options.guard.as_deref(), program, grace, memory, Some(files));
+        if std::env::var_os(UNBUFFERED).is_none() {
+            command.env(UNBUFFERED, "1");
+        }
         command.args(arguments).envs(&options.env);
         command
+    }
+
+    /// Starts a command.
+    fn start(&self, command: &mut Command) -> Result<Process, Error> {
+        let problem = |error: io::Error| self.problem().map_or_else(|| error.into(), Error::internal);
+        let child = command.spawn().map_err(problem)?;
+        Process::new(child, self.options.guard.is_some(), Arc::clone(&self.secrets))
+    }
+
+    /// Returns why the program can't be started any more.
+    fn problem(&self) -> Option<String> {
+        script::problem(&self.program, &self.program.to_string_lossy())
     }
 
     /// Runs the command for a turn.
@@ -191,7 +221,7 @@ impl Runner {
         if self.options.format == ExecFormat::Text {
             out.working().await?;
         }
-        let mut process = Process::start(&mut command, self.options.guard.is_some())?;
+        let mut process = self.start(&mut command)?;
         let (status, without_event) = match process.work(input, self, turn, out).await {
             Ok(ended) => ended,
             Err(Interrupt::Ended(end)) => {
@@ -202,7 +232,7 @@ impl Runner {
             Err(Interrupt::Failed(error)) => return Err(error),
         };
         if let Some(failure) = failure(status, &self.options) {
-            return Err(Error::public(failure));
+            return Err(Error::internal(self.problem().unwrap_or_else(|| process.stderr.error(&failure))));
         }
         let has_files = files.send(out, self.options.output_bytes).await?;
         without_event.filter(|_| !has_files).map_or(Ok(End::Completed(None)), Err)
@@ -221,18 +251,18 @@ fn describe(command: &mut Command, turn: &Turn, files: &TurnFiles) {
     command.env("A2A_HOPS", turn.hops().to_string());
 }
 
-/// Returns the status message for a command that has failed.
+/// Returns how a command has ended that has failed.
 fn failure(status: ExitStatus, options: &ExecOptions) -> Option<String> {
     use std::os::unix::process::ExitStatusExt as _;
 
     let killed = |signal: i32| {
         let why = match signal {
-            9 if options.memory.is_some() => "; it may have exceeded a memory limit",
-            9 => "; the system may have run out of memory",
-            24 => "; it exceeded its processor time",
+            9 if options.memory.is_some() => " (it may have exceeded a memory limit)",
+            9 => " (the system may have run out of memory)",
+            24 => " (it exceeded its processor time)",
             _ => "",
         };
-        format!("The command was ended by signal {signal}{why}.")
+        format!("ended by signal {signal}{why}")
     };
     let code = match (status.code(), status.signal()) {
         (Some(0), _) => return None,
@@ -240,14 +270,7 @@ fn failure(status: ExitStatus, options: &ExecOptions) -> Option<String> {
         (None, signal) => return Some(killed(signal.unwrap_or_default())),
     };
     let signal = code.checked_sub(guard::KILLED.into()).filter(|signal| (1..=64).contains(signal));
-    Some(match signal {
-        _ if options.guard.is_some() && code == i32::from(guard::NOT_FOUND) => "The command was not found.".to_owned(),
-        _ if options.guard.is_some() && code == i32::from(guard::NOT_EXECUTABLE) => {
-            "The command can't be executed.".to_owned()
-        }
-        Some(signal) => killed(signal),
-        None => format!("The command failed with exit code {code}."),
-    })
+    Some(signal.map_or_else(|| format!("exit code {code}"), killed))
 }
 
 /// Process of a command, or of its guard. When it is dropped, the command is killed.
@@ -255,19 +278,18 @@ struct Process {
     child: Child,
     stdin: Option<ChildStdin>,
     stdout: BufReader<ChildStdout>,
-    stderr: BufReader<ChildStderr>,
+    stderr: Stderr,
     group: Option<Pid>,
     is_guarded: bool,
     has_ended: bool,
 }
 
 impl Process {
-    fn start(command: &mut Command, is_guarded: bool) -> Result<Self, Error> {
-        let mut child = command.spawn()?;
+    fn new(mut child: Child, is_guarded: bool, secrets: Arc<Secrets>) -> Result<Self, Error> {
         let missing = || Error::internal("a command has no standard streams");
         let stdin = child.stdin.take();
         let stdout = BufReader::new(child.stdout.take().ok_or_else(missing)?);
-        let stderr = BufReader::new(child.stderr.take().ok_or_else(missing)?);
+        let stderr = Stderr::new(child.stderr.take().ok_or_else(missing)?, secrets);
         let group = child.id().and_then(|id| Pid::from_raw(id.try_into().ok()?));
         Ok(Self { child, stdin, stdout, stderr, group, is_guarded, has_ended: false })
     }
@@ -298,7 +320,7 @@ impl Process {
                 }
             };
             let log = async {
-                log_lines(stderr, turn.task_id()).await;
+                stderr.log(turn.task_id()).await;
                 Ok(())
             };
             tokio::try_join!(write, read, log)
@@ -336,7 +358,7 @@ impl Process {
         self.stdin = None;
         let mut nowhere = sink();
         let (_, (), status) =
-            tokio::join!(copy(&mut self.stdout, &mut nowhere), log_lines(&mut self.stderr, task_id), self.child.wait());
+            tokio::join!(copy(&mut self.stdout, &mut nowhere), self.stderr.log(task_id), self.child.wait());
         self.has_ended = status.is_ok();
     }
 
@@ -408,12 +430,6 @@ async fn read_events(
     }
     sink.flush().await?;
     Ok(sink.failure("command"))
-}
-
-/// Logs the lines of stderr of a command for a task.
-async fn log_lines(stderr: &mut BufReader<ChildStderr>, task_id: &str) {
-    let warn = |why: String| tracing::warn!(task.id = task_id, "{why}");
-    each_log_line(stderr, |line| log(task_id, Level::Info, line), warn).await;
 }
 
 /// Splitter of stdout into the chunks of an artifact. Each is valid UTF-8. Line feeds at the end of the output are dropped, as a
@@ -502,9 +518,9 @@ mod tests {
         use std::os::unix::process::ExitStatusExt as _;
         let status = |code: i32| failure(ExitStatus::from_raw(code << 8), &ExecOptions::default());
         assert_eq!(status(0), None);
-        assert_eq!(status(3).unwrap(), "The command failed with exit code 3.");
-        assert!(status(137).unwrap().starts_with("The command was ended by signal 9"));
+        assert_eq!(status(3).unwrap(), "exit code 3");
+        assert!(status(137).unwrap().starts_with("ended by signal 9"));
         let killed = failure(ExitStatus::from_raw(15), &ExecOptions::default());
-        assert_eq!(killed.unwrap(), "The command was ended by signal 15.");
+        assert_eq!(killed.unwrap(), "ended by signal 15");
     }
 }

@@ -550,15 +550,21 @@ impl LogLimit {
     }
 }
 
-/// Passes the lines of stderr to a log, without blank ones and up to a limit. Reads until the end, so that the command does not wait.
-pub(super) async fn each_log_line(stderr: &mut (impl AsyncBufRead + Unpin), log: impl Fn(&str), warn: impl Fn(String)) {
+/// Passes the lines of stderr to a log, as `redact` returns them, without blank ones and up to a limit. Reads until the end, so that the
+/// command does not wait.
+pub(super) async fn each_log_line(
+    stderr: &mut (impl AsyncBufRead + Unpin),
+    mut redact: impl FnMut(&str) -> String,
+    log: impl Fn(&str),
+    warn: impl Fn(String),
+) {
     let mut limit = LogLimit::default();
     while let Ok(Some(line)) = read_line(stderr, MAX_LOG_LINE).await {
         let (Line::Whole(line) | Line::Cut(line)) = line;
         let line = line.trim_ascii_end();
         // Such as the LF of CRLF.
         if !line.is_empty() {
-            limit.log(&String::from_utf8_lossy(line), &log, &warn);
+            limit.log(&redact(&String::from_utf8_lossy(line)), &log, &warn);
         }
     }
 }
@@ -752,7 +758,7 @@ mod tests {
         let logged = RefCell::new(Vec::new());
         let mut stderr = &b"first\r\n  second\r10%\n\r\n\n \t\nlast \xff"[..];
         let log = |line: &str| logged.borrow_mut().push(line.to_owned());
-        each_log_line(&mut stderr, log, |why| panic!("{why}")).now_or_never().unwrap();
+        each_log_line(&mut stderr, str::to_owned, log, |why| panic!("{why}")).now_or_never().unwrap();
         assert_eq!(*logged.borrow(), ["first", "  second", "10%", "last \u{fffd}"]);
     }
 

@@ -10,11 +10,11 @@ use clap::{Arg, ArgAction, ArgMatches, Args, FromArgMatches};
 
 use crate::cli::config::{Config, DEFAULT_LISTEN, KEYS, Setting};
 
-/// Short examples and a pointer to the other flags, in the short help.
-const MORE: &str = "Examples: a2a serve --exec ./agent.sh; a2a serve --upstream URL. `--help` lists all flags.";
+/// Short examples in the short help.
+const MORE: &str = "Examples: a2a serve --exec ./agent.py --exec-format json-lines; a2a serve --upstream URL";
 
 /// Flags in the short help, separated by spaces.
-const COMMON: &str = "exec http openai openai-model upstream listen public-url token insecure protocols cors-origins \
+const COMMON: &str = "exec exec-format http openai openai-model upstream listen public-url token insecure cors-origins \
                       auth-tokens tls-cert tls-key log turn-deadline store push-enabled card-file card-name";
 
 /// Names in the official command line, and short names, for flags that have another one here.
@@ -45,6 +45,7 @@ pub(super) struct Serve {
 
 /// Flags of the official command line that are not keys of the configuration.
 #[derive(Debug, Args)]
+#[expect(clippy::struct_excessive_bools, reason = "the flags are independent of each other")]
 pub(super) struct Official {
     /// Host of `--listen`: an IP address, or `localhost`. Defaults to 127.0.0.1.
     #[arg(long, conflicts_with = "listen", value_parser = parse_host, hide_short_help = true)]
@@ -58,6 +59,9 @@ pub(super) struct Official {
     /// Serves the card in a form for clients of 0.3 and 1.0. This is the default if both are served.
     #[arg(long, hide_short_help = true)]
     card_compat: bool,
+    /// Adds the causes of failed turns to status messages, on loopback addresses only.
+    #[arg(long)]
+    pub(super) dev: bool,
     /// Prints no startup message, and logs only warnings.
     #[arg(long)]
     pub(super) quiet: bool,

@@ -80,6 +80,8 @@ pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
     }
     agents.iter().map(|agent| &agent.config).chain([&config]).for_each(Config::warn_of_shared_files);
     guard_public(&config)?;
+    let is_dev = arguments.official.dev;
+    guard_dev(&config, is_dev)?;
     if config.connections.memory < MIN_MEMORY {
         return Err(config::Error::new(format!("limits.memory: the minimum is {MIN_MEMORY} bytes")).into());
     }
@@ -111,6 +113,7 @@ pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
         let (first, gateway, lines) = prepared.next().context("there is no agent")?.server(agents.first()).await?;
         gateways.extend(gateway);
         details += &lines;
+        let first = first.expose_causes(is_dev);
         let mut server = match agents.first() {
             // The settings of the address are those of the server.
             Some(first_agent) => with_public_address(first.catalog_name(&first_agent.name), &config),
@@ -120,7 +123,7 @@ pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
             let (other, gateway, lines) = prepared.server(Some(agent)).await?;
             gateways.extend(gateway);
             details += &lines;
-            server = server.agent(&agent.name, other);
+            server = server.agent(&agent.name, other.expose_causes(is_dev));
         }
         let server = match (schemes, config.auth.require) {
             (Some(schemes), AuthRequire::Any) => server.authenticator(schemes),
@@ -159,6 +162,9 @@ pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
             let single = agents.is_empty().then(|| AgentSource::of(&config)).transpose()?;
             if let Some(source) = single {
                 _ = writeln!(details, "the agent is {}", source.description(&config));
+            }
+            if is_dev {
+                details += "--dev: status messages of failed tasks have the causes of the failures\n";
             }
             let details = addresses + &metrics + &details;
             let is_self_signed = config.tls.cert == Some(Certificate::SelfSigned);
@@ -524,6 +530,17 @@ fn guard_public(config: &Config) -> Result<(), config::Error> {
     Err(config::Error::new(format!(
         "{addr} is reachable from other machines and callers are not authenticated; set a token (A2A_TOKEN), a token file \
          (auth.tokens) or an issuer (auth.jwt.issuer), listen on 127.0.0.1 or [::1], or allow unauthenticated access with --insecure"
+    )))
+}
+
+/// Rejects `--dev` if other machines may reach the server: clients would get causes of failures, also later.
+fn guard_dev(config: &Config, is_dev: bool) -> Result<(), config::Error> {
+    let public = config.listen.0.iter().chain(&config.metrics_listen).find(|addr| server::is_public(**addr));
+    let proxies = (!config.trusted_proxies.is_empty()).then_some("trusted_proxies");
+    let others = config.public_url.as_ref().map(|_| "public_url").or(proxies).map(str::to_owned);
+    let Some(found) = public.map(ToString::to_string).or(others).filter(|_| is_dev) else { return Ok(()) };
+    Err(config::Error::new(format!(
+        "--dev needs loopback addresses, no public_url, no trusted_proxies; remove {found}"
     )))
 }
 

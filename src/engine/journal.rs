@@ -27,7 +27,7 @@ use self::{
     waiters::Wakeups,
 };
 pub(crate) use self::{
-    failure::{CommitFailure, LIVE_BYTES},
+    failure::{CommitFailure, FailureReports, LIVE_BYTES},
     live::LiveTask,
     messages::{
         AcceptedMessage, EventsStart, KeyDigest, MessageRefusal, NewMessage, WaitFailure, Watch, watch_commit,
@@ -101,6 +101,7 @@ pub struct Journal {
     /// Memory of the tasks in the map.
     memory: LiveMemory,
     observer: OnceLock<Arc<dyn CommitObserver>>,
+    pub(crate) failure_reports: OnceLock<FailureReports>,
 }
 
 /// Observer of durable commits, such as the delivery of push notifications.
@@ -162,6 +163,7 @@ impl Journal {
             huge_commits: Semaphore::new(1),
             memory,
             observer: OnceLock::new(),
+            failure_reports: OnceLock::new(),
         });
         if journal.store.as_sync().is_none() {
             let run = |lane| tokio::spawn(Arc::clone(&journal).run_lane(lane)).abort_handle();

@@ -25,7 +25,7 @@ use crate::{
 };
 use crate::{
     base::{sources::Sources, stderr},
-    engine::agent::DynAgent,
+    engine::{agent::DynAgent, journal::FailureReports},
     protocol::pb::v1::{
         AgentCard, SecurityScheme, a2a_service_server::A2aService, bindings::ValidatedService, security_scheme::Scheme,
     },
@@ -264,6 +264,8 @@ impl Options {
     fn build_service(&mut self, agent: Arc<dyn DynAgent>, card: &CardTemplate, sources: Sources) -> Service {
         let store = self.store.take().unwrap_or_else(|| Arc::new(Memory::default()));
         let service = Service::with_sources(agent, store, mem::take(&mut self.limits), sources).offering(card.offers());
+        let agent = self.agent_label.clone().or_else(|| (!self.catalog_name.is_empty()).then(|| self.name().into()));
+        let service = service.report_failures(FailureReports { agent, exposes_causes: self.expose_causes });
         let service = service.modes(self.modes, card.declared()).idempotency_default_key(self.default_key);
         #[cfg(feature = "push")]
         let service = if card.offers().push {

@@ -7,7 +7,7 @@ use std::{
 };
 
 use a2a_service::{
-    adapter::{Exec, ExecFormat, ExecOptions},
+    adapter::{Exec, ExecFormat, ExecOptions, HttpEndpoint, HttpOptions},
     client::{Client, StreamEvent},
     pb::v1::{Message, Part, TaskState, part::Content},
     server::{Limits, Server},
@@ -36,6 +36,20 @@ fn shell(script: &str, options: ExecOptions) -> Probe {
 
 fn json_lines() -> ExecOptions {
     options().format(ExecFormat::JsonLines)
+}
+
+/// Returns true if the machine has a program.
+fn has(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap();
+    std::env::split_paths(&path).any(|directory| directory.join(program).exists())
+}
+
+/// Sends a message to a script whose failures are exposed. Returns the state and the text of the status message.
+async fn send_exposed(script: &str, options: ExecOptions) -> (TaskState, String) {
+    let command = Exec::new(["sh", "-c", script], options).unwrap();
+    let agent = Client::from_service(Server::new(command).expose_causes(true).into_service());
+    let outcome = agent.send("hello").await.unwrap();
+    (outcome.state(), outcome.error().unwrap_or_default())
 }
 
 async fn send(script: &str, text: &str) -> ProbeOutcome {
@@ -87,12 +101,25 @@ async fn messages_are_never_part_of_the_command() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn output_is_streamed_in_chunks() {
-    // The first part arrives while the command runs: it waits for a file that is created then.
+async fn plain_scripts_stream_line_by_line() {
+    let shell = "echo first; while [ ! -e GATE ]; do sleep 0.01; done; echo second";
+    let python = "import os, time\nprint('first')\nwhile not os.path.exists('GATE'): time.sleep(0.01)\nprint('second')";
+    let node = "console.log('first'); const timer = setInterval(() => {
+        if (require('fs').existsSync('GATE')) { console.log('second'); clearInterval(timer) }
+    }, 10)";
+    for (program, flag, script) in [("sh", "-c", shell), ("python3", "-c", python), ("node", "-e", node)] {
+        if has(program) {
+            streams_line_by_line(program, flag, script).await;
+        }
+    }
+}
+
+/// The first line arrives while the command runs: it waits for a file that is created then.
+async fn streams_line_by_line(program: &str, flag: &str, script: &str) {
     let directory = tempfile::tempdir().unwrap();
     let gate = directory.path().join("gate");
-    let script = format!("echo first; while [ ! -e {0} ]; do sleep 0.01; done; echo second", gate.display());
-    let command = Exec::new(["sh", "-c", &script], options()).unwrap();
+    let script = script.replace("GATE", gate.to_str().unwrap());
+    let command = Exec::new([program, flag, &script], options()).unwrap();
     let agent = Client::from_service(Server::new(command).into_service());
     let (open, opened) = tokio::sync::oneshot::channel();
     let opening = tokio::spawn(async move {
@@ -112,7 +139,7 @@ async fn output_is_streamed_in_chunks() {
         }
     }
     opening.await.unwrap();
-    assert_eq!(text, "first\nsecond");
+    assert_eq!(text, "first\nsecond", "{program}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -188,13 +215,14 @@ async fn files_are_passed_as_paths_and_written_as_artifacts() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn commands_that_behave_badly_end_in_the_right_state() {
     for (script, expected) in [
-        ("exit 3", "The command failed with exit code 3."),
-        ("kill -9 $$", "The command was ended by signal 9; the system may have run out of memory."),
-        ("exit 137", "The command was ended by signal 9; the system may have run out of memory."),
-        ("echo partial; exit 1", "The command failed with exit code 1."),
+        ("exit 3", "exit code 3"),
+        ("kill -9 $$", "ended by signal 9 (the system may have run out of memory)"),
+        ("exit 137", "ended by signal 9 (the system may have run out of memory)"),
+        ("echo partial; exit 1", "exit code 1"),
+        ("ulimit -S -t 1; while :; do :; done", "ended by signal 24 (it exceeded its processor time)"),
     ] {
-        let outcome = send(script, "hello").await;
-        assert_eq!((outcome.state(), outcome.status_text().as_str()), (TaskState::Failed, expected), "{script}");
+        let (state, text) = send_exposed(script, options()).await;
+        assert!(state == TaskState::Failed && text.ends_with(&format!("\n{expected}")), "{script}: {text}");
     }
     // It never reads its input, which is larger than a pipe.
     let outcome = send("echo done", &"x".repeat(900_000)).await;
@@ -217,9 +245,6 @@ async fn commands_that_behave_badly_end_in_the_right_state() {
     let outcome = agent.send("hello").await.unwrap();
     assert!(outcome.text().contains("(deadline)"), "{}", outcome.text());
     eventually("the command is ended", || !is_running(&fs::read_to_string(&path).unwrap())).await;
-    let outcome = send("ulimit -S -t 1; while :; do :; done", "go").await;
-    let expected = "The command was ended by signal 24; it exceeded its processor time.";
-    assert_eq!(outcome.status_text(), expected);
     let large = "head -c 600000000 /dev/zero | tail -c 600000000 >/dev/null";
     let outcome = shell(large, options().memory(Some(256 << 20))).send("go").await.unwrap();
     assert_eq!(outcome.state(), TaskState::Failed);
@@ -227,6 +252,139 @@ async fn commands_that_behave_badly_end_in_the_right_state() {
     assert!(Exec::new([""; 0], options()).is_err());
     let unguarded = ExecOptions::default().memory(Some(1 << 20));
     assert!(Exec::new(["cat"], unguarded).is_err(), "only a guard limits resources");
+}
+
+/// The status message of a failed turn has an error id, and only on request the end of the command and its last lines of stderr.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn stderr_of_a_failed_command_is_exposed_on_request_only() {
+    let script = r"echo Traceback >&2; printf 'ValueError: no \033[1mcity\nlast\n' >&2; exit 1";
+    for (name, options) in
+        [("text", options()), ("JSON lines", json_lines()), ("without a guard", ExecOptions::default())]
+    {
+        let outcome = shell(script, options.clone()).send("hello").await.unwrap();
+        let text = outcome.status_text();
+        assert!(text.starts_with("Agent execution failed (error): error id "), "{name}: {text}");
+        assert!(!text.contains("ValueError") && !text.contains("exit"), "{name}: {text}");
+        let (state, text) = send_exposed(script, options).await;
+        let (first, cause) = text.split_once('\n').unwrap();
+        assert!(state == TaskState::Failed && first.starts_with("Agent execution failed (error): error id "), "{text}");
+        let error = r"ValueError: no \u{1b}[1mcity";
+        assert_eq!(cause, format!("exit code 1: {error}\nTraceback\n{error}\nlast"), "{name}");
+    }
+    // Bounded in lines and bytes, and without secrets of the command.
+    let script = "i=0; while [ $i -lt 500 ]; do i=$((i+1)); echo \"$i $API_TOKEN $(head -c 1000 /dev/zero | tr '\\0' x)\" >&2; done; exit 7";
+    let secret = options().env([("API_TOKEN".to_owned(), "sesame-open".to_owned())].into());
+    let (_, text) = send_exposed(script, secret).await;
+    assert!(text.contains("exit code 7: 500 (hidden) x") && !text.contains("sesame") && text.len() < 5000, "{text}");
+    assert!(text.lines().count() <= 22 && text.contains("\n495 (hidden) x"), "{text}");
+    // Text for clients gets its cause too.
+    let agent = a2a_service::agent::from_fn(|_, _| async {
+        Err(a2a_service::agent::Error::public("No answer.").caused_by("disk\u{7} full"))
+    });
+    let exposed = Client::from_service(Server::new(agent).expose_causes(true).into_service());
+    assert_eq!(exposed.send("hello").await.unwrap().text(), r"No answer: disk\u{7} full");
+    let endpoint = HttpEndpoint::new("http://127.0.0.1:9/", HttpOptions::default()).unwrap();
+    let exposed = Client::from_service(Server::new(endpoint).expose_causes(true).into_service());
+    let text = exposed.send("hello").await.unwrap().text();
+    assert!(text.starts_with("The endpoint of the agent can't be reached: ") && text.contains("refused"), "{text}");
+    // A persistent command ends.
+    let ends =
+        Exec::new(["sh", "-c", "read -r line; echo 'KeyError: x' >&2; exit 4"], json_lines().persistent(true)).unwrap();
+    let exposed = Client::from_service(Server::new(ends).expose_causes(true).into_service());
+    let text = exposed.send("hello").await.unwrap().text();
+    assert_eq!(text, "The command ended before the end of the turn: exit code 4: KeyError: x");
+}
+
+/// Commands that can't be started are errors at the start, which say what mends them, and of the turn if that comes later.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn commands_that_cannot_be_started_say_what_mends_them() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name).display().to_string();
+    let write = |name: &str, content: &str, mode: u32| {
+        fs::write(path(name), content).unwrap();
+        fs::set_permissions(path(name), std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
+        path(name)
+    };
+    let missing = "its interpreter /nowhere/python is missing; use --exec 'sh ";
+    for (program, expected) in [
+        (write("plain.sh", "#!/bin/sh\n", 0o644), "is not executable; run: chmod +x "),
+        (write("none.sh", "echo hello\n", 0o755), "has no #! line; use --exec 'sh "),
+        (write("both.sh", "\u{feff}echo hello\n", 0o644), "has no #! line; use --exec 'sh "),
+        (write("windows.sh", "#!/bin/sh\r\necho hello\r\n", 0o755), r" has Windows line ends; run: sed -i 's/\r$//' "),
+        (write("other.sh", "#!/nowhere/python -u\n", 0o755), missing),
+        (write("env.rb", "#!/usr/bin/env -S no-such-ruby -w\n", 0o755), "its interpreter no-such-ruby is missing; "),
+        (path(""), " is a directory; name a program in it: --exec "),
+        (path("none"), ": no such file"),
+        ("no-such-program".to_owned(), ": not in PATH, and not in this directory; install it, or write its path"),
+    ] {
+        let error = Exec::new([&program], options()).unwrap_err().to_string();
+        assert!(error.starts_with(program.trim_end_matches('/')) && error.contains(expected), "{program}: {error}");
+    }
+    let error = Exec::new(["sh", "-e", "none.sh"], options()).unwrap_err().to_string();
+    assert!(error.ends_with(&std::env::current_dir().unwrap().display().to_string()), "{error}");
+    // After the start.
+    for options in [options(), ExecOptions::default()] {
+        for (content, mode, expected) in [
+            ("#!/bin/sh\n", 0o644, "is not executable; run: chmod +x "),
+            ("#!/nowhere/sh\n", 0o755, "its interpreter /nowhere/sh is missing"),
+            ("import sys\n", 0o755, "has no #! line"),
+        ] {
+            let changed = write("changed.sh", "#!/bin/sh\n", 0o755);
+            let agent = Server::new(Exec::new([&changed], options.clone()).unwrap()).expose_causes(true);
+            write("changed.sh", content, mode);
+            let text = Client::from_service(agent.into_service()).send("hello").await.unwrap().text();
+            assert!(text.contains(expected), "{expected}: {text}");
+        }
+    }
+}
+
+/// The agents that `a2a init` writes ask a question, stream and send a file.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn scripts_of_init_ask_stream_and_send_a_file() {
+    for (kind, script, program) in
+        [("shell", "agent.sh", "sh"), ("python", "agent.py", "python3"), ("node", "agent.mjs", "node")]
+    {
+        if !has(program) {
+            continue;
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let mut init = a2a(&["init", kind]);
+        init.current_dir(directory.path());
+        let output = crate::program::output(init).await;
+        let expected = format!(
+            "written: a2a.toml and {script}\nedit, start the agent with `a2a serve`, and talk to it:\n  a2a chat 127.0.0.1:8080\n"
+        );
+        assert_eq!(String::from_utf8_lossy(&output.stdout), expected, "{output:?}");
+        let mut serve = a2a(&["serve", "--listen", "127.0.0.1:0"]);
+        serve.env("PATH", std::env::var_os("PATH").unwrap()).current_dir(directory.path());
+        let (_server, url) = started(serve).await;
+        let agent = Client::connect(&url).await.unwrap();
+        let asked = agent.send(r#"a "quoted" \ topic"#).await.unwrap();
+        assert_eq!((asked.state(), asked.text().as_str()), (TaskState::InputRequired, "How many lines?"), "{kind}");
+        let reply = |text: &str| Message { task_id: asked.task().unwrap().id.clone(), ..Message::user(text) };
+        let again = agent.send(reply("many")).await.unwrap();
+        assert_eq!(
+            (again.state(), again.text().as_str()),
+            (TaskState::InputRequired, "Please send a number."),
+            "{kind}"
+        );
+        let mut events = agent.stream(reply("2")).await.unwrap();
+        let mut chunks = Vec::new();
+        while let Some(event) = events.next().await {
+            if let StreamEvent::Artifact(update) = event.unwrap() {
+                let artifact = update.artifact.unwrap();
+                chunks.push(artifact.parts[0].as_text().map_or(artifact.name.clone(), str::to_owned));
+            }
+        }
+        let topic = r#"a "quoted" \ topic"#;
+        let expected = [format!("1. {topic}\n"), format!("2. {topic}\n"), "answer.txt".to_owned()];
+        assert_eq!(chunks.concat(), expected.concat(), "{kind}: {chunks:?}");
+        let mut again = a2a(&["init", kind, "--file", "other.toml"]);
+        again.current_dir(directory.path());
+        let refused = crate::program::output(again).await;
+        assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+        assert!(!directory.path().join("other.toml").exists(), "nothing is written");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -508,6 +666,9 @@ async fn invalid_commands_are_errors_of_the_configuration() {
         (&["--exec", "sh -c 'x"], "check its quotes"),
         (&["--exec", "cat", "--exec-format", "lines"], "`persistent`"),
         (&["--exec-format", "text"], "exec.command"),
+        (&["--dev", "--public-url", "https://a.example"], "no public_url, no trusted_proxies; remove public_url"),
+        (&["--dev", "--trusted-proxies", "10.0.0.1"], "no public_url, no trusted_proxies; remove trusted_proxies"),
+        (&["--dev", "--metrics-listen", "0.0.0.0:0", "--insecure"], "no trusted_proxies; remove 0.0.0.0:0"),
     ] {
         let mut command = a2a(&[&["serve", "--listen", "127.0.0.1:0"], arguments].concat());
         command.env("PATH", std::env::var_os("PATH").unwrap());

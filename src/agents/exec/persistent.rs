@@ -3,7 +3,7 @@
 use std::{
     collections::HashMap,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -19,7 +19,7 @@ use tokio::{
     time::timeout,
 };
 
-use super::{Process, Runner, log_lines};
+use super::{Process, Runner, failure};
 use crate::{
     agents::{
         files::{PREFIX, TurnFiles},
@@ -38,6 +38,9 @@ const MAX_LINE: usize = 16 << 20;
 /// Time in which a turn has to take an event.
 const MAX_DELAY: Duration = Duration::from_secs(10);
 
+/// Time in which a command ends, and its stderr, after one of its other streams.
+const END_DELAY: Duration = Duration::from_millis(500);
+
 /// Senders to the turns that are running, by their id.
 type Turns = Arc<Mutex<HashMap<String, mpsc::Sender<Result<AgentEvent, Error>>>>>;
 
@@ -55,6 +58,8 @@ pub(super) struct Persistent {
 struct Running {
     lines: mpsc::Sender<Vec<u8>>,
     turns: Turns,
+    /// Error of the process that has ended.
+    error: Arc<OnceLock<String>>,
 }
 
 impl Persistent {
@@ -74,7 +79,10 @@ impl Persistent {
         running.turns.lock().insert(id.clone(), sender);
         let mut registration = Registration { running: running.clone(), id: id.clone(), is_announced: false };
         // What the command has written may belong to another caller.
-        let ended = || Error::public("The command ended before the end of the turn.");
+        let ended = || {
+            let cause = running.error.get().map_or("its end is not known yet", String::as_str);
+            Error::public("The command ended before the end of the turn.").caused_by(cause)
+        };
         running.lines.send(line).await.map_err(|_| ended())?;
         registration.is_announced = true;
         let mut sink = EventSink::new(out, turn.task_id());
@@ -116,31 +124,39 @@ impl Persistent {
             return Ok(running.clone());
         }
         let mut command = self.runner.command(&std::env::temp_dir().join(&self.prefix));
-        let mut process = Process::start(&mut command, self.runner.options.guard.is_some())?;
+        let mut process = self.runner.start(&mut command)?;
         let (sender, lines) = mpsc::channel(QUEUED);
         let turns = Turns::default();
-        let started = Running { lines: sender, turns: Arc::clone(&turns) };
+        let started = Running { lines: sender, turns: Arc::clone(&turns), error: Arc::default() };
         *running = Some(started.clone());
+        let (error, runner) = (Arc::clone(&started.error), Arc::clone(&self.runner));
         tokio::spawn(async move {
             let stdin = process.stdin.take();
             let Process { child, stdout, stderr, .. } = &mut process;
-            tokio::select! {
-                () = write_lines(stdin, lines) => {}
+            let is_killed = tokio::select! {
+                () = write_lines(stdin, lines) => false,
                 result = route_events(stdout, &turns) => {
-                    if let Err(error) = result {
+                    if let Err(error) = &result {
                         tracing::error!(error.cause = %error, "persistent command killed");
                     }
+                    result.is_err()
                 }
                 // The command may close stderr.
                 () = async {
-                    log_lines(stderr, "").await;
+                    stderr.log("").await;
                     std::future::pending::<()>().await;
-                } => {}
-                status = child.wait() => {
-                    if let Ok(status) = status {
-                        tracing::warn!(%status, "persistent command ended");
-                    }
-                }
+                } => false,
+                _ = child.wait() => false,
+            };
+            // A command that has only closed its streams is killed when the process is dropped.
+            let end = async { tokio::join!(stderr.log(""), child.wait()) };
+            if !is_killed && let Ok(((), Ok(status))) = timeout(END_DELAY, end).await {
+                process.has_ended = true;
+                let how = failure(status, &runner.options).unwrap_or_else(|| "exit code 0".to_owned());
+                let cause = runner.problem().unwrap_or_else(|| process.stderr.error(&how));
+                tracing::warn!(%status, error.cause = cause, "persistent command ended");
+                // Nothing else sets it.
+                _ = error.set(cause);
             }
             // The turns that have not ended fail.
             turns.lock().clear();

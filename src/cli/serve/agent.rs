@@ -6,7 +6,10 @@ use anyhow::Context as _;
 
 #[cfg(unix)]
 use crate::{
-    agents::{Exec, ExecFormat, ExecOptions, exec::guard::own_program},
+    agents::{
+        Exec, ExecFormat, ExecOptions,
+        exec::{guard::own_program, script::agent_name},
+    },
     cli::config::{CommandFormat, ExecConfig},
 };
 use crate::{
@@ -157,7 +160,6 @@ fn exec(command: &CommandLine, config: &Config) -> anyhow::Result<Arc<dyn DynAge
         let why = format!("exec.command: `{operator}` needs a shell; write sh -c '…'");
         return Err(config::Error::new(why).into());
     }
-    let name = words.first().map(|program| program.rsplit('/').next().unwrap_or(program).to_owned());
     let (format, is_persistent) = match format {
         CommandFormat::Text => (ExecFormat::Text, false),
         CommandFormat::JsonLines => (ExecFormat::JsonLines, false),
@@ -172,7 +174,7 @@ fn exec(command: &CommandLine, config: &Config) -> anyhow::Result<Arc<dyn DynAge
         .memory(memory.map(|size| size.0.try_into()).transpose()?)
         .resumable(config.idempotent)
         .guard(Some(own_program()?))
-        .card(AgentCard::new(name.unwrap_or_default()).describe("Runs a command for each message."));
+        .card(AgentCard::new(agent_name(words)).describe("Runs a command for each message."));
     let agent = Exec::new(words, options);
     Ok(Arc::new(agent.map_err(|error| config::Error::new(format!("exec.command: {error}")))?))
 }

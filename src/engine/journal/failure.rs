@@ -1,14 +1,35 @@
 //! Reasons why the changes of a task are not committed, or end its turn.
 
-use std::fmt;
+use std::{fmt, sync::Arc};
 
 use crate::{
+    base::stderr::escaped,
     protocol::{pb::v1::Message, task::LimitViolation},
     store::{Full, Rejected, TaskKey},
 };
 
 /// Name of the limit of [`LiveMemory`](super::LiveMemory).
 pub(crate) const LIVE_BYTES: &str = "live_bytes";
+
+/// Reports of failed turns.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct FailureReports {
+    /// Name of the agent in the log, if the server has several.
+    pub(crate) agent: Option<Arc<str>>,
+    /// Adds the causes to the status messages, which clients see.
+    pub(crate) exposes_causes: bool,
+}
+
+impl FailureReports {
+    /// Maximum size of a cause in a status message, in bytes.
+    const CAUSE: usize = 4 << 10;
+
+    /// Returns the beginning of a cause for a status message, if that has causes. Control characters are escaped, except for line feeds.
+    pub(super) fn exposed(&self, cause: &str) -> Option<String> {
+        let cause = &cause[..cause.floor_char_boundary(Self::CAUSE)];
+        self.exposes_causes.then(|| cause.lines().map(escaped).collect::<Vec<_>>().join("\n"))
+    }
+}
 
 /// Reason why the last change of a task was not committed.
 #[derive(Clone, Copy, Debug)]

@@ -10,7 +10,7 @@ use tokio::{sync::oneshot, task::coop::consume_budget, time::timeout_at};
 
 use super::{
     LiveRef, Phase,
-    failure::LimitExceeded,
+    failure::{FailureReports, LimitExceeded},
     live::LiveState,
     memory::Waiting,
     turn_context::TurnContext,
@@ -24,7 +24,7 @@ use crate::{
         event::{Ends, Event, EventFlags},
         message::secret::Secrets,
         pb::{
-            v1::{Message, Task, TaskState},
+            v1::{Message, Part, Task, TaskState},
             wkt::Struct,
         },
     },
@@ -217,8 +217,13 @@ impl LiveRef {
             TurnResult::Reply(message) => (TaskState::Completed, Some(message)),
             TurnResult::Status(status, message) => (status, message),
             TurnResult::Failure(_, cause, Some(message), _) => {
-                tracing::warn!(task.id = self.key.id(), error.cause = cause, "turn failed with a message");
-                (TaskState::Failed, Some(message))
+                let reports = self.failure_reports();
+                let (agent, task) = (reports.agent.as_deref(), self.key.id());
+                tracing::warn!(agent, task.id = task, error.cause = cause, "turn failed with a message");
+                // The cause has the text of the message, and perhaps more.
+                let is_more = cause != message.text();
+                let parts = reports.exposed(&cause).filter(|_| is_more).map(|cause| vec![Part::text(cause)]);
+                (TaskState::Failed, Some(Message { parts: parts.unwrap_or(message.parts), ..message }))
             }
             TurnResult::Failure(kind, cause, None, _) => (TaskState::Failed, Some(self.failure_message(kind, &cause))),
         };
@@ -337,9 +342,16 @@ impl LiveRef {
     /// Returns the status message of a failed turn, with the id of the log line that has the cause.
     fn failure_message(&self, kind: &'static str, cause: &str) -> Message {
         let (id, task) = (self.journal().sources().ids.time_ordered(), self.key.id());
-        tracing::warn!(error.id = %id, task.id = task, error.kind = kind, error.cause = cause, "turn failed");
+        let reports = self.failure_reports();
+        let agent = reports.agent.as_deref();
+        tracing::warn!(agent, error.id = %id, task.id = task, error.kind = kind, error.cause = cause, "turn failed");
         stderr::report(format_args!("turn failed: error.id={id} task.id={task} error.kind={kind} error.cause={cause}"));
-        Message::agent(format!("Agent execution failed ({kind}): error id {id}")).with_detail("errorId", id)
+        let exposed = reports.exposed(cause).map(|cause| format!("\n{cause}")).unwrap_or_default();
+        Message::agent(format!("Agent execution failed ({kind}): error id {id}{exposed}")).with_detail("errorId", id)
+    }
+
+    fn failure_reports(&self) -> FailureReports {
+        self.journal().failure_reports.get().cloned().unwrap_or_default()
     }
 }
 

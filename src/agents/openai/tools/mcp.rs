@@ -340,7 +340,7 @@ fn start(server: &McpServer, words: &[String], env: &BTreeMap<String, String>) -
     tokio::spawn(async move {
         let log = |line: &str| tracing::info!(mcp.server = name, "MCP server: {}", escaped(line));
         let warn = |why: String| tracing::warn!(mcp.server = name, "{why}");
-        each_log_line(&mut BufReader::new(stderr), log, warn).await;
+        each_log_line(&mut BufReader::new(stderr), str::to_owned, log, warn).await;
     });
     let process = Process { child, is_guarded: cfg!(unix) && server.guard.is_some() };
     tokio::spawn(process.supervise(server.name.clone(), session_ended));
