@@ -1,9 +1,10 @@
-//! `a2a admin`: maintenance of a task database. Tasks, garbage collection, statistics, export, import, backup, integrity
+//! `a2a admin`: maintenance of task databases. Tasks, garbage collection, statistics, export, import, backup, integrity
 //! check, deletion of an owner's data, and deliveries of push notifications.
 
 use std::{
-    fs::{self, File},
-    io::{self, BufRead, BufReader, BufWriter, IsTerminal as _},
+    cell::Cell,
+    fs::File,
+    io::{self, IsTerminal as _},
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -12,7 +13,13 @@ use anyhow::{Context as _, anyhow};
 use clap::Subcommand;
 use serde_json::{Value, json};
 
-use super::{OutputError, Usage, audited, connection::block_on, report, say, say_text, start_audit_log, warn};
+use super::{
+    Usage, audited,
+    connection::block_on,
+    report, say, say_text,
+    show::{self, OutputFormat},
+    start_audit_log, warn,
+};
 use crate::{
     base::{
         clock::{Clock, Millis},
@@ -25,10 +32,11 @@ use crate::{
     },
     store::{
         Counts, Maintenance as _, Retention, SweepResult,
-        sqlite::{self, ExportError, ImportError, Inspector, Options, Sqlite, Stats},
+        sqlite::{self, Inspector, Options, Sqlite, Stats},
     },
 };
 
+mod archive;
 mod push;
 mod tasks;
 
@@ -38,12 +46,15 @@ pub(super) struct Admin {
     /// Configuration file. Defaults to `a2a.toml`, if that exists. [env: `A2A_CONFIG`]
     #[arg(long, global = true, value_name = "PATH")]
     config: Option<PathBuf>,
-    /// Task database, as `sqlite:PATH`. Defaults to the configured one. [env: `A2A_STORE`]
+    /// Task database, as `sqlite:PATH`. Defaults to the configured one, or those of all `[[agents]]`. [env: `A2A_STORE`]
     #[arg(long, global = true, value_name = "sqlite:PATH")]
     store: Option<String>,
-    /// Print JSON: an object, or one on each line.
-    #[arg(long, global = true)]
-    json: bool,
+    /// Only this one of several agents. Defaults to all of them.
+    #[arg(long, global = true, value_name = "NAME")]
+    agent: Option<String>,
+    /// Format of the output: text, indented JSON, or JSON on one line.
+    #[arg(long, short, global = true, value_enum, default_value = "text", hide_default_value = true)]
+    output: OutputFormat,
     #[command(subcommand)]
     action: Action,
 }
@@ -71,18 +82,23 @@ enum Action {
         /// Export only the tasks of this owner.
         #[arg(long)]
         owner: Option<String>,
-        /// File to create; it must not exist. Defaults to stdout.
+        /// File to create, or directory with a file for each of several agents; it must not exist. Defaults to stdout.
         path: Option<PathBuf>,
     },
     /// Imports exported tasks: all of them, or none if one exists already. Creates the database if it does not exist. No
     /// server may be using it.
     Import {
-        /// File to read. Defaults to stdin.
+        /// File to read, or directory with those of several agents. Defaults to stdin.
         path: Option<PathBuf>,
     },
     /// Writes a consistent copy of the database. A server may be using it.
     Backup {
-        /// File to create; it must not exist.
+        /// File to create, or directory with a file for each of several agents; it must not exist.
+        path: PathBuf,
+    },
+    /// Puts a backup where the database was. No server may be using it.
+    Restore {
+        /// Backup: a file, or the directory with those of several agents.
         path: PathBuf,
     },
     /// Checks the integrity of the database. A server may be using it.
@@ -110,74 +126,163 @@ impl Action {
     fn is_audited(&self) -> bool {
         match self {
             Self::Gc { dry_run } | Self::Forget { dry_run, .. } => !dry_run,
-            Self::Export { .. } | Self::Import { .. } | Self::Backup { .. } => true,
+            Self::Export { .. } | Self::Import { .. } | Self::Backup { .. } | Self::Restore { .. } => true,
             Self::Push(push) => push.is_change(),
             Self::Stats | Self::List(_) | Self::Show(_) | Self::Check => false,
         }
     }
 }
 
+/// Database of the server, or of one of several agents.
+struct Target {
+    /// Name of the agent, if the command is about all of them.
+    agent: Option<String>,
+    path: PathBuf,
+    config: Config,
+}
+
+/// Selects the databases of a configuration. Those of agents that a command can't use are skipped with a note.
+fn targets(arguments: &Admin, LoadedConfig { config, agents, .. }: LoadedConfig) -> anyhow::Result<Vec<Target>> {
+    let creates = matches!(arguments.action, Action::Import { .. } | Action::Restore { .. });
+    let names = || agents.iter().map(|agent| agent.name.as_str()).collect::<Vec<_>>().join(", ");
+    let selected = match &arguments.agent {
+        Some(name) => {
+            let missing = Usage(format!("--agent: there is no agent {name} in [{}]", names()));
+            let agent = agents.into_iter().find(|agent| agent.name == *name).ok_or(missing)?;
+            vec![(None, agent.config)]
+        }
+        None if arguments.store.is_none() && !agents.is_empty() => {
+            agents.into_iter().map(|agent| (Some(agent.name), agent.config)).collect()
+        }
+        None => vec![(None, config)],
+    };
+    let mut targets = Vec::new();
+    for (agent, config) in selected {
+        match (config.store.path.clone(), agent) {
+            (StorePath::Sqlite(path), Some(agent)) if !creates && !path.exists() => {
+                report(&format!("note: agent {agent} has no tasks yet: {} does not exist\n", path.display()));
+            }
+            (StorePath::Sqlite(path), agent) => targets.push(Target { agent, path, config }),
+            (StorePath::Memory, Some(agent)) => report(&format!("note: agent {agent} keeps its tasks in memory\n")),
+            (StorePath::Memory, None) => {}
+        }
+    }
+    let why = "store: there is no database that could be maintained from another process; --store names a file";
+    if targets.is_empty() { Err(config::Error::new(why).into()) } else { Ok(targets) }
+}
+
+/// What a command should show is not in a database. Other databases may have it.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct NotFound(String);
+
+/// A database is damaged. Others are checked too.
+#[derive(Debug, thiserror::Error)]
+#[error("{} is damaged; restore a backup", .0.display())]
+struct Damaged(PathBuf);
+
 /// Runs an `a2a admin` command.
 pub(super) fn run(arguments: &Admin) -> anyhow::Result<()> {
     let flag = |text: &String| ("store".to_owned(), text.clone());
     let flags: Vec<_> = arguments.store.iter().map(flag).collect();
-    let LoadedConfig { config, warnings, .. } = config::load(arguments.config.as_deref(), &flags)?;
-    for warning in &warnings {
+    let loaded = config::load(arguments.config.as_deref(), &flags)?;
+    for warning in &loaded.warnings {
         warn(warning);
     }
-    let StorePath::Sqlite(path) = &config.store.path else {
-        return Err(config::Error::new(
-            "store: a store in memory can't be maintained from another process; --store names a file",
-        )
-        .into());
-    };
-    if arguments.action.is_audited() {
-        start_audit_log(config.log.format);
+    let (Admin { output, action, .. }, log_format) = (arguments, loaded.config.log.format);
+    let targets = targets(arguments, loaded)?;
+    if action.is_audited() {
+        start_audit_log(log_format);
     }
-    let now = Clock::default().millis();
-    let out = Output { as_json: arguments.json };
-    match &arguments.action {
-        Action::Gc { dry_run } => gc(path, &config, now, *dry_run, out),
+    let user = || targets.iter().find_map(|target| Some((target.path.display(), sqlite::user_of(&target.path)?)));
+    if let Some((path, user)) = user().filter(|_| *output == OutputFormat::Text) {
+        let beside = "list, show, stats, check, backup, export, push list and --dry-run work beside a server";
+        report(&format!("note: {path} is in use by {user}\nnote: {beside}\n"));
+    }
+    match action {
+        Action::Export { include_secrets, owner, path } => {
+            archive::export(&targets, owner.as_deref(), *include_secrets, path.as_deref(), *output)
+        }
+        Action::Import { path } => archive::import(&targets, path.as_deref(), *output),
+        Action::Backup { path } => archive::backup(&targets, path, *output),
+        Action::Restore { path } => archive::restore(&targets, path, *output),
+        Action::Gc { .. }
+        | Action::Stats
+        | Action::List(_)
+        | Action::Show(_)
+        | Action::Check
+        | Action::Forget { .. }
+        | Action::Push(_) => each(action, &targets, *output),
+    }
+}
+
+/// Runs a command for each database. It goes on after a damaged one, and after one without what the command should show.
+fn each(action: &Action, targets: &[Target], format: OutputFormat) -> anyhow::Result<()> {
+    let (now, mut is_found, mut failure) = (Clock::default().millis(), false, None);
+    for target in targets {
+        match act(action, target, now, &Output::new(format, target)) {
+            Err(error) if error.is::<NotFound>() || error.is::<Damaged>() => failure = failure.or(Some(error)),
+            result => {
+                result?;
+                is_found = true;
+            }
+        }
+    }
+    failure.filter(|error| !is_found || error.is::<Damaged>()).map_or(Ok(()), Err)
+}
+
+/// Runs a command for a database.
+fn act(action: &Action, target: &Target, now: Millis, out: &Output<'_>) -> anyhow::Result<()> {
+    let path = &target.path;
+    match action {
+        Action::Gc { dry_run } => gc(target, now, *dry_run, out),
         Action::Stats => {
             let stats = Inspector::open(path)?.stats()?;
             out.print(|| stats_json(path, &stats), || stats_report(path, &stats))
         }
         Action::List(arguments) => tasks::list(arguments, path, out),
         Action::Show(arguments) => tasks::show(arguments, path, out),
-        Action::Export { include_secrets, owner, path: to } => {
-            export(path, owner.as_deref(), *include_secrets, to.as_deref(), out)
-        }
-        Action::Import { path: from } => import(path, &config, from.as_deref(), out),
-        Action::Backup { path: to } => {
-            Inspector::open(path)?.backup(to)?;
-            audited("admin backup", None, 1);
-            let text = || format!("backed up {} to {}\n", path.display(), to.display());
-            out.print(|| json!({"store": path.display().to_string(), "path": to.display().to_string()}), text)
-        }
         Action::Check => check(path, out),
         Action::Forget { owner, dry_run: true, .. } => {
             let tasks = Inspector::open(path)?.count_tasks_of(owner)?;
             out.print(
                 || json!({"owner": owner, "dry_run": true, "tasks": tasks}),
-                || format!("{tasks} tasks of {} would be deleted\n", owner_name(owner)),
+                || format!("{tasks} tasks of {} would be deleted from {}\n", owner_name(owner), path.display()),
             )
         }
-        Action::Forget { owner, dry_run: false, yes } => forget(path, &config, owner, *yes, out),
-        Action::Push(action) => push::run(action, path, &config, now, out),
+        Action::Forget { owner, dry_run: false, yes } => forget(target, owner, *yes, out),
+        Action::Push(action) => push::run(action, target, now, out),
+        // Of all databases at once.
+        Action::Export { .. } | Action::Import { .. } | Action::Backup { .. } | Action::Restore { .. } => Ok(()),
     }
 }
 
-/// Output format.
-#[derive(Clone, Copy, Debug)]
-struct Output {
-    as_json: bool,
+/// Output about a database.
+struct Output<'a> {
+    format: OutputFormat,
+    /// Agent that the output names, if there are several.
+    agent: Option<&'a str>,
+    /// Line before the first text.
+    heading: Cell<String>,
 }
 
-impl Output {
-    /// Prints a result: a JSON value on one line, or a text.
-    fn print(self, json: impl FnOnce() -> Value, text: impl FnOnce() -> String) -> anyhow::Result<()> {
-        let printed = if self.as_json { say(&format!("{}\n", json())) } else { say_text(&text()) };
-        Ok(printed?)
+impl<'a> Output<'a> {
+    fn new(format: OutputFormat, target: &'a Target) -> Self {
+        let agent = target.agent.as_deref();
+        let heading = agent.map(|agent| format!("agent {agent}, {}:\n", target.path.display()));
+        Self { format, agent, heading: heading.unwrap_or_default().into() }
+    }
+
+    /// Prints a result: a JSON object, or a text.
+    fn print(&self, json: impl FnOnce() -> Value, text: impl FnOnce() -> String) -> anyhow::Result<()> {
+        if self.format == OutputFormat::Text {
+            return Ok(say_text(&(self.heading.take() + &text()))?);
+        }
+        let mut json = json();
+        if let Some(agent) = self.agent {
+            json["agent"] = agent.into();
+        }
+        Ok(say(&show::json(&json, self.format)?)?)
     }
 }
 
@@ -187,7 +292,8 @@ fn owner_name(owner: &str) -> String {
 }
 
 /// Deletes the tasks of an owner, after a confirmation unless `is_confirmed`.
-fn forget(path: &Path, config: &Config, owner: &str, is_confirmed: bool, out: Output) -> anyhow::Result<()> {
+fn forget(target: &Target, owner: &str, is_confirmed: bool, out: &Output<'_>) -> anyhow::Result<()> {
+    let path = &target.path;
     let can_ask = io::stdin().is_terminal() && io::stderr().is_terminal();
     if !is_confirmed && !can_ask {
         return Err(Usage(format!(
@@ -197,9 +303,9 @@ fn forget(path: &Path, config: &Config, owner: &str, is_confirmed: bool, out: Ou
         .into());
     }
     let in_use = "a server is using the database and has its tasks in memory; stop it first";
-    let deleted = with_existing_store(path, config, in_use, async |store| {
+    let deleted = with_existing_store(target, in_use, async |store| {
         // The number does not change during the confirmation, because the database is locked.
-        if !is_confirmed && !confirm(Inspector::open(path)?.count_tasks_of(owner)?, owner)? {
+        if !is_confirmed && !confirm(Inspector::open(path)?.count_tasks_of(owner)?, owner, path)? {
             return Ok(None);
         }
         Ok(Some(store.forget(owner).await?))
@@ -207,7 +313,7 @@ fn forget(path: &Path, config: &Config, owner: &str, is_confirmed: bool, out: Ou
     let Some(tasks) = deleted else { return Err(anyhow!("nothing was deleted: the deletion was not confirmed")) };
     audited("admin forget", owner, tasks);
     let json = || json!({"owner": owner, "dry_run": false, "tasks": tasks});
-    out.print(json, || format!("deleted {tasks} tasks\n"))?;
+    out.print(json, || format!("deleted {tasks} tasks from {}\n", path.display()))?;
     if tasks > 0 {
         warn("backups of the database, including those made by migrations, still contain these tasks");
     }
@@ -215,10 +321,11 @@ fn forget(path: &Path, config: &Config, owner: &str, is_confirmed: bool, out: Ou
 }
 
 /// Asks for a confirmation on the terminal.
-fn confirm(tasks: u64, owner: &str) -> anyhow::Result<bool> {
+fn confirm(tasks: u64, owner: &str, path: &Path) -> anyhow::Result<bool> {
     report(&format!(
-        "Delete {tasks} tasks of {} in all tenants? This can't be undone. Type yes to delete them: ",
-        owner_name(owner)
+        "Delete {tasks} tasks of {} in all tenants from {}? This can't be undone. Type yes to delete them: ",
+        owner_name(owner),
+        path.display()
     ));
     let mut answer = String::new();
     io::stdin().read_line(&mut answer).context("can't read the confirmation")?;
@@ -227,8 +334,7 @@ fn confirm(tasks: u64, owner: &str) -> anyhow::Result<bool> {
 
 /// Opens an existing database exclusively and runs `act` with it. `in_use` is the error context if a server is using it.
 fn with_existing_store<T>(
-    path: &Path,
-    config: &Config,
+    Target { path, config, .. }: &Target,
     in_use: &'static str,
     act: impl AsyncFnOnce(&Arc<Sqlite>) -> anyhow::Result<T>,
 ) -> anyhow::Result<T> {
@@ -253,14 +359,15 @@ fn with_store<T>(
     block_on(act(&Arc::new(store)))
 }
 
-fn gc(path: &Path, config: &Config, now: Millis, is_dry_run: bool, out: Output) -> anyhow::Result<()> {
+fn gc(target: &Target, now: Millis, is_dry_run: bool, out: &Output<'_>) -> anyhow::Result<()> {
+    let Target { path, config, .. } = target;
     if is_dry_run {
         let (swept, idle) = Inspector::open(path)?.preview_sweep(&config.retention(), now)?;
-        return out.print(|| sweep_json(&swept, idle, true), || sweep_report(&swept, idle, "would be"));
+        return out.print(|| sweep_json(&swept, idle, true), || sweep_report(path, &swept, idle, "would be"));
     }
     let in_use = "a server is using the database and does this by itself; use --dry-run for a report";
     let (policy, task_limits) = (config.retention(), config.limits().task_limits());
-    let (swept, idle) = with_existing_store(path, config, in_use, async |store| {
+    let (swept, idle) = with_existing_store(target, in_use, async |store| {
         let shared: Arc<Sqlite> = Arc::clone(store);
         let journal = Journal::new(shared, Sources::default(), LiveMemory::new(usize::MAX));
         let idle = match Retention::cutoff(policy.idle, now) {
@@ -272,7 +379,7 @@ fn gc(path: &Path, config: &Config, now: Millis, is_dry_run: bool, out: Output) 
     })?;
     let idle = u64::try_from(idle)?;
     audited("admin gc", None, swept.tasks.saturating_add(idle));
-    out.print(|| sweep_json(&swept, idle, false), || sweep_report(&swept, idle, "were"))
+    out.print(|| sweep_json(&swept, idle, false), || sweep_report(path, &swept, idle, "were"))
 }
 
 fn sweep_json(swept: &SweepResult, idle: u64, is_dry_run: bool) -> Value {
@@ -287,92 +394,29 @@ fn sweep_json(swept: &SweepResult, idle: u64, is_dry_run: bool) -> Value {
 }
 
 /// Formats the result of a sweep. `verb` is `were` or `would be`.
-fn sweep_report(swept: &SweepResult, idle: u64, verb: &str) -> String {
+fn sweep_report(path: &Path, swept: &SweepResult, idle: u64, verb: &str) -> String {
     let SweepResult { tasks, logs, push_configs: pushes, idempotency_keys: sends } = swept;
     format!(
-        "{tasks} terminal tasks {verb} deleted\n{logs} event logs of retained tasks {verb} deleted\n\
+        "{tasks} terminal tasks {verb} deleted from {path}\n{logs} event logs of retained tasks {verb} deleted\n\
          {pushes} push configurations of retained tasks {verb} deleted\n\
-         {sends} idempotency keys of retained tasks {verb} deleted\n{idle} idle tasks {verb} canceled\n"
+         {sends} idempotency keys of retained tasks {verb} deleted\n{idle} idle tasks {verb} canceled\n",
+        path = path.display()
     )
 }
 
-fn export(
-    path: &Path,
-    owner: Option<&str>,
-    include_secrets: bool,
-    to: Option<&Path>,
-    output: Output,
-) -> anyhow::Result<()> {
-    let look = Inspector::open(path)?;
-    let Some(to) = to else {
-        let exported = look.export(owner, include_secrets, &mut BufWriter::new(io::stdout().lock()));
-        return exported.map(|tasks| audited("admin export", owner, tasks)).map_err(|error| match error {
-            ExportError::Output(error) => OutputError::from(error).into(),
-            ExportError::Database(error) => error.into(),
-        });
-    };
-    let file = File::create_new(to).with_context(|| to.display().to_string())?;
-    let mut out = BufWriter::new(file);
-    let exported = look.export(owner, include_secrets, &mut out).map_err(anyhow::Error::from).and_then(|tasks| {
-        out.get_ref().sync_all()?;
-        Ok(tasks)
-    });
-    if exported.is_err() {
-        // A partial export looks like a complete one.
-        drop((out, fs::remove_file(to)));
-    }
-    let tasks = exported.with_context(|| format!("nothing was exported to {}", to.display()))?;
-    audited("admin export", owner, tasks);
-    let text = || format!("exported {tasks} tasks to {}\n", to.display());
-    output.print(|| json!({"tasks": tasks, "path": to.display().to_string()}), text)
-}
-
-fn import(path: &Path, config: &Config, from: Option<&Path>, out: Output) -> anyhow::Result<()> {
-    let lines: Box<dyn BufRead + Send> = match from {
-        Some(from) => Box::new(BufReader::new(File::open(from).with_context(|| from.display().to_string())?)),
-        None => Box::new(BufReader::new(io::stdin())),
-    };
-    let in_use = "a server is using the database and would not notice the import; stop it first";
-    let import = |path: &Path| with_store(path, config, in_use, async |store| Ok(store.import(lines).await?));
-    let tasks = if path.exists() {
-        import(path).map_err(|error| {
-            let is_undone = error.is::<ImportError>();
-            if is_undone { error.context(format!("nothing was imported into {}", path.display())) } else { error }
-        })?
-    } else {
-        create_atomically(path, import)?
-    };
-    audited("admin import", None, tasks);
-    let text = || format!("imported {tasks} tasks into {}\n", path.display());
-    out.print(|| json!({"tasks": tasks, "store": path.display().to_string()}), text)
-}
-
-/// Creates a database under a temporary name in the same directory and renames it when `fill` succeeds. A failure leaves
-/// neither the database nor the WAL and lock files of SQLite.
-fn create_atomically<T>(path: &Path, fill: impl FnOnce(&Path) -> anyhow::Result<T>) -> anyhow::Result<T> {
-    let context = || path.display().to_string();
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let name = path.file_name().ok_or_else(|| anyhow!("{} is not a file name", path.display()))?;
-    let directory = tempfile::Builder::new().prefix("a2a-import-").tempdir_in(parent).with_context(context)?;
-    let temporary = directory.path().join(name);
-    let result = fill(&temporary).with_context(|| format!("nothing was written to {}", path.display()))?;
-    sqlite::publish(&temporary, path)?;
-    Ok(result)
-}
-
-fn check(path: &Path, out: Output) -> anyhow::Result<()> {
+fn check(path: &Path, out: &Output<'_>) -> anyhow::Result<()> {
     let (problems, tasks) = Inspector::open(path)?.check()?;
     out.print(
         || json!({"tasks": tasks, "problems": problems}),
         || match &*problems {
-            [] => format!("checked {tasks} tasks, no problems found\n"),
+            [] => format!("checked {tasks} tasks in {}, no problems found\n", path.display()),
             problems => problems.join("\n") + "\n",
         },
     )?;
     if problems.is_empty() {
         return Ok(());
     }
-    Err(anyhow!("{} is damaged; restore a backup", path.display()))
+    Err(Damaged(path.to_owned()).into())
 }
 
 fn stats_json(path: &Path, stats: &Stats) -> Value {

@@ -1,6 +1,7 @@
 //! Output of the commands that call a remote agent, as text and as JSON.
 
 use std::{
+    borrow::Cow,
     collections::HashMap,
     fmt::{Display, Write as _},
 };
@@ -344,6 +345,14 @@ pub(super) fn page(
         _ = writeln!(text, "More tasks: --page-token {}", safe(&page.next_page_token));
     }
     Ok(text)
+}
+
+/// Shortens a text to a number of columns.
+pub(super) fn cut(text: &str, columns: usize) -> Cow<'_, str> {
+    if text.chars().count() <= columns {
+        return text.into();
+    }
+    text.chars().take(columns.saturating_sub(1)).chain(['…']).collect::<String>().into()
 }
 
 /// Returns the name of a state in a column of tables.

@@ -25,7 +25,7 @@ pub use self::{
 };
 pub(crate) use self::{
     export::{ExportError, ImportError},
-    file::publish,
+    file::{publish, user_of},
     inspect::{Inspector, Stats},
 };
 use self::{

@@ -126,10 +126,12 @@ async fn read_only_commands_run_beside_a_server_and_writing_commands_do_not() {
     let stats = succeed(directory, &["stats"]).await;
     assert!(stats.contains("\n1 tasks\n  1 TASK_STATE_COMPLETED\n"), "{stats}");
     assert!(stats.contains("  1 of \"\" in tenant \"\"\n"), "{stats}");
-    assert_eq!(succeed(directory, &["check"]).await, "checked 1 tasks, no problems found\n");
-    assert!(succeed(directory, &["gc", "--dry-run"]).await.starts_with("0 terminal tasks would be deleted\n"));
+    assert_eq!(succeed(directory, &["check"]).await, "checked 1 tasks in a2a.db, no problems found\n");
+    assert!(
+        succeed(directory, &["gc", "--dry-run"]).await.starts_with("0 terminal tasks would be deleted from a2a.db\n")
+    );
     let dry = succeed(directory, &["forget", "--owner", "", "--dry-run"]).await;
-    assert_eq!(dry, "1 tasks of callers without a name would be deleted\n");
+    assert_eq!(dry, "1 tasks of callers without a name would be deleted from a2a.db\n");
     assert!(succeed(directory, &["list"]).await.contains(id));
     assert!(succeed(directory, &["show", id]).await.contains("[user] hello"));
     let exported = tasks(&succeed(directory, &["export"]).await);
@@ -149,10 +151,10 @@ async fn read_only_commands_run_beside_a_server_and_writing_commands_do_not() {
     // The server keeps running, and the copy has the state of the moment it was made.
     post(&format!("{url}/message:send"), &message("again")).await;
     end(server).await;
-    assert_eq!(succeed(directory, &["check"]).await, "checked 2 tasks, no problems found\n");
+    assert_eq!(succeed(directory, &["check"]).await, "checked 2 tasks in a2a.db, no problems found\n");
     assert_eq!(
         succeed(directory, &["check", "--store", "sqlite:copy.db"]).await,
-        "checked 1 tasks, no problems found\n"
+        "checked 1 tasks in copy.db, no problems found\n"
     );
     // The copy can be served.
     std::fs::remove_file(directory.join("a2a.db")).unwrap();
@@ -182,7 +184,7 @@ async fn exported_tasks_can_be_imported_into_another_database() {
     let expected = "error: nothing was imported into a2a.db: line 2: task old: the task exists already, of owner \"ada\" in \
                     tenant \"blue\"; remove the line, or import into another database\n";
     assert_eq!(errors, expected);
-    assert_eq!(succeed(to, &["forget", "--owner", "ada", "--yes"]).await, "deleted 4 tasks\n");
+    assert_eq!(succeed(to, &["forget", "--owner", "ada", "--yes"]).await, "deleted 4 tasks from a2a.db\n");
     let (head, rest) = ada.split_once('\n').unwrap();
     let (first, rest) = rest.split_once('\n').unwrap();
     for (broken, reason) in [
@@ -203,9 +205,9 @@ async fn exported_tasks_can_be_imported_into_another_database() {
         let errors = fail(to, &["import", "broken.jsonl"]).await;
         assert!(errors.contains(reason), "{errors}");
     }
-    assert_eq!(succeed(to, &["check"]).await, "checked 4 tasks, no problems found\n");
+    assert_eq!(succeed(to, &["check"]).await, "checked 4 tasks in a2a.db, no problems found\n");
     assert_eq!(succeed(to, &["import", "ada.jsonl"]).await, "imported 4 tasks into a2a.db\n");
-    assert_eq!(succeed(to, &["check"]).await, "checked 8 tasks, no problems found\n");
+    assert_eq!(succeed(to, &["check"]).await, "checked 8 tasks in a2a.db, no problems found\n");
     let exported = succeed(to, &["export", "--owner", "ada", "--include-secrets"]).await;
     assert_eq!(tasks(&exported), tasks(&ada));
     assert!(!rest.is_empty());
@@ -231,11 +233,14 @@ async fn exported_tasks_can_be_imported_into_another_database() {
         succeed(to, &["import", "ada.jsonl", "--store", "sqlite:new.db"]).await,
         "imported 4 tasks into new.db\n"
     );
-    assert_eq!(succeed(to, &["check", "--store", "sqlite:new.db"]).await, "checked 4 tasks, no problems found\n");
+    assert_eq!(
+        succeed(to, &["check", "--store", "sqlite:new.db"]).await,
+        "checked 4 tasks in new.db, no problems found\n"
+    );
     // An imported running task is recovered as after any start.
     let (server, _) = serve(to).await;
     end(server).await;
-    assert_eq!(succeed(to, &["check"]).await, "checked 8 tasks, no problems found\n");
+    assert_eq!(succeed(to, &["check"]).await, "checked 8 tasks in a2a.db, no problems found\n");
 }
 
 /// Secrets of push configurations are exported only on request. Deliveries keep their position, and dead letters.
@@ -298,7 +303,7 @@ async fn push_deliveries_are_listed_retried_and_dropped() {
     let dead = "dead task old config p of \"ada\" in tenant \"blue\": event 2 of 5, 3 failed attempts \
                 given up 2023-11-14T22:13:20.000Z: status 404\n";
     assert!(list.starts_with(dead), "{list}");
-    let dead = succeed(directory, &["push", "list", "--dead", "--json"]).await;
+    let dead = succeed(directory, &["push", "list", "--dead", "-ojsonl"]).await;
     let dead: Vec<Value> = dead.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(dead.iter().map(|delivery| &delivery["task"]).collect::<Vec<_>>(), ["old", "asked"]);
     let expected = json!({
@@ -314,7 +319,7 @@ async fn push_deliveries_are_listed_retried_and_dropped() {
         assert!(shown.lines().any(|shown| shown == line), "{line}: {shown}");
     }
     assert!(!(list + &shown).contains("secret"), "{shown}");
-    assert_eq!(succeed(directory, &["push", "show", "runs", "p", "--json"]).await.lines().count(), 2, "both owners");
+    assert_eq!(succeed(directory, &["push", "show", "runs", "p", "-ojsonl"]).await.lines().count(), 2, "both owners");
     for arguments in [&["push", "show", "runs", "q"][..], &["push", "show", "old", "--owner", "eve"]] {
         assert!(fail(directory, arguments).await.contains("has no such delivery"), "{arguments:?}");
     }
@@ -325,9 +330,12 @@ async fn push_deliveries_are_listed_retried_and_dropped() {
     }
     end(server).await;
     let before = due();
-    assert_eq!(succeed(directory, &["push", "retry", "old", "p", "--dead"]).await, "1 deliveries are due at once\n");
+    assert_eq!(
+        succeed(directory, &["push", "retry", "old", "p", "--dead"]).await,
+        "1 deliveries are due at once in a2a.db\n"
+    );
     assert_eq!(due(), before + 1);
-    let shown = succeed(directory, &["push", "show", "old", "--owner", "ada", "--json"]).await;
+    let shown = succeed(directory, &["push", "show", "old", "--owner", "ada", "-ojsonl"]).await;
     let shown: Value = serde_json::from_str(&shown).unwrap();
     assert_eq!((&shown["state"], &shown["cursor"]), (&json!("waiting"), &json!(2)));
     assert_eq!((&shown["failed_attempts"], &shown["reason"]), (&json!(0), &Value::Null));
@@ -338,21 +346,21 @@ async fn push_deliveries_are_listed_retried_and_dropped() {
             file.execute("UPDATE push SET pending = ? WHERE task = 1", [pending]).unwrap();
         }
         let dry = succeed(directory, &["gc", "--dry-run"]).await;
-        assert!(dry.starts_with(&format!("{deleted} terminal tasks would be deleted\n")), "{dry}");
+        assert!(dry.starts_with(&format!("{deleted} terminal tasks would be deleted from a2a.db\n")), "{dry}");
     }
-    let retried = succeed(directory, &["push", "retry", "--dead", "--json"]).await;
+    let retried = succeed(directory, &["push", "retry", "--dead", "-ojsonl"]).await;
     let retried: Value = serde_json::from_str(&retried).unwrap();
     assert_eq!((&retried["task"], &retried["state"]), (&json!("asked"), &json!("dead")));
     assert_eq!(succeed(directory, &["push", "list", "--dead"]).await, "");
-    assert_eq!(succeed(directory, &["push", "retry", "--dead"]).await, "0 deliveries are due at once\n");
+    assert_eq!(succeed(directory, &["push", "retry", "--dead"]).await, "0 deliveries are due at once in a2a.db\n");
     let dropped = succeed(directory, &["push", "drop", "old", "--owner", "ada"]).await;
-    assert_eq!(dropped, "1 push configurations were deleted\n");
+    assert_eq!(dropped, "1 push configurations were deleted from a2a.db\n");
     assert_eq!(succeed(directory, &["push", "list"]).await.lines().count(), 7);
     // The deliveries of an owner are deleted with the owner.
     succeed(directory, &["forget", "--owner", "ada", "--yes"]).await;
     let list = succeed(directory, &["push", "list"]).await;
     assert!(list.lines().count() == 4 && !list.contains("ada"), "{list}");
-    assert_eq!(succeed(directory, &["check"]).await, "checked 4 tasks, no problems found\n");
+    assert_eq!(succeed(directory, &["check"]).await, "checked 4 tasks in a2a.db, no problems found\n");
 }
 
 #[tokio::test]
@@ -362,13 +370,13 @@ async fn gc_deletes_expired_data() {
     filled(directory).await;
     let before = succeed(directory, &["export"]).await;
     let dry = succeed(directory, &["gc", "--dry-run"]).await;
-    let expected = "2 terminal tasks would be deleted\n0 event logs of retained tasks would be deleted\n\
+    let expected = "2 terminal tasks would be deleted from a2a.db\n0 event logs of retained tasks would be deleted\n\
                     0 push configurations of retained tasks would be deleted\n\
                     6 idempotency keys of retained tasks would be deleted\n0 idle tasks would be canceled\n";
     assert_eq!(dry, expected);
     assert_eq!(succeed(directory, &["export"]).await, before, "a dry run changes nothing");
     assert_eq!(succeed(directory, &["gc"]).await, expected.replace("would be", "were"));
-    assert_eq!(succeed(directory, &["check"]).await, "checked 6 tasks, no problems found\n");
+    assert_eq!(succeed(directory, &["check"]).await, "checked 6 tasks in a2a.db, no problems found\n");
     assert!(succeed(directory, &["gc"]).await.starts_with("0 terminal tasks"));
     let left = tasks(&succeed(directory, &["export"]).await);
     assert!(left.keys().all(|(_, id)| id != "old"));
@@ -392,7 +400,7 @@ async fn gc_cancels_unanswered_tasks() {
     assert!(dry.ends_with(expected), "{dry}");
     let output = succeed(directory, &["gc"]).await;
     assert!(output.ends_with(&expected.replace("would be", "were")), "{output}");
-    assert_eq!(succeed(directory, &["check"]).await, "checked 6 tasks, no problems found\n");
+    assert_eq!(succeed(directory, &["check"]).await, "checked 6 tasks in a2a.db, no problems found\n");
     let dry = succeed(directory, &["gc", "--dry-run"]).await;
     assert!(dry.ends_with("\n0 idle tasks would be canceled\n"), "{dry}");
     let left = tasks(&succeed(directory, &["export"]).await);
@@ -421,15 +429,15 @@ async fn forget_requires_a_confirmation() {
         assert!(errors.contains(&expected), "{errors}");
         let tasks = if owner == "eve" { 0 } else { 4 };
         let dry = succeed(directory, &["forget", "--owner", owner, "--dry-run"]).await;
-        assert_eq!(dry, format!("{tasks} tasks of {name} would be deleted\n"));
-        let dry = succeed(directory, &["forget", "--owner", owner, "--dry-run", "--json"]).await;
+        assert_eq!(dry, format!("{tasks} tasks of {name} would be deleted from a2a.db\n"));
+        let dry = succeed(directory, &["forget", "--owner", owner, "--dry-run", "-ojsonl"]).await;
         let dry: Value = serde_json::from_str(&dry).unwrap();
         assert_eq!(dry, json!({"owner": owner, "dry_run": true, "tasks": tasks}));
     }
     let (code, ..) = run(directory, &["forget", "--owner", "ada", "--dry-run", "--yes"]).await;
     assert_eq!(code, 2);
     assert_eq!(succeed(directory, &["export"]).await, before);
-    let (code, deleted, errors) = run(directory, &["forget", "--owner", "", "--yes", "--json"]).await;
+    let (code, deleted, errors) = run(directory, &["forget", "--owner", "", "--yes", "-ojsonl"]).await;
     assert_eq!(code, 0, "{errors}");
     let audited = errors.lines().find(|line| line.contains("a2a_service::audit")).expect(&errors);
     for field in ["event=administered", "operation=\"admin forget\"", "object=\"\"", "count=4", "user.id="] {
@@ -451,7 +459,7 @@ async fn tasks_are_listed_in_pages_and_shown_without_secrets() {
         page["tasks"].as_array().unwrap().iter().map(id).collect::<Vec<_>>()
     };
     let list = async |arguments: &[&str]| -> Value {
-        let output = succeed(directory, &[&["list", "--json"], arguments].concat()).await;
+        let output = succeed(directory, &[&["list", "-ojsonl"], arguments].concat()).await;
         serde_json::from_str(&output).unwrap()
     };
     let all = list(&[]).await;
@@ -469,12 +477,12 @@ async fn tasks_are_listed_in_pages_and_shown_without_secrets() {
     let text = succeed(directory, &["list", "--owner", "ada", "--limit", "1"]).await;
     let lines: Vec<_> = text.lines().collect();
     assert!(lines[0].starts_with("ID ") && lines[1].starts_with("new  "), "{text}");
-    assert!(lines[1].contains("  failed  ") && lines[1].ends_with("\"ada\" in tenant \"blue\""), "{text}");
+    assert!(lines[1].contains("  failed  ") && lines[1].ends_with("  \"ada\" (blue)"), "{text}");
     assert!(lines[2].starts_with("More tasks: --page-token "), "{text}");
 
-    let shown = succeed(directory, &["show", "old", "--json"]).await;
+    let shown = succeed(directory, &["show", "old", "-ojsonl"]).await;
     assert_eq!(shown.lines().count(), 2, "tasks of two owners have this id");
-    let shown = succeed(directory, &["show", "old", "--owner", "ada", "--json"]).await;
+    let shown = succeed(directory, &["show", "old", "--owner", "ada", "-ojsonl"]).await;
     assert!(!shown.contains("secret"), "{shown}");
     let shown: Value = serde_json::from_str(&shown).unwrap();
     assert_eq!((&shown["events"], &shown["state"]), (&json!(5), &json!("TASK_STATE_COMPLETED")));
@@ -509,17 +517,121 @@ async fn commands_print_json() {
             json!({"dry_run": false, "tasks": 2, "logs": 0, "push_configs": 0, "idempotency_keys": 6, "canceled": 0}),
         ),
     ] {
-        let output = succeed(directory, &[arguments, &["--json"]].concat()).await;
+        let output = succeed(directory, &[arguments, &["-ojsonl"]].concat()).await;
         assert_eq!(serde_json::from_str::<Value>(&output).unwrap(), expected, "{arguments:?}");
     }
-    let stats: Value = serde_json::from_str(&succeed(directory, &["stats", "--json"]).await).unwrap();
+    let stats: Value = serde_json::from_str(&succeed(directory, &["stats", "-ojsonl"]).await).unwrap();
     assert_eq!((&stats["tasks"], &stats["states"]["TASK_STATE_WORKING"]), (&json!(6), &json!(2)));
     assert_eq!(stats["largest_owners"][0], json!({"owner": "ada", "tenant": "blue", "tasks": 3}));
     rusqlite::Connection::open(directory.join("a2a.db")).unwrap().execute("DELETE FROM log", []).unwrap();
-    let (code, output, _) = run(directory, &["check", "--json"]).await;
+    let (code, output, _) = run(directory, &["check", "-ojsonl"]).await;
     let damage: Value = serde_json::from_str(&output).unwrap();
     assert!(code == 1 && !damage["problems"].as_array().unwrap().is_empty(), "{output}");
     assert_eq!(tasks(&before).len(), 4);
+}
+
+/// Each command is about the databases of all agents, or of the named one. Copies are in a directory.
+#[tokio::test]
+async fn commands_cover_all_agents() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    let agents = "[[agents]]\nname = 'geo'\n[[agents]]\nname = 'math'\n[[agents]]\nname = 'brief'\nstore = 'memory'\n";
+    std::fs::write(directory.join("a2a.toml"), agents).unwrap();
+    let (server, url) = serve(directory).await;
+    let mut ids = Vec::new();
+    for agent in ["geo", "math", "math"] {
+        let task = post(&format!("{url}/{agent}/message:send"), &message("hello")).await["task"].clone();
+        ids.push(task["id"].as_str().unwrap().to_owned());
+    }
+    let checked = "agent geo, a2a.geo.db:\nchecked 1 tasks in a2a.geo.db, no problems found\n\
+                   agent math, a2a.math.db:\nchecked 2 tasks in a2a.math.db, no problems found\n";
+    let (code, output, notes) = run(directory, &["check"]).await;
+    assert_eq!((code, &*output), (0, checked));
+    let in_use = format!("note: a2a.geo.db is in use by process {}, since ", server.id().unwrap());
+    for note in ["note: agent brief keeps its tasks in memory\n", &in_use, "note: list, show, stats, check, backup, "] {
+        assert!(notes.contains(note), "{notes}");
+    }
+    assert!(notes.lines().all(|line| line.len() <= 100), "{notes}");
+    let backed_up = "agent geo, a2a.geo.db:\nbacked up a2a.geo.db to all/geo.db\n\
+                     agent math, a2a.math.db:\nbacked up a2a.math.db to all/math.db\n";
+    assert_eq!(succeed(directory, &["backup", "all"]).await, backed_up);
+    assert!(fail(directory, &["backup", "all"]).await.contains("all: File exists"));
+    let exported = succeed(directory, &["export", "tasks", "-ojsonl"]).await;
+    let exported: Vec<Value> = exported.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(exported[0], json!({"tasks": 1, "path": "tasks/geo.jsonl", "agent": "geo"}));
+    assert_eq!(exported[1], json!({"tasks": 2, "path": "tasks/math.jsonl", "agent": "math"}));
+    let list = succeed(directory, &["list"]).await;
+    assert!(ids.iter().all(|id| list.contains(id)) && list.lines().all(|line| line.chars().count() <= 80), "{list}");
+    assert!(!succeed(directory, &["list", "--agent", "geo"]).await.contains(&ids[1]));
+    let shown = succeed(directory, &["show", &ids[1]]).await;
+    assert!(shown.starts_with("agent math, a2a.math.db:\n") && !shown.contains("agent geo"), "{shown}");
+    for (arguments, code, reason) in [
+        (&["show", "none"][..], 1, "a2a.geo.db has no task none"),
+        (&["export"], 2, "name a directory for their exports, or one of them with --agent"),
+        (&["gc"], 1, "note: list, show, stats, check, backup, export"),
+        (&["restore", "all"], 1, "nothing was restored: a2a.geo.db is in use; stop the server first"),
+        (&["restore", "all/geo.db"], 2, "name one with --agent"),
+        (&["import", "tasks"], 1, "stop it first"),
+        (&["check", "--agent", "gap"], 2, "--agent: there is no agent gap in [geo, math, brief]"),
+    ] {
+        let (found, _, errors) = run(directory, arguments).await;
+        assert!(found == code && errors.contains(reason), "{arguments:?}: {found} {errors}");
+    }
+    end(server).await;
+    // Copies replace nothing.
+    assert!(fail(directory, &["restore", "all"]).await.contains("a2a.geo.db exists; move it away"));
+    assert!(fail(directory, &["import", "tasks"]).await.contains("the task exists already"));
+    let clear =
+        || ["geo", "math"].map(|agent| std::fs::remove_file(directory.join(format!("a2a.{agent}.db"))).unwrap());
+    clear();
+    std::fs::write(directory.join("all/other.db"), "").unwrap();
+    let errors = fail(directory, &["restore", "all"]).await;
+    assert!(errors.contains("all/other.db is of an agent that has no database here"), "{errors}");
+    assert!(!directory.join("a2a.geo.db").exists(), "nothing is restored if one copy does not fit");
+    std::fs::remove_file(directory.join("all/other.db")).unwrap();
+    let restored = succeed(directory, &["restore", "all"]).await;
+    assert!(
+        restored.contains("restored a2a.geo.db from all/geo.db\n") && restored.contains("all/math.db"),
+        "{restored}"
+    );
+    assert_eq!(succeed(directory, &["check"]).await, checked);
+    clear();
+    succeed(directory, &["import", "tasks"]).await;
+    assert_eq!(succeed(directory, &["check"]).await, checked);
+    // A copy of one database, as servers with one agent have.
+    std::fs::remove_file(directory.join("a2a.math.db")).unwrap();
+    let restored = succeed(directory, &["restore", "all/math.db", "--agent", "math"]).await;
+    assert_eq!(restored, "restored a2a.math.db from all/math.db\n");
+    let (code, output, notes) = run(directory, &["check"]).await;
+    assert_eq!((code, &*output), (0, checked));
+    assert_eq!(notes, "note: agent brief keeps its tasks in memory\n", "no server is running");
+    // A directory is no copy of one database.
+    let (code, _, errors) = run(directory, &["restore", "all", "--store", "sqlite:new.db"]).await;
+    assert!(code == 2 && errors.contains("is of an agent that has no database here"), "{errors}");
+    assert_eq!(
+        succeed(directory, &["restore", "all/geo.db", "--store", "sqlite:new.db"]).await,
+        "restored new.db from all/geo.db\n"
+    );
+}
+
+/// A damaged database does not keep the others from being checked.
+#[tokio::test]
+async fn all_agents_are_checked_after_damage() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    filled(directory).await;
+    std::fs::copy(directory.join("a2a.db"), directory.join("a2a.b.db")).unwrap();
+    std::fs::rename(directory.join("a2a.db"), directory.join("a2a.a.db")).unwrap();
+    std::fs::write(
+        directory.join("a2a.toml"),
+        "[[agents]]\nname = 'a'\n[[agents]]\nname = 'b'\n[[agents]]\nname = 'c'\n",
+    )
+    .unwrap();
+    rusqlite::Connection::open(directory.join("a2a.a.db")).unwrap().execute("DELETE FROM log", []).unwrap();
+    let (code, output, errors) = run(directory, &["check"]).await;
+    assert!(code == 1 && errors.contains("a2a.a.db is damaged; restore a backup"), "{errors}");
+    assert!(errors.contains("note: agent c has no tasks yet: a2a.c.db does not exist\n"), "{errors}");
+    assert!(output.ends_with("checked 8 tasks in a2a.b.db, no problems found\n"), "{output}");
 }
 
 /// A closed pipe ends an export quietly, and a full device does not.
@@ -552,13 +664,13 @@ async fn forget_deletes_all_data_of_an_owner() {
     filled(directory).await;
     let bob = tasks(&succeed(directory, &["export", "--owner", "bob"]).await);
     let (code, printed, warned) = run(directory, &["forget", "--owner", "ada", "--yes"]).await;
-    assert_eq!((code, &*printed), (0, "deleted 4 tasks\n"));
+    assert_eq!((code, &*printed), (0, "deleted 4 tasks from a2a.db\n"));
     assert!(warned.contains("backups of the database"), "{warned}");
     assert_eq!(tasks(&succeed(directory, &["export"]).await), bob);
-    assert_eq!(succeed(directory, &["check"]).await, "checked 4 tasks, no problems found\n");
+    assert_eq!(succeed(directory, &["check"]).await, "checked 4 tasks in a2a.db, no problems found\n");
     let file = std::fs::read(directory.join("a2a.db")).unwrap();
     assert!(!file.windows(3).any(|bytes| bytes == b"ada"), "deleted data is overwritten");
-    assert_eq!(succeed(directory, &["forget", "--owner", "ada", "--yes"]).await, "deleted 0 tasks\n");
+    assert_eq!(succeed(directory, &["forget", "--owner", "ada", "--yes"]).await, "deleted 0 tasks from a2a.db\n");
     // The name is also removed if the owner has no tasks left.
     let owners = || {
         let file = rusqlite::Connection::open(directory.join("a2a.db")).unwrap();
@@ -568,7 +680,7 @@ async fn forget_deletes_all_data_of_an_owner() {
     file.execute("INSERT INTO scope(owner, tenant) VALUES('eve', ''), ('eve', 'blue')", []).unwrap();
     drop(file);
     assert_eq!(owners(), "bob,eve,eve");
-    assert_eq!(succeed(directory, &["forget", "--owner", "eve", "--yes"]).await, "deleted 0 tasks\n");
+    assert_eq!(succeed(directory, &["forget", "--owner", "eve", "--yes"]).await, "deleted 0 tasks from a2a.db\n");
     assert_eq!(owners(), "bob");
 }
 

@@ -2,15 +2,14 @@
 
 use std::path::Path;
 
-use anyhow::anyhow;
 use clap::Subcommand;
 use serde_json::{Value, json};
 use url::Url;
 
-use super::{Output, audited, with_existing_store};
+use super::{NotFound, Output, Target, audited, with_existing_store};
 use crate::{
     base::clock::Millis,
-    cli::{config::Config, say, time},
+    cli::{show::OutputFormat, time},
     client,
     store::{Delivery, DeliveryState, DeliveryToken, PushQueue as _, sqlite::Inspector},
 };
@@ -32,7 +31,7 @@ pub(super) enum Push {
     /// Prints the deliveries of a task, without secrets. A server may be using the database.
     Show(Selection),
     /// Makes deliveries due at once: those that wait for their next attempt, and dead letters, which continue after the last
-    /// delivered event. A server delivers them after its start. No server may be using the database. `--json` prints the
+    /// delivered event. A server delivers them after its start. No server may be using the database. `-o json` prints the
     /// deliveries as they were before.
     Retry(Selection),
     /// Deletes push configurations with their deliveries. No server may be using the database.
@@ -79,7 +78,7 @@ impl Selection {
             Ok(())
         })?;
         match &self.task {
-            Some(task) if selected.is_empty() => Err(anyhow!("task {task} has no such delivery")),
+            Some(task) if selected.is_empty() => Err(NotFound(format!("task {task} has no such delivery")).into()),
             _ => Ok(selected),
         }
     }
@@ -96,7 +95,8 @@ impl Push {
 }
 
 /// Runs an `a2a admin push` command.
-pub(super) fn run(push: &Push, path: &Path, config: &Config, now: Millis, out: Output) -> anyhow::Result<()> {
+pub(super) fn run(push: &Push, target: &Target, now: Millis, out: &Output<'_>) -> anyhow::Result<()> {
+    let path = &target.path;
     match push {
         Push::List { dead } => each_page(path, *dead, |page| print(&page, out, now)),
         Push::Show(selection) => {
@@ -107,7 +107,7 @@ pub(super) fn run(push: &Push, path: &Path, config: &Config, now: Millis, out: O
         }
         Push::Retry(selection) => {
             let selected = selection.read(path)?;
-            let retried = with_existing_store(path, config, IN_USE, async |store| {
+            let retried = with_existing_store(target, IN_USE, async |store| {
                 let mut retried = Vec::new();
                 for delivery in selected {
                     if store.retry_delivery(&delivery.key, &delivery.config.config.id, now).await? {
@@ -117,18 +117,18 @@ pub(super) fn run(push: &Push, path: &Path, config: &Config, now: Millis, out: O
                 Ok(retried)
             })?;
             audited("admin push retry", None, u64::try_from(retried.len())?);
-            report(&retried, out, now, "deliveries are due at once")
+            report(&retried, out, now, "deliveries are due at once in", path)
         }
         Push::Drop(selection) => {
             let selected = selection.read(path)?;
-            with_existing_store(path, config, IN_USE, async |store| {
+            with_existing_store(target, IN_USE, async |store| {
                 for delivery in &selected {
                     store.delete_push(&delivery.key, &delivery.config.config.id).await?;
                 }
                 Ok(())
             })?;
             audited("admin push drop", None, u64::try_from(selected.len())?);
-            report(&selected, out, now, "push configurations were deleted")
+            report(&selected, out, now, "push configurations were deleted from", path)
         }
     }
 }
@@ -148,12 +148,15 @@ fn each_page(
     }
 }
 
-fn print(deliveries: &[Delivery], out: Output, now: Millis) -> anyhow::Result<()> {
+fn print(deliveries: &[Delivery], out: &Output<'_>, now: Millis) -> anyhow::Result<()> {
     deliveries.iter().try_for_each(|delivery| out.print(|| to_json(delivery, now), || line(delivery, now)))
 }
 
-fn report(deliveries: &[Delivery], out: Output, now: Millis, what: &str) -> anyhow::Result<()> {
-    if out.as_json { print(deliveries, out, now) } else { Ok(say(&format!("{} {what}\n", deliveries.len()))?) }
+fn report(deliveries: &[Delivery], out: &Output<'_>, now: Millis, what: &str, path: &Path) -> anyhow::Result<()> {
+    if out.format != OutputFormat::Text {
+        return print(deliveries, out, now);
+    }
+    out.print(Value::default, || format!("{} {what} {}\n", deliveries.len(), path.display()))
 }
 
 /// Name of the state of a delivery.

@@ -2,12 +2,13 @@
 
 use std::{fmt::Write as _, path::Path};
 
-use anyhow::{Context as _, anyhow};
+use anyhow::Context as _;
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::{Output, push::shown_url};
+use super::{NotFound, Output, push::shown_url};
 use crate::{
+    base::clock::{Clock, Millis},
     cli::{
         show::{self, OutputFormat},
         time,
@@ -53,7 +54,7 @@ pub(super) struct Show {
 }
 
 /// Runs `a2a admin list`.
-pub(super) fn list(arguments: &List, path: &Path, out: Output) -> anyhow::Result<()> {
+pub(super) fn list(arguments: &List, path: &Path, out: &Output<'_>) -> anyhow::Result<()> {
     let filter = TaskFilter {
         id: None,
         owner: arguments.owner.clone(),
@@ -68,10 +69,12 @@ pub(super) fn list(arguments: &List, path: &Path, out: Output) -> anyhow::Result
             json!({"tasks": tasks, "next_page_token": page.next.map(|row| row.to_string())})
         },
         || {
-            let mut text = format!("{:<36}  {:<14}  {:<24}  {:>10}  OWNER\n", "ID", "STATE", "UPDATED", "BYTES");
-            page.tasks.iter().for_each(|task| text.push_str(&line(task)));
+            let now = Clock::default().millis();
+            let mut text = format!("{:<36}  {:<14}  {:>5}  OWNER (TENANT)\n", "ID", "STATE", "AGE");
+            page.tasks.iter().for_each(|task| text.push_str(&line(task, now)));
             if let Some(row) = page.next {
-                _ = writeln!(text, "More tasks: --page-token {row}");
+                let agent = out.agent.map(|agent| format!("--agent {agent} ")).unwrap_or_default();
+                _ = writeln!(text, "More tasks: {agent}--page-token {row}");
             }
             text
         },
@@ -79,14 +82,14 @@ pub(super) fn list(arguments: &List, path: &Path, out: Output) -> anyhow::Result
 }
 
 /// Runs `a2a admin show`.
-pub(super) fn show(arguments: &Show, path: &Path, out: Output) -> anyhow::Result<()> {
+pub(super) fn show(arguments: &Show, path: &Path, out: &Output<'_>) -> anyhow::Result<()> {
     let Show { id, owner, tenant } = arguments;
     let filter =
         TaskFilter { id: Some(id.clone()), owner: owner.clone(), tenant: tenant.clone(), ..TaskFilter::default() };
     let inspector = Inspector::open(path)?;
     let page = inspector.tasks(&filter, usize::from(MAX_PAGE))?;
     if page.tasks.is_empty() {
-        return Err(anyhow!("{} has no task {id}; `a2a admin list` lists the tasks", path.display()));
+        return Err(NotFound(format!("{} has no task {id}; `a2a admin list` lists the tasks", path.display())).into());
     }
     for summary in &page.tasks {
         let damaged = || format!("task {id} of owner {:?} can't be read; see `a2a admin check`", summary.owner);
@@ -120,11 +123,22 @@ fn summary_json(task: &TaskSummary) -> Value {
     })
 }
 
-fn line(task: &TaskSummary) -> String {
-    let tenant = if task.tenant.is_empty() { String::new() } else { format!(" in tenant {:?}", task.tenant) };
-    let (id, updated) = (show::safe(&task.id), time(task.time));
-    let (state, updated) = (show::state_cell(task.state), updated.as_str().unwrap_or_default());
-    format!("{id:<36}  {state}  {updated:<24}  {:>10}  {:?}{tenant}\n", task.bytes, task.owner)
+/// Formats a task as a line of 80 columns. A long owner is cut.
+fn line(task: &TaskSummary, now: Millis) -> String {
+    let tenant = if task.tenant.is_empty() { String::new() } else { format!(" ({})", show::safe(&task.tenant)) };
+    let (id, state, age) = (show::safe(&task.id), show::state_cell(task.state), age(now.saturating_sub(task.time)));
+    let owner = format!("{:?}{tenant}", task.owner);
+    format!("{id:<36}  {state}  {age:>5}  {}\n", show::cut(&owner, 19))
+}
+
+/// Formats a time span in its largest unit.
+fn age(millis: Millis) -> String {
+    match millis.max(0) / 1000 {
+        seconds @ ..60 => format!("{seconds} s"),
+        seconds @ ..3600 => format!("{} m", seconds / 60),
+        seconds @ ..86_400 => format!("{} h", seconds / 3600),
+        seconds => format!("{} d", seconds / 86_400),
+    }
 }
 
 /// Formats a task with the data that its owner does not see. `text` is the task.

@@ -5,7 +5,7 @@ use std::{
     io::{self, Read as _, Write as _},
     mem,
     path::{Path, PathBuf},
-    process,
+    process, thread,
     time::Duration,
 };
 
@@ -19,6 +19,9 @@ use crate::base::clock::Clock;
 
 /// Maximum time that a connection waits for a lock of another connection, which is held only briefly.
 pub(super) const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Time after which a lock that `user_of` had is free.
+const PROBE: Duration = Duration::from_millis(50);
 
 /// Size in bytes to which SQLite truncates the write-ahead log after a complete checkpoint.
 pub(super) const WAL_SIZE_LIMIT: i64 = 64 << 20;
@@ -52,20 +55,20 @@ impl LockedFile {
         let path = canonical(path)?;
         let lock_path = path.with_added_extension("lock");
         let mut lock = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&lock_path)?;
-        match lock.try_lock() {
+        let mut locked = lock.try_lock();
+        if matches!(locked, Err(TryLockError::WouldBlock)) {
+            #[expect(clippy::disallowed_methods, reason = "`user_of` has the lock for a moment")]
+            thread::sleep(PROBE);
+            locked = lock.try_lock();
+        }
+        match locked {
             Ok(()) => {}
-            Err(TryLockError::WouldBlock) => {
-                let mut by = String::new();
-                // On some systems, a locked file can't be read.
-                let read = lock.read_to_string(&mut by);
-                let by = if read.is_ok() && !by.is_empty() { by } else { "another process".to_owned() };
-                return Err(Error::from(Problem::InUse(by.trim_end().to_owned())).at(&path));
-            }
+            Err(TryLockError::WouldBlock) => return Err(Error::from(Problem::InUse(holder(&mut lock))).at(&path)),
             Err(TryLockError::Error(error)) => return Err(error.into()),
         }
         let since = jiff::Timestamp::from_millisecond(Clock::default().millis()).unwrap_or_default();
-        let holder = format!("process {}, since {since:.0}\n", process::id());
-        lock.set_len(0).and_then(|()| lock.write_all(holder.as_bytes()))?;
+        let user = format!("process {}, since {since:.0}\n", process::id());
+        lock.set_len(0).and_then(|()| lock.write_all(user.as_bytes()))?;
         Ok(Self { path, _lock: lock, _database: None })
     }
 
@@ -113,6 +116,20 @@ impl LockedFile {
         }
         Ok(db)
     }
+}
+
+/// Returns the process that uses a database, and since when, as far as known. `None` if no process does.
+pub(crate) fn user_of(path: &Path) -> Option<String> {
+    let mut lock = File::open(canonical(path).ok()?.with_added_extension("lock")).ok()?;
+    matches!(lock.try_lock_shared(), Err(TryLockError::WouldBlock)).then(|| holder(&mut lock))
+}
+
+/// Reads the name of the process that has a lock file.
+fn holder(lock: &mut File) -> String {
+    let mut by = String::new();
+    // On some systems, a locked file can't be read.
+    let read = lock.read_to_string(&mut by);
+    if read.is_ok() && !by.is_empty() { by.trim_end().to_owned() } else { "another process".to_owned() }
 }
 
 /// Creates an empty file for a database, unless it exists. Only its owner may read it: it has the messages of clients. SQLite gives

@@ -55,7 +55,7 @@ async fn wait_until_delivered(store: &Path, count: &Receiver) {
     let delivered = async {
         let mut before = None;
         loop {
-            let listed = output(a2a(&["admin", "push", "list", "--json", "--store", &store])).await;
+            let listed = output(a2a(&["admin", "push", "list", "-ojsonl", "--store", &store])).await;
             assert!(listed.status.success(), "{listed:?}");
             let listed = String::from_utf8(listed.stdout).unwrap();
             let received = count.requests.lock().len();

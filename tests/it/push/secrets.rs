@@ -402,11 +402,11 @@ async fn no_output_of_the_program_has_a_secret() {
 async fn administer(directory: &Path, task: &str, made: &[String]) {
     for command in [
         &["push", "list"][..],
-        &["push", "list", "--json"],
-        &["push", "list", "--dead", "--json"],
+        &["push", "list", "-ojsonl"],
+        &["push", "list", "--dead", "-ojsonl"],
         &["push", "show", task],
-        &["push", "show", task, "--json"],
-        &["push", "retry", "--dead", "--json"],
+        &["push", "show", task, "-ojsonl"],
+        &["push", "retry", "--dead", "-ojsonl"],
         &["stats"],
         &["check"],
         &["gc", "--dry-run"],
@@ -424,7 +424,7 @@ async fn administer(directory: &Path, task: &str, made: &[String]) {
         assert!(!contains(&exported, secret), "{secret}");
     }
     check_made("the export", &exported, made);
-    check("push drop", &admin(directory, &["push", "drop", task, "--json"]).await);
+    check("push drop", &admin(directory, &["push", "drop", task, "-ojsonl"]).await);
 }
 
 #[tokio::test]
