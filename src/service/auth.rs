@@ -24,7 +24,10 @@ pub use self::{
 #[cfg(feature = "auth")]
 pub use self::{
     jwt::{Jwt, JwtOptions},
-    token_file::{NewToken, TokenEntry, TokenFile, TokenFileError, TokenSource, add_token, list_tokens, revoke_token},
+    token_file::{
+        NewToken, PreviousSecret, TokenEntry, TokenFile, TokenFileError, TokenSource, add_token, list_tokens,
+        revoke_token, rotate_token,
+    },
 };
 use crate::protocol::{error::Error, pb::v1::AgentCard};
 pub(crate) use crate::service::auth::failure_limit::{FAILURES, FailureLimit};

@@ -4,7 +4,7 @@ use std::{
     collections::{BTreeSet, HashMap},
     fmt,
     fs::File,
-    io,
+    io, mem,
     path::{Path, PathBuf},
     sync::{Arc, OnceLock},
     time::{Duration, SystemTime},
@@ -185,6 +185,21 @@ pub struct TokenEntry {
     /// Time from which the token is rejected. Not set: never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires: Option<Timestamp>,
+    /// Secret before the last rotation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub previous: Option<PreviousSecret>,
+}
+
+/// Secret that was replaced, and is still accepted for some time.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct PreviousSecret {
+    /// SHA-256 of the secret, in hexadecimal digits.
+    #[serde(deserialize_with = "read_digest")]
+    sha256: String,
+    /// Time from which it is rejected.
+    pub expires: Timestamp,
 }
 
 fn read_digest<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
@@ -341,16 +356,37 @@ pub fn add_token(path: &Path, new: NewToken, now: SystemTime) -> Result<String, 
         if document.tokens.iter().any(|entry| entry.name == name) {
             return Err(Cause::Invalid(format!("a token has the name {name}; revoke it, or choose another name")));
         }
-        let mut random = [0; SECRET_BYTES];
-        let failed = |_| Cause::Invalid("the system has no random numbers".to_owned());
-        SystemRandom::new().fill(&mut random).map_err(failed)?;
-        let secret = format!("{PREFIX}{}", BASE64_URL_SAFE_NO_PAD.encode(random));
+        let secret = new_secret()?;
         let created = Timestamp::try_from(now).and_then(|now| now.round(jiff::Unit::Second));
         let created = created.unwrap_or(Timestamp::UNIX_EPOCH);
         let sha256 = sha256_hex(secret.as_bytes());
-        document.tokens.push(TokenEntry { name, sha256, source, owner, tenant, scopes, created, expires });
+        let previous = None;
+        document.tokens.push(TokenEntry { name, sha256, source, owner, tenant, scopes, created, expires, previous });
         Ok(secret)
     })
+}
+
+/// Replaces the secret of a token, and returns the new one. It is stored nowhere. The old one is rejected from `expires`. Blocks.
+///
+/// # Errors
+/// There is no such token, or the file can't be read or written.
+pub fn rotate_token(path: &Path, name: &str, expires: Timestamp) -> Result<String, TokenFileError> {
+    edit(path, |document| {
+        let entry = document.tokens.iter_mut().find(|entry| entry.name == name);
+        let entry = entry.ok_or_else(|| Cause::Invalid(format!("no token has the name {name}")))?;
+        let secret = new_secret()?;
+        let sha256 = mem::replace(&mut entry.sha256, sha256_hex(secret.as_bytes()));
+        entry.previous = Some(PreviousSecret { sha256, expires });
+        Ok(secret)
+    })
+}
+
+/// Generates a secret.
+fn new_secret() -> Result<String, Cause> {
+    let mut random = [0; SECRET_BYTES];
+    let failed = |_| Cause::Invalid("the system has no random numbers".to_owned());
+    SystemRandom::new().fill(&mut random).map_err(failed)?;
+    Ok(format!("{PREFIX}{}", BASE64_URL_SAFE_NO_PAD.encode(random)))
 }
 
 /// Removes a token from a file. Blocks.
@@ -406,7 +442,8 @@ impl Tokens {
                 unchanged.map_or_else(|| Arc::new(watch::Sender::new(false)), |known| Arc::clone(&known.revoked));
             (hash, ActiveToken { entry, revoked })
         };
-        let by_hash: Arc<TokensByHash> = Arc::new(document.tokens.into_iter().map(active).collect());
+        let entries = document.tokens.into_iter().flat_map(TokenEntry::secrets);
+        let by_hash: Arc<TokensByHash> = Arc::new(entries.map(active).collect());
         for (hash, token) in known.iter() {
             if by_hash.get(hash).is_none_or(|kept| !Arc::ptr_eq(&kept.revoked, &token.revoked)) {
                 token.revoked.send_replace(true);
@@ -449,6 +486,15 @@ impl Tokens {
 }
 
 impl TokenEntry {
+    /// Returns the token with each of its secrets.
+    fn secrets(mut self) -> impl Iterator<Item = Self> {
+        let previous = self.previous.take().map(|PreviousSecret { sha256, expires }| {
+            let expires = self.expires.map_or(expires, |end| end.min(expires));
+            Self { sha256, expires: Some(expires), ..self.clone() }
+        });
+        previous.into_iter().chain([self])
+    }
+
     fn principal(&self) -> Principal {
         let principal = Principal::new(self.name.as_str()).owner(self.owner.as_deref().unwrap_or(&self.name));
         let principal = match &self.tenant {
