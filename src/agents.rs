@@ -38,3 +38,5 @@ pub use self::openai::{Approval, McpServer, McpTransport};
 pub use self::openai::{Openai, OpenaiOptions};
 #[cfg(feature = "client")]
 pub use self::upstream::{GAP, Upstream};
+#[cfg(feature = "client")]
+pub use crate::base::credential::Credential;

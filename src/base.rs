@@ -4,6 +4,8 @@
 pub(crate) mod bounded_body;
 #[doc(hidden)]
 pub mod clock;
+#[cfg(any(feature = "server", feature = "client", feature = "push"))]
+pub mod credential;
 pub(crate) mod decoding;
 #[cfg(any(feature = "exec", feature = "cli"))]
 pub(crate) mod environment;

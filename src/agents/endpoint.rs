@@ -9,6 +9,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::{End, Error, Stopped, Turn};
 use crate::base::{
     bounded_body::BodyError,
+    credential::Credential,
     retry::{Backoff, retry_after},
 };
 
@@ -30,9 +31,9 @@ pub(super) fn parse_url(url: &str) -> io::Result<Url> {
 }
 
 /// Returns a POST request of a turn with a JSON body. `accept` are the media types of the response.
-pub(super) fn post(
+pub(super) async fn post(
     (client, url): (&Client, &Url),
-    token: Option<&String>,
+    token: Option<&Credential>,
     accept: &str,
     turn: &Turn,
     body: &Bytes,
@@ -40,7 +41,7 @@ pub(super) fn post(
     let request = client.post(url.clone()).body(body.clone()).header(header::ACCEPT, accept);
     let mut request = request.header(header::CONTENT_TYPE, "application/json");
     if let Some(token) = token {
-        request = request.bearer_auth(token);
+        request = request.bearer_auth(token.current().await);
     }
     if let Some(trace) = turn.trace() {
         request = request.header("traceparent", trace);

@@ -18,6 +18,7 @@ use super::{
 use crate::{
     base::{
         bounded_body::{BodyError, MAX_WITHOUT_EVENT, ResponseBody},
+        credential::Credential,
         decoding::{self, BYTE_ORDER_MARK},
         retry::Backoff,
         sse::{SseReader, without_mark},
@@ -48,9 +49,9 @@ options! {
     #[non_exhaustive]
     pub struct HttpOptions {
         /// Bearer token of the requests.
-        pub token: Option<String>,
+        pub token: Option<Credential>,
         /// Secret that signs the requests, as in Standard Webhooks.
-        pub secret: Option<String>,
+        pub secret: Option<Credential>,
         /// The endpoint may get a turn twice: a request is repeated if its outcome is unknown or the endpoint is overloaded, and
         /// a turn that was interrupted runs again ([`Agent::resumable`]). Off by default: only requests that found no connection
         /// are repeated.
@@ -104,11 +105,11 @@ impl HttpEndpoint {
     async fn request(&self, turn: &Turn, body: &Bytes) -> Result<Response, Error> {
         let id = format!("{}-{}", turn.task_id(), turn.message().message_id);
         let send = async || {
-            let request = post((&self.client, &self.url), self.options.token.as_ref(), ACCEPT, turn, body);
+            let request = post((&self.client, &self.url), self.options.token.as_ref(), ACCEPT, turn, body).await;
             let mut request = request.header("idempotency-key", &id).header(HOPS, turn.hops().saturating_add(1));
             if let Some(secret) = &self.options.secret {
                 let timestamp = (turn.live.journal().sources().clock.millis() / 1000).to_string();
-                let signature = webhook_signature(secret, &id, &timestamp, body);
+                let signature = webhook_signature(&secret.current().await, &id, &timestamp, body);
                 request = request.header("webhook-id", &id).header("webhook-timestamp", timestamp);
                 request = request.header("webhook-signature", signature);
             }

@@ -19,7 +19,7 @@ use super::{
     Agent, AgentCard, Content, End, Error, Message, Part, Role, Turn, Updates,
     endpoint::{client_builder, parse_url, until_canceled},
 };
-use crate::base::stderr::escaped;
+use crate::base::{credential::Credential, stderr::escaped};
 
 mod completion;
 mod conversation;
@@ -43,7 +43,7 @@ options! {
     #[non_exhaustive]
     pub struct OpenaiOptions {
         /// Key of the endpoint, which is sent as a bearer token.
-        pub key: Option<String>,
+        pub key: Option<Credential>,
         /// System prompt. It is not on the agent card.
         pub system: Option<String>,
         /// Further members of the requests, such as `temperature` and `max_tokens`. With `stream` false, answers are not

@@ -9,7 +9,13 @@ use reqwest::{Client, redirect};
 use serde::Deserialize;
 use tokio::{sync::Semaphore, time::Instant};
 
-use super::{bounded_body::ResponseBody, jws::PublicKeys, name_lookup::http_client, network};
+use super::{
+    bounded_body::ResponseBody,
+    jws::{MAX_KEY_FILE, PublicKeys},
+    name_lookup::http_client,
+    network,
+    secret_file::read_file,
+};
 
 /// Path of the discovery document below an issuer (OpenID Connect Discovery 1.0, 4).
 const DISCOVERY: &str = "/.well-known/openid-configuration";
@@ -59,6 +65,8 @@ pub(crate) enum KeySource {
     Url(String),
     /// Issuer whose discovery document names the URL.
     Issuer(String),
+    /// Path of a file with the key set.
+    File(String),
 }
 
 #[derive(Default)]
@@ -102,6 +110,11 @@ impl KeySet {
     /// Uses old keys while new ones are requested, so that callers do not wait for a server that was available not long ago.
     pub(crate) fn without_waiting(self) -> Self {
         Self { max_age: MAX_STALE_AGE, ..self }
+    }
+
+    /// Returns true if the keys could be requested once.
+    pub(crate) fn has_succeeded(&self) -> bool {
+        self.cache.lock().updated.is_some()
     }
 
     /// Verifies a token with the keys, and with new ones if that can help.
@@ -163,7 +176,7 @@ impl KeySet {
                 Ok(())
             }
             Err(cause) => {
-                let (KeySource::Url(url) | KeySource::Issuer(url)) = source;
+                let (KeySource::Url(url) | KeySource::Issuer(url) | KeySource::File(url)) = source;
                 tracing::warn!(url, error.cause = cause, "public keys not available");
                 Err(TokenError::Unavailable)
             }
@@ -175,6 +188,7 @@ impl KeySource {
     /// Requests the keys: of an issuer, first the document that names their URL.
     async fn request(&self, http: &Client) -> Result<PublicKeys, String> {
         let url = match self {
+            Self::File(path) => return read_keys(path),
             Self::Url(url) => url.clone(),
             Self::Issuer(issuer) => {
                 #[derive(Deserialize)]
@@ -194,9 +208,19 @@ impl KeySource {
                 configuration.jwks_uri
             }
         };
-        let keys = PublicKeys::from_jwks(&get(http, &url).await?).map_err(|error| error.to_string())?;
-        if keys.is_empty() { Err("the key set has no usable key".to_owned()) } else { Ok(keys) }
+        usable_keys(&get(http, &url).await?)
     }
+}
+
+/// Reads the keys in a file. Blocks.
+pub(crate) fn read_keys(path: &str) -> Result<PublicKeys, String> {
+    let set = read_file(path.as_ref(), MAX_KEY_FILE).map_err(|error| format!("{path}: {error}"))?;
+    usable_keys(&set.0).map_err(|error| format!("{path}: {error}"))
+}
+
+fn usable_keys(set: &[u8]) -> Result<PublicKeys, String> {
+    let keys = PublicKeys::from_jwks(set).map_err(|error| error.to_string())?;
+    if keys.is_empty() { Err("the key set has no usable key".to_owned()) } else { Ok(keys) }
 }
 
 /// Returns the URL of the discovery document of an issuer.

@@ -22,7 +22,7 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-use super::network::is_secure;
+use super::{credential::Credential, network::is_secure};
 
 /// Maximum time of the requests for an access token.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -72,9 +72,7 @@ impl TokenError {
 #[derive(Clone)]
 pub(crate) struct OAuthClient {
     id: String,
-    secret: String,
-    /// Value of `Authorization` for the token endpoint (2.3.1).
-    basic: HeaderValue,
+    secret: Credential,
 }
 
 impl OAuthClient {
@@ -82,8 +80,10 @@ impl OAuthClient {
     ///
     /// # Errors
     /// The id and the secret can't be sent in a header.
-    pub(crate) fn new(id: &str, secret: &str) -> Result<Self, InvalidHeaderValue> {
-        Ok(Self { id: id.to_owned(), secret: secret.to_owned(), basic: basic(id, secret)? })
+    pub(crate) fn new(id: &str, secret: impl Into<Credential>) -> Result<Self, InvalidHeaderValue> {
+        let secret = secret.into();
+        basic(id, &secret.latest())?;
+        Ok(Self { id: id.to_owned(), secret })
     }
 }
 
@@ -178,11 +178,12 @@ impl TokenSource {
     where
         F: Future<Output = Result<(StatusCode, Bytes), TokenError>>,
     {
-        let in_body = self.in_body.load(Ordering::Relaxed);
-        let (mut status, mut body) = send(self.token_request(in_body)).await?;
-        if !in_body && status.is_client_error() && error_code(&body) == Some("invalid_client") {
+        let (in_body, secret) = (self.in_body.load(Ordering::Relaxed), self.client.secret.current().await);
+        let (mut status, mut body) = send(self.token_request(in_body, &secret)).await?;
+        let rejects_client = matches!(error_code(&body), Some("invalid_client" | "invalid_request"));
+        if !in_body && (rejects_client || status == StatusCode::UNAUTHORIZED) && status.is_client_error() {
             // Some authorization servers don't accept HTTP Basic, although RFC 6749 requires it (2.3.1).
-            let second = send(self.token_request(true)).await?;
+            let second = send(self.token_request(true, &secret)).await?;
             if second.0.is_success() {
                 self.in_body.store(true, Ordering::Relaxed);
                 (status, body) = second;
@@ -191,20 +192,21 @@ impl TokenSource {
         read_response(status, &body).map_err(|reason| TokenError::of_response(status, reason))
     }
 
-    fn token_request(&self, in_body: bool) -> Request<Bytes> {
-        let OAuthClient { id, secret, basic } = &self.client;
+    fn token_request(&self, in_body: bool, secret: &str) -> Request<Bytes> {
+        let id = &self.client.id;
         let mut parameters = vec![("grant_type", "client_credentials")];
         parameters.extend(self.parameters.iter().map(|(name, value)| (*name, value.as_str())));
         if in_body {
-            parameters.extend([("client_id", id.as_str()), ("client_secret", secret.as_str())]);
+            parameters.extend([("client_id", id.as_str()), ("client_secret", secret)]);
         }
         let mut request = Request::new(Bytes::from(form(&parameters)));
         *request.method_mut() = Method::POST;
         let headers = request.headers_mut();
         headers.insert(header::CONTENT_TYPE, FORM);
         headers.insert(header::ACCEPT, HeaderValue::from_static("application/json"));
-        if !in_body {
-            headers.insert(header::AUTHORIZATION, basic.clone());
+        // A secret that can't be sent in a header is rejected by the endpoint.
+        if let (false, Ok(basic)) = (in_body, basic(id, secret)) {
+            headers.insert(header::AUTHORIZATION, basic);
         }
         request
     }

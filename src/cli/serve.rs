@@ -17,10 +17,7 @@ use tracing::Level;
 use self::agent::AgentSource;
 use super::{OutputError, flags::Serve, say, upstream::Gateway, warn};
 use crate::{
-    base::{
-        jws::{MAX_KEY_FILE, SigningKey},
-        secret_file::read_file,
-    },
+    base::jws::SigningKey,
     cli::{
         config::{
             self, AgentConfig, AuthConfig, AuthRequire, Certificate, Config, LoadedConfig, OfferedExtension,
@@ -361,7 +358,7 @@ fn authentication(config: &Config) -> anyhow::Result<Option<AnyOf>> {
     let mut schemes = auth::any();
     let AuthConfig { tokens, mtls, mtls_names, mtls_scopes, jwt, .. } = &config.auth;
     if let Some(token) = &config.token {
-        schemes = schemes.or(Bearer::new(token.value.clone()));
+        schemes = schemes.or(Bearer::of(token.credential()));
     }
     if let Some(path) = tokens {
         let file = TokenFile::open(path);
@@ -375,10 +372,7 @@ fn authentication(config: &Config) -> anyhow::Result<Option<AnyOf>> {
             .scope_claim(scopes);
         let options = match &jwt.jwks {
             Some(url) if url.contains("://") => options.jwks_url(url),
-            Some(path) => {
-                let context = || format!("can't read the file in auth.jwt.jwks, {path}");
-                options.jwks(read_file(path.as_ref(), MAX_KEY_FILE).with_context(context)?.0)
-            }
+            Some(path) => options.jwks_file(path),
             None => options,
         };
         let jwt = Jwt::new(options).map_err(|error| config::Error::new(format!("auth.jwt: {error}")))?;

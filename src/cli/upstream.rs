@@ -5,6 +5,7 @@ use std::{
     io::{self, Write as _},
     net::{SocketAddr, UdpSocket},
     path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
@@ -18,12 +19,12 @@ use tokio::{
 use url::Url;
 
 use super::{
-    config::{self, Config},
+    config::{self, Config, Sourced},
     read_file,
 };
 use crate::{
     agents::Upstream,
-    base::{clock::after, name_lookup::resolve},
+    base::{clock::after, credential::Credential, name_lookup::resolve},
     client::{Client, ClientBuilder, StoredCard, complete_url, shown_url},
     engine::agent::Agent as _,
     protocol::{error::ErrorKind, pb::v1::AgentCard},
@@ -39,6 +40,9 @@ const INTERVAL: Duration = Duration::from_mins(5);
 /// Interval between downloads of the card until the first one succeeds, after a start without the agent.
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
+/// Interval between checks of the file with the token.
+const TOKEN_INTERVAL: Duration = Duration::from_secs(1);
+
 /// Gateway of another agent.
 pub(super) struct Gateway {
     pub(super) agent: Upstream,
@@ -50,6 +54,8 @@ pub(super) struct Gateway {
 /// Downloads of the card in the background.
 struct Refresh {
     builder: ClientBuilder,
+    /// Token for the agent, and its text that is used.
+    token: Option<(Credential, Arc<String>)>,
     own: OwnAddresses,
     agent: Upstream,
     file: Option<CardFile>,
@@ -65,8 +71,11 @@ impl Gateway {
         let own = OwnAddresses::of(config);
         own.reject(url).await?;
         let mut builder = Client::builder().call_credentials(!config.upstream.forward.is_empty());
-        if let Some(token) = &config.upstream.token {
-            builder = builder.bearer(token.value.expose())?;
+        let mut token = None;
+        if let Some(credential) = config.upstream.token.as_ref().map(Sourced::credential) {
+            let text = credential.current().await;
+            builder = builder.bearer(&text)?;
+            token = Some((credential, text));
         }
         let failed = || format!("can't use the agent at {} (upstream.url)", shown_url(url));
         let file = store.map(CardFile::beside);
@@ -93,7 +102,7 @@ impl Gateway {
         own.reject_client(&client).await?;
         let agent = Upstream::new(client);
         let (sender, updates) = watch::channel(agent.card());
-        let refresh = Refresh { builder, own, agent: agent.clone(), file, card, updates: sender, is_reached };
+        let refresh = Refresh { builder, token, own, agent: agent.clone(), file, card, updates: sender, is_reached };
         if is_reached {
             refresh.store().await;
         }
@@ -111,7 +120,13 @@ impl Refresh {
     async fn run(mut self) {
         loop {
             let interval = if self.is_reached { INTERVAL } else { RETRY_INTERVAL };
-            sleep_until(after(Instant::now(), interval)).await;
+            let due = after(Instant::now(), interval);
+            while Instant::now() < due {
+                sleep_until(due.min(after(Instant::now(), TOKEN_INTERVAL))).await;
+                if let Err(error) = self.renew_token().await {
+                    tracing::warn!(error.cause = %error, "new token for the upstream agent not used");
+                }
+            }
             match self.builder.download(&self.card.upstream).await {
                 Ok(card) => {
                     self.is_reached = true;
@@ -122,6 +137,18 @@ impl Refresh {
                 Err(error) => tracing::debug!(error.cause = %error, "upstream agent card not downloaded"),
             }
         }
+    }
+
+    /// Uses the token in its file if it has changed.
+    async fn renew_token(&mut self) -> anyhow::Result<()> {
+        let Some((credential, used)) = &mut self.token else { return Ok(()) };
+        let current = credential.current().await;
+        if current != *used {
+            used.clone_from(&current);
+            self.builder = self.builder.clone().bearer(&current)?;
+            self.agent.set_client(self.builder.connect_to(&self.card).await?);
+        }
+        Ok(())
     }
 
     /// Uses a card from now on, unless it has no interface that can be called, or is that of this server.

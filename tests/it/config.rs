@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use a2a_service::axum::{self, Router};
 use tokio::{
     io::{AsyncBufReadExt as _, BufReader},
     process::Command,
@@ -193,6 +194,41 @@ async fn secret_in_a_file_that_others_can_read_is_warned_of() {
     assert!(first.contains("chmod 600") && !first.contains("hunter2"), "{first}");
     let response = reqwest::Client::new().get(format!("{url}/tasks")).bearer_auth("hunter2").send().await.unwrap();
     assert_eq!(response.status(), 200);
+}
+
+/// Credentials in files are used as they are now: by the server, towards an endpoint, and towards an upstream agent.
+#[tokio::test]
+async fn changed_credentials_are_read_again() {
+    let directory = directory("credentials");
+    let file = directory.join("token");
+    std::fs::write(&file, "first-first-first\n").unwrap();
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let endpoint = format!("http://{}", listener.local_addr().unwrap());
+    let echo = async |headers: http::HeaderMap| headers["authorization"].to_str().unwrap().to_owned();
+    tokio::spawn(axum::serve(listener, Router::new().fallback(echo)).into_future());
+    let mut command = a2a(&["serve", "--listen", "127.0.0.1:0", "--http", &endpoint, "--log-filter", "off"]);
+    command.env("A2A_TOKEN_FILE", &file).env("A2A_HTTP_TOKEN_FILE", &file);
+    let (_server, url) = started(command).await;
+    let mut command = a2a(&["serve", "--listen", "127.0.0.1:0", "--upstream", &url, "--log-filter", "off"]);
+    command.env("A2A_UPSTREAM_TOKEN_FILE", &file);
+    let (_gateway, gateway) = started(command).await;
+    let send = async || {
+        let body =
+            serde_json::json!({"message": {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "hello"}]}});
+        let request = reqwest::Client::new().post(format!("{gateway}/message:send"));
+        let request = request.header("content-type", "application/json").body(body.to_string());
+        request.send().await.unwrap().text().await.unwrap()
+    };
+    assert!(send().await.contains("Bearer first-first-first"), "{}", send().await);
+    std::fs::write(&file, "second-second-second\n").unwrap();
+    let renewed = async {
+        while !send().await.contains("Bearer second-second-second") {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(std::time::Duration::from_secs(20), renewed).await.unwrap();
+    let old = reqwest::Client::new().get(format!("{url}/tasks")).bearer_auth("first-first-first").send().await.unwrap();
+    assert_eq!(old.status(), 401);
 }
 
 #[tokio::test]

@@ -298,7 +298,7 @@ async fn failures_name_no_internals() {
     for url in ["ftp://agent.example/", "nothing", "file:///etc/passwd"] {
         assert!(HttpEndpoint::new(url, HttpOptions::default()).is_err(), "{url}");
     }
-    let options = HttpOptions::default().token(Some("sesame".to_owned())).secret(Some("sesame".to_owned()));
+    let options = HttpOptions::default().token(Some("sesame".into())).secret(Some("sesame".into()));
     assert!(!format!("{:?}", HttpEndpoint::new("http://localhost/sesame", options).unwrap()).contains("sesame"));
 }
 
@@ -338,8 +338,8 @@ async fn requests_have_the_turn_and_are_signed() {
             Response::new(Body::from(text))
         })
     });
-    let options = HttpOptions::default().token(Some("sesame".to_owned()));
-    let options = options.secret(Some("whsec_c2VzYW1lLW9wZW4tc2VzYW1l".to_owned()));
+    let options = HttpOptions::default().token(Some("sesame".into()));
+    let options = options.secret(Some("whsec_c2VzYW1lLW9wZW4tc2VzYW1l".into()));
     let outcome = agent(handler, options).await.send("hello").await.unwrap();
     assert_eq!(outcome.text(), "hello \"ROLE_USER\"", "{outcome:?}");
 }

@@ -198,7 +198,7 @@ async fn answer_is_streamed_with_its_usage() {
     let role = json!({ "choices": [{ "delta": { "role": "assistant", "content": "" } }], "usage": null });
     let chunks = [role, text("Hel"), text("lo!"), finish("stop"), usage];
     let parameters = json!({ "temperature": 0.5, "max_tokens": 7 }).as_object().unwrap().clone();
-    let options = OpenaiOptions::default().key(Some("sesame".to_owned())).system(Some("Be brief.".to_owned()));
+    let options = OpenaiOptions::default().key(Some("sesame".into())).system(Some("Be brief.".to_owned()));
     let (url, requests) = endpoint(vec![stream(&chunks)]).await;
     let agent = Openai::new(&url, "tiny", options.parameters(parameters)).unwrap();
     assert_eq!(agent.card().name, "tiny");
@@ -272,7 +272,7 @@ async fn responses_of_each_form_end_the_task() {
         (Reply::Busy(429, "3600"), TaskState::Failed, "", "overloaded"),
         (Reply::Busy(429, "Fri, 31 Dec 9999 23:59:59 GMT"), TaskState::Failed, "", "overloaded"),
     ] {
-        let options = OpenaiOptions::default().key(Some("secret-key".to_owned()));
+        let options = OpenaiOptions::default().key(Some("secret-key".into()));
         let (found, requests) = send(vec![reply], options).await;
         let text = status_text(&found);
         assert_eq!((found.state(), output(&found).as_str()), (state, artifact), "{text}");
@@ -313,7 +313,7 @@ async fn unreachable_endpoint_and_secrets_are_not_named() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         format!("http://{}/sesame", listener.local_addr().unwrap())
     };
-    let options = OpenaiOptions::default().key(Some("sesame".to_owned())).system(Some("sesame".to_owned()));
+    let options = OpenaiOptions::default().key(Some("sesame".into())).system(Some("sesame".to_owned()));
     let agent = Openai::new(&closed, "tiny", options).unwrap();
     assert!(!format!("{agent:?}").contains("sesame"));
     let outcome = client(agent).send("hello").await.unwrap();

@@ -91,12 +91,12 @@ const KINDS: [&str; 5] = ["model", "HTTP endpoint", "tool server", "HTTP+JSON", 
 /// Calls a server with credentials. Returns true if the call succeeds.
 async fn call(kind: &str, url: &str) -> bool {
     let key = || Some("sesame".to_owned());
-    let model = |url: &str| Openai::new(url, "tiny", OpenaiOptions::default().key(key())).unwrap();
+    let model = |url: &str| Openai::new(url, "tiny", OpenaiOptions::default().key(key().map(Into::into))).unwrap();
     let agent = Client::builder().bearer("sesame").unwrap().retry(Retry::never());
     match kind {
         "model" => completes(model(&format!("{url}/old"))).await,
         "HTTP endpoint" => {
-            let options = HttpOptions::default().token(key());
+            let options = HttpOptions::default().token(key().map(Into::into));
             completes(HttpEndpoint::new(&format!("{url}/old/turn"), options).unwrap()).await
         }
         "tool server" => {

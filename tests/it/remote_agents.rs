@@ -1003,7 +1003,7 @@ async fn support_of_idempotency_keys_is_asked_for_once() {
     let output = output(a2a(&["send", &url, "Hello", "--binding", "jsonrpc"])).await;
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.success(), "{stderr}");
-    let expected = "warning: the outcome of the send is unknown (Temporarily unavailable: ";
+    let expected = "warning: the outcome of the send is unknown (Unavailable: ";
     assert!(stderr.starts_with(expected) && stderr.lines().count() == 1, "{stderr}");
     assert!(stderr.ends_with("it is repeated with its idempotency key\n"), "{stderr}");
     let client = Client::builder().retry(Retry::never()).connect(&url).await.unwrap();

@@ -21,7 +21,9 @@ use crate::{
     agents::endpoint::{self, Attempt, interrupted, media_type, post, with_retries},
     base::{
         bounded_body::{BodyError, ResponseBody},
-        clock, decoding,
+        clock,
+        credential::Credential,
+        decoding,
         retry::Backoff,
         sse::{SseReader, without_mark},
         stderr::escaped,
@@ -75,7 +77,7 @@ pub(super) struct Completion {
 pub(super) struct Endpoint {
     pub(super) client: Client,
     pub(super) url: Url,
-    pub(super) key: Option<String>,
+    pub(super) key: Option<Credential>,
     pub(super) idle_timeout: Duration,
     pub(super) output_bytes: usize,
 }
@@ -107,7 +109,7 @@ impl Endpoint {
     /// Sends a request, and repeats it if the endpoint is overloaded. Returns the response with a successful status.
     async fn request(&self, turn: &Turn, body: &Bytes) -> Result<Response, Error> {
         let send = async || {
-            let request = post((&self.client, &self.url), self.key.as_ref(), ACCEPT, turn, body);
+            let request = post((&self.client, &self.url), self.key.as_ref(), ACCEPT, turn, body).await;
             endpoint::send(ENDPOINT, request, self.idle_timeout).await
         };
         let is_final = |result: &Attempt| match result {
@@ -148,7 +150,7 @@ impl Endpoint {
     fn quoted(&self, text: &str) -> String {
         let text = &text[..text.floor_char_boundary(MAX_SEARCHED)];
         let text = match &self.key {
-            Some(key) => text.replace(key.as_str(), "(hidden)"),
+            Some(key) => text.replace(&**key.latest(), "(hidden)"),
             None => text.to_owned(),
         };
         escaped(&text.chars().take(MAX_QUOTED).collect::<String>())

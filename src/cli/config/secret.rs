@@ -10,7 +10,10 @@ use super::{
     value::{Value, quoted},
 };
 use crate::{
-    base::secret_file::{read_file, read_secret},
+    base::{
+        credential::Credential,
+        secret_file::{read_file, read_secret},
+    },
     service::auth::Token,
 };
 
@@ -29,8 +32,17 @@ pub(crate) struct Sourced<T> {
 
 impl<T> Sourced<T> {
     /// Returns the path of the file.
-    fn file(&self) -> Option<&str> {
+    pub(crate) fn file(&self) -> Option<&str> {
         self.file.as_deref()
+    }
+}
+
+impl Sourced<Token> {
+    /// Returns the credential, which is read again when its file changes.
+    pub(crate) fn credential(&self) -> Credential {
+        let read = |path: &Path| Token::read_file(path).map(|token| token.expose().to_owned());
+        let file = self.file().and_then(|path| Credential::in_file(path, read).ok());
+        file.unwrap_or_else(|| self.value.expose().into())
     }
 }
 
@@ -111,6 +123,12 @@ impl Secret {
         &self.0.value
     }
 
+    /// Returns the credential, which is read again when its file changes.
+    pub(super) fn credential(&self) -> Credential {
+        let file = self.0.file().and_then(|path| Credential::in_file(path, read_text).ok());
+        file.unwrap_or_else(|| self.expose().into())
+    }
+
     /// Formats the secret as TOML, without its text.
     pub(super) fn show(&self) -> String {
         self.0.file.as_ref().map_or_else(|| quoted("(hidden)"), |path| format!("{{ file = {} }}", quoted(path)))
@@ -129,18 +147,22 @@ impl<'de> Deserialize<'de> for Secret {
         let error = |why: String| Err(serde::de::Error::custom(why));
         match Input::deserialize(deserializer)? {
             Input::Text(text) if !text.is_empty() => Ok(Self(Sourced { value: text, file: None })),
-            Input::File { file } => match read_secret(Path::new(&file), MAX_FILE) {
-                Err(why) => error(format!("{SECRET_FILE} {file}: {why}")),
-                Ok(text) => match text.trim_end_matches(['\r', '\n']) {
-                    "" => error(format!("{SECRET_FILE} {file} is empty")),
-                    text => Ok(Self(Sourced { value: text.to_owned(), file: Some(file) })),
-                },
+            Input::File { file } => match read_text(Path::new(&file)) {
+                Err(why) => error(format!("{SECRET_FILE} {file}{why}")),
+                Ok(value) => Ok(Self(Sourced { value, file: Some(file) })),
             },
             Input::Text(_) | Input::Other(_) => {
                 error("a secret must be a text that is not empty, or { file = \"…\" }".to_owned())
             }
         }
     }
+}
+
+/// Reads a secret. The error follows the path.
+fn read_text(path: &Path) -> Result<String, String> {
+    let text = read_secret(path, MAX_FILE).map_err(|error| format!(": {error}"))?;
+    let text = text.trim_end_matches(['\r', '\n']);
+    if text.is_empty() { Err(" is empty".to_owned()) } else { Ok(text.to_owned()) }
 }
 
 impl fmt::Debug for Secret {

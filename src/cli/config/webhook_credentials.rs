@@ -59,7 +59,7 @@ impl ClientConfig {
 
     /// Creates the credentials.
     fn credentials(&self) -> Result<ClientCredentials, String> {
-        let credentials = ClientCredentials::new(&self.token_url, &self.client_id, self.client_secret.expose());
+        let credentials = ClientCredentials::new(&self.token_url, &self.client_id, self.client_secret.credential());
         let mut credentials = credentials.map_err(|error| error.to_string())?;
         if let Some(scope) = &self.scope {
             credentials = credentials.scope(scope);

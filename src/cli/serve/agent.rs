@@ -22,7 +22,6 @@ use crate::{
     client::complete_url,
     engine::agent::{DynAgent, demo::Demo},
     protocol::pb::v1::AgentCard,
-    service::auth::Token,
 };
 
 /// Agent of a configuration, with the value of the key that selects it.
@@ -98,10 +97,9 @@ impl<'a> AgentSource<'a> {
 
 /// Creates the agent that is an HTTP endpoint.
 fn endpoint(url: &str, config: &Config) -> anyhow::Result<Arc<dyn DynAgent>> {
-    let text = |secret: &Option<Sourced<Token>>| secret.as_ref().map(|secret| secret.value.expose().to_owned());
     let options = HttpOptions::default()
-        .token(text(&config.http.token))
-        .secret(text(&config.http.secret))
+        .token(config.http.token.as_ref().map(Sourced::credential))
+        .secret(config.http.secret.as_ref().map(Sourced::credential))
         .idempotent(config.idempotent)
         .output_bytes(config.limits().artifact_bytes)
         .card(AgentCard::new("Endpoint").describe("Passes each message to an HTTP endpoint."));
@@ -117,7 +115,7 @@ async fn openai(url: &str, config: &Config, details: &mut String) -> anyhow::Res
     let parameters = parameters.as_ref().map(|parameters| parameters.value.clone());
     let options = options
         .clone()
-        .key(key.as_ref().map(|key| key.value.expose().to_owned()))
+        .key(key.as_ref().map(Sourced::credential))
         .system(system.as_ref().map(|system| system.value.clone()))
         .parameters(parameters.unwrap_or_default())
         .output_bytes(config.limits().event_bytes)

@@ -78,7 +78,7 @@ kinds! {
         /// A limit is reached. Retry later or request less.
         ResourceExhausted => "RESOURCE_EXHAUSTED" -32052 ResourceExhausted 429 "Limit reached";
         /// The server is temporarily unable to process the call. A retry may succeed.
-        Unavailable => "UNAVAILABLE" -32053 Unavailable 503 "Temporarily unavailable";
+        Unavailable => "UNAVAILABLE" -32053 Unavailable 503 "Unavailable";
         /// The deadline of the call has passed.
         DeadlineExceeded => "DEADLINE_EXCEEDED" -32054 DeadlineExceeded 504 "Deadline exceeded";
         // Not UNAVAILABLE, because gRPC clients would immediately retry a body that is too slow.

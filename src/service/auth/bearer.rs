@@ -7,14 +7,17 @@ use http::{HeaderMap, header};
 use subtle::ConstantTimeEq as _;
 
 use super::{AuthRequest, Authenticator, CREDENTIALS, MISSING, Principal};
-use crate::protocol::{
-    error::{BEARER, Error, ErrorKind, INVALID_TOKEN},
-    pb::v1::AgentCard,
+use crate::{
+    base::credential::Credential,
+    protocol::{
+        error::{BEARER, Error, ErrorKind, INVALID_TOKEN},
+        pb::v1::AgentCard,
+    },
 };
 
-/// Secret bearer token. `Debug` does not show it, and the comparison takes constant time.
+/// Secret bearer token. `Debug` does not show it.
 #[derive(Clone)]
-pub struct Token(Box<[u8]>);
+pub struct Token(Box<str>);
 
 impl Token {
     /// Creates a token.
@@ -25,7 +28,7 @@ impl Token {
         if text.is_empty() {
             Err("the token must not be empty")
         } else if text.bytes().all(|byte| byte.is_ascii_graphic()) {
-            Ok(Self(text.as_bytes().into()))
+            Ok(Self(text.into()))
         } else {
             Err("the token must consist of visible ASCII characters without spaces")
         }
@@ -34,13 +37,7 @@ impl Token {
     /// Returns the token for the headers of a client.
     #[cfg(feature = "cli")]
     pub(crate) fn expose(&self) -> &str {
-        // `new` accepts ASCII only.
-        str::from_utf8(&self.0).unwrap_or_default()
-    }
-
-    /// Compares in constant time.
-    fn matches(&self, other: &[u8]) -> bool {
-        self.0.ct_eq(other).into()
+        &self.0
     }
 }
 
@@ -53,13 +50,18 @@ impl fmt::Debug for Token {
 /// Authentication with one bearer token. All callers are the same principal.
 #[derive(Clone, Debug)]
 pub struct Bearer {
-    token: Token,
+    token: Credential,
     principal: Principal,
 }
 
 impl Bearer {
     /// Accepts requests with this token.
     pub fn new(token: Token) -> Self {
+        Self::of(String::from(token.0).into())
+    }
+
+    /// Accepts requests with this token, which is a [`Token`].
+    pub(crate) fn of(token: Credential) -> Self {
         Self { token, principal: Principal::new("token") }
     }
 }
@@ -67,8 +69,10 @@ impl Bearer {
 #[async_trait]
 impl Authenticator for Bearer {
     async fn authenticate(&self, request: &AuthRequest<'_>) -> Result<Option<Principal>, Error> {
+        let expected = self.token.current().await;
         match bearer_token(request.headers) {
-            Some(token) if self.token.matches(token) => Ok(Some(self.principal.clone())),
+            // In constant time.
+            Some(token) if expected.as_bytes().ct_eq(token).into() => Ok(Some(self.principal.clone())),
             // RFC 6750, 3.1: no error code if the request has no credentials.
             None => {
                 let error = ErrorKind::Unauthenticated.because("a bearer token is required");

@@ -11,7 +11,7 @@ use super::{AuthRequest, Authenticator, CREDENTIALS, MISSING, Principal, Scopes,
 use crate::{
     base::{
         clock::{Clock, whole_millis},
-        jwks::{KeySet, KeySource, MIN_INTERVAL, TokenError, discovery_url, is_secure},
+        jwks::{KeySet, KeySource, MIN_INTERVAL, TokenError, discovery_url, is_secure, read_keys},
         jws::{MAX_TOKEN, PublicKeys},
     },
     protocol::{
@@ -42,6 +42,7 @@ enum Keys {
     /// The discovery document of the issuer names the URL.
     Discovery,
     Url(String),
+    File(String),
     Set(Bytes),
 }
 
@@ -64,6 +65,12 @@ impl JwtOptions {
     #[must_use]
     pub fn jwks_url(self, url: impl Into<String>) -> Self {
         Self { keys: Keys::Url(url.into()), ..self }
+    }
+
+    /// Reads the keys from this file with a JSON Web Key Set, when they would be requested from a URL.
+    #[must_use]
+    pub fn jwks_file(self, path: impl Into<String>) -> Self {
+        Self { keys: Keys::File(path.into()), ..self }
     }
 
     /// Uses the keys of this JSON Web Key Set, and makes no requests.
@@ -129,6 +136,10 @@ impl Jwt {
         let keys = match &options.keys {
             Keys::Discovery => KeySet::remote(KeySource::Issuer(options.issuer.clone())),
             Keys::Url(url) if is_secure(url) => KeySet::remote(KeySource::Url(url.clone())),
+            Keys::File(path) => {
+                read_keys(path).map_err(|why| Error::invalid_field("jwks", why))?;
+                KeySet::remote(KeySource::File(path.clone()))
+            }
             Keys::Url(_) => {
                 return Err(Error::invalid_field("jwks", "must be an https URL, or http with a loopback address"));
             }
@@ -156,7 +167,11 @@ impl State {
             TokenError::UnknownKey | TokenError::UnknownForNow => rejected("the token is signed with an unknown key"),
             TokenError::Invalid(why) => rejected(why),
             TokenError::Unavailable => {
-                let why = "the keys of the token issuer are not available; retry later";
+                let why = if self.keys.has_succeeded() {
+                    "the keys of the token issuer are not available; retry later"
+                } else {
+                    "the server could never get the keys of the token issuer; its log has the cause"
+                };
                 ErrorKind::Unavailable.because(why).retry_after(MIN_INTERVAL)
             }
         })
@@ -287,7 +302,7 @@ impl Authenticator for Jwt {
                 let scheme = OpenIdConnectSecurityScheme { description, open_id_connect_url };
                 ("openIdConnect", Scheme::OpenIdConnectSecurityScheme(scheme))
             }
-            Keys::Url(_) | Keys::Set(_) => {
+            Keys::Url(_) | Keys::File(_) | Keys::Set(_) => {
                 let (scheme, bearer_format) = ("bearer".to_owned(), "JWT".to_owned());
                 let scheme = HttpAuthSecurityScheme { scheme, bearer_format, ..HttpAuthSecurityScheme::default() };
                 ("jwt", Scheme::HttpAuthSecurityScheme(scheme))

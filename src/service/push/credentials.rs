@@ -12,6 +12,7 @@ use super::response::describe;
 use crate::{
     base::{
         bounded_body::{BodyError, ResponseBody},
+        credential::Credential,
         name_lookup::http_client,
         network::is_secure,
         oauth::{self, MAX_RESPONSE, OAuthClient, TokenError, TokenSource},
@@ -172,7 +173,11 @@ impl ClientCredentials {
     ///
     /// # Errors
     /// The URL of the token endpoint is invalid, or the HTTP client can't be created.
-    pub fn new(token_url: &str, client_id: &str, client_secret: &str) -> Result<Self, CredentialsError> {
+    pub fn new(
+        token_url: &str,
+        client_id: &str,
+        client_secret: impl Into<Credential>,
+    ) -> Result<Self, CredentialsError> {
         let endpoint = token_endpoint(token_url)?;
         let client = OAuthClient::new(client_id, client_secret);
         let client = client.map_err(|error| CredentialsError::new(error.to_string()))?;

@@ -13,7 +13,7 @@ use std::{
 use a2a_service::{
     auth::{
         self, AllOf, Authenticator, Bearer, Jwt, JwtOptions, NewToken, Token, TokenFile, TokenSource, add_token,
-        list_tokens, revoke_token,
+        list_tokens, revoke_token, rotate_token,
     },
     axum::{Router, http::StatusCode, routing::get},
 };
@@ -228,6 +228,30 @@ async fn tokens_expire_and_are_revoked_while_the_server_runs() {
         assert!(error.contains("token"), "logs could show the secret: {error}");
     }
     assert!(revoke_token(&tokens.path, "nobody").unwrap_err().to_string().contains("no token has the name nobody"));
+}
+
+/// A rotation replaces the secret of a token, not its name, owner and scopes. The one before is accepted for a while.
+#[tokio::test]
+async fn rotated_token_is_accepted_until_its_end() {
+    let tokens = Tokens::new();
+    let first = tokens.add("ada", TokenSource::Bearer);
+    let hour = Duration::from_hours(1);
+    let [past, future] = [SystemTime::now() - hour, SystemTime::now() + hour].map(|time| time.try_into().unwrap());
+    let second = rotate_token(&tokens.path, "ada", future).unwrap();
+    let url = serve_with(TokenFile::open(&tokens.path).unwrap()).await;
+    for secret in [&first, &second] {
+        assert_accepted(&url, "within the time", &Credentials::bearer(secret)).await;
+    }
+    let third = rotate_token(&tokens.path, "ada", past).unwrap();
+    let url = serve_with(TokenFile::open(&tokens.path).unwrap()).await;
+    assert_accepted(&url, "newest", &Credentials::bearer(&third)).await;
+    assert_rejected(&url, "after the time", &Credentials::bearer(&second), "the token has expired").await;
+    assert_rejected(&url, "the one before", &Credentials::bearer(&first), "the token is not valid").await;
+    let entries = list_tokens(&tokens.path).unwrap();
+    assert_eq!((entries.len(), &*entries[0].name, entries[0].expires), (1, "ada", None));
+    revoke_token(&tokens.path, "ada").unwrap();
+    let error = rotate_token(&tokens.path, "ada", future).unwrap_err().to_string();
+    assert!(error.ends_with("no token has the name ada"), "{error}");
 }
 
 #[tokio::test]
@@ -549,6 +573,28 @@ async fn tokens_without_a_key_id_are_verified_with_new_keys_too() {
     assert_eq!(issuer.requests.load(Ordering::SeqCst), 2);
 }
 
+/// A key set in a file is read again, as one at a URL.
+#[tokio::test]
+async fn changed_key_set_in_a_file_is_used() {
+    let issuer = Issuer::start().await;
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let path = file.path().to_str().unwrap();
+    assert!(Jwt::new(issuer.options().jwks_file(path)).unwrap_err().to_string().contains(path), "an empty file");
+    let all = issuer.published.lock().clone();
+    let some = json!({"keys": all["keys"].as_array().unwrap()[1..]});
+    std::fs::write(path, some.to_string()).unwrap();
+    let url = serve_with(Jwt::new(issuer.options().jwks_file(path)).unwrap()).await;
+    let token = |index| Credentials::bearer(&issuer.signed_by(index, &json!({})));
+    assert_accepted(&url, "known", &token(1)).await;
+    assert_rejected(&url, "not in the file", &token(0), "unknown key").await;
+    std::fs::write(path, all.to_string()).unwrap();
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_secs(31)).await;
+    tokio::time::resume();
+    assert_accepted(&url, "new", &token(0)).await;
+    assert_eq!(issuer.requests.load(Ordering::SeqCst), 0);
+}
+
 #[tokio::test]
 async fn issuer_that_is_down_is_no_reason_to_reject_a_token() {
     let issuer = Issuer::start().await;
@@ -560,6 +606,9 @@ async fn issuer_that_is_down_is_no_reason_to_reject_a_token() {
         (response.status().as_u16(), &response.headers()["retry-after"]),
         (503, &HeaderValue::from_static("30"))
     );
+    // Nothing says that it will pass.
+    let why = json(response).await["error"]["message"].as_str().unwrap().to_owned();
+    assert_eq!(why, "Unavailable: the server could never get the keys of the token issuer; its log has the cause");
     for (options, field) in [
         (JwtOptions::new("http://login.example", ["a"]), "issuer"),
         (JwtOptions::new("https://login.example", [""; 0]), "audience"),

@@ -217,6 +217,12 @@ async fn failures_of_the_token_endpoint_are_typed_and_bounded() {
     let requests: Vec<_> = issuer.requests.lock().iter().map(|(basic, _)| basic.is_empty()).collect();
     assert_eq!(requests, [false, true, true]);
     assert!(issuer.requests.lock()[2].1.ends_with("client_id=me&client_secret=hunter2"));
+    // An endpoint that rejects the client with another code.
+    let issuer = Issuer::start(60, &[401], false).await;
+    let url = issuer.agent(issuer.flow()).await;
+    let agent = trusting(&issuer).connect(&url).await.unwrap();
+    assert_eq!(agent.send("Hello").await.unwrap().text(), "Hello");
+    assert_eq!(issuer.count(), 2);
     // An agent that rejects each token, and a client without tokens.
     let issuer = Issuer::start(60, &[], true).await;
     let deaf = guarded(issuer.flow(), |_| false).await;

@@ -57,7 +57,7 @@ async fn error_kind_is_taken_from_reason_then_code_then_status() {
         ),
         (200, r#"{"error":{"code":403,"message":"no"}}"#, ErrorKind::PermissionDenied, "no"),
         (413, r#"{"error":{"code":-32600,"message":"large"}}"#, ErrorKind::TooLarge, "large"),
-        (502, "<html>", ErrorKind::Unavailable, "Temporarily unavailable: HTTP 502 Bad Gateway"),
+        (502, "<html>", ErrorKind::Unavailable, "Unavailable: HTTP 502 Bad Gateway"),
         (404, "", ErrorKind::MethodNotFound, "Method not found: HTTP 404 Not Found"),
         (302, "", ErrorKind::InvalidAgentResponse, "Invalid agent response type: HTTP 302 Found"),
         (500, "<html>", ErrorKind::InvalidAgentResponse, "Invalid agent response type: HTTP 500 Internal Server Error"),

@@ -74,7 +74,7 @@ async fn unavailability_before_the_first_event_is_an_error_event() {
         (&json!(503), &json!(-32053), &json!("ServerError"))
     );
     let call = format!(r#"{{"jsonrpc":"2.0","id":7,"method":"message/stream","params":{{"message":{message}}}}}"#);
-    let expected = r#"{"jsonrpc":"2.0","id":7,"error":{"code":-32053,"message":"Temporarily unavailable"}}"#;
+    let expected = r#"{"jsonrpc":"2.0","id":7,"error":{"code":-32053,"message":"Unavailable"}}"#;
     assert_eq!(v03_stream("/rpc", call).await, format!("event: error\ndata: {expected}\n\n"));
     let mut grpc = A2aServiceClient::connect(url.clone()).await.unwrap();
     let content = v03::Part { part: Some(v03::part::Part::Text("hi".into())), metadata: None };
@@ -86,7 +86,7 @@ async fn unavailability_before_the_first_event_is_an_error_event() {
     };
     let sent = v03::SendMessageRequest { request: Some(message), ..Default::default() };
     let status = grpc.send_streaming_message(sent).await.unwrap().into_inner().message().await.unwrap_err();
-    assert_eq!((status.code(), status.message()), (Code::Unavailable, "ServerError: Temporarily unavailable"));
+    assert_eq!((status.code(), status.message()), (Code::Unavailable, "ServerError: Unavailable"));
 }
 
 #[tokio::test]
