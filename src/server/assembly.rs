@@ -32,7 +32,7 @@ use crate::{
     service::{
         ExtendedCardSource, Service,
         auth::{AuthorizedService, FailureLimit},
-        card::{CardTemplate, ExtendedCardAccess, ExtendedCardSettings},
+        card::{CardTemplate, ExtendedCardSettings},
         wrappers::{
             extended::{self, ExtendedService, Extension},
             observed::ObservedService,
@@ -236,7 +236,7 @@ impl Options {
     }
 
     fn has_extended_card(&self) -> bool {
-        self.extended_card.access != ExtendedCardAccess::Off
+        self.extended_card.is_offered()
     }
 
     /// Name of the agent in the catalog.
@@ -297,6 +297,10 @@ impl Options {
         let mut warnings = card.warnings();
         if is_unchecked {
             warnings.push("agent card declares credentials, but no authenticator checks them".into());
+        }
+        if self.extended_card.is_empty() {
+            let why = "the card declares no extended card, because it would have no content";
+            warnings.push(format!("card.extended: {why}; mark skills in card.skills with `extended = true`"));
         }
         let own = &card.declared().security_schemes;
         let is_checked = |scheme| self.authenticator.is_some() && own.values().any(|own| covers(own, scheme));
@@ -392,7 +396,7 @@ fn extended_card(
 ) -> ExtendedCardSource {
     let (card, current, settings) = (Arc::clone(card), Arc::clone(current), Arc::new(settings));
     Arc::new(move |call| {
-        let is_public = settings.access == ExtendedCardAccess::Off;
+        let is_public = !settings.is_offered();
         let (card, settings) = (if is_public { current() } else { Arc::clone(&card) }, Arc::clone(&settings));
         Box::pin(async move { settings.card(&card, &call).await })
     })

@@ -138,7 +138,7 @@ await test('the home page names the agent, and its links work', async () => {
   await page.waitForURL(`${server}/docs/`);
 });
 
-const documents = { '1.0': '/openapi.json', '0.3': '/openapi/v0.3.json' };
+const documents = { '1.0': '/docs/v1.0.json', '0.3': '/docs/v0.3.json' };
 let taskId;
 for (const [version, url] of Object.entries(documents)) {
   await test(`/docs/ lists each operation of ${version}`, async () => {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use serde_json::json;
 
-use super::{AUTHORITY, BASE, PublishedDocument, Publisher};
+use super::{AUTHORITY, BASE, PublishedDocument, Publisher, openapi, patch};
 use crate::protocol::version::Version;
 
 /// Content type of pages.
@@ -54,15 +54,19 @@ pub(super) fn add(documents: &mut BTreeMap<String, PublishedDocument>, publisher
             }),
         );
         documents.insert("/docs/swagger-initializer.js".to_owned(), (SCRIPT, initializer(publisher).into()));
+        for version in publisher.protocols.iter() {
+            let complete = patch::openapi(openapi(version), publisher);
+            let document = complete.and_then(|document| patch::for_people(&document, version)).unwrap_or_default();
+            documents.insert(format!("/docs/v{}.json", version.as_str()), ("application/json", document.into()));
+        }
     }
 }
 
 /// Creates the script that opens Swagger UI with the documents of the versions that are served.
 fn initializer(publisher: &Publisher) -> String {
-    let urls = ["../openapi.json", "../openapi/v0.3.json"];
-    let urls: Vec<_> = publisher.protocols.iter().zip(urls).collect();
-    let primary = urls.first().map(|(version, _)| version.as_str());
-    let urls: Vec<_> = urls.iter().map(|(version, url)| json!({ "name": version.as_str(), "url": url })).collect();
+    let primary = publisher.protocols.iter().next().map(Version::as_str);
+    let url = |version: Version| json!({ "name": version.as_str(), "url": format!("v{}.json", version.as_str()) });
+    let urls: Vec<_> = publisher.protocols.iter().map(url).collect();
     // By default, the page sends documents to a validator on another host.
     let settings = json!({
         "dom_id": "#swagger-ui",

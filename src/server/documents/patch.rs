@@ -40,7 +40,7 @@ struct Components<'a> {
     responses: &'a RawValue,
     parameters: &'a RawValue,
     examples: &'a RawValue,
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     security_schemes: BTreeMap<String, Scheme>,
 }
 
@@ -94,6 +94,18 @@ pub(super) fn openapi(file: &str, publisher: &Publisher) -> serde_json::Result<S
     document.components.security_schemes.clone_from(&publisher.schemes);
     document.security.clone_from(&publisher.security);
     pretty(&document)
+}
+
+/// Returns an OpenAPI document of a server for people: each route once, without its form for a tenant in the path, in a group with
+/// the name of the protocol version.
+#[cfg(feature = "docs")]
+pub(super) fn for_people(document: &str, version: Version) -> serde_json::Result<String> {
+    let mut document: OpenApi<'_> = serde_json::from_str(document)?;
+    let mut paths: BTreeMap<&str, &RawValue> = serde_json::from_str(document.paths.get())?;
+    paths.retain(|path, _| !path.starts_with("/{tenant}/"));
+    let paths = serde_json::value::to_raw_value(&paths)?;
+    document.paths = &paths;
+    Ok(pretty(&document)?.replace("\"A2AService\"", &format!("\"Protocol {}\"", version.as_str())))
 }
 
 /// Returns the OpenRPC document of a server, with the methods of the protocol versions that it serves.

@@ -102,18 +102,28 @@ pub(crate) struct ExtendedCardSettings {
 debug_fields!(ExtendedCardSettings { access });
 
 impl ExtendedCardSettings {
+    /// Returns true if there is an extended card: some callers get it, and it has a source.
+    pub(crate) fn is_offered(&self) -> bool {
+        self.access != ExtendedCardAccess::Off && self.provider.is_some()
+    }
+
+    /// Returns true if callers would get an extended card that has no source.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.access != ExtendedCardAccess::Off && self.provider.is_none()
+    }
+
     /// Returns the extended card for a call. A guarded one requires the scope `card:extended`.
     ///
     /// # Errors
-    /// `Unauthenticated` without credentials, `PermissionDenied` without the scope, `ExtendedAgentCardNotConfigured`
-    /// without a provider, `ExtendedCardNotSupported` if it is off, or those of the provider.
+    /// `ExtendedCardNotSupported` if it is off or has no provider, `Unauthenticated` without credentials, `PermissionDenied` without
+    /// the scope, or those of the provider.
     pub(crate) async fn card(&self, template: &CardTemplate, call: &Call) -> Result<AgentCard, Error> {
-        if self.access == ExtendedCardAccess::Off {
+        let Some(provider) = self.provider.as_ref().filter(|_| self.is_offered()) else {
             // The only card over gRPC of 0.3, which has no other name for the extended one.
             let is_agent_card = (call.binding, call.version) == (Binding::Grpc, Version::V0_3);
             let card = is_agent_card.then(|| template.for_base(call.base_url.as_deref()));
             return Ok(template.signed_message(card.ok_or_else(not_supported)?, call.version));
-        }
+        };
         // Callers in this process are trusted.
         let is_guarded = self.access == ExtendedCardAccess::Guarded && call.binding != Binding::InProcess;
         if is_guarded && call.principal.is_none() {
@@ -123,11 +133,6 @@ impl ExtendedCardSettings {
         if let Some(principal) = call.principal.as_deref().filter(|_| self.access == ExtendedCardAccess::Guarded) {
             require_scope(principal, CARD_EXTENDED)?;
         }
-        let Some(provider) = &self.provider else {
-            let why =
-                "this agent declares an extended card, but has no source for it (card.skills with `extended = true`)";
-            return Err(ErrorKind::ExtendedAgentCardNotConfigured.because(why));
-        };
         let public = template.for_base(call.base_url.as_deref());
         let card = provider.extended_card(call.principal.as_deref(), public).await?;
         Ok(template.signed_message(card, call.version))

@@ -5,7 +5,7 @@ use http::{HeaderMap, HeaderValue, Response, StatusCode, header, request::Parts}
 
 use super::card::{card_request, respond_with_public, vary};
 use crate::{
-    protocol::{Error, Version},
+    protocol::{Error, Version, error::ErrorKind},
     transport::{
         Body, DocumentSource,
         body::response::{not_found, status, status_response},
@@ -28,7 +28,14 @@ pub(in crate::transport) async fn respond_with_document(
 
 fn build_response(source: Option<DocumentSource>, parts: &Parts) -> Response<Body> {
     let document = source.and_then(|source| source(&card_request(parts)));
-    let Some((media_type, content)) = document else { return not_found(parts) };
+    let Some((media_type, content)) = document else {
+        let is_docs = cfg!(feature = "docs") && matches!(parts.uri.path(), "/docs" | "/docs/");
+        if !is_docs {
+            return not_found(parts);
+        }
+        let why = "the API documentation is not enabled; the operator of this server enables it with `docs` (--docs)";
+        return status_response(ErrorKind::MethodNotFound.because(why).into(), Version::V1_0);
+    };
     if parts.uri.path() == "/docs" {
         // The page has relative links.
         let mut response = status(StatusCode::PERMANENT_REDIRECT);

@@ -129,17 +129,19 @@ async fn card_is_guarded_also_where_nothing_else_is_protected() {
     assert!(ids(&card).contains(&"partners") && !ids(&card).contains(&"internal"), "{card}");
 }
 
+/// A card without a source is not declared, whoever could get it.
 #[tokio::test]
-async fn missing_card_is_the_error_of_the_protocol() {
+async fn missing_card_is_not_declared_and_the_error_of_the_protocol() {
     let off = serve(Server::new(Demo)).await;
-    let declared = serve(Server::new(Demo).extended_card_access(ExtendedCardAccess::Open)).await;
-    for (url, v1, reason) in
-        [(&off, -32004, "UNSUPPORTED_OPERATION"), (&declared, -32007, "EXTENDED_AGENT_CARD_NOT_CONFIGURED")]
-    {
-        assert_eq!(rpc(url, None, "GetExtendedAgentCard").await["error"]["code"], v1);
+    let empty = serve(Server::new(Demo).extended_card_access(ExtendedCardAccess::Open)).await;
+    let guarded = serve(Server::new(Demo).extended_card_access(ExtendedCardAccess::Guarded)).await;
+    for url in [&off, &empty, &guarded] {
+        let (_, _, card) = get(&format!("{url}{CARD}"), None, "1.0").await;
+        assert_eq!(card["capabilities"]["extendedAgentCard"], false, "{card}");
+        assert_eq!(rpc(url, None, "GetExtendedAgentCard").await["error"]["code"], -32004);
         assert_eq!(rpc(url, None, "agent/getAuthenticatedExtendedCard").await["error"]["code"], -32007);
         let (status, _, body) = get(&format!("{url}/extendedAgentCard"), None, "1.0").await;
-        assert_eq!((status, &body["error"]["details"][0]["reason"]), (400, &json!(reason)), "{body}");
+        assert_eq!((status, &body["error"]["details"][0]["reason"]), (400, &json!("UNSUPPORTED_OPERATION")), "{body}");
     }
 }
 

@@ -238,10 +238,30 @@ mod pages {
         let script = get(&url, "/docs/swagger-initializer.js").await;
         assert_eq!(script.headers()[header::CONTENT_TYPE], "text/javascript; charset=utf-8");
         let script = script.text().await.unwrap();
-        for part in ["../openapi.json", "../openapi/v0.3.json", "\"validatorUrl\": \"none\""] {
+        for part in ["\"v1.0.json\"", "\"v0.3.json\"", "\"validatorUrl\": \"none\""] {
             assert!(script.contains(part), "{part}: {script}");
         }
         assert!(!script.contains("petstore"), "{script}");
+    }
+
+    /// Each route once, in a group with the name of the version. The published document has the forms with a tenant too.
+    #[tokio::test]
+    async fn docs_list_each_route_once() {
+        let url = bindings::serve(bindings::server()).await;
+        let read =
+            async |path: &str| -> Value { serde_json::from_str(&get(&url, path).await.text().await.unwrap()).unwrap() };
+        for (version, complete) in [("1.0", "/openapi.json"), ("0.3", "/openapi/v0.3.json")] {
+            let (shown, complete) = (read(&format!("/docs/v{version}.json")).await, read(complete).await);
+            let is_shown = |path: &&String| !path.starts_with("/{tenant}/");
+            let [paths, all] = [&shown, &complete].map(|document| document["paths"].as_object().unwrap());
+            assert_eq!(paths.keys().collect::<Vec<_>>(), all.keys().filter(is_shown).collect::<Vec<_>>());
+            assert!(paths.len() > 8 && shown["servers"][0]["url"].as_str().unwrap().starts_with(&url), "{shown}");
+            let group = format!("Protocol {version}");
+            assert_eq!(shown["tags"][0]["name"], *group);
+            let members = paths.values().flat_map(|methods| methods.as_object().unwrap().values());
+            let operations = members.filter(|member| member.is_object());
+            assert!(operations.map(|operation| &operation["tags"][0]).all(|tag| *tag == *group), "{shown}");
+        }
     }
 
     #[tokio::test]
@@ -250,6 +270,8 @@ mod pages {
         for path in ["/docs", "/docs/", "/docs/swagger-ui.css"] {
             assert_eq!(get(&url, path).await.status(), StatusCode::NOT_FOUND, "{path}");
         }
+        let off = get(&url, "/docs/").await.text().await.unwrap();
+        assert!(off.contains("enables it with `docs` (--docs)"), "{off}");
         let home = page(&url).await.text().await.unwrap();
         assert!(!home.contains("docs/") && home.contains("openapi.json"), "{home}");
         assert_eq!(get(&url, "/openapi.json").await.status(), StatusCode::OK);
