@@ -89,7 +89,7 @@ serve() {
     "$@" >"$output" </dev/null &
     servers+=("$!")
     trap 'kill -KILL "${servers[@]}" 2>/dev/null || true' EXIT
-    until addr=$(sed -n 's|^listening on http://||p' "$output") && [ -n "$addr" ]; do
+    until addr=$(sed -nE 's|^listening on https?://||p' "$output") && [ -n "$addr" ]; do
         if ! kill -0 "${servers[-1]}" 2>/dev/null || [ "$SECONDS" -gt "$until" ]; then
             return 1
         fi

@@ -18,7 +18,7 @@ mod webhook_credentials;
 pub(crate) use self::{
     address::{AgentUrl, DEFAULT_LISTEN},
     load::{
-        Error, LoadedConfig,
+        Error, LoadedConfig, Origin,
         agents::AgentConfig,
         environment::{CLIENT_API_KEY_VARIABLE, CLIENT_SECRET_VARIABLE, CLIENT_TOKEN_VARIABLE, hops},
         load,
@@ -223,7 +223,7 @@ keys! {
     Server "log.wire" => log.wire: bool, "Enables the wire log, under the target `a2a_service::wire`: each request as received, the call of 1.0 that it stands for, and the response. Credentials are redacted; message content is not.";
     Agent "turn.deadline" => limits.turn_deadline: Duration, "Maximum duration of one turn; a turn that exceeds it fails. Zero fails every turn that does not end at once.";
     Agent "turn.idle_timeout" => limits.turn_idle_timeout: Duration, "Idle timeout of an agent: a turn without an update for this long fails. Waiting for authorization or for the store does not count. Zero disables it.";
-    Agent "store.path" | "store" => store.path: StorePath, "Store of the tasks: a SQLite file, which is created if it does not exist, or memory, which is lost when the process ends.";
+    Agent "store.path" | "store" => store.path: StorePath, "Store of the tasks: a SQLite file, which is created if it does not exist, or memory, which is lost when the process ends. The default is in the directory that systemd creates (`STATE_DIRECTORY`), or else in the working directory.";
     Agent "store.durability" => store.durability: Durability, "Failures that a commit to a file survives: the end of the process, or also a power failure, for which each commit waits for the disk.";
     Agent "store.max_size" => store.max_size: Option<ByteSize>, "Maximum size of the store's file. A task whose result exceeds it fails with the name of this limit; when the file is full, new work is rejected, as on a full disk. Deleted data frees capacity. The server does not start with a file that is already larger. If not set, only the disk limits it.";
     Agent "retention.finished" => retention.finished: OptionalTimeout, "Retention of a task after it has reached a terminal state. Zero keeps it until `limits.tasks` evicts it.";

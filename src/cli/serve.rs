@@ -14,13 +14,16 @@ use anyhow::Context as _;
 use tokio::sync::oneshot;
 use tracing::Level;
 
-use self::agent::AgentSource;
+use self::{
+    agent::AgentSource,
+    banner::{Banner, reachable},
+};
 use super::{OutputError, flags::Serve, say, upstream::Gateway, warn};
 use crate::{
     base::jws::SigningKey,
     cli::{
         config::{
-            self, AgentConfig, AuthConfig, AuthRequire, Certificate, Config, LoadedConfig, OfferedExtension,
+            self, AgentConfig, AuthConfig, AuthRequire, Certificate, Config, LoadedConfig, OfferedExtension, Origin,
             StoreConfig, TlsConfig,
         },
         prometheus,
@@ -40,6 +43,7 @@ use crate::{
 };
 
 mod agent;
+mod banner;
 
 /// Minimum of `limits.memory`, in bytes, which requests of usual sizes do not exceed.
 const MIN_MEMORY: usize = 1 << 20;
@@ -65,7 +69,9 @@ pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
     if arguments.official.echo && !(loaded.agents.is_empty() && AgentSource::of(&loaded.config)?.is_demo()) {
         return Err(config::Error::new("--echo: the configuration has another agent; remove one of them").into());
     }
-    let LoadedConfig { config, warnings, agents, .. } = loaded;
+    let token_origin = loaded.origin("token").clone();
+    let has_default_store = *loaded.origin("store.path") == Origin::Default;
+    let LoadedConfig { config, warnings, agents, file, .. } = loaded;
     let mut filter = config.log.filter.targets.clone();
     if config.log.wire {
         // `log.wire` takes precedence over the log filter.
@@ -76,7 +82,7 @@ pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
         tracing::warn!("{warning}");
     }
     agents.iter().map(|agent| &agent.config).chain([&config]).for_each(Config::warn_of_shared_files);
-    guard_public(&config)?;
+    guard_public(&config, &token_origin)?;
     let is_dev = arguments.official.dev;
     guard_dev(&config, is_dev)?;
     if config.connections.memory < MIN_MEMORY {
@@ -104,6 +110,9 @@ pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
             details += &agent.line;
         }
     }
+    if has_default_store && prepared.iter().any(|agent| agent.file.is_some()) {
+        details += "  (--store memory keeps them in memory only)\n";
+    }
     let served = runtime.block_on(async {
         let mut gateways = Vec::new();
         let mut prepared = prepared.into_iter();
@@ -127,7 +136,7 @@ pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
             (Some(schemes), AuthRequire::All) => server.authenticator(AllOf::from(schemes)),
             (None, _) => server,
         };
-        let server = if let Some(tls) = tls { server.tls(tls) } else { server };
+        let server = if let Some(tls) = tls.clone() { server.tls(tls) } else { server };
         tokio::spawn(prometheus::keep_up(recorder.clone()));
         let server = server.metrics(move || recorder.render());
         let (first, others) = config.listen.0.split_first().context("there is no listen address")?;
@@ -139,7 +148,7 @@ pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
         let mut addresses = String::new();
         for addr in others {
             let addr = bound.add(addr).await.with_context(context(addr))?;
-            _ = writeln!(addresses, "also on {}", bound.url_of(addr));
+            _ = writeln!(addresses, "also on {}", bound.url_of(addr).replace(&addr.to_string(), &reachable(addr)));
         }
         let metrics = match config.metrics_listen {
             Some(addr) => {
@@ -154,7 +163,7 @@ pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
         if !is_quiet {
             for AgentConfig { name, config, .. } in &agents {
                 let description = AgentSource::of(config)?.description(config);
-                _ = writeln!(details, "agent {name} at {}/{name}: {description}", bound.url());
+                _ = writeln!(details, "agent {name} at /{name}: {description}");
             }
             let single = agents.is_empty().then(|| AgentSource::of(&config)).transpose()?;
             if let Some(source) = single {
@@ -164,10 +173,17 @@ pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
                 details += "--dev: status messages of failed tasks have the causes of the failures\n";
             }
             let details = addresses + &metrics + &details;
-            let is_self_signed = config.tls.cert == Some(Certificate::SelfSigned);
-            announce(&banner(&bound.url(), is_self_signed, &details, config.has_authentication()));
+            let banner = Banner {
+                config: &config,
+                addr: bound.addr(),
+                tls: tls.as_ref(),
+                client_auth: if config.tls.client_ca.is_some() { client_auth(&config) } else { ClientAuth::Off },
+                token_origin: &token_origin,
+                file: file.as_deref(),
+            };
+            announce(&banner.text(&details));
             if single.is_some_and(AgentSource::is_demo) {
-                announce("Send \"/help\" instead of \"hello\" for the other commands of the demo agent. ");
+                announce("Send /help instead of hello for the other commands of the demo agent. ");
             }
             announce("Ctrl-C stops the server.\n");
         }
@@ -513,14 +529,26 @@ fn descriptor_limit(_: u64) -> Option<u64> {
     None
 }
 
-/// Rejects an address that is reachable from other machines if callers are not authenticated. The server checks this too
-/// when it listens; checked here, it is a configuration error that is reported before the store is opened.
-fn guard_public(config: &Config) -> Result<(), config::Error> {
-    if config.has_authentication() || config.insecure {
+/// Minimum length of a token that other machines could guess.
+const MIN_TOKEN: usize = 16;
+
+/// Rejects an address that is reachable from other machines if callers are not authenticated, or by a short token only. The server
+/// checks the first too when it listens; checked here, it is a configuration error that is reported before the store is opened.
+fn guard_public(config: &Config, token_origin: &Origin) -> Result<(), config::Error> {
+    let mut addresses = config.listen.0.iter().chain(&config.metrics_listen);
+    let Some(addr) = addresses.find(|addr| server::is_public(**addr)).filter(|_| !config.insecure) else {
+        return Ok(());
+    };
+    if let Some(token) = config.token.as_ref().filter(|token| token.value.expose().len() < MIN_TOKEN) {
+        return Err(config::Error::new(format!(
+            "{token_origin}: the token{} is shorter than {MIN_TOKEN} characters, and other machines reach {addr}\n\
+             note: `a2a token new` makes a token that can't be guessed, in a file for auth.tokens",
+            token.file().map(|path| format!(" in {path}")).unwrap_or_default()
+        )));
+    }
+    if config.has_authentication() {
         return Ok(());
     }
-    let mut addresses = config.listen.0.iter().chain(&config.metrics_listen);
-    let Some(addr) = addresses.find(|addr| server::is_public(**addr)) else { return Ok(()) };
     Err(config::Error::new(format!(
         "{addr} is reachable from other machines and callers are not authenticated; set a token (A2A_TOKEN), a token file \
          (auth.tokens) or an issuer (auth.jwt.issuer), listen on 127.0.0.1 or [::1], or allow unauthenticated access with --insecure"
@@ -567,33 +595,6 @@ fn guard_scopes(config: &Config, agents: &[AgentConfig]) -> Result<(), config::E
     }
 }
 
-/// Startup message: the addresses, the store, and example calls to copy.
-fn banner(url: &str, self_signed: bool, details: &str, token: bool) -> String {
-    let message = r#"{"messageId":"m-1","role":"ROLE_USER","parts":[{"text":"hello"}]}"#;
-    let header = if token { " -H \"authorization: Bearer $A2A_TOKEN\"" } else { "" };
-    let unverified = if self_signed { " -k" } else { "" };
-    let grpc_tls = match (url.starts_with("https"), self_signed) {
-        (false, _) => " -plaintext",
-        (true, true) => " -insecure",
-        (true, false) => "",
-    };
-    let authority = url.rsplit('/').next().unwrap_or_default();
-    let text = format!(
-        r#"listening on {url}
-{details}
-The agent card:
-  curl{unverified} {url}/.well-known/agent-card.json
-HTTP+JSON:
-  curl{unverified} {url}/message:send{header} -H 'content-type: application/json' -d '{{"message":{message}}}'
-JSON-RPC:
-  curl{unverified} {url}/rpc{header} -H 'content-type: application/json' -d '{{"jsonrpc":"2.0","id":1,"method":"SEND","params":{{"message":{message}}}}}'
-gRPC:
-  grpcurl{grpc_tls}{header} -d '{{"message":{message}}}' {authority} lf.a2a.v1.A2AService/SEND
-"#
-    );
-    text.replace("SEND", "SendMessage")
-}
-
 #[expect(clippy::exit, reason = "a second signal must not wait for the drain")]
 fn exit_now(code: i32) {
     process::exit(code)
@@ -628,21 +629,29 @@ mod tests {
         };
         for addr in ["0.0.0.0:8080", "[::]:80", "192.168.1.2:1"] {
             let mut config = at(addr);
-            let error = guard_public(&config).unwrap_err().to_string();
+            let error = guard_public(&config, &Origin::Default).unwrap_err().to_string();
             assert!(error.contains(addr) && error.contains("A2A_TOKEN") && error.contains("--insecure"), "{error}");
             config.insecure = true;
-            assert!(guard_public(&config).is_ok());
-            (config.insecure, config.token) = (false, Option::read("t").unwrap());
-            assert!(guard_public(&config).is_ok());
+            assert!(guard_public(&config, &Origin::Default).is_ok());
+            (config.insecure, config.token) = (false, Option::read("sesame-sesame-15").unwrap());
+            assert!(guard_public(&config, &Origin::Default).is_ok());
+            config.token = Option::read("sesame-sesame-1").unwrap();
+            let error = guard_public(&config, &Origin::Variable("A2A_TOKEN".to_owned())).unwrap_err().to_string();
+            assert!(
+                error.starts_with("A2A_TOKEN: the token is shorter than 16") && !error.contains("sesame"),
+                "{error}"
+            );
+            config.insecure = true;
+            assert!(guard_public(&config, &Origin::Default).is_ok());
         }
         let mut several = at("127.0.0.1:1");
         several.listen.0.push("0.0.0.0:1".parse().unwrap());
-        assert!(guard_public(&several).unwrap_err().to_string().contains("0.0.0.0:1"));
+        assert!(guard_public(&several, &Origin::Default).unwrap_err().to_string().contains("0.0.0.0:1"));
         let mut metrics = at("127.0.0.1:1");
         metrics.metrics_listen = "0.0.0.0:1".parse().ok();
-        assert!(guard_public(&metrics).unwrap_err().to_string().contains("0.0.0.0:1"));
+        assert!(guard_public(&metrics, &Origin::Default).unwrap_err().to_string().contains("0.0.0.0:1"));
         for addr in ["127.0.0.2:1", "[::1]:1", "[::ffff:127.0.0.1]:1"] {
-            assert!(guard_public(&at(addr)).is_ok(), "{addr}");
+            assert!(guard_public(&at(addr), &Origin::Default).is_ok(), "{addr}");
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{
     net::SocketAddr,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Output, Stdio},
     time::{Duration, SystemTime},
 };
@@ -209,6 +209,7 @@ async fn default_store_is_a_file_in_the_working_directory() {
     let url = next().await.strip_prefix("listening on ").unwrap().to_owned();
     let file = directory.path().canonicalize().unwrap().join("a2a.db");
     assert_eq!(next().await, format!("tasks are stored in {}", file.display()));
+    assert_eq!(next().await, "  (--store memory keeps them in memory only)");
     let task = post(&format!("{url}/message:send"), &message("hello")).await["task"].clone();
     // A second server in the same directory reports the owner of the file and the flag to change.
     let second = output(serve()).await;
@@ -225,6 +226,151 @@ async fn default_store_is_a_file_in_the_working_directory() {
     memory.env_remove("A2A_STORE").current_dir(empty.path());
     let (_child, _) = started(memory).await;
     assert_eq!(std::fs::read_dir(empty.path()).unwrap().count(), 0);
+}
+
+/// Returns the startup message of a server that is started with these flags and variables in a directory, and the running server.
+async fn startup(directory: &Path, flags: &[&str], variables: &[(&str, &str)]) -> (Child, Vec<String>) {
+    let mut command = a2a(&[&["serve"], flags].concat());
+    command.current_dir(directory).envs(variables.iter().copied());
+    let mut child = command.spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut shown = Vec::new();
+    while shown.last().is_none_or(|line: &String| !line.contains("Ctrl-C stops the server.")) {
+        let line = timeout(TIMEOUT, lines.next_line()).await.unwrap().unwrap();
+        shown.push(line.unwrap_or_else(|| panic!("the server has ended: {shown:#?}")));
+    }
+    (child, shown)
+}
+
+/// Returns the commands in a startup message, which may have several lines each.
+fn commands(lines: &[String]) -> Vec<String> {
+    let (mut commands, mut is_command) = (Vec::<String>::new(), false);
+    for line in lines.iter().skip_while(|line| !line.starts_with("Call it")).skip(1) {
+        if line.starts_with("    ") && is_command {
+            let command = commands.last_mut().unwrap();
+            command.push('\n');
+            command.push_str(line);
+        } else if line.starts_with("  ") {
+            commands.push(line.trim().to_owned());
+        }
+        is_command = line.starts_with("  ");
+    }
+    commands
+}
+
+/// Runs the commands of a startup message in a shell, one after the other. Returns their outputs. grpcurl only prints its arguments.
+async fn run_printed(commands: &[String], variables: &[(&str, &str)]) -> Vec<String> {
+    let mut variables: Vec<_> =
+        variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+    let run = async |script: String, variables: &[(String, String)]| {
+        let mut shell = Command::new("sh");
+        shell.args(["-euc", &script]).env_clear().env("PATH", "/usr/bin:/bin").envs(variables.iter().cloned());
+        shell.stdin(Stdio::null());
+        output(shell).await
+    };
+    let mut outputs = Vec::new();
+    for command in commands {
+        if command.starts_with("TOKEN=") {
+            let token = run(format!("{command}\nprintf %s \"$TOKEN\""), &variables).await;
+            variables.push(("TOKEN".to_owned(), String::from_utf8(token.stdout).unwrap()));
+            continue;
+        }
+        let script = format!("grpcurl() {{ printf '%s\\n' \"$@\"; }}\n{command}");
+        let mut done = run(script.clone(), &variables).await;
+        // The server notices a new token within a second.
+        let started = SystemTime::now();
+        while !done.status.success() && started.elapsed().unwrap() < Duration::from_secs(5) {
+            done = run(script.clone(), &variables).await;
+        }
+        let (text, errors) = (String::from_utf8(done.stdout).unwrap(), String::from_utf8(done.stderr).unwrap());
+        assert!(done.status.success(), "{script}: {text}{errors}");
+        outputs.push(text);
+    }
+    outputs
+}
+
+/// What the server prints at the start can be copied, with and without TLS and tokens.
+#[tokio::test]
+async fn printed_commands_work() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    let path = |name: &str| directory.join(name).display().to_string();
+    let certificates = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    std::fs::write(path("server.pem"), certificates.cert.pem()).unwrap();
+    std::fs::write(path("server.key"), certificates.signing_key.serialize_pem()).unwrap();
+    std::fs::write(path("token"), "sesame-sesame-sesame\n").unwrap();
+    let (cert, key, tokens) = (path("server.pem"), path("server.key"), path("tokens.json"));
+    add_token(Path::new(&tokens), NewToken::new("ada"), SystemTime::now()).unwrap();
+    let token = [("A2A_TOKEN", "sesame-sesame-sesame")];
+    for (flags, variables, parts) in [
+        (vec!["--listen", "127.0.0.1:0"], &[][..], vec!["listening on http://127.0.0.1:", "grpcurl -plaintext"]),
+        (
+            vec!["--listen", "0.0.0.0:0"],
+            &token[..],
+            vec!["listening on http://localhost:", "(0.0.0.0:", "authorization: Bearer $A2A_TOKEN"],
+        ),
+        (
+            vec!["--listen", "0.0.0.0:0", "--tls-cert", "self_signed"],
+            &[("A2A_TOKEN_FILE", "token")],
+            vec!["listening on https://localhost:", "curl -k", "grpcurl -insecure", "TOKEN=$(cat ", "Bearer $TOKEN"],
+        ),
+        (
+            vec!["--listen", "127.0.0.1:0", "--tls-cert", &cert, "--tls-key", &key, "--auth-tokens", &tokens],
+            &[],
+            vec![
+                "listening on https://localhost:",
+                "curl --cacert ",
+                "grpcurl -cacert ",
+                "new NAME)",
+                "--insecure-tls",
+            ],
+        ),
+    ] {
+        let (_server, lines) = startup(directory, &flags, variables).await;
+        let text = lines.join("\n");
+        for part in parts.iter().chain(&["configuration file: none"]) {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        let paths = [env!("CARGO_BIN_EXE_a2a"), directory.to_str().unwrap()];
+        let short = paths.iter().fold(text.clone(), |text, path| text.replace(path, "a2a"));
+        assert!(short.lines().all(|line| line.chars().count() <= 100), "{text}");
+        let outputs = run_printed(&commands(&lines), variables).await;
+        let [sent, card, rest, rpc, grpc] = &*outputs else { panic!("{outputs:#?}") };
+        assert!(sent.contains("[echo] hello") && card.contains("supportedInterfaces"), "{sent}{card}");
+        assert!(rest.contains("TASK_STATE_COMPLETED") && rpc.contains("TASK_STATE_COMPLETED"), "{rest}{rpc}");
+        assert!(grpc.ends_with("\nlf.a2a.v1.A2AService/SendMessage\n"), "{grpc}");
+    }
+    std::fs::write(path("a2a.toml"), "token = 'sesame-sesame-sesame'\n").unwrap();
+    let (_server, lines) = startup(directory, &["--listen", "[::1]:0"], &[]).await;
+    let file = directory.join("a2a.toml");
+    assert!(lines.contains(&format!("configuration file: {}", file.display())), "{lines:#?}");
+    assert!(lines.contains(&"  TOKEN=...  # as set at a2a.toml:1".to_owned()), "{lines:#?}");
+}
+
+/// A token that can be guessed is refused where other machines can try. The error does not contain it.
+#[tokio::test]
+async fn short_token_is_refused_on_a_public_address() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("token").display().to_string();
+    std::fs::write(&file, "hunter2-hunter2").unwrap();
+    for (variable, value, place) in [
+        ("A2A_TOKEN", "hunter2", "A2A_TOKEN: the token is"),
+        ("A2A_TOKEN_FILE", &file, "A2A_TOKEN_FILE: the token in "),
+    ] {
+        let mut command = a2a(&["serve", "--listen", "0.0.0.0:0"]);
+        command.env(variable, value);
+        let refused = output(command).await;
+        let errors = String::from_utf8(refused.stderr).unwrap();
+        assert_eq!(refused.status.code(), Some(2), "{errors}");
+        assert!(
+            errors.contains(place) && errors.contains("`a2a token new`") && !errors.contains("hunter2-"),
+            "{errors}"
+        );
+        assert!(!errors.contains("hunter2 "), "{errors}");
+    }
+    let mut command = a2a(&["serve", "--listen", "127.0.0.1:0", "--log-filter", "warn"]);
+    command.env("A2A_TOKEN", "hunter2");
+    started(command).await;
 }
 
 /// The startup message names the agent, without the parts of URLs and commands that may be secret.
@@ -439,15 +585,15 @@ async fn maximum_size_below_the_file_size_is_an_error() {
 #[tokio::test]
 async fn public_address_requires_a_token_or_insecure() {
     let mut command = a2a(&["serve", "--listen", "0.0.0.0:0"]);
-    command.env("A2A_TOKEN", "sesame");
+    command.env("A2A_TOKEN", "sesame-sesame-sesame");
     let (_child, url) = started(command).await;
-    let url = url.replace("0.0.0.0", "127.0.0.1");
+    assert!(url.starts_with("http://localhost:"), "{url}");
     assert_eq!(crate::bindings::fetch(format!("{url}/tasks")).await.unwrap().status(), 401);
-    let listed = crate::bindings::http().get(format!("{url}/tasks")).bearer_auth("sesame").send().await.unwrap();
+    let listed = crate::bindings::http().get(format!("{url}/tasks")).bearer_auth("sesame-sesame-sesame").send();
+    let listed = listed.await.unwrap();
     assert_eq!(listed.status(), 200);
 
     let (mut child, url) = started(a2a(&["serve", "--listen", "0.0.0.0:0", "--insecure"])).await;
-    let url = url.replace("0.0.0.0", "127.0.0.1");
     assert_eq!(crate::bindings::fetch(format!("{url}/tasks")).await.unwrap().status(), 200);
     let mut errors = BufReader::new(child.stderr.take().unwrap()).lines();
     let first = timeout(TIMEOUT, errors.next_line()).await.unwrap().unwrap().unwrap();
@@ -577,7 +723,7 @@ async fn security_events_are_in_the_audit_log() {
         assert!(made.status.success(), "{made:?}");
         String::from_utf8(made.stdout).unwrap().trim().to_owned()
     };
-    let full = token(&["new", "ada", "--owner", "acme"]).await;
+    let full = token(&["new", "ada", "--owner", "acme", "--scope", "all"]).await;
     let reader = token(&["new", "bob", "--scope", "tasks:read"]).await;
     token(&["new", "key", "--header", "x-api-key"]).await;
     let serve = ["serve", "--listen", "127.0.0.1:0", "--log", "json", "--push-enabled=true", "--auth-tokens", file];

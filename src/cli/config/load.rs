@@ -87,6 +87,8 @@ pub(crate) struct LoadedConfig {
     pub(crate) warnings: Vec<String>,
     /// Agents of a server with several. The first one is at the root.
     pub(crate) agents: Vec<AgentConfig>,
+    /// Configuration file that was read.
+    pub(crate) file: Option<PathBuf>,
     /// In the order of [`KEYS`].
     origins: Vec<Origin>,
 }
@@ -95,6 +97,11 @@ impl LoadedConfig {
     /// Iterates over all keys with the origins of their values.
     pub(crate) fn origins(&self) -> impl Iterator<Item = (&'static Setting, &Origin)> {
         KEYS.iter().zip(&self.origins)
+    }
+
+    /// Returns the origin of the value of a key.
+    pub(crate) fn origin(&self, name: &str) -> &Origin {
+        self.origins().find(|(key, _)| key.name == name).map_or(&Origin::Default, |(_, origin)| origin)
     }
 
     /// Formats all values as a configuration file, with their origins as comments.
@@ -165,6 +172,7 @@ fn load_with(
 /// Configuration that is being loaded, one source after the other. A later source overrides an earlier one.
 struct Loader {
     config: Config,
+    file: Option<PathBuf>,
     origins: Vec<Origin>,
     errors: Vec<String>,
     warnings: Vec<String>,
@@ -174,6 +182,7 @@ impl Loader {
     fn new() -> Self {
         Self {
             config: Config::default(),
+            file: None,
             origins: vec![Origin::Default; KEYS.len()],
             errors: Vec::new(),
             warnings: Vec::new(),
@@ -181,9 +190,9 @@ impl Loader {
     }
 
     fn finish(self, agents: Vec<AgentConfig>) -> Result<LoadedConfig, Error> {
-        let Self { config, origins, mut errors, warnings } = self;
+        let Self { config, file, origins, mut errors, warnings } = self;
         if errors.is_empty() {
-            return Ok(LoadedConfig { config, warnings, agents, origins });
+            return Ok(LoadedConfig { config, warnings, agents, file, origins });
         }
         // A warning may explain an error: a misspelled variable leaves a value unset.
         errors.extend(warnings);
@@ -218,6 +227,7 @@ impl Loader {
     }
 
     fn apply_file(&mut self, path: &Path, text: &str) {
+        self.file = Some(path.to_owned());
         let file = File { path, text };
         match DeTable::parse(text) {
             Ok(table) => self.apply_table(&file, "", table.get_ref()),
@@ -316,9 +326,9 @@ pub(super) mod tests {
         flags: &[(&str, &str)],
     ) -> Result<LoadedConfig, String> {
         let mut layers = Loader::new();
-        layers.apply_file(Path::new("a2a.toml"), text);
         let variables = variables.iter().map(|(name, value)| (name.into(), value.into()));
         let variables = layers.variables(variables.collect::<Vec<_>>().into_iter());
+        layers.apply_file(Path::new("a2a.toml"), text);
         layers.apply_environment(&variables);
         layers.apply_flags(&flags.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect::<Vec<_>>());
         let agents = layers.read_agents(Path::new("a2a.toml"), text);
@@ -326,7 +336,7 @@ pub(super) mod tests {
     }
 
     pub(in crate::cli::config) fn origin(loaded: &LoadedConfig, name: &str) -> String {
-        loaded.origins().find(|(key, _)| key.name == name).unwrap().1.to_string()
+        loaded.origin(name).to_string()
     }
 
     #[test]

@@ -16,7 +16,7 @@ use tokio_rustls::{
     rustls::{
         RootCertStore, ServerConfig,
         crypto::aws_lc_rs,
-        pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
+        pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject as _},
         server::WebPkiClientVerifier,
         version::{TLS12, TLS13},
     },
@@ -142,6 +142,14 @@ impl Tls {
             }
         };
         Ok(Self { source, client_auth, config: WatchedFiles::open(paths, read, log)? })
+    }
+
+    /// Returns true if the certificate in a file is for this host. Blocks.
+    pub(crate) fn is_for(&self, host: &str) -> bool {
+        let Source::Files { cert, .. } = &self.source else { return false };
+        let (chain, name) = (certificates(cert).unwrap_or_default(), ServerName::try_from(host));
+        let leaf = chain.first().and_then(|leaf| EndEntityCert::try_from(leaf).ok());
+        leaf.zip(name.ok()).is_some_and(|(leaf, name)| leaf.verify_is_valid_for_subject_name(&name).is_ok())
     }
 
     /// Performs the handshake of a connection.

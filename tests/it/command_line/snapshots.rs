@@ -101,7 +101,7 @@ fn masked(text: &str) -> String {
         let mut line = with_names(line);
         // Sizes depend on the times in the events.
         for name in
-            ["< (", "content-length: ", "grpc-timeout: ", "user.id=", "\"bytes\":", "Bytes:    ", "TIME         "]
+            ["< (", "content-length: ", "grpc-timeout: ", "user.id=", "\"bytes\":", "Bytes:    ", "input-required    "]
         {
             if let Some((head, tail)) = line.clone().split_once(name) {
                 line = format!("{head}{name}N{}", tail.trim_start_matches(|c: char| c.is_ascii_digit()));
@@ -313,13 +313,14 @@ async fn operation() {
     let mut snapshot = Snapshot::new("operation").replace(path, "DIR");
     for arguments in [
         &["admin", "list", "--store", &store][..],
-        &["admin", "list", "--store", &store, "--json"],
+        &["admin", "list", "--store", &store, "-ojsonl"],
         &["admin", "show", &task, "--store", &store],
         &["admin", "show", "none", "--store", &store],
         &["admin", "check", "--store", &store],
         &["admin", "stats", "-h"],
         &["admin", "backup", &file("copy.db"), "--store", &store],
         &["admin", "backup", &file("copy.db"), "--store", &store],
+        &["admin", "restore", &file("copy.db"), "--store", &store],
         &["admin", "import", &file("none.jsonl"), "--store", &store],
         &["admin", "gc", "--store", &store],
         &["admin", "push", "list", "--store", &store],
@@ -337,7 +338,8 @@ async fn operation() {
         &["listen", "--host", "0.0.0.0"],
         &["listen", "--port", "many"],
         &["card", "sign", &file("card.json"), "--key", &file("none.pem")],
-        &["token", "new", "ada", "--file", &file("tokens.toml"), "--scope", "all"],
+        &["token", "new", "ada", "--file", &file("tokens.toml"), "--scope", "none"],
+        &["token", "rotate", "ada", "--file", &file("tokens.toml")],
     ] {
         snapshot.run(arguments).await;
     }

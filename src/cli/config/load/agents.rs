@@ -151,7 +151,7 @@ impl Loader {
         if let (false, StorePath::Sqlite(path)) = (is_set(&layers.origins, "store.path"), &layers.config.store.path) {
             layers.config.store.path = StorePath::Sqlite(agent_store(path, &name));
         }
-        let Self { config, origins, errors, warnings } = layers;
+        let Self { config, origins, errors, warnings, .. } = layers;
         let is_valid = errors.is_empty();
         self.errors.extend(errors);
         self.warnings.extend(warnings);

@@ -1,10 +1,10 @@
 //! Environment variables of the configuration: which of them are keys, which are ignored, and warnings of unknown ones.
 
-use std::{env, ffi::OsString};
+use std::{env, ffi::OsString, path::Path};
 
 use super::{Loader, Origin, nearest};
 use crate::{
-    cli::config::{KEYS, RawValue, Setting},
+    cli::config::{DEFAULT_STORE_FILE, KEYS, RawValue, Setting, StorePath},
     protocol::message::hops,
 };
 
@@ -27,6 +27,9 @@ const HOPS_VARIABLE: &str = "A2A_HOPS";
 const CLIENT_VARIABLES: [&str; 4] =
     [CLIENT_TOKEN_VARIABLE, CLIENT_API_KEY_VARIABLE, CLIENT_SECRET_VARIABLE, HOPS_VARIABLE];
 
+/// Variable with the directories that systemd has created for the data of a service, separated by colons (systemd.exec(5)).
+const STATE_VARIABLE: &str = "STATE_DIRECTORY";
+
 /// Conventional variable of the log filter. `A2A_LOG_FILTER` overrides it.
 pub(super) const RUST_LOG: &str = "RUST_LOG";
 
@@ -40,6 +43,14 @@ impl Loader {
     pub(super) fn variables(&mut self, all: impl Iterator<Item = (OsString, OsString)>) -> Vec<(String, String)> {
         let mut variables = Vec::new();
         for (name, value) in all {
+            if name == STATE_VARIABLE {
+                let first = value.to_str().and_then(|list| list.split(':').next()).filter(|path| !path.is_empty());
+                if let Some(directory) = first {
+                    // A default: other sources override it.
+                    self.config.store.path = StorePath::Sqlite(Path::new(directory).join(DEFAULT_STORE_FILE));
+                }
+                continue;
+            }
             let Some(name) = name.to_str().filter(|name| name.starts_with("A2A_") || *name == RUST_LOG) else {
                 continue;
             };
@@ -75,12 +86,27 @@ impl Loader {
         }
     }
 
-    /// Warns of an unknown variable. It is not an error: other programs and platforms use the prefix too.
+    /// Warns of an unknown variable that resembles a known one. Others are not for this program: scripts and platforms use the
+    /// prefix too.
     fn warn_unknown_variable(&mut self, name: &str) {
-        let known: Vec<_> = KEYS.iter().map(Setting::variable).collect();
-        let nearest = nearest(name, known.iter().map(String::as_str).chain([CONFIG_VARIABLE]));
-        self.warnings.push(format!("{name}: unknown variable, ignored; did you mean {nearest}?"));
+        if let Some(meant) = meant(name) {
+            self.warnings.push(format!("{name}: unknown variable, ignored; did you mean {meant}?"));
+        }
     }
+}
+
+/// Returns the known variable that a name resembles: by a typing error, by a table that is missing or too much, or as a flag.
+fn meant(name: &str) -> Option<String> {
+    let rest = name.strip_prefix("A2A_")?;
+    if ["HOST", "PORT"].contains(&rest) {
+        return Some("A2A_LISTEN".to_owned());
+    }
+    let full = |key: &Setting| key.name.replace('.', "_").to_uppercase();
+    let is_part = |key: &&Setting| full(key) == rest || rest.contains('_') && full(key).ends_with(&format!("_{rest}"));
+    let known: Vec<_> = KEYS.iter().map(Setting::variable).collect();
+    let nearest = nearest(name, known.iter().map(String::as_str).chain([CONFIG_VARIABLE]));
+    let is_near = strsim::damerau_levenshtein(name, nearest) <= (rest.len() / 4).clamp(1, 2);
+    KEYS.iter().find(is_part).map(Setting::variable).or_else(|| is_near.then(|| nearest.to_owned()))
 }
 
 /// Returns the key that an environment variable sets, and true if it is the variable with the path of a file.
@@ -102,7 +128,10 @@ fn is_set_by_kubernetes(name: &str, value: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{load_from, origin};
+    use super::{
+        super::tests::{load_from, origin},
+        *,
+    };
 
     #[test]
     fn variables_of_kubernetes_services_are_ignored() {
@@ -121,12 +150,36 @@ mod tests {
         for (name, warning) in [
             ("A2A_LISTTEN", "A2A_LISTTEN: unknown variable, ignored; did you mean A2A_LISTEN?"),
             ("A2A_CONFG", "A2A_CONFG: unknown variable, ignored; did you mean A2A_CONFIG?"),
+            ("A2A_STORE_PATH", "A2A_STORE_PATH: unknown variable, ignored; did you mean A2A_STORE?"),
+            ("A2A_BODY_BYTES", "A2A_BODY_BYTES: unknown variable, ignored; did you mean A2A_LIMITS_BODY_BYTES?"),
+            ("A2A_PORT", "A2A_PORT: unknown variable, ignored; did you mean A2A_LISTEN?"),
         ] {
             assert_eq!(load_from("", &[(name, "x")], &[]).unwrap().warnings, [warning]);
             let error = load_from("send_timeout = 1", &[(name, "x")], &[]).unwrap_err();
             assert_eq!(error.lines().last(), Some(warning), "a warning may explain an error");
         }
-        assert!(load_from("", &[("A2A_SEND_TIMEOUT", "1s"), ("PATH", "x")], &[]).unwrap().warnings.is_empty());
+        // Of this program, and of scripts and other programs.
+        for name in ["A2A_SEND_TIMEOUT", "PATH", "A2A_BIN", "A2A_URL", "A2A_AGENT_URL", "A2A_", "A2A_JSON"] {
+            let warnings = load_from("", &[(name, "1s")], &[]).unwrap().warnings;
+            assert!(warnings.is_empty(), "{warnings:?}");
+        }
+    }
+
+    #[test]
+    fn default_store_is_in_the_state_directory_of_systemd() {
+        let store = |file: &str, variables: &[(&str, &str)]| {
+            let loaded = load_from(file, variables, &[]).unwrap();
+            let agents = loaded.agents.into_iter().map(|agent| agent.config.store.path);
+            [loaded.config.store.path].into_iter().chain(agents).collect::<Vec<_>>()
+        };
+        let sqlite = |path: &str| StorePath::Sqlite(path.into());
+        let state = ("STATE_DIRECTORY", "/var/lib/a2a:/var/lib/other");
+        assert_eq!(store("", &[state]), [sqlite("/var/lib/a2a/a2a.db")]);
+        let agents = store("[[agents]]\nname = 'geo'", &[state]);
+        assert_eq!(agents, [sqlite("/var/lib/a2a/a2a.db"), sqlite("/var/lib/a2a/a2a.geo.db")]);
+        assert_eq!(store("store = 'sqlite:b.db'", &[state]), [sqlite("b.db")]);
+        assert_eq!(store("", &[state, ("A2A_STORE", "memory")]), [StorePath::Memory]);
+        assert_eq!(store("", &[("STATE_DIRECTORY", "")]), [sqlite("a2a.db")]);
     }
 
     #[test]
