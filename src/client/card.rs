@@ -185,7 +185,11 @@ pub(super) async fn first_document<T>(
                 received => break received?,
             }
         };
-        match received.and_then(|(json, media_type)| Ok((read(&json, &url)?, json, media_type))) {
+        let content = received.and_then(|(json, media_type)| {
+            let is_page = json.trim_ascii_start().starts_with(b"<");
+            if is_page { Err("HTML instead of JSON".to_owned()) } else { Ok((read(&json, &url)?, json, media_type)) }
+        });
+        match content {
             Ok((content, json, media_type)) => return Ok(Document { content, url, media_type, json }),
             // Another path of the same server may have the document.
             Err(reason) => tried.push((url, reason)),

@@ -41,7 +41,7 @@ use crate::{
     },
     protocol::{
         call::{IDEMPOTENCY_KEY, until_head},
-        error::{DOMAIN, chain},
+        error::{DOMAIN, Wire, chain},
         json::{DecodedTooLarge, check_json},
         rpc::{Frame, HttpRule, Reply, Transport, brief},
     },
@@ -626,6 +626,13 @@ fn text_of(body: &[u8]) -> Option<String> {
     error_text(&body?).map(|text| brief(&escaped(&text)))
 }
 
+/// Returns true if the JSON-RPC code of a kind has its meaning in an error without a reason. Servers define those from -32099 to
+/// -32010 as they like: with ours, the message begins as that of the kind does.
+fn is_standard(kind: ErrorKind, error: &Value) -> bool {
+    let Wire { json_rpc, sentence, .. } = kind.wire();
+    !(-32099..=-32010).contains(&json_rpc) || error["message"].as_str().is_some_and(|text| text.starts_with(sentence))
+}
+
 /// Converts an error response to the gRPC status with the same meaning. The kind of the error follows from its reason, else
 /// from its JSON-RPC code, else from the HTTP status. `text` is that of a body without an error of the protocol.
 fn error_status(status: StatusCode, headers: &HeaderMap, error: &Value, text: Option<String>) -> Status {
@@ -645,7 +652,7 @@ fn error_status(status: StatusCode, headers: &HeaderMap, error: &Value, text: Op
         .and_then(|info| ErrorKind::from_reason(info["reason"].as_str()?))
         // `TooLarge` shares its JSON-RPC code with `InvalidRequest`.
         .or_else(|| (status == StatusCode::PAYLOAD_TOO_LARGE).then_some(ErrorKind::TooLarge))
-        .or_else(|| ErrorKind::from_json_rpc(code?))
+        .or_else(|| ErrorKind::from_json_rpc(code?).filter(|kind| is_standard(*kind, error)))
         .unwrap_or_else(|| ErrorKind::from_http(http));
     // Such as a page of another server.
     let is_foreign = error.is_null() && matches!(kind, ErrorKind::Internal | ErrorKind::InvalidParams);
@@ -653,7 +660,11 @@ fn error_status(status: StatusCode, headers: &HeaderMap, error: &Value, text: Op
 
     let plain = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     let metadata = info.and_then(|info| info["metadata"].as_object()).into_iter().flatten();
-    let metadata: HashMap<_, _> = metadata.map(|(name, value)| (name.clone(), plain(value))).collect();
+    let mut metadata: HashMap<_, _> = metadata.map(|(name, value)| (name.clone(), plain(value))).collect();
+    // A code of the agent itself is none of a kind.
+    if let Some(code) = code.filter(|code| *code < 0 && *code != kind.wire().json_rpc) {
+        metadata.entry("code".to_owned()).or_insert_with(|| code.to_string());
+    }
     let mut status_details = ErrorDetails::with_error_info(kind.wire().reason, DOMAIN, metadata);
     let violations = detail("BadRequest").and_then(|bad_request| bad_request["fieldViolations"].as_array());
     for violation in violations.into_iter().flatten() {
