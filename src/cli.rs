@@ -1,6 +1,7 @@
 //! Command line of the `a2a` program: its commands, exit codes, and output to stdout and stderr.
 
 use std::{
+    ffi::OsString,
     fs,
     io::{self, Read as _, Write as _},
     path::{Path, PathBuf},
@@ -9,7 +10,10 @@ use std::{
 
 use anstream::AutoStream;
 use anyhow::{Context as _, bail};
-use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+use clap::{
+    CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum as _,
+    error::{ContextKind, ContextValue},
+};
 use serde_json::Value;
 use tracing_subscriber::filter::Targets;
 
@@ -20,7 +24,9 @@ pub(crate) mod config;
 mod connection;
 mod debug;
 mod doctor;
+mod failure;
 mod flags;
+mod help;
 mod init;
 mod listen;
 pub(crate) mod log;
@@ -39,51 +45,12 @@ mod upstream;
 
 use self::{
     connection::block_on,
+    failure::{EXIT_CODES, USAGE, print_error},
     remote::{Get, List, Task},
-    terminal::{RED, YELLOW, paint},
+    show::OutputFormat,
+    terminal::{YELLOW, paint},
 };
-use crate::{
-    base::clock::Millis,
-    cli::log::LogFormat,
-    protocol::error::{Error, ErrorKind},
-    service::auth::audit,
-};
-
-/// Table of the exit codes in the help.
-const EXIT_CODES: &str = "Exit codes:
-  0  done
-  1  other error
-  2  invalid command line or configuration
-  3  the agent cannot be reached
-  4  the agent requires other credentials
-  5  the time limit has passed
-  6  the task failed, was rejected or was canceled (with --exit-status)";
-
-/// Examples in the help: paragraphs, each with the names of its commands in the first line.
-const EXAMPLES: &str = include_str!("cli/examples.txt");
-
-/// Exit code of an invalid command line or configuration.
-const USAGE: u8 = 2;
-
-/// Returns the exit code of an error.
-fn code_of(error: &anyhow::Error) -> u8 {
-    if error.is::<config::Error>() || error.is::<Usage>() {
-        return USAGE;
-    }
-    if error.is::<remote::TaskFailed>() {
-        return 6;
-    }
-    if error.is::<Interrupted>() {
-        // As shells report the end by SIGINT.
-        return 130;
-    }
-    match error.downcast_ref::<Error>().map(Error::kind) {
-        Some(ErrorKind::Unavailable) => 3,
-        Some(ErrorKind::Unauthenticated | ErrorKind::PermissionDenied) => 4,
-        Some(ErrorKind::DeadlineExceeded) => 5,
-        _ => 1,
-    }
-}
+use crate::{base::clock::Millis, cli::log::LogFormat, service::auth::audit};
 
 /// Failure of a write to stdout.
 #[derive(Debug, thiserror::Error)]
@@ -120,8 +87,8 @@ fn version() -> String {
 /// A2A (Agent2Agent) server and client: gRPC, HTTP+JSON and JSON-RPC.
 #[derive(Debug, Parser)]
 #[command(
-    name = "a2a", version = version(), styles = terminal::HELP, arg_required_else_help = true, max_term_width = 100,
-    after_long_help = EXIT_CODES
+    name = "a2a", bin_name = "a2a", version = version(), styles = terminal::HELP, arg_required_else_help = true,
+    max_term_width = 100, disable_help_subcommand = true, help_template = help::OVERVIEW, after_long_help = EXIT_CODES
 )]
 struct Arguments {
     /// Colors in text: `auto` on a terminal unless `NO_COLOR` is set, `always` or `never`.
@@ -191,6 +158,8 @@ enum Command {
         /// Directory for the pages. Created if it does not exist.
         directory: Option<PathBuf>,
     },
+    /// Prints the help of a command, or of a topic.
+    Help(help::Help),
 }
 
 #[derive(Debug, Subcommand)]
@@ -201,27 +170,44 @@ enum ConfigCommand {
 
 /// Returns the definition of the command line.
 fn definition() -> clap::Command {
-    with_examples(Arguments::command(), "a2a")
+    help::with_examples(Arguments::command(), "a2a")
 }
 
-/// Adds examples to the help of the command with this name, and to that of its subcommands.
-fn with_examples(command: clap::Command, name: &str) -> clap::Command {
-    let mut paragraphs = EXAMPLES.split("\n\n").filter_map(|paragraph| paragraph.split_once(":\n"));
-    let examples = paragraphs.find(|(names, _)| names.split(", ").any(|found| found == name));
-    let examples = examples.map(|(_, examples)| format!("Examples:\n{}", examples.trim_end()));
-    let command = match (examples, command.get_after_help(), command.get_after_long_help()) {
-        (None, ..) => command,
-        (Some(examples), None, None) => command.after_help(examples),
-        (Some(examples), Some(_), _) => command.after_long_help(examples),
-        (Some(examples), None, Some(more)) => {
-            let long = format!("{examples}\n\n{more}");
-            command.after_help(examples).after_long_help(long)
-        }
-    };
-    command.mut_subcommands(|command| {
-        let name = format!("{name} {}", command.get_name());
-        with_examples(command, &name)
-    })
+/// Replaces `--json` by `--output=json` where a command has that, except for `send --json MESSAGE` of the official command line.
+/// Returns the names of the command too.
+fn prepared(definition: &clap::Command, arguments: &[OsString]) -> (Vec<OsString>, String) {
+    let (mut command, mut path, mut has_output) = (definition, Vec::new(), false);
+    let end = arguments.iter().position(|argument| argument == "--").unwrap_or(arguments.len());
+    for found in &arguments[1.min(end)..end] {
+        command = command.find_subcommand(found).inspect(|found| path.push(found.get_name())).unwrap_or(command);
+        has_output |= command.get_arguments().any(|flag| flag.get_long() == Some("output"));
+    }
+    let is_message = |next: &OsString| next.to_string_lossy().trim_start().starts_with('{');
+    let prepared = arguments.iter().enumerate().map(|(at, argument)| {
+        let is_flag = has_output && at < end && argument == "--json" && !arguments.get(at + 1).is_some_and(is_message);
+        if is_flag { "--output=json".into() } else { argument.clone() }
+    });
+    (prepared.collect(), path.join(" "))
+}
+
+/// Adds the command that was probably meant to an error of the command line: a part of it was left out after `path`.
+fn with_hint(mut error: clap::Error, path: &str) -> clap::Error {
+    let meant = [
+        ("", "send URL 'Hello'"),
+        ("card", "card get URL"),
+        ("get", "get card URL"),
+        ("list", "list tasks URL"),
+        ("task", "task list URL"),
+        ("push", "push list URL TASK"),
+    ];
+    if let Some((_, meant)) = meant.iter().find(|(group, _)| *group == path)
+        && let Some(ContextValue::String(found)) = error.get(ContextKind::InvalidSubcommand)
+        && found.contains([':', '.'])
+    {
+        let tip = format!("a command is missing, such as `a2a {}`", meant.replace("URL", found));
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
+    }
+    error
 }
 
 /// Runs the program with the arguments of the process.
@@ -230,14 +216,24 @@ pub fn main() -> ExitCode {
     if let Some(code) = crate::agents::exec::guard::run(std::env::args_os().skip(1)) {
         return ExitCode::from(code);
     }
-    terminal::apply_color(std::env::args_os().skip(1));
-    let arguments = match definition().try_get_matches().and_then(|matches| Arguments::from_arg_matches(&matches)) {
+    let definition = definition();
+    let (arguments, path) = prepared(&definition, &std::env::args_os().collect::<Vec<_>>());
+    terminal::apply_color(&arguments);
+    let format = terminal::flag_value(&arguments, &["--output", "-o"]);
+    if let Some(Ok(format @ (OutputFormat::Json | OutputFormat::Jsonl))) =
+        format.map(|format| OutputFormat::from_str(&format, false))
+    {
+        failure::set_format(format);
+    }
+    let parsed = definition.try_get_matches_from(arguments);
+    let arguments = match parsed.and_then(|matches| Arguments::from_arg_matches(&matches)) {
         Ok(arguments) => arguments,
-        Err(error) => {
-            let printed = error.print().and_then(|()| io::stdout().flush());
-            if error.use_stderr() {
-                return USAGE.into();
-            }
+        Err(error) if error.use_stderr() => {
+            failure::print_usage(&with_hint(error, &path));
+            return USAGE.into();
+        }
+        Err(help) => {
+            let printed = help.print().and_then(|()| io::stdout().flush());
             return exit_code(printed.map_err(|error| OutputError::from(error).into()));
         }
     };
@@ -249,7 +245,7 @@ fn exit_code(result: anyhow::Result<()>) -> ExitCode {
     match result {
         Err(error) if !matches!(error.downcast_ref(), Some(OutputError::Closed)) => {
             print_error(&error);
-            code_of(&error).into()
+            failure::code_of(&error).into()
         }
         Ok(()) | Err(_) => ExitCode::SUCCESS,
     }
@@ -289,12 +285,17 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
             Ok(say(&String::from_utf8_lossy(&script))?)
         }
         Command::Man { directory } => manual(directory.as_deref()),
+        Command::Help(arguments) => help::run(&arguments),
     }
 }
 
 /// Prints the manual page, or writes those of all commands to a directory.
 fn manual(directory: Option<&Path>) -> anyhow::Result<()> {
-    let command = definition();
+    /// A flag that is not in the short help would have no description.
+    fn with_descriptions(command: clap::Command) -> clap::Command {
+        command.mut_args(|flag| flag.hide_short_help(false)).mut_subcommands(with_descriptions)
+    }
+    let command = with_descriptions(definition());
     if let Some(directory) = directory {
         let context = || directory.display().to_string();
         fs::create_dir_all(directory).with_context(context)?;
@@ -303,11 +304,6 @@ fn manual(directory: Option<&Path>) -> anyhow::Result<()> {
     let mut page = Vec::new();
     clap_mangen::Man::new(command).render(&mut page)?;
     Ok(say(&String::from_utf8_lossy(&page))?)
-}
-
-/// Prints an error, which may have text of an agent.
-fn print_error(error: &anyhow::Error) {
-    report_text(&format!("{} {}\n", paint(RED, "error:"), show::safe(&format!("{error:#}"))));
 }
 
 fn warn(text: &str) {
@@ -380,29 +376,5 @@ mod tests {
     #[test]
     fn command_line_definition_is_valid() {
         definition().debug_assert();
-    }
-
-    /// Every command has a help page of at most 100 columns, and examples where it has many flags, in terminals of each width.
-    #[test]
-    fn help_pages_are_narrow() {
-        fn check(command: &mut clap::Command, width: usize) {
-            let name = command.get_bin_name().unwrap_or(command.get_name()).to_owned();
-            let (short, long) = (command.render_help().to_string(), command.render_long_help().to_string());
-            for line in short.lines().chain(long.lines()).filter(|_| width >= 100) {
-                assert!(line.chars().count() <= 100, "{name}: {line}");
-            }
-            let calls_agents = command.get_arguments().any(|argument| argument.get_id() == "svc_param");
-            if calls_agents || long.lines().count() > 60 {
-                assert!(short.contains("Examples:") && long.contains("Examples:"), "{name}: {short}");
-            }
-            assert!(short.lines().count() < 100 || width < 100, "{name}: {short}");
-            command.get_subcommands_mut().for_each(|command| check(command, width));
-        }
-        // The width of the terminal, or of `COLUMNS`, does not matter.
-        for width in [60, 100] {
-            let mut command = definition().term_width(width);
-            command.build();
-            check(&mut command, width);
-        }
     }
 }

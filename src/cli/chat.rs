@@ -13,11 +13,12 @@ use super::{
     Interrupted, OutputError,
     connection::{Agent, interruptible},
     message::attachment,
+    remote::ExitStatus,
     show::{self, Answer, OutputFormat},
 };
 use crate::{
     client::{Client, Conversation, StreamEvent},
-    protocol::pb::v1::{ListTasksRequest, Message, Part, Role},
+    protocol::pb::v1::{ListTasksRequest, Message, Part, Role, TaskState},
 };
 
 /// Maximum number of tasks that `/history` prints.
@@ -42,6 +43,8 @@ pub(super) struct Chat {
     /// Task to continue.
     #[arg(long, value_name = "ID", help_heading = "Conversation")]
     task: Option<String>,
+    #[command(flatten)]
+    exit_status: ExitStatus,
 }
 
 /// Runs `a2a chat`: each line of stdin is a message. Ctrl-C cancels the task of the turn; a second one, or one between
@@ -59,7 +62,7 @@ pub(super) async fn run(arguments: &Chat) -> anyhow::Result<()> {
     if is_terminal {
         super::report(&format!("{}: type a message, or /help\n", client.card().name));
     }
-    let mut lines = stdin_lines();
+    let (mut lines, mut failure) = (stdin_lines(), TaskState::Completed);
     let mut attached = Vec::new();
     loop {
         if is_terminal {
@@ -81,7 +84,8 @@ pub(super) async fn run(arguments: &Chat) -> anyhow::Result<()> {
                 if is_terminal && !conversation.context_id().is_empty() {
                     super::report(&continuation(&arguments.agent, &conversation));
                 }
-                return Ok(());
+                // The user of a terminal has seen the states.
+                return if is_terminal { Ok(()) } else { arguments.exit_status.check(failure) };
             }
             "/help" => super::report(HELP),
             "/history" => {
@@ -97,12 +101,13 @@ pub(super) async fn run(arguments: &Chat) -> anyhow::Result<()> {
             text => {
                 let parts = std::iter::once(Part::text(text)).chain(attached.drain(..)).collect();
                 let message = Message { parts, role: Role::User.into(), ..Message::default() };
-                if let Err(error) = turn(&client, &mut conversation, message, arguments.agent.connection.output).await {
+                match turn(&client, &mut conversation, message, arguments.agent.connection.output).await {
+                    Ok(state) => failure = if state.is_failure() { state } else { failure },
                     // A failed call does not end the conversation, unless it is not interactive.
-                    if !is_terminal || error.is::<OutputError>() || error.is::<Interrupted>() {
+                    Err(error) if !is_terminal || error.is::<OutputError>() || error.is::<Interrupted>() => {
                         return Err(error);
                     }
-                    super::print_error(&error);
+                    Err(error) => super::print_error(&error),
                 }
             }
         }
@@ -118,18 +123,18 @@ fn continuation(Agent { url, connection }: &Agent, conversation: &Conversation) 
     format!("Continue with: {}\n", connection.next_command(&["chat", url], &[(flag, id)]))
 }
 
-/// Sends a message, and prints the answer as it arrives.
+/// Sends a message, and prints the answer as it arrives. Returns the last state of the task.
 async fn turn(
     client: &Client,
     conversation: &mut Conversation,
     message: Message,
     format: OutputFormat,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<TaskState> {
     // The task is not known yet.
     let mut events = interruptible(conversation.stream(message)).await??;
     let mut task_id = conversation.task_id().to_owned();
     let mut is_canceled = false;
-    let mut answer = Answer::default();
+    let (mut answer, mut state) = (Answer::default(), TaskState::Unspecified);
     loop {
         let event = tokio::select! {
             event = events.next() => event,
@@ -152,12 +157,14 @@ async fn turn(
             None => break,
         };
         conversation.record(&event);
+        state = event.state().unwrap_or(state);
         if let StreamEvent::Task(task) = &event {
             task_id.clone_from(&task.id);
         }
         show::print(&answer.event(&event, format)?, format)?;
     }
-    Ok(show::print(answer.end(), format)?)
+    show::print(answer.end(), format)?;
+    Ok(state)
 }
 
 async fn print_history(client: &Client, conversation: &Conversation, format: OutputFormat) -> anyhow::Result<()> {

@@ -35,7 +35,7 @@ use self::{
 };
 use crate::{
     agents::OpenaiOptions,
-    cli::log::LogFormat,
+    cli::{log::LogFormat, show::wrapped},
     protocol::version::Protocols,
     server,
     service::{
@@ -127,6 +127,14 @@ impl Setting {
     /// Returns the table of the key. Empty for a key outside of tables.
     pub(crate) fn table(&self) -> &'static str {
         self.name.rsplit_once('.').map_or("", |(table, _)| table)
+    }
+
+    /// Returns the type, the default and the other names of the key, on one line.
+    fn facts(&self, defaults: &Config) -> String {
+        let default = self.show(defaults).map_or_else(|| "not set".to_owned(), |value| format!("`{value}`"));
+        let scope = if self.scope == Scope::Agent { "; per agent" } else { "" };
+        let short = self.short.map(|short| format!("; shorthand `{short}`")).unwrap_or_default();
+        format!("{}; default: {default}{short}{scope}; `{}`, `--{}`", self.kind, self.variable(), self.flag())
     }
 
     fn shortest_name(&self) -> &'static str {
@@ -479,20 +487,32 @@ impl Config {
 /// Returns the reference of all keys with their types, defaults and descriptions, in Markdown.
 pub(crate) fn reference() -> String {
     let defaults = Config::default();
-    let mut text = INTRODUCTION.to_owned();
-    for key in KEYS {
-        let default = key.show(&defaults).map_or_else(|| "not set".to_owned(), |value| format!("`{value}`"));
-        let (name, kind, description) = (key.name, key.kind, key.description);
-        let (variable, flag) = (key.variable(), key.flag());
-        let scope = if key.scope == Scope::Agent { "; per agent" } else { "" };
-        let short = key.short.map(|short| format!("; shorthand `{short}`")).unwrap_or_default();
-        // Writing to memory does not fail.
-        _ = write!(
-            text,
-            "\n## `{name}`\n\n{description}\n\n- {kind}; default: {default}{short}{scope}; `{variable}`, `--{flag}`\n"
-        );
-    }
-    text
+    let entry = |key: &Setting| format!("\n## `{}`\n\n{}\n\n- {}\n", key.name, key.description, key.facts(&defaults));
+    INTRODUCTION.to_owned() + &KEYS.iter().map(entry).collect::<String>()
+}
+
+/// Returns the entries of a table or of a key in the reference as plain text; without a name, the names of all keys. `None` if
+/// there is no such table or key.
+pub(crate) fn help(name: Option<&str>) -> Option<String> {
+    let Some(name) = name else {
+        let mut text =
+            "Keys of `a2a.toml` by their tables. `a2a help config TABLE` describes those of a table.\n\n".to_owned();
+        for keys in KEYS.chunk_by(|a, b| a.table() == b.table()) {
+            let (table, prefix) = (keys[0].table(), keys[0].table().len());
+            let names: Vec<_> = keys.iter().map(|key| key.name[prefix..].trim_start_matches('.')).collect();
+            // Writing to memory does not fail.
+            _ = writeln!(text, "{table:<10} {}", wrapped(&names.join(", "), 11));
+        }
+        return Some(text);
+    };
+    let defaults = Config::default();
+    let is_meant = |key: &&Setting| key.table() == name || key.name == name || key.short == Some(name);
+    let entry = |key: &Setting| {
+        let [description, facts] = [key.description, &*key.facts(&defaults)].map(|text| wrapped(text, 2));
+        format!("{}\n  {description}\n  {facts}\n", key.name)
+    };
+    let entries: Vec<_> = KEYS.iter().filter(is_meant).map(entry).collect();
+    (!entries.is_empty()).then(|| entries.join("\n"))
 }
 
 #[cfg(test)]

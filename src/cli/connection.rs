@@ -18,7 +18,7 @@ use tokio::runtime;
 use super::{
     Interrupted, Usage, config,
     debug::Debug,
-    log, report,
+    failure, log, report,
     show::{OutputFormat, safe, shell_command},
     warn,
 };
@@ -26,7 +26,7 @@ use crate::{
     client::{CatalogEntry, Client, ClientBuilder, Retry, complete_url, shown_url},
     protocol::{
         call::Binding,
-        error::{Error, ErrorKind},
+        error::{Error, without_sentence},
         message::hops,
         pb::v1::AgentCard,
         version::Version,
@@ -61,10 +61,10 @@ pub(super) struct Connection {
     #[arg(long, visible_alias = "transport", value_name = "BINDING", value_parser = PossibleValuesParser::new(BINDINGS.map(|(name, _)| name)))]
     binding: Option<String>,
     /// Protocol version to use. Defaults to that of the first interface of the agent's card.
-    #[arg(long, value_name = "VERSION", value_parser = PossibleValuesParser::new([PossibleValue::new("1.0").alias("latest"), PossibleValue::new("0.3")]))]
+    #[arg(long, value_name = "VERSION", hide_short_help = true, value_parser = PossibleValuesParser::new([PossibleValue::new("1.0").alias("latest"), PossibleValue::new("0.3")]))]
     protocol: Option<String>,
     /// Tenant of all requests. Defaults to that of the interface.
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     tenant: Option<String>,
     /// Time limit for a call with its retries, such as `30s`. Streams, `send` and `chat` have none unless this is given.
     #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
@@ -122,14 +122,14 @@ pub(super) struct Connection {
     /// Sends credentials to interfaces of this origin too, if the card names it. May be repeated.
     #[arg(long, value_name = "URL", help_heading = CREDENTIALS, hide_short_help = true)]
     trust_origin: Vec<String>,
-    /// Output format.
+    /// Output format, also of errors. `--json` is `-o json`.
     #[arg(short, long, default_value = "text", value_name = "FORMAT", help_heading = OUTPUT)]
     pub(super) output: OutputFormat,
     /// Prints the interface that is used, and the cursors of events, to stderr.
     #[arg(short, long, help_heading = OUTPUT)]
     pub(super) verbose: bool,
     /// Prints a line for each request and response to stderr, without secrets.
-    #[arg(long, help_heading = OUTPUT)]
+    #[arg(long, help_heading = OUTPUT, hide_short_help = true)]
     debug: bool,
 }
 
@@ -193,6 +193,11 @@ impl Connection {
 
     /// Returns the options of a client, without a time limit.
     pub(super) fn builder(&self) -> anyhow::Result<ClientBuilder> {
+        // Of the flags, not of an agent.
+        self.configured().map_err(|error| error.downcast().map_or_else(|error| error, usage))
+    }
+
+    fn configured(&self) -> anyhow::Result<ClientBuilder> {
         log::init_client();
         let mut builder = Client::builder();
         if let Some(token) = &self.token {
@@ -287,7 +292,10 @@ impl Connection {
     /// Downloads the card of the agent at a URL, once.
     pub(super) async fn card_document(&self, url: &str) -> anyhow::Result<Bytes> {
         let builder = self.limited(Some(CARD))?.retry(Retry::never());
-        let found = builder.card_document(&complete_url(url)?).await;
+        let found = match complete_url(url) {
+            Ok(url) => builder.card_document(&url).await,
+            Err(error) => Err(error),
+        };
         Ok(found.map_err(|error| with_url(error, url))?.json)
     }
 
@@ -309,15 +317,15 @@ impl Connection {
     }
 }
 
-/// Adds the URL to the error of an agent that can't be reached.
+/// Explains the error of an agent that can't be reached, or of a URL that is none.
 fn with_url(error: Error, url: &str) -> anyhow::Error {
-    let is_unreachable = error.kind() == ErrorKind::Unavailable;
-    let error = anyhow::Error::from(error);
-    match complete_url(url) {
-        // Without credentials, which the URL may have.
-        Ok(url) if is_unreachable => error.context(format!("no connection to {}", url.origin().ascii_serialization())),
-        _ => error,
-    }
+    complete_url(url).map_or_else(usage, |url| failure::explained(error, &url))
+}
+
+/// Converts an error of a flag or an argument.
+#[expect(clippy::needless_pass_by_value, reason = "the signature fits `map_or_else`")]
+fn usage(error: Error) -> anyhow::Error {
+    Usage(without_sentence(error.kind(), &error.to_string()).to_owned()).into()
 }
 
 /// Waits for a result. Ctrl-C ends the wait.

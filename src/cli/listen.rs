@@ -28,7 +28,7 @@ use tracing_subscriber::filter::Targets;
 use url::Url;
 
 use self::forward::Forward;
-use super::{report, say, time};
+use super::{report, say, show::OutputFormat, time};
 use crate::{
     base::{clock::Clock, stderr::escaped},
     cli::{
@@ -55,7 +55,7 @@ const OUTPUT_GRACE: Duration = Duration::from_secs(1);
 /// Maximum length of the text of a message or an artifact in a line, in characters.
 const MAX_TEXT: usize = 200;
 
-/// Headers that are printed with `--json`. None of them is a secret.
+/// Headers that are printed in JSON. None of them is a secret.
 const PRINTED_HEADERS: [&str; 5] = ["content-type", "user-agent", "a2a-delivery-id", "webhook-id", "webhook-timestamp"];
 
 /// Header that browsers send with requests of web pages.
@@ -97,9 +97,9 @@ pub(super) struct Listen {
     /// Maximum number of commands at the same time. Notifications of one push configuration are never concurrent.
     #[arg(long, default_value = "4", value_name = "N", value_parser = positive)]
     concurrency: usize,
-    /// Print a JSON object per notification.
-    #[arg(long)]
-    json: bool,
+    /// Output format: `json` and `jsonl` are an object on a line for each notification. `--json` is `-o json`.
+    #[arg(short, long, default_value = "text", value_name = "FORMAT")]
+    output: OutputFormat,
     /// Exit after this number of notifications.
     #[arg(long, value_name = "N", value_parser = positive)]
     count: Option<usize>,
@@ -132,6 +132,10 @@ fn positive(text: &str) -> Result<usize, String> {
 }
 
 impl Listen {
+    fn prints_json(&self) -> bool {
+        self.output != OutputFormat::Text
+    }
+
     /// Returns the token of the command line or of the environment variable.
     fn token(&self) -> Result<Option<Token>, config::Error> {
         let Some(name) = &self.token_env else { return Ok(self.token.clone()) };
@@ -214,8 +218,8 @@ pub(super) fn run(arguments: &Listen) -> anyhow::Result<()> {
         let bound = listener::bind(addr).await.with_context(context)?;
         let mut signals = Signals::listen();
         let banner = arguments.banner(bound.local_addr()?, &path, token.as_ref());
-        // With `--json`, stdout has nothing but notifications.
-        if arguments.json {
+        // With JSON, stdout has nothing but notifications.
+        if arguments.prints_json() {
             report(&banner);
         } else {
             say(&banner)?;
@@ -315,12 +319,12 @@ impl Webhook {
         };
         let notification = Notification::new(&received, &body, self.is_verified);
         let time = time(self.clock.millis());
-        let line = if arguments.json { notification.json(time, headers)? } else { notification.line(&time) };
+        let line = if arguments.prints_json() { notification.json(time, headers)? } else { notification.line(&time) };
         self.print(line).await?;
         if let Some(forward) = &arguments.forward {
             // Fair: commands start in the order of their notifications.
             let _running = self.commands.acquire().await.map_err(|error| error.to_string())?;
-            forward.run(&notification, arguments.token_env.as_deref(), arguments.json).await?;
+            forward.run(&notification, arguments.token_env.as_deref(), arguments.prints_json()).await?;
         }
         permit.forget();
         if self.processed.fetch_add(1, Ordering::Relaxed) + 1 == arguments.count.unwrap_or(usize::MAX) {
@@ -422,7 +426,7 @@ impl<'a> Notification<'a> {
     }
 }
 
-/// Line of the output with `--json`.
+/// Line of the output in JSON.
 #[derive(Serialize)]
 struct JsonLine<'a> {
     /// Time at which the notification was received (RFC 3339).

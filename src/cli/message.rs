@@ -1,7 +1,7 @@
 //! Messages from the command line: text, files, data, and whole messages in JSON.
 
 use std::{
-    io,
+    io::{self, IsTerminal as _},
     path::{Path, PathBuf},
 };
 
@@ -22,7 +22,7 @@ const MAX_FILE: usize = 64 << 20;
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Message")]
 pub(super) struct MessageFlags {
-    /// Text of the message: `@FILE` reads a file, `-` reads stdin.
+    /// Text of the message: `@FILE` reads a file, `-` reads stdin, also without any message.
     #[arg(help_heading = None::<&'static str>)]
     message: Option<String>,
     /// Context to continue.
@@ -35,12 +35,12 @@ pub(super) struct MessageFlags {
     #[arg(long, value_name = "FILE")]
     attach: Vec<PathBuf>,
     /// Data to send as a part of the message: JSON, or `@FILE`. May be repeated.
-    #[arg(long, value_name = "JSON")]
+    #[arg(long, value_name = "JSON", hide_short_help = true)]
     data: Vec<String>,
     /// File with a Message in JSON.
-    #[arg(short, long, value_name = "FILE", conflicts_with_all = ["message", "json", "parts"])]
+    #[arg(short, long, value_name = "FILE", conflicts_with_all = ["message", "json", "parts"], hide_short_help = true)]
     file: Option<PathBuf>,
-    /// Message in JSON.
+    /// Message in JSON, for scripts of the official command line. Without a message, `--json` is `-o json`.
     #[arg(long, value_name = "MESSAGE", conflicts_with_all = ["message", "parts"], hide_short_help = true)]
     json: Option<String>,
     /// Array of parts in JSON.
@@ -69,7 +69,11 @@ impl MessageFlags {
             let parts = serde_json::from_str(parts).map_err(|e| Usage(format!("--parts: {e}")))?;
             Message { parts, role: Role::User.into(), ..Message::default() }
         } else {
-            let text = self.message.as_deref().map(text_argument).transpose()?;
+            let has_other_parts = !self.attach.is_empty() || !self.data.is_empty();
+            let stdin = || (!has_other_parts && !io::stdin().is_terminal()).then_some("-");
+            let text = self.message.as_deref().or_else(stdin).map(text_argument).transpose()?;
+            // An empty text that is an argument is meant.
+            let text = text.filter(|text| !text.is_empty() || self.message.as_ref().is_some_and(String::is_empty));
             let parts = text.map(Part::text).into_iter().collect();
             Message { parts, role: Role::User.into(), ..Message::default() }
         };
@@ -81,7 +85,7 @@ impl MessageFlags {
             message.parts.push(Part::data(&data)?);
         }
         if message.parts.is_empty() {
-            bail!(Usage("the message is empty: give a text, --attach, --data, --parts, --json or --file".to_owned()));
+            bail!(Usage("the message is empty: give a text, --attach, --data, --parts or --file".to_owned()));
         }
         for (id, field) in [(&self.context, &mut message.context_id), (&self.task, &mut message.task_id)] {
             if let Some(id) = id {

@@ -9,12 +9,13 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
-use clap::{Args, Subcommand};
+use clap::{ArgAction, Args, Subcommand};
 use tokio_stream::StreamExt as _;
 
 use super::{
     Usage,
     connection::{Agent, Connection, OUTPUT, SHORT, TaskOf, interruptible},
+    failure::TaskFailed,
     message::MessageFlags,
     progress::Progress,
     report,
@@ -42,7 +43,6 @@ const SELECTION: &str = "Selection";
 const CONFIGURATION: &str = "Push notification configuration";
 
 /// Arguments of `a2a send` and `a2a stream`.
-#[expect(clippy::struct_excessive_bools, reason = "each is a flag")]
 #[derive(Debug, Args)]
 pub(super) struct Send {
     /// URL of the agent or of its card.
@@ -52,19 +52,15 @@ pub(super) struct Send {
     /// Returns at once, without waiting for the end of the turn.
     #[arg(long, visible_alias = "no-wait", help_heading = TURN)]
     immediate: bool,
-    /// Waits for the end of the turn. This is the default.
-    #[arg(long, conflicts_with = "immediate", help_heading = TURN, hide_short_help = true)]
-    wait: bool,
     /// Prints events as they happen.
     #[arg(long, help_heading = TURN)]
     stream: bool,
     /// Sends nothing, and continues an interrupted stream after the event with this cursor, which --verbose prints. Needs
     /// `a2a stream` or --stream.
-    #[arg(long, value_name = "CURSOR", help_heading = TURN)]
+    #[arg(long, value_name = "CURSOR", help_heading = TURN, hide_short_help = true)]
     resume: Option<String>,
-    /// Exits with 6 if the task failed, was rejected or was canceled.
-    #[arg(long, help_heading = TURN)]
-    exit_status: bool,
+    #[command(flatten)]
+    exit_status: ExitStatus,
     /// Maximum number of messages of the task's history in the answer.
     #[arg(long, value_name = "N", help_heading = OUTPUT)]
     history: Option<i32>,
@@ -72,6 +68,25 @@ pub(super) struct Send {
     save: Save,
     #[command(flatten)]
     connection: Connection,
+}
+
+/// Flag of the commands that wait for the end of a turn.
+#[derive(Clone, Copy, Debug, Args)]
+pub(super) struct ExitStatus {
+    /// Exits with 1 if the task failed, was rejected or was canceled; with `--exit-status=false`, with 0.
+    #[arg(
+        long, value_name = "BOOL", default_value_t = true, default_missing_value = "true", num_args = 0..=1,
+        require_equals = true, action = ArgAction::Set, hide_default_value = true, hide_possible_values = true,
+        help_heading = TURN
+    )]
+    exit_status: bool,
+}
+
+impl ExitStatus {
+    /// Returns an error for a turn without success.
+    pub(super) fn check(self, state: TaskState) -> anyhow::Result<()> {
+        if self.exit_status && state.is_failure() { Err(TaskFailed(state).into()) } else { Ok(()) }
+    }
 }
 
 /// Commands of `a2a get`.
@@ -163,6 +178,8 @@ pub(super) struct Subscribe {
     #[arg(long, value_name = "CURSOR", help_heading = TURN)]
     resume: Option<String>,
     #[command(flatten)]
+    exit_status: ExitStatus,
+    #[command(flatten)]
     save: Save,
 }
 
@@ -219,11 +236,6 @@ pub(super) struct PushOf {
     config_id: String,
 }
 
-/// A task that ended without success, for `--exit-status`.
-#[derive(Debug, thiserror::Error)]
-#[error("the task ended with the state {0}")]
-pub(super) struct TaskFailed(&'static str);
-
 /// Runs `a2a send`, and `a2a stream` with `stream`.
 pub(super) async fn send(arguments: &Send, stream: bool) -> anyhow::Result<()> {
     let Send { url, message, connection, save, .. } = arguments;
@@ -244,7 +256,7 @@ pub(super) async fn send(arguments: &Send, stream: bool) -> anyhow::Result<()> {
         let parsed = Cursor::from_text(cursor).ok_or_else(foreign)?;
         let (task_id, _) = parsed.parts().ok_or_else(foreign)?;
         let state = resume(url, task_id, cursor, connection, save.open()?).await?;
-        return check_status(arguments.exit_status, state);
+        return arguments.exit_status.check(state);
     }
     let request = message.request(SendMessageConfiguration {
         history_length: arguments.history,
@@ -255,7 +267,7 @@ pub(super) async fn send(arguments: &Send, stream: bool) -> anyhow::Result<()> {
     let client = connection.connect(url, None).await?;
     if is_stream {
         let state = print_events(client.stream(request).await?, connection, files, &[]).await?;
-        return check_status(arguments.exit_status, state.unwrap_or(TaskState::Completed));
+        return arguments.exit_status.check(state.unwrap_or_default());
     }
     let progress = (connection.shows_progress() && !arguments.immediate).then(Progress::start).flatten();
     let answer = match progress {
@@ -289,7 +301,7 @@ pub(super) async fn send(arguments: &Send, stream: bool) -> anyhow::Result<()> {
         None => TaskState::Completed,
     };
     files.map(|files| files.write(format)).transpose()?;
-    check_status(arguments.exit_status, state)
+    arguments.exit_status.check(state)
 }
 
 /// Sends a message, and shows the state of its task until the turn ends. `running` is the id of the task while it runs. The agent
@@ -328,10 +340,6 @@ async fn find_task(client: &Client, id: &str, history: Option<i32>) -> anyhow::R
         Some(messages) => client.get_with_history(id, messages).await?,
         None => client.get(id).await?,
     })
-}
-
-fn check_status(is_checked: bool, state: TaskState) -> anyhow::Result<()> {
-    if is_checked && state.is_failure() { Err(TaskFailed(show::state(state)).into()) } else { Ok(()) }
 }
 
 /// Prints events as they arrive, and then writes the files. `known` are artifacts whose first parts were received earlier.
@@ -477,13 +485,13 @@ pub(super) async fn cancel(arguments: &TaskOf) -> anyhow::Result<()> {
 
 /// Runs `a2a subscribe`.
 pub(super) async fn subscribe(arguments: &Subscribe) -> anyhow::Result<()> {
-    let Subscribe { task, resume: cursor, save } = arguments;
+    let Subscribe { task, resume: cursor, exit_status, save } = arguments;
     let files = save.open()?;
     if let Some(cursor) = cursor {
-        return resume(&task.url, &task.task_id, cursor, &task.connection, files).await.map(drop);
+        return exit_status.check(resume(&task.url, &task.task_id, cursor, &task.connection, files).await?);
     }
     let events = task.connection.connect(&task.url, None).await?.subscribe(&task.task_id).await?;
-    print_events(events, &task.connection, files, &[]).await.map(drop)
+    exit_status.check(print_events(events, &task.connection, files, &[]).await?.unwrap_or_default())
 }
 
 /// Runs an `a2a push` command.

@@ -25,6 +25,9 @@ use crate::{
     },
 };
 
+/// Maximum width of tables and texts in columns, except for words that are longer.
+const WIDTH: usize = 80;
+
 /// Output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum OutputFormat {
@@ -65,6 +68,24 @@ pub(super) fn print(text: &str, format: OutputFormat) -> Result<(), OutputError>
 /// Formats a line with a label, which is padded to a width.
 fn field(label: &str, width: usize, value: impl Display) -> String {
     format!("{}{:width$}{value}\n", paint(DIM, label), "", width = width.saturating_sub(label.len()))
+}
+
+/// Breaks a text into lines. It begins at the column `indent`, and so do its other lines.
+pub(super) fn wrapped(text: &str, indent: usize) -> String {
+    let (mut lines, mut column) = (String::new(), indent);
+    for word in text.split_whitespace() {
+        let width = word.chars().count();
+        if column > indent && column + 1 + width > WIDTH {
+            _ = write!(lines, "\n{:indent$}", "");
+            column = indent;
+        } else if column > indent {
+            lines.push(' ');
+            column += 1;
+        }
+        lines.push_str(word);
+        column += width;
+    }
+    lines
 }
 
 /// Formats a command for a shell. Its words may have been chosen by an agent.
@@ -339,7 +360,8 @@ pub(super) fn page(
     let head = || heading(&format!("{:<36}  {:<14}  CONTEXT", "ID", "STATUS"));
     let mut text = if is_first { head() } else { String::new() };
     for task in &page.tasks {
-        _ = writeln!(text, "{:<36}  {}  {}", safe(&task.id), state_cell(task.state()), safe(&task.context_id));
+        let context = safe(&task.context_id);
+        _ = writeln!(text, "{:<36}  {}  {}", safe(&task.id), state_cell(task.state()), cut(&context, WIDTH - 54));
     }
     if !page.next_page_token.is_empty() && !others_follow {
         _ = writeln!(text, "More tasks: --page-token {}", safe(&page.next_page_token));
@@ -368,7 +390,7 @@ pub(super) fn card(card: &AgentCard, format: OutputFormat) -> anyhow::Result<Str
     let streaming = card.capabilities.as_ref().and_then(|capabilities| capabilities.streaming).unwrap_or_default();
     let mut text = String::new();
     for (name, value) in [("Name:", &card.name), ("Description:", &card.description), ("Version:", &card.version)] {
-        text.push_str(&field(name, 14, safe(value)));
+        text.push_str(&field(name, 14, wrapped(&safe(value), 14)));
     }
     text.push_str(&heading("Interfaces:"));
     for interface in &card.supported_interfaces {
@@ -379,13 +401,15 @@ pub(super) fn card(card: &AgentCard, format: OutputFormat) -> anyhow::Result<Str
     if !card.skills.is_empty() {
         text.push_str(&heading("Skills:"));
         for skill in &card.skills {
-            _ = writeln!(text, "  {} {}", label(&safe(&skill.id)), safe(&skill.description));
+            let id = safe(&skill.id);
+            _ = writeln!(text, "  {} {}", label(&id), wrapped(&safe(&skill.description), id.chars().count() + 5));
         }
     }
     Ok(text)
 }
 
-/// Formats the agents of a catalog: as text, a line each; as JSON, objects with `name`, `description`, `cardUrl` and `card`.
+/// Formats the agents of a catalog: as text, a line each, with the description below it; as JSON, objects with `name`,
+/// `description`, `cardUrl` and `card`.
 pub(super) fn catalog(entries: &[CatalogEntry], format: OutputFormat) -> anyhow::Result<String> {
     if format == OutputFormat::Text {
         let line = |entry: &CatalogEntry| {
@@ -393,8 +417,12 @@ pub(super) fn catalog(entries: &[CatalogEntry], format: OutputFormat) -> anyhow:
                 let card = entry.card.as_ref()?;
                 card.supported_interfaces.first().map(|interface| interface.url.as_str())
             });
-            let description = safe(&entry.description).replace('\n', " ");
-            format!("{:<24}  {}  {description}\n", safe(&entry.name), safe(url.unwrap_or_default()))
+            let url = format!("{:<24}  {}\n", cut(&safe(&entry.name), 24), safe(url.unwrap_or_default()));
+            if entry.description.is_empty() {
+                url
+            } else {
+                format!("{url}    {}\n", wrapped(&safe(&entry.description), 4))
+            }
         };
         return Ok(entries.iter().map(line).collect());
     }

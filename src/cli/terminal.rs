@@ -43,18 +43,26 @@ pub(super) enum Color {
     Never,
 }
 
-/// Applies `--color` to all output, before the command line is parsed, because help and errors have colors too.
-pub(super) fn apply_color(arguments: impl Iterator<Item = OsString>) {
-    let mut arguments = arguments.map_while(|argument| argument.into_string().ok().filter(|text| text != "--"));
-    let mut chosen = None;
-    while let Some(argument) = arguments.next() {
-        let value = match argument.split_once('=') {
-            Some(("--color", value)) => Some(value.to_owned()),
-            _ if argument == "--color" => arguments.next(),
-            _ => None,
-        };
-        chosen = value.and_then(|value| Color::from_str(&value, false).ok()).or(chosen);
+/// Returns the last value of a flag, before the command line is parsed. `names` are `--long` and `-s`.
+pub(super) fn flag_value(arguments: &[OsString], names: &[&str]) -> Option<String> {
+    let arguments = arguments.iter().take_while(|argument| *argument != "--").filter_map(|argument| argument.to_str());
+    let (mut last, mut is_next) = (None, false);
+    for argument in arguments {
+        let value = names.iter().find_map(|name| {
+            let value = argument.strip_prefix(name)?;
+            // `-ojson` and `-o=json`.
+            value.strip_prefix('=').or((!name.starts_with("--")).then_some(value))
+        });
+        last = if std::mem::take(&mut is_next) { Some(argument) } else { value.filter(|value| !value.is_empty()) }
+            .or(last);
+        is_next = names.contains(&argument);
     }
+    last.map(str::to_owned)
+}
+
+/// Applies `--color` to all output, before the command line is parsed, because help and errors have colors too.
+pub(super) fn apply_color(arguments: &[OsString]) {
+    let chosen = flag_value(arguments, &["--color"]).and_then(|value| Color::from_str(&value, false).ok());
     match chosen.unwrap_or_default() {
         Color::Auto => anstream::ColorChoice::Auto,
         Color::Always => anstream::ColorChoice::Always,
