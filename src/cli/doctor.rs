@@ -18,12 +18,12 @@ use url::Url;
 use super::{
     connection::Agent,
     say, say_text,
-    show::{self, OutputFormat, safe},
+    show::{self, OutputFormat, safe, wrapped},
     terminal::{DIM, GREEN, RED, YELLOW, paint},
 };
 use crate::{
     client::complete_url,
-    protocol::{call::Binding, error::ErrorKind},
+    protocol::{call::Binding, error::ErrorKind, pb::v1::AgentCapabilities},
 };
 
 mod card;
@@ -36,6 +36,12 @@ const LIMIT: Duration = Duration::from_secs(15);
 
 /// Maximum number of interfaces that are checked.
 const MAX_INTERFACES: usize = 12;
+
+/// Maximum length of a cause that is on the line of its check, in columns.
+const DETAIL: usize = 40;
+
+/// Maximum number of faults that are named at the end.
+const FIRST: usize = 3;
 
 /// Arguments of `a2a doctor`.
 #[derive(Debug, clap::Args)]
@@ -131,6 +137,19 @@ impl Report {
         self.add(name, finding.unwrap_or_else(|early| early))
     }
 
+    /// Returns the faults to mend first: failures, then warnings, in the order of the checks. Interfaces share most of their
+    /// faults, so that each remedy is named once.
+    fn first(&self) -> Vec<&Check> {
+        let with = |status| self.checks.iter().filter(move |check| check.finding.status == status);
+        let mut first: Vec<&Check> = Vec::new();
+        for check in with(Status::Failed).chain(with(Status::Warning)) {
+            if first.len() < FIRST && first.iter().all(|known| known.finding.remedy != check.finding.remedy) {
+                first.push(check);
+            }
+        }
+        first
+    }
+
     fn count(&self, status: Status) -> usize {
         self.checks.iter().filter(|check| check.finding.status == status).count()
     }
@@ -144,9 +163,14 @@ fn line(check: &Check) -> String {
         Status::Skipped => ("skipped", DIM),
     };
     let status = paint(style, format_args!("{status:<8}"));
-    let mut text = format!("{status} {:<32} {}\n", safe(&check.name), safe(&check.finding.detail));
+    let (name, detail) = (safe(&check.name), safe(&check.finding.detail));
+    let mut text = if detail.chars().count() <= DETAIL {
+        format!("{status} {name:<30} {detail}\n")
+    } else {
+        format!("{status} {name}\n{:9}{}\n", "", wrapped(&detail, 9))
+    };
     if let Some(remedy) = &check.finding.remedy {
-        _ = writeln!(text, "{:<8} {:<32} -> {}", "", "", safe(remedy));
+        _ = writeln!(text, "{:9}-> {}", "", wrapped(&safe(remedy), 12));
     }
     text
 }
@@ -159,10 +183,31 @@ pub(super) async fn run(arguments: &Doctor) -> anyhow::Result<()> {
     let is_reachable = examine(arguments, &mut report).await?;
     let [ok, warnings, failed, skipped] =
         [Status::Ok, Status::Warning, Status::Failed, Status::Skipped].map(|status| report.count(status));
+    let has_called = report.checks.iter().any(|check| check.name.ends_with(": get") || check.name.ends_with(": send"));
+    let verdict = match (is_reachable, failed, warnings) {
+        (false, ..) => "unreachable",
+        (true, 0, 0) if !has_called => "no call was checked, see above",
+        (true, 0, 0) => "sound",
+        (true, 0, _) => "works, with warnings",
+        _ => "faulty",
+    };
+    let first = report.first();
     if report.format == OutputFormat::Text {
-        say(&format!("\n{ok} ok, {warnings} warnings, {failed} failed, {skipped} skipped\n"))?;
+        let mut text =
+            format!("\nVerdict: {verdict} ({ok} ok, {warnings} warnings, {failed} failed, {skipped} skipped)\n");
+        if !first.is_empty() {
+            text.push_str("What to fix first:\n");
+        }
+        for (number, Check { name, finding: Finding { detail, remedy, .. } }) in (1..).zip(&first) {
+            let detail = wrapped(&safe(&format!("{name}: {detail}")), 3);
+            let remedy = wrapped(&safe(remedy.as_deref().unwrap_or_default()), 6);
+            _ = writeln!(text, "{number}. {detail}\n   -> {remedy}");
+        }
+        say(&text)?;
     } else {
-        let value = json!({"checks": report.checks, "ok": ok, "warnings": warnings, "failed": failed});
+        let value = json!({
+            "checks": report.checks, "ok": ok, "warnings": warnings, "failed": failed, "verdict": verdict, "fixFirst": first,
+        });
         say(&show::json(&value, report.format)?)?;
     }
     if !is_reachable {
@@ -229,6 +274,17 @@ async fn check_interface(target: &interface::Target<'_>, report: &mut Report) ->
     if *no_send {
         return report.add(named("send"), Finding::skipped("--no-send")).map(drop);
     }
+    check_tasks(&session, &named, capabilities, report).await?;
+    report.check(named("cleanup"), session.clean_up()).await.map(drop)
+}
+
+/// Makes the checks of an interface that create tasks.
+async fn check_tasks(
+    session: &interface::Session<'_>,
+    named: &impl Fn(&str) -> String,
+    capabilities: AgentCapabilities,
+    report: &mut Report,
+) -> anyhow::Result<()> {
     let mut task = None;
     if report.check(named("send"), session.send(&mut task)).await? == Status::Failed {
         return Ok(());
@@ -244,7 +300,7 @@ async fn check_interface(target: &interface::Target<'_>, report: &mut Report) ->
     }
     report.check(named("cancel"), session.cancel()).await?;
     if capabilities.push_notifications.unwrap_or_default() {
-        report.check(named("push"), push::check(&session)).await?;
+        report.check(named("push"), push::check(session)).await?;
     }
     Ok(())
 }

@@ -3,8 +3,10 @@
 use std::{sync::Arc, time::Duration};
 
 use a2a_service::{
-    agent::{Agent, End, from_fn},
+    agent::{Agent, End, demo::Demo, from_fn},
     auth::{Bearer, Token},
+    client::Client,
+    pb::v1::ListTasksRequest,
     protocol::Protocols,
     push::PushOptions,
     server::{Server, Tls},
@@ -18,6 +20,7 @@ use axum::{
 use futures::future::BoxFuture;
 use http::{HeaderValue, Method, StatusCode, header};
 use serde_json::{Value, json};
+use tokio_stream::StreamExt as _;
 
 use crate::program::{a2a, output};
 
@@ -285,4 +288,74 @@ async fn cancel_without_effect_is_found() {
     });
     let slow = [&REST[..], &["--message", "slow"]].concat();
     finds("cancels have no effect", &serve(server(), uncanceled).await, &slow, "failed", "cancel").await;
+}
+
+/// Tasks that wait or run at the end of the checks are canceled, also those whose answer was not awaited, and push
+/// configurations are deleted. What can't be canceled is named.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_left_behind() {
+    let push = PushOptions::default().allow(vec!["http://127.0.0.1".parse().unwrap()]);
+    let demo = || Server::new(Demo).push(true).push_options(push.clone());
+    let url = serve(demo(), None).await;
+    let client = Client::connect(&url).await.unwrap();
+    for (flags, code) in [(&["--message", "/ask City?"][..], 0), (&["--message", "/slow 60", "--timeout", "1s"], 1)] {
+        let (found, checks) = doctor(&url, &[flags, &["--protocol", "1.0"]].concat()).await;
+        assert_eq!(found, code, "{checks:#?}");
+        let cleanups: Vec<_> =
+            checks.iter().filter(|one| one["name"].as_str().unwrap().ends_with(": cleanup")).collect();
+        assert!(cleanups.len() == 3 && cleanups.iter().all(|one| one["status"] == "ok"), "{cleanups:#?}");
+    }
+    let tasks: Vec<_> = client.list(ListTasksRequest::default()).collect().await;
+    assert!(tasks.len() > 9, "{tasks:?}");
+    for task in tasks {
+        let task = task.unwrap();
+        assert!(task.state().is_terminal(), "{task:?}");
+        assert_eq!(client.push(&task.id).list().await.unwrap(), [], "{task:?}");
+    }
+    let refusing: Proxy = Arc::new(|request: Request, next: Next| {
+        Box::pin(async move {
+            let is_cancel = request.uri().path().ends_with(":cancel");
+            let refused = Response::builder().status(StatusCode::NOT_IMPLEMENTED).body(Body::empty()).unwrap();
+            if is_cancel { refused } else { next.run(request).await }
+        })
+    });
+    let url = serve(demo(), refusing).await;
+    let (_, checks) = doctor(&url, &[&REST[..], &["--message", "/ask City?"]].concat()).await;
+    let cleanup = checks.iter().find(|one| one["name"].as_str().unwrap().ends_with(": cleanup")).unwrap();
+    let detail = cleanup["detail"].as_str().unwrap();
+    assert!(cleanup["status"] == "warning" && detail.starts_with("left at the agent: task "), "{cleanup}");
+}
+
+/// The report ends with a verdict, and with at most three faults to mend first, failures before warnings.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn report_ends_with_a_verdict_and_what_to_fix_first() {
+    let text = async |url: &str, arguments: &[&str]| {
+        let output = output(a2a(&[&["doctor", url], arguments].concat())).await;
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let url = serve(server(), None).await;
+    let sound = text(&url, &REST).await;
+    assert!(sound.lines().last().unwrap().starts_with("Verdict: sound ("), "{sound}");
+    let faulty: Proxy = Arc::new(|mut request: Request, next: Next| {
+        Box::pin(async move {
+            request.headers_mut().remove("a2a-version");
+            request.headers_mut().remove("last-event-id");
+            let is_card = request.uri().path().contains("/.well-known/");
+            let mut response = next.run(request).await;
+            if is_card {
+                response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain"));
+            }
+            response
+        })
+    });
+    let url = serve(server(), faulty).await;
+    let report = text(&url, &REST).await;
+    let (_, end) = report.split_once("\nVerdict: faulty (").unwrap();
+    let named: Vec<_> = end.lines().skip(1).filter(|line| line.starts_with(|c: char| c.is_ascii_digit())).collect();
+    let expected = ["1. HTTP+JSON 1.0: version: ", "2. HTTP+JSON 1.0: resume: ", "3. card: "];
+    assert!(named.iter().zip(expected).all(|(fault, expected)| fault.starts_with(expected)), "{end}");
+    assert_eq!((named.len(), end.matches("\n   -> ").count()), (3, 3), "{end}");
+    assert!(report.lines().all(|line| line.chars().count() <= 80), "{report}");
+    let guarded = serve(server().authenticator(Bearer::new(Token::new("sesame").unwrap())), None).await;
+    assert!(text(&guarded, &REST).await.contains("Verdict: no call was checked"), "without credentials");
 }

@@ -1,6 +1,6 @@
 //! Checks of one interface of the card: the calls of a client, one after another.
 
-use std::time::Duration;
+use std::{cell::RefCell, collections::BTreeSet, time::Duration};
 
 use http::{HeaderValue, Method, StatusCode, header};
 use serde_json::json;
@@ -19,8 +19,9 @@ use crate::{
         event::{Event, resume},
         json::wkt::millis,
         pb::v1::{
-            AgentCard, AgentInterface, CancelTaskRequest, Message, SendMessageConfiguration, SendMessageRequest,
-            SubscribeToTaskRequest, Task, TaskState, send_message_response, stream_response::Payload,
+            AgentCard, AgentInterface, CancelTaskRequest, ListTasksRequest, Message, SendMessageConfiguration,
+            SendMessageRequest, SubscribeToTaskRequest, Task, TaskState, send_message_response,
+            stream_response::Payload,
         },
         version::Version,
     },
@@ -44,6 +45,9 @@ const CANCEL: Duration = Duration::from_secs(3);
 /// Maximum number of events of a stream.
 const MAX_EVENTS: usize = 10_000;
 
+/// Maximum number of messages of a listed task.
+const MAX_LISTED: i32 = 10;
+
 /// Maximum size of the response to a request of an unknown version, in bytes.
 const MAX_RESPONSE: usize = 1 << 20;
 
@@ -61,6 +65,9 @@ pub(super) struct Session<'a> {
     pub(super) interface: Interface,
     pub(super) target: &'a Target<'a>,
     http: reqwest::Client,
+    /// Ids of the messages that were sent, and of the tasks that were made.
+    sent: RefCell<Vec<String>>,
+    made: RefCell<BTreeSet<String>>,
 }
 
 impl Target<'_> {
@@ -74,7 +81,8 @@ impl Target<'_> {
         let client = builder.with_card(self.card(), Some(self.found.url.as_str()))?;
         let interface = client.interface().cloned().ok_or_else(|| Error::internal("no interface"))?;
         let http = builder.diagnostic_http(&interface.url)?;
-        Ok(Session { client, interface, target: self, http })
+        let (sent, made) = (RefCell::default(), RefCell::default());
+        Ok(Session { client, interface, target: self, http, sent, made })
     }
 }
 
@@ -248,15 +256,60 @@ impl Session<'_> {
 
     /// Message of a check, with a task that is returned at once or when it waits or ends.
     pub(super) fn message(&self, configuration: SendMessageConfiguration) -> SendMessageRequest {
+        let message_id = Ids::default().random();
+        self.sent.borrow_mut().push(message_id.clone());
         SendMessageRequest {
-            message: Some(Message {
-                message_id: Ids::default().random(),
-                ..Message::user(&self.target.doctor.message)
-            }),
+            message: Some(Message { message_id, ..Message::user(&self.target.doctor.message) }),
             configuration: Some(configuration),
             tenant: self.interface.tenant.clone(),
             ..SendMessageRequest::default()
         }
+    }
+
+    /// Records a task that a check has made.
+    pub(super) fn record(&self, task_id: &str) {
+        self.made.borrow_mut().insert(task_id.to_owned());
+    }
+
+    /// Cancels the tasks that the checks have made, and deletes their push configurations.
+    pub(super) async fn clean_up(&self) -> Outcome {
+        self.find_tasks().await;
+        let (made, mut left) = (self.made.take(), Vec::new());
+        for id in &made {
+            let push = self.client.push(id);
+            for config in push.list().await.unwrap_or_default() {
+                if let Err(error) = push.delete(&config.id).await {
+                    left.push(format!("the push configuration {} of task {id} ({error})", config.id));
+                }
+            }
+            let found = match self.client.get(id).await {
+                Ok(task) if !task.state().is_terminal() => self.client.cancel(id).await,
+                found => found,
+            };
+            match found {
+                Ok(task) if task.state().is_terminal() || self.end_of(id).await.is_some() => {}
+                Ok(task) => left.push(format!("task {id}, which is {}", state(task.state()))),
+                Err(error) if error.kind() == ErrorKind::TaskNotFound => {}
+                Err(error) => left.push(format!("task {id} ({error})")),
+            }
+        }
+        if !left.is_empty() {
+            let why = format!("left at the agent: {}", left.join("; "));
+            return Err(Finding::warning(
+                why,
+                "cancel these tasks with `a2a cancel`, or wait for the agent to end them",
+            ));
+        }
+        Ok(Finding::ok(format!("nothing runs; {} ended tasks stay listed", made.len())))
+    }
+
+    /// Finds tasks of messages whose answer was not awaited, if the agent lists tasks.
+    async fn find_tasks(&self) {
+        let request = ListTasksRequest { history_length: Some(MAX_LISTED), ..ListTasksRequest::default() };
+        let Some(Ok(page)) = self.client.list_pages(request).next().await else { return };
+        let sent = self.sent.borrow();
+        let is_sent = |task: &&Task| task.history.iter().any(|message| sent.contains(&message.message_id));
+        page.tasks.iter().filter(is_sent).for_each(|task| self.record(&task.id));
     }
 
     /// Checks the answer to a message. `task` gets its task.
@@ -264,6 +317,9 @@ impl Session<'_> {
         let outcome = self.client.send(self.message(SendMessageConfiguration::default())).await;
         let outcome = outcome.map_err(|error| Finding::failed(error, "see the log of the agent"))?;
         *task = outcome.task().cloned();
+        if let Some(task) = task {
+            self.record(&task.id);
+        }
         Ok(match outcome.task() {
             None => Finding::ok("answered with a message"),
             Some(task) if task.state().is_failure() => {
@@ -295,6 +351,9 @@ impl Session<'_> {
         while let Some(event) = events.next().await {
             let event = event.map_err(failed)?;
             times.push((Instant::now(), made(&event)));
+            if let Some(id) = event.task_id() {
+                self.record(id);
+            }
             received.push(event);
             if received.len() == MAX_EVENTS {
                 let why = format!("more than {MAX_EVENTS} events");
@@ -361,6 +420,7 @@ impl Session<'_> {
         let Some(send_message_response::Payload::Task(task)) = sent.into_inner().payload else {
             return Err(Finding::skipped("the agent answers with a message"));
         };
+        self.record(&task.id);
         if task.state().is_terminal() {
             return Err(Finding::skipped("the task ended at once"));
         }
@@ -383,20 +443,27 @@ impl Session<'_> {
         if canceled.state().is_terminal() {
             return Ok(Finding::ok(format!("the task is {}", state(canceled.state()))));
         }
+        match self.end_of(&task.id).await {
+            Some(TaskState::Canceled) => Ok(Finding::ok("the task is canceled a while after the cancel")),
+            Some(found) => {
+                Err(Finding::failed(format!("the cancel has no effect: the task is {}", state(found)), remedy))
+            }
+            None => Err(Finding::failed(format!("the task is still {}", state(canceled.state())), remedy)),
+        }
+    }
+
+    /// Waits for the end of a task that was canceled. Returns its terminal state.
+    async fn end_of(&self, task_id: &str) -> Option<TaskState> {
         let deadline = Instant::now() + CANCEL;
         let mut interval = tokio::time::interval(Duration::from_millis(200));
         while Instant::now() < deadline {
             interval.tick().await;
-            match self.client.get(&task.id).await.map(|task| task.state()) {
-                Ok(TaskState::Canceled) => return Ok(Finding::ok("the task is canceled a while after the cancel")),
-                Ok(found) if found.is_terminal() => {
-                    let why = format!("the cancel has no effect: the task is {}", state(found));
-                    return Err(Finding::failed(why, remedy));
-                }
+            match self.client.get(task_id).await.map(|task| task.state()) {
+                Ok(found) if found.is_terminal() => return Some(found),
                 Ok(_) | Err(_) => {}
             }
         }
-        Err(Finding::failed(format!("the task is still {}", state(canceled.state())), remedy))
+        None
     }
 }
 

@@ -20,7 +20,7 @@ use crate::{
     protocol::{
         call::Call,
         error::Error,
-        pb::v1::{SendMessageConfiguration, TaskPushNotificationConfig},
+        pb::v1::{SendMessageConfiguration, TaskPushNotificationConfig, send_message_response::Payload},
     },
 };
 
@@ -89,10 +89,13 @@ async fn notified(
         ..SendMessageConfiguration::default()
     };
     let request = Call::default().request(session.message(configuration));
-    session.client.service().send_message(request).await.map_err(|status| {
+    let sent = session.client.service().send_message(request).await.map_err(|status| {
         let why = format!("the agent does not accept {url}: {}", Error::from(status));
         Finding::warning(why, "allow webhooks at this address for the check (push.allow), or give --push-url")
     })?;
+    if let Some(Payload::Task(task)) = sent.into_inner().payload {
+        session.record(&task.id);
+    }
     timeout(ARRIVAL, arrived.notified()).await.map_err(|_| {
         let why = format!("no notification arrived at {url} within {} s", ARRIVAL.as_secs());
         let remedy = "send notifications to the webhook, or remove capabilities.pushNotifications from the card";
