@@ -35,7 +35,10 @@ pub mod sources;
 #[cfg(feature = "client")]
 pub mod sse;
 pub(crate) mod stderr;
-#[cfg(any(feature = "openai", all(feature = "client", feature = "push"), all(feature = "exec", unix)))]
+#[cfg_attr(
+    not(any(feature = "openai", all(feature = "client", feature = "push"), all(feature = "exec", unix))),
+    expect(dead_code, reason = "only agents send texts in pieces")
+)]
 pub(crate) mod surrogates;
 #[cfg(any(feature = "auth", feature = "server-tls"))]
 pub(crate) mod watched_file;

@@ -49,7 +49,7 @@ pub use self::{
 };
 use self::{
     retry_policy::Retries,
-    stream::{another_task, check_parts, check_state, check_task, without_id},
+    stream::{another_task, check_message, check_state, check_task, without_id},
 };
 use crate::{
     base::{clock, sources::Ids},
@@ -208,7 +208,7 @@ impl Client {
         let call = self.call();
         let response = self.agent.send_message(call.clone().request(request)).await?.into_inner();
         let outcome = Outcome::new(response);
-        outcome.task().map_or_else(|| check_parts(&[], outcome.message()), check_task)?;
+        outcome.task().map_or_else(|| outcome.message().map_or(Ok(()), check_message), check_task)?;
         if outcome.task().is_some_and(|task| task.id.is_empty()) {
             return Err(without_id());
         }
@@ -371,6 +371,9 @@ impl Client {
             async move {
                 let Some(request) = request else { return Ok(None) };
                 let page = client.agent.list_tasks(client.call().request(request.clone())).await?.into_inner();
+                if page.tasks.iter().any(|task| task.id.is_empty()) {
+                    return Err(without_id());
+                }
                 let token = page.next_page_token.clone();
                 // A token that does not change would be an endless list.
                 let is_last = token.is_empty() || token == request.page_token;

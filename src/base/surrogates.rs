@@ -40,6 +40,12 @@ pub(crate) fn replace_lone_surrogates(json: &str) -> Cow<'_, str> {
     if copied == 0 { json.into() } else { (replaced + &json[copied..]).into() }
 }
 
+/// Returns a JSON text whose lone surrogates are [replaced](replace_lone_surrogates). `None` if it has none, or is not UTF-8.
+pub(crate) fn repaired(json: &[u8]) -> Option<Vec<u8>> {
+    let json = replace_lone_surrogates(str::from_utf8(json).ok()?);
+    matches!(json, Cow::Owned(_)).then(|| json.into_owned().into())
+}
+
 /// Text that arrives in pieces, each the content of a JSON string. Surrogates at the ends of two pieces are joined.
 #[derive(Debug, Default)]
 pub(crate) struct TextPieces {

@@ -27,6 +27,7 @@ use crate::{
         bounded_body::ResponseBody,
         jws::{MAX_KEY_FILE, PublicKeys, SigningKey},
         name_lookup::http_client,
+        surrogates::repaired,
     },
     protocol::card_signature,
     service::card::WELL_KNOWN,
@@ -112,7 +113,9 @@ fn validate(arguments: &Validate) -> anyhow::Result<()> {
         let is_url = source.contains("://");
         if is_url { found? } else { found.with_context(|| format!("`{source}` is no file, and as a URL"))? }
     };
-    let card = serde_json::from_slice(&json).with_context(|| format!("{source} is not JSON"))?;
+    let repaired = repaired(&json);
+    let card = serde_json::from_slice(repaired.as_deref().unwrap_or(&json))
+        .with_context(|| format!("{source} is not JSON"))?;
     let review = review(&card);
     let count = review.problems.len();
     let format = connection.output;

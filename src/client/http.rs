@@ -38,6 +38,7 @@ use crate::{
         retry::retry_after,
         sse::{SseError, SseEvent, SseReader, without_mark},
         stderr::escaped,
+        surrogates::repaired,
     },
     protocol::{
         call::{IDEMPOTENCY_KEY, until_head},
@@ -574,11 +575,16 @@ impl Framing {
             |error: DecodedTooLarge| ErrorKind::InvalidAgentResponse.because(format!("the response {error}"));
         check_json(data).map_err(too_large)?;
         let envelope = serde_json::from_slice::<Envelope<'_>>(data).ok();
+        // The text of an error may be cut within a character. A result is not decoded here.
+        let repaired = if envelope.is_none() { repaired(data) } else { None };
+        let envelope = envelope.or_else(|| serde_json::from_slice(repaired.as_deref()?).ok());
         if let (Some(id), Some(Envelope { id: found, .. })) = (self.id, &envelope)
             // Some agents leave out the id of events and errors, or send it as text.
             && !found.is_null()
             && *found != id
             && found.as_str() != Some(&id.to_string())
+            // `1.0` is `1`.
+            && found.as_f64().map(|found| found.to_string()) != Some(id.to_string())
         {
             let reason = format!("the response has the id {found}, but the request has {id}");
             return Err(ErrorKind::InvalidAgentResponse.because(reason).into());
@@ -619,11 +625,16 @@ fn error_text(error: &Value) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }
 
-/// Returns the beginning of the text of an error in a body that is none of the protocol.
+/// Returns the beginning of the text of an error in a body that is none of the protocol: in JSON, or a text that is no page.
 fn text_of(body: &[u8]) -> Option<String> {
     const MAX: usize = 64 << 10;
-    let body = if body.len() > MAX { None } else { serde_json::from_slice(body).ok() };
-    error_text(&body?).map(|text| brief(&escaped(&text)))
+    let body = str::from_utf8(body).ok().filter(|body| body.len() <= MAX)?.trim();
+    let text = match serde_json::from_str(body) {
+        Ok(body) => error_text(&body)?,
+        Err(_) if body.is_empty() || body.starts_with(['<', '{', '[']) => return None,
+        Err(_) => body.to_owned(),
+    };
+    Some(brief(&escaped(&text)))
 }
 
 /// Returns true if the JSON-RPC code of a kind has its meaning in an error without a reason. Servers define those from -32099 to
@@ -644,9 +655,10 @@ fn error_status(status: StatusCode, headers: &HeaderMap, error: &Value, text: Op
         details.and_then(|details| details.iter().find(has_name))
     };
     let info = detail("ErrorInfo");
-    // `code` is a JSON-RPC code or an HTTP status. Some agents send it as text.
+    // `code` is a JSON-RPC code or an HTTP status. Some agents send it as text, or as `-32001.0`.
     let code = &error["code"];
-    let code = code.as_i64().or_else(|| code.as_str()?.parse().ok()).and_then(|code| i32::try_from(code).ok());
+    let code = code.as_str().map_or_else(|| code.as_f64().map(|code| code.to_string()), |code| Some(code.to_owned()));
+    let code = code.and_then(|code| code.parse::<i32>().ok());
     let http = code.and_then(|code| u16::try_from(code).ok()).unwrap_or(status.as_u16());
     let kind = info
         .and_then(|info| ErrorKind::from_reason(info["reason"].as_str()?))
@@ -678,13 +690,20 @@ fn error_status(status: StatusCode, headers: &HeaderMap, error: &Value, text: Op
     }
     // Some agents send a text in place of the error.
     let own = error.as_str().or_else(|| error["message"].as_str()).filter(|text| !text.is_empty());
+    // Others have the reason in `data`, beside a general sentence.
+    let data = error["data"].as_str().filter(|data| !own.is_some_and(|own| own.contains(data)) && !data.is_empty());
     let shown = || {
         let unreadable = || (!error.is_null()).then(|| format!("the error {error}"));
         let found = text.or_else(|| Some(brief(&escaped(&error_text(error).or_else(unreadable)?))));
         let found = found.map_or_else(String::new, |text| format!(": {text}"));
-        format!("{}: HTTP {status}{found}", kind.wire().sentence)
+        // An error in a response of another status is that of the agent.
+        let status = if status.is_success() { String::new() } else { format!(": HTTP {status}") };
+        format!("{}{status}{found}", kind.wire().sentence)
     };
-    let message = own.map_or_else(shown, str::to_owned);
+    let message = match (own, data) {
+        (Some(own), Some(data)) => format!("{own}: {}", brief(&escaped(data))),
+        (own, _) => own.map_or_else(shown, str::to_owned),
+    };
     let mut status = Status::with_error_details(kind.wire().grpc, message, status_details);
     for name in [header::WWW_AUTHENTICATE, IDEMPOTENCY_KEY] {
         let key = MetadataKey::from_bytes(name.as_str().as_bytes()).ok();

@@ -71,7 +71,7 @@ impl StreamEvent {
         match self {
             Self::Task(task) => check_task(task),
             Self::Artifact(update) => check_parts(update.artifact.as_slice(), None),
-            Self::Message(message) => check_parts(&[], Some(message)),
+            Self::Message(message) => check_message(message),
             Self::Status(_) | Self::Gap => check_parts(&[], self.status().and_then(|status| status.message.as_ref())),
         }
     }
@@ -125,8 +125,7 @@ pub struct EventStream {
     task_id: String,
     /// Id of the context. Empty until it is known.
     context_id: String,
-    /// Number of events without content since the last one that has some.
-    empty: usize,
+    empty: EmptyEvents,
     /// Client that reads the stored task if the stream has no artifacts.
     client: Option<Client>,
     has_artifacts: bool,
@@ -140,11 +139,29 @@ pub struct EventStream {
 
 debug_fields!(EventStream { pending });
 
+/// Number of events without content, or with one that is unknown.
+#[derive(Default)]
+struct EmptyEvents {
+    /// Since the last event with content.
+    in_a_row: usize,
+    all: usize,
+}
+
+/// Logs that events were ignored.
+impl Drop for EmptyEvents {
+    fn drop(&mut self) {
+        if self.all > 0 {
+            tracing::warn!(events = self.all, "events of the agent ignored: they have no content that is known");
+        }
+    }
+}
+
 impl EventStream {
     /// Creates the stream of a task with this id, or of a new task if it is empty.
     pub(super) fn new(events: BoxStream<Event>, task_id: String) -> Self {
         let (pending, context_id, earlier) = (VecDeque::new(), String::new(), Vec::new());
-        let (cursor, empty, client, has_artifacts, end, completed) = (None, 0, None, false, None, None);
+        let (cursor, empty, client, has_artifacts, end, completed) =
+            (None, EmptyEvents::default(), None, false, None, None);
         Self { events, pending, cursor, task_id, context_id, empty, client, has_artifacts, earlier, end, completed }
     }
 
@@ -284,12 +301,20 @@ pub(super) fn check_state(status: Option<&TaskStatus>) {
 ///
 /// # Errors
 /// `InvalidAgentResponse` for a part without one, such as one of a kind that a later version of the protocol has.
-pub(super) fn check_parts(artifacts: &[Artifact], message: Option<&Message>) -> Result<(), Error> {
+fn check_parts(artifacts: &[Artifact], message: Option<&Message>) -> Result<(), Error> {
     let parts = artifacts.iter().flat_map(|artifact| &artifact.parts).chain(message.iter().flat_map(|it| &it.parts));
     if parts.into_iter().all(|part| part.content.is_some()) {
         return Ok(());
     }
     Err(ErrorKind::InvalidAgentResponse.because("the response has a part without content, or of an unknown kind"))
+}
+
+/// Checks the parts of a message that is the answer.
+pub(super) fn check_message(message: &Message) -> Result<(), Error> {
+    if message.parts.is_empty() {
+        return Err(ErrorKind::InvalidAgentResponse.because("message.parts: the message of the agent has no parts"));
+    }
+    check_parts(&[], Some(message))
 }
 
 /// Checks the parts of a task.
@@ -341,14 +366,15 @@ impl Stream for EventStream {
             };
             let cursor = event.cursor().cloned();
             let Some(payload) = event.into_response().payload else {
-                (self.empty, self.cursor) = (self.empty + 1, cursor);
-                if self.empty > MAX_EMPTY {
+                let EmptyEvents { in_a_row, all } = self.empty;
+                (self.empty.in_a_row, self.empty.all, self.cursor) = (in_a_row + 1, all + 1, cursor);
+                if in_a_row == MAX_EMPTY {
                     let why = format!("the stream has more than {MAX_EMPTY} events without content in a row");
                     return self.fail(ErrorKind::InvalidAgentResponse.because(why));
                 }
                 continue;
             };
-            self.empty = 0;
+            self.empty.in_a_row = 0;
             if resume::is_gap(&payload) {
                 self.pending.push_back(StreamEvent::Gap);
             }

@@ -6,6 +6,7 @@
 //! two readers could take different ones.
 
 use std::{
+    cell::Cell,
     fmt,
     marker::PhantomData,
     sync::{
@@ -201,13 +202,26 @@ const OUTDATED: [(&str, &str, &str, &str); 10] = [
     ("Part", "name", "mediaType", "use `filename`"),
 ];
 
+thread_local! {
+    /// The text that is decoded is a response: its reader can't change it.
+    static IS_RESPONSE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Decodes a response without the hints for those who write requests.
+pub(crate) fn without_hints<T>(decode: impl FnOnce() -> T) -> T {
+    let before = IS_RESPONSE.replace(true);
+    let decoded = decode();
+    IS_RESPONSE.set(before);
+    decoded
+}
+
 /// Logs that a member of 0.3 is ignored in a message of 1.0, once for each.
 fn hint_at_outdated<T: Members>(name: &str) {
     static LOGGED: AtomicU32 = AtomicU32::new(0);
     // Names have two spellings.
     let is_row =
         |row: &(&str, &str, &str, &str)| row.0 == T::NAME && row.1.eq_ignore_ascii_case(&name.replace('_', ""));
-    let Some(position) = OUTDATED.iter().position(is_row) else { return };
+    let Some(position) = OUTDATED.iter().position(is_row).filter(|_| !IS_RESPONSE.get()) else { return };
     let (message, member, known, hint) = OUTDATED[position];
     let is_new = || LOGGED.fetch_or(1 << position, Ordering::Relaxed) & (1 << position) == 0;
     if T::FIELDS.iter().any(|field| field.1 == known) && is_new() {

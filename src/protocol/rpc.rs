@@ -17,12 +17,12 @@ use tonic::{Extensions, metadata::MetadataMap};
 
 pub(crate) use self::cleared_secrets::ClearedSecrets;
 use crate::{
-    base::decoding,
+    base::{decoding, surrogates::repaired},
     protocol::{
         call::{Call, EXTENSIONS},
         error::{Error, ErrorKind},
         event::{Cursor, Event},
-        json::{self, Measure, Members, Merge, check_json, write_to},
+        json::{self, Measure, Members, Merge, check_json, without_hints, write_to},
         validate::{At, Validate, Violations, check_uri},
     },
 };
@@ -449,13 +449,17 @@ pub(crate) fn encode_line(proto_len: usize, message: &impl Serialize) -> Result<
     Ok(json.into())
 }
 
-/// Decodes JSON from a remote agent.
+/// Decodes JSON from a remote agent. Lone surrogates are replaced.
 ///
 /// # Errors
 /// `InvalidAgentResponse`.
 pub fn from_json<T: DeserializeOwned>(json: &[u8]) -> Result<T, Error> {
     check_json(json).map_err(|error| ErrorKind::InvalidAgentResponse.because(format!("the response {error}")))?;
-    serde_json::from_slice(json).map_err(|error| ErrorKind::InvalidAgentResponse.because(brief(&error.to_string())))
+    let decoded = without_hints(|| {
+        let repaired = |error| repaired(json).map_or(Err(error), |json| serde_json::from_slice(&json));
+        serde_json::from_slice(json).or_else(repaired)
+    });
+    decoded.map_err(|error| ErrorKind::InvalidAgentResponse.because(brief(&error.to_string())))
 }
 
 /// Client transport of a JSON binding: sends a request and returns the reply.

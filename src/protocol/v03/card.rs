@@ -11,18 +11,22 @@ use serde_json::{Value, json};
 
 pub use self::scheme::{Flow, Flows, Scheme};
 pub(crate) use self::scheme::{all_flows, to_v1, to_v03};
-use crate::protocol::{
-    call::Call,
-    error::{Error, ErrorKind},
-    json::{check_json, wkt::check_unique},
-    pb::{
-        v1::{
-            AgentCapabilities, AgentCard, AgentCardSignature, AgentExtension, AgentInterface, AgentProvider,
-            AgentSkill, GetExtendedAgentCardRequest, SecurityRequirement, StringList, a2a_service_server::A2aService,
+use crate::{
+    base::surrogates::repaired,
+    protocol::{
+        call::Call,
+        error::{Error, ErrorKind},
+        json::{check_json, wkt::check_unique},
+        pb::{
+            v1::{
+                AgentCapabilities, AgentCard, AgentCardSignature, AgentExtension, AgentInterface, AgentProvider,
+                AgentSkill, GetExtendedAgentCardRequest, SecurityRequirement, StringList,
+                a2a_service_server::A2aService,
+            },
+            v03,
         },
-        v03,
+        version::Version,
     },
-    version::Version,
 };
 
 mod scheme;
@@ -259,6 +263,8 @@ pub fn to_json(card: &AgentCard, fields: &V03CardFields, version: CardVersion) -
 /// schemes.
 pub fn from_json(json: &[u8]) -> serde_json::Result<AgentCard> {
     check_json(json).map_err(serde_json::Error::custom)?;
+    let repaired = repaired(json);
+    let json = repaired.as_deref().unwrap_or(json);
     check_unique(json)?;
     serde_json::from_slice(json).and_then(from_any)
 }
