@@ -6,7 +6,7 @@
 use std::collections::HashSet;
 
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 use url::Url;
 
 use crate::protocol::{v03, version::Version};
@@ -87,7 +87,7 @@ const V0_3: [Rule; 6] = [
     ("securitySchemes{}.type", Kind::Text, "the kind of the scheme: apiKey, http, oauth2, openIdConnect or mutualTLS"),
 ];
 
-/// Required members that clients do without, such as this one: they have defaults for them.
+/// Required members that clients do without, since they have defaults for them, or read as numbers.
 const OPTIONAL: [&str; 3] =
     ["protocolVersion", "supportedInterfaces[].protocolVersion", "supportedInterfaces[].protocolBinding"];
 
@@ -133,8 +133,10 @@ pub(in crate::cli) struct Review {
 /// Applies the rules to a card. One without members of a version is reviewed as a card of 1.0.
 pub(in crate::cli) fn review(card: &Value) -> Review {
     let (v1_0, v0_3) = (Version::V1_0.as_str(), Version::V0_3.as_str());
-    let has_v0_3 = card.get("url").is_some() || card.get("protocolVersion").is_some();
-    let has_v1_0 = card.get("supportedInterfaces").is_some() || !has_v0_3;
+    // As clients read a card: one with interfaces is of 1.0, and may have their version at its top.
+    let has_interfaces = card.get("supportedInterfaces").is_some_and(|interfaces| *interfaces != json!([]));
+    let has_v0_3 = card.get("url").is_some() || (card.get("protocolVersion").is_some() && !has_interfaces);
+    let has_v1_0 = has_interfaces || !has_v0_3;
     let versions: Vec<_> = [(v1_0, has_v1_0), (v0_3, has_v0_3)].into_iter().filter(|(_, has)| *has).collect();
     let versions: Vec<_> = versions.into_iter().map(|(version, _)| version).collect();
     let mut problems = Problems::default();
@@ -198,9 +200,11 @@ impl Problems {
         for (parent, at) in objects(card, parents) {
             let path = if at.is_empty() { (*member).to_owned() } else { format!("{at}.{member}") };
             match parent.get(member) {
-                None | Some(Value::Null) if OPTIONAL.contains(rule_path) => {
+                value @ (None | Some(Value::Null | Value::Number(_))) if OPTIONAL.contains(rule_path) => {
+                    let is_number = value.is_some_and(Value::is_number);
+                    let (reason, verb) = if is_number { ("is not a text", "set it to") } else { ("is missing", "add") };
                     if self.warnings.len() < MAX_PROBLEMS {
-                        self.warnings.push(Problem::new(versions, &path, "is missing", &format!("add {meaning}")));
+                        self.warnings.push(Problem::new(versions, &path, reason, &format!("{verb} {meaning}")));
                     }
                 }
                 None | Some(Value::Null) => {
@@ -322,8 +326,6 @@ fn is_address(text: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     fn valid() -> Value {
@@ -371,7 +373,13 @@ mod tests {
         };
         assert_eq!(with(&|card| card["skills"][0]["tags"] = Value::Null), ["1.0,0.3 skills[0].tags is missing"]);
         assert_eq!(with(&|card| card["name"] = json!("")), ["1.0,0.3 name is empty"]);
-        assert_eq!(with(&|card| card["supportedInterfaces"] = json!([])), ["1.0 supportedInterfaces has no items"]);
+        // Clients take the members of 0.3.
+        assert!(with(&|card| card["supportedInterfaces"] = json!([])).is_empty());
+        let without_url = |card: &mut Value| {
+            card.as_object_mut().unwrap().retain(|name, _| !["url", "protocolVersion"].contains(&name.as_str()));
+            card["supportedInterfaces"] = json!([]);
+        };
+        assert_eq!(with(&without_url), ["1.0 supportedInterfaces has no items"]);
         assert_eq!(with(&|card| card["url"] = json!("/rpc")), ["0.3 url is not an absolute URL"]);
         let twice = |card: &mut Value| card["skills"] = json!([card["skills"][0], card["skills"][0]]);
         assert_eq!(with(&twice), ["1.0,0.3 skills[1].id `a` is the id of an earlier skill"]);

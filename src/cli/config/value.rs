@@ -395,6 +395,9 @@ fn usual_store(text: &str) -> Option<String> {
     let relative = path.strip_prefix("//").map(|path| path.trim_start_matches('/'));
     match relative.unwrap_or(path) {
         ":memory:" => Some("memory".to_owned()),
+        _ if is_sqlite && options.split('&').any(|option| option == "mode=memory") => Some("memory".to_owned()),
+        "memory" if is_sqlite => Some("memory, or sqlite:./memory for a file".to_owned()),
+        "" if !options.is_empty() => Some("sqlite:a2a.db".to_owned()),
         "" => None,
         relative if path.starts_with("///") => {
             Some(format!("sqlite:/{relative}, or sqlite:{relative} for a relative path"))
@@ -725,6 +728,10 @@ mod tests {
             ("sqlite://rel.db", "sqlite:rel.db"),
             ("sqlite:///abs/path", "sqlite:/abs/path, or sqlite:abs/path for a relative path"),
             ("sqlite::memory:", "memory"),
+            ("sqlite:?mode=memory", "memory"),
+            ("sqlite:file:a2a?cache=shared&mode=memory", "memory"),
+            ("sqlite:memory", "memory, or sqlite:./memory for a file"),
+            ("sqlite:?cache=shared", "sqlite:a2a.db"),
             ("sqlite://:memory:", "memory"),
             (":memory:", "memory"),
             ("file:x.db", "sqlite:x.db"),
