@@ -13,7 +13,7 @@ use tokio_util::io::StreamReader;
 use super::{
     Agent, AgentCard, End, Error, Turn, Updates,
     endpoint::{self, Attempt, client_builder, media_type, parse_url, post, until_canceled, with_retries},
-    turn_json::{AgentEvent, EventSink, Line, OUTPUT, TurnEnd, TurnLine, read_line},
+    turn_json::{AgentEvent, EventSink, Line, OUTPUT, TurnEnd, TurnLine, quoted, read_line},
 };
 use crate::{
     base::{
@@ -215,26 +215,33 @@ async fn read_sse(body: ResponseBody, max: usize, sink: &mut EventSink<'_>) -> R
     let chunks = pin!(body.into_stream());
     let mut events = SseReader::new(chunks, max).accept_unterminated();
     let mut has_events = false;
-    while let Some(event) = events.next().await {
+    loop {
+        let event = events.next().await;
+        if let Some(line) = events.json_line() {
+            let why = "a line of an event stream is JSON, but has no `data:`";
+            return Err(Error::internal(format!("{why}: {}", quoted(line))));
+        }
+        let Some(event) = event else { return ended(has_events) };
         let data = event.map_err(|error| failure(error.into()))?.data;
         has_events = true;
         if let Some(end) = sink.apply(AgentEvent::decode(data).await?).await? {
             return Ok(Some(end));
         }
     }
-    ended(has_events)
 }
 
 /// Applies the events of a JSON document: an event, or a list of events.
 async fn read_json(body: &mut ResponseBody, sink: &mut EventSink<'_>) -> Result<Option<TurnEnd>, Error> {
     let text = without_mark(&body.all().await.map_err(failure)?);
-    for event in decoding::decode(text.len(), move || split(&text)).await? {
+    let events = decoding::decode(text.len(), move || split(&text)).await?;
+    let has_events = !events.is_empty();
+    for event in events {
         let end = sink.apply(AgentEvent::decode(event).await?).await?;
         if end.is_some() {
             return Ok(end);
         }
     }
-    Ok(None)
+    ended(has_events)
 }
 
 /// Returns the events of a JSON document, still encoded.

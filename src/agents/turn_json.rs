@@ -2,7 +2,7 @@
 //!
 //! `docs/agents.md` describes both for authors of agents.
 
-use std::{borrow::Cow, collections::HashMap, fmt, io, path::Path};
+use std::{collections::HashMap, fmt, io, path::Path};
 
 use serde::{
     Deserialize, Deserializer, Serialize,
@@ -16,7 +16,7 @@ use crate::{
     base::{
         decoding::{self, BYTE_ORDER_MARK},
         stderr::escaped,
-        surrogates::{self, TextPieces, replace_lone_surrogates},
+        surrogates::{self, TextPieces, repaired},
     },
     protocol::{
         json::check_json,
@@ -236,9 +236,9 @@ impl AgentEvent {
         let mut parsed = serde_json::from_slice(line);
         // A state is not decoded yet.
         if parsed.as_ref().ok().is_none_or(|event: &Self| event.state.is_some())
-            && let Ok(Cow::Owned(replaced)) = str::from_utf8(line).map(replace_lone_surrogates)
+            && let Some(repaired) = repaired(line)
         {
-            parsed = serde_json::from_str(&replaced);
+            parsed = serde_json::from_slice(&repaired);
         }
         parsed.map_err(|cause| {
             Error::internal(format!("a line of the agent is not an event ({cause}): {}", quoted(line)))
@@ -397,6 +397,10 @@ impl<'a> EventSink<'a> {
         self.has_events = true;
         if event.ends_turn() {
             self.flush().await?;
+            // An answer without a task has no other metadata than its own.
+            if let (Some(metadata), true) = (&event.metadata, event.r#type != Kind::Message) {
+                self.out.with_metadata(metadata)?.working().await?;
+            }
         }
         match event.r#type {
             Kind::Status => {
@@ -440,9 +444,7 @@ impl<'a> EventSink<'a> {
         let name = event.name.unwrap_or_else(|| event.id.clone().unwrap_or_else(|| OUTPUT.to_owned()));
         let key = event.id.clone().unwrap_or_else(|| name.clone());
         let known = self.artifacts.remove(&key).filter(|_| event.append != Some(false));
-        let (mut writer, mut pieces) = if let Some(known) = known {
-            known
-        } else {
+        let (mut writer, mut pieces) = known.unwrap_or_else(|| {
             let mut writer = self.out.artifact(name);
             if let Some(id) = event.id {
                 writer = writer.id(id);
@@ -453,11 +455,12 @@ impl<'a> EventSink<'a> {
             if let Some(description) = event.description {
                 writer = writer.describe(description);
             }
-            if let Some(metadata) = &event.metadata {
-                writer = writer.metadata(metadata)?;
-            }
-            (writer.extensions(event.extensions), TextPieces::default())
-        };
+            (writer, TextPieces::default())
+        });
+        if let Some(metadata) = &event.metadata {
+            writer = writer.metadata(metadata)?;
+        }
+        writer = writer.extensions(event.extensions);
         if event.last {
             writer = writer.last();
         }

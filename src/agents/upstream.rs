@@ -124,6 +124,7 @@ impl Agent for Upstream {
             is_follow_up: false,
             ends_with_turn: false,
             has_gap: false,
+            unnamed: turn.task().artifacts.iter().filter(|it| it.artifact_id.starts_with(UNNAMED)).count(),
             authorization: None,
         };
         let work = async {
@@ -252,6 +253,9 @@ async fn cancel(client: &Client, upstream_id: &str, id: &str) {
     }
 }
 
+/// Beginning of the id of an artifact to which the upstream agent gives none.
+const UNNAMED: &str = "unnamed-";
+
 /// Errors after which reading the upstream task would fail too.
 const PERMANENT: [ErrorKind; 4] =
     [ErrorKind::Unavailable, ErrorKind::DeadlineExceeded, ErrorKind::Unauthenticated, ErrorKind::PermissionDenied];
@@ -300,6 +304,8 @@ struct Relay<'a> {
     ends_with_turn: bool,
     /// Events are missing since the last snapshot of the task.
     has_gap: bool,
+    /// Number of artifacts without an id so far.
+    unnamed: usize,
     /// Message of the status `AUTH_REQUIRED`, which is the last event so far and was not passed on.
     authorization: Option<Message>,
 }
@@ -516,17 +522,24 @@ impl Relay<'_> {
     }
 
     /// Sends the artifacts of a task as they are.
-    async fn replace_artifacts(&self, artifacts: Vec<Artifact>) -> Result<(), Error> {
+    async fn replace_artifacts(&mut self, artifacts: Vec<Artifact>) -> Result<(), Error> {
+        self.unnamed = 0;
         for artifact in artifacts {
             self.chunk(TaskArtifactUpdateEvent { artifact: Some(artifact), ..Default::default() }).await?;
         }
         Ok(())
     }
 
-    /// Sends a chunk of an artifact.
-    async fn chunk(&self, mut chunk: TaskArtifactUpdateEvent) -> Result<(), Error> {
+    /// Sends a chunk of an artifact. One without an id gets that of its place among those of the task.
+    async fn chunk(&mut self, mut chunk: TaskArtifactUpdateEvent) -> Result<(), Error> {
         chunk.metadata = passed_on(chunk.metadata);
-        if chunk.artifact.as_ref().is_some_and(|artifact| !artifact.parts.is_empty()) {
+        let Some(artifact) = &mut chunk.artifact else { return Ok(()) };
+        if artifact.artifact_id.is_empty() {
+            self.unnamed += usize::from(!chunk.append || self.unnamed == 0);
+            artifact.artifact_id = format!("{UNNAMED}{}", self.unnamed);
+        }
+        let has_members = artifact.metadata.is_some() || !artifact.extensions.is_empty() || chunk.metadata.is_some();
+        if !artifact.parts.is_empty() || (chunk.append && has_members) {
             self.out.chunk(chunk).await?;
         }
         Ok(())

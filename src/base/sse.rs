@@ -18,6 +18,10 @@ pub(crate) fn without_mark(text: &Bytes) -> Bytes {
     text.slice_ref(text.strip_prefix(BYTE_ORDER_MARK).unwrap_or(text))
 }
 
+fn is_json(line: &[u8]) -> bool {
+    line.trim_ascii_start().starts_with(b"{")
+}
+
 /// Names of events that only keep the connection open.
 const PINGS: [&str; 4] = ["ping", "heartbeat", "keepalive", "keep-alive"];
 
@@ -59,7 +63,7 @@ impl<E> From<SseError<Self>> for BodyError<E> {
     }
 }
 
-/// Parser of server-sent events (HTML standard, 9.2.6). Comments, retry times, events without data and [`PINGS`] are ignored. The
+/// Parser of server-sent events (HTML standard, 9.2.6). Comments, events without data and [`PINGS`] are ignored. The
 /// stream ends after `[DONE]`.
 #[derive(Debug)]
 pub struct SseReader<S> {
@@ -74,14 +78,17 @@ pub struct SseReader<S> {
     searched: usize,
     /// Bytes that are skipped if the next line begins with them: a byte order mark, or an LF after a CR.
     skipped: &'static [u8],
-    id: Option<Bytes>,
+    /// Id of the last event so far, which may have no data.
+    pub(crate) id: Option<Bytes>,
+    /// Time in milliseconds after which the server asks for a reconnection.
+    pub(crate) retry: Option<u64>,
     name: Bytes,
     data: Option<BytesMut>,
     /// The stream has ended with `[DONE]`.
     is_done: bool,
     /// Number of bytes since the last event that belong to none.
     ignored: usize,
-    /// First line that is no field.
+    /// First line that is no field. One that is JSON takes precedence.
     invalid_line: Option<Bytes>,
     /// Number of lines that are no field.
     invalid_lines: usize,
@@ -107,6 +114,7 @@ impl<S> SseReader<S> {
             searched: 0,
             skipped: BYTE_ORDER_MARK,
             id: None,
+            retry: None,
             name: Bytes::new(),
             data: None,
             is_done: false,
@@ -127,6 +135,11 @@ impl<S> SseReader<S> {
     /// Returns the first line so far that has no field of the format, for the log.
     pub fn invalid_line(&self) -> Option<&[u8]> {
         self.invalid_line.as_deref()
+    }
+
+    /// Returns the first line so far that has no field, and is a JSON object or the beginning of one: an event without `data:`.
+    pub fn json_line(&self) -> Option<&[u8]> {
+        self.invalid_line().filter(|line| is_json(line))
     }
 
     /// Returns true if the stream has ended with `[DONE]`.
@@ -200,10 +213,14 @@ impl<S> SseReader<S> {
             (b"id", _) if value.contains(&0) => {}
             (b"id", _) => self.id = (!value.is_empty()).then(|| Bytes::copy_from_slice(value)),
             (b"event", _) => self.name = Bytes::copy_from_slice(value),
-            (b"" | b"retry", _) => {}
+            // The standard ignores a time that is no number.
+            (b"retry", _) => self.retry = str::from_utf8(value).ok().and_then(|time| time.parse().ok()).or(self.retry),
+            (b"", _) => {}
             _ => {
                 self.invalid_lines += 1;
-                self.invalid_line.get_or_insert_with(|| line.freeze());
+                if self.invalid_line.is_none() || (is_json(&line) && self.json_line().is_none()) {
+                    self.invalid_line = Some(line.freeze());
+                }
             }
         }
     }

@@ -437,12 +437,12 @@ async fn events_become_updates_of_the_task() {
     let script = r#"read -r turn
         echo '{"type":"status","message":"Thinking","metadata":{"step":1}}'
         echo '{"type":"artifact","id":"a","name":"answer","text":"4"}'
-        echo '{"type":"artifact","id":"a","text":"2","last":true}'
+        echo '{"type":"artifact","id":"a","text":"2","last":true,"metadata":{"k":2},"extensions":["urn:y"]}'
         echo '{"type":"artifact","name":"table","data":{"rows":[1,2]},"description":"Rows","metadata":{"k":1},"extensions":["urn:x"]}'
         echo '{"type":"status","metadata":{"ticket":"T-1"}}'
         echo
         echo '{"type":"log","level":"warn","message":"careful"}'
-        echo '{"type":"complete","message":"Done."}'"#;
+        echo '{"type":"complete","message":"Done.","metadata":{"end":true}}'"#;
     let events = shell(script, json_lines()).stream("go").await.unwrap();
     let status = events.iter().find_map(|event| event.status_update()).unwrap();
     assert_eq!(serde_json::to_value(&status.metadata).unwrap(), serde_json::json!({"step": 1}));
@@ -450,12 +450,13 @@ async fn events_become_updates_of_the_task() {
     assert_eq!((outcome.state(), outcome.status_text().as_str()), (TaskState::Completed, "Done."));
     let answer = outcome.artifact("answer").unwrap();
     assert_eq!(answer.parts.iter().filter_map(Part::as_text).collect::<String>(), "42");
-    assert_eq!(answer.artifact_id, "a");
+    assert_eq!((&*answer.artifact_id, &*answer.extensions), ("a", &["urn:y".to_owned()][..]));
+    assert_eq!(serde_json::to_value(&answer.metadata).unwrap(), serde_json::json!({"k": 2}), "of a further chunk");
     let table = outcome.artifact("table").unwrap();
     assert_eq!(serde_json::to_value(&table.parts).unwrap(), serde_json::json!([{"data": {"rows": [1, 2]}}]));
     assert_eq!(table.extensions, ["urn:x"]);
     let metadata = serde_json::to_value(&outcome.task.as_ref().unwrap().metadata).unwrap();
-    assert_eq!(metadata, serde_json::json!({"step": 1, "ticket": "T-1"}), "of both status events");
+    assert_eq!(metadata, serde_json::json!({"step": 1, "ticket": "T-1", "end": true}), "of three events");
     for (line, state, text) in [
         (r#"{"type":"reject","message":"No."}"#, TaskState::Rejected, "No."),
         (r#"{"type":"fail","message":"Broken."}"#, TaskState::Failed, "Broken."),

@@ -90,6 +90,8 @@ async fn responses_without_an_answer_fail_the_turn() {
         (202, "", "", "The agent's endpoint responded with status 202 and no answer."),
         (202, "text/plain", "Hi", ""),
         (204, "", "", ""),
+        (200, "application/json", "[]", "The agent's endpoint sent no event."),
+        (200, "application/json", " [ ]\n", "The agent's endpoint sent no event."),
         (200, "text/html", "<b>Hi</b>", ""),
         (200, "text/html", "<!DOCTYPE html>\n<html>502</html>", "The agent's endpoint responded with a web page."),
         (200, "text/html; charset=utf-8", " <HTML>502", "The agent's endpoint responded with a web page."),
@@ -100,6 +102,24 @@ async fn responses_without_an_answer_fail_the_turn() {
         let found = (outcome.state(), outcome.status_text());
         assert_eq!(found, (state, expected.to_owned()), "{status} {content_type} {body}");
     }
+}
+
+/// An event without `data:` is a part of the answer.
+#[tokio::test]
+async fn lines_of_json_in_an_event_stream_fail_the_turn() {
+    let event = "data: {\"type\":\"artifact\",\"text\":\"Hi\"}\n\n";
+    for line in [
+        "{\"type\":\"fail\",\"text\":\"no\"}\n\n",
+        "{\"type\":\"fai",
+        " {\"type\":\"artifact\",\"text\":\"b\"}\r\n\r\ndata: [DONE]\n\n",
+        "x\n{\"type\":\"fail\"}\n\ndata: {\"type\":\"complete\"}\n\n",
+    ] {
+        let body: &'static str = format!("{event}{line}").leak();
+        let outcome = send("text/event-stream", body).await;
+        assert_eq!((outcome.state(), &*outcome.text()), (TaskState::Failed, "Hi"), "{line}");
+    }
+    let other: &'static str = format!("{event}x: {{}}\nfoo\n\n").leak();
+    assert_eq!(send("text/event-stream", other).await.state(), TaskState::Completed);
 }
 
 /// Pings and the end marker of an event stream are no events. A byte order mark is skipped in each format.

@@ -56,6 +56,7 @@ mod push;
 mod recovery;
 mod redirects;
 mod remote_agents;
+mod remote_answers;
 mod rest_document;
 mod scenarios;
 mod secret_parts;

@@ -27,14 +27,14 @@ use crate::{
 };
 
 /// Time in which each call has an end: without retries, and without waiting for a task that has none.
-const AT_ONCE: Duration = Duration::from_secs(5);
+pub(crate) const AT_ONCE: Duration = Duration::from_secs(5);
 
 /// Result that stands for the response of a JSON-RPC call: its text, after `"result": ` or as the whole response.
 type Answer = Arc<dyn Fn(&str) -> (u16, String) + Send + Sync>;
 
 /// Remote agent that answers with given bytes.
-struct Remote {
-    url: String,
+pub(crate) struct Remote {
+    pub(crate) url: String,
     /// JSON-RPC methods, or HTTP methods with path and query, of the calls so far.
     calls: Arc<Mutex<Vec<String>>>,
 }
@@ -42,9 +42,17 @@ struct Remote {
 impl Remote {
     /// Serves a card, in which `URL` stands for the URL of the agent, and the answers to calls. `ID` in an answer stands for the id of
     /// the JSON-RPC request. An answer with `data:` is an event stream.
-    async fn serve(card: &Value, answer: impl Fn(&str) -> (u16, String) + Send + Sync + 'static) -> Self {
+    pub(crate) async fn serve(card: &Value, answer: impl Fn(&str) -> (u16, String) + Send + Sync + 'static) -> Self {
+        Self::serve_text(card.to_string(), answer).await
+    }
+
+    /// Serves a card that is given as text.
+    pub(crate) async fn serve_text(
+        card: String,
+        answer: impl Fn(&str) -> (u16, String) + Send + Sync + 'static,
+    ) -> Self {
         let (calls, answer): (_, Answer) = (Arc::<Mutex<Vec<String>>>::default(), Arc::new(answer));
-        let (seen, card) = (Arc::clone(&calls), card.to_string());
+        let seen = Arc::clone(&calls);
         let respond = move |request: Request| {
             let (seen, answer, card) = (Arc::clone(&seen), Arc::clone(&answer), card.clone());
             async move {
@@ -68,7 +76,7 @@ impl Remote {
     }
 
     /// Serves an agent whose JSON-RPC interface has this result for each call. Streams have it as their only event.
-    async fn of_result(version: &str, streams: bool, result: &Value) -> Self {
+    pub(crate) async fn of_result(version: &str, streams: bool, result: &Value) -> Self {
         let response = format!(r#"{{"jsonrpc": "2.0", "id": ID, "result": {result}}}"#);
         Self::serve(&card(version, streams), move |method| {
             let is_stream = method.to_ascii_lowercase().contains("stream");
@@ -77,19 +85,19 @@ impl Remote {
         .await
     }
 
-    async fn client(&self) -> Client {
+    pub(crate) async fn client(&self) -> Client {
         Client::connect(&self.url).await.unwrap()
     }
 
     /// Sends a message to the agent directly and through a gateway. Returns both outcomes.
-    async fn send(&self) -> [Result<Outcome, Error>; 2] {
+    pub(crate) async fn send(&self) -> [Result<Outcome, Error>; 2] {
         let client = self.client().await;
         let gateway = gateway(&client);
         let direct = timeout(AT_ONCE, client.send("Hello")).await.expect("no answer of the client");
         [direct, timeout(AT_ONCE, gateway.send("Hello")).await.expect("no answer of the gateway")]
     }
 
-    fn calls(&self) -> Vec<String> {
+    pub(crate) fn calls(&self) -> Vec<String> {
         self.calls.lock().clone()
     }
 
@@ -98,12 +106,12 @@ impl Remote {
     }
 }
 
-fn gateway(client: &Client) -> Client {
+pub(crate) fn gateway(client: &Client) -> Client {
     Client::from_service(Server::new(Upstream::new(client.clone())).into_service())
 }
 
 /// Card with a JSON-RPC interface.
-fn card(version: &str, streams: bool) -> Value {
+pub(crate) fn card(version: &str, streams: bool) -> Value {
     let mut card = json!({
         "name": "Remote", "description": "Remote", "version": "1", "capabilities": {"streaming": streams},
         "defaultInputModes": [], "defaultOutputModes": [], "skills": []
@@ -119,7 +127,7 @@ fn card(version: &str, streams: bool) -> Value {
 }
 
 /// Card with an HTTP+JSON interface at a URL.
-fn rest_card(version: &str, url: &str) -> Value {
+pub(crate) fn rest_card(version: &str, url: &str) -> Value {
     let mut card = card(version, false);
     if version == "1.0" {
         card["supportedInterfaces"][0] = json!({"url": url, "protocolBinding": "HTTP+JSON", "protocolVersion": "1.0"});
@@ -131,7 +139,7 @@ fn rest_card(version: &str, url: &str) -> Value {
 }
 
 /// Completed task with an artifact, as 1.0 or 0.3 writes it.
-fn task(version: &str) -> Value {
+pub(crate) fn task(version: &str) -> Value {
     if version == "1.0" {
         let artifact = json!({"artifactId": "a", "parts": [{"text": "42"}]});
         return json!({"id": "t1", "contextId": "c1", "status": {"state": "TASK_STATE_COMPLETED"}, "artifacts": [artifact]});
@@ -148,7 +156,7 @@ fn message(version: &str) -> Value {
 }
 
 /// Runs the program. Returns its exit code, stdout and stderr.
-async fn run(arguments: &[&str], stdin: &str) -> (i32, String, String) {
+pub(crate) async fn run(arguments: &[&str], stdin: &str) -> (i32, String, String) {
     let mut command = a2a(arguments);
     let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
     child.stdin.take().unwrap().write_all(stdin.as_bytes()).await.unwrap();
@@ -791,8 +799,8 @@ async fn errors_as_text_are_shown() {
         (200, r#"{"jsonrpc": "2.0", "id": ID, "error": {"message": "x y"}}"#, ErrorKind::Internal, "x y"),
         (200, r#"{"error": {"code": "-32001", "message": "gone"}}"#, ErrorKind::TaskNotFound, "gone"),
         (400, r#"{"error": "bad input"}"#, ErrorKind::InvalidParams, "bad input"),
-        (200, r#"{"error": {}}"#, ErrorKind::Internal, "HTTP 200 OK: the error {}"),
-        (200, r#"{"error": ["a", {"message": "b"}]}"#, ErrorKind::Internal, "HTTP 200 OK: a; b"),
+        (200, r#"{"error": {}}"#, ErrorKind::Internal, "Internal error: the error {}"),
+        (200, r#"{"error": ["a", {"message": "b"}]}"#, ErrorKind::Internal, "Internal error: a; b"),
         (200, r#"{"error": {"code": -32603, "message": "", "data": "boom"}}"#, ErrorKind::Internal, ": boom"),
         (
             200,
@@ -800,6 +808,20 @@ async fn errors_as_text_are_shown() {
             ErrorKind::Internal,
             r": boom\n",
         ),
+        (200, r#"{"error": 5}"#, ErrorKind::Internal, "Internal error: the error 5"),
+        (200, r#"{"error": {"code": -32603}}"#, ErrorKind::Internal, r#"the error {"code":-32603}"#),
+        (
+            200,
+            r#"{"error": {"code": -32603, "message": "Internal error", "data": "why\n"}}"#,
+            ErrorKind::Internal,
+            r"Internal error: why\n",
+        ),
+        (200, r#"{"id": ID.0, "error": {"code": -32001.0, "message": "gone"}}"#, ErrorKind::TaskNotFound, "gone"),
+        (200, r#"{"error": {"code": -32603, "message": "cut \ud83d"}}"#, ErrorKind::Internal, "cut \u{fffd}"),
+        (400, "boom", ErrorKind::InvalidAgentResponse, "HTTP 400 Bad Request: boom"),
+        (400, r#""boom""#, ErrorKind::InvalidAgentResponse, "HTTP 400 Bad Request: boom"),
+        (400, r#"{"message": "boom"}"#, ErrorKind::InvalidAgentResponse, "HTTP 400 Bad Request: boom"),
+        (400, "<p>boom", ErrorKind::InvalidAgentResponse, "HTTP 400 Bad Request"),
         (200, r#"{"detail": "no quota"}"#, ErrorKind::InvalidAgentResponse, ": no quota"),
         (500, r#"{"detail": "no quota"}"#, ErrorKind::InvalidAgentResponse, "Internal Server Error: no quota"),
         (500, r#"{"title": "Oh", "status": 500}"#, ErrorKind::InvalidAgentResponse, "Internal Server Error: Oh"),

@@ -223,6 +223,10 @@ impl CompletionStream<'_> {
                     self.decode(data, 1).await? + self.received.text.finish()
                 }
                 Content::Events(events) => match events.next().await {
+                    _ if events.json_line().is_some() => {
+                        let line = events.json_line().unwrap_or_default().to_vec();
+                        return Err(self.invalid(&line, "JSON without `data:` in an event stream"));
+                    }
                     Some(event) => {
                         let event = event.map_err(|error| failure(error.into()))?;
                         if event.name == "error" {

@@ -120,7 +120,7 @@ impl Updates {
             name: name.into(),
             ..Artifact::default()
         };
-        ArtifactWriter { out: self, artifact, append: false, begun: false, last: false }
+        ArtifactWriter { out: self, artifact, append: false, last: false }
     }
 
     /// Sends a chunk of an artifact with all its members, except for the ids of the task and the context.
@@ -171,8 +171,6 @@ pub struct ArtifactWriter<'a> {
     out: &'a Updates,
     artifact: Artifact,
     append: bool,
-    /// The first chunk has been sent.
-    begun: bool,
     last: bool,
 }
 
@@ -195,7 +193,7 @@ impl ArtifactWriter<'_> {
         self
     }
 
-    /// Sets the metadata.
+    /// Sets the metadata. After the first chunk, the next one adds it to that of the artifact.
     ///
     /// # Errors
     /// The value does not serialize to a JSON object.
@@ -273,14 +271,10 @@ impl ArtifactWriter<'_> {
     /// # Errors
     /// The turn has ended.
     pub fn parts(&mut self, parts: Vec<Part>) -> impl Future<Output = Result<(), Stopped>> + Send {
-        let mut artifact = Artifact { artifact_id: self.artifact.artifact_id.clone(), parts, ..Artifact::default() };
-        if !self.begun {
-            // Only the first chunk has them, also if it is appended to an existing artifact.
-            artifact.name = mem::take(&mut self.artifact.name);
-            artifact.description = mem::take(&mut self.artifact.description);
-            artifact.metadata = self.artifact.metadata.take();
-            artifact.extensions = mem::take(&mut self.artifact.extensions);
-        }
+        let id = self.artifact.artifact_id.clone();
+        // Only the next chunk has the other members, also if it is appended to an existing artifact.
+        let rest = Artifact { artifact_id: id, ..Artifact::default() };
+        let artifact = Artifact { parts, ..mem::replace(&mut self.artifact, rest) };
         let live = &self.out.live;
         let update = TaskArtifactUpdateEvent {
             task_id: live.key.id().to_owned(),
@@ -290,7 +284,7 @@ impl ArtifactWriter<'_> {
             last_chunk: self.last,
             metadata: self.out.metadata.as_deref().cloned(),
         };
-        (self.append, self.begun) = (true, true);
+        self.append = true;
         self.out.push(Event::pending(Payload::ArtifactUpdate(update)))
     }
 }

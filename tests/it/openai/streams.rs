@@ -139,6 +139,12 @@ async fn answers_of_each_form_are_whole_or_fail() {
         ),
         (stream(&chunk(hi)), TaskState::Failed, "hi", "was interrupted"),
         (
+            stream(&format!("{}{{\"error\":{{\"message\":\"x\"}}}}\n\ndata: [DONE]\n\n", chunk(hi))),
+            TaskState::Failed,
+            "hi",
+            "is invalid",
+        ),
+        (
             Reply::Fixed(
                 200,
                 "application/json",
