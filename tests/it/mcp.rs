@@ -195,7 +195,8 @@ async fn other_http_errors_end_the_call() {
     let with_bom =
         "\u{feff}{\"jsonrpc\":\"2.0\",\"id\":ID,\"error\":{\"code\":-32000,\"message\":\"payment already taken\"}}";
     let event = "data: {\"jsonrpc\":\"2.0\",\"id\":ID,\"error\":{\"code\":-32000,\"message\":\"taken\"}}\n\n";
-    let unreadable = r#"{"jsonrpc":"2.0","id":ID,"error":{"code":-32000,"message":"taken \ud83d"}}"#;
+    let half = r#"{"jsonrpc":"2.0","id":ID,"error":{"code":-32000,"message":"taken \ud83d"}}"#;
+    let broken = r#"{"jsonrpc":"2.0","id":ID,"error":{"code":-32000,"message":"taken \ud8"}}"#;
     let text_id = r#"{"jsonrpc":"2.0","id":"ID","error":{"code":-32000,"message":"payment already taken"}}"#;
     let of_tool = r#"{"jsonrpc":"2.0","id":ID,"error":{"code":-32000,"message":"checkout session already paid"}}"#;
     let parameter = r#"{"jsonrpc":"2.0","id":ID,"error":{"code":-32602,"message":"session not found"}}"#;
@@ -207,7 +208,8 @@ async fn other_http_errors_end_the_call() {
         (200, JSON, Some("s1"), taken, "Error: payment already taken"),
         (404, JSON, Some("s1"), text_id, "Error: payment already taken"),
         (404, JSON, Some("s1"), with_bom, "Error: payment already taken"),
-        (404, JSON, Some("s1"), unreadable, failed),
+        (404, JSON, Some("s1"), half, "Error: taken \u{fffd}"),
+        (404, JSON, Some("s1"), broken, failed),
         (404, "text/event-stream", Some("s1"), event, failed),
         (404, JSON, Some("s1"), own, "Error: `path` is missing"),
         (400, JSON, Some("s1"), of_tool, "Error: checkout session already paid"),
@@ -332,7 +334,15 @@ async fn results_as_events_are_read() {
         ("\u{feff}", "\r\n\r\n"),
         (": ping\n\nevent: message\nid: 1\n", "\r\r"),
         ("retry: 5\n", "\n\r\n"),
+        ("retry: soon\n", "\n\n"),
+        ("foo: x\n", "\n\n"),
+        ("foo\n", "\n\n"),
+        ("data\n\n", "\n\n"),
+        ("id: 1\ndata: \n\nid: 2\nid: 3\n", "\n\n"),
+        ("event: ping\ndata: x\n\n", "\n\n"),
+        ("event: x\nevent: y\n", "\n\n"),
     ] {
+        let between = before.trim_start_matches('\u{feff}');
         let (url, _) = serve(move |request, _| {
             let (status, media_type, session, body) = usual(request);
             if request["method"] != "tools/call" {
@@ -344,12 +354,20 @@ async fn results_as_events_are_read() {
                 200,
                 "text/event-stream; charset=utf-8",
                 None,
-                format!("{before}data: {notification}{end}data: {body}{end}"),
+                format!("{before}data: {notification}{end}{between}data: {body}{end}"),
             )
         })
         .await;
         assert_eq!(send(agent(at(&url)).await.unwrap()).await.text(), "hello", "{before:?} {end:?}");
     }
+    // The last event without its empty line.
+    let (url, _) = serve(|request, _| {
+        let (status, media_type, session, body) = usual(request);
+        let body = if request["method"] == "tools/call" { format!("data: {body}") } else { body };
+        (status, if body.starts_with("data") { "text/event-stream" } else { media_type }, session, body)
+    })
+    .await;
+    assert_eq!(send(agent(at(&url)).await.unwrap()).await.text(), "hello");
     let (url, _) = serve(|request, _| match request["method"].as_str().unwrap() {
         "tools/call" => (200, "text/event-stream", None, format!("data: {}\n\n", "x".repeat(3 << 20))),
         _ => usual(request),
@@ -396,6 +414,42 @@ async fn protocol_versions_are_negotiated() {
         .await;
         assert_eq!(send(agent(at(&url)).await.unwrap()).await.text(), "hello", "{version}");
         assert_eq!(received.lock().unwrap().iter().filter(|line| line.starts_with("initialize")).count(), 1);
+    }
+    // Errors that name versions in a text, or none: then the next older one is tried.
+    for (status, media_type, error, tried) in [
+        (
+            200,
+            JSON,
+            r#"{"code":-32602,"message":"Unsupported protocol version: VERSION"}"#,
+            &["2025-06-18", "2025-03-26"][..],
+        ),
+        (
+            200,
+            JSON,
+            r#"{"code":-32602,"message":"Unsupported protocol version","data":{"supported":"2025-03-26"}}"#,
+            &["2025-03-26"],
+        ),
+        (
+            400,
+            "text/plain",
+            "Bad Request: Unsupported protocol version (supported versions: 2025-03-26)",
+            &["2025-03-26"],
+        ),
+    ] {
+        let (url, received) = serve(move |request, _| {
+            let version = request["params"]["protocolVersion"].as_str().unwrap_or_default();
+            if request["method"] != "initialize" || version == "2025-03-26" {
+                return usual(request);
+            }
+            let error = error.replace("VERSION", version);
+            let body = format!(r#"{{"jsonrpc":"2.0","id":{},"error":{error}}}"#, request["id"]);
+            (status, media_type, None, if media_type == JSON { body } else { error })
+        })
+        .await;
+        assert_eq!(send(agent(at(&url)).await.unwrap()).await.text(), "hello", "{error}");
+        let received = received.lock().unwrap();
+        let expected: Vec<_> = tried.iter().map(|version| format!("initialize {version} -")).collect();
+        assert_eq!(received[1..=tried.len()], expected, "{error}");
     }
     // No version in common: the server is not available, and is asked once more only at the next try.
     let (url, received) =
@@ -479,6 +533,89 @@ async fn equal_names_of_tools_do_not_stop_the_start() {
     assert_eq!(skills.iter().map(|skill| &*skill.id).collect::<Vec<_>>(), ["greet", "a_b", "c"]);
     assert_eq!(skills[0].description, "");
     assert_eq!(send(agent).await.text(), "hello");
+}
+
+/// Half a character in the result of a call is U+FFFD.
+#[tokio::test]
+async fn halves_of_characters_in_results_are_replaced() {
+    for is_stream in [false, true] {
+        let (url, _) = serve(move |request, _| {
+            let (status, media_type, session, body) = usual(request);
+            let body = body.replace("hello", r"hello \ud83d");
+            if is_stream && request["method"] == "tools/call" {
+                return (status, "text/event-stream", session, format!("data: {body}\n\n"));
+            }
+            (status, media_type, session, body)
+        })
+        .await;
+        assert_eq!(send(agent(at(&url)).await.unwrap()).await.text(), "hello \u{fffd}", "{is_stream}");
+    }
+}
+
+/// A tool or a content that can't be read leaves the others.
+#[tokio::test]
+async fn unreadable_tools_and_contents_are_left_out() {
+    let text = json!({ "type": "text", "text": "hello" });
+    for (tools, content, expected) in [
+        (json!([{ "name": "bad" }, tool("greet"), { "name": "b", "inputSchema": null }]), json!([text]), "hello"),
+        (
+            json!([tool("greet"), 5]),
+            json!([{ "type": "weird", "x": 1 }, text]),
+            "[a content of type \"weird\" can't be shown]\nhello",
+        ),
+        (json!([tool("greet")]), text.clone(), "hello"),
+        (json!([tool("greet")]), json!("hello"), "hello"),
+    ] {
+        for is_stream in [false, true] {
+            let (tools, returned) = (tools.clone(), content.clone());
+            let (url, _) = serve(move |request, _| {
+                let (status, media_type, session, body) = match request["method"].as_str().unwrap() {
+                    "tools/list" => result_of(request, &json!({ "tools": tools })),
+                    "tools/call" => result_of(request, &json!({ "content": returned })),
+                    _ => usual(request),
+                };
+                if is_stream {
+                    return (status, "text/event-stream", session, format!("data: {body}\n\n"));
+                }
+                (status, media_type, session, body)
+            })
+            .await;
+            let agent = agent(at(&url)).await.unwrap();
+            assert_eq!(agent.mcp_states()[0].1, Ok(1), "{content}");
+            assert_eq!(send(agent).await.text(), expected, "{content} {is_stream}");
+        }
+    }
+    let (url, _) = serve(|request, _| match request["method"].as_str().unwrap() {
+        "tools/list" => result_of(request, &json!({ "tools": null })),
+        _ => usual(request),
+    })
+    .await;
+    assert_eq!(agent(at(&url)).await.unwrap().mcp_states()[0].1, Ok(0));
+}
+
+/// A list ends at a page that the server refuses. A cursor may be a number.
+#[tokio::test]
+async fn refused_pages_end_a_list() {
+    for (cursor, count) in [(json!(5), 2), (json!("x"), 1)] {
+        let (url, received) = serve(move |request, _| {
+            if request["method"] != "tools/list" {
+                return usual(request);
+            }
+            match request["params"]["cursor"].as_str() {
+                None => result_of(request, &json!({ "tools": [tool("greet")], "nextCursor": cursor })),
+                Some("5") => result_of(request, &json!({ "tools": [tool("two")] })),
+                Some(_) => {
+                    let error = json!({ "code": -32602, "message": "Invalid cursor" });
+                    let body = json!({ "jsonrpc": "2.0", "id": request["id"], "error": error });
+                    (200, JSON, None, body.to_string())
+                }
+            }
+        })
+        .await;
+        let agent = agent(at(&url)).await.unwrap();
+        assert_eq!(agent.mcp_states()[0].1, Ok(count), "{:?}", received.lock().unwrap());
+        assert_eq!(send(agent).await.text(), "hello");
+    }
 }
 
 /// A server tells in an event that it has forgotten the session.
@@ -621,7 +758,8 @@ async fn program_starts_without_its_tool_servers() {
     }
     for name in ["files", "shell"] {
         let expected = format!("MCP server {name}: not available, turns fail until a retry succeeds: ");
-        assert!(printed.iter().any(|line| line.starts_with(&expected)), "{printed:?}");
+        let reason = printed.iter().find_map(|line| line.strip_prefix(&expected)).unwrap();
+        assert!(!reason.contains("::"), "the cause has no type of Rust: {reason}");
     }
     let url = printed[0].strip_prefix("listening on ").unwrap();
     assert_eq!(fetch(format!("{url}/readyz")).await.unwrap().status(), 200);

@@ -49,7 +49,11 @@ use crate::{
         turn_json::each_log_line,
     },
     base::{clock, rate_limit::RateLimit, retry::Backoff, stderr::escaped},
-    protocol::json::{check_json, wkt::check_unique},
+    protocol::{
+        error::chain,
+        json::{check_json, wkt::check_unique},
+        rpc::brief,
+    },
 };
 
 mod http;
@@ -443,10 +447,13 @@ impl Connection {
 
     /// Opens a session with the newest protocol version that both know.
     async fn open(&self) -> io::Result<Session> {
-        let opened = self.open_with(ProtocolVersion::LATEST_WITH_INITIALIZE).await;
-        match opened.as_ref().err().and_then(offered_version) {
-            Some(version) => self.open_with(version).await,
-            None => opened,
+        let mut tried = vec![ProtocolVersion::LATEST_WITH_INITIALIZE];
+        loop {
+            let opened = self.open_with(tried.last().cloned().unwrap_or_default()).await;
+            match opened.as_ref().err().and_then(|error| offered_version(error, &tried)) {
+                Some(version) => tried.push(version),
+                None => return opened,
+            }
         }
     }
 
@@ -477,7 +484,12 @@ impl Connection {
                 client.serve_with_lifecycle(transport, lifecycle).await
             }
         };
-        Ok(Session { client: client.map_err(io::Error::other)?, has_answered: AtomicBool::new(false) })
+        let client = client.map_err(|error| {
+            // Its text has the Rust type of the transport.
+            let ClientInitializeError::TransportError { error, .. } = error else { return io::Error::other(error) };
+            io::Error::other(chain(&*error.error))
+        });
+        Ok(Session { client: client?, has_answered: AtomicBool::new(false) })
     }
 
     /// Calls a tool with arguments in JSON. Returns the result for the model, also if the call fails.
@@ -528,7 +540,8 @@ impl Connection {
                 Err(tool_result::truncated(format!("Error: {}", error.message), self.server.result_bytes))
             }
             Err(error) => {
-                tracing::warn!(mcp.server = name, mcp.tool = tool, error.cause = %error, "MCP tool call failed");
+                let cause = cause(&error);
+                tracing::warn!(mcp.server = name, mcp.tool = tool, error.cause = cause, "MCP tool call failed");
                 if matches!(error, ServiceError::TransportClosed | ServiceError::TransportSend(_)) {
                     self.forget(&session);
                 }
@@ -560,7 +573,14 @@ impl Connection {
         for _ in 0..MAX_PAGES {
             let request = PaginatedRequestParams::default().with_cursor(cursor);
             let page = timeout(self.server.timeout, session.client.list_tools(Some(request))).await;
-            let page = page.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?.map_err(io::Error::other)?;
+            let page = match page.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))? {
+                Err(ServiceError::McpError(error)) if !cursors.is_empty() => {
+                    let why = escaped(&brief(&error.message));
+                    tracing::warn!(mcp.server = self.server.name, "list of tools ended: {why}");
+                    return Ok(tools);
+                }
+                page => page.map_err(|error| io::Error::other(cause(&error)))?,
+            };
             for tool in page.tools {
                 let known = tools.iter().find(|known: &&Tool| known.name == tool.name);
                 // A server that ignores cursors sends its tools again.
@@ -588,19 +608,32 @@ impl Connection {
     }
 }
 
-/// Returns a protocol version of a server that has refused ours: the newest one that both know.
-fn offered_version(error: &io::Error) -> Option<ProtocolVersion> {
+/// Returns the cause of a failed call, without the Rust type of the transport.
+fn cause(error: &ServiceError) -> String {
+    if let ServiceError::TransportSend(error) = error { chain(&*error.error) } else { error.to_string() }
+}
+
+/// Returns a further protocol version for a server that has refused those that were tried: the newest one that both know. If the server
+/// names none, the next older one.
+fn offered_version(error: &io::Error, tried: &[ProtocolVersion]) -> Option<ProtocolVersion> {
     let ClientInitializeError::JsonRpcError(error) = error.get_ref()?.downcast_ref()? else { return None };
-    if error.code == ErrorCode::METHOD_NOT_FOUND {
+    let data = error.data.as_ref().unwrap_or(&Value::Null);
+    let supported = &data["supported"];
+    let text = format!("{} {data}", error.message);
+    let is_of_version = text.to_lowercase().contains("version");
+    let is_offered = |version: &&ProtocolVersion| match supported.as_array() {
+        _ if tried.contains(version) => false,
         // Newer servers have no `initialize`.
-        return Some(ProtocolVersion::LATEST);
-    }
-    let supported = error.data.as_ref()?.get("supported")?.as_array()?;
-    let is_offered = |version: &&ProtocolVersion| {
-        **version != ProtocolVersion::LATEST_WITH_INITIALIZE
-            && supported.iter().any(|offered| offered.as_str() == Some(version.as_str()))
+        None if error.code == ErrorCode::METHOD_NOT_FOUND => **version == ProtocolVersion::LATEST,
+        Some(supported) => supported.iter().any(|offered| offered.as_str() == Some(version.as_str())),
+        None => is_of_version && text.contains(version.as_str()),
     };
-    ProtocolVersion::KNOWN_VERSIONS.iter().rev().find(is_offered).cloned()
+    let is_older = |version: &ProtocolVersion| tried.last().is_some_and(|last| version.as_str() < last.as_str());
+    let is_next = |version: &&ProtocolVersion| {
+        is_of_version && !supported.is_array() && version.has_initialize() && is_older(version)
+    };
+    let mut newest_first = ProtocolVersion::KNOWN_VERSIONS.iter().rev();
+    newest_first.clone().find(is_offered).or_else(|| newest_first.find(is_next)).cloned()
 }
 
 /// Checks the options of a server before it is started.
@@ -685,17 +718,20 @@ mod tests {
     fn newest_common_version_is_offered() {
         let refused = |code: ErrorCode, data: Value| {
             let error = rmcp::ErrorData::new(code, "Unsupported protocol version", Some(data));
-            offered_version(&io::Error::other(ClientInitializeError::JsonRpcError(error)))
+            let tried = [ProtocolVersion::LATEST_WITH_INITIALIZE];
+            offered_version(&io::Error::other(ClientInitializeError::JsonRpcError(error)), &tried)
         };
         let supported = |versions: Value| refused(ErrorCode::INVALID_PARAMS, json!({ "supported": versions }));
         assert_eq!(supported(json!(["2025-06-18"])), Some(ProtocolVersion::V_2025_06_18));
         assert_eq!(supported(json!(["2024-11-05", "2025-03-26", "2099-01-01"])), Some(ProtocolVersion::V_2025_03_26));
         assert_eq!(supported(json!(["2026-07-28", "2025-06-18"])), Some(ProtocolVersion::V_2026_07_28));
-        for versions in [json!([]), json!(["2025-11-25"]), json!([7]), json!("2025-06-18")] {
+        assert_eq!(supported(json!("2025-03-26, 2024-11-05")), Some(ProtocolVersion::V_2025_03_26));
+        assert_eq!(supported(json!(null)), Some(ProtocolVersion::V_2025_06_18), "the next older one");
+        for versions in [json!([]), json!(["2025-11-25"]), json!([7])] {
             assert_eq!(supported(versions.clone()), None, "{versions}");
         }
         assert_eq!(refused(ErrorCode::METHOD_NOT_FOUND, json!({})), Some(ProtocolVersion::V_2026_07_28));
-        assert_eq!(offered_version(&io::Error::other("closed")), None);
+        assert_eq!(offered_version(&io::Error::other("closed"), &[ProtocolVersion::LATEST_WITH_INITIALIZE]), None);
     }
 
     #[test]

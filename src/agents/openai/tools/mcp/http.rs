@@ -3,28 +3,32 @@
 
 use std::{collections::HashMap, io, slice, sync::Arc, time::Duration};
 
-use bytes::Bytes;
 use futures_util::{
     StreamExt as _,
     stream::{self, BoxStream},
 };
 use http::{HeaderName, HeaderValue, StatusCode, header};
-use reqwest::{Client, Response};
+use reqwest::{Client, RequestBuilder, Response};
 use rmcp::{
-    model::{ClientJsonRpcMessage, ErrorCode, ServerJsonRpcMessage},
+    model::{ClientJsonRpcMessage, ErrorCode, ErrorData, JsonRpcError, ServerJsonRpcMessage},
     transport::streamable_http_client::{
         HttpStatusError, SseError, StreamableHttpClient, StreamableHttpError, StreamableHttpPostResponse,
         StreamableHttpResponseLimits,
     },
 };
 use serde_json::Value;
-use sse_stream::{Sse, SseStream};
+use sse_stream::Sse;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::message;
 use crate::{
     agents::endpoint::media_type,
-    base::bounded_body::{BodyError, ResponseBody},
+    base::{
+        bounded_body::{BodyError, ResponseBody},
+        sse::SseReader,
+        stderr::escaped,
+    },
+    protocol::rpc::brief,
 };
 
 /// Header with the id of a session.
@@ -38,7 +42,8 @@ const LOST: [&str; 9] =
 const FIRST_EVENT: Duration = Duration::from_secs(1);
 
 /// Minimum time before an ended stream is opened again, also if the server asks for less.
-const MIN_RETRY: Duration = Duration::from_secs(1);
+const MIN_RETRY: Duration = Duration::from_millis(MIN_RETRY_MILLIS);
+const MIN_RETRY_MILLIS: u64 = 1000;
 
 /// Client of `reqwest` that distinguishes the errors of requests.
 #[derive(Clone)]
@@ -78,16 +83,11 @@ impl StreamableHttpClient for HttpClient {
             let client = &self.0;
             return client.post_message_with_response_limits(uri, message, session, token, headers, limits).await;
         };
-        let id = call.id.clone();
-        let mut request = self.0.post(&*uri).headers(headers.into_iter().collect()).body(serde_json::to_vec(&message)?);
+        let (id, method) = (call.id.clone(), call.request.method().to_owned());
+        let mut request = self.0.post(&*uri).body(serde_json::to_vec(&message)?);
         request = request.header(header::CONTENT_TYPE, "application/json");
         request = request.header(header::ACCEPT, "text/event-stream, application/json");
-        if let Some(token) = token {
-            request = request.bearer_auth(token);
-        }
-        if let Some(session) = &session {
-            request = request.header(SESSION, &**session);
-        }
+        let request = with_headers(request, session.as_deref(), token, headers);
         let response = request.send().await?;
         let (status, media_type) = (response.status(), media_type(&response));
         let opened = response.headers().get(SESSION).and_then(|id| id.to_str().ok()).map(str::to_owned);
@@ -122,6 +122,11 @@ impl StreamableHttpClient for HttpClient {
         };
         let body = body.strip_prefix("\u{feff}".as_bytes()).unwrap_or(&body);
         let mut parsed = message::parse(body);
+        if parsed.is_err() && status == StatusCode::BAD_REQUEST && method == "initialize" {
+            // The text may name the versions of the server.
+            let text = format!("HTTP {status}: {}", brief(&escaped(&String::from_utf8_lossy(body))));
+            parsed = Ok(ServerJsonRpcMessage::Error(JsonRpcError::new(None, ErrorData::invalid_params(text, None))));
+        }
         let is_rejected = match status {
             StatusCode::BAD_REQUEST | StatusCode::NOT_FOUND => true,
             _ => status.is_success() && matches!(parsed, Ok(ServerJsonRpcMessage::Error(_))),
@@ -169,9 +174,18 @@ impl StreamableHttpClient for HttpClient {
         headers: Headers,
         max: usize,
     ) -> Result<BoxStream<'static, Result<Sse, SseError>>, HttpError> {
-        let stream =
-            self.0.get_stream_with_max_sse_event_size(uri, session, last, token, headers, max).await?.map(readable);
-        let delayed = stream.then(async |event| {
+        let mut request = self.0.get(&*uri).header(header::ACCEPT, "text/event-stream");
+        if let Some(last) = last {
+            request = request.header("last-event-id", last);
+        }
+        let response = with_headers(request, session.as_deref(), token, headers).send().await?;
+        match response.status() {
+            StatusCode::METHOD_NOT_ALLOWED => return Err(StreamableHttpError::ServerDoesNotSupportSse),
+            status if !status.is_success() => return Err(HttpStatusError::new(status.as_u16(), None).into()),
+            _ if media_type(&response) == "text/event-stream" => {}
+            _ => return Err(StreamableHttpError::UnexpectedContentType(Some(media_type(&response)))),
+        }
+        let delayed = events(response, max).then(async |event| {
             if event.is_err() {
                 // `rmcp` opens the stream again at once.
                 sleep_until(Instant::now() + MIN_RETRY).await;
@@ -180,6 +194,23 @@ impl StreamableHttpClient for HttpClient {
         });
         Ok(delayed.boxed())
     }
+}
+
+/// Adds the headers of a session to a request.
+fn with_headers(
+    mut request: RequestBuilder,
+    session: Option<&str>,
+    token: Option<String>,
+    headers: Headers,
+) -> RequestBuilder {
+    request = request.headers(headers.into_iter().collect());
+    if let Some(token) = token {
+        request = request.bearer_auth(token);
+    }
+    if let Some(session) = session {
+        request = request.header(SESSION, session);
+    }
+    request
 }
 
 /// Returns true if a rejected call may be repeated in another session: the response says that the server does not know the session, and
@@ -208,36 +239,24 @@ fn is_session_lost(status: StatusCode, body: &[u8], call: &str) -> bool {
     status == StatusCode::NOT_FOUND || text.contains("session") || text.contains("server not initialized")
 }
 
-/// Makes an event readable for `rmcp`, and limits how soon its stream is opened again.
-fn readable(event: Result<Sse, SseError>) -> Result<Sse, SseError> {
-    let least = u64::try_from(MIN_RETRY.as_millis()).unwrap_or(u64::MAX);
-    event.map(|event| Sse {
-        data: event.data.map(message::readable),
-        retry: event.retry.map(|retry| retry.max(least)),
-        ..event
-    })
-}
-
-/// Returns the events of a response, which ends at one of more than `max` bytes.
+/// Returns the events of a response as `rmcp` reads them, the last of which has only the last id. The stream ends at an event of more
+/// than `max` bytes.
 fn events(response: Response, max: usize) -> BoxStream<'static, Result<Sse, SseError>> {
-    let (mut event, mut line, mut after_cr) = (0, 0, false);
-    let limited = response.bytes_stream().map(move |chunk| {
-        let chunk: Bytes = chunk.map_err(io::Error::other)?;
-        for byte in &chunk {
-            event += 1;
-            match byte {
-                b'\n' if after_cr => {}
-                // An empty line ends an event.
-                b'\n' | b'\r' if line == 0 => event = 0,
-                b'\n' | b'\r' => line = 0,
-                _ => line += 1,
-            }
-            after_cr = *byte == b'\r';
-            if event > max {
-                return Err(io::Error::other(format!("an event has more than {max} bytes")));
-            }
-        }
-        Ok(chunk)
+    let reader = SseReader::new(response.bytes_stream().boxed(), max).accept_unterminated();
+    let items = stream::unfold(Some(reader), |reader| async {
+        let mut reader = reader?;
+        let next = reader.next().await.map(|event| match event {
+            Ok(event) => String::from_utf8(event.data.into()).map_err(|error| error.to_string()),
+            Err(error) => Err(error.to_string()),
+        });
+        let retry = reader.retry.map(|millis| millis.max(MIN_RETRY_MILLIS));
+        let id = reader.id.as_ref().map(|id| String::from_utf8_lossy(id).into_owned());
+        let event = |data| Ok(Sse { event: None, data, id, retry });
+        Some(match next {
+            Some(Ok(data)) => (vec![event(Some(message::readable(data)))], Some(reader)),
+            Some(Err(why)) => (vec![event(None), Err(SseError::Body(why.into()))], None),
+            None => (vec![event(None)], None),
+        })
     });
-    SseStream::from_bytes_stream(limited).map(readable).boxed()
+    items.flat_map(stream::iter).boxed()
 }

@@ -28,7 +28,6 @@ use crate::{
     base::{
         decoding::{self, BYTE_ORDER_MARK},
         stderr::escaped,
-        surrogates::replace_lone_surrogates,
     },
     protocol::json::check_json,
 };
@@ -149,8 +148,7 @@ fn parse(line: &[u8]) -> Result<Parsed, String> {
         return Ok(Parsed::Blank);
     }
     check_json(line).map_err(|error| error.to_string())?;
-    let replaced = || message::parse(replace_lone_surrogates(str::from_utf8(line).ok()?).as_bytes()).ok();
-    if let Some(message) = message::parse(line).ok().or_else(replaced) {
+    if let Ok(message) = message::parse(line) {
         return Ok(Parsed::Message(Box::new(message)));
     }
     let is_broken = match serde_json::from_slice::<Value>(line) {
