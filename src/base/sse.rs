@@ -337,6 +337,24 @@ mod tests {
         }
     }
 
+    /// The first line in JSON without `data:`, the last valid time, and the last id.
+    #[test]
+    fn lines_beside_events_are_known() {
+        for (text, line, retry, id) in [
+            ("data: a\n\n{\"b\":1}\n\n{\"c\":1}\n", Some("{\"b\":1}"), None, None),
+            ("foo\nx\n {\"b", Some(" {\"b"), None, None),
+            ("foo\n<html>\ndata: {}\n\n", None, None, None),
+            ("retry: 5\nretry: soon\nid: 1\ndata: \n\n", None, Some(5), Some(&b"1"[..])),
+        ] {
+            check_splits(&Bytes::from(text), |chunks, cut| {
+                let mut reader = reader(chunks).accept_unterminated();
+                while reader.next().now_or_never().unwrap().is_some() {}
+                assert_eq!(reader.json_line(), line.map(str::as_bytes), "{text:?}, {cut}");
+                assert_eq!((reader.retry, reader.id.as_deref()), (retry, id), "{text:?}, {cut}");
+            });
+        }
+    }
+
     /// Variants of streams, each with the data of its events.
     const VARIANTS: [(&str, &str, &[&str]); 38] = [
         ("nothing", "", &[]),
