@@ -199,6 +199,8 @@ pub(super) fn run(arguments: &Admin) -> anyhow::Result<()> {
         let beside = "list, show, stats, check, backup, export, push list and --dry-run work beside a server";
         report(&format!("note: {path} is in use by {user}\nnote: {beside}\n"));
     }
+    let now = Clock::default().millis();
+    let each = |act: Act<'_>| each(&targets, *output, act);
     match action {
         Action::Export { include_secrets, owner, path } => {
             archive::export(&targets, owner.as_deref(), *include_secrets, path.as_deref(), *output)
@@ -206,21 +208,25 @@ pub(super) fn run(arguments: &Admin) -> anyhow::Result<()> {
         Action::Import { path } => archive::import(&targets, path.as_deref(), *output),
         Action::Backup { path } => archive::backup(&targets, path, *output),
         Action::Restore { path } => archive::restore(&targets, path, *output),
-        Action::Gc { .. }
-        | Action::Stats
-        | Action::List(_)
-        | Action::Show(_)
-        | Action::Check
-        | Action::Forget { .. }
-        | Action::Push(_) => each(action, &targets, *output),
+        Action::Gc { dry_run } => each(&|target, out| gc(target, now, *dry_run, out)),
+        Action::Stats => each(&stats),
+        Action::List(arguments) => each(&|target, out| tasks::list(arguments, &target.path, out)),
+        Action::Show(arguments) => each(&|target, out| tasks::show(arguments, &target.path, out)),
+        Action::Check => each(&|target, out| check(&target.path, out)),
+        Action::Forget { owner, dry_run: true, .. } => each(&|target, out| count_tasks_of(owner, &target.path, out)),
+        Action::Forget { owner, dry_run: false, yes } => each(&|target, out| forget(target, owner, *yes, out)),
+        Action::Push(action) => each(&|target, out| push::run(action, target, now, out)),
     }
 }
 
-/// Runs a command for each database. It goes on after a damaged one, and after one without what the command should show.
-fn each(action: &Action, targets: &[Target], format: OutputFormat) -> anyhow::Result<()> {
-    let (now, mut is_found, mut failure) = (Clock::default().millis(), false, None);
+/// Command for a database.
+type Act<'a> = &'a dyn Fn(&Target, &Output<'_>) -> anyhow::Result<()>;
+
+/// Runs a command for each database. It continues after a damaged one, and after one without what the command should show.
+fn each(targets: &[Target], format: OutputFormat, act: Act<'_>) -> anyhow::Result<()> {
+    let (mut is_found, mut failure) = (false, None);
     for target in targets {
-        match act(action, target, now, &Output::new(format, target)) {
+        match act(target, &Output::new(format, target)) {
             Err(error) if error.is::<NotFound>() || error.is::<Damaged>() => failure = failure.or(Some(error)),
             result => {
                 result?;
@@ -229,32 +235,6 @@ fn each(action: &Action, targets: &[Target], format: OutputFormat) -> anyhow::Re
         }
     }
     failure.filter(|error| !is_found || error.is::<Damaged>()).map_or(Ok(()), Err)
-}
-
-/// Runs a command for a database.
-fn act(action: &Action, target: &Target, now: Millis, out: &Output<'_>) -> anyhow::Result<()> {
-    let path = &target.path;
-    match action {
-        Action::Gc { dry_run } => gc(target, now, *dry_run, out),
-        Action::Stats => {
-            let stats = Inspector::open(path)?.stats()?;
-            out.print(|| stats_json(path, &stats), || stats_report(path, &stats))
-        }
-        Action::List(arguments) => tasks::list(arguments, path, out),
-        Action::Show(arguments) => tasks::show(arguments, path, out),
-        Action::Check => check(path, out),
-        Action::Forget { owner, dry_run: true, .. } => {
-            let tasks = Inspector::open(path)?.count_tasks_of(owner)?;
-            out.print(
-                || json!({"owner": owner, "dry_run": true, "tasks": tasks}),
-                || format!("{tasks} tasks of {} would be deleted from {}\n", owner_name(owner), path.display()),
-            )
-        }
-        Action::Forget { owner, dry_run: false, yes } => forget(target, owner, *yes, out),
-        Action::Push(action) => push::run(action, target, now, out),
-        // Of all databases at once.
-        Action::Export { .. } | Action::Import { .. } | Action::Backup { .. } | Action::Restore { .. } => Ok(()),
-    }
 }
 
 /// Output about a database.
@@ -289,6 +269,15 @@ impl<'a> Output<'a> {
 /// Returns an owner as text for people.
 fn owner_name(owner: &str) -> String {
     if owner.is_empty() { "callers without a name".to_owned() } else { format!("owner {owner:?}") }
+}
+
+/// Prints the number of tasks that [`forget`] would delete.
+fn count_tasks_of(owner: &str, path: &Path, out: &Output<'_>) -> anyhow::Result<()> {
+    let tasks = Inspector::open(path)?.count_tasks_of(owner)?;
+    out.print(
+        || json!({"owner": owner, "dry_run": true, "tasks": tasks}),
+        || format!("{tasks} tasks of {} would be deleted from {}\n", owner_name(owner), path.display()),
+    )
 }
 
 /// Deletes the tasks of an owner, after a confirmation unless `is_confirmed`.
@@ -413,10 +402,12 @@ fn check(path: &Path, out: &Output<'_>) -> anyhow::Result<()> {
             problems => problems.join("\n") + "\n",
         },
     )?;
-    if problems.is_empty() {
-        return Ok(());
-    }
-    Err(Damaged(path.to_owned()).into())
+    if problems.is_empty() { Ok(()) } else { Err(Damaged(path.to_owned()).into()) }
+}
+
+fn stats(target: &Target, out: &Output<'_>) -> anyhow::Result<()> {
+    let stats = Inspector::open(&target.path)?.stats()?;
+    out.print(|| stats_json(&target.path, &stats), || stats_report(&target.path, &stats))
 }
 
 fn stats_json(path: &Path, stats: &Stats) -> Value {
