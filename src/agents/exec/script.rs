@@ -101,8 +101,8 @@ pub(super) fn problem(path: &Path, name: &str) -> Option<String> {
     }
     let use_instead = |interpreter| format!("use --exec '{interpreter} {name}'");
     let mut beginning = Vec::new();
-    // A program that the server can't read is not a script.
-    let file = File::open(path).ok().filter(|_| metadata.is_file());
+    // A program that the server can't read is not a script. The opening of a named pipe would block.
+    let file = if metadata.is_file() { File::open(path).ok() } else { None };
     file.and_then(|file| file.take(FIRST_LINE).read_to_end(&mut beginning).ok());
     let first_line =
         beginning.strip_prefix(b"#!").map(|line| line.split(|byte| *byte == b'\n').next().unwrap_or_default());
