@@ -60,7 +60,7 @@ pub(super) async fn run(arguments: &Chat) -> anyhow::Result<()> {
         conversation = conversation.with_task(id);
     }
     if is_terminal {
-        super::report(&format!("{}: type a message, or /help\n", client.card().name));
+        super::report(&format!("{}: type a message, or /help\n", show::safe(&client.card().name)));
     }
     let (mut lines, mut failure) = (stdin_lines(), TaskState::Completed);
     let mut attached = Vec::new();
