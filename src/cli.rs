@@ -223,7 +223,7 @@ pub fn main() -> ExitCode {
     if let Some(Ok(format @ (OutputFormat::Json | OutputFormat::Jsonl))) =
         format.map(|format| OutputFormat::from_str(&format, false))
     {
-        failure::set_format(format);
+        _ = failure::FORMAT.set(format);
     }
     let parsed = definition.try_get_matches_from(arguments);
     let arguments = match parsed.and_then(|matches| Arguments::from_arg_matches(&matches)) {

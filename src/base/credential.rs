@@ -2,7 +2,7 @@
 
 #[cfg(feature = "cli")]
 use std::path::{Path, PathBuf};
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 
 #[cfg(feature = "cli")]
 use super::watched_file::WatchedFiles;
@@ -68,8 +68,4 @@ impl From<&str> for Credential {
     }
 }
 
-impl fmt::Debug for Credential {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Credential(hidden)")
-    }
-}
+debug_fields!(Credential {});

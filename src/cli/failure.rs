@@ -51,13 +51,8 @@ const CAUSES: [(&str, &str, &str); 11] = [
 const MAX_COLUMNS: usize = 100;
 const INDENT: usize = 7;
 
-/// Format of the errors if the command has JSON as its result.
-static FORMAT: OnceLock<OutputFormat> = OnceLock::new();
-
-/// Sets the format of all errors to one of JSON.
-pub(super) fn set_format(format: OutputFormat) {
-    _ = FORMAT.set(format);
-}
+/// Format of all errors if the command has JSON as its result.
+pub(super) static FORMAT: OnceLock<OutputFormat> = OnceLock::new();
 
 /// End of a task without success.
 #[derive(Debug, thiserror::Error)]

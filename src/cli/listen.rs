@@ -1,7 +1,6 @@
 //! `a2a listen`: receives push notifications, prints them, and runs a command for each.
 
 use std::{
-    fmt,
     io::{self, Write as _},
     net::{IpAddr, Ipv4Addr, SocketAddr},
     str::FromStr,
@@ -120,11 +119,7 @@ impl FromStr for Token {
     }
 }
 
-impl fmt::Debug for Token {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Token(hidden)")
-    }
-}
+debug_fields!(Token {});
 
 fn positive(text: &str) -> Result<usize, String> {
     let number: usize = text.parse().map_err(|_| "not a number".to_owned())?;

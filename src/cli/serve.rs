@@ -270,18 +270,14 @@ impl<'a> Prepared<'a> {
         }
         if let Some(named) = named {
             server = server.require_scopes(&named.scopes);
-            if config.card.name.is_none() && !has_own_card_name(config) {
+            // The card of another agent, or in a file, has a name.
+            if config.card.name.is_none() && config.upstream.url.is_none() && config.card.file.is_none() {
                 server = server.name(&named.name);
             }
         }
         let server = if let Some(key) = card_key { server.sign_card(key) } else { server };
         Ok((server, gateway, lines))
     }
-}
-
-/// Returns true for an agent whose card has the name of a program or of another agent.
-fn has_own_card_name(config: &Config) -> bool {
-    config.upstream.url.is_some() || config.card.file.is_some()
 }
 
 /// Creates the server from the configuration.

@@ -237,6 +237,7 @@ async fn fetch_json(
         return Ok(Ok((json, media_type)));
     }
     let json = read_body(body, http.limits.card, call.deadline).await?;
+    let shown = shown_url(url.as_str());
     match head.status {
         status if status.is_success() => {
             builder.cache.insert(url, &head.headers, &json);
@@ -250,13 +251,9 @@ async fn fetch_json(
             Ok(Err(format!("it redirects to {to}; use that URL if you trust it")))
         }
         StatusCode::UNAUTHORIZED => {
-            let url = shown_url(url.as_str());
-            Err(ErrorKind::Unauthenticated.because(format!("the {name} at {url} needs credentials")))
+            Err(ErrorKind::Unauthenticated.because(format!("the {name} at {shown} needs credentials")))
         }
-        status => {
-            let url = shown_url(url.as_str());
-            Err(ErrorKind::from_http(status.as_u16()).because(format!("the {name} at {url}: HTTP {status}")))
-        }
+        status => Err(ErrorKind::from_http(status.as_u16()).because(format!("the {name} at {shown}: HTTP {status}"))),
     }
 }
 

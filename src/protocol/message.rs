@@ -111,7 +111,7 @@ impl Part {
     /// The value can't be represented: a map key is not a string, or the nesting exceeds
     /// [`MAX_DEPTH`](crate::protocol::json::wkt::MAX_DEPTH).
     pub fn data(data: &impl Serialize) -> Result<Self, serde_json::Error> {
-        Ok(Content::Data(json_value(data)?).into())
+        Ok(Content::Data(serde_json::from_value(serde_json::to_value(data)?)?).into())
     }
 
     /// Sets the file name.
@@ -150,11 +150,6 @@ impl From<Content> for Part {
     fn from(content: Content) -> Self {
         Self { content: Some(content), ..Self::default() }
     }
-}
-
-/// Converts to JSON as represented in messages.
-pub(crate) fn json_value(data: &impl Serialize) -> Result<Value, serde_json::Error> {
-    serde_json::from_value(serde_json::to_value(data)?)
 }
 
 /// Converts a value that serializes to a JSON object to metadata.

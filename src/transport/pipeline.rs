@@ -126,11 +126,6 @@ impl LayeredService {
 }
 
 impl CheckedService {
-    /// Returns true for a separate address for metrics and health checks that only this machine can reach.
-    fn is_local_for_operations(&self) -> bool {
-        self.http.is_operations() && self.bound.is_some_and(|addr| !is_public(addr))
-    }
-
     fn respond<B: RequestBody>(&self, class: RequestClass, mut parts: Parts, body: B) -> ResponseFuture {
         let Self { http, layers, bound } = self;
         let head = RequestHead::of(&parts);
@@ -162,7 +157,8 @@ impl CheckedService {
         }
         // Also without an authenticator.
         let needs_principal = class.protected_document();
-        let is_open = class.is_public(&parts) || self.is_local_for_operations();
+        // A separate address for metrics and health checks that only this machine can reach is open too.
+        let is_open = class.is_public(&parts) || http.is_operations() && bound.is_some_and(|addr| !is_public(addr));
         let authenticator = layers.authenticator.clone().filter(|_| !is_open);
         if authenticator.is_none() && permit.is_none() && needs_principal.is_none() {
             return http.dispatch(class, parts, body);

@@ -1,6 +1,6 @@
 //! Secrets and texts, which may be in a file: `"…"`, or `{ file = "…" }`.
 
-use std::{fmt, path::Path};
+use std::path::Path;
 
 use serde::{Deserialize, Deserializer, de::IgnoredAny};
 use toml::{Spanned, de::DeValue};
@@ -165,11 +165,7 @@ fn read_text(path: &Path) -> Result<String, String> {
     if text.is_empty() { Err(" is empty".to_owned()) } else { Ok(text.to_owned()) }
 }
 
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Secret(hidden)")
-    }
-}
+debug_fields!(Secret {});
 
 #[cfg(test)]
 mod tests {

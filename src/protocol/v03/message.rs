@@ -126,7 +126,8 @@ impl From<v03::Part> for v1::Part {
                 (filename, media_type) = (name, mime_type);
                 file.map(|file| match file {
                     File::FileWithUri(uri) => Content::Url(uri),
-                    File::FileWithBytes(bytes) => Content::Raw(decode_file(bytes)),
+                    // Most clients send base64 text, and some raw bytes, which are rarely valid base64.
+                    File::FileWithBytes(bytes) => Content::Raw(STANDARD.decode(&bytes).unwrap_or(bytes)),
                 })
             }
             Some(OldPart::Data(DataPart { data })) => {
@@ -136,13 +137,6 @@ impl From<v03::Part> for v1::Part {
         };
         Self { content, metadata, filename, media_type }
     }
-}
-
-/// Decodes file contents that are valid base64 text, and returns other contents unchanged.
-///
-/// Most clients send base64 text in the `bytes` field, some send raw bytes. Raw contents are rarely valid base64.
-fn decode_file(bytes: Vec<u8>) -> Vec<u8> {
-    STANDARD.decode(&bytes).unwrap_or(bytes)
 }
 
 // Push notification configurations: 0.3 nests them under a resource name, 1.0 has one flat message.

@@ -1,7 +1,5 @@
 //! Bearer tokens: the configured [`Token`], and the [`Bearer`] authenticator that compares it with that of a request.
 
-use std::fmt;
-
 use async_trait::async_trait;
 use http::{HeaderMap, header};
 use subtle::ConstantTimeEq as _;
@@ -41,11 +39,7 @@ impl Token {
     }
 }
 
-impl fmt::Debug for Token {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Token(hidden)")
-    }
-}
+debug_fields!(Token {});
 
 /// Authentication with one bearer token. All callers are the same principal.
 #[derive(Clone, Debug)]

@@ -1,9 +1,6 @@
 //! Migrations of the database schema: versions, steps, and the backup copy before a migration.
 
-use std::{
-    fs, io,
-    path::{Path, PathBuf},
-};
+use std::{fs, io, path::Path};
 
 use rusqlite::{Connection, TransactionBehavior};
 
@@ -83,13 +80,9 @@ fn pragma(db: &Connection, name: &str) -> rusqlite::Result<i32> {
     db.pragma_query_value(None, name, |row| row.get(0))
 }
 
-/// Path of the copy of a database with an old schema version.
-fn copy_path(path: &Path, version: i32) -> PathBuf {
-    path.with_added_extension(format!("v{version}"))
-}
-
+/// Copies a database with an old schema version.
 fn copy(db: &Connection, path: &Path, version: i32) -> Result<(), Error> {
-    let copy = copy_path(path, version);
+    let copy = path.with_added_extension(format!("v{version}"));
     let failed = |cause: io::Error| Error::from(cause).at(&copy);
     let (part, text) = create_part(&copy).map_err(failed)?;
     failpoint::at("copy.begin")?;

@@ -270,10 +270,6 @@ fn missing_id() -> Error {
     ErrorKind::InvalidRequest.because("`id` is missing")
 }
 
-fn unknown_method(method: &str) -> Status {
-    ErrorKind::MethodNotFound.because(brief(method)).into()
-}
-
 /// Envelope of a request. Members may have any type here, so that a wrong one does not hide the id.
 #[derive(Deserialize)]
 struct Envelope<'a> {
@@ -321,7 +317,7 @@ impl<'a> Invocation<'a> {
         mut extensions: Extensions,
         checks: PendingChecks,
     ) -> impl Future<Output = Result<Reply, Status>> + Send {
-        let rpc = rpc.ok_or_else(|| unknown_method(&self.method));
+        let rpc = rpc.ok_or_else(|| Status::from(ErrorKind::MethodNotFound.because(brief(&self.method))));
         let check = || {
             let call = extensions.get_mut().ok_or_else(|| Error::internal("request without a call context"))?;
             checks.complete(self.version, call)

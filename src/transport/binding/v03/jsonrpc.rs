@@ -1,6 +1,6 @@
 //! JSON-RPC binding of 0.3 (0.3, 7): method names, parameters and results on top of the 1.0 service.
 
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use prost::Message as _;
@@ -236,8 +236,4 @@ fn rename_metadata(mut reply: Reply) -> Reply {
     reply
 }
 
-impl fmt::Debug for V03Methods {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("V03Methods")
-    }
-}
+debug_fields!(V03Methods {});

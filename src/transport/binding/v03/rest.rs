@@ -1,7 +1,7 @@
 //! HTTP+JSON binding of 0.3: the routes of its proto file, the routes that only the specification has (0.3, 3.5.6), and
 //! normalization of request bodies.
 
-use std::{borrow::Cow, fmt, sync::Arc};
+use std::{borrow::Cow, sync::Arc};
 
 use percent_encoding::percent_decode_str;
 use serde::{Serialize, Serializer, ser::SerializeStruct as _};
@@ -202,8 +202,4 @@ impl Serialize for Tasks {
     }
 }
 
-impl fmt::Debug for V03Rest {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("V03Rest")
-    }
-}
+debug_fields!(V03Rest {});
