@@ -60,85 +60,70 @@ enum Step {
     Fail(String),
 }
 
+/// Declares methods that add a step: name, parameters, and the step.
+macro_rules! steps {
+    ($($(#[$attribute:meta])* $name:ident($($parameter:ident: $type:ty),*) => $step:expr;)+) => {
+        /// Steps.
+        impl Script { $(
+            $(#[$attribute])*
+            pub fn $name(mut self, $($parameter: $type),*) -> Self {
+                self.steps.push($step);
+                self
+            }
+        )+ }
+    };
+}
+
+steps! {
+    /// Sets the status to WORKING.
+    working() => Step::Working;
+
+    /// Sets the status to WORKING, with a message.
+    progress(message: impl Into<Message>) => Step::Progress(message.into());
+
+    /// Appends a chunk to the artifact `answer`.
+    text(text: impl Into<String>) => Step::Chunk(ANSWER.to_owned(), text.into());
+
+    /// Appends the text of the turn's messages to the artifact `answer`.
+    echo() => Step::Echo;
+
+    /// Appends a chunk to the artifact with a name.
+    artifact(name: impl Into<String>, text: impl Into<String>) => Step::Chunk(name.into(), text.into());
+
+    /// Waits. A cancel of the task ends the wait and the turn. With tokio's paused clock, the wait takes no real time.
+    pause(time: Duration) => Step::Pause(time);
+
+    /// Waits until the task is canceled.
+    await_cancel() => Step::AwaitCancel;
+
+    /// Ends the turn with `INPUT_REQUIRED`.
+    ask(question: impl Into<Message>) => Step::Interrupt(End::input_required(question));
+
+    /// Ends the turn with `AUTH_REQUIRED`.
+    authorize(message: impl Into<Message>) => Step::Interrupt(End::auth_required(message));
+
+    /// Completes the task, with a status message.
+    complete(message: impl Into<Message>) => Step::Finish(End::completed(message));
+
+    /// Rejects the task.
+    reject(message: impl Into<Message>) => Step::Finish(End::rejected(message));
+
+    /// Replies with a message instead of a task. Only as the first step.
+    reply(message: impl Into<Message>) => Step::Finish(End::reply(message));
+
+    /// Fails the task, with this text as its status message.
+    fail(reason: impl Into<String>) => Step::Fail(reason.into());
+}
+
 impl Script {
     /// Creates a script without steps, which completes each task.
     pub fn new() -> Self {
         Self { card: AgentCard::new("Script"), ..Self::default() }
     }
 
-    fn then(mut self, step: Step) -> Self {
-        self.steps.push(step);
-        self
-    }
-
     /// Sets the agent card.
     pub fn card(self, card: AgentCard) -> Self {
         Self { card, ..self }
-    }
-
-    /// Sets the status to WORKING.
-    pub fn working(self) -> Self {
-        self.then(Step::Working)
-    }
-
-    /// Sets the status to WORKING, with a message.
-    pub fn progress(self, message: impl Into<Message>) -> Self {
-        self.then(Step::Progress(message.into()))
-    }
-
-    /// Appends a chunk to the artifact `answer`.
-    pub fn text(self, text: impl Into<String>) -> Self {
-        self.then(Step::Chunk(ANSWER.to_owned(), text.into()))
-    }
-
-    /// Appends the text of the turn's messages to the artifact `answer`.
-    pub fn echo(self) -> Self {
-        self.then(Step::Echo)
-    }
-
-    /// Appends a chunk to the artifact with a name.
-    pub fn artifact(self, name: impl Into<String>, text: impl Into<String>) -> Self {
-        self.then(Step::Chunk(name.into(), text.into()))
-    }
-
-    /// Waits. A cancel of the task ends the wait and the turn. With tokio's paused clock, the wait takes no real time.
-    pub fn pause(self, time: Duration) -> Self {
-        self.then(Step::Pause(time))
-    }
-
-    /// Waits until the task is canceled.
-    pub fn await_cancel(self) -> Self {
-        self.then(Step::AwaitCancel)
-    }
-
-    /// Ends the turn with `INPUT_REQUIRED`.
-    pub fn ask(self, question: impl Into<Message>) -> Self {
-        self.then(Step::Interrupt(End::input_required(question)))
-    }
-
-    /// Ends the turn with `AUTH_REQUIRED`.
-    pub fn authorize(self, message: impl Into<Message>) -> Self {
-        self.then(Step::Interrupt(End::auth_required(message)))
-    }
-
-    /// Completes the task, with a status message.
-    pub fn complete(self, message: impl Into<Message>) -> Self {
-        self.then(Step::Finish(End::completed(message)))
-    }
-
-    /// Rejects the task.
-    pub fn reject(self, message: impl Into<Message>) -> Self {
-        self.then(Step::Finish(End::rejected(message)))
-    }
-
-    /// Replies with a message instead of a task. Only as the first step.
-    pub fn reply(self, message: impl Into<Message>) -> Self {
-        self.then(Step::Finish(End::reply(message)))
-    }
-
-    /// Fails the task, with this text as its status message.
-    pub fn fail(self, reason: impl Into<String>) -> Self {
-        self.then(Step::Fail(reason.into()))
     }
 
     /// Returns the messages that this script and its clones received, the oldest first. At most the last 10 000.

@@ -27,7 +27,8 @@ pub(super) mod environment;
 const DEFAULT_FILE: &str = "a2a.toml";
 
 /// Configuration errors, one line each, with the origin of the value.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}", .0.join("\nerror: "))]
 pub(crate) struct Error(Vec<String>);
 
 impl Error {
@@ -36,14 +37,6 @@ impl Error {
         Self(vec![text.into()])
     }
 }
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0.join("\nerror: "))
-    }
-}
-
-impl std::error::Error for Error {}
 
 /// Origin of a configured value.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
