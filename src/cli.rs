@@ -140,7 +140,7 @@ enum Command {
     Card(card::Card),
     /// Inspects and maintains a task database.
     Admin(admin::Admin),
-    /// Makes, lists and revokes tokens.
+    /// Makes, rotates, lists and revokes tokens.
     Token(token::Token),
     /// Describes the configuration.
     #[command(subcommand)]

@@ -127,7 +127,7 @@ impl Exec {
     ///
     /// # Errors
     /// `InvalidInput` if there is no program, a persistent command has the format `Text`, or a memory limit has no guard; `NotFound` if
-    /// the program does not exist or can't be executed. The text says what mends that.
+    /// the program does not exist or can't be executed, with a remedy in the text.
     pub fn new<T: Into<OsString>>(command: impl IntoIterator<Item = T>, options: ExecOptions) -> io::Result<Self> {
         let invalid = |why: &str| io::Error::new(io::ErrorKind::InvalidInput, why);
         let mut words: Vec<OsString> = command.into_iter().map(Into::into).collect();
@@ -251,7 +251,7 @@ fn describe(command: &mut Command, turn: &Turn, files: &TurnFiles) {
     command.env("A2A_HOPS", turn.hops().to_string());
 }
 
-/// Returns how a command has ended that has failed.
+/// Returns the exit code or the signal of a failed command as text.
 fn failure(status: ExitStatus, options: &ExecOptions) -> Option<String> {
     use std::os::unix::process::ExitStatusExt as _;
 

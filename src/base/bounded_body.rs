@@ -55,7 +55,7 @@ pub(crate) enum BodyError<E> {
 impl ResponseBody {
     /// Creates the body of a response, of at most `max` bytes.
     pub(crate) fn of(response: Response, max: usize) -> Self {
-        // None is requested.
+        // The client requests no encoding.
         let is_encoded = content_encoding(response.headers()).is_some();
         let chunks = response.bytes_stream().map(|chunk| chunk.map_err(reqwest::Error::without_url));
         Self { is_encoded, ..Self::new(Box::pin(chunks), max) }

@@ -171,7 +171,7 @@ fn targets(arguments: &Admin, LoadedConfig { config, agents, .. }: LoadedConfig)
     if targets.is_empty() { Err(config::Error::new(why).into()) } else { Ok(targets) }
 }
 
-/// What a command should show is not in a database. Other databases may have it.
+/// A task or a delivery that is not in a database. Other databases may have it.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct NotFound(String);
@@ -242,7 +242,7 @@ struct Output<'a> {
     format: OutputFormat,
     /// Agent that the output names, if there are several.
     agent: Option<&'a str>,
-    /// Line before the first text.
+    /// Heading of the first text. Empty after it.
     heading: Cell<String>,
 }
 

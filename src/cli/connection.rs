@@ -193,7 +193,7 @@ impl Connection {
 
     /// Returns the options of a client, without a time limit.
     pub(super) fn builder(&self) -> anyhow::Result<ClientBuilder> {
-        // Of the flags, not of an agent.
+        // An error of the flags, not of an agent.
         self.configured().map_err(|error| error.downcast().map_or_else(|error| error, usage))
     }
 

@@ -137,7 +137,7 @@ impl Report {
         self.add(name, finding.unwrap_or_else(|early| early))
     }
 
-    /// Returns the faults to mend first: failures, then warnings, in the order of the checks. Interfaces share most of their
+    /// Returns the faults to fix first: failures, then warnings, in the order of the checks. Interfaces share most of their
     /// faults, so that each remedy is named once.
     fn first(&self) -> Vec<&Check> {
         let with = |status| self.checks.iter().filter(move |check| check.finding.status == status);

@@ -21,7 +21,7 @@ pub(super) const EXIT_CODES: &str = include_str!("exit_codes.txt");
 /// Exit code of an invalid command line or configuration.
 pub(super) const USAGE: u8 = 2;
 
-/// What to do about a server without a known certificate.
+/// Remedy for a certificate of an unknown authority.
 const TRUST: &str = "give the certificate of the authority, which the operator of the agent has, with --ca FILE
 a self-signed certificate can be fetched, and then given with --ca ca.pem, by
 openssl s_client -connect HOST </dev/null | openssl x509 >ca.pem
@@ -120,7 +120,7 @@ fn message(error: &anyhow::Error) -> String {
     format!("{error:#}{}", code.map(|code| format!(" (code {code})")).unwrap_or_default())
 }
 
-/// Returns what to do about an error.
+/// Returns the remedy for an error.
 fn remedy(error: &anyhow::Error) -> Option<String> {
     if let Some(found) = error.downcast_ref::<NoAgent>() {
         return Some(found.remedy.clone());
@@ -161,7 +161,7 @@ pub(super) fn print_error(error: &anyhow::Error) {
         (Some(format), _) => return print_json(&to_json(error), *format),
         (None, None) => safe(&message(error)),
         (None, Some(remedy)) => {
-            // The paths at which a card was looked for are lines.
+            // Each path at which a card was looked for has a line.
             let lines = safe(&message(error)).replace(": /", ":\n/").replace("; /", "\n/");
             let is_narrow = |line: &str| line.chars().count() + INDENT <= MAX_COLUMNS;
             let broken = |line: &str| if is_narrow(line) { line.to_owned() } else { wrapped(line, INDENT) };

@@ -70,7 +70,7 @@ fn field(label: &str, width: usize, value: impl Display) -> String {
     format!("{}{:width$}{value}\n", paint(DIM, label), "", width = width.saturating_sub(label.len()))
 }
 
-/// Breaks a text into lines. It begins at the column `indent`, and so do its other lines.
+/// Breaks a text into lines, each of which begins at the column `indent`.
 pub(super) fn wrapped(text: &str, indent: usize) -> String {
     let (mut lines, mut column) = (String::new(), indent);
     for word in text.split_whitespace() {

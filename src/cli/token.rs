@@ -103,7 +103,7 @@ impl Place {
     }
 }
 
-/// Scopes of a token that nobody has named any for.
+/// Scopes of a token without `--scope`.
 const DEFAULT_SCOPES: [&str; 2] = ["tasks:read", "tasks:write"];
 
 /// Value of `--scope` for a token without limits.

@@ -54,7 +54,7 @@ pub(super) struct Gateway {
 /// Downloads of the card in the background.
 struct Refresh {
     builder: ClientBuilder,
-    /// Token for the agent, and its text that is used.
+    /// Token for the agent, which may be in a file, and its text in use.
     token: Option<(Credential, Arc<String>)>,
     own: OwnAddresses,
     agent: Upstream,

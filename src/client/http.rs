@@ -673,7 +673,7 @@ fn error_status(status: StatusCode, headers: &HeaderMap, error: &Value, text: Op
     let plain = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     let metadata = info.and_then(|info| info["metadata"].as_object()).into_iter().flatten();
     let mut metadata: HashMap<_, _> = metadata.map(|(name, value)| (name.clone(), plain(value))).collect();
-    // A code of the agent itself is none of a kind.
+    // The agent may define codes of its own.
     if let Some(code) = code.filter(|code| *code < 0 && *code != kind.wire().json_rpc) {
         metadata.entry("code".to_owned()).or_insert_with(|| code.to_string());
     }

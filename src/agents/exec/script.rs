@@ -1,4 +1,4 @@
-//! Scripts as commands: their names, and the reasons why they can't be started, with what mends that.
+//! Scripts as commands: their names, and the reasons why they can't be started, with remedies.
 
 use std::{
     env,
@@ -56,7 +56,7 @@ pub(crate) fn agent_name(words: &[String]) -> &str {
 /// of an interpreter is checked too if it is relative to that directory.
 ///
 /// # Errors
-/// The program or the script can't be started. The text says what mends that.
+/// The program or the script can't be started. The text has a remedy.
 pub(super) fn find<T: AsRef<OsStr>>(words: &[T], has_workspace: bool) -> io::Result<PathBuf> {
     let name = words.first().map_or(OsStr::new(""), AsRef::as_ref);
     let path = find_program(name, None).or_else(|_| std::path::absolute(name))?;
@@ -78,21 +78,21 @@ fn no_file(name: &str) -> String {
     format!("{name}: no such file{place}")
 }
 
-/// Returns why a program can't be started, and what mends that. `name` is its name in the text.
+/// Returns why a program can't be started, with a remedy. `name` is its name in the text.
 pub(super) fn problem(path: &Path, name: &str) -> Option<String> {
     let is_installed = |program: &str| find_program(OsStr::new(program), None).is_ok();
-    let has_shell = Path::new("/bin/sh").exists();
+    let end = without_shell(Path::new("/bin/sh").exists());
     let metadata = match path.metadata() {
         Ok(metadata) => metadata,
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Some(format!("{name}: {error}")),
         Err(_) if name.contains('/') || interpreter_of(name).is_some() => return Some(no_file(name)),
         Err(_) => {
-            let mend = if name == "python" && is_installed("python3") {
+            let remedy = if name == "python" && is_installed("python3") {
                 "use python3"
             } else {
                 "install it, or write its path"
             };
-            return Some(format!("{name}: not in PATH, and not in this directory; {mend}{}", without_shell(has_shell)));
+            return Some(format!("{name}: not in PATH, and not in this directory; {remedy}{end}"));
         }
     };
     if metadata.is_dir() {
@@ -129,11 +129,11 @@ pub(super) fn problem(path: &Path, name: &str) -> Option<String> {
         return None;
     }
     let other = interpreter_of(name).or_else(|| interpreter.contains("python").then_some("python3"));
-    let mend = match other.filter(|other| is_installed(other)) {
+    let remedy = match other.filter(|other| is_installed(other)) {
         Some(other) => use_instead(other),
-        None => format!("install it{}", without_shell(has_shell)),
+        None => format!("install it{end}"),
     };
-    Some(format!("{name}: its interpreter {interpreter} is missing; {mend}"))
+    Some(format!("{name}: its interpreter {interpreter} is missing; {remedy}"))
 }
 
 /// Returns the end of an error if an image has no shell.

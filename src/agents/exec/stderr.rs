@@ -30,7 +30,7 @@ const HIDDEN: &str = "(hidden)";
 pub(super) struct Secrets(Vec<String>);
 
 impl Secrets {
-    /// Returns those of this process and of further variables of the command.
+    /// Returns the secrets in the environment of this process and in further variables of the command.
     pub(super) fn of(variables: &BTreeMap<String, String>) -> Self {
         let own =
             env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));

@@ -16,7 +16,7 @@ const MESSAGE: &str = r#"{"message":{"messageId":"m-1","role":"ROLE_USER","parts
 /// Server that the startup message describes.
 pub(super) struct Banner<'a> {
     pub(super) config: &'a Config,
-    /// First address.
+    /// First address of the server.
     pub(super) addr: SocketAddr,
     pub(super) tls: Option<&'a Tls>,
     pub(super) client_auth: ClientAuth,

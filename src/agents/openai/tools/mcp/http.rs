@@ -38,7 +38,7 @@ const SESSION: &str = "mcp-session-id";
 const LOST: [&str; 9] =
     ["not found", "not_found", "no valid", "invalid", "unknown", "expired", "terminated", "not exist", "no longer"];
 
-/// Time in which the first event of a response tells that the server does not know the session.
+/// Maximum time to wait for a first event that reports an unknown session.
 const FIRST_EVENT: Duration = Duration::from_secs(1);
 
 /// Minimum time before an ended stream is opened again, also if the server asks for less.
