@@ -62,10 +62,9 @@ enum OutputError {
     Failed(io::Error),
 }
 
-impl From<io::Error> for OutputError {
-    fn from(error: io::Error) -> Self {
-        if error.kind() == io::ErrorKind::BrokenPipe { Self::Closed } else { Self::Failed(error) }
-    }
+conversions! {
+    OutputError:
+    error: io::Error => if error.kind() == io::ErrorKind::BrokenPipe { Self::Closed } else { Self::Failed(error) };
 }
 
 /// Argument with an invalid value.

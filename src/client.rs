@@ -422,25 +422,14 @@ impl Client {
     }
 }
 
-impl From<&str> for SendMessageRequest {
+conversions! {
+    SendMessageRequest:
     /// Creates a request with a text message of the user.
-    fn from(text: &str) -> Self {
-        Message::user(text).into()
-    }
-}
-
-impl From<String> for SendMessageRequest {
+    text: &str => Message::user(text).into();
     /// Creates a request with a text message of the user.
-    fn from(text: String) -> Self {
-        Message::user(text).into()
-    }
-}
-
-impl From<Message> for SendMessageRequest {
+    text: String => Message::user(text).into();
     /// Creates a request with a message.
-    fn from(message: Message) -> Self {
-        Self { message: Some(message), ..Self::default() }
-    }
+    message: Message => Self { message: Some(message), ..Self::default() };
 }
 
 /// Returns the id of a task to ask for.

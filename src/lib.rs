@@ -146,6 +146,18 @@ macro_rules! setters {
     };
 }
 
+/// Implements `From` for a type: for each other type, a name for its value, and the result.
+macro_rules! conversions {
+    ($type:ty: $($(#[$attribute:meta])* $value:ident: $source:ty => $result:expr;)+) => { $(
+        impl From<$source> for $type {
+            $(#[$attribute])*
+            fn from($value: $source) -> Self {
+                $result
+            }
+        }
+    )+ };
+}
+
 /// Defines a struct with the default of each field: a value, or else the default of its type.
 #[cfg(any(feature = "server", feature = "client"))]
 macro_rules! defaults {

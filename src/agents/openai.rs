@@ -253,11 +253,7 @@ enum StartError {
     Failed(Error),
 }
 
-impl From<Error> for StartError {
-    fn from(error: Error) -> Self {
-        Self::Failed(error)
-    }
-}
+conversions! { StartError: error: Error => Self::Failed(error); }
 
 /// Reply of the client to a tool call.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -56,16 +56,10 @@ impl Credential {
     }
 }
 
-impl From<String> for Credential {
-    fn from(text: String) -> Self {
-        Self(Source::Text(Arc::new(text)))
-    }
-}
-
-impl From<&str> for Credential {
-    fn from(text: &str) -> Self {
-        text.to_owned().into()
-    }
+conversions! {
+    Credential:
+    text: String => Self(Source::Text(Arc::new(text)));
+    text: &str => text.to_owned().into();
 }
 
 debug_fields!(Credential {});

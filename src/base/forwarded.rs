@@ -212,11 +212,7 @@ impl Authority {
     }
 }
 
-impl From<SocketAddr> for Authority {
-    fn from(addr: SocketAddr) -> Self {
-        Self { host: connectable_host(addr.ip()), port: Some(addr.port()) }
-    }
-}
+conversions! { Authority: addr: SocketAddr => Self { host: connectable_host(addr.ip()), port: Some(addr.port()) }; }
 
 impl fmt::Display for Authority {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

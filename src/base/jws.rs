@@ -370,11 +370,7 @@ impl SigningKeys {
     }
 }
 
-impl From<SigningKey> for SigningKeys {
-    fn from(key: SigningKey) -> Self {
-        Self { first: Arc::new(key), others: Vec::new() }
-    }
-}
+conversions! { SigningKeys: key: SigningKey => Self { first: Arc::new(key), others: Vec::new() }; }
 
 fn read(path: &Path) -> io::Result<SigningKeys> {
     SigningKeys::from_pem(&read_secret(path, MAX_KEY_FILE)?).map_err(invalid)
@@ -515,11 +511,7 @@ impl<'a> FromIterator<&'a SigningKey> for PublicKeys {
     }
 }
 
-impl From<&SigningKeys> for PublicKeys {
-    fn from(keys: &SigningKeys) -> Self {
-        keys.all().collect()
-    }
-}
+conversions! { PublicKeys: keys: &SigningKeys => keys.all().collect(); }
 
 impl PublicKey {
     #[expect(clippy::wildcard_enum_match_arm, reason = "the other kinds are of no use here")]

@@ -30,11 +30,7 @@ impl Network {
     }
 }
 
-impl From<IpAddr> for Network {
-    fn from(addr: IpAddr) -> Self {
-        Self(addr.to_canonical().into())
-    }
-}
+conversions! { Network: addr: IpAddr => Self(addr.to_canonical().into()); }
 
 impl FromStr for Network {
     type Err = String;

@@ -87,9 +87,8 @@ impl PushConfigs {
     }
 }
 
-impl From<&str> for TaskPushNotificationConfig {
+conversions! {
+    TaskPushNotificationConfig:
     /// Creates a configuration with a URL.
-    fn from(url: &str) -> Self {
-        Self { url: url.to_owned(), ..Self::default() }
-    }
+    url: &str => Self { url: url.to_owned(), ..Self::default() };
 }

@@ -30,16 +30,10 @@ pub(super) enum StreamRequest {
     Rest(SubscribeToTaskRequest),
 }
 
-impl From<SendMessageRequest> for StreamRequest {
-    fn from(request: SendMessageRequest) -> Self {
-        Self::Send(Box::new(request))
-    }
-}
-
-impl From<SubscribeToTaskRequest> for StreamRequest {
-    fn from(request: SubscribeToTaskRequest) -> Self {
-        Self::Subscribe(request)
-    }
+conversions! {
+    StreamRequest:
+    request: SendMessageRequest => Self::Send(Box::new(request));
+    request: SubscribeToTaskRequest => Self::Subscribe(request);
 }
 
 /// Capabilities of the agent and of the caller.

@@ -302,17 +302,9 @@ impl StdError for Error {
     }
 }
 
-impl From<ErrorKind> for Error {
-    fn from(kind: ErrorKind) -> Self {
-        kind.error()
-    }
-}
+conversions! { Error: kind: ErrorKind => kind.error(); }
 
-impl From<Error> for Status {
-    fn from(error: Error) -> Self {
-        error.into_status(Version::V1_0)
-    }
-}
+conversions! { Status: error: Error => error.into_status(Version::V1_0); }
 
 impl From<Status> for Error {
     /// Returns the original error of a status that this process created. Otherwise the kind follows from the reason in the
@@ -344,10 +336,9 @@ pub(crate) fn without_sentence(kind: ErrorKind, message: &str) -> &str {
     detail.unwrap_or(message)
 }
 
-impl From<DecodedTooLarge> for Error {
-    fn from(error: DecodedTooLarge) -> Self {
-        ErrorKind::TooLarge.because(format!("request: {error}")).with("limit", "decoded_bytes")
-    }
+conversions! {
+    Error:
+    error: DecodedTooLarge => ErrorKind::TooLarge.because(format!("request: {error}")).with("limit", "decoded_bytes");
 }
 
 #[cfg(test)]

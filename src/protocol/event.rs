@@ -287,10 +287,9 @@ fn end_by_state(payload: Option<&Payload>) -> Ends {
     }
 }
 
-impl From<StreamResponse> for Event {
-    fn from(message: StreamResponse) -> Self {
-        Self(Arc::new(Inner { origin: Origin::Message(message), ..Inner::default() }))
-    }
+conversions! {
+    Event:
+    message: StreamResponse => Self(Arc::new(Inner { origin: Origin::Message(message), ..Inner::default() }));
 }
 
 impl PartialEq for Event {

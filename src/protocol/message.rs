@@ -75,18 +75,12 @@ impl Message {
     }
 }
 
-/// Creates an agent message with one text part, as [`Message::agent`].
-impl From<&str> for Message {
-    fn from(text: &str) -> Self {
-        Self::agent(text)
-    }
-}
-
-/// Creates an agent message with one text part, as [`Message::agent`].
-impl From<String> for Message {
-    fn from(text: String) -> Self {
-        Self::agent(text)
-    }
+conversions! {
+    Message:
+    /// Creates an agent message with one text part, as [`Message::agent`].
+    text: &str => Self::agent(text);
+    /// Creates an agent message with one text part, as [`Message::agent`].
+    text: String => Self::agent(text);
 }
 
 impl Part {
@@ -146,11 +140,7 @@ impl Part {
     }
 }
 
-impl From<Content> for Part {
-    fn from(content: Content) -> Self {
-        Self { content: Some(content), ..Self::default() }
-    }
-}
+conversions! { Part: content: Content => Self { content: Some(content), ..Self::default() }; }
 
 /// Converts a value that serializes to a JSON object to metadata.
 pub(crate) fn json_object(object: &impl Serialize) -> Result<Struct, serde_json::Error> {

@@ -174,16 +174,10 @@ impl JsonLine {
     }
 }
 
-impl From<Bytes> for JsonLine {
-    fn from(bytes: Bytes) -> Self {
-        Self::Encoded(bytes)
-    }
-}
-
-impl From<Vec<u8>> for JsonLine {
-    fn from(bytes: Vec<u8>) -> Self {
-        Self::Encoded(bytes.into())
-    }
+conversions! {
+    JsonLine:
+    bytes: Bytes => Self::Encoded(bytes);
+    bytes: Vec<u8> => Self::Encoded(bytes.into());
 }
 
 /// Response of a unary RPC. Generated messages implement it.

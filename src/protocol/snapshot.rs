@@ -133,16 +133,10 @@ pub(crate) fn decoded(response: Response<Snapshot>) -> Result<Response<Task>, Er
     Ok(Response::from_parts(metadata, snapshot.into_task()?, extensions))
 }
 
-impl From<Task> for Snapshot {
-    fn from(task: Task) -> Self {
-        Arc::new(task).into()
-    }
-}
-
-impl From<Arc<Task>> for Snapshot {
-    fn from(task: Arc<Task>) -> Self {
-        Self(Origin::Task(task))
-    }
+conversions! {
+    Snapshot:
+    task: Task => Arc::new(task).into();
+    task: Arc<Task> => Self(Origin::Task(task));
 }
 
 impl Default for Snapshot {

@@ -133,11 +133,7 @@ impl Body {
     }
 }
 
-impl From<Bytes> for Body {
-    fn from(data: Bytes) -> Self {
-        Self::of(if data.is_empty() { Kind::Empty } else { Kind::Whole(data) })
-    }
-}
+conversions! { Body: data: Bytes => Self::of(if data.is_empty() { Kind::Empty } else { Kind::Whole(data) }); }
 
 impl fmt::Debug for Body {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

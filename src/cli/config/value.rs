@@ -144,24 +144,11 @@ macro_rules! parsed_values {
 
 parsed_values!(Network = "network", AllowedHost = "host", AllowedOrigin = "origin", AllowedTarget = "target");
 
-/// Implements the conversions between the type of a field and that of its configuration value.
-macro_rules! wrappers {
-    ($($name:ident: $inner:ty),*) => { $(
-        impl From<$inner> for $name {
-            fn from(inner: $inner) -> Self {
-                Self(inner)
-            }
-        }
-
-        impl From<$name> for $inner {
-            fn from(value: $name) -> Self {
-                value.0
-            }
-        }
-    )* };
-}
-
-wrappers!(OptionalTimeout: Option<Duration>, ByteSize: usize);
+// Between the types of fields and those of their configuration values.
+conversions! { OptionalTimeout: time: Option<Duration> => Self(time); }
+conversions! { Option<Duration>: value: OptionalTimeout => value.0; }
+conversions! { ByteSize: bytes: usize => Self(bytes); }
+conversions! { usize: size: ByteSize => size.0; }
 
 /// Implements [`Value`] for unsigned integers.
 macro_rules! number {

@@ -394,8 +394,4 @@ impl<'de> Visitor<'de> for Nested {
     }
 }
 
-impl From<value::Kind> for Value {
-    fn from(kind: value::Kind) -> Self {
-        Self { kind: Some(kind) }
-    }
-}
+conversions! { Value: kind: value::Kind => Self { kind: Some(kind) }; }

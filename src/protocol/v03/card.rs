@@ -381,11 +381,10 @@ fn complete_provider(card: &AgentCard) -> Option<AgentProvider> {
     card.provider.clone().filter(|provider| !provider.organization.is_empty() && !provider.url.is_empty())
 }
 
-/// The URL of a gRPC interface is `host:port` in both versions: clients pass it to gRPC unchanged.
-impl From<&AgentInterface> for Interface {
-    fn from(interface: &AgentInterface) -> Self {
-        Self { url: interface.url.clone(), transport: interface.protocol_binding.clone() }
-    }
+conversions! {
+    Interface:
+    /// The URL of a gRPC interface is `host:port` in both versions: clients pass it to gRPC unchanged.
+    interface: &AgentInterface => Self { url: interface.url.clone(), transport: interface.protocol_binding.clone() };
 }
 
 impl From<&AgentSkill> for Skill {

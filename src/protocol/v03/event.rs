@@ -102,11 +102,7 @@ impl From<event::Event> for Event {
     }
 }
 
-impl From<Event> for event::Event {
-    fn from(event: Event) -> Self {
-        Self::from_remote(event.cursor.clone(), event.message().clone().into())
-    }
-}
+conversions! { event::Event: event: Event => Self::from_remote(event.cursor.clone(), event.message().clone().into()); }
 
 impl PartialEq for Event {
     fn eq(&self, other: &Self) -> bool {

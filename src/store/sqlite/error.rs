@@ -72,16 +72,10 @@ impl Error {
     }
 }
 
-impl From<Problem> for Error {
-    fn from(problem: Problem) -> Self {
-        Self { path: PathBuf::new(), problem }
-    }
-}
-
-impl From<io::Error> for Error {
-    fn from(error: io::Error) -> Self {
-        Problem::Io(error).into()
-    }
+conversions! {
+    Error:
+    problem: Problem => Self { path: PathBuf::new(), problem };
+    error: io::Error => Problem::Io(error).into();
 }
 
 impl From<rusqlite::Error> for Error {

@@ -149,11 +149,7 @@ impl TryFrom<String> for Blob {
     }
 }
 
-impl From<Blob> for String {
-    fn from(blob: Blob) -> Self {
-        STANDARD.encode(blob.0)
-    }
-}
+conversions! { String: blob: Blob => STANDARD.encode(blob.0); }
 
 impl Inspector {
     /// Writes a consistent snapshot of the tasks of one owner or of all. Returns their number. Push configurations have their

@@ -233,8 +233,7 @@ impl Flows {
     }
 }
 
-impl From<OAuthFlows> for Flows {
-    fn from(flows: OAuthFlows) -> Self {
-        serde_json::to_value(flows).and_then(serde_json::from_value).unwrap_or_default()
-    }
+conversions! {
+    Flows:
+    flows: OAuthFlows => serde_json::to_value(flows).and_then(serde_json::from_value).unwrap_or_default();
 }
