@@ -115,10 +115,9 @@ impl Session<'_> {
             let response = request.send().await.map_err(|error| Finding::skipped(chain(&error)))?;
             let kind = match response.status() {
                 StatusCode::UNAUTHORIZED if !response.headers().contains_key(header::WWW_AUTHENTICATE) => {
-                    return Err(Finding::failed(
-                        "a call without credentials gets 401 without WWW-Authenticate",
-                        "add WWW-Authenticate, which names the schemes (RFC 9110, 15.5.2)",
-                    ));
+                    let why = "a call without credentials gets 401 without WWW-Authenticate";
+                    let remedy = "add WWW-Authenticate, which names the schemes (RFC 9110, 15.5.2)";
+                    return Err(Finding::failed(why, remedy));
                 }
                 StatusCode::UNAUTHORIZED => ErrorKind::Unauthenticated,
                 StatusCode::FORBIDDEN => ErrorKind::PermissionDenied,
@@ -210,10 +209,8 @@ impl Session<'_> {
         if body.contains("VERSION_NOT_SUPPORTED") || body.contains("-32009") {
             return Ok(Finding::ok("requests of unknown versions are rejected"));
         }
-        Err(Finding::failed(
-            format!("a request with A2A-Version: {UNKNOWN_VERSION} is not rejected"),
-            "let proxies pass A2A-Version on, and answer unknown versions with VersionNotSupportedError",
-        ))
+        let remedy = "let proxies pass A2A-Version on, and answer unknown versions with VersionNotSupportedError";
+        Err(Finding::failed(format!("a request with A2A-Version: {UNKNOWN_VERSION} is not rejected"), remedy))
     }
 
     /// Checks that pages of other sites can't call the agent with the credentials of their visitors.
@@ -294,11 +291,8 @@ impl Session<'_> {
             }
         }
         if !left.is_empty() {
-            let why = format!("left at the agent: {}", left.join("; "));
-            return Err(Finding::warning(
-                why,
-                "cancel these tasks with `a2a cancel`, or wait for the agent to end them",
-            ));
+            let remedy = "cancel these tasks with `a2a cancel`, or wait for the agent to end them";
+            return Err(Finding::warning(format!("left at the agent: {}", left.join("; ")), remedy));
         }
         Ok(Finding::ok(format!("nothing runs; {} ended tasks stay listed", made.len())))
     }
@@ -369,10 +363,9 @@ impl Session<'_> {
             return Err(Finding::failed("the stream ended before its task", remedy));
         }
         if is_buffered(&times) {
-            return Err(Finding::failed(
-                "all events arrived at the same moment, although they happened one after another",
-                "turn off buffering of responses in proxies, such as proxy_buffering in nginx",
-            ));
+            let why = "all events arrived at the same moment, although they happened one after another";
+            let remedy = "turn off buffering of responses in proxies, such as proxy_buffering in nginx";
+            return Err(Finding::failed(why, remedy));
         }
         Ok(Finding::ok(format!("{} events", received.len())))
     }
@@ -431,12 +424,8 @@ impl Session<'_> {
         let canceled = match canceled.and_then(|task| task.into_inner().into_task()) {
             Err(error) if error.kind() == ErrorKind::TaskNotCancelable => {
                 let task = self.client.get(&task.id).await.map_err(failed)?;
-                let is_ended = task.state().is_terminal();
-                return Ok(if is_ended {
-                    Finding::ok("the task ended before")
-                } else {
-                    Finding::warning(error, remedy)
-                });
+                let ended = || Finding::ok("the task ended before");
+                return Ok(if task.state().is_terminal() { ended() } else { Finding::warning(error, remedy) });
             }
             canceled => canceled.map_err(failed)?,
         };

@@ -155,7 +155,9 @@ pub fn v03_card(card: &AgentCard) -> V03Card {
 pub fn v03_card_with(card: &AgentCard, fields: &V03CardFields) -> V03Card {
     let capabilities = card.capabilities.clone().unwrap_or_default();
     let additional_interfaces: Vec<_> = v03_interfaces(card).map(Interface::from).collect();
-    let preferred = preferred_interface(&additional_interfaces).cloned().unwrap_or_default();
+    // JSON-RPC, which all 0.3 clients support, else the first.
+    let preferred = additional_interfaces.iter().find(|interface| interface.transport == DEFAULT_TRANSPORT);
+    let preferred = preferred.or(additional_interfaces.first()).cloned().unwrap_or_default();
     V03Card {
         protocol_version: PROTOCOL_VERSION.to_owned(),
         name: card.name.clone(),
@@ -369,11 +371,6 @@ fn v03_interfaces(card: &AgentCard) -> impl Iterator<Item = &AgentInterface> {
     card.supported_interfaces
         .iter()
         .filter(|interface| interface.protocol_version.is_empty() || interface.protocol_version.starts_with("0."))
-}
-
-/// Returns the interface for `url` and `preferredTransport`: JSON-RPC, which all 0.3 clients support, else the first.
-fn preferred_interface(interfaces: &[Interface]) -> Option<&Interface> {
-    interfaces.iter().find(|interface| interface.transport == DEFAULT_TRANSPORT).or_else(|| interfaces.first())
 }
 
 /// Returns the provider if it has both members, which both versions require.

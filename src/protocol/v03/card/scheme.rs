@@ -103,17 +103,12 @@ const OAUTH2: [&str; 2] = ["oauth2SecurityScheme", "oauth2_security_scheme"];
 pub(crate) fn all_flows(card: &Value) -> BTreeMap<String, Flows> {
     let schemes = SCHEMES.into_iter().find_map(|name| card[name].as_object());
     let flows = schemes.into_iter().flatten().filter_map(|(name, scheme)| {
-        let mut flows = flows_of(scheme)?.clone();
+        let scheme = OAUTH2.into_iter().find_map(|name| scheme.get(name)).unwrap_or(scheme);
+        let mut flows = scheme.get("flows").filter(|flows| flows.is_object())?.clone();
         super::drop_nulls(&mut flows);
         Some((name.clone(), serde_json::from_value(flows).ok()?))
     });
     flows.collect()
-}
-
-/// Returns the flows of a security scheme of any version.
-fn flows_of(scheme: &Value) -> Option<&Value> {
-    let scheme = OAUTH2.into_iter().find_map(|name| scheme.get(name)).unwrap_or(scheme);
-    scheme.get("flows").filter(|flows| flows.is_object())
 }
 
 /// Reduces the schemes of a card of 1.0 to one flow each, the safest one: its message has no place for further ones.
