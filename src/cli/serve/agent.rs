@@ -8,7 +8,10 @@ use anyhow::Context as _;
 use crate::{
     agents::{
         Exec, ExecFormat, ExecOptions,
-        exec::{guard::own_program, script::agent_name},
+        exec::{
+            guard::own_program,
+            script::{agent_name, script},
+        },
     },
     cli::config::{CommandFormat, ExecConfig},
 };
@@ -58,13 +61,17 @@ impl<'a> AgentSource<'a> {
         matches!(self, Self::Demo)
     }
 
-    /// Describes the agent for the startup message, without arguments and paths, which may have secrets.
+    /// Describes the agent for the startup message, without arguments other than a script, which may have secrets.
     pub(super) fn description(self, config: &Config) -> String {
         let origin =
             |url: &AgentUrl| complete_url(&url.0).map(|url| url.origin().ascii_serialization()).unwrap_or_default();
         match self {
             Self::Demo => "the demo".to_owned(),
-            Self::Exec(command) => format!("the command {}", command.words.first().map_or("", String::as_str)),
+            Self::Exec(command) => {
+                let program = command.words.first().map(String::as_str);
+                let script = script(&command.words).filter(|script| Some(*script) != program);
+                format!("the command {}", program.into_iter().chain(script).collect::<Vec<_>>().join(" "))
+            }
             Self::Http(url) => format!("the endpoint at {}", origin(url)),
             Self::Openai(url) => {
                 let model = config.openai.model.as_deref().unwrap_or_default();
