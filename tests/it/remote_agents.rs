@@ -399,7 +399,7 @@ async fn odd_cards_are_read() {
 /// The query of an interface may have a secret.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn secrets_in_urls_of_interfaces_are_not_printed() {
-    for (binding, code) in [("HTTP+JSON", 0), ("SOAP", 1)] {
+    for (binding, code) in [("HTTP+JSON", 0), ("SOAP", 6)] {
         let mut card = rest_card("1.0", "URL/rest?code=sesame#sesame");
         card["supportedInterfaces"][0]["protocolBinding"] = binding.into();
         let text = json!({"task": task("1.0")}).to_string();
@@ -545,12 +545,9 @@ async fn stream_without_an_answer_fails_if_the_stored_task_does_not_confirm_it()
         for (command, stdin) in [(&["stream", &remote.url, "Hello"][..], ""), (&["chat", &remote.url], "Hello\n")] {
             let (code, stdout, stderr) = run(command, stdin).await;
             // A chat whose input is no terminal ends with the error.
-            let has_failed = is_failure || state == "FAILED";
-            assert!(
-                code == i32::from(has_failed) && stderr.contains(expected),
-                "{command:?} {code}: {stdout} {stderr}"
-            );
-            assert_eq!(stderr.contains("error: "), is_failure, "{command:?}: {stderr}");
+            let expected_code = if is_failure { 6 } else { i32::from(state == "FAILED") };
+            assert!(code == expected_code && stderr.contains(expected), "{command:?} {code}: {stdout} {stderr}");
+            assert_eq!(stderr.contains("error: "), expected_code != 0, "{command:?}: {stderr}");
         }
     }
 }
@@ -717,7 +714,7 @@ async fn unknown_states_are_unspecified_with_a_warning() {
         assert_eq!(stderr.matches("warning: the agent sent a state that is unknown").count(), 1, "{stderr}");
         assert!(stderr.contains(&state.to_string()), "{stderr}");
         let (code, stdout, stderr) = run(&["stream", &remote.url, "Hello"], "").await;
-        assert!(code == 1 && stderr.contains("a state that this client does not know"), "{stdout} {stderr}");
+        assert!(code == 6 && stderr.contains("a state that this client does not know"), "{stdout} {stderr}");
         assert_eq!(stderr.matches("warning: ").count(), 1, "{stderr}");
     }
     // A gateway waits as for a task that is working: its turn has a time limit.
@@ -846,7 +843,7 @@ async fn errors_as_text_are_shown() {
     let failed = gateway(&remote.client().await).send("Hello").await.unwrap();
     assert_eq!((failed.state(), &*failed.text()), (TaskState::Failed, "The upstream agent failed: plain string"));
     let (code, _, stderr) = run(&["send", &remote.url, "Hello"], "").await;
-    assert!(code == 1 && stderr.contains("plain string"), "{stderr}");
+    assert!(code == 6 && stderr.contains("plain string"), "{stderr}");
     let response = format!(r#"{{"jsonrpc": "2.0", "id": ID, "error": null, "result": {}}}"#, task("0.3"));
     let remote = Remote::serve(&card("0.3", false), move |_| (200, response.clone())).await;
     for outcome in remote.send().await {

@@ -44,7 +44,7 @@ async fn messages_without_parts_are_no_answer() {
                 assert!(names_parts || result == json!({"message": {}}), "{version} {result}: {error}");
             }
             let (code, stdout, stderr) = run(&["send", &remote.url, "Hello"], "").await;
-            assert_eq!((code, &*stdout), (1, ""), "{stderr}");
+            assert_eq!((code, &*stdout), (6, ""), "{stderr}");
             assert!(stderr.starts_with("error: Invalid agent response type: "), "{stderr}");
         }
     }
@@ -143,7 +143,7 @@ async fn lists_with_tasks_without_ids_are_invalid() {
     let listed = client.list(ListTasksRequest::default()).next().await.unwrap();
     assert_eq!(listed.unwrap_err().kind(), ErrorKind::InvalidAgentResponse);
     let (code, stdout, stderr) = run(&["list", "tasks", &remote.url], "").await;
-    assert_eq!((code, &*stdout), (1, ""), "{stderr}");
+    assert_eq!((code, &*stdout), (6, ""), "{stderr}");
     assert!(stderr.contains("task that has no id"), "{stderr}");
 }
 

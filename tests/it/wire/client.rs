@@ -47,7 +47,7 @@ async fn error_kind_is_taken_from_reason_then_code_then_status() {
             200,
             r#"{"jsonrpc":"2.0","id":"1","error":{"code":-32009,"message":"v","data":"text"}}"#,
             ErrorKind::VersionNotSupported,
-            "v",
+            "v: text",
         ),
         (
             200,
