@@ -31,6 +31,11 @@ use crate::{
 /// sends would see a connection error, and not the response.
 const MAX_DISCARD: u64 = 8 << 20;
 
+/// The same for a request that is rejected before its body is read, and the time for it: enough for what the client has sent
+/// already, and too little to occupy the server.
+const MAX_UNREAD: u64 = 64 << 10;
+const UNREAD_TIME: Duration = Duration::from_secs(1);
+
 /// Limits of requests and responses, shared by the bindings.
 #[derive(Clone)]
 pub(super) struct BodyLimits {
@@ -261,17 +266,29 @@ where
         drop((reserved, first, rest));
         // A client that sent `Expect` waits for the response before it sends the body.
         if !headers.contains_key(header::EXPECT) {
-            while let Some(Ok(frame)) = body.frame().await {
-                length =
-                    length.saturating_add(frame.data_ref().map_or(0, |data| u64::try_from(data.len()).unwrap_or(0)));
-                if length > MAX_DISCARD {
-                    break;
-                }
-            }
+            discard(body, MAX_DISCARD.saturating_sub(length)).await;
         }
         return Err(error);
     }
     Ok(if rest.is_empty() { first } else { rest.freeze() })
+}
+
+/// Reads the small body of a request that is rejected for its head, before the response is sent. Otherwise HTTP/2 resets the stream
+/// while the client sends, and curl reports that instead of the response. A client that sent `Expect` waits with its body.
+pub(super) async fn discard_unread<B: http_body::Body<Data = Bytes>>(headers: &HeaderMap, body: B) {
+    if !body.is_end_stream() && body.size_hint().lower() <= MAX_UNREAD && !headers.contains_key(header::EXPECT) {
+        _ = tokio::time::timeout(UNREAD_TIME, discard(pin!(body), MAX_UNREAD)).await;
+    }
+}
+
+/// Reads a body up to its end, an error or about `max` bytes.
+async fn discard<B: http_body::Body<Data = Bytes>>(mut body: Pin<&mut B>, max: u64) {
+    let mut length = 0_u64;
+    while length <= max
+        && let Some(Ok(frame)) = body.frame().await
+    {
+        length = length.saturating_add(frame.data_ref().map_or(0, |data| u64::try_from(data.len()).unwrap_or(0)));
+    }
 }
 
 /// Returns the error for a body or a message of more than `max` bytes.

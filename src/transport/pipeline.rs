@@ -16,7 +16,7 @@ use std::{
 };
 
 use axum::Router;
-use http::{Request, Response, StatusCode, header, request::Parts};
+use http::{HeaderMap, Request, Response, StatusCode, header, request::Parts};
 use tower_service::Service;
 
 use crate::{
@@ -28,7 +28,9 @@ use crate::{
     service::auth::{AuthRequest, Authenticator, ClientCertificate, FailureLimit, Principal, audit, require_scope},
     transport::{
         Body, BrowserHeaders, HttpService, OriginPolicy, Paths, PeerLimit, RequestBody, RequestClass, ResponseFuture,
-        below, now, peer,
+        below,
+        body::discard_unread,
+        now, peer,
         pipeline::{
             framing::RequestHead,
             request_log::{LoggedBody, LoggedResponse, logged},
@@ -135,22 +137,22 @@ impl CheckedService {
             // The request is invalid HTTP, so the status is 400 whatever the binding uses for its errors.
             let mut response = class.error_response(error);
             *response.status_mut() = StatusCode::BAD_REQUEST;
-            return now(response);
+            return reject(response, parts.headers, body);
         }
         if let Err(error) = head.check_size(layers.header_bytes) {
             let mut response = class.error_response(error);
             if response.status() == StatusCode::PAYLOAD_TOO_LARGE {
                 *response.status_mut() = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
             }
-            return now(response);
+            return reject(response, parts.headers, body);
         }
         let peer = peer(&parts);
         let permit = match layers.peers.request(peer, &parts.headers) {
             Ok(permit) => permit,
-            Err(error) => return now(class.error_response(error)),
+            Err(error) => return reject(class.error_response(error), parts.headers, body),
         };
         if let Err(error) = layers.origins.check(class, &parts, &head, *bound) {
-            return now(class.error_response(error));
+            return reject(class.error_response(error), parts.headers, body);
         }
         if let Some(response) = preflight(&parts, layers.origins.allowed_origin(&parts.headers).is_some()) {
             return now(response);
@@ -173,6 +175,10 @@ impl CheckedService {
                 None => Ok(None),
             };
             let response = match authenticated {
+                Err(error) => {
+                    discard_unread(&parts.headers, body).await;
+                    class.error_response(error)
+                }
                 Ok(None) if let Some(document) = needs_principal => {
                     let error = ErrorKind::Unauthenticated.because(format!("the {document} requires credentials"));
                     class.error_response(error.challenge(BEARER))
@@ -183,7 +189,6 @@ impl CheckedService {
                     }
                     http.dispatch(class, parts, body).await?
                 }
-                Err(error) => class.error_response(error),
             };
             Ok(match permit {
                 Some(permit) => response.map(|body| body.with_permit(permit)),
@@ -191,6 +196,14 @@ impl CheckedService {
             })
         })
     }
+}
+
+/// Rejects a request for its head.
+fn reject(response: Response<Body>, headers: HeaderMap, body: impl RequestBody) -> ResponseFuture {
+    Box::pin(async move {
+        discard_unread(&headers, body).await;
+        Ok(response)
+    })
 }
 
 /// Authenticates a request, and logs a failure in the audit log. Metrics require the scope `admin`.

@@ -1,5 +1,7 @@
 //! Authentication: bearer tokens over each binding, challenges, and tasks per principal.
 
+use std::time::Duration;
+
 use a2a_service::{
     auth::{AuthRequest, Authenticator, Bearer, Principal, Token},
     client::{self, Client},
@@ -10,6 +12,7 @@ use a2a_service::{
 };
 use reqwest::{Response, header::HeaderValue};
 use serde_json::{Value, json};
+use tokio::{net::TcpStream, time::timeout};
 use tonic::{Code, Request, Status, metadata::MetadataMap, transport::Endpoint};
 
 use crate::{
@@ -223,4 +226,25 @@ async fn client_sends_its_token_and_hides_it_in_debug_output() {
         let error = Client::builder().bearer(wrong).unwrap_err();
         assert!(!error.to_string().contains("lines"), "{error}");
     }
+}
+
+/// Otherwise HTTP/2 resets the stream while the client sends, and curl reports that instead of the response.
+#[tokio::test]
+async fn body_of_a_rejected_request_is_read_before_the_response() {
+    let url = bindings::serve(server_with_token()).await;
+    let io = TcpStream::connect(url.strip_prefix("http://").unwrap()).await.unwrap();
+    let (client, connection) = h2::client::handshake(io).await.unwrap();
+    tokio::spawn(connection);
+    let mut client = client.ready().await.unwrap();
+    let mut rejected = || {
+        let request = http::Request::post(format!("{url}/message:send")).header("content-type", "application/json");
+        client.send_request(request.body(()).unwrap(), false).unwrap()
+    };
+    let (mut response, mut body) = rejected();
+    assert!(timeout(Duration::from_millis(200), &mut response).await.is_err());
+    body.send_data("{}".into(), true).unwrap();
+    assert_eq!(response.await.unwrap().status(), 401);
+    // A body that does not arrive delays the response for a second.
+    let (response, _body) = rejected();
+    assert_eq!(timeout(Duration::from_secs(20), response).await.unwrap().unwrap().status(), 401);
 }
