@@ -475,6 +475,9 @@ impl Http {
     ) -> Result<Reply, Status> {
         let (head, body) = response.into_parts();
         let (status, headers) = (head.status, head.headers);
+        if status == StatusCode::PARTIAL_CONTENT {
+            return Err(ErrorKind::InvalidAgentResponse.because("HTTP 206: a part of a body is no response").into());
+        }
         let media_type = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()?.split(';').next());
         let is_stream = media_type.is_some_and(|media| media.trim().eq_ignore_ascii_case("text/event-stream"));
         if !is_stream || !status.is_success() {
@@ -674,9 +677,9 @@ fn error_status(status: StatusCode, headers: &HeaderMap, error: &Value, text: Op
     let metadata = info.and_then(|info| info["metadata"].as_object()).into_iter().flatten();
     let mut metadata: HashMap<_, _> = metadata.map(|(name, value)| (name.clone(), plain(value))).collect();
     // The agent may define codes of its own.
-    if let Some(code) = code.filter(|code| *code < 0 && *code != kind.wire().json_rpc) {
-        metadata.entry("code".to_owned()).or_insert_with(|| code.to_string());
-    }
+    metadata.remove("code");
+    let own_code = code.filter(|code| *code < 0 && *code != kind.wire().json_rpc);
+    metadata.extend(own_code.map(|code| ("code".to_owned(), code.to_string())));
     let mut status_details = ErrorDetails::with_error_info(kind.wire().reason, DOMAIN, metadata);
     let violations = detail("BadRequest").and_then(|bad_request| bad_request["fieldViolations"].as_array());
     for violation in violations.into_iter().flatten() {

@@ -5,6 +5,8 @@
 //! [marked](crate::protocol::event::resume::is_gap); it is usually a snapshot of the task. A stream that can't be resumed ends
 //! with an error.
 
+use std::sync::Once;
+
 use futures_util::stream::unfold;
 use tokio::time::Instant;
 use tokio_stream::StreamExt as _;
@@ -12,7 +14,7 @@ use tonic::{Request, Response, Status};
 
 use super::{
     A2aService, BoxStream, Call, Cursor, Error, ErrorKind, Event, SendMessageRequest, StreamResponse, Task, TaskState,
-    retry_policy::{Retries, Retry, is_transient},
+    retry_policy::{Retries, Retry, is_interruption, is_transient},
     retrying::{Retried, Retrying, echoes_key, warn_of_retry},
     unknown_state,
 };
@@ -194,7 +196,7 @@ impl ResumingStream {
     fn is_complete(&self, error: Option<&Error>) -> bool {
         match self.seen.ends {
             Ends::Nothing => false,
-            Ends::Task => true,
+            Ends::Task => error.is_none_or(|error| is_interruption(error) || self.has_expired(error)),
             // The stream was resumed, and the agent had no further events.
             Ends::Turn if self.seen.is_end_uncertain => error.is_none() && self.phase == Phase::Resumed,
             Ends::Turn => error
@@ -271,7 +273,7 @@ impl ResumingStream {
             }
         }
         self.is_replayed = !self.seen.has_own_cursor();
-        let mut last_error = interruption;
+        let (mut last_error, lost) = (interruption, Once::new());
         loop {
             self.call.check_deadline()?;
             if !self.retries.wait(&last_error, &self.call).await {
@@ -317,6 +319,7 @@ impl ResumingStream {
             };
             let error = Error::from(status.clone());
             last_error = if is_transient(&error) {
+                lost.call_once(|| tracing::warn!("connection lost; trying again"));
                 error
             } else {
                 match self.fetch_final_snapshot().await {

@@ -146,6 +146,11 @@ pub(super) fn is_transient(error: &Error) -> bool {
     has_delay || error.kind() == ErrorKind::Unavailable
 }
 
+/// Returns true for an error that says nothing about the task of a stream: its connection or its time has ended.
+pub(super) fn is_interruption(error: &Error) -> bool {
+    is_transient(error) || error.kind() == ErrorKind::DeadlineExceeded
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

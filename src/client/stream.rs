@@ -15,7 +15,7 @@ use tokio_stream::Stream;
 
 use super::{
     BoxStream, Client, Cursor, Error, ErrorKind, Event, Outcome, StreamResponse, Task, TaskState,
-    retry_policy::is_transient,
+    retry_policy::{is_interruption, is_transient},
 };
 use crate::protocol::{
     event::resume,
@@ -106,15 +106,15 @@ const MAX_EMPTY: usize = 1000;
 /// Maximum time to read the stored task at the end of a stream without artifacts.
 const STORED: Duration = Duration::from_secs(10);
 
-/// Time after the end of a task in which its stream may have artifacts: first ones, and further ones.
-const LATE: [Duration; 2] = [Duration::from_secs(1), Duration::from_millis(100)];
+/// Maximum time after the end of a task in which its stream may have further artifacts.
+const LATE: Duration = Duration::from_secs(1);
 
 /// Events of a turn or of a task, in order and without duplicates. An interrupted connection is resumed; if events may be
 /// missing then, there is a [`StreamEvent::Gap`]. An event of another task or context, or of a task without an id, ends the stream
 /// with an error.
 ///
 /// Some agents send artifacts after the end of their task. The end is therefore the last event: it waits for the end of the stream,
-/// for at most a second. Others store artifacts that they do not stream. If a task ends, and its stream had no artifacts, the stored
+/// for at most a second. An error in this time, unless it is only the end of the connection, is that of the stream. Others store artifacts that they do not stream. If a task ends, and its stream had no artifacts, the stored
 /// task is read once, and its artifacts precede the end, except for those of earlier turns, with which the stream began. If a task is
 /// completed and has no answer in its stream, and the stored task can't be read or is not completed, the stream ends with an error.
 pub struct EventStream {
@@ -188,7 +188,7 @@ impl EventStream {
                 self.pending.push_back(event);
             }
             None => {
-                let time = Box::pin(sleep_until(Instant::now() + LATE[usize::from(self.has_artifacts)]));
+                let time = Box::pin(sleep_until(Instant::now() + LATE));
                 self.end = Some((event, cursor, time));
             }
             // The first state is final, but the whole task, or a message, is more than a status.
@@ -354,6 +354,9 @@ impl Stream for EventStream {
             let event = match next {
                 Some(Ok(event)) => event,
                 next => match (self.end.take(), next) {
+                    (Some(_), Some(Err(status))) if !is_interruption(&status.clone().into()) => {
+                        return self.fail(status.into());
+                    }
                     // The end is known, so that an interruption of the stream is of no account.
                     (Some((end, cursor, _)), _) => {
                         self.cursor = cursor;
@@ -427,7 +430,7 @@ mod tests {
         let streams: [(BoxStream<Event>, Vec<&StreamEvent>, u64); 5] = [
             (Box::pin(of(&[&end]).chain(stream::pending())), vec![&end], 1000),
             (Box::pin(of(&[&end]).chain(slow).chain(stream::pending())), vec![&artifact, &end], 1000),
-            (Box::pin(of(&[&artifact, &end]).chain(stream::pending())), vec![&artifact, &end], 100),
+            (Box::pin(of(&[&artifact, &end]).chain(stream::pending())), vec![&artifact, &end], 1000),
             (Box::pin(of(&[&artifact, &end, &failed])), vec![&artifact, &end], 0),
             (Box::pin(of(&[&end]).chain(stream::iter([Err(tonic::Status::unavailable("cut"))]))), vec![&end], 0),
         ];
@@ -437,6 +440,11 @@ mod tests {
             assert_eq!(found.iter().collect::<Vec<_>>(), expected);
             assert_eq!(started.elapsed().as_millis() / 10, u128::from(millis) / 10, "{expected:?}");
         }
+        // What is invalid after the end is an error.
+        let invalid = stream::iter([Err(ErrorKind::InvalidAgentResponse.because("cut").into())]);
+        let events = EventStream::new(Box::pin(of(&[&artifact, &end]).chain(invalid)), String::new());
+        let found: Vec<_> = events.map(|event| event.map_err(|error| error.kind())).collect().await;
+        assert_eq!(found, [Ok(artifact.clone()), Err(ErrorKind::InvalidAgentResponse)]);
         // Events without an end do not keep it away.
         let flood = of(&[&end]).chain(stream::repeat_with(move || received(&artifact)).then(async |event| {
             tokio::time::advance(Duration::from_millis(10)).await;
