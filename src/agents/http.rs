@@ -145,11 +145,11 @@ impl HttpEndpoint {
             "text/event-stream" => read_sse(body, self.options.output_bytes, &mut sink).await?,
             "application/json" => read_json(&mut body, &mut sink).await?,
             _ if media_type.starts_with("text/") || media_type.is_empty() => {
-                // The answer of an endpoint that has only accepted the turn is missing.
-                let may_be_page = media_type == "text/html";
-                if !read_text(&mut body, charset?, may_be_page, out).await? && status == StatusCode::ACCEPTED {
-                    return Err(Error::public(format!("The {ENDPOINT} responded with status 202 and no answer.")));
+                // The text of an endpoint that has only accepted the turn is no answer.
+                if status == StatusCode::ACCEPTED {
+                    return Err(Error::public(format!("The {ENDPOINT} responded with status 202: no answer yet.")));
                 }
+                read_text(&mut body, charset?, matches!(&*media_type, "text/html" | "text/plain"), out).await?;
                 None
             }
             _ => read_lines(body, self.options.output_bytes, &mut sink).await?,
@@ -297,20 +297,19 @@ impl Charset {
     }
 }
 
-/// Sends a text as an artifact. Returns false if there is none. `may_be_page`: a whole web page is that of another server.
-async fn read_text(body: &mut ResponseBody, charset: Charset, may_be_page: bool, out: &Updates) -> Result<bool, Error> {
+/// Sends a text as an artifact, if there is one. `may_be_page`: a whole web page is that of another server.
+async fn read_text(body: &mut ResponseBody, charset: Charset, may_be_page: bool, out: &Updates) -> Result<(), Error> {
     out.working().await?;
     let text = body.all().await.map_err(failure)?;
     // A byte order mark takes precedence over the charset.
     let charset = if text.starts_with(BYTE_ORDER_MARK) { Charset::Utf8 } else { charset };
     let text = charset.decode(without_mark(&text).trim_ascii_end());
     let begins = |tag: &str| text.trim_start().get(..tag.len()).is_some_and(|text| text.eq_ignore_ascii_case(tag));
-    if may_be_page && ["<!doctype", "<html", "<head"].into_iter().any(begins) {
+    if may_be_page && ["<!doctype", "<html", "<head", "<?xml", "<!--"].into_iter().any(begins) {
         return Err(Error::public(format!("The {ENDPOINT} responded with a web page.")));
     }
-    let has_text = !text.is_empty();
-    if has_text {
+    if !text.is_empty() {
         out.artifact(OUTPUT).last().text(text).await?;
     }
-    Ok(has_text)
+    Ok(())
 }

@@ -86,14 +86,21 @@ async fn responses_of_each_form_become_updates() {
 async fn responses_without_an_answer_fail_the_turn() {
     for (status, content_type, body, expected) in [
         (206, "text/plain", "Hi", "The endpoint of the agent responded with status 206."),
-        (202, "text/plain", "", "The agent's endpoint responded with status 202 and no answer."),
-        (202, "", "", "The agent's endpoint responded with status 202 and no answer."),
-        (202, "text/plain", "Hi", ""),
+        (202, "text/plain", "Accepted", "The agent's endpoint responded with status 202: no answer yet."),
+        (202, "", "", "The agent's endpoint responded with status 202: no answer yet."),
         (204, "", "", ""),
         (200, "application/json", "[]", "The agent's endpoint sent no event."),
         (200, "application/json", " [ ]\n", "The agent's endpoint sent no event."),
         (200, "text/html", "<b>Hi</b>", ""),
         (200, "text/html", "<!DOCTYPE html>\n<html>502</html>", "The agent's endpoint responded with a web page."),
+        (200, "text/plain", "<!DOCTYPE html>\n<html>502</html>", "The agent's endpoint responded with a web page."),
+        (
+            200,
+            "text/html",
+            "<?xml version=\"1.0\"?><html>502</html>",
+            "The agent's endpoint responded with a web page.",
+        ),
+        (200, "text/html", "<!-- 502 --><html></html>", "The agent's endpoint responded with a web page."),
         (200, "text/html; charset=utf-8", " <HTML>502", "The agent's endpoint responded with a web page."),
     ] {
         let handler = fixed(StatusCode::from_u16(status).unwrap(), content_type, body);
