@@ -12,7 +12,7 @@ use anstream::AutoStream;
 use anyhow::{Context as _, bail};
 use clap::{
     CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum as _,
-    error::{ContextKind, ContextValue},
+    error::{ContextKind, ContextValue, ErrorKind},
 };
 use serde_json::Value;
 use tracing_subscriber::filter::Targets;
@@ -196,7 +196,7 @@ fn with_hint(mut error: clap::Error, path: &str) -> clap::Error {
         ("card", "card get URL"),
         ("get", "get card URL"),
         ("list", "list tasks URL"),
-        ("task", "task list URL"),
+        ("task", "task get URL ID"),
         ("push", "push list URL TASK"),
     ];
     if let Some((_, meant)) = meant.iter().find(|(group, _)| *group == path)
@@ -204,6 +204,10 @@ fn with_hint(mut error: clap::Error, path: &str) -> clap::Error {
         && found.contains([':', '.'])
     {
         let tip = format!("a command is missing, such as `a2a {}`", meant.replace("URL", found));
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
+    }
+    if error.kind() == ErrorKind::ArgumentConflict && error.to_string().contains("'--file ") {
+        let tip = "a file is sent with a text by `--attach FILE`; `--file` has a whole message in JSON";
         error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
     }
     error

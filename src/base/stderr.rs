@@ -15,10 +15,10 @@ pub(crate) fn is_hidden(c: char) -> bool {
     c.is_control() || is_separator || is_bidi
 }
 
-/// Writes text with [hidden](is_hidden) characters escaped.
+/// Writes text with [hidden](is_hidden) characters escaped. The line feeds of JSON are between its values, and stay.
 pub(crate) fn write_escaped(out: &mut impl fmt::Write, text: &str, json: bool) -> fmt::Result {
     let mut rest = text;
-    while let Some(index) = rest.find(is_hidden) {
+    while let Some(index) = rest.find(|c| is_hidden(c) && !(json && c == '\n')) {
         let (plain, tail) = rest.split_at(index);
         out.write_str(plain)?;
         let mut tail = tail.chars();

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     client::{Client, Conversation, StreamEvent},
-    protocol::pb::v1::{ListTasksRequest, Message, Part, Role, TaskState},
+    protocol::pb::v1::{ListTasksRequest, Message, Part, Role, TaskState, part::Content},
 };
 
 /// Maximum number of tasks that `/history` prints.
@@ -101,7 +101,7 @@ pub(super) async fn run(arguments: &Chat) -> anyhow::Result<()> {
             text => {
                 let parts = std::iter::once(Part::text(text)).chain(attached.drain(..)).collect();
                 let message = Message { parts, role: Role::User.into(), ..Message::default() };
-                match turn(&client, &mut conversation, message, arguments.agent.connection.output).await {
+                match turn(&client, &mut conversation, message, &arguments.agent).await {
                     Ok(state) => failure = if state.is_failure() { state } else { failure },
                     // A failed call does not end the conversation, unless it is not interactive.
                     Err(error) if !is_terminal || error.is::<OutputError>() || error.is::<Interrupted>() => {
@@ -128,12 +128,13 @@ async fn turn(
     client: &Client,
     conversation: &mut Conversation,
     message: Message,
-    format: OutputFormat,
+    Agent { url, connection }: &Agent,
 ) -> anyhow::Result<TaskState> {
+    let format = connection.output;
     // The task is not known yet.
     let mut events = interruptible(conversation.stream(message)).await??;
     let mut task_id = conversation.task_id().to_owned();
-    let mut is_canceled = false;
+    let (mut is_canceled, mut has_file) = (false, false);
     let (mut answer, mut state) = (Answer::default(), TaskState::Unspecified);
     loop {
         let event = tokio::select! {
@@ -161,9 +162,17 @@ async fn turn(
         if let StreamEvent::Task(task) = &event {
             task_id.clone_from(&task.id);
         }
+        if let StreamEvent::Artifact(update) = &event {
+            let mut parts = update.artifact.iter().flat_map(|artifact| &artifact.parts);
+            has_file |= parts.any(|part| matches!(part.content, Some(Content::Raw(_))));
+        }
         show::print(&answer.event(&event, format)?, format)?;
     }
     show::print(answer.end(), format)?;
+    if has_file && !task_id.is_empty() && io::stderr().is_terminal() {
+        let command = connection.next_command(&["get", "task", url, &task_id], &[("--output-dir", ".")]);
+        super::report(&format!("-> {command}\n"));
+    }
     Ok(state)
 }
 

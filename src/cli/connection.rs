@@ -26,7 +26,7 @@ use crate::{
     client::{CatalogEntry, Client, ClientBuilder, Retry, complete_url, shown_url},
     protocol::{
         call::Binding,
-        error::{Error, without_sentence},
+        error::{Error, ErrorKind, without_sentence},
         message::hops,
         pb::v1::AgentCard,
         version::Version,
@@ -70,12 +70,12 @@ pub(super) struct Connection {
     #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
     pub(super) timeout: Option<Duration>,
     /// PEM file with further TLS root certificates.
-    #[arg(long, value_name = "FILE", hide_short_help = true)]
+    #[arg(long, value_name = "FILE")]
     ca: Option<PathBuf>,
     /// Accepts any TLS certificate of the server: an attacker in the network can read and change all calls. For tests only, and
     /// not over gRPC.
-    #[arg(long, hide_short_help = true)]
-    insecure_tls: bool,
+    #[arg(long)]
+    pub(super) insecure_tls: bool,
     /// Accepted for scripts of the official command line: gRPC without TLS. The scheme of the URL decides.
     #[arg(long, hide = true)]
     insecure: bool,
@@ -310,6 +310,18 @@ impl Connection {
         Ok(self.limited(None)?.retry(Retry::never()).with_card(card.clone(), Some(url))?)
     }
 
+    /// Explains the error of a call whose task may go on. Its id may be empty.
+    pub(super) fn unfinished(&self, error: Error, url: &str, task_id: &str) -> anyhow::Error {
+        let words = if task_id.is_empty() { &["list", "tasks", url][..] } else { &["subscribe", url, task_id] };
+        let is_lost = !task_id.is_empty() && error.to_string().contains("(Connect)");
+        match complete_url(url) {
+            Ok(url) if is_lost || error.kind() == ErrorKind::DeadlineExceeded => {
+                failure::explained(error, &url, &format!("\nthen: {}", self.next_command(words, &[])))
+            }
+            Ok(_) | Err(_) => error.into(),
+        }
+    }
+
     /// Returns the options of a client with a time limit.
     fn limited(&self, limit: Option<Duration>) -> anyhow::Result<ClientBuilder> {
         let builder = self.builder()?;
@@ -319,7 +331,7 @@ impl Connection {
 
 /// Explains the error of an agent that can't be reached, or of a URL that is none.
 fn with_url(error: Error, url: &str) -> anyhow::Error {
-    complete_url(url).map_or_else(usage, |url| failure::explained(error, &url))
+    complete_url(url).map_or_else(usage, |url| failure::explained(error, &url, ""))
 }
 
 /// Converts an error of a flag or an argument.

@@ -223,7 +223,7 @@ pub(super) async fn run(arguments: &Doctor) -> anyhow::Result<()> {
 async fn examine(arguments: &Doctor, report: &mut Report) -> anyhow::Result<bool> {
     let url = complete_url(&arguments.agent.url)?;
     let builder = arguments.agent.connection.builder()?;
-    if !network::check(&url, &builder, report).await? {
+    if !network::check(&url, &arguments.agent.connection, report).await? {
         return Ok(false);
     }
     let Some(found) = card::check(&url, &builder, report).await? else { return Ok(true) };
@@ -275,7 +275,7 @@ async fn check_interface(target: &interface::Target<'_>, report: &mut Report) ->
         return report.add(named("send"), Finding::skipped("--no-send")).map(drop);
     }
     check_tasks(&session, &named, capabilities, report).await?;
-    report.check(named("cleanup"), session.clean_up()).await.map(drop)
+    report.check(named("cleanup"), session.clean_up(report.limit)).await.map(drop)
 }
 
 /// Makes the checks of an interface that create tasks.

@@ -67,8 +67,9 @@ struct NoAgent {
     remedy: String,
 }
 
-/// Explains an error of the download of a card or of another document: the agent can't be reached, or is none.
-pub(super) fn explained(error: Error, url: &Url) -> anyhow::Error {
+/// Explains an error of the download of a card or of another document, or of a call: the agent can't be reached, or is none, or
+/// has not answered in time. `then` follows the remedy.
+pub(super) fn explained(error: Error, url: &Url, then: &str) -> anyhow::Error {
     let origin = url.origin().ascii_serialization();
     // Without credentials, which the URL may have.
     let host = origin.split_once("://").map_or(&*origin, |(_, host)| host);
@@ -86,10 +87,12 @@ pub(super) fn explained(error: Error, url: &Url) -> anyhow::Error {
         (without_sentence(kind, &detail).to_owned(), remedy)
     } else if kind == ErrorKind::InvalidParams && url.scheme() == "http" {
         (detail, "use the URL https://HOST, if it has TLS")
+    } else if kind == ErrorKind::DeadlineExceeded && !then.is_empty() {
+        (detail, "the agent may go on with the task")
     } else {
         return error.into();
     };
-    anyhow::Error::from(error).context(NoAgent { cause, remedy: remedy.replace("HOST", host) })
+    anyhow::Error::from(error).context(NoAgent { cause, remedy: remedy.replace("HOST", host) + then })
 }
 
 /// Returns the exit code of an error.
@@ -116,8 +119,14 @@ fn message(error: &anyhow::Error) -> String {
         let outer = error.to_string();
         return if outer == *cause { outer } else { format!("{outer}: {cause}") };
     }
-    let code = error.downcast_ref::<Error>().and_then(|error| error.metadata("code"));
+    let code = error.downcast_ref().and_then(own_code);
     format!("{error:#}{}", code.map(|code| format!(" (code {code})")).unwrap_or_default())
+}
+
+/// Returns the code of an error that the agent has defined.
+fn own_code(error: &Error) -> Option<i32> {
+    // Over gRPC, the agent writes the metadata.
+    error.metadata("code")?.parse().ok().filter(|code| *code < 0 && !(-32009..=-32001).contains(code))
 }
 
 /// Returns the remedy for an error.
@@ -140,10 +149,11 @@ fn remedy(error: &anyhow::Error) -> Option<String> {
 /// Formats an error as JSON: its message and exit code, and the code and the details of the protocol if it has any.
 fn to_json(error: &anyhow::Error) -> Value {
     let mut object = json!({"message": message(error), "exitCode": code_of(error)});
-    let of_protocol = error.downcast_ref::<Error>().filter(|_| !error.is::<NoAgent>());
+    let of_protocol = error
+        .downcast_ref::<Error>()
+        .filter(|found| found.kind() == ErrorKind::DeadlineExceeded || !error.is::<NoAgent>());
     if let Some(found) = of_protocol {
-        let unknown = found.metadata("code").and_then(|code| code.parse().ok());
-        object["code"] = unknown.unwrap_or_else(|| found.wire().json_rpc).into();
+        object["code"] = own_code(found).unwrap_or_else(|| found.wire().json_rpc).into();
         object["details"] = found.details().into();
     }
     if let Some(TaskFailed(state)) = error.downcast_ref() {
@@ -159,6 +169,8 @@ fn to_json(error: &anyhow::Error) -> Value {
 pub(super) fn print_error(error: &anyhow::Error) {
     let text = match (FORMAT.get(), remedy(error)) {
         (Some(format), _) => return print_json(&to_json(error), *format),
+        // The text of an agent begins no line.
+        (None, None) if error.is::<Error>() => safe(&message(error)).replace('\n', "\n       "),
         (None, None) => safe(&message(error)),
         (None, Some(remedy)) => {
             // Each path at which a card was looked for has a line.

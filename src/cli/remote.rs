@@ -28,7 +28,7 @@ use crate::{
         event::Cursor,
         pb::v1::{
             Artifact, ListTasksRequest, SendMessageConfiguration, SendMessageRequest, Task as A2aTask, TaskState,
-            send_message_response::Payload,
+            TaskStatus, send_message_response::Payload,
         },
     },
 };
@@ -266,7 +266,7 @@ pub(super) async fn send(arguments: &Send, stream: bool) -> anyhow::Result<()> {
     let mut files = save.open()?;
     let client = connection.connect(url, None).await?;
     if is_stream {
-        let state = print_events(client.stream(request).await?, connection, files, &[]).await?;
+        let state = print_events(client.stream(request).await?, (url, connection), files, &[]).await?;
         return arguments.exit_status.check(state.unwrap_or_default());
     }
     let progress = (connection.shows_progress() && !arguments.immediate).then(Progress::start).flatten();
@@ -281,11 +281,12 @@ pub(super) async fn send(arguments: &Send, stream: bool) -> anyhow::Result<()> {
             }
             sent?
         }
-        None => client.send(request).await?.into_raw().payload,
+        None => client.send(request).await.map_err(|error| connection.unfinished(error, url, ""))?.into_raw().payload,
     };
     let state = match &answer {
         Some(Payload::Task(task)) => {
             show::print(&show::task(task, format)?, format)?;
+            report_cause(task.status.as_ref(), format);
             files.as_mut().map(|files| files.add_task(task)).transpose()?;
             if task.state() == TaskState::InputRequired && io::stderr().is_terminal() {
                 let command = connection.next_command(&["send", url], &[("--task", &task.id)]);
@@ -302,6 +303,14 @@ pub(super) async fn send(arguments: &Send, stream: bool) -> anyhow::Result<()> {
     };
     files.map(|files| files.write(format)).transpose()?;
     arguments.exit_status.check(state)
+}
+
+/// Prints where the cause of a failed task is, if its message has only an error id.
+fn report_cause(status: Option<&TaskStatus>, format: OutputFormat) {
+    let message = status.filter(|status| status.state().is_failure()).and_then(|status| status.message.as_ref());
+    if format == OutputFormat::Text && message.is_some_and(|message| message.text().contains(": error id ")) {
+        report("-> the log of the server has the cause under this id\n");
+    }
 }
 
 /// Sends a message, and shows the state of its task until the turn ends. `running` is the id of the task while it runs. The agent
@@ -346,11 +355,11 @@ async fn find_task(client: &Client, id: &str, history: Option<i32>) -> anyhow::R
 /// Returns the last state, if an event had one.
 async fn print_events(
     mut events: EventStream,
-    connection: &Connection,
+    (url, connection): (&str, &Connection),
     mut files: Option<Files>,
     known: &[Artifact],
 ) -> anyhow::Result<Option<TaskState>> {
-    let result = print_each(&mut events, connection, files.as_mut(), known).await;
+    let result = print_each(&mut events, (url, connection), files.as_mut(), known).await;
     // What an interrupted stream has sent is of use too.
     let written = files.map(|files| files.write(connection.output)).transpose();
     let state = result?;
@@ -360,23 +369,25 @@ async fn print_events(
 
 async fn print_each(
     events: &mut EventStream,
-    connection: &Connection,
+    (url, connection): (&str, &Connection),
     mut files: Option<&mut Files>,
     known: &[Artifact],
 ) -> anyhow::Result<Option<TaskState>> {
     let format = connection.output;
-    let (mut state, mut lines) = (None, EventLines::after(known));
+    let (mut state, mut task_id, mut lines) = (None, String::new(), EventLines::after(known));
     let result = loop {
         let event = match events.next().await {
             Some(Ok(event)) => event,
-            Some(Err(error)) => break Err(error.into()),
+            Some(Err(error)) => break Err(connection.unfinished(error, url, &task_id)),
             None => break Ok(state),
         };
+        task_id = event.ids().map_or(task_id, |(_, id)| id.to_owned());
         state = event.state().or(state);
         if let Some(files) = &mut files {
             files.add_event(&event)?;
         }
         show::print(&lines.event(&event, format)?, format)?;
+        report_cause(event.status(), format);
         if let (true, Some(cursor)) = (connection.verbose, events.cursor()) {
             show::print(lines.end(), format)?;
             report(&format!("cursor: {}\n", show::safe(cursor)));
@@ -399,7 +410,7 @@ async fn resume(
     // The log of a terminal task is complete: that there are no events after the cursor is no interruption.
     let client = if task.state().is_terminal() { connection.without_retries(&client.card(), url)? } else { client };
     let events = client.subscribe_after(task_id, cursor).await?;
-    let last = print_events(events, connection, None, &task.artifacts).await?;
+    let last = print_events(events, (url, connection), None, &task.artifacts).await?;
     if let Some(mut files) = files {
         // The events after the cursor have only the rest of the artifacts.
         files.add_task(&client.get_with_history(task_id, 0).await?)?;
@@ -491,7 +502,7 @@ pub(super) async fn subscribe(arguments: &Subscribe) -> anyhow::Result<()> {
         return exit_status.check(resume(&task.url, &task.task_id, cursor, &task.connection, files).await?);
     }
     let events = task.connection.connect(&task.url, None).await?.subscribe(&task.task_id).await?;
-    exit_status.check(print_events(events, &task.connection, files, &[]).await?.unwrap_or_default())
+    exit_status.check(print_events(events, (&task.url, &task.connection), files, &[]).await?.unwrap_or_default())
 }
 
 /// Runs an `a2a push` command.

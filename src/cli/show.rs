@@ -14,7 +14,7 @@ use super::{
     terminal::{DIM, YELLOW, paint, state_style},
 };
 use crate::{
-    base::stderr::escaped,
+    base::stderr::{escaped, write_escaped},
     client::{CatalogEntry, StreamEvent},
     protocol::{
         pb::v1::{
@@ -50,14 +50,17 @@ pub(super) fn parse_state(text: &str) -> Result<TaskState, &'static str> {
     TaskState::from_any_name(text).filter(known).ok_or("unknown state; for example `working`")
 }
 
-/// Formats a value as JSON.
+/// Formats a value as JSON, without characters that control a terminal.
 pub(super) fn json(value: &impl Serialize, format: OutputFormat) -> anyhow::Result<String> {
     let json = if format == OutputFormat::Jsonl {
         serde_json::to_string(value)?
     } else {
         serde_json::to_string_pretty(value)?
     };
-    Ok(format!("{json}\n"))
+    let mut text = String::new();
+    // Writing to a string does not fail.
+    _ = write_escaped(&mut text, &json, true);
+    Ok(text + "\n")
 }
 
 /// Prints a formatted value. Styles of text are removed where colors are not wanted.
@@ -91,7 +94,7 @@ pub(super) fn wrapped(text: &str, indent: usize) -> String {
 /// Formats a command for a shell. Its words may have been chosen by an agent.
 pub(super) fn shell_command(words: &[&str]) -> String {
     let words = words.iter().map(|word| shlex::try_quote(word).unwrap_or_default());
-    safe(&words.collect::<Vec<_>>().join(" "))
+    escaped(&words.collect::<Vec<_>>().join(" "))
 }
 
 /// Returns the name of a state with its style.
@@ -136,10 +139,10 @@ fn head(task: &Task) -> String {
     let time = time.and_then(|millis| jiff::Timestamp::from_millisecond(millis).ok());
     let time = time.map(|time| format!(" ({time})")).unwrap_or_default();
     let status = styled_state(task.state()) + &paint(DIM, time);
-    let fields = [("Task:", safe(&task.id)), ("Context:", safe(&task.context_id)), ("Status:", status)];
+    let fields = [("Task:", escaped(&task.id)), ("Context:", escaped(&task.context_id)), ("Status:", status)];
     let message = task.status.as_ref().and_then(|status| status.message.as_ref());
     let message = message.map(|message| parts(&message.parts)).filter(|message| !message.is_empty());
-    let message = message.map(|message| ("Message:", safe(&message)));
+    let message = message.map(|message| ("Message:", indented(&message, 10)));
     fields.into_iter().chain(message).map(|(label, value)| field(label, 10, value)).collect()
 }
 
@@ -321,14 +324,14 @@ fn notice(status: Option<&TaskStatus>) -> String {
         "" => format!("{}\n", label()),
         // The message of a task that waits for input is a question.
         text if is_expected || state == TaskState::InputRequired => format!("{text}\n"),
-        text => format!("{} {text}\n", label()),
+        text => format!("{} {}\n", label(), text.replace('\n', "\n  ")),
     }
 }
 
 fn status_line(status: Option<&TaskStatus>) -> String {
     let name = styled_state(status.map_or(TaskState::Unspecified, TaskStatus::state));
     let message = status.and_then(|status| status.message.as_ref());
-    let text = message.map(|message| safe(&parts(&message.parts))).filter(|text| !text.is_empty());
+    let text = message.map(|message| indented(&parts(&message.parts), 9)).filter(|text| !text.is_empty());
     let text = text.map(|text| format!(": {text}")).unwrap_or_default();
     format!("{} {name}{text}\n", label("status"))
 }
@@ -344,7 +347,7 @@ fn artifact_name(artifact: &Artifact) -> &str {
 }
 
 fn artifact_label(name: &str) -> String {
-    format!("  {} ", label(&safe(name)))
+    format!("  {} ", label(&escaped(name)))
 }
 
 /// Formats a page of tasks as a table, the first one with a head. If the others follow, the token of the next one is not shown.
@@ -360,11 +363,11 @@ pub(super) fn page(
     let head = || heading(&format!("{:<36}  {:<14}  CONTEXT", "ID", "STATUS"));
     let mut text = if is_first { head() } else { String::new() };
     for task in &page.tasks {
-        let context = safe(&task.context_id);
-        _ = writeln!(text, "{:<36}  {}  {}", safe(&task.id), state_cell(task.state()), cut(&context, WIDTH - 54));
+        let context = escaped(&task.context_id);
+        _ = writeln!(text, "{:<36}  {}  {}", escaped(&task.id), state_cell(task.state()), cut(&context, WIDTH - 54));
     }
     if !page.next_page_token.is_empty() && !others_follow {
-        _ = writeln!(text, "More tasks: --page-token {}", safe(&page.next_page_token));
+        _ = writeln!(text, "More tasks: --page-token {}", escaped(&page.next_page_token));
     }
     Ok(text)
 }
@@ -394,14 +397,14 @@ pub(super) fn card(card: &AgentCard, format: OutputFormat) -> anyhow::Result<Str
     }
     text.push_str(&heading("Interfaces:"));
     for interface in &card.supported_interfaces {
-        let (binding, version) = (safe(&interface.protocol_binding), safe(&interface.protocol_version));
-        _ = writeln!(text, "  {binding} {version} {}", safe(&interface.url));
+        let (binding, version) = (escaped(&interface.protocol_binding), escaped(&interface.protocol_version));
+        _ = writeln!(text, "  {binding} {version} {}", escaped(&interface.url));
     }
     text.push_str(&field("Streaming:", 14, if streaming { "yes" } else { "no" }));
     if !card.skills.is_empty() {
         text.push_str(&heading("Skills:"));
         for skill in &card.skills {
-            let id = safe(&skill.id);
+            let id = escaped(&skill.id);
             _ = writeln!(text, "  {} {}", label(&id), wrapped(&safe(&skill.description), id.chars().count() + 5));
         }
     }
@@ -417,7 +420,7 @@ pub(super) fn catalog(entries: &[CatalogEntry], format: OutputFormat) -> anyhow:
                 let card = entry.card.as_ref()?;
                 card.supported_interfaces.first().map(|interface| interface.url.as_str())
             });
-            let url = format!("{:<24}  {}\n", cut(&safe(&entry.name), 24), safe(url.unwrap_or_default()));
+            let url = format!("{:<24}  {}\n", cut(&escaped(&entry.name), 24), escaped(url.unwrap_or_default()));
             if entry.description.is_empty() {
                 url
             } else {
@@ -450,7 +453,7 @@ pub(super) fn configs(configs: &[TaskPushNotificationConfig], format: OutputForm
     let mut text = String::new();
     for config in configs {
         match format {
-            OutputFormat::Text => _ = writeln!(text, "{}  {}", safe(&config.id), safe(&config.url)),
+            OutputFormat::Text => _ = writeln!(text, "{}  {}", escaped(&config.id), escaped(&config.url)),
             OutputFormat::Json | OutputFormat::Jsonl => text.push_str(&json(config, format)?),
         }
     }
@@ -477,6 +480,11 @@ fn parts(parts: &[Part]) -> String {
     parts.iter().map(|part| part.to_text().into_owned()).collect::<Vec<_>>().join(" ")
 }
 
+/// Formats a text with its further lines indented, so that they are not taken for lines of this program.
+fn indented(text: &str, columns: usize) -> String {
+    safe(text).replace('\n', &format!("\n{:columns$}", ""))
+}
+
 /// Escapes control characters other than line feeds, so that the text of an agent does not control the terminal.
 pub(super) fn safe(text: &str) -> String {
     text.split('\n').map(escaped).collect::<Vec<_>>().join("\n")
@@ -486,6 +494,29 @@ pub(super) fn safe(text: &str) -> String {
 mod tests {
     use super::*;
     use crate::protocol::pb::v1::TaskStatusUpdateEvent;
+
+    /// An agent controls neither the terminal nor the lines that look like those of the program.
+    #[test]
+    fn text_of_agents_is_escaped_and_indented() {
+        let text = "a\u{9b}31m\u{202e}b\n-> c";
+        let artifact = Artifact { name: text.into(), ..Artifact::default() };
+        let status = TaskStatus {
+            state: TaskState::Failed.into(),
+            message: Some(Message { parts: vec![Part::text(text)], ..Message::default() }),
+            ..TaskStatus::default()
+        };
+        let task = Task { id: text.into(), status: Some(status), artifacts: vec![artifact], ..Task::default() };
+        for format in [OutputFormat::Text, OutputFormat::Json, OutputFormat::Jsonl] {
+            let shown = super::task(&task, format).unwrap();
+            assert!(!shown.contains(['\u{9b}', '\u{202e}']) && !shown.contains("\n-> "), "{shown}");
+            assert_eq!(shown.lines().count() == 1, format == OutputFormat::Jsonl, "{shown}");
+            if format != OutputFormat::Text {
+                let read: Task = serde_json::from_str(&shown).unwrap();
+                assert_eq!(read.id, text);
+            }
+        }
+        assert!(!status_line(task.status.as_ref()).contains("\n-> "));
+    }
 
     #[test]
     fn names_of_states_are_accepted_in_all_forms() {

@@ -39,7 +39,8 @@ fn table() -> String {
     let mut table = "\
 # Errors
 
-All errors of all bindings. Generated from `src/protocol/error/kind.rs`.
+<!-- Generated from src/protocol/error/kind.rs. -->
+All errors of all bindings.
 
 - Identify an error by its *reason*: `google.rpc.ErrorInfo.reason` in the details, in every binding, with the domain
   `a2a-protocol.org`. Kinds with the same reason differ only in their messages.

@@ -4,7 +4,7 @@ use std::{cell::RefCell, collections::BTreeSet, time::Duration};
 
 use http::{HeaderValue, Method, StatusCode, header};
 use serde_json::json;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 use tokio_stream::StreamExt as _;
 use url::Url;
 
@@ -65,9 +65,8 @@ pub(super) struct Session<'a> {
     pub(super) interface: Interface,
     pub(super) target: &'a Target<'a>,
     http: reqwest::Client,
-    /// Ids of the messages that were sent, and of the tasks that were made.
-    sent: RefCell<Vec<String>>,
-    made: RefCell<BTreeSet<String>>,
+    /// Ids of the messages that were sent, and of the task that each has made.
+    sent: RefCell<Vec<(String, Option<String>)>>,
 }
 
 impl Target<'_> {
@@ -81,8 +80,7 @@ impl Target<'_> {
         let client = builder.with_card(self.card(), Some(self.found.url.as_str()))?;
         let interface = client.interface().cloned().ok_or_else(|| Error::internal("no interface"))?;
         let http = builder.diagnostic_http(&interface.url)?;
-        let (sent, made) = (RefCell::default(), RefCell::default());
-        Ok(Session { client, interface, target: self, http, sent, made })
+        Ok(Session { client, interface, target: self, http, sent: RefCell::default() })
     }
 }
 
@@ -254,7 +252,7 @@ impl Session<'_> {
     /// Message of a check, with a task that is returned at once or when it waits or ends.
     pub(super) fn message(&self, configuration: SendMessageConfiguration) -> SendMessageRequest {
         let message_id = Ids::default().random();
-        self.sent.borrow_mut().push(message_id.clone());
+        self.sent.borrow_mut().push((message_id.clone(), None));
         SendMessageRequest {
             message: Some(Message { message_id, ..Message::user(&self.target.doctor.message) }),
             configuration: Some(configuration),
@@ -263,31 +261,23 @@ impl Session<'_> {
         }
     }
 
-    /// Records a task that a check has made.
+    /// Records the task of the message that was sent last. The agent may name further ones, which may be of others.
     pub(super) fn record(&self, task_id: &str) {
-        self.made.borrow_mut().insert(task_id.to_owned());
+        if let Some((_, task @ None)) = self.sent.borrow_mut().last_mut() {
+            *task = Some(task_id.to_owned());
+        }
     }
 
     /// Cancels the tasks that the checks have made, and deletes their push configurations.
-    pub(super) async fn clean_up(&self) -> Outcome {
-        self.find_tasks().await;
-        let (made, mut left) = (self.made.take(), Vec::new());
+    pub(super) async fn clean_up(&self, limit: Duration) -> Outcome {
+        // The rest of the time is for the report.
+        let deadline = Instant::now() + limit * 9 / 10;
+        _ = timeout_at(deadline, self.find_tasks()).await;
+        let (made, mut left) = (self.sent.take().into_iter().filter_map(|(_, task)| task), Vec::new());
+        let made: BTreeSet<_> = made.collect();
         for id in &made {
-            let push = self.client.push(id);
-            for config in push.list().await.unwrap_or_default() {
-                if let Err(error) = push.delete(&config.id).await {
-                    left.push(format!("the push configuration {} of task {id} ({error})", config.id));
-                }
-            }
-            let found = match self.client.get(id).await {
-                Ok(task) if !task.state().is_terminal() => self.client.cancel(id).await,
-                found => found,
-            };
-            match found {
-                Ok(task) if task.state().is_terminal() || self.end_of(id).await.is_some() => {}
-                Ok(task) => left.push(format!("task {id}, which is {}", state(task.state()))),
-                Err(error) if error.kind() == ErrorKind::TaskNotFound => {}
-                Err(error) => left.push(format!("task {id} ({error})")),
+            if timeout_at(deadline, self.end(id, &mut left)).await.is_err() {
+                left.push(format!("task {id}, for which there was no time"));
             }
         }
         if !left.is_empty() {
@@ -297,13 +287,34 @@ impl Session<'_> {
         Ok(Finding::ok(format!("nothing runs; {} ended tasks stay listed", made.len())))
     }
 
+    /// Cancels a task, and deletes its push configurations. `left` gets what remains.
+    async fn end(&self, id: &str, left: &mut Vec<String>) {
+        let push = self.client.push(id);
+        for config in push.list().await.unwrap_or_default() {
+            if let Err(error) = push.delete(&config.id).await {
+                left.push(format!("the push configuration {} of task {id} ({error})", config.id));
+            }
+        }
+        let found = match self.client.get(id).await {
+            Ok(task) if !task.state().is_terminal() => self.client.cancel(id).await,
+            found => found,
+        };
+        match found {
+            Ok(task) if task.state().is_terminal() || self.end_of(id).await.is_some() => {}
+            Ok(task) => left.push(format!("task {id}, which is {}", state(task.state()))),
+            Err(error) if error.kind() == ErrorKind::TaskNotFound => {}
+            Err(error) => left.push(format!("task {id} ({error})")),
+        }
+    }
+
     /// Finds tasks of messages whose answer was not awaited, if the agent lists tasks.
     async fn find_tasks(&self) {
         let request = ListTasksRequest { history_length: Some(MAX_LISTED), ..ListTasksRequest::default() };
         let Some(Ok(page)) = self.client.list_pages(request).next().await else { return };
-        let sent = self.sent.borrow();
-        let is_sent = |task: &&Task| task.history.iter().any(|message| sent.contains(&message.message_id));
-        page.tasks.iter().filter(is_sent).for_each(|task| self.record(&task.id));
+        for (id, made) in self.sent.borrow_mut().iter_mut().filter(|(_, made)| made.is_none()) {
+            let has_sent = |task: &&Task| task.history.iter().any(|message| message.message_id == *id);
+            *made = page.tasks.iter().find(has_sent).map(|task| task.id.clone());
+        }
     }
 
     /// Checks the answer to a message. `task` gets its task.

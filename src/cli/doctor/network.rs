@@ -13,7 +13,7 @@ use x509_cert::{Certificate, der::Decode as _};
 use super::{Finding, Outcome, Report, Status};
 use crate::{
     base::{name_lookup, network::is_loopback_host},
-    client::ClientBuilder,
+    cli::connection::Connection,
     protocol::error::chain,
 };
 
@@ -21,7 +21,7 @@ use crate::{
 const EXPIRES_SOON: Duration = Duration::from_hours(14 * 24);
 
 /// Makes the checks. Returns whether the agent can be reached.
-pub(super) async fn check(url: &Url, builder: &ClientBuilder, report: &mut Report) -> anyhow::Result<bool> {
+pub(super) async fn check(url: &Url, connection: &Connection, report: &mut Report) -> anyhow::Result<bool> {
     let mut addresses = Vec::new();
     report.check("dns", resolve(url, &mut addresses)).await?;
     if addresses.is_empty() || report.check("tcp", connect(&addresses)).await? == Status::Failed {
@@ -31,7 +31,7 @@ pub(super) async fn check(url: &Url, builder: &ClientBuilder, report: &mut Repor
         report.add("tls", plain_text(url))?;
         return Ok(true);
     }
-    Ok(report.check("tls", certificate(url, builder)).await? != Status::Failed)
+    Ok(report.check("tls", certificate(url, connection)).await? != Status::Failed)
 }
 
 async fn resolve(url: &Url, addresses: &mut Vec<SocketAddr>) -> Outcome {
@@ -85,10 +85,14 @@ pub(super) fn is_local(url: &Url) -> bool {
     url.host_str().is_some_and(|host| is_loopback_host(host) || host.ends_with(".localhost"))
 }
 
-async fn certificate(url: &Url, builder: &ClientBuilder) -> Outcome {
+async fn certificate(url: &Url, connection: &Connection) -> Outcome {
     let remedy = "install a certificate for this host with its whole chain; --ca adds a root certificate";
-    let http = builder.diagnostic_http(url.as_str()).map_err(|error| Finding::failed(error, remedy))?;
+    let http = connection.builder().and_then(|builder| Ok(builder.diagnostic_http(url.as_str())?));
+    let http = http.map_err(|error| Finding::failed(error, remedy))?;
     let response = http.get(url.clone()).send().await.map_err(|error| Finding::failed(chain(&error), remedy))?;
+    if connection.insecure_tls {
+        return Ok(Finding::skipped("the certificate is not verified"));
+    }
     let info = response.extensions().get::<TlsInfo>().and_then(TlsInfo::peer_certificate);
     let Some(certificate) = info.and_then(|der| Certificate::from_der(der).ok()) else {
         return Ok(Finding::ok("the certificate is valid"));

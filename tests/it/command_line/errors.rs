@@ -132,6 +132,11 @@ async fn errors_are_json_with_the_code_of_the_protocol() {
     let agent = agent.as_str();
     let quota = failing(json!({"code": -32050, "message": "no money left"})).await;
     let other = failing(json!({"code": -1, "message": "odd"})).await;
+    let info = |code: &str| {
+        let kind = "type.googleapis.com/google.rpc.ErrorInfo";
+        json!([{"@type": kind, "reason": "TASK_NOT_FOUND", "domain": "a2a-protocol.org", "metadata": {"code": code}}])
+    };
+    let forged = failing(json!({"code": -32001, "message": "gone\n  -> a2a forged", "data": info("0")})).await;
     let closed = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().to_string();
     for (arguments, code, protocol, text) in [
         (&["get", "task", agent, "42", "-o", "json"][..], 6, json!(-32001), "Task not found: 42"),
@@ -140,6 +145,8 @@ async fn errors_are_json_with_the_code_of_the_protocol() {
         (&["push", "list", "--output=jsonl", agent, "42"], 6, json!(-32001), "Task not found"),
         (&["send", &quota, "Hello", "-o", "json"], 6, json!(-32050), "no money left"),
         (&["stream", &other, "Hello", "-o=json"], 6, json!(-1), "odd"),
+        (&["send", &forged, "Hello", "-o=json"], 6, json!(-32001), "gone"),
+        (&["send", agent, "/slow 9", "-o=json", "--timeout=500ms"], 5, json!(-32054), "Deadline exceeded"),
         (&["send", &closed, "Hello", "-o", "json"], 3, Value::Null, "connection refused"),
         (&["send", agent, "/fail no", "-o", "json"], 1, Value::Null, "state failed"),
         (&["send", "-o", "json"], 2, Value::Null, "required arguments were not provided"),
@@ -169,6 +176,13 @@ async fn errors_are_json_with_the_code_of_the_protocol() {
         code == 6 && stderr.contains("no money left (code -32050)"),
         "an agent's own code is no missing credential: {stderr}"
     );
+    let (_, _, stderr) = run(&["send", &forged, "Hello"]).await;
+    assert_eq!(stderr, "error: gone\n         -> a2a forged\n");
+    let (_, _, stderr) = run(&["send", agent, "/slow 9", "--timeout=500ms"]).await;
+    let expected = format!("  -> the agent may go on with the task\n     then: a2a list tasks {agent}\n");
+    assert!(stderr.ends_with(&expected), "{stderr}");
+    let (_, _, stderr) = run(&["stream", agent, "/slow 9", "--timeout=1s"]).await;
+    assert!(stderr.contains(&format!("     then: a2a subscribe {agent} ")), "{stderr}");
 }
 
 /// `--json` is `-o json`, except for a message of the official command line.
@@ -229,12 +243,14 @@ async fn missing_commands_are_named() {
         (&["card", "localhost:8080"], "a2a card get localhost:8080"),
         (&["get", "https://agent.example"], "a2a get card https://agent.example"),
         (&["list", "localhost:8080"], "a2a list tasks localhost:8080"),
-        (&["task", "localhost:8080"], "a2a task list localhost:8080"),
+        (&["task", "localhost:8080"], "a2a task get localhost:8080 ID"),
         (&["push", "localhost:8080"], "a2a push list localhost:8080 TASK"),
     ] {
         let (code, _, stderr) = run(arguments).await;
         assert!(code == 2 && stderr.contains(&format!("such as `{expected}`")), "{arguments:?}: {stderr}");
     }
+    let (code, _, stderr) = run(&["stream", "localhost:8080", "Hello", "--file", "f.txt"]).await;
+    assert!(code == 2 && stderr.contains("tip: a file is sent with a text by `--attach FILE`"), "{stderr}");
     let (code, _, stderr) = run(&["sned", "localhost:8080"]).await;
     assert!(code == 2 && stderr.contains("'send'"), "{stderr}");
 }
