@@ -66,14 +66,17 @@ pub(super) struct Connection {
     /// Tenant of all requests. Defaults to that of the interface.
     #[arg(long, hide_short_help = true)]
     tenant: Option<String>,
-    /// Time limit for a call with its retries, such as `30s`. Streams, `send` and `chat` have none unless this is given.
+    /// Time limit for a call with its retries, such as `30s`.
+    ///
+    /// Streams, `send` and `chat` have none unless this is given.
     #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
     pub(super) timeout: Option<Duration>,
     /// PEM file with further TLS root certificates.
     #[arg(long, value_name = "FILE")]
     ca: Option<PathBuf>,
-    /// Accepts any TLS certificate of the server: an attacker in the network can read and change all calls. For tests only, and
-    /// not over gRPC.
+    /// Accepts any TLS certificate of the server. For tests only, and not over gRPC.
+    ///
+    /// An attacker in the network can read and change all calls.
     #[arg(long)]
     pub(super) insecure_tls: bool,
     /// Accepted for scripts of the official command line: gRPC without TLS. The scheme of the URL decides.

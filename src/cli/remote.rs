@@ -49,7 +49,7 @@ pub(super) struct Send {
     url: String,
     #[command(flatten)]
     message: MessageFlags,
-    /// Returns at once, without waiting for the end of the turn.
+    /// Returns at once, not at the end of the turn.
     #[arg(long, visible_alias = "no-wait", help_heading = TURN)]
     immediate: bool,
     /// Prints events as they happen.

@@ -41,7 +41,9 @@ const MAX_FILES: usize = 1000;
 #[derive(Debug, Args)]
 #[command(next_help_heading = OUTPUT)]
 pub(super) struct Save {
-    /// Writes artifacts and files into this directory, and prints their paths. Created if it does not exist.
+    /// Writes artifacts and files into this directory, and prints their paths.
+    ///
+    /// Created if it does not exist.
     #[arg(long, value_name = "DIR")]
     output_dir: Option<PathBuf>,
     /// Overwrites existing files of the directory.

@@ -177,7 +177,7 @@ async fn errors_are_json_with_the_code_of_the_protocol() {
         "an agent's own code is no missing credential: {stderr}"
     );
     let (_, _, stderr) = run(&["send", &forged, "Hello"]).await;
-    assert_eq!(stderr, "error: gone\n         -> a2a forged\n");
+    assert_eq!(stderr, "error: Task not found: gone\n         -> a2a forged\n");
     let (_, _, stderr) = run(&["send", agent, "/slow 9", "--timeout=500ms"]).await;
     let expected = format!("  -> the agent may go on with the task\n     then: a2a list tasks {agent}\n");
     assert!(stderr.ends_with(&expected), "{stderr}");
