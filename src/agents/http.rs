@@ -149,7 +149,7 @@ impl HttpEndpoint {
                 if status == StatusCode::ACCEPTED {
                     return Err(Error::public(format!("The {ENDPOINT} responded with status 202: no answer yet.")));
                 }
-                read_text(&mut body, charset?, matches!(&*media_type, "text/html" | "text/plain"), out).await?;
+                read_text(&mut body, charset?, media_type == "text/html", out).await?;
                 None
             }
             _ => read_lines(body, self.options.output_bytes, &mut sink).await?,
