@@ -27,6 +27,8 @@ pub(crate) mod oauth;
 pub(crate) mod owner_counts;
 #[cfg(feature = "server")]
 pub(crate) mod rate_limit;
+#[cfg(any(all(feature = "exec", unix), all(feature = "client", feature = "push"), feature = "mcp"))]
+pub(crate) mod redaction;
 #[cfg(any(feature = "client", feature = "server"))]
 pub(crate) mod retry;
 #[cfg(any(feature = "signing", feature = "auth", feature = "server-tls"))]

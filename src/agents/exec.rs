@@ -21,17 +21,13 @@ use tokio::{
     time::timeout,
 };
 
-use self::{
-    guard::Grace,
-    persistent::Persistent,
-    stderr::{Secrets, Stderr},
-};
+use self::{guard::Grace, persistent::Persistent, stderr::Stderr};
 use super::{
     Agent, AgentCard, End, Error, Stopped, Turn, Updates,
     files::{PREFIX, TurnFiles, task_directory},
     turn_json::{EventSink, Line, OUTPUT, TurnEnd, TurnLine, read_line},
 };
-use crate::base::decoding::BYTE_ORDER_MARK;
+use crate::base::{decoding::BYTE_ORDER_MARK, redaction::Secrets};
 
 pub(crate) mod guard;
 mod persistent;
@@ -316,7 +312,7 @@ impl Process {
             let read = async {
                 match options.format {
                     ExecFormat::Text => read_text(stdout, options, out).await,
-                    ExecFormat::JsonLines => read_events(stdout, options, turn, out).await,
+                    ExecFormat::JsonLines => read_events(stdout, runner, turn, out).await,
                 }
             };
             let log = async {
@@ -415,11 +411,11 @@ fn too_much_output(options: &ExecOptions) -> Error {
 /// Applies the events of stdout. Returns the failure of the turn if there is none.
 async fn read_events(
     stdout: &mut BufReader<ChildStdout>,
-    options: &ExecOptions,
+    Runner { options, secrets, .. }: &Runner,
     turn: &Turn,
     out: &Updates,
 ) -> Result<Option<Error>, Interrupt> {
-    let mut sink = EventSink::new(out, turn.task_id());
+    let mut sink = EventSink::new(out, turn.task_id(), Arc::clone(secrets));
     let mut left = options.output_bytes;
     while let Some(line) = read_line(stdout, left).await? {
         let Line::Whole(line) = line else { return Err(too_much_output(options).into()) };

@@ -2,7 +2,7 @@
 //!
 //! Request and events are those of [JSON lines](crate::agents::turn_json). `docs/agents.md` describes them for authors of endpoints.
 
-use std::{fmt, io, pin::pin, time::Duration};
+use std::{fmt, io, pin::pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use reqwest::{Client, Response, StatusCode, Url, header};
@@ -140,7 +140,7 @@ impl HttpEndpoint {
         let response = self.request(turn, &body).await?;
         let (status, media_type, charset) = (response.status(), media_type(&response), charset(&response));
         let mut body = ResponseBody::of(response, self.options.output_bytes);
-        let mut sink = EventSink::new(out, turn.task_id());
+        let mut sink = EventSink::new(out, turn.task_id(), Arc::default());
         let end = match media_type.as_str() {
             "text/event-stream" => read_sse(body, self.options.output_bytes, &mut sink).await?,
             "application/json" => read_json(&mut body, &mut sink).await?,

@@ -2,7 +2,7 @@
 //!
 //! `docs/agents.md` describes both for authors of agents.
 
-use std::{collections::HashMap, fmt, io, path::Path};
+use std::{collections::HashMap, fmt, io, mem, path::Path, sync::Arc};
 
 use serde::{
     Deserialize, Deserializer, Serialize,
@@ -15,6 +15,7 @@ use super::{ArtifactWriter, End, Error, Message, Part, Role, Task, Turn, Updates
 use crate::{
     base::{
         decoding::{self, BYTE_ORDER_MARK},
+        redaction::Secrets,
         stderr::escaped,
         surrogates::{self, TextPieces, repaired},
     },
@@ -34,7 +35,7 @@ pub(super) const OUTPUT: &str = "output";
 const MAX_QUOTED: usize = 200;
 
 /// Maximum length of a line of stderr, or of a log event, in the log, in bytes.
-const MAX_LOG_LINE: usize = 4 << 10;
+pub(super) const MAX_LOG_LINE: usize = 4 << 10;
 
 /// Maximum size in the log of the stderr of a command, or of the log events and other lines of a turn, in bytes.
 const MAX_LOG: usize = 256 << 10;
@@ -330,6 +331,11 @@ impl Received {
     }
 }
 
+/// Returns the error of a line without secrets.
+pub(super) fn redacted(error: Error, secrets: &Secrets) -> Error {
+    if error.message().is_some() { error } else { Error::internal(secrets.redact(&error.to_string())) }
+}
+
 /// End of a turn by an event.
 pub(super) type TurnEnd = Result<End, Error>;
 
@@ -340,15 +346,17 @@ pub(super) struct EventSink<'a> {
     /// Artifacts of this turn by their id, or else their name.
     artifacts: HashMap<String, (ArtifactWriter<'a>, TextPieces)>,
     log_limit: LogLimit,
+    /// Secrets of the sender, which are not logged.
+    secrets: Arc<Secrets>,
     has_events: bool,
     /// Beginning of the first line that is no event.
     first_output: Option<String>,
 }
 
 impl<'a> EventSink<'a> {
-    pub(super) fn new(out: &'a Updates, task_id: &'a str) -> Self {
+    pub(super) fn new(out: &'a Updates, task_id: &'a str, secrets: Arc<Secrets>) -> Self {
         let (artifacts, log_limit) = (HashMap::new(), LogLimit::default());
-        Self { out, task_id, artifacts, log_limit, has_events: false, first_output: None }
+        Self { out, task_id, artifacts, log_limit, secrets, has_events: false, first_output: None }
     }
 
     /// Applies a line of a stream of events, with its end. A line that is no JSON object is logged.
@@ -359,7 +367,7 @@ impl<'a> EventSink<'a> {
         &mut self,
         line: impl AsRef<[u8]> + Send + 'static,
     ) -> Result<Option<TurnEnd>, Error> {
-        match Received::decode(line).await? {
+        match Received::decode(line).await.map_err(|error| redacted(error, &self.secrets))? {
             Received::Blank => {}
             Received::Events(events) => {
                 for event in events {
@@ -370,7 +378,7 @@ impl<'a> EventSink<'a> {
                 }
             }
             Received::Output(text, is_whole) => {
-                let task_id = self.task_id;
+                let (task_id, text) = (self.task_id, self.secrets.redact(&text));
                 let warn = |why: String| tracing::warn!(task.id = task_id, "{why}");
                 self.log_limit.log(&text, |line| log(task_id, Level::Info, line), warn);
                 if self.has_events && !is_whole {
@@ -416,6 +424,7 @@ impl<'a> EventSink<'a> {
             Kind::Save => self.out.save(&event.state).await?,
             Kind::Log => {
                 let (task_id, level, text) = (self.task_id, event.level, event.content()?.text());
+                let text = self.secrets.redact(&text[..text.floor_char_boundary(MAX_LOG_LINE)]);
                 let warn = |why: String| tracing::warn!(task.id = task_id, "{why}");
                 self.log_limit.log(&text, |line| log(task_id, level, line), warn);
             }
@@ -553,20 +562,21 @@ impl LogLimit {
     }
 }
 
-/// Passes the lines of stderr to a log, as `redact` returns them, without blank ones and up to a limit. Reads until the end, so that the
-/// command does not wait.
+/// Passes the lines of stderr to a log, as `redact` returns them, without blank ones and up to a limit: the rest of a long line could have
+/// a part of a secret. Reads until the end, so that the command does not wait.
 pub(super) async fn each_log_line(
     stderr: &mut (impl AsyncBufRead + Unpin),
     mut redact: impl FnMut(&str) -> String,
     log: impl Fn(&str),
     warn: impl Fn(String),
 ) {
-    let mut limit = LogLimit::default();
+    let (mut limit, mut is_cut) = (LogLimit::default(), false);
     while let Ok(Some(line)) = read_line(stderr, MAX_LOG_LINE).await {
+        let is_rest = mem::replace(&mut is_cut, matches!(line, Line::Cut(_)));
         let (Line::Whole(line) | Line::Cut(line)) = line;
         let line = line.trim_ascii_end();
         // Such as the LF of CRLF.
-        if !line.is_empty() {
+        if !line.is_empty() && !is_rest {
             limit.log(&redact(&String::from_utf8_lossy(line)), &log, &warn);
         }
     }
@@ -763,6 +773,14 @@ mod tests {
         let log = |line: &str| logged.borrow_mut().push(line.to_owned());
         each_log_line(&mut stderr, str::to_owned, log, |why| panic!("{why}")).now_or_never().unwrap();
         assert_eq!(*logged.borrow(), ["first", "  second", "10%", "last \u{fffd}"]);
+        logged.borrow_mut().clear();
+        let cut = format!("{}cut\nnext\n", "x".repeat(2 * MAX_LOG_LINE));
+        each_log_line(&mut cut.as_bytes(), str::to_owned, log, |why| panic!("{why}")).now_or_never().unwrap();
+        assert_eq!(
+            *logged.borrow(),
+            ["x".repeat(MAX_LOG_LINE), "next".to_owned()],
+            "the rest may be a part of a secret"
+        );
     }
 
     #[test]

@@ -16,14 +16,6 @@ fn is_secret(name: &str) -> bool {
     name.starts_with(PREFIX) || matches!(name, "PGPASSWORD" | "PGPASSFILE") || is_headers
 }
 
-/// Returns true for the name of a variable whose value may be a secret of any program. It is hidden where a command prints it.
-pub(crate) fn may_be_secret(name: &str) -> bool {
-    let name = name.to_ascii_uppercase();
-    let parts = ["TOKEN", "SECRET", "PASSW", "CREDENTIAL", "APIKEY", "_KEY"];
-    // Such as AWS_WEB_IDENTITY_TOKEN_FILE.
-    !name.ends_with("_FILE") && parts.iter().any(|part| name.contains(part))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

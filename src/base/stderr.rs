@@ -40,6 +40,19 @@ pub(crate) fn escaped(text: &str) -> String {
     escaped
 }
 
+/// Escapes control characters other than line feeds, so that the text of an agent does not control the terminal.
+#[cfg(any(feature = "cli", all(feature = "exec", unix)))]
+pub(crate) fn safe(text: &str) -> String {
+    text.split('\n').map(escaped).collect::<Vec<_>>().join("\n")
+}
+
+/// Formats a command for a shell. Its words may have been chosen by an agent.
+#[cfg(any(feature = "cli", all(feature = "exec", unix)))]
+pub(crate) fn shell_command(words: &[&str]) -> String {
+    let words = words.iter().map(|word| shlex::try_quote(word).unwrap_or_default());
+    escaped(&words.collect::<Vec<_>>().join(" "))
+}
+
 /// Number of live [`ReportGuard`] guards.
 static REPORTING: AtomicUsize = AtomicUsize::new(0);
 

@@ -23,7 +23,7 @@ pub(crate) use self::{
         environment::{CLIENT_API_KEY_VARIABLE, CLIENT_SECRET_VARIABLE, CLIENT_TOKEN_VARIABLE, hops},
         load,
     },
-    secret::Sourced,
+    secret::{MIN_TOKEN, Sourced},
     value::{AuthRequire, Certificate, CommandFormat, CommandLine, OfferedExtension, StorePath, Value},
 };
 use self::{

@@ -23,8 +23,8 @@ use crate::{
     base::jws::SigningKey,
     cli::{
         config::{
-            self, AgentConfig, AuthConfig, AuthRequire, Certificate, Config, LoadedConfig, OfferedExtension, Origin,
-            StoreConfig, TlsConfig,
+            self, AgentConfig, AuthConfig, AuthRequire, Certificate, Config, LoadedConfig, MIN_TOKEN, OfferedExtension,
+            Origin, StoreConfig, TlsConfig,
         },
         prometheus,
     },
@@ -370,7 +370,7 @@ fn authentication(config: &Config) -> anyhow::Result<Option<AnyOf>> {
     let mut schemes = auth::any();
     let AuthConfig { tokens, mtls, mtls_names, mtls_scopes, jwt, .. } = &config.auth;
     if let Some(token) = &config.token {
-        schemes = schemes.or(Bearer::of(token.credential()));
+        schemes = schemes.or(Bearer::of(token.credential_of_callers()));
     }
     if let Some(path) = tokens {
         let file = TokenFile::open(path);
@@ -525,9 +525,6 @@ fn descriptor_limit(_: u64) -> Option<u64> {
     None
 }
 
-/// Minimum length of a token that other machines could guess.
-const MIN_TOKEN: usize = 16;
-
 /// Rejects an address that is reachable from other machines if callers are not authenticated, or by a short token only. The server
 /// checks the first too when it listens; checked here, it is a configuration error that is reported before the store is opened.
 fn guard_public(config: &Config, token_origin: &Origin) -> Result<(), config::Error> {
@@ -554,12 +551,17 @@ fn guard_public(config: &Config, token_origin: &Origin) -> Result<(), config::Er
 /// Rejects `--dev` if other machines may reach the server: clients would get causes of failures, also later.
 fn guard_dev(config: &Config, is_dev: bool) -> Result<(), config::Error> {
     let public = config.listen.0.iter().chain(&config.metrics_listen).find(|addr| server::is_public(**addr));
-    let proxies = (!config.trusted_proxies.is_empty()).then_some("trusted_proxies");
-    let others = config.public_url.as_ref().map(|_| "public_url").or(proxies).map(str::to_owned);
-    let Some(found) = public.map(ToString::to_string).or(others).filter(|_| is_dev) else { return Ok(()) };
-    Err(config::Error::new(format!(
-        "--dev needs loopback addresses, no public_url, no trusted_proxies; remove {found}"
-    )))
+    let others = [
+        ("public_url", config.public_url.is_some()),
+        ("trusted_proxies", !config.trusted_proxies.is_empty()),
+        ("allowed_hosts", !config.allowed_hosts.is_empty()),
+        ("cors_origins", !config.cors_origins.is_empty()),
+    ];
+    let other = others.into_iter().find(|(_, is_set)| *is_set).map(|(key, _)| key.to_owned());
+    match public.map(ToString::to_string).or(other).filter(|_| is_dev) {
+        Some(found) => Err(config::Error::new(format!("--dev is for callers on this machine only; remove {found}"))),
+        None => Ok(()),
+    }
 }
 
 /// Rejects a protected agent card that nobody could read, and an agent card that declares credentials which the server does

@@ -13,6 +13,7 @@ use super::{
     OutputError, say, say_text,
     terminal::{DIM, YELLOW, paint, state_style},
 };
+pub(super) use crate::base::stderr::{safe, shell_command};
 use crate::{
     base::stderr::{escaped, write_escaped},
     client::{CatalogEntry, StreamEvent},
@@ -89,12 +90,6 @@ pub(super) fn wrapped(text: &str, indent: usize) -> String {
         column += width;
     }
     lines
-}
-
-/// Formats a command for a shell. Its words may have been chosen by an agent.
-pub(super) fn shell_command(words: &[&str]) -> String {
-    let words = words.iter().map(|word| shlex::try_quote(word).unwrap_or_default());
-    escaped(&words.collect::<Vec<_>>().join(" "))
 }
 
 /// Returns the name of a state with its style.
@@ -483,11 +478,6 @@ fn parts(parts: &[Part]) -> String {
 /// Formats a text with its further lines indented, so that they are not taken for lines of this program.
 fn indented(text: &str, columns: usize) -> String {
     safe(text).replace('\n', &format!("\n{:columns$}", ""))
-}
-
-/// Escapes control characters other than line feeds, so that the text of an agent does not control the terminal.
-pub(super) fn safe(text: &str) -> String {
-    text.split('\n').map(escaped).collect::<Vec<_>>().join("\n")
 }
 
 #[cfg(test)]

@@ -29,9 +29,9 @@ starts_not 'missing file' '^error: exec\.command: \./none: no such file in /' ./
 starts_not 'missing file of an interpreter' '^error: exec\.command: none\.sh: no such file in /' 'sh none.sh'
 starts_not 'missing program' 'nosuch: not in PATH, and not in this directory; install it, or write its path$' nosuch
 starts_not 'pipe without a shell' "needs a shell; write sh -c '…'$" 'cat | tr a-z A-Z'
-row '--dev with a public URL' 2 '--dev needs loopback addresses, no public_url, no trusted_proxies; remove public_url$' \
+row '--dev with a public URL' 2 '--dev is for callers on this machine only; remove public_url$' \
     a2a serve --listen 127.0.0.1:0 --exec cat --dev --public-url https://agent.example
-row '--dev on all addresses' 2 '--dev needs loopback addresses, .*; remove 0\.0\.0\.0:0$' \
+row '--dev on all addresses' 2 '--dev is for callers on this machine only; remove 0\.0\.0\.0:0$' \
     a2a serve --listen 0.0.0.0:0 --insecure --exec cat --dev
 row 'help names the format with questions and files' 0 '--exec-format json-lines' a2a serve -h
 

@@ -229,6 +229,17 @@ async fn changed_credentials_are_read_again() {
     tokio::time::timeout(std::time::Duration::from_secs(20), renewed).await.unwrap();
     let old = reqwest::Client::new().get(format!("{url}/tasks")).bearer_auth("first-first-first").send().await.unwrap();
     assert_eq!(old.status(), 401);
+    // A token that could be guessed is not accepted from callers.
+    std::fs::write(&file, "short\n").unwrap();
+    let status = async |token: &str| {
+        let request = reqwest::Client::new().get(format!("{url}/tasks")).bearer_auth(token);
+        request.send().await.unwrap().status().as_u16()
+    };
+    let started = std::time::Instant::now();
+    while started.elapsed() < std::time::Duration::from_secs(3) {
+        assert_eq!((status("short").await, status("second-second-second").await), (401, 200));
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    }
 }
 
 #[tokio::test]

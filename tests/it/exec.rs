@@ -277,6 +277,26 @@ async fn stderr_of_a_failed_command_is_exposed_on_request_only() {
     let (_, text) = send_exposed(script, secret).await;
     assert!(text.contains("exit code 7: 500 (hidden) x") && !text.contains("sesame") && text.len() < 5000, "{text}");
     assert!(text.lines().count() <= 22 && text.contains("\n495 (hidden) x"), "{text}");
+    // Output of a command that is no event, log events and broken events have no secrets either.
+    for (line, expected) in [
+        (r"$API_TOKEN", "Its output begins with: (hidden)"),
+        (r#"{\"type\":\"$API_TOKEN\"}"#, "unknown variant `(hidden)`"),
+        (r#"{\"type\":\"status\"}${API_TOKEN}"#, "(hidden)"),
+    ] {
+        let secret = json_lines().env([("API_TOKEN".to_owned(), "sesame-open".to_owned())].into());
+        let (_, text) = send_exposed(&format!("echo \"{line}\""), secret).await;
+        assert!(text.contains(expected) && !text.contains("sesame"), "{text}");
+    }
+    // Data of a message stay, and its text is in the cause.
+    let agent = a2a_service::agent::from_fn(|_, _| async {
+        let mut message = a2a_service::pb::v1::Message::agent("No answer.");
+        message.parts.push(a2a_service::pb::v1::Part::data(serde_json::json!({"city": "Lisbon"})).unwrap());
+        Err(a2a_service::agent::Error::public(message).caused_by("disk full"))
+    });
+    let exposed = Client::from_service(Server::new(agent).expose_causes(true).into_service());
+    let outcome = exposed.send("hello").await.unwrap();
+    let parts = &outcome.task().unwrap().status.as_ref().unwrap().message.as_ref().unwrap().parts;
+    assert!(parts.len() == 2 && format!("{parts:?}").contains("Lisbon"), "{parts:?}");
     // Text for clients gets its cause too.
     let agent = a2a_service::agent::from_fn(|_, _| async {
         Err(a2a_service::agent::Error::public("No answer.").caused_by("disk\u{7} full"))
@@ -315,6 +335,8 @@ async fn commands_that_cannot_be_started_say_what_mends_them() {
         (write("env.rb", "#!/usr/bin/env -S no-such-ruby -w\n", 0o755), "its interpreter no-such-ruby is missing; "),
         (path(""), " is a directory; name a program in it: --exec "),
         (path("none"), ": no such file"),
+        (write("a'; b.sh", "#!/bin/sh\n", 0o644), "a'; b.sh\""),
+        (write("c d.sh", "echo hello\n", 0o755), "/c d.sh'\""),
         ("no-such-program".to_owned(), ": not in PATH, and not in this directory; install it, or write its path"),
     ] {
         let error = Exec::new([&program], options()).unwrap_err().to_string();
@@ -667,9 +689,11 @@ async fn invalid_commands_are_errors_of_the_configuration() {
         (&["--exec", "sh -c 'x"], "check its quotes"),
         (&["--exec", "cat", "--exec-format", "lines"], "`persistent`"),
         (&["--exec-format", "text"], "exec.command"),
-        (&["--dev", "--public-url", "https://a.example"], "no public_url, no trusted_proxies; remove public_url"),
-        (&["--dev", "--trusted-proxies", "10.0.0.1"], "no public_url, no trusted_proxies; remove trusted_proxies"),
-        (&["--dev", "--metrics-listen", "0.0.0.0:0", "--insecure"], "no trusted_proxies; remove 0.0.0.0:0"),
+        (&["--dev", "--public-url", "https://a.example"], "on this machine only; remove public_url"),
+        (&["--dev", "--trusted-proxies", "10.0.0.1"], "on this machine only; remove trusted_proxies"),
+        (&["--dev", "--allowed-hosts", "a.example"], "on this machine only; remove allowed_hosts"),
+        (&["--dev", "--cors-origins", "https://a.example"], "on this machine only; remove cors_origins"),
+        (&["--dev", "--metrics-listen", "0.0.0.0:0", "--insecure"], "on this machine only; remove 0.0.0.0:0"),
     ] {
         let mut command = a2a(&[&["serve", "--listen", "127.0.0.1:0"], arguments].concat());
         command.env("PATH", std::env::var_os("PATH").unwrap());

@@ -23,9 +23,9 @@ use super::{Process, Runner, failure};
 use crate::{
     agents::{
         files::{PREFIX, TurnFiles},
-        turn_json::{AgentEvent, EventSink, Level, Line, LogLimit, Received, TurnLine, log, read_line},
+        turn_json::{AgentEvent, EventSink, Level, Line, LogLimit, Received, TurnLine, log, read_line, redacted},
     },
-    base::sources::Ids,
+    base::{redaction::Secrets, sources::Ids},
     engine::agent::{End, Error, Stopped, Turn, Updates},
 };
 
@@ -85,7 +85,7 @@ impl Persistent {
         };
         running.lines.send(line).await.map_err(|_| ended())?;
         registration.is_announced = true;
-        let mut sink = EventSink::new(out, turn.task_id());
+        let mut sink = EventSink::new(out, turn.task_id(), Arc::clone(&self.runner.secrets));
         let mut is_canceled = false;
         loop {
             let event = tokio::select! {
@@ -135,7 +135,7 @@ impl Persistent {
             let Process { child, stdout, stderr, .. } = &mut process;
             let is_killed = tokio::select! {
                 () = write_lines(stdin, lines) => false,
-                result = route_events(stdout, &turns) => {
+                result = route_events(stdout, &turns, &runner.secrets) => {
                     if let Err(error) = &result {
                         tracing::error!(error.cause = %error, "persistent command killed");
                     }
@@ -198,17 +198,17 @@ async fn write_lines(stdin: Option<ChildStdin>, mut lines: mpsc::Receiver<Vec<u8
 /// Sends each event to its turn. Events of turns that have ended are dropped, and lines that are no JSON objects are logged. A turn
 /// that does not take its events, because its task waits for the store or for memory, delays the others for at most [`MAX_DELAY`],
 /// and then fails.
-async fn route_events(stdout: &mut BufReader<ChildStdout>, turns: &Turns) -> Result<(), Error> {
+async fn route_events(stdout: &mut BufReader<ChildStdout>, turns: &Turns, secrets: &Secrets) -> Result<(), Error> {
     let mut limit = LogLimit::default();
     while let Some(line) = read_line(stdout, MAX_LINE).await? {
         let Line::Whole(line) = line else {
             return Err(Error::internal(format!("a line of the command exceeds {MAX_LINE} bytes")));
         };
         let line = Bytes::from(line);
-        let events = match Received::decode(line.clone()).await {
+        let events = match Received::decode(line.clone()).await.map_err(|error| redacted(error, secrets)) {
             Ok(Received::Blank) => continue,
             Ok(Received::Output(text, _)) => {
-                limit.log(&text, |line| log("", Level::Info, line), |why| tracing::warn!("{why}"));
+                limit.log(&secrets.redact(&text), |line| log("", Level::Info, line), |why| tracing::warn!("{why}"));
                 continue;
             }
             Ok(Received::Events(events)) => events.into_iter().map(|event| (event.turn.clone(), Ok(event))).collect(),

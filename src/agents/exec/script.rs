@@ -10,7 +10,7 @@ use std::{
 };
 
 use super::guard::find_program;
-use crate::base::decoding::BYTE_ORDER_MARK;
+use crate::base::{decoding::BYTE_ORDER_MARK, stderr::shell_command};
 
 /// Maximum length of the first line of a script that is read, in bytes. Linux has the same limit.
 const FIRST_LINE: u64 = 256;
@@ -97,9 +97,10 @@ pub(super) fn problem(path: &Path, name: &str) -> Option<String> {
     };
     if metadata.is_dir() {
         let directory = name.trim_end_matches('/');
-        return Some(format!("{directory} is a directory; name a program in it: --exec {directory}/agent.py"));
+        let program = shell_command(&["--exec", &shell_command(&[&format!("{directory}/agent.py")])]);
+        return Some(format!("{directory} is a directory; name a program in it: {program}"));
     }
-    let use_instead = |interpreter| format!("use --exec '{interpreter} {name}'");
+    let use_instead = |interpreter| format!("use {}", shell_command(&["--exec", &shell_command(&[interpreter, name])]));
     let mut beginning = Vec::new();
     // A program that the server can't read is not a script. The opening of a named pipe would block.
     let file = if metadata.is_file() { File::open(path).ok() } else { None };
@@ -113,11 +114,12 @@ pub(super) fn problem(path: &Path, name: &str) -> Option<String> {
         return Some(format!("{name} has no #! line; {}", use_instead(interpreter)));
     }
     if metadata.permissions().mode() & 0o111 == 0 {
-        return Some(format!("{name} is not executable; run: chmod +x {name}"));
+        return Some(format!("{name} is not executable; run: {}", shell_command(&["chmod", "+x", name])));
     }
     let line = first_line?;
     if line.ends_with(b"\r") {
-        return Some(format!(r"{name} has Windows line ends; run: sed -i 's/\r$//' {name}"));
+        let remedy = shell_command(&["sed", "-i", r"s/\r$//", name]);
+        return Some(format!("{name} has Windows line ends; run: {remedy}"));
     }
     let line = String::from_utf8_lossy(line);
     let mut words = line.split_ascii_whitespace();

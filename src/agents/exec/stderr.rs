@@ -1,16 +1,12 @@
 //! Stderr of a command: its lines for the log, without secrets, and its last lines for the error of a failed turn.
 
-use std::{
-    collections::{BTreeMap, VecDeque},
-    env,
-    sync::Arc,
-};
+use std::{collections::VecDeque, sync::Arc};
 
 use tokio::{io::BufReader, process::ChildStderr};
 
 use crate::{
     agents::turn_json::{Level, each_log_line, log},
-    base::{environment::may_be_secret, stderr::escaped},
+    base::{redaction::Secrets, stderr::escaped},
 };
 
 /// Maximum number of last lines that are kept. The trace of an uncaught error of Node.js has 15.
@@ -18,53 +14,6 @@ const LINES: usize = 20;
 
 /// Maximum length of a line that is kept, in characters.
 const LINE: usize = 200;
-
-/// Minimum length in bytes of a value that is redacted. Shorter ones occur in other words too.
-const MIN_SECRET: usize = 6;
-
-/// Text in place of a secret.
-const HIDDEN: &str = "(hidden)";
-
-/// Secrets that a command may write: the values of environment variables that may be secrets by their names.
-#[derive(Default)]
-pub(super) struct Secrets(Vec<String>);
-
-impl Secrets {
-    /// Returns the secrets in the environment of this process and in further variables of the command.
-    pub(super) fn of(variables: &BTreeMap<String, String>) -> Self {
-        let own =
-            env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
-        let all = own.chain(variables.iter().map(|(name, value)| (name.clone(), value.clone())));
-        let all = all.filter(|(name, _)| may_be_secret(name));
-        let mut values: Vec<_> =
-            all.flat_map(|(_, value)| value.lines().map(str::to_owned).collect::<Vec<_>>()).collect();
-        values.retain(|line| line.len() >= MIN_SECRET);
-        // A value may be a part of another one.
-        values.sort_by_key(|value| std::cmp::Reverse(value.len()));
-        Self(values)
-    }
-
-    /// Replaces the secrets in a line, bearer tokens, and credentials in URLs.
-    fn redact(&self, line: &str) -> String {
-        let line = self.0.iter().fold(line.to_owned(), |line, secret| line.replace(secret, HIDDEN));
-        let (mut redacted, mut follows_scheme) = (String::with_capacity(line.len()), false);
-        for word in line.split_inclusive(' ') {
-            let text = word.trim_end();
-            let is_token = text.len() >= 20 || text.len() >= MIN_SECRET && text.contains(|c: char| c.is_ascii_digit());
-            let credentials =
-                text.split_once("://").and_then(|(scheme, rest)| Some((scheme, rest.rsplit_once('@')?.1)));
-            match credentials {
-                _ if follows_scheme && is_token => redacted.push_str(HIDDEN),
-                Some((scheme, host)) => redacted.extend([scheme, "://", HIDDEN, "@", host]),
-                None => redacted.push_str(text),
-            }
-            redacted.push_str(word.get(text.len()..).unwrap_or_default());
-            let lower = text.to_ascii_lowercase();
-            follows_scheme = lower.ends_with("bearer") || lower.ends_with("basic");
-        }
-        redacted
-    }
-}
 
 /// Stderr of a command.
 pub(super) struct Stderr {
@@ -140,20 +89,5 @@ mod tests {
             assert_eq!(error_line(&lines.iter().map(|line| (*line).to_owned()).collect()), Some(expected));
         }
         assert_eq!(error_line(&VecDeque::new()), None);
-    }
-
-    #[test]
-    fn secrets_are_redacted() {
-        let variables = [("API_KEY", "sesame-open"), ("CITY", "Lisbon"), ("SHORT_TOKEN", "a")];
-        let secrets = Secrets::of(&variables.map(|(name, value)| (name.to_owned(), value.to_owned())).into());
-        for (line, expected) in [
-            ("key=sesame-open, Lisbon", "key=(hidden), Lisbon"),
-            ("{'Authorization': 'Bearer abc123'}", "{'Authorization': 'Bearer (hidden)"),
-            ("Bearer token missing", "Bearer token missing"),
-            ("  connect postgres://u:p@db/x failed", "  connect postgres://(hidden)@db/x failed"),
-            ("  a  b ", "  a  b "),
-        ] {
-            assert_eq!(secrets.redact(line), expected);
-        }
     }
 }

@@ -37,13 +37,39 @@ impl<T> Sourced<T> {
     }
 }
 
+/// Minimum length of a token that other machines could guess.
+pub(crate) const MIN_TOKEN: usize = 16;
+
 impl Sourced<Token> {
     /// Returns the credential, which is read again when its file changes.
     pub(crate) fn credential(&self) -> Credential {
-        let read = |path: &Path| Token::read_file(path).map(|token| token.expose().to_owned());
-        let file = self.file().and_then(|path| Credential::in_file(path, read).ok());
-        file.unwrap_or_else(|| self.value.expose().into())
+        watched(self.file(), self.value.expose(), read_token)
     }
+
+    /// Returns the credential of callers. A change of its file to a token that could be guessed is rejected, unless it is short already.
+    pub(crate) fn credential_of_callers(&self) -> Credential {
+        let is_short = self.value.expose().len() < MIN_TOKEN;
+        watched(self.file(), self.value.expose(), if is_short { read_token } else { read_long_token })
+    }
+}
+
+fn read_token(path: &Path) -> Result<String, String> {
+    Token::read_file(path).map(|token| token.expose().to_owned())
+}
+
+fn read_long_token(path: &Path) -> Result<String, String> {
+    let token = read_token(path)?;
+    let is_short = token.len() < MIN_TOKEN;
+    if is_short { Err(format!("the token is shorter than {MIN_TOKEN} characters")) } else { Ok(token) }
+}
+
+/// Returns the credential in a file, or the one of the configuration if there is no file, or it has become unreadable.
+fn watched(file: Option<&str>, value: &str, read: fn(&Path) -> Result<String, String>) -> Credential {
+    let Some(path) = file else { return value.into() };
+    Credential::in_file(path, read).unwrap_or_else(|reason| {
+        tracing::error!(path, reason, "credential can't be read; the one before stays in use until a restart");
+        value.into()
+    })
 }
 
 impl Config {
@@ -125,8 +151,7 @@ impl Secret {
 
     /// Returns the credential, which is read again when its file changes.
     pub(super) fn credential(&self) -> Credential {
-        let file = self.0.file().and_then(|path| Credential::in_file(path, read_text).ok());
-        file.unwrap_or_else(|| self.expose().into())
+        watched(self.0.file(), self.expose(), read_text)
     }
 
     /// Formats the secret as TOML, without its text.

@@ -24,7 +24,7 @@ use crate::{
         event::{Ends, Event, EventFlags},
         message::secret::Secrets,
         pb::{
-            v1::{Message, Part, Task, TaskState},
+            v1::{Message, Part, Task, TaskState, part},
             wkt::Struct,
         },
     },
@@ -222,8 +222,12 @@ impl LiveRef {
                 tracing::warn!(agent, task.id = task, error.cause = cause, "turn failed with a message");
                 // The cause has the text of the message, and perhaps more.
                 let is_more = cause != message.text();
-                let parts = reports.exposed(&cause).filter(|_| is_more).map(|cause| vec![Part::text(cause)]);
-                (TaskState::Failed, Some(Message { parts: parts.unwrap_or(message.parts), ..message }))
+                let mut message = message;
+                if let Some(cause) = reports.exposed(&cause).filter(|_| is_more) {
+                    message.parts.retain(|part| !matches!(part.content, Some(part::Content::Text(_))));
+                    message.parts.insert(0, Part::text(cause));
+                }
+                (TaskState::Failed, Some(message))
             }
             TurnResult::Failure(kind, cause, None, _) => (TaskState::Failed, Some(self.failure_message(kind, &cause))),
         };

@@ -48,7 +48,7 @@ use crate::{
         endpoint::{client_builder, parse_url},
         turn_json::each_log_line,
     },
-    base::{clock, rate_limit::RateLimit, retry::Backoff, stderr::escaped},
+    base::{clock, rate_limit::RateLimit, redaction::Secrets, retry::Backoff, stderr::escaped},
     protocol::{
         error::chain,
         json::{check_json, wkt::check_unique},
@@ -329,6 +329,7 @@ struct Started {
     stdin: ChildStdin,
     stdout: ChildStdout,
     session: oneshot::Sender<Infallible>,
+    secrets: Arc<Secrets>,
 }
 
 /// Starts the command of a server.
@@ -340,15 +341,16 @@ fn start(server: &McpServer, words: &[String], env: &BTreeMap<String, String>) -
     let (stdin, stdout) = child.stdin.take().zip(child.stdout.take()).ok_or_else(missing)?;
     let stderr = child.stderr.take().ok_or_else(missing)?;
     let (session, session_ended) = oneshot::channel();
-    let name = server.name.clone();
+    let secrets = Arc::new(Secrets::of(env));
+    let (name, of_command) = (server.name.clone(), Arc::clone(&secrets));
     tokio::spawn(async move {
         let log = |line: &str| tracing::info!(mcp.server = name, "MCP server: {}", escaped(line));
         let warn = |why: String| tracing::warn!(mcp.server = name, "{why}");
-        each_log_line(&mut BufReader::new(stderr), str::to_owned, log, warn).await;
+        each_log_line(&mut BufReader::new(stderr), |line| of_command.redact(line), log, warn).await;
     });
     let process = Process { child, is_guarded: cfg!(unix) && server.guard.is_some() };
     tokio::spawn(process.supervise(server.name.clone(), session_ended));
-    Ok(Started { stdin, stdout, session })
+    Ok(Started { stdin, stdout, session, secrets })
 }
 
 /// Returns the command of a program, which is looked for in `path` or in that of this process.
@@ -467,9 +469,9 @@ impl Connection {
         };
         let client = match &self.server.transport {
             McpTransport::Command(words, env) => {
-                let Started { stdin, stdout, session } = start(&self.server, words, env)?;
+                let Started { stdin, stdout, session, secrets } = start(&self.server, words, env)?;
                 let stdout = LimitedOutput { stdout, flood: FloodLimit::new(&self.server), _session: session };
-                let transport = stdio::transport(&self.server.name, stdout, stdin);
+                let transport = stdio::transport(&self.server.name, stdout, stdin, secrets);
                 client.serve_with_lifecycle(transport, lifecycle).await
             }
             McpTransport::Url(url, token) => {

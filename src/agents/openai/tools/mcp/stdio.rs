@@ -24,9 +24,10 @@ use tokio_util::codec::{self, FramedWrite};
 
 use super::message;
 use crate::{
-    agents::turn_json::{Line, LogLimit, quoted, read_line},
+    agents::turn_json::{Line, LogLimit, MAX_LOG_LINE, quoted, read_line},
     base::{
         decoding::{self, BYTE_ORDER_MARK},
+        redaction::Secrets,
         stderr::escaped,
     },
     protocol::json::check_json,
@@ -85,12 +86,13 @@ pub(super) fn transport(
     server: &str,
     stdout: impl AsyncRead + Send + Unpin + 'static,
     stdin: ChildStdin,
+    secrets: Arc<Secrets>,
 ) -> (FramedWrite<ChildStdin, Encoder>, BoxStream<'static, Received>) {
     let pending = Pending::default();
     let (name, waiting) = (server.to_owned(), Arc::clone(&pending));
     let state = (BufReader::new(stdout), LogLimit::default(), VecDeque::new());
     let messages = unfold(state, move |(mut stdout, mut limit, mut failures)| {
-        let (name, waiting) = (name.clone(), Arc::clone(&waiting));
+        let (name, waiting, secrets) = (name.clone(), Arc::clone(&waiting), Arc::clone(&secrets));
         async move {
             loop {
                 if let Some(failure) = failures.pop_front() {
@@ -115,7 +117,8 @@ pub(super) fn transport(
                         return Some((*message, (stdout, limit, failures)));
                     }
                     Ok(Parsed::Broken) => {
-                        let why = format!("the server sent a broken message: {}", escaped(&quoted(&line)));
+                        let why =
+                            secrets.redact(&format!("the server sent a broken message: {}", escaped(&quoted(&line))));
                         tracing::warn!(mcp.server = name, "{why}");
                         let failed = |id| JsonRpcError::new(Some(id), ErrorData::internal_error(why.clone(), None));
                         failures.extend(waiting.lock().drain().map(failed).map(ServerJsonRpcMessage::Error));
@@ -123,7 +126,8 @@ pub(super) fn transport(
                     Ok(Parsed::Output) => {
                         let log = |line: &str| tracing::info!(mcp.server = name, "MCP server: {}", escaped(line));
                         let warn = |why: String| tracing::warn!(mcp.server = name, "{why}");
-                        limit.log(&String::from_utf8_lossy(&line), log, warn);
+                        let text = String::from_utf8_lossy(line.get(..MAX_LOG_LINE).unwrap_or(&line));
+                        limit.log(&secrets.redact(&text), log, warn);
                     }
                     Ok(Parsed::Blank) => {}
                     Err(why) => {
