@@ -145,11 +145,14 @@ pub(super) fn run(arguments: Token) -> anyhow::Result<()> {
             print(output, &json!({"name": name, "token": secret}), &format!("{secret}\n"))?;
         }
         TokenCommand::Rotate { name, grace } => {
-            let expires = end(grace).context("--grace is too long")?;
+            let expires = if grace.is_zero() { Timestamp::try_from(SystemTime::now()).ok() } else { end(grace) };
+            let expires = expires.context("--grace is too long")?;
             let secret = rotate_token(&file, &name, expires)?;
             audited("token rotate", name.as_str(), 1);
             print(output, &json!({"name": name, "token": secret}), &format!("{secret}\n"))?;
-            report(&format!("note: the old secret of {name} is accepted until {expires}\n"));
+            let end =
+                if grace.is_zero() { "rejected from now on".to_owned() } else { format!("accepted until {expires}") };
+            report(&format!("note: the old secret of {name} is {end}\n"));
         }
         TokenCommand::List => {
             let tokens = list_tokens(&file)?;

@@ -589,14 +589,52 @@ async fn commands_cover_all_agents() {
     assert!(errors.contains("all/other.db is of an agent that has no database here"), "{errors}");
     assert!(!directory.join("a2a.geo.db").exists(), "nothing is restored if one copy does not fit");
     std::fs::remove_file(directory.join("all/other.db")).unwrap();
+    // Nothing is restored if a copy is damaged, a file of an old database is there, or its directory is missing.
+    let geo = directory.join("a2a.geo.db");
+    let content = std::fs::read(directory.join("all/math.db")).unwrap();
+    let mut damaged = content.clone();
+    damaged[4096..].fill(7);
+    std::fs::write(directory.join("all/math.db"), damaged).unwrap();
+    let errors = fail(directory, &["restore", "all"]).await;
+    assert!(errors.contains("nothing was restored: ") && errors.contains("all/math.db") && !geo.exists(), "{errors}");
+    std::fs::write(directory.join("all/math.db"), content).unwrap();
+    std::fs::write(directory.join("a2a.math.db-wal"), "").unwrap();
+    let errors = fail(directory, &["restore", "all"]).await;
+    assert!(errors.contains("nothing was restored: a2a.math.db-wal exists") && !geo.exists(), "{errors}");
+    std::fs::remove_file(directory.join("a2a.math.db-wal")).unwrap();
+    let agents_elsewhere = agents.replace("name = 'math'", "name = 'math'\nstore = 'sqlite:none/math.db'");
+    std::fs::write(directory.join("a2a.toml"), agents_elsewhere).unwrap();
+    let errors = fail(directory, &["restore", "all"]).await;
+    assert!(errors.contains("nothing was restored: ") && errors.contains("none/math.db") && !geo.exists(), "{errors}");
+    // An agent without a copy is named.
+    std::fs::write(directory.join("a2a.toml"), format!("{agents}[[agents]]\nname = 'new'\n")).unwrap();
+    let errors = fail(directory, &["restore", "all/none"]).await;
+    assert!(!errors.contains("has no copy"), "{errors}");
+    std::fs::create_dir(directory.join("some")).unwrap();
+    std::fs::copy(directory.join("all/geo.db"), directory.join("some/geo.db")).unwrap();
+    let (code, _, notes) = run(directory, &["restore", "some"]).await;
+    assert!(code == 0 && notes.contains("note: agent math has no copy in some\n"), "{notes}");
+    assert!(notes.contains("agent new has no copy in some") && !notes.contains("agent geo has"), "{notes}");
+    std::fs::remove_file(&geo).unwrap();
+    std::fs::write(directory.join("a2a.toml"), agents).unwrap();
     let restored = succeed(directory, &["restore", "all"]).await;
     assert!(
         restored.contains("restored a2a.geo.db from all/geo.db\n") && restored.contains("all/math.db"),
         "{restored}"
     );
     assert_eq!(succeed(directory, &["check"]).await, checked);
+    // Databases are imported one after the other.
+    std::fs::remove_file(&geo).unwrap();
+    let errors = fail(directory, &["import", "tasks"]).await;
+    assert!(errors.contains("imported before: geo; then failed: nothing was imported into a2a.math.db"), "{errors}");
     clear();
     succeed(directory, &["import", "tasks"]).await;
+    #[cfg(unix)]
+    for (path, mode) in [("tasks", 0o700), ("tasks/geo.jsonl", 0o600), ("all", 0o700), ("all/geo.db", 0o600)] {
+        let metadata = std::fs::metadata(directory.join(path)).unwrap();
+        let found = std::os::unix::fs::PermissionsExt::mode(&metadata.permissions()) & 0o777;
+        assert_eq!(found, mode, "{path}");
+    }
     assert_eq!(succeed(directory, &["check"]).await, checked);
     // A copy of one database, as servers with one agent have.
     std::fs::remove_file(directory.join("a2a.math.db")).unwrap();

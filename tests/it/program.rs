@@ -300,14 +300,14 @@ async fn printed_commands_work() {
     std::fs::write(path("server.key"), certificates.signing_key.serialize_pem()).unwrap();
     std::fs::write(path("token"), "sesame-sesame-sesame\n").unwrap();
     let (cert, key, tokens) = (path("server.pem"), path("server.key"), path("tokens.json"));
-    add_token(Path::new(&tokens), NewToken::new("ada"), SystemTime::now()).unwrap();
+    std::fs::write(&tokens, r#"{"tokens": []}"#).unwrap();
     let token = [("A2A_TOKEN", "sesame-sesame-sesame")];
     for (flags, variables, parts) in [
         (vec!["--listen", "127.0.0.1:0"], &[][..], vec!["listening on http://127.0.0.1:", "grpcurl -plaintext"]),
         (
             vec!["--listen", "0.0.0.0:0"],
             &token[..],
-            vec!["listening on http://localhost:", "(0.0.0.0:", "authorization: Bearer $A2A_TOKEN"],
+            vec!["listening on http://localhost:", "(0.0.0.0:", "\nwithout TLS, ", "authorization: Bearer $A2A_TOKEN"],
         ),
         (
             vec!["--listen", "0.0.0.0:0", "--tls-cert", "self_signed"],
@@ -317,13 +317,7 @@ async fn printed_commands_work() {
         (
             vec!["--listen", "127.0.0.1:0", "--tls-cert", &cert, "--tls-key", &key, "--auth-tokens", &tokens],
             &[],
-            vec![
-                "listening on https://localhost:",
-                "curl --cacert ",
-                "grpcurl -cacert ",
-                "new NAME)",
-                "--insecure-tls",
-            ],
+            vec!["listening on https://localhost:", "curl --cacert ", "grpcurl -cacert ", "new me)", "--insecure-tls"],
         ),
     ] {
         let (_server, lines) = startup(directory, &flags, variables).await;
@@ -340,6 +334,9 @@ async fn printed_commands_work() {
         assert!(rest.contains("TASK_STATE_COMPLETED") && rpc.contains("TASK_STATE_COMPLETED"), "{rest}{rpc}");
         assert!(grpc.ends_with("\nlf.a2a.v1.A2AService/SendMessage\n"), "{grpc}");
     }
+    // The token of the first command is there now.
+    let (_server, lines) = startup(directory, &["--listen", "127.0.0.1:0", "--auth-tokens", &tokens], &[]).await;
+    assert!(lines.contains(&"  TOKEN=...  # the secret that `a2a token new` has printed".to_owned()), "{lines:#?}");
     std::fs::write(path("a2a.toml"), "token = 'sesame-sesame-sesame'\n").unwrap();
     let (_server, lines) = startup(directory, &["--listen", "[::1]:0"], &[]).await;
     let file = directory.join("a2a.toml");

@@ -8,10 +8,11 @@ use std::{
 
 use anyhow::{Context as _, anyhow};
 use serde_json::json;
+use tempfile::TempDir;
 
 use super::{Output, Target, Usage, audited, with_store};
 use crate::{
-    cli::{OutputError, show::OutputFormat},
+    cli::{OutputError, report, show::OutputFormat},
     store::sqlite::{self, ExportError, ImportError, Inspector},
 };
 
@@ -26,6 +27,9 @@ fn copy_of(target: &Target, to: &Path, extension: &str) -> PathBuf {
 
 /// Makes copies, in a directory if they are of several agents. A failure leaves none, because some look like all.
 fn copy<T>(targets: &[Target], to: &Path, copy: impl FnMut(&Target) -> anyhow::Result<T>) -> anyhow::Result<Vec<T>> {
+    // Copies have the messages of clients.
+    #[cfg(unix)]
+    rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
     let has_directory = targets.iter().any(|target| target.agent.is_some());
     if has_directory {
         fs::create_dir(to).with_context(|| to.display().to_string())?;
@@ -37,7 +41,7 @@ fn copy<T>(targets: &[Target], to: &Path, copy: impl FnMut(&Target) -> anyhow::R
     copied
 }
 
-/// Finds the copies of databases: `from`, or the files in this directory.
+/// Finds the copies of databases: `from`, or the files in this directory. Reports the agents that have none there.
 ///
 /// # Errors
 /// A copy does not fit: it is of one database, and there are several agents, or the reverse, or one that does not exist.
@@ -63,7 +67,14 @@ fn copies<'a>(targets: &'a [Target], from: &Path, extension: &str) -> anyhow::Re
     }
     copies.sort_by(|(_, one), (_, other)| one.cmp(other));
     let missing = || error(from, &format!("has no copies of agents, NAME.{extension}"));
-    if copies.is_empty() { Err(missing().into()) } else { Ok(copies) }
+    if copies.is_empty() {
+        return Err(missing().into());
+    }
+    let is_missing = |target: &&Target| copies.iter().all(|(copied, _)| copied.path != target.path);
+    for agent in targets.iter().filter(is_missing).filter_map(|target| target.agent.as_ref()) {
+        report(&format!("note: agent {agent} has no copy in {}\n", from.display()));
+    }
+    Ok(copies)
 }
 
 /// Writes a copy of each database.
@@ -79,25 +90,32 @@ fn print_copied(verb: &str, to: &str, target: &Target, path: &Path, format: Outp
     Output::new(format, target).print(|| json!({"store": store, "path": path}), || text)
 }
 
-/// Puts copies where there are no databases: all of them, or none if one does not fit.
+/// Puts copies where there are no databases: all of them, or none if one does not fit or is damaged.
 pub(super) fn restore(targets: &[Target], from: &Path, format: OutputFormat) -> anyhow::Result<()> {
     let copies = copies(targets, from, BACKUP)?;
-    for (target, copy) in &copies {
-        Inspector::open(copy)?;
-        let path = target.path.display();
-        if sqlite::user_of(&target.path).is_some() {
-            return Err(anyhow!("nothing was restored: {path} is in use; stop the server first"));
-        }
-        if target.path.exists() {
-            return Err(anyhow!("nothing was restored: {path} exists; move it away, with its -wal and -shm files"));
-        }
+    let written = copies.iter().map(|(target, copy)| restored(&target.path, copy)).collect::<anyhow::Result<Vec<_>>>();
+    for ((target, _), (_directory, temporary, ())) in copies.iter().zip(&written.context("nothing was restored")?) {
+        sqlite::publish(temporary, &target.path)?;
+        audited("admin restore", target.agent.as_deref(), 1);
     }
-    for (target, copy) in &copies {
-        create_atomically(&target.path, |to| Ok(Inspector::open(copy)?.backup(to)?))?;
-        print_copied("restored", "from", target, copy, format)?;
+    copies.iter().try_for_each(|(target, copy)| print_copied("restored", "from", target, copy, format))
+}
+
+/// Writes a copy without damage to a temporary file beside the path of a database that does not exist.
+fn restored(path: &Path, copy: &Path) -> anyhow::Result<(TempDir, PathBuf, ())> {
+    let shown = path.display();
+    if sqlite::user_of(path).is_some() {
+        return Err(anyhow!("{shown} is in use; stop the server first"));
     }
-    audited("admin restore", None, u64::try_from(copies.len())?);
-    Ok(())
+    let files = ["", "-wal", "-shm"].map(|end| format!("{shown}{end}"));
+    if let Some(found) = files.iter().find(|file| Path::new(file).exists()) {
+        return Err(anyhow!("{found} exists; move it away, with its -wal and -shm files"));
+    }
+    let backup = Inspector::open(copy)?;
+    if let Some(problem) = backup.check()?.0.first() {
+        return Err(anyhow!("{} is damaged: {problem}", copy.display()));
+    }
+    write_temporary(path, |to| Ok(backup.backup(to)?))
 }
 
 /// Writes the tasks of each database to a file, or those of one to stdout.
@@ -143,15 +161,21 @@ pub(super) fn export(
     Ok(())
 }
 
-/// Reads exported tasks from a file, from those in a directory, or from stdin.
+/// Reads exported tasks from a file, from those in a directory, or from stdin. Each database is imported for itself: the error of one names
+/// the agents that were imported before.
 pub(super) fn import(targets: &[Target], from: Option<&Path>, format: OutputFormat) -> anyhow::Result<()> {
     let stdin = Path::new("stdin");
+    let mut imported: Vec<&str> = Vec::new();
     for (target, copy) in copies(targets, from.unwrap_or(stdin), EXPORT)? {
         let lines: Box<dyn BufRead + Send> = match from {
             Some(_) => Box::new(BufReader::new(File::open(&copy).with_context(|| copy.display().to_string())?)),
             None => Box::new(BufReader::new(io::stdin())),
         };
-        import_one(target, lines, format)?;
+        import_one(target, lines, format).map_err(|error| match imported.join(", ") {
+            agents if agents.is_empty() => error,
+            agents => error.context(format!("imported before: {agents}; then failed")),
+        })?;
+        imported.extend(target.agent.as_deref());
     }
     Ok(())
 }
@@ -166,7 +190,9 @@ fn import_one(target: &Target, lines: Box<dyn BufRead + Send>, format: OutputFor
             if is_undone { error.context(format!("nothing was imported into {}", path.display())) } else { error }
         })?
     } else {
-        create_atomically(path, import)?
+        let (_directory, temporary, tasks) = write_temporary(path, import)?;
+        sqlite::publish(&temporary, path)?;
+        tasks
     };
     audited("admin import", None, tasks);
     let text = || format!("imported {tasks} tasks into {}\n", path.display());
@@ -174,15 +200,17 @@ fn import_one(target: &Target, lines: Box<dyn BufRead + Send>, format: OutputFor
     Output::new(format, target).print(json, text)
 }
 
-/// Creates a database under a temporary name in the same directory and renames it when `fill` succeeds. A failure leaves
-/// neither the database nor the WAL and lock files of SQLite.
-fn create_atomically<T>(path: &Path, fill: impl FnOnce(&Path) -> anyhow::Result<T>) -> anyhow::Result<T> {
+/// Writes a database with a temporary name to a temporary directory beside its path. Unless it is published, neither it nor the WAL and lock
+/// files of SQLite remain.
+fn write_temporary<T>(
+    path: &Path,
+    fill: impl FnOnce(&Path) -> anyhow::Result<T>,
+) -> anyhow::Result<(TempDir, PathBuf, T)> {
     let context = || path.display().to_string();
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let name = path.file_name().ok_or_else(|| anyhow!("{} is not a file name", path.display()))?;
     let directory = tempfile::Builder::new().prefix("a2a-import-").tempdir_in(parent).with_context(context)?;
     let temporary = directory.path().join(name);
     let result = fill(&temporary).with_context(|| format!("nothing was written to {}", path.display()))?;
-    sqlite::publish(&temporary, path)?;
-    Ok(result)
+    Ok((directory, temporary, result))
 }

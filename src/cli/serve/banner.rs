@@ -3,11 +3,10 @@
 use std::{fmt::Write as _, net::SocketAddr, path::Path};
 
 use crate::{
-    cli::{
-        config::{Certificate, Config, Origin},
-        show::shell_command,
-    },
+    base::stderr::shell_command,
+    cli::config::{Certificate, Config, Origin},
     server::{self, ClientAuth, Tls},
+    service::auth::list_tokens,
 };
 
 /// Message of the examples.
@@ -54,6 +53,10 @@ impl Banner<'_> {
         let mut text = format!("listening on {url}\n{details}");
         if server::is_public(addr) {
             _ = writeln!(text, "other machines can call it at the addresses of this one ({addr})");
+            if self.tls.is_none() {
+                text +=
+                    "without TLS, tokens and messages can be read in transit; set tls.cert, or use a proxy with TLS\n";
+            }
         }
         if self.client_auth == ClientAuth::Required {
             text += "clients need a certificate: curl --cert FILE --key FILE, a2a --client-cert --client-key\n";
@@ -95,9 +98,10 @@ impl Banner<'_> {
                 Some(path) => format!("$(cat {})", shell_command(&[&absolute(Path::new(path))])),
                 None => format!("...  # as set at {}", self.token_origin),
             },
-            (None, Some(path), _) => {
-                format!("$({} token --file {} new NAME)", program(), shell_command(&[&absolute(path)]))
+            (None, Some(path), _) if list_tokens(path).is_ok_and(|tokens| tokens.is_empty()) => {
+                format!("$({} token --file {} new me)", program(), shell_command(&[&absolute(path)]))
             }
+            (None, Some(_), _) => "...  # the secret that `a2a token new` has printed".to_owned(),
             (None, None, Some(issuer)) => format!("...  # an access token of {issuer}"),
             (None, None, None) => return Default::default(),
         };

@@ -369,11 +369,18 @@ pub fn add_token(path: &Path, new: NewToken, now: SystemTime) -> Result<String, 
 /// Replaces the secret of a token, and returns the new one. It is stored nowhere. The old one is rejected from `expires`. Blocks.
 ///
 /// # Errors
-/// There is no such token, or the file can't be read or written.
+/// There is no such token, the secret before the last rotation would be rejected before its time, or the file can't be read or written.
+/// With an `expires` that has passed, both old secrets are rejected.
 pub fn rotate_token(path: &Path, name: &str, expires: Timestamp) -> Result<String, TokenFileError> {
     edit(path, |document| {
         let entry = document.tokens.iter_mut().find(|entry| entry.name == name);
         let entry = entry.ok_or_else(|| Cause::Invalid(format!("no token has the name {name}")))?;
+        let is_ahead = |time: &Timestamp| time.as_millisecond() > Clock::default().millis();
+        let first_end = entry.previous.as_ref().map(|first| first.expires);
+        if let Some(end) = first_end.filter(|end| is_ahead(end) && is_ahead(&expires)) {
+            let accepted = format!("the secret of {name} before the last rotation is accepted until {end}");
+            return Err(Cause::Invalid(format!("{accepted}; rotate then, or with --grace 0s, which rejects both")));
+        }
         let secret = new_secret()?;
         let sha256 = mem::replace(&mut entry.sha256, sha256_hex(secret.as_bytes()));
         entry.previous = Some(PreviousSecret { sha256, expires });
@@ -420,7 +427,7 @@ type TokensByHash = HashMap<Vec<u8>, ActiveToken>;
 #[derive(Debug)]
 struct ActiveToken {
     entry: TokenEntry,
-    /// Has `true` once the token is revoked or changed.
+    /// Has `true` once the token is revoked, changed, or expired.
     revoked: Arc<watch::Sender<bool>>,
 }
 
@@ -437,7 +444,11 @@ impl Tokens {
         let sources = document.tokens.iter().map(|entry| entry.source.clone()).collect();
         let active = |entry: TokenEntry| {
             let hash = from_hex(&entry.sha256).unwrap_or_default();
-            let unchanged = known.get(&hash).filter(|known| known.entry == entry);
+            // A rotation limits the time of the old secret, until which its streams go on.
+            let is_same = |known: &&ActiveToken| {
+                !*known.revoked.borrow() && TokenEntry { expires: entry.expires, ..known.entry.clone() } == entry
+            };
+            let unchanged = known.get(&hash).filter(is_same);
             let revoked =
                 unchanged.map_or_else(|| Arc::new(watch::Sender::new(false)), |known| Arc::clone(&known.revoked));
             (hash, ActiveToken { entry, revoked })
@@ -451,6 +462,14 @@ impl Tokens {
         }
         *known = Arc::clone(&by_hash);
         Self { by_hash, sources }
+    }
+
+    /// Ends the streams of tokens that have expired for a while. A stream does not notice an end that is set after its start.
+    fn revoke_expired(&self, now: i64) {
+        let has_ended = |end: Timestamp| now.saturating_sub(end.as_millisecond()) > 1000;
+        for token in self.by_hash.values().filter(|token| token.entry.expires.is_some_and(has_ended)) {
+            token.revoked.send_if_modified(|is_revoked| !mem::replace(is_revoked, true));
+        }
     }
 
     /// Authenticates a request at this time.
@@ -560,12 +579,12 @@ impl TokenFile {
 impl Authenticator for TokenFile {
     async fn authenticate(&self, request: &AuthRequest<'_>) -> Result<Option<Principal>, Error> {
         self.checks.get_or_init(|| {
-            let tokens = self.tokens.clone();
+            let (tokens, clock) = (self.tokens.clone(), self.clock);
             AbortOnDropHandle::new(tokio::spawn(async move {
                 let mut interval = tokio::time::interval(CHECK_INTERVAL);
                 loop {
                     interval.tick().await;
-                    tokens.value().await;
+                    tokens.value().await.revoke_expired(clock.millis());
                 }
             }))
         });

@@ -242,6 +242,9 @@ async fn rotated_token_is_accepted_until_its_end() {
     for secret in [&first, &second] {
         assert_accepted(&url, "within the time", &Credentials::bearer(secret)).await;
     }
+    let error = rotate_token(&tokens.path, "ada", future).unwrap_err().to_string();
+    assert!(error.contains("before the last rotation is accepted until ") && error.contains("--grace 0s"), "{error}");
+    assert_accepted(&url, "after a rejected rotation", &Credentials::bearer(&second)).await;
     let third = rotate_token(&tokens.path, "ada", past).unwrap();
     let url = serve_with(TokenFile::open(&tokens.path).unwrap()).await;
     assert_accepted(&url, "newest", &Credentials::bearer(&third)).await;

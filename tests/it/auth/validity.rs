@@ -1,9 +1,9 @@
 //! End of streams and waiting sends whose credentials become invalid, over each binding and version.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use a2a_service::{
-    auth::{Jwt, TokenFile, TokenSource, revoke_token},
+    auth::{Jwt, TokenFile, TokenSource, revoke_token, rotate_token},
     call::{Binding, Call},
     client::{EventStream, Retry, StreamEvent},
     pb::v1::send_message_response::Payload,
@@ -26,6 +26,22 @@ async fn error_of(mut events: EventStream) -> (ErrorKind, String) {
             return (error.kind(), error.to_string());
         }
     }
+}
+
+/// A rotation ends the streams of the old secret when its grace period ends, and not before.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn streams_of_an_old_secret_end_with_its_grace_period() {
+    let tokens = Tokens::new();
+    let secret = tokens.add_with("ada", TokenSource::Bearer, |_| ());
+    let url = serve_with(TokenFile::open(&tokens.path).unwrap()).await;
+    let agent = Client::builder().retry(Retry::never()).bearer(&secret).unwrap().connect(&url).await.unwrap();
+    let mut events = agent.stream("/slow 60").await.unwrap();
+    let Some(Ok(StreamEvent::Task(_))) = events.next().await else { panic!("no task") };
+    let grace = Duration::from_secs(6);
+    let end = SystemTime::now() + grace;
+    rotate_token(&tokens.path, "ada", end.try_into().unwrap()).unwrap();
+    let (kind, text) = tokio::time::timeout(TIMEOUT, error_of(events)).await.unwrap();
+    assert!(kind == ErrorKind::Unauthenticated && SystemTime::now() >= end, "{text}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
