@@ -289,8 +289,8 @@ async fn stderr_of_a_failed_command_is_exposed_on_request_only() {
     }
     // Data of a message stay, and its text is in the cause.
     let agent = a2a_service::agent::from_fn(|_, _| async {
-        let mut message = a2a_service::pb::v1::Message::agent("No answer.");
-        message.parts.push(a2a_service::pb::v1::Part::data(serde_json::json!({"city": "Lisbon"})).unwrap());
+        let mut message = Message::agent("No answer.");
+        message.parts.push(Part::data(&serde_json::json!({"city": "Lisbon"})).unwrap());
         Err(a2a_service::agent::Error::public(message).caused_by("disk full"))
     });
     let exposed = Client::from_service(Server::new(agent).expose_causes(true).into_service());

@@ -118,8 +118,8 @@ pub(super) fn problem(path: &Path, name: &str) -> Option<String> {
     }
     let line = first_line?;
     if line.ends_with(b"\r") {
-        let remedy = shell_command(&["sed", "-i", r"s/\r$//", name]);
-        return Some(format!("{name} has Windows line ends; run: {remedy}"));
+        let file = shell_command(&[name]);
+        return Some(format!(r"{name} has Windows line ends; run: sed -i 's/\r$//' {file}"));
     }
     let line = String::from_utf8_lossy(line);
     let mut words = line.split_ascii_whitespace();
