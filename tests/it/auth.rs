@@ -12,7 +12,7 @@ use a2a_service::{
 };
 use reqwest::{Response, header::HeaderValue};
 use serde_json::{Value, json};
-use tokio::{net::TcpStream, time::timeout};
+use tokio::net::TcpStream;
 use tonic::{Code, Request, Status, metadata::MetadataMap, transport::Endpoint};
 
 use crate::{
@@ -241,10 +241,10 @@ async fn body_of_a_rejected_request_is_read_before_the_response() {
         client.send_request(request.body(()).unwrap(), false).unwrap()
     };
     let (mut response, mut body) = rejected();
-    assert!(timeout(Duration::from_millis(200), &mut response).await.is_err());
+    assert!(tokio::time::timeout(Duration::from_millis(200), &mut response).await.is_err());
     body.send_data("{}".into(), true).unwrap();
     assert_eq!(response.await.unwrap().status(), 401);
     // A body that does not arrive delays the response for a second.
     let (response, _body) = rejected();
-    assert_eq!(timeout(Duration::from_secs(20), response).await.unwrap().unwrap().status(), 401);
+    assert_eq!(tokio::time::timeout(Duration::from_secs(20), response).await.unwrap().unwrap().status(), 401);
 }
