@@ -113,10 +113,12 @@ const LATE: Duration = Duration::from_secs(1);
 /// missing then, there is a [`StreamEvent::Gap`]. An event of another task or context, or of a task without an id, ends the stream
 /// with an error.
 ///
-/// Some agents send artifacts after the end of their task. The end is therefore the last event: it waits for the end of the stream,
-/// for at most a second. An error in this time, unless it is only the end of the connection, is that of the stream. Others store artifacts that they do not stream. If a task ends, and its stream had no artifacts, the stored
-/// task is read once, and its artifacts precede the end, except for those of earlier turns, with which the stream began. If a task is
-/// completed and has no answer in its stream, and the stored task can't be read or is not completed, the stream ends with an error.
+/// The end of a task is the last event. Some agents send artifacts after it, so that it waits for the end of the stream, for at most a
+/// second. An error in this time is that of the stream, unless only the connection has ended.
+///
+/// Some agents store artifacts that they do not stream. If a task ends, and its stream had no artifacts, the stored task is read once.
+/// Its artifacts precede the end, except for those of earlier turns, with which the stream began. If the task is completed without an
+/// answer in its stream, and the stored task can't be read or is not completed, the stream ends with an error.
 pub struct EventStream {
     events: BoxStream<Event>,
     pending: VecDeque<StreamEvent>,
@@ -139,7 +141,7 @@ pub struct EventStream {
 
 debug_fields!(EventStream { pending });
 
-/// Number of events without content, or with one that is unknown.
+/// Numbers of events that have no content, or an unknown one.
 #[derive(Default)]
 struct EmptyEvents {
     /// Since the last event with content.

@@ -31,9 +31,10 @@ use crate::{
 /// sends would see a connection error, and not the response.
 const MAX_DISCARD: u64 = 8 << 20;
 
-/// The same for a request that is rejected before its body is read, and the time for it: enough for what the client has sent
-/// already, and too little to occupy the server.
+/// Maximum number of bytes of a body that are read and discarded if the request is rejected for its head.
 const MAX_UNREAD: u64 = 64 << 10;
+
+/// Time limit for reading these bytes. The client has sent most of them already.
 const UNREAD_TIME: Duration = Duration::from_secs(1);
 
 /// Limits of requests and responses, shared by the bindings.

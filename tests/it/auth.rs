@@ -228,7 +228,7 @@ async fn client_sends_its_token_and_hides_it_in_debug_output() {
     }
 }
 
-/// Otherwise HTTP/2 resets the stream while the client sends, and curl reports that instead of the response.
+/// Without that, HTTP/2 resets the stream while the client sends, and curl reports the reset instead of the response.
 #[tokio::test]
 async fn body_of_a_rejected_request_is_read_before_the_response() {
     let url = bindings::serve(server_with_token()).await;

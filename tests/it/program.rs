@@ -289,7 +289,7 @@ async fn run_printed(commands: &[String], variables: &[(&str, &str)]) -> Vec<Str
     outputs
 }
 
-/// What the server prints at the start can be copied, with and without TLS and tokens.
+/// Runs the commands that the server prints at the start, with and without TLS and tokens.
 #[tokio::test]
 async fn printed_commands_work() {
     let directory = tempfile::tempdir().unwrap();
