@@ -124,6 +124,7 @@ impl Agent for Upstream {
             is_follow_up: false,
             ends_with_turn: false,
             has_gap: false,
+            may_repeat: false,
             unnamed: turn.task().artifacts.iter().filter(|it| it.artifact_id.starts_with(UNNAMED)).count(),
             authorization: None,
         };
@@ -271,11 +272,17 @@ fn failure(error: error::Error) -> Error {
         (ErrorKind::PermissionDenied, "The upstream agent requires other credentials."),
     ];
     let kind = error.kind();
-    if let Some((_, text)) = TEXTS.into_iter().find(|(known, _)| *known == kind) {
-        return Error::public(text).caused_by(error);
-    }
     let text = error.to_string();
     let detail = brief(without_sentence(kind, &text));
+    // An agent on the Python SDK that was restarted has no other error for its tasks while it starts.
+    let has_lost = kind == ErrorKind::Internal && {
+        let detail = detail.to_ascii_lowercase();
+        detail.starts_with("task") && detail.trim_end_matches('.').ends_with("not found")
+    };
+    let known_as = if has_lost { ErrorKind::TaskNotFound } else { kind };
+    if let Some((_, text)) = TEXTS.into_iter().find(|(known, _)| *known == known_as) {
+        return Error::public(text).caused_by(error);
+    }
     if kind == ErrorKind::Internal {
         let detail = if detail.is_empty() { "no reason given" } else { &detail };
         return Error::public(format!("The upstream agent failed: {detail}")).caused_by(error);
@@ -304,6 +311,8 @@ struct Relay<'a> {
     ends_with_turn: bool,
     /// Events are missing since the last snapshot of the task.
     has_gap: bool,
+    /// A snapshot has replaced missing events. Some agents repeat events after it that it has already.
+    may_repeat: bool,
     /// Number of artifacts without an id so far.
     unnamed: usize,
     /// Message of the status `AUTH_REQUIRED`, which is the last event so far and was not passed on.
@@ -422,7 +431,7 @@ impl Relay<'_> {
                 }
                 let Task { status, artifacts, metadata, .. } = *task;
                 self.replace_artifacts(artifacts).await?;
-                self.has_gap = false;
+                self.may_repeat |= std::mem::take(&mut self.has_gap);
                 let metadata = self.take_new(metadata);
                 return self.status(status.as_ref(), metadata).await;
             }
@@ -430,12 +439,13 @@ impl Relay<'_> {
                 self.save_link(&update.task_id, &update.context_id).await?;
                 let is_end = update.status.as_ref().is_some_and(|status| status.state().is_settled());
                 if is_end
-                    && self.has_gap
+                    && (self.has_gap || self.may_repeat)
                     && let Some(link) = self.link()
                 {
-                    let task = self.upstream.client.get(&link.task).await.map_err(failure)?;
-                    if task.state().is_settled() {
-                        return self.finish(task).await.map(Some);
+                    match self.upstream.client.get(&link.task).await {
+                        Ok(task) if task.state().is_settled() => return self.finish(task).await.map(Some),
+                        Err(error) if self.has_gap => return Err(failure(error)),
+                        Ok(_) | Err(_) => {}
                     }
                 }
                 let end = self.status(update.status.as_ref(), passed_on(update.metadata)).await?;
