@@ -23,7 +23,10 @@ pub(crate) use crate::base::{
     rate_limit::RateLimit,
 };
 use crate::{
-    base::clock,
+    base::{
+        clock,
+        trace::{MAX_STATE, valid_parent},
+    },
     protocol::{
         error::{Error, ErrorKind},
         event::Cursor,
@@ -52,6 +55,8 @@ pub const MAX_IDEMPOTENCY_KEY_BYTES: usize = 255;
 pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// `traceparent` of W3C Trace Context.
 pub const TRACE: HeaderName = HeaderName::from_static("traceparent");
+/// `tracestate` of W3C Trace Context.
+pub const TRACE_STATE: HeaderName = HeaderName::from_static("tracestate");
 /// `grpc-timeout`: time that the caller waits. Accepted over every binding.
 pub const TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 
@@ -129,6 +134,8 @@ pub struct Call {
     pub cursor: Option<Cursor>,
     /// `traceparent`, if the request has a valid one. It is passed on to the agent and to webhooks.
     pub trace: Option<String>,
+    /// `tracestate` of a request with a `traceparent`, if it has at most 512 bytes. It is passed on with that.
+    pub trace_state: Option<String>,
     /// Number of agents that have passed the message on, by the header `a2a-hops`.
     pub hops: u32,
     /// Remote address of the connection.
@@ -197,8 +204,9 @@ impl Call {
                     call.cursor.get_or_insert_with(|| Cursor::from_text(text).unwrap_or_else(Cursor::invalid));
                 }
                 name if name == TRACE => {
-                    call.trace = call.trace.or_else(|| trace_parent(text).map(str::to_owned));
+                    call.trace = call.trace.or_else(|| valid_parent(text).map(str::to_owned));
                 }
+                name if name == TRACE_STATE => add_trace_state(&mut call.trace_state, text),
                 name if name == REQUEST_ID && text.len() <= 128 => {
                     call.request_id.get_or_insert_with(|| text.to_owned());
                 }
@@ -206,6 +214,9 @@ impl Call {
                 name if name == USER_AGENT => call.plain_files = has_plain_files(text, headers.contains_key(VERSION)),
                 _ => {}
             }
+        }
+        if call.trace.is_none() || call.trace_state.as_ref().is_some_and(|state| state.len() > MAX_STATE) {
+            call.trace_state = None;
         }
         call
     }
@@ -225,6 +236,7 @@ impl Call {
         set(IDEMPOTENCY_KEY, self.idempotency_key.as_deref());
         set(REQUEST_ID, self.request_id.as_deref());
         set(TRACE, self.trace.as_deref());
+        set(TRACE_STATE, self.trace_state.as_deref());
         set(HOPS, Some(self.hops.to_string().as_str()).filter(|_| self.hops > 0));
         let left = self.time_left().map(|left| left.as_millis());
         // 8 digits at most, as gRPC defines.
@@ -270,25 +282,6 @@ impl Call {
     }
 }
 
-/// Returns the part of a `traceparent` that each version has (W3C Trace Context, 3.2): version, trace id, parent id and flags.
-/// `None` if the text is invalid.
-pub(crate) fn trace_parent(text: &str) -> Option<&str> {
-    const LENGTH: usize = 55;
-    let (known, rest) = text.split_at_checked(LENGTH)?;
-    let fields: Vec<&str> = known.split('-').collect();
-    let &[version, trace, parent, flags] = fields.as_slice() else { return None };
-    let is_hex = |text: &str| text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
-    let is_zero = |text: &str| text.bytes().all(|byte| byte == b'0');
-    let lengths = (version.len(), trace.len(), parent.len(), flags.len());
-    let is_valid = lengths == (2, 32, 16, 2)
-        && fields.iter().all(|field| is_hex(field))
-        && version != "ff"
-        && !is_zero(trace)
-        && !is_zero(parent)
-        && (rest.is_empty() || version != "00" && rest.starts_with('-'));
-    is_valid.then_some(known)
-}
-
 /// Returns the header in which a request lists extensions. `None` if it uses neither header, or both.
 pub(crate) fn extensions_spelling(headers: &HeaderMap) -> Option<HeaderName> {
     match (headers.contains_key(EXTENSIONS), headers.contains_key(EXTENSIONS_BEFORE)) {
@@ -312,6 +305,15 @@ fn add_extensions(extensions: &mut Vec<String>, line: &str) {
         if !extensions.iter().any(|known| known == uri) {
             extensions.push(uri.to_owned());
         }
+    }
+}
+
+/// Adds the members of a `tracestate` line. The header may be repeated (W3C Trace Context, 3.3.1).
+fn add_trace_state(state: &mut Option<String>, line: &str) {
+    match state {
+        None => *state = Some(line.to_owned()),
+        Some(state) if state.len() <= MAX_STATE => state.extend([",", line]),
+        Some(_) => {}
     }
 }
 
@@ -397,28 +399,6 @@ mod tests {
         }
     }
 
-    #[test]
-    fn trace_parents_are_validated() {
-        let valid = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
-        assert_eq!(trace_parent(valid), Some(valid));
-        let later = format!("01{}-more", &valid[2..]);
-        assert_eq!(trace_parent(&later), Some(&later[..55]));
-        let invalid = [
-            valid[..54].to_owned(),
-            format!("{valid}-"),
-            valid.to_uppercase(),
-            valid.replacen("00", "ff", 1),
-            valid.replace("4bf92f3577b34da6a3ce929d0e0e4736", &"0".repeat(32)),
-            valid.replace("00f067aa0ba902b7", &"0".repeat(16)),
-            valid.replace("-0", "0-"),
-            "é".repeat(28),
-            String::new(),
-        ];
-        for text in invalid {
-            assert_eq!(trace_parent(&text), None, "{text}");
-        }
-    }
-
     #[tokio::test(start_paused = true)]
     async fn headers_of_client_are_parsed_by_server() {
         let call = Call {
@@ -428,13 +408,14 @@ mod tests {
             cursor: Cursor::from_text("t.1.2"),
             request_id: Some("r".into()),
             trace: Some("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01".into()),
+            trace_state: Some("a=1,b=2".into()),
             hops: 3,
             ..Call::by("ada")
         };
         let read = Call::from_headers(&call.to_headers(), Binding::Rest);
         assert_eq!((read.extensions, read.idempotency_key), (call.extensions, call.idempotency_key));
         assert_eq!((read.cursor, read.deadline, read.request_id), (call.cursor, call.deadline, call.request_id));
-        assert_eq!((read.trace, read.hops), (call.trace, call.hops));
+        assert_eq!((read.trace, read.trace_state, read.hops), (call.trace, call.trace_state, call.hops));
         assert!(!Call::default().to_headers().contains_key(HOPS));
         assert_eq!(&*read.owner, "", "a client can't set its owner");
     }

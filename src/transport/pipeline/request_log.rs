@@ -16,8 +16,8 @@ use tokio::time::Instant;
 use tracing::{Level, Span, field};
 
 use crate::{
-    base::{metric, sources::Ids},
-    protocol::call::{CallRecord, REQUEST_ID, TRACE, trace_parent},
+    base::{metric, sources::Ids, trace::valid_parent},
+    protocol::call::{CallRecord, REQUEST_ID, TRACE},
     transport::{
         Body, BrowserHeaders, CallOutcome, REQUEST_LOG, RequestClass, ResponseFuture,
         body::observed::{BodyObserver, ObservedBody},
@@ -132,7 +132,7 @@ impl RequestLine {
 
 /// Returns the trace id of a `traceparent`, if it is valid.
 fn trace_id(headers: &HeaderMap) -> Option<String> {
-    let trace = trace_parent(headers.get(TRACE)?.to_str().ok()?)?;
+    let trace = valid_parent(headers.get(TRACE)?.to_str().ok()?)?;
     trace.split('-').nth(1).map(str::to_owned)
 }
 
