@@ -27,6 +27,7 @@ use crate::service::push::PushOptions;
 pub use crate::transport::{ClientAuth, Tls, TlsError};
 use crate::{
     base::{
+        metric,
         sources::Sources,
         stderr::{self, ReportGuard},
     },
@@ -506,6 +507,7 @@ impl Server {
     /// # Ok::<_, std::io::Error>(())
     /// ```
     pub fn metrics(mut self, render: impl Fn() -> String + Send + Sync + 'static) -> Self {
+        metric::enable();
         self.options.metrics = Some(Arc::new(render));
         self
     }

@@ -301,7 +301,7 @@ impl Service {
         let (ids, max) = (&send.message.reference_task_ids, self.execution.limits().references);
         if ids.len() > max {
             let why = format!("{} ids exceed the limit of {max}", ids.len());
-            return Err(Error::invalid_field("message.referenceTaskIds", why).with("limit", "references"));
+            return Err(Error::invalid_field("message.referenceTaskIds", why).limit("references"));
         }
         for id in ids {
             match self.execution.get(&TaskKey::new(&send.scope, id), None).await {

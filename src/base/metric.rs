@@ -1,32 +1,211 @@
-//! Metrics of a server: names and descriptions, and recording through the facade of the crate `metrics`.
+//! Metrics of a server: the table of all metrics, and recording through the facade of the crate `metrics`. The table is the source
+//! of the descriptions, of the table in `docs/operations.md`, and of the names and labels that dashboard and alerts may use.
 //!
-//! Recording has no effect until the program installs a recorder, such as the one that exports to Prometheus. No label is an
-//! owner, a tenant or an id: the number of time series is bounded by the API and the number of agents.
+//! Nothing is recorded until a server has [metrics](crate::server::Server::metrics). No label is an owner, a tenant or an id: the
+//! number of time series is bounded by the API, the configuration and the number of agents.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::{
+    Arc, OnceLock,
+    atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
+};
 
-use metrics::{Label, Unit};
+use metrics::{Counter, Gauge, Histogram, Key, Label, Unit};
+
+pub(crate) use self::{process::record_process, recording::*};
+
+mod process;
+#[expect(dead_code, reason = "some events are recorded by optional features only")]
+mod recording;
 
 /// Kind of a metric.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Kind {
+    /// A number that grows.
     Counter,
+    /// A number that changes.
     Gauge,
-    Histogram,
+    /// A distribution, with the upper bounds of its buckets.
+    Histogram(&'static [f64]),
 }
 
-/// Description of a metric.
+/// Values of a label.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Values {
+    /// One of these.
+    OneOf(&'static [&'static str]),
+    /// Numbers or configured names, at most this many for an agent.
+    AtMost(usize),
+}
+
+/// Description of a metric, and its series that have no configured label.
 #[derive(Debug)]
 pub(crate) struct Metric {
-    /// Name, with its unit as the ending.
+    /// Name in Prometheus, with its unit as the ending.
     pub(crate) name: &'static str,
-    kind: Kind,
-    unit: Unit,
-    description: &'static str,
+    /// Name in OpenTelemetry.
+    #[cfg_attr(not(test), expect(dead_code, reason = "only the export over OTLP uses it"))]
+    pub(crate) otlp: &'static str,
+    /// Kind of the metric.
+    pub(crate) kind: Kind,
+    /// Unit of its values.
+    pub(crate) unit: Unit,
+    /// The series have the label `agent` too, in a server with several agents.
+    pub(crate) has_agent: bool,
+    /// Labels with their values.
+    pub(crate) labels: &'static [(&'static str, Values)],
+    /// Description, in Markdown.
+    pub(crate) description: &'static str,
+    /// Series by the index of their label values.
+    series: OnceLock<Box<[OnceLock<Series>]>>,
 }
 
-/// Upper bounds of durations in seconds.
+/// Registered series.
+#[derive(Debug)]
+enum Series {
+    Counter(Counter),
+    Gauge(Gauge),
+    Histogram(Histogram),
+}
+
+/// Set once a server has metrics.
+static IS_ENABLED: AtomicBool = AtomicBool::new(false);
+
+/// Number of agents of the largest server.
+static AGENTS: AtomicUsize = AtomicUsize::new(1);
+
+/// Maximum number of agents that the series of histograms distinguish.
+const MAX_AGENTS_OF_HISTOGRAMS: usize = 20;
+
+/// Describes all metrics to the recorder of the process, and starts to record.
+pub(crate) fn enable() {
+    for Metric { name, kind, unit, description, .. } in METRICS {
+        match kind {
+            Kind::Counter => metrics::describe_counter!(*name, *unit, *description),
+            Kind::Gauge => metrics::describe_gauge!(*name, *unit, *description),
+            Kind::Histogram(_) => metrics::describe_histogram!(*name, *unit, *description),
+        }
+    }
+    IS_ENABLED.store(true, Relaxed);
+}
+
+/// Sets the number of agents of a server. Above 20, histograms do not distinguish them.
+pub(crate) fn set_agents(count: usize) {
+    AGENTS.fetch_max(count, Relaxed);
+}
+
+impl Metric {
+    /// Adds to a counter. `values` are those of the labels, in order.
+    fn add(&'static self, agent: Option<&Arc<str>>, values: &[&str], count: u64) {
+        self.record(agent, values, |series| {
+            if let Series::Counter(counter) = series {
+                counter.increment(count);
+            }
+        });
+    }
+
+    /// Sets a counter that is counted elsewhere.
+    fn set_count(&'static self, agent: Option<&Arc<str>>, values: &[&str], count: u64) {
+        self.record(agent, values, |series| {
+            if let Series::Counter(counter) = series {
+                counter.absolute(count);
+            }
+        });
+    }
+
+    /// Sets a gauge.
+    fn set(&'static self, agent: Option<&Arc<str>>, values: &[&str], value: f64) {
+        self.record(agent, values, |series| {
+            if let Series::Gauge(gauge) = series {
+                gauge.set(value);
+            }
+        });
+    }
+
+    /// Adds to a gauge.
+    fn change(&'static self, agent: Option<&Arc<str>>, values: &[&str], by: i8) {
+        self.record(agent, values, |series| {
+            if let Series::Gauge(gauge) = series {
+                gauge.increment(by);
+            }
+        });
+    }
+
+    /// Adds a value to a histogram.
+    fn observe(&'static self, agent: Option<&Arc<str>>, values: &[&str], value: f64) {
+        self.record(agent, values, |series| {
+            if let Series::Histogram(histogram) = series {
+                histogram.record(value);
+            }
+        });
+    }
+
+    fn record(&'static self, agent: Option<&Arc<str>>, values: &[&str], record: impl FnOnce(&Series)) {
+        if !IS_ENABLED.load(Relaxed) {
+            return;
+        }
+        debug_assert!(self.has_agent || agent.is_none(), "{}: agent", self.name);
+        let agent = agent
+            .filter(|_| !matches!(self.kind, Kind::Histogram(_)) || AGENTS.load(Relaxed) <= MAX_AGENTS_OF_HISTOGRAMS);
+        if let (None, Some(at)) = (agent, self.index(values)) {
+            let all = self.series.get_or_init(|| (0..self.fixed_series()).map(|_| OnceLock::new()).collect());
+            if let Some(series) = all.get(at) {
+                return record(series.get_or_init(|| self.register(None, values)));
+            }
+        }
+        record(&self.register(agent, values));
+    }
+
+    /// Number of series of labels with fixed values.
+    fn fixed_series(&self) -> usize {
+        let count = |values: &Values| if let Values::OneOf(all) = values { all.len() } else { 0 };
+        self.labels.iter().map(|(_, values)| count(values)).product()
+    }
+
+    /// Returns the number of the series with these values. `None` if a label has no fixed values.
+    fn index(&self, values: &[&str]) -> Option<usize> {
+        debug_assert_eq!(self.labels.len(), values.len(), "{}: labels", self.name);
+        self.labels.iter().zip(values).try_fold(0, |before, ((label, allowed), value)| {
+            let Values::OneOf(all) = allowed else { return None };
+            let at = all.iter().position(|allowed| allowed == value);
+            debug_assert!(at.is_some(), "{}: `{label}` is {value}", self.name);
+            Some(before * all.len() + at?)
+        })
+    }
+
+    fn register(&self, agent: Option<&Arc<str>>, values: &[&str]) -> Series {
+        let label = |((name, allowed), value): (&(&'static str, Values), &&str)| match allowed {
+            Values::OneOf(all) => {
+                let known = all.iter().find(|known| *known == value);
+                Label::from_static_parts(name, known.copied().unwrap_or("other"))
+            }
+            Values::AtMost(_) => Label::new(*name, (*value).to_owned()),
+        };
+        let agent = agent.map(|agent| Label::new("agent", Arc::clone(agent)));
+        let labels: Vec<_> = self.labels.iter().zip(values).map(label).chain(agent).collect();
+        let key = Key::from_parts(self.name, labels);
+        match self.kind {
+            Kind::Counter => Series::Counter(metrics::with_recorder(|to| to.register_counter(&key, &METADATA))),
+            Kind::Gauge => Series::Gauge(metrics::with_recorder(|to| to.register_gauge(&key, &METADATA))),
+            Kind::Histogram(_) => {
+                Series::Histogram(metrics::with_recorder(|to| to.register_histogram(&key, &METADATA)))
+            }
+        }
+    }
+}
+
+/// Origin of the metrics.
+static METADATA: metrics::Metadata<'_> =
+    metrics::Metadata::new(module_path!(), metrics::Level::INFO, Some(module_path!()));
+
+/// Upper bounds of durations of calls, commits and the like, in seconds.
 const SECONDS: [f64; 14] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0, 300.0];
+
+/// Upper bounds of durations of turns, streams and calls of others, in seconds.
+const LONG_SECONDS: [f64; 16] =
+    [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0];
+
+/// Upper bounds of durations of tasks, in seconds.
+const TASK_SECONDS: [f64; 10] = [0.01, 0.1, 1.0, 10.0, 60.0, 600.0, 3600.0, 21_600.0, 86_400.0, 604_800.0];
 
 /// Upper bounds of numbers of tasks and events.
 const COUNTS: [f64; 10] = [0.0, 1.0, 2.0, 4.0, 16.0, 64.0, 256.0, 1024.0, 4096.0, 65536.0];
@@ -34,219 +213,346 @@ const COUNTS: [f64; 10] = [0.0, 1.0, 2.0, 4.0, 16.0, 64.0, 256.0, 1024.0, 4096.0
 /// Upper bounds of sizes in bytes.
 const BYTES: [f64; 8] = [256.0, 1024.0, 4096.0, 16384.0, 65536.0, 262_144.0, 1_048_576.0, 16_777_216.0];
 
-impl Metric {
-    /// Returns the upper bounds of the buckets of a histogram.
-    pub(crate) fn buckets(&self) -> Option<&'static [f64]> {
-        let buckets: &[f64] = if self.unit == Unit::Seconds {
-            &SECONDS
-        } else if self.unit == Unit::Bytes {
-            &BYTES
-        } else {
-            &COUNTS
-        };
-        (self.kind == Kind::Histogram).then_some(buckets)
-    }
-}
+/// Names of the RPCs.
+const OPERATION: Values = Values::OneOf(&[
+    "SendMessage",
+    "SendStreamingMessage",
+    "GetTask",
+    "ListTasks",
+    "CancelTask",
+    "SubscribeToTask",
+    "CreateTaskPushNotificationConfig",
+    "GetTaskPushNotificationConfig",
+    "ListTaskPushNotificationConfigs",
+    "DeleteTaskPushNotificationConfig",
+    "GetExtendedAgentCard",
+]);
 
-/// Declares the metrics, one per line: constant, kind, unit, name, description.
+const BINDING: Values = Values::OneOf(&["grpc", "http", "jsonrpc", "in-process"]);
+const VERSION: Values = Values::OneOf(&["1.0", "0.3"]);
+
+/// Names of gRPC codes.
+const CODE: Values = Values::OneOf(&[
+    "OK",
+    "CANCELLED",
+    "UNKNOWN",
+    "INVALID_ARGUMENT",
+    "DEADLINE_EXCEEDED",
+    "NOT_FOUND",
+    "ALREADY_EXISTS",
+    "PERMISSION_DENIED",
+    "RESOURCE_EXHAUSTED",
+    "FAILED_PRECONDITION",
+    "ABORTED",
+    "OUT_OF_RANGE",
+    "UNIMPLEMENTED",
+    "INTERNAL",
+    "UNAVAILABLE",
+    "DATA_LOSS",
+    "UNAUTHENTICATED",
+]);
+
+const STATE: Values = Values::OneOf(&[
+    "TASK_STATE_SUBMITTED",
+    "TASK_STATE_WORKING",
+    "TASK_STATE_COMPLETED",
+    "TASK_STATE_FAILED",
+    "TASK_STATE_CANCELED",
+    "TASK_STATE_INPUT_REQUIRED",
+    "TASK_STATE_REJECTED",
+    "TASK_STATE_AUTH_REQUIRED",
+]);
+
+const TERMINAL_STATE: Values =
+    Values::OneOf(&["TASK_STATE_COMPLETED", "TASK_STATE_FAILED", "TASK_STATE_CANCELED", "TASK_STATE_REJECTED"]);
+
+/// How turns end.
+const OUTCOME: Values = Values::OneOf(&[
+    "completed",
+    "failed",
+    "canceled",
+    "rejected",
+    "input_required",
+    "auth_required",
+    "reply",
+    "abandoned",
+]);
+
+/// Why turns fail.
+const REASON: Values = Values::OneOf(&[
+    "none",
+    "agent",
+    "error",
+    "panic",
+    "deadline",
+    "idle",
+    "limit",
+    "unavailable",
+    "breaker_open",
+    "credentials",
+    "tool_rounds",
+    "exit_code",
+]);
+
+/// Something that an agent needs: a configured name, never a host of a caller.
+const PEER: Values = Values::AtMost(24);
+
+/// Results of calls of a peer.
+const OUTBOUND_RESULT: Values =
+    Values::OneOf(&["ok", "connect", "timeout", "status_4xx", "status_5xx", "protocol", "canceled", "rejected"]);
+
+/// Limits whose use is recorded: names of configuration keys.
+const USED_LIMIT: Values = Values::OneOf(&[
+    "turns",
+    "queued_turns",
+    "streams",
+    "calls",
+    "connections",
+    "incoming_bytes",
+    "outgoing_bytes",
+    "tasks",
+    "store.max_size",
+    "push.concurrency",
+    "exec.concurrency",
+    "open_files",
+]);
+
+/// Names of limits in errors.
+const LIMIT: Values = Values::OneOf(&[
+    "artifact_bytes",
+    "artifacts",
+    "batch_bytes",
+    "batch_calls",
+    "body_bytes",
+    "call_rate_per_owner",
+    "calls",
+    "calls_per_owner",
+    "connections_per_peer",
+    "context_bytes",
+    "decoded_bytes",
+    "event_bytes",
+    "events",
+    "failed_authentications",
+    "header_bytes",
+    "health_bytes",
+    "health_watches",
+    "hops",
+    "id_bytes",
+    "incoming_bytes",
+    "json_depth",
+    "live_bytes",
+    "outgoing_bytes",
+    "parts",
+    "push_configs",
+    "push_configs_per_owner",
+    "queued_messages",
+    "queued_turns",
+    "queued_turns_per_owner",
+    "references",
+    "request_rate_per_peer",
+    "store.max_size",
+    "streams",
+    "streams_per_owner",
+    "streams_per_task",
+    "task_bytes",
+    "tasks",
+    "tasks_per_owner",
+    "turns",
+    "turns_per_owner",
+    "uri_bytes",
+    "webhook_lookups",
+    "webhook_lookups_per_owner",
+]);
+
+/// Declares the metrics, one per line: constant, kind, unit, name, name in OpenTelemetry, labels, description. `agent` is the label
+/// of a server with several agents.
 macro_rules! metrics {
-    ($($constant:ident: $kind:ident $unit:ident = $name:literal, $description:literal;)*) => {
-        $(const $constant: &str = $name;)*
+    ($($constant:ident: $kind:expr, $unit:ident = $name:literal $otlp:literal
+        [$($label:ident $(= $values:expr)?),*], $description:literal;)*) => {
+        $(static $constant: Metric = Metric {
+            name: $name,
+            otlp: $otlp,
+            kind: $kind,
+            unit: Unit::$unit,
+            has_agent: false $(|| matches!(stringify!($label).as_bytes(), b"agent"))*,
+            labels: &[$($((stringify!($label), $values),)?)*],
+            description: $description,
+            series: OnceLock::new(),
+        };)*
 
         /// All metrics.
-        pub(crate) static METRICS: &[Metric] =
-            &[$(Metric { name: $name, kind: Kind::$kind, unit: Unit::$unit, description: $description }),*];
+        pub(crate) static METRICS: &[&Metric] = &[$(&$constant),*];
     };
 }
 
 metrics! {
-    RESPONSES: Counter Count = "a2a_http_responses_total", "HTTP responses, by `binding` (`grpc`, `http`, `jsonrpc`) and `status`. Includes those to requests that were rejected before they became a call.";
-    CALLS: Counter Count = "a2a_calls_total", "Calls that have ended, by `operation`, `binding`, `version` of the protocol and `code`, the gRPC code of the result. `CANCELLED`: the client has gone.";
-    CALL_DURATION: Histogram Seconds = "a2a_call_duration_seconds", "Duration of calls, by `operation` and `binding`. The duration of a stream is not included.";
-    FIRST_EVENT: Histogram Seconds = "a2a_stream_first_event_seconds", "Time from a streaming call to its first event, by `operation` and `binding`.";
-    STREAMS: Gauge Count = "a2a_streams", "Open streams, by `operation` and `binding`.";
-    STREAM_EVENTS: Counter Count = "a2a_stream_events_total", "Events sent on streams, by `operation` and `binding`.";
-    READER_LAG: Histogram Count = "a2a_stream_lag_events", "Committed events that a stream has not sent yet, each time it continues to read.";
-    COMMIT_DURATION: Histogram Seconds = "a2a_commit_duration_seconds", "Duration of the commits to the store that succeeded. Each has the changes of one or more tasks.";
-    COMMIT_TASKS: Histogram Count = "a2a_commit_tasks", "Tasks that changed in a commit.";
-    COMMIT_BYTES: Histogram Bytes = "a2a_commit_bytes", "Size of the events of a commit, encoded in protobuf.";
-    TURNS: Gauge Count = "a2a_turns", "Running turns.";
-    QUEUED_TURNS: Gauge Count = "a2a_queued_turns", "New turns that wait for a running one to end.";
-    QUEUED_MESSAGES: Gauge Count = "a2a_queued_messages", "Messages that wait for the next turn of their task.";
-    UNCOMMITTED_TASKS: Gauge Count = "a2a_uncommitted_tasks", "Tasks with changes that wait for a commit.";
-    LIVE_TASKS: Gauge Count = "a2a_live_tasks", "Tasks in memory, because they run or are read, by `state`.";
-    CONNECTIONS: Gauge Count = "a2a_connections", "Open connections.";
-    READY: Gauge Count = "a2a_ready", "1 if the server accepts work, as `/readyz` reports, else 0.";
-    PUSH_ATTEMPTS: Counter Count = "a2a_push_attempts_total", "Attempts to send a push notification, by `outcome` (`success`, `failure`).";
-    PUSH_DEAD_LETTERS: Counter Count = "a2a_push_dead_letters_total", "Push notifications that were given up.";
-    PUSH_LAG: Gauge Seconds = "a2a_push_lag_seconds", "Age of the oldest push notification that is due.";
-}
-
-/// Describes all metrics to the recorder.
-pub(crate) fn describe() {
-    for Metric { name, kind, unit, description } in METRICS {
-        match kind {
-            Kind::Counter => metrics::describe_counter!(*name, *unit, *description),
-            Kind::Gauge => metrics::describe_gauge!(*name, *unit, *description),
-            Kind::Histogram => metrics::describe_histogram!(*name, *unit, *description),
-        }
-    }
-}
-
-/// Counts an HTTP response.
-pub(crate) fn count_response(binding: &'static str, status: http::StatusCode) {
-    // A status has three digits: as text it is one of a bounded number of labels.
-    metrics::counter!(RESPONSES, "binding" => binding, "status" => status.as_str().to_owned()).increment(1);
-}
-
-/// Labels of the metrics of a call.
-#[derive(Clone, Debug)]
-pub(crate) struct CallLabels {
-    /// Name of the agent, in a server with several.
-    pub(crate) agent: Option<Arc<str>>,
-    /// Name of the RPC.
-    pub(crate) operation: &'static str,
-    /// `grpc`, `http`, `jsonrpc` or `in-process`.
-    pub(crate) binding: &'static str,
-    /// Protocol version.
-    pub(crate) version: &'static str,
-}
-
-impl CallLabels {
-    /// Returns labels with these and the agent.
-    fn labels_with_agent<const N: usize>(&self, labels: [(&'static str, &'static str); N]) -> Vec<Label> {
-        let labels = labels.into_iter().map(|(name, value)| Label::from_static_parts(name, value));
-        let agent = self.agent.iter().map(|agent| Label::new("agent", Arc::clone(agent)));
-        labels.chain(agent).collect()
-    }
-
-    /// Returns the labels of most metrics.
-    fn labels(&self) -> Vec<Label> {
-        self.labels_with_agent([("operation", self.operation), ("binding", self.binding)])
-    }
-
-    /// Counts a call with its result. `code` is the name of a gRPC code.
-    pub(crate) fn ended(&self, code: &'static str) {
-        let Self { operation, binding, version, .. } = *self;
-        let labels = self.labels_with_agent([
-            ("operation", operation),
-            ("binding", binding),
-            ("version", version),
-            ("code", code),
-        ]);
-        metrics::counter!(CALLS, labels).increment(1);
-    }
-
-    /// Records the duration of a call.
-    pub(crate) fn replied(&self, duration: Duration) {
-        metrics::histogram!(CALL_DURATION, self.labels()).record(duration);
-    }
-
-    /// Counts an event of a stream. `first` is the time since the call for the first event.
-    pub(crate) fn sent_event(&self, first: Option<Duration>) {
-        metrics::counter!(STREAM_EVENTS, self.labels()).increment(1);
-        if let Some(duration) = first {
-            metrics::histogram!(FIRST_EVENT, self.labels()).record(duration);
-        }
-    }
-
-    /// Adds to the number of open streams.
-    pub(crate) fn add_streams(&self, count: i8) {
-        metrics::gauge!(STREAMS, self.labels()).increment(count);
-    }
-}
-
-/// Records how many committed events a reader has not read yet.
-pub(crate) fn record_reader_lag(events: u64) {
-    // Exact up to 2^32, and nothing needs to distinguish more.
-    metrics::histogram!(READER_LAG).record(f64::from(u32::try_from(events).unwrap_or(u32::MAX)));
-}
-
-/// Records a successful commit of this many tasks, with events of this size.
-pub(crate) fn record_commit(duration: Duration, tasks: usize, bytes: usize) {
-    metrics::histogram!(COMMIT_DURATION).record(duration);
-    metrics::histogram!(COMMIT_TASKS).record(number(tasks));
-    metrics::histogram!(COMMIT_BYTES).record(number(bytes));
-}
-
-/// Adds to the number of open connections.
-pub(crate) fn add_connections(count: i8) {
-    metrics::gauge!(CONNECTIONS).increment(count);
-}
-
-/// State of the engine at one time.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct EngineGauges {
-    /// Running turns.
-    pub(crate) turns: usize,
-    /// New turns that wait for a running one to end.
-    pub(crate) queued_turns: usize,
-    /// Messages that wait for the next turn.
-    pub(crate) queued_messages: usize,
-    /// Tasks with uncommitted changes.
-    pub(crate) uncommitted_tasks: usize,
-    /// Tasks in memory, by the name of their state.
-    pub(crate) live_tasks: Vec<(&'static str, usize)>,
-}
-
-impl EngineGauges {
-    /// Adds those of another agent.
-    pub(crate) fn add(&mut self, other: Self) {
-        self.turns += other.turns;
-        self.queued_turns += other.queued_turns;
-        self.queued_messages += other.queued_messages;
-        self.uncommitted_tasks += other.uncommitted_tasks;
-        for (state, count) in other.live_tasks {
-            match self.live_tasks.iter_mut().find(|(known, _)| *known == state) {
-                Some((_, sum)) => *sum += count,
-                None => self.live_tasks.push((state, count)),
-            }
-        }
-    }
-
-    /// Records the gauges.
-    pub(crate) fn record(&self) {
-        metrics::gauge!(TURNS).set(number(self.turns));
-        metrics::gauge!(QUEUED_TURNS).set(number(self.queued_turns));
-        metrics::gauge!(QUEUED_MESSAGES).set(number(self.queued_messages));
-        metrics::gauge!(UNCOMMITTED_TASKS).set(number(self.uncommitted_tasks));
-        for (state, count) in &self.live_tasks {
-            metrics::gauge!(LIVE_TASKS, "state" => *state).set(number(*count));
-        }
-    }
-}
-
-/// Records whether the server accepts work.
-pub(crate) fn record_readiness(is_ready: bool) {
-    metrics::gauge!(READY).set(f64::from(u8::from(is_ready)));
-}
-
-/// Records the counters of the delivery of push notifications since the start, and its lag.
-#[cfg(feature = "push")]
-pub(crate) fn record_push((successes, failures, dead_letters): (u64, u64, u64), lag: Duration) {
-    metrics::counter!(PUSH_ATTEMPTS, "outcome" => "success").absolute(successes);
-    metrics::counter!(PUSH_ATTEMPTS, "outcome" => "failure").absolute(failures);
-    metrics::counter!(PUSH_DEAD_LETTERS).absolute(dead_letters);
-    metrics::gauge!(PUSH_LAG).set(lag.as_secs_f64());
-}
-
-fn number(count: usize) -> f64 {
-    f64::from(u32::try_from(count).unwrap_or(u32::MAX))
+    RESPONSES: Kind::Counter, Count = "a2a_http_responses_total" "a2a.http.responses" [binding = Values::OneOf(&["grpc", "http", "jsonrpc"]), status = Values::AtMost(20)],
+        "HTTP responses. Includes those to requests that were rejected before they became a call.";
+    CALLS: Kind::Counter, Count = "a2a_calls_total" "a2a.server.calls" [operation = OPERATION, binding = BINDING, version = VERSION, code = CODE, agent],
+        "Calls that have ended, with the gRPC code of the result. `CANCELLED`: the client has gone.";
+    CALL_DURATION: Kind::Histogram(&SECONDS), Seconds = "a2a_call_duration_seconds" "a2a.server.call.duration" [operation = OPERATION, binding = BINDING, agent],
+        "Duration of calls. The duration of a stream is not included.";
+    FIRST_EVENT: Kind::Histogram(&SECONDS), Seconds = "a2a_stream_first_event_seconds" "a2a.stream.first_event" [operation = OPERATION, binding = BINDING, agent],
+        "Time from a streaming call to its first event.";
+    STREAMS: Kind::Gauge, Count = "a2a_streams" "a2a.stream.open" [operation = OPERATION, binding = BINDING, agent],
+        "Open streams.";
+    STREAM_EVENTS: Kind::Counter, Count = "a2a_stream_events_total" "a2a.stream.events" [operation = OPERATION, binding = BINDING, agent],
+        "Events sent on streams.";
+    READER_LAG: Kind::Histogram(&COUNTS), Count = "a2a_stream_lag_events" "a2a.stream.lag" [],
+        "Committed events that a stream has not sent yet, each time it continues to read.";
+    STREAM_DURATION: Kind::Histogram(&LONG_SECONDS), Seconds = "a2a_stream_duration_seconds" "a2a.stream.duration" [end = Values::OneOf(&["completed", "client_gone", "max_age", "slow", "drain"]), agent],
+        "Duration of streams, by their end: the last event was sent, the client has gone or read too slowly, or the server ended the stream, for its age or for a drain or another interruption.";
+    TURNS_STARTED: Kind::Counter, Count = "a2a_turns_started_total" "a2a.turns.started" [kind = Values::OneOf(&["new", "follow_up", "recovered"]), agent],
+        "Turns that were accepted: of a new task, of a further message, or of an earlier process.";
+    TURNS_ENDED: Kind::Counter, Count = "a2a_turns_ended_total" "a2a.turns.ended" [outcome = OUTCOME, reason = REASON, agent],
+        "Turns that have ended. `agent`: the agent reported the failure itself. `abandoned`: the server stopped, or another one has the task.";
+    TURN_DURATION: Kind::Histogram(&LONG_SECONDS), Seconds = "a2a_turn_duration_seconds" "gen_ai.invoke_agent.duration" [outcome = OUTCOME, agent],
+        "Duration of turns, from their begin to their end.";
+    TURN_WAIT: Kind::Histogram(&LONG_SECONDS), Seconds = "a2a_turn_wait_seconds" "a2a.turn.wait" [queue = Values::OneOf(&["turn", "message", "exec"]), agent],
+        "Time that accepted work has waited: a turn for `limits.turns`, a message for a busy agent, a turn for a process.";
+    TASKS_CREATED: Kind::Counter, Count = "a2a_tasks_created_total" "a2a.tasks.created" [agent],
+        "Tasks that were created.";
+    TASKS_ENDED: Kind::Counter, Count = "a2a_tasks_ended_total" "a2a.tasks.ended" [state = TERMINAL_STATE, agent],
+        "Tasks that have reached a terminal state.";
+    TASK_DURATION: Kind::Histogram(&TASK_SECONDS), Seconds = "a2a_task_duration_seconds" "a2a.task.duration" [state = TERMINAL_STATE, agent],
+        "Time from the creation of a task to its terminal state, including the time that it waited for its client.";
+    TURNS: Kind::Gauge, Count = "a2a_turns" "a2a.turns" [agent],
+        "Running turns.";
+    QUEUED_TURNS: Kind::Gauge, Count = "a2a_queued_turns" "a2a.turns.queued" [agent],
+        "New turns that wait for a running one to end.";
+    QUEUED_MESSAGES: Kind::Gauge, Count = "a2a_queued_messages" "a2a.messages.queued" [agent],
+        "Messages that wait for the next turn of their task.";
+    UNCOMMITTED_TASKS: Kind::Gauge, Count = "a2a_uncommitted_tasks" "a2a.tasks.uncommitted" [agent],
+        "Tasks with changes that wait for a commit.";
+    LIVE_TASKS: Kind::Gauge, Count = "a2a_live_tasks" "a2a.tasks.live" [state = STATE, agent],
+        "Tasks in memory, because they run or are read.";
+    COMMIT_DURATION: Kind::Histogram(&SECONDS), Seconds = "a2a_commit_duration_seconds" "a2a.store.commit.duration" [],
+        "Duration of the commits to the store that succeeded. Each has the changes of one or more tasks.";
+    COMMIT_TASKS: Kind::Histogram(&COUNTS), Count = "a2a_commit_tasks" "a2a.store.commit.tasks" [],
+        "Tasks that changed in a commit.";
+    COMMIT_BYTES: Kind::Histogram(&BYTES), Bytes = "a2a_commit_bytes" "a2a.store.commit.size" [],
+        "Size of the events of a commit, encoded in protobuf.";
+    COMMIT_FAILURES: Kind::Counter, Count = "a2a_commit_failures_total" "a2a.store.commit.failures" [kind = Values::OneOf(&["unavailable", "rejected", "stale", "fault"])],
+        "Commits that failed: the store did not respond and they are retried, it rejected a change, another server has the task, or the store has a fault.";
+    STORE_BYTES: Kind::Gauge, Bytes = "a2a_store_bytes" "a2a.store.size" [file = Values::OneOf(&["db", "wal", "free"]), agent],
+        "Size of the database, of its write-ahead log, and of the part of the database that is free.";
+    STORE_TASKS: Kind::Gauge, Count = "a2a_store_tasks" "a2a.store.tasks" [state = STATE, agent],
+        "Stored tasks.";
+    CHECKPOINT_DURATION: Kind::Histogram(&SECONDS), Seconds = "a2a_store_checkpoint_seconds" "a2a.store.checkpoint.duration" [],
+        "Duration of the transfers of the write-ahead log to the database.";
+    SWEEP_DURATION: Kind::Histogram(&SECONDS), Seconds = "a2a_sweep_seconds" "a2a.store.sweep.duration" [],
+        "Duration of the sweeps that delete expired data.";
+    SWEEP_DELETED: Kind::Counter, Count = "a2a_sweep_deleted_total" "a2a.store.sweep.deleted" [what = Values::OneOf(&["tasks", "logs", "push", "keys"])],
+        "Expired tasks, logs, push configurations and idempotency keys that were deleted.";
+    STORE_EVICTED: Kind::Counter, Count = "a2a_store_evicted_total" "a2a.store.evicted" [limit = Values::OneOf(&["tasks", "tasks_per_owner"])],
+        "Tasks that were deleted for a new one, by the limit that was reached.";
+    DEPENDENCY_UP: Kind::Gauge, Count = "a2a_dependency_up" "a2a.dependency.up" [peer = PEER, agent],
+        "1 if something that the agent needs responds, else 0. `peer`: `upstream`, `http`, `model`, `mcp:` with the name of the server, `exec`, `jwks`, `push`.";
+    DEPENDENCY_SUCCESS: Kind::Gauge, Seconds = "a2a_dependency_last_success_timestamp_seconds" "a2a.dependency.last_success" [peer = PEER, agent],
+        "Time of the last call that succeeded, in seconds since 1970.";
+    DEPENDENCY_BREAKER: Kind::Gauge, Count = "a2a_dependency_breaker" "a2a.dependency.breaker" [state = Values::OneOf(&["closed", "open", "half_open"]), peer = PEER, agent],
+        "1 for the state of the breaker, 0 for the others. While it is open, new work for the peer is rejected.";
+    OUTBOUND: Kind::Counter, Count = "a2a_outbound_total" "a2a.outbound.calls" [result = OUTBOUND_RESULT, peer = PEER, agent],
+        "Calls of a peer, with all retries. `rejected`: by the breaker, or by a limit of the peer.";
+    OUTBOUND_DURATION: Kind::Histogram(&LONG_SECONDS), Seconds = "a2a_outbound_duration_seconds" "a2a.outbound.duration" [peer = PEER, agent],
+        "Duration of these calls.";
+    OUTBOUND_RETRIES: Kind::Counter, Count = "a2a_outbound_retries_total" "a2a.outbound.retries" [peer = PEER, agent],
+        "Retries within these calls.";
+    MODEL_TOKENS: Kind::Counter, Count = "a2a_model_tokens_total" "gen_ai.client.inference.usage" [direction = Values::OneOf(&["input", "output"]), detail = Values::OneOf(&["all", "cache_read", "reasoning"]), agent],
+        "Tokens that the model reports. `cache_read` and `reasoning` are part of `all`.";
+    MODEL_FIRST_CHUNK: Kind::Histogram(&SECONDS), Seconds = "a2a_model_first_chunk_seconds" "gen_ai.client.operation.time_to_first_chunk" [agent],
+        "Time from a request to the model to the first chunk of its answer.";
+    MODEL_FINISHED: Kind::Counter, Count = "a2a_model_finish_total" "a2a.model.finish" [reason = Values::OneOf(&["stop", "length", "tool_calls", "content_filter", "other"]), agent],
+        "Answers of the model, by the reason that it reports for their end.";
+    TOOL_CALLS: Kind::Counter, Count = "a2a_tool_calls_total" "a2a.tool.calls" [result = Values::OneOf(&["ok", "tool_error", "error", "timeout", "denied"]), server = Values::AtMost(16), agent],
+        "Calls of tools, by the server in `openai.mcp`. `tool_error`: the tool reports an error. `denied`: the client declined it.";
+    TOOL_DURATION: Kind::Histogram(&SECONDS), Seconds = "a2a_tool_duration_seconds" "mcp.client.operation.duration" [result = Values::OneOf(&["ok", "tool_error", "error", "timeout", "denied"]), server = Values::AtMost(16), agent],
+        "Duration of these calls.";
+    EXEC_PROCESSES: Kind::Gauge, Count = "a2a_exec_processes" "a2a.exec.processes" [agent],
+        "Running processes of the agent.";
+    EXEC_EXITS: Kind::Counter, Count = "a2a_exec_exits_total" "a2a.exec.exits" [code = Values::OneOf(&["0", "1", "2", "126", "127", "signal", "other"]), agent],
+        "Processes of the agent that have ended, by their exit code.";
+    PUSH_ATTEMPTS: Kind::Counter, Count = "a2a_push_attempts_total" "a2a.push.attempts" [outcome = Values::OneOf(&["success", "failure"])],
+        "Attempts to send a push notification.";
+    PUSH_DEAD_LETTERS: Kind::Counter, Count = "a2a_push_dead_letters_total" "a2a.push.dead_letters" [],
+        "Push notifications that were given up.";
+    PUSH_LAG: Kind::Gauge, Seconds = "a2a_push_lag_seconds" "a2a.push.lag" [],
+        "Age of the oldest push notification that is due.";
+    PUSH_DUE: Kind::Gauge, Count = "a2a_push_due" "a2a.push.due" [],
+        "Deliveries that are due or in progress.";
+    LIMIT_USED: Kind::Gauge, Count = "a2a_limit_used" "a2a.limit.usage" [limit = USED_LIMIT, agent],
+        "Use of a limit, in its unit.";
+    LIMIT_MAX: Kind::Gauge, Count = "a2a_limit_max" "a2a.limit.max" [limit = USED_LIMIT, agent],
+        "Maximum of a limit. Limits without a maximum have no series.";
+    LIMIT_REJECTIONS: Kind::Counter, Count = "a2a_limit_rejections_total" "a2a.limit.rejections" [limit = LIMIT],
+        "Requests and changes that were rejected for a limit, by its name in the error.";
+    AUTH_FAILURES: Kind::Counter, Count = "a2a_auth_failures_total" "a2a.auth.failures" [method = Values::OneOf(&["bearer", "basic", "certificate", "other"]), reason = Values::OneOf(&["missing", "invalid", "forbidden", "limited", "unavailable", "other"])],
+        "Requests that were not authenticated. `limited`: too many failures of a client address. `unavailable`: the keys of an issuer can't be read.";
+    READY: Kind::Gauge, Count = "a2a_ready" "a2a.ready" [],
+        "1 if the server accepts work, as `/readyz` reports, else 0.";
+    DRAINING: Kind::Gauge, Count = "a2a_draining" "a2a.draining" [],
+        "1 while the server stops, else 0.";
+    CONNECTIONS: Kind::Gauge, Count = "a2a_connections" "a2a.connections" [],
+        "Open connections.";
+    BUILD_INFO: Kind::Gauge, Count = "a2a_build_info" "a2a.build_info" [version = Values::AtMost(1), revision = Values::AtMost(1), rustc = Values::AtMost(1), features = Values::AtMost(1)],
+        "1, with the build of the program in the labels.";
+    START_TIME: Kind::Gauge, Seconds = "process_start_time_seconds" "process.start_time" [],
+        "Start of the process, in seconds since 1970.";
+    CPU_TIME: Kind::Counter, Seconds = "process_cpu_seconds_total" "process.cpu.time" [],
+        "Processor time of the process.";
+    RESIDENT_MEMORY: Kind::Gauge, Bytes = "process_resident_memory_bytes" "process.memory.usage" [],
+        "Memory of the process.";
+    OPEN_FILES: Kind::Gauge, Count = "process_open_fds" "process.unix.file_descriptor.count" [],
+        "Open files and connections of the process.";
+    MAX_FILES: Kind::Gauge, Count = "process_max_fds" "process.unix.file_descriptor.max" [],
+        "Maximum number of these.";
+    OTLP_SPANS: Kind::Counter, Count = "a2a_otlp_spans_total" "a2a.otlp.spans" [result = Values::OneOf(&["exported", "dropped", "failed"])],
+        "Spans that were sent to `otlp.endpoint`, dropped because the queue was full, or lost because the endpoint failed.";
+    OTLP_QUEUE: Kind::Gauge, Count = "a2a_otlp_queue" "a2a.otlp.queue" [],
+        "Spans that wait to be sent.";
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fmt::Write as _;
+
     use super::*;
 
+    /// Labels with more values are not listed in the documents.
+    const LISTED: usize = 12;
+
     #[test]
-    fn names_end_with_their_unit_and_are_documented() {
-        let document = include_str!("../../docs/operations.md");
-        for Metric { name, kind, unit, description } in METRICS {
+    fn names_end_with_their_unit() {
+        for Metric { name, otlp, kind, unit, labels, .. } in METRICS {
+            let base = name.strip_suffix("_total").unwrap_or(name);
             assert_eq!(name.ends_with("_total"), *kind == Kind::Counter, "{name}");
-            assert_eq!(name.ends_with("_seconds"), *unit == Unit::Seconds, "{name}");
-            assert_eq!(name.ends_with("_bytes"), *unit == Unit::Bytes, "{name}");
-            let row = format!("| `{name}` | {description} |");
-            assert!(document.contains(&row), "docs/operations.md lacks the row:\n{row}");
+            assert_eq!(base.ends_with("_seconds"), *unit == Unit::Seconds, "{name}");
+            assert_eq!(base.ends_with("_bytes"), *unit == Unit::Bytes, "{name}");
+            assert!(
+                otlp.contains('.') && otlp.bytes().all(|b| b.is_ascii_lowercase() || matches!(b, b'.' | b'_')),
+                "{otlp}"
+            );
+            assert!(labels.iter().all(|(label, _)| *label != "agent"), "{name}: `agent` has no values");
         }
+        let mut names: Vec<_> = METRICS.iter().flat_map(|metric| [metric.name, metric.otlp]).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), 2 * METRICS.len(), "names are unique");
+    }
+
+    #[test]
+    fn metrics_are_documented() {
+        let mut table = "| Metric | In OpenTelemetry | Labels | Meaning |\n| --- | --- | --- | --- |\n".to_owned();
+        for Metric { name, otlp, has_agent, labels, description, .. } in METRICS {
+            let label = |(name, values): &(&str, Values)| match values {
+                Values::OneOf(all) if all.len() <= LISTED => format!("`{name}`: `{}`", all.join("`, `")),
+                Values::OneOf(_) | Values::AtMost(_) => format!("`{name}`"),
+            };
+            let mut labels: Vec<_> = labels.iter().map(label).collect();
+            labels.extend(has_agent.then(|| "`agent`".to_owned()));
+            _ = writeln!(table, "| `{name}` | `{otlp}` | {} | {description} |", labels.join("; "));
+        }
+        let document = include_str!("../../docs/operations.md");
+        assert!(document.contains(&table), "docs/operations.md lacks this table:\n{table}");
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 
-use crate::base::metric::{self, METRICS};
+use crate::base::metric::{Kind, METRICS};
 
 /// Interval at which recorded values are moved to the buckets.
 const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
@@ -15,13 +15,14 @@ const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
 /// The process has a recorder already.
 pub(crate) fn install() -> anyhow::Result<PrometheusHandle> {
     let mut builder = PrometheusBuilder::new();
-    for (metric, buckets) in METRICS.iter().filter_map(|metric| Some((metric, metric.buckets()?))) {
-        builder = builder.set_buckets_for_metric(Matcher::Full(metric.name.to_owned()), buckets)?;
+    for metric in METRICS {
+        if let Kind::Histogram(buckets) = metric.kind {
+            builder = builder.set_buckets_for_metric(Matcher::Full(metric.name.to_owned()), buckets)?;
+        }
     }
     let recorder = builder.build_recorder();
     let handle = recorder.handle();
     metrics::set_global_recorder(recorder)?;
-    metric::describe();
     Ok(handle)
 }
 

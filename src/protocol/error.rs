@@ -11,6 +11,8 @@ use tonic_types::{ErrorDetails, StatusExt as _};
 
 pub(crate) use self::kind::code_name;
 pub use self::kind::{ErrorKind, Wire};
+#[cfg(feature = "server")]
+use crate::base::metric;
 use crate::{
     base::{sources::Ids, stderr::report},
     protocol::{json::DecodedTooLarge, validate::Violation, version::Version},
@@ -155,6 +157,14 @@ impl Error {
     pub fn with(mut self, name: &'static str, value: impl Into<String>) -> Self {
         self.0.metadata.push((name.into(), value.into()));
         self
+    }
+
+    /// Names the limit that was reached, as `limit` in the metadata, and counts the rejection in the metrics.
+    #[must_use]
+    pub(crate) fn limit(self, name: &'static str) -> Self {
+        #[cfg(feature = "server")]
+        metric::limit_rejected(name);
+        self.with("limit", name)
     }
 
     /// Sets the delay after which the client may retry the call.
@@ -338,7 +348,7 @@ pub(crate) fn without_sentence(kind: ErrorKind, message: &str) -> &str {
 
 conversions! {
     Error:
-    error: DecodedTooLarge => ErrorKind::TooLarge.because(format!("request: {error}")).with("limit", "decoded_bytes");
+    error: DecodedTooLarge => ErrorKind::TooLarge.because(format!("request: {error}")).limit("decoded_bytes");
 }
 
 #[cfg(test)]

@@ -156,7 +156,7 @@ impl ResponseBudget {
             return Ok(());
         };
         let error = ErrorKind::Unavailable.because(format!("{reason} (limits.memory)"));
-        Err(error.with("limit", "outgoing_bytes").retry_after(RETRY_AFTER))
+        Err(error.limit("outgoing_bytes").retry_after(RETRY_AFTER))
     }
 
     fn release_bytes(&self, bytes: usize, is_stream: bool) {

@@ -273,7 +273,7 @@ pub fn validate<T: Validate>(request: &tonic::Request<T>) -> Result<(), Error> {
     }
     let error = Error::invalid(rows);
     Err(match limit {
-        Some(limit) => error.with("limit", limit),
+        Some(limit) => error.limit(limit),
         None => error,
     })
 }

@@ -24,7 +24,7 @@ use crate::{
     service::card::JSON_RPC, transport::DocumentSource,
 };
 use crate::{
-    base::{sources::Sources, stderr},
+    base::{metric, sources::Sources, stderr},
     engine::{agent::DynAgent, journal::FailureReports},
     protocol::pb::v1::{
         AgentCard, SecurityScheme, a2a_service_server::A2aService, bindings::ValidatedService, security_scheme::Scheme,
@@ -137,9 +137,14 @@ impl Server {
         #[cfg(feature = "signing")]
         let key_set = options.key_set(&card);
         let stream_max_age = options.limits.stream_max_age;
-        let engine = Arc::new(options.build_service(agent, &card, settings.sources.clone()));
-        let handle =
-            Handle::new(Arc::clone(&engine), grace, mounted.iter().map(|agent| agent.handle.clone()).collect());
+        if options.is_metered() {
+            metric::set_agents(mounted.len() + 1);
+        }
+        let is_named = !options.catalog_name.is_empty() || !mounted.is_empty();
+        let label = options.agent_label.take().or_else(|| is_named.then(|| options.name().into()));
+        let engine = Arc::new(options.build_service(agent, &card, settings.sources.clone(), label.clone()));
+        let handles = mounted.iter().map(|agent| agent.handle.clone()).collect();
+        let handle = Handle::new(Arc::clone(&engine), grace, label.clone(), handles);
         let (card, extensions) = options.build_card(card);
         let has_extended_card = options.has_extended_card();
         let card_changes = options.card_updates.is_some();
@@ -150,7 +155,12 @@ impl Server {
         let all_headers = own_headers.iter().chain(mounted.iter().flat_map(|agent| &*agent.forward_headers));
         let forward_headers = all_headers.cloned().collect::<HashSet<_>>().into_iter().collect();
         let scopes: Arc<[_]> = mem::take(&mut options.scopes).into();
-        let service = options.wrap_service(engine, extensions, Arc::clone(&scopes), &mounted, own_headers);
+        let service = Arc::new(ObservedService::new(
+            options.wrap_service(engine, extensions, Arc::clone(&scopes)),
+            label,
+            options.is_metered(),
+        ));
+        let service = options.route(service, &mounted, own_headers);
         let listed = ListedAgent {
             name: options.name().into(),
             // The root is listed with its own path, at which it stays if another agent becomes the root.
@@ -261,11 +271,16 @@ impl Options {
     }
 
     /// Builds the service, and starts the delivery of notifications and the retention of tasks.
-    fn build_service(&mut self, agent: Arc<dyn DynAgent>, card: &CardTemplate, sources: Sources) -> Service {
+    fn build_service(
+        &mut self,
+        agent: Arc<dyn DynAgent>,
+        card: &CardTemplate,
+        sources: Sources,
+        label: Option<Arc<str>>,
+    ) -> Service {
         let store = self.store.take().unwrap_or_else(|| Arc::new(Memory::default()));
         let service = Service::with_sources(agent, store, mem::take(&mut self.limits), sources).offering(card.offers());
-        let agent = self.agent_label.clone().or_else(|| (!self.catalog_name.is_empty()).then(|| self.name().into()));
-        let service = service.report_failures(FailureReports { agent, exposes_causes: self.expose_causes });
+        let service = service.report_failures(FailureReports { agent: label, exposes_causes: self.expose_causes });
         let service = service.modes(self.modes, card.declared()).idempotency_default_key(self.default_key);
         #[cfg(feature = "push")]
         let service = if card.offers().push {
@@ -313,14 +328,12 @@ impl Options {
         (Arc::new(card), extensions)
     }
 
-    /// Wraps a service, the innermost first: extensions, validation, wire log, authorization, metrics, and routes to other agents.
+    /// Wraps a service, the innermost first: extensions, validation, wire log, authorization.
     fn wrap_service(
         &mut self,
         engine: Arc<Service>,
         extensions: Vec<Arc<dyn Extension>>,
         scopes: Arc<[String]>,
-        mounted: &[MountedAgent],
-        forward_headers: Arc<[HeaderName]>,
     ) -> Arc<dyn A2aService> {
         let mut service: Arc<dyn A2aService> = engine;
         if !extensions.is_empty() {
@@ -330,13 +343,20 @@ impl Options {
         if self.log_wire {
             service = Arc::new(WireLogService(service));
         }
-        service = Arc::new(AuthorizedService::new(service, self.policy.take(), scopes));
-        let label = self.agent_label.take().or_else(|| (!mounted.is_empty()).then(|| self.name().into()));
-        service = Arc::new(ObservedService::new(service, label, self.is_metered()));
-        if !mounted.is_empty() || !self.catalog_name.is_empty() {
-            service = Arc::new(AgentRouter::new(service, forward_headers, &self.catalog_name, mounted));
+        Arc::new(AuthorizedService::new(service, self.policy.take(), scopes))
+    }
+
+    /// Adds the routes to other agents.
+    fn route(
+        &self,
+        service: Arc<dyn A2aService>,
+        mounted: &[MountedAgent],
+        forward_headers: Arc<[HeaderName]>,
+    ) -> Arc<dyn A2aService> {
+        if mounted.is_empty() && self.catalog_name.is_empty() {
+            return service;
         }
-        service
+        Arc::new(AgentRouter::new(service, forward_headers, &self.catalog_name, mounted))
     }
 
     /// Returns the source of the template of the card with the latest card of the agent.

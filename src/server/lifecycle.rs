@@ -158,6 +158,8 @@ struct HandleState {
     draining: CancellationToken,
     grace: Duration,
     service: Arc<Service>,
+    /// Name of the agent in metrics, if it has one.
+    agent: Option<Arc<str>>,
     /// Handles of the agents that are mounted on this server.
     mounted: Vec<Handle>,
     drained: OnceCell<()>,
@@ -167,11 +169,11 @@ struct HandleState {
 
 impl Handle {
     /// Creates the handle of a service, and of the agents that are mounted on its server.
-    pub(crate) fn new(service: Arc<Service>, grace: Duration, mounted: Vec<Self>) -> Self {
+    pub(crate) fn new(service: Arc<Service>, grace: Duration, agent: Option<Arc<str>>, mounted: Vec<Self>) -> Self {
         let readiness = readiness_check(Arc::clone(service.journal()), service.recovered());
         let readiness = with_mounted(readiness, mounted.iter().map(Self::readiness).collect());
         let (draining, drained, stopped) = (CancellationToken::new(), OnceCell::new(), CancellationToken::new());
-        Self(Arc::new(HandleState { readiness, draining, grace, service, mounted, drained, stopped }))
+        Self(Arc::new(HandleState { readiness, draining, grace, service, agent, mounted, drained, stopped }))
     }
 
     pub(crate) fn readiness(&self) -> ReadinessCheck {
@@ -201,12 +203,11 @@ impl Handle {
     }
 
     async fn record_gauges(&self) {
-        let mut gauges = self.0.service.gauges();
-        for agent in &self.0.mounted {
-            gauges.add(agent.0.service.gauges());
+        for Self(state) in std::iter::once(self).chain(&self.0.mounted) {
+            state.service.gauges().record(state.agent.as_ref());
         }
-        gauges.record();
-        metric::record_readiness(self.is_ready().await);
+        metric::record_readiness(self.is_ready().await, self.0.draining.is_cancelled());
+        metric::record_process();
         #[cfg(feature = "push")]
         if let Ok(Some(PushStats { successes, failures, dead_letters, lag, .. })) = self.push_stats().await {
             metric::record_push((successes, failures, dead_letters), lag);

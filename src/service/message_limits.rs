@@ -18,7 +18,7 @@ pub(super) fn check(message: &Message, metadata: Option<&Struct>, limits: &Limit
     let (parts, max) = (message.parts.len(), limits.parts);
     if parts > max {
         let why = format!("{parts} parts exceed the limit of {max}");
-        return Err(Error::invalid_field("message.parts", why).with("limit", "parts"));
+        return Err(Error::invalid_field("message.parts", why).limit("parts"));
     }
     let max = limits.json_depth.min(MAX_DEPTH);
     let is_deeper = |object: Option<&Struct>| object.is_some_and(|object| object.is_deeper_than(max));
@@ -39,7 +39,7 @@ pub(super) fn check(message: &Message, metadata: Option<&Struct>, limits: &Limit
         return Ok(());
     };
     let why = format!("is nested more than {max} deep");
-    Err(Error::invalid_field(field, why).with("limit", "json_depth"))
+    Err(Error::invalid_field(field, why).limit("json_depth"))
 }
 
 /// Rejects a message that too many agents have passed on. `call` is the hop count of its call. The metadata of the message gets the
@@ -53,7 +53,7 @@ pub(super) fn count_hops(message: &mut Message, call: u32, limits: &Limits) -> R
                 format!("{count} exceeds the limit of {max} (limits.hops); the agents may call each other in a circle")
             }
         };
-        return Err(Error::invalid_field(HOPS.as_str(), why).with("limit", "hops"));
+        return Err(Error::invalid_field(HOPS.as_str(), why).limit("hops"));
     }
     hops::set(message, count);
     Ok(())

@@ -296,5 +296,5 @@ async fn discard<B: http_body::Body<Data = Bytes>>(mut body: Pin<&mut B>, max: u
 pub(crate) fn too_large_for(max: usize) -> Error {
     ErrorKind::TooLarge
         .because(format!("the request exceeds the limit of {max} bytes (limits.body_bytes)"))
-        .with("limit", "body_bytes")
+        .limit("body_bytes")
 }

@@ -149,7 +149,7 @@ impl Limits {
 
 /// Returns the error for an exceeded limit, by its name.
 pub(crate) fn limit_error(name: &'static str, why: String) -> Error {
-    ErrorKind::ResourceExhausted.because(why).with("limit", name)
+    ErrorKind::ResourceExhausted.because(why).limit(name)
 }
 
 /// Returns the error for a message or a task for which there is no memory.

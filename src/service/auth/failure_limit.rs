@@ -73,7 +73,7 @@ impl FailureLimit {
         }
         let left = WINDOW.saturating_sub(now.duration_since(failures.since));
         let why = format!("more than {} failed authentications per minute from one client address", self.max);
-        ErrorKind::ResourceExhausted.because(why).with("limit", "failed_authentications").retry_after(left)
+        ErrorKind::ResourceExhausted.because(why).limit("failed_authentications").retry_after(left)
     }
 }
 

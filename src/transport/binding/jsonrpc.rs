@@ -148,7 +148,7 @@ async fn serve_batch<T: Dispatch, C: Dispatch>(
     let (count, max) = (calls.len(), budget.max_calls);
     if count > max {
         let why = format!("{count} calls exceed the limit of {max} in a batch");
-        return reject(ErrorKind::InvalidRequest.because(why).with("limit", "batch_calls"));
+        return reject(ErrorKind::InvalidRequest.because(why).limit("batch_calls"));
     }
     let mut is_read = true;
     let responses = calls.iter().enumerate().map(|(index, text)| {
@@ -206,7 +206,7 @@ impl BatchBudget {
             let max = self.max;
             format!("the results of the batch exceed {max} bytes; send this call on its own")
         };
-        taken.map(drop).map_err(|_| ErrorKind::ResourceExhausted.because(reason()).with("limit", "batch_bytes"))
+        taken.map(drop).map_err(|_| ErrorKind::ResourceExhausted.because(reason()).limit("batch_bytes"))
     }
 }
 

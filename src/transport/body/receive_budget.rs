@@ -93,7 +93,7 @@ impl ReceiveReservation {
         let fits = |used: usize| used.checked_add(bytes).filter(|used| *used <= share);
         if self.budget.used.fetch_update(Relaxed, Relaxed, fits).is_err() {
             let why = format!("more than {limit} {bodies} bytes are being received; retry later ({key})");
-            return Err(ErrorKind::Unavailable.because(why).with("limit", name).retry_after(RETRY_AFTER));
+            return Err(ErrorKind::Unavailable.because(why).limit(name).retry_after(RETRY_AFTER));
         }
         self.bytes = total;
         Ok(())

@@ -75,7 +75,7 @@ impl RequestHead {
             return Ok(());
         }
         let why = format!("the head of the request has {size} bytes, which exceeds the limit of {max}");
-        Err(ErrorKind::TooLarge.because(why).with("limit", "header_bytes"))
+        Err(ErrorKind::TooLarge.because(why).limit("header_bytes"))
     }
 }
 

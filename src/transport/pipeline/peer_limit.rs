@@ -95,7 +95,7 @@ impl PeerLimit {
                 "more than {} requests per second from one client address (limits.request_rate_per_peer)",
                 self.0.rate
             );
-            let error = ErrorKind::ResourceExhausted.because(why).with("limit", "request_rate_per_peer");
+            let error = ErrorKind::ResourceExhausted.because(why).limit("request_rate_per_peer");
             error.retry_after(wait)
         })
     }
@@ -113,7 +113,7 @@ impl PeerLimit {
                 "too many open connections or requests ({max}) from one client address; close some or retry later \
                  (limits.connections_per_peer)"
             ));
-            return Err(error.with("limit", "connections_per_peer").retry_after(RETRY_AFTER));
+            return Err(error.limit("connections_per_peer").retry_after(RETRY_AFTER));
         }
         open.insert(network, count + 1);
         Ok(Some(PeerPermit { peers: Arc::clone(&self.0), network }))

@@ -73,7 +73,7 @@ impl Health {
             let max = self.max_watches;
             let error = ErrorKind::ResourceExhausted
                 .because(format!("more than {max} open Watch streams; use Check or retry later"));
-            error.with("limit", "health_watches").retry_after(WATCH_RETRY_AFTER)
+            error.limit("health_watches").retry_after(WATCH_RETRY_AFTER)
         })
     }
 

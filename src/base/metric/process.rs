@@ -1,0 +1,54 @@
+//! Metrics of the process, as the client libraries of Prometheus have them, read from `/proc`.
+
+#[cfg(target_os = "linux")]
+use super::{CPU_TIME, MAX_FILES, OPEN_FILES, RESIDENT_MEMORY, START_TIME, recording::number};
+
+/// Records the metrics of the process. Values that can't be read are left out.
+#[cfg(target_os = "linux")]
+pub(crate) fn record_process() {
+    use std::fs;
+
+    let ticks = rustix::param::clock_ticks_per_second().max(1);
+    let read = |path| fs::read_to_string(path).unwrap_or_default();
+    let stat = read("/proc/self/stat");
+    // The name of the process, in parentheses, may have spaces.
+    let fields: Vec<u64> = stat
+        .rsplit_once(')')
+        .map(|(_, rest)| rest.split_ascii_whitespace().map(|field| field.parse().unwrap_or(0)).collect())
+        .unwrap_or_default();
+    // User and system time, and the start since the boot: fields 14, 15 and 22 of proc(5).
+    if let [_, _, _, _, _, _, _, _, _, _, _, user, system, _, _, _, _, _, _, start, ..] = *fields {
+        CPU_TIME.set_count(None, &[], (user + system) / ticks);
+        if let Some(boot) = field(&read("/proc/stat"), "btime ") {
+            START_TIME.set(None, &[], number(boot + start / ticks));
+        }
+    }
+    if let Some(kib) = field(&read("/proc/self/status"), "VmRSS:") {
+        RESIDENT_MEMORY.set(None, &[], number(kib * 1024));
+    }
+    if let Some(max) = field(&read("/proc/self/limits"), "Max open files") {
+        MAX_FILES.set(None, &[], number(max));
+    }
+    if let Some(open) = open_files() {
+        OPEN_FILES.set(None, &[], number(open));
+    }
+}
+
+/// Returns the number of open files of this process.
+#[cfg(target_os = "linux")]
+pub(super) fn open_files() -> Option<u64> {
+    // The listing has an open file itself.
+    let count = std::fs::read_dir("/proc/self/fd").ok()?.count().saturating_sub(1);
+    u64::try_from(count).ok()
+}
+
+/// Returns the first number in the line that begins so.
+#[cfg(target_os = "linux")]
+fn field(text: &str, start: &str) -> Option<u64> {
+    let rest = text.lines().find_map(|line| line.strip_prefix(start))?;
+    rest.split_ascii_whitespace().next()?.parse().ok()
+}
+
+/// Records nothing: this system has no `/proc`.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn record_process() {}
