@@ -179,6 +179,8 @@ fn store(c: &mut Criterion) {
         turn_contexts: None,
         sends: Vec::new(),
         push: None,
+        time: 0,
+        turns: None,
     };
     // The store is full, as in a server that has run for a while: each commit evicts a task.
     let (memory, mut n) = (Memory::default(), 0);

@@ -13,13 +13,16 @@ pub use delivery::{
     DeadLetter, Delivery, DeliveryClaim, DeliveryOutcome, DeliveryPage, DeliveryState, DeliveryToken, EVENTS_PER_CLAIM,
     Lease, PushTaskPage, STORE_FULL,
 };
-pub use inspect::{Counts, Inspect, MAX_OWNERS, TaskFilter, TaskPage, TaskSummary};
+pub use inspect::{
+    Counts, Inspect, InspectedTask, LoggedEvent, MAX_OWNERS, MAX_STATUS_TEXT, TaskFilter, TaskPage, TaskSummary,
+};
 pub use key::{KeyMap, Scope, TaskKey};
 pub use page::{ListPage, ListQuery, PageToken};
 pub use push_config::PushConfig;
 pub use retention::{Retention, SweepResult};
-pub use traits::{Claim, InUse, Maintenance, PushQueue, Store, StoredTask, SyncStore, TaskStore};
+pub use traits::{Claim, InUse, LogSummary, Maintenance, PushQueue, Store, StoredTask, SyncStore, TaskStore};
 pub(crate) use traits::{READ_BATCH, READ_BYTES};
+pub use turn_record::TurnRecord;
 
 pub use crate::base::clock::Millis;
 use crate::protocol::{
@@ -39,6 +42,7 @@ mod retention;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 mod traits;
+pub mod turn_record;
 
 /// Atomic change of one task.
 #[derive(Clone, Debug)]
@@ -64,6 +68,11 @@ pub struct Commit {
     pub sends: Vec<IdempotencyRecord>,
     /// Push configuration that the task was created with.
     pub push: Option<Arc<PushConfig>>,
+    /// Time of the change. A short task that ends with its first commit may be stored without it.
+    pub time: Millis,
+    /// Records of the turns that begin or end with the change, as [`TurnRecord::encode`] writes them. Stored with the events,
+    /// and the newest ones beyond the deletion of the log. An operator finds a task by the error id in them.
+    pub turns: Option<Bytes>,
 }
 
 impl Commit {

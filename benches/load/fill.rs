@@ -110,5 +110,7 @@ fn commit(n: u64, is_running: bool, fence: u64) -> Commit {
         turn_contexts: None,
         sends,
         push: None,
+        time: 0,
+        turns: None,
     }
 }

@@ -439,7 +439,7 @@ async fn load(journal: &Arc<Journal>, key: &TaskKey, bounds: TaskLimits) -> Resu
             let (stored, task) = found?;
             let mut live = LiveTask::loaded(key.clone(), store.first_fence(), stored, task, bounds);
             if !live.has_ended() {
-                live.set_log_bytes(store.log_bytes(key).await?);
+                live.set_log_summary(store.log_summary(key).await?);
             }
             if live.try_count_in(journal.memory()) { Ok(live) } else { Err(memory_full(journal.memory())) }
         }

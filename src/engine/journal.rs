@@ -358,7 +358,7 @@ impl Journal {
             return self.lanes[live.key.lane(self.lanes.len())].push(task.clone());
         };
         let (mut wakeups, mut is_committed) = (Wakeups::default(), false);
-        let mut commit = inner.take_commit(live, true);
+        let mut commit = inner.take_commit(live, self.sources.clock.millis(), true);
         apply_to_checkpoint(&mut commit);
         match store.commit_sync(&commit) {
             Ok(()) => {
@@ -510,7 +510,8 @@ fn loaded(shard: &Mutex<KeyMap<Arc<Entry>>>) -> Vec<LiveRef> {
 /// Takes the pending changes of a task. Its checkpoint is updated outside of the lock, which is safe because only this
 /// lane moves the committed state.
 fn take_change(task: &LiveRef) -> Commit {
-    let mut commit = task.lock().take_commit(task, false);
+    let now = task.journal().sources.clock.millis();
+    let mut commit = task.lock().take_commit(task, now, false);
     apply_to_checkpoint(&mut commit);
     commit
 }

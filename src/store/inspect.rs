@@ -4,10 +4,14 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use super::{Millis, PushConfig, Seq, Task, TaskState, Unavailable, page::cut_page};
+use super::{Event, Millis, PushConfig, Seq, Task, TaskState, TurnRecord, Unavailable, page::cut_page};
+use crate::protocol::pb::v1::TaskStatus;
 
 /// Maximum number of [listed owners](Counts::owners).
 pub const MAX_OWNERS: usize = 20;
+
+/// Maximum length of [`TaskSummary::status_text`] in characters.
+pub const MAX_STATUS_TEXT: usize = 200;
 
 /// Read access of an operator to the tasks of all owners.
 #[async_trait]
@@ -15,8 +19,18 @@ pub trait Inspect: Send + Sync {
     /// Returns a page of at most `limit` tasks, the latest created first, of those that the filter selects.
     async fn tasks(&self, filter: &TaskFilter, limit: usize) -> Result<TaskPage, Unavailable>;
 
-    /// Returns a task with its push configurations, by its [number](TaskSummary::number). `None` if it does not exist.
-    async fn task(&self, number: u64) -> Result<Option<(Task, Vec<Arc<PushConfig>>)>, Unavailable>;
+    /// Returns a task by its [number](TaskSummary::number). `None` if it does not exist.
+    async fn task(&self, number: u64) -> Result<Option<InspectedTask>, Unavailable>;
+
+    /// Returns at most `limit` events of a task after the sequence number `after`. The event with which they have `max_bytes`
+    /// ([`Event::approximate_size`]) is the last one. None if the task does not exist, or its log was deleted.
+    async fn events(
+        &self,
+        number: u64,
+        after: Seq,
+        limit: usize,
+        max_bytes: usize,
+    ) -> Result<Vec<LoggedEvent>, Unavailable>;
 
     /// Counts what the store has.
     async fn counts(&self) -> Result<Counts, Unavailable>;
@@ -27,12 +41,18 @@ pub trait Inspect: Send + Sync {
 pub struct TaskFilter {
     /// Only tasks with this id, which is unique for an owner in a tenant.
     pub id: Option<String>,
+    /// Only tasks whose id begins with this.
+    pub id_prefix: Option<String>,
     /// Only tasks of this owner.
     pub owner: Option<String>,
     /// Only tasks of this tenant.
     pub tenant: Option<String>,
-    /// Only tasks in this state.
-    pub state: Option<TaskState>,
+    /// Only tasks of this context.
+    pub context: Option<String>,
+    /// Only tasks in one of these states. Empty: in any state.
+    pub states: Vec<TaskState>,
+    /// Only the task whose turn failed with this error id.
+    pub error_id: Option<String>,
     /// Only tasks that were created before the one with this number: [`TaskPage::next`] of the previous page.
     pub before: Option<u64>,
 }
@@ -54,6 +74,30 @@ impl TaskPage {
     }
 }
 
+/// Task with what belongs to it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct InspectedTask {
+    /// The task without its contents.
+    pub summary: TaskSummary,
+    /// The task.
+    pub task: Task,
+    /// Push configurations, with their secrets.
+    pub push_configs: Vec<Arc<PushConfig>>,
+    /// Stored records of its turns, by number and attempt. A short task that ended with its first commit has none, unless there
+    /// is something to tell; neither has a task of a store of before. At most [`MAX_TURNS`](super::turn_record::MAX_TURNS) once
+    /// the log is deleted.
+    pub turns: Vec<TurnRecord>,
+}
+
+/// Event in the log of a task.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LoggedEvent {
+    /// The event with its position, and its mark, which says whether it is hidden.
+    pub event: Event,
+    /// Time of its commit. `None` if that is not known.
+    pub time: Option<Millis>,
+}
+
 /// Task without its contents. Invalid UTF-8 is replaced.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TaskSummary {
@@ -69,14 +113,36 @@ pub struct TaskSummary {
     pub context: String,
     /// State of the task.
     pub state: TaskState,
+    /// Time of the creation, if the id has it.
+    pub created: Option<Millis>,
     /// Time of the last change of the state.
     pub time: Millis,
+    /// Number of attempts at the newest turn. 0 while it waits to begin.
+    pub attempt: u32,
+    /// Error id of the turn that failed.
+    pub error_id: Option<String>,
+    /// Beginning of the text of the status, at most [`MAX_STATUS_TEXT`] characters. `None` without a text, and if the status is
+    /// not at the end of the log.
+    pub status_text: Option<String>,
+    /// Number of push configurations.
+    pub push_configs: u64,
     /// Number of events, including those of a deleted log.
     pub events: Seq,
     /// True if the log exists.
     pub has_log: bool,
     /// Size of the log and the checkpoint in bytes.
     pub bytes: u64,
+}
+
+/// Returns the beginning of the text of a status.
+pub(super) fn status_text(status: Option<&TaskStatus>) -> Option<String> {
+    let text = status?.message.as_ref()?.text();
+    Some(text.chars().take(MAX_STATUS_TEXT).collect()).filter(|text: &String| !text.is_empty())
+}
+
+/// Returns the status that the last of some events with a status has.
+pub(super) fn last_status(events: &[Event]) -> Option<&TaskStatus> {
+    events.iter().rev().find_map(|event| event.payload()?.status())
 }
 
 /// Numbers of tasks, and of what belongs to them.

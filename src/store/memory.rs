@@ -12,14 +12,15 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 
 use self::{
+    commit_log::CommitLog,
     delivery::{DeliveryQueue, PushConfigs},
     eviction::{EvictionRank, Evictions},
     index::Index,
 };
 use super::{
-    Claim, Commit, Committed, Event, Fence, Full, InUse, Inspect, KeyMap, ListPage, ListQuery, Maintenance, Millis,
-    PageToken, Position, Refused, Retention, Scope, SendOutcome, Seq, StoredTask, SweepResult, SyncStore, Task,
-    TaskHead, TaskKey, TaskStore, Unavailable,
+    Claim, Commit, Committed, Event, Fence, Full, InUse, Inspect, KeyMap, ListPage, ListQuery, LogSummary, Maintenance,
+    Millis, PageToken, Position, Refused, Retention, Scope, SendOutcome, Seq, StoredTask, SweepResult, SyncStore, Task,
+    TaskHead, TaskKey, TaskStore, TurnRecord, Unavailable,
     log_codec::{OpenLog, SealedLog, TaskIds},
     page::PageTasks,
     quota::DEFAULT_MAX_PUSH_CONFIGS_PER_OWNER,
@@ -28,6 +29,7 @@ use super::{
 use crate::protocol::task;
 
 mod commit;
+mod commit_log;
 mod delivery;
 mod eviction;
 mod index;
@@ -69,6 +71,7 @@ struct TaskEntry {
     /// Position in the order of eviction, if the task is in a terminal state.
     eviction_rank: Option<EvictionRank>,
     log: EntryLog,
+    commits: CommitLog,
 }
 
 /// Stored log of a task.
@@ -126,6 +129,16 @@ impl Memory {
 impl Default for Memory {
     fn default() -> Self {
         Self::with_max_tasks(DEFAULT_MAX_TASKS)
+    }
+}
+
+/// Decodes events of a task, up to the one with which they have `max_bytes`.
+fn logged_events(entry: &TaskEntry, key: &TaskKey, after: Seq, limit: usize, max_bytes: usize) -> Vec<Event> {
+    let after = usize::try_from(after).unwrap_or(usize::MAX);
+    let ids = TaskIds { id: key.id(), context: &entry.row.context };
+    match &entry.log {
+        EntryLog::Open(log) => up_to_bytes(log.events(after, ids).take(limit), max_bytes),
+        EntryLog::Sealed(log) => up_to_bytes(log.events(after, ids).take(limit), max_bytes),
     }
 }
 
@@ -191,15 +204,7 @@ impl TaskStore for Memory {
         limit: usize,
         max_bytes: usize,
     ) -> Result<Vec<Event>, Unavailable> {
-        let after = usize::try_from(after).unwrap_or(usize::MAX);
-        let events = self.with(key, |entry| {
-            let ids = TaskIds { id: key.id(), context: &entry.row.context };
-            match &entry.log {
-                EntryLog::Open(log) => up_to_bytes(log.events(after, ids).take(limit), max_bytes),
-                EntryLog::Sealed(log) => up_to_bytes(log.events(after, ids).take(limit), max_bytes),
-            }
-        });
-        Ok(events.unwrap_or_default())
+        Ok(self.with(key, |entry| logged_events(entry, key, after, limit, max_bytes)).unwrap_or_default())
     }
 
     async fn find_send(&self, scope: &Arc<Scope>, key: &str) -> Result<Option<SendOutcome>, Unavailable> {
@@ -234,12 +239,15 @@ impl TaskStore for Memory {
         Ok(ListPage { tasks: page.into_tasks(), total, next: None })
     }
 
-    async fn log_bytes(&self, key: &TaskKey) -> Result<usize, Unavailable> {
-        let bytes = self.with(key, |entry| match &entry.log {
-            EntryLog::Open(log) => log.len(),
-            EntryLog::Sealed(_) => 0,
+    async fn log_summary(&self, key: &TaskKey) -> Result<LogSummary, Unavailable> {
+        let summary = self.with(key, |entry| LogSummary {
+            bytes: match &entry.log {
+                EntryLog::Open(log) => log.len(),
+                EntryLog::Sealed(_) => 0,
+            },
+            ended_turns: LogSummary::ended_turns(&entry.commits.turns(key.id())),
         });
-        Ok(bytes.unwrap_or_default())
+        Ok(summary.unwrap_or_default())
     }
 
     async fn context_bytes(&self, scope: &Arc<Scope>, context: &str, max: usize) -> Result<usize, Unavailable> {

@@ -8,7 +8,7 @@ use std::{
     fs::File,
     path::Path,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicBool, AtomicI64, Ordering},
         mpsc,
     },
@@ -37,8 +37,8 @@ use self::{
     writer::{PROBE, Writer},
 };
 use super::{
-    Claim, Commit, Committed, Damaged, Full, InUse, Inspect, ListPage, ListQuery, Maintenance, Refused, Retention,
-    Scope, SendOutcome, StoredTask, SweepResult, TaskKey, TaskStore, Unavailable, quota::Quota,
+    Claim, Commit, Committed, Damaged, Full, InUse, Inspect, ListPage, ListQuery, LogSummary, Maintenance, Refused,
+    Retention, Scope, SendOutcome, StoredTask, SweepResult, TaskKey, TaskStore, Unavailable, quota::Quota,
 };
 use crate::{
     base::clock::Millis,
@@ -89,6 +89,8 @@ const READERS: usize = 4;
 // Fields are dropped in this order: the locks are released after all threads have ended.
 pub struct Sqlite {
     readers: Readers,
+    /// Connection for the reads of operators, which may take long. Opened by the first one.
+    inspection: OnceLock<Readers>,
     writer: Writer,
     _checkpoints: Checkpoints,
     file: LockedFile,
@@ -134,7 +136,25 @@ impl Sqlite {
         let writer = Writer::new(db, Arc::clone(&quota), Arc::clone(&health), wal_is_long, wake, options.max_bytes)?;
         let readers = Readers::new(readers, Arc::clone(&health))?;
         let last_claimed = AtomicI64::new(0);
-        Ok(Self { readers, writer, _checkpoints: checkpoints, file, fence, last_claimed, quota, health })
+        let inspection = OnceLock::new();
+        Ok(Self { readers, inspection, writer, _checkpoints: checkpoints, file, fence, last_claimed, quota, health })
+    }
+
+    /// Runs a query of an operator, on a connection of its own.
+    async fn inspect<T: Send + 'static>(
+        &self,
+        query: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T, Unavailable> {
+        let connection = match self.inspection.get() {
+            Some(connection) => connection,
+            None => {
+                let db = self.file.connect(Role::Read).map_err(|error| self.health.unavailable(&error))?;
+                let opened = Readers::new(vec![db], Arc::clone(&self.health));
+                let opened = opened.map_err(|error| Unavailable(error.to_string()))?;
+                self.inspection.get_or_init(|| opened)
+            }
+        };
+        connection.run(move |db| query(db)).await
     }
 
     /// Runs a query of a task, given its row id. Returns `None` if the task does not exist.
@@ -218,8 +238,8 @@ impl TaskStore for Sqlite {
         self.readers.run(move |db| list::list(db, &query)).await
     }
 
-    async fn log_bytes(&self, key: &TaskKey) -> Result<usize, Unavailable> {
-        Ok(self.read_task(key, read::log_bytes).await?.unwrap_or_default())
+    async fn log_summary(&self, key: &TaskKey) -> Result<LogSummary, Unavailable> {
+        Ok(self.read_task(key, read::log_summary).await?.unwrap_or_default())
     }
 
     async fn context_bytes(&self, scope: &Arc<Scope>, context: &str, max: usize) -> Result<usize, Unavailable> {

@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use super::{
     Commit, Committed, Damaged, DeliveryClaim, DeliveryOutcome, DeliveryPage, DeliveryToken, Event, Fence, Full,
     Inspect, Lease, ListPage, ListQuery, Millis, Position, PushConfig, PushPage, PushTaskPage, PutResult, Refused,
-    Retention, Scope, SendOutcome, Seq, SweepResult, Task, TaskHead, TaskKey, Unavailable,
+    Retention, Scope, SendOutcome, Seq, SweepResult, Task, TaskHead, TaskKey, TurnRecord, Unavailable,
 };
 #[cfg(doc)]
 use super::{DeliveryState, Rejected};
@@ -75,8 +75,9 @@ pub trait TaskStore: Send + Sync + 'static {
     /// Returns a page of an owner's tasks.
     async fn list(&self, query: &ListQuery) -> Result<ListPage, Unavailable>;
 
-    /// Size of the stored event log of a task in bytes. Zero if the task does not exist or has no separate log.
-    async fn log_bytes(&self, key: &TaskKey) -> Result<usize, Unavailable>;
+    /// Returns the size of the stored event log of a task, and the number of its turns. Zero if the task does not exist or has
+    /// no separate log.
+    async fn log_summary(&self, key: &TaskKey) -> Result<LogSummary, Unavailable>;
 
     /// Total size of the stored tasks of a context in bytes. Counting may stop at the task that reaches `max`.
     async fn context_bytes(&self, scope: &Arc<Scope>, context: &str, max: usize) -> Result<usize, Unavailable>;
@@ -214,6 +215,22 @@ pub struct StoredTask {
     pub agent_state: Option<Bytes>,
     /// Request contexts of the messages that still need a turn.
     pub turn_contexts: Option<Bytes>,
+}
+
+/// Summary of the log of a task.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LogSummary {
+    /// Size of the log in bytes.
+    pub bytes: usize,
+    /// Number of turns whose end is in the log, as far as their records are.
+    pub ended_turns: u32,
+}
+
+impl LogSummary {
+    /// Returns the number of turns that have ended, given the records of the last commit with any, or of more.
+    pub fn ended_turns(records: &[TurnRecord]) -> u32 {
+        records.last().map_or(0, |last| last.number.saturating_sub(u32::from(last.outcome.is_none())))
+    }
 }
 
 /// Claimed task with an unfinished turn, or the damage that prevents reading it.

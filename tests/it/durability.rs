@@ -159,6 +159,8 @@ async fn invalid_stored_values_can_be_read(serve: Binding) {
         turn_contexts: None,
         sends: Vec::new(),
         push: None,
+        time: 0,
+        turns: None,
     };
     memory.commit_sync(&commit).unwrap();
 

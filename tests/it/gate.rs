@@ -241,8 +241,8 @@ impl TaskStore for Gate {
         self.store.list(query).await
     }
 
-    async fn log_bytes(&self, key: &TaskKey) -> Result<usize, Unavailable> {
-        self.store.log_bytes(key).await
+    async fn log_summary(&self, key: &TaskKey) -> Result<LogSummary, Unavailable> {
+        self.store.log_summary(key).await
     }
 
     async fn context_bytes(&self, scope: &Arc<Scope>, context: &str, most: usize) -> Result<usize, Unavailable> {

@@ -14,7 +14,7 @@ use crate::{
         time,
     },
     protocol::pb::v1::{TaskPushNotificationConfig, TaskState},
-    store::{TaskFilter, TaskSummary, sqlite::Inspector},
+    store::{InspectedTask, TaskFilter, TaskSummary, sqlite::Inspector},
 };
 
 /// Maximum number of tasks on a page, and of those with one id that are printed.
@@ -56,11 +56,11 @@ pub(super) struct Show {
 /// Runs `a2a admin list`.
 pub(super) fn list(arguments: &List, path: &Path, out: &Output<'_>) -> anyhow::Result<()> {
     let filter = TaskFilter {
-        id: None,
         owner: arguments.owner.clone(),
         tenant: arguments.tenant.clone(),
-        state: arguments.state,
+        states: arguments.state.into_iter().collect(),
         before: arguments.page_token,
+        ..TaskFilter::default()
     };
     let page = Inspector::open(path)?.tasks(&filter, usize::from(arguments.limit))?;
     out.print(
@@ -93,8 +93,8 @@ pub(super) fn show(arguments: &Show, path: &Path, out: &Output<'_>) -> anyhow::R
     }
     for summary in &page.tasks {
         let damaged = || format!("task {id} of owner {:?} can't be read; see `a2a admin check`", summary.owner);
-        let (task, pushes) = inspector.task(summary.number).with_context(damaged)?;
-        let pushes: Vec<_> = pushes.iter().map(|push| without_secrets(&push.without_secrets().config)).collect();
+        let InspectedTask { task, push_configs, .. } = inspector.task(summary.number).with_context(damaged)?;
+        let pushes: Vec<_> = push_configs.iter().map(|push| without_secrets(&push.without_secrets().config)).collect();
         let text = show::task(&task, OutputFormat::Text)?;
         let mut json = summary_json(summary);
         json["push_configs"] = serde_json::to_value(&pushes)?;

@@ -182,7 +182,7 @@ impl Shared {
         }
         let mut referenced = referenced.into_iter();
         let mut live = LiveTask::loaded(key.clone(), stored.position.fence, stored, task, self.limits.task_limits());
-        live.set_log_bytes(self.journal.store().log_bytes(key).await?);
+        live.set_log_summary(self.journal.store().log_summary(key).await?);
         live.count_in(self.journal.memory());
         let Ok(live) = self.journal.get_or_load(key, || ready(Ok::<_, Infallible>(live))).await;
         match replayed {

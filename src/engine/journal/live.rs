@@ -36,7 +36,7 @@ use crate::{
         },
         task::{Admission, ContextBytes, LimitViolation, TaskLimits, can_join, join_chunks},
     },
-    store::{IdempotencyRecord, PushConfig, StoredTask, TaskKey},
+    store::{IdempotencyRecord, LogSummary, PushConfig, StoredTask, TaskKey},
 };
 
 mod commit;
@@ -155,7 +155,9 @@ pub(super) struct Durable {
 /// State of the turns of a task and of their agent.
 #[derive(Default)]
 pub(super) struct TurnState {
-    /// Number of the newest turn.
+    /// Number of turns that had ended when the task was loaded.
+    pub(super) earlier: u32,
+    /// Number of the newest turn since the task was loaded.
     pub(super) number: u32,
     /// Number of the newest turn for which the agent has been called, in this process.
     pub(super) begun: u32,
@@ -231,9 +233,10 @@ impl LiveTask {
         Self { key, context, state: Mutex::new(state), changed: OnceLock::new(), control: Notify::new() }
     }
 
-    /// Sets the size of the log of a loaded task, in bytes.
-    pub(crate) fn set_log_bytes(&mut self, bytes: usize) {
+    /// Sets the size of the log of a loaded task, and the number of its turns.
+    pub(crate) fn set_log_summary(&mut self, LogSummary { bytes, ended_turns }: LogSummary) {
         let inner = self.state.get_mut();
+        inner.turn.earlier = ended_turns;
         inner.admission.set_log_bytes(bytes);
         (inner.accepted.bytes_sent, inner.durable.bytes) = (inner.admission.bytes(), inner.admission.bytes());
     }

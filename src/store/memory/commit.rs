@@ -6,8 +6,8 @@ use std::{
 };
 
 use super::{
-    Commit, DeliveryQueue, EntryLog, Memory, OpenLog, PushConfigs, Refused, SHARDS, SealedLog, SendOutcome, SyncStore,
-    TaskEntry, TaskIds,
+    Commit, CommitLog, DeliveryQueue, EntryLog, Memory, OpenLog, PushConfigs, Refused, SHARDS, SealedLog, SendOutcome,
+    SyncStore, TaskEntry, TaskIds,
 };
 use crate::{
     protocol::event::Position,
@@ -78,6 +78,7 @@ impl Memory {
                     push: None,
                     eviction_rank: None,
                     log: EntryLog::Open(OpenLog::default()),
+                    commits: CommitLog::default(),
                 }));
                 (entry, None)
             }
@@ -99,6 +100,7 @@ impl Memory {
         add_idempotency_keys(entry, commit);
         self.add_push_config(entry, commit);
         append_log(entry, commit);
+        entry.commits.add(commit);
         if old != Some((row.time, row.state)) {
             // With the lock of the shard, so that the index matches the row whenever a sweep reads both.
             self.index.lock().entry(Arc::clone(key.scope())).or_default().insert(key, row, old);

@@ -1,13 +1,16 @@
 //! Reads of the store in memory for its operators.
 
-use std::{cmp::Reverse, collections::BTreeMap, sync::Arc};
+use std::{cmp::Reverse, collections::BTreeMap};
 
 use async_trait::async_trait;
 
-use super::{EntryLog, Inspect, ListQuery, Memory, TaskEntry, TaskKey, Unavailable, listed_task};
+use super::{EntryLog, Inspect, ListQuery, Memory, Seq, TaskEntry, TaskKey, Unavailable, listed_task, logged_events};
 use crate::{
-    protocol::pb::v1::{Task, TaskState},
-    store::{Counts, MAX_OWNERS, PushConfig, TaskFilter, TaskPage, TaskSummary, log_codec::to_u64},
+    protocol::pb::v1::TaskState,
+    store::{
+        Counts, InspectedTask, LoggedEvent, MAX_OWNERS, TaskFilter, TaskPage, TaskSummary, inspect::status_text,
+        log_codec::to_u64, turn_record::time_of,
+    },
 };
 
 #[async_trait]
@@ -18,24 +21,45 @@ impl Inspect for Memory {
         for shard in &self.shards {
             for (key, entry) in &*shard.lock() {
                 if entry.number < before && is_selected(filter, key, entry) {
-                    found.insert(Reverse(entry.number), summary(key, entry));
+                    found.insert(Reverse(entry.number), key.clone());
                     if found.len() > limit.saturating_add(1) {
                         found.pop_last();
                     }
                 }
             }
         }
-        Ok(TaskPage::new(found.into_values().collect(), limit))
+        let summaries = found.values().filter_map(|key| self.with(key, |entry| summary(key, entry)));
+        Ok(TaskPage::new(summaries.collect(), limit))
     }
 
-    async fn task(&self, number: u64) -> Result<Option<(Task, Vec<Arc<PushConfig>>)>, Unavailable> {
+    async fn task(&self, number: u64) -> Result<Option<InspectedTask>, Unavailable> {
         let query = ListQuery { include_artifacts: true, ..ListQuery::default() };
-        Ok(self.shards.iter().find_map(|shard| {
-            let shard = shard.lock();
-            let (key, entry) = shard.iter().find(|(_, entry)| entry.number == number)?;
+        Ok(self.with_number(number, |key, entry| {
             let configs = entry.push.as_ref().map(|push| push.page(0, usize::MAX).configs);
-            Some((listed_task(entry, key, &query), configs.unwrap_or_default()))
+            InspectedTask {
+                summary: summary(key, entry),
+                task: listed_task(entry, key, &query),
+                push_configs: configs.unwrap_or_default(),
+                turns: entry.commits.turns(key.id()),
+            }
         }))
+    }
+
+    async fn events(
+        &self,
+        number: u64,
+        after: Seq,
+        limit: usize,
+        max_bytes: usize,
+    ) -> Result<Vec<LoggedEvent>, Unavailable> {
+        let events = self.with_number(number, |key, entry| {
+            let ended = entry.row.state.is_terminal().then_some(entry.row.time);
+            let times = entry.commits.times(key.id());
+            let time = |seq| times.get(times.partition_point(|(last, _)| *last < seq)).map(|(_, time)| *time).or(ended);
+            let events = logged_events(entry, key, after, limit, max_bytes).into_iter();
+            events.map(|event| LoggedEvent { time: time(event.seq()), event }).collect()
+        });
+        Ok(events.unwrap_or_default())
     }
 
     async fn counts(&self) -> Result<Counts, Unavailable> {
@@ -58,12 +82,28 @@ impl Inspect for Memory {
     }
 }
 
+impl Memory {
+    /// Reads the task with a number.
+    fn with_number<T>(&self, number: u64, read: impl FnOnce(&TaskKey, &TaskEntry) -> T) -> Option<T> {
+        let shards = self.shards.iter();
+        let mut found = shards.filter_map(|shard| {
+            let shard = shard.lock();
+            shard.iter().find(|(_, entry)| entry.number == number).map(|(key, _)| key.clone())
+        });
+        let key = found.next()?;
+        self.with(&key, |entry| read(&key, entry))
+    }
+}
+
 fn is_selected(filter: &TaskFilter, key: &TaskKey, entry: &TaskEntry) -> bool {
     let is = |wanted: &Option<String>, actual: &str| wanted.as_deref().is_none_or(|wanted| wanted == actual);
     is(&filter.id, key.id())
         && is(&filter.owner, &key.scope().owner)
         && is(&filter.tenant, &key.scope().tenant)
-        && filter.state.is_none_or(|state| state == entry.row.state)
+        && is(&filter.context, &entry.row.context)
+        && filter.id_prefix.as_deref().is_none_or(|prefix| key.id().starts_with(prefix))
+        && (filter.states.is_empty() || filter.states.contains(&entry.row.state))
+        && filter.error_id.as_deref().is_none_or(|id| entry.commits.error_id().as_deref() == Some(id))
 }
 
 fn summary(key: &TaskKey, entry: &TaskEntry) -> TaskSummary {
@@ -78,7 +118,12 @@ fn summary(key: &TaskKey, entry: &TaskEntry) -> TaskSummary {
         tenant: key.scope().tenant.to_string(),
         context: entry.row.context.to_string(),
         state: entry.row.state,
+        created: time_of(key.id()),
         time: entry.row.time,
+        attempt: entry.row.attempt,
+        error_id: entry.commits.error_id(),
+        status_text: status_text(listed_task(entry, key, &ListQuery::default()).status.as_ref()),
+        push_configs: entry.push.as_ref().map_or(0, |push| to_u64(push.page(0, usize::MAX).configs.len())),
         events: entry.row.seq,
         has_log: true,
         bytes: to_u64(bytes),

@@ -119,6 +119,8 @@ fn commit(row: &Expected, previous: Option<TaskState>) -> Commit {
         turn_contexts: None,
         sends,
         push: None,
+        time: 0,
+        turns: None,
     }
 }
 
@@ -293,6 +295,8 @@ fn single_commit(key: &TaskKey, task: &Task, first: Task, payloads: Vec<(EventFl
         turn_contexts: None,
         sends: Vec::new(),
         push: None,
+        time: 0,
+        turns: None,
     }
 }
 

@@ -1,6 +1,7 @@
 //! Export and import of tasks as JSON Lines: one task with all its data per line. Also the deletion of an owner's data.
 
 use std::{
+    collections::HashMap,
     io::{BufRead, Write},
     sync::Arc,
 };
@@ -18,7 +19,7 @@ use super::{
     log_rows::{encode_events, split_task},
     read,
     transaction::WriteTransaction,
-    values::{log_row_id, other_error, signed, unsigned},
+    values::{first_seq, log_row_id, other_error, signed, unsigned},
 };
 use crate::protocol::{
     event::EventFlags,
@@ -87,6 +88,8 @@ struct TaskLine {
     saved: Option<Blob>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     asked: Option<Blob>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    turn: Option<Blob>,
     pushes: Vec<PushEntry>,
     sends: Vec<SendEntry>,
 }
@@ -108,6 +111,11 @@ struct LogEntry {
     fence: u64,
     mark: u8,
     event: StreamResponse,
+    /// Time and turns of the commit that begins with this event.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    at: Option<i64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    turn: Option<Blob>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -225,9 +233,15 @@ fn task_line(db: &Connection, id: i64, include_secrets: bool) -> rusqlite::Resul
     let sends = sends.query_map([id], |row| {
         Ok(SendEntry { key: row.get(0)?, hash: blob(row, 1)?, time: row.get(2)?, seq: unsigned(row.get(3)?) })
     })?;
+    let mut rows = db.prepare_cached("SELECT id, at, turn FROM log WHERE id >= ? AND id < ? ORDER BY id")?;
+    let rows = rows.query_map((log_row_id(id, 0)?, log_row_id(id + 1, 0)?), |row| {
+        Ok((first_seq(row.get(0)?), (row.get(1)?, row.get::<_, Option<_>>(2)?.map(Blob))))
+    })?;
+    let mut rows = rows.collect::<rusqlite::Result<HashMap<u64, (Option<i64>, Option<Blob>)>>>()?;
     let log_entry = |event: &Event| {
         let Position { seq, fence } = event.position();
-        LogEntry { seq, fence, mark: event.mark().to_byte(), event: event.response().clone() }
+        let (at, turn) = rows.remove(&seq).unwrap_or_default();
+        LogEntry { seq, fence, mark: event.mark().to_byte(), event: event.response().clone(), at, turn }
     };
     let log = read::events(db, id, 0, usize::MAX, usize::MAX)?.iter().map(log_entry).collect();
     let saved = "SELECT bytes FROM saved WHERE id = ?";
@@ -269,6 +283,7 @@ fn task_line(db: &Connection, id: i64, include_secrets: bool) -> rusqlite::Resul
             log,
             saved,
             asked: row.get::<_, Option<_>>("asked")?.map(Blob),
+            turn: row.get::<_, Option<_>>("turn")?.map(Blob),
             pushes,
             sends,
         })
@@ -348,20 +363,22 @@ impl WriteTransaction<'_> {
                 key.scope().tenant
             )));
         }
-        let sql = "INSERT INTO task(scope, key, context, state, time, seq, fence, open, taken, cancel, attempt, drained, pushes, folded, asked)
-            VALUES(:scope, :key, :context, :state, :time, :seq, :fence, :open, :taken, :cancel, :attempt, :drained, 0, :folded, :asked)";
+        let sql = "INSERT INTO task(scope, key, context, state, time, seq, fence, open, taken, cancel, attempt, drained, pushes, folded, asked, turn)
+            VALUES(:scope, :key, :context, :state, :time, :seq, :fence, :open, :taken, :cancel, :attempt, :drained, 0, :folded, :asked, :turn)";
         self.db.prepare_cached(sql)?.execute(named_params! {
             ":scope": scope, ":key": key.id(), ":context": &line.context, ":state": i32::from(state), ":time": line.time,
             ":seq": signed(line.seq)?, ":fence": signed(line.fence)?, ":open": line.open, ":taken": signed(line.taken)?,
             ":cancel": line.cancel, ":attempt": line.attempt, ":drained": line.drained, ":folded": line.folded,
-            ":asked": line.asked.map(|blob| blob.0),
+            ":asked": line.asked.map(|blob| blob.0), ":turn": line.turn.map(|blob| blob.0),
         })?;
         let id = self.db.last_insert_rowid();
         if line.log.windows(2).any(|pair| pair[0].seq.checked_add(1) != Some(pair[1].seq)) {
             return Ok(Some("log: the sequence numbers have a gap".into()));
         }
         let ids = TaskIds { id: key.id(), context: &line.context };
-        for entries in line.log.chunks(EVENTS_PER_ROW) {
+        // Events without a time belong to the commit before them, which may be long.
+        let commits = line.log.chunk_by(|_, next| next.at.is_none() && next.turn.is_none());
+        for entries in commits.flat_map(|commit| commit.chunks(EVENTS_PER_ROW)) {
             let event = |entry: &LogEntry| {
                 let payload = entry.event.payload.clone()?;
                 let position = Position { fence: entry.fence, seq: entry.seq };
@@ -371,7 +388,9 @@ impl WriteTransaction<'_> {
                 return Ok(Some("log: an event is empty".into()));
             };
             let first = log_row_id(id, entries.first().map_or(0, |entry| entry.seq))?;
-            self.db.prepare_cached("INSERT INTO log VALUES(?, ?)")?.execute((first, encode_events(&events, ids)))?;
+            let (at, turn) = entries.first().map(|entry| (entry.at, entry.turn.as_ref())).unwrap_or_default();
+            let (sql, events) = ("INSERT INTO log VALUES(?, ?, ?, ?)", encode_events(&events, ids));
+            self.db.prepare_cached(sql)?.execute((first, events, at, turn.map(|blob| &*blob.0)))?;
         }
         if let Some(Checkpoint { seq, task }) = line.checkpoint {
             let [head, artifacts] = split_task(&task);

@@ -5,16 +5,15 @@
 use std::{
     fs, io,
     path::{Path, PathBuf},
-    sync::Arc,
 };
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use rusqlite::{Connection, OpenFlags, OptionalExtension as _, Row, named_params, types::ValueRef};
+use rusqlite::{Connection, OpenFlags, OptionalExtension as _, Row, ToSql, types::ValueRef};
 
 use super::{
-    Event, Fence, Inspect, Millis, PushConfig, Retention, Seq, Sqlite, SweepResult, Task, TaskIds, TaskState,
-    Unavailable, delivery,
+    Event, Fence, Inspect, Millis, Retention, Seq, Sqlite, SweepResult, Task, TaskIds, TaskState, Unavailable,
+    delivery,
     error::Error,
     file::{BUSY_TIMEOUT, create_part, wal_path},
     log_rows::decode_events,
@@ -24,7 +23,12 @@ use super::{
 };
 use crate::{
     protocol::{event::Ends, task::apply},
-    store::{Counts, DeliveryPage, DeliveryToken, MAX_OWNERS, TaskFilter, TaskPage, TaskSummary},
+    store::{
+        Counts, DeliveryPage, DeliveryToken, InspectedTask, LoggedEvent, MAX_OWNERS, READ_BYTES, TaskFilter, TaskPage,
+        TaskSummary,
+        inspect::{last_status, status_text},
+        turn_record::{created, error_id, error_key, time_of},
+    },
 };
 
 /// Read-only view of a database.
@@ -140,9 +144,14 @@ impl Inspector {
         self.read(|db| tasks(db, filter, limit))
     }
 
-    /// Returns a task with its push configurations, by its [number](crate::store::TaskSummary::number).
-    pub(crate) fn task(&self, number: u64) -> Result<(Task, Vec<Arc<PushConfig>>), Error> {
+    /// Returns a task by its [number](crate::store::TaskSummary::number).
+    pub(crate) fn task(&self, number: u64) -> Result<InspectedTask, Error> {
         self.read(|db| task(db, number)?.ok_or(rusqlite::Error::QueryReturnedNoRows))
+    }
+
+    /// Returns events of a task with their times.
+    pub(crate) fn events(&self, number: u64, after: Seq, limit: usize) -> Result<Vec<LoggedEvent>, Error> {
+        self.read(|db| events(db, number, after, limit, READ_BYTES))
     }
 
     /// Returns the number of tasks of an owner, in all tenants and states.
@@ -190,15 +199,25 @@ impl Inspector {
 impl Inspect for Sqlite {
     async fn tasks(&self, filter: &TaskFilter, limit: usize) -> Result<TaskPage, Unavailable> {
         let filter = filter.clone();
-        self.readers.run(move |db| tasks(db, &filter, limit)).await
+        self.inspect(move |db| tasks(db, &filter, limit)).await
     }
 
-    async fn task(&self, number: u64) -> Result<Option<(Task, Vec<Arc<PushConfig>>)>, Unavailable> {
-        self.readers.run(move |db| task(db, number)).await
+    async fn task(&self, number: u64) -> Result<Option<InspectedTask>, Unavailable> {
+        self.inspect(move |db| task(db, number)).await
+    }
+
+    async fn events(
+        &self,
+        number: u64,
+        after: Seq,
+        limit: usize,
+        max_bytes: usize,
+    ) -> Result<Vec<LoggedEvent>, Unavailable> {
+        self.inspect(move |db| events(db, number, after, limit, max_bytes)).await
     }
 
     async fn counts(&self) -> Result<Counts, Unavailable> {
-        self.readers.run(|db| counts(db)).await
+        self.inspect(counts).await
     }
 }
 
@@ -224,48 +243,145 @@ fn counts(db: &Connection) -> rusqlite::Result<Counts> {
 
 /// Page of [`Inspect::tasks`].
 fn tasks(db: &Connection, filter: &TaskFilter, limit: usize) -> rusqlite::Result<TaskPage> {
-    let sql = format!(
-        "SELECT t.id, t.key, o.owner, o.tenant, t.context, t.state, t.time, t.seq, t.folded, {TASK_BYTES}
-         FROM task t LEFT JOIN scope o ON o.id = t.scope
-         WHERE t.id < :before AND (:key IS NULL OR t.key = :key) AND (:owner IS NULL OR o.owner = :owner)
-         AND (:tenant IS NULL OR o.tenant = :tenant) AND (:state IS NULL OR t.state = :state)
-         ORDER BY t.id DESC LIMIT :limit"
-    );
-    // One row more than the limit shows whether there is a next page.
-    let rows = i64::try_from(limit.saturating_add(1)).unwrap_or(i64::MAX);
     let before = filter.before.and_then(|number| i64::try_from(number).ok()).unwrap_or(i64::MAX);
-    let parameters = named_params! {
-        ":before": before, ":key": filter.id, ":owner": filter.owner, ":tenant": filter.tenant,
-        ":state": filter.state.map(i32::from), ":limit": rows,
-    };
+    let states: Vec<i32> = filter.states.iter().map(|state| (*state).into()).collect();
+    let states = states.iter().map(i32::to_string).collect::<Vec<_>>().join(", ");
+    let error = filter.error_id.as_deref().map(|id| error_key(id).unwrap_or_default());
+    // Only the conditions that apply, so that SQLite finds the index for each.
+    let mut conditions = vec!["t.id < :before".to_owned()];
+    let mut parameters: Vec<(&str, &dyn ToSql)> = vec![(":before", &before)];
+    let texts = [
+        (":key", "t.key = :key", &filter.id),
+        (":prefix", "substr(t.key, 1, length(:prefix)) = :prefix", &filter.id_prefix),
+        (":owner", "o.owner = :owner", &filter.owner),
+        (":tenant", "o.tenant = :tenant", &filter.tenant),
+        (":context", "t.context = :context", &filter.context),
+    ];
+    for (name, condition, text) in &texts {
+        if let Some(text) = text {
+            conditions.push((*condition).to_owned());
+            parameters.push((name, text));
+        }
+    }
+    if filter.owner.is_some() && filter.tenant.is_some() {
+        conditions.push("t.scope = (SELECT id FROM scope WHERE owner = :owner AND tenant = :tenant)".to_owned());
+    }
+    if !filter.states.is_empty() {
+        conditions.push(format!("t.state IN ({states})"));
+    }
+    if let Some(error) = &error {
+        conditions.push("substr(t.turn, 1, 1) = x'01' AND substr(t.turn, 2, 16) = :error".to_owned());
+        parameters.push((":error", error));
+    }
+    // One row more than the limit shows whether there is a next page.
+    let tasks = summaries(db, &conditions.join(" AND "), limit.saturating_add(1), &parameters)?;
+    Ok(TaskPage::new(tasks, limit))
+}
+
+/// Returns the tasks that meet a condition, the latest created first.
+fn summaries(
+    db: &Connection,
+    condition: &str,
+    limit: usize,
+    parameters: &[(&str, &dyn ToSql)],
+) -> rusqlite::Result<Vec<TaskSummary>> {
+    let sql = format!(
+        "SELECT t.id, t.key, o.owner, o.tenant, t.context, t.state, t.time, t.seq, t.folded, {TASK_BYTES}, t.attempt,
+            substr(t.turn, 1, 17), (SELECT count(*) FROM push WHERE push.task = t.id)
+         FROM task t LEFT JOIN scope o ON o.id = t.scope WHERE {condition} ORDER BY t.id DESC LIMIT {limit}"
+    );
     let mut query = db.prepare(&sql)?;
     let tasks = query.query_map(parameters, |row| {
         let column = |at| row.get_ref(at).map(text);
+        let (id, key, seq) = (row.get(0)?, column(1)?, unsigned(row.get(7)?));
+        let status_text = match stored_status_text(db, id, seq) {
+            Err(error) if is_damage(&error) => None,
+            text => text?,
+        };
         Ok(TaskSummary {
-            number: unsigned(row.get(0)?),
-            id: column(1)?,
+            number: unsigned(id),
+            created: time_of(&key),
+            id: key,
             owner: column(2)?,
             tenant: column(3)?,
             context: column(4)?,
             state: TaskState::try_from(row.get::<_, i32>(5)?).unwrap_or_default(),
             time: row.get(6)?,
-            events: unsigned(row.get(7)?),
+            events: seq,
             has_log: !row.get::<_, bool>(8)?,
             bytes: unsigned(row.get(9)?),
+            attempt: row.get(10)?,
+            error_id: row.get_ref(11)?.as_blob_or_null()?.and_then(error_id),
+            push_configs: unsigned(row.get(12)?),
+            status_text,
         })
     })?;
-    Ok(TaskPage::new(tasks.collect::<rusqlite::Result<_>>()?, limit))
+    tasks.collect()
+}
+
+/// Returns the text of the status of a task after its last event, if it is found without the whole log.
+fn stored_status_text(db: &Connection, id: i64, seq: Seq) -> rusqlite::Result<Option<String>> {
+    let sql = "SELECT t.key, t.context, t.whole, c.task FROM task t
+        LEFT JOIN checkpoint c ON c.id = t.id AND c.seq = ?2 WHERE t.id = ?1";
+    let (key, context, task) = db.prepare_cached(sql)?.query_row((id, signed(seq)?), |row| {
+        let task = match (row.get_ref(2)?.as_blob_or_null()?, row.get_ref(3)?.as_blob_or_null()?) {
+            (Some(whole), _) => read::sealed_log(whole).task(),
+            (None, Some(head)) => Some(read::task(head, &[])?),
+            (None, None) => None,
+        };
+        Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?, task))
+    })?;
+    if let Some(task) = task {
+        return Ok(status_text(task.status.as_ref()));
+    }
+    let sql = "SELECT id, events FROM log WHERE id >= ? AND id < ? ORDER BY id DESC LIMIT 1";
+    let last = db.prepare_cached(sql)?.query_row((log_row_id(id, 0)?, log_row_id(id + 1, 0)?), |row| {
+        let ids = TaskIds { id: &key, context: &context };
+        Ok(decode_events(first_seq(row.get(0)?), Bytes::copy_from_slice(row.get_ref(1)?.as_blob()?), ids))
+    });
+    Ok(last.optional()?.flatten().and_then(|events| status_text(last_status(&events))))
 }
 
 /// Task of [`Inspect::task`].
-fn task(db: &Connection, number: u64) -> rusqlite::Result<Option<(Task, Vec<Arc<PushConfig>>)>> {
+fn task(db: &Connection, number: u64) -> rusqlite::Result<Option<InspectedTask>> {
     let id = signed(number)?;
-    let seq = db.query_row("SELECT seq FROM task WHERE id = ?", [id], |row| row.get(0).map(unsigned)).optional()?;
-    let Some(seq) = seq else { return Ok(None) };
-    let task = read::TaskReader::new(db, true)?.read(id, seq)?;
+    let Some(summary) = summaries(db, "t.id = :id", 1, &[(":id", &id)])?.pop() else { return Ok(None) };
+    let task = read::TaskReader::new(db, true)?.read(id, summary.events)?;
     let mut pushes = db.prepare("SELECT version, config, beside FROM push WHERE task = ? ORDER BY number")?;
     let pushes = pushes.query_map([id], delivery::config)?;
-    Ok(Some((task, pushes.collect::<rusqlite::Result<_>>()?)))
+    let push_configs = pushes.collect::<rusqlite::Result<_>>()?;
+    Ok(Some(InspectedTask { summary, task, push_configs, turns: read::turns(db, id)? }))
+}
+
+/// Events of [`Inspect::events`].
+fn events(
+    db: &Connection,
+    number: u64,
+    after: Seq,
+    limit: usize,
+    max_bytes: usize,
+) -> rusqlite::Result<Vec<LoggedEvent>> {
+    let id = signed(number)?;
+    let sql = "SELECT key, CASE WHEN whole IS NOT NULL THEN time END FROM task WHERE id = ? AND folded = 0";
+    let found = db.query_row(sql, [id], |row| Ok((row.get::<_, String>(0)?, row.get::<_, Option<Millis>>(1)?)));
+    let Some((key, ended)) = found.optional()? else { return Ok(Vec::new()) };
+    let events = read::events(db, id, after, limit, max_bytes)?;
+    let range = events.first().zip(events.last()).map(|(first, last)| (first.seq(), last.seq()));
+    let mut times = Vec::new();
+    if let (Some((first, last)), None) = (range, ended) {
+        let sql = "SELECT id, at FROM log WHERE id <= ?3
+            AND id >= ifnull((SELECT max(id) FROM log WHERE id BETWEEN ?1 AND ?2), ?1) ORDER BY id";
+        let mut query = db.prepare_cached(sql)?;
+        let rows = query.query_map((log_row_id(id, 0)?, log_row_id(id, first)?, log_row_id(id, last)?), |row| {
+            Ok((first_seq(row.get(0)?), row.get::<_, Option<Millis>>(1)?))
+        })?;
+        times = rows.collect::<rusqlite::Result<_>>()?;
+    }
+    let time = |seq: Seq| {
+        let row = times.partition_point(|(first, _)| *first <= seq);
+        ended.or_else(|| Some(created(&key).saturating_add(times.get(row.checked_sub(1)?)?.1?)))
+    };
+    Ok(events.into_iter().map(|event| LoggedEvent { time: time(event.seq()), event }).collect())
 }
 
 /// Maximum number of reported problems.
@@ -400,7 +516,10 @@ impl Replay {
 /// Checks a task: its log has no gap and at most one final event, and matches the row and the checkpoint. Returns the first
 /// problem.
 pub(super) fn check_task(db: &Connection, id: i64) -> rusqlite::Result<Option<String>> {
-    let checked = check_log(db, id).and_then(|checked| read::load_row(db, id).map(|_| checked));
+    let checked = check_log(db, id).and_then(|checked| {
+        read::load_row(db, id)?;
+        read::turns(db, id).map(|_| checked)
+    });
     match checked {
         Ok(checked) => Ok(checked.err()),
         Err(error) if is_damage(&error) => Ok(Some(error.to_string())),

@@ -17,7 +17,7 @@ const APPLICATION_ID: i32 = 0x4132_4153;
 const FORMER_APPLICATION_ID: i32 = 0x4132_4154;
 
 /// Migrations from each schema version to the next, starting with an empty file. Released steps must not change.
-const STEPS: &[&str] = &[include_str!("migrations/1.sql")];
+const STEPS: &[&str] = &[include_str!("migrations/1.sql"), include_str!("migrations/2.sql")];
 
 /// Returns the migrations, with the one that a test has planned.
 pub(super) fn steps() -> Vec<&'static str> {

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     protocol::{snapshot::Snapshot, task::apply_owned},
-    store::{READ_BATCH, READ_BYTES, TaskHead, log_codec::SealedLog, up_to_bytes},
+    store::{LogSummary, READ_BATCH, READ_BYTES, TaskHead, TurnRecord, log_codec::SealedLog, up_to_bytes},
 };
 
 /// Columns that [`stored_task`] decodes.
@@ -86,12 +86,31 @@ fn stored_task(row: &Row<'_>) -> rusqlite::Result<StoredTask> {
     Ok(StoredTask { position, row, checkpoint, agent_state, turn_contexts })
 }
 
-/// Size of the log of a task in bytes. SQLite determines the length of a blob without reading it.
-pub(super) fn log_bytes(db: &Connection, task: i64) -> rusqlite::Result<usize> {
+/// Summary of the log of a task. SQLite determines the length of a blob without reading it.
+pub(super) fn log_summary(db: &Connection, task: i64) -> rusqlite::Result<LogSummary> {
     let sql = "SELECT ifnull(sum(length(events)), 0) FROM log WHERE id >= ? AND id < ?";
     let range = (log_row_id(task, 0)?, log_row_id(task + 1, 0)?);
     let bytes: i64 = db.prepare_cached(sql)?.query_row(range, |row| row.get(0))?;
-    Ok(usize::try_from(bytes).unwrap_or(usize::MAX))
+    let sql = "SELECT turn FROM log WHERE id >= ? AND id < ? AND turn IS NOT NULL ORDER BY id DESC LIMIT 1";
+    let newest = db.prepare_cached(sql)?.query_row(range, |row| row.get::<_, Vec<u8>>(0)).optional()?;
+    let newest = newest.and_then(|turns| TurnRecord::decode("", [&*turns])).unwrap_or_default();
+    Ok(LogSummary {
+        bytes: usize::try_from(bytes).unwrap_or(usize::MAX),
+        ended_turns: LogSummary::ended_turns(&newest),
+    })
+}
+
+/// Returns the stored records of the turns of a task.
+pub(super) fn turns(db: &Connection, task: i64) -> rusqlite::Result<Vec<TurnRecord>> {
+    let sql = "SELECT turn FROM log WHERE id >= ? AND id < ? AND turn IS NOT NULL ORDER BY id";
+    let mut log = db.prepare_cached(sql)?;
+    let log = log.query_map((log_row_id(task, 0)?, log_row_id(task + 1, 0)?), |row| row.get::<_, Vec<u8>>(0))?;
+    let mut stored = log.collect::<rusqlite::Result<Vec<_>>>()?;
+    let (key, own): (String, Option<Vec<u8>>) = db
+        .prepare_cached("SELECT key, turn FROM task WHERE id = ?")?
+        .query_row([task], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    stored.extend(own);
+    TurnRecord::decode(&key, stored.iter().map(Vec::as_slice)).ok_or_else(|| damaged("a turn can't be decoded"))
 }
 
 /// Size of the tasks of a context in bytes: of their logs, or of their checkpoints if the logs were deleted. Counting stops at

@@ -15,7 +15,7 @@ use super::{
     transaction::{MAX_UNREADABLE, WriteTransaction},
     values::{is_corruption, is_damage, is_unreadable, log_row_id, unsigned},
 };
-use crate::store::STORE_FULL;
+use crate::store::{STORE_FULL, TurnRecord, turn_record::MAX_TURNS};
 
 /// Maximum number of tasks per transaction.
 const TASK_BATCH: i64 = 64;
@@ -267,7 +267,7 @@ impl WriteTransaction<'_> {
             if self.find_readable(*id, expiry)?.is_none() {
                 continue;
             }
-            match self.complete_checkpoint(*id) {
+            match self.complete_checkpoint(*id).and_then(|()| self.keep_turns(*id)) {
                 Ok(()) => {}
                 Err(error) if is_damage(&error) => {
                     tracing::warn!(error.cause = %error, "damaged log not deleted");
@@ -294,6 +294,19 @@ impl WriteTransaction<'_> {
             let sql = "INSERT OR REPLACE INTO checkpoint VALUES(?, ?, ?, ?)";
             self.db.prepare_cached(sql)?.execute((id, seq, head, artifacts))?;
         }
+        Ok(())
+    }
+
+    /// Moves the newest records of turns from a log to the row of its task.
+    fn keep_turns(&self, id: i64) -> rusqlite::Result<()> {
+        let turns = read::turns(self.db, id)?;
+        let newest = &turns[turns.len().saturating_sub(MAX_TURNS)..];
+        if newest.is_empty() {
+            return Ok(());
+        }
+        let key = read::key_of(self.db, id)?;
+        let encoded = TurnRecord::encode(key.id(), newest.iter().map(|turn| (turn, false)));
+        self.db.prepare_cached("UPDATE task SET turn = ? WHERE id = ?")?.execute((encoded, id))?;
         Ok(())
     }
 

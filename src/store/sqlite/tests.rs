@@ -255,6 +255,8 @@ fn new_task(store: &Sqlite, id: &str, bytes: usize) -> Commit {
         turn_contexts: None,
         sends: Vec::new(),
         push: None,
+        time: 0,
+        turns: None,
     }
 }
 

@@ -16,6 +16,7 @@ use super::{
 use crate::store::{
     Expect, IdempotencyRecord, Rejected, TaskHead,
     log_codec::{self, OpenLog},
+    turn_record::created,
 };
 
 /// Row id and indexed columns of a task.
@@ -60,8 +61,8 @@ impl WriteTransaction<'_> {
         };
         let sql =
             "INSERT INTO task(scope, key, context, state, time, seq, fence, open, taken, cancel, attempt, drained,
-                asked, whole, pushes)
-            VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0) ON CONFLICT(scope, key) DO NOTHING";
+                asked, whole, turn, pushes)
+            VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0) ON CONFLICT(scope, key) DO NOTHING";
         let (state, seq, fence, delivered_seq) =
             (i32::from(row.state), signed(row.seq)?, signed(commit.fence)?, signed(row.delivered_seq)?);
         let inserted = self.insert_task.get(self.db, sql)?.execute((
@@ -79,6 +80,7 @@ impl WriteTransaction<'_> {
             row.drained,
             commit.turn_contexts.as_deref().filter(|_| whole.is_none()),
             whole,
+            commit.turns.as_deref().filter(|_| row.state.is_terminal()),
         ))?;
         if inserted == 0 {
             return Ok(Err(Refused::Stale(self.find(scope, key)?.map(|existing| existing.position))));
@@ -209,6 +211,9 @@ impl WriteTransaction<'_> {
         if let Some(contexts) = &commit.turn_contexts {
             self.db.prepare_cached("UPDATE task SET asked = ? WHERE id = ?")?.execute((&**contexts, old.id))?;
         }
+        if let Some(turns) = commit.turns.as_deref().filter(|_| state.is_terminal()) {
+            self.db.prepare_cached("UPDATE task SET turn = ? WHERE id = ?")?.execute((turns, old.id))?;
+        }
         Ok(())
     }
 
@@ -237,9 +242,11 @@ impl WriteTransaction<'_> {
         let mut is_short = false;
         if let Some(first) = commit.events.first() {
             let ids = TaskIds { id: commit.key.id(), context: &commit.row.context };
-            let (sql, events) = ("INSERT INTO log VALUES(?, ?)", encode_events(&commit.events, ids));
+            let (sql, events) = ("INSERT INTO log VALUES(?, ?, ?, ?)", encode_events(&commit.events, ids));
             is_short = commit.expect == Expect::New && events.len() <= MAX_INLINE_BYTES;
-            self.insert_log.get(self.db, sql)?.execute((log_row_id(id, first.seq())?, events))?;
+            let at = commit.time.saturating_sub(created(commit.key.id())).max(0);
+            let turns = commit.turns.as_deref().filter(|_| !commit.row.state.is_terminal());
+            self.insert_log.get(self.db, sql)?.execute((log_row_id(id, first.seq())?, events, at, turns))?;
         }
         if let Some(task) = commit.checkpoint.as_ref().filter(|_| !is_short) {
             let sql = "INSERT OR REPLACE INTO checkpoint VALUES(?, ?, ?, ?)";

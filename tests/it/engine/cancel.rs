@@ -225,6 +225,8 @@ async fn recorded_cancel_request_is_completed_after_a_restart() {
         turn_contexts: None,
         sends: Vec::new(),
         push: None,
+        time: 0,
+        turns: None,
     };
     assert_eq!(store.commit([commit].into()).await.unwrap(), [Ok(Committed::default())]);
     let bench = bench(store, scripted);

@@ -62,7 +62,7 @@ pub(super) async fn tasks_of_all_owners_are_listed_newest_first(suite: &StoreSui
         (TaskFilter { owner: text("ada"), ..TaskFilter::default() }, &["t-2", "t-1", "t-3"]),
         (TaskFilter { owner: text("ada"), tenant: text(""), ..TaskFilter::default() }, &["t-2", "t-3"]),
         (TaskFilter { tenant: text("blue"), ..TaskFilter::default() }, &["t-1"]),
-        (TaskFilter { state: Some(TaskState::Working), ..TaskFilter::default() }, &["t-1"]),
+        (TaskFilter { states: vec![TaskState::Working], ..TaskFilter::default() }, &["t-1"]),
         (TaskFilter { id: text("t-1"), owner: text("eve"), ..TaskFilter::default() }, &[]),
     ] {
         ensure_eq!(ids(&inspect.tasks(&filter, 9).await?.tasks), expected, "with {filter:?}");
@@ -88,11 +88,11 @@ pub(super) async fn inspected_task_has_its_contents(suite: &StoreSuite) -> Check
     ensure_eq!(store.put_push(&tasks[1].key, push(), 9).await?, PutResult::Created);
     let page = inspect.tasks(&TaskFilter::default(), 9).await?;
     for (n, (task, summary)) in tasks.iter().rev().zip(&page.tasks).enumerate() {
-        let Some((stored, pushes)) = inspect.task(summary.number).await? else {
+        let Some(found) = inspect.task(summary.number).await? else {
             return Err(Failure::new(format!("{summary:?} is missing")));
         };
-        ensure_eq!(stored, task.task);
-        ensure_eq!(pushes, if n == 2 { vec![push()] } else { Vec::new() });
+        ensure_eq!(found.task, task.task);
+        ensure_eq!(found.push_configs, if n == 2 { vec![push()] } else { Vec::new() });
     }
     let last = page.tasks.iter().map(|task| task.number).max();
     ensure_eq!(inspect.task(last.unwrap_or_default() + 1).await?, None);

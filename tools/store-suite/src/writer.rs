@@ -130,6 +130,8 @@ impl TaskWriter {
             turn_contexts: None,
             sends: Vec::new(),
             push: None,
+            time: 0,
+            turns: None,
         }
     }
 

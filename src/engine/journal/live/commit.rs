@@ -7,6 +7,7 @@ use std::{mem, sync::Arc};
 
 use super::{Durable, LiveState, LiveTask, MIN_CHECKPOINT_BYTES};
 use crate::{
+    base::clock::Millis,
     engine::journal::{
         turns::is_interrupted,
         waiters::{TurnReply, WaitCondition, Wakeups},
@@ -39,7 +40,7 @@ impl LiveState {
 
     /// Creates a commit of everything pending. With `exclusive`, the lock is held until [`publish`](Self::publish), so
     /// that the committed task can be moved into the checkpoint instead of being copied.
-    pub(in crate::engine::journal) fn take_commit(&mut self, live: &LiveTask, exclusive: bool) -> Commit {
+    pub(in crate::engine::journal) fn take_commit(&mut self, live: &LiveTask, now: Millis, exclusive: bool) -> Commit {
         let mut events = mem::take(&mut self.accepted.pending);
         let (ends, whole) = (self.admission.state().is_terminal(), !ends_within(&events));
         if let Some(task) = self.accepted.initial_task.as_ref().filter(|_| mem::take(&mut self.accepted.is_new)) {
@@ -73,7 +74,7 @@ impl LiveState {
             (self.durable.checkpoint_bytes, self.durable.bytes_since_checkpoint) =
                 (self.durable.checkpoint_bytes + self.durable.bytes_since_checkpoint, 0);
         }
-        let row = self.row(live);
+        let (row, time) = (self.row(live), now.max(self.accepted.status_time));
         let expect = self.durable.position.map_or(Expect::New, Expect::At);
         let saved = mem::take(&mut self.accepted.agent_state_changed).then(|| self.turn.agent_state.clone()).flatten();
         Commit {
@@ -87,6 +88,8 @@ impl LiveState {
             turn_contexts: self.accepted.contexts.changed.take(),
             sends: mem::take(&mut self.accepted.idempotency_records),
             push: self.accepted.push.take(),
+            time,
+            turns: None,
         }
     }
 

@@ -1,0 +1,12 @@
+-- Time of each commit, in milliseconds since the creation of the task, which is in its id. The task's creation is zero for an id
+-- without a time. NULL for rows that an older program wrote, and for those of an import without times.
+ALTER TABLE log ADD COLUMN at INTEGER;
+
+-- Records of the turns that begin or end with a commit, as `store/turn_record.rs` encodes them. Those of a commit that ends its
+-- task are in the row of the task, and once the log is deleted the newest of the others, too. NULL for a task that ended with its
+-- first commit, unless there is something to tell.
+ALTER TABLE log ADD COLUMN turn BLOB;
+ALTER TABLE task ADD COLUMN turn BLOB;
+
+-- Error ids of failed turns: those of the records whose first byte is 1.
+CREATE INDEX task_error ON task(substr(turn, 2, 16)) WHERE substr(turn, 1, 1) = x'01';
