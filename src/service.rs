@@ -254,11 +254,12 @@ impl Service {
         let negotiated = request.extensions().get::<Negotiated>().is_some();
         let extensions = if negotiated { call.extensions.clone() } else { Vec::new() };
         let (principal, trace, forwarded) = (call.principal.clone(), call.trace.clone(), call.forwarded.clone());
-        let hops = call.hops;
+        let (hops, binding, version) = (call.hops, Some(call.binding), Some(call.version));
         let responses = call.responses.clone();
         let idempotency_key = self.default_key.key(call, request.get_ref())?;
         self.gate.check(request.get_ref())?;
-        let (_, request_extensions, body) = request.into_parts();
+        let (_, mut request_extensions, body) = request.into_parts();
+        let request_id = request_extensions.get_mut::<Call>().and_then(|call| call.request_id.take());
         let SendMessageRequest { message, configuration, metadata, .. } = body;
         let mut message = message.ok_or_else(|| Error::invalid_field("message", "is required"))?;
         message_limits::check(&message, metadata.as_ref(), self.execution.limits())?;
@@ -277,6 +278,9 @@ impl Service {
             metadata,
             trace,
             forwarded,
+            binding,
+            version,
+            request_id,
             ..TurnContext::default()
         });
         let has_references = !message.reference_task_ids.is_empty();

@@ -96,7 +96,8 @@ impl Visit for Fields {
 }
 
 /// Fields that are part of the text of a line for people, or of the context of a request.
-const OMITTED: &str = "message event agent error.cause error.kind reason request.id trace.id owner panic.backtrace";
+const OMITTED: &str = "message event agent error.cause error.kind reason request.id trace.id owner \
+    panic.backtrace turn attempt outcome queue_ms commits tokens.input tokens.output exit_code";
 
 impl Fields {
     fn get(&self, name: &str) -> Option<&str> {
@@ -110,8 +111,10 @@ impl Fields {
         // The lines after the first one are those of stderr, which have been logged.
         let cause = self.get("error.cause").or(self.get("reason")).and_then(|cause| cause.lines().next());
         let cause = cause.map(|cause| format!(": {cause}")).unwrap_or_default();
-        let is_omitted =
-            |name: &str| OMITTED.split(' ').any(|omitted| omitted == name) || name == "task.id" && level > Level::WARN;
+        let is_omitted = |name: &str| {
+            let is_of_level = if level > Level::WARN { name == "task.id" } else { name == "duration_ms" };
+            is_of_level || OMITTED.split_whitespace().any(|omitted| omitted == name)
+        };
         let mut further = String::new();
         for (name, value) in self.0.iter().filter(|(name, _)| !is_omitted(name)) {
             further.extend([" ", name, "=", value]);

@@ -146,6 +146,8 @@ pub struct Error {
     cause: Option<Box<dyn StdError + Send + Sync>>,
     /// Error of the call, if there is no task yet.
     refusal: Option<CallError>,
+    /// Reason in the log, the metrics and the record of the turn.
+    reason: Option<&'static str>,
 }
 
 /// Error of an update after the end of the turn, for example by a cancel or at its deadline. An agent returns it, or an error
@@ -173,7 +175,7 @@ impl StdError for Stopped {
 impl Error {
     /// Creates an error with a status message for the client: a text, or a message with parts and metadata.
     pub fn public(message: impl Into<Message>) -> Self {
-        Self { message: Some(Box::new(message.into())), stopped: false, cause: None, refusal: None }
+        Self { message: Some(Box::new(message.into())), stopped: false, cause: None, refusal: None, reason: None }
     }
 
     /// Creates an error whose text is written to the log only.
@@ -191,6 +193,18 @@ impl Error {
     #[cfg(feature = "client")]
     pub(crate) fn refusing(self, refusal: CallError) -> Self {
         Self { refusal: Some(refusal), ..self }
+    }
+
+    /// Sets the reason in the log, the metrics and the record of the turn: one of the
+    /// [reasons](crate::store::turn_record::REASONS).
+    #[allow(dead_code, reason = "called by agents that are optional features")]
+    pub(crate) fn because_of(self, reason: &'static str) -> Self {
+        Self { reason: Some(reason), ..self }
+    }
+
+    /// Returns the reason.
+    pub(crate) fn reason(&self) -> Option<&'static str> {
+        self.reason
     }
 
     /// Takes the error of the call.
@@ -215,7 +229,7 @@ impl<E: Into<Box<dyn StdError + Send + Sync>>> From<E> for Error {
         // The error may be wrapped: an agent that returns its own error because of a cancel has not failed.
         let mut causes = iter::successors(Some::<&dyn StdError>(&*cause), |&error| error.source());
         let stopped = causes.any(<dyn StdError>::is::<TurnEnded>);
-        Self { message: None, stopped, cause: Some(cause), refusal: None }
+        Self { message: None, stopped, cause: Some(cause), refusal: None, reason: None }
     }
 }
 

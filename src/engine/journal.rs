@@ -23,7 +23,7 @@ use tokio::{
 use self::{
     commit_retry::CommitRetry,
     lane::Lane,
-    live::{LiveState, apply_to_checkpoint},
+    live::{LastError, LiveState, apply_to_checkpoint},
     waiters::Wakeups,
 };
 pub(crate) use self::{
@@ -48,11 +48,11 @@ use crate::{
         sources::Sources,
     },
     protocol::{
-        event::Event,
+        event::{Ends, Event},
         pb::v1::{Message, Role, TaskState, TaskStatus, TaskStatusUpdateEvent, stream_response::Payload},
         response_budget::ResponseBudget,
     },
-    store::{Commit, KeyMap, Refused, Store, TaskKey, Unavailable},
+    store::{Commit, Expect, KeyMap, Refused, Store, TaskKey, Unavailable, turn_record::created},
 };
 
 mod commit_retry;
@@ -102,6 +102,8 @@ pub struct Journal {
     memory: LiveMemory,
     observer: OnceLock<Arc<dyn CommitObserver>>,
     pub(crate) failure_reports: OnceLock<FailureReports>,
+    /// Last turn that failed.
+    last_error: Mutex<Option<LastError>>,
 }
 
 /// Observer of durable commits, such as the delivery of push notifications.
@@ -164,6 +166,7 @@ impl Journal {
             memory,
             observer: OnceLock::new(),
             failure_reports: OnceLock::new(),
+            last_error: Mutex::default(),
         });
         if journal.store.as_sync().is_none() {
             let run = |lane| tokio::spawn(Arc::clone(&journal).run_lane(lane)).abort_handle();
@@ -182,6 +185,17 @@ impl Journal {
     /// Returns the sources of time, ids and randomness.
     pub fn sources(&self) -> &Sources {
         &self.sources
+    }
+
+    /// Returns the name of the agent, in a server with several.
+    pub(crate) fn agent(&self) -> Option<&Arc<str>> {
+        self.failure_reports.get()?.agent.as_ref()
+    }
+
+    /// Returns the last turn that failed since the start.
+    #[expect(dead_code, reason = "read by the operator API")]
+    pub(crate) fn last_error(&self) -> Option<LastError> {
+        self.last_error.lock().clone()
     }
 
     /// Returns the memory budget of the live tasks.
@@ -362,11 +376,15 @@ impl Journal {
         apply_to_checkpoint(&mut commit);
         match store.commit_sync(&commit) {
             Ok(()) => {
+                self.count_tasks(&commit);
                 inner.publish(&commit, &mut wakeups);
                 inner.reuse_events(mem::take(&mut commit.events));
                 is_committed = true;
             }
-            Err(refusal) => wakeups = self.drop_refused(task, &mut inner, &refusal),
+            Err(refusal) => {
+                metric::commit_failed(failure_kind(&refusal));
+                wakeups = self.drop_refused(task, &mut inner, &refusal);
+            }
         }
         drop(inner);
         if is_committed {
@@ -419,10 +437,12 @@ impl Journal {
                 metric::record_commit(start.elapsed(), batch.len(), bytes);
                 self.end_outage();
             }
-            Err(cause) if !mem::replace(&mut self.outage.lock().is_logged, true) => {
-                tracing::warn!(error.cause = %cause, "store unavailable");
+            Err(cause) => {
+                metric::commit_failed(if self.has_fault() { "fault" } else { "unavailable" });
+                if !mem::replace(&mut self.outage.lock().is_logged, true) {
+                    tracing::warn!(error.cause = %cause, "store unavailable");
+                }
             }
-            Err(_) => {}
         }
         for ((task, change), outcome) in batch.iter().zip(&**changes).zip(outcomes.map_err(drop)?) {
             let mut wakeups = Wakeups::default();
@@ -434,6 +454,7 @@ impl Journal {
             let mut is_committed = false;
             match outcome {
                 Err(refusal) if !is_own(&refusal) => {
+                    metric::commit_failed(failure_kind(&refusal));
                     let rejected = match &refusal {
                         Refused::Rejected(reason) => inner.reject(task, change, reason),
                         Refused::Stale(_) => None,
@@ -441,6 +462,8 @@ impl Journal {
                     wakeups = rejected.unwrap_or_else(|| self.drop_refused(task, &mut inner, &refusal));
                 }
                 Ok(_) | Err(_) => {
+                    self.count_tasks(change);
+                    inner.record_commit(start.elapsed());
                     inner.publish(change, &mut wakeups);
                     is_committed = true;
                 }
@@ -452,6 +475,18 @@ impl Journal {
             task.send_wakeups(wakeups);
         }
         Ok(())
+    }
+
+    /// Counts the task of a durable commit, if it was created or has ended.
+    fn count_tasks(&self, commit: &Commit) {
+        if commit.expect == Expect::New {
+            metric::task_created(self.agent());
+        }
+        if commit.events.last().is_some_and(|event| event.ends() == Ends::Task) {
+            let since = commit.row.time.saturating_sub(created(commit.key.id()));
+            let duration = Duration::from_millis(u64::try_from(since).unwrap_or(0));
+            metric::task_ended(self.agent(), commit.row.state.as_str_name(), duration);
+        }
     }
 
     /// Fails waiting senders and cancels with UNAVAILABLE, because the store does not answer: those of `batch` and of
@@ -499,6 +534,14 @@ impl Journal {
         while self.store.as_sync().is_none() && self.all().iter().any(|task| task.lock().has_uncommitted()) {
             pause(POLL_INTERVAL).await;
         }
+    }
+}
+
+/// Returns the name of a refusal for the metrics.
+fn failure_kind(refusal: &Refused) -> &'static str {
+    match refusal {
+        Refused::Stale(_) => "stale",
+        Refused::Rejected(_) => "rejected",
     }
 }
 

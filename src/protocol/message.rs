@@ -57,11 +57,19 @@ impl Message {
         Ok(self)
     }
 
-    /// Sets the metadata to one member with a text.
+    /// Sets a member of the metadata to a text.
     pub(crate) fn with_detail(mut self, name: &str, text: impl Into<String>) -> Self {
         let value = Value { kind: Some(Kind::StringValue(text.into())) };
-        self.metadata = Some(Struct { fields: [(name.to_owned(), value)].into() });
+        self.metadata.get_or_insert_default().fields.insert(name.to_owned(), value);
         self
+    }
+
+    /// Returns a member of the metadata that is a text.
+    pub(crate) fn detail(&self, name: &str) -> Option<&str> {
+        match &self.metadata.as_ref()?.fields.get(name)?.kind {
+            Some(Kind::StringValue(text)) => Some(text),
+            _ => None,
+        }
     }
 
     /// Returns the concatenated text of the text parts.

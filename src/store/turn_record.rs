@@ -146,6 +146,11 @@ pub fn created(task_id: &str) -> Millis {
     time_of(task_id).unwrap_or(0)
 }
 
+/// Returns whether a text can be the id of a line in the log: a UUID of version 7.
+pub(crate) fn is_error_id(id: &str) -> bool {
+    time_of(id).is_some()
+}
+
 /// Returns the time in a UUID of version 7. `None` for another text.
 pub(crate) fn time_of(id: &str) -> Option<Millis> {
     let id = uuid(id).filter(|id| id.get_version_num() == 7 && id.get_variant() == Variant::RFC4122)?;
@@ -179,6 +184,7 @@ impl TurnRecord {
             exit_code: self.exit_code,
             commits: self.commits,
             commit_wait: u64::try_from(whole_millis(self.commit_wait)).unwrap_or(0),
+            begun: self.begun.map(|time| since(self.accepted, time)),
             ..Encoded::default()
         };
         if is_begin_stored {
@@ -189,7 +195,6 @@ impl TurnRecord {
             fence: self.fence,
             message: self.message,
             accepted: since(created, self.accepted),
-            begun: self.begun.map(|time| since(self.accepted, time)),
             caller: self.caller.as_deref().map(str::to_owned),
             binding: code(&BINDINGS, self.binding.as_ref()),
             version: code(&VERSIONS, self.version.as_ref()),
@@ -236,17 +241,15 @@ impl TurnRecord {
     /// Encodes records of a task for [`Commit::turns`](super::Commit::turns), each with whether its beginning is stored before.
     ///
     /// The error id is at the beginning, for an index: only the last turn of a task can have failed.
-    pub fn encode<'a>(task_id: &str, records: impl IntoIterator<Item = (&'a Self, bool)>) -> Vec<u8> {
-        let (created, mut bytes, mut error) = (created(task_id), Vec::new(), None);
+    pub fn encode(task_id: &str, records: &[(&Self, bool)]) -> Vec<u8> {
+        let error = records.last().and_then(|(last, _)| uuid(last.error_id.as_deref()?));
+        let (created, mut bytes) = (created(task_id), vec![u8::from(error.is_some())]);
+        bytes.extend(error.map(Uuid::into_bytes).into_iter().flatten());
         for (record, is_begin_stored) in records {
-            let encoded = record.encoded(created, is_begin_stored);
+            let encoded = record.encoded(created, *is_begin_stored);
             encode_varint(to_u64(encoded.encoded_len()), &mut bytes);
-            // Infallible: a vector grows.
-            _ = encoded.encode(&mut bytes);
-            error = record.error_id.as_deref().and_then(uuid).or(error);
+            encoded.encode_raw(&mut bytes);
         }
-        let header = error.map_or_else(|| vec![0], |id| [&[1], &id.as_bytes()[..]].concat());
-        bytes.splice(0..0, header);
         bytes
     }
 

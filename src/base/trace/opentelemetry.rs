@@ -6,8 +6,8 @@ use opentelemetry::{
     Context, KeyValue, Value as OtelValue,
     global::{BoxedSpan, BoxedTracer},
     trace::{
-        Span as _, SpanBuilder, SpanContext, SpanId, SpanKind as OtelKind, Status, TraceContextExt as _, TraceFlags, TraceId,
-        TraceState, Tracer as _,
+        Span as _, SpanBuilder, SpanContext, SpanId, SpanKind as OtelKind, Status, TraceContextExt as _, TraceFlags,
+        TraceId, TraceState, Tracer as _,
     },
 };
 

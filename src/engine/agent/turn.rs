@@ -34,6 +34,8 @@ pub struct Turn {
     /// Messages with secret parts as they were sent, by their position.
     pub(crate) originals: Vec<(usize, Message)>,
     pub(crate) context: Box<TurnContext>,
+    /// Number of the turn since the task was loaded.
+    pub(crate) number: u32,
     pub(crate) attempt: u32,
     pub(crate) deadline: Instant,
     pub(crate) text: OnceLock<String>,
@@ -189,6 +191,21 @@ impl Turn {
     /// Returns the number of this attempt to run the turn, from 1.
     pub fn attempt(&self) -> u32 {
         self.attempt
+    }
+
+    /// Adds tokens that a model has read and written for the turn to its record.
+    #[allow(dead_code, reason = "called by agents that are optional features")]
+    pub(crate) fn record_tokens(&self, input: u64, output: u64) {
+        self.live.record(self.number, |record| {
+            record.tokens_in = record.tokens_in.saturating_add(input);
+            record.tokens_out = record.tokens_out.saturating_add(output);
+        });
+    }
+
+    /// Adds the exit code of the command of the agent to the record of the turn.
+    #[allow(dead_code, reason = "called by agents that are optional features")]
+    pub(crate) fn record_exit(&self, code: i32) {
+        self.live.record(self.number, |record| record.exit_code = Some(code));
     }
 
     /// Returns the time at which the turn is stopped, and fails.

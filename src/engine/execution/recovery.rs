@@ -12,6 +12,7 @@ use std::{
 
 use futures_util::{FutureExt as _, StreamExt as _, stream};
 use parking_lot::RwLock;
+use tokio::time::Instant;
 
 use super::{ACCEPT_TIMEOUT, Shared, turn::panic_message, unavailable};
 use crate::{
@@ -20,7 +21,7 @@ use crate::{
     protocol::{
         error::{Error, ErrorKind},
         event::Event,
-        pb::v1::{Message, Task, TaskState},
+        pb::v1::{Message, Task},
     },
     store::{Claim, READ_BATCH, READ_BYTES, StoredTask, TaskKey, Unavailable},
 };
@@ -188,13 +189,13 @@ impl Shared {
         match replayed {
             Some((true, (turn, waiting, turns), answered)) => {
                 let number = turn.last().map_or(1, Event::seq);
-                let context = contexts.context(number, referenced.next().unwrap_or_default());
+                let mut context = contexts.context(number, referenced.next().unwrap_or_default());
                 let waiting = waiting.into_iter().zip(referenced);
                 let waiting = waiting.map(|(event, referenced)| {
                     let context = contexts.context(event.seq(), referenced);
-                    QueuedMessage { event, context }
+                    QueuedMessage { event, context, accepted: Instant::now() }
                 });
-                live.resume_turn(turns, answered, waiting.collect());
+                live.resume_turn(&mut context, turns, answered, waiting.collect());
                 if is_first {
                     tracing::info!(task.id = key.id(), "running a turn that waited in the queue");
                 } else {
@@ -211,17 +212,9 @@ impl Shared {
             // No turn is unfinished: only the row is updated.
             Some((false, (.., turns), _)) => live.close_turn(turns),
             None => {
-                let (state, message) = if canceled {
-                    (TaskState::Canceled, None)
-                } else {
-                    (TaskState::Failed, Some(failure_message(resumable, counted)))
-                };
-                tracing::info!(
-                    task.id = key.id(),
-                    state = state.as_str_name(),
-                    "ended the task of an interrupted turn"
-                );
-                live.end_unfinished(state, message);
+                // The newest message whose context is stored is that of the turn.
+                let mut context = contexts.last_context();
+                live.end_unfinished(&mut context, (!canceled).then(|| failure_message(resumable, counted)));
             }
         }
         Ok(())
@@ -266,11 +259,10 @@ impl Shared {
 }
 
 /// Returns the status message of a task that fails because its turn was interrupted.
-fn failure_message(resumable: bool, attempts: u32) -> Message {
-    let why = if resumable {
+fn failure_message(resumable: bool, attempts: u32) -> String {
+    if resumable {
         format!("The server stopped {} times while the agent was at work on this.", attempts.saturating_sub(1))
     } else {
         "The server stopped while the agent was at work on this.".to_owned()
-    };
-    Message::agent(why)
+    }
 }

@@ -60,7 +60,7 @@ impl Execution {
     ) -> Result<(LiveRef, T), Error> {
         self.check_accepting()?;
         let journal = &self.0.journal;
-        let SendRequest { scope, mut message, context: turn_context, push, idempotency_key, .. } = request;
+        let SendRequest { scope, mut message, context: mut turn_context, push, idempotency_key, .. } = request;
         let sources = journal.sources();
         let id = sources.ids.time_ordered();
         if message.context_id.is_empty() {
@@ -102,7 +102,7 @@ impl Execution {
         live.set_push_config(push);
         let live = journal.insert(live);
         let (key, guard) = idempotency_key.map(|key| key.into_parts()).unzip();
-        let begun = live.begin_task(&turn_context, key, slot.is_queued(), watch);
+        let begun = live.begin_task(&mut turn_context, key, slot.is_queued(), watch);
         let (watched, recorded) = begun.ok_or_else(not_accepting)?;
         self.run_after_commit(
             live.clone(),

@@ -24,7 +24,7 @@ use super::{
     concurrency::{QueuedTurn, TurnPermit, TurnSlot},
 };
 use crate::{
-    base::clock,
+    base::{clock, metric},
     engine::{
         agent::{self, End, Turn, Updates},
         journal::{AgentPause, AgentStart, LiveRef, TurnContext, TurnReply, TurnResult, TurnStop, WaitsFor},
@@ -88,7 +88,7 @@ impl Shared {
 
     /// Waits until a queued turn may run. Ends its task if it is canceled before. `None` if the turn does not run.
     async fn wait_in_queue(&self, live: &LiveRef, mut turn: QueuedTurn) -> Option<TurnPermit> {
-        let mut control = pin!(live.control.notified());
+        let (mut control, since) = (pin!(live.control.notified()), Instant::now());
         loop {
             // Before the state is read, so that no change of it is missed.
             control.as_mut().enable();
@@ -97,7 +97,10 @@ impl Shared {
                 return None;
             }
             tokio::select! {
-                permit = &mut turn => return Some(permit),
+                permit = &mut turn => {
+                    metric::turn_waited(live.journal().agent(), "turn", since.elapsed());
+                    return Some(permit);
+                }
                 () = &mut control => control.set(live.control.notified()),
             }
         }
@@ -139,6 +142,7 @@ impl Shared {
             messages,
             originals: Vec::new(),
             context,
+            number,
             attempt,
             deadline: timers.deadline,
             text: OnceLock::new(),
@@ -222,7 +226,8 @@ fn end(
         },
         TurnOutcome::Returned(Err(mut error)) => {
             let refusal = error.take_refusal();
-            (TurnResult::Failure("error", error.to_string(), error.message().cloned(), refusal), error.is_stopped())
+            let reason = error.reason().unwrap_or(if error.message().is_some() { "agent" } else { "error" });
+            (TurnResult::Failure(reason, error.to_string(), error.message().cloned(), refusal), error.is_stopped())
         }
         TurnOutcome::Panicked(cause) => (failed("panic", &cause), false),
         TurnOutcome::Deadline => (failed("deadline", "the turn exceeded its maximum duration (turn.deadline)"), true),

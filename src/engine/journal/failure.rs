@@ -5,11 +5,14 @@ use std::{fmt, sync::Arc};
 use crate::{
     base::stderr::escaped,
     protocol::{pb::v1::Message, task::LimitViolation},
-    store::{Full, Rejected, TaskKey},
+    store::{Full, Rejected},
 };
 
 /// Name of the limit of [`LiveMemory`](super::LiveMemory).
 pub(crate) const LIVE_BYTES: &str = "live_bytes";
+
+/// Member of the metadata of a status message: id of the line in the log.
+pub(super) const ERROR_ID: &str = "errorId";
 
 /// Reports of failed turns.
 #[derive(Clone, Debug, Default)]
@@ -66,15 +69,15 @@ impl LimitExceeded {
         }
     }
 
-    /// Returns the status message of a task that fails for this, and logs the failure.
-    pub(super) fn message(&self, key: &TaskKey) -> Message {
-        tracing::warn!(task.id = key.id(), error.kind = "limit", error.cause = %self, "turn failed");
-        match self.limit() {
+    /// Returns the status message of a task that fails for this, with the id of the line in the log.
+    pub(super) fn message(&self, error_id: &str) -> Message {
+        let message = match self.limit() {
             Some(limit) => {
                 Message::agent(format!("Agent execution failed (limit {limit}): {self}")).with_detail("limit", limit)
             }
             None => Message::agent(format!("Agent execution failed: {self}")),
-        }
+        };
+        message.with_detail(ERROR_ID, error_id)
     }
 }
 

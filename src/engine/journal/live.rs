@@ -18,7 +18,12 @@ use tokio::{
     time::Instant,
 };
 
-pub(super) use self::commit::apply_to_checkpoint;
+pub(crate) use self::turn_record::LastError;
+use self::turn_record::OpenTurn;
+pub(super) use self::{
+    commit::apply_to_checkpoint,
+    turn_record::{TurnFailure, TurnStart, outcome_of},
+};
 use super::{
     failure::{CommitFailure, LimitExceeded},
     memory::{Charge, LiveMemory, Refusal},
@@ -36,11 +41,12 @@ use crate::{
         },
         task::{Admission, ContextBytes, LimitViolation, TaskLimits, can_join, join_chunks},
     },
-    store::{IdempotencyRecord, LogSummary, PushConfig, StoredTask, TaskKey},
+    store::{IdempotencyRecord, LogSummary, PushConfig, StoredTask, TaskKey, TurnRecord},
 };
 
 mod commit;
 mod commit_failure;
+mod turn_record;
 
 /// Maximum number of events of an agent that are accepted but not durable.
 const MAX_PENDING_EVENTS: usize = 64;
@@ -116,7 +122,7 @@ pub(super) struct Accepted {
     /// Set if the row has changes without an event.
     pub(super) row_changed: bool,
     /// Time of the newest status.
-    status_time: Millis,
+    pub(super) status_time: Millis,
     /// Contexts of the messages that are not answered yet.
     pub(super) contexts: MessageContexts,
     /// Idempotency records for the next commit.
@@ -129,6 +135,8 @@ pub(super) struct Accepted {
     in_flight: usize,
     /// Set while `agent_state` is uncommitted.
     agent_state_changed: bool,
+    /// Records of turns that have ended before the newest one, for the next commit, each with whether its beginning is stored.
+    pub(super) ended_turns: Vec<(TurnRecord, bool)>,
 }
 
 /// Committed state of a task, which is visible to clients, and the cache of its newest events.
@@ -165,6 +173,8 @@ pub(super) struct TurnState {
     pub(super) is_running: bool,
     /// Number of turns whose end is durable.
     pub(super) ended: u32,
+    /// Record of the newest turn.
+    pub(super) open: OpenTurn,
     /// Interruption that the newest turn answers, if it answers one.
     pub(super) answered: Option<Box<AnsweredInterruption>>,
     /// Messages that wait for the next turn.
@@ -320,6 +330,11 @@ impl LiveState {
             rejections: 0,
             charge: Charge::default(),
         }
+    }
+
+    /// Returns the fencing token of new events.
+    pub(super) fn fence(&self) -> Fence {
+        self.fence
     }
 
     // Acceptance of events.

@@ -3,12 +3,12 @@
 
 use std::{collections::VecDeque, sync::Arc};
 
-use tokio::sync::oneshot;
+use tokio::{sync::oneshot, time::Instant};
 
 use super::{
     LiveRef, Phase,
-    failure::CommitFailure,
-    live::LiveState,
+    failure::{CommitFailure, ERROR_ID},
+    live::{LiveState, TurnStart, outcome_of},
     turn_context::TurnContext,
     turns::{AnsweredInterruption, MAX_MESSAGES_PER_TURN, QueuedMessage, Turns},
     waiters::{TurnReply, WaitCondition, Wakeups},
@@ -122,7 +122,7 @@ impl LiveRef {
     /// Begins a new task with its first turn. Returns `None` if the server drains.
     pub(crate) fn begin_task<T>(
         &self,
-        context: &TurnContext,
+        context: &mut TurnContext,
         idempotency: Option<KeyDigest>,
         is_queued: bool,
         watch: Watch<T>,
@@ -136,6 +136,7 @@ impl LiveRef {
             (state.turn.attempt, state.has_task) = (0, true);
         }
         self.store_context(&mut state, 1, context);
+        self.open_turn(&mut state, TurnStart { kind: "new", at: Instant::now() }, context);
         let recorded = idempotency.map(|key| self.record_key(&mut state, key, 1));
         let watched = watch(Acceptance { state: &mut state, turns_before: 0 });
         self.journal().flush(self, state);
@@ -171,7 +172,7 @@ impl LiveRef {
         if starts_turn && is_queued.is_none() {
             return Err(MessageRefusal::NeedsTurn(Box::new(new)));
         }
-        let NewMessage { message, context, idempotency } = new;
+        let NewMessage { message, mut context, idempotency } = new;
         let event = Event::pending(Payload::Message(message));
         if state.reserve(event.approximate_size(), false).is_err() {
             return Err(MessageRefusal::MemoryFull);
@@ -193,10 +194,11 @@ impl LiveRef {
             state.turn.number += 1;
             (state.turn.is_running, state.turn.delivered_seq) = (true, seq);
             (state.turn.attempt, state.turn.drained) = (u32::from(!waits), 0);
+            self.open_turn(&mut state, TurnStart { kind: "follow_up", at: Instant::now() }, &mut context);
             state.mark_working(|| self.status_event(TaskState::Working, None));
             Some((vec![event], context))
         } else {
-            state.turn.inbox.push_back(QueuedMessage { event, context });
+            state.turn.inbox.push_back(QueuedMessage { event, context, accepted: Instant::now() });
             None
         };
         let turns_before = state.turn.inbox.len().div_ceil(MAX_MESSAGES_PER_TURN);
@@ -291,10 +293,11 @@ impl LiveRef {
         Some(ended)
     }
 
-    /// Resumes the turn of an earlier process, given the turns in the log, the interruption that the turn answers, and the
-    /// messages that wait for the next one.
+    /// Resumes the turn of an earlier process, given its context, the turns in the log, the interruption that the turn answers,
+    /// and the messages that wait for the next one.
     pub(crate) fn resume_turn(
         &self,
+        context: &mut TurnContext,
         turns: Turns,
         answered: Option<AnsweredInterruption>,
         waiting: VecDeque<QueuedMessage>,
@@ -304,6 +307,7 @@ impl LiveRef {
         state.turn.inbox.extend(waiting);
         state.turn.number += 1;
         state.turn.is_running = true;
+        self.open_turn(&mut state, TurnStart { kind: "recovered", at: Instant::now() }, context);
     }
 
     /// Updates the row of a task of an earlier process whose log has no unfinished turn.
@@ -313,9 +317,15 @@ impl LiveRef {
         self.journal().flush(self, state);
     }
 
-    /// Ends a task of an earlier process instead of its turn.
-    pub(crate) fn end_unfinished(&self, state_at_end: TaskState, message: Option<Message>) {
+    /// Ends a task of an earlier process instead of its turn: as canceled, or as failed for this reason.
+    pub(crate) fn end_unfinished(&self, context: &mut TurnContext, why: Option<String>) {
         let mut state = self.lock();
+        state.turn.number += 1;
+        self.open_turn(&mut state, TurnStart { kind: "recovered", at: Instant::now() }, context);
+        let failure = why.map(|why| self.failure("error", why));
+        let message = failure.as_ref().map(|failed| Message::agent(&*failed.cause).with_detail(ERROR_ID, &*failed.id));
+        let state_at_end = if failure.is_some() { TaskState::Failed } else { TaskState::Canceled };
+        self.close_record(&mut state, outcome_of(state_at_end), failure);
         if state.accept(self.status_event(state_at_end, message), EventFlags::ending(Ends::Task)).is_err() {
             state.accepted.row_changed = true;
         }

@@ -10,15 +10,15 @@ use tokio::{sync::oneshot, task::coop::consume_budget, time::timeout_at};
 
 use super::{
     LiveRef, Phase,
-    failure::{FailureReports, LimitExceeded},
-    live::LiveState,
+    failure::{ERROR_ID, FailureReports, LimitExceeded},
+    live::{LiveState, TurnFailure, TurnStart, outcome_of},
     memory::Waiting,
     turn_context::TurnContext,
     turns::MAX_MESSAGES_PER_TURN,
     waiters::{TurnReply, WaitCondition, Wakeups},
 };
 use crate::{
-    base::stderr,
+    base::{metric, stderr},
     protocol::{
         error::Error,
         event::{Ends, Event, EventFlags},
@@ -28,6 +28,7 @@ use crate::{
             wkt::Struct,
         },
     },
+    store::turn_record::is_error_id,
 };
 
 /// Maximum time that pending updates of an agent that does not pause wait for their commit.
@@ -90,8 +91,8 @@ pub(crate) enum TurnResult {
     Reply(Message),
     /// This state, with a message.
     Status(TaskState, Option<Message>),
-    /// A failure of this kind, with its cause for the log. Without a message for the client, that gets an error id. If there is no
-    /// task yet, the call fails with the error instead.
+    /// A failure for one of the [reasons](crate::store::turn_record::REASONS), with its cause for the log, and a message for the
+    /// client. If there is no task yet, the call fails with the error instead.
     Failure(&'static str, String, Option<Message>, Option<Error>),
 }
 
@@ -145,6 +146,7 @@ impl LiveRef {
             return None;
         }
         state.turn.begun = state.turn.number;
+        state.record_begin();
         let task = state.with_answered_status(task);
         Some(AgentStart { task, turn: state.turn.number, attempt: state.turn.attempt, updates: state.turn.updates })
     }
@@ -200,36 +202,33 @@ impl LiveRef {
             self.drain_turn(state);
             return None;
         }
+        let mut failure = None;
         let (status, message) = match result {
-            _ if let Some(exceeded) = &state.turn.exceeded => (TaskState::Failed, Some(exceeded.message(&self.key))),
+            _ if let Some(exceeded) = &state.turn.exceeded => {
+                let failed = failure.insert(self.failure("limit", exceeded.to_string()));
+                (TaskState::Failed, Some(exceeded.message(&failed.id)))
+            }
             _ if yields && state.turn.cancel_requested => (TaskState::Canceled, None),
             TurnResult::Reply(message)
                 if !state.has_task && message.encoded_len() <= state.admission.max_event_bytes() =>
             {
                 let mut message = self.complete_message(message);
                 message.task_id.clear();
+                self.close_record(&mut state, "reply", None);
                 return self.reply(state, TurnReply::Message(Box::new(message)), permit);
             }
-            TurnResult::Failure(_, cause, _, Some(refusal)) if !state.has_task => {
-                tracing::warn!(task.id = self.key.id(), error.cause = cause, "turn failed its call");
+            TurnResult::Failure(reason, cause, _, Some(refusal)) if !state.has_task => {
+                let failed = self.failure(reason, cause);
+                let refusal = refusal.with(ERROR_ID, failed.id.as_str());
+                self.close_record(&mut state, "failed", Some(failed));
                 return self.reply(state, TurnReply::Refused(refusal), permit);
             }
             TurnResult::Reply(message) => (TaskState::Completed, Some(message)),
             TurnResult::Status(status, message) => (status, message),
-            TurnResult::Failure(_, cause, Some(message), _) => {
-                let reports = self.failure_reports();
-                let (agent, task) = (reports.agent.as_deref(), self.key.id());
-                tracing::warn!(agent, task.id = task, error.cause = cause, "turn failed with a message");
-                // The cause has the text of the message, and perhaps more.
-                let is_more = cause != message.text();
-                let mut message = message;
-                if let Some(cause) = reports.exposed(&cause).filter(|_| is_more) {
-                    message.parts.retain(|part| !matches!(part.content, Some(part::Content::Text(_))));
-                    message.parts.insert(0, Part::text(cause));
-                }
-                (TaskState::Failed, Some(message))
+            TurnResult::Failure(reason, cause, message, _) => {
+                let failed = failure.insert(self.failure(reason, cause));
+                (TaskState::Failed, Some(self.failure_message(failed, message)))
             }
-            TurnResult::Failure(kind, cause, None, _) => (TaskState::Failed, Some(self.failure_message(kind, &cause))),
         };
         let mut ends = if status.is_terminal() { Ends::Task } else { Ends::Turn };
         let mut ended = state.accept(self.status_event(status, message), EventFlags::ending(ends));
@@ -238,21 +237,27 @@ impl LiveRef {
         {
             // The agent's last message exceeds a limit.
             ends = Ends::Task;
-            let status = self.status_event(TaskState::Failed, Some(LimitExceeded::Task(violation).message(&self.key)));
+            let exceeded = LimitExceeded::Task(violation);
+            let failed = failure.insert(self.failure("limit", exceeded.to_string()));
+            let status = self.status_event(TaskState::Failed, Some(exceeded.message(&failed.id)));
             ended = state.accept(status, EventFlags::ending(ends));
         }
+        let outcome = if failure.is_some() { "failed" } else { outcome_of(status) };
+        self.close_record(&mut state, outcome, failure);
         if ended.is_err() {
             // Only its running turn may end a task.
             tracing::error!(task.id = self.key.id(), "turn ended after its task");
         }
         state.has_task = true;
         let waiting = if ends == Ends::Task { 0 } else { state.turn.inbox.len().min(MAX_MESSAGES_PER_TURN) };
-        let (mut context, mut secrets) = (None, Secrets::default());
+        let (mut context, mut secrets, mut first) = (None, Secrets::default(), None);
         let next: Vec<Event> = state
             .turn
             .inbox
             .drain(..waiting)
             .map(|message| {
+                metric::turn_waited(self.journal().agent(), "message", message.accepted.elapsed());
+                first.get_or_insert(message.accepted);
                 let context: &mut Box<TurnContext> = context.insert(message.context);
                 secrets.append(mem::take(&mut context.secrets));
                 message.event
@@ -262,6 +267,9 @@ impl LiveRef {
         if let Some(last) = next.last() {
             state.turn.number += 1;
             (state.turn.delivered_seq, state.turn.attempt, state.turn.drained) = (last.seq(), 1, 0);
+            if let (Some(at), Some(context)) = (first, &mut context) {
+                self.open_turn(&mut state, TurnStart { kind: "follow_up", at }, context);
+            }
             state.mark_working(|| self.status_event(TaskState::Working, None));
         } else {
             state.turn.is_running = false;
@@ -311,6 +319,7 @@ impl LiveRef {
     }
 
     fn drain_turn(&self, mut state: MutexGuard<'_, LiveState>) {
+        self.close_record(&mut state, "abandoned", None);
         let journal = self.journal();
         if journal.store().as_sync().is_none()
             && journal.phase() == Phase::Stopped
@@ -343,15 +352,37 @@ impl LiveRef {
         state.is_lost || self.journal().phase() == Phase::Stopped
     }
 
-    /// Returns the status message of a failed turn, with the id of the log line that has the cause.
-    fn failure_message(&self, kind: &'static str, cause: &str) -> Message {
-        let (id, task) = (self.journal().sources().ids.time_ordered(), self.key.id());
+    /// Returns the failure of a turn, with a new id of the line in the log.
+    pub(super) fn failure(&self, reason: &'static str, cause: String) -> TurnFailure {
+        TurnFailure { id: self.journal().sources().ids.time_ordered(), reason, cause }
+    }
+
+    /// Returns the status message of a failed turn, with the id of the line in the log that has the cause: the agent's, if there is
+    /// one.
+    fn failure_message(&self, failure: &mut TurnFailure, message: Option<Message>) -> Message {
         let reports = self.failure_reports();
-        let agent = reports.agent.as_deref();
-        tracing::warn!(agent, error.id = %id, task.id = task, error.kind = kind, error.cause = cause, "turn failed");
-        stderr::report(format_args!("turn failed: error.id={id} task.id={task} error.kind={kind} error.cause={cause}"));
-        let exposed = reports.exposed(cause).map(|cause| format!("\n{cause}")).unwrap_or_default();
-        Message::agent(format!("Agent execution failed ({kind}): error id {id}{exposed}")).with_detail("errorId", id)
+        let TurnFailure { id, reason, cause } = failure;
+        let exposed = reports.exposed(cause);
+        let Some(mut message) = message else {
+            let kind = if matches!(*reason, "panic" | "deadline" | "idle") { reason } else { "error" };
+            let task = self.key.id();
+            stderr::report(format_args!(
+                "turn failed: error.id={id} task.id={task} error.kind={kind} error.cause={cause}"
+            ));
+            let exposed = exposed.map(|cause| format!("\n{cause}")).unwrap_or_default();
+            let text = format!("Agent execution failed ({kind}): error id {id}{exposed}");
+            return Message::agent(text).with_detail(ERROR_ID, &**id);
+        };
+        // An upstream agent that runs this program has logged the failure with its id.
+        if let Some(known) = message.detail(ERROR_ID).filter(|known| is_error_id(known)) {
+            known.clone_into(id);
+        }
+        // The cause has the text of the message, and perhaps more.
+        if let Some(cause) = exposed.filter(|_| *cause != message.text()) {
+            message.parts.retain(|part| !matches!(part.content, Some(part::Content::Text(_))));
+            message.parts.insert(0, Part::text(cause));
+        }
+        message.with_detail(ERROR_ID, &**id)
     }
 
     fn failure_reports(&self) -> FailureReports {

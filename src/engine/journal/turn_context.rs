@@ -10,10 +10,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::protocol::{
-    call::{Principal, Scopes},
+    call::{Binding, Principal, Scopes},
     event::Seq,
     message::secret::Secrets,
     pb::{v1::Task, wkt::Struct},
+    version::Version,
 };
 
 /// Maximum size of a stored context in bytes of JSON. Metadata that exceeds it is not stored, and
@@ -33,6 +34,12 @@ pub(crate) struct TurnContext {
     /// Valid `traceparent`.
     pub(crate) trace: Option<String>,
     pub(crate) referenced: Vec<Task>,
+    /// Binding of the call. Never stored, as the next two: the record of the turn has them.
+    pub(crate) binding: Option<Binding>,
+    /// Protocol version of the call.
+    pub(crate) version: Option<Version>,
+    /// Id of the request.
+    pub(crate) request_id: Option<String>,
     /// Never stored.
     pub(crate) secrets: Secrets,
     /// Headers that the turn may pass on. Never stored.
@@ -168,9 +175,13 @@ impl StoredContexts {
             metadata: record.and_then(|record| record.metadata.clone()),
             trace: record.and_then(|record| record.trace.clone()),
             referenced,
-            secrets: Secrets::default(),
-            forwarded: None,
+            ..TurnContext::default()
         })
+    }
+
+    /// Returns the context of the last message with a stored one.
+    pub(crate) fn last_context(&self) -> Box<TurnContext> {
+        self.context(self.0.last().map_or(0, |record| record.seq), Vec::new())
     }
 
     /// Returns the trace of an event: that of the last message before it. `None` if that is no longer stored.

@@ -3,6 +3,8 @@
 
 use std::collections::VecDeque;
 
+use tokio::time::Instant;
+
 use super::turn_context::TurnContext;
 use crate::protocol::{
     event::{Ends, Event, EventFlags, Seq},
@@ -27,6 +29,8 @@ pub(crate) struct AnsweredInterruption {
 pub(crate) struct QueuedMessage {
     pub(crate) event: Event,
     pub(crate) context: Box<TurnContext>,
+    /// Time of its acceptance, or of the recovery.
+    pub(crate) accepted: Instant,
 }
 
 /// Newest turn of a task and the messages that wait for the next one, folded from the log. The size does not grow with

@@ -305,7 +305,7 @@ impl WriteTransaction<'_> {
             return Ok(());
         }
         let key = read::key_of(self.db, id)?;
-        let encoded = TurnRecord::encode(key.id(), newest.iter().map(|turn| (turn, false)));
+        let encoded = TurnRecord::encode(key.id(), &newest.iter().map(|turn| (turn, false)).collect::<Vec<_>>());
         self.db.prepare_cached("UPDATE task SET turn = ? WHERE id = ?")?.execute((encoded, id))?;
         Ok(())
     }

@@ -76,6 +76,8 @@ impl LiveState {
         }
         let (row, time) = (self.row(live), now.max(self.accepted.status_time));
         let expect = self.durable.position.map_or(Expect::New, Expect::At);
+        let is_whole = expect == Expect::New && ends;
+        let turns = if events.is_empty() { None } else { self.take_turn_records(live.key.id(), is_whole) };
         let saved = mem::take(&mut self.accepted.agent_state_changed).then(|| self.turn.agent_state.clone()).flatten();
         Commit {
             key: live.key.clone(),
@@ -89,7 +91,7 @@ impl LiveState {
             sends: mem::take(&mut self.accepted.idempotency_records),
             push: self.accepted.push.take(),
             time,
-            turns: None,
+            turns,
         }
     }
 

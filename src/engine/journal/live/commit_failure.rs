@@ -118,6 +118,7 @@ impl LiveState {
         (self.accepted.joined_bytes, self.accepted.in_flight, self.accepted.oldest_pending_since) = (0, 0, None);
         (self.accepted.row_changed, self.accepted.agent_state_changed, self.turn.delivered_seq) =
             (false, false, self.turn.delivered_seq.min(last));
+        self.forget_stored_turn();
         self.turn.inbox.retain(|message| message.event.seq() <= last);
         self.turn.answered = None;
         // Callers that wait for a dropped event of the agent wait for the failure instead.
@@ -147,7 +148,9 @@ impl LiveState {
         self.turn.inbox.clear();
         // Callers of a turn that was to begin after the dropped one.
         self.waiters.conditions.retain(|(condition, _)| !matches!(condition, WaitCondition::Turn(_, 0)));
-        let status = live.status_event(TaskState::Failed, Some(exceeded.message(&live.key)));
+        let failure = live.failure("limit", exceeded.to_string());
+        let status = live.status_event(TaskState::Failed, Some(exceeded.message(&failure.id)));
+        live.close_record(self, "failed", Some(failure));
         if self.accept(status, EventFlags::ending(Ends::Task)).is_err() {
             tracing::error!(task.id = live.key.id(), event = last, "task is in a terminal state and can't fail");
         }

@@ -1,0 +1,226 @@
+//! Record of the newest turn of a live task, from the acceptance of its message to its end. The end is logged and counted once, from
+//! the record that is stored.
+
+use std::{mem, time::Duration};
+
+use bytes::Bytes;
+use tokio::time::Instant;
+
+use super::LiveState;
+use crate::{
+    base::{
+        clock::{Millis, whole_millis},
+        metric,
+        trace::TraceContext,
+    },
+    engine::journal::{LiveRef, turn_context::TurnContext},
+    protocol::pb::v1::TaskState,
+    store::TurnRecord,
+};
+
+/// Newest turn of a task, with what is recorded of it.
+#[derive(Default)]
+pub(in crate::engine::journal) struct OpenTurn {
+    /// Number 0: there was no turn since the task was loaded.
+    record: TurnRecord,
+    accepted: Option<Instant>,
+    begun: Option<Instant>,
+    /// The beginning is in a commit.
+    is_begin_stored: bool,
+    /// The end is in a commit.
+    is_end_stored: bool,
+}
+
+/// Failure of a turn.
+pub(in crate::engine::journal) struct TurnFailure {
+    /// Id of the line in the log.
+    pub(in crate::engine::journal) id: String,
+    /// One of [`REASONS`](crate::store::turn_record::REASONS).
+    pub(in crate::engine::journal) reason: &'static str,
+    /// Cause for the log.
+    pub(in crate::engine::journal) cause: String,
+}
+
+/// Last turn that failed.
+#[derive(Clone, Debug)]
+#[expect(dead_code, reason = "read by the operator API")]
+pub(crate) struct LastError {
+    pub(crate) reason: &'static str,
+    pub(crate) error_id: Box<str>,
+    pub(crate) time: Millis,
+}
+
+/// Start of a turn.
+pub(in crate::engine::journal) struct TurnStart {
+    /// `new`, `follow_up` or `recovered`.
+    pub(in crate::engine::journal) kind: &'static str,
+    /// Time at which the message was accepted.
+    pub(in crate::engine::journal) at: Instant,
+}
+
+impl LiveRef {
+    /// Begins the record of the newest turn, with the context of its last message.
+    pub(in crate::engine::journal) fn open_turn(
+        &self,
+        state: &mut LiveState,
+        TurnStart { kind, at }: TurnStart,
+        context: &mut TurnContext,
+    ) {
+        state.keep_ended_turn();
+        metric::turn_started(self.journal().agent(), kind);
+        let owner = &self.key.scope().owner;
+        let caller = context.principal.as_deref().map(|principal| &*principal.id).filter(|id| **id != **owner);
+        let waited = whole_millis(at.elapsed());
+        // The time of a new task is that of its status.
+        let now = if kind == "new" { state.accepted.status_time } else { self.journal().sources().clock.millis() };
+        let record = TurnRecord {
+            number: state.turn.earlier + state.turn.number,
+            attempt: state.turn.attempt,
+            fence: state.fence(),
+            message: state.turn.delivered_seq,
+            accepted: now - waited,
+            caller: caller.map(Box::from),
+            binding: context.binding,
+            version: context.version,
+            trace: context.trace.as_deref().and_then(TraceContext::parse).map(|trace| trace.0),
+            request_id: context.request_id.take().map(String::into_boxed_str),
+            ..TurnRecord::default()
+        };
+        state.turn.open = OpenTurn { record, accepted: Some(at), ..OpenTurn::default() };
+    }
+
+    /// Records the end of the newest turn, which is then logged and counted.
+    pub(in crate::engine::journal) fn close_record(
+        &self,
+        state: &mut LiveState,
+        outcome: &'static str,
+        failure: Option<TurnFailure>,
+    ) {
+        let attempt = state.turn.attempt;
+        let OpenTurn { record, accepted, begun, .. } = &mut state.turn.open;
+        if record.number == 0 || record.outcome.is_some() {
+            return;
+        }
+        let since = |start: Option<Instant>| start.map_or(Duration::ZERO, |start| start.elapsed());
+        let has_failed_command = record.exit_code.is_some_and(|code| code != 0);
+        let reason = match failure.as_ref().map_or("none", |failure| failure.reason) {
+            "agent" | "error" if has_failed_command => "exit_code",
+            reason => reason,
+        };
+        (record.attempt, record.outcome, record.reason) = (attempt, Some(outcome), Some(reason));
+        record.ended = Some(record.accepted.saturating_add(whole_millis(since(*accepted))));
+        let journal = self.journal();
+        if let Some(TurnFailure { id, .. }) = &failure {
+            record.error_id = Some(id.as_str().into());
+            let time = record.ended.unwrap_or_default();
+            *journal.last_error.lock() = Some(LastError { reason, error_id: id.as_str().into(), time });
+        }
+        metric::turn_ended(journal.agent(), outcome, reason, since(*begun));
+        // The end is part of a commit, too.
+        let commits = record.commits + 1;
+        self.log_end(record, commits, since(*begun), failure.as_ref());
+    }
+
+    /// Logs the end of a turn.
+    fn log_end(&self, record: &TurnRecord, commits: u32, duration: Duration, failure: Option<&TurnFailure>) {
+        let (duration_ms, outcome) = (whole_millis(duration), record.outcome);
+        let reason = record.reason.filter(|_| failure.is_some());
+        let queue_ms = record.begun.map(|begun| begun - record.accepted);
+        let (input, output) = (Some(record.tokens_in), Some(record.tokens_out));
+        let (input, output) = (input.filter(|count| *count > 0), output.filter(|count| *count > 0));
+        let trace = record.trace.map(TraceContext);
+        let trace = trace.as_ref().map(|trace| tracing::field::display(trace.trace_id()));
+        macro_rules! log {
+            ($level:ident) => {
+                tracing::$level!(
+                    target: "a2a_service::turn",
+                    agent = self.journal().agent().map(|agent| &**agent),
+                    task.id = self.key.id(),
+                    turn = record.number,
+                    attempt = record.attempt,
+                    outcome,
+                    reason,
+                    duration_ms,
+                    queue_ms,
+                    commits,
+                    tokens.input = input,
+                    tokens.output = output,
+                    exit_code = record.exit_code,
+                    request.id = record.request_id.as_deref(),
+                    trace.id = trace,
+                    error.id = failure.map(|failure| failure.id.as_str()),
+                    error.cause = failure.map(|failure| failure.cause.as_str()),
+                    "turn {}",
+                    outcome.unwrap_or_default()
+                )
+            };
+        }
+        if failure.is_some() { log!(warn) } else { log!(info) }
+    }
+
+    /// Changes the record of turn number `turn`, unless it has ended.
+    pub(crate) fn record(&self, turn: u32, change: impl FnOnce(&mut TurnRecord)) {
+        let mut state = self.lock();
+        if state.turn.number == turn && state.turn.open.record.outcome.is_none() {
+            change(&mut state.turn.open.record);
+        }
+    }
+}
+
+impl LiveState {
+    /// Records that the agent is called. Returns for how long the turn has waited.
+    pub(in crate::engine::journal) fn record_begin(&mut self) {
+        let attempt = self.turn.attempt;
+        let OpenTurn { record, accepted, begun, .. } = &mut self.turn.open;
+        let now = Instant::now();
+        let waited = accepted.map_or(Duration::ZERO, |accepted| now - accepted);
+        (record.attempt, record.begun, *begun) = (attempt, Some(record.accepted + whole_millis(waited)), Some(now));
+    }
+
+    /// Adds the duration of a commit.
+    pub(in crate::engine::journal) fn record_commit(&mut self, duration: Duration) {
+        self.turn.open.record.commit_wait += duration;
+    }
+
+    /// Lets the next commit have the whole record again, because the last one was refused.
+    pub(in crate::engine::journal) fn forget_stored_turn(&mut self) {
+        (self.turn.open.is_begin_stored, self.turn.open.is_end_stored) = (false, false);
+    }
+
+    /// Keeps the record of a turn whose end is not committed yet, before the next one begins.
+    fn keep_ended_turn(&mut self) {
+        let OpenTurn { record, is_begin_stored, is_end_stored, .. } = &mut self.turn.open;
+        if record.outcome.is_some() && !*is_end_stored {
+            let mut record = mem::take(record);
+            record.commits += 1;
+            self.accepted.ended_turns.push((record, *is_begin_stored));
+        }
+    }
+
+    /// Returns the records for a commit that has events: of turns that have ended, and the beginning of the newest one.
+    /// `is_whole`: the task begins and ends with the commit. Its record is omitted unless there is something to tell.
+    pub(in crate::engine::journal) fn take_turn_records(&mut self, task_id: &str, is_whole: bool) -> Option<Bytes> {
+        let ended = mem::take(&mut self.accepted.ended_turns);
+        let OpenTurn { record, is_begin_stored, is_end_stored, .. } = &mut self.turn.open;
+        let (has_begun, has_ended) = (record.number > 0 && record.attempt > 0, record.outcome.is_some());
+        record.commits += u32::from(!*is_end_stored);
+        let is_due = has_ended && !*is_end_stored || has_begun && !*is_begin_stored;
+        let newest = (is_due && (!is_whole || record.is_notable())).then_some((&*record, *is_begin_stored));
+        let turns = ended.iter().map(|(record, is_begin_stored)| (record, *is_begin_stored));
+        let all: Vec<_> = turns.chain(newest).collect();
+        (*is_begin_stored, *is_end_stored) = (*is_begin_stored || has_begun, has_ended);
+        (!all.is_empty()).then(|| TurnRecord::encode(task_id, &all).into())
+    }
+}
+
+/// Returns the outcome of a turn that leaves its task in a state.
+pub(in crate::engine::journal) fn outcome_of(state: TaskState) -> &'static str {
+    match state {
+        TaskState::Completed => "completed",
+        TaskState::Canceled => "canceled",
+        TaskState::Rejected => "rejected",
+        TaskState::InputRequired => "input_required",
+        TaskState::AuthRequired => "auth_required",
+        TaskState::Failed | TaskState::Working | TaskState::Submitted | TaskState::Unspecified => "failed",
+    }
+}
