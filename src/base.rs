@@ -7,6 +7,8 @@ pub mod clock;
 #[cfg(any(feature = "server", feature = "client", feature = "push"))]
 pub mod credential;
 pub(crate) mod decoding;
+#[cfg(feature = "server")]
+pub mod dependency;
 #[cfg(any(feature = "exec", feature = "cli"))]
 pub(crate) mod environment;
 #[cfg(feature = "server")]

@@ -10,9 +10,12 @@ pub use self::{
     turn::Turn,
     updates::{ArtifactWriter, Updates},
 };
-use crate::protocol::{
-    error::Error as CallError,
-    pb::v1::{AgentCard, Message},
+use crate::{
+    base::dependency::Dependency,
+    protocol::{
+        error::Error as CallError,
+        pb::v1::{AgentCard, Message},
+    },
 };
 
 pub mod demo;
@@ -58,6 +61,12 @@ pub trait Agent: Send + Sync + 'static {
     /// metadata is lost if the context of a message exceeds 64 KiB. If false, the task fails.
     fn resumable(&self) -> bool {
         false
+    }
+
+    /// Returns what the agent needs for its turns. While the breaker of one is open, new messages are rejected as unavailable.
+    #[doc(hidden)]
+    fn dependencies(&self) -> Vec<Dependency> {
+        Vec::new()
     }
 }
 
@@ -328,6 +337,10 @@ impl<T: Agent + ?Sized> Agent for Arc<T> {
     fn resumable(&self) -> bool {
         (**self).resumable()
     }
+
+    fn dependencies(&self) -> Vec<Dependency> {
+        (**self).dependencies()
+    }
 }
 
 /// Object-safe form of [`Agent`], which every agent implements. `Arc<dyn DynAgent>` is an agent that is selected at run time.
@@ -357,6 +370,9 @@ pub trait DynAgent: Send + Sync + 'static {
 
     /// Calls [`Agent::resumable`].
     fn dyn_resumable(&self) -> bool;
+
+    #[doc(hidden)]
+    fn dyn_dependencies(&self) -> Vec<Dependency>;
 }
 
 impl<A: Agent> DynAgent for A {
@@ -371,6 +387,10 @@ impl<A: Agent> DynAgent for A {
     fn dyn_resumable(&self) -> bool {
         self.resumable()
     }
+
+    fn dyn_dependencies(&self) -> Vec<Dependency> {
+        self.dependencies()
+    }
 }
 
 impl Agent for dyn DynAgent {
@@ -384,6 +404,10 @@ impl Agent for dyn DynAgent {
 
     fn resumable(&self) -> bool {
         self.dyn_resumable()
+    }
+
+    fn dependencies(&self) -> Vec<Dependency> {
+        self.dyn_dependencies()
     }
 }
 

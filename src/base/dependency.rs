@@ -1,0 +1,682 @@
+//! Dependencies of an agent, such as an upstream agent or a model: the state of each, from the results of its calls; a circuit breaker;
+//! and probes while the dependency is idle or down.
+
+use std::{
+    fmt,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+
+use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep_until, timeout, timeout_at},
+};
+
+use crate::base::{
+    clock::after,
+    retry::{Backoff, jittered},
+    sources::Rng,
+};
+
+/// Number of connect failures in a row that open the breaker, and the minimum time between the first and the last of them.
+const CONNECT_FAILURES: (u32, Duration) = (3, Duration::from_secs(1));
+
+/// Time in which there were only failures, after which the breaker opens.
+const FAILING: Duration = Duration::from_secs(10);
+
+/// Time within which failures count as one: those of concurrent turns have the same reason.
+const MOMENT: Duration = Duration::from_millis(100);
+
+/// Delays between the probes of a dependency that is down.
+const PROBES: Backoff = Backoff { first: Duration::from_secs(1), longest: MAX_WAIT };
+
+/// Maximum duration of a probe.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Minimum interval between two log lines that a dependency is down.
+const LOG_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Maximum time that accepted work waits for a dependency that can't be reached, and maximum delay between two probes.
+pub(crate) const MAX_WAIT: Duration = Duration::from_secs(30);
+
+/// Result of a call to a dependency, or of a probe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OutboundResult {
+    /// The dependency has answered, also with a failed task or the error of a tool.
+    Ok,
+    /// There is no connection, or no process.
+    Connect,
+    /// The dependency did not answer in time.
+    Timeout,
+    /// HTTP status that is no success.
+    Status(u16),
+    /// The response is none of the protocol.
+    Protocol,
+    /// The dependency asks to wait for this long (429).
+    RateLimited(Duration),
+}
+
+impl OutboundResult {
+    /// Returns the result of a response with an HTTP status, and the time to wait that it asks for.
+    pub(crate) fn of_status(status: u16, retry_after: Option<Duration>) -> Self {
+        match status {
+            200..=399 => Self::Ok,
+            429 => Self::RateLimited(retry_after.unwrap_or_default()),
+            _ => Self::Status(status),
+        }
+    }
+
+    /// Label in metrics and logs.
+    pub(crate) fn label(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Connect => "connect",
+            Self::Timeout => "timeout",
+            Self::Status(500..) => "status_5xx",
+            Self::Status(_) | Self::RateLimited(_) => "status_4xx",
+            Self::Protocol => "protocol",
+        }
+    }
+
+    /// Returns true if the dependency can't do its work. One that rejects a call can.
+    fn is_failure(self) -> bool {
+        matches!(self, Self::Connect | Self::Timeout | Self::Protocol | Self::Status(502..=504))
+    }
+}
+
+/// Availability of a dependency.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Availability {
+    /// It was not used yet.
+    #[default]
+    Unknown,
+    /// The last call or probe got an answer.
+    Up,
+    /// The last call or probe failed.
+    Down,
+}
+
+/// State of a circuit breaker.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Breaker {
+    /// Work is accepted.
+    #[default]
+    Closed,
+    /// New work is refused until a probe succeeds.
+    Open,
+    /// A probe has succeeded: the next call closes the breaker, or opens it again.
+    HalfOpen,
+}
+
+/// State of a dependency at one time.
+#[derive(Clone, Debug)]
+pub(crate) struct DependencyView {
+    pub(crate) peer: Box<str>,
+    /// `up`, `down`, `rate_limited` or `unknown`.
+    pub(crate) state: &'static str,
+    /// `closed`, `open` or `half_open`.
+    pub(crate) breaker: &'static str,
+    /// Time since the last change between up and down.
+    pub(crate) since: Duration,
+    /// Time since the last answer.
+    pub(crate) last_success: Option<Duration>,
+    /// Number of failures since the last answer.
+    pub(crate) failures: u64,
+    /// Label of the last failure.
+    pub(crate) last_error: Option<&'static str>,
+    /// Moving average of the time until an answer.
+    pub(crate) latency: Option<Duration>,
+    /// Time until which the dependency asks not to be called.
+    pub(crate) limited_for: Option<Duration>,
+}
+
+/// Function that probes a dependency, without the credentials of callers.
+type Probe = Box<dyn Fn() -> BoxFuture<'static, OutboundResult> + Send + Sync>;
+
+/// Something that an agent needs for its turns. Clones share their state.
+#[derive(Clone)]
+pub struct Dependency(Arc<Shared>);
+
+struct Shared {
+    peer: Box<str>,
+    /// Noun for people: `the upstream agent`.
+    subject: Box<str>,
+    /// Name of the agent, in a server with several. Set when the probes start.
+    agent: OnceLock<Option<Arc<str>>>,
+    probe: Option<Probe>,
+    /// The probe only connects: it proves nothing after failures of another kind.
+    only_connects: bool,
+    state: Mutex<State>,
+    status: watch::Sender<(Availability, Breaker)>,
+}
+
+struct State {
+    availability: Availability,
+    breaker: Breaker,
+    since: Instant,
+    last_success: Option<Instant>,
+    /// Number of failures since the last success, the time of the first one, and the last one.
+    failures: u64,
+    failing_since: Option<Instant>,
+    last_error: Option<OutboundResult>,
+    /// Connect failures in a row, those of a moment as one: their number, the first and the last one counted.
+    connects: Option<(u32, Instant, Instant)>,
+    latency: Option<Duration>,
+    limited_until: Option<Instant>,
+    calls: usize,
+    /// End of the last call or probe.
+    active_at: Instant,
+    /// Failed probes in a row, and the time of the next one.
+    probes: u32,
+    probe_at: Option<Instant>,
+    /// New work does not need the dependency.
+    is_optional: bool,
+    /// Time of the last log line that the dependency is down, the number of those that were left out since, and whether the current
+    /// failure has one.
+    logged_at: Option<Instant>,
+    suppressed: u64,
+    is_logged: bool,
+}
+
+impl fmt::Debug for Dependency {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (availability, breaker) = *self.0.status.borrow();
+        f.debug_tuple("Dependency").field(&self.0.peer).field(&availability).field(&breaker).finish()
+    }
+}
+
+impl Dependency {
+    /// Creates a dependency. `peer` is its name in metrics, and `subject` a noun for people, such as `the upstream agent`.
+    pub(crate) fn new(peer: impl Into<Box<str>>, subject: impl Into<Box<str>>) -> Self {
+        let now = Instant::now();
+        let state = State {
+            availability: Availability::Unknown,
+            breaker: Breaker::Closed,
+            since: now,
+            last_success: None,
+            failures: 0,
+            failing_since: None,
+            last_error: None,
+            connects: None,
+            latency: None,
+            limited_until: None,
+            calls: 0,
+            active_at: now,
+            probes: 0,
+            probe_at: None,
+            is_optional: false,
+            logged_at: None,
+            suppressed: 0,
+            is_logged: false,
+        };
+        Self(Arc::new(Shared {
+            peer: peer.into(),
+            subject: subject.into(),
+            agent: OnceLock::new(),
+            probe: None,
+            only_connects: false,
+            state: Mutex::new(state),
+            status: watch::Sender::default(),
+        }))
+    }
+
+    /// Sets the probe. `only_connects`: it does not send a request. Has no effect after the first clone.
+    pub(crate) fn with_probe<F: Future<Output = OutboundResult> + Send + 'static>(
+        mut self,
+        only_connects: bool,
+        probe: impl Fn() -> F + Send + Sync + 'static,
+    ) -> Self {
+        if let Some(shared) = Arc::get_mut(&mut self.0) {
+            let probe: Probe = Box::new(move || Box::pin(probe()));
+            (shared.probe, shared.only_connects) = (Some(probe), only_connects);
+        }
+        self
+    }
+
+    /// Name in metrics.
+    pub(crate) fn peer(&self) -> &str {
+        &self.0.peer
+    }
+
+    /// Noun for people.
+    pub(crate) fn subject(&self) -> &str {
+        &self.0.subject
+    }
+
+    /// Name of the agent, in a server with several.
+    pub(crate) fn agent(&self) -> Option<&Arc<str>> {
+        self.0.agent.get()?.as_ref()
+    }
+
+    /// Begins a call.
+    pub(crate) fn begin(&self) -> OutboundCall {
+        self.0.state.lock().calls += 1;
+        OutboundCall { dependency: self.clone(), started: Instant::now(), progress: Progress::Sent }
+    }
+
+    /// Sets whether new work is accepted although the dependency is down.
+    pub(crate) fn set_optional(&self, is_optional: bool) {
+        self.0.state.lock().is_optional = is_optional;
+    }
+
+    /// Returns the time after which new work may be sent again, if it is refused now.
+    pub(crate) fn refusal(&self) -> Option<Duration> {
+        if self.0.status.borrow().1 != Breaker::Open {
+            return None;
+        }
+        let state = self.0.state.lock();
+        let next = state.probe_at.map_or(PROBES.first, |at| at.saturating_duration_since(Instant::now()));
+        (!state.is_optional).then(|| next.clamp(PROBES.first, PROBES.longest))
+    }
+
+    /// Returns true while the breaker is open.
+    pub(crate) fn is_open(&self) -> bool {
+        self.0.status.borrow().1 == Breaker::Open
+    }
+
+    /// Returns true if the last call or probe failed at least this long ago.
+    pub(crate) fn is_down_for(&self, time: Duration) -> bool {
+        let state = self.0.state.lock();
+        state.availability == Availability::Down && state.since.elapsed() >= time
+    }
+
+    /// Waits until the breaker is not open, at most until this time. Returns false if it is still open.
+    pub(crate) async fn wait_while_open(&self, until: Instant) -> bool {
+        let mut status = self.0.status.subscribe();
+        // The sender is not dropped before.
+        timeout_at(until, status.wait_for(|(_, breaker)| *breaker != Breaker::Open)).await.is_ok()
+    }
+
+    /// Waits until the dependency is up.
+    pub(crate) async fn wait_until_up(&self) {
+        // The sender is not dropped before.
+        drop(self.0.status.subscribe().wait_for(|(availability, _)| *availability == Availability::Up).await);
+    }
+
+    /// Returns the state.
+    pub(crate) fn view(&self) -> DependencyView {
+        let (state, now) = (self.0.state.lock(), Instant::now());
+        let limited_for = state.limited_until.map(|at| at.saturating_duration_since(now));
+        let limited_for = limited_for.filter(|left| !left.is_zero());
+        DependencyView {
+            peer: self.0.peer.clone(),
+            state: match state.availability {
+                Availability::Unknown => "unknown",
+                Availability::Up if limited_for.is_some() => "rate_limited",
+                Availability::Up => "up",
+                Availability::Down => "down",
+            },
+            breaker: match state.breaker {
+                Breaker::Closed => "closed",
+                Breaker::Open => "open",
+                Breaker::HalfOpen => "half_open",
+            },
+            since: now.saturating_duration_since(state.since),
+            last_success: state.last_success.map(|at| now.saturating_duration_since(at)),
+            failures: state.failures,
+            last_error: state.last_error.map(OutboundResult::label),
+            latency: state.latency,
+            limited_for,
+        }
+    }
+
+    /// Starts the probes: while there were no calls for `interval`, unless that is zero, and while the dependency is down. They end
+    /// when all clones are dropped. `agent` is the name of the agent, in a server with several.
+    pub(crate) fn start_probes(&self, agent: Option<Arc<str>>, interval: Duration) {
+        if self.0.agent.set(agent).is_err() || self.0.probe.is_none() {
+            return;
+        }
+        let shared = Arc::downgrade(&self.0);
+        tokio::spawn(async move {
+            while let Some(dependency) = shared.upgrade().map(Self) {
+                let (mut status, random) = (dependency.0.status.subscribe(), Rng::default().next_u64());
+                let due = dependency.next_probe(interval, random);
+                drop(dependency);
+                tokio::select! {
+                    // Also when the dependency is dropped.
+                    _ = status.changed() => continue,
+                    () = sleep_until(due) => {}
+                }
+                let Some(dependency) = shared.upgrade().map(Self) else { return };
+                // There may have been calls in the meantime.
+                if dependency.next_probe(interval, random) <= Instant::now() {
+                    dependency.probe().await;
+                }
+            }
+        });
+    }
+
+    /// Returns the time of the next probe.
+    fn next_probe(&self, interval: Duration, random: u64) -> Instant {
+        let state = self.0.state.lock();
+        if let Some(at) = state.probe_at {
+            return at;
+        }
+        let now = Instant::now();
+        if interval.is_zero() {
+            return after(now, Duration::MAX);
+        }
+        // Between 80 % and 120 %.
+        let idle = interval * 2 / 5 + jittered(interval * 4 / 5, random);
+        let idle_since = if state.calls > 0 { now } else { state.active_at };
+        after(idle_since, idle)
+    }
+
+    async fn probe(&self) {
+        let Some(probe) = &self.0.probe else { return };
+        let result = timeout(PROBE_TIMEOUT, probe()).await.unwrap_or(OutboundResult::Timeout);
+        // An answer is enough: a probe may need credentials that it does not have.
+        let is_failure = matches!(result, OutboundResult::Status(500..)) || result.is_failure();
+        self.0.update(|state| {
+            let was_open = state.breaker == Breaker::Open;
+            let proves_nothing = state.availability == Availability::Down
+                && self.0.only_connects
+                && state.last_error.is_some_and(|error| error != OutboundResult::Connect);
+            if is_failure || proves_nothing {
+                state.probes = state.probes.saturating_add(1);
+            }
+            if is_failure {
+                return self.0.failed(state, result, &"a probe failed");
+            }
+            if proves_nothing {
+                state.schedule_probe();
+            } else {
+                self.0.succeeded(state);
+            }
+            if was_open {
+                state.breaker = Breaker::HalfOpen;
+            }
+        });
+    }
+}
+
+impl Shared {
+    /// Changes the state, and tells those that wait for changes.
+    fn update(&self, change: impl FnOnce(&mut State)) {
+        let mut state = self.state.lock();
+        change(&mut state);
+        state.active_at = Instant::now();
+        let new = (state.availability, state.breaker);
+        self.status.send_if_modified(|status| std::mem::replace(status, new) != new);
+    }
+
+    /// Records an answer.
+    fn succeeded(&self, state: &mut State) {
+        let now = Instant::now();
+        state.last_success = Some(now);
+        if state.availability == Availability::Down && state.is_logged {
+            let (agent, peer) = (self.agent(), &*self.peer);
+            let down_for = now.saturating_duration_since(state.since).as_secs_f64();
+            tracing::info!(
+                agent,
+                peer,
+                down_s = down_for,
+                failures = state.failures,
+                "dependency up: {}",
+                self.subject
+            );
+        }
+        if state.availability != Availability::Up {
+            (state.availability, state.since) = (Availability::Up, now);
+        }
+        (state.failures, state.failing_since, state.connects) = (0, None, None);
+        (state.probes, state.probe_at, state.is_logged) = (0, None, false);
+        state.breaker = Breaker::Closed;
+    }
+
+    /// Records a failure.
+    fn failed(&self, state: &mut State, result: OutboundResult, cause: &dyn fmt::Display) {
+        let now = Instant::now();
+        state.failures += 1;
+        state.last_error = Some(result);
+        let failing_since = *state.failing_since.get_or_insert(now);
+        state.connects = match state.connects {
+            _ if result != OutboundResult::Connect => None,
+            None => Some((1, now, now)),
+            Some((count, first, last)) if now.saturating_duration_since(last) < MOMENT => Some((count, first, last)),
+            Some((count, first, _)) => Some((count.saturating_add(1), first, now)),
+        };
+        if state.availability != Availability::Down {
+            (state.availability, state.since) = (Availability::Down, now);
+            (state.probes, state.probe_at) = (0, None);
+        }
+        state.schedule_probe();
+        let (count, time) = CONNECT_FAILURES;
+        let is_unreachable = state
+            .connects
+            .is_some_and(|(connects, first, _)| connects >= count && now.saturating_duration_since(first) >= time);
+        let fails = state.breaker == Breaker::HalfOpen || now.saturating_duration_since(failing_since) >= FAILING;
+        // Only a probe closes it again.
+        if (is_unreachable || fails) && self.probe.is_some() && self.agent.get().is_some() {
+            state.breaker = Breaker::Open;
+        }
+        if !state.is_logged {
+            if state.logged_at.is_some_and(|at| now.saturating_duration_since(at) < LOG_INTERVAL) {
+                state.suppressed += 1;
+            } else {
+                let (agent, peer, reason) = (self.agent(), &*self.peer, result.label());
+                let suppressed = Some(std::mem::take(&mut state.suppressed)).filter(|count| *count > 0);
+                (state.logged_at, state.is_logged) = (Some(now), true);
+                tracing::warn!(agent, peer, reason, error.cause = %cause, suppressed, "dependency down: {}", self.subject);
+            }
+        }
+    }
+
+    fn agent(&self) -> Option<&str> {
+        self.agent.get()?.as_deref()
+    }
+}
+
+impl State {
+    /// Sets the time of the next probe, unless it is set and not over yet.
+    fn schedule_probe(&mut self) {
+        let now = Instant::now();
+        if self.probe_at.is_none_or(|at| at <= now) {
+            self.probe_at = Some(now + PROBES.delay(self.probes, Rng::default().next_u64()));
+        }
+    }
+}
+
+/// Progress of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Progress {
+    Sent,
+    /// The dependency has begun to answer. How the answer ends says nothing about its availability.
+    Answered,
+    Ended,
+}
+
+/// Call of a dependency. Without an end, it counts as canceled.
+#[must_use = "a call has an end"]
+#[derive(Debug)]
+pub struct OutboundCall {
+    dependency: Dependency,
+    started: Instant,
+    progress: Progress,
+}
+
+impl OutboundCall {
+    /// Records that the dependency has begun to answer, such as with the head of a response.
+    pub(crate) fn answered(&mut self) {
+        if std::mem::replace(&mut self.progress, Progress::Answered) == Progress::Sent {
+            let latency = self.started.elapsed();
+            self.dependency.0.update(|state| {
+                state.latency = Some(state.latency.map_or(latency, |average| (average * 4 + latency) / 5));
+                self.dependency.0.succeeded(state);
+            });
+        }
+    }
+
+    /// Ends the call.
+    pub(crate) fn end(self, result: OutboundResult) {
+        self.fail(result, &result.label());
+    }
+
+    /// Ends the call with the cause of its result for the log.
+    pub(crate) fn fail(mut self, result: OutboundResult, cause: &dyn fmt::Display) {
+        if !result.is_failure() {
+            self.answered();
+        }
+        let shared = &self.dependency.0;
+        if let OutboundResult::RateLimited(time) = result {
+            shared.state.lock().limited_until = Some(after(Instant::now(), time));
+        }
+        if result.is_failure() && self.progress == Progress::Sent {
+            shared.update(|state| shared.failed(state, result, cause));
+        }
+        self.progress = Progress::Ended;
+    }
+}
+
+impl Drop for OutboundCall {
+    fn drop(&mut self) {
+        let mut state = self.dependency.0.state.lock();
+        state.calls = state.calls.saturating_sub(1);
+        state.active_at = Instant::now();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+    use tokio::time::{advance, sleep};
+
+    use super::*;
+
+    /// Dependency whose probe succeeds while the flag is set, and the number of its probes.
+    fn probed(only_connects: bool, interval: Duration) -> (Dependency, Arc<AtomicBool>, Arc<AtomicUsize>) {
+        let (works, probes) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+        let (current, counter) = (Arc::clone(&works), Arc::clone(&probes));
+        let dependency = Dependency::new("http", "the endpoint").with_probe(only_connects, move || {
+            counter.fetch_add(1, Ordering::Relaxed);
+            let works = current.load(Ordering::Relaxed);
+            async move { if works { OutboundResult::Ok } else { OutboundResult::Connect } }
+        });
+        dependency.start_probes(None, interval);
+        (dependency, works, probes)
+    }
+
+    fn end(dependency: &Dependency, result: OutboundResult) {
+        dependency.begin().end(result);
+    }
+
+    fn shown(dependency: &Dependency) -> (&'static str, &'static str) {
+        let view = dependency.view();
+        (view.state, view.breaker)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn breaker_opens_after_connect_failures_of_a_second_and_closes_by_a_probe() {
+        let (dependency, works, _) = probed(false, Duration::ZERO);
+        assert_eq!(shown(&dependency), ("unknown", "closed"));
+        // Fifty turns that fail at once are one failure.
+        for delay in [0, 300, 300] {
+            advance(Duration::from_millis(delay)).await;
+            (0..50).for_each(|_| end(&dependency, OutboundResult::Connect));
+            assert_eq!(shown(&dependency), ("down", "closed"));
+        }
+        sleep(Duration::from_secs(1)).await;
+        assert_eq!(shown(&dependency), ("down", "open"), "a probe has failed too");
+        assert!(dependency.refusal().is_some_and(|after| (1..=30).contains(&after.as_secs())));
+        assert!(!dependency.wait_while_open(Instant::now() + Duration::from_secs(60)).await);
+        // A late failure of a call, and a canceled one, change nothing.
+        drop(dependency.begin());
+        end(&dependency, OutboundResult::Connect);
+        works.store(true, Ordering::Relaxed);
+        let restarted = Instant::now();
+        assert!(dependency.wait_while_open(Instant::now() + Duration::from_secs(60)).await);
+        assert!(restarted.elapsed() <= Duration::from_secs(30), "{:?}", restarted.elapsed());
+        assert_eq!((shown(&dependency), dependency.refusal()), (("up", "half_open"), None));
+        end(&dependency, OutboundResult::Status(404));
+        assert_eq!(shown(&dependency), ("up", "closed"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn dependency_that_answers_some_calls_is_not_cut_off() {
+        let (dependency, works, _) = probed(false, Duration::ZERO);
+        works.store(true, Ordering::Relaxed);
+        for round in 0..200 {
+            advance(Duration::from_millis(200)).await;
+            let results =
+                [OutboundResult::Connect, OutboundResult::Timeout, OutboundResult::Status(503), OutboundResult::Ok];
+            end(&dependency, results[round % 4]);
+            assert_eq!(dependency.view().breaker, "closed", "{round}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn failures_only_open_the_breaker_and_a_mere_connection_proves_nothing() {
+        let (dependency, works, _) = probed(true, Duration::ZERO);
+        works.store(true, Ordering::Relaxed);
+        for _ in 0..11 {
+            assert_eq!(dependency.view().breaker, "closed");
+            end(&dependency, OutboundResult::Status(503));
+            advance(Duration::from_secs(1)).await;
+        }
+        assert_eq!(dependency.view().breaker, "open");
+        assert!(dependency.wait_while_open(Instant::now() + MAX_WAIT).await);
+        assert_eq!(shown(&dependency), ("down", "half_open"));
+        end(&dependency, OutboundResult::Timeout);
+        assert_eq!(shown(&dependency), ("down", "open"));
+        assert!(dependency.wait_while_open(Instant::now() + MAX_WAIT).await);
+        end(&dependency, OutboundResult::Ok);
+        assert_eq!(shown(&dependency), ("up", "closed"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn probes_run_only_while_idle_or_down_and_end_with_the_dependency() {
+        let (dependency, works, probes) = probed(false, Duration::from_secs(30));
+        works.store(true, Ordering::Relaxed);
+        let count = || probes.load(Ordering::Relaxed);
+        for _ in 0..100 {
+            sleep(Duration::from_secs(10)).await;
+            end(&dependency, OutboundResult::Ok);
+        }
+        assert_eq!(count(), 0, "there were calls");
+        let call = dependency.begin();
+        sleep(Duration::from_secs(600)).await;
+        assert_eq!(count(), 0, "a call is in progress");
+        drop(call);
+        sleep(Duration::from_secs(600)).await;
+        assert!((16..=25).contains(&count()), "{}", count());
+        works.store(false, Ordering::Relaxed);
+        sleep(Duration::from_secs(45)).await;
+        assert_eq!(shown(&dependency), ("down", "open"), "found without a call");
+        drop(dependency);
+        sleep(Duration::from_secs(1)).await;
+        let before = count();
+        sleep(Duration::from_secs(600)).await;
+        assert_eq!(count(), before);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn optional_and_unprobed_dependencies_refuse_nothing() {
+        let (dependency, ..) = probed(false, Duration::ZERO);
+        let unprobed = Dependency::new("http", "the endpoint");
+        dependency.set_optional(true);
+        for _ in 0..10 {
+            end(&dependency, OutboundResult::Connect);
+            end(&unprobed, OutboundResult::Connect);
+            sleep(Duration::from_secs(1)).await;
+        }
+        assert_eq!((shown(&dependency), dependency.refusal()), (("down", "open"), None));
+        assert_eq!(shown(&unprobed), ("down", "closed"));
+        assert!(unprobed.is_down_for(Duration::from_secs(9)) && !unprobed.is_down_for(Duration::from_secs(11)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn end_of_an_answer_and_a_rate_limit_are_no_outage() {
+        let dependency = Dependency::new("model", "the model endpoint");
+        let mut call = dependency.begin();
+        call.answered();
+        call.end(OutboundResult::Protocol);
+        assert_eq!(dependency.view().state, "up");
+        end(&dependency, OutboundResult::of_status(429, Some(Duration::from_secs(5))));
+        assert_eq!(dependency.view().state, "rate_limited");
+        advance(Duration::from_secs(5)).await;
+        assert_eq!(dependency.view().state, "up");
+    }
+}
