@@ -39,6 +39,7 @@ mod remote;
 mod save;
 mod serve;
 mod show;
+mod status;
 mod terminal;
 mod token;
 mod upstream;
@@ -132,6 +133,8 @@ enum Command {
     Push(remote::Push),
     /// Checks an agent as its clients see it, and says what is wrong and what to do.
     Doctor(Box<doctor::Doctor>),
+    /// Prints the state of a running server: its agents and what they need, limits, store and push notifications.
+    Status(Box<status::Status>),
     /// Receives push notifications, prints them, and runs a command for each.
     Listen(listen::Listen),
     /// Downloads, validates, signs and verifies agent cards.
@@ -275,6 +278,7 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
         }
         Command::Push(command) => block_on(remote::push(&command)),
         Command::Doctor(arguments) => block_on(doctor::run(&arguments)),
+        Command::Status(arguments) => block_on(status::run(&arguments)),
         Command::Listen(arguments) => listen::run(&arguments),
         Command::Card(command) => card::run(&command),
         Command::Admin(arguments) => admin::run(&arguments),

@@ -37,7 +37,7 @@ use crate::{
         pb::v1::{AgentCard, a2a_service_server::A2aService},
     },
     service::{
-        auth::{Authenticator, FAILURES, Policy},
+        auth::{Authenticator, FAILURES, Policy, Token},
         card::{CardConfig, CardTemplate, ExtendedCard, ExtendedCardAccess, ExtendedCardSettings, Network},
         wrappers::extended::Extension,
     },
@@ -123,6 +123,9 @@ struct Options {
     is_metered: bool,
     /// Name of the agent in metrics, if it is mounted on another server.
     agent_label: Option<Arc<str>>,
+    /// Kind of the agent for operators: `exec`, `http` and others.
+    agent_kind: Option<&'static str>,
+    operator_token: Option<Token>,
     retention: Retention,
     allowed_hosts: Vec<AllowedHost>,
     cors_origins: Vec<AllowedOrigin>,
@@ -509,6 +512,20 @@ impl Server {
     pub fn metrics(mut self, render: impl Fn() -> String + Send + Sync + 'static) -> Self {
         metric::enable();
         self.options.metrics = Some(Arc::new(render));
+        self
+    }
+
+    /// Token with which an operator reads the state of the server, the tasks of all owners and the deliveries of push
+    /// notifications, below the path `/operator`. Credentials that name the scope `admin` may do so too. None by default.
+    pub fn operator_token(mut self, token: Token) -> Self {
+        self.options.operator_token = Some(token);
+        self
+    }
+
+    /// Kind of the agent, as operators see it: `exec`, `http`, `openai`, `upstream`, `demo`. `rust` by default.
+    #[doc(hidden)]
+    pub fn agent_kind(mut self, kind: &'static str) -> Self {
+        self.options.agent_kind = Some(kind);
         self
     }
 

@@ -59,6 +59,7 @@ mod call_limits;
 pub mod card;
 mod media_types;
 mod message_limits;
+pub(crate) mod operator;
 #[cfg(feature = "push")]
 pub mod push;
 pub mod push_configs;

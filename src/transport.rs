@@ -8,7 +8,7 @@
 //! | `framing`, `peer_limit`, `origin`, `base_path` | checks in front of the service, and path rewriting |
 //! | `browser_headers` | CORS and security headers of all responses |
 //! | `classify`, `version`, `context` | kind of a request, protocol version rules, request context |
-//! | `jsonrpc`, `rest`, `grpc`, `grpc_web`, `card`, `catalog`, `key_set`, `protected_resource`, `documents`, `health`, `metrics` | bindings and resources |
+//! | `jsonrpc`, `rest`, `grpc`, `grpc_web`, `card`, `catalog`, `key_set`, `protected_resource`, `documents`, `health`, `metrics`, `operator` | bindings and resources |
 //! | `body`, `receive_budget`, `response`, `sse` | request and response bodies |
 
 pub(crate) mod binding;
@@ -100,7 +100,7 @@ use crate::{
         rpc::RpcTraits,
         v03::pb::bindings::ServiceHandle as V03ServiceHandle,
     },
-    service::wrappers::v03::V03Service,
+    service::{operator::Operator, wrappers::v03::V03Service},
 };
 
 /// Request body: an [`http_body::Body`] of [`Bytes`].
@@ -153,6 +153,8 @@ struct Inner {
     health_limits: BodyLimits,
     last_modified: Option<HeaderValue>,
     unsent: ResponseBudget,
+    /// Operator API. `None`: the resource does not exist.
+    operator: Option<Arc<Operator>>,
 }
 
 /// gRPC service of 0.3.
@@ -165,11 +167,16 @@ impl HttpService {
     /// Creates the HTTP service of an A2A service. Requests are not validated here: see `ValidatedService`.
     pub fn new(service: Arc<dyn A2aService>, settings: Settings) -> Self {
         let budgets = settings.budgets();
-        Self::with_budgets(service, settings, budgets)
+        Self::with_parts(service, settings, budgets, None)
     }
 
-    /// Creates the HTTP service with budgets that it shares with others.
-    pub(crate) fn with_budgets(service: Arc<dyn A2aService>, settings: Settings, budgets: MemoryBudgets) -> Self {
+    /// Creates the HTTP service with budgets that it shares with others, and the operator API.
+    pub(crate) fn with_parts(
+        service: Arc<dyn A2aService>,
+        settings: Settings,
+        budgets: MemoryBudgets,
+        operator: Option<Arc<Operator>>,
+    ) -> Self {
         let semantics: Arc<dyn A2aService> = Arc::new(V03Service::new(Arc::clone(&service)));
         let v03_service = V03ServiceHandle(Arc::new(GrpcService(Arc::clone(&semantics))));
         let v03_grpc = V03Server::new(v03_service.clone()).max_decoding_message_size(settings.body_bytes);
@@ -190,6 +197,7 @@ impl HttpService {
             limits,
             last_modified: resource::card::last_modified(settings.sources.clock),
             settings,
+            operator,
         };
         Self { inner: Arc::new(inner), scope: ServiceScope::All }
     }
@@ -210,6 +218,11 @@ impl HttpService {
     /// Returns true for a service of [metrics and health checks](Self::operations) only.
     pub(crate) fn is_operations(&self) -> bool {
         self.scope == ServiceScope::Operations
+    }
+
+    /// Returns true if these headers have the operator token of this start.
+    pub(crate) fn has_operator_token(&self, headers: &HeaderMap) -> bool {
+        self.inner.operator.as_ref().is_some_and(|operator| operator.has_token(headers))
     }
 
     /// Token that is canceled when the server begins to drain: [`Settings::drain`].
@@ -318,6 +331,14 @@ impl HttpService {
                 return Box::pin(async move { Ok(document.await) });
             }
             RequestKind::Metrics => return resource::metrics::respond_with_metrics(settings.metrics.as_ref(), &parts),
+            RequestKind::Operator => {
+                let Some(operator) = self.inner.operator.clone() else {
+                    return now(resource::operator::not_found(&parts));
+                };
+                let state = (settings.drain.clone(), Arc::clone(&settings.readiness));
+                let response = resource::operator::respond(operator, state, parts, body, self.inner.limits.clone());
+                return Box::pin(async move { Ok(response.await.map(|body| body.counted(&unsent))) });
+            }
             RequestKind::Health => {
                 let (drain, ready) = (settings.drain.clone(), Arc::clone(&settings.readiness));
                 return Box::pin(async move {

@@ -326,7 +326,7 @@ impl Connection {
     }
 
     /// Returns the options of a client with a time limit.
-    fn limited(&self, limit: Option<Duration>) -> anyhow::Result<ClientBuilder> {
+    pub(super) fn limited(&self, limit: Option<Duration>) -> anyhow::Result<ClientBuilder> {
         let builder = self.builder()?;
         Ok(if let Some(limit) = self.timeout.or(limit) { builder.timeout(limit) } else { builder })
     }

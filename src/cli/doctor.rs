@@ -31,6 +31,8 @@ mod interface;
 mod network;
 mod push;
 
+pub(super) use self::network::is_local;
+
 /// Time limit of a check, unless `--timeout` sets another.
 const LIMIT: Duration = Duration::from_secs(15);
 

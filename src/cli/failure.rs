@@ -8,6 +8,7 @@ use url::Url;
 use super::{
     Interrupted, Usage, config, report, report_text,
     show::{self, OutputFormat, safe, wrapped},
+    status::DependencyDown,
     terminal::{RED, paint},
 };
 use crate::protocol::{
@@ -103,6 +104,9 @@ pub(super) fn code_of(error: &anyhow::Error) -> u8 {
     if error.is::<Interrupted>() {
         // As shells report the end by SIGINT.
         return 130;
+    }
+    if error.is::<DependencyDown>() {
+        return 7;
     }
     match error.downcast_ref::<Error>().map(Error::kind) {
         Some(ErrorKind::Unavailable) => 3,

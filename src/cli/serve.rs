@@ -2,7 +2,7 @@
 
 use std::{
     fmt::Write as _,
-    io,
+    io::{self, IsTerminal as _},
     path::{Path, PathBuf},
     process,
     sync::Arc,
@@ -18,7 +18,7 @@ use self::{
     agent::AgentSource,
     banner::{Banner, reachable},
 };
-use super::{OutputError, flags::Serve, say, upstream::Gateway, warn};
+use super::{OutputError, flags::Serve, say, status, upstream::Gateway, warn};
 use crate::{
     base::jws::SigningKey,
     cli::{
@@ -104,6 +104,8 @@ pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
     if agents.is_empty() {
         prepared.push(Prepared::new(&config)?);
     }
+    let operator_token = status::new_token()?;
+    let store_file = prepared.first().and_then(|agent| agent.file.clone());
     let mut details = String::new();
     for agent in &prepared {
         if !details.contains(&agent.line) {
@@ -138,10 +140,14 @@ pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
         };
         let server = if let Some(tls) = tls.clone() { server.tls(tls) } else { server };
         tokio::spawn(prometheus::keep_up(recorder.clone()));
-        let server = server.metrics(move || recorder.render());
+        let server = server.metrics(move || recorder.render()).operator_token(operator_token.clone());
         let (first, others) = config.listen.0.split_first().context("there is no listen address")?;
         let context = |addr| move || format!("can't listen on {addr}; set another address with --listen");
         let mut bound = server.bind(first).await.with_context(context(first))?;
+        let url = bound.url().replace(&bound.addr().to_string(), &reachable(bound.addr()));
+        let access =
+            store_file.map(|store| status::AccessFile::create(&store, url.clone(), &operator_token)).transpose();
+        let _access = access.inspect_err(|error| tracing::warn!("`a2a status` has no access to this server: {error}"));
         for gateway in gateways {
             gateway.spawn_refresh(bound.addr());
         }
@@ -184,6 +190,10 @@ pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
             announce(&banner.text(&details));
             if single.is_some_and(AgentSource::is_demo) {
                 announce("Send /help instead of hello for the other commands of the demo agent. ");
+            }
+            // Not in logs, which others may read.
+            if io::stdout().is_terminal() {
+                announce(&format!("For its operator, until it stops: {url}/#operator={}\n", operator_token.expose()));
             }
             announce("Ctrl-C stops the server.\n");
         }
@@ -264,7 +274,7 @@ impl<'a> Prepared<'a> {
             }
             (created, _) => created?,
         };
-        let mut server = server(agent, store, push, config);
+        let mut server = server(agent, store, push, config).agent_kind(source.kind());
         if let Some(gateway) = &gateway {
             server = server.card_updates(gateway.updates.clone());
         }

@@ -86,6 +86,16 @@ impl ClientBuilder {
         Ok(first_document(self, "catalog", documents_of(&url, &PATHS), read).await?.content)
     }
 
+    /// Downloads a JSON document that has this name in errors.
+    ///
+    /// # Errors
+    /// As [`catalog`](Self::catalog).
+    #[cfg(feature = "cli")]
+    pub(crate) async fn json_document(&self, name: &'static str, url: &Url) -> Result<Value, Error> {
+        let read = |json: &Bytes, _: &Url| serde_json::from_slice(json).map_err(|error| error.to_string());
+        Ok(first_document(self, name, vec![url.clone()], read).await?.content)
+    }
+
     /// Returns a client of an agent in a catalog.
     ///
     /// Credentials are for the origin of the catalog and for [trusted ones](Self::trust_origin). If the client has credentials,

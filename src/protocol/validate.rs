@@ -19,7 +19,7 @@ pub const MAX_ID_BYTES: usize = 256;
 pub const MAX_URI_BYTES: usize = 2048;
 
 /// Names that no tenant has: the server has documents and pages at these paths, or may have them in a later version.
-pub const RESERVED_TENANTS: [&str; 4] = ["agents", "docs", "metrics", "openapi"];
+pub const RESERVED_TENANTS: [&str; 6] = ["agents", "console", "docs", "metrics", "openapi", "operator"];
 
 /// Maximum number of violations reported for a request. Checks stop there.
 pub const MAX_VIOLATIONS: usize = 32;

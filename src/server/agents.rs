@@ -22,6 +22,7 @@ use crate::{
         rpc::{BoxStream, ServiceFuture},
         snapshot::Snapshot,
     },
+    service::operator::OperatedAgent,
     transport::pipeline::MountedHttp,
 };
 
@@ -30,17 +31,19 @@ const NAME_BYTES: usize = 64;
 
 /// Returns true for the name of an agent: lower-case letters, digits, `-` and `_`, and not the name of another resource.
 pub(crate) fn is_agent_name(name: &str) -> bool {
-    const RESERVED: [&str; 13] = [
+    const RESERVED: [&str; 15] = [
         "a2a",
         "agent",
         "agent-card",
         "agents",
+        "console",
         "docs",
         "extendedagentcard",
         "healthz",
         "message",
         "metrics",
         "openapi",
+        "operator",
         "readyz",
         "rpc",
         "tasks",
@@ -80,6 +83,7 @@ pub(crate) struct MountedAgent {
     pub(crate) forward_headers: Arc<[HeaderName]>,
     pub(crate) handle: Handle,
     pub(crate) http: MountedHttp,
+    pub(crate) operated: OperatedAgent,
 }
 
 /// Routes calls to the agent whose name is the tenant, for bindings without a path, such as gRPC. The tenant is removed before
@@ -230,8 +234,22 @@ mod tests {
         for name in ["geo", "a", "geo-2", "my_agent", "2geo", "vision", &"x".repeat(64)] {
             assert!(is_agent_name(name), "{name}");
         }
-        for name in ["", "Geo", "a/b", "a.b", "-a", "tasks", "agents", "v1", "v", "rpc", "geo ", "ü", &"x".repeat(65)]
-        {
+        for name in [
+            "",
+            "Geo",
+            "a/b",
+            "a.b",
+            "-a",
+            "tasks",
+            "agents",
+            "operator",
+            "v1",
+            "v",
+            "rpc",
+            "geo ",
+            "ü",
+            &"x".repeat(65),
+        ] {
             assert!(!is_agent_name(name), "{name}");
         }
     }

@@ -33,6 +33,7 @@ use crate::{
         ExtendedCardSource, Service,
         auth::{AuthorizedService, FailureLimit},
         card::{CardTemplate, ExtendedCardSettings},
+        operator::{OperatedAgent, Operator},
         wrappers::{
             extended::{self, ExtendedService, Extension},
             observed::ObservedService,
@@ -84,6 +85,7 @@ pub(crate) struct Assembled {
     pub(crate) listed: ListedAgent,
     /// Agents below paths of their own.
     pub(crate) mounted: Arc<[MountedHttp]>,
+    pub(crate) operated: OperatedAgent,
 }
 
 impl Server {
@@ -143,6 +145,8 @@ impl Server {
         let is_named = !options.catalog_name.is_empty() || !mounted.is_empty();
         let label = options.agent_label.take().or_else(|| is_named.then(|| options.name().into()));
         let engine = Arc::new(options.build_service(agent, &card, settings.sources.clone(), label.clone()));
+        let kind = options.agent_kind.unwrap_or("rust");
+        let operated = OperatedAgent { name: options.name().into(), kind, service: Arc::clone(&engine) };
         let handles = mounted.iter().map(|agent| agent.handle.clone()).collect();
         let handle = Handle::new(Arc::clone(&engine), grace, label.clone(), handles);
         let (card, extensions) = options.build_card(card);
@@ -190,8 +194,14 @@ impl Server {
             readiness: handle.readiness(),
             ..settings
         };
-        let http = HttpService::with_budgets(Arc::clone(&service), settings, budgets);
-        Assembled { service, http, handle, listed, mounted: mounted.into_iter().map(|agent| agent.http).collect() }
+        // Agents below a path have the operator API of the root.
+        let operator = (!card.is_mounted()).then(|| {
+            let all = std::iter::once(&operated).chain(mounted.iter().map(|agent| &agent.operated)).cloned();
+            Arc::new(Operator::new(all.collect(), options.operator_token.take(), settings.sources.clone()))
+        });
+        let http = HttpService::with_parts(Arc::clone(&service), settings, budgets, operator);
+        let mounted = mounted.into_iter().map(|agent| agent.http).collect();
+        Assembled { service, http, handle, listed, mounted, operated }
     }
 
     /// Assembles the agents below paths of their own.
@@ -231,12 +241,13 @@ impl Server {
             }
         }
         let layers = Arc::new(layers);
-        let Assembled { service, http, handle, listed, .. } = self.assemble(bound, None);
+        let Assembled { service, http, handle, listed, operated, .. } = self.assemble(bound, None);
         let http = LayeredService::new(http, layers, bound, Arc::default());
         let path: Box<str> = format!("/{name}").into();
+        let operated = OperatedAgent { name: name.clone(), ..operated };
         let listed = ListedAgent { name, path: path.clone(), ..listed };
         let http = MountedHttp { path, http };
-        MountedAgent { listed, service, is_routed, forward_headers, handle, http }
+        MountedAgent { listed, service, is_routed, forward_headers, handle, http, operated }
     }
 }
 

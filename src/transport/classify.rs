@@ -1,5 +1,5 @@
-//! Request classification: gRPC, gRPC-Web, JSON-RPC, REST, agent card, key set, API document, metrics or health, by content type
-//! and path, and the protocol version.
+//! Request classification: gRPC, gRPC-Web, JSON-RPC, REST, agent card, key set, API document, operator API, metrics or health, by
+//! content type and path, and the protocol version.
 //!
 //! A request is classified once, and the result is passed on with it.
 
@@ -79,6 +79,11 @@ impl RequestClass {
         self.kind == RequestKind::Metrics
     }
 
+    /// Returns true for the operator API, which no page of another origin may use.
+    pub(crate) fn is_operator(self) -> bool {
+        self.kind == RequestKind::Operator
+    }
+
     /// Returns the name of the RPC, if it is known before the body is read.
     pub(crate) fn operation(self, parts: &Parts) -> Option<&'static str> {
         fn grpc<T: Dispatch>(path: &str) -> Option<&'static str> {
@@ -133,6 +138,8 @@ pub(super) enum RequestKind {
     JsonRpc,
     /// Metrics: `/metrics`.
     Metrics,
+    /// Operator API: the paths below `/operator`.
+    Operator,
     /// Liveness or readiness over HTTP.
     Health,
     /// HTTP+JSON: every other path.
@@ -165,6 +172,7 @@ impl RequestKind {
             JSON_RPC | "" | "/a2a" => Self::JsonRpc,
             "/healthz" | READY => Self::Health,
             "/metrics" => Self::Metrics,
+            path if is_below(path, "/operator") => Self::Operator,
             path if is_document(path) => Self::Document,
             path if is_extended(path) => Self::ExtendedCard,
             _ => Self::Rest,
@@ -192,6 +200,7 @@ impl RequestKind {
             | Self::ProtectedResource
             | Self::Document
             | Self::Metrics
+            | Self::Operator
             | Self::Health => false,
         };
         if has_v03_form { Version::V0_3 } else { Version::V1_0 }
@@ -215,7 +224,7 @@ impl RequestKind {
             | Self::Metrics
             | Self::Health => Some("GET, HEAD"),
             Self::JsonRpc => Some("POST"),
-            Self::Grpc | Self::GrpcWeb(_) | Self::Rest => None,
+            Self::Grpc | Self::GrpcWeb(_) | Self::Operator | Self::Rest => None,
         }
     }
 }
@@ -236,10 +245,14 @@ fn is_extended(path: &str) -> bool {
 
 /// Returns true for the paths of documents, without a slash at the end.
 fn is_document(path: &str) -> bool {
-    let is_below = |base| path.strip_prefix(base).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
     let is_api =
-        cfg!(feature = "openapi") && (is_below("/openapi") || matches!(path, "/openapi.json" | "/openapi.yaml"));
-    is_api || (cfg!(feature = "docs") && is_below("/docs"))
+        cfg!(feature = "openapi") && (is_below(path, "/openapi") || matches!(path, "/openapi.json" | "/openapi.yaml"));
+    is_api || (cfg!(feature = "docs") && is_below(path, "/docs")) || is_below(path, "/console")
+}
+
+/// Returns true for a path and those below it.
+fn is_below(path: &str, base: &str) -> bool {
+    path.strip_prefix(base).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 /// Returns true for requests of a browser for a page: other clients do not accept HTML.
@@ -275,7 +288,14 @@ mod tests {
         let health = "/grpc.health.v1.Health/Check";
         assert!(public("POST", health, "application/grpc") && !public("POST", health, "application/json"));
         assert!(public("POST", health, "application/grpc-web") && !public("POST", health, "application/grpc-web+json"));
-        for path in ["/.well-known/tasks", "/healthz/tasks", "/tasks", "/rpc", "/.well-known/agent-card.json/tasks"] {
+        for path in [
+            "/.well-known/tasks",
+            "/healthz/tasks",
+            "/tasks",
+            "/rpc",
+            "/.well-known/agent-card.json/tasks",
+            "/operator/status",
+        ] {
             assert!(!public("GET", path, ""), "{path}");
         }
     }

@@ -37,6 +37,7 @@ use crate::{
             wire_log::recorded,
         },
         preflight,
+        resource::operator::{LocalOperator, is_from_this_machine},
     },
 };
 
@@ -154,13 +155,28 @@ impl CheckedService {
         if let Err(error) = layers.origins.check(class, &parts, &head, *bound) {
             return reject(class.error_response(error), parts.headers, body);
         }
-        if let Some(response) = preflight(&parts, layers.origins.allowed_origin(&parts.headers).is_some()) {
+        let is_allowed = !class.is_operator() && layers.origins.allowed_origin(&parts.headers).is_some();
+        if let Some(response) = preflight(&parts, is_allowed) {
             return now(response);
         }
         // Also without an authenticator.
         let needs_principal = class.protected_document();
-        // A separate address for metrics and health checks that only this machine can reach is open too.
-        let is_open = class.is_public(&parts) || http.is_operations() && bound.is_some_and(|addr| !is_public(addr));
+        let is_loopback = bound.is_some_and(|addr| !is_public(addr));
+        // A separate address for metrics and health checks that only this machine can reach is open too, and the operator API has a
+        // token of its own.
+        let is_open = class.is_public(&parts)
+            || http.is_operations() && is_loopback
+            || class.is_operator() && http.has_operator_token(&parts.headers);
+        if layers.authenticator.is_none() {
+            let is_local = is_from_this_machine(&parts);
+            // The address of a router is unknown.
+            if class.is_metrics() && bound.is_none() && !is_local {
+                return reject(class.error_response(metrics_need_credentials()), parts.headers, body);
+            }
+            if class.is_operator() && is_loopback && is_local {
+                parts.extensions.insert(LocalOperator);
+            }
+        }
         let authenticator = layers.authenticator.clone().filter(|_| !is_open);
         if authenticator.is_none() && permit.is_none() && needs_principal.is_none() {
             return http.dispatch(class, parts, body);
@@ -198,6 +214,10 @@ impl CheckedService {
     }
 }
 
+fn metrics_need_credentials() -> Error {
+    ErrorKind::Unauthenticated.because("metrics require credentials with the scope admin").challenge(BEARER)
+}
+
 /// Rejects a request for its head.
 fn reject(response: Response<Body>, headers: HeaderMap, body: impl RequestBody) -> ResponseFuture {
     Box::pin(async move {
@@ -227,7 +247,7 @@ async fn authenticate(
     if class.is_metrics() {
         let permitted = match &principal {
             Some(principal) => require_scope(principal, ADMIN),
-            None => Err(ErrorKind::Unauthenticated.because("metrics require credentials with the scope admin")),
+            None => Err(metrics_need_credentials()),
         };
         if let Err(error) = permitted {
             audit::permission_denied(principal.as_ref(), None, "metrics", &error);
@@ -255,7 +275,7 @@ impl<B: RequestBody> Service<Request<B>> for LayeredService {
         let (parts, body) = request.into_parts();
         let class = paths.classify(&parts);
         let browser = BrowserHeaders {
-            allowed_origin: origins.allowed_origin(&parts.headers),
+            allowed_origin: origins.allowed_origin(&parts.headers).filter(|_| !class.is_operator()),
             varies_by_origin: origins.varies_by_origin(),
             is_grpc: class.is_grpc(),
         };

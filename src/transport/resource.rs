@@ -1,4 +1,4 @@
-//! Resources beside the bindings: card, catalog, keys, documents, health and metrics.
+//! Resources beside the bindings: card, catalog, keys, documents, health, metrics and the operator API.
 
 pub(crate) mod card;
 pub(crate) mod catalog;
@@ -6,4 +6,5 @@ pub(crate) mod documents;
 pub(crate) mod health;
 pub(crate) mod key_set;
 pub(crate) mod metrics;
+pub(crate) mod operator;
 pub(crate) mod protected_resource;

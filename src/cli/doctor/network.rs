@@ -81,7 +81,7 @@ fn plain_text(url: &Url) -> Finding {
 }
 
 /// Returns true for hosts of this machine.
-pub(super) fn is_local(url: &Url) -> bool {
+pub(in crate::cli) fn is_local(url: &Url) -> bool {
     url.host_str().is_some_and(|host| is_loopback_host(host) || host.ends_with(".localhost"))
 }
 

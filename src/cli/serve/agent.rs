@@ -61,6 +61,17 @@ impl<'a> AgentSource<'a> {
         matches!(self, Self::Demo)
     }
 
+    /// Returns the kind of the agent for its operator.
+    pub(super) fn kind(self) -> &'static str {
+        match self {
+            Self::Demo => "demo",
+            Self::Exec(_) => "exec",
+            Self::Http(_) => "http",
+            Self::Openai(_) => "openai",
+            Self::Upstream(_) => "upstream",
+        }
+    }
+
     /// Describes the agent for the startup message, without arguments other than a script, which may have secrets.
     pub(super) fn description(self, config: &Config) -> String {
         let origin =

@@ -19,7 +19,7 @@ pub const TASKS_WRITE: &str = "tasks:write";
 pub const PUSH_WRITE: &str = "push:write";
 /// Scope of the extended agent card.
 pub const CARD_EXTENDED: &str = "card:extended";
-/// Scope of metrics.
+/// Scope of metrics and of the operator API.
 pub const ADMIN: &str = "admin";
 /// Prefix of the scopes of single skills: `skill:<id>`.
 pub const SKILL_PREFIX: &str = "skill:";

@@ -32,6 +32,10 @@ impl Token {
         }
     }
 
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        self.0.as_bytes()
+    }
+
     /// Returns the token for the headers of a client.
     #[cfg(feature = "cli")]
     pub(crate) fn expose(&self) -> &str {

@@ -244,7 +244,7 @@ impl OriginPolicy {
         if !head.names_page || class.is_public(parts) {
             return Ok(());
         }
-        self.check_origin(parts, forwarded.as_ref(), bound.is_some())
+        self.check_origin(class, parts, forwarded.as_ref(), bound.is_some())
     }
 
     /// Rejects a host that may come from DNS rebinding. The authority of the request target takes precedence over
@@ -265,14 +265,26 @@ impl OriginPolicy {
         Ok(())
     }
 
-    /// Rejects requests from pages of other origins, except navigation: the page that links to a document can't read it.
-    fn check_origin(&self, parts: &Parts, forwarded: Option<&Forwarded>, bound: bool) -> Result<(), Error> {
+    /// Rejects requests from pages of other origins, except navigation: the page that links to a document can't read it. The
+    /// operator API is for the server's own pages only.
+    fn check_origin(
+        &self,
+        class: RequestClass,
+        parts: &Parts,
+        forwarded: Option<&Forwarded>,
+        bound: bool,
+    ) -> Result<(), Error> {
+        let is_exempt = !class.is_operator() && (self.any_origin || is_navigation(parts));
         let (origins, site) = (parts.headers.get_all(header::ORIGIN), parts.headers.get(SEC_FETCH_SITE));
         let is_cross_origin = site.is_some_and(|site| matches!(site.as_bytes(), b"cross-site" | b"same-site"));
-        if self.any_origin || (origins.iter().next().is_none() && !is_cross_origin) || is_navigation(parts) {
+        if is_exempt || (origins.iter().next().is_none() && !is_cross_origin) {
             return Ok(());
         }
         let rejected = |origin: &str| {
+            if class.is_operator() {
+                let reason = format!("origin: {origin} may not use the operator API, which is for this server's pages");
+                return Err(ErrorKind::ForeignOrigin.because(reason));
+            }
             let reason = format!("origin: {origin} may not call this server; add it to cors_origins");
             Err(ErrorKind::ForeignOrigin.because(reason).with("setting", "cors_origins"))
         };
@@ -280,7 +292,7 @@ impl OriginPolicy {
         for value in origins {
             let text = value.to_str().unwrap_or("?");
             let origin = Origin::parse(text);
-            is_allowed = origin.as_ref().is_some_and(|origin| self.origins.contains(origin));
+            is_allowed = !class.is_operator() && origin.as_ref().is_some_and(|origin| self.origins.contains(origin));
             let is_own = || origin.as_ref().is_some_and(|origin| self.is_own(origin, parts, forwarded, bound));
             if !is_allowed && (is_cross_origin || !is_own()) {
                 return rejected(&format!("`{}`", brief(text)));
