@@ -30,7 +30,7 @@ mod build {
     pub(crate) mod v03_json;
 }
 
-use std::{env, error::Error, fmt::Write as _, fs, path::Path};
+use std::{env, error::Error, fmt::Write as _, fs, path::Path, process::Command};
 
 type Result<T, E = Box<dyn Error>> = std::result::Result<T, E>;
 
@@ -47,6 +47,9 @@ fn main() -> Result<()> {
         }
         println!("cargo:rustc-env=A2A_COMMIT={}", commit.as_deref().unwrap_or("unknown"));
     }
+    let rustc = Command::new(env::var("RUSTC")?).arg("--version").output()?;
+    let version = String::from_utf8(rustc.stdout)?.split_whitespace().nth(1).unwrap_or("unknown").to_owned();
+    println!("cargo:rustc-env=A2A_RUSTC={version}");
     let out = env::var("OUT_DIR")?;
     schemas(Path::new("openapi/schemas"), Path::new(&out))?;
     build::passes::run(Path::new("proto"), Path::new(&out))

@@ -23,10 +23,11 @@ pub use crate::engine::{
 };
 #[cfg(feature = "push")]
 use crate::service::push::{PushOptions, PushStats, delivery::DeliveryService};
-#[cfg(feature = "push")]
-use crate::store::Unavailable;
 use crate::{
-    base::{metric::EngineGauges, sources::Sources},
+    base::{
+        metric::{EngineGauges, LimitUse},
+        sources::Sources,
+    },
     engine::{
         agent::{Agent, DynAgent},
         execution::{Execution, PUSH_IN_SEND, SendRequest},
@@ -51,7 +52,7 @@ use crate::{
         snapshot::Snapshot,
     },
     service::wrappers::extended::Negotiated,
-    store::{ListQuery, PageToken, Retention, Scope, Store, TaskKey},
+    store::{ListQuery, PageToken, Retention, Scope, Store, StoreUsage, TaskKey, Unavailable},
 };
 
 pub mod auth;
@@ -212,6 +213,22 @@ impl Service {
     /// Returns the state of the engine for the metrics.
     pub(crate) fn gauges(&self) -> EngineGauges {
         self.execution.gauges()
+    }
+
+    /// Returns the size of the store, and the use of the limits of the service.
+    ///
+    /// # Errors
+    /// The store is unavailable.
+    pub(crate) async fn usage(&self) -> Result<(StoreUsage, Vec<LimitUse>), Unavailable> {
+        let store = self.execution.journal().store().usage().await?;
+        let limits = self.execution.limits_in_use().into_iter().chain([self.calls.in_use()]);
+        let limits = limits.chain(store.limits_in_use()).collect();
+        Ok((store, limits))
+    }
+
+    /// Returns the use of the memory for live tasks, which several services may share.
+    pub(crate) fn live_memory_in_use(&self) -> LimitUse {
+        self.execution.limits().live_memory.in_use()
     }
 
     /// Starts the periodic retention sweeps, which delete expired data and cancel idle tasks. Replaces an earlier policy.

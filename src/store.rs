@@ -23,6 +23,7 @@ pub use retention::{Retention, SweepResult};
 pub use traits::{Claim, InUse, LogSummary, Maintenance, PushQueue, Store, StoredTask, SyncStore, TaskStore};
 pub(crate) use traits::{READ_BATCH, READ_BYTES};
 pub use turn_record::TurnRecord;
+pub use usage::{FileUsage, StoreUsage};
 
 pub use crate::base::clock::Millis;
 use crate::protocol::{
@@ -43,6 +44,7 @@ mod retention;
 pub mod sqlite;
 mod traits;
 pub mod turn_record;
+mod usage;
 
 /// Atomic change of one task.
 #[derive(Clone, Debug)]

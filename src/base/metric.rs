@@ -310,10 +310,9 @@ const USED_LIMIT: Values = Values::OneOf(&[
     "connections",
     "incoming_bytes",
     "outgoing_bytes",
+    "live_bytes",
     "tasks",
     "store.max_size",
-    "push.concurrency",
-    "exec.concurrency",
     "open_files",
 ]);
 
@@ -351,6 +350,7 @@ const LIMIT: Values = Values::OneOf(&[
     "references",
     "request_rate_per_peer",
     "store.max_size",
+    "stream_max_age",
     "streams",
     "streams_per_owner",
     "streams_per_task",
@@ -400,8 +400,8 @@ metrics! {
         "Events sent on streams.";
     READER_LAG: Kind::Histogram(&COUNTS), Count = "a2a_stream_lag_events" "a2a.stream.lag" [],
         "Committed events that a stream has not sent yet, each time it continues to read.";
-    STREAM_DURATION: Kind::Histogram(&LONG_SECONDS), Seconds = "a2a_stream_duration_seconds" "a2a.stream.duration" [end = Values::OneOf(&["completed", "client_gone", "max_age", "slow", "drain"]), agent],
-        "Duration of streams, by their end: the last event was sent, the client has gone or read too slowly, or the server ended the stream, for its age or for a drain or another interruption.";
+    STREAM_DURATION: Kind::Histogram(&LONG_SECONDS), Seconds = "a2a_stream_duration_seconds" "a2a.stream.duration" [end = Values::OneOf(&["completed", "client_gone", "slow", "max_age", "drain", "error"]), agent],
+        "Duration of streams. `client_gone`: the client has closed it, and `slow`: it had not taken an event for 30 s. `drain`: the server stops, or another one has the task.";
     TURNS_STARTED: Kind::Counter, Count = "a2a_turns_started_total" "a2a.turns.started" [kind = Values::OneOf(&["new", "follow_up", "recovered"]), agent],
         "Turns that were accepted: of a new task, of a further message, or of an earlier process.";
     TURNS_ENDED: Kind::Counter, Count = "a2a_turns_ended_total" "a2a.turns.ended" [outcome = OUTCOME, reason = REASON, agent],

@@ -34,6 +34,11 @@ impl OwnerCounts {
         Arc::new(Self { max, max_per_owner, used: Mutex::default() })
     }
 
+    /// Returns the number of permits in use, and its maximum.
+    pub(crate) fn in_use(&self) -> (usize, usize) {
+        (self.used.lock().total, self.max)
+    }
+
     /// Acquires a permit, which counts until it is dropped.
     ///
     /// # Errors

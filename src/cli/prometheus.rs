@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 
-use crate::base::metric::{Kind, METRICS};
+use crate::base::metric::{self, Kind, METRICS};
 
 /// Interval at which recorded values are moved to the buckets.
 const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
@@ -24,6 +24,19 @@ pub(crate) fn install() -> anyhow::Result<PrometheusHandle> {
     let handle = recorder.handle();
     metrics::set_global_recorder(recorder)?;
     Ok(handle)
+}
+
+/// Records the build of this program.
+pub(crate) fn record_build() {
+    let features =
+        [("docs", cfg!(feature = "docs")), ("openapi", cfg!(feature = "openapi")), ("otlp", cfg!(feature = "otlp"))];
+    let features: Vec<_> = features.into_iter().filter_map(|(name, is_enabled)| is_enabled.then_some(name)).collect();
+    metric::record_build([
+        env!("CARGO_PKG_VERSION"),
+        option_env!("A2A_COMMIT").unwrap_or("debug"),
+        env!("A2A_RUSTC"),
+        &features.join(","),
+    ]);
 }
 
 /// Moves recorded values to the buckets from time to time, so that they do not accumulate without a scrape. Runs until it is

@@ -141,6 +141,7 @@ pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
         let server = if let Some(tls) = tls.clone() { server.tls(tls) } else { server };
         tokio::spawn(prometheus::keep_up(recorder.clone()));
         let server = server.metrics(move || recorder.render()).operator_token(operator_token.clone());
+        prometheus::record_build();
         let (first, others) = config.listen.0.split_first().context("there is no listen address")?;
         let context = |addr| move || format!("can't listen on {addr}; set another address with --listen");
         let mut bound = server.bind(first).await.with_context(context(first))?;

@@ -27,7 +27,10 @@ use self::{
 pub(crate) use self::{idempotency::IdempotencyKey, resubscribe::StreamStart};
 pub use self::{idempotency::IdempotencySource, limits::Limits};
 use crate::{
-    base::{metric::EngineGauges, sources::Sources},
+    base::{
+        metric::{EngineGauges, LimitUse},
+        sources::Sources,
+    },
     engine::{
         agent::DynAgent,
         journal::{
@@ -374,6 +377,18 @@ impl Execution {
     pub(crate) fn gauges(&self) -> EngineGauges {
         let (turns, queued_turns) = self.0.permits.turns();
         EngineGauges { turns, queued_turns, ..self.0.journal.gauges() }
+    }
+
+    /// Returns the use of the limits of turns and streams.
+    pub(crate) fn limits_in_use(&self) -> [LimitUse; 3] {
+        let Limits { turns, queued_turns, .. } = self.0.limits;
+        let (running, queued) = self.0.permits.turns();
+        let (streams, max_streams) = self.0.permits.streams();
+        [
+            LimitUse::new("turns", running, turns),
+            LimitUse::new("queued_turns", queued, queued_turns),
+            LimitUse::new("streams", streams, max_streams),
+        ]
     }
 
     /// Drains and stops: rejects new work from now on, waits up to `grace` for running turns, then abandons them.

@@ -20,6 +20,8 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
+#[cfg(feature = "server")]
+use crate::base::metric::LimitUse;
 use crate::protocol::error::{Error, ErrorKind};
 
 /// Maximum size of a frame that does not count, in bytes. The state of its stream has about that size.
@@ -80,6 +82,12 @@ impl ResponseBudget {
     /// Creates a budget of `max` bytes.
     pub(crate) fn new(max: usize) -> Self {
         Self { budget: Arc::new(Budget { max, used: Mutex::default(), released: Notify::new() }), peer: None }
+    }
+
+    /// Returns the use of the budget.
+    #[cfg(feature = "server")]
+    pub(crate) fn in_use(&self) -> LimitUse {
+        LimitUse::new("outgoing_bytes", self.budget.used.lock().bytes, self.budget.max)
     }
 
     /// Returns a handle to this budget for a connection.

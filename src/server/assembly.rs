@@ -185,7 +185,7 @@ impl Server {
             protected_resource: options.protected_resource(&card),
             base_url: Some(base_url_source(&card)),
             has_extended_card,
-            metrics: options.metrics.map(|render| handle.metrics(render)),
+            metrics: options.metrics.map(|render| handle.metrics(render, budgets.clone())),
             card_changes,
             card: Arc::new(move |request| current().json(request)),
             stream_max_age,

@@ -8,15 +8,18 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::{
     net::{TcpListener, ToSocketAddrs},
     sync::OnceCell,
+    time::timeout,
 };
 use tokio_util::sync::CancellationToken;
 
 use super::readiness::{readiness_check, with_mounted};
 use crate::{
     base::{metric, network::is_public, stderr},
+    protocol::pb::v1::TaskState,
     service::Service,
+    store::{FileUsage, StoreUsage},
     transport::{
-        HttpService, MetricsSource, ReadinessCheck,
+        HttpService, MemoryBudgets, MetricsSource, ReadinessCheck,
         connection::listener,
         pipeline::{LayeredService, MountedHttp, PipelineSettings},
     },
@@ -26,6 +29,9 @@ use crate::{service::push::PushStats, store::Unavailable};
 
 /// Renders the recorded metrics in the text format of Prometheus.
 pub(crate) type Render = Arc<dyn Fn() -> String + Send + Sync>;
+
+/// Maximum time that the metrics wait for the size of a store.
+const STORE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Time after the grace period in which connections may send their remaining data.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
@@ -102,6 +108,7 @@ impl BoundServer {
             (listener, LayeredService::new(http, Arc::clone(&layers), Some(addr), Arc::clone(&mounted)))
         });
         let services: Vec<_> = all.chain(operations).collect();
+        metric::max_connections(services.len().saturating_mul(settings.connections));
         let draining = handle.0.draining.clone();
         // The service ends the remaining turns after the grace period; their last events still have to be sent.
         let grace_period = handle.0.grace.saturating_add(FLUSH_TIMEOUT);
@@ -191,21 +198,28 @@ impl Handle {
     }
 
     /// Returns the source of the metrics: records the gauges, and renders everything with this function.
-    pub(crate) fn metrics(&self, render: Render) -> MetricsSource {
+    pub(crate) fn metrics(&self, render: Render, budgets: MemoryBudgets) -> MetricsSource {
         let handle = self.clone();
         Arc::new(move || {
-            let (handle, render) = (handle.clone(), Arc::clone(&render));
+            let (handle, render, budgets) = (handle.clone(), Arc::clone(&render), budgets.clone());
             Box::pin(async move {
-                handle.record_gauges().await;
+                handle.record_gauges(&budgets).await;
                 render()
             })
         })
     }
 
-    async fn record_gauges(&self) {
+    async fn record_gauges(&self, budgets: &MemoryBudgets) {
         for Self(state) in std::iter::once(self).chain(&self.0.mounted) {
-            state.service.gauges().record(state.agent.as_ref());
+            let agent = state.agent.as_ref();
+            state.service.gauges().record(agent);
+            // A store that does not respond must not keep the rest from being read.
+            if let Ok(Ok((store, limits))) = timeout(STORE_TIMEOUT, state.service.usage()).await {
+                record_store(agent, &store);
+                limits.iter().for_each(|limit| limit.record(agent));
+            }
         }
+        budgets.in_use().iter().chain([&self.0.service.live_memory_in_use()]).for_each(|limit| limit.record(None));
         metric::record_readiness(self.is_ready().await, self.0.draining.is_cancelled());
         metric::record_process();
         #[cfg(feature = "push")]
@@ -247,6 +261,17 @@ impl Handle {
     /// Waits until a drain is complete.
     pub async fn wait(&self) {
         self.0.stopped.cancelled().await;
+    }
+}
+
+/// Records the size of a store.
+fn record_store(agent: Option<&Arc<str>>, usage: &StoreUsage) {
+    for state in (1..).map_while(|number| TaskState::try_from(number).ok()) {
+        let count = usage.tasks.iter().find_map(|(found, count)| (*found == state).then_some(*count));
+        metric::store_tasks(agent, state.as_str_name(), count.unwrap_or(0));
+    }
+    if let Some(FileUsage { database, free, log, .. }) = usage.files {
+        metric::store_bytes(agent, [database, log, free]);
     }
 }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::Limits;
 use crate::{
+    base::metric::LimitUse,
     engine::execution::{RETRY_AFTER, limit_error},
     protocol::{
         call::{Call, OwnerCounts, OwnerPermit, RateLimit, Reached},
@@ -23,6 +24,12 @@ impl CallLimits {
         let per_second = limits.call_rate_per_owner;
         let calls = OwnerCounts::new(limits.calls, limits.calls_per_owner);
         Self { calls, rate: RateLimit::new(per_second), per_second }
+    }
+
+    /// Returns the use of the limit of calls in progress.
+    pub(super) fn in_use(&self) -> LimitUse {
+        let (used, max) = self.calls.in_use();
+        LimitUse::new("calls", used, max)
     }
 
     /// Counts a unary call. It is in progress until the permit is dropped.

@@ -31,6 +31,9 @@ use crate::{
     store::TaskKey,
 };
 
+/// Name of the limit of the age of a stream.
+pub(super) const STREAM_MAX_AGE: &str = "stream_max_age";
+
 impl Service {
     /// Resumes the stream of an earlier send after a cursor, and sends nothing. Clients that only repeat their request
     /// reconnect in this way, such as readers of server-sent events.
@@ -78,6 +81,7 @@ impl Service {
             until,
             timer: None,
             armed: None,
+            is_too_old: false,
             ended: false,
         }))
     }
@@ -114,6 +118,8 @@ struct Events {
     timer: Option<Pin<Box<Sleep>>>,
     /// Waker that is registered with the timer.
     armed: Option<Waker>,
+    /// The stream has its maximum age.
+    is_too_old: bool,
     ended: bool,
 }
 
@@ -126,7 +132,10 @@ impl Stream for Events {
         }
         let item = match self.poll_reader(cx) {
             // A stream that always has events never polls its timer.
-            Poll::Ready(Some(_)) if self.until.is_some_and(|until| until <= Instant::now()) => Some(Err(Interrupted)),
+            Poll::Ready(Some(_)) if self.until.is_some_and(|until| until <= Instant::now()) => {
+                self.is_too_old = true;
+                Some(Err(Interrupted))
+            }
             Poll::Ready(item) => item,
             Poll::Pending => {
                 let Some(until) = self.until else { return Poll::Pending };
@@ -140,6 +149,7 @@ impl Stream for Events {
                     this.armed = has_budget_remaining().then(|| cx.waker().clone());
                     return Poll::Pending;
                 }
+                self.is_too_old = true;
                 Some(Err(Interrupted))
             }
         };
@@ -150,6 +160,7 @@ impl Stream for Events {
                 self.ended = true;
                 match self.reader.take_refusal() {
                     Some(refusal) => Err(refusal.into()),
+                    None if self.is_too_old => Err(interrupted().limit(STREAM_MAX_AGE).into()),
                     None => Err(cut_error(self.reader.commit_failure())),
                 }
             }
@@ -187,8 +198,13 @@ impl Events {
 fn cut_error(failure: Option<CommitFailure>) -> Status {
     match failure {
         Some(failure) => execution::commit_error(failure).into(),
-        None => ErrorKind::Unavailable.because("stream interrupted; subscribe to the task to resume it").into(),
+        None => interrupted().into(),
     }
+}
+
+/// Returns the error of a stream that the client can resume.
+fn interrupted() -> Error {
+    ErrorKind::Unavailable.because("stream interrupted; subscribe to the task to resume it")
 }
 
 #[cfg(test)]

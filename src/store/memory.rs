@@ -19,8 +19,8 @@ use self::{
 };
 use super::{
     Claim, Commit, Committed, Event, Fence, Full, InUse, Inspect, KeyMap, ListPage, ListQuery, LogSummary, Maintenance,
-    Millis, PageToken, Position, Refused, Retention, Scope, SendOutcome, Seq, StoredTask, SweepResult, SyncStore, Task,
-    TaskHead, TaskKey, TaskStore, TurnRecord, Unavailable,
+    Millis, PageToken, Position, Refused, Retention, Scope, SendOutcome, Seq, StoreUsage, StoredTask, SweepResult,
+    SyncStore, Task, TaskHead, TaskKey, TaskStore, TurnRecord, Unavailable,
     log_codec::{OpenLog, SealedLog, TaskIds},
     page::PageTasks,
     quota::DEFAULT_MAX_PUSH_CONFIGS_PER_OWNER,
@@ -309,6 +309,11 @@ impl Maintenance for Memory {
 
     async fn check(&self) -> Result<(), Unavailable> {
         Ok(())
+    }
+
+    async fn usage(&self) -> Result<StoreUsage, Unavailable> {
+        let max_tasks = u64::try_from(self.max_tasks).ok();
+        Ok(StoreUsage { tasks: self.counts().await?.tasks, max_tasks, files: None })
     }
 
     fn inspect(&self) -> Option<&dyn Inspect> {

@@ -38,7 +38,7 @@ use self::{
 };
 use super::{
     Claim, Commit, Committed, Damaged, Full, InUse, Inspect, ListPage, ListQuery, LogSummary, Maintenance, Refused,
-    Retention, Scope, SendOutcome, StoredTask, SweepResult, TaskKey, TaskStore, Unavailable, quota::Quota,
+    Retention, Scope, SendOutcome, StoreUsage, StoredTask, SweepResult, TaskKey, TaskStore, Unavailable, quota::Quota,
 };
 use crate::{
     base::clock::Millis,
@@ -67,6 +67,7 @@ mod sweep;
 mod tests;
 mod threads;
 mod transaction;
+mod usage;
 mod values;
 mod wal_checkpoint;
 mod write;
@@ -98,6 +99,8 @@ pub struct Sqlite {
     /// Last row that a claim has examined, since an unreadable row can't always be marked as claimed.
     last_claimed: AtomicI64,
     quota: Arc<Mutex<Quota>>,
+    /// Maximum size of the file in bytes.
+    max_bytes: Option<u64>,
     health: Arc<Health>,
 }
 
@@ -136,8 +139,8 @@ impl Sqlite {
         let writer = Writer::new(db, Arc::clone(&quota), Arc::clone(&health), wal_is_long, wake, options.max_bytes)?;
         let readers = Readers::new(readers, Arc::clone(&health))?;
         let last_claimed = AtomicI64::new(0);
-        let inspection = OnceLock::new();
-        Ok(Self { readers, inspection, writer, _checkpoints: checkpoints, file, fence, last_claimed, quota, health })
+        let (inspection, max_bytes, _checkpoints) = (OnceLock::new(), options.max_bytes, checkpoints);
+        Ok(Self { readers, inspection, writer, _checkpoints, file, fence, last_claimed, quota, max_bytes, health })
     }
 
     /// Runs a query of an operator, on a connection of its own.
@@ -277,6 +280,12 @@ impl Maintenance for Sqlite {
             return outcome;
         }
         self.writer.run(|transaction| transaction.db.execute_batch(PROBE)).await
+    }
+
+    async fn usage(&self) -> Result<StoreUsage, Unavailable> {
+        let max_tasks = u64::try_from(self.quota.lock().max_tasks).ok();
+        let (path, max_bytes) = (file::wal_path(self.path()), self.max_bytes);
+        self.readers.run(move |db| usage::usage(db, &path, max_tasks, max_bytes)).await
     }
 
     fn inspect(&self) -> Option<&dyn Inspect> {

@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use super::{
     Commit, Committed, Damaged, DeliveryClaim, DeliveryOutcome, DeliveryPage, DeliveryToken, Event, Fence, Full,
     Inspect, Lease, ListPage, ListQuery, Millis, Position, PushConfig, PushPage, PushTaskPage, PutResult, Refused,
-    Retention, Scope, SendOutcome, Seq, SweepResult, Task, TaskHead, TaskKey, TurnRecord, Unavailable,
+    Retention, Scope, SendOutcome, Seq, StoreUsage, SweepResult, Task, TaskHead, TaskKey, TurnRecord, Unavailable,
 };
 #[cfg(doc)]
 use super::{DeliveryState, Rejected};
@@ -178,6 +178,11 @@ pub trait Maintenance: Send + Sync + 'static {
     /// Returns the read access of operators, if the store has it.
     fn inspect(&self) -> Option<&dyn Inspect> {
         None
+    }
+
+    /// Returns the size of the store. Empty by default.
+    async fn usage(&self) -> Result<StoreUsage, Unavailable> {
+        Ok(StoreUsage::default())
     }
 
     /// Diagnoses the data of a task that could not be read. Reads all of it.

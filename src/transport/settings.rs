@@ -8,7 +8,7 @@ use http::HeaderName;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    base::sources::Sources,
+    base::{metric::LimitUse, sources::Sources},
     protocol::{Protocols, call::Principal, response_budget::ResponseBudget},
     service::card::RequestOrigin,
     transport::body::{BodyLimits, receive_budget::ReceiveBudget},
@@ -25,6 +25,13 @@ pub(crate) const MEMORY: usize = 512 << 20;
 pub(crate) struct MemoryBudgets {
     pub(super) receiving: Arc<ReceiveBudget>,
     pub(super) unsent: ResponseBudget,
+}
+
+impl MemoryBudgets {
+    /// Returns the use of the budgets.
+    pub(crate) fn in_use(&self) -> [LimitUse; 2] {
+        [self.receiving.in_use(), self.unsent.in_use()]
+    }
 }
 
 /// Encoding of file bytes in the protobuf messages of 0.3, over gRPC and HTTP+JSON.

@@ -1,7 +1,7 @@
 //! Metrics of the process, as the client libraries of Prometheus have them, read from `/proc`.
 
 #[cfg(target_os = "linux")]
-use super::{CPU_TIME, MAX_FILES, OPEN_FILES, RESIDENT_MEMORY, START_TIME, recording::number};
+use super::{CPU_TIME, LimitUse, MAX_FILES, OPEN_FILES, RESIDENT_MEMORY, START_TIME, recording::number};
 
 /// Records the metrics of the process. Values that can't be read are left out.
 #[cfg(target_os = "linux")]
@@ -26,20 +26,17 @@ pub(crate) fn record_process() {
     if let Some(kib) = field(&read("/proc/self/status"), "VmRSS:") {
         RESIDENT_MEMORY.set(None, &[], number(kib * 1024));
     }
-    if let Some(max) = field(&read("/proc/self/limits"), "Max open files") {
+    let max = field(&read("/proc/self/limits"), "Max open files");
+    if let Ok(files) = fs::read_dir("/proc/self/fd") {
+        // The listing has an open file itself.
+        let open = files.count().saturating_sub(1);
+        let files = LimitUse { max, ..LimitUse::new("open_files", open, 0) };
+        files.record(None);
+        OPEN_FILES.set(None, &[], number(files.used));
+    }
+    if let Some(max) = max {
         MAX_FILES.set(None, &[], number(max));
     }
-    if let Some(open) = open_files() {
-        OPEN_FILES.set(None, &[], number(open));
-    }
-}
-
-/// Returns the number of open files of this process.
-#[cfg(target_os = "linux")]
-pub(super) fn open_files() -> Option<u64> {
-    // The listing has an open file itself.
-    let count = std::fs::read_dir("/proc/self/fd").ok()?.count().saturating_sub(1);
-    u64::try_from(count).ok()
 }
 
 /// Returns the first number in the line that begins so.

@@ -5,6 +5,8 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+#[cfg(feature = "cli")]
+use super::BUILD_INFO;
 use super::{
     AUTH_FAILURES, CALL_DURATION, CALLS, CHECKPOINT_DURATION, COMMIT_BYTES, COMMIT_DURATION, COMMIT_FAILURES,
     COMMIT_TASKS, CONNECTIONS, DEPENDENCY_BREAKER, DEPENDENCY_SUCCESS, DEPENDENCY_UP, DRAINING, EXEC_EXITS,
@@ -211,11 +213,30 @@ pub(crate) fn exec_exited(agent: Agent<'_>, code: Option<i32>) {
     EXEC_EXITS.add(agent, &[code], 1);
 }
 
-/// Records the use of a limit, and its maximum. No maximum: `usize::MAX`.
-pub(crate) fn limit(agent: Agent<'_>, limit: &'static str, used: usize, max: usize) {
-    LIMIT_USED.set(agent, &[limit], size(used));
-    if max != usize::MAX {
-        LIMIT_MAX.set(agent, &[limit], size(max));
+/// Use of a limit at one time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LimitUse {
+    /// Name of the limit, as in errors.
+    pub(crate) name: &'static str,
+    /// Number of items or bytes in use.
+    pub(crate) used: u64,
+    /// Maximum of it. `None`: no limit.
+    pub(crate) max: Option<u64>,
+}
+
+impl LimitUse {
+    /// Creates the use of a limit. No maximum: `usize::MAX`.
+    pub(crate) fn new(name: &'static str, used: usize, max: usize) -> Self {
+        let [used, max] = [used, max].map(|count| u64::try_from(count).unwrap_or(u64::MAX));
+        Self { name, used, max: Some(max).filter(|max| *max != u64::MAX) }
+    }
+
+    /// Records the use, and the maximum.
+    pub(crate) fn record(&self, agent: Agent<'_>) {
+        LIMIT_USED.set(agent, &[self.name], number(self.used));
+        if let Some(max) = self.max {
+            LIMIT_MAX.set(agent, &[self.name], number(max));
+        }
     }
 }
 
@@ -232,6 +253,12 @@ pub(crate) fn authentication_failed(method: &'static str, reason: &'static str) 
 /// Adds to the number of open connections.
 pub(crate) fn add_connections(count: i8) {
     CONNECTIONS.change(None, &[], count);
+    LIMIT_USED.change(None, &["connections"], count);
+}
+
+/// Records the maximum number of open connections, over all listen addresses.
+pub(crate) fn max_connections(count: usize) {
+    LIMIT_MAX.set(None, &["connections"], size(count));
 }
 
 /// State of the engine at one time.
@@ -260,6 +287,12 @@ impl EngineGauges {
             LIVE_TASKS.set(agent, &[state], size(*count));
         }
     }
+}
+
+/// Records the version, the revision, the compiler and the features of the program.
+#[cfg(feature = "cli")]
+pub(crate) fn record_build(build: [&str; 4]) {
+    BUILD_INFO.set(None, &build, 1.0);
 }
 
 /// Records whether the server accepts work, and whether it stops.

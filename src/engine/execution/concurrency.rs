@@ -48,6 +48,11 @@ impl Permits {
         (state.running, state.queue.len())
     }
 
+    /// Returns the number of open streams, and its maximum.
+    pub(super) fn streams(&self) -> (usize, usize) {
+        self.streams.in_use()
+    }
+
     /// Acquires the permit of a new turn, or a place in the queue.
     ///
     /// # Errors

@@ -7,7 +7,10 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
 use super::{Execution, Shared, load};
 use crate::{
-    base::clock::{self, Millis},
+    base::{
+        clock::{self, Millis},
+        metric,
+    },
     engine::journal::Journal,
     protocol::{error::Error, task::TaskLimits},
     store::{Retention, SweepResult, TaskKey, Unavailable},
@@ -44,7 +47,7 @@ impl Execution {
 
     /// Runs one sweep.
     async fn sweep(&self, policy: &Retention) -> Result<(), Unavailable> {
-        let journal = &self.0.journal;
+        let (journal, started) = (&self.0.journal, Instant::now());
         let now = journal.sources().clock.millis();
         let canceled = match Retention::cutoff(policy.idle, now) {
             // Before the recovery, tasks with unfinished turns look idle.
@@ -54,8 +57,9 @@ impl Execution {
             Some(_) | None => 0,
         };
         let swept = journal.store().sweep(policy, now, &|key| journal.get(key).is_some()).await?;
+        let SweepResult { tasks, logs, push_configs, idempotency_keys } = swept;
+        metric::sweep_ended(started.elapsed(), [tasks, logs, push_configs, idempotency_keys]);
         if canceled > 0 || swept != SweepResult::default() {
-            let SweepResult { tasks, logs, push_configs, idempotency_keys } = swept;
             tracing::info!(
                 tasks,
                 logs,

@@ -16,6 +16,9 @@ use tokio::{
     time::Instant,
 };
 
+use super::failure::LIVE_BYTES;
+use crate::base::metric::LimitUse;
+
 /// Bytes of a task that do not count. Larger tasks count in multiples of it, so that few events change the budget.
 const UNCOUNTED: usize = 16 << 10;
 
@@ -65,6 +68,11 @@ impl LiveMemory {
     /// Maximum number of bytes of one owner.
     pub(crate) fn max_per_owner(&self) -> usize {
         self.0.max - self.0.max / 4
+    }
+
+    /// Returns the use of the budget.
+    pub(crate) fn in_use(&self) -> LimitUse {
+        LimitUse::new(LIVE_BYTES, self.0.used.lock().bytes, self.0.max)
     }
 
     /// Returns whether another task of an owner may have so many bytes.

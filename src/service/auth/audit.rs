@@ -7,10 +7,13 @@ use std::net::IpAddr;
 
 use http::{HeaderMap, header};
 
-use super::SCHEME;
-use crate::protocol::{
-    call::{Call, Principal},
-    error::Error,
+use super::{CREDENTIALS, MISSING, SCHEME, mutual_tls};
+use crate::{
+    base::metric,
+    protocol::{
+        call::{Call, Principal},
+        error::{Error, ErrorKind},
+    },
 };
 
 /// Log target of the audit log.
@@ -24,10 +27,12 @@ pub(crate) fn authentication_failed(
     peer: Option<IpAddr>,
     request_id: &str,
 ) {
+    let scheme = error.metadata(SCHEME).or_else(|| scheme(headers));
+    metric::authentication_failed(method(scheme), failure_class(error));
     tracing::warn!(
         target: AUDIT,
         event = "authentication_failed",
-        scheme = error.metadata(SCHEME).or_else(|| scheme(headers)),
+        scheme,
         operation,
         reason = error.to_string(),
         peer = peer.map(tracing::field::display),
@@ -39,6 +44,25 @@ pub(crate) fn authentication_failed(
 fn scheme(headers: &HeaderMap) -> Option<&'static str> {
     let (sent, _) = headers.get(header::AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
     ["basic", "bearer"].into_iter().find(|scheme| scheme.eq_ignore_ascii_case(sent))
+}
+
+/// Returns the label of a scheme in the metrics.
+fn method(scheme: Option<&str>) -> &'static str {
+    let known = [("bearer", "bearer"), ("basic", "basic"), (mutual_tls::NAME, "certificate")];
+    let found = known.into_iter().find(|(name, _)| scheme.is_some_and(|scheme| scheme.eq_ignore_ascii_case(name)));
+    found.map_or("other", |(_, label)| label)
+}
+
+/// Returns the label of the reason of a failure in the metrics.
+fn failure_class(error: &Error) -> &'static str {
+    match error.kind() {
+        ErrorKind::Unauthenticated if error.metadata(CREDENTIALS) == Some(MISSING) => "missing",
+        ErrorKind::Unauthenticated => "invalid",
+        ErrorKind::PermissionDenied => "forbidden",
+        ErrorKind::ResourceExhausted => "limited",
+        ErrorKind::Unavailable => "unavailable",
+        _ => "other",
+    }
 }
 
 /// Logs that a principal lacks the permission for an operation.

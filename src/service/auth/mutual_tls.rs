@@ -11,7 +11,7 @@ use crate::protocol::{
 };
 
 /// Name of the security scheme on the card.
-const NAME: &str = "mutualTls";
+pub(super) const NAME: &str = "mutualTls";
 
 /// Challenge of a request without a certificate. HTTP has no registered scheme for it.
 const CHALLENGE: &str = "Mutual-TLS realm=\"a2a\"";

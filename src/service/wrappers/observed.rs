@@ -4,6 +4,7 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
+    time::Duration,
 };
 
 use futures_core::Stream;
@@ -14,7 +15,7 @@ use crate::{
     base::metric::CallLabels,
     protocol::{
         call::{Binding, Call, CallRecord},
-        error,
+        error::{self, Error, ErrorKind},
         event::Event,
         message::task_id::OfTask,
         pb::v1::{
@@ -24,6 +25,7 @@ use crate::{
         rpc::{BoxStream, ServiceFuture},
         snapshot::Snapshot,
     },
+    service::streams::STREAM_MAX_AGE,
 };
 
 /// Service wrapper that records the metrics of each call, and its details in its [`CallRecord`], if it has one.
@@ -121,7 +123,8 @@ async fn streaming(
     if let Some(labels) = &call.labels {
         labels.add_streams(1);
     }
-    Ok(response.map(|events| -> BoxStream<Event> { Box::pin(ObservedEvents { events, call, is_first: true }) }))
+    let observed = |events| ObservedEvents { events, call, is_first: true, sent: None, end: None };
+    Ok(response.map(|events| -> BoxStream<Event> { Box::pin(observed(events)) }))
 }
 
 /// Stream of an observed call.
@@ -129,20 +132,44 @@ struct ObservedEvents {
     events: BoxStream<Event>,
     call: ObservedCall,
     is_first: bool,
+    /// Time of the last event, until the client has taken it.
+    sent: Option<Instant>,
+    /// Label of the end of the stream. `None` while the client has not seen it.
+    end: Option<&'static str>,
+}
+
+/// Time after which a client that has not taken an event is too slow. The transport then disconnects it soon.
+const SLOW: Duration = Duration::from_secs(30);
+
+/// Returns the label of an error that ends a stream.
+fn end_of(status: &Status) -> &'static str {
+    match Error::from(status.clone()) {
+        error if error.metadata("limit") == Some(STREAM_MAX_AGE) => "max_age",
+        error if error.kind() == ErrorKind::Unavailable => "drain",
+        _ => "error",
+    }
 }
 
 impl Stream for ObservedEvents {
     type Item = Result<Event, Status>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.sent = None;
         let item = ready!(self.events.as_mut().poll_next(cx));
         match &item {
-            None => self.call.code = Some(Code::Ok),
-            Some(Err(status)) => self.call.code = Some(status.code()),
+            None => {
+                self.call.code = Some(Code::Ok);
+                self.end.get_or_insert("completed");
+            }
+            Some(Err(status)) => {
+                self.call.code = Some(status.code());
+                self.end = Some(end_of(status));
+            }
             Some(Ok(event)) => {
                 let is_first = std::mem::take(&mut self.is_first);
                 if let Some(labels) = &self.call.labels {
                     labels.sent_event(is_first.then(|| self.call.start.elapsed()));
+                    self.sent = Some(Instant::now());
                 }
                 if let (true, Some(record)) = (is_first, &self.call.record) {
                     record.task(event.task_id());
@@ -156,7 +183,12 @@ impl Stream for ObservedEvents {
 impl Drop for ObservedEvents {
     fn drop(&mut self) {
         if let Some(labels) = &self.call.labels {
+            let is_slow = self.sent.is_some_and(|sent| sent.elapsed() >= SLOW);
             labels.add_streams(-1);
+            labels.stream_ended(
+                self.end.unwrap_or(if is_slow { "slow" } else { "client_gone" }),
+                self.call.start.elapsed(),
+            );
         }
     }
 }

@@ -7,7 +7,10 @@ use std::{
 };
 
 use super::{Memory, Refused, SHARDS, TaskEntry, TaskKey};
-use crate::store::{Rejected, delivery::STORE_FULL, quota::Quota};
+use crate::{
+    base::metric,
+    store::{Rejected, delivery::STORE_FULL, quota::Quota},
+};
 
 /// Position of a task in the order of eviction: its number in the order in which tasks reached a terminal state. The highest
 /// bit is set if the task has undelivered push notifications: it is evicted after all others.
@@ -96,19 +99,23 @@ impl Memory {
         let evicted = {
             let mut evictions = self.evictions.lock();
             // The counts never exceed the limits, so that one eviction is enough for both.
-            let first = if let Some(full) = evictions.quota.full(Some(owner)) {
-                Some(evictions.first_of(owner).ok_or(Refused::Rejected(Rejected::Full(full)))?)
+            let (full, first) = if let Some(full) = evictions.quota.full(Some(owner)) {
+                (Some(full), evictions.first_of(owner))
             } else if let Some(full) = evictions.quota.full(None) {
-                let first = evictions.terminal.first_key_value().map(|(rank, _)| *rank);
-                Some(first.ok_or(Refused::Rejected(Rejected::Full(full)))?)
+                (Some(full), evictions.terminal.first_key_value().map(|(rank, _)| *rank))
             } else {
-                None
+                (None, None)
             };
-            let evicted = first.and_then(|rank| Some((rank, evictions.remove_terminal(rank)?)));
+            let evicted = match (full, first) {
+                (None, _) => None,
+                (Some(full), None) => return Err(Refused::Rejected(Rejected::Full(full))),
+                (Some(full), Some(rank)) => evictions.remove_terminal(rank).map(|key| (rank, key, full.limit)),
+            };
             evictions.quota.count(owner, None, Some(false));
             evicted
         };
-        if let Some((rank, evicted)) = evicted {
+        if let Some((rank, evicted, limit)) = evicted {
+            metric::task_evicted(limit);
             if rank >= EvictionRank(EvictionRank::UNDELIVERED) {
                 tracing::warn!(
                     task.id = evicted.id(),

@@ -14,8 +14,10 @@ use std::{
 };
 
 use rusqlite::Connection;
+use tokio::time::Instant;
 
 use super::{failpoint, health::Health, values::other_error};
+use crate::base::metric;
 
 /// Number of new WAL pages that triggers a checkpoint: 16 MiB.
 pub(super) const CHECKPOINT_PAGES: c_int = 4096;
@@ -69,7 +71,8 @@ impl Checkpoints {
                     }
                     Err(RecvTimeoutError::Disconnected) => break,
                 }
-                match checkpoint_all() {
+                let started = Instant::now();
+                match checkpoint_all().inspect(|_| metric::checkpoint_ended(started.elapsed())) {
                     Ok(true) => wal_is_long.store(true, Ordering::Relaxed),
                     Ok(false) => {}
                     Err(error) => drop(health.unavailable(&error)),

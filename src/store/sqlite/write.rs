@@ -13,10 +13,13 @@ use super::{
     transaction::WriteTransaction,
     values::{is_damage, is_unreadable, log_row_id, signed, unsigned},
 };
-use crate::store::{
-    Expect, IdempotencyRecord, Rejected, TaskHead,
-    log_codec::{self, OpenLog},
-    turn_record::created,
+use crate::{
+    base::metric,
+    store::{
+        Expect, IdempotencyRecord, Rejected, TaskHead,
+        log_codec::{self, OpenLog},
+        turn_record::created,
+    },
 };
 
 /// Row id and indexed columns of a task.
@@ -157,7 +160,10 @@ impl WriteTransaction<'_> {
             for _ in 0..MAX_EVICTIONS {
                 let Some(full) = self.quota.lock().full(owner) else { break };
                 match self.evict_oldest(owner)? {
-                    Some(scope) => evicted.push(scope),
+                    Some(scope) => {
+                        metric::task_evicted(full.limit);
+                        evicted.push(scope);
+                    }
                     None if evicted.is_empty() => return Ok(Err(full)),
                     None => break,
                 }

@@ -18,7 +18,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use tonic::Status;
 
 use crate::{
-    base::clock,
+    base::{clock, metric::LimitUse},
     protocol::error::{Error, ErrorKind},
     transport::body::BodyLimits,
 };
@@ -66,6 +66,12 @@ impl ReceiveBudget {
     pub(in crate::transport) fn of_health() -> Arc<Self> {
         let names = ["health check", "health_bytes", "fixed limit"];
         Arc::new(Self { limit: HEALTH_BYTES, small: SMALL_HEALTH, names, used: AtomicUsize::new(0) })
+    }
+
+    /// Returns the use of the budget.
+    pub(in crate::transport) fn in_use(&self) -> LimitUse {
+        let [_, name, _] = self.names;
+        LimitUse::new(name, self.used.load(Relaxed), self.limit)
     }
 
     /// Creates an empty reservation for a body.
