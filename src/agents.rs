@@ -24,9 +24,17 @@ mod upstream;
 
 // For the files of this folder.
 use crate::{
+    base::dependency::Dependency,
     engine::agent::{Agent, ArtifactWriter, End, Error, Stopped, Turn, Updates},
     protocol::pb::v1::{AgentCard, Message, Part, Role, Task, part::Content},
 };
+
+/// Returns the status message of a turn that waits for something that can't be reached.
+#[cfg(any(feature = "client", feature = "openai"))]
+fn waiting_message(dependency: &Dependency) -> Result<Message, Error> {
+    let message = Message::agent(format!("Waiting for {}.", dependency.subject()));
+    Ok(message.with_metadata(&serde_json::json!({ format!("{}Waiting", dependency.peer()): true }))?)
+}
 
 #[cfg(all(feature = "exec", unix))]
 pub use self::exec::{Exec, ExecFormat, ExecOptions};

@@ -36,6 +36,8 @@ pub(crate) use self::card::{Document, StoredCard};
 pub(crate) use self::http::builder as http_builder;
 #[cfg(feature = "cli")]
 pub(crate) use self::http::{Observer, complete_url, shown_url};
+#[cfg(feature = "server")]
+pub(crate) use self::retrying::outbound_result;
 pub use self::{
     builder::ClientBuilder,
     card::Interface,

@@ -11,13 +11,13 @@ use http::HeaderName;
 use tokio::{net::ToSocketAddrs, sync::watch};
 use tower_layer::Layer;
 
-pub(crate) use self::agents::is_agent_name;
 pub use self::lifecycle::{BoundServer, Handle, Signals};
 use self::{
     agents::PendingAgent,
     assembly::{Assembled, CardUpdates},
     lifecycle::{Render, listen},
 };
+pub(crate) use self::{agents::is_agent_name, assembly::HEALTH_INTERVAL};
 #[cfg(feature = "signing")]
 use crate::base::jws::SigningKey;
 pub(crate) use crate::base::network::is_public;
@@ -119,6 +119,9 @@ struct Options {
     agents: Vec<PendingAgent>,
     /// Name of the agent in the catalog. Empty: `default`.
     catalog_name: String,
+    /// Interval of the probes of what the agent needs. 30 s if it is not set.
+    health_interval: Option<Duration>,
+    ready_with_agents: bool,
     /// Calls are counted in the metrics of another server.
     is_metered: bool,
     /// Name of the agent in metrics, if it is mounted on another server.
@@ -160,6 +163,14 @@ setters! {
 
     /// Limits and timeouts of tasks, turns and streams.
     pub limits => options.limits: Limits;
+
+    /// Interval of probes of what the agent needs, such as an upstream agent, while it is not used. Zero disables them; what is down
+    /// is probed in any case, with backoff. 30 s by default.
+    pub health_interval => options.health_interval: Duration;
+
+    /// The server is not [ready](crate::server::Handle::is_ready) either while every agent has lacked something that it needs for
+    /// 30 s, such as its upstream agent. Off by default: reads, streams and notifications still work then.
+    pub ready_with_agents => options.ready_with_agents: bool;
 
     /// Requirements on the media types of messages and of accepted output.
     pub modes => options.modes: Modes;

@@ -25,6 +25,7 @@ pub use crate::engine::{
 use crate::service::push::{PushOptions, PushStats, delivery::DeliveryService};
 use crate::{
     base::{
+        dependency::Dependency,
         metric::{EngineGauges, LimitUse},
         sources::Sources,
     },
@@ -155,6 +156,11 @@ impl Service {
 
     pub(crate) fn journal(&self) -> &Arc<Journal> {
         self.execution.journal()
+    }
+
+    /// Returns what the agent needs for its turns.
+    pub(crate) fn dependencies(&self) -> &Arc<[Dependency]> {
+        self.execution.dependencies()
     }
 
     /// Returns a flag that becomes true when the unfinished turns of the last process have been recovered.

@@ -341,9 +341,9 @@ impl HttpService {
             }
             RequestKind::Health => {
                 let (drain, ready) = (settings.drain.clone(), Arc::clone(&settings.readiness));
-                return Box::pin(async move {
-                    Ok(resource::health::respond_with_health(parts.uri.path(), &drain, &ready).await)
-                });
+                return Box::pin(
+                    async move { Ok(resource::health::respond_with_health(&parts.uri, &drain, &ready).await) },
+                );
             }
             RequestKind::Grpc if parts.version < http::Version::HTTP_2 => {
                 let error = ErrorKind::InvalidRequest.because("gRPC needs HTTP/2; over HTTP/1.1, use gRPC-Web");
@@ -449,9 +449,10 @@ impl HttpService {
 
     /// Returns the gRPC services other than A2A: health and reflection.
     fn auxiliary(&self) -> Routes {
-        let Settings { drain, readiness: ready, protocols, health_watches, .. } = &self.inner.settings;
+        let Settings { drain, readiness: ready, protocols, health_watches, agents, .. } = &self.inner.settings;
         let services = || protocols.iter().map(version::grpc_service_name).collect();
-        let health = || Health::new(drain.clone(), Arc::clone(ready), services(), *health_watches);
+        let checks = || (drain.clone(), Arc::clone(ready), Arc::clone(agents));
+        let health = || Health::new(checks(), services(), *health_watches);
         self.inner.auxiliary.get_or_init(|| binding::grpc::auxiliary_services(health())).clone()
     }
 }

@@ -6,11 +6,15 @@ use bytes::Bytes;
 use reqwest::{Client, RequestBuilder, Response, Url, header};
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::{End, Error, Stopped, Turn};
-use crate::base::{
-    bounded_body::BodyError,
-    credential::Credential,
-    retry::{Backoff, retry_after},
+use super::{End, Error, Stopped, Turn, Updates, waiting_message};
+use crate::{
+    base::{
+        bounded_body::BodyError,
+        credential::Credential,
+        dependency::{Dependency, MAX_WAIT, OutboundCall, OutboundResult},
+        retry::{Backoff, retry_after},
+    },
+    protocol::error::chain,
 };
 
 pub(super) use crate::client::http_builder as client_builder;
@@ -90,21 +94,76 @@ pub(super) async fn until_canceled(turn: &Turn, work: impl Future<Output = Resul
     }
 }
 
-/// Sends a request until it succeeds, its result is final, or all retries were made. Waits as `Retry-After` asks for.
+/// Returns the result of an attempt that got no response.
+pub(super) fn unanswered(error: &reqwest::Error) -> OutboundResult {
+    if error.is_connect() {
+        OutboundResult::Connect
+    } else if error.is_timeout() {
+        OutboundResult::Timeout
+    } else {
+        OutboundResult::Protocol
+    }
+}
+
+/// Sends a probe. Any response shows that the endpoint is there.
+pub(super) async fn probe(request: RequestBuilder) -> OutboundResult {
+    match request.send().await {
+        Ok(response) => OutboundResult::of_status(response.status().as_u16(), None),
+        Err(error) => unanswered(&error),
+    }
+}
+
+/// Sends a request until it succeeds, its result is final, or all retries were made. Waits as `Retry-After` asks for. If the endpoint
+/// can't be reached, a turn that was accepted before that was known waits for it. Also returns the call of a successful response.
 pub(super) async fn with_retries<F: Future<Output = Result<Attempt, Error>>>(
-    turn: &Turn,
-    max_retries: u32,
-    backoff: Backoff,
+    (turn, out): (&Turn, &Updates),
+    dependency: &Dependency,
+    (max_retries, backoff): (u32, Backoff),
     send: impl Fn() -> F,
     is_final: impl Fn(&Attempt) -> bool,
-) -> Result<Attempt, Error> {
+) -> Result<(Attempt, Option<OutboundCall>), Error> {
     let sources = turn.live.journal().sources();
-    let mut retries = 0;
+    let (mut retries, mut waits_until) = (0, None);
     loop {
-        let result = send().await?;
+        let mut call = dependency.begin().as_retry(retries > 0);
+        let result = match send().await {
+            Ok(result) => result,
+            Err(error) => {
+                call.end(OutboundResult::Timeout);
+                return Err(error);
+            }
+        };
         let wait = result.as_ref().ok().and_then(|response| retry_after(response.headers(), sources.clock.millis()));
         let delay = backoff.delay_after(wait, MAX_RETRY_AFTER, retries, sources.rng.next_u64());
-        let Some(delay) = delay.filter(|_| retries < max_retries && !is_final(&result)) else { return Ok(result) };
+        let delay = delay.filter(|_| retries < max_retries && !is_final(&result));
+        let outcome = match &result {
+            Ok(response) if response.status().is_success() => {
+                call.answered();
+                return Ok((result, Some(call)));
+            }
+            Ok(response) => OutboundResult::of_status(response.status().as_u16(), wait),
+            Err(error) => unanswered(error),
+        };
+        match &result {
+            Ok(_) => call.end(outcome),
+            // Without the URL, which may have a secret.
+            Err(error) => call.fail(outcome, &std::error::Error::source(error).map(chain).unwrap_or_default()),
+        }
+        let may_wait = outcome == OutboundResult::Connect && (turn.attempt() > 1 || dependency.is_open());
+        let delay = match delay {
+            Some(delay) => delay,
+            None if may_wait => {
+                if waits_until.is_none() {
+                    out.progress(waiting_message(dependency)?).await?;
+                }
+                let until = *waits_until.get_or_insert_with(|| Instant::now() + MAX_WAIT);
+                if !dependency.wait_while_open(until).await || Instant::now() >= until {
+                    return Ok((result, None));
+                }
+                backoff.longest
+            }
+            None => return Ok((result, None)),
+        };
         retries += 1;
         sleep_until(Instant::now() + delay).await;
     }

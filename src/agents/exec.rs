@@ -18,6 +18,7 @@ use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, copy, sink},
     process::{Child, ChildStdin, ChildStdout, Command},
+    task::spawn_blocking,
     time::timeout,
 };
 
@@ -27,7 +28,12 @@ use super::{
     files::{PREFIX, TurnFiles, task_directory},
     turn_json::{EventSink, Line, OUTPUT, TurnEnd, TurnLine, read_line},
 };
-use crate::base::{decoding::BYTE_ORDER_MARK, redaction::Secrets};
+use crate::base::{
+    decoding::BYTE_ORDER_MARK,
+    dependency::{Dependency, OutboundResult},
+    metric,
+    redaction::Secrets,
+};
 
 pub(crate) mod guard;
 mod persistent;
@@ -112,6 +118,7 @@ struct Runner {
     arguments: Vec<OsString>,
     options: ExecOptions,
     secrets: Arc<Secrets>,
+    dependency: Dependency,
 }
 
 // Arguments may be secrets.
@@ -139,7 +146,15 @@ impl Exec {
         }
         let is_persistent = options.persistent;
         let secrets = Arc::new(Secrets::of(&options.env));
-        let runner = Arc::new(Runner { program, arguments: words.split_off(1), options, secrets });
+        let probed = program.clone();
+        let dependency = Dependency::new("exec", "the command of the agent").with_probe(false, move || {
+            let program = probed.clone();
+            async move {
+                let found = spawn_blocking(move || script::problem(&program, "")).await;
+                if matches!(found, Ok(None)) { OutboundResult::Ok } else { OutboundResult::Connect }
+            }
+        });
+        let runner = Arc::new(Runner { program, arguments: words.split_off(1), options, secrets, dependency });
         let persistent = is_persistent.then(|| Persistent::new(Arc::clone(&runner)));
         Ok(Self { runner, persistent })
     }
@@ -159,6 +174,10 @@ impl Agent for Exec {
 
     fn resumable(&self) -> bool {
         self.runner.options.resumable
+    }
+
+    fn dependencies(&self) -> Vec<Dependency> {
+        vec![self.runner.dependency.clone()]
     }
 }
 
@@ -192,9 +211,25 @@ impl Runner {
 
     /// Starts a command.
     fn start(&self, command: &mut Command) -> Result<Process, Error> {
-        let problem = |error: io::Error| self.problem().map_or_else(|| error.into(), Error::internal);
-        let child = command.spawn().map_err(problem)?;
-        Process::new(child, self.options.guard.is_some(), Arc::clone(&self.secrets))
+        match command.spawn() {
+            Ok(child) => Process::new(child, self),
+            Err(error) => Err(self.unavailable(self.problem().unwrap_or_else(|| error.to_string()))),
+        }
+    }
+
+    /// Returns the failure of a turn whose command can't be started.
+    fn unavailable(&self, problem: String) -> Error {
+        self.dependency.begin().fail(OutboundResult::Connect, &problem);
+        Error::internal(problem)
+    }
+
+    /// Counts the end of a process. Returns why it has failed, if the program can't be started any more.
+    fn ended(&self, status: ExitStatus) -> Option<String> {
+        metric::exec_exited(self.dependency.agent(), exit_code(status));
+        let problem = if status.success() { None } else { self.problem() };
+        let result = if problem.is_some() { OutboundResult::Connect } else { OutboundResult::Ok };
+        self.dependency.begin().fail(result, &problem.as_deref().unwrap_or_default());
+        problem
     }
 
     /// Returns why the program can't be started any more.
@@ -227,8 +262,10 @@ impl Runner {
             }
             Err(Interrupt::Failed(error)) => return Err(error),
         };
+        let problem = self.ended(status);
+        exit_code(status).into_iter().for_each(|code| turn.record_exit(code));
         if let Some(failure) = failure(status, &self.options) {
-            return Err(Error::internal(self.problem().unwrap_or_else(|| process.stderr.error(&failure))));
+            return Err(Error::internal(problem.unwrap_or_else(|| process.stderr.error(&failure))));
         }
         let has_files = files.send(out, self.options.output_bytes).await?;
         without_event.filter(|_| !has_files).map_or(Ok(End::Completed(None)), Err)
@@ -260,13 +297,18 @@ fn failure(status: ExitStatus, options: &ExecOptions) -> Option<String> {
         };
         format!("ended by signal {signal}{why}")
     };
-    let code = match (status.code(), status.signal()) {
-        (Some(0), _) => return None,
-        (Some(code), _) => code,
-        (None, signal) => return Some(killed(signal.unwrap_or_default())),
-    };
-    let signal = code.checked_sub(guard::KILLED.into()).filter(|signal| (1..=64).contains(signal));
-    Some(signal.map_or_else(|| format!("exit code {code}"), killed))
+    match (exit_code(status), status.signal()) {
+        (Some(0), _) => None,
+        (Some(code), _) => Some(format!("exit code {code}")),
+        (None, Some(signal)) => Some(killed(signal)),
+        (None, None) => Some(killed(status.code().unwrap_or_default() - i32::from(guard::KILLED))),
+    }
+}
+
+/// Returns the exit code of a command. `None` if a signal has ended it, which a guard passes on as a code.
+fn exit_code(status: ExitStatus) -> Option<i32> {
+    let is_signal = |code: &i32| (1..=64).contains(&(code - i32::from(guard::KILLED)));
+    status.code().filter(|code| !is_signal(code))
 }
 
 /// Process of a command, or of its guard. When it is dropped, the command is killed.
@@ -278,16 +320,19 @@ struct Process {
     group: Option<Pid>,
     is_guarded: bool,
     has_ended: bool,
+    agent: Option<Arc<str>>,
 }
 
 impl Process {
-    fn new(mut child: Child, is_guarded: bool, secrets: Arc<Secrets>) -> Result<Self, Error> {
+    fn new(mut child: Child, runner: &Runner) -> Result<Self, Error> {
         let missing = || Error::internal("a command has no standard streams");
         let stdin = child.stdin.take();
         let stdout = BufReader::new(child.stdout.take().ok_or_else(missing)?);
-        let stderr = Stderr::new(child.stderr.take().ok_or_else(missing)?, secrets);
+        let stderr = Stderr::new(child.stderr.take().ok_or_else(missing)?, Arc::clone(&runner.secrets));
         let group = child.id().and_then(|id| Pid::from_raw(id.try_into().ok()?));
-        Ok(Self { child, stdin, stdout, stderr, group, is_guarded, has_ended: false })
+        let (is_guarded, agent) = (runner.options.guard.is_some(), runner.dependency.agent().cloned());
+        metric::exec_processes(agent.as_ref(), 1);
+        Ok(Self { child, stdin, stdout, stderr, group, is_guarded, has_ended: false, agent })
     }
 
     /// Sends the input, and applies the output until the command ends. Returns its status, and the failure of a turn without an
@@ -369,6 +414,7 @@ impl Process {
 impl Drop for Process {
     /// A guard kills the command when the pipes are closed.
     fn drop(&mut self) {
+        metric::exec_processes(self.agent.as_ref(), -1);
         if let Some(group) = self.group.filter(|_| !self.is_guarded && !self.has_ended) {
             _ = kill_process_group(group, Signal::KILL);
         }

@@ -20,6 +20,7 @@ use crate::{
         bounded_body::{BodyError, MAX_WITHOUT_EVENT, ResponseBody},
         credential::Credential,
         decoding::{self, BYTE_ORDER_MARK},
+        dependency::{Dependency, OutboundCall, OutboundResult},
         retry::Backoff,
         sse::{SseReader, without_mark},
         stderr::escaped,
@@ -79,6 +80,7 @@ debug_fields!(HttpOptions { idempotent });
 pub struct HttpEndpoint {
     client: Client,
     url: Url,
+    dependency: Dependency,
     options: HttpOptions,
 }
 
@@ -98,11 +100,22 @@ impl HttpEndpoint {
     pub fn new(url: &str, options: HttpOptions) -> io::Result<Self> {
         let url = parse_url(url)?;
         let client = client_builder().build().map_err(io::Error::other)?;
-        Ok(Self { client, url, options })
+        let (probed, mut origin) = (client.clone(), url.clone());
+        origin.set_path("/");
+        origin.set_query(None);
+        // No request to the endpoint itself: it might take it for a turn.
+        let probe = move || endpoint::probe(probed.head(origin.clone()));
+        let dependency = Dependency::new("http", "the endpoint of the agent").with_probe(true, probe);
+        Ok(Self { client, url, dependency, options })
     }
 
-    /// Sends a turn. Returns the response with a successful status.
-    async fn request(&self, turn: &Turn, body: &Bytes) -> Result<Response, Error> {
+    /// Sends a turn. Returns the response with a successful status, and its call.
+    async fn request(
+        &self,
+        turn: &Turn,
+        out: &Updates,
+        body: &Bytes,
+    ) -> Result<(Response, Option<OutboundCall>), Error> {
         let id = format!("{}-{}", turn.task_id(), turn.message().message_id);
         let send = async || {
             let request = post((&self.client, &self.url), self.options.token.as_ref(), ACCEPT, turn, body).await;
@@ -119,10 +132,11 @@ impl HttpEndpoint {
             Ok(response) => !self.options.idempotent || !is_overloaded(response.status()),
             Err(error) => !self.options.idempotent && !error.is_connect(),
         };
-        match with_retries(turn, RETRIES, BACKOFF, send, is_final).await? {
+        let (result, call) = with_retries((turn, out), &self.dependency, (RETRIES, BACKOFF), send, is_final).await?;
+        match result {
             // A part of a body is no answer.
             Ok(response) if response.status().is_success() && response.status() != StatusCode::PARTIAL_CONTENT => {
-                Ok(response)
+                Ok((response, call))
             }
             Ok(response) => {
                 let status = response.status().as_u16();
@@ -137,7 +151,16 @@ impl HttpEndpoint {
 
     async fn turn(&self, turn: &Turn, out: &Updates) -> Result<End, Error> {
         let body = Bytes::from(TurnLine::new(turn, "1", &[], None).to_line()?);
-        let response = self.request(turn, &body).await?;
+        let (response, call) = self.request(turn, out, &body).await?;
+        let end = self.read(response, turn, out).await;
+        if let Some(call) = call {
+            call.end(if end.is_ok() { OutboundResult::Ok } else { OutboundResult::Protocol });
+        }
+        end?.unwrap_or(Ok(End::Completed(None)))
+    }
+
+    /// Applies the events of a response.
+    async fn read(&self, response: Response, turn: &Turn, out: &Updates) -> Result<Option<TurnEnd>, Error> {
         let (status, media_type, charset) = (response.status(), media_type(&response), charset(&response));
         let mut body = ResponseBody::of(response, self.options.output_bytes);
         let mut sink = EventSink::new(out, turn.task_id(), Arc::default());
@@ -155,7 +178,7 @@ impl HttpEndpoint {
             _ => read_lines(body, self.options.output_bytes, &mut sink).await?,
         };
         sink.flush().await?;
-        end.unwrap_or(Ok(End::Completed(None)))
+        Ok(end)
     }
 }
 
@@ -170,6 +193,10 @@ impl Agent for HttpEndpoint {
 
     fn resumable(&self) -> bool {
         self.options.idempotent
+    }
+
+    fn dependencies(&self) -> Vec<Dependency> {
+        vec![self.dependency.clone()]
     }
 }
 

@@ -17,9 +17,9 @@ use self::{
 };
 use super::{
     Agent, AgentCard, Content, End, Error, Message, Part, Role, Turn, Updates,
-    endpoint::{client_builder, parse_url, until_canceled},
+    endpoint::{self, client_builder, parse_url, until_canceled},
 };
-use crate::base::{credential::Credential, stderr::escaped};
+use crate::base::{credential::Credential, dependency::Dependency, metric, stderr::escaped};
 
 mod completion;
 mod conversation;
@@ -114,14 +114,28 @@ impl Openai {
             let why = format!("parameters: `{name}` is set by the agent; remove it");
             return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
         }
-        let path = format!("{}/chat/completions", url.path().trim_end_matches('/'));
-        url.set_path(&path);
+        let base = url.path().trim_end_matches('/').to_owned();
+        let mut models = url.clone();
+        models.set_path(&format!("{base}/models"));
+        url.set_path(&format!("{base}/chat/completions"));
         let client = client_builder().user_agent(concat!("a2a-service/", env!("CARGO_PKG_VERSION")));
         let client = client.build().map_err(io::Error::other)?;
+        let (probed, key) = (client.clone(), options.key.clone());
+        let dependency = Dependency::new("model", "the model endpoint").with_probe(false, move || {
+            let (request, key) = (probed.get(models.clone()), key.clone());
+            async move {
+                endpoint::probe(match key {
+                    Some(key) => request.bearer_auth(key.current().await),
+                    None => request,
+                })
+                .await
+            }
+        });
         let endpoint = Endpoint {
             client,
             url,
             key: options.key.clone(),
+            dependency,
             idle_timeout: options.idle_timeout,
             output_bytes: options.output_bytes,
         };
@@ -222,6 +236,12 @@ impl Agent for Openai {
     /// A turn runs again if the model had not begun to answer. Otherwise it fails.
     fn resumable(&self) -> bool {
         true
+    }
+
+    fn dependencies(&self) -> Vec<Dependency> {
+        let mut dependencies = vec![self.endpoint.dependency.clone()];
+        dependencies.extend(self.tools.dependencies());
+        dependencies
     }
 }
 
@@ -335,7 +355,10 @@ impl<'a> Run<'a> {
                 return Ok(end);
             }
             let completion = self.complete().await?;
+            let agent = self.agent.endpoint.dependency.agent();
+            metric::model_finished(agent, completion.finish.as_ref().map_or("other", Finish::label));
             if let Some(usage) = completion.usage {
+                usage.count(agent, self.turn);
                 self.state.usage.get_or_insert_default().add(usage);
             }
             if !completion.refusal.is_empty() {
@@ -376,7 +399,7 @@ impl<'a> Run<'a> {
     /// Sends the conversation, and passes the text of the answer on.
     async fn complete(&mut self) -> Result<Completion, Error> {
         let body = self.agent.request(&self.conversation, &self.state.messages)?;
-        let mut stream = self.agent.endpoint.open(self.turn, &body, self.agent.tools.names()).await?;
+        let mut stream = self.agent.endpoint.open((self.turn, self.out), &body, self.agent.tools.names()).await?;
         let mut answer = String::new();
         while let Some(text) = stream.next().await? {
             self.begin().await?;
@@ -420,11 +443,17 @@ impl<'a> Run<'a> {
         while let Some(call) = self.state.pending.first().cloned() {
             let result = match (self.agent.tools.find(&call.name), self.reply.take()) {
                 (None, _) => format!("Error: there is no tool {}.", call.name),
-                (Some(_), Some(Reply::Declined)) => DECLINED.to_owned(),
+                (Some(tool), Some(Reply::Declined)) => {
+                    self.agent.tools.count_denied(tool);
+                    DECLINED.to_owned()
+                }
                 (Some(_), Some(Reply::Answer(answer))) => answer,
                 (Some(tool), Some(Reply::Approved)) => self.call(tool, &call).await?,
                 (Some(tool), None) => match tool.prompt(&call) {
-                    Ok(Some(_)) if self.state.is_declined => DECLINED.to_owned(),
+                    Ok(Some(_)) if self.state.is_declined => {
+                        self.agent.tools.count_denied(tool);
+                        DECLINED.to_owned()
+                    }
                     Ok(Some(text)) => {
                         self.out.save(&self.state).await?;
                         return Ok(Some(End::input_required(prompt_message(tool, text, &call)?)));

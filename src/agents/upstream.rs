@@ -17,9 +17,13 @@ use serde_json::json;
 use tokio::{runtime::Handle, time::timeout};
 use tokio_stream::StreamExt as _;
 
-use super::{Agent, AgentCard, End, Error, Message, Stopped, Task, Turn, Updates};
+use super::{Agent, AgentCard, End, Error, Message, Stopped, Task, Turn, Updates, waiting_message};
 use crate::{
-    client::{Client, EventStream, StreamEvent, is_in_unknown_state},
+    base::{
+        dependency::{Attempts, Dependency, OutboundResult},
+        sources::Ids,
+    },
+    client::{Client, EventStream, StreamEvent, is_in_unknown_state, outbound_result},
     engine::journal::LiveRef,
     protocol::{
         call::Call,
@@ -68,6 +72,7 @@ const CANCEL_TIMEOUT: Duration = Duration::from_secs(10);
 #[derive(Clone)]
 pub struct Upstream {
     client: Arc<RwLock<Client>>,
+    dependency: Dependency,
 }
 
 impl fmt::Debug for Upstream {
@@ -88,7 +93,21 @@ struct Link {
 impl Upstream {
     /// Creates the gateway of an agent. Its tasks are those of the client's credentials.
     pub fn new(client: Client) -> Self {
-        Self { client: Arc::new(RwLock::new(client)) }
+        let dependency = Dependency::new("upstream", "the upstream agent");
+        // Without an interface, it is a service in this process.
+        let has_interface = client.interface().is_some();
+        let client = Arc::new(RwLock::new(client));
+        let probed = Arc::clone(&client);
+        let dependency =
+            if has_interface { dependency.with_probe(false, move || probe(probed.read().clone())) } else { dependency };
+        Self { client, dependency }
+    }
+
+    /// Records the result of another request to the agent, such as for its card.
+    #[cfg(feature = "cli")]
+    pub(crate) fn record<T>(&self, result: &Result<T, error::Error>) {
+        let outcome = result.as_ref().err().map_or(OutboundResult::Ok, outbound_result);
+        self.dependency.begin().fail(outcome, &result.as_ref().err().map(ToString::to_string).unwrap_or_default());
     }
 
     /// Replaces the client of further turns, such as by one with a newer card.
@@ -110,8 +129,10 @@ impl Agent for Upstream {
         let mut extensions = extensions(&client.card());
         extensions.retain(|extension| turn.extensions().contains(&extension.uri));
         let extensions = extensions.into_iter().map(|extension| extension.uri).collect();
+        let attempts = Attempts::new(&self.dependency, false);
+        let context = Call { extensions, trace, headers, attempts: Some(attempts.clone()), ..Call::default() };
         let upstream = UpstreamTask {
-            client: client.with_context(Call { extensions, trace, headers, ..Call::default() }),
+            client: client.with_context(context),
             live: turn.live.clone(),
             link: Mutex::new(turn.saved::<Link>()),
             is_over: AtomicBool::new(false),
@@ -142,9 +163,17 @@ impl Agent for Upstream {
         };
         {
             let mut work = pin!(work);
-            let end = tokio::select! {
-                end = &mut work => Some(end),
-                () = turn.canceled() => None,
+            let mut has_told = false;
+            let end = loop {
+                tokio::select! {
+                    end = &mut work => break Some(end),
+                    () = turn.canceled() => break None,
+                    () = attempts.waiting(), if !has_told => {
+                        has_told = true;
+                        // Fails if the turn has ended meanwhile.
+                        _ = out.progress(waiting_message(&self.dependency)?).await;
+                    }
+                }
             };
             match end {
                 // An update that fails because of a cancel can end the work before the cancel itself is seen.
@@ -190,6 +219,20 @@ impl Agent for Upstream {
 
     fn resumable(&self) -> bool {
         true
+    }
+
+    fn dependencies(&self) -> Vec<Dependency> {
+        vec![self.dependency.clone()]
+    }
+}
+
+/// Reads a task that does not exist, once. Any answer shows that the agent is there.
+async fn probe(client: Client) -> OutboundResult {
+    let attempts = Attempts::new(&Dependency::new("upstream", ""), true);
+    let client = client.with_context(Call { attempts: Some(attempts), ..Call::default() });
+    match client.get(&Ids::default().random()).await {
+        Ok(_) => OutboundResult::Ok,
+        Err(error) => outbound_result(&error),
     }
 }
 

@@ -3,19 +3,23 @@
 
 use std::{
     fmt,
-    sync::{Arc, OnceLock},
-    time::Duration,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, SystemTime},
 };
 
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use tokio::{
-    sync::watch,
+    sync::{Notify, watch},
     time::{Instant, sleep_until, timeout, timeout_at},
 };
 
 use crate::base::{
     clock::after,
+    metric,
     retry::{Backoff, jittered},
     sources::Rng,
 };
@@ -143,7 +147,7 @@ struct Shared {
     peer: Box<str>,
     /// Noun for people: `the upstream agent`.
     subject: Box<str>,
-    /// Name of the agent, in a server with several. Set when the probes start.
+    /// Name of the agent, if the server has several. Set when the probes start.
     agent: OnceLock<Option<Arc<str>>>,
     probe: Option<Probe>,
     /// The probe only connects: it proves nothing after failures of another kind.
@@ -253,7 +257,7 @@ impl Dependency {
     /// Begins a call.
     pub(crate) fn begin(&self) -> OutboundCall {
         self.0.state.lock().calls += 1;
-        OutboundCall { dependency: self.clone(), started: Instant::now(), progress: Progress::Sent }
+        OutboundCall { dependency: self.clone(), started: Instant::now(), progress: Progress::Sent, retries: 0 }
     }
 
     /// Sets whether new work is accepted although the dependency is down.
@@ -263,7 +267,7 @@ impl Dependency {
 
     /// Returns the time after which new work may be sent again, if it is refused now.
     pub(crate) fn refusal(&self) -> Option<Duration> {
-        if self.0.status.borrow().1 != Breaker::Open {
+        if !self.is_open() {
             return None;
         }
         let state = self.0.state.lock();
@@ -271,15 +275,33 @@ impl Dependency {
         (!state.is_optional).then(|| next.clamp(PROBES.first, PROBES.longest))
     }
 
+    /// Counts work that was refused.
+    pub(crate) fn count_refusal(&self) {
+        metric::outbound(self.agent(), self.peer(), "rejected", Duration::ZERO, 0);
+    }
+
+    /// Records the gauges.
+    pub(crate) fn record(&self) {
+        let view = self.view();
+        let last_success = view.last_success.and_then(|ago| SystemTime::now().checked_sub(ago));
+        metric::dependency(self.agent(), self.peer(), view.state != "down", last_success);
+        metric::breaker(self.agent(), self.peer(), view.breaker);
+    }
+
     /// Returns true while the breaker is open.
     pub(crate) fn is_open(&self) -> bool {
         self.0.status.borrow().1 == Breaker::Open
     }
 
-    /// Returns true if the last call or probe failed at least this long ago.
+    /// Returns true if the last call or probe failed.
+    pub(crate) fn is_down(&self) -> bool {
+        self.0.status.borrow().0 == Availability::Down
+    }
+
+    /// Returns true if new work needs the dependency, and it has been down for at least this long.
     pub(crate) fn is_down_for(&self, time: Duration) -> bool {
         let state = self.0.state.lock();
-        state.availability == Availability::Down && state.since.elapsed() >= time
+        !state.is_optional && state.availability == Availability::Down && state.since.elapsed() >= time
     }
 
     /// Waits until the breaker is not open, at most until this time. Returns false if it is still open.
@@ -495,9 +517,21 @@ pub struct OutboundCall {
     dependency: Dependency,
     started: Instant,
     progress: Progress,
+    retries: u64,
 }
 
 impl OutboundCall {
+    /// Returns the time since the beginning.
+    pub(crate) fn elapsed(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    /// Marks a call that repeats a failed one.
+    pub(crate) fn as_retry(mut self, is_retry: bool) -> Self {
+        self.retries = is_retry.into();
+        self
+    }
+
     /// Records that the dependency has begun to answer, such as with the head of a response.
     pub(crate) fn answered(&mut self) {
         if std::mem::replace(&mut self.progress, Progress::Answered) == Progress::Sent {
@@ -527,6 +561,12 @@ impl OutboundCall {
             shared.update(|state| shared.failed(state, result, cause));
         }
         self.progress = Progress::Ended;
+        self.count(result.label());
+    }
+
+    fn count(&self, result: &'static str) {
+        let dependency = &self.dependency;
+        metric::outbound(dependency.agent(), dependency.peer(), result, self.started.elapsed(), self.retries);
     }
 }
 
@@ -535,6 +575,65 @@ impl Drop for OutboundCall {
         let mut state = self.dependency.0.state.lock();
         state.calls = state.calls.saturating_sub(1);
         state.active_at = Instant::now();
+        drop(state);
+        if self.progress != Progress::Ended {
+            self.count("canceled");
+        }
+    }
+}
+
+/// Attempts of the calls of a turn, which a client reports and repeats.
+#[derive(Clone, Debug)]
+pub struct Attempts(Arc<AttemptsState>);
+
+#[derive(Debug)]
+struct AttemptsState {
+    dependency: Dependency,
+    /// The call is a probe: its only attempt is not one of the turns.
+    is_probe: bool,
+    has_failed: AtomicBool,
+    waiting: Notify,
+}
+
+impl Attempts {
+    /// Maximum delay between two attempts.
+    const BACKOFF: Backoff = Backoff { first: MOMENT, longest: Duration::from_secs(2) };
+
+    /// Creates the attempts of a turn.
+    pub(crate) fn new(dependency: &Dependency, is_probe: bool) -> Self {
+        let (dependency, has_failed, waiting) = (dependency.clone(), AtomicBool::new(false), Notify::new());
+        Self(Arc::new(AttemptsState { dependency, is_probe, has_failed, waiting }))
+    }
+
+    /// Returns true if failed calls are not repeated.
+    pub(crate) fn is_single(&self) -> bool {
+        self.0.is_probe
+    }
+
+    /// Begins an attempt. `None` if it is not counted.
+    pub(crate) fn begin(&self) -> Option<OutboundCall> {
+        let is_retry = self.0.has_failed.load(Ordering::Relaxed);
+        (!self.0.is_probe).then(|| self.0.dependency.begin().as_retry(is_retry))
+    }
+
+    /// Ends an attempt.
+    pub(crate) fn end(&self, call: OutboundCall, result: OutboundResult, cause: &dyn fmt::Display) {
+        self.0.has_failed.store(result.is_failure(), Ordering::Relaxed);
+        call.fail(result, cause);
+    }
+
+    /// Waits after an attempt that found no connection: with backoff, and while the breaker is open, until a probe succeeds. Returns
+    /// false if the dependency can't be reached until then.
+    pub(crate) async fn wait(&self, retries: u32, until: Instant) -> bool {
+        self.0.waiting.notify_one();
+        let delay = Self::BACKOFF.delay(retries, Rng::default().next_u64());
+        sleep_until(until.min(Instant::now() + delay)).await;
+        Instant::now() < until && self.0.dependency.wait_while_open(until).await
+    }
+
+    /// Waits until a call waits to be repeated.
+    pub(crate) async fn waiting(&self) {
+        self.0.waiting.notified().await;
     }
 }
 

@@ -24,7 +24,7 @@ pub(crate) use self::{
         load,
     },
     secret::{MIN_TOKEN, Sourced},
-    value::{AuthRequire, Certificate, CommandFormat, CommandLine, OfferedExtension, StorePath, Value},
+    value::{AuthRequire, Certificate, CommandFormat, CommandLine, HealthReady, OfferedExtension, StorePath, Value},
 };
 use self::{
     address::{BaseUrl, GrpcAddress, ListenAddresses, authority},
@@ -192,6 +192,8 @@ keys! {
     Server "shutdown_grace" => connections.shutdown_grace: Duration, "Grace period for running turns and open requests when the server stops. Then they are interrupted; turns that were interrupted are recovered at the next start.";
     Server "docs" => docs: Option<bool>, "Enables the page `/docs`: Swagger UI with the OpenAPI documents. If not set, the page is enabled if the listen address is a loopback address.";
     Server "metrics_listen" => metrics_listen: Option<SocketAddr>, "Address that serves only `/metrics`, in the text format of Prometheus, and health checks. On a loopback address, its callers are not authenticated. If set, `/metrics` is served only there. Otherwise it is served on `listen`: to callers with the scope `admin`, or, if callers are not authenticated, on loopback addresses only.";
+    Server "health.interval" => health.interval: Duration, "Interval between checks of what an agent needs for its turns while it is not used: its upstream agent, endpoint, model, tool servers or command. What is down is checked after 1, 2, 4 … 30 s. Zero checks only what is down.";
+    Server "health.ready" => health.ready: HealthReady, "Readiness of the server, at `/readyz`: depends on the store alone, or also on the agents: not ready while every agent has lacked something that it needs for 30 s. Reads, streams and push notifications work without it.";
     Agent "exec.command" | "exec" => exec.command: Option<CommandLine>, "Command that is the agent: a program with its arguments, as text or as a list. It runs for each turn, reads the message from stdin, and its stdout becomes an artifact. For pipes and variables, write `sh -c '…'`. `limits.turns` is the number of commands that run at the same time.";
     Agent "exec.format" => exec.format: CommandFormat, "Format of stdin and stdout: text; a JSON object on each line, the turn on stdin, and events on stdout; or such lines of all turns for one command that keeps running.";
     Agent "exec.workspace" => exec.workspace: Option<PathBuf>, "Directory with a directory for each task, in which the command runs. They are not deleted. If not set, the command runs in the working directory of the server.";
@@ -285,6 +287,7 @@ pub(crate) struct Config {
     pub(crate) v03_file_bytes: FileBytes,
     pub(crate) docs: Option<bool>,
     pub(crate) metrics_listen: Option<SocketAddr>,
+    pub(crate) health: HealthConfig,
     pub(crate) exec: ExecConfig,
     pub(crate) http: HttpConfig,
     pub(crate) openai: OpenaiConfig,
@@ -314,6 +317,15 @@ defaults! {
         pub(crate) per_peer: usize = transport::CONNECTIONS_PER_PEER,
         pub(crate) request_rate_per_peer: u32,
         pub(crate) memory: usize = transport::MEMORY,
+    }
+}
+
+defaults! {
+    /// Table `health`.
+    #[derive(Clone, Debug)]
+    pub(crate) struct HealthConfig {
+        pub(crate) interval: Duration = server::HEALTH_INTERVAL,
+        pub(crate) ready: HealthReady,
     }
 }
 

@@ -23,8 +23,8 @@ use crate::{
     base::jws::SigningKey,
     cli::{
         config::{
-            self, AgentConfig, AuthConfig, AuthRequire, Certificate, Config, LoadedConfig, MIN_TOKEN, OfferedExtension,
-            Origin, StoreConfig, TlsConfig,
+            self, AgentConfig, AuthConfig, AuthRequire, Certificate, Config, HealthReady, LoadedConfig, MIN_TOKEN,
+            OfferedExtension, Origin, StoreConfig, TlsConfig,
         },
         prometheus,
     },
@@ -305,6 +305,8 @@ fn server(agent: Arc<dyn DynAgent>, store: Arc<dyn Store>, push: PushOptions, co
         .request_rate_per_peer(config.connections.request_rate_per_peer)
         .connection_idle_timeout(config.connections.idle_timeout)
         .drain_grace(config.connections.shutdown_grace)
+        .health_interval(config.health.interval)
+        .ready_with_agents(config.health.ready == HealthReady::Agents)
         .forward_headers(
             config.upstream.url.iter().flat_map(|_| &config.upstream.forward).map(|header| header.0.clone()),
         )

@@ -101,6 +101,9 @@ impl Gateway {
         let client = builder.connect_to(&card).await.with_context(failed)?;
         own.reject_client(&client).await?;
         let agent = Upstream::new(client);
+        if !is_reached {
+            agent.record::<()>(&Err(ErrorKind::Unavailable.error().unsent()));
+        }
         let (sender, updates) = watch::channel(agent.card());
         let refresh = Refresh { builder, token, own, agent: agent.clone(), file, card, updates: sender, is_reached };
         if is_reached {
@@ -127,7 +130,9 @@ impl Refresh {
                     tracing::warn!(error.cause = %error, "new token for the upstream agent not used");
                 }
             }
-            match self.builder.download(&self.card.upstream).await {
+            let downloaded = self.builder.download(&self.card.upstream).await;
+            self.agent.record(&downloaded);
+            match downloaded {
                 Ok(card) => {
                     self.is_reached = true;
                     if let Err(error) = self.replace(card).await {

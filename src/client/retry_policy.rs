@@ -11,6 +11,8 @@ use std::{
 use tokio::time::{Instant, sleep_until};
 
 use super::{Call, Error, ErrorKind};
+#[cfg(feature = "server")]
+use crate::base::dependency::MAX_WAIT;
 use crate::base::{clock, retry::Backoff, sources::Rng};
 
 /// Longest `Retry-After` that is honored, unless [`Retry::longest`] is longer. Beyond it the error is returned.
@@ -91,11 +93,20 @@ pub(super) struct Retries {
     retry: Retry,
     count: u32,
     budget: Option<Arc<RetryBudget>>,
+    /// Time of the first of the last attempts in a row that found no connection.
+    #[cfg(feature = "server")]
+    unreachable_since: Option<Instant>,
 }
 
 impl Retries {
     pub(super) fn new(retry: &Retry) -> Self {
-        Self { retry: retry.clone(), count: 0, budget: None }
+        Self {
+            retry: retry.clone(),
+            count: 0,
+            budget: None,
+            #[cfg(feature = "server")]
+            unreachable_since: None,
+        }
     }
 
     /// Takes retries from a budget.
@@ -116,6 +127,18 @@ impl Retries {
     /// Waits before the next retry. Returns false at once if the attempts or the budget are exhausted, `Retry-After` is too
     /// long, or the deadline of the call would pass.
     pub(super) async fn wait(&mut self, error: &Error, call: &Call) -> bool {
+        #[cfg(feature = "server")]
+        if let Some(attempts) = &call.attempts {
+            if attempts.is_single() {
+                return false;
+            }
+            self.unreachable_since = self.unreachable_since.filter(|_| error.is_unsent());
+            if error.is_unsent() && self.retry.attempts > 0 {
+                let since = *self.unreachable_since.get_or_insert_with(Instant::now);
+                self.count = self.count.saturating_add(1);
+                return attempts.wait(self.count - 1, since + MAX_WAIT).await;
+            }
+        }
         let Some(delay) = self.delay(error, Rng::default().next_u64()) else { return false };
         if call.time_left().is_some_and(|left| left <= delay) {
             return false;

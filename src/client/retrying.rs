@@ -3,9 +3,12 @@
 //! Decides for all bindings and versions which calls are idempotent. A send of unknown outcome is retried only if the
 //! agent supports `Idempotency-Key`.
 
-use std::sync::{
-    Arc, OnceLock,
-    atomic::{AtomicUsize, Ordering},
+use std::{
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
 };
 
 use http::{HeaderValue, header};
@@ -16,6 +19,8 @@ use super::{
     credentials::AgentCredentials,
     retry_policy::{Retries, Retry, RetryBudget, is_transient},
 };
+#[cfg(feature = "server")]
+use crate::base::dependency::OutboundResult;
 use crate::{
     base::sources::Ids,
     protocol::{
@@ -146,6 +151,8 @@ impl Retrying {
         message: &Req,
         rpc: &(impl for<'a> Fn(&'a dyn A2aService, Request<Req>) -> ServiceFuture<'a, Res> + Send + Sync),
     ) -> Result<Response<Res>, Status> {
+        #[cfg(feature = "server")]
+        let outbound = call.attempts.as_ref().and_then(|attempts| Some((attempts, attempts.begin()?)));
         let (authorized, token) = self.authorize(call.clone()).await?;
         let mut result = self.attempt_with(&authorized, message, rpc).await;
         let is_rejected = matches!(&result, Err(status) if status.code() == Code::Unauthenticated);
@@ -153,6 +160,12 @@ impl Retrying {
             tokens.reject(&token);
             let (authorized, _) = self.authorize(call.clone()).await?;
             result = self.attempt_with(&authorized, message, rpc).await;
+        }
+        #[cfg(feature = "server")]
+        if let Some((attempts, outbound)) = outbound {
+            let error = result.as_ref().err().map(|status| Error::from(status.clone()));
+            let outcome = error.as_ref().map_or(OutboundResult::Ok, outbound_result);
+            attempts.end(outbound, outcome, &error.map(|error| error.to_string()).unwrap_or_default());
         }
         match result {
             Ok(response) => {
@@ -286,6 +299,20 @@ impl Retrying {
             call.idempotency_key.get_or_insert_with(|| Ids::default().random());
         }
         (call, message)
+    }
+}
+
+/// Returns the result of an attempt for the state of the agent, which is called by another agent.
+#[cfg(feature = "server")]
+pub(crate) fn outbound_result(error: &Error) -> OutboundResult {
+    let wait = error.retry_after_seconds().map(Duration::from_secs);
+    match (error.kind(), wait) {
+        _ if error.is_unsent() => OutboundResult::Connect,
+        (ErrorKind::DeadlineExceeded, _) => OutboundResult::Timeout,
+        (ErrorKind::InvalidAgentResponse, _) => OutboundResult::Protocol,
+        // An agent that asks to wait is there.
+        (_, Some(wait)) => OutboundResult::RateLimited(wait),
+        (kind, None) => OutboundResult::of_status(kind.wire().http, None),
     }
 }
 

@@ -28,6 +28,7 @@ pub(crate) use self::{idempotency::IdempotencyKey, resubscribe::StreamStart};
 pub use self::{idempotency::IdempotencySource, limits::Limits};
 use crate::{
     base::{
+        dependency::Dependency,
         metric::{EngineGauges, LimitUse},
         sources::Sources,
     },
@@ -109,6 +110,8 @@ pub(crate) struct Execution(Arc<Shared>);
 
 struct Shared {
     agent: Arc<dyn DynAgent>,
+    /// What the agent needs for its turns.
+    dependencies: Arc<[Dependency]>,
     journal: Arc<Journal>,
     limits: Limits,
     running: TaskTracker,
@@ -126,19 +129,36 @@ struct Shared {
 impl Execution {
     pub(crate) fn new(agent: Arc<dyn DynAgent>, store: Arc<dyn Store>, limits: Limits, sources: Sources) -> Self {
         let journal = Journal::new(store, sources, limits.live_memory.clone());
+        let dependencies = agent.dyn_dependencies().into();
         let (running, permits) = (TaskTracker::new(), Permits::new(&limits));
         // A synchronous store does not outlive the process: there is nothing to recover.
         let is_persistent = journal.store().as_sync().is_none();
         let recovered = watch::Sender::new(!is_persistent);
         let (key_locks, sweeper, quarantine) = (Arc::default(), Mutex::default(), Quarantine::default());
         let contexts = Contexts::new(limits.context_bytes);
-        let parts =
-            Shared { agent, journal, limits, running, permits, contexts, key_locks, recovered, quarantine, sweeper };
+        let parts = Shared {
+            agent,
+            dependencies,
+            journal,
+            limits,
+            running,
+            permits,
+            contexts,
+            key_locks,
+            recovered,
+            quarantine,
+            sweeper,
+        };
         let parts = Arc::new(parts);
         if is_persistent {
             tokio::spawn(Arc::clone(&parts).recover());
         }
         Self(parts)
+    }
+
+    /// Returns what the agent needs for its turns.
+    pub(crate) fn dependencies(&self) -> &Arc<[Dependency]> {
+        &self.0.dependencies
     }
 
     pub(crate) fn limits(&self) -> &Limits {

@@ -150,6 +150,10 @@ pub struct Call {
     pub required_scope: Option<&'static str>,
     /// The path of the request names the agent, among several agents of a server. So its tenant does not.
     pub names_agent: bool,
+    /// Attempts of a call of an agent, which the client reports.
+    #[cfg(feature = "server")]
+    #[doc(hidden)]
+    pub attempts: Option<crate::base::dependency::Attempts>,
     /// Part of an operation of which another part is counted against `limits.call_rate_per_owner`.
     pub is_counted: bool,
     /// Details of the call for the request log, if it is enabled.

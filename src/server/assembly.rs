@@ -1,6 +1,6 @@
 //! Assembly of a server from its settings: the service with its wrappers, the card, the transport, and the layers around it.
 
-use std::{collections::HashSet, mem, net::SocketAddr, sync::Arc};
+use std::{collections::HashSet, mem, net::SocketAddr, sync::Arc, time::Duration};
 
 #[cfg(feature = "signing")]
 use bytes::Bytes;
@@ -45,6 +45,9 @@ use crate::{
         pipeline::{LayeredService, MountedHttp, PipelineSettings, wire_log::WireLogService},
     },
 };
+
+/// Default interval of probes of what an agent needs.
+pub(crate) const HEALTH_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Newer cards of an agent.
 pub(crate) struct CardUpdates {
@@ -148,7 +151,7 @@ impl Server {
         let kind = options.agent_kind.unwrap_or("rust");
         let operated = OperatedAgent { name: options.name().into(), kind, service: Arc::clone(&engine) };
         let handles = mounted.iter().map(|agent| agent.handle.clone()).collect();
-        let handle = Handle::new(Arc::clone(&engine), grace, label.clone(), handles);
+        let handle = Handle::new(Arc::clone(&engine), grace, label.clone(), handles, options.ready_with_agents);
         let (card, extensions) = options.build_card(card);
         let has_extended_card = options.has_extended_card();
         let card_changes = options.card_updates.is_some();
@@ -174,6 +177,9 @@ impl Server {
             is_protected: settings.protects_card,
         };
         let all = std::iter::once(&listed).chain(mounted.iter().map(|agent| &agent.listed)).cloned();
+        let own = (options.name().into(), Arc::clone(handle.dependencies()));
+        let others = mounted.iter().map(|agent| (agent.listed.name.clone(), Arc::clone(agent.handle.dependencies())));
+        let agents = std::iter::once(own).chain(others);
         let settings = Settings {
             #[cfg(feature = "openapi")]
             documents: Some(options.documents(&card, settings.protocols, bound)),
@@ -192,6 +198,7 @@ impl Server {
             forward_headers,
             drain: handle.draining(),
             readiness: handle.readiness(),
+            agents: agents.collect(),
             ..settings
         };
         // Agents below a path have the operator API of the root.
@@ -291,6 +298,9 @@ impl Options {
     ) -> Service {
         let store = self.store.take().unwrap_or_else(|| Arc::new(Memory::default()));
         let service = Service::with_sources(agent, store, mem::take(&mut self.limits), sources).offering(card.offers());
+        for dependency in &**service.dependencies() {
+            dependency.start_probes(label.clone(), self.health_interval.unwrap_or(HEALTH_INTERVAL));
+        }
         let service = service.report_failures(FailureReports { agent: label, exposes_causes: self.expose_causes });
         let service = service.modes(self.modes, card.declared()).idempotency_default_key(self.default_key);
         #[cfg(feature = "push")]

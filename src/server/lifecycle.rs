@@ -12,9 +12,9 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::readiness::{readiness_check, with_mounted};
+use super::readiness::{readiness_check, with_agents, with_mounted};
 use crate::{
-    base::{metric, network::is_public, stderr},
+    base::{dependency::Dependency, metric, network::is_public, stderr},
     protocol::pb::v1::TaskState,
     service::Service,
     store::{FileUsage, StoreUsage},
@@ -176,11 +176,27 @@ struct HandleState {
 
 impl Handle {
     /// Creates the handle of a service, and of the agents that are mounted on its server.
-    pub(crate) fn new(service: Arc<Service>, grace: Duration, agent: Option<Arc<str>>, mounted: Vec<Self>) -> Self {
+    /// `needs_agents`: the server is ready only while one of its agents can do its work.
+    pub(crate) fn new(
+        service: Arc<Service>,
+        grace: Duration,
+        agent: Option<Arc<str>>,
+        mounted: Vec<Self>,
+        needs_agents: bool,
+    ) -> Self {
         let readiness = readiness_check(Arc::clone(service.journal()), service.recovered());
-        let readiness = with_mounted(readiness, mounted.iter().map(Self::readiness).collect());
+        let mut readiness = with_mounted(readiness, mounted.iter().map(Self::readiness).collect());
+        if needs_agents {
+            let all = std::iter::once(service.dependencies()).chain(mounted.iter().map(Self::dependencies));
+            readiness = with_agents(readiness, all.cloned().collect());
+        }
         let (draining, drained, stopped) = (CancellationToken::new(), OnceCell::new(), CancellationToken::new());
         Self(Arc::new(HandleState { readiness, draining, grace, service, agent, mounted, drained, stopped }))
+    }
+
+    /// Returns what the agent of this server needs for its turns.
+    pub(crate) fn dependencies(&self) -> &Arc<[Dependency]> {
+        self.0.service.dependencies()
     }
 
     pub(crate) fn readiness(&self) -> ReadinessCheck {
@@ -218,6 +234,7 @@ impl Handle {
                 record_store(agent, &store);
                 limits.iter().for_each(|limit| limit.record(agent));
             }
+            state.service.dependencies().iter().for_each(Dependency::record);
         }
         budgets.in_use().iter().chain([&self.0.service.live_memory_in_use()]).for_each(|limit| limit.record(None));
         metric::record_readiness(self.is_ready().await, self.0.draining.is_cancelled());

@@ -6,12 +6,26 @@ use futures_util::future::join_all;
 use tokio::{sync::watch, time::timeout};
 
 use crate::{
+    base::dependency::Dependency,
     engine::journal::Journal,
     transport::{NotReady, ReadinessCheck},
 };
 
 /// Timeout of the store check: a hanging disk may never respond, and probes have short timeouts.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Time for which an agent lacks a dependency before the server is not ready.
+const AGENT_DOWN: Duration = Duration::from_secs(30);
+
+/// Readiness check of a server that is not ready either while every agent lacks a dependency. `agents` has those of each agent.
+pub(crate) fn with_agents(check: ReadinessCheck, agents: Vec<Arc<[Dependency]>>) -> ReadinessCheck {
+    let agents: Arc<[_]> = agents.into();
+    Arc::new(move || {
+        let lacks = |needed: &Arc<[Dependency]>| needed.iter().any(|dependency| dependency.is_down_for(AGENT_DOWN));
+        let (check, all_lack) = (check(), agents.iter().all(lacks));
+        Box::pin(async move { check.await.and(if all_lack { Err(NotReady::AgentsDown) } else { Ok(()) }) })
+    })
+}
 
 /// Readiness check of a service and of the agents that are mounted on its server.
 pub(crate) fn with_mounted(own: ReadinessCheck, mounted: Vec<ReadinessCheck>) -> ReadinessCheck {

@@ -8,7 +8,7 @@ use http::HeaderName;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    base::{metric::LimitUse, sources::Sources},
+    base::{dependency::Dependency, metric::LimitUse, sources::Sources},
     protocol::{Protocols, call::Principal, response_budget::ResponseBudget},
     service::card::RequestOrigin,
     transport::body::{BodyLimits, receive_budget::ReceiveBudget},
@@ -77,6 +77,9 @@ pub enum NotReady {
     /// The store answers, and commits have failed or hung for over a second.
     #[error("commits to the store do not complete")]
     CommitsDelayed,
+    /// Every agent has lacked something that it needs, such as its upstream agent, for 30 s.
+    #[error("no agent can do its work")]
+    AgentsDown,
     /// The server drains.
     #[error("draining")]
     Draining,
@@ -153,6 +156,8 @@ pub struct Settings {
     pub drain: CancellationToken,
     /// Readiness check of the service.
     pub readiness: ReadinessCheck,
+    /// Names of the agents, and what each needs for its turns: gRPC's health service `a2a.agent/NAME`.
+    pub agents: Arc<[(Box<str>, Arc<[Dependency]>)]>,
     /// Clock and ids of the server.
     pub sources: Sources,
 }
@@ -188,6 +193,7 @@ impl Settings {
             idempotency_keys: false,
             forward_headers: Arc::default(),
             drain: CancellationToken::new(),
+            agents: Arc::default(),
             readiness: Arc::new(|| Box::pin(future::ready(Ok(())))),
             sources: Sources::default(),
         }

@@ -153,7 +153,7 @@ impl Persistent {
             if !is_killed && let Ok(((), Ok(status))) = timeout(END_DELAY, end).await {
                 process.has_ended = true;
                 let how = failure(status, &runner.options).unwrap_or_else(|| "exit code 0".to_owned());
-                let cause = runner.problem().unwrap_or_else(|| process.stderr.error(&how));
+                let cause = runner.ended(status).unwrap_or_else(|| process.stderr.error(&how));
                 tracing::warn!(%status, error.cause = cause, "persistent command ended");
                 // Nothing else sets it.
                 _ = error.set(cause);

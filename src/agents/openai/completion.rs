@@ -24,12 +24,14 @@ use crate::{
         clock,
         credential::Credential,
         decoding,
+        dependency::{Dependency, OutboundCall, OutboundResult},
+        metric,
         retry::Backoff,
         sse::{SseReader, without_mark},
         stderr::escaped,
         surrogates::{self, TextPieces},
     },
-    engine::agent::{Error, Turn},
+    engine::agent::{Error, Turn, Updates},
     protocol::json::check_json,
 };
 
@@ -78,6 +80,7 @@ pub(super) struct Endpoint {
     pub(super) client: Client,
     pub(super) url: Url,
     pub(super) key: Option<Credential>,
+    pub(super) dependency: Dependency,
     pub(super) idle_timeout: Duration,
     pub(super) output_bytes: usize,
 }
@@ -86,11 +89,11 @@ impl Endpoint {
     /// Sends a request, and opens the stream of its response. `tools` are the names of the tools.
     pub(super) async fn open<'a>(
         &'a self,
-        turn: &Turn,
+        turn: (&Turn, &Updates),
         body: &Bytes,
         tools: Vec<&'a str>,
     ) -> Result<CompletionStream<'a>, Error> {
-        let response = self.request(turn, body).await?;
+        let (response, call) = self.request(turn, body).await?;
         let media_type = media_type(&response);
         if media_type == "text/html" {
             let cause = "the response is no chat completion (text/html); check openai.url";
@@ -103,21 +106,22 @@ impl Endpoint {
             let events: Events = SseReader::new(Box::pin(body.into_stream()), self.output_bytes);
             Content::Events(events.accept_unterminated())
         };
-        Ok(CompletionStream { endpoint: self, content, tools, received: Received::default() })
+        Ok(CompletionStream { endpoint: self, call, content, tools, received: Received::default() })
     }
 
-    /// Sends a request, and repeats it if the endpoint is overloaded. Returns the response with a successful status.
-    async fn request(&self, turn: &Turn, body: &Bytes) -> Result<Response, Error> {
+    /// Sends a request, and repeats it if the endpoint is overloaded. Returns the response with a successful status, and its call.
+    async fn request(&self, turn: (&Turn, &Updates), body: &Bytes) -> Result<(Response, Option<OutboundCall>), Error> {
         let send = async || {
-            let request = post((&self.client, &self.url), self.key.as_ref(), ACCEPT, turn, body).await;
+            let request = post((&self.client, &self.url), self.key.as_ref(), ACCEPT, turn.0, body).await;
             endpoint::send(ENDPOINT, request, self.idle_timeout).await
         };
         let is_final = |result: &Attempt| match result {
             Ok(response) => !is_retryable(response.status()),
             Err(error) => error.is_builder(),
         };
-        match with_retries(turn, RETRIES, BACKOFF, send, is_final).await? {
-            Ok(response) if response.status().is_success() => Ok(response),
+        let (result, call) = with_retries(turn, &self.dependency, (RETRIES, BACKOFF), send, is_final).await?;
+        match result {
+            Ok(response) if response.status().is_success() => Ok((response, call)),
             Ok(response) => Err(self.rejection(response).await),
             // Without the URL, which may have a secret.
             Err(error) => Err(Error::public("The model endpoint can't be reached.").caused_by(error.without_url())),
@@ -169,6 +173,8 @@ fn is_retryable(status: StatusCode) -> bool {
 /// Response of the model while it is received.
 pub(super) struct CompletionStream<'a> {
     endpoint: &'a Endpoint,
+    /// Until the end of the response.
+    call: Option<OutboundCall>,
     content: Content,
     /// Names of the tools.
     tools: Vec<&'a str>,
@@ -214,6 +220,16 @@ struct Received {
 impl CompletionStream<'_> {
     /// Receives the next text of the model. `None` at the end of the response.
     pub(super) async fn next(&mut self) -> Result<Option<String>, Error> {
+        let next = self.receive().await;
+        if !matches!(next, Ok(Some(_)))
+            && let Some(call) = self.call.take()
+        {
+            call.end(if next.is_ok() { OutboundResult::Ok } else { OutboundResult::Protocol });
+        }
+        next
+    }
+
+    async fn receive(&mut self) -> Result<Option<String>, Error> {
         loop {
             let text = match &mut self.content {
                 Content::Nothing => return Ok(None),
@@ -295,6 +311,9 @@ impl CompletionStream<'_> {
         let chunks = chunks.await.map_err(|cause| self.invalid(&data, &cause))?;
         if chunks.len() > max {
             return Err(self.invalid(&data, "several documents in one"));
+        }
+        if let (None, Some(call)) = (self.received.form, &self.call) {
+            metric::model_first_chunk(self.endpoint.dependency.agent(), call.elapsed());
         }
         let mut text = String::new();
         for chunk in chunks {

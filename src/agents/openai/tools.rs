@@ -1,14 +1,14 @@
 //! Tools that a model can call.
 
 #[cfg(feature = "mcp")]
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use serde_json::{Value, json};
 
 use super::{Error, completion::ToolCall};
 #[cfg(feature = "mcp")]
 use crate::base::stderr::escaped;
-use crate::protocol::pb::v1::AgentSkill;
+use crate::{base::dependency::Dependency, protocol::pb::v1::AgentSkill};
 
 #[cfg(feature = "mcp")]
 pub(super) mod mcp;
@@ -150,6 +150,25 @@ impl Tools {
             ..AgentSkill::default()
         };
         self.tools.iter().filter(|tool| !tool.is_question()).map(skill).collect()
+    }
+
+    /// Returns the servers of the tools as dependencies.
+    pub(super) fn dependencies(&self) -> Vec<Dependency> {
+        #[cfg(feature = "mcp")]
+        return self.servers.dependencies();
+        #[cfg(not(feature = "mcp"))]
+        Vec::new()
+    }
+
+    /// Counts a call that the client has declined.
+    #[cfg_attr(not(feature = "mcp"), expect(unused_variables, reason = "no tool has a server"))]
+    pub(super) fn count_denied(&self, tool: &Tool) {
+        #[cfg(feature = "mcp")]
+        if let ToolKind::Mcp { server, .. } = &tool.kind
+            && let Some(server) = self.servers.get(*server)
+        {
+            server.count("denied", Duration::ZERO);
+        }
     }
 
     /// Calls a tool with arguments in JSON. Returns the result for the model, also if the call fails.

@@ -281,9 +281,18 @@ word_values!(CertificateName: Uri = "uri", Dns = "dns"; Subject = "subject");
 word_values!(AuthRequire: Any = "any"; All = "all");
 word_values!(LogFormat: Auto = "auto", Text = "text"; Json = "json");
 word_values!(CommandFormat: Text = "text", JsonLines = "json_lines"; Persistent = "persistent");
+word_values!(HealthReady: Store = "store"; Agents = "agents");
 word_values!(Durability: Process = "process"; Power = "power");
 word_values!(ExtendedCardAccess: Off = "off", Guarded = "guarded"; Open = "open");
 word_values!(OfferedExtension: Resume = "resume"; SecretParts = "secret_parts");
+
+/// What the readiness of the server depends on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum HealthReady {
+    #[default]
+    Store,
+    Agents,
+}
 
 /// Credentials that a request needs if several schemes are configured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -194,7 +194,7 @@ impl Turn {
     }
 
     /// Adds tokens that a model has read and written for the turn to its record.
-    #[allow(dead_code, reason = "called by agents that are optional features")]
+    #[cfg(feature = "openai")]
     pub(crate) fn record_tokens(&self, input: u64, output: u64) {
         self.live.record(self.number, |record| {
             record.tokens_in = record.tokens_in.saturating_add(input);
@@ -203,7 +203,7 @@ impl Turn {
     }
 
     /// Adds the exit code of the command of the agent to the record of the turn.
-    #[allow(dead_code, reason = "called by agents that are optional features")]
+    #[cfg(all(feature = "exec", unix))]
     pub(crate) fn record_exit(&self, code: i32) {
         self.live.record(self.number, |record| record.exit_code = Some(code));
     }

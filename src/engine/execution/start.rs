@@ -17,7 +17,7 @@ use super::{
 use crate::{
     engine::journal::{LiveRef, LiveTask, Phase, TurnContext, Watch},
     protocol::{
-        error::Error,
+        error::{Error, ErrorKind},
         event::Event,
         pb::v1::{Task, TaskState, TaskStatus},
         task::LimitViolation,
@@ -114,10 +114,20 @@ impl Execution {
         Ok((live, watched))
     }
 
-    /// Rejects work while the store is unavailable, and from the start of a drain.
+    /// Rejects work while the store or something that the agent needs is unavailable, and from the start of a drain.
     pub(super) fn check_accepting(&self) -> Result<(), Error> {
         let journal = &self.0.journal;
-        if journal.is_store_unavailable() || journal.phase() > Phase::Open { Err(not_accepting()) } else { Ok(()) }
+        if journal.is_store_unavailable() || journal.phase() > Phase::Open {
+            return Err(not_accepting());
+        }
+        for dependency in &*self.0.dependencies {
+            if let Some(retry_after) = dependency.refusal() {
+                dependency.count_refusal();
+                let why = format!("{} can't be reached; nothing was recorded, retry later", dependency.subject());
+                return Err(ErrorKind::Unavailable.because(why).retry_after(retry_after));
+            }
+        }
+        Ok(())
     }
 
     /// Runs a turn, and those of the messages that wait for it.

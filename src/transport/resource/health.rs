@@ -2,9 +2,8 @@
 
 use std::{sync::Arc, time::Duration};
 
-use bytes::Bytes;
 use futures_util::stream;
-use http::{HeaderMap, HeaderValue, Response, StatusCode};
+use http::{HeaderMap, HeaderValue, Response, StatusCode, Uri};
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
     time::timeout,
@@ -14,6 +13,7 @@ use tonic::{Request, Status};
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse, health_check_response::ServingStatus, health_server};
 
 use crate::{
+    base::dependency::Dependency,
     protocol::{Error, ErrorKind, rpc::BoxStream},
     transport::{
         NotReady, ReadinessCheck,
@@ -28,29 +28,83 @@ const WATCH_INTERVAL: Duration = Duration::from_secs(1);
 /// Delay after which a client may retry a rejected `Watch`.
 const WATCH_RETRY_AFTER: Duration = Duration::from_secs(5);
 
+/// Checks of `/readyz?verbose`, in the order in which they are made.
+const CHECKS: [&str; 5] = ["drain", "recovery", "store", "commits", "agents"];
+
 /// Responds to a liveness or readiness check.
 pub(in crate::transport) async fn respond_with_health(
-    path: &str,
+    uri: &Uri,
     drain: &CancellationToken,
     ready: &ReadinessCheck,
 ) -> Response<Body> {
-    let result = match path.starts_with(READY) {
+    let is_readiness = uri.path().starts_with(READY);
+    let result = match is_readiness {
         true if drain.is_cancelled() => Err(NotReady::Draining),
         true => ready().await,
         false => Ok(()),
     };
-    let (status, text) = match result {
-        Ok(()) => (StatusCode::OK, Bytes::from_static(b"ok\n")),
-        Err(reason) => (StatusCode::SERVICE_UNAVAILABLE, format!("{reason}\n").into()),
+    let is_verbose = is_readiness && uri.query().is_some_and(|query| query.split('&').any(|name| name == "verbose"));
+    let mut text = if is_verbose { describe_checks(result.err()) } else { String::new() };
+    let status = match result {
+        Ok(()) => StatusCode::OK,
+        Err(_) => StatusCode::SERVICE_UNAVAILABLE,
     };
-    respond(status, HeaderMap::new(), HeaderValue::from_static("text/plain; charset=utf-8"), text)
+    text.push_str(&result.map_or_else(|reason| format!("{reason}\n"), |()| "ok\n".to_owned()));
+    respond(status, HeaderMap::new(), HeaderValue::from_static("text/plain; charset=utf-8"), text.into())
 }
 
-/// `grpc.health.v1.Health` for the server as a whole and for its services by name.
-pub(in crate::transport) struct Health {
+/// Returns a line for each readiness check. Those after the one that has failed were not made.
+fn describe_checks(failed: Option<NotReady>) -> String {
+    let failed = failed.map(|reason| match reason {
+        NotReady::Draining => 0,
+        NotReady::Recovering => 1,
+        NotReady::StoreUnavailable => 2,
+        NotReady::CommitsDelayed => 3,
+        NotReady::AgentsDown => 4,
+    });
+    let line = |(position, name)| match failed {
+        Some(failed) if position == failed => format!("{name} failed\n"),
+        Some(failed) if position > failed => format!("{name} not checked\n"),
+        Some(_) | None => format!("{name} ok\n"),
+    };
+    CHECKS.into_iter().enumerate().map(line).collect()
+}
+
+/// Beginning of the name of the service of an agent.
+const AGENT: &str = "a2a.agent/";
+
+/// Names of agents, and what each needs for its turns.
+type Agents = Arc<[(Box<str>, Arc<[Dependency]>)]>;
+
+/// Checks of the services.
+#[derive(Clone)]
+struct Checks {
     drain: CancellationToken,
     ready: ReadinessCheck,
-    pub(in crate::transport) services: Vec<&'static str>,
+    agents: Agents,
+    services: Arc<[&'static str]>,
+}
+
+impl Checks {
+    /// Returns the status of a service. An agent does not serve while new work for it is refused.
+    async fn status(&self, service: &str) -> ServingStatus {
+        let agent = service.strip_prefix(AGENT).and_then(|name| self.agents.iter().find(|(known, _)| **known == *name));
+        if agent.is_none() && !service.is_empty() && !self.services.contains(&service) {
+            return ServingStatus::ServiceUnknown;
+        }
+        let is_refused = agent.is_some_and(|(_, needed)| needed.iter().any(|needed| needed.refusal().is_some()));
+        if !is_refused && !self.drain.is_cancelled() && (self.ready)().await.is_ok() {
+            ServingStatus::Serving
+        } else {
+            ServingStatus::NotServing
+        }
+    }
+}
+
+/// `grpc.health.v1.Health` for the server as a whole, and for its services and agents by name.
+pub(in crate::transport) struct Health {
+    checks: Checks,
+    pub(in crate::transport) services: Arc<[&'static str]>,
     watches: Arc<Semaphore>,
     max_watches: usize,
 }
@@ -58,13 +112,13 @@ pub(in crate::transport) struct Health {
 impl Health {
     /// Creates the health service for these service names, with at most `max_watches` streams of all clients together.
     pub(in crate::transport) fn new(
-        drain: CancellationToken,
-        ready: ReadinessCheck,
-        services: Vec<&'static str>,
+        (drain, ready, agents): (CancellationToken, ReadinessCheck, Agents),
+        services: Arc<[&'static str]>,
         max_watches: usize,
     ) -> Self {
         let watches = Arc::new(Semaphore::new(max_watches.min(Semaphore::MAX_PERMITS)));
-        Self { drain, ready, services, watches, max_watches }
+        let checks = Checks { drain, ready, agents, services: Arc::clone(&services) };
+        Self { checks, services, watches, max_watches }
     }
 
     /// Counts a `Watch` stream until the permit is dropped.
@@ -75,10 +129,6 @@ impl Health {
                 .because(format!("more than {max} open Watch streams; use Check or retry later"));
             error.limit("health_watches").retry_after(WATCH_RETRY_AFTER)
         })
-    }
-
-    fn is_known(&self, service: &str) -> bool {
-        service.is_empty() || self.services.contains(&service)
     }
 }
 
@@ -92,40 +142,32 @@ impl health_server::Health for Health {
         &self,
         request: Request<HealthCheckRequest>,
     ) -> Result<tonic::Response<HealthCheckResponse>, Status> {
-        if !self.is_known(&request.get_ref().service) {
-            return Err(Status::not_found(
-                "service: unknown name; use a name from reflection, or an empty one for the server",
-            ));
+        match self.checks.status(&request.get_ref().service).await {
+            ServingStatus::ServiceUnknown => Err(Status::not_found(
+                "service: unknown name; use a name from reflection, `a2a.agent/NAME`, or an empty one for the server",
+            )),
+            status => Ok(tonic::Response::new(reply(status))),
         }
-        let is_serving = !self.drain.is_cancelled() && (self.ready)().await.is_ok();
-        Ok(tonic::Response::new(reply(if is_serving { ServingStatus::Serving } else { ServingStatus::NotServing })))
     }
 
     type WatchStream = BoxStream<HealthCheckResponse>;
 
     /// Sends each change of readiness. Ends on drain, which otherwise would wait for the streams.
     async fn watch(&self, request: Request<HealthCheckRequest>) -> Result<tonic::Response<Self::WatchStream>, Status> {
-        let (drain, ready) = (self.drain.clone(), Arc::clone(&self.ready));
         // Unlike for `check`, an unknown service is not an error: the protocol allows that it is added later.
-        let is_known = self.is_known(&request.get_ref().service);
-        let start = (None, drain, ready, self.watch_permit()?);
-        let changes = stream::unfold(start, move |(sent, drain, ready, permit)| async move {
+        let (checks, service) = (self.checks.clone(), request.into_inner().service);
+        let start = (None, checks, service, self.watch_permit()?);
+        let changes = stream::unfold(start, move |(sent, checks, service, permit)| async move {
             loop {
-                let is_draining = drain.is_cancelled();
-                let status = if !is_known {
-                    ServingStatus::ServiceUnknown
-                } else if !is_draining && ready().await.is_ok() {
-                    ServingStatus::Serving
-                } else {
-                    ServingStatus::NotServing
-                };
+                let is_draining = checks.drain.is_cancelled();
+                let status = checks.status(&service).await;
                 if sent != Some(status) {
-                    return Some((Ok(reply(status)), (Some(status), drain, ready, permit)));
+                    return Some((Ok(reply(status)), (Some(status), checks, service, permit)));
                 }
                 if is_draining {
                     return None;
                 }
-                drop(timeout(WATCH_INTERVAL, drain.cancelled()).await);
+                drop(timeout(WATCH_INTERVAL, checks.drain.cancelled()).await);
             }
         });
         Ok(tonic::Response::new(Box::pin(changes)))

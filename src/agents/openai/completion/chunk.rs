@@ -3,7 +3,7 @@
 //! Null is an absent member, a value is a list of one, and a number may be text. Texts stay JSON until they are complete, since a
 //! character may be cut between two chunks.
 
-use std::{collections::BTreeMap, fmt};
+use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use serde::{
     Deserialize, Deserializer, Serialize,
@@ -12,7 +12,11 @@ use serde::{
 use serde_json::{Error, Map, Value, value::RawValue};
 
 use crate::{
-    base::surrogates::{decode, replace_lone_surrogates},
+    base::{
+        metric,
+        surrogates::{decode, replace_lone_surrogates},
+    },
+    engine::agent::Turn,
     protocol::json::check_json,
 };
 
@@ -228,6 +232,48 @@ pub(in crate::agents::openai) struct Usage {
     pub(super) completion: u64,
     #[serde(default, rename = "totalTokens", alias = "total_tokens", deserialize_with = "number")]
     pub(super) total: u64,
+    /// Tokens of the prompt that were in a cache.
+    #[serde(
+        default,
+        skip_serializing,
+        rename = "promptTokensDetails",
+        alias = "prompt_tokens_details",
+        deserialize_with = "cached"
+    )]
+    pub(super) cached: u64,
+    /// Tokens of the completion that are reasoning.
+    #[serde(
+        default,
+        skip_serializing,
+        rename = "completionTokensDetails",
+        alias = "completion_tokens_details",
+        deserialize_with = "reasoning"
+    )]
+    pub(super) reasoning: u64,
+}
+
+/// Details of a number of tokens.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct TokenDetails {
+    #[serde(deserialize_with = "number")]
+    cached_tokens: u64,
+    #[serde(deserialize_with = "number")]
+    reasoning_tokens: u64,
+}
+
+impl TokenDetails {
+    fn read<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Ok(serde_json::from_str(Box::<RawValue>::deserialize(deserializer)?.get()).unwrap_or_default())
+    }
+}
+
+fn cached<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+    Ok(TokenDetails::read(deserializer)?.cached_tokens)
+}
+
+fn reasoning<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+    Ok(TokenDetails::read(deserializer)?.reasoning_tokens)
 }
 
 /// Deserializes a number of tokens. Anything else, such as a negative number, is ignored.
@@ -241,6 +287,19 @@ impl Usage {
         self.prompt = self.prompt.saturating_add(other.prompt);
         self.completion = self.completion.saturating_add(other.completion);
         self.total = self.total.saturating_add(other.total);
+    }
+
+    /// Counts the tokens in the metrics, and in the record of the turn.
+    pub(in crate::agents::openai) fn count(self, agent: Option<&Arc<str>>, turn: &Turn) {
+        turn.record_tokens(self.prompt, self.completion);
+        for (direction, detail, count) in [
+            ("input", "all", self.prompt),
+            ("output", "all", self.completion),
+            ("input", "cache_read", self.cached),
+            ("output", "reasoning", self.reasoning),
+        ] {
+            metric::model_tokens(agent, direction, detail, count);
+        }
     }
 }
 
@@ -260,6 +319,17 @@ pub(in crate::agents::openai) enum Finish {
 }
 
 impl Finish {
+    /// Label in metrics.
+    pub(in crate::agents::openai) fn label(&self) -> &'static str {
+        match self {
+            Self::Stop => "stop",
+            Self::Calls => "tool_calls",
+            Self::Length => "length",
+            Self::Filtered => "content_filter",
+            Self::Failed(_) => "other",
+        }
+    }
+
     fn of(reason: &str) -> Option<Self> {
         Some(match reason.to_ascii_lowercase().as_str() {
             "" | "null" => return None,

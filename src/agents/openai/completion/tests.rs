@@ -894,7 +894,7 @@ data: "extra_content":{"google":{"thought_signature":"SIG"}}}]}"#,
 #[test]
 fn usage_is_stored_between_turns() {
     let usage: Usage = serde_json::from_str(r#"{"prompt_tokens":9,"completion_tokens":2,"total_tokens":11}"#).unwrap();
-    assert_eq!(usage, Usage { prompt: 9, completion: 2, total: 11 });
+    assert_eq!(usage, Usage { prompt: 9, completion: 2, total: 11, ..Usage::default() });
     let stored = serde_json::to_string(&usage).unwrap();
     assert_eq!(stored, r#"{"promptTokens":9,"completionTokens":2,"totalTokens":11}"#);
     assert_eq!(serde_json::from_str::<Usage>(&stored).unwrap(), usage);

@@ -8,7 +8,7 @@ use std::{
     path::PathBuf,
     pin::Pin,
     sync::{
-        Arc,
+        Arc, Weak,
         atomic::{AtomicBool, Ordering},
     },
     task::{Context, Poll, ready},
@@ -19,8 +19,8 @@ use parking_lot::Mutex;
 use rmcp::{
     RoleClient, ServiceError,
     model::{
-        CallToolRequestParams, CallToolResult, ClientCapabilities, ClientConfig, ClientRequest, ErrorCode,
-        Implementation, PaginatedRequestParams, PingRequest, ProtocolVersion, Tool,
+        CallToolRequestParams, ClientCapabilities, ClientConfig, ClientRequest, ErrorCode, Implementation,
+        PaginatedRequestParams, PingRequest, ProtocolVersion, Tool,
     },
     service::{
         ClientInitializeError, ClientLifecycleMode, ClientServiceExt as _, RunningService, RxJsonRpcMessage,
@@ -48,7 +48,15 @@ use crate::{
         endpoint::{client_builder, parse_url},
         turn_json::each_log_line,
     },
-    base::{clock, rate_limit::RateLimit, redaction::Secrets, retry::Backoff, stderr::escaped},
+    base::{
+        clock,
+        dependency::{Dependency, OutboundResult},
+        metric,
+        rate_limit::RateLimit,
+        redaction::Secrets,
+        retry::Backoff,
+        stderr::escaped,
+    },
     protocol::{
         error::chain,
         json::{check_json, wkt::check_unique},
@@ -83,7 +91,7 @@ const PIECE: usize = 64 << 10;
 const PING_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Delays before a server is started again if it has answered no call twice in a row, and before its tools are requested again.
-const RESTARTS: Backoff = Backoff { first: Duration::from_secs(1), longest: Duration::from_mins(1) };
+const RESTARTS: Backoff = Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(30) };
 
 /// Time after the end of its stdin in which a command ends by itself, and between SIGTERM and SIGKILL.
 const GRACE: Duration = Duration::from_secs(2);
@@ -170,14 +178,16 @@ impl Session {
         self.client.is_closed() || self.client.is_transport_closed()
     }
 
-    /// Closes the session if the server does not answer a ping in time, so that the next use opens another one.
-    async fn check(&self, server: &str, limit: Duration) {
+    /// Closes the session if the server does not answer a ping in time, so that the next use opens another one. Returns false then.
+    async fn check(&self, server: &str, limit: Duration) -> bool {
         let ping = self.client.send_request(ClientRequest::PingRequest(PingRequest::default()));
         // An error of the server is an answer too.
-        if !matches!(timeout(limit, ping).await, Ok(Ok(_) | Err(ServiceError::McpError(_)))) && !self.is_closed() {
+        let has_answered = matches!(timeout(limit, ping).await, Ok(Ok(_) | Err(ServiceError::McpError(_))));
+        if !has_answered && !self.is_closed() {
             tracing::warn!(mcp.server = server, "MCP server replaced: it does not respond");
             self.client.cancellation_token().cancel();
         }
+        has_answered
     }
 }
 
@@ -289,13 +299,14 @@ struct Process {
 
 impl Process {
     /// Waits for the end of the process. Once its session has ended, and so its stdin, it has some time to end by itself.
-    async fn supervise(mut self, server: String, session_ended: oneshot::Receiver<Infallible>) {
+    async fn supervise(mut self, dependency: Dependency, server: String, session_ended: oneshot::Receiver<Infallible>) {
         let status = tokio::select! {
             biased;
             _ = session_ended => timeout(GRACE, self.child.wait()).await,
             status = self.child.wait() => {
                 let status = status.map_or_else(|error| error.to_string(), |status| status.to_string());
                 tracing::warn!(mcp.server = server, "MCP server ended: {status}");
+                dependency.begin().fail(OutboundResult::Connect, &status);
                 return;
             }
         };
@@ -333,7 +344,12 @@ struct Started {
 }
 
 /// Starts the command of a server.
-fn start(server: &McpServer, words: &[String], env: &BTreeMap<String, String>) -> io::Result<Started> {
+fn start(
+    server: &McpServer,
+    words: &[String],
+    env: &BTreeMap<String, String>,
+    dependency: Dependency,
+) -> io::Result<Started> {
     let (program, arguments) = words.split_first().ok_or(io::ErrorKind::InvalidInput)?;
     let mut command = command(server, program.as_ref(), env.get("PATH").map(AsRef::as_ref))?;
     let mut child = command.args(arguments).envs(env).spawn()?;
@@ -349,7 +365,7 @@ fn start(server: &McpServer, words: &[String], env: &BTreeMap<String, String>) -
         each_log_line(&mut BufReader::new(stderr), |line| of_command.redact(line), log, warn).await;
     });
     let process = Process { child, is_guarded: cfg!(unix) && server.guard.is_some() };
-    tokio::spawn(process.supervise(server.name.clone(), session_ended));
+    tokio::spawn(process.supervise(dependency, server.name.clone(), session_ended));
     Ok(Started { stdin, stdout, session, secrets })
 }
 
@@ -380,6 +396,7 @@ fn command(_: &McpServer, program: &OsStr, _: Option<&OsStr>) -> io::Result<Comm
 /// MCP server with its session, which is opened again if it was closed.
 pub(super) struct Connection {
     server: McpServer,
+    dependency: Dependency,
     state: Mutex<ConnectionState>,
 }
 
@@ -421,8 +438,39 @@ impl ConnectionState {
 }
 
 impl Connection {
-    fn new(server: McpServer) -> Self {
-        Self { server, state: Mutex::default() }
+    fn new(server: McpServer) -> Arc<Self> {
+        Arc::new_cyclic(|connection: &Weak<Self>| {
+            let connection = connection.clone();
+            let dependency =
+                Dependency::new(format!("mcp:{}", server.name), format!("the MCP server {}", escaped(&server.name)));
+            let dependency = dependency.with_probe(false, move || {
+                let connection = connection.upgrade();
+                async move {
+                    // Spawned, because a server may take longer to start than a probe.
+                    let probe = tokio::spawn(async move { Some(connection?.probe().await) });
+                    probe.await.ok().flatten().unwrap_or(OutboundResult::Connect)
+                }
+            });
+            Self { server, dependency, state: Mutex::default() }
+        })
+    }
+
+    /// Opens a session if there is none, and pings a server at a URL.
+    async fn probe(&self) -> OutboundResult {
+        let session = match self.session().await {
+            Ok(session) => session,
+            Err(error) => return unopened(&error),
+        };
+        let is_there = match &self.server.transport {
+            McpTransport::Url(..) => session.check(&self.server.name, PING_TIMEOUT).await,
+            McpTransport::Command(..) => !session.is_closed(),
+        };
+        if is_there { OutboundResult::Ok } else { OutboundResult::Connect }
+    }
+
+    /// Counts a call of a tool.
+    pub(super) fn count(&self, result: &'static str, duration: Duration) {
+        metric::tool_called(self.dependency.agent(), &self.server.name, result, duration);
     }
 
     /// Returns the open session. Opens one if there is none.
@@ -469,7 +517,8 @@ impl Connection {
         };
         let client = match &self.server.transport {
             McpTransport::Command(words, env) => {
-                let Started { stdin, stdout, session, secrets } = start(&self.server, words, env)?;
+                let Started { stdin, stdout, session, secrets } =
+                    start(&self.server, words, env, self.dependency.clone())?;
                 let stdout = LimitedOutput { stdout, flood: FloodLimit::new(&self.server), _session: session };
                 let transport = stdio::transport(&self.server.name, stdout, stdin, secrets);
                 client.serve_with_lifecycle(transport, lifecycle).await
@@ -507,19 +556,24 @@ impl Connection {
             Ok(arguments) => arguments,
             Err(error) => return format!("Error: the arguments are not a JSON object: {error}"),
         };
-        match self.attempt(tool, arguments).await {
-            Ok(result) => tool_result::to_text(result, self.server.result_bytes),
-            Err(text) => text,
-        }
+        let (started, call) = (Instant::now(), self.dependency.begin());
+        let (result, outcome, text) = self.attempt(tool, arguments).await;
+        self.count(result, started.elapsed());
+        call.fail(outcome, &text);
+        text
     }
 
-    /// Sends a call. An error is a text for the model. A call is not repeated: the tool may have run.
-    async fn attempt(&self, tool: &str, arguments: Map<String, Value>) -> Result<CallToolResult, String> {
+    /// Sends a call. Returns its result for the metrics and for the state of the server, and a text for the model. A call is not
+    /// repeated: the tool may have run.
+    async fn attempt(&self, tool: &str, arguments: Map<String, Value>) -> (&'static str, OutboundResult, String) {
         let name = &self.server.name;
-        let session = self.session().await.map_err(|error| {
-            tracing::warn!(mcp.server = name, error.cause = %error, "MCP server not started");
-            format!("Error: the server of {tool} is not available.")
-        })?;
+        let session = match self.session().await {
+            Ok(session) => session,
+            Err(error) => {
+                tracing::warn!(mcp.server = name, error.cause = %error, "MCP server not started");
+                return ("error", unopened(&error), format!("Error: the server of {tool} is not available."));
+            }
+        };
         let request = CallToolRequestParams::new(tool.to_owned()).with_arguments(arguments);
         let until = clock::after(Instant::now(), self.server.timeout);
         let mut pending =
@@ -530,24 +584,30 @@ impl Connection {
             // Before the model calls it again.
             session.check(name, PING_TIMEOUT).await;
             pending.is_answered = true;
-            return Err(format!("Error: {tool} did not respond in time."));
+            return ("timeout", OutboundResult::Timeout, format!("Error: {tool} did not respond in time."));
         };
         pending.is_answered = true;
         if matches!(called, Ok(_) | Err(ServiceError::McpError(_))) {
             session.has_answered.store(true, Ordering::Relaxed);
         }
         match called {
-            Ok(result) => Ok(result),
+            Ok(result) => {
+                let label = if result.is_error == Some(true) { "tool_error" } else { "ok" };
+                (label, OutboundResult::Ok, tool_result::to_text(result, self.server.result_bytes))
+            }
             Err(ServiceError::McpError(error)) => {
-                Err(tool_result::truncated(format!("Error: {}", error.message), self.server.result_bytes))
+                let text = tool_result::truncated(format!("Error: {}", error.message), self.server.result_bytes);
+                ("tool_error", OutboundResult::Ok, text)
             }
             Err(error) => {
                 let cause = cause(&error);
                 tracing::warn!(mcp.server = name, mcp.tool = tool, error.cause = cause, "MCP tool call failed");
-                if matches!(error, ServiceError::TransportClosed | ServiceError::TransportSend(_)) {
+                let is_lost = matches!(error, ServiceError::TransportClosed | ServiceError::TransportSend(_));
+                if is_lost {
                     self.forget(&session);
                 }
-                Err(format!("Error: the call of {tool} failed."))
+                let outcome = if is_lost { OutboundResult::Connect } else { OutboundResult::Protocol };
+                ("error", outcome, format!("Error: the call of {tool} failed."))
             }
         }
     }
@@ -562,10 +622,19 @@ impl Connection {
 
     /// Returns the tools of the server.
     async fn list(&self) -> io::Result<Vec<Tool>> {
-        let session = self.session().await?;
-        let listed = self.pages(&session).await;
-        if listed.is_err() {
-            self.forget(&session);
+        let call = self.dependency.begin();
+        let listed = async {
+            let session = self.session().await?;
+            let listed = self.pages(&session).await;
+            if listed.is_err() {
+                self.forget(&session);
+            }
+            listed
+        };
+        let listed = listed.await;
+        match &listed {
+            Ok(_) => call.end(OutboundResult::Ok),
+            Err(error) => call.fail(unopened(error), error),
         }
         listed
     }
@@ -608,6 +677,11 @@ impl Connection {
         }
         Err(io::Error::other(format!("the list of tools exceeds {MAX_TOOLS} tools or {MAX_PAGES} pages")))
     }
+}
+
+/// Returns the result of a session that could not be opened.
+fn unopened(error: &io::Error) -> OutboundResult {
+    if error.kind() == io::ErrorKind::TimedOut { OutboundResult::Timeout } else { OutboundResult::Connect }
 }
 
 /// Returns the cause of a failed call, without the Rust type of the transport.

@@ -16,7 +16,7 @@ use tokio::{
 use super::{Approval, Connection, MAX_TOOLS, McpServer, RESTARTS, check};
 use crate::{
     agents::openai::tools::{Tool, ToolKind, Tools},
-    base::stderr::is_hidden,
+    base::{dependency::Dependency, stderr::is_hidden},
     engine::agent::Error,
 };
 
@@ -32,7 +32,7 @@ const START: Duration = Duration::from_secs(5);
 /// Servers of an agent, and their tools so far.
 #[derive(Default)]
 pub(in crate::agents::openai) struct Servers {
-    connections: Vec<Connection>,
+    connections: Vec<Arc<Connection>>,
     lists: watch::Sender<Vec<Listing>>,
 }
 
@@ -41,7 +41,11 @@ type Listing = Option<Result<Vec<rmcp::model::Tool>, String>>;
 
 impl Servers {
     pub(in crate::agents::openai) fn get(&self, position: usize) -> Option<&Connection> {
-        self.connections.get(position)
+        self.connections.get(position).map(|connection| &**connection)
+    }
+
+    pub(in crate::agents::openai) fn dependencies(&self) -> Vec<Dependency> {
+        self.connections.iter().map(|connection| connection.dependency.clone()).collect()
     }
 
     /// Requests the tools of a server, with backoff until it has listed them or the agent is dropped.
@@ -56,7 +60,9 @@ impl Servers {
                     tracing::warn!(mcp.server = name, error.cause = %error, "MCP server not available; retrying");
                 }
             }
-            let is_listed = listed.is_ok();
+            let (is_listed, dependency) = (listed.is_ok(), connection.dependency.clone());
+            // A model answers without the tools that it has, but not without those that it should have.
+            dependency.set_optional(is_listed);
             servers.lists.send_modify(|lists| {
                 if let Some(list) = lists.get_mut(position) {
                     *list = Some(listed.map_err(|error| error.to_string()));
@@ -66,7 +72,12 @@ impl Servers {
                 return;
             }
             drop(servers);
-            sleep_until(Instant::now() + RESTARTS.without_jitter(attempt)).await;
+            let due = sleep_until(Instant::now() + RESTARTS.without_jitter(attempt));
+            tokio::select! {
+                () = due => {}
+                // A probe has found it.
+                () = dependency.wait_until_up(), if dependency.is_down() => {}
+            }
         }
     }
 }
