@@ -125,7 +125,7 @@ pub(super) async fn with_retries<F: Future<Output = Result<Attempt, Error>>>(
     let sources = turn.live.journal().sources();
     let (mut retries, mut waits_until) = (0, None);
     loop {
-        let mut call = dependency.begin().as_retry(retries > 0);
+        let mut call = dependency.begin().repeating(retries > 0);
         let result = match send().await {
             Ok(result) => result,
             Err(error) => {

@@ -220,7 +220,7 @@ impl Runner {
     /// Returns the failure of a turn whose command can't be started.
     fn unavailable(&self, problem: String) -> Error {
         self.dependency.begin().fail(OutboundResult::Connect, &problem);
-        Error::internal(problem)
+        Error::internal(problem).because_of("unavailable")
     }
 
     /// Counts the end of a process. Returns why it has failed, if the program can't be started any more.
@@ -263,9 +263,13 @@ impl Runner {
             Err(Interrupt::Failed(error)) => return Err(error),
         };
         let problem = self.ended(status);
-        exit_code(status).into_iter().for_each(|code| turn.record_exit(code));
+        if let Some(code) = exit_code(status) {
+            turn.record_exit(code);
+        }
         if let Some(failure) = failure(status, &self.options) {
-            return Err(Error::internal(problem.unwrap_or_else(|| process.stderr.error(&failure))));
+            let reason = if problem.is_some() { "unavailable" } else { "exit_code" };
+            let failure = Error::internal(problem.unwrap_or_else(|| process.stderr.error(&failure)));
+            return Err(failure.because_of(reason));
         }
         let has_files = files.send(out, self.options.output_bytes).await?;
         without_event.filter(|_| !has_files).map_or(Ok(End::Completed(None)), Err)

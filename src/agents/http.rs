@@ -143,9 +143,9 @@ impl HttpEndpoint {
                 Err(Error::public(format!("The endpoint of the agent responded with status {status}.")))
             }
             // Without the URL, which may have a secret.
-            Err(error) => {
-                Err(Error::public("The endpoint of the agent can't be reached.").caused_by(error.without_url()))
-            }
+            Err(error) => Err(Error::public("The endpoint of the agent can't be reached.")
+                .caused_by(error.without_url())
+                .because_of("unavailable")),
         }
     }
 

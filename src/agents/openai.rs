@@ -389,7 +389,7 @@ impl<'a> Run<'a> {
             if self.state.rounds >= self.agent.options.tool_rounds {
                 let max = self.agent.options.tool_rounds;
                 let text = format!("The model called tools more than {max} times in this turn.");
-                return Err(Error::public(text));
+                return Err(Error::public(text).because_of("tool_rounds"));
             }
             self.state.rounds += 1;
             self.state.pending = completion.calls;

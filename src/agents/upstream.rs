@@ -77,7 +77,7 @@ pub struct Upstream {
 
 impl fmt::Debug for Upstream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Upstream").field("client", &*self.client.read()).finish()
+        f.debug_struct("Upstream").field("client", &*self.client.read()).finish_non_exhaustive()
     }
 }
 
@@ -307,12 +307,12 @@ const PERMANENT: [ErrorKind; 4] =
 /// Returns the failure of a task for an error of the upstream agent. The agent's texts are for its callers; errors of the connection
 /// are for the log. A response that is none of the protocol fails the call, while there is no task.
 fn failure(error: error::Error) -> Error {
-    const TEXTS: [(ErrorKind, &str); 5] = [
-        (ErrorKind::TaskNotFound, "The upstream agent has lost the task."),
-        (ErrorKind::Unavailable, "The upstream agent can't be reached."),
-        (ErrorKind::DeadlineExceeded, "The upstream agent did not respond in time."),
-        (ErrorKind::Unauthenticated, "The upstream agent requires other credentials."),
-        (ErrorKind::PermissionDenied, "The upstream agent requires other credentials."),
+    const TEXTS: [(ErrorKind, &str, &str); 5] = [
+        (ErrorKind::TaskNotFound, "The upstream agent has lost the task.", "agent"),
+        (ErrorKind::Unavailable, "The upstream agent can't be reached.", "unavailable"),
+        (ErrorKind::DeadlineExceeded, "The upstream agent did not respond in time.", "unavailable"),
+        (ErrorKind::Unauthenticated, "The upstream agent requires other credentials.", "credentials"),
+        (ErrorKind::PermissionDenied, "The upstream agent requires other credentials.", "credentials"),
     ];
     let kind = error.kind();
     let text = error.to_string();
@@ -323,8 +323,8 @@ fn failure(error: error::Error) -> Error {
         detail.starts_with("task") && detail.trim_end_matches('.').ends_with("not found")
     };
     let known_as = if has_lost { ErrorKind::TaskNotFound } else { kind };
-    if let Some((_, text)) = TEXTS.into_iter().find(|(known, _)| *known == known_as) {
-        return Error::public(text).caused_by(error);
+    if let Some((_, text, reason)) = TEXTS.into_iter().find(|(known, ..)| *known == known_as) {
+        return Error::public(text).caused_by(error).because_of(reason);
     }
     if kind == ErrorKind::Internal {
         let detail = if detail.is_empty() { "no reason given" } else { &detail };
@@ -340,6 +340,7 @@ fn failure(error: error::Error) -> Error {
 }
 
 /// Receiver of the events of an upstream task, which sends them as updates of a task.
+#[expect(clippy::struct_excessive_bools, reason = "they are independent of each other")]
 struct Relay<'a> {
     out: &'a Updates,
     upstream: &'a UpstreamTask,

@@ -527,7 +527,7 @@ impl OutboundCall {
     }
 
     /// Marks a call that repeats a failed one.
-    pub(crate) fn as_retry(mut self, is_retry: bool) -> Self {
+    pub(crate) fn repeating(mut self, is_retry: bool) -> Self {
         self.retries = is_retry.into();
         self
     }
@@ -613,7 +613,7 @@ impl Attempts {
     /// Begins an attempt. `None` if it is not counted.
     pub(crate) fn begin(&self) -> Option<OutboundCall> {
         let is_retry = self.0.has_failed.load(Ordering::Relaxed);
-        (!self.0.is_probe).then(|| self.0.dependency.begin().as_retry(is_retry))
+        (!self.0.is_probe).then(|| self.0.dependency.begin().repeating(is_retry))
     }
 
     /// Ends an attempt.

@@ -206,7 +206,7 @@ impl Error {
 
     /// Sets the reason in the log, the metrics and the record of the turn: one of the
     /// [reasons](crate::store::turn_record::REASONS).
-    #[allow(dead_code, reason = "called by agents that are optional features")]
+    #[cfg(any(feature = "client", feature = "exec"))]
     pub(crate) fn because_of(self, reason: &'static str) -> Self {
         Self { reason: Some(reason), ..self }
     }

@@ -234,7 +234,9 @@ impl Handle {
                 record_store(agent, &store);
                 limits.iter().for_each(|limit| limit.record(agent));
             }
-            state.service.dependencies().iter().for_each(Dependency::record);
+            for dependency in &**state.service.dependencies() {
+                dependency.record();
+            }
         }
         budgets.in_use().iter().chain([&self.0.service.live_memory_in_use()]).for_each(|limit| limit.record(None));
         metric::record_readiness(self.is_ready().await, self.0.draining.is_cancelled());

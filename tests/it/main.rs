@@ -23,6 +23,8 @@ mod contract {
 }
 mod crash;
 mod cross_version;
+#[cfg(unix)]
+mod dependencies;
 mod doctor;
 mod documents;
 mod durability;

@@ -124,7 +124,10 @@ impl Endpoint {
             Ok(response) if response.status().is_success() => Ok((response, call)),
             Ok(response) => Err(self.rejection(response).await),
             // Without the URL, which may have a secret.
-            Err(error) => Err(Error::public("The model endpoint can't be reached.").caused_by(error.without_url())),
+            Err(error) => {
+                let failure = Error::public("The model endpoint can't be reached.").caused_by(error.without_url());
+                Err(failure.because_of("unavailable"))
+            }
         }
     }
 
@@ -134,7 +137,8 @@ impl Endpoint {
         if matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
             // The body may quote the key.
             let cause = format!("the model endpoint responded with status {status}; check the key (A2A_OPENAI_KEY)");
-            return Error::public("The model endpoint rejects the credentials of the agent.").caused_by(cause);
+            let text = "The model endpoint rejects the credentials of the agent.";
+            return Error::public(text).caused_by(cause).because_of("credentials");
         }
         let deadline = clock::after(Instant::now(), self.idle_timeout);
         let body = ResponseBody::of(response, ERROR_BYTES).deadline(Some(deadline)).all().await.unwrap_or_default();

@@ -440,7 +440,7 @@ impl ConnectionState {
 impl Connection {
     fn new(server: McpServer) -> Arc<Self> {
         Arc::new_cyclic(|connection: &Weak<Self>| {
-            let connection = connection.clone();
+            let connection = Weak::clone(connection);
             let dependency =
                 Dependency::new(format!("mcp:{}", server.name), format!("the MCP server {}", escaped(&server.name)));
             let dependency = dependency.with_probe(false, move || {

@@ -125,7 +125,7 @@ impl Tools {
         if let Some((connection, _)) = self.servers.connections.iter().zip(&lists).find(|(_, list)| is_missing(list)) {
             let name = visible(&connection.server.name);
             let text = format!("The tools of the MCP server {name} are not available. Send the message again later.");
-            return Err(Error::public(text));
+            return Err(Error::public(text).because_of("unavailable"));
         }
         let failure = |error| Error::public("The tools of the MCP servers can't be used.").caused_by(error);
         self.with_lists(&lists).map_err(failure)
