@@ -22,18 +22,33 @@ pub(crate) mod turn_json;
 #[cfg(feature = "client")]
 mod upstream;
 
+use tokio::time::Instant;
+
 // For the files of this folder.
 use crate::{
-    base::dependency::Dependency,
+    base::dependency::{Dependency, MAX_WAIT},
     engine::agent::{Agent, ArtifactWriter, End, Error, Stopped, Turn, Updates},
     protocol::pb::v1::{AgentCard, Message, Part, Role, Task, part::Content},
 };
 
 /// Returns the status message of a turn that waits for something that can't be reached.
-#[cfg(any(feature = "client", feature = "openai"))]
+#[cfg(any(feature = "client", all(feature = "exec", unix)))]
 fn waiting_message(dependency: &Dependency) -> Result<Message, Error> {
     let message = Message::agent(format!("Waiting for {}.", dependency.subject()));
     Ok(message.with_metadata(&serde_json::json!({ format!("{}Waiting", dependency.peer()): true }))?)
+}
+
+/// Waits for something for which new work is refused, such as before a turn that was queued or recovered.
+#[cfg(any(feature = "openai", all(feature = "exec", unix)))]
+async fn wait_for(dependency: &Dependency, turn: &Turn, out: &Updates) -> Result<(), Error> {
+    if dependency.refusal().is_none() {
+        return Ok(());
+    }
+    out.progress(waiting_message(dependency)?).await?;
+    tokio::select! {
+        _ = dependency.wait_while_open(Instant::now() + MAX_WAIT) => Ok(()),
+        () = turn.canceled() => Err(Stopped.into()),
+    }
 }
 
 #[cfg(all(feature = "exec", unix))]

@@ -27,6 +27,7 @@ use super::{
     Agent, AgentCard, End, Error, Stopped, Turn, Updates,
     files::{PREFIX, TurnFiles, task_directory},
     turn_json::{EventSink, Line, OUTPUT, TurnEnd, TurnLine, read_line},
+    wait_for,
 };
 use crate::base::{
     decoding::BYTE_ORDER_MARK,
@@ -162,6 +163,7 @@ impl Exec {
 
 impl Agent for Exec {
     async fn run(&self, turn: Turn, out: Updates) -> Result<End, Error> {
+        wait_for(&self.runner.dependency, &turn, &out).await?;
         match &self.persistent {
             Some(persistent) => persistent.run(&turn, &out).await,
             None => self.runner.run(&turn, &out).await,

@@ -18,6 +18,7 @@ use self::{
 use super::{
     Agent, AgentCard, Content, End, Error, Message, Part, Role, Turn, Updates,
     endpoint::{self, client_builder, parse_url, until_canceled},
+    wait_for,
 };
 use crate::base::{credential::Credential, dependency::Dependency, metric, stderr::escaped};
 
@@ -211,6 +212,9 @@ impl Agent for Openai {
     async fn run(&self, turn: Turn, out: Updates) -> Result<End, Error> {
         // Boxed, because the future is large.
         let work = Box::pin(async {
+            for dependency in self.tools.dependencies() {
+                wait_for(&dependency, &turn, &out).await?;
+            }
             match self.tools.completed().await? {
                 Some(tools) => Self { tools, ..self.clone() }.turn(&turn, &out).await,
                 None => self.turn(&turn, &out).await,
