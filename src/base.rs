@@ -44,7 +44,7 @@ pub(crate) mod stderr;
     expect(dead_code, reason = "only agents send texts in pieces")
 )]
 pub(crate) mod surrogates;
-pub(crate) mod trace;
+pub mod trace;
 #[cfg(any(feature = "auth", feature = "server-tls"))]
 pub(crate) mod watched_file;
 #[cfg(feature = "push")]

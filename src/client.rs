@@ -21,6 +21,7 @@ mod retry_policy;
 mod retrying;
 mod stream;
 mod tls;
+mod traced;
 mod v03;
 
 use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};

@@ -101,7 +101,9 @@
 //! | `exec` | [Commands as agents](adapter), on Unix; includes `server` |
 //! | `openai` | [Models with a chat completions API as agents](adapter); includes `server` and `client` |
 //! | `mcp` | MCP servers as tools of these models; includes `openai` |
-//! | `cli` | The program `a2a`; includes `server`, `sqlite`, `client`, `push`, `auth`, `metrics`, `exec`, `openai`, `mcp`, `tls` and `server-tls`. Enabled by default |
+//! | `trace` | Spans with a [tracer](server::Server::tracer) of OpenTelemetry |
+//! | `otlp` | Export of spans by OTLP in the program; includes `server` and `trace` |
+//! | `cli` | The program `a2a`; includes `server`, `sqlite`, `client`, `push`, `auth`, `metrics`, `otlp`, `exec`, `openai`, `mcp`, `tls` and `server-tls`. Enabled by default |
 //!
 //! # Where to go next
 //!
@@ -262,6 +264,8 @@ pub mod v03 {
 // Other crates whose types are in the public API.
 #[cfg(feature = "server")]
 pub use axum;
+#[cfg(feature = "trace")]
+pub use opentelemetry;
 #[cfg(feature = "push")]
 pub use url;
 pub use {bytes, http, serde_json, tonic};

@@ -29,6 +29,7 @@ use crate::{
     base::{
         metric,
         sources::Sources,
+        trace::Tracing,
         stderr::{self, ReportGuard},
     },
     engine::agent::{Agent, DynAgent},
@@ -124,6 +125,7 @@ struct Options {
     ready_with_agents: bool,
     /// Calls are counted in the metrics of another server.
     is_metered: bool,
+    tracing: Tracing,
     /// Name of the agent in metrics, if it is mounted on another server.
     agent_label: Option<Arc<str>>,
     /// Kind of the agent for operators: `exec`, `http` and others.
@@ -276,6 +278,9 @@ setters! {
     /// Adds the causes of failed turns to the status messages of their tasks, for development: such as the stderr of a command.
     /// Clients see them, also later, because tasks are stored. Off by default: a status message has only the id of the error in the log.
     pub expose_causes => options.expose_causes: bool;
+
+    /// Tracer for spans of calls, turns and outgoing requests.
+    pub(crate) tracing => options.tracing: Tracing;
 }
 
 impl Server {
@@ -538,6 +543,22 @@ impl Server {
     pub fn agent_kind(mut self, kind: &'static str) -> Self {
         self.options.agent_kind = Some(kind);
         self
+    }
+
+    /// Makes spans of calls, turns and outgoing requests with a tracer of OpenTelemetry: those of one message are one trace, also
+    /// over a restart. The `traceparent` of a caller is the parent if the caller is authenticated, on this machine or a [trusted
+    /// proxy](Self::trusted_proxies), and otherwise linked. Agents get the context of the turn's span
+    /// ([`Turn::trace`](crate::agent::Turn::trace)). No span has contents of messages. Agents that are [mounted](Self::agent) use
+    /// the tracer of the server.
+    ///
+    /// ```
+    /// use a2a_service::{agent::demo::Demo, opentelemetry::global, server::Server};
+    ///
+    /// let server = Server::new(Demo).tracer(global::tracer("my-agent"));
+    /// ```
+    #[cfg(feature = "trace")]
+    pub fn tracer(self, tracer: opentelemetry::global::BoxedTracer) -> Self {
+        self.tracing(Tracing::of(tracer))
     }
 
     /// Adds a tower layer around the server, as [`axum::Router::layer`] does. It sees every request before the checks of HTTP

@@ -8,7 +8,10 @@ use std::sync::{
 
 use uuid::{Uuid, fmt::Hyphenated};
 
-use crate::base::clock::{Clock, Millis};
+use crate::base::{
+    clock::{Clock, Millis},
+    trace::Tracing,
+};
 
 /// Sources of time, ids and randomness, which a server passes to its journal, its service and its transport.
 ///
@@ -21,6 +24,9 @@ pub struct Sources {
     pub ids: Ids,
     /// Random numbers.
     pub rng: Rng,
+    /// Tracer. Set by the server.
+    #[doc(hidden)]
+    pub tracing: Tracing,
 }
 
 impl Sources {
@@ -31,7 +37,7 @@ impl Sources {
     pub fn simulated(seed: u64, start: Millis) -> Self {
         let (clock, rng) = (Clock::simulated(start), Rng(Some(Arc::new(AtomicU64::new(seed)))));
         let ids = Ids { clock, rng: rng.clone(), newest: Some(Arc::default()) };
-        Self { clock, ids, rng }
+        Self { clock, ids, rng, tracing: Tracing::default() }
     }
 }
 

@@ -1,6 +1,17 @@
 //! Trace context of W3C, and spans. Without a tracer, spans are empty: nothing is allocated or measured.
 
-use std::{borrow::Cow, fmt, sync::Arc, time::SystemTime};
+use std::{
+    borrow::Cow,
+    fmt,
+    net::IpAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::SystemTime,
+};
+
+use parking_lot::Mutex;
 
 #[cfg(feature = "trace")]
 pub(crate) mod opentelemetry;
@@ -175,13 +186,22 @@ pub(crate) trait Recorder: Send + Sync {
     fn link(&mut self, context: TraceContext, attributes: &[Attribute<'_>]);
     fn rename(&mut self, name: Cow<'static, str>);
     fn fail(&mut self);
-    fn context(&self) -> TraceContext;
+    /// `None` if the tracer has no ids.
+    fn context(&self) -> Option<TraceContext>;
     fn state(&self) -> Option<String>;
+}
+
+/// A tracer is in use: details of calls are recorded for spans.
+static IS_USED: AtomicBool = AtomicBool::new(false);
+
+/// Returns true if there has been a tracer in this process.
+pub(crate) fn is_used() -> bool {
+    IS_USED.load(Ordering::Relaxed)
 }
 
 /// Tracer of a server or a client, if it has one. Cheap to clone.
 #[derive(Clone, Default)]
-pub(crate) struct Tracing {
+pub struct Tracing {
     tracer: Option<Arc<dyn Tracer>>,
     /// Spans have the contents of messages.
     pub(crate) has_content: bool,
@@ -190,7 +210,9 @@ pub(crate) struct Tracing {
 impl Tracing {
     /// Traces with a tracer.
     #[cfg(feature = "trace")]
-    pub(crate) fn new(tracer: impl Tracer + 'static) -> Self {
+    pub(crate) fn of(tracer: ::opentelemetry::global::BoxedTracer) -> Self {
+        let tracer = opentelemetry::OtelTracer(tracer);
+        IS_USED.store(true, Ordering::Relaxed);
         Self { tracer: Some(Arc::new(tracer)), has_content: false }
     }
 
@@ -291,7 +313,7 @@ impl Span {
 
     /// Context of the span, also if it is not exported.
     pub(crate) fn context(&self) -> Option<TraceContext> {
-        self.0.as_ref().map(|span| span.context())
+        self.0.as_ref()?.context()
     }
 
     /// `tracestate` of the span, if there is one.
@@ -303,6 +325,59 @@ impl Span {
 impl fmt::Debug for Span {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Span").field(&self.context()).finish()
+    }
+}
+
+/// Span of a request, which begins when it is known who calls.
+pub(crate) struct RequestTrace {
+    pub(crate) tracing: Tracing,
+    started: SystemTime,
+    /// Contexts of the peer are parents.
+    is_trusted: bool,
+    /// Address of the client.
+    pub(crate) client: Option<IpAddr>,
+    span: Mutex<Option<Span>>,
+}
+
+impl RequestTrace {
+    /// Starts the time of a request. `is_trusted`: the peer decides whether its requests are exported.
+    pub(crate) fn new(tracing: &Tracing, is_trusted: bool, client: Option<IpAddr>) -> Self {
+        Self { tracing: tracing.clone(), started: SystemTime::now(), is_trusted, client, span: Mutex::default() }
+    }
+
+    /// Begins the span, unless it has begun. The context of a caller is the parent if the caller is authenticated or trusted, and
+    /// otherwise linked: a stranger can't force the export. Returns the context of the span and its `tracestate`.
+    pub(crate) fn begin(
+        &self,
+        caller: Option<Parent<'_>>,
+        is_authenticated: bool,
+    ) -> Option<(TraceContext, Option<String>)> {
+        let mut span = self.span.lock();
+        let span = span.get_or_insert_with(|| {
+            let parent = caller.filter(|_| is_authenticated || self.is_trusted);
+            let mut span = self.tracing.start_at(SpanKind::Server, "request", parent, Some(self.started));
+            if let (None, Some(caller)) = (parent, caller) {
+                span.link("caller", caller.context);
+            }
+            span
+        });
+        Some((span.context()?, span.state()))
+    }
+
+    /// Changes the span, if it has begun.
+    pub(crate) fn with(&self, change: impl FnOnce(&mut Span)) {
+        self.span.lock().as_mut().map(change);
+    }
+
+    /// Returns the span, to be ended.
+    pub(crate) fn take(&self) -> Span {
+        self.span.lock().take().unwrap_or_default()
+    }
+}
+
+impl fmt::Debug for RequestTrace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("RequestTrace").field(&self.span).finish()
     }
 }
 

@@ -19,7 +19,10 @@ use super::{
 };
 #[cfg(feature = "signing")]
 use crate::base::jws::PublicKeys;
-use crate::base::oauth::{OAuthClient, is_token_endpoint};
+use crate::base::{
+    oauth::{OAuthClient, is_token_endpoint},
+    trace::Tracing,
+};
 
 /// Maximum number of cards in the cache of a builder.
 const MAX_CACHED: usize = 64;
@@ -73,6 +76,7 @@ pub struct ClientBuilder {
     pub(super) timeout: Option<Duration>,
     pub(super) extended_card: bool,
     pub(super) limits: SizeLimits,
+    pub(super) tracing: Tracing,
     #[cfg(feature = "signing")]
     pub(super) signatures: SignaturePolicy,
 }
@@ -168,6 +172,9 @@ setters! {
     /// because tonic always verifies the certificate.
     #[cfg(feature = "tls")]
     pub danger_accept_invalid_certs => tls.accepts_invalid_certs: bool;
+
+    /// Tracer for spans of calls.
+    pub(crate) tracing => tracing: Tracing;
 
     /// Shows the requests to an observer.
     #[cfg(feature = "cli")]
@@ -307,6 +314,14 @@ impl ClientBuilder {
     /// Sets the tenant of all requests. By default, it is that of the interface on the card (4.4.6).
     pub fn tenant(self, tenant: impl Into<String>) -> Self {
         Self { tenant: Some(tenant.into()), ..self }
+    }
+
+    /// Makes a span of each call with a tracer of OpenTelemetry, and sends its context in `traceparent`. Its parent is
+    /// [`Call::trace`](crate::protocol::call::Call::trace), or else the turn in which the call is made. It includes the retries of the
+    /// call, and all events of its stream.
+    #[cfg(feature = "trace")]
+    pub fn tracer(self, tracer: opentelemetry::global::BoxedTracer) -> Self {
+        self.tracing(Tracing::of(tracer))
     }
 
     /// Replaces the network below the JSON bindings and the agent card. gRPC has connections of its own.

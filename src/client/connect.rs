@@ -25,6 +25,7 @@ use super::{
     retry_policy::{Retry, RetryBudget},
     retrying::{Interfaces, Retrying},
     tls::is_secure,
+    traced::Traced,
     v03::{self, V03Client, V03RpcClient},
 };
 use crate::{
@@ -136,7 +137,7 @@ impl ClientBuilder {
     /// Adds retries and resumed streams to another implementation of the service.
     pub fn around(&self, agent: Arc<dyn A2aService>) -> Arc<dyn A2aService> {
         let credentials = AgentCredentials { headers: self.headers.clone(), ..AgentCredentials::default() };
-        self.wrap(vec![agent], credentials, true, false)
+        self.traced(self.wrap(vec![agent], credentials, true, false), None)
     }
 
     fn service_at(&self, binding: Binding, url: &str) -> Result<Arc<dyn A2aService>, Error> {
@@ -164,7 +165,8 @@ impl ClientBuilder {
         let requests_cursors = interfaces.iter().any(|(binding, ..)| *binding == Binding::Grpc);
         let outlasts_turns = interfaces.iter().all(|(_, version, _)| *version == Version::V1_0);
         let agents = agents.collect::<Result<_, _>>()?;
-        Ok(self.wrap(agents, credentials, requests_cursors, outlasts_turns))
+        let agent = self.wrap(agents, credentials, requests_cursors, outlasts_turns);
+        Ok(self.traced(agent, interfaces.first().and_then(|(.., url)| Url::parse(url).ok())))
     }
 
     fn interface(
@@ -210,6 +212,12 @@ impl ClientBuilder {
                 return Err(Error::invalid_field("binding", "must be gRPC, HTTP+JSON or JSON-RPC"));
             }
         })
+    }
+
+    /// Adds spans, if there is a tracer. `url` is that of the agent.
+    fn traced(&self, agent: Arc<dyn A2aService>, url: Option<Url>) -> Arc<dyn A2aService> {
+        let tracing = self.tracing.clone();
+        if tracing.is_on() { Arc::new(Traced { agent, tracing, url }) } else { agent }
     }
 
     /// Adds retries and resumed streams. `requests_cursors` adds the extension `resume`, for bindings without event ids.

@@ -5,7 +5,10 @@
 
 use std::{
     net::SocketAddr,
-    sync::{Arc, OnceLock},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -25,7 +28,7 @@ pub(crate) use crate::base::{
 use crate::{
     base::{
         clock,
-        trace::{MAX_STATE, valid_parent},
+        trace::{MAX_STATE, Parent, RequestTrace, Span, SpanKind, valid_parent},
     },
     protocol::{
         error::{Error, ErrorKind},
@@ -89,6 +92,12 @@ pub struct CallRecord {
     pub(crate) task: OnceLock<String>,
     /// Owner of the task.
     pub(crate) owner: OnceLock<Arc<str>>,
+    /// Number of events that were sent on the stream.
+    pub(crate) events: AtomicU64,
+    /// Span of the request, in a server with a tracer.
+    pub(crate) trace: Option<RequestTrace>,
+    /// Span of the log lines of the request.
+    pub(crate) log: Option<tracing::Span>,
 }
 
 impl CallRecord {
@@ -102,6 +111,40 @@ impl CallRecord {
         self.version.get_or_init(|| call.version);
         if !call.owner.is_empty() {
             self.owner.get_or_init(|| Arc::clone(&call.owner));
+        }
+    }
+
+    /// Begins the span of the request, if there is a tracer. The call then continues the trace of that span.
+    #[cfg(feature = "server")]
+    pub(crate) fn begin_span(&self, call: &mut Call) {
+        let Some(trace) = &self.trace else { return };
+        let caller = Parent::parse(call.trace.as_deref(), call.trace_state.as_deref());
+        let Some((context, state)) = trace.begin(caller, call.principal.is_some()) else { return };
+        if let Some(log) = &self.log {
+            log.record("trace.id", tracing::field::display(context.trace_id()));
+            log.record("span.id", tracing::field::display(context.span_id()));
+        }
+        (call.trace, call.trace_state) = (Some(context.to_header()), state);
+    }
+
+    /// Sets the agent and the ids of the message of a send.
+    pub(crate) fn message(&self, agent: Option<&str>, ids: Option<(&str, &str)>) {
+        let Some(trace) = &self.trace else { return };
+        trace.with(|span| {
+            span.set_some("gen_ai.agent.name", agent);
+            if let Some((message, context)) = ids {
+                span.set("a2a.message.id", message);
+                span.set_some("gen_ai.conversation.id", Some(context).filter(|id| !id.is_empty()));
+            }
+        });
+    }
+
+    /// Counts an event of the stream.
+    pub(crate) fn sent_event(&self) {
+        if self.events.fetch_add(1, Ordering::Relaxed) == 0
+            && let Some(trace) = &self.trace
+        {
+            trace.with(|span| span.event("first_event", &[]));
         }
     }
 
@@ -261,6 +304,19 @@ impl Call {
     /// `Internal` if the request has none.
     pub fn of<T>(request: &tonic::Request<T>) -> Result<&Self, Error> {
         request.extensions().get().ok_or_else(|| Error::internal("request without a call context"))
+    }
+
+    /// Begins the span of a call that is a part of a request, if there is a tracer. The call then continues its trace.
+    #[cfg(feature = "server")]
+    pub(crate) fn begin_part(&mut self, operation: &'static str) -> Span {
+        let Some(trace) = self.record.as_ref().and_then(|record| record.trace.as_ref()) else { return Span::default() };
+        let parent = Parent::parse(self.trace.as_deref(), self.trace_state.as_deref());
+        let mut span = trace.tracing.start(SpanKind::ServerChild, operation, parent);
+        span.set("a2a.method.name", operation);
+        if let Some(context) = span.context() {
+            self.trace = Some(context.to_header());
+        }
+        span
     }
 
     /// Replaces all extensions of a request by this context.

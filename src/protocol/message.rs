@@ -20,7 +20,7 @@ pub mod hops;
 pub mod secret;
 #[cfg(feature = "server")]
 pub(crate) mod skill;
-#[cfg(feature = "server")]
+#[cfg(any(feature = "server", feature = "client"))]
 pub(crate) mod task_id;
 
 impl Message {

@@ -125,6 +125,7 @@ impl Server {
                 ..Paths::new(base, self.settings.protocols)
             },
             ids: self.settings.sources.ids.clone(),
+            tracing: self.options.tracing.clone(),
             added: self.options.layers.clone(),
         }
     }
@@ -134,7 +135,8 @@ impl Server {
         let protects_catalog = self.protects_catalog();
         let budgets = self.options.budgets.get_or_insert_with(|| self.settings.budgets()).clone();
         let mounted = self.mount_agents(bound, layers);
-        let Self { agent, mut card, settings, grace, mut options, .. } = self;
+        let Self { agent, mut card, mut settings, grace, mut options, .. } = self;
+        settings.sources.tracing = options.tracing.clone();
         card = card.protocols(settings.protocols.iter());
         if let Some(addr) = bound {
             card = card.bound(addr);
@@ -237,6 +239,7 @@ impl Server {
         let is_routed = self.options.authenticator.is_none();
         self.options.authenticator = self.options.authenticator.or_else(|| host.options.authenticator.clone());
         self.options.is_metered |= host.options.is_metered();
+        self.options.tracing.clone_from(&host.options.tracing);
         self.options.budgets.clone_from(&host.options.budgets);
         self.options.limits.live_memory.clone_from(&host.options.limits.live_memory);
         let forward_headers = Arc::clone(&self.settings.forward_headers);

@@ -84,6 +84,12 @@ impl RequestClass {
         self.kind == RequestKind::Operator
     }
 
+    /// Returns true for requests that may be calls, which have spans. Documents, pages and health checks have none.
+    pub(crate) fn is_traced(self, parts: &Parts) -> bool {
+        use RequestKind::{ExtendedCard, Grpc, GrpcWeb, JsonRpc, Rest};
+        matches!(self.kind, Grpc | GrpcWeb(_) | JsonRpc | Rest | ExtendedCard) && !self.kind.is_health(parts.uri.path())
+    }
+
     /// Returns the name of the RPC, if it is known before the body is read.
     pub(crate) fn operation(self, parts: &Parts) -> Option<&'static str> {
         fn grpc<T: Dispatch>(path: &str) -> Option<&'static str> {

@@ -80,6 +80,9 @@ pub(super) fn complete_call(
     call.forwarded = forwarded_headers(&parts.headers, &settings.forward_headers);
     let requested = RequestedVersion::of(parts, settings.protocols, settings.strict_version);
     call.record = parts.extensions.remove();
+    if let Some(record) = call.record.clone() {
+        record.begin_span(call);
+    }
     let deadline = if call.deadline.is_none() && parts.headers.contains_key(TIMEOUT) {
         Err(Error::invalid_field(TIMEOUT.as_str(), "is not a number of up to eight digits with a unit, such as 30S"))
     } else {

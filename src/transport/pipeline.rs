@@ -20,7 +20,7 @@ use http::{HeaderMap, Request, Response, StatusCode, header, request::Parts};
 use tower_service::Service;
 
 use crate::{
-    base::{network::is_public, sources::Ids},
+    base::{network::is_public, sources::Ids, trace::{RequestTrace, Tracing}},
     protocol::{
         call::{ADMIN, REQUEST_ID},
         error::{BEARER, Error, ErrorKind},
@@ -58,6 +58,7 @@ pub(crate) struct PipelineSettings {
     pub(crate) paths: Paths,
     /// Ids of requests.
     pub(crate) ids: Ids,
+    pub(crate) tracing: Tracing,
     /// Layers of the program, the innermost first.
     pub(crate) added: Vec<AddLayer>,
 }
@@ -267,7 +268,7 @@ impl<B: RequestBody> Service<Request<B>> for LayeredService {
     }
 
     fn call(&mut self, mut request: Request<B>) -> LoggedResponse {
-        let PipelineSettings { paths, ids, log_wire, is_metered, origins, .. } = &*self.checked.layers;
+        let PipelineSettings { paths, ids, log_wire, is_metered, origins, tracing, peers, .. } = &*self.checked.layers;
         paths.apply(&mut request);
         if let Some(agent) = self.mounted.iter().find(|agent| agent.serves(request.uri().path())) {
             return agent.http.clone().call(request);
@@ -279,7 +280,11 @@ impl<B: RequestBody> Service<Request<B>> for LayeredService {
             varies_by_origin: origins.varies_by_origin(),
             is_grpc: class.is_grpc(),
         };
-        logged(parts, class, ids, *is_metered, browser, |parts| match log_wire {
+        let trace = (tracing.is_on() && class.is_traced(&parts)).then(|| {
+            let client = peers.client(peer(&parts), &parts.headers);
+            RequestTrace::new(tracing, peer(&parts).is_some_and(|peer| peers.is_near(peer.ip())), client)
+        });
+        logged(parts, class, ids, *is_metered, browser, trace, |parts| match log_wire {
             true => recorded(parts, body, |parts, body| self.respond(class, parts, body)),
             false => self.respond(class, parts, body),
         })

@@ -77,13 +77,13 @@ impl Recorder for OtelSpan {
         self.0.set_status(Status::error(""));
     }
 
-    fn context(&self) -> TraceContext {
+    fn context(&self) -> Option<TraceContext> {
         let context = self.0.span_context();
         let mut bytes = [0; 25];
         bytes[..16].copy_from_slice(&context.trace_id().to_bytes());
         bytes[16..24].copy_from_slice(&context.span_id().to_bytes());
         bytes[24] = context.trace_flags().to_u8();
-        TraceContext(bytes)
+        context.is_valid().then_some(TraceContext(bytes))
     }
 
     fn state(&self) -> Option<String> {

@@ -1,6 +1,7 @@
 //! Ids of the tasks that requests and responses name.
 
 use crate::protocol::{
+    event::Event,
     json::wkt::Empty,
     messages::v1::{
         AgentCard, CancelTaskRequest, DeleteTaskPushNotificationConfigRequest, GetExtendedAgentCardRequest,
@@ -8,12 +9,19 @@ use crate::protocol::{
         ListTaskPushNotificationConfigsResponse, ListTasksRequest, ListTasksResponse, SendMessageRequest,
         SendMessageResponse, SubscribeToTaskRequest, TaskPushNotificationConfig, send_message_response::Payload,
     },
+    rpc::BoxStream,
+    snapshot::Snapshot,
 };
 
 /// Request or response that may belong to a task.
 pub(crate) trait OfTask {
     /// Returns the id of the task, if there is one. The task of a request may not exist.
     fn task_id(&self) -> Option<&str> {
+        None
+    }
+
+    /// Returns the ids of the message of a send, and of its context, which may be empty.
+    fn message_ids(&self) -> Option<(&str, &str)> {
         None
     }
 }
@@ -42,11 +50,17 @@ of_task! {
     ListTaskPushNotificationConfigsResponse;
     AgentCard;
     Empty;
+    Snapshot;
+    BoxStream<Event>;
 }
 
 impl OfTask for SendMessageRequest {
     fn task_id(&self) -> Option<&str> {
         self.message.as_ref().map(|message| &*message.task_id)
+    }
+
+    fn message_ids(&self) -> Option<(&str, &str)> {
+        self.message.as_ref().map(|message| (&*message.message_id, &*message.context_id))
     }
 }
 

@@ -24,7 +24,7 @@ use super::{
     PushOptions,
     payload::{Form, Notification},
     response::Failure,
-    sender::Sender,
+    sender::{Attempt, Sender},
     stats::PushStats,
 };
 use crate::{
@@ -104,7 +104,7 @@ impl DeliveryService {
         sources: Sources,
         options: PushOptions,
     ) -> Self {
-        let sender = Sender::new(&options);
+        let sender = Sender::new(&options, sources.tracing.clone());
         let (known, counters, wake, stop) = Default::default();
         let runner = sources.ids.random().into();
         let shared =
@@ -494,8 +494,10 @@ impl Shared {
         for Notification { seq, body } in due.notifications {
             self.counters.lock().attempts += 1;
             let trace = StoredContexts::decode(claim.turn_contexts.as_deref()).trace(seq);
-            let (id, owner) = (delivery_id(claim, seq), &claim.key.scope().owner);
-            let sent = self.sender.send(owner, &claim.config, &id, trace.as_deref(), body, self.now()).await;
+            let owner = &claim.key.scope().owner;
+            let id = delivery_id(claim, seq);
+            let attempt = Attempt { id: &id, trace: trace.as_deref(), number: claim.attempts + 1 };
+            let sent = self.sender.send(owner, &claim.config, attempt, body, self.now()).await;
             if let Err(failure) = sent {
                 return self.record_failure(claim, cursor, failure).await;
             }

@@ -31,6 +31,16 @@ impl Failure {
     pub(crate) fn retry(reason: impl Into<String>) -> Self {
         Self::Retry { reason: reason.into(), after: None }
     }
+
+    /// Name of the variant, for spans.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Retry { .. } => "failed",
+            Self::Busy { .. } => "busy",
+            Self::Rejected { .. } => "rejected",
+            Self::Gone => "gone",
+        }
+    }
 }
 
 /// Checks whether the head of a response accepts the notification.

@@ -30,6 +30,7 @@ use crate::{
         clock::Millis,
         jws::SigningKeys,
         oauth::sensitive,
+        trace::{Parent, Span, SpanKind, TraceContext, Tracing},
         webhook_signature::{WEBHOOK_ID, WEBHOOK_SIGNATURE, WEBHOOK_TIMESTAMP, sign},
     },
     protocol::{call::TRACE, error::Error, pb::v1::TaskPushNotificationConfig, version::Version},
@@ -61,6 +62,17 @@ pub(crate) struct Sender {
     keys: Option<SigningKeys>,
     issuer: String,
     credentials: Option<Arc<dyn WebhookCredentials>>,
+    tracing: Tracing,
+}
+
+/// Attempt to send a notification.
+pub(crate) struct Attempt<'a> {
+    /// Id of the delivery.
+    pub(crate) id: &'a str,
+    /// `traceparent` that the notification continues.
+    pub(crate) trace: Option<&'a str>,
+    /// From 1.
+    pub(crate) number: u32,
 }
 
 /// Issuer of tokens of a server that has no URL.
@@ -142,7 +154,7 @@ impl Resolve for CheckedAddresses {
 }
 
 impl Sender {
-    pub(crate) fn new(options: &PushOptions) -> Self {
+    pub(crate) fn new(options: &PushOptions, tracing: Tracing) -> Self {
         let policy = TargetPolicy::new(options);
         let json = if options.plain_json { "application/json" } else { "application/a2a+json" };
         let (keys, credentials) = (options.keys.clone(), options.credentials.clone());
@@ -151,7 +163,7 @@ impl Sender {
         let names = PublicNames::default();
         let public = client(Arc::new(names.clone()), idle_connections);
         let (internal, content_type) = (Mutex::default(), HeaderValue::from_static(json));
-        Self { timeout, idle_connections, public, names, internal, policy, content_type, keys, issuer, credentials }
+        Self { timeout, idle_connections, public, names, internal, policy, content_type, keys, issuer, credentials, tracing }
     }
 
     /// Returns the client for a target with these checked addresses.
@@ -200,8 +212,7 @@ impl Sender {
     }
 
     /// Makes one attempt to send a notification. If the receiver rejects the credentials of the server, the notification is
-    /// sent a second time with other ones, if there are any. `owner` is that of the task; `trace` is the `traceparent` of the
-    /// message that the notification is about.
+    /// sent a second time with other ones, if there are any. `owner` is that of the task.
     ///
     /// # Errors
     /// The receiver has not accepted it.
@@ -209,13 +220,36 @@ impl Sender {
         &self,
         owner: &Arc<str>,
         config: &PushConfig,
-        id: &str,
-        trace: Option<&str>,
+        attempt: Attempt<'_>,
         body: Bytes,
         now: Millis,
     ) -> Result<(), Failure> {
+        let Attempt { id, trace, number } = attempt;
+        let mut span = self.tracing.start(SpanKind::Client, "SendPushNotification", Parent::parse(trace, None));
+        span.set("a2a.task.id", &*config.config.task_id);
+        span.set("a2a_service.push.attempt", number);
+        let passed_on = span.context().map(TraceContext::to_header);
+        let delivery = (id, passed_on.as_deref().or(trace));
+        let sent = self.post(owner, config, delivery, body, now, &mut span).await;
+        if let Err(failure) = &sent {
+            span.fail(failure.name());
+        }
+        sent
+    }
+
+    async fn post(
+        &self,
+        owner: &Arc<str>,
+        config: &PushConfig,
+        (id, trace): (&str, Option<&str>),
+        body: Bytes,
+        now: Millis,
+        span: &mut Span,
+    ) -> Result<(), Failure> {
         let rejected = |reason: String| Failure::Rejected { reason };
         let url = Url::parse(&config.config.url).map_err(|_| rejected("the URL is invalid".to_owned()))?;
+        span.set_some("server.address", url.host_str());
+        span.set_some("server.port", url.port_or_known_default());
         let deadline = Instant::now() + self.timeout;
         let addresses = timeout_at(deadline, self.policy.addresses(owner, &url)).await;
         let addresses = addresses.map_err(|_| Failure::retry("the host does not resolve in time"))?;
@@ -264,6 +298,7 @@ impl Sender {
             headers.insert(header::AUTHORIZATION, value);
             response = post(&headers).await?;
         }
+        span.set("http.response.status_code", response.status().as_u16());
         let accepted = check_status(response.status(), response.headers(), now);
         // The head decides. A body that does not arrive in time closes the connection.
         _ = ResponseBody::of(response, MAX_RESPONSE).deadline(Some(deadline)).all().await;

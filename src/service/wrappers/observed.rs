@@ -23,7 +23,6 @@ use crate::{
             bindings::{Rpc, each_rpc},
         },
         rpc::{BoxStream, ServiceFuture},
-        snapshot::Snapshot,
     },
     service::streams::STREAM_MAX_AGE,
 };
@@ -49,6 +48,7 @@ impl ObservedService {
         if let Some(record) = &record {
             record.operation(operation);
             record.task(request.get_ref().task_id());
+            record.message(self.agent.as_deref(), request.get_ref().message_ids());
         }
         let labels = self.is_metered.then(|| CallLabels {
             agent: self.agent.clone(),
@@ -171,8 +171,11 @@ impl Stream for ObservedEvents {
                     labels.sent_event(is_first.then(|| self.call.start.elapsed()));
                     self.sent = Some(Instant::now());
                 }
-                if let (true, Some(record)) = (is_first, &self.call.record) {
-                    record.task(event.task_id());
+                if let Some(record) = &self.call.record {
+                    record.sent_event();
+                    if is_first {
+                        record.task(event.task_id());
+                    }
                 }
             }
         }
@@ -192,9 +195,6 @@ impl Drop for ObservedEvents {
         }
     }
 }
-
-impl OfTask for Snapshot {}
-impl OfTask for BoxStream<Event> {}
 
 macro_rules! observed {
     ($($kind:ident $method:ident $rpc:ident: $request:ty => $response:ty;)*) => {

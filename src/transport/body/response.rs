@@ -9,6 +9,7 @@ use tonic::{Status, metadata::MetadataMap};
 use tonic_types::StatusExt as _;
 
 use crate::{
+    base::trace,
     protocol::{Error, ErrorKind, Version, validate::Violation},
     transport::{Body, brief, media_type::JSON},
 };
@@ -152,7 +153,7 @@ pub(in crate::transport) fn record_outcome(
     method: Option<&str>,
     reason: Option<&'static str>,
 ) {
-    if !tracing::enabled!(target: REQUEST_LOG, tracing::Level::INFO) {
+    if !tracing::enabled!(target: REQUEST_LOG, tracing::Level::INFO) && !trace::is_used() {
         return;
     }
     let outcome = response.extensions_mut().get_or_insert_with(CallOutcome::default);

@@ -119,6 +119,11 @@ impl PeerLimit {
         Ok(Some(PeerPermit { peers: Arc::clone(&self.0), network }))
     }
 
+    /// Returns true for addresses of this machine and of trusted proxies.
+    pub(crate) fn is_near(&self, addr: IpAddr) -> bool {
+        addr.to_canonical().is_loopback() || self.trusts(addr)
+    }
+
     fn trusts(&self, addr: IpAddr) -> bool {
         self.0.trusted.iter().any(|network| network.contains(addr))
     }

@@ -4,20 +4,27 @@ use std::{
     convert::Infallible,
     net::SocketAddr,
     pin::Pin,
-    sync::Arc,
+    sync::{Arc, atomic::Ordering},
     task::{Context, Poll, ready},
 };
 
 use axum::extract::OriginalUri;
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Method, Response, request::Parts};
+use http::{HeaderMap, HeaderValue, Method, Response, Version, header::USER_AGENT, request::Parts};
 use http_body::{Body as _, Frame};
 use tokio::time::Instant;
 use tracing::{Level, Span, field};
 
 use crate::{
-    base::{metric, sources::Ids, trace::valid_parent},
-    protocol::call::{CallRecord, REQUEST_ID, TRACE},
+    base::{
+        metric,
+        sources::Ids,
+        trace::{RequestTrace, valid_parent},
+    },
+    protocol::{
+        ErrorKind,
+        call::{CallRecord, REQUEST_ID, TRACE},
+    },
     transport::{
         Body, BrowserHeaders, CallOutcome, REQUEST_LOG, RequestClass, ResponseFuture,
         body::observed::{BodyObserver, ObservedBody},
@@ -29,20 +36,21 @@ use crate::{
 pub(crate) type LoggedBody = ObservedBody<Body, Box<RequestLine>>;
 
 /// Passes a request on, and logs it: assigns it an id, which the response returns, and logs a line when the response body
-/// has ended. Log lines in between are in a span with the id. Credentials are hidden from `Debug`. `browser` is added to the
-/// response.
+/// has ended. Log lines in between are in a span with the id. With `trace`, the span of the trace ends then too. Credentials
+/// are hidden from `Debug`. `browser` is added to the response.
 pub(crate) fn logged(
     mut parts: Parts,
     class: RequestClass,
     ids: &Ids,
     is_metered: bool,
     browser: BrowserHeaders,
+    trace: Option<RequestTrace>,
     next: impl FnOnce(Parts) -> ResponseFuture,
 ) -> LoggedResponse {
     hide_credentials(&mut parts.headers);
     let id = request_id(&mut parts.headers, ids);
     let enabled = tracing::enabled!(target: REQUEST_LOG, Level::INFO);
-    let line = enabled.then(|| Box::new(RequestLine::new(&parts, class, &id)));
+    let line = (enabled || trace.is_some()).then(|| Box::new(RequestLine::new(&parts, class, &id, enabled, trace)));
     if let Some(line) = &line {
         parts.extensions.insert(Arc::clone(&line.record));
     }
@@ -108,12 +116,32 @@ pub(crate) struct RequestLine {
     outcome: CallOutcome,
     record: Arc<CallRecord>,
     is_complete: bool,
+    /// The request log is enabled.
+    is_logged: bool,
+    http: Version,
+    user_agent: Option<HeaderValue>,
 }
 
 impl RequestLine {
-    fn new(parts: &Parts, class: RequestClass, id: &HeaderValue) -> Self {
+    fn new(
+        parts: &Parts,
+        class: RequestClass,
+        id: &HeaderValue,
+        is_logged: bool,
+        request_trace: Option<RequestTrace>,
+    ) -> Self {
+        let trace = trace_id(&parts.headers).filter(|_| request_trace.is_none());
+        let span = tracing::info_span!(
+            target: REQUEST_LOG,
+            "request",
+            request.id = %id.to_str().unwrap_or_default(),
+            trace.id = trace.as_deref(),
+            span.id = field::Empty,
+        );
+        let is_traced = request_trace.is_some();
+        let log = is_traced.then(|| span.clone());
         Self {
-            span: tracing::info_span!(target: REQUEST_LOG, "request", request.id = %id.to_str().unwrap_or_default()),
+            span,
             start: Instant::now(),
             system: class.system(),
             is_grpc_web: class.is_grpc_web(),
@@ -121,12 +149,62 @@ impl RequestLine {
             path: parts.extensions.get::<OriginalUri>().map_or(&parts.uri, |uri| &uri.0).path().to_owned(),
             peer: peer(parts),
             id: id.clone(),
-            trace: trace_id(&parts.headers),
+            trace,
             status: None,
             outcome: CallOutcome::default(),
-            record: Arc::default(),
+            record: Arc::new(CallRecord { trace: request_trace, log, ..CallRecord::default() }),
             is_complete: false,
+            is_logged,
+            http: parts.version,
+            user_agent: parts.headers.get(USER_AGENT).filter(|_| is_traced).cloned(),
         }
+    }
+
+    /// Completes the span of the trace. Returns its trace id and span id.
+    fn complete(&self, trace: &RequestTrace) -> (Option<String>, Option<String>) {
+        // Of a request that was rejected before its caller was known.
+        trace.begin(None, false);
+        let mut span = trace.take();
+        let Self { method, outcome, record, .. } = self;
+        let is_batch = outcome.method.as_deref() == Some("batch");
+        match record.operation.get().filter(|_| !is_batch) {
+            Some(operation) => {
+                span.rename(*operation);
+                span.set("a2a.method.name", *operation);
+                span.set_some("rpc.method", outcome.method.as_deref());
+                span.set_some("a2a.protocol.version", record.version.get().map(|version| version.as_str()));
+                span.set_some("a2a.task.id", record.task.get());
+            }
+            None => span.rename(method.as_str().to_owned()),
+        }
+        if self.system != "http" {
+            span.set("rpc.system.name", self.system);
+        }
+        span.set("a2a_service.binding", self.system);
+        span.set("a2a_service.request.id", self.id.to_str().unwrap_or_default());
+        span.set("http.request.method", method.as_str());
+        span.set_some("http.response.status_code", self.status);
+        span.set_some("rpc.status_code", outcome.grpc_status.map(|code| code.to_string()).as_deref());
+        span.set("network.protocol.version", if self.http == Version::HTTP_2 { "2" } else { "1.1" });
+        span.set_some("client.address", trace.client.map(|client| client.to_string()).as_deref());
+        let user_agent = self.user_agent.as_ref().and_then(|value| value.to_str().ok());
+        span.set_some("user_agent.original", user_agent.and_then(|text| text.get(..text.len().min(128))));
+        let events = record.events.load(Ordering::Relaxed);
+        span.set_some("a2a_service.stream.events", (events > 0).then_some(events));
+        let reason = outcome.reason.as_deref();
+        let kind = reason.and_then(ErrorKind::from_reason);
+        let is_fault = kind.is_some_and(|kind| kind.wire().http >= 500)
+            || self.status.is_some_and(|status| status >= 500)
+            || outcome.grpc_status.is_some_and(|code| matches!(code, 2 | 13 | 14 | 15));
+        match (is_fault, reason) {
+            (true, reason) => span.fail(kind.and(reason).unwrap_or("_OTHER")),
+            (false, reason) => span.set_some("error.type", kind.and(reason)),
+        }
+        if !self.is_complete {
+            span.event("response aborted", &[]);
+        }
+        let context = span.context();
+        (context.map(|context| context.trace_id().to_string()), context.map(|context| context.span_id().to_string()))
     }
 }
 
@@ -156,6 +234,13 @@ impl BodyObserver for Box<RequestLine> {
 
 impl Drop for RequestLine {
     fn drop(&mut self) {
+        let (trace_id, span_id) = match &self.record.trace {
+            Some(trace) => self.complete(trace),
+            None => (self.trace.take(), None),
+        };
+        if !self.is_logged {
+            return;
+        }
         let event = if self.is_complete { "request completed" } else { "response aborted" };
         // No parent: the only field of the span is repeated here.
         tracing::info!(
@@ -175,7 +260,8 @@ impl Drop for RequestLine {
                 error.reason = self.outcome.reason.as_deref(),
                 duration_ms = u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX),
                 request.id = self.id.to_str().unwrap_or_default(),
-                trace.id = self.trace.as_deref(),
+                trace.id = trace_id.as_deref(),
+                span.id = span_id.as_deref(),
                 peer = self.peer.map(field::display),
             },
             "{event}"

@@ -1,0 +1,139 @@
+//! A remote agent whose calls have spans. A span includes the retries of its call, and all events of its stream.
+
+use std::{
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
+
+use reqwest::Url;
+use tokio_stream::Stream;
+use tonic::{Request, Response, Status};
+
+use super::{A2aService, BoxStream, Call, Error, Event};
+use crate::{
+    base::trace::{Parent, Span, SpanKind, TraceScope, Tracing},
+    protocol::{
+        message::task_id::OfTask,
+        pb::v1::bindings::{Rpc, each_rpc},
+        rpc::ServiceFuture,
+    },
+};
+
+/// A remote agent with a tracer.
+pub(super) struct Traced {
+    pub(super) agent: Arc<dyn A2aService>,
+    pub(super) tracing: Tracing,
+    /// URL of the first interface, if it is known.
+    pub(super) url: Option<Url>,
+}
+
+impl Traced {
+    /// Begins the span of a call, which passes its context on. Its parent is the trace of the call, or else that of the turn that makes
+    /// the call.
+    fn begin<T: OfTask>(&self, operation: &'static str, request: &mut Request<T>) -> Span {
+        let scope = TraceScope::current();
+        let call = request.extensions().get::<Call>();
+        let parent = call.and_then(|call| Parent::parse(call.trace.as_deref(), call.trace_state.as_deref()));
+        let mut span = match parent {
+            Some(parent) => self.tracing.start(SpanKind::Client, operation, Some(parent)),
+            None => TraceScope { tracing: self.tracing.clone(), ..scope }.start(SpanKind::Client, operation),
+        };
+        span.set("a2a.method.name", operation);
+        span.set_some("server.address", self.url.as_ref().and_then(Url::host_str));
+        span.set_some("server.port", self.url.as_ref().and_then(Url::port_or_known_default));
+        describe(&mut span, request.get_ref());
+        if let Some(context) = span.context() {
+            let mut call = request.extensions_mut().remove::<Call>().unwrap_or_default();
+            (call.trace, call.trace_state) = (Some(context.to_header()), span.state());
+            request.extensions_mut().insert(call);
+        }
+        span
+    }
+}
+
+/// Sets the ids of a request or a response.
+fn describe(span: &mut Span, message: &impl OfTask) {
+    span.set_some("a2a.task.id", message.task_id().filter(|id| !id.is_empty()));
+    if let Some((id, context)) = message.message_ids() {
+        span.set("a2a.message.id", id);
+        span.set_some("gen_ai.conversation.id", Some(context).filter(|id| !id.is_empty()));
+    }
+}
+
+fn fail(span: &mut Span, status: &Status) {
+    span.fail(Error::from(status.clone()).kind().wire().reason);
+}
+
+async fn unary<T: OfTask>(mut span: Span, response: ServiceFuture<'_, T>) -> Result<Response<T>, Status> {
+    let result = response.await;
+    match &result {
+        Ok(response) => describe(&mut span, response.get_ref()),
+        Err(status) => fail(&mut span, status),
+    }
+    result
+}
+
+async fn streaming(
+    mut span: Span,
+    response: ServiceFuture<'_, BoxStream<Event>>,
+) -> Result<Response<BoxStream<Event>>, Status> {
+    match response.await {
+        Ok(response) => Ok(response.map(|events| -> BoxStream<Event> { Box::pin(TracedEvents { events, span, count: 0 }) })),
+        Err(status) => {
+            fail(&mut span, &status);
+            Err(status)
+        }
+    }
+}
+
+/// Stream of a call.
+struct TracedEvents {
+    events: BoxStream<Event>,
+    span: Span,
+    count: u64,
+}
+
+impl Stream for TracedEvents {
+    type Item = Result<Event, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let Self { events, span, count } = &mut *self;
+        let item = ready!(events.as_mut().poll_next(cx));
+        match &item {
+            Some(Ok(event)) => {
+                if *count == 0 {
+                    span.event("first_event", &[]);
+                    span.set_some("a2a.task.id", event.task_id());
+                }
+                *count += 1;
+            }
+            Some(Err(status)) => fail(span, status),
+            None => {}
+        }
+        Poll::Ready(item)
+    }
+}
+
+impl Drop for TracedEvents {
+    fn drop(&mut self) {
+        self.span.set("a2a_service.stream.events", self.count);
+    }
+}
+
+macro_rules! traced {
+    ($($kind:ident $method:ident $rpc:ident: $request:ty => $response:ty;)*) => {
+        impl A2aService for Traced { $(
+            fn $method<'a, 'b>(&'a self, mut request: Request<$request>) -> ServiceFuture<'b, $response>
+            where
+                'a: 'b,
+                Self: 'b,
+            {
+                let span = self.begin(Rpc::$rpc.name(), &mut request);
+                Box::pin($kind(span, self.agent.$method(request)))
+            }
+        )* }
+    };
+}
+
+each_rpc!(traced);
