@@ -33,6 +33,7 @@ pub(crate) mod log;
 mod message;
 #[cfg(feature = "openapi")]
 mod openapi;
+pub(crate) mod otlp;
 mod progress;
 pub(crate) mod prometheus;
 mod remote;

@@ -24,13 +24,15 @@ pub(crate) use self::{
         load,
     },
     secret::{MIN_TOKEN, Sourced},
-    value::{AuthRequire, Certificate, CommandFormat, CommandLine, HealthReady, OfferedExtension, StorePath, Value},
+    value::{
+        AuthRequire, Certificate, CommandFormat, CommandLine, HealthReady, OfferedExtension, SpanContent, StorePath, Value,
+    },
 };
 use self::{
-    address::{BaseUrl, GrpcAddress, ListenAddresses, authority},
+    address::{BaseUrl, CollectorUrl, GrpcAddress, ListenAddresses, authority},
     mcp::McpServers,
     upstream_header::UpstreamHeader,
-    value::{ByteSize, CardFile, Filter, OptionalTimeout, Structure},
+    value::{ByteSize, CardFile, Filter, OptionalTimeout, Ratio, Structure},
     webhook_credentials::WebhookHosts,
 };
 use crate::{
@@ -231,6 +233,9 @@ keys! {
     Server "log.format" | "log" => log.format: LogFormat, "Log format on stderr: short lines for people if stderr is a terminal, and otherwise text; text, which is `name=value` on a line for each event (logfmt); or a JSON object on each line.";
     Server "log.filter" => log.filter: Filter, "Log filter: a level for all targets, and levels for single ones, such as a crate or module. The variable `RUST_LOG` sets it too, unless `A2A_LOG_FILTER` is set.";
     Server "log.wire" => log.wire: bool, "Enables the wire log, under the target `a2a_service::wire`: each request as received, the call of 1.0 that it stands for, and the response. Credentials are redacted; message content is not.";
+    Server "otlp.endpoint" => otlp.endpoint: Option<CollectorUrl>, "Base URL of a collector, such as `http://localhost:4318`, to which spans are exported by OTLP over HTTP. If not set, nothing is measured or sent. The variables `OTEL_EXPORTER_OTLP_ENDPOINT` and `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT` set it too, unless this key is set; `OTEL_EXPORTER_OTLP_HEADERS` has headers such as credentials, `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES` describe the server, and `OTEL_SDK_DISABLED=true` turns all off.";
+    Server "otlp.sample" => otlp.sample: Ratio, "Ratio of the traces that begin here and are exported. A trace of a caller who is authenticated, on this machine or a trusted proxy is exported if that caller exports it. At most 500 traces per second. `OTEL_TRACES_SAMPLER` and `OTEL_TRACES_SAMPLER_ARG` set it too, unless this key is set.";
+    Server "otlp.content" => otlp.content: SpanContent, "Contents in spans: none, or the messages and tool calls of models, up to 8 KiB each, without secret parts. Spans never have headers and credentials.";
     Agent "turn.deadline" => limits.turn_deadline: Duration, "Maximum duration of one turn; a turn that exceeds it fails. Zero fails every turn that does not end at once.";
     Agent "turn.idle_timeout" => limits.turn_idle_timeout: Duration, "Idle timeout of an agent: a turn without an update for this long fails. Waiting for authorization or for the store does not count. Zero disables it.";
     Agent "store.path" | "store" => store.path: StorePath, "Store of the tasks: a SQLite file, which is created if it does not exist, or memory, which is lost when the process ends. The default is in the directory that systemd creates (`STATE_DIRECTORY`), or else in the working directory.";
@@ -295,6 +300,7 @@ pub(crate) struct Config {
     pub(crate) auth: AuthConfig,
     pub(crate) tls: TlsConfig,
     pub(crate) log: LogConfig,
+    pub(crate) otlp: OtlpConfig,
     pub(crate) store: StoreConfig,
     pub(crate) push: PushConfig,
     pub(crate) card: CardKeys,
@@ -398,6 +404,16 @@ pub(crate) struct TlsConfig {
     pub(crate) cert: Option<Certificate>,
     pub(crate) key: Option<PathBuf>,
     pub(crate) client_ca: Option<PathBuf>,
+}
+
+defaults! {
+    /// Table `otlp`.
+    #[derive(Clone, Debug)]
+    pub(crate) struct OtlpConfig {
+        pub(crate) endpoint: Option<CollectorUrl>,
+        pub(crate) sample: Ratio = Ratio(1.0),
+        pub(crate) content: SpanContent,
+    }
 }
 
 /// Table `log`.
@@ -550,8 +566,8 @@ mod tests {
     }
 
     #[test]
-    fn there_are_at_most_95_keys() {
-        assert!(KEYS.len() <= 95, "{}", KEYS.len());
+    fn there_are_at_most_98_keys() {
+        assert!(KEYS.len() <= 98, "{}", KEYS.len());
     }
 
     #[test]

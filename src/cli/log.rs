@@ -2,12 +2,13 @@
 
 use std::{
     backtrace::{Backtrace, BacktraceStatus},
-    fmt,
+    fmt::{self, Write as _},
     io::{self, IsTerminal as _},
     panic::PanicHookInfo,
 };
 
 use anstream::AutoStream;
+use serde_json::{Map, Value};
 use tracing::{
     Event, Level, Subscriber,
     field::{Field, Visit},
@@ -57,8 +58,8 @@ pub(crate) fn init(log: LogFormat, filter: Targets) {
             subscriber.with(lines.fmt_fields(Logfmt).event_format(Lines::Logfmt)).init();
         }
         LogFormat::Json => {
-            let lines = lines.json().flatten_event(true).with_span_list(false);
-            subscriber.with(lines.map_event_format(Escaped)).init();
+            let lines = lines.json().flatten_event(true).with_span_list(false).with_current_span(false);
+            subscriber.with(lines.map_event_format(Json)).init();
         }
     }
     std::panic::set_hook(Box::new(log_panic));
@@ -180,8 +181,16 @@ where
         if matches!(self, Self::Logfmt) {
             let mut line = format!("timestamp={time} level={level} target={target}");
             context.field_format().format_fields(Writer::new(&mut line), event)?;
+            let mut names: Vec<_> = fields.0.iter().map(|(name, _)| (*name).to_owned()).collect();
             for span in context.event_scope().into_iter().flatten() {
-                line.extend(span.extensions().get::<FormattedFields<N>>().map(|fields| fields.fields.as_str()));
+                let extensions = span.extensions();
+                let fields = extensions.get::<FormattedFields<N>>().map_or("", |fields| &fields.fields);
+                for (name, field) in fields.split(' ').filter_map(|field| Some((field.split_once('=')?.0, field))) {
+                    if !names.iter().any(|known| known == name) {
+                        names.push(name.to_owned());
+                        line.extend([" ", field]);
+                    }
+                }
             }
             return writeln!(writer, "{}", escaped(&line));
         }
@@ -199,10 +208,11 @@ where
     }
 }
 
-/// Event format that escapes the control characters in the JSON of another format.
-struct Escaped<F>(F);
+/// Event format that adds the fields of spans to the JSON of another format, unless the event has them, and escapes control
+/// characters.
+struct Json<F>(F);
 
-impl<S, N, F> FormatEvent<S, N> for Escaped<F>
+impl<S, N, F> FormatEvent<S, N> for Json<F>
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
     N: for<'a> FormatFields<'a> + 'static,
@@ -211,6 +221,22 @@ where
     fn format_event(&self, context: &FmtContext<'_, S, N>, mut writer: Writer<'_>, event: &Event<'_>) -> fmt::Result {
         let mut line = String::new();
         self.0.format_event(context, Writer::new(&mut line), event)?;
+        if let Some(scope) = context.event_scope() {
+            let object = |text: &str| serde_json::from_str::<Map<String, Value>>(text).unwrap_or_default();
+            let mut known = object(&line);
+            line.truncate(line.trim_end().trim_end_matches('}').len());
+            for span in scope {
+                let extensions = span.extensions();
+                let fields = extensions.get::<FormattedFields<N>>().map_or("", |fields| &fields.fields);
+                for (name, value) in object(fields) {
+                    if !known.contains_key(&name) {
+                        write!(line, ",{}:{value}", Value::from(&*name))?;
+                        known.insert(name, value);
+                    }
+                }
+            }
+            line.push('}');
+        }
         write_escaped(&mut writer, line.strip_suffix('\n').unwrap_or(&line), true)?;
         writer.write_str("\n")
     }
@@ -334,7 +360,7 @@ mod tests {
     fn control_characters_are_escaped_in_the_json_log() {
         let output = LogBuffer::default();
         let lines = tracing_subscriber::fmt().with_writer(output.clone()).json().flatten_event(true);
-        let lines = lines.map_event_format(Escaped).finish();
+        let lines = lines.map_event_format(Json).finish();
         tracing::subscriber::with_default(lines, log);
         let text = String::from_utf8(output.0.lock().unwrap().clone()).unwrap();
         let line = text.strip_suffix('\n').unwrap();

@@ -26,6 +26,7 @@ use crate::{
             self, AgentConfig, AuthConfig, AuthRequire, Certificate, Config, HealthReady, LoadedConfig, MIN_TOKEN,
             OfferedExtension, Origin, StoreConfig, TlsConfig,
         },
+        otlp::Exporter,
         prometheus,
     },
     engine::agent::DynAgent,
@@ -70,6 +71,7 @@ pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
         return Err(config::Error::new("--echo: the configuration has another agent; remove one of them").into());
     }
     let token_origin = loaded.origin("token").clone();
+    let otlp_origin = loaded.origin("otlp.endpoint").clone();
     let has_default_store = *loaded.origin("store.path") == Origin::Default;
     let LoadedConfig { config, warnings, agents, file, .. } = loaded;
     let mut filter = config.log.filter.targets.clone();
@@ -96,6 +98,8 @@ pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
     let tls = tls(&config)?;
     let recorder = prometheus::install()?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let exporter = Exporter::start(&config.otlp, runtime.handle())?;
+    let tracing = exporter.as_ref().map(|exporter| exporter.tracing.clone()).unwrap_or_default();
     // Before the server listens, because opening the store may migrate it, which blocks.
     let mut prepared = Vec::new();
     for AgentConfig { name, config, .. } in &agents {
@@ -114,6 +118,9 @@ pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
     }
     if has_default_store && prepared.iter().any(|agent| agent.file.is_some()) {
         details += "  (--store memory keeps them in memory only)\n";
+    }
+    if let Some(endpoint) = &config.otlp.endpoint {
+        _ = writeln!(details, "traces are exported to {} ({otlp_origin})", endpoint.0);
     }
     let served = runtime.block_on(async {
         let mut gateways = Vec::new();
@@ -140,7 +147,7 @@ pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
         };
         let server = if let Some(tls) = tls.clone() { server.tls(tls) } else { server };
         tokio::spawn(prometheus::keep_up(recorder.clone()));
-        let server = server.metrics(move || recorder.render()).operator_token(operator_token.clone());
+        let server = server.metrics(move || recorder.render()).operator_token(operator_token.clone()).tracing(tracing);
         prometheus::record_build();
         let (first, others) = config.listen.0.split_first().context("there is no listen address")?;
         let context = |addr| move || format!("can't listen on {addr}; set another address with --listen");
@@ -211,6 +218,9 @@ pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
             .await;
         Ok(())
     });
+    if let Some(exporter) = exporter {
+        exporter.stop();
+    }
     runtime.shutdown_timeout(BLOCKING_GRACE);
     served
 }

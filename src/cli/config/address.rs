@@ -93,6 +93,8 @@ checked_texts! {
     AgentUrl = "URL", complete_agent_url;
     /// gRPC address for the agent card: `host:port`, optionally after `dns:///`, or a URL without a path.
     GrpcAddress = "gRPC address", check_grpc_address;
+    /// Base URL of a collector of telemetry, without credentials.
+    CollectorUrl = "URL", check_collector_url;
 }
 
 fn check_base_url(text: &str) -> Result<String, String> {
@@ -102,6 +104,19 @@ fn check_base_url(text: &str) -> Result<String, String> {
     });
     let error = || format!("{} is not the URL of a server; write https://agent.example", brief(text));
     if is_base && !text.contains('#') { Ok(text.to_owned()) } else { Err(error()) }
+}
+
+fn check_collector_url(text: &str) -> Result<String, String> {
+    let url = complete_url(text).map_err(|_| format!("{} is not a URL; write http://localhost:4318", brief(text)))?;
+    if !url.username().is_empty() || url.password().is_some() {
+        // The text is not repeated.
+        return Err("the URL has credentials; set them in OTEL_EXPORTER_OTLP_HEADERS".to_owned());
+    }
+    if url.query().is_some() || url.fragment().is_some() {
+        return Err("the URL has a query or a fragment; write http://localhost:4318".to_owned());
+    }
+    let url = url.as_str().trim_end_matches('/');
+    Ok(url.strip_suffix("/v1/traces").unwrap_or(url).to_owned())
 }
 
 fn complete_agent_url(text: &str) -> Result<String, String> {
@@ -173,6 +188,21 @@ mod tests {
         }
         for text in ["", "./agent.sh", "agent", "ftp://a", "/path", "https://a#b", "http:/a.b", "http//a.b", "me@a.b"] {
             assert!(AgentUrl::read(text).unwrap_err().contains("http://localhost:9000"), "{text}");
+        }
+    }
+
+    #[test]
+    fn urls_of_collectors_have_no_credentials() {
+        for (text, expected) in [
+            ("localhost:4318", "http://localhost:4318"),
+            ("http://a.example/otel/", "http://a.example/otel"),
+            ("https://a.example/x/v1/traces", "https://a.example/x"),
+        ] {
+            assert_eq!(CollectorUrl::read(text).unwrap().0, expected);
+        }
+        for text in ["https://user:s3cret@a.example", "https://s3cret@a.example", "https://a?key=s3cret", "a b"] {
+            let error = CollectorUrl::read(text).unwrap_err();
+            assert!(!error.contains("s3cret"), "{error}");
         }
     }
 

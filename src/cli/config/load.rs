@@ -169,6 +169,8 @@ struct Loader {
     origins: Vec<Origin>,
     errors: Vec<String>,
     warnings: Vec<String>,
+    /// `OTEL_SDK_DISABLED` is true.
+    is_telemetry_disabled: bool,
 }
 
 impl Loader {
@@ -179,11 +181,13 @@ impl Loader {
             origins: vec![Origin::Default; KEYS.len()],
             errors: Vec::new(),
             warnings: Vec::new(),
+            is_telemetry_disabled: false,
         }
     }
 
     fn finish(self, agents: Vec<AgentConfig>) -> Result<LoadedConfig, Error> {
-        let Self { config, file, origins, mut errors, warnings } = self;
+        let Self { mut config, file, origins, mut errors, warnings, is_telemetry_disabled } = self;
+        config.otlp.endpoint = config.otlp.endpoint.filter(|_| !is_telemetry_disabled);
         if errors.is_empty() {
             return Ok(LoadedConfig { config, warnings, agents, file, origins });
         }
@@ -196,7 +200,8 @@ impl Loader {
         let mut origins = KEYS.iter().zip(&mut self.origins).filter(|(known, _)| known.name == key.name);
         let Some((_, previous)) = origins.next() else { return };
         let is_same_source = mem::discriminant(previous) == mem::discriminant(&origin);
-        if is_same_source && *previous != Origin::Variable(RUST_LOG.to_owned()) {
+        let is_default = matches!(previous, Origin::Variable(name) if name == RUST_LOG || name.starts_with("OTEL_"));
+        if is_same_source && !is_default {
             self.errors.push(format!("{}: {previous} sets the same key; remove one of them", origin.subject(key)));
             return;
         }

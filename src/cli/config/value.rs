@@ -284,6 +284,7 @@ word_values!(CommandFormat: Text = "text", JsonLines = "json_lines"; Persistent 
 word_values!(HealthReady: Store = "store"; Agents = "agents");
 word_values!(Durability: Process = "process"; Power = "power");
 word_values!(ExtendedCardAccess: Off = "off", Guarded = "guarded"; Open = "open");
+word_values!(SpanContent: None = "none"; Messages = "messages");
 word_values!(OfferedExtension: Resume = "resume"; SecretParts = "secret_parts");
 
 /// What the readiness of the server depends on.
@@ -292,6 +293,43 @@ pub(crate) enum HealthReady {
     #[default]
     Store,
     Agents,
+}
+
+/// Contents in spans.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum SpanContent {
+    #[default]
+    None,
+    Messages,
+}
+
+/// Ratio from 0 to 1.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Ratio(pub(crate) f64);
+
+impl Value for Ratio {
+    const KIND: &'static str = "ratio";
+
+    fn read(text: &str) -> Result<Self, String> {
+        let ratio = text.parse().ok().filter(|ratio| (0.0..=1.0).contains(ratio));
+        ratio.map(Self).ok_or_else(|| format!("{} is not a ratio; write a number from 0 to 1", brief(text)))
+    }
+
+    fn from_toml(value: &Spanned<DeValue<'_>>) -> Result<Self, String> {
+        match value.get_ref() {
+            DeValue::Float(number) => Self::read(number.as_str()),
+            DeValue::Integer(number) => Self::read(&number.to_string()),
+            other @ (DeValue::String(_)
+            | DeValue::Boolean(_)
+            | DeValue::Datetime(_)
+            | DeValue::Array(_)
+            | DeValue::Table(_)) => Err(format!("{} is not a ratio", other.type_str())),
+        }
+    }
+
+    fn show(&self) -> Option<String> {
+        Some(format!("{:?}", self.0))
+    }
 }
 
 /// Credentials that a request needs if several schemes are configured.

@@ -41,8 +41,12 @@ pub(crate) fn hops() -> Option<u32> {
 impl Loader {
     /// Returns the variables that configure this program, in the order in which they are applied.
     pub(super) fn variables(&mut self, all: impl Iterator<Item = (OsString, OsString)>) -> Vec<(String, String)> {
-        let mut variables = Vec::new();
+        let (mut variables, mut standard) = (Vec::new(), Vec::new());
         for (name, value) in all {
+            if let Some((name, value)) = name.to_str().zip(value.to_str()).filter(|(name, _)| name.starts_with("OTEL_")) {
+                standard.push((name.to_owned(), value.to_owned()));
+                continue;
+            }
             if name == STATE_VARIABLE {
                 let first = value.to_str().and_then(|list| list.split(':').next()).filter(|path| !path.is_empty());
                 if let Some(directory) = first {
@@ -63,9 +67,34 @@ impl Loader {
                 None => self.warn_unknown_variable(name),
             }
         }
+        standard.sort();
+        self.apply_standard(&standard);
         // Descending, so that `A2A_LOG_FILTER` is applied after `RUST_LOG`. Sorted also for a stable order of errors.
         variables.sort_by(|a, b| b.cmp(a));
         variables
+    }
+
+    /// Applies the variables of OpenTelemetry, which set defaults: other sources override them. The exporter reads the others.
+    fn apply_standard(&mut self, variables: &[(String, String)]) {
+        let get = |sought: &str| variables.iter().find(|(name, value)| name == sought && !value.is_empty());
+        if get("OTEL_SDK_DISABLED").is_some_and(|(_, value)| value.eq_ignore_ascii_case("true")) {
+            self.is_telemetry_disabled = true;
+        }
+        let endpoint = get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT").or(get("OTEL_EXPORTER_OTLP_ENDPOINT"));
+        let sampler = get("OTEL_TRACES_SAMPLER").map_or("", |(_, value)| value);
+        let ratio = get("OTEL_TRACES_SAMPLER_ARG").filter(|_| sampler.ends_with("traceidratio"));
+        let off = ("OTEL_TRACES_SAMPLER".to_owned(), "0".to_owned());
+        let ratio = if sampler.ends_with("always_off") { Some(&off) } else { ratio };
+        for (key, (name, value)) in [("otlp.endpoint", endpoint), ("otlp.sample", ratio)]
+            .into_iter()
+            .filter_map(|(key, variable)| Some((KEYS.iter().find(|known| known.name == key)?, variable?)))
+        {
+            self.set(key, RawValue::Text(value), Origin::Variable(name.clone()));
+        }
+        let protocol = get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL").or(get("OTEL_EXPORTER_OTLP_PROTOCOL"));
+        if let (Some(_), Some((name, value))) = (endpoint, protocol.filter(|(_, value)| value != "http/protobuf")) {
+            self.warnings.push(format!("{name}: {value} is not supported; spans are sent as http/protobuf"));
+        }
     }
 
     /// Applies variables in this order.
