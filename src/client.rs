@@ -54,6 +54,8 @@ use self::{
     retry_policy::Retries,
     stream::{another_task, check_message, check_state, check_task, without_id},
 };
+#[cfg(feature = "server")]
+use crate::base::trace::Tracing;
 use crate::{
     base::{clock, sources::Ids},
     protocol::{
@@ -189,6 +191,16 @@ impl Client {
     pub(crate) fn call(&self) -> Call {
         let deadline = self.timeout.map(|timeout| clock::after(tokio::time::Instant::now(), timeout));
         Call { deadline: deadline.or(self.context.deadline), hops: self.hops(), ..self.context.clone() }
+    }
+
+    /// Returns this client with spans of its calls, if there is a tracer.
+    #[cfg(feature = "server")]
+    pub(crate) fn traced(mut self, tracing: &Tracing) -> Self {
+        if tracing.is_on() {
+            let url = self.interface.as_ref().and_then(|interface| reqwest::Url::parse(&interface.url).ok());
+            self.agent = Arc::new(traced::Traced { agent: self.agent, tracing: tracing.clone(), url });
+        }
+        self
     }
 
     fn hops(&self) -> u32 {

@@ -5,7 +5,7 @@ use std::{
     fs, process,
     sync::{
         Arc,
-        atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
+        atomic::{AtomicUsize, Ordering::Relaxed},
     },
     time::Duration,
 };
@@ -34,7 +34,7 @@ use parking_lot::Mutex;
 use tokio::{runtime::Handle, time::Instant};
 
 use super::config::{OtlpConfig, SpanContent};
-use crate::base::{bounded_body::ResponseBody, sources::Ids, trace::Tracing};
+use crate::base::{bounded_body::ResponseBody, metric, sources::Ids, trace::Tracing};
 
 /// Maximum number of spans that wait for their export.
 const QUEUE: usize = 8192;
@@ -162,17 +162,23 @@ impl HttpClient for RuntimeClient {
     }
 }
 
-/// Numbers of spans, by what became of them.
+/// Numbers of spans.
 #[derive(Debug, Default)]
 struct Counts {
     queued: AtomicUsize,
-    exported: AtomicU64,
-    dropped: AtomicU64,
-    failed: AtomicU64,
+    /// Neither exported nor queued.
+    lost: AtomicUsize,
     warned: Mutex<Option<Instant>>,
 }
 
 impl Counts {
+    fn add(&self, result: &'static str, count: usize) {
+        metric::otlp_spans(result, count.try_into().unwrap_or(u64::MAX));
+        if result != "exported" {
+            self.lost.fetch_add(count, Relaxed);
+        }
+    }
+
     /// Warns of lost spans, at most once a minute.
     fn warn(&self, cause: &str) {
         let now = Instant::now();
@@ -180,8 +186,7 @@ impl Counts {
         if warned.is_none_or(|last| now.duration_since(last) >= WARNING_INTERVAL) {
             *warned = Some(now);
             drop(warned);
-            let [exported, dropped, failed] = [&self.exported, &self.dropped, &self.failed].map(|n| n.load(Relaxed));
-            tracing::warn!(exported, dropped, failed, error.cause = cause, "spans are lost (otlp.endpoint)");
+            tracing::warn!(lost = self.lost.load(Relaxed), error.cause = cause, "spans lost, not exported to otlp.endpoint");
         }
     }
 }
@@ -197,12 +202,12 @@ impl Export for CountedExporter {
     async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
         let size = batch.len();
         let result = self.exporter.export(batch).await;
-        self.counts.queued.fetch_sub(size, Relaxed);
-        let count = u64::try_from(size).unwrap_or(u64::MAX);
+        let left = self.counts.queued.fetch_sub(size, Relaxed).saturating_sub(size);
+        metric::otlp_queue(left);
         match &result {
-            Ok(()) => _ = self.counts.exported.fetch_add(count, Relaxed),
+            Ok(()) => self.counts.add("exported", size),
             Err(error) => {
-                self.counts.failed.fetch_add(count, Relaxed);
+                self.counts.add("failed", size);
                 self.counts.warn(&error.to_string());
             }
         }
@@ -233,7 +238,7 @@ impl SpanProcessor for BoundedProcessor {
             self.batches.on_end(span);
         } else {
             self.counts.queued.fetch_sub(1, Relaxed);
-            self.counts.dropped.fetch_add(1, Relaxed);
+            self.counts.add("dropped", 1);
             self.counts.warn("the collector is too slow");
         }
     }

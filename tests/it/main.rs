@@ -49,6 +49,7 @@ mod mcp;
 mod openai;
 #[cfg(feature = "openapi")]
 mod openapi;
+mod otlp;
 mod power_loss;
 mod program;
 mod protocol_document;

@@ -1,0 +1,495 @@
+//! Spans, and their export by OTLP over HTTP: the receiver is in the test, and decodes with the messages of OpenTelemetry.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    process::Output,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use a2a_service::{
+    agent::demo::Demo,
+    bytes::Bytes,
+    call::Call,
+    client::{self, Client},
+    http::{HeaderMap, StatusCode},
+    opentelemetry::{global::BoxedTracer, trace::{SpanKind as Kind, TracerProvider as _}},
+    pb::v1::{GetTaskRequest, SendMessageRequest},
+    server::Server,
+};
+use axum::{Router, body::Body, extract::State, response::Response, routing::post};
+use opentelemetry_proto::tonic::{
+    collector::trace::v1::ExportTraceServiceRequest,
+    common::v1::{KeyValue, any_value::Value as AnyValue},
+    trace::v1::{Span, span::SpanKind, status::StatusCode as SpanStatus},
+};
+use opentelemetry_sdk::{
+    error::OTelSdkResult,
+    trace::{SdkTracerProvider, SpanData, SpanExporter},
+};
+use prost::Message as _;
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader},
+    net::TcpListener,
+    process::Child,
+    sync::watch,
+    time::{Instant, timeout},
+};
+
+use crate::program::{a2a, message, output, post as send, signal, started};
+
+const SOON: Duration = Duration::from_secs(30);
+
+const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
+
+/// `traceparent` of a caller who exports the trace.
+const CALLER: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+
+/// Exported span.
+#[derive(Clone, Debug)]
+struct Exported {
+    span: Span,
+    resource: BTreeMap<String, String>,
+}
+
+fn attributes(attributes: &[KeyValue]) -> BTreeMap<String, String> {
+    let text = |value: &AnyValue| match value {
+        AnyValue::StringValue(text) => text.clone(),
+        AnyValue::IntValue(number) => number.to_string(),
+        AnyValue::DoubleValue(number) => number.to_string(),
+        AnyValue::BoolValue(flag) => flag.to_string(),
+        other => format!("{other:?}"),
+    };
+    let value = |attribute: &KeyValue| attribute.value.as_ref()?.value.as_ref().map(text);
+    attributes.iter().filter_map(|attribute| Some((attribute.key.clone(), value(attribute)?))).collect()
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+impl Exported {
+    fn name(&self) -> &str {
+        &self.span.name
+    }
+
+    fn attribute(&self, name: &str) -> String {
+        attributes(&self.span.attributes).remove(name).unwrap_or_default()
+    }
+
+    fn trace(&self) -> String {
+        hex(&self.span.trace_id)
+    }
+
+    fn id(&self) -> String {
+        hex(&self.span.span_id)
+    }
+
+    fn parent(&self) -> String {
+        hex(&self.span.parent_span_id)
+    }
+
+    fn is_server(&self) -> bool {
+        self.span.kind() == SpanKind::Server
+    }
+
+    /// Relations and span ids of the links.
+    fn links(&self) -> Vec<(String, String)> {
+        let relation = |attributes_: &[KeyValue]| attributes(attributes_).remove("a2a_service.link").unwrap_or_default();
+        self.span.links.iter().map(|link| (relation(&link.attributes), hex(&link.span_id))).collect()
+    }
+
+    fn failed(&self) -> bool {
+        self.span.status.as_ref().is_some_and(|status| status.code() == SpanStatus::Error)
+    }
+
+    /// `traceparent` of a request that this span is about.
+    fn header(&self) -> String {
+        format!("00-{}-{}-01", self.trace(), self.id())
+    }
+}
+
+/// Response of a collector to a request with this number.
+type Respond = dyn Fn(usize) -> Option<Response> + Send + Sync;
+
+/// Collector that keeps the spans of accepted requests.
+#[derive(Clone)]
+struct Collector {
+    spans: Arc<watch::Sender<Vec<Exported>>>,
+    requests: Arc<AtomicUsize>,
+    headers: Arc<Mutex<HeaderMap>>,
+    respond: Arc<Respond>,
+    url: String,
+}
+
+impl Collector {
+    /// Starts a collector. `None` of `respond`: no response.
+    async fn start(respond: impl Fn(usize) -> Option<Response> + Send + Sync + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let (spans, _) = watch::channel(Vec::new());
+        let respond = Arc::new(respond);
+        let collector =
+            Self { spans: Arc::new(spans), requests: Arc::default(), headers: Arc::default(), respond, url };
+        let router = Router::new().route("/v1/traces", post(receive)).with_state(collector.clone());
+        tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
+        collector
+    }
+
+    async fn accepting() -> Self {
+        Self::start(|_| Some(Response::new(Body::empty()))).await
+    }
+
+    /// Waits until the spans fulfil a condition, and returns them.
+    async fn wait(&self, is_met: impl Fn(&[Exported]) -> bool) -> Vec<Exported> {
+        let mut spans = self.spans.subscribe();
+        let met = timeout(SOON, spans.wait_for(|spans| is_met(spans))).await;
+        let met = met.map(|met| met.unwrap().clone());
+        met.unwrap_or_else(|_| panic!("received only {:#?}", self.spans.borrow()))
+    }
+
+    /// Waits for a span with this name, and returns the spans so far.
+    async fn wait_for(&self, name: &str) -> Vec<Exported> {
+        self.wait(|spans| spans.iter().any(|span| span.name() == name)).await
+    }
+
+    /// Starts a server that exports to this collector.
+    async fn server(&self, arguments: &[&str]) -> (Child, String) {
+        let arguments = [&["serve", "--listen", "127.0.0.1:0", "--otlp-endpoint", &self.url], arguments].concat();
+        started(a2a(&arguments)).await
+    }
+}
+
+async fn receive(State(collector): State<Collector>, headers: HeaderMap, body: Bytes) -> Response {
+    assert_eq!(headers["content-type"], "application/x-protobuf");
+    let number = collector.requests.fetch_add(1, SeqCst);
+    *collector.headers.lock().unwrap() = headers;
+    let Some(response) = (collector.respond)(number) else { return std::future::pending().await };
+    if response.status() == StatusCode::OK {
+        let request = ExportTraceServiceRequest::decode(body).unwrap();
+        let spans = request.resource_spans.into_iter().flat_map(|all| {
+            let resource = attributes(&all.resource.unwrap_or_default().attributes);
+            let spans = all.scope_spans.into_iter().flat_map(|scope| scope.spans);
+            spans.map(move |span| Exported { span, resource: resource.clone() }).collect::<Vec<_>>()
+        });
+        collector.spans.send_modify(|all| all.extend(spans));
+    }
+    response
+}
+
+fn status(status: u16) -> Option<Response> {
+    Some(Response::builder().status(status).header("retry-after", "1").body(Body::empty()).unwrap())
+}
+
+fn find<'a>(spans: &'a [Exported], name: &str) -> &'a Exported {
+    spans.iter().find(|span| span.name() == name).unwrap_or_else(|| panic!("no {name} in {spans:#?}"))
+}
+
+/// Stops a server. Returns its stderr.
+async fn stop(mut child: Child) -> String {
+    signal(&child, "-TERM");
+    let mut stderr = String::new();
+    timeout(SOON, child.stderr.take().unwrap().read_to_string(&mut stderr)).await.unwrap().unwrap();
+    assert_eq!(timeout(SOON, child.wait()).await.unwrap().unwrap().code(), Some(0), "{stderr}");
+    stderr
+}
+
+/// Threads of a process, by name.
+#[cfg(target_os = "linux")]
+fn threads(child: &Child) -> Vec<String> {
+    let threads = fs::read_dir(format!("/proc/{}/task", child.id().unwrap())).unwrap();
+    threads.map(|thread| fs::read_to_string(thread.unwrap().path().join("comm")).unwrap()).collect()
+}
+
+#[tokio::test]
+async fn calls_of_each_binding_continue_the_trace_of_the_caller() {
+    let collector = Collector::accepting().await;
+    let (child, url) = collector.server(&[]).await;
+    let call = || Call { trace: Some(CALLER.to_owned()), ..Call::default() };
+    let request = |text: &str| serde_json::from_value(message(text)).unwrap();
+    for agent in [client::grpc(&url).unwrap(), client::rest(&url).unwrap(), client::json_rpc(&format!("{url}/rpc")).unwrap()] {
+        agent.send_message(call().request(request("hello"))).await.unwrap();
+        let mut events = agent.send_streaming_message(call().request(request("/stream 3 1"))).await.unwrap().into_inner();
+        while let Some(event) = tokio_stream::StreamExt::next(&mut events).await {
+            event.unwrap();
+        }
+    }
+    let old = json!({"jsonrpc": "2.0", "id": 1, "method": "message/send", "params": {
+        "message": {"kind": "message", "messageId": "m-1", "role": "user", "parts": [{"kind": "text", "text": "hello"}]}}});
+    let sent = crate::bindings::http().post(format!("{url}/rpc")).header("content-type", "application/json");
+    sent.header("traceparent", CALLER).header("tracestate", "vendor=1").body(old.to_string()).send().await.unwrap();
+    let spans = collector.wait(|spans| spans.iter().filter(|span| span.is_server()).count() == 7).await;
+    let servers: Vec<_> = spans.iter().filter(|span| span.is_server()).collect();
+    for span in &servers {
+        assert_eq!((&*span.trace(), &*span.parent()), (TRACE, "00f067aa0ba902b7"), "{span:#?}");
+        assert_eq!(span.attribute("a2a.method.name"), span.name());
+        assert_eq!(span.attribute("client.address"), "127.0.0.1");
+        assert_eq!(span.attribute("http.response.status_code"), "200");
+        assert_eq!(span.attribute("a2a.message.id"), "m-1");
+        assert!(!span.attribute("a2a.task.id").is_empty() && !span.failed(), "{span:#?}");
+        assert_eq!(span.resource["service.name"], "a2a");
+        assert_eq!(span.resource["service.version"], env!("CARGO_PKG_VERSION"));
+    }
+    let mut kinds: Vec<_> = servers
+        .iter()
+        .map(|span| (span.attribute("a2a_service.binding"), span.attribute("a2a.protocol.version"), span.name()))
+        .collect();
+    kinds.sort();
+    let expected = [
+        ("grpc", "1.0", "SendMessage"),
+        ("grpc", "1.0", "SendStreamingMessage"),
+        ("http", "1.0", "SendMessage"),
+        ("http", "1.0", "SendStreamingMessage"),
+        ("jsonrpc", "0.3", "SendMessage"),
+        ("jsonrpc", "1.0", "SendMessage"),
+        ("jsonrpc", "1.0", "SendStreamingMessage"),
+    ];
+    assert_eq!(kinds, expected.map(|(binding, version, name)| (binding.to_owned(), version.to_owned(), name)));
+    let old = servers.iter().find(|span| span.attribute("a2a.protocol.version") == "0.3").unwrap();
+    assert_eq!(old.span.trace_state, "vendor=1");
+    for span in servers.iter().filter(|span| span.name() == "SendStreamingMessage") {
+        assert!(span.attribute("a2a_service.stream.events").parse::<u32>().unwrap() >= 3, "{span:#?}");
+        assert_eq!(span.span.events[0].name, "first_event");
+    }
+    stop(child).await;
+}
+
+#[tokio::test]
+async fn batch_is_one_span_with_a_child_for_each_call() {
+    let collector = Collector::accepting().await;
+    let (child, url) = collector.server(&[]).await;
+    let call = |id: u32, method: &str, params: Value| json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params});
+    let batch = json!([call(1, "SendMessage", message("hello")), call(2, "GetTask", json!({"id": "nobody"}))]);
+    send(&format!("{url}/rpc"), &batch).await;
+    // Neither documents nor health checks have spans, and a request that is no call has no name of one.
+    for path in ["/.well-known/agent-card.json", "/healthz", "/readyz", "/metrics", "/docs"] {
+        crate::bindings::fetch(format!("{url}{path}")).await.unwrap();
+    }
+    let unknown = crate::bindings::http().get(format!("{url}/secret-path")).send().await.unwrap();
+    assert_eq!(unknown.status(), 404);
+    let spans = collector.wait(|spans| spans.iter().filter(|span| span.is_server()).count() >= 4).await;
+    let names: Vec<_> = spans.iter().filter(|span| span.is_server()).map(Exported::name).collect();
+    let of = |name: &str| names.iter().filter(|found| **found == name).count();
+    assert_eq!((names.len(), of("POST"), of("SendMessage"), of("GetTask"), of("GET")), (4, 1, 1, 1, 1), "{names:?}");
+    let (all, get) = (find(&spans, "POST"), find(&spans, "GetTask"));
+    for child in [find(&spans, "SendMessage"), get] {
+        assert_eq!((child.trace(), child.parent()), (all.trace(), all.id()));
+    }
+    assert_eq!((get.attribute("error.type"), get.attribute("jsonrpc.request.id")), ("TASK_NOT_FOUND".into(), "2".into()));
+    stop(child).await;
+}
+
+/// Exporter of the embedding program.
+#[derive(Clone, Debug, Default)]
+struct Kept(Arc<Mutex<Vec<SpanData>>>);
+
+impl SpanExporter for Kept {
+    async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
+        self.0.lock().unwrap().extend(batch);
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn program_has_the_spans_of_its_server_and_its_client_and_strangers_are_linked() {
+    let kept = Kept::default();
+    let provider = SdkTracerProvider::builder().with_simple_exporter(kept.clone()).build();
+    let tracer = || BoxedTracer::new(Box::new(provider.tracer("program")));
+    // Without the address of its client, a router trusts nobody.
+    let url = crate::bindings::program(Server::new(Demo).tracer(tracer()).router()).await;
+    let client = Client::builder().tracer(tracer()).connect(&url).await.unwrap();
+    let call = || Call { trace: Some(CALLER.to_owned()), ..Call::default() };
+    let request = |text: &str| call().request(serde_json::from_value::<SendMessageRequest>(message(text)).unwrap());
+    client.service().send_message(request("hello")).await.unwrap();
+    let mut events = client.service().send_streaming_message(request("/stream 3 1")).await.unwrap().into_inner();
+    while let Some(event) = tokio_stream::StreamExt::next(&mut events).await {
+        event.unwrap();
+    }
+    let missing = GetTaskRequest { id: "nobody".into(), ..GetTaskRequest::default() };
+    client.service().get_task(Call::default().request(missing)).await.unwrap_err();
+    drop((events, client));
+    let spans = kept.0.lock().unwrap().clone();
+    let of = |name: &str, kind: Kind| {
+        let span = spans.iter().find(|span| span.name == name && span.span_kind == kind);
+        span.unwrap_or_else(|| panic!("no {name} in {spans:#?}")).clone()
+    };
+    let attribute = |span: &SpanData, name: &str| {
+        let found = span.attributes.iter().find(|attribute| attribute.key.as_str() == name);
+        found.map(|attribute| attribute.value.as_str().into_owned()).unwrap_or_default()
+    };
+    for name in ["SendMessage", "SendStreamingMessage"] {
+        let (sent, served) = (of(name, Kind::Client), of(name, Kind::Server));
+        assert_eq!(sent.span_context.trace_id().to_string(), TRACE);
+        assert_eq!(sent.parent_span_id.to_string(), "00f067aa0ba902b7");
+        assert_ne!(served.span_context.trace_id(), sent.span_context.trace_id(), "a stranger is no parent");
+        assert_eq!(served.links.links[0].span_context.span_id(), sent.span_context.span_id());
+        assert_eq!(attribute(&sent, "a2a.task.id"), attribute(&served, "a2a.task.id"));
+        assert_eq!(attribute(&sent, "server.address"), "127.0.0.1");
+    }
+    assert_eq!(attribute(&of("GetTask", Kind::Client), "error.type"), "TASK_NOT_FOUND");
+}
+
+#[tokio::test]
+async fn contents_and_credentials_are_in_no_span_and_no_log() {
+    const CANARY: &str = "CANARY";
+    let collector = Collector::accepting().await;
+    let directory = tempfile::tempdir().unwrap();
+    let arguments = ["serve", "--listen", "127.0.0.1:0", "--log", "json", "--token", "CANARY-token-of-16", "--exec", "env"];
+    let mut command = a2a(&arguments);
+    command.env("OTEL_EXPORTER_OTLP_ENDPOINT", &collector.url).env("PATH", std::env::var_os("PATH").unwrap());
+    command.env("OTEL_EXPORTER_OTLP_HEADERS", "authorization=CANARY-header").current_dir(directory.path());
+    command.env("OTEL_SERVICE_NAME", "geo").env("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment.name=test");
+    let (child, url) = started(command).await;
+    let request = crate::bindings::http().post(format!("{url}/message:send?x=CANARY")).bearer_auth("CANARY-token-of-16");
+    let request = request.header("content-type", "application/json").header("x-secret", CANARY);
+    let request = request.header("idempotency-key", CANARY).body(
+        json!({"message": {"messageId": "m-1", "role": "ROLE_USER", "parts": [{"text": CANARY}], "metadata": {"a": CANARY}}})
+            .to_string(),
+    );
+    let reply = request.send().await.unwrap().text().await.unwrap();
+    assert!(reply.contains("OTEL_SERVICE_NAME") && !reply.contains("CANARY-header"), "{reply}");
+    let spans = collector.wait_for("SendMessage").await;
+    assert_eq!(spans[0].resource["service.name"], "geo");
+    assert_eq!(spans[0].resource["deployment.environment.name"], "test");
+    assert_eq!(collector.headers.lock().unwrap()["authorization"], "CANARY-header");
+    let stderr = stop(child).await;
+    let spans = format!("{:?}", collector.spans.borrow());
+    assert!(!spans.contains(CANARY) && !stderr.contains(CANARY), "{spans}\n{stderr}");
+}
+
+#[tokio::test]
+async fn log_lines_have_the_ids_of_their_request() {
+    let collector = Collector::accepting().await;
+    for format in ["json", "text"] {
+        let (child, url) = collector.server(&["--log", format, "--log-filter", "info,a2a_service=debug"]).await;
+        send(&format!("{url}/message:send"), &message("hello")).await;
+        let before = collector.spans.borrow().len();
+        let stderr = stop(child).await;
+        let spans = collector.spans.borrow().clone();
+        let span = find(&spans[before.min(spans.len() - 1)..], "SendMessage").clone();
+        let line = stderr.lines().find(|line| line.contains("a2a_service::request")).unwrap();
+        if format == "json" {
+            let line: Value = serde_json::from_str(line).unwrap();
+            assert_eq!((&line["trace.id"], &line["span.id"]), (&json!(span.trace()), &json!(span.id())), "{line}");
+            assert_eq!(line.get("span"), None, "{line}");
+        } else {
+            let ids = format!("trace.id={} span.id={}", span.trace(), span.id());
+            assert!(line.contains(&ids), "{line}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn spans_are_exported_when_the_server_stops() {
+    let collector = Collector::accepting().await;
+    let (child, url) = collector.server(&[]).await;
+    send(&format!("{url}/message:send"), &message("hello")).await;
+    stop(child).await;
+    let spans = collector.spans.borrow().clone();
+    assert_eq!(find(&spans, "SendMessage").attribute("a2a_service.binding"), "http");
+    // A collector that does not respond delays the end by two seconds, and by one for the runtime.
+    let hanging = Collector::start(|_| None).await;
+    let (child, url) = hanging.server(&[]).await;
+    send(&format!("{url}/message:send"), &message("hello")).await;
+    let start = Instant::now();
+    stop(child).await;
+    assert!(start.elapsed() < Duration::from_secs(8), "{:?}", start.elapsed());
+}
+
+#[tokio::test]
+async fn collector_that_fails_delays_no_call_and_recovers() {
+    // Nothing listens: the spans are lost, and counted.
+    let free = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let arguments = ["serve", "--listen", "127.0.0.1:0", "--otlp-endpoint", &format!("http://{free}")];
+    let (mut child, url) = started(a2a(&arguments)).await;
+    let mut stderr = BufReader::new(child.stderr.take().unwrap()).lines();
+    let start = Instant::now();
+    for _ in 0..50 {
+        send(&format!("{url}/message:send"), &message("hello")).await;
+    }
+    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+    let warned = async {
+        loop {
+            let line = stderr.next_line().await.unwrap().unwrap();
+            if line.contains("spans lost") {
+                return line;
+            }
+        }
+    };
+    let warning = timeout(SOON, warned).await.unwrap();
+    assert!(warning.contains("level=WARN") && warning.contains("otlp.endpoint"), "{warning}");
+    let metrics = crate::bindings::fetch(format!("{url}/metrics")).await.unwrap().text().await.unwrap();
+    let failed = metrics.lines().find(|line| line.starts_with("a2a_otlp_spans_total{result=\"failed\"}"));
+    assert!(failed.is_some_and(|line| !line.ends_with(" 0")), "{metrics}");
+    // The thread of the exporter lives: a collector at that address gets the next spans.
+    #[cfg(target_os = "linux")]
+    assert!(threads(&child).iter().any(|name| name.starts_with("OpenTelemetry")), "{:?}", threads(&child));
+    signal(&child, "-KILL");
+
+    // 429 and 503 are repeated; 400 is not.
+    let busy = Collector::start(|number| if number == 0 { status(429) } else { status(200) }).await;
+    let (child, url) = busy.server(&[]).await;
+    send(&format!("{url}/message:send"), &message("hello")).await;
+    busy.wait_for("SendMessage").await;
+    assert!(busy.requests.load(SeqCst) >= 2);
+    stop(child).await;
+    let rejecting = Collector::start(|number| if number == 0 { status(400) } else { status(200) }).await;
+    let (child, url) = rejecting.server(&[]).await;
+    send(&format!("{url}/message:send"), &message("hello")).await;
+    let stderr = stop(child).await;
+    assert_eq!(stderr.matches("spans lost").count(), 1, "{stderr}");
+    assert!(!rejecting.spans.borrow().iter().any(|span| span.name() == "SendMessage"));
+}
+
+#[tokio::test]
+async fn nothing_is_exported_without_an_endpoint() {
+    let collector = Collector::accepting().await;
+    for (variable, value) in [("", ""), ("OTEL_SDK_DISABLED", "true"), ("OTEL_TRACES_SAMPLER", "always_off")] {
+        let mut command = a2a(&["serve", "--listen", "127.0.0.1:0"]);
+        if !variable.is_empty() {
+            command.env("OTEL_EXPORTER_OTLP_ENDPOINT", &collector.url).env(variable, value);
+        }
+        let (child, url) = started(command).await;
+        send(&format!("{url}/message:send"), &message("hello")).await;
+        #[cfg(target_os = "linux")]
+        let has_thread = threads(&child).iter().any(|name| name.starts_with("OpenTelemetry"));
+        #[cfg(target_os = "linux")]
+        assert_eq!(has_thread, variable == "OTEL_TRACES_SAMPLER", "{:?}", threads(&child));
+        stop(child).await;
+    }
+    assert_eq!(collector.requests.load(SeqCst), 0);
+}
+
+#[tokio::test]
+async fn endpoint_with_credentials_is_rejected_and_the_start_names_the_endpoint() {
+    let failed = async |endpoint: &str| -> Output {
+        output(a2a(&["serve", "--listen", "127.0.0.1:0", "--otlp-endpoint", endpoint])).await
+    };
+    let rejected = failed("https://user:s3cret@collector.example").await;
+    let stderr = String::from_utf8(rejected.stderr).unwrap();
+    assert!(!rejected.status.success() && !stderr.contains("s3cret"), "{stderr}");
+    assert!(stderr.contains("--otlp-endpoint: the URL has credentials; set them in OTEL_EXPORTER_OTLP_HEADERS"), "{stderr}");
+    // The file wins over the variable of OpenTelemetry.
+    let directory = tempfile::tempdir().unwrap();
+    fs::write(directory.path().join("a2a.toml"), "[otlp]\nendpoint = \"127.0.0.1:1\"\nsample = 0.5\n").unwrap();
+    let mut command = a2a(&["serve", "--listen", "127.0.0.1:0"]);
+    command.env("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:2").current_dir(directory.path());
+    let mut child = command.spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let line = async {
+        loop {
+            let line = lines.next_line().await.unwrap().unwrap();
+            if line.starts_with("traces") {
+                return line;
+            }
+        }
+    };
+    let line = timeout(SOON, line).await.unwrap();
+    assert_eq!(line, "traces are exported to http://127.0.0.1:1 (a2a.toml:2)");
+    stop(child).await;
+}
