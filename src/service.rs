@@ -32,7 +32,7 @@ use crate::{
     engine::{
         agent::{Agent, DynAgent},
         execution::{Execution, PUSH_IN_SEND, SendRequest},
-        journal::{FailureReports, Journal, TurnContext, TurnReply},
+        journal::{FailureReports, Journal, TurnContext, TurnReply, TurnTrace},
     },
     protocol::{
         call::Call,
@@ -279,6 +279,8 @@ impl Service {
         let extensions = if negotiated { call.extensions.clone() } else { Vec::new() };
         let (principal, trace, forwarded) = (call.principal.clone(), call.trace.clone(), call.forwarded.clone());
         let (hops, binding, version) = (call.hops, Some(call.binding), Some(call.version));
+        let state = call.trace_state.clone();
+        let traced = state.map(|state| Box::new(TurnTrace { state: Some(state), ..TurnTrace::default() }));
         let responses = call.responses.clone();
         let idempotency_key = self.default_key.key(call, request.get_ref())?;
         self.gate.check(request.get_ref())?;
@@ -301,6 +303,7 @@ impl Service {
             accepted_output_modes,
             metadata,
             trace,
+            traced,
             forwarded,
             binding,
             version,

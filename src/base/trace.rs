@@ -407,8 +407,13 @@ impl TraceScope {
 
     /// Starts a span below this one.
     pub(crate) fn start(&self, kind: SpanKind, name: impl Into<Cow<'static, str>>) -> Span {
+        self.start_at(kind, name, None)
+    }
+
+    /// Starts a span below this one, with an earlier start.
+    pub(crate) fn start_at(&self, kind: SpanKind, name: impl Into<Cow<'static, str>>, at: Option<SystemTime>) -> Span {
         let parent = self.context.map(|context| Parent { context, state: self.state.as_deref() });
-        self.tracing.start(kind, name, parent)
+        self.tracing.start_at(kind, name, parent, at)
     }
 }
 

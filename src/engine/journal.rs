@@ -34,7 +34,7 @@ pub(crate) use self::{
         watch_events, watch_turn,
     },
     turn::{AgentPause, AgentStart, TurnResult, TurnStop, WaitsFor},
-    turn_context::{StoredContexts, TurnContext},
+    turn_context::{StoredContexts, TurnContext, TurnTrace},
     turns::{LogReplay, MessageRef, MessageStage, QueuedMessage, TurnProgress, Turns},
     waiters::TurnReply,
 };
@@ -455,6 +455,7 @@ impl Journal {
             match outcome {
                 Err(refusal) if !is_own(&refusal) => {
                     metric::commit_failed(failure_kind(&refusal));
+                    inner.record_commit(start.elapsed(), Some(failure_kind(&refusal)));
                     let rejected = match &refusal {
                         Refused::Rejected(reason) => inner.reject(task, change, reason),
                         Refused::Stale(_) => None,
@@ -463,7 +464,7 @@ impl Journal {
                 }
                 Ok(_) | Err(_) => {
                     self.count_tasks(change);
-                    inner.record_commit(start.elapsed());
+                    inner.record_commit(start.elapsed(), None);
                     inner.publish(change, &mut wakeups);
                     is_committed = true;
                 }

@@ -24,7 +24,7 @@ use super::{
     concurrency::{QueuedTurn, TurnPermit, TurnSlot},
 };
 use crate::{
-    base::{clock, metric},
+    base::{clock, metric, trace::TraceScope},
     engine::{
         agent::{self, End, Turn, Updates},
         journal::{AgentPause, AgentStart, LiveRef, TurnContext, TurnReply, TurnResult, TurnStop, WaitsFor},
@@ -130,12 +130,13 @@ impl Shared {
     fn run(
         &self,
         live: &LiveRef,
-        AgentStart { task, turn: number, attempt, updates }: AgentStart,
+        AgentStart { task, turn: number, attempt, updates, log }: AgentStart,
         messages: Vec<Event>,
         mut context: Box<TurnContext>,
     ) -> impl Future<Output = TurnOutcome> + Send {
         let timers = TurnTimers::start(&self.limits, updates);
         let secrets = mem::take(&mut context.secrets);
+        let scope = context.traced.as_ref().map(|trace| trace.scope.clone()).unwrap_or_default();
         let mut turn = Turn {
             live: live.clone(),
             task,
@@ -152,7 +153,7 @@ impl Shared {
         let sender = Updates { live: live.clone(), turn: number, metadata: None };
         // The agent may panic before it returns a future.
         let started_agent = catch_unwind(AssertUnwindSafe(|| self.agent.dyn_run(turn, sender)));
-        self.poll(live, started_agent, timers, hops)
+        self.poll(live, started_agent, timers, (hops, scope, log))
     }
 
     /// Polls the agent until the turn ends. Commits its updates at its pauses, at most once per `commit_interval`.
@@ -161,7 +162,7 @@ impl Shared {
         live: &LiveRef,
         started_agent: Result<AgentFuture<'_>, Box<dyn Any + Send>>,
         mut timers: TurnTimers,
-        hops: u32,
+        (hops, scope, log): (u32, TraceScope, tracing::Span),
     ) -> TurnOutcome {
         let mut agent = match started_agent {
             Ok(future) => Some(future),
@@ -181,7 +182,8 @@ impl Shared {
                 Err(stop) => return Poll::Ready(TurnOutcome::Stopped(stop)),
             }
             let poll = || agent.as_mut().map_or(Poll::Pending, |future| future.as_mut().poll(cx));
-            match catch_unwind(AssertUnwindSafe(|| hops::in_turn(hops, poll))) {
+            let poll = || log.in_scope(|| scope.run(|| hops::in_turn(hops, poll)));
+            match catch_unwind(AssertUnwindSafe(poll)) {
                 Ok(Poll::Ready(result)) => return Poll::Ready(TurnOutcome::Returned(result)),
                 Err(panic) => return Poll::Ready(TurnOutcome::Panicked(panic_message(&*panic))),
                 Ok(Poll::Pending) => {}

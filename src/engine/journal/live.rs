@@ -47,6 +47,7 @@ use crate::{
 mod commit;
 mod commit_failure;
 mod turn_record;
+mod turn_span;
 
 /// Maximum number of events of an agent that are accepted but not durable.
 const MAX_PENDING_EVENTS: usize = 64;

@@ -61,6 +61,8 @@ pub(crate) struct AgentStart {
     pub(crate) attempt: u32,
     /// Number of updates before it.
     pub(crate) updates: u64,
+    /// Span of the log lines of the turn.
+    pub(crate) log: tracing::Span,
 }
 
 /// State of a turn while its agent waits.
@@ -147,8 +149,9 @@ impl LiveRef {
         }
         state.turn.begun = state.turn.number;
         state.record_begin();
-        let task = state.with_answered_status(task);
-        Some(AgentStart { task, turn: state.turn.number, attempt: state.turn.attempt, updates: state.turn.updates })
+        let (task, log) = (state.with_answered_status(task), state.log_span(self));
+        let (turn, attempt, updates) = (state.turn.number, state.turn.attempt, state.turn.updates);
+        Some(AgentStart { task, turn, attempt, updates, log })
     }
 
     /// Begins a poll of the agent, whose updates are then committed together when it pauses. Returns whether a cancel is
@@ -251,6 +254,7 @@ impl LiveRef {
         state.has_task = true;
         let waiting = if ends == Ends::Task { 0 } else { state.turn.inbox.len().min(MAX_MESSAGES_PER_TURN) };
         let (mut context, mut secrets, mut first) = (None, Secrets::default(), None);
+        let (is_traced, mut traces) = (self.journal().sources().tracing.is_on(), Vec::new());
         let next: Vec<Event> = state
             .turn
             .inbox
@@ -259,6 +263,9 @@ impl LiveRef {
                 metric::turn_waited(self.journal().agent(), "message", message.accepted.elapsed());
                 first.get_or_insert(message.accepted);
                 let context: &mut Box<TurnContext> = context.insert(message.context);
+                if is_traced {
+                    traces.push((context.trace.clone(), context.traced.clone()));
+                }
                 secrets.append(mem::take(&mut context.secrets));
                 message.event
             })
@@ -268,6 +275,7 @@ impl LiveRef {
             state.turn.number += 1;
             (state.turn.delivered_seq, state.turn.attempt, state.turn.drained) = (last.seq(), 1, 0);
             if let (Some(at), Some(context)) = (first, &mut context) {
+                context.join_traces(traces);
                 self.open_turn(&mut state, TurnStart { kind: "follow_up", at }, context);
             }
             state.mark_working(|| self.status_event(TaskState::Working, None));

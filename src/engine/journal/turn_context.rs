@@ -9,12 +9,15 @@ use http::HeaderMap;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::protocol::{
-    call::{Binding, Principal, Scopes},
-    event::Seq,
-    message::secret::Secrets,
-    pb::{v1::Task, wkt::Struct},
-    version::Version,
+use crate::{
+    base::trace::{TraceContext, TraceScope},
+    protocol::{
+        call::{Binding, Principal, Scopes},
+        event::Seq,
+        message::secret::Secrets,
+        pb::{v1::Task, wkt::Struct},
+        version::Version,
+    },
 };
 
 /// Maximum size of a stored context in bytes of JSON. Metadata that exceeds it is not stored, and
@@ -31,8 +34,10 @@ pub(crate) struct TurnContext {
     pub(crate) extensions: Vec<String>,
     pub(crate) accepted_output_modes: Vec<String>,
     pub(crate) metadata: Option<Struct>,
-    /// Valid `traceparent`.
+    /// Valid `traceparent`: that of the message, and of the span of its turn once that has begun.
     pub(crate) trace: Option<String>,
+    /// Further parts of the trace, if there are any.
+    pub(crate) traced: Option<Box<TurnTrace>>,
     pub(crate) referenced: Vec<Task>,
     /// Binding of the call. Never stored, as the next two: the record of the turn has them.
     pub(crate) binding: Option<Binding>,
@@ -44,6 +49,19 @@ pub(crate) struct TurnContext {
     pub(crate) secrets: Secrets,
     /// Headers that the turn may pass on. Never stored.
     pub(crate) forwarded: Option<Arc<HeaderMap>>,
+}
+
+/// Trace of a message and of its turn.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct TurnTrace {
+    /// `tracestate`.
+    pub(crate) state: Option<String>,
+    /// `traceparent` of the span of the turn; before the turn begins, that of its last attempt.
+    pub(crate) span: Option<String>,
+    /// Span that the agent continues. Never stored.
+    pub(crate) scope: TraceScope,
+    /// Traces of the other messages of the turn. Never stored.
+    pub(crate) others: Vec<TraceContext>,
 }
 
 /// Context of the message with this event number, as it is stored. Referenced tasks are loaded again.
@@ -60,13 +78,24 @@ struct ContextRecord {
     metadata: Option<Struct>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     trace: Option<String>,
+    /// `tracestate`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    state: Option<String>,
+    /// `traceparent` of the span of the turn.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    span: Option<String>,
 }
 
 impl ContextRecord {
     /// Returns the part of the record that is kept after its turn: the trace. `None` without one.
     fn ended(&self) -> Option<Self> {
-        let trace = Some(self.trace.clone()?);
-        Some(Self { seq: self.seq, principal: None, extensions: Vec::new(), modes: Vec::new(), metadata: None, trace })
+        let (trace, span) = (self.trace.clone(), self.span.clone());
+        (trace.is_some() || span.is_some()).then(|| Self { trace, span, ..Self::empty(self.seq) })
+    }
+
+    fn empty(seq: Seq) -> Self {
+        let (extensions, modes) = Default::default();
+        Self { seq, principal: None, extensions, modes, metadata: None, trace: None, state: None, span: None }
     }
 }
 
@@ -129,6 +158,17 @@ type EncodedContext = (Seq, Box<str>);
 pub(crate) struct StoredContexts(Vec<ContextRecord>);
 
 impl TurnContext {
+    /// Continues the trace of the first one of several messages, and links the others.
+    pub(super) fn join_traces(&mut self, traces: Vec<(Option<String>, Option<Box<TurnTrace>>)>) {
+        let mut traces = traces.into_iter();
+        let Some((trace, traced)) = traces.next() else { return };
+        let others: Vec<_> = traces.filter_map(|(trace, _)| TraceContext::parse(trace.as_deref()?)).collect();
+        (self.trace, self.traced) = (trace, traced);
+        if !others.is_empty() {
+            self.traced.get_or_insert_default().others = others;
+        }
+    }
+
     /// Encodes the context of message `seq` as JSON. `None` if it is empty or too large.
     fn encode(&self, seq: Seq) -> Option<EncodedContext> {
         let is_anonymous = self.principal.is_none() && self.metadata.is_none();
@@ -142,6 +182,8 @@ impl TurnContext {
             modes: self.accepted_output_modes.clone(),
             metadata: self.metadata.clone(),
             trace: self.trace.clone(),
+            state: self.traced.as_ref().and_then(|trace| trace.state.clone()),
+            span: None,
         };
         let mut text = serde_json::to_string(&record);
         if text.as_ref().is_ok_and(|text| text.len() > MAX_CONTEXT_BYTES) {
@@ -174,6 +216,9 @@ impl StoredContexts {
             accepted_output_modes: record.map(|record| record.modes.clone()).unwrap_or_default(),
             metadata: record.and_then(|record| record.metadata.clone()),
             trace: record.and_then(|record| record.trace.clone()),
+            traced: record.filter(|record| record.state.is_some() || record.span.is_some()).map(|record| {
+                Box::new(TurnTrace { state: record.state.clone(), span: record.span.clone(), ..TurnTrace::default() })
+            }),
             referenced,
             ..TurnContext::default()
         })
@@ -184,10 +229,11 @@ impl StoredContexts {
         self.context(self.0.last().map_or(0, |record| record.seq), Vec::new())
     }
 
-    /// Returns the trace of an event: that of the last message before it. `None` if that is no longer stored.
+    /// Returns the trace of an event: that of the span of its turn, or else of the last message before it. `None` if that is no
+    /// longer stored.
     #[cfg(feature = "push")]
     pub(crate) fn trace(self, seq: Seq) -> Option<String> {
-        self.0.into_iter().rev().find(|record| record.seq <= seq).and_then(|record| record.trace)
+        self.0.into_iter().rev().find(|record| record.seq <= seq).and_then(|record| record.span.or(record.trace))
     }
 }
 
@@ -197,6 +243,8 @@ pub(super) struct MessageContexts {
     contexts: Vec<EncodedContext>,
     /// Changed contexts for the next commit as a JSON array; empty if there are none left.
     pub(super) changed: Option<Bytes>,
+    /// Span of the newest turn, if it has one.
+    span: Option<TraceContext>,
 }
 
 impl MessageContexts {
@@ -204,7 +252,26 @@ impl MessageContexts {
     pub(super) fn loaded(stored: Option<&[u8]>) -> Self {
         let StoredContexts(records) = StoredContexts::decode(stored);
         let encode = |record: &ContextRecord| Some((record.seq, serde_json::to_string(record).ok()?.into()));
-        Self { contexts: records.iter().filter_map(encode).collect(), changed: None }
+        let span = records.last().and_then(|record| TraceContext::parse(record.span.as_deref()?));
+        Self { contexts: records.iter().filter_map(encode).collect(), changed: None, span }
+    }
+
+    /// Returns the span of the newest turn, if it has one.
+    pub(super) fn last_span(&self) -> Option<TraceContext> {
+        self.span
+    }
+
+    /// Stores the `traceparent` of the span of the turn of a message with the next commit.
+    pub(super) fn set_span(&mut self, seq: Seq, header: &str) {
+        self.span = TraceContext::parse(header);
+        let index = self.contexts.iter().position(|context| context.0 == seq);
+        let stored = index.map(|index| self.contexts.remove(index));
+        let record = stored.and_then(|(_, text)| serde_json::from_str::<ContextRecord>(&text).ok());
+        let record = ContextRecord { span: Some(header.to_owned()), ..record.unwrap_or_else(|| ContextRecord::empty(seq)) };
+        if let Ok(text) = serde_json::to_string(&record) {
+            self.contexts.insert(index.unwrap_or(self.contexts.len()), (seq, text.into()));
+            self.encode();
+        }
     }
 
     /// Stores the context of a message with the next commit.

@@ -6,7 +6,7 @@ use std::{mem, time::Duration};
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use super::LiveState;
+use super::{LiveState, turn_span::TurnSpan};
 use crate::{
     base::{
         clock::{Millis, whole_millis},
@@ -29,6 +29,7 @@ pub(in crate::engine::journal) struct OpenTurn {
     is_begin_stored: bool,
     /// The end is in a commit.
     is_end_stored: bool,
+    pub(super) span: Option<Box<TurnSpan>>,
 }
 
 /// Failure of a turn.
@@ -68,6 +69,7 @@ impl LiveRef {
     ) {
         state.keep_ended_turn();
         metric::turn_started(self.journal().agent(), kind);
+        let span = self.begin_span(state, kind == "recovered", at, context);
         let owner = &self.key.scope().owner;
         let caller = context.principal.as_deref().map(|principal| &*principal.id).filter(|id| **id != **owner);
         let waited = whole_millis(at.elapsed());
@@ -86,7 +88,7 @@ impl LiveRef {
             request_id: context.request_id.take().map(String::into_boxed_str),
             ..TurnRecord::default()
         };
-        state.turn.open = OpenTurn { record, accepted: Some(at), ..OpenTurn::default() };
+        state.turn.open = OpenTurn { record, accepted: Some(at), span, ..OpenTurn::default() };
     }
 
     /// Records the end of the newest turn, which is then logged and counted.
@@ -97,7 +99,7 @@ impl LiveRef {
         failure: Option<TurnFailure>,
     ) {
         let attempt = state.turn.attempt;
-        let OpenTurn { record, accepted, begun, .. } = &mut state.turn.open;
+        let OpenTurn { record, accepted, begun, span, .. } = &mut state.turn.open;
         if record.number == 0 || record.outcome.is_some() {
             return;
         }
@@ -119,6 +121,9 @@ impl LiveRef {
         // The end is part of a commit, too.
         let commits = record.commits + 1;
         self.log_end(record, commits, since(*begun), failure.as_ref());
+        if let Some(span) = span.take() {
+            span.end(record, commits);
+        }
     }
 
     /// Logs the end of a turn.
@@ -129,7 +134,7 @@ impl LiveRef {
         let (input, output) = (Some(record.tokens_in), Some(record.tokens_out));
         let (input, output) = (input.filter(|count| *count > 0), output.filter(|count| *count > 0));
         let trace = record.trace.map(TraceContext);
-        let trace = trace.as_ref().map(|trace| tracing::field::display(trace.trace_id()));
+        let span = trace.as_ref().filter(|_| self.journal().sources().tracing.is_on());
         macro_rules! log {
             ($level:ident) => {
                 tracing::$level!(
@@ -147,7 +152,8 @@ impl LiveRef {
                     tokens.output = output,
                     exit_code = record.exit_code,
                     request.id = record.request_id.as_deref(),
-                    trace.id = trace,
+                    trace.id = trace.as_ref().map(|trace| tracing::field::display(trace.trace_id())),
+                    span.id = span.map(|span| tracing::field::display(span.span_id())),
                     error.id = failure.map(|failure| failure.id.as_str()),
                     error.cause = failure.map(|failure| failure.cause.as_str()),
                     "turn {}",
@@ -177,9 +183,29 @@ impl LiveState {
         (record.attempt, record.begun, *begun) = (attempt, Some(record.accepted + whole_millis(waited)), Some(now));
     }
 
-    /// Adds the duration of a commit.
-    pub(in crate::engine::journal) fn record_commit(&mut self, duration: Duration) {
+    /// Adds a commit, with its duration and the kind of its failure, if it has failed.
+    pub(in crate::engine::journal) fn record_commit(&mut self, duration: Duration, failure: Option<&str>) {
         self.turn.open.record.commit_wait += duration;
+        if let Some(span) = &self.turn.open.span {
+            span.record_commit(duration, failure);
+        }
+    }
+
+    /// Returns the span of the log lines of the newest turn.
+    pub(in crate::engine::journal) fn log_span(&self, task: &LiveRef) -> tracing::Span {
+        let OpenTurn { record, span, .. } = &self.turn.open;
+        let trace = record.trace.map(TraceContext);
+        let span = trace.as_ref().filter(|_| span.is_some());
+        tracing::info_span!(
+            target: "a2a_service::turn",
+            "turn",
+            agent = task.journal().agent().map(|agent| &**agent),
+            task.id = task.key.id(),
+            turn = record.number,
+            request.id = record.request_id.as_deref(),
+            trace.id = trace.as_ref().map(|trace| tracing::field::display(trace.trace_id())),
+            span.id = span.map(|span| tracing::field::display(span.span_id())),
+        )
     }
 
     /// Lets the next commit have the whole record again, because the last one was refused.

@@ -1,0 +1,113 @@
+//! Span of the newest turn of a live task, from the acceptance of its message to its end, and spans of its slow commits.
+
+use std::time::{Duration, SystemTime};
+
+use tokio::time::Instant;
+
+use super::LiveState;
+use crate::{
+    base::trace::{Parent, Span, SpanKind, TraceContext, TraceScope},
+    engine::journal::{LiveRef, turn_context::TurnContext},
+    store::TurnRecord,
+};
+
+/// Duration from which a commit has a span.
+const SLOW_COMMIT: Duration = Duration::from_millis(100);
+
+/// Span of a turn.
+pub(super) struct TurnSpan {
+    span: Span,
+    scope: TraceScope,
+}
+
+impl LiveRef {
+    /// Begins the span of the newest turn, if there is a tracer: a child of the call that sent its message, with links to the turn
+    /// or the attempt before. The agent, and notifications of the turn, continue its trace.
+    pub(super) fn begin_span(
+        &self,
+        state: &mut LiveState,
+        is_recovered: bool,
+        accepted: Instant,
+        context: &mut TurnContext,
+    ) -> Option<Box<TurnSpan>> {
+        let tracing = &self.journal().sources().tracing;
+        if !tracing.is_on() {
+            return None;
+        }
+        let mut trace = context.traced.take().unwrap_or_default();
+        let parent = Parent::parse(context.trace.as_deref(), trace.state.as_deref());
+        let started = SystemTime::now().checked_sub(accepted.elapsed());
+        let mut span = tracing.start_at(SpanKind::Internal, "invoke_agent", parent, started);
+        let (relation, before) = if is_recovered {
+            ("previous_attempt", trace.span.as_deref().and_then(TraceContext::parse))
+        } else {
+            ("previous_turn", state.accepted.contexts.last_span())
+        };
+        if let Some(before) = before {
+            span.link(relation, before);
+        }
+        trace.others.drain(..).for_each(|other| span.link("message", other));
+        let agent = self.journal().agent().map(|agent| &**agent);
+        if let Some(agent) = agent {
+            span.rename(format!("invoke_agent {agent}"));
+        }
+        span.set("gen_ai.operation.name", "invoke_agent");
+        span.set_some("gen_ai.agent.name", agent);
+        span.set("gen_ai.conversation.id", &*self.context);
+        span.set("a2a.task.id", self.key.id());
+        span.set("a2a_service.turn.number", state.turn.earlier + state.turn.number);
+        let (own, tracestate) = (span.context(), span.state());
+        if let Some(own) = own {
+            let header = own.to_header();
+            state.accepted.contexts.set_span(state.turn.delivered_seq, &header);
+            (context.trace, trace.span) = (Some(header.clone()), Some(header));
+        }
+        let scope = TraceScope { tracing: tracing.clone(), context: own, state: tracestate.as_deref().map(Into::into) };
+        (trace.scope, trace.state) = (scope.clone(), tracestate);
+        context.traced = Some(trace);
+        Some(Box::new(TurnSpan { span, scope }))
+    }
+
+    /// Adds an event to the span of the newest turn.
+    pub(in crate::engine::journal) fn note_in_span(&self, state: &mut LiveState, event: &'static str) {
+        if let Some(turn) = &mut state.turn.open.span {
+            turn.span.event(event, &[]);
+        }
+    }
+}
+
+impl TurnSpan {
+    /// Ends the span with the record of the turn.
+    pub(super) fn end(mut self, record: &TurnRecord, commits: u32) {
+        let span = &mut self.span;
+        let outcome = record.outcome.unwrap_or_default();
+        span.set("a2a_service.turn.outcome", outcome);
+        span.set("a2a_service.turn.attempt", record.attempt);
+        let seconds = |millis: i64| Duration::from_millis(millis.max(0).unsigned_abs()).as_secs_f64();
+        span.set_some("a2a_service.turn.queue_time", record.begun.map(|begun| seconds(begun - record.accepted)));
+        span.set("a2a_service.commit.count", commits);
+        span.set("a2a_service.commit.wait", record.commit_wait.as_secs_f64());
+        if record.tokens_in > 0 || record.tokens_out > 0 {
+            span.set("gen_ai.usage.input_tokens", record.tokens_in);
+            span.set("gen_ai.usage.output_tokens", record.tokens_out);
+        }
+        span.set_some("process.exit.code", record.exit_code.map(i64::from));
+        span.set_some("a2a_service.error.id", record.error_id.as_deref());
+        if outcome == "failed" {
+            span.fail(record.reason.unwrap_or("error"));
+        }
+    }
+
+    /// Adds the span of a commit that was slow, or has failed.
+    pub(super) fn record_commit(&self, duration: Duration, failure: Option<&str>) {
+        if duration >= SLOW_COMMIT || failure.is_some() {
+            let started = SystemTime::now().checked_sub(duration);
+            let mut span = self.scope.start_at(SpanKind::Internal, "commit", started);
+            span.set("db.system.name", "sqlite");
+            span.set("db.operation.name", "COMMIT");
+            if let Some(failure) = failure {
+                span.fail(failure);
+            }
+        }
+    }
+}
