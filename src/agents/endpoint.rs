@@ -34,12 +34,12 @@ pub(super) fn parse_url(url: &str) -> io::Result<Url> {
     url.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "the URL is not one of http or https"))
 }
 
-/// Returns a POST request of a turn with a JSON body. `accept` are the media types of the response.
+/// Returns a POST request of a turn with a JSON body and a `traceparent`. `accept` are the media types of the response.
 pub(super) async fn post(
     (client, url): (&Client, &Url),
     token: Option<&Credential>,
     accept: &str,
-    turn: &Turn,
+    trace: Option<String>,
     body: &Bytes,
 ) -> RequestBuilder {
     let request = client.post(url.clone()).body(body.clone()).header(header::ACCEPT, accept);
@@ -47,7 +47,7 @@ pub(super) async fn post(
     if let Some(token) = token {
         request = request.bearer_auth(token.current().await);
     }
-    if let Some(trace) = turn.trace() {
+    if let Some(trace) = trace {
         request = request.header("traceparent", trace);
     }
     request
@@ -114,19 +114,23 @@ pub(super) async fn probe(request: RequestBuilder) -> OutboundResult {
 }
 
 /// Sends a request until it succeeds, its result is final, or all retries were made. Waits as `Retry-After` asks for. If the endpoint
-/// can't be reached, a turn that was accepted before that was known waits for it. Also returns the call of a successful response.
+/// can't be reached, a turn that was accepted before that was known waits for it. Also returns the call of a successful response. Each attempt is a
+/// span with this name, whose context `send` gets.
 pub(super) async fn with_retries<F: Future<Output = Result<Attempt, Error>>>(
     (turn, out): (&Turn, &Updates),
-    dependency: &Dependency,
+    (dependency, url, name): (&Dependency, &Url, &str),
     (max_retries, backoff): (u32, Backoff),
-    send: impl Fn() -> F,
+    send: impl Fn(Option<String>) -> F,
     is_final: impl Fn(&Attempt) -> bool,
 ) -> Result<(Attempt, Option<OutboundCall>), Error> {
     let sources = turn.live.journal().sources();
     let (mut retries, mut waits_until) = (0, None);
     loop {
-        let mut call = dependency.begin().repeating(retries > 0);
-        let result = match send().await {
+        let mut call = dependency.begin().repeating(retries > 0).traced(name.to_owned());
+        call.span.set("http.request.method", "POST");
+        call.span.set_some("server.address", url.host_str());
+        call.span.set_some("server.port", url.port_or_known_default());
+        let result = match send(call.span.header().or_else(|| turn.trace().map(str::to_owned))).await {
             Ok(result) => result,
             Err(error) => {
                 call.end(OutboundResult::Timeout);
@@ -138,6 +142,7 @@ pub(super) async fn with_retries<F: Future<Output = Result<Attempt, Error>>>(
         let delay = delay.filter(|_| retries < max_retries && !is_final(&result));
         let outcome = match &result {
             Ok(response) if response.status().is_success() => {
+                call.span.set("http.response.status_code", response.status().as_u16());
                 call.answered();
                 return Ok((result, Some(call)));
             }

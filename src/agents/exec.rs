@@ -34,6 +34,7 @@ use crate::base::{
     dependency::{Dependency, OutboundResult},
     metric,
     redaction::Secrets,
+    trace::{Span, SpanKind, TraceScope},
 };
 
 pub(crate) mod guard;
@@ -225,6 +226,14 @@ impl Runner {
         Error::internal(problem).because_of("unavailable")
     }
 
+    /// Begins the span of a command, below that of the turn.
+    fn span(&self) -> Span {
+        let name = self.program.file_name().unwrap_or(self.program.as_os_str()).to_string_lossy().into_owned();
+        let mut span = TraceScope::current().start(SpanKind::Client, name.clone());
+        span.set("process.executable.name", &name);
+        span
+    }
+
     /// Counts the end of a process. Returns why it has failed, if the program can't be started any more.
     fn ended(&self, status: ExitStatus) -> Option<String> {
         metric::exec_exited(self.dependency.agent(), exit_code(status));
@@ -243,18 +252,25 @@ impl Runner {
     async fn run(&self, turn: &Turn, out: &Updates) -> Result<End, Error> {
         let files = TurnFiles::create(turn, PREFIX).await?;
         let mut command = self.command(files.directory());
-        describe(&mut command, turn, &files);
+        let mut span = self.span();
+        let (own, trace) = (span.header(), span.header().or_else(|| turn.trace().map(str::to_owned)));
+        let state = if own.is_some() { span.state() } else { turn.trace_state().map(str::to_owned) };
+        describe(&mut command, turn, &files, (trace.as_deref(), state.as_deref()));
         if let Some(workspace) = &self.options.workspace {
             command.current_dir(task_directory(workspace, turn).await?);
         }
         let input = match self.options.format {
             ExecFormat::Text => files.text(turn.messages()).into_bytes(),
-            ExecFormat::JsonLines => TurnLine::new(turn, "1", files.paths(), Some(files.output())).to_line()?,
+            ExecFormat::JsonLines => {
+                let line = TurnLine::new(turn, "1", files.paths(), Some(files.output()));
+                line.traced(trace.as_deref()).to_line()?
+            }
         };
         if self.options.format == ExecFormat::Text {
             out.working().await?;
         }
-        let mut process = self.start(&mut command)?;
+        let mut process = self.start(&mut command).inspect_err(|_| span.fail("connect"))?;
+        span.set_some("process.pid", process.child.id());
         let (status, without_event) = match process.work(input, self, turn, out).await {
             Ok(ended) => ended,
             Err(Interrupt::Ended(end)) => {
@@ -267,9 +283,11 @@ impl Runner {
         let problem = self.ended(status);
         if let Some(code) = exit_code(status) {
             turn.record_exit(code);
+            span.set("process.exit.code", i64::from(code));
         }
         if let Some(failure) = failure(status, &self.options) {
             let reason = if problem.is_some() { "unavailable" } else { "exit_code" };
+            span.fail(reason);
             let failure = Error::internal(problem.unwrap_or_else(|| process.stderr.error(&failure)));
             return Err(failure.because_of(reason));
         }
@@ -279,14 +297,13 @@ impl Runner {
 }
 
 /// Describes a turn in environment variables.
-fn describe(command: &mut Command, turn: &Turn, files: &TurnFiles) {
+fn describe(command: &mut Command, turn: &Turn, files: &TurnFiles, (trace, state): (Option<&str>, Option<&str>)) {
     command.env("A2A_TASK_ID", turn.task_id()).env("A2A_CONTEXT_ID", turn.context_id());
     command.env("A2A_MESSAGE_ID", &turn.message().message_id).env("A2A_ATTEMPT", turn.attempt().to_string());
     command.env("A2A_OWNER", turn.owner()).env("A2A_TENANT", turn.tenant());
     command.env("A2A_INPUT_DIR", files.input()).env("A2A_OUTPUT_DIR", files.output());
-    if let Some(trace) = turn.trace() {
-        command.env("TRACEPARENT", trace);
-    }
+    let trace = [("TRACEPARENT", trace), ("TRACESTATE", state)].map(|(name, value)| Some((name, value?)));
+    command.envs(trace.into_iter().flatten());
     command.env("A2A_HOPS", turn.hops().to_string());
 }
 

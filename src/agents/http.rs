@@ -117,8 +117,8 @@ impl HttpEndpoint {
         body: &Bytes,
     ) -> Result<(Response, Option<OutboundCall>), Error> {
         let id = format!("{}-{}", turn.task_id(), turn.message().message_id);
-        let send = async || {
-            let request = post((&self.client, &self.url), self.options.token.as_ref(), ACCEPT, turn, body).await;
+        let send = async |trace| {
+            let request = post((&self.client, &self.url), self.options.token.as_ref(), ACCEPT, trace, body).await;
             let mut request = request.header("idempotency-key", &id).header(HOPS, turn.hops().saturating_add(1));
             if let Some(secret) = &self.options.secret {
                 let timestamp = (turn.live.journal().sources().clock.millis() / 1000).to_string();
@@ -132,7 +132,7 @@ impl HttpEndpoint {
             Ok(response) => !self.options.idempotent || !is_overloaded(response.status()),
             Err(error) => !self.options.idempotent && !error.is_connect(),
         };
-        let (result, call) = with_retries((turn, out), &self.dependency, (RETRIES, BACKOFF), send, is_final).await?;
+        let (result, call) = with_retries((turn, out), (&self.dependency, &self.url, "POST"), (RETRIES, BACKOFF), send, is_final).await?;
         match result {
             // A part of a body is no answer.
             Ok(response) if response.status().is_success() && response.status() != StatusCode::PARTIAL_CONTENT => {

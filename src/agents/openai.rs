@@ -132,15 +132,17 @@ impl Openai {
                 .await
             }
         });
+        let model = model.into();
         let endpoint = Endpoint {
             client,
             url,
             key: options.key.clone(),
             dependency,
+            span_name: format!("chat {model}").into(),
             idle_timeout: options.idle_timeout,
             output_bytes: options.output_bytes,
         };
-        Ok(Self { endpoint, model: model.into(), tools: Tools::new(options.ask), options })
+        Ok(Self { endpoint, model, tools: Tools::new(options.ask), options })
     }
 
     /// Starts MCP servers, and offers their tools to the model. Those of the servers that respond within 5 s become skills of the

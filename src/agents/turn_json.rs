@@ -111,6 +111,11 @@ impl<'a> TurnLine<'a> {
         }
     }
 
+    /// Replaces the `traceparent`, unless there is none.
+    pub(super) fn traced(self, trace: Option<&'a str>) -> Self {
+        Self { traceparent: trace.or(self.traceparent), ..self }
+    }
+
     /// Encodes the turn as a line.
     pub(super) fn to_line(&self) -> Result<Vec<u8>, Error> {
         let mut line = serde_json::to_vec(self)?;

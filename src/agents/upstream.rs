@@ -22,6 +22,7 @@ use crate::{
     base::{
         dependency::{Attempts, Dependency, OutboundResult},
         sources::Ids,
+        trace::TraceScope,
     },
     client::{Client, EventStream, StreamEvent, is_in_unknown_state, outbound_result},
     engine::journal::LiveRef,
@@ -125,12 +126,13 @@ impl Agent for Upstream {
         let message = turn.messages().next().map(|message| message.message_id.clone()).unwrap_or_default();
         // With the trace and the headers of the caller.
         let (trace, headers) = (turn.trace().map(str::to_owned), turn.forwarded_headers().cloned());
-        let client = self.client();
+        let trace_state = turn.trace_state().map(str::to_owned);
+        let client = self.client().traced(&TraceScope::current().tracing);
         let mut extensions = extensions(&client.card());
         extensions.retain(|extension| turn.extensions().contains(&extension.uri));
         let extensions = extensions.into_iter().map(|extension| extension.uri).collect();
         let attempts = Attempts::new(&self.dependency, false);
-        let context = Call { extensions, trace, headers, attempts: Some(attempts.clone()), ..Call::default() };
+        let context = Call { extensions, trace, trace_state, headers, attempts: Some(attempts.clone()), ..Call::default() };
         let upstream = UpstreamTask {
             client: client.with_context(context),
             live: turn.live.clone(),

@@ -2,6 +2,7 @@
 //! and probes while the dependency is idle or down.
 
 use std::{
+    borrow::Cow,
     fmt,
     sync::{
         Arc, OnceLock,
@@ -22,6 +23,7 @@ use crate::base::{
     metric,
     retry::{Backoff, jittered},
     sources::Rng,
+    trace::{Span, SpanKind, TraceScope},
 };
 
 /// Number of connect failures in a row that open the breaker, and the minimum time between the first and the last of them.
@@ -257,7 +259,13 @@ impl Dependency {
     /// Begins a call.
     pub(crate) fn begin(&self) -> OutboundCall {
         self.0.state.lock().calls += 1;
-        OutboundCall { dependency: self.clone(), started: Instant::now(), progress: Progress::Sent, retries: 0 }
+        OutboundCall {
+            dependency: self.clone(),
+            started: Instant::now(),
+            progress: Progress::Sent,
+            retries: 0,
+            span: Span::default(),
+        }
     }
 
     /// Sets whether new work is accepted although the dependency is down.
@@ -518,9 +526,20 @@ pub struct OutboundCall {
     started: Instant,
     progress: Progress,
     retries: u64,
+    /// Span below that of the turn, if the call has one.
+    pub(crate) span: Span,
 }
 
 impl OutboundCall {
+    /// Begins a span with this name, below that of the turn that makes the call.
+    pub(crate) fn traced(mut self, name: impl Into<Cow<'static, str>>) -> Self {
+        self.span = TraceScope::current().start(SpanKind::Client, name);
+        if self.retries > 0 {
+            self.span.set("http.request.resend_count", self.retries);
+        }
+        self
+    }
+
     /// Returns the time since the beginning.
     pub(crate) fn elapsed(&self) -> Duration {
         self.started.elapsed()
@@ -560,6 +579,12 @@ impl OutboundCall {
         if result.is_failure() && self.progress == Progress::Sent {
             shared.update(|state| shared.failed(state, result, cause));
         }
+        if let OutboundResult::Status(status) = result {
+            self.span.set("http.response.status_code", status);
+        }
+        if result != OutboundResult::Ok {
+            self.span.fail(result.label());
+        }
         self.progress = Progress::Ended;
         self.count(result.label());
     }
@@ -577,6 +602,7 @@ impl Drop for OutboundCall {
         state.active_at = Instant::now();
         drop(state);
         if self.progress != Progress::Ended {
+            self.span.set("error.type", "canceled");
             self.count("canceled");
         }
     }

@@ -22,6 +22,9 @@ pub(crate) const MAX_STATE: usize = 512;
 /// Maximum length of a text in an attribute of a span in bytes.
 const MAX_TEXT: usize = 256;
 
+/// Maximum length of content in an attribute of a span in bytes.
+pub(crate) const MAX_CONTENT: usize = 8 << 10;
+
 /// Length of the part of a `traceparent` that each version has (W3C Trace Context, 3.2).
 const PARENT_LENGTH: usize = 55;
 
@@ -180,7 +183,6 @@ pub(crate) trait Tracer: Send + Sync {
 
 /// Span of a tracer. It ends when it is dropped.
 pub(crate) trait Recorder: Send + Sync {
-    fn is_recording(&self) -> bool;
     fn set(&mut self, attribute: Attribute<'_>);
     fn event(&mut self, name: &'static str, attributes: &[Attribute<'_>]);
     fn link(&mut self, context: TraceContext, attributes: &[Attribute<'_>]);
@@ -250,16 +252,6 @@ impl fmt::Debug for Tracing {
 pub(crate) struct Span(Option<Box<dyn Recorder>>);
 
 impl Span {
-    /// Returns true if there is a tracer.
-    pub(crate) fn is_on(&self) -> bool {
-        self.0.is_some()
-    }
-
-    /// Returns true if the span is exported. Without that, its attributes need not be computed.
-    pub(crate) fn is_recording(&self) -> bool {
-        self.0.as_ref().is_some_and(|span| span.is_recording())
-    }
-
     /// Sets an attribute. Of a text, the first 256 bytes.
     pub(crate) fn set<'a>(&mut self, key: &'static str, value: impl Into<Value<'a>>) {
         if let Some(span) = &mut self.0 {
@@ -276,7 +268,6 @@ impl Span {
 
     /// Sets an attribute to content, which is up to 8 KiB long.
     pub(crate) fn set_content(&mut self, key: &'static str, text: &str) {
-        const MAX_CONTENT: usize = 8 << 10;
         if let Some(span) = &mut self.0 {
             span.set((key, Value::Text(text).shortened(MAX_CONTENT)));
         }
@@ -314,6 +305,11 @@ impl Span {
     /// Context of the span, also if it is not exported.
     pub(crate) fn context(&self) -> Option<TraceContext> {
         self.0.as_ref()?.context()
+    }
+
+    /// `traceparent` of requests that the span is about.
+    pub(crate) fn header(&self) -> Option<String> {
+        self.context().map(TraceContext::to_header)
     }
 
     /// `tracestate` of the span, if there is one.
@@ -405,6 +401,11 @@ impl TraceScope {
         SCOPE.try_with(Self::clone).unwrap_or_default()
     }
 
+    /// Returns true if spans have contents.
+    pub(crate) fn has_content(&self) -> bool {
+        self.tracing.is_on() && self.tracing.has_content
+    }
+
     /// Starts a span below this one.
     pub(crate) fn start(&self, kind: SpanKind, name: impl Into<Cow<'static, str>>) -> Span {
         self.start_at(kind, name, None)
@@ -450,7 +451,7 @@ mod tests {
         let mut span = Tracing::default().start(SpanKind::Client, "POST", Parent::parse(Some(VALID), None));
         span.set("key", "value");
         span.fail("error");
-        assert_eq!((span.context(), span.is_recording(), size_of::<Span>()), (None, false, size_of::<&[u8]>()));
+        assert_eq!((span.context(), size_of::<Span>()), (None, size_of::<&[u8]>()));
         assert_eq!(TraceScope::default().run(|| TraceScope::current().start(SpanKind::Client, "x").context()), None);
     }
 

@@ -334,6 +334,85 @@ async fn program_has_the_spans_of_its_server_and_its_client_and_strangers_are_li
     assert_eq!(attribute(&of("GetTask", Kind::Client), "error.type"), "TASK_NOT_FOUND");
 }
 
+/// Text of the first artifact of a reply.
+fn text_of(reply: &Value) -> &str {
+    reply["task"]["artifacts"][0]["parts"][0]["text"].as_str().unwrap_or_else(|| panic!("{reply}"))
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn agents_get_the_context_of_the_span_of_their_request() {
+    let collector = Collector::accepting().await;
+    let path = std::env::var("PATH").unwrap();
+    let run = async |arguments: &[&str]| {
+        let arguments = [&["serve", "--listen", "127.0.0.1:0", "--otlp-endpoint", &collector.url], arguments].concat();
+        let mut command = a2a(&arguments);
+        command.env("PATH", &path);
+        let (child, url) = started(command).await;
+        let sent = crate::bindings::http().post(format!("{url}/message:send")).header("content-type", "application/json");
+        let sent = sent.header("traceparent", CALLER).header("tracestate", "vendor=1");
+        let reply = sent.body(message("hello").to_string()).send().await.unwrap();
+        let reply: Value = serde_json::from_slice(&reply.bytes().await.unwrap()).unwrap();
+        stop(child).await;
+        reply
+    };
+    // Returns the span with this name below the turn, and removes all.
+    let take = |name: &str| {
+        let mut spans = Vec::new();
+        collector.spans.send_modify(|all| spans = std::mem::take(all));
+        let span = find(&spans, name).clone();
+        assert_eq!((span.trace(), span.span.kind()), (TRACE.to_owned(), SpanKind::Client));
+        assert_eq!(span.parent(), find(&spans, "invoke_agent").id());
+        span
+    };
+    let reply = run(&["--exec", r#"sh -c 'echo "$TRACEPARENT $TRACESTATE"; exit 0'"#]).await;
+    let span = take("sh");
+    assert_eq!(text_of(&reply).trim(), format!("{} vendor=1", span.header()));
+    let exit = (span.attribute("process.exit.code"), span.attribute("process.executable.name"));
+    assert_eq!(exit, ("0".to_owned(), "sh".to_owned()));
+    let echo = r#"sh -c 'read -r line; t=${line#*\"traceparent\":\"}; echo "{\"type\":\"artifact\",\"text\":\"${t%%\"*}\"}"'"#;
+    let reply = run(&["--exec", echo, "--exec-format", "json_lines"]).await;
+    assert_eq!(text_of(&reply), take("sh").header());
+
+    let header = |headers: &HeaderMap| headers["traceparent"].to_str().unwrap().to_owned();
+    let endpoint = crate::bindings::program(Router::new().fallback(async move |headers: HeaderMap| header(&headers))).await;
+    let reply = run(&["--http", &endpoint]).await;
+    let span = take("POST");
+    assert_eq!((text_of(&reply), &*span.attribute("http.response.status_code")), (&*span.header(), "200"));
+    assert_eq!(span.attribute("server.address"), "127.0.0.1");
+
+    let complete = move |headers: HeaderMap| async move {
+        let message = json!({"role": "assistant", "content": header(&headers)});
+        let usage = json!({"prompt_tokens": 9, "completion_tokens": 2, "total_tokens": 11});
+        let choice = json!({"index": 0, "message": message, "finish_reason": "stop"});
+        axum::Json(json!({"id": "c-1", "object": "chat.completion", "choices": [choice], "usage": usage}))
+    };
+    let model = crate::bindings::program(Router::new().fallback(complete)).await;
+    for content in ["none", "messages"] {
+        let reply = run(&["--openai", &model, "--openai-model", "m", "--otlp-content", content]).await;
+        let span = take("chat m");
+        assert_eq!(text_of(&reply), span.header());
+        let value = |name| span.attribute(name);
+        let usage = [value("gen_ai.usage.input_tokens"), value("gen_ai.usage.output_tokens")];
+        assert_eq!((usage, value("gen_ai.request.model")), (["9".to_owned(), "2".to_owned()], "m".to_owned()));
+        let contents = (value("gen_ai.input.messages"), value("gen_ai.output.messages"));
+        assert_eq!(contents.0.contains("hello"), content == "messages", "{contents:?}");
+        assert_eq!(contents.1.contains(&span.header()), content == "messages", "{contents:?}");
+    }
+
+    // A gateway and its upstream agent have one trace.
+    let (upstream, url) = collector.server(&[]).await;
+    run(&["--upstream", &url]).await;
+    stop(upstream).await;
+    let spans = collector.spans.borrow().clone();
+    let is_send = |span: &&Exported| span.is_server() && !span.attribute("a2a.message.id").is_empty();
+    let called = spans.iter().filter(is_send).find(|span| span.parent() != "00f067aa0ba902b7").unwrap();
+    let call = find_id(&spans, &called.parent());
+    assert_eq!((call.span.kind(), call.trace(), call.name()), (SpanKind::Client, TRACE.to_owned(), called.name()));
+    assert_eq!(call.attribute("a2a.task.id"), called.attribute("a2a.task.id"));
+    assert_eq!(find_id(&spans, &call.parent()).name(), "invoke_agent");
+}
+
 #[tokio::test]
 async fn contents_and_credentials_are_in_no_span_and_no_log() {
     const CANARY: &str = "CANARY";

@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::stream::BoxStream;
 use reqwest::{Client, Response, StatusCode, Url};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 use tokio_stream::StreamExt as _;
 
@@ -30,9 +30,10 @@ use crate::{
         sse::{SseReader, without_mark},
         stderr::escaped,
         surrogates::{self, TextPieces},
+        trace::{self, MAX_CONTENT, TraceScope},
     },
     engine::agent::{Error, Turn, Updates},
-    protocol::json::check_json,
+    protocol::{json::check_json, pb::v1::Message},
 };
 
 mod calls;
@@ -81,6 +82,8 @@ pub(super) struct Endpoint {
     pub(super) url: Url,
     pub(super) key: Option<Credential>,
     pub(super) dependency: Dependency,
+    /// Name of the spans of requests: `chat` and the model.
+    pub(super) span_name: Box<str>,
     pub(super) idle_timeout: Duration,
     pub(super) output_bytes: usize,
 }
@@ -93,7 +96,19 @@ impl Endpoint {
         body: &Bytes,
         tools: Vec<&'a str>,
     ) -> Result<CompletionStream<'a>, Error> {
-        let (response, call) = self.request(turn, body).await?;
+        let (response, mut call) = self.request(turn, body).await?;
+        let has_content = TraceScope::current().has_content();
+        if let Some(OutboundCall { span, .. }) = &mut call {
+            span.set("gen_ai.operation.name", "chat");
+            span.set("gen_ai.provider.name", "openai");
+            span.set("gen_ai.request.model", self.span_name.strip_prefix("chat ").unwrap_or_default());
+            span.set("gen_ai.conversation.id", turn.0.context_id());
+            if has_content {
+                let message = |message: &Message| json!({"role": "user", "parts": [{"type": "text", "content": message.text()}]});
+                let messages: Vec<_> = turn.0.stored_messages().map(message).collect();
+                span.set_content("gen_ai.input.messages", &Value::from(messages).to_string());
+            }
+        }
         let media_type = media_type(&response);
         if media_type == "text/html" {
             let cause = "the response is no chat completion (text/html); check openai.url";
@@ -106,20 +121,22 @@ impl Endpoint {
             let events: Events = SseReader::new(Box::pin(body.into_stream()), self.output_bytes);
             Content::Events(events.accept_unterminated())
         };
-        Ok(CompletionStream { endpoint: self, call, content, tools, received: Received::default() })
+        let answer = has_content.then(String::new);
+        Ok(CompletionStream { endpoint: self, call, content, tools, received: Received::default(), answer })
     }
 
     /// Sends a request, and repeats it if the endpoint is overloaded. Returns the response with a successful status, and its call.
     async fn request(&self, turn: (&Turn, &Updates), body: &Bytes) -> Result<(Response, Option<OutboundCall>), Error> {
-        let send = async || {
-            let request = post((&self.client, &self.url), self.key.as_ref(), ACCEPT, turn.0, body).await;
+        let send = async |trace| {
+            let request = post((&self.client, &self.url), self.key.as_ref(), ACCEPT, trace, body).await;
             endpoint::send(ENDPOINT, request, self.idle_timeout).await
         };
         let is_final = |result: &Attempt| match result {
             Ok(response) => !is_retryable(response.status()),
             Err(error) => error.is_builder(),
         };
-        let (result, call) = with_retries(turn, &self.dependency, (RETRIES, BACKOFF), send, is_final).await?;
+        let called = (&self.dependency, &self.url, &*self.span_name);
+        let (result, call) = with_retries(turn, called, (RETRIES, BACKOFF), send, is_final).await?;
         match result {
             Ok(response) if response.status().is_success() => Ok((response, call)),
             Ok(response) => Err(self.rejection(response).await),
@@ -179,6 +196,8 @@ pub(super) struct CompletionStream<'a> {
     endpoint: &'a Endpoint,
     /// Until the end of the response.
     call: Option<OutboundCall>,
+    /// Beginning of the text, if spans have contents.
+    answer: Option<String>,
     content: Content,
     /// Names of the tools.
     tools: Vec<&'a str>,
@@ -225,9 +244,26 @@ impl CompletionStream<'_> {
     /// Receives the next text of the model. `None` at the end of the response.
     pub(super) async fn next(&mut self) -> Result<Option<String>, Error> {
         let next = self.receive().await;
-        if !matches!(next, Ok(Some(_)))
-            && let Some(call) = self.call.take()
+        if let (Ok(Some(text)), Some(answer)) = (&next, &mut self.answer)
+            && answer.len() < MAX_CONTENT
         {
+            answer.push_str(text);
+        }
+        if !matches!(next, Ok(Some(_)))
+            && let Some(mut call) = self.call.take()
+        {
+            let Received { usage, finish, .. } = &self.received;
+            if let Some(usage) = usage {
+                call.span.set("gen_ai.usage.input_tokens", usage.prompt);
+                call.span.set("gen_ai.usage.output_tokens", usage.completion);
+            }
+            if let Some(finish) = finish {
+                call.span.set("gen_ai.response.finish_reasons", trace::Value::List(finish.label()));
+            }
+            if let Some(answer) = &self.answer {
+                let message = json!([{"role": "assistant", "parts": [{"type": "text", "content": answer}]}]);
+                call.span.set_content("gen_ai.output.messages", &message.to_string());
+            }
             call.end(if next.is_ok() { OutboundResult::Ok } else { OutboundResult::Protocol });
         }
         next
@@ -316,7 +352,8 @@ impl CompletionStream<'_> {
         if chunks.len() > max {
             return Err(self.invalid(&data, "several documents in one"));
         }
-        if let (None, Some(call)) = (self.received.form, &self.call) {
+        if let (None, Some(call)) = (self.received.form, &mut self.call) {
+            call.span.set("gen_ai.response.time_to_first_chunk", call.elapsed().as_secs_f64());
             metric::model_first_chunk(self.endpoint.dependency.agent(), call.elapsed());
         }
         let mut text = String::new();

@@ -46,10 +46,6 @@ fn span_context(parent: &Parent<'_>, is_remote: bool) -> SpanContext {
 struct OtelSpan(BoxedSpan);
 
 impl Recorder for OtelSpan {
-    fn is_recording(&self) -> bool {
-        self.0.is_recording()
-    }
-
     fn set(&mut self, attribute: Attribute<'_>) {
         if self.0.is_recording() {
             self.0.set_attribute(key_value(&attribute));

@@ -169,10 +169,15 @@ impl Turn {
         self.context.metadata.as_ref()
     }
 
-    /// Returns the `traceparent` of the request (W3C Trace Context), to be sent with calls of the agent. `None` if it has no
-    /// valid one.
+    /// Returns the `traceparent` to be sent with calls of the agent (W3C Trace Context): that of the span of the turn, or else that
+    /// of the request. `None` if there is neither.
     pub fn trace(&self) -> Option<&str> {
         self.context.trace.as_deref()
+    }
+
+    /// Returns the `tracestate` of [`trace`](Self::trace). `None` if it has none.
+    pub fn trace_state(&self) -> Option<&str> {
+        self.context.traced.as_ref()?.state.as_deref()
     }
 
     /// Returns the number of agents that have passed on the messages of the turn: the highest count of any. Messages that the

@@ -136,7 +136,7 @@ impl Shared {
     ) -> impl Future<Output = TurnOutcome> + Send {
         let timers = TurnTimers::start(&self.limits, updates);
         let secrets = mem::take(&mut context.secrets);
-        let scope = context.traced.as_ref().map(|trace| trace.scope.clone()).unwrap_or_default();
+        let mut scope = context.traced.as_ref().map(|trace| trace.scope.clone()).unwrap_or_default();
         let mut turn = Turn {
             live: live.clone(),
             task,
@@ -149,6 +149,8 @@ impl Shared {
             text: OnceLock::new(),
         };
         turn.originals = secrets.restore(turn.stored_messages());
+        // The agent may repeat a secret part anywhere.
+        scope.tracing.has_content &= turn.originals.is_empty();
         let hops = turn.hops();
         let sender = Updates { live: live.clone(), turn: number, metadata: None };
         // The agent may panic before it returns a future.

@@ -56,6 +56,7 @@ use crate::{
         redaction::Secrets,
         retry::Backoff,
         stderr::escaped,
+        trace::{Span, TraceScope},
     },
     protocol::{
         error::chain,
@@ -556,16 +557,36 @@ impl Connection {
             Ok(arguments) => arguments,
             Err(error) => return format!("Error: the arguments are not a JSON object: {error}"),
         };
-        let (started, call) = (Instant::now(), self.dependency.begin());
-        let (result, outcome, text) = self.attempt(tool, arguments).await;
+        let has_content = TraceScope::current().has_content();
+        let (started, mut call) = (Instant::now(), self.dependency.begin().traced(format!("tools/call {tool}")));
+        call.span.set("mcp.method.name", "tools/call");
+        call.span.set("gen_ai.operation.name", "execute_tool");
+        call.span.set("gen_ai.tool.name", tool);
+        call.span.set("a2a_service.mcp.server", &self.server.name);
+        if has_content {
+            let arguments = Value::from(arguments.clone()).to_string();
+            call.span.set_content("gen_ai.tool.call.arguments", &arguments);
+        }
+        let (result, outcome, text) = self.attempt(tool, arguments, &call.span).await;
         self.count(result, started.elapsed());
+        if result != "ok" {
+            call.span.fail(result);
+        }
+        if has_content {
+            call.span.set_content("gen_ai.tool.call.result", &text);
+        }
         call.fail(outcome, &text);
         text
     }
 
     /// Sends a call. Returns its result for the metrics and for the state of the server, and a text for the model. A call is not
     /// repeated: the tool may have run.
-    async fn attempt(&self, tool: &str, arguments: Map<String, Value>) -> (&'static str, OutboundResult, String) {
+    async fn attempt(
+        &self,
+        tool: &str,
+        arguments: Map<String, Value>,
+        span: &Span,
+    ) -> (&'static str, OutboundResult, String) {
         let name = &self.server.name;
         let session = match self.session().await {
             Ok(session) => session,
@@ -574,7 +595,12 @@ impl Connection {
                 return ("error", unopened(&error), format!("Error: the server of {tool} is not available."));
             }
         };
-        let request = CallToolRequestParams::new(tool.to_owned()).with_arguments(arguments);
+        let mut request = CallToolRequestParams::new(tool.to_owned()).with_arguments(arguments);
+        if let Some(trace) = span.header() {
+            let meta = request.meta.get_or_insert_default();
+            meta.set_traceparent(trace);
+            span.state().into_iter().for_each(|state| meta.set_tracestate(state));
+        }
         let until = clock::after(Instant::now(), self.server.timeout);
         let mut pending =
             PendingCall { session: Arc::clone(&session), server: name.clone(), until, is_answered: false };
