@@ -223,7 +223,8 @@ async fn calls_of_each_binding_continue_the_trace_of_the_caller() {
         "message": {"kind": "message", "messageId": "m-1", "role": "user", "parts": [{"kind": "text", "text": "hello"}]}}});
     let sent = crate::bindings::http().post(format!("{url}/rpc")).header("content-type", "application/json");
     sent.header("traceparent", CALLER).header("tracestate", "vendor=1").body(old.to_string()).send().await.unwrap();
-    let spans = collector.wait(|spans| spans.iter().filter(|span| span.is_server()).count() == 7).await;
+    let spans = collector.wait(|spans| spans.len() >= 14).await;
+    assert_eq!(spans.len(), 14, "{spans:#?}");
     let servers: Vec<_> = spans.iter().filter(|span| span.is_server()).collect();
     for span in &servers {
         assert_eq!((&*span.trace(), &*span.parent()), (TRACE, "00f067aa0ba902b7"), "{span:#?}");
@@ -232,6 +233,11 @@ async fn calls_of_each_binding_continue_the_trace_of_the_caller() {
         assert_eq!(span.attribute("http.response.status_code"), "200");
         assert_eq!(span.attribute("a2a.message.id"), "m-1");
         assert!(!span.attribute("a2a.task.id").is_empty() && !span.failed(), "{span:#?}");
+        let turn = spans.iter().find(|turn| turn.parent() == span.id()).unwrap();
+        assert_eq!((turn.name(), turn.trace(), turn.span.kind()), ("invoke_agent", span.trace(), SpanKind::Internal));
+        assert_eq!(turn.attribute("a2a.task.id"), span.attribute("a2a.task.id"));
+        assert_eq!(turn.attribute("a2a_service.turn.outcome"), "completed");
+        assert!(!turn.attribute("gen_ai.conversation.id").is_empty() && turn.links().is_empty(), "{turn:#?}");
         assert_eq!(span.resource["service.name"], "a2a");
         assert_eq!(span.resource["service.version"], env!("CARGO_PKG_VERSION"));
     }
@@ -411,6 +417,118 @@ async fn agents_get_the_context_of_the_span_of_their_request() {
     assert_eq!((call.span.kind(), call.trace(), call.name()), (SpanKind::Client, TRACE.to_owned(), called.name()));
     assert_eq!(call.attribute("a2a.task.id"), called.attribute("a2a.task.id"));
     assert_eq!(find_id(&spans, &call.parent()).name(), "invoke_agent");
+}
+
+/// Body of a send, which is answered at once.
+fn at_once(text: &str, task: Option<&str>) -> Value {
+    let mut body = message(text);
+    body["configuration"] = json!({"returnImmediately": true});
+    if let Some(task) = task {
+        body["message"]["taskId"] = json!(task);
+    }
+    body
+}
+
+/// Turns with this number, in the order of their ends.
+fn turns<'a>(spans: &'a [Exported], number: &str) -> Vec<&'a Exported> {
+    let is_turn = |span: &&Exported| span.name() == "invoke_agent" && span.attribute("a2a_service.turn.number") == number;
+    spans.iter().filter(is_turn).collect()
+}
+
+#[tokio::test]
+async fn turns_are_linked_over_follow_ups_queues_and_restarts() {
+    let collector = Collector::accepting().await;
+    let directory = tempfile::tempdir().unwrap();
+    let store = directory.path().join("a2a.db");
+    let arguments = ["--store", store.to_str().unwrap(), "--idempotent"];
+    let (child, url) = collector.server(&arguments).await;
+    let url_of = |url: &str| format!("{url}/message:send");
+    let asked = send(&url_of(&url), &at_once("/ask who?", None)).await;
+    let task = asked["task"]["id"].as_str().unwrap();
+    collector.wait(|spans| turns(spans, "1").len() == 1).await;
+    send(&url_of(&url), &at_once("/slow 2", Some(task))).await;
+    let busy = send(&url_of(&url), &at_once("/slow 2", None)).await;
+    let busy = busy["task"]["id"].as_str().unwrap();
+    for text in ["a", "b", "c"] {
+        send(&url_of(&url), &at_once(text, Some(busy))).await;
+    }
+    let spans = collector.wait(|spans| turns(spans, "2").len() == 2).await;
+    for (id, expected) in [(task, vec![]), (busy, vec!["message", "message"])] {
+        let of = |number| turns(&spans, number).into_iter().find(|turn| turn.attribute("a2a.task.id") == id).unwrap();
+        let (first, second) = (of("1"), of("2"));
+        let links = second.links();
+        assert_eq!(links[0], ("previous_turn".to_owned(), first.id()), "{second:#?}");
+        let relations: Vec<_> = links[1..].iter().map(|(relation, _)| relation.as_str()).collect();
+        assert_eq!(relations, expected);
+        let parent = spans.iter().find(|span| span.id() == second.parent()).unwrap();
+        assert_eq!((parent.name(), parent.trace()), ("SendMessage", second.trace()));
+        for (_, linked) in &links[1..] {
+            assert_eq!(find_id(&spans, linked).name(), "SendMessage");
+        }
+        assert_ne!(first.trace(), second.trace());
+    }
+    // The server is killed during a turn: another attempt is in the same trace.
+    let sent = crate::bindings::http().post(url_of(&url)).header("content-type", "application/json");
+    let sent = sent.header("traceparent", CALLER).body(at_once("/slow 3", None).to_string()).send().await.unwrap();
+    let sent: Value = serde_json::from_slice(&sent.bytes().await.unwrap()).unwrap();
+    let spans = collector.wait(|spans| spans.iter().any(|span| span.is_server() && span.trace() == TRACE)).await;
+    let call = spans.iter().find(|span| span.trace() == TRACE).unwrap().id();
+    signal(&child, "-KILL");
+    let (child, _) = collector.server(&arguments).await;
+    let spans = collector.wait(|spans| spans.iter().any(|span| span.name() == "invoke_agent" && span.trace() == TRACE)).await;
+    let turn = spans.iter().find(|span| span.name() == "invoke_agent" && span.trace() == TRACE).unwrap();
+    assert_eq!(turn.attribute("a2a.task.id"), sent["task"]["id"].as_str().unwrap());
+    assert_eq!((turn.parent(), turn.attribute("a2a_service.turn.attempt")), (call.clone(), "2".to_owned()));
+    let links = turn.links();
+    assert_eq!((links.len(), &*links[0].0), (1, "previous_attempt"), "{turn:#?}");
+    assert!(links[0].1 != call && links[0].1 != turn.id(), "{turn:#?}");
+    stop(child).await;
+}
+
+fn find_id<'a>(spans: &'a [Exported], id: &str) -> &'a Exported {
+    spans.iter().find(|span| span.id() == id).unwrap()
+}
+
+#[tokio::test]
+async fn notification_continues_the_trace_of_its_turn_after_a_restart() {
+    let collector = Collector::accepting().await;
+    let directory = tempfile::tempdir().unwrap();
+    let store = directory.path().join("a2a.db");
+    let (headers, accepts) = (watch::Sender::new(Vec::new()), Arc::new(AtomicUsize::new(0)));
+    let (received, accepted) = (headers.clone(), Arc::clone(&accepts));
+    let hook = Router::new().fallback(async move |headers: HeaderMap| {
+        received.send_modify(|all| all.push(headers["traceparent"].to_str().unwrap().to_owned()));
+        if accepted.load(SeqCst) > 0 { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }
+    });
+    let hook = crate::bindings::program(hook).await;
+    let arguments = ["--store", store.to_str().unwrap(), "--push-enabled", "--push-allow", "http://127.0.0.1"];
+    let (child, url) = collector.server(&arguments).await;
+    let mut body = message("hello");
+    body["configuration"] = json!({"taskPushNotificationConfig": {"url": hook}});
+    let sent = crate::bindings::http().post(format!("{url}/message:send")).header("content-type", "application/json");
+    sent.header("traceparent", CALLER).body(body.to_string()).send().await.unwrap();
+    let mut all = headers.subscribe();
+    timeout(SOON, all.wait_for(|all| !all.is_empty())).await.unwrap().unwrap();
+    stop(child).await;
+    accepts.store(1, SeqCst);
+    let before = headers.borrow().len();
+    let (child, _) = collector.server(&arguments).await;
+    timeout(SOON, all.wait_for(|all| all.len() > before)).await.unwrap().unwrap();
+    let delivered = |spans: &[Exported]| {
+        let is_delivered = |span: &&Exported| {
+            span.name() == "SendPushNotification" && span.attribute("http.response.status_code") == "200"
+        };
+        spans.iter().find(is_delivered).cloned()
+    };
+    let spans = collector.wait(|spans| delivered(spans).is_some()).await;
+    let (span, turn) = (delivered(&spans).unwrap(), find(&spans, "invoke_agent"));
+    assert_eq!((span.trace(), span.parent()), (TRACE.to_owned(), turn.id()), "{spans:#?}");
+    assert!(headers.borrow()[before..].contains(&span.header()), "{span:#?}");
+    assert!(span.attribute("a2a_service.push.attempt").parse::<u32>().unwrap() > 1);
+    assert_eq!(span.attribute("server.address"), "127.0.0.1");
+    let failed = find(&spans, "SendPushNotification");
+    assert_eq!((failed.attribute("error.type"), failed.failed()), ("failed".to_owned(), true));
+    stop(child).await;
 }
 
 #[tokio::test]
