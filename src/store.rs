@@ -10,8 +10,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 pub use delivery::{
-    DeadLetter, Delivery, DeliveryClaim, DeliveryOutcome, DeliveryPage, DeliveryState, DeliveryToken, EVENTS_PER_CLAIM,
-    Lease, PushTaskPage, STORE_FULL,
+    Attempt, DeadLetter, Delivery, DeliveryClaim, DeliveryCounts, DeliveryOutcome, DeliveryPage, DeliveryState,
+    DeliveryToken, EVENTS_PER_CLAIM, Lease, PushTaskPage, STORE_FULL,
 };
 pub use inspect::{
     Counts, Inspect, InspectedTask, LoggedEvent, MAX_OWNERS, MAX_STATUS_TEXT, TaskFilter, TaskPage, TaskSummary,

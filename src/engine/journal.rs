@@ -100,7 +100,8 @@ pub struct Journal {
     huge_commits: Semaphore,
     /// Memory of the tasks in the map.
     memory: LiveMemory,
-    observer: OnceLock<Arc<dyn CommitObserver>>,
+    /// Delivery of push notifications, and live feed of operators.
+    observers: [OnceLock<Arc<dyn CommitObserver>>; 2],
     pub(crate) failure_reports: OnceLock<FailureReports>,
     /// Last turn that failed.
     last_error: Mutex<Option<LastError>>,
@@ -164,7 +165,7 @@ impl Journal {
             reads: Semaphore::new(READS),
             huge_commits: Semaphore::new(1),
             memory,
-            observer: OnceLock::new(),
+            observers: Default::default(),
             failure_reports: OnceLock::new(),
             last_error: Mutex::default(),
         });
@@ -203,22 +204,24 @@ impl Journal {
         &self.memory
     }
 
-    /// Sets the observer of commits. Only the first one is used.
+    /// Adds an observer of commits. Only the first two are used.
     #[cfg(feature = "push")]
     pub(crate) fn observe(&self, observer: Arc<dyn CommitObserver>) {
-        drop(self.observer.set(observer));
+        if let Some(free) = self.observers.iter().find(|slot| slot.get().is_none()) {
+            drop(free.set(observer));
+        }
     }
 
-    /// Tells the observer of a commit, or of a push configuration that was stored for a task.
+    /// Tells the observers of a commit, or of a push configuration that was stored for a task.
     pub(crate) fn tell_observer(&self, key: &TaskKey, has_new_config: bool) {
-        if let Some(observer) = self.observer.get() {
+        for observer in self.observers.iter().filter_map(OnceLock::get) {
             observer.on_committed(key, has_new_config);
         }
     }
 
-    /// Tells the observer that a push configuration of a task was deleted.
+    /// Tells the observers that a push configuration of a task was deleted.
     pub(crate) fn tell_observer_deleted(&self, key: &TaskKey) {
-        if let Some(observer) = self.observer.get() {
+        for observer in self.observers.iter().filter_map(OnceLock::get) {
             observer.on_push_deleted(key);
         }
     }

@@ -1,11 +1,15 @@
 //! Operator API: the state of a server and its agents, for the people who run it. `transport/resource/operator.rs` serves it over
 //! HTTP.
 
-use std::sync::Arc;
+use std::{
+    net::IpAddr,
+    sync::{Arc, OnceLock},
+};
 
 use http::HeaderMap;
 use serde_json::{Map, Value, json};
 use subtle::ConstantTimeEq as _;
+use tokio::sync::{Semaphore, SemaphorePermit, broadcast};
 
 use super::Service;
 use crate::{
@@ -18,8 +22,26 @@ use crate::{
         error::{BEARER, Error, ErrorKind, INVALID_TOKEN},
         pb::wkt,
     },
-    service::auth::{Token, bearer::bearer_token, require_scope},
+    service::auth::{Token, audit, bearer::bearer_token, require_scope},
+    store::{Inspect, Store, TaskKey, TaskSummary},
 };
+
+mod deliveries;
+mod feed;
+mod tasks;
+
+pub(crate) use self::{
+    deliveries::{DeliveryQuery, Retry},
+    feed::FeedEvent,
+    tasks::{EventQuery, TaskQuery, TaskScope},
+};
+
+/// Maximum number of elements of a page, and that without a limit in the query.
+const MAX_PAGE: usize = 1000;
+const PAGE: usize = 100;
+
+/// Maximum number of requests that read from the stores at once. Commits do not wait for them, but share the processor.
+const READS: usize = 2;
 
 /// What a caller of the operator API may read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -81,13 +103,26 @@ pub(crate) struct Operator {
     token: Option<Token>,
     clock: Clock,
     started: Millis,
+    reads: Semaphore,
+    /// Permits of open feeds.
+    feeds: Arc<Semaphore>,
+    /// Commits of all agents, by their positions, from the first feed on.
+    changes: OnceLock<broadcast::Sender<(usize, TaskKey)>>,
 }
 
 impl Operator {
     /// Creates the operator API of a server that starts now.
     pub(crate) fn new(agents: Vec<OperatedAgent>, token: Option<Token>, sources: Sources) -> Self {
         let clock = sources.clock;
-        Self { agents, token, started: clock.millis(), clock }
+        Self {
+            agents,
+            token,
+            started: clock.millis(),
+            clock,
+            reads: Semaphore::new(READS),
+            feeds: Arc::new(Semaphore::new(feed::MAX_FEEDS)),
+            changes: OnceLock::new(),
+        }
     }
 
     /// Returns true if these headers have the operator token of this start.
@@ -159,9 +194,68 @@ impl Operator {
         }
         status
     }
+
+    /// Returns the agents with this name, or all, with their positions.
+    ///
+    /// # Errors
+    /// `InvalidParams` if there is no such agent.
+    fn agents(&self, name: Option<&str>) -> Result<Vec<(usize, &OperatedAgent)>, Error> {
+        let all = self.agents.iter().enumerate();
+        let found: Vec<_> = all.filter(|(_, agent)| name.is_none_or(|name| *agent.name == *name)).collect();
+        let why = "no agent has this name; operator/status lists them";
+        if found.is_empty() { Err(Error::invalid_field("agent", why)) } else { Ok(found) }
+    }
+
+    /// Waits until few others read.
+    async fn read_permit(&self) -> Option<SemaphorePermit<'_>> {
+        // The semaphore is never closed.
+        self.reads.acquire().await.ok()
+    }
 }
 
 debug_fields!(Operator {});
+
+/// Request of an operator.
+#[derive(Clone, Copy)]
+pub(crate) struct Reader<'a> {
+    pub(crate) access: Access,
+    /// `None` with the operator token.
+    pub(crate) principal: Option<&'a Principal>,
+    pub(crate) peer: Option<IpAddr>,
+    pub(crate) request_id: Option<&'a str>,
+}
+
+impl Reader<'_> {
+    /// Writes a line of the audit log if the task is one of another owner.
+    fn audit_task(&self, operation: &str, task: &TaskSummary) {
+        if !self.owns(&task.owner) {
+            let (task, source) = ((Some(&*task.id), Some(&*task.owner)), (self.peer, self.request_id));
+            audit::operator_access(operation, self.principal, task, 1, source);
+        }
+    }
+
+    /// Writes a line of the audit log about this many tasks of other owners, or deliveries, unless there are none.
+    fn audit(&self, operation: &str, count: usize) {
+        if count > 0 {
+            audit::operator_access(operation, self.principal, (None, None), count, (self.peer, self.request_id));
+        }
+    }
+
+    fn owns(&self, owner: &str) -> bool {
+        self.principal.is_some_and(|principal| *principal.owner == *owner)
+    }
+}
+
+impl OperatedAgent {
+    fn store(&self) -> &Arc<dyn Store> {
+        self.service.journal().store()
+    }
+
+    fn inspect(&self) -> Result<&dyn Inspect, Error> {
+        let why = "the store of this agent shows no tasks of all owners";
+        self.store().inspect().ok_or_else(|| ErrorKind::UnsupportedOperation.because(why))
+    }
+}
 
 /// Formats a time as text (RFC 3339).
 fn time(millis: Millis) -> Value {

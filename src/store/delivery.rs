@@ -39,6 +39,28 @@ pub struct DeliveryState {
     pub claim: u64,
     /// Time and reason of the dead letter, if delivery was given up.
     pub dead: Option<DeadLetter>,
+    /// Last attempt, for operators. `None` if there was none.
+    pub last: Option<Attempt>,
+}
+
+/// Attempt to send a notification.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attempt {
+    /// Time at which the attempt ended.
+    pub time: Millis,
+    /// HTTP status, if there was a response.
+    pub status: Option<u16>,
+    /// Reason of the failure, `None` after a success. Contains no secrets.
+    pub error: Option<Box<str>>,
+}
+
+/// Numbers of deliveries.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeliveryCounts {
+    /// Deliveries that are due, leased, or wait for their next attempt.
+    pub due: u64,
+    /// Dead letters.
+    pub dead: u64,
 }
 
 /// Time and reason for which a delivery was given up.
@@ -60,6 +82,22 @@ impl DeliveryState {
     /// age.
     pub fn is_pending(&self) -> bool {
         self.due.is_some()
+    }
+
+    /// Returns the name of the state for operators. `seq` is the last event of the task.
+    pub(crate) fn name(&self, seq: Seq) -> &'static str {
+        match self {
+            Self { dead: Some(_), .. } => "dead",
+            Self { runner: Some(_), .. } => "leased",
+            Self { due: Some(_), .. } => "waiting",
+            Self { cursor, .. } if *cursor < seq => "waiting",
+            _ => "idle",
+        }
+    }
+
+    /// Returns the time in milliseconds for which the oldest undelivered event has been due.
+    pub(crate) fn lag(&self, now: Millis) -> Option<Millis> {
+        self.pending_since.filter(|_| self.is_pending()).map(|since| now.saturating_sub(since).max(0))
     }
 
     /// Returns whether the events must be kept at this end of the maximum age: they are undelivered, and became due at or
@@ -97,9 +135,10 @@ impl DeliveryState {
         self.end.filter(|end| *end > self.cursor)
     }
 
-    /// Returns a state with the same position that has no time, no failures and no runner.
+    /// Returns a state with the same position and last attempt that has no time, no failures and no runner.
     fn at_rest(&self) -> Self {
-        Self { cursor: self.cursor, end: self.undelivered_end(), claim: self.claim, ..Self::default() }
+        let (end, last) = (self.undelivered_end(), self.last.clone());
+        Self { cursor: self.cursor, end, claim: self.claim, last, ..Self::default() }
     }
 
     /// Returns whether this claim still has the delivery. Expiry of the lease alone does not end a claim, but another claim
@@ -149,13 +188,16 @@ impl DeliveryState {
         if !self.has_claim(claim) {
             return Ended::Stale;
         }
+        if let Some(attempt) = outcome.attempt() {
+            self.last = Some(attempt.clone());
+        }
         match outcome {
-            DeliveryOutcome::Delivered { cursor, now } => self.ack(*cursor, seq, *now),
+            DeliveryOutcome::Delivered { cursor, now, .. } => self.ack(*cursor, seq, *now),
             _ if is_replaced => {
                 self.runner = None;
                 self.replace();
             }
-            DeliveryOutcome::Failed { next_attempt } => self.fail(*next_attempt),
+            DeliveryOutcome::Failed { next_attempt, .. } => self.fail(*next_attempt),
             DeliveryOutcome::GivenUp { reason, now, .. } => self.dead_letter(reason, *now),
             DeliveryOutcome::Gone => return Ended::Deleted,
         }
@@ -184,11 +226,15 @@ pub enum DeliveryOutcome {
         cursor: Seq,
         /// Current time.
         now: Millis,
+        /// The last attempt that was made, if there was any.
+        attempt: Option<Attempt>,
     },
     /// The attempt failed.
     Failed {
         /// Time of the next attempt.
         next_attempt: Millis,
+        /// The attempt that was made, if there was any.
+        attempt: Option<Attempt>,
     },
     /// Delivery is given up. The configuration stays as a dead letter. If there are more than `max_dead` dead letters in the
     /// store, the oldest are deleted together with their configurations.
@@ -199,12 +245,23 @@ pub enum DeliveryOutcome {
         now: Millis,
         /// Maximum number of dead letters in the store.
         max_dead: usize,
+        /// The attempt that was made, if there was any.
+        attempt: Option<Attempt>,
     },
     /// The receiver is gone: the configuration is deleted.
     Gone,
 }
 
 impl DeliveryOutcome {
+    fn attempt(&self) -> Option<&Attempt> {
+        match self {
+            Self::Delivered { attempt, .. } | Self::Failed { attempt, .. } | Self::GivenUp { attempt, .. } => {
+                attempt.as_ref()
+            }
+            Self::Gone => None,
+        }
+    }
+
     /// Returns the maximum number of dead letters in the store, if the outcome may exceed it.
     pub(super) fn max_dead(&self) -> Option<usize> {
         if let Self::GivenUp { max_dead, .. } = self { Some(*max_dead) } else { None }

@@ -7,9 +7,10 @@ use bytes::Bytes;
 use tokio::sync::watch;
 
 use super::{
-    Commit, Committed, Damaged, DeliveryClaim, DeliveryOutcome, DeliveryPage, DeliveryToken, Event, Fence, Full,
-    Inspect, Lease, ListPage, ListQuery, Millis, Position, PushConfig, PushPage, PushTaskPage, PutResult, Refused,
-    Retention, Scope, SendOutcome, Seq, StoreUsage, SweepResult, Task, TaskHead, TaskKey, TurnRecord, Unavailable,
+    Commit, Committed, Damaged, Delivery, DeliveryClaim, DeliveryCounts, DeliveryOutcome, DeliveryPage, DeliveryToken,
+    Event, Fence, Full, Inspect, Lease, ListPage, ListQuery, Millis, Position, PushConfig, PushPage, PushTaskPage,
+    PutResult, Refused, Retention, Scope, SendOutcome, Seq, StoreUsage, SweepResult, Task, TaskHead, TaskKey,
+    TurnRecord, Unavailable,
 };
 #[cfg(doc)]
 use super::{DeliveryState, Rejected};
@@ -151,6 +152,12 @@ pub trait PushQueue: Send + Sync + 'static {
         after: DeliveryToken,
         limit: usize,
     ) -> Result<DeliveryPage, Unavailable>;
+
+    /// Returns the deliveries of a task. None if it does not exist.
+    async fn task_deliveries(&self, key: &TaskKey) -> Result<Vec<Delivery>, Unavailable>;
+
+    /// Counts deliveries of all owners.
+    async fn delivery_counts(&self) -> Result<DeliveryCounts, Unavailable>;
 
     /// Makes a dead letter, or a delivery that waits for its next attempt, due at once, with a new maximum age. Returns
     /// whether there is such a delivery.

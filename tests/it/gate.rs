@@ -12,9 +12,10 @@ use a2a_service::{
     clock::Millis,
     event::{Event, Fence, Seq},
     store::{
-        Claim, Commit, Committed, DeliveryClaim, DeliveryOutcome, DeliveryPage, DeliveryToken, Full, InUse, Lease,
-        ListPage, ListQuery, Maintenance, PushConfig, PushPage, PushQueue, PushTaskPage, PutResult, Refused, Rejected,
-        Retention, Scope, SendOutcome, Store, StoredTask, SweepResult, TaskKey, TaskStore, Unavailable, memory::Memory,
+        Claim, Commit, Committed, Delivery, DeliveryClaim, DeliveryCounts, DeliveryOutcome, DeliveryPage,
+        DeliveryToken, Full, InUse, Lease, ListPage, ListQuery, Maintenance, PushConfig, PushPage, PushQueue,
+        PushTaskPage, PutResult, Refused, Rejected, Retention, Scope, SendOutcome, Store, StoredTask, SweepResult,
+        TaskKey, TaskStore, Unavailable, memory::Memory,
     },
 };
 use parking_lot::Mutex;
@@ -316,6 +317,14 @@ impl PushQueue for Gate {
     ) -> Result<DeliveryPage, Unavailable> {
         self.check_readable()?;
         self.store.deliveries(dead_only, after, limit).await
+    }
+
+    async fn task_deliveries(&self, key: &TaskKey) -> Result<Vec<Delivery>, Unavailable> {
+        self.store.task_deliveries(key).await
+    }
+
+    async fn delivery_counts(&self) -> Result<DeliveryCounts, Unavailable> {
+        self.store.delivery_counts().await
     }
 
     async fn retry_delivery(&self, key: &TaskKey, id: &str, now: Millis) -> Result<bool, Unavailable> {

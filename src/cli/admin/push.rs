@@ -11,7 +11,7 @@ use crate::{
     base::clock::Millis,
     cli::{show::OutputFormat, time},
     client,
-    store::{Delivery, DeliveryState, DeliveryToken, PushQueue as _, sqlite::Inspector},
+    store::{Delivery, DeliveryToken, PushQueue as _, sqlite::Inspector},
 };
 
 /// Number of deliveries that are read at once.
@@ -159,17 +159,6 @@ fn report(deliveries: &[Delivery], out: &Output<'_>, now: Millis, what: &str, pa
     out.print(Value::default, || format!("{} {what} {}\n", deliveries.len(), path.display()))
 }
 
-/// Name of the state of a delivery.
-fn state_name(state: &DeliveryState, seq: u64) -> &'static str {
-    match state {
-        DeliveryState { dead: Some(_), .. } => "dead",
-        DeliveryState { runner: Some(_), .. } => "leased",
-        DeliveryState { due: Some(_), .. } => "waiting",
-        DeliveryState { cursor, .. } if *cursor < seq => "waiting",
-        _ => "idle",
-    }
-}
-
 /// Returns the URL as it may be shown. What is no URL is not shown.
 pub(super) fn shown_url(url: &str) -> String {
     Url::parse(url).map_or_else(|_| String::new(), |_| client::shown_url(url))
@@ -181,14 +170,14 @@ fn line(delivery: &Delivery, now: Millis) -> String {
     let outcome = match (&state.dead, state.due) {
         (Some(dead), _) => format!("given up {}: {}", text(&time(dead.time)), dead.reason),
         (None, Some(due)) => {
-            let lag = lag(state, now).unwrap_or_default() / 1000;
+            let lag = state.lag(now).unwrap_or_default() / 1000;
             format!("due {}, lag {lag} s", text(&time(due)))
         }
         (None, None) => String::new(),
     };
     let line = format!(
         "{} task {} config {id} of {:?} in tenant {:?}: event {} of {seq}, {} failed attempts {outcome}",
-        state_name(state, *seq),
+        state.name(*seq),
         key.id(),
         scope.owner,
         scope.tenant,
@@ -211,11 +200,6 @@ fn text(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
-/// Returns the time in milliseconds for which the oldest undelivered event has been due.
-fn lag(state: &DeliveryState, now: Millis) -> Option<Millis> {
-    state.pending_since.filter(|_| state.is_pending()).map(|since| now.saturating_sub(since).max(0))
-}
-
 fn to_json(delivery: &Delivery, now: Millis) -> Value {
     let Delivery { key, config, seq, state } = delivery;
     let scope = key.scope();
@@ -226,13 +210,13 @@ fn to_json(delivery: &Delivery, now: Millis) -> Value {
         "tenant": &*scope.tenant,
         "version": config.version.as_str(),
         "url": shown_url(&config.config.url),
-        "state": state_name(state, *seq),
+        "state": state.name(*seq),
         "cursor": state.cursor,
         "seq": seq,
         "failed_attempts": state.attempts,
         "due": state.due.map(time),
         "pending_since": state.pending_since.map(time),
-        "lag_seconds": lag(state, now).map(|lag| lag / 1000),
+        "lag_seconds": state.lag(now).map(|lag| lag / 1000),
         "runner": state.runner.as_deref(),
         "given_up": state.dead.as_ref().map(|dead| time(dead.time)),
         "reason": state.dead.as_ref().map(|dead| &*dead.reason),

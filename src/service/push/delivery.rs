@@ -6,6 +6,7 @@
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
+    mem,
     sync::Arc,
     time::Duration,
 };
@@ -24,7 +25,7 @@ use super::{
     PushOptions,
     payload::{Form, Notification},
     response::Failure,
-    sender::{Attempt, Sender},
+    sender::{NotificationAttempt, Sender},
     stats::PushStats,
 };
 use crate::{
@@ -39,8 +40,8 @@ use crate::{
         event::{Ends, Event, Seq},
     },
     store::{
-        DeliveryClaim, DeliveryOutcome, DeliveryToken, EVENTS_PER_CLAIM, Lease, PushQueue, TaskKey, TaskStore,
-        Unavailable,
+        Attempt, Delivery, DeliveryClaim, DeliveryOutcome, DeliveryToken, EVENTS_PER_CLAIM, Lease, PushQueue, TaskKey,
+        TaskStore, Unavailable,
     },
 };
 
@@ -129,6 +130,22 @@ impl DeliveryService {
         self.shared.stats().await
     }
 
+    /// Makes a dead letter, or a delivery that waits for its next attempt, due at once, also if the circuit breaker of its host is
+    /// open. Returns whether there is such a delivery.
+    pub(crate) async fn retry(&self, delivery: &Delivery) -> Result<bool, Unavailable> {
+        let (shared, Delivery { key, config, .. }) = (&self.shared, delivery);
+        let is_retried = shared.queue.retry_delivery(key, &config.config.id, shared.now()).await?;
+        if is_retried {
+            {
+                let mut tasks = shared.tasks.lock();
+                tasks.insert(key);
+                tasks.retried.insert(host_of(&config.config.url));
+            }
+            shared.wake.notify_one();
+        }
+        Ok(is_retried)
+    }
+
     /// Stops the delivery, and ends the leases of this process, so that the next start delivers at once. Notifications whose
     /// receivers do not answer within [`STOP_GRACE`] are sent again then.
     pub(crate) async fn stop(&self) {
@@ -177,6 +194,8 @@ struct Tasks {
     doubtful: HashSet<TaskKey>,
     /// Number of known tasks after the last check of all of them.
     checked: usize,
+    /// Hosts to which an operator retries deliveries, so that their circuit breakers let one through.
+    retried: HashSet<Box<str>>,
 }
 
 impl Tasks {
@@ -343,6 +362,10 @@ impl Shared {
         hosts: &mut HashMap<Box<str>, Host>,
         running: &mut JoinSet<Finished>,
     ) -> Result<Instant, Unavailable> {
+        let retried = mem::take(&mut self.tasks.lock().retried);
+        for (_, host) in hosts.iter_mut().filter(|(name, _)| retried.contains(*name)) {
+            host.open_until = None;
+        }
         let changed = Tasks::take(&mut self.tasks.lock().changed);
         if !changed.is_empty()
             && let Err(cause) = self.queue.mark_due(&changed, self.now()).await
@@ -441,7 +464,7 @@ impl Shared {
                         let left = host.open_until.map_or(Duration::ZERO, |until| until - now);
                         // Not before the breaker closes, and not all at once then.
                         let delay = left / 2 + jittered(left, self.sources.rng.next_u64());
-                        self.fail(&claim, delay).await?;
+                        self.fail(&claim, delay, None).await?;
                     }
                     continue;
                 }
@@ -480,49 +503,58 @@ impl Shared {
     async fn attempt(&self, claim: &DeliveryClaim) -> Result<bool, Unavailable> {
         let max_age = self.options.max_age;
         if max_age.is_some_and(|max| self.now() - claim.pending_since > whole_millis(max)) {
-            return self.give_up(claim, "undelivered for longer than push.max_age").await;
+            return self.give_up(claim, "undelivered for longer than push.max_age", None).await;
         }
         let due = match self.read(claim).await? {
             Ok(due) => due,
             Err(cause) => {
                 tracing::error!(error.cause = %cause, task.id = claim.key.id(), "push payload can't be encoded");
-                return self.give_up(claim, "the payload can't be encoded").await;
+                return self.give_up(claim, "the payload can't be encoded", None).await;
             }
         };
         let started = Instant::now();
-        let mut cursor = claim.cursor;
+        let (mut cursor, mut last) = (claim.cursor, None);
         for Notification { seq, body } in due.notifications {
             self.counters.lock().attempts += 1;
             let trace = StoredContexts::decode(claim.turn_contexts.as_deref()).trace(seq);
-            let owner = &claim.key.scope().owner;
-            let id = delivery_id(claim, seq);
-            let attempt = Attempt { id: &id, trace: trace.as_deref(), number: claim.attempts + 1 };
-            let sent = self.sender.send(owner, &claim.config, attempt, body, self.now()).await;
-            if let Err(failure) = sent {
-                return self.record_failure(claim, cursor, failure).await;
+            let (id, owner) = (delivery_id(claim, seq), &claim.key.scope().owner);
+            let notification = NotificationAttempt { id: &id, trace: trace.as_deref(), number: claim.attempts + 1 };
+            match self.sender.send(owner, &claim.config, notification, body, self.now()).await {
+                Ok(status) => last = Some(self.attempted(Some(status), None)),
+                Err(failure) => return self.record_failure(claim, cursor, failure).await,
             }
             self.counters.lock().successes += 1;
             cursor = seq;
             if (started.elapsed() > CLAIM_TIME || self.stop.is_cancelled()) && cursor < due.last {
-                return self.ack(claim, cursor).await.map(|_| true);
+                return self.ack(claim, cursor, last).await.map(|_| true);
             }
         }
-        let is_recorded = self.ack(claim, due.last).await?;
+        let is_recorded = self.ack(claim, due.last, last).await?;
         if due.is_end || !is_recorded {
             self.doubt(&claim.key);
         }
         Ok(true)
     }
 
-    /// Records the delivery of all events up to `cursor`.
-    async fn ack(&self, claim: &DeliveryClaim, cursor: Seq) -> Result<bool, Unavailable> {
-        self.queue.end_claim(claim, DeliveryOutcome::Delivered { cursor, now: self.now() }).await
+    /// Returns the description of an attempt that has ended.
+    fn attempted(&self, status: Option<u16>, error: Option<&str>) -> Attempt {
+        Attempt { time: self.now(), status, error: error.map(Into::into) }
     }
 
-    /// Records a failed attempt, and the delay before the next one.
-    async fn fail(&self, claim: &DeliveryClaim, delay: Duration) -> Result<bool, Unavailable> {
+    /// Records the delivery of all events up to `cursor`.
+    async fn ack(&self, claim: &DeliveryClaim, cursor: Seq, attempt: Option<Attempt>) -> Result<bool, Unavailable> {
+        self.queue.end_claim(claim, DeliveryOutcome::Delivered { cursor, now: self.now(), attempt }).await
+    }
+
+    /// Records a failure, and the delay before the next attempt.
+    async fn fail(
+        &self,
+        claim: &DeliveryClaim,
+        delay: Duration,
+        attempt: Option<Attempt>,
+    ) -> Result<bool, Unavailable> {
         let next_attempt = self.now() + whole_millis(delay);
-        self.queue.end_claim(claim, DeliveryOutcome::Failed { next_attempt }).await
+        self.queue.end_claim(claim, DeliveryOutcome::Failed { next_attempt, attempt }).await
     }
 
     /// Reads the events after the cursor of a claim. If the log no longer has them, the whole task is sent instead.
@@ -557,7 +589,8 @@ impl Shared {
         self.counters.lock().failures += 1;
         let (task, config) = (claim.key.id(), &claim.config.config.id);
         match failure {
-            Failure::Retry { reason, after } => {
+            Failure::Retry { reason, after, status } => {
+                let attempt = Some(self.attempted(status, Some(&reason)));
                 tracing::info!(
                     task.id = task,
                     config.id = config,
@@ -566,17 +599,17 @@ impl Shared {
                 );
                 if cursor > claim.cursor {
                     // What remains is due at once, and its failures count from there.
-                    self.ack(claim, cursor).await?;
+                    self.ack(claim, cursor, attempt).await?;
                 } else {
                     let delay =
                         BACKOFF.delay(claim.attempts, self.sources.rng.next_u64()).max(after.unwrap_or_default());
-                    self.fail(claim, delay).await?;
+                    self.fail(claim, delay, attempt).await?;
                 }
                 Ok(false)
             }
             Failure::Busy { reason } => {
                 tracing::info!(task.id = task, config.id = config, "push delivery postponed: {reason}");
-                self.fail(claim, BACKOFF.first).await?;
+                self.fail(claim, BACKOFF.first, None).await?;
                 Ok(true)
             }
             Failure::Gone => {
@@ -590,17 +623,25 @@ impl Shared {
                 self.doubt(&claim.key);
                 Ok(true)
             }
-            Failure::Rejected { reason } => self.give_up(claim, &reason).await,
+            Failure::Rejected { reason, status } => {
+                let attempt = Some(self.attempted(status, Some(&reason)));
+                self.give_up(claim, &reason, attempt).await
+            }
         }
     }
 
     /// Makes a delivery a dead letter. Returns true: the host is not to blame.
-    async fn give_up(&self, claim: &DeliveryClaim, reason: &str) -> Result<bool, Unavailable> {
+    async fn give_up(
+        &self,
+        claim: &DeliveryClaim,
+        reason: &str,
+        attempt: Option<Attempt>,
+    ) -> Result<bool, Unavailable> {
         let (task, config) = (claim.key.id(), &claim.config.config.id);
         tracing::warn!(task.id = task, config.id = config, "push delivery given up: {reason}");
         self.counters.lock().dead_letters += 1;
         let (reason, now, max_dead) = (reason.into(), self.now(), self.options.dead_letters);
-        self.queue.end_claim(claim, DeliveryOutcome::GivenUp { reason, now, max_dead }).await?;
+        self.queue.end_claim(claim, DeliveryOutcome::GivenUp { reason, now, max_dead, attempt }).await?;
         self.doubt(&claim.key);
         Ok(true)
     }

@@ -17,11 +17,11 @@ const MAX_RETRY_AFTER: Duration = Duration::from_hours(1);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
     /// An attempt may succeed later, not before `after`.
-    Retry { reason: String, after: Option<Duration> },
+    Retry { reason: String, after: Option<Duration>, status: Option<u16> },
     /// No attempt was made, since too many names are being looked up. The host is not to blame.
     Busy { reason: String },
     /// No attempt can succeed.
-    Rejected { reason: String },
+    Rejected { reason: String, status: Option<u16> },
     /// The receiver is gone for good.
     Gone,
 }
@@ -29,7 +29,7 @@ pub(crate) enum Failure {
 impl Failure {
     /// Creates a failure after which an attempt may succeed at any time.
     pub(crate) fn retry(reason: impl Into<String>) -> Self {
-        Self::Retry { reason: reason.into(), after: None }
+        Self::Retry { reason: reason.into(), after: None, status: None }
     }
 
     /// Name of the variant, for spans.
@@ -45,15 +45,16 @@ impl Failure {
 
 /// Checks whether the head of a response accepts the notification.
 pub(crate) fn check_status(status: StatusCode, headers: &HeaderMap, now: Millis) -> Result<(), Failure> {
-    let reason = format!("the receiver returned {}", status.as_u16());
+    let (reason, code) = (format!("the receiver returned {}", status.as_u16()), Some(status.as_u16()));
     Err(match status.as_u16() {
         200..300 => return Ok(()),
         410 => Failure::Gone,
         408 | 425 | 429 | 500.. => {
-            Failure::Retry { reason, after: retry_after(headers, now).map(|after| after.min(MAX_RETRY_AFTER)) }
+            let after = retry_after(headers, now).map(|after| after.min(MAX_RETRY_AFTER));
+            Failure::Retry { reason, after, status: code }
         }
-        300..400 => Failure::Rejected { reason: format!("{reason}; redirects are not followed") },
-        _ => Failure::Rejected { reason },
+        300..400 => Failure::Rejected { reason: format!("{reason}; redirects are not followed"), status: code },
+        _ => Failure::Rejected { reason, status: code },
     })
 }
 

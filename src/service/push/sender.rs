@@ -66,7 +66,7 @@ pub(crate) struct Sender {
 }
 
 /// Attempt to send a notification.
-pub(crate) struct Attempt<'a> {
+pub(crate) struct NotificationAttempt<'a> {
     /// Id of the delivery.
     pub(crate) id: &'a str,
     /// `traceparent` that the notification continues.
@@ -220,11 +220,11 @@ impl Sender {
         &self,
         owner: &Arc<str>,
         config: &PushConfig,
-        attempt: Attempt<'_>,
+        notification: NotificationAttempt<'_>,
         body: Bytes,
         now: Millis,
-    ) -> Result<(), Failure> {
-        let Attempt { id, trace, number } = attempt;
+    ) -> Result<u16, Failure> {
+        let NotificationAttempt { id, trace, number } = notification;
         let mut span = self.tracing.start(SpanKind::Client, "SendPushNotification", Parent::parse(trace, None));
         span.set("a2a.task.id", &*config.config.task_id);
         span.set("a2a_service.push.attempt", number);
@@ -245,8 +245,8 @@ impl Sender {
         body: Bytes,
         now: Millis,
         span: &mut Span,
-    ) -> Result<(), Failure> {
-        let rejected = |reason: String| Failure::Rejected { reason };
+    ) -> Result<u16, Failure> {
+        let rejected = |reason: String| Failure::Rejected { reason, status: None };
         let url = Url::parse(&config.config.url).map_err(|_| rejected("the URL is invalid".to_owned()))?;
         span.set_some("server.address", url.host_str());
         span.set_some("server.port", url.port_or_known_default());
@@ -298,11 +298,12 @@ impl Sender {
             headers.insert(header::AUTHORIZATION, value);
             response = post(&headers).await?;
         }
-        span.set("http.response.status_code", response.status().as_u16());
-        let accepted = check_status(response.status(), response.headers(), now);
+        let status = response.status();
+        span.set("http.response.status_code", status.as_u16());
+        let accepted = check_status(status, response.headers(), now);
         // The head decides. A body that does not arrive in time closes the connection.
         _ = ResponseBody::of(response, MAX_RESPONSE).deadline(Some(deadline)).all().await;
-        accepted
+        accepted.map(|()| status.as_u16())
     }
 }
 

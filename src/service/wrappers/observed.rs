@@ -66,7 +66,7 @@ impl ObservedService {
 }
 
 /// Name of a binding, as in the request log.
-fn name(binding: Binding) -> &'static str {
+pub(crate) fn name(binding: Binding) -> &'static str {
     match binding {
         Binding::InProcess => "in-process",
         Binding::Grpc => "grpc",

@@ -13,8 +13,8 @@ use crate::{
     base::clock::Millis,
     protocol::event::Seq,
     store::{
-        Delivery, DeliveryClaim, DeliveryOutcome, DeliveryPage, DeliveryState, DeliveryToken, Lease, PushConfig,
-        PushPage, PushQueue, PushTaskPage, PutResult, delivery::Ended, page::cut_page,
+        Delivery, DeliveryClaim, DeliveryCounts, DeliveryOutcome, DeliveryPage, DeliveryState, DeliveryToken, Lease,
+        PushConfig, PushPage, PushQueue, PushTaskPage, PutResult, delivery::Ended, log_codec::to_u64, page::cut_page,
     },
 };
 
@@ -33,6 +33,14 @@ struct StoredConfig {
     serial: u64,
     config: Arc<PushConfig>,
     delivery: DeliveryState,
+}
+
+impl StoredConfig {
+    /// Returns the delivery to this configuration of a task, whose last event is `seq`.
+    fn of(&self, key: &TaskKey, seq: Seq) -> Delivery {
+        let (config, state) = (Arc::clone(&self.config), self.delivery.clone());
+        Delivery { key: key.clone(), config, seq, state }
+    }
 }
 
 /// Order of the deliveries that have a time. The configurations have the state.
@@ -402,15 +410,26 @@ impl PushQueue for Memory {
                 let configs = entry.push.iter().flat_map(|push| &push.configs);
                 let wanted = configs.filter(|stored| stored.serial > after.0);
                 for stored in wanted.filter(|stored| !dead_only || stored.delivery.dead.is_some()) {
-                    let (key, config) = (key.clone(), Arc::clone(&stored.config));
-                    let (seq, state) = (entry.row.seq, stored.delivery.clone());
-                    found.insert(stored.serial, Delivery { key, config, seq, state });
+                    found.insert(stored.serial, stored.of(key, entry.row.seq));
                 }
             }
         }
         let rows = found.into_iter().map(|(serial, delivery)| (DeliveryToken(serial, 0), delivery)).collect();
         let (deliveries, next) = cut_page(rows, limit);
         Ok(DeliveryPage { deliveries, next })
+    }
+
+    async fn task_deliveries(&self, key: &TaskKey) -> Result<Vec<Delivery>, Unavailable> {
+        let found = self.with(key, |entry| {
+            let configs = entry.push.iter().flat_map(|push| &push.configs);
+            configs.map(|stored| stored.of(key, entry.row.seq)).collect()
+        });
+        Ok(found.unwrap_or_default())
+    }
+
+    async fn delivery_counts(&self) -> Result<DeliveryCounts, Unavailable> {
+        let queue = self.deliveries.lock();
+        Ok(DeliveryCounts { due: to_u64(queue.due.len()), dead: to_u64(queue.dead.len()) })
     }
 
     async fn retry_delivery(&self, key: &TaskKey, id: &str, now: Millis) -> Result<bool, Unavailable> {

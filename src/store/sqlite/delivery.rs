@@ -9,7 +9,7 @@ use std::sync::{Arc, LazyLock};
 use async_trait::async_trait;
 use bytes::Bytes;
 use prost::Message as _;
-use rusqlite::{Connection, OptionalExtension as _, Row};
+use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
 use super::{
     Full, InUse, Millis, PushConfig, Scope, Seq, Sqlite, TaskKey, Unavailable, failpoint, read,
@@ -20,8 +20,9 @@ use super::{
 use crate::{
     protocol::{pb::v1::TaskPushNotificationConfig, version::Version},
     store::{
-        DeadLetter, Delivery, DeliveryClaim, DeliveryOutcome, DeliveryPage, DeliveryState, DeliveryToken, Lease,
-        PushPage, PushQueue, PushTaskPage, PutResult, STORE_FULL, delivery::Ended, page::cut_page,
+        Attempt, DeadLetter, Delivery, DeliveryClaim, DeliveryCounts, DeliveryOutcome, DeliveryPage, DeliveryState,
+        DeliveryToken, Lease, PushPage, PushQueue, PushTaskPage, PutResult, STORE_FULL, delivery::Ended,
+        page::cut_page,
     },
 };
 
@@ -29,7 +30,8 @@ use crate::{
 const TASK_BATCH: usize = 256;
 
 /// Columns that [`state`] decodes.
-const STATE: &str = "p.cursor, p.last, p.due, p.attempts, p.pending, p.runner, p.claim, p.dead, p.reason";
+const STATE: &str = "p.cursor, p.last, p.due, p.attempts, p.pending, p.runner, p.claim, p.dead, p.reason,
+    p.tried, p.status, p.error";
 
 /// Marks the deliveries of a task.
 const MARK: &str = "UPDATE push SET due = ?2, pending = ifnull(pending, ?2)
@@ -142,6 +144,10 @@ fn state(row: &Row<'_>, first: usize) -> rusqlite::Result<DeliveryState> {
         Some(time) => Some(DeadLetter { time, reason: row.get::<_, Option<Box<str>>>(first + 8)?.unwrap_or_default() }),
         None => None,
     };
+    let last = match row.get(first + 9)? {
+        Some(time) => Some(Attempt { time, status: row.get(first + 10)?, error: row.get(first + 11)? }),
+        None => None,
+    };
     Ok(DeliveryState {
         cursor: unsigned(row.get(first)?),
         end: row.get::<_, Option<i64>>(first + 1)?.map(unsigned),
@@ -151,6 +157,7 @@ fn state(row: &Row<'_>, first: usize) -> rusqlite::Result<DeliveryState> {
         runner: row.get(first + 5)?,
         claim: unsigned(row.get(first + 6)?),
         dead,
+        last,
     })
 }
 
@@ -159,20 +166,37 @@ fn find(db: &Connection, task: i64, id: &str) -> rusqlite::Result<Option<(Delive
     let sql = format!(
         "SELECT {STATE}, p.number, t.seq FROM push p JOIN task t ON t.id = p.task WHERE p.task = ? AND p.id = ?"
     );
-    let columns = |row: &Row<'_>| Ok((state(row, 0)?, row.get(9)?, unsigned(row.get(10)?)));
+    let columns = |row: &Row<'_>| Ok((state(row, 0)?, row.get(12)?, unsigned(row.get(13)?)));
     db.prepare_cached(&sql)?.query_row((task, id), columns).optional()
 }
 
 /// Writes the state of a delivery.
 fn write_state(db: &Connection, task: i64, number: i64, state: &DeliveryState) -> rusqlite::Result<()> {
-    let DeliveryState { cursor, end, due, attempts, pending_since, runner, claim, dead } = state;
+    let DeliveryState { cursor, end, due, attempts, pending_since, runner, claim, dead, last } = state;
     let (time, reason) = dead.as_ref().map(|dead| (dead.time, &*dead.reason)).unzip();
     let sql =
-        "UPDATE push SET cursor = ?, last = ?, due = ?, attempts = ?, pending = ?, runner = ?, claim = ?, dead = ?, reason = ?
-        WHERE task = ? AND number = ?";
+        "UPDATE push SET cursor = ?, last = ?, due = ?, attempts = ?, pending = ?, runner = ?, claim = ?, dead = ?, reason = ?,
+        tried = ?, status = ?, error = ? WHERE task = ? AND number = ?";
     let (cursor, end, claim) = (signed(*cursor)?, end.map(signed).transpose()?, signed(*claim)?);
-    let columns = (cursor, end, due, attempts, pending_since, runner.as_deref(), claim, time, reason, task, number);
-    db.prepare_cached(sql)?.execute(columns).map(drop)
+    let (tried, status) = (last.as_ref().map(|last| last.time), last.as_ref().and_then(|last| last.status));
+    let error = last.as_ref().and_then(|last| last.error.as_deref());
+    let state = params![
+        cursor,
+        end,
+        due,
+        attempts,
+        pending_since,
+        runner.as_deref(),
+        claim,
+        time,
+        reason,
+        tried,
+        status,
+        error,
+        task,
+        number
+    ];
+    db.prepare_cached(sql)?.execute(state).map(drop)
 }
 
 /// Marks the deliveries of tasks. Returns how many became due.
@@ -241,8 +265,8 @@ static DELIVERY: LazyLock<String> = LazyLock::new(|| {
 
 /// Decodes the columns [`DELIVERY`].
 fn delivery(db: &Connection, row: &Row<'_>) -> rusqlite::Result<(DeliveryToken, Delivery)> {
-    let (task, number): (i64, i64) = (row.get(12)?, row.get(13)?);
-    let (config, state, seq) = (config(row)?, state(row, 3)?, unsigned(row.get(14)?));
+    let (task, number): (i64, i64) = (row.get(15)?, row.get(16)?);
+    let (config, state, seq) = (config(row)?, state(row, 3)?, unsigned(row.get(17)?));
     let token = DeliveryToken(unsigned(task), unsigned(number));
     Ok((token, Delivery { key: read::key_of(db, task)?, config, seq, state }))
 }
@@ -395,6 +419,23 @@ impl PushQueue for Sqlite {
         limit: usize,
     ) -> Result<DeliveryPage, Unavailable> {
         self.readers.run(move |db| page(db, dead_only, after, limit)).await
+    }
+
+    async fn task_deliveries(&self, key: &TaskKey) -> Result<Vec<Delivery>, Unavailable> {
+        let found = self.read_task(key, |db, task| {
+            let mut query = db.prepare_cached(&format!("{} WHERE p.task = ? ORDER BY p.number", *DELIVERY))?;
+            query.query_map([task], |row| Ok(delivery(db, row)?.1))?.collect()
+        });
+        Ok(found.await?.unwrap_or_default())
+    }
+
+    async fn delivery_counts(&self) -> Result<DeliveryCounts, Unavailable> {
+        let count = |db: &Connection, sql: &str| db.prepare_cached(sql)?.query_row([], |row| row.get(0)).map(unsigned);
+        let counts = move |db: &Connection| {
+            let due = count(db, "SELECT count(*) FROM push WHERE due IS NOT NULL")?;
+            Ok(DeliveryCounts { due, dead: count(db, "SELECT count(*) FROM push WHERE dead IS NOT NULL")? })
+        };
+        self.readers.run(move |db| counts(db)).await
     }
 
     async fn retry_delivery(&self, key: &TaskKey, id: &str, now: Millis) -> Result<bool, Unavailable> {

@@ -1,23 +1,35 @@
 //! Operator API over HTTP, below `/operator`: its routes, and who may use them. Responses are never stored, and no page of another
 //! origin can read them. `service/operator.rs` has their content.
 
-use std::sync::Arc;
+use std::{pin::Pin, sync::Arc, time::Duration};
 
-use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header, request::Parts};
-use serde_json::Value;
+use bytes::Bytes;
+use futures_util::{FutureExt as _, StreamExt as _, future::pending, stream};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, header, request::Parts};
+use http_body::Frame;
+use http_body_util::StreamBody;
+use percent_encoding::percent_decode_str;
+use serde::de::DeserializeOwned;
+
+use tokio::time::{sleep_until, timeout};
+use tokio_stream::Stream;
 use tokio_util::sync::CancellationToken;
 
 pub(in crate::transport) use crate::transport::body::response::not_found;
 use crate::{
-    protocol::{Error, ErrorKind, Version, call::Principal},
-    service::operator::{Access, Operator},
+    protocol::{
+        Error, ErrorKind, Version,
+        call::{Principal, REQUEST_ID},
+    },
+    service::operator::{DeliveryQuery, EventQuery, FeedEvent, Operator, Reader, Retry, TaskQuery, TaskScope},
     transport::{
-        NotReady, ReadinessCheck, RequestBody,
+        NotReady, ReadinessCheck, RequestBody, WriteDeadline,
         body::{
             self, Body, BodyLimits,
             response::{respond as respond_with, status_response},
         },
-        media_type::JSON,
+        brief,
+        media_type::{JSON, checked_for_rest},
         peer,
     },
 };
@@ -36,6 +48,8 @@ const PROXY_HEADERS: [HeaderName; 6] = [
     HeaderName::from_static("cf-connecting-ip"),
 ];
 
+const EVENT_STREAM: HeaderValue = HeaderValue::from_static("text/event-stream");
+
 /// Returns true if the connection of a request is from a loopback address, and no header says that a proxy has forwarded it. Many
 /// proxies add no such header: what this opens may be seen by their clients.
 pub(in crate::transport) fn is_from_this_machine(parts: &Parts) -> bool {
@@ -52,33 +66,112 @@ pub(in crate::transport) async fn respond<B: RequestBody>(
     limits: BodyLimits,
 ) -> Response<Body> {
     let body = body::read(&parts.headers, body, &limits, 0).await;
-    let principal = parts.extensions.get::<Principal>();
-    let is_local = parts.extensions.get::<LocalOperator>().is_some();
-    let access = operator.access(&parts.headers, principal, is_local);
-    let mut response = match (access, body) {
-        (Ok(access), Ok(_)) => match route(&operator, state, access, &parts).await {
-            Ok(value) => respond_with(StatusCode::OK, HeaderMap::new(), JSON, value.to_string().into()),
-            Err(error) => status_response(error.into(), Version::V1_0),
-        },
-        (Err(error), _) | (_, Err(error)) => status_response(error.into(), Version::V1_0),
+    let response = match body {
+        Ok(body) => route(operator, state, &parts, &body, &limits).await,
+        Err(error) => Err(error),
     };
+    let mut response = response.unwrap_or_else(|error| {
+        let is_verb = error.kind() == ErrorKind::VerbNotAllowed;
+        let mut response = status_response(error.into(), Version::V1_0);
+        if is_verb {
+            let allowed = if parts.uri.path().ends_with(":retry") { "POST" } else { "GET, HEAD" };
+            response.headers_mut().insert(header::ALLOW, HeaderValue::from_static(allowed));
+        }
+        response
+    });
     response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response
 }
 
 async fn route(
-    operator: &Operator,
+    operator: Arc<Operator>,
     (drain, ready): (CancellationToken, ReadinessCheck),
-    access: Access,
     parts: &Parts,
-) -> Result<Value, Error> {
-    let path = parts.uri.path().trim_start_matches("/operator").trim_matches('/');
-    match path {
-        "status" => {
+    body: &Bytes,
+    limits: &BodyLimits,
+) -> Result<Response<Body>, Error> {
+    let principal = parts.extensions.get::<Principal>();
+    let is_local = parts.extensions.get::<LocalOperator>().is_some();
+    let access = operator.access(&parts.headers, principal, is_local)?;
+    let request_id = parts.headers.get(REQUEST_ID).and_then(|id| id.to_str().ok());
+    let reader = &Reader { access, principal, peer: peer(parts).map(|peer| peer.ip()), request_id };
+    let segments = parts.uri.path().split('/').filter(|segment| !segment.is_empty()).skip(1);
+    let segments: Vec<_> = segments.map(|segment| percent_decode_str(segment).decode_utf8_lossy()).collect();
+    let segments: Vec<&str> = segments.iter().map(|segment| &**segment).collect();
+    let line = || brief(&format!("{} {}", parts.method, parts.uri.path()));
+    let (is_get, is_post) = (parts.method == Method::GET || parts.method == Method::HEAD, parts.method == Method::POST);
+    let value = match &*segments {
+        ["deliveries:retry"] if is_post => {
+            let retry: Retry = serde_json::from_str(checked_for_rest(&parts.headers, body)?)
+                .map_err(|error| ErrorKind::InvalidParams.because(error.to_string()))?;
+            operator.retry(retry, reader).await?
+        }
+        ["deliveries:retry"] => return Err(ErrorKind::VerbNotAllowed.because(line())),
+        ["status" | "tasks" | "deliveries"] | ["tasks", _] | ["tasks", _, "events"] if !is_get => {
+            return Err(ErrorKind::VerbNotAllowed.because(line()));
+        }
+        ["status"] => {
             let ready = if drain.is_cancelled() { Err(NotReady::Draining) } else { ready().await };
             let reason = ready.err().map(|reason| reason.to_string());
-            Ok(operator.status(access, drain.is_cancelled(), reason).await)
+            operator.status(access, drain.is_cancelled(), reason).await
         }
-        _ => Err(ErrorKind::MethodNotFound.because(format!("{} {}", parts.method, parts.uri.path()))),
+        ["tasks"] if parts.headers.get(header::ACCEPT).is_some_and(|accept| *accept == EVENT_STREAM) => {
+            let feed = operator.feed(&query::<TaskQuery>(parts)?, reader)?;
+            return Ok(respond_with_feed(feed, drain, principal.cloned(), limits));
+        }
+        ["tasks"] => operator.tasks(&query::<TaskQuery>(parts)?, reader).await?,
+        ["tasks", id] => operator.task(id, &query::<TaskScope>(parts)?, reader).await?,
+        ["tasks", id, "events"] => operator.events(id, query::<EventQuery>(parts)?, reader).await?,
+        ["deliveries"] => operator.deliveries(query::<DeliveryQuery>(parts)?, reader).await?,
+        _ => return Err(ErrorKind::MethodNotFound.because(line())),
+    };
+    Ok(respond_with(StatusCode::OK, HeaderMap::new(), JSON, value.to_string().into()))
+}
+
+/// Parses the query of a request.
+fn query<T: DeserializeOwned>(parts: &Parts) -> Result<T, Error> {
+    let parsed = serde_html_form::from_str(parts.uri.query().unwrap_or_default());
+    parsed.map_err(|error| ErrorKind::InvalidParams.because(format!("query: {}", brief(&error.to_string()))))
+}
+
+/// Responds with a feed as server-sent events. It ends with the server, at the maximum age of streams, and with the validity of the
+/// credentials. Its client then gets another one.
+fn respond_with_feed(
+    feed: impl Stream<Item = FeedEvent> + Send + 'static,
+    drain: CancellationToken,
+    principal: Option<Principal>,
+    limits: &BodyLimits,
+) -> Response<Body> {
+    let end = async move {
+        let expires = principal.as_ref().and_then(|principal| principal.validity.expires());
+        let expired = expires.map_or_else(|| pending().boxed(), |expires| sleep_until(expires).boxed());
+        let revoked =
+            principal.as_ref().map_or_else(|| pending().boxed(), |principal| principal.validity.revoked().boxed());
+        tokio::select! {
+            () = drain.cancelled_owned() => {}
+            () = expired => {}
+            () = revoked => {}
+        }
+    };
+    let keep_alive = if limits.keep_alive.is_zero() { Duration::MAX } else { limits.keep_alive };
+    // The head is sent at once.
+    let first = stream::iter([Bytes::from_static(b": feed\n\n")]);
+    let events = stream::unfold(Box::pin(feed), move |mut feed: Pin<Box<_>>| async move {
+        let text = match timeout(keep_alive, feed.next()).await {
+            Ok(Some(FeedEvent::Task(task))) => format!("data: {task}\n\n"),
+            Ok(Some(FeedEvent::Reset)) => "event: reset\ndata: {}\n\n".to_owned(),
+            Ok(None) => return None,
+            Err(_) => ": keep-alive\n\n".to_owned(),
+        };
+        Some((Bytes::from(text), feed))
+    });
+    let frames = first.chain(events).take_until(end).map(|text| Ok(Frame::data(text)));
+    let mut response = Response::new(Body::events(StreamBody::new(frames)));
+    if let Some(deadline) = WriteDeadline::after(limits.stream_max_age) {
+        response.extensions_mut().insert(deadline);
     }
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, EVENT_STREAM);
+    headers.insert(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
+    response
 }

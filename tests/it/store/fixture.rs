@@ -62,10 +62,11 @@ async fn fill(store: &OpenedStore) {
     assert_eq!(store.mark_due(std::slice::from_ref(&asked.key), 1_700_000_001_500).await, Ok(2));
     let claims = store.claim_due(&Lease::new("runner", 1_700_000_001_500, Duration::from_mins(1)), 9).await.unwrap();
     assert_eq!(
-        store.end_claim(&claims[0], DeliveryOutcome::Failed { next_attempt: 1_700_000_002_000 }).await,
+        store.end_claim(&claims[0], DeliveryOutcome::Failed { next_attempt: 1_700_000_002_000, attempt: None }).await,
         Ok(true)
     );
-    let given_up = DeliveryOutcome::GivenUp { reason: "gone".into(), now: 1_700_000_001_600, max_dead: 9 };
+    let given_up =
+        DeliveryOutcome::GivenUp { reason: "gone".into(), now: 1_700_000_001_600, max_dead: 9, attempt: None };
     assert_eq!(store.end_claim(&claims[1], given_up).await, Ok(true));
     new.commit([]).await.unwrap();
     let working = status(TaskState::Working, 1_700_000_002_000);
@@ -105,7 +106,7 @@ async fn found(store: &dyn Store) -> Value {
 }
 
 fn delivery_state(delivery: &Delivery) -> Value {
-    let DeliveryState { cursor, end: _, due, attempts, pending_since, runner, claim, dead } = &delivery.state;
+    let DeliveryState { cursor, end: _, due, attempts, pending_since, runner, claim, dead, last: _ } = &delivery.state;
     let dead = dead.as_ref().map(|dead| json!([dead.time, &*dead.reason]));
     json!([&delivery.config.config.id, cursor, due, attempts, pending_since, runner.as_deref(), claim, dead])
 }

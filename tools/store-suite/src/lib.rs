@@ -395,17 +395,17 @@ fn finished(millis: u64) -> Retention {
 
 /// Outcome of a claim whose events up to `cursor` were delivered.
 fn acknowledged(cursor: Seq, now: Millis) -> DeliveryOutcome {
-    DeliveryOutcome::Delivered { cursor, now }
+    DeliveryOutcome::Delivered { cursor, now, attempt: None }
 }
 
 /// Outcome of a claim whose attempt failed.
 fn failed(next_attempt: Millis) -> DeliveryOutcome {
-    DeliveryOutcome::Failed { next_attempt }
+    DeliveryOutcome::Failed { next_attempt, attempt: None }
 }
 
 /// Outcome of a claim whose delivery is given up.
 fn given_up(reason: &str, now: Millis, max_dead: usize) -> DeliveryOutcome {
-    DeliveryOutcome::GivenUp { reason: reason.into(), now, max_dead }
+    DeliveryOutcome::GivenUp { reason: reason.into(), now, max_dead, attempt: None }
 }
 
 fn count(n: usize) -> u64 {
