@@ -335,8 +335,8 @@ impl HttpService {
                 let Some(operator) = self.inner.operator.clone() else {
                     return now(resource::operator::not_found(&parts));
                 };
-                let state = (settings.drain.clone(), Arc::clone(&settings.readiness));
-                let response = resource::operator::respond(operator, state, parts, body, self.inner.limits.clone());
+                let (settings, limits) = (settings.clone(), self.inner.limits.clone());
+                let response = resource::operator::respond(operator, settings, parts, body, limits);
                 return Box::pin(async move { Ok(response.await.map(|body| body.counted(&unsent))) });
             }
             RequestKind::Health => {

@@ -21,7 +21,7 @@ use super::{
     doctor::is_local,
     say_text,
     show::{self, OutputFormat, cut, safe},
-    terminal::{DIM, GREEN, RED, YELLOW, paint},
+    terminal::{GREEN, RED, paint},
 };
 use crate::{
     base::{
@@ -38,6 +38,9 @@ const EXTENSION: &str = ".operator";
 
 /// Maximum size of that file in bytes.
 const MAX_FILE: u64 = 4096;
+
+/// Maximum width of the output in columns.
+const WIDTH: usize = 80;
 
 /// Time limit of the request.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -166,156 +169,90 @@ pub(super) async fn run(arguments: &Status) -> anyhow::Result<()> {
         _ => super::failure::explained(error, &url, ""),
     })?;
     if connection.output == OutputFormat::Text {
-        say_text(&table(&status))?;
+        say_text(&format(&status))?;
     } else {
         say_text(&show::json(&status, connection.output)?)?;
     }
     if status["ready"] != true {
         anyhow::bail!("the server is not ready: {}", text(&status["reason"]));
     }
-    let down = down(&status);
-    if down.is_empty() { Ok(()) } else { Err(DependencyDown(down.join(", ")).into()) }
-}
-
-/// Returns the names of the dependencies that are down. Without them, there is a number at most.
-fn down(status: &Value) -> Vec<String> {
-    let each = |value: &Value| value.as_array().cloned().unwrap_or_default();
-    let of_agent = |agent: Value| {
-        let down = each(&agent["dependencies"]).into_iter().filter(|dependency| dependency["state"] == "down");
-        down.map(|dependency| format!("{} of {}", text(&dependency["peer"]), text(&agent["name"]))).collect::<Vec<_>>()
-    };
-    let named: Vec<_> = each(&status["agents"]).into_iter().flat_map(of_agent).collect();
-    match status["totals"]["dependencies_down"].as_u64() {
-        Some(count) if count > 0 && named.is_empty() => vec![count.to_string()],
-        _ => named,
+    let down = dependencies(&status).into_iter().filter(|dependency| dependency["state"] == "down");
+    let down: Vec<_> = down.map(|it| format!("{} of {}", text(&it["peer"]), text(&it["agent"]))).collect();
+    match status["totals"]["dependencies_down"].as_u64().unwrap_or_default() {
+        0 => Ok(()),
+        count if down.is_empty() => Err(DependencyDown(count.to_string()).into()),
+        _ => Err(DependencyDown(down.join(", ")).into()),
     }
 }
 
-/// Formats a text or a number without characters that control a terminal. Empty for null.
+/// Returns the dependencies of all agents, with the names of these.
+fn dependencies(status: &Value) -> Vec<Value> {
+    let agents = status["agents"].as_array().into_iter().flatten();
+    let of_agent = |agent: &Value| {
+        let mut all = agent["dependencies"].as_array().cloned().unwrap_or_default();
+        all.iter_mut().for_each(|dependency| dependency["agent"] = agent["name"].clone());
+        all
+    };
+    agents.flat_map(of_agent).collect()
+}
+
+/// Formats a value without characters that control a terminal: the members of an object one after another.
 fn text(value: &Value) -> String {
     match value {
-        Value::Null => String::new(),
+        Value::Null => "-".to_owned(),
         Value::String(text) => safe(text).into(),
+        Value::Object(members) => {
+            let members = members.iter().filter(|(_, value)| !value.is_null());
+            members.map(|(name, value)| format!("{} {}", safe(name), text(value))).collect::<Vec<_>>().join(", ")
+        }
         other => other.to_string(),
     }
 }
 
-/// Formats a number of seconds, such as `2h 5m`.
-fn duration(value: &Value) -> String {
-    let seconds = value.as_f64().unwrap_or_default();
-    if seconds < 10.0 {
-        return format!("{seconds:.1}s");
+/// Formats objects as a table of these members.
+fn table(names: &[&str], objects: &[Value]) -> String {
+    if objects.is_empty() {
+        return String::new();
     }
-    let whole = humantime::format_duration(Duration::from_secs_f64(seconds.trunc())).to_string();
-    whole.split(' ').take(2).collect::<Vec<_>>().join(" ")
-}
-
-/// Formats a size in bytes.
-fn size(value: &Value) -> String {
-    let (mut size, mut unit) = (value.as_f64().unwrap_or_default(), "B");
-    for next in ["KiB", "MiB", "GiB", "TiB"] {
-        if size >= 1024.0 {
-            (size, unit) = (size / 1024.0, next);
-        }
-    }
-    format!("{size:.0} {unit}")
+    let rows = objects.iter().map(|object| names.iter().map(|name| text(&object[name])).collect());
+    let head = names.iter().map(|name| name.to_uppercase()).collect();
+    let rows: Vec<Vec<String>> = std::iter::once(head).chain(rows).collect();
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or_default();
+    let widths: Vec<_> = (0..names.len()).map(width).collect();
+    let line = |row: &Vec<String>| {
+        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}  "));
+        format!("{}\n", cut(cells.collect::<String>().trim_end(), WIDTH))
+    };
+    rows.iter().fold("\n".to_owned(), |all, row| all + &line(row))
 }
 
 /// Formats the status as text of at most 80 columns.
-fn table(status: &Value) -> String {
-    let totals = &status["totals"];
-    let ready = match (status["ready"] == true, status["draining"] == true) {
-        (true, _) => paint(GREEN, "ready"),
-        (false, true) => paint(YELLOW, "draining"),
-        (false, false) => paint(RED, format_args!("not ready: {}", text(&status["reason"]))),
-    };
-    let mut out = format!("{ready}, up {}", duration(&status["uptime_seconds"]));
-    if let Some(version) = status["build"]["version"].as_str() {
-        _ = write!(out, ", version {}", safe(version));
-    }
-    _ = writeln!(out, "\nturns {} running, {} queued", text(&totals["turns"]), text(&totals["queued"]));
-    let states = totals["tasks"].as_object().into_iter().flatten();
-    let states: Vec<_> = states
-        .map(|(state, count)| format!("{} {}", count, safe(state).trim_start_matches("TASK_STATE_").to_lowercase()))
-        .collect();
-    if !states.is_empty() {
-        _ = writeln!(out, "tasks {}", show::wrapped(&states.join(", "), 6));
-    }
-    let store = &status["store"];
-    if store.is_object() {
-        _ = write!(out, "store {}, log {}", size(&store["bytes"]), size(&store["wal"]));
-        if let Some(max) = store.get("max").filter(|max| !max.is_null()) {
-            _ = write!(out, ", at most {}", size(max));
+fn format(status: &Value) -> String {
+    let ready = if status["ready"] == true { paint(GREEN, "ready") } else { paint(RED, text(&status["reason"])) };
+    let uptime = Duration::from_secs(status["uptime_seconds"].as_u64().unwrap_or_default());
+    let mut out = format!("{ready}, up {}\n", humantime::format_duration(uptime));
+    for name in ["build", "totals", "push", "store", "otlp"] {
+        if status[name].is_object() {
+            _ = writeln!(out, "{name:<8}{}", show::wrapped(&text(&status[name]), 8));
         }
-        if let Some(commit) = store["commit_p99_ms"].as_f64() {
-            _ = write!(out, ", 99 % of the commits within {commit} ms");
-        }
-        out.push('\n');
     }
-    let push = &status["push"];
-    if push.is_object() {
-        let (due, dead) = (text(&push["due"]), text(&push["dead"]));
-        _ = writeln!(out, "push  {due} due, {dead} dead, lag {}", duration(&push["lag_seconds"]));
+    let list = |name: &str| status[name].as_array().cloned().unwrap_or_default();
+    let agents = list("agents");
+    out += &table(&["name", "kind", "turns", "queued", "breaker"], &agents);
+    out += &table(&["agent", "peer", "state", "failures", "last_error", "since"], &dependencies(status));
+    let used = list("limits").into_iter().filter(|limit| limit["used"] != 0);
+    out += &table(&["agent", "name", "used", "max"], &used.collect::<Vec<_>>());
+    let errors = agents.iter().filter(|agent| agent["last_error"].is_object());
+    for agent in errors {
+        _ = writeln!(
+            out,
+            "\nlast error of {}:\n{}",
+            text(&agent["name"]),
+            show::wrapped(&text(&agent["last_error"]), 0)
+        );
     }
-    let otlp = &status["otlp"];
-    if otlp.is_object() {
-        let error = otlp["last_error"].as_str().map(|error| format!(", {}", safe(error))).unwrap_or_default();
-        let line = format!("otlp  {} queued, {} dropped{error}", text(&otlp["queue"]), text(&otlp["dropped"]));
-        _ = writeln!(out, "{}", cut(&line, 80));
-    }
-    add_agents(&mut out, status);
-    add_limits(&mut out, status);
     if status["access"] != "full" {
-        let why = "--token with the scope admin shows more, as this does in the directory of the server";
-        _ = writeln!(out, "{}", paint(DIM, show::wrapped(why, 0)));
+        out += "\nA token with the scope admin shows more (--token).\n";
     }
     out
-}
-
-fn add_agents(out: &mut String, status: &Value) {
-    let Some(agents) = status["agents"].as_array() else { return };
-    _ = writeln!(out, "\n{:<20}  {:<8}  {:>6}  {:>6}  NEEDS", "AGENT", "KIND", "TURNS", "QUEUED");
-    for agent in agents {
-        let name = text(&agent["name"]);
-        let (kind, turns, queued) = (text(&agent["kind"]), text(&agent["turns"]), text(&agent["queued"]));
-        let start = format!("{:<20}  {kind:<8}  {turns:>6}  {queued:>6}", cut(&name, 20));
-        let needs = agent["dependencies"].as_array().into_iter().flatten();
-        let needs: Vec<_> = needs.map(|dependency| (dependency, text(&dependency["state"]))).collect();
-        let mut line = start;
-        for (dependency, state) in &needs {
-            let style = if state == "down" { RED } else { GREEN };
-            let peer = text(&dependency["peer"]);
-            let cell = cut(&peer, 20).into_owned();
-            _ = writeln!(out, "{line}  {cell} {}", paint(style, state));
-            line = " ".repeat(48);
-            if state == "down" {
-                let error = &dependency["last_error"];
-                let why = format!("since {}: {}", text(&dependency["since"]), text(error));
-                _ = writeln!(out, "  {}", cut(&why, 78));
-            }
-        }
-        if needs.is_empty() {
-            _ = writeln!(out, "{line}");
-        }
-        let error = &agent["last_error"];
-        if error.is_object() {
-            let why =
-                format!("last error {} {} ({})", text(&error["time"]), text(&error["class"]), text(&error["error_id"]));
-            _ = writeln!(out, "  {}", cut(&why, 78));
-        }
-    }
-}
-
-/// Adds the limits that are in use.
-fn add_limits(out: &mut String, status: &Value) {
-    let limits = status["limits"].as_array().into_iter().flatten();
-    let mut used = limits.filter(|limit| limit["used"].as_u64().is_some_and(|used| used > 0)).peekable();
-    if used.peek().is_some() {
-        _ = writeln!(out, "\n{:<28}  {:<16}  {:>14}  {:>14}", "LIMIT", "AGENT", "USED", "MAX");
-    }
-    for limit in used {
-        let (name, agent) = (text(&limit["name"]), text(&limit["agent"]));
-        let (used, max) = (text(&limit["used"]), text(&limit["max"]));
-        _ = writeln!(out, "{:<28}  {:<16}  {used:>14}  {max:>14}", cut(&name, 28), cut(&agent, 16));
-    }
 }

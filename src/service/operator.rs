@@ -1,39 +1,57 @@
-//! Operator API: the state of a server and its agents, for the people who run it. `transport/resource/operator.rs` serves it over
-//! HTTP.
+//! Operator API: the state of a server, and the tasks and deliveries of all owners, for the people who run it.
+//! `transport/resource/operator.rs` serves it over HTTP.
 
 use std::{
-    net::IpAddr,
+    collections::BTreeSet,
     sync::{Arc, OnceLock},
+    time::Duration,
 };
 
+use base64::{Engine as _, prelude::BASE64_STANDARD};
+use futures_util::stream;
 use http::HeaderMap;
+use prost::Message as _;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use subtle::ConstantTimeEq as _;
-use tokio::sync::{Semaphore, SemaphorePermit, broadcast};
+use tokio::{
+    sync::{
+        Semaphore, SemaphorePermit,
+        broadcast::{self, error::RecvError},
+    },
+    time::{sleep, timeout},
+};
+use tokio_stream::Stream;
+use url::Url;
 
 use super::Service;
 use crate::{
     base::{
-        clock::{Clock, Millis},
-        sources::Sources,
+        clock::{Clock, Millis, whole_millis},
+        dependency::{Dependency, DependencyView},
+        metric::LimitUse,
+        trace::TraceContext,
+    },
+    engine::{
+        agent::DynAgent,
+        execution::{RETRY_AFTER, limit_error},
+        journal::CommitObserver,
     },
     protocol::{
         call::{ADMIN, Principal, Scopes},
         error::{BEARER, Error, ErrorKind, INVALID_TOKEN},
-        pb::wkt,
+        event::{Ends, Event},
+        pb::{v1::TaskState, wkt},
+        v03::{event::v03_frame, json::EnumNames as _},
     },
-    service::auth::{Token, audit, bearer::bearer_token, require_scope},
-    store::{Inspect, Store, TaskKey, TaskSummary},
-};
-
-mod deliveries;
-mod feed;
-mod tasks;
-
-pub(crate) use self::{
-    deliveries::{DeliveryQuery, Retry},
-    feed::FeedEvent,
-    tasks::{EventQuery, TaskQuery, TaskScope},
+    service::{
+        auth::{Token, bearer::bearer_token, require_scope},
+        wrappers::observed,
+    },
+    store::{
+        Attempt, Delivery, DeliveryToken, FileUsage, Inspect, LoggedEvent, READ_BYTES, Scope, Store, TaskFilter,
+        TaskKey, TaskSummary, TurnRecord, Unavailable,
+    },
 };
 
 /// Maximum number of elements of a page, and that without a limit in the query.
@@ -43,46 +61,29 @@ const PAGE: usize = 100;
 /// Maximum number of requests that read from the stores at once. Commits do not wait for them, but share the processor.
 const READS: usize = 2;
 
+/// Maximum time that the status waits for a store.
+const STORE_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Maximum size in bytes of a task that is shown as a whole, encoded in protobuf.
+const MAX_SNAPSHOT: usize = 1 << 20;
+
+/// Maximum number of open feeds, and of commits by which one may lag behind.
+const MAX_FEEDS: usize = 16;
+const MAX_LAG: usize = 4096;
+
+/// Time for which a feed gathers commits, so that a task that streams is read a few times a second.
+const FEED_INTERVAL: Duration = Duration::from_millis(200);
+
 /// What a caller of the operator API may read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub(crate) enum Access {
     /// Numbers without names.
     Counts,
-    /// The state of the server, and no task of another owner.
+    /// The state of the server, and no task.
     Status,
     /// Everything.
     Full,
-}
-
-impl Access {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Counts => "counts",
-            Self::Status => "status",
-            Self::Full => "full",
-        }
-    }
-
-    /// Checks that the caller may read the tasks of all owners.
-    ///
-    /// # Errors
-    /// `Unauthenticated` without credentials, or `PermissionDenied`.
-    pub(crate) fn require_full(self) -> Result<(), Error> {
-        match self {
-            Self::Full => Ok(()),
-            Self::Status => {
-                let why = "the credentials must name the scope admin, since this shows the tasks of all owners";
-                Err(ErrorKind::PermissionDenied.because(why).with("scope", ADMIN))
-            }
-            Self::Counts => Err(missing()),
-        }
-    }
-}
-
-/// Returns the error for a request without credentials.
-fn missing() -> Error {
-    let why = "the operator API needs credentials with the scope admin, or the operator token of this start";
-    ErrorKind::Unauthenticated.because(why).challenge(BEARER)
 }
 
 /// Agent of a server, as its operator sees it.
@@ -92,8 +93,73 @@ pub(crate) struct OperatedAgent {
     pub(crate) name: Box<str>,
     /// Kind of the agent, such as `exec`.
     pub(crate) kind: &'static str,
+    pub(crate) agent: Arc<dyn DynAgent>,
     pub(crate) service: Arc<Service>,
 }
+
+impl OperatedAgent {
+    fn store(&self) -> &dyn Store {
+        &**self.service.journal().store()
+    }
+
+    fn inspect(&self) -> Result<&dyn Inspect, Error> {
+        let why = "the store of this agent can't list the tasks of all owners";
+        self.store().inspect().ok_or_else(|| ErrorKind::UnsupportedOperation.because(why))
+    }
+}
+
+/// Query of tasks, events and deliveries, and body of a retry. Without a value, all are selected.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Query {
+    agent: Option<String>,
+    owner: Option<String>,
+    tenant: Option<String>,
+    context: Option<String>,
+    /// Beginning of the ids of tasks.
+    id: Option<String>,
+    error_id: Option<String>,
+    /// States, separated by commas.
+    state: Option<String>,
+    /// Task of deliveries, and id of their push configuration.
+    task: Option<String>,
+    config: Option<String>,
+    /// All dead letters.
+    dead: bool,
+    /// Start of a page: `next` of the page before.
+    #[serde(alias = "before")]
+    after: Option<String>,
+    limit: Option<usize>,
+    /// Form of events: `1.0`, `0.3` or `proto`.
+    form: Option<String>,
+}
+
+impl Query {
+    fn limit(&self) -> Result<usize, Error> {
+        let limit = Some(self.limit.unwrap_or(PAGE)).filter(|limit| (1..=MAX_PAGE).contains(limit));
+        limit.ok_or_else(|| Error::invalid_field("limit", format!("must be 1 to {MAX_PAGE}")))
+    }
+
+    /// Returns the selection of tasks in a store.
+    fn filter(self) -> Result<TaskFilter, Error> {
+        let why = "unknown state; for example working or TASK_STATE_WORKING";
+        let state = |name| TaskState::from_any_name(name).ok_or_else(|| Error::invalid_field("state", why));
+        let states = self.state.iter().flat_map(|states| states.split(',')).map(state).collect::<Result<_, _>>()?;
+        let Self { owner, tenant, context, id: id_prefix, error_id, .. } = self;
+        Ok(TaskFilter { owner, tenant, context, id_prefix, error_id, states, ..TaskFilter::default() })
+    }
+}
+
+/// Event of a feed.
+pub(crate) enum FeedEvent {
+    /// Task that has changed.
+    Task(Value),
+    /// Changes may be missing: the reader reads the list again.
+    Reset,
+}
+
+/// Commits of all agents, by their positions.
+type Changes = broadcast::Sender<(usize, TaskKey)>;
 
 /// Operator API of a server.
 pub(crate) struct Operator {
@@ -104,25 +170,19 @@ pub(crate) struct Operator {
     clock: Clock,
     started: Millis,
     reads: Semaphore,
-    /// Permits of open feeds.
     feeds: Arc<Semaphore>,
-    /// Commits of all agents, by their positions, from the first feed on.
-    changes: OnceLock<broadcast::Sender<(usize, TaskKey)>>,
+    /// Set by the first feed.
+    changes: OnceLock<Changes>,
 }
+
+debug_fields!(Operator {});
 
 impl Operator {
     /// Creates the operator API of a server that starts now.
-    pub(crate) fn new(agents: Vec<OperatedAgent>, token: Option<Token>, sources: Sources) -> Self {
-        let clock = sources.clock;
-        Self {
-            agents,
-            token,
-            started: clock.millis(),
-            clock,
-            reads: Semaphore::new(READS),
-            feeds: Arc::new(Semaphore::new(feed::MAX_FEEDS)),
-            changes: OnceLock::new(),
-        }
+    pub(crate) fn new(agents: Vec<OperatedAgent>, token: Option<Token>, clock: Clock) -> Self {
+        let (started, changes) = (clock.millis(), OnceLock::new());
+        let (reads, feeds) = (Semaphore::new(READS), Arc::new(Semaphore::new(MAX_FEEDS)));
+        Self { agents, token, clock, started, reads, feeds, changes }
     }
 
     /// Returns true if these headers have the operator token of this start.
@@ -132,132 +192,444 @@ impl Operator {
         self.token.as_ref().zip(bearer_token(headers)).is_some_and(|(token, sent)| is_token(token, sent))
     }
 
-    /// Returns what a caller may read. `is_local`: a client on this machine, of a server without authentication.
-    ///
-    /// All scopes are those of a caller who was given no other ones, which is not enough for the tasks of other owners.
+    /// Returns what a caller may read. `is_local`: a client on this machine, of a server without authentication. Credentials with
+    /// all scopes may be those of any caller, so that the tasks of other owners need ones that name the scope.
     ///
     /// # Errors
-    /// `Unauthenticated` or `PermissionDenied`.
+    /// `Unauthenticated` or `PermissionDenied`: this is less than `needed`.
     pub(crate) fn access(
         &self,
         headers: &HeaderMap,
         principal: Option<&Principal>,
         is_local: bool,
+        needed: Access,
     ) -> Result<Access, Error> {
-        if self.has_token(headers) {
-            return Ok(Access::Full);
-        }
-        match principal {
-            Some(Principal { scopes: Scopes::All, .. }) => Ok(Access::Status),
-            Some(principal) => require_scope(principal, ADMIN).map(|()| Access::Full),
-            None if bearer_token(headers).is_some() => {
-                let why = "the token is not the operator token of this start";
-                Err(ErrorKind::Unauthenticated.because(why).challenge(INVALID_TOKEN))
+        let access = match principal {
+            _ if self.has_token(headers) => Access::Full,
+            Some(Principal { scopes: Scopes::All, .. }) if needed == Access::Full => {
+                let why = "credentials must name the scope admin to read the tasks of all owners";
+                return Err(ErrorKind::PermissionDenied.because(why).with("scope", ADMIN));
             }
-            None if is_local => Ok(Access::Counts),
-            None => Err(missing()),
-        }
+            Some(Principal { scopes: Scopes::All, .. }) => Access::Status,
+            Some(principal) => require_scope(principal, ADMIN).map(|()| Access::Full)?,
+            None if is_local && needed == Access::Counts && bearer_token(headers).is_none() => Access::Counts,
+            None => {
+                let why = "the operator API needs the scope admin, or the operator token of this start";
+                let challenge = if bearer_token(headers).is_some() { INVALID_TOKEN } else { BEARER };
+                return Err(ErrorKind::Unauthenticated.because(why).challenge(challenge));
+            }
+        };
+        Ok(access)
     }
 
-    /// Returns the state of the server. `not_ready` is the reason why it is not ready.
-    pub(crate) async fn status(&self, access: Access, is_draining: bool, not_ready: Option<String>) -> Value {
-        let mut agents = Vec::new();
-        let (mut turns, mut queued, mut tasks) = (0, 0, Map::new());
-        for agent in &self.agents {
-            let gauges = agent.service.gauges();
-            (turns, queued) = (turns + gauges.turns, queued + gauges.queued_turns);
-            for (state, count) in gauges.live_tasks.iter().filter(|(_, count)| *count > 0) {
-                let sum = tasks.entry(*state).or_insert(0.into());
-                *sum = (sum.as_u64().unwrap_or_default() + u64::try_from(*count).unwrap_or_default()).into();
+    /// Returns the state of the server. `not_ready` is the reason why it is not ready, `metrics` are those for Prometheus.
+    pub(crate) async fn status(
+        &self,
+        access: Access,
+        is_draining: bool,
+        not_ready: Option<String>,
+        metrics: &str,
+    ) -> Value {
+        let now = self.clock.millis();
+        let (mut agents, mut limits, mut oldest) = (Vec::new(), Vec::new(), None);
+        let [mut totals, mut tasks, mut store, mut push] = std::array::from_fn(|_| Map::new());
+        for OperatedAgent { name, kind, agent, service } in &self.agents {
+            let (gauges, journal) = (service.gauges(), service.journal());
+            add(&mut totals, "agents", 1_u64);
+            add(&mut totals, "turns", gauges.turns);
+            add(&mut totals, "queued", gauges.queued_turns);
+            // A store that does not respond must not keep the rest from being read.
+            if let Ok(Ok((usage, used))) = timeout(STORE_TIMEOUT, service.usage()).await {
+                usage.tasks.iter().for_each(|(state, count)| add(&mut tasks, state.as_str_name(), *count));
+                if let Some(FileUsage { database, free, log, max }) = usage.files {
+                    let sizes = [("bytes", Some(database)), ("free", Some(free)), ("wal", Some(log)), ("max", max)];
+                    sizes.iter().for_each(|(name, size)| size.iter().for_each(|size| add(&mut store, name, *size)));
+                }
+                let used = used.into_iter().chain([service.live_memory_in_use()]);
+                limits.extend(used.map(|LimitUse { name: limit, used, max }| {
+                    json!({ "agent": name, "name": limit, "used": used, "max": max })
+                }));
             }
+            let queue = async {
+                Ok::<_, Unavailable>((
+                    journal.store().delivery_counts().await?,
+                    journal.store().oldest_pending().await?,
+                ))
+            };
+            if let Ok(Ok((counts, since))) = timeout(STORE_TIMEOUT, queue).await {
+                add(&mut push, "due", counts.due);
+                add(&mut push, "dead", counts.dead);
+                oldest = [oldest, since].into_iter().flatten().min();
+            }
+            let dependencies: Vec<_> = agent.dyn_dependencies().iter().map(Dependency::view).collect();
+            let down = dependencies.iter().filter(|dependency| dependency.state == "down").count();
+            add(&mut totals, "dependencies_down", down);
+            let breaker = dependencies.iter().map(|view| view.breaker).find(|breaker| *breaker != "closed");
+            let last_error = journal.last_error();
             agents.push(json!({
-                "name": agent.name,
-                "kind": agent.kind,
+                "name": name,
+                "kind": kind,
                 "turns": gauges.turns,
                 "queued": gauges.queued_turns,
+                "dependencies": dependencies.iter().map(|view| dependency_json(view, now)).collect::<Value>(),
+                "breaker": breaker.unwrap_or("closed"),
+                "last_error": last_error.map(|last| json!({ "class": last.reason, "error_id": last.error_id, "time": time(last.time) })),
             }));
         }
-        let totals = json!({ "agents": agents.len(), "turns": turns, "queued": queued, "tasks": tasks });
-        let uptime = self.clock.millis().saturating_sub(self.started) / 1000;
+        totals.insert("tasks".into(), tasks.into());
+        push.insert("lag_seconds".into(), oldest.map_or(0, |since| now.saturating_sub(since).max(0) / 1000).into());
         let mut status = json!({
-            "access": access.name(),
+            "access": access,
             "ready": not_ready.is_none(),
             "reason": not_ready,
             "draining": is_draining,
-            "uptime_seconds": uptime,
+            "uptime_seconds": now.saturating_sub(self.started) / 1000,
             "totals": totals,
+            "push": push,
         });
         if access >= Access::Status {
-            status["build"] = json!({ "version": env!("CARGO_PKG_VERSION"), "commit": option_env!("A2A_COMMIT") });
-            status["started"] = time(self.started);
-            status["agents"] = agents.into();
+            store.insert("commit_p99_ms".into(), commit_p99(metrics).into());
+            let queue = sample(metrics, "a2a_otlp_queue ");
+            let dropped = sample(metrics, "a2a_otlp_spans_total{result=\"dropped\"} ");
+            let more = [
+                ("build", json!({ "version": env!("CARGO_PKG_VERSION"), "commit": option_env!("A2A_COMMIT") })),
+                ("started", time(self.started)),
+                ("agents", agents.into()),
+                ("limits", limits.into()),
+                ("store", store.into()),
+                ("otlp", queue.map(|queue| json!({ "queue": queue, "dropped": dropped.unwrap_or(0.0) })).into()),
+            ];
+            more.into_iter().for_each(|(name, value)| status[name] = value);
         }
         status
     }
 
-    /// Returns the agents with this name, or all, with their positions.
+    /// Waits until few other requests read from the stores.
+    pub(crate) async fn read_permit(&self) -> Option<SemaphorePermit<'_>> {
+        // The semaphore is never closed.
+        self.reads.acquire().await.ok()
+    }
+
+    /// Returns the agents with this name, or all.
     ///
     /// # Errors
     /// `InvalidParams` if there is no such agent.
-    fn agents(&self, name: Option<&str>) -> Result<Vec<(usize, &OperatedAgent)>, Error> {
-        let all = self.agents.iter().enumerate();
-        let found: Vec<_> = all.filter(|(_, agent)| name.is_none_or(|name| *agent.name == *name)).collect();
+    fn agents(&self, name: Option<&str>) -> Result<Vec<&OperatedAgent>, Error> {
+        let found: Vec<_> = self.agents.iter().filter(|agent| name.is_none_or(|name| *agent.name == *name)).collect();
         let why = "no agent has this name; operator/status lists them";
         if found.is_empty() { Err(Error::invalid_field("agent", why)) } else { Ok(found) }
     }
 
-    /// Waits until few others read.
-    async fn read_permit(&self) -> Option<SemaphorePermit<'_>> {
-        // The semaphore is never closed.
-        self.reads.acquire().await.ok()
+    /// Returns the agent that a page is about, its position, and the start of the page. The pages of several agents are one after
+    /// another.
+    fn page<'a>(&'a self, query: &'a Query) -> Result<(&'a OperatedAgent, usize, &'a str), Error> {
+        let token = query.after.as_deref().unwrap_or("0.");
+        let page = token.split_once('.').and_then(|(at, start)| Some((at.parse().ok()?, start)));
+        let agents = self.agents(query.agent.as_deref())?;
+        let found = page.and_then(|(at, start): (usize, _)| Some((*agents.get(at)?, at, start)));
+        found.ok_or_else(|| Error::invalid_field("after", "is no `next` of this list; start again without it"))
+    }
+
+    /// Returns the start of the next page, which may be that of the next agent.
+    fn next(&self, query: &Query, at: usize, start: Option<String>) -> Option<String> {
+        let is_last = query.agent.is_some() || at + 1 >= self.agents.len();
+        start.map(|start| format!("{at}.{start}")).or_else(|| (!is_last).then(|| format!("{}.", at + 1)))
+    }
+
+    /// Lists tasks, the latest created first.
+    pub(crate) async fn tasks(&self, query: Query) -> Result<Value, Error> {
+        let (agent, at, start) = self.page(&query)?;
+        let filter = TaskFilter { before: start.parse().ok(), ..query.clone().filter()? };
+        let page = agent.inspect()?.tasks(&filter, query.limit()?).await?;
+        let tasks: Value = page.tasks.iter().map(|task| task_json(agent, task)).collect();
+        Ok(json!({ "tasks": tasks, "next": self.next(&query, at, page.next.map(|next| next.to_string())) }))
+    }
+
+    /// Returns the task with this id.
+    ///
+    /// # Errors
+    /// `TaskNotFound`; or `Aborted` with the candidates if several tasks have the id.
+    async fn find(&self, id: &str, query: &Query) -> Result<(&OperatedAgent, TaskSummary), Error> {
+        let Query { owner, tenant, .. } = query.clone();
+        let filter = TaskFilter { id: Some(id.to_owned()), owner, tenant, ..TaskFilter::default() };
+        let mut found = Vec::new();
+        for agent in self.agents(query.agent.as_deref())? {
+            let page = agent.inspect()?.tasks(&filter, PAGE).await?;
+            found.extend(page.tasks.into_iter().map(|task| (agent, task)));
+        }
+        if found.len() > 1 {
+            let name = |(agent, task): &(&OperatedAgent, TaskSummary)| {
+                format!("agent={}&owner={}&tenant={}", agent.name, task.owner, task.tenant)
+            };
+            let names: Vec<_> = found.iter().take(10).map(name).collect();
+            return Err(ErrorKind::Aborted.because(format!("several tasks have this id: {}", names.join(", "))));
+        }
+        found.pop().ok_or_else(|| Error::task_not_found(id))
+    }
+
+    /// Returns a task with its turns and the deliveries of its push notifications.
+    pub(crate) async fn task(&self, id: &str, query: &Query) -> Result<Value, Error> {
+        let (agent, TaskSummary { number, .. }) = self.find(id, query).await?;
+        let found = agent.inspect()?.task(number).await?.ok_or_else(|| Error::task_not_found(id))?;
+        let (deliveries, now) = (agent.store().task_deliveries(&key_of(&found.summary)).await?, self.clock.millis());
+        Ok(json!({
+            "task": task_json(agent, &found.summary),
+            "turns": found.turns.iter().map(turn_json).collect::<Value>(),
+            "push": deliveries.iter().map(|delivery| delivery_json(agent, delivery, now)).collect::<Value>(),
+            "snapshot": Some(&found.task).filter(|task| task.encoded_len() <= MAX_SNAPSHOT),
+        }))
+    }
+
+    /// Returns events of a task, also hidden ones.
+    pub(crate) async fn events(&self, id: &str, query: &Query) -> Result<Value, Error> {
+        let raw = |json: &[u8]| serde_json::from_slice(json).map_err(Error::internal);
+        let wire = |event: &Event| match query.form.as_deref() {
+            None | Some("1.0") => raw(event.json()),
+            Some("0.3") => v03_frame(event)?.map_or(Ok(Value::Null), |frame| raw(frame.data.bytes())),
+            Some("proto") => Ok(BASE64_STANDARD.encode(event.proto()).into()),
+            Some(_) => Err(Error::invalid_field("form", "is not one of 1.0, 0.3, proto")),
+        };
+        let after = query.after.as_deref().unwrap_or("0").parse();
+        let after = after.map_err(|_| Error::invalid_field("after", "is not the number of an event"))?;
+        let (agent, task) = self.find(id, query).await?;
+        let events = agent.inspect()?.events(task.number, after, query.limit()?, READ_BYTES).await?;
+        let next = events.last().map(|last| last.event.seq()).filter(|last| *last < task.events);
+        let json = |LoggedEvent { event, time: at }: &LoggedEvent| {
+            let ends = match event.ends() {
+                Ends::Nothing => None,
+                Ends::Turn => Some("turn"),
+                Ends::Task => Some("task"),
+            };
+            Ok::<_, Error>(json!({
+                "seq": event.seq(), "fence": event.position().fence, "time": at.map(time), "hidden": event.mark().hidden,
+                "ends": ends, "bytes": event.proto().len(), "wire": wire(event)?,
+            }))
+        };
+        let events = events.iter().map(json).collect::<Result<Value, _>>()?;
+        Ok(json!({ "events": events, "next": next, "has_log": task.has_log }))
+    }
+
+    /// Lists deliveries. A page may have fewer than the limit, also none, and be followed by another one.
+    pub(crate) async fn deliveries(&self, query: Query) -> Result<Value, Error> {
+        let (state, now) = (query.state.as_deref(), self.clock.millis());
+        let (agent, found, next) = if let Some(id) = &query.task {
+            let (agent, task) = self.find(id, &query).await?;
+            (agent, agent.store().task_deliveries(&key_of(&task)).await?, None)
+        } else {
+            let (agent, at, start) = self.page(&query)?;
+            let start = start.split_once('-').and_then(|(a, b)| Some(DeliveryToken(a.parse().ok()?, b.parse().ok()?)));
+            let is_dead = state == Some("dead");
+            let page = agent.store().deliveries(is_dead, start.unwrap_or_default(), query.limit()?).await?;
+            let next = page.next.map(|DeliveryToken(a, b)| format!("{a}-{b}"));
+            (agent, page.deliveries, self.next(&query, at, next))
+        };
+        let is_selected = |delivery: &&Delivery| state.is_none_or(|state| state == delivery.state.name(delivery.seq));
+        let found = found.iter().filter(is_selected).map(|delivery| delivery_json(agent, delivery, now));
+        Ok(json!({ "deliveries": found.collect::<Value>(), "next": next }))
+    }
+
+    /// Makes deliveries due at once: those of a task, or all dead letters.
+    pub(crate) async fn retry(&self, query: &Query) -> Result<Value, Error> {
+        let mut retried = 0;
+        if let Some(id) = query.task.as_deref().filter(|_| !query.dead) {
+            let (agent, task) = self.find(id, query).await?;
+            for delivery in agent.store().task_deliveries(&key_of(&task)).await? {
+                if query.config.as_ref().is_none_or(|id| *id == delivery.config.config.id) {
+                    retried += usize::from(agent.service.retry_delivery(&delivery).await?);
+                }
+            }
+        } else if query.dead {
+            for agent in self.agents(query.agent.as_deref())? {
+                let mut next = Some(DeliveryToken::default());
+                while let Some(start) = next {
+                    let page = agent.store().deliveries(true, start, PAGE).await?;
+                    for delivery in &page.deliveries {
+                        retried += usize::from(agent.service.retry_delivery(delivery).await?);
+                    }
+                    next = page.next;
+                }
+            }
+        } else {
+            return Err(Error::invalid_field("task", "is required, unless `dead` is true"));
+        }
+        Ok(json!({ "retried": retried }))
+    }
+
+    /// Returns a feed of the tasks that the query selects: those that change, as they are when the reader takes them. It has no
+    /// queue of its own: one that lags behind the commits gets a reset. It never ends by itself.
+    ///
+    /// # Errors
+    /// `ResourceExhausted` if there are too many feeds.
+    pub(crate) fn feed(self: Arc<Self>, query: Query) -> Result<impl Stream<Item = FeedEvent> + Send + use<>, Error> {
+        let permit = Arc::clone(&self.feeds).try_acquire_owned().map_err(|_| {
+            let why = format!("{MAX_FEEDS} feeds of operator/tasks are open; close some or retry later");
+            limit_error("operator_feeds", why).retry_after(RETRY_AFTER)
+        })?;
+        self.agents(query.agent.as_deref())?;
+        let name = query.agent.clone();
+        let filter = query.filter()?;
+        let changes = self.changes.get_or_init(|| {
+            let changes = Changes::new(MAX_LAG);
+            for (position, agent) in self.agents.iter().enumerate() {
+                agent.service.journal().observe(Arc::new(ChangesOf(position, changes.clone())));
+            }
+            changes
+        });
+        let state = (changes.subscribe(), BTreeSet::new(), permit);
+        let feed = stream::unfold((self, state), move |(operator, mut state)| {
+            let (filter, name) = (filter.clone(), name.clone());
+            async move {
+                let event = operator.next_change(&mut state.0, &mut state.1, &filter, name.as_deref()).await?;
+                Some((event, (operator, state)))
+            }
+        });
+        Ok(feed)
+    }
+
+    /// Waits for the next event of a feed. `None` once the server ends.
+    async fn next_change(
+        &self,
+        changes: &mut broadcast::Receiver<(usize, TaskKey)>,
+        changed: &mut BTreeSet<(usize, TaskKey)>,
+        filter: &TaskFilter,
+        name: Option<&str>,
+    ) -> Option<FeedEvent> {
+        loop {
+            while let Some((position, key)) = changed.pop_first() {
+                let agent = self.agents.get(position).filter(|agent| name.is_none_or(|name| *agent.name == *name));
+                let (scope, id) = (key.scope(), key.id());
+                let is =
+                    |wanted: &Option<String>, actual: &str| wanted.as_deref().is_none_or(|wanted| wanted == actual);
+                let is_selected = is(&filter.owner, &scope.owner)
+                    && is(&filter.tenant, &scope.tenant)
+                    && filter.id_prefix.as_deref().is_none_or(|prefix| id.starts_with(prefix));
+                let Some(agent) = agent.filter(|_| is_selected) else { continue };
+                let (owner, tenant) = (Some(scope.owner.to_string()), Some(scope.tenant.to_string()));
+                let filter = TaskFilter { id: Some(id.to_owned()), owner, tenant, ..filter.clone() };
+                let Ok(page) = agent.inspect().ok()?.tasks(&filter, 1).await else { return Some(FeedEvent::Reset) };
+                if let Some(task) = page.tasks.first() {
+                    return Some(FeedEvent::Task(task_json(agent, task)));
+                }
+            }
+            let mut is_first = true;
+            while is_first || !changes.is_empty() {
+                match changes.recv().await {
+                    Ok(change) => _ = changed.insert(change),
+                    Err(RecvError::Lagged(_)) => {
+                        *changes = changes.resubscribe();
+                        return Some(FeedEvent::Reset);
+                    }
+                    Err(RecvError::Closed) => return None,
+                }
+                if std::mem::take(&mut is_first) {
+                    sleep(FEED_INTERVAL).await;
+                }
+            }
+        }
     }
 }
 
-debug_fields!(Operator {});
+/// Passes the commits of the agent at a position on to the feeds.
+struct ChangesOf(usize, Changes);
 
-/// Request of an operator.
-#[derive(Clone, Copy)]
-pub(crate) struct Reader<'a> {
-    pub(crate) access: Access,
-    /// `None` with the operator token.
-    pub(crate) principal: Option<&'a Principal>,
-    pub(crate) peer: Option<IpAddr>,
-    pub(crate) request_id: Option<&'a str>,
-}
-
-impl Reader<'_> {
-    /// Writes a line of the audit log if the task is one of another owner.
-    fn audit_task(&self, operation: &str, task: &TaskSummary) {
-        if !self.owns(&task.owner) {
-            let (task, source) = ((Some(&*task.id), Some(&*task.owner)), (self.peer, self.request_id));
-            audit::operator_access(operation, self.principal, task, 1, source);
+impl CommitObserver for ChangesOf {
+    fn on_committed(&self, key: &TaskKey, _: bool) {
+        if self.1.receiver_count() > 0 {
+            // Fails only without receivers.
+            _ = self.1.send((self.0, key.clone()));
         }
     }
 
-    /// Writes a line of the audit log about this many tasks of other owners, or deliveries, unless there are none.
-    fn audit(&self, operation: &str, count: usize) {
-        if count > 0 {
-            audit::operator_access(operation, self.principal, (None, None), count, (self.peer, self.request_id));
-        }
-    }
+    fn on_push_deleted(&self, _: &TaskKey) {}
+}
 
-    fn owns(&self, owner: &str) -> bool {
-        self.principal.is_some_and(|principal| *principal.owner == *owner)
+impl Service {
+    /// Makes a dead letter, or a delivery that waits for its next attempt, due at once. Returns whether there is such a delivery.
+    async fn retry_delivery(&self, delivery: &Delivery) -> Result<bool, Unavailable> {
+        #[cfg(feature = "push")]
+        if let Some(service) = &self.delivery {
+            return service.retry(delivery).await;
+        }
+        let (journal, id) = (self.journal(), &delivery.config.config.id);
+        journal.store().retry_delivery(&delivery.key, id, journal.sources().clock.millis()).await
     }
 }
 
-impl OperatedAgent {
-    fn store(&self) -> &Arc<dyn Store> {
-        self.service.journal().store()
-    }
+/// Adds to a number in an object.
+fn add(object: &mut Map<String, Value>, name: &str, count: impl TryInto<u64>) {
+    let count = count.try_into().unwrap_or(u64::MAX);
+    let sum = object.get(name).and_then(Value::as_u64).unwrap_or_default().saturating_add(count);
+    object.insert(name.to_owned(), sum.into());
+}
 
-    fn inspect(&self) -> Result<&dyn Inspect, Error> {
-        let why = "the store of this agent shows no tasks of all owners";
-        self.store().inspect().ok_or_else(|| ErrorKind::UnsupportedOperation.because(why))
-    }
+/// Returns the value of a metric with these labels.
+fn sample(metrics: &str, name: &str) -> Option<f64> {
+    metrics.lines().find_map(|line| line.strip_prefix(name)?.parse().ok())
+}
+
+/// Returns the time in milliseconds within which 99 % of the commits were done, as the upper bound of a bucket.
+fn commit_p99(metrics: &str) -> Option<f64> {
+    let most = 0.99 * sample(metrics, "a2a_commit_duration_seconds_count ")?;
+    let buckets = metrics.lines().filter_map(|line| line.strip_prefix("a2a_commit_duration_seconds_bucket{le=\""));
+    let mut bounds = buckets.filter_map(|line| {
+        let (bound, count) = line.split_once("\"} ")?;
+        Some((bound.parse::<f64>().ok()?, count.parse::<f64>().ok()?))
+    });
+    bounds.find(|(bound, count)| bound.is_finite() && *count >= most).map(|(bound, _)| bound * 1000.0)
 }
 
 /// Formats a time as text (RFC 3339).
 fn time(millis: Millis) -> Value {
     serde_json::to_value(wkt::timestamp(millis)).unwrap_or_default()
+}
+
+fn key_of(task: &TaskSummary) -> TaskKey {
+    let scope = Scope { owner: task.owner.as_str().into(), tenant: task.tenant.as_str().into() };
+    TaskKey::new(&scope.into(), &task.id)
+}
+
+fn dependency_json(view: &DependencyView, now: Millis) -> Value {
+    let ago = |ago: Duration| time(now.saturating_sub(whole_millis(ago)));
+    json!({
+        "peer": view.peer, "state": view.state, "breaker": view.breaker, "since": ago(view.since),
+        "last_success": view.last_success.map(ago), "failures": view.failures, "last_error": view.last_error,
+        "latency_ms": view.latency.map(whole_millis), "limited_ms": view.limited_for.map(whole_millis),
+    })
+}
+
+fn task_json(agent: &OperatedAgent, task: &TaskSummary) -> Value {
+    json!({
+        "agent": agent.name, "id": task.id, "owner": task.owner, "tenant": task.tenant, "context": task.context,
+        "state": task.state.as_str_name(), "created": task.created.map(time), "updated": time(task.time),
+        "events": task.events, "bytes": task.bytes, "has_log": task.has_log, "attempt": task.attempt,
+        "error_id": task.error_id, "message": task.status_text, "push_configs": task.push_configs,
+    })
+}
+
+fn turn_json(turn: &TurnRecord) -> Value {
+    json!({
+        "n": turn.number, "attempt": turn.attempt, "fence": turn.fence, "message_seq": turn.message,
+        "queued": time(turn.accepted), "begun": turn.begun.map(time), "ended": turn.ended.map(time),
+        "outcome": turn.outcome, "reason": turn.reason, "error_id": turn.error_id, "caller": turn.caller,
+        "binding": turn.binding.map(observed::name), "version": turn.version.map(|version| version.as_str()),
+        "trace": turn.trace.map(|trace| TraceContext(trace).to_header()), "request_id": turn.request_id,
+        "tokens": { "input": turn.tokens_in, "output": turn.tokens_out }, "exit_code": turn.exit_code,
+        "commits": turn.commits, "commit_wait_ms": whole_millis(turn.commit_wait),
+    })
+}
+
+/// Describes a delivery. The URL has neither a user nor a query, which may be secrets.
+fn delivery_json(agent: &OperatedAgent, delivery: &Delivery, now: Millis) -> Value {
+    let Delivery { key, config, seq, state } = delivery;
+    let url = Url::parse(&config.config.url);
+    let url = url.map(|url| format!("{}{}", url.origin().ascii_serialization(), url.path())).unwrap_or_default();
+    let last = |last: &Attempt| json!({ "at": time(last.time), "status": last.status, "error": last.error });
+    json!({
+        "agent": agent.name, "task": key.id(), "config": config.config.id, "owner": &*key.scope().owner,
+        "tenant": &*key.scope().tenant, "url": url, "state": state.name(*seq), "delivered": state.cursor,
+        "events": seq, "attempts": state.attempts, "due": state.due.map(time),
+        "pending_since": state.pending_since.map(time), "lag_seconds": state.lag(now).map(|lag| lag / 1000),
+        "last": state.last.as_ref().map(last), "given_up": state.dead.as_ref().map(|dead| time(dead.time)),
+        "reason": state.dead.as_ref().map(|dead| &*dead.reason),
+    })
 }

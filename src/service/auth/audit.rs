@@ -79,23 +79,19 @@ pub(crate) fn permission_denied(principal: Option<&Principal>, call: Option<&Cal
     );
 }
 
-/// Logs that an operator has read the task of another owner, or this many of them, or has retried deliveries. `principal` is
-/// missing with the operator token.
+/// Logs that an operator reads tasks or deliveries of all owners, or retries deliveries. `principal` is missing with the operator
+/// token.
 pub(crate) fn operator_access(
     operation: &str,
     principal: Option<&Principal>,
-    (task, owner): (Option<&str>, Option<&str>),
-    count: usize,
-    (peer, request_id): (Option<IpAddr>, Option<&str>),
+    peer: Option<IpAddr>,
+    request_id: Option<&str>,
 ) {
     tracing::info!(
         target: AUDIT,
         event = "operator_access",
         principal = principal.map_or("operator", |principal| &*principal.id),
         operation,
-        task.id = task,
-        owner,
-        count,
         peer = peer.map(tracing::field::display),
         request.id = request_id,
     );

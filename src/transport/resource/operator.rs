@@ -9,7 +9,6 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, hea
 use http_body::Frame;
 use http_body_util::StreamBody;
 use percent_encoding::percent_decode_str;
-use serde::de::DeserializeOwned;
 
 use tokio::time::{sleep_until, timeout};
 use tokio_stream::Stream;
@@ -21,9 +20,12 @@ use crate::{
         Error, ErrorKind, Version,
         call::{Principal, REQUEST_ID},
     },
-    service::operator::{DeliveryQuery, EventQuery, FeedEvent, Operator, Reader, Retry, TaskQuery, TaskScope},
+    service::{
+        auth::audit,
+        operator::{Access, FeedEvent, Operator, Query},
+    },
     transport::{
-        NotReady, ReadinessCheck, RequestBody, WriteDeadline,
+        NotReady, RequestBody, Settings, WriteDeadline,
         body::{
             self, Body, BodyLimits,
             response::{respond as respond_with, status_response},
@@ -57,81 +59,85 @@ pub(in crate::transport) fn is_from_this_machine(parts: &Parts) -> bool {
     peer(parts).is_some_and(|peer| peer.ip().to_canonical().is_loopback()) && !parts.headers.keys().any(is_of_proxy)
 }
 
-/// Responds to a request of an operator. `state` is the drain and the readiness of the server.
+/// Responds to a request of an operator.
 pub(in crate::transport) async fn respond<B: RequestBody>(
     operator: Arc<Operator>,
-    state: (CancellationToken, ReadinessCheck),
+    settings: Settings,
     parts: Parts,
     body: B,
     limits: BodyLimits,
 ) -> Response<Body> {
     let body = body::read(&parts.headers, body, &limits, 0).await;
-    let response = match body {
-        Ok(body) => route(operator, state, &parts, &body, &limits).await,
-        Err(error) => Err(error),
+    let response = match &body {
+        Ok(body) => route(operator, &settings, &parts, body, &limits).await,
+        Err(error) => Err(error.clone()),
     };
-    let mut response = response.unwrap_or_else(|error| {
-        let is_verb = error.kind() == ErrorKind::VerbNotAllowed;
-        let mut response = status_response(error.into(), Version::V1_0);
-        if is_verb {
-            let allowed = if parts.uri.path().ends_with(":retry") { "POST" } else { "GET, HEAD" };
-            response.headers_mut().insert(header::ALLOW, HeaderValue::from_static(allowed));
-        }
-        response
-    });
+    let mut response = response.unwrap_or_else(|error| status_response(error.into(), Version::V1_0));
+    if response.status() == StatusCode::METHOD_NOT_ALLOWED {
+        let allowed = if is_retry(&parts) { "POST" } else { "GET, HEAD" };
+        response.headers_mut().insert(header::ALLOW, HeaderValue::from_static(allowed));
+    }
     response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response
 }
 
+fn is_retry(parts: &Parts) -> bool {
+    parts.uri.path().trim_end_matches('/').ends_with("/deliveries:retry")
+}
+
 async fn route(
     operator: Arc<Operator>,
-    (drain, ready): (CancellationToken, ReadinessCheck),
+    settings: &Settings,
     parts: &Parts,
     body: &Bytes,
     limits: &BodyLimits,
 ) -> Result<Response<Body>, Error> {
-    let principal = parts.extensions.get::<Principal>();
+    let (path, principal) = (parts.uri.path(), parts.extensions.get::<Principal>());
     let is_local = parts.extensions.get::<LocalOperator>().is_some();
-    let access = operator.access(&parts.headers, principal, is_local)?;
-    let request_id = parts.headers.get(REQUEST_ID).and_then(|id| id.to_str().ok());
-    let reader = &Reader { access, principal, peer: peer(parts).map(|peer| peer.ip()), request_id };
-    let segments = parts.uri.path().split('/').filter(|segment| !segment.is_empty()).skip(1);
+    let segments = path.split('/').filter(|segment| !segment.is_empty()).skip(1);
     let segments: Vec<_> = segments.map(|segment| percent_decode_str(segment).decode_utf8_lossy()).collect();
     let segments: Vec<&str> = segments.iter().map(|segment| &**segment).collect();
-    let line = || brief(&format!("{} {}", parts.method, parts.uri.path()));
-    let (is_get, is_post) = (parts.method == Method::GET || parts.method == Method::HEAD, parts.method == Method::POST);
+    let needed = if segments == ["status"] { Access::Counts } else { Access::Full };
+    let access = operator.access(&parts.headers, principal, is_local, needed)?;
+    if if is_retry(parts) { parts.method != Method::POST } else { !parts.method.is_safe() } {
+        return Err(ErrorKind::VerbNotAllowed.because(brief(&format!("{} {path}", parts.method))));
+    }
+    if needed == Access::Full {
+        let request_id = parts.headers.get(REQUEST_ID).and_then(|id| id.to_str().ok());
+        audit::operator_access(&brief(path), principal, peer(parts).map(|peer| peer.ip()), request_id);
+    }
+    let query = || -> Result<Query, Error> {
+        let parsed = serde_html_form::from_str(parts.uri.query().unwrap_or_default());
+        parsed.map_err(|error| ErrorKind::InvalidParams.because(format!("query: {}", brief(&error.to_string()))))
+    };
+    let accepts_events = || parts.headers.get(header::ACCEPT).is_some_and(|accept| *accept == EVENT_STREAM);
+    let _permit = operator.read_permit().await;
     let value = match &*segments {
-        ["deliveries:retry"] if is_post => {
-            let retry: Retry = serde_json::from_str(checked_for_rest(&parts.headers, body)?)
-                .map_err(|error| ErrorKind::InvalidParams.because(error.to_string()))?;
-            operator.retry(retry, reader).await?
-        }
-        ["deliveries:retry"] => return Err(ErrorKind::VerbNotAllowed.because(line())),
-        ["status" | "tasks" | "deliveries"] | ["tasks", _] | ["tasks", _, "events"] if !is_get => {
-            return Err(ErrorKind::VerbNotAllowed.because(line()));
-        }
         ["status"] => {
-            let ready = if drain.is_cancelled() { Err(NotReady::Draining) } else { ready().await };
+            let ready =
+                if settings.drain.is_cancelled() { Err(NotReady::Draining) } else { (settings.readiness)().await };
+            let metrics = match settings.metrics.as_ref().filter(|_| access > Access::Counts) {
+                Some(metrics) => metrics().await,
+                None => String::new(),
+            };
             let reason = ready.err().map(|reason| reason.to_string());
-            operator.status(access, drain.is_cancelled(), reason).await
+            operator.status(access, settings.drain.is_cancelled(), reason, &metrics).await
         }
-        ["tasks"] if parts.headers.get(header::ACCEPT).is_some_and(|accept| *accept == EVENT_STREAM) => {
-            let feed = operator.feed(&query::<TaskQuery>(parts)?, reader)?;
-            return Ok(respond_with_feed(feed, drain, principal.cloned(), limits));
+        ["tasks"] if accepts_events() => {
+            let feed = Arc::clone(&operator).feed(query()?)?;
+            return Ok(respond_with_feed(feed, settings.drain.clone(), principal.cloned(), limits));
         }
-        ["tasks"] => operator.tasks(&query::<TaskQuery>(parts)?, reader).await?,
-        ["tasks", id] => operator.task(id, &query::<TaskScope>(parts)?, reader).await?,
-        ["tasks", id, "events"] => operator.events(id, query::<EventQuery>(parts)?, reader).await?,
-        ["deliveries"] => operator.deliveries(query::<DeliveryQuery>(parts)?, reader).await?,
-        _ => return Err(ErrorKind::MethodNotFound.because(line())),
+        ["tasks"] => operator.tasks(query()?).await?,
+        ["tasks", id] => operator.task(id, &query()?).await?,
+        ["tasks", id, "events"] => operator.events(id, &query()?).await?,
+        ["deliveries"] => operator.deliveries(query()?).await?,
+        ["deliveries:retry"] => {
+            let retry = serde_json::from_str(checked_for_rest(&parts.headers, body)?);
+            operator.retry(&retry.map_err(|error| ErrorKind::InvalidParams.because(error.to_string()))?).await?
+        }
+        _ => return Err(ErrorKind::MethodNotFound.because(brief(&format!("{} {path}", parts.method)))),
     };
     Ok(respond_with(StatusCode::OK, HeaderMap::new(), JSON, value.to_string().into()))
-}
-
-/// Parses the query of a request.
-fn query<T: DeserializeOwned>(parts: &Parts) -> Result<T, Error> {
-    let parsed = serde_html_form::from_str(parts.uri.query().unwrap_or_default());
-    parsed.map_err(|error| ErrorKind::InvalidParams.because(format!("query: {}", brief(&error.to_string()))))
 }
 
 /// Responds with a feed as server-sent events. It ends with the server, at the maximum age of streams, and with the validity of the
