@@ -49,6 +49,8 @@ mod mcp;
 mod openai;
 #[cfg(feature = "openapi")]
 mod openapi;
+#[cfg(unix)]
+mod operator;
 mod otlp;
 mod power_loss;
 mod program;

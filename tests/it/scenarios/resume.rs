@@ -80,6 +80,23 @@ async fn stream_resumes_after_every_event(binding: Binding) {
 
 each_binding!(stream_resumes_after_every_event, kinds());
 
+/// The cursor `TASK.0.0` is before the first event: a subscription with it replays the whole log, also of a task that has ended.
+async fn whole_log_is_replayed_from_its_start(binding: Binding) {
+    let agent = binding(server().resume(true)).await;
+    let events = remaining(stream_with(&*agent, after(None), text("", "/stream 5 1")).await.unwrap()).await;
+    let id = &task_of(&events[0]).id;
+    let start = Cursor::from_text(&format!("{id}.0.0")).unwrap();
+    for _ in 0..2 {
+        let replayed = remaining(subscribe_with(&*agent, after(Some(&start)), id).await.unwrap()).await;
+        let cursors =
+            |events: &[Event]| events.iter().map(|event| event.cursor().cloned().unwrap()).collect::<Vec<_>>();
+        assert_eq!(cursors(&replayed), cursors(&events));
+        assert_eq!(replayed, events);
+    }
+}
+
+each_binding!(whole_log_is_replayed_from_its_start, kinds());
+
 /// A resumed stream receives later events as an uninterrupted one does.
 async fn resumed_stream_receives_later_events(binding: Binding) {
     let store = OpenedStore::sqlite(Options::default());
