@@ -29,8 +29,8 @@ use crate::{
     base::{
         metric,
         sources::Sources,
-        trace::Tracing,
         stderr::{self, ReportGuard},
+        trace::Tracing,
     },
     engine::agent::{Agent, DynAgent},
     protocol::{

@@ -132,7 +132,9 @@ impl HttpEndpoint {
             Ok(response) => !self.options.idempotent || !is_overloaded(response.status()),
             Err(error) => !self.options.idempotent && !error.is_connect(),
         };
-        let (result, call) = with_retries((turn, out), (&self.dependency, &self.url, "POST"), (RETRIES, BACKOFF), send, is_final).await?;
+        let (result, call) =
+            with_retries((turn, out), (&self.dependency, &self.url, "POST"), (RETRIES, BACKOFF), send, is_final)
+                .await?;
         match result {
             // A part of a body is no answer.
             Ok(response) if response.status().is_success() && response.status() != StatusCode::PARTIAL_CONTENT => {

@@ -132,7 +132,8 @@ impl Agent for Upstream {
         extensions.retain(|extension| turn.extensions().contains(&extension.uri));
         let extensions = extensions.into_iter().map(|extension| extension.uri).collect();
         let attempts = Attempts::new(&self.dependency, false);
-        let context = Call { extensions, trace, trace_state, headers, attempts: Some(attempts.clone()), ..Call::default() };
+        let context =
+            Call { extensions, trace, trace_state, headers, attempts: Some(attempts.clone()), ..Call::default() };
         let upstream = UpstreamTask {
             client: client.with_context(context),
             live: turn.live.clone(),

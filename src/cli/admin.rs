@@ -39,6 +39,7 @@ use crate::{
 mod archive;
 mod push;
 mod tasks;
+mod timeline;
 
 /// Arguments of `a2a admin`.
 #[derive(Debug, clap::Args)]
@@ -74,6 +75,9 @@ enum Action {
     List(tasks::List),
     /// Prints a task with its owner and its push configurations, without their secrets. A server may be using the database.
     Show(tasks::Show),
+    /// Prints the time and the task of an error id, and the command that finds its cause in the log. A server may be using the
+    /// database.
+    Error(timeline::ErrorId),
     /// Exports tasks with their event logs and push configurations as JSON Lines. A server may be using the database.
     Export {
         /// Include the secrets of push configurations: tokens, credentials, userinfo of URLs, and headers.
@@ -128,7 +132,7 @@ impl Action {
             Self::Gc { dry_run } | Self::Forget { dry_run, .. } => !dry_run,
             Self::Export { .. } | Self::Import { .. } | Self::Backup { .. } | Self::Restore { .. } => true,
             Self::Push(push) => push.is_change(),
-            Self::Stats | Self::List(_) | Self::Show(_) | Self::Check => false,
+            Self::Stats | Self::List(_) | Self::Show(_) | Self::Error(_) | Self::Check => false,
         }
     }
 }
@@ -196,7 +200,7 @@ pub(super) fn run(arguments: &Admin) -> anyhow::Result<()> {
     }
     let user = || targets.iter().find_map(|target| Some((target.path.display(), sqlite::user_of(&target.path)?)));
     if let Some((path, user)) = user().filter(|_| *output == OutputFormat::Text) {
-        let beside = "list, show, stats, check, backup, export, push list and --dry-run work beside a server";
+        let beside = "list, show, error, stats, check, backup, export, push list and --dry-run work beside a server";
         report(&format!("note: {path} is in use by {user}\nnote: {beside}\n"));
     }
     let now = Clock::default().millis();
@@ -212,6 +216,7 @@ pub(super) fn run(arguments: &Admin) -> anyhow::Result<()> {
         Action::Stats => each(&stats),
         Action::List(arguments) => each(&|target, out| tasks::list(arguments, &target.path, out)),
         Action::Show(arguments) => each(&|target, out| tasks::show(arguments, &target.path, out)),
+        Action::Error(arguments) => each(&|target, out| timeline::error(arguments, &target.path, out)),
         Action::Check => each(&|target, out| check(&target.path, out)),
         Action::Forget { owner, dry_run: true, .. } => each(&|target, out| count_tasks_of(owner, &target.path, out)),
         Action::Forget { owner, dry_run: false, yes } => each(&|target, out| forget(target, owner, *yes, out)),

@@ -25,7 +25,8 @@ pub(crate) use self::{
     },
     secret::{MIN_TOKEN, Sourced},
     value::{
-        AuthRequire, Certificate, CommandFormat, CommandLine, HealthReady, OfferedExtension, SpanContent, StorePath, Value,
+        AuthRequire, Certificate, CommandFormat, CommandLine, HealthReady, OfferedExtension, SpanContent, StorePath,
+        Value,
     },
 };
 use self::{

@@ -26,8 +26,8 @@ use opentelemetry_sdk::{
     Resource,
     error::OTelSdkResult,
     trace::{
-        BatchConfigBuilder, BatchSpanProcessor, Sampler, SamplingDecision, SamplingResult, SdkTracerProvider, ShouldSample, Span, SpanData,
-        SpanExporter as Export, SpanProcessor,
+        BatchConfigBuilder, BatchSpanProcessor, Sampler, SamplingDecision, SamplingResult, SdkTracerProvider,
+        ShouldSample, Span, SpanData, SpanExporter as Export, SpanProcessor,
     },
 };
 use parking_lot::Mutex;
@@ -123,9 +123,7 @@ impl Exporter {
 fn resource() -> Resource {
     const NAME: &str = "service.name";
     let standard = Resource::builder().build();
-    let is_named = standard
-        .get(&NAME.into())
-        .is_some_and(|name| !name.as_str().starts_with("unknown_service"));
+    let is_named = standard.get(&NAME.into()).is_some_and(|name| !name.as_str().starts_with("unknown_service"));
     let mut own = vec![
         KeyValue::new("service.version", env!("CARGO_PKG_VERSION")),
         KeyValue::new("service.instance.id", Ids::default().random()),
@@ -186,7 +184,11 @@ impl Counts {
         if warned.is_none_or(|last| now.duration_since(last) >= WARNING_INTERVAL) {
             *warned = Some(now);
             drop(warned);
-            tracing::warn!(lost = self.lost.load(Relaxed), error.cause = cause, "spans lost, not exported to otlp.endpoint");
+            tracing::warn!(
+                lost = self.lost.load(Relaxed),
+                error.cause = cause,
+                "spans lost, not exported to otlp.endpoint"
+            );
         }
     }
 }

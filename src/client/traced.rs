@@ -79,7 +79,9 @@ async fn streaming(
     response: ServiceFuture<'_, BoxStream<Event>>,
 ) -> Result<Response<BoxStream<Event>>, Status> {
     match response.await {
-        Ok(response) => Ok(response.map(|events| -> BoxStream<Event> { Box::pin(TracedEvents { events, span, count: 0 }) })),
+        Ok(response) => {
+            Ok(response.map(|events| -> BoxStream<Event> { Box::pin(TracedEvents { events, span, count: 0 }) }))
+        }
         Err(status) => {
             fail(&mut span, &status);
             Err(status)

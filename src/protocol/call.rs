@@ -80,6 +80,18 @@ pub enum Binding {
     JsonRpc,
 }
 
+impl Binding {
+    /// Returns the name of the binding, as in the request log.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::InProcess => "in-process",
+            Self::Grpc => "grpc",
+            Self::Rest => "http",
+            Self::JsonRpc => "jsonrpc",
+        }
+    }
+}
+
 /// Details of a call that become known while it is served, for the request log. Of the calls of a JSON-RPC batch, those of the
 /// first one.
 #[derive(Debug, Default)]

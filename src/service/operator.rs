@@ -38,16 +38,13 @@ use crate::{
         journal::CommitObserver,
     },
     protocol::{
-        call::{ADMIN, Principal, Scopes},
+        call::{ADMIN, Binding, Principal, Scopes},
         error::{BEARER, Error, ErrorKind, INVALID_TOKEN},
         event::{Ends, Event},
         pb::{v1::TaskState, wkt},
         v03::{event::v03_frame, json::EnumNames as _},
     },
-    service::{
-        auth::{Token, bearer::bearer_token, require_scope},
-        wrappers::observed,
-    },
+    service::auth::{Token, bearer::bearer_token, require_scope},
     store::{
         Attempt, Delivery, DeliveryToken, FileUsage, Inspect, LoggedEvent, READ_BYTES, Scope, Store, TaskFilter,
         TaskKey, TaskSummary, TurnRecord, Unavailable,
@@ -611,7 +608,7 @@ fn turn_json(turn: &TurnRecord) -> Value {
         "n": turn.number, "attempt": turn.attempt, "fence": turn.fence, "message_seq": turn.message,
         "queued": time(turn.accepted), "begun": turn.begun.map(time), "ended": turn.ended.map(time),
         "outcome": turn.outcome, "reason": turn.reason, "error_id": turn.error_id, "caller": turn.caller,
-        "binding": turn.binding.map(observed::name), "version": turn.version.map(|version| version.as_str()),
+        "binding": turn.binding.map(Binding::name), "version": turn.version.map(|version| version.as_str()),
         "trace": turn.trace.map(|trace| TraceContext(trace).to_header()), "request_id": turn.request_id,
         "tokens": { "input": turn.tokens_in, "output": turn.tokens_out }, "exit_code": turn.exit_code,
         "commits": turn.commits, "commit_wait_ms": whole_millis(turn.commit_wait),

@@ -11,8 +11,8 @@ use uuid::{Uuid, Variant};
 
 use super::{Fence, Millis, Seq, log_codec::to_u64};
 use crate::{
-    base::clock::whole_millis,
-    protocol::{call::Binding, version::Version},
+    base::{clock::whole_millis, trace::TraceContext},
+    protocol::{call::Binding, pb::wkt::timestamp, version::Version},
 };
 
 /// Maximum number of records that a store keeps of a task whose log it has deleted: the newest ones.
@@ -168,6 +168,34 @@ impl TurnRecord {
     pub(crate) fn is_notable(&self) -> bool {
         let has_numbers = self.tokens_in > 0 || self.tokens_out > 0 || self.exit_code.is_some() || self.attempt > 1;
         self.trace.is_some() || self.error_id.is_some() || self.caller.is_some() || has_numbers
+    }
+
+    /// Returns the record as JSON, with times as texts.
+    pub(crate) fn to_json(&self) -> serde_json::Value {
+        let time = |millis: Option<Millis>| millis.map(timestamp);
+        let trace = self.trace.map(TraceContext);
+        serde_json::json!({
+            "n": self.number,
+            "attempt": self.attempt,
+            "start": self.fence,
+            "message_seq": self.message,
+            "queued": time(Some(self.accepted)),
+            "begun": time(self.begun),
+            "ended": time(self.ended),
+            "outcome": self.outcome,
+            "reason": self.reason,
+            "error_id": self.error_id,
+            "caller": self.caller,
+            "binding": self.binding.map(Binding::name),
+            "version": self.version.map(Version::as_str),
+            "request_id": self.request_id,
+            "trace": trace.map(|trace| trace.trace_id().to_string()),
+            "span": trace.map(|trace| trace.span_id().to_string()),
+            "tokens": {"input": self.tokens_in, "output": self.tokens_out},
+            "exit_code": self.exit_code,
+            "commits": self.commits,
+            "commit_wait_ms": whole_millis(self.commit_wait),
+        })
     }
 
     /// Returns what is stored of the record. If its beginning is stored before, only what has become known since.

@@ -20,7 +20,11 @@ use http::{HeaderMap, Request, Response, StatusCode, header, request::Parts};
 use tower_service::Service;
 
 use crate::{
-    base::{network::is_public, sources::Ids, trace::{RequestTrace, Tracing}},
+    base::{
+        network::is_public,
+        sources::Ids,
+        trace::{RequestTrace, Tracing},
+    },
     protocol::{
         call::{ADMIN, REQUEST_ID},
         error::{BEARER, Error, ErrorKind},

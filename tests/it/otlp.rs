@@ -17,7 +17,10 @@ use a2a_service::{
     call::Call,
     client::{self, Client},
     http::{HeaderMap, StatusCode},
-    opentelemetry::{global::BoxedTracer, trace::{SpanKind as Kind, TracerProvider as _}},
+    opentelemetry::{
+        global::BoxedTracer,
+        trace::{SpanKind as Kind, TracerProvider as _},
+    },
     pb::v1::{GetTaskRequest, SendMessageRequest},
     server::Server,
 };
@@ -100,7 +103,8 @@ impl Exported {
 
     /// Relations and span ids of the links.
     fn links(&self) -> Vec<(String, String)> {
-        let relation = |attributes_: &[KeyValue]| attributes(attributes_).remove("a2a_service.link").unwrap_or_default();
+        let relation =
+            |attributes_: &[KeyValue]| attributes(attributes_).remove("a2a_service.link").unwrap_or_default();
         self.span.links.iter().map(|link| (relation(&link.attributes), hex(&link.span_id))).collect()
     }
 
@@ -212,9 +216,12 @@ async fn calls_of_each_binding_continue_the_trace_of_the_caller() {
     let (child, url) = collector.server(&[]).await;
     let call = || Call { trace: Some(CALLER.to_owned()), ..Call::default() };
     let request = |text: &str| serde_json::from_value(message(text)).unwrap();
-    for agent in [client::grpc(&url).unwrap(), client::rest(&url).unwrap(), client::json_rpc(&format!("{url}/rpc")).unwrap()] {
+    for agent in
+        [client::grpc(&url).unwrap(), client::rest(&url).unwrap(), client::json_rpc(&format!("{url}/rpc")).unwrap()]
+    {
         agent.send_message(call().request(request("hello"))).await.unwrap();
-        let mut events = agent.send_streaming_message(call().request(request("/stream 3 1"))).await.unwrap().into_inner();
+        let mut events =
+            agent.send_streaming_message(call().request(request("/stream 3 1"))).await.unwrap().into_inner();
         while let Some(event) = tokio_stream::StreamExt::next(&mut events).await {
             event.unwrap();
         }
@@ -269,7 +276,8 @@ async fn calls_of_each_binding_continue_the_trace_of_the_caller() {
 async fn batch_is_one_span_with_a_child_for_each_call() {
     let collector = Collector::accepting().await;
     let (child, url) = collector.server(&[]).await;
-    let call = |id: u32, method: &str, params: Value| json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params});
+    let call =
+        |id: u32, method: &str, params: Value| json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params});
     let batch = json!([call(1, "SendMessage", message("hello")), call(2, "GetTask", json!({"id": "nobody"}))]);
     send(&format!("{url}/rpc"), &batch).await;
     // Neither documents nor health checks have spans, and a request that is no call has no name of one.
@@ -286,7 +294,10 @@ async fn batch_is_one_span_with_a_child_for_each_call() {
     for child in [find(&spans, "SendMessage"), get] {
         assert_eq!((child.trace(), child.parent()), (all.trace(), all.id()));
     }
-    assert_eq!((get.attribute("error.type"), get.attribute("jsonrpc.request.id")), ("TASK_NOT_FOUND".into(), "2".into()));
+    assert_eq!(
+        (get.attribute("error.type"), get.attribute("jsonrpc.request.id")),
+        ("TASK_NOT_FOUND".into(), "2".into())
+    );
     stop(child).await;
 }
 
@@ -355,7 +366,8 @@ async fn agents_get_the_context_of_the_span_of_their_request() {
         let mut command = a2a(&arguments);
         command.env("PATH", &path);
         let (child, url) = started(command).await;
-        let sent = crate::bindings::http().post(format!("{url}/message:send")).header("content-type", "application/json");
+        let sent =
+            crate::bindings::http().post(format!("{url}/message:send")).header("content-type", "application/json");
         let sent = sent.header("traceparent", CALLER).header("tracestate", "vendor=1");
         let reply = sent.body(message("hello").to_string()).send().await.unwrap();
         let reply: Value = serde_json::from_slice(&reply.bytes().await.unwrap()).unwrap();
@@ -376,12 +388,14 @@ async fn agents_get_the_context_of_the_span_of_their_request() {
     assert_eq!(text_of(&reply).trim(), format!("{} vendor=1", span.header()));
     let exit = (span.attribute("process.exit.code"), span.attribute("process.executable.name"));
     assert_eq!(exit, ("0".to_owned(), "sh".to_owned()));
-    let echo = r#"sh -c 'read -r line; t=${line#*\"traceparent\":\"}; echo "{\"type\":\"artifact\",\"text\":\"${t%%\"*}\"}"'"#;
+    let echo =
+        r#"sh -c 'read -r line; t=${line#*\"traceparent\":\"}; echo "{\"type\":\"artifact\",\"text\":\"${t%%\"*}\"}"'"#;
     let reply = run(&["--exec", echo, "--exec-format", "json_lines"]).await;
     assert_eq!(text_of(&reply), take("sh").header());
 
     let header = |headers: &HeaderMap| headers["traceparent"].to_str().unwrap().to_owned();
-    let endpoint = crate::bindings::program(Router::new().fallback(async move |headers: HeaderMap| header(&headers))).await;
+    let endpoint =
+        crate::bindings::program(Router::new().fallback(async move |headers: HeaderMap| header(&headers))).await;
     let reply = run(&["--http", &endpoint]).await;
     let span = take("POST");
     assert_eq!((text_of(&reply), &*span.attribute("http.response.status_code")), (&*span.header(), "200"));
@@ -431,7 +445,8 @@ fn at_once(text: &str, task: Option<&str>) -> Value {
 
 /// Turns with this number, in the order of their ends.
 fn turns<'a>(spans: &'a [Exported], number: &str) -> Vec<&'a Exported> {
-    let is_turn = |span: &&Exported| span.name() == "invoke_agent" && span.attribute("a2a_service.turn.number") == number;
+    let is_turn =
+        |span: &&Exported| span.name() == "invoke_agent" && span.attribute("a2a_service.turn.number") == number;
     spans.iter().filter(is_turn).collect()
 }
 
@@ -475,7 +490,8 @@ async fn turns_are_linked_over_follow_ups_queues_and_restarts() {
     let call = spans.iter().find(|span| span.trace() == TRACE).unwrap().id();
     signal(&child, "-KILL");
     let (child, _) = collector.server(&arguments).await;
-    let spans = collector.wait(|spans| spans.iter().any(|span| span.name() == "invoke_agent" && span.trace() == TRACE)).await;
+    let spans =
+        collector.wait(|spans| spans.iter().any(|span| span.name() == "invoke_agent" && span.trace() == TRACE)).await;
     let turn = spans.iter().find(|span| span.name() == "invoke_agent" && span.trace() == TRACE).unwrap();
     assert_eq!(turn.attribute("a2a.task.id"), sent["task"]["id"].as_str().unwrap());
     assert_eq!((turn.parent(), turn.attribute("a2a_service.turn.attempt")), (call.clone(), "2".to_owned()));
@@ -536,13 +552,15 @@ async fn contents_and_credentials_are_in_no_span_and_no_log() {
     const CANARY: &str = "CANARY";
     let collector = Collector::accepting().await;
     let directory = tempfile::tempdir().unwrap();
-    let arguments = ["serve", "--listen", "127.0.0.1:0", "--log", "json", "--token", "CANARY-token-of-16", "--exec", "env"];
+    let arguments =
+        ["serve", "--listen", "127.0.0.1:0", "--log", "json", "--token", "CANARY-token-of-16", "--exec", "env"];
     let mut command = a2a(&arguments);
     command.env("OTEL_EXPORTER_OTLP_ENDPOINT", &collector.url).env("PATH", std::env::var_os("PATH").unwrap());
     command.env("OTEL_EXPORTER_OTLP_HEADERS", "authorization=CANARY-header").current_dir(directory.path());
     command.env("OTEL_SERVICE_NAME", "geo").env("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment.name=test");
     let (child, url) = started(command).await;
-    let request = crate::bindings::http().post(format!("{url}/message:send?x=CANARY")).bearer_auth("CANARY-token-of-16");
+    let request =
+        crate::bindings::http().post(format!("{url}/message:send?x=CANARY")).bearer_auth("CANARY-token-of-16");
     let request = request.header("content-type", "application/json").header("x-secret", CANARY);
     let request = request.header("idempotency-key", CANARY).body(
         json!({"message": {"messageId": "m-1", "role": "ROLE_USER", "parts": [{"text": CANARY}], "metadata": {"a": CANARY}}})
@@ -670,7 +688,10 @@ async fn endpoint_with_credentials_is_rejected_and_the_start_names_the_endpoint(
     let rejected = failed("https://user:s3cret@collector.example").await;
     let stderr = String::from_utf8(rejected.stderr).unwrap();
     assert!(!rejected.status.success() && !stderr.contains("s3cret"), "{stderr}");
-    assert!(stderr.contains("--otlp-endpoint: the URL has credentials; set them in OTEL_EXPORTER_OTLP_HEADERS"), "{stderr}");
+    assert!(
+        stderr.contains("--otlp-endpoint: the URL has credentials; set them in OTEL_EXPORTER_OTLP_HEADERS"),
+        "{stderr}"
+    );
     // The file wins over the variable of OpenTelemetry.
     let directory = tempfile::tempdir().unwrap();
     fs::write(directory.path().join("a2a.toml"), "[otlp]\nendpoint = \"127.0.0.1:1\"\nsample = 0.5\n").unwrap();

@@ -104,7 +104,8 @@ impl Endpoint {
             span.set("gen_ai.request.model", self.span_name.strip_prefix("chat ").unwrap_or_default());
             span.set("gen_ai.conversation.id", turn.0.context_id());
             if has_content {
-                let message = |message: &Message| json!({"role": "user", "parts": [{"type": "text", "content": message.text()}]});
+                let message =
+                    |message: &Message| json!({"role": "user", "parts": [{"type": "text", "content": message.text()}]});
                 let messages: Vec<_> = turn.0.stored_messages().map(message).collect();
                 span.set_content("gen_ai.input.messages", &Value::from(messages).to_string());
             }

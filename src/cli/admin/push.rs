@@ -11,7 +11,7 @@ use crate::{
     base::clock::Millis,
     cli::{show::OutputFormat, time},
     client,
-    store::{Delivery, DeliveryToken, PushQueue as _, sqlite::Inspector},
+    store::{Delivery, DeliveryToken, PushQueue as _, TaskSummary, sqlite::Inspector},
 };
 
 /// Number of deliveries that are read at once.
@@ -133,6 +133,12 @@ pub(super) fn run(push: &Push, target: &Target, now: Millis, out: &Output<'_>) -
     }
 }
 
+/// Reads the deliveries of a task.
+pub(super) fn of_task(path: &Path, task: &TaskSummary) -> anyhow::Result<Vec<Delivery>> {
+    let (owner, tenant) = (Some(task.owner.clone()), Some(task.tenant.clone()));
+    Selection { task: Some(task.id.clone()), id: None, owner, tenant, dead: false }.read(path)
+}
+
 /// Reads deliveries page by page.
 fn each_page(
     path: &Path,
@@ -200,7 +206,7 @@ fn text(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
-fn to_json(delivery: &Delivery, now: Millis) -> Value {
+pub(super) fn to_json(delivery: &Delivery, now: Millis) -> Value {
     let Delivery { key, config, seq, state } = delivery;
     let scope = key.scope();
     json!({

@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::{NotFound, Output, push::shown_url};
+use super::{NotFound, Output, push::shown_url, timeline};
 use crate::{
     base::clock::{Clock, Millis},
     cli::{
@@ -51,6 +51,9 @@ pub(super) struct Show {
     /// Print only the task of this tenant.
     #[arg(long)]
     tenant: Option<String>,
+    /// Print what happened to the task, and when, instead of its contents.
+    #[arg(long)]
+    timeline: bool,
 }
 
 /// Runs `a2a admin list`.
@@ -83,7 +86,7 @@ pub(super) fn list(arguments: &List, path: &Path, out: &Output<'_>) -> anyhow::R
 
 /// Runs `a2a admin show`.
 pub(super) fn show(arguments: &Show, path: &Path, out: &Output<'_>) -> anyhow::Result<()> {
-    let Show { id, owner, tenant } = arguments;
+    let Show { id, owner, tenant, timeline } = arguments;
     let filter =
         TaskFilter { id: Some(id.clone()), owner: owner.clone(), tenant: tenant.clone(), ..TaskFilter::default() };
     let inspector = Inspector::open(path)?;
@@ -93,7 +96,12 @@ pub(super) fn show(arguments: &Show, path: &Path, out: &Output<'_>) -> anyhow::R
     }
     for summary in &page.tasks {
         let damaged = || format!("task {id} of owner {:?} can't be read; see `a2a admin check`", summary.owner);
-        let InspectedTask { task, push_configs, .. } = inspector.task(summary.number).with_context(damaged)?;
+        let found = inspector.task(summary.number).with_context(damaged)?;
+        if *timeline {
+            timeline::show(&inspector, path, &found, summary_json(summary), out)?;
+            continue;
+        }
+        let InspectedTask { task, push_configs, .. } = found;
         let pushes: Vec<_> = push_configs.iter().map(|push| without_secrets(&push.without_secrets().config)).collect();
         let text = show::task(&task, OutputFormat::Text)?;
         let mut json = summary_json(summary);
@@ -109,13 +117,14 @@ fn without_secrets(config: &TaskPushNotificationConfig) -> TaskPushNotificationC
     TaskPushNotificationConfig { url: shown_url(&config.url), ..config.clone() }
 }
 
-fn summary_json(task: &TaskSummary) -> Value {
+pub(super) fn summary_json(task: &TaskSummary) -> Value {
     json!({
         "id": task.id,
         "owner": task.owner,
         "tenant": task.tenant,
         "context": task.context,
         "state": task.state.as_str_name(),
+        "created": task.created.map(time),
         "updated": time(task.time),
         "events": task.events,
         "has_log": task.has_log,

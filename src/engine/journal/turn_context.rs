@@ -267,7 +267,8 @@ impl MessageContexts {
         let index = self.contexts.iter().position(|context| context.0 == seq);
         let stored = index.map(|index| self.contexts.remove(index));
         let record = stored.and_then(|(_, text)| serde_json::from_str::<ContextRecord>(&text).ok());
-        let record = ContextRecord { span: Some(header.to_owned()), ..record.unwrap_or_else(|| ContextRecord::empty(seq)) };
+        let record =
+            ContextRecord { span: Some(header.to_owned()), ..record.unwrap_or_else(|| ContextRecord::empty(seq)) };
         if let Ok(text) = serde_json::to_string(&record) {
             self.contexts.insert(index.unwrap_or(self.contexts.len()), (seq, text.into()));
             self.encode();

@@ -163,7 +163,19 @@ impl Sender {
         let names = PublicNames::default();
         let public = client(Arc::new(names.clone()), idle_connections);
         let (internal, content_type) = (Mutex::default(), HeaderValue::from_static(json));
-        Self { timeout, idle_connections, public, names, internal, policy, content_type, keys, issuer, credentials, tracing }
+        Self {
+            timeout,
+            idle_connections,
+            public,
+            names,
+            internal,
+            policy,
+            content_type,
+            keys,
+            issuer,
+            credentials,
+            tracing,
+        }
     }
 
     /// Returns the client for a target with these checked addresses.

@@ -14,7 +14,7 @@ use tonic::{Code, Request, Response, Status};
 use crate::{
     base::metric::CallLabels,
     protocol::{
-        call::{Binding, Call, CallRecord},
+        call::{Call, CallRecord},
         error::{self, Error, ErrorKind},
         event::Event,
         message::task_id::OfTask,
@@ -53,7 +53,7 @@ impl ObservedService {
         let labels = self.is_metered.then(|| CallLabels {
             agent: self.agent.clone(),
             operation,
-            binding: name(call.binding),
+            binding: call.binding.name(),
             version: call.version.as_str(),
         });
         (labels.is_some() || record.is_some()).then(|| ObservedCall {
@@ -62,16 +62,6 @@ impl ObservedService {
             start: Instant::now(),
             code: None,
         })
-    }
-}
-
-/// Name of a binding, as in the request log.
-pub(crate) fn name(binding: Binding) -> &'static str {
-    match binding {
-        Binding::InProcess => "in-process",
-        Binding::Grpc => "grpc",
-        Binding::Rest => "http",
-        Binding::JsonRpc => "jsonrpc",
     }
 }
 

@@ -43,7 +43,8 @@ impl Loader {
     pub(super) fn variables(&mut self, all: impl Iterator<Item = (OsString, OsString)>) -> Vec<(String, String)> {
         let (mut variables, mut standard) = (Vec::new(), Vec::new());
         for (name, value) in all {
-            if let Some((name, value)) = name.to_str().zip(value.to_str()).filter(|(name, _)| name.starts_with("OTEL_")) {
+            if let Some((name, value)) = name.to_str().zip(value.to_str()).filter(|(name, _)| name.starts_with("OTEL_"))
+            {
                 standard.push((name.to_owned(), value.to_owned()));
                 continue;
             }
