@@ -308,6 +308,7 @@ impl Service {
             binding,
             version,
             request_id,
+            forwarded,
             ..TurnContext::default()
         });
         let has_references = !message.reference_task_ids.is_empty();

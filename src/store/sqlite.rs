@@ -148,14 +148,13 @@ impl Sqlite {
         &self,
         query: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, Unavailable> {
-        let connection = match self.inspection.get() {
-            Some(connection) => connection,
-            None => {
-                let db = self.file.connect(Role::Read).map_err(|error| self.health.unavailable(&error))?;
-                let opened = Readers::new(vec![db], Arc::clone(&self.health));
-                let opened = opened.map_err(|error| Unavailable(error.to_string()))?;
-                self.inspection.get_or_init(|| opened)
-            }
+        let connection = if let Some(opened) = self.inspection.get() {
+            opened
+        } else {
+            let db = self.file.connect(Role::Read).map_err(|error| self.health.unavailable(&error))?;
+            let opened = Readers::new(vec![db], Arc::clone(&self.health));
+            let opened = opened.map_err(|error| Unavailable(error.to_string()))?;
+            self.inspection.get_or_init(|| opened)
         };
         connection.run(move |db| query(db)).await
     }

@@ -72,6 +72,7 @@ mod testing;
 mod timestamps;
 #[cfg(feature = "tls")]
 mod tls;
+mod turns;
 mod upstream;
 mod v03;
 mod v03_client;

@@ -326,7 +326,7 @@ impl LiveRef {
         let failure = why.map(|why| self.failure("error", why));
         let message = failure.as_ref().map(|failed| Message::agent(&*failed.cause).with_detail(ERROR_ID, &*failed.id));
         let state_at_end = if failure.is_some() { TaskState::Failed } else { TaskState::Canceled };
-        self.close_record(&mut state, outcome_of(state_at_end), failure);
+        self.close_record(&mut state, outcome_of(state_at_end), failure.as_ref());
         if state.accept(self.status_event(state_at_end, message), EventFlags::ending(Ends::Task)).is_err() {
             state.accepted.row_changed = true;
         }

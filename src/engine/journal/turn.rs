@@ -223,7 +223,7 @@ impl LiveRef {
             TurnResult::Failure(reason, cause, _, Some(refusal)) if !state.has_task => {
                 let failed = self.failure(reason, cause);
                 let refusal = refusal.with(ERROR_ID, failed.id.as_str());
-                self.close_record(&mut state, "failed", Some(failed));
+                self.close_record(&mut state, "failed", Some(&failed));
                 return self.reply(state, TurnReply::Refused(refusal), permit);
             }
             TurnResult::Reply(message) => (TaskState::Completed, Some(message)),
@@ -246,7 +246,7 @@ impl LiveRef {
             ended = state.accept(status, EventFlags::ending(ends));
         }
         let outcome = if failure.is_some() { "failed" } else { outcome_of(status) };
-        self.close_record(&mut state, outcome, failure);
+        self.close_record(&mut state, outcome, failure.as_ref());
         if ended.is_err() {
             // Only its running turn may end a task.
             tracing::error!(task.id = self.key.id(), "turn ended after its task");

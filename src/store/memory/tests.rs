@@ -197,7 +197,7 @@ impl Model {
             scopes.entry(Arc::clone(row.key.scope())).or_default().push(row);
             let stored = store.load(&row.key).now_or_never().unwrap().unwrap().unwrap();
             assert_eq!((stored.position.seq, stored.row.state, stored.row.time), (row.seq, row.state, row.time));
-            let log = store.events(&row.key, 0, 100, usize::MAX).now_or_never().unwrap().unwrap();
+            let log = TaskStore::events(&store, &row.key, 0, 100, usize::MAX).now_or_never().unwrap().unwrap();
             assert_eq!(u64::try_from(log.len()), Ok(row.seq));
         }
         assert_eq!(store.index.lock().len(), scopes.len(), "scopes without tasks are removed");
@@ -355,7 +355,7 @@ fn log_of_a_single_commit_refers_to_its_task() {
         let store = Memory::with_max_tasks(1);
         store.commit_sync(commit).unwrap();
         for after in 0..=seq {
-            let events = store.events(&key, after, 10, usize::MAX).now_or_never().unwrap().unwrap();
+            let events = TaskStore::events(&store, &key, after, 10, usize::MAX).now_or_never().unwrap().unwrap();
             let expected = &commit.events[usize::try_from(after).unwrap()..];
             assert_eq!(format!("{events:?}"), format!("{expected:?}"));
         }

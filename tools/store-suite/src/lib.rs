@@ -222,6 +222,9 @@ const CASES: &[Case] = cases! {
     Inspection:
         inspect::tasks_of_all_owners_are_listed_newest_first,
         inspect::inspected_task_has_its_contents,
+        inspect::times_and_turns_of_commits_are_kept,
+        inspect::newest_turns_outlive_their_log,
+        inspect::tasks_are_selected_by_prefix_context_and_states,
         inspect::counts_follow_the_tasks;
 };
 

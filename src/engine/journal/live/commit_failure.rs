@@ -150,7 +150,7 @@ impl LiveState {
         self.waiters.conditions.retain(|(condition, _)| !matches!(condition, WaitCondition::Turn(_, 0)));
         let failure = live.failure("limit", exceeded.to_string());
         let status = live.status_event(TaskState::Failed, Some(exceeded.message(&failure.id)));
-        live.close_record(self, "failed", Some(failure));
+        live.close_record(self, "failed", Some(&failure));
         if self.accept(status, EventFlags::ending(Ends::Task)).is_err() {
             tracing::error!(task.id = live.key.id(), event = last, "task is in a terminal state and can't fail");
         }

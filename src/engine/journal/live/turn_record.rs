@@ -96,7 +96,7 @@ impl LiveRef {
         &self,
         state: &mut LiveState,
         outcome: &'static str,
-        failure: Option<TurnFailure>,
+        failure: Option<&TurnFailure>,
     ) {
         let attempt = state.turn.attempt;
         let OpenTurn { record, accepted, begun, span, .. } = &mut state.turn.open;
@@ -105,14 +105,14 @@ impl LiveRef {
         }
         let since = |start: Option<Instant>| start.map_or(Duration::ZERO, |start| start.elapsed());
         let has_failed_command = record.exit_code.is_some_and(|code| code != 0);
-        let reason = match failure.as_ref().map_or("none", |failure| failure.reason) {
+        let reason = match failure.map_or("none", |failure| failure.reason) {
             "agent" | "error" if has_failed_command => "exit_code",
             reason => reason,
         };
         (record.attempt, record.outcome, record.reason) = (attempt, Some(outcome), Some(reason));
         record.ended = Some(record.accepted.saturating_add(whole_millis(since(*accepted))));
         let journal = self.journal();
-        if let Some(TurnFailure { id, .. }) = &failure {
+        if let Some(TurnFailure { id, .. }) = failure {
             record.error_id = Some(id.as_str().into());
             let time = record.ended.unwrap_or_default();
             *journal.last_error.lock() = Some(LastError { reason, error_id: id.as_str().into(), time });
@@ -120,7 +120,7 @@ impl LiveRef {
         metric::turn_ended(journal.agent(), outcome, reason, since(*begun));
         // The end is part of a commit, too.
         let commits = record.commits + 1;
-        self.log_end(record, commits, since(*begun), failure.as_ref());
+        self.log_end(record, commits, since(*begun), failure);
         if let Some(span) = span.take() {
             span.end(record, commits);
         }
