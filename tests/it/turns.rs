@@ -72,7 +72,7 @@ fn total(text: &str, name: &str) -> u64 {
 async fn each_outcome_is_counted_logged_and_stored_once() {
     let directory = tempfile::tempdir().unwrap();
     let directory = directory.path();
-    let config = "[turn]\ndeadline = '4s'\nidle_timeout = '2s'\n[limits]\ntask_bytes = '1 MiB'\n";
+    let config = "[turn]\ndeadline = '4s'\nidle_timeout = '2s'\n[limits]\ntask_bytes = '1MiB'\n";
     std::fs::write(directory.join("a2a.toml"), config).unwrap();
     let (server, url) = serve(directory).await;
     let url = &url;
