@@ -207,7 +207,7 @@ async fn error_id_leads_to_its_task_and_log_line() {
     let unknown = "01930000-0005-7abc-8def-0123456789ab";
     let (code, output, errors) = admin(directory, &["error", unknown]).await;
     assert_eq!((code, output.as_str()), (1, ""));
-    for expected in ["no task has the error id", "2024-11-15T", "journalctl -u a2a --since @17316"] {
+    for expected in ["no task has the error id", "2024-11-06T", "journalctl -u a2a --since @17308"] {
         assert!(errors.contains(expected), "{errors}");
     }
     assert!(errors.lines().all(|line| line.chars().count() <= 100), "{errors}");
@@ -346,8 +346,8 @@ async fn timeline_has_attempts_commits_and_the_error() {
             "input-required \"which",
             "turn 1",
             "message",
-            "working",
             "turn 2",
+            "working",
             "working \"Searching\"",
             "restart start",
             "turn 2",
@@ -357,7 +357,7 @@ async fn timeline_has_attempts_commits_and_the_error() {
         "{text}"
     );
     assert!(text.contains("12 chunks in 12 commits .. +"), "{text}");
-    assert!(text.contains(&format!("\n{:<21}error {error}\n", "")), "{text}");
+    assert!(text.contains(&format!("\n{:<25}error {error}\n", "")), "{text}");
     assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
 
     // Export and import keep all of it.

@@ -94,6 +94,13 @@ struct Timeline<'a> {
     lines: Vec<(Millis, String)>,
     /// Artifact of the last events.
     chunks: Option<Chunks>,
+    /// Attempts whose begin, or whose end, has no line yet.
+    begins: Vec<&'a TurnRecord>,
+    ends: Vec<&'a TurnRecord>,
+    /// Start of the server in which the last attempt began.
+    fence: u64,
+    /// Number of turns that have ended.
+    ended: u32,
 }
 
 /// Chunks of an artifact that follow each other.
@@ -109,35 +116,39 @@ struct Chunks {
 impl<'a> Timeline<'a> {
     fn new(InspectedTask { summary, turns, .. }: &'a InspectedTask, events: &[LoggedEvent]) -> Self {
         let first = events.iter().find_map(|event| event.time).or(turns.first().map(|turn| turn.accepted));
-        let start = summary.created.or(first).unwrap_or(summary.time);
-        Self { start, turns, owner: &summary.owner, lines: Vec::new(), chunks: None }
+        Self {
+            start: summary.created.or(first).unwrap_or(summary.time),
+            turns,
+            owner: &summary.owner,
+            lines: Vec::new(),
+            chunks: None,
+            begins: turns.iter().filter(|turn| turn.begun.is_some()).collect(),
+            ends: turns.iter().filter(|turn| turn.outcome.is_some()).collect(),
+            fence: turns.first().map_or(0, |turn| turn.fence),
+            ended: 0,
+        }
     }
 
     /// Formats the timeline, of events and of what the log does not have.
     fn text(mut self, events: &[LoggedEvent], pushes: &[Delivery]) -> String {
         let mut now = self.start;
         for LoggedEvent { event, time } in events {
-            let is_commit = time.is_some_and(|time| time != now);
+            let (is_commit, fence) = (time.is_some_and(|time| time != now), event.position().fence);
             now = time.unwrap_or(now);
+            self.begin_turns(|turn| turn.attempt > 1 && turn.fence <= fence);
             self.event(event, now, is_commit);
+            self.begin_turns(|turn| turn.attempt == 1 && turn.message == event.seq());
+            if event.ends() != Ends::Nothing {
+                self.ended += 1;
+                let number = self.ended;
+                self.end_turns(now, |turn| turn.number == number);
+            }
         }
         self.end_chunks();
-        let mut fence = self.turns.first().map_or(0, |turn| turn.fence);
-        for turn in self.turns {
-            if turn.fence != fence {
-                fence = turn.fence;
-                self.add(turn.accepted, "restart", &format!("start {fence} of the server"));
-            }
-            if let Some(begun) = turn.begun {
-                let text = format!("attempt {}, start {fence} of the server", turn.attempt);
-                self.add(begun, &format!("turn {}", turn.number), &text);
-            }
-            if let (Some(ended), Some(outcome)) = (turn.ended, turn.outcome) {
-                self.add(ended, &format!("turn {}", turn.number), &format!("{outcome}{}", numbers(turn)));
-            }
-        }
-        for delivery in pushes {
-            let Delivery { config, seq, state, .. } = delivery;
+        // Without the log, or with a part of it.
+        self.begin_turns(|_| true);
+        self.end_turns(self.start, |_| true);
+        for Delivery { config, seq, state, .. } in pushes {
             let failed =
                 if state.attempts > 0 { format!(", {} failed attempts", state.attempts) } else { String::new() };
             let (url, name) = (push::shown_url(&config.config.url), state.name(*seq));
@@ -157,9 +168,32 @@ impl<'a> Timeline<'a> {
         text
     }
 
+    /// Adds the begins of attempts.
+    fn begin_turns(&mut self, is_due: impl Fn(&TurnRecord) -> bool) {
+        let due: Vec<_> = self.begins.extract_if(.., |turn| is_due(turn)).collect();
+        for turn in due {
+            self.end_chunks();
+            if turn.fence != self.fence {
+                self.fence = turn.fence;
+                self.add(turn.accepted, "restart", &format!("start {} of the server", turn.fence));
+            }
+            let text = format!("attempt {}, start {} of the server", turn.attempt, turn.fence);
+            self.add(turn.begun.unwrap_or(turn.accepted), &format!("turn {}", turn.number), &text);
+        }
+    }
+
+    /// Adds the ends of turns, whose last event was committed at this time.
+    fn end_turns(&mut self, committed: Millis, is_due: impl Fn(&TurnRecord) -> bool) {
+        let due: Vec<_> = self.ends.extract_if(.., |turn| is_due(turn)).collect();
+        for turn in due {
+            let text = format!("{}{}", turn.outcome.unwrap_or_default(), numbers(turn));
+            self.add(turn.ended.unwrap_or(committed).max(committed), &format!("turn {}", turn.number), &text);
+        }
+    }
+
     fn add(&mut self, time: Millis, what: &str, text: &str) {
-        let indented = safe(text).replace('\n', &format!("\n{:<11}", ""));
-        self.lines.push((time, format!("{:<10} {indented}", safe(what))));
+        let indented = safe(text).replace('\n', &format!("\n{:<15}", ""));
+        self.lines.push((time, format!("{:<14} {indented}", safe(what))));
     }
 
     fn event(&mut self, event: &Event, now: Millis, is_commit: bool) {
