@@ -304,7 +304,6 @@ impl Service {
             metadata,
             trace,
             traced,
-            forwarded,
             binding,
             version,
             request_id,

@@ -122,7 +122,7 @@ impl<'a> Timeline<'a> {
             owner: &summary.owner,
             lines: Vec::new(),
             chunks: None,
-            begins: turns.iter().filter(|turn| turn.begun.is_some()).collect(),
+            begins: turns.iter().filter(|turn| turn.begun.is_some() || turn.outcome.is_none()).collect(),
             ends: turns.iter().filter(|turn| turn.outcome.is_some()).collect(),
             fence: turns.first().map_or(0, |turn| turn.fence),
             ended: 0,

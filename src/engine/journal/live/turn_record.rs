@@ -27,6 +27,8 @@ pub(in crate::engine::journal) struct OpenTurn {
     begun: Option<Instant>,
     /// The beginning is in a commit.
     is_begin_stored: bool,
+    /// The time at which the agent was called is in a commit.
+    is_call_stored: bool,
     /// The end is in a commit.
     is_end_stored: bool,
     pub(super) span: Option<Box<TurnSpan>>,
@@ -100,7 +102,9 @@ impl LiveRef {
     ) {
         let attempt = state.turn.attempt;
         let OpenTurn { record, accepted, begun, span, .. } = &mut state.turn.open;
-        if record.number == 0 || record.outcome.is_some() {
+        // A second end is that of a turn whose first one the store has refused.
+        let is_first = record.number > 0 && record.outcome.is_none();
+        if !is_first && failure.is_none() {
             return;
         }
         let since = |start: Option<Instant>| start.map_or(Duration::ZERO, |start| start.elapsed());
@@ -117,12 +121,17 @@ impl LiveRef {
             let time = record.ended.unwrap_or_default();
             *journal.last_error.lock() = Some(LastError { reason, error_id: id.as_str().into(), time });
         }
-        metric::turn_ended(journal.agent(), outcome, reason, since(*begun));
+        if is_first {
+            metric::turn_ended(journal.agent(), outcome, reason, since(*begun));
+        }
         // The end is part of a commit, too.
         let commits = record.commits + 1;
         self.log_end(record, commits, since(*begun), failure);
         if let Some(span) = span.take() {
             span.end(record, commits);
+        }
+        if record.number == 0 {
+            *record = TurnRecord::default();
         }
     }
 
@@ -210,7 +219,8 @@ impl LiveState {
 
     /// Lets the next commit have the whole record again, because the last one was refused.
     pub(in crate::engine::journal) fn forget_stored_turn(&mut self) {
-        (self.turn.open.is_begin_stored, self.turn.open.is_end_stored) = (false, false);
+        let OpenTurn { is_begin_stored, is_call_stored, is_end_stored, .. } = &mut self.turn.open;
+        (*is_begin_stored, *is_call_stored, *is_end_stored) = (false, false, false);
     }
 
     /// Keeps the record of a turn whose end is not committed yet, before the next one begins.
@@ -227,14 +237,16 @@ impl LiveState {
     /// `is_whole`: the task begins and ends with the commit. Its record is omitted unless there is something to tell.
     pub(in crate::engine::journal) fn take_turn_records(&mut self, task_id: &str, is_whole: bool) -> Option<Bytes> {
         let ended = mem::take(&mut self.accepted.ended_turns);
-        let OpenTurn { record, is_begin_stored, is_end_stored, .. } = &mut self.turn.open;
+        let OpenTurn { record, is_begin_stored, is_call_stored, is_end_stored, .. } = &mut self.turn.open;
         let (has_begun, has_ended) = (record.number > 0 && record.attempt > 0, record.outcome.is_some());
         record.commits += u32::from(!*is_end_stored);
-        let is_due = has_ended && !*is_end_stored || has_begun && !*is_begin_stored;
+        let is_called = has_begun && record.begun.is_some();
+        let is_due = has_ended && !*is_end_stored || has_begun && !*is_begin_stored || is_called && !*is_call_stored;
         let newest = (is_due && (!is_whole || record.is_notable())).then_some((&*record, *is_begin_stored));
         let turns = ended.iter().map(|(record, is_begin_stored)| (record, *is_begin_stored));
         let all: Vec<_> = turns.chain(newest).collect();
-        (*is_begin_stored, *is_end_stored) = (*is_begin_stored || has_begun, has_ended);
+        (*is_begin_stored, *is_call_stored, *is_end_stored) =
+            (*is_begin_stored || has_begun, *is_call_stored || is_called, has_ended);
         (!all.is_empty()).then(|| TurnRecord::encode(task_id, &all).into())
     }
 }
