@@ -194,7 +194,6 @@ impl Journal {
     }
 
     /// Returns the last turn that failed since the start.
-    #[expect(dead_code, reason = "read by the operator API")]
     pub(crate) fn last_error(&self) -> Option<LastError> {
         self.last_error.lock().clone()
     }

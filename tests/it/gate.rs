@@ -13,9 +13,9 @@ use a2a_service::{
     event::{Event, Fence, Seq},
     store::{
         Claim, Commit, Committed, Delivery, DeliveryClaim, DeliveryCounts, DeliveryOutcome, DeliveryPage,
-        DeliveryToken, Full, InUse, Lease, ListPage, ListQuery, LogSummary, Maintenance, PushConfig, PushPage, PushQueue,
-        PushTaskPage, PutResult, Refused, Rejected, Retention, Scope, SendOutcome, Store, StoredTask, SweepResult,
-        TaskKey, TaskStore, Unavailable, memory::Memory,
+        DeliveryToken, Full, InUse, Lease, ListPage, ListQuery, LogSummary, Maintenance, PushConfig, PushPage,
+        PushQueue, PushTaskPage, PutResult, Refused, Rejected, Retention, Scope, SendOutcome, Store, StoredTask,
+        SweepResult, TaskKey, TaskStore, Unavailable, memory::Memory,
     },
 };
 use parking_lot::Mutex;

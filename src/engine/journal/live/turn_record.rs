@@ -46,7 +46,6 @@ pub(in crate::engine::journal) struct TurnFailure {
 
 /// Last turn that failed.
 #[derive(Clone, Debug)]
-#[expect(dead_code, reason = "read by the operator API")]
 pub(crate) struct LastError {
     pub(crate) reason: &'static str,
     pub(crate) error_id: Box<str>,
