@@ -253,7 +253,7 @@ impl LiveRef {
             // The row may contain the request already, from an earlier process.
             state.accepted.row_changed |= !state.turn.cancel_requested;
             state.turn.cancel_requested = true;
-            self.note_in_span(&mut state, "cancel_requested");
+            state.note_in_span("cancel_requested");
             if state.turn.cancel_metadata.is_none() {
                 state.turn.cancel_metadata = metadata;
             }

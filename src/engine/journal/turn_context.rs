@@ -161,9 +161,9 @@ impl TurnContext {
     /// Continues the trace of the first one of several messages, and links the others.
     pub(super) fn join_traces(&mut self, traces: Vec<(Option<String>, Option<Box<TurnTrace>>)>) {
         let mut traces = traces.into_iter();
-        let Some((trace, traced)) = traces.next() else { return };
+        let Some(first) = traces.next() else { return };
         let others: Vec<_> = traces.filter_map(|(trace, _)| TraceContext::parse(trace.as_deref()?)).collect();
-        (self.trace, self.traced) = (trace, traced);
+        (self.trace, self.traced) = first;
         if !others.is_empty() {
             self.traced.get_or_insert_default().others = others;
         }

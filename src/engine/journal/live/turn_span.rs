@@ -67,10 +67,12 @@ impl LiveRef {
         context.traced = Some(trace);
         Some(Box::new(TurnSpan { span, scope }))
     }
+}
 
+impl LiveState {
     /// Adds an event to the span of the newest turn.
-    pub(in crate::engine::journal) fn note_in_span(&self, state: &mut LiveState, event: &'static str) {
-        if let Some(turn) = &mut state.turn.open.span {
+    pub(in crate::engine::journal) fn note_in_span(&mut self, event: &'static str) {
+        if let Some(turn) = &mut self.turn.open.span {
             turn.span.event(event, &[]);
         }
     }
