@@ -341,6 +341,12 @@ impl RequestTrace {
         Self { tracing: tracing.clone(), started: SystemTime::now(), is_trusted, client, span: Mutex::default() }
     }
 
+    /// Returns the trace of a part of the request, whose span has begun.
+    pub(crate) fn part(&self, parent: Option<Parent<'_>>) -> Self {
+        let span = self.tracing.start(SpanKind::ServerChild, "request", parent);
+        Self { span: Mutex::new(Some(span)), ..Self::new(&self.tracing, self.is_trusted, self.client) }
+    }
+
     /// Begins the span, unless it has begun. The context of a caller is the parent if the caller is authenticated or trusted, and
     /// otherwise linked: a stranger can't force the export. Returns the context of the span and its `tracestate`.
     pub(crate) fn begin(

@@ -28,7 +28,7 @@ pub(crate) use crate::base::{
 use crate::{
     base::{
         clock,
-        trace::{MAX_STATE, Parent, RequestTrace, Span, SpanKind, valid_parent},
+        trace::{MAX_STATE, Parent, RequestTrace, Span, valid_parent},
     },
     protocol::{
         error::{Error, ErrorKind},
@@ -110,17 +110,21 @@ pub struct CallRecord {
     pub(crate) trace: Option<RequestTrace>,
     /// Span of the log lines of the request.
     pub(crate) log: Option<tracing::Span>,
+    /// Record of the request of which the call is a part.
+    pub(crate) batch: Option<Arc<Self>>,
 }
 
 impl CallRecord {
     /// Sets the name of the RPC.
     pub(crate) fn operation(&self, name: &'static str) {
         self.operation.get_or_init(|| name);
+        self.batch.iter().for_each(|batch| batch.operation(name));
     }
 
     /// Sets the protocol version and the owner.
     pub(crate) fn caller(&self, call: &Call) {
         self.version.get_or_init(|| call.version);
+        self.batch.iter().for_each(|batch| batch.caller(call));
         if !call.owner.is_empty() {
             self.owner.get_or_init(|| Arc::clone(&call.owner));
         }
@@ -164,6 +168,25 @@ impl CallRecord {
     pub(crate) fn task(&self, id: Option<&str>) {
         if let Some(id) = id.filter(|id| (1..=128).contains(&id.len())) {
             self.task.get_or_init(|| id.to_owned());
+            self.batch.iter().for_each(|batch| batch.task(Some(id)));
+        }
+    }
+
+    /// Sets the operation, the version and the task of a span, and its error. `is_fault`: of the server, not of the caller.
+    #[cfg(feature = "server")]
+    pub(crate) fn describe(&self, span: &mut Span, reason: Option<&str>, is_fault: bool) {
+        if let Some(operation) = self.operation.get() {
+            span.rename(*operation);
+            span.set("a2a.method.name", *operation);
+            span.set_some("a2a.protocol.version", self.version.get().map(|version| version.as_str()));
+            span.set_some("a2a.task.id", self.task.get());
+        }
+        let kind = reason.and_then(ErrorKind::from_reason);
+        let reason = kind.map(|kind| kind.wire().reason);
+        if is_fault || kind.is_some_and(|kind| kind.wire().http >= 500) {
+            span.fail(reason.unwrap_or("_OTHER"));
+        } else {
+            span.set_some("error.type", reason);
         }
     }
 }
@@ -318,17 +341,18 @@ impl Call {
         request.extensions().get().ok_or_else(|| Error::internal("request without a call context"))
     }
 
-    /// Begins the span of a call that is a part of a request, if there is a tracer. The call then continues its trace.
+    /// Begins the span of a call that is a part of a request, if there is a tracer. The call then continues its trace, and has a
+    /// record of its own, which is returned.
     #[cfg(feature = "server")]
-    pub(crate) fn begin_part(&mut self, operation: &'static str) -> Span {
-        let Some(trace) = self.record.as_ref().and_then(|record| record.trace.as_ref()) else { return Span::default() };
-        let parent = Parent::parse(self.trace.as_deref(), self.trace_state.as_deref());
-        let mut span = trace.tracing.start(SpanKind::ServerChild, operation, parent);
-        span.set("a2a.method.name", operation);
-        if let Some(context) = span.context() {
+    pub(crate) fn begin_part(&mut self) -> Option<Arc<CallRecord>> {
+        let batch = Arc::clone(self.record.as_ref()?);
+        let trace = batch.trace.as_ref()?.part(Parent::parse(self.trace.as_deref(), self.trace_state.as_deref()));
+        if let Some((context, _)) = trace.begin(None, false) {
             self.trace = Some(context.to_header());
         }
-        span
+        let record = Arc::new(CallRecord { trace: Some(trace), batch: Some(batch), ..CallRecord::default() });
+        self.record = Some(Arc::clone(&record));
+        Some(record)
     }
 
     /// Replaces all extensions of a request by this context.

@@ -12,7 +12,7 @@ use std::{
 };
 
 use a2a_service::{
-    agent::demo::Demo,
+    agent::{End, demo::Demo, from_fn},
     bytes::Bytes,
     call::Call,
     client::{self, Client},
@@ -21,7 +21,7 @@ use a2a_service::{
         global::BoxedTracer,
         trace::{SpanKind as Kind, TracerProvider as _},
     },
-    pb::v1::{GetTaskRequest, SendMessageRequest},
+    pb::v1::{GetTaskRequest, SendMessageRequest, send_message_response::Payload},
     server::Server,
 };
 use axum::{Router, body::Body, extract::State, response::Response, routing::post};
@@ -40,7 +40,7 @@ use tokio::{
     io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader},
     net::TcpListener,
     process::Child,
-    sync::watch,
+    sync::{Semaphore, watch},
     time::{Instant, timeout},
 };
 
@@ -291,7 +291,11 @@ async fn batch_is_one_span_with_a_child_for_each_call() {
     let of = |name: &str| names.iter().filter(|found| **found == name).count();
     assert_eq!((names.len(), of("POST"), of("SendMessage"), of("GetTask"), of("GET")), (4, 1, 1, 1, 1), "{names:?}");
     let (all, get) = (find(&spans, "POST"), find(&spans, "GetTask"));
-    for child in [find(&spans, "SendMessage"), get] {
+    assert_eq!((all.attribute("a2a.message.id"), all.attribute("a2a.task.id")), Default::default());
+    let sent = find(&spans, "SendMessage");
+    assert_eq!(sent.attribute("a2a.message.id"), "m-1");
+    assert!(!sent.attribute("a2a.task.id").is_empty() && !get.failed(), "{sent:#?}");
+    for child in [sent, get] {
         assert_eq!((child.trace(), child.parent()), (all.trace(), all.id()));
     }
     assert_eq!(
@@ -451,7 +455,7 @@ fn turns<'a>(spans: &'a [Exported], number: &str) -> Vec<&'a Exported> {
 }
 
 #[tokio::test]
-async fn turns_are_linked_over_follow_ups_queues_and_restarts() {
+async fn turns_are_linked_over_follow_ups_and_restarts() {
     let collector = Collector::accepting().await;
     let directory = tempfile::tempdir().unwrap();
     let store = directory.path().join("a2a.db");
@@ -461,27 +465,13 @@ async fn turns_are_linked_over_follow_ups_queues_and_restarts() {
     let asked = send(&url_of(&url), &at_once("/ask who?", None)).await;
     let task = asked["task"]["id"].as_str().unwrap();
     collector.wait(|spans| turns(spans, "1").len() == 1).await;
-    send(&url_of(&url), &at_once("/slow 2", Some(task))).await;
-    let busy = send(&url_of(&url), &at_once("/slow 2", None)).await;
-    let busy = busy["task"]["id"].as_str().unwrap();
-    for text in ["a", "b", "c"] {
-        send(&url_of(&url), &at_once(text, Some(busy))).await;
-    }
-    let spans = collector.wait(|spans| turns(spans, "2").len() == 2).await;
-    for (id, expected) in [(task, vec![]), (busy, vec!["message", "message"])] {
-        let of = |number| turns(&spans, number).into_iter().find(|turn| turn.attribute("a2a.task.id") == id).unwrap();
-        let (first, second) = (of("1"), of("2"));
-        let links = second.links();
-        assert_eq!(links[0], ("previous_turn".to_owned(), first.id()), "{second:#?}");
-        let relations: Vec<_> = links[1..].iter().map(|(relation, _)| relation.as_str()).collect();
-        assert_eq!(relations, expected);
-        let parent = spans.iter().find(|span| span.id() == second.parent()).unwrap();
-        assert_eq!((parent.name(), parent.trace()), ("SendMessage", second.trace()));
-        for (_, linked) in &links[1..] {
-            assert_eq!(find_id(&spans, linked).name(), "SendMessage");
-        }
-        assert_ne!(first.trace(), second.trace());
-    }
+    send(&url_of(&url), &at_once("me", Some(task))).await;
+    let spans = collector.wait(|spans| turns(spans, "2").len() == 1).await;
+    let (first, second) = (turns(&spans, "1")[0], turns(&spans, "2")[0]);
+    assert_eq!(second.links(), [("previous_turn".to_owned(), first.id())]);
+    let parent = spans.iter().find(|span| span.id() == second.parent()).unwrap();
+    assert_eq!((parent.name(), parent.trace()), ("SendMessage", second.trace()));
+    assert_ne!(first.trace(), second.trace());
     // The server is killed during a turn: another attempt is in the same trace.
     let sent = crate::bindings::http().post(url_of(&url)).header("content-type", "application/json");
     let sent = sent.header("traceparent", CALLER).body(at_once("/slow 3", None).to_string()).send().await.unwrap();
@@ -499,6 +489,52 @@ async fn turns_are_linked_over_follow_ups_queues_and_restarts() {
     assert_eq!((links.len(), &*links[0].0), (1, "previous_attempt"), "{turn:#?}");
     assert!(links[0].1 != call && links[0].1 != turn.id(), "{turn:#?}");
     stop(child).await;
+}
+
+#[tokio::test]
+async fn turn_of_several_messages_continues_the_first_and_links_the_others() {
+    let kept = Kept::default();
+    let provider = SdkTracerProvider::builder().with_simple_exporter(kept.clone()).build();
+    let permits = Arc::new(Semaphore::new(0));
+    let agent = {
+        let permits = Arc::clone(&permits);
+        from_fn(move |_, out| {
+            let permits = Arc::clone(&permits);
+            async move {
+                out.working().await?;
+                permits.acquire().await?.forget();
+                Ok(End::input_required("more?"))
+            }
+        })
+    };
+    let tracer = BoxedTracer::new(Box::new(provider.tracer("program")));
+    let service = Server::new(agent).tracer(tracer).into_service();
+    let send = async |task: Option<&str>, span: &str| {
+        let trace = Some(CALLER.replace("00f067aa0ba902b7", span));
+        let request = serde_json::from_value::<SendMessageRequest>(at_once("hello", task)).unwrap();
+        let reply = service.send_message(Call { trace, ..Call::default() }.request(request)).await.unwrap();
+        match reply.into_inner().payload {
+            Some(Payload::Task(task)) => task.id,
+            other => panic!("{other:?}"),
+        }
+    };
+    let task = send(None, "0000000000000001").await;
+    for span in ["0000000000000002", "0000000000000003", "0000000000000004"] {
+        send(Some(&task), span).await;
+    }
+    permits.add_permits(2);
+    let ended = async {
+        while kept.0.lock().unwrap().len() < 2 {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(SOON, ended).await.unwrap();
+    let spans = kept.0.lock().unwrap().clone();
+    let parents: Vec<_> = spans.iter().map(|span| span.parent_span_id.to_string()).collect();
+    assert_eq!(parents, ["0000000000000001", "0000000000000002"]);
+    let links: Vec<_> = spans[1].links.iter().map(|link| link.span_context.span_id().to_string()).collect();
+    let first = spans[0].span_context.span_id().to_string();
+    assert_eq!(links, [&*first, "0000000000000003", "0000000000000004"]);
 }
 
 fn find_id<'a>(spans: &'a [Exported], id: &str) -> &'a Exported {

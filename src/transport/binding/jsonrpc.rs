@@ -23,7 +23,6 @@ use tonic::{Status, metadata::MetadataMap};
 
 use super::sse;
 use crate::{
-    base::trace::Span,
     protocol::{
         Error, ErrorKind, Version,
         call::{Call, is_javascript},
@@ -69,13 +68,6 @@ impl<T: Dispatch, C: Dispatch> Methods<T, C> {
         match version::of_json_rpc_method(method) {
             Version::V1_0 => T::rpc(method).map(Rpc::V1),
             Version::V0_3 => C::rpc(method).map(Rpc::V03),
-        }
-    }
-
-    fn name(rpc: Rpc<T::Rpc, C::Rpc>) -> Option<&'static str> {
-        match rpc {
-            Rpc::V1(rpc) => T::name(rpc),
-            Rpc::V03(rpc) => C::name(rpc),
         }
     }
 
@@ -245,11 +237,10 @@ async fn serve_entry<T: Dispatch, C: Dispatch>(
     let rpc = Methods::<T, C>::find(&invocation.method);
     let is_read = rpc.is_none_or(|rpc| Methods::<T, C>::traits(rpc).is_read);
     let reserved = is_read.then(|| Arc::new(budget.unsent.reservation()));
-    let mut span = Span::default();
+    let mut record = None;
     if let Some(call) = extensions.get_mut::<Call>() {
         call.memory.clone_from(&reserved);
-        span = call.begin_part(rpc.and_then(Methods::<T, C>::name).unwrap_or("POST"));
-        span.set("jsonrpc.request.id", id.unwrap_or_default());
+        record = call.begin_part();
     }
     let reply = match rpc {
         Some(rpc) if Methods::<T, C>::traits(rpc).is_streaming => Err(ErrorKind::InvalidRequest
@@ -257,10 +248,15 @@ async fn serve_entry<T: Dispatch, C: Dispatch>(
             .into()),
         rpc => Box::pin(invocation.call(methods, rpc, extensions, checks)).await,
     };
-    if let Err(status) = &reply {
-        span.fail(Error::from(status.clone()).kind().wire().reason);
+    if let Some(record) = record
+        && let Some(trace) = &record.trace
+    {
+        let mut span = trace.take();
+        let reason = reply.as_ref().err().map(|status| Error::from(status.clone()).kind().wire().reason);
+        span.rename("POST");
+        span.set("jsonrpc.request.id", id.unwrap_or_default());
+        record.describe(&mut span, reason, false);
     }
-    drop(span);
     let id = match (id, version) {
         (Some(id), _) => id,
         (None, Version::V1_0) => return (None, is_read),

@@ -21,10 +21,7 @@ use crate::{
         sources::Ids,
         trace::{RequestTrace, valid_parent},
     },
-    protocol::{
-        ErrorKind,
-        call::{CallRecord, REQUEST_ID, TRACE},
-    },
+    protocol::call::{CallRecord, REQUEST_ID, TRACE},
     transport::{
         Body, BrowserHeaders, CallOutcome, REQUEST_LOG, RequestClass, ResponseFuture,
         body::observed::{BodyObserver, ObservedBody},
@@ -167,15 +164,14 @@ impl RequestLine {
         let mut span = trace.take();
         let Self { method, outcome, record, .. } = self;
         let is_batch = outcome.method.as_deref() == Some("batch");
-        match record.operation.get().filter(|_| !is_batch) {
-            Some(operation) => {
-                span.rename(*operation);
-                span.set("a2a.method.name", *operation);
-                span.set_some("rpc.method", outcome.method.as_deref());
-                span.set_some("a2a.protocol.version", record.version.get().map(|version| version.as_str()));
-                span.set_some("a2a.task.id", record.task.get());
-            }
-            None => span.rename(method.as_str().to_owned()),
+        span.rename(method.as_str().to_owned());
+        let is_fault = self.status.is_some_and(|status| status >= 500)
+            || outcome.grpc_status.is_some_and(|code| matches!(code, 2 | 13 | 14 | 15));
+        let calls = CallRecord::default();
+        let call = if is_batch { &calls } else { &**record };
+        call.describe(&mut span, outcome.reason.as_deref(), is_fault);
+        if call.operation.get().is_some() {
+            span.set_some("rpc.method", outcome.method.as_deref());
         }
         if self.system != "http" {
             span.set("rpc.system.name", self.system);
@@ -191,15 +187,6 @@ impl RequestLine {
         span.set_some("user_agent.original", user_agent.and_then(|text| text.get(..text.len().min(128))));
         let events = record.events.load(Ordering::Relaxed);
         span.set_some("a2a_service.stream.events", (events > 0).then_some(events));
-        let reason = outcome.reason.as_deref();
-        let kind = reason.and_then(ErrorKind::from_reason);
-        let is_fault = kind.is_some_and(|kind| kind.wire().http >= 500)
-            || self.status.is_some_and(|status| status >= 500)
-            || outcome.grpc_status.is_some_and(|code| matches!(code, 2 | 13 | 14 | 15));
-        match (is_fault, reason) {
-            (true, reason) => span.fail(kind.and(reason).unwrap_or("_OTHER")),
-            (false, reason) => span.set_some("error.type", kind.and(reason)),
-        }
         if !self.is_complete {
             span.event("response aborted", &[]);
         }
