@@ -397,8 +397,8 @@ impl Dependency {
     async fn probe(&self) {
         let Some(probe) = &self.0.probe else { return };
         let result = timeout(PROBE_TIMEOUT, probe()).await.unwrap_or(OutboundResult::Timeout);
-        // An answer is enough: a probe may need credentials that it does not have.
-        let is_failure = matches!(result, OutboundResult::Status(500..)) || result.is_failure();
+        // An answer is enough: a probe may need credentials that it does not have, or a method that the server lacks (501).
+        let is_failure = result.is_failure() || (!self.0.only_connects && result == OutboundResult::Status(500));
         self.0.update(|state| {
             let was_open = state.breaker == Breaker::Open;
             let proves_nothing = state.availability == Availability::Down
@@ -775,6 +775,17 @@ mod tests {
         let before = count();
         sleep(Duration::from_secs(600)).await;
         assert_eq!(count(), before);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn server_without_the_method_of_a_probe_is_up() {
+        for (status, expected) in [(200, "up"), (401, "up"), (404, "up"), (501, "up"), (500, "down"), (503, "down")] {
+            let dependency = Dependency::new("model", "the model endpoint")
+                .with_probe(false, move || async move { OutboundResult::of_status(status, None) });
+            dependency.start_probes(None, Duration::from_secs(30));
+            sleep(Duration::from_secs(40)).await;
+            assert_eq!(dependency.view().state, expected, "{status}");
+        }
     }
 
     #[tokio::test(start_paused = true)]

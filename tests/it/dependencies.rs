@@ -56,9 +56,15 @@ async fn serve(flags: &[&str]) -> Running {
 impl Running {
     /// Sends a message. Returns the status, `Retry-After`, the time that it took, and the body.
     async fn send(&self, text: &str, task: &str) -> (StatusCode, Option<u64>, Duration, Value) {
+        self.request(text, task, true).await
+    }
+
+    async fn request(&self, text: &str, task: &str, waits: bool) -> (StatusCode, Option<u64>, Duration, Value) {
         let message =
             json!({ "messageId": rand_id(), "role": "ROLE_USER", "taskId": task, "parts": [{ "text": text }] });
-        let (body, start) = (json!({ "message": message }).to_string(), Instant::now());
+        let configuration = json!({ "returnImmediately": !waits });
+        let body = json!({ "message": message, "configuration": configuration }).to_string();
+        let start = Instant::now();
         let request = http().post(format!("{}/message:send", self.url)).header(header::CONTENT_TYPE, JSON).body(body);
         let reply = request.send().await.unwrap();
         let retry_after =
@@ -92,7 +98,7 @@ impl Running {
         let start = Instant::now();
         let mut ticks = interval(Duration::from_millis(100));
         loop {
-            let (status, retry_after, _, body) = self.send("hello", "").await;
+            let (status, retry_after, _, body) = self.request("hello", "", false).await;
             if status == StatusCode::SERVICE_UNAVAILABLE {
                 assert!(retry_after.is_some_and(|seconds| (1..=30).contains(&seconds)), "{retry_after:?}");
                 return body;
@@ -139,7 +145,7 @@ async fn dead_upstream_agent_is_refused_at_once_and_recovers_alone() {
     let file = |name: &str| format!("sqlite:{}", directory.path().join(name).display());
     let (upstream_store, store) = (file("upstream.db"), file("gateway.db"));
     let start = async |address: &str| {
-        let mut command = a2a(&["serve", "--listen", address, "--store", &upstream_store, "--quiet"]);
+        let mut command = a2a(&["serve", "--listen", address, "--store", &upstream_store]);
         command.env_remove("A2A_STORE");
         started(command).await
     };
@@ -224,7 +230,7 @@ async fn dead_upstream_agent_is_refused_at_once_and_recovers_alone() {
 
 /// Sends messages while something is down, and again when it is there.
 async fn is_refused_and_recovers(agent: Running, peer: &str, subject: &str, restore: impl AsyncFnOnce()) {
-    agent.send("hello", "").await;
+    agent.request("hello", "", false).await;
     agent.wait_for(peer, 0.0).await;
     let refused = agent.wait_for_refusal().await;
     assert!(refused.to_string().contains(&format!("{subject} can't be reached")), "{refused}");
@@ -404,7 +410,7 @@ async fn readiness_depends_on_the_agents_on_request() {
     let address = unused_address().await;
     let agent = serve(&["--http", &format!("http://{address}/turn"), "--health-ready", "agents"]).await;
     let ready = async || fetch(format!("{}/readyz?verbose", agent.url)).await.unwrap();
-    agent.send("hello", "").await;
+    agent.request("hello", "", false).await;
     let start = Instant::now();
     assert_eq!(ready().await.status(), StatusCode::OK);
     let mut ticks = interval(Duration::from_millis(200));

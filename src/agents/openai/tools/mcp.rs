@@ -243,6 +243,7 @@ impl FloodLimit {
 struct LimitedOutput {
     stdout: ChildStdout,
     flood: FloodLimit,
+    dependency: Dependency,
     _session: oneshot::Sender<Infallible>,
 }
 
@@ -251,6 +252,9 @@ impl AsyncRead for LimitedOutput {
         let before = buf.filled().len();
         ready!(Pin::new(&mut self.stdout).poll_read(cx, buf))?;
         let read = buf.filled().get(before..).unwrap_or_default();
+        if read.is_empty() && buf.remaining() > 0 {
+            self.dependency.begin().fail(OutboundResult::Connect, &"its output has ended");
+        }
         let bytes = self.flood.bytes + read.len();
         self.flood.bytes = bytes % PIECE;
         let lines = lines(read);
@@ -300,14 +304,13 @@ struct Process {
 
 impl Process {
     /// Waits for the end of the process. Once its session has ended, and so its stdin, it has some time to end by itself.
-    async fn supervise(mut self, dependency: Dependency, server: String, session_ended: oneshot::Receiver<Infallible>) {
+    async fn supervise(mut self, server: String, session_ended: oneshot::Receiver<Infallible>) {
         let status = tokio::select! {
             biased;
             _ = session_ended => timeout(GRACE, self.child.wait()).await,
             status = self.child.wait() => {
                 let status = status.map_or_else(|error| error.to_string(), |status| status.to_string());
                 tracing::warn!(mcp.server = server, "MCP server ended: {status}");
-                dependency.begin().fail(OutboundResult::Connect, &status);
                 return;
             }
         };
@@ -345,12 +348,7 @@ struct Started {
 }
 
 /// Starts the command of a server.
-fn start(
-    server: &McpServer,
-    words: &[String],
-    env: &BTreeMap<String, String>,
-    dependency: Dependency,
-) -> io::Result<Started> {
+fn start(server: &McpServer, words: &[String], env: &BTreeMap<String, String>) -> io::Result<Started> {
     let (program, arguments) = words.split_first().ok_or(io::ErrorKind::InvalidInput)?;
     let mut command = command(server, program.as_ref(), env.get("PATH").map(AsRef::as_ref))?;
     let mut child = command.args(arguments).envs(env).spawn()?;
@@ -366,7 +364,7 @@ fn start(
         each_log_line(&mut BufReader::new(stderr), |line| of_command.redact(line), log, warn).await;
     });
     let process = Process { child, is_guarded: cfg!(unix) && server.guard.is_some() };
-    tokio::spawn(process.supervise(dependency, server.name.clone(), session_ended));
+    tokio::spawn(process.supervise(server.name.clone(), session_ended));
     Ok(Started { stdin, stdout, session, secrets })
 }
 
@@ -518,9 +516,9 @@ impl Connection {
         };
         let client = match &self.server.transport {
             McpTransport::Command(words, env) => {
-                let Started { stdin, stdout, session, secrets } =
-                    start(&self.server, words, env, self.dependency.clone())?;
-                let stdout = LimitedOutput { stdout, flood: FloodLimit::new(&self.server), _session: session };
+                let Started { stdin, stdout, session, secrets } = start(&self.server, words, env)?;
+                let (flood, dependency) = (FloodLimit::new(&self.server), self.dependency.clone());
+                let stdout = LimitedOutput { stdout, flood, dependency, _session: session };
                 let transport = stdio::transport(&self.server.name, stdout, stdin, secrets);
                 client.serve_with_lifecycle(transport, lifecycle).await
             }
