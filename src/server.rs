@@ -507,7 +507,8 @@ impl Server {
     /// `render` returns the metrics of the recorder that the program has installed. Off by default.
     ///
     /// With an [authenticator](Self::authenticator), `/metrics` requires the scope `admin`. Without one, it is served on loopback
-    /// addresses only. [`BoundServer::metrics`] serves it on an address of its own instead.
+    /// addresses only, and by a [router](Self::router) to clients on its machine, whose peer addresses the program must provide.
+    /// [`BoundServer::metrics`] serves it on an address of its own instead.
     ///
     /// ```no_run
     /// # mod metrics_exporter_prometheus {

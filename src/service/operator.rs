@@ -32,11 +32,7 @@ use crate::{
         metric::LimitUse,
         trace::TraceContext,
     },
-    engine::{
-        agent::DynAgent,
-        execution::{RETRY_AFTER, limit_error},
-        journal::CommitObserver,
-    },
+    engine::{agent::DynAgent, execution::RETRY_AFTER, journal::CommitObserver},
     protocol::{
         call::{ADMIN, Binding, Principal, Scopes},
         error::{BEARER, Error, ErrorKind, INVALID_TOKEN},
@@ -460,7 +456,7 @@ impl Operator {
     pub(crate) fn feed(self: Arc<Self>, query: Query) -> Result<impl Stream<Item = FeedEvent> + Send + use<>, Error> {
         let permit = Arc::clone(&self.feeds).try_acquire_owned().map_err(|_| {
             let why = format!("{MAX_FEEDS} feeds of operator/tasks are open; close some or retry later");
-            limit_error("operator_feeds", why).retry_after(RETRY_AFTER)
+            ErrorKind::ResourceExhausted.because(why).retry_after(RETRY_AFTER)
         })?;
         self.agents(query.agent.as_deref())?;
         let name = query.agent.clone();
@@ -487,12 +483,12 @@ impl Operator {
     async fn next_change(
         &self,
         changes: &mut broadcast::Receiver<(usize, TaskKey)>,
-        changed: &mut BTreeSet<(usize, TaskKey)>,
+        pending: &mut BTreeSet<(usize, TaskKey)>,
         filter: &TaskFilter,
         name: Option<&str>,
     ) -> Option<FeedEvent> {
         loop {
-            while let Some((position, key)) = changed.pop_first() {
+            while let Some((position, key)) = pending.pop_first() {
                 let agent = self.agents.get(position).filter(|agent| name.is_none_or(|name| *agent.name == *name));
                 let (scope, id) = (key.scope(), key.id());
                 let is =
@@ -511,7 +507,7 @@ impl Operator {
             let mut is_first = true;
             while is_first || !changes.is_empty() {
                 match changes.recv().await {
-                    Ok(change) => _ = changed.insert(change),
+                    Ok(change) => _ = pending.insert(change),
                     Err(RecvError::Lagged(_)) => {
                         *changes = changes.resubscribe();
                         return Some(FeedEvent::Reset);

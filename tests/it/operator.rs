@@ -388,7 +388,8 @@ async fn status_finds_the_server_of_the_database() {
     }
     // From another directory, only what everybody on the machine may know.
     let mut elsewhere = a2a(&["status", &url, "-o", "json"]);
-    let status: Value = serde_json::from_slice(&output(elsewhere.current_dir("/")).await.stdout).unwrap();
+    elsewhere.current_dir("/");
+    let status: Value = serde_json::from_slice(&output(elsewhere).await.stdout).unwrap();
     assert_eq!((&status["access"], &status["agents"]), (&json!("counts"), &Value::Null));
     // The token of the file is for its server.
     let (other, seen) = fake(json!({"access": "counts", "ready": true})).await;

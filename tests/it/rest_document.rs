@@ -81,7 +81,7 @@ const TAIL: &str = "
 | `grpc.health.v1.Health` | gRPC health checks of the server and of each service |
 | `grpc.reflection.v1.ServerReflection`, `grpc.reflection.v1alpha.ServerReflection` | gRPC server reflection |
 
-Every `GET` route supports `HEAD`. A tenant cannot be named `agents`, `docs`, `metrics` or `openapi`: these are paths of the
+Every `GET` route supports `HEAD`. A tenant cannot be named `agents`, `console`, `docs`, `metrics`, `openapi` or `operator`: these are paths of the
 server. The documents are public, and have the name, security schemes and URL of the server. `a2a openapi` prints them for a server
 with default settings, without the proto files; the directories `openapi/` and `proto/` of the repository have them too.
 ";

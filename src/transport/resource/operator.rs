@@ -150,12 +150,12 @@ fn respond_with_feed(
 ) -> Response<Body> {
     let end = async move {
         let expires = principal.as_ref().and_then(|principal| principal.validity.expires());
-        let expired = expires.map_or_else(|| pending().boxed(), |expires| sleep_until(expires).boxed());
+        let ended = expires.map_or_else(|| pending().boxed(), |expires| sleep_until(expires).boxed());
         let revoked =
             principal.as_ref().map_or_else(|| pending().boxed(), |principal| principal.validity.revoked().boxed());
         tokio::select! {
             () = drain.cancelled_owned() => {}
-            () = expired => {}
+            () = ended => {}
             () = revoked => {}
         }
     };

@@ -95,7 +95,7 @@ async fn stopped_server_releases_its_deliveries() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn operator_retries_deliveries_of_a_running_server() {
     let directory = tempfile::tempdir().unwrap();
-    let file = sqlite::Sqlite::open(directory.path().join("a2a.db"), sqlite::Options::default()).unwrap();
+    let file = sqlite::Sqlite::open(&directory.path().join("a2a.db"), sqlite::Options::default()).unwrap();
     for store in [Arc::new(Memory::default()) as Arc<dyn Store>, Arc::new(file)] {
         let answer = Arc::new(AtomicUsize::new(503));
         let shared = Arc::clone(&answer);
