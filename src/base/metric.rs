@@ -86,6 +86,10 @@ pub(crate) fn enable() {
         }
     }
     IS_ENABLED.store(true, Relaxed);
+    // The first failure is then an increase, and not a new series.
+    for metric in METRICS.iter().filter(|metric| metric.kind == Kind::Counter && !metric.has_agent) {
+        metric.fixed_values().iter().for_each(|values| metric.add(None, values, 0));
+    }
 }
 
 /// Sets the number of agents of a server. Above 20, histograms do not distinguish them.
@@ -147,7 +151,7 @@ impl Metric {
         let agent = agent
             .filter(|_| !matches!(self.kind, Kind::Histogram(_)) || AGENTS.load(Relaxed) <= MAX_AGENTS_OF_HISTOGRAMS);
         if let (None, Some(at)) = (agent, self.index(values)) {
-            let all = self.series.get_or_init(|| (0..self.fixed_series()).map(|_| OnceLock::new()).collect());
+            let all = self.series.get_or_init(|| self.fixed_values().iter().map(|_| OnceLock::new()).collect());
             if let Some(series) = all.get(at) {
                 return record(series.get_or_init(|| self.register(None, values)));
             }
@@ -155,10 +159,12 @@ impl Metric {
         record(&self.register(agent, values));
     }
 
-    /// Number of series of labels with fixed values.
-    fn fixed_series(&self) -> usize {
-        let count = |values: &Values| if let Values::OneOf(all) = values { all.len() } else { 0 };
-        self.labels.iter().map(|(_, values)| count(values)).product()
+    /// Values of the labels of all series of labels with fixed values.
+    fn fixed_values(&self) -> Vec<Vec<&'static str>> {
+        self.labels.iter().fold(vec![Vec::new()], |before, (_, values)| {
+            let all: &[&str] = if let Values::OneOf(all) = values { all } else { &[] };
+            before.iter().flat_map(|before| all.iter().map(|value| [&before[..], &[*value]].concat())).collect()
+        })
     }
 
     /// Returns the number of the series with these values. `None` if a label has no fixed values.
@@ -518,8 +524,8 @@ mod tests {
 
     use super::*;
 
-    /// Labels with more values are not listed in the documents.
-    const LISTED: usize = 12;
+    /// Maximum length of the values of a label that the documents list.
+    const LISTED: usize = 110;
 
     #[test]
     fn names_end_with_their_unit() {
@@ -545,7 +551,7 @@ mod tests {
         let mut table = "| Metric | In OpenTelemetry | Labels | Meaning |\n| --- | --- | --- | --- |\n".to_owned();
         for Metric { name, otlp, has_agent, labels, description, .. } in METRICS {
             let label = |(name, values): &(&str, Values)| match values {
-                Values::OneOf(all) if all.len() <= LISTED => format!("`{name}`: `{}`", all.join("`, `")),
+                Values::OneOf(all) if all.concat().len() <= LISTED => format!("`{name}`: `{}`", all.join("`, `")),
                 Values::OneOf(_) | Values::AtMost(_) => format!("`{name}`"),
             };
             let mut labels: Vec<_> = labels.iter().map(label).collect();

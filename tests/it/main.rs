@@ -46,6 +46,7 @@ mod latency;
 mod layers;
 mod listen;
 mod mcp;
+mod metrics;
 mod openai;
 #[cfg(feature = "openapi")]
 mod openapi;
