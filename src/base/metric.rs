@@ -67,6 +67,34 @@ enum Series {
     Histogram(Histogram),
 }
 
+/// Change of a series.
+#[derive(Clone, Copy, Debug)]
+enum Change {
+    /// Adds to a counter.
+    Add(u64),
+    /// Sets a counter that is counted elsewhere.
+    Count(u64),
+    /// Sets a gauge.
+    Set(f64),
+    /// Adds to a gauge.
+    Move(i8),
+    /// Adds a value to a histogram.
+    Observe(f64),
+}
+
+impl Change {
+    fn apply(self, series: &Series) {
+        match (series, self) {
+            (Series::Counter(counter), Self::Add(count)) => counter.increment(count),
+            (Series::Counter(counter), Self::Count(count)) => counter.absolute(count),
+            (Series::Gauge(gauge), Self::Set(value)) => gauge.set(value),
+            (Series::Gauge(gauge), Self::Move(by)) => gauge.increment(by),
+            (Series::Histogram(histogram), Self::Observe(value)) => histogram.record(value),
+            (series, change) => debug_assert!(false, "{change:?} of a {series:?}"),
+        }
+    }
+}
+
 /// Set once a server has metrics.
 static IS_ENABLED: AtomicBool = AtomicBool::new(false);
 
@@ -88,7 +116,7 @@ pub(crate) fn enable() {
     IS_ENABLED.store(true, Relaxed);
     // The first failure is then an increase, and not a new series.
     for metric in METRICS.iter().filter(|metric| metric.kind == Kind::Counter && !metric.has_agent) {
-        metric.fixed_values().iter().for_each(|values| metric.add(None, values, 0));
+        metric.fixed_values().iter().for_each(|values| metric.record(None, values, Change::Add(0)));
     }
 }
 
@@ -98,52 +126,8 @@ pub(crate) fn set_agents(count: usize) {
 }
 
 impl Metric {
-    /// Adds to a counter. `values` are those of the labels, in order.
-    fn add(&'static self, agent: Option<&Arc<str>>, values: &[&str], count: u64) {
-        self.record(agent, values, |series| {
-            if let Series::Counter(counter) = series {
-                counter.increment(count);
-            }
-        });
-    }
-
-    /// Sets a counter that is counted elsewhere.
-    fn set_count(&'static self, agent: Option<&Arc<str>>, values: &[&str], count: u64) {
-        self.record(agent, values, |series| {
-            if let Series::Counter(counter) = series {
-                counter.absolute(count);
-            }
-        });
-    }
-
-    /// Sets a gauge.
-    fn set(&'static self, agent: Option<&Arc<str>>, values: &[&str], value: f64) {
-        self.record(agent, values, |series| {
-            if let Series::Gauge(gauge) = series {
-                gauge.set(value);
-            }
-        });
-    }
-
-    /// Adds to a gauge.
-    fn change(&'static self, agent: Option<&Arc<str>>, values: &[&str], by: i8) {
-        self.record(agent, values, |series| {
-            if let Series::Gauge(gauge) = series {
-                gauge.increment(by);
-            }
-        });
-    }
-
-    /// Adds a value to a histogram.
-    fn observe(&'static self, agent: Option<&Arc<str>>, values: &[&str], value: f64) {
-        self.record(agent, values, |series| {
-            if let Series::Histogram(histogram) = series {
-                histogram.record(value);
-            }
-        });
-    }
-
-    fn record(&'static self, agent: Option<&Arc<str>>, values: &[&str], record: impl FnOnce(&Series)) {
+    /// Records a change. `values` are those of the labels, in order.
+    fn record(&'static self, agent: Option<&Arc<str>>, values: &[&str], change: Change) {
         if !IS_ENABLED.load(Relaxed) {
             return;
         }
@@ -153,10 +137,10 @@ impl Metric {
         if let (None, Some(at)) = (agent, self.index(values)) {
             let all = self.series.get_or_init(|| self.fixed_values().iter().map(|_| OnceLock::new()).collect());
             if let Some(series) = all.get(at) {
-                return record(series.get_or_init(|| self.register(None, values)));
+                return change.apply(series.get_or_init(|| self.register(None, values)));
             }
         }
-        record(&self.register(agent, values));
+        change.apply(&self.register(agent, values));
     }
 
     /// Values of the labels of all series of labels with fixed values.
@@ -219,156 +203,72 @@ const COUNTS: [f64; 10] = [0.0, 1.0, 2.0, 4.0, 16.0, 64.0, 256.0, 1024.0, 4096.0
 /// Upper bounds of sizes in bytes.
 const BYTES: [f64; 8] = [256.0, 1024.0, 4096.0, 16384.0, 65536.0, 262_144.0, 1_048_576.0, 16_777_216.0];
 
-/// Names of the RPCs.
-const OPERATION: Values = Values::OneOf(&[
-    "SendMessage",
-    "SendStreamingMessage",
-    "GetTask",
-    "ListTasks",
-    "CancelTask",
-    "SubscribeToTask",
-    "CreateTaskPushNotificationConfig",
-    "GetTaskPushNotificationConfig",
-    "ListTaskPushNotificationConfigs",
-    "DeleteTaskPushNotificationConfig",
-    "GetExtendedAgentCard",
-]);
+/// Writes the values of a label: words without commas, which rustfmt leaves in a few lines.
+macro_rules! words {
+    ($($word:literal)*) => { Values::OneOf(&[$($word),*]) };
+}
 
-const BINDING: Values = Values::OneOf(&["grpc", "http", "jsonrpc", "in-process"]);
-const VERSION: Values = Values::OneOf(&["1.0", "0.3"]);
+/// Names of the RPCs.
+const OPERATION: Values = words![
+    "SendMessage" "SendStreamingMessage" "GetTask" "ListTasks" "CancelTask" "SubscribeToTask"
+    "CreateTaskPushNotificationConfig" "GetTaskPushNotificationConfig" "ListTaskPushNotificationConfigs"
+    "DeleteTaskPushNotificationConfig" "GetExtendedAgentCard"
+];
+
+const BINDING: Values = words!["grpc" "http" "jsonrpc" "in-process"];
+const VERSION: Values = words!["1.0" "0.3"];
 
 /// Names of gRPC codes.
-const CODE: Values = Values::OneOf(&[
-    "OK",
-    "CANCELLED",
-    "UNKNOWN",
-    "INVALID_ARGUMENT",
-    "DEADLINE_EXCEEDED",
-    "NOT_FOUND",
-    "ALREADY_EXISTS",
-    "PERMISSION_DENIED",
-    "RESOURCE_EXHAUSTED",
-    "FAILED_PRECONDITION",
-    "ABORTED",
-    "OUT_OF_RANGE",
-    "UNIMPLEMENTED",
-    "INTERNAL",
-    "UNAVAILABLE",
-    "DATA_LOSS",
-    "UNAUTHENTICATED",
-]);
+const CODE: Values = words![
+    "OK" "CANCELLED" "UNKNOWN" "INVALID_ARGUMENT" "DEADLINE_EXCEEDED" "NOT_FOUND" "ALREADY_EXISTS" "PERMISSION_DENIED"
+    "RESOURCE_EXHAUSTED" "FAILED_PRECONDITION" "ABORTED" "OUT_OF_RANGE" "UNIMPLEMENTED" "INTERNAL" "UNAVAILABLE"
+    "DATA_LOSS" "UNAUTHENTICATED"
+];
 
-const STATE: Values = Values::OneOf(&[
-    "TASK_STATE_SUBMITTED",
-    "TASK_STATE_WORKING",
-    "TASK_STATE_COMPLETED",
-    "TASK_STATE_FAILED",
-    "TASK_STATE_CANCELED",
-    "TASK_STATE_INPUT_REQUIRED",
-    "TASK_STATE_REJECTED",
-    "TASK_STATE_AUTH_REQUIRED",
-]);
+const STATE: Values = words![
+    "TASK_STATE_SUBMITTED" "TASK_STATE_WORKING" "TASK_STATE_COMPLETED" "TASK_STATE_FAILED" "TASK_STATE_CANCELED"
+    "TASK_STATE_INPUT_REQUIRED" "TASK_STATE_REJECTED" "TASK_STATE_AUTH_REQUIRED"
+];
 
-const TERMINAL_STATE: Values =
-    Values::OneOf(&["TASK_STATE_COMPLETED", "TASK_STATE_FAILED", "TASK_STATE_CANCELED", "TASK_STATE_REJECTED"]);
+const TERMINAL_STATE: Values = words![
+    "TASK_STATE_COMPLETED" "TASK_STATE_FAILED" "TASK_STATE_CANCELED" "TASK_STATE_REJECTED"
+];
 
 /// How turns end.
-const OUTCOME: Values = Values::OneOf(&[
-    "completed",
-    "failed",
-    "canceled",
-    "rejected",
-    "input_required",
-    "auth_required",
-    "reply",
-    "abandoned",
-]);
+const OUTCOME: Values = words![
+    "completed" "failed" "canceled" "rejected" "input_required" "auth_required" "reply" "abandoned"
+];
 
 /// Why turns fail.
-const REASON: Values = Values::OneOf(&[
-    "none",
-    "agent",
-    "error",
-    "panic",
-    "deadline",
-    "idle",
-    "limit",
-    "unavailable",
-    "breaker_open",
-    "credentials",
-    "tool_rounds",
-    "exit_code",
-]);
+const REASON: Values = words![
+    "none" "agent" "error" "panic" "deadline" "idle" "limit" "unavailable" "breaker_open" "credentials" "tool_rounds"
+    "exit_code"
+];
 
 /// Something that an agent needs: a configured name, never a host of a caller.
 const PEER: Values = Values::AtMost(24);
 
 /// Results of calls of a peer.
-const OUTBOUND_RESULT: Values =
-    Values::OneOf(&["ok", "connect", "timeout", "status_4xx", "status_5xx", "protocol", "canceled", "rejected"]);
+const OUTBOUND_RESULT: Values = words![
+    "ok" "connect" "timeout" "status_4xx" "status_5xx" "protocol" "canceled" "rejected"
+];
 
 /// Limits whose use is recorded: names of configuration keys.
-const USED_LIMIT: Values = Values::OneOf(&[
-    "turns",
-    "queued_turns",
-    "streams",
-    "calls",
-    "connections",
-    "incoming_bytes",
-    "outgoing_bytes",
-    "live_bytes",
-    "tasks",
-    "store.max_size",
-    "open_files",
-]);
+const USED_LIMIT: Values = words![
+    "turns" "queued_turns" "streams" "calls" "connections" "incoming_bytes" "outgoing_bytes" "live_bytes" "tasks"
+    "store.max_size" "open_files"
+];
 
 /// Names of limits in errors.
-const LIMIT: Values = Values::OneOf(&[
-    "artifact_bytes",
-    "artifacts",
-    "batch_bytes",
-    "batch_calls",
-    "body_bytes",
-    "call_rate_per_owner",
-    "calls",
-    "calls_per_owner",
-    "connections_per_peer",
-    "context_bytes",
-    "decoded_bytes",
-    "event_bytes",
-    "events",
-    "failed_authentications",
-    "header_bytes",
-    "health_bytes",
-    "health_watches",
-    "hops",
-    "id_bytes",
-    "incoming_bytes",
-    "json_depth",
-    "live_bytes",
-    "outgoing_bytes",
-    "parts",
-    "push_configs",
-    "push_configs_per_owner",
-    "queued_messages",
-    "queued_turns",
-    "queued_turns_per_owner",
-    "references",
-    "request_rate_per_peer",
-    "store.max_size",
-    "stream_max_age",
-    "streams",
-    "streams_per_owner",
-    "streams_per_task",
-    "task_bytes",
-    "tasks",
-    "tasks_per_owner",
-    "turns",
-    "turns_per_owner",
-    "uri_bytes",
-    "webhook_lookups",
-    "webhook_lookups_per_owner",
-]);
+const LIMIT: Values = words![
+    "artifact_bytes" "artifacts" "batch_bytes" "batch_calls" "body_bytes" "call_rate_per_owner" "calls"
+    "calls_per_owner" "connections_per_peer" "context_bytes" "decoded_bytes" "event_bytes" "events"
+    "failed_authentications" "header_bytes" "health_bytes" "health_watches" "hops" "id_bytes" "incoming_bytes"
+    "json_depth" "live_bytes" "outgoing_bytes" "parts" "push_configs" "push_configs_per_owner" "queued_messages"
+    "queued_turns" "queued_turns_per_owner" "references" "request_rate_per_peer" "store.max_size" "stream_max_age"
+    "streams" "streams_per_owner" "streams_per_task" "task_bytes" "tasks" "tasks_per_owner" "turns" "turns_per_owner"
+    "uri_bytes" "webhook_lookups" "webhook_lookups_per_owner"
+];
 
 /// Declares the metrics, one per line: constant, kind, unit, name, name in OpenTelemetry, labels, description. `agent` is the label
 /// of a server with several agents.
@@ -392,7 +292,7 @@ macro_rules! metrics {
 }
 
 metrics! {
-    RESPONSES: Kind::Counter, Count = "a2a_http_responses_total" "a2a.http.responses" [binding = Values::OneOf(&["grpc", "http", "jsonrpc"]), status = Values::AtMost(20)],
+    RESPONSES: Kind::Counter, Count = "a2a_http_responses_total" "a2a.http.responses" [binding = words!["grpc" "http" "jsonrpc"], status = Values::AtMost(20)],
         "HTTP responses. Includes those to requests that were rejected before they became a call.";
     CALLS: Kind::Counter, Count = "a2a_calls_total" "a2a.server.calls" [operation = OPERATION, binding = BINDING, version = VERSION, code = CODE, agent],
         "Calls that have ended, with the gRPC code of the result. `CANCELLED`: the client has gone.";
@@ -406,15 +306,15 @@ metrics! {
         "Events sent on streams.";
     READER_LAG: Kind::Histogram(&COUNTS), Count = "a2a_stream_lag_events" "a2a.stream.lag" [],
         "Committed events that a stream has not sent yet, each time it continues to read.";
-    STREAM_DURATION: Kind::Histogram(&LONG_SECONDS), Seconds = "a2a_stream_duration_seconds" "a2a.stream.duration" [end = Values::OneOf(&["completed", "client_gone", "slow", "max_age", "drain", "error"]), agent],
+    STREAM_DURATION: Kind::Histogram(&LONG_SECONDS), Seconds = "a2a_stream_duration_seconds" "a2a.stream.duration" [end = words!["completed" "client_gone" "slow" "max_age" "drain" "error"], agent],
         "Duration of streams. `client_gone`: the client has closed it, and `slow`: it had not taken an event for 30 s. `drain`: the server stops, or another one has the task.";
-    TURNS_STARTED: Kind::Counter, Count = "a2a_turns_started_total" "a2a.turns.started" [kind = Values::OneOf(&["new", "follow_up", "recovered"]), agent],
+    TURNS_STARTED: Kind::Counter, Count = "a2a_turns_started_total" "a2a.turns.started" [kind = words!["new" "follow_up" "recovered"], agent],
         "Turns that were accepted: of a new task, of a further message, or of an earlier process.";
     TURNS_ENDED: Kind::Counter, Count = "a2a_turns_ended_total" "a2a.turns.ended" [outcome = OUTCOME, reason = REASON, agent],
         "Turns that have ended. `agent`: the agent reported the failure itself. `abandoned`: the server stopped, or another one has the task.";
     TURN_DURATION: Kind::Histogram(&LONG_SECONDS), Seconds = "a2a_turn_duration_seconds" "gen_ai.invoke_agent.duration" [outcome = OUTCOME, agent],
         "Duration of turns, from their begin to their end.";
-    TURN_WAIT: Kind::Histogram(&LONG_SECONDS), Seconds = "a2a_turn_wait_seconds" "a2a.turn.wait" [queue = Values::OneOf(&["turn", "message", "exec"]), agent],
+    TURN_WAIT: Kind::Histogram(&LONG_SECONDS), Seconds = "a2a_turn_wait_seconds" "a2a.turn.wait" [queue = words!["turn" "message" "exec"], agent],
         "Time that accepted work has waited: a turn for `limits.turns`, a message for a busy agent, a turn for a process.";
     TASKS_CREATED: Kind::Counter, Count = "a2a_tasks_created_total" "a2a.tasks.created" [agent],
         "Tasks that were created.";
@@ -438,9 +338,9 @@ metrics! {
         "Tasks that changed in a commit.";
     COMMIT_BYTES: Kind::Histogram(&BYTES), Bytes = "a2a_commit_bytes" "a2a.store.commit.size" [],
         "Size of the events of a commit, encoded in protobuf.";
-    COMMIT_FAILURES: Kind::Counter, Count = "a2a_commit_failures_total" "a2a.store.commit.failures" [kind = Values::OneOf(&["unavailable", "rejected", "stale", "fault"])],
+    COMMIT_FAILURES: Kind::Counter, Count = "a2a_commit_failures_total" "a2a.store.commit.failures" [kind = words!["unavailable" "rejected" "stale" "fault"]],
         "Commits that failed: the store did not respond and they are retried, it rejected a change, another server has the task, or the store has a fault.";
-    STORE_BYTES: Kind::Gauge, Bytes = "a2a_store_bytes" "a2a.store.size" [file = Values::OneOf(&["db", "wal", "free"]), agent],
+    STORE_BYTES: Kind::Gauge, Bytes = "a2a_store_bytes" "a2a.store.size" [file = words!["db" "wal" "free"], agent],
         "Size of the database, of its write-ahead log, and of the part of the database that is free.";
     STORE_TASKS: Kind::Gauge, Count = "a2a_store_tasks" "a2a.store.tasks" [state = STATE, agent],
         "Stored tasks.";
@@ -448,15 +348,15 @@ metrics! {
         "Duration of the transfers of the write-ahead log to the database.";
     SWEEP_DURATION: Kind::Histogram(&SECONDS), Seconds = "a2a_sweep_seconds" "a2a.store.sweep.duration" [],
         "Duration of the sweeps that delete expired data.";
-    SWEEP_DELETED: Kind::Counter, Count = "a2a_sweep_deleted_total" "a2a.store.sweep.deleted" [what = Values::OneOf(&["tasks", "logs", "push", "keys"])],
+    SWEEP_DELETED: Kind::Counter, Count = "a2a_sweep_deleted_total" "a2a.store.sweep.deleted" [what = words!["tasks" "logs" "push" "keys"]],
         "Expired tasks, logs, push configurations and idempotency keys that were deleted.";
-    STORE_EVICTED: Kind::Counter, Count = "a2a_store_evicted_total" "a2a.store.evicted" [limit = Values::OneOf(&["tasks", "tasks_per_owner"])],
+    STORE_EVICTED: Kind::Counter, Count = "a2a_store_evicted_total" "a2a.store.evicted" [limit = words!["tasks" "tasks_per_owner"]],
         "Tasks that were deleted for a new one, by the limit that was reached.";
     DEPENDENCY_UP: Kind::Gauge, Count = "a2a_dependency_up" "a2a.dependency.up" [peer = PEER, agent],
         "1 if something that the agent needs responds, else 0. `peer`: `upstream`, `http`, `model`, `mcp:` with the name of the server, `exec`, `jwks`, `push`.";
     DEPENDENCY_SUCCESS: Kind::Gauge, Seconds = "a2a_dependency_last_success_timestamp_seconds" "a2a.dependency.last_success" [peer = PEER, agent],
         "Time of the last call that succeeded, in seconds since 1970.";
-    DEPENDENCY_BREAKER: Kind::Gauge, Count = "a2a_dependency_breaker" "a2a.dependency.breaker" [state = Values::OneOf(&["closed", "open", "half_open"]), peer = PEER, agent],
+    DEPENDENCY_BREAKER: Kind::Gauge, Count = "a2a_dependency_breaker" "a2a.dependency.breaker" [state = words!["closed" "open" "half_open"], peer = PEER, agent],
         "1 for the state of the breaker, 0 for the others. While it is open, new work for the peer is rejected.";
     OUTBOUND: Kind::Counter, Count = "a2a_outbound_total" "a2a.outbound.calls" [result = OUTBOUND_RESULT, peer = PEER, agent],
         "Calls of a peer, with all retries. `rejected`: by the breaker, or by a limit of the peer.";
@@ -464,21 +364,21 @@ metrics! {
         "Duration of these calls.";
     OUTBOUND_RETRIES: Kind::Counter, Count = "a2a_outbound_retries_total" "a2a.outbound.retries" [peer = PEER, agent],
         "Retries within these calls.";
-    MODEL_TOKENS: Kind::Counter, Count = "a2a_model_tokens_total" "gen_ai.client.inference.usage" [direction = Values::OneOf(&["input", "output"]), detail = Values::OneOf(&["all", "cache_read", "reasoning"]), agent],
+    MODEL_TOKENS: Kind::Counter, Count = "a2a_model_tokens_total" "gen_ai.client.inference.usage" [direction = words!["input" "output"], detail = words!["all" "cache_read" "reasoning"], agent],
         "Tokens that the model reports. `cache_read` and `reasoning` are part of `all`.";
     MODEL_FIRST_CHUNK: Kind::Histogram(&SECONDS), Seconds = "a2a_model_first_chunk_seconds" "gen_ai.client.operation.time_to_first_chunk" [agent],
         "Time from a request to the model to the first chunk of its answer.";
-    MODEL_FINISHED: Kind::Counter, Count = "a2a_model_finish_total" "a2a.model.finish" [reason = Values::OneOf(&["stop", "length", "tool_calls", "content_filter", "other"]), agent],
+    MODEL_FINISHED: Kind::Counter, Count = "a2a_model_finish_total" "a2a.model.finish" [reason = words!["stop" "length" "tool_calls" "content_filter" "other"], agent],
         "Answers of the model, by the reason that it reports for their end.";
-    TOOL_CALLS: Kind::Counter, Count = "a2a_tool_calls_total" "a2a.tool.calls" [result = Values::OneOf(&["ok", "tool_error", "error", "timeout", "denied"]), server = Values::AtMost(16), agent],
+    TOOL_CALLS: Kind::Counter, Count = "a2a_tool_calls_total" "a2a.tool.calls" [result = words!["ok" "tool_error" "error" "timeout" "denied"], server = Values::AtMost(16), agent],
         "Calls of tools, by the server in `openai.mcp`. `tool_error`: the tool reports an error. `denied`: the client declined it.";
-    TOOL_DURATION: Kind::Histogram(&SECONDS), Seconds = "a2a_tool_duration_seconds" "mcp.client.operation.duration" [result = Values::OneOf(&["ok", "tool_error", "error", "timeout", "denied"]), server = Values::AtMost(16), agent],
+    TOOL_DURATION: Kind::Histogram(&SECONDS), Seconds = "a2a_tool_duration_seconds" "mcp.client.operation.duration" [result = words!["ok" "tool_error" "error" "timeout" "denied"], server = Values::AtMost(16), agent],
         "Duration of these calls.";
     EXEC_PROCESSES: Kind::Gauge, Count = "a2a_exec_processes" "a2a.exec.processes" [agent],
         "Running processes of the agent.";
-    EXEC_EXITS: Kind::Counter, Count = "a2a_exec_exits_total" "a2a.exec.exits" [code = Values::OneOf(&["0", "1", "2", "126", "127", "signal", "other"]), agent],
+    EXEC_EXITS: Kind::Counter, Count = "a2a_exec_exits_total" "a2a.exec.exits" [code = words!["0" "1" "2" "126" "127" "signal" "other"], agent],
         "Processes of the agent that have ended, by their exit code.";
-    PUSH_ATTEMPTS: Kind::Counter, Count = "a2a_push_attempts_total" "a2a.push.attempts" [outcome = Values::OneOf(&["success", "failure"])],
+    PUSH_ATTEMPTS: Kind::Counter, Count = "a2a_push_attempts_total" "a2a.push.attempts" [outcome = words!["success" "failure"]],
         "Attempts to send a push notification.";
     PUSH_DEAD_LETTERS: Kind::Counter, Count = "a2a_push_dead_letters_total" "a2a.push.dead_letters" [],
         "Push notifications that were given up.";
@@ -492,7 +392,7 @@ metrics! {
         "Maximum of a limit. Limits without a maximum have no series.";
     LIMIT_REJECTIONS: Kind::Counter, Count = "a2a_limit_rejections_total" "a2a.limit.rejections" [limit = LIMIT],
         "Requests and changes that were rejected for a limit, by its name in the error.";
-    AUTH_FAILURES: Kind::Counter, Count = "a2a_auth_failures_total" "a2a.auth.failures" [method = Values::OneOf(&["bearer", "basic", "certificate", "other"]), reason = Values::OneOf(&["missing", "invalid", "forbidden", "limited", "unavailable", "other"])],
+    AUTH_FAILURES: Kind::Counter, Count = "a2a_auth_failures_total" "a2a.auth.failures" [method = words!["bearer" "basic" "certificate" "other"], reason = words!["missing" "invalid" "forbidden" "limited" "unavailable" "other"]],
         "Requests that were not authenticated. `limited`: too many failures of a client address. `unavailable`: the keys of an issuer can't be read.";
     READY: Kind::Gauge, Count = "a2a_ready" "a2a.ready" [],
         "1 if the server accepts work, as `/readyz` reports, else 0.";
@@ -512,7 +412,7 @@ metrics! {
         "Open files and connections of the process.";
     MAX_FILES: Kind::Gauge, Count = "process_max_fds" "process.unix.file_descriptor.max" [],
         "Maximum number of these.";
-    OTLP_SPANS: Kind::Counter, Count = "a2a_otlp_spans_total" "a2a.otlp.spans" [result = Values::OneOf(&["exported", "dropped", "failed"])],
+    OTLP_SPANS: Kind::Counter, Count = "a2a_otlp_spans_total" "a2a.otlp.spans" [result = words!["exported" "dropped" "failed"]],
         "Spans that were sent to `otlp.endpoint`, dropped because the queue was full, or lost because the endpoint failed.";
     OTLP_QUEUE: Kind::Gauge, Count = "a2a_otlp_queue" "a2a.otlp.queue" [],
         "Spans that wait to be sent.";
@@ -523,6 +423,16 @@ mod tests {
     use std::fmt::Write as _;
 
     use super::*;
+    use crate::{
+        protocol::{
+            error::code_name,
+            pb::v1::{
+                TaskState,
+                bindings::{Rpc, each_rpc},
+            },
+        },
+        store::turn_record::{OUTCOMES, REASONS},
+    };
 
     /// Maximum length of the values of a label that the documents list.
     const LISTED: usize = 110;
@@ -544,6 +454,19 @@ mod tests {
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), 2 * METRICS.len(), "names are unique");
+    }
+
+    #[test]
+    fn labels_have_the_values_of_the_code() {
+        assert_eq!((OUTCOME, REASON), (Values::OneOf(&OUTCOMES), Values::OneOf(&REASONS)));
+        let codes: Vec<_> = (0..17).map(|code| code_name(code.into())).collect();
+        assert_eq!(CODE, Values::OneOf(codes.leak()));
+        let states = (1..).map_while(|number| TaskState::try_from(number).ok());
+        assert_eq!(STATE, Values::OneOf(states.map(|state| state.as_str_name()).collect::<Vec<_>>().leak()));
+        macro_rules! names {
+            ($($kind:ident $method:ident $rpc:ident: $request:ty => $response:ty;)*) => { &[$(Rpc::$rpc.name()),*] };
+        }
+        assert_eq!(OPERATION, Values::OneOf(each_rpc!(names)));
     }
 
     #[test]

@@ -68,6 +68,7 @@ class Server:
     def __init__(self, config="", *arguments, directory=None, env=None, listen="127.0.0.1:0"):
         self.directory = pathlib.Path(directory or tempfile.mkdtemp(prefix=f"{AREA}-", dir=WORK))
         self.log = self.directory / "log"
+        self.log.unlink(missing_ok=True)
         if config:
             (self.directory / "a2a.toml").write_text(config)
         # Settings of the user who runs the script must not matter.

@@ -1,7 +1,12 @@
 //! Metrics of the process, as the client libraries of Prometheus have them, read from `/proc`.
 
 #[cfg(target_os = "linux")]
-use super::{CPU_TIME, LimitUse, MAX_FILES, OPEN_FILES, RESIDENT_MEMORY, START_TIME, recording::number};
+use super::{
+    CPU_TIME,
+    Change::{Count, Set},
+    LimitUse, MAX_FILES, OPEN_FILES, RESIDENT_MEMORY, START_TIME,
+    recording::number,
+};
 
 /// Records the metrics of the process. Values that can't be read are left out.
 #[cfg(target_os = "linux")]
@@ -18,13 +23,13 @@ pub(crate) fn record_process() {
         .unwrap_or_default();
     // User and system time, and the start since the boot: fields 14, 15 and 22 of proc(5).
     if let [_, _, _, _, _, _, _, _, _, _, _, user, system, _, _, _, _, _, _, start, ..] = *fields {
-        CPU_TIME.set_count(None, &[], (user + system) / ticks);
+        CPU_TIME.record(None, &[], Count((user + system) / ticks));
         if let Some(boot) = field(&read("/proc/stat"), "btime ") {
-            START_TIME.set(None, &[], number(boot + start / ticks));
+            START_TIME.record(None, &[], Set(number(boot + start / ticks)));
         }
     }
     if let Some(kib) = field(&read("/proc/self/status"), "VmRSS:") {
-        RESIDENT_MEMORY.set(None, &[], number(kib * 1024));
+        RESIDENT_MEMORY.record(None, &[], Set(number(kib * 1024)));
     }
     let max = field(&read("/proc/self/limits"), "Max open files");
     if let Ok(files) = fs::read_dir("/proc/self/fd") {
@@ -32,10 +37,10 @@ pub(crate) fn record_process() {
         let open = files.count().saturating_sub(1);
         let files = LimitUse { max, ..LimitUse::new("open_files", open, 0) };
         files.record(None);
-        OPEN_FILES.set(None, &[], number(files.used));
+        OPEN_FILES.record(None, &[], Set(number(files.used)));
     }
     if let Some(max) = max {
-        MAX_FILES.set(None, &[], number(max));
+        MAX_FILES.record(None, &[], Set(number(max)));
     }
 }
 
