@@ -292,130 +292,68 @@ macro_rules! metrics {
 }
 
 metrics! {
-    RESPONSES: Kind::Counter, Count = "a2a_http_responses_total" "a2a.http.responses" [binding = words!["grpc" "http" "jsonrpc"], status = Values::AtMost(20)],
-        "HTTP responses. Includes those to requests that were rejected before they became a call.";
-    CALLS: Kind::Counter, Count = "a2a_calls_total" "a2a.server.calls" [operation = OPERATION, binding = BINDING, version = VERSION, code = CODE, agent],
-        "Calls that have ended, with the gRPC code of the result. `CANCELLED`: the client has gone.";
-    CALL_DURATION: Kind::Histogram(&SECONDS), Seconds = "a2a_call_duration_seconds" "a2a.server.call.duration" [operation = OPERATION, binding = BINDING, agent],
-        "Duration of calls. The duration of a stream is not included.";
-    FIRST_EVENT: Kind::Histogram(&SECONDS), Seconds = "a2a_stream_first_event_seconds" "a2a.stream.first_event" [operation = OPERATION, binding = BINDING, agent],
-        "Time from a streaming call to its first event.";
-    STREAMS: Kind::Gauge, Count = "a2a_streams" "a2a.stream.open" [operation = OPERATION, binding = BINDING, agent],
-        "Open streams.";
-    STREAM_EVENTS: Kind::Counter, Count = "a2a_stream_events_total" "a2a.stream.events" [operation = OPERATION, binding = BINDING, agent],
-        "Events sent on streams.";
-    READER_LAG: Kind::Histogram(&COUNTS), Count = "a2a_stream_lag_events" "a2a.stream.lag" [],
-        "Committed events that a stream has not sent yet, each time it continues to read.";
-    STREAM_DURATION: Kind::Histogram(&LONG_SECONDS), Seconds = "a2a_stream_duration_seconds" "a2a.stream.duration" [end = words!["completed" "client_gone" "slow" "max_age" "drain" "error"], agent],
-        "Duration of streams. `client_gone`: the client has closed it, and `slow`: it had not taken an event for 30 s. `drain`: the server stops, or another one has the task.";
-    TURNS_STARTED: Kind::Counter, Count = "a2a_turns_started_total" "a2a.turns.started" [kind = words!["new" "follow_up" "recovered"], agent],
-        "Turns that were accepted: of a new task, of a further message, or of an earlier process.";
-    TURNS_ENDED: Kind::Counter, Count = "a2a_turns_ended_total" "a2a.turns.ended" [outcome = OUTCOME, reason = REASON, agent],
-        "Turns that have ended. `agent`: the agent reported the failure itself. `abandoned`: the server stopped, or another one has the task.";
-    TURN_DURATION: Kind::Histogram(&LONG_SECONDS), Seconds = "a2a_turn_duration_seconds" "gen_ai.invoke_agent.duration" [outcome = OUTCOME, agent],
-        "Duration of turns, from their begin to their end.";
-    TURN_WAIT: Kind::Histogram(&LONG_SECONDS), Seconds = "a2a_turn_wait_seconds" "a2a.turn.wait" [queue = words!["turn" "message" "exec"], agent],
-        "Time that accepted work has waited: a turn for `limits.turns`, a message for a busy agent, a turn for a process.";
-    TASKS_CREATED: Kind::Counter, Count = "a2a_tasks_created_total" "a2a.tasks.created" [agent],
-        "Tasks that were created.";
-    TASKS_ENDED: Kind::Counter, Count = "a2a_tasks_ended_total" "a2a.tasks.ended" [state = TERMINAL_STATE, agent],
-        "Tasks that have reached a terminal state.";
-    TASK_DURATION: Kind::Histogram(&TASK_SECONDS), Seconds = "a2a_task_duration_seconds" "a2a.task.duration" [state = TERMINAL_STATE, agent],
-        "Time from the creation of a task to its terminal state, including the time that it waited for its client.";
-    TURNS: Kind::Gauge, Count = "a2a_turns" "a2a.turns" [agent],
-        "Running turns.";
-    QUEUED_TURNS: Kind::Gauge, Count = "a2a_queued_turns" "a2a.turns.queued" [agent],
-        "New turns that wait for a running one to end.";
-    QUEUED_MESSAGES: Kind::Gauge, Count = "a2a_queued_messages" "a2a.messages.queued" [agent],
-        "Messages that wait for the next turn of their task.";
-    UNCOMMITTED_TASKS: Kind::Gauge, Count = "a2a_uncommitted_tasks" "a2a.tasks.uncommitted" [agent],
-        "Tasks with changes that wait for a commit.";
-    LIVE_TASKS: Kind::Gauge, Count = "a2a_live_tasks" "a2a.tasks.live" [state = STATE, agent],
-        "Tasks in memory, because they run or are read.";
-    COMMIT_DURATION: Kind::Histogram(&SECONDS), Seconds = "a2a_commit_duration_seconds" "a2a.store.commit.duration" [],
-        "Duration of the commits to the store that succeeded. Each has the changes of one or more tasks.";
-    COMMIT_TASKS: Kind::Histogram(&COUNTS), Count = "a2a_commit_tasks" "a2a.store.commit.tasks" [],
-        "Tasks that changed in a commit.";
-    COMMIT_BYTES: Kind::Histogram(&BYTES), Bytes = "a2a_commit_bytes" "a2a.store.commit.size" [],
-        "Size of the events of a commit, encoded in protobuf.";
-    COMMIT_FAILURES: Kind::Counter, Count = "a2a_commit_failures_total" "a2a.store.commit.failures" [kind = words!["unavailable" "rejected" "stale" "fault"]],
-        "Commits that failed: the store did not respond and they are retried, it rejected a change, another server has the task, or the store has a fault.";
-    STORE_BYTES: Kind::Gauge, Bytes = "a2a_store_bytes" "a2a.store.size" [file = words!["db" "wal" "free"], agent],
-        "Size of the database, of its write-ahead log, and of the part of the database that is free.";
-    STORE_TASKS: Kind::Gauge, Count = "a2a_store_tasks" "a2a.store.tasks" [state = STATE, agent],
-        "Stored tasks.";
-    CHECKPOINT_DURATION: Kind::Histogram(&SECONDS), Seconds = "a2a_store_checkpoint_seconds" "a2a.store.checkpoint.duration" [],
-        "Duration of the transfers of the write-ahead log to the database.";
-    SWEEP_DURATION: Kind::Histogram(&SECONDS), Seconds = "a2a_sweep_seconds" "a2a.store.sweep.duration" [],
-        "Duration of the sweeps that delete expired data.";
-    SWEEP_DELETED: Kind::Counter, Count = "a2a_sweep_deleted_total" "a2a.store.sweep.deleted" [what = words!["tasks" "logs" "push" "keys"]],
-        "Expired tasks, logs, push configurations and idempotency keys that were deleted.";
-    STORE_EVICTED: Kind::Counter, Count = "a2a_store_evicted_total" "a2a.store.evicted" [limit = words!["tasks" "tasks_per_owner"]],
-        "Tasks that were deleted for a new one, by the limit that was reached.";
-    DEPENDENCY_UP: Kind::Gauge, Count = "a2a_dependency_up" "a2a.dependency.up" [peer = PEER, agent],
-        "1 if something that the agent needs responds, else 0. `peer`: `upstream`, `http`, `model`, `mcp:` with the name of the server, `exec`, `jwks`, `push`.";
-    DEPENDENCY_SUCCESS: Kind::Gauge, Seconds = "a2a_dependency_last_success_timestamp_seconds" "a2a.dependency.last_success" [peer = PEER, agent],
-        "Time of the last call that succeeded, in seconds since 1970.";
-    DEPENDENCY_BREAKER: Kind::Gauge, Count = "a2a_dependency_breaker" "a2a.dependency.breaker" [state = words!["closed" "open" "half_open"], peer = PEER, agent],
-        "1 for the state of the breaker, 0 for the others. While it is open, new work for the peer is rejected.";
-    OUTBOUND: Kind::Counter, Count = "a2a_outbound_total" "a2a.outbound.calls" [result = OUTBOUND_RESULT, peer = PEER, agent],
-        "Calls of a peer, with all retries. `rejected`: by the breaker, or by a limit of the peer.";
-    OUTBOUND_DURATION: Kind::Histogram(&LONG_SECONDS), Seconds = "a2a_outbound_duration_seconds" "a2a.outbound.duration" [peer = PEER, agent],
-        "Duration of these calls.";
-    OUTBOUND_RETRIES: Kind::Counter, Count = "a2a_outbound_retries_total" "a2a.outbound.retries" [peer = PEER, agent],
-        "Retries within these calls.";
-    MODEL_TOKENS: Kind::Counter, Count = "a2a_model_tokens_total" "gen_ai.client.inference.usage" [direction = words!["input" "output"], detail = words!["all" "cache_read" "reasoning"], agent],
-        "Tokens that the model reports. `cache_read` and `reasoning` are part of `all`.";
-    MODEL_FIRST_CHUNK: Kind::Histogram(&SECONDS), Seconds = "a2a_model_first_chunk_seconds" "gen_ai.client.operation.time_to_first_chunk" [agent],
-        "Time from a request to the model to the first chunk of its answer.";
-    MODEL_FINISHED: Kind::Counter, Count = "a2a_model_finish_total" "a2a.model.finish" [reason = words!["stop" "length" "tool_calls" "content_filter" "other"], agent],
-        "Answers of the model, by the reason that it reports for their end.";
-    TOOL_CALLS: Kind::Counter, Count = "a2a_tool_calls_total" "a2a.tool.calls" [result = words!["ok" "tool_error" "error" "timeout" "denied"], server = Values::AtMost(16), agent],
-        "Calls of tools, by the server in `openai.mcp`. `tool_error`: the tool reports an error. `denied`: the client declined it.";
-    TOOL_DURATION: Kind::Histogram(&SECONDS), Seconds = "a2a_tool_duration_seconds" "mcp.client.operation.duration" [result = words!["ok" "tool_error" "error" "timeout" "denied"], server = Values::AtMost(16), agent],
-        "Duration of these calls.";
-    EXEC_PROCESSES: Kind::Gauge, Count = "a2a_exec_processes" "a2a.exec.processes" [agent],
-        "Running processes of the agent.";
-    EXEC_EXITS: Kind::Counter, Count = "a2a_exec_exits_total" "a2a.exec.exits" [code = words!["0" "1" "2" "126" "127" "signal" "other"], agent],
-        "Processes of the agent that have ended, by their exit code.";
-    PUSH_ATTEMPTS: Kind::Counter, Count = "a2a_push_attempts_total" "a2a.push.attempts" [outcome = words!["success" "failure"]],
-        "Attempts to send a push notification.";
-    PUSH_DEAD_LETTERS: Kind::Counter, Count = "a2a_push_dead_letters_total" "a2a.push.dead_letters" [],
-        "Push notifications that were given up.";
-    PUSH_LAG: Kind::Gauge, Seconds = "a2a_push_lag_seconds" "a2a.push.lag" [],
-        "Age of the oldest push notification that is due.";
-    PUSH_DUE: Kind::Gauge, Count = "a2a_push_due" "a2a.push.due" [],
-        "Deliveries that are due or in progress.";
-    LIMIT_USED: Kind::Gauge, Count = "a2a_limit_used" "a2a.limit.usage" [limit = USED_LIMIT, agent],
-        "Use of a limit, in its unit.";
-    LIMIT_MAX: Kind::Gauge, Count = "a2a_limit_max" "a2a.limit.max" [limit = USED_LIMIT, agent],
-        "Maximum of a limit. Limits without a maximum have no series.";
-    LIMIT_REJECTIONS: Kind::Counter, Count = "a2a_limit_rejections_total" "a2a.limit.rejections" [limit = LIMIT],
-        "Requests and changes that were rejected for a limit, by its name in the error.";
-    AUTH_FAILURES: Kind::Counter, Count = "a2a_auth_failures_total" "a2a.auth.failures" [method = words!["bearer" "basic" "certificate" "other"], reason = words!["missing" "invalid" "forbidden" "limited" "unavailable" "other"]],
-        "Requests that were not authenticated. `limited`: too many failures of a client address. `unavailable`: the keys of an issuer can't be read.";
-    READY: Kind::Gauge, Count = "a2a_ready" "a2a.ready" [],
-        "1 if the server accepts work, as `/readyz` reports, else 0.";
-    DRAINING: Kind::Gauge, Count = "a2a_draining" "a2a.draining" [],
-        "1 while the server stops, else 0.";
-    CONNECTIONS: Kind::Gauge, Count = "a2a_connections" "a2a.connections" [],
-        "Open connections.";
-    BUILD_INFO: Kind::Gauge, Count = "a2a_build_info" "a2a.build_info" [version = Values::AtMost(1), revision = Values::AtMost(1), rustc = Values::AtMost(1), features = Values::AtMost(1)],
-        "1, with the build of the program in the labels.";
-    START_TIME: Kind::Gauge, Seconds = "process_start_time_seconds" "process.start_time" [],
-        "Start of the process, in seconds since 1970.";
-    CPU_TIME: Kind::Counter, Seconds = "process_cpu_seconds_total" "process.cpu.time" [],
-        "Processor time of the process.";
-    RESIDENT_MEMORY: Kind::Gauge, Bytes = "process_resident_memory_bytes" "process.memory.usage" [],
-        "Memory of the process.";
-    OPEN_FILES: Kind::Gauge, Count = "process_open_fds" "process.unix.file_descriptor.count" [],
-        "Open files and connections of the process.";
-    MAX_FILES: Kind::Gauge, Count = "process_max_fds" "process.unix.file_descriptor.max" [],
-        "Maximum number of these.";
-    OTLP_SPANS: Kind::Counter, Count = "a2a_otlp_spans_total" "a2a.otlp.spans" [result = words!["exported" "dropped" "failed"]],
-        "Spans that were sent to `otlp.endpoint`, dropped because the queue was full, or lost because the endpoint failed.";
-    OTLP_QUEUE: Kind::Gauge, Count = "a2a_otlp_queue" "a2a.otlp.queue" [],
-        "Spans that wait to be sent.";
+    RESPONSES: Kind::Counter, Count = "a2a_http_responses_total" "a2a.http.responses" [binding = words!["grpc" "http" "jsonrpc"], status = Values::AtMost(20)], "HTTP responses. Includes those to requests that were rejected before they became a call.";
+    CALLS: Kind::Counter, Count = "a2a_calls_total" "a2a.server.calls" [operation = OPERATION, binding = BINDING, version = VERSION, code = CODE, agent], "Calls that have ended, with the gRPC code of the result. `CANCELLED`: the client has gone.";
+    CALL_DURATION: Kind::Histogram(&SECONDS), Seconds = "a2a_call_duration_seconds" "a2a.server.call.duration" [operation = OPERATION, binding = BINDING, agent], "Duration of calls. The duration of a stream is not included.";
+    FIRST_EVENT: Kind::Histogram(&SECONDS), Seconds = "a2a_stream_first_event_seconds" "a2a.stream.first_event" [operation = OPERATION, binding = BINDING, agent], "Time from a streaming call to its first event.";
+    STREAMS: Kind::Gauge, Count = "a2a_streams" "a2a.stream.open" [operation = OPERATION, binding = BINDING, agent], "Open streams.";
+    STREAM_EVENTS: Kind::Counter, Count = "a2a_stream_events_total" "a2a.stream.events" [operation = OPERATION, binding = BINDING, agent], "Events sent on streams.";
+    READER_LAG: Kind::Histogram(&COUNTS), Count = "a2a_stream_lag_events" "a2a.stream.lag" [], "Committed events that a stream has not sent yet, each time it continues to read.";
+    STREAM_DURATION: Kind::Histogram(&LONG_SECONDS), Seconds = "a2a_stream_duration_seconds" "a2a.stream.duration" [end = words!["completed" "client_gone" "slow" "max_age" "drain" "error"], agent], "Duration of streams. `client_gone`: the client has closed it, and `slow`: it had not taken an event for 30 s. `drain`: the server stops, or another one has the task.";
+    TURNS_STARTED: Kind::Counter, Count = "a2a_turns_started_total" "a2a.turns.started" [kind = words!["new" "follow_up" "recovered"], agent], "Turns that were accepted: of a new task, of a further message, or of an earlier process.";
+    TURNS_ENDED: Kind::Counter, Count = "a2a_turns_ended_total" "a2a.turns.ended" [outcome = OUTCOME, reason = REASON, agent], "Turns that have ended. `agent`: the agent reported the failure itself. `abandoned`: the server stopped, or another one has the task.";
+    TURN_DURATION: Kind::Histogram(&LONG_SECONDS), Seconds = "a2a_turn_duration_seconds" "gen_ai.invoke_agent.duration" [outcome = OUTCOME, agent], "Duration of turns, from their begin to their end.";
+    TURN_WAIT: Kind::Histogram(&LONG_SECONDS), Seconds = "a2a_turn_wait_seconds" "a2a.turn.wait" [queue = words!["turn" "message" "exec"], agent], "Time that accepted work has waited: a turn for `limits.turns`, a message for a busy agent, a turn for a process.";
+    TASKS_CREATED: Kind::Counter, Count = "a2a_tasks_created_total" "a2a.tasks.created" [agent], "Tasks that were created.";
+    TASKS_ENDED: Kind::Counter, Count = "a2a_tasks_ended_total" "a2a.tasks.ended" [state = TERMINAL_STATE, agent], "Tasks that have reached a terminal state.";
+    TASK_DURATION: Kind::Histogram(&TASK_SECONDS), Seconds = "a2a_task_duration_seconds" "a2a.task.duration" [state = TERMINAL_STATE, agent], "Time from the creation of a task to its terminal state, including the time that it waited for its client.";
+    TURNS: Kind::Gauge, Count = "a2a_turns" "a2a.turns" [agent], "Running turns.";
+    QUEUED_TURNS: Kind::Gauge, Count = "a2a_queued_turns" "a2a.turns.queued" [agent], "New turns that wait for a running one to end.";
+    QUEUED_MESSAGES: Kind::Gauge, Count = "a2a_queued_messages" "a2a.messages.queued" [agent], "Messages that wait for the next turn of their task.";
+    UNCOMMITTED_TASKS: Kind::Gauge, Count = "a2a_uncommitted_tasks" "a2a.tasks.uncommitted" [agent], "Tasks with changes that wait for a commit.";
+    LIVE_TASKS: Kind::Gauge, Count = "a2a_live_tasks" "a2a.tasks.live" [state = STATE, agent], "Tasks in memory, because they run or are read.";
+    COMMIT_DURATION: Kind::Histogram(&SECONDS), Seconds = "a2a_commit_duration_seconds" "a2a.store.commit.duration" [], "Duration of the commits to the store that succeeded. Each has the changes of one or more tasks.";
+    COMMIT_TASKS: Kind::Histogram(&COUNTS), Count = "a2a_commit_tasks" "a2a.store.commit.tasks" [], "Tasks that changed in a commit.";
+    COMMIT_BYTES: Kind::Histogram(&BYTES), Bytes = "a2a_commit_bytes" "a2a.store.commit.size" [], "Size of the events of a commit, encoded in protobuf.";
+    COMMIT_FAILURES: Kind::Counter, Count = "a2a_commit_failures_total" "a2a.store.commit.failures" [kind = words!["unavailable" "rejected" "stale" "fault"]], "Commits that failed: the store did not respond and they are retried, it rejected a change, another server has the task, or the store has a fault.";
+    STORE_BYTES: Kind::Gauge, Bytes = "a2a_store_bytes" "a2a.store.size" [file = words!["db" "wal" "free"], agent], "Size of the database, of its write-ahead log, and of the part of the database that is free.";
+    STORE_TASKS: Kind::Gauge, Count = "a2a_store_tasks" "a2a.store.tasks" [state = STATE, agent], "Stored tasks.";
+    CHECKPOINT_DURATION: Kind::Histogram(&SECONDS), Seconds = "a2a_store_checkpoint_seconds" "a2a.store.checkpoint.duration" [], "Duration of the transfers of the write-ahead log to the database.";
+    SWEEP_DURATION: Kind::Histogram(&SECONDS), Seconds = "a2a_sweep_seconds" "a2a.store.sweep.duration" [], "Duration of the sweeps that delete expired data.";
+    SWEEP_DELETED: Kind::Counter, Count = "a2a_sweep_deleted_total" "a2a.store.sweep.deleted" [what = words!["tasks" "logs" "push" "keys"]], "Expired tasks, logs, push configurations and idempotency keys that were deleted.";
+    STORE_EVICTED: Kind::Counter, Count = "a2a_store_evicted_total" "a2a.store.evicted" [limit = words!["tasks" "tasks_per_owner"]], "Tasks that were deleted for a new one, by the limit that was reached.";
+    DEPENDENCY_UP: Kind::Gauge, Count = "a2a_dependency_up" "a2a.dependency.up" [peer = PEER, agent], "1 if something that the agent needs responds, else 0. `peer`: `upstream`, `http`, `model`, `mcp:` with the name of the server, `exec`, `jwks`, `push`.";
+    DEPENDENCY_SUCCESS: Kind::Gauge, Seconds = "a2a_dependency_last_success_timestamp_seconds" "a2a.dependency.last_success" [peer = PEER, agent], "Time of the last call that succeeded, in seconds since 1970.";
+    DEPENDENCY_BREAKER: Kind::Gauge, Count = "a2a_dependency_breaker" "a2a.dependency.breaker" [state = words!["closed" "open" "half_open"], peer = PEER, agent], "1 for the state of the breaker, 0 for the others. While it is open, new work for the peer is rejected.";
+    OUTBOUND: Kind::Counter, Count = "a2a_outbound_total" "a2a.outbound.calls" [result = OUTBOUND_RESULT, peer = PEER, agent], "Calls of a peer, with all retries. `rejected`: by the breaker, or by a limit of the peer.";
+    OUTBOUND_DURATION: Kind::Histogram(&LONG_SECONDS), Seconds = "a2a_outbound_duration_seconds" "a2a.outbound.duration" [peer = PEER, agent], "Duration of these calls.";
+    OUTBOUND_RETRIES: Kind::Counter, Count = "a2a_outbound_retries_total" "a2a.outbound.retries" [peer = PEER, agent], "Retries within these calls.";
+    MODEL_TOKENS: Kind::Counter, Count = "a2a_model_tokens_total" "gen_ai.client.inference.usage" [direction = words!["input" "output"], detail = words!["all" "cache_read" "reasoning"], agent], "Tokens that the model reports. `cache_read` and `reasoning` are part of `all`.";
+    MODEL_FIRST_CHUNK: Kind::Histogram(&SECONDS), Seconds = "a2a_model_first_chunk_seconds" "gen_ai.client.operation.time_to_first_chunk" [agent], "Time from a request to the model to the first chunk of its answer.";
+    MODEL_FINISHED: Kind::Counter, Count = "a2a_model_finish_total" "a2a.model.finish" [reason = words!["stop" "length" "tool_calls" "content_filter" "other"], agent], "Answers of the model, by the reason that it reports for their end.";
+    TOOL_CALLS: Kind::Counter, Count = "a2a_tool_calls_total" "a2a.tool.calls" [result = words!["ok" "tool_error" "error" "timeout" "denied"], server = Values::AtMost(16), agent], "Calls of tools, by the server in `openai.mcp`. `tool_error`: the tool reports an error. `denied`: the client declined it.";
+    TOOL_DURATION: Kind::Histogram(&SECONDS), Seconds = "a2a_tool_duration_seconds" "mcp.client.operation.duration" [result = words!["ok" "tool_error" "error" "timeout" "denied"], server = Values::AtMost(16), agent], "Duration of these calls.";
+    EXEC_PROCESSES: Kind::Gauge, Count = "a2a_exec_processes" "a2a.exec.processes" [agent], "Running processes of the agent.";
+    EXEC_EXITS: Kind::Counter, Count = "a2a_exec_exits_total" "a2a.exec.exits" [code = words!["0" "1" "2" "126" "127" "signal" "other"], agent], "Processes of the agent that have ended, by their exit code.";
+    PUSH_ATTEMPTS: Kind::Counter, Count = "a2a_push_attempts_total" "a2a.push.attempts" [outcome = words!["success" "failure"]], "Attempts to send a push notification.";
+    PUSH_DEAD_LETTERS: Kind::Counter, Count = "a2a_push_dead_letters_total" "a2a.push.dead_letters" [], "Push notifications that were given up.";
+    PUSH_LAG: Kind::Gauge, Seconds = "a2a_push_lag_seconds" "a2a.push.lag" [], "Age of the oldest push notification that is due.";
+    PUSH_DUE: Kind::Gauge, Count = "a2a_push_due" "a2a.push.due" [], "Deliveries that are due or in progress.";
+    LIMIT_USED: Kind::Gauge, Count = "a2a_limit_used" "a2a.limit.usage" [limit = USED_LIMIT, agent], "Use of a limit, in its unit.";
+    LIMIT_MAX: Kind::Gauge, Count = "a2a_limit_max" "a2a.limit.max" [limit = USED_LIMIT, agent], "Maximum of a limit. Limits without a maximum have no series.";
+    LIMIT_REJECTIONS: Kind::Counter, Count = "a2a_limit_rejections_total" "a2a.limit.rejections" [limit = LIMIT], "Requests and changes that were rejected for a limit, by its name in the error.";
+    AUTH_FAILURES: Kind::Counter, Count = "a2a_auth_failures_total" "a2a.auth.failures" [method = words!["bearer" "basic" "certificate" "other"], reason = words!["missing" "invalid" "forbidden" "limited" "unavailable" "other"]], "Requests that were not authenticated. `limited`: too many failures of a client address. `unavailable`: the keys of an issuer can't be read.";
+    READY: Kind::Gauge, Count = "a2a_ready" "a2a.ready" [], "1 if the server accepts work, as `/readyz` reports, else 0.";
+    DRAINING: Kind::Gauge, Count = "a2a_draining" "a2a.draining" [], "1 while the server stops, else 0.";
+    CONNECTIONS: Kind::Gauge, Count = "a2a_connections" "a2a.connections" [], "Open connections.";
+    BUILD_INFO: Kind::Gauge, Count = "a2a_build_info" "a2a.build_info" [version = Values::AtMost(1), revision = Values::AtMost(1), rustc = Values::AtMost(1), features = Values::AtMost(1)], "1, with the build of the program in the labels.";
+    START_TIME: Kind::Gauge, Seconds = "process_start_time_seconds" "process.start_time" [], "Start of the process, in seconds since 1970.";
+    CPU_TIME: Kind::Counter, Seconds = "process_cpu_seconds_total" "process.cpu.time" [], "Processor time of the process.";
+    RESIDENT_MEMORY: Kind::Gauge, Bytes = "process_resident_memory_bytes" "process.memory.usage" [], "Memory of the process.";
+    OPEN_FILES: Kind::Gauge, Count = "process_open_fds" "process.unix.file_descriptor.count" [], "Open files and connections of the process.";
+    MAX_FILES: Kind::Gauge, Count = "process_max_fds" "process.unix.file_descriptor.max" [], "Maximum number of these.";
+    OTLP_SPANS: Kind::Counter, Count = "a2a_otlp_spans_total" "a2a.otlp.spans" [result = words!["exported" "dropped" "failed"]], "Spans that were sent to `otlp.endpoint`, dropped because the queue was full, or lost because the endpoint failed.";
+    OTLP_QUEUE: Kind::Gauge, Count = "a2a_otlp_queue" "a2a.otlp.queue" [], "Spans that wait to be sent.";
 }
 
 #[cfg(test)]
