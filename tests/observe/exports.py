@@ -33,11 +33,19 @@ def equal_values():
         load.round()
         server = load.server
         # At rest, two reads are equal.
+        def counters(found):
+            return {line for line in found.splitlines() if re.match(r"a2a_\w+_total", line) and "http_responses" not in line}
+
         def text():
             before, _, after = server.metrics(), time.sleep(1.5), server.metrics()
-            still = lambda found: [line for line in found.splitlines() if line.startswith("a2a_") and "_total" in line and "a2a_http_responses" not in line]
-            return after if still(before) == still(after) else None
+            changed.clear()
+            changed.update(counters(before) ^ counters(after))
+            return None if changed else after
+
+        changed = set()
         shown = wait(text, 60)
+        if not check("the server comes to rest", shown, "\n".join(sorted(changed))):
+            return
         at = time.time_ns()
         newer = lambda: [row for row in receiver.read("metric") if row["start"] and row["time"] > at]
         check("metrics are exported", wait(newer, 20))
