@@ -14,7 +14,6 @@ use metrics::{Counter, Gauge, Histogram, Key, Label, Unit};
 pub(crate) use self::{process::record_process, recording::*};
 
 mod process;
-#[expect(dead_code, reason = "some events are recorded by optional features only")]
 mod recording;
 
 /// Kind of a metric.
@@ -43,7 +42,7 @@ pub(crate) struct Metric {
     /// Name in Prometheus, with its unit as the ending.
     pub(crate) name: &'static str,
     /// Name in OpenTelemetry.
-    #[cfg_attr(not(test), expect(dead_code, reason = "only the export over OTLP uses it"))]
+    #[cfg_attr(not(any(test, feature = "otlp")), expect(dead_code, reason = "only the export over OTLP uses it"))]
     pub(crate) otlp: &'static str,
     /// Kind of the metric.
     pub(crate) kind: Kind,

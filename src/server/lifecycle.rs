@@ -226,24 +226,34 @@ impl Handle {
     }
 
     async fn record_gauges(&self, budgets: &MemoryBudgets) {
+        #[cfg(feature = "push")]
+        let mut due = 0;
         for Self(state) in std::iter::once(self).chain(&self.0.mounted) {
             let agent = state.agent.as_ref();
             state.service.gauges().record(agent);
             // A store that does not respond must not keep the rest from being read.
             if let Ok(Ok((store, limits))) = timeout(STORE_TIMEOUT, state.service.usage()).await {
                 record_store(agent, &store);
-                limits.iter().for_each(|limit| limit.record(agent));
+                for limit in limits {
+                    limit.record(agent);
+                }
+            }
+            #[cfg(feature = "push")]
+            if let Ok(Ok(counts)) = timeout(STORE_TIMEOUT, state.service.journal().store().delivery_counts()).await {
+                due += counts.due;
             }
             for dependency in &**state.service.dependencies() {
                 dependency.record();
             }
         }
-        budgets.in_use().iter().chain([&self.0.service.live_memory_in_use()]).for_each(|limit| limit.record(None));
+        for limit in budgets.in_use().iter().chain([&self.0.service.live_memory_in_use()]) {
+            limit.record(None);
+        }
         metric::record_readiness(self.is_ready().await, self.0.draining.is_cancelled());
         metric::record_process();
         #[cfg(feature = "push")]
         if let Ok(Some(PushStats { successes, failures, dead_letters, lag, .. })) = self.push_stats().await {
-            metric::record_push((successes, failures, dead_letters), lag);
+            metric::record_push((successes, failures, dead_letters), lag, due);
         }
     }
 

@@ -112,6 +112,7 @@ pub(crate) fn commit_failed(kind: &'static str) {
 }
 
 /// Records a transfer of the write-ahead log to the database.
+#[cfg(feature = "sqlite")]
 pub(crate) fn checkpoint_ended(duration: Duration) {
     table::CHECKPOINT_DURATION.record(None, &[], Observe(duration.as_secs_f64()));
 }
@@ -164,33 +165,39 @@ pub(crate) fn outbound(agent: Agent<'_>, peer: &str, result: &'static str, durat
 }
 
 /// Counts tokens that a model reports. `direction`: `input` or `output`; `detail`: `all`, `cache_read` or `reasoning`.
+#[cfg(feature = "openai")]
 pub(crate) fn model_tokens(agent: Agent<'_>, direction: &'static str, detail: &'static str, count: u64) {
     table::MODEL_TOKENS.record(agent, &[direction, detail], Add(count));
 }
 
 /// Records the time from a request to the model to the first chunk of its answer.
+#[cfg(feature = "openai")]
 pub(crate) fn model_first_chunk(agent: Agent<'_>, duration: Duration) {
     table::MODEL_FIRST_CHUNK.record(agent, &[], Observe(duration.as_secs_f64()));
 }
 
 /// Counts an answer of a model by the reason that it reports for its end.
+#[cfg(feature = "openai")]
 pub(crate) fn model_finished(agent: Agent<'_>, reason: &str) {
     let known = ["stop", "length", "tool_calls", "content_filter"].into_iter().find(|known| *known == reason);
     table::MODEL_FINISHED.record(agent, &[known.unwrap_or("other")], Add(1));
 }
 
 /// Records the call of a tool of a server: `ok`, `tool_error`, `error`, `timeout` or `denied`.
+#[cfg(feature = "mcp")]
 pub(crate) fn tool_called(agent: Agent<'_>, server: &str, result: &'static str, duration: Duration) {
     table::TOOL_CALLS.record(agent, &[result, server], Add(1));
     table::TOOL_DURATION.record(agent, &[result, server], Observe(duration.as_secs_f64()));
 }
 
 /// Adds to the number of running processes of an agent.
+#[cfg(all(feature = "exec", unix))]
 pub(crate) fn exec_processes(agent: Agent<'_>, count: i8) {
     table::EXEC_PROCESSES.record(agent, &[], Move(count));
 }
 
 /// Counts a process of an agent that has ended. `None`: by a signal.
+#[cfg(all(feature = "exec", unix))]
 pub(crate) fn exec_exited(agent: Agent<'_>, code: Option<i32>) {
     let code = match code {
         None => "signal",
@@ -292,27 +299,24 @@ pub(crate) fn record_readiness(is_ready: bool, is_draining: bool) {
     table::DRAINING.record(None, &[], Set(f64::from(u8::from(is_draining))));
 }
 
-/// Records the counters of the delivery of push notifications since the start, and its lag.
+/// Records the counters of the delivery of push notifications since the start, its lag, and the number of deliveries that are due.
 #[cfg(feature = "push")]
-pub(crate) fn record_push((successes, failures, dead_letters): (u64, u64, u64), lag: Duration) {
+pub(crate) fn record_push((successes, failures, dead_letters): (u64, u64, u64), lag: Duration, due: u64) {
     table::PUSH_ATTEMPTS.record(None, &["success"], Count(successes));
     table::PUSH_ATTEMPTS.record(None, &["failure"], Count(failures));
     table::PUSH_DEAD_LETTERS.record(None, &[], Count(dead_letters));
     table::PUSH_LAG.record(None, &[], Set(lag.as_secs_f64()));
-}
-
-/// Records the number of deliveries that are due or in progress.
-#[cfg(feature = "push")]
-pub(crate) fn push_due(count: usize) {
-    table::PUSH_DUE.record(None, &[], Set(size(count)));
+    table::PUSH_DUE.record(None, &[], Set(number(due)));
 }
 
 /// Counts spans by what became of them: `exported`, `dropped` or `failed`.
+#[cfg(feature = "otlp")]
 pub(crate) fn otlp_spans(result: &'static str, count: u64) {
     table::OTLP_SPANS.record(None, &[result], Add(count));
 }
 
 /// Records the number of spans that wait to be sent.
+#[cfg(feature = "otlp")]
 pub(crate) fn otlp_queue(count: usize) {
     table::OTLP_QUEUE.record(None, &[], Set(size(count)));
 }

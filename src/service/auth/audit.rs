@@ -12,7 +12,7 @@ use crate::{
     base::metric,
     protocol::{
         call::{Call, Principal},
-        error::{Error, ErrorKind},
+        error::Error,
     },
 };
 
@@ -55,12 +55,12 @@ fn method(scheme: Option<&str>) -> &'static str {
 
 /// Returns the label of the reason of a failure in the metrics.
 fn failure_class(error: &Error) -> &'static str {
-    match error.kind() {
-        ErrorKind::Unauthenticated if error.metadata(CREDENTIALS) == Some(MISSING) => "missing",
-        ErrorKind::Unauthenticated => "invalid",
-        ErrorKind::PermissionDenied => "forbidden",
-        ErrorKind::ResourceExhausted => "limited",
-        ErrorKind::Unavailable => "unavailable",
+    match error.wire().http {
+        401 if error.metadata(CREDENTIALS) == Some(MISSING) => "missing",
+        401 => "invalid",
+        403 => "forbidden",
+        429 => "limited",
+        503 => "unavailable",
         _ => "other",
     }
 }
