@@ -215,6 +215,11 @@ impl HttpService {
         Self { scope: ServiceScope::Operations, ..self.clone() }
     }
 
+    /// Returns the source of the metrics, if there are any.
+    pub(crate) fn metrics_source(&self) -> Option<MetricsSource> {
+        self.inner.settings.metrics.clone()
+    }
+
     /// Returns true for a service of [metrics and health checks](Self::operations) only.
     pub(crate) fn is_operations(&self) -> bool {
         self.scope == ServiceScope::Operations

@@ -20,7 +20,7 @@ pub(crate) use self::{
     load::{
         Error, LoadedConfig, Origin,
         agents::AgentConfig,
-        environment::{CLIENT_API_KEY_VARIABLE, CLIENT_SECRET_VARIABLE, CLIENT_TOKEN_VARIABLE, hops},
+        environment::{CLIENT_API_KEY_VARIABLE, CLIENT_SECRET_VARIABLE, CLIENT_TOKEN_VARIABLE, hops, metrics_export},
         load,
     },
     secret::{MIN_TOKEN, Sourced},

@@ -33,8 +33,14 @@ use opentelemetry_sdk::{
 use parking_lot::Mutex;
 use tokio::{runtime::Handle, time::Instant};
 
+use self::metrics::MetricsExporter;
 use super::config::{OtlpConfig, SpanContent};
-use crate::base::{bounded_body::ResponseBody, metric, sources::Ids, trace::Tracing};
+use crate::{
+    base::{bounded_body::ResponseBody, metric, sources::Ids, trace::Tracing},
+    transport::MetricsSource,
+};
+
+mod metrics;
 
 /// Maximum number of spans that wait for their export.
 const QUEUE: usize = 8192;
@@ -55,7 +61,7 @@ const MAX_RESPONSE: usize = 64 << 10;
 const TRACES_PER_SECOND: std::num::NonZero<u32> = std::num::NonZero::new(500).expect("not zero");
 
 /// Maximum time of the last export when the server stops.
-const STOP: Duration = Duration::from_secs(2);
+pub(crate) const STOP: Duration = Duration::from_secs(2);
 
 /// Minimum interval between two warnings.
 const WARNING_INTERVAL: Duration = Duration::from_mins(1);
@@ -63,6 +69,9 @@ const WARNING_INTERVAL: Duration = Duration::from_mins(1);
 /// Exporter of spans. It ends with [`stop`](Self::stop).
 pub(crate) struct Exporter {
     provider: SdkTracerProvider,
+    http: reqwest::Client,
+    endpoint: String,
+    resource: Resource,
     pub(crate) tracing: Tracing,
 }
 
@@ -80,7 +89,7 @@ impl Exporter {
             .user_agent(concat!("a2a-service/", env!("CARGO_PKG_VERSION")))
             .build()
             .context("can't create the HTTP client of otlp.endpoint")?;
-        let client = RuntimeClient { http, runtime: runtime.clone() };
+        let client = RuntimeClient { http: http.clone(), runtime: runtime.clone() };
         let exporter = SpanExporter::builder().with_http().with_http_client(client);
         let exporter = exporter.with_endpoint(format!("{}/v1/traces", endpoint.0)).with_timeout(TIMEOUT).build();
         let exporter = exporter.context("can't export to otlp.endpoint")?;
@@ -94,9 +103,10 @@ impl Exporter {
             sampler: Sampler::ParentBased(Box::new(Sampler::TraceIdRatioBased(config.sample.0))),
             limiter: Arc::new(DefaultDirectRateLimiter::direct(Quota::per_second(TRACES_PER_SECOND))),
         };
+        let resource = resource();
         let provider = SdkTracerProvider::builder()
             .with_sampler(sampler)
-            .with_resource(resource())
+            .with_resource(resource.clone())
             .with_span_processor(BoundedProcessor { batches, counts })
             .build();
         let scope = InstrumentationScope::builder("a2a_service")
@@ -108,7 +118,12 @@ impl Exporter {
         if tracing.has_content {
             tracing::warn!("otlp.content: spans have the messages and tool calls of models");
         }
-        Ok(Some(Self { provider, tracing }))
+        Ok(Some(Self { provider, http, endpoint: endpoint.0.clone(), resource, tracing }))
+    }
+
+    /// Returns the exporter of the metrics of a server.
+    pub(crate) fn metrics(&self, source: MetricsSource) -> MetricsExporter {
+        MetricsExporter::new(source, self.http.clone(), &self.endpoint, &self.resource)
     }
 
     /// Exports what is left, for at most two seconds.

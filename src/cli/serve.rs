@@ -11,7 +11,7 @@ use std::{
 };
 
 use anyhow::Context as _;
-use tokio::sync::oneshot;
+use tokio::{sync::oneshot, time::timeout};
 use tracing::Level;
 
 use self::{
@@ -26,7 +26,7 @@ use crate::{
             self, AgentConfig, AuthConfig, AuthRequire, Certificate, Config, HealthReady, LoadedConfig, MIN_TOKEN,
             OfferedExtension, Origin, StoreConfig, TlsConfig,
         },
-        otlp::Exporter,
+        otlp::{self, Exporter},
         prometheus,
     },
     engine::agent::DynAgent,
@@ -205,6 +205,11 @@ pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
             }
             announce("Ctrl-C stops the server.\n");
         }
+        let metrics = exporter.as_ref().zip(bound.metrics_source()).map(|(exporter, source)| exporter.metrics(source));
+        let metrics = metrics.map(Arc::new);
+        if let Some(metrics) = metrics.clone() {
+            tokio::spawn(async move { metrics.run().await });
+        }
         bound
             .run_until(async move {
                 // An error: the thread has ended, and no signal will come.
@@ -216,6 +221,9 @@ pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
                 }
             })
             .await;
+        if let Some(metrics) = metrics {
+            _ = timeout(otlp::STOP, metrics.export()).await;
+        }
         Ok(())
     });
     if let Some(exporter) = exporter {

@@ -1,6 +1,9 @@
 //! Environment variables of the configuration: which of them are keys, which are ignored, and warnings of unknown ones.
 
-use std::{env, ffi::OsString, path::Path};
+use std::{env, ffi::OsString, path::Path, time::Duration};
+
+use http::{HeaderMap, HeaderName, HeaderValue};
+use percent_encoding::percent_decode_str;
 
 use super::{Loader, Origin, nearest};
 use crate::{
@@ -36,6 +39,20 @@ pub(super) const RUST_LOG: &str = "RUST_LOG";
 /// Returns the hop count of the turn whose command has started this program. `None` if none has.
 pub(crate) fn hops() -> Option<u32> {
     Some(hops::parse(&env::var_os(HOPS_VARIABLE)?.to_string_lossy()))
+}
+
+/// Returns the headers and the interval of the export of metrics, as the variables of OpenTelemetry set them.
+pub(crate) fn metrics_export() -> (HeaderMap, Duration) {
+    let get = |name: &str| env::var(name).ok().filter(|value| !value.is_empty());
+    let millis = get("OTEL_METRIC_EXPORT_INTERVAL").and_then(|text| text.parse().ok()).filter(|millis| *millis > 0);
+    let headers = get("OTEL_EXPORTER_OTLP_METRICS_HEADERS").or_else(|| get("OTEL_EXPORTER_OTLP_HEADERS"));
+    let header = |pair: &str| {
+        let (name, value) = pair.split_once('=')?;
+        let value = percent_decode_str(value.trim()).decode_utf8().ok()?;
+        Some((name.trim().parse::<HeaderName>().ok()?, HeaderValue::from_str(&value).ok()?))
+    };
+    let headers = headers.unwrap_or_default().split(',').filter_map(header).collect();
+    (headers, Duration::from_millis(millis.unwrap_or(30_000)))
 }
 
 impl Loader {
