@@ -1,6 +1,9 @@
 //! Metrics: labels and number of series while callers choose names, and the names that the dashboard and the alerts use.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::SystemTime,
+};
 
 use a2a_service::auth::{NewToken, add_token};
 use serde_json::{Value, json};
@@ -41,17 +44,13 @@ fn metric_of(series: &str) -> &str {
 async fn names_of_callers_make_no_series() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("tokens.json");
-    let token = |name: String| {
-        let (secret, _) =
-            add_token(&file, NewToken { name: name.clone(), owner: Some(name), ..NewToken::default() }).unwrap();
-        secret
-    };
+    let token = |name: String| add_token(&file, NewToken::new(name), SystemTime::now()).unwrap();
     let admin = token("admin".into());
     let mut command = a2a(&["serve", "--listen", "127.0.0.1:0", "--log-filter", "error"]);
     command
         .env("A2A_AUTH_TOKENS", &file)
         .env("A2A_STORE", format!("sqlite:{}", directory.path().join("a.db").display()));
-    let tokens: Vec<_> = (0..40).map(|n| token(format!("owner{n}"))).collect();
+    let tokens: Vec<_> = (0..60).map(|n| token(format!("owner{n}"))).collect();
     let (_child, url) = started(command).await;
     let client = crate::bindings::http();
     let round = async |round: usize, tokens: &[String]| {
@@ -76,8 +75,8 @@ async fn names_of_callers_make_no_series() {
         lines.map(|line| line.rsplit_once(' ').unwrap().0.to_owned()).collect::<BTreeSet<_>>()
     };
     // The limit of failures of an address is reached in the first round.
-    let first = round(1, &tokens[..20]).await;
-    let second = round(2, &tokens[20..]).await;
+    let first = round(1, &tokens[..30]).await;
+    let second = round(2, &tokens[30..]).await;
     assert_eq!(first.symmetric_difference(&second).collect::<Vec<_>>(), <Vec<&String>>::new());
     assert!(second.len() <= MAX_SERIES, "{}", second.len());
 
