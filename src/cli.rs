@@ -328,14 +328,9 @@ fn report(text: &str) {
     drop(io::stderr().write_all(text.as_bytes()));
 }
 
-/// Prints a result to stdout and flushes it, because the parent process may read the address from a pipe.
+/// Prints a result to stdout and flushes it, because the parent process may read the address from a pipe. Styles are removed where
+/// colors are not wanted.
 fn say(text: &str) -> Result<(), OutputError> {
-    let mut out = io::stdout();
-    Ok(out.write_all(text.as_bytes()).and_then(|()| out.flush())?)
-}
-
-/// Prints a text to stdout. Its styles are removed where colors are not wanted.
-fn say_text(text: &str) -> Result<(), OutputError> {
     let mut out = AutoStream::auto(io::stdout());
     Ok(out.write_all(text.as_bytes()).and_then(|()| out.flush())?)
 }

@@ -14,7 +14,7 @@ use futures_util::{
     future::{Either, ready},
 };
 use tokio::sync::watch;
-use tonic::{Request, Response, Status};
+use tonic::{Request, Response};
 
 pub use self::media_types::Modes;
 pub use crate::engine::{
@@ -49,7 +49,7 @@ use crate::{
             },
             wkt::Empty,
         },
-        rpc::{BoxStream, ServiceFuture},
+        rpc::{BoxStream, ServiceFuture, ServiceResult},
         snapshot::Snapshot,
     },
     service::wrappers::extended::Negotiated,
@@ -445,10 +445,7 @@ impl A2aService for Service {
 
     /// Sends a message. The stream begins with the task, and has its events until the turn ends (3.1.2). With a cursor, the
     /// request resumes the stream of an earlier send after this event, and sends nothing.
-    async fn send_streaming_message(
-        &self,
-        request: Request<SendMessageRequest>,
-    ) -> Result<Response<BoxStream<Event>>, Status> {
+    async fn send_streaming_message(&self, request: Request<SendMessageRequest>) -> ServiceResult<BoxStream<Event>> {
         self.calls.streaming(Call::of(&request)?)?;
         self.offers.streaming()?;
         let has_cursors = streams::is_resume_active(&request)?;
@@ -494,7 +491,7 @@ impl A2aService for Service {
     }
 
     /// Lists the caller's tasks, newest status first. The page tokens stay valid when tasks change between two pages (3.1.4).
-    async fn list_tasks(&self, request: Request<ListTasksRequest>) -> Result<Response<ListTasksResponse>, Status> {
+    async fn list_tasks(&self, request: Request<ListTasksRequest>) -> ServiceResult<ListTasksResponse> {
         let _permit = self.calls.unary(Call::of(&request)?)?;
         let call = Call::of(&request)?;
         let scope = self.scope(call, &request.get_ref().tenant);
@@ -509,7 +506,7 @@ impl A2aService for Service {
     }
 
     /// Cancels a task. Idempotent: returns a task that is canceled already (3.3.1).
-    async fn cancel_task(&self, request: Request<CancelTaskRequest>) -> Result<Response<Snapshot>, Status> {
+    async fn cancel_task(&self, request: Request<CancelTaskRequest>) -> ServiceResult<Snapshot> {
         let _permit = self.calls.unary(Call::of(&request)?)?;
         let CancelTaskRequest { tenant, id, metadata } = request.get_ref();
         let key = self.key(&request, tenant, id)?;
@@ -520,10 +517,7 @@ impl A2aService for Service {
 
     /// Subscribes to a task. The stream begins with the current task, or after the caller's cursor, and has its events until
     /// the task is in a terminal state (3.1.6).
-    async fn subscribe_to_task(
-        &self,
-        request: Request<SubscribeToTaskRequest>,
-    ) -> Result<Response<BoxStream<Event>>, Status> {
+    async fn subscribe_to_task(&self, request: Request<SubscribeToTaskRequest>) -> ServiceResult<BoxStream<Event>> {
         self.calls.streaming(Call::of(&request)?)?;
         self.offers.streaming()?;
         let SubscribeToTaskRequest { tenant, id } = request.get_ref();
@@ -538,7 +532,7 @@ impl A2aService for Service {
     async fn create_task_push_notification_config(
         &self,
         request: Request<TaskPushNotificationConfig>,
-    ) -> Result<Response<TaskPushNotificationConfig>, Status> {
+    ) -> ServiceResult<TaskPushNotificationConfig> {
         let TaskPushNotificationConfig { tenant, task_id, .. } = request.get_ref();
         let (_permit, key) = self.push_call(&request, tenant, task_id)?;
         let (_, extensions, config) = request.into_parts();
@@ -553,7 +547,7 @@ impl A2aService for Service {
     async fn get_task_push_notification_config(
         &self,
         request: Request<GetTaskPushNotificationConfigRequest>,
-    ) -> Result<Response<TaskPushNotificationConfig>, Status> {
+    ) -> ServiceResult<TaskPushNotificationConfig> {
         let GetTaskPushNotificationConfigRequest { tenant, task_id, id } = request.get_ref();
         let (_permit, key) = self.push_call(&request, tenant, task_id)?;
         let found = self.execution.journal().store().get_push(&key, id).await.map_err(Error::from)?;
@@ -569,7 +563,7 @@ impl A2aService for Service {
     async fn list_task_push_notification_configs(
         &self,
         request: Request<ListTaskPushNotificationConfigsRequest>,
-    ) -> Result<Response<ListTaskPushNotificationConfigsResponse>, Status> {
+    ) -> ServiceResult<ListTaskPushNotificationConfigsResponse> {
         let ListTaskPushNotificationConfigsRequest { tenant, task_id, page_size, page_token } = request.get_ref();
         let (_permit, key) = self.push_call(&request, tenant, task_id)?;
         let limit = page_limit(if *page_size == 0 { DEFAULT_PAGE_SIZE } else { *page_size })?;
@@ -583,7 +577,7 @@ impl A2aService for Service {
     async fn delete_task_push_notification_config(
         &self,
         request: Request<DeleteTaskPushNotificationConfigRequest>,
-    ) -> Result<Response<Empty>, Status> {
+    ) -> ServiceResult<Empty> {
         let DeleteTaskPushNotificationConfigRequest { tenant, task_id, id } = request.get_ref();
         let (_permit, key) = self.push_call(&request, tenant, task_id)?;
         let is_known = self.execution.delete_push(&key, id).await?;
@@ -591,10 +585,7 @@ impl A2aService for Service {
     }
 
     /// Returns the extended card for the caller (3.1.11), or an error if there is none (3.3.4).
-    async fn get_extended_agent_card(
-        &self,
-        request: Request<GetExtendedAgentCardRequest>,
-    ) -> Result<Response<AgentCard>, Status> {
+    async fn get_extended_agent_card(&self, request: Request<GetExtendedAgentCardRequest>) -> ServiceResult<AgentCard> {
         let _permit = self.calls.unary(Call::of(&request)?)?;
         if let Some(source) = self.extended_card.get() {
             return Ok(Response::new(source(Call::of(&request)?.clone()).await?));

@@ -27,7 +27,7 @@ use std::{
     borrow::Cow,
     convert::Infallible,
     error::Error as StdError,
-    fmt, future,
+    future,
     net::SocketAddr,
     pin::Pin,
     sync::{Arc, OnceLock},
@@ -241,11 +241,7 @@ impl HttpService {
     }
 }
 
-impl fmt::Debug for HttpService {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("HttpService").field(&self.inner.settings).finish()
-    }
-}
+debug_fields!(HttpService { settings: inner.settings });
 
 impl<B: RequestBody> Service<Request<B>> for HttpService {
     type Response = Response<Body>;

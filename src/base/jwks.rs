@@ -99,8 +99,7 @@ impl KeySet {
     /// # Errors
     /// The HTTP client can't be created.
     pub(crate) fn remote(source: KeySource) -> reqwest::Result<Self> {
-        let http = http_client().timeout(TIMEOUT).redirect(redirect::Policy::none()).build()?;
-        Ok(Self::new(Some((http, source)), Cache::default()))
+        Ok(Self::new(Some((client()?, source)), Cache::default()))
     }
 
     fn new(source: Option<(Client, KeySource)>, cache: Cache) -> Self {
@@ -232,6 +231,16 @@ pub(crate) fn discovery_url(issuer: &str) -> String {
 pub(crate) fn is_secure(url: &str) -> bool {
     let is_secure = |url: Uri| network::is_secure(url.scheme_str().unwrap_or_default(), url.host().unwrap_or_default());
     url.parse().is_ok_and(is_secure)
+}
+
+fn client() -> reqwest::Result<Client> {
+    http_client().timeout(TIMEOUT).redirect(redirect::Policy::none()).build()
+}
+
+/// Requests a document with a limited size. Redirects are errors.
+#[cfg(feature = "cli")]
+pub(crate) async fn request(url: &str) -> Result<Bytes, String> {
+    get(&client().map_err(|error| error.to_string())?, url).await
 }
 
 async fn get(http: &Client, url: &str) -> Result<Bytes, String> {

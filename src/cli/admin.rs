@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use super::{
     Usage, audited,
     connection::block_on,
-    report, say, say_text,
+    report, say,
     show::{self, OutputFormat},
     start_audit_log, warn,
 };
@@ -261,7 +261,7 @@ impl<'a> Output<'a> {
     /// Prints a result: a JSON object, or a text.
     fn print(&self, json: impl FnOnce() -> Value, text: impl FnOnce() -> String) -> anyhow::Result<()> {
         if self.format == OutputFormat::Text {
-            return Ok(say_text(&(self.heading.take() + &text()))?);
+            return Ok(say(&(self.heading.take() + &text()))?);
         }
         let mut json = json();
         if let Some(agent) = self.agent {

@@ -3,13 +3,11 @@
 use std::{
     fmt::Write as _,
     path::{Path, PathBuf},
-    time::Duration,
 };
 
 use anyhow::{Context as _, bail};
 use bytes::Bytes;
 use clap::{Args, Subcommand};
-use http::StatusCode;
 use url::Url;
 
 use self::rules::{Problem, Review, review};
@@ -24,9 +22,8 @@ use super::{
 };
 use crate::{
     base::{
-        bounded_body::ResponseBody,
+        jwks,
         jws::{MAX_KEY_FILE, PublicKeys, SigningKey},
-        name_lookup::http_client,
         surrogates::repaired,
     },
     protocol::card_signature,
@@ -37,9 +34,6 @@ pub(super) mod rules;
 
 /// Maximum size of a card or key set, in bytes.
 const MAX_DOCUMENT: usize = 4 << 20;
-
-/// Time limit for the request of a card or key set.
-const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Commands of `a2a card`.
 #[derive(Debug, Subcommand)]
@@ -120,7 +114,7 @@ fn validate(arguments: &Validate) -> anyhow::Result<()> {
     let count = review.problems.len();
     let format = connection.output;
     let is_text = format == OutputFormat::Text;
-    show::print(&if is_text { review_text(source, &review) } else { show::json(&review, format)? }, format)?;
+    say(&if is_text { review_text(source, &review) } else { show::json(&review, format)? })?;
     if count > 0 {
         bail!("{source}: the card has {count} {}", if count == 1 { "problem" } else { "problems" });
     }
@@ -196,19 +190,10 @@ fn load(source: &str, default_path: &str) -> anyhow::Result<Bytes> {
             if url.path() == "/" && !default_path.is_empty() {
                 url.set_path(default_path);
             }
-            block_on(request(url)).with_context(|| source.to_owned())
+            // Redirects are errors: the document would be that of another server.
+            let found = async { jwks::request(url.as_str()).await.map_err(anyhow::Error::msg) };
+            block_on(found).with_context(|| source.to_owned())
         }
         _ => Ok(read_file(Path::new(source), MAX_DOCUMENT)?.into()),
     }
-}
-
-/// Requests a document. Redirects are errors: the document would be that of another server.
-async fn request(url: Url) -> anyhow::Result<Bytes> {
-    let policy = reqwest::redirect::Policy::none();
-    let client = http_client().timeout(TIMEOUT).redirect(policy).build()?;
-    let response = client.get(url).send().await?;
-    if response.status() != StatusCode::OK {
-        bail!("the server returned {}", response.status().as_u16());
-    }
-    Ok(ResponseBody::of(response, MAX_DOCUMENT).all().await?)
 }

@@ -144,7 +144,7 @@ async fn turn(
                     return Err(Interrupted.into());
                 }
                 is_canceled = true;
-                show::print(answer.end(), format)?;
+                super::say(answer.end())?;
                 interruptible(client.cancel(&task_id)).await??;
                 continue;
             }
@@ -152,7 +152,7 @@ async fn turn(
         let event = match event {
             Some(Ok(event)) => event,
             Some(Err(error)) => {
-                show::print(answer.end(), format)?;
+                super::say(answer.end())?;
                 return Err(error.into());
             }
             None => break,
@@ -166,9 +166,9 @@ async fn turn(
             let mut parts = update.artifact.iter().flat_map(|artifact| &artifact.parts);
             has_file |= parts.any(|part| matches!(part.content, Some(Content::Raw(_))));
         }
-        show::print(&answer.event(&event, format)?, format)?;
+        super::say(&answer.event(&event, format)?)?;
     }
-    show::print(answer.end(), format)?;
+    super::say(answer.end())?;
     if has_file && !task_id.is_empty() && io::stderr().is_terminal() {
         let command = connection.next_command(&["get", "task", url, &task_id], &[("--output-dir", ".")]);
         super::report(&format!("-> {command}\n"));
@@ -192,7 +192,7 @@ async fn print_history(client: &Client, conversation: &Conversation, format: Out
     // The latest is the first one of the list, and the last one of the conversation.
     tasks.reverse();
     for task in &tasks {
-        show::print(&show::task(task, format)?, format)?;
+        super::say(&show::task(task, format)?)?;
     }
     Ok(())
 }

@@ -17,7 +17,7 @@ use url::Url;
 
 use super::{
     connection::Agent,
-    say, say_text,
+    say,
     show::{self, OutputFormat, safe, wrapped},
     terminal::{DIM, GREEN, RED, YELLOW, paint},
 };
@@ -124,7 +124,7 @@ impl Report {
     fn add(&mut self, name: impl Into<String>, finding: Finding) -> anyhow::Result<Status> {
         let (status, check) = (finding.status, Check { name: name.into(), finding });
         if self.format == OutputFormat::Text {
-            say_text(&line(&check))?;
+            say(&line(&check))?;
         }
         self.checks.push(check);
         Ok(status)

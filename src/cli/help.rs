@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use super::{Usage, config, say, say_text, show::wrapped};
+use super::{Usage, config, say, show::wrapped};
 
 /// Template of the help of the program: one screen with all commands.
 pub(super) const OVERVIEW: &str = include_str!("overview.txt");
@@ -48,7 +48,7 @@ pub(super) fn run(arguments: &Help) -> anyhow::Result<()> {
         let unknown = || Usage(format!("`{word}` is no command or topic; `a2a help` lists them"));
         command = command.find_subcommand_mut(word).ok_or_else(unknown)?;
     }
-    Ok(say_text(&format!("{}", command.render_long_help().ansi()))?)
+    Ok(say(&format!("{}", command.render_long_help().ansi()))?)
 }
 
 /// Adds examples to the help of the command with this name, and to that of its subcommands.

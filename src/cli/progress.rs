@@ -112,7 +112,8 @@ impl Progress {
             line.push_str(": ");
             line.push_str(&show::safe(&text));
         }
-        cut(&line, width)
+        // Many characters other than ASCII take two columns.
+        show::cut(&line, if line.is_ascii() { width } else { width / 2 }).into_owned()
     }
 
     fn clear(&mut self) {
@@ -126,25 +127,6 @@ impl Drop for Progress {
     fn drop(&mut self) {
         self.clear();
     }
-}
-
-/// Cuts a line to a number of columns. Characters other than ASCII count as two, as many of them are that wide.
-fn cut(line: &str, width: usize) -> String {
-    let columns = |c: char| if c.is_ascii() { 1 } else { 2 };
-    if line.chars().map(columns).sum::<usize>() <= width {
-        return line.to_owned();
-    }
-    let mut left = width.saturating_sub(3);
-    let mut cut: String = line
-        .chars()
-        .take_while(|c| {
-            let fits = columns(*c) <= left;
-            left = left.saturating_sub(columns(*c));
-            fits
-        })
-        .collect();
-    cut.push_str("...");
-    cut
 }
 
 #[cfg(test)]
@@ -165,7 +147,8 @@ mod tests {
         task.artifacts = ["a", "b", "a"].map(|id| Artifact { artifact_id: id.into(), ..Artifact::default() }).into();
         progress.record(&StreamEvent::Task(Box::new(task)));
         assert_eq!(progress.line(62, 80), "working 62 s, 2 artifacts: reading the \\u{1b}[2Jfiles");
-        assert_eq!(progress.line(62, 20), "working 62 s, 2 a...");
-        assert_eq!(cut("日本語", 5), "日...");
+        assert_eq!(progress.line(62, 20), "working 62 s, 2 art…");
+        progress.text = "日本語".repeat(20);
+        assert_eq!(progress.line(62, 80).chars().count(), 40);
     }
 }

@@ -20,6 +20,7 @@ use super::{
     progress::Progress,
     report,
     save::{Files, Save},
+    say,
     show::{self, EventLines, OutputFormat},
 };
 use crate::{
@@ -285,7 +286,7 @@ pub(super) async fn send(arguments: &Send, stream: bool) -> anyhow::Result<()> {
     };
     let state = match &answer {
         Some(Payload::Task(task)) => {
-            show::print(&show::task(task, format)?, format)?;
+            say(&show::task(task, format)?)?;
             report_cause(task.status.as_ref(), format);
             files.as_mut().map(|files| files.add_task(task)).transpose()?;
             if task.state() == TaskState::InputRequired && io::stderr().is_terminal() {
@@ -295,7 +296,7 @@ pub(super) async fn send(arguments: &Send, stream: bool) -> anyhow::Result<()> {
             task.state()
         }
         Some(Payload::Message(message)) => {
-            show::print(&show::message(message, format)?, format)?;
+            say(&show::message(message, format)?)?;
             files.as_mut().map(|files| files.add_message(message)).transpose()?;
             TaskState::Completed
         }
@@ -386,14 +387,14 @@ async fn print_each(
         if let Some(files) = &mut files {
             files.add_event(&event)?;
         }
-        show::print(&lines.event(&event, format)?, format)?;
+        say(&lines.event(&event, format)?)?;
         report_cause(event.status(), format);
         if let (true, Some(cursor)) = (connection.verbose, events.cursor()) {
-            show::print(lines.end(), format)?;
+            say(lines.end())?;
             report(&format!("cursor: {}\n", show::safe(cursor)));
         }
     };
-    show::print(lines.end(), format)?;
+    say(lines.end())?;
     result
 }
 
@@ -426,7 +427,7 @@ pub(super) async fn get_task(arguments: &GetTask) -> anyhow::Result<()> {
     let mut files = save.open()?;
     let client = task.connection.connect(&task.url, SHORT).await?;
     let found = find_task(&client, &task.task_id, *history).await?;
-    show::print(&show::task(&found, format)?, format)?;
+    say(&show::task(&found, format)?)?;
     files.as_mut().map(|files| files.add_task(&found)).transpose()?;
     files.map(|files| files.write(format)).transpose()?;
     Ok(())
@@ -438,7 +439,7 @@ pub(super) async fn discover(arguments: &Discover) -> anyhow::Result<()> {
     let format = agent.connection.output;
     if *catalog {
         let entries = agent.connection.catalog(&agent.url).await?;
-        return Ok(show::print(&show::catalog(&entries, format)?, format)?);
+        return Ok(say(&show::catalog(&entries, format)?)?);
     }
     if let (Some(path), false) = (output_file, extended) {
         let json = agent.connection.card_document(&agent.url).await?;
@@ -448,7 +449,7 @@ pub(super) async fn discover(arguments: &Discover) -> anyhow::Result<()> {
     let card = if *extended { client.extended_card().await? } else { client.card() };
     match output_file {
         Some(path) => write_card(path, show::card(&card, OutputFormat::Json)?.as_bytes(), *force),
-        None => Ok(show::print(&show::card(&card, format)?, format)?),
+        None => Ok(say(&show::card(&card, format)?)?),
     }
 }
 
@@ -481,7 +482,7 @@ pub(super) async fn list_tasks(arguments: &ListTasks) -> anyhow::Result<()> {
     let mut is_first = request.page_token.is_empty();
     let mut pages = client.list_pages(request).take(count);
     while let Some(page) = pages.next().await {
-        show::print(&show::page(&page?, format, is_first, arguments.all)?, format)?;
+        say(&show::page(&page?, format, is_first, arguments.all)?)?;
         is_first = false;
     }
     Ok(())
@@ -491,7 +492,7 @@ pub(super) async fn list_tasks(arguments: &ListTasks) -> anyhow::Result<()> {
 pub(super) async fn cancel(arguments: &TaskOf) -> anyhow::Result<()> {
     let format = arguments.connection.output;
     let task = arguments.connection.connect(&arguments.url, SHORT).await?.cancel(&arguments.task_id).await?;
-    Ok(show::print(&show::task(&task, format)?, format)?)
+    Ok(say(&show::task(&task, format)?)?)
 }
 
 /// Runs `a2a subscribe`.
@@ -528,5 +529,5 @@ pub(super) async fn push(command: &Push) -> anyhow::Result<()> {
             return Ok(());
         }
     };
-    Ok(show::print(&show::configs(&configs, format)?, format)?)
+    Ok(say(&show::configs(&configs, format)?)?)
 }

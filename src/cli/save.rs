@@ -16,7 +16,7 @@ use prost::Message as _;
 
 use super::{
     connection::OUTPUT,
-    report_text, say_text,
+    report_text, say,
     show::{OutputFormat, safe},
     terminal::{DIM, paint},
 };
@@ -166,7 +166,7 @@ impl Files {
             });
         }
         if format == OutputFormat::Text {
-            say_text(&written.concat())?;
+            say(&written.concat())?;
         } else {
             // With JSON, stdout has nothing else.
             report_text(&written.concat());

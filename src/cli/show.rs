@@ -9,10 +9,7 @@ use std::{
 use clap::ValueEnum;
 use serde::Serialize;
 
-use super::{
-    OutputError, say, say_text,
-    terminal::{DIM, YELLOW, paint, state_style},
-};
+use super::terminal::{DIM, YELLOW, paint, state_style};
 pub(super) use crate::base::stderr::{safe, shell_command};
 use crate::{
     base::stderr::{escaped, write_escaped},
@@ -62,11 +59,6 @@ pub(super) fn json(value: &impl Serialize, format: OutputFormat) -> anyhow::Resu
     // Writing to a string does not fail.
     _ = write_escaped(&mut text, &json, true);
     Ok(text + "\n")
-}
-
-/// Prints a formatted value. Styles of text are removed where colors are not wanted.
-pub(super) fn print(text: &str, format: OutputFormat) -> Result<(), OutputError> {
-    if format == OutputFormat::Text { say_text(text) } else { say(text) }
 }
 
 /// Formats a line with a label, which is padded to a width.

@@ -17,7 +17,7 @@ use crate::{
     base::decoding,
     protocol::{
         pb::v1::bindings::{Rpc, each_rpc},
-        rpc::{Frame, HttpRule, Remote, Reply, StreamItem as _, Transport, from_json},
+        rpc::{Frame, HttpRule, Remote, Reply, ServiceResult, StreamItem as _, Transport, from_json},
         snapshot::Snapshot,
         v03::{
             METHODS,
@@ -68,7 +68,7 @@ fn to_v03<New, Old: From<New>>(request: Request<New>) -> Request<Old> {
     with_version(request.map(Old::from))
 }
 
-fn from_v03<Old, New>(reply: Result<Response<Old>, Status>) -> Result<Response<New>, Status>
+fn from_v03<Old, New>(reply: ServiceResult<Old>) -> ServiceResult<New>
 where
     New: TryFrom<Old, Error: Display>,
 {
@@ -78,7 +78,7 @@ where
     Ok(Response::from_parts(metadata, message, extensions))
 }
 
-fn events(reply: Result<Response<BoxStream<V03Event>>, Status>) -> Result<Response<BoxStream<Event>>, Status> {
+fn events(reply: ServiceResult<BoxStream<V03Event>>) -> ServiceResult<BoxStream<Event>> {
     let events = |stream: BoxStream<V03Event>| -> BoxStream<Event> {
         Box::pin(stream.map(|item| item.map(Event::from).map_err(|status| to_v1_status(&status))))
     };
@@ -108,7 +108,7 @@ fn to_v1_status(status: &Status) -> Status {
 }
 
 /// Converts a task, which the service trait of 1.0 returns as a snapshot.
-fn snapshot(reply: Result<Response<v03::Task>, Status>) -> Result<Response<Snapshot>, Status> {
+fn snapshot(reply: ServiceResult<v03::Task>) -> ServiceResult<Snapshot> {
     Ok(from_v03::<_, Task>(reply)?.map(Snapshot::from))
 }
 
@@ -148,7 +148,7 @@ macro_rules! over_v03 {
     ($($by:ident $method:ident $rpc:ident: $request:ty => $response:ty;)*) => {
         #[tonic::async_trait]
         impl A2aService for V03Client { $(
-            async fn $method(&self, request: Request<$request>) -> Result<Response<$response>, Status> {
+            async fn $method(&self, request: Request<$request>) -> ServiceResult<$response> {
                 let agent = &self.0;
                 v03_rpc!($method agent request)
             }
@@ -174,7 +174,7 @@ impl V03RpcClient {
         self.0.send(method, rpc.http_rule(), request).await.map_err(|status| with_details(&status))
     }
 
-    async fn unary<T, R>(&self, rpc: Rpc, request: Request<T>) -> Result<Response<R>, Status>
+    async fn unary<T, R>(&self, rpc: Rpc, request: Request<T>) -> ServiceResult<R>
     where
         for<'a> Write<'a, T>: Serialize,
         Read<R>: DeserializeOwned + Send + 'static,
@@ -184,7 +184,7 @@ impl V03RpcClient {
         Ok(response(result, metadata))
     }
 
-    async fn streaming<T>(&self, rpc: Rpc, request: Request<T>) -> Result<Response<BoxStream<Event>>, Status>
+    async fn streaming<T>(&self, rpc: Rpc, request: Request<T>) -> ServiceResult<BoxStream<Event>>
     where
         for<'a> Write<'a, T>: Serialize,
     {
@@ -269,7 +269,7 @@ macro_rules! over_json_rpc {
     ($($by:ident $method:ident $rpc:ident: $request:ty => $response:ty;)*) => {
         #[tonic::async_trait]
         impl A2aService for V03RpcClient { $(
-            async fn $method(&self, request: Request<$request>) -> Result<Response<$response>, Status> {
+            async fn $method(&self, request: Request<$request>) -> ServiceResult<$response> {
                 self.$by(Rpc::$rpc, request).await
             }
         )* }

@@ -33,8 +33,11 @@ pub mod codec;
 /// A stream of replies.
 pub type BoxStream<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
+/// Result of a method of a service trait.
+pub type ServiceResult<T> = Result<tonic::Response<T>, Status>;
+
 /// Future of a method of a service trait.
-pub type ServiceFuture<'a, T> = Pin<Box<dyn Future<Output = Result<tonic::Response<T>, Status>> + Send + 'a>>;
+pub type ServiceFuture<'a, T> = Pin<Box<dyn Future<Output = ServiceResult<T>> + Send + 'a>>;
 
 /// Parts of an HTTP request that carry the members of the request message (`body` of `google.api.http`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -300,7 +303,7 @@ pub fn unary<Req, Res, Fut>(
 where
     Req: Members + Measure + prost::Message,
     Res: UnaryOutput,
-    Fut: Future<Output = Result<tonic::Response<Res>, Status>>,
+    Fut: Future<Output = ServiceResult<Res>>,
 {
     let is_proto = matches!(request.get_ref().source, ParamSource::Proto(_));
     let response = decode_unary(request).map(rpc);
@@ -326,7 +329,7 @@ where
     Req: Members,
     Res: StreamItem,
     Items: Stream<Item = Result<Res, Status>> + Send + 'static,
-    Fut: Future<Output = Result<tonic::Response<Items>, Status>>,
+    Fut: Future<Output = ServiceResult<Items>>,
 {
     let response = decode(request).map(rpc);
     async move {
@@ -474,7 +477,7 @@ impl<T: Transport> Remote<T> {
         rpc: &'static str,
         rule: HttpRule,
         request: tonic::Request<Req>,
-    ) -> Result<tonic::Response<Res>, Status> {
+    ) -> ServiceResult<Res> {
         let (data, metadata) = self.send(rpc, rule, request).await?.into_unary()?;
         // Some agents send an empty body for an empty response.
         let data = if data.is_empty() { Bytes::from_static(b"null") } else { data };
@@ -487,7 +490,7 @@ impl<T: Transport> Remote<T> {
         rpc: &'static str,
         rule: HttpRule,
         request: tonic::Request<Req>,
-    ) -> Result<tonic::Response<BoxStream<Res>>, Status> {
+    ) -> ServiceResult<BoxStream<Res>> {
         let (frames, metadata) = self.send(rpc, rule, request).await?.into_stream();
         let items = frames.then(async |frame| {
             let frame = frame?;

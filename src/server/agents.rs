@@ -1,7 +1,7 @@
 //! Several agents in one server: each has its own service, tasks and card below a path, and a tenant for gRPC. `catalog` lists
 //! them.
 
-use std::{collections::BTreeMap, fmt, future::ready, sync::Arc};
+use std::{collections::BTreeMap, future::ready, sync::Arc};
 
 use http::{HeaderMap, HeaderName};
 use tonic::{Request, Response, Status};
@@ -219,11 +219,7 @@ macro_rules! impl_router {
 
 each_rpc!(impl_router);
 
-impl fmt::Debug for AgentRouter {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AgentRouter").field("agents", &self.agents.keys()).finish_non_exhaustive()
-    }
-}
+debug_fields!(AgentRouter {});
 
 #[cfg(test)]
 mod tests {

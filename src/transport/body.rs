@@ -6,7 +6,6 @@ pub(crate) mod response;
 
 use std::{
     error::Error as StdError,
-    fmt,
     future::poll_fn,
     mem,
     pin::{Pin, pin},
@@ -141,16 +140,7 @@ impl Body {
 
 conversions! { Body: data: Bytes => Self::of(if data.is_empty() { Kind::Empty } else { Kind::Whole(data) }); }
 
-impl fmt::Debug for Body {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match &self.kind {
-            Kind::Empty => "empty",
-            Kind::Whole(_) => "whole",
-            Kind::Message(_) | Kind::StatusOk | Kind::Grpc(_) => "grpc",
-            Kind::Events(_) => "events",
-        })
-    }
-}
+debug_fields!(Body { is_stream });
 
 impl http_body::Body for Body {
     type Data = Bytes;

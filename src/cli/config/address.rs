@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use http::Uri;
 use toml::{Spanned, de::DeValue};
 
-use super::value::{Value, brief, quoted};
+use super::value::{Value, brief, filled, quoted};
 use crate::{client::complete_url, service::card::is_grpc_address};
 
 /// A port alone, also after a colon, is one of `127.0.0.1`, and so is `localhost`.
@@ -42,21 +42,15 @@ impl Default for ListenAddresses {
     }
 }
 
-impl ListenAddresses {
-    fn non_empty(addresses: Vec<SocketAddr>) -> Result<Self, String> {
-        if addresses.is_empty() { Err("the list of addresses is empty".to_owned()) } else { Ok(Self(addresses)) }
-    }
-}
-
 impl Value for ListenAddresses {
     const KIND: &'static str = "addresses";
 
     fn read(text: &str) -> Result<Self, String> {
-        Self::non_empty(<Vec<SocketAddr>>::read(text)?)
+        filled(<Vec<SocketAddr>>::read(text)?).map(Self)
     }
 
     fn from_toml(value: &Spanned<DeValue<'_>>) -> Result<Self, String> {
-        Self::non_empty(<Vec<SocketAddr>>::from_toml(value)?)
+        filled(<Vec<SocketAddr>>::from_toml(value)?).map(Self)
     }
 
     fn show(&self) -> Option<String> {

@@ -385,7 +385,7 @@ pub(super) mod tests {
         );
         assert_eq!(config.extensions, [OfferedExtension::Resume]);
         let error = load_from("listen = []", &[], &[]).unwrap_err();
-        assert_eq!(error, "a2a.toml:1: listen: the list of addresses is empty");
+        assert_eq!(error, "a2a.toml:1: listen: the list is empty; write one address or several");
     }
 
     #[test]
@@ -401,7 +401,7 @@ pub(super) mod tests {
             ("send.timeout = '1s'", "a2a.toml:1: unknown key `send`; did you mean `send_timeout`?"),
             ("idempotency = 'off'", "a2a.toml:1: idempotency: `off` is not `header` or `message_id`"),
             ("[exec]\nname = 'cat'", "a2a.toml:2: unknown key `exec.name`; did you mean `exec.env`?"),
-            ("[listen]\nx = 1", "a2a.toml:1: listen: table is not an address"),
+            ("[listen]\nx = 1", "a2a.toml:1: listen: table instead of address"),
             ("send_timeout = 10", "a2a.toml:1: send_timeout: `10` is not a duration; write 500ms, 10s, 5m or 1h"),
             ("card.name = 10", "a2a.toml:1: card.name: integer is not text; put it in quotes"),
             ("log = 'xml'", "a2a.toml:1: log.format: `xml` is not `auto`, `text` or `json`"),

@@ -5,15 +5,15 @@ use std::{
     time::Duration,
 };
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize, Serializer};
 use toml::{
     Spanned,
     de::{DeValue, ValueDeserializer},
 };
 
 use super::{
-    secret::{SECRET_FILE, Secret},
-    value::{ByteSize, Value, inline_table, quoted},
+    secret::{HIDDEN, SECRET_FILE, Secret},
+    value::{ByteSize, Value, inline},
 };
 use crate::agents::{Approval, McpServer, McpTransport};
 
@@ -22,12 +22,12 @@ use crate::agents::{Approval, McpServer, McpTransport};
 pub(crate) struct McpServers(Vec<ServerConfig>);
 
 /// MCP server: a command, or a URL.
-#[derive(Clone, Deserialize)]
+#[derive(Clone, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 struct ServerConfig {
     name: String,
     command: Option<Vec<String>>,
-    #[serde(default)]
+    #[serde(default, serialize_with = "names", skip_serializing_if = "BTreeMap::is_empty")]
     env: BTreeMap<String, String>,
     url: Option<String>,
     token: Option<Secret>,
@@ -37,7 +37,7 @@ struct ServerConfig {
 }
 
 /// Size: a number of bytes, or text with a unit.
-#[derive(Clone, Deserialize)]
+#[derive(Clone, Deserialize, Serialize)]
 #[serde(untagged)]
 enum ByteCount {
     Number(usize),
@@ -45,11 +45,16 @@ enum ByteCount {
 }
 
 /// Tools that need an approval: their names, or all.
-#[derive(Clone, Deserialize)]
+#[derive(Clone, Deserialize, Serialize)]
 #[serde(untagged)]
 enum Approve {
     Tools(BTreeSet<String>),
     All(String),
+}
+
+/// Serializes variables without their values.
+fn names<S: Serializer>(variables: &BTreeMap<String, String>, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(variables.keys().map(|name| (name, HIDDEN)))
 }
 
 // Omits arguments, variables and tokens, which may be secret.
@@ -113,29 +118,6 @@ impl ServerConfig {
             None => Ok(server),
         }
     }
-
-    fn show(&self) -> String {
-        let list = |texts: &mut dyn Iterator<Item = &String>| {
-            format!("[{}]", texts.map(quoted).collect::<Vec<_>>().join(", "))
-        };
-        let mut members = vec![("name", quoted(&self.name))];
-        members.extend(self.command.as_ref().map(|words| ("command", list(&mut words.iter()))));
-        if !self.env.is_empty() {
-            members.push(("env", inline_table(self.env.keys().map(|name| (quoted(name), quoted("(hidden)"))))));
-        }
-        members.extend(self.url.as_ref().map(|url| ("url", quoted(url))));
-        members.extend(self.token.as_ref().map(|token| ("token", token.show())));
-        members.extend(self.timeout.as_ref().map(|timeout| ("timeout", quoted(timeout))));
-        members.extend(self.result_bytes.as_ref().map(|size| match size {
-            ByteCount::Number(bytes) => ("result_bytes", bytes.to_string()),
-            ByteCount::Text(text) => ("result_bytes", quoted(text)),
-        }));
-        members.extend(self.approve.as_ref().map(|approve| match approve {
-            Approve::Tools(tools) => ("approve", list(&mut tools.iter())),
-            Approve::All(text) => ("approve", quoted(text)),
-        }));
-        inline_table(members)
-    }
 }
 
 impl McpServers {
@@ -180,8 +162,7 @@ impl Value for McpServers {
     }
 
     fn show(&self) -> Option<String> {
-        let servers: Vec<String> = self.0.iter().map(ServerConfig::show).collect();
-        (!servers.is_empty()).then(|| format!("[{}]", servers.join(", ")))
+        (!self.0.is_empty()).then(|| inline(&self.0))
     }
 }
 
@@ -191,7 +172,7 @@ mod tests {
 
     #[test]
     fn secrets_are_not_printed() {
-        let command = r#"name = "files", command = ["mcp", "/srv"], env = { "KEY" = "SECRET" }"#;
+        let command = r#"name = "files", command = ["mcp", "/srv"], env = { KEY = "SECRET" }"#;
         let url = r#"name = "web", url = "https://e.example/mcp", token = "SECRET", timeout = "30s""#;
         let limits = r#"result_bytes = "1KiB", approve = ["a", "b"]"#;
         let text = format!(r#"[{{ {command}, approve = "all" }}, {{ {url}, {limits} }}]"#);

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use serde::{Deserialize, Deserializer, de::IgnoredAny};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::IgnoredAny};
 use toml::{Spanned, de::DeValue};
 
 use super::{
@@ -22,6 +22,9 @@ const MAX_FILE: u64 = 1 << 20;
 
 /// Beginning of the errors of a file with a [`Secret`], which do not have its content.
 pub(super) const SECRET_FILE: &str = "secret file";
+
+/// Text in place of a secret.
+pub(super) const HIDDEN: &str = "(hidden)";
 
 /// Value, with the path of its file if it is in one.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -153,10 +156,15 @@ impl Secret {
     pub(super) fn credential(&self) -> Credential {
         watched(self.0.file(), self.expose(), read_text)
     }
+}
 
-    /// Formats the secret as TOML, without its text.
-    pub(super) fn show(&self) -> String {
-        self.0.file.as_ref().map_or_else(|| quoted("(hidden)"), |path| format!("{{ file = {} }}", quoted(path)))
+/// Without its text.
+impl Serialize for Secret {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match &self.0.file {
+            Some(path) => serializer.collect_map([("file", path)]),
+            None => serializer.serialize_str(HIDDEN),
+        }
     }
 }
 

@@ -2,10 +2,11 @@
 
 use std::{fmt, path::PathBuf, time::Duration};
 
-use serde::{Deserialize as _, de::DeserializeOwned};
+use serde::{Deserialize as _, Serialize, de::DeserializeOwned};
 use toml::{
     Spanned,
     de::{DeValue, ValueDeserializer},
+    ser::ValueSerializer,
 };
 use tracing::Level;
 use tracing_subscriber::filter::Targets;
@@ -56,7 +57,7 @@ pub(crate) trait Value: Sized {
             DeValue::Integer(number) => Self::read(&number.to_string()),
             DeValue::Boolean(value) => Self::read(&value.to_string()),
             other @ (DeValue::Float(_) | DeValue::Datetime(_) | DeValue::Array(_) | DeValue::Table(_)) => {
-                Err(format!("{} is not {}", other.type_str(), with_article(Self::KIND)))
+                Err(format!("{} instead of {}", other.type_str(), Self::KIND))
             }
         }
     }
@@ -401,15 +402,18 @@ impl Value for StorePath {
     const KIND: &'static str = "`memory` or `sqlite:PATH`";
 
     fn read(text: &str) -> Result<Self, String> {
-        let hint = match (usual_store(text), text.split_once(':')) {
-            (Some(usual), _) => format!("; write {usual}"),
-            (None, None) if text == "memory" => return Ok(Self::Memory),
-            (None, Some(("sqlite", path))) if !matches!(path, "" | "//" | "file:") => {
-                return Ok(Self::Sqlite(path.into()));
-            }
-            (None, _) => String::new(),
+        // URLs and connection strings of other programs would be files with other names.
+        let is_path = |path: &str| {
+            let is_url = path.starts_with("//") || path.contains('?') && path.contains('=');
+            !is_url && !path.starts_with("file:") && !matches!(path, "" | "memory" | ":memory:")
         };
-        Err(format!("{} is not {}{hint}", brief(text), Self::KIND))
+        match text.strip_prefix("sqlite:") {
+            None if text == "memory" => Ok(Self::Memory),
+            Some(path) if is_path(path) => Ok(Self::Sqlite(path.into())),
+            _ => {
+                Err(format!("{} is not {}; write memory, sqlite:a2a.db or sqlite:/srv/a2a.db", brief(text), Self::KIND))
+            }
+        }
     }
 
     fn show(&self) -> Option<String> {
@@ -417,29 +421,6 @@ impl Value for StorePath {
             Self::Memory => quoted(&"memory"),
             Self::Sqlite(path) => quoted(&format_args!("sqlite:{}", path.display())),
         })
-    }
-}
-
-/// Returns the spelling of a store that is written as a URL or as in other programs, which would be another file here: of
-/// `sqlite://a2a.db`, a file in the root directory.
-fn usual_store(text: &str) -> Option<String> {
-    let (is_sqlite, name) = text.strip_prefix("sqlite:").map_or((false, text), |name| (true, name));
-    let path = name.strip_prefix("file:").unwrap_or(name);
-    let (path, options) = path.split_once('?').filter(|(_, options)| options.contains('=')).unwrap_or((path, ""));
-    let relative = path.strip_prefix("//").map(|path| path.trim_start_matches('/'));
-    match relative.unwrap_or(path) {
-        ":memory:" => Some("memory".to_owned()),
-        _ if is_sqlite && options.split('&').any(|option| option == "mode=memory") => Some("memory".to_owned()),
-        "memory" if is_sqlite => Some("memory, or sqlite:./memory for a file".to_owned()),
-        "" if !options.is_empty() => Some("sqlite:a2a.db".to_owned()),
-        "" => None,
-        relative if path.starts_with("///") => {
-            Some(format!("sqlite:/{relative}, or sqlite:{relative} for a relative path"))
-        }
-        path if name.starts_with("file:") || is_sqlite && (relative.is_some() || !options.is_empty()) => {
-            Some(format!("sqlite:{path}"))
-        }
-        _ => None,
     }
 }
 
@@ -570,11 +551,11 @@ impl Value for Protocols {
     const KIND: &'static str = <Vec<Version>>::KIND;
 
     fn read(text: &str) -> Result<Self, String> {
-        non_empty(<Vec<Version>>::read(text)?)
+        Ok(filled(<Vec<Version>>::read(text)?)?.into_iter().collect())
     }
 
     fn from_toml(value: &Spanned<DeValue<'_>>) -> Result<Self, String> {
-        non_empty(<Vec<Version>>::from_toml(value)?)
+        Ok(filled(<Vec<Version>>::from_toml(value)?)?.into_iter().collect())
     }
 
     fn show(&self) -> Option<String> {
@@ -582,12 +563,9 @@ impl Value for Protocols {
     }
 }
 
-/// Rejects an empty list: such a server could not be called.
-fn non_empty(versions: Vec<Version>) -> Result<Protocols, String> {
-    if versions.is_empty() {
-        return Err("the list of protocol versions is empty; write 1.0, 0.3 or both".to_owned());
-    }
-    Ok(versions.into_iter().collect())
+/// Rejects an empty list.
+pub(super) fn filled<T: Value>(list: Vec<T>) -> Result<Vec<T>, String> {
+    if list.is_empty() { Err(format!("the list is empty; write one {} or several", T::KIND)) } else { Ok(list) }
 }
 
 /// List of values: an array or a single value in TOML, separated by commas in text.
@@ -614,7 +592,7 @@ impl<T: Value> Value for Vec<T> {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Structure<T> {
     pub(crate) value: T,
-    /// TOML on one line.
+    /// TOML.
     text: String,
 }
 
@@ -646,23 +624,12 @@ impl<T: DeserializeOwned> Value for Structure<T> {
     }
 }
 
-/// Formats a TOML value on one line.
-fn inline(value: &toml::Value) -> String {
-    match value {
-        toml::Value::String(text) => quoted(text),
-        toml::Value::Integer(number) => number.to_string(),
-        toml::Value::Float(number) => number.to_string(),
-        toml::Value::Boolean(value) => value.to_string(),
-        toml::Value::Datetime(time) => time.to_string(),
-        toml::Value::Array(items) => format!("[{}]", items.iter().map(inline).collect::<Vec<_>>().join(", ")),
-        toml::Value::Table(table) => inline_table(table.iter().map(|(name, value)| (quoted(name), inline(value)))),
-    }
-}
-
-/// Formats the members of a TOML table on one line.
-pub(super) fn inline_table<N: fmt::Display>(members: impl IntoIterator<Item = (N, String)>) -> String {
-    let members: Vec<_> = members.into_iter().map(|(name, value)| format!("{name} = {value}")).collect();
-    format!("{{ {} }}", members.join(", "))
+/// Formats a value as TOML, with tables in braces.
+pub(super) fn inline(value: &impl Serialize) -> String {
+    let mut text = String::new();
+    // Fails only for values that TOML does not have, such as null.
+    _ = value.serialize(ValueSerializer::new(&mut text));
+    text
 }
 
 /// Formats a TOML string. Strings of JSON are strings of TOML, except that TOML does not allow DEL.
@@ -676,15 +643,6 @@ pub(super) fn brief(text: &str) -> String {
     let end = text.char_indices().nth(MAX_CHARS).map_or(text.len(), |(offset, _)| offset);
     let ellipsis = if end < text.len() { "…" } else { "" };
     format!("`{}{ellipsis}`", text[..end].escape_debug())
-}
-
-/// Puts the indefinite article before the name of a type.
-fn with_article(kind: &str) -> String {
-    if kind.starts_with('`') {
-        return kind.to_owned();
-    }
-    let article = if kind.starts_with(['a', 'e', 'i', 'o', 'u']) { "an" } else { "a" };
-    format!("{article} {kind}")
 }
 
 #[cfg(test)]
@@ -755,25 +713,31 @@ mod tests {
             let printed = read.show().unwrap();
             assert_eq!(StorePath::from_toml(&DeValue::parse(&printed).unwrap()), Ok(read), "{printed}");
         }
-        for text in ["", "sqlite", "sqlite:", "sqlite://", "memory:", "a2a.db", "postgres://a", "postgres://a?b=c"] {
-            assert!(StorePath::read(text).unwrap_err().ends_with("is not `memory` or `sqlite:PATH`"), "{text}");
-        }
-        for (text, usual) in [
-            ("sqlite://rel.db", "sqlite:rel.db"),
-            ("sqlite:///abs/path", "sqlite:/abs/path, or sqlite:abs/path for a relative path"),
-            ("sqlite::memory:", "memory"),
-            ("sqlite:?mode=memory", "memory"),
-            ("sqlite:file:a2a?cache=shared&mode=memory", "memory"),
-            ("sqlite:memory", "memory, or sqlite:./memory for a file"),
-            ("sqlite:?cache=shared", "sqlite:a2a.db"),
-            ("sqlite://:memory:", "memory"),
-            (":memory:", "memory"),
-            ("file:x.db", "sqlite:x.db"),
-            ("sqlite:file:x.db?mode=ro", "sqlite:x.db"),
-            ("sqlite:x.db?mode=rwc", "sqlite:x.db"),
+        for text in [
+            "",
+            "sqlite",
+            "sqlite:",
+            "sqlite://",
+            "memory:",
+            "a2a.db",
+            "postgres://a",
+            "postgres://a?b=c",
+            "sqlite://rel.db",
+            "sqlite:///abs/path",
+            "sqlite::memory:",
+            "sqlite:?mode=memory",
+            "sqlite:file:a2a?cache=shared&mode=memory",
+            "sqlite:memory",
+            "sqlite:?cache=shared",
+            "sqlite://:memory:",
+            ":memory:",
+            "file:x.db",
+            "sqlite:file:x.db?mode=ro",
+            "sqlite:x.db?mode=rwc",
         ] {
             let error = StorePath::read(text).unwrap_err();
-            assert_eq!(error, format!("`{text}` is not `memory` or `sqlite:PATH`; write {usual}"));
+            let hint = "is not `memory` or `sqlite:PATH`; write memory, sqlite:a2a.db or sqlite:/srv/a2a.db";
+            assert_eq!(error, format!("`{text}` {hint}"));
         }
         assert_eq!(Durability::read("power"), Ok(Durability::Power));
         assert!(Durability::read("full").unwrap_err().contains("`power`"));
@@ -806,7 +770,7 @@ mod tests {
         let value = DeValue::parse("'CN=a,O=b'").unwrap();
         assert_eq!(Vec::<String>::from_toml(&value).unwrap(), ["CN=a,O=b"]);
         let value = DeValue::parse("{ a = 1 }").unwrap();
-        assert_eq!(Vec::<Network>::from_toml(&value).unwrap_err(), "table is not a network");
+        assert_eq!(Vec::<Network>::from_toml(&value).unwrap_err(), "table instead of network");
     }
 
     #[test]
@@ -824,7 +788,7 @@ mod tests {
     #[test]
     fn structures_are_toml_in_text_too() {
         type Skills = Structure<Vec<crate::service::card::SkillConfig>>;
-        let text = r#"[{ "description" = "d", "id" = "i", "name" = "n", "tags" = ["a", "b"] }]"#;
+        let text = r#"[{ description = "d", id = "i", name = "n", tags = ["a", "b"] }]"#;
         let read = Skills::read(text).unwrap();
         assert_eq!((&*read.value[0].id, &*read.show().unwrap()), ("i", text));
         let error = Skills::read(r#"[{ id = "i", nmae = "n" }]"#).unwrap_err();

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use toml::{
     Spanned,
     de::{DeValue, ValueDeserializer},
@@ -11,7 +11,7 @@ use toml::{
 use super::{
     load::Error,
     secret::Secret,
-    value::{Value, inline_table, quoted},
+    value::{Value, inline},
 };
 use crate::service::push::{ClientCredentials, HostCredentials, host_key, token_endpoint};
 
@@ -20,7 +20,7 @@ use crate::service::push::{ClientCredentials, HostCredentials, host_key, token_e
 pub(crate) struct WebhookHosts(BTreeMap<String, ClientConfig>);
 
 /// Client of a token endpoint.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 struct ClientConfig {
     token_url: String,
@@ -43,18 +43,6 @@ impl ClientConfig {
             return Err("client_id must not be empty".to_owned());
         }
         Ok(config)
-    }
-
-    fn show(&self) -> String {
-        let mut members = vec![
-            ("token_url", quoted(&self.token_url)),
-            ("client_id", quoted(&self.client_id)),
-            ("client_secret", self.client_secret.show()),
-        ];
-        for (name, value) in [("scope", &self.scope), ("audience", &self.audience), ("resource", &self.resource)] {
-            members.extend(value.as_ref().map(|value| (name, quoted(value))));
-        }
-        inline_table(members)
     }
 
     /// Creates the credentials.
@@ -119,8 +107,7 @@ impl Value for WebhookHosts {
     }
 
     fn show(&self) -> Option<String> {
-        let hosts = self.0.iter().map(|(host, config)| (quoted(host), config.show()));
-        (!self.0.is_empty()).then(|| inline_table(hosts))
+        (!self.0.is_empty()).then(|| inline(&self.0))
     }
 }
 

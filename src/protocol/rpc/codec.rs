@@ -6,13 +6,13 @@ use bytes::{Buf as _, BufMut as _};
 use tokio::time::Instant;
 use tokio_stream::StreamExt as _;
 use tonic::{
-    Code, ConnectError, Extensions, Request, Response, Status, Streaming, TimeoutExpired,
+    Code, ConnectError, Extensions, Request, Status, Streaming, TimeoutExpired,
     codec::{self, BufferSettings, DecodeBuf},
     metadata::MetadataMap,
 };
 use tonic_prost::ProstEncoder;
 
-use super::BoxStream;
+use super::{BoxStream, ServiceResult};
 use crate::protocol::{
     call::{Call, until_head, within},
     error::{Error, ErrorKind, chain, without_sentence},
@@ -117,12 +117,9 @@ fn outbound<T>(request: Request<T>) -> (Option<Instant>, Request<T>) {
 }
 
 /// Calls a unary RPC of a remote agent until the deadline of the call, and converts its errors.
-pub async fn unary<Req, Res, Fut>(
-    request: Request<Req>,
-    rpc: impl FnOnce(Request<Req>) -> Fut,
-) -> Result<Response<Res>, Status>
+pub async fn unary<Req, Res, Fut>(request: Request<Req>, rpc: impl FnOnce(Request<Req>) -> Fut) -> ServiceResult<Res>
 where
-    Fut: Future<Output = Result<Response<Res>, Status>>,
+    Fut: Future<Output = ServiceResult<Res>>,
 {
     let (deadline, request) = outbound(request);
     until_head(deadline, rpc(request)).await?.map_err(received)
@@ -132,10 +129,10 @@ where
 pub async fn streaming<Req, Res, Fut>(
     request: Request<Req>,
     rpc: impl FnOnce(Request<Req>) -> Fut,
-) -> Result<Response<BoxStream<Res>>, Status>
+) -> ServiceResult<BoxStream<Res>>
 where
     Res: Send + 'static,
-    Fut: Future<Output = Result<Response<Streaming<Res>>, Status>>,
+    Fut: Future<Output = ServiceResult<Streaming<Res>>>,
 {
     let (deadline, request) = outbound(request);
     let boxed = |items: Streaming<Res>| -> BoxStream<Res> {

@@ -61,11 +61,10 @@ impl AllOf {
     }
 }
 
-impl From<AnyOf> for AllOf {
+conversions! {
+    AllOf:
     /// Requires all of the schemes.
-    fn from(AnyOf(schemes): AnyOf) -> Self {
-        Self(schemes)
-    }
+    any: AnyOf => Self(any.0);
 }
 
 /// Joins the errors of several schemes: the first one about credentials that were sent, or else that none were, with the

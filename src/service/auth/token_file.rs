@@ -98,54 +98,50 @@ impl TokenSource {
         (!secret.is_empty()).then_some((None, secret))
     }
 
-    /// Name of the security scheme on the card.
-    fn scheme_name(&self) -> String {
+    /// Returns the location and the name of an API key.
+    fn api_key(&self) -> Option<(&'static str, &str)> {
         match self {
-            Self::Bearer => "bearer".to_owned(),
-            Self::Basic => "basic".to_owned(),
-            Self::Header(name) | Self::Query(name) | Self::Cookie(name) => name.clone(),
+            Self::Bearer | Self::Basic => None,
+            Self::Header(name) => Some(("header", name)),
+            Self::Query(name) => Some(("query", name)),
+            Self::Cookie(name) => Some(("cookie", name)),
         }
     }
 
+    /// Name of the security scheme on the card, which is that of an API key.
+    fn scheme_name(&self) -> &str {
+        let of_http = if *self == Self::Basic { "basic" } else { "bearer" };
+        self.api_key().map_or(of_http, |(_, name)| name)
+    }
+
     fn scheme(&self) -> Scheme {
-        let http = |scheme: &str| {
-            let scheme = HttpAuthSecurityScheme { scheme: scheme.to_owned(), ..HttpAuthSecurityScheme::default() };
-            Scheme::HttpAuthSecurityScheme(scheme)
-        };
-        let api_key = |location: &str, name: &String| {
-            let (location, name) = (location.to_owned(), name.clone());
-            Scheme::ApiKeySecurityScheme(ApiKeySecurityScheme { location, name, ..ApiKeySecurityScheme::default() })
-        };
-        match self {
-            Self::Bearer => http("bearer"),
-            Self::Basic => http("basic"),
-            Self::Header(name) => api_key("header", name),
-            Self::Query(name) => api_key("query", name),
-            Self::Cookie(name) => api_key("cookie", name),
+        let name = self.scheme_name().to_owned();
+        match self.api_key() {
+            Some((location, _)) => Scheme::ApiKeySecurityScheme(ApiKeySecurityScheme {
+                location: location.to_owned(),
+                name,
+                ..ApiKeySecurityScheme::default()
+            }),
+            None => Scheme::HttpAuthSecurityScheme(HttpAuthSecurityScheme { scheme: name, ..Default::default() }),
         }
     }
 
     /// Challenge for `WWW-Authenticate`. API keys have no registered scheme.
     fn challenge(&self, is_invalid: bool) -> String {
-        match self {
-            Self::Bearer if is_invalid => INVALID_TOKEN.to_owned(),
-            Self::Bearer => BEARER.to_owned(),
-            Self::Basic => "Basic realm=\"a2a\", charset=\"UTF-8\"".to_owned(),
-            Self::Header(name) => format!("ApiKey realm=\"a2a\", header=\"{name}\""),
-            Self::Query(name) => format!("ApiKey realm=\"a2a\", query=\"{name}\""),
-            Self::Cookie(name) => format!("ApiKey realm=\"a2a\", cookie=\"{name}\""),
+        match self.api_key() {
+            Some((location, name)) => format!("ApiKey realm=\"a2a\", {location}=\"{name}\""),
+            None if *self == Self::Basic => "Basic realm=\"a2a\", charset=\"UTF-8\"".to_owned(),
+            None => if is_invalid { INVALID_TOKEN } else { BEARER }.to_owned(),
         }
     }
 }
 
 impl fmt::Display for TokenSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Bearer => f.write_str("bearer token"),
-            Self::Basic => f.write_str("user and password"),
-            Self::Header(name) => write!(f, "API key in the header {name}"),
-            Self::Query(name) => write!(f, "API key in the query parameter {name}"),
-            Self::Cookie(name) => write!(f, "API key in the cookie {name}"),
+        match self.api_key() {
+            Some(("query", name)) => write!(f, "API key in the query parameter {name}"),
+            Some((location, name)) => write!(f, "API key in the {location} {name}"),
+            None => f.write_str(if *self == Self::Basic { "user and password" } else { "bearer token" }),
         }
     }
 }
@@ -595,6 +591,6 @@ impl Authenticator for TokenFile {
     /// Declares a scheme for each place in which a token is accepted when the server starts.
     fn describe(&self, card: AgentCard) -> AgentCard {
         let tokens = self.tokens.current();
-        card.any_scheme(tokens.sources.iter().map(|source| (source.scheme_name(), source.scheme())))
+        card.any_scheme(tokens.sources.iter().map(|source| (source.scheme_name().to_owned(), source.scheme())))
     }
 }

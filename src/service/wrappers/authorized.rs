@@ -3,7 +3,7 @@
 
 use std::{
     any::Any,
-    fmt, mem,
+    mem,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
@@ -326,8 +326,4 @@ macro_rules! authorized {
 
 each_rpc!(authorized);
 
-impl fmt::Debug for AuthorizedService {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AuthorizedService").field("has_policy", &self.policy.is_some()).finish_non_exhaustive()
-    }
-}
+debug_fields!(AuthorizedService { scopes });

@@ -53,7 +53,7 @@ use crate::protocol::{
         },
         wkt::Empty,
     },
-    rpc::BoxStream,
+    rpc::{BoxStream, ServiceResult},
     snapshot::Snapshot,
     v03::event::final_stream,
     version::Version,
@@ -132,7 +132,7 @@ fn unset_zero(length: &mut Option<i32>) {
 /// Returns the error of a streaming request as the only item of its stream in JSON-RPC, and as a plain error otherwise.
 ///
 /// Errors of the request itself are always plain: a client that sends invalid parameters may not expect a stream.
-fn reject_stream(binding: Binding, status: Status) -> Result<Response<BoxStream<Event>>, Status> {
+fn reject_stream(binding: Binding, status: Status) -> ServiceResult<BoxStream<Event>> {
     let plain = [ErrorKind::InvalidParams, ErrorKind::InvalidRequest, ErrorKind::Parse, ErrorKind::MethodNotFound];
     let error = Error::from(status);
     if binding != Binding::JsonRpc || plain.contains(&error.kind()) {
@@ -149,10 +149,7 @@ fn reject_stream(binding: Binding, status: Status) -> Result<Response<BoxStream<
 
 #[tonic::async_trait]
 impl A2aService for V03Service {
-    async fn send_message(
-        &self,
-        mut request: Request<SendMessageRequest>,
-    ) -> Result<Response<SendMessageResponse>, Status> {
+    async fn send_message(&self, mut request: Request<SendMessageRequest>) -> ServiceResult<SendMessageResponse> {
         set_version(&mut request);
         apply_defaults(request.get_mut());
         self.service.send_message(request).await
@@ -161,7 +158,7 @@ impl A2aService for V03Service {
     async fn send_streaming_message(
         &self,
         mut request: Request<SendMessageRequest>,
-    ) -> Result<Response<BoxStream<Event>>, Status> {
+    ) -> ServiceResult<BoxStream<Event>> {
         set_version(&mut request);
         apply_defaults(request.get_mut());
         let binding = Call::of(&request)?.binding;
@@ -171,20 +168,20 @@ impl A2aService for V03Service {
         }
     }
 
-    async fn get_task(&self, mut request: Request<GetTaskRequest>) -> Result<Response<Snapshot>, Status> {
+    async fn get_task(&self, mut request: Request<GetTaskRequest>) -> ServiceResult<Snapshot> {
         set_version(&mut request);
         unset_zero(&mut request.get_mut().history_length);
         self.service.get_task(request).await
     }
 
-    async fn list_tasks(&self, mut request: Request<ListTasksRequest>) -> Result<Response<ListTasksResponse>, Status> {
+    async fn list_tasks(&self, mut request: Request<ListTasksRequest>) -> ServiceResult<ListTasksResponse> {
         set_version(&mut request);
         unset_zero(&mut request.get_mut().history_length);
         self.service.list_tasks(request).await
     }
 
     /// Rejects the cancel of a task that is canceled already. Of concurrent cancels, all may succeed.
-    async fn cancel_task(&self, mut request: Request<CancelTaskRequest>) -> Result<Response<Snapshot>, Status> {
+    async fn cancel_task(&self, mut request: Request<CancelTaskRequest>) -> ServiceResult<Snapshot> {
         set_version(&mut request);
         let CancelTaskRequest { tenant, id, .. } = request.get_ref();
         let task = self.get_task_for(TASKS_WRITE, Call::of(&request)?, tenant, id).await?;
@@ -196,10 +193,7 @@ impl A2aService for V03Service {
         self.service.cancel_task(request).await
     }
 
-    async fn subscribe_to_task(
-        &self,
-        mut request: Request<SubscribeToTaskRequest>,
-    ) -> Result<Response<BoxStream<Event>>, Status> {
+    async fn subscribe_to_task(&self, mut request: Request<SubscribeToTaskRequest>) -> ServiceResult<BoxStream<Event>> {
         set_version(&mut request);
         let (mut call, subscription) = (Call::of(&request)?.clone(), request.get_ref().clone());
         let error = match self.service.subscribe_to_task(request).await {
@@ -219,7 +213,7 @@ impl A2aService for V03Service {
     async fn create_task_push_notification_config(
         &self,
         mut request: Request<TaskPushNotificationConfig>,
-    ) -> Result<Response<TaskPushNotificationConfig>, Status> {
+    ) -> ServiceResult<TaskPushNotificationConfig> {
         set_version(&mut request);
         set_default_id(request.get_mut());
         self.service.create_task_push_notification_config(request).await
@@ -228,7 +222,7 @@ impl A2aService for V03Service {
     async fn get_task_push_notification_config(
         &self,
         mut request: Request<GetTaskPushNotificationConfigRequest>,
-    ) -> Result<Response<TaskPushNotificationConfig>, Status> {
+    ) -> ServiceResult<TaskPushNotificationConfig> {
         set_version(&mut request);
         let GetTaskPushNotificationConfigRequest { tenant, task_id, id } = request.get_ref();
         if !id.is_empty() {
@@ -253,7 +247,7 @@ impl A2aService for V03Service {
     async fn list_task_push_notification_configs(
         &self,
         mut request: Request<ListTaskPushNotificationConfigsRequest>,
-    ) -> Result<Response<ListTaskPushNotificationConfigsResponse>, Status> {
+    ) -> ServiceResult<ListTaskPushNotificationConfigsResponse> {
         set_version(&mut request);
         self.service.list_task_push_notification_configs(request).await
     }
@@ -261,7 +255,7 @@ impl A2aService for V03Service {
     async fn delete_task_push_notification_config(
         &self,
         mut request: Request<DeleteTaskPushNotificationConfigRequest>,
-    ) -> Result<Response<Empty>, Status> {
+    ) -> ServiceResult<Empty> {
         set_version(&mut request);
         self.service.delete_task_push_notification_config(request).await
     }
@@ -269,7 +263,7 @@ impl A2aService for V03Service {
     async fn get_extended_agent_card(
         &self,
         mut request: Request<GetExtendedAgentCardRequest>,
-    ) -> Result<Response<AgentCard>, Status> {
+    ) -> ServiceResult<AgentCard> {
         set_version(&mut request);
         self.service.get_extended_agent_card(request).await
     }

@@ -32,7 +32,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tower_service::Service;
 
 #[cfg(feature = "server-tls")]
-use super::tls::{HANDSHAKE_TIMEOUT, MaybeTls, Tls};
+use super::tls::{HANDSHAKE_TIMEOUT, MaybeTls, Tls, client_certificate};
 use super::write_timeout::{StreamExecutor, observe};
 use crate::{
     base::{clock, metric},
@@ -254,7 +254,7 @@ where
                     #[cfg(feature = "server-tls")]
                     let Some(io) = secured(io, peer, &settings, &drain).await else { return };
                     #[cfg(feature = "server-tls")]
-                    let certificate = io.client_certificate();
+                    let certificate = client_certificate(&io);
                     #[cfg(not(feature = "server-tls"))]
                     let certificate = None;
                     let client = ConnectedClient { peer: Some(peer), certificate };
@@ -295,13 +295,13 @@ async fn secured<I>(
 where
     I: AsyncRead + AsyncWrite + Unpin,
 {
-    let Some(tls) = &settings.tls else { return Some(MaybeTls::Plain(io)) };
+    let Some(tls) = &settings.tls else { return Some(MaybeTls::Right(io)) };
     let handshake = tokio::select! {
         handshake = timeout(HANDSHAKE_TIMEOUT, tls.accept(io)) => handshake,
         () = drain.cancelled() => return None,
     };
     match handshake {
-        Ok(Ok(stream)) => return Some(MaybeTls::Tls(Box::new(stream))),
+        Ok(Ok(stream)) => return Some(MaybeTls::Left(Box::new(stream))),
         Ok(Err(error)) => tracing::debug!(%peer, %error, "TLS handshake failed"),
         Err(_) => tracing::debug!(%peer, timeout = ?HANDSHAKE_TIMEOUT, "TLS handshake timed out"),
     }

@@ -4,13 +4,11 @@
 use std::{
     fmt, io,
     path::{Path, PathBuf},
-    pin::Pin,
     sync::Arc,
-    task::{Context, Poll},
     time::Duration,
 };
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::{
     TlsAcceptor,
     rustls::{
@@ -22,6 +20,7 @@ use tokio_rustls::{
     },
     server::TlsStream,
 };
+use tokio_util::either::Either;
 use webpki::EndEntityCert;
 use x509_cert::der::Decode as _;
 
@@ -212,75 +211,19 @@ fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
 debug_fields!(Tls { client_auth });
 
 /// Connection with or without TLS. One type, so that the HTTP server is compiled once.
-pub(in crate::transport) enum MaybeTls<I> {
-    Plain(I),
-    Tls(Box<TlsStream<I>>),
-}
+pub(in crate::transport) type MaybeTls<I> = Either<Box<TlsStream<I>>, I>;
 
-impl<I> MaybeTls<I> {
-    /// Certificate of the client, if it has sent one.
-    pub(in crate::transport) fn client_certificate(&self) -> Option<ClientCertificate> {
-        let Self::Tls(stream) = self else { return None };
-        let (_, connection) = stream.get_ref();
-        let certificate = connection.peer_certificates()?.first()?;
-        // The verifier has parsed it already.
-        let parsed = EndEntityCert::try_from(certificate).ok()?;
-        let names = ClientCertificate::new(certificate.as_ref(), parsed.valid_dns_names(), parsed.valid_uri_names());
-        let decoded = x509_cert::Certificate::from_der(certificate);
-        Some(match decoded {
-            Ok(decoded) => names.with_subject(decoded.tbs_certificate.subject.to_string()),
-            Err(_) => names,
-        })
-    }
-}
-
-/// Calls a method of the inner stream.
-macro_rules! inner {
-    ($self:ident, $stream:ident => $call:expr) => {
-        match $self.get_mut() {
-            Self::Plain(stream) => {
-                let $stream = Pin::new(stream);
-                $call
-            }
-            Self::Tls(stream) => {
-                let $stream = Pin::new(&mut **stream);
-                $call
-            }
-        }
-    };
-}
-
-impl<I: AsyncRead + AsyncWrite + Unpin> AsyncRead for MaybeTls<I> {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        inner!(self, stream => stream.poll_read(cx, buffer))
-    }
-}
-
-impl<I: AsyncRead + AsyncWrite + Unpin> AsyncWrite for MaybeTls<I> {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
-        inner!(self, stream => stream.poll_write(cx, data))
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        inner!(self, stream => stream.poll_flush(cx))
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        inner!(self, stream => stream.poll_shutdown(cx))
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        slices: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        inner!(self, stream => stream.poll_write_vectored(cx, slices))
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        match self {
-            Self::Plain(stream) => stream.is_write_vectored(),
-            Self::Tls(stream) => stream.is_write_vectored(),
-        }
-    }
+/// Returns the certificate of the client of a connection, if it has sent one.
+pub(in crate::transport) fn client_certificate<I>(io: &MaybeTls<I>) -> Option<ClientCertificate> {
+    let Either::Left(stream) = io else { return None };
+    let (_, connection) = stream.get_ref();
+    let certificate = connection.peer_certificates()?.first()?;
+    // The verifier has parsed it already.
+    let parsed = EndEntityCert::try_from(certificate).ok()?;
+    let names = ClientCertificate::new(certificate.as_ref(), parsed.valid_dns_names(), parsed.valid_uri_names());
+    let decoded = x509_cert::Certificate::from_der(certificate);
+    Some(match decoded {
+        Ok(decoded) => names.with_subject(decoded.tbs_certificate.subject.to_string()),
+        Err(_) => names,
+    })
 }

@@ -18,7 +18,7 @@ use crate::{
             },
             wkt::Empty,
         },
-        rpc::BoxStream,
+        rpc::{BoxStream, ServiceResult},
         snapshot::{Snapshot, decoded},
         v03::{event::Event, file_encoding::FileEncoding, pb::a2a_service_server::A2aService, push_extras::PushExtras},
     },
@@ -57,22 +57,20 @@ fn with_extras(mut response: Response<TaskPushNotificationConfig>) -> Response<T
 }
 
 /// Converts a response, its metadata and its error.
-pub(crate) fn convert_response<New, Old: From<New>>(
-    reply: Result<Response<New>, Status>,
-) -> Result<Response<Old>, Status> {
+pub(crate) fn convert_response<New, Old: From<New>>(reply: ServiceResult<New>) -> ServiceResult<Old> {
     reply.map(|response| rename_metadata(response).map(Old::from)).map_err(to_v03_status)
 }
 
 /// Converts a task response, decoding the task if necessary.
-fn convert_task(reply: Result<Response<Snapshot>, Status>) -> Result<Response<Task>, Status> {
+fn convert_task(reply: ServiceResult<Snapshot>) -> ServiceResult<Task> {
     convert_response(reply.and_then(|response| Ok(decoded(response)?)))
 }
 
 /// Converts a stream response and each of its events and errors.
 fn convert_stream(
     files: FileEncoding,
-    reply: Result<Response<BoxStream<event::Event>>, Status>,
-) -> Result<Response<BoxStream<Event>>, Status> {
+    reply: ServiceResult<BoxStream<event::Event>>,
+) -> ServiceResult<BoxStream<Event>> {
     let convert_events = |events: BoxStream<event::Event>| -> BoxStream<Event> {
         Box::pin(events.map(move |item| item.map(|event| files.write(Event::from(event))).map_err(to_v03_status)))
     };
@@ -101,41 +99,32 @@ pub(crate) fn to_v03_status(mut status: Status) -> Status {
 
 #[tonic::async_trait]
 impl A2aService for GrpcService {
-    async fn send_message(
-        &self,
-        request: Request<SendMessageRequest>,
-    ) -> Result<Response<SendMessageResponse>, Status> {
+    async fn send_message(&self, request: Request<SendMessageRequest>) -> ServiceResult<SendMessageResponse> {
         let files = FileEncoding::of(&request);
         files.reply(convert_response(self.0.send_message(convert_send(files.read(request))?).await))
     }
 
-    async fn send_streaming_message(
-        &self,
-        request: Request<SendMessageRequest>,
-    ) -> Result<Response<BoxStream<Event>>, Status> {
+    async fn send_streaming_message(&self, request: Request<SendMessageRequest>) -> ServiceResult<BoxStream<Event>> {
         let files = FileEncoding::of(&request);
         convert_stream(files, self.0.send_streaming_message(convert_send(files.read(request))?).await)
     }
 
-    async fn get_task(&self, request: Request<GetTaskRequest>) -> Result<Response<Task>, Status> {
+    async fn get_task(&self, request: Request<GetTaskRequest>) -> ServiceResult<Task> {
         FileEncoding::of(&request).reply(convert_task(self.0.get_task(convert_request(request)?).await))
     }
 
-    async fn cancel_task(&self, request: Request<CancelTaskRequest>) -> Result<Response<Task>, Status> {
+    async fn cancel_task(&self, request: Request<CancelTaskRequest>) -> ServiceResult<Task> {
         FileEncoding::of(&request).reply(convert_task(self.0.cancel_task(convert_request(request)?).await))
     }
 
-    async fn task_subscription(
-        &self,
-        request: Request<TaskSubscriptionRequest>,
-    ) -> Result<Response<BoxStream<Event>>, Status> {
+    async fn task_subscription(&self, request: Request<TaskSubscriptionRequest>) -> ServiceResult<BoxStream<Event>> {
         convert_stream(FileEncoding::of(&request), self.0.subscribe_to_task(convert_request(request)?).await)
     }
 
     async fn create_task_push_notification_config(
         &self,
         request: Request<CreateTaskPushNotificationConfigRequest>,
-    ) -> Result<Response<TaskPushNotificationConfig>, Status> {
+    ) -> ServiceResult<TaskPushNotificationConfig> {
         let config = request.get_ref().config.as_ref();
         let extras = PushExtras::of(config.and_then(|config| config.push_notification_config.as_ref()));
         let mut request = convert_request(request)?;
@@ -146,14 +135,14 @@ impl A2aService for GrpcService {
     async fn get_task_push_notification_config(
         &self,
         request: Request<GetTaskPushNotificationConfigRequest>,
-    ) -> Result<Response<TaskPushNotificationConfig>, Status> {
+    ) -> ServiceResult<TaskPushNotificationConfig> {
         convert_response(self.0.get_task_push_notification_config(convert_request(request)?).await).map(with_extras)
     }
 
     async fn list_task_push_notification_config(
         &self,
         request: Request<ListTaskPushNotificationConfigRequest>,
-    ) -> Result<Response<ListTaskPushNotificationConfigResponse>, Status> {
+    ) -> ServiceResult<ListTaskPushNotificationConfigResponse> {
         let mut response: Response<ListTaskPushNotificationConfigResponse> =
             convert_response(self.0.list_task_push_notification_configs(convert_request(request)?).await)?;
         let all_extras = PushExtras::public_of_each(response.extensions());
@@ -164,11 +153,11 @@ impl A2aService for GrpcService {
     async fn delete_task_push_notification_config(
         &self,
         request: Request<DeleteTaskPushNotificationConfigRequest>,
-    ) -> Result<Response<Empty>, Status> {
+    ) -> ServiceResult<Empty> {
         convert_response(self.0.delete_task_push_notification_config(convert_request(request)?).await)
     }
 
-    async fn get_agent_card(&self, request: Request<GetAgentCardRequest>) -> Result<Response<AgentCard>, Status> {
+    async fn get_agent_card(&self, request: Request<GetAgentCardRequest>) -> ServiceResult<AgentCard> {
         let request = request.map(|GetAgentCardRequest {}| GetExtendedAgentCardRequest::default());
         convert_response(self.0.get_extended_agent_card(request).await)
     }
