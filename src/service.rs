@@ -93,18 +93,14 @@ pub struct Service {
 pub(crate) type ExtendedCardSource =
     Arc<dyn Fn(Call) -> Pin<Box<dyn Future<Output = Result<AgentCard, Error>> + Send>> + Send + Sync>;
 
-/// Optional capabilities of the protocol (3.3.4). The card declares them, and the service rejects calls that need others.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Capabilities {
-    /// Streaming of sends and subscriptions.
-    pub streaming: bool,
-    /// Push notification configurations.
-    pub push: bool,
-}
-
-impl Default for Capabilities {
-    fn default() -> Self {
-        Self { streaming: true, push: false }
+defaults! {
+    /// Optional capabilities of the protocol (3.3.4). The card declares them, and the service rejects calls that need others.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct Capabilities {
+        /// Streaming of sends and subscriptions.
+        pub streaming: bool = true,
+        /// Push notification configurations.
+        pub push: bool,
     }
 }
 

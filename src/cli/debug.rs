@@ -110,30 +110,23 @@ macro_rules! observed {
     };
 }
 
-/// Calls of 1.0.
-mod v1_0 {
-    use super::{ObservedGrpc, Request, Response, Status};
-    use crate::protocol::pb::v1::{
-        a2a_service_server::A2aService,
-        bindings::{Rpc, each_rpc},
-    };
+/// Implements the service of a version in a module of its own.
+macro_rules! versions {
+    ($($name:ident = $package:literal in $($path:ident)::+;)+) => { $(
+        mod $name {
+            use super::{ObservedGrpc, Request, Response, Status};
+            use $($path)::+::{a2a_service_server::A2aService, bindings::{Rpc, each_rpc}};
 
-    const PACKAGE: &str = "lf.a2a.v1";
+            const PACKAGE: &str = $package;
 
-    each_rpc!(observed);
+            each_rpc!(observed);
+        }
+    )+ };
 }
 
-/// Calls of 0.3.
-mod v0_3 {
-    use super::{ObservedGrpc, Request, Response, Status};
-    use crate::protocol::v03::pb::{
-        a2a_service_server::A2aService,
-        bindings::{Rpc, each_rpc},
-    };
-
-    const PACKAGE: &str = "a2a.v1";
-
-    each_rpc!(observed);
+versions! {
+    v1_0 = "lf.a2a.v1" in crate::protocol::pb::v1;
+    v0_3 = "a2a.v1" in crate::protocol::v03::pb;
 }
 
 #[cfg(test)]

@@ -27,7 +27,11 @@ use tonic::{
 };
 use tonic_types::{ErrorDetails, StatusExt as _};
 
+#[cfg(feature = "cli")]
+use super::A2aService;
 use super::{BoxStream, Call, Cursor, Error, ErrorKind, Version, result_form::ResultForm};
+#[cfg(feature = "cli")]
+use crate::protocol::v03::pb::a2a_service_server::A2aService as V03Service;
 use crate::{
     base::{
         bounded_body::{BodyError, BoundedBody},
@@ -131,18 +135,10 @@ pub(crate) trait Observer: Send + Sync {
     fn http(&self, network: Arc<dyn HttpTransport>) -> Arc<dyn HttpTransport>;
 
     /// Wraps a gRPC interface of 1.0.
-    fn grpc(
-        &self,
-        url: &str,
-        agent: Arc<dyn crate::protocol::pb::v1::a2a_service_server::A2aService>,
-    ) -> Arc<dyn crate::protocol::pb::v1::a2a_service_server::A2aService>;
+    fn grpc(&self, url: &str, agent: Arc<dyn A2aService>) -> Arc<dyn A2aService>;
 
     /// Wraps a gRPC interface of 0.3.
-    fn grpc_v03(
-        &self,
-        url: &str,
-        agent: Arc<dyn crate::protocol::v03::pb::a2a_service_server::A2aService>,
-    ) -> Arc<dyn crate::protocol::v03::pb::a2a_service_server::A2aService>;
+    fn grpc_v03(&self, url: &str, agent: Arc<dyn V03Service>) -> Arc<dyn V03Service>;
 }
 
 /// HTTP over TCP and TLS.

@@ -1,11 +1,6 @@
 //! Server without sockets, and its clients.
 
-use std::{
-    convert::Infallible,
-    io,
-    sync::Arc,
-    task::{Context, Poll},
-};
+use std::{convert::Infallible, io, sync::Arc};
 
 use axum::{Router, body::Body};
 use bytes::Bytes;
@@ -18,7 +13,7 @@ use hyper_util::{
 use tokio::io::DuplexStream;
 use tokio_stream::StreamExt as _;
 use tonic::transport::{Channel, Endpoint};
-use tower_service::Service;
+use tower::{Service as _, service_fn};
 
 use crate::{
     client::{Client, ClientBuilder, HttpTransport},
@@ -83,7 +78,9 @@ impl MemoryServer {
     /// Serves in memory with the settings of a server. Must be called in a tokio runtime.
     pub fn new(server: Server) -> Self {
         let (router, handle) = server.into_parts();
-        let channel = Endpoint::from_static(URL).connect_with_connector_lazy(Connector(router.clone()));
+        let served = router.clone();
+        let connector = service_fn(move |_: Uri| connect(served.clone()));
+        let channel = Endpoint::from_static(URL).connect_with_connector_lazy(connector);
         Self { router, handle, channel }
     }
 
@@ -164,28 +161,15 @@ impl HttpTransport for MemoryTransport {
     }
 }
 
-/// Opens connections to a router in memory.
-struct Connector(Router);
-
-impl Service<Uri> for Connector {
-    type Response = TokioIo<DuplexStream>;
-    type Error = io::Error;
-    type Future = std::future::Ready<io::Result<Self::Response>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, _: Uri) -> Self::Future {
-        let (client, server) = tokio::io::duplex(PIPE);
-        let service = TowerToHyperService::new(self.0.clone());
-        // Ends with the connection, which the client closes.
-        tokio::spawn(async move {
-            let connection = Builder::new(TokioExecutor::new());
-            if let Err(error) = connection.serve_connection(TokioIo::new(server), service).await {
-                tracing::debug!("connection in memory failed: {error}");
-            }
-        });
-        std::future::ready(Ok(TokioIo::new(client)))
-    }
+/// Opens a connection to a router in memory.
+async fn connect(router: Router) -> io::Result<TokioIo<DuplexStream>> {
+    let (client, server) = tokio::io::duplex(PIPE);
+    // Ends with the connection, which the client closes.
+    tokio::spawn(async move {
+        let (connection, service) = (Builder::new(TokioExecutor::new()), TowerToHyperService::new(router));
+        if let Err(error) = connection.serve_connection(TokioIo::new(server), service).await {
+            tracing::debug!("connection in memory failed: {error}");
+        }
+    });
+    Ok(TokioIo::new(client))
 }

@@ -137,16 +137,11 @@ pub(in crate::cli) fn review(card: &Value) -> Review {
     let has_interfaces = card.get("supportedInterfaces").is_some_and(|interfaces| *interfaces != json!([]));
     let has_v0_3 = card.get("url").is_some() || (card.get("protocolVersion").is_some() && !has_interfaces);
     let has_v1_0 = has_interfaces || !has_v0_3;
-    let versions: Vec<_> = [(v1_0, has_v1_0), (v0_3, has_v0_3)].into_iter().filter(|(_, has)| *has).collect();
-    let versions: Vec<_> = versions.into_iter().map(|(version, _)| version).collect();
+    let versions: Vec<_> = has_v1_0.then_some(v1_0).into_iter().chain(has_v0_3.then_some(v0_3)).collect();
     let mut problems = Problems::default();
     if !card.is_object() {
-        problems.add(
-            &versions,
-            "",
-            "is not a JSON object",
-            "write the card as an object with the members of an agent card",
-        );
+        let remedy = "write the card as an object with the members of an agent card";
+        problems.add(&versions, "", "is not a JSON object", remedy);
         return Review { versions, problems: problems.found, warnings: Vec::new() };
     }
     for rule in &COMMON {
@@ -269,21 +264,15 @@ fn objects<'a>(card: &'a Value, segments: &[&str]) -> Vec<(&'a Value, String)> {
         for (object, at) in found {
             let Some(value) = object.get(name) else { continue };
             let at = if at.is_empty() { name.to_owned() } else { format!("{at}.{name}") };
-            match value {
-                Value::Array(items) if segment.ends_with("[]") => {
-                    next.extend(items.iter().enumerate().map(|(index, item)| (item, format!("{at}[{index}]"))));
-                }
-                Value::Object(members) if segment.ends_with("{}") => {
-                    next.extend(members.iter().map(|(name, member)| (member, format!("{at}.{name}"))));
-                }
-                Value::Object(_) if *segment == name => next.push((value, at)),
-                // An optional member of another type has no required members.
-                Value::Null
-                | Value::Bool(_)
-                | Value::Number(_)
-                | Value::String(_)
-                | Value::Array(_)
-                | Value::Object(_) => {}
+            // An optional member of another type has no required members.
+            if segment.ends_with("[]") {
+                let items = value.as_array().into_iter().flatten().enumerate();
+                next.extend(items.map(|(index, item)| (item, format!("{at}[{index}]"))));
+            } else if segment.ends_with("{}") {
+                let members = value.as_object().into_iter().flatten();
+                next.extend(members.map(|(name, member)| (member, format!("{at}.{name}"))));
+            } else if value.is_object() {
+                next.push((value, at));
             }
         }
         found = next;

@@ -1,19 +1,15 @@
 //! gRPC-Web: gRPC for web pages, over HTTP/1.1 too. The trailers are the last frame of the response body, and bodies in the
 //! text format are base64.
 
-use std::{
-    borrow::Cow,
-    convert::Infallible,
-    task::{Context, Poll},
-};
+use std::borrow::Cow;
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, header, request::Parts};
 use http_body_util::{BodyExt as _, BodyStream, StreamBody, combinators::MapErr};
 use tonic::Status;
 use tonic_web::GrpcWebLayer;
+use tower::{Service as _, service_fn};
 use tower_layer::Layer as _;
-use tower_service::Service;
 
 use crate::{
     protocol::{ErrorKind, response_budget::ResponseBudget, rpc::codec::PREFIX},
@@ -83,7 +79,7 @@ pub(in crate::transport) fn serve<B, F>(
     mut parts: Parts,
     body: B,
     unsent: &ResponseBudget,
-    serve_grpc: F,
+    mut serve_grpc: F,
 ) -> ResponseFuture
 where
     B: RequestBody,
@@ -94,7 +90,12 @@ where
     parts.headers.insert(header::ACCEPT, format.response.content_type());
     // Without the length of the body, since the limit is for the decoded one.
     let body = StreamBody::new(BodyStream::new(body.map_err(|error| Status::from_error(error.into()))));
-    let response = GrpcWebLayer::new().layer(GrpcService(serve_grpc)).call(Request::from_parts(parts, body));
+    let serve_grpc = service_fn(move |request: Request<tonic::body::Body>| {
+        let (parts, body) = request.into_parts();
+        let convert: fn(Status) -> Status = |status| decoding_error(&status);
+        serve_grpc(parts, body.map_err(convert))
+    });
+    let response = GrpcWebLayer::new().layer(serve_grpc).call(Request::from_parts(parts, body));
     // Binary frames of messages are passed on as they are, and are counted already. Those in base64 are copies.
     let unsent = (format.response == Encoding::Text).then(|| unsent.clone());
     Box::pin(async move {
@@ -104,25 +105,6 @@ where
             None => response,
         })
     })
-}
-
-/// tower service of a function that serves gRPC.
-struct GrpcService<F>(F);
-
-impl<F: FnMut(Parts, DecodedBody) -> ResponseFuture> Service<Request<tonic::body::Body>> for GrpcService<F> {
-    type Response = Response<Body>;
-    type Error = Infallible;
-    type Future = ResponseFuture;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: Request<tonic::body::Body>) -> ResponseFuture {
-        let (parts, body) = request.into_parts();
-        let convert: fn(Status) -> Status = |status| decoding_error(&status);
-        (self.0)(parts, body.map_err(convert))
-    }
 }
 
 /// Converts an error of tonic-web, which reports each as INTERNAL. The client caused it: the base64 is invalid, or the body

@@ -43,6 +43,10 @@ use crate::{
     },
 };
 
+/// TLS that a server without the feature can't have.
+#[cfg(not(feature = "server-tls"))]
+type Tls = Infallible;
+
 /// Pause after an error of accept, which is usually a lack of file descriptors.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
 
@@ -74,55 +78,37 @@ pub(crate) const WRITE_TIMEOUT: Duration = Duration::from_mins(1);
 /// Default of [`ListenerSettings::header_bytes`].
 pub(crate) const HEADER_BYTES: usize = 32 << 10;
 
-/// Limits and timeouts of connections.
-#[derive(Clone, Debug)]
-pub struct ListenerSettings {
-    /// Maximum number of open connections. Further ones wait in the queue of the system.
-    pub connections: usize,
-    /// Maximum size of the head of a request in bytes. A head of more than twice this, and more than 64 KiB, is rejected before
-    /// the request can be classified.
-    pub header_bytes: usize,
-    /// Timeout from the start of a connection to its first request, or to the end of the HTTP/2 preface.
-    pub opening_timeout: Duration,
-    /// Idle timeout, exceeded by up to an eighth. HTTP/1: from the end of a response to the headers of the next request.
-    /// HTTP/2: without an open stream, regardless of pings. It should be longer than that of a load balancer, whose requests
-    /// fail if the server closes a connection first. Zero: none.
-    pub idle_timeout: Duration,
-    /// Maximum number of connections per client address.
-    pub peer_limit: PeerLimit,
-    /// HTTP/2: interval of keep-alive pings, and timeout of their acknowledgement.
-    pub ping_interval: Duration,
-    /// HTTP/2: maximum number of concurrent streams per connection.
-    pub max_streams: u32,
-    /// Time in which a client has to receive 64 KiB of a pending response, or the rest if that is less. Otherwise the
-    /// connection is closed; over HTTP/2 only the stream is reset. Zero: no limit.
-    pub write_timeout: Duration,
-    /// HTTP/1: time in which a response has to begin after the client has ended its side of the connection. After that, and if a
-    /// write fails, the client counts as disconnected, and the request is dropped. Zero: the end is a disconnect.
-    pub half_close: Duration,
-    /// Time for running requests to end on drain.
-    pub grace_period: Duration,
-    /// TLS of the connections.
-    #[cfg(feature = "server-tls")]
-    pub tls: Option<Tls>,
-}
-
-impl Default for ListenerSettings {
-    fn default() -> Self {
-        Self {
-            connections: CONNECTIONS,
-            header_bytes: HEADER_BYTES,
-            opening_timeout: Duration::from_secs(10),
-            idle_timeout: CONNECTION_IDLE_TIMEOUT,
-            peer_limit: PeerLimit::default(),
-            ping_interval: Duration::from_secs(20),
-            max_streams: 200,
-            write_timeout: WRITE_TIMEOUT,
-            half_close: Duration::from_secs(5),
-            grace_period: Duration::from_secs(30),
-            #[cfg(feature = "server-tls")]
-            tls: None,
-        }
+defaults! {
+    /// Limits and timeouts of connections.
+    #[derive(Clone, Debug)]
+    pub struct ListenerSettings {
+        /// Maximum number of open connections. Further ones wait in the queue of the system.
+        pub connections: usize = CONNECTIONS,
+        /// Maximum size of the head of a request in bytes. A head of more than twice this, and more than 64 KiB, is rejected before
+        /// the request can be classified.
+        pub header_bytes: usize = HEADER_BYTES,
+        /// Timeout from the start of a connection to its first request, or to the end of the HTTP/2 preface.
+        pub opening_timeout: Duration = Duration::from_secs(10),
+        /// Idle timeout, exceeded by up to an eighth. HTTP/1: from the end of a response to the headers of the next request.
+        /// HTTP/2: without an open stream, regardless of pings. It should be longer than that of a load balancer, whose requests
+        /// fail if the server closes a connection first. Zero: none.
+        pub idle_timeout: Duration = CONNECTION_IDLE_TIMEOUT,
+        /// Maximum number of connections per client address.
+        pub peer_limit: PeerLimit,
+        /// HTTP/2: interval of keep-alive pings, and timeout of their acknowledgement.
+        pub ping_interval: Duration = Duration::from_secs(20),
+        /// HTTP/2: maximum number of concurrent streams per connection.
+        pub max_streams: u32 = 200,
+        /// Time in which a client has to receive 64 KiB of a pending response, or the rest if that is less. Otherwise the
+        /// connection is closed; over HTTP/2 only the stream is reset. Zero: no limit.
+        pub write_timeout: Duration = WRITE_TIMEOUT,
+        /// HTTP/1: time in which a response has to begin after the client has ended its side of the connection. After that, and if a
+        /// write fails, the client counts as disconnected, and the request is dropped. Zero: the end is a disconnect.
+        pub half_close: Duration = Duration::from_secs(5),
+        /// Time for running requests to end on drain.
+        pub grace_period: Duration = Duration::from_secs(30),
+        /// TLS of the connections.
+        pub tls: Option<Tls>,
     }
 }
 
@@ -170,28 +156,29 @@ impl LogLimit {
 }
 
 /// Service of a connection: an [`HttpService`](crate::transport::HttpService), or layers around one.
-pub trait ConnectionService<B>:
-    Service<Request<Incoming>, Response = Response<B>, Error = Infallible, Future: Send> + Clone + Send + 'static
+pub trait ConnectionService:
+    Service<Request<Incoming>, Response = Response<Self::Body>, Error = Infallible, Future: Send> + Clone + Send + 'static
 {
+    /// Body of its responses.
+    type Body: http_body::Body<Data = Bytes, Error: Into<Box<dyn StdError + Send + Sync>>> + Unpin + Send + 'static;
 }
 
-impl<S, B> ConnectionService<B> for S where
-    S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible, Future: Send> + Clone + Send + 'static
+impl<S, B> ConnectionService for S
+where
+    S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible, Future: Send> + Clone + Send + 'static,
+    B: http_body::Body<Data = Bytes, Error: Into<Box<dyn StdError + Send + Sync>>> + Unpin + Send + 'static,
 {
+    type Body = B;
 }
 
 /// Serves the connections of a listener until `drain`. Then no connection is accepted, and running requests have the grace
 /// period to end, after which their connections are closed. Returns true if all ended within the grace period.
-pub async fn serve<S, B>(
+pub async fn serve(
     listener: TcpListener,
-    service: S,
+    service: impl ConnectionService,
     settings: &ListenerSettings,
     drain: &CancellationToken,
-) -> bool
-where
-    S: ConnectionService<B>,
-    B: http_body::Body<Data = Bytes, Error: Into<Box<dyn StdError + Send + Sync>>> + Unpin + Send + 'static,
-{
+) -> bool {
     #[cfg(target_os = "linux")]
     let write_timeout = u32::try_from(settings.write_timeout.as_millis()).unwrap_or(u32::MAX);
     let accept = move |cx: &mut Context<'_>| {
@@ -210,17 +197,15 @@ where
 }
 
 /// Serves the connections that `accept` returns, of any type: see [`serve`].
-pub async fn serve_accepted<A, I, S, B>(
+pub async fn serve_accepted<A, I>(
     mut accept: A,
-    service: S,
+    service: impl ConnectionService,
     settings: &ListenerSettings,
     drain: &CancellationToken,
 ) -> bool
 where
     A: FnMut(&mut Context<'_>) -> Poll<io::Result<(I, SocketAddr)>>,
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    S: ConnectionService<B>,
-    B: http_body::Body<Data = Bytes, Error: Into<Box<dyn StdError + Send + Sync>>> + Unpin + Send + 'static,
 {
     let (running, abort) = (TaskTracker::new(), CancellationToken::new());
     let permits = Arc::new(Semaphore::new(settings.connections.min(Semaphore::MAX_PERMITS)));
@@ -331,17 +316,13 @@ fn is_disconnect(error: &io::Error) -> bool {
 
 /// Serves one connection over HTTP/1.1, or over HTTP/2 if it begins with the preface. After `drain`, running requests are
 /// completed, and no further ones are accepted.
-pub async fn serve_connection<I, S, B>(
-    io: I,
+pub async fn serve_connection(
+    io: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     peer: Option<SocketAddr>,
-    service: S,
+    service: impl ConnectionService,
     settings: &ListenerSettings,
     drain: &CancellationToken,
-) where
-    I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    S: ConnectionService<B>,
-    B: http_body::Body<Data = Bytes, Error: Into<Box<dyn StdError + Send + Sync>>> + Unpin + Send + 'static,
-{
+) {
     let client = ConnectedClient { peer, certificate: None };
     serve_until(io, client, service, settings, (drain, &CancellationToken::new())).await;
 }
@@ -367,17 +348,13 @@ enum ConnectionSignal {
 }
 
 /// Serves one connection until it ends or `abort` is canceled, which happens after `drain`.
-async fn serve_until<I, S, B>(
-    io: I,
+async fn serve_until(
+    io: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     ConnectedClient { peer, certificate }: ConnectedClient,
-    service: S,
+    service: impl ConnectionService,
     settings: &ListenerSettings,
     (drain, abort): (&CancellationToken, &CancellationToken),
-) where
-    I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    S: ConnectionService<B>,
-    B: http_body::Body<Data = Bytes, Error: Into<Box<dyn StdError + Send + Sync>>> + Unpin + Send + 'static,
-{
+) {
     let state = Arc::new(ConnectionState::default());
     let io = CountedIo::new(io, Arc::clone(&state), settings.write_timeout, settings.half_close);
     let service_state = Arc::clone(&state);
