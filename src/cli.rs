@@ -3,7 +3,7 @@
 use std::{
     ffi::OsString,
     fs,
-    io::{self, Read as _, Write as _},
+    io::{self, IsTerminal as _, Read as _, Write as _},
     path::{Path, PathBuf},
     process::ExitCode,
 };
@@ -73,6 +73,11 @@ conversions! {
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct Usage(String);
+
+/// Absence of an agent at a URL.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Missing(&'static str);
 
 /// End of the program by Ctrl-C.
 #[derive(Debug, thiserror::Error)]
@@ -351,9 +356,12 @@ fn read_limited(input: impl io::Read, max: usize, name: &str) -> anyhow::Result<
     Ok(bytes)
 }
 
-/// Sends warnings and the audit log to stderr, for a command of an administrator that changes or exports data.
+/// Sends warnings to stderr, for a command of an administrator that changes or exports data. The audit log goes there too, except
+/// for a terminal, where the output of the command suffices.
 fn start_audit_log(format: LogFormat) {
-    let filter = Targets::new().with_default(tracing::Level::WARN).with_target(audit::AUDIT, tracing::Level::INFO);
+    let is_for_people = format == LogFormat::Auto && io::stderr().is_terminal();
+    let level = if is_for_people { tracing::Level::WARN } else { tracing::Level::INFO };
+    let filter = Targets::new().with_default(tracing::Level::WARN).with_target(audit::AUDIT, level);
     log::init(format, filter);
 }
 

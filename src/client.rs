@@ -24,7 +24,7 @@ mod tls;
 mod traced;
 mod v03;
 
-use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use futures_util::TryStreamExt as _;
 use parking_lot::RwLock;
@@ -111,14 +111,7 @@ pub struct Client {
     card: Arc<RwLock<Arc<AgentCard>>>,
 }
 
-impl fmt::Debug for Client {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Client")
-            .field("agent", &self.card().name)
-            .field("interface", &self.interface)
-            .finish_non_exhaustive()
-    }
-}
+debug_fields!(Client { interface });
 
 impl Client {
     /// Returns the options of a client.

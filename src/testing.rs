@@ -64,13 +64,8 @@ pub use self::{
 /// # });
 /// ```
 pub fn probe<A: Agent>(agent: A) -> Probe {
-    Probe {
-        service: Arc::new(ValidatedService(Arc::new(Service::new(
-            agent,
-            Arc::new(Memory::default()),
-            Limits::default(),
-        )))),
-    }
+    let service = Service::new(agent, Arc::new(Memory::default()), Limits::default());
+    Probe { service: Arc::new(ValidatedService(Arc::new(service))) }
 }
 
 /// Agent under test.

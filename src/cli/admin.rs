@@ -166,6 +166,11 @@ fn targets(arguments: &Admin, LoadedConfig { config, agents, .. }: LoadedConfig)
             (StorePath::Sqlite(path), Some(agent)) if !creates && !path.exists() => {
                 report(&format!("note: agent {agent} has no tasks yet: {} does not exist\n", path.display()));
             }
+            (StorePath::Sqlite(path), None) if !creates && !path.exists() => {
+                let path = std::path::absolute(&path)?;
+                let why = format!("{}: there is no task database; name it with --store sqlite:PATH", path.display());
+                return Err(anyhow!(why));
+            }
             (StorePath::Sqlite(path), agent) => targets.push(Target { agent, path, config }),
             (StorePath::Memory, Some(agent)) => report(&format!("note: agent {agent} keeps its tasks in memory\n")),
             (StorePath::Memory, None) => {}
@@ -199,7 +204,8 @@ pub(super) fn run(arguments: &Admin) -> anyhow::Result<()> {
         start_audit_log(log_format);
     }
     let user = || targets.iter().find_map(|target| Some((target.path.display(), sqlite::user_of(&target.path)?)));
-    if let Some((path, user)) = user().filter(|_| *output == OutputFormat::Text) {
+    let is_exclusive = action.is_audited() && !matches!(action, Action::Export { .. } | Action::Backup { .. });
+    if let Some((path, user)) = user().filter(|_| *output == OutputFormat::Text && is_exclusive) {
         let beside = "list, show, error, stats, check, backup, export, push list and --dry-run work beside a server";
         report(&format!("note: {path} is in use by {user}\nnote: {beside}\n"));
     }

@@ -90,7 +90,8 @@ pub(crate) struct Setting {
     /// Value of the flag without an argument.
     pub(crate) value_without_argument: Option<&'static str>,
     read: fn(&mut Config, RawValue<'_, '_>) -> Result<(), String>,
-    show: fn(&Config) -> Option<String>,
+    /// Formats the value of this key as TOML. Returns `None` if it is not set.
+    pub(crate) show: fn(&Config) -> Option<String>,
 }
 
 /// Configured value before it is parsed: text of a variable or flag, TOML of the file, or the path of a file with the text.
@@ -134,7 +135,7 @@ impl Setting {
 
     /// Returns the type, the default and the other names of the key, on one line.
     fn facts(&self, defaults: &Config) -> String {
-        let default = self.show(defaults).map_or_else(|| "not set".to_owned(), |value| format!("`{value}`"));
+        let default = (self.show)(defaults).map_or_else(|| "not set".to_owned(), |value| format!("`{value}`"));
         let scope = if self.scope == Scope::Agent { "; per agent" } else { "" };
         let short = self.short.map(|short| format!("; shorthand `{short}`")).unwrap_or_default();
         format!("{}; default: {default}{short}{scope}; `{}`, `--{}`", self.kind, self.variable(), self.flag())
@@ -142,11 +143,6 @@ impl Setting {
 
     fn shortest_name(&self) -> &'static str {
         self.short.unwrap_or(self.name)
-    }
-
-    /// Formats the value of this key as TOML. Returns `None` if it is not set.
-    pub(crate) fn show(&self, config: &Config) -> Option<String> {
-        (self.show)(config)
     }
 }
 
@@ -228,7 +224,7 @@ keys! {
     Server "auth.jwt.owner_claim" => auth.jwt.owner_claim: String, "Claim with the owner of the tasks.";
     Server "auth.jwt.tenant_claim" => auth.jwt.tenant_claim: Option<String>, "Claim with the tenant to which the caller is bound. If set, tokens without it are rejected.";
     Server "auth.jwt.scope_claim" => auth.jwt.scope_claim: String, "Claim with the scopes of the caller, a text with spaces or a list; `scp` is read if there is no `scope`. A token without scopes permits nothing. Empty: all scopes for every token.";
-    Server "tls.cert" => tls.cert: Option<Certificate>, "File with the certificate chain of the server in PEM. All addresses then have TLS 1.2 and 1.3. Changes of the files take effect within a second, for new connections. `self_signed` generates a certificate for `localhost`, loopback addresses and the host of `public_url` at each start, for development: clients can't verify it.";
+    Server "tls.cert" => tls.cert: Option<Certificate>, "File with the certificate chain of the server in PEM. All addresses then have TLS 1.2 and 1.3. Changes of the files take effect within a second, for new connections. `self_signed` generates a certificate for `localhost`, loopback and listen addresses and the host of `public_url` at each start, for development: clients can't verify it.";
     Server "tls.key" => tls.key: Option<PathBuf>, "File with the private key of the certificate in PEM.";
     Server "tls.client_ca" => tls.client_ca: Option<PathBuf>, "File with the authorities of client certificates in PEM. Each client then needs a certificate, which restricts who can connect. It is optional only if `auth.mtls` is one of several schemes of which a request needs any (`auth.require`).";
     Server "log.format" | "log" => log.format: LogFormat, "Log format on stderr: short lines for people if stderr is a terminal, and otherwise text; text, which is `name=value` on a line for each event (logfmt); or a JSON object on each line.";
@@ -620,11 +616,11 @@ mod tests {
     fn printed_defaults_parse_to_equal_values() {
         let config = Config::default();
         for key in KEYS {
-            let Some(printed) = key.show(&config) else { continue };
+            let Some(printed) = (key.show)(&config) else { continue };
             let mut read = config.clone();
             let value = DeValue::parse(&printed).unwrap();
             (key.read)(&mut read, RawValue::Toml(&value)).unwrap();
-            assert_eq!(key.show(&read), Some(printed), "{}", key.name);
+            assert_eq!((key.show)(&read), Some(printed), "{}", key.name);
         }
     }
 }

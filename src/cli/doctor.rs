@@ -16,6 +16,7 @@ use tokio::time::timeout;
 use url::Url;
 
 use super::{
+    Missing,
     connection::Agent,
     say,
     show::{self, OutputFormat, safe, wrapped},
@@ -182,25 +183,27 @@ pub(super) async fn run(arguments: &Doctor) -> anyhow::Result<()> {
     let connection = &arguments.agent.connection;
     let limit = connection.timeout.unwrap_or(LIMIT);
     let mut report = Report { checks: Vec::new(), format: connection.output, limit };
-    let is_reachable = examine(arguments, &mut report).await?;
+    let missing = examine(arguments, &mut report).await?;
     let [ok, warnings, failed, skipped] =
         [Status::Ok, Status::Warning, Status::Failed, Status::Skipped].map(|status| report.count(status));
     let has_called = report.checks.iter().any(|check| check.name.ends_with(": get") || check.name.ends_with(": send"));
-    let verdict = match (is_reachable, failed, warnings) {
-        (false, ..) => "unreachable",
-        (true, 0, 0) if !has_called => "no call was checked, see above",
-        (true, 0, 0) => "sound",
-        (true, 0, _) => "works, with warnings",
+    let verdict = match (missing, failed, warnings) {
+        (Some(missing), ..) => missing,
+        (None, 0, 0) if !has_called => "no call was checked, see above",
+        (None, 0, 0) => "sound",
+        (None, 0, _) => "works, with warnings",
         _ => "faulty",
     };
     let first = report.first();
     if report.format == OutputFormat::Text {
         let mut text =
             format!("\nVerdict: {verdict} ({ok} ok, {warnings} warnings, {failed} failed, {skipped} skipped)\n");
-        if !first.is_empty() {
+        // Without an agent, they are the line above.
+        let listed = if missing.is_none() { &*first } else { &[] };
+        if !listed.is_empty() {
             text.push_str("What to fix first:\n");
         }
-        for (number, Check { name, finding: Finding { detail, remedy, .. } }) in (1..).zip(&first) {
+        for (number, Check { name, finding: Finding { detail, remedy, .. } }) in (1..).zip(listed) {
             let detail = wrapped(&safe(&format!("{name}: {detail}")), 3);
             let remedy = wrapped(&safe(remedy.as_deref().unwrap_or_default()), 6);
             _ = writeln!(text, "{number}. {detail}\n   -> {remedy}");
@@ -212,8 +215,8 @@ pub(super) async fn run(arguments: &Doctor) -> anyhow::Result<()> {
         });
         say(&show::json(&value, report.format)?)?;
     }
-    if !is_reachable {
-        return Err(ErrorKind::Unavailable.because("the agent cannot be reached").into());
+    if let Some(missing) = missing {
+        bail!(Missing(missing));
     }
     if failed > 0 {
         bail!("{failed} checks failed");
@@ -221,14 +224,16 @@ pub(super) async fn run(arguments: &Doctor) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Makes all checks. Returns whether the agent could be reached.
-async fn examine(arguments: &Doctor, report: &mut Report) -> anyhow::Result<bool> {
+/// Makes all checks. Returns the verdict if there is no agent.
+async fn examine(arguments: &Doctor, report: &mut Report) -> anyhow::Result<Option<&'static str>> {
     let url = complete_url(&arguments.agent.url)?;
     let builder = arguments.agent.connection.builder()?;
     if !network::check(&url, &arguments.agent.connection, report).await? {
-        return Ok(false);
+        return Ok(Some("the agent cannot be reached"));
     }
-    let Some(found) = card::check(&url, &builder, report).await? else { return Ok(true) };
+    let Some(found) = card::check(&url, &builder, report).await? else {
+        return Ok(Some("there is no card that can be used"));
+    };
     let all = &found.card.supported_interfaces;
     for declared in all.iter().take(MAX_INTERFACES) {
         let target = interface::Target { declared, found: &found, builder: &builder, doctor: arguments };
@@ -238,7 +243,7 @@ async fn examine(arguments: &Doctor, report: &mut Report) -> anyhow::Result<bool
         let why = format!("{} further interfaces of the card", all.len() - MAX_INTERFACES);
         report.add("interfaces", Finding::skipped(why))?;
     }
-    Ok(true)
+    Ok(None)
 }
 
 /// Makes the checks of an interface.

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use url::Url;
 
 use super::{
-    Interrupted, Usage, config, report, report_text,
+    Interrupted, Missing, Usage, config, report, report_text,
     show::{self, OutputFormat, safe, wrapped},
     status::DependencyDown,
     terminal::{RED, paint},
@@ -101,6 +101,9 @@ pub(super) fn code_of(error: &anyhow::Error) -> u8 {
     if error.is::<config::Error>() || error.is::<Usage>() {
         return USAGE;
     }
+    if error.is::<Missing>() {
+        return 3;
+    }
     if error.is::<Interrupted>() {
         // As shells report the end by SIGINT.
         return 130;
@@ -144,6 +147,10 @@ fn remedy(error: &anyhow::Error) -> Option<String> {
          or --client-id; `a2a help auth` says how an agent's operator makes them"
     } else if kind == ErrorKind::Unavailable && message(error).contains("(Connect)") {
         "the card of the agent is there, but not its interface: `a2a doctor` checks all of them"
+    } else if kind == ErrorKind::Misdirected {
+        "the operator of the server names this host in public_url or allowed_hosts"
+    } else if message(error).contains(" is in a terminal state") {
+        "`a2a get task URL TASK` prints its state and result; send without --task for a new task"
     } else {
         return None;
     };

@@ -108,7 +108,7 @@ impl Args for Flags {
 /// Returns the flag of a key.
 fn flag(key: &Setting, defaults: &Config) -> Arg {
     let name = key.flag();
-    let default = key.show(defaults).map(|value| format!("default: {}", value.trim_matches('"')));
+    let default = (key.show)(defaults).map(|value| format!("default: {}", value.trim_matches('"')));
     let bracketed =
         |notes: &[String]| if notes.is_empty() { String::new() } else { format!(" [{}]", notes.join(", ")) };
     // Up to the first detail, so that a flag is one line of the short help.

@@ -48,6 +48,10 @@ pub(super) fn run(arguments: &Help) -> anyhow::Result<()> {
         let unknown = || Usage(format!("`{word}` is no command or topic; `a2a help` lists them"));
         command = command.find_subcommand_mut(word).ok_or_else(unknown)?;
     }
+    if words.is_empty() {
+        // A line for each command, of which the overview has several in a line.
+        *command = command.clone().help_template("{about}\n\n{usage-heading} {usage}\n\n{all-args}{after-help}");
+    }
     Ok(say(&format!("{}", command.render_long_help().ansi()))?)
 }
 

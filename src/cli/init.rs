@@ -35,7 +35,7 @@ pub(super) struct Init {
     /// Kind of the agent.
     #[arg(value_enum)]
     kind: Kind,
-    /// File to write, which must not exist. `-` prints it. A script is written to its directory.
+    /// File to write, which must not exist. `-` prints it. A script is written to its directory, which is created.
     #[arg(long, value_name = "FILE", default_value = "a2a.toml")]
     file: PathBuf,
 }
@@ -51,9 +51,13 @@ pub(super) fn run(arguments: &Init) -> anyhow::Result<()> {
     let files: Vec<_> = [(file.clone(), text)].into_iter().chain(script).collect();
     // Before anything is written.
     if let Some((path, _)) = files.iter().find(|(path, _)| path.exists()) {
-        let why = format!("{}: the file exists; remove it, or name another one with --file", path.display());
+        let name = file.file_name().unwrap_or_default().display();
+        let why =
+            format!("{}: the file exists; remove it, or write to another directory: --file new/{name}", path.display());
         return Err(Usage(why).into());
     }
+    let directory = file.parent().unwrap_or(Path::new(""));
+    fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
     for (path, content) in &files {
         let context = || path.display().to_string();
         let mut created = fs::File::create_new(path).with_context(context)?;

@@ -3,6 +3,7 @@
 use std::{
     fmt::Write as _,
     io::{self, IsTerminal as _},
+    net::{IpAddr, UdpSocket},
     path::{Path, PathBuf},
     process,
     sync::Arc,
@@ -175,13 +176,16 @@ pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
         let stop = stop_signal()?;
         let is_quiet = arguments.official.quiet;
         if !is_quiet {
+            let mut paths = Vec::new();
             for AgentConfig { name, config, .. } in &agents {
                 let description = AgentSource::of(config)?.description(config);
                 _ = writeln!(details, "agent {name} at /{name}: {description}");
+                paths.push(format!("/{name}"));
             }
             let single = agents.is_empty().then(|| AgentSource::of(&config)).transpose()?;
             if let Some(source) = single {
                 _ = writeln!(details, "the agent is {}", source.description(&config));
+                paths.push(String::new());
             }
             if is_dev {
                 details += "--dev: status messages of failed tasks have the causes of the failures\n";
@@ -194,6 +198,7 @@ pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
                 client_auth: if config.tls.client_ca.is_some() { client_auth(&config) } else { ClientAuth::Off },
                 token_origin: &token_origin,
                 file: file.as_deref(),
+                paths: &paths,
             };
             announce(&banner.text(&details));
             if single.is_some_and(AgentSource::is_demo) {
@@ -217,7 +222,7 @@ pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
                     std::future::pending::<()>().await;
                 }
                 if !is_quiet {
-                    announce("stopping: waiting for running turns; a second signal stops at once\n");
+                    announce("stopping, after running turns if there are any; a second signal stops at once\n");
                 }
             })
             .await;
@@ -371,7 +376,9 @@ fn tls(config: &Config) -> anyhow::Result<Option<Tls>> {
         (Some(Certificate::SelfSigned), None) => {
             let host =
                 config.public_url.as_ref().and_then(|url| url.0.parse::<http::Uri>().ok()?.host().map(str::to_owned));
-            Tls::self_signed(host).context("can't generate a certificate (tls.cert)")?
+            let addresses = config.listen.0.iter().filter_map(|addr| own_address(addr.ip()));
+            let names = host.into_iter().chain(addresses.map(|ip| ip.to_string()));
+            Tls::self_signed(names).context("can't generate a certificate (tls.cert)")?
         }
         (Some(Certificate::SelfSigned), Some(_)) => {
             return Err(error("tls.key: tls.cert is self_signed, which has a key of its own; remove tls.key").into());
@@ -387,6 +394,14 @@ fn tls(config: &Config) -> anyhow::Result<Option<Tls>> {
     let Some(authorities) = client_ca else { return Ok(Some(tls)) };
     let tls = tls.client_auth(authorities, client_auth(config));
     Ok(Some(tls.context("can't use tls.client_ca")?))
+}
+
+/// Returns the address at which other machines reach a listen address. For all addresses of this machine, it is the one that
+/// reaches others; no packet is sent to find it.
+fn own_address(ip: IpAddr) -> Option<IpAddr> {
+    let any = if ip.is_ipv4() { "192.0.2.1:9" } else { "[2001:db8::1]:9" };
+    let route = || UdpSocket::bind((ip, 0)).and_then(|socket| socket.connect(any).and_then(|()| socket.local_addr()));
+    if ip.is_unspecified() { route().ok().map(|addr| addr.ip()) } else { Some(ip) }
 }
 
 /// Returns whether clients need a certificate: not if they can be authenticated in another way.
@@ -647,6 +662,14 @@ mod tests {
         assert!(!is_optional(&config));
         (config.auth.require, config.auth.mtls) = (AuthRequire::Any, None);
         assert!(!is_optional(&config));
+    }
+
+    #[test]
+    fn self_signed_certificate_is_for_addresses_of_other_machines() {
+        let address: IpAddr = "192.168.1.2".parse().unwrap();
+        assert_eq!(own_address(address), Some(address));
+        let own = own_address("0.0.0.0".parse().unwrap());
+        assert!(own.is_none_or(|own| own.is_ipv4() && !own.is_unspecified()), "{own:?}");
     }
 
     #[test]

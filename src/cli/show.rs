@@ -107,7 +107,7 @@ pub(super) fn task(task: &Task, format: OutputFormat) -> anyhow::Result<String> 
                 Role::Agent => "agent",
                 Role::Unspecified => "unspecified",
             };
-            _ = writeln!(text, "  {} {}", label(role), safe(&parts(&message.parts)));
+            _ = writeln!(text, "  {} {}", label(role), indented(&parts(&message.parts), 4));
         }
     }
     Ok(text)
@@ -325,7 +325,7 @@ fn status_line(status: Option<&TaskStatus>) -> String {
 
 fn artifact_line(artifact: &Artifact) -> String {
     let text = artifact_text(artifact);
-    format!("{}{}\n", artifact_label(artifact_name(artifact)), safe(text.trim_end_matches('\n')))
+    format!("{}{}\n", artifact_label(artifact_name(artifact)), indented(text.trim_end_matches('\n'), 4))
 }
 
 /// Returns what is shown as the name of an artifact: its id if it has none.

@@ -8,6 +8,19 @@ use tokio_stream::StreamExt as _;
 use super::{AgentCard, CatalogEntry, Error, Outcome, SendMessageRequest, StreamEvent, Task};
 use crate::protocol::pb::v1::{ListTasksRequest, TaskPushNotificationConfig};
 
+/// Declares methods that block: name, parameters, and result of the method with the same name that waits.
+macro_rules! blocking {
+    ($type:ident: $($(#[$attribute:meta])* $name:ident($($parameter:ident: $of:ty),*) -> $result:ty;)+) => {
+        /// Methods that block.
+        impl $type { $(
+            $(#[$attribute])*
+            pub fn $name(&self, $($parameter: $of),*) -> Result<$result, Error> {
+                self.runtime.block_on(self.inner.$name($($parameter),*))
+            }
+        )+ }
+    };
+}
+
 /// Client of one agent, for programs without an async runtime. It has a runtime of its own, on the threads that call it.
 ///
 /// Must not be used within an async runtime, whose threads it would block.
@@ -90,14 +103,6 @@ impl Client {
         Ok(Self { inner, runtime: Arc::new(runtime) })
     }
 
-    /// Sends a message, and waits until the turn of the agent ends.
-    ///
-    /// # Errors
-    /// As [`Client::send`](super::Client::send).
-    pub fn send(&self, message: impl Into<SendMessageRequest>) -> Result<Outcome, Error> {
-        self.runtime.block_on(self.inner.send(message))
-    }
-
     /// Sends a message, and returns the events of the turn as they happen.
     ///
     /// # Errors
@@ -114,38 +119,6 @@ impl Client {
         self.runtime.block_on(self.inner.subscribe(task_id)).map(|events| self.with(events))
     }
 
-    /// Returns a task with its whole history.
-    ///
-    /// # Errors
-    /// As [`Client::get`](super::Client::get).
-    pub fn get(&self, task_id: &str) -> Result<Task, Error> {
-        self.runtime.block_on(self.inner.get(task_id))
-    }
-
-    /// Returns a task with at most `messages` messages of its history.
-    ///
-    /// # Errors
-    /// As [`Client::get_with_history`](super::Client::get_with_history).
-    pub fn get_with_history(&self, task_id: &str, messages: i32) -> Result<Task, Error> {
-        self.runtime.block_on(self.inner.get_with_history(task_id, messages))
-    }
-
-    /// Waits until a task is terminal, or waits for input or authorization, and returns it.
-    ///
-    /// # Errors
-    /// As [`Client::wait`](super::Client::wait).
-    pub fn wait(&self, task_id: &str) -> Result<Task, Error> {
-        self.runtime.block_on(self.inner.wait(task_id))
-    }
-
-    /// Cancels a task, and returns it.
-    ///
-    /// # Errors
-    /// As [`Client::cancel`](super::Client::cancel).
-    pub fn cancel(&self, task_id: &str) -> Result<Task, Error> {
-        self.runtime.block_on(self.inner.cancel(task_id))
-    }
-
     /// Returns all tasks of the caller that match a request, the latest first.
     ///
     /// # Errors
@@ -159,18 +132,49 @@ impl Client {
         self.with(self.inner.push(task_id))
     }
 
-    /// Downloads the extended card, which then replaces the card of this client and its clones.
-    ///
-    /// # Errors
-    /// As [`Client::extended_card`](super::Client::extended_card).
-    pub fn extended_card(&self) -> Result<Arc<AgentCard>, Error> {
-        self.runtime.block_on(self.inner.extended_card())
-    }
-
     /// Begins a conversation: messages that share a context, and continue a task that waits for input.
     pub fn conversation(&self) -> Conversation {
         self.with(self.inner.conversation())
     }
+}
+
+blocking! {
+    Client:
+    /// Sends a message, and waits until the turn of the agent ends.
+    ///
+    /// # Errors
+    /// As [`Client::send`](super::Client::send).
+    send(message: impl Into<SendMessageRequest>) -> Outcome;
+
+    /// Returns a task with its whole history.
+    ///
+    /// # Errors
+    /// As [`Client::get`](super::Client::get).
+    get(task_id: &str) -> Task;
+
+    /// Returns a task with at most `messages` messages of its history.
+    ///
+    /// # Errors
+    /// As [`Client::get_with_history`](super::Client::get_with_history).
+    get_with_history(task_id: &str, messages: i32) -> Task;
+
+    /// Waits until a task is terminal, or waits for input or authorization, and returns it.
+    ///
+    /// # Errors
+    /// As [`Client::wait`](super::Client::wait).
+    wait(task_id: &str) -> Task;
+
+    /// Cancels a task, and returns it.
+    ///
+    /// # Errors
+    /// As [`Client::cancel`](super::Client::cancel).
+    cancel(task_id: &str) -> Task;
+
+    /// Downloads the extended card, which then replaces the card of this client and its clones.
+    ///
+    /// # Errors
+    /// As [`Client::extended_card`](super::Client::extended_card).
+    extended_card() -> Arc<AgentCard>;
 }
 
 /// Returns a runtime. One worker drives connections while no call is in progress.
@@ -181,38 +185,31 @@ fn runtime() -> Result<Runtime, Error> {
 /// Push notification configurations of a task (4.3). Made by [`Client::push`].
 pub type PushConfigs = Blocking<super::PushConfigs>;
 
-impl PushConfigs {
+blocking! {
+    PushConfigs:
     /// Adds a configuration: a URL, or one with a token, an id and authentication.
     ///
     /// # Errors
     /// As [`PushConfigs::create`](super::PushConfigs::create).
-    pub fn create(&self, config: impl Into<TaskPushNotificationConfig>) -> Result<TaskPushNotificationConfig, Error> {
-        self.runtime.block_on(self.inner.create(config))
-    }
+    create(config: impl Into<TaskPushNotificationConfig>) -> TaskPushNotificationConfig;
 
     /// Returns a configuration.
     ///
     /// # Errors
     /// `TaskNotFound` if there is no such task or configuration.
-    pub fn get(&self, id: &str) -> Result<TaskPushNotificationConfig, Error> {
-        self.runtime.block_on(self.inner.get(id))
-    }
+    get(id: &str) -> TaskPushNotificationConfig;
 
     /// Returns all configurations.
     ///
     /// # Errors
     /// `TaskNotFound`.
-    pub fn list(&self) -> Result<Vec<TaskPushNotificationConfig>, Error> {
-        self.runtime.block_on(self.inner.list())
-    }
+    list() -> Vec<TaskPushNotificationConfig>;
 
     /// Deletes a configuration.
     ///
     /// # Errors
     /// `TaskNotFound` if there is no such task.
-    pub fn delete(&self, id: &str) -> Result<(), Error> {
-        self.runtime.block_on(self.inner.delete(id))
-    }
+    delete(id: &str) -> ();
 }
 
 /// Messages of one context. Made by [`Client::conversation`].

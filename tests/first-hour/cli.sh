@@ -33,6 +33,8 @@ if [ "$(wc -l <output)" != 1 ]; then failed 'cli: the doctor leaves tasks that w
 
 row 'a port without a server' 3 'connection refused' a2a send localhost:9 hi
 row 'the next step' 3 '^  -> start the agent' a2a send localhost:9 hi
+row 'the doctor at a port without a server' 3 '^error: the agent cannot be reached$' a2a doctor localhost:9
+if [ "$(grep -c 'start the agent' output)" != 1 ]; then failed 'cli: the doctor repeats the next step'; fi
 row 'a name without an address' 3 'the host name is unknown' a2a send https://agent.invalid hi
 row 'TLS at a port without' 3 "use the URL http://$host" a2a send "https://$host" hi
 stop
@@ -66,6 +68,7 @@ if command -v python3 >/dev/null; then
     port=$(grep -Eo 'port [0-9]+' page | grep -Eo '[0-9]+')
     row 'a page that is no agent' 3 'agent-card.json: HTTP 404' a2a send "localhost:$port" hi
     row 'what to do about it' 3 '^  -> give the URL of an agent' a2a send "localhost:$port" hi
+    row 'the doctor at a page that is no agent' 3 '^error: there is no card that can be used$' a2a doctor "localhost:$port"
     kill "$page"
 else
     skipped 'cli: a page that is no agent' 'python3 is missing'
@@ -76,6 +79,7 @@ if [ "$(wc -l <output)" -gt 24 ]; then failed 'cli: a2a -h is longer than 24 lin
 row 'a2a serve -h' 0 '^Examples:' a2a serve -h
 if [ "$(wc -l <output)" -gt 45 ]; then failed 'cli: a2a serve -h is longer than 45 lines'; fi
 row 'a2a help' 0 '^  130  Ctrl-C' a2a help
+row 'a2a help has a line for each command' 0 '^  stream +Sends a message' a2a help
 row 'a2a help serve' 0 '^  a2a serve --exec' a2a help serve
 row 'a2a help config limits' 0 '^limits.task_bytes$' a2a help config limits
 for topic in agents auth config deploy errors output; do row "a2a help $topic" 0 'a2a' a2a help "$topic"; done

@@ -11,9 +11,11 @@ start a2a serve
 printed 'the start prints the configuration file' "^configuration file: $PWD/a2a.toml\$"
 printed 'the start prints where the tasks are' "^tasks are stored in $PWD/a2a.geo.db\$"
 printed 'the start prints how to keep tasks in memory only' '--store memory'
+printed 'the start prints a command for each agent' 'a2a send http://.*/math hello$'
 row 'a message to an agent' 0 '\[echo\] hello' a2a send "$url/geo" hello
 row 'admin check is about each agent' 0 'a2a.math.db, no problems' a2a admin check
-row 'admin says that a server is running, and what works' 0 '^note: a2a.geo.db is in use by process' a2a admin check
+if grep -q '^note' output; then failed "$area: a command that works beside a server has a note"; fi
+row 'admin says that a server is running, and what works' 1 '^note: list, show, .* work beside a server' ./quiet a2a admin gc
 row 'admin list is a table' 0 '^ID .* STATE +AGE  OWNER' a2a admin list
 row 'admin list as JSON names the agent' 0 '"agent": "geo"' a2a admin list -o json
 row 'a backup has all agents' 0 'backed up a2a.math.db to all/math.db' ./quiet a2a admin backup all
@@ -25,6 +27,8 @@ row 'an unknown agent is named' 2 'no agent gap in \[geo, math\]' a2a admin list
 stop
 row 'a restore replaces nothing' 1 'a2a.geo.db exists; move it away' a2a admin restore all
 rm a2a.*.db
+row 'a directory without a database' 1 "^error: $PWD/a2a.db: there is no task database; .*--store sqlite:PATH" \
+    a2a admin list --config /dev/null
 row 'a restore has all agents' 0 'restored a2a.geo.db from all/geo.db' ./quiet a2a admin restore all
 row 'the task is back' 0 'checked 1 tasks in a2a.geo.db' a2a admin check
 rm a2a.math.db a2a.toml
@@ -41,6 +45,11 @@ row 'token list as JSON' 0 '"name": "root"' a2a token --file tokens.json list -o
 row 'a rotation says until when the old secret is accepted' 0 'the old secret of ada is accepted until 20' \
     ./quiet a2a token --file tokens.json rotate ada
 row 'an unknown scope is refused' 1 'none is not a scope' a2a token --file tokens.json new eve --scope none
+if command -v script >output && script --version 2>&1 | grep -q util-linux; then
+    row 'on a terminal, a command has no lines of the audit log' 0 '^a2a_' \
+        script -qec 'a2a token --file tokens.json new eva' /dev/null
+    if grep -q a2a_service::audit output; then failed "$area: the audit log is on the terminal"; fi
+fi
 row 'a short token is refused on a public address' 2 '^error: A2A_TOKEN: the token is shorter than 16 characters' \
     env A2A_TOKEN=secret a2a serve --listen 0.0.0.0:0 --store memory
 row 'a foreign variable is no warning' 0 '^listen = ' env A2A_BIN=/bin/a2a a2a serve --print-config

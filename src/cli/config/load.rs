@@ -116,7 +116,7 @@ impl LoadedConfig {
                 _ = write!(text, "\n[{table}]\n");
             }
             for (key, origin) in self.origins().filter(|(key, _)| key.table() == table) {
-                let line = line(key.name.rsplit('.').next().unwrap_or_default(), key.show(&self.config));
+                let line = line(key.name.rsplit('.').next().unwrap_or_default(), (key.show)(&self.config));
                 _ = writeln!(text, "{line:<40} # {origin}");
             }
         }
@@ -126,7 +126,7 @@ impl LoadedConfig {
                 _ = writeln!(text, "scopes = {scopes:?}");
             }
             for (key, origin) in KEYS.iter().zip(origins).filter(|(_, origin)| **origin != Origin::Default) {
-                let line = line(key.name, key.show(config));
+                let line = line(key.name, (key.show)(config));
                 _ = writeln!(text, "{line:<40} # {origin}");
             }
         }

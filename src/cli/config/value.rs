@@ -470,21 +470,20 @@ pub(crate) enum Certificate {
     SelfSigned,
 }
 
-impl Certificate {
-    const SELF_SIGNED: &'static str = "self_signed";
-}
+/// Value for a certificate that is generated.
+const SELF_SIGNED: &str = "self_signed";
 
 impl Value for Certificate {
     const KIND: &'static str = "`FILE` or `self_signed`";
 
     fn read(text: &str) -> Result<Self, String> {
-        if text == Self::SELF_SIGNED { Ok(Self::SelfSigned) } else { PathBuf::read(text).map(Self::File) }
+        if text == SELF_SIGNED { Ok(Self::SelfSigned) } else { PathBuf::read(text).map(Self::File) }
     }
 
     fn show(&self) -> Option<String> {
         match self {
             Self::File(path) => path.show(),
-            Self::SelfSigned => Some(quoted(Self::SELF_SIGNED)),
+            Self::SelfSigned => Some(quoted(SELF_SIGNED)),
         }
     }
 }

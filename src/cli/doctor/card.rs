@@ -8,7 +8,7 @@ use crate::{
     cli::card::rules::{Problem, Review, review},
     client::{ClientBuilder, Document, Retry},
     protocol::{
-        error::ErrorKind,
+        error::{ErrorKind, without_sentence},
         pb::v1::{AgentCard, AgentInterface},
         v03,
     },
@@ -54,7 +54,7 @@ async fn download(url: &Url, builder: &ClientBuilder, document: &mut Option<Docu
         } else {
             "serve the card at /.well-known/agent-card.json, also to callers without credentials"
         };
-        Finding::failed(error, remedy)
+        Finding::failed(without_sentence(error.kind(), &error.to_string()), remedy)
     })?;
     let found = document.insert(found);
     let essence = found.media_type.split(';').next().unwrap_or_default().trim();

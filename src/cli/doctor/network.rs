@@ -28,7 +28,9 @@ pub(super) async fn check(url: &Url, connection: &Connection, report: &mut Repor
         return Ok(false);
     }
     if url.scheme() != "https" {
-        report.add("tls", plain_text(url))?;
+        let why = "the URL has http: everybody in between can read and change the calls";
+        let is_here = is_local(url).then(|| Finding::skipped("not used on this machine"));
+        report.add("tls", is_here.unwrap_or_else(|| Finding::warning(why, "serve the agent with TLS")))?;
         return Ok(true);
     }
     Ok(report.check("tls", certificate(url, connection)).await? != Status::Failed)
@@ -70,14 +72,6 @@ async fn connect(addresses: &[SocketAddr]) -> Outcome {
         }
     }
     Err(Finding::failed(failures.join(", "), "start the agent, check its port, and the firewalls in between"))
-}
-
-/// Finding for an agent without TLS.
-fn plain_text(url: &Url) -> Finding {
-    if is_local(url) {
-        return Finding::skipped("not used on this machine");
-    }
-    Finding::warning("the URL has http: everybody in between can read and change the calls", "serve the agent with TLS")
 }
 
 /// Returns true for hosts of this machine.

@@ -23,6 +23,8 @@ pub(super) struct Banner<'a> {
     pub(super) token_origin: &'a Origin,
     /// Configuration file that was read.
     pub(super) file: Option<&'a Path>,
+    /// Paths of several agents, or an empty one.
+    pub(super) paths: &'a [String],
 }
 
 /// Returns an address as clients on this machine can use it.
@@ -61,8 +63,9 @@ impl Banner<'_> {
         if self.client_auth == ClientAuth::Required {
             text += "clients need a certificate: curl --cert FILE --key FILE, a2a --client-cert --client-key\n";
         }
-        let file = self.file.map_or_else(|| "none".to_owned(), absolute);
-        _ = writeln!(text, "configuration file: {file}\n\nCall it from another terminal:");
+        if let Some(file) = self.file {
+            _ = writeln!(text, "configuration file: {}", absolute(file));
+        }
         let (variable, assignment) = self.token();
         let [mut header, mut flag] = [const { String::new() }; 2];
         if !variable.is_empty() {
@@ -72,14 +75,13 @@ impl Banner<'_> {
         let program = program();
         let next_line = if curl.len() + url.len() > 42 { "\\\n    " } else { "" };
         let json = format!("{next_line}-H 'content-type: application/json'");
+        _ = write!(text, "\nCall it from another terminal:\n{assignment}");
+        for path in self.paths {
+            _ = writeln!(text, "  {program} send {url}{path} hello{a2a}{flag}");
+        }
         text + &format!(
-            r#"{assignment}  {program} send {url} hello{a2a}{flag}
-  curl{curl} {url}/.well-known/agent-card.json
-  curl{curl} {url}/message:send {json} \
+            r#"  curl{curl} {url}/message:send {json} \
 {header}    -d '{MESSAGE}'
-  curl{curl} {url}/rpc {json} \
-{header}    -d '{{"jsonrpc":"2.0","id":1,"method":"SendMessage","params":
-    {MESSAGE}}}'
   grpcurl{grpcurl} \
 {header}    -d '{MESSAGE}' \
     {authority} lf.a2a.v1.A2AService/SendMessage

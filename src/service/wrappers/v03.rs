@@ -76,7 +76,7 @@ impl V03Service {
     /// Returns the task, as part of an operation with the scope. Permissions and limits are those of the call.
     async fn get_task_for(&self, scope: &'static str, call: &Call, tenant: &str, id: &str) -> Result<Task, Status> {
         let request = GetTaskRequest { tenant: tenant.to_owned(), id: id.to_owned(), history_length: None };
-        let call = Call { required_scope: Some(scope), ..call.clone() };
+        let call = Call { required_scope: Some(scope), record: None, ..call.clone() };
         Ok(self.service.get_task(call.request(request)).await?.into_inner().into_task()?)
     }
 
@@ -110,18 +110,19 @@ impl V03Service {
     }
 }
 
+/// Changes the context of a call.
+fn change_call<T>(request: &mut Request<T>, change: impl FnOnce(&mut Call)) {
+    request.extensions_mut().get_mut().map(change);
+}
+
 /// Marks the call as 0.3, overriding its `A2A-Version`.
 fn set_version<T>(request: &mut Request<T>) {
-    if let Some(call) = request.extensions_mut().get_mut::<Call>() {
-        call.version = Version::V0_3;
-    }
+    change_call(request, |call| call.version = Version::V0_3);
 }
 
 /// Marks the call as part of an operation that is counted already.
 fn set_counted<T>(request: &mut Request<T>) {
-    if let Some(call) = request.extensions_mut().get_mut::<Call>() {
-        call.is_counted = true;
-    }
+    change_call(request, |call| call.is_counted = true);
 }
 
 /// Unsets a history length of 0, which means no limit in 0.3.

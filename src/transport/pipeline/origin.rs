@@ -258,7 +258,7 @@ impl OriginPolicy {
             let is_known = text.is_some_and(|text| is_usual(text) || Host::parse(text).is_some_and(is_permitted));
             if !is_known && text != Some("") {
                 let host = brief(text.unwrap_or("?"));
-                let reason = format!("host: `{host}` is not a name of this server; add it to allowed_hosts");
+                let reason = format!("host: `{host}` is not a name of this server; set public_url or allowed_hosts");
                 return Err(ErrorKind::Misdirected.because(reason).with("setting", "allowed_hosts"));
             }
         }
