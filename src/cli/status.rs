@@ -19,7 +19,7 @@ use super::{
     config::{self, StorePath},
     connection::Connection,
     doctor::is_local,
-    say_text,
+    say,
     show::{self, OutputFormat, cut, safe},
     terminal::{GREEN, RED, paint},
 };
@@ -169,9 +169,9 @@ pub(super) async fn run(arguments: &Status) -> anyhow::Result<()> {
         _ => super::failure::explained(error, &url, ""),
     })?;
     if connection.output == OutputFormat::Text {
-        say_text(&format(&status))?;
+        say(&format(&status))?;
     } else {
-        say_text(&show::json(&status, connection.output)?)?;
+        say(&show::json(&status, connection.output)?)?;
     }
     if status["ready"] != true {
         anyhow::bail!("the server is not ready: {}", text(&status["reason"]));

@@ -78,8 +78,8 @@ impl MemoryServer {
     /// Serves in memory with the settings of a server. Must be called in a tokio runtime.
     pub fn new(server: Server) -> Self {
         let (router, handle) = server.into_parts();
-        let served = router.clone();
-        let connector = service_fn(move |_: Uri| connect(served.clone()));
+        let shared = router.clone();
+        let connector = service_fn(move |_: Uri| connect(shared.clone()));
         let channel = Endpoint::from_static(URL).connect_with_connector_lazy(connector);
         Self { router, handle, channel }
     }

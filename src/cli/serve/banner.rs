@@ -80,12 +80,12 @@ impl Banner<'_> {
             _ = writeln!(text, "  {program} send {url}{path} hello{a2a}{flag}");
         }
         text + &format!(
-            r#"  curl{curl} {url}/message:send {json} \
+            r"  curl{curl} {url}/message:send {json} \
 {header}    -d '{MESSAGE}'
   grpcurl{grpcurl} \
 {header}    -d '{MESSAGE}' \
     {authority} lf.a2a.v1.A2AService/SendMessage
-"#
+"
         )
     }
 
