@@ -167,9 +167,8 @@ fn targets(arguments: &Admin, LoadedConfig { config, agents, .. }: LoadedConfig)
                 report(&format!("note: agent {agent} has no tasks yet: {} does not exist\n", path.display()));
             }
             (StorePath::Sqlite(path), None) if !creates && !path.exists() => {
-                let path = std::path::absolute(&path)?;
-                let why = format!("{}: there is no task database; name it with --store sqlite:PATH", path.display());
-                return Err(anyhow!(why));
+                let why = "there is no task database\nnote: --store sqlite:PATH names another";
+                return Err(anyhow!("{}: {why}", std::path::absolute(&path)?.display()));
             }
             (StorePath::Sqlite(path), agent) => targets.push(Target { agent, path, config }),
             (StorePath::Memory, Some(agent)) => report(&format!("note: agent {agent} keeps its tasks in memory\n")),

@@ -15,7 +15,8 @@ printed 'the start prints a command for each agent' 'a2a send http://.*/math hel
 row 'a message to an agent' 0 '\[echo\] hello' a2a send "$url/geo" hello
 row 'admin check is about each agent' 0 'a2a.math.db, no problems' a2a admin check
 if grep -q '^note' output; then failed "$area: a command that works beside a server has a note"; fi
-row 'admin says that a server is running, and what works' 1 '^note: list, show, .* work beside a server' ./quiet a2a admin gc
+row 'admin says that a server is running, and what works' 0 '^note: list, show, .* work beside a server' \
+    sh -c 'a2a admin gc 2>&1 | grep ^note'
 row 'admin list is a table' 0 '^ID .* STATE +AGE  OWNER' a2a admin list
 row 'admin list as JSON names the agent' 0 '"agent": "geo"' a2a admin list -o json
 row 'a backup has all agents' 0 'backed up a2a.math.db to all/math.db' ./quiet a2a admin backup all
@@ -27,7 +28,7 @@ row 'an unknown agent is named' 2 'no agent gap in \[geo, math\]' a2a admin list
 stop
 row 'a restore replaces nothing' 1 'a2a.geo.db exists; move it away' a2a admin restore all
 rm a2a.*.db
-row 'a directory without a database' 1 "^error: $PWD/a2a.db: there is no task database; .*--store sqlite:PATH" \
+row 'a directory without a database' 1 "^error: $PWD/a2a.db: there is no task database\$" \
     a2a admin list --config /dev/null
 row 'a restore has all agents' 0 'restored a2a.geo.db from all/geo.db' ./quiet a2a admin restore all
 row 'the task is back' 0 'checked 1 tasks in a2a.geo.db' a2a admin check

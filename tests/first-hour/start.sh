@@ -13,7 +13,8 @@ row 'a message to a task that has ended' 6 'in a terminal state$' a2a send "$url
 row 'what to do about it' 6 'get task URL TASK. prints its state and result; send without --task' a2a send "$url" --task "$task" again
 row 'a cancel over 0.3' 6 'Task cannot be canceled' a2a cancel "$url" "$task" --protocol 0.3
 printed 'the request log has the cancel as one' 'rpc.method=tasks/cancel operation=CancelTask '
-row 'an unknown host, as behind a proxy' 0 'set public_url or allowed_hosts' curl -s -H 'host: agent.example' "$url/tasks"
+row 'an unknown host, as behind a proxy' 0 '^set public_url or allowed_hosts$' \
+    sh -c "curl -s -H 'host: agent.example' $url/tasks | grep -o 'set public_url or allowed_hosts'"
 stop
 printed 'the stop waits for turns if there are any' '^stopping, after running turns if there are any'
 
