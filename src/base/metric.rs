@@ -401,9 +401,9 @@ mod tests {
         let states = (1..).map_while(|number| TaskState::try_from(number).ok());
         assert_eq!(STATE, Values::OneOf(states.map(|state| state.as_str_name()).collect::<Vec<_>>().leak()));
         macro_rules! names {
-            ($($kind:ident $method:ident $rpc:ident: $request:ty => $response:ty;)*) => { &[$(Rpc::$rpc.name()),*] };
+            ($($kind:ident $method:ident $rpc:ident: $request:ty => $response:ty;)*) => { vec![$(Rpc::$rpc.name()),*] };
         }
-        assert_eq!(OPERATION, Values::OneOf(each_rpc!(names)));
+        assert_eq!(OPERATION, Values::OneOf(each_rpc!(names).leak()));
     }
 
     #[test]

@@ -365,7 +365,7 @@ mod tests {
         let text = String::from_utf8(output.0.lock().unwrap().clone()).unwrap();
         let line = text.strip_suffix('\n').unwrap();
         assert!(!line.contains(|c: char| c.is_control() || ('\u{2028}'..='\u{202e}').contains(&c)), "{line:?}");
-        let value: serde_json::Value = serde_json::from_str(line).unwrap();
+        let value: Value = serde_json::from_str(line).unwrap();
         assert_eq!(value["plain"], HOSTILE, "unescaping restores the text");
     }
 }

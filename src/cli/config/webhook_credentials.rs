@@ -170,8 +170,10 @@ mod tests {
     fn secret_may_be_in_a_file() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("secret");
-        let text =
-            format!(r#"{{ "h.example" = {{ {CLIENT}, client_secret = {{ file = {} }} }} }}"#, quoted(&path.display()));
+        let text = format!(
+            r#"{{ "h.example" = {{ {CLIENT}, client_secret = {{ file = {} }} }} }}"#,
+            crate::cli::config::value::quoted(&path.display())
+        );
         for content in [None, Some(""), Some("\n")] {
             if let Some(content) = content {
                 std::fs::write(&path, content).unwrap();

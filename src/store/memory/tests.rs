@@ -197,7 +197,7 @@ impl Model {
             scopes.entry(Arc::clone(row.key.scope())).or_default().push(row);
             let stored = store.load(&row.key).now_or_never().unwrap().unwrap().unwrap();
             assert_eq!((stored.position.seq, stored.row.state, stored.row.time), (row.seq, row.state, row.time));
-            let log = TaskStore::events(&store, &row.key, 0, 100, usize::MAX).now_or_never().unwrap().unwrap();
+            let log = TaskStore::events(store, &row.key, 0, 100, usize::MAX).now_or_never().unwrap().unwrap();
             assert_eq!(u64::try_from(log.len()), Ok(row.seq));
         }
         assert_eq!(store.index.lock().len(), scopes.len(), "scopes without tasks are removed");

@@ -17,6 +17,8 @@ static MODEL: LazyLock<Endpoint> = LazyLock::new(|| Endpoint {
     client: client_builder().build().unwrap(),
     url: "http://127.0.0.1:1/".parse().unwrap(),
     key: None,
+    dependency: Dependency::new("model", "model"),
+    span_name: "chat m".into(),
     idle_timeout: Duration::from_mins(1),
     output_bytes: 1 << 24,
 });
@@ -25,8 +27,8 @@ static MODEL: LazyLock<Endpoint> = LazyLock::new(|| Endpoint {
 fn receive(chunks: Vec<Bytes>) -> Result<(String, Completion), Error> {
     let events: Events = SseReader::new(Box::pin(stream::iter(chunks.into_iter().map(Ok))), 1 << 24);
     let content = Content::Events(events.accept_unterminated());
-    let mut stream =
-        CompletionStream { endpoint: &MODEL, content, tools: TOOLS.to_vec(), received: Received::default() };
+    let (tools, received) = (TOOLS.to_vec(), Received::default());
+    let mut stream = CompletionStream { endpoint: &MODEL, call: None, answer: None, content, tools, received };
     let received = async {
         let mut text = String::new();
         while let Some(piece) = stream.next().await? {
