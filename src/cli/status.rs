@@ -161,12 +161,12 @@ pub(super) async fn run(arguments: &Status) -> anyhow::Result<()> {
     let mut document = url.clone();
     document.set_path(&format!("{}/operator/status", url.path().trim_end_matches('/')));
     let status = builder.json_document("status of a server", &document).await;
-    let status = status.map_err(|error| match error.kind() {
-        ErrorKind::Unauthenticated | ErrorKind::PermissionDenied => {
-            let hint = "give a token with the scope admin (--token), or run this in the directory of the server";
-            anyhow::Error::from(error.kind().because(format!("{url}: the status needs credentials; {hint}")))
+    let status = status.map_err(|error| {
+        if !matches!(error.kind(), ErrorKind::Unauthenticated | ErrorKind::PermissionDenied) {
+            return super::failure::explained(error, &url, "");
         }
-        _ => super::failure::explained(error, &url, ""),
+        let hint = "give a token with the scope admin (--token), or run this in the directory of the server";
+        error.kind().because(format!("{url}: the status needs credentials; {hint}")).into()
     })?;
     if connection.output == OutputFormat::Text {
         say(&format(&status))?;
@@ -190,7 +190,9 @@ fn dependencies(status: &Value) -> Vec<Value> {
     let agents = status["agents"].as_array().into_iter().flatten();
     let of_agent = |agent: &Value| {
         let mut all = agent["dependencies"].as_array().cloned().unwrap_or_default();
-        all.iter_mut().for_each(|dependency| dependency["agent"] = agent["name"].clone());
+        for dependency in &mut all {
+            dependency["agent"] = agent["name"].clone();
+        }
         all
     };
     agents.flat_map(of_agent).collect()
@@ -200,12 +202,12 @@ fn dependencies(status: &Value) -> Vec<Value> {
 fn text(value: &Value) -> String {
     match value {
         Value::Null => "-".to_owned(),
-        Value::String(text) => safe(text).into(),
+        Value::String(text) => safe(text),
         Value::Object(members) => {
             let members = members.iter().filter(|(_, value)| !value.is_null());
             members.map(|(name, value)| format!("{} {}", safe(name), text(value))).collect::<Vec<_>>().join(", ")
         }
-        other => other.to_string(),
+        Value::Bool(_) | Value::Number(_) | Value::Array(_) => value.to_string(),
     }
 }
 

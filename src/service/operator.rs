@@ -19,7 +19,7 @@ use tokio::{
         Semaphore, SemaphorePermit,
         broadcast::{self, error::RecvError},
     },
-    time::{sleep, timeout},
+    time::{Instant, sleep_until, timeout},
 };
 use tokio_stream::Stream;
 use url::Url;
@@ -39,6 +39,7 @@ use crate::{
         event::{Ends, Event},
         pb::{v1::TaskState, wkt},
         v03::{event::v03_frame, json::EnumNames as _},
+        version::Version,
     },
     service::auth::{Token, bearer::bearer_token, require_scope},
     store::{
@@ -139,7 +140,7 @@ impl Query {
         let state = |name| TaskState::from_any_name(name).ok_or_else(|| Error::invalid_field("state", why));
         let states = self.state.iter().flat_map(|states| states.split(',')).map(state).collect::<Result<_, _>>()?;
         let Self { owner, tenant, context, id: id_prefix, error_id, .. } = self;
-        Ok(TaskFilter { owner, tenant, context, id_prefix, error_id, states, ..TaskFilter::default() })
+        Ok(TaskFilter { id_prefix, owner, tenant, context, states, error_id, ..TaskFilter::default() })
     }
 }
 
@@ -235,8 +236,10 @@ impl Operator {
             if let Ok(Ok((usage, used))) = timeout(STORE_TIMEOUT, service.usage()).await {
                 usage.tasks.iter().for_each(|(state, count)| add(&mut tasks, state.as_str_name(), *count));
                 if let Some(FileUsage { database, free, log, max }) = usage.files {
-                    let sizes = [("bytes", Some(database)), ("free", Some(free)), ("wal", Some(log)), ("max", max)];
-                    sizes.iter().for_each(|(name, size)| size.iter().for_each(|size| add(&mut store, name, *size)));
+                    let sizes = [("bytes", database), ("free", free), ("wal", log)];
+                    for (name, size) in sizes.into_iter().chain(max.map(|max| ("max", max))) {
+                        add(&mut store, name, size);
+                    }
                 }
                 let used = used.into_iter().chain([service.live_memory_in_use()]);
                 limits.extend(used.map(|LimitUse { name: limit, used, max }| {
@@ -292,7 +295,9 @@ impl Operator {
                 ("store", store.into()),
                 ("otlp", queue.map(|queue| json!({ "queue": queue, "dropped": dropped.unwrap_or(0.0) })).into()),
             ];
-            more.into_iter().for_each(|(name, value)| status[name] = value);
+            for (name, value) in more {
+                status[name] = value;
+            }
         }
         status
     }
@@ -515,7 +520,7 @@ impl Operator {
                     Err(RecvError::Closed) => return None,
                 }
                 if std::mem::take(&mut is_first) {
-                    sleep(FEED_INTERVAL).await;
+                    sleep_until(Instant::now() + FEED_INTERVAL).await;
                 }
             }
         }
@@ -604,7 +609,7 @@ fn turn_json(turn: &TurnRecord) -> Value {
         "n": turn.number, "attempt": turn.attempt, "fence": turn.fence, "message_seq": turn.message,
         "queued": time(turn.accepted), "begun": turn.begun.map(time), "ended": turn.ended.map(time),
         "outcome": turn.outcome, "reason": turn.reason, "error_id": turn.error_id, "caller": turn.caller,
-        "binding": turn.binding.map(Binding::name), "version": turn.version.map(|version| version.as_str()),
+        "binding": turn.binding.map(Binding::name), "version": turn.version.map(Version::as_str),
         "trace": turn.trace.map(|trace| TraceContext(trace).to_header()), "request_id": turn.request_id,
         "tokens": { "input": turn.tokens_in, "output": turn.tokens_out }, "exit_code": turn.exit_code,
         "commits": turn.commits, "commit_wait_ms": whole_millis(turn.commit_wait),
