@@ -97,6 +97,9 @@ class Server(socketserver.ThreadingMixIn, http.server.HTTPServer):
     daemon_threads = True
     request_queue_size = 128
 
+    def handle_error(self, *_):
+        """A sender that goes away before its response is no error."""
+
 
 class Receiver:
     """A receiver that runs in a thread. `behave` may be changed at any time: status, retry_after (s), delay (s), truncate."""
