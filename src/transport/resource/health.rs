@@ -146,7 +146,9 @@ impl health_server::Health for Health {
             ServingStatus::ServiceUnknown => Err(Status::not_found(
                 "service: unknown name; use a name from reflection, `a2a.agent/NAME`, or an empty one for the server",
             )),
-            status => Ok(tonic::Response::new(reply(status))),
+            status @ (ServingStatus::Unknown | ServingStatus::Serving | ServingStatus::NotServing) => {
+                Ok(tonic::Response::new(reply(status)))
+            }
         }
     }
 

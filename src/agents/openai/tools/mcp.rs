@@ -647,18 +647,20 @@ impl Connection {
     /// Returns the tools of the server.
     async fn list(&self) -> io::Result<Vec<Tool>> {
         let call = self.dependency.begin();
-        let listed = async {
-            let session = self.session().await?;
-            let listed = self.pages(&session).await;
-            if listed.is_err() {
-                self.forget(&session);
+        let session = match self.session().await {
+            Ok(session) => session,
+            Err(error) => {
+                call.fail(unopened(&error), &error);
+                return Err(error);
             }
-            listed
         };
-        let listed = listed.await;
+        let listed = self.pages(&session).await;
         match &listed {
             Ok(_) => call.end(OutboundResult::Ok),
-            Err(error) => call.fail(unopened(error), error),
+            Err(error) => {
+                call.fail(OutboundResult::Protocol, error);
+                self.forget(&session);
+            }
         }
         listed
     }

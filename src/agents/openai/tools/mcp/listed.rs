@@ -16,7 +16,10 @@ use tokio::{
 use super::{Approval, Connection, MAX_TOOLS, McpServer, RESTARTS, check};
 use crate::{
     agents::openai::tools::{Tool, ToolKind, Tools},
-    base::{dependency::Dependency, stderr::is_hidden},
+    base::{
+        dependency::{Dependency, OutboundResult},
+        stderr::is_hidden,
+    },
     engine::agent::Error,
 };
 
@@ -72,11 +75,11 @@ impl Servers {
                 return;
             }
             drop(servers);
-            let due = sleep_until(Instant::now() + RESTARTS.without_jitter(attempt));
+            let was_unreachable = dependency.view().last_error == Some(OutboundResult::Connect.label());
             tokio::select! {
-                () = due => {}
+                () = sleep_until(Instant::now() + RESTARTS.without_jitter(attempt)) => {}
                 // A probe has found it.
-                () = dependency.wait_until_up(), if dependency.is_down() => {}
+                () = dependency.wait_until_up(), if was_unreachable => {}
             }
         }
     }
@@ -120,6 +123,12 @@ impl Tools {
         let mut lists = self.servers.lists.subscribe();
         // The sender is not dropped before.
         _ = lists.wait_for(|lists| lists.iter().all(Option::is_some)).await;
+        // The tools of a server that a probe has just found are requested.
+        let is_known = |(connection, list): (&Arc<Connection>, &Listing)| {
+            matches!(list, Some(Ok(_))) || connection.dependency.is_down()
+        };
+        let connections = &self.servers.connections;
+        _ = timeout(START, lists.wait_for(|lists| connections.iter().zip(lists).all(is_known))).await;
         let lists = lists.borrow().clone();
         let is_missing = |list: &Listing| !matches!(list, Some(Ok(_)));
         if let Some((connection, _)) = self.servers.connections.iter().zip(&lists).find(|(_, list)| is_missing(list)) {
