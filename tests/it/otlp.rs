@@ -409,8 +409,8 @@ async fn agents_get_the_context_of_the_span_of_their_request() {
         let message = json!({"role": "assistant", "content": header(&headers)});
         let usage = json!({"prompt_tokens": 9, "completion_tokens": 2, "total_tokens": 11});
         let choice = json!({"index": 0, "message": message, "finish_reason": "stop"});
-        let answer = json!({"id": "c-1", "object": "chat.completion", "choices": [choice], "usage": usage});
-        ([(http::header::CONTENT_TYPE, "application/json")], answer.to_string())
+        let body = json!({"id": "c-1", "object": "chat.completion", "choices": [choice], "usage": usage}).to_string();
+        ([("content-type", "application/json")], body)
     };
     let model = crate::bindings::program(Router::new().fallback(complete)).await;
     for content in ["none", "messages"] {
