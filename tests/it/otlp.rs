@@ -459,8 +459,8 @@ fn turns<'a>(spans: &'a [Exported], number: &str) -> Vec<&'a Exported> {
 async fn turns_are_linked_over_follow_ups_and_restarts() {
     let collector = Collector::accepting().await;
     let directory = tempfile::tempdir().unwrap();
-    let store = directory.path().join("a2a.db");
-    let arguments = ["--store", store.to_str().unwrap(), "--idempotent"];
+    let store = format!("sqlite:{}", directory.path().join("a2a.db").display());
+    let arguments = ["--store", &store, "--idempotent"];
     let (child, url) = collector.server(&arguments).await;
     let url_of = |url: &str| format!("{url}/message:send");
     let asked = send(&url_of(&url), &at_once("/ask who?", None)).await;
@@ -546,7 +546,7 @@ fn find_id<'a>(spans: &'a [Exported], id: &str) -> &'a Exported {
 async fn notification_continues_the_trace_of_its_turn_after_a_restart() {
     let collector = Collector::accepting().await;
     let directory = tempfile::tempdir().unwrap();
-    let store = directory.path().join("a2a.db");
+    let store = format!("sqlite:{}", directory.path().join("a2a.db").display());
     let (headers, accepts) = (watch::Sender::new(Vec::new()), Arc::new(AtomicUsize::new(0)));
     let (received, accepted) = (headers.clone(), Arc::clone(&accepts));
     let hook = Router::new().fallback(async move |headers: HeaderMap| {
@@ -554,7 +554,7 @@ async fn notification_continues_the_trace_of_its_turn_after_a_restart() {
         if accepted.load(SeqCst) > 0 { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }
     });
     let hook = crate::bindings::program(hook).await;
-    let arguments = ["--store", store.to_str().unwrap(), "--push-enabled", "--push-allow", "http://127.0.0.1"];
+    let arguments = ["--store", &store, "--push-enabled", "--push-allow", "http://127.0.0.1"];
     let (child, url) = collector.server(&arguments).await;
     let mut body = message("hello");
     body["configuration"] = json!({"taskPushNotificationConfig": {"url": hook}});
