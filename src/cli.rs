@@ -79,6 +79,11 @@ struct Usage(String);
 #[error("{0}")]
 struct Missing(&'static str);
 
+/// A dependency of an agent is down.
+#[derive(Debug, thiserror::Error)]
+#[error("a dependency is down: {0}")]
+struct DependencyDown(String);
+
 /// End of the program by Ctrl-C.
 #[derive(Debug, thiserror::Error)]
 #[error("interrupted")]

@@ -703,7 +703,7 @@ mod tests {
             (0..50).for_each(|_| end(&dependency, OutboundResult::Connect));
             assert_eq!(shown(&dependency), ("down", "closed"));
         }
-        sleep(Duration::from_secs(1)).await;
+        sleep(Duration::from_secs(2)).await;
         assert_eq!(shown(&dependency), ("down", "open"), "a probe has failed too");
         assert!(dependency.refusal().is_some_and(|after| (1..=30).contains(&after.as_secs())));
         assert!(!dependency.wait_while_open(Instant::now() + Duration::from_secs(60)).await);

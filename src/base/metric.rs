@@ -211,7 +211,7 @@ macro_rules! words {
 const OPERATION: Values = words![
     "SendMessage" "SendStreamingMessage" "GetTask" "ListTasks" "CancelTask" "SubscribeToTask"
     "CreateTaskPushNotificationConfig" "GetTaskPushNotificationConfig" "ListTaskPushNotificationConfigs"
-    "DeleteTaskPushNotificationConfig" "GetExtendedAgentCard"
+    "GetExtendedAgentCard" "DeleteTaskPushNotificationConfig"
 ];
 
 const BINDING: Values = words!["grpc" "http" "jsonrpc" "in-process"];
@@ -382,7 +382,7 @@ mod tests {
             assert_eq!(base.ends_with("_seconds"), *unit == Unit::Seconds, "{name}");
             assert_eq!(base.ends_with("_bytes"), *unit == Unit::Bytes, "{name}");
             assert!(
-                otlp.contains('.') && otlp.bytes().all(|b| b.is_ascii_lowercase() || matches!(b, b'.' | b'_')),
+                otlp.contains('.') && otlp.bytes().all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'.' | b'_')),
                 "{otlp}"
             );
             assert!(labels.iter().all(|(label, _)| *label != "agent"), "{name}: `agent` has no values");

@@ -6,9 +6,8 @@ use serde_json::{Value, json};
 use url::Url;
 
 use super::{
-    Interrupted, Missing, Usage, config, report, report_text,
+    DependencyDown, Interrupted, Missing, Usage, config, report, report_text,
     show::{self, OutputFormat, safe, wrapped},
-    status::DependencyDown,
     terminal::{RED, paint},
 };
 use crate::protocol::{

@@ -185,7 +185,14 @@ where
             for span in context.event_scope().into_iter().flatten() {
                 let extensions = span.extensions();
                 let fields = extensions.get::<FormattedFields<N>>().map_or("", |fields| &fields.fields);
-                for (name, field) in fields.split(' ').filter_map(|field| Some((field.split_once('=')?.0, field))) {
+                let (mut is_quoted, mut is_escape) = (false, false);
+                let separates = |c: char| {
+                    is_quoted ^= c == '"' && !is_escape;
+                    is_escape = c == '\\' && !is_escape;
+                    c == ' ' && !is_quoted
+                };
+                for (name, field) in fields.split(separates).filter_map(|field| Some((field.split_once('=')?.0, field)))
+                {
                     if !names.iter().any(|known| known == name) {
                         names.push(name.to_owned());
                         line.extend([" ", field]);
@@ -279,7 +286,7 @@ mod tests {
     fn log() {
         let error = io::Error::other(HOSTILE);
         let cause: &dyn std::error::Error = &error;
-        let span = tracing::error_span!("span", held = HOSTILE, shown = %HOSTILE);
+        let span = tracing::error_span!("span", held = HOSTILE, held_shown = %HOSTILE);
         let _entered = span.enter();
         tracing::error!(plain = HOSTILE, debug = ?HOSTILE, shown = %HOSTILE, cause, "{HOSTILE}");
     }

@@ -16,6 +16,7 @@ use serde_json::Value;
 use url::Url;
 
 use super::{
+    DependencyDown,
     config::{self, StorePath},
     connection::Connection,
     doctor::is_local,
@@ -59,11 +60,6 @@ pub(super) struct Status {
     #[command(flatten)]
     connection: Connection,
 }
-
-/// A dependency of an agent is down.
-#[derive(Debug, thiserror::Error)]
-#[error("a dependency is down: {0}")]
-pub(super) struct DependencyDown(String);
 
 /// Access of the operator to a server.
 #[derive(Debug, Deserialize, Serialize)]
