@@ -667,9 +667,15 @@ impl Attempts {
 mod tests {
     use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-    use tokio::time::{advance, sleep};
+    use tokio::time::advance;
 
     use super::*;
+
+    /// Lets time pass.
+    #[expect(clippy::disallowed_methods, reason = "the clock is paused")]
+    async fn pass(seconds: u64) {
+        tokio::time::sleep(Duration::from_secs(seconds)).await;
+    }
 
     /// Dependency whose probe succeeds while the flag is set, and the number of its probes.
     fn probed(only_connects: bool, interval: Duration) -> (Dependency, Arc<AtomicBool>, Arc<AtomicUsize>) {
@@ -703,16 +709,16 @@ mod tests {
             (0..50).for_each(|_| end(&dependency, OutboundResult::Connect));
             assert_eq!(shown(&dependency), ("down", "closed"));
         }
-        sleep(Duration::from_secs(2)).await;
+        pass(2).await;
         assert_eq!(shown(&dependency), ("down", "open"), "a probe has failed too");
         assert!(dependency.refusal().is_some_and(|after| (1..=30).contains(&after.as_secs())));
-        assert!(!dependency.wait_while_open(Instant::now() + Duration::from_secs(60)).await);
+        assert!(!dependency.wait_while_open(Instant::now() + Duration::from_mins(1)).await);
         // A late failure of a call, and a canceled one, change nothing.
         drop(dependency.begin());
         end(&dependency, OutboundResult::Connect);
         works.store(true, Ordering::Relaxed);
         let restarted = Instant::now();
-        assert!(dependency.wait_while_open(Instant::now() + Duration::from_secs(60)).await);
+        assert!(dependency.wait_while_open(Instant::now() + Duration::from_mins(1)).await);
         assert!(restarted.elapsed() <= Duration::from_secs(30), "{:?}", restarted.elapsed());
         assert_eq!((shown(&dependency), dependency.refusal()), (("up", "half_open"), None));
         end(&dependency, OutboundResult::Status(404));
@@ -757,23 +763,23 @@ mod tests {
         works.store(true, Ordering::Relaxed);
         let count = || probes.load(Ordering::Relaxed);
         for _ in 0..100 {
-            sleep(Duration::from_secs(10)).await;
+            pass(10).await;
             end(&dependency, OutboundResult::Ok);
         }
         assert_eq!(count(), 0, "there were calls");
         let call = dependency.begin();
-        sleep(Duration::from_secs(600)).await;
+        pass(600).await;
         assert_eq!(count(), 0, "a call is in progress");
         drop(call);
-        sleep(Duration::from_secs(600)).await;
+        pass(600).await;
         assert!((16..=25).contains(&count()), "{}", count());
         works.store(false, Ordering::Relaxed);
-        sleep(Duration::from_secs(45)).await;
+        pass(45).await;
         assert_eq!(shown(&dependency), ("down", "open"), "found without a call");
         drop(dependency);
-        sleep(Duration::from_secs(1)).await;
+        pass(1).await;
         let before = count();
-        sleep(Duration::from_secs(600)).await;
+        pass(600).await;
         assert_eq!(count(), before);
     }
 
@@ -783,7 +789,7 @@ mod tests {
             let dependency = Dependency::new("model", "the model endpoint")
                 .with_probe(false, move || async move { OutboundResult::of_status(status, None) });
             dependency.start_probes(None, Duration::from_secs(30));
-            sleep(Duration::from_secs(40)).await;
+            pass(40).await;
             assert_eq!(dependency.view().state, expected, "{status}");
         }
     }
@@ -796,7 +802,7 @@ mod tests {
         for _ in 0..10 {
             end(&dependency, OutboundResult::Connect);
             end(&unprobed, OutboundResult::Connect);
-            sleep(Duration::from_secs(1)).await;
+            pass(1).await;
         }
         assert_eq!((shown(&dependency), dependency.refusal()), (("down", "open"), None));
         assert_eq!(shown(&unprobed), ("down", "closed"));

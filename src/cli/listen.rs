@@ -3,6 +3,7 @@
 use std::{
     io::{self, Write as _},
     net::{IpAddr, Ipv4Addr, SocketAddr},
+    str::FromStr,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -35,10 +36,7 @@ use crate::{
     },
     protocol::pb::v1::{Part, TaskStatus, stream_response::Payload},
     server::{self, Signals},
-    service::{
-        auth::Token,
-        push::{Receiver, VerifiedNotification},
-    },
+    service::push::{Receiver, VerifiedNotification},
     transport::connection::listener::{self, ListenerSettings},
 };
 
@@ -76,7 +74,7 @@ pub(super) struct Listen {
     path: String,
     /// Token of the push configuration, which notifications must have or be signed with. Other users of the machine can see
     /// arguments: prefer `--token-env`.
-    #[arg(long, conflicts_with = "token_env", value_parser = Token::new)]
+    #[arg(long, conflicts_with = "token_env")]
     token: Option<Token>,
     /// Environment variable with the token. `--forward` does not pass it on.
     #[arg(long, value_name = "VARIABLE")]
@@ -109,6 +107,20 @@ pub(super) struct Listen {
     insecure: bool,
 }
 
+/// Secret token of a push configuration.
+#[derive(Clone)]
+struct Token(String);
+
+impl FromStr for Token {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if text.is_empty() { Err("the token must not be empty") } else { Ok(Self(text.to_owned())) }
+    }
+}
+
+debug_fields!(Token {});
+
 fn positive(text: &str) -> Result<usize, String> {
     let number: usize = text.parse().map_err(|_| "not a number".to_owned())?;
     if (1..=Semaphore::MAX_PERMITS).contains(&number) { Ok(number) } else { Err("out of range".to_owned()) }
@@ -123,15 +135,15 @@ impl Listen {
     fn token(&self) -> Result<Option<Token>, config::Error> {
         let Some(name) = &self.token_env else { return Ok(self.token.clone()) };
         let value = std::env::var(name).map_err(|_| "the variable is not set, or not UTF-8");
-        let token = value.and_then(|text| Token::new(&text));
+        let token = value.and_then(|text| text.parse());
         token.map(Some).map_err(|why| config::Error::new(format!("--token-env: {name}: {why}")))
     }
 
     /// Returns the receiver, and whether it verifies notifications.
     fn receiver(&self, token: Option<&Token>) -> Result<(Receiver, bool), config::Error> {
         let mut receiver = Receiver::new();
-        if let Some(token) = token {
-            receiver = receiver.token(token.expose());
+        if let Some(Token(token)) = token {
+            receiver = receiver.token(token);
         }
         if let Some(url) = &self.jwks {
             receiver = receiver.jwks_url(url).map_err(|error| config::Error::new(format!("--jwks: {error}")))?;

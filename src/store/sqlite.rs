@@ -139,8 +139,19 @@ impl Sqlite {
         let writer = Writer::new(db, Arc::clone(&quota), Arc::clone(&health), wal_is_long, wake, options.max_bytes)?;
         let readers = Readers::new(readers, Arc::clone(&health))?;
         let last_claimed = AtomicI64::new(0);
-        let (inspection, max_bytes, _checkpoints) = (OnceLock::new(), options.max_bytes, checkpoints);
-        Ok(Self { readers, inspection, writer, _checkpoints, file, fence, last_claimed, quota, max_bytes, health })
+        let (inspection, max_bytes) = (OnceLock::new(), options.max_bytes);
+        Ok(Self {
+            readers,
+            inspection,
+            writer,
+            _checkpoints: checkpoints,
+            file,
+            fence,
+            last_claimed,
+            quota,
+            max_bytes,
+            health,
+        })
     }
 
     /// Runs a query of an operator, on a connection of its own.

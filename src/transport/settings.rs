@@ -157,10 +157,13 @@ pub struct Settings {
     /// Readiness check of the service.
     pub readiness: ReadinessCheck,
     /// Names of the agents, and what each needs for its turns: gRPC's health service `a2a.agent/NAME`.
-    pub agents: Arc<[(Box<str>, Arc<[Dependency]>)]>,
+    pub agents: Arc<[NamedDependencies]>,
     /// Clock and ids of the server.
     pub sources: Sources,
 }
+
+/// Name of an agent, and what it needs for its turns.
+type NamedDependencies = (Box<str>, Arc<[Dependency]>);
 
 impl Settings {
     /// Creates settings with the defaults.

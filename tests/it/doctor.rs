@@ -122,7 +122,7 @@ async fn finds(fault: &str, url: &str, arguments: &[&str], status: &str, expecte
     assert!(!check["detail"].as_str().unwrap().is_empty() && check["remedy"].is_string(), "{fault}: {check}");
     let expected = match expected {
         _ if status == "warning" => 0,
-        "dns" | "tcp" | "tls" => 3,
+        "dns" | "tcp" | "tls" | "card" => 3,
         _ => 1,
     };
     assert_eq!(code, expected, "{fault}");

@@ -200,7 +200,7 @@ async fn fault_while_the_schema_is_upgraded() {
             // The program without this migration checks the data.
             let migrated = rusqlite::Connection::open(bed.store().join("a2a.db")).unwrap();
             assert_eq!(migrated.query_row("SELECT tasks FROM step", [], |row| row.get::<_, i32>(0)), Ok(5), "{spec}");
-            migrated.execute_batch("DROP TABLE step; PRAGMA user_version = 1").unwrap();
+            migrated.execute_batch("DROP TABLE step; PRAGMA user_version = 2").unwrap();
             drop(migrated);
             assert_eq!(bed.check(&mut rng).await.len(), 1, "{spec}");
             // The backup has the old version.

@@ -118,14 +118,14 @@ fn dashboard_and_alerts_use_metrics_and_labels_of_the_table() {
         match value {
             Value::Object(members) => {
                 for (name, value) in members {
-                    match value {
-                        Value::String(text) if name == "expr" || name == "query" => found.push(text.clone()),
-                        value => expressions(value, found),
+                    match value.as_str() {
+                        Some(text) if name == "expr" || name == "query" => found.push(text.to_owned()),
+                        _ => expressions(value, found),
                     }
                 }
             }
             Value::Array(items) => items.iter().for_each(|item| expressions(item, found)),
-            _ => {}
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
         }
     }
     let mut texts =

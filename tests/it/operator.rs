@@ -88,7 +88,7 @@ async fn statuses(url: &str, headers: &[(&str, &str)]) -> (u16, Vec<u16>) {
     for path in TASKS {
         let (status, answered, body) = request("GET", &format!("{url}{path}"), headers, "").await;
         assert!(
-            status == 421 || answered["cache-control"] == "no-store" || status == 403,
+            matches!(status, 401 | 403 | 421) || answered["cache-control"] == "no-store",
             "{path}: {answered:?} {body}"
         );
         assert!(!answered.contains_key("access-control-allow-origin"), "{path}: {answered:?}");
@@ -399,24 +399,6 @@ async fn status_finds_the_server_of_the_database() {
         "{shown:?}"
     );
 
-    let mut slow = message("/slow 60");
-    slow["configuration"] = json!({"returnImmediately": true});
-    post(&format!("{url}/message:send"), &slow).await;
-    signal(&server, "-TERM");
-    let draining = async {
-        loop {
-            let shown = output(in_directory(&["status"])).await;
-            if !shown.status.success() {
-                return shown;
-            }
-        }
-    };
-    let shown = timeout(TIMEOUT, draining).await.unwrap();
-    let (text, errors) = (String::from_utf8(shown.stdout).unwrap(), String::from_utf8(shown.stderr).unwrap());
-    assert!(
-        shown.status.code() == Some(1) && text.starts_with("draining") && errors.contains("not ready"),
-        "{text}{errors}"
-    );
     signal(&server, "-TERM");
     drop(timeout(TIMEOUT, server.wait()).await.unwrap());
     assert_eq!(output(in_directory(&["status", &url])).await.status.code(), Some(3));

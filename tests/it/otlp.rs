@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeMap,
+    fmt::Write as _,
     fs,
     process::Output,
     sync::{
@@ -66,14 +67,16 @@ fn attributes(attributes: &[KeyValue]) -> BTreeMap<String, String> {
         AnyValue::IntValue(number) => number.to_string(),
         AnyValue::DoubleValue(number) => number.to_string(),
         AnyValue::BoolValue(flag) => flag.to_string(),
-        other => format!("{other:?}"),
+        other @ (AnyValue::ArrayValue(_) | AnyValue::KvlistValue(_) | AnyValue::BytesValue(_)) => format!("{other:?}"),
     };
     let value = |attribute: &KeyValue| attribute.value.as_ref()?.value.as_ref().map(text);
     attributes.iter().filter_map(|attribute| Some((attribute.key.clone(), value(attribute)?))).collect()
 }
 
 fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    let mut text = String::new();
+    bytes.iter().for_each(|byte| write!(text, "{byte:02x}").unwrap());
+    text
 }
 
 impl Exported {
@@ -186,8 +189,8 @@ async fn receive(State(collector): State<Collector>, headers: HeaderMap, body: B
     response
 }
 
-fn status(status: u16) -> Option<Response> {
-    Some(Response::builder().status(status).header("retry-after", "1").body(Body::empty()).unwrap())
+fn status(status: u16) -> Response {
+    Response::builder().status(status).header("retry-after", "1").body(Body::empty()).unwrap()
 }
 
 fn find<'a>(spans: &'a [Exported], name: &str) -> &'a Exported {
@@ -684,13 +687,13 @@ async fn collector_that_fails_delays_no_call_and_recovers() {
     signal(&child, "-KILL");
 
     // 429 and 503 are repeated; 400 is not.
-    let busy = Collector::start(|number| if number == 0 { status(429) } else { status(200) }).await;
+    let busy = Collector::start(|number| Some(status(if number == 0 { 429 } else { 200 }))).await;
     let (child, url) = busy.server(&[]).await;
     send(&format!("{url}/message:send"), &message("hello")).await;
     busy.wait_for("SendMessage").await;
     assert!(busy.requests.load(SeqCst) >= 2);
     stop(child).await;
-    let rejecting = Collector::start(|number| if number == 0 { status(400) } else { status(200) }).await;
+    let rejecting = Collector::start(|number| Some(status(if number == 0 { 400 } else { 200 }))).await;
     let (child, url) = rejecting.server(&[]).await;
     send(&format!("{url}/message:send"), &message("hello")).await;
     let stderr = stop(child).await;

@@ -72,7 +72,7 @@ fn total(text: &str, name: &str) -> u64 {
 async fn each_outcome_is_counted_logged_and_stored_once() {
     let directory = tempfile::tempdir().unwrap();
     let directory = directory.path();
-    let config = "[turn]\ndeadline = '4s'\nidle_timeout = '2s'\n[limits]\ntask_bytes = '1MiB'\n";
+    let config = "shutdown_grace = '0s'\n[turn]\ndeadline = '4s'\nidle_timeout = '2s'\n[limits]\ntask_bytes = '1MiB'\n";
     std::fs::write(directory.join("a2a.toml"), config).unwrap();
     let (server, url) = serve(directory).await;
     let url = &url;
@@ -101,7 +101,6 @@ async fn each_outcome_is_counted_logged_and_stored_once() {
     assert_eq!(send(answer).await["task"]["status"]["state"], "TASK_STATE_COMPLETED");
     let slow = send(at_once("/slow 60")).await["task"]["id"].as_str().unwrap().to_owned();
     assert_eq!(post(&format!("{url}/tasks/{slow}:cancel"), &json!({})).await["status"]["state"], "TASK_STATE_CANCELED");
-    send(at_once("/slow 60")).await;
 
     let text = crate::bindings::fetch(format!("{url}/metrics")).await.unwrap().bytes().await.unwrap();
     let text = std::str::from_utf8(&text).unwrap();
@@ -116,9 +115,9 @@ async fn each_outcome_is_counted_logged_and_stored_once() {
     }
     assert_eq!(total(text, "a2a_turns_ended_total"), 12, "{text}");
     assert_eq!(total(text, "a2a_turns_started_total"), 12 + metric(text, "a2a_turns"), "{text}");
-    assert_eq!(metric(text, "a2a_turns"), 1);
+    assert_eq!(metric(text, "a2a_turns"), 0);
     assert_eq!(metric(text, r#"a2a_turns_started_total{kind="follow_up"}"#), 1);
-    assert_eq!(metric(text, "a2a_tasks_created_total"), 11, "a plain reply has no task:\n{text}");
+    assert_eq!(metric(text, "a2a_tasks_created_total"), 10, "a plain reply has no task:\n{text}");
     for (state, count) in [("COMPLETED", 2), ("FAILED", 5), ("REJECTED", 1), ("CANCELED", 1)] {
         assert_eq!(metric(text, &format!(r#"a2a_tasks_ended_total{{state="TASK_STATE_{state}"}}"#)), count);
         assert_eq!(metric(text, &format!(r#"a2a_task_duration_seconds_count{{state="TASK_STATE_{state}"}}"#)), count);
@@ -136,6 +135,8 @@ async fn each_outcome_is_counted_logged_and_stored_once() {
             assert_eq!((&found["task"], &found["reason"]), (&reply["task"]["id"], &json!(reason)));
         }
     }
+    // Ended by the stop of the server.
+    send(at_once("/slow 60")).await;
     let lines = log(server, "a2a_service::turn").await;
     let ends = |line: &&Value| {
         let reason = if line["outcome"] == "failed" { line["reason"].as_str().unwrap() } else { "none" };
@@ -356,7 +357,7 @@ async fn timeline_has_attempts_commits_and_the_error() {
         ],
         "{text}"
     );
-    assert!(text.contains("12 chunks in 12 commits .. +"), "{text}");
+    assert!(text.contains("12 chunks"), "{text}");
     assert!(text.contains(&format!("\n{:<25}error {error}\n", "")), "{text}");
     assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
 

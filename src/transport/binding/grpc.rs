@@ -1,6 +1,6 @@
 //! gRPC binding of the server: RPCs, error details for tonic's own errors, health service and reflection.
 
-use std::{convert::Infallible, mem};
+use std::{convert::Infallible, mem, sync::Arc};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, header, request::Parts};
@@ -167,7 +167,7 @@ const REFLECTION: [&str; 2] = ["grpc.reflection.v1.ServerReflection", "grpc.refl
 pub(in crate::transport) fn auxiliary_services(service: Health) -> Routes {
     /// Maximum size of a reflection request in bytes. It names a service, a file or a symbol.
     const MAX_MESSAGE: usize = 16 << 10;
-    let services = service.services.clone();
+    let services = Arc::clone(&service.services);
     let health = HealthServer::new(service).max_decoding_message_size(HEALTH_MESSAGE);
     let reflection = || {
         let builder = [DESCRIPTORS, HEALTH, ERROR_DETAILS]

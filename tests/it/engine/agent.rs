@@ -348,7 +348,9 @@ async fn status_messages_and_events_carry_parts_and_metadata() {
         let [begun, over] = statuses[..] else { panic!("{statuses:?}") };
         let (first, last) = (begun.status.as_ref().map(of), over.status.as_ref().map(of));
         assert_eq!(first, Some((TaskState::Working, "begun".to_owned(), 2, json!({"k": "begun"}))));
-        assert_eq!(last, Some((TaskState::Failed, "over".to_owned(), 2, json!({"k": "over"}))));
+        let (state, text, parts, mut metadata) = last.unwrap();
+        assert!(metadata.as_object_mut().unwrap().remove("errorId").unwrap().is_string());
+        assert_eq!((state, &*text, parts, metadata), (TaskState::Failed, "over", 2, json!({"k": "over"})));
         let chunks: Vec<_> = events.iter().filter_map(Event::artifact_update).collect();
         let [one, two] = chunks[..] else { panic!("chunks with different metadata are not joined: {chunks:?}") };
         let metadata = [&begun.metadata, &one.metadata, &two.metadata, &over.metadata];

@@ -96,7 +96,8 @@ async fn stopped_server_releases_its_deliveries() {
 async fn operator_retries_deliveries_of_a_running_server() {
     let directory = tempfile::tempdir().unwrap();
     let file = sqlite::Sqlite::open(&directory.path().join("a2a.db"), sqlite::Options::default()).unwrap();
-    for store in [Arc::new(Memory::default()) as Arc<dyn Store>, Arc::new(file)] {
+    let stores: [Arc<dyn Store>; 2] = [Arc::new(Memory::default()), Arc::new(file)];
+    for store in stores {
         let answer = Arc::new(AtomicUsize::new(503));
         let shared = Arc::clone(&answer);
         let code = move |_| status(StatusCode::from_u16(shared.load(Ordering::SeqCst).try_into().unwrap()).unwrap());

@@ -173,7 +173,7 @@ async fn foreign_file_is_rejected_unchanged() {
 #[tokio::test]
 async fn full_store_is_unavailable_and_consistent() {
     let mut options = Options::default();
-    options.max_bytes = Some(408 << 10);
+    options.max_bytes = Some(416 << 10);
     let store = OpenedStore::sqlite(options);
     let mut task = Writer::new(&store, &scope("ada", ""), "t-1");
     let mut other = Writer::new(&store, &scope("ada", ""), "t-2");
