@@ -67,7 +67,10 @@ fn attributes(attributes: &[KeyValue]) -> BTreeMap<String, String> {
         AnyValue::IntValue(number) => number.to_string(),
         AnyValue::DoubleValue(number) => number.to_string(),
         AnyValue::BoolValue(flag) => flag.to_string(),
-        other @ (AnyValue::ArrayValue(_) | AnyValue::KvlistValue(_) | AnyValue::BytesValue(_)) => format!("{other:?}"),
+        AnyValue::StringValueStrindex(_)
+        | AnyValue::ArrayValue(_)
+        | AnyValue::KvlistValue(_)
+        | AnyValue::BytesValue(_) => format!("{value:?}"),
     };
     let value = |attribute: &KeyValue| attribute.value.as_ref()?.value.as_ref().map(text);
     attributes.iter().filter_map(|attribute| Some((attribute.key.clone(), value(attribute)?))).collect()
