@@ -78,7 +78,9 @@ fn attributes(attributes: &[KeyValue]) -> BTreeMap<String, String> {
 
 fn hex(bytes: &[u8]) -> String {
     let mut text = String::new();
-    bytes.iter().for_each(|byte| write!(text, "{byte:02x}").unwrap());
+    for byte in bytes {
+        write!(text, "{byte:02x}").unwrap();
+    }
     text
 }
 
