@@ -709,7 +709,7 @@ mod tests {
             (0..50).for_each(|_| end(&dependency, OutboundResult::Connect));
             assert_eq!(shown(&dependency), ("down", "closed"));
         }
-        pass(2).await;
+        pass(3).await;
         assert_eq!(shown(&dependency), ("down", "open"), "a probe has failed too");
         assert!(dependency.refusal().is_some_and(|after| (1..=30).contains(&after.as_secs())));
         assert!(!dependency.wait_while_open(Instant::now() + Duration::from_mins(1)).await);

@@ -204,7 +204,6 @@ impl Journal {
     }
 
     /// Adds an observer of commits. Only the first two are used.
-    #[cfg(feature = "push")]
     pub(crate) fn observe(&self, observer: Arc<dyn CommitObserver>) {
         if let Some(free) = self.observers.iter().find(|slot| slot.get().is_none()) {
             drop(free.set(observer));
