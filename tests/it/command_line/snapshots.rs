@@ -322,6 +322,7 @@ async fn operation() {
         &["admin", "show", &task, "--store", &store],
         &["admin", "show", "none", "--store", &store],
         &["admin", "error", "01a21e60-c74e-7000-921c-8e5c138a7ba1", "--store", &store],
+        &["status", "--store", &store],
         &["admin", "check", "--store", &store],
         &["admin", "stats", "-h"],
         &["admin", "backup", &file("copy.db"), "--store", &store],
