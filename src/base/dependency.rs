@@ -95,7 +95,7 @@ impl OutboundResult {
 /// Availability of a dependency.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Availability {
-    /// It was not used yet.
+    /// Not used yet.
     #[default]
     Unknown,
     /// The last call or probe got an answer.

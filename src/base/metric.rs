@@ -30,7 +30,7 @@ pub(crate) enum Kind {
 /// Values of a label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Values {
-    /// One of these.
+    /// Values from this list.
     OneOf(&'static [&'static str]),
     /// Numbers or configured names, at most this many for an agent.
     AtMost(usize),
@@ -233,7 +233,7 @@ const TERMINAL_STATE: Values = words![
     "TASK_STATE_COMPLETED" "TASK_STATE_FAILED" "TASK_STATE_CANCELED" "TASK_STATE_REJECTED"
 ];
 
-/// How turns end.
+/// Ends of turns.
 const OUTCOME: Values = words![
     "completed" "failed" "canceled" "rejected" "input_required" "auth_required" "reply" "abandoned"
 ];

@@ -110,7 +110,7 @@ pub(crate) struct Execution(Arc<Shared>);
 
 struct Shared {
     agent: Arc<dyn DynAgent>,
-    /// What the agent needs for its turns.
+    /// Dependencies of the agent.
     dependencies: Arc<[Dependency]>,
     journal: Arc<Journal>,
     limits: Limits,

@@ -68,7 +68,7 @@ const MAX_LAG: usize = 4096;
 /// Time for which a feed gathers commits, so that a task that streams is read a few times a second.
 const FEED_INTERVAL: Duration = Duration::from_millis(200);
 
-/// What a caller of the operator API may read.
+/// Access of a caller to the operator API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Access {

@@ -1,4 +1,4 @@
-//! What an agent needs, when it is down: an upstream agent, an endpoint, a model, tool servers, a command. New work is refused before
+//! Failures of what an agent needs: an upstream agent, an endpoint, a model, tool servers, a command. New work is refused before
 //! a task exists, accepted work waits, the metrics and the log show it, and everything recovers without a restart.
 
 use std::{

@@ -288,7 +288,7 @@ word_values!(ExtendedCardAccess: Off = "off", Guarded = "guarded"; Open = "open"
 word_values!(SpanContent: None = "none"; Messages = "messages");
 word_values!(OfferedExtension: Resume = "resume"; SecretParts = "secret_parts");
 
-/// What the readiness of the server depends on.
+/// Selection of what makes the server not ready.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum HealthReady {
     #[default]

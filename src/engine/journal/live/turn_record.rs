@@ -38,7 +38,7 @@ pub(in crate::engine::journal) struct OpenTurn {
 pub(in crate::engine::journal) struct TurnFailure {
     /// Id of the line in the log.
     pub(in crate::engine::journal) id: String,
-    /// One of [`REASONS`](crate::store::turn_record::REASONS).
+    /// Reason, one of [`REASONS`](crate::store::turn_record::REASONS).
     pub(in crate::engine::journal) reason: &'static str,
     /// Cause for the log.
     pub(in crate::engine::journal) cause: String,
