@@ -31,7 +31,7 @@ use crate::{
         journal::{Journal, LiveMemory},
     },
     store::{
-        Counts, Maintenance as _, Retention, SweepResult,
+        Counts, FileUsage, Maintenance as _, Retention, SweepResult,
         sqlite::{self, Inspector, Options, Sqlite, Stats},
     },
 };
@@ -428,9 +428,9 @@ fn stats_json(path: &Path, stats: &Stats) -> Value {
     json!({
         "store": path.display().to_string(),
         "schema_version": stats.version,
-        "file_bytes": stats.file_bytes,
-        "free_bytes": stats.free_bytes,
-        "wal_bytes": stats.wal_bytes,
+        "file_bytes": stats.files.database,
+        "free_bytes": stats.files.free,
+        "wal_bytes": stats.files.log,
         "tasks": counts.tasks.iter().map(|(_, count)| count).sum::<u64>(),
         "states": by_state.collect::<serde_json::Map<_, _>>(),
         "without_log": counts.without_log,
@@ -442,14 +442,14 @@ fn stats_json(path: &Path, stats: &Stats) -> Value {
 }
 
 fn stats_report(path: &Path, stats: &Stats) -> String {
-    let Stats { version, file_bytes, free_bytes, wal_bytes, counts } = stats;
+    let Stats { version, files: FileUsage { database, free, log, .. }, counts } = stats;
     let Counts { tasks, owners, owner_count, without_log, push_configs, idempotency_keys } = counts;
     let by_state = tasks.iter().map(|(state, count)| format!("  {count} {}\n", state.as_str_name()));
     let largest = owners.iter().map(|(owner, tenant, count)| format!("  {count} of {owner:?} in tenant {tenant:?}\n"));
     let (by_state, largest) = (by_state.collect::<String>(), largest.collect::<String>());
     let (path, tasks) = (path.display(), tasks.iter().map(|(_, count)| count).sum::<u64>());
     format!(
-        "{path}: schema version {version}, {file_bytes} bytes ({free_bytes} free), write-ahead log {wal_bytes} bytes\n\
+        "{path}: schema version {version}, {database} bytes ({free} free), write-ahead log {log} bytes\n\
          {tasks} tasks\n{by_state}{without_log} of them without event logs\n{push_configs} push configurations\n\
          {idempotency_keys} idempotency keys\n{owner_count} owners, counted per tenant\n{largest}"
     )

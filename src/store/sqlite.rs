@@ -294,8 +294,12 @@ impl Maintenance for Sqlite {
 
     async fn usage(&self) -> Result<StoreUsage, Unavailable> {
         let max_tasks = u64::try_from(self.quota.lock().max_tasks).ok();
-        let (path, max_bytes) = (file::wal_path(self.path()), self.max_bytes);
-        self.readers.run(move |db| usage::usage(db, &path, max_tasks, max_bytes)).await
+        let (path, max) = (file::wal_path(self.path()), self.max_bytes);
+        let usage = self.readers.run(move |db| {
+            let files = usage::files(db, &path, max)?;
+            Ok(StoreUsage { tasks: usage::tasks(db)?, max_tasks, files: Some(files) })
+        });
+        usage.await
     }
 
     fn inspect(&self) -> Option<&dyn Inspect> {

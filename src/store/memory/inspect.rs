@@ -63,16 +63,15 @@ impl Inspect for Memory {
     }
 
     async fn counts(&self) -> Result<Counts, Unavailable> {
-        let (mut counts, mut states) = (Counts::default(), BTreeMap::<i32, u64>::new());
-        for (scope, index) in &*self.index.lock() {
-            for state in (0..).map_while(|number| TaskState::try_from(number).ok()) {
-                *states.entry(state.into()).or_default() += to_u64(index.count(Some(state)));
-            }
+        let (mut counts, scopes) = (Counts::default(), self.index.lock());
+        for (scope, index) in &*scopes {
             counts.owners.push((scope.owner.to_string(), scope.tenant.to_string(), to_u64(index.count(None))));
             counts.idempotency_keys += to_u64(index.sends.len());
         }
-        let states = states.into_iter().filter_map(|(state, tasks)| Some((TaskState::try_from(state).ok()?, tasks)));
+        let count = |state| scopes.values().map(|index| to_u64(index.count(Some(state)))).sum();
+        let states = (0..).map_while(|number| TaskState::try_from(number).ok()).map(|state| (state, count(state)));
         counts.tasks = states.filter(|(_, tasks)| *tasks > 0).collect();
+        drop(scopes);
         counts.owners.retain(|(.., tasks)| *tasks > 0);
         counts.owner_count = to_u64(counts.owners.len());
         counts.owners.sort_unstable_by(|a, b| (b.2, &a.0, &a.1).cmp(&(a.2, &b.0, &b.1)));
@@ -84,14 +83,11 @@ impl Inspect for Memory {
 
 impl Memory {
     /// Reads the task with a number.
-    fn with_number<T>(&self, number: u64, read: impl FnOnce(&TaskKey, &TaskEntry) -> T) -> Option<T> {
-        let shards = self.shards.iter();
-        let mut found = shards.filter_map(|shard| {
+    fn with_number<T>(&self, number: u64, read: impl Fn(&TaskKey, &TaskEntry) -> T) -> Option<T> {
+        self.shards.iter().find_map(|shard| {
             let shard = shard.lock();
-            shard.iter().find(|(_, entry)| entry.number == number).map(|(key, _)| key.clone())
-        });
-        let key = found.next()?;
-        self.with(&key, |entry| read(&key, entry))
+            shard.iter().find(|(_, entry)| entry.number == number).map(|(key, entry)| read(key, entry))
+        })
     }
 }
 
@@ -122,7 +118,7 @@ fn summary(key: &TaskKey, entry: &TaskEntry) -> TaskSummary {
         time: entry.row.time,
         attempt: entry.row.attempt,
         error_id: entry.commits.error_id(),
-        status_text: status_text(listed_task(entry, key, &ListQuery::default()).status.as_ref()),
+        status_text: status_text(&listed_task(entry, key, &ListQuery::default())),
         push_configs: entry.push.as_ref().map_or(0, |push| to_u64(push.page(0, usize::MAX).configs.len())),
         events: entry.row.seq,
         has_log: true,

@@ -9,7 +9,7 @@ use std::sync::{Arc, LazyLock};
 use async_trait::async_trait;
 use bytes::Bytes;
 use prost::Message as _;
-use rusqlite::{Connection, OptionalExtension as _, Row, params};
+use rusqlite::{Connection, OptionalExtension as _, Row};
 
 use super::{
     Full, InUse, Millis, PushConfig, Scope, Seq, Sqlite, TaskKey, Unavailable, failpoint, read,
@@ -172,31 +172,17 @@ fn find(db: &Connection, task: i64, id: &str) -> rusqlite::Result<Option<(Delive
 
 /// Writes the state of a delivery.
 fn write_state(db: &Connection, task: i64, number: i64, state: &DeliveryState) -> rusqlite::Result<()> {
-    let DeliveryState { cursor, end, due, attempts, pending_since, runner, claim, dead, last } = state;
+    let DeliveryState { cursor, end, due, attempts, pending_since: pending, runner, claim, dead, last } = state;
     let (time, reason) = dead.as_ref().map(|dead| (dead.time, &*dead.reason)).unzip();
     let sql =
         "UPDATE push SET cursor = ?, last = ?, due = ?, attempts = ?, pending = ?, runner = ?, claim = ?, dead = ?, reason = ?,
         tried = ?, status = ?, error = ? WHERE task = ? AND number = ?";
-    let (cursor, end, claim) = (signed(*cursor)?, end.map(signed).transpose()?, signed(*claim)?);
-    let (tried, status) = (last.as_ref().map(|last| last.time), last.as_ref().and_then(|last| last.status));
+    let (cursor, end, claim, runner) =
+        (signed(*cursor)?, end.map(signed).transpose()?, signed(*claim)?, runner.as_deref());
+    let (tried, status) = last.as_ref().map(|last| (last.time, last.status)).unzip();
     let error = last.as_ref().and_then(|last| last.error.as_deref());
-    let state = params![
-        cursor,
-        end,
-        due,
-        attempts,
-        pending_since,
-        runner.as_deref(),
-        claim,
-        time,
-        reason,
-        tried,
-        status,
-        error,
-        task,
-        number
-    ];
-    db.prepare_cached(sql)?.execute(state).map(drop)
+    let row = (cursor, end, due, attempts, pending, runner, claim, time, reason, tried, status, error, task, number);
+    db.prepare_cached(sql)?.execute(row).map(drop)
 }
 
 /// Marks the deliveries of tasks. Returns how many became due.

@@ -294,13 +294,13 @@ impl Sqlite {
     /// Imports the tasks of an export in one transaction. Imports none if one of them exists already or is invalid.
     pub(crate) async fn import(&self, lines: impl BufRead + Send + 'static) -> Result<u64, ImportError> {
         let (sender, mut problem) = oneshot::channel();
-        let import = move |transaction: &mut WriteTransaction<'_>| match transaction.import(lines)? {
-            Ok(tasks) => Ok(tasks),
-            Err(rejected) => {
-                // Not received if the caller has gone.
-                _ = sender.send(rejected);
-                Err(other_error("the import was rejected"))
-            }
+        let import = move |transaction: &mut WriteTransaction<'_>| {
+            transaction.import(lines).inspect_err(|error| {
+                if let rusqlite::Error::ToSqlConversionFailure(rejected) = error {
+                    // Not received if the caller has gone.
+                    _ = sender.send(rejected.to_string());
+                }
+            })
         };
         let imported = self.writer.run_once(import).await;
         imported.map_err(|error| problem.try_recv().map_or(ImportError::Database(error), ImportError::Rejected))
@@ -322,42 +322,38 @@ impl Sqlite {
 }
 
 impl WriteTransaction<'_> {
-    /// Imports tasks. Returns the problem of the first invalid line, if there is one.
-    fn import(&mut self, lines: impl BufRead) -> rusqlite::Result<Result<u64, String>> {
+    /// Imports tasks. Fails with [`other_error`] at the first invalid line.
+    fn import(&mut self, lines: impl BufRead) -> rusqlite::Result<u64> {
         let mut tasks = 0;
         for (n, text) in (1_u64..).zip(lines.lines()) {
-            let line = text.map_err(|error| error.to_string()).and_then(|text| {
-                if n == 1 {
-                    return check_header(&text).map(|()| None);
-                }
-                serde_json::from_str::<TaskLine>(&text).map(Some).map_err(|error| error.to_string())
-            });
-            let line = match line {
-                Ok(Some(line)) => line,
-                Ok(None) => continue,
-                Err(problem) => return Ok(Err(format!("line {n}: {problem}"))),
-            };
-            let id = line.id.clone();
-            if let Some(problem) = self.import_task(line)? {
-                return Ok(Err(format!("line {n}: task {id}: {problem}")));
+            let invalid = |problem: String| other_error(format!("line {n}: {problem}"));
+            let text = text.map_err(|error| invalid(error.to_string()))?;
+            if n == 1 {
+                check_header(&text).map_err(invalid)?;
+                continue;
             }
+            let line: TaskLine = serde_json::from_str(&text).map_err(|error| invalid(error.to_string()))?;
+            let id = line.id.clone();
+            self.import_task(line).map_err(|error| match error {
+                rusqlite::Error::ToSqlConversionFailure(problem) => invalid(format!("task {id}: {problem}")),
+                error => error,
+            })?;
             tasks += 1;
         }
-        Ok(Ok(tasks))
+        Ok(tasks)
     }
 
-    /// Imports a task. Returns a problem if it is invalid.
-    fn import_task(&mut self, line: TaskLine) -> rusqlite::Result<Option<String>> {
-        let Some(state) = TaskState::from_str_name(&line.state) else {
-            return Ok(Some(format!("state: unknown state {}", line.state)));
-        };
+    /// Imports a task. Fails with [`other_error`] if it is invalid.
+    fn import_task(&mut self, line: TaskLine) -> rusqlite::Result<()> {
+        let state = TaskState::from_str_name(&line.state);
+        let state = state.ok_or_else(|| other_error(format!("state: unknown state {}", line.state)))?;
         let key = TaskKey::new(&Arc::new(Scope { owner: line.owner.into(), tenant: line.tenant.into() }), &line.id);
         let scope = match self.scope(key.scope())? {
             Some(scope) => scope,
             None => self.insert_scope(key.scope())?,
         };
         if self.find(scope, &key)?.is_some() {
-            return Ok(Some(format!(
+            return Err(other_error(format!(
                 "the task exists already, of owner {:?} in tenant {:?}; remove the line, or import into another database",
                 key.scope().owner,
                 key.scope().tenant
@@ -373,7 +369,7 @@ impl WriteTransaction<'_> {
         })?;
         let id = self.db.last_insert_rowid();
         if line.log.windows(2).any(|pair| pair[0].seq.checked_add(1) != Some(pair[1].seq)) {
-            return Ok(Some("log: the sequence numbers have a gap".into()));
+            return Err(other_error("log: the sequence numbers have a gap"));
         }
         let ids = TaskIds { id: key.id(), context: &line.context };
         // Events without a time belong to the commit before them, which may be long.
@@ -384,9 +380,8 @@ impl WriteTransaction<'_> {
                 let position = Position { fence: entry.fence, seq: entry.seq };
                 Some(Event::new(position, EventFlags::from_byte(entry.mark), payload))
             };
-            let Some(events) = entries.iter().map(event).collect::<Option<Vec<_>>>() else {
-                return Ok(Some("log: an event is empty".into()));
-            };
+            let events: Option<Vec<_>> = entries.iter().map(event).collect();
+            let events = events.ok_or_else(|| other_error("log: an event is empty"))?;
             let first = log_row_id(id, entries.first().map_or(0, |entry| entry.seq))?;
             let (at, turn) = entries.first().map(|entry| (entry.at, entry.turn.as_ref())).unwrap_or_default();
             let (sql, events) = ("INSERT INTO log VALUES(?, ?, ?, ?)", encode_events(&events, ids));
@@ -401,9 +396,8 @@ impl WriteTransaction<'_> {
             self.db.prepare_cached("INSERT INTO saved VALUES(?, ?)")?.execute((id, bytes))?;
         }
         for PushEntry { version, config, beside, cursor, dead } in line.pushes {
-            let Some(version) = Version::from_text(&version) else {
-                return Ok(Some(format!("pushes: unknown protocol version {version}")));
-            };
+            let known = Version::from_text(&version);
+            let version = known.ok_or_else(|| other_error(format!("pushes: unknown protocol version {version}")))?;
             let config = PushConfig { config, version, extra: Bytes::from(beside.0) };
             // An opening marks the events after the cursor as due.
             delivery::put(self.db, id, &config, cursor.min(line.seq))?;
@@ -414,12 +408,14 @@ impl WriteTransaction<'_> {
         }
         for SendEntry { key, hash: Blob(hash), time, seq } in line.sends {
             let Ok(hash) = <[u8; 16]>::try_from(hash) else {
-                return Ok(Some(format!("sends: the hash of the idempotency key {key} does not have 16 bytes")));
+                let why = format!("sends: the hash of the idempotency key {key} does not have 16 bytes");
+                return Err(other_error(why));
             };
             let sql = "INSERT INTO send VALUES(?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING";
             let inserted = self.db.prepare_cached(sql)?.execute((scope, &key, hash, time, id, signed(seq)?))?;
             if inserted == 0 {
-                return Ok(Some(format!("sends: another message of the owner has the idempotency key {key}")));
+                let why = format!("sends: another message of the owner has the idempotency key {key}");
+                return Err(other_error(why));
             }
         }
         // The fence of the next opening must be greater than any imported one.
@@ -429,6 +425,6 @@ impl WriteTransaction<'_> {
         self.detect_large_context((scope, &context), id)?;
         self.count_for_quota(&key.scope().owner, None, Some(state.is_terminal()));
         self.eviction_starts.lower(&key.scope().owner, line.time);
-        check_task(self.db, id)
+        check_task(self.db, id)?.map_or(Ok(()), |problem| Err(other_error(problem)))
     }
 }

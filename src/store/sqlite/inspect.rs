@@ -19,14 +19,15 @@ use super::{
     log_rows::decode_events,
     migrations, read,
     sweep::{COUNT_IDLE, NO_NEW_DEAD_LETTER, NOT_KEPT, TERMINAL},
-    values::{first_seq, is_damage, log_row_id, signed, unsigned},
+    usage,
+    values::{damaged, first_seq, is_damage, log_row_id, signed, unsigned},
 };
 use crate::{
-    protocol::{event::Ends, task::apply},
+    protocol::{event::Ends, pb::wkt::millis, task::apply},
     store::{
-        Counts, DeliveryPage, DeliveryToken, InspectedTask, LoggedEvent, MAX_OWNERS, READ_BYTES, TaskFilter, TaskPage,
-        TaskSummary,
-        inspect::{last_status, status_text},
+        Counts, DeliveryPage, DeliveryToken, FileUsage, InspectedTask, LoggedEvent, MAX_OWNERS, READ_BYTES, TaskFilter,
+        TaskPage, TaskSummary,
+        inspect::status_text,
         turn_record::{created, error_id, error_key, time_of},
     },
 };
@@ -42,12 +43,8 @@ pub(crate) struct Inspector {
 pub(crate) struct Stats {
     /// Schema version.
     pub(crate) version: i32,
-    /// Size of the database in bytes.
-    pub(crate) file_bytes: u64,
-    /// Unused part of the database in bytes.
-    pub(crate) free_bytes: u64,
-    /// Size of the write-ahead log in bytes.
-    pub(crate) wal_bytes: u64,
+    /// Sizes of the files.
+    pub(crate) files: FileUsage,
     /// Numbers of tasks, and of what belongs to them.
     pub(crate) counts: Counts,
 }
@@ -83,15 +80,10 @@ impl Inspector {
 
     /// Returns statistics of the database.
     pub(crate) fn stats(&self) -> Result<Stats, Error> {
-        let wal = fs::metadata(wal_path(&self.path));
         self.read(|db| {
-            let pragma = |name| db.pragma_query_value(None, name, |row| row.get(0)).map(unsigned);
-            let page_size = pragma("page_size")?;
             Ok(Stats {
                 version: db.pragma_query_value(None, "user_version", |row| row.get(0))?,
-                file_bytes: pragma("page_count")? * page_size,
-                free_bytes: pragma("freelist_count")? * page_size,
-                wal_bytes: wal.map_or(0, |metadata| metadata.len()),
+                files: usage::files(db, &wal_path(&self.path), None)?,
                 counts: counts(db)?,
             })
         })
@@ -224,15 +216,12 @@ impl Inspect for Sqlite {
 /// Counts of [`Inspect::counts`].
 fn counts(db: &Connection) -> rusqlite::Result<Counts> {
     let count = |sql: &str| db.query_row(sql, [], |row| row.get(0)).map(unsigned);
-    let state = |row: &Row<'_>| Ok((TaskState::try_from(row.get::<_, i32>(0)?), unsigned(row.get(1)?)));
-    let mut tasks = db.prepare("SELECT state, sum(tasks) FROM total GROUP BY state HAVING sum(tasks) > 0")?;
-    let tasks = tasks.query_map([], state)?.collect::<rusqlite::Result<Vec<_>>>()?;
     let sql = "SELECT owner, tenant, sum(tasks) FROM total JOIN scope ON scope.id = total.scope
         GROUP BY scope.id HAVING sum(tasks) > 0 ORDER BY 3 DESC, 1, 2";
     let mut owners = db.prepare(sql)?;
     let owners = owners.query_map([], |row| Ok((row.get(0)?, row.get(1)?, unsigned(row.get(2)?))))?;
     Ok(Counts {
-        tasks: tasks.into_iter().filter_map(|(state, tasks)| Some((state.ok()?, tasks))).collect(),
+        tasks: usage::tasks(db)?,
         owners: owners.take(MAX_OWNERS).collect::<rusqlite::Result<_>>()?,
         owner_count: count("SELECT count(*) FROM scope")?,
         without_log: count(&format!("SELECT count(*) FROM task WHERE {TERMINAL} AND folded = 1"))?,
@@ -290,13 +279,13 @@ fn summaries(
             substr(t.turn, 1, 17), (SELECT count(*) FROM push WHERE push.task = t.id)
          FROM task t LEFT JOIN scope o ON o.id = t.scope WHERE {condition} ORDER BY t.id DESC LIMIT {limit}"
     );
-    let mut query = db.prepare(&sql)?;
-    let tasks = query.query_map(parameters, |row| {
+    let (mut query, mut tasks) = (db.prepare(&sql)?, read::TaskReader::new(db, false)?);
+    let summaries = query.query_map(parameters, |row| {
         let column = |at| row.get_ref(at).map(text);
         let (id, key, seq) = (row.get(0)?, column(1)?, unsigned(row.get(7)?));
-        let status_text = match stored_status_text(db, id, seq) {
+        let status_text = match tasks.read(id, seq) {
             Err(error) if is_damage(&error) => None,
-            text => text?,
+            task => status_text(&task?),
         };
         Ok(TaskSummary {
             number: unsigned(id),
@@ -316,30 +305,7 @@ fn summaries(
             status_text,
         })
     })?;
-    tasks.collect()
-}
-
-/// Returns the text of the status of a task after its last event, if it is found without the whole log.
-fn stored_status_text(db: &Connection, id: i64, seq: Seq) -> rusqlite::Result<Option<String>> {
-    let sql = "SELECT t.key, t.context, t.whole, c.task FROM task t
-        LEFT JOIN checkpoint c ON c.id = t.id AND c.seq = ?2 WHERE t.id = ?1";
-    let (key, context, task) = db.prepare_cached(sql)?.query_row((id, signed(seq)?), |row| {
-        let task = match (row.get_ref(2)?.as_blob_or_null()?, row.get_ref(3)?.as_blob_or_null()?) {
-            (Some(whole), _) => read::sealed_log(whole).task(),
-            (None, Some(head)) => Some(read::task(head, &[])?),
-            (None, None) => None,
-        };
-        Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?, task))
-    })?;
-    if let Some(task) = task {
-        return Ok(status_text(task.status.as_ref()));
-    }
-    let sql = "SELECT id, events FROM log WHERE id >= ? AND id < ? ORDER BY id DESC LIMIT 1";
-    let last = db.prepare_cached(sql)?.query_row((log_row_id(id, 0)?, log_row_id(id + 1, 0)?), |row| {
-        let ids = TaskIds { id: &key, context: &context };
-        Ok(decode_events(first_seq(row.get(0)?), Bytes::copy_from_slice(row.get_ref(1)?.as_blob()?), ids))
-    });
-    Ok(last.optional()?.flatten().and_then(|events| status_text(last_status(&events))))
+    summaries.collect()
 }
 
 /// Task of [`Inspect::task`].
@@ -365,23 +331,14 @@ fn events(
     let sql = "SELECT key, CASE WHEN whole IS NOT NULL THEN time END FROM task WHERE id = ? AND folded = 0";
     let found = db.query_row(sql, [id], |row| Ok((row.get::<_, String>(0)?, row.get::<_, Option<Millis>>(1)?)));
     let Some((key, ended)) = found.optional()? else { return Ok(Vec::new()) };
-    let events = read::events(db, id, after, limit, max_bytes)?;
-    let range = events.first().zip(events.last()).map(|(first, last)| (first.seq(), last.seq()));
-    let mut times = Vec::new();
-    if let (Some((first, last)), None) = (range, ended) {
-        let sql = "SELECT id, at FROM log WHERE id <= ?3
-            AND id >= ifnull((SELECT max(id) FROM log WHERE id BETWEEN ?1 AND ?2), ?1) ORDER BY id";
-        let mut query = db.prepare_cached(sql)?;
-        let rows = query.query_map((log_row_id(id, 0)?, log_row_id(id, first)?, log_row_id(id, last)?), |row| {
-            Ok((first_seq(row.get(0)?), row.get::<_, Option<Millis>>(1)?))
-        })?;
-        times = rows.collect::<rusqlite::Result<_>>()?;
-    }
-    let time = |seq: Seq| {
-        let row = times.partition_point(|(first, _)| *first <= seq);
-        ended.or_else(|| Some(created(&key).saturating_add(times.get(row.checked_sub(1)?)?.1?)))
-    };
-    Ok(events.into_iter().map(|event| LoggedEvent { time: time(event.seq()), event }).collect())
+    // The last log row that begins at or before an event has the time of its commit.
+    let mut commit = db.prepare_cached("SELECT at FROM log WHERE id BETWEEN ? AND ? ORDER BY id DESC LIMIT 1")?;
+    let events = read::events(db, id, after, limit, max_bytes)?.into_iter().map(|event| {
+        let rows = (log_row_id(id, 0)?, log_row_id(id, event.seq())?);
+        let at = commit.query_row(rows, |row| row.get::<_, Option<Millis>>(0)).optional()?.flatten();
+        Ok(LoggedEvent { time: ended.or(at.map(|at| created(&key).saturating_add(at))), event })
+    });
+    events.collect()
 }
 
 /// Maximum number of reported problems.
@@ -516,18 +473,16 @@ impl Replay {
 /// Checks a task: its log has no gap and at most one final event, and matches the row and the checkpoint. Returns the first
 /// problem.
 pub(super) fn check_task(db: &Connection, id: i64) -> rusqlite::Result<Option<String>> {
-    let checked = check_log(db, id).and_then(|checked| {
-        read::load_row(db, id)?;
-        read::turns(db, id).map(|_| checked)
-    });
+    let checked = check_log(db, id).and_then(|()| read::load_row(db, id)).and_then(|_| read::turns(db, id));
     match checked {
-        Ok(checked) => Ok(checked.err()),
+        Err(rusqlite::Error::FromSqlConversionFailure(_, _, problem)) => Ok(Some(problem.to_string())),
         Err(error) if is_damage(&error) => Ok(Some(error.to_string())),
-        Err(error) => Err(error),
+        checked => checked.map(|_| None),
     }
 }
 
-fn check_log(db: &Connection, id: i64) -> rusqlite::Result<Result<(), String>> {
+/// Fails with [damage](is_damage) if there is a problem.
+fn check_log(db: &Connection, id: i64) -> rusqlite::Result<()> {
     let sql = "SELECT t.seq, t.fence, t.state, t.time, t.folded, t.key, t.context, c.seq, t.whole
         FROM task t LEFT JOIN checkpoint c ON c.id = t.id WHERE t.id = ?";
     let columns = |row: &Row<'_>| {
@@ -546,54 +501,47 @@ fn check_log(db: &Connection, id: i64) -> rusqlite::Result<Result<(), String>> {
         db.prepare_cached(sql)?.query_row([id], columns)?;
     let is_terminal = TaskState::try_from(state).is_ok_and(TaskState::is_terminal);
     if checkpoint.is_some_and(|checkpoint| checkpoint > seq) {
-        return Ok(Err("the checkpoint is after the position of the row".into()));
+        return Err(damaged("the checkpoint is after the position of the row"));
     }
     if sealed.is_some() && checkpoint.is_some() {
-        return Ok(Err("there is a checkpoint although the row contains the task".into()));
+        return Err(damaged("there is a checkpoint although the row contains the task"));
     }
     let mut replay = None;
     let ids = TaskIds { id: &key, context: &context };
     if let Some(sealed) = &sealed {
         let replay = replay.insert(Replay::new(1));
-        if let Err(problem) = sealed.events(0, ids).try_for_each(|event| replay.apply(&event)) {
-            return Ok(Err(problem));
-        }
+        sealed.events(0, ids).try_for_each(|event| replay.apply(&event)).map_err(damaged)?;
     }
     let mut query = db.prepare_cached("SELECT id, events FROM log WHERE id >= ? AND id < ? ORDER BY id")?;
     let mut rows = query.query((log_row_id(id, 0)?, log_row_id(id + 1, 0)?))?;
     while let Some(row) = rows.next()? {
         let first = first_seq(row.get(0)?);
         let Some(events) = decode_events(first, Bytes::copy_from_slice(row.get_ref(1)?.as_blob()?), ids) else {
-            return Ok(Err(format!("the log row that begins with event {first} can't be decoded")));
+            return Err(damaged(format!("the log row that begins with event {first} can't be decoded")));
         };
         let replay = replay.get_or_insert_with(|| Replay::new(first));
-        if let Err(problem) = events.iter().try_for_each(|event| replay.apply(event)) {
-            return Ok(Err(problem));
-        }
+        events.iter().try_for_each(|event| replay.apply(event)).map_err(damaged)?;
     }
     // With a complete checkpoint, a sweep may have deleted the log, or the start of it.
     let may_be_truncated = is_terminal && checkpoint == Some(seq);
     match &replay {
-        None if !(without_log && may_be_truncated) => return Ok(Err("the log is missing".into())),
-        Some(_) if without_log => {
-            return Ok(Err("there is a log although the row says that it was deleted".into()));
-        }
+        None if !(without_log && may_be_truncated) => return Err(damaged("the log is missing")),
+        Some(_) if without_log => return Err(damaged("there is a log although the row says that it was deleted")),
         Some(replay) if replay.next != seq + 1 => {
-            return Ok(Err(format!("the log ends with event {}, but the row is at {seq}", replay.next - 1)));
+            return Err(damaged(format!("the log ends with event {}, but the row is at {seq}", replay.next - 1)));
         }
-        Some(replay) if replay.fence > fence => return Ok(Err("the log has a newer fence than the row".into())),
+        Some(replay) if replay.fence > fence => return Err(damaged("the log has a newer fence than the row")),
         Some(replay) if replay.first != 1 && !may_be_truncated => {
-            return Ok(Err("the start of the log is missing".into()));
+            return Err(damaged("the start of the log is missing"));
         }
         Some(replay) if replay.ended != is_terminal => {
-            return Ok(Err("the state of the row contradicts the final event of the log".into()));
+            return Err(damaged("the state of the row contradicts the final event of the log"));
         }
         Some(_) | None => {}
     }
     let task = read::TaskReader::new(db, true)?.read(id, seq)?;
     let status = task.status.clone().unwrap_or_default();
-    let has_other_time =
-        status.timestamp.as_ref().is_some_and(|timestamp| crate::protocol::pb::wkt::millis(timestamp) != time);
+    let has_other_time = status.timestamp.is_some_and(|timestamp| millis(&timestamp) != time);
     let has_other_log = replay.is_some_and(|replay| replay.first == 1 && replay.task != task);
     let differences = [
         (status.state != state, "the state of the row differs from the task"),
@@ -602,5 +550,5 @@ fn check_log(db: &Connection, id: i64) -> rusqlite::Result<Result<(), String>> {
         (has_other_log, "the checkpoint differs from the log"),
     ];
     let found = differences.into_iter().find(|(differs, _)| *differs);
-    Ok(found.map_or(Ok(()), |(_, problem)| Err(problem.into())))
+    found.map_or(Ok(()), |(_, problem)| Err(damaged(problem)))
 }

@@ -19,7 +19,7 @@ pub(super) fn first_seq(log_row_id: i64) -> Seq {
 }
 
 /// Error for stored data that this program can't have written.
-pub(super) fn damaged(problem: &'static str) -> rusqlite::Error {
+pub(super) fn damaged(problem: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> rusqlite::Error {
     rusqlite::Error::FromSqlConversionFailure(0, rusqlite::types::Type::Blob, problem.into())
 }
 
