@@ -60,7 +60,7 @@ pub(super) fn show(
             json["push"] = pushes.iter().map(|delivery| push::to_json(delivery, now)).collect();
             json
         },
-        || Timeline::new(found, &events).text(&events, &pushes),
+        || text(found, &events, &pushes),
     )
 }
 
@@ -85,179 +85,155 @@ fn event_json(LoggedEvent { event, time: at }: &LoggedEvent) -> Value {
     })
 }
 
-/// Lines of a timeline, each with its time.
-struct Timeline<'a> {
+/// Lines of a timeline: the time of each, its place among the lines of that time, and its text.
+struct Timeline {
     /// Time to which the others relate: that of the creation, if it is known.
     start: Millis,
-    turns: &'a [TurnRecord],
-    owner: &'a str,
-    lines: Vec<(Millis, String)>,
-    /// Artifact of the last events.
-    chunks: Option<Chunks>,
-    /// Attempts whose begin, or whose end, has no line yet.
-    begins: Vec<&'a TurnRecord>,
-    ends: Vec<&'a TurnRecord>,
-    /// Start of the server in which the last attempt began.
-    fence: u64,
-    /// Number of turns that have ended.
-    ended: u32,
+    lines: Vec<(Millis, u64, String)>,
 }
 
-/// Chunks of an artifact that follow each other.
-struct Chunks {
-    id: String,
-    name: String,
-    count: usize,
-    commits: usize,
-    first: Millis,
-    last: Millis,
+/// Returns the place of a line of an event: with 1, that of the event itself.
+fn place(event: u64, n: u64) -> u64 {
+    event.saturating_mul(4).saturating_add(n)
 }
 
-impl<'a> Timeline<'a> {
-    fn new(InspectedTask { summary, turns, .. }: &'a InspectedTask, events: &[LoggedEvent]) -> Self {
-        let first = events.iter().find_map(|event| event.time).or(turns.first().map(|turn| turn.accepted));
-        Self {
-            start: summary.created.or(first).unwrap_or(summary.time),
-            turns,
-            owner: &summary.owner,
-            lines: Vec::new(),
-            chunks: None,
-            begins: turns.iter().filter(|turn| turn.begun.is_some() || turn.outcome.is_none()).collect(),
-            ends: turns.iter().filter(|turn| turn.outcome.is_some()).collect(),
-            fence: turns.first().map_or(0, |turn| turn.fence),
-            ended: 0,
+/// Formats a timeline: of events, and of what the log does not have.
+fn text(found: &InspectedTask, events: &[LoggedEvent], pushes: &[Delivery]) -> String {
+    let InspectedTask { summary, turns, .. } = found;
+    let first = events.iter().find_map(|event| event.time).or(turns.first().map(|turn| turn.accepted));
+    let mut timeline = Timeline { start: summary.created.or(first).unwrap_or(summary.time), lines: Vec::new() };
+    let mut now = timeline.start;
+    let timed = events.iter().map(|LoggedEvent { event, time }| {
+        now = time.unwrap_or(now);
+        (now, event)
+    });
+    let timed: Vec<_> = timed.collect();
+    timeline.add_events(&timed, found);
+    timeline.add_turns(&timed, turns);
+    for Delivery { config, seq, state, .. } in pushes {
+        let failed = if state.attempts > 0 { format!(", {} failed attempts", state.attempts) } else { String::new() };
+        let (url, name) = (push::shown_url(&config.config.url), state.name(*seq));
+        let text = format!("{url}: {name}, event {} of {seq}{failed}", state.cursor);
+        timeline.add(Millis::MAX, u64::MAX, "push", &text);
+    }
+    timeline.text()
+}
+
+/// Returns the id of the artifact of which an event is a chunk.
+fn artifact_id(event: &Event) -> Option<&str> {
+    let Payload::ArtifactUpdate(update) = event.payload()? else { return None };
+    Some(&update.artifact.as_ref()?.artifact_id)
+}
+
+impl Timeline {
+    fn add(&mut self, time: Millis, place: u64, what: &str, text: &str) {
+        let indented = safe(text).replace('\n', &format!("\n{:<15}", ""));
+        self.lines.push((time, place, format!("{:<14} {indented}", safe(what))));
+    }
+
+    /// Adds the lines of events, one of chunks of an artifact that follow each other.
+    fn add_events(&mut self, events: &[(Millis, &Event)], found: &InspectedTask) {
+        let chunk = |event: &Event| artifact_id(event).map(|id| (id.to_owned(), event.position().fence));
+        for chunks in events.chunk_by(|(_, a), (_, b)| chunk(a).is_some() && chunk(a) == chunk(b)) {
+            let (time, event) = chunks[0];
+            let (time, what, text) = match event.payload() {
+                Some(Payload::Task(task)) => message(event, task.history.first(), time, found),
+                Some(Payload::Message(new)) => message(event, Some(new), time, found),
+                Some(Payload::StatusUpdate(update)) => {
+                    let status = update.status.clone().unwrap_or_default();
+                    let text = status.message.as_ref().map(Message::text).unwrap_or_default();
+                    let text = if text.is_empty() { text } else { format!("{text:?}") };
+                    let error = status.message.as_ref().and_then(|message| message.detail("errorId"));
+                    let error = error.map(|id| format!("\nerror {id}")).unwrap_or_default();
+                    (time, show::state(status.state()), text + &error)
+                }
+                Some(Payload::ArtifactUpdate(update)) => {
+                    let names = update.artifact.as_ref().map(|new| [&*new.name, &*new.artifact_id]);
+                    let name = names.into_iter().flatten().find(|name| !name.is_empty()).unwrap_or_default();
+                    let counted = if let [_, .., (last, _)] = chunks {
+                        let commits = chunks.chunk_by(|(a, _), (b, _)| a == b).count();
+                        format!("  {} chunks in {commits} commits .. +{}", chunks.len(), self.seconds(*last))
+                    } else {
+                        String::new()
+                    };
+                    (time, "artifact", name.to_owned() + &counted)
+                }
+                None => continue,
+            };
+            self.add(time, place(event.seq(), 1), what, &text);
         }
     }
 
-    /// Formats the timeline, of events and of what the log does not have.
-    fn text(mut self, events: &[LoggedEvent], pushes: &[Delivery]) -> String {
-        let mut now = self.start;
-        for LoggedEvent { event, time } in events {
-            let (is_commit, fence) = (time.is_some_and(|time| time != now), event.position().fence);
-            now = time.unwrap_or(now);
-            self.begin_turns(|turn| turn.attempt > 1 && turn.fence <= fence);
-            self.event(event, now, is_commit);
-            self.begin_turns(|turn| turn.attempt == 1 && turn.message == event.seq());
-            if event.ends() != Ends::Nothing {
-                self.ended += 1;
-                let number = self.ended;
-                self.end_turns(now, |turn| turn.number == number);
+    /// Adds the begin and the end of each attempt at a turn, and the restarts of the server before them. A first attempt begins
+    /// after its message, another one before the first event of its start of the server.
+    fn add_turns(&mut self, events: &[(Millis, &Event)], turns: &[TurnRecord]) {
+        let ends: Vec<_> = events.iter().filter(|(_, event)| event.ends() != Ends::Nothing).collect();
+        let mut fence = turns.first().map_or(0, |turn| turn.fence);
+        for turn in turns {
+            let what = format!("turn {}", turn.number);
+            if turn.begun.is_some() || turn.outcome.is_none() {
+                let first = events.iter().find(|(_, event)| event.position().fence >= turn.fence);
+                let place = match first {
+                    _ if turn.attempt == 1 => place(turn.message, 2),
+                    Some((_, event)) => place(event.seq(), 0),
+                    None => u64::MAX,
+                };
+                let text = format!("start {} of the server", turn.fence);
+                if std::mem::replace(&mut fence, turn.fence) != turn.fence {
+                    self.add(turn.accepted, place, "restart", &text);
+                }
+                let text = format!("attempt {}, {text}", turn.attempt);
+                self.add(turn.begun.unwrap_or(turn.accepted), place, &what, &text);
+            }
+            if let Some(outcome) = turn.outcome {
+                let end = usize::try_from(turn.number).ok().and_then(|number| ends.get(number.checked_sub(1)?));
+                let (committed, place) =
+                    end.map_or((self.start, u64::MAX), |(time, event)| (*time, place(event.seq(), 3)));
+                let text = format!("{outcome}{}", numbers(turn));
+                self.add(turn.ended.unwrap_or(committed).max(committed), place, &what, &text);
             }
         }
-        self.end_chunks();
-        // Without the log, or with a part of it.
-        self.begin_turns(|_| true);
-        self.end_turns(self.start, |_| true);
-        for Delivery { config, seq, state, .. } in pushes {
-            let failed =
-                if state.attempts > 0 { format!(", {} failed attempts", state.attempts) } else { String::new() };
-            let (url, name) = (push::shown_url(&config.config.url), state.name(*seq));
-            self.add(Millis::MAX, "push", &format!("{url}: {name}, event {} of {seq}{failed}", state.cursor));
-        }
-        // Stable: lines of one millisecond keep the order of the log.
-        self.lines.sort_by_key(|(time, _)| *time);
+    }
+
+    /// Formats a time as seconds since the start.
+    fn seconds(&self, time: Millis) -> String {
+        let millis = time.saturating_sub(self.start).max(0);
+        format!("{}.{:03}", millis / 1000, millis % 1000)
+    }
+
+    fn text(mut self) -> String {
+        self.lines.sort_by_key(|(time, place, _)| (*time, *place));
         let mut text = String::new();
-        for (time, line) in &self.lines {
-            let millis = time.saturating_sub(self.start).max(0);
-            let time = if *time == Millis::MAX { String::new() } else { format!("+{}", seconds(millis)) };
-            for (n, line) in line.lines().enumerate() {
-                let time = if n == 0 { &*time } else { "" };
+        for (time, _, line) in &self.lines {
+            let mut time = if *time == Millis::MAX { String::new() } else { format!("+{}", self.seconds(*time)) };
+            for line in line.lines() {
                 _ = writeln!(text, "{}", show::cut(format!("{time:<9} {line}").trim_end(), COLUMNS));
+                time.clear();
             }
         }
         text
     }
-
-    /// Adds the begins of attempts.
-    fn begin_turns(&mut self, is_due: impl Fn(&TurnRecord) -> bool) {
-        let due: Vec<_> = self.begins.extract_if(.., |turn| is_due(turn)).collect();
-        for turn in due {
-            self.end_chunks();
-            if turn.fence != self.fence {
-                self.fence = turn.fence;
-                self.add(turn.accepted, "restart", &format!("start {} of the server", turn.fence));
-            }
-            let text = format!("attempt {}, start {} of the server", turn.attempt, turn.fence);
-            self.add(turn.begun.unwrap_or(turn.accepted), &format!("turn {}", turn.number), &text);
-        }
-    }
-
-    /// Adds the ends of turns, whose last event was committed at this time.
-    fn end_turns(&mut self, committed: Millis, is_due: impl Fn(&TurnRecord) -> bool) {
-        let due: Vec<_> = self.ends.extract_if(.., |turn| is_due(turn)).collect();
-        for turn in due {
-            let text = format!("{}{}", turn.outcome.unwrap_or_default(), numbers(turn));
-            self.add(turn.ended.unwrap_or(committed).max(committed), &format!("turn {}", turn.number), &text);
-        }
-    }
-
-    fn add(&mut self, time: Millis, what: &str, text: &str) {
-        let indented = safe(text).replace('\n', &format!("\n{:<15}", ""));
-        self.lines.push((time, format!("{:<14} {indented}", safe(what))));
-    }
-
-    fn event(&mut self, event: &Event, now: Millis, is_commit: bool) {
-        if let Some(Payload::ArtifactUpdate(update)) = event.payload() {
-            let (id, name) = update.artifact.as_ref().map(|new| (&*new.artifact_id, &*new.name)).unwrap_or_default();
-            if self.chunks.as_ref().is_none_or(|chunks| chunks.id != id) {
-                self.end_chunks();
-                let (id, name) = (id.to_owned(), if name.is_empty() { id } else { name }.to_owned());
-                let chunks = Chunks { id, name, count: 0, commits: usize::from(!is_commit), first: now, last: now };
-                self.chunks = Some(chunks);
-            }
-            if let Some(chunks) = &mut self.chunks {
-                (chunks.count, chunks.commits, chunks.last) =
-                    (chunks.count + 1, chunks.commits + usize::from(is_commit), now);
-            }
-            return;
-        }
-        self.end_chunks();
-        match event.payload() {
-            Some(Payload::Task(task)) => self.message(event, task.history.first(), now),
-            Some(Payload::Message(message)) => self.message(event, Some(message), now),
-            Some(Payload::StatusUpdate(update)) => {
-                let status = update.status.clone().unwrap_or_default();
-                let text = status.message.as_ref().map(Message::text).unwrap_or_default();
-                let text = if text.is_empty() { text } else { format!("{text:?}") };
-                let error = status.message.as_ref().and_then(|message| message.detail("errorId"));
-                let error = error.map(|id| format!("\nerror {id}")).unwrap_or_default();
-                self.add(now, show::state(status.state()), &format!("{text}{error}"));
-            }
-            Some(Payload::ArtifactUpdate(_)) | None => {}
-        }
-    }
-
-    /// Adds the line of an artifact, once its chunks are counted.
-    fn end_chunks(&mut self) {
-        let Some(Chunks { name, count, commits, first, last, .. }) = self.chunks.take() else { return };
-        let until = seconds(last.saturating_sub(self.start).max(0));
-        let counted =
-            if count > 1 { format!("  {count} chunks in {commits} commits .. +{until}") } else { String::new() };
-        self.add(first, "artifact", &format!("{name}{counted}"));
-    }
-
-    /// Adds a message of the client, with what the record of its turn tells about the call.
-    fn message(&mut self, event: &Event, message: Option<&Message>, now: Millis) {
-        let mut text = message.map(|message| message.message_id.clone()).unwrap_or_default();
-        let turn = self.turns.iter().find(|turn| turn.message == event.seq());
-        let caller = turn.and_then(|turn| turn.caller.as_deref()).unwrap_or(self.owner);
-        if !caller.is_empty() {
-            _ = write!(text, " from {caller}");
-        }
-        if let Some(turn) = turn {
-            let binding = turn.binding.map(|binding| format!(" over {}", binding.name())).unwrap_or_default();
-            let version = turn.version.map(|version| format!(", {}", version.as_str())).unwrap_or_default();
-            text += &(binding + &version);
-            text.extend(turn.request_id.as_deref().map(|id| format!("\nrequest {id}")));
-            text.extend(turn.trace.map(|trace| format!("\ntrace {}", TraceContext(trace).trace_id())));
-        }
-        self.add(turn.map_or(now, |turn| turn.accepted.min(now)), "message", &text);
-    }
 }
 
-/// Formats milliseconds as seconds.
-fn seconds(millis: Millis) -> String {
-    format!("{}.{:03}", millis / 1000, millis % 1000)
+/// Returns the time, the name and the text of the line of a message, with what the record of its turn tells about the call.
+fn message(
+    event: &Event,
+    message: Option<&Message>,
+    now: Millis,
+    found: &InspectedTask,
+) -> (Millis, &'static str, String) {
+    let mut text = message.map(|message| message.message_id.clone()).unwrap_or_default();
+    let turn = found.turns.iter().find(|turn| turn.message == event.seq());
+    let caller = turn.and_then(|turn| turn.caller.as_deref()).unwrap_or(&found.summary.owner);
+    if !caller.is_empty() {
+        _ = write!(text, " from {caller}");
+    }
+    let Some(turn) = turn else { return (now, "message", text) };
+    text.extend(turn.binding.map(|binding| format!(" over {}", binding.name())));
+    text.extend(turn.version.map(|version| format!(", {}", version.as_str())));
+    text.extend(turn.request_id.as_deref().map(|id| format!("\nrequest {id}")));
+    text.extend(turn.trace.map(|trace| format!("\ntrace {}", TraceContext(trace).trace_id())));
+    (turn.accepted.min(now), "message", text)
 }
 
 /// Formats what a turn has used.
