@@ -22,7 +22,7 @@ pub(crate) use self::turn_record::LastError;
 use self::turn_record::OpenTurn;
 pub(super) use self::{
     commit::apply_to_checkpoint,
-    turn_record::{TurnFailure, TurnStart, outcome_of},
+    turn_record::{TurnFailure, outcome_of},
 };
 use super::{
     failure::{CommitFailure, LimitExceeded},

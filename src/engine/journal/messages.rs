@@ -8,7 +8,7 @@ use tokio::{sync::oneshot, time::Instant};
 use super::{
     LiveRef, Phase,
     failure::{CommitFailure, ERROR_ID},
-    live::{LiveState, TurnStart, outcome_of},
+    live::{LiveState, outcome_of},
     turn_context::TurnContext,
     turns::{AnsweredInterruption, MAX_MESSAGES_PER_TURN, QueuedMessage, Turns},
     waiters::{TurnReply, WaitCondition, Wakeups},
@@ -136,7 +136,7 @@ impl LiveRef {
             (state.turn.attempt, state.has_task) = (0, true);
         }
         self.store_context(&mut state, 1, context);
-        self.open_turn(&mut state, TurnStart { kind: "new", at: Instant::now() }, context);
+        self.open_turn(&mut state, "new", Instant::now(), context);
         let recorded = idempotency.map(|key| self.record_key(&mut state, key, 1));
         let watched = watch(Acceptance { state: &mut state, turns_before: 0 });
         self.journal().flush(self, state);
@@ -194,7 +194,7 @@ impl LiveRef {
             state.turn.number += 1;
             (state.turn.is_running, state.turn.delivered_seq) = (true, seq);
             (state.turn.attempt, state.turn.drained) = (u32::from(!waits), 0);
-            self.open_turn(&mut state, TurnStart { kind: "follow_up", at: Instant::now() }, &mut context);
+            self.open_turn(&mut state, "follow_up", Instant::now(), &mut context);
             state.mark_working(|| self.status_event(TaskState::Working, None));
             Some((vec![event], context))
         } else {
@@ -308,7 +308,7 @@ impl LiveRef {
         state.turn.inbox.extend(waiting);
         state.turn.number += 1;
         state.turn.is_running = true;
-        self.open_turn(&mut state, TurnStart { kind: "recovered", at: Instant::now() }, context);
+        self.open_turn(&mut state, "recovered", Instant::now(), context);
     }
 
     /// Updates the row of a task of an earlier process whose log has no unfinished turn.
@@ -322,7 +322,7 @@ impl LiveRef {
     pub(crate) fn end_unfinished(&self, context: &mut TurnContext, why: Option<String>) {
         let mut state = self.lock();
         state.turn.number += 1;
-        self.open_turn(&mut state, TurnStart { kind: "recovered", at: Instant::now() }, context);
+        self.open_turn(&mut state, "recovered", Instant::now(), context);
         let failure = why.map(|why| self.failure("error", why));
         let message = failure.as_ref().map(|failed| Message::agent(&*failed.cause).with_detail(ERROR_ID, &*failed.id));
         let state_at_end = if failure.is_some() { TaskState::Failed } else { TaskState::Canceled };

@@ -11,7 +11,7 @@ use tokio::{sync::oneshot, task::coop::consume_budget, time::timeout_at};
 use super::{
     LiveRef, Phase,
     failure::{ERROR_ID, FailureReports, LimitExceeded},
-    live::{LiveState, TurnFailure, TurnStart, outcome_of},
+    live::{LiveState, TurnFailure, outcome_of},
     memory::Waiting,
     turn_context::TurnContext,
     turns::MAX_MESSAGES_PER_TURN,
@@ -276,7 +276,7 @@ impl LiveRef {
             (state.turn.delivered_seq, state.turn.attempt, state.turn.drained) = (last.seq(), 1, 0);
             if let (Some(at), Some(context)) = (first, &mut context) {
                 context.join_traces(traces);
-                self.open_turn(&mut state, TurnStart { kind: "follow_up", at }, context);
+                self.open_turn(&mut state, "follow_up", at, context);
             }
             state.mark_working(|| self.status_event(TaskState::Working, None));
         } else {

@@ -25,12 +25,8 @@ pub(in crate::engine::journal) struct OpenTurn {
     record: TurnRecord,
     accepted: Option<Instant>,
     begun: Option<Instant>,
-    /// The beginning is in a commit.
-    is_begin_stored: bool,
-    /// The time at which the agent was called is in a commit.
-    is_call_stored: bool,
-    /// The end is in a commit.
-    is_end_stored: bool,
+    /// What of the record is in a commit: the beginning, the call of the agent, and the end.
+    stored: [bool; 3],
     pub(super) span: Option<Box<TurnSpan>>,
 }
 
@@ -52,20 +48,14 @@ pub(crate) struct LastError {
     pub(crate) time: Millis,
 }
 
-/// Start of a turn.
-pub(in crate::engine::journal) struct TurnStart {
-    /// `new`, `follow_up` or `recovered`.
-    pub(in crate::engine::journal) kind: &'static str,
-    /// Time at which the message was accepted.
-    pub(in crate::engine::journal) at: Instant,
-}
-
 impl LiveRef {
-    /// Begins the record of the newest turn, with the context of its last message.
+    /// Begins the record of the newest turn, with the context of its last message, which was accepted at this time. `kind` is
+    /// `new`, `follow_up` or `recovered`.
     pub(in crate::engine::journal) fn open_turn(
         &self,
         state: &mut LiveState,
-        TurnStart { kind, at }: TurnStart,
+        kind: &'static str,
+        at: Instant,
         context: &mut TurnContext,
     ) {
         state.keep_ended_turn();
@@ -218,34 +208,29 @@ impl LiveState {
 
     /// Lets the next commit have the whole record again, because the last one was refused.
     pub(in crate::engine::journal) fn forget_stored_turn(&mut self) {
-        let OpenTurn { is_begin_stored, is_call_stored, is_end_stored, .. } = &mut self.turn.open;
-        (*is_begin_stored, *is_call_stored, *is_end_stored) = (false, false, false);
+        self.turn.open.stored = [false; 3];
     }
 
     /// Keeps the record of a turn whose end is not committed yet, before the next one begins.
     fn keep_ended_turn(&mut self) {
-        let OpenTurn { record, is_begin_stored, is_end_stored, .. } = &mut self.turn.open;
+        let OpenTurn { record, stored: [is_begin_stored, _, is_end_stored], .. } = &mut self.turn.open;
         if record.outcome.is_some() && !*is_end_stored {
-            let mut record = mem::take(record);
             record.commits += 1;
-            self.accepted.ended_turns.push((record, *is_begin_stored));
+            self.accepted.ended_turns.push((mem::take(record), *is_begin_stored));
         }
     }
 
     /// Returns the records for a commit that has events: of turns that have ended, and the beginning of the newest one.
     /// `is_whole`: the task begins and ends with the commit. Its record is omitted unless there is something to tell.
     pub(in crate::engine::journal) fn take_turn_records(&mut self, task_id: &str, is_whole: bool) -> Option<Bytes> {
-        let ended = mem::take(&mut self.accepted.ended_turns);
-        let OpenTurn { record, is_begin_stored, is_call_stored, is_end_stored, .. } = &mut self.turn.open;
-        let (has_begun, has_ended) = (record.number > 0 && record.attempt > 0, record.outcome.is_some());
-        record.commits += u32::from(!*is_end_stored);
-        let is_called = has_begun && record.begun.is_some();
-        let is_due = has_ended && !*is_end_stored || has_begun && !*is_begin_stored || is_called && !*is_call_stored;
-        let newest = (is_due && (!is_whole || record.is_notable())).then_some((&*record, *is_begin_stored));
-        let turns = ended.iter().map(|(record, is_begin_stored)| (record, *is_begin_stored));
-        let all: Vec<_> = turns.chain(newest).collect();
-        (*is_begin_stored, *is_call_stored, *is_end_stored) =
-            (*is_begin_stored || has_begun, *is_call_stored || is_called, has_ended);
+        let (ended, OpenTurn { record, stored, .. }) = (mem::take(&mut self.accepted.ended_turns), &mut self.turn.open);
+        let [is_begin_stored, _, is_end_stored] = *stored;
+        record.commits += u32::from(!is_end_stored);
+        let has_begun = record.number > 0 && record.attempt > 0;
+        let known = [has_begun, has_begun && record.begun.is_some(), record.outcome.is_some()];
+        let is_due = mem::replace(stored, known) != known && (!is_whole || record.is_notable());
+        let ended = ended.iter().map(|(record, is_begin_stored)| (record, *is_begin_stored));
+        let all: Vec<_> = ended.chain(is_due.then_some((&*record, is_begin_stored))).collect();
         (!all.is_empty()).then(|| TurnRecord::encode(task_id, &all).into())
     }
 }
