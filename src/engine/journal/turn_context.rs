@@ -65,7 +65,7 @@ pub(crate) struct TurnTrace {
 }
 
 /// Context of the message with this event number, as it is stored. Referenced tasks are loaded again.
-#[derive(Serialize, Deserialize)]
+#[derive(Default, Serialize, Deserialize)]
 struct ContextRecord {
     seq: Seq,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -90,12 +90,12 @@ impl ContextRecord {
     /// Returns the part of the record that is kept after its turn: the trace. `None` without one.
     fn ended(&self) -> Option<Self> {
         let (trace, span) = (self.trace.clone(), self.span.clone());
-        (trace.is_some() || span.is_some()).then(|| Self { trace, span, ..Self::empty(self.seq) })
+        (trace.is_some() || span.is_some()).then(|| Self { seq: self.seq, trace, span, ..Self::default() })
     }
 
-    fn empty(seq: Seq) -> Self {
-        let (extensions, modes) = Default::default();
-        Self { seq, principal: None, extensions, modes, metadata: None, trace: None, state: None, span: None }
+    /// Encodes the record as JSON.
+    fn encode(&self) -> Option<EncodedContext> {
+        Some((self.seq, serde_json::to_string(self).ok()?.into()))
     }
 }
 
@@ -185,18 +185,17 @@ impl TurnContext {
             state: self.traced.as_ref().and_then(|trace| trace.state.clone()),
             span: None,
         };
-        let mut text = serde_json::to_string(&record);
-        if text.as_ref().is_ok_and(|text| text.len() > MAX_CONTEXT_BYTES) {
-            record.metadata = None;
-            text = serde_json::to_string(&record);
+        let encode = |record: &ContextRecord| record.encode().filter(|(_, text)| text.len() <= MAX_CONTEXT_BYTES);
+        if let Some(encoded) = encode(&record) {
+            return Some(encoded);
         }
-        if text.as_ref().is_ok_and(|text| text.len() > MAX_CONTEXT_BYTES)
-            && let Some(PrincipalRecord::Full { claims, .. }) = &mut record.principal
-        {
-            claims.clear();
-            text = serde_json::to_string(&record);
-        }
-        text.ok().filter(|text| text.len() <= MAX_CONTEXT_BYTES).map(|text| (seq, text.into()))
+        record.metadata = None;
+        encode(&record).or_else(|| {
+            if let Some(PrincipalRecord::Full { claims, .. }) = &mut record.principal {
+                claims.clear();
+            }
+            encode(&record)
+        })
     }
 }
 
@@ -209,16 +208,17 @@ impl StoredContexts {
 
     /// Returns the context of a message.
     pub(crate) fn context(&self, seq: Seq, referenced: Vec<Task>) -> Box<TurnContext> {
-        let record = self.0.iter().find(|record| record.seq == seq);
+        let none = ContextRecord::default();
+        let record = self.0.iter().find(|record| record.seq == seq).unwrap_or(&none);
+        let (state, span) = (record.state.clone(), record.span.clone());
+        let has_trace = state.is_some() || span.is_some();
         Box::new(TurnContext {
-            principal: record.and_then(|record| record.principal.as_ref()).map(|stored| Arc::new(stored.principal())),
-            extensions: record.map(|record| record.extensions.clone()).unwrap_or_default(),
-            accepted_output_modes: record.map(|record| record.modes.clone()).unwrap_or_default(),
-            metadata: record.and_then(|record| record.metadata.clone()),
-            trace: record.and_then(|record| record.trace.clone()),
-            traced: record.filter(|record| record.state.is_some() || record.span.is_some()).map(|record| {
-                Box::new(TurnTrace { state: record.state.clone(), span: record.span.clone(), ..TurnTrace::default() })
-            }),
+            principal: record.principal.as_ref().map(|stored| Arc::new(stored.principal())),
+            extensions: record.extensions.clone(),
+            accepted_output_modes: record.modes.clone(),
+            metadata: record.metadata.clone(),
+            trace: record.trace.clone(),
+            traced: has_trace.then(|| Box::new(TurnTrace { state, span, ..TurnTrace::default() })),
             referenced,
             ..TurnContext::default()
         })
@@ -251,9 +251,8 @@ impl MessageContexts {
     /// Creates the contexts of a task that was loaded from the store.
     pub(super) fn loaded(stored: Option<&[u8]>) -> Self {
         let StoredContexts(records) = StoredContexts::decode(stored);
-        let encode = |record: &ContextRecord| Some((record.seq, serde_json::to_string(record).ok()?.into()));
         let span = records.last().and_then(|record| TraceContext::parse(record.span.as_deref()?));
-        Self { contexts: records.iter().filter_map(encode).collect(), changed: None, span }
+        Self { contexts: records.iter().filter_map(ContextRecord::encode).collect(), changed: None, span }
     }
 
     /// Returns the span of the newest turn, if it has one.
@@ -266,11 +265,10 @@ impl MessageContexts {
         self.span = TraceContext::parse(header);
         let index = self.contexts.iter().position(|context| context.0 == seq);
         let stored = index.map(|index| self.contexts.remove(index));
-        let record = stored.and_then(|(_, text)| serde_json::from_str::<ContextRecord>(&text).ok());
-        let record =
-            ContextRecord { span: Some(header.to_owned()), ..record.unwrap_or_else(|| ContextRecord::empty(seq)) };
-        if let Ok(text) = serde_json::to_string(&record) {
-            self.contexts.insert(index.unwrap_or(self.contexts.len()), (seq, text.into()));
+        let record = stored.and_then(|(_, text)| serde_json::from_str(&text).ok()).unwrap_or_default();
+        let record = ContextRecord { seq, span: Some(header.to_owned()), ..record };
+        if let Some(encoded) = record.encode() {
+            self.contexts.insert(index.unwrap_or(self.contexts.len()), encoded);
             self.encode();
         }
     }
@@ -288,7 +286,10 @@ impl MessageContexts {
     pub(super) fn drop_before(&mut self, before: Option<Seq>) {
         let kept = match before {
             Some(before) => self.contexts.iter().filter(|context| context.0 >= before).cloned().collect(),
-            None => self.contexts.last().and_then(ended_context).into_iter().collect(),
+            None => {
+                let last = self.contexts.last().and_then(|(_, text)| serde_json::from_str::<ContextRecord>(text).ok());
+                last.and_then(|last| last.ended()?.encode()).into_iter().collect()
+            }
         };
         if self.contexts != kept {
             self.contexts = kept;
@@ -301,10 +302,4 @@ impl MessageContexts {
         let text = if contexts.is_empty() { String::new() } else { format!("[{}]", contexts.join(",")) };
         self.changed = Some(Bytes::from(text));
     }
-}
-
-/// Returns what is kept of an encoded context after its turn.
-fn ended_context((seq, text): &EncodedContext) -> Option<EncodedContext> {
-    let record = serde_json::from_str::<ContextRecord>(text).ok()?.ended()?;
-    Some((*seq, serde_json::to_string(&record).ok()?.into()))
 }
