@@ -645,11 +645,4 @@ impl Drop for LiveRef {
     }
 }
 
-impl std::fmt::Debug for Journal {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Journal")
-            .field("live", &self.live_tasks())
-            .field("phase", &self.phase())
-            .finish_non_exhaustive()
-    }
-}
+debug_fields!(Journal { phase });

@@ -146,11 +146,6 @@ pub fn created(task_id: &str) -> Millis {
     time_of(task_id).unwrap_or(0)
 }
 
-/// Returns whether a text can be the id of a line in the log: a UUID of version 7.
-pub(crate) fn is_error_id(id: &str) -> bool {
-    time_of(id).is_some()
-}
-
 /// Returns the time in a UUID of version 7. `None` for another text.
 pub(crate) fn time_of(id: &str) -> Option<Millis> {
     let id = uuid(id).filter(|id| id.get_version_num() == 7 && id.get_variant() == Variant::RFC4122)?;
@@ -218,7 +213,7 @@ impl TurnRecord {
         if is_begin_stored {
             return end;
         }
-        let request_id = self.request_id.as_deref();
+        let bytes = |text: &str| uuid(text).map_or_else(|| text.as_bytes().to_vec(), |id| id.into_bytes().to_vec());
         Encoded {
             fence: self.fence,
             message: self.message,
@@ -227,9 +222,7 @@ impl TurnRecord {
             binding: code(&BINDINGS, self.binding.as_ref()),
             version: code(&VERSIONS, self.version.as_ref()),
             trace: self.trace.map(Vec::from).unwrap_or_default(),
-            request_id: request_id
-                .map(|text| uuid(text).map_or_else(|| text.as_bytes().to_vec(), |id| id.into_bytes().to_vec()))
-                .unwrap_or_default(),
+            request_id: self.request_id.as_deref().map(bytes).unwrap_or_default(),
             ..end
         }
     }
@@ -237,11 +230,9 @@ impl TurnRecord {
     fn decoded(encoded: &Encoded, created: Millis) -> Self {
         let accepted = created.saturating_add(encoded.accepted);
         let after = |time: i64| accepted.saturating_add(time);
-        let request_id = match <[u8; 16]>::try_from(encoded.request_id.as_slice()) {
-            Ok(bytes) => Some(Uuid::from_bytes(bytes).to_string()),
-            Err(_) if encoded.request_id.is_empty() => None,
-            Err(_) => Some(String::from_utf8_lossy(&encoded.request_id).into_owned()),
-        };
+        let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+        let request_id = Some(&*encoded.request_id).filter(|bytes| !bytes.is_empty());
+        let request_id = request_id.map(|id| Uuid::from_slice(id).map_or_else(|_| text(id), |id| id.to_string()));
         Self {
             number: encoded.number,
             attempt: encoded.attempt,

@@ -296,10 +296,8 @@ pub(super) fn error(ErrorId { id }: &ErrorId, path: &Path, out: &Output<'_>) -> 
                 ("More:", format!("a2a admin show {} --timeline", task.id)),
             ];
             let line = |(label, value): &(&str, String)| {
-                let value = value.lines().next().unwrap_or_default();
-                let is_command = matches!(*label, "Cause:" | "More:");
-                let line = format!("{label:<9} {}", safe(value));
-                if is_command { line + "\n" } else { format!("{}\n", show::cut(&line, COLUMNS)) }
+                let value = safe(value.lines().next().unwrap_or_default());
+                format!("{}\n", show::cut(&format!("{label:<9} {value}"), COLUMNS))
             };
             lines.iter().map(line).collect()
         },

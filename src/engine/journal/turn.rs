@@ -28,7 +28,7 @@ use crate::{
             wkt::Struct,
         },
     },
-    store::turn_record::is_error_id,
+    store::turn_record::time_of,
 };
 
 /// Maximum time that pending updates of an agent that does not pause wait for their commit.
@@ -382,7 +382,7 @@ impl LiveRef {
             return Message::agent(text).with_detail(ERROR_ID, &**id);
         };
         // An upstream agent that runs this program has logged the failure with its id.
-        if let Some(known) = message.detail(ERROR_ID).filter(|known| is_error_id(known)) {
+        if let Some(known) = message.detail(ERROR_ID).filter(|known| time_of(known).is_some()) {
             known.clone_into(id);
         }
         // The cause has the text of the message, and perhaps more.

@@ -347,13 +347,11 @@ impl PushQueue for Sqlite {
     }
 
     async fn next_due(&self) -> Result<Option<Millis>, Unavailable> {
-        let first = |db: &Connection| db.prepare_cached(FIRST_DUE)?.query_row([], |row| row.get(0)).optional();
-        self.readers.run(move |db| first(db)).await
+        self.readers.run(|db| db.prepare_cached(FIRST_DUE)?.query_row([], |row| row.get(0)).optional()).await
     }
 
     async fn oldest_pending(&self) -> Result<Option<Millis>, Unavailable> {
-        let oldest = |db: &Connection| db.prepare_cached(OLDEST)?.query_row([], |row| row.get(0));
-        self.readers.run(move |db| oldest(db)).await
+        self.readers.run(|db| db.prepare_cached(OLDEST)?.query_row([], |row| row.get(0))).await
     }
 
     async fn claim_due(&self, lease: &Lease, limit: usize) -> Result<Vec<DeliveryClaim>, Unavailable> {
@@ -416,12 +414,11 @@ impl PushQueue for Sqlite {
     }
 
     async fn delivery_counts(&self) -> Result<DeliveryCounts, Unavailable> {
-        let count = |db: &Connection, sql: &str| db.prepare_cached(sql)?.query_row([], |row| row.get(0)).map(unsigned);
-        let counts = move |db: &Connection| {
-            let due = count(db, "SELECT count(*) FROM push WHERE due IS NOT NULL")?;
-            Ok(DeliveryCounts { due, dead: count(db, "SELECT count(*) FROM push WHERE dead IS NOT NULL")? })
-        };
-        self.readers.run(move |db| counts(db)).await
+        // Each from its index.
+        let sql = "SELECT (SELECT count(*) FROM push WHERE due IS NOT NULL),
+            (SELECT count(*) FROM push WHERE dead IS NOT NULL)";
+        let counts = |row: &Row<'_>| Ok(DeliveryCounts { due: unsigned(row.get(0)?), dead: unsigned(row.get(1)?) });
+        self.readers.run(move |db| db.prepare_cached(sql)?.query_row([], counts)).await
     }
 
     async fn retry_delivery(&self, key: &TaskKey, id: &str, now: Millis) -> Result<bool, Unavailable> {
