@@ -99,34 +99,29 @@ impl ContextRecord {
     }
 }
 
-/// Principal as it is stored: only its name if it has nothing else, or everything.
+/// Principal as it is stored.
 #[derive(Serialize, Deserialize)]
-#[serde(untagged)]
-enum PrincipalRecord {
-    Name(String),
-    Full {
-        id: String,
-        owner: String,
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        tenant: Option<String>,
-        /// Not set: all scopes.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        scopes: Option<BTreeSet<String>>,
-        #[serde(default, skip_serializing_if = "Map::is_empty")]
-        claims: Map<String, Value>,
-    },
+struct PrincipalRecord {
+    id: String,
+    /// Not set: the id.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    owner: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    tenant: Option<String>,
+    /// Not set: all scopes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    scopes: Option<BTreeSet<String>>,
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    claims: Map<String, Value>,
 }
 
 impl PrincipalRecord {
     fn new(principal: &Principal) -> Self {
-        if *principal == Principal::new(Arc::clone(&principal.id)) {
-            return Self::Name((*principal.id).to_owned());
-        }
         // Work goes on after the credentials have become invalid.
         let Principal { id, owner, tenant, scopes, claims, validity: _ } = principal;
-        Self::Full {
+        Self {
             id: (**id).to_owned(),
-            owner: (**owner).to_owned(),
+            owner: Some(&**owner).filter(|owner| **owner != **id).map(str::to_owned),
             tenant: tenant.as_deref().map(str::to_owned),
             scopes: match scopes {
                 Scopes::All => None,
@@ -137,17 +132,13 @@ impl PrincipalRecord {
     }
 
     fn principal(&self) -> Principal {
-        match self {
-            Self::Name(name) => Principal::new(name.as_str()),
-            Self::Full { id, owner, tenant, scopes, claims } => {
-                let principal = Principal::new(id.as_str()).owner(owner.as_str()).claims(claims.clone());
-                let principal = match tenant {
-                    Some(tenant) => principal.tenant(tenant.as_str()),
-                    None => principal,
-                };
-                principal.scopes(scopes.clone().map_or(Scopes::All, Scopes::Only))
-            }
-        }
+        let Self { id, owner, tenant, scopes, claims } = self;
+        let principal = Principal::new(id.as_str()).owner(owner.as_ref().unwrap_or(id).as_str());
+        let principal = match tenant {
+            Some(tenant) => principal.tenant(tenant.as_str()),
+            None => principal,
+        };
+        principal.claims(claims.clone()).scopes(scopes.clone().map_or(Scopes::All, Scopes::Only))
     }
 }
 
@@ -191,9 +182,7 @@ impl TurnContext {
         }
         record.metadata = None;
         encode(&record).or_else(|| {
-            if let Some(PrincipalRecord::Full { claims, .. }) = &mut record.principal {
-                claims.clear();
-            }
+            record.principal.iter_mut().for_each(|principal| principal.claims.clear());
             encode(&record)
         })
     }
