@@ -45,8 +45,8 @@ pub(super) fn show(
     out: &Output<'_>,
 ) -> anyhow::Result<()> {
     let task = &found.summary;
-    let mut events = Vec::new();
-    while let page = inspector.events(task.number, events.last().map_or(0, seq), PAGE)?
+    let mut events = Vec::<LoggedEvent>::new();
+    while let page = inspector.events(task.number, events.last().map_or(0, |last| last.event.seq()), PAGE)?
         && !page.is_empty()
     {
         events.extend(page);
@@ -62,10 +62,6 @@ pub(super) fn show(
         },
         || text(found, &events, &pushes),
     )
-}
-
-fn seq(event: &LoggedEvent) -> u64 {
-    event.event.seq()
 }
 
 fn event_json(LoggedEvent { event, time: at }: &LoggedEvent) -> Value {
@@ -119,12 +115,6 @@ fn text(found: &InspectedTask, events: &[LoggedEvent], pushes: &[Delivery]) -> S
     timeline.text()
 }
 
-/// Returns the id of the artifact of which an event is a chunk.
-fn artifact_id(event: &Event) -> Option<&str> {
-    let Payload::ArtifactUpdate(update) = event.payload()? else { return None };
-    Some(&update.artifact.as_ref()?.artifact_id)
-}
-
 impl Timeline {
     fn add(&mut self, time: Millis, place: u64, what: &str, text: &str) {
         let indented = safe(text).replace('\n', &format!("\n{:<15}", ""));
@@ -133,7 +123,10 @@ impl Timeline {
 
     /// Adds the lines of events, one of chunks of an artifact that follow each other.
     fn add_events(&mut self, events: &[(Millis, &Event)], found: &InspectedTask) {
-        let chunk = |event: &Event| artifact_id(event).map(|id| (id.to_owned(), event.position().fence));
+        let chunk = |event: &Event| match event.payload()? {
+            Payload::ArtifactUpdate(update) => Some((update.artifact.clone()?.artifact_id, event.position().fence)),
+            _ => None,
+        };
         for chunks in events.chunk_by(|(_, a), (_, b)| chunk(a).is_some() && chunk(a) == chunk(b)) {
             let (time, event) = chunks[0];
             let (time, what, text) = match event.payload() {

@@ -66,25 +66,14 @@ impl WriteTransaction<'_> {
             "INSERT INTO task(scope, key, context, state, time, seq, fence, open, taken, cancel, attempt, drained,
                 asked, whole, turn, pushes)
             VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0) ON CONFLICT(scope, key) DO NOTHING";
-        let (state, seq, fence, delivered_seq) =
-            (i32::from(row.state), signed(row.seq)?, signed(commit.fence)?, signed(row.delivered_seq)?);
-        let inserted = self.insert_task.get(self.db, sql)?.execute((
-            scope,
-            key.id(),
-            &*row.context,
-            state,
-            row.time,
-            seq,
-            fence,
-            row.open,
-            delivered_seq,
-            row.cancel_requested,
-            row.attempt,
-            row.drained,
-            commit.turn_contexts.as_deref().filter(|_| whole.is_none()),
-            whole,
-            commit.turns.as_deref().filter(|_| row.state.is_terminal()),
-        ))?;
+        let TaskHead { context, time, open, cancel_requested: cancel, attempt, drained, .. } = row;
+        let (id, context, state) = (key.id(), &**context, i32::from(row.state));
+        let (seq, fence, taken) = (signed(row.seq)?, signed(commit.fence)?, signed(row.delivered_seq)?);
+        let asked = commit.turn_contexts.as_deref().filter(|_| whole.is_none());
+        let turn = commit.turns.as_deref().filter(|_| row.state.is_terminal());
+        let columns =
+            (scope, id, context, state, time, seq, fence, open, taken, cancel, attempt, drained, asked, whole, turn);
+        let inserted = self.insert_task.get(self.db, sql)?.execute(columns)?;
         if inserted == 0 {
             return Ok(Err(Refused::Stale(self.find(scope, key)?.map(|existing| existing.position))));
         }

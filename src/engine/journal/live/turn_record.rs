@@ -129,8 +129,7 @@ impl LiveRef {
         let (duration_ms, outcome) = (whole_millis(duration), record.outcome);
         let reason = record.reason.filter(|_| failure.is_some());
         let queue_ms = record.begun.map(|begun| begun - record.accepted);
-        let (input, output) = (Some(record.tokens_in), Some(record.tokens_out));
-        let (input, output) = (input.filter(|count| *count > 0), output.filter(|count| *count > 0));
+        let tokens = |count: u64| Some(count).filter(|count| *count > 0);
         let trace = record.trace.map(TraceContext);
         let span = trace.as_ref().filter(|_| self.journal().sources().tracing.is_on());
         macro_rules! log {
@@ -146,8 +145,8 @@ impl LiveRef {
                     duration_ms,
                     queue_ms,
                     commits,
-                    tokens.input = input,
-                    tokens.output = output,
+                    tokens.input = tokens(record.tokens_in),
+                    tokens.output = tokens(record.tokens_out),
                     exit_code = record.exit_code,
                     request.id = record.request_id.as_deref(),
                     trace.id = trace.as_ref().map(|trace| tracing::field::display(trace.trace_id())),
