@@ -18,7 +18,7 @@ use super::{
     file::{BUSY_TIMEOUT, create_part, wal_path},
     log_rows::decode_events,
     migrations, read,
-    sweep::{COUNT_IDLE, NO_NEW_DEAD_LETTER, NOT_KEPT, TERMINAL},
+    sweep::{COUNT_IDLE, OLDEST, TERMINAL, WITH_LOG, WITH_PUSHES},
     usage,
     values::{damaged, first_seq, is_damage, log_row_id, signed, unsigned},
 };
@@ -92,42 +92,30 @@ impl Inspector {
     /// Counts what a retention sweep would delete now, and the tasks that have waited too long for their clients.
     pub(crate) fn preview_sweep(&self, policy: &Retention, now: Millis) -> Result<(SweepResult, u64), Error> {
         self.read(|db| {
-            let count = |retention, sql: &str| match Retention::cutoff(retention, now) {
-                Some(before) => db.query_row(sql, [before], |row| row.get(0)).map(unsigned),
+            let kept_since = Retention::cutoff(policy.undelivered, now).unwrap_or(Millis::MIN);
+            // All rows that a sweep selects, of tasks that have ended since this time.
+            let count = |retention, counted: String, since: Millis| match Retention::cutoff(retention, now) {
+                Some(before) => {
+                    let sql = format!("SELECT count(*) FROM {counted}");
+                    db.query_row(&sql, (before, -1, kept_since, since), |row| row.get(0)).map(unsigned)
+                }
                 None => Ok(0),
             };
-            let kept_since = Retention::cutoff(policy.undelivered, now).unwrap_or(Millis::MIN);
-            let not_kept = NOT_KEPT.replace("?3", &kept_since.to_string());
-            let expired = format!("{TERMINAL} AND folded IN (0, 1) AND time < ?1 AND {not_kept}");
+            let pushes = format!("push WHERE task IN (SELECT id FROM ({}))", *WITH_PUSHES);
+            let sends = format!(
+                "send JOIN task ON task.id = send.task WHERE send.time < ?1 AND NOT ({TERMINAL} AND task.time < ?4)"
+            );
             // Data of a task that is deleted itself is not counted separately.
-            let task_cutoff = Retention::cutoff(policy.finished, now).unwrap_or(Millis::MIN);
+            let since = Retention::cutoff(policy.finished, now).unwrap_or(Millis::MIN);
             let result = SweepResult {
-                tasks: count(policy.finished, &format!("SELECT count(*) FROM task WHERE {expired}"))?,
-                logs: count(
-                    policy.logs,
-                    &format!(
-                        "SELECT count(*) FROM task
-                         WHERE {TERMINAL} AND folded = 0 AND time < ?1 AND {not_kept} AND time >= {task_cutoff}"
-                    ),
-                )?,
-                push_configs: count(
-                    policy.push,
-                    &format!(
-                        "SELECT count(*) FROM task JOIN push ON push.task = task.id
-                         WHERE pushes > 0 AND {TERMINAL} AND time < ?1 AND {not_kept} AND {NO_NEW_DEAD_LETTER}
-                         AND time >= {task_cutoff}"
-                    ),
-                )?,
-                idempotency_keys: count(
-                    policy.idempotency_keys,
-                    &format!(
-                        "SELECT count(*) FROM send JOIN task ON task.id = send.task
-                         WHERE send.time < ? AND NOT ({TERMINAL} AND task.time < {task_cutoff})"
-                    ),
-                )?,
+                tasks: count(policy.finished, format!("({})", *OLDEST), Millis::MIN)?,
+                logs: count(policy.logs, format!("({})", *WITH_LOG), since)?,
+                push_configs: count(policy.push, pushes, since)?,
+                idempotency_keys: count(policy.idempotency_keys, sends, since)?,
             };
-            let idle = count(policy.idle, COUNT_IDLE)?;
-            Ok((result, idle))
+            let idle = Retention::cutoff(policy.idle, now);
+            let idle = idle.map(|before| db.query_row(COUNT_IDLE, [before], |row| row.get(0)).map(unsigned));
+            Ok((result, idle.transpose()?.unwrap_or(0)))
         })
     }
 

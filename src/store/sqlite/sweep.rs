@@ -27,7 +27,7 @@ const ROW_BATCH: i64 = 1024;
 pub(super) const TERMINAL: &str = "state >= 3 AND state <= 7 AND state <> 6";
 
 /// Condition for tasks without push notifications that became due at `?3` or later and are still to be delivered.
-pub(super) const NOT_KEPT: &str = "(pushes = 0 OR NOT EXISTS (
+const NOT_KEPT: &str = "(pushes = 0 OR NOT EXISTS (
     SELECT 1 FROM push p WHERE p.task = task.id AND p.due IS NOT NULL AND p.pending >= ?3))";
 
 /// Selects tasks in a terminal state, oldest first, with and without a log: each group is sorted in the index.
@@ -65,7 +65,7 @@ pub(super) static WITH_LOG: LazyLock<String> = LazyLock::new(|| {
 });
 
 /// Condition for tasks without dead letters from `?1` or later.
-pub(super) const NO_NEW_DEAD_LETTER: &str = "NOT EXISTS (SELECT 1 FROM push d WHERE d.task = task.id AND d.dead >= ?1)";
+const NO_NEW_DEAD_LETTER: &str = "NOT EXISTS (SELECT 1 FROM push d WHERE d.task = task.id AND d.dead >= ?1)";
 
 /// Selects tasks in a terminal state that have or had push configurations, which can all be deleted.
 pub(super) static WITH_PUSHES: LazyLock<String> = LazyLock::new(|| {
