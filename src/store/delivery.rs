@@ -188,7 +188,10 @@ impl DeliveryState {
         if !self.has_claim(claim) {
             return Ended::Stale;
         }
-        if let Some(attempt) = outcome.attempt() {
+        if let DeliveryOutcome::Delivered { attempt: Some(attempt), .. }
+        | DeliveryOutcome::Failed { attempt: Some(attempt), .. }
+        | DeliveryOutcome::GivenUp { attempt: Some(attempt), .. } = outcome
+        {
             self.last = Some(attempt.clone());
         }
         match outcome {
@@ -253,15 +256,6 @@ pub enum DeliveryOutcome {
 }
 
 impl DeliveryOutcome {
-    fn attempt(&self) -> Option<&Attempt> {
-        match self {
-            Self::Delivered { attempt, .. } | Self::Failed { attempt, .. } | Self::GivenUp { attempt, .. } => {
-                attempt.as_ref()
-            }
-            Self::Gone => None,
-        }
-    }
-
     /// Returns the maximum number of dead letters in the store, if the outcome may exceed it.
     pub(super) fn max_dead(&self) -> Option<usize> {
         if let Self::GivenUp { max_dead, .. } = self { Some(*max_dead) } else { None }

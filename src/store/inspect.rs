@@ -5,6 +5,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 use super::{Event, Millis, PushConfig, Seq, Task, TaskState, TurnRecord, Unavailable, page::cut_page};
+use crate::protocol::pb::v1::TaskStatus;
 
 /// Maximum number of [listed owners](Counts::owners).
 pub const MAX_OWNERS: usize = 20;
@@ -120,7 +121,8 @@ pub struct TaskSummary {
     pub attempt: u32,
     /// Error id of the turn that failed.
     pub error_id: Option<String>,
-    /// Beginning of the text of the status, at most [`MAX_STATUS_TEXT`] characters. `None` without a text.
+    /// Beginning of the text of the status, at most [`MAX_STATUS_TEXT`] characters. `None` without a text, and
+    /// perhaps if the last event has no status.
     pub status_text: Option<String>,
     /// Number of push configurations.
     pub push_configs: u64,
@@ -132,9 +134,9 @@ pub struct TaskSummary {
     pub bytes: u64,
 }
 
-/// Returns the beginning of the text of the status of a task.
-pub(super) fn status_text(task: &Task) -> Option<String> {
-    let text = task.status.as_ref()?.message.as_ref()?.text();
+/// Returns the beginning of the text of a status.
+pub(super) fn status_text(status: Option<&TaskStatus>) -> Option<String> {
+    let text = status?.message.as_ref()?.text();
     Some(text.chars().take(MAX_STATUS_TEXT).collect()).filter(|text: &String| !text.is_empty())
 }
 

@@ -118,7 +118,7 @@ fn summary(key: &TaskKey, entry: &TaskEntry) -> TaskSummary {
         time: entry.row.time,
         attempt: entry.row.attempt,
         error_id: entry.commits.error_id(),
-        status_text: status_text(&listed_task(entry, key, &ListQuery::default())),
+        status_text: status_text(listed_task(entry, key, &ListQuery::default()).status.as_ref()),
         push_configs: entry.push.as_ref().map_or(0, |push| to_u64(push.page(0, usize::MAX).configs.len())),
         events: entry.row.seq,
         has_log: true,

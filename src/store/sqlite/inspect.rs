@@ -271,9 +271,16 @@ fn summaries(
     let summaries = query.query_map(parameters, |row| {
         let column = |at| row.get_ref(at).map(text);
         let (id, key, seq) = (row.get(0)?, column(1)?, unsigned(row.get(7)?));
-        let status_text = match tasks.read(id, seq) {
+        // Not the whole log.
+        let status = if row.get(8)? {
+            tasks.read(id, seq).map(|task| task.status)
+        } else {
+            let last = read::events(db, id, seq.saturating_sub(1), 1, usize::MAX);
+            last.map(|last| last.first().and_then(|event| event.payload()?.status().cloned()))
+        };
+        let status_text = match status {
             Err(error) if is_damage(&error) => None,
-            task => status_text(&task?),
+            status => status_text(status?.as_ref()),
         };
         Ok(TaskSummary {
             number: unsigned(id),

@@ -440,7 +440,9 @@ impl WriteTransaction<'_> {
             deleted += 1;
         }
         if tasks.is_empty() {
-            self.delete_scopes_of(owner)?;
+            let mut query = self.db.prepare_cached("SELECT id FROM scope WHERE owner = ?")?;
+            let scopes = query.query_map([&**owner], |row| row.get(0))?.collect::<rusqlite::Result<Vec<_>>>()?;
+            scopes.into_iter().try_for_each(|scope| self.delete_empty_scope(scope))?;
         }
         Ok((deleted, !tasks.is_empty()))
     }
@@ -479,13 +481,6 @@ impl WriteTransaction<'_> {
         let was_terminal = TaskState::try_from(task.state).is_ok_and(TaskState::is_terminal);
         self.count_for_quota(&task.owner, Some(was_terminal), None);
         Ok(())
-    }
-
-    /// Deletes the scopes of an owner without tasks, in all tenants.
-    fn delete_scopes_of(&mut self, owner: &str) -> rusqlite::Result<()> {
-        let mut query = self.db.prepare_cached("SELECT id FROM scope WHERE owner = ?")?;
-        let scopes = query.query_map([owner], |row| row.get(0))?.collect::<rusqlite::Result<Vec<_>>>()?;
-        scopes.into_iter().try_for_each(|scope| self.delete_empty_scope(scope))
     }
 
     /// Deletes a scope and its counters, unless it has tasks.

@@ -171,7 +171,7 @@ impl LiveRef {
 }
 
 impl LiveState {
-    /// Records that the agent is called. Returns for how long the turn has waited.
+    /// Records that the agent is called.
     pub(in crate::engine::journal) fn record_begin(&mut self) {
         let attempt = self.turn.attempt;
         let OpenTurn { record, accepted, begun, .. } = &mut self.turn.open;
