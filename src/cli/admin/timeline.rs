@@ -81,16 +81,14 @@ fn event_json(LoggedEvent { event, time: at }: &LoggedEvent) -> Value {
     })
 }
 
-/// Lines of a timeline: the time of each, its place among the lines of that time, and its text.
+/// Place of a line among those of one time: an event, and 0 before it, 1 for the event itself, or more after it.
+type Place = (u64, u8);
+
+/// Lines of a timeline: the time and the place of each, and its text.
 struct Timeline {
     /// Time to which the others relate: that of the creation, if it is known.
     start: Millis,
-    lines: Vec<(Millis, u64, String)>,
-}
-
-/// Returns the place of a line of an event: with 1, that of the event itself.
-fn place(event: u64, n: u64) -> u64 {
-    event.saturating_mul(4).saturating_add(n)
+    lines: Vec<(Millis, Place, String)>,
 }
 
 /// Formats a timeline: of events, and of what the log does not have.
@@ -110,22 +108,22 @@ fn text(found: &InspectedTask, events: &[LoggedEvent], pushes: &[Delivery]) -> S
         let failed = if state.attempts > 0 { format!(", {} failed attempts", state.attempts) } else { String::new() };
         let (url, name) = (push::shown_url(&config.config.url), state.name(*seq));
         let text = format!("{url}: {name}, event {} of {seq}{failed}", state.cursor);
-        timeline.add(Millis::MAX, u64::MAX, "push", &text);
+        timeline.add(Millis::MAX, (u64::MAX, 0), "push", &text);
     }
     timeline.text()
 }
 
 impl Timeline {
-    fn add(&mut self, time: Millis, place: u64, what: &str, text: &str) {
+    fn add(&mut self, time: Millis, place: Place, what: &str, text: &str) {
         let indented = safe(text).replace('\n', &format!("\n{:<15}", ""));
         self.lines.push((time, place, format!("{:<14} {indented}", safe(what))));
     }
 
     /// Adds the lines of events, one of chunks of an artifact that follow each other.
     fn add_events(&mut self, events: &[(Millis, &Event)], found: &InspectedTask) {
-        let chunk = |event: &Event| match event.payload()? {
-            Payload::ArtifactUpdate(update) => Some((update.artifact.clone()?.artifact_id, event.position().fence)),
-            _ => None,
+        let chunk = |event: &Event| {
+            let Payload::ArtifactUpdate(update) = event.payload()? else { return None };
+            Some((update.artifact.clone()?.artifact_id, event.position().fence))
         };
         for chunks in events.chunk_by(|(_, a), (_, b)| chunk(a).is_some() && chunk(a) == chunk(b)) {
             let (time, event) = chunks[0];
@@ -153,7 +151,7 @@ impl Timeline {
                 }
                 None => continue,
             };
-            self.add(time, place(event.seq(), 1), what, &text);
+            self.add(time, (event.seq(), 1), what, &text);
         }
     }
 
@@ -167,9 +165,9 @@ impl Timeline {
             if turn.begun.is_some() || turn.outcome.is_none() {
                 let first = events.iter().find(|(_, event)| event.position().fence >= turn.fence);
                 let place = match first {
-                    _ if turn.attempt == 1 => place(turn.message, 2),
-                    Some((_, event)) => place(event.seq(), 0),
-                    None => u64::MAX,
+                    _ if turn.attempt == 1 => (turn.message, 2),
+                    Some((_, event)) => (event.seq(), 0),
+                    None => (u64::MAX, 0),
                 };
                 let text = format!("start {} of the server", turn.fence);
                 if std::mem::replace(&mut fence, turn.fence) != turn.fence {
@@ -181,7 +179,7 @@ impl Timeline {
             if let Some(outcome) = turn.outcome {
                 let end = usize::try_from(turn.number).ok().and_then(|number| ends.get(number.checked_sub(1)?));
                 let (committed, place) =
-                    end.map_or((self.start, u64::MAX), |(time, event)| (*time, place(event.seq(), 3)));
+                    end.map_or((self.start, (u64::MAX, 0)), |(time, event)| (*time, (event.seq(), 3)));
                 let text = format!("{outcome}{}", numbers(turn));
                 self.add(turn.ended.unwrap_or(committed).max(committed), place, &what, &text);
             }

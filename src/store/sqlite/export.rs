@@ -334,9 +334,9 @@ impl WriteTransaction<'_> {
             }
             let line: TaskLine = serde_json::from_str(&text).map_err(|error| invalid(error.to_string()))?;
             let id = line.id.clone();
-            self.import_task(line).map_err(|error| match error {
-                rusqlite::Error::ToSqlConversionFailure(problem) => invalid(format!("task {id}: {problem}")),
-                error => error,
+            self.import_task(line).map_err(|error| {
+                let rusqlite::Error::ToSqlConversionFailure(problem) = error else { return error };
+                invalid(format!("task {id}: {problem}"))
             })?;
             tasks += 1;
         }
