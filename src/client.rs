@@ -189,10 +189,8 @@ impl Client {
     /// Returns this client with spans of its calls, if there is a tracer.
     #[cfg(feature = "server")]
     pub(crate) fn traced(mut self, tracing: &Tracing) -> Self {
-        if tracing.is_on() {
-            let url = self.interface.as_ref().and_then(|interface| reqwest::Url::parse(&interface.url).ok());
-            self.agent = Arc::new(traced::Traced { agent: self.agent, tracing: tracing.clone(), url });
-        }
+        let url = self.interface.as_ref().map(|interface| &*interface.url);
+        self.agent = traced::Traced::wrap(self.agent, tracing, url);
         self
     }
 

@@ -230,7 +230,7 @@ impl Runner {
     fn span(&self) -> Span {
         let name = self.program.file_name().unwrap_or(self.program.as_os_str()).to_string_lossy().into_owned();
         let mut span = TraceScope::current().start(SpanKind::Client, name.clone());
-        span.set("process.executable.name", &name);
+        span.set("process.executable.name", name);
         span
     }
 

@@ -1,26 +1,26 @@
 //! Trace context of W3C, and spans. Without a tracer, spans are empty: nothing is allocated or measured.
 
-use std::{
-    borrow::Cow,
-    fmt,
-    net::IpAddr,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::SystemTime,
-};
+use std::{borrow::Cow, fmt, net::IpAddr, sync::Arc, time::SystemTime};
 
 use parking_lot::Mutex;
+use serde_json::Value;
 
+#[cfg(not(feature = "trace"))]
+pub use self::off::Tracing;
+#[cfg(not(feature = "trace"))]
+pub(crate) use self::off::{Span, is_used};
 #[cfg(feature = "trace")]
-pub(crate) mod opentelemetry;
+pub use self::opentelemetry::Tracing;
+#[cfg(feature = "trace")]
+pub(crate) use self::opentelemetry::{Span, is_used};
+
+#[cfg(not(feature = "trace"))]
+mod off;
+#[cfg(feature = "trace")]
+mod opentelemetry;
 
 /// Maximum length of a `tracestate` in bytes. A longer one is not passed on.
 pub(crate) const MAX_STATE: usize = 512;
-
-/// Maximum length of a text in an attribute of a span in bytes.
-const MAX_TEXT: usize = 256;
 
 /// Maximum length of content in an attribute of a span in bytes.
 pub(crate) const MAX_CONTENT: usize = 8 << 10;
@@ -41,18 +41,17 @@ impl TraceContext {
         if !known.bytes().enumerate().all(is_form) {
             return None;
         }
-        let version = &known[..2];
+        let trace = u128::from_str_radix(&known[3..35], 16).ok().filter(|trace| *trace != 0)?;
+        let span = u64::from_str_radix(&known[36..52], 16).ok().filter(|span| *span != 0)?;
         let mut bytes = [0; 25];
-        let digits = known.bytes().skip(3).filter(|byte| *byte != b'-').map(|byte| match byte {
-            b'a'..=b'f' => byte - b'a' + 10,
-            _ => byte - b'0',
-        });
-        digits.enumerate().for_each(|(index, digit)| bytes[index / 2] |= digit << (4 * (1 - index % 2)));
-        let is_zero = |bytes: &[u8]| bytes.iter().all(|byte| *byte == 0);
-        let is_valid = version != "ff"
-            && !is_zero(&bytes[..16])
-            && !is_zero(&bytes[16..24])
-            && (rest.is_empty() || version != "00" && rest.starts_with('-'));
+        bytes[..16].copy_from_slice(&trace.to_be_bytes());
+        bytes[16..24].copy_from_slice(&span.to_be_bytes());
+        bytes[24] = u8::from_str_radix(&known[53..], 16).ok()?;
+        let is_valid = match &known[..2] {
+            "ff" => false,
+            "00" => rest.is_empty(),
+            _ => rest.is_empty() || rest.starts_with('-'),
+        };
         is_valid.then_some(Self(bytes))
     }
 
@@ -119,212 +118,22 @@ impl<'a> Parent<'a> {
     }
 }
 
-/// Value of an attribute.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Value<'a> {
-    Text(&'a str),
-    Integer(i64),
-    Float(f64),
-    Bool(bool),
-    /// List of one text.
-    List(&'a str),
-}
-
-macro_rules! values {
-    ($($type:ty => |$value:ident| $converted:expr;)*) => { $(
-        impl<'a> From<$type> for Value<'a> {
-            fn from($value: $type) -> Self {
-                $converted
-            }
-        }
-    )* };
-}
-
-values! {
-    &'a str => |text| Self::Text(text);
-    &'a String => |text| Self::Text(text);
-    i64 => |number| Self::Integer(number);
-    u16 => |number| Self::Integer(number.into());
-    u32 => |number| Self::Integer(number.into());
-    u64 => |number| Self::Integer(number.try_into().unwrap_or(i64::MAX));
-    usize => |number| Self::Integer(number.try_into().unwrap_or(i64::MAX));
-    f64 => |number| Self::Float(number);
-    bool => |flag| Self::Bool(flag);
-}
-
-impl Value<'_> {
-    /// Returns the beginning of a text that an attribute may have.
-    fn shortened(self, max: usize) -> Self {
-        let cut = |text: &str| text.floor_char_boundary(max.min(text.len()));
-        match self {
-            Self::Text(text) => Self::Text(&text[..cut(text)]),
-            Self::List(text) => Self::List(&text[..cut(text)]),
-            other @ (Self::Integer(_) | Self::Float(_) | Self::Bool(_)) => other,
-        }
-    }
-}
-
-/// Attribute of a span, of an event or of a link.
-pub(crate) type Attribute<'a> = (&'static str, Value<'a>);
-
-/// Start of a span.
-pub(crate) struct Start<'a> {
-    pub(crate) name: Cow<'static, str>,
-    pub(crate) kind: SpanKind,
-    pub(crate) parent: Option<Parent<'a>>,
-    /// Time of the start, if it is not now.
-    pub(crate) at: Option<SystemTime>,
-}
-
-/// Source of spans.
-pub(crate) trait Tracer: Send + Sync {
-    fn start(&self, start: Start<'_>) -> Box<dyn Recorder>;
-}
-
-/// Span of a tracer. It ends when it is dropped.
-pub(crate) trait Recorder: Send + Sync {
-    fn set(&mut self, attribute: Attribute<'_>);
-    fn event(&mut self, name: &'static str, attributes: &[Attribute<'_>]);
-    fn link(&mut self, context: TraceContext, attributes: &[Attribute<'_>]);
-    fn rename(&mut self, name: Cow<'static, str>);
-    fn fail(&mut self);
-    /// `None` if the tracer has no ids.
-    fn context(&self) -> Option<TraceContext>;
-    fn state(&self) -> Option<String>;
-}
-
-/// A tracer is in use: details of calls are recorded for spans.
-static IS_USED: AtomicBool = AtomicBool::new(false);
-
-/// Returns true if there has been a tracer in this process.
-pub(crate) fn is_used() -> bool {
-    IS_USED.load(Ordering::Relaxed)
-}
-
-/// Tracer of a server or a client, if it has one. Cheap to clone.
-#[derive(Clone, Default)]
-pub struct Tracing {
-    tracer: Option<Arc<dyn Tracer>>,
-    /// Spans have the contents of messages.
-    pub(crate) has_content: bool,
-}
-
-impl Tracing {
-    /// Traces with a tracer.
-    #[cfg(feature = "trace")]
-    pub(crate) fn of(tracer: ::opentelemetry::global::BoxedTracer) -> Self {
-        let tracer = opentelemetry::OtelTracer(tracer);
-        IS_USED.store(true, Ordering::Relaxed);
-        Self { tracer: Some(Arc::new(tracer)), has_content: false }
-    }
-
-    /// Returns true if there is a tracer.
-    pub(crate) fn is_on(&self) -> bool {
-        self.tracer.is_some()
-    }
-
-    /// Starts a span. An empty one without a tracer.
-    pub(crate) fn start(&self, kind: SpanKind, name: impl Into<Cow<'static, str>>, parent: Option<Parent<'_>>) -> Span {
-        self.start_at(kind, name, parent, None)
-    }
-
-    /// Starts a span with an earlier start.
-    pub(crate) fn start_at(
-        &self,
-        kind: SpanKind,
-        name: impl Into<Cow<'static, str>>,
-        parent: Option<Parent<'_>>,
-        at: Option<SystemTime>,
-    ) -> Span {
-        let start = |tracer: &Arc<dyn Tracer>| tracer.start(Start { name: name.into(), kind, parent, at });
-        Span(self.tracer.as_ref().map(start))
-    }
-}
-
-impl fmt::Debug for Tracing {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Tracing").field(&self.is_on()).finish()
-    }
-}
-
-/// Span of a call, a turn or a request. Empty without a tracer. It ends when it is dropped.
-#[derive(Default)]
-pub(crate) struct Span(Option<Box<dyn Recorder>>);
-
 impl Span {
-    /// Sets an attribute. Of a text, the first 256 bytes.
-    pub(crate) fn set<'a>(&mut self, key: &'static str, value: impl Into<Value<'a>>) {
-        if let Some(span) = &mut self.0 {
-            span.set((key, value.into().shortened(MAX_TEXT)));
-        }
-    }
-
     /// Sets an attribute, unless there is no value.
-    pub(crate) fn set_some<'a>(&mut self, key: &'static str, value: Option<impl Into<Value<'a>>>) {
+    pub(crate) fn set_some(&mut self, key: &'static str, value: Option<impl Into<Value>>) {
         if let Some(value) = value {
             self.set(key, value);
         }
-    }
-
-    /// Sets an attribute to content, which is up to 8 KiB long.
-    pub(crate) fn set_content(&mut self, key: &'static str, text: &str) {
-        if let Some(span) = &mut self.0 {
-            span.set((key, Value::Text(text).shortened(MAX_CONTENT)));
-        }
-    }
-
-    /// Adds an event.
-    pub(crate) fn event(&mut self, name: &'static str, attributes: &[Attribute<'_>]) {
-        if let Some(span) = &mut self.0 {
-            span.event(name, attributes);
-        }
-    }
-
-    /// Links another span, which has this relation to the span.
-    pub(crate) fn link(&mut self, relation: &'static str, context: TraceContext) {
-        if let Some(span) = &mut self.0 {
-            span.link(context, &[("a2a_service.link", Value::Text(relation))]);
-        }
-    }
-
-    /// Replaces the name.
-    pub(crate) fn rename(&mut self, name: impl Into<Cow<'static, str>>) {
-        if let Some(span) = &mut self.0 {
-            span.rename(name.into());
-        }
-    }
-
-    /// Marks the span as failed, for this reason, which is one of a bounded number.
-    pub(crate) fn fail(&mut self, error_type: &str) {
-        if let Some(span) = &mut self.0 {
-            span.fail();
-            span.set(("error.type", Value::Text(error_type).shortened(MAX_TEXT)));
-        }
-    }
-
-    /// Context of the span, also if it is not exported.
-    pub(crate) fn context(&self) -> Option<TraceContext> {
-        self.0.as_ref()?.context()
     }
 
     /// `traceparent` of requests that the span is about.
     pub(crate) fn header(&self) -> Option<String> {
         self.context().map(TraceContext::to_header)
     }
-
-    /// `tracestate` of the span, if there is one.
-    pub(crate) fn state(&self) -> Option<String> {
-        self.0.as_ref()?.state()
-    }
-}
-
-impl fmt::Debug for Span {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Span").field(&self.context()).finish()
-    }
 }
 
 /// Span of a request, which begins when it is known who calls.
+#[derive(Debug)]
 pub(crate) struct RequestTrace {
     pub(crate) tracing: Tracing,
     started: SystemTime,
@@ -343,7 +152,7 @@ impl RequestTrace {
 
     /// Returns the trace of a part of the request, whose span has begun.
     pub(crate) fn part(&self, parent: Option<Parent<'_>>) -> Self {
-        let span = self.tracing.start(SpanKind::ServerChild, "request", parent);
+        let span = self.tracing.start(SpanKind::ServerChild, "request", parent, None);
         Self { span: Mutex::new(Some(span)), ..Self::new(&self.tracing, self.is_trusted, self.client) }
     }
 
@@ -357,7 +166,7 @@ impl RequestTrace {
         let mut span = self.span.lock();
         let span = span.get_or_insert_with(|| {
             let parent = caller.filter(|_| is_authenticated || self.is_trusted);
-            let mut span = self.tracing.start_at(SpanKind::Server, "request", parent, Some(self.started));
+            let mut span = self.tracing.start(SpanKind::Server, "request", parent, Some(self.started));
             if let (None, Some(caller)) = (parent, caller) {
                 span.link("caller", caller.context);
             }
@@ -374,12 +183,6 @@ impl RequestTrace {
     /// Returns the span, to be ended.
     pub(crate) fn take(&self) -> Span {
         self.span.lock().take().unwrap_or_default()
-    }
-}
-
-impl fmt::Debug for RequestTrace {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("RequestTrace").field(&self.span).finish()
     }
 }
 
@@ -407,20 +210,14 @@ impl TraceScope {
         SCOPE.try_with(Self::clone).unwrap_or_default()
     }
 
-    /// Returns true if spans have contents.
-    pub(crate) fn has_content(&self) -> bool {
-        self.tracing.is_on() && self.tracing.has_content
+    /// Returns the span as a parent.
+    pub(crate) fn parent(&self) -> Option<Parent<'_>> {
+        self.context.map(|context| Parent { context, state: self.state.as_deref() })
     }
 
     /// Starts a span below this one.
     pub(crate) fn start(&self, kind: SpanKind, name: impl Into<Cow<'static, str>>) -> Span {
-        self.start_at(kind, name, None)
-    }
-
-    /// Starts a span below this one, with an earlier start.
-    pub(crate) fn start_at(&self, kind: SpanKind, name: impl Into<Cow<'static, str>>, at: Option<SystemTime>) -> Span {
-        let parent = self.context.map(|context| Parent { context, state: self.state.as_deref() });
-        self.tracing.start_at(kind, name, parent, at)
+        self.tracing.start(kind, name, self.parent(), None)
     }
 }
 
@@ -454,17 +251,10 @@ mod tests {
 
     #[test]
     fn spans_without_a_tracer_are_empty() {
-        let mut span = Tracing::default().start(SpanKind::Client, "POST", Parent::parse(Some(VALID), None));
+        let mut span = Tracing::default().start(SpanKind::Client, "POST", Parent::parse(Some(VALID), None), None);
         span.set("key", "value");
         span.fail("error");
         assert_eq!((span.context(), size_of::<Span>()), (None, size_of::<&[u8]>()));
         assert_eq!(TraceScope::default().run(|| TraceScope::current().start(SpanKind::Client, "x").context()), None);
-    }
-
-    #[test]
-    fn texts_of_attributes_are_bounded() {
-        let text = "é".repeat(200);
-        let Value::Text(short) = Value::Text(&text).shortened(255) else { panic!() };
-        assert_eq!(short.len(), 254);
     }
 }

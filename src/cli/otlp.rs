@@ -2,7 +2,9 @@
 //! counted.
 
 use std::{
-    fs, process,
+    env, fs,
+    num::NonZero,
+    process,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering::Relaxed},
@@ -13,7 +15,7 @@ use std::{
 use anyhow::Context as _;
 use async_trait::async_trait;
 use bytes::Bytes;
-use governor::{DefaultDirectRateLimiter, Quota};
+use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
 use http::{Request, Response};
 use opentelemetry::{
     Context, InstrumentationScope, KeyValue, TraceId,
@@ -25,13 +27,13 @@ use opentelemetry_otlp::{SpanExporter, WithExportConfig as _, WithHttpConfig as 
 use opentelemetry_sdk::{
     Resource,
     error::OTelSdkResult,
+    resource::{EnvResourceDetector, TelemetryResourceDetector},
     trace::{
         BatchConfigBuilder, BatchSpanProcessor, Sampler, SamplingDecision, SamplingResult, SdkTracerProvider,
         ShouldSample, Span, SpanData, SpanExporter as Export, SpanProcessor,
     },
 };
-use parking_lot::Mutex;
-use tokio::{runtime::Handle, time::Instant};
+use tokio::runtime::Handle;
 
 use self::metrics::MetricsExporter;
 use super::config::{OtlpConfig, SpanContent};
@@ -58,13 +60,10 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_RESPONSE: usize = 64 << 10;
 
 /// Maximum number of traces per second that begin at this server.
-const TRACES_PER_SECOND: std::num::NonZero<u32> = std::num::NonZero::new(500).expect("not zero");
+const TRACES_PER_SECOND: NonZero<u32> = NonZero::new(500).expect("not zero");
 
 /// Maximum time of the last export when the server stops.
 pub(crate) const STOP: Duration = Duration::from_secs(2);
-
-/// Minimum interval between two warnings.
-const WARNING_INTERVAL: Duration = Duration::from_mins(1);
 
 /// Exporter of spans. It ends with [`stop`](Self::stop).
 pub(crate) struct Exporter {
@@ -93,7 +92,11 @@ impl Exporter {
         let exporter = SpanExporter::builder().with_http().with_http_client(client);
         let exporter = exporter.with_endpoint(format!("{}/v1/traces", endpoint.0)).with_timeout(TIMEOUT).build();
         let exporter = exporter.context("can't export to otlp.endpoint")?;
-        let counts = Arc::<Counts>::default();
+        let counts = Arc::new(Counts {
+            queued: AtomicUsize::default(),
+            lost: AtomicUsize::default(),
+            warnings: RateLimiter::direct(Quota::per_minute(NonZero::<u32>::MIN)),
+        });
         let batches = BatchConfigBuilder::default().with_max_queue_size(QUEUE).with_max_export_batch_size(BATCH);
         let exporter = CountedExporter { exporter, counts: Arc::clone(&counts) };
         let batches = BatchSpanProcessor::builder(exporter)
@@ -101,7 +104,7 @@ impl Exporter {
             .build();
         let sampler = LimitedSampler {
             sampler: Sampler::ParentBased(Box::new(Sampler::TraceIdRatioBased(config.sample.0))),
-            limiter: Arc::new(DefaultDirectRateLimiter::direct(Quota::per_second(TRACES_PER_SECOND))),
+            limiter: Arc::new(RateLimiter::direct(Quota::per_second(TRACES_PER_SECOND))),
         };
         let resource = resource();
         let provider = SdkTracerProvider::builder()
@@ -136,20 +139,18 @@ impl Exporter {
 
 /// Returns the description of this server. `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES` take precedence.
 fn resource() -> Resource {
-    const NAME: &str = "service.name";
-    let standard = Resource::builder().build();
-    let is_named = standard.get(&NAME.into()).is_some_and(|name| !name.as_str().starts_with("unknown_service"));
-    let mut own = vec![
-        KeyValue::new("service.version", env!("CARGO_PKG_VERSION")),
-        KeyValue::new("service.instance.id", Ids::default().random()),
-        KeyValue::new("process.pid", i64::from(process::id())),
-    ];
-    own.extend((!is_named).then(|| KeyValue::new(NAME, "a2a")));
+    let attribute = |key: &'static str, value: String| KeyValue::new(key, value);
     let host = fs::read_to_string("/proc/sys/kernel/hostname").ok();
-    own.extend(host.map(|name| KeyValue::new("host.name", name.trim().to_owned())));
-    let is_set = |own: &KeyValue| own.key.as_str() != NAME && standard.get(&own.key).is_some();
-    own.retain(|own| !is_set(own));
-    Resource::builder().with_attributes(own).build()
+    let name = env::var("OTEL_SERVICE_NAME").ok().filter(|name| !name.is_empty());
+    Resource::builder_empty()
+        .with_service_name("a2a")
+        .with_attribute(KeyValue::new("service.version", env!("CARGO_PKG_VERSION")))
+        .with_attribute(KeyValue::new("service.instance.id", Ids::default().random()))
+        .with_attribute(KeyValue::new("process.pid", i64::from(process::id())))
+        .with_attributes(host.map(|name| attribute("host.name", name.trim().to_owned())))
+        .with_detectors(&[Box::new(TelemetryResourceDetector), Box::new(EnvResourceDetector::new())])
+        .with_attributes(name.map(|name| attribute("service.name", name)))
+        .build()
 }
 
 /// HTTP client of the exporter. The thread of the exporter has no reactor, in which a request of reqwest would panic.
@@ -176,36 +177,27 @@ impl HttpClient for RuntimeClient {
 }
 
 /// Numbers of spans.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Counts {
     queued: AtomicUsize,
     /// Neither exported nor queued.
     lost: AtomicUsize,
-    warned: Mutex<Option<Instant>>,
+    warnings: DefaultDirectRateLimiter,
 }
 
 impl Counts {
-    fn add(&self, result: &'static str, count: usize) {
-        metric::otlp_spans(result, count.try_into().unwrap_or(u64::MAX));
-        if result != "exported" {
-            self.lost.fetch_add(count, Relaxed);
+    /// Counts lost spans. Warns of them at most once a minute.
+    fn lose(&self, result: &'static str, count: usize, cause: &str) {
+        record(result, count);
+        let lost = self.lost.fetch_add(count, Relaxed) + count;
+        if self.warnings.check().is_ok() {
+            tracing::warn!(lost, error.cause = cause, "spans lost, not exported to otlp.endpoint");
         }
     }
+}
 
-    /// Warns of lost spans, at most once a minute.
-    fn warn(&self, cause: &str) {
-        let now = Instant::now();
-        let mut warned = self.warned.lock();
-        if warned.is_none_or(|last| now.duration_since(last) >= WARNING_INTERVAL) {
-            *warned = Some(now);
-            drop(warned);
-            tracing::warn!(
-                lost = self.lost.load(Relaxed),
-                error.cause = cause,
-                "spans lost, not exported to otlp.endpoint"
-            );
-        }
-    }
+fn record(result: &'static str, count: usize) {
+    metric::otlp_spans(result, count.try_into().unwrap_or(u64::MAX));
 }
 
 /// Exporter that counts.
@@ -222,17 +214,10 @@ impl Export for CountedExporter {
         let left = self.counts.queued.fetch_sub(size, Relaxed).saturating_sub(size);
         metric::otlp_queue(left);
         match &result {
-            Ok(()) => self.counts.add("exported", size),
-            Err(error) => {
-                self.counts.add("failed", size);
-                self.counts.warn(&error.to_string());
-            }
+            Ok(()) => record("exported", size),
+            Err(error) => self.counts.lose("failed", size, &error.to_string()),
         }
         result
-    }
-
-    fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
-        self.exporter.shutdown_with_timeout(timeout)
     }
 
     fn set_resource(&mut self, resource: &Resource) {
@@ -255,8 +240,7 @@ impl SpanProcessor for BoundedProcessor {
             self.batches.on_end(span);
         } else {
             self.counts.queued.fetch_sub(1, Relaxed);
-            self.counts.add("dropped", 1);
-            self.counts.warn("the collector is too slow");
+            self.counts.lose("dropped", 1, "the collector is too slow");
         }
     }
 
@@ -292,10 +276,8 @@ impl ShouldSample for LimitedSampler {
     ) -> SamplingResult {
         let mut result = self.sampler.should_sample(parent, trace, name, kind, attributes, links);
         // Other spans belong to a trace of this process, which is complete or absent.
-        let is_local = parent.is_some_and(|parent| {
-            let span = parent.span();
-            span.span_context().is_valid() && !span.span_context().is_remote()
-        });
+        let is_local =
+            parent.is_some_and(|parent| parent.has_active_span() && !parent.span().span_context().is_remote());
         let is_sampled = result.decision == SamplingDecision::RecordAndSample;
         if is_sampled && !is_local && self.limiter.check().is_err() {
             result.decision = SamplingDecision::Drop;

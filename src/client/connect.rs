@@ -137,7 +137,7 @@ impl ClientBuilder {
     /// Adds retries and resumed streams to another implementation of the service.
     pub fn around(&self, agent: Arc<dyn A2aService>) -> Arc<dyn A2aService> {
         let credentials = AgentCredentials { headers: self.headers.clone(), ..AgentCredentials::default() };
-        self.traced(self.wrap(vec![agent], credentials, true, false), None)
+        Traced::wrap(self.wrap(vec![agent], credentials, true, false), &self.tracing, None)
     }
 
     fn service_at(&self, binding: Binding, url: &str) -> Result<Arc<dyn A2aService>, Error> {
@@ -166,7 +166,7 @@ impl ClientBuilder {
         let outlasts_turns = interfaces.iter().all(|(_, version, _)| *version == Version::V1_0);
         let agents = agents.collect::<Result<_, _>>()?;
         let agent = self.wrap(agents, credentials, requests_cursors, outlasts_turns);
-        Ok(self.traced(agent, interfaces.first().and_then(|(.., url)| Url::parse(url).ok())))
+        Ok(Traced::wrap(agent, &self.tracing, interfaces.first().map(|(.., url)| *url)))
     }
 
     fn interface(
@@ -212,12 +212,6 @@ impl ClientBuilder {
                 return Err(Error::invalid_field("binding", "must be gRPC, HTTP+JSON or JSON-RPC"));
             }
         })
-    }
-
-    /// Adds spans, if there is a tracer. `url` is that of the agent.
-    fn traced(&self, agent: Arc<dyn A2aService>, url: Option<Url>) -> Arc<dyn A2aService> {
-        let tracing = self.tracing.clone();
-        if tracing.is_on() { Arc::new(Traced { agent, tracing, url }) } else { agent }
     }
 
     /// Adds retries and resumed streams. `requests_cursors` adds the extension `resume`, for bindings without event ids.

@@ -1,14 +1,10 @@
 //! A remote agent whose calls have spans. A span includes the retries of its call, and all events of its stream.
 
-use std::{
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll, ready},
-};
+use std::sync::Arc;
 
 use reqwest::Url;
-use tokio_stream::Stream;
-use tonic::{Request, Response, Status};
+use tokio_stream::StreamExt as _;
+use tonic::{Request, Status};
 
 use super::{A2aService, BoxStream, Call, Error, Event};
 use crate::{
@@ -16,29 +12,34 @@ use crate::{
     protocol::{
         message::task_id::OfTask,
         pb::v1::bindings::{Rpc, each_rpc},
-        rpc::ServiceFuture,
+        rpc::{ServiceFuture, ServiceResult},
     },
 };
 
 /// A remote agent with a tracer.
 pub(super) struct Traced {
-    pub(super) agent: Arc<dyn A2aService>,
-    pub(super) tracing: Tracing,
+    agent: Arc<dyn A2aService>,
+    tracing: Tracing,
     /// URL of the first interface, if it is known.
-    pub(super) url: Option<Url>,
+    url: Option<Url>,
 }
 
 impl Traced {
+    /// Adds spans to an agent, if there is a tracer. `url` is that of its first interface.
+    pub(super) fn wrap(agent: Arc<dyn A2aService>, tracing: &Tracing, url: Option<&str>) -> Arc<dyn A2aService> {
+        if !tracing.is_on() {
+            return agent;
+        }
+        Arc::new(Self { agent, tracing: tracing.clone(), url: url.and_then(|url| Url::parse(url).ok()) })
+    }
+
     /// Begins the span of a call, which passes its context on. Its parent is the trace of the call, or else that of the turn that makes
     /// the call.
     fn begin<T: OfTask>(&self, operation: &'static str, request: &mut Request<T>) -> Span {
         let scope = TraceScope::current();
         let call = request.extensions().get::<Call>();
         let parent = call.and_then(|call| Parent::parse(call.trace.as_deref(), call.trace_state.as_deref()));
-        let mut span = match parent {
-            Some(parent) => self.tracing.start(SpanKind::Client, operation, Some(parent)),
-            None => TraceScope { tracing: self.tracing.clone(), ..scope }.start(SpanKind::Client, operation),
-        };
+        let mut span = self.tracing.start(SpanKind::Client, operation, parent.or(scope.parent()), None);
         span.set("a2a.method.name", operation);
         span.set_some("server.address", self.url.as_ref().and_then(Url::host_str));
         span.set_some("server.port", self.url.as_ref().and_then(Url::port_or_known_default));
@@ -65,7 +66,7 @@ fn fail(span: &mut Span, status: &Status) {
     span.fail(Error::from(status.clone()).kind().wire().reason);
 }
 
-async fn unary<T: OfTask>(mut span: Span, response: ServiceFuture<'_, T>) -> Result<Response<T>, Status> {
+async fn unary<T: OfTask>(mut span: Span, response: ServiceFuture<'_, T>) -> ServiceResult<T> {
     let result = response.await;
     match &result {
         Ok(response) => describe(&mut span, response.get_ref()),
@@ -74,50 +75,39 @@ async fn unary<T: OfTask>(mut span: Span, response: ServiceFuture<'_, T>) -> Res
     result
 }
 
-async fn streaming(
-    mut span: Span,
-    response: ServiceFuture<'_, BoxStream<Event>>,
-) -> Result<Response<BoxStream<Event>>, Status> {
-    match response.await {
-        Ok(response) => {
-            Ok(response.map(|events| -> BoxStream<Event> { Box::pin(TracedEvents { events, span, count: 0 }) }))
-        }
-        Err(status) => {
-            fail(&mut span, &status);
-            Err(status)
-        }
-    }
+async fn streaming(mut span: Span, response: ServiceFuture<'_, BoxStream<Event>>) -> ServiceResult<BoxStream<Event>> {
+    let response = response.await.inspect_err(|status| fail(&mut span, status))?;
+    let mut stream = StreamSpan { span, count: 0 };
+    Ok(response.map(|events| -> BoxStream<Event> {
+        Box::pin(events.map(move |item| {
+            stream.record(&item);
+            item
+        }))
+    }))
 }
 
-/// Stream of a call.
-struct TracedEvents {
-    events: BoxStream<Event>,
+/// Span of a stream, which ends with it.
+struct StreamSpan {
     span: Span,
     count: u64,
 }
 
-impl Stream for TracedEvents {
-    type Item = Result<Event, Status>;
-
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let Self { events, span, count } = &mut *self;
-        let item = ready!(events.as_mut().poll_next(cx));
-        match &item {
-            Some(Ok(event)) => {
-                if *count == 0 {
-                    span.event("first_event", &[]);
-                    span.set_some("a2a.task.id", event.task_id());
+impl StreamSpan {
+    fn record(&mut self, item: &Result<Event, Status>) {
+        match item {
+            Ok(event) => {
+                if self.count == 0 {
+                    self.span.event("first_event");
+                    self.span.set_some("a2a.task.id", event.task_id());
                 }
-                *count += 1;
+                self.count += 1;
             }
-            Some(Err(status)) => fail(span, status),
-            None => {}
+            Err(status) => fail(&mut self.span, status),
         }
-        Poll::Ready(item)
     }
 }
 
-impl Drop for TracedEvents {
+impl Drop for StreamSpan {
     fn drop(&mut self) {
         self.span.set("a2a_service.stream.events", self.count);
     }

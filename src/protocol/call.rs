@@ -160,7 +160,7 @@ impl CallRecord {
         if self.events.fetch_add(1, Ordering::Relaxed) == 0
             && let Some(trace) = &self.trace
         {
-            trace.with(|span| span.event("first_event", &[]));
+            trace.with(|span| span.event("first_event"));
         }
     }
 
@@ -179,7 +179,7 @@ impl CallRecord {
             span.rename(*operation);
             span.set("a2a.method.name", *operation);
             span.set_some("a2a.protocol.version", self.version.get().map(|version| version.as_str()));
-            span.set_some("a2a.task.id", self.task.get());
+            span.set_some("a2a.task.id", self.task.get().map(String::as_str));
         }
         let kind = reason.and_then(ErrorKind::from_reason);
         let reason = kind.map(|kind| kind.wire().reason);

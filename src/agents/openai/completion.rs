@@ -30,7 +30,7 @@ use crate::{
         sse::{SseReader, without_mark},
         stderr::escaped,
         surrogates::{self, TextPieces},
-        trace::{self, MAX_CONTENT, TraceScope},
+        trace::{MAX_CONTENT, TraceScope},
     },
     engine::agent::{Error, Turn, Updates},
     protocol::{json::check_json, pb::v1::Message},
@@ -97,7 +97,7 @@ impl Endpoint {
         tools: Vec<&'a str>,
     ) -> Result<CompletionStream<'a>, Error> {
         let (response, mut call) = self.request(turn, body).await?;
-        let has_content = TraceScope::current().has_content();
+        let has_content = TraceScope::current().tracing.has_content;
         if let Some(OutboundCall { span, .. }) = &mut call {
             span.set("gen_ai.operation.name", "chat");
             span.set("gen_ai.provider.name", "openai");
@@ -259,7 +259,7 @@ impl CompletionStream<'_> {
                 call.span.set("gen_ai.usage.output_tokens", usage.completion);
             }
             if let Some(finish) = finish {
-                call.span.set("gen_ai.response.finish_reasons", trace::Value::List(finish.label()));
+                call.span.set("gen_ai.response.finish_reasons", vec![finish.label()]);
             }
             if let Some(answer) = &self.answer {
                 let message = json!([{"role": "assistant", "parts": [{"type": "text", "content": answer}]}]);

@@ -1,24 +1,66 @@
 //! Spans of OpenTelemetry.
 
-use std::borrow::Cow;
+use std::{
+    borrow::Cow,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::SystemTime,
+};
 
 use opentelemetry::{
-    Context, KeyValue, Value as OtelValue,
+    Context, KeyValue, StringValue, Value as OtelValue,
     global::{BoxedSpan, BoxedTracer},
     trace::{
         Span as _, SpanBuilder, SpanContext, SpanId, SpanKind as OtelKind, Status, TraceContextExt as _, TraceFlags,
-        TraceId, TraceState, Tracer as _,
+        TraceId, Tracer as _,
     },
 };
+use serde_json::Value;
 
-use super::{Attribute, Parent, Recorder, SpanKind, Start, TraceContext, Tracer, Value};
+use super::{MAX_CONTENT, Parent, SpanKind, TraceContext};
 
-/// Tracer of the program.
-pub(crate) struct OtelTracer(pub(crate) BoxedTracer);
+/// Maximum length of a text in an attribute of a span in bytes.
+const MAX_TEXT: usize = 256;
 
-impl Tracer for OtelTracer {
-    fn start(&self, start: Start<'_>) -> Box<dyn Recorder> {
-        let Start { name, kind, parent, at } = start;
+/// A tracer is in use: details of calls are recorded for spans.
+static IS_USED: AtomicBool = AtomicBool::new(false);
+
+/// Returns true if there has been a tracer in this process.
+pub(crate) fn is_used() -> bool {
+    IS_USED.load(Ordering::Relaxed)
+}
+
+/// Tracer of a server or a client, if it has one. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub struct Tracing {
+    tracer: Option<Arc<BoxedTracer>>,
+    /// Spans have the contents of messages.
+    pub(crate) has_content: bool,
+}
+
+impl Tracing {
+    /// Traces with a tracer.
+    pub(crate) fn of(tracer: BoxedTracer) -> Self {
+        IS_USED.store(true, Ordering::Relaxed);
+        Self { tracer: Some(Arc::new(tracer)), has_content: false }
+    }
+
+    /// Returns true if there is a tracer.
+    pub(crate) fn is_on(&self) -> bool {
+        self.tracer.is_some()
+    }
+
+    /// Starts a span, now or at an earlier time. An empty one without a tracer.
+    pub(crate) fn start(
+        &self,
+        kind: SpanKind,
+        name: impl Into<Cow<'static, str>>,
+        parent: Option<Parent<'_>>,
+        at: Option<SystemTime>,
+    ) -> Span {
+        let Some(tracer) = &self.tracer else { return Span::default() };
         let mut builder = SpanBuilder::from_name(name).with_kind(match kind {
             SpanKind::Server | SpanKind::ServerChild => OtelKind::Server,
             SpanKind::Internal => OtelKind::Internal,
@@ -26,11 +68,11 @@ impl Tracer for OtelTracer {
         });
         builder.start_time = at;
         // Not the current context: a turn continues after its request, in a task of its own.
-        let context = match parent {
-            Some(parent) => Context::new().with_remote_span_context(span_context(&parent, kind == SpanKind::Server)),
-            None => Context::new(),
-        };
-        Box::new(OtelSpan(self.0.build_with_context(builder, &context)))
+        let mut context = Context::new();
+        if let Some(parent) = parent {
+            context = context.with_remote_span_context(span_context(&parent, kind == SpanKind::Server));
+        }
+        Span(Some(tracer.build_with_context(builder, &context)))
     }
 }
 
@@ -40,41 +82,65 @@ fn span_context(parent: &Parent<'_>, is_remote: bool) -> SpanContext {
     trace.copy_from_slice(&ids[..16]);
     span.copy_from_slice(&ids[16..24]);
     let (trace, span) = (TraceId::from_bytes(trace), SpanId::from_bytes(span));
-    SpanContext::new(trace, span, TraceFlags::new(ids[24]), is_remote, state.unwrap_or(TraceState::NONE))
+    SpanContext::new(trace, span, TraceFlags::new(ids[24]), is_remote, state.unwrap_or_default())
 }
 
-struct OtelSpan(BoxedSpan);
+/// Span of a call, a turn or a request. Empty without a tracer. It ends when it is dropped.
+#[derive(Debug, Default)]
+pub(crate) struct Span(Option<BoxedSpan>);
 
-impl Recorder for OtelSpan {
-    fn set(&mut self, attribute: Attribute<'_>) {
-        if self.0.is_recording() {
-            self.0.set_attribute(key_value(&attribute));
+impl Span {
+    fn recording(&mut self) -> Option<&mut BoxedSpan> {
+        self.0.as_mut().filter(|span| span.is_recording())
+    }
+
+    /// Sets an attribute. Of a text, the first 256 bytes.
+    pub(crate) fn set(&mut self, key: &'static str, value: impl Into<Value>) {
+        if let Some(span) = self.recording() {
+            span.set_attribute(KeyValue::new(key, attribute(value.into(), MAX_TEXT)));
         }
     }
 
-    fn event(&mut self, name: &'static str, attributes: &[Attribute<'_>]) {
-        if self.0.is_recording() {
-            self.0.add_event(name, attributes.iter().map(key_value).collect());
+    /// Sets an attribute to content, which is up to 8 KiB long.
+    pub(crate) fn set_content(&mut self, key: &'static str, text: &str) {
+        if let Some(span) = self.recording() {
+            span.set_attribute(KeyValue::new(key, attribute(text.into(), MAX_CONTENT)));
         }
     }
 
-    fn link(&mut self, context: TraceContext, attributes: &[Attribute<'_>]) {
-        if self.0.is_recording() {
+    /// Adds an event.
+    pub(crate) fn event(&mut self, name: &'static str) {
+        if let Some(span) = self.recording() {
+            span.add_event(name, Vec::new());
+        }
+    }
+
+    /// Links another span, which has this relation to the span.
+    pub(crate) fn link(&mut self, relation: &'static str, context: TraceContext) {
+        if let Some(span) = self.recording() {
             let linked = span_context(&Parent { context, state: None }, true);
-            self.0.add_link(linked, attributes.iter().map(key_value).collect());
+            span.add_link(linked, vec![KeyValue::new("a2a_service.link", relation)]);
         }
     }
 
-    fn rename(&mut self, name: Cow<'static, str>) {
-        self.0.update_name(name);
+    /// Replaces the name.
+    pub(crate) fn rename(&mut self, name: impl Into<Cow<'static, str>>) {
+        if let Some(span) = self.recording() {
+            span.update_name(name);
+        }
     }
 
-    fn fail(&mut self) {
-        self.0.set_status(Status::error(""));
+    /// Marks the span as failed, for this reason, which is one of a bounded number.
+    pub(crate) fn fail(&mut self, error_type: &str) {
+        if let Some(span) = self.recording() {
+            span.set_status(Status::error(""));
+        }
+        self.set("error.type", error_type);
     }
 
-    fn context(&self) -> Option<TraceContext> {
-        let context = self.0.span_context();
+    /// Context of the span, also if it is not exported. `None` if the tracer has no ids.
+    pub(crate) fn context(&self) -> Option<TraceContext> {
+        let context = self.0.as_ref()?.span_context();
         let mut bytes = [0; 25];
         bytes[..16].copy_from_slice(&context.trace_id().to_bytes());
         bytes[16..24].copy_from_slice(&context.span_id().to_bytes());
@@ -82,18 +148,38 @@ impl Recorder for OtelSpan {
         context.is_valid().then_some(TraceContext(bytes))
     }
 
-    fn state(&self) -> Option<String> {
-        Some(self.0.span_context().trace_state().header()).filter(|state| !state.is_empty())
+    /// `tracestate` of the span, if there is one.
+    pub(crate) fn state(&self) -> Option<String> {
+        Some(self.0.as_ref()?.span_context().trace_state().header()).filter(|state| !state.is_empty())
     }
 }
 
-fn key_value((key, value): &Attribute<'_>) -> KeyValue {
-    let value = match *value {
-        Value::Text(text) => OtelValue::from(text.to_owned()),
-        Value::Integer(number) => number.into(),
-        Value::Float(number) => number.into(),
+/// Returns the value of an attribute. Of a text, the beginning.
+fn attribute(value: Value, max: usize) -> OtelValue {
+    match value {
+        Value::String(mut text) => {
+            text.truncate(text.floor_char_boundary(max));
+            text.into()
+        }
         Value::Bool(flag) => flag.into(),
-        Value::List(text) => OtelValue::Array(vec![opentelemetry::StringValue::from(text.to_owned())].into()),
-    };
-    KeyValue::new(*key, value)
+        Value::Number(number) => match number.as_i64() {
+            Some(number) => number.into(),
+            None => number.as_f64().unwrap_or_default().into(),
+        },
+        Value::Array(texts) => {
+            let texts = texts.iter().filter_map(Value::as_str).map(|text| StringValue::from(text.to_owned()));
+            OtelValue::Array(texts.collect::<Vec<_>>().into())
+        }
+        other @ (Value::Null | Value::Object(_)) => other.to_string().into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_of_attributes_are_bounded() {
+        assert_eq!(attribute("é".repeat(200).into(), 255).as_str().len(), 254);
+    }
 }

@@ -237,7 +237,7 @@ impl Sender {
         now: Millis,
     ) -> Result<u16, Failure> {
         let NotificationAttempt { id, trace, number } = notification;
-        let mut span = self.tracing.start(SpanKind::Client, "SendPushNotification", Parent::parse(trace, None));
+        let mut span = self.tracing.start(SpanKind::Client, "SendPushNotification", Parent::parse(trace, None), None);
         span.set("a2a.task.id", &*config.config.task_id);
         span.set("a2a_service.push.attempt", number);
         let passed_on = span.context().map(TraceContext::to_header);

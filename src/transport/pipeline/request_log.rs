@@ -19,7 +19,7 @@ use crate::{
     base::{
         metric,
         sources::Ids,
-        trace::{RequestTrace, valid_parent},
+        trace::{RequestTrace, TraceContext},
     },
     protocol::call::{CallRecord, REQUEST_ID, TRACE},
     transport::{
@@ -47,7 +47,35 @@ pub(crate) fn logged(
     hide_credentials(&mut parts.headers);
     let id = request_id(&mut parts.headers, ids);
     let enabled = tracing::enabled!(target: REQUEST_LOG, Level::INFO);
-    let line = (enabled || trace.is_some()).then(|| Box::new(RequestLine::new(&parts, class, &id, enabled, trace)));
+    let is_traced = trace.is_some();
+    let line = (enabled || is_traced).then(|| {
+        let incoming = trace_context(&parts.headers).filter(|_| !is_traced);
+        let span = tracing::info_span!(
+            target: REQUEST_LOG,
+            "request",
+            request.id = %id.to_str().unwrap_or_default(),
+            trace.id = incoming.as_ref().map(|context| field::display(context.trace_id())),
+            span.id = field::Empty,
+        );
+        let log = is_traced.then(|| span.clone());
+        Box::new(RequestLine {
+            span,
+            start: Instant::now(),
+            class,
+            method: parts.method.clone(),
+            path: parts.extensions.get::<OriginalUri>().map_or(&parts.uri, |uri| &uri.0).path().to_owned(),
+            peer: peer(&parts),
+            id: id.clone(),
+            incoming,
+            status: None,
+            outcome: CallOutcome::default(),
+            record: Arc::new(CallRecord { trace, log, ..CallRecord::default() }),
+            is_complete: false,
+            is_logged: enabled,
+            http: parts.version,
+            user_agent: parts.headers.get(USER_AGENT).filter(|_| is_traced).cloned(),
+        })
+    });
     if let Some(line) = &line {
         parts.extensions.insert(Arc::clone(&line.record));
     }
@@ -100,15 +128,13 @@ impl Future for LoggedResponse {
 pub(crate) struct RequestLine {
     span: Span,
     start: Instant,
-    system: &'static str,
-    /// The trailers are a frame of data.
-    is_grpc_web: bool,
+    class: RequestClass,
     method: Method,
     path: String,
     peer: Option<SocketAddr>,
     id: HeaderValue,
-    /// Trace id of a valid `traceparent`.
-    trace: Option<String>,
+    /// Valid `traceparent` of a request without a span.
+    incoming: Option<TraceContext>,
     status: Option<u16>,
     outcome: CallOutcome,
     record: Arc<CallRecord>,
@@ -120,49 +146,13 @@ pub(crate) struct RequestLine {
 }
 
 impl RequestLine {
-    fn new(
-        parts: &Parts,
-        class: RequestClass,
-        id: &HeaderValue,
-        is_logged: bool,
-        request_trace: Option<RequestTrace>,
-    ) -> Self {
-        let trace = trace_id(&parts.headers).filter(|_| request_trace.is_none());
-        let span = tracing::info_span!(
-            target: REQUEST_LOG,
-            "request",
-            request.id = %id.to_str().unwrap_or_default(),
-            trace.id = trace.as_deref(),
-            span.id = field::Empty,
-        );
-        let is_traced = request_trace.is_some();
-        let log = is_traced.then(|| span.clone());
-        Self {
-            span,
-            start: Instant::now(),
-            system: class.system(),
-            is_grpc_web: class.is_grpc_web(),
-            method: parts.method.clone(),
-            path: parts.extensions.get::<OriginalUri>().map_or(&parts.uri, |uri| &uri.0).path().to_owned(),
-            peer: peer(parts),
-            id: id.clone(),
-            trace,
-            status: None,
-            outcome: CallOutcome::default(),
-            record: Arc::new(CallRecord { trace: request_trace, log, ..CallRecord::default() }),
-            is_complete: false,
-            is_logged,
-            http: parts.version,
-            user_agent: parts.headers.get(USER_AGENT).filter(|_| is_traced).cloned(),
-        }
-    }
-
-    /// Completes the span of the trace. Returns its trace id and span id.
-    fn complete(&self, trace: &RequestTrace) -> (Option<String>, Option<String>) {
+    /// Completes the span of the trace. Returns its context.
+    fn complete(&self, trace: &RequestTrace) -> Option<TraceContext> {
         // Of a request that was rejected before its caller was known.
         trace.begin(None, false);
         let mut span = trace.take();
         let Self { method, outcome, record, .. } = self;
+        let system = self.class.system();
         let is_batch = outcome.method.as_deref() == Some("batch");
         span.rename(method.as_str().to_owned());
         let is_fault = self.status.is_some_and(|status| status >= 500)
@@ -173,32 +163,28 @@ impl RequestLine {
         if call.operation.get().is_some() {
             span.set_some("rpc.method", outcome.method.as_deref());
         }
-        if self.system != "http" {
-            span.set("rpc.system.name", self.system);
-        }
-        span.set("a2a_service.binding", self.system);
+        span.set_some("rpc.system.name", Some(system).filter(|system| *system != "http"));
+        span.set("a2a_service.binding", system);
         span.set("a2a_service.request.id", self.id.to_str().unwrap_or_default());
         span.set("http.request.method", method.as_str());
         span.set_some("http.response.status_code", self.status);
-        span.set_some("rpc.status_code", outcome.grpc_status.map(|code| code.to_string()).as_deref());
+        span.set_some("rpc.status_code", outcome.grpc_status.map(|code| code.to_string()));
         span.set("network.protocol.version", if self.http == Version::HTTP_2 { "2" } else { "1.1" });
-        span.set_some("client.address", trace.client.map(|client| client.to_string()).as_deref());
+        span.set_some("client.address", trace.client.map(|client| client.to_string()));
         let user_agent = self.user_agent.as_ref().and_then(|value| value.to_str().ok());
         span.set_some("user_agent.original", user_agent.and_then(|text| text.get(..text.len().min(128))));
         let events = record.events.load(Ordering::Relaxed);
         span.set_some("a2a_service.stream.events", (events > 0).then_some(events));
         if !self.is_complete {
-            span.event("response aborted", &[]);
+            span.event("response aborted");
         }
-        let context = span.context();
-        (context.map(|context| context.trace_id().to_string()), context.map(|context| context.span_id().to_string()))
+        span.context()
     }
 }
 
-/// Returns the trace id of a `traceparent`, if it is valid.
-fn trace_id(headers: &HeaderMap) -> Option<String> {
-    let trace = valid_parent(headers.get(TRACE)?.to_str().ok()?)?;
-    trace.split('-').nth(1).map(str::to_owned)
+/// Returns the `traceparent`, if it is valid.
+fn trace_context(headers: &HeaderMap) -> Option<TraceContext> {
+    TraceContext::parse(headers.get(TRACE)?.to_str().ok()?)
 }
 
 impl BodyObserver for Box<RequestLine> {
@@ -210,7 +196,8 @@ impl BodyObserver for Box<RequestLine> {
         if let Some(trailers) = frame.and_then(Frame::trailers_ref) {
             self.outcome.record_grpc(trailers);
         }
-        if self.is_grpc_web
+        // The trailers are a frame of data.
+        if self.class.is_grpc_web()
             && let Some(trailers) = frame.and_then(Frame::data_ref).and_then(|data| grpc_web_trailers(data))
         {
             self.outcome.record_grpc(&trailers);
@@ -221,10 +208,7 @@ impl BodyObserver for Box<RequestLine> {
 
 impl Drop for RequestLine {
     fn drop(&mut self) {
-        let (trace_id, span_id) = match &self.record.trace {
-            Some(trace) => self.complete(trace),
-            None => (self.trace.take(), None),
-        };
+        let own = self.record.trace.as_ref().and_then(|trace| self.complete(trace));
         if !self.is_logged {
             return;
         }
@@ -234,7 +218,7 @@ impl Drop for RequestLine {
             target: REQUEST_LOG,
             parent: None,
             {
-                rpc.system = self.system,
+                rpc.system = self.class.system(),
                 http.method = self.method.as_str(),
                 path = self.path.as_str(),
                 status = self.status,
@@ -247,8 +231,8 @@ impl Drop for RequestLine {
                 error.reason = self.outcome.reason.as_deref(),
                 duration_ms = u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX),
                 request.id = self.id.to_str().unwrap_or_default(),
-                trace.id = trace_id.as_deref(),
-                span.id = span_id.as_deref(),
+                trace.id = own.as_ref().or(self.incoming.as_ref()).map(|context| field::display(context.trace_id())),
+                span.id = own.as_ref().map(|context| field::display(context.span_id())),
                 peer = self.peer.map(field::display),
             },
             "{event}"

@@ -555,12 +555,12 @@ impl Connection {
             Ok(arguments) => arguments,
             Err(error) => return format!("Error: the arguments are not a JSON object: {error}"),
         };
-        let has_content = TraceScope::current().has_content();
+        let has_content = TraceScope::current().tracing.has_content;
         let (started, mut call) = (Instant::now(), self.dependency.begin().traced(format!("tools/call {tool}")));
         call.span.set("mcp.method.name", "tools/call");
         call.span.set("gen_ai.operation.name", "execute_tool");
         call.span.set("gen_ai.tool.name", tool);
-        call.span.set("a2a_service.mcp.server", &self.server.name);
+        call.span.set("a2a_service.mcp.server", &*self.server.name);
         if has_content {
             let arguments = Value::from(arguments.clone()).to_string();
             call.span.set_content("gen_ai.tool.call.arguments", &arguments);

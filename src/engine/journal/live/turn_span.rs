@@ -37,7 +37,7 @@ impl LiveRef {
         let mut trace = context.traced.take().unwrap_or_default();
         let parent = Parent::parse(context.trace.as_deref(), trace.state.as_deref());
         let started = SystemTime::now().checked_sub(accepted.elapsed());
-        let mut span = tracing.start_at(SpanKind::Internal, "invoke_agent", parent, started);
+        let mut span = tracing.start(SpanKind::Internal, "invoke_agent", parent, started);
         let (relation, before) = if is_recovered {
             ("previous_attempt", trace.span.as_deref().and_then(TraceContext::parse))
         } else {
@@ -73,7 +73,7 @@ impl LiveState {
     /// Adds an event to the span of the newest turn.
     pub(in crate::engine::journal) fn note_in_span(&mut self, event: &'static str) {
         if let Some(turn) = &mut self.turn.open.span {
-            turn.span.event(event, &[]);
+            turn.span.event(event);
         }
     }
 }
@@ -104,7 +104,7 @@ impl TurnSpan {
     pub(super) fn record_commit(&self, duration: Duration, failure: Option<&str>) {
         if duration >= SLOW_COMMIT || failure.is_some() {
             let started = SystemTime::now().checked_sub(duration);
-            let mut span = self.scope.start_at(SpanKind::Internal, "commit", started);
+            let mut span = self.scope.tracing.start(SpanKind::Internal, "commit", self.scope.parent(), started);
             span.set("db.system.name", "sqlite");
             span.set("db.operation.name", "COMMIT");
             if let Some(failure) = failure {
