@@ -279,6 +279,14 @@ setters! {
     /// Clients see them, also later, because tasks are stored. Off by default: a status message has only the id of the error in the log.
     pub expose_causes => options.expose_causes: bool;
 
+    /// Token with which an operator reads the state of the server, the tasks of all owners and the deliveries of push
+    /// notifications, below the path `/operator`. Credentials that name the scope `admin` may do so too. None by default.
+    pub operator_token => options.operator_token: Token;
+
+    /// Kind of the agent, as operators see it: `exec`, `http`, `openai`, `upstream`, `demo`. `rust` by default.
+    #[doc(hidden)]
+    pub agent_kind => options.agent_kind: &'static str;
+
     /// Tracer for spans of calls, turns and outgoing requests.
     pub(crate) tracing => options.tracing: Tracing;
 }
@@ -529,20 +537,6 @@ impl Server {
     pub fn metrics(mut self, render: impl Fn() -> String + Send + Sync + 'static) -> Self {
         metric::enable();
         self.options.metrics = Some(Arc::new(render));
-        self
-    }
-
-    /// Token with which an operator reads the state of the server, the tasks of all owners and the deliveries of push
-    /// notifications, below the path `/operator`. Credentials that name the scope `admin` may do so too. None by default.
-    pub fn operator_token(mut self, token: Token) -> Self {
-        self.options.operator_token = Some(token);
-        self
-    }
-
-    /// Kind of the agent, as operators see it: `exec`, `http`, `openai`, `upstream`, `demo`. `rust` by default.
-    #[doc(hidden)]
-    pub fn agent_kind(mut self, kind: &'static str) -> Self {
-        self.options.agent_kind = Some(kind);
         self
     }
 

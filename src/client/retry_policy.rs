@@ -88,7 +88,7 @@ impl RetryBudget {
 }
 
 /// Consecutive retries of one call or stream, and the delay before the next one.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Retries {
     retry: Retry,
     count: u32,
@@ -100,13 +100,7 @@ pub(super) struct Retries {
 
 impl Retries {
     pub(super) fn new(retry: &Retry) -> Self {
-        Self {
-            retry: retry.clone(),
-            count: 0,
-            budget: None,
-            #[cfg(feature = "server")]
-            unreachable_since: None,
-        }
+        Self { retry: retry.clone(), ..Self::default() }
     }
 
     /// Takes retries from a budget.

@@ -25,7 +25,7 @@ use super::{
     PushOptions,
     payload::{Form, Notification},
     response::Failure,
-    sender::{NotificationAttempt, Sender},
+    sender::Sender,
     stats::PushStats,
 };
 use crate::{
@@ -517,9 +517,8 @@ impl Shared {
         for Notification { seq, body } in due.notifications {
             self.counters.lock().attempts += 1;
             let trace = StoredContexts::decode(claim.turn_contexts.as_deref()).trace(seq);
-            let (id, owner) = (delivery_id(claim, seq), &claim.key.scope().owner);
-            let notification = NotificationAttempt { id: &id, trace: trace.as_deref(), number: claim.attempts + 1 };
-            match self.sender.send(owner, &claim.config, notification, body, self.now()).await {
+            let id = delivery_id(claim, seq);
+            match self.sender.send(claim, &id, trace.as_deref(), body, self.now()).await {
                 Ok(status) => last = Some(self.attempted(Some(status), None)),
                 Err(failure) => return self.record_failure(claim, cursor, failure).await,
             }

@@ -30,11 +30,11 @@ use crate::{
         clock::Millis,
         jws::SigningKeys,
         oauth::sensitive,
-        trace::{Parent, Span, SpanKind, TraceContext, Tracing},
+        trace::{Parent, Span, SpanKind, Tracing},
         webhook_signature::{WEBHOOK_ID, WEBHOOK_SIGNATURE, WEBHOOK_TIMESTAMP, sign},
     },
     protocol::{call::TRACE, error::Error, pb::v1::TaskPushNotificationConfig, version::Version},
-    store::PushConfig,
+    store::{DeliveryClaim, PushConfig},
 };
 
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
@@ -63,16 +63,6 @@ pub(crate) struct Sender {
     issuer: String,
     credentials: Option<Arc<dyn WebhookCredentials>>,
     tracing: Tracing,
-}
-
-/// Attempt to send a notification.
-pub(crate) struct NotificationAttempt<'a> {
-    /// Id of the delivery.
-    pub(crate) id: &'a str,
-    /// `traceparent` that the notification continues.
-    pub(crate) trace: Option<&'a str>,
-    /// From 1.
-    pub(crate) number: u32,
 }
 
 /// Issuer of tokens of a server that has no URL.
@@ -155,25 +145,19 @@ impl Resolve for CheckedAddresses {
 
 impl Sender {
     pub(crate) fn new(options: &PushOptions, tracing: Tracing) -> Self {
-        let policy = TargetPolicy::new(options);
         let json = if options.plain_json { "application/json" } else { "application/a2a+json" };
-        let (keys, credentials) = (options.keys.clone(), options.credentials.clone());
-        let issuer = options.issuer.clone().unwrap_or_else(|| UNKNOWN_ISSUER.to_owned());
-        let (timeout, idle_connections) = (options.timeout, options.per_host);
         let names = PublicNames::default();
-        let public = client(Arc::new(names.clone()), idle_connections);
-        let (internal, content_type) = (Mutex::default(), HeaderValue::from_static(json));
         Self {
-            timeout,
-            idle_connections,
-            public,
+            timeout: options.timeout,
+            idle_connections: options.per_host,
+            public: client(Arc::new(names.clone()), options.per_host),
             names,
-            internal,
-            policy,
-            content_type,
-            keys,
-            issuer,
-            credentials,
+            internal: Mutex::default(),
+            policy: TargetPolicy::new(options),
+            content_type: HeaderValue::from_static(json),
+            keys: options.keys.clone(),
+            issuer: options.issuer.clone().unwrap_or_else(|| UNKNOWN_ISSUER.to_owned()),
+            credentials: options.credentials.clone(),
             tracing,
         }
     }
@@ -224,25 +208,23 @@ impl Sender {
     }
 
     /// Makes one attempt to send a notification. If the receiver rejects the credentials of the server, the notification is
-    /// sent a second time with other ones, if there are any. `owner` is that of the task.
+    /// sent a second time with other ones, if there are any. `trace` is the `traceparent` that the notification continues.
     ///
     /// # Errors
     /// The receiver has not accepted it.
     pub(crate) async fn send(
         &self,
-        owner: &Arc<str>,
-        config: &PushConfig,
-        notification: NotificationAttempt<'_>,
+        claim: &DeliveryClaim,
+        id: &str,
+        trace: Option<&str>,
         body: Bytes,
         now: Millis,
     ) -> Result<u16, Failure> {
-        let NotificationAttempt { id, trace, number } = notification;
         let mut span = self.tracing.start(SpanKind::Client, "SendPushNotification", Parent::parse(trace, None), None);
-        span.set("a2a.task.id", &*config.config.task_id);
-        span.set("a2a_service.push.attempt", number);
-        let passed_on = span.context().map(TraceContext::to_header);
-        let delivery = (id, passed_on.as_deref().or(trace));
-        let sent = self.post(owner, config, delivery, body, now, &mut span).await;
+        span.set("a2a.task.id", &*claim.config.config.task_id);
+        span.set("a2a_service.push.attempt", claim.attempts + 1);
+        let passed_on = span.header();
+        let sent = self.post(claim, id, passed_on.as_deref().or(trace), body, now, &mut span).await;
         if let Err(failure) = &sent {
             span.fail(failure.name());
         }
@@ -251,19 +233,20 @@ impl Sender {
 
     async fn post(
         &self,
-        owner: &Arc<str>,
-        config: &PushConfig,
-        (id, trace): (&str, Option<&str>),
+        claim: &DeliveryClaim,
+        id: &str,
+        trace: Option<&str>,
         body: Bytes,
         now: Millis,
         span: &mut Span,
     ) -> Result<u16, Failure> {
+        let config = &claim.config;
         let rejected = |reason: String| Failure::Rejected { reason, status: None };
         let url = Url::parse(&config.config.url).map_err(|_| rejected("the URL is invalid".to_owned()))?;
         span.set_some("server.address", url.host_str());
         span.set_some("server.port", url.port_or_known_default());
         let deadline = Instant::now() + self.timeout;
-        let addresses = timeout_at(deadline, self.policy.addresses(owner, &url)).await;
+        let addresses = timeout_at(deadline, self.policy.addresses(&claim.key.scope().owner, &url)).await;
         let addresses = addresses.map_err(|_| Failure::retry("the host does not resolve in time"))?;
         let addresses = addresses.map_err(|error| match error {
             TargetError::Unresolved => Failure::retry("the host does not resolve"),

@@ -1,6 +1,6 @@
 //! Environment variables of the configuration: which of them are keys, which are ignored, and warnings of unknown ones.
 
-use std::{env, ffi::OsString, path::Path, time::Duration};
+use std::{collections::BTreeMap, env, ffi::OsString, path::Path, time::Duration};
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use percent_encoding::percent_decode_str;
@@ -58,11 +58,11 @@ pub(crate) fn metrics_export() -> (HeaderMap, Duration) {
 impl Loader {
     /// Returns the variables that configure this program, in the order in which they are applied.
     pub(super) fn variables(&mut self, all: impl Iterator<Item = (OsString, OsString)>) -> Vec<(String, String)> {
-        let (mut variables, mut standard) = (Vec::new(), Vec::new());
+        let (mut variables, mut standard) = (Vec::new(), BTreeMap::new());
         for (name, value) in all {
             if let Some((name, value)) = name.to_str().zip(value.to_str()).filter(|(name, _)| name.starts_with("OTEL_"))
             {
-                standard.push((name.to_owned(), value.to_owned()));
+                standard.insert(name.to_owned(), value.to_owned());
                 continue;
             }
             if name == STATE_VARIABLE {
@@ -85,7 +85,6 @@ impl Loader {
                 None => self.warn_unknown_variable(name),
             }
         }
-        standard.sort();
         self.apply_standard(&standard);
         // Descending, so that `A2A_LOG_FILTER` is applied after `RUST_LOG`. Sorted also for a stable order of errors.
         variables.sort_by(|a, b| b.cmp(a));
@@ -93,24 +92,26 @@ impl Loader {
     }
 
     /// Applies the variables of OpenTelemetry, which set defaults: other sources override them. The exporter reads the others.
-    fn apply_standard(&mut self, variables: &[(String, String)]) {
-        let get = |sought: &str| variables.iter().find(|(name, value)| name == sought && !value.is_empty());
-        if get("OTEL_SDK_DISABLED").is_some_and(|(_, value)| value.eq_ignore_ascii_case("true")) {
-            self.is_telemetry_disabled = true;
-        }
+    fn apply_standard(&mut self, variables: &BTreeMap<String, String>) {
+        let get = |name: &str| {
+            let (name, value) = variables.get_key_value(name)?;
+            (!value.is_empty()).then_some((name, &**value))
+        };
+        self.is_telemetry_disabled =
+            get("OTEL_SDK_DISABLED").is_some_and(|(_, value)| value.eq_ignore_ascii_case("true"));
         let endpoint = get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT").or(get("OTEL_EXPORTER_OTLP_ENDPOINT"));
-        let sampler = get("OTEL_TRACES_SAMPLER").map_or("", |(_, value)| value);
-        let ratio = get("OTEL_TRACES_SAMPLER_ARG").filter(|_| sampler.ends_with("traceidratio"));
-        let off = ("OTEL_TRACES_SAMPLER".to_owned(), "0".to_owned());
-        let ratio = if sampler.ends_with("always_off") { Some(&off) } else { ratio };
-        for (key, (name, value)) in [("otlp.endpoint", endpoint), ("otlp.sample", ratio)]
-            .into_iter()
-            .filter_map(|(key, variable)| Some((KEYS.iter().find(|known| known.name == key)?, variable?)))
-        {
-            self.set(key, RawValue::Text(value), Origin::Variable(name.clone()));
+        let ratio = match get("OTEL_TRACES_SAMPLER") {
+            Some((name, sampler)) if sampler.ends_with("always_off") => Some((name, "0")),
+            Some((_, sampler)) if sampler.ends_with("traceidratio") => get("OTEL_TRACES_SAMPLER_ARG"),
+            _ => None,
+        };
+        for (key, variable) in [("otlp.endpoint", endpoint), ("otlp.sample", ratio)] {
+            if let (Some(key), Some((name, value))) = (KEYS.iter().find(|known| known.name == key), variable) {
+                self.set(key, RawValue::Text(value), Origin::Variable(name.clone()));
+            }
         }
         let protocol = get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL").or(get("OTEL_EXPORTER_OTLP_PROTOCOL"));
-        if let (Some(_), Some((name, value))) = (endpoint, protocol.filter(|(_, value)| value != "http/protobuf")) {
+        if let (Some(_), Some((name, value))) = (endpoint, protocol.filter(|(_, value)| *value != "http/protobuf")) {
             self.warnings.push(format!("{name}: {value} is not supported; spans are sent as http/protobuf"));
         }
     }
