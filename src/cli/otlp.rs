@@ -47,9 +47,6 @@ mod metrics;
 /// Maximum number of spans that wait for their export.
 const QUEUE: usize = 8192;
 
-/// Maximum number of spans of a request.
-const BATCH: usize = 512;
-
 /// Maximum time that a span waits for others.
 const DELAY: Duration = Duration::from_secs(1);
 
@@ -97,11 +94,9 @@ impl Exporter {
             lost: AtomicUsize::default(),
             warnings: RateLimiter::direct(Quota::per_minute(NonZero::<u32>::MIN)),
         });
-        let batches = BatchConfigBuilder::default().with_max_queue_size(QUEUE).with_max_export_batch_size(BATCH);
+        let config_of_batches = BatchConfigBuilder::default().with_max_queue_size(QUEUE).with_scheduled_delay(DELAY);
         let exporter = CountedExporter { exporter, counts: Arc::clone(&counts) };
-        let batches = BatchSpanProcessor::builder(exporter)
-            .with_batch_config(batches.with_scheduled_delay(DELAY).build())
-            .build();
+        let batches = BatchSpanProcessor::builder(exporter).with_batch_config(config_of_batches.build()).build();
         let sampler = LimitedSampler {
             sampler: Sampler::ParentBased(Box::new(Sampler::TraceIdRatioBased(config.sample.0))),
             limiter: Arc::new(RateLimiter::direct(Quota::per_second(TRACES_PER_SECOND))),

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use futures_util::StreamExt as _;
 use reqwest::Url;
-use tokio_stream::StreamExt as _;
 use tonic::{Request, Status};
 
 use super::{A2aService, BoxStream, Call, Error, Event};
@@ -78,12 +78,7 @@ async fn unary<T: OfTask>(mut span: Span, response: ServiceFuture<'_, T>) -> Ser
 async fn streaming(mut span: Span, response: ServiceFuture<'_, BoxStream<Event>>) -> ServiceResult<BoxStream<Event>> {
     let response = response.await.inspect_err(|status| fail(&mut span, status))?;
     let mut stream = StreamSpan { span, count: 0 };
-    Ok(response.map(|events| -> BoxStream<Event> {
-        Box::pin(events.map(move |item| {
-            stream.record(&item);
-            item
-        }))
-    }))
+    Ok(response.map(|events| -> BoxStream<Event> { Box::pin(events.inspect(move |item| stream.record(item))) }))
 }
 
 /// Span of a stream, which ends with it.
