@@ -17,6 +17,7 @@ use std::{
 
 use axum::Router;
 use http::{HeaderMap, Request, Response, StatusCode, header, request::Parts};
+use tower::service_fn;
 use tower_service::Service;
 
 use crate::{
@@ -110,10 +111,16 @@ impl LayeredService {
         mounted: Arc<[MountedHttp]>,
     ) -> Self {
         let checked = CheckedService { http, layers, bound };
-        let add = |router, add: &AddLayer| add(router);
         let added = &checked.layers.added;
-        let router =
-            (!added.is_empty()).then(|| added.iter().fold(Router::new().fallback_service(checked.clone()), add));
+        let router = (!added.is_empty()).then(|| {
+            let inner = checked.clone();
+            let respond = move |request: Request<axum::body::Body>| {
+                // A layer of the program may have changed the request.
+                let (parts, body) = request.into_parts();
+                inner.respond(inner.layers.paths.classify(&parts), parts, body)
+            };
+            added.iter().fold(Router::new().fallback_service(service_fn(respond)), |router, add| add(router))
+        });
         Self { checked, router, mounted }
     }
 
@@ -292,21 +299,5 @@ impl<B: RequestBody> Service<Request<B>> for LayeredService {
             true => recorded(parts, body, |parts, body| self.respond(class, parts, body)),
             false => self.respond(class, parts, body),
         })
-    }
-}
-
-impl<B: RequestBody> Service<Request<B>> for CheckedService {
-    type Response = Response<Body>;
-    type Error = Infallible;
-    type Future = ResponseFuture;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: Request<B>) -> ResponseFuture {
-        // A layer of the program may have changed the request.
-        let (parts, body) = request.into_parts();
-        self.respond(self.layers.paths.classify(&parts), parts, body)
     }
 }
