@@ -67,12 +67,9 @@ fn fail(span: &mut Span, status: &Status) {
 }
 
 async fn unary<T: OfTask>(mut span: Span, response: ServiceFuture<'_, T>) -> ServiceResult<T> {
-    let result = response.await;
-    match &result {
-        Ok(response) => describe(&mut span, response.get_ref()),
-        Err(status) => fail(&mut span, status),
-    }
-    result
+    let response = response.await.inspect_err(|status| fail(&mut span, status))?;
+    describe(&mut span, response.get_ref());
+    Ok(response)
 }
 
 async fn streaming(mut span: Span, response: ServiceFuture<'_, BoxStream<Event>>) -> ServiceResult<BoxStream<Event>> {

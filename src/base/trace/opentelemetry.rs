@@ -78,10 +78,8 @@ impl Tracing {
 
 fn span_context(parent: &Parent<'_>, is_remote: bool) -> SpanContext {
     let (ids, state) = (parent.context.0, parent.state.and_then(|state| state.parse().ok()));
-    let (mut trace, mut span) = ([0; 16], [0; 8]);
-    trace.copy_from_slice(&ids[..16]);
-    span.copy_from_slice(&ids[16..24]);
-    let (trace, span) = (TraceId::from_bytes(trace), SpanId::from_bytes(span));
+    let trace = TraceId::from_bytes(ids[..16].try_into().unwrap_or_default());
+    let span = SpanId::from_bytes(ids[16..24].try_into().unwrap_or_default());
     SpanContext::new(trace, span, TraceFlags::new(ids[24]), is_remote, state.unwrap_or_default())
 }
 

@@ -193,20 +193,6 @@ impl Sender {
         headers(config, "", &[], 0).map(drop).map_err(|field| invalid(field, "can't be sent in an HTTP header"))
     }
 
-    /// Returns the value of `Authorization` for a notification that is signed with the keys of the server.
-    fn signed_token(
-        &self,
-        keys: &SigningKeys,
-        url: &Url,
-        id: &str,
-        body: &[u8],
-        now: Millis,
-    ) -> Result<HeaderValue, Failure> {
-        let token = keys.token(&self.issuer, url, id, body, now).map_err(|error| error.to_string());
-        let value = token.and_then(|token| sensitive(&format!("Bearer {token}")).map_err(|error| error.to_string()));
-        value.map_err(|why| Failure::retry(format!("the notification can't be signed: {why}")))
-    }
-
     /// Makes one attempt to send a notification. If the receiver rejects the credentials of the server, the notification is
     /// sent a second time with other ones, if there are any. `trace` is the `traceparent` that the notification continues.
     ///
@@ -270,7 +256,12 @@ impl Sender {
         let signed = self.keys.as_ref().filter(|_| !has_own && presented.is_none() && asks_for_token(config));
         let value = match (&presented, signed) {
             (Some(value), _) => Some(value.clone()),
-            (None, Some(keys)) => Some(self.signed_token(keys, &url, id, &body, now)?),
+            (None, Some(keys)) => {
+                let token = keys.token(&self.issuer, &url, id, &body, now).map_err(|error| error.to_string());
+                let value =
+                    token.and_then(|token| sensitive(&format!("Bearer {token}")).map_err(|error| error.to_string()));
+                Some(value.map_err(|why| Failure::retry(format!("the notification can't be signed: {why}")))?)
+            }
             (None, None) => None,
         };
         headers.extend(value.map(|value| (header::AUTHORIZATION, value)));

@@ -71,7 +71,6 @@ pub(crate) fn logged(
             outcome: CallOutcome::default(),
             record: Arc::new(CallRecord { trace, log, ..CallRecord::default() }),
             is_complete: false,
-            is_logged: enabled,
             http: parts.version,
             user_agent: parts.headers.get(USER_AGENT).filter(|_| is_traced).cloned(),
         })
@@ -139,8 +138,6 @@ pub(crate) struct RequestLine {
     outcome: CallOutcome,
     record: Arc<CallRecord>,
     is_complete: bool,
-    /// The request log is enabled.
-    is_logged: bool,
     http: Version,
     user_agent: Option<HeaderValue>,
 }
@@ -209,9 +206,6 @@ impl BodyObserver for Box<RequestLine> {
 impl Drop for RequestLine {
     fn drop(&mut self) {
         let own = self.record.trace.as_ref().and_then(|trace| self.complete(trace));
-        if !self.is_logged {
-            return;
-        }
         let event = if self.is_complete { "request completed" } else { "response aborted" };
         // No parent: the only field of the span is repeated here.
         tracing::info!(
