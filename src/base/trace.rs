@@ -62,12 +62,12 @@ impl TraceContext {
 
     /// Trace id in hexadecimal digits.
     pub(crate) fn trace_id(&self) -> impl fmt::Display + '_ {
-        Hex(&self.0[..16])
+        hex(&self.0[..16])
     }
 
     /// Span id in hexadecimal digits.
     pub(crate) fn span_id(&self) -> impl fmt::Display + '_ {
-        Hex(&self.0[16..24])
+        hex(&self.0[16..24])
     }
 }
 
@@ -77,13 +77,9 @@ impl fmt::Debug for TraceContext {
     }
 }
 
-/// Bytes in hexadecimal digits.
-struct Hex<'a>(&'a [u8]);
-
-impl fmt::Display for Hex<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
-    }
+/// Returns bytes in hexadecimal digits.
+fn hex(bytes: &[u8]) -> impl fmt::Display + '_ {
+    fmt::from_fn(move |f| bytes.iter().try_for_each(|byte| write!(f, "{byte:02x}")))
 }
 
 /// Returns the part of a `traceparent` that each version has: version, trace id, parent id and flags. `None` if the text is invalid.
