@@ -134,7 +134,6 @@ impl Exporter {
 
 /// Returns the description of this server. `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES` take precedence.
 fn resource() -> Resource {
-    let attribute = |key: &'static str, value: String| KeyValue::new(key, value);
     let host = fs::read_to_string("/proc/sys/kernel/hostname").ok();
     let name = env::var("OTEL_SERVICE_NAME").ok().filter(|name| !name.is_empty());
     Resource::builder_empty()
@@ -142,9 +141,9 @@ fn resource() -> Resource {
         .with_attribute(KeyValue::new("service.version", env!("CARGO_PKG_VERSION")))
         .with_attribute(KeyValue::new("service.instance.id", Ids::default().random()))
         .with_attribute(KeyValue::new("process.pid", i64::from(process::id())))
-        .with_attributes(host.map(|name| attribute("host.name", name.trim().to_owned())))
+        .with_attributes(host.map(|name| KeyValue::new("host.name", name.trim().to_owned())))
         .with_detectors(&[Box::new(TelemetryResourceDetector), Box::new(EnvResourceDetector::new())])
-        .with_attributes(name.map(|name| attribute("service.name", name)))
+        .with_attributes(name.map(|name| KeyValue::new("service.name", name)))
         .build()
 }
 

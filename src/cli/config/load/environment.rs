@@ -1,6 +1,6 @@
 //! Environment variables of the configuration: which of them are keys, which are ignored, and warnings of unknown ones.
 
-use std::{collections::BTreeMap, env, ffi::OsString, path::Path, time::Duration};
+use std::{env, ffi::OsString, path::Path, time::Duration};
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use percent_encoding::percent_decode_str;
@@ -58,13 +58,9 @@ pub(crate) fn metrics_export() -> (HeaderMap, Duration) {
 impl Loader {
     /// Returns the variables that configure this program, in the order in which they are applied.
     pub(super) fn variables(&mut self, all: impl Iterator<Item = (OsString, OsString)>) -> Vec<(String, String)> {
-        let (mut variables, mut standard) = (Vec::new(), BTreeMap::new());
+        let (all, mut variables): (Vec<_>, _) = (all.collect(), Vec::new());
+        self.apply_standard(&all);
         for (name, value) in all {
-            if let Some((name, value)) = name.to_str().zip(value.to_str()).filter(|(name, _)| name.starts_with("OTEL_"))
-            {
-                standard.insert(name.to_owned(), value.to_owned());
-                continue;
-            }
             if name == STATE_VARIABLE {
                 let first = value.to_str().and_then(|list| list.split(':').next()).filter(|path| !path.is_empty());
                 if let Some(directory) = first {
@@ -85,17 +81,16 @@ impl Loader {
                 None => self.warn_unknown_variable(name),
             }
         }
-        self.apply_standard(&standard);
         // Descending, so that `A2A_LOG_FILTER` is applied after `RUST_LOG`. Sorted also for a stable order of errors.
         variables.sort_by(|a, b| b.cmp(a));
         variables
     }
 
     /// Applies the variables of OpenTelemetry, which set defaults: other sources override them. The exporter reads the others.
-    fn apply_standard(&mut self, variables: &BTreeMap<String, String>) {
+    fn apply_standard(&mut self, variables: &[(OsString, OsString)]) {
         let get = |name: &str| {
-            let (name, value) = variables.get_key_value(name)?;
-            (!value.is_empty()).then_some((name, &**value))
+            let set = variables.iter().filter_map(|(name, value)| name.to_str().zip(value.to_str()));
+            set.filter(|(_, value)| !value.is_empty()).find(|(known, _)| *known == name)
         };
         self.is_telemetry_disabled =
             get("OTEL_SDK_DISABLED").is_some_and(|(_, value)| value.eq_ignore_ascii_case("true"));
@@ -107,7 +102,7 @@ impl Loader {
         };
         for (key, variable) in [("otlp.endpoint", endpoint), ("otlp.sample", ratio)] {
             if let (Some(key), Some((name, value))) = (KEYS.iter().find(|known| known.name == key), variable) {
-                self.set(key, RawValue::Text(value), Origin::Variable(name.clone()));
+                self.set(key, RawValue::Text(value), Origin::Variable(name.to_owned()));
             }
         }
         let protocol = get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL").or(get("OTEL_EXPORTER_OTLP_PROTOCOL"));
