@@ -10,7 +10,7 @@ use std::{
 
 use axum::extract::OriginalUri;
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Method, Response, Version, header::USER_AGENT, request::Parts};
+use http::{HeaderValue, Method, Response, Version, header::USER_AGENT, request::Parts};
 use http_body::{Body as _, Frame};
 use tokio::time::Instant;
 use tracing::{Level, Span, field};
@@ -49,7 +49,8 @@ pub(crate) fn logged(
     let enabled = tracing::enabled!(target: REQUEST_LOG, Level::INFO);
     let is_traced = trace.is_some();
     let line = (enabled || is_traced).then(|| {
-        let incoming = trace_context(&parts.headers).filter(|_| !is_traced);
+        let incoming = parts.headers.get(TRACE).filter(|_| !is_traced);
+        let incoming = incoming.and_then(|text| TraceContext::parse(text.to_str().ok()?));
         let span = tracing::info_span!(
             target: REQUEST_LOG,
             "request",
@@ -177,11 +178,6 @@ impl RequestLine {
         }
         span.context()
     }
-}
-
-/// Returns the `traceparent`, if it is valid.
-fn trace_context(headers: &HeaderMap) -> Option<TraceContext> {
-    TraceContext::parse(headers.get(TRACE)?.to_str().ok()?)
 }
 
 impl BodyObserver for Box<RequestLine> {
