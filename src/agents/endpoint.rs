@@ -154,7 +154,7 @@ pub(super) async fn with_retries<F: Future<Output = Result<Attempt, Error>>>(
             // Without the URL, which may have a secret.
             Err(error) => call.fail(outcome, &std::error::Error::source(error).map(chain).unwrap_or_default()),
         }
-        let may_wait = outcome == OutboundResult::Connect && (turn.attempt() > 1 || dependency.is_open());
+        let may_wait = outcome == OutboundResult::Connect && (turn.attempt() > 1 || dependency.state().is_open());
         let delay = match delay {
             Some(delay) => delay,
             None if may_wait => {

@@ -131,9 +131,9 @@ impl Agent for Upstream {
         let mut extensions = extensions(&client.card());
         extensions.retain(|extension| turn.extensions().contains(&extension.uri));
         let extensions = extensions.into_iter().map(|extension| extension.uri).collect();
-        let attempts = Attempts::new(&self.dependency, false);
+        let attempts = Attempts::new(self.dependency.clone(), false);
         let context =
-            Call { extensions, trace, trace_state, headers, attempts: Some(attempts.clone()), ..Call::default() };
+            Call { extensions, trace, trace_state, headers, attempts: Some(Arc::clone(&attempts)), ..Call::default() };
         let upstream = UpstreamTask {
             client: client.with_context(context),
             live: turn.live.clone(),
@@ -231,7 +231,7 @@ impl Agent for Upstream {
 
 /// Reads a task that does not exist, once. Any answer shows that the agent is there.
 async fn probe(client: Client) -> OutboundResult {
-    let attempts = Attempts::new(&Dependency::new("upstream", ""), true);
+    let attempts = Attempts::new(Dependency::new("upstream", ""), true);
     let client = client.with_context(Call { attempts: Some(attempts), ..Call::default() });
     match client.get(&Ids::default().random()).await {
         Ok(_) => OutboundResult::Ok,

@@ -12,7 +12,6 @@ use std::{
 };
 
 use futures_util::future::BoxFuture;
-use parking_lot::Mutex;
 use tokio::{
     sync::{Notify, watch},
     time::{Instant, sleep_until, timeout, timeout_at},
@@ -94,7 +93,7 @@ impl OutboundResult {
 
 /// Availability of a dependency.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Availability {
+enum Availability {
     /// Not used yet.
     #[default]
     Unknown,
@@ -106,7 +105,7 @@ pub enum Availability {
 
 /// State of a circuit breaker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Breaker {
+enum Breaker {
     /// Work is accepted.
     #[default]
     Closed,
@@ -114,28 +113,6 @@ pub enum Breaker {
     Open,
     /// A probe has succeeded: the next call closes the breaker, or opens it again.
     HalfOpen,
-}
-
-/// State of a dependency at one time.
-#[derive(Clone, Debug)]
-pub(crate) struct DependencyView {
-    pub(crate) peer: Box<str>,
-    /// `up`, `down`, `rate_limited` or `unknown`.
-    pub(crate) state: &'static str,
-    /// `closed`, `open` or `half_open`.
-    pub(crate) breaker: &'static str,
-    /// Time since the last change between up and down.
-    pub(crate) since: Duration,
-    /// Time since the last answer.
-    pub(crate) last_success: Option<Duration>,
-    /// Number of failures since the last answer.
-    pub(crate) failures: u64,
-    /// Label of the last failure.
-    pub(crate) last_error: Option<&'static str>,
-    /// Moving average of the time until an answer.
-    pub(crate) latency: Option<Duration>,
-    /// Time until which the dependency asks not to be called.
-    pub(crate) limited_for: Option<Duration>,
 }
 
 /// Function that probes a dependency, without the credentials of callers.
@@ -154,77 +131,59 @@ struct Shared {
     probe: Option<Probe>,
     /// The probe only connects: it proves nothing after failures of another kind.
     only_connects: bool,
-    state: Mutex<State>,
-    status: watch::Sender<(Availability, Breaker)>,
+    /// Those that wait are told changes of availability and breaker.
+    state: watch::Sender<DependencyState>,
 }
 
-struct State {
-    availability: Availability,
-    breaker: Breaker,
-    since: Instant,
-    last_success: Option<Instant>,
-    /// Number of failures since the last success, the time of the first one, and the last one.
-    failures: u64,
-    failing_since: Option<Instant>,
-    last_error: Option<OutboundResult>,
-    /// Connect failures in a row, those of a moment as one: their number, the first and the last one counted.
-    connects: Option<(u32, Instant, Instant)>,
-    latency: Option<Duration>,
-    limited_until: Option<Instant>,
-    calls: usize,
-    /// End of the last call or probe.
-    active_at: Instant,
-    /// Failed probes in a row, and the time of the next one.
-    probes: u32,
-    probe_at: Option<Instant>,
-    /// New work does not need the dependency.
-    is_optional: bool,
-    /// Time of the last log line that the dependency is down, the number of those that were left out since, and whether the current
-    /// failure has one.
-    logged_at: Option<Instant>,
-    suppressed: u64,
-    is_logged: bool,
+defaults! {
+    /// State of a dependency at one time.
+    #[derive(Clone, Debug)]
+    pub(crate) struct DependencyState {
+        availability: Availability,
+        breaker: Breaker,
+        /// Time of the last change between up and down.
+        pub(crate) since: Instant = Instant::now(),
+        pub(crate) last_success: Option<Instant>,
+        /// Number of failures since the last success, the time of the first one, and the last one.
+        pub(crate) failures: u64,
+        failing_since: Option<Instant>,
+        last_error: Option<OutboundResult>,
+        /// Connect failures in a row, those of a moment as one: their number, the first and the last one counted.
+        connects: Option<(u32, Instant, Instant)>,
+        /// Moving average of the time until an answer.
+        pub(crate) latency: Option<Duration>,
+        limited_until: Option<Instant>,
+        calls: usize,
+        /// End of the last call or probe.
+        active_at: Instant = Instant::now(),
+        /// Failed probes in a row, and the time of the next one.
+        probes: u32,
+        probe_at: Option<Instant>,
+        /// New work does not need the dependency.
+        is_optional: bool,
+        /// Time of the last log line that the dependency is down, and whether the current failure has one.
+        logged_at: Option<Instant>,
+        is_logged: bool,
+    }
 }
 
 impl fmt::Debug for Dependency {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (availability, breaker) = *self.0.status.borrow();
-        f.debug_tuple("Dependency").field(&self.0.peer).field(&availability).field(&breaker).finish()
+        f.debug_tuple("Dependency").field(&self.0.peer).field(&*self.0.state.borrow()).finish()
     }
 }
 
 impl Dependency {
     /// Creates a dependency. `peer` is its name in metrics, and `subject` a noun for people, such as `the upstream agent`.
     pub(crate) fn new(peer: impl Into<Box<str>>, subject: impl Into<Box<str>>) -> Self {
-        let now = Instant::now();
-        let state = State {
-            availability: Availability::Unknown,
-            breaker: Breaker::Closed,
-            since: now,
-            last_success: None,
-            failures: 0,
-            failing_since: None,
-            last_error: None,
-            connects: None,
-            latency: None,
-            limited_until: None,
-            calls: 0,
-            active_at: now,
-            probes: 0,
-            probe_at: None,
-            is_optional: false,
-            logged_at: None,
-            suppressed: 0,
-            is_logged: false,
-        };
+        let (peer, subject, agent) = (peer.into(), subject.into(), OnceLock::new());
         Self(Arc::new(Shared {
-            peer: peer.into(),
-            subject: subject.into(),
-            agent: OnceLock::new(),
+            peer,
+            subject,
+            agent,
             probe: None,
             only_connects: false,
-            state: Mutex::new(state),
-            status: watch::Sender::default(),
+            state: watch::Sender::default(),
         }))
     }
 
@@ -256,13 +215,29 @@ impl Dependency {
         self.0.agent.get()?.as_ref()
     }
 
+    /// Returns the state.
+    pub(crate) fn state(&self) -> DependencyState {
+        self.0.state.borrow().clone()
+    }
+
+    /// Changes the state, and tells those that wait for changes.
+    fn update(&self, change: impl FnOnce(&mut DependencyState)) {
+        self.0.state.send_if_modified(|state| {
+            let before = (state.availability, state.breaker);
+            change(state);
+            state.active_at = Instant::now();
+            before != (state.availability, state.breaker)
+        });
+    }
+
     /// Begins a call.
     pub(crate) fn begin(&self) -> OutboundCall {
-        self.0.state.lock().calls += 1;
+        self.update(|state| state.calls += 1);
         OutboundCall {
             dependency: self.clone(),
             started: Instant::now(),
-            progress: Progress::Sent,
+            is_answered: false,
+            result: CANCELED,
             retries: 0,
             span: Span::default(),
         }
@@ -270,86 +245,35 @@ impl Dependency {
 
     /// Sets whether new work is accepted although the dependency is down.
     pub(crate) fn set_optional(&self, is_optional: bool) {
-        self.0.state.lock().is_optional = is_optional;
+        self.update(|state| state.is_optional = is_optional);
     }
 
     /// Returns the time after which new work may be sent again, if it is refused now.
     pub(crate) fn refusal(&self) -> Option<Duration> {
-        if !self.is_open() {
-            return None;
-        }
-        let state = self.0.state.lock();
+        let state = self.0.state.borrow();
         let next = state.probe_at.map_or(PROBES.first, |at| at.saturating_duration_since(Instant::now()));
-        (!state.is_optional).then(|| next.clamp(PROBES.first, PROBES.longest))
-    }
-
-    /// Counts work that was refused.
-    pub(crate) fn count_refusal(&self) {
-        metric::outbound(self.agent(), self.peer(), "rejected", Duration::ZERO, 0);
+        (state.is_open() && !state.is_optional).then(|| next.clamp(PROBES.first, PROBES.longest))
     }
 
     /// Records the gauges.
     pub(crate) fn record(&self) {
-        let view = self.view();
-        let last_success = view.last_success.and_then(|ago| SystemTime::now().checked_sub(ago));
-        metric::dependency(self.agent(), self.peer(), view.state != "down", last_success);
-        metric::breaker(self.agent(), self.peer(), view.breaker);
-    }
-
-    /// Returns true while the breaker is open.
-    pub(crate) fn is_open(&self) -> bool {
-        self.0.status.borrow().1 == Breaker::Open
-    }
-
-    /// Returns true if the last call or probe failed.
-    pub(crate) fn is_down(&self) -> bool {
-        self.0.status.borrow().0 == Availability::Down
-    }
-
-    /// Returns true if new work needs the dependency, and it has been down for at least this long.
-    pub(crate) fn is_down_for(&self, time: Duration) -> bool {
-        let state = self.0.state.lock();
-        !state.is_optional && state.availability == Availability::Down && state.since.elapsed() >= time
+        let state = self.state();
+        let last_success = state.last_success.and_then(|at| SystemTime::now().checked_sub(at.elapsed()));
+        metric::dependency(self.agent(), self.peer(), !state.is_down(), last_success);
+        metric::breaker(self.agent(), self.peer(), state.breaker());
     }
 
     /// Waits until the breaker is not open, at most until this time. Returns false if it is still open.
     pub(crate) async fn wait_while_open(&self, until: Instant) -> bool {
-        let mut status = self.0.status.subscribe();
+        let mut states = self.0.state.subscribe();
         // The sender is not dropped before.
-        timeout_at(until, status.wait_for(|(_, breaker)| *breaker != Breaker::Open)).await.is_ok()
+        timeout_at(until, states.wait_for(|state| !state.is_open())).await.is_ok()
     }
 
     /// Waits until the dependency is up.
     pub(crate) async fn wait_until_up(&self) {
         // The sender is not dropped before.
-        drop(self.0.status.subscribe().wait_for(|(availability, _)| *availability == Availability::Up).await);
-    }
-
-    /// Returns the state.
-    pub(crate) fn view(&self) -> DependencyView {
-        let (state, now) = (self.0.state.lock(), Instant::now());
-        let limited_for = state.limited_until.map(|at| at.saturating_duration_since(now));
-        let limited_for = limited_for.filter(|left| !left.is_zero());
-        DependencyView {
-            peer: self.0.peer.clone(),
-            state: match state.availability {
-                Availability::Unknown => "unknown",
-                Availability::Up if limited_for.is_some() => "rate_limited",
-                Availability::Up => "up",
-                Availability::Down => "down",
-            },
-            breaker: match state.breaker {
-                Breaker::Closed => "closed",
-                Breaker::Open => "open",
-                Breaker::HalfOpen => "half_open",
-            },
-            since: now.saturating_duration_since(state.since),
-            last_success: state.last_success.map(|at| now.saturating_duration_since(at)),
-            failures: state.failures,
-            last_error: state.last_error.map(OutboundResult::label),
-            latency: state.latency,
-            limited_for,
-        }
+        drop(self.0.state.subscribe().wait_for(|state| state.availability == Availability::Up).await);
     }
 
     /// Starts the probes: while there were no calls for `interval`, unless that is zero, and while the dependency is down. They end
@@ -361,12 +285,12 @@ impl Dependency {
         let shared = Arc::downgrade(&self.0);
         tokio::spawn(async move {
             while let Some(dependency) = shared.upgrade().map(Self) {
-                let (mut status, random) = (dependency.0.status.subscribe(), Rng::default().next_u64());
+                let (mut states, random) = (dependency.0.state.subscribe(), Rng::default().next_u64());
                 let due = dependency.next_probe(interval, random);
                 drop(dependency);
                 tokio::select! {
                     // Also when the dependency is dropped.
-                    _ = status.changed() => continue,
+                    _ = states.changed() => continue,
                     () = sleep_until(due) => {}
                 }
                 let Some(dependency) = shared.upgrade().map(Self) else { return };
@@ -380,7 +304,7 @@ impl Dependency {
 
     /// Returns the time of the next probe.
     fn next_probe(&self, interval: Duration, random: u64) -> Instant {
-        let state = self.0.state.lock();
+        let state = self.0.state.borrow();
         if let Some(at) = state.probe_at {
             return at;
         }
@@ -399,54 +323,36 @@ impl Dependency {
         let result = timeout(PROBE_TIMEOUT, probe()).await.unwrap_or(OutboundResult::Timeout);
         // An answer is enough: a probe may need credentials that it does not have, or a method that the server lacks (501).
         let is_failure = result.is_failure() || (!self.0.only_connects && result == OutboundResult::Status(500));
-        self.0.update(|state| {
-            let was_open = state.breaker == Breaker::Open;
-            let proves_nothing = state.availability == Availability::Down
-                && self.0.only_connects
+        self.update(|state| {
+            let was_open = state.is_open();
+            let proves_nothing = self.0.only_connects
+                && state.is_down()
                 && state.last_error.is_some_and(|error| error != OutboundResult::Connect);
             if is_failure || proves_nothing {
                 state.probes = state.probes.saturating_add(1);
             }
             if is_failure {
-                return self.0.failed(state, result, &"a probe failed");
+                return self.failed(state, result, &"a probe failed");
             }
             if proves_nothing {
                 state.schedule_probe();
             } else {
-                self.0.succeeded(state);
+                self.succeeded(state);
             }
             if was_open {
                 state.breaker = Breaker::HalfOpen;
             }
         });
     }
-}
-
-impl Shared {
-    /// Changes the state, and tells those that wait for changes.
-    fn update(&self, change: impl FnOnce(&mut State)) {
-        let mut state = self.state.lock();
-        change(&mut state);
-        state.active_at = Instant::now();
-        let new = (state.availability, state.breaker);
-        self.status.send_if_modified(|status| std::mem::replace(status, new) != new);
-    }
 
     /// Records an answer.
-    fn succeeded(&self, state: &mut State) {
+    fn succeeded(&self, state: &mut DependencyState) {
         let now = Instant::now();
         state.last_success = Some(now);
-        if state.availability == Availability::Down && state.is_logged {
-            let (agent, peer) = (self.agent(), &*self.peer);
-            let down_for = now.saturating_duration_since(state.since).as_secs_f64();
-            tracing::info!(
-                agent,
-                peer,
-                down_s = down_for,
-                failures = state.failures,
-                "dependency up: {}",
-                self.subject
-            );
+        if state.is_logged {
+            let (agent, peer, subject) = (self.agent().map(|agent| &**agent), self.peer(), self.subject());
+            let down_s = state.since.elapsed().as_secs_f64();
+            tracing::info!(agent, peer, down_s, failures = state.failures, "dependency up: {subject}");
         }
         if state.availability != Availability::Up {
             (state.availability, state.since) = (Availability::Up, now);
@@ -457,7 +363,7 @@ impl Shared {
     }
 
     /// Records a failure.
-    fn failed(&self, state: &mut State, result: OutboundResult, cause: &dyn fmt::Display) {
+    fn failed(&self, state: &mut DependencyState, result: OutboundResult, cause: &dyn fmt::Display) {
         let now = Instant::now();
         state.failures += 1;
         state.last_error = Some(result);
@@ -468,7 +374,7 @@ impl Shared {
             Some((count, first, last)) if now.saturating_duration_since(last) < MOMENT => Some((count, first, last)),
             Some((count, first, _)) => Some((count.saturating_add(1), first, now)),
         };
-        if state.availability != Availability::Down {
+        if !state.is_down() {
             (state.availability, state.since) = (Availability::Down, now);
             (state.probes, state.probe_at) = (0, None);
         }
@@ -479,27 +385,63 @@ impl Shared {
             .is_some_and(|(connects, first, _)| connects >= count && now.saturating_duration_since(first) >= time);
         let fails = state.breaker == Breaker::HalfOpen || now.saturating_duration_since(failing_since) >= FAILING;
         // Only a probe closes it again.
-        if (is_unreachable || fails) && self.probe.is_some() && self.agent.get().is_some() {
+        if (is_unreachable || fails) && self.0.probe.is_some() && self.0.agent.get().is_some() {
             state.breaker = Breaker::Open;
         }
-        if !state.is_logged {
-            if state.logged_at.is_some_and(|at| now.saturating_duration_since(at) < LOG_INTERVAL) {
-                state.suppressed += 1;
-            } else {
-                let (agent, peer, reason) = (self.agent(), &*self.peer, result.label());
-                let suppressed = Some(std::mem::take(&mut state.suppressed)).filter(|count| *count > 0);
-                (state.logged_at, state.is_logged) = (Some(now), true);
-                tracing::warn!(agent, peer, reason, error.cause = %cause, suppressed, "dependency down: {}", self.subject);
-            }
+        if !state.is_logged && state.logged_at.is_none_or(|at| now.saturating_duration_since(at) >= LOG_INTERVAL) {
+            (state.logged_at, state.is_logged) = (Some(now), true);
+            let (agent, peer, subject) = (self.agent().map(|agent| &**agent), self.peer(), self.subject());
+            tracing::warn!(agent, peer, reason = result.label(), error.cause = %cause, "dependency down: {subject}");
         }
-    }
-
-    fn agent(&self) -> Option<&str> {
-        self.agent.get()?.as_deref()
     }
 }
 
-impl State {
+impl DependencyState {
+    /// `up`, `down`, `rate_limited` or `unknown`.
+    pub(crate) fn name(&self) -> &'static str {
+        match self.availability {
+            Availability::Unknown => "unknown",
+            Availability::Up if self.limited_for().is_some() => "rate_limited",
+            Availability::Up => "up",
+            Availability::Down => "down",
+        }
+    }
+
+    /// `closed`, `open` or `half_open`.
+    pub(crate) fn breaker(&self) -> &'static str {
+        match self.breaker {
+            Breaker::Closed => "closed",
+            Breaker::Open => "open",
+            Breaker::HalfOpen => "half_open",
+        }
+    }
+
+    /// Label of the last failure.
+    pub(crate) fn last_error(&self) -> Option<&'static str> {
+        self.last_error.map(OutboundResult::label)
+    }
+
+    /// Time for which the dependency asks not to be called.
+    pub(crate) fn limited_for(&self) -> Option<Duration> {
+        let left = self.limited_until?.saturating_duration_since(Instant::now());
+        (!left.is_zero()).then_some(left)
+    }
+
+    /// Returns true while the breaker is open.
+    pub(crate) fn is_open(&self) -> bool {
+        self.breaker == Breaker::Open
+    }
+
+    /// Returns true if the last call or probe failed.
+    pub(crate) fn is_down(&self) -> bool {
+        self.availability == Availability::Down
+    }
+
+    /// Returns true if new work needs the dependency, and it has been down for at least this long.
+    pub(crate) fn is_down_for(&self, time: Duration) -> bool {
+        !self.is_optional && self.is_down() && self.since.elapsed() >= time
+    }
+
     /// Sets the time of the next probe, unless it is set and not over yet.
     fn schedule_probe(&mut self) {
         let now = Instant::now();
@@ -509,14 +451,8 @@ impl State {
     }
 }
 
-/// Progress of a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Progress {
-    Sent,
-    /// The dependency has begun to answer. How the answer ends says nothing about its availability.
-    Answered,
-    Ended,
-}
+/// Result of a call without an end.
+const CANCELED: &str = "canceled";
 
 /// Call of a dependency. Without an end, it counts as canceled.
 #[must_use = "a call has an end"]
@@ -524,7 +460,10 @@ enum Progress {
 pub struct OutboundCall {
     dependency: Dependency,
     started: Instant,
-    progress: Progress,
+    /// The dependency has begun to answer. How the answer ends says nothing about its availability.
+    is_answered: bool,
+    /// Label of the result.
+    result: &'static str,
     retries: u64,
     /// Span below that of the turn, if the call has one.
     pub(crate) span: Span,
@@ -553,11 +492,11 @@ impl OutboundCall {
 
     /// Records that the dependency has begun to answer, such as with the head of a response.
     pub(crate) fn answered(&mut self) {
-        if std::mem::replace(&mut self.progress, Progress::Answered) == Progress::Sent {
+        if !std::mem::replace(&mut self.is_answered, true) {
             let latency = self.started.elapsed();
-            self.dependency.0.update(|state| {
+            self.dependency.update(|state| {
                 state.latency = Some(state.latency.map_or(latency, |average| (average * 4 + latency) / 5));
-                self.dependency.0.succeeded(state);
+                self.dependency.succeeded(state);
             });
         }
     }
@@ -571,52 +510,40 @@ impl OutboundCall {
     pub(crate) fn fail(mut self, result: OutboundResult, cause: &dyn fmt::Display) {
         if !result.is_failure() {
             self.answered();
+        } else if !self.is_answered {
+            self.dependency.update(|state| self.dependency.failed(state, result, cause));
         }
-        let shared = &self.dependency.0;
-        if let OutboundResult::RateLimited(time) = result {
-            shared.state.lock().limited_until = Some(after(Instant::now(), time));
-        }
-        if result.is_failure() && self.progress == Progress::Sent {
-            shared.update(|state| shared.failed(state, result, cause));
-        }
-        if let OutboundResult::Status(status) = result {
-            self.span.set("http.response.status_code", status);
+        match result {
+            OutboundResult::RateLimited(time) => {
+                self.dependency.update(|state| state.limited_until = Some(after(Instant::now(), time)));
+            }
+            OutboundResult::Status(status) => self.span.set("http.response.status_code", status),
+            OutboundResult::Ok | OutboundResult::Connect | OutboundResult::Timeout | OutboundResult::Protocol => {}
         }
         if result != OutboundResult::Ok {
             self.span.fail(result.label());
         }
-        self.progress = Progress::Ended;
-        self.count(result.label());
-    }
-
-    fn count(&self, result: &'static str) {
-        let dependency = &self.dependency;
-        metric::outbound(dependency.agent(), dependency.peer(), result, self.started.elapsed(), self.retries);
+        self.result = result.label();
     }
 }
 
 impl Drop for OutboundCall {
     fn drop(&mut self) {
-        let mut state = self.dependency.0.state.lock();
-        state.calls = state.calls.saturating_sub(1);
-        state.active_at = Instant::now();
-        drop(state);
-        if self.progress != Progress::Ended {
-            self.span.set("error.type", "canceled");
-            self.count("canceled");
+        let dependency = &self.dependency;
+        dependency.update(|state| state.calls = state.calls.saturating_sub(1));
+        metric::outbound(dependency.agent(), dependency.peer(), self.result, self.elapsed(), self.retries);
+        if self.result == CANCELED {
+            self.span.set("error.type", CANCELED);
         }
     }
 }
 
 /// Attempts of the calls of a turn, which a client reports and repeats.
-#[derive(Clone, Debug)]
-pub struct Attempts(Arc<AttemptsState>);
-
 #[derive(Debug)]
-struct AttemptsState {
+pub struct Attempts {
     dependency: Dependency,
     /// The call is a probe: its only attempt is not one of the turns.
-    is_probe: bool,
+    pub(crate) is_probe: bool,
     has_failed: AtomicBool,
     waiting: Notify,
 }
@@ -626,40 +553,34 @@ impl Attempts {
     const BACKOFF: Backoff = Backoff { first: MOMENT, longest: Duration::from_secs(2) };
 
     /// Creates the attempts of a turn.
-    pub(crate) fn new(dependency: &Dependency, is_probe: bool) -> Self {
-        let (dependency, has_failed, waiting) = (dependency.clone(), AtomicBool::new(false), Notify::new());
-        Self(Arc::new(AttemptsState { dependency, is_probe, has_failed, waiting }))
-    }
-
-    /// Returns true if failed calls are not repeated.
-    pub(crate) fn is_single(&self) -> bool {
-        self.0.is_probe
+    pub(crate) fn new(dependency: Dependency, is_probe: bool) -> Arc<Self> {
+        Arc::new(Self { dependency, is_probe, has_failed: AtomicBool::new(false), waiting: Notify::new() })
     }
 
     /// Begins an attempt. `None` if it is not counted.
     pub(crate) fn begin(&self) -> Option<OutboundCall> {
-        let is_retry = self.0.has_failed.load(Ordering::Relaxed);
-        (!self.0.is_probe).then(|| self.0.dependency.begin().repeating(is_retry))
+        let is_retry = self.has_failed.load(Ordering::Relaxed);
+        (!self.is_probe).then(|| self.dependency.begin().repeating(is_retry))
     }
 
     /// Ends an attempt.
     pub(crate) fn end(&self, call: OutboundCall, result: OutboundResult, cause: &dyn fmt::Display) {
-        self.0.has_failed.store(result.is_failure(), Ordering::Relaxed);
+        self.has_failed.store(result.is_failure(), Ordering::Relaxed);
         call.fail(result, cause);
     }
 
     /// Waits after an attempt that found no connection: with backoff, and while the breaker is open, until a probe succeeds. Returns
     /// false if the dependency can't be reached until then.
     pub(crate) async fn wait(&self, retries: u32, until: Instant) -> bool {
-        self.0.waiting.notify_one();
+        self.waiting.notify_one();
         let delay = Self::BACKOFF.delay(retries, Rng::default().next_u64());
         sleep_until(until.min(Instant::now() + delay)).await;
-        Instant::now() < until && self.0.dependency.wait_while_open(until).await
+        Instant::now() < until && self.dependency.wait_while_open(until).await
     }
 
     /// Waits until a call waits to be repeated.
     pub(crate) async fn waiting(&self) {
-        self.0.waiting.notified().await;
+        self.waiting.notified().await;
     }
 }
 
@@ -695,8 +616,8 @@ mod tests {
     }
 
     fn shown(dependency: &Dependency) -> (&'static str, &'static str) {
-        let view = dependency.view();
-        (view.state, view.breaker)
+        let state = dependency.state();
+        (state.name(), state.breaker())
     }
 
     #[tokio::test(start_paused = true)]
@@ -734,7 +655,7 @@ mod tests {
             let results =
                 [OutboundResult::Connect, OutboundResult::Timeout, OutboundResult::Status(503), OutboundResult::Ok];
             end(&dependency, results[round % 4]);
-            assert_eq!(dependency.view().breaker, "closed", "{round}");
+            assert_eq!(dependency.state().breaker(), "closed", "{round}");
         }
     }
 
@@ -743,11 +664,11 @@ mod tests {
         let (dependency, works, _) = probed(true, Duration::ZERO);
         works.store(true, Ordering::Relaxed);
         for _ in 0..11 {
-            assert_eq!(dependency.view().breaker, "closed");
+            assert_eq!(dependency.state().breaker(), "closed");
             end(&dependency, OutboundResult::Status(503));
             advance(Duration::from_secs(1)).await;
         }
-        assert_eq!(dependency.view().breaker, "open");
+        assert_eq!(dependency.state().breaker(), "open");
         assert!(dependency.wait_while_open(Instant::now() + MAX_WAIT).await);
         assert_eq!(shown(&dependency), ("down", "half_open"));
         end(&dependency, OutboundResult::Timeout);
@@ -790,7 +711,7 @@ mod tests {
                 .with_probe(false, move || async move { OutboundResult::of_status(status, None) });
             dependency.start_probes(None, Duration::from_secs(30));
             pass(40).await;
-            assert_eq!(dependency.view().state, expected, "{status}");
+            assert_eq!(dependency.state().name(), expected, "{status}");
         }
     }
 
@@ -806,7 +727,8 @@ mod tests {
         }
         assert_eq!((shown(&dependency), dependency.refusal()), (("down", "open"), None));
         assert_eq!(shown(&unprobed), ("down", "closed"));
-        assert!(unprobed.is_down_for(Duration::from_secs(9)) && !unprobed.is_down_for(Duration::from_secs(11)));
+        let state = unprobed.state();
+        assert!(state.is_down_for(Duration::from_secs(9)) && !state.is_down_for(Duration::from_secs(11)));
     }
 
     #[tokio::test(start_paused = true)]
@@ -815,10 +737,10 @@ mod tests {
         let mut call = dependency.begin();
         call.answered();
         call.end(OutboundResult::Protocol);
-        assert_eq!(dependency.view().state, "up");
+        assert_eq!(dependency.state().name(), "up");
         end(&dependency, OutboundResult::of_status(429, Some(Duration::from_secs(5))));
-        assert_eq!(dependency.view().state, "rate_limited");
+        assert_eq!(dependency.state().name(), "rate_limited");
         advance(Duration::from_secs(5)).await;
-        assert_eq!(dependency.view().state, "up");
+        assert_eq!(dependency.state().name(), "up");
     }
 }

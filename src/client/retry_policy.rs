@@ -123,7 +123,7 @@ impl Retries {
     pub(super) async fn wait(&mut self, error: &Error, call: &Call) -> bool {
         #[cfg(feature = "server")]
         if let Some(attempts) = &call.attempts {
-            if attempts.is_single() {
+            if attempts.is_probe {
                 return false;
             }
             self.unreachable_since = self.unreachable_since.filter(|_| error.is_unsent());

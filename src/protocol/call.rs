@@ -231,7 +231,7 @@ pub struct Call {
     /// Attempts of a call of an agent, which the client reports.
     #[cfg(feature = "server")]
     #[doc(hidden)]
-    pub attempts: Option<crate::base::dependency::Attempts>,
+    pub attempts: Option<Arc<crate::base::dependency::Attempts>>,
     /// Part of an operation of which another part is counted against `limits.call_rate_per_owner`.
     pub is_counted: bool,
     /// Details of the call for the request log, if it is enabled.

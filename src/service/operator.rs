@@ -28,7 +28,7 @@ use super::Service;
 use crate::{
     base::{
         clock::{Clock, Millis, whole_millis},
-        dependency::{Dependency, DependencyView},
+        dependency::Dependency,
         metric::LimitUse,
         trace::TraceContext,
     },
@@ -257,17 +257,18 @@ impl Operator {
                 add(&mut push, "dead", counts.dead);
                 oldest = [oldest, since].into_iter().flatten().min();
             }
-            let dependencies: Vec<_> = agent.dyn_dependencies().iter().map(Dependency::view).collect();
-            let down = dependencies.iter().filter(|dependency| dependency.state == "down").count();
+            let dependencies = agent.dyn_dependencies();
+            let down = dependencies.iter().filter(|dependency| dependency.state().is_down()).count();
             add(&mut totals, "dependencies_down", down);
-            let breaker = dependencies.iter().map(|view| view.breaker).find(|breaker| *breaker != "closed");
+            let breaker =
+                dependencies.iter().map(|needed| needed.state().breaker()).find(|breaker| *breaker != "closed");
             let last_error = journal.last_error();
             agents.push(json!({
                 "name": name,
                 "kind": kind,
                 "turns": gauges.turns,
                 "queued": gauges.queued_turns,
-                "dependencies": dependencies.iter().map(|view| dependency_json(view, now)).collect::<Value>(),
+                "dependencies": dependencies.iter().map(|needed| dependency_json(needed, now)).collect::<Value>(),
                 "breaker": breaker.unwrap_or("closed"),
                 "last_error": last_error.map(|last| json!({ "class": last.reason, "error_id": last.error_id, "time": time(last.time) })),
             }));
@@ -586,12 +587,13 @@ fn key_of(task: &TaskSummary) -> TaskKey {
     TaskKey::new(&scope.into(), &task.id)
 }
 
-fn dependency_json(view: &DependencyView, now: Millis) -> Value {
-    let ago = |ago: Duration| time(now.saturating_sub(whole_millis(ago)));
+fn dependency_json(dependency: &Dependency, now: Millis) -> Value {
+    let state = dependency.state();
+    let at = |at: Instant| time(now.saturating_sub(whole_millis(at.elapsed())));
     json!({
-        "peer": view.peer, "state": view.state, "breaker": view.breaker, "since": ago(view.since),
-        "last_success": view.last_success.map(ago), "failures": view.failures, "last_error": view.last_error,
-        "latency_ms": view.latency.map(whole_millis), "limited_ms": view.limited_for.map(whole_millis),
+        "peer": dependency.peer(), "state": state.name(), "breaker": state.breaker(), "since": at(state.since),
+        "last_success": state.last_success.map(at), "failures": state.failures, "last_error": state.last_error(),
+        "latency_ms": state.latency.map(whole_millis), "limited_ms": state.limited_for().map(whole_millis),
     })
 }
 

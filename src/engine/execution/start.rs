@@ -1,7 +1,7 @@
 //! Acceptance of messages and start of turns: a message without a task id creates a task with its first turn.
 //! `follow_up.rs` has messages for existing tasks.
 
-use std::{future::ready, sync::Arc};
+use std::{future::ready, sync::Arc, time::Duration};
 
 use futures_util::future::Either;
 
@@ -15,6 +15,7 @@ use super::{
     turn::{FirstPoll, signal_first_poll},
 };
 use crate::{
+    base::metric,
     engine::journal::{LiveRef, LiveTask, Phase, TurnContext, Watch},
     protocol::{
         error::{Error, ErrorKind},
@@ -122,7 +123,7 @@ impl Execution {
         }
         for dependency in &*self.0.dependencies {
             if let Some(retry_after) = dependency.refusal() {
-                dependency.count_refusal();
+                metric::outbound(dependency.agent(), dependency.peer(), "rejected", Duration::ZERO, 0);
                 let why = format!("{} can't be reached; nothing was recorded, retry later", dependency.subject());
                 return Err(ErrorKind::Unavailable.because(why).retry_after(retry_after));
             }

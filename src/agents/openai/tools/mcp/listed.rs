@@ -75,7 +75,7 @@ impl Servers {
                 return;
             }
             drop(servers);
-            let was_unreachable = dependency.view().last_error == Some(OutboundResult::Connect.label());
+            let was_unreachable = dependency.state().last_error() == Some(OutboundResult::Connect.label());
             tokio::select! {
                 () = sleep_until(Instant::now() + RESTARTS.without_jitter(attempt)) => {}
                 // A probe has found it.
@@ -125,7 +125,7 @@ impl Tools {
         _ = lists.wait_for(|lists| lists.iter().all(Option::is_some)).await;
         // The tools of a server that a probe has just found are requested.
         let is_known = |(connection, list): (&Arc<Connection>, &Listing)| {
-            matches!(list, Some(Ok(_))) || connection.dependency.is_down()
+            matches!(list, Some(Ok(_))) || connection.dependency.state().is_down()
         };
         let connections = &self.servers.connections;
         _ = timeout(START, lists.wait_for(|lists| connections.iter().zip(lists).all(is_known))).await;
