@@ -262,7 +262,7 @@ impl Runner {
         let input = match self.options.format {
             ExecFormat::Text => files.text(turn.messages()).into_bytes(),
             ExecFormat::JsonLines => {
-                let line = TurnLine::new(turn, "1", files.paths(), Some(files.output()));
+                let line = TurnLine::new(turn, "1", &files.paths, Some(&files.output));
                 line.traced(trace.as_deref()).to_line()?
             }
         };
@@ -301,7 +301,7 @@ fn describe(command: &mut Command, turn: &Turn, files: &TurnFiles, (trace, state
     command.env("A2A_TASK_ID", turn.task_id()).env("A2A_CONTEXT_ID", turn.context_id());
     command.env("A2A_MESSAGE_ID", &turn.message().message_id).env("A2A_ATTEMPT", turn.attempt().to_string());
     command.env("A2A_OWNER", turn.owner()).env("A2A_TENANT", turn.tenant());
-    command.env("A2A_INPUT_DIR", files.input()).env("A2A_OUTPUT_DIR", files.output());
+    command.env("A2A_INPUT_DIR", &files.input).env("A2A_OUTPUT_DIR", &files.output);
     let trace = [("TRACEPARENT", trace), ("TRACESTATE", state)].map(|(name, value)| Some((name, value?)));
     command.envs(trace.into_iter().flatten());
     command.env("A2A_HOPS", turn.hops().to_string());

@@ -31,12 +31,14 @@ const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::
 /// Directories of a turn, which are deleted when the turn has ended.
 pub(super) struct TurnFiles {
     temporary: Option<TempDir>,
-    input: PathBuf,
-    output: PathBuf,
+    /// Directory with the files of the messages.
+    pub(super) input: PathBuf,
+    /// Directory for files that become artifacts.
+    pub(super) output: PathBuf,
     /// The output directory. It stays the same if the command replaces its path.
     outputs: OwnedFd,
     /// Paths of the files of the messages, in their order.
-    paths: Vec<String>,
+    pub(super) paths: Vec<String>,
 }
 
 impl TurnFiles {
@@ -73,21 +75,6 @@ impl TurnFiles {
     /// Directory with all files of the turn.
     pub(super) fn directory(&self) -> &Path {
         self.temporary.as_ref().map_or(&self.input, TempDir::path)
-    }
-
-    /// Directory with the files of the messages.
-    pub(super) fn input(&self) -> &Path {
-        &self.input
-    }
-
-    /// Directory for files that become artifacts.
-    pub(super) fn output(&self) -> &Path {
-        &self.output
-    }
-
-    /// Paths of the files of the messages.
-    pub(super) fn paths(&self) -> &[String] {
-        &self.paths
     }
 
     /// Returns messages as text: each part on a line, a file as its path.
@@ -192,21 +179,21 @@ mod tests {
         let files = TurnFiles::write(&contents, PREFIX).unwrap();
         let read = |path: &String| fs::read(path).unwrap();
         assert_eq!(fs::metadata(files.directory()).unwrap().permissions().mode() & 0o777, 0o700);
-        assert_eq!(files.paths().iter().map(read).collect::<Vec<_>>(), [b"1", b"2"]);
+        assert_eq!(files.paths.iter().map(read).collect::<Vec<_>>(), [b"1", b"2"]);
         let message = Message {
             parts: vec![Part::text("Compare"), Part::bytes("1", ""), Part::bytes("2", "")],
             ..Message::user("")
         };
-        assert_eq!(files.text([message].iter()), format!("Compare\n{}", files.paths().join("\n")));
+        assert_eq!(files.text([message].iter()), format!("Compare\n{}", files.paths.join("\n")));
     }
 
     #[test]
     fn output_is_limited_and_links_are_skipped() {
         let files = TurnFiles::write(&[], PREFIX).unwrap();
-        fs::write(files.output().join("b.txt"), "bb").unwrap();
-        fs::write(files.output().join("a.txt"), "a").unwrap();
-        fs::create_dir(files.output().join("directory")).unwrap();
-        std::os::unix::fs::symlink("/etc/hostname", files.output().join("link")).unwrap();
+        fs::write(files.output.join("b.txt"), "bb").unwrap();
+        fs::write(files.output.join("a.txt"), "a").unwrap();
+        fs::create_dir(files.output.join("directory")).unwrap();
+        std::os::unix::fs::symlink("/etc/hostname", files.output.join("link")).unwrap();
         let found = read_output(&files.outputs, 3).unwrap();
         assert_eq!(found, [("a.txt".to_owned(), b"a".to_vec()), ("b.txt".to_owned(), b"bb".to_vec())]);
         let error = read_output(&files.outputs, 2).unwrap_err();
@@ -218,8 +205,8 @@ mod tests {
         let files = TurnFiles::write(&[], PREFIX).unwrap();
         let elsewhere = tempfile::tempdir().unwrap();
         fs::write(elsewhere.path().join("secret"), "sesame").unwrap();
-        fs::rename(files.output(), files.directory().join("moved")).unwrap();
-        std::os::unix::fs::symlink(elsewhere.path(), files.output()).unwrap();
+        fs::rename(&files.output, files.directory().join("moved")).unwrap();
+        std::os::unix::fs::symlink(elsewhere.path(), &files.output).unwrap();
         assert!(read_output(&files.outputs, 100).unwrap().is_empty());
         fs::write(files.directory().join("moved/own"), "own").unwrap();
         assert_eq!(read_output(&files.outputs, 100).unwrap(), [("own".to_owned(), b"own".to_vec())]);

@@ -20,7 +20,7 @@ use crate::{
         bounded_body::{BodyError, MAX_WITHOUT_EVENT, ResponseBody},
         credential::Credential,
         decoding::{self, BYTE_ORDER_MARK},
-        dependency::{Dependency, OutboundCall, OutboundResult},
+        dependency::{Dependency, OutboundResult},
         retry::Backoff,
         sse::{SseReader, without_mark},
         stderr::escaped,
@@ -109,51 +109,38 @@ impl HttpEndpoint {
         Ok(Self { client, url, dependency, options })
     }
 
-    /// Sends a turn. Returns the response with a successful status, and its call.
-    async fn request(
-        &self,
-        turn: &Turn,
-        out: &Updates,
-        body: &Bytes,
-    ) -> Result<(Response, Option<OutboundCall>), Error> {
+    /// Sends a turn, and applies the events of the response.
+    async fn turn(&self, turn: &Turn, out: &Updates) -> Result<End, Error> {
+        let body = Bytes::from(TurnLine::new(turn, "1", &[], None).to_line()?);
         let id = format!("{}-{}", turn.task_id(), turn.message().message_id);
         let send = async |trace| {
-            let request = post((&self.client, &self.url), self.options.token.as_ref(), ACCEPT, trace, body).await;
+            let request = post((&self.client, &self.url), self.options.token.as_ref(), ACCEPT, trace, &body).await;
             let mut request = request.header("idempotency-key", &id).header(HOPS, turn.hops().saturating_add(1));
             if let Some(secret) = &self.options.secret {
                 let timestamp = (turn.live.journal().sources().clock.millis() / 1000).to_string();
-                let signature = webhook_signature(&secret.current().await, &id, &timestamp, body);
+                let signature = webhook_signature(&secret.current().await, &id, &timestamp, &body);
                 request = request.header("webhook-id", &id).header("webhook-timestamp", timestamp);
                 request = request.header("webhook-signature", signature);
             }
             endpoint::send(ENDPOINT, request, RESPONSE_HEAD).await
         };
         let is_final = |result: &Attempt| match result {
-            Ok(response) => !self.options.idempotent || !is_overloaded(response.status()),
+            Ok(response) => !self.options.idempotent || !matches!(response.status().as_u16(), 429 | 502..=504),
             Err(error) => !self.options.idempotent && !error.is_connect(),
         };
-        let (result, call) =
-            with_retries((turn, out), (&self.dependency, &self.url, "POST"), (RETRIES, BACKOFF), send, is_final)
-                .await?;
-        match result {
-            // A part of a body is no answer.
-            Ok(response) if response.status().is_success() && response.status() != StatusCode::PARTIAL_CONTENT => {
-                Ok((response, call))
-            }
-            Ok(response) => {
-                let status = response.status().as_u16();
-                Err(Error::public(format!("The endpoint of the agent responded with status {status}.")))
-            }
-            // Without the URL, which may have a secret.
-            Err(error) => Err(Error::public("The endpoint of the agent can't be reached.")
-                .caused_by(error.without_url())
-                .because_of("unavailable")),
+        let called = (&self.dependency, &self.url, "POST");
+        let (result, call) = with_retries((turn, out), called, (RETRIES, BACKOFF), send, is_final).await?;
+        // Without the URL, which may have a secret.
+        let response = result.map_err(|error| {
+            let failure = Error::public("The endpoint of the agent can't be reached.");
+            failure.caused_by(error.without_url()).because_of("unavailable")
+        })?;
+        let status = response.status();
+        // A part of a body is no answer.
+        if !status.is_success() || status == StatusCode::PARTIAL_CONTENT {
+            let status = status.as_u16();
+            return Err(Error::public(format!("The endpoint of the agent responded with status {status}.")));
         }
-    }
-
-    async fn turn(&self, turn: &Turn, out: &Updates) -> Result<End, Error> {
-        let body = Bytes::from(TurnLine::new(turn, "1", &[], None).to_line()?);
-        let (response, call) = self.request(turn, out, &body).await?;
         let end = self.read(response, turn, out).await;
         if let Some(call) = call {
             call.end(if end.is_ok() { OutboundResult::Ok } else { OutboundResult::Protocol });
@@ -200,16 +187,6 @@ impl Agent for HttpEndpoint {
     fn dependencies(&self) -> Vec<Dependency> {
         vec![self.dependency.clone()]
     }
-}
-
-fn is_overloaded(status: StatusCode) -> bool {
-    matches!(
-        status,
-        StatusCode::TOO_MANY_REQUESTS
-            | StatusCode::BAD_GATEWAY
-            | StatusCode::SERVICE_UNAVAILABLE
-            | StatusCode::GATEWAY_TIMEOUT
-    )
 }
 
 fn failure(error: BodyError<reqwest::Error>) -> Error {

@@ -264,10 +264,6 @@ impl AgentEvent {
             Kind::Status | Kind::Artifact | Kind::Save | Kind::Log => false,
         }
     }
-
-    fn optional_content(&mut self) -> Option<Message> {
-        self.content().ok()
-    }
 }
 
 /// Returns the beginning of a line as text.
@@ -398,8 +394,8 @@ impl<'a> EventSink<'a> {
 
     /// Returns the failure of a turn whose stream ended without an event. `sender` has sent the stream.
     pub(super) fn failure(&self, sender: &str) -> Option<Error> {
-        (!self.has_events)
-            .then(|| Error::public(format!("The {sender} sent no event.{}", hint(self.first_output.as_deref()))))
+        let output = self.first_output.iter().map(|line| format!(" Its output begins with: {}", escaped(line)));
+        (!self.has_events).then(|| Error::public(format!("The {sender} sent no event.{}", output.collect::<String>())))
     }
 
     /// Applies an event. Returns the end of the turn for an event that ends it.
@@ -417,12 +413,11 @@ impl<'a> EventSink<'a> {
         }
         match event.r#type {
             Kind::Status => {
-                let message = event.optional_content();
-                match (&event.metadata, message) {
-                    (Some(metadata), Some(message)) => self.out.with_metadata(metadata)?.progress(message).await?,
-                    (Some(metadata), None) => self.out.with_metadata(metadata)?.working().await?,
-                    (None, Some(message)) => self.out.progress(message).await?,
-                    (None, None) => self.out.working().await?,
+                let with_metadata = event.metadata.as_ref().map(|it| self.out.with_metadata(it)).transpose()?;
+                let out = with_metadata.as_ref().unwrap_or(self.out);
+                match event.content() {
+                    Ok(message) => out.progress(message).await?,
+                    Err(_) => out.working().await?,
                 }
             }
             Kind::Artifact => self.artifact(event).await?,
@@ -437,7 +432,7 @@ impl<'a> EventSink<'a> {
             Kind::Auth => return Ok(Some(Ok(End::auth_required(event.content()?)))),
             Kind::Message => return Ok(Some(Ok(End::reply(event.content()?)))),
             Kind::Reject => return Ok(Some(Ok(End::rejected(event.content()?)))),
-            Kind::Complete => return Ok(Some(Ok(End::Completed(event.optional_content())))),
+            Kind::Complete => return Ok(Some(Ok(End::Completed(event.content().ok())))),
             Kind::Fail => return Ok(Some(Err(Error::public(event.content()?)))),
         }
         Ok(None)
@@ -498,11 +493,6 @@ impl<'a> EventSink<'a> {
         self.artifacts.insert(key, (writer, pieces));
         Ok(())
     }
-}
-
-/// Returns the end of an error that shows a line, without control characters.
-fn hint(first_output: Option<&str>) -> String {
-    first_output.map(|line| format!(" Its output begins with: {}", escaped(line))).unwrap_or_default()
 }
 
 /// Logs a line of an agent, without control characters.

@@ -153,11 +153,17 @@ impl Agent for Upstream {
             authorization: None,
         };
         let work = async {
-            let events = match relay.delivered_task(&turn).await? {
-                Some(task) if task.state().is_settled() => return relay.finish(task).await,
-                Some(task) => relay.subscribe(&task.id).await?,
-                None => {
-                    let link = relay.link();
+            let link = relay.link();
+            let events = match &link {
+                // An earlier attempt has delivered the message of this turn.
+                Some(link) if turn.attempt() > 1 && link.message == relay.message => {
+                    let task = upstream.client.get(&link.task).await.map_err(failure)?;
+                    if task.state().is_settled() {
+                        return relay.finish(task).await;
+                    }
+                    relay.subscribe(&task.id).await?
+                }
+                _ => {
                     (relay.is_follow_up, relay.ends_with_turn) = (link.is_some(), true);
                     Some(relay.open(&turn, link.as_ref()).await.map_err(failure)?)
                 }
@@ -398,15 +404,6 @@ impl Relay<'_> {
         };
         let call = Call { idempotency_key: Some(key), ..self.upstream.client.call() };
         self.upstream.client.with_context(call).stream(request).await
-    }
-
-    /// Returns the upstream task if an earlier attempt has delivered the message of this turn.
-    async fn delivered_task(&self, turn: &Turn) -> Result<Option<Task>, Error> {
-        let delivered = self.link().filter(|link| turn.attempt() > 1 && link.message == self.message);
-        match delivered {
-            Some(link) => self.upstream.client.get(&link.task).await.map(Some).map_err(failure),
-            None => Ok(None),
-        }
     }
 
     /// Subscribes to the upstream task. `None` if it has ended meanwhile, or the agent has no subscriptions.

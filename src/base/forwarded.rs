@@ -98,21 +98,16 @@ impl Address {
             let is_below = !self.agent.is_empty() && request.prefix.ends_with(&self.agent);
             return Some(format!("{public}{}", if is_below { &*self.agent } else { "" }));
         }
-        let (forwarded, host) = self.requested(request);
+        let forwarded = request.peer.and_then(|peer| self.forwarded_by(peer, request.headers));
+        let host = if forwarded.is_some() { request.target.or(request.host) } else { request.host };
+        let mut forwarded = forwarded.unwrap_or_default();
+        let host = forwarded.host.take().or_else(|| host.and_then(Authority::parse));
         let authority = host.or_else(|| self.bound.map(Authority::from))?;
         let (scheme, default_port) = if forwarded.https || self.is_tls { ("https", 443) } else { ("http", 80) };
         // A port next to the host is the one that the client used; `X-Forwarded-Port` may be that of a proxy.
         let port = authority.port.or(forwarded.port.filter(|port| *port != default_port));
         let authority = Authority { port, ..authority };
         Some(format!("{scheme}://{authority}{}{}", forwarded.prefix, request.prefix))
-    }
-
-    fn requested(&self, request: &RequestOrigin<'_>) -> (Forwarded, Option<Authority>) {
-        let forwarded = request.peer.and_then(|peer| self.forwarded_by(peer, request.headers));
-        let host = if forwarded.is_some() { request.target.or(request.host) } else { request.host };
-        let mut forwarded = forwarded.unwrap_or_default();
-        let host = forwarded.host.take().or_else(|| host.and_then(Authority::parse));
-        (forwarded, host)
     }
 
     /// Returns the forwarded headers of a request. `None` if the peer is not a trusted proxy.

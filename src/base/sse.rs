@@ -85,7 +85,7 @@ pub struct SseReader<S> {
     name: Bytes,
     data: Option<BytesMut>,
     /// The stream has ended with `[DONE]`.
-    is_done: bool,
+    pub(crate) is_done: bool,
     /// Number of bytes since the last event that belong to none.
     ignored: usize,
     /// First line that is no field. One that is JSON takes precedence.
@@ -142,11 +142,6 @@ impl<S> SseReader<S> {
         self.invalid_line().filter(|line| is_json(line))
     }
 
-    /// Returns true if the stream has ended with `[DONE]`.
-    pub fn is_done(&self) -> bool {
-        self.is_done
-    }
-
     /// Returns the next complete event in the buffer.
     fn next_event(&mut self) -> Option<SseEvent> {
         while !self.is_done
@@ -160,16 +155,6 @@ impl<S> SseReader<S> {
             }
         }
         None
-    }
-
-    /// Returns the event at the end of the stream.
-    fn last_event(&mut self) -> Option<SseEvent> {
-        if !self.accepts_unterminated {
-            return None;
-        }
-        let line = self.buffer.split();
-        self.add_line(line);
-        self.take_event()
     }
 
     fn take_event(&mut self) -> Option<SseEvent> {
@@ -275,7 +260,12 @@ where
                         continue;
                     }
                     Some(Err(error)) => Some(Err(SseError::Source(error))),
-                    None => self.last_event().map(Ok),
+                    None if self.accepts_unterminated => {
+                        let line = self.buffer.split();
+                        self.add_line(line);
+                        self.take_event().map(Ok)
+                    }
+                    None => None,
                 }
             };
             self.chunks = None;
@@ -423,7 +413,7 @@ mod tests {
         ] {
             let mut events = reader(vec![text.into()]).accept_unterminated();
             while events.next().now_or_never().unwrap().is_some() {}
-            assert_eq!(events.is_done(), is_done, "{text:?}");
+            assert_eq!(events.is_done, is_done, "{text:?}");
         }
     }
 

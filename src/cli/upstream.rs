@@ -68,7 +68,8 @@ struct Refresh {
 impl Gateway {
     /// Connects to the agent at a URL. If it can't be reached, its stored card is used. `store` is the file of the tasks.
     pub(super) async fn connect(url: &str, store: Option<&Path>, config: &Config) -> anyhow::Result<Self> {
-        let own = OwnAddresses::of(config);
+        let public = config.public_url.as_ref().and_then(|url| Url::parse(&url.0).ok());
+        let own = OwnAddresses { listen: config.listen.0.clone(), public };
         own.reject(url).await?;
         let mut builder = Client::builder().call_credentials(!config.upstream.forward.is_empty());
         let mut token = None;
@@ -189,11 +190,6 @@ struct OwnAddresses {
 }
 
 impl OwnAddresses {
-    fn of(config: &Config) -> Self {
-        let public = config.public_url.as_ref().and_then(|url| Url::parse(&url.0).ok());
-        Self { listen: config.listen.0.clone(), public }
-    }
-
     /// Rejects an agent whose card names an interface of this server.
     async fn reject_client(&self, client: &Client) -> Result<(), config::Error> {
         let (card, own) = (client.card(), client.interface());

@@ -129,27 +129,21 @@ struct Shared {
 impl Execution {
     pub(crate) fn new(agent: Arc<dyn DynAgent>, store: Arc<dyn Store>, limits: Limits, sources: Sources) -> Self {
         let journal = Journal::new(store, sources, limits.live_memory.clone());
-        let dependencies = agent.dyn_dependencies().into();
-        let (running, permits) = (TaskTracker::new(), Permits::new(&limits));
         // A synchronous store does not outlive the process: there is nothing to recover.
         let is_persistent = journal.store().as_sync().is_none();
-        let recovered = watch::Sender::new(!is_persistent);
-        let (key_locks, sweeper, quarantine) = (Arc::default(), Mutex::default(), Quarantine::default());
-        let contexts = Contexts::new(limits.context_bytes);
-        let parts = Shared {
+        let parts = Arc::new(Shared {
+            dependencies: agent.dyn_dependencies().into(),
             agent,
-            dependencies,
             journal,
+            running: TaskTracker::new(),
+            permits: Permits::new(&limits),
+            contexts: Contexts::new(limits.context_bytes),
             limits,
-            running,
-            permits,
-            contexts,
-            key_locks,
-            recovered,
-            quarantine,
-            sweeper,
-        };
-        let parts = Arc::new(parts);
+            key_locks: Arc::default(),
+            recovered: watch::Sender::new(!is_persistent),
+            quarantine: Quarantine::default(),
+            sweeper: Mutex::default(),
+        });
         if is_persistent {
             tokio::spawn(Arc::clone(&parts).recover());
         }

@@ -21,8 +21,7 @@ const AGENT_DOWN: Duration = Duration::from_secs(30);
 pub(crate) fn with_agents(check: ReadinessCheck, agents: Vec<Arc<[Dependency]>>) -> ReadinessCheck {
     let agents: Arc<[_]> = agents.into();
     Arc::new(move || {
-        let lacks =
-            |needed: &Arc<[Dependency]>| needed.iter().any(|dependency| dependency.state().is_down_for(AGENT_DOWN));
+        let lacks = |agent: &Arc<[Dependency]>| agent.iter().any(|needed| needed.state().is_down_for(AGENT_DOWN));
         let (check, all_lack) = (check(), agents.iter().all(lacks));
         Box::pin(async move { check.await.and(if all_lack { Err(NotReady::AgentsDown) } else { Ok(()) }) })
     })

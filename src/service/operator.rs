@@ -260,8 +260,7 @@ impl Operator {
             let dependencies = agent.dyn_dependencies();
             let down = dependencies.iter().filter(|dependency| dependency.state().is_down()).count();
             add(&mut totals, "dependencies_down", down);
-            let breaker =
-                dependencies.iter().map(|needed| needed.state().breaker()).find(|breaker| *breaker != "closed");
+            let breaker = dependencies.iter().map(|it| it.state().breaker()).find(|breaker| *breaker != "closed");
             let last_error = journal.last_error();
             agents.push(json!({
                 "name": name,

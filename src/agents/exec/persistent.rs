@@ -73,7 +73,7 @@ impl Persistent {
         let options = &self.runner.options;
         let files = TurnFiles::create(turn, &self.prefix).await?;
         let id = self.next_id.fetch_add(1, Ordering::Relaxed).to_string();
-        let (span, line) = (self.runner.span(), TurnLine::new(turn, &id, files.paths(), Some(files.output())));
+        let (span, line) = (self.runner.span(), TurnLine::new(turn, &id, &files.paths, Some(&files.output)));
         let line = line.traced(span.header().as_deref()).to_line()?;
         let running = self.running()?;
         let (sender, mut events) = mpsc::channel(QUEUED);

@@ -89,14 +89,32 @@ pub(super) struct Endpoint {
 }
 
 impl Endpoint {
-    /// Sends a request, and opens the stream of its response. `tools` are the names of the tools.
+    /// Sends a request, repeats it if the endpoint is overloaded, and opens the stream of its response. `tools` are the names of the tools.
     pub(super) async fn open<'a>(
         &'a self,
         turn: (&Turn, &Updates),
         body: &Bytes,
         tools: Vec<&'a str>,
     ) -> Result<CompletionStream<'a>, Error> {
-        let (response, mut call) = self.request(turn, body).await?;
+        let send = async |trace| {
+            let request = post((&self.client, &self.url), self.key.as_ref(), ACCEPT, trace, body).await;
+            endpoint::send(ENDPOINT, request, self.idle_timeout).await
+        };
+        let is_final = |result: &Attempt| match result {
+            // A server without the method (501) or the version of HTTP (505) will not get it.
+            Ok(response) => !matches!(response.status().as_u16(), 429 | 500 | 502..=504 | 506..=599),
+            Err(error) => error.is_builder(),
+        };
+        let called = (&self.dependency, &self.url, &*self.span_name);
+        let (result, mut call) = with_retries(turn, called, (RETRIES, BACKOFF), send, is_final).await?;
+        // Without the URL, which may have a secret.
+        let response = result.map_err(|error| {
+            let failure = Error::public("The model endpoint can't be reached.");
+            failure.caused_by(error.without_url()).because_of("unavailable")
+        })?;
+        if !response.status().is_success() {
+            return Err(self.rejection(response).await);
+        }
         let has_content = TraceScope::current().tracing.has_content;
         if let Some(OutboundCall { span, .. }) = &mut call {
             span.set("gen_ai.operation.name", "chat");
@@ -124,29 +142,6 @@ impl Endpoint {
         };
         let answer = has_content.then(String::new);
         Ok(CompletionStream { endpoint: self, call, content, tools, received: Received::default(), answer })
-    }
-
-    /// Sends a request, and repeats it if the endpoint is overloaded. Returns the response with a successful status, and its call.
-    async fn request(&self, turn: (&Turn, &Updates), body: &Bytes) -> Result<(Response, Option<OutboundCall>), Error> {
-        let send = async |trace| {
-            let request = post((&self.client, &self.url), self.key.as_ref(), ACCEPT, trace, body).await;
-            endpoint::send(ENDPOINT, request, self.idle_timeout).await
-        };
-        let is_final = |result: &Attempt| match result {
-            Ok(response) => !is_retryable(response.status()),
-            Err(error) => error.is_builder(),
-        };
-        let called = (&self.dependency, &self.url, &*self.span_name);
-        let (result, call) = with_retries(turn, called, (RETRIES, BACKOFF), send, is_final).await?;
-        match result {
-            Ok(response) if response.status().is_success() => Ok((response, call)),
-            Ok(response) => Err(self.rejection(response).await),
-            // Without the URL, which may have a secret.
-            Err(error) => {
-                let failure = Error::public("The model endpoint can't be reached.").caused_by(error.without_url());
-                Err(failure.because_of("unavailable"))
-            }
-        }
     }
 
     /// Returns the failure for a response with an unsuccessful status.
@@ -185,11 +180,6 @@ impl Endpoint {
 
 fn failure(error: BodyError<reqwest::Error>) -> Error {
     endpoint::failure(ENDPOINT, error)
-}
-
-fn is_retryable(status: StatusCode) -> bool {
-    let is_permanent = matches!(status, StatusCode::NOT_IMPLEMENTED | StatusCode::HTTP_VERSION_NOT_SUPPORTED);
-    status == StatusCode::TOO_MANY_REQUESTS || (status.is_server_error() && !is_permanent)
 }
 
 /// Response of the model while it is received.
@@ -292,7 +282,7 @@ impl CompletionStream<'_> {
                         self.decode(event.data, usize::MAX).await?
                     }
                     // Some endpoints close the stream without its last event, and others send no reason before that.
-                    None if self.received.is_complete(events.is_done()) => {
+                    None if self.received.is_complete(events.is_done) => {
                         self.content = Content::Nothing;
                         self.received.text.finish().to_owned()
                     }

@@ -47,7 +47,7 @@ pub(crate) trait Value: Sized {
     /// The text is invalid. The message says what is valid, and does not contain a secret.
     fn read(text: &str) -> Result<Self, String>;
 
-    /// Parses a value of the file. By default from a string, an integer or a boolean, as text.
+    /// Parses a value of the file. By default from a string, a number or a boolean, as text.
     ///
     /// # Errors
     /// As [`read`](Self::read).
@@ -55,8 +55,9 @@ pub(crate) trait Value: Sized {
         match value.get_ref() {
             DeValue::String(text) => Self::read(text),
             DeValue::Integer(number) => Self::read(&number.to_string()),
+            DeValue::Float(number) => Self::read(number.as_str()),
             DeValue::Boolean(value) => Self::read(&value.to_string()),
-            other @ (DeValue::Float(_) | DeValue::Datetime(_) | DeValue::Array(_) | DeValue::Table(_)) => {
+            other @ (DeValue::Datetime(_) | DeValue::Array(_) | DeValue::Table(_)) => {
                 Err(format!("{} instead of {}", other.type_str(), Self::KIND))
             }
         }
@@ -239,12 +240,10 @@ impl Value for ByteSize {
     fn show(&self) -> Option<String> {
         let mut binary = Self::UNITS.into_iter().take(3);
         let unit = binary.find(|(_, factor)| self.0 > 0 && self.0.is_multiple_of(*factor));
-        Some(
-            unit.map_or_else(
-                || self.0.to_string(),
-                |(name, factor)| quoted(&format_args!("{}{name}", self.0 / factor)),
-            ),
-        )
+        Some(match unit {
+            Some((name, factor)) => quoted(&format_args!("{}{name}", self.0 / factor)),
+            None => self.0.to_string(),
+        })
     }
 }
 
@@ -314,18 +313,6 @@ impl Value for Ratio {
     fn read(text: &str) -> Result<Self, String> {
         let ratio = text.parse().ok().filter(|ratio| (0.0..=1.0).contains(ratio));
         ratio.map(Self).ok_or_else(|| format!("{} is not a ratio; write a number from 0 to 1", brief(text)))
-    }
-
-    fn from_toml(value: &Spanned<DeValue<'_>>) -> Result<Self, String> {
-        match value.get_ref() {
-            DeValue::Float(number) => Self::read(number.as_str()),
-            DeValue::Integer(number) => Self::read(&number.to_string()),
-            other @ (DeValue::String(_)
-            | DeValue::Boolean(_)
-            | DeValue::Datetime(_)
-            | DeValue::Array(_)
-            | DeValue::Table(_)) => Err(format!("{} is not a ratio", other.type_str())),
-        }
     }
 
     fn show(&self) -> Option<String> {

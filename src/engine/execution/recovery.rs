@@ -139,9 +139,7 @@ impl Shared {
             let cause = match outcome {
                 Ok(Ok(())) => return,
                 Ok(Err(cause)) => cause,
-                Err(panic) => {
-                    return quarantine(&format!("recovery panicked: {}", panic_message(&*panic)));
-                }
+                Err(panic) => return quarantine(&format!("recovery panicked: {}", panic_message(&*panic))),
             };
             if let Ok(Some(damaged)) = store.diagnose(&key).await {
                 return quarantine(&damaged.to_string());

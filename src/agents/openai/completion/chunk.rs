@@ -232,48 +232,27 @@ pub(in crate::agents::openai) struct Usage {
     pub(super) completion: u64,
     #[serde(default, rename = "totalTokens", alias = "total_tokens", deserialize_with = "number")]
     pub(super) total: u64,
-    /// Tokens of the prompt that were in a cache.
-    #[serde(
-        default,
-        skip_serializing,
-        rename = "promptTokensDetails",
-        alias = "prompt_tokens_details",
-        deserialize_with = "cached"
-    )]
-    pub(super) cached: u64,
-    /// Tokens of the completion that are reasoning.
-    #[serde(
-        default,
-        skip_serializing,
-        rename = "completionTokensDetails",
-        alias = "completion_tokens_details",
-        deserialize_with = "reasoning"
-    )]
-    pub(super) reasoning: u64,
+    #[serde(default, skip_serializing, deserialize_with = "details")]
+    pub(super) prompt_tokens_details: TokenDetails,
+    #[serde(default, skip_serializing, deserialize_with = "details")]
+    pub(super) completion_tokens_details: TokenDetails,
 }
 
 /// Details of a number of tokens.
-#[derive(Default, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
-struct TokenDetails {
+pub(super) struct TokenDetails {
+    /// Tokens of the prompt that were in a cache.
     #[serde(deserialize_with = "number")]
     cached_tokens: u64,
+    /// Tokens of the completion that are reasoning.
     #[serde(deserialize_with = "number")]
     reasoning_tokens: u64,
 }
 
-impl TokenDetails {
-    fn read<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Ok(serde_json::from_str(Box::<RawValue>::deserialize(deserializer)?.get()).unwrap_or_default())
-    }
-}
-
-fn cached<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
-    Ok(TokenDetails::read(deserializer)?.cached_tokens)
-}
-
-fn reasoning<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
-    Ok(TokenDetails::read(deserializer)?.reasoning_tokens)
+/// Deserializes details. Anything else than an object is ignored.
+fn details<'de, D: Deserializer<'de>>(deserializer: D) -> Result<TokenDetails, D::Error> {
+    Ok(serde_json::from_str(Box::<RawValue>::deserialize(deserializer)?.get()).unwrap_or_default())
 }
 
 /// Deserializes a number of tokens. Anything else, such as a negative number, is ignored.
@@ -295,8 +274,8 @@ impl Usage {
         for (direction, detail, count) in [
             ("input", "all", self.prompt),
             ("output", "all", self.completion),
-            ("input", "cache_read", self.cached),
-            ("output", "reasoning", self.reasoning),
+            ("input", "cache_read", self.prompt_tokens_details.cached_tokens),
+            ("output", "reasoning", self.completion_tokens_details.reasoning_tokens),
         ] {
             metric::model_tokens(agent, direction, detail, count);
         }

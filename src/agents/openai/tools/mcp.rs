@@ -339,16 +339,15 @@ impl Process {
     }
 }
 
-/// Standard streams of a command, and the end of its session.
-struct Started {
-    stdin: ChildStdin,
-    stdout: ChildStdout,
-    session: oneshot::Sender<Infallible>,
-    secrets: Arc<Secrets>,
-}
+/// Standard streams of a command, and the secrets of its environment.
+type Started = (ChildStdin, LimitedOutput, Arc<Secrets>);
 
 /// Starts the command of a server.
-fn start(server: &McpServer, words: &[String], env: &BTreeMap<String, String>) -> io::Result<Started> {
+fn start(
+    Connection { server, dependency, .. }: &Connection,
+    words: &[String],
+    env: &BTreeMap<String, String>,
+) -> io::Result<Started> {
     let (program, arguments) = words.split_first().ok_or(io::ErrorKind::InvalidInput)?;
     let mut command = command(server, program.as_ref(), env.get("PATH").map(AsRef::as_ref))?;
     let mut child = command.args(arguments).envs(env).spawn()?;
@@ -365,7 +364,8 @@ fn start(server: &McpServer, words: &[String], env: &BTreeMap<String, String>) -
     });
     let process = Process { child, is_guarded: cfg!(unix) && server.guard.is_some() };
     tokio::spawn(process.supervise(server.name.clone(), session_ended));
-    Ok(Started { stdin, stdout, session, secrets })
+    let dependency = dependency.clone();
+    Ok((stdin, LimitedOutput { stdout, flood: FloodLimit::new(server), dependency, _session: session }, secrets))
 }
 
 /// Returns the command of a program, which is looked for in `path` or in that of this process.
@@ -516,9 +516,7 @@ impl Connection {
         };
         let client = match &self.server.transport {
             McpTransport::Command(words, env) => {
-                let Started { stdin, stdout, session, secrets } = start(&self.server, words, env)?;
-                let (flood, dependency) = (FloodLimit::new(&self.server), self.dependency.clone());
-                let stdout = LimitedOutput { stdout, flood, dependency, _session: session };
+                let (stdin, stdout, secrets) = start(self, words, env)?;
                 let transport = stdio::transport(&self.server.name, stdout, stdin, secrets);
                 client.serve_with_lifecycle(transport, lifecycle).await
             }

@@ -16,6 +16,9 @@ use crate::{
 /// Name of the tables.
 pub(super) const TABLE: &str = "agents";
 
+/// What to write for another value than such tables.
+const FORM: &str = "write a table [[agents]] for each agent";
+
 /// Maximum number of agents.
 const MAX_AGENTS: usize = 100;
 
@@ -52,16 +55,15 @@ impl Loader {
         };
         let file = File { path, text };
         let at = |offset: usize| format!("{}:{}", path.display(), file.line(offset));
-        let Some(tables) = value.get_ref().as_array() else {
-            self.errors.push(format!("{}: {TABLE}: write a table [[{TABLE}]] for each agent", at(member.span().start)));
-            return Vec::new();
+        let tables = match value.get_ref().as_array() {
+            Some(tables) if tables.len() <= MAX_AGENTS => tables,
+            tables => {
+                let of_count = |count: usize| format!("{count} agents exceed the limit of {MAX_AGENTS}");
+                let why = tables.map_or_else(|| FORM.to_owned(), |tables| of_count(tables.len()));
+                self.errors.push(format!("{}: {TABLE}: {why}", at(member.span().start)));
+                return Vec::new();
+            }
         };
-        if tables.len() > MAX_AGENTS {
-            let count = tables.len();
-            self.errors
-                .push(format!("{}: {TABLE}: {count} agents exceed the limit of {MAX_AGENTS}", at(member.span().start)));
-            return Vec::new();
-        }
         for (key, origin) in KEYS.iter().zip(&self.origins) {
             if KIND_KEYS.contains(&key.name) && *origin != Origin::Default {
                 let why = format!("not allowed together with [[{TABLE}]]; move it into one of the tables");
@@ -72,7 +74,7 @@ impl Loader {
         for table in tables {
             let at = at(table.span().start);
             let Some(table) = table.get_ref().as_table() else {
-                self.errors.push(format!("{at}: {TABLE}: write a table [[{TABLE}]] for each agent"));
+                self.errors.push(format!("{at}: {TABLE}: {FORM}"));
                 continue;
             };
             if let Some(agent) = self.read_agent(&file, &at, table) {

@@ -142,13 +142,8 @@ impl Tools {
 
     /// Returns the tools of the agent with those of servers.
     fn with_lists(&self, listed: &[Listing]) -> io::Result<Self> {
-        let lists: Vec<&[rmcp::model::Tool]> = listed
-            .iter()
-            .map(|list| match list {
-                Some(Ok(tools)) => &**tools,
-                Some(Err(_)) | None => &[],
-            })
-            .collect();
+        let lists = listed.iter().map(|list| list.as_ref().and_then(|list| list.as_deref().ok()).unwrap_or_default());
+        let lists: Vec<&[rmcp::model::Tool]> = lists.collect();
         let mut tools: Vec<Tool> = self.tools.iter().filter(|tool| tool.is_question()).cloned().collect();
         let mut names: BTreeSet<String> = tools.iter().map(|tool| tool.name.clone()).collect();
         let mut counts: HashMap<String, usize> = names.iter().map(|name| (name.clone(), 1)).collect();
