@@ -195,8 +195,7 @@ impl Openai {
     }
 
     /// Ends a turn whose message has an unsupported part. A pending tool call asks again.
-    fn unsupported(&self, unsupported: Unsupported, pending: Option<ToolCall>) -> Result<End, Error> {
-        let why = unsupported.into_text();
+    fn unsupported(&self, Unsupported(why): Unsupported, pending: Option<ToolCall>) -> Result<End, Error> {
         let asked = pending.and_then(|call| {
             let tool = self.tools.find(&call.name)?;
             Some((tool, tool.prompt(&call).ok()??, call))
@@ -445,21 +444,14 @@ impl<'a> Run<'a> {
 
     /// Calls the pending tools. Returns the end of the turn if one of them waits for the client.
     async fn call_tools(&mut self) -> Result<Option<End>, Error> {
-        const DECLINED: &str = "Error: the user has declined this call.";
         while let Some(call) = self.state.pending.first().cloned() {
             let result = match (self.agent.tools.find(&call.name), self.reply.take()) {
                 (None, _) => format!("Error: there is no tool {}.", call.name),
-                (Some(tool), Some(Reply::Declined)) => {
-                    self.agent.tools.count_denied(tool);
-                    DECLINED.to_owned()
-                }
+                (Some(tool), Some(Reply::Declined)) => self.agent.tools.decline(tool),
                 (Some(_), Some(Reply::Answer(answer))) => answer,
                 (Some(tool), Some(Reply::Approved)) => self.call(tool, &call).await?,
                 (Some(tool), None) => match tool.prompt(&call) {
-                    Ok(Some(_)) if self.state.is_declined => {
-                        self.agent.tools.count_denied(tool);
-                        DECLINED.to_owned()
-                    }
+                    Ok(Some(_)) if self.state.is_declined => self.agent.tools.decline(tool),
                     Ok(Some(text)) => {
                         self.out.save(&self.state).await?;
                         return Ok(Some(End::input_required(prompt_message(tool, text, &call)?)));

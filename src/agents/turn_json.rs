@@ -8,7 +8,7 @@ use serde::{
     Deserialize, Deserializer, Serialize,
     de::{Error as _, MapAccess, Visitor, value::MapAccessDeserializer},
 };
-use serde_json::{Value, value::RawValue};
+use serde_json::{Value, json, value::RawValue};
 use tokio::io::{AsyncBufRead, AsyncBufReadExt as _};
 
 use super::{ArtifactWriter, End, Error, Message, Part, Role, Task, Turn, Updates};
@@ -65,8 +65,9 @@ pub(super) struct TurnLine<'a> {
     extensions: &'a [String],
     #[serde(skip_serializing_if = "str::is_empty")]
     tenant: &'a str,
+    /// Authenticated caller.
     #[serde(skip_serializing_if = "Option::is_none")]
-    caller: Option<Caller<'a>>,
+    caller: Option<Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     traceparent: Option<&'a str>,
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
@@ -75,22 +76,10 @@ pub(super) struct TurnLine<'a> {
     output_dir: Option<&'a Path>,
 }
 
-/// Authenticated caller of a turn.
-#[derive(Serialize)]
-struct Caller<'a> {
-    id: &'a str,
-    owner: &'a str,
-    claims: &'a serde_json::Map<String, Value>,
-}
-
 impl<'a> TurnLine<'a> {
     /// Describes a turn. `files` are the paths of the files of its messages.
     pub(super) fn new(turn: &'a Turn, id: &'a str, files: &'a [String], output_dir: Option<&'a Path>) -> Self {
-        let caller = turn.principal().map(|principal| Caller {
-            id: &principal.id,
-            owner: &principal.owner,
-            claims: &principal.claims,
-        });
+        let caller = turn.principal();
         Self {
             r#type: "turn",
             turn: id,
@@ -104,7 +93,7 @@ impl<'a> TurnLine<'a> {
             accepted_output_modes: turn.accepted_output_modes(),
             extensions: turn.extensions(),
             tenant: turn.tenant(),
-            caller,
+            caller: caller.map(|it| json!({ "id": it.id, "owner": it.owner, "claims": it.claims })),
             traceparent: turn.trace(),
             files,
             output_dir,

@@ -167,11 +167,7 @@ defaults! {
     }
 }
 
-impl fmt::Debug for Dependency {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Dependency").field(&self.0.peer).field(&*self.0.state.borrow()).finish()
-    }
-}
+debug_fields!(Dependency { peer: 0.peer, state: 0.state });
 
 impl Dependency {
     /// Creates a dependency. `peer` is its name in metrics, and `subject` a noun for people, such as `the upstream agent`.

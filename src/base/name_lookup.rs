@@ -49,10 +49,7 @@ pub(crate) struct NameLookups {
 type Slots = (Arc<Semaphore>, usize);
 
 /// Slot of a look-up in total, and that of its owner.
-pub(crate) struct Slot {
-    _total: OwnedSemaphorePermit,
-    _owner: OwnedSemaphorePermit,
-}
+pub(crate) type Slot = [OwnedSemaphorePermit; 2];
 
 /// All slots are in use by look-ups that take long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -78,14 +75,13 @@ impl NameLookups {
         per_owner: usize,
         slot_timeout: Duration,
     ) -> Arc<Self> {
-        let (owners, running) = Default::default();
         Arc::new(Self {
             lookup: Arc::new(lookup),
             total: (Arc::new(Semaphore::new(total)), total),
             per_owner,
             slot_timeout,
-            owners,
-            running,
+            owners: Mutex::default(),
+            running: Mutex::default(),
         })
     }
 
@@ -103,7 +99,7 @@ impl NameLookups {
         // First, so that an owner with many look-ups does not wait for slots of the others.
         let owner = acquire(of_owner).await.ok_or(Busy::Owner(self.per_owner))?;
         let total = acquire(Arc::clone(&self.total.0)).await.ok_or(Busy::Total(self.total.1))?;
-        Ok(Slot { _total: total, _owner: owner })
+        Ok([total, owner])
     }
 
     fn slots_of(&self, owner: &Arc<str>) -> Arc<Semaphore> {

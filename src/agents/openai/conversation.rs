@@ -27,14 +27,7 @@ pub(super) struct HistoryLimits {
 
 /// Error for a part that the model does not support. Its text is sent to the client, as the reason why the message is rejected.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Unsupported(String);
-
-impl Unsupported {
-    /// Returns the text for the client.
-    pub(super) fn into_text(self) -> String {
-        self.0
-    }
-}
+pub(super) struct Unsupported(pub(super) String);
 
 /// Returns a message of the user with the parts of several messages.
 ///
@@ -221,7 +214,7 @@ mod tests {
             (Part::url("https://e.example/a", "text/plain"), "URLs of files of type text/plain;"),
             (Part::url("file:///etc/passwd", "image/png"), "must begin with https://"),
         ] {
-            let text = sent(vec![Part::text("Read"), part]).unwrap_err().into_text();
+            let Unsupported(text) = sent(vec![Part::text("Read"), part]).unwrap_err();
             assert!(text.contains(expected), "{text}");
         }
     }

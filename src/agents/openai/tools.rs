@@ -160,15 +160,16 @@ impl Tools {
         Vec::new()
     }
 
-    /// Counts a call that the client has declined.
+    /// Counts a call that the client has declined. Returns the result for the model.
     #[cfg_attr(not(feature = "mcp"), expect(unused_variables, reason = "no tool has a server"))]
-    pub(super) fn count_denied(&self, tool: &Tool) {
+    pub(super) fn decline(&self, tool: &Tool) -> String {
         #[cfg(feature = "mcp")]
         if let ToolKind::Mcp { server, .. } = &tool.kind
             && let Some(server) = self.servers.get(*server)
         {
             server.count("denied", Duration::ZERO);
         }
+        "Error: the user has declined this call.".to_owned()
     }
 
     /// Calls a tool with arguments in JSON. Returns the result for the model, also if the call fails.
