@@ -522,25 +522,20 @@ pub(super) async fn read_line(stream: &mut (impl AsyncBufRead + Unpin), max: usi
     })
 }
 
-/// Size of what is still logged of an agent.
+/// Size of what was logged of an agent.
+#[derive(Default)]
 pub(super) struct LogLimit(usize);
-
-impl Default for LogLimit {
-    fn default() -> Self {
-        Self(MAX_LOG)
-    }
-}
 
 impl LogLimit {
     /// Passes a line to a log, up to the limit, and then the sentence that the rest is not logged.
     pub(super) fn log(&mut self, line: &str, log: impl FnOnce(&str), warn: impl FnOnce(String)) {
-        if self.0 == 0 {
+        if self.0 >= MAX_LOG {
             return;
         }
         let line = &line[..line.floor_char_boundary(MAX_LOG_LINE)];
-        self.0 = self.0.saturating_sub(line.len() + 1);
+        self.0 += line.len() + 1;
         log(line);
-        if self.0 == 0 {
+        if self.0 >= MAX_LOG {
             warn(format!("the log of the agent exceeds {MAX_LOG} bytes; the rest is not logged"));
         }
     }

@@ -280,20 +280,17 @@ impl Dependency {
         }
         let shared = Arc::downgrade(&self.0);
         tokio::spawn(async move {
+            let mut random = Rng::default().next_u64();
             while let Some(dependency) = shared.upgrade().map(Self) {
-                let (mut states, random) = (dependency.0.state.subscribe(), Rng::default().next_u64());
-                let due = dependency.next_probe(interval, random);
-                drop(dependency);
-                tokio::select! {
-                    // Also when the dependency is dropped.
-                    _ = states.changed() => continue,
-                    () = sleep_until(due) => {}
-                }
-                let Some(dependency) = shared.upgrade().map(Self) else { return };
-                // There may have been calls in the meantime.
-                if dependency.next_probe(interval, random) <= Instant::now() {
+                let (mut states, due) = (dependency.0.state.subscribe(), dependency.next_probe(interval, random));
+                if due <= Instant::now() {
                     dependency.probe().await;
+                    random = Rng::default().next_u64();
+                    continue;
                 }
+                drop(dependency);
+                // Ends also when the dependency is dropped. There may have been calls then.
+                _ = timeout_at(due, states.changed()).await;
             }
         });
     }

@@ -2,7 +2,7 @@
 //! card. An upstream agent that is this server is rejected.
 
 use std::{
-    io::{self, Write as _},
+    io,
     net::{SocketAddr, UdpSocket},
     path::{Path, PathBuf},
     sync::Arc,
@@ -10,7 +10,6 @@ use std::{
 };
 
 use anyhow::Context as _;
-use tempfile::NamedTempFile;
 use tokio::{
     sync::watch,
     task::spawn_blocking,
@@ -24,7 +23,7 @@ use super::{
 };
 use crate::{
     agents::Upstream,
-    base::{clock::after, credential::Credential, name_lookup::resolve},
+    base::{clock::after, credential::Credential, name_lookup::resolve, secret_file::replace_secret},
     client::{Client, ClientBuilder, StoredCard, complete_url, shown_url},
     engine::agent::Agent as _,
     protocol::{error::ErrorKind, pb::v1::AgentCard},
@@ -265,11 +264,7 @@ impl CardFile {
 
     /// Writes the card of an agent, which blocks. A reader never sees a part of it.
     fn write(&self, card: &StoredCard) -> io::Result<()> {
-        let directory = self.0.parent().filter(|path| !path.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let mut file = NamedTempFile::new_in(directory)?;
-        file.write_all(&serde_json::to_vec(card)?)?;
-        file.persist(&self.0)?;
-        Ok(())
+        replace_secret(&self.0, &serde_json::to_vec(card)?)
     }
 }
 

@@ -181,17 +181,14 @@ fn guard(grace: Grace, memory: u64, command: &[OsString], files: Option<&Path>) 
         let mut child = limited.spawn()?;
         let group = child.id().and_then(|id| Pid::from_raw(id.try_into().ok()?));
         let orphaned = watch_server();
-        // The command has the only other ends of these pipes.
-        close_standard_streams();
+        // The command has the only other ends of the pipes of stdin and stdout, so that its end is seen there.
+        if let Ok(null) = std::fs::File::options().read(true).write(true).open("/dev/null") {
+            _ = rustix::stdio::dup2_stdin(&null);
+            _ = rustix::stdio::dup2_stdout(&null);
+        }
         tokio::pin!(orphaned);
         let (mut killed_at, mut is_orphaned) = (None::<Instant>, false);
         let status = loop {
-            let kill = async {
-                match killed_at {
-                    Some(at) => sleep_until(at).await,
-                    None => std::future::pending().await,
-                }
-            };
             tokio::select! {
                 status = child.wait() => break status?,
                 _ = &mut orphaned, if !is_orphaned => {
@@ -203,7 +200,7 @@ fn guard(grace: Grace, memory: u64, command: &[OsString], files: Option<&Path>) 
                     send(group, Signal::TERM);
                     killed_at.get_or_insert_with(|| Instant::now() + grace.terminated);
                 }
-                () = kill => break ExitStatus::from_raw(Signal::KILL.as_raw()),
+                () = sleep_until(killed_at.unwrap_or_else(Instant::now)), if killed_at.is_some() => break ExitStatus::from_raw(Signal::KILL.as_raw()),
             }
         };
         kill_all(group).await;
@@ -272,14 +269,6 @@ fn watch_server() -> oneshot::Receiver<()> {
         _ = gone.send(());
     });
     orphaned
-}
-
-/// Replaces stdin and stdout, so that their other ends see the end of the command.
-fn close_standard_streams() {
-    if let Ok(null) = std::fs::File::options().read(true).write(true).open("/dev/null") {
-        _ = rustix::stdio::dup2_stdin(&null);
-        _ = rustix::stdio::dup2_stdout(&null);
-    }
 }
 
 /// Makes this process the parent of descendants whose parent ends.

@@ -48,17 +48,10 @@ impl ClientConfig {
     /// Creates the credentials.
     fn credentials(&self) -> Result<ClientCredentials, String> {
         let credentials = ClientCredentials::new(&self.token_url, &self.client_id, self.client_secret.credential());
-        let mut credentials = credentials.map_err(|error| error.to_string())?;
-        if let Some(scope) = &self.scope {
-            credentials = credentials.scope(scope);
-        }
-        if let Some(audience) = &self.audience {
-            credentials = credentials.audience(audience);
-        }
-        if let Some(resource) = &self.resource {
-            credentials = credentials.resource(resource);
-        }
-        Ok(credentials)
+        let credentials = credentials.map_err(|error| error.to_string())?;
+        let parameters = [("scope", &self.scope), ("audience", &self.audience), ("resource", &self.resource)];
+        let set = parameters.into_iter().filter_map(|(name, value)| Some((name, value.clone()?)));
+        Ok(set.fold(credentials, |credentials, (name, value)| credentials.parameter(name, value)))
     }
 }
 

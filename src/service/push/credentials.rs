@@ -208,7 +208,7 @@ impl ClientCredentials {
         self.parameter("resource", resource.into())
     }
 
-    fn parameter(self, name: &'static str, value: String) -> Self {
+    pub(crate) fn parameter(self, name: &'static str, value: String) -> Self {
         Self { tokens: self.tokens.parameter(name, value), ..self }
     }
 
