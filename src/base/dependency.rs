@@ -2,7 +2,6 @@
 //! and probes while the dependency is idle or down.
 
 use std::{
-    borrow::Cow,
     fmt,
     sync::{
         Arc, OnceLock,
@@ -464,7 +463,7 @@ pub struct OutboundCall {
 
 impl OutboundCall {
     /// Begins a span with this name, below that of the turn that makes the call.
-    pub(crate) fn traced(mut self, name: impl Into<Cow<'static, str>>) -> Self {
+    pub(crate) fn traced(mut self, name: String) -> Self {
         self.span = TraceScope::current().start(SpanKind::Client, name);
         if self.retries > 0 {
             self.span.set("http.request.resend_count", self.retries);

@@ -149,7 +149,7 @@ fn load_with(
     variables: impl Iterator<Item = (OsString, OsString)>,
     flags: &[(String, String)],
 ) -> Result<LoadedConfig, Error> {
-    let mut layers = Loader::new();
+    let mut layers = Loader::default();
     let variables = layers.variables(variables);
     let configured = variables.iter().find(|(name, _)| name == CONFIG_VARIABLE).map(|(_, path)| Path::new(path));
     let file = layers.read_file(file.or(configured));
@@ -162,29 +162,20 @@ fn load_with(
     layers.finish(agents)
 }
 
-/// Configuration that is being loaded, one source after the other. A later source overrides an earlier one.
-struct Loader {
-    config: Config,
-    file: Option<PathBuf>,
-    origins: Vec<Origin>,
-    errors: Vec<String>,
-    warnings: Vec<String>,
-    /// `OTEL_SDK_DISABLED` is true.
-    is_telemetry_disabled: bool,
+defaults! {
+    /// Configuration that is being loaded, one source after the other. A later source overrides an earlier one.
+    struct Loader {
+        config: Config,
+        file: Option<PathBuf>,
+        origins: Vec<Origin> = vec![Origin::Default; KEYS.len()],
+        errors: Vec<String>,
+        warnings: Vec<String>,
+        /// `OTEL_SDK_DISABLED` is true.
+        is_telemetry_disabled: bool,
+    }
 }
 
 impl Loader {
-    fn new() -> Self {
-        Self {
-            config: Config::default(),
-            file: None,
-            origins: vec![Origin::Default; KEYS.len()],
-            errors: Vec::new(),
-            warnings: Vec::new(),
-            is_telemetry_disabled: false,
-        }
-    }
-
     fn finish(self, agents: Vec<AgentConfig>) -> Result<LoadedConfig, Error> {
         let Self { mut config, file, origins, mut errors, warnings, is_telemetry_disabled } = self;
         config.otlp.endpoint = config.otlp.endpoint.filter(|_| !is_telemetry_disabled);
@@ -323,7 +314,7 @@ pub(super) mod tests {
         variables: &[(&str, &str)],
         flags: &[(&str, &str)],
     ) -> Result<LoadedConfig, String> {
-        let mut layers = Loader::new();
+        let mut layers = Loader::default();
         let variables = variables.iter().map(|(name, value)| (name.into(), value.into()));
         let variables = layers.variables(variables.collect::<Vec<_>>().into_iter());
         layers.apply_file(Path::new("a2a.toml"), text);
