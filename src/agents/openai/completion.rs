@@ -282,7 +282,7 @@ impl CompletionStream<'_> {
                         self.decode(event.data, usize::MAX).await?
                     }
                     // Some endpoints close the stream without its last event, and others send no reason before that.
-                    None if self.received.is_complete(events.is_done) => {
+                    None if self.received.finish.is_some() || (events.is_done && self.received.unknown == 0) => {
                         self.content = Content::Nothing;
                         self.received.text.finish().to_owned()
                     }
@@ -371,11 +371,6 @@ impl CompletionStream<'_> {
 }
 
 impl Received {
-    /// Returns true if nothing is missing at the end of a stream. Some endpoints send no last event, others no reason for the end.
-    fn is_complete(&self, has_last_event: bool) -> bool {
-        self.finish.is_some() || (has_last_event && self.unknown == 0)
-    }
-
     /// Adds a chunk, and returns its text.
     fn add(&mut self, mut chunk: Chunk, tools: &[&str]) -> Result<String, Error> {
         if (self.form, chunk.form) == (Some(Form::Delta), Some(Form::Message)) {

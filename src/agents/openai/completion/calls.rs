@@ -53,7 +53,7 @@ struct Call {
     name: String,
     /// Texts of the arguments, as the contents of JSON strings. A piece after a whole object begins a further one.
     arguments: Vec<String>,
-    /// Braces of the last text.
+    /// Braces of the last text. It looks like a whole object if they are closed.
     braces: Braces,
     /// The last text if a piece that begins with all before it replaces that.
     cumulative: String,
@@ -103,11 +103,6 @@ fn object(arguments: &str) -> Option<Map<String, Value>> {
 }
 
 impl Call {
-    /// Returns true if the arguments look like a whole object.
-    fn is_whole(&self) -> bool {
-        self.braces.is_closed
-    }
-
     /// Parses the last text of the arguments.
     fn last_object(&self) -> Option<Map<String, Value>> {
         self.arguments.last().and_then(|last| object(&text(last).ok()?))
@@ -115,7 +110,7 @@ impl Call {
 
     /// Returns true if a piece has the whole arguments of this call once more.
     fn is_repeated_by(&self, piece: &CallPiece) -> bool {
-        let further = piece.arguments.as_ref().filter(|_| self.is_whole());
+        let further = piece.arguments.as_ref().filter(|_| self.braces.is_closed);
         further.is_some_and(|further| {
             let is_same = self.arguments.last() == Some(further);
             is_same || text(further).is_ok_and(|text| object(&text).is_some_and(|it| Some(it) == self.last_object()))
@@ -125,7 +120,7 @@ impl Call {
     /// Returns true if a piece without a name may belong to this call, although its index is another one.
     fn accepts(&self, piece: &CallPiece) -> bool {
         let is_blank = |arguments: &String| decode(arguments).is_ok_and(|text| text.trim_ascii().is_empty());
-        !self.is_whole() || piece.arguments.as_ref().is_none_or(is_blank) || self.is_repeated_by(piece)
+        !self.braces.is_closed || piece.arguments.as_ref().is_none_or(is_blank) || self.is_repeated_by(piece)
     }
 
     /// Returns true if a piece with a name continues this call, and begins no other one.
@@ -142,7 +137,7 @@ impl Call {
             // An empty object in place of arguments. An endpoint that sends ids sends one with each call.
             let is_placeholder = || !self.id.is_empty() && self.last_object().is_some_and(|object| object.is_empty());
             // Some endpoints repeat the name with each piece.
-            is_blank || !self.is_whole() || (has_index && (self.is_repeated_by(piece) || is_placeholder()))
+            is_blank || !self.braces.is_closed || (has_index && (self.is_repeated_by(piece) || is_placeholder()))
         } else {
             piece.arguments.is_some() || piece.index.is_some() || !piece.id.is_empty()
         }
@@ -177,10 +172,10 @@ impl Call {
     fn add_arguments(&mut self, piece: String) {
         // A piece that can't be decoded is an error in the end.
         let text = decode(&piece).unwrap_or_default();
-        if self.is_whole() && self.arguments.last() == Some(&piece) {
+        if self.braces.is_closed && self.arguments.last() == Some(&piece) {
             return;
         }
-        if self.arguments.is_empty() || (self.is_whole() && !text.trim_ascii().is_empty()) {
+        if self.arguments.is_empty() || (self.braces.is_closed && !text.trim_ascii().is_empty()) {
             self.arguments.push(String::new());
             self.braces = Braces::default();
             self.cumulative.clear();
