@@ -236,7 +236,8 @@ impl Runner {
 
     /// Counts the end of a process. Returns why it has failed, if the program can't be started any more.
     fn ended(&self, status: ExitStatus) -> Option<String> {
-        metric::exec_exited(self.dependency.agent(), exit_code(status));
+        let code = exit_code(status).map_or_else(|| "signal".to_owned(), |code| code.to_string());
+        metric::EXEC_EXITS.add(self.dependency.agent(), &[&code], 1);
         let problem = if status.success() { None } else { self.problem() };
         let result = if problem.is_some() { OutboundResult::Connect } else { OutboundResult::Ok };
         self.dependency.begin().fail(result, &problem.as_deref().unwrap_or_default());
@@ -354,7 +355,7 @@ impl Process {
         let stderr = Stderr::new(child.stderr.take().ok_or_else(missing)?, Arc::clone(&runner.secrets));
         let group = child.id().and_then(|id| Pid::from_raw(id.try_into().ok()?));
         let (is_guarded, agent) = (runner.options.guard.is_some(), runner.dependency.agent().cloned());
-        metric::exec_processes(agent.as_ref(), 1);
+        metric::EXEC_PROCESSES.adjust(agent.as_ref(), &[], 1);
         Ok(Self { child, stdin, stdout, stderr, group, is_guarded, has_ended: false, agent })
     }
 
@@ -437,7 +438,7 @@ impl Process {
 impl Drop for Process {
     /// A guard kills the command when the pipes are closed.
     fn drop(&mut self) {
-        metric::exec_processes(self.agent.as_ref(), -1);
+        metric::EXEC_PROCESSES.adjust(self.agent.as_ref(), &[], -1);
         if let Some(group) = self.group.filter(|_| !self.is_guarded && !self.has_ended) {
             _ = kill_process_group(group, Signal::KILL);
         }

@@ -361,7 +361,7 @@ impl<'a> Run<'a> {
             }
             let completion = self.complete().await?;
             let agent = self.agent.endpoint.dependency.agent();
-            metric::model_finished(agent, completion.finish.as_ref().map_or("other", Finish::label));
+            metric::MODEL_FINISHED.add(agent, &[completion.finish.as_ref().map_or("other", Finish::label)], 1);
             if let Some(usage) = completion.usage {
                 usage.count(agent, self.turn);
                 self.state.usage.get_or_insert_default().add(usage);

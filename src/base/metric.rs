@@ -9,7 +9,7 @@ use std::sync::{
     atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
 };
 
-use metrics::{Counter, Gauge, Histogram, Key, Label, Unit};
+use metrics::{Counter, Gauge, Histogram, IntoF64, Key, Label, Unit};
 
 pub(crate) use self::{process::record_process, recording::*};
 
@@ -30,7 +30,7 @@ pub(crate) enum Kind {
 /// Values of a label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Values {
-    /// Values from this list.
+    /// Values from this list. Another value becomes `other`, if the list has it.
     OneOf(&'static [&'static str]),
     /// Numbers or configured names, at most this many for an agent.
     AtMost(usize),
@@ -76,7 +76,7 @@ enum Change {
     /// Sets a gauge.
     Set(f64),
     /// Adds to a gauge.
-    Move(i8),
+    Adjust(i8),
     /// Adds a value to a histogram.
     Observe(f64),
 }
@@ -87,12 +87,15 @@ impl Change {
             (Series::Counter(counter), Self::Add(count)) => counter.increment(count),
             (Series::Counter(counter), Self::Count(count)) => counter.absolute(count),
             (Series::Gauge(gauge), Self::Set(value)) => gauge.set(value),
-            (Series::Gauge(gauge), Self::Move(by)) => gauge.increment(by),
+            (Series::Gauge(gauge), Self::Adjust(by)) => gauge.increment(by),
             (Series::Histogram(histogram), Self::Observe(value)) => histogram.record(value),
             (series, change) => debug_assert!(false, "{change:?} of a {series:?}"),
         }
     }
 }
+
+/// Name of the agent in a server with several.
+pub(crate) type Agent<'a> = Option<&'a Arc<str>>;
 
 /// Set once a server has metrics.
 static IS_ENABLED: AtomicBool = AtomicBool::new(false);
@@ -125,8 +128,28 @@ pub(crate) fn set_agents(count: usize) {
 }
 
 impl Metric {
-    /// Records a change. `values` are those of the labels, in order.
-    fn record(&'static self, agent: Option<&Arc<str>>, values: &[&str], change: Change) {
+    /// Adds to a counter. `values` are those of the labels, in order.
+    pub(crate) fn add(&'static self, agent: Agent<'_>, values: &[&str], count: u64) {
+        self.record(agent, values, Change::Add(count));
+    }
+
+    /// Sets a gauge.
+    pub(crate) fn set(&'static self, agent: Agent<'_>, values: &[&str], value: impl IntoF64) {
+        self.record(agent, values, Change::Set(value.into_f64()));
+    }
+
+    /// Adds to a gauge.
+    pub(crate) fn adjust(&'static self, agent: Agent<'_>, values: &[&str], by: i8) {
+        self.record(agent, values, Change::Adjust(by));
+    }
+
+    /// Adds a value to a histogram. Durations are in seconds.
+    pub(crate) fn observe(&'static self, agent: Agent<'_>, values: &[&str], value: impl IntoF64) {
+        self.record(agent, values, Change::Observe(value.into_f64()));
+    }
+
+    /// Records a change.
+    fn record(&'static self, agent: Agent<'_>, values: &[&str], change: Change) {
         if !IS_ENABLED.load(Relaxed) {
             return;
         }
@@ -155,13 +178,13 @@ impl Metric {
         debug_assert_eq!(self.labels.len(), values.len(), "{}: labels", self.name);
         self.labels.iter().zip(values).try_fold(0, |before, ((label, allowed), value)| {
             let Values::OneOf(all) = allowed else { return None };
-            let at = all.iter().position(|allowed| allowed == value);
+            let at = [*value, "other"].iter().find_map(|value| all.iter().position(|allowed| allowed == value));
             debug_assert!(at.is_some(), "{}: `{label}` is {value}", self.name);
             Some(before * all.len() + at?)
         })
     }
 
-    fn register(&self, agent: Option<&Arc<str>>, values: &[&str]) -> Series {
+    fn register(&self, agent: Agent<'_>, values: &[&str]) -> Series {
         let label = |((name, allowed), value): (&(&'static str, Values), &&str)| match allowed {
             Values::OneOf(all) => {
                 let known = all.iter().find(|known| *known == value);
@@ -274,7 +297,7 @@ const LIMIT: Values = words![
 macro_rules! metrics {
     ($($constant:ident: $kind:expr, $unit:ident = $name:literal $otlp:literal
         [$($label:ident $(= $values:expr)?),*], $description:literal;)*) => {
-        $(static $constant: Metric = Metric {
+        $(pub(crate) static $constant: Metric = Metric {
             name: $name,
             otlp: $otlp,
             kind: $kind,

@@ -191,7 +191,7 @@ impl Counts {
 }
 
 fn record(result: &'static str, count: usize) {
-    metric::otlp_spans(result, count.try_into().unwrap_or(u64::MAX));
+    metric::OTLP_SPANS.add(None, &[result], metric::number(count));
 }
 
 /// Exporter that counts.
@@ -206,7 +206,7 @@ impl Export for CountedExporter {
         let size = batch.len();
         let result = self.exporter.export(batch).await;
         let left = self.counts.queued.fetch_sub(size, Relaxed).saturating_sub(size);
-        metric::otlp_queue(left);
+        metric::OTLP_QUEUE.set(None, &[], metric::number(left));
         match &result {
             Ok(()) => record("exported", size),
             Err(error) => self.counts.lose("failed", size, &error.to_string()),

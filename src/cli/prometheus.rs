@@ -31,12 +31,9 @@ pub(crate) fn record_build() {
     let features =
         [("docs", cfg!(feature = "docs")), ("openapi", cfg!(feature = "openapi")), ("otlp", cfg!(feature = "otlp"))];
     let features: Vec<_> = features.into_iter().filter_map(|(name, is_enabled)| is_enabled.then_some(name)).collect();
-    metric::record_build([
-        env!("CARGO_PKG_VERSION"),
-        option_env!("A2A_COMMIT").unwrap_or("debug"),
-        env!("A2A_RUSTC"),
-        &features.join(","),
-    ]);
+    let revision = option_env!("A2A_COMMIT").unwrap_or("debug");
+    let build = [env!("CARGO_PKG_VERSION"), revision, env!("A2A_RUSTC"), &features.join(",")];
+    metric::BUILD_INFO.set(None, &build, 1.0);
 }
 
 /// Moves recorded values to the buckets from time to time, so that they do not accumulate without a scrape. Runs until it is

@@ -383,7 +383,7 @@ impl Journal {
                 is_committed = true;
             }
             Err(refusal) => {
-                metric::commit_failed(failure_kind(&refusal));
+                metric::COMMIT_FAILURES.add(None, &[failure_kind(&refusal)], 1);
                 wakeups = self.drop_refused(task, &mut inner, &refusal);
             }
         }
@@ -434,12 +434,15 @@ impl Journal {
         };
         match &outcomes {
             Ok(_) => {
-                let bytes = changes.iter().flat_map(|change| &change.events).map(Event::proto_len).sum();
-                metric::record_commit(start.elapsed(), batch.len(), bytes);
+                let bytes: usize = changes.iter().flat_map(|change| &change.events).map(Event::proto_len).sum();
+                metric::COMMIT_DURATION.observe(None, &[], start.elapsed());
+                metric::COMMIT_TASKS.observe(None, &[], metric::number(batch.len()));
+                metric::COMMIT_BYTES.observe(None, &[], metric::number(bytes));
                 self.end_outage();
             }
             Err(cause) => {
-                metric::commit_failed(if self.has_fault() { "fault" } else { "unavailable" });
+                let kind = if self.has_fault() { "fault" } else { "unavailable" };
+                metric::COMMIT_FAILURES.add(None, &[kind], 1);
                 if !mem::replace(&mut self.outage.lock().is_logged, true) {
                     tracing::warn!(error.cause = %cause, "store unavailable");
                 }
@@ -455,7 +458,7 @@ impl Journal {
             let mut is_committed = false;
             match outcome {
                 Err(refusal) if !is_own(&refusal) => {
-                    metric::commit_failed(failure_kind(&refusal));
+                    metric::COMMIT_FAILURES.add(None, &[failure_kind(&refusal)], 1);
                     inner.record_commit(start.elapsed(), Some(failure_kind(&refusal)));
                     let rejected = match &refusal {
                         Refused::Rejected(reason) => inner.reject(task, change, reason),
@@ -482,12 +485,14 @@ impl Journal {
     /// Counts the task of a durable commit, if it was created or has ended.
     fn count_tasks(&self, commit: &Commit) {
         if commit.expect == Expect::New {
-            metric::task_created(self.agent());
+            metric::TASKS_CREATED.add(self.agent(), &[], 1);
         }
         if commit.events.last().is_some_and(|event| event.ends() == Ends::Task) {
             let since = commit.row.time.saturating_sub(created(commit.key.id()));
             let duration = Duration::from_millis(u64::try_from(since).unwrap_or(0));
-            metric::task_ended(self.agent(), commit.row.state.as_str_name(), duration);
+            let state = commit.row.state.as_str_name();
+            metric::TASKS_ENDED.add(self.agent(), &[state], 1);
+            metric::TASK_DURATION.observe(self.agent(), &[state], duration);
         }
     }
 

@@ -163,7 +163,7 @@ impl Error {
     #[must_use]
     pub(crate) fn limit(self, name: &'static str) -> Self {
         #[cfg(feature = "server")]
-        metric::limit_rejected(name);
+        metric::LIMIT_REJECTIONS.add(None, &[name], 1);
         self.with("limit", name)
     }
 

@@ -114,7 +114,8 @@ impl BoundServer {
             (listener, LayeredService::new(http, Arc::clone(&layers), Some(addr), Arc::clone(&mounted)))
         });
         let services: Vec<_> = all.chain(operations).collect();
-        metric::max_connections(services.len().saturating_mul(settings.connections));
+        let connections = services.len().saturating_mul(settings.connections);
+        metric::LIMIT_MAX.set(None, &["connections"], metric::number(connections));
         let draining = handle.0.draining.clone();
         // The service ends the remaining turns after the grace period; their last events still have to be sent.
         let grace_period = handle.0.grace.saturating_add(FLUSH_TIMEOUT);
@@ -255,7 +256,8 @@ impl Handle {
         for limit in budgets.in_use().iter().chain([&self.0.service.live_memory_in_use()]) {
             limit.record(None);
         }
-        metric::record_readiness(self.is_ready().await, self.0.draining.is_cancelled());
+        metric::READY.set(None, &[], u8::from(self.is_ready().await));
+        metric::DRAINING.set(None, &[], u8::from(self.0.draining.is_cancelled()));
         metric::record_process();
         #[cfg(feature = "push")]
         if let Ok(Some(PushStats { successes, failures, dead_letters, lag, .. })) = self.push_stats().await {
@@ -303,10 +305,12 @@ impl Handle {
 fn record_store(agent: Option<&Arc<str>>, usage: &StoreUsage) {
     for state in (1..).map_while(|number| TaskState::try_from(number).ok()) {
         let count = usage.tasks.iter().find_map(|(found, count)| (*found == state).then_some(*count));
-        metric::store_tasks(agent, state.as_str_name(), count.unwrap_or(0));
+        metric::STORE_TASKS.set(agent, &[state.as_str_name()], metric::number(count.unwrap_or(0)));
     }
     if let Some(FileUsage { database, free, log, .. }) = usage.files {
-        metric::store_bytes(agent, [database, log, free]);
+        for (file, bytes) in [("db", database), ("wal", log), ("free", free)] {
+            metric::STORE_BYTES.set(agent, &[file], metric::number(bytes));
+        }
     }
 }
 

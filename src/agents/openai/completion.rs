@@ -345,7 +345,7 @@ impl CompletionStream<'_> {
         }
         if let (None, Some(call)) = (self.received.form, &mut self.call) {
             call.span.set("gen_ai.response.time_to_first_chunk", call.elapsed().as_secs_f64());
-            metric::model_first_chunk(self.endpoint.dependency.agent(), call.elapsed());
+            metric::MODEL_FIRST_CHUNK.observe(self.endpoint.dependency.agent(), &[], call.elapsed());
         }
         let mut text = String::new();
         for chunk in chunks {

@@ -58,7 +58,10 @@ impl Execution {
         };
         let swept = journal.store().sweep(policy, now, &|key| journal.get(key).is_some()).await?;
         let SweepResult { tasks, logs, push_configs, idempotency_keys } = swept;
-        metric::sweep_ended(started.elapsed(), [tasks, logs, push_configs, idempotency_keys]);
+        metric::SWEEP_DURATION.observe(None, &[], started.elapsed());
+        for (what, count) in [("tasks", tasks), ("logs", logs), ("push", push_configs), ("keys", idempotency_keys)] {
+            metric::SWEEP_DELETED.add(None, &[what], count);
+        }
         if canceled > 0 || swept != SweepResult::default() {
             tracing::info!(
                 tasks,

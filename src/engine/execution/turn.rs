@@ -98,7 +98,7 @@ impl Shared {
             }
             tokio::select! {
                 permit = &mut turn => {
-                    metric::turn_waited(live.journal().agent(), "turn", since.elapsed());
+                    metric::TURN_WAIT.observe(live.journal().agent(), &["turn"], since.elapsed());
                     return Some(permit);
                 }
                 () = &mut control => control.set(live.control.notified()),

@@ -293,7 +293,7 @@ impl Reader {
                 }
                 return Poll::Pending;
             }
-            metric::record_reader_lag(watermark - self.next);
+            metric::READER_LAG.observe(None, &[], metric::number(watermark - self.next));
             if let Some(event) = inner.read_cache(self.next, (BATCH, BATCH_BYTES), &mut self.ready) {
                 return Poll::Ready(Ok(Some(event)));
             }

@@ -260,7 +260,7 @@ impl LiveRef {
             .inbox
             .drain(..waiting)
             .map(|message| {
-                metric::turn_waited(self.journal().agent(), "message", message.accepted.elapsed());
+                metric::TURN_WAIT.observe(self.journal().agent(), &["message"], message.accepted.elapsed());
                 first.get_or_insert(message.accepted);
                 let context: &mut Box<TurnContext> = context.insert(message.context);
                 if is_traced {

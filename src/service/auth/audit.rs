@@ -28,7 +28,7 @@ pub(crate) fn authentication_failed(
     request_id: &str,
 ) {
     let scheme = error.metadata(SCHEME).or_else(|| scheme(headers));
-    metric::authentication_failed(method(scheme), failure_class(error));
+    metric::AUTH_FAILURES.add(None, &[method(scheme), failure_class(error)], 1);
     tracing::warn!(
         target: AUDIT,
         event = "authentication_failed",

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use tonic::{Code, Request, Response, Status};
 
 use crate::{
-    base::metric::CallLabels,
+    base::metric,
     protocol::{
         call::{Call, CallRecord},
         error::{self, Error, ErrorKind},
@@ -50,24 +50,20 @@ impl ObservedService {
             record.task(request.get_ref().task_id());
             record.message(self.agent.as_deref(), request.get_ref().message_ids());
         }
-        let labels = self.is_metered.then(|| CallLabels {
-            agent: self.agent.clone(),
-            operation,
-            binding: call.binding.name(),
-            version: call.version.as_str(),
-        });
-        (labels.is_some() || record.is_some()).then(|| ObservedCall {
-            labels,
-            record,
-            start: Instant::now(),
-            code: None,
-        })
+        let labels = self.is_metered.then(|| [operation, call.binding.name(), call.version.as_str()]);
+        if labels.is_none() && record.is_none() {
+            return None;
+        }
+        let (agent, start) = (self.agent.clone(), Instant::now());
+        Some(ObservedCall { agent, labels, record, start, code: None })
     }
 }
 
 /// Call that is observed until it ends. A call that is dropped before has no code: its client has gone.
 struct ObservedCall {
-    labels: Option<CallLabels>,
+    agent: Option<Arc<str>>,
+    /// Operation, binding and version, if the call is counted.
+    labels: Option<[&'static str; 3]>,
     record: Option<Arc<CallRecord>>,
     start: Instant,
     code: Option<Code>,
@@ -76,8 +72,8 @@ struct ObservedCall {
 impl ObservedCall {
     /// Records the reply, and the task that it names.
     fn reply<T: OfTask>(&mut self, result: &Result<Response<T>, Status>) {
-        if let Some(labels) = &self.labels {
-            labels.replied(self.start.elapsed());
+        if let Some([operation, binding, _]) = self.labels {
+            metric::CALL_DURATION.observe(self.agent.as_ref(), &[operation, binding], self.start.elapsed());
         }
         if let (Some(record), Ok(response)) = (&self.record, result) {
             record.task(response.get_ref().task_id());
@@ -87,8 +83,9 @@ impl ObservedCall {
 
 impl Drop for ObservedCall {
     fn drop(&mut self) {
-        if let Some(labels) = &self.labels {
-            labels.ended(error::code_name(self.code.unwrap_or(Code::Cancelled)));
+        if let Some([operation, binding, version]) = self.labels {
+            let code = error::code_name(self.code.unwrap_or(Code::Cancelled));
+            metric::CALLS.add(self.agent.as_ref(), &[operation, binding, version, code], 1);
         }
     }
 }
@@ -110,8 +107,8 @@ async fn streaming(
     call.code = result.as_ref().err().map(Status::code);
     call.reply(&result);
     let response = result?;
-    if let Some(labels) = &call.labels {
-        labels.add_streams(1);
+    if let Some([operation, binding, _]) = call.labels {
+        metric::STREAMS.adjust(call.agent.as_ref(), &[operation, binding], 1);
     }
     let observed = |events| ObservedEvents { events, call, is_first: true, sent: None, end: None };
     Ok(response.map(|events| -> BoxStream<Event> { Box::pin(observed(events)) }))
@@ -157,8 +154,12 @@ impl Stream for ObservedEvents {
             }
             Some(Ok(event)) => {
                 let is_first = std::mem::take(&mut self.is_first);
-                if let Some(labels) = &self.call.labels {
-                    labels.sent_event(is_first.then(|| self.call.start.elapsed()));
+                if let Some([operation, binding, _]) = self.call.labels {
+                    let (agent, labels) = (self.call.agent.as_ref(), [operation, binding]);
+                    metric::STREAM_EVENTS.add(agent, &labels, 1);
+                    if is_first {
+                        metric::FIRST_EVENT.observe(agent, &labels, self.call.start.elapsed());
+                    }
                     self.sent = Some(Instant::now());
                 }
                 if let Some(record) = &self.call.record {
@@ -175,13 +176,11 @@ impl Stream for ObservedEvents {
 
 impl Drop for ObservedEvents {
     fn drop(&mut self) {
-        if let Some(labels) = &self.call.labels {
+        if let Some([operation, binding, _]) = self.call.labels {
             let is_slow = self.sent.is_some_and(|sent| sent.elapsed() >= SLOW);
-            labels.add_streams(-1);
-            labels.stream_ended(
-                self.end.unwrap_or(if is_slow { "slow" } else { "client_gone" }),
-                self.call.start.elapsed(),
-            );
+            let end = self.end.unwrap_or(if is_slow { "slow" } else { "client_gone" });
+            metric::STREAMS.adjust(self.call.agent.as_ref(), &[operation, binding], -1);
+            metric::STREAM_DURATION.observe(self.call.agent.as_ref(), &[end], self.call.start.elapsed());
         }
     }
 }

@@ -115,7 +115,7 @@ impl Memory {
             evicted
         };
         if let Some((rank, evicted, limit)) = evicted {
-            metric::task_evicted(limit);
+            metric::STORE_EVICTED.add(None, &[limit], 1);
             if rank >= EvictionRank(EvictionRank::UNDELIVERED) {
                 tracing::warn!(
                     task.id = evicted.id(),

@@ -72,7 +72,7 @@ impl Checkpoints {
                     Err(RecvTimeoutError::Disconnected) => break,
                 }
                 let started = Instant::now();
-                match checkpoint_all().inspect(|_| metric::checkpoint_ended(started.elapsed())) {
+                match checkpoint_all().inspect(|_| metric::CHECKPOINT_DURATION.observe(None, &[], started.elapsed())) {
                     Ok(true) => wal_is_long.store(true, Ordering::Relaxed),
                     Ok(false) => {}
                     Err(error) => drop(health.unavailable(&error)),

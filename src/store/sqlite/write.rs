@@ -150,7 +150,7 @@ impl WriteTransaction<'_> {
                 let Some(full) = self.quota.lock().full(owner) else { break };
                 match self.evict_oldest(owner)? {
                     Some(scope) => {
-                        metric::task_evicted(full.limit);
+                        metric::STORE_EVICTED.add(None, &[full.limit], 1);
                         evicted.push(scope);
                     }
                     None if evicted.is_empty() => return Ok(Err(full)),

@@ -105,7 +105,7 @@ impl Future for LoggedResponse {
         let Ok(mut response) = ready!(inner.as_mut().poll(cx));
         drop(entered);
         if let Some(binding) = counted {
-            metric::count_response(binding, response.status());
+            metric::RESPONSES.add(None, &[binding, response.status().as_str()], 1);
         }
         if let Some(mut id) = id.take() {
             // The compression of HTTP/2 then does not keep an id that no later response has.

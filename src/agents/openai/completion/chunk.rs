@@ -277,7 +277,7 @@ impl Usage {
             ("input", "cache_read", self.prompt_tokens_details.cached_tokens),
             ("output", "reasoning", self.completion_tokens_details.reasoning_tokens),
         ] {
-            metric::model_tokens(agent, direction, detail, count);
+            metric::MODEL_TOKENS.add(agent, &[direction, detail], count);
         }
     }
 }

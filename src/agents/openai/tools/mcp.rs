@@ -469,7 +469,9 @@ impl Connection {
 
     /// Counts a call of a tool.
     pub(super) fn count(&self, result: &'static str, duration: Duration) {
-        metric::tool_called(self.dependency.agent(), &self.server.name, result, duration);
+        let (agent, labels) = (self.dependency.agent(), [result, &*self.server.name]);
+        metric::TOOL_CALLS.add(agent, &labels, 1);
+        metric::TOOL_DURATION.observe(agent, &labels, duration);
     }
 
     /// Returns the open session. Opens one if there is none.

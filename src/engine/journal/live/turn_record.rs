@@ -59,7 +59,7 @@ impl LiveRef {
         context: &mut TurnContext,
     ) {
         state.keep_ended_turn();
-        metric::turn_started(self.journal().agent(), kind);
+        metric::TURNS_STARTED.add(self.journal().agent(), &[kind], 1);
         let span = self.begin_span(state, kind == "recovered", at, context);
         let owner = &self.key.scope().owner;
         let caller = context.principal.as_deref().map(|principal| &*principal.id).filter(|id| **id != **owner);
@@ -111,7 +111,8 @@ impl LiveRef {
             *journal.last_error.lock() = Some(LastError { reason, error_id: id.as_str().into(), time });
         }
         if is_first {
-            metric::turn_ended(journal.agent(), outcome, reason, since(*begun));
+            metric::TURNS_ENDED.add(journal.agent(), &[outcome, reason], 1);
+            metric::TURN_DURATION.observe(journal.agent(), &[outcome], since(*begun));
         }
         // The end is part of a commit, too.
         let commits = record.commits + 1;
