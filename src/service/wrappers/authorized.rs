@@ -1,17 +1,12 @@
 //! Authorization of calls: scopes and tenants of principals, the [`Policy`] of a program, and the end of calls and streams whose
 //! credentials have become invalid.
 
-use std::{
-    any::Any,
-    mem,
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll, ready},
-};
+use std::{any::Any, mem, sync::Arc};
 
 use async_trait::async_trait;
-use futures_core::{Stream, future::BoxFuture};
+use futures_util::stream::unfold;
 use tokio::time::{Instant, sleep_until};
+use tokio_stream::StreamExt as _;
 use tonic::{Request, Response, Status};
 
 use crate::{
@@ -206,7 +201,7 @@ impl AuthorizedService {
             None => call(&*self.service, request).await?,
             Some(validity) => {
                 // They were valid before the body was received.
-                if validity.is_revoked() || validity.expires().is_some_and(|end| end <= Instant::now()) {
+                if is_over(&validity) {
                     return Err(invalid_credentials(&validity).into());
                 }
                 if let (Rpc::SendMessage, Some(context)) = (rpc, request.extensions_mut().get_mut::<Call>()) {
@@ -221,8 +216,7 @@ impl AuthorizedService {
                 let body: &mut dyn Any = response.get_mut();
                 if let Some(stream) = body.downcast_mut::<BoxStream<Event>>() {
                     let events = mem::replace(stream, Box::pin(tokio_stream::empty()));
-                    *stream =
-                        Box::pin(ExpiringStream { events: Some(events), validity: Arc::new(validity), end: None });
+                    *stream = expiring(events, validity);
                 }
                 response
             }
@@ -241,51 +235,39 @@ fn invalid_credentials(validity: &Validity) -> Error {
     ErrorKind::Unauthenticated.because(why).challenge(INVALID_TOKEN)
 }
 
-/// Stream that ends with an error when the credentials of its caller become invalid.
-struct ExpiringStream {
-    /// `None` after the end.
-    events: Option<BoxStream<Event>>,
-    validity: Arc<Validity>,
-    /// Created when the stream waits for the first time.
-    end: Option<BoxFuture<'static, ()>>,
+/// Returns a stream that ends with an error when the credentials of its caller become invalid.
+fn expiring(events: BoxStream<Event>, validity: Validity) -> BoxStream<Event> {
+    Box::pin(unfold(Some((events, validity)), async |state| {
+        let (mut events, validity) = state?;
+        let item = tokio::select! {
+            // A stream that always has events never waits for its end.
+            biased;
+            () = ended(&validity) => return Some((Err(invalid_credentials(&validity).into()), None)),
+            item = events.next() => item?,
+        };
+        Some((item, Some((events, validity))))
+    }))
 }
 
-impl Stream for ExpiringStream {
-    type Item = Result<Event, Status>;
-
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let Self { events, validity, end } = &mut *self;
-        let Some(waiting) = events else { return Poll::Ready(None) };
-        // A stream that always has events never waits for its end.
-        let is_over = validity.is_revoked() || validity.expires().is_some_and(|at| at <= Instant::now());
-        if !is_over {
-            if let Poll::Ready(item) = waiting.as_mut().poll_next(cx) {
-                return Poll::Ready(item);
-            }
-            let end = end.get_or_insert_with(|| {
-                let validity = Arc::clone(validity);
-                Box::pin(async move {
-                    let timer = async {
-                        match validity.expires() {
-                            Some(at) => sleep_until(at).await,
-                            None => std::future::pending().await,
-                        }
-                    };
-                    tokio::select! {
-                        () = timer => {}
-                        () = validity.revoked() => {}
-                    }
-                })
-            });
-            ready!(end.as_mut().poll(cx));
+/// Waits until credentials become invalid.
+async fn ended(validity: &Validity) {
+    if is_over(validity) {
+        return;
+    }
+    let timer = async {
+        match validity.expires() {
+            Some(at) => sleep_until(at).await,
+            None => std::future::pending().await,
         }
-        *events = None;
-        Poll::Ready(Some(Err(invalid_credentials(validity).into())))
+    };
+    tokio::select! {
+        () = timer => {}
+        () = validity.revoked() => {}
     }
+}
 
-    fn size_hint(&self) -> (usize, Option<usize>) {
-        self.events.as_ref().map_or((0, Some(0)), Stream::size_hint)
-    }
+fn is_over(validity: &Validity) -> bool {
+    validity.is_revoked() || validity.expires().is_some_and(|end| end <= Instant::now())
 }
 
 /// Returns the request if it is a send.

@@ -4,15 +4,10 @@
 //! response; others are ignored. Calls without extensions have no overhead. [`ExtendedService`] applies the active extensions to
 //! requests, responses and events.
 
-use std::{
-    any::Any,
-    fmt, mem,
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll},
-};
+use std::{any::Any, fmt, mem, sync::Arc};
 
-use futures_core::Stream;
+use futures_util::stream::unfold;
+use tokio_stream::StreamExt as _;
 use tonic::{Request, Response, Status, metadata::MetadataValue};
 
 use crate::protocol::{
@@ -307,7 +302,15 @@ impl WithExtensions for BoxStream<Event> {
         if active.indices.is_empty() {
             return Ok(self);
         }
-        Ok(Box::pin(Events { inner: self, active, failed: false }))
+        Ok(Box::pin(unfold(Some((self, active)), async |state| {
+            let (mut events, active) = state?;
+            match events.next().await?.map(|event| active.extend_event(event)) {
+                // The stream ends after the error of an extension.
+                Ok(Err(error)) => Some((Err(error.into()), None)),
+                Ok(Ok(event)) => Some((Ok(event), Some((events, active)))),
+                Err(status) => Some((Err(status), Some((events, active)))),
+            }
+        })))
     }
 }
 
@@ -315,30 +318,6 @@ impl WithExtensions for TaskPushNotificationConfig {}
 impl WithExtensions for ListTaskPushNotificationConfigsResponse {}
 impl WithExtensions for Empty {}
 impl WithExtensions for AgentCard {}
-
-/// Event stream with the metadata of the active extensions.
-struct Events {
-    inner: BoxStream<Event>,
-    active: Active,
-    /// An extension returned an error, after which the stream ends.
-    failed: bool,
-}
-
-impl Stream for Events {
-    type Item = Result<Event, Status>;
-
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        if self.failed {
-            return Poll::Ready(None);
-        }
-        let Poll::Ready(item) = self.inner.as_mut().poll_next(cx) else { return Poll::Pending };
-        Poll::Ready(item.map(|event| {
-            let event = self.active.extend_event(event?);
-            self.failed = event.is_err();
-            Ok(event?)
-        }))
-    }
-}
 
 impl ExtendedService {
     /// Forwards a call with negotiated extensions, and applies them to the request and the response.
