@@ -14,7 +14,7 @@ mod patch;
 
 use crate::protocol::{
     Protocols, Version,
-    v03::card::{Requirement, Scheme, V03Card},
+    v03::card::{Scheme, V03Card},
 };
 
 /// OpenRPC document of the methods of both protocol versions.
@@ -50,33 +50,22 @@ pub(crate) const fn openapi(version: Version) -> &'static str {
 
 /// Server that documents describe.
 struct Publisher {
-    title: String,
-    description: String,
+    card: V03Card,
     /// URL of JSON-RPC, below [`BASE`].
     json_rpc_url: String,
-    schemes: BTreeMap<String, Scheme>,
-    security: Vec<Requirement>,
     protocols: Protocols,
 }
 
 impl Publisher {
-    fn new(card: V03Card, rpc_path: &str, protocols: Protocols) -> Self {
-        let mut schemes = card.security_schemes;
-        schemes.retain(|_, scheme| *scheme != Scheme::Unknown);
-        for scheme in schemes.values_mut() {
+    fn new(mut card: V03Card, rpc_path: &str, protocols: Protocols) -> Self {
+        card.security_schemes.retain(|_, scheme| *scheme != Scheme::Unknown);
+        for scheme in card.security_schemes.values_mut() {
             // A member of OpenAPI 3.2.
             if let Scheme::OAuth2 { metadata_url, .. } = scheme {
                 metadata_url.clear();
             }
         }
-        Self {
-            title: card.name,
-            description: card.description,
-            json_rpc_url: format!("{BASE}{rpc_path}"),
-            schemes,
-            security: card.security,
-            protocols,
-        }
+        Self { card, json_rpc_url: format!("{BASE}{rpc_path}"), protocols }
     }
 }
 
@@ -149,4 +138,4 @@ impl PublishedDocuments {
     }
 }
 
-debug_fields!(PublishedDocuments { title: publisher.title });
+debug_fields!(PublishedDocuments { title: publisher.card.name });

@@ -84,10 +84,10 @@ fn initializer(publisher: &Publisher) -> String {
 
 /// Creates the home page: links to the card and the documents, and a command for each binding.
 fn home(publisher: &Publisher, has_docs: bool) -> String {
-    let Publisher { title, description, json_rpc_url, security, protocols, .. } = publisher;
+    let Publisher { card, json_rpc_url, protocols } = publisher;
     let docs = if has_docs { "<li><a href=\"docs/\">API documentation</a></li>\n" } else { "" };
     let (send, json_rpc, prefix, service) = if protocols.has(Version::V1_0) { COMMANDS_V1 } else { COMMANDS_V03 };
-    let header = if security.is_empty() { "" } else { "-H \"authorization: Bearer $TOKEN\" " };
+    let header = if card.security.is_empty() { "" } else { "-H \"authorization: Bearer $TOKEN\" " };
     let curl = format!("curl {header}-H 'content-type: application/json' -d");
     let commands = [
         format!("{curl} '{send}' {BASE}{prefix}/message:send"),
@@ -96,8 +96,8 @@ fn home(publisher: &Publisher, has_docs: bool) -> String {
     ];
     let commands = commands.map(|command| escaped(&command) + "\n").concat();
     // No value has a placeholder, because `<` is escaped.
-    HOME.replace("<!--title-->", &escaped(title))
-        .replace("<!--description-->", &escaped(description))
+    HOME.replace("<!--title-->", &escaped(&card.name))
+        .replace("<!--description-->", &escaped(&card.description))
         .replace("<!--docs-->", docs)
         .replace("<!--commands-->", &commands)
 }

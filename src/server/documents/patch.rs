@@ -80,9 +80,9 @@ type Server<'a> = BTreeMap<&'a str, Cow<'a, str>>;
 impl Info<'_> {
     /// Replaces the title, and the first paragraph of the description.
     fn describe(&mut self, publisher: &Publisher) {
-        self.title.clone_from(&publisher.title);
+        self.title.clone_from(&publisher.card.name);
         let binding = self.description.split_once("\n\n").map_or("", |(_, binding)| binding);
-        self.description = format!("{}\n\n{binding}", publisher.description);
+        self.description = format!("{}\n\n{binding}", publisher.card.description);
     }
 }
 
@@ -91,8 +91,8 @@ pub(super) fn openapi(file: &str, publisher: &Publisher) -> serde_json::Result<S
     let mut document: OpenApi<'_> = serde_json::from_str(file)?;
     document.info.describe(publisher);
     document.servers = vec![BTreeMap::from([("url", BASE.into())])];
-    document.components.security_schemes.clone_from(&publisher.schemes);
-    document.security.clone_from(&publisher.security);
+    document.components.security_schemes.clone_from(&publisher.card.security_schemes);
+    document.security.clone_from(&publisher.card.security);
     pretty(&document)
 }
 

@@ -104,13 +104,9 @@ impl Authenticator for AnyOf {
     }
 
     fn describe(&self, card: AgentCard) -> AgentCard {
-        let mut described = Security::default();
-        for scheme in &self.0 {
-            let Security { schemes, requirements } = Security::of(&**scheme);
-            described.schemes.extend(schemes);
-            described.requirements.extend(requirements);
-        }
-        described.declare(card)
+        let described = described(&self.0);
+        let requirements = described.iter().flat_map(|described| described.security_requirements.clone()).collect();
+        declare(card, described, requirements)
     }
 }
 
@@ -145,19 +141,17 @@ impl Authenticator for AllOf {
     }
 
     fn describe(&self, card: AgentCard) -> AgentCard {
-        let mut described = Security { requirements: vec![SecurityRequirement::default()], ..Security::default() };
-        for scheme in &self.0 {
-            let Security { schemes, requirements } = Security::of(&**scheme);
-            described.schemes.extend(schemes);
-            let joined = described.requirements.iter().flat_map(|one| {
-                requirements.iter().map(|other| {
+        let (described, mut requirements) = (described(&self.0), vec![SecurityRequirement::default()]);
+        for described in &described {
+            let joined = requirements.iter().flat_map(|one| {
+                described.security_requirements.iter().map(|other| {
                     let schemes = one.schemes.clone().into_iter().chain(other.schemes.clone());
                     SecurityRequirement { schemes: schemes.collect() }
                 })
             });
-            described.requirements = joined.collect();
+            requirements = joined.collect();
         }
-        described.declare(card)
+        declare(card, described, requirements)
     }
 }
 
@@ -182,28 +176,20 @@ fn common(one: &Scopes, other: &Scopes) -> Scopes {
     }
 }
 
-/// Security schemes and requirements of a card.
-#[derive(Default)]
-struct Security {
-    schemes: Vec<(String, crate::protocol::pb::v1::SecurityScheme)>,
-    requirements: Vec<SecurityRequirement>,
+/// Returns the cards on which each of these schemes declares itself.
+fn described(schemes: &[Arc<dyn Authenticator>]) -> Vec<AgentCard> {
+    schemes.iter().map(|scheme| scheme.describe(AgentCard::default())).collect()
 }
 
-impl Security {
-    fn of(scheme: &dyn Authenticator) -> Self {
-        let card = scheme.describe(AgentCard::default());
-        Self { schemes: card.security_schemes.into_iter().collect(), requirements: card.security_requirements }
-    }
-
-    fn declare(mut self, card: AgentCard) -> AgentCard {
-        let mut distinct = Vec::new();
-        for requirement in self.requirements.drain(..) {
-            if !distinct.contains(&requirement) {
-                distinct.push(requirement);
-            }
+/// Declares the schemes of these cards, and each of the requirements once.
+fn declare(card: AgentCard, described: Vec<AgentCard>, requirements: Vec<SecurityRequirement>) -> AgentCard {
+    let mut distinct = Vec::new();
+    for requirement in requirements {
+        if !distinct.contains(&requirement) {
+            distinct.push(requirement);
         }
-        card.security(self.schemes, distinct)
     }
+    card.security(described.into_iter().flat_map(|described| described.security_schemes), distinct)
 }
 
 debug_fields!(AnyOf {});
