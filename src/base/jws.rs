@@ -397,15 +397,11 @@ fn pem_blocks<'a>(pem: &'a str, begin: &'a str, end: &'a str) -> impl Iterator<I
     })
 }
 
-/// Returns the SHA-256 digest of bytes.
-pub(crate) fn sha256(bytes: &[u8]) -> digest::Digest {
-    digest::digest(&digest::SHA256, bytes)
-}
-
 /// Returns the SHA-256 digest of bytes in hexadecimal.
 pub(crate) fn sha256_hex(bytes: &[u8]) -> String {
     let hex = |digit: u8| char::from_digit(digit.into(), 16).unwrap_or_default();
-    sha256(bytes).as_ref().iter().flat_map(|byte| [hex(byte >> 4), hex(byte & 0xf)]).collect()
+    let digest = digest::digest(&digest::SHA256, bytes);
+    digest.as_ref().iter().flat_map(|byte| [hex(byte >> 4), hex(byte & 0xf)]).collect()
 }
 
 /// Public keys with which signatures are verified: RS256 to RS512 and PS256 to PS512 with at least 2048 bits, ES256, ES384,

@@ -2,7 +2,7 @@
 
 use std::{
     fmt,
-    net::{IpAddr, SocketAddr},
+    net::{IpAddr, Ipv6Addr, SocketAddr},
     str::FromStr,
 };
 
@@ -27,6 +27,14 @@ impl Network {
     /// socket, count as IPv4.
     pub fn contains(&self, addr: IpAddr) -> bool {
         self.0.contains(&addr.to_canonical())
+    }
+}
+
+/// Returns the network that an address is counted for in limits: the /64 of an IPv6 address.
+pub(crate) fn network_of(addr: IpAddr) -> IpAddr {
+    match addr {
+        IpAddr::V4(_) => addr,
+        IpAddr::V6(addr) => Ipv6Addr::from_bits(addr.to_bits() >> 64 << 64).into(),
     }
 }
 

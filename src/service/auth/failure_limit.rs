@@ -2,17 +2,16 @@
 //!
 //! `governor` limits requests before they are known to fail; here only failures count, and valid credentials always pass.
 
-use std::{
-    collections::HashMap,
-    net::{IpAddr, Ipv6Addr},
-    time::Duration,
-};
+use std::{collections::HashMap, net::IpAddr, time::Duration};
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::{CREDENTIALS, MISSING};
-use crate::protocol::error::{Error, ErrorKind};
+use crate::{
+    base::network::network_of,
+    protocol::error::{Error, ErrorKind},
+};
 
 /// Default number of failures of an address within [`WINDOW`] after which further ones get 429.
 pub(crate) const FAILURES: usize = 20;
@@ -47,10 +46,7 @@ impl FailureLimit {
     pub(crate) fn count(&self, error: Error, peer: Option<IpAddr>) -> Error {
         let is_guess = error.kind() == ErrorKind::Unauthenticated && error.metadata(CREDENTIALS) != Some(MISSING);
         let Some(addr) = peer.filter(|_| is_guess && self.max > 0) else { return error };
-        let addr = match addr {
-            IpAddr::V4(_) => addr,
-            IpAddr::V6(addr) => Ipv6Addr::from_bits(addr.to_bits() >> 64 << 64).into(),
-        };
+        let addr = network_of(addr);
         let now = Instant::now();
         let is_current = |failures: &Failures| now.duration_since(failures.since) < WINDOW;
         let mut all = self.failures.lock();

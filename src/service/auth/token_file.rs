@@ -32,7 +32,7 @@ use super::{
 use crate::{
     base::{
         clock::Clock,
-        jws::{sha256, sha256_hex},
+        jws::sha256_hex,
         secret_file::{read_file, replace_secret},
         watched_file::WatchedFiles,
     },
@@ -202,12 +202,6 @@ fn read_digest<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::
     let text = String::deserialize(deserializer)?.to_ascii_lowercase();
     let is_digest = text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     if is_digest { Ok(text) } else { Err(D::Error::custom("sha256 must have 64 hexadecimal digits")) }
-}
-
-/// Returns the bytes of hexadecimal digits.
-fn from_hex(digits: &str) -> Option<Vec<u8>> {
-    let (pairs, _) = digits.as_bytes().as_chunks::<2>();
-    pairs.iter().map(|pair| u8::from_str_radix(str::from_utf8(pair).ok()?, 16).ok()).collect()
 }
 
 /// New token to be added to a file.
@@ -416,8 +410,8 @@ pub fn list_tokens(path: &Path) -> Result<Vec<TokenEntry>, TokenFileError> {
     Ok(document.tokens)
 }
 
-/// Tokens by the hashes of their secrets.
-type TokensByHash = HashMap<Vec<u8>, ActiveToken>;
+/// Tokens by the hashes of their secrets, in hexadecimal.
+type TokensByHash = HashMap<String, ActiveToken>;
 
 /// Token that is accepted.
 #[derive(Debug)]
@@ -439,7 +433,7 @@ impl Tokens {
     fn new(document: Document, known: &mut Arc<TokensByHash>) -> Self {
         let sources = document.tokens.iter().map(|entry| entry.source.clone()).collect();
         let active = |entry: TokenEntry| {
-            let hash = from_hex(&entry.sha256).unwrap_or_default();
+            let hash = entry.sha256.clone();
             // A rotation limits the time of the old secret, until which its streams go on.
             let is_same = |known: &&ActiveToken| {
                 !*known.revoked.borrow() && TokenEntry { expires: entry.expires, ..known.entry.clone() } == entry
@@ -474,7 +468,7 @@ impl Tokens {
         for source in &self.sources {
             let Some((user, secret)) = source.read(request) else { continue };
             // An attacker can't choose the hash of a secret, so the time of the lookup tells nothing about it.
-            let token = if secret.len() <= MAX_SECRET { self.by_hash.get(sha256(&secret).as_ref()) } else { None };
+            let token = if secret.len() <= MAX_SECRET { self.by_hash.get(&sha256_hex(&secret)) } else { None };
             let is_named = |token: &&ActiveToken| user.as_ref().is_none_or(|user| *user == token.entry.name);
             match token.filter(|token| token.entry.source == *source).filter(is_named) {
                 Some(token) if token.entry.expires.is_none_or(|end| now < end) => {

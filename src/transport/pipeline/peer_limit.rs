@@ -3,7 +3,7 @@
 use std::{
     borrow::Cow,
     collections::HashMap,
-    net::{IpAddr, Ipv6Addr, SocketAddr},
+    net::{IpAddr, SocketAddr},
     sync::Arc,
     time::Duration,
 };
@@ -12,6 +12,7 @@ use http::{HeaderMap, HeaderName, header};
 use parking_lot::Mutex;
 
 use crate::{
+    base::network::network_of,
     protocol::{Error, ErrorKind, call::RateLimit},
     service::card::{Network, node},
 };
@@ -171,14 +172,6 @@ impl Drop for PeerPermit {
                 open.remove(&self.network);
             }
         }
-    }
-}
-
-/// Returns the network that an address is counted for: the /64 of an IPv6 address.
-fn network_of(addr: IpAddr) -> IpAddr {
-    match addr {
-        IpAddr::V4(_) => addr,
-        IpAddr::V6(addr) => Ipv6Addr::from_bits(addr.to_bits() >> 64 << 64).into(),
     }
 }
 
