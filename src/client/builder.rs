@@ -428,10 +428,4 @@ impl ClientBuilder {
             Err(error) => Err(crate::protocol::error::ErrorKind::InvalidAgentResponse.because(error.to_string())),
         }
     }
-
-    #[cfg(not(feature = "signing"))]
-    #[expect(clippy::unused_self, clippy::unnecessary_wraps, reason = "the signature with the crate feature `signing`")]
-    pub(super) fn check_signatures(&self, _: &[u8]) -> Result<(), Error> {
-        Ok(())
-    }
 }

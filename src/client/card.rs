@@ -144,6 +144,7 @@ pub(super) async fn fetch(builder: &ClientBuilder, url: &str) -> Result<Document
         check_agent(&card, url, &agent).map(|()| card)
     };
     let found = first_document(builder, "agent card", documents_of(&agent, &WELL_KNOWN), read).await?;
+    #[cfg(feature = "signing")]
     builder.check_signatures(&found.json)?;
     Ok(found)
 }

@@ -104,11 +104,9 @@ impl ClientBuilder {
     /// # Errors
     /// As [`connect`](Self::connect), and `Unauthenticated` for an agent of another origin.
     pub async fn connect_entry(&self, entry: &CatalogEntry) -> Result<Client, Error> {
-        if let Some(card) = &entry.card {
-            if let Some(json) = &entry.json {
-                self.check_signatures(json)?;
-            }
-            let json = entry.json.as_deref().unwrap_or_default();
+        if let (Some(card), Some(json)) = (&entry.card, &entry.json) {
+            #[cfg(feature = "signing")]
+            self.check_signatures(json)?;
             return self.connected(card.clone(), json, &entry.catalog).await;
         }
         let Some(url) = &entry.card_url else {

@@ -237,17 +237,12 @@ impl CardTemplate {
     }
 
     /// Signs a card, if there is a key, in the form of a protocol version.
-    #[cfg(feature = "signing")]
+    #[cfg_attr(not(feature = "signing"), expect(clippy::unused_self, unused_variables, reason = "there is no key"))]
     fn signed_message(&self, card: AgentCard, version: Version) -> AgentCard {
-        match &self.signer {
-            Some(signer) => signer.sign_message(card, version),
-            None => card,
+        #[cfg(feature = "signing")]
+        if let Some(signer) = &self.signer {
+            return signer.sign_message(card, version);
         }
-    }
-
-    #[cfg(not(feature = "signing"))]
-    #[expect(clippy::unused_self, reason = "the crate feature `signing` is disabled")]
-    fn signed_message(&self, card: AgentCard, _: Version) -> AgentCard {
         card
     }
 
@@ -256,27 +251,18 @@ impl CardTemplate {
         self.address.of(request)
     }
 
-    /// Returns the card for a request in JSON, in the form for its protocol version.
+    /// Returns the card for a request in JSON, in the form for its protocol version, and signed if there is a key.
     pub(crate) fn json(&self, request: &RequestOrigin<'_>) -> Bytes {
         let format = version::card_version(request, &self.protocols);
         // Serialization can't fail: all keys are strings, and the output is in memory.
         let card = v03::to_json(&self.of(request), &self.v03_fields, format).unwrap_or_default();
-        self.signed(card)
-    }
-
-    /// Signs the JSON of a card, if there is a key.
-    #[cfg(feature = "signing")]
-    fn signed(&self, card: Vec<u8>) -> Bytes {
-        let Some(signer) = &self.signer else { return card.into() };
-        signer.sign(&card).unwrap_or_else(|error| {
-            tracing::error!(error.cause = %error, "agent card not signed");
-            card.into()
-        })
-    }
-
-    #[cfg(not(feature = "signing"))]
-    #[expect(clippy::unused_self, reason = "the crate feature `signing` is disabled")]
-    fn signed(&self, card: Vec<u8>) -> Bytes {
+        #[cfg(feature = "signing")]
+        if let Some(signer) = &self.signer {
+            return signer.sign(&card).unwrap_or_else(|error| {
+                tracing::error!(error.cause = %error, "agent card not signed");
+                card.into()
+            });
+        }
         card.into()
     }
 

@@ -224,15 +224,4 @@ impl Settings {
     }
 }
 
-debug_fields!(Settings {
-    body_bytes,
-    body_timeout,
-    keep_alive,
-    stream_max_age,
-    batch_calls,
-    batch_bytes,
-    outgoing_bytes,
-    strict_version,
-    protocols,
-    idempotency_keys
-});
+debug_fields!(Settings { body_bytes, outgoing_bytes, strict_version, protocols, idempotency_keys });
