@@ -34,6 +34,7 @@ use serde_json::{Map, Value, json};
 use crate::{
     base::jws::{Jws, KeyError, PublicKeys, SignatureError, SigningKey, sha256_hex},
     protocol::{
+        json::is_empty,
         pb::v1::{AgentCard, AgentCardSignature},
         v03::card as v03,
         version::Version,
@@ -224,15 +225,6 @@ fn canonical(value: &Value) -> serde_json::Result<Vec<u8>> {
 
 /// Removes empty strings, lists and objects, and null, recursively.
 fn without_empty(value: Value) -> Value {
-    fn is_empty(value: &Value) -> bool {
-        match value {
-            Value::Null => true,
-            Value::Bool(_) | Value::Number(_) => false,
-            Value::String(text) => text.is_empty(),
-            Value::Array(items) => items.is_empty(),
-            Value::Object(members) => members.is_empty(),
-        }
-    }
     match value {
         Value::Array(items) => {
             items.into_iter().map(without_empty).filter(|item| !is_empty(item)).collect::<Vec<_>>().into()

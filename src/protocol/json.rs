@@ -402,6 +402,17 @@ pub(crate) fn not_one_of(value: impl fmt::Display, values: &[&str]) -> String {
     format!("{value} is not one of {}", values.join(", "))
 }
 
+/// Returns true for null, and for an empty text, array or object.
+pub(crate) fn is_empty(value: &serde_json::Value) -> bool {
+    match value {
+        serde_json::Value::Null => true,
+        serde_json::Value::Bool(_) | serde_json::Value::Number(_) => false,
+        serde_json::Value::String(text) => text.is_empty(),
+        serde_json::Value::Array(items) => items.is_empty(),
+        serde_json::Value::Object(members) => members.is_empty(),
+    }
+}
+
 /// Quotes a rejected value and truncates it to 40 characters, so that the allowed values stay readable.
 pub(crate) fn quoted(text: &str) -> String {
     const LENGTH: usize = 40;

@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 
 use crate::protocol::{
     Error,
+    json::is_empty,
     v03::{
         file_encoding::FileEncoding,
         json::{BYTES_AND_URI, SCALAR},
@@ -169,17 +170,6 @@ fn keep_one(object: &mut Object, names: &[&str]) {
     let is_present = |name: &&&str| object.contains_key(**name);
     if let Some(kept) = names.iter().find(is_set).or_else(|| names.iter().find(is_present)) {
         object.retain(|name, _| !names.contains(&name.as_str()) || name == kept);
-    }
-}
-
-/// Returns whether the value is null, or an empty string, array or object.
-fn is_empty(value: &Value) -> bool {
-    match value {
-        Value::Null => true,
-        Value::String(text) => text.is_empty(),
-        Value::Array(items) => items.is_empty(),
-        Value::Object(members) => members.is_empty(),
-        Value::Bool(_) | Value::Number(_) => false,
     }
 }
 
