@@ -2,18 +2,15 @@
 
 use std::{borrow::Cow, fmt, mem, sync::Arc};
 
-use bytes::{Buf, BufMut, Bytes};
-use prost::{
-    DecodeError, Message as _,
-    encoding::{DecodeContext, WireType},
-};
-use serde::{Deserialize, Deserializer, Serialize, Serializer, ser::Error as _};
+use bytes::{BufMut, Bytes};
+use prost::{DecodeError, Message as _};
+use serde::{Serialize, Serializer, ser::Error as _};
 use tonic::Response;
 
 use crate::protocol::{
     error::Error,
     history::HistoryLimit,
-    json::{Measure, Nested, count, write_encoded, write_to},
+    json::{count, write_encoded, write_to},
     messages::v1::Task,
     rpc::UnaryOutput,
 };
@@ -157,58 +154,37 @@ impl fmt::Debug for Snapshot {
     }
 }
 
-impl Measure for Snapshot {
-    fn field(number: u32) -> Option<Nested> {
-        Task::field(number)
-    }
-}
+wraps_message! { Snapshot: Task }
 
-/// Makes the snapshot usable with tonic's codec and any tonic client.
-impl prost::Message for Snapshot {
-    fn encode_raw(&self, buf: &mut impl BufMut) {
+impl Snapshot {
+    fn encode_proto(&self, buf: &mut impl BufMut) {
         match &self.0 {
             Origin::Task(task) => task.encode_raw(buf),
             Origin::Proto(proto) => buf.put_slice(proto),
         }
     }
 
-    fn encoded_len(&self) -> usize {
+    fn proto_len(&self) -> usize {
         match &self.0 {
             Origin::Task(task) => task.encoded_len(),
             Origin::Proto(proto) => proto.len(),
         }
     }
 
-    fn merge_field(
-        &mut self,
-        tag: u32,
-        wire_type: WireType,
-        buf: &mut impl Buf,
-        context: DecodeContext,
-    ) -> Result<(), DecodeError> {
+    fn edit(&mut self, change: impl FnOnce(&mut Task) -> Result<(), DecodeError>) -> Result<(), DecodeError> {
         let mut task = match mem::take(self).0 {
             Origin::Task(task) => task,
             Origin::Proto(proto) => Arc::new(Task::decode(proto)?),
         };
-        let merged = Arc::make_mut(&mut task).merge_field(tag, wire_type, buf, context);
+        let changed = change(Arc::make_mut(&mut task));
         *self = task.into();
-        merged
-    }
-
-    fn clear(&mut self) {
-        *self = Self::default();
+        changed
     }
 }
 
 impl Serialize for Snapshot {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         self.task().map_err(S::Error::custom)?.serialize(serializer)
-    }
-}
-
-impl<'de> Deserialize<'de> for Snapshot {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Task::deserialize(deserializer).map(Self::from)
     }
 }
 

@@ -3,16 +3,13 @@
 
 use std::{any::Any, mem, sync::Arc};
 
-use bytes::{Buf, BufMut, Bytes};
-use prost::{
-    DecodeError, Message as _,
-    encoding::{DecodeContext, WireType},
-};
-use serde::{Deserialize, Serialize, ser::SerializeStruct as _};
+use bytes::{BufMut, Bytes};
+use prost::Message as _;
+use serde::{Serialize, ser::SerializeStruct as _};
 
 use super::{Cursor, Event, Origin, Payload, StreamResponse, Task, TaskArtifactUpdateEvent};
 use crate::protocol::{
-    json::{Measure, Nested, write_encoded, write_to},
+    json::{write_encoded, write_to},
     memory,
     messages::v1::Part,
 };
@@ -172,15 +169,10 @@ impl Serialize for TaskEvent<'_> {
     }
 }
 
-impl Measure for Event {
-    fn field(number: u32) -> Option<Nested> {
-        StreamResponse::field(number)
-    }
-}
+wraps_message! { Event: StreamResponse }
 
-/// Makes the event usable with tonic's codec and any tonic client.
-impl prost::Message for Event {
-    fn encode_raw(&self, buf: &mut impl BufMut) {
+impl Event {
+    fn encode_proto(&self, buf: &mut impl BufMut) {
         if self.0.proto.get().is_none() && self.is_unshared() {
             #[cfg(test)]
             tests::count_encoding(self, tests::PROTO);
@@ -190,39 +182,19 @@ impl prost::Message for Event {
         }
     }
 
-    fn encoded_len(&self) -> usize {
-        self.proto_len()
-    }
-
-    fn merge_field(
-        &mut self,
-        tag: u32,
-        wire_type: WireType,
-        buf: &mut impl Buf,
-        context: DecodeContext,
-    ) -> Result<(), DecodeError> {
+    fn edit<R>(&mut self, change: impl FnOnce(&mut StreamResponse) -> R) -> R {
         let inner = Arc::make_mut(&mut self.0);
         let mut message = mem::take(&mut inner.origin).into_message();
         inner.clear_caches();
-        let merged = message.merge_field(tag, wire_type, buf, context);
+        let changed = change(&mut message);
         inner.origin = Origin::Message(message);
-        merged
-    }
-
-    fn clear(&mut self) {
-        *self = Self::default();
+        changed
     }
 }
 
 impl Serialize for Event {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         self.response().serialize(serializer)
-    }
-}
-
-impl<'de> Deserialize<'de> for Event {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        StreamResponse::deserialize(deserializer).map(Self::from)
     }
 }
 

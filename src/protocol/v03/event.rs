@@ -8,13 +8,10 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-use bytes::{Buf, BufMut, Bytes};
+use bytes::{BufMut, Bytes};
 use futures_util::{FutureExt as _, stream};
-use prost::{
-    DecodeError, Message as _,
-    encoding::{DecodeContext, WireType},
-};
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use prost::Message as _;
+use serde::{Serialize, Serializer};
 use tokio::task::coop::unconstrained;
 use tokio_stream::StreamExt as _;
 use tonic::Status;
@@ -23,7 +20,6 @@ use super::json::FinalEvent;
 use crate::protocol::{
     error::Error,
     event::{self, Cursor, Ends, EventFlags},
-    json::{Measure, Nested},
     pb::v03::{StreamResponse, stream_response::Payload},
     rpc::{BoxStream, Frame, StreamItem, encode_line, from_json, to_json},
 };
@@ -78,12 +74,21 @@ impl Event {
         self.encodings.proto.get_or_init(|| self.message().encode_to_vec().into())
     }
 
+    fn encode_proto(&self, buf: &mut impl BufMut) {
+        buf.put_slice(self.proto());
+    }
+
+    fn proto_len(&self) -> usize {
+        self.proto().len()
+    }
+
     /// Changes the message of this event. Other subscribers of the 1.0 event are not affected, and the shared encodings are
     /// no longer used.
-    pub(crate) fn edit(&mut self, change: impl FnOnce(&mut StreamResponse)) {
+    pub(crate) fn edit<R>(&mut self, change: impl FnOnce(&mut StreamResponse) -> R) -> R {
         let mut message = self.message().clone();
-        change(&mut message);
+        let changed = change(&mut message);
         *self = Self::from_message(self.cursor.take(), message);
+        changed
     }
 }
 
@@ -102,6 +107,7 @@ impl From<event::Event> for Event {
     }
 }
 
+conversions! { Event: message: StreamResponse => Self::from_message(None, message); }
 conversions! { event::Event: event: Event => Self::from_remote(event.cursor.clone(), event.message().clone().into()); }
 
 impl PartialEq for Event {
@@ -116,48 +122,11 @@ impl fmt::Debug for Event {
     }
 }
 
-impl Measure for Event {
-    fn field(number: u32) -> Option<Nested> {
-        StreamResponse::field(number)
-    }
-}
-
-impl prost::Message for Event {
-    fn encode_raw(&self, buf: &mut impl BufMut) {
-        buf.put_slice(self.proto());
-    }
-
-    fn encoded_len(&self) -> usize {
-        self.proto().len()
-    }
-
-    fn merge_field(
-        &mut self,
-        tag: u32,
-        wire_type: WireType,
-        buf: &mut impl Buf,
-        context: DecodeContext,
-    ) -> Result<(), DecodeError> {
-        let mut message = self.message().clone();
-        let merged = message.merge_field(tag, wire_type, buf, context);
-        *self = Self::from_message(self.cursor.take(), message);
-        merged
-    }
-
-    fn clear(&mut self) {
-        *self = Self::default();
-    }
-}
+wraps_message! { Event: StreamResponse }
 
 impl Serialize for Event {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         self.message().serialize(serializer)
-    }
-}
-
-impl<'de> Deserialize<'de> for Event {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        StreamResponse::deserialize(deserializer).map(|message| Self::from_message(None, message))
     }
 }
 
