@@ -22,7 +22,7 @@ use crate::{
         call::{Call, EXTENSIONS},
         error::{Error, ErrorKind},
         event::{Cursor, Event},
-        json::{self, Measure, Members, Merge, check_json, without_hints, write_to},
+        json::{self, Measure, Members, Merge, check_json, without_hints, wkt::Empty, write_to},
         validate::{At, Validate, Violations, check_uri},
     },
 };
@@ -190,6 +190,8 @@ pub trait UnaryOutput: prost::Message + Serialize {
         write_to(out, self).map_err(Error::internal)
     }
 }
+
+impl UnaryOutput for Empty {}
 
 impl<T: json::Message + prost::Message + Serialize> UnaryOutput for T {}
 

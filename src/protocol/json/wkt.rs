@@ -66,28 +66,9 @@ impl json::Measure for ListValue {
     }
 }
 
-impl json::Members for Empty {
-    const NAME: &'static str = "Empty";
-    const FIELDS: &'static [(u32, &'static str)] = &[];
-
-    fn field(_: &str) -> Option<u32> {
-        None
-    }
-
-    fn read<'de, A: MapAccess<'de>>(&mut self, _: u32, _: &mut A) -> Result<(), A::Error> {
-        Ok(())
-    }
-}
-
-impl json::Message for Empty {
-    fn write<M: SerializeStruct>(&self, _: &mut M) -> Result<(), M::Error> {
-        Ok(())
-    }
-}
-
 impl Serialize for Empty {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        json::write(self, serializer)
+        serializer.serialize_struct("Empty", 0)?.end()
     }
 }
 

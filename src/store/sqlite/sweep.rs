@@ -362,19 +362,6 @@ impl WriteTransaction<'_> {
         Ok(Some(task.scope))
     }
 
-    /// Finds the readable task, of all or of an owner, that reached a terminal state first, at or after a time.
-    fn find_oldest(
-        &mut self,
-        owner: Option<&str>,
-        expiry: Expiry,
-        from: Millis,
-    ) -> rusqlite::Result<Option<DeletedTask>> {
-        match owner {
-            Some(owner) => self.find_oldest_of(owner, expiry, from),
-            None => self.find_oldest_of_all(expiry, from),
-        }
-    }
-
     fn find_oldest_of_all(&mut self, expiry: Expiry, from: Millis) -> rusqlite::Result<Option<DeletedTask>> {
         let db = self.db;
         let mut query = db.prepare_cached(&OLDEST)?;
@@ -389,7 +376,14 @@ impl WriteTransaction<'_> {
         Ok(None)
     }
 
-    fn find_oldest_of(&mut self, owner: &str, expiry: Expiry, from: Millis) -> rusqlite::Result<Option<DeletedTask>> {
+    /// Finds the readable task, of all or of an owner, that reached a terminal state first, at or after a time.
+    fn find_oldest(
+        &mut self,
+        owner: Option<&str>,
+        expiry: Expiry,
+        from: Millis,
+    ) -> rusqlite::Result<Option<DeletedTask>> {
+        let Some(owner) = owner else { return self.find_oldest_of_all(expiry, from) };
         loop {
             let skipped = self.unreadable.0.len();
             let mut query = self.db.prepare_cached(&OLDEST_OF_OWNER)?;
