@@ -54,7 +54,7 @@ pub const JSON_RPC: &str = "/rpc";
 const DEFAULT_MODE: &str = "text/plain";
 
 /// Agent card of a server, without the URLs that are derived from each request for the card.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 #[must_use]
 pub(crate) struct CardTemplate {
     /// Fields that the agent, its configuration and the authenticator declare. Its interfaces are listed after those of the
@@ -91,19 +91,7 @@ setters! {
 impl CardTemplate {
     /// Creates the template for the card of an agent, for protocol 1.0.
     pub(crate) fn new(declared: AgentCard) -> Self {
-        Self {
-            declared,
-            push: false,
-            has_extended: false,
-            grpc: None,
-            bindings: ProtocolBinding::ALL.to_vec(),
-            mounted: None,
-            protocols: vec![Version::V1_0],
-            v03_fields: V03CardFields::default(),
-            address: Address::default(),
-            #[cfg(feature = "signing")]
-            signer: None,
-        }
+        Self { declared, bindings: ProtocolBinding::ALL.to_vec(), protocols: vec![Version::V1_0], ..Self::default() }
     }
 
     /// Fields that the agent, its configuration and the authenticator declare.

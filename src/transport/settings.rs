@@ -96,70 +96,73 @@ pub struct ProtectedResource {
 
 debug_fields!(ProtectedResource { issuers });
 
-/// Settings of an [`HttpService`](super::HttpService).
-#[derive(Clone)]
-#[expect(clippy::struct_excessive_bools, reason = "the settings are independent of each other")]
-pub struct Settings {
-    /// Maximum size of a request body, or of a gRPC message, in bytes.
-    pub body_bytes: usize,
-    /// Timeout for receiving the body of a request, whichever binding it is for.
-    pub body_timeout: Duration,
-    /// Maximum number of bytes in the request bodies that all connections are receiving. Zero: no limit.
-    pub incoming_bytes: usize,
-    /// Maximum number of open `Watch` streams of gRPC's health service.
-    pub health_watches: usize,
-    /// Interval of keep-alive comments on a stream of server-sent events without events. Zero: none.
-    pub keep_alive: Duration,
-    /// Maximum age of a stream, enforced even if its client does not read. Zero: no limit.
-    pub stream_max_age: Duration,
-    /// Maximum number of calls in a JSON-RPC batch.
-    pub batch_calls: usize,
-    /// Maximum size of the results of a JSON-RPC batch in bytes. A call whose result exceeds it gets an error.
-    pub batch_bytes: usize,
-    /// Maximum total size in bytes of responses that are in preparation or wait for slow readers. Further calls are rejected
-    /// as unavailable.
-    pub outgoing_bytes: usize,
-    /// Source of `/.well-known/agent-card.json`.
-    pub card: CardSource,
-    /// The card changes while the server runs, so that it has no modification time.
-    pub card_changes: bool,
-    /// The card requires authentication, so that caches and pages of other origins must not have it.
-    pub protects_card: bool,
-    /// Source of `/agents` and `/.well-known/ai-catalog.json`. `None`: the resources do not exist.
-    pub catalog: Option<CatalogSource>,
-    /// The catalog depends on the caller, and requires authentication.
-    pub protects_catalog: bool,
-    /// Source of the base URL of a request, for calls that get an agent card.
-    pub base_url: Option<BaseUrlSource>,
-    /// There is an extended agent card, which a call over each binding may get.
-    pub has_extended_card: bool,
-    /// JSON Web Key Set with the public keys of the server, for `/.well-known/jwks.json`. `None`: there are no keys.
-    pub key_set: Option<Bytes>,
-    /// Issuers of the tokens of callers, for `/.well-known/oauth-protected-resource`. `None`: no issuer is known.
-    pub protected_resource: Option<ProtectedResource>,
-    /// Source of the API documents below `/openapi`.
-    pub documents: Option<DocumentSource>,
-    /// Source of `/metrics`. `None`: the resource does not exist.
-    pub metrics: Option<MetricsSource>,
-    /// Rejects requests of 1.0 without `A2A-Version`, which the specification treats as 0.3 (3.6.2).
-    pub strict_version: bool,
-    /// Supported protocol versions. Requests of other versions are rejected.
-    pub protocols: Protocols,
-    /// Encoding of file bytes in the protobuf messages of 0.3.
-    pub v03_file_bytes: FileBytes,
-    /// The service deduplicates sends by `Idempotency-Key`. Every response then repeats the key of its request, for all
-    /// methods: a client finds out by a read whether it may retry a send.
-    pub idempotency_keys: bool,
-    /// Headers of requests that turns may pass on.
-    pub forward_headers: Arc<[HeaderName]>,
-    /// Canceled when the server begins to drain. Health checks then report that it is not ready.
-    pub drain: CancellationToken,
-    /// Readiness check of the service.
-    pub readiness: ReadinessCheck,
-    /// Names of the agents, and what each needs for its turns: gRPC's health service `a2a.agent/NAME`.
-    pub agents: Arc<[NamedDependencies]>,
-    /// Clock and ids of the server.
-    pub sources: Sources,
+defaults! {
+    /// Settings of an [`HttpService`](super::HttpService).
+    #[derive(Clone)]
+    #[expect(clippy::struct_excessive_bools, reason = "the settings are independent of each other")]
+    pub struct Settings {
+        /// Maximum size of a request body, or of a gRPC message, in bytes.
+        pub body_bytes: usize = BODY_BYTES,
+        /// Timeout for receiving the body of a request, whichever binding it is for.
+        pub body_timeout: Duration = Duration::from_mins(1),
+        /// Maximum number of bytes in the request bodies that all connections are receiving. Zero: no limit.
+        pub incoming_bytes: usize = MEMORY / 4,
+        /// Maximum number of open `Watch` streams of gRPC's health service.
+        pub health_watches: usize = 100,
+        /// Interval of keep-alive comments on a stream of server-sent events without events. Zero: none.
+        // The HTTP clients of SDKs have a timeout of 5 s.
+        pub keep_alive: Duration = Duration::from_secs(4),
+        /// Maximum age of a stream, enforced even if its client does not read. Zero: no limit.
+        pub stream_max_age: Duration,
+        /// Maximum number of calls in a JSON-RPC batch.
+        pub batch_calls: usize = 64,
+        /// Maximum size of the results of a JSON-RPC batch in bytes. A call whose result exceeds it gets an error.
+        pub batch_bytes: usize = 8 << 20,
+        /// Maximum total size in bytes of responses that are in preparation or wait for slow readers. Further calls are
+        /// rejected as unavailable.
+        pub outgoing_bytes: usize = MEMORY / 8 * 3,
+        /// Source of `/.well-known/agent-card.json`.
+        pub card: CardSource = Arc::new(|_| Bytes::new()),
+        /// The card changes while the server runs, so that it has no modification time.
+        pub card_changes: bool,
+        /// The card requires authentication, so that caches and pages of other origins must not have it.
+        pub protects_card: bool,
+        /// Source of `/agents` and `/.well-known/ai-catalog.json`. `None`: the resources do not exist.
+        pub catalog: Option<CatalogSource>,
+        /// The catalog depends on the caller, and requires authentication.
+        pub protects_catalog: bool,
+        /// Source of the base URL of a request, for calls that get an agent card.
+        pub base_url: Option<BaseUrlSource>,
+        /// There is an extended agent card, which a call over each binding may get.
+        pub has_extended_card: bool,
+        /// JSON Web Key Set with the public keys of the server, for `/.well-known/jwks.json`. `None`: there are no keys.
+        pub key_set: Option<Bytes>,
+        /// Issuers of the tokens of callers, for `/.well-known/oauth-protected-resource`. `None`: no issuer is known.
+        pub protected_resource: Option<ProtectedResource>,
+        /// Source of the API documents below `/openapi`.
+        pub documents: Option<DocumentSource>,
+        /// Source of `/metrics`. `None`: the resource does not exist.
+        pub metrics: Option<MetricsSource>,
+        /// Rejects requests of 1.0 without `A2A-Version`, which the specification treats as 0.3 (3.6.2).
+        pub strict_version: bool,
+        /// Supported protocol versions. Requests of other versions are rejected.
+        pub protocols: Protocols,
+        /// Encoding of file bytes in the protobuf messages of 0.3.
+        pub v03_file_bytes: FileBytes,
+        /// The service deduplicates sends by `Idempotency-Key`. Every response then repeats the key of its request, for all
+        /// methods: a client finds out by a read whether it may retry a send.
+        pub idempotency_keys: bool,
+        /// Headers of requests that turns may pass on.
+        pub forward_headers: Arc<[HeaderName]>,
+        /// Canceled when the server begins to drain. Health checks then report that it is not ready.
+        pub drain: CancellationToken,
+        /// Readiness check of the service.
+        pub readiness: ReadinessCheck = Arc::new(|| Box::pin(future::ready(Ok(())))),
+        /// Names of the agents, and what each needs for its turns: gRPC's health service `a2a.agent/NAME`.
+        pub agents: Arc<[NamedDependencies]>,
+        /// Clock and ids of the server.
+        pub sources: Sources,
+    }
 }
 
 /// Name of an agent, and what it needs for its turns.
@@ -168,38 +171,7 @@ type NamedDependencies = (Box<str>, Arc<[Dependency]>);
 impl Settings {
     /// Creates settings with the defaults.
     pub fn new(card: CardSource) -> Self {
-        Self {
-            body_bytes: BODY_BYTES,
-            body_timeout: Duration::from_mins(1),
-            incoming_bytes: MEMORY / 4,
-            health_watches: 100,
-            // The HTTP clients of SDKs have a timeout of 5 s.
-            keep_alive: Duration::from_secs(4),
-            stream_max_age: Duration::ZERO,
-            batch_calls: 64,
-            batch_bytes: 8 << 20,
-            outgoing_bytes: MEMORY / 8 * 3,
-            card,
-            card_changes: false,
-            protects_card: false,
-            catalog: None,
-            protects_catalog: false,
-            base_url: None,
-            has_extended_card: false,
-            key_set: None,
-            protected_resource: None,
-            documents: None,
-            metrics: None,
-            strict_version: false,
-            protocols: Protocols::default(),
-            v03_file_bytes: FileBytes::default(),
-            idempotency_keys: false,
-            forward_headers: Arc::default(),
-            drain: CancellationToken::new(),
-            agents: Arc::default(),
-            readiness: Arc::new(|| Box::pin(future::ready(Ok(())))),
-            sources: Sources::default(),
-        }
+        Self { card, ..Self::default() }
     }
 
     /// Creates new budgets of these sizes.
