@@ -55,7 +55,7 @@ impl RequestClass {
 
     /// Returns the binding for the request log: `grpc`, `jsonrpc` or `http`.
     pub(crate) fn system(self) -> &'static str {
-        if self.is_grpc() || self.is_grpc_web() {
+        if self.kind.is_grpc() {
             "grpc"
         } else if self.kind == RequestKind::JsonRpc {
             "jsonrpc"
@@ -187,51 +187,35 @@ impl RequestKind {
 
     /// Returns the version of a request by its form. For JSON-RPC, whose method is in the body, returns the presumed version.
     fn version(self, parts: &Parts, served: Protocols) -> Version {
+        if self == Self::JsonRpc {
+            return version::presumed_of(parts, served);
+        }
         let path = parts.uri.path();
-        let has_v03_form = match self {
-            Self::Grpc | Self::GrpcWeb(_) => version::grpc_method(path, Version::V0_3).is_some(),
-            // If 0.3 is not served, `v1` is the name of a tenant.
-            Self::Rest => {
-                path.starts_with("/v1/")
-                    && served.has(Version::V0_3)
-                    && !version::requests_1_x(&parts.uri, &parts.headers)
-            }
-            Self::ExtendedCard => true,
-            Self::JsonRpc => {
-                return version::presumed_of(parts, served);
-            }
-            Self::Card
-            | Self::Catalog
-            | Self::KeySet
-            | Self::ProtectedResource
-            | Self::Document
-            | Self::Metrics
-            | Self::Operator
-            | Self::Health => false,
-        };
-        if has_v03_form { Version::V0_3 } else { Version::V1_0 }
+        let is_v03_method = self.is_grpc() && version::grpc_method(path, Version::V0_3).is_some();
+        // If 0.3 is not served, `v1` is the name of a tenant.
+        let is_v03_path = self == Self::Rest
+            && path.starts_with("/v1/")
+            && served.has(Version::V0_3)
+            && !version::requests_1_x(&parts.uri, &parts.headers);
+        if is_v03_method || is_v03_path || self == Self::ExtendedCard { Version::V0_3 } else { Version::V1_0 }
     }
 
     /// Returns true for health checks over HTTP or gRPC.
     pub(super) fn is_health(self, path: &str) -> bool {
-        let is_grpc = matches!(self, Self::Grpc | Self::GrpcWeb(_));
-        self == Self::Health || is_grpc && path.starts_with("/grpc.health.v1.Health/")
+        self == Self::Health || self.is_grpc() && path.starts_with("/grpc.health.v1.Health/")
+    }
+
+    /// Returns true for gRPC and gRPC-Web.
+    fn is_grpc(self) -> bool {
+        matches!(self, Self::Grpc | Self::GrpcWeb(_))
     }
 
     /// Allowed HTTP methods, in the form of the `Allow` header. `None` if the binding decides.
     pub(super) fn allowed_methods(self) -> Option<&'static str> {
-        match self {
-            Self::Card
-            | Self::Catalog
-            | Self::KeySet
-            | Self::ProtectedResource
-            | Self::Document
-            | Self::ExtendedCard
-            | Self::Metrics
-            | Self::Health => Some("GET, HEAD"),
-            Self::JsonRpc => Some("POST"),
-            Self::Grpc | Self::GrpcWeb(_) | Self::Operator | Self::Rest => None,
+        if self.is_grpc() || matches!(self, Self::Operator | Self::Rest) {
+            return None;
         }
+        Some(if self == Self::JsonRpc { "POST" } else { "GET, HEAD" })
     }
 }
 

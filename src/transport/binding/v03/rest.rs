@@ -150,17 +150,10 @@ fn normalized_body(
     text: &str,
 ) -> Result<Option<String>, Error> {
     use crate::protocol::v03::pb::bindings::Rpc;
-    let is_send = match rpc {
-        Rpc::SendMessage | Rpc::SendStreamingMessage => true,
-        Rpc::CreateTaskPushNotificationConfig => false,
-        Rpc::GetTask
-        | Rpc::CancelTask
-        | Rpc::TaskSubscription
-        | Rpc::GetTaskPushNotificationConfig
-        | Rpc::ListTaskPushNotificationConfig
-        | Rpc::GetAgentCard
-        | Rpc::DeleteTaskPushNotificationConfig => return Ok(None),
-    };
+    let is_send = matches!(rpc, Rpc::SendMessage | Rpc::SendStreamingMessage);
+    if !is_send && rpc != Rpc::CreateTaskPushNotificationConfig {
+        return Ok(None);
+    }
     let Ok(Value::Object(mut body)) = serde_json::from_str(text) else { return Ok(None) };
     if is_send {
         normalize::send(&mut body, files)?;
