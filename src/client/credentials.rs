@@ -210,7 +210,7 @@ impl AgentTokens {
             (Some(url), _) => Endpoint::Token(url.clone()),
             (None, None) => return Ok(None),
             (None, Some((name, location))) => {
-                let (TokenLocation::Endpoint(text) | TokenLocation::Discovery(text)) = location;
+                let (text, is_discovery) = *location;
                 let parsed = Url::parse(text).ok().or_else(|| base?.join(text).ok()).filter(oauth::is_token_endpoint);
                 let url = parsed.ok_or_else(|| {
                     let reason = format!("the scheme `{name}` of the card names `{text}`, which is no URL with https");
@@ -219,9 +219,10 @@ impl AgentTokens {
                 let origins = builder.trusted_origins(base);
                 check_origin(&url, origins.as_deref())
                     .map_err(|reason| ErrorKind::Unauthenticated.because(reason).unsent())?;
-                match location {
-                    TokenLocation::Endpoint(_) => Endpoint::Token(url),
-                    TokenLocation::Discovery(_) => Endpoint::Discovery { url, origins, found: Mutex::default() },
+                if is_discovery {
+                    Endpoint::Discovery { url, origins, found: Mutex::default() }
+                } else {
+                    Endpoint::Token(url)
                 }
             }
         };
@@ -311,23 +312,18 @@ fn check_origin(url: &Url, trusted: Option<&[Url]>) -> Result<(), String> {
     Err(format!("{reason}, `{url}`; set it (token_url), or trust {origin} (trust_origin)"))
 }
 
-/// Place of the token endpoint of a scheme.
-enum TokenLocation<'a> {
-    Endpoint(&'a str),
-    Discovery(&'a str),
-}
-
-/// Returns the place of the token endpoint for the client credentials grant. Those of other flows may belong to another server.
-fn token_location<'a>(scheme: &'a Scheme, flows: Option<&'a Flows>) -> Option<TokenLocation<'a>> {
+/// Returns the URL of the token endpoint for the client credentials grant, or that of a document that names it, and then true.
+/// Those of other flows may belong to another server.
+fn token_location<'a>(scheme: &'a Scheme, flows: Option<&'a Flows>) -> Option<(&'a str, bool)> {
     match scheme {
         Scheme::Oauth2SecurityScheme(OAuth2SecurityScheme { oauth2_metadata_url, .. }) => {
             let flow = flows.and_then(|flows| flows.client_credentials.as_ref());
             let endpoint = flow.map(|flow| flow.token_url.as_str()).filter(|url| !url.is_empty());
             let metadata = Some(oauth2_metadata_url.as_str()).filter(|url| !url.is_empty());
-            endpoint.map(TokenLocation::Endpoint).or_else(|| metadata.map(TokenLocation::Discovery))
+            endpoint.map(|url| (url, false)).or(metadata.map(|url| (url, true)))
         }
         Scheme::OpenIdConnectSecurityScheme(OpenIdConnectSecurityScheme { open_id_connect_url, .. }) => {
-            Some(TokenLocation::Discovery(open_id_connect_url)).filter(|_| !open_id_connect_url.is_empty())
+            Some((open_id_connect_url.as_str(), true)).filter(|(url, _)| !url.is_empty())
         }
         Scheme::ApiKeySecurityScheme(_) | Scheme::HttpAuthSecurityScheme(_) | Scheme::MtlsSecurityScheme(_) => None,
     }

@@ -3,7 +3,7 @@
 //!
 //! A request is classified once, and the result is passed on with it.
 
-use http::{HeaderMap, Method, header, request::Parts};
+use http::{HeaderMap, Method, request::Parts};
 
 use super::{media_type, version};
 use crate::{
@@ -247,14 +247,13 @@ fn is_below(path: &str, base: &str) -> bool {
 
 /// Returns true for requests of a browser for a page: other clients do not accept HTML.
 fn wants_page(method: &Method, headers: &HeaderMap) -> bool {
-    let lines = headers.get_all(header::ACCEPT).into_iter().filter_map(|line| line.to_str().ok());
-    let mut names = lines.flat_map(|line| line.split(',')).filter_map(|range| range.split(';').next());
-    method.is_safe() && *method != Method::OPTIONS && names.any(|name| name.trim().eq_ignore_ascii_case("text/html"))
+    let accepts_page = || media_type::accepted(headers).any(|name| name.eq_ignore_ascii_case("text/html"));
+    method.is_safe() && *method != Method::OPTIONS && accepts_page()
 }
 
 #[cfg(test)]
 mod tests {
-    use http::Request;
+    use http::{Request, header};
 
     use super::*;
 

@@ -22,6 +22,12 @@ pub(super) fn of(headers: &HeaderMap) -> Option<&str> {
     Some(value.to_str().unwrap_or("?").split(';').next().unwrap_or_default().trim())
 }
 
+/// Returns the media types of `Accept`, without their parameters.
+pub(super) fn accepted(headers: &HeaderMap) -> impl Iterator<Item = &str> {
+    let lines = headers.get_all(header::ACCEPT).into_iter().filter_map(|line| line.to_str().ok());
+    lines.flat_map(|line| line.split(',')).map(|range| range.split(';').next().unwrap_or_default().trim())
+}
+
 /// Checks that a body has no content encoding, such as gzip: none is decoded.
 ///
 /// # Errors
@@ -86,10 +92,8 @@ pub(super) fn reply_type(headers: &HeaderMap, version: Version) -> HeaderValue {
     if version == Version::V0_3 {
         return JSON;
     }
-    let lines = headers.get_all(header::ACCEPT).into_iter().filter_map(|line| line.to_str().ok());
     let mut accepts_json = false;
-    for range in lines.flat_map(|line| line.split(',')) {
-        let name = range.split(';').next().unwrap_or_default().trim();
+    for name in accepted(headers) {
         if is(name, &A2A_JSON) {
             return A2A_JSON;
         }

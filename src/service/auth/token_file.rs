@@ -285,6 +285,7 @@ fn check_name(name: &str) -> Result<(), String> {
 }
 
 fn check_source(source: &TokenSource) -> Result<(), String> {
+    use TokenSource::{Basic, Bearer, Cookie, Header, Query};
     let has = |name: &str, parts: &[&str]| parts.iter().any(|part| name.contains(part));
     // The ends of names by which logs recognize secrets.
     let is_secret_header = |name: &str| ["-key", "-token", "-secret"].iter().any(|end| name.ends_with(end));
@@ -293,27 +294,19 @@ fn check_source(source: &TokenSource) -> Result<(), String> {
         !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
     };
     Err(match source {
-        TokenSource::Header(name) if !is_header(name) || !is_secret_header(name) => {
+        Header(name) if !is_header(name) || !is_secret_header(name) => {
             format!("{name} is not the name of a header in lower case that ends with -key, -token or -secret")
         }
-        TokenSource::Query(name) if !has(name, &["token", "secret", "api_key", "apikey"]) => format!(
+        Query(name) if !has(name, &["token", "secret", "api_key", "apikey"]) => format!(
             "{name:?} does not contain token, secret, api_key or apikey, by which logs recognize it as a secret"
         ),
-        TokenSource::Query(name)
-            if name.eq_ignore_ascii_case("pageToken") || name.eq_ignore_ascii_case("page_token") =>
-        {
+        Query(name) if name.eq_ignore_ascii_case("pageToken") || name.eq_ignore_ascii_case("page_token") => {
             format!("{name} is a parameter of the protocol")
         }
-        TokenSource::Query(name) | TokenSource::Cookie(name) if !is_name(name) => {
+        Query(name) | Cookie(name) if !is_name(name) => {
             format!("{name:?} is not a name: use letters, digits, `-`, `_` and `.`")
         }
-        TokenSource::Bearer
-        | TokenSource::Basic
-        | TokenSource::Header(_)
-        | TokenSource::Query(_)
-        | TokenSource::Cookie(_) => {
-            return Ok(());
-        }
+        Bearer | Basic | Header(_) | Query(_) | Cookie(_) => return Ok(()),
     })
 }
 

@@ -13,7 +13,7 @@ use tower_layer::Layer as _;
 
 use crate::{
     protocol::{ErrorKind, response_budget::ResponseBudget, rpc::codec::PREFIX},
-    transport::{Body, RequestBody, ResponseFuture},
+    transport::{Body, RequestBody, ResponseFuture, media_type},
 };
 
 /// Request body, decoded to that of a gRPC request.
@@ -60,9 +60,7 @@ impl GrpcWebFormat {
     /// The response has the first such type in `Accept`, else the type of the request.
     pub(in crate::transport) fn of(media_type: &str, headers: &HeaderMap) -> Option<Self> {
         let request = Encoding::of(media_type)?;
-        let lines = headers.get_all(header::ACCEPT).into_iter().filter_map(|line| line.to_str().ok());
-        let mut accepted = lines.flat_map(|line| line.split(',')).filter_map(|item| item.split(';').next());
-        let response = accepted.find_map(|media_type| Encoding::of(media_type.trim())).unwrap_or(request);
+        let response = media_type::accepted(headers).find_map(Encoding::of).unwrap_or(request);
         Some(Self { request, response })
     }
 

@@ -540,10 +540,8 @@ fn error_response(id: &str, version: Version, error: &Error, headers: HeaderMap)
 /// JSON too. The SDKs for Go (2.4) and those for 0.3 read nothing else there. The SDK for JavaScript at 1.0 throws the
 /// typed error for a plain response, and for an event a different error with the typed one as its cause.
 fn wants_events(headers: &HeaderMap, version: Version) -> bool {
-    let lines = headers.get_all(header::ACCEPT).into_iter().filter_map(|line| line.to_str().ok());
     let (mut events, mut json) = (false, false);
-    for range in lines.flat_map(|line| line.split(',')) {
-        let name = range.split(';').next().unwrap_or_default().trim();
+    for name in media_type::accepted(headers) {
         events |= name.eq_ignore_ascii_case("text/event-stream");
         json |= is_json(name);
     }
