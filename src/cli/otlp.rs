@@ -191,7 +191,7 @@ impl Counts {
 }
 
 fn record(result: &'static str, count: usize) {
-    metric::OTLP_SPANS.add(None, &[result], metric::number(count));
+    metric::OTLP_SPANS.add(None, &[result], count.try_into().unwrap_or(u64::MAX));
 }
 
 /// Exporter that counts.
