@@ -13,7 +13,7 @@ use futures_util::{
     FutureExt as _,
     future::{Either, ready},
 };
-use tokio::sync::watch;
+use tokio::{sync::watch, time::timeout};
 use tonic::{Request, Response};
 
 pub use self::media_types::Modes;
@@ -25,6 +25,7 @@ pub use crate::engine::{
 use crate::service::push::{PushOptions, PushStats, delivery::DeliveryService};
 use crate::{
     base::{
+        clock::Millis,
         dependency::Dependency,
         metric::{EngineGauges, LimitUse},
         sources::Sources,
@@ -53,7 +54,7 @@ use crate::{
         snapshot::Snapshot,
     },
     service::wrappers::extended::Negotiated,
-    store::{ListQuery, PageToken, Retention, Scope, Store, StoreUsage, TaskKey, Unavailable},
+    store::{DeliveryCounts, ListQuery, PageToken, Retention, Scope, Store, StoreUsage, TaskKey},
 };
 
 pub mod auth;
@@ -70,6 +71,9 @@ pub(crate) mod wrappers;
 
 /// Default page size (3.1.4).
 pub const DEFAULT_PAGE_SIZE: i32 = 50;
+
+/// Maximum time that metrics and operators wait for a store.
+const STORE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Valid page sizes (3.1.4).
 pub const PAGE_SIZES: std::ops::RangeInclusive<i32> = 1..=100;
@@ -205,7 +209,7 @@ impl Service {
 
     /// Returns the counters of the delivery of push notifications, `None` if they are not offered.
     #[cfg(feature = "push")]
-    pub(crate) async fn push_stats(&self) -> Result<Option<PushStats>, Unavailable> {
+    pub(crate) async fn push_stats(&self) -> Result<Option<PushStats>, crate::store::Unavailable> {
         match &self.delivery {
             Some(delivery) => delivery.stats().await.map(Some),
             None => Ok(None),
@@ -217,15 +221,21 @@ impl Service {
         self.execution.gauges()
     }
 
-    /// Returns the size of the store, and the use of the limits of the service.
-    ///
-    /// # Errors
-    /// The store is unavailable.
-    pub(crate) async fn usage(&self) -> Result<(StoreUsage, Vec<LimitUse>), Unavailable> {
-        let store = self.execution.journal().store().usage().await?;
+    /// Returns the size of the store, and the use of the limits of the service. `None` if the store does not respond in time: the
+    /// rest can still be read.
+    pub(crate) async fn usage(&self) -> Option<(StoreUsage, Vec<LimitUse>)> {
+        let store = timeout(STORE_TIMEOUT, self.journal().store().usage()).await.ok()?.ok()?;
         let limits = self.execution.limits_in_use().into_iter().chain([self.calls.in_use()]);
         let limits = limits.chain(store.limits_in_use()).collect();
-        Ok((store, limits))
+        Some((store, limits))
+    }
+
+    /// Returns the numbers of deliveries, and the time since which the oldest one waits. `None` if the store does not respond in
+    /// time.
+    pub(crate) async fn pending_deliveries(&self) -> Option<(DeliveryCounts, Option<Millis>)> {
+        let store = self.journal().store();
+        let counts = timeout(STORE_TIMEOUT, store.delivery_counts()).await.ok()?.ok()?;
+        Some((counts, timeout(STORE_TIMEOUT, store.oldest_pending()).await.ok()?.ok()?))
     }
 
     /// Returns the use of the memory for live tasks, which several services may share.

@@ -210,7 +210,8 @@ static METADATA: metrics::Metadata<'_> =
     metrics::Metadata::new(module_path!(), metrics::Level::INFO, Some(module_path!()));
 
 /// Upper bounds of durations of calls, commits and the like, in seconds.
-const SECONDS: [f64; 14] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0, 300.0];
+pub(crate) const SECONDS: [f64; 14] =
+    [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0, 300.0];
 
 /// Upper bounds of durations of turns, streams and calls of others, in seconds.
 const LONG_SECONDS: [f64; 16] =

@@ -149,11 +149,9 @@ impl Server {
         }
         let is_named = !options.catalog_name.is_empty() || !mounted.is_empty();
         let label = options.agent_label.take().or_else(|| is_named.then(|| options.name().into()));
-        let operated_agent = Arc::clone(&agent);
         let engine = Arc::new(options.build_service(agent, &card, settings.sources.clone(), label.clone()));
         let kind = options.agent_kind.unwrap_or("rust");
-        let operated =
-            OperatedAgent { name: options.name().into(), kind, agent: operated_agent, service: Arc::clone(&engine) };
+        let operated = OperatedAgent { name: options.name().into(), kind, service: Arc::clone(&engine) };
         let handles = mounted.iter().map(|agent| agent.handle.clone()).collect();
         let handle = Handle::new(Arc::clone(&engine), grace, label.clone(), handles, options.ready_with_agents);
         let (card, extensions) = options.build_card(card);
@@ -181,9 +179,8 @@ impl Server {
             is_protected: settings.protects_card,
         };
         let all = std::iter::once(&listed).chain(mounted.iter().map(|agent| &agent.listed)).cloned();
-        let own = (options.name().into(), Arc::clone(handle.dependencies()));
-        let others = mounted.iter().map(|agent| (agent.listed.name.clone(), Arc::clone(agent.handle.dependencies())));
-        let agents = std::iter::once(own).chain(others);
+        let all_operated = || std::iter::once(&operated).chain(mounted.iter().map(|agent| &agent.operated));
+        let needs = |agent: &OperatedAgent| (agent.name.clone(), Arc::clone(agent.service.dependencies()));
         let settings = Settings {
             #[cfg(feature = "openapi")]
             documents: Some(options.documents(&card, settings.protocols, bound)),
@@ -202,13 +199,13 @@ impl Server {
             forward_headers,
             drain: handle.draining(),
             readiness: handle.readiness(),
-            agents: agents.collect(),
+            agents: all_operated().map(needs).collect(),
             ..settings
         };
         // Agents below a path have the operator API of the root.
         let operator = (!card.is_mounted()).then(|| {
-            let all = std::iter::once(&operated).chain(mounted.iter().map(|agent| &agent.operated)).cloned();
-            Arc::new(Operator::new(all.collect(), options.operator_token.take(), settings.sources.clock))
+            let all = all_operated().cloned().collect();
+            Arc::new(Operator::new(all, options.operator_token.take(), settings.sources.clock))
         });
         let http = HttpService::with_parts(Arc::clone(&service), settings, budgets, operator);
         let mounted = mounted.into_iter().map(|agent| agent.http).collect();

@@ -8,7 +8,6 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::{
     net::{TcpListener, ToSocketAddrs},
     sync::OnceCell,
-    time::timeout,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -29,9 +28,6 @@ use crate::{service::push::PushStats, store::Unavailable};
 
 /// Renders the recorded metrics in the text format of Prometheus.
 pub(crate) type Render = Arc<dyn Fn() -> String + Send + Sync>;
-
-/// Maximum time that the metrics wait for the size of a store.
-const STORE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Time after the grace period in which connections may send their remaining data.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
@@ -238,20 +234,15 @@ impl Handle {
         for Self(state) in std::iter::once(self).chain(&self.0.mounted) {
             let agent = state.agent.as_ref();
             state.service.gauges().record(agent);
-            // A store that does not respond must not keep the rest from being read.
-            if let Ok(Ok((store, limits))) = timeout(STORE_TIMEOUT, state.service.usage()).await {
+            if let Some((store, limits)) = state.service.usage().await {
                 record_store(agent, &store);
-                for limit in limits {
-                    limit.record(agent);
-                }
+                limits.iter().for_each(|limit| limit.record(agent));
             }
             #[cfg(feature = "push")]
-            if let Ok(Ok(counts)) = timeout(STORE_TIMEOUT, state.service.journal().store().delivery_counts()).await {
+            if let Some((counts, _)) = state.service.pending_deliveries().await {
                 due += counts.due;
             }
-            for dependency in &**state.service.dependencies() {
-                dependency.record();
-            }
+            state.service.dependencies().iter().for_each(Dependency::record);
         }
         for limit in budgets.in_use().iter().chain([&self.0.service.live_memory_in_use()]) {
             limit.record(None);

@@ -12,14 +12,11 @@ use futures_util::stream;
 use http::HeaderMap;
 use prost::Message as _;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use subtle::ConstantTimeEq as _;
 use tokio::{
-    sync::{
-        Semaphore, SemaphorePermit,
-        broadcast::{self, error::RecvError},
-    },
-    time::{Instant, sleep_until, timeout},
+    sync::{Semaphore, SemaphorePermit, broadcast},
+    time::{Instant, sleep_until},
 };
 use tokio_stream::Stream;
 use url::Url;
@@ -29,10 +26,10 @@ use crate::{
     base::{
         clock::{Clock, Millis, whole_millis},
         dependency::Dependency,
-        metric::LimitUse,
+        metric::{LimitUse, SECONDS},
         trace::TraceContext,
     },
-    engine::{agent::DynAgent, execution::RETRY_AFTER, journal::CommitObserver},
+    engine::{execution::RETRY_AFTER, journal::CommitObserver},
     protocol::{
         call::{ADMIN, Binding, Principal, Scopes},
         error::{BEARER, Error, ErrorKind, INVALID_TOKEN},
@@ -54,9 +51,6 @@ const PAGE: usize = 100;
 
 /// Maximum number of requests that read from the stores at once. Commits do not wait for them, but share the processor.
 const READS: usize = 2;
-
-/// Maximum time that the status waits for a store.
-const STORE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Maximum size in bytes of a task that is shown as a whole, encoded in protobuf.
 const MAX_SNAPSHOT: usize = 1 << 20;
@@ -87,7 +81,6 @@ pub(crate) struct OperatedAgent {
     pub(crate) name: Box<str>,
     /// Kind of the agent, such as `exec`.
     pub(crate) kind: &'static str,
-    pub(crate) agent: Arc<dyn DynAgent>,
     pub(crate) service: Arc<Service>,
 }
 
@@ -144,16 +137,14 @@ impl Query {
     }
 }
 
-/// Event of a feed.
-pub(crate) enum FeedEvent {
-    /// Task that has changed.
-    Task(Value),
-    /// Changes may be missing: the reader reads the list again.
-    Reset,
-}
+/// Event of a feed: a task that has changed. `None`: changes may be missing, and the reader reads the list again.
+pub(crate) type FeedEvent = Option<Value>;
 
-/// Commits of all agents, by their positions.
-type Changes = broadcast::Sender<(usize, TaskKey)>;
+/// Position of an agent, and a task with a commit.
+type Change = (usize, TaskKey);
+
+/// Commits of all agents.
+type Changes = broadcast::Sender<Change>;
 
 /// Operator API of a server.
 pub(crate) struct Operator {
@@ -226,15 +217,14 @@ impl Operator {
     ) -> Value {
         let now = self.clock.millis();
         let (mut agents, mut limits, mut oldest) = (Vec::new(), Vec::new(), None);
-        let [mut totals, mut tasks, mut store, mut push] = std::array::from_fn(|_| Map::new());
-        for OperatedAgent { name, kind, agent, service } in &self.agents {
-            let (gauges, journal) = (service.gauges(), service.journal());
-            add(&mut totals, "agents", 1_u64);
+        let mut totals = json!({ "agents": self.agents.len(), "tasks": {} });
+        let (mut store, mut push) = (json!({}), json!({}));
+        for OperatedAgent { name, kind, service } in &self.agents {
+            let gauges = service.gauges();
             add(&mut totals, "turns", gauges.turns);
             add(&mut totals, "queued", gauges.queued_turns);
-            // A store that does not respond must not keep the rest from being read.
-            if let Ok(Ok((usage, used))) = timeout(STORE_TIMEOUT, service.usage()).await {
-                usage.tasks.iter().for_each(|(state, count)| add(&mut tasks, state.as_str_name(), *count));
+            if let Some((usage, used)) = service.usage().await {
+                usage.tasks.iter().for_each(|(state, count)| add(&mut totals["tasks"], state.as_str_name(), *count));
                 if let Some(FileUsage { database, free, log, max }) = usage.files {
                     let sizes = [("bytes", database), ("free", free), ("wal", log)];
                     for (name, size) in sizes.into_iter().chain(max.map(|max| ("max", max))) {
@@ -246,22 +236,16 @@ impl Operator {
                     json!({ "agent": name, "name": limit, "used": used, "max": max })
                 }));
             }
-            let queue = async {
-                Ok::<_, Unavailable>((
-                    journal.store().delivery_counts().await?,
-                    journal.store().oldest_pending().await?,
-                ))
-            };
-            if let Ok(Ok((counts, since))) = timeout(STORE_TIMEOUT, queue).await {
+            if let Some((counts, since)) = service.pending_deliveries().await {
                 add(&mut push, "due", counts.due);
                 add(&mut push, "dead", counts.dead);
                 oldest = [oldest, since].into_iter().flatten().min();
             }
-            let dependencies = agent.dyn_dependencies();
+            let dependencies = service.dependencies();
             let down = dependencies.iter().filter(|dependency| dependency.state().is_down()).count();
             add(&mut totals, "dependencies_down", down);
             let breaker = dependencies.iter().map(|it| it.state().breaker()).find(|breaker| *breaker != "closed");
-            let last_error = journal.last_error();
+            let last_error = service.journal().last_error();
             agents.push(json!({
                 "name": name,
                 "kind": kind,
@@ -272,8 +256,7 @@ impl Operator {
                 "last_error": last_error.map(|last| json!({ "class": last.reason, "error_id": last.error_id, "time": time(last.time) })),
             }));
         }
-        totals.insert("tasks".into(), tasks.into());
-        push.insert("lag_seconds".into(), oldest.map_or(0, |since| now.saturating_sub(since).max(0) / 1000).into());
+        push["lag_seconds"] = oldest.map_or(0, |since| now.saturating_sub(since).max(0) / 1000).into();
         let mut status = json!({
             "access": access,
             "ready": not_ready.is_none(),
@@ -284,20 +267,15 @@ impl Operator {
             "push": push,
         });
         if access >= Access::Status {
-            store.insert("commit_p99_ms".into(), commit_p99(metrics).into());
-            let queue = sample(metrics, "a2a_otlp_queue ");
-            let dropped = sample(metrics, "a2a_otlp_spans_total{result=\"dropped\"} ");
-            let more = [
-                ("build", json!({ "version": env!("CARGO_PKG_VERSION"), "commit": option_env!("A2A_COMMIT") })),
-                ("started", time(self.started)),
-                ("agents", agents.into()),
-                ("limits", limits.into()),
-                ("store", store.into()),
-                ("otlp", queue.map(|queue| json!({ "queue": queue, "dropped": dropped.unwrap_or(0.0) })).into()),
-            ];
-            for (name, value) in more {
-                status[name] = value;
-            }
+            store["commit_p99_ms"] = commit_p99(metrics).into();
+            let dropped = sample(metrics, "a2a_otlp_spans_total{result=\"dropped\"}").unwrap_or(0.0);
+            let otlp = sample(metrics, "a2a_otlp_queue").map(|queue| json!({ "queue": queue, "dropped": dropped }));
+            status["build"] = json!({ "version": env!("CARGO_PKG_VERSION"), "commit": option_env!("A2A_COMMIT") });
+            status["started"] = time(self.started);
+            status["agents"] = agents.into();
+            status["limits"] = limits.into();
+            status["store"] = store;
+            status["otlp"] = otlp.into();
         }
         status
     }
@@ -463,9 +441,8 @@ impl Operator {
             let why = format!("{MAX_FEEDS} feeds of operator/tasks are open; close some or retry later");
             ErrorKind::ResourceExhausted.because(why).retry_after(RETRY_AFTER)
         })?;
-        self.agents(query.agent.as_deref())?;
-        let name = query.agent.clone();
-        let filter = query.filter()?;
+        self.agents(query.agent.as_deref())?.into_iter().try_for_each(|agent| agent.inspect().map(drop))?;
+        let filter = (query.agent.clone(), query.filter()?);
         let changes = self.changes.get_or_init(|| {
             let changes = Changes::new(MAX_LAG);
             for (position, agent) in self.agents.iter().enumerate() {
@@ -473,52 +450,43 @@ impl Operator {
             }
             changes
         });
-        let state = (changes.subscribe(), BTreeSet::new(), permit);
-        let feed = stream::unfold((self, state), move |(operator, mut state)| {
-            let (filter, name) = (filter.clone(), name.clone());
-            async move {
-                let event = operator.next_change(&mut state.0, &mut state.1, &filter, name.as_deref()).await?;
-                Some((event, (operator, state)))
-            }
-        });
-        Ok(feed)
+        let state = (changes.subscribe(), BTreeSet::new());
+        Ok(stream::unfold((self, state, filter, permit), |(operator, mut state, filter, permit)| async move {
+            let event = operator.next_change(&mut state, &filter).await;
+            Some((event, (operator, state, filter, permit)))
+        }))
     }
 
-    /// Waits for the next event of a feed. `None` once the server ends.
+    /// Waits for the next event of a feed of an agent, or of all.
     async fn next_change(
         &self,
-        changes: &mut broadcast::Receiver<(usize, TaskKey)>,
-        pending: &mut BTreeSet<(usize, TaskKey)>,
-        filter: &TaskFilter,
-        name: Option<&str>,
-    ) -> Option<FeedEvent> {
+        (changes, pending): &mut (broadcast::Receiver<Change>, BTreeSet<Change>),
+        (name, filter): &(Option<String>, TaskFilter),
+    ) -> FeedEvent {
         loop {
             while let Some((position, key)) = pending.pop_first() {
-                let agent = self.agents.get(position).filter(|agent| name.is_none_or(|name| *agent.name == *name));
-                let (scope, id) = (key.scope(), key.id());
-                let is =
-                    |wanted: &Option<String>, actual: &str| wanted.as_deref().is_none_or(|wanted| wanted == actual);
-                let is_selected = is(&filter.owner, &scope.owner)
-                    && is(&filter.tenant, &scope.tenant)
-                    && filter.id_prefix.as_deref().is_none_or(|prefix| id.starts_with(prefix));
-                let Some(agent) = agent.filter(|_| is_selected) else { continue };
-                let (owner, tenant) = (Some(scope.owner.to_string()), Some(scope.tenant.to_string()));
-                let filter = TaskFilter { id: Some(id.to_owned()), owner, tenant, ..filter.clone() };
-                let Ok(page) = agent.inspect().ok()?.tasks(&filter, 1).await else { return Some(FeedEvent::Reset) };
+                let agent = self.agents.get(position)?;
+                if name.as_ref().is_some_and(|name| **name != *agent.name) {
+                    continue;
+                }
+                // If others are selected, those of this owner are not found.
+                let (id, scope) = (Some(key.id().to_owned()), key.scope());
+                let owner = filter.owner.clone().or_else(|| Some(scope.owner.to_string()));
+                let tenant = filter.tenant.clone().or_else(|| Some(scope.tenant.to_string()));
+                let filter = TaskFilter { id, owner, tenant, ..filter.clone() };
+                let page = agent.inspect().ok()?.tasks(&filter, 1).await.ok()?;
                 if let Some(task) = page.tasks.first() {
-                    return Some(FeedEvent::Task(task_json(agent, task)));
+                    return Some(task_json(agent, task));
                 }
             }
             let mut is_first = true;
             while is_first || !changes.is_empty() {
-                match changes.recv().await {
-                    Ok(change) => _ = pending.insert(change),
-                    Err(RecvError::Lagged(_)) => {
-                        *changes = changes.resubscribe();
-                        return Some(FeedEvent::Reset);
-                    }
-                    Err(RecvError::Closed) => return None,
-                }
+                // Fails only if the feed lags behind, since the server has a sender.
+                let Ok(change) = changes.recv().await else {
+                    *changes = changes.resubscribe();
+                    return None;
+                };
+                pending.insert(change);
                 if std::mem::take(&mut is_first) {
                     sleep_until(Instant::now() + FEED_INTERVAL).await;
                 }
@@ -554,26 +522,22 @@ impl Service {
 }
 
 /// Adds to a number in an object.
-fn add(object: &mut Map<String, Value>, name: &str, count: impl TryInto<u64>) {
-    let count = count.try_into().unwrap_or(u64::MAX);
-    let sum = object.get(name).and_then(Value::as_u64).unwrap_or_default().saturating_add(count);
-    object.insert(name.to_owned(), sum.into());
+fn add(object: &mut Value, name: &str, count: impl TryInto<u64>) {
+    let sum = object[name].as_u64().unwrap_or_default();
+    object[name] = sum.saturating_add(count.try_into().unwrap_or(u64::MAX)).into();
 }
 
-/// Returns the value of a metric with these labels.
-fn sample(metrics: &str, name: &str) -> Option<f64> {
-    metrics.lines().find_map(|line| line.strip_prefix(name)?.parse().ok())
+/// Returns the value of a series in the text of Prometheus.
+fn sample(metrics: &str, series: &str) -> Option<f64> {
+    metrics.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' ')?.parse().ok())
 }
 
 /// Returns the time in milliseconds within which 99 % of the commits were done, as the upper bound of a bucket.
 fn commit_p99(metrics: &str) -> Option<f64> {
-    let most = 0.99 * sample(metrics, "a2a_commit_duration_seconds_count ")?;
-    let buckets = metrics.lines().filter_map(|line| line.strip_prefix("a2a_commit_duration_seconds_bucket{le=\""));
-    let mut bounds = buckets.filter_map(|line| {
-        let (bound, count) = line.split_once("\"} ")?;
-        Some((bound.parse::<f64>().ok()?, count.parse::<f64>().ok()?))
-    });
-    bounds.find(|(bound, count)| bound.is_finite() && *count >= most).map(|(bound, _)| bound * 1000.0)
+    let count = |series: &str| sample(metrics, &format!("a2a_commit_duration_seconds_{series}"));
+    let most = 0.99 * count("count")?;
+    let has_most = |bound: &&f64| count(&format!("bucket{{le=\"{bound}\"}}")).is_some_and(|count| count >= most);
+    SECONDS.iter().find(has_most).map(|bound| bound * 1000.0)
 }
 
 /// Formats a time as text (RFC 3339).

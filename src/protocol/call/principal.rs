@@ -6,7 +6,10 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use serde_json::{Map, Value};
 #[cfg(feature = "server")]
-use tokio::{sync::watch, time::Instant};
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep_until},
+};
 
 #[cfg(feature = "auth")]
 use crate::base::clock::{self, Millis};
@@ -155,6 +158,20 @@ impl Validity {
             return std::future::pending().await;
         }
         futures_util::future::select_all(waits).await;
+    }
+
+    /// Waits until the credentials are invalid.
+    pub(crate) async fn ended(&self) {
+        let expired = async {
+            match self.expires {
+                Some(at) => sleep_until(at).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = expired => {}
+            () = self.revoked() => {}
+        }
     }
 }
 

@@ -4,13 +4,13 @@
 use std::{pin::Pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use futures_util::{FutureExt as _, StreamExt as _, future::pending, stream};
+use futures_util::{StreamExt as _, stream};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, header, request::Parts};
 use http_body::Frame;
 use http_body_util::StreamBody;
 use percent_encoding::percent_decode_str;
 
-use tokio::time::{sleep_until, timeout};
+use tokio::time::timeout;
 use tokio_stream::Stream;
 use tokio_util::sync::CancellationToken;
 
@@ -41,22 +41,16 @@ use crate::{
 pub(in crate::transport) struct LocalOperator;
 
 /// Headers of proxies, besides those that begin with `x-forwarded`.
-const PROXY_HEADERS: [HeaderName; 6] = [
-    header::FORWARDED,
-    header::VIA,
-    HeaderName::from_static("x-real-ip"),
-    HeaderName::from_static("x-client-ip"),
-    HeaderName::from_static("true-client-ip"),
-    HeaderName::from_static("cf-connecting-ip"),
-];
+const PROXY_HEADERS: [&str; 6] = ["forwarded", "via", "x-real-ip", "x-client-ip", "true-client-ip", "cf-connecting-ip"];
 
 const EVENT_STREAM: HeaderValue = HeaderValue::from_static("text/event-stream");
 
 /// Returns true if the connection of a request is from a loopback address, and no header says that a proxy has forwarded it. Many
 /// proxies add no such header: what this opens may be seen by their clients.
 pub(in crate::transport) fn is_from_this_machine(parts: &Parts) -> bool {
-    let is_of_proxy = |name: &HeaderName| name.as_str().starts_with("x-forwarded") || PROXY_HEADERS.contains(name);
-    peer(parts).is_some_and(|peer| peer.ip().to_canonical().is_loopback()) && !parts.headers.keys().any(is_of_proxy)
+    let is_of_proxy = |name: &str| name.starts_with("x-forwarded") || PROXY_HEADERS.contains(&name);
+    peer(parts).is_some_and(|peer| peer.ip().to_canonical().is_loopback())
+        && !parts.headers.keys().any(|name| is_of_proxy(name.as_str()))
 }
 
 /// Responds to a request of an operator.
@@ -67,10 +61,9 @@ pub(in crate::transport) async fn respond<B: RequestBody>(
     body: B,
     limits: BodyLimits,
 ) -> Response<Body> {
-    let body = body::read(&parts.headers, body, &limits, 0).await;
-    let response = match &body {
-        Ok(body) => route(operator, &settings, &parts, body, &limits).await,
-        Err(error) => Err(error.clone()),
+    let response = match body::read(&parts.headers, body, &limits, 0).await {
+        Ok(body) => route(operator, &settings, &parts, &body, &limits).await,
+        Err(error) => Err(error),
     };
     let mut response = response.unwrap_or_else(|error| status_response(error.into(), Version::V1_0));
     if response.status() == StatusCode::METHOD_NOT_ALLOWED {
@@ -148,15 +141,11 @@ fn respond_with_feed(
     principal: Option<Principal>,
     limits: &BodyLimits,
 ) -> Response<Body> {
+    let validity = principal.map(|principal| principal.validity).unwrap_or_default();
     let end = async move {
-        let expires = principal.as_ref().and_then(|principal| principal.validity.expires());
-        let ended = expires.map_or_else(|| pending().boxed(), |expires| sleep_until(expires).boxed());
-        let revoked =
-            principal.as_ref().map_or_else(|| pending().boxed(), |principal| principal.validity.revoked().boxed());
         tokio::select! {
             () = drain.cancelled_owned() => {}
-            () = ended => {}
-            () = revoked => {}
+            () = validity.ended() => {}
         }
     };
     let keep_alive = if limits.keep_alive.is_zero() { Duration::MAX } else { limits.keep_alive };
@@ -164,9 +153,7 @@ fn respond_with_feed(
     let first = stream::iter([Bytes::from_static(b": feed\n\n")]);
     let events = stream::unfold(Box::pin(feed), move |mut feed: Pin<Box<_>>| async move {
         let text = match timeout(keep_alive, feed.next()).await {
-            Ok(Some(FeedEvent::Task(task))) => format!("data: {task}\n\n"),
-            Ok(Some(FeedEvent::Reset)) => "event: reset\ndata: {}\n\n".to_owned(),
-            Ok(None) => return None,
+            Ok(event) => event?.map_or("event: reset\ndata: {}\n\n".to_owned(), |task| format!("data: {task}\n\n")),
             Err(_) => ": keep-alive\n\n".to_owned(),
         };
         Some((Bytes::from(text), feed))
