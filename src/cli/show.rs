@@ -24,7 +24,7 @@ use crate::{
 };
 
 /// Maximum width of tables and texts in columns, except for words that are longer.
-const WIDTH: usize = 80;
+pub(super) const WIDTH: usize = 80;
 
 /// Output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

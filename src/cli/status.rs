@@ -21,7 +21,7 @@ use super::{
     connection::Connection,
     doctor::is_local,
     say,
-    show::{self, OutputFormat, cut, safe},
+    show::{self, OutputFormat, WIDTH, cut, safe},
     terminal::{GREEN, RED, paint},
 };
 use crate::{
@@ -39,9 +39,6 @@ const EXTENSION: &str = ".operator";
 
 /// Maximum size of that file in bytes.
 const MAX_FILE: u64 = 4096;
-
-/// Maximum width of the output in columns.
-const WIDTH: usize = 80;
 
 /// Time limit of the request.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -212,16 +209,14 @@ fn table(names: &[&str], objects: &[Value]) -> String {
     if objects.is_empty() {
         return String::new();
     }
-    let rows = objects.iter().map(|object| names.iter().map(|name| text(&object[name])).collect());
-    let head = names.iter().map(|name| name.to_uppercase()).collect();
-    let rows: Vec<Vec<String>> = std::iter::once(head).chain(rows).collect();
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or_default();
-    let widths: Vec<_> = (0..names.len()).map(width).collect();
-    let line = |row: &Vec<String>| {
-        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}  "));
-        format!("{}\n", cut(cells.collect::<String>().trim_end(), WIDTH))
-    };
-    rows.iter().fold("\n".to_owned(), |all, row| all + &line(row))
+    let mut lines = vec![String::new(); objects.len() + 1];
+    for name in names {
+        let cells = objects.iter().map(|object| text(&object[name]));
+        let cells: Vec<_> = std::iter::once(name.to_uppercase()).chain(cells).collect();
+        let width = cells.iter().map(|cell| cell.chars().count()).max().unwrap_or_default();
+        lines.iter_mut().zip(cells).for_each(|(line, cell)| _ = write!(line, "{cell:<width$}  "));
+    }
+    lines.iter().fold("\n".to_owned(), |all, line| all + &cut(line.trim_end(), WIDTH) + "\n")
 }
 
 /// Formats the status as text of at most 80 columns.
@@ -240,14 +235,9 @@ fn format(status: &Value) -> String {
     out += &table(&["agent", "peer", "state", "failures", "last_error", "since"], &dependencies(status));
     let used = list("limits").into_iter().filter(|limit| limit["used"] != 0);
     out += &table(&["agent", "name", "used", "max"], &used.collect::<Vec<_>>());
-    let errors = agents.iter().filter(|agent| agent["last_error"].is_object());
-    for agent in errors {
-        _ = writeln!(
-            out,
-            "\nlast error of {}:\n{}",
-            text(&agent["name"]),
-            show::wrapped(&text(&agent["last_error"]), 0)
-        );
+    for agent in agents.iter().filter(|agent| agent["last_error"].is_object()) {
+        let error = show::wrapped(&text(&agent["last_error"]), 0);
+        _ = writeln!(out, "\nlast error of {}:\n{error}", text(&agent["name"]));
     }
     if status["access"] != "full" {
         out += "\nA token with the scope admin shows more (--token).\n";

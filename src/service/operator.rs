@@ -27,16 +27,14 @@ use crate::{
         clock::{Clock, Millis, whole_millis},
         dependency::Dependency,
         metric::{LimitUse, SECONDS},
-        trace::TraceContext,
     },
     engine::{execution::RETRY_AFTER, journal::CommitObserver},
     protocol::{
-        call::{ADMIN, Binding, Principal, Scopes},
+        call::{ADMIN, Principal, Scopes},
         error::{BEARER, Error, ErrorKind, INVALID_TOKEN},
         event::{Ends, Event},
         pb::{v1::TaskState, wkt},
         v03::{event::v03_frame, json::EnumNames as _},
-        version::Version,
     },
     service::auth::{Token, bearer::bearer_token, require_scope},
     store::{
@@ -350,7 +348,7 @@ impl Operator {
         let (deliveries, now) = (agent.store().task_deliveries(&key_of(&found.summary)).await?, self.clock.millis());
         Ok(json!({
             "task": task_json(agent, &found.summary),
-            "turns": found.turns.iter().map(turn_json).collect::<Value>(),
+            "turns": found.turns.iter().map(TurnRecord::to_json).collect::<Value>(),
             "push": deliveries.iter().map(|delivery| delivery_json(agent, delivery, now)).collect::<Value>(),
             "snapshot": Some(&found.task).filter(|task| task.encoded_len() <= MAX_SNAPSHOT),
         }))
@@ -566,18 +564,6 @@ fn task_json(agent: &OperatedAgent, task: &TaskSummary) -> Value {
         "state": task.state.as_str_name(), "created": task.created.map(time), "updated": time(task.time),
         "events": task.events, "bytes": task.bytes, "has_log": task.has_log, "attempt": task.attempt,
         "error_id": task.error_id, "message": task.status_text, "push_configs": task.push_configs,
-    })
-}
-
-fn turn_json(turn: &TurnRecord) -> Value {
-    json!({
-        "n": turn.number, "attempt": turn.attempt, "fence": turn.fence, "message_seq": turn.message,
-        "queued": time(turn.accepted), "begun": turn.begun.map(time), "ended": turn.ended.map(time),
-        "outcome": turn.outcome, "reason": turn.reason, "error_id": turn.error_id, "caller": turn.caller,
-        "binding": turn.binding.map(Binding::name), "version": turn.version.map(Version::as_str),
-        "trace": turn.trace.map(|trace| TraceContext(trace).to_header()), "request_id": turn.request_id,
-        "tokens": { "input": turn.tokens_in, "output": turn.tokens_out }, "exit_code": turn.exit_code,
-        "commits": turn.commits, "commit_wait_ms": whole_millis(turn.commit_wait),
     })
 }
 
