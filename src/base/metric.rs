@@ -58,40 +58,12 @@ pub(crate) struct Metric {
     series: OnceLock<Box<[OnceLock<Series>]>>,
 }
 
-/// Registered series.
+/// Registered series. Only the handle for its kind has an effect.
 #[derive(Debug)]
-enum Series {
-    Counter(Counter),
-    Gauge(Gauge),
-    Histogram(Histogram),
-}
-
-/// Change of a series.
-#[derive(Clone, Copy, Debug)]
-enum Change {
-    /// Adds to a counter.
-    Add(u64),
-    /// Sets a counter that is counted elsewhere.
-    Count(u64),
-    /// Sets a gauge.
-    Set(f64),
-    /// Adds to a gauge.
-    Adjust(i8),
-    /// Adds a value to a histogram.
-    Observe(f64),
-}
-
-impl Change {
-    fn apply(self, series: &Series) {
-        match (series, self) {
-            (Series::Counter(counter), Self::Add(count)) => counter.increment(count),
-            (Series::Counter(counter), Self::Count(count)) => counter.absolute(count),
-            (Series::Gauge(gauge), Self::Set(value)) => gauge.set(value),
-            (Series::Gauge(gauge), Self::Adjust(by)) => gauge.increment(by),
-            (Series::Histogram(histogram), Self::Observe(value)) => histogram.record(value),
-            (series, change) => debug_assert!(false, "{change:?} of a {series:?}"),
-        }
-    }
+struct Series {
+    counter: Counter,
+    gauge: Gauge,
+    histogram: Histogram,
 }
 
 /// Name of the agent in a server with several.
@@ -118,7 +90,7 @@ pub(crate) fn enable() {
     IS_ENABLED.store(true, Relaxed);
     // The first failure is then an increase, and not a new series.
     for metric in METRICS.iter().filter(|metric| metric.kind == Kind::Counter && !metric.has_agent) {
-        metric.fixed_values().iter().for_each(|values| metric.record(None, values, Change::Add(0)));
+        metric.fixed_values().iter().for_each(|values| metric.add(None, values, 0));
     }
 }
 
@@ -130,26 +102,31 @@ pub(crate) fn set_agents(count: usize) {
 impl Metric {
     /// Adds to a counter. `values` are those of the labels, in order.
     pub(crate) fn add(&'static self, agent: Agent<'_>, values: &[&str], count: u64) {
-        self.record(agent, values, Change::Add(count));
+        self.record(agent, values, |series| series.counter.increment(count));
+    }
+
+    /// Sets a counter that is counted elsewhere.
+    pub(crate) fn count(&'static self, agent: Agent<'_>, values: &[&str], count: u64) {
+        self.record(agent, values, |series| series.counter.absolute(count));
     }
 
     /// Sets a gauge.
     pub(crate) fn set(&'static self, agent: Agent<'_>, values: &[&str], value: impl IntoF64) {
-        self.record(agent, values, Change::Set(value.into_f64()));
+        self.record(agent, values, |series| series.gauge.set(value));
     }
 
     /// Adds to a gauge.
     pub(crate) fn adjust(&'static self, agent: Agent<'_>, values: &[&str], by: i8) {
-        self.record(agent, values, Change::Adjust(by));
+        self.record(agent, values, |series| series.gauge.increment(by));
     }
 
     /// Adds a value to a histogram. Durations are in seconds.
     pub(crate) fn observe(&'static self, agent: Agent<'_>, values: &[&str], value: impl IntoF64) {
-        self.record(agent, values, Change::Observe(value.into_f64()));
+        self.record(agent, values, |series| series.histogram.record(value));
     }
 
     /// Records a change.
-    fn record(&'static self, agent: Agent<'_>, values: &[&str], change: Change) {
+    fn record(&'static self, agent: Agent<'_>, values: &[&str], change: impl FnOnce(&Series)) {
         if !IS_ENABLED.load(Relaxed) {
             return;
         }
@@ -159,10 +136,10 @@ impl Metric {
         if let (None, Some(at)) = (agent, self.index(values)) {
             let all = self.series.get_or_init(|| self.fixed_values().iter().map(|_| OnceLock::new()).collect());
             if let Some(series) = all.get(at) {
-                return change.apply(series.get_or_init(|| self.register(None, values)));
+                return change(series.get_or_init(|| self.register(None, values)));
             }
         }
-        change.apply(&self.register(agent, values));
+        change(&self.register(agent, values));
     }
 
     /// Values of the labels of all series of labels with fixed values.
@@ -195,13 +172,12 @@ impl Metric {
         let agent = agent.map(|agent| Label::new("agent", Arc::clone(agent)));
         let labels: Vec<_> = self.labels.iter().zip(values).map(label).chain(agent).collect();
         let key = Key::from_parts(self.name, labels);
-        match self.kind {
-            Kind::Counter => Series::Counter(metrics::with_recorder(|to| to.register_counter(&key, &METADATA))),
-            Kind::Gauge => Series::Gauge(metrics::with_recorder(|to| to.register_gauge(&key, &METADATA))),
-            Kind::Histogram(_) => {
-                Series::Histogram(metrics::with_recorder(|to| to.register_histogram(&key, &METADATA)))
-            }
-        }
+        let none = Series { counter: Counter::noop(), gauge: Gauge::noop(), histogram: Histogram::noop() };
+        metrics::with_recorder(|to| match self.kind {
+            Kind::Counter => Series { counter: to.register_counter(&key, &METADATA), ..none },
+            Kind::Gauge => Series { gauge: to.register_gauge(&key, &METADATA), ..none },
+            Kind::Histogram(_) => Series { histogram: to.register_histogram(&key, &METADATA), ..none },
+        })
     }
 }
 

@@ -4,7 +4,6 @@ use std::{collections::HashSet, mem, net::SocketAddr, sync::Arc, time::Duration}
 
 #[cfg(feature = "signing")]
 use bytes::Bytes;
-use http::HeaderName;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
@@ -149,7 +148,8 @@ impl Server {
         }
         let is_named = !options.catalog_name.is_empty() || !mounted.is_empty();
         let label = options.agent_label.take().or_else(|| is_named.then(|| options.name().into()));
-        let engine = Arc::new(options.build_service(agent, &card, settings.sources.clone(), label.clone()));
+        options.agent_label.clone_from(&label);
+        let engine = Arc::new(options.build_service(agent, &card, settings.sources.clone()));
         let kind = options.agent_kind.unwrap_or("rust");
         let operated = OperatedAgent { name: options.name().into(), kind, service: Arc::clone(&engine) };
         let handles = mounted.iter().map(|agent| agent.handle.clone()).collect();
@@ -164,12 +164,11 @@ impl Server {
         let all_headers = own_headers.iter().chain(mounted.iter().flat_map(|agent| &*agent.forward_headers));
         let forward_headers = all_headers.cloned().collect::<HashSet<_>>().into_iter().collect();
         let scopes: Arc<[_]> = mem::take(&mut options.scopes).into();
-        let service = Arc::new(ObservedService::new(
-            options.wrap_service(engine, extensions, Arc::clone(&scopes)),
-            label,
-            options.is_metered(),
-        ));
-        let service = options.route(service, &mounted, own_headers);
+        let service = options.wrap_service(engine, extensions, Arc::clone(&scopes));
+        let mut service: Arc<dyn A2aService> = Arc::new(ObservedService::new(service, label, options.is_metered()));
+        if is_named {
+            service = Arc::new(AgentRouter::new(service, own_headers, &options.catalog_name, &mounted));
+        }
         let listed = ListedAgent {
             name: options.name().into(),
             // The root is listed with its own path, at which it stays if another agent becomes the root.
@@ -291,15 +290,10 @@ impl Options {
     }
 
     /// Builds the service, and starts the delivery of notifications and the retention of tasks.
-    fn build_service(
-        &mut self,
-        agent: Arc<dyn DynAgent>,
-        card: &CardTemplate,
-        sources: Sources,
-        label: Option<Arc<str>>,
-    ) -> Service {
+    fn build_service(&mut self, agent: Arc<dyn DynAgent>, card: &CardTemplate, sources: Sources) -> Service {
         let store = self.store.take().unwrap_or_else(|| Arc::new(Memory::default()));
         let service = Service::with_sources(agent, store, mem::take(&mut self.limits), sources).offering(card.offers());
+        let label = self.agent_label.clone();
         for dependency in &**service.dependencies() {
             dependency.start_probes(label.clone(), self.health_interval.unwrap_or(HEALTH_INTERVAL));
         }
@@ -351,7 +345,7 @@ impl Options {
         (Arc::new(card), extensions)
     }
 
-    /// Wraps a service, the innermost first: extensions, validation, wire log, authorization.
+    /// Wraps a service, the innermost first: extensions, validation, wire log, authorization. Metrics and routes to other agents follow.
     fn wrap_service(
         &mut self,
         engine: Arc<Service>,
@@ -367,19 +361,6 @@ impl Options {
             service = Arc::new(WireLogService(service));
         }
         Arc::new(AuthorizedService::new(service, self.policy.take(), scopes))
-    }
-
-    /// Adds the routes to other agents.
-    fn route(
-        &self,
-        service: Arc<dyn A2aService>,
-        mounted: &[MountedAgent],
-        forward_headers: Arc<[HeaderName]>,
-    ) -> Arc<dyn A2aService> {
-        if mounted.is_empty() && self.catalog_name.is_empty() {
-            return service;
-        }
-        Arc::new(AgentRouter::new(service, forward_headers, &self.catalog_name, mounted))
     }
 
     /// Returns the source of the template of the card with the latest card of the agent.

@@ -190,16 +190,11 @@ impl Handle {
         let readiness = readiness_check(Arc::clone(service.journal()), service.recovered());
         let mut readiness = with_mounted(readiness, mounted.iter().map(Self::readiness).collect());
         if needs_agents {
-            let all = std::iter::once(service.dependencies()).chain(mounted.iter().map(Self::dependencies));
-            readiness = with_agents(readiness, all.cloned().collect());
+            let all = std::iter::once(&service).chain(mounted.iter().map(|agent| &agent.0.service));
+            readiness = with_agents(readiness, all.map(|service| Arc::clone(service.dependencies())).collect());
         }
         let (draining, drained, stopped) = (CancellationToken::new(), OnceCell::new(), CancellationToken::new());
         Self(Arc::new(HandleState { readiness, draining, grace, service, agent, mounted, drained, stopped }))
-    }
-
-    /// Returns what the agent of this server needs for its turns.
-    pub(crate) fn dependencies(&self) -> &Arc<[Dependency]> {
-        self.0.service.dependencies()
     }
 
     pub(crate) fn readiness(&self) -> ReadinessCheck {

@@ -1,7 +1,7 @@
 //! Metrics of the process, as the client libraries of Prometheus have them, read from `/proc`.
 
 #[cfg(target_os = "linux")]
-use super::{CPU_TIME, Change, LimitUse, MAX_FILES, OPEN_FILES, RESIDENT_MEMORY, START_TIME, number};
+use super::{CPU_TIME, LimitUse, MAX_FILES, OPEN_FILES, RESIDENT_MEMORY, START_TIME, number};
 
 /// Records the metrics of the process. Values that can't be read are left out.
 #[cfg(target_os = "linux")]
@@ -16,7 +16,7 @@ pub(crate) fn record_process() {
     let fields: Vec<u64> = fields.map(|field| field.parse().unwrap_or(0)).collect();
     // User and system time, and the start since the boot: fields 14, 15 and 22 of proc(5).
     if let [_, _, _, _, _, _, _, _, _, _, _, user, system, _, _, _, _, _, _, start, ..] = *fields {
-        CPU_TIME.record(None, &[], Change::Count((user + system) / ticks));
+        CPU_TIME.count(None, &[], (user + system) / ticks);
         if let Some(boot) = field(&read("/proc/stat"), "btime ") {
             START_TIME.set(None, &[], number(boot + start / ticks));
         }

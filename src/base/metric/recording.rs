@@ -90,9 +90,9 @@ impl EngineGauges {
 /// Records the counters of the delivery of push notifications since the start, its lag, and the number of deliveries that are due.
 #[cfg(feature = "push")]
 pub(crate) fn record_push((successes, failures, dead_letters): (u64, u64, u64), lag: Duration, due: u64) {
-    table::PUSH_ATTEMPTS.record(None, &["success"], table::Change::Count(successes));
-    table::PUSH_ATTEMPTS.record(None, &["failure"], table::Change::Count(failures));
-    table::PUSH_DEAD_LETTERS.record(None, &[], table::Change::Count(dead_letters));
+    table::PUSH_ATTEMPTS.count(None, &["success"], successes);
+    table::PUSH_ATTEMPTS.count(None, &["failure"], failures);
+    table::PUSH_DEAD_LETTERS.count(None, &[], dead_letters);
     table::PUSH_LAG.set(None, &[], lag);
     table::PUSH_DUE.set(None, &[], number(due));
 }

@@ -136,11 +136,9 @@ impl DeliveryService {
         let (shared, Delivery { key, config, .. }) = (&self.shared, delivery);
         let is_retried = shared.queue.retry_delivery(key, &config.config.id, shared.now()).await?;
         if is_retried {
-            {
-                let mut tasks = shared.tasks.lock();
-                tasks.insert(key);
-                tasks.retried.insert(host_of(&config.config.url));
-            }
+            let mut tasks = shared.tasks.lock();
+            tasks.insert(key);
+            tasks.retried.insert(host_of(&config.config.url));
             shared.wake.notify_one();
         }
         Ok(is_retried)
@@ -546,14 +544,9 @@ impl Shared {
     }
 
     /// Records a failure, and the delay before the next attempt.
-    async fn fail(
-        &self,
-        claim: &DeliveryClaim,
-        delay: Duration,
-        attempt: Option<Attempt>,
-    ) -> Result<bool, Unavailable> {
+    async fn fail(&self, claim: &DeliveryClaim, delay: Duration, last: Option<Attempt>) -> Result<bool, Unavailable> {
         let next_attempt = self.now() + whole_millis(delay);
-        self.queue.end_claim(claim, DeliveryOutcome::Failed { next_attempt, attempt }).await
+        self.queue.end_claim(claim, DeliveryOutcome::Failed { next_attempt, attempt: last }).await
     }
 
     /// Reads the events after the cursor of a claim. If the log no longer has them, the whole task is sent instead.
@@ -630,17 +623,12 @@ impl Shared {
     }
 
     /// Makes a delivery a dead letter. Returns true: the host is not to blame.
-    async fn give_up(
-        &self,
-        claim: &DeliveryClaim,
-        reason: &str,
-        attempt: Option<Attempt>,
-    ) -> Result<bool, Unavailable> {
+    async fn give_up(&self, claim: &DeliveryClaim, reason: &str, last: Option<Attempt>) -> Result<bool, Unavailable> {
         let (task, config) = (claim.key.id(), &claim.config.config.id);
         tracing::warn!(task.id = task, config.id = config, "push delivery given up: {reason}");
         self.counters.lock().dead_letters += 1;
         let (reason, now, max_dead) = (reason.into(), self.now(), self.options.dead_letters);
-        self.queue.end_claim(claim, DeliveryOutcome::GivenUp { reason, now, max_dead, attempt }).await?;
+        self.queue.end_claim(claim, DeliveryOutcome::GivenUp { reason, now, max_dead, attempt: last }).await?;
         self.doubt(&claim.key);
         Ok(true)
     }
