@@ -252,10 +252,15 @@ impl Dependency {
 
     /// Records the gauges.
     pub(crate) fn record(&self) {
-        let state = self.state();
+        let (state, agent, peer) = (self.state(), self.agent(), self.peer());
+        metric::DEPENDENCY_UP.set(agent, &[peer], u8::from(!state.is_down()));
         let last_success = state.last_success.and_then(|at| SystemTime::now().checked_sub(at.elapsed()));
-        metric::dependency(self.agent(), self.peer(), !state.is_down(), last_success);
-        metric::breaker(self.agent(), self.peer(), state.breaker());
+        if let Some(since) = last_success.and_then(|time| time.duration_since(SystemTime::UNIX_EPOCH).ok()) {
+            metric::DEPENDENCY_SUCCESS.set(agent, &[peer], since);
+        }
+        for name in ["closed", "open", "half_open"] {
+            metric::DEPENDENCY_BREAKER.set(agent, &[name, peer], u8::from(name == state.breaker()));
+        }
     }
 
     /// Waits until the breaker is not open, at most until this time. Returns false if it is still open.

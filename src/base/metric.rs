@@ -4,17 +4,19 @@
 //! Nothing is recorded until a server has [metrics](crate::server::Server::metrics). No label is an owner, a tenant or an id: the
 //! number of time series is bounded by the API, the configuration and the number of agents.
 
-use std::sync::{
-    Arc, OnceLock,
-    atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
+use std::{
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
 };
 
 use metrics::{Counter, Gauge, Histogram, IntoF64, Key, Label, Unit};
 
-pub(crate) use self::{process::record_process, recording::*};
+pub(crate) use self::process::record_process;
 
 mod process;
-mod recording;
 
 /// Kind of a metric.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -179,6 +181,80 @@ impl Metric {
             Kind::Histogram(_) => Series { histogram: to.register_histogram(&key, &METADATA), ..none },
         })
     }
+}
+
+/// Records a call of a peer with all its retries. The results are those in the table.
+pub(crate) fn outbound(agent: Agent<'_>, peer: &str, result: &'static str, duration: Duration, retries: u64) {
+    OUTBOUND.add(agent, &[result, peer], 1);
+    OUTBOUND_DURATION.observe(agent, &[peer], duration);
+    OUTBOUND_RETRIES.add(agent, &[peer], retries);
+}
+
+/// Use of a limit at one time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LimitUse {
+    /// Name of the limit, as in errors.
+    pub(crate) name: &'static str,
+    /// Number of items or bytes in use.
+    pub(crate) used: u64,
+    /// Maximum of it. `None`: no limit.
+    pub(crate) max: Option<u64>,
+}
+
+impl LimitUse {
+    /// Creates the use of a limit. No maximum: `usize::MAX`.
+    pub(crate) fn new(name: &'static str, used: usize, max: usize) -> Self {
+        let [used, max] = [used, max].map(|count| u64::try_from(count).unwrap_or(u64::MAX));
+        Self { name, used, max: Some(max).filter(|max| *max != u64::MAX) }
+    }
+
+    /// Records the use, and the maximum.
+    pub(crate) fn record(&self, agent: Agent<'_>) {
+        LIMIT_USED.set(agent, &[self.name], number(self.used));
+        if let Some(max) = self.max {
+            LIMIT_MAX.set(agent, &[self.name], number(max));
+        }
+    }
+}
+
+/// Adds to the number of open connections.
+pub(crate) fn add_connections(count: i8) {
+    CONNECTIONS.adjust(None, &[], count);
+    LIMIT_USED.adjust(None, &["connections"], count);
+}
+
+/// State of the engine at one time.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct EngineGauges {
+    /// Running turns.
+    pub(crate) turns: usize,
+    /// New turns that wait for a running one to end.
+    pub(crate) queued_turns: usize,
+    /// Messages that wait for the next turn.
+    pub(crate) queued_messages: usize,
+    /// Tasks with uncommitted changes.
+    pub(crate) uncommitted_tasks: usize,
+    /// Tasks in memory, by the name of their state.
+    pub(crate) live_tasks: Vec<(&'static str, usize)>,
+}
+
+impl EngineGauges {
+    /// Records the gauges.
+    pub(crate) fn record(&self, agent: Agent<'_>) {
+        TURNS.set(agent, &[], number(self.turns));
+        QUEUED_TURNS.set(agent, &[], number(self.queued_turns));
+        QUEUED_MESSAGES.set(agent, &[], number(self.queued_messages));
+        UNCOMMITTED_TASKS.set(agent, &[], number(self.uncommitted_tasks));
+        for (state, count) in &self.live_tasks {
+            LIVE_TASKS.set(agent, &[state], number(*count));
+        }
+    }
+}
+
+/// Converts a number of items or bytes. Exact up to 2^53.
+#[expect(clippy::as_conversions, clippy::cast_precision_loss, reason = "nothing needs to distinguish more")]
+pub(crate) fn number(count: impl TryInto<u64>) -> f64 {
+    count.try_into().unwrap_or(u64::MAX) as f64
 }
 
 /// Origin of the metrics.

@@ -247,7 +247,11 @@ impl Handle {
         metric::record_process();
         #[cfg(feature = "push")]
         if let Ok(Some(PushStats { successes, failures, dead_letters, lag, .. })) = self.push_stats().await {
-            metric::record_push((successes, failures, dead_letters), lag, due);
+            metric::PUSH_ATTEMPTS.count(None, &["success"], successes);
+            metric::PUSH_ATTEMPTS.count(None, &["failure"], failures);
+            metric::PUSH_DEAD_LETTERS.count(None, &[], dead_letters);
+            metric::PUSH_LAG.set(None, &[], lag);
+            metric::PUSH_DUE.set(None, &[], metric::number(due));
         }
     }
 

@@ -76,34 +76,12 @@ const AGENT: &str = "a2a.agent/";
 /// Names of agents, and what each needs for its turns.
 type Agents = Arc<[(Box<str>, Arc<[Dependency]>)]>;
 
-/// Checks of the services.
+/// `grpc.health.v1.Health` for the server as a whole, and for its services and agents by name.
 #[derive(Clone)]
-struct Checks {
+pub(in crate::transport) struct Health {
     drain: CancellationToken,
     ready: ReadinessCheck,
     agents: Agents,
-    services: Arc<[&'static str]>,
-}
-
-impl Checks {
-    /// Returns the status of a service. An agent does not serve while new work for it is refused.
-    async fn status(&self, service: &str) -> ServingStatus {
-        let agent = service.strip_prefix(AGENT).and_then(|name| self.agents.iter().find(|(known, _)| **known == *name));
-        if agent.is_none() && !service.is_empty() && !self.services.contains(&service) {
-            return ServingStatus::ServiceUnknown;
-        }
-        let is_refused = agent.is_some_and(|(_, needed)| needed.iter().any(|needed| needed.refusal().is_some()));
-        if !is_refused && !self.drain.is_cancelled() && (self.ready)().await.is_ok() {
-            ServingStatus::Serving
-        } else {
-            ServingStatus::NotServing
-        }
-    }
-}
-
-/// `grpc.health.v1.Health` for the server as a whole, and for its services and agents by name.
-pub(in crate::transport) struct Health {
-    checks: Checks,
     pub(in crate::transport) services: Arc<[&'static str]>,
     watches: Arc<Semaphore>,
     max_watches: usize,
@@ -117,8 +95,21 @@ impl Health {
         max_watches: usize,
     ) -> Self {
         let watches = Arc::new(Semaphore::new(max_watches.min(Semaphore::MAX_PERMITS)));
-        let checks = Checks { drain, ready, agents, services: Arc::clone(&services) };
-        Self { checks, services, watches, max_watches }
+        Self { drain, ready, agents, services, watches, max_watches }
+    }
+
+    /// Returns the status of a service. An agent does not serve while new work for it is refused.
+    async fn status(&self, service: &str) -> ServingStatus {
+        let agent = service.strip_prefix(AGENT).and_then(|name| self.agents.iter().find(|(known, _)| **known == *name));
+        if agent.is_none() && !service.is_empty() && !self.services.contains(&service) {
+            return ServingStatus::ServiceUnknown;
+        }
+        let is_refused = agent.is_some_and(|(_, needed)| needed.iter().any(|needed| needed.refusal().is_some()));
+        if !is_refused && !self.drain.is_cancelled() && (self.ready)().await.is_ok() {
+            ServingStatus::Serving
+        } else {
+            ServingStatus::NotServing
+        }
     }
 
     /// Counts a `Watch` stream until the permit is dropped.
@@ -142,7 +133,7 @@ impl health_server::Health for Health {
         &self,
         request: Request<HealthCheckRequest>,
     ) -> Result<tonic::Response<HealthCheckResponse>, Status> {
-        match self.checks.status(&request.get_ref().service).await {
+        match self.status(&request.get_ref().service).await {
             ServingStatus::ServiceUnknown => Err(Status::not_found(
                 "service: unknown name; use a name from reflection, `a2a.agent/NAME`, or an empty one for the server",
             )),
@@ -157,19 +148,18 @@ impl health_server::Health for Health {
     /// Sends each change of readiness. Ends on drain, which otherwise would wait for the streams.
     async fn watch(&self, request: Request<HealthCheckRequest>) -> Result<tonic::Response<Self::WatchStream>, Status> {
         // Unlike for `check`, an unknown service is not an error: the protocol allows that it is added later.
-        let (checks, service) = (self.checks.clone(), request.into_inner().service);
-        let start = (None, checks, service, self.watch_permit()?);
-        let changes = stream::unfold(start, move |(sent, checks, service, permit)| async move {
+        let start = (None, self.clone(), request.into_inner().service, self.watch_permit()?);
+        let changes = stream::unfold(start, move |(sent, health, service, permit)| async move {
             loop {
-                let is_draining = checks.drain.is_cancelled();
-                let status = checks.status(&service).await;
+                let is_draining = health.drain.is_cancelled();
+                let status = health.status(&service).await;
                 if sent != Some(status) {
-                    return Some((Ok(reply(status)), (Some(status), checks, service, permit)));
+                    return Some((Ok(reply(status)), (Some(status), health, service, permit)));
                 }
                 if is_draining {
                     return None;
                 }
-                drop(timeout(WATCH_INTERVAL, checks.drain.cancelled()).await);
+                drop(timeout(WATCH_INTERVAL, health.drain.cancelled()).await);
             }
         });
         Ok(tonic::Response::new(Box::pin(changes)))
