@@ -332,7 +332,7 @@ impl HttpService {
                 return Box::pin(async move { Ok(document.await) });
             }
             RequestKind::Metrics => return resource::metrics::respond_with_metrics(settings.metrics.as_ref(), &parts),
-            RequestKind::Operator => {
+            RequestKind::Operator { .. } => {
                 let Some(operator) = self.inner.operator.clone() else {
                     return now(resource::operator::not_found(&parts));
                 };

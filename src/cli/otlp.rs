@@ -35,12 +35,8 @@ use opentelemetry_sdk::{
 };
 use tokio::runtime::Handle;
 
-use self::metrics::MetricsExporter;
 use super::config::{OtlpConfig, SpanContent};
-use crate::{
-    base::{bounded_body::ResponseBody, metric, sources::Ids, trace::Tracing},
-    transport::MetricsSource,
-};
+use crate::base::{bounded_body::ResponseBody, metric, sources::Ids, trace::Tracing};
 
 mod metrics;
 
@@ -117,11 +113,6 @@ impl Exporter {
             tracing::warn!("otlp.content: spans have the messages and tool calls of models");
         }
         Ok(Some(Self { provider, http, endpoint: endpoint.0.clone(), resource, tracing }))
-    }
-
-    /// Returns the exporter of the metrics of a server.
-    pub(crate) fn metrics(&self, source: MetricsSource) -> MetricsExporter {
-        MetricsExporter::new(source, self.http.clone(), &self.endpoint, &self.resource)
     }
 
     /// Exports what is left, for at most two seconds.

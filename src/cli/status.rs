@@ -127,25 +127,18 @@ impl Status {
 
 /// Returns true for two URLs of one address of this machine. Only a server there can have written the file.
 fn is_same_server(url: &Url, other: &str) -> bool {
-    let is_same = |other: Url| {
-        url.scheme() == other.scheme()
-            && url.port_or_known_default() == other.port_or_known_default()
-            && is_local(&other)
-    };
-    is_local(url) && Url::parse(other).is_ok_and(is_same)
+    let address = |url: &Url| (url.scheme().to_owned(), url.port_or_known_default());
+    Url::parse(other).is_ok_and(|other| is_local(url) && is_local(&other) && address(url) == address(&other))
 }
 
 /// Runs `a2a status`.
 pub(super) async fn run(arguments: &Status) -> anyhow::Result<()> {
     let (store, access) = arguments.access()?;
-    let url = match (&arguments.url, &access) {
-        (Some(url), _) => complete_url(url)?,
-        (None, Some(access)) => complete_url(&access.url)?,
-        (None, None) => {
-            let why = format!("no server is running on the database {store}; give the URL of the server");
-            return Err(ErrorKind::Unavailable.because(why).into());
-        }
-    };
+    let url = arguments.url.as_ref().or(access.as_ref().map(|access| &access.url)).ok_or_else(|| {
+        let why = format!("no server is running on the database {store}; give the URL of the server");
+        ErrorKind::Unavailable.because(why)
+    })?;
+    let url = complete_url(url)?;
     let connection = &arguments.connection;
     let mut builder = connection.limited(Some(LIMIT))?.retry(Retry::never());
     if let Some(access) = access.filter(|access| is_same_server(&url, &access.url)) {
@@ -161,11 +154,8 @@ pub(super) async fn run(arguments: &Status) -> anyhow::Result<()> {
         let hint = "give a token with the scope admin (--token), or run this in the directory of the server";
         error.kind().because(format!("{url}: the status needs credentials; {hint}")).into()
     })?;
-    if connection.output == OutputFormat::Text {
-        say(&format(&status))?;
-    } else {
-        say(&show::json(&status, connection.output)?)?;
-    }
+    let is_text = connection.output == OutputFormat::Text;
+    say(&if is_text { format(&status) } else { show::json(&status, connection.output)? })?;
     if status["ready"] != true {
         anyhow::bail!("the server is not ready: {}", text(&status["reason"]));
     }
@@ -180,15 +170,18 @@ pub(super) async fn run(arguments: &Status) -> anyhow::Result<()> {
 
 /// Returns the dependencies of all agents, with the names of these.
 fn dependencies(status: &Value) -> Vec<Value> {
-    let agents = status["agents"].as_array().into_iter().flatten();
-    let of_agent = |agent: &Value| {
-        let mut all = agent["dependencies"].as_array().cloned().unwrap_or_default();
-        for dependency in &mut all {
+    let mut all = Vec::new();
+    for agent in list(&status["agents"]) {
+        for mut dependency in list(&agent["dependencies"]) {
             dependency["agent"] = agent["name"].clone();
+            all.push(dependency);
         }
-        all
-    };
-    agents.flat_map(of_agent).collect()
+    }
+    all
+}
+
+fn list(value: &Value) -> Vec<Value> {
+    value.as_array().cloned().unwrap_or_default()
 }
 
 /// Formats a value without characters that control a terminal: the members of an object one after another.
@@ -229,11 +222,10 @@ fn format(status: &Value) -> String {
             _ = writeln!(out, "{name:<8}{}", show::wrapped(&text(&status[name]), 8));
         }
     }
-    let list = |name: &str| status[name].as_array().cloned().unwrap_or_default();
-    let agents = list("agents");
+    let agents = list(&status["agents"]);
     out += &table(&["name", "kind", "turns", "queued", "breaker"], &agents);
     out += &table(&["agent", "peer", "state", "failures", "last_error", "since"], &dependencies(status));
-    let used = list("limits").into_iter().filter(|limit| limit["used"] != 0);
+    let used = list(&status["limits"]).into_iter().filter(|limit| limit["used"] != 0);
     out += &table(&["agent", "name", "used", "max"], &used.collect::<Vec<_>>());
     for agent in agents.iter().filter(|agent| agent["last_error"].is_object()) {
         let error = show::wrapped(&text(&agent["last_error"]), 0);

@@ -81,7 +81,7 @@ impl RequestClass {
 
     /// Returns true for the operator API, which no page of another origin may use.
     pub(crate) fn is_operator(self) -> bool {
-        self.kind == RequestKind::Operator
+        matches!(self.kind, RequestKind::Operator { .. })
     }
 
     /// Returns true for requests that may be calls, which have spans. Documents, pages and health checks have none.
@@ -144,8 +144,8 @@ pub(super) enum RequestKind {
     JsonRpc,
     /// Metrics: `/metrics`.
     Metrics,
-    /// Operator API: the paths below `/operator`.
-    Operator,
+    /// Operator API: the paths below `/operator`. `changes`: that of a change.
+    Operator { changes: bool },
     /// Liveness or readiness over HTTP.
     Health,
     /// HTTP+JSON: every other path.
@@ -178,7 +178,7 @@ impl RequestKind {
             JSON_RPC | "" | "/a2a" => Self::JsonRpc,
             "/healthz" | READY => Self::Health,
             "/metrics" => Self::Metrics,
-            path if is_below(path, "/operator") => Self::Operator,
+            path if is_below(path, "/operator") => Self::Operator { changes: path.ends_with("/deliveries:retry") },
             path if is_document(path) => Self::Document,
             path if is_extended(path) => Self::ExtendedCard,
             _ => Self::Rest,
@@ -212,10 +212,11 @@ impl RequestKind {
 
     /// Allowed HTTP methods, in the form of the `Allow` header. `None` if the binding decides.
     pub(super) fn allowed_methods(self) -> Option<&'static str> {
-        if self.is_grpc() || matches!(self, Self::Operator | Self::Rest) {
+        if self.is_grpc() || self == Self::Rest {
             return None;
         }
-        Some(if self == Self::JsonRpc { "POST" } else { "GET, HEAD" })
+        let is_post = matches!(self, Self::JsonRpc | Self::Operator { changes: true });
+        Some(if is_post { "POST" } else { "GET, HEAD" })
     }
 }
 

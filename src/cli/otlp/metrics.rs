@@ -20,6 +20,7 @@ use opentelemetry_proto::transform::common::tonic::ResourceAttributesWithSchema;
 use prost::Message as _;
 use tokio::time::{Instant, sleep_until};
 
+use super::Exporter;
 use crate::{
     base::metric::{self, Kind, METRICS},
     cli::config,
@@ -38,19 +39,18 @@ pub(crate) struct MetricsExporter {
     start: u64,
 }
 
-impl MetricsExporter {
-    pub(super) fn new(
-        source: MetricsSource,
-        http: reqwest::Client,
-        endpoint: &str,
-        resource: &opentelemetry_sdk::Resource,
-    ) -> Self {
+impl Exporter {
+    /// Returns the exporter of the metrics of a server.
+    pub(crate) fn metrics(&self, source: MetricsSource) -> MetricsExporter {
         let (headers, interval) = config::metrics_export();
-        let attributes = ResourceAttributesWithSchema::from(resource).attributes.0;
-        let (resource, start) = (Resource { attributes, ..Resource::default() }, nanos());
-        Self { source, http, url: format!("{endpoint}/v1/metrics"), headers, interval, resource, start }
+        let attributes = ResourceAttributesWithSchema::from(&self.resource).attributes.0;
+        let resource = Resource { attributes, ..Resource::default() };
+        let (http, url) = (self.http.clone(), format!("{}/v1/metrics", self.endpoint));
+        MetricsExporter { source, http, url, headers, interval, resource, start: nanos() }
     }
+}
 
+impl MetricsExporter {
     /// Exports at intervals. Warns when that begins to fail. Runs until it is dropped.
     pub(crate) async fn run(&self) {
         let mut is_failing = false;

@@ -5,7 +5,7 @@ use std::{pin::Pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures_util::{StreamExt as _, stream};
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, header, request::Parts};
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header, request::Parts};
 use http_body::Frame;
 use http_body_util::StreamBody;
 use percent_encoding::percent_decode_str;
@@ -66,16 +66,8 @@ pub(in crate::transport) async fn respond<B: RequestBody>(
         Err(error) => Err(error),
     };
     let mut response = response.unwrap_or_else(|error| status_response(error.into(), Version::V1_0));
-    if response.status() == StatusCode::METHOD_NOT_ALLOWED {
-        let allowed = if is_retry(&parts) { "POST" } else { "GET, HEAD" };
-        response.headers_mut().insert(header::ALLOW, HeaderValue::from_static(allowed));
-    }
     response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response
-}
-
-fn is_retry(parts: &Parts) -> bool {
-    parts.uri.path().trim_end_matches('/').ends_with("/deliveries:retry")
 }
 
 async fn route(
@@ -92,9 +84,6 @@ async fn route(
     let segments: Vec<&str> = segments.iter().map(|segment| &**segment).collect();
     let needed = if segments == ["status"] { Access::Counts } else { Access::Full };
     let access = operator.access(&parts.headers, principal, is_local, needed)?;
-    if if is_retry(parts) { parts.method != Method::POST } else { !parts.method.is_safe() } {
-        return Err(ErrorKind::VerbNotAllowed.because(brief(&format!("{} {path}", parts.method))));
-    }
     if needed == Access::Full {
         let request_id = parts.headers.get(REQUEST_ID).and_then(|id| id.to_str().ok());
         audit::operator_access(&brief(path), principal, peer(parts).map(|peer| peer.ip()), request_id);
