@@ -216,6 +216,7 @@ impl HttpService {
     }
 
     /// Returns the source of the metrics, if there are any.
+    #[cfg(feature = "cli")]
     pub(crate) fn metrics_source(&self) -> Option<MetricsSource> {
         self.inner.settings.metrics.clone()
     }

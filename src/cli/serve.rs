@@ -210,8 +210,8 @@ pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
             }
             announce("Ctrl-C stops the server.\n");
         }
-        let metrics = exporter.as_ref().zip(bound.metrics_source()).map(|(exporter, source)| exporter.metrics(source));
-        let metrics = metrics.map(Arc::new);
+        let source = bound.http.metrics_source();
+        let metrics = exporter.as_ref().zip(source).map(|(exporter, source)| Arc::new(exporter.metrics(source)));
         if let Some(metrics) = metrics.clone() {
             tokio::spawn(async move { metrics.run().await });
         }

@@ -64,12 +64,6 @@ impl BoundServer {
         format!("{}://{addr}", self.scheme)
     }
 
-    /// Returns the source of the metrics, if the server has any.
-    #[cfg(feature = "cli")]
-    pub(crate) fn metrics_source(&self) -> Option<MetricsSource> {
-        self.http.metrics_source()
-    }
-
     /// Handle for readiness and drain.
     pub fn handle(&self) -> Handle {
         self.handle.clone()

@@ -510,12 +510,14 @@ impl CommitObserver for ChangesOf {
 impl Service {
     /// Makes a dead letter, or a delivery that waits for its next attempt, due at once. Returns whether there is such a delivery.
     async fn retry_delivery(&self, delivery: &Delivery) -> Result<bool, Unavailable> {
-        #[cfg(feature = "push")]
-        if let Some(service) = &self.delivery {
-            return service.retry(delivery).await;
-        }
         let (journal, id) = (self.journal(), &delivery.config.config.id);
-        journal.store().retry_delivery(&delivery.key, id, journal.sources().clock.millis()).await
+        let now = journal.sources().clock.millis();
+        let is_retried = journal.store().retry_delivery(&delivery.key, id, now).await?;
+        #[cfg(feature = "push")]
+        if let Some(service) = self.delivery.as_ref().filter(|_| is_retried) {
+            service.retry(delivery);
+        }
+        Ok(is_retried)
     }
 }
 

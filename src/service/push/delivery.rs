@@ -130,18 +130,12 @@ impl DeliveryService {
         self.shared.stats().await
     }
 
-    /// Makes a dead letter, or a delivery that waits for its next attempt, due at once, also if the circuit breaker of its host is
-    /// open. Returns whether there is such a delivery.
-    pub(crate) async fn retry(&self, delivery: &Delivery) -> Result<bool, Unavailable> {
-        let (shared, Delivery { key, config, .. }) = (&self.shared, delivery);
-        let is_retried = shared.queue.retry_delivery(key, &config.config.id, shared.now()).await?;
-        if is_retried {
-            let mut tasks = shared.tasks.lock();
-            tasks.insert(key);
-            tasks.retried.insert(host_of(&config.config.url));
-            shared.wake.notify_one();
-        }
-        Ok(is_retried)
+    /// Sends a delivery that has become due at once, also if the circuit breaker of its host is open.
+    pub(crate) fn retry(&self, Delivery { key, config, .. }: &Delivery) {
+        let mut tasks = self.shared.tasks.lock();
+        tasks.insert(key);
+        tasks.retried.insert(host_of(&config.config.url));
+        self.shared.wake.notify_one();
     }
 
     /// Stops the delivery, and ends the leases of this process, so that the next start delivers at once. Notifications whose
