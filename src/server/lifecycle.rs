@@ -225,7 +225,9 @@ impl Handle {
             state.service.gauges().record(agent);
             if let Some((store, limits)) = state.service.usage().await {
                 record_store(agent, &store);
-                limits.iter().for_each(|limit| limit.record(agent));
+                for limit in limits {
+                    limit.record(agent);
+                }
             }
             #[cfg(feature = "push")]
             if let Some((counts, _)) = state.service.pending_deliveries().await {

@@ -99,7 +99,6 @@ debug_fields!(ProtectedResource { issuers });
 defaults! {
     /// Settings of an [`HttpService`](super::HttpService).
     #[derive(Clone)]
-    #[expect(clippy::struct_excessive_bools, reason = "the settings are independent of each other")]
     pub struct Settings {
         /// Maximum size of a request body, or of a gRPC message, in bytes.
         pub body_bytes: usize = BODY_BYTES,

@@ -273,12 +273,10 @@ impl MessageContexts {
 
     /// Drops the contexts of messages before this one. With `None`, drops all, except for the trace of the last message.
     pub(super) fn drop_before(&mut self, before: Option<Seq>) {
+        let last = || serde_json::from_str::<ContextRecord>(&self.contexts.last()?.1).ok();
         let kept = match before {
             Some(before) => self.contexts.iter().filter(|context| context.0 >= before).cloned().collect(),
-            None => {
-                let last = self.contexts.last().and_then(|(_, text)| serde_json::from_str::<ContextRecord>(text).ok());
-                last.and_then(|last| last.ended()?.encode()).into_iter().collect()
-            }
+            None => last().and_then(|last| last.ended()?.encode()).into_iter().collect(),
         };
         if self.contexts != kept {
             self.contexts = kept;

@@ -111,8 +111,7 @@ impl Loader {
 
     /// Reads the table of an agent.
     fn read_agent(&mut self, file: &File<'_>, at: &str, table: &DeTable<'_>) -> Option<AgentConfig> {
-        let mut layers = Self::default();
-        layers.config = self.config.clone();
+        let mut layers = Self { config: self.config.clone(), ..Self::default() };
         let Config { exec, http, openai, upstream, .. } = &mut layers.config;
         (exec.command, http.url, openai.url, upstream.url) = (None, None, None, None);
         let (mut name, mut scopes) = (None, Vec::new());
