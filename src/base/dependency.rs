@@ -660,11 +660,12 @@ mod tests {
     async fn failures_only_open_the_breaker_and_a_mere_connection_proves_nothing() {
         let (dependency, works, _) = probed(true, Duration::ZERO);
         works.store(true, Ordering::Relaxed);
-        for _ in 0..11 {
-            assert_eq!(dependency.state().breaker(), "closed");
+        for _ in 0..10 {
             end(&dependency, OutboundResult::Status(503));
+            assert_eq!(dependency.state().breaker(), "closed");
             advance(Duration::from_secs(1)).await;
         }
+        end(&dependency, OutboundResult::Status(503));
         assert_eq!(dependency.state().breaker(), "open");
         assert!(dependency.wait_while_open(Instant::now() + MAX_WAIT).await);
         assert_eq!(shown(&dependency), ("down", "half_open"));
