@@ -32,8 +32,8 @@ use crate::{
     protocol::{
         call::{ADMIN, Principal, Scopes},
         error::{BEARER, Error, ErrorKind, INVALID_TOKEN},
-        event::{Ends, Event},
-        pb::{v1::TaskState, wkt},
+        event::Event,
+        pb::{v1::TaskState, wkt::timestamp},
         v03::{event::v03_frame, json::EnumNames as _},
     },
     service::auth::{Token, bearer::bearer_token, require_scope},
@@ -251,7 +251,7 @@ impl Operator {
                 "queued": gauges.queued_turns,
                 "dependencies": dependencies.iter().map(|needed| dependency_json(needed, now)).collect::<Value>(),
                 "breaker": breaker.unwrap_or("closed"),
-                "last_error": last_error.map(|last| json!({ "class": last.reason, "error_id": last.error_id, "time": time(last.time) })),
+                "last_error": last_error.map(|last| json!({ "class": last.reason, "error_id": last.error_id, "time": timestamp(last.time) })),
             }));
         }
         push["lag_seconds"] = oldest.map_or(0, |since| now.saturating_sub(since).max(0) / 1000).into();
@@ -269,7 +269,7 @@ impl Operator {
             let dropped = sample(metrics, "a2a_otlp_spans_total{result=\"dropped\"}").unwrap_or(0.0);
             let otlp = sample(metrics, "a2a_otlp_queue").map(|queue| json!({ "queue": queue, "dropped": dropped }));
             status["build"] = json!({ "version": env!("CARGO_PKG_VERSION"), "commit": option_env!("A2A_COMMIT") });
-            status["started"] = time(self.started);
+            status["started"] = json!(timestamp(self.started));
             status["agents"] = agents.into();
             status["limits"] = limits.into();
             status["store"] = store;
@@ -368,16 +368,10 @@ impl Operator {
         let (agent, task) = self.find(id, query).await?;
         let events = agent.inspect()?.events(task.number, after, query.limit()?, READ_BYTES).await?;
         let next = events.last().map(|last| last.event.seq()).filter(|last| *last < task.events);
-        let json = |LoggedEvent { event, time: at }: &LoggedEvent| {
-            let ends = match event.ends() {
-                Ends::Nothing => None,
-                Ends::Turn => Some("turn"),
-                Ends::Task => Some("task"),
-            };
-            Ok::<_, Error>(json!({
-                "seq": event.seq(), "fence": event.position().fence, "time": at.map(time), "hidden": event.mark().hidden,
-                "ends": ends, "bytes": event.proto().len(), "wire": wire(event)?,
-            }))
+        let json = |logged: &LoggedEvent| {
+            let mut json = logged.to_json();
+            json["wire"] = wire(&logged.event)?;
+            Ok::<_, Error>(json)
         };
         let events = events.iter().map(json).collect::<Result<Value, _>>()?;
         Ok(json!({ "events": events, "next": next, "has_log": task.has_log }))
@@ -540,11 +534,6 @@ fn commit_p99(metrics: &str) -> Option<f64> {
     SECONDS.iter().find(has_most).map(|bound| bound * 1000.0)
 }
 
-/// Formats a time as text (RFC 3339).
-fn time(millis: Millis) -> Value {
-    serde_json::to_value(wkt::timestamp(millis)).unwrap_or_default()
-}
-
 fn key_of(task: &TaskSummary) -> TaskKey {
     let scope = Scope { owner: task.owner.as_str().into(), tenant: task.tenant.as_str().into() };
     TaskKey::new(&scope.into(), &task.id)
@@ -552,7 +541,7 @@ fn key_of(task: &TaskSummary) -> TaskKey {
 
 fn dependency_json(dependency: &Dependency, now: Millis) -> Value {
     let state = dependency.state();
-    let at = |at: Instant| time(now.saturating_sub(whole_millis(at.elapsed())));
+    let at = |at: Instant| timestamp(now.saturating_sub(whole_millis(at.elapsed())));
     json!({
         "peer": dependency.peer(), "state": state.name(), "breaker": state.breaker(), "since": at(state.since),
         "last_success": state.last_success.map(at), "failures": state.failures, "last_error": state.last_error(),
@@ -561,26 +550,19 @@ fn dependency_json(dependency: &Dependency, now: Millis) -> Value {
 }
 
 fn task_json(agent: &OperatedAgent, task: &TaskSummary) -> Value {
-    json!({
-        "agent": agent.name, "id": task.id, "owner": task.owner, "tenant": task.tenant, "context": task.context,
-        "state": task.state.as_str_name(), "created": task.created.map(time), "updated": time(task.time),
-        "events": task.events, "bytes": task.bytes, "has_log": task.has_log, "attempt": task.attempt,
-        "error_id": task.error_id, "message": task.status_text, "push_configs": task.push_configs,
-    })
+    let mut json = task.to_json();
+    json["agent"] = json!(agent.name);
+    json
 }
 
 /// Describes a delivery. The URL has neither a user nor a query, which may be secrets.
 fn delivery_json(agent: &OperatedAgent, delivery: &Delivery, now: Millis) -> Value {
-    let Delivery { key, config, seq, state } = delivery;
-    let url = Url::parse(&config.config.url);
+    let (state, url) = (&delivery.state, Url::parse(&delivery.config.config.url));
     let url = url.map(|url| format!("{}{}", url.origin().ascii_serialization(), url.path())).unwrap_or_default();
-    let last = |last: &Attempt| json!({ "at": time(last.time), "status": last.status, "error": last.error });
-    json!({
-        "agent": agent.name, "task": key.id(), "config": config.config.id, "owner": &*key.scope().owner,
-        "tenant": &*key.scope().tenant, "url": url, "state": state.name(*seq), "delivered": state.cursor,
-        "events": seq, "attempts": state.attempts, "due": state.due.map(time),
-        "pending_since": state.pending_since.map(time), "lag_seconds": state.lag(now).map(|lag| lag / 1000),
-        "last": state.last.as_ref().map(last), "given_up": state.dead.as_ref().map(|dead| time(dead.time)),
-        "reason": state.dead.as_ref().map(|dead| &*dead.reason),
-    })
+    let last = |last: &Attempt| json!({ "at": timestamp(last.time), "status": last.status, "error": last.error });
+    let mut json = delivery.to_json(now);
+    (json["agent"], json["url"]) = (json!(agent.name), url.into());
+    (json["delivered"], json["events"]) = (state.cursor.into(), delivery.seq.into());
+    (json["attempts"], json["last"]) = (state.attempts.into(), json!(state.last.as_ref().map(last)));
+    json
 }

@@ -8,9 +8,10 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use serde_json::{Value, json};
 
 use super::{Millis, Seq, key::TaskKey, push_config::PushConfig};
-use crate::base::clock::whole_millis;
+use crate::{base::clock::whole_millis, protocol::pb::wkt::timestamp};
 
 /// Maximum number of events of a claim.
 pub const EVENTS_PER_CLAIM: u16 = 256;
@@ -323,6 +324,20 @@ pub struct Delivery {
     pub seq: Seq,
     /// State of the delivery.
     pub state: DeliveryState,
+}
+
+impl Delivery {
+    /// Returns the delivery as JSON, with times as texts. Without the URL, which may have secrets.
+    pub(crate) fn to_json(&self, now: Millis) -> Value {
+        let Self { key, config, seq, state } = self;
+        json!({
+            "task": key.id(), "config": config.config.id, "owner": &*key.scope().owner, "tenant": &*key.scope().tenant,
+            "version": config.version.as_str(), "state": state.name(*seq), "due": state.due.map(timestamp),
+            "pending_since": state.pending_since.map(timestamp), "lag_seconds": state.lag(now).map(|lag| lag / 1000),
+            "runner": state.runner, "given_up": state.dead.as_ref().map(|dead| timestamp(dead.time)),
+            "reason": state.dead.as_ref().map(|dead| &*dead.reason),
+        })
+    }
 }
 
 /// Page of deliveries, in an order of the store.

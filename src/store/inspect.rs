@@ -3,9 +3,13 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use serde_json::{Value, json};
 
 use super::{Event, Millis, PushConfig, Seq, Task, TaskState, TurnRecord, Unavailable, page::cut_page};
-use crate::protocol::pb::v1::TaskStatus;
+use crate::protocol::{
+    event::Ends,
+    pb::{v1::TaskStatus, wkt::timestamp},
+};
 
 /// Maximum number of [listed owners](Counts::owners).
 pub const MAX_OWNERS: usize = 20;
@@ -98,6 +102,22 @@ pub struct LoggedEvent {
     pub time: Option<Millis>,
 }
 
+impl LoggedEvent {
+    /// Returns what is known of the event as JSON, without the event itself.
+    pub(crate) fn to_json(&self) -> Value {
+        let Self { event, time } = self;
+        let ends = match event.ends() {
+            Ends::Nothing => None,
+            Ends::Turn => Some("turn"),
+            Ends::Task => Some("task"),
+        };
+        json!({
+            "seq": event.seq(), "fence": event.position().fence, "time": time.map(timestamp),
+            "hidden": event.mark().hidden, "ends": ends, "bytes": event.proto_len(),
+        })
+    }
+}
+
 /// Task without its contents. Invalid UTF-8 is replaced.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TaskSummary {
@@ -132,6 +152,18 @@ pub struct TaskSummary {
     pub has_log: bool,
     /// Size of the log and the checkpoint in bytes.
     pub bytes: u64,
+}
+
+impl TaskSummary {
+    /// Returns the summary as JSON, with times as texts.
+    pub(crate) fn to_json(&self) -> Value {
+        json!({
+            "id": self.id, "owner": self.owner, "tenant": self.tenant, "context": self.context,
+            "state": self.state.as_str_name(), "created": self.created.map(timestamp), "updated": timestamp(self.time),
+            "events": self.events, "bytes": self.bytes, "has_log": self.has_log, "attempt": self.attempt,
+            "error_id": self.error_id, "message": self.status_text, "push_configs": self.push_configs,
+        })
+    }
 }
 
 /// Returns the beginning of the text of a status.

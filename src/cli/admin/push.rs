@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use clap::Subcommand;
-use serde_json::{Value, json};
+use serde_json::Value;
 use url::Url;
 
 use super::{NotFound, Output, Target, audited, with_existing_store};
@@ -207,26 +207,11 @@ fn text(value: &Value) -> String {
 }
 
 pub(super) fn to_json(delivery: &Delivery, now: Millis) -> Value {
-    let Delivery { key, config, seq, state } = delivery;
-    let scope = key.scope();
-    json!({
-        "task": key.id(),
-        "config": config.config.id,
-        "owner": &*scope.owner,
-        "tenant": &*scope.tenant,
-        "version": config.version.as_str(),
-        "url": shown_url(&config.config.url),
-        "state": state.name(*seq),
-        "cursor": state.cursor,
-        "seq": seq,
-        "failed_attempts": state.attempts,
-        "due": state.due.map(time),
-        "pending_since": state.pending_since.map(time),
-        "lag_seconds": state.lag(now).map(|lag| lag / 1000),
-        "runner": state.runner.as_deref(),
-        "given_up": state.dead.as_ref().map(|dead| time(dead.time)),
-        "reason": state.dead.as_ref().map(|dead| &*dead.reason),
-    })
+    let mut json = delivery.to_json(now);
+    (json["cursor"], json["seq"]) = (delivery.state.cursor.into(), delivery.seq.into());
+    json["failed_attempts"] = delivery.state.attempts.into();
+    json["url"] = shown_url(&delivery.config.config.url).into();
+    json
 }
 
 #[cfg(test)]

@@ -4,15 +4,12 @@ use std::{fmt::Write as _, path::Path};
 
 use anyhow::Context as _;
 use clap::Args;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::{NotFound, Output, push::shown_url, timeline};
 use crate::{
     base::clock::{Clock, Millis},
-    cli::{
-        show::{self, OutputFormat},
-        time,
-    },
+    cli::show::{self, OutputFormat},
     protocol::pb::v1::{TaskPushNotificationConfig, TaskState},
     store::{InspectedTask, TaskFilter, TaskSummary, sqlite::Inspector},
 };
@@ -68,7 +65,7 @@ pub(super) fn list(arguments: &List, path: &Path, out: &Output<'_>) -> anyhow::R
     let page = Inspector::open(path)?.tasks(&filter, usize::from(arguments.limit))?;
     out.print(
         || {
-            let tasks: Vec<_> = page.tasks.iter().map(summary_json).collect();
+            let tasks: Vec<_> = page.tasks.iter().map(TaskSummary::to_json).collect();
             json!({"tasks": tasks, "next_page_token": page.next.map(|row| row.to_string())})
         },
         || {
@@ -98,13 +95,13 @@ pub(super) fn show(arguments: &Show, path: &Path, out: &Output<'_>) -> anyhow::R
         let damaged = || format!("task {id} of owner {:?} can't be read; see `a2a admin check`", summary.owner);
         let found = inspector.task(summary.number).with_context(damaged)?;
         if *timeline {
-            timeline::show(&inspector, path, &found, summary_json(summary), out)?;
+            timeline::show(&inspector, path, &found, out)?;
             continue;
         }
         let InspectedTask { task, push_configs, .. } = found;
         let pushes: Vec<_> = push_configs.iter().map(|push| without_secrets(&push.without_secrets().config)).collect();
         let text = show::task(&task, OutputFormat::Text)?;
-        let mut json = summary_json(summary);
+        let mut json = summary.to_json();
         json["push_configs"] = serde_json::to_value(&pushes)?;
         json["task"] = serde_json::to_value(&task)?;
         out.print(|| json, || details(summary, &pushes, &text))?;
@@ -115,21 +112,6 @@ pub(super) fn show(arguments: &Show, path: &Path, out: &Output<'_>) -> anyhow::R
 /// Returns a configuration without its secrets and without the query of its URL, which may be one.
 fn without_secrets(config: &TaskPushNotificationConfig) -> TaskPushNotificationConfig {
     TaskPushNotificationConfig { url: shown_url(&config.url), ..config.clone() }
-}
-
-pub(super) fn summary_json(task: &TaskSummary) -> Value {
-    json!({
-        "id": task.id,
-        "owner": task.owner,
-        "tenant": task.tenant,
-        "context": task.context,
-        "state": task.state.as_str_name(),
-        "created": task.created.map(time),
-        "updated": time(task.time),
-        "events": task.events,
-        "has_log": task.has_log,
-        "bytes": task.bytes,
-    })
 }
 
 /// Formats a task as a line of 80 columns. A long owner is cut.

@@ -36,14 +36,8 @@ pub(super) struct ErrorId {
     id: String,
 }
 
-/// Prints the timeline of a task. `json` has its summary.
-pub(super) fn show(
-    inspector: &Inspector,
-    path: &Path,
-    found: &InspectedTask,
-    mut json: Value,
-    out: &Output<'_>,
-) -> anyhow::Result<()> {
+/// Prints the timeline of a task.
+pub(super) fn show(inspector: &Inspector, path: &Path, found: &InspectedTask, out: &Output<'_>) -> anyhow::Result<()> {
     let task = &found.summary;
     let mut events = Vec::<LoggedEvent>::new();
     while let page = inspector.events(task.number, events.last().map_or(0, |last| last.event.seq()), PAGE)?
@@ -55,6 +49,7 @@ pub(super) fn show(
     let pushes = if task.push_configs == 0 { Vec::new() } else { push::of_task(path, task)? };
     out.print(
         || {
+            let mut json = task.to_json();
             json["events"] = events.iter().map(event_json).collect();
             json["turns"] = found.turns.iter().map(TurnRecord::to_json).collect();
             json["push"] = pushes.iter().map(|delivery| push::to_json(delivery, now)).collect();
@@ -64,21 +59,10 @@ pub(super) fn show(
     )
 }
 
-fn event_json(LoggedEvent { event, time: at }: &LoggedEvent) -> Value {
-    let ends = match event.ends() {
-        Ends::Nothing => Value::Null,
-        Ends::Turn => "turn".into(),
-        Ends::Task => "task".into(),
-    };
-    json!({
-        "seq": event.seq(),
-        "fence": event.position().fence,
-        "time": at.map(time),
-        "hidden": event.mark().hidden,
-        "ends": ends,
-        "bytes": event.proto_len(),
-        "event": event.response(),
-    })
+fn event_json(logged: &LoggedEvent) -> Value {
+    let mut json = logged.to_json();
+    json["event"] = json!(logged.event.response());
+    json
 }
 
 /// Place of a line among those of one time: an event, and 0 before it, 1 for the event itself, or more after it.
