@@ -360,46 +360,40 @@ fn with_store<T>(
 
 fn gc(target: &Target, now: Millis, is_dry_run: bool, out: &Output<'_>) -> anyhow::Result<()> {
     let Target { path, config, .. } = target;
-    if is_dry_run {
-        let (swept, idle) = Inspector::open(path)?.preview_sweep(&config.retention(), now)?;
-        return out.print(|| sweep_json(&swept, idle, true), || sweep_report(path, &swept, idle, "would be"));
-    }
-    let in_use = "a server is using the database and does this by itself; use --dry-run for a report";
     let (policy, task_limits) = (config.retention(), config.limits().task_limits());
-    let (swept, idle) = with_existing_store(target, in_use, async |store| {
-        let shared: Arc<Sqlite> = Arc::clone(store);
-        let journal = Journal::new(shared, Sources::default(), LiveMemory::new(usize::MAX));
-        let idle = match Retention::cutoff(policy.idle, now) {
-            Some(before) => execution::end_idle(&journal, task_limits, before).await?,
-            None => 0,
-        };
-        journal.stop();
-        Ok((store.sweep(&policy, now, &|_| false).await?, idle))
-    })?;
-    let idle = u64::try_from(idle)?;
-    audited("admin gc", None, swept.tasks.saturating_add(idle));
-    out.print(|| sweep_json(&swept, idle, false), || sweep_report(path, &swept, idle, "were"))
-}
-
-fn sweep_json(swept: &SweepResult, idle: u64, is_dry_run: bool) -> Value {
-    json!({
-        "dry_run": is_dry_run,
-        "tasks": swept.tasks,
-        "logs": swept.logs,
-        "push_configs": swept.push_configs,
-        "idempotency_keys": swept.idempotency_keys,
-        "canceled": idle,
-    })
-}
-
-/// Formats the result of a sweep. `verb` is `were` or `would be`.
-fn sweep_report(path: &Path, swept: &SweepResult, idle: u64, verb: &str) -> String {
-    let SweepResult { tasks, logs, push_configs: pushes, idempotency_keys: sends } = swept;
-    format!(
-        "{tasks} terminal tasks {verb} deleted from {path}\n{logs} event logs of retained tasks {verb} deleted\n\
-         {pushes} push configurations of retained tasks {verb} deleted\n\
-         {sends} idempotency keys of retained tasks {verb} deleted\n{idle} idle tasks {verb} canceled\n",
-        path = path.display()
+    let (swept, idle) = if is_dry_run {
+        Inspector::open(path)?.preview_sweep(&policy, now)?
+    } else {
+        let in_use = "a server is using the database and does this by itself; use --dry-run for a report";
+        let (swept, idle) = with_existing_store(target, in_use, async |store| {
+            let shared: Arc<Sqlite> = Arc::clone(store);
+            let journal = Journal::new(shared, Sources::default(), LiveMemory::new(usize::MAX));
+            let idle = match Retention::cutoff(policy.idle, now) {
+                Some(before) => execution::end_idle(&journal, task_limits, before).await?,
+                None => 0,
+            };
+            journal.stop();
+            Ok((store.sweep(&policy, now, &|_| false).await?, u64::try_from(idle)?))
+        })?;
+        audited("admin gc", None, swept.tasks.saturating_add(idle));
+        (swept, idle)
+    };
+    let SweepResult { tasks, logs, push_configs: pushes, idempotency_keys: sends } = &swept;
+    let (path, verb) = (path.display(), if is_dry_run { "would be" } else { "were" });
+    out.print(
+        || {
+            json!({
+                "dry_run": is_dry_run, "tasks": tasks, "logs": logs, "push_configs": pushes,
+                "idempotency_keys": sends, "canceled": idle,
+            })
+        },
+        || {
+            format!(
+                "{tasks} terminal tasks {verb} deleted from {path}\n{logs} event logs of retained tasks {verb} deleted\n\
+                 {pushes} push configurations of retained tasks {verb} deleted\n\
+                 {sends} idempotency keys of retained tasks {verb} deleted\n{idle} idle tasks {verb} canceled\n"
+            )
+        },
     )
 }
 
@@ -416,41 +410,31 @@ fn check(path: &Path, out: &Output<'_>) -> anyhow::Result<()> {
 }
 
 fn stats(target: &Target, out: &Output<'_>) -> anyhow::Result<()> {
-    let stats = Inspector::open(&target.path)?.stats()?;
-    out.print(|| stats_json(&target.path, &stats), || stats_report(&target.path, &stats))
-}
-
-fn stats_json(path: &Path, stats: &Stats) -> Value {
-    let counts = &stats.counts;
-    let by_state = counts.tasks.iter().map(|(state, count)| (state.as_str_name().to_owned(), json!(count)));
-    let owner =
-        |(owner, tenant, count): &(String, String, u64)| json!({"owner": owner, "tenant": tenant, "tasks": count});
-    json!({
-        "store": path.display().to_string(),
-        "schema_version": stats.version,
-        "file_bytes": stats.files.database,
-        "free_bytes": stats.files.free,
-        "wal_bytes": stats.files.log,
-        "tasks": counts.tasks.iter().map(|(_, count)| count).sum::<u64>(),
-        "states": by_state.collect::<serde_json::Map<_, _>>(),
-        "without_log": counts.without_log,
-        "push_configs": counts.push_configs,
-        "idempotency_keys": counts.idempotency_keys,
-        "owners": counts.owner_count,
-        "largest_owners": counts.owners.iter().map(owner).collect::<Vec<_>>(),
-    })
-}
-
-fn stats_report(path: &Path, stats: &Stats) -> String {
-    let Stats { version, files: FileUsage { database, free, log, .. }, counts } = stats;
-    let Counts { tasks, owners, owner_count, without_log, push_configs, idempotency_keys } = counts;
-    let by_state = tasks.iter().map(|(state, count)| format!("  {count} {}\n", state.as_str_name()));
-    let largest = owners.iter().map(|(owner, tenant, count)| format!("  {count} of {owner:?} in tenant {tenant:?}\n"));
-    let (by_state, largest) = (by_state.collect::<String>(), largest.collect::<String>());
-    let (path, tasks) = (path.display(), tasks.iter().map(|(_, count)| count).sum::<u64>());
-    format!(
-        "{path}: schema version {version}, {database} bytes ({free} free), write-ahead log {log} bytes\n\
-         {tasks} tasks\n{by_state}{without_log} of them without event logs\n{push_configs} push configurations\n\
-         {idempotency_keys} idempotency keys\n{owner_count} owners, counted per tenant\n{largest}"
-    )
+    let (path, stats) = (target.path.display().to_string(), Inspector::open(&target.path)?.stats()?);
+    let Stats { version, files: FileUsage { database, free, log, .. }, counts } = &stats;
+    let Counts { tasks: by_state, owners, owner_count, without_log, push_configs, idempotency_keys } = counts;
+    let tasks: u64 = by_state.iter().map(|(_, count)| count).sum();
+    let json = || {
+        let states = by_state.iter().map(|(state, count)| (state.as_str_name().to_owned(), json!(count)));
+        let owner =
+            |(owner, tenant, count): &(String, String, u64)| json!({"owner": owner, "tenant": tenant, "tasks": count});
+        json!({
+            "store": path, "schema_version": version, "file_bytes": database, "free_bytes": free, "wal_bytes": log,
+            "tasks": tasks, "states": states.collect::<serde_json::Map<_, _>>(), "without_log": without_log,
+            "push_configs": push_configs, "idempotency_keys": idempotency_keys, "owners": owner_count,
+            "largest_owners": owners.iter().map(owner).collect::<Value>(),
+        })
+    };
+    let text = || {
+        let states = by_state.iter().map(|(state, count)| format!("  {count} {}\n", state.as_str_name()));
+        let largest =
+            owners.iter().map(|(owner, tenant, count)| format!("  {count} of {owner:?} in tenant {tenant:?}\n"));
+        let (states, largest) = (states.collect::<String>(), largest.collect::<String>());
+        format!(
+            "{path}: schema version {version}, {database} bytes ({free} free), write-ahead log {log} bytes\n\
+             {tasks} tasks\n{states}{without_log} of them without event logs\n{push_configs} push configurations\n\
+             {idempotency_keys} idempotency keys\n{owner_count} owners, counted per tenant\n{largest}"
+        )
+    };
+    out.print(json, text)
 }
