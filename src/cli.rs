@@ -14,7 +14,6 @@ use clap::{
     CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum as _,
     error::{ContextKind, ContextValue, ErrorKind},
 };
-use serde_json::Value;
 use tracing_subscriber::filter::Targets;
 
 mod admin;
@@ -74,15 +73,13 @@ conversions! {
 #[error("{0}")]
 struct Usage(String);
 
-/// Absence of an agent at a URL.
+/// Result of a check, with its exit code.
 #[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-struct Missing(&'static str);
-
-/// A dependency of an agent is down.
-#[derive(Debug, thiserror::Error)]
-#[error("a dependency is down: {0}")]
-struct DependencyDown(String);
+#[error("{text}")]
+struct Verdict {
+    text: String,
+    code: u8,
+}
 
 /// End of the program by Ctrl-C.
 #[derive(Debug, thiserror::Error)]
@@ -107,7 +104,7 @@ struct Arguments {
         long, global = true, value_enum, default_value_t, hide_default_value = true, hide_possible_values = true,
         value_name = "WHEN", help_heading = connection::OUTPUT, hide_short_help = true, display_order = 1000
     )]
-    color: terminal::Color,
+    color: clap::ColorChoice,
     #[command(subcommand)]
     command: Command,
 }
@@ -381,8 +378,9 @@ fn audited<'a>(operation: &str, object: impl Into<Option<&'a str>>, count: u64) 
 }
 
 /// Formats a time as text (RFC 3339).
-fn time(millis: Millis) -> Value {
-    serde_json::to_value(crate::protocol::pb::wkt::timestamp(millis)).unwrap_or_default()
+fn time(millis: Millis) -> String {
+    let time = serde_json::to_value(crate::protocol::pb::wkt::timestamp(millis)).unwrap_or_default();
+    time.as_str().unwrap_or_default().to_owned()
 }
 
 #[cfg(test)]

@@ -29,7 +29,7 @@ use serde_json::{Value, json};
 
 #[cfg(feature = "signing")]
 use super::secret_file::create_secret;
-use super::secret_file::read_secret;
+use super::{secret_file::read_secret, trace::hex};
 
 /// Maximum number of keys of a key set.
 pub(crate) const MAX_KEYS: usize = 100;
@@ -399,9 +399,7 @@ fn pem_blocks<'a>(pem: &'a str, begin: &'a str, end: &'a str) -> impl Iterator<I
 
 /// Returns the SHA-256 digest of bytes in hexadecimal.
 pub(crate) fn sha256_hex(bytes: &[u8]) -> String {
-    let hex = |digit: u8| char::from_digit(digit.into(), 16).unwrap_or_default();
-    let digest = digest::digest(&digest::SHA256, bytes);
-    digest.as_ref().iter().flat_map(|byte| [hex(byte >> 4), hex(byte & 0xf)]).collect()
+    hex(digest::digest(&digest::SHA256, bytes).as_ref()).to_string()
 }
 
 /// Public keys with which signatures are verified: RS256 to RS512 and PS256 to PS512 with at least 2048 bits, ES256, ES384,

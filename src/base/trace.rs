@@ -78,7 +78,7 @@ impl fmt::Debug for TraceContext {
 }
 
 /// Returns bytes in hexadecimal digits.
-fn hex(bytes: &[u8]) -> impl fmt::Display + '_ {
+pub(crate) fn hex(bytes: &[u8]) -> impl fmt::Display + '_ {
     fmt::from_fn(move |f| bytes.iter().try_for_each(|byte| write!(f, "{byte:02x}")))
 }
 

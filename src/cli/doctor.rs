@@ -16,7 +16,7 @@ use tokio::time::timeout;
 use url::Url;
 
 use super::{
-    Missing,
+    Verdict,
     connection::Agent,
     say,
     show::{self, OutputFormat, safe, wrapped},
@@ -216,7 +216,7 @@ pub(super) async fn run(arguments: &Doctor) -> anyhow::Result<()> {
         say(&show::json(&value, report.format)?)?;
     }
     if let Some(missing) = missing {
-        bail!(Missing(missing));
+        bail!(Verdict { text: missing.to_owned(), code: 3 });
     }
     if failed > 0 {
         bail!("{failed} checks failed");

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use url::Url;
 
 use super::{
-    DependencyDown, Interrupted, Missing, Usage, config, report, report_text,
+    Interrupted, Usage, Verdict, config, report, report_text,
     show::{self, OutputFormat, safe, wrapped},
     terminal::{RED, paint},
 };
@@ -100,15 +100,12 @@ pub(super) fn code_of(error: &anyhow::Error) -> u8 {
     if error.is::<config::Error>() || error.is::<Usage>() {
         return USAGE;
     }
-    if error.is::<Missing>() {
-        return 3;
+    if let Some(Verdict { code, .. }) = error.downcast_ref() {
+        return *code;
     }
     if error.is::<Interrupted>() {
         // As shells report the end by SIGINT.
         return 130;
-    }
-    if error.is::<DependencyDown>() {
-        return 7;
     }
     match error.downcast_ref::<Error>().map(Error::kind) {
         Some(ErrorKind::Unavailable) => 3,

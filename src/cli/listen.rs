@@ -34,7 +34,7 @@ use crate::{
         config,
         log::{self, LogFormat},
     },
-    protocol::pb::v1::{Part, TaskStatus, stream_response::Payload},
+    protocol::pb::v1::{Part, stream_response::Payload},
     server::{self, Signals},
     service::push::{Receiver, VerifiedNotification},
     transport::connection::listener::{self, ListenerSettings},
@@ -371,32 +371,28 @@ struct Notification<'a> {
 
 impl<'a> Notification<'a> {
     fn new(received: &'a VerifiedNotification, body: &'a [u8], is_verified: bool) -> Self {
-        let state = |status: &Option<TaskStatus>| status.as_ref().map(|status| status.state().as_str_name());
-        let message = |status: &'a Option<TaskStatus>| -> &'a [Part] {
-            status.as_ref().and_then(|status| status.message.as_ref()).map_or(&[], |message| &message.parts)
-        };
-        let (event, task_id, context_id, state, parts): (_, &str, &str, _, &[Part]) = match received.event.payload() {
-            Some(Payload::Task(task)) => {
-                ("task", &task.id, &task.context_id, state(&task.status), message(&task.status))
-            }
-            Some(Payload::StatusUpdate(update)) => {
-                ("statusUpdate", &update.task_id, &update.context_id, state(&update.status), message(&update.status))
-            }
+        let payload = received.event.payload();
+        let (task_id, status) = (payload.map_or("", Payload::task_id), payload.and_then(Payload::status));
+        let state = status.map(|status| status.state().as_str_name());
+        let message = status.and_then(|status| status.message.as_ref()).map_or(&[][..], |message| &message.parts);
+        let (event, context_id, parts): (_, &str, &[Part]) = match payload {
+            Some(Payload::Task(task)) => ("task", &task.context_id, message),
+            Some(Payload::StatusUpdate(update)) => ("statusUpdate", &update.context_id, message),
             Some(Payload::ArtifactUpdate(update)) => {
                 let parts = update.artifact.as_ref().map_or(&[][..], |artifact| &artifact.parts);
-                ("artifactUpdate", &update.task_id, &update.context_id, None, parts)
+                ("artifactUpdate", &update.context_id, parts)
             }
-            Some(Payload::Message(sent)) => ("message", &sent.task_id, &sent.context_id, None, &sent.parts),
-            None => ("", "", "", None, &[]),
+            Some(Payload::Message(sent)) => ("message", &sent.context_id, &sent.parts),
+            None => ("", "", &[]),
         };
         let (delivery_id, version) = (received.id.as_deref(), received.version.as_str());
         Self { is_verified, delivery_id, version, task_id, context_id, event, state, parts, body }
     }
 
     /// Formats a line of text: time, task, verification, event, state and content.
-    fn line(&self, time: &Value) -> String {
+    fn line(&self, time: &str) -> String {
         let verified = if self.is_verified { "verified" } else { "not verified" };
-        let mut text = format!("{} {} {verified}: {}", time.as_str().unwrap_or_default(), self.task_id, self.event);
+        let mut text = format!("{time} {} {verified}: {}", self.task_id, self.event);
         if let Some(state) = self.state {
             text = format!("{text} {state}");
         }
@@ -412,7 +408,7 @@ impl<'a> Notification<'a> {
     ///
     /// # Errors
     /// The body is not JSON.
-    fn json(&self, time: Value, headers: Map<String, Value>) -> Result<String, String> {
+    fn json(&self, time: String, headers: Map<String, Value>) -> Result<String, String> {
         // A string in JSON has no line breaks.
         let body = String::from_utf8_lossy(self.body).replace(['\n', '\r'], " ");
         let body: &RawValue = serde_json::from_str(&body).map_err(|error| error.to_string())?;
@@ -425,7 +421,7 @@ impl<'a> Notification<'a> {
 #[derive(Serialize)]
 struct JsonLine<'a> {
     /// Time at which the notification was received (RFC 3339).
-    time: Value,
+    time: String,
     #[serde(flatten)]
     notification: &'a Notification<'a>,
     headers: Map<String, Value>,
@@ -537,7 +533,7 @@ mod tests {
             let received =
                 VerifiedNotification { id: Some("d".to_owned()), version: Version::V1_0, event: response.into() };
             let notification = Notification::new(&received, b"{\n\"big\": 12345678901234567890123}\r\n", true);
-            assert_eq!(notification.line(&"now".into()), format!("now t\\u{{1b}}[1m verified: {expected}\n"));
+            assert_eq!(notification.line("now"), format!("now t\\u{{1b}}[1m verified: {expected}\n"));
             let line = notification.json("now".into(), Map::new()).unwrap();
             assert!(line.ends_with("}\n") && line.matches('\n').count() == 1, "{line}");
             assert!(line.contains(r#""body":{ "big": 12345678901234567890123}"#), "{line}");

@@ -16,7 +16,7 @@ use serde_json::Value;
 use url::Url;
 
 use super::{
-    DependencyDown,
+    Verdict,
     config::{self, StorePath},
     connection::Connection,
     doctor::is_local,
@@ -161,11 +161,10 @@ pub(super) async fn run(arguments: &Status) -> anyhow::Result<()> {
     }
     let down = dependencies(&status).into_iter().filter(|dependency| dependency["state"] == "down");
     let down: Vec<_> = down.map(|it| format!("{} of {}", text(&it["peer"]), text(&it["agent"]))).collect();
-    match status["totals"]["dependencies_down"].as_u64().unwrap_or_default() {
-        0 => Ok(()),
-        count if down.is_empty() => Err(DependencyDown(count.to_string()).into()),
-        _ => Err(DependencyDown(down.join(", ")).into()),
-    }
+    let count = status["totals"]["dependencies_down"].as_u64().unwrap_or_default();
+    let down = if down.is_empty() { count.to_string() } else { down.join(", ") };
+    let text = format!("a dependency is down: {down}");
+    if count == 0 { Ok(()) } else { Err(Verdict { text, code: 7 }.into()) }
 }
 
 /// Returns the dependencies of all agents, with the names of these.

@@ -3,7 +3,7 @@
 use std::{ffi::OsString, fmt::Display};
 
 use clap::{
-    ValueEnum,
+    ColorChoice,
     builder::styling::{AnsiColor, Effects, Style, Styles},
 };
 
@@ -31,18 +31,6 @@ pub(super) const HELP: Styles = Styles::styled()
     .literal(AnsiColor::Cyan.on_default())
     .placeholder(DIM);
 
-/// Values of `--color`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub(super) enum Color {
-    /// On a terminal, unless `NO_COLOR` is set. `CLICOLOR_FORCE` sets colors for pipes too.
-    #[default]
-    Auto,
-    /// In pipes too.
-    Always,
-    /// Nowhere.
-    Never,
-}
-
 /// Returns the last value of a flag, before the command line is parsed. `names` are `--long` and `-s`.
 pub(super) fn flag_value(arguments: &[OsString], names: &[&str]) -> Option<String> {
     let arguments = arguments.iter().take_while(|argument| *argument != "--").filter_map(|argument| argument.to_str());
@@ -62,11 +50,11 @@ pub(super) fn flag_value(arguments: &[OsString], names: &[&str]) -> Option<Strin
 
 /// Applies `--color` to all output, before the command line is parsed, because help and errors have colors too.
 pub(super) fn apply_color(arguments: &[OsString]) {
-    let chosen = flag_value(arguments, &["--color"]).and_then(|value| Color::from_str(&value, false).ok());
+    let chosen = flag_value(arguments, &["--color"]).and_then(|value| value.parse().ok());
     match chosen.unwrap_or_default() {
-        Color::Auto => anstream::ColorChoice::Auto,
-        Color::Always => anstream::ColorChoice::Always,
-        Color::Never => anstream::ColorChoice::Never,
+        ColorChoice::Auto => anstream::ColorChoice::Auto,
+        ColorChoice::Always => anstream::ColorChoice::Always,
+        ColorChoice::Never => anstream::ColorChoice::Never,
     }
     .write_global();
 }

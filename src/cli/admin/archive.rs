@@ -48,13 +48,11 @@ fn copy<T>(targets: &[Target], to: &Path, copy: impl FnMut(&Target) -> anyhow::R
 fn copies<'a>(targets: &'a [Target], from: &Path, extension: &str) -> anyhow::Result<Vec<(&'a Target, PathBuf)>> {
     let error = |path: &Path, why: &str| Usage(format!("{} {why}", path.display()));
     if !from.is_dir() {
-        return match targets {
-            [target @ Target { agent: None, .. }] => Ok(vec![(target, from.to_owned())]),
-            _ => {
-                Err(error(from, "is a copy of one database, and there are several agents: name one with --agent")
-                    .into())
-            }
+        let [target @ Target { agent: None, .. }] = targets else {
+            let why = "is a copy of one database, and there are several agents: name one with --agent";
+            return Err(error(from, why).into());
         };
+        return Ok(vec![(target, from.to_owned())]);
     }
     let mut copies = Vec::new();
     for entry in fs::read_dir(from).with_context(|| from.display().to_string())? {

@@ -174,10 +174,10 @@ fn line(delivery: &Delivery, now: Millis) -> String {
     let Delivery { key, config, seq, state } = delivery;
     let (scope, id) = (key.scope(), &config.config.id);
     let outcome = match (&state.dead, state.due) {
-        (Some(dead), _) => format!("given up {}: {}", text(&time(dead.time)), dead.reason),
+        (Some(dead), _) => format!("given up {}: {}", time(dead.time), dead.reason),
         (None, Some(due)) => {
             let lag = state.lag(now).unwrap_or_default() / 1000;
-            format!("due {}, lag {lag} s", text(&time(due)))
+            format!("due {}, lag {lag} s", time(due))
         }
         (None, None) => String::new(),
     };
@@ -197,13 +197,8 @@ fn line(delivery: &Delivery, now: Millis) -> String {
 fn details(delivery: &Delivery, now: Millis) -> String {
     let json = to_json(delivery, now);
     let members = json.as_object().into_iter().flatten().filter(|(_, value)| !value.is_null());
-    let mut lines: Vec<_> = members.map(|(name, value)| format!("{name}: {}\n", text(value))).collect();
-    lines.push("\n".to_owned());
-    lines.concat()
-}
-
-fn text(value: &Value) -> String {
-    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+    let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    members.map(|(name, value)| format!("{name}: {}\n", text(value))).collect::<String>() + "\n"
 }
 
 pub(super) fn to_json(delivery: &Delivery, now: Millis) -> Value {

@@ -227,14 +227,11 @@ fn numbers(turn: &TurnRecord) -> String {
 pub(super) fn error(ErrorId { id }: &ErrorId, path: &Path, out: &Output<'_>) -> anyhow::Result<()> {
     let id = id.to_ascii_lowercase();
     let Some(at) = time_of(&id) else {
-        return Err(Usage(format!(
-            "{id}: not an error id, which is a UUID of version 7 such as the `errorId` of a task"
-        ))
-        .into());
+        let why = "not an error id, which is a UUID of version 7 such as the `errorId` of a task";
+        return Err(Usage(format!("{id}: {why}")).into());
     };
     let search = format!("journalctl -u a2a --since @{} -g {id}", at / 1000 - 60);
     let when = time(at);
-    let when = when.as_str().unwrap_or_default();
     let inspector = Inspector::open(path)?;
     let filter = TaskFilter { error_id: Some(id.clone()), ..TaskFilter::default() };
     let Some(task) = inspector.tasks(&filter, 1)?.tasks.pop() else {
@@ -259,7 +256,7 @@ pub(super) fn error(ErrorId { id }: &ErrorId, path: &Path, out: &Output<'_>) -> 
             let text = |value: Option<&str>| value.unwrap_or("-").to_owned();
             let lines = [
                 ("Error:", id.clone()),
-                ("Time:", when.to_owned()),
+                ("Time:", when.clone()),
                 ("Task:", task.id.clone()),
                 ("Owner:", format!("{:?} in tenant {:?}", task.owner, task.tenant)),
                 ("Reason:", reason.to_owned()),

@@ -2,10 +2,7 @@
 
 use std::{convert::Infallible, io, process::Stdio, str::FromStr};
 
-use tokio::{
-    io::AsyncWriteExt as _,
-    process::{Child, Command},
-};
+use tokio::{io::AsyncWriteExt as _, process::Command};
 
 use super::Notification;
 use crate::base::environment::{PREFIX, secret_variables};
@@ -64,7 +61,8 @@ impl Forward {
         command.process_group(0);
         let failed = |error: io::Error| format!("{}: {error}", self.program);
         let mut child = command.spawn().map_err(failed)?;
-        let group = Group::of(&child);
+        #[cfg(unix)]
+        let mut group = Group(child.id().and_then(|id| rustix::process::Pid::from_raw(id.try_into().ok()?)));
         let stdin = child.stdin.take();
         let write = async {
             if let Some(mut stdin) = stdin {
@@ -77,44 +75,21 @@ impl Forward {
             status = child.wait() => status.map_err(failed)?,
             never = write => match never {},
         };
-        group.release();
+        // Its id can be reused now.
+        #[cfg(unix)]
+        group.0.take();
         if status.success() { Ok(()) } else { Err(format!("{} failed: {status}", self.program)) }
     }
 }
 
-/// Process group of a command, which is killed when this is dropped.
-struct Group {
-    #[cfg(unix)]
-    leader: Option<rustix::process::Pid>,
-}
+/// Process group of a running command, which is killed when this is dropped.
+#[cfg(unix)]
+struct Group(Option<rustix::process::Pid>);
 
-impl Group {
-    #[cfg(unix)]
-    fn of(child: &Child) -> Self {
-        let id = child.id().and_then(|id| id.try_into().ok());
-        Self { leader: id.and_then(rustix::process::Pid::from_raw) }
-    }
-
-    /// Returns no group: only the command itself is killed.
-    #[cfg(not(unix))]
-    fn of(_: &Child) -> Self {
-        Self {}
-    }
-
-    /// Keeps the processes running. Must be called when the command has ended, because its id can then be reused.
-    #[cfg_attr(not(unix), expect(unused_mut, reason = "there is no group"))]
-    fn release(mut self) {
-        #[cfg(unix)]
-        {
-            self.leader = None;
-        }
-    }
-}
-
+#[cfg(unix)]
 impl Drop for Group {
     fn drop(&mut self) {
-        #[cfg(unix)]
-        if let Some(leader) = self.leader {
+        if let Some(leader) = self.0 {
             // Fails only if all of its processes have ended.
             _ = rustix::process::kill_process_group(leader, rustix::process::Signal::KILL);
         }
