@@ -25,15 +25,17 @@ const MAX_ARTIFACTS: usize = 1000;
 /// Width of a terminal that does not tell it, in columns.
 const WIDTH: u16 = 80;
 
-/// Line on stderr that shows the state of a task while the program waits for it. Removed when dropped.
-#[derive(Debug)]
-pub(super) struct Progress {
-    started: Instant,
-    drawn: Instant,
-    state: Option<TaskState>,
-    text: String,
-    artifacts: BTreeSet<String>,
-    is_shown: bool,
+defaults! {
+    /// Line on stderr that shows the state of a task while the program waits for it. Removed when dropped.
+    #[derive(Debug)]
+    pub(super) struct Progress {
+        started: Instant = Instant::now(),
+        drawn: Instant = Instant::now(),
+        state: Option<TaskState>,
+        text: String,
+        artifacts: BTreeSet<String>,
+        is_shown: bool,
+    }
 }
 
 impl Progress {
@@ -41,18 +43,7 @@ impl Progress {
     pub(super) fn start() -> Option<Self> {
         let is_dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
         let can_rewrite = cfg!(unix) && io::stderr().is_terminal() && !is_dumb;
-        can_rewrite.then(Self::new)
-    }
-
-    fn new() -> Self {
-        Self {
-            started: Instant::now(),
-            drawn: Instant::now(),
-            state: None,
-            text: String::new(),
-            artifacts: BTreeSet::new(),
-            is_shown: false,
-        }
+        can_rewrite.then(Self::default)
     }
 
     /// Waits for a result, and writes the line meanwhile.
@@ -115,17 +106,13 @@ impl Progress {
         // Many characters other than ASCII take two columns.
         show::cut(&line, if line.is_ascii() { width } else { width / 2 }).into_owned()
     }
-
-    fn clear(&mut self) {
-        if std::mem::take(&mut self.is_shown) {
-            report("\r\x1b[K");
-        }
-    }
 }
 
 impl Drop for Progress {
     fn drop(&mut self) {
-        self.clear();
+        if self.is_shown {
+            report("\r\x1b[K");
+        }
     }
 }
 
@@ -136,7 +123,7 @@ mod tests {
 
     #[test]
     fn progress_line_fits_the_terminal() {
-        let mut progress = Progress::new();
+        let mut progress = Progress::default();
         assert_eq!(progress.line(1, 80), "waiting 1 s");
         let status = TaskStatus {
             message: Some(Message::agent("reading\nthe \u{1b}[2Jfiles")),

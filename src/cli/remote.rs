@@ -249,11 +249,8 @@ pub(super) async fn send(arguments: &Send, stream: bool) -> anyhow::Result<()> {
         if !message.is_empty() {
             bail!(Usage("--resume sends nothing: remove the message".to_owned()));
         }
-        let foreign = || {
-            Usage(
-                "--resume: the cursor does not name its task; use `a2a subscribe URL TASK --resume CURSOR`".to_owned(),
-            )
-        };
+        let why = "--resume: the cursor does not name its task; use `a2a subscribe URL TASK --resume CURSOR`";
+        let foreign = || Usage(why.to_owned());
         let parsed = Cursor::from_text(cursor).ok_or_else(foreign)?;
         let (task_id, _) = parsed.parts().ok_or_else(foreign)?;
         let state = resume(url, task_id, cursor, connection, save.open()?).await?;

@@ -24,7 +24,7 @@ use crate::{
     client::StreamEvent,
     protocol::{
         message::file_name::{extension_of, safe_name, unique_name},
-        pb::v1::{Artifact, Message, Part, Task, TaskArtifactUpdateEvent, part::Content},
+        pb::v1::{Artifact, Message, Part, Task, TaskArtifactUpdateEvent, TaskStatus, part::Content},
     },
 };
 
@@ -87,10 +87,7 @@ impl Files {
             StreamEvent::Task(task) => self.add_task(task),
             StreamEvent::Artifact(update) => self.add_update(update),
             StreamEvent::Message(message) => self.add_message(message),
-            StreamEvent::Status(update) => match update.status.as_ref().and_then(|status| status.message.as_ref()) {
-                Some(message) => self.add_message(message),
-                None => Ok(()),
-            },
+            StreamEvent::Status(update) => self.add_status(update.status.as_ref()),
             StreamEvent::Gap => Ok(()),
         }
     }
@@ -102,10 +99,11 @@ impl Files {
             self.count(&artifact.parts)?;
             self.contents.push(artifact.clone());
         }
-        match task.status.as_ref().and_then(|status| status.message.as_ref()) {
-            Some(message) => self.add_message(message),
-            None => Ok(()),
-        }
+        self.add_status(task.status.as_ref())
+    }
+
+    fn add_status(&mut self, status: Option<&TaskStatus>) -> anyhow::Result<()> {
+        status.and_then(|status| status.message.as_ref()).map_or(Ok(()), |message| self.add_message(message))
     }
 
     /// Takes the files and data of a message. Its text is printed, and is no file.

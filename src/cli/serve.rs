@@ -130,11 +130,11 @@ pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
         gateways.extend(gateway);
         details += &lines;
         let first = first.expose_causes(is_dev);
-        let mut server = match agents.first() {
-            // The settings of the address are those of the server.
-            Some(first_agent) => with_public_address(first.catalog_name(&first_agent.name), &config),
-            None => with_public_address(first, &config),
-        };
+        let mut server = if let Some(named) = agents.first() { first.catalog_name(&named.name) } else { first };
+        // Agents below a path have no URL of their own.
+        if let Some(url) = &config.public_url {
+            server = server.url(&*url.0);
+        }
         for (agent, prepared) in agents.iter().skip(1).zip(prepared) {
             let (other, gateway, lines) = prepared.server(Some(agent)).await?;
             gateways.extend(gateway);
@@ -281,7 +281,7 @@ struct Prepared<'a> {
 impl<'a> Prepared<'a> {
     fn new(config: &'a Config) -> anyhow::Result<Self> {
         let source = AgentSource::of(config)?;
-        let OpenedStore { store, file, line } = open_store(config)?;
+        let (store, file, line) = open_store(config)?;
         let context = "can't read the file in signing_keys";
         let card_key = config.signing_keys.as_deref().map(SigningKey::read).transpose().context(context)?;
         let push = push_options(config, file.as_deref())?;
@@ -357,39 +357,35 @@ fn server(agent: Arc<dyn DynAgent>, store: Arc<dyn Store>, push: PushOptions, co
     server.extended_card_access(config.card.extended)
 }
 
-/// Adds the settings of a server for its address, which agents below a path do not have.
-fn with_public_address(server: Server, config: &Config) -> Server {
-    if let Some(url) = &config.public_url { server.url(&*url.0) } else { server }
-}
-
 /// Returns the TLS of the configuration, if there is any.
 fn tls(config: &Config) -> anyhow::Result<Option<Tls>> {
-    let error = |why: &str| config::Error::new(why.to_owned());
     let TlsConfig { cert, key, client_ca } = &config.tls;
+    let conflict = match (cert, key) {
+        (None, None) if client_ca.is_some() => {
+            Some("tls.client_ca: client certificates need TLS; set tls.cert and tls.key")
+        }
+        (Some(Certificate::SelfSigned), Some(_)) => {
+            Some("tls.key: tls.cert is self_signed, which has a key of its own; remove tls.key")
+        }
+        (Some(Certificate::File(_)), None) => Some("tls.key: is missing; tls.cert needs the private key"),
+        (None, Some(_)) => Some("tls.cert: is missing; tls.key needs the certificate"),
+        _ => None,
+    };
+    if let Some(why) = conflict {
+        return Err(config::Error::new(why).into());
+    }
     let tls = match (cert, key) {
-        (None, None) => match client_ca {
-            Some(_) => {
-                return Err(error("tls.client_ca: client certificates need TLS; set tls.cert and tls.key").into());
-            }
-            None => return Ok(None),
-        },
-        (Some(Certificate::SelfSigned), None) => {
+        (Some(Certificate::SelfSigned), _) => {
             let host =
                 config.public_url.as_ref().and_then(|url| url.0.parse::<http::Uri>().ok()?.host().map(str::to_owned));
             let addresses = config.listen.0.iter().filter_map(|addr| own_address(addr.ip()));
             let names = host.into_iter().chain(addresses.map(|ip| ip.to_string()));
             Tls::self_signed(names).context("can't generate a certificate (tls.cert)")?
         }
-        (Some(Certificate::SelfSigned), Some(_)) => {
-            return Err(error("tls.key: tls.cert is self_signed, which has a key of its own; remove tls.key").into());
-        }
         (Some(Certificate::File(cert)), Some(key)) => {
             Tls::from_files(cert, key).context("can't use tls.cert and tls.key")?
         }
-        (Some(Certificate::File(_)), None) => {
-            return Err(error("tls.key: is missing; tls.cert needs the private key").into());
-        }
-        (None, Some(_)) => return Err(error("tls.cert: is missing; tls.key needs the certificate").into()),
+        _ => return Ok(None),
     };
     let Some(authorities) = client_ca else { return Ok(Some(tls)) };
     let tls = tls.client_auth(authorities, client_auth(config));
@@ -476,15 +472,8 @@ fn push_options(config: &Config, store: Option<&Path>) -> anyhow::Result<PushOpt
     Ok(options.keys(Some(keys)).credentials(credentials))
 }
 
-/// Store of the server, with its file, if it has one, and a line for the startup message.
-struct OpenedStore {
-    store: Arc<dyn Store>,
-    file: Option<PathBuf>,
-    line: String,
-}
-
-/// Opens the configured store.
-fn open_store(config: &Config) -> anyhow::Result<OpenedStore> {
+/// Opens the configured store. Returns it with its file, if it has one, and a line for the startup message.
+fn open_store(config: &Config) -> anyhow::Result<(Arc<dyn Store>, Option<PathBuf>, String)> {
     let StoreConfig { path, durability, max_size, max_tasks, max_tasks_per_owner } = &config.store;
     match path {
         config::StorePath::Memory => {
@@ -493,7 +482,7 @@ fn open_store(config: &Config) -> anyhow::Result<OpenedStore> {
                 memory = memory.with_max_tasks_per_owner(count);
             }
             let line = "tasks are stored in memory and lost when this process ends\n".to_owned();
-            Ok(OpenedStore { store: Arc::new(memory), file: None, line })
+            Ok((Arc::new(memory), None, line))
         }
         config::StorePath::Sqlite(path) => {
             let mut options = Options::default();
@@ -504,7 +493,7 @@ fn open_store(config: &Config) -> anyhow::Result<OpenedStore> {
             let store = Sqlite::open(path, options).context("can't open the store; set another one with --store")?;
             let line = format!("tasks are stored in {}\n", store.path().display());
             let file = Some(store.path().to_owned());
-            Ok(OpenedStore { store: Arc::new(store), file, line })
+            Ok((Arc::new(store), file, line))
         }
     }
 }

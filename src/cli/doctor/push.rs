@@ -63,47 +63,40 @@ pub(super) async fn check(session: &Session<'_>) -> Outcome {
     // Ends with the check, which may have a time limit, so that the next one can listen at the address.
     let mut serving = JoinSet::new();
     serving.spawn(async move { axum::serve(listener, router).await });
-    let finding = notified(session, address, &token, &arrived, &has_token).await;
+    let finding = async {
+        let url = doctor.push_url.as_ref().map_or_else(|| format!("http://{address}/"), ToString::to_string);
+        let config = TaskPushNotificationConfig {
+            id: Ids::default().random(),
+            url: url.clone(),
+            token,
+            tenant: session.interface.tenant.clone(),
+            ..TaskPushNotificationConfig::default()
+        };
+        let configuration = SendMessageConfiguration {
+            task_push_notification_config: Some(config),
+            return_immediately: true,
+            ..SendMessageConfiguration::default()
+        };
+        let request = Call::default().request(session.message(configuration));
+        let sent = session.client.service().send_message(request).await.map_err(|status| {
+            let why = format!("the agent does not accept {url}: {}", Error::from(status));
+            Finding::warning(why, "allow webhooks at this address for the check (push.allow), or give --push-url")
+        })?;
+        if let Some(Payload::Task(task)) = sent.into_inner().payload {
+            session.record(&task.id);
+        }
+        timeout(ARRIVAL, arrived.notified()).await.map_err(|_| {
+            let why = format!("no notification arrived at {url} within {} s", ARRIVAL.as_secs());
+            let remedy = "send notifications to the webhook, or remove capabilities.pushNotifications from the card";
+            Finding::failed(why, remedy)
+        })?;
+        if !has_token.load(Ordering::SeqCst) {
+            let remedy = "send the token of the configuration in A2A-Notification-Token";
+            return Err(Finding::warning("the notification lacks its token", remedy));
+        }
+        Ok(Finding::ok("a notification arrived, with its token"))
+    };
+    let finding = finding.await;
     serving.shutdown().await;
     finding
-}
-
-async fn notified(
-    session: &Session<'_>,
-    address: std::net::SocketAddr,
-    token: &str,
-    arrived: &Notify,
-    has_token: &AtomicBool,
-) -> Outcome {
-    let url = session.target.doctor.push_url.as_ref().map_or_else(|| format!("http://{address}/"), ToString::to_string);
-    let config = TaskPushNotificationConfig {
-        id: Ids::default().random(),
-        url: url.clone(),
-        token: token.to_owned(),
-        tenant: session.interface.tenant.clone(),
-        ..TaskPushNotificationConfig::default()
-    };
-    let configuration = SendMessageConfiguration {
-        task_push_notification_config: Some(config),
-        return_immediately: true,
-        ..SendMessageConfiguration::default()
-    };
-    let request = Call::default().request(session.message(configuration));
-    let sent = session.client.service().send_message(request).await.map_err(|status| {
-        let why = format!("the agent does not accept {url}: {}", Error::from(status));
-        Finding::warning(why, "allow webhooks at this address for the check (push.allow), or give --push-url")
-    })?;
-    if let Some(Payload::Task(task)) = sent.into_inner().payload {
-        session.record(&task.id);
-    }
-    timeout(ARRIVAL, arrived.notified()).await.map_err(|_| {
-        let why = format!("no notification arrived at {url} within {} s", ARRIVAL.as_secs());
-        let remedy = "send notifications to the webhook, or remove capabilities.pushNotifications from the card";
-        Finding::failed(why, remedy)
-    })?;
-    if !has_token.load(Ordering::SeqCst) {
-        let remedy = "send the token of the configuration in A2A-Notification-Token";
-        return Err(Finding::warning("the notification lacks its token", remedy));
-    }
-    Ok(Finding::ok("a notification arrived, with its token"))
 }
