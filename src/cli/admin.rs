@@ -131,7 +131,7 @@ impl Action {
         match self {
             Self::Gc { dry_run } | Self::Forget { dry_run, .. } => !dry_run,
             Self::Export { .. } | Self::Import { .. } | Self::Backup { .. } | Self::Restore { .. } => true,
-            Self::Push(push) => push.is_change(),
+            Self::Push(push) => matches!(push, push::Push::Retry(_) | push::Push::Drop(_)),
             Self::Stats | Self::List(_) | Self::Show(_) | Self::Error(_) | Self::Check => false,
         }
     }

@@ -72,8 +72,7 @@ pub(super) fn run(arguments: &Init) -> anyhow::Result<()> {
     let config = if file == Path::new("a2a.toml") { String::new() } else { format!(" --config {}", file.display()) };
     let written = names.join(" and ");
     let next = format!("edit, start the agent with `a2a serve{config}`, and talk to it:");
-    say(&format!("written: {written}\n{next}\n  a2a chat 127.0.0.1:8080\n"))?;
-    Ok(())
+    Ok(say(&format!("written: {written}\n{next}\n  a2a chat 127.0.0.1:8080\n"))?)
 }
 
 /// Returns the name and the content of the script that a kind of agent is.

@@ -24,8 +24,7 @@ pub(super) struct Openapi {
 
 /// Prints a document.
 pub(super) fn run(arguments: &Openapi) -> anyhow::Result<()> {
-    say(document(arguments)?)?;
-    Ok(())
+    Ok(say(document(arguments)?)?)
 }
 
 fn document(arguments: &Openapi) -> anyhow::Result<&'static str> {

@@ -357,42 +357,36 @@ async fn print_events(
     mut files: Option<Files>,
     known: &[Artifact],
 ) -> anyhow::Result<Option<TaskState>> {
-    let result = print_each(&mut events, (url, connection), files.as_mut(), known).await;
+    let format = connection.output;
+    let printed = async {
+        let (mut state, mut task_id, mut lines) = (None, String::new(), EventLines::after(known));
+        while let Some(event) = events.next().await {
+            let event = match event {
+                Ok(event) => event,
+                Err(error) => {
+                    say(lines.end())?;
+                    return Err(connection.unfinished(error, url, &task_id));
+                }
+            };
+            task_id = event.ids().map_or(task_id, |(_, id)| id.to_owned());
+            state = event.state().or(state);
+            files.as_mut().map(|files| files.add_event(&event)).transpose()?;
+            say(&lines.event(&event, format)?)?;
+            report_cause(event.status(), format);
+            if let (true, Some(cursor)) = (connection.verbose, events.cursor()) {
+                say(lines.end())?;
+                report(&format!("cursor: {}\n", show::safe(cursor)));
+            }
+        }
+        say(lines.end())?;
+        Ok(state)
+    };
+    let printed = printed.await;
     // What an interrupted stream has sent is of use too.
-    let written = files.map(|files| files.write(connection.output)).transpose();
-    let state = result?;
+    let written = files.map(|files| files.write(format)).transpose();
+    let state = printed?;
     written?;
     Ok(state)
-}
-
-async fn print_each(
-    events: &mut EventStream,
-    (url, connection): (&str, &Connection),
-    mut files: Option<&mut Files>,
-    known: &[Artifact],
-) -> anyhow::Result<Option<TaskState>> {
-    let format = connection.output;
-    let (mut state, mut task_id, mut lines) = (None, String::new(), EventLines::after(known));
-    let result = loop {
-        let event = match events.next().await {
-            Some(Ok(event)) => event,
-            Some(Err(error)) => break Err(connection.unfinished(error, url, &task_id)),
-            None => break Ok(state),
-        };
-        task_id = event.ids().map_or(task_id, |(_, id)| id.to_owned());
-        state = event.state().or(state);
-        if let Some(files) = &mut files {
-            files.add_event(&event)?;
-        }
-        say(&lines.event(&event, format)?)?;
-        report_cause(event.status(), format);
-        if let (true, Some(cursor)) = (connection.verbose, events.cursor()) {
-            say(lines.end())?;
-            report(&format!("cursor: {}\n", show::safe(cursor)));
-        }
-    };
-    say(lines.end())?;
-    result
 }
 
 /// Prints the events after a cursor. Returns the state of the task.

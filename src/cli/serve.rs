@@ -91,9 +91,7 @@ pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
     if config.connections.memory < MIN_MEMORY {
         return Err(config::Error::new(format!("limits.memory: the minimum is {MIN_MEMORY} bytes")).into());
     }
-    let configs = agents.iter().map(|agent| &agent.config);
-    configs.chain([&config]).try_for_each(guard_security)?;
-    guard_scopes(&config, &agents)?;
+    guard_unauthenticated(&config, &agents)?;
     raise_descriptor_limit(&config);
     let schemes = authentication(&config)?;
     let tls = tls(&config)?;
@@ -300,7 +298,7 @@ impl<'a> Prepared<'a> {
         };
         let mut server = server(agent, store, push, config).agent_kind(source.kind());
         if let Some(gateway) = &gateway {
-            server = server.card_updates(gateway.updates.clone());
+            server = server.card_updates(gateway.updates.subscribe());
         }
         if let Some(named) = named {
             server = server.require_scopes(&named.scopes);
@@ -599,33 +597,28 @@ fn guard_dev(config: &Config, is_dev: bool) -> Result<(), config::Error> {
     }
 }
 
-/// Rejects a protected agent card that nobody could read, and an agent card that declares credentials which the server does
-/// not check.
-fn guard_security(config: &Config) -> Result<(), config::Error> {
-    if config.card.protected && !config.has_authentication() {
+/// Rejects settings that need authentication if there is none: a protected agent card that nobody could read, an agent card that
+/// declares credentials which the server does not check, and scopes of agents, which callers then do not have.
+fn guard_unauthenticated(config: &Config, agents: &[AgentConfig]) -> Result<(), config::Error> {
+    if config.has_authentication() {
+        return Ok(());
+    }
+    let cards: Vec<_> = agents.iter().map(|agent| &agent.config).chain([config]).map(|config| &config.card).collect();
+    if cards.iter().any(|card| card.protected) {
         return Err(config::Error::new(
             "card.protected: nobody could read the agent card; set a token (A2A_TOKEN), auth.tokens or auth.jwt.issuer",
         ));
     }
-    let declares_security = config.card.file.as_ref().is_some_and(|file| file.declares_security);
-    if declares_security && !config.has_authentication() {
+    if cards.iter().any(|card| card.file.as_ref().is_some_and(|file| file.declares_security)) {
         return Err(config::Error::new(
             "card.file: the agent card would declare credentials that this server does not check; set a token (A2A_TOKEN), \
              auth.tokens or auth.jwt.issuer, or remove the security from the file",
         ));
     }
-    Ok(())
-}
-
-/// Rejects scopes of agents if callers are not authenticated, who then have no scopes.
-fn guard_scopes(config: &Config, agents: &[AgentConfig]) -> Result<(), config::Error> {
-    match agents.iter().find(|agent| !agent.scopes.is_empty()) {
-        Some(agent) if !config.has_authentication() => Err(config::Error::new(format!(
-            "agents: the scopes of `{}` would not be checked; set auth.tokens, auth.jwt.issuer or auth.mtls, or remove them",
-            agent.name
-        ))),
-        _ => Ok(()),
-    }
+    agents.iter().find(|agent| !agent.scopes.is_empty()).map_or(Ok(()), |AgentConfig { name, .. }| {
+        let why = "would not be checked; set auth.tokens, auth.jwt.issuer or auth.mtls, or remove them";
+        Err(config::Error::new(format!("agents: the scopes of `{name}` {why}")))
+    })
 }
 
 #[expect(clippy::exit, reason = "a second signal must not wait for the drain")]

@@ -2,12 +2,13 @@
 
 use std::{
     borrow::Cow,
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     fmt::{Display, Write as _},
 };
 
 use clap::ValueEnum;
 use serde::Serialize;
+use serde_json::json;
 
 use super::terminal::{DIM, YELLOW, paint, state_style};
 pub(super) use crate::base::stderr::{safe, shell_command};
@@ -416,19 +417,16 @@ pub(super) fn catalog(entries: &[CatalogEntry], format: OutputFormat) -> anyhow:
         };
         return Ok(entries.iter().map(line).collect());
     }
-    let objects: Vec<_> = entries
-        .iter()
-        .map(|entry| {
-            let mut object = serde_json::json!({ "name": entry.name, "description": entry.description });
-            if let Some(url) = &entry.card_url {
-                object["cardUrl"] = url.as_str().into();
-            }
-            if let Some(card) = &entry.card {
-                object["card"] = serde_json::to_value(card)?;
-            }
-            Ok(object)
-        })
-        .collect::<anyhow::Result<_>>()?;
+    let object = |CatalogEntry { name, description, card_url, card, .. }: &CatalogEntry| {
+        let members = [
+            ("name", json!(name)),
+            ("description", json!(description)),
+            ("cardUrl", json!(card_url)),
+            ("card", json!(card)),
+        ];
+        members.into_iter().filter(|(_, value)| !value.is_null()).collect::<BTreeMap<_, _>>()
+    };
+    let objects: Vec<_> = entries.iter().map(object).collect();
     match format {
         OutputFormat::Jsonl => objects.iter().map(|object| json(object, format)).collect(),
         OutputFormat::Json | OutputFormat::Text => json(&objects, format),

@@ -42,24 +42,17 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 /// Interval between checks of the file with the token.
 const TOKEN_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Gateway of another agent.
+/// Gateway of another agent, whose card is downloaded in the background.
 pub(super) struct Gateway {
-    pub(super) agent: Upstream,
-    /// Updates of the card.
-    pub(super) updates: watch::Receiver<AgentCard>,
-    refresh: Refresh,
-}
-
-/// Downloads of the card in the background.
-struct Refresh {
     builder: ClientBuilder,
     /// Token for the agent, which may be in a file, and its text in use.
     token: Option<(Credential, Arc<String>)>,
     own: OwnAddresses,
-    agent: Upstream,
+    pub(super) agent: Upstream,
     file: Option<CardFile>,
     card: StoredCard,
-    updates: watch::Sender<AgentCard>,
+    /// Updates of the card.
+    pub(super) updates: watch::Sender<AgentCard>,
     /// The agent could be reached.
     is_reached: bool,
 }
@@ -104,22 +97,20 @@ impl Gateway {
         if !is_reached {
             agent.record::<()>(&Err(ErrorKind::Unavailable.error().unsent()));
         }
-        let (sender, updates) = watch::channel(agent.card());
-        let refresh = Refresh { builder, token, own, agent: agent.clone(), file, card, updates: sender, is_reached };
+        let updates = watch::Sender::new(agent.card());
+        let gateway = Self { builder, token, own, agent, file, card, updates, is_reached };
         if is_reached {
-            refresh.store().await;
+            gateway.store().await;
         }
-        Ok(Self { agent, updates, refresh })
+        Ok(gateway)
     }
 
     /// Downloads the card from time to time, until the runtime ends. The server listens at `bound`.
     pub(super) fn spawn_refresh(mut self, bound: SocketAddr) {
-        self.refresh.own.listen.push(bound);
-        tokio::spawn(self.refresh.run());
+        self.own.listen.push(bound);
+        tokio::spawn(self.run());
     }
-}
 
-impl Refresh {
     async fn run(mut self) {
         loop {
             let interval = if self.is_reached { INTERVAL } else { RETRY_INTERVAL };
@@ -351,7 +342,7 @@ mod tests {
         let refused = Gateway::connect(&url, None, &config).await.err().unwrap();
         assert!(refused.to_string().contains("is this server"), "{refused}");
         *served.lock() = card("http://192.0.2.1/rpc");
-        let Gateway { mut refresh, .. } = Gateway::connect(&url, None, &config).await.unwrap();
+        let mut refresh = Gateway::connect(&url, None, &config).await.unwrap();
         let used = refresh.card.clone();
         *served.lock() = card("http://127.0.0.1:9/rpc");
         let changed = refresh.builder.download(&url).await.unwrap();

@@ -84,16 +84,6 @@ impl Selection {
     }
 }
 
-impl Push {
-    /// Returns true for an action that changes something.
-    pub(super) fn is_change(&self) -> bool {
-        match self {
-            Self::Retry(_) | Self::Drop(_) => true,
-            Self::List { .. } | Self::Show(_) => false,
-        }
-    }
-}
-
 /// Runs an `a2a admin push` command.
 pub(super) fn run(push: &Push, target: &Target, now: Millis, out: &Output<'_>) -> anyhow::Result<()> {
     let path = &target.path;

@@ -1,6 +1,6 @@
 //! `a2a admin list` and `a2a admin show`: the tasks of a database, of all owners.
 
-use std::{fmt::Write as _, path::Path};
+use std::{fmt::Write as _, path::Path, sync::Arc};
 
 use anyhow::Context as _;
 use clap::Args;
@@ -11,7 +11,7 @@ use crate::{
     base::clock::{Clock, Millis},
     cli::show::{self, OutputFormat},
     protocol::pb::v1::{TaskPushNotificationConfig, TaskState},
-    store::{InspectedTask, TaskFilter, TaskSummary, sqlite::Inspector},
+    store::{InspectedTask, PushConfig, TaskFilter, TaskSummary, sqlite::Inspector},
 };
 
 /// Maximum number of tasks on a page, and of those with one id that are printed.
@@ -99,7 +99,12 @@ pub(super) fn show(arguments: &Show, path: &Path, out: &Output<'_>) -> anyhow::R
             continue;
         }
         let InspectedTask { task, push_configs, .. } = found;
-        let pushes: Vec<_> = push_configs.iter().map(|push| without_secrets(&push.without_secrets().config)).collect();
+        let shown = |push: &Arc<PushConfig>| {
+            let config = push.without_secrets().config;
+            // The query of a URL may be a secret too.
+            TaskPushNotificationConfig { url: shown_url(&config.url), ..config }
+        };
+        let pushes: Vec<_> = push_configs.iter().map(shown).collect();
         let text = show::task(&task, OutputFormat::Text)?;
         let mut json = summary.to_json();
         json["push_configs"] = serde_json::to_value(&pushes)?;
@@ -107,11 +112,6 @@ pub(super) fn show(arguments: &Show, path: &Path, out: &Output<'_>) -> anyhow::R
         out.print(|| json, || details(summary, &pushes, &text))?;
     }
     Ok(())
-}
-
-/// Returns a configuration without its secrets and without the query of its URL, which may be one.
-fn without_secrets(config: &TaskPushNotificationConfig) -> TaskPushNotificationConfig {
-    TaskPushNotificationConfig { url: shown_url(&config.url), ..config.clone() }
 }
 
 /// Formats a task as a line of 80 columns. A long owner is cut.

@@ -10,15 +10,12 @@ use super::{
     value::{Value, quoted},
 };
 use crate::{
-    base::{
-        credential::Credential,
-        secret_file::{read_file, read_secret},
-    },
+    base::{credential::Credential, secret_file::read_secret},
     service::auth::Token,
 };
 
 /// Maximum size of a file with a secret or text, in bytes.
-const MAX_FILE: u64 = 1 << 20;
+pub(super) const MAX_FILE: u64 = 1 << 20;
 
 /// Beginning of the errors of a file with a [`Secret`], which do not have its content.
 pub(super) const SECRET_FILE: &str = "secret file";
@@ -57,7 +54,7 @@ impl Sourced<Token> {
 }
 
 fn read_token(path: &Path) -> Result<String, String> {
-    Token::read_file(path).map(|token| token.expose().to_owned())
+    Token::from_file(path).map(|token| token.expose().to_owned())
 }
 
 fn read_long_token(path: &Path) -> Result<String, String> {
@@ -87,30 +84,7 @@ impl Config {
     }
 }
 
-/// Type of values that may be in a file.
-pub(super) trait FileValue: Value {
-    /// Reads the value from a file.
-    ///
-    /// # Errors
-    /// The file can't be read, or its content is invalid. The message does not contain the content.
-    fn read_file(path: &Path) -> Result<Self, String>;
-}
-
-impl FileValue for Token {
-    fn read_file(path: &Path) -> Result<Self, String> {
-        let text = read_secret(path, MAX_FILE).map_err(|error| error.to_string())?;
-        Self::new(text.trim()).map_err(str::to_owned)
-    }
-}
-
-impl FileValue for String {
-    fn read_file(path: &Path) -> Result<Self, String> {
-        let (text, _) = read_file(path, MAX_FILE).map_err(|error| error.to_string())?;
-        Self::from_utf8(text).map_err(|_| "the file is not UTF-8".to_owned())
-    }
-}
-
-impl<T: FileValue> Value for Sourced<T> {
+impl<T: Value> Value for Sourced<T> {
     const KIND: &'static str = T::KIND;
     const SECRET: bool = T::SECRET;
     const FROM_FILE: bool = true;
@@ -124,15 +98,16 @@ impl<T: FileValue> Value for Sourced<T> {
             return Ok(Self { value: T::from_toml(value)?, file: None });
         };
         let path = table.get("file").filter(|_| table.len() == 1).and_then(|path| path.get_ref().as_str());
-        Self::from_file(path.ok_or("write a text, or { file = \"/run/secrets/name\" }")?)
+        Self::from_file(Path::new(path.ok_or("write a text, or { file = \"/run/secrets/name\" }")?))
     }
 
-    fn from_file(path: &str) -> Result<Self, String> {
-        if path.is_empty() {
+    fn from_file(path: &Path) -> Result<Self, String> {
+        if path.as_os_str().is_empty() {
             return Err("the path of the file is empty".to_owned());
         }
-        let value = T::read_file(Path::new(path)).map_err(|error| format!("{path}: {error}"))?;
-        Ok(Self { value, file: Some(path.to_owned()) })
+        let file = path.display().to_string();
+        let value = T::from_file(path).map_err(|error| format!("{file}: {error}"))?;
+        Ok(Self { value, file: Some(file) })
     }
 
     fn show(&self) -> Option<String> {

@@ -1,6 +1,10 @@
 //! Types of configuration values: parsing from text and from TOML, and formatting as TOML.
 
-use std::{fmt, path::PathBuf, time::Duration};
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use serde::{Deserialize as _, Serialize, de::DeserializeOwned};
 use toml::{
@@ -11,7 +15,9 @@ use toml::{
 use tracing::Level;
 use tracing_subscriber::filter::Targets;
 
+use super::secret::{HIDDEN, MAX_FILE};
 use crate::{
+    base::secret_file,
     cli::{log::LogFormat, read_file},
     protocol::{
         v03,
@@ -66,8 +72,8 @@ pub(crate) trait Value: Sized {
     /// Reads the value from the file at a path.
     ///
     /// # Errors
-    /// The file can't be read, its content is invalid, or the value can't be in a file.
-    fn from_file(_path: &str) -> Result<Self, String> {
+    /// The file can't be read, its content is invalid, or the value can't be in a file. The message does not contain the content.
+    fn from_file(_path: &Path) -> Result<Self, String> {
         Err("can't be in a file".to_owned())
     }
 
@@ -84,7 +90,7 @@ impl<T: Value> Value for Option<T> {
         T::read(text).map(Some)
     }
 
-    fn from_file(path: &str) -> Result<Self, String> {
+    fn from_file(path: &Path) -> Result<Self, String> {
         T::from_file(path).map(Some)
     }
 
@@ -107,6 +113,11 @@ impl Value for String {
     fn from_toml(value: &Spanned<DeValue<'_>>) -> Result<Self, String> {
         let text = value.get_ref().as_str();
         text.map(str::to_owned).ok_or_else(|| format!("{} is not text; put it in quotes", value.get_ref().type_str()))
+    }
+
+    fn from_file(path: &Path) -> Result<Self, String> {
+        let (text, _) = secret_file::read_file(path, MAX_FILE).map_err(|error| error.to_string())?;
+        Self::from_utf8(text).map_err(|_| "the file is not UTF-8".to_owned())
     }
 
     fn show(&self) -> Option<String> {
@@ -483,8 +494,13 @@ impl Value for Token {
         Self::new(text).map_err(str::to_owned)
     }
 
+    fn from_file(path: &Path) -> Result<Self, String> {
+        let text = secret_file::read_secret(path, MAX_FILE).map_err(|error| error.to_string())?;
+        Self::read(text.trim())
+    }
+
     fn show(&self) -> Option<String> {
-        Some(quoted(&"(hidden)"))
+        Some(quoted(HIDDEN))
     }
 }
 

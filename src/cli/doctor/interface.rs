@@ -19,9 +19,8 @@ use crate::{
         event::{Event, resume},
         json::wkt::millis,
         pb::v1::{
-            AgentCard, AgentInterface, CancelTaskRequest, ListTasksRequest, Message, SendMessageConfiguration,
-            SendMessageRequest, SubscribeToTaskRequest, Task, TaskState, send_message_response,
-            stream_response::Payload,
+            AgentCard, AgentInterface, ListTasksRequest, Message, SendMessageConfiguration, SendMessageRequest,
+            SubscribeToTaskRequest, Task, TaskState, send_message_response, stream_response::Payload,
         },
         version::Version,
     },
@@ -430,9 +429,7 @@ impl Session<'_> {
         }
         let remedy = "stop the task, and answer with its state CANCELED or with TaskNotCancelableError";
         let failed = |error: Error| Finding::failed(error, remedy);
-        let request = CancelTaskRequest { id: task.id.clone(), tenant: self.interface.tenant.clone(), metadata: None };
-        let canceled = self.client.service().cancel_task(Call::default().request(request)).await.map_err(Error::from);
-        let canceled = match canceled.and_then(|task| task.into_inner().into_task()) {
+        let canceled = match self.client.cancel(&task.id).await {
             Err(error) if error.kind() == ErrorKind::TaskNotCancelable => {
                 let task = self.client.get(&task.id).await.map_err(failed)?;
                 let ended = || Finding::ok("the task ended before");
