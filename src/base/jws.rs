@@ -13,7 +13,7 @@ use aws_lc_rs::{
     rsa,
     signature::{
         ECDSA_P256_SHA256_FIXED, ECDSA_P256_SHA256_FIXED_SIGNING, ED25519, EcdsaKeyPair, Ed25519KeyPair,
-        ParsedPublicKey, RSA_PKCS1_2048_8192_SHA256,
+        ParsedPublicKey, RSA_PKCS1_2048_8192_SHA256, VerificationAlgorithm,
     },
 };
 use base64::{
@@ -443,22 +443,14 @@ impl PublicKeys {
         for der in pem_blocks(pem, PUBLIC_BEGIN, PUBLIC_END) {
             let der = der.filter(|_| keys.len() < MAX_KEYS).ok_or(KeyError::NotPublicPem)?;
             // AWS-LC reads `SubjectPublicKeyInfo` (RFC 5280, 4.1), which such a block has, as well as the key in it.
-            let keys_by_algorithm = [
-                (
-                    Algorithm::Es256,
-                    ParsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, &der),
-                    DecodingKey::from_ec_der(&der),
-                ),
-                (Algorithm::EdDsa, ParsedPublicKey::new(&ED25519, &der), DecodingKey::from_ed_der(&der)),
-                (
-                    Algorithm::Rs256,
-                    ParsedPublicKey::new(&RSA_PKCS1_2048_8192_SHA256, &der),
-                    DecodingKey::from_rsa_der(&der),
-                ),
+            let forms: [(_, &'static dyn VerificationAlgorithm, fn(&[u8]) -> DecodingKey); 3] = [
+                (Algorithm::Es256, &ECDSA_P256_SHA256_FIXED, DecodingKey::from_ec_der),
+                (Algorithm::EdDsa, &ED25519, DecodingKey::from_ed_der),
+                (Algorithm::Rs256, &RSA_PKCS1_2048_8192_SHA256, DecodingKey::from_rsa_der),
             ];
-            let readable = keys_by_algorithm.into_iter().find(|(_, parsed, _)| parsed.is_ok());
-            let (algorithm, _, key) = readable.ok_or(KeyError::Unsupported)?;
-            keys.push(PublicKey { id: None, algorithm: Some(algorithm.jwt()), key });
+            let found = forms.into_iter().find(|(_, form, _)| ParsedPublicKey::new(*form, &der).is_ok());
+            let (algorithm, _, key) = found.ok_or(KeyError::Unsupported)?;
+            keys.push(PublicKey { id: None, algorithm: Some(algorithm.jwt()), key: key(&der) });
         }
         if keys.is_empty() { Err(KeyError::NotPublicPem) } else { Ok(Self(keys.into())) }
     }

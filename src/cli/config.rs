@@ -3,13 +3,7 @@
 //! The configuration file, environment variables, command-line flags and the reference are derived from this table. Flags
 //! override environment variables, and those override the file. No other module reads the environment.
 
-use std::{
-    collections::BTreeMap,
-    fmt::Write as _,
-    net::SocketAddr,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{collections::BTreeMap, fmt::Write as _, net::SocketAddr, path::PathBuf, time::Duration};
 
 use toml::{Spanned, de::DeValue};
 
@@ -113,7 +107,7 @@ impl RawValue<'_, '_> {
         match self {
             Self::Text(text) => T::read(text),
             Self::Toml(value) => T::from_toml(value),
-            Self::Path(path) => T::from_file(Path::new(path)),
+            Self::Path(path) => T::from_file(path.as_ref()),
         }
     }
 }

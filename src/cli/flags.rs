@@ -122,15 +122,13 @@ fn flag(key: &Setting, defaults: &Config) -> Arg {
     let long = format!("{}{}", key.description, bracketed(&notes));
     let arg = Arg::new(name.clone()).long(name.clone()).help(short).long_help(long).action(ArgAction::Set);
     let arg = arg.help_heading(heading(key.table())).hide_short_help(COMMON.split(' ').all(|common| common != name));
-    let arg = arg.value_name(key.kind.trim_start_matches("secret ").to_uppercase());
     let choice = key.kind.contains('`').then(|| key.kind.split('`').skip(1).step_by(2).collect::<Vec<_>>().join("|"));
-    let arg = choice.map_or(arg.clone(), |values| arg.value_name(values));
+    let arg = arg.value_name(choice.unwrap_or_else(|| key.kind.trim_start_matches("secret ").to_uppercase()));
     let arg = match key.value_without_argument {
         Some(value) => arg.num_args(0..=1).require_equals(true).default_missing_value(value),
         None => arg,
     };
-    let official = OFFICIAL.iter().find(|(ours, _)| *ours == name).map(|(_, official)| *official);
-    official.map_or(arg.clone(), |official| arg.visible_alias(official))
+    arg.visible_aliases(OFFICIAL.iter().filter(|(ours, _)| *ours == name).map(|(_, official)| *official))
 }
 
 /// Returns the heading of the flags of a table.

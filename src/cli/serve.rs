@@ -100,13 +100,12 @@ pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
     let exporter = Exporter::start(&config.otlp, runtime.handle())?;
     let tracing = exporter.as_ref().map(|exporter| exporter.tracing.clone()).unwrap_or_default();
     // Before the server listens, because opening the store may migrate it, which blocks.
-    let mut prepared = Vec::new();
-    for AgentConfig { name, config, .. } in &agents {
-        prepared.push(Prepared::new(config).with_context(|| format!("the agent {name} can't be started"))?);
-    }
-    if agents.is_empty() {
-        prepared.push(Prepared::new(&config)?);
-    }
+    let hosted: Vec<_> = match &*agents {
+        [] => vec![(None, &config)],
+        agents => agents.iter().map(|agent| (Some(agent), &agent.config)).collect(),
+    };
+    let prepared = hosted.iter().map(|(named, config)| of_agent(*named, Prepared::new(config)));
+    let prepared = prepared.collect::<anyhow::Result<Vec<_>>>()?;
     let operator_token = status::new_token()?;
     let store_file = prepared.first().and_then(|agent| agent.file.clone());
     let mut details = String::new();
@@ -175,15 +174,13 @@ pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
         let is_quiet = arguments.official.quiet;
         if !is_quiet {
             let mut paths = Vec::new();
-            for AgentConfig { name, config, .. } in &agents {
+            for (named, config) in hosted {
                 let description = AgentSource::of(config)?.description(config);
-                _ = writeln!(details, "agent {name} at /{name}: {description}");
-                paths.push(format!("/{name}"));
-            }
-            let single = agents.is_empty().then(|| AgentSource::of(&config)).transpose()?;
-            if let Some(source) = single {
-                _ = writeln!(details, "the agent is {}", source.description(&config));
-                paths.push(String::new());
+                _ = match named {
+                    Some(AgentConfig { name, .. }) => writeln!(details, "agent {name} at /{name}: {description}"),
+                    None => writeln!(details, "the agent is {description}"),
+                };
+                paths.push(named.map(|agent| format!("/{}", agent.name)).unwrap_or_default());
             }
             if is_dev {
                 details += "--dev: status messages of failed tasks have the causes of the failures\n";
@@ -199,7 +196,7 @@ pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
                 paths: &paths,
             };
             announce(&banner.text(&details));
-            if single.is_some_and(AgentSource::is_demo) {
+            if agents.is_empty() && AgentSource::of(&config)?.is_demo() {
                 announce("Send /help instead of hello for the other commands of the demo agent. ");
             }
             // Not in logs, which others may read.
@@ -290,12 +287,7 @@ impl<'a> Prepared<'a> {
     /// startup message.
     async fn server(self, named: Option<&AgentConfig>) -> anyhow::Result<(Server, Option<Gateway>, String)> {
         let Self { config, source, store, file, push, card_key, .. } = self;
-        let (agent, gateway, lines) = match (source.create(config, file.as_deref()).await, named) {
-            (Err(error), Some(named)) => {
-                return Err(error).with_context(|| format!("the agent {} can't be started", named.name));
-            }
-            (created, _) => created?,
-        };
+        let (agent, gateway, lines) = of_agent(named, source.create(config, file.as_deref()).await)?;
         let mut server = server(agent, store, push, config).agent_kind(source.kind());
         if let Some(gateway) = &gateway {
             server = server.card_updates(gateway.updates.subscribe());
@@ -310,6 +302,12 @@ impl<'a> Prepared<'a> {
         let server = if let Some(key) = card_key { server.sign_card(key) } else { server };
         Ok((server, gateway, lines))
     }
+}
+
+/// Adds the name of the agent to an error, if it is one of several.
+fn of_agent<T>(named: Option<&AgentConfig>, result: anyhow::Result<T>) -> anyhow::Result<T> {
+    let Some(AgentConfig { name, .. }) = named else { return result };
+    result.with_context(|| format!("the agent {name} can't be started"))
 }
 
 /// Creates the server from the configuration.

@@ -17,7 +17,7 @@ use crate::{
     client::{CatalogEntry, StreamEvent},
     protocol::{
         pb::v1::{
-            AgentCard, Artifact, ListTasksResponse, Message, Part, Role, Task, TaskArtifactUpdateEvent,
+            AgentCard, Artifact, ListTasksResponse, Message, Part, Task, TaskArtifactUpdateEvent,
             TaskPushNotificationConfig, TaskState, TaskStatus,
         },
         v03::json::EnumNames as _,
@@ -103,12 +103,8 @@ pub(super) fn task(task: &Task, format: OutputFormat) -> anyhow::Result<String> 
     if !task.history.is_empty() {
         text.push_str(&heading("History:"));
         for message in &task.history {
-            let role = match message.role() {
-                Role::User => "user",
-                Role::Agent => "agent",
-                Role::Unspecified => "unspecified",
-            };
-            _ = writeln!(text, "  {} {}", label(role), indented(&parts(&message.parts), 4));
+            let role = message.role().as_str_name().trim_start_matches("ROLE_").to_ascii_lowercase();
+            _ = writeln!(text, "  {} {}", label(&role), indented(&parts(&message.parts), 4));
         }
     }
     Ok(text)

@@ -103,19 +103,14 @@ impl LoadedConfig {
             Some(value) => format!("{name} = {value}"),
             None => format!("# {name} ="),
         };
-        // Keys outside of tables have to come first in TOML.
-        let mut tables = vec![""];
-        for table in KEYS.iter().map(Setting::table) {
-            if !tables.contains(&table) {
-                tables.push(table);
-            }
-        }
-        let mut text = String::new();
-        for table in tables {
+        // The first ones are outside of tables, as TOML demands.
+        let (keys, mut text) = (self.origins().collect::<Vec<_>>(), String::new());
+        for keys in keys.chunk_by(|(a, _), (b, _)| a.table() == b.table()) {
+            let table = keys[0].0.table();
             if !table.is_empty() {
                 _ = write!(text, "\n[{table}]\n");
             }
-            for (key, origin) in self.origins().filter(|(key, _)| key.table() == table) {
+            for (key, origin) in keys {
                 let line = line(key.name.rsplit('.').next().unwrap_or_default(), (key.show)(&self.config));
                 _ = writeln!(text, "{line:<40} # {origin}");
             }

@@ -12,8 +12,8 @@ use toml::{
 };
 
 use super::{
-    secret::{HIDDEN, SECRET_FILE, Secret},
-    value::{ByteSize, Value, inline},
+    secret::{SECRET_FILE, Secret},
+    value::{ByteSize, HIDDEN, Value, inline},
 };
 use crate::agents::{Approval, McpServer, McpTransport};
 
@@ -79,25 +79,23 @@ impl ServerConfig {
         if config.name.is_empty() {
             return Err("name must not be empty".to_owned());
         }
-        let checked = match (&config.command, &config.url) {
-            (Some(command), None) if command.first().is_none_or(String::is_empty) => Err("the command is empty"),
-            (Some(_), None) if config.token.is_some() => Err("token needs url"),
-            (None, Some(_)) if !config.env.is_empty() => Err("env needs command"),
-            (Some(_), None) | (None, Some(_)) => Ok(()),
-            _ => Err("set either command or url"),
-        };
-        checked.and_then(|()| config.server().map(drop)).map_err(|why| format!("{}: {why}", config.name))?;
+        config.server().map_err(|why| format!("{}: {why}", config.name))?;
         Ok(config)
     }
 
     /// Creates the server.
     fn server(&self) -> Result<McpServer, &'static str> {
         let transport = match (&self.command, &self.url) {
-            (Some(command), _) => McpTransport::Command(command.clone(), self.env.clone()),
-            (None, url) => McpTransport::Url(
-                url.clone().unwrap_or_default(),
-                self.token.as_ref().map(|token| token.expose().to_owned()),
-            ),
+            (Some(command), None) if command.first().is_none_or(String::is_empty) => {
+                return Err("the command is empty");
+            }
+            (Some(_), None) if self.token.is_some() => return Err("token needs url"),
+            (None, Some(_)) if !self.env.is_empty() => return Err("env needs command"),
+            (Some(command), None) => McpTransport::Command(command.clone(), self.env.clone()),
+            (None, Some(url)) => {
+                McpTransport::Url(url.clone(), self.token.as_ref().map(|token| token.expose().to_owned()))
+            }
+            _ => return Err("set either command or url"),
         };
         let mut server = McpServer::new(&self.name, transport);
         if let Some(timeout) = &self.timeout {

@@ -7,21 +7,15 @@ use toml::{Spanned, de::DeValue};
 
 use super::{
     Config,
-    value::{Value, quoted},
+    value::{HIDDEN, MAX_FILE, Value, quoted},
 };
 use crate::{
     base::{credential::Credential, secret_file::read_secret},
     service::auth::Token,
 };
 
-/// Maximum size of a file with a secret or text, in bytes.
-pub(super) const MAX_FILE: u64 = 1 << 20;
-
 /// Beginning of the errors of a file with a [`Secret`], which do not have its content.
 pub(super) const SECRET_FILE: &str = "secret file";
-
-/// Text in place of a secret.
-pub(super) const HIDDEN: &str = "(hidden)";
 
 /// Value, with the path of its file if it is in one.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -15,7 +15,6 @@ use toml::{
 use tracing::Level;
 use tracing_subscriber::filter::Targets;
 
-use super::secret::{HIDDEN, MAX_FILE};
 use crate::{
     base::secret_file,
     cli::{log::LogFormat, read_file},
@@ -35,6 +34,12 @@ use crate::{
 
 /// Maximum size of a file with an agent card, in bytes.
 const MAX_CARD: usize = 4 << 20;
+
+/// Maximum size of a file with a secret or text, in bytes.
+pub(super) const MAX_FILE: u64 = 1 << 20;
+
+/// Text in place of a secret.
+pub(super) const HIDDEN: &str = "(hidden)";
 
 /// Type of a configuration value.
 pub(crate) trait Value: Sized {
@@ -289,29 +294,38 @@ word_values!(IdempotencySource: Header = "header"; MessageId = "message_id");
 word_values!(FileBytes: Auto = "auto", Base64 = "base64"; Raw = "raw");
 word_values!(ProtocolBinding: JsonRpc = "JSONRPC", HttpJson = "HTTP+JSON"; Grpc = "GRPC");
 word_values!(CertificateName: Uri = "uri", Dns = "dns"; Subject = "subject");
-word_values!(AuthRequire: Any = "any"; All = "all");
 word_values!(LogFormat: Auto = "auto", Text = "text"; Json = "json");
-word_values!(CommandFormat: Text = "text", JsonLines = "json_lines"; Persistent = "persistent");
-word_values!(HealthReady: Store = "store"; Agents = "agents");
 word_values!(Durability: Process = "process"; Power = "power");
 word_values!(ExtendedCardAccess: Off = "off", Guarded = "guarded"; Open = "open");
-word_values!(SpanContent: None = "none"; Messages = "messages");
-word_values!(OfferedExtension: Resume = "resume"; SecretParts = "secret_parts");
 
-/// Selection of what makes the server not ready.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum HealthReady {
-    #[default]
-    Store,
-    Agents,
+/// Declares enums that have no other use than as values, with a word for each variant. The first one is the default.
+macro_rules! words {
+    ($($(#[$attribute:meta])* $name:ident: $first:ident = $first_word:literal
+        $(, $variant:ident = $word:literal)* ; $last:ident = $last_word:literal;)*) => { $(
+        $(#[$attribute])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub(crate) enum $name {
+            #[default]
+            $first,
+            $($variant,)*
+            $last,
+        }
+
+        word_values!($name: $first = $first_word $(, $variant = $word)* ; $last = $last_word);
+    )* };
 }
 
-/// Contents in spans.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum SpanContent {
-    #[default]
-    None,
-    Messages,
+words! {
+    /// Selection of what makes the server not ready.
+    HealthReady: Store = "store"; Agents = "agents";
+    /// Contents in spans.
+    SpanContent: None = "none"; Messages = "messages";
+    /// Credentials that a request needs if several schemes are configured.
+    AuthRequire: Any = "any"; All = "all";
+    /// Protocol extension of the server that the card can offer.
+    OfferedExtension: Resume = "resume"; SecretParts = "secret_parts";
+    /// Format of stdin and stdout of a command. `Persistent` is as `JsonLines`, for one command that keeps running.
+    CommandFormat: Text = "text", JsonLines = "json_lines"; Persistent = "persistent";
 }
 
 /// Ratio from 0 to 1.
@@ -329,31 +343,6 @@ impl Value for Ratio {
     fn show(&self) -> Option<String> {
         Some(format!("{:?}", self.0))
     }
-}
-
-/// Credentials that a request needs if several schemes are configured.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum AuthRequire {
-    #[default]
-    Any,
-    All,
-}
-
-/// Protocol extension of the server that the card can offer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum OfferedExtension {
-    Resume,
-    SecretParts,
-}
-
-/// Format of stdin and stdout of a command.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum CommandFormat {
-    #[default]
-    Text,
-    JsonLines,
-    /// As `JsonLines`, for one command that keeps running.
-    Persistent,
 }
 
 /// Command: its words, and the TOML as which it is printed.
