@@ -112,9 +112,7 @@ fn validate(arguments: &Validate) -> anyhow::Result<()> {
         .with_context(|| format!("{source} is not JSON"))?;
     let review = review(&card);
     let count = review.problems.len();
-    let format = connection.output;
-    let is_text = format == OutputFormat::Text;
-    say(&if is_text { review_text(source, &review) } else { show::json(&review, format)? })?;
+    say(&show::formatted(&review, connection.output, || review_text(source, &review))?)?;
     if count > 0 {
         bail!("{source}: the card has {count} {}", if count == 1 { "problem" } else { "problems" });
     }

@@ -62,6 +62,15 @@ pub(super) fn json(value: &impl Serialize, format: OutputFormat) -> anyhow::Resu
     Ok(text + "\n")
 }
 
+/// Formats a value as JSON or as this text.
+pub(super) fn formatted(
+    value: &impl Serialize,
+    format: OutputFormat,
+    text: impl FnOnce() -> String,
+) -> anyhow::Result<String> {
+    if format == OutputFormat::Text { Ok(text()) } else { json(value, format) }
+}
+
 /// Formats a line with a label, which is padded to a width.
 fn field(label: &str, width: usize, value: impl Display) -> String {
     format!("{}{:width$}{value}\n", paint(DIM, label), "", width = width.saturating_sub(label.len()))
@@ -132,10 +141,7 @@ fn head(task: &Task) -> String {
 
 /// Formats a message of an agent that keeps no task.
 pub(super) fn message(message: &Message, format: OutputFormat) -> anyhow::Result<String> {
-    if format != OutputFormat::Text {
-        return json(message, format);
-    }
-    Ok(format!("{}\n", safe(&parts(&message.parts))))
+    formatted(message, format, || format!("{}\n", safe(&parts(&message.parts))))
 }
 
 /// Formats an event of a stream.
@@ -431,14 +437,8 @@ pub(super) fn catalog(entries: &[CatalogEntry], format: OutputFormat) -> anyhow:
 
 /// Formats push notification configurations.
 pub(super) fn configs(configs: &[TaskPushNotificationConfig], format: OutputFormat) -> anyhow::Result<String> {
-    let mut text = String::new();
-    for config in configs {
-        match format {
-            OutputFormat::Text => _ = writeln!(text, "{}  {}", escaped(&config.id), escaped(&config.url)),
-            OutputFormat::Json | OutputFormat::Jsonl => text.push_str(&json(config, format)?),
-        }
-    }
-    Ok(text)
+    let line = |config: &TaskPushNotificationConfig| format!("{}  {}\n", escaped(&config.id), escaped(&config.url));
+    configs.iter().map(|config| formatted(config, format, || line(config))).collect()
 }
 
 /// Returns the content of an artifact. Consecutive texts are joined without a separator: they are usually chunks of one text, such

@@ -21,7 +21,7 @@ use super::{
     connection::Connection,
     doctor::is_local,
     say,
-    show::{self, OutputFormat, WIDTH, cut, safe},
+    show::{self, WIDTH, cut, safe},
     terminal::{GREEN, RED, paint},
 };
 use crate::{
@@ -154,8 +154,7 @@ pub(super) async fn run(arguments: &Status) -> anyhow::Result<()> {
         let hint = "give a token with the scope admin (--token), or run this in the directory of the server";
         error.kind().because(format!("{url}: the status needs credentials; {hint}")).into()
     })?;
-    let is_text = connection.output == OutputFormat::Text;
-    say(&if is_text { format(&status) } else { show::json(&status, connection.output)? })?;
+    say(&show::formatted(&status, connection.output, || format(&status))?)?;
     if status["ready"] != true {
         anyhow::bail!("the server is not ready: {}", text(&status["reason"]));
     }

@@ -180,7 +180,7 @@ fn end(after: Duration) -> Option<Timestamp> {
 
 /// Prints a result.
 fn print(format: OutputFormat, json: &Value, text: &str) -> anyhow::Result<()> {
-    Ok(if format == OutputFormat::Text { say(text) } else { say(&show::json(json, format)?) }?)
+    Ok(say(&show::formatted(json, format, || text.to_owned())?)?)
 }
 
 /// Formats a token as a line of at most 80 columns.

@@ -129,20 +129,15 @@ fn convert(text: &str, start: u64, now: u64) -> Vec<Metric> {
         };
         let attributes = labels.iter().map(attribute).collect();
         let (time_unix_nano, start_time_unix_nano) = (now, start);
+        let number = NumberDataPoint { time_unix_nano, ..NumberDataPoint::default() };
         match data(&mut converted, metric, name) {
-            Some(Data::Gauge(gauge)) => gauge.data_points.push(NumberDataPoint {
-                attributes,
-                time_unix_nano,
-                value: Some(Value::AsDouble(value)),
-                ..NumberDataPoint::default()
-            }),
-            Some(Data::Sum(sum)) => sum.data_points.push(NumberDataPoint {
-                attributes,
-                start_time_unix_nano,
-                time_unix_nano,
-                value: i64::try_from(count).ok().map(Value::AsInt),
-                ..NumberDataPoint::default()
-            }),
+            Some(Data::Gauge(gauge)) => {
+                gauge.data_points.push(NumberDataPoint { attributes, value: Some(Value::AsDouble(value)), ..number });
+            }
+            Some(Data::Sum(sum)) => {
+                let value = i64::try_from(count).ok().map(Value::AsInt);
+                sum.data_points.push(NumberDataPoint { attributes, start_time_unix_nano, value, ..number });
+            }
             Some(Data::Histogram(all)) => all.data_points.push(HistogramDataPoint {
                 attributes,
                 start_time_unix_nano,
