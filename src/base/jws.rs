@@ -439,11 +439,12 @@ impl PublicKeys {
     /// # Errors
     /// [`KeyError::NotPublicPem`] without a key or with more than 100, [`KeyError::Unsupported`].
     pub fn from_pem(pem: &str) -> Result<Self, KeyError> {
+        type Form = (Algorithm, &'static dyn VerificationAlgorithm, fn(&[u8]) -> DecodingKey);
         let mut keys = Vec::new();
         for der in pem_blocks(pem, PUBLIC_BEGIN, PUBLIC_END) {
             let der = der.filter(|_| keys.len() < MAX_KEYS).ok_or(KeyError::NotPublicPem)?;
             // AWS-LC reads `SubjectPublicKeyInfo` (RFC 5280, 4.1), which such a block has, as well as the key in it.
-            let forms: [(_, &'static dyn VerificationAlgorithm, fn(&[u8]) -> DecodingKey); 3] = [
+            let forms: [Form; 3] = [
                 (Algorithm::Es256, &ECDSA_P256_SHA256_FIXED, DecodingKey::from_ec_der),
                 (Algorithm::EdDsa, &ED25519, DecodingKey::from_ed_der),
                 (Algorithm::Rs256, &RSA_PKCS1_2048_8192_SHA256, DecodingKey::from_rsa_der),

@@ -415,24 +415,24 @@ fn stats(target: &Target, out: &Output<'_>) -> anyhow::Result<()> {
     let Counts { tasks: by_state, owners, owner_count, without_log, push_configs, idempotency_keys } = counts;
     let tasks: u64 = by_state.iter().map(|(_, count)| count).sum();
     let json = || {
-        let states = by_state.iter().map(|(state, count)| (state.as_str_name().to_owned(), json!(count)));
+        let by_state = by_state.iter().map(|(state, count)| (state.as_str_name().to_owned(), json!(count)));
         let owner =
             |(owner, tenant, count): &(String, String, u64)| json!({"owner": owner, "tenant": tenant, "tasks": count});
         json!({
             "store": path, "schema_version": version, "file_bytes": database, "free_bytes": free, "wal_bytes": log,
-            "tasks": tasks, "states": states.collect::<serde_json::Map<_, _>>(), "without_log": without_log,
+            "tasks": tasks, "states": by_state.collect::<serde_json::Map<_, _>>(), "without_log": without_log,
             "push_configs": push_configs, "idempotency_keys": idempotency_keys, "owners": owner_count,
             "largest_owners": owners.iter().map(owner).collect::<Value>(),
         })
     };
     let text = || {
-        let states = by_state.iter().map(|(state, count)| format!("  {count} {}\n", state.as_str_name()));
+        let by_state = by_state.iter().map(|(state, count)| format!("  {count} {}\n", state.as_str_name()));
         let largest =
             owners.iter().map(|(owner, tenant, count)| format!("  {count} of {owner:?} in tenant {tenant:?}\n"));
-        let (states, largest) = (states.collect::<String>(), largest.collect::<String>());
+        let (by_state, largest) = (by_state.collect::<String>(), largest.collect::<String>());
         format!(
             "{path}: schema version {version}, {database} bytes ({free} free), write-ahead log {log} bytes\n\
-             {tasks} tasks\n{states}{without_log} of them without event logs\n{push_configs} push configurations\n\
+             {tasks} tasks\n{by_state}{without_log} of them without event logs\n{push_configs} push configurations\n\
              {idempotency_keys} idempotency keys\n{owner_count} owners, counted per tenant\n{largest}"
         )
     };

@@ -432,7 +432,7 @@ struct JsonLine<'a> {
 mod tests {
     use super::*;
     use crate::protocol::{
-        pb::v1::{Artifact, Message, Task, TaskArtifactUpdateEvent, TaskState, TaskStatusUpdateEvent},
+        pb::v1::{Artifact, Message, Task, TaskArtifactUpdateEvent, TaskState, TaskStatus, TaskStatusUpdateEvent},
         version::Version,
     };
 

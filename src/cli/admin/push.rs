@@ -188,7 +188,8 @@ fn details(delivery: &Delivery, now: Millis) -> String {
     let json = to_json(delivery, now);
     let members = json.as_object().into_iter().flatten().filter(|(_, value)| !value.is_null());
     let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-    members.map(|(name, value)| format!("{name}: {}\n", text(value))).collect::<String>() + "\n"
+    let lines: Vec<_> = members.map(|(name, value)| format!("{name}: {}\n", text(value))).collect();
+    lines.concat() + "\n"
 }
 
 pub(super) fn to_json(delivery: &Delivery, now: Millis) -> Value {

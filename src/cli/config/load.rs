@@ -1,9 +1,7 @@
 //! Loading of the configuration from the file, the environment and the flags, with the origin of each value and error.
 
 use std::{
-    env,
-    ffi::OsString,
-    fmt,
+    env, fmt,
     fmt::Write as _,
     fs, io, mem,
     path::{Path, PathBuf},
@@ -136,16 +134,8 @@ impl LoadedConfig {
 /// # Errors
 /// All errors of all sources, together with the warnings.
 pub(crate) fn load(file: Option<&Path>, flags: &[(String, String)]) -> Result<LoadedConfig, Error> {
-    load_with(file, env::vars_os(), flags)
-}
-
-fn load_with(
-    file: Option<&Path>,
-    variables: impl Iterator<Item = (OsString, OsString)>,
-    flags: &[(String, String)],
-) -> Result<LoadedConfig, Error> {
     let mut layers = Loader::default();
-    let variables = layers.variables(variables);
+    let variables = layers.variables(env::vars_os());
     let configured = variables.iter().find(|(name, _)| name == CONFIG_VARIABLE).map(|(_, path)| Path::new(path));
     let file = layers.read_file(file.or(configured));
     if let Some((path, text)) = &file {

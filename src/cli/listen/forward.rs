@@ -9,19 +9,15 @@ use crate::base::environment::{PREFIX, secret_variables};
 
 /// Command of `--forward`.
 #[derive(Clone, Debug)]
-pub(super) struct Forward {
-    program: String,
-    arguments: Vec<String>,
-}
+pub(super) struct Forward(Vec<String>);
 
 impl FromStr for Forward {
     type Err = &'static str;
 
     /// Splits a command into words, as a shell does, without expansions.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let mut words = shlex::split(text).ok_or("a quote is not closed, or a backslash ends the command")?.into_iter();
-        let program = words.next().filter(|program| !program.is_empty()).ok_or("the command is empty")?;
-        Ok(Self { program, arguments: words.collect() })
+        let words = shlex::split(text).ok_or("a quote is not closed, or a backslash ends the command")?;
+        if words.first().is_none_or(String::is_empty) { Err("the command is empty") } else { Ok(Self(words)) }
     }
 }
 
@@ -37,8 +33,9 @@ impl Forward {
         hidden_variable: Option<&str>,
         only_stderr: bool,
     ) -> Result<(), String> {
-        let mut command = Command::new(&self.program);
-        command.args(&self.arguments).stdin(Stdio::piped()).kill_on_drop(true);
+        let (program, arguments) = self.0.split_first().ok_or("the command is empty")?;
+        let mut command = Command::new(program);
+        command.args(arguments).stdin(Stdio::piped()).kill_on_drop(true);
         // The command may be this program, for which the user has set variables.
         let foreign = secret_variables().filter(|name| !name.as_encoded_bytes().starts_with(PREFIX.as_bytes()));
         for name in foreign.chain(hidden_variable.map(Into::into)) {
@@ -59,7 +56,7 @@ impl Forward {
         // Of its own, so that Ctrl-C does not interrupt the command, and that its processes can be killed together.
         #[cfg(unix)]
         command.process_group(0);
-        let failed = |error: io::Error| format!("{}: {error}", self.program);
+        let failed = |error: io::Error| format!("{program}: {error}");
         let mut child = command.spawn().map_err(failed)?;
         #[cfg(unix)]
         let mut group = Group(child.id().and_then(|id| rustix::process::Pid::from_raw(id.try_into().ok()?)));
@@ -78,7 +75,7 @@ impl Forward {
         // Its id can be reused now.
         #[cfg(unix)]
         group.0.take();
-        if status.success() { Ok(()) } else { Err(format!("{} failed: {status}", self.program)) }
+        if status.success() { Ok(()) } else { Err(format!("{program} failed: {status}")) }
     }
 }
 
@@ -107,8 +104,8 @@ mod tests {
             (r#" sh  -c 'cat >"$A2A_TASK_ID"; echo $HOME' "#, &["sh", "-c", r#"cat >"$A2A_TASK_ID"; echo $HOME"#]),
             (r#"a "b c" d\ e "f\"g" '' *.json | ~ $(x)"#, &["a", "b c", "d e", "f\"g", "", "*.json", "|", "~", "$(x)"]),
         ] {
-            let Forward { program, arguments } = text.parse().unwrap();
-            assert_eq!([vec![program], arguments].concat(), words);
+            let Forward(found) = text.parse().unwrap();
+            assert_eq!(found, words);
         }
         for text in ["", "  ", "''", "a 'b", "a \"b", "a \\"] {
             assert!(text.parse::<Forward>().is_err(), "{text}");
