@@ -172,17 +172,6 @@ pub struct PushPage {
     pub next: Option<u64>,
 }
 
-/// State of a task after a successful commit, if the commit shows it. A store with one runner leaves all of it false.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Committed {
-    /// Another process has posted messages for the task that its runner has not read yet.
-    pub unread_mail: bool,
-    /// Another process has requested a cancel of the task.
-    pub cancel: bool,
-    /// The task has push configurations, whose deliveries the commit has marked as due.
-    pub has_push: bool,
-}
-
 /// Reason why a change of one task was not committed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {

@@ -7,10 +7,10 @@ use bytes::Bytes;
 use tokio::sync::watch;
 
 use super::{
-    Commit, Committed, Damaged, Delivery, DeliveryClaim, DeliveryCounts, DeliveryOutcome, DeliveryPage, DeliveryToken,
-    Event, Fence, Full, Inspect, Lease, ListPage, ListQuery, Millis, Position, PushConfig, PushPage, PushTaskPage,
-    PutResult, Refused, Retention, Scope, SendOutcome, Seq, StoreUsage, SweepResult, Task, TaskHead, TaskKey,
-    TurnRecord, Unavailable,
+    Commit, Damaged, Delivery, DeliveryClaim, DeliveryCounts, DeliveryOutcome, DeliveryPage, DeliveryToken, Event,
+    Fence, Full, Inspect, Lease, ListPage, ListQuery, Millis, Position, PushConfig, PushPage, PushTaskPage, PutResult,
+    Refused, Retention, Scope, SendOutcome, Seq, StoreUsage, SweepResult, Task, TaskHead, TaskKey, TurnRecord,
+    Unavailable,
 };
 #[cfg(doc)]
 use super::{DeliveryState, Rejected};
@@ -55,7 +55,7 @@ pub trait TaskStore: Send + Sync + 'static {
     ///
     /// Returns one outcome per commit, in order. A batch without a response may be committed again. A commit that the
     /// store can never take is [`Refused::Rejected`] and does not affect the others; [`Unavailable`] concerns all of them.
-    async fn commit(&self, batch: Arc<[Commit]>) -> Result<Vec<Result<Committed, Refused>>, Unavailable>;
+    async fn commit(&self, batch: Arc<[Commit]>) -> Result<Vec<Result<(), Refused>>, Unavailable>;
 
     /// Loads the row and the checkpoint of a task.
     async fn load(&self, key: &TaskKey) -> Result<Option<StoredTask>, Unavailable>;

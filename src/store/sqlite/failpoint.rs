@@ -25,7 +25,6 @@ pub(super) use debugging::{at, migration_step};
 mod debugging {
     use std::{
         env,
-        str::FromStr,
         sync::{
             LazyLock,
             atomic::{AtomicU32, Ordering},
@@ -38,39 +37,20 @@ mod debugging {
     /// Duration of an injected delay: long enough for concurrent work of the test.
     const DELAY: Duration = Duration::from_millis(300);
 
-    static PLANNED: LazyLock<Option<Fault>> =
-        LazyLock::new(|| env::var("FAULT_POINT").ok().and_then(|text| text.parse().ok()));
+    static PLANNED: LazyLock<Option<Fault>> = LazyLock::new(|| {
+        let text = env::var("FAULT_POINT").ok()?;
+        let (point, rest) = text.split_once('=')?;
+        let (action, passes) = rest.split_once('@').unwrap_or((rest, "1"));
+        Some(Fault { point: point.to_owned(), action: action.to_owned(), left: AtomicU32::new(passes.parse().ok()?) })
+    });
 
     static STEP: LazyLock<Option<String>> = LazyLock::new(|| env::var("MIGRATION_STEP").ok());
 
     struct Fault {
         point: String,
-        action: Action,
+        action: String,
         /// Remaining passes until the fault occurs. It occurs once, so that a retry succeeds.
         left: AtomicU32,
-    }
-
-    #[derive(Clone, Copy, Debug)]
-    enum Action {
-        Abort,
-        Error,
-        Delay,
-    }
-
-    impl FromStr for Fault {
-        type Err = ();
-
-        fn from_str(text: &str) -> Result<Self, ()> {
-            let (point, rest) = text.split_once('=').ok_or(())?;
-            let (action, passes) = rest.split_once('@').unwrap_or((rest, "1"));
-            let action = match action {
-                "abort" => Action::Abort,
-                "error" => Action::Error,
-                "delay" => Action::Delay,
-                _ => return Err(()),
-            };
-            Ok(Self { point: point.to_owned(), action, left: passes.parse().map(AtomicU32::new).map_err(drop)? })
-        }
     }
 
     /// Returns the SQL of a further migration, which tests of migrations plan.
@@ -85,17 +65,15 @@ mod debugging {
         if left != Ok(1) {
             return Ok(());
         }
-        tracing::error!(point, action = ?fault.action, "planned fault injected");
-        match fault.action {
-            Action::Abort => std::process::abort(),
-            Action::Delay => {
+        tracing::error!(point, action = fault.action, "planned fault injected");
+        match &*fault.action {
+            "abort" => std::process::abort(),
+            "delay" => {
                 #[expect(clippy::disallowed_methods, reason = "the delay must block the thread")]
                 std::thread::sleep(DELAY);
                 Ok(())
             }
-            Action::Error => {
-                Err(rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_IOERR_WRITE), Some(point.to_owned())))
-            }
+            _ => Err(rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_IOERR_WRITE), Some(point.to_owned()))),
         }
     }
 }

@@ -6,7 +6,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use rusqlite::{CachedStatement, Connection};
+use rusqlite::Connection;
 
 use super::{Millis, Quota, Scope};
 
@@ -22,32 +22,10 @@ pub(super) struct WriteTransaction<'a> {
     pub(super) unreadable: &'a mut UnreadableTasks,
     pub(super) eviction_starts: &'a mut EvictionStarts,
     pub(super) counters: Counters,
-    pub(super) insert_task: CachedInsert<'a>,
-    pub(super) insert_log: CachedInsert<'a>,
 }
 
 /// Change of the quota: the owner, and whether the state of the task was and is terminal.
 pub(super) type QuotaChange = (Arc<str>, Option<bool>, Option<bool>);
-
-/// Statement that is used often within a transaction, and looked up in the statement cache once.
-#[derive(Default)]
-pub(super) struct CachedInsert<'a>(Option<CachedStatement<'a>>);
-
-impl<'a> CachedInsert<'a> {
-    pub(super) fn get(&mut self, db: &'a Connection, sql: &str) -> rusqlite::Result<&mut CachedStatement<'a>> {
-        match &mut self.0 {
-            Some(statement) => Ok(statement),
-            empty => Ok(empty.insert(db.prepare_cached(sql)?)),
-        }
-    }
-}
-
-impl WriteTransaction<'_> {
-    /// Ends the borrow of the connection, so that the transaction can be committed.
-    pub(super) fn into_quota_changes(self) -> Vec<QuotaChange> {
-        self.quota_changes
-    }
-}
 
 /// Changes of the counters within a transaction.
 #[derive(Default)]

@@ -6,8 +6,8 @@ use std::{ops::Range, sync::Arc};
 use rusqlite::{OptionalExtension as _, Row};
 
 use super::{
-    Claim, Commit, Committed, Damaged, Fence, Full, Position, Refused, Scope, StoredTask, Task, TaskIds, TaskKey,
-    TaskState, delivery, failpoint,
+    Claim, Commit, Damaged, Fence, Full, Position, Refused, Scope, StoredTask, Task, TaskIds, TaskKey, TaskState,
+    delivery, failpoint,
     log_rows::{encode_events, split_task},
     read,
     transaction::WriteTransaction,
@@ -36,27 +36,19 @@ pub(super) struct TaskRow {
 pub(super) const MAX_INLINE_BYTES: usize = 2 << 10;
 
 impl WriteTransaction<'_> {
-    /// Writes a range of the commits of a batch, in order. A commit that is refused has no effect.
-    pub(super) fn commit_batch(
-        &mut self,
-        batch: &CommitBatch,
-        range: Range<usize>,
-    ) -> rusqlite::Result<Vec<Result<Committed, Refused>>> {
+    /// Writes a commit of a batch. If it is refused, it has no effect.
+    pub(super) fn commit(&mut self, batch: &CommitBatch, n: usize) -> rusqlite::Result<Result<(), Refused>> {
         let CommitBatch { commits, bytes, encoded } = batch;
-        let commits = commits[range.clone()].iter().zip(&encoded[range]);
-        commits.map(|(commit, encoded)| self.commit(commit, encoded.clone().map(|range| &bytes[range]))).collect()
-    }
-
-    /// Writes a commit. With `whole`, the row of the new task contains its checkpoint and its log.
-    fn commit(&mut self, commit: &Commit, whole: Option<&[u8]>) -> rusqlite::Result<Result<Committed, Refused>> {
+        let commit = &commits[n];
         let outcome = match &commit.expect {
-            Expect::New => self.create_task(commit, whole),
+            Expect::New => self.create_task(commit, encoded[n].clone().map(|range| &bytes[range])),
             Expect::At(position) => self.update_task(commit, *position),
         };
         failpoint::at("batch.task").and(outcome)
     }
 
-    fn create_task(&mut self, commit: &Commit, whole: Option<&[u8]>) -> rusqlite::Result<Result<Committed, Refused>> {
+    /// Creates a task. With `whole`, its row contains its checkpoint and its log.
+    fn create_task(&mut self, commit: &Commit, whole: Option<&[u8]>) -> rusqlite::Result<Result<(), Refused>> {
         let Commit { key, row, .. } = commit;
         let scope = match self.admit(key, &commit.sends, commit.push.is_some())? {
             Ok(scope) => scope,
@@ -73,7 +65,7 @@ impl WriteTransaction<'_> {
         let turn = commit.turns.as_deref().filter(|_| row.state.is_terminal());
         let columns =
             (scope, id, context, state, time, seq, fence, open, taken, cancel, attempt, drained, asked, whole, turn);
-        let inserted = self.insert_task.get(self.db, sql)?.execute(columns)?;
+        let inserted = self.db.prepare_cached(sql)?.execute(columns)?;
         if inserted == 0 {
             return Ok(Err(Refused::Stale(self.find(scope, key)?.map(|existing| existing.position))));
         }
@@ -83,7 +75,7 @@ impl WriteTransaction<'_> {
         if whole.is_none() {
             self.write_details(task, commit)?;
         }
-        Ok(Ok(Committed::default()))
+        Ok(Ok(()))
     }
 
     /// Admits a new task: evicts others if the quota requires it. Returns the row id of the scope.
@@ -161,7 +153,7 @@ impl WriteTransaction<'_> {
         Ok(Ok(evicted))
     }
 
-    fn update_task(&mut self, commit: &Commit, expected: Position) -> rusqlite::Result<Result<Committed, Refused>> {
+    fn update_task(&mut self, commit: &Commit, expected: Position) -> rusqlite::Result<Result<(), Refused>> {
         let Commit { key, row, .. } = commit;
         let Some(scope) = self.scope(key.scope())? else { return Ok(Err(Refused::Stale(None))) };
         let Some(old) = self.find(scope, key)? else { return Ok(Err(Refused::Stale(None))) };
@@ -184,7 +176,7 @@ impl WriteTransaction<'_> {
             self.eviction_starts.lower(&key.scope().owner, row.time);
             self.db.prepare_cached("DELETE FROM saved WHERE id = ?")?.execute([old.id])?;
         }
-        Ok(Ok(Committed::default()))
+        Ok(Ok(()))
     }
 
     /// Updates the row. Most commits change no indexed column: SQLite then updates no index.
@@ -241,7 +233,7 @@ impl WriteTransaction<'_> {
             is_short = commit.expect == Expect::New && events.len() <= MAX_INLINE_BYTES;
             let at = commit.time.saturating_sub(created(commit.key.id())).max(0);
             let turns = commit.turns.as_deref().filter(|_| !commit.row.state.is_terminal());
-            self.insert_log.get(self.db, sql)?.execute((log_row_id(id, first.seq())?, events, at, turns))?;
+            self.db.prepare_cached(sql)?.execute((log_row_id(id, first.seq())?, events, at, turns))?;
         }
         if let Some(task) = commit.checkpoint.as_ref().filter(|_| !is_short) {
             let sql = "INSERT OR REPLACE INTO checkpoint VALUES(?, ?, ?, ?)";
@@ -320,11 +312,6 @@ impl CommitBatch {
             encoded.push(index.map(|_| start..bytes.len()));
         }
         Self { commits, bytes, encoded }
-    }
-
-    /// Number of commits.
-    pub(super) fn len(&self) -> usize {
-        self.commits.len()
     }
 }
 

@@ -15,12 +15,12 @@ use rusqlite::{Connection, ErrorCode, TransactionBehavior};
 use tokio::sync::oneshot;
 
 use super::{
-    Commit, Committed, Quota, Refused, Scope, Unavailable,
+    Commit, Quota, Refused, Scope, Unavailable,
     error::Error,
     failpoint,
     health::Health,
     threads::{Jobs, WorkerThreads},
-    transaction::{CachedInsert, Counters, EvictionStarts, LargeContexts, UnreadableTasks, WriteTransaction},
+    transaction::{Counters, EvictionStarts, LargeContexts, UnreadableTasks, WriteTransaction},
     values::{describe, is_damage, other_error},
     wal_checkpoint::{CHECKPOINT_PAGES, LONG_WAL_PAGES},
     write::CommitBatch,
@@ -44,12 +44,12 @@ pub(super) struct Writer(WorkerThreads<Box<dyn WriteJob>>);
 
 /// Job of the writer. Its parts can be written independently of each other.
 trait WriteJob: Send {
-    /// Writes all of it. If this fails, the transaction is rolled back.
-    fn run(&mut self, transaction: &mut WriteTransaction<'_>) -> rusqlite::Result<()>;
-    /// Number of parts that can be written again, each for itself, after a rollback. `None` if the job can run only once.
-    fn parts(&self) -> Option<usize>;
-    /// Writes one part, the result of which replaces that of an earlier run.
-    fn run_part(&mut self, part: usize, transaction: &mut WriteTransaction<'_>) -> rusqlite::Result<()>;
+    /// Number of parts.
+    fn parts(&self) -> usize;
+    /// The parts can be written again, each for itself, after a rollback.
+    fn is_repeatable(&self) -> bool;
+    /// Writes one part, the result of which replaces that of an earlier run. If this fails, the transaction is rolled back.
+    fn run(&mut self, part: usize, transaction: &mut WriteTransaction<'_>) -> rusqlite::Result<()>;
     /// Records that a part can't be written, whatever the other parts are: `reason`, or `cause` if the caller has no
     /// result for that.
     fn reject(&mut self, part: usize, reason: Rejected, cause: Unavailable);
@@ -61,26 +61,26 @@ trait WriteJob: Send {
 struct ClosureJob<T, F> {
     work: F,
     /// The closure can run again after a rollback.
-    repeatable: bool,
+    is_repeatable: bool,
     result: Option<T>,
     failure: Option<Unavailable>,
     reply: oneshot::Sender<Result<T, Unavailable>>,
 }
 
 impl<T: Send, F: FnMut(&mut WriteTransaction<'_>) -> rusqlite::Result<T> + Send> WriteJob for ClosureJob<T, F> {
-    fn run(&mut self, transaction: &mut WriteTransaction<'_>) -> rusqlite::Result<()> {
+    fn parts(&self) -> usize {
+        1
+    }
+
+    fn is_repeatable(&self) -> bool {
+        self.is_repeatable
+    }
+
+    fn run(&mut self, _: usize, transaction: &mut WriteTransaction<'_>) -> rusqlite::Result<()> {
         // The result of a transaction that was rolled back is void.
         self.result = None;
         self.result = Some((self.work)(transaction)?);
         Ok(())
-    }
-
-    fn parts(&self) -> Option<usize> {
-        self.repeatable.then_some(1)
-    }
-
-    fn run_part(&mut self, _: usize, transaction: &mut WriteTransaction<'_>) -> rusqlite::Result<()> {
-        self.run(transaction)
     }
 
     fn reject(&mut self, _: usize, _: Rejected, cause: Unavailable) {
@@ -98,7 +98,7 @@ impl<T: Send, F: FnMut(&mut WriteTransaction<'_>) -> rusqlite::Result<T> + Send>
 }
 
 /// Outcomes of the changes of a batch, in order.
-type Outcomes = Vec<Result<Committed, Refused>>;
+type Outcomes = Vec<Result<(), Refused>>;
 
 /// Job that writes a batch of changes, each of which is a part.
 struct CommitJob {
@@ -108,29 +108,21 @@ struct CommitJob {
 }
 
 impl WriteJob for CommitJob {
-    fn run(&mut self, transaction: &mut WriteTransaction<'_>) -> rusqlite::Result<()> {
-        self.outcomes = transaction.commit_batch(&self.batch, 0..self.batch.len())?;
-        Ok(())
+    fn parts(&self) -> usize {
+        self.outcomes.len()
     }
 
-    fn parts(&self) -> Option<usize> {
-        Some(self.batch.len())
+    fn is_repeatable(&self) -> bool {
+        true
     }
 
-    fn run_part(&mut self, part: usize, transaction: &mut WriteTransaction<'_>) -> rusqlite::Result<()> {
-        self.outcomes.resize(self.batch.len(), Ok(Committed::default()));
-        let written = transaction.commit_batch(&self.batch, part..part + 1)?;
-        for (slot, outcome) in self.outcomes.iter_mut().skip(part).zip(written) {
-            *slot = outcome;
-        }
+    fn run(&mut self, part: usize, transaction: &mut WriteTransaction<'_>) -> rusqlite::Result<()> {
+        self.outcomes[part] = transaction.commit(&self.batch, part)?;
         Ok(())
     }
 
     fn reject(&mut self, part: usize, reason: Rejected, _: Unavailable) {
-        self.outcomes.resize(self.batch.len(), Ok(Committed::default()));
-        if let Some(outcome) = self.outcomes.get_mut(part) {
-            *outcome = Err(Refused::Rejected(reason));
-        }
+        self.outcomes[part] = Err(Refused::Rejected(reason));
     }
 
     fn respond(self: Box<Self>, outcome: Result<(), Unavailable>) {
@@ -220,18 +212,19 @@ impl Writer {
 
     async fn submit<T: Send + 'static>(
         &self,
-        repeatable: bool,
+        is_repeatable: bool,
         work: impl FnMut(&mut WriteTransaction<'_>) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, Unavailable> {
         let (reply, result) = oneshot::channel();
-        self.0.submit(Box::new(ClosureJob { work, repeatable, result: None, failure: None, reply })).await?;
+        self.0.submit(Box::new(ClosureJob { work, is_repeatable, result: None, failure: None, reply })).await?;
         result.await.unwrap_or_else(|_| Err(Unavailable("the writer thread has stopped".into())))
     }
 
     /// Commits changes. Returns when they are durable, with the outcome of each.
     pub(super) async fn commit(&self, commits: Arc<[Commit]>) -> Result<Outcomes, Unavailable> {
         let (reply, result) = oneshot::channel();
-        self.0.submit(Box::new(CommitJob { batch: CommitBatch::new(commits), outcomes: Vec::new(), reply })).await?;
+        let (outcomes, batch) = (vec![Ok(()); commits.len()], CommitBatch::new(commits));
+        self.0.submit(Box::new(CommitJob { batch, outcomes, reply })).await?;
         result.await.unwrap_or_else(|_| Err(Unavailable("the writer thread has stopped".into())))
     }
 }
@@ -251,11 +244,13 @@ impl State {
                 continue;
             }
             // Repeatable jobs come first: when one of them fails, none of the others has run.
-            jobs.sort_by_key(|job| job.parts().is_none());
+            jobs.sort_by_key(|job| !job.is_repeatable());
             let mut failed = None;
             let done = self.write(|transaction| {
                 let mut numbered = jobs.iter_mut().enumerate();
-                numbered.try_for_each(|(n, job)| job.run(transaction).inspect_err(|_| failed = Some(n)))
+                numbered.try_for_each(|(n, job)| {
+                    (0..job.parts()).try_for_each(|part| job.run(part, transaction)).inspect_err(|_| failed = Some(n))
+                })
             });
             let (written, outcome) = match done {
                 Ok(()) => (jobs.len(), Ok(())),
@@ -286,14 +281,12 @@ impl State {
             quota: &self.quota,
             quota_changes: Vec::new(),
             counters: Counters::default(),
-            insert_task: CachedInsert::default(),
-            insert_log: CachedInsert::default(),
         };
         if transaction.scopes.len() >= MAX_CACHED_SCOPES {
             transaction.scopes.clear();
         }
         let done = run(&mut transaction).and_then(|()| transaction.write_counters());
-        let quota_changes = transaction.into_quota_changes();
+        let quota_changes = transaction.quota_changes;
         let done = done.and_then(|()| failpoint::at("batch.commit")).and_then(|()| sql_transaction.commit());
         match done {
             Ok(()) => failpoint::at("batch.answer"),
@@ -315,7 +308,7 @@ impl State {
     /// Returns whether a transaction may succeed without a part of the job that failed. A job that can run only once fails
     /// with the error that it has now.
     fn can_isolate(&self, error: &rusqlite::Error, failed: Option<&dyn WriteJob>) -> bool {
-        failed.is_some_and(|job| job.parts().is_some()) && self.rejection(error).is_some()
+        failed.is_some_and(WriteJob::is_repeatable) && self.rejection(error).is_some()
     }
 
     /// Writes jobs part by part, so that one that can't be written does not affect the others. Returns how many jobs were
@@ -324,7 +317,7 @@ impl State {
     /// `SQLITE_FULL` rolls back the whole transaction, and with it every savepoint. So a transaction ends at the first
     /// part that fails, the parts before it are written again, and the next transaction begins behind it.
     fn write_by_parts(&mut self, jobs: &mut [Box<dyn WriteJob>]) -> (usize, rusqlite::Result<()>) {
-        let counts = jobs.iter().map(|job| job.parts().unwrap_or(1)).enumerate();
+        let counts = jobs.iter().map(|job| job.parts()).enumerate();
         let parts: Vec<(usize, usize)> = counts.flat_map(|(job, n)| (0..n).map(move |part| (job, part))).collect();
         let mut written = 0;
         // Without cache spills, nothing is written to the disk before the commit. A statement that runs out of space then
@@ -369,8 +362,7 @@ impl State {
         let mut at = None;
         let written = self.write(|transaction| {
             let mut numbered = parts.iter().enumerate();
-            numbered
-                .try_for_each(|(n, (job, part))| jobs[*job].run_part(*part, transaction).inspect_err(|_| at = Some(n)))
+            numbered.try_for_each(|(n, (job, part))| jobs[*job].run(*part, transaction).inspect_err(|_| at = Some(n)))
         });
         written.map_err(|error| (error, at))
     }

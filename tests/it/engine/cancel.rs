@@ -7,9 +7,7 @@ use a2a_service::{
     error::ErrorKind,
     event::{Ends, Event, Position},
     pb::v1::{ListTasksRequest, Message, Task, TaskState, TaskStatus},
-    store::{
-        Commit, Committed, Expect, Scope, Store, TaskHead, TaskKey, TaskStore as _, memory::Memory, sqlite::Options,
-    },
+    store::{Commit, Expect, Scope, Store, TaskHead, TaskKey, TaskStore as _, memory::Memory, sqlite::Options},
 };
 use futures::FutureExt as _;
 use tokio::{task::yield_now, time::Instant};
@@ -228,7 +226,7 @@ async fn recorded_cancel_request_is_completed_after_a_restart() {
         time: 0,
         turns: None,
     };
-    assert_eq!(store.commit([commit].into()).await.unwrap(), [Ok(Committed::default())]);
+    assert_eq!(store.commit([commit].into()).await.unwrap(), [Ok(())]);
     let bench = bench(store, scripted);
     let started = Instant::now();
     assert_eq!(bench.cancel("t-1").await.unwrap().state(), TaskState::Canceled);

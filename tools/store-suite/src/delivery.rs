@@ -665,7 +665,7 @@ pub(super) async fn deliveries_survive_a_reopen(suite: &StoreSuite) -> Checked {
     ensure!(store.end_claim(&claims[1], given_up("gone", 30, MANY)).await?);
     ensure!(store.end_claim(&claims[2], acknowledged(1, 40)).await?);
     ensure!(store.end_claim(&claims[3], failed(50)).await?);
-    // Committed, but not marked.
+    // but not marked.
     let unmarked = &mut tasks[0];
     unmarked.commit(store, [chunk("a", "x", true)]).await??;
     let before = deliveries(store).await?;
