@@ -193,11 +193,6 @@ fn failure(error: BodyError<reqwest::Error>) -> Error {
     endpoint::failure(ENDPOINT, error)
 }
 
-/// Returns the end of a turn whose stream of events ended without one.
-fn ended(has_events: bool) -> Result<Option<TurnEnd>, Error> {
-    if has_events { Ok(None) } else { Err(Error::public("The agent's endpoint sent no event.")) }
-}
-
 /// Applies the events of a body with a JSON object on each line.
 async fn read_lines(body: ResponseBody, max: usize, sink: &mut EventSink<'_>) -> Result<Option<TurnEnd>, Error> {
     let chunks = body.into_stream().map(|chunk| chunk.map_err(io::Error::other));
@@ -220,16 +215,14 @@ async fn read_lines(body: ResponseBody, max: usize, sink: &mut EventSink<'_>) ->
 async fn read_sse(body: ResponseBody, max: usize, sink: &mut EventSink<'_>) -> Result<Option<TurnEnd>, Error> {
     let chunks = pin!(body.into_stream());
     let mut events = SseReader::new(chunks, max).accept_unterminated();
-    let mut has_events = false;
     loop {
         let event = events.next().await;
         if let Some(line) = events.json_line() {
             let why = "a line of an event stream is JSON, but has no `data:`";
             return Err(Error::internal(format!("{why}: {}", quoted(line))));
         }
-        let Some(event) = event else { return ended(has_events) };
+        let Some(event) = event else { return sink.failure(ENDPOINT).map_or(Ok(None), Err) };
         let data = event.map_err(|error| failure(error.into()))?.data;
-        has_events = true;
         if let Some(end) = sink.apply(AgentEvent::decode(data).await?).await? {
             return Ok(Some(end));
         }
@@ -240,14 +233,13 @@ async fn read_sse(body: ResponseBody, max: usize, sink: &mut EventSink<'_>) -> R
 async fn read_json(body: &mut ResponseBody, sink: &mut EventSink<'_>) -> Result<Option<TurnEnd>, Error> {
     let text = without_mark(&body.all().await.map_err(failure)?);
     let events = decoding::decode(text.len(), move || split(&text)).await?;
-    let has_events = !events.is_empty();
     for event in events {
         let end = sink.apply(AgentEvent::decode(event).await?).await?;
         if end.is_some() {
             return Ok(end);
         }
     }
-    ended(has_events)
+    sink.failure(ENDPOINT).map_or(Ok(None), Err)
 }
 
 /// Returns the events of a JSON document, still encoded.

@@ -186,12 +186,13 @@ impl Openai {
             return Err(Error::public("The server stopped while the model answered. Send the message again."));
         }
         let pending = state.pending.first().cloned();
-        let mut run = match Run::new(self, turn, out, state).await {
-            Ok(run) => run,
-            Err(StartError::Unsupported(unsupported)) => return self.unsupported(unsupported, pending),
-            Err(StartError::Failed(error)) => return Err(error),
-        };
-        run.run().await
+        let limits = HistoryLimits { messages: self.options.history, bytes: self.options.history_bytes };
+        let tasks = turn.context_tasks(limits.messages / 2, limits.bytes).await?;
+        let tasks = tasks.iter().filter(|task| task.state().is_terminal()).map(conversation::task_messages).collect();
+        match Run::new(self, turn, out, state, conversation::select(tasks, limits)) {
+            Ok(mut run) => run.run().await,
+            Err(unsupported) => self.unsupported(unsupported, pending),
+        }
     }
 
     /// Ends a turn whose message has an unsupported part. A pending tool call asks again.
@@ -272,14 +273,6 @@ struct TurnState {
     usage: Option<Usage>,
 }
 
-/// Error that ends a turn before the first request.
-enum StartError {
-    Unsupported(Unsupported),
-    Failed(Error),
-}
-
-conversions! { StartError: error: Error => Self::Failed(error); }
-
 /// Reply of the client to a tool call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Reply {
@@ -307,27 +300,24 @@ struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    /// Prepares a turn: reads the conversation, and the reply to a tool call that waits for it.
-    async fn new(
+    /// Prepares a turn: adds the task to the `messages` of earlier ones, and reads the reply to a tool call that waits for it.
+    fn new(
         agent: &'a Openai,
         turn: &'a Turn,
         out: &'a Updates,
         mut state: TurnState,
-    ) -> Result<Self, StartError> {
+        mut messages: Vec<Value>,
+    ) -> Result<Self, Unsupported> {
         if !agent.options.image_urls {
-            conversation::reject_image_urls(turn.messages()).map_err(StartError::Unsupported)?;
+            conversation::reject_image_urls(turn.messages())?;
         }
-        let limits = HistoryLimits { messages: agent.options.history, bytes: agent.options.history_bytes };
-        let tasks = turn.context_tasks(limits.messages / 2, limits.bytes).await?;
-        let tasks = tasks.iter().filter(|task| task.state().is_terminal()).map(conversation::task_messages).collect();
-        let mut messages = conversation::select(tasks, limits);
         let is_current = |message: &&Message| turn.messages().any(|current| current.message_id == message.message_id);
         let earlier: Vec<&Message> = turn.history().filter(|message| !is_current(message)).collect();
         let mut reply = None;
         if state.pending.is_empty() {
             messages
                 .extend(conversation::with_answer(conversation::history_messages(earlier.into_iter()), turn.task()));
-            messages.push(conversation::user_message(turn.messages()).map_err(StartError::Unsupported)?);
+            messages.push(conversation::user_message(turn.messages())?);
             let base = turn.messages().map(|message| message.message_id.clone()).collect();
             state = TurnState { base, ..TurnState::default() };
         } else {
@@ -336,9 +326,9 @@ impl<'a> Run<'a> {
             let first = earlier.iter().position(|message| is_base(&message)).unwrap_or(earlier.len());
             messages.extend(conversation::history_messages(earlier.iter().take(first).copied()));
             let base = earlier.iter().filter(is_base).copied();
-            messages.push(conversation::user_message(base).map_err(StartError::Unsupported)?);
+            messages.push(conversation::user_message(base)?);
             state.rounds = 0;
-            reply = reply_of(agent, turn, &mut state).map_err(StartError::Unsupported)?;
+            reply = reply_of(agent, turn, &mut state)?;
         }
         Ok(Self {
             agent,

@@ -2,12 +2,9 @@
 //!
 //! `docs/agents.md` describes both for authors of agents.
 
-use std::{collections::HashMap, fmt, io, mem, path::Path, sync::Arc};
+use std::{collections::HashMap, io, mem, path::Path, sync::Arc};
 
-use serde::{
-    Deserialize, Deserializer, Serialize,
-    de::{Error as _, MapAccess, Visitor, value::MapAccessDeserializer},
-};
+use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
 use serde_json::{Value, json, value::RawValue};
 use tokio::io::{AsyncBufRead, AsyncBufReadExt as _};
 
@@ -196,24 +193,13 @@ struct Content(Message);
 
 impl<'de> Deserialize<'de> for Content {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Either;
-        impl<'de> Visitor<'de> for Either {
-            type Value = Content;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a text or a Message")
-            }
-
-            fn visit_str<E>(self, text: &str) -> Result<Content, E> {
-                Ok(Content(Message::agent(text)))
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, members: A) -> Result<Content, A::Error> {
-                let message = Message::deserialize(MapAccessDeserializer::new(members))?;
-                Ok(Content(Message { role: Role::Agent.into(), ..message }))
-            }
-        }
-        deserializer.deserialize_any(Either)
+        let json = Box::<RawValue>::deserialize(deserializer)?;
+        let message = if json.get().starts_with('"') {
+            serde_json::from_str::<String>(json.get()).map(Message::agent)
+        } else {
+            serde_json::from_str::<Message>(json.get())
+        };
+        message.map(|message| Self(Message { role: Role::Agent.into(), ..message })).map_err(D::Error::custom)
     }
 }
 

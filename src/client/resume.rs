@@ -38,15 +38,6 @@ conversions! {
     request: SubscribeToTaskRequest => Self::Subscribe(request);
 }
 
-/// Capabilities of the agent and of the caller.
-#[derive(Clone, Copy)]
-pub(super) struct StreamContext {
-    /// The agent supports the idempotency key of this send: repeating the send resumes its stream.
-    pub(super) keyed: bool,
-    /// The caller has not requested the extension `resume`: its metadata is removed from the events.
-    pub(super) strips_cursors: bool,
-}
-
 impl Retrying {
     /// Opens a stream that is resumed until its task or turn ends.
     async fn streaming<Req: Retried + Into<StreamRequest>>(
@@ -65,9 +56,27 @@ impl Retrying {
             return Ok(opened);
         }
         let (metadata, events, extensions) = opened.into_parts();
-        let known = StreamContext { keyed: echoes_key(&metadata, &call), strips_cursors: adds_cursors };
-        let stream = ResumingStream::new(self.clone(), message.into(), call, events, known);
-        Ok(Response::from_parts(metadata, stream.into_stream(), extensions))
+        let request = message.into();
+        let task_id = match &request {
+            StreamRequest::Send(_) => None,
+            StreamRequest::Subscribe(request) | StreamRequest::Rest(request) => Some(request.id.clone()),
+        };
+        let seen = LastSeen { task_id, any: call.cursor.is_some(), cursor: call.cursor.clone(), ..LastSeen::default() };
+        let stream = ResumingStream {
+            retrying: self.clone(),
+            request,
+            is_keyed: echoes_key(&metadata, &call),
+            strips_cursors: adds_cursors,
+            call,
+            retries: Retries::new(&self.retry),
+            events,
+            phase: Phase::Streaming,
+            connected_at: Instant::now(),
+            is_replayed: false,
+            seen,
+        };
+        let events = unfold(stream, async |mut stream| stream.next().await.map(|event| (event, stream)));
+        Ok(Response::from_parts(metadata, Box::pin(events), extensions))
     }
 }
 
@@ -85,11 +94,14 @@ macro_rules! retrying {
 each_rpc!(retrying);
 
 /// A stream of events that is resumed when its connection is lost.
-pub(super) struct ResumingStream {
+struct ResumingStream {
     retrying: Retrying,
     request: StreamRequest,
     call: Call,
-    context: StreamContext,
+    /// The agent supports the idempotency key of this send: repeating the send resumes its stream.
+    is_keyed: bool,
+    /// The caller has not requested the extension `resume`: its metadata is removed from the events.
+    strips_cursors: bool,
     retries: Retries,
     events: BoxStream<Event>,
     phase: Phase,
@@ -125,28 +137,6 @@ struct LastSeen {
 }
 
 impl ResumingStream {
-    pub(super) fn new(
-        retrying: Retrying,
-        request: StreamRequest,
-        call: Call,
-        events: BoxStream<Event>,
-        context: StreamContext,
-    ) -> Self {
-        let task_id = match &request {
-            StreamRequest::Send(_) => None,
-            StreamRequest::Subscribe(request) | StreamRequest::Rest(request) => Some(request.id.clone()),
-        };
-        let seen = LastSeen { task_id, any: call.cursor.is_some(), cursor: call.cursor.clone(), ..LastSeen::default() };
-        let retries = Retries::new(&retrying.retry);
-        let connected_at = Instant::now();
-        let (phase, is_replayed) = (Phase::Streaming, false);
-        Self { retrying, request, call, context, retries, events, phase, connected_at, is_replayed, seen }
-    }
-
-    pub(super) fn into_stream(self) -> BoxStream<Event> {
-        Box::pin(unfold(self, async |mut stream| stream.next().await.map(|event| (event, stream))))
-    }
-
     async fn next(&mut self) -> Option<Result<Event, Status>> {
         while self.phase != Phase::Ended {
             let interruption = match self.events.next().await {
@@ -217,7 +207,7 @@ impl ResumingStream {
     fn continues_after_turn(&self) -> bool {
         match self.request {
             StreamRequest::Subscribe(_) => true,
-            StreamRequest::Send(_) => self.context.keyed && self.seen.state == Some(TaskState::AuthRequired),
+            StreamRequest::Send(_) => self.is_keyed && self.seen.state == Some(TaskState::AuthRequired),
             StreamRequest::Rest(_) => false,
         }
     }
@@ -249,7 +239,7 @@ impl ResumingStream {
             && self.retrying.outlasts_turns
             && matches!(self.request, StreamRequest::Send(_));
         self.seen.is_end_uncertain = ends_turn && (is_snapshot && continues_task || may_continue);
-        let event = if self.context.strips_cursors { resume::without_cursor(event) } else { event };
+        let event = if self.strips_cursors { resume::without_cursor(event) } else { event };
         if gap { resume::with_gap(event) } else { event }
     }
 
@@ -280,7 +270,7 @@ impl ResumingStream {
                 return Err(last_error.into());
             }
             let call = Call { cursor: self.seen.cursor.clone(), ..self.call.clone() };
-            if let (StreamRequest::Send(request), false) = (&self.request, self.context.keyed) {
+            if let (StreamRequest::Send(request), false) = (&self.request, self.is_keyed) {
                 let tenant = request.tenant.clone();
                 match self.seen.task_id.clone() {
                     Some(id) => self.request = StreamRequest::Rest(SubscribeToTaskRequest { tenant, id }),
@@ -288,7 +278,7 @@ impl ResumingStream {
                     None => match self.retrying.supports_keys(&self.call, &tenant).await {
                         Ok(true) => {
                             warn_of_retry(&last_error);
-                            self.context.keyed = true;
+                            self.is_keyed = true;
                         }
                         Ok(false) => return Err(last_error.into()),
                         Err(transient) => {

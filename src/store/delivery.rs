@@ -142,30 +142,6 @@ impl DeliveryState {
         Self { cursor: self.cursor, end, claim: self.claim, last, ..Self::default() }
     }
 
-    /// Returns whether this claim still has the delivery. Expiry of the lease alone does not end a claim, but another claim
-    /// does, and so does an outcome.
-    pub fn has_claim(&self, claim: u64) -> bool {
-        self.runner.is_some() && self.claim == claim
-    }
-
-    /// Records the delivery of all events up to `cursor`. If the task, whose last event is `seq`, has more, the delivery is
-    /// due at once.
-    pub fn ack(&mut self, cursor: Seq, seq: Seq, now: Millis) {
-        self.cursor = self.cursor.max(cursor);
-        let pending = (self.cursor < seq).then_some(now);
-        *self = Self { due: pending, pending_since: pending, ..self.at_rest() };
-    }
-
-    /// Records a failed attempt, and the time of the next one.
-    pub fn fail(&mut self, next_attempt: Millis) {
-        (self.runner, self.due, self.attempts) = (None, Some(next_attempt), self.attempts.saturating_add(1));
-    }
-
-    /// Gives up delivery: the configuration becomes a dead letter.
-    pub fn dead_letter(&mut self, reason: &str, now: Millis) {
-        (self.runner, self.due, self.dead) = (None, None, Some(DeadLetter { time: now, reason: reason.into() }));
-    }
-
     /// Applies the replacement of the configuration, which may correct what made the delivery fail: a waiting attempt is due
     /// at once. A dead letter becomes a delivery that is due once its task is marked. A lease is not affected.
     pub fn replace(&mut self) {
@@ -186,7 +162,8 @@ impl DeliveryState {
     /// Records the outcome of a claim, unless the claim is no longer the last one. `is_replaced` says that the configuration
     /// is not the one that was claimed: then a failure says nothing about the new one, which is due at once.
     pub(super) fn end_claim(&mut self, claim: u64, is_replaced: bool, seq: Seq, outcome: &DeliveryOutcome) -> Ended {
-        if !self.has_claim(claim) {
+        // Expiry of the lease alone does not end a claim, but another claim does, and so does an outcome.
+        if self.runner.is_none() || self.claim != claim {
             return Ended::Stale;
         }
         if let DeliveryOutcome::Delivered { attempt: Some(attempt), .. }
@@ -196,13 +173,24 @@ impl DeliveryState {
             self.last = Some(attempt.clone());
         }
         match outcome {
-            DeliveryOutcome::Delivered { cursor, now, .. } => self.ack(*cursor, seq, *now),
+            // If the task has more events, the delivery is due at once.
+            DeliveryOutcome::Delivered { cursor, now, .. } => {
+                self.cursor = self.cursor.max(*cursor);
+                let pending = (self.cursor < seq).then_some(*now);
+                *self = Self { due: pending, pending_since: pending, ..self.at_rest() };
+            }
             _ if is_replaced => {
                 self.runner = None;
                 self.replace();
             }
-            DeliveryOutcome::Failed { next_attempt, .. } => self.fail(*next_attempt),
-            DeliveryOutcome::GivenUp { reason, now, .. } => self.dead_letter(reason, *now),
+            DeliveryOutcome::Failed { next_attempt, .. } => {
+                (self.runner, self.due) = (None, Some(*next_attempt));
+                self.attempts = self.attempts.saturating_add(1);
+            }
+            DeliveryOutcome::GivenUp { reason, now, .. } => {
+                (self.runner, self.due) = (None, None);
+                self.dead = Some(DeadLetter { time: *now, reason: reason.clone() });
+            }
             DeliveryOutcome::Gone => return Ended::Deleted,
         }
         Ended::Recorded
