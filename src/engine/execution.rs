@@ -268,7 +268,7 @@ impl Execution {
         let permit = self.0.permits.stream(&request.scope.owner)?;
         let (live, EventsStart { committed, seq, turns }) = self.accept(request, None, watch_events).await?;
         let next = committed.as_ref().map_or(seq, |(_, at)| at + 1);
-        let reader = Reader::new(live, Arc::clone(&self.0.journal), next, Some(turns), permit).with_history(history);
+        let reader = Reader::new(live, next, Some(turns), permit).with_history(history);
         Ok(match committed {
             Some((task, _)) => reader.starting_with_snapshot_at(task, seq),
             None => reader,

@@ -147,7 +147,8 @@ impl Execution {
         Ok(earlier.is_some_and(|outcome| outcome.hash == key.hash))
     }
 
-    /// Runs a turn, once its message is durable if it has an idempotency key.
+    /// Runs a turn, and those of the messages that wait for it, once its message is durable if it has an idempotency key. The
+    /// caller does not wait for that: the turn continues if the caller disconnects.
     pub(super) fn run_after_commit(
         &self,
         live: LiveRef,
@@ -156,10 +157,12 @@ impl Execution {
         first_poll: Option<FirstPoll>,
         send: Option<PendingSend>,
     ) {
-        let Some(PendingSend { recorded, guard }) = self.unrecorded(send) else {
-            return self.run(live, (messages, context), slot, first_poll);
-        };
         let parts = Arc::clone(&self.0);
+        let Some(PendingSend { recorded, guard }) = self.unrecorded(send) else {
+            // Boxed, because the runtime moves a spawned future several times, and this one is large.
+            let turns = Box::pin(parts.turns(live, messages, context, slot));
+            return drop(self.0.running.spawn(signal_first_poll(turns, first_poll)));
+        };
         drop(self.0.running.spawn(async move {
             let recorded = recorded.await;
             drop(guard);

@@ -70,7 +70,7 @@ impl Execution {
         let live = self.load(key).await?;
         let permit = self.reader_permit(&live)?;
         let (task, at, turns) = attach(&live)?;
-        let reader = Reader::new(live, Arc::clone(&self.0.journal), at.seq + 1, None, permit);
+        let reader = Reader::new(live, at.seq + 1, None, permit);
         let progress = TurnProgress::known(seq, at.seq, turns);
         Ok(reader.with_first_snapshot(task, at).until_turn_end(progress).with_history(history))
     }
@@ -85,7 +85,7 @@ impl Execution {
     ) -> Result<TurnReply, Error> {
         let live = self.load(key).await?;
         let (task, at, turns) = attach(&live)?;
-        let reader = Reader::new(live.clone(), Arc::clone(&self.0.journal), at.seq + 1, None, None);
+        let reader = Reader::new(live.clone(), at.seq + 1, None, None);
         let mut reader = reader.until_turn_end(TurnProgress::known(seq, at.seq, turns)).folding_into(task);
         // A reader retries while the store is unavailable; a sender gets the error.
         let ended = live.wait_for_end();
@@ -126,7 +126,7 @@ impl Execution {
         let watermark = live.committed().map(|(_, at)| at);
         let reader = |next| {
             live.attach();
-            Reader::new(live.clone(), Arc::clone(&self.0.journal), next, None, permit)
+            Reader::new(live.clone(), next, None, permit)
         };
         let StreamStart::After(after) = start else { return Ok(reader(1).starting_with_snapshot(false)) };
         // An equal number with another fencing token is another event. But a snapshot has the token of the process that

@@ -1,25 +1,23 @@
 //! Acceptance of messages and start of turns: a message without a task id creates a task with its first turn.
 //! `follow_up.rs` has messages for existing tasks.
 
-use std::{future::ready, sync::Arc, time::Duration};
+use std::{future::ready, time::Duration};
 
 use futures_util::future::Either;
 
 use super::{
     Execution, SendRequest,
-    concurrency::TurnSlot,
     contexts::ChosenContext,
     idempotency::PendingSend,
     limits::{limit_error, memory_full, store_full},
     not_accepting,
-    turn::{FirstPoll, signal_first_poll},
+    turn::FirstPoll,
 };
 use crate::{
     base::metric,
-    engine::journal::{LiveRef, LiveTask, Phase, TurnContext, Watch},
+    engine::journal::{LiveRef, LiveTask, Phase, Watch},
     protocol::{
         error::{Error, ErrorKind},
-        event::Event,
         pb::v1::{Task, TaskState, TaskStatus},
         task::LimitViolation,
     },
@@ -129,19 +127,5 @@ impl Execution {
             }
         }
         Ok(())
-    }
-
-    /// Runs a turn, and those of the messages that wait for it.
-    pub(super) fn run(
-        &self,
-        live: LiveRef,
-        (messages, context): (Vec<Event>, Box<TurnContext>),
-        slot: TurnSlot,
-        first_poll: Option<FirstPoll>,
-    ) {
-        // Boxed, because the runtime moves a spawned future several times, and this one is large.
-        let turns = Box::pin(Arc::clone(&self.0).turns(live, messages, context, slot));
-        // Not awaited by the caller: the turn continues if the caller disconnects.
-        drop(self.0.running.spawn(signal_first_poll(turns, first_poll)));
     }
 }

@@ -260,7 +260,13 @@ struct TurnTimers {
     grace_ends: Option<Instant>,
     /// Earliest time of the next commit.
     commit_at: Instant,
-    idle: IdleTimer,
+    /// Idle timeout, if there is one.
+    idle_timeout: Option<Duration>,
+    /// Number of updates before the turn.
+    updates_before: u64,
+    /// Number of updates at `idle_since`.
+    updates: u64,
+    idle_since: Instant,
 }
 
 impl TurnTimers {
@@ -269,8 +275,16 @@ impl TurnTimers {
         let started = Instant::now();
         let (task_at, deadline) =
             (clock::after(started, limits.task_delay), clock::after(started, limits.turn_deadline));
-        let idle = IdleTimer::new(limits.turn_idle_timeout, updates, started);
-        Self { task_at, deadline, grace_ends: None, commit_at: started, idle }
+        Self {
+            task_at,
+            deadline,
+            grace_ends: None,
+            commit_at: started,
+            idle_timeout: Some(limits.turn_idle_timeout).filter(|timeout| !timeout.is_zero()),
+            updates_before: updates,
+            updates,
+            idle_since: started,
+        }
     }
 
     /// Starts the grace period of a turn that is canceled.
@@ -283,7 +297,7 @@ impl TurnTimers {
     /// Returns the time of the next timer, or the outcome of the turn if one has expired that ends it.
     fn next(&mut self, pause: &AgentPause, now: Instant, limits: &Limits) -> ControlFlow<TurnOutcome, Instant> {
         // A canceled turn has its grace period.
-        let idle_at = self.idle.update(pause, now).filter(|_| self.grace_ends.is_none());
+        let idle_at = self.idle_at(pause, now).filter(|_| self.grace_ends.is_none());
         let has_expired = |at: Option<Instant>| at.is_some_and(|at| at <= now);
         if has_expired(self.grace_ends) {
             return ControlFlow::Break(TurnOutcome::Stopped(TurnStop::Canceled));
@@ -301,6 +315,21 @@ impl TurnTimers {
         let task_at = Some(self.task_at).filter(|_| !pause.has_task);
         let timers = [task_at, commit_at, self.grace_ends, idle_at];
         ControlFlow::Continue(timers.into_iter().flatten().fold(self.deadline, Instant::min))
+    }
+
+    /// Returns the time at which the idle timeout expires. An update restarts it, and so does waiting for the client or the store.
+    fn idle_at(&mut self, pause: &AgentPause, now: Instant) -> Option<Instant> {
+        let timeout = self.idle_timeout?;
+        // Without an update of this turn, the state is that of the previous one.
+        let waits = match pause.waits_for {
+            WaitsFor::Nothing => false,
+            WaitsFor::Store => true,
+            WaitsFor::Client => pause.updates != self.updates_before,
+        };
+        if pause.updates != self.updates || waits {
+            (self.updates, self.idle_since) = (pause.updates, now);
+        }
+        Some(clock::after(self.idle_since, timeout))
     }
 }
 
@@ -325,38 +354,6 @@ impl Alarm<'_> {
             self.armed = has_budget_remaining().then(|| cx.waker().clone());
         }
         poll
-    }
-}
-
-/// Idle timeout of an agent.
-struct IdleTimer {
-    /// `None` if there is no timeout.
-    timeout: Option<Duration>,
-    /// Number of updates before the turn.
-    before: u64,
-    /// Number of updates at `since`.
-    updates: u64,
-    since: Instant,
-}
-
-impl IdleTimer {
-    fn new(timeout: Duration, updates: u64, since: Instant) -> Self {
-        Self { timeout: Some(timeout).filter(|timeout| !timeout.is_zero()), before: updates, updates, since }
-    }
-
-    /// Returns the time at which the timeout expires. An update restarts it, and so does waiting for the client or the store.
-    fn update(&mut self, pause: &AgentPause, now: Instant) -> Option<Instant> {
-        let timeout = self.timeout?;
-        // Without an update of this turn, the state is that of the previous one.
-        let waits = match pause.waits_for {
-            WaitsFor::Nothing => false,
-            WaitsFor::Store => true,
-            WaitsFor::Client => pause.updates != self.before,
-        };
-        if pause.updates != self.updates || waits {
-            (self.updates, self.since) = (pause.updates, now);
-        }
-        Some(clock::after(self.since, timeout))
     }
 }
 

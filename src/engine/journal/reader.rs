@@ -16,7 +16,7 @@ use futures_core::Stream;
 use tokio::{sync::futures::OwnedNotified, task::coop::poll_proceed};
 
 use super::{
-    Journal, LiveRef, Phase,
+    LiveRef, Phase,
     failure::CommitFailure,
     turns::{MessageStage, TurnProgress},
     waiters::TurnReply,
@@ -41,9 +41,6 @@ const BATCH: usize = 64;
 /// a client that does not read.
 const BATCH_BYTES: usize = 64 << 10;
 
-/// Number of events in the first read from the store.
-const FIRST_BATCH: usize = 8;
-
 /// Delay before an unavailable store is read again.
 const RETRY_DELAY: Duration = Duration::from_millis(50);
 
@@ -53,7 +50,6 @@ type Fetch = Pin<Box<dyn Future<Output = Option<(Vec<Event>, Option<Reservation>
 /// Stream of the durable events of a task, from some position on.
 pub struct Reader {
     live: LiveRef,
-    journal: Arc<Journal>,
     next: Seq,
     /// Committed task before the event with this number. Events are folded into it up to that event, and it is then
     /// sent as a snapshot.
@@ -72,8 +68,6 @@ pub struct Reader {
     begins_with_snapshot: bool,
     ready: VecDeque<Event>,
     fetch: Option<Fetch>,
-    /// Number of events in the next read from the store.
-    fetch_limit: usize,
     /// Memory budget of the events that are read from the store. Events in memory are shared by all readers.
     budget: Option<ResponseBudget>,
     /// Memory reserved for `ready`, if its events were read from the store.
@@ -94,16 +88,9 @@ pub struct Interrupted;
 
 impl Reader {
     /// Creates a reader of a task to which it is already [attached](super::live::LiveState::attach).
-    pub(crate) fn new(
-        live: LiveRef,
-        journal: Arc<Journal>,
-        next: Seq,
-        turns: Option<u32>,
-        permit: impl Into<Option<OwnerPermit>>,
-    ) -> Self {
+    pub(crate) fn new(live: LiveRef, next: Seq, turns: Option<u32>, permit: impl Into<Option<OwnerPermit>>) -> Self {
         Self {
             live,
-            journal,
             next,
             snapshot: None,
             turns,
@@ -114,7 +101,6 @@ impl Reader {
             begins_with_snapshot: false,
             ready: VecDeque::new(),
             fetch: None,
-            fetch_limit: FIRST_BATCH,
             budget: None,
             reserved: None,
             changed: None,
@@ -248,13 +234,12 @@ impl Reader {
                         return Poll::Ready(self.committed_snapshot().ok_or(Interrupted).map(Some));
                     }
                     Some((events, reserved)) => {
-                        self.fetch_limit = self.fetch_limit.saturating_mul(2).min(BATCH);
                         self.ready.extend(events);
                         self.reserved = reserved;
                         return Poll::Ready(Ok(self.ready.pop_front()));
                     }
                     // While the store is unavailable, the reader retries.
-                    None if self.journal.phase() == Phase::Stopped => return Poll::Ready(Err(Interrupted)),
+                    None if self.live.journal().phase() == Phase::Stopped => return Poll::Ready(Err(Interrupted)),
                     None => {}
                 }
             }
@@ -274,7 +259,7 @@ impl Reader {
                     }
                     Some(TurnReply::Task(_)) | None => {}
                 }
-                let is_cut = match self.journal.phase() {
+                let is_cut = match self.live.journal().phase() {
                     Phase::Open => inner.is_lost,
                     Phase::Draining => inner.is_lost || inner.is_idle(),
                     Phase::Stopped => true,
@@ -304,14 +289,14 @@ impl Reader {
 
     /// Reads the next events from the store, and ignores those beyond the watermark.
     fn fetch(&self, watermark: Seq) -> Fetch {
-        let (key, journal, budget) = (self.live.key.clone(), Arc::clone(&self.journal), self.budget.clone());
-        let (after, limit) = (self.next - 1, self.fetch_limit);
+        let (key, journal, budget) = (self.live.key.clone(), Arc::clone(self.live.journal()), self.budget.clone());
+        let after = self.next - 1;
         Box::pin(async move {
             let _permit = match &budget {
                 Some(budget) => journal.permit_to_read(budget, BATCH_BYTES).await,
                 None => None,
             };
-            if let Ok(mut events) = journal.store().events(&key, after, limit, BATCH_BYTES).await {
+            if let Ok(mut events) = journal.store().events(&key, after, BATCH, BATCH_BYTES).await {
                 events.retain(|event| event.seq() <= watermark);
                 let reserved = budget.map(|budget| budget.reservation());
                 if let Some(reserved) = &reserved {

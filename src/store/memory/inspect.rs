@@ -54,10 +54,8 @@ impl Inspect for Memory {
     ) -> Result<Vec<LoggedEvent>, Unavailable> {
         let events = self.with_number(number, |key, entry| {
             let ended = entry.row.state.is_terminal().then_some(entry.row.time);
-            let times = entry.commits.times(key.id());
-            let time = |seq| times.get(times.partition_point(|(last, _)| *last < seq)).map(|(_, time)| *time).or(ended);
             let events = logged_events(entry, key, after, limit, max_bytes).into_iter();
-            events.map(|event| LoggedEvent { time: time(event.seq()), event }).collect()
+            events.map(|event| LoggedEvent { time: entry.commits.time(event.seq()).or(ended), event }).collect()
         });
         Ok(events.unwrap_or_default())
     }

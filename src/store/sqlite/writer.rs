@@ -254,7 +254,10 @@ impl State {
             });
             let (written, outcome) = match done {
                 Ok(()) => (jobs.len(), Ok(())),
-                Err(error) if self.can_isolate(&error, failed.map(|n| &*jobs[n])) => self.write_by_parts(&mut jobs),
+                // The transaction may succeed without a part of the job that failed. One that can run only once fails now.
+                Err(error) if failed.is_some_and(|n| jobs[n].is_repeatable()) && self.rejection(&error).is_some() => {
+                    self.write_by_parts(&mut jobs)
+                }
                 Err(error) => (0, Err(error)),
             };
             let outcome = outcome.map_err(|error| self.health.unavailable(&error));
@@ -303,12 +306,6 @@ impl State {
                 Err(error)
             }
         }
-    }
-
-    /// Returns whether a transaction may succeed without a part of the job that failed. A job that can run only once fails
-    /// with the error that it has now.
-    fn can_isolate(&self, error: &rusqlite::Error, failed: Option<&dyn WriteJob>) -> bool {
-        failed.is_some_and(WriteJob::is_repeatable) && self.rejection(error).is_some()
     }
 
     /// Writes jobs part by part, so that one that can't be written does not affect the others. Returns how many jobs were
