@@ -23,7 +23,7 @@ use super::{
     credentials::AgentCredentials,
     http::{CONNECT, Http, JsonRpc, RestBinding, complete_url, shown_url},
     retry_policy::{Retry, RetryBudget},
-    retrying::{Interfaces, Retrying},
+    retrying::Retrying,
     tls::is_secure,
     traced::Traced,
     v03::{self, V03Client, V03RpcClient},
@@ -229,9 +229,9 @@ impl ClientBuilder {
             return agent;
         }
         let retry = self.retry.clone();
-        let (interfaces, budget) = (Arc::new(Interfaces::new(agents)), Arc::new(RetryBudget::new(&retry)));
-        let (credentials, keys) = (Arc::new(credentials), Arc::default());
-        Arc::new(Retrying { interfaces, retry, budget, credentials, keys, requests_cursors, outlasts_turns })
+        let (interfaces, budget) = (agents.into(), Arc::new(RetryBudget::new(&retry)));
+        let (credentials, keys, changes) = (Arc::new(credentials), Arc::default(), Arc::default());
+        Arc::new(Retrying { interfaces, changes, retry, budget, credentials, keys, requests_cursors, outlasts_turns })
     }
 }
 

@@ -37,8 +37,10 @@ use crate::{
 /// A remote agent with its retry policy.
 #[derive(Clone)]
 pub(super) struct Retrying {
-    /// Interfaces of the agent. A call is sent to the next one if the connection to one cannot be established.
-    pub(super) interfaces: Arc<Interfaces>,
+    /// Interfaces of the agent, in the order of preference. A call is sent to the next one if the connection to one cannot be established.
+    pub(super) interfaces: Arc<[Arc<dyn A2aService>]>,
+    /// Number of changes to the next interface.
+    pub(super) changes: Arc<AtomicUsize>,
     pub(super) retry: Retry,
     pub(super) budget: Arc<RetryBudget>,
     pub(super) credentials: Arc<AgentCredentials>,
@@ -48,38 +50,6 @@ pub(super) struct Retrying {
     pub(super) requests_cursors: bool,
     /// Subscriptions last until the task is terminal (3.1.6). In 0.3 they end with a turn.
     pub(super) outlasts_turns: bool,
-}
-
-/// Interfaces of a remote agent, in the order of preference.
-pub(super) struct Interfaces {
-    all: Vec<Arc<dyn A2aService>>,
-    /// Number of changes to the next interface.
-    changes: AtomicUsize,
-}
-
-impl Interfaces {
-    pub(super) fn new(all: Vec<Arc<dyn A2aService>>) -> Self {
-        Self { all, changes: AtomicUsize::new(0) }
-    }
-
-    /// Number of interfaces.
-    pub(super) fn count(&self) -> usize {
-        self.all.len()
-    }
-
-    /// Returns the number of changes so far, and the interface that is in use.
-    pub(super) fn current(&self) -> Result<(usize, &dyn A2aService), Error> {
-        let changes = self.changes.load(Ordering::Relaxed);
-        let index = changes.checked_rem(self.all.len()).unwrap_or_default();
-        let agent = self.all.get(index).ok_or_else(|| Error::internal("a remote agent has no interface"))?;
-        Ok((changes, &**agent))
-    }
-
-    /// Changes to the next interface, unless another call already has.
-    pub(super) fn change(&self, changes: usize) {
-        let next = changes.wrapping_add(1);
-        _ = self.changes.compare_exchange(changes, next, Ordering::Relaxed, Ordering::Relaxed);
-    }
 }
 
 /// Idempotency of a call: decides if it may be retried when its outcome is unknown.
@@ -188,12 +158,16 @@ impl Retrying {
     ) -> Result<Response<Res>, Status> {
         let mut tried = 0;
         loop {
-            let (changes, agent) = self.interfaces.current()?;
-            let result = rpc(agent, call.clone().request(message.clone())).await;
+            let changes = self.changes.load(Ordering::Relaxed);
+            let agent = changes.checked_rem(self.interfaces.len()).and_then(|index| self.interfaces.get(index));
+            let agent = agent.ok_or_else(|| Error::internal("a remote agent has no interface"))?;
+            let result = rpc(&**agent, call.clone().request(message.clone())).await;
             tried += 1;
             match result {
-                Err(status) if tried < self.interfaces.count() && Error::from(status.clone()).is_unsent() => {
-                    self.interfaces.change(changes);
+                Err(status) if tried < self.interfaces.len() && Error::from(status.clone()).is_unsent() => {
+                    // Unless another call already has.
+                    let next = changes.wrapping_add(1);
+                    _ = self.changes.compare_exchange(changes, next, Ordering::Relaxed, Ordering::Relaxed);
                 }
                 result => return result,
             }

@@ -10,10 +10,9 @@ use tokio::{
         oneshot::{self, error::RecvError},
         watch,
     },
-    task::AbortHandle,
     time::{Instant, timeout},
 };
-use tokio_util::task::TaskTracker;
+use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 pub(crate) use self::limits::{RETRY_AFTER, limit_error, store_full};
 pub(crate) use self::sweeper::end_idle;
@@ -123,7 +122,7 @@ struct Shared {
     /// Tasks that could not be recovered.
     quarantine: Quarantine,
     /// Task that runs the retention sweeps.
-    sweeper: Mutex<Option<AbortHandle>>,
+    sweeper: Mutex<Option<AbortOnDropHandle<()>>>,
 }
 
 impl Execution {
@@ -410,7 +409,7 @@ impl Execution {
         /// Maximum time for turns to stop, and for the last commits, after `grace`.
         const STOP_TIMEOUT: Duration = Duration::from_secs(2);
         let Shared { journal, running, .. } = &*self.0;
-        self.0.stop_sweeper();
+        drop(self.0.sweeper.lock().take());
         running.close();
         journal.enter_phase(Phase::Draining);
         let ended = async {
@@ -557,7 +556,6 @@ impl From<Unavailable> for Error {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        self.stop_sweeper();
         self.journal.stop();
     }
 }

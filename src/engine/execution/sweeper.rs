@@ -4,8 +4,9 @@ use std::{sync::Arc, time::Duration};
 
 use futures_util::future::join_all;
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
+use tokio_util::task::AbortOnDropHandle;
 
-use super::{Execution, Shared, load};
+use super::{Execution, load};
 use crate::{
     base::{
         clock::{self, Millis},
@@ -39,10 +40,7 @@ impl Execution {
                 }
             }
         };
-        let earlier = self.0.sweeper.lock().replace(tokio::spawn(sweeps).abort_handle());
-        if let Some(earlier) = earlier {
-            earlier.abort();
-        }
+        *self.0.sweeper.lock() = Some(AbortOnDropHandle::new(tokio::spawn(sweeps)));
     }
 
     /// Runs one sweep.
@@ -112,14 +110,5 @@ async fn end_if_idle(journal: &Arc<Journal>, bounds: TaskLimits, key: &TaskKey, 
     match live.cancel_idle(before) {
         Some(ended) => Ok(ended.await.is_ok()),
         None => Ok(false),
-    }
-}
-
-impl Shared {
-    /// Stops the sweeps.
-    pub(super) fn stop_sweeper(&self) {
-        if let Some(sweeper) = self.sweeper.lock().take() {
-            sweeper.abort();
-        }
     }
 }

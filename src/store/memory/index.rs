@@ -32,9 +32,9 @@ impl Index {
     /// Inserts a task, or moves it from its previous time and state.
     pub(super) fn insert(&mut self, key: &TaskKey, row: &TaskHead, old: Option<(Millis, TaskState)>) {
         if let Some((time, state)) = old {
-            self.remove_from_state(key, time, state);
+            self.by_state[slot(state)].remove(&Reverse((time, key.clone())));
             if time != row.time {
-                self.remove_from_context(key, &row.context, time);
+                self.by_context.remove(&Reverse((Arc::clone(&row.context), time, key.clone())));
             }
         }
         self.by_state[slot(row.state)].insert(Reverse((row.time, key.clone())));
@@ -42,28 +42,8 @@ impl Index {
     }
 
     pub(super) fn remove(&mut self, key: &TaskKey, row: &TaskHead) {
-        self.remove_from_state(key, row.time, row.state);
-        self.remove_from_context(key, &row.context, row.time);
-    }
-
-    fn remove_from_state(&mut self, key: &TaskKey, time: Millis, state: TaskState) {
-        let keys = &mut self.by_state[slot(state)];
-        // Usually the oldest task is removed, which needs no search.
-        if keys.last().is_some_and(|Reverse((_, oldest))| oldest == key) {
-            keys.pop_last();
-        } else {
-            keys.remove(&Reverse((time, key.clone())));
-        }
-    }
-
-    fn remove_from_context(&mut self, key: &TaskKey, context: &Arc<str>, time: Millis) {
-        let keys = &mut self.by_context;
-        // Usually the oldest task is removed, which needs no search.
-        if keys.last_key_value().is_some_and(|(Reverse((_, _, oldest)), _)| oldest == key) {
-            keys.pop_last();
-        } else {
-            keys.remove(&Reverse((Arc::clone(context), time, key.clone())));
-        }
+        self.by_state[slot(row.state)].remove(&Reverse((row.time, key.clone())));
+        self.by_context.remove(&Reverse((Arc::clone(&row.context), row.time, key.clone())));
     }
 
     /// Tasks that reached a terminal state before a time.

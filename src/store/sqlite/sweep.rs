@@ -99,8 +99,8 @@ pub(super) struct Candidate {
 pub(super) struct StepResult {
     /// Completed tasks.
     completed: Vec<i64>,
-    /// Number of deleted push configurations, if the step deletes those.
-    push_configs: u64,
+    /// Number of tasks or push configurations that were deleted, or of tasks without their log.
+    count: u64,
     /// The batch was not completed, because a task has many log rows.
     pub(super) incomplete: bool,
 }
@@ -169,15 +169,15 @@ impl Sqlite {
         let expiry = |retention| Retention::cutoff(retention, now).map(|before| Expiry { before, kept_since });
         if let Some(expiry) = expiry(policy.finished) {
             let step: Step = |transaction, ids, expiry| transaction.delete_tasks(ids, expiry);
-            result.tasks = self.sweep_tasks(&OLDEST, step, expiry, in_use).await?.0;
+            result.tasks = self.sweep_tasks(&OLDEST, step, expiry, in_use).await?;
         }
         if let Some(expiry) = expiry(policy.logs) {
             let step: Step = |transaction, ids, expiry| transaction.delete_logs(ids, expiry);
-            result.logs = self.sweep_tasks(&WITH_LOG, step, expiry, in_use).await?.0;
+            result.logs = self.sweep_tasks(&WITH_LOG, step, expiry, in_use).await?;
         }
         if let Some(expiry) = expiry(policy.push) {
             let step: Step = |transaction, ids, expiry| transaction.delete_push_configs(ids, expiry);
-            result.push_configs = self.sweep_tasks(&WITH_PUSHES, step, expiry, &|_| false).await?.1;
+            result.push_configs = self.sweep_tasks(&WITH_PUSHES, step, expiry, &|_| false).await?;
         }
         if let Some(before) = Retention::cutoff(policy.idempotency_keys, now) {
             result.idempotency_keys = self.sweep_sends(before).await?;
@@ -188,23 +188,22 @@ impl Sqlite {
         Ok(result)
     }
 
-    /// Applies a step to all candidates that are not in use, in batches. Returns the numbers of completed tasks and of deleted
-    /// push configurations.
+    /// Applies a step to all candidates that are not in use, in batches. Returns the sum of its counts.
     async fn sweep_tasks(
         &self,
         sql: &'static str,
         step: Step,
         expiry: Expiry,
         in_use: InUse<'_>,
-    ) -> Result<(u64, u64), Unavailable> {
-        let (mut tasks, mut push_configs, batch) = (0, 0, usize::try_from(TASK_BATCH).unwrap_or(usize::MAX));
+    ) -> Result<u64, Unavailable> {
+        let (mut count, batch) = (0, usize::try_from(TASK_BATCH).unwrap_or(usize::MAX));
         // Each batch begins at the time of the last task of the batch before, so that no batch reads the tasks again that
         // the earlier ones left. `skip` is the number of those with that time.
         let (mut from, mut skip) = (Millis::MIN, 0);
         loop {
             let bounds = (expiry.before, -1, expiry.kept_since, from);
             let found = self.readers.run(move |db| candidates(db, sql, bounds, skip, batch)).await?;
-            let Some(last) = found.last().map(|candidate| candidate.time) else { return Ok((tasks, push_configs)) };
+            let Some(last) = found.last().map(|candidate| candidate.time) else { return Ok(count) };
             let candidates = found.iter().filter(|candidate| !in_use(&candidate.key));
             let ids: Vec<i64> = candidates.map(|candidate| candidate.id).collect();
             let result = if ids.is_empty() {
@@ -212,11 +211,10 @@ impl Sqlite {
             } else {
                 self.writer.run(move |transaction| step(transaction, &ids, expiry)).await?
             };
-            tasks += u64::try_from(result.completed.len()).unwrap_or(u64::MAX);
-            push_configs += result.push_configs;
+            count += result.count;
             if !result.incomplete {
                 if found.len() < batch {
-                    return Ok((tasks, push_configs));
+                    return Ok(count);
                 }
                 // Completed tasks are no longer selected.
                 let is_left = |it: &&Candidate| it.time == last && !result.completed.contains(&it.id);
@@ -255,6 +253,7 @@ impl WriteTransaction<'_> {
             scopes.insert(task.scope);
             self.delete_task(&task)?;
             result.completed.push(*id);
+            result.count += 1;
         }
         scopes.into_iter().try_for_each(|scope| self.delete_empty_scope(scope))?;
         Ok(result)
@@ -281,6 +280,7 @@ impl WriteTransaction<'_> {
             }
             self.db.prepare_cached("UPDATE task SET folded = 1, whole = NULL WHERE id = ?")?.execute([id])?;
             result.completed.push(*id);
+            result.count += 1;
         }
         Ok(result)
     }
@@ -327,7 +327,7 @@ impl WriteTransaction<'_> {
             let deleted = self.db.prepare_cached("DELETE FROM push WHERE task = ?")?.execute([id])?;
             self.eviction_starts.lower(&task.owner, task.time);
             self.db.prepare_cached("UPDATE task SET pushes = 0 WHERE id = ?")?.execute([id])?;
-            result.push_configs += u64::try_from(deleted).unwrap_or(u64::MAX);
+            result.count += u64::try_from(deleted).unwrap_or(u64::MAX);
             result.completed.push(*id);
         }
         Ok(result)
