@@ -2,7 +2,6 @@
 //! stored tasks, streams and push notifications.
 
 use std::{
-    fmt,
     pin::pin,
     sync::{
         Arc,
@@ -76,11 +75,7 @@ pub struct Upstream {
     dependency: Dependency,
 }
 
-impl fmt::Debug for Upstream {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Upstream").field("client", &*self.client.read()).finish_non_exhaustive()
-    }
-}
+debug_fields!(Upstream { client });
 
 /// Ids of the upstream agent for a task, which are saved with it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -27,7 +27,7 @@ use self::{
     waiters::Wakeups,
 };
 pub(crate) use self::{
-    failure::{CommitFailure, FailureReports, LIVE_BYTES},
+    failure::{CommitFailure, FailureReports, LIVE_BYTES, LimitExceeded},
     live::LiveTask,
     messages::{
         AcceptedMessage, EventsStart, KeyDigest, MessageRefusal, NewMessage, WaitFailure, Watch, watch_commit,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::{
-    engine::journal::{LIVE_BYTES, LiveMemory},
+    engine::journal::{LIVE_BYTES, LimitExceeded, LiveMemory},
     protocol::{
         error::{Error, ErrorKind},
         json::wkt::MAX_DEPTH,
@@ -154,10 +154,7 @@ pub(crate) fn limit_error(name: &'static str, why: String) -> Error {
 
 /// Returns the error for a message or a task for which there is no memory.
 pub(crate) fn memory_full(memory: &LiveMemory) -> Error {
-    let max = memory.max_per_owner();
-    let why = format!(
-        "the live tasks of all callers, or yours (at most {max} bytes), fill the memory; retry later (limits.memory)"
-    );
+    let why = LimitExceeded::Memory { max: memory.max_per_owner() }.to_string();
     limit_error(LIVE_BYTES, why).retry_after(RETRY_AFTER)
 }
 

@@ -1,6 +1,6 @@
 //! Reasons why the changes of a task are not committed, or end its turn.
 
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 
 use crate::{
     base::stderr::escaped,
@@ -46,13 +46,18 @@ pub(crate) enum CommitFailure {
 }
 
 /// Exceeded limit that ends a turn.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, thiserror::Error)]
 pub(crate) enum LimitExceeded {
     /// A limit of the task.
+    #[error(transparent)]
     Task(LimitViolation),
     /// The store rejected the changes of the turn.
+    #[error("a part of its result can't be stored: {0}")]
     Store(Rejected),
     /// There was no memory for an update in time. The tasks of an owner have so many bytes of it at most.
+    #[error(
+        "the live tasks of all callers, or yours (at most {max} bytes), fill the memory; retry later (limits.memory)"
+    )]
     Memory {
         /// Maximum number of bytes.
         max: usize,
@@ -78,18 +83,5 @@ impl LimitExceeded {
             None => Message::agent(format!("Agent execution failed: {self}")),
         };
         message.with_detail(ERROR_ID, error_id)
-    }
-}
-
-impl fmt::Display for LimitExceeded {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Task(violation) => violation.fmt(f),
-            Self::Store(rejection) => write!(f, "a part of its result can't be stored: {rejection}"),
-            Self::Memory { max } => write!(
-                f,
-                "the live tasks of all callers, or yours (at most {max} bytes), fill the memory; retry later (limits.memory)"
-            ),
-        }
     }
 }

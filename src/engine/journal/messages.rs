@@ -19,7 +19,7 @@ use crate::{
         event::{Ends, Event, EventFlags, Position, Seq},
         pb::{
             v1::{Message, Task, TaskState, stream_response::Payload},
-            wkt::Struct,
+            wkt::{Struct, millis},
         },
         task::{ContextBytes, LimitViolation},
     },
@@ -277,12 +277,8 @@ impl LiveRef {
             && self.journal().phase() == Phase::Open
             && state.admission.state().is_interrupted()
             && state.committed().is_some_and(|(task, _)| {
-                let time = task
-                    .status
-                    .as_ref()
-                    .and_then(|status| status.timestamp.as_ref())
-                    .map(crate::protocol::pb::wkt::millis);
-                time.is_some_and(|time| time < before)
+                let time = task.status.as_ref().and_then(|status| status.timestamp.as_ref());
+                time.is_some_and(|time| millis(time) < before)
             });
         let why = Message::agent("The task was canceled because the client did not answer in time.");
         let status = self.status_event(TaskState::Canceled, Some(why));

@@ -7,7 +7,7 @@ use std::{
 
 use super::{
     Commit, CommitLog, DeliveryQueue, EntryLog, Memory, OpenLog, PushConfigs, Refused, SHARDS, SealedLog, SendOutcome,
-    SyncStore, TaskEntry, TaskIds,
+    SyncStore, TaskEntry, TaskHead, TaskIds, TaskKey,
 };
 use crate::{
     protocol::event::Position,
@@ -21,14 +21,13 @@ impl SyncStore for Memory {
         if is_new && let Some(position) = self.with(&commit.key, |entry| entry.position) {
             return Err(Refused::Stale(Some(position)));
         }
-        if !is_new || commit.push.is_none() {
-            return self.commit_admitted(commit, is_new);
+        let owner = Some(&commit.key.scope().owner).filter(|_| is_new && commit.push.is_some());
+        if let Some(owner) = owner {
+            let reserved = self.deliveries.lock().reserve(owner, self.max_push_configs_per_owner);
+            reserved.map_err(|full| Refused::Rejected(Rejected::Full(full)))?;
         }
-        let owner = &commit.key.scope().owner;
-        let reserved = self.deliveries.lock().reserve(owner, self.max_push_configs_per_owner);
-        reserved.map_err(|full| Refused::Rejected(Rejected::Full(full)))?;
         let committed = self.commit_admitted(commit, is_new);
-        self.deliveries.lock().release(owner);
+        owner.into_iter().for_each(|owner| self.deliveries.lock().release(owner));
         committed
     }
 }
@@ -45,21 +44,17 @@ impl Memory {
             }
             self.register_sends(commit)?;
         }
-        let written = if is_new {
-            self.reserve(&commit.key).and_then(|()| {
-                let written = self.write(commit);
-                if written.is_err() {
+        let reserved = if is_new { self.reserve(&commit.key) } else { Ok(()) };
+        let write = |()| {
+            self.write(commit).inspect_err(|_| {
+                if is_new {
                     self.release(&commit.key);
                 }
-                written
             })
-        } else {
-            self.write(commit)
         };
-        if written.is_err() && !commit.sends.is_empty() {
-            self.unregister_sends(commit);
-        }
-        written
+        reserved.and_then(write).inspect_err(|_| {
+            self.remove_from_index(&commit.key, None, commit.sends.iter().map(|send| &send.key));
+        })
     }
 
     fn write(&self, commit: &Commit) -> Result<(), Refused> {
@@ -140,15 +135,21 @@ impl Memory {
         Ok(())
     }
 
-    /// Removes the idempotency keys of a commit that was refused.
-    fn unregister_sends(&self, commit: &Commit) {
+    /// Removes idempotency keys from the index of a task, and the row of one that is deleted.
+    pub(super) fn remove_from_index<'a>(
+        &self,
+        key: &TaskKey,
+        row: Option<&TaskHead>,
+        sends: impl Iterator<Item = &'a Box<str>>,
+    ) {
         let mut indexes = self.index.lock();
-        if let Some(index) = indexes.get_mut(commit.key.scope()) {
-            for send in &commit.sends {
-                index.sends.remove(&send.key);
+        if let Some(index) = indexes.get_mut(key.scope()) {
+            row.into_iter().for_each(|row| index.remove(key, row));
+            for send in sends {
+                index.sends.remove(send);
             }
             if index.is_empty() {
-                indexes.remove(commit.key.scope());
+                indexes.remove(key.scope());
             }
         }
     }

@@ -144,17 +144,7 @@ impl Memory {
             return None;
         }
         let entry = shard.remove(key)?;
-        let mut indexes = self.index.lock();
-        if let Some(index) = indexes.get_mut(key.scope()) {
-            index.remove(key, &entry.row);
-            for idempotency_key in &entry.idempotency_keys {
-                index.sends.remove(idempotency_key);
-            }
-            if index.is_empty() {
-                indexes.remove(key.scope());
-            }
-        }
-        drop(indexes);
+        self.remove_from_index(key, Some(&entry.row), entry.idempotency_keys.iter());
         if let Some(push) = &entry.push {
             self.deliveries.lock().remove_task(&key.scope().owner, push);
         }

@@ -28,26 +28,16 @@ const COUNT: [&str; 2] = [
     "SELECT count(*) FROM task WHERE scope = ?1 AND state = ?2 AND time >= ?3 AND context = ?4",
 ];
 
-/// Selects the tasks in one state, one query per element of [`FILTERS`].
-static ONE_STATE: LazyLock<[String; 2]> = LazyLock::new(|| {
+/// For each element of [`FILTERS`], selects the tasks in all states, and in one state. The index is sorted within each state; SQLite
+/// merges the states while it reads them.
+pub(super) static QUERIES: LazyLock<[[String; 2]; 2]> = LazyLock::new(|| {
     FILTERS.map(|filter| {
-        format!("SELECT id, key, time, seq FROM task WHERE {filter} AND state = :state AND {RANGE} {ORDER}")
+        let select =
+            |state: &str| format!("SELECT id, key, time, seq FROM task WHERE {filter} AND state = {state} AND {RANGE}");
+        let all = STATES.map(|state| select(&state.to_string())).join(" UNION ALL ");
+        [all, select(":state")].map(|selects| format!("{selects} {ORDER}"))
     })
 });
-
-/// Selects the tasks in all states, one query per element of [`FILTERS`]. The index is sorted within each state; SQLite merges
-/// the states while it reads them.
-static ALL_STATES: LazyLock<[String; 2]> = LazyLock::new(|| {
-    FILTERS.map(|filter| {
-        let selects = STATES
-            .map(|state| format!("SELECT id, key, time, seq FROM task WHERE {filter} AND state = {state} AND {RANGE}"));
-        format!("{} {ORDER}", selects.join(" UNION ALL "))
-    })
-});
-
-/// All queries, for the test of the query plans.
-#[cfg(test)]
-pub(super) static QUERIES: [&LazyLock<[String; 2]>; 2] = [&ONE_STATE, &ALL_STATES];
 
 /// Listed row.
 struct ListRow {
@@ -104,8 +94,8 @@ fn list_rows(db: &Connection, scope: i64, query: &ListQuery) -> rusqlite::Result
     // One row more than the limit shows whether there is a next page.
     let limit = i64::try_from(query.limit.saturating_add(1)).unwrap_or(i64::MAX);
     let state = query.state.map(i32::from);
-    let filter = usize::from(query.context.is_some());
-    let mut statement = db.prepare_cached(&(if state.is_some() { &ONE_STATE } else { &ALL_STATES })[filter])?;
+    let sql = &QUERIES[usize::from(query.context.is_some())][usize::from(state.is_some())];
+    let mut statement = db.prepare_cached(sql)?;
     let parameters: [(&str, &dyn ToSql); 7] = [
         (":scope", &scope),
         (":since", &since),

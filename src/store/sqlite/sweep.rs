@@ -30,15 +30,21 @@ pub(super) const TERMINAL: &str = "state >= 3 AND state <= 7 AND state <> 6";
 const NOT_KEPT: &str = "(pushes = 0 OR NOT EXISTS (
     SELECT 1 FROM push p WHERE p.task = task.id AND p.due IS NOT NULL AND p.pending >= ?3))";
 
+/// Order and number of selected tasks.
+const OLDEST_FIRST: &str = "ORDER BY time LIMIT ?2";
+
+/// Selects tasks in a terminal state that meet a condition.
+fn select_terminal(condition: &str) -> String {
+    format!(
+        "SELECT id, scope, key, time FROM task
+         WHERE {TERMINAL} AND {condition} AND time < ?1 AND time >= ?4 AND {NOT_KEPT}"
+    )
+}
+
 /// Selects tasks in a terminal state, oldest first, with and without a log: each group is sorted in the index.
 pub(super) static OLDEST: LazyLock<String> = LazyLock::new(|| {
-    let selects = [0, 1].map(|folded| {
-        format!(
-            "SELECT id, scope, key, time FROM task
-             WHERE {TERMINAL} AND folded = {folded} AND time < ?1 AND time >= ?4 AND {NOT_KEPT}"
-        )
-    });
-    format!("{} ORDER BY time LIMIT ?2", selects.join(" UNION ALL "))
+    let selects = ["folded = 0", "folded = 1"].map(select_terminal);
+    format!("{} {OLDEST_FIRST}", selects.join(" UNION ALL "))
 });
 
 /// Selects the oldest task of an owner in a terminal state, except those in a JSON array and those that [`NOT_KEPT`]
@@ -57,23 +63,16 @@ static OLDEST_OF_OWNER: LazyLock<String> = LazyLock::new(|| {
 });
 
 /// Selects tasks in a terminal state that have a log.
-pub(super) static WITH_LOG: LazyLock<String> = LazyLock::new(|| {
-    format!(
-        "SELECT id, scope, key, time FROM task
-         WHERE {TERMINAL} AND folded = 0 AND time < ?1 AND time >= ?4 AND {NOT_KEPT} ORDER BY time LIMIT ?2"
-    )
-});
+pub(super) static WITH_LOG: LazyLock<String> =
+    LazyLock::new(|| format!("{} {OLDEST_FIRST}", select_terminal("folded = 0")));
 
 /// Condition for tasks without dead letters from `?1` or later.
 const NO_NEW_DEAD_LETTER: &str = "NOT EXISTS (SELECT 1 FROM push d WHERE d.task = task.id AND d.dead >= ?1)";
 
 /// Selects tasks in a terminal state that have or had push configurations, which can all be deleted.
 pub(super) static WITH_PUSHES: LazyLock<String> = LazyLock::new(|| {
-    format!(
-        "SELECT id, scope, key, time FROM task
-         WHERE pushes > 0 AND {TERMINAL} AND time < ?1 AND time >= ?4 AND {NOT_KEPT} AND {NO_NEW_DEAD_LETTER}
-         ORDER BY time LIMIT ?2"
-    )
+    let selected = select_terminal(&format!("pushes > 0 AND {NO_NEW_DEAD_LETTER}"));
+    format!("{selected} {OLDEST_FIRST}")
 });
 
 /// Selects tasks that wait for their clients and have no turn.

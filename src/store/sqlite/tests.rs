@@ -92,8 +92,7 @@ fn queries_neither_scan_nor_sort() {
     let sweeps = sweeps.chain(deliveries);
     let log = "SELECT max(id) FROM log WHERE id BETWEEN 1 AND 2".to_owned();
     let crowd = "SELECT sum(tasks) FROM crowd WHERE scope = 1 AND context = 'a'".to_owned();
-    for sql in list::QUERIES.iter().flat_map(|queries| queries.iter().cloned()).chain(sweeps).chain([claim, log, crowd])
-    {
+    for sql in list::QUERIES.iter().flatten().cloned().chain(sweeps).chain([claim, log, crowd]) {
         let mut plan = db.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
         let unbound = plan.parameter_count();
         (1..=unbound).for_each(|parameter| plan.raw_bind_parameter(parameter, 1).unwrap());
