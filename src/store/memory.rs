@@ -65,7 +65,7 @@ struct TaskEntry {
     agent_state: Option<Bytes>,
     turn_contexts: Option<Bytes>,
     /// Idempotency keys of its messages. Usually empty.
-    idempotency_keys: Box<[Box<str>]>,
+    idempotency_keys: Vec<Box<str>>,
     /// Boxed, because most tasks have none.
     push: Option<Box<PushConfigs>>,
     /// Position in the order of eviction, if the task is in a terminal state.

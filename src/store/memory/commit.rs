@@ -69,7 +69,7 @@ impl Memory {
                     row: row.clone(),
                     agent_state: agent_state.clone(),
                     turn_contexts: turn_contexts.clone(),
-                    idempotency_keys: Box::default(),
+                    idempotency_keys: Vec::new(),
                     push: None,
                     eviction_rank: None,
                     log: EntryLog::Open(OpenLog::default()),
@@ -92,7 +92,8 @@ impl Memory {
             (Entry::Occupied(occupied), _) => return Err(Refused::Stale(Some(occupied.get().position))),
             (Entry::Vacant(_), Expect::At(_)) => return Err(Refused::Stale(None)),
         };
-        add_idempotency_keys(entry, commit);
+        // They are deleted with the task.
+        entry.idempotency_keys.extend(commit.sends.iter().map(|send| send.key.clone()));
         self.add_push_config(entry, commit);
         append_log(entry, commit);
         entry.commits.add(commit);
@@ -152,14 +153,6 @@ impl Memory {
                 indexes.remove(key.scope());
             }
         }
-    }
-}
-
-/// Adds the idempotency keys of a commit to the entry, so that they are deleted with the task.
-fn add_idempotency_keys(entry: &mut TaskEntry, commit: &Commit) {
-    if !commit.sends.is_empty() {
-        let new = commit.sends.iter().map(|send| send.key.clone());
-        entry.idempotency_keys = entry.idempotency_keys.iter().cloned().chain(new).collect();
     }
 }
 

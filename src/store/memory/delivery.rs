@@ -2,7 +2,6 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    mem,
     sync::Arc,
 };
 
@@ -18,17 +17,15 @@ use crate::{
     },
 };
 
-/// Configurations of a task with their numbers. Numbers only rise, so that a page can continue after the last number of the
-/// page before it.
+/// Configurations of a task in the order of their serial numbers, so that a page can continue after the last number of the page
+/// before it.
 #[derive(Default)]
 pub(super) struct PushConfigs {
-    last_number: u64,
     configs: Vec<StoredConfig>,
 }
 
 /// Configuration with the state of its delivery.
 struct StoredConfig {
-    number: u64,
     /// Number in the order of the store, which identifies the configuration in the queue.
     serial: u64,
     config: Arc<PushConfig>,
@@ -77,10 +74,9 @@ impl PushConfigs {
         if let Some(full) = full {
             return PutResult::OwnerFull(full);
         }
-        self.last_number += 1;
         queue.last_serial += 1;
-        let (number, serial, delivery) = (self.last_number, queue.last_serial, DeliveryState::new(cursor));
-        self.configs.push(StoredConfig { number, serial, config, delivery });
+        let (serial, delivery) = (queue.last_serial, DeliveryState::new(cursor));
+        self.configs.push(StoredConfig { serial, config, delivery });
         PutResult::Created
     }
 
@@ -94,10 +90,10 @@ impl PushConfigs {
     }
 
     pub(super) fn page(&self, after: u64, limit: usize) -> PushPage {
-        let start = self.configs.partition_point(|stored| stored.number <= after);
+        let start = self.configs.partition_point(|stored| stored.serial <= after);
         let rest = &self.configs[start..];
         let page = &rest[..limit.min(rest.len())];
-        let next = if page.len() < rest.len() { page.last().map(|stored| stored.number) } else { None };
+        let next = if page.len() < rest.len() { page.last().map(|stored| stored.serial) } else { None };
         PushPage { configs: page.iter().map(|stored| Arc::clone(&stored.config)).collect(), next }
     }
 
@@ -196,7 +192,8 @@ impl Memory {
             result
         };
         if let Some(rank) = &mut entry.eviction_rank {
-            let rank_before = mem::replace(rank, rank.with_undelivered(push.has_undelivered(entry.row.seq)));
+            let rank_before = *rank;
+            rank.has_undelivered = push.has_undelivered(entry.row.seq);
             if rank_before != *rank {
                 self.evictions.lock().reorder(rank_before, *rank);
             }

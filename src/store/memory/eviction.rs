@@ -12,18 +12,13 @@ use crate::{
     store::{Rejected, delivery::STORE_FULL, quota::Quota},
 };
 
-/// Position of a task in the order of eviction: its number in the order in which tasks reached a terminal state. The highest
-/// bit is set if the task has undelivered push notifications: it is evicted after all others.
+/// Position of a task in the order of eviction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct EvictionRank(u64);
-
-impl EvictionRank {
-    const UNDELIVERED: u64 = 1 << 63;
-
-    /// Position of the task with or without undelivered push notifications.
-    pub(super) fn with_undelivered(self, has_undelivered: bool) -> Self {
-        Self(self.0 & !Self::UNDELIVERED | if has_undelivered { Self::UNDELIVERED } else { 0 })
-    }
+pub(super) struct EvictionRank {
+    /// The task has undelivered push notifications: it is evicted after all others.
+    pub(super) has_undelivered: bool,
+    /// Number in the order in which tasks reached a terminal state.
+    number: u64,
 }
 
 /// Task counts, and the order of eviction. Each operation takes logarithmic time.
@@ -44,7 +39,7 @@ impl Evictions {
 
     /// Records that a task reached a terminal state.
     pub(super) fn insert_terminal(&mut self, key: &TaskKey, has_undelivered: bool) -> EvictionRank {
-        let rank = EvictionRank(self.next).with_undelivered(has_undelivered);
+        let rank = EvictionRank { has_undelivered, number: self.next };
         self.next += 1;
         self.insert(rank, key.clone());
         self.quota.count(&key.scope().owner, Some(false), Some(true));
@@ -116,7 +111,7 @@ impl Memory {
         };
         if let Some((rank, evicted, limit)) = evicted {
             metric::STORE_EVICTED.add(None, &[limit], 1);
-            if rank >= EvictionRank(EvictionRank::UNDELIVERED) {
+            if rank.has_undelivered {
                 tracing::warn!(
                     task.id = evicted.id(),
                     "push notifications dropped with their task: {STORE_FULL}, and all terminal tasks have undelivered ones"
