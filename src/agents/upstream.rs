@@ -110,10 +110,6 @@ impl Upstream {
     pub fn set_client(&self, client: Client) {
         *self.client.write() = client;
     }
-
-    fn client(&self) -> Client {
-        self.client.read().clone()
-    }
 }
 
 impl Agent for Upstream {
@@ -122,7 +118,7 @@ impl Agent for Upstream {
         // With the trace and the headers of the caller.
         let (trace, headers) = (turn.trace().map(str::to_owned), turn.forwarded_headers().cloned());
         let trace_state = turn.trace_state().map(str::to_owned);
-        let client = self.client().traced(&TraceScope::current().tracing);
+        let client = self.client.read().clone().traced(&TraceScope::current().tracing);
         let mut extensions = extensions(&client.card());
         extensions.retain(|extension| turn.extensions().contains(&extension.uri));
         let extensions = extensions.into_iter().map(|extension| extension.uri).collect();
@@ -205,7 +201,7 @@ impl Agent for Upstream {
     }
 
     fn card(&self) -> AgentCard {
-        let card = self.client().card();
+        let card = self.client.read().card();
         AgentCard {
             name: card.name.clone(),
             description: card.description.clone(),

@@ -308,11 +308,6 @@ fn grpc_url(text: &str, base: Option<&Url>) -> Option<String> {
 }
 
 impl ClientBuilder {
-    /// Returns true for an interface whose TLS certificate is verified although any is to be accepted.
-    pub(super) fn verifies_certificate(&self, interface: &Interface) -> bool {
-        interface.binding == Binding::Grpc && self.tls.accepts_invalid_certs && is_secure(&interface.url)
-    }
-
     /// Returns the interfaces that may be used, in the order of the card.
     ///
     /// # Errors
@@ -328,8 +323,11 @@ impl ClientBuilder {
             self.binding.is_none_or(|binding| interface.binding == binding)
                 && self.version.is_none_or(|version| interface.version == version)
         };
-        let (matching, verified): (Vec<_>, Vec<_>) =
-            all.iter().filter(has).partition(|interface| !self.verifies_certificate(interface));
+        // Verified although any certificate is to be accepted.
+        let is_verified = |interface: &&Interface| {
+            interface.binding == Binding::Grpc && self.tls.accepts_invalid_certs && is_secure(&interface.url)
+        };
+        let (verified, matching): (Vec<_>, Vec<_>) = all.iter().filter(has).partition(is_verified);
         if matching.is_empty() && !verified.is_empty() {
             let reason =
                 "gRPC with TLS always verifies the certificate; use another binding, or add a root certificate";

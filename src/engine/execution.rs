@@ -299,10 +299,8 @@ impl Execution {
         let store = &**journal.store();
         let _permit = self.0.permits.read(memory).await?;
         let found = async {
-            match store.load(key).await? {
-                Some(mut stored) => stored.load_snapshot(store, key).await.map(Some),
-                None => Ok(None),
-            }
+            let Some(mut stored) = store.load(key).await? else { return Ok(None) };
+            stored.load_snapshot(store, key).await.map(Some)
         };
         match found.await {
             Ok(found) => {
@@ -450,20 +448,18 @@ async fn within<F: Future>(limit: Option<Duration>, future: F) -> Option<F::Outp
 /// Returns a task, loaded into memory. Concurrent callers share one load.
 async fn load(journal: &Arc<Journal>, key: &TaskKey, bounds: TaskLimits) -> Result<LiveRef, Error> {
     let store = &**journal.store();
-    let read = async || match store.load(key).await? {
-        Some(mut stored) => {
-            // Before it is decoded. Later events are counted then.
-            let bytes = stored.checkpoint.as_ref().map_or(0, |(_, task)| task.encoded_len());
-            if !journal.memory().has_room(&key.scope().owner, bytes) {
-                return Ok(Some(Err(memory_full(journal.memory()))));
-            }
-            let task = stored.load_task(store, key).await?;
-            Ok(Some(Ok((stored, task))))
+    let read = async || {
+        let Some(mut stored) = store.load(key).await? else { return Ok(Err(Error::task_not_found(key.id()))) };
+        // Before it is decoded. Later events are counted then.
+        let bytes = stored.checkpoint.as_ref().map_or(0, |(_, task)| task.encoded_len());
+        if !journal.memory().has_room(&key.scope().owner, bytes) {
+            return Ok(Err(memory_full(journal.memory())));
         }
-        None => Ok(None),
+        let task = stored.load_task(store, key).await?;
+        Ok(Ok((stored, task)))
     };
     let load = async || match read().await {
-        Ok(Some(found)) => {
+        Ok(found) => {
             let (stored, task) = found?;
             let mut live = LiveTask::loaded(key.clone(), store.first_fence(), stored, task, bounds);
             if !live.has_ended() {
@@ -471,7 +467,6 @@ async fn load(journal: &Arc<Journal>, key: &TaskKey, bounds: TaskLimits) -> Resu
             }
             if live.try_count_in(journal.memory()) { Ok(live) } else { Err(memory_full(journal.memory())) }
         }
-        Ok(None) => Err(Error::task_not_found(key.id())),
         Err(cause) => Err(unreadable(store, key, cause).await),
     };
     let live = journal.get_or_load(key, load).await?;

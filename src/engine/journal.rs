@@ -350,13 +350,12 @@ impl Journal {
         tasks
     }
 
-    fn remove(&self, entry: &Arc<Entry>) -> Option<Arc<Entry>> {
+    /// Removes an entry from the map under a condition, which is checked under the lock of the shard. The caller drops the result,
+    /// so that the lock is not held meanwhile.
+    fn remove_if(&self, entry: &Arc<Entry>, condition: impl FnOnce() -> bool) -> Option<Arc<Entry>> {
         let mut shard = self.shards[entry.key.shard(SHARDS)].lock();
-        if shard.get(&entry.key).is_some_and(|mapped| Arc::ptr_eq(mapped, entry)) {
-            shard.remove(&entry.key)
-        } else {
-            None
-        }
+        let is_mapped = shard.get(&entry.key).is_some_and(|mapped| Arc::ptr_eq(mapped, entry));
+        if is_mapped && condition() { shard.remove(&entry.key) } else { None }
     }
 
     // Commits.
@@ -398,7 +397,7 @@ impl Journal {
     /// Drops the state of a task whose change the store has refused.
     fn drop_refused(&self, task: &LiveRef, inner: &mut LiveState, refusal: &Refused) -> Wakeups {
         // Removed from the map before waiters are woken: a new request must load the task from the store.
-        drop(self.remove(&task.0));
+        drop(self.remove_if(&task.0, || true));
         inner.abandon_refused(refusal)
     }
 
@@ -637,16 +636,9 @@ impl Drop for LiveRef {
     /// Removes the task from the map with its last reference, unless a new one was created meanwhile.
     fn drop(&mut self) {
         let entry = &self.0;
-        if entry.holders.fetch_sub(1, Ordering::AcqRel) > 1 {
-            return;
+        if entry.holders.fetch_sub(1, Ordering::AcqRel) == 1 {
+            drop(entry.journal.remove_if(entry, || entry.holders.load(Ordering::Acquire) == 0));
         }
-        let removed = {
-            let mut shard = entry.journal.shards[entry.key.shard(SHARDS)].lock();
-            let unused = entry.holders.load(Ordering::Acquire) == 0;
-            let mapped = unused && shard.get(&entry.key).is_some_and(|mapped| Arc::ptr_eq(mapped, entry));
-            if mapped { shard.remove_entry(&entry.key) } else { None }
-        };
-        drop(removed); // outside of the lock
     }
 }
 

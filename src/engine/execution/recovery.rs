@@ -239,10 +239,8 @@ impl Shared {
         for id in message.iter().flat_map(|message| &message.reference_task_ids).take(self.limits.references) {
             let key = TaskKey::new(key.scope(), id);
             let found = async {
-                match store.load(&key).await? {
-                    Some(mut stored) => stored.load_task(&**store, &key).await.map(Some),
-                    None => Ok(None),
-                }
+                let Some(mut stored) = store.load(&key).await? else { return Ok(None) };
+                stored.load_task(&**store, &key).await.map(Some)
             };
             match found.await {
                 Ok(found) => tasks.extend(found),

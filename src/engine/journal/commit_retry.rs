@@ -105,7 +105,7 @@ async fn abandon(journal: &Journal, task: &LiveRef, change: &Commit, expired: bo
         return false;
     }
     // Removed from the map before waiters are woken: a new request must load the task from the store.
-    drop(journal.remove(&task.0));
+    drop(journal.remove_if(&task.0, || true));
     let wakeups = inner.abandon();
     drop(inner);
     task.send_wakeups(wakeups);
