@@ -203,14 +203,10 @@ impl Execution {
             }
             return reply.map_err(|_| wait_error(&live));
         }
-        let durable = match live.task_including(seq) {
-            Some(Ok(task)) => return Ok(TurnReply::Task(task)),
-            Some(Err(durable)) => Some(durable),
-            None => None,
-        };
         let left = left.map_or(ACCEPT_TIMEOUT, |left| left.saturating_sub(wait.unwrap_or_default()));
-        match durable {
-            Some(durable) => self.wait_for_commit(&live, durable, left).await,
+        match live.task_including(seq) {
+            Some(Ok(task)) => Ok(TurnReply::Task(task)),
+            Some(Err(durable)) => self.wait_for_commit(&live, durable, left).await,
             None => self.wait_for_commit(&live, &mut waiter.reply, left).await,
         }
     }

@@ -90,11 +90,6 @@ impl<'a> Form<'a> {
         }
     }
 
-    /// Returns the form of an event in the sealed log of a task: a reference if the task contains the event.
-    fn in_sealed(event: &'a Event, task: &Task, ids: TaskIds<'_>) -> Self {
-        TaskRef::find(event, task).map_or_else(|| Self::of(event, ids), Self::Ref)
-    }
-
     fn bits(self) -> u8 {
         match self {
             Self::Whole(_) => Self::WHOLE,
@@ -254,7 +249,8 @@ pub(in crate::store) fn encode_sealed(
     let task_len = task.encoded_len();
     let log_start = encoded_len_varint(to_u64(task_len)) + task_len;
     // Created twice, which spares every send a list.
-    let encoders = || events.iter().map(|event| Encoder::new(event, Form::in_sealed(event, task, ids)));
+    let form = |event| TaskRef::find(event, task).map_or_else(|| Form::of(event, ids), Form::Ref);
+    let encoders = || events.iter().map(|event| Encoder::new(event, form(event)));
     let total_len = log_start + log.bytes.len() + encoders().map(|encoder| encoder.total_len).sum::<usize>();
     if total_len > max_len {
         return None;

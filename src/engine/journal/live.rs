@@ -84,7 +84,8 @@ pub(crate) struct LiveTask {
 pub(super) struct LiveState {
     /// Admission state for the next event.
     pub(super) admission: Admission,
-    fence: Fence,
+    /// Fencing token of new events.
+    pub(super) fence: Fence,
     /// Changes that are accepted and not durable.
     pub(super) accepted: Accepted,
     /// Committed state.
@@ -331,11 +332,6 @@ impl LiveState {
             rejections: 0,
             charge: Charge::default(),
         }
-    }
-
-    /// Returns the fencing token of new events.
-    pub(super) fn fence(&self) -> Fence {
-        self.fence
     }
 
     // Acceptance of events.

@@ -1,7 +1,7 @@
 //! Push configurations in memory, and the queue of their deliveries.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
 };
 
@@ -375,20 +375,12 @@ impl PushQueue for Memory {
     }
 
     async fn release_deliveries(&self, runner: &str, now: Millis) -> Result<usize, Unavailable> {
-        let waiting: Vec<_> = {
-            let queue = self.deliveries.lock();
-            queue.due.iter().map(|((_, serial), key)| (*serial, key.clone())).collect()
+        let waiting: BTreeSet<TaskKey> = self.deliveries.lock().due.values().cloned().collect();
+        let is_leased = |stored: &&mut StoredConfig| stored.delivery.runner.as_deref() == Some(runner);
+        let release = |push: &mut PushConfigs, _: &mut DeliveryQueue, _| {
+            push.configs.iter_mut().filter(is_leased).map(|stored| stored.delivery.release(now)).count()
         };
-        let release = |(serial, key): (u64, TaskKey)| {
-            let released = self.with_push(&key, |push, _, _| {
-                let is_leased = |stored: &&mut StoredConfig| {
-                    stored.serial == serial && stored.delivery.runner.as_deref() == Some(runner)
-                };
-                push.configs.iter_mut().find(is_leased).map(|stored| stored.delivery.release(now))
-            });
-            released.flatten()
-        };
-        Ok(waiting.into_iter().filter_map(release).count())
+        Ok(waiting.iter().filter_map(|key| self.with_push(key, release)).sum())
     }
 
     async fn undelivered_tasks(&self, keys: &[TaskKey]) -> Result<Vec<TaskKey>, Unavailable> {

@@ -69,7 +69,7 @@ impl LiveRef {
         let record = TurnRecord {
             number: state.turn.earlier + state.turn.number,
             attempt: state.turn.attempt,
-            fence: state.fence(),
+            fence: state.fence,
             message: state.turn.delivered_seq,
             accepted: now - waited,
             caller: caller.map(Box::from),
