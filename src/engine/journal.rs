@@ -465,7 +465,7 @@ impl Journal {
                     };
                     wakeups = rejected.unwrap_or_else(|| self.drop_refused(task, &mut inner, &refusal));
                 }
-                Ok(_) | Err(_) => {
+                Ok(()) | Err(_) => {
                     self.count_tasks(change);
                     inner.record_commit(start.elapsed(), None);
                     inner.publish(change, &mut wakeups);

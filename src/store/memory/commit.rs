@@ -27,7 +27,10 @@ impl SyncStore for Memory {
             reserved.map_err(|full| Refused::Rejected(Rejected::Full(full)))?;
         }
         let committed = self.commit_admitted(commit, is_new);
-        owner.into_iter().for_each(|owner| self.deliveries.lock().release(owner));
+        // The configuration is counted itself by now, if it was stored.
+        if let Some(owner) = owner {
+            self.deliveries.lock().count(owner, 1, 0);
+        }
         committed
     }
 }
@@ -145,7 +148,9 @@ impl Memory {
     ) {
         let mut indexes = self.index.lock();
         if let Some(index) = indexes.get_mut(key.scope()) {
-            row.into_iter().for_each(|row| index.remove(key, row));
+            if let Some(row) = row {
+                index.remove(key, row);
+            }
             for send in sends {
                 index.sends.remove(send);
             }

@@ -53,6 +53,13 @@ pub(super) struct DeliveryQueue {
     counts: HashMap<Arc<str>, usize>,
 }
 
+impl TaskEntry {
+    /// Returns the configurations of the task.
+    fn configs(&self) -> impl Iterator<Item = &StoredConfig> {
+        self.push.iter().flat_map(|push| &push.configs)
+    }
+}
+
 impl PushConfigs {
     /// Stores a configuration. Replaces the one of the same id; adds one only while there are less than `max`, and the quota
     /// of the owner is not `full`. A new one gets the events after `cursor`.
@@ -133,7 +140,7 @@ impl DeliveryQueue {
     }
 
     /// Counts a change of the number of an owner's configurations.
-    fn count(&mut self, owner: &Arc<str>, before: usize, after: usize) {
+    pub(super) fn count(&mut self, owner: &Arc<str>, before: usize, after: usize) {
         if before != after {
             let count = self.counts.entry(Arc::clone(owner)).or_default();
             *count = (*count + after).saturating_sub(before);
@@ -148,11 +155,6 @@ impl DeliveryQueue {
         self.is_full_for(owner, max).map_or(Ok(()), Err)?;
         self.count(owner, 0, 1);
         Ok(())
-    }
-
-    /// Ends a reservation.
-    pub(super) fn release(&mut self, owner: &Arc<str>) {
-        self.count(owner, 1, 0);
     }
 
     /// Removes a task of this owner with its configurations.
@@ -225,8 +227,8 @@ impl Memory {
         let mut found = BTreeMap::new();
         for shard in &self.shards {
             for (key, entry) in &*shard.lock() {
-                let configs = entry.push.iter().flat_map(|push| &push.configs);
-                if let Some(first) = configs.map(|stored| stored.serial).min().filter(|serial| *serial > after) {
+                let first = entry.configs().map(|stored| stored.serial).min();
+                if let Some(first) = first.filter(|serial| *serial > after) {
                     found.insert(first, key.clone());
                 }
             }
@@ -237,8 +239,8 @@ impl Memory {
     /// Returns whether a task may still get events for one of its configurations.
     fn may_get_events(entry: &TaskEntry) -> bool {
         let is_terminal = entry.row.state.is_terminal();
-        let mut configs = entry.push.iter().flat_map(|push| &push.configs);
-        configs.any(|stored| stored.delivery.dead.is_none() && (!is_terminal || stored.delivery.is_pending()))
+        let may_get = |state: &DeliveryState| state.dead.is_none() && (!is_terminal || state.is_pending());
+        entry.configs().any(|stored| may_get(&stored.delivery))
     }
 
     /// Deletes the oldest dead letters with their configurations, so that at most `max` are left.
@@ -257,8 +259,7 @@ impl Memory {
 
     /// Returns whether a sweep must keep a task because of undelivered events that became due at or after the cutoff.
     pub(super) fn is_kept_for_delivery(entry: &TaskEntry, cutoff: Option<Millis>) -> bool {
-        let mut configs = entry.push.iter().flat_map(|push| &push.configs);
-        configs.any(|stored| stored.delivery.is_kept(cutoff))
+        entry.configs().any(|stored| stored.delivery.is_kept(cutoff))
     }
 }
 
@@ -324,8 +325,8 @@ impl PushQueue for Memory {
     async fn oldest_pending(&self) -> Result<Option<Millis>, Unavailable> {
         let keys: Vec<TaskKey> = self.deliveries.lock().due.values().cloned().collect();
         let first = |entry: &TaskEntry| {
-            let pending = entry.push.iter().flat_map(|push| &push.configs).map(|stored| &stored.delivery);
-            pending.filter(|delivery| delivery.is_pending()).filter_map(|delivery| delivery.pending_since).min()
+            let pending = entry.configs().map(|stored| &stored.delivery).filter(|delivery| delivery.is_pending());
+            pending.filter_map(|delivery| delivery.pending_since).min()
         };
         Ok(keys.iter().filter_map(|key| self.with(key, first).flatten()).min())
     }
@@ -396,8 +397,7 @@ impl PushQueue for Memory {
         let mut found = BTreeMap::new();
         for shard in &self.shards {
             for (key, entry) in &*shard.lock() {
-                let configs = entry.push.iter().flat_map(|push| &push.configs);
-                let wanted = configs.filter(|stored| stored.serial > after.0);
+                let wanted = entry.configs().filter(|stored| stored.serial > after.0);
                 for stored in wanted.filter(|stored| !dead_only || stored.delivery.dead.is_some()) {
                     found.insert(stored.serial, stored.of(key, entry.row.seq));
                 }
@@ -409,11 +409,8 @@ impl PushQueue for Memory {
     }
 
     async fn task_deliveries(&self, key: &TaskKey) -> Result<Vec<Delivery>, Unavailable> {
-        let found = self.with(key, |entry| {
-            let configs = entry.push.iter().flat_map(|push| &push.configs);
-            configs.map(|stored| stored.of(key, entry.row.seq)).collect()
-        });
-        Ok(found.unwrap_or_default())
+        let all = |entry: &TaskEntry| entry.configs().map(|stored| stored.of(key, entry.row.seq)).collect();
+        Ok(self.with(key, all).unwrap_or_default())
     }
 
     async fn delivery_counts(&self) -> Result<DeliveryCounts, Unavailable> {

@@ -320,7 +320,7 @@ pub(super) async fn batch_of_single_commit_tasks_has_one_outcome_each(suite: &St
         let mut outcomes = store.commit(batch.into()).await?;
         for ((task, commit), outcome) in tasks.iter_mut().zip(commits).zip(outcomes.drain(..25)) {
             match outcome {
-                Ok(_) => task.record(commit),
+                Ok(()) => task.record(commit),
                 Err(error) => ensure_eq!((task.key.id(), error), ("t-07", Refused::Stale(Some(task.at)))),
             }
         }
