@@ -313,7 +313,7 @@ async fn full_file_gives_up_the_oldest_deliveries() {
         let outcome = commit(&n.to_string(), 8 << 10).await;
         n += 1;
         match outcome.as_deref() {
-            Ok([Ok(_)]) => assert!(n < 1000),
+            Ok([Ok(())]) => assert!(n < 1000),
             _ => break outcome,
         }
     };
