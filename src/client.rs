@@ -149,6 +149,13 @@ impl Client {
         Self { agent, interface: None, tenant, timeout: None, context, flows, card }
     }
 
+    /// Returns this client with calls that continue a trace.
+    #[cfg(feature = "cli")]
+    pub(crate) fn with_trace(mut self, trace: String, state: Option<String>) -> Self {
+        (self.context.trace, self.context.trace_state) = (Some(trace), state);
+        self
+    }
+
     /// Returns this client with another context of all calls, whose deadline replaces the timeout.
     pub(crate) fn with_context(&self, context: Call) -> Self {
         Self { context, timeout: None, ..self.clone() }

@@ -23,6 +23,7 @@ use super::{
     warn,
 };
 use crate::{
+    base::trace::{MAX_STATE, TraceContext},
     client::{CatalogEntry, Client, ClientBuilder, Retry, complete_url, shown_url},
     protocol::{
         call::Binding,
@@ -289,7 +290,16 @@ impl Connection {
             };
             report(&format!("{binding} {} at {}\n", interface.version.as_str(), safe(&shown_url(&interface.url))));
         }
-        Ok(client)
+        // The trace of the program that runs this one.
+        let variable = |name| std::env::var(name).ok();
+        let Some(trace) = variable("TRACEPARENT").and_then(|trace| TraceContext::parse(&trace)) else {
+            return Ok(client);
+        };
+        if self.verbose {
+            report(&format!("trace {}\n", trace.trace_id()));
+        }
+        let state = variable("TRACESTATE").filter(|state| (1..=MAX_STATE).contains(&state.len()));
+        Ok(client.with_trace(trace.to_header(), state))
     }
 
     /// Downloads the card of the agent at a URL, once.
