@@ -46,7 +46,10 @@ async fn wait_for(dependency: &Dependency, turn: &Turn, out: &Updates) -> Result
     }
     out.progress(waiting_message(dependency)?).await?;
     tokio::select! {
-        _ = dependency.wait_while_open(Instant::now() + MAX_WAIT) => Ok(()),
+        is_closed = dependency.wait_while_open(Instant::now() + MAX_WAIT) => {
+            let failure = || Error::public(format!("Can't reach {}.", dependency.subject()));
+            if is_closed { Ok(()) } else { Err(failure().because_of("breaker_open")) }
+        }
         () = turn.canceled() => Err(Stopped.into()),
     }
 }

@@ -183,7 +183,9 @@ impl Agent for Upstream {
                         if upstream.link.lock().is_some() {
                             error.take_refusal();
                         }
-                        error
+                        let is_open = self.dependency.state().is_open();
+                        let is_refused = is_open && error.reason() == Some("unavailable");
+                        if is_refused { error.because_of("breaker_open") } else { error }
                     });
                 }
                 None if !turn.is_canceled() => return Err(Stopped.into()),
