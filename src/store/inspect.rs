@@ -100,6 +100,8 @@ pub struct LoggedEvent {
     pub event: Event,
     /// Time of its commit. `None` if that is not known.
     pub time: Option<Millis>,
+    /// Number that it has in common with the other events of its commit only. `None` if that is not known.
+    pub commit: Option<u64>,
 }
 
 impl LoggedEvent {

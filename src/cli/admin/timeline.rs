@@ -1,6 +1,6 @@
 //! `a2a admin show --timeline` and `a2a admin error`: what happened to a task and when, and the task of an error id.
 
-use std::{fmt::Write as _, path::Path};
+use std::{collections::BTreeSet, fmt::Write as _, path::Path};
 
 use clap::Args;
 use serde_json::{Value, json};
@@ -81,12 +81,12 @@ fn text(found: &InspectedTask, events: &[LoggedEvent], pushes: &[Delivery]) -> S
     let first = events.iter().find_map(|event| event.time).or(turns.first().map(|turn| turn.accepted));
     let mut timeline = Timeline { start: summary.created.or(first).unwrap_or(summary.time), lines: Vec::new() };
     let mut now = timeline.start;
-    let timed = events.iter().map(|LoggedEvent { event, time }| {
+    let timed = events.iter().map(|LoggedEvent { event, time, .. }| {
         now = time.unwrap_or(now);
         (now, event)
     });
     let timed: Vec<_> = timed.collect();
-    timeline.add_events(&timed, found);
+    timeline.add_events(&timed, events, found);
     timeline.add_turns(&timed, turns);
     for Delivery { config, seq, state, .. } in pushes {
         let failed = if state.attempts > 0 { format!(", {} failed attempts", state.attempts) } else { String::new() };
@@ -104,7 +104,7 @@ impl Timeline {
     }
 
     /// Adds the lines of events, one of chunks of an artifact that follow each other.
-    fn add_events(&mut self, events: &[(Millis, &Event)], found: &InspectedTask) {
+    fn add_events(&mut self, events: &[(Millis, &Event)], logged: &[LoggedEvent], found: &InspectedTask) {
         let chunk = |event: &Event| {
             let Payload::ArtifactUpdate(update) = event.payload()? else { return None };
             Some((update.artifact.clone()?.artifact_id, event.position().fence))
@@ -126,8 +126,11 @@ impl Timeline {
                     let names = update.artifact.as_ref().map(|new| [&*new.name, &*new.artifact_id]);
                     let name = names.into_iter().flatten().find(|name| !name.is_empty()).unwrap_or_default();
                     let counted = if let [_, .., (last, _)] = chunks {
-                        let commits = chunks.chunk_by(|(a, _), (b, _)| a == b).count();
-                        format!("  {} chunks in {commits} commits .. +{}", chunks.len(), self.seconds(*last))
+                        let all = logged.iter().skip_while(|other| other.event.seq() < event.seq()).take(chunks.len());
+                        let commits: Option<BTreeSet<_>> = all.map(|logged| logged.commit).collect();
+                        let commits =
+                            commits.map(|commits| format!(" in {} commits", commits.len())).unwrap_or_default();
+                        format!("  {} chunks{commits} .. +{}", chunks.len(), self.seconds(*last))
                     } else {
                         String::new()
                     };

@@ -29,9 +29,9 @@ impl CommitLog {
         TurnRecord::decode(task_id, stored).unwrap_or_default()
     }
 
-    /// Returns the time of the commit with an event.
-    pub(super) fn time(&self, seq: Seq) -> Option<Millis> {
-        self.0.get(self.0.partition_point(|(last, ..)| *last < seq)).map(|(_, time, _)| *time)
+    /// Returns the last event of the commit with this event, and its time.
+    pub(super) fn commit(&self, seq: Seq) -> Option<(Seq, Millis)> {
+        self.0.get(self.0.partition_point(|(last, ..)| *last < seq)).map(|(last, time, _)| (*last, *time))
     }
 
     /// Returns the error id of a failed turn, which is the last one.

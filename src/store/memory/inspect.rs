@@ -6,7 +6,7 @@ use async_trait::async_trait;
 
 use super::{EntryLog, Inspect, ListQuery, Memory, Seq, TaskEntry, TaskKey, Unavailable, listed_task, logged_events};
 use crate::{
-    protocol::pb::v1::TaskState,
+    protocol::{event::Event, pb::v1::TaskState},
     store::{
         Counts, InspectedTask, LoggedEvent, MAX_OWNERS, TaskFilter, TaskPage, TaskSummary, inspect::status_text,
         log_codec::to_u64, turn_record::time_of,
@@ -54,8 +54,11 @@ impl Inspect for Memory {
     ) -> Result<Vec<LoggedEvent>, Unavailable> {
         let events = self.with_number(number, |key, entry| {
             let ended = entry.row.state.is_terminal().then_some(entry.row.time);
-            let events = logged_events(entry, key, after, limit, max_bytes).into_iter();
-            events.map(|event| LoggedEvent { time: entry.commits.time(event.seq()).or(ended), event }).collect()
+            let logged = |event: Event| {
+                let (commit, time) = entry.commits.commit(event.seq()).or(ended.map(|time| (0, time))).unzip();
+                LoggedEvent { time, commit, event }
+            };
+            logged_events(entry, key, after, limit, max_bytes).into_iter().map(logged).collect()
         });
         Ok(events.unwrap_or_default())
     }

@@ -327,11 +327,14 @@ fn events(
     let found = db.query_row(sql, [id], |row| Ok((row.get::<_, String>(0)?, row.get::<_, Option<Millis>>(1)?)));
     let Some((key, ended)) = found.optional()? else { return Ok(Vec::new()) };
     // The last log row that begins at or before an event has the time of its commit.
-    let mut commit = db.prepare_cached("SELECT at FROM log WHERE id BETWEEN ? AND ? ORDER BY id DESC LIMIT 1")?;
+    let mut commit = db.prepare_cached("SELECT at, id FROM log WHERE id BETWEEN ? AND ? ORDER BY id DESC LIMIT 1")?;
     let events = read::events(db, id, after, limit, max_bytes)?.into_iter().map(|event| {
         let rows = (log_row_id(id, 0)?, log_row_id(id, event.seq())?);
-        let at = commit.query_row(rows, |row| row.get::<_, Option<Millis>>(0)).optional()?.flatten();
-        Ok(LoggedEvent { time: ended.or(at.map(|at| created(&key).saturating_add(at))), event })
+        let found = commit.query_row(rows, |row| Ok((row.get::<_, Option<Millis>>(0)?, row.get::<_, i64>(1)?)));
+        let (at, row) = found.optional()?.unzip();
+        let time = ended.or(at.flatten().map(|at| created(&key).saturating_add(at)));
+        let commit = row.and_then(|row| row.try_into().ok()).or(ended.and(Some(0)));
+        Ok(LoggedEvent { time, commit, event })
     });
     events.collect()
 }
