@@ -36,7 +36,7 @@ use crate::{
         journal::{FailureReports, Journal, TurnContext, TurnReply, TurnTrace},
     },
     protocol::{
-        call::Call,
+        call::{Call, CallRecord},
         error::{Error, ErrorKind},
         event::Event,
         history::HistoryLimit,
@@ -262,10 +262,30 @@ impl Service {
     }
 
     fn scope(&self, call: &Call, tenant: &str) -> Arc<Scope> {
+        if let (false, Some(trace)) = (tenant.is_empty(), call.record.as_ref().and_then(|record| record.trace.as_ref()))
+        {
+            trace.with(|span| span.set("a2a.tenant", tenant));
+        }
         if call.owner.is_empty() && tenant.is_empty() {
             return Arc::clone(&self.anonymous);
         }
         Arc::new(Scope { owner: Arc::clone(&call.owner), tenant: tenant.into() })
+    }
+
+    /// Tells the span of a call, if it is exported, the state of the task, and links the running or last turn in another trace.
+    async fn trace_task(&self, record: Option<Arc<CallRecord>>, key: &TaskKey) {
+        let Some((record, trace)) = record.as_ref().and_then(|record| Some((record, record.trace.as_ref()?))) else {
+            return;
+        };
+        if trace.is_exported()
+            && let Some((state, turn)) = self.execution.journal().traced_task(key).await
+        {
+            record.state(state);
+            trace.with(|span| {
+                let other = turn.filter(|turn| span.context().is_some_and(|own| own.0[..16] != turn.0[..16]));
+                other.into_iter().for_each(|turn| span.link("turn", turn));
+            });
+        }
     }
 
     /// Returns the key of the task that a request names.
@@ -483,15 +503,16 @@ impl A2aService for Service {
             let GetTaskRequest { tenant, id, history_length } = request.get_ref();
             let key = self.key(&request, tenant, id)?;
             let history = self.history("historyLength", *history_length)?;
-            Ok::<_, Error>((permit, key, history, call.memory.clone()))
+            Ok::<_, Error>((permit, key, history, call.memory.clone(), call.record.clone()))
         };
-        let (permit, key, history, memory) = match check() {
+        let (permit, key, history, memory, record) = match check() {
             Ok(checked) => checked,
             Err(error) => return Box::pin(ready(Err(error.into()))),
         };
         Box::pin(async move {
             let task = self.execution.get(&key, memory.as_deref()).await?.shortened(history)?;
             drop(permit);
+            self.trace_task(record, &key).await;
             Ok(Response::new(task))
         })
     }
@@ -518,6 +539,7 @@ impl A2aService for Service {
         let key = self.key(&request, tenant, id)?;
         let metadata = metadata.clone().map(Box::new);
         let task = Snapshot::from(self.execution.cancel(&key, metadata).await?);
+        self.trace_task(Call::of(&request)?.record.clone(), &key).await;
         Ok(Response::new(task.shortened(self.history("historyLength", None)?)?))
     }
 
@@ -531,6 +553,7 @@ impl A2aService for Service {
         let history = self.history("historyLength", None)?;
         let reader = self.execution.subscribe(&key, streams::start(&request, id)?, history).await?;
         let budget = Call::of(&request)?.responses.clone();
+        self.trace_task(Call::of(&request)?.record.clone(), &key).await;
         Ok(self.streamed(reader, streams::is_resume_active(&request)?, budget))
     }
 

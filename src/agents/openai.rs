@@ -20,7 +20,13 @@ use super::{
     endpoint::{self, client_builder, parse_url, until_canceled},
     wait_for,
 };
-use crate::base::{credential::Credential, dependency::Dependency, metric, stderr::escaped};
+use crate::base::{
+    credential::Credential,
+    dependency::Dependency,
+    metric,
+    stderr::escaped,
+    trace::{SpanKind, TraceScope},
+};
 
 mod completion;
 mod conversation;
@@ -443,6 +449,13 @@ impl<'a> Run<'a> {
                 (Some(tool), None) => match tool.prompt(&call) {
                     Ok(Some(_)) if self.state.is_declined => self.agent.tools.decline(tool),
                     Ok(Some(text)) => {
+                        if tool.is_question() {
+                            let scope = TraceScope::current();
+                            let mut span = scope.start(SpanKind::Internal, format!("execute_tool {}", call.name));
+                            span.set("gen_ai.operation.name", "execute_tool");
+                            span.set("gen_ai.tool.name", &*call.name);
+                            span.set("gen_ai.tool.call.id", &*call.id);
+                        }
                         self.out.save(&self.state).await?;
                         return Ok(Some(End::input_required(prompt_message(tool, text, &call)?)));
                     }

@@ -146,6 +146,11 @@ impl RequestTrace {
         Self { tracing: tracing.clone(), started: SystemTime::now(), is_trusted, client, span: Mutex::default() }
     }
 
+    /// Creates the trace of a call whose span has begun.
+    pub(crate) fn of(span: Span) -> Self {
+        Self { span: Mutex::new(Some(span)), ..Self::new(&Tracing::default(), false, None) }
+    }
+
     /// Returns the trace of a part of the request, whose span has begun.
     pub(crate) fn part(&self, parent: Option<Parent<'_>>) -> Self {
         let span = self.tracing.start(SpanKind::ServerChild, "request", parent, None);
@@ -169,6 +174,11 @@ impl RequestTrace {
             span
         });
         Some((span.context()?, span.state()))
+    }
+
+    /// Returns true if the span has begun and is exported.
+    pub(crate) fn is_exported(&self) -> bool {
+        self.span.lock().as_ref().and_then(Span::context).is_some_and(|context| context.0[24] & 1 == 1)
     }
 
     /// Changes the span, if it has begun.

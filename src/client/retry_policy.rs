@@ -121,6 +121,15 @@ impl Retries {
     /// Waits before the next retry. Returns false at once if the attempts or the budget are exhausted, `Retry-After` is too
     /// long, or the deadline of the call would pass.
     pub(super) async fn wait(&mut self, error: &Error, call: &Call) -> bool {
+        let start = Instant::now();
+        let retries = self.wait_for_delay(error, call).await;
+        if let (true, Some(trace)) = (retries, call.record.as_ref().and_then(|record| record.trace.as_ref())) {
+            trace.with(|span| span.retry(self.count, error.kind().wire().reason, start.elapsed()));
+        }
+        retries
+    }
+
+    async fn wait_for_delay(&mut self, error: &Error, call: &Call) -> bool {
         #[cfg(feature = "server")]
         if let Some(attempts) = &call.attempts {
             if attempts.is_probe {

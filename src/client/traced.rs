@@ -8,8 +8,9 @@ use tonic::{Request, Status};
 
 use super::{A2aService, BoxStream, Call, Error, Event};
 use crate::{
-    base::trace::{Parent, Span, SpanKind, TraceScope, Tracing},
+    base::trace::{Parent, RequestTrace, Span, SpanKind, TraceScope, Tracing},
     protocol::{
+        call::CallRecord,
         message::task_id::OfTask,
         pb::v1::bindings::{Rpc, each_rpc},
         rpc::{ServiceFuture, ServiceResult},
@@ -33,9 +34,9 @@ impl Traced {
         Arc::new(Self { agent, tracing: tracing.clone(), url: url.and_then(|url| Url::parse(url).ok()) })
     }
 
-    /// Begins the span of a call, which passes its context on. Its parent is the trace of the call, or else that of the turn that makes
-    /// the call.
-    fn begin<T: OfTask>(&self, operation: &'static str, request: &mut Request<T>) -> Span {
+    /// Begins the span of a call, which passes its context on, and whose retries are events. Its parent is the trace of the call, or
+    /// else that of the turn that makes the call.
+    fn begin<T: OfTask>(&self, operation: &'static str, request: &mut Request<T>) -> CallSpan {
         let scope = TraceScope::current();
         let call = request.extensions().get::<Call>();
         let parent = call.and_then(|call| Parent::parse(call.trace.as_deref(), call.trace_state.as_deref()));
@@ -44,12 +45,24 @@ impl Traced {
         span.set_some("server.address", self.url.as_ref().and_then(Url::host_str));
         span.set_some("server.port", self.url.as_ref().and_then(Url::port_or_known_default));
         describe(&mut span, request.get_ref());
+        let mut call = request.extensions_mut().remove::<Call>().unwrap_or_default();
         if let Some(context) = span.context() {
-            let mut call = request.extensions_mut().remove::<Call>().unwrap_or_default();
             (call.trace, call.trace_state) = (Some(context.to_header()), span.state());
-            request.extensions_mut().insert(call);
         }
-        span
+        let record = Arc::new(CallRecord { trace: Some(RequestTrace::of(span)), ..CallRecord::default() });
+        call.record = Some(Arc::clone(&record));
+        request.extensions_mut().insert(call);
+        CallSpan(record)
+    }
+}
+
+/// Span of a call, which the call knows too.
+struct CallSpan(Arc<CallRecord>);
+
+impl CallSpan {
+    /// Returns the span, to be ended.
+    fn take(&self) -> Span {
+        self.0.trace.as_ref().map(RequestTrace::take).unwrap_or_default()
     }
 }
 
@@ -66,42 +79,47 @@ fn fail(span: &mut Span, status: &Status) {
     span.fail(Error::from(status.clone()).kind().wire().reason);
 }
 
-async fn unary<T: OfTask>(mut span: Span, response: ServiceFuture<'_, T>) -> ServiceResult<T> {
-    let response = response.await.inspect_err(|status| fail(&mut span, status))?;
+async fn unary<T: OfTask>(call: CallSpan, response: ServiceFuture<'_, T>) -> ServiceResult<T> {
+    let response = response.await;
+    let mut span = call.take();
+    let response = response.inspect_err(|status| fail(&mut span, status))?;
     describe(&mut span, response.get_ref());
     Ok(response)
 }
 
-async fn streaming(mut span: Span, response: ServiceFuture<'_, BoxStream<Event>>) -> ServiceResult<BoxStream<Event>> {
-    let response = response.await.inspect_err(|status| fail(&mut span, status))?;
-    let mut stream = StreamSpan { span, count: 0 };
+async fn streaming(call: CallSpan, response: ServiceFuture<'_, BoxStream<Event>>) -> ServiceResult<BoxStream<Event>> {
+    let response = response.await.inspect_err(|status| fail(&mut call.take(), status))?;
+    let mut stream = StreamSpan { call, count: 0 };
     Ok(response.map(|events| -> BoxStream<Event> { Box::pin(events.inspect(move |item| stream.record(item))) }))
 }
 
 /// Span of a stream, which ends with it.
 struct StreamSpan {
-    span: Span,
+    call: CallSpan,
     count: u64,
 }
 
 impl StreamSpan {
     fn record(&mut self, item: &Result<Event, Status>) {
+        let Some(trace) = &self.call.0.trace else { return };
         match item {
             Ok(event) => {
                 if self.count == 0 {
-                    self.span.event("first_event");
-                    self.span.set_some("a2a.task.id", event.task_id());
+                    trace.with(|span| {
+                        span.event("first_event");
+                        span.set_some("a2a.task.id", event.task_id());
+                    });
                 }
                 self.count += 1;
             }
-            Err(status) => fail(&mut self.span, status),
+            Err(status) => trace.with(|span| fail(span, status)),
         }
     }
 }
 
 impl Drop for StreamSpan {
     fn drop(&mut self) {
-        self.span.set("a2a_service.stream.events", self.count);
+        self.call.take().set("a2a_service.stream.events", self.count);
     }
 }
 

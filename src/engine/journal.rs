@@ -23,7 +23,7 @@ use tokio::{
 use self::{
     commit_retry::CommitRetry,
     lane::Lane,
-    live::{LastError, LiveState, apply_to_checkpoint},
+    live::{CommitSpans, LastError, LiveState, apply_to_checkpoint},
     waiters::Wakeups,
 };
 pub(crate) use self::{
@@ -265,6 +265,9 @@ impl Journal {
         self.phase.store(number, Ordering::SeqCst);
         for task in self.all() {
             let mut inner = task.lock();
+            if phase == Phase::Draining {
+                inner.note_in_span("drain");
+            }
             let wakeups = if phase == Phase::Stopped { inner.stop_waiting() } else { Wakeups::all() };
             drop(inner);
             task.send_wakeups(wakeups);
@@ -447,6 +450,7 @@ impl Journal {
                 }
             }
         }
+        let mut traced = CommitSpans { batch: batch.len(), count: 0 };
         for ((task, change), outcome) in batch.iter().zip(&**changes).zip(outcomes.map_err(drop)?) {
             let mut wakeups = Wakeups::default();
             let mut inner = task.lock();
@@ -458,7 +462,7 @@ impl Journal {
             match outcome {
                 Err(refusal) if !is_own(&refusal) => {
                     metric::COMMIT_FAILURES.add(None, &[failure_kind(&refusal)], 1);
-                    inner.record_commit(start.elapsed(), Some(failure_kind(&refusal)));
+                    inner.record_commit(start.elapsed(), Some(failure_kind(&refusal)), &mut traced);
                     let rejected = match &refusal {
                         Refused::Rejected(reason) => inner.reject(task, change, reason),
                         Refused::Stale(_) => None,
@@ -467,7 +471,7 @@ impl Journal {
                 }
                 Ok(()) | Err(_) => {
                     self.count_tasks(change);
-                    inner.record_commit(start.elapsed(), None);
+                    inner.record_commit(start.elapsed(), None, &mut traced);
                     inner.publish(change, &mut wakeups);
                     is_committed = true;
                 }

@@ -7,7 +7,7 @@ use std::{
     net::SocketAddr,
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicI32, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -34,6 +34,7 @@ use crate::{
         error::{Error, ErrorKind},
         event::Cursor,
         message::hops,
+        pb::v1::TaskState,
         response_budget::{Reservation, ResponseBudget},
         version::Version,
     },
@@ -102,6 +103,8 @@ pub struct CallRecord {
     pub(crate) version: OnceLock<Version>,
     /// Id of the task.
     pub(crate) task: OnceLock<String>,
+    /// State of the task, as the last one that the call knows.
+    pub(crate) state: AtomicI32,
     /// Owner of the task.
     pub(crate) owner: OnceLock<Arc<str>>,
     /// Number of events that were sent on the stream.
@@ -172,6 +175,11 @@ impl CallRecord {
         }
     }
 
+    /// Sets the state of the task.
+    pub(crate) fn state(&self, state: TaskState) {
+        self.state.store(state.into(), Ordering::Relaxed);
+    }
+
     /// Sets the operation, the version and the task of a span, and its error. `is_fault`: of the server, not of the caller.
     #[cfg(feature = "server")]
     pub(crate) fn describe(&self, span: &mut Span, reason: Option<&str>, is_fault: bool) {
@@ -180,6 +188,10 @@ impl CallRecord {
             span.set("a2a.method.name", *operation);
             span.set_some("a2a.protocol.version", self.version.get().map(|version| version.as_str()));
             span.set_some("a2a.task.id", self.task.get().map(String::as_str));
+            let state = TaskState::try_from(self.state.load(Ordering::Relaxed)).unwrap_or_default();
+            let state =
+                (state != TaskState::Unspecified).then(|| state.as_str_name().trim_start_matches("TASK_STATE_"));
+            span.set_some("a2a.task.state", state.map(str::to_ascii_lowercase));
         }
         let kind = reason.and_then(ErrorKind::from_reason);
         let reason = kind.map(|kind| kind.wire().reason);

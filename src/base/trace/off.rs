@@ -1,6 +1,9 @@
 //! Spans without the feature `trace`: there are none.
 
-use std::{borrow::Cow, time::SystemTime};
+use std::{
+    borrow::Cow,
+    time::{Duration, SystemTime},
+};
 
 use serde_json::Value;
 
@@ -41,6 +44,8 @@ impl Span {
     pub(crate) fn set_content(&mut self, _: &'static str, _: &str) {}
 
     pub(crate) fn event(&mut self, _: &'static str) {}
+
+    pub(crate) fn retry(&mut self, _: u32, _: &'static str, _: Duration) {}
 
     pub(crate) fn link(&mut self, _: &'static str, _: TraceContext) {}
 

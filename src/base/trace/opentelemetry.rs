@@ -6,7 +6,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    time::SystemTime,
+    time::{Duration, SystemTime},
 };
 
 use opentelemetry::{
@@ -110,6 +110,15 @@ impl Span {
     pub(crate) fn event(&mut self, name: &'static str) {
         if let Some(span) = self.recording() {
             span.add_event(name, Vec::new());
+        }
+    }
+
+    /// Adds the event of a retry, which is made after an error and a delay.
+    pub(crate) fn retry(&mut self, attempt: u32, error_type: &'static str, delay: Duration) {
+        if let Some(span) = self.recording() {
+            let attempt = KeyValue::new("attempt", i64::from(attempt));
+            let (error, delay) = (KeyValue::new("error.type", error_type), KeyValue::new("delay", delay.as_secs_f64()));
+            span.add_event("retry", vec![attempt, error, delay]);
         }
     }
 

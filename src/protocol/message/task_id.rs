@@ -7,7 +7,8 @@ use crate::protocol::{
         AgentCard, CancelTaskRequest, DeleteTaskPushNotificationConfigRequest, GetExtendedAgentCardRequest,
         GetTaskPushNotificationConfigRequest, GetTaskRequest, ListTaskPushNotificationConfigsRequest,
         ListTaskPushNotificationConfigsResponse, ListTasksRequest, ListTasksResponse, SendMessageRequest,
-        SendMessageResponse, SubscribeToTaskRequest, TaskPushNotificationConfig, send_message_response::Payload,
+        SendMessageResponse, SubscribeToTaskRequest, TaskPushNotificationConfig, TaskState,
+        send_message_response::Payload,
     },
     rpc::BoxStream,
     snapshot::Snapshot,
@@ -18,6 +19,11 @@ pub(crate) trait OfTask {
     /// Returns the id of the task, if there is one. The task of a request may not exist.
     fn task_id(&self) -> Option<&str> {
         None
+    }
+
+    /// Returns the state of the task of a response to a send.
+    fn task_state(&self) -> TaskState {
+        TaskState::Unspecified
     }
 
     /// Returns the ids of the message of a send, and of its context, which may be empty.
@@ -69,6 +75,13 @@ impl OfTask for SendMessageResponse {
         match &self.payload {
             Some(Payload::Task(task)) => Some(&task.id),
             Some(Payload::Message(_)) | None => None,
+        }
+    }
+
+    fn task_state(&self) -> TaskState {
+        match &self.payload {
+            Some(Payload::Task(task)) => task.state(),
+            Some(Payload::Message(_)) | None => TaskState::Unspecified,
         }
     }
 }

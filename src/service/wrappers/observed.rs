@@ -16,11 +16,13 @@ use crate::{
     protocol::{
         call::{Call, CallRecord},
         error::{self, Error, ErrorKind},
-        event::Event,
+        event::{Ends, Event},
         message::task_id::OfTask,
         pb::v1::{
+            TaskStatus,
             a2a_service_server::A2aService,
             bindings::{Rpc, each_rpc},
+            stream_response::Payload,
         },
         rpc::{BoxStream, ServiceFuture},
     },
@@ -77,6 +79,7 @@ impl ObservedCall {
         }
         if let (Some(record), Ok(response)) = (&self.record, result) {
             record.task(response.get_ref().task_id());
+            record.state(response.get_ref().task_state());
         }
     }
 }
@@ -166,6 +169,10 @@ impl Stream for ObservedEvents {
                     record.sent_event();
                     if is_first {
                         record.task(event.task_id());
+                    }
+                    if record.trace.is_some() && event.ends() != Ends::Nothing {
+                        let status = event.payload().and_then(Payload::status);
+                        record.state(status.map(TaskStatus::state).unwrap_or_default());
                     }
                 }
             }

@@ -10,7 +10,12 @@ use std::{
 
 use axum::extract::OriginalUri;
 use bytes::Bytes;
-use http::{HeaderValue, Method, Response, Version, header::USER_AGENT, request::Parts};
+use http::{
+    HeaderValue, Method, Response, Version,
+    header::{HOST, USER_AGENT},
+    request::Parts,
+    uri::Authority,
+};
 use http_body::{Body as _, Frame};
 use tokio::time::Instant;
 use tracing::{Level, Span, field};
@@ -21,7 +26,10 @@ use crate::{
         sources::Ids,
         trace::{RequestTrace, TraceContext},
     },
-    protocol::call::{CallRecord, REQUEST_ID, TRACE},
+    protocol::{
+        call::{CallRecord, REQUEST_ID, TRACE},
+        pb::v1::bindings::Rpc,
+    },
     transport::{
         Body, BrowserHeaders, CallOutcome, REQUEST_LOG, RequestClass, ResponseFuture,
         body::observed::{BodyObserver, ObservedBody},
@@ -74,6 +82,7 @@ pub(crate) fn logged(
             is_complete: false,
             http: parts.version,
             user_agent: parts.headers.get(USER_AGENT).filter(|_| is_traced).cloned(),
+            authority: is_traced.then(|| authority(&parts)).flatten(),
         })
     });
     if let Some(line) = &line {
@@ -141,6 +150,14 @@ pub(crate) struct RequestLine {
     is_complete: bool,
     http: Version,
     user_agent: Option<HeaderValue>,
+    /// Host and port that the client asks for.
+    authority: Option<Authority>,
+}
+
+/// Returns the host and port that a request is for.
+fn authority(parts: &Parts) -> Option<Authority> {
+    let host = || parts.headers.get(HOST)?.to_str().ok()?.parse().ok();
+    parts.uri.authority().cloned().or_else(host)
 }
 
 impl RequestLine {
@@ -158,9 +175,14 @@ impl RequestLine {
         let calls = CallRecord::default();
         let call = if is_batch { &calls } else { &**record };
         call.describe(&mut span, outcome.reason.as_deref(), is_fault);
-        if call.operation.get().is_some() {
+        if let Some(operation) = call.operation.get() {
             span.set_some("rpc.method", outcome.method.as_deref());
+            let rule = Rpc::from_name(operation).filter(|_| system == "http").map(Rpc::http_rule);
+            let route = rule.map_or_else(|| self.path.clone(), |rule| rule.template.replace("=*", ""));
+            span.set("http.route", route);
         }
+        span.set_some("server.address", self.authority.as_ref().map(Authority::host));
+        span.set_some("server.port", self.authority.as_ref().and_then(Authority::port_u16));
         span.set_some("rpc.system.name", Some(system).filter(|system| *system != "http"));
         span.set("a2a_service.binding", system);
         span.set("a2a_service.request.id", self.id.to_str().unwrap_or_default());

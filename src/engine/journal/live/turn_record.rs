@@ -6,7 +6,10 @@ use std::{mem, time::Duration};
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use super::{LiveState, turn_span::TurnSpan};
+use super::{
+    LiveState,
+    turn_span::{CommitSpans, TurnSpan},
+};
 use crate::{
     base::{
         clock::{Millis, whole_millis},
@@ -182,10 +185,15 @@ impl LiveState {
     }
 
     /// Adds a commit, with its duration and the kind of its failure, if it has failed.
-    pub(in crate::engine::journal) fn record_commit(&mut self, duration: Duration, failure: Option<&str>) {
+    pub(in crate::engine::journal) fn record_commit(
+        &mut self,
+        duration: Duration,
+        failure: Option<&str>,
+        traced: &mut CommitSpans,
+    ) {
         self.turn.open.record.commit_wait += duration;
         if let Some(span) = &self.turn.open.span {
-            span.record_commit(duration, failure);
+            span.record_commit(duration, failure, traced);
         }
     }
 

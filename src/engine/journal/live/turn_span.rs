@@ -7,12 +7,25 @@ use tokio::time::Instant;
 use super::LiveState;
 use crate::{
     base::trace::{Parent, Span, SpanKind, TraceContext, TraceScope},
-    engine::journal::{LiveRef, turn_context::TurnContext},
-    store::TurnRecord,
+    engine::journal::{
+        Journal, LiveRef,
+        turn_context::{MessageContexts, TurnContext},
+    },
+    protocol::pb::v1::TaskState,
+    store::{TaskKey, TurnRecord},
 };
 
 /// Duration from which a commit has a span.
 const SLOW_COMMIT: Duration = Duration::from_millis(100);
+
+/// Maximum number of spans of a commit of many tasks.
+const MAX_COMMIT_SPANS: u32 = 8;
+
+/// Spans of one commit: the number of its tasks, and that of the spans so far.
+pub(in crate::engine::journal) struct CommitSpans {
+    pub(in crate::engine::journal) batch: usize,
+    pub(in crate::engine::journal) count: u32,
+}
 
 /// Span of a turn.
 pub(super) struct TurnSpan {
@@ -69,6 +82,18 @@ impl LiveRef {
     }
 }
 
+impl Journal {
+    /// Returns the state of a task, and the span of its running or last turn, if it has one.
+    pub(crate) async fn traced_task(&self, key: &TaskKey) -> Option<(TaskState, Option<TraceContext>)> {
+        if let Some(live) = self.get(key) {
+            let state = live.lock();
+            return Some((state.committed()?.0.state(), state.accepted.contexts.last_span()));
+        }
+        let stored = self.store().load(key).await.ok()??;
+        Some((stored.row.state, MessageContexts::loaded(stored.turn_contexts.as_deref()).last_span()))
+    }
+}
+
 impl LiveState {
     /// Adds an event to the span of the newest turn.
     pub(in crate::engine::journal) fn note_in_span(&mut self, event: &'static str) {
@@ -84,6 +109,7 @@ impl TurnSpan {
         let span = &mut self.span;
         let outcome = record.outcome.unwrap_or_default();
         span.set("a2a_service.turn.outcome", outcome);
+        span.set_some("a2a.task.state", Some(outcome).filter(|outcome| !matches!(*outcome, "reply" | "abandoned")));
         span.set("a2a_service.turn.attempt", record.attempt);
         let seconds = |millis: i64| Duration::from_millis(millis.max(0).unsigned_abs()).as_secs_f64();
         span.set_some("a2a_service.turn.queue_time", record.begun.map(|begun| seconds(begun - record.accepted)));
@@ -101,12 +127,14 @@ impl TurnSpan {
     }
 
     /// Adds the span of a commit that was slow, or has failed.
-    pub(super) fn record_commit(&self, duration: Duration, failure: Option<&str>) {
-        if duration >= SLOW_COMMIT || failure.is_some() {
+    pub(super) fn record_commit(&self, duration: Duration, failure: Option<&str>, traced: &mut CommitSpans) {
+        if (duration >= SLOW_COMMIT || failure.is_some()) && traced.count < MAX_COMMIT_SPANS {
+            traced.count += 1;
             let started = SystemTime::now().checked_sub(duration);
             let mut span = self.scope.tracing.start(SpanKind::Internal, "commit", self.scope.parent(), started);
             span.set("db.system.name", "sqlite");
             span.set("db.operation.name", "COMMIT");
+            span.set("db.operation.batch.size", traced.batch);
             if let Some(failure) = failure {
                 span.fail(failure);
             }
