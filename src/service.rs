@@ -262,9 +262,8 @@ impl Service {
     }
 
     fn scope(&self, call: &Call, tenant: &str) -> Arc<Scope> {
-        if let (false, Some(trace)) = (tenant.is_empty(), call.record.as_ref().and_then(|record| record.trace.as_ref()))
-        {
-            trace.with(|span| span.set("a2a.tenant", tenant));
+        if let Some(trace) = call.record.as_ref().and_then(|record| record.trace.as_ref()) {
+            trace.with(|span| span.set_some("a2a.tenant", Some(tenant).filter(|tenant| !tenant.is_empty())));
         }
         if call.owner.is_empty() && tenant.is_empty() {
             return Arc::clone(&self.anonymous);
@@ -274,10 +273,8 @@ impl Service {
 
     /// Tells the span of a call, if it is exported, the state of the task, and links the running or last turn in another trace.
     async fn trace_task(&self, record: Option<Arc<CallRecord>>, key: &TaskKey) {
-        let Some((record, trace)) = record.as_ref().and_then(|record| Some((record, record.trace.as_ref()?))) else {
-            return;
-        };
-        if trace.is_exported()
+        if let Some((record, trace)) = record.as_ref().and_then(|record| Some((record, record.trace.as_ref()?)))
+            && trace.is_exported()
             && let Some((state, turn)) = self.execution.journal().traced_task(key).await
         {
             record.state(state);

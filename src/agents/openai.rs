@@ -20,13 +20,7 @@ use super::{
     endpoint::{self, client_builder, parse_url, until_canceled},
     wait_for,
 };
-use crate::base::{
-    credential::Credential,
-    dependency::Dependency,
-    metric,
-    stderr::escaped,
-    trace::{SpanKind, TraceScope},
-};
+use crate::base::{credential::Credential, dependency::Dependency, metric, stderr::escaped, trace};
 
 mod completion;
 mod conversation;
@@ -450,8 +444,9 @@ impl<'a> Run<'a> {
                     Ok(Some(_)) if self.state.is_declined => self.agent.tools.decline(tool),
                     Ok(Some(text)) => {
                         if tool.is_question() {
-                            let scope = TraceScope::current();
-                            let mut span = scope.start(SpanKind::Internal, format!("execute_tool {}", call.name));
+                            let scope = trace::TraceScope::current();
+                            let mut span =
+                                scope.start(trace::SpanKind::Internal, format!("execute_tool {}", call.name));
                             span.set("gen_ai.operation.name", "execute_tool");
                             span.set("gen_ai.tool.name", &*call.name);
                             span.set("gen_ai.tool.call.id", &*call.id);

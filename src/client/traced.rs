@@ -36,7 +36,7 @@ impl Traced {
 
     /// Begins the span of a call, which passes its context on, and whose retries are events. Its parent is the trace of the call, or
     /// else that of the turn that makes the call.
-    fn begin<T: OfTask>(&self, operation: &'static str, request: &mut Request<T>) -> CallSpan {
+    fn begin<T: OfTask>(&self, operation: &'static str, request: &mut Request<T>) -> Arc<CallRecord> {
         let scope = TraceScope::current();
         let call = request.extensions().get::<Call>();
         let parent = call.and_then(|call| Parent::parse(call.trace.as_deref(), call.trace_state.as_deref()));
@@ -52,18 +52,13 @@ impl Traced {
         let record = Arc::new(CallRecord { trace: Some(RequestTrace::of(span)), ..CallRecord::default() });
         call.record = Some(Arc::clone(&record));
         request.extensions_mut().insert(call);
-        CallSpan(record)
+        record
     }
 }
 
-/// Span of a call, which the call knows too.
-struct CallSpan(Arc<CallRecord>);
-
-impl CallSpan {
-    /// Returns the span, to be ended.
-    fn take(&self) -> Span {
-        self.0.trace.as_ref().map(RequestTrace::take).unwrap_or_default()
-    }
+/// Returns the span of a call, to be ended.
+fn take(call: &CallRecord) -> Span {
+    call.trace.as_ref().map(RequestTrace::take).unwrap_or_default()
 }
 
 /// Sets the ids of a request or a response.
@@ -79,29 +74,32 @@ fn fail(span: &mut Span, status: &Status) {
     span.fail(Error::from(status.clone()).kind().wire().reason);
 }
 
-async fn unary<T: OfTask>(call: CallSpan, response: ServiceFuture<'_, T>) -> ServiceResult<T> {
+async fn unary<T: OfTask>(call: Arc<CallRecord>, response: ServiceFuture<'_, T>) -> ServiceResult<T> {
     let response = response.await;
-    let mut span = call.take();
+    let mut span = take(&call);
     let response = response.inspect_err(|status| fail(&mut span, status))?;
     describe(&mut span, response.get_ref());
     Ok(response)
 }
 
-async fn streaming(call: CallSpan, response: ServiceFuture<'_, BoxStream<Event>>) -> ServiceResult<BoxStream<Event>> {
-    let response = response.await.inspect_err(|status| fail(&mut call.take(), status))?;
+async fn streaming(
+    call: Arc<CallRecord>,
+    response: ServiceFuture<'_, BoxStream<Event>>,
+) -> ServiceResult<BoxStream<Event>> {
+    let response = response.await.inspect_err(|status| fail(&mut take(&call), status))?;
     let mut stream = StreamSpan { call, count: 0 };
     Ok(response.map(|events| -> BoxStream<Event> { Box::pin(events.inspect(move |item| stream.record(item))) }))
 }
 
 /// Span of a stream, which ends with it.
 struct StreamSpan {
-    call: CallSpan,
+    call: Arc<CallRecord>,
     count: u64,
 }
 
 impl StreamSpan {
     fn record(&mut self, item: &Result<Event, Status>) {
-        let Some(trace) = &self.call.0.trace else { return };
+        let Some(trace) = &self.call.trace else { return };
         match item {
             Ok(event) => {
                 if self.count == 0 {
@@ -119,7 +117,7 @@ impl StreamSpan {
 
 impl Drop for StreamSpan {
     fn drop(&mut self) {
-        self.call.take().set("a2a_service.stream.events", self.count);
+        take(&self.call).set("a2a_service.stream.events", self.count);
     }
 }
 

@@ -23,7 +23,7 @@ use tokio::{
 use self::{
     commit_retry::CommitRetry,
     lane::Lane,
-    live::{CommitSpans, LastError, LiveState, apply_to_checkpoint},
+    live::{LastError, LiveState, apply_to_checkpoint},
     waiters::Wakeups,
 };
 pub(crate) use self::{
@@ -450,7 +450,7 @@ impl Journal {
                 }
             }
         }
-        let mut traced = CommitSpans { batch: batch.len(), count: 0 };
+        let mut spans = 0;
         for ((task, change), outcome) in batch.iter().zip(&**changes).zip(outcomes.map_err(drop)?) {
             let mut wakeups = Wakeups::default();
             let mut inner = task.lock();
@@ -462,7 +462,7 @@ impl Journal {
             match outcome {
                 Err(refusal) if !is_own(&refusal) => {
                     metric::COMMIT_FAILURES.add(None, &[failure_kind(&refusal)], 1);
-                    inner.record_commit(start.elapsed(), Some(failure_kind(&refusal)), &mut traced);
+                    inner.record_commit(start.elapsed(), Some(failure_kind(&refusal)), (batch.len(), &mut spans));
                     let rejected = match &refusal {
                         Refused::Rejected(reason) => inner.reject(task, change, reason),
                         Refused::Stale(_) => None,
@@ -471,7 +471,7 @@ impl Journal {
                 }
                 Ok(()) | Err(_) => {
                     self.count_tasks(change);
-                    inner.record_commit(start.elapsed(), None, &mut traced);
+                    inner.record_commit(start.elapsed(), None, (batch.len(), &mut spans));
                     inner.publish(change, &mut wakeups);
                     is_committed = true;
                 }

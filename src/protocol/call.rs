@@ -175,9 +175,11 @@ impl CallRecord {
         }
     }
 
-    /// Sets the state of the task.
+    /// Sets the state of the task, if it is known.
     pub(crate) fn state(&self, state: TaskState) {
-        self.state.store(state.into(), Ordering::Relaxed);
+        if state != TaskState::Unspecified {
+            self.state.store(state.into(), Ordering::Relaxed);
+        }
     }
 
     /// Sets the operation, the version and the task of a span, and its error. `is_fault`: of the server, not of the caller.

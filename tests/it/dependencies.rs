@@ -254,7 +254,7 @@ async fn dead_endpoint_is_refused_and_recovers() {
 }
 
 /// Model that calls the tool `greet` if it has one, and answers with its result.
-fn model() -> Router {
+pub(crate) fn model() -> Router {
     let completion = async |request: Request| {
         let body = axum::body::to_bytes(request.into_body(), 1 << 20).await.unwrap();
         let body: Value = serde_json::from_slice(&body).unwrap();
@@ -421,6 +421,12 @@ async fn readiness_depends_on_the_agents_on_request() {
     assert!(start.elapsed() > Duration::from_secs(25), "{:?}", start.elapsed());
     let text = ready().await.text().await.unwrap();
     assert_eq!(text, "drain ok\nrecovery ok\nstore ok\ncommits ok\nagents failed\nno agent can do its work\n");
+    let ended = ["outcome=\"failed\"", "reason=\"breaker_open\""];
+    while gateway.metric("a2a_turns_ended_total", &ended).await != [1.0] {
+        assert!(start.elapsed() < Duration::from_secs(50), "{:?}", gateway.log.lock().unwrap());
+        ticks.tick().await;
+    }
+    assert_eq!(gateway.logged("reason=breaker_open"), 1, "{:?}", gateway.log.lock().unwrap());
     serve_at(address, Router::new().route("/turn", any(async || "hello"))).await;
     while ready().await.status() != StatusCode::OK {
         assert!(start.elapsed() < Duration::from_secs(90));

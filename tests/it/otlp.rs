@@ -16,7 +16,7 @@ use a2a_service::{
     agent::{End, demo::Demo, from_fn},
     bytes::Bytes,
     call::Call,
-    client::{self, Client},
+    client::{self, Client, Retry},
     http::{HeaderMap, StatusCode},
     opentelemetry::{
         global::BoxedTracer,
@@ -363,6 +363,49 @@ async fn program_has_the_spans_of_its_server_and_its_client_and_strangers_are_li
     assert_eq!(attribute(&of("GetTask", Kind::Client), "error.type"), "TASK_NOT_FOUND");
 }
 
+#[tokio::test]
+async fn retries_are_events_of_the_span_of_their_call() {
+    let kept = Kept::default();
+    let provider = SdkTracerProvider::builder().with_simple_exporter(kept.clone()).build();
+    let tracer = BoxedTracer::new(Box::new(provider.tracer("program")));
+    let url = crate::bindings::program(Router::new().fallback(async || StatusCode::SERVICE_UNAVAILABLE)).await;
+    let retry = Retry::default().attempts(2).first(Duration::from_millis(1));
+    let agent = Client::builder().retry(retry).tracer(tracer).rest(&url).unwrap();
+    let missing = GetTaskRequest { id: "nobody".into(), ..GetTaskRequest::default() };
+    agent.get_task(Call::default().request(missing)).await.unwrap_err();
+    let spans = kept.0.lock().unwrap().clone();
+    assert_eq!(spans.len(), 1, "{spans:#?}");
+    let events: Vec<_> = spans[0]
+        .events
+        .iter()
+        .map(|event| {
+            let value = |name: &str| {
+                let found = event.attributes.iter().find(|attribute| attribute.key.as_str() == name);
+                found.map(|attribute| attribute.value.as_str().into_owned()).unwrap_or_default()
+            };
+            (event.name.to_string(), value("attempt"), value("error.type"), value("delay").is_empty())
+        })
+        .collect();
+    let retry = |attempt: &str| ("retry".to_owned(), attempt.to_owned(), "UNAVAILABLE".to_owned(), false);
+    assert_eq!(events, [retry("1"), retry("2")]);
+}
+
+/// MCP server that answers a call with its `traceparent`.
+#[cfg(unix)]
+const TOOL_SERVER: &str = r#"
+while read -r line; do
+  id=$(printf '%s' "$line" | sed -n 's/.*"id":\([0-9]*\).*/\1/p')
+  trace=$(printf '%s' "$line" | sed -n 's/.*"_meta":{[^}]*"traceparent":"\([^"]*\)".*/\1/p')
+  case "$line" in
+    *'"initialize"'*) reply='{"protocolVersion":"2025-06-18","capabilities":{},"serverInfo":{"name":"s","version":"1"}}' ;;
+    *'"tools/list"'*) reply='{"tools":[{"name":"greet","inputSchema":{"type":"object"}}]}' ;;
+    *'"tools/call"'*) reply='{"content":[{"type":"text","text":"'$trace'"}]}' ;;
+    *) continue ;;
+  esac
+  printf '{"jsonrpc":"2.0","id":%s,"result":%s}\n' "$id" "$reply"
+done
+"#;
+
 /// Text of the first artifact of a reply.
 fn text_of(reply: &Value) -> &str {
     reply["task"]["artifacts"][0]["parts"][0]["text"].as_str().unwrap_or_else(|| panic!("{reply}"))
@@ -405,6 +448,11 @@ async fn agents_get_the_context_of_the_span_of_their_request() {
     let reply = run(&["--exec", echo, "--exec-format", "json_lines"]).await;
     assert_eq!(text_of(&reply), take("sh").header());
 
+    let persistent = r#"sh -c 'while read -r line; do t=${line#*\"traceparent\":\"}; n=${line#*\"turn\":\"}; n=${n%%\"*}
+        printf "{\"type\":\"artifact\",\"turn\":\"%s\",\"text\":\"%s\"}\n{\"type\":\"complete\",\"turn\":\"%s\"}\n" "$n" "${t%%\"*}" "$n"; done'"#;
+    let reply = run(&["--exec", persistent, "--exec-format", "persistent"]).await;
+    assert_eq!(text_of(&reply), take("sh").header());
+
     let header = |headers: &HeaderMap| headers["traceparent"].to_str().unwrap().to_owned();
     let endpoint =
         crate::bindings::program(Router::new().fallback(async move |headers: HeaderMap| header(&headers))).await;
@@ -432,6 +480,19 @@ async fn agents_get_the_context_of_the_span_of_their_request() {
         assert_eq!(contents.0.contains("hello"), content == "messages", "{contents:?}");
         assert_eq!(contents.1.contains(&span.header()), content == "messages", "{contents:?}");
     }
+
+    let directory = tempfile::tempdir().unwrap();
+    let script = directory.path().join("server.sh");
+    fs::write(&script, TOOL_SERVER).unwrap();
+    let servers = format!("[{{ name = 'shell', command = ['sh', '{}'] }}]", script.display());
+    let model = crate::bindings::program(crate::dependencies::model()).await;
+    let reply = run(&["--openai", &format!("{model}/v1"), "--model", "m", "--openai-mcp", &servers]).await;
+    let span = take("tools/call greet");
+    assert_eq!(text_of(&reply), span.header());
+    let [method, tool, operation, server] =
+        ["mcp.method.name", "gen_ai.tool.name", "gen_ai.operation.name", "a2a_service.mcp.server"]
+            .map(|name| span.attribute(name));
+    assert_eq!([&*method, &*tool, &*operation, &*server], ["tools/call", "greet", "execute_tool", "shell"]);
 
     // A gateway and its upstream agent have one trace.
     let (upstream, url) = collector.server(&[]).await;
@@ -544,6 +605,131 @@ async fn turn_of_several_messages_continues_the_first_and_links_the_others() {
     let links: Vec<_> = spans[1].links.iter().map(|link| link.span_context.span_id().to_string()).collect();
     let first = spans[0].span_context.span_id().to_string();
     assert_eq!(links, [&*first, "0000000000000003", "0000000000000004"]);
+}
+
+#[tokio::test]
+async fn reads_and_cancels_link_the_turn_that_they_are_about() {
+    let collector = Collector::accepting().await;
+    let directory = tempfile::tempdir().unwrap();
+    let store = format!("sqlite:{}", directory.path().join("a2a.db").display());
+    let (child, url) = collector.server(&["--store", &store]).await;
+    let mut body = at_once("/slow 20", None);
+    body["tenant"] = json!("north");
+    let sent = send(&format!("{url}/message:send"), &body).await;
+    let path = format!("/north/tasks/{}", sent["task"]["id"].as_str().unwrap());
+    let get = async |url: &str| crate::bindings::fetch(format!("{url}{path}")).await.unwrap().text().await.unwrap();
+    assert!(get(&url).await.contains("TASK_STATE_WORKING"));
+    let subscribed = crate::bindings::fetch(format!("{url}{path}:subscribe")).await.unwrap();
+    let canceled = send(&format!("{url}{path}:cancel"), &json!({})).await;
+    assert_eq!(canceled["status"]["state"], "TASK_STATE_CANCELED");
+    subscribed.text().await.unwrap();
+    let port = url.rsplit(':').next().unwrap().to_owned();
+    stop(child).await;
+    // The turn of a task that is read from the store.
+    let (child, url) = collector.server(&["--store", &store]).await;
+    assert!(get(&url).await.contains("TASK_STATE_CANCELED"));
+    stop(child).await;
+    let spans = collector.spans.borrow().clone();
+    let turn = find(&spans, "invoke_agent");
+    assert_eq!(turn.attribute("a2a.task.state"), "canceled");
+    assert!(turn.span.events.iter().any(|event| event.name == "cancel_requested"), "{turn:#?}");
+    let about = |name: &str, state: &str| {
+        let is_found = |span: &&Exported| span.name() == name && span.attribute("a2a.task.state") == state;
+        spans.iter().find(is_found).unwrap_or_else(|| panic!("no {name} of {state} in {spans:#?}"))
+    };
+    for (name, state, route) in [
+        ("GetTask", "working", "/tasks/{id}"),
+        ("SubscribeToTask", "canceled", "/tasks/{id}:subscribe"),
+        ("CancelTask", "canceled", "/tasks/{id}:cancel"),
+        ("GetTask", "canceled", "/tasks/{id}"),
+    ] {
+        let span = about(name, state);
+        assert_eq!(span.links(), [("turn".to_owned(), turn.id())], "{name} {state}");
+        assert_ne!(span.trace(), turn.trace());
+        assert_eq!((&*span.attribute("http.route"), &*span.attribute("a2a.tenant")), (route, "north"));
+    }
+    let sent = find(&spans, "SendMessage");
+    assert_eq!((sent.attribute("http.route"), sent.attribute("a2a.tenant")), ("/message:send".into(), "north".into()));
+    assert_eq!((sent.attribute("server.address"), sent.attribute("server.port")), ("127.0.0.1".into(), port));
+    assert!(sent.links().is_empty() && ["submitted", "working"].contains(&&*sent.attribute("a2a.task.state")));
+}
+
+#[tokio::test]
+async fn turn_has_an_event_of_the_drain_and_a_span_of_a_slow_commit() {
+    let collector = Collector::accepting().await;
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("a2a.db");
+    let (child, url) = collector.server(&["--store", &format!("sqlite:{}", path.display())]).await;
+    let other = rusqlite::Connection::open(&path).unwrap();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let (target, body) = (format!("{url}/message:send"), at_once("/slow 1", None));
+    let mut sending = tokio::spawn(async move { send(&target, &body).await });
+    assert!(timeout(Duration::from_millis(400), &mut sending).await.is_err(), "the store is locked");
+    other.execute_batch("COMMIT").unwrap();
+    timeout(SOON, sending).await.unwrap().unwrap();
+    stop(child).await;
+    let spans = collector.spans.borrow().clone();
+    let (turn, commit) = (find(&spans, "invoke_agent"), find(&spans, "commit"));
+    assert_eq!(turn.attribute("a2a_service.turn.outcome"), "completed");
+    let events: Vec<_> = turn.span.events.iter().map(|event| &*event.name).collect();
+    assert_eq!(events, ["drain"]);
+    assert_eq!((commit.parent(), commit.trace()), (turn.id(), turn.trace()));
+    assert_eq!(commit.attribute("db.operation.batch.size"), "1");
+    assert!(commit.span.end_time_unix_nano - commit.span.start_time_unix_nano >= 100_000_000, "{commit:#?}");
+}
+
+#[tokio::test]
+async fn question_of_a_model_is_a_span_of_its_tool() {
+    let collector = Collector::accepting().await;
+    let call = json!({"name": "ask_user", "arguments": json!({"question": "CANARY?"}).to_string()});
+    let call = json!([{"id": "call-1", "type": "function", "function": call}]);
+    let choice =
+        json!({"index": 0, "message": {"role": "assistant", "tool_calls": call}, "finish_reason": "tool_calls"});
+    let body = json!({"id": "c-1", "object": "chat.completion", "choices": [choice]}).to_string();
+    let complete = async move || ([("content-type", "application/json")], body);
+    let model = crate::bindings::program(Router::new().fallback(complete)).await;
+    let (child, url) = collector.server(&["--openai", &model, "--openai-model", "m", "--openai-ask"]).await;
+    let reply = send(&format!("{url}/message:send"), &message("hello")).await;
+    assert_eq!(reply["task"]["status"]["state"], "TASK_STATE_INPUT_REQUIRED");
+    let spans = collector.wait_for("SendMessage").await;
+    let (asked, turn) = (find(&spans, "execute_tool ask_user"), find(&spans, "invoke_agent"));
+    assert_eq!((asked.span.kind(), asked.parent()), (SpanKind::Internal, turn.id()));
+    assert_eq!(asked.attribute("gen_ai.operation.name"), "execute_tool");
+    assert_eq!(
+        (asked.attribute("gen_ai.tool.name"), asked.attribute("gen_ai.tool.call.id")),
+        ("ask_user".into(), "call-1".into())
+    );
+    assert_eq!(find(&spans, "SendMessage").attribute("a2a.task.state"), "input_required");
+    assert!(!format!("{spans:?}").contains("CANARY"));
+    stop(child).await;
+}
+
+#[tokio::test]
+async fn commands_continue_the_trace_of_their_environment() {
+    let collector = Collector::accepting().await;
+    let (child, url) = collector.server(&[]).await;
+    for (name, trace) in [("send", CALLER), ("stream", CALLER), ("send", "invalid")] {
+        let mut command = a2a(&[name, &url, "hello", "--verbose"]);
+        command.env("TRACEPARENT", trace).env("TRACESTATE", "vendor=1");
+        let sent = output(command).await;
+        let stderr = String::from_utf8(sent.stderr).unwrap();
+        assert_eq!(
+            (sent.status.code(), stderr.contains(&format!("trace {TRACE}\n"))),
+            (Some(0), trace == CALLER),
+            "{stderr}"
+        );
+    }
+    stop(child).await;
+    let spans = collector.spans.borrow().clone();
+    let servers: Vec<_> = spans.iter().filter(|span| span.is_server() && span.name().starts_with("Send")).collect();
+    let parents: Vec<_> = servers.iter().map(|span| (span.name(), span.parent(), &*span.span.trace_state)).collect();
+    let caller = "00f067aa0ba902b7".to_owned();
+    let expected = [
+        ("SendMessage", caller.clone(), "vendor=1"),
+        ("SendStreamingMessage", caller, "vendor=1"),
+        ("SendMessage", String::new(), ""),
+    ];
+    assert_eq!(parents, expected);
 }
 
 fn find_id<'a>(spans: &'a [Exported], id: &str) -> &'a Exported {

@@ -373,6 +373,17 @@ async fn timeline_has_attempts_commits_and_the_error() {
     }
     let read = |name: &str| std::fs::read_to_string(directory.join(name)).unwrap();
     assert_eq!(read("one.jsonl"), read("two.jsonl"));
+    // Commits of one millisecond are several.
+    let chunks = |text: &str| {
+        text.lines().find(|line| line.contains("12 chunks in ")).unwrap().split(" ..").next().unwrap()[9..].to_owned()
+    };
+    let before = chunks(&text);
+    assert!(!before.contains(" in 1 commits"), "{before}");
+    let database = rusqlite::Connection::open(directory.join("a2a.db")).unwrap();
+    database.execute("UPDATE log SET at = 0", []).unwrap();
+    let (_, text, _) = admin(directory, &["show", &id, "--timeline"]).await;
+    assert_eq!(chunks(&text), before);
+    drop(database);
     let (code, output, _) = admin(directory, &["forget", "--owner", "", "--yes"]).await;
     assert_eq!(code, 0, "{output}");
     let database = rusqlite::Connection::open(directory.join("a2a.db")).unwrap();

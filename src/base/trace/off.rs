@@ -1,9 +1,6 @@
 //! Spans without the feature `trace`: there are none.
 
-use std::{
-    borrow::Cow,
-    time::{Duration, SystemTime},
-};
+use std::{borrow::Cow, time, time::SystemTime};
 
 use serde_json::Value;
 
@@ -45,7 +42,7 @@ impl Span {
 
     pub(crate) fn event(&mut self, _: &'static str) {}
 
-    pub(crate) fn retry(&mut self, _: u32, _: &'static str, _: Duration) {}
+    pub(crate) fn retry(&mut self, _: u32, _: &'static str, _: time::Duration) {}
 
     pub(crate) fn link(&mut self, _: &'static str, _: TraceContext) {}
 

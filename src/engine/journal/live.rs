@@ -23,7 +23,6 @@ use self::turn_record::OpenTurn;
 pub(super) use self::{
     commit::apply_to_checkpoint,
     turn_record::{TurnFailure, outcome_of},
-    turn_span::CommitSpans,
 };
 use super::{
     failure::{CommitFailure, LimitExceeded},

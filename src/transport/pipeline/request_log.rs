@@ -10,12 +10,7 @@ use std::{
 
 use axum::extract::OriginalUri;
 use bytes::Bytes;
-use http::{
-    HeaderValue, Method, Response, Version,
-    header::{HOST, USER_AGENT},
-    request::Parts,
-    uri::Authority,
-};
+use http::{HeaderValue, Method, Response, Version, header, header::USER_AGENT, request::Parts, uri::Authority};
 use http_body::{Body as _, Frame};
 use tokio::time::Instant;
 use tracing::{Level, Span, field};
@@ -156,7 +151,7 @@ pub(crate) struct RequestLine {
 
 /// Returns the host and port that a request is for.
 fn authority(parts: &Parts) -> Option<Authority> {
-    let host = || parts.headers.get(HOST)?.to_str().ok()?.parse().ok();
+    let host = || parts.headers.get(header::HOST)?.to_str().ok()?.parse().ok();
     parts.uri.authority().cloned().or_else(host)
 }
 

@@ -6,10 +6,7 @@ use std::{mem, time::Duration};
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use super::{
-    LiveState,
-    turn_span::{CommitSpans, TurnSpan},
-};
+use super::{LiveState, turn_span::TurnSpan};
 use crate::{
     base::{
         clock::{Millis, whole_millis},
@@ -184,16 +181,16 @@ impl LiveState {
         (record.attempt, record.begun, *begun) = (attempt, Some(record.accepted + whole_millis(waited)), Some(now));
     }
 
-    /// Adds a commit, with its duration and the kind of its failure, if it has failed.
+    /// Adds a commit, with its duration and the kind of its failure, if it has failed. `spans`: number of its tasks, and of its spans.
     pub(in crate::engine::journal) fn record_commit(
         &mut self,
         duration: Duration,
         failure: Option<&str>,
-        traced: &mut CommitSpans,
+        spans: (usize, &mut u32),
     ) {
         self.turn.open.record.commit_wait += duration;
         if let Some(span) = &self.turn.open.span {
-            span.record_commit(duration, failure, traced);
+            span.record_commit(duration, failure, spans);
         }
     }
 

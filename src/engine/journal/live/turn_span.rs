@@ -21,12 +21,6 @@ const SLOW_COMMIT: Duration = Duration::from_millis(100);
 /// Maximum number of spans of a commit of many tasks.
 const MAX_COMMIT_SPANS: u32 = 8;
 
-/// Spans of one commit: the number of its tasks, and that of the spans so far.
-pub(in crate::engine::journal) struct CommitSpans {
-    pub(in crate::engine::journal) batch: usize,
-    pub(in crate::engine::journal) count: u32,
-}
-
 /// Span of a turn.
 pub(super) struct TurnSpan {
     span: Span,
@@ -126,18 +120,33 @@ impl TurnSpan {
         }
     }
 
-    /// Adds the span of a commit that was slow, or has failed.
-    pub(super) fn record_commit(&self, duration: Duration, failure: Option<&str>, traced: &mut CommitSpans) {
-        if (duration >= SLOW_COMMIT || failure.is_some()) && traced.count < MAX_COMMIT_SPANS {
-            traced.count += 1;
+    /// Adds the span of a commit of this many tasks that was slow, or has failed. `spans`: number of those that it has.
+    pub(super) fn record_commit(&self, duration: Duration, failure: Option<&str>, (batch, spans): (usize, &mut u32)) {
+        if (duration >= SLOW_COMMIT || failure.is_some()) && *spans < MAX_COMMIT_SPANS {
+            *spans += 1;
             let started = SystemTime::now().checked_sub(duration);
             let mut span = self.scope.tracing.start(SpanKind::Internal, "commit", self.scope.parent(), started);
             span.set("db.system.name", "sqlite");
             span.set("db.operation.name", "COMMIT");
-            span.set("db.operation.batch.size", traced.batch);
+            span.set("db.operation.batch.size", batch);
             if let Some(failure) = failure {
                 span.fail(failure);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commit_of_many_tasks_has_few_spans() {
+        let turn = TurnSpan { span: Span::default(), scope: TraceScope::default() };
+        let mut spans = 0;
+        (0..20).for_each(|_| turn.record_commit(Duration::from_millis(99), None, (20, &mut spans)));
+        assert_eq!(spans, 0, "fast ones have none");
+        (0..20).for_each(|_| turn.record_commit(SLOW_COMMIT, None, (20, &mut spans)));
+        assert_eq!(spans, MAX_COMMIT_SPANS);
     }
 }
