@@ -88,6 +88,7 @@ pub struct Service {
     offers: Capabilities,
     default_key: IdempotencySource,
     extended_card: OnceLock<ExtendedCardSource>,
+    dependencies: Arc<[Dependency]>,
     /// Delivery of push notifications, if it is offered.
     #[cfg(feature = "push")]
     delivery: Option<DeliveryService>,
@@ -127,9 +128,12 @@ impl Service {
 
     /// Creates the service of an agent with a store and the sources of time, ids and randomness.
     pub fn with_sources(agent: Arc<dyn DynAgent>, store: Arc<dyn Store>, limits: Limits, sources: Sources) -> Self {
+        let calls = call_limits::CallLimits::new(&limits);
+        let execution = Execution::new(agent, store, limits, sources);
         Self {
-            calls: call_limits::CallLimits::new(&limits),
-            execution: Execution::new(agent, store, limits, sources),
+            calls,
+            dependencies: Arc::clone(execution.dependencies()),
+            execution,
             anonymous: Arc::default(),
             gate: media_types::MediaTypeCheck::default(),
             offers: Capabilities::default(),
@@ -158,9 +162,14 @@ impl Service {
         self.execution.journal()
     }
 
-    /// Returns what the agent needs for its turns.
+    /// Returns what the agent needs for its turns, and what the server needs for calls.
     pub(crate) fn dependencies(&self) -> &Arc<[Dependency]> {
-        self.execution.dependencies()
+        &self.dependencies
+    }
+
+    /// Adds what the server needs for calls.
+    pub(crate) fn needing(self, more: Vec<Dependency>) -> Self {
+        Self { dependencies: self.dependencies.iter().cloned().chain(more).collect(), ..self }
     }
 
     /// Returns a flag that becomes true when the unfinished turns of the last process have been recovered.

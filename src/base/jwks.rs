@@ -11,6 +11,7 @@ use tokio::{sync::Semaphore, time::Instant};
 
 use super::{
     bounded_body::ResponseBody,
+    dependency::{Dependency, OutboundResult},
     jws::{MAX_KEY_FILE, PublicKeys},
     name_lookup::http_client,
     network,
@@ -51,6 +52,8 @@ pub(crate) enum TokenError {
 /// Public keys of somebody else.
 pub(crate) struct KeySet {
     source: Option<(Client, KeySource)>,
+    /// Server of the keys, as far as requests show its state.
+    dependency: Dependency,
     /// Age up to which keys are used without waiting for new ones.
     max_age: Duration,
     cache: Mutex<Cache>,
@@ -103,12 +106,20 @@ impl KeySet {
     }
 
     fn new(source: Option<(Client, KeySource)>, cache: Cache) -> Self {
-        Self { source, max_age: MAX_AGE, cache: Mutex::new(cache), request: Semaphore::new(1) }
+        let dependency = Dependency::new("jwks", "the server of the public keys");
+        // Work is accepted with the keys that are known.
+        dependency.set_optional(true);
+        Self { source, dependency, max_age: MAX_AGE, cache: Mutex::new(cache), request: Semaphore::new(1) }
     }
 
     /// Uses old keys while new ones are requested, so that callers do not wait for a server that was available not long ago.
     pub(crate) fn without_waiting(self) -> Self {
         Self { max_age: MAX_STALE_AGE, ..self }
+    }
+
+    /// Returns the server of the keys, if they are requested.
+    pub(crate) fn dependency(&self) -> Option<&Dependency> {
+        self.source.as_ref().map(|_| &self.dependency)
     }
 
     /// Returns true if the keys could be requested once.
@@ -168,15 +179,17 @@ impl KeySet {
             }
             cache.requested = Some(Instant::now());
         }
+        let call = self.dependency.begin();
         match source.request(http).await {
             Ok(keys) => {
+                call.end(OutboundResult::Ok);
                 let mut cache = self.cache.lock();
                 (cache.keys, cache.updated) = (keys, Some(Instant::now()));
                 Ok(())
             }
             Err(cause) => {
                 let (KeySource::Url(url) | KeySource::Issuer(url) | KeySource::File(url)) = source;
-                tracing::warn!(url, error.cause = cause, "public keys not available");
+                call.fail(OutboundResult::Connect, &format_args!("{url}: {cause}"));
                 Err(TokenError::Unavailable)
             }
         }
@@ -290,9 +303,11 @@ mod tests {
         let set = Arc::new(KeySet::remote(KeySource::Url(url)).unwrap().without_waiting());
         let verify =
             async || set.verify(|keys| if keys.is_empty() { Err(TokenError::UnknownKey) } else { Ok(()) }).await;
+        let state_of_server = || set.dependency().unwrap().state().name();
+        assert_eq!(state_of_server(), "unknown");
         assert_eq!(verify().await, Ok(()));
         requests.recv().await.unwrap();
-        assert_eq!(verify().await, Ok(()));
+        assert_eq!((verify().await, state_of_server()), (Ok(()), "up"));
         assert!(requests.try_recv().is_err(), "young keys are not requested again");
         state.store(HANGING, Ordering::SeqCst);
         advance(2).await;
@@ -302,6 +317,6 @@ mod tests {
         requests.recv().await.unwrap();
         state.store(BROKEN, Ordering::SeqCst);
         advance(25).await;
-        assert_eq!(verify().await, Err(TokenError::Unavailable));
+        assert_eq!((verify().await, state_of_server()), (Err(TokenError::Unavailable), "down"));
     }
 }

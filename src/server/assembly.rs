@@ -294,6 +294,7 @@ impl Options {
         let store = self.store.take().unwrap_or_else(|| Arc::new(Memory::default()));
         let service = Service::with_sources(agent, store, mem::take(&mut self.limits), sources).offering(card.offers());
         let label = self.agent_label.clone();
+        let service = service.needing(self.authenticator.iter().flat_map(|needs| needs.dependencies()).collect());
         for dependency in &**service.dependencies() {
             dependency.start_probes(label.clone(), self.health_interval.unwrap_or(HEALTH_INTERVAL));
         }

@@ -29,9 +29,12 @@ pub use self::{
         revoke_token, rotate_token,
     },
 };
-use crate::protocol::{error::Error, pb::v1::AgentCard};
 pub(crate) use crate::service::auth::failure_limit::{FAILURES, FailureLimit};
 pub(crate) use crate::service::wrappers::authorized::{AuthorizedService, require_scope};
+use crate::{
+    base::dependency::Dependency,
+    protocol::{error::Error, pb::v1::AgentCard},
+};
 pub use crate::{
     protocol::call::{ClientCertificate, Principal, Scopes},
     service::wrappers::authorized::{Operation, Policy},
@@ -80,6 +83,12 @@ pub trait Authenticator: Send + Sync + 'static {
     /// Issuers of the accepted OAuth 2.0 tokens, as URLs. The server names them in
     /// `/.well-known/oauth-protected-resource` (RFC 9728). None by default.
     fn issuers(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// Returns what the check of credentials needs, such as the server of public keys. Nothing by default.
+    #[doc(hidden)]
+    fn dependencies(&self) -> Vec<Dependency> {
         Vec::new()
     }
 }

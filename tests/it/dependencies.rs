@@ -404,11 +404,37 @@ done
     assert_eq!(agent.metric("a2a_tool_calls_total", &["shell", "\"error\""]).await, [1.0]);
 }
 
+/// Tokens can't be checked without the keys of their issuer. That refuses no work by others, and shows like any dependency.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn dead_issuer_of_tokens_is_down() {
+    const TOKEN: &str = "eyJhbGciOiJFUzI1NiIsImtpZCI6IngifQ.e30.AAAA";
+    let (issuer, metrics) = (format!("http://{}", unused_address().await), unused_address().await.to_string());
+    let flags = ["--auth-jwt-issuer", &issuer, "--auth-jwt-audience", "agent", "--metrics-listen", &metrics];
+    let agent = serve(&flags).await;
+    let shown = async || fetch(format!("http://{metrics}/metrics")).await.unwrap().text().await.unwrap();
+    assert!(shown().await.contains("a2a_dependency_up{peer=\"jwks\"} 1"), "not used yet");
+    for _ in 0..2 {
+        let read = http().get(format!("{}/tasks", agent.url)).bearer_auth(TOKEN).send().await.unwrap();
+        assert_eq!(read.status(), StatusCode::SERVICE_UNAVAILABLE);
+    }
+    let text = shown().await;
+    assert!(text.contains("a2a_dependency_up{peer=\"jwks\"} 0"), "{text}");
+    assert!(text.contains("a2a_outbound_total{result=\"connect\",peer=\"jwks\"} 1"), "{text}");
+    assert_eq!(agent.logged("dependency down: the server of the public keys"), 1);
+    assert_eq!(fetch(format!("{}/readyz", agent.url)).await.unwrap().status(), 200);
+}
+
 /// With `health.ready`, the server is not ready once each of its agents has lacked something for 30 s.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn readiness_depends_on_the_agents_on_request() {
     let address = unused_address().await;
     let agent = serve(&["--http", &format!("http://{address}/turn"), "--health-ready", "agents"]).await;
+    // Of a gateway, a message that was accepted before the breaker opened waits as long.
+    let (mut upstream, upstream_url) = started(a2a(&["serve", "--listen", "127.0.0.1:0"])).await;
+    let gateway = serve(&["--upstream", &upstream_url]).await;
+    signal(&upstream, "-KILL");
+    upstream.wait().await.unwrap();
+    assert_eq!(gateway.request("hello", "", false).await.0, StatusCode::OK);
     let ready = async || fetch(format!("{}/readyz?verbose", agent.url)).await.unwrap();
     agent.request("hello", "", false).await;
     let start = Instant::now();

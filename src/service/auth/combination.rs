@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use async_trait::async_trait;
 
-use super::{AuthRequest, Authenticator, CREDENTIALS, MISSING, Principal, Scopes};
+use super::{AuthRequest, Authenticator, CREDENTIALS, Dependency, MISSING, Principal, Scopes};
 use crate::protocol::{
     call::{SKILL_PREFIX, TASKS_WRITE},
     error::{BEARER, Error, ErrorKind},
@@ -103,6 +103,10 @@ impl Authenticator for AnyOf {
         self.0.iter().flat_map(|scheme| scheme.issuers()).collect()
     }
 
+    fn dependencies(&self) -> Vec<Dependency> {
+        self.0.iter().flat_map(|scheme| scheme.dependencies()).collect()
+    }
+
     fn describe(&self, card: AgentCard) -> AgentCard {
         let described = described(&self.0);
         let requirements = described.iter().flat_map(|described| described.security_requirements.clone()).collect();
@@ -138,6 +142,10 @@ impl Authenticator for AllOf {
 
     fn issuers(&self) -> Vec<String> {
         self.0.iter().flat_map(|scheme| scheme.issuers()).collect()
+    }
+
+    fn dependencies(&self) -> Vec<Dependency> {
+        self.0.iter().flat_map(|scheme| scheme.dependencies()).collect()
     }
 
     fn describe(&self, card: AgentCard) -> AgentCard {

@@ -11,6 +11,7 @@ use super::{AuthRequest, Authenticator, CREDENTIALS, MISSING, Principal, Scopes,
 use crate::{
     base::{
         clock::{Clock, whole_millis},
+        dependency::Dependency,
         jwks::{KeySet, KeySource, MIN_INTERVAL, TokenError, discovery_url, is_secure, read_keys},
         jws::{MAX_TOKEN, PublicKeys},
     },
@@ -290,6 +291,10 @@ impl Authenticator for Jwt {
 
     fn issuers(&self) -> Vec<String> {
         vec![self.0.options.issuer.clone()]
+    }
+
+    fn dependencies(&self) -> Vec<Dependency> {
+        self.0.keys.dependency().into_iter().cloned().collect()
     }
 
     /// Declares OpenID Connect, or a bearer token if the keys are not found by discovery.
