@@ -54,6 +54,54 @@ const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 /// `traceparent` of a caller who exports the trace.
 const CALLER: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
+/// Attributes of spans in the semantic conventions of OpenTelemetry (1.44, generative AI, and the draft for A2A). Others begin with
+/// `a2a_service.`.
+const CONVENTIONS: [&str; 43] = [
+    "a2a.message.id",
+    "a2a.method.name",
+    "a2a.protocol.version",
+    "a2a.task.id",
+    "a2a.task.state",
+    "a2a.tenant",
+    "client.address",
+    "db.operation.batch.size",
+    "db.operation.name",
+    "db.system.name",
+    "error.type",
+    "gen_ai.agent.name",
+    "gen_ai.conversation.id",
+    "gen_ai.input.messages",
+    "gen_ai.operation.name",
+    "gen_ai.output.messages",
+    "gen_ai.provider.name",
+    "gen_ai.request.model",
+    "gen_ai.response.finish_reasons",
+    "gen_ai.response.time_to_first_chunk",
+    "gen_ai.tool.call.arguments",
+    "gen_ai.tool.call.id",
+    "gen_ai.tool.call.result",
+    "gen_ai.tool.name",
+    "gen_ai.usage.input_tokens",
+    "gen_ai.usage.output_tokens",
+    "http.request.method",
+    "http.request.resend_count",
+    "http.response.status_code",
+    "http.route",
+    "jsonrpc.request.id",
+    "mcp.method.name",
+    "network.protocol.version",
+    "process.executable.name",
+    "process.exit.code",
+    "process.pid",
+    "rpc.method",
+    "rpc.status_code",
+    "rpc.system.name",
+    "server.address",
+    "server.port",
+    "url.scheme",
+    "user_agent.original",
+];
+
 /// Exported span.
 #[derive(Clone, Debug)]
 struct Exported {
@@ -189,6 +237,11 @@ async fn receive(State(collector): State<Collector>, headers: HeaderMap, body: B
             let spans = all.scope_spans.into_iter().flat_map(|scope| scope.spans);
             spans.map(move |span| Exported { span, resource: resource.clone() }).collect::<Vec<_>>()
         });
+        let spans: Vec<_> = spans.collect();
+        for attribute in spans.iter().flat_map(|span| &span.span.attributes) {
+            let is_known = CONVENTIONS.contains(&&*attribute.key) || attribute.key.starts_with("a2a_service.");
+            assert!(is_known, "{attribute:?} is in no convention");
+        }
         collector.spans.send_modify(|all| all.extend(spans));
     }
     response
@@ -806,6 +859,30 @@ async fn contents_and_credentials_are_in_no_span_and_no_log() {
     let stderr = stop(child).await;
     let spans = format!("{:?}", collector.spans.borrow());
     assert!(!spans.contains(CANARY) && !stderr.contains(CANARY), "{spans}\n{stderr}");
+}
+
+#[tokio::test]
+async fn spans_of_a_turn_with_a_secret_part_have_no_contents() {
+    let collector = Collector::accepting().await;
+    let choice = json!({"index": 0, "message": {"role": "assistant", "content": "done"}, "finish_reason": "stop"});
+    let body = json!({"id": "c-1", "object": "chat.completion", "choices": [choice]}).to_string();
+    let complete = async move || ([("content-type", "application/json")], body);
+    let model = crate::bindings::program(Router::new().fallback(complete)).await;
+    let arguments = ["--openai", &model, "--openai-model", "m", "--otlp-content", "messages"];
+    let (child, url) = collector.server(&arguments).await;
+    let mut body = message("shown");
+    let secret = json!({"text": "CANARY", "metadata": {"urn:a2a-service:secret:v1": true}});
+    body["message"]["parts"].as_array_mut().unwrap().push(secret);
+    let reply = send(&format!("{url}/message:send"), &body).await;
+    assert_eq!(text_of(&reply), "done");
+    let spans = collector.wait_for("SendMessage").await;
+    // Not even the other parts: the answer of the model may quote the secret.
+    let chat = find(&spans, "chat m");
+    let contents = ["gen_ai.input.messages", "gen_ai.output.messages"].map(|name| chat.attribute(name));
+    assert_eq!(contents, [const { String::new() }; 2], "{chat:#?}");
+    assert_eq!(chat.attribute("gen_ai.request.model"), "m");
+    let stderr = stop(child).await;
+    assert!(!format!("{spans:?}{stderr}").contains("CANARY"), "{spans:#?}\n{stderr}");
 }
 
 #[tokio::test]
