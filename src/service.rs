@@ -288,8 +288,11 @@ impl Service {
         {
             record.state(state);
             trace.with(|span| {
-                let other = turn.filter(|turn| span.context().is_some_and(|own| own.0[..16] != turn.0[..16]));
-                other.into_iter().for_each(|turn| span.link("turn", turn));
+                if let (Some(own), Some(turn)) = (span.context(), turn)
+                    && own.0[..16] != turn.0[..16]
+                {
+                    span.link("turn", turn);
+                }
             });
         }
     }

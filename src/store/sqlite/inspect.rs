@@ -334,7 +334,7 @@ fn events(
         let (at, row) = found.optional()?.unzip();
         let time = ended.or(at.flatten().map(|at| created(&key).saturating_add(at)));
         let commit = row.and_then(|row| row.try_into().ok()).or(ended.and(Some(0)));
-        Ok(LoggedEvent { time, commit, event })
+        Ok(LoggedEvent { event, time, commit })
     });
     events.collect()
 }
