@@ -107,7 +107,7 @@ pub struct LoggedEvent {
 impl LoggedEvent {
     /// Returns what is known of the event as JSON, without the event itself.
     pub(crate) fn to_json(&self) -> Value {
-        let Self { event, time } = self;
+        let Self { event, time, .. } = self;
         let ends = match event.ends() {
             Ends::Nothing => None,
             Ends::Turn => Some("turn"),
