@@ -114,8 +114,8 @@ impl Schema {
                     Rpc::from_name(name)
                 }
 
-                fn name(rpc: Rpc) -> Option<&'static str> {
-                    Some(rpc.name())
+                fn name(rpc: Rpc) -> &'static str {
+                    rpc.name()
                 }
 
                 fn traits(rpc: Rpc) -> RpcTraits {

@@ -141,8 +141,7 @@ enum ServiceScope {
 struct Inner {
     service: ServiceHandle,
     grpc: A2aServiceServer<ServiceHandle>,
-    v03_json_rpc: V03Methods,
-    v03_json_rpc_without_id: V03Methods,
+    json_rpc: binding::jsonrpc::Methods,
     v03_rest: V03Rest,
     v03_service: V03ServiceHandle,
     v03_grpc: V03Server,
@@ -181,13 +180,17 @@ impl HttpService {
         let v03_service = V03ServiceHandle(Arc::new(GrpcService(Arc::clone(&semantics))));
         let v03_grpc = V03Server::new(v03_service.clone()).max_decoding_message_size(settings.body_bytes);
         let service = ServiceHandle(service);
+        let json_rpc = binding::jsonrpc::Methods {
+            v1: service.clone(),
+            v03: V03Methods::new(Arc::clone(&semantics)),
+            v03_without_id: V03Methods::without_id(),
+        };
         let grpc = A2aServiceServer::new(service.clone()).max_decoding_message_size(settings.body_bytes);
         let limits = settings.limits(budgets.receiving);
         let inner = Inner {
             service,
             grpc,
-            v03_json_rpc: V03Methods::new(Arc::clone(&semantics)),
-            v03_json_rpc_without_id: V03Methods::without_id(),
+            json_rpc,
             v03_rest: V03Rest::new(v03_service.clone(), semantics),
             v03_service,
             v03_grpc,
@@ -368,11 +371,7 @@ impl HttpService {
         let response: ResponseFuture = match (kind, version) {
             // Checks complete once the body is read: an error has the id of its request.
             (RequestKind::JsonRpc, _) => {
-                let methods = binding::jsonrpc::Methods {
-                    v1: service,
-                    v03: self.inner.v03_json_rpc.clone(),
-                    v03_without_id: self.inner.v03_json_rpc_without_id.clone(),
-                };
+                let methods = self.inner.json_rpc.clone();
                 call.replace_extensions(&mut parts.extensions);
                 Box::pin(binding::jsonrpc::serve(methods, parts, body, limits, checks, accounting))
             }

@@ -245,10 +245,8 @@ pub trait Dispatch: Clone + Send + Sync + 'static {
     /// Returns the RPC with this name, which is also the JSON-RPC method.
     fn rpc(name: &str) -> Option<Self::Rpc>;
 
-    /// Returns the name of the RPC in the proto file. `None` for a method of JSON-RPC before 1.0.
-    fn name(_: Self::Rpc) -> Option<&'static str> {
-        None
-    }
+    /// Returns the name of the RPC in the proto file.
+    fn name(rpc: Self::Rpc) -> &'static str;
 
     /// Returns the traits of the RPC.
     fn traits(rpc: Self::Rpc) -> RpcTraits;

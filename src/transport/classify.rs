@@ -93,7 +93,7 @@ impl RequestClass {
     /// Returns the name of the RPC, if it is known before the body is read.
     pub(crate) fn operation(self, parts: &Parts) -> Option<&'static str> {
         fn grpc<T: Dispatch>(path: &str) -> Option<&'static str> {
-            T::rpc(path.rsplit('/').next()?).and_then(T::name)
+            T::rpc(path.rsplit('/').next()?).map(T::name)
         }
         let path = parts.uri.path();
         match (self.kind, self.version) {

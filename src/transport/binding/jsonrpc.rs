@@ -21,11 +21,12 @@ use serde::{Deserialize, Deserializer, de::IgnoredAny};
 use serde_json::{json, value::RawValue};
 use tonic::{Status, metadata::MetadataMap};
 
-use super::sse;
+use super::{sse, v03::jsonrpc::V03Methods};
 use crate::{
     protocol::{
         Error, ErrorKind, Version,
         call::{Call, is_javascript},
+        pb::v1::bindings::{Rpc, ServiceHandle},
         response_budget::{Reservation, ResponseBudget},
         rpc::{BoxStream, Dispatch, Frame, JsonLine, ParamSource, Params, Reply, RpcTraits},
     },
@@ -48,42 +49,19 @@ const MAX_ID: usize = 1024;
 
 /// Services of both versions.
 #[derive(Clone)]
-pub(in crate::transport) struct Methods<T, C> {
-    pub(in crate::transport) v1: T,
-    pub(in crate::transport) v03: C,
+pub(in crate::transport) struct Methods {
+    pub(in crate::transport) v1: ServiceHandle,
+    pub(in crate::transport) v03: V03Methods,
     /// For requests of 0.3 without an id: has no effect, and returns the errors of their parameters, or that the id is
     /// missing.
-    pub(in crate::transport) v03_without_id: C,
-}
-
-/// RPC of a method.
-#[derive(Clone, Copy)]
-enum Rpc<T, C> {
-    V1(T),
-    V03(C),
-}
-
-impl<T: Dispatch, C: Dispatch> Methods<T, C> {
-    fn find(method: &str) -> Option<Rpc<T::Rpc, C::Rpc>> {
-        match version::of_json_rpc_method(method) {
-            Version::V1_0 => T::rpc(method).map(Rpc::V1),
-            Version::V0_3 => C::rpc(method).map(Rpc::V03),
-        }
-    }
-
-    fn traits(rpc: Rpc<T::Rpc, C::Rpc>) -> RpcTraits {
-        match rpc {
-            Rpc::V1(rpc) => T::traits(rpc),
-            Rpc::V03(rpc) => C::traits(rpc),
-        }
-    }
+    pub(in crate::transport) v03_without_id: V03Methods,
 }
 
 /// Serves a request to the URL of JSON-RPC. The extensions of the request are its `Call` alone.
 ///
 /// No `async fn`: its future would store the arguments twice.
-pub(in crate::transport) fn serve<T: Dispatch, C: Dispatch, B: RequestBody>(
-    methods: Methods<T, C>,
+pub(in crate::transport) fn serve<B: RequestBody>(
+    methods: Methods,
     mut parts: Parts,
     body: B,
     limits: BodyLimits,
@@ -110,8 +88,8 @@ pub(in crate::transport) fn serve<T: Dispatch, C: Dispatch, B: RequestBody>(
         }
         let (response, is_read) = match Invocation::parse(&body, checks.presumed_version()) {
             Ok(invocation) => {
-                let rpc = Methods::<T, C>::find(&invocation.method);
-                let traits = rpc.map(Methods::<T, C>::traits);
+                let rpc = invocation.rpc();
+                let traits = rpc.map(|(_, traits)| traits);
                 let is_read = accounting.reserve_for(traits, &mut extensions);
                 let reply = invocation.call(&methods, rpc, extensions, checks).await;
                 let mut response = invocation.respond(reply, traits, &headers, resumes, &limits);
@@ -127,8 +105,8 @@ pub(in crate::transport) fn serve<T: Dispatch, C: Dispatch, B: RequestBody>(
 /// Serves a batch (JSON-RPC 2.0, section 6). Its calls run concurrently, so that a waiting call does not delay the
 /// others. The responses are in the order of the calls. A call whose result exceeds the budget gets an error.
 /// Also returns true if none of the calls changes anything.
-async fn serve_batch<T: Dispatch, C: Dispatch>(
-    methods: Methods<T, C>,
+async fn serve_batch(
+    methods: Methods,
     body: &[u8],
     extensions: &Extensions,
     checks: PendingChecks,
@@ -220,8 +198,8 @@ fn extensions_of_entry(extensions: &Extensions, index: usize) -> Extensions {
 }
 
 /// Serves a call of a batch. Returns its response, `None` for a notification, and whether the call changes nothing.
-async fn serve_entry<T: Dispatch, C: Dispatch>(
-    methods: &Methods<T, C>,
+async fn serve_entry(
+    methods: &Methods,
     text: &[u8],
     mut extensions: Extensions,
     checks: PendingChecks,
@@ -234,8 +212,8 @@ async fn serve_entry<T: Dispatch, C: Dispatch>(
         Err(InvalidRequest { id, version, error }) => return (rejected(id, version, &error), true),
     };
     let (id, version) = (invocation.id, invocation.version);
-    let rpc = Methods::<T, C>::find(&invocation.method);
-    let is_read = rpc.is_none_or(|rpc| Methods::<T, C>::traits(rpc).is_read);
+    let rpc = invocation.rpc();
+    let is_read = rpc.is_none_or(|(_, traits)| traits.is_read);
     let reserved = is_read.then(|| Arc::new(budget.unsent.reservation()));
     let mut record = None;
     if let Some(call) = extensions.get_mut::<Call>() {
@@ -243,7 +221,7 @@ async fn serve_entry<T: Dispatch, C: Dispatch>(
         record = call.begin_part();
     }
     let reply = match rpc {
-        Some(rpc) if Methods::<T, C>::traits(rpc).is_streaming => Err(ErrorKind::InvalidRequest
+        Some((_, traits)) if traits.is_streaming => Err(ErrorKind::InvalidRequest
             .because("streaming methods are not supported in a batch; send the call on its own")
             .into()),
         rpc => Box::pin(invocation.call(methods, rpc, extensions, checks)).await,
@@ -320,11 +298,19 @@ struct InvalidRequest<'a> {
 }
 
 impl<'a> Invocation<'a> {
+    /// Returns the RPC of the method, and how it is served. `None` for an unknown method.
+    fn rpc(&self) -> Option<(Rpc, RpcTraits)> {
+        match self.version {
+            Version::V1_0 => ServiceHandle::rpc(&self.method).map(|rpc| (rpc, ServiceHandle::traits(rpc))),
+            Version::V0_3 => V03Methods::rpc(&self.method).map(|rpc| (rpc, V03Methods::traits(rpc))),
+        }
+    }
+
     /// Completes the checks of a request and calls its RPC.
-    fn call<'b, T: Dispatch, C: Dispatch>(
+    fn call<'b>(
         &'b self,
-        methods: &'b Methods<T, C>,
-        rpc: Option<Rpc<T::Rpc, C::Rpc>>,
+        methods: &'b Methods,
+        rpc: Option<(Rpc, RpcTraits)>,
         mut extensions: Extensions,
         checks: PendingChecks,
     ) -> impl Future<Output = Result<Reply, Status>> + Send {
@@ -337,15 +323,15 @@ impl<'a> Invocation<'a> {
         let params = Params { source: ParamSource::Json(Cow::Borrowed(self.params)), path: Vec::new() };
         // The service gets no headers: its part of them is in the `Call`.
         let request = tonic::Request::from_parts(MetadataMap::new(), extensions, params);
-        let is_empty = rpc.as_ref().is_ok_and(|rpc| Methods::<T, C>::traits(*rpc).has_empty_response);
-        let reply = match rpc {
-            Ok(Rpc::V1(rpc)) => Either::Left(methods.v1.call(rpc, request)),
-            Ok(Rpc::V03(rpc)) => {
+        let is_empty = rpc.as_ref().is_ok_and(|(_, traits)| traits.has_empty_response);
+        let reply = match (rpc, self.version) {
+            (Ok((rpc, _)), Version::V1_0) => Either::Left(methods.v1.call(rpc, request)),
+            (Ok((rpc, _)), Version::V0_3) => {
                 let service = if self.id.is_some() { &methods.v03 } else { &methods.v03_without_id };
                 // The futures of 0.3 are larger than all else here. Boxed, they do not enlarge those of 1.0.
                 Either::Right(Either::Left(Box::pin(service.call(rpc, request))))
             }
-            Err(status) => Either::Right(Either::Right(ready(Err(status)))),
+            (Err(status), _) => Either::Right(Either::Right(ready(Err(status)))),
         };
         reply.map(move |reply| match reply {
             // Some clients require the member `result`, and none reads an object from it.

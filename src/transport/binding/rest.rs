@@ -103,7 +103,7 @@ fn query(parts: &Parts) -> &str {
 
 /// Returns the name of the RPC of a request line.
 pub(in crate::transport) fn operation<T: Dispatch>(method: &Method, path: &str) -> Option<&'static str> {
-    find_route::<T>(method, path).ok().and_then(|route| T::name(route.rpc))
+    find_route::<T>(method, path).ok().map(|route| T::name(route.rpc))
 }
 
 /// Finds the route of a request line. The error for a path with other methods lists them in `allow` (RFC 9110, 15.5.6).

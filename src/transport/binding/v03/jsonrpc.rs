@@ -20,7 +20,7 @@ use crate::{
             a2a_service_server::A2aService,
             bindings::{Rpc, ServiceHandle, ValidatedService, each_rpc},
         },
-        rpc::{BoxStream, Dispatch, Reply, Request, Route, RpcTraits, decode, encode_line},
+        rpc::{BoxStream, Dispatch, Reply, Request, RpcTraits, decode, encode_line},
         snapshot::decoded,
         v03::{
             METHODS, card, event,
@@ -35,31 +35,6 @@ use crate::{
 #[derive(Clone)]
 pub struct V03Methods {
     service: Arc<dyn A2aService>,
-}
-
-impl Dispatch for V03Methods {
-    type Rpc = Rpc;
-
-    const CUSTOM_VERBS: &'static [&'static str] = &[];
-
-    const VERBS: &'static [&'static str] = &[];
-
-    fn rpc(name: &str) -> Option<Rpc> {
-        METHODS.iter().find(|(method, _)| *method == name).map(|(_, rpc)| *rpc)
-    }
-
-    fn traits(rpc: Rpc) -> RpcTraits {
-        let traits = ServiceHandle::traits(rpc);
-        RpcTraits { is_read: traits.is_read && !traits.is_streaming, ..traits }
-    }
-
-    fn route(_: &str, _: &[&str], _: &str) -> Option<Route<Rpc>> {
-        None
-    }
-
-    async fn call(&self, rpc: Rpc, request: Request<'_>) -> Result<Reply, Status> {
-        self.dispatch(rpc, request).await.map(rename_metadata).map_err(|status| rename_fields(rpc, status))
-    }
 }
 
 /// Service for requests without a JSON-RPC `id`: rejects every call and has no effect.
@@ -88,6 +63,22 @@ impl V03Methods {
     /// like the first 0.3 servers, then reject the request, and never execute it.
     pub(crate) fn without_id() -> Self {
         Self::new(Arc::new(V03Service::new(Arc::new(ValidatedService(Arc::new(RejectMissingId))))))
+    }
+
+    /// Returns the RPC of a method.
+    pub(in crate::transport) fn rpc(method: &str) -> Option<Rpc> {
+        METHODS.iter().find(|(name, _)| *name == method).map(|(_, rpc)| *rpc)
+    }
+
+    /// Returns the traits of an RPC.
+    pub(in crate::transport) fn traits(rpc: Rpc) -> RpcTraits {
+        let traits = ServiceHandle::traits(rpc);
+        RpcTraits { is_read: traits.is_read && !traits.is_streaming, ..traits }
+    }
+
+    /// Decodes the parameters of an RPC, calls it, and encodes its reply.
+    pub(in crate::transport) async fn call(&self, rpc: Rpc, request: Request<'_>) -> Result<Reply, Status> {
+        self.dispatch(rpc, request).await.map(rename_metadata).map_err(|status| rename_fields(rpc, status))
     }
 
     async fn dispatch(&self, rpc: Rpc, request: Request<'_>) -> Result<Reply, Status> {

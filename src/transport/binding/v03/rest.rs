@@ -63,11 +63,11 @@ impl Dispatch for V03Rest {
         ServiceHandle::rpc(name).map(Rpc::Proto)
     }
 
-    fn name(rpc: Rpc) -> Option<&'static str> {
-        Some(match rpc {
+    fn name(rpc: Rpc) -> &'static str {
+        match rpc {
             Rpc::Proto(rpc) => rpc.name(),
             Rpc::List => "ListTasks",
-        })
+        }
     }
 
     fn traits(rpc: Rpc) -> RpcTraits {
