@@ -392,6 +392,19 @@ impl Call {
     }
 }
 
+/// Returns the headers with these names, marked as sensitive. `None` if there are none.
+pub(crate) fn forwarded_headers(headers: &HeaderMap, names: &[HeaderName]) -> Option<Arc<HeaderMap>> {
+    let mut forwarded = HeaderMap::new();
+    for name in names {
+        for value in headers.get_all(name) {
+            let mut value = value.clone();
+            value.set_sensitive(true);
+            forwarded.append(name.clone(), value);
+        }
+    }
+    (!forwarded.is_empty()).then(|| Arc::new(forwarded))
+}
+
 /// Returns the header in which a request lists extensions. `None` if it uses neither header, or both.
 pub(crate) fn extensions_spelling(headers: &HeaderMap) -> Option<HeaderName> {
     match (headers.contains_key(EXTENSIONS), headers.contains_key(EXTENSIONS_BEFORE)) {

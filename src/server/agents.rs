@@ -1,26 +1,22 @@
 //! Several agents in one server: each has its own service, tasks and card below a path, and a tenant for gRPC. `catalog` lists
 //! them.
 
-use std::{collections::BTreeMap, future::ready, sync::Arc};
+use std::{any::Any, collections::BTreeMap, future::ready, sync::Arc};
 
-use http::{HeaderMap, HeaderName};
+use http::HeaderName;
 use tonic::{Request, Response, Status};
 
 use super::{Server, catalog::ListedAgent, lifecycle::Handle};
 use crate::{
     protocol::{
-        call::Call,
+        call::{Call, forwarded_headers},
         error::{Error, ErrorKind},
-        event::Event,
-        pb::{
-            v1::{
-                AgentCard, ListTaskPushNotificationConfigsResponse, ListTasksResponse, SendMessageResponse,
-                TaskPushNotificationConfig, a2a_service_server::A2aService, bindings::each_rpc,
-            },
-            wkt::Empty,
+        pb::v1::{
+            ListTaskPushNotificationConfigsResponse, TaskPushNotificationConfig, a2a_service_server::A2aService,
+            bindings::each_rpc,
         },
-        rpc::{BoxStream, ServiceFuture},
-        snapshot::Snapshot,
+        rpc::ServiceFuture,
+        validate::RESERVED_TENANTS,
     },
     service::operator::OperatedAgent,
     transport::pipeline::MountedHttp,
@@ -31,29 +27,16 @@ const NAME_BYTES: usize = 64;
 
 /// Returns true for the name of an agent: lower-case letters, digits, `-` and `_`, and not the name of another resource.
 pub(crate) fn is_agent_name(name: &str) -> bool {
-    const RESERVED: [&str; 15] = [
-        "a2a",
-        "agent",
-        "agent-card",
-        "agents",
-        "console",
-        "docs",
-        "extendedagentcard",
-        "healthz",
-        "message",
-        "metrics",
-        "openapi",
-        "operator",
-        "readyz",
-        "rpc",
-        "tasks",
-    ];
+    /// Reserved names besides those that no tenant may have.
+    const RESERVED: [&str; 9] =
+        ["a2a", "agent", "agent-card", "extendedagentcard", "healthz", "message", "readyz", "rpc", "tasks"];
     let is_allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'_');
     let is_version = |name: &str| name.strip_prefix('v').is_some_and(|rest| rest.bytes().all(|b| b.is_ascii_digit()));
     (1..=NAME_BYTES).contains(&name.len())
         && name.bytes().all(is_allowed)
         && name.starts_with(|first: char| first.is_ascii_alphanumeric())
         && !RESERVED.contains(&name)
+        && !RESERVED_TENANTS.contains(&name)
         && !is_version(name)
 }
 
@@ -107,13 +90,7 @@ impl Route {
     fn filter_headers<T>(&self, request: &mut Request<T>) {
         let Some(call) = request.extensions_mut().get_mut::<Call>() else { return };
         let Some(forwarded) = call.forwarded.take() else { return };
-        let mut permitted = HeaderMap::new();
-        for name in &*self.forward_headers {
-            for value in forwarded.get_all(name) {
-                permitted.append(name.clone(), value.clone());
-            }
-        }
-        call.forwarded = (!permitted.is_empty()).then(|| Arc::new(permitted));
+        call.forwarded = forwarded_headers(&forwarded, &self.forward_headers);
     }
 }
 
@@ -160,35 +137,15 @@ impl AgentRouter {
     }
 }
 
-/// Response of a call, which may name the tenant of its request.
-trait TenantResponse {
-    fn set_tenant(&mut self, _: &str) {}
-}
-
-impl TenantResponse for SendMessageResponse {}
-impl TenantResponse for BoxStream<Event> {}
-impl TenantResponse for Snapshot {}
-impl TenantResponse for ListTasksResponse {}
-impl TenantResponse for AgentCard {}
-impl TenantResponse for Empty {}
-
-impl TenantResponse for TaskPushNotificationConfig {
-    fn set_tenant(&mut self, tenant: &str) {
-        tenant.clone_into(&mut self.tenant);
-    }
-}
-
-impl TenantResponse for ListTaskPushNotificationConfigsResponse {
-    fn set_tenant(&mut self, tenant: &str) {
-        for config in &mut self.configs {
-            config.set_tenant(tenant);
-        }
-    }
-}
-
-async fn restore_tenant<T: TenantResponse>(call: ServiceFuture<'_, T>, tenant: String) -> Result<Response<T>, Status> {
+/// Sets the tenant of the push notification configurations in the response of a call to that of its request.
+async fn restore_tenant<T: Any>(call: ServiceFuture<'_, T>, tenant: String) -> Result<Response<T>, Status> {
     let mut response = call.await?;
-    response.get_mut().set_tenant(&tenant);
+    let body: &mut dyn Any = response.get_mut();
+    if let Some(config) = body.downcast_mut::<TaskPushNotificationConfig>() {
+        config.tenant = tenant;
+    } else if let Some(list) = body.downcast_mut::<ListTaskPushNotificationConfigsResponse>() {
+        list.configs.iter_mut().for_each(|config| config.tenant.clone_from(&tenant));
+    }
     Ok(response)
 }
 

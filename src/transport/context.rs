@@ -6,14 +6,14 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, header, request::Parts};
+use http::{HeaderMap, HeaderValue, header, request::Parts};
 
 use super::{FileBytes, Settings, peer, query_parameter, version::RequestedVersion};
 use crate::{
     base::sources::Ids,
     protocol::{
         Error, Version,
-        call::{Call, Principal, REQUEST_ID, TIMEOUT},
+        call::{Call, Principal, REQUEST_ID, TIMEOUT, forwarded_headers},
         event::Cursor,
         response_budget::ResponseBudget,
     },
@@ -89,19 +89,6 @@ pub(super) fn complete_call(
         call.check_deadline()
     };
     PendingChecks { deadline, requested }
-}
-
-/// Returns the headers with these names, marked as sensitive. `None` if there are none.
-fn forwarded_headers(headers: &HeaderMap, names: &[HeaderName]) -> Option<Arc<HeaderMap>> {
-    let mut forwarded = HeaderMap::new();
-    for name in names {
-        for value in headers.get_all(name) {
-            let mut value = value.clone();
-            value.set_sensitive(true);
-            forwarded.append(name.clone(), value);
-        }
-    }
-    (!forwarded.is_empty()).then(|| Arc::new(forwarded))
 }
 
 /// Marks the values of headers with credentials as sensitive, so that `Debug` of a request hides them.

@@ -144,6 +144,11 @@ impl Validity {
         self.revoked.iter().any(|revoked| *revoked.borrow())
     }
 
+    /// Returns true once the credentials are invalid.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.is_revoked() || self.expires.is_some_and(|end| end <= Instant::now())
+    }
+
     /// Waits until the credentials are revoked.
     pub(crate) async fn revoked(&self) {
         let waits = self.revoked.iter().map(async |revoked| {
@@ -162,6 +167,9 @@ impl Validity {
 
     /// Waits until the credentials are invalid.
     pub(crate) async fn ended(&self) {
+        if self.has_ended() {
+            return;
+        }
         let expired = async {
             match self.expires {
                 Some(at) => sleep_until(at).await,

@@ -5,7 +5,6 @@ use std::{any::Any, mem, sync::Arc};
 
 use async_trait::async_trait;
 use futures_util::stream::unfold;
-use tokio::time::{Instant, sleep_until};
 use tokio_stream::StreamExt as _;
 use tonic::{Request, Response, Status};
 
@@ -201,7 +200,7 @@ impl AuthorizedService {
             None => call(&*self.service, request).await?,
             Some(validity) => {
                 // They were valid before the body was received.
-                if is_over(&validity) {
+                if validity.has_ended() {
                     return Err(invalid_credentials(&validity).into());
                 }
                 if let (Rpc::SendMessage, Some(context)) = (rpc, request.extensions_mut().get_mut::<Call>()) {
@@ -242,32 +241,11 @@ fn expiring(events: BoxStream<Event>, validity: Validity) -> BoxStream<Event> {
         let item = tokio::select! {
             // A stream that always has events never waits for its end.
             biased;
-            () = ended(&validity) => return Some((Err(invalid_credentials(&validity).into()), None)),
+            () = validity.ended() => return Some((Err(invalid_credentials(&validity).into()), None)),
             item = events.next() => item?,
         };
         Some((item, Some((events, validity))))
     }))
-}
-
-/// Waits until credentials become invalid.
-async fn ended(validity: &Validity) {
-    if is_over(validity) {
-        return;
-    }
-    let timer = async {
-        match validity.expires() {
-            Some(at) => sleep_until(at).await,
-            None => std::future::pending().await,
-        }
-    };
-    tokio::select! {
-        () = timer => {}
-        () = validity.revoked() => {}
-    }
-}
-
-fn is_over(validity: &Validity) -> bool {
-    validity.is_revoked() || validity.expires().is_some_and(|end| end <= Instant::now())
 }
 
 /// Returns the request if it is a send.
