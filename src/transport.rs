@@ -8,7 +8,7 @@
 //! | `framing`, `peer_limit`, `origin`, `base_path` | checks in front of the service, and path rewriting |
 //! | `browser_headers` | CORS and security headers of all responses |
 //! | `classify`, `version`, `context` | kind of a request, protocol version rules, request context |
-//! | `jsonrpc`, `rest`, `grpc`, `grpc_web`, `card`, `catalog`, `key_set`, `protected_resource`, `documents`, `health`, `metrics`, `operator` | bindings and resources |
+//! | `jsonrpc`, `rest`, `grpc`, `grpc_web`, `card`, `catalog`, `protected_resource`, `documents`, `health`, `metrics`, `operator` | bindings and resources |
 //! | `body`, `receive_budget`, `response`, `sse` | request and response bodies |
 
 pub(crate) mod binding;
@@ -69,8 +69,8 @@ use self::{
     },
     body::{
         BodyLimits,
-        receive_budget::MessageStream,
-        response::{status, status_response},
+        receive_budget::message_stream,
+        response::{not_found, status, status_response},
     },
     classify::RequestKind,
     connection::write_timeout::WriteDeadline,
@@ -325,7 +325,9 @@ impl HttpService {
                 return now(resource::catalog::respond_with_catalog(settings.catalog.as_ref(), settings, &parts));
             }
             RequestKind::KeySet => {
-                return now(resource::key_set::respond_with_key_set(settings.key_set.as_ref(), &parts));
+                let Some(key_set) = settings.key_set.clone() else { return now(not_found(&parts)) };
+                let headers = HeaderMap::new();
+                return now(resource::card::respond_with_public(key_set, "application/json", &parts, headers));
             }
             RequestKind::ProtectedResource => {
                 let resource = settings.protected_resource.as_ref();
@@ -337,9 +339,7 @@ impl HttpService {
             }
             RequestKind::Metrics => return resource::metrics::respond_with_metrics(settings.metrics.as_ref(), &parts),
             RequestKind::Operator { .. } => {
-                let Some(operator) = self.inner.operator.clone() else {
-                    return now(resource::operator::not_found(&parts));
-                };
+                let Some(operator) = self.inner.operator.clone() else { return now(not_found(&parts)) };
                 let (settings, limits) = (settings.clone(), self.inner.limits.clone());
                 let response = resource::operator::respond(operator, settings, parts, body, limits);
                 return Box::pin(async move { Ok(response.await.map(|body| body.counted(&unsent))) });
@@ -422,7 +422,7 @@ impl HttpService {
                         Err(error) => return Ok(class.error_response(error)),
                     }
                 } else {
-                    tonic::body::Body::new(MessageStream::new(body, &limits))
+                    message_stream(body, &limits)
                 };
                 let response = services.call(Request::from_parts(parts, body)).await?;
                 Ok(binding::grpc::complete_unimplemented(response).map(|body| body.counted(&unsent)))

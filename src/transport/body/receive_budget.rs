@@ -1,26 +1,23 @@
 //! Limits of request bodies in receipt: total bytes of all connections, a quarter of `limits.memory`, and time per body.
 
 use std::{
-    error::Error as StdError,
-    pin::Pin,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering::Relaxed},
     },
-    task::{Context, Poll, ready},
     time::Duration,
 };
 
 use bytes::Bytes;
-use http_body::{Frame, SizeHint};
-use pin_project_lite::pin_project;
-use tokio::time::{Instant, Sleep, sleep_until};
+use futures_util::stream;
+use http_body_util::{BodyExt as _, StreamBody};
+use tokio::time::{Instant, timeout_at};
 use tonic::Status;
 
 use crate::{
     base::{clock, metric::LimitUse},
     protocol::error::{Error, ErrorKind},
-    transport::body::BodyLimits,
+    transport::{RequestBody, body::BodyLimits},
 };
 
 /// Maximum size of a small body in bytes. Small bodies may use the whole budget, and larger ones seven eighths of it, so that
@@ -122,62 +119,26 @@ pub(in crate::transport) fn too_slow(timeout: Duration) -> Error {
     ErrorKind::RequestTimeout.because(format!("the body was not received within {timeout:?}"))
 }
 
-pin_project! {
-    /// Body of a gRPC request with a stream of messages. tonic has no timeout for the receipt of a message, and buffers an
-    /// incomplete one. The timeout applies between two frames, and the stream has a maximum age.
-    pub(in crate::transport) struct MessageStream<B> {
-        #[pin]
-        body: B,
-        timeout: Duration,
-        started: Instant,
-        // Created at the first wait.
-        expires: Option<Pin<Box<Sleep>>>,
-        reserved: ReceiveReservation,
-    }
-}
-
-impl<B> MessageStream<B> {
-    pub(in crate::transport) fn new(body: B, limits: &BodyLimits) -> Self {
-        let (timeout, reserved) = (limits.body_timeout, limits.receiving.reservation());
-        Self { body, timeout, started: Instant::now(), expires: None, reserved }
-    }
-}
-
-impl<B> http_body::Body for MessageStream<B>
-where
-    B: http_body::Body<Data = Bytes>,
-    B::Error: Into<Box<dyn StdError + Send + Sync>>,
-{
-    type Data = Bytes;
-    type Error = Status;
-
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        let this = self.project();
-        let Poll::Ready(frame) = this.body.poll_frame(cx) else {
-            let expires = this.expires.get_or_insert_with(|| {
-                let idle = clock::after(Instant::now(), *this.timeout);
-                Box::pin(sleep_until(idle.min(clock::after(*this.started, MAX_STREAM_AGE))))
-            });
-            ready!(expires.as_mut().poll(cx));
-            return Poll::Ready(Some(Err(too_slow(*this.timeout).into())));
+/// Body of a gRPC request with a stream of messages. tonic has no timeout for the receipt of a message, and buffers an
+/// incomplete one. The timeout applies between two frames, and the stream has a maximum age.
+pub(in crate::transport) fn message_stream<B: RequestBody>(body: B, limits: &BodyLimits) -> tonic::body::Body {
+    let (timeout, end) = (limits.body_timeout, clock::after(Instant::now(), MAX_STREAM_AGE));
+    let start = (Box::pin(body), limits.receiving.reservation());
+    let frames = stream::unfold(start, move |(mut body, mut reserved)| async move {
+        let due = clock::after(Instant::now(), timeout).min(end);
+        let frame = match timeout_at(due, body.frame()).await {
+            Ok(frame) => frame?.map_err(|error| Status::from_error(error.into())),
+            Err(_) => Err(too_slow(timeout).into()),
         };
-        *this.expires = None;
         // Earlier frames were decoded, except for at most one incomplete message.
-        this.reserved.release();
-        Poll::Ready(frame.map(|frame| {
-            let frame = frame.map_err(|error| Status::from_error(error.into()))?;
-            this.reserved.grow(frame.data_ref().map_or(0, Bytes::len))?;
+        reserved.release();
+        let frame = frame.and_then(|frame| {
+            reserved.grow(frame.data_ref().map_or(0, Bytes::len))?;
             Ok(frame)
-        }))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
+        });
+        Some((frame, (body, reserved)))
+    });
+    tonic::body::Body::new(StreamBody::new(frames))
 }
 
 #[cfg(test)]

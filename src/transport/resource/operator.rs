@@ -14,7 +14,6 @@ use tokio::time::timeout;
 use tokio_stream::Stream;
 use tokio_util::sync::CancellationToken;
 
-pub(in crate::transport) use crate::transport::body::response::not_found;
 use crate::{
     protocol::{
         Error, ErrorKind, Version,

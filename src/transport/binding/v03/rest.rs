@@ -4,7 +4,7 @@
 use std::{borrow::Cow, sync::Arc};
 
 use percent_encoding::percent_decode_str;
-use serde::{Serialize, Serializer, ser::SerializeStruct as _};
+use serde::Serialize;
 use serde_json::Value;
 use tonic::Status;
 
@@ -164,7 +164,8 @@ fn normalized_body(
 }
 
 /// Page of tasks, in the form of the 0.3 servers that support `GET /v1/tasks`.
-#[derive(Clone, PartialEq, prost::Message)]
+#[derive(Clone, PartialEq, prost::Message, Serialize)]
+#[serde(rename_all = "camelCase")]
 struct Tasks {
     #[prost(message, repeated, tag = "1")]
     tasks: Vec<v03::Task>,
@@ -183,15 +184,6 @@ impl UnaryOutput for Tasks {}
 impl From<ListTasksResponse> for Tasks {
     fn from(page: ListTasksResponse) -> Self {
         Self { tasks: page.tasks.into_iter().map(Into::into).collect(), next_page_token: page.next_page_token }
-    }
-}
-
-impl Serialize for Tasks {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut page = serializer.serialize_struct("Tasks", 2)?;
-        page.serialize_field("tasks", &self.tasks)?;
-        page.serialize_field("nextPageToken", &self.next_page_token)?;
-        page.end()
     }
 }
 
