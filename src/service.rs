@@ -45,7 +45,7 @@ use crate::{
                 AgentCard, CancelTaskRequest, DeleteTaskPushNotificationConfigRequest, GetExtendedAgentCardRequest,
                 GetTaskPushNotificationConfigRequest, GetTaskRequest, ListTaskPushNotificationConfigsRequest,
                 ListTaskPushNotificationConfigsResponse, ListTasksRequest, ListTasksResponse, SendMessageRequest,
-                SendMessageResponse, SubscribeToTaskRequest, Task, TaskPushNotificationConfig, TaskState,
+                SendMessageResponse, SubscribeToTaskRequest, TaskPushNotificationConfig, TaskState,
                 a2a_service_server::A2aService, send_message_response::Payload,
             },
             wkt::Empty,
@@ -396,17 +396,6 @@ fn history_length(field: &str, length: Option<i32>) -> Result<Option<usize>, Err
     length.map(usize::try_from).transpose().map_err(negative)
 }
 
-/// Returns a task with a shortened history. Avoids a copy if there are no other references to it.
-fn with_history(task: Arc<Task>, history: HistoryLimit) -> Task {
-    match Arc::try_unwrap(task) {
-        Ok(mut task) => {
-            history.truncate(&mut task.history);
-            task
-        }
-        Err(task) => history.copy_task(&task, true),
-    }
-}
-
 /// Returns the maximum number of elements of a page.
 fn page_limit(size: i32) -> Result<usize, Error> {
     let limit = usize::try_from(size).ok().filter(|_| PAGE_SIZES.contains(&size));
@@ -469,7 +458,7 @@ impl A2aService for Service {
         };
         Box::pin(reply.map(move |reply| {
             let payload = Some(match reply? {
-                TurnReply::Task(task) => Payload::Task(with_history(task, options.history)),
+                TurnReply::Task(task) => Payload::Task(Snapshot::from(task).shortened(options.history)?.into_task()?),
                 TurnReply::Message(message) => Payload::Message(*message),
                 TurnReply::Refused(error) => return Err(error.into()),
             });

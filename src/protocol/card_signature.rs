@@ -90,13 +90,6 @@ pub struct Verified {
     pub v03: bool,
 }
 
-/// Member `signatures` of a card (8.4.2). Its other member, `header`, is not protected and has no meaning here.
-#[derive(Deserialize)]
-struct Signature {
-    protected: String,
-    signature: String,
-}
-
 /// Signs the JSON of a card of 1.0, of 0.3, or of both merged. Replaces signatures with the same key id, and keeps others.
 ///
 /// # Errors
@@ -137,7 +130,8 @@ pub fn verify(card: &[u8], keys: &PublicKeys) -> Result<Verified, VerifyError> {
     let mut verified = Verified::default();
     let mut reason = SignatureError::Malformed;
     for signature in signatures.into_iter().take(MAX_SIGNATURES) {
-        let Ok(Signature { protected, signature }) = serde_json::from_value(signature) else { continue };
+        // The member `header` is not protected and has no meaning here.
+        let Ok(AgentCardSignature { protected, signature, .. }) = serde_json::from_value(signature) else { continue };
         for (form, covered) in &forms {
             match keys.verify(&protected, form, &signature) {
                 Ok(()) => {
@@ -153,12 +147,9 @@ pub fn verify(card: &[u8], keys: &PublicKeys) -> Result<Verified, VerifyError> {
 
 /// Returns the key id in the protected header of a signature.
 fn key_id(signature: &Value) -> Option<String> {
-    #[derive(Deserialize)]
-    struct Header {
-        kid: String,
-    }
     let protected = URL_SAFE_NO_PAD.decode(signature.get("protected")?.as_str()?).ok()?;
-    Some(serde_json::from_slice::<Header>(&protected).ok()?.kid)
+    let header: Value = serde_json::from_slice(&protected).ok()?;
+    header["kid"].as_str().map(str::to_owned)
 }
 
 fn is_v1(card: &Value) -> bool {
@@ -327,16 +318,13 @@ impl CardSigner {
 
     /// Signs a card that is sent in the form of a protocol version.
     pub(crate) fn sign_message(&self, mut card: AgentCard, version: Version) -> AgentCard {
-        #[derive(Deserialize)]
-        struct Signed {
-            signatures: Vec<AgentCardSignature>,
-        }
         let signatures = || -> Result<_, SignError> {
             let unsigned = match version {
                 Version::V1_0 => serde_json::to_vec(&card)?,
                 Version::V0_3 => serde_json::to_vec(&v03::v03_card(&card))?,
             };
-            Ok(serde_json::from_slice::<Signed>(&self.sign(&unsigned)?)?.signatures)
+            let mut signed: Value = serde_json::from_slice(&self.sign(&unsigned)?)?;
+            Ok(serde_json::from_value(signed["signatures"].take())?)
         };
         match signatures() {
             Ok(signatures) => card.signatures = signatures,

@@ -5,7 +5,7 @@ use std::{any::Any, mem, sync::Arc};
 
 use bytes::{BufMut, Bytes};
 use prost::Message as _;
-use serde::{Serialize, ser::SerializeStruct as _};
+use serde::Serialize;
 
 use super::{Cursor, Event, Origin, Payload, StreamResponse, Task, TaskArtifactUpdateEvent};
 use crate::protocol::{
@@ -157,16 +157,9 @@ pub(crate) fn chunk_size(chunk: &TaskArtifactUpdateEvent) -> usize {
 }
 
 /// A borrowed task, serialized as an event of a stream.
+#[derive(Serialize)]
 struct TaskEvent<'a> {
     task: &'a Task,
-}
-
-impl Serialize for TaskEvent<'_> {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut members = serializer.serialize_struct("StreamResponse", 1)?;
-        members.serialize_field("task", self.task)?;
-        members.end()
-    }
 }
 
 wraps_message! { Event: StreamResponse }

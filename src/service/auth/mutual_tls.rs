@@ -1,6 +1,6 @@
 //! Client certificates as authentication (mutual TLS).
 
-use std::{collections::BTreeSet, fmt};
+use std::collections::BTreeSet;
 
 use async_trait::async_trait;
 
@@ -36,16 +36,6 @@ impl CertificateName {
             Self::Dns => certificate.dns_names().next(),
             Self::Subject => certificate.subject(),
         }
-    }
-}
-
-impl fmt::Display for CertificateName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Uri => "uri",
-            Self::Dns => "dns",
-            Self::Subject => "subject",
-        })
     }
 }
 
@@ -100,13 +90,12 @@ impl Authenticator for MutualTls {
             return Err(rejected("a client certificate is required".to_owned()).with(CREDENTIALS, MISSING));
         };
         let Some(name) = self.name.of(certificate) else {
-            let why = match self.name {
-                CertificateName::Subject => "the client certificate has no subject".to_owned(),
-                name @ (CertificateName::Uri | CertificateName::Dns) => {
-                    format!("the client certificate has no subject alternative name of type {name}")
-                }
+            let name = match self.name {
+                CertificateName::Subject => "subject",
+                CertificateName::Uri => "subject alternative name of type uri",
+                CertificateName::Dns => "subject alternative name of type dns",
             };
-            return Err(rejected(why).with(SCHEME, NAME));
+            return Err(rejected(format!("the client certificate has no {name}")).with(SCHEME, NAME));
         };
         if self.names.as_ref().is_some_and(|names| !names.contains(name)) {
             return Err(rejected("the name of the client certificate is not accepted".to_owned()).with(SCHEME, NAME));

@@ -15,6 +15,7 @@ use axum::{
 };
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode, header};
+use http_body_util::{BodyExt as _, Collected, LengthLimitError, Limited};
 use parking_lot::Mutex;
 use serde_json::value::RawValue;
 use subtle::ConstantTimeEq as _;
@@ -346,16 +347,10 @@ impl Receiver {
     }
 
     async fn read(&self, body: Body) -> Result<Bytes, Rejection> {
-        let read = axum::body::to_bytes(body, self.max_body).await;
-        read.map_err(|error| {
-            let mut cause = std::error::Error::source(&error);
-            while let Some(next) = cause {
-                if next.is::<http_body_util::LengthLimitError>() {
-                    return too_large(self.max_body);
-                }
-                cause = next.source();
-            }
-            Rejection::new(StatusCode::BAD_REQUEST, "the body is incomplete")
+        let read = Limited::new(body, self.max_body).collect().await.map(Collected::to_bytes);
+        read.map_err(|error| match error.downcast_ref::<LengthLimitError>() {
+            Some(_) => too_large(self.max_body),
+            None => Rejection::new(StatusCode::BAD_REQUEST, "the body is incomplete"),
         })
     }
 

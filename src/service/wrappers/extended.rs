@@ -110,9 +110,6 @@ impl Extension for AgentExtension {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Negotiated;
 
-/// Extensions of a server.
-pub(crate) type Extensions = Arc<[Arc<dyn Extension>]>;
-
 /// Merges the extensions that the server implements with those that the card declares, and declares all of them on the card.
 pub(crate) fn all(mut all: Vec<Arc<dyn Extension>>, declared: &mut Vec<AgentExtension>) -> Vec<Arc<dyn Extension>> {
     declared.retain(|declaration| all.iter().all(|extension| extension.uri() != declaration.uri));
@@ -135,7 +132,7 @@ impl fmt::Debug for dyn Extension {
 /// Service that negotiates the extensions of each call (4.6.2) and applies the active ones.
 pub struct ExtendedService {
     service: Arc<dyn A2aService>,
-    extensions: Extensions,
+    extensions: Vec<Arc<dyn Extension>>,
     /// Calls that request no extension need no negotiation.
     none_required: bool,
     /// Callers of 0.3 have to request required extensions too.
@@ -144,16 +141,14 @@ pub struct ExtendedService {
 
 /// Active extensions of a call.
 struct Active {
-    extensions: Extensions,
-    /// Indices into `extensions`.
-    indices: Vec<usize>,
+    extensions: Vec<Arc<dyn Extension>>,
     call: Call,
 }
 
 impl ExtendedService {
     /// Wraps a service.
     pub fn new(service: Arc<dyn A2aService>, extensions: impl IntoIterator<Item = Arc<dyn Extension>>) -> Self {
-        let extensions: Extensions = extensions.into_iter().collect();
+        let extensions: Vec<_> = extensions.into_iter().collect();
         let none_required = extensions.iter().all(|extension| !extension.required());
         Self { service, extensions, none_required, strict: false }
     }
@@ -187,24 +182,20 @@ impl ExtendedService {
             let why = format!("name {} in the header {header}", missing.uri());
             return Err(ErrorKind::ExtensionSupportRequired.because(why).with("extension", missing.uri()));
         }
-        let index = |uri: &String| self.extensions.iter().position(|extension| extension.uri() == uri);
-        let indices: Vec<usize> = call.extensions.iter().filter_map(index).collect();
-        call.extensions.retain(|uri| self.extensions.iter().any(|extension| extension.uri() == uri));
+        let find = |uri: &String| self.extensions.iter().find(|extension| extension.uri() == uri).cloned();
+        let extensions: Vec<_> = call.extensions.iter().filter_map(find).collect();
+        call.extensions = extensions.iter().map(|extension| extension.uri().to_owned()).collect();
         request.extensions_mut().insert(call.clone());
         request.extensions_mut().insert(Negotiated);
-        Ok(Active { extensions: Arc::clone(&self.extensions), indices, call })
+        Ok(Active { extensions, call })
     }
 }
 
 impl Active {
-    fn all(&self) -> impl Iterator<Item = &dyn Extension> {
-        self.indices.iter().filter_map(|index| self.extensions.get(*index)).map(|extension| &**extension)
-    }
-
     /// Returns the metadata that the extensions add to a payload.
     fn metadata_for(&self, payload: &Payload) -> Result<Option<Struct>, Error> {
         let mut added: Option<Struct> = None;
-        for extension in self.all() {
+        for extension in &self.extensions {
             if let Some(metadata) = extension.response_metadata(payload, &self.call)? {
                 added.get_or_insert_default().fields.extend(metadata.fields);
             }
@@ -242,7 +233,7 @@ impl Active {
 
     /// Lists the active extensions in the response (4.6.2).
     fn list_in<T>(&self, mut response: Response<T>) -> Response<T> {
-        if !self.indices.is_empty() {
+        if !self.extensions.is_empty() {
             let uris = self.call.extensions.join(", ");
             // Always valid, because the URIs were received in a header.
             if let Ok(uris) = MetadataValue::try_from(uris) {
@@ -299,7 +290,7 @@ impl WithExtensions for ListTasksResponse {
 
 impl WithExtensions for BoxStream<Event> {
     fn with_extensions(self, active: Active) -> Result<Self, Error> {
-        if active.indices.is_empty() {
+        if active.extensions.is_empty() {
             return Ok(self);
         }
         Ok(Box::pin(unfold(Some((self, active)), async |state| {
@@ -330,7 +321,7 @@ impl ExtendedService {
         // Sends are the only requests that extensions can change.
         let body: &mut dyn Any = request.get_mut();
         if let Some(send) = body.downcast_mut::<SendMessageRequest>() {
-            active.all().try_for_each(|extension| extension.request(send, &active.call))?;
+            active.extensions.iter().try_for_each(|extension| extension.request(send, &active.call))?;
         }
         let response = call(&*self.service, request);
         let (metadata, body, extensions) = active.list_in(response.await?).into_parts();
