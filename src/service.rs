@@ -116,7 +116,8 @@ impl Capabilities {
     }
 
     fn push(&self) -> Result<(), Error> {
-        if self.push { Ok(()) } else { Err(push_configs::no_push()) }
+        let why = "push notifications are disabled (push.enabled); stream or poll the task";
+        if self.push { Ok(()) } else { Err(ErrorKind::PushNotificationNotSupported.because(why)) }
     }
 }
 
@@ -151,9 +152,7 @@ impl Service {
     #[cfg(feature = "push")]
     pub(crate) fn delivering(self, options: PushOptions) -> Self {
         let journal = self.execution.journal();
-        let (store, sources) = (journal.store(), journal.sources().clone());
-        let tasks = Arc::<dyn Store>::clone(store);
-        let delivery = DeliveryService::start(tasks, Arc::<dyn Store>::clone(store), sources, options);
+        let delivery = DeliveryService::start(Arc::clone(journal.store()), journal.sources().clone(), options);
         journal.observe(delivery.observer());
         Self { delivery: Some(delivery), ..self }
     }

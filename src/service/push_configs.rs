@@ -9,7 +9,7 @@ use crate::{
     engine::execution::{PUSH_IN_SEND, SendRequest, store_full},
     protocol::{
         call::{AllPushExtras, Call, OwnerPermit, PushExtra},
-        error::{Error, ErrorKind},
+        error::Error,
         pb::v1::{ListTaskPushNotificationConfigsResponse, TaskPushNotificationConfig},
         validate::MAX_ID_BYTES,
     },
@@ -88,12 +88,6 @@ impl Service {
         }
         Ok(())
     }
-}
-
-/// Returns the error of a service without push notifications.
-pub(super) fn no_push() -> Error {
-    ErrorKind::PushNotificationNotSupported
-        .because("push notifications are disabled (push.enabled); stream or poll the task")
 }
 
 /// Returns the response with a configuration, without its secrets.

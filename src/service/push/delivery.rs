@@ -15,10 +15,10 @@ use parking_lot::Mutex;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use tokio::{
     sync::Notify,
-    task::{JoinHandle, JoinSet},
+    task::JoinSet,
     time::{Instant, sleep_until, timeout},
 };
-use tokio_util::sync::CancellationToken;
+use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 use url::Url;
 
 use super::{
@@ -40,8 +40,8 @@ use crate::{
         event::{Ends, Event, Seq},
     },
     store::{
-        Attempt, Delivery, DeliveryClaim, DeliveryOutcome, DeliveryToken, EVENTS_PER_CLAIM, Lease, PushQueue, TaskKey,
-        TaskStore, Unavailable,
+        Attempt, Delivery, DeliveryClaim, DeliveryOutcome, DeliveryToken, EVENTS_PER_CLAIM, Lease, Store, TaskKey,
+        Unavailable,
     },
 };
 
@@ -91,7 +91,7 @@ const BREAKER_OPEN: Backoff = Backoff { first: Duration::from_secs(5), longest: 
 pub(crate) struct DeliveryService {
     shared: Arc<Shared>,
     /// Dispatcher, until it is stopped.
-    task: Mutex<Option<JoinHandle<()>>>,
+    task: Mutex<Option<AbortOnDropHandle<()>>>,
 }
 
 impl DeliveryService {
@@ -99,19 +99,12 @@ impl DeliveryService {
     ///
     /// # Panics
     /// Outside of a tokio runtime.
-    pub(crate) fn start(
-        tasks: Arc<dyn TaskStore>,
-        queue: Arc<dyn PushQueue>,
-        sources: Sources,
-        options: PushOptions,
-    ) -> Self {
+    pub(crate) fn start(store: Arc<dyn Store>, sources: Sources, options: PushOptions) -> Self {
         let sender = Sender::new(&options, sources.tracing.clone());
-        let (known, counters, wake, stop) = Default::default();
+        let (tasks, counters, wake, stop) = Default::default();
         let runner = sources.ids.random().into();
-        let shared =
-            Shared { store: tasks, queue, sources, options, sender, runner, tasks: known, wake, stop, counters };
-        let shared = Arc::new(shared);
-        let task = Mutex::new(Some(tokio::spawn(Arc::clone(&shared).run())));
+        let shared = Arc::new(Shared { store, sources, options, sender, runner, tasks, wake, stop, counters });
+        let task = Mutex::new(Some(AbortOnDropHandle::new(tokio::spawn(Arc::clone(&shared).run()))));
         Self { shared, task }
     }
 
@@ -149,18 +142,9 @@ impl DeliveryService {
     }
 }
 
-impl Drop for DeliveryService {
-    fn drop(&mut self) {
-        if let Some(task) = self.task.lock().take() {
-            task.abort();
-        }
-    }
-}
-
 struct Shared {
-    /// Store of the events.
-    store: Arc<dyn TaskStore>,
-    queue: Arc<dyn PushQueue>,
+    /// Store of the events, and of the queue.
+    store: Arc<dyn Store>,
     sources: Sources,
     options: PushOptions,
     sender: Sender,
@@ -272,14 +256,14 @@ impl Shared {
         let finished = async { while running.join_next().await.is_some() {} };
         _ = timeout(STOP_GRACE, finished).await;
         running.shutdown().await;
-        let released = timeout(STOP_GRACE, self.queue.release_deliveries(&self.runner, self.now())).await;
+        let released = timeout(STOP_GRACE, self.store.release_deliveries(&self.runner, self.now())).await;
         if !matches!(released, Ok(Ok(_))) {
             tracing::warn!("push deliveries continue after the end of their leases: the store does not answer");
         }
     }
 
     async fn stats(&self) -> Result<PushStats, Unavailable> {
-        let since = self.queue.oldest_pending().await?;
+        let since = self.store.oldest_pending().await?;
         let lag = since.map_or(0, |since| self.now().saturating_sub(since).max(0));
         Ok(PushStats { lag: Duration::from_millis(lag.unsigned_abs()), ..*self.counters.lock() })
     }
@@ -333,7 +317,7 @@ impl Shared {
     async fn find_tasks(&self) {
         let mut after = DeliveryToken::default();
         loop {
-            match self.queue.mark_all_due(self.now(), after, TASKS_PER_PAGE).await {
+            match self.store.mark_all_due(self.now(), after, TASKS_PER_PAGE).await {
                 Ok(page) => {
                     self.tasks.lock().known.extend(page.keys);
                     let Some(next) = page.next else { return };
@@ -360,7 +344,7 @@ impl Shared {
         }
         let changed = Tasks::take(&mut self.tasks.lock().changed);
         if !changed.is_empty()
-            && let Err(cause) = self.queue.mark_due(&changed, self.now()).await
+            && let Err(cause) = self.store.mark_due(&changed, self.now()).await
         {
             self.tasks.lock().changed.extend(changed);
             return Err(cause);
@@ -373,7 +357,7 @@ impl Shared {
                 break;
             }
             let lease = Lease::new(&self.runner, self.now(), self.lease());
-            let claims = self.queue.claim_due(&lease, limit).await?;
+            let claims = self.store.claim_due(&lease, limit).await?;
             let is_last = claims.len() < limit;
             let lease_end = Instant::now() + self.lease();
             {
@@ -397,7 +381,7 @@ impl Shared {
                 return Ok(Instant::now());
             }
         }
-        let next_due = if running.is_empty() { self.queue.next_due().await? } else { None };
+        let next_due = if running.is_empty() { self.store.next_due().await? } else { None };
         let wait = next_due
             .map_or(POLL_INTERVAL, |due| Duration::from_millis(due.saturating_sub(self.now()).max(1).unsigned_abs()));
         Ok(Instant::now() + wait.min(POLL_INTERVAL))
@@ -409,7 +393,7 @@ impl Shared {
         if doubtful.is_empty() {
             return Ok(());
         }
-        match self.queue.undelivered_tasks(&doubtful).await {
+        match self.store.undelivered_tasks(&doubtful).await {
             Ok(undelivered) => {
                 let undelivered: HashSet<TaskKey> = undelivered.into_iter().collect();
                 let mut tasks = self.tasks.lock();
@@ -534,13 +518,13 @@ impl Shared {
 
     /// Records the delivery of all events up to `cursor`.
     async fn ack(&self, claim: &DeliveryClaim, cursor: Seq, attempt: Option<Attempt>) -> Result<bool, Unavailable> {
-        self.queue.end_claim(claim, DeliveryOutcome::Delivered { cursor, now: self.now(), attempt }).await
+        self.store.end_claim(claim, DeliveryOutcome::Delivered { cursor, now: self.now(), attempt }).await
     }
 
     /// Records a failure, and the delay before the next attempt.
     async fn fail(&self, claim: &DeliveryClaim, delay: Duration, last: Option<Attempt>) -> Result<bool, Unavailable> {
         let next_attempt = self.now() + whole_millis(delay);
-        self.queue.end_claim(claim, DeliveryOutcome::Failed { next_attempt, attempt: last }).await
+        self.store.end_claim(claim, DeliveryOutcome::Failed { next_attempt, attempt: last }).await
     }
 
     /// Reads the events after the cursor of a claim. If the log no longer has them, the whole task is sent instead.
@@ -599,7 +583,7 @@ impl Shared {
                 Ok(true)
             }
             Failure::Gone => {
-                if self.queue.end_claim(claim, DeliveryOutcome::Gone).await? {
+                if self.store.end_claim(claim, DeliveryOutcome::Gone).await? {
                     tracing::info!(
                         task.id = task,
                         config.id = config,
@@ -622,7 +606,7 @@ impl Shared {
         tracing::warn!(task.id = task, config.id = config, "push delivery given up: {reason}");
         self.counters.lock().dead_letters += 1;
         let (reason, now, max_dead) = (reason.into(), self.now(), self.options.dead_letters);
-        self.queue.end_claim(claim, DeliveryOutcome::GivenUp { reason, now, max_dead, attempt: last }).await?;
+        self.store.end_claim(claim, DeliveryOutcome::GivenUp { reason, now, max_dead, attempt: last }).await?;
         self.doubt(&claim.key);
         Ok(true)
     }
