@@ -11,6 +11,8 @@ use serde_json::{Value, json};
 
 pub use self::scheme::{Flow, Flows, Scheme};
 pub(crate) use self::scheme::{all_flows, to_v1, to_v03};
+/// URL of an agent and the transport that it supports (0.3, 5.5.5).
+pub use crate::protocol::pb::v03::AgentInterface as Interface;
 use crate::{
     base::surrogates::repaired,
     protocol::{
@@ -96,15 +98,6 @@ pub struct V03Card {
     pub signatures: Vec<AgentCardSignature>,
 }
 
-/// URL of an agent and the transport that it supports (0.3, 5.5.5).
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-#[expect(missing_docs, reason = "the members are documented in 0.3, 5.5.5")]
-pub struct Interface {
-    pub url: String,
-    pub transport: String,
-}
-
 /// Optional features of the protocol that an agent supports (0.3, 5.5.2).
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -119,19 +112,12 @@ pub struct Capabilities {
 
 /// Skill of an agent (0.3, 5.5.4).
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-#[expect(missing_docs, reason = "the members are documented in 0.3, 5.5.4")]
+#[serde(default)]
 pub struct Skill {
-    pub id: String,
-    pub name: String,
-    pub description: String,
-    pub tags: Vec<String>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub examples: Vec<String>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub input_modes: Vec<String>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub output_modes: Vec<String>,
+    /// Members that 1.0 has too, without security requirements.
+    #[serde(flatten)]
+    pub skill: AgentSkill,
+    /// Security requirements.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub security: Vec<Requirement>,
 }
@@ -189,14 +175,12 @@ pub fn v03_card_with(card: &AgentCard, fields: &V03CardFields) -> V03Card {
 impl From<AgentCard> for v03::AgentCard {
     fn from(card: AgentCard) -> Self {
         let V03Card { protocol_version, url, preferred_transport, additional_interfaces, .. } = v03_card(&card);
-        let to_proto =
-            |interface: Interface| v03::AgentInterface { url: interface.url, transport: interface.transport };
         let capabilities = card.capabilities.as_ref();
         Self {
             protocol_version,
             url,
             preferred_transport,
-            additional_interfaces: additional_interfaces.into_iter().map(to_proto).collect(),
+            additional_interfaces,
             supports_authenticated_extended_card: capabilities
                 .and_then(|capabilities| capabilities.extended_agent_card)
                 .unwrap_or_default(),
@@ -215,14 +199,12 @@ impl From<AgentCard> for v03::AgentCard {
 /// Converts the card of 0.3 gRPC to a 1.0 card.
 impl From<v03::AgentCard> for AgentCard {
     fn from(card: v03::AgentCard) -> Self {
-        let interface =
-            |interface: v03::AgentInterface| Interface { url: interface.url, transport: interface.transport };
         // Interfaces and their version are as in the JSON card.
         let interfaces = Self::from(V03Card {
             protocol_version: card.protocol_version.clone(),
             url: card.url.clone(),
             preferred_transport: card.preferred_transport.clone(),
-            additional_interfaces: card.additional_interfaces.iter().cloned().map(interface).collect(),
+            additional_interfaces: card.additional_interfaces.clone(),
             ..V03Card::default()
         });
         let mut capabilities: AgentCapabilities = card.capabilities.as_ref().map(reencode).unwrap_or_default();
@@ -386,10 +368,8 @@ conversions! {
 
 impl From<&AgentSkill> for Skill {
     fn from(skill: &AgentSkill) -> Self {
-        let AgentSkill { id, name, description, tags, examples, input_modes, output_modes, security_requirements } =
-            skill.clone();
-        let security = security_requirements.iter().map(from_requirement).collect();
-        Self { id, name, description, tags, examples, input_modes, output_modes, security }
+        let security = skill.security_requirements.iter().map(from_requirement).collect();
+        Self { skill: AgentSkill { security_requirements: Vec::new(), ..skill.clone() }, security }
     }
 }
 
@@ -404,9 +384,8 @@ pub(crate) fn to_requirement(requirement: Requirement) -> SecurityRequirement {
 
 impl From<Skill> for AgentSkill {
     fn from(skill: Skill) -> Self {
-        let Skill { id, name, description, tags, examples, input_modes, output_modes, security } = skill;
-        let security_requirements = security.into_iter().map(to_requirement).collect();
-        Self { id, name, description, tags, examples, input_modes, output_modes, security_requirements }
+        let Skill { skill, security } = skill;
+        Self { security_requirements: security.into_iter().map(to_requirement).collect(), ..skill }
     }
 }
 
