@@ -114,7 +114,7 @@ impl Server {
             peers: PeerLimit::new(
                 self.connections_per_peer,
                 self.options.request_rate_per_peer,
-                self.card.trusted().to_vec(),
+                self.card.address().trusted.clone(),
             ),
             header_bytes: self.options.connections.header_bytes,
             paths: Paths {
@@ -155,7 +155,7 @@ impl Server {
         let handles = mounted.iter().map(|agent| agent.handle.clone()).collect();
         let handle = Handle::new(Arc::clone(&engine), grace, label.clone(), handles, options.ready_with_agents);
         let (card, extensions) = options.build_card(card);
-        let has_extended_card = options.has_extended_card();
+        let has_extended_card = options.extended_card.is_offered();
         let card_changes = options.card_updates.is_some();
         let current = options.card_source(&card);
         engine.set_extended_card(extended_card(mem::take(&mut options.extended_card), &card, &current));
@@ -264,10 +264,6 @@ impl Options {
         self.metrics.is_some() || self.is_metered
     }
 
-    fn has_extended_card(&self) -> bool {
-        self.extended_card.is_offered()
-    }
-
     /// Name of the agent in the catalog.
     fn name(&self) -> &str {
         if self.catalog_name.is_empty() { "default" } else { &self.catalog_name }
@@ -314,7 +310,7 @@ impl Options {
 
     /// Completes the card by extensions and authentication, and warns of what is wrong with it. Returns the extensions too.
     fn build_card(&mut self, mut card: CardTemplate) -> (Arc<CardTemplate>, Vec<Arc<dyn Extension>>) {
-        card = card.extended(self.has_extended_card());
+        card = card.extended(self.extended_card.is_offered());
         if self.resume {
             card = card.declare(|card| card.with_extension(extended::resume::declaration()));
         }
@@ -385,7 +381,7 @@ impl Options {
         let has_docs = self.docs.unwrap_or_else(|| bound.is_some_and(|addr| !is_public(addr)));
         let published = PublishedDocuments::new(card.v03(), JSON_RPC, protocols, has_docs);
         let card = Arc::clone(card);
-        Arc::new(move |request| published.get(request.path, card.base_url(request).as_deref()))
+        Arc::new(move |request| published.get(request.path, card.address().of(request).as_deref()))
     }
 }
 
@@ -410,7 +406,7 @@ fn covers(checked: &SecurityScheme, declared: &SecurityScheme) -> bool {
 /// Returns the source of the base URL of a server.
 fn base_url_source(card: &Arc<CardTemplate>) -> BaseUrlSource {
     let card = Arc::clone(card);
-    Arc::new(move |request| card.base_url(request))
+    Arc::new(move |request| card.address().of(request))
 }
 
 /// Returns the source of the extended card, and of the card for gRPC of 0.3. `current` is the source of the public card.

@@ -74,7 +74,7 @@ impl ListedAgent {
 /// Returns the source of the catalog of these agents. `root` finds the URL of the server.
 pub(crate) fn catalog(root: Arc<CardTemplate>, agents: Vec<ListedAgent>) -> CatalogSource {
     Arc::new(move |request: &RequestOrigin<'_>, principal| {
-        let url = root.base_url(request).unwrap_or_default();
+        let url = root.address().of(request).unwrap_or_default();
         // The path of the agent at the root, at which the catalog is too.
         let url = url.strip_suffix(&*root.address().agent).unwrap_or(&url);
         let is_ai_catalog = request.path.trim_end_matches('/') == AI_CATALOG;

@@ -178,11 +178,6 @@ impl CardTemplate {
         self
     }
 
-    /// Proxies whose forwarded headers are trusted.
-    pub(crate) fn trusted(&self) -> &[Network] {
-        &self.address.trusted
-    }
-
     /// Sets the protocol versions that are served, each over every binding.
     pub(crate) fn protocols(mut self, protocols: impl IntoIterator<Item = Version>) -> Self {
         self.protocols = protocols.into_iter().collect();
@@ -232,11 +227,6 @@ impl CardTemplate {
             return signer.sign_message(card, version);
         }
         card
-    }
-
-    /// Returns the base URL at which the client of a request reaches the server. `None` if it is unknown.
-    pub(crate) fn base_url(&self, request: &RequestOrigin<'_>) -> Option<String> {
-        self.address.of(request)
     }
 
     /// Returns the card for a request in JSON, in the form for its protocol version, and signed if there is a key.

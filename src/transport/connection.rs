@@ -60,20 +60,6 @@ impl ConnectionState {
         self.activity.fetch_add(1, Relaxed);
     }
 
-    /// Returns a counter that changes with every request and completed response.
-    pub(super) fn activity(&self) -> u32 {
-        self.activity.load(Relaxed)
-    }
-
-    pub(super) fn is_open(&self) -> bool {
-        self.is_open.load(Relaxed)
-    }
-
-    /// HTTP/1: sets the deadline of the next response.
-    pub(super) fn set_response_deadline(&self, deadline: Option<Instant>) {
-        *self.response_deadline.lock() = deadline;
-    }
-
     pub(super) fn is_http2(&self) -> bool {
         self.is_http2.load(Relaxed)
     }

@@ -170,8 +170,7 @@ fn decode_segments<'a>(path: &'a str, decoded: &mut [Cow<'a, str>; MAX_SEGMENTS]
     for segment in path.strip_prefix('/').unwrap_or(path).split('/') {
         if let Some(slot) = decoded.get_mut(count) {
             let invalid = |_| Error::invalid_params("the path is not valid UTF-8");
-            let plain = !segment.as_bytes().contains(&b'%');
-            *slot = if plain { segment.into() } else { percent_decode_str(segment).decode_utf8().map_err(invalid)? };
+            *slot = percent_decode_str(segment).decode_utf8().map_err(invalid)?;
         }
         count += 1;
     }

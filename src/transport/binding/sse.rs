@@ -57,9 +57,18 @@ pub(in crate::transport) fn response(
         last_write: Instant::now(),
         timer: None,
     };
+    event_stream(events, headers, stream_max_age)
+}
+
+/// Builds the response of a stream with this body of server-sent events.
+pub(in crate::transport) fn event_stream(
+    events: impl http_body::Body<Data = Bytes, Error = Status> + Send + 'static,
+    headers: HeaderMap,
+    max_age: Duration,
+) -> Response<Body> {
     let mut response = Response::new(Body::events(events));
     *response.headers_mut() = headers;
-    if let Some(deadline) = WriteDeadline::after(stream_max_age) {
+    if let Some(deadline) = WriteDeadline::after(max_age) {
         response.extensions_mut().insert(deadline);
     }
     let headers = response.headers_mut();

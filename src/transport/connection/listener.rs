@@ -8,7 +8,7 @@ use std::{
     io, mem,
     net::SocketAddr,
     pin::pin,
-    sync::Arc,
+    sync::{Arc, atomic::Ordering::Relaxed},
     task::{Context, Poll},
     time::Duration,
 };
@@ -371,7 +371,7 @@ async fn serve_until(
             std::future::poll_fn(|cx| service.poll_ready(cx)).await?;
             let response = service.call(request).await?;
             let (response, deadline) = observe(response, open);
-            state.set_response_deadline(deadline);
+            *state.response_deadline.lock() = deadline;
             Ok::<_, Infallible>(response)
         }
     });
@@ -413,7 +413,7 @@ async fn serve_until(
                 connection.as_mut().graceful_shutdown();
             }
             ConnectionSignal::Abort => return,
-            ConnectionSignal::CheckIdle if !state.is_open() => {
+            ConnectionSignal::CheckIdle if !state.is_open.load(Relaxed) => {
                 tracing::debug!("connection closed: no request received");
                 return;
             }
@@ -429,7 +429,7 @@ async fn serve_until(
             ConnectionSignal::Close => signals.push(wait((ConnectionSignal::Close, GOAWAY_GRACE))),
             ConnectionSignal::CheckIdle if settings.idle_timeout.is_zero() => {}
             ConnectionSignal::CheckIdle => {
-                let before = mem::replace(&mut activity, state.activity());
+                let before = mem::replace(&mut activity, state.activity.load(Relaxed));
                 idle_checks = if state.is_idle() && activity == before { idle_checks + 1 } else { 0 };
                 if idle_checks == IDLE_CHECKS {
                     tracing::debug!("idle connection closed");

@@ -330,10 +330,6 @@ impl OriginPolicy {
         if self.any_origin {
             return Some(HeaderValue::from_static("*"));
         }
-        // Fast path without an origin to parse.
-        if self.origins.is_empty() {
-            return None;
-        }
         let value = headers.get(header::ORIGIN)?;
         let origin = Origin::parse(value.to_str().ok()?)?;
         self.origins.contains(&origin).then(|| value.clone())

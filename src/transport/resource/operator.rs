@@ -5,7 +5,7 @@ use std::{pin::Pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures_util::{StreamExt as _, stream};
-use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header, request::Parts};
+use http::{HeaderMap, HeaderValue, Response, StatusCode, header, request::Parts};
 use http_body::Frame;
 use http_body_util::StreamBody;
 use percent_encoding::percent_decode_str;
@@ -24,7 +24,8 @@ use crate::{
         operator::{Access, FeedEvent, Operator, Query},
     },
     transport::{
-        NotReady, RequestBody, Settings, WriteDeadline,
+        NotReady, RequestBody, Settings,
+        binding::sse::event_stream,
         body::{
             self, Body, BodyLimits,
             response::{respond as respond_with, status_response},
@@ -41,8 +42,6 @@ pub(in crate::transport) struct LocalOperator;
 
 /// Headers of proxies, besides those that begin with `x-forwarded`.
 const PROXY_HEADERS: [&str; 6] = ["forwarded", "via", "x-real-ip", "x-client-ip", "true-client-ip", "cf-connecting-ip"];
-
-const EVENT_STREAM: HeaderValue = HeaderValue::from_static("text/event-stream");
 
 /// Returns true if the connection of a request is from a loopback address, and no header says that a proxy has forwarded it. Many
 /// proxies add no such header: what this opens may be seen by their clients.
@@ -91,7 +90,7 @@ async fn route(
         let parsed = serde_html_form::from_str(parts.uri.query().unwrap_or_default());
         parsed.map_err(|error| ErrorKind::InvalidParams.because(format!("query: {}", brief(&error.to_string()))))
     };
-    let accepts_events = || parts.headers.get(header::ACCEPT).is_some_and(|accept| *accept == EVENT_STREAM);
+    let accepts_events = || parts.headers.get(header::ACCEPT).is_some_and(|accept| accept == "text/event-stream");
     let _permit = operator.read_permit().await;
     let value = match &*segments {
         ["status"] => {
@@ -147,12 +146,5 @@ fn respond_with_feed(
         Some((Bytes::from(text), feed))
     });
     let frames = first.chain(events).take_until(end).map(|text| Ok(Frame::data(text)));
-    let mut response = Response::new(Body::events(StreamBody::new(frames)));
-    if let Some(deadline) = WriteDeadline::after(limits.stream_max_age) {
-        response.extensions_mut().insert(deadline);
-    }
-    let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, EVENT_STREAM);
-    headers.insert(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
-    response
+    event_stream(StreamBody::new(frames), HeaderMap::new(), limits.stream_max_age)
 }
