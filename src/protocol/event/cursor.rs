@@ -89,10 +89,10 @@ impl EventFlags {
 impl Cursor {
     /// Creates the cursor of an event.
     pub fn new(task_id: &str, Position { fence, seq }: Position) -> Self {
-        let (mut fence_text, mut seq_text) = ([0; 20], [0; 20]);
-        let parts = [task_id.as_bytes(), b".", digits(&mut fence_text, fence), b".", digits(&mut seq_text, seq)];
+        let (mut fence_text, mut seq_text) = (itoa::Buffer::new(), itoa::Buffer::new());
+        let parts = [task_id, ".", fence_text.format(fence), ".", seq_text.format(seq)];
         let (mut text, mut length) = ([0; SHORT], 0);
-        for part in parts {
+        for part in parts.map(str::as_bytes) {
             match text.get_mut(length..length + part.len()) {
                 Some(free) => free.copy_from_slice(part),
                 None => return Self(Text::Long(format!("{task_id}.{fence}.{seq}").into())),
@@ -150,19 +150,6 @@ impl Eq for Cursor {}
 impl fmt::Debug for Cursor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Cursor").field(&self.as_str()).finish()
-    }
-}
-
-/// Formats a number in decimal.
-fn digits(text: &mut [u8; 20], mut number: u64) -> &[u8] {
-    let mut at = text.len();
-    loop {
-        at -= 1;
-        text[at] = b'0' + u8::try_from(number % 10).unwrap_or(0);
-        number /= 10;
-        if number == 0 {
-            return &text[at..];
-        }
     }
 }
 
