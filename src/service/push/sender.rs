@@ -1,22 +1,16 @@
 //! Requests to the webhooks of push notifications.
 
-use std::{
-    collections::{HashMap, hash_map::Entry},
-    net::SocketAddr,
-    sync::Arc,
-    time::Duration,
-};
+use std::{future::ready, net::SocketAddr, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
-use parking_lot::Mutex;
 use reqwest::{
     Client,
     dns::{Addrs, Name, Resolve, Resolving},
     redirect,
 };
 use tokio::time::{Instant, timeout_at};
-use url::{Host, Url};
+use url::Url;
 
 use super::{
     PushOptions,
@@ -44,19 +38,12 @@ pub(crate) const DELIVERY_ID: HeaderName = HeaderName::from_static("a2a-delivery
 
 /// Client of webhooks.
 ///
-/// A connection is made only to addresses that were checked. The client for public targets has a resolver that knows the public
-/// addresses of the names in use. Names with internal addresses, which the allow-list admits for some ports, have a client for
-/// these addresses, which knows no others.
+/// A connection is made only to addresses that were checked: the resolver of its client knows those of the attempt, and no others.
 pub(crate) struct Sender {
     /// Timeout of an attempt.
     timeout: Duration,
-    /// Maximum number of unused connections per host.
-    idle_connections: usize,
-    /// Client of public targets and of targets without a name. A failure to create it is reported for each attempt.
-    public: Result<Client, String>,
-    names: PublicNames,
-    /// Clients of names with internal addresses, by the addresses with the port.
-    internal: Mutex<HashMap<Vec<SocketAddr>, Client>>,
+    /// A failure to create it is reported for each attempt.
+    client: Result<Client, String>,
     policy: TargetPolicy,
     content_type: HeaderValue,
     keys: Option<SigningKeys>,
@@ -68,13 +55,25 @@ pub(crate) struct Sender {
 /// Issuer of tokens of a server that has no URL.
 const UNKNOWN_ISSUER: &str = "a2a-service";
 
-/// Maximum number of clients for internal targets that are kept. With each, its unused connections are kept.
-const MAX_INTERNAL_CLIENTS: usize = 64;
+tokio::task_local! {
+    /// Checked addresses of the attempt that is polled.
+    static ADDRESSES: Arc<[SocketAddr]>;
+}
 
-/// Creates a client. It has no timeout: its requests are part of attempts, which have one.
-fn client(resolver: Arc<dyn Resolve>, idle_connections: usize) -> Result<Client, String> {
+/// Resolver of connections: it knows only the checked addresses of the attempt that connects.
+struct CheckedAddresses;
+
+impl Resolve for CheckedAddresses {
+    fn resolve(&self, _: Name) -> Resolving {
+        let known = ADDRESSES.try_with(|addresses| -> Addrs { Box::new(addresses.to_vec().into_iter()) });
+        Box::pin(ready(known.map_err(|_| "the attempt has ended".into())))
+    }
+}
+
+/// Creates the client of all targets. It has no timeout: its requests are part of attempts, which have one.
+fn client(idle_connections: usize) -> Result<Client, String> {
     let client = Client::builder()
-        .dns_resolver(resolver)
+        .dns_resolver(Arc::new(CheckedAddresses))
         .redirect(redirect::Policy::none())
         .no_proxy()
         .referer(false)
@@ -84,75 +83,12 @@ fn client(resolver: Arc<dyn Resolve>, idle_connections: usize) -> Result<Client,
     client.map_err(|error| error.to_string())
 }
 
-/// Resolver of connections to public targets.
-#[derive(Clone, Default)]
-struct PublicNames(Arc<Mutex<HashMap<Box<str>, Checked>>>);
-
-/// Checked addresses of a name, and the number of attempts that use it.
-#[derive(Default)]
-struct Checked {
-    addresses: Vec<SocketAddr>,
-    attempts: usize,
-}
-
-impl PublicNames {
-    /// Adds the addresses of a name until the guard is dropped.
-    fn insert(&self, name: &str, addresses: &[SocketAddr]) -> PublicName {
-        let mut names = self.0.lock();
-        let checked = names.entry(name.into()).or_default();
-        addresses.clone_into(&mut checked.addresses);
-        checked.attempts += 1;
-        PublicName { names: self.clone(), name: name.into() }
-    }
-}
-
-impl Resolve for PublicNames {
-    fn resolve(&self, name: Name) -> Resolving {
-        let known = self.0.lock().get(name.as_str()).map(|checked| checked.addresses.clone());
-        Box::pin(async move {
-            let addresses: Addrs = Box::new(known.ok_or("the attempt has ended")?.into_iter());
-            Ok(addresses)
-        })
-    }
-}
-
-/// Name that is known while an attempt uses it.
-struct PublicName {
-    names: PublicNames,
-    name: Box<str>,
-}
-
-impl Drop for PublicName {
-    fn drop(&mut self) {
-        if let Entry::Occupied(mut checked) = self.names.0.lock().entry(std::mem::take(&mut self.name)) {
-            checked.get_mut().attempts -= 1;
-            if checked.get().attempts == 0 {
-                checked.remove();
-            }
-        }
-    }
-}
-
-/// Resolver of connections to one target, whose addresses were checked.
-struct CheckedAddresses(Vec<SocketAddr>);
-
-impl Resolve for CheckedAddresses {
-    fn resolve(&self, _: Name) -> Resolving {
-        let addresses: Addrs = Box::new(self.0.clone().into_iter());
-        Box::pin(std::future::ready(Ok(addresses)))
-    }
-}
-
 impl Sender {
     pub(crate) fn new(options: &PushOptions, tracing: Tracing) -> Self {
         let json = if options.plain_json { "application/json" } else { "application/a2a+json" };
-        let names = PublicNames::default();
         Self {
             timeout: options.timeout,
-            idle_connections: options.per_host,
-            public: client(Arc::new(names.clone()), options.per_host),
-            names,
-            internal: Mutex::default(),
+            client: client(options.per_host),
             policy: TargetPolicy::new(options),
             content_type: HeaderValue::from_static(json),
             keys: options.keys.clone(),
@@ -160,26 +96,6 @@ impl Sender {
             credentials: options.credentials.clone(),
             tracing,
         }
-    }
-
-    /// Returns the client for a target with these checked addresses.
-    fn client(&self, url: &Url, addresses: &[SocketAddr]) -> Result<Client, String> {
-        let is_name = matches!(url.host(), Some(Host::Domain(_)));
-        if !is_name || self.policy.are_public(addresses) {
-            return self.public.clone();
-        }
-        let mut addresses = addresses.to_vec();
-        addresses.sort_unstable();
-        if let Some(client) = self.internal.lock().get(&addresses) {
-            return Ok(client.clone());
-        }
-        let client = client(Arc::new(CheckedAddresses(addresses.clone())), self.idle_connections)?;
-        let mut clients = self.internal.lock();
-        if clients.len() >= MAX_INTERNAL_CLIENTS {
-            clients.clear();
-        }
-        clients.insert(addresses, client.clone());
-        Ok(client)
     }
 
     /// Checks a configuration of an owner that is to be stored. `prefix` is the path of its fields in the request.
@@ -239,9 +155,8 @@ impl Sender {
             TargetError::Refused(why) => rejected(format!("url: {why}")),
             TargetError::Busy(busy) => Failure::Busy { reason: busy.to_string() },
         })?;
-        let public = url.host_str().filter(|_| self.policy.are_public(&addresses));
-        let _known = public.map(|name| self.names.insert(name, &addresses));
-        let http = self.client(&url, &addresses).map_err(Failure::retry)?;
+        let addresses: Arc<[SocketAddr]> = addresses.into();
+        let http = self.client.as_ref().map_err(Failure::retry)?;
         let headers = headers(config, id, &body, now);
         let mut headers = headers.map_err(|field| rejected(format!("{field} can't be sent in an HTTP header")))?;
         let TaskPushNotificationConfig { tenant, task_id, id: config_id, .. } = &config.config;
@@ -271,7 +186,7 @@ impl Sender {
         headers.insert(header::CONTENT_TYPE, content_type);
         let post = async |headers: &HeaderMap| {
             let sent = http.post(url.clone()).headers(headers.clone()).body(body.clone()).send();
-            let response = timeout_at(deadline, sent).await;
+            let response = timeout_at(deadline, ADDRESSES.scope(Arc::clone(&addresses), sent)).await;
             let response = response.map_err(|_| Failure::retry("the receiver did not answer in time"))?;
             response.map_err(|error| Failure::retry(describe(&error, "the receiver")))
         };
@@ -364,4 +279,30 @@ const RESERVED: &str = "host connection transfer-encoding te upgrade keep-alive 
 fn is_reserved(name: &HeaderName) -> bool {
     let own = [DELIVERY_ID, WEBHOOK_ID, WEBHOOK_TIMESTAMP, WEBHOOK_SIGNATURE];
     RESERVED.split(' ').any(|reserved| name == reserved) || own.contains(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{io::Write as _, net::TcpListener};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn connections_are_made_to_the_addresses_of_their_attempt_only() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                stream.unwrap().write_all(b"HTTP/1.1 204 No Content\r\nconnection: close\r\n\r\n").unwrap();
+            }
+        });
+        let (client, url) = (client(1).unwrap(), format!("http://hooks.example:{}/", address.port()));
+        let sent = ADDRESSES.scope([address].into(), client.post(&url).send()).await;
+        assert_eq!(sent.unwrap().status(), StatusCode::NO_CONTENT);
+
+        let error = client.post(&url).send().await.unwrap_err();
+        assert!(describe(&error, "the receiver").contains("the attempt has ended"), "{error:?}");
+        let sent = ADDRESSES.scope(Arc::new([]), client.post("http://localhost/").send()).await;
+        assert!(sent.unwrap_err().is_connect());
+    }
 }

@@ -310,11 +310,6 @@ impl TargetPolicy {
         };
         is_global && !self.refused.iter().any(|network| network.contains(&ip))
     }
-
-    /// Returns true if all addresses are of the public internet.
-    pub(crate) fn are_public(&self, addresses: &[SocketAddr]) -> bool {
-        addresses.iter().all(|address| self.is_public(address.ip().to_canonical()))
-    }
 }
 
 impl AllowedTarget {
