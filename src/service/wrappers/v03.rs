@@ -111,23 +111,24 @@ impl V03Service {
 }
 
 /// Changes the context of a call.
-fn change_call<T>(request: &mut Request<T>, change: impl FnOnce(&mut Call)) {
+fn with_call<T>(mut request: Request<T>, change: impl FnOnce(&mut Call)) -> Request<T> {
     request.extensions_mut().get_mut().map(change);
+    request
 }
 
 /// Marks the call as 0.3, overriding its `A2A-Version`.
-fn set_version<T>(request: &mut Request<T>) {
-    change_call(request, |call| call.version = Version::V0_3);
+fn of_v03<T>(request: Request<T>) -> Request<T> {
+    with_call(request, |call| call.version = Version::V0_3)
 }
 
 /// Marks the call as part of an operation that is counted already.
-fn set_counted<T>(request: &mut Request<T>) {
-    change_call(request, |call| call.is_counted = true);
+fn counted<T>(request: Request<T>) -> Request<T> {
+    with_call(request, |call| call.is_counted = true)
 }
 
 /// Unsets a history length of 0, which means no limit in 0.3.
-fn unset_zero(length: &mut Option<i32>) {
-    *length = length.filter(|length| *length != 0);
+fn without_zero(length: Option<i32>) -> Option<i32> {
+    length.filter(|length| *length != 0)
 }
 
 /// Returns the error of a streaming request as the only item of its stream in JSON-RPC, and as a plain error otherwise.
@@ -150,18 +151,12 @@ fn reject_stream(binding: Binding, status: Status) -> ServiceResult<BoxStream<Ev
 
 #[tonic::async_trait]
 impl A2aService for V03Service {
-    async fn send_message(&self, mut request: Request<SendMessageRequest>) -> ServiceResult<SendMessageResponse> {
-        set_version(&mut request);
-        apply_defaults(request.get_mut());
-        self.service.send_message(request).await
+    async fn send_message(&self, request: Request<SendMessageRequest>) -> ServiceResult<SendMessageResponse> {
+        self.service.send_message(of_v03(request).map(with_defaults)).await
     }
 
-    async fn send_streaming_message(
-        &self,
-        mut request: Request<SendMessageRequest>,
-    ) -> ServiceResult<BoxStream<Event>> {
-        set_version(&mut request);
-        apply_defaults(request.get_mut());
+    async fn send_streaming_message(&self, request: Request<SendMessageRequest>) -> ServiceResult<BoxStream<Event>> {
+        let request = of_v03(request).map(with_defaults);
         let binding = Call::of(&request)?.binding;
         match self.service.send_streaming_message(request).await {
             Ok(response) => Ok(response.map(|events| final_stream(events, false))),
@@ -170,32 +165,29 @@ impl A2aService for V03Service {
     }
 
     async fn get_task(&self, mut request: Request<GetTaskRequest>) -> ServiceResult<Snapshot> {
-        set_version(&mut request);
-        unset_zero(&mut request.get_mut().history_length);
-        self.service.get_task(request).await
+        request.get_mut().history_length = without_zero(request.get_ref().history_length);
+        self.service.get_task(of_v03(request)).await
     }
 
     async fn list_tasks(&self, mut request: Request<ListTasksRequest>) -> ServiceResult<ListTasksResponse> {
-        set_version(&mut request);
-        unset_zero(&mut request.get_mut().history_length);
-        self.service.list_tasks(request).await
+        request.get_mut().history_length = without_zero(request.get_ref().history_length);
+        self.service.list_tasks(of_v03(request)).await
     }
 
     /// Rejects the cancel of a task that is canceled already. Of concurrent cancels, all may succeed.
-    async fn cancel_task(&self, mut request: Request<CancelTaskRequest>) -> ServiceResult<Snapshot> {
-        set_version(&mut request);
+    async fn cancel_task(&self, request: Request<CancelTaskRequest>) -> ServiceResult<Snapshot> {
+        let request = of_v03(request);
         let CancelTaskRequest { tenant, id, .. } = request.get_ref();
         let task = self.get_task_for(TASKS_WRITE, Call::of(&request)?, tenant, id).await?;
         if task.state() == TaskState::Canceled {
             let reason = format!("{id} is {}", TaskState::Canceled.as_str_name());
             return Err(ErrorKind::TaskNotCancelable.because(reason).with("taskId", id).into());
         }
-        set_counted(&mut request);
-        self.service.cancel_task(request).await
+        self.service.cancel_task(counted(request)).await
     }
 
-    async fn subscribe_to_task(&self, mut request: Request<SubscribeToTaskRequest>) -> ServiceResult<BoxStream<Event>> {
-        set_version(&mut request);
+    async fn subscribe_to_task(&self, request: Request<SubscribeToTaskRequest>) -> ServiceResult<BoxStream<Event>> {
+        let request = of_v03(request);
         let (mut call, subscription) = (Call::of(&request)?.clone(), request.get_ref().clone());
         let error = match self.service.subscribe_to_task(request).await {
             Ok(response) => return Ok(response.map(|events| final_stream(events, true))),
@@ -215,16 +207,15 @@ impl A2aService for V03Service {
         &self,
         mut request: Request<TaskPushNotificationConfig>,
     ) -> ServiceResult<TaskPushNotificationConfig> {
-        set_version(&mut request);
         set_default_id(request.get_mut());
-        self.service.create_task_push_notification_config(request).await
+        self.service.create_task_push_notification_config(of_v03(request)).await
     }
 
     async fn get_task_push_notification_config(
         &self,
-        mut request: Request<GetTaskPushNotificationConfigRequest>,
+        request: Request<GetTaskPushNotificationConfigRequest>,
     ) -> ServiceResult<TaskPushNotificationConfig> {
-        set_version(&mut request);
+        let mut request = of_v03(request);
         let GetTaskPushNotificationConfigRequest { tenant, task_id, id } = request.get_ref();
         if !id.is_empty() {
             return self.service.get_task_push_notification_config(request).await;
@@ -241,43 +232,38 @@ impl A2aService for V03Service {
         let not_found = || ErrorKind::TaskNotFound.because(format!("{task_id} has no push configuration"));
         // Read again by its id, since the response then carries the members that 1.0 lacks.
         request.get_mut().id = configs.into_iter().nth(index).ok_or_else(not_found)?.id;
-        set_counted(&mut request);
+        let request = counted(request);
         self.service.get_task_push_notification_config(request).await
     }
 
     async fn list_task_push_notification_configs(
         &self,
-        mut request: Request<ListTaskPushNotificationConfigsRequest>,
+        request: Request<ListTaskPushNotificationConfigsRequest>,
     ) -> ServiceResult<ListTaskPushNotificationConfigsResponse> {
-        set_version(&mut request);
-        self.service.list_task_push_notification_configs(request).await
+        self.service.list_task_push_notification_configs(of_v03(request)).await
     }
 
     async fn delete_task_push_notification_config(
         &self,
-        mut request: Request<DeleteTaskPushNotificationConfigRequest>,
+        request: Request<DeleteTaskPushNotificationConfigRequest>,
     ) -> ServiceResult<Empty> {
-        set_version(&mut request);
-        self.service.delete_task_push_notification_config(request).await
+        self.service.delete_task_push_notification_config(of_v03(request)).await
     }
 
-    async fn get_extended_agent_card(
-        &self,
-        mut request: Request<GetExtendedAgentCardRequest>,
-    ) -> ServiceResult<AgentCard> {
-        set_version(&mut request);
-        self.service.get_extended_agent_card(request).await
+    async fn get_extended_agent_card(&self, request: Request<GetExtendedAgentCardRequest>) -> ServiceResult<AgentCard> {
+        self.service.get_extended_agent_card(of_v03(request)).await
     }
 }
 
 /// Applies the defaults of 0.3 to the configuration of a send.
-fn apply_defaults(request: &mut SendMessageRequest) {
+fn with_defaults(mut request: SendMessageRequest) -> SendMessageRequest {
     if let Some(configuration) = &mut request.configuration {
-        unset_zero(&mut configuration.history_length);
+        configuration.history_length = without_zero(configuration.history_length);
         if let Some(config) = &mut configuration.task_push_notification_config {
             set_default_id(config);
         }
     }
+    request
 }
 
 fn set_default_id(config: &mut TaskPushNotificationConfig) {
