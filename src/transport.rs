@@ -24,7 +24,6 @@ mod settings;
 mod version;
 
 use std::{
-    borrow::Cow,
     convert::Infallible,
     error::Error as StdError,
     future,
@@ -37,11 +36,8 @@ use std::{
 use axum::extract::ConnectInfo;
 use bytes::Bytes;
 use futures_util::FutureExt as _;
-use http::{
-    Extensions, HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, request::Parts,
-};
+use http::{Extensions, HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, request::Parts};
 use http_body_util::Full;
-use percent_encoding::percent_decode_str;
 use tokio_util::sync::CancellationToken;
 use tonic::{Status, service::Routes};
 use tower_service::Service;
@@ -583,13 +579,6 @@ pub(crate) fn now(response: Response<Body>) -> ResponseFuture {
 pub fn error_response(parts: &Parts, error: impl Into<Status>) -> Response<Body> {
     let class = parts.extensions.get().copied().unwrap_or_else(|| RequestClass::new(parts, Protocols::default()));
     class.error_response(error)
-}
-
-/// Returns a parameter of the query that stands for a header. The case of its name is ignored.
-fn query_parameter<'a>(uri: &'a Uri, name: &str) -> Option<Cow<'a, str>> {
-    let mut pairs = uri.query()?.split('&').filter_map(|pair| pair.split_once('='));
-    let (_, value) = pairs.find(|(key, _)| key.eq_ignore_ascii_case(name))?;
-    percent_decode_str(value).decode_utf8().ok()
 }
 
 /// Returns the address of the client. `None` if the program that mounts the router does not provide it.

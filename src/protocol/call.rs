@@ -3,6 +3,8 @@
 //! On the wire these are service parameters (3.2.6): HTTP headers, or gRPC metadata of the same names. Their names, parsing
 //! (server) and encoding (client) are defined here. The transport builds a [`Call`] once per request.
 
+#[cfg(feature = "server")]
+use std::borrow::Cow;
 use std::{
     net::SocketAddr,
     sync::{
@@ -14,6 +16,8 @@ use std::{
 
 use bytes::Bytes;
 use http::{Extensions, HeaderMap, HeaderName, HeaderValue, header::USER_AGENT};
+#[cfg(feature = "server")]
+use percent_encoding::percent_decode_str;
 use tokio::time::{Instant, timeout_at};
 
 pub use self::client_certificate::ClientCertificate;
@@ -390,6 +394,22 @@ impl Call {
             _ => Ok(()),
         }
     }
+}
+
+/// Returns the value of `A2A-Version`: the first header line that is not empty, else the query parameter (3.6.1).
+#[cfg(feature = "server")]
+pub(crate) fn requested_version<'a>(query: Option<&'a str>, headers: &'a HeaderMap) -> Option<Cow<'a, str>> {
+    let mut lines = headers.get_all(VERSION).into_iter().map(|line| line.to_str().unwrap_or("?").trim());
+    let header = lines.find(|line| !line.is_empty()).map(Cow::Borrowed);
+    header.or_else(|| query_parameter(query, VERSION.as_str()).filter(|value| !value.trim().is_empty()))
+}
+
+/// Returns a parameter of a query that stands for a header. The case of its name is ignored.
+#[cfg(feature = "server")]
+pub(crate) fn query_parameter<'a>(query: Option<&'a str>, name: &str) -> Option<Cow<'a, str>> {
+    let mut pairs = query?.split('&').filter_map(|pair| pair.split_once('='));
+    let (_, value) = pairs.find(|(key, _)| key.eq_ignore_ascii_case(name))?;
+    percent_decode_str(value).decode_utf8().ok()
 }
 
 /// Returns the headers with these names, marked as sensitive. `None` if there are none.

@@ -29,9 +29,6 @@ pub(crate) fn with_agents(check: ReadinessCheck, agents: Vec<Arc<[Dependency]>>)
 
 /// Readiness check of a service and of the agents that are mounted on its server.
 pub(crate) fn with_mounted(own: ReadinessCheck, mounted: Vec<ReadinessCheck>) -> ReadinessCheck {
-    if mounted.is_empty() {
-        return own;
-    }
     let checks: Arc<[_]> = std::iter::once(own).chain(mounted).collect();
     Arc::new(move || {
         let checks = Arc::clone(&checks);

@@ -8,12 +8,12 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, header, request::Parts};
 
-use super::{FileBytes, Settings, peer, query_parameter, version::RequestedVersion};
+use super::{FileBytes, Settings, peer, version::RequestedVersion};
 use crate::{
     base::sources::Ids,
     protocol::{
         Error, Version,
-        call::{Call, Principal, REQUEST_ID, TIMEOUT, forwarded_headers},
+        call::{Call, Principal, REQUEST_ID, TIMEOUT, forwarded_headers, query_parameter},
         event::Cursor,
         response_budget::ResponseBudget,
     },
@@ -74,7 +74,7 @@ pub(super) fn complete_call(
     }
     if call.cursor.is_none() {
         // A browser's `EventSource` can't set a header on its first request.
-        let text = query_parameter(&parts.uri, "lastEventId").filter(|text| !text.is_empty());
+        let text = query_parameter(parts.uri.query(), "lastEventId").filter(|text| !text.is_empty());
         call.cursor = text.map(|text| Cursor::from_text(&text).unwrap_or_else(Cursor::invalid));
     }
     call.forwarded = forwarded_headers(&parts.headers, &settings.forward_headers);

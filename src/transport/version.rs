@@ -10,10 +10,10 @@ use std::borrow::Cow;
 use http::{HeaderMap, Uri, request::Parts};
 use tonic::server::NamedService;
 
-use super::{V03Server, brief, query_parameter};
+use super::{V03Server, brief};
 use crate::protocol::{
     Error, ErrorKind, Protocols, Version,
-    call::VERSION,
+    call::requested_version,
     pb::v1::{a2a_service_server::A2aServiceServer, bindings::ServiceHandle},
 };
 
@@ -58,7 +58,7 @@ pub(super) fn of_invalid_json_rpc(body: &[u8]) -> Option<Version> {
 /// Returns true if a request names a version 1.x. Below `/v1/`, it then is a request of a tenant named `v1`, and not one
 /// of 0.3.
 pub(super) fn requests_1_x(uri: &Uri, headers: &HeaderMap) -> bool {
-    requested_text(uri, headers).is_some_and(|text| is_1_x(&text))
+    requested_version(uri.query(), headers).is_some_and(|text| is_1_x(&text))
 }
 
 fn is_1_x(requested: &str) -> bool {
@@ -67,19 +67,12 @@ fn is_1_x(requested: &str) -> bool {
 
 /// Returns the presumed version of a request.
 pub(super) fn presumed_of(parts: &Parts, served: Protocols) -> Version {
-    presumed(requested_text(&parts.uri, &parts.headers).as_deref(), served)
+    presumed(requested_version(parts.uri.query(), &parts.headers).as_deref(), served)
 }
 
 /// Returns the presumed version: 0.3 unless the request names 1.x (3.6.2). Clients of both versions can read errors of 0.3.
 fn presumed(requested: Option<&str>, served: Protocols) -> Version {
     if !served.has(Version::V0_3) || requested.is_some_and(is_1_x) { Version::V1_0 } else { Version::V0_3 }
-}
-
-/// Returns the value of `A2A-Version`: the first header line that is not empty, else the query parameter (3.6.1).
-fn requested_text<'a>(uri: &'a Uri, headers: &'a HeaderMap) -> Option<Cow<'a, str>> {
-    let mut lines = headers.get_all(VERSION).into_iter().map(|line| line.to_str().unwrap_or("?").trim());
-    let header = lines.find(|line| !line.is_empty()).map(Cow::Borrowed);
-    header.or_else(|| query_parameter(uri, VERSION.as_str()).filter(|value| !value.trim().is_empty()))
 }
 
 /// Requested version of a request, and the settings that decide whether it is accepted.
@@ -95,7 +88,7 @@ pub(super) struct RequestedVersion {
 impl RequestedVersion {
     /// Reads the requested version of a request.
     pub(super) fn of(parts: &Parts, served: Protocols, strict: bool) -> Self {
-        let text = requested_text(&parts.uri, &parts.headers);
+        let text = requested_version(parts.uri.query(), &parts.headers);
         let text = text.map(|text| if text == USUAL { USUAL.into() } else { Cow::Owned(brief(&text)) });
         Self { text, served, strict }
     }

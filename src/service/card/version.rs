@@ -1,10 +1,8 @@
 //! Choice of the agent card's form for a request: by the protocol version that it names, or else by those that are served.
 
-use percent_encoding::percent_decode_str;
-
 use super::WELL_KNOWN;
 use crate::{
-    protocol::{call::VERSION, v03::card::CardVersion, version::Version},
+    protocol::{call, v03::card::CardVersion, version::Version},
     service::card::RequestOrigin,
 };
 
@@ -26,18 +24,11 @@ pub(crate) fn card_version(request: &RequestOrigin<'_>, served: &[Version]) -> C
 /// versions 1.x have the card of 1.0, and those that 0.3 serves the card of 0.3. Other versions have the form of a request
 /// without a version.
 fn requested_version(request: &RequestOrigin<'_>) -> Option<CardVersion> {
-    let values = request.headers.get_all(VERSION).into_iter().filter_map(|value| value.to_str().ok());
-    let header = values.map(str::trim).find(|value| !value.is_empty()).map(str::to_owned);
-    let parameter = || {
-        let mut pairs = request.query?.split('&').filter_map(|pair| pair.split_once('='));
-        let (_, value) = pairs.find(|(name, _)| name.eq_ignore_ascii_case(VERSION.as_str()))?;
-        Some(percent_decode_str(value).decode_utf8().ok()?.trim().to_owned())
-    };
-    let version = header.or_else(parameter)?;
+    let version = call::requested_version(request.query, request.headers)?;
     match Version::serving(&version) {
         Some(Version::V0_3) => Some(CardVersion::V0_3),
         Some(Version::V1_0) => Some(CardVersion::V1_0),
-        None => version.starts_with("1.").then_some(CardVersion::V1_0),
+        None => version.trim().starts_with("1.").then_some(CardVersion::V1_0),
     }
 }
 

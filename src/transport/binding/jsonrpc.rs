@@ -425,10 +425,7 @@ impl<'a> Invocation<'a> {
             };
             without_id(kind.because(error.to_string()))
         })?;
-        let text = |value: &'a RawValue| match unescaped(value.get()) {
-            Some(text) => Some(Cow::Borrowed(text)),
-            None => serde_json::from_str::<Text<'_>>(value.get()).ok().map(|text| text.0),
-        };
+        let text = |value: &'a RawValue| serde_json::from_str::<Text<'_>>(value.get()).ok().map(|text| text.0);
         let method = envelope.method.and_then(text).filter(|method| !method.is_empty());
         let version = method.as_deref().map_or(presumed, version::of_json_rpc_method);
         let rejected = |id, error| Err(InvalidRequest { id, version, error });
@@ -456,16 +453,10 @@ impl<'a> Invocation<'a> {
 /// Returns true for an id that clients can parse in a response: JSON permits numbers and escapes that most parsers reject.
 fn is_readable(id: &str) -> bool {
     match id.as_bytes().first() {
-        Some(b'"') => unescaped(id).is_some() || serde_json::from_str::<Text<'_>>(id).is_ok(),
+        Some(b'"') => serde_json::from_str::<Text<'_>>(id).is_ok(),
         Some(b'n') => true,
         _ => id.parse().is_ok_and(f64::is_finite),
     }
-}
-
-/// Returns the content of a JSON string without escapes. `None` for other values.
-fn unescaped(json: &str) -> Option<&str> {
-    let text = json.strip_prefix('"')?.strip_suffix('"')?;
-    if text.contains('\\') { None } else { Some(text) }
 }
 
 /// Parts of the response to a request before and after its id.
