@@ -48,33 +48,16 @@ pub(crate) const fn openapi(version: Version) -> &'static str {
     }
 }
 
-/// Server that documents describe.
-struct Publisher {
-    card: V03Card,
-    /// URL of JSON-RPC, below [`BASE`].
-    json_rpc_url: String,
-    protocols: Protocols,
-}
-
-impl Publisher {
-    fn new(mut card: V03Card, rpc_path: &str, protocols: Protocols) -> Self {
-        card.security_schemes.retain(|_, scheme| *scheme != Scheme::Unknown);
-        for scheme in card.security_schemes.values_mut() {
-            // A member of OpenAPI 3.2.
-            if let Scheme::OAuth2 { metadata_url, .. } = scheme {
-                metadata_url.clear();
-            }
-        }
-        Self { card, json_rpc_url: format!("{BASE}{rpc_path}"), protocols }
-    }
-}
-
 /// Content type and content of a document.
 pub type PublishedDocument = (&'static str, Bytes);
 
 /// Documents of a server. All are prepared when the first one is requested.
 pub struct PublishedDocuments {
-    publisher: Publisher,
+    /// Card of the server that the documents describe.
+    card: V03Card,
+    /// URL of JSON-RPC, below [`BASE`].
+    json_rpc_url: String,
+    protocols: Protocols,
     /// The server has Swagger UI.
     #[cfg_attr(not(feature = "docs"), expect(dead_code, reason = "only with the feature `docs`"))]
     has_docs: bool,
@@ -85,8 +68,15 @@ pub struct PublishedDocuments {
 impl PublishedDocuments {
     /// Prepares the documents of a server with a card and a path of JSON-RPC, for the protocol versions that it serves.
     /// `has_docs` adds Swagger UI.
-    pub fn new(card: V03Card, rpc_path: &str, protocols: Protocols, has_docs: bool) -> Self {
-        Self { publisher: Publisher::new(card, rpc_path, protocols), has_docs, prepared: OnceLock::new() }
+    pub fn new(mut card: V03Card, rpc_path: &str, protocols: Protocols, has_docs: bool) -> Self {
+        card.security_schemes.retain(|_, scheme| *scheme != Scheme::Unknown);
+        for scheme in card.security_schemes.values_mut() {
+            // A member of OpenAPI 3.2.
+            if let Scheme::OAuth2 { metadata_url, .. } = scheme {
+                metadata_url.clear();
+            }
+        }
+        Self { card, json_rpc_url: format!("{BASE}{rpc_path}"), protocols, has_docs, prepared: OnceLock::new() }
     }
 
     /// Returns the document at a path for a client that reaches the server at this base URL. Blocks while the documents are
@@ -110,19 +100,19 @@ impl PublishedDocuments {
 
     fn prepare(&self) -> BTreeMap<String, PublishedDocument> {
         const JSON: &str = "application/json";
-        let (publisher, mut documents) = (&self.publisher, BTreeMap::new());
+        let mut documents = BTreeMap::new();
         // The files are those of the build, so that patching them can't fail.
-        let patched = |version| Bytes::from(patch::openapi(openapi(version), publisher).unwrap_or_default());
-        if let Some(newest) = publisher.protocols.iter().next() {
+        let patched = |version| Bytes::from(patch::openapi(openapi(version), self).unwrap_or_default());
+        if let Some(newest) = self.protocols.iter().next() {
             let document = patched(newest);
             // Every JSON document is a YAML document.
             documents.insert("/openapi.yaml".to_owned(), ("application/yaml", document.clone()));
             documents.insert("/openapi.json".to_owned(), (JSON, document));
         }
-        if publisher.protocols.has(Version::V0_3) {
+        if self.protocols.has(Version::V0_3) {
             documents.insert("/openapi/v0.3.json".to_owned(), (JSON, patched(Version::V0_3)));
         }
-        let openrpc = patch::openrpc(OPENRPC, publisher).unwrap_or_default();
+        let openrpc = patch::openrpc(OPENRPC, self).unwrap_or_default();
         documents.insert("/openapi/openrpc.json".to_owned(), (JSON, openrpc.into()));
         for (name, text) in SCHEMAS {
             let path = format!("/openapi/schemas/{name}.json");
@@ -133,9 +123,9 @@ impl PublishedDocuments {
             documents.insert(path, ("text/plain; charset=utf-8", Bytes::from_static(text.as_bytes())));
         }
         #[cfg(feature = "docs")]
-        pages::add(&mut documents, publisher, self.has_docs);
+        pages::add(&mut documents, self);
         documents
     }
 }
 
-debug_fields!(PublishedDocuments { title: publisher.card.name });
+debug_fields!(PublishedDocuments { title: card.name });

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use serde_json::json;
 
-use super::{AUTHORITY, BASE, PublishedDocument, Publisher, openapi, patch};
+use super::{AUTHORITY, BASE, PublishedDocument, PublishedDocuments, openapi, patch};
 use crate::protocol::version::Version;
 
 /// Content type of pages.
@@ -44,10 +44,10 @@ const COMMANDS_V03: Commands = (
     "a2a.v1.A2AService",
 );
 
-/// Adds the pages of a server to its documents. `has_docs`: the server has Swagger UI.
-pub(super) fn add(documents: &mut BTreeMap<String, PublishedDocument>, publisher: &Publisher, has_docs: bool) {
-    documents.insert("/".to_owned(), (HTML, home(publisher, has_docs).into()));
-    if has_docs {
+/// Adds the pages of a server to its documents.
+pub(super) fn add(documents: &mut BTreeMap<String, PublishedDocument>, publisher: &PublishedDocuments) {
+    documents.insert("/".to_owned(), (HTML, home(publisher).into()));
+    if publisher.has_docs {
         documents.extend(
             FILES.map(|(name, media_type, content)| {
                 (format!("/docs/{name}"), (media_type, Bytes::from_static(content)))
@@ -63,7 +63,7 @@ pub(super) fn add(documents: &mut BTreeMap<String, PublishedDocument>, publisher
 }
 
 /// Creates the script that opens Swagger UI with the documents of the versions that are served.
-fn initializer(publisher: &Publisher) -> String {
+fn initializer(publisher: &PublishedDocuments) -> String {
     let primary = publisher.protocols.iter().next().map(Version::as_str);
     let url = |version: Version| json!({ "name": version.as_str(), "url": format!("v{}.json", version.as_str()) });
     let urls: Vec<_> = publisher.protocols.iter().map(url).collect();
@@ -83,9 +83,9 @@ fn initializer(publisher: &Publisher) -> String {
 }
 
 /// Creates the home page: links to the card and the documents, and a command for each binding.
-fn home(publisher: &Publisher, has_docs: bool) -> String {
-    let Publisher { card, json_rpc_url, protocols } = publisher;
-    let docs = if has_docs { "<li><a href=\"docs/\">API documentation</a></li>\n" } else { "" };
+fn home(publisher: &PublishedDocuments) -> String {
+    let PublishedDocuments { card, json_rpc_url, protocols, has_docs, .. } = publisher;
+    let docs = if *has_docs { "<li><a href=\"docs/\">API documentation</a></li>\n" } else { "" };
     let (send, json_rpc, prefix, service) = if protocols.has(Version::V1_0) { COMMANDS_V1 } else { COMMANDS_V03 };
     let header = if card.security.is_empty() { "" } else { "-H \"authorization: Bearer $TOKEN\" " };
     let curl = format!("curl {header}-H 'content-type: application/json' -d");

@@ -6,7 +6,7 @@ use std::{borrow::Cow, collections::BTreeMap};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use super::{BASE, Publisher};
+use super::{BASE, PublishedDocuments};
 use crate::protocol::{
     Version,
     v03::card::{Requirement, Scheme},
@@ -79,7 +79,7 @@ type Server<'a> = BTreeMap<&'a str, Cow<'a, str>>;
 
 impl Info<'_> {
     /// Replaces the title, and the first paragraph of the description.
-    fn describe(&mut self, publisher: &Publisher) {
+    fn describe(&mut self, publisher: &PublishedDocuments) {
         self.title.clone_from(&publisher.card.name);
         let binding = self.description.split_once("\n\n").map_or("", |(_, binding)| binding);
         self.description = format!("{}\n\n{binding}", publisher.card.description);
@@ -87,7 +87,7 @@ impl Info<'_> {
 }
 
 /// Returns the OpenAPI document of a server.
-pub(super) fn openapi(file: &str, publisher: &Publisher) -> serde_json::Result<String> {
+pub(super) fn openapi(file: &str, publisher: &PublishedDocuments) -> serde_json::Result<String> {
     let mut document: OpenApi<'_> = serde_json::from_str(file)?;
     document.info.describe(publisher);
     document.servers = vec![BTreeMap::from([("url", BASE.into())])];
@@ -109,7 +109,7 @@ pub(super) fn for_people(document: &str, version: Version) -> serde_json::Result
 }
 
 /// Returns the OpenRPC document of a server, with the methods of the protocol versions that it serves.
-pub(super) fn openrpc(file: &str, publisher: &Publisher) -> serde_json::Result<String> {
+pub(super) fn openrpc(file: &str, publisher: &PublishedDocuments) -> serde_json::Result<String> {
     let mut document: OpenRpc<'_> = serde_json::from_str(file)?;
     document.info.describe(publisher);
     for server in &mut document.servers {
