@@ -244,12 +244,6 @@ impl CardTemplate {
         card.into()
     }
 
-    /// Returns the card of a server at this base URL, unless [`url`](Self::url) set another.
-    #[cfg(test)]
-    pub(crate) fn at(&self, url: &str) -> AgentCard {
-        self.build(Some(self.address.public.as_deref().unwrap_or(url)))
-    }
-
     /// Returns the configured address of gRPC for a protocol version.
     fn grpc_of(&self, version: Version) -> Option<&str> {
         match version {
@@ -410,6 +404,13 @@ fn grpc_authority(url: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    impl CardTemplate {
+        /// Returns the card of a server at this base URL, unless [`url`](Self::url) set another.
+        fn at(&self, url: &str) -> AgentCard {
+            self.build(Some(self.address.public.as_deref().unwrap_or(url)))
+        }
+    }
 
     fn config() -> CardConfig {
         CardConfig::default()

@@ -6,7 +6,7 @@ use std::sync::Arc;
 #[derive(Clone, PartialEq, Eq)]
 pub struct ClientCertificate(Arc<Names>);
 
-#[derive(PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 struct Names {
     der: Box<[u8]>,
     dns: Vec<String>,
@@ -21,17 +21,15 @@ impl ClientCertificate {
         dns: impl IntoIterator<Item = T>,
         uri: impl IntoIterator<Item = T>,
     ) -> Self {
-        let texts = |names: &mut dyn Iterator<Item = T>| names.map(Into::into).collect();
-        let (dns, uri) = (texts(&mut dns.into_iter()), texts(&mut uri.into_iter()));
-        Self(Arc::new(Names { der: der.into(), dns, uri, subject: None }))
+        let (dns, uri) = (dns.into_iter().map(Into::into), uri.into_iter().map(Into::into));
+        Self(Arc::new(Names { der: der.into(), dns: dns.collect(), uri: uri.collect(), subject: None }))
     }
 
     /// Sets the subject, as a distinguished name in text (RFC 4514).
     #[must_use]
-    pub fn with_subject(self, subject: impl Into<String>) -> Self {
-        let Names { der, dns, uri, .. } = &*self.0;
-        let (der, dns, uri) = (der.clone(), dns.clone(), uri.clone());
-        Self(Arc::new(Names { der, dns, uri, subject: Some(subject.into()) }))
+    pub fn with_subject(mut self, subject: impl Into<String>) -> Self {
+        Arc::make_mut(&mut self.0).subject = Some(subject.into());
+        self
     }
 
     /// DER encoding.

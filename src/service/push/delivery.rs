@@ -456,7 +456,15 @@ impl Shared {
                 }
                 host.sending += 1;
                 let (shared, name) = (Arc::clone(self), name.clone());
-                running.spawn(async move { Finished { is_success: shared.deliver(&claim).await, host: name } });
+                running.spawn(async move {
+                    let is_success = shared.deliver(&claim).await.unwrap_or_else(|cause| {
+                        // The lease expires, and the delivery is claimed again.
+                        let task_id = claim.key.id();
+                        tracing::debug!(error.cause = %cause, task.id = task_id, "push delivery waits for the store");
+                        true
+                    });
+                    Finished { is_success, host: name }
+                });
             }
         }
         let keeps_failures = hosts.len() <= MAX_HOSTS;
@@ -465,18 +473,7 @@ impl Shared {
     }
 
     /// Sends what is due of a claim and records the outcome. Returns whether the host did what it should.
-    async fn deliver(&self, claim: &DeliveryClaim) -> bool {
-        match self.attempt(claim).await {
-            Ok(is_success) => is_success,
-            Err(cause) => {
-                // The lease expires, and the delivery is claimed again.
-                tracing::debug!(error.cause = %cause, task.id = claim.key.id(), "push delivery waits for the store");
-                true
-            }
-        }
-    }
-
-    async fn attempt(&self, claim: &DeliveryClaim) -> Result<bool, Unavailable> {
+    async fn deliver(&self, claim: &DeliveryClaim) -> Result<bool, Unavailable> {
         let max_age = self.options.max_age;
         if max_age.is_some_and(|max| self.now() - claim.pending_since > whole_millis(max)) {
             return self.give_up(claim, "undelivered for longer than push.max_age", None).await;

@@ -255,10 +255,6 @@ async fn serve_entry(
     (response, is_read)
 }
 
-fn missing_id() -> Error {
-    ErrorKind::InvalidRequest.because("`id` is missing")
-}
-
 /// Envelope of a request. Members may have any type here, so that a wrong one does not hide the id.
 #[derive(Deserialize)]
 struct Envelope<'a> {
@@ -352,12 +348,13 @@ impl<'a> Invocation<'a> {
     ) -> Response<Body> {
         let version = self.version;
         let Some(id) = self.id else {
+            let missing = ErrorKind::InvalidRequest.because("`id` is missing");
             return match (version, reply) {
                 (Version::V0_3, Err(status)) => status_response("null", version, status),
                 // A notification is executed and has no response (JSON-RPC 2.0, section 4.1). This does not apply to
                 // unknown methods.
                 (Version::V1_0, _) if traits.is_some() => status(StatusCode::NO_CONTENT),
-                (Version::V1_0 | Version::V0_3, _) => status_response("null", version, missing_id().into()),
+                (Version::V1_0 | Version::V0_3, _) => status_response("null", version, missing.into()),
             };
         };
         match reply {
