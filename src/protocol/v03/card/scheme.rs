@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::protocol::pb::v1::{
     ApiKeySecurityScheme, HttpAuthSecurityScheme, MutualTlsSecurityScheme, OAuth2SecurityScheme, OAuthFlows,
@@ -104,35 +104,28 @@ pub(crate) fn all_flows(card: &Value) -> BTreeMap<String, Flows> {
     let schemes = SCHEMES.into_iter().find_map(|name| card[name].as_object());
     let flows = schemes.into_iter().flatten().filter_map(|(name, scheme)| {
         let scheme = OAUTH2.into_iter().find_map(|name| scheme.get(name)).unwrap_or(scheme);
-        let mut flows = scheme.get("flows").filter(|flows| flows.is_object())?.clone();
-        super::drop_nulls(&mut flows);
-        Some((name.clone(), serde_json::from_value(flows).ok()?))
+        Some((name.clone(), read_flows(scheme.get("flows")?)?))
     });
     flows.collect()
 }
 
-/// Reduces the schemes of a card of 1.0 to one flow each, the safest one: its message has no place for further ones.
-pub(super) fn reduce_flows(card: &mut Value) {
-    let reduced: Vec<(String, OAuthFlows)> = all_flows(card)
-        .into_iter()
-        .filter(|(_, flows)| flows.count() > 1)
-        .map(|(name, flows)| (name, flows.into_safest()))
-        .collect();
-    for (name, flows) in reduced {
-        let flows = serde_json::to_value(flows).unwrap_or_default();
-        let pointer = |schemes, oauth2| format!("/{schemes}/{}/{oauth2}/flows", escaped(&name));
-        let mut pointers = SCHEMES.into_iter().flat_map(|schemes| OAUTH2.map(|oauth2| pointer(schemes, oauth2)));
-        if let Some(pointer) = pointers.find(|pointer| card.pointer(pointer).is_some())
-            && let Some(found) = card.pointer_mut(&pointer)
-        {
-            *found = flows;
-        }
-    }
+/// Reads OAuth flows of any version.
+fn read_flows(flows: &Value) -> Option<Flows> {
+    let mut flows = Some(flows).filter(|flows| flows.is_object())?.clone();
+    super::drop_nulls(&mut flows);
+    serde_json::from_value(flows).ok()
 }
 
-/// Escapes a segment of a JSON pointer (RFC 6901, 3).
-fn escaped(segment: &str) -> String {
-    segment.replace('~', "~0").replace('/', "~1")
+/// Reduces the schemes of a card of 1.0 to one flow each, the safest one: its message has no place for further ones.
+pub(super) fn reduce_flows(card: &mut Value) {
+    for (schemes, oauth2) in SCHEMES.into_iter().flat_map(|schemes| OAUTH2.map(|oauth2| (schemes, oauth2))) {
+        let schemes = card.get_mut(schemes).and_then(Value::as_object_mut).into_iter().flat_map(Map::values_mut);
+        for flows in schemes.filter_map(|scheme| scheme.get_mut(oauth2)?.get_mut("flows")) {
+            if let Some(several) = read_flows(flows).filter(|several| several.count() > 1) {
+                *flows = serde_json::to_value(several.into_safest()).unwrap_or_default();
+            }
+        }
+    }
 }
 
 /// Converts 1.0 schemes to 0.3. A scheme in `originals` is used instead of the converted one.
