@@ -17,7 +17,7 @@ use super::Service;
 use crate::{
     engine::{
         execution::{self, StreamStart},
-        journal::{CommitFailure, Interrupted, Reader},
+        journal::{Interrupted, Reader},
     },
     protocol::{
         call::Call,
@@ -161,7 +161,7 @@ impl Stream for Events {
                 match self.reader.take_refusal() {
                     Some(refusal) => Err(refusal.into()),
                     None if self.is_too_old => Err(interrupted().limit(STREAM_MAX_AGE).into()),
-                    None => Err(cut_error(self.reader.commit_failure())),
+                    None => Err(self.reader.commit_failure().map_or_else(interrupted, execution::commit_error).into()),
                 }
             }
         }))
@@ -191,14 +191,6 @@ impl Events {
                 (item, _) => return Poll::Ready(item),
             }
         }
-    }
-}
-
-/// Returns the error of a stream that ends before its last event.
-fn cut_error(failure: Option<CommitFailure>) -> Status {
-    match failure {
-        Some(failure) => execution::commit_error(failure).into(),
-        None => interrupted().into(),
     }
 }
 

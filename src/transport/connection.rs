@@ -144,13 +144,18 @@ impl<I> CountedIo<I> {
         }
     }
 
-    /// Fails a write of `offered` bytes once the write timeout has passed.
-    fn check_write_timeout(
+    /// Counts written bytes in the budget of control frames. Fails a write of `offered` bytes once the write timeout has passed.
+    fn check_write(
         &mut self,
         written: Poll<io::Result<usize>>,
         offered: usize,
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<usize>> {
+        if let Poll::Ready(Ok(written)) = written
+            && self.version == HttpVersion::Http2
+        {
+            self.frames.wrote(written);
+        }
         match written {
             Poll::Ready(Ok(written)) if written < offered => self.stall.took(written),
             Poll::Ready(_) => self.stall.progressed(),
@@ -185,14 +190,6 @@ impl<I> CountedIo<I> {
     fn count_frames(&mut self, read: &[u8]) {
         if self.frames.read(read) {
             self.state.is_flooded.store(true, Relaxed);
-        }
-    }
-
-    fn record_write(&mut self, written: &Poll<io::Result<usize>>) {
-        if let Poll::Ready(Ok(written)) = written
-            && self.version == HttpVersion::Http2
-        {
-            self.frames.wrote(*written);
         }
     }
 
@@ -266,8 +263,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin> AsyncWrite for CountedIo<I> {
         self.hides_vectored = false;
         self.state.is_busy.store(false, Relaxed);
         let written = Pin::new(&mut self.io).poll_write(cx, buf);
-        self.record_write(&written);
-        self.check_write_timeout(written, buf.len(), cx)
+        self.check_write(written, buf.len(), cx)
     }
 
     fn poll_write_vectored(
@@ -278,8 +274,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin> AsyncWrite for CountedIo<I> {
         self.hides_vectored = false;
         self.state.is_busy.store(false, Relaxed);
         let written = Pin::new(&mut self.io).poll_write_vectored(cx, bufs);
-        self.record_write(&written);
-        self.check_write_timeout(written, bufs.iter().map(|buf| buf.len()).sum(), cx)
+        self.check_write(written, bufs.iter().map(|buf| buf.len()).sum(), cx)
     }
 
     fn is_write_vectored(&self) -> bool {

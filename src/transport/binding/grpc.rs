@@ -173,7 +173,7 @@ pub(in crate::transport) fn auxiliary_services(service: Health) -> Routes {
         let builder = [DESCRIPTORS, HEALTH, ERROR_DETAILS]
             .into_iter()
             .fold(Builder::configure(), Builder::register_encoded_file_descriptor_set);
-        let names = services.iter().copied().chain([name_of(&health)]).chain(REFLECTION);
+        let names = services.iter().copied().chain([HealthServer::<Health>::NAME]).chain(REFLECTION);
         names.fold(builder, Builder::with_service_name)
     };
     let v1 = reflection().build_v1().map(|service| service.max_decoding_message_size(MAX_MESSAGE));
@@ -187,10 +187,6 @@ pub(in crate::transport) fn auxiliary_services(service: Health) -> Routes {
             routes.prepare()
         }
     }
-}
-
-fn name_of<S: NamedService>(_: &S) -> &'static str {
-    S::NAME
 }
 
 /// Adds error details to the response of an unknown service. Responses of health and reflection are unchanged.

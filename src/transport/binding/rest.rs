@@ -83,22 +83,19 @@ fn build_request<'a, R>(
     let Route { rpc, body: mapping, fields } = route?;
     let body = body.as_ref().map_err(Error::clone)?;
     check_json(body).map_err(Error::from)?;
+    let query = parts.uri.query().unwrap_or_default();
     let source = match mapping {
-        BodyMapping::None => ParamSource::Query(query(parts).into()),
+        BodyMapping::None => ParamSource::Query(query.into()),
         BodyMapping::Whole => ParamSource::Json(Cow::Borrowed(media_type::checked_for_rest(&parts.headers, body)?)),
         BodyMapping::Field(name) => {
             ParamSource::Json(Cow::Owned(wrap_member(name, media_type::checked_for_rest(&parts.headers, body)?)?))
         }
         BodyMapping::Anywhere => {
-            ParamSource::Both(Cow::Borrowed(media_type::checked_for_rest(&parts.headers, body)?), query(parts))
+            ParamSource::Both(Cow::Borrowed(media_type::checked_for_rest(&parts.headers, body)?), query)
         }
     };
     // The service gets no headers: its part of them is in the `Call`.
     Ok((rpc, tonic::Request::from_parts(MetadataMap::new(), extensions, Params { source, path: fields })))
-}
-
-fn query(parts: &Parts) -> &str {
-    parts.uri.query().unwrap_or_default()
 }
 
 /// Returns the name of the RPC of a request line.

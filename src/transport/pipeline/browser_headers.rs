@@ -84,15 +84,12 @@ pub(in crate::transport) fn add_page_headers(headers: &mut HeaderMap) {
     headers.insert(CROSS_ORIGIN_OPENER_POLICY, SAME_ORIGIN);
 }
 
-/// Returns true for a preflight request of a browser.
-fn is_preflight(parts: &Parts) -> bool {
-    parts.method == Method::OPTIONS && parts.headers.contains_key(header::ACCESS_CONTROL_REQUEST_METHOD)
-}
-
 /// Returns the response to a preflight from an allowed origin; [`BrowserHeaders`] adds the origin. `None` for other requests. A
 /// preflight has no credentials, so it needs no authentication.
 pub(crate) fn preflight(parts: &Parts, is_allowed: bool) -> Option<Response<Body>> {
-    if !is_allowed || !is_preflight(parts) {
+    let is_preflight =
+        parts.method == Method::OPTIONS && parts.headers.contains_key(header::ACCESS_CONTROL_REQUEST_METHOD);
+    if !is_allowed || !is_preflight {
         return None;
     }
     let mut response = status(StatusCode::NO_CONTENT);
