@@ -57,7 +57,7 @@ const UNKNOWN_ISSUER: &str = "a2a-service";
 
 tokio::task_local! {
     /// Checked addresses of the attempt that is polled.
-    static ADDRESSES: Arc<[SocketAddr]>;
+    static ADDRESSES: Vec<SocketAddr>;
 }
 
 /// Resolver of connections: it knows only the checked addresses of the attempt that connects.
@@ -65,7 +65,7 @@ struct CheckedAddresses;
 
 impl Resolve for CheckedAddresses {
     fn resolve(&self, _: Name) -> Resolving {
-        let known = ADDRESSES.try_with(|addresses| -> Addrs { Box::new(addresses.to_vec().into_iter()) });
+        let known = ADDRESSES.try_with(|addresses| -> Addrs { Box::new(addresses.clone().into_iter()) });
         Box::pin(ready(known.map_err(|_| "the attempt has ended".into())))
     }
 }
@@ -155,7 +155,6 @@ impl Sender {
             TargetError::Refused(why) => rejected(format!("url: {why}")),
             TargetError::Busy(busy) => Failure::Busy { reason: busy.to_string() },
         })?;
-        let addresses: Arc<[SocketAddr]> = addresses.into();
         let http = self.client.as_ref().map_err(Failure::retry)?;
         let headers = headers(config, id, &body, now);
         let mut headers = headers.map_err(|field| rejected(format!("{field} can't be sent in an HTTP header")))?;
@@ -186,7 +185,7 @@ impl Sender {
         headers.insert(header::CONTENT_TYPE, content_type);
         let post = async |headers: &HeaderMap| {
             let sent = http.post(url.clone()).headers(headers.clone()).body(body.clone()).send();
-            let response = timeout_at(deadline, ADDRESSES.scope(Arc::clone(&addresses), sent)).await;
+            let response = timeout_at(deadline, ADDRESSES.scope(addresses.clone(), sent)).await;
             let response = response.map_err(|_| Failure::retry("the receiver did not answer in time"))?;
             response.map_err(|error| Failure::retry(describe(&error, "the receiver")))
         };
@@ -297,12 +296,12 @@ mod tests {
             }
         });
         let (client, url) = (client(1).unwrap(), format!("http://hooks.example:{}/", address.port()));
-        let sent = ADDRESSES.scope([address].into(), client.post(&url).send()).await;
+        let sent = ADDRESSES.scope(vec![address], client.post(&url).send()).await;
         assert_eq!(sent.unwrap().status(), StatusCode::NO_CONTENT);
 
         let error = client.post(&url).send().await.unwrap_err();
         assert!(describe(&error, "the receiver").contains("the attempt has ended"), "{error:?}");
-        let sent = ADDRESSES.scope(Arc::new([]), client.post("http://localhost/").send()).await;
+        let sent = ADDRESSES.scope(Vec::new(), client.post("http://localhost/").send()).await;
         assert!(sent.unwrap_err().is_connect());
     }
 }
