@@ -446,10 +446,7 @@ impl HttpService {
 
     /// Returns the gRPC services other than A2A: health and reflection.
     fn auxiliary(&self) -> Routes {
-        let Settings { drain, readiness: ready, protocols, health_watches, agents, .. } = &self.inner.settings;
-        let services = || protocols.iter().map(version::grpc_service_name).collect();
-        let checks = || (drain.clone(), Arc::clone(ready), Arc::clone(agents));
-        let health = || Health::new(checks(), services(), *health_watches);
+        let health = || Health::new(&self.inner.settings);
         self.inner.auxiliary.get_or_init(|| binding::grpc::auxiliary_services(health())).clone()
     }
 }

@@ -244,15 +244,6 @@ impl CardTemplate {
         card.into()
     }
 
-    /// Returns the configured address of gRPC for a protocol version.
-    fn grpc_of(&self, version: Version) -> Option<&str> {
-        match version {
-            // There are no tenants in 0.3.
-            Version::V0_3 if self.mounted.is_some() => None,
-            Version::V0_3 | Version::V1_0 => self.grpc.as_deref(),
-        }
-    }
-
     /// Returns true if the card declares that callers have to authenticate.
     pub(crate) fn declares_security(&self) -> bool {
         !self.declared.security_schemes.is_empty() || !self.declared.security_requirements.is_empty()
@@ -321,11 +312,12 @@ impl CardTemplate {
         let (root, agent) = root_and_agent.map_or((url, None), |(root, name)| (Some(root), Some(name)));
         let derived_grpc = root.and_then(grpc_authority);
         let interfaces_of = |version: &Version| {
-            let grpc = self.grpc_of(*version).filter(|address| is_grpc_address(address));
+            let grpc = self.grpc.as_deref().filter(|address| is_grpc_address(address));
             let address = |binding| match binding {
                 ProtocolBinding::JsonRpc => json_rpc.clone(),
                 ProtocolBinding::HttpJson => url.map(str::to_owned),
-                ProtocolBinding::Grpc if self.mounted.is_some() && *version == Version::V0_3 => grpc.map(str::to_owned),
+                // There are no tenants in 0.3.
+                ProtocolBinding::Grpc if self.mounted.is_some() && *version == Version::V0_3 => None,
                 ProtocolBinding::Grpc => grpc.map(str::to_owned).or_else(|| derived_grpc.clone()),
             };
             let listed = ProtocolBinding::ALL.into_iter().filter(|binding| self.bindings.contains(binding));

@@ -69,16 +69,6 @@ impl RequestClass {
         self.kind == RequestKind::Grpc
     }
 
-    /// Returns true for gRPC-Web.
-    pub(crate) fn is_grpc_web(self) -> bool {
-        matches!(self.kind, RequestKind::GrpcWeb(_))
-    }
-
-    /// Returns true for the metrics.
-    pub(crate) fn is_metrics(self) -> bool {
-        self.kind == RequestKind::Metrics
-    }
-
     /// Returns true for the operator API, which no page of another origin may use.
     pub(crate) fn is_operator(self) -> bool {
         matches!(self.kind, RequestKind::Operator { .. })

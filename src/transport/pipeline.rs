@@ -32,8 +32,8 @@ use crate::{
     },
     service::auth::{AuthRequest, Authenticator, ClientCertificate, FailureLimit, Principal, audit, require_scope},
     transport::{
-        Body, BrowserHeaders, HttpService, OriginPolicy, Paths, PeerLimit, RequestBody, RequestClass, ResponseFuture,
-        below,
+        Body, BrowserHeaders, HttpService, OriginPolicy, Paths, PeerLimit, RequestBody, RequestClass, RequestKind,
+        ResponseFuture, below,
         body::discard_unread,
         now, peer,
         pipeline::{
@@ -182,7 +182,7 @@ impl CheckedService {
         if layers.authenticator.is_none() {
             let is_local = is_from_this_machine(&parts);
             // The address of a router is unknown.
-            if class.is_metrics() && bound.is_none() && !is_local {
+            if class.kind == RequestKind::Metrics && bound.is_none() && !is_local {
                 return reject(class.error_response(metrics_need_credentials()), parts.headers, body);
             }
             if class.is_operator() && is_loopback && is_local {
@@ -256,7 +256,7 @@ async fn authenticate(
         audit::authentication_failed(&error, headers, request.operation, peer, request_id.unwrap_or_default());
         error
     })?;
-    if class.is_metrics() {
+    if class.kind == RequestKind::Metrics {
         let permitted = match &principal {
             Some(principal) => require_scope(principal, ADMIN),
             None => Err(metrics_need_credentials()),

@@ -122,12 +122,7 @@ impl Cursor {
 
     /// Returns the text.
     pub fn as_str(&self) -> &str {
-        match &self.0 {
-            Text::Short(length, text) => {
-                text.get(..usize::from(*length)).and_then(|text| str::from_utf8(text).ok()).unwrap_or_default()
-            }
-            Text::Long(text) => text,
-        }
+        str::from_utf8(self.as_bytes()).unwrap_or_default()
     }
 
     /// Returns the text as bytes.

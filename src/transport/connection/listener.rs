@@ -242,8 +242,7 @@ where
                     let certificate = client_certificate(&io);
                     #[cfg(not(feature = "server-tls"))]
                     let certificate = None;
-                    let client = ConnectedClient { peer: Some(peer), certificate };
-                    serve_until(io, client, service, &settings, (&drain, &abort)).await;
+                    serve_until(io, Some(peer), certificate, service, &settings, &drain, &abort).await;
                     drop((permit, counted));
                 });
             }
@@ -323,14 +322,7 @@ pub async fn serve_connection(
     settings: &ListenerSettings,
     drain: &CancellationToken,
 ) {
-    let client = ConnectedClient { peer, certificate: None };
-    serve_until(io, client, service, settings, (drain, &CancellationToken::new())).await;
-}
-
-/// Client of a connection, as far as the connection tells.
-struct ConnectedClient {
-    peer: Option<SocketAddr>,
-    certificate: Option<ClientCertificate>,
+    serve_until(io, peer, None, service, settings, drain, &CancellationToken::new()).await;
 }
 
 /// Event for a connection while it is served.
@@ -350,10 +342,12 @@ enum ConnectionSignal {
 /// Serves one connection until it ends or `abort` is canceled, which happens after `drain`.
 async fn serve_until(
     io: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    ConnectedClient { peer, certificate }: ConnectedClient,
+    peer: Option<SocketAddr>,
+    certificate: Option<ClientCertificate>,
     service: impl ConnectionService,
     settings: &ListenerSettings,
-    (drain, abort): (&CancellationToken, &CancellationToken),
+    drain: &CancellationToken,
+    abort: &CancellationToken,
 ) {
     let state = Arc::new(ConnectionState::default());
     let io = CountedIo::new(io, Arc::clone(&state), settings.write_timeout, settings.half_close);

@@ -26,7 +26,7 @@ use crate::{
         pb::v1::bindings::Rpc,
     },
     transport::{
-        Body, BrowserHeaders, CallOutcome, REQUEST_LOG, RequestClass, ResponseFuture,
+        Body, BrowserHeaders, CallOutcome, REQUEST_LOG, RequestClass, RequestKind, ResponseFuture,
         body::observed::{BodyObserver, ObservedBody},
         grpc_web_trailers, hide_credentials, peer, request_id,
     },
@@ -207,7 +207,7 @@ impl BodyObserver for Box<RequestLine> {
             self.outcome.record_grpc(trailers);
         }
         // The trailers are a frame of data.
-        if self.class.is_grpc_web()
+        if matches!(self.class.kind, RequestKind::GrpcWeb(_))
             && let Some(trailers) = frame.and_then(Frame::data_ref).and_then(|data| grpc_web_trailers(data))
         {
             self.outcome.record_grpc(&trailers);

@@ -16,9 +16,10 @@ use crate::{
     base::dependency::Dependency,
     protocol::{Error, ErrorKind, rpc::BoxStream},
     transport::{
-        NotReady, ReadinessCheck,
+        NotReady, ReadinessCheck, Settings,
         body::{Body, response::respond},
         classify::READY,
+        version::grpc_service_name,
     },
 };
 
@@ -88,12 +89,10 @@ pub(in crate::transport) struct Health {
 }
 
 impl Health {
-    /// Creates the health service for these service names, with at most `max_watches` streams of all clients together.
-    pub(in crate::transport) fn new(
-        (drain, ready, agents): (CancellationToken, ReadinessCheck, Agents),
-        services: Arc<[&'static str]>,
-        max_watches: usize,
-    ) -> Self {
+    /// Creates the health service of a server, with at most `health_watches` streams of all clients together.
+    pub(in crate::transport) fn new(settings: &Settings) -> Self {
+        let Settings { drain, readiness: ready, agents, protocols, health_watches: max_watches, .. } = settings.clone();
+        let services = protocols.iter().map(grpc_service_name).collect();
         let watches = Arc::new(Semaphore::new(max_watches.min(Semaphore::MAX_PERMITS)));
         Self { drain, ready, agents, services, watches, max_watches }
     }
