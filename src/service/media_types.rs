@@ -93,7 +93,7 @@ impl MediaTypes {
             |field: &str, why: String| ErrorKind::ContentTypeNotSupported.because(why).with("field", field.to_owned());
         for (n, part) in message.parts.iter().enumerate() {
             let media_type = media_type(part);
-            if !self.input.iter().any(|own| matches(own, media_type)) {
+            if !self.accepts(media_type) {
                 let (field, accepted) = (format!("message.parts[{n}]"), self.input.join(", "));
                 let why = format!("{field}: {media_type} is not accepted{whose}; send {accepted}");
                 return Err(refused(&field, why));
@@ -109,6 +109,10 @@ impl MediaTypes {
             return Err(refused(field, why));
         }
         Ok(())
+    }
+
+    fn accepts(&self, media_type: &str) -> bool {
+        self.input.iter().any(|own| matches(own, media_type))
     }
 }
 

@@ -123,7 +123,7 @@ pub(crate) fn request_id(headers: &mut HeaderMap, ids: &Ids) -> HeaderValue {
 
 #[cfg(test)]
 mod tests {
-    use http::Request;
+    use http::{HeaderName, Request};
 
     use super::*;
 

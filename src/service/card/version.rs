@@ -37,6 +37,7 @@ mod tests {
     use http::{HeaderMap, HeaderValue};
 
     use super::*;
+    use crate::protocol::call::VERSION;
 
     #[test]
     fn requested_version_is_read_from_header_or_query() {

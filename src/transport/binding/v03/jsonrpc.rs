@@ -66,12 +66,12 @@ impl V03Methods {
     }
 
     /// Returns the RPC of a method.
-    pub(in crate::transport) fn rpc(method: &str) -> Option<Rpc> {
+    pub fn rpc(method: &str) -> Option<Rpc> {
         METHODS.iter().find(|(name, _)| *name == method).map(|(_, rpc)| *rpc)
     }
 
     /// Returns the traits of an RPC.
-    pub(in crate::transport) fn traits(rpc: Rpc) -> RpcTraits {
+    pub fn traits(rpc: Rpc) -> RpcTraits {
         let traits = ServiceHandle::traits(rpc);
         RpcTraits { is_read: traits.is_read && !traits.is_streaming, ..traits }
     }
