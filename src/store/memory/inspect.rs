@@ -56,7 +56,7 @@ impl Inspect for Memory {
             let ended = entry.row.state.is_terminal().then_some(entry.row.time);
             let logged = |event: Event| {
                 let (commit, time) = entry.commits.commit(event.seq()).or(ended.map(|time| (0, time))).unzip();
-                LoggedEvent { time, commit, event }
+                LoggedEvent { event, time, commit }
             };
             logged_events(entry, key, after, limit, max_bytes).into_iter().map(logged).collect()
         });
