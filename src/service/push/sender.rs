@@ -282,7 +282,10 @@ fn is_reserved(name: &HeaderName) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::{io::Write as _, net::TcpListener};
+    use std::{
+        io::{Read as _, Write as _},
+        net::TcpListener,
+    };
 
     use super::*;
 
@@ -292,7 +295,9 @@ mod tests {
         let address = listener.local_addr().unwrap();
         std::thread::spawn(move || {
             for stream in listener.incoming() {
-                stream.unwrap().write_all(b"HTTP/1.1 204 No Content\r\nconnection: close\r\n\r\n").unwrap();
+                let mut stream = stream.unwrap();
+                assert!(stream.read(&mut [0; 1024]).unwrap() > 0);
+                stream.write_all(b"HTTP/1.1 204 No Content\r\nconnection: close\r\n\r\n").unwrap();
             }
         });
         let (client, url) = (client(1).unwrap(), format!("http://hooks.example:{}/", address.port()));
