@@ -161,7 +161,8 @@ pub(super) async fn run(arguments: &Status) -> anyhow::Result<()> {
     let down = dependencies(&status).into_iter().filter(|dependency| dependency["state"] == "down");
     let down: Vec<_> = down.map(|it| format!("{} of {}", text(&it["peer"]), text(&it["agent"]))).collect();
     let count = status["totals"]["dependencies_down"].as_u64().unwrap_or_default();
-    let down = if down.is_empty() { count.to_string() } else { down.join(", ") };
+    let down =
+        if down.is_empty() { format!("{count} in total; an operator's token shows which") } else { down.join(", ") };
     let text = format!("a dependency is down: {down}");
     if count == 0 { Ok(()) } else { Err(Verdict { text, code: 7 }.into()) }
 }
@@ -188,8 +189,14 @@ fn text(value: &Value) -> String {
         Value::Null => "-".to_owned(),
         Value::String(text) => safe(text),
         Value::Object(members) => {
-            let members = members.iter().filter(|(_, value)| !value.is_null());
-            members.map(|(name, value)| format!("{} {}", safe(name), text(value))).collect::<Vec<_>>().join(", ")
+            let shown = |(name, value): (&String, &Value)| match value {
+                Value::Null => None,
+                Value::Object(counts) if counts.is_empty() => None,
+                Value::Object(_) => Some(format!("{} ({})", safe(name), text(value))),
+                // A state by its short name.
+                _ => Some(format!("{} {}", safe(name).trim_start_matches("TASK_STATE_").to_lowercase(), text(value))),
+            };
+            members.iter().filter_map(shown).collect::<Vec<_>>().join(", ")
         }
         Value::Bool(_) | Value::Number(_) | Value::Array(_) => value.to_string(),
     }
