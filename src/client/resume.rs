@@ -15,12 +15,16 @@ use tonic::{Request, Response, Status};
 use super::{
     A2aService, BoxStream, Call, Cursor, Error, ErrorKind, Event, SendMessageRequest, StreamResponse, Task, TaskState,
     retry_policy::{Retries, Retry, is_interruption, is_transient},
-    retrying::{Retried, Retrying, echoes_key, warn_of_retry},
+    retrying::{Retrying, echoes_key, warn_of_retry},
     unknown_state,
 };
 use crate::protocol::{
     event::{Ends, resume},
-    pb::v1::{GetTaskRequest, SubscribeToTaskRequest, TaskStatus, bindings::each_rpc, stream_response::Payload},
+    pb::v1::{
+        GetTaskRequest, SubscribeToTaskRequest, TaskStatus,
+        bindings::{Rpc, each_rpc},
+        stream_response::Payload,
+    },
     rpc::ServiceFuture,
 };
 
@@ -40,18 +44,20 @@ conversions! {
 
 impl Retrying {
     /// Opens a stream that is resumed until its task or turn ends.
-    async fn streaming<Req: Retried + Into<StreamRequest>>(
+    async fn streaming<Req: Clone + Send + Into<StreamRequest>>(
         &self,
+        operation: Rpc,
         request: Request<Req>,
+        tenant: fn(&Req) -> &str,
         rpc: impl for<'a> Fn(&'a dyn A2aService, Request<Req>) -> ServiceFuture<'a, BoxStream<Event>> + Send + Sync,
     ) -> Result<Response<BoxStream<Event>>, Status> {
-        let (mut call, message) = self.keyed_parts(request);
+        let (mut call, message) = self.keyed_parts(operation, request);
         let resumes = self.retry != Retry::never();
         let adds_cursors = resumes && self.requests_cursors && !call.extensions.iter().any(|uri| uri == resume::URI);
         if adds_cursors {
             call.extensions.push(resume::URI.to_owned());
         }
-        let opened = self.unary(call.clone().request(message.clone()), rpc).await?;
+        let opened = self.unary(operation, call.clone().request(message.clone()), tenant, rpc).await?;
         if !resumes {
             return Ok(opened);
         }
@@ -85,7 +91,7 @@ macro_rules! retrying {
         #[tonic::async_trait]
         impl A2aService for Retrying { $(
             async fn $method(&self, request: Request<$request>) -> Result<Response<$response>, Status> {
-                self.$by(request, |agent, request| agent.$method(request)).await
+                self.$by(Rpc::$rpc, request, |request| &request.tenant, |agent, request| agent.$method(request)).await
             }
         )* }
     };

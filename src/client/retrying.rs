@@ -15,7 +15,7 @@ use http::{HeaderValue, header};
 use tonic::{Code, Request, Response, Status, metadata::MetadataMap};
 
 use super::{
-    A2aService, Call, Error, ErrorKind, SendMessageRequest,
+    A2aService, Call, Error, ErrorKind,
     credentials::AgentCredentials,
     retry_policy::{Retries, Retry, RetryBudget, is_transient},
 };
@@ -25,11 +25,7 @@ use crate::{
     base::sources::Ids,
     protocol::{
         call::{IDEMPOTENCY_KEY, within},
-        pb::v1::{
-            CancelTaskRequest, DeleteTaskPushNotificationConfigRequest, GetExtendedAgentCardRequest,
-            GetTaskPushNotificationConfigRequest, GetTaskRequest, ListTaskPushNotificationConfigsRequest,
-            ListTasksRequest, SubscribeToTaskRequest, TaskPushNotificationConfig,
-        },
+        pb::v1::{GetTaskRequest, bindings::Rpc},
         rpc::ServiceFuture,
     },
 };
@@ -52,64 +48,27 @@ pub(super) struct Retrying {
     pub(super) outlasts_turns: bool,
 }
 
-/// Idempotency of a call: decides if it may be retried when its outcome is unknown.
-#[derive(Clone, Copy)]
-pub(super) enum Idempotency<'a> {
-    /// Read-only or idempotent.
-    Always,
-    /// A send for this tenant: idempotent if the agent supports its `Idempotency-Key`.
-    Keyed(&'a str),
-    /// Retried only if nothing was sent.
-    Never,
-}
+/// Calls that are idempotent if the agent supports their `Idempotency-Key`.
+const KEYED: [Rpc; 2] = [Rpc::SendMessage, Rpc::SendStreamingMessage];
 
-/// Request of a call that is retried.
-pub(super) trait Retried: Clone + Send {
-    fn idempotency(&self) -> Idempotency<'_> {
-        Idempotency::Always
-    }
-}
-
-impl Retried for SendMessageRequest {
-    fn idempotency(&self) -> Idempotency<'_> {
-        Idempotency::Keyed(&self.tenant)
-    }
-}
-
-impl Retried for CancelTaskRequest {
-    fn idempotency(&self) -> Idempotency<'_> {
-        Idempotency::Never
-    }
-}
-
-/// The request that creates one.
-impl Retried for TaskPushNotificationConfig {
-    fn idempotency(&self) -> Idempotency<'_> {
-        Idempotency::Never
-    }
-}
-
-impl Retried for GetTaskRequest {}
-impl Retried for ListTasksRequest {}
-impl Retried for SubscribeToTaskRequest {}
-impl Retried for GetTaskPushNotificationConfigRequest {}
-impl Retried for ListTaskPushNotificationConfigsRequest {}
-impl Retried for DeleteTaskPushNotificationConfigRequest {}
-impl Retried for GetExtendedAgentCardRequest {}
+/// Calls that are never idempotent: retried only if nothing was sent. The others are read-only or idempotent.
+const NOT_IDEMPOTENT: [Rpc; 2] = [Rpc::CancelTask, Rpc::CreateTaskPushNotificationConfig];
 
 impl Retrying {
-    /// Calls until a response or a permanent error arrives, or the attempts are exhausted.
-    pub(super) async fn unary<Req: Retried, Res>(
+    /// Calls until a response or a permanent error arrives, or the attempts are exhausted. `tenant` returns that of a request.
+    pub(super) async fn unary<Req: Clone + Send, Res>(
         &self,
+        operation: Rpc,
         request: Request<Req>,
+        tenant: fn(&Req) -> &str,
         rpc: impl for<'a> Fn(&'a dyn A2aService, Request<Req>) -> ServiceFuture<'a, Res> + Send + Sync,
     ) -> Result<Response<Res>, Status> {
-        let (call, message) = self.keyed_parts(request);
+        let (call, message) = self.keyed_parts(operation, request);
         let mut retries = Retries::new(&self.retry).with_budget(&self.budget);
         loop {
             match self.attempt(&call, &message, &rpc).await {
                 Ok(response) => return Ok(response),
-                Err(status) => self.wait_to_retry(&mut retries, &call, message.idempotency(), status).await?,
+                Err(status) => self.wait_to_retry(&mut retries, &call, (operation, tenant(&message)), status).await?,
             }
         }
     }
@@ -208,19 +167,19 @@ impl Retrying {
         &self,
         retries: &mut Retries,
         call: &Call,
-        idempotency: Idempotency<'_>,
+        (operation, tenant): (Rpc, &str),
         status: Status,
     ) -> Result<(), Status> {
         let error = Error::from(status.clone());
-        let may_retry = match idempotency {
-            Idempotency::Always => true,
-            Idempotency::Keyed(_) => error.is_unsent() || call.idempotency_key.is_some(),
-            Idempotency::Never => error.is_unsent(),
-        };
+        let is_keyed = KEYED.contains(&operation);
+        let has_key = !is_keyed || call.idempotency_key.is_some();
+        let may_retry = error.is_unsent() || (has_key && !NOT_IDEMPOTENT.contains(&operation));
         if !is_transient(&error) || !may_retry || !retries.wait(&error, call).await {
             return Err(status);
         }
-        let (Idempotency::Keyed(tenant), false) = (idempotency, error.is_unsent()) else { return Ok(()) };
+        if !is_keyed || error.is_unsent() {
+            return Ok(());
+        }
         if echoes_key(status.metadata(), call) {
             self.keys.get_or_init(|| true);
         }
@@ -266,10 +225,10 @@ impl Retrying {
     }
 
     /// Splits a request. Adds an idempotency key to a send that has none, if the retry policy says so.
-    pub(super) fn keyed_parts<Req: Retried>(&self, request: Request<Req>) -> (Call, Req) {
+    pub(super) fn keyed_parts<Req>(&self, operation: Rpc, request: Request<Req>) -> (Call, Req) {
         let (_, mut extensions, message) = request.into_parts();
         let mut call = extensions.remove::<Call>().unwrap_or_default();
-        if self.retry.keys && matches!(message.idempotency(), Idempotency::Keyed(_)) {
+        if self.retry.keys && KEYED.contains(&operation) {
             call.idempotency_key.get_or_insert_with(|| Ids::default().random());
         }
         (call, message)
