@@ -255,7 +255,7 @@ impl Client {
         let call = self.call();
         let events = self.agent.send_streaming_message(call.clone().request(request)).await?;
         let call = Call { idempotency_key: None, ..call };
-        Ok(EventStream::new(events.into_inner(), task_id).completed_by(self.with_context(call)))
+        Ok(EventStream::new(events.into_inner(), task_id, Some(self.with_context(call))))
     }
 
     /// Returns the events of a running task from now on, after a snapshot of the task.
@@ -265,14 +265,14 @@ impl Client {
     pub async fn subscribe(&self, task_id: &str) -> Result<EventStream, Error> {
         let call = self.call();
         let client = self.with_context(call.clone());
-        Ok(self.events_of(task_id, call).await?.completed_by(client))
+        self.events_of(task_id, call, Some(client)).await
     }
 
     /// Returns the events of a running task as the agent sends them.
-    async fn events_of(&self, task_id: &str, call: Call) -> Result<EventStream, Error> {
+    async fn events_of(&self, task_id: &str, call: Call, client: Option<Self>) -> Result<EventStream, Error> {
         let request = SubscribeToTaskRequest { tenant: self.tenant.clone(), id: required(task_id)? };
         let events = self.agent.subscribe_to_task(call.request(request)).await?;
-        Ok(EventStream::new(events.into_inner(), task_id.to_owned()))
+        Ok(EventStream::new(events.into_inner(), task_id.to_owned(), client))
     }
 
     /// Returns the events of a task after the one with this cursor ([`EventStream::cursor`]), also those of a task that has
@@ -284,7 +284,7 @@ impl Client {
     pub async fn subscribe_after(&self, task_id: &str, cursor: &str) -> Result<EventStream, Error> {
         let invalid = || Error::invalid_field("cursor", "must be one line of at most 256 bytes");
         let call = Call { cursor: Some(Cursor::from_text(cursor).ok_or_else(invalid)?), ..self.call() };
-        self.events_of(task_id, call).await
+        self.events_of(task_id, call, None).await
     }
 
     /// Begins a conversation: messages that share a context, and continue a task that waits for input.
@@ -332,7 +332,7 @@ impl Client {
         loop {
             // Agents reject the subscription to a task that is terminal, and some that to one that waits.
             if !self.lacks_streams()
-                && let Ok(mut events) = client.events_of(task_id, call.clone()).await
+                && let Ok(mut events) = client.events_of(task_id, call.clone(), None).await
             {
                 let ends_wait = |state: TaskState| state.is_settled() || state == TaskState::Unspecified;
                 while let Some(Ok(event)) = events.next().await {

@@ -159,17 +159,12 @@ impl Drop for EmptyEvents {
 }
 
 impl EventStream {
-    /// Creates the stream of a task with this id, or of a new task if it is empty.
-    pub(super) fn new(events: BoxStream<Event>, task_id: String) -> Self {
+    /// Creates the stream of a task with this id, or of a new task if it is empty. If the stream ends a task without any artifacts,
+    /// the client reads those of the stored task.
+    pub(super) fn new(events: BoxStream<Event>, task_id: String, client: Option<Client>) -> Self {
         let (pending, context_id, earlier) = (VecDeque::new(), String::new(), Vec::new());
-        let (cursor, empty, client, has_artifacts, end, completed) =
-            (None, EmptyEvents::default(), None, false, None, None);
+        let (cursor, empty, has_artifacts, end, completed) = (None, EmptyEvents::default(), false, None, None);
         Self { events, pending, cursor, task_id, context_id, empty, client, has_artifacts, earlier, end, completed }
-    }
-
-    /// Adds the artifacts of the stored task to a stream that ends a task without any.
-    pub(super) fn completed_by(self, client: Client) -> Self {
-        Self { client: Some(client), ..self }
     }
 
     /// Queues an event with its cursor. The end of the task waits for the end of the stream.
@@ -236,7 +231,7 @@ impl EventStream {
             send_message_response::Payload::Message(message) => StreamEvent::Message(Box::new(message)),
         });
         let pending = event.into_iter().collect();
-        Self { pending, ..Self::new(Box::pin(tokio_stream::empty()), String::new()) }
+        Self { pending, ..Self::new(Box::pin(tokio_stream::empty()), String::new(), None) }
     }
 }
 
@@ -438,13 +433,13 @@ mod tests {
         ];
         for (events, expected, millis) in streams {
             let started = Instant::now();
-            let found: Vec<_> = EventStream::new(events, String::new()).map(Result::unwrap).collect().await;
+            let found: Vec<_> = EventStream::new(events, String::new(), None).map(Result::unwrap).collect().await;
             assert_eq!(found.iter().collect::<Vec<_>>(), expected);
             assert_eq!(started.elapsed().as_millis() / 10, u128::from(millis) / 10, "{expected:?}");
         }
         // What is invalid after the end is an error.
         let invalid = stream::iter([Err(ErrorKind::InvalidAgentResponse.because("cut").into())]);
-        let events = EventStream::new(Box::pin(of(&[&artifact, &end]).chain(invalid)), String::new());
+        let events = EventStream::new(Box::pin(of(&[&artifact, &end]).chain(invalid)), String::new(), None);
         let found: Vec<_> = events.map(|event| event.map_err(|error| error.kind())).collect().await;
         assert_eq!(found, [Ok(artifact.clone()), Err(ErrorKind::InvalidAgentResponse)]);
         // Events without an end do not keep it away.
@@ -452,7 +447,7 @@ mod tests {
             tokio::time::advance(Duration::from_millis(10)).await;
             event
         }));
-        let found: Vec<_> = EventStream::new(Box::pin(flood), String::new()).map(Result::unwrap).collect().await;
+        let found: Vec<_> = EventStream::new(Box::pin(flood), String::new(), None).map(Result::unwrap).collect().await;
         assert!(found.len() < 120 && found.last() == Some(&end), "{}", found.len());
     }
 }
