@@ -392,14 +392,9 @@ impl ClientBuilder {
         self.tls.http(http_client::builder().tls_info(true), url)?.build().map_err(Error::internal)
     }
 
-    /// Returns the HTTP client for a URL.
-    pub(super) fn http(&self, url: &str) -> Result<Http, Error> {
-        self.http_with(url, true)
-    }
-
-    /// Returns the HTTP client for a URL, with or without the certificate of the client.
-    pub(super) fn http_with(&self, url: &str, has_certificate: bool) -> Result<Http, Error> {
-        let tls = if has_certificate { self.tls.clone() } else { self.tls.without_certificate() };
+    /// Returns the HTTP client for a URL. The certificate of the client is only for a URL that is trusted.
+    pub(super) fn http(&self, url: &str, is_trusted: bool) -> Result<Http, Error> {
+        let tls = if is_trusted { self.tls.clone() } else { self.tls.without_certificate() };
         let transport = match &self.transport {
             Some(transport) => Arc::clone(transport),
             None => Arc::new(Network(tls.http(http_client::builder(), url)?.build().map_err(Error::internal)?)),

@@ -177,7 +177,7 @@ pub(super) async fn first_document<T>(
     let call = Call { deadline: Some(clock::after(Instant::now(), limit)), ..Call::default() };
     let mut retries = Retries::new(&builder.retry.clone().attempts(builder.retry.attempts.min(CARD_RETRIES)));
     let first = urls.first().ok_or_else(|| Error::internal("a document has no URL"))?.clone();
-    let http = builder.http(first.as_str())?;
+    let http = builder.http(first.as_str(), true)?;
     let mut tried = Vec::new();
     for url in urls {
         let received = loop {

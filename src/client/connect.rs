@@ -3,18 +3,15 @@
 use std::{
     collections::{BTreeMap, HashMap, hash_map::Entry},
     io,
-    net::SocketAddr,
-    pin::Pin,
     sync::Arc,
-    task::{Context, Poll},
     time::Duration,
 };
 
 use hyper_util::client::legacy::connect::{HttpConnector, dns::Name};
 use parking_lot::RwLock;
 use reqwest::Url;
-use tonic::transport::Endpoint;
-use tower_service::Service;
+use tonic::transport::{Channel, Endpoint};
+use tower::service_fn;
 
 use super::{
     A2aService, AgentCard, Binding, Call, Client, Error, ErrorKind, Version,
@@ -29,7 +26,7 @@ use super::{
     v03::{self, V03Client, V03RpcClient},
 };
 use crate::{
-    base::name_lookup::{self, ConfiguredNames},
+    base::name_lookup,
     protocol::{
         pb::v1::a2a_service_client::A2aServiceClient,
         rpc::Remote,
@@ -156,7 +153,7 @@ impl ClientBuilder {
         let mut http = |url: &str| match clients.entry(is_secure(url)) {
             Entry::Occupied(client) => Ok(client.get().clone()),
             Entry::Vacant(client) => {
-                let http = Http { query: Arc::clone(&credentials.query), ..self.http(url)? };
+                let http = Http { query: Arc::clone(&credentials.query), ..self.http(url, true)? };
                 Ok(client.insert(http).clone())
             }
         };
@@ -188,7 +185,7 @@ impl ClientBuilder {
                 let endpoint = self.tls.grpc(endpoint, url)?;
                 // A stream may be idle for a long time; only a ping detects a lost peer.
                 let endpoint = endpoint.http2_keep_alive_interval(PING).keep_alive_timeout(PING);
-                let (channel, limit) = (endpoint.connect_with_connector_lazy(connector()), self.limits.response);
+                let (channel, limit) = (channel(&endpoint), self.limits.response);
                 match version {
                     Version::V1_0 => {
                         let client = Arc::new(A2aServiceClient::new(channel).max_decoding_message_size(limit));
@@ -235,26 +232,15 @@ impl ClientBuilder {
     }
 }
 
-/// Returns the connector of gRPC channels, to which they add TLS.
-fn connector() -> HttpConnector<ConfiguredNames> {
-    let mut connector = HttpConnector::new_with_resolver(ConfiguredNames);
+/// Returns the channel of a gRPC endpoint, which adds TLS to the connections of its connector.
+fn channel(endpoint: &Endpoint) -> Channel {
+    let resolver = service_fn(|name: Name| async move {
+        // The connector sets the port.
+        io::Result::Ok(name_lookup::resolve(name.as_str(), 0).await?.into_iter())
+    });
+    let mut connector = HttpConnector::new_with_resolver(resolver);
     connector.enforce_http(false);
     connector.set_nodelay(true);
     connector.set_connect_timeout(Some(CONNECT));
-    connector
-}
-
-impl Service<Name> for ConfiguredNames {
-    type Response = std::vec::IntoIter<SocketAddr>;
-    type Error = io::Error;
-    type Future = Pin<Box<dyn Future<Output = io::Result<Self::Response>> + Send>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, name: Name) -> Self::Future {
-        // The connector sets the port.
-        Box::pin(async move { Ok(name_lookup::resolve(name.as_str(), 0).await?.into_iter()) })
-    }
+    endpoint.connect_with_connector_lazy(connector)
 }

@@ -228,7 +228,7 @@ impl AgentTokens {
         };
         let (Endpoint::Token(url) | Endpoint::Discovery { url, .. }) = &endpoint;
         let is_trusted = builder.trusted_origins(base).is_none_or(|origins| is_one_of(url, &origins));
-        let http = builder.http_with(url.as_str(), is_trusted)?;
+        let http = builder.http(url.as_str(), is_trusted)?;
         let required = || {
             let (name, _) = scheme.as_ref()?;
             let requirement = card?.security_requirements.iter().find_map(|needed| needed.schemes.get(*name))?;
