@@ -144,7 +144,7 @@ async fn turn(
                     return Err(Interrupted.into());
                 }
                 is_canceled = true;
-                super::say(answer.end())?;
+                super::say(answer.chunks.end())?;
                 interruptible(client.cancel(&task_id)).await??;
                 continue;
             }
@@ -152,7 +152,7 @@ async fn turn(
         let event = match event {
             Some(Ok(event)) => event,
             Some(Err(error)) => {
-                super::say(answer.end())?;
+                super::say(answer.chunks.end())?;
                 return Err(error.into());
             }
             None => break,
@@ -168,7 +168,7 @@ async fn turn(
         }
         super::say(&answer.event(&event, format)?)?;
     }
-    super::say(answer.end())?;
+    super::say(answer.chunks.end())?;
     if has_file && !task_id.is_empty() && io::stderr().is_terminal() {
         let command = connection.next_command(&["get", "task", url, &task_id], &[("--output-dir", ".")]);
         super::report(&format!("-> {command}\n"));

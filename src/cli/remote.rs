@@ -364,7 +364,7 @@ async fn print_events(
             let event = match event {
                 Ok(event) => event,
                 Err(error) => {
-                    say(lines.end())?;
+                    say(lines.chunks.end())?;
                     return Err(connection.unfinished(error, url, &task_id));
                 }
             };
@@ -374,11 +374,11 @@ async fn print_events(
             say(&lines.event(&event, format)?)?;
             report_cause(event.status(), format);
             if let (true, Some(cursor)) = (connection.verbose, events.cursor()) {
-                say(lines.end())?;
+                say(lines.chunks.end())?;
                 report(&format!("cursor: {}\n", show::safe(cursor)));
             }
         }
-        say(lines.end())?;
+        say(lines.chunks.end())?;
         Ok(state)
     };
     let printed = printed.await;

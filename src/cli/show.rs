@@ -2,13 +2,12 @@
 
 use std::{
     borrow::Cow,
-    collections::{BTreeMap, HashMap},
+    collections::HashMap,
     fmt::{Display, Write as _},
 };
 
 use clap::ValueEnum;
 use serde::Serialize;
-use serde_json::json;
 
 use super::terminal::{DIM, YELLOW, paint, state_style};
 pub(super) use crate::base::stderr::{safe, shell_command};
@@ -163,7 +162,7 @@ fn event(event: &StreamEvent, format: OutputFormat) -> anyhow::Result<String> {
 
 /// Chunks of artifacts as text: those that follow each other in an artifact are one text.
 #[derive(Debug, Default)]
-struct Chunks {
+pub(super) struct Chunks {
     /// Id of the artifact whose chunks are being formatted.
     artifact: String,
     /// The text so far does not end with a line feed.
@@ -195,7 +194,7 @@ impl Chunks {
     }
 
     /// Returns the end of the text: a line feed, unless it has one.
-    fn end(&mut self) -> &'static str {
+    pub(super) fn end(&mut self) -> &'static str {
         if std::mem::take(&mut self.is_open) { "\n" } else { "" }
     }
 
@@ -212,7 +211,7 @@ impl Chunks {
 /// Text of the events of a stream. A line of an artifact begins with its name.
 #[derive(Debug, Default)]
 pub(super) struct EventLines {
-    chunks: Chunks,
+    pub(super) chunks: Chunks,
     /// Names of artifacts by their ids: only the first chunk of an artifact has to have its name.
     names: HashMap<String, String>,
 }
@@ -243,17 +242,12 @@ impl EventLines {
         }
         Ok(self.chunks.line(&self::event(event, format)?))
     }
-
-    /// Returns the end of the text: a line feed, unless it has one.
-    pub(super) fn end(&mut self) -> &'static str {
-        self.chunks.end()
-    }
 }
 
 /// Text of a turn of a conversation: what the agent says, and states that the user has to know of.
 #[derive(Debug, Default)]
 pub(super) struct Answer {
-    chunks: Chunks,
+    pub(super) chunks: Chunks,
     /// Lengths of the texts of artifacts that need not be printed: those of earlier turns, and what is printed.
     known: HashMap<String, usize>,
 }
@@ -294,11 +288,6 @@ impl Answer {
             }
         }
         texts
-    }
-
-    /// Returns the end of the text: a line feed, unless it has one.
-    pub(super) fn end(&mut self) -> &'static str {
-        self.chunks.end()
     }
 }
 
@@ -419,19 +408,9 @@ pub(super) fn catalog(entries: &[CatalogEntry], format: OutputFormat) -> anyhow:
         };
         return Ok(entries.iter().map(line).collect());
     }
-    let object = |CatalogEntry { name, description, card_url, card, .. }: &CatalogEntry| {
-        let members = [
-            ("name", json!(name)),
-            ("description", json!(description)),
-            ("cardUrl", json!(card_url)),
-            ("card", json!(card)),
-        ];
-        members.into_iter().filter(|(_, value)| !value.is_null()).collect::<BTreeMap<_, _>>()
-    };
-    let objects: Vec<_> = entries.iter().map(object).collect();
     match format {
-        OutputFormat::Jsonl => objects.iter().map(|object| json(object, format)).collect(),
-        OutputFormat::Json | OutputFormat::Text => json(&objects, format),
+        OutputFormat::Jsonl => entries.iter().map(|entry| json(entry, format)).collect(),
+        OutputFormat::Json | OutputFormat::Text => json(&entries, format),
     }
 }
 
@@ -533,7 +512,7 @@ mod tests {
         assert_eq!(text(&status(TaskState::Working, Some("busy"))), "\nbusy\n");
         assert_eq!(text(&chunk("c", &["4"], true, false)), "4");
         assert_eq!(text(&status(TaskState::Completed, Some(""))), "");
-        assert_eq!((answer.end(), answer.end()), ("\n", ""));
+        assert_eq!((answer.chunks.end(), answer.chunks.end()), ("\n", ""));
         let mut notice = |state: TaskState, text: Option<&str>| {
             let text = answer.event(&status(state, text), OutputFormat::Text).unwrap();
             anstream::adapter::strip_str(&text).to_string()
@@ -566,11 +545,11 @@ mod tests {
         assert_eq!(text(&data()), "\n  [c] 1");
         assert_eq!(text(&data()), "\n  [c] 1");
         assert_eq!(text(&status(TaskState::Completed, None)), "\n[status] completed\n");
-        assert_eq!(lines.end(), "");
+        assert_eq!(lines.chunks.end(), "");
         let artifact = Artifact { artifact_id: "a".to_owned(), name: "answer".to_owned(), ..Artifact::default() };
         let mut lines = EventLines::after(&[artifact]);
         assert!(lines.event(&chunk("a", &["x"], true, false), OutputFormat::Text).unwrap().contains("[answer]"));
-        assert_eq!(lines.end(), "\n");
+        assert_eq!(lines.chunks.end(), "\n");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use reqwest::Url;
+use serde::Serialize;
 use serde_json::Value;
 
 use super::{
@@ -41,7 +42,8 @@ const URLS: [&str; 9] = [
 ];
 
 /// Agent in a [catalog](ClientBuilder::catalog): its card, or the URL at which the card is.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct CatalogEntry {
     /// Name of the agent. Empty if the catalog has none.
@@ -49,12 +51,16 @@ pub struct CatalogEntry {
     /// Description of the agent. Empty if the catalog has none.
     pub description: String,
     /// URL of the card, or the base URL of the agent.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub card_url: Option<String>,
     /// Card, if the catalog contains it.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub card: Option<AgentCard>,
     /// Card as it was received, for its signatures.
+    #[serde(skip)]
     json: Option<Bytes>,
     /// URL of the catalog.
+    #[serde(skip)]
     catalog: Url,
 }
 
