@@ -446,7 +446,7 @@ fn authentication(config: &Config) -> anyhow::Result<Option<AnyOf>> {
 }
 
 /// Extension of the name of the store's file for the generated keys.
-const KEYS_EXTENSION: &str = ".keys.pem";
+const KEYS_EXTENSION: &str = "keys.pem";
 
 /// Returns the options of push notifications, with keys and credentials. `store` is the file of the store, which is open: no other
 /// server generates keys for it at the same time.
@@ -456,10 +456,8 @@ fn push_options(config: &Config, store: Option<&Path>) -> anyhow::Result<PushOpt
         (Some(file), _) => SigningKeys::read(file).context("can't read the file in signing_keys")?,
         (None, _) if !config.push.enabled => return Ok(options),
         (None, Some(store)) => {
-            let mut file = store.as_os_str().to_owned();
-            file.push(KEYS_EXTENSION);
             let context = "can't read or create the file with the keys of push notifications; set signing_keys";
-            SigningKeys::read_or_generate(Path::new(&file)).context(context)?
+            SigningKeys::read_or_generate(&store.with_added_extension(KEYS_EXTENSION)).context(context)?
         }
         (None, None) => SigningKeys::generate(Algorithm::default())?,
     };

@@ -4,7 +4,6 @@
 //! sent nowhere else.
 
 use std::{
-    ffi::OsString,
     fmt::Write as _,
     fs, io,
     path::{Path, PathBuf},
@@ -35,7 +34,7 @@ use crate::{
 };
 
 /// Extension of the name of the database for the file with the access of the operator.
-const EXTENSION: &str = ".operator";
+const EXTENSION: &str = "operator";
 
 /// Maximum size of that file in bytes.
 const MAX_FILE: u64 = 4096;
@@ -66,13 +65,6 @@ struct Access {
     token: String,
 }
 
-/// Path of the file beside a database.
-fn file_of(store: &Path) -> PathBuf {
-    let mut path = OsString::from(store);
-    path.push(EXTENSION);
-    path.into()
-}
-
 /// File with the access of the operator to a running server, which is removed when this is dropped.
 pub(super) struct AccessFile {
     path: PathBuf,
@@ -82,7 +74,7 @@ pub(super) struct AccessFile {
 impl AccessFile {
     /// Creates the file beside a database, with mode 0600. Replaces that of a server that was killed.
     pub(super) fn create(store: &Path, url: String, token: &Token) -> io::Result<Self> {
-        let (path, token) = (file_of(store), token.expose().to_owned());
+        let (path, token) = (store.with_added_extension(EXTENSION), token.expose().to_owned());
         replace_secret(&path, serde_json::to_string(&Access { url, token: token.clone() })?.as_bytes())?;
         Ok(Self { path, token })
     }
@@ -119,7 +111,7 @@ impl Status {
         // That of the first agent, as the server has it.
         let first = loaded.agents.into_iter().next().filter(|_| self.store.is_none());
         match first.map_or(loaded.config, |agent| agent.config).store.path {
-            StorePath::Sqlite(path) => Ok((path.display().to_string(), read(&file_of(&path)))),
+            StorePath::Sqlite(path) => Ok((path.display().to_string(), read(&path.with_added_extension(EXTENSION)))),
             StorePath::Memory => Ok(("memory".to_owned(), None)),
         }
     }

@@ -233,9 +233,7 @@ struct CardFile(PathBuf);
 impl CardFile {
     /// Returns the file next to that of the tasks.
     fn beside(store: &Path) -> Self {
-        let mut path = store.as_os_str().to_owned();
-        path.push(".upstream.json");
-        Self(path.into())
+        Self(store.with_added_extension("upstream.json"))
     }
 
     /// Reads the card of the agent at a URL, which blocks. `None` without a valid file for that URL.
