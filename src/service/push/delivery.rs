@@ -176,11 +176,7 @@ struct Tasks {
 
 impl Tasks {
     fn take(keys: &mut HashSet<TaskKey>) -> Vec<TaskKey> {
-        let batch: Vec<TaskKey> = keys.iter().take(TASK_BATCH).cloned().collect();
-        for key in &batch {
-            keys.remove(key);
-        }
-        batch
+        keys.extract_if(|_| true).take(TASK_BATCH).collect()
     }
 
     /// Adds a task. Once there are twice as many as after the last check, all are checked.

@@ -126,81 +126,77 @@ impl IntoResponse for Rejection {
     }
 }
 
-/// Receiver of push notifications. Verifies the sender by the token of the configuration, by the keys of the server, or by
-/// both; without either, it rejects all notifications unless [`unauthenticated`](Self::unauthenticated).
-///
-/// With a [`token`](Self::token), a notification must have it in a header, or a signature of
-/// [Standard Webhooks](https://www.standardwebhooks.com) made with it. If it has both, both must be right. A token that begins
-/// with `whsec_` requires the signature. With [keys](Self::public_keys), a notification must have a JSON Web Token in
-/// `Authorization`, signed by one of them, for this body.
-///
-/// ```
-/// use std::sync::Arc;
-///
-/// use a2a_service::{
-///     agent::demo::Demo,
-///     axum::Router,
-///     call::Call,
-///     client::Client,
-///     pb::v1::{Message, SendMessageConfiguration, SendMessageRequest, TaskPushNotificationConfig},
-///     push::{PushOptions, Receiver, VerifiedNotification},
-///     server::Server,
-/// };
-///
-/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// // The receiver.
-/// let (token, (seen, mut deliveries)) = ("a secret of the client", tokio::sync::mpsc::channel(100));
-/// let webhook = Receiver::new().token(token).into_route(move |notification: VerifiedNotification| {
-///     let seen = seen.clone();
-///     async move { seen.send(notification.event).await }
-/// });
-/// let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
-/// let url = format!("http://{}/webhook", listener.local_addr()?);
-/// let router = Router::new().route("/webhook", webhook);
-/// tokio::spawn(async move { a2a_service::axum::serve(listener, router).await });
-///
-/// // A server that may send to this machine without TLS.
-/// let options = PushOptions::default().allow(vec!["http://127.0.0.1".parse()?]);
-/// let server = Server::new(Demo).push(true).push_options(options).bind("127.0.0.1:0").await?;
-/// let agent = Client::builder().rest(&format!("http://{}", server.addr()))?;
-/// tokio::spawn(server.run_until(std::future::pending()));
-///
-/// // The client.
-/// let config = TaskPushNotificationConfig { url, token: token.into(), ..Default::default() };
-/// let request = SendMessageRequest {
-///     message: Some(Message::user("/stream 3 1")),
-///     configuration: Some(SendMessageConfiguration {
-///         task_push_notification_config: Some(config),
-///         return_immediately: true,
-///         ..Default::default()
-///     }),
-///     ..Default::default()
-/// };
-/// agent.send_message(Call::default().request(request)).await?;
-/// while let Some(event) = deliveries.recv().await {
-///     if event.status_update().and_then(|update| update.status.as_ref()).is_some_and(|status| status.state().is_terminal()) {
-///         break;
-///     }
-/// }
-/// # Ok(()) }
-/// ```
-#[derive(Clone)]
-#[must_use = "a receiver does nothing until it receives a request"]
-pub struct Receiver {
-    tokens: Vec<String>,
-    keys: Option<Arc<KeySet>>,
-    issuer: Option<String>,
-    audience: Option<String>,
-    is_open: bool,
-    tolerance: Duration,
-    max_body: usize,
-    seen: Arc<Seen>,
-    sources: Sources,
-}
-
-impl Default for Receiver {
-    fn default() -> Self {
-        Self::new()
+defaults! {
+    /// Receiver of push notifications. Verifies the sender by the token of the configuration, by the keys of the server, or by
+    /// both; without either, it rejects all notifications unless [`unauthenticated`](Self::unauthenticated).
+    ///
+    /// With a [`token`](Self::token), a notification must have it in a header, or a signature of
+    /// [Standard Webhooks](https://www.standardwebhooks.com) made with it. If it has both, both must be right. A token that begins
+    /// with `whsec_` requires the signature. With [keys](Self::public_keys), a notification must have a JSON Web Token in
+    /// `Authorization`, signed by one of them, for this body.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    ///
+    /// use a2a_service::{
+    ///     agent::demo::Demo,
+    ///     axum::Router,
+    ///     call::Call,
+    ///     client::Client,
+    ///     pb::v1::{Message, SendMessageConfiguration, SendMessageRequest, TaskPushNotificationConfig},
+    ///     push::{PushOptions, Receiver, VerifiedNotification},
+    ///     server::Server,
+    /// };
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// // The receiver.
+    /// let (token, (seen, mut deliveries)) = ("a secret of the client", tokio::sync::mpsc::channel(100));
+    /// let webhook = Receiver::new().token(token).into_route(move |notification: VerifiedNotification| {
+    ///     let seen = seen.clone();
+    ///     async move { seen.send(notification.event).await }
+    /// });
+    /// let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+    /// let url = format!("http://{}/webhook", listener.local_addr()?);
+    /// let router = Router::new().route("/webhook", webhook);
+    /// tokio::spawn(async move { a2a_service::axum::serve(listener, router).await });
+    ///
+    /// // A server that may send to this machine without TLS.
+    /// let options = PushOptions::default().allow(vec!["http://127.0.0.1".parse()?]);
+    /// let server = Server::new(Demo).push(true).push_options(options).bind("127.0.0.1:0").await?;
+    /// let agent = Client::builder().rest(&format!("http://{}", server.addr()))?;
+    /// tokio::spawn(server.run_until(std::future::pending()));
+    ///
+    /// // The client.
+    /// let config = TaskPushNotificationConfig { url, token: token.into(), ..Default::default() };
+    /// let request = SendMessageRequest {
+    ///     message: Some(Message::user("/stream 3 1")),
+    ///     configuration: Some(SendMessageConfiguration {
+    ///         task_push_notification_config: Some(config),
+    ///         return_immediately: true,
+    ///         ..Default::default()
+    ///     }),
+    ///     ..Default::default()
+    /// };
+    /// agent.send_message(Call::default().request(request)).await?;
+    /// while let Some(event) = deliveries.recv().await {
+    ///     if event.status_update().and_then(|update| update.status.as_ref()).is_some_and(|status| status.state().is_terminal()) {
+    ///         break;
+    ///     }
+    /// }
+    /// # Ok(()) }
+    /// ```
+    #[derive(Clone)]
+    #[must_use = "a receiver does nothing until it receives a request"]
+    pub struct Receiver {
+        tokens: Vec<String>,
+        keys: Option<Arc<KeySet>>,
+        issuer: Option<String>,
+        audience: Option<String>,
+        is_open: bool,
+        tolerance: Duration = TOLERANCE,
+        max_body: usize = MAX_BODY,
+        seen: Arc<Seen> = Arc::new(Seen { max: MAX_IDS, ids: Mutex::default() }),
+        sources: Sources,
     }
 }
 
@@ -219,17 +215,7 @@ setters! {
 impl Receiver {
     /// Creates a receiver that rejects all notifications, until a token or keys are set.
     pub fn new() -> Self {
-        Self {
-            tokens: Vec::new(),
-            keys: None,
-            issuer: None,
-            audience: None,
-            is_open: false,
-            tolerance: TOLERANCE,
-            max_body: MAX_BODY,
-            seen: Arc::new(Seen { max: MAX_IDS, ids: Mutex::default() }),
-            sources: Sources::default(),
-        }
+        Self::default()
     }
 
     /// Accepts notifications with this token, which the client gave in the configuration. Can be called again: each of the
