@@ -110,15 +110,13 @@ setters! {
 /// let server = Server::new(Demo).authenticator(Jwt::new(options)?);
 /// # Ok::<_, a2a_service::error::Error>(())
 /// ```
-#[derive(Clone, Debug)]
-pub struct Jwt(Arc<State>);
-
-struct State {
+#[derive(Clone)]
+pub struct Jwt {
     options: JwtOptions,
     keys: Arc<KeySet>,
 }
 
-debug_fields!(State { options });
+debug_fields!(Jwt { options });
 
 impl Jwt {
     /// Creates the scheme. Makes no requests yet.
@@ -151,16 +149,14 @@ impl Jwt {
             }
         };
         let keys = keys.map_err(|error| ErrorKind::InvalidParams.because(error.to_string()))?;
-        Ok(Self(Arc::new(State { options, keys: Arc::new(keys.without_waiting()) })))
+        Ok(Self { options, keys: Arc::new(keys.without_waiting()) })
     }
 
     /// Issuer of the tokens.
     pub fn issuer(&self) -> &str {
-        &self.0.options.issuer
+        &self.options.issuer
     }
-}
 
-impl State {
     /// Verifies a token and returns its claims.
     async fn verify(&self, token: &str) -> Result<Map<String, Value>, Error> {
         let verified = self.keys.verify(|keys| self.verify_with(keys, token)).await;
@@ -286,20 +282,20 @@ impl Authenticator for Jwt {
             return Err(missing.with(CREDENTIALS, MISSING).challenge(BEARER));
         };
         let token = str::from_utf8(token).map_err(|_| rejected("the token is not a JSON Web Token"))?;
-        self.0.principal(self.0.verify(token).await?).map(Some)
+        self.principal(self.verify(token).await?).map(Some)
     }
 
     fn issuers(&self) -> Vec<String> {
-        vec![self.0.options.issuer.clone()]
+        vec![self.options.issuer.clone()]
     }
 
     fn dependencies(&self) -> Vec<Dependency> {
-        self.0.keys.dependency().into_iter().cloned().collect()
+        self.keys.dependency().into_iter().cloned().collect()
     }
 
     /// Declares OpenID Connect, or a bearer token if the keys are not found by discovery.
     fn describe(&self, card: AgentCard) -> AgentCard {
-        let JwtOptions { issuer, keys, .. } = &self.0.options;
+        let JwtOptions { issuer, keys, .. } = &self.options;
         card.any_scheme([match keys {
             Keys::Discovery => {
                 let open_id_connect_url = discovery_url(issuer);
