@@ -1,11 +1,6 @@
 //! Flags of all commands that call an agent: binding, version, credentials, TLS, time limit and output.
 
-use std::{
-    fs,
-    path::PathBuf,
-    sync::{Arc, Once},
-    time::Duration,
-};
+use std::{fs, path::PathBuf, sync::Once, time::Duration};
 
 use anyhow::Context as _;
 use bytes::Bytes;
@@ -17,7 +12,7 @@ use tokio::runtime;
 
 use super::{
     Interrupted, Usage, config,
-    debug::Debug,
+    debug::DEBUG,
     failure, log, report,
     show::{OutputFormat, safe, shell_command},
     warn,
@@ -252,7 +247,7 @@ impl Connection {
             builder = builder.danger_accept_invalid_certs(true);
         }
         if self.debug {
-            builder = builder.observer(Arc::new(Debug));
+            builder = builder.observer(DEBUG);
         }
         if let Some(tenant) = &self.tenant {
             builder = builder.tenant(tenant);

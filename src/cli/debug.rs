@@ -11,30 +11,16 @@ use tonic::{Request, Response, Status};
 use super::{report, show::safe};
 use crate::{
     client::{HttpTransport, Observer},
-    protocol::{
-        call::Call, error::Error, pb::v1::a2a_service_server::A2aService, rpc::BoxStream,
-        v03::pb::a2a_service_server::A2aService as V03Service,
-    },
+    protocol::{call::Call, error::Error, rpc::BoxStream},
     transport::pipeline::wire_log::redaction::{Media, headers, message, url},
 };
 
 /// Prints requests and responses.
-#[derive(Debug)]
-pub(super) struct Debug;
-
-impl Observer for Debug {
-    fn http(&self, network: Arc<dyn HttpTransport>) -> Arc<dyn HttpTransport> {
-        Arc::new(ObservedHttp(network))
-    }
-
-    fn grpc(&self, url: &str, agent: Arc<dyn A2aService>) -> Arc<dyn A2aService> {
-        Arc::new(ObservedGrpc { agent, url: url.to_owned() })
-    }
-
-    fn grpc_v03(&self, url: &str, agent: Arc<dyn V03Service>) -> Arc<dyn V03Service> {
-        Arc::new(ObservedGrpc { agent, url: url.to_owned() })
-    }
-}
+pub(super) const DEBUG: Observer = Observer {
+    http: |network| Arc::new(ObservedHttp(network)),
+    grpc: |url, agent| Arc::new(ObservedGrpc { agent, url: url.to_owned() }),
+    grpc_v03: |url, agent| Arc::new(ObservedGrpc { agent, url: url.to_owned() }),
+};
 
 /// Prints a request, and returns its time.
 fn requested(request: &str) -> Instant {

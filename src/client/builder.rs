@@ -66,7 +66,7 @@ pub struct ClientBuilder {
     pub(super) tls: TlsOptions,
     transport: Option<Arc<dyn HttpTransport>>,
     #[cfg(feature = "cli")]
-    pub(super) observer: Option<Arc<dyn http_client::Observer>>,
+    pub(super) observer: Option<http_client::Observer>,
     trusted_origins: Vec<Url>,
     pub(super) call_credentials: bool,
     pub(super) cache: CardCache,
@@ -178,7 +178,7 @@ setters! {
 
     /// Shows the requests to an observer.
     #[cfg(feature = "cli")]
-    pub(crate) observer => observer: Arc<dyn http_client::Observer>;
+    pub(crate) observer => observer: http_client::Observer;
 }
 
 impl ClientBuilder {
@@ -401,7 +401,7 @@ impl ClientBuilder {
         };
         #[cfg(feature = "cli")]
         let transport = match &self.observer {
-            Some(observer) => observer.http(transport),
+            Some(observer) => (observer.http)(transport),
             None => transport,
         };
         Ok(Http { transport, limits: self.limits, query: Arc::default() })

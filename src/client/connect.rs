@@ -191,7 +191,7 @@ impl ClientBuilder {
                         let client = Arc::new(A2aServiceClient::new(channel).max_decoding_message_size(limit));
                         #[cfg(feature = "cli")]
                         if let Some(observer) = &self.observer {
-                            return Ok(observer.grpc(url, client));
+                            return Ok((observer.grpc)(url, client));
                         }
                         client
                     }
@@ -199,7 +199,7 @@ impl ClientBuilder {
                         let client = Arc::new(V03ServiceClient::new(channel).max_decoding_message_size(limit));
                         #[cfg(feature = "cli")]
                         if let Some(observer) = &self.observer {
-                            return Ok(Arc::new(V03Client(observer.grpc_v03(url, client))));
+                            return Ok(Arc::new(V03Client((observer.grpc_v03)(url, client))));
                         }
                         Arc::new(V03Client(client))
                     }

@@ -130,15 +130,14 @@ where
 
 /// Observer of the requests of a client, below retries and with all headers.
 #[cfg(feature = "cli")]
-pub(crate) trait Observer: Send + Sync {
+#[derive(Clone, Copy)]
+pub(crate) struct Observer {
     /// Wraps the network of the JSON bindings and of the card.
-    fn http(&self, network: Arc<dyn HttpTransport>) -> Arc<dyn HttpTransport>;
-
-    /// Wraps a gRPC interface of 1.0.
-    fn grpc(&self, url: &str, agent: Arc<dyn A2aService>) -> Arc<dyn A2aService>;
-
-    /// Wraps a gRPC interface of 0.3.
-    fn grpc_v03(&self, url: &str, agent: Arc<dyn V03Service>) -> Arc<dyn V03Service>;
+    pub(crate) http: fn(Arc<dyn HttpTransport>) -> Arc<dyn HttpTransport>,
+    /// Wraps a gRPC interface of 1.0 at a URL.
+    pub(crate) grpc: fn(&str, Arc<dyn A2aService>) -> Arc<dyn A2aService>,
+    /// Wraps a gRPC interface of 0.3 at a URL.
+    pub(crate) grpc_v03: fn(&str, Arc<dyn V03Service>) -> Arc<dyn V03Service>,
 }
 
 /// HTTP over TCP and TLS.
