@@ -220,7 +220,7 @@ impl Client {
             request.configuration.as_ref().is_some_and(|configuration| configuration.return_immediately);
         let call = self.call();
         let response = self.agent.send_message(call.clone().request(request)).await?.into_inner();
-        let outcome = Outcome::new(response);
+        let outcome = Outcome(response);
         outcome.task().map_or_else(|| outcome.message().map_or(Ok(()), check_message), check_task)?;
         if outcome.task().is_some_and(|task| task.id.is_empty()) {
             return Err(without_id());
@@ -289,7 +289,7 @@ impl Client {
 
     /// Begins a conversation: messages that share a context, and continue a task that waits for input.
     pub fn conversation(&self) -> Conversation {
-        Conversation::new(self.clone())
+        Conversation { client: self.clone(), context_id: String::new(), task_id: String::new() }
     }
 
     /// Returns a task with its whole history.
@@ -398,7 +398,7 @@ impl Client {
 
     /// Push notification configurations of a task.
     pub fn push(&self, task_id: impl Into<String>) -> PushConfigs {
-        PushConfigs::new(self.clone(), task_id.into())
+        PushConfigs { client: self.clone(), task_id: task_id.into() }
     }
 
     /// Downloads the extended card, which then replaces the card of this client and its clones.

@@ -26,9 +26,9 @@ use super::{Client, Error, EventStream, Outcome, SendMessageRequest, StreamEvent
 /// ```
 #[derive(Clone, Debug)]
 pub struct Conversation {
-    client: Client,
-    context_id: String,
-    task_id: String,
+    pub(super) client: Client,
+    pub(super) context_id: String,
+    pub(super) task_id: String,
 }
 
 setters! {
@@ -43,10 +43,6 @@ setters! {
 }
 
 impl Conversation {
-    pub(super) fn new(client: Client) -> Self {
-        Self { client, context_id: String::new(), task_id: String::new() }
-    }
-
     /// Id of the context. Empty before the first answer.
     pub fn context_id(&self) -> &str {
         &self.context_id

@@ -6,13 +6,9 @@ use crate::protocol::pb::v1::{Artifact, Message, Part, SendMessageResponse, send
 /// Result of a send: the task, or the message of an agent that keeps no task.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[must_use = "the task may have failed"]
-pub struct Outcome(SendMessageResponse);
+pub struct Outcome(pub(super) SendMessageResponse);
 
 impl Outcome {
-    pub(super) fn new(response: SendMessageResponse) -> Self {
-        Self(response)
-    }
-
     pub(super) fn from_task(task: Task) -> Self {
         Self(SendMessageResponse { payload: Some(Payload::Task(task)) })
     }

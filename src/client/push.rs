@@ -12,15 +12,11 @@ const MAX_PAGES: usize = 100;
 /// Push notification configurations of a task (4.3). Made by [`Client::push`].
 #[derive(Clone, Debug)]
 pub struct PushConfigs {
-    client: Client,
-    task_id: String,
+    pub(super) client: Client,
+    pub(super) task_id: String,
 }
 
 impl PushConfigs {
-    pub(super) fn new(client: Client, task_id: String) -> Self {
-        Self { client, task_id }
-    }
-
     /// Adds a configuration: a URL, or one with a token, an id and authentication.
     ///
     /// # Errors

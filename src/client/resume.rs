@@ -251,7 +251,8 @@ impl ResumingStream {
 
     /// Reconnects after the last event. Returns an error if the stream can't be resumed.
     async fn resume(&mut self, interruption: Error) -> Result<(), Status> {
-        if self.connected_at.elapsed() >= self.retries.longest() {
+        // A connection that lasted at least as long as the maximum backoff counts as progress.
+        if self.connected_at.elapsed() >= self.retrying.retry.longest {
             self.retries.reset();
         }
         // Some agents break the stream of a task that has ended, or that they have lost, instead of rejecting the subscription.

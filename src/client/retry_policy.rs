@@ -113,11 +113,6 @@ impl Retries {
         self.count = 0;
     }
 
-    /// Maximum backoff. A connection that lasted at least this long counts as progress.
-    pub(super) fn longest(&self) -> Duration {
-        self.retry.longest
-    }
-
     /// Waits before the next retry. Returns false at once if the attempts or the budget are exhausted, `Retry-After` is too
     /// long, or the deadline of the call would pass.
     pub(super) async fn wait(&mut self, error: &Error, call: &Call) -> bool {
