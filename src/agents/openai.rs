@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 
 use self::{
     completion::{Completion, Endpoint, Finish, ToolCall, Usage},
-    conversation::{HistoryLimits, QUESTION, TOOL_CALL, Unsupported},
+    conversation::{QUESTION, TOOL_CALL, Unsupported},
     tools::{Tool, Tools},
 };
 use super::{
@@ -186,10 +186,10 @@ impl Openai {
             return Err(Error::public("The server stopped while the model answered. Send the message again."));
         }
         let pending = state.pending.first().cloned();
-        let limits = HistoryLimits { messages: self.options.history, bytes: self.options.history_bytes };
-        let tasks = turn.context_tasks(limits.messages / 2, limits.bytes).await?;
+        let OpenaiOptions { history, history_bytes, .. } = self.options;
+        let tasks = turn.context_tasks(history / 2, history_bytes).await?;
         let tasks = tasks.iter().filter(|task| task.state().is_terminal()).map(conversation::task_messages).collect();
-        match Run::new(self, turn, out, state, conversation::select(tasks, limits)) {
+        match Run::new(self, turn, out, state, conversation::select(tasks, history, history_bytes)) {
             Ok(mut run) => run.run().await,
             Err(unsupported) => self.unsupported(unsupported, pending),
         }

@@ -251,8 +251,7 @@ pub(super) fn quoted(line: &[u8]) -> String {
 /// Line of a stream of events.
 #[derive(Debug)]
 pub(super) enum Received {
-    Blank,
-    /// Event, or a list of events.
+    /// Event, or a list of events. None in a blank line.
     Events(Vec<AgentEvent>),
     /// Line that has no event, such as that of a library: output for the log, and whether the line has an end.
     Output(String, bool),
@@ -276,7 +275,7 @@ impl Received {
         let text =
             text.strip_prefix(b"data:").map(<[u8]>::trim_ascii).filter(|data| data.starts_with(b"{")).unwrap_or(text);
         match text.first() {
-            None => Ok(Self::Blank),
+            None => Ok(Self::Events(Vec::new())),
             Some(b'{') => Ok(Self::Events(vec![AgentEvent::parse(text)?])),
             Some(first) => {
                 if *first == b'['
@@ -344,7 +343,6 @@ impl<'a> EventSink<'a> {
         line: impl AsRef<[u8]> + Send + 'static,
     ) -> Result<Option<TurnEnd>, Error> {
         match Received::decode(line).await.map_err(|error| redacted(error, &self.secrets))? {
-            Received::Blank => {}
             Received::Events(events) => {
                 for event in events {
                     let end = self.apply(event).await?;
@@ -565,7 +563,6 @@ mod tests {
             let mut found = Vec::new();
             while let Some(Line::Whole(line)) = read_line(&mut stream, 1 << 20).await? {
                 match Received::decode(line).await? {
-                    Received::Blank => {}
                     Received::Events(events) => found.extend(events.into_iter().map(|event| {
                         event.text.map(|text| surrogates::decode(text.content()).unwrap()).unwrap_or_default()
                     })),

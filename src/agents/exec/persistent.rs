@@ -207,7 +207,6 @@ async fn route_events(stdout: &mut BufReader<ChildStdout>, turns: &Turns, secret
         };
         let line = Bytes::from(line);
         let events = match Received::decode(line.clone()).await.map_err(|error| redacted(error, secrets)) {
-            Ok(Received::Blank) => continue,
             Ok(Received::Output(text, _)) => {
                 limit.log(&secrets.redact(&text), |line| log("", Level::Info, line), |why| tracing::warn!("{why}"));
                 continue;

@@ -18,13 +18,6 @@ pub(super) fn prompt(message: &Message) -> Option<Value> {
     serde_json::to_value(value).ok()
 }
 
-/// Limits of the earlier messages in a request.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct HistoryLimits {
-    pub(super) messages: usize,
-    pub(super) bytes: usize,
-}
-
 /// Error for a part that the model does not support. Its text is sent to the client, as the reason why the message is rejected.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Unsupported(pub(super) String);
@@ -166,15 +159,15 @@ pub(super) fn history_messages<'m>(messages: impl Iterator<Item = &'m Message>) 
     found
 }
 
-/// Selects the newest tasks of a conversation that fit the limits, given their messages from the oldest to the newest. Tasks
-/// that have no answer are omitted.
-pub(super) fn select(tasks: Vec<Vec<Value>>, limits: HistoryLimits) -> Vec<Value> {
+/// Selects the newest tasks of a conversation that have at most this number of messages and this size, given their messages from
+/// the oldest to the newest. Tasks that have no answer are omitted.
+pub(super) fn select(tasks: Vec<Vec<Value>>, max_messages: usize, max_bytes: usize) -> Vec<Value> {
     let (mut count, mut bytes) = (0, 0);
     let is_answered = |messages: &Vec<Value>| messages.last().is_some_and(|message| message["role"] == "assistant");
     let fits = |messages: &Vec<Value>| {
         count += messages.len();
         bytes += messages.iter().map(|message| message.to_string().len()).sum::<usize>();
-        count <= limits.messages && bytes <= limits.bytes
+        count <= max_messages && bytes <= max_bytes
     };
     let mut selected: Vec<_> = tasks.into_iter().rev().filter(is_answered).take_while(fits).collect();
     selected.reverse();
@@ -247,7 +240,7 @@ mod tests {
     fn newest_answered_tasks_are_selected() {
         let task = |text: &str| vec![json!({ "role": "user", "content": text }), assistant_message(text)];
         let tasks = || vec![task("1"), task("2"), vec![json!({ "role": "user", "content": "?" })], task("3")];
-        let select = |messages, bytes| select(tasks(), HistoryLimits { messages, bytes });
+        let select = |messages, bytes| select(tasks(), messages, bytes);
         assert_eq!(select(50, 10_000), [task("1"), task("2"), task("3")].concat());
         assert_eq!(select(5, 10_000), [task("2"), task("3")].concat());
         assert_eq!(select(50, 100), task("3"));

@@ -6,7 +6,7 @@
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use serde::{
-    Deserialize, Deserializer, Serialize,
+    Deserialize, Deserializer, Serialize, Serializer,
     de::{Error as _, MapAccess, Visitor},
 };
 use serde_json::{Error, Map, Value, value::RawValue};
@@ -99,16 +99,23 @@ const STREAMED: [&str; 9] = [
 ];
 
 /// Value that arrives in pieces.
-#[derive(Debug)]
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
 enum Joined {
+    #[serde(serialize_with = "raw")]
     Json(String),
     /// Object in several pieces.
     Object(JoinedMembers),
 }
 
 /// Members of an object that arrives in pieces.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize)]
 pub(super) struct JoinedMembers(BTreeMap<String, Joined>);
+
+/// Serializes a text that is JSON as it is.
+fn raw<S: Serializer>(json: &str, serializer: S) -> Result<S::Ok, S::Error> {
+    RawValue::from_string(json.to_owned()).map_err(serde::ser::Error::custom)?.serialize(serializer)
+}
 
 impl Joined {
     /// Adds a further piece. `is_streamed`: a text that is equal to the earlier one continues it.
@@ -125,13 +132,6 @@ impl Joined {
             }
             (Err(_), Self::Json(json)) => add_json(json, piece, is_streamed),
             (Err(_), Self::Object(_)) => *self = Self::Json(piece.get().to_owned()),
-        }
-    }
-
-    fn write(&self, json: &mut String) {
-        match self {
-            Self::Json(value) => json.push_str(value),
-            Self::Object(members) => members.write(json),
         }
     }
 }
@@ -159,23 +159,12 @@ impl JoinedMembers {
         }
     }
 
-    fn write(&self, json: &mut String) {
-        let mut separator = "{";
-        for (name, value) in &self.0 {
-            json.extend([separator, &Value::from(name.as_str()).to_string(), ":"]);
-            value.write(json);
-            separator = ",";
-        }
-        json.push_str(if self.0.is_empty() { "{}" } else { "}" });
-    }
-
     /// Decodes the members.
     ///
     /// # Errors
     /// They would take too much memory, or have a number that is too large.
     pub(super) fn into_map(self) -> Result<Map<String, Value>, Error> {
-        let mut json = String::new();
-        self.write(&mut json);
+        let json = serde_json::to_string(&self)?;
         check_json(json.as_bytes()).map_err(Error::custom)?;
         serde_json::from_str(&replace_lone_surrogates(&json))
     }
