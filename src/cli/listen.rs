@@ -3,7 +3,6 @@
 use std::{
     io::{self, Write as _},
     net::{IpAddr, Ipv4Addr, SocketAddr},
-    str::FromStr,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -29,7 +28,7 @@ use url::Url;
 use self::forward::Forward;
 use super::{report, say, show::OutputFormat, time};
 use crate::{
-    base::{clock::Clock, stderr::escaped},
+    base::{clock::Clock, credential::Credential, stderr::escaped},
     cli::{
         config,
         log::{self, LogFormat},
@@ -74,8 +73,8 @@ pub(super) struct Listen {
     path: String,
     /// Token of the push configuration, which notifications must have or be signed with. Other users of the machine can see
     /// arguments: prefer `--token-env`.
-    #[arg(long, conflicts_with = "token_env")]
-    token: Option<Token>,
+    #[arg(long, conflicts_with = "token_env", value_parser = token)]
+    token: Option<Credential>,
     /// Environment variable with the token. `--forward` does not pass it on.
     #[arg(long, value_name = "VARIABLE")]
     token_env: Option<String>,
@@ -107,19 +106,10 @@ pub(super) struct Listen {
     insecure: bool,
 }
 
-/// Secret token of a push configuration.
-#[derive(Clone)]
-struct Token(String);
-
-impl FromStr for Token {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        if text.is_empty() { Err("the token must not be empty") } else { Ok(Self(text.to_owned())) }
-    }
+/// Parses the secret token of a push configuration.
+fn token(text: &str) -> Result<Credential, &'static str> {
+    if text.is_empty() { Err("the token must not be empty") } else { Ok(text.into()) }
 }
-
-debug_fields!(Token {});
 
 fn positive(text: &str) -> Result<usize, String> {
     let number: usize = text.parse().map_err(|_| "not a number".to_owned())?;
@@ -132,18 +122,18 @@ impl Listen {
     }
 
     /// Returns the token of the command line or of the environment variable.
-    fn token(&self) -> Result<Option<Token>, config::Error> {
+    fn token(&self) -> Result<Option<Credential>, config::Error> {
         let Some(name) = &self.token_env else { return Ok(self.token.clone()) };
         let value = std::env::var(name).map_err(|_| "the variable is not set, or not UTF-8");
-        let token = value.and_then(|text| text.parse());
+        let token = value.and_then(|text| token(&text));
         token.map(Some).map_err(|why| config::Error::new(format!("--token-env: {name}: {why}")))
     }
 
     /// Returns the receiver, and whether it verifies notifications.
-    fn receiver(&self, token: Option<&Token>) -> Result<(Receiver, bool), config::Error> {
+    fn receiver(&self, token: Option<&Credential>) -> Result<(Receiver, bool), config::Error> {
         let mut receiver = Receiver::new();
-        if let Some(Token(token)) = token {
-            receiver = receiver.token(token);
+        if let Some(token) = token {
+            receiver = receiver.token(&**token.latest());
         }
         if let Some(url) = &self.jwks {
             receiver = receiver.jwks_url(url).map_err(|error| config::Error::new(format!("--jwks: {error}")))?;
@@ -180,7 +170,7 @@ impl Listen {
     }
 
     /// Returns the startup message: the URL, and what client and server need.
-    fn banner(&self, addr: SocketAddr, path: &str, token: Option<&Token>) -> String {
+    fn banner(&self, addr: SocketAddr, path: &str, token: Option<&Credential>) -> String {
         let origin = format!("http://{addr}");
         // Clients need an address of this machine, which only they know.
         let origin = if self.host.is_unspecified() { format!("http://HOST:{}", addr.port()) } else { origin };
