@@ -225,11 +225,8 @@ struct Host {
     open_until: Option<Instant>,
 }
 
-/// Result of a claim, as the dispatcher records it.
-struct Finished {
-    host: Box<str>,
-    is_success: bool,
-}
+/// Host of a claim that has ended, and whether it did what it should.
+type Finished = (Box<str>, bool);
 
 impl Shared {
     /// Time for which a claim is leased: twice what it can take. A delivery whose process ended is repeated after it.
@@ -459,7 +456,7 @@ impl Shared {
                         tracing::debug!(error.cause = %cause, task.id = task_id, "push delivery waits for the store");
                         true
                     });
-                    Finished { is_success, host: name }
+                    (name, is_success)
                 });
             }
         }
@@ -616,7 +613,7 @@ struct Due {
 
 /// Records the result of a delivery for its host: opens the circuit breaker after several failures, closes it after a
 /// success.
-fn settle(hosts: &mut HashMap<Box<str>, Host>, Finished { host, is_success }: Finished) {
+fn settle(hosts: &mut HashMap<Box<str>, Host>, (host, is_success): Finished) {
     let host = hosts.entry(host).or_default();
     host.sending = host.sending.saturating_sub(1);
     if is_success {

@@ -160,25 +160,26 @@ impl Sender {
         let mut headers = headers.map_err(|field| rejected(format!("{field} can't be sent in an HTTP header")))?;
         let TaskPushNotificationConfig { tenant, task_id, id: config_id, .. } = &config.config;
         let request = WebhookRequest { url: &url, version: config.version, tenant, task_id, config_id };
-        // Credentials of the client take precedence over those of the server, and those over a token that is signed here.
-        let has_own = headers.contains_key(header::AUTHORIZATION) || has_credentials(config);
+        // Credentials of the client take precedence over those of the server, and those over a token that is signed here: for
+        // `Bearer` without credentials.
+        let authentication = config.config.authentication.as_ref();
+        let has_credentials = authentication.is_some_and(|info| !info.credentials.is_empty());
+        let has_own = has_credentials || headers.contains_key(header::AUTHORIZATION);
         let source = self.credentials.as_deref().filter(|_| !has_own);
         let presented = match source {
             Some(source) => authorization(source, &request, deadline).await?,
             None => None,
         };
-        let signed = self.keys.as_ref().filter(|_| !has_own && presented.is_none() && asks_for_token(config));
-        let value = match (&presented, signed) {
-            (Some(value), _) => Some(value.clone()),
-            (None, Some(keys)) => {
-                let token = keys.token(&self.issuer, &url, id, &body, now).map_err(|error| error.to_string());
-                let value =
-                    token.and_then(|token| sensitive(&format!("Bearer {token}")).map_err(|error| error.to_string()));
-                Some(value.map_err(|why| Failure::retry(format!("the notification can't be signed: {why}")))?)
-            }
-            (None, None) => None,
-        };
-        headers.extend(value.map(|value| (header::AUTHORIZATION, value)));
+        let asks_for_token = authentication.is_some_and(|info| info.scheme.eq_ignore_ascii_case("bearer"));
+        let may_sign = asks_for_token && !has_own && presented.is_none();
+        if let Some(keys) = self.keys.as_ref().filter(|_| may_sign) {
+            let token = keys.token(&self.issuer, &url, id, &body, now).map_err(|error| error.to_string());
+            let value =
+                token.and_then(|token| sensitive(&format!("Bearer {token}")).map_err(|error| error.to_string()));
+            let failed = |why| Failure::retry(format!("the notification can't be signed: {why}"));
+            headers.insert(header::AUTHORIZATION, value.map_err(failed)?);
+        }
+        headers.extend(presented.clone().map(|value| (header::AUTHORIZATION, value)));
         let json = HeaderValue::from_static("application/json");
         headers.extend(trace.and_then(|trace| HeaderValue::from_str(trace).ok()).map(|trace| (TRACE, trace)));
         let content_type = if config.version == Version::V1_0 { self.content_type.clone() } else { json };
@@ -257,17 +258,6 @@ fn headers(push: &PushConfig, id: &str, body: &[u8], now: Millis) -> Result<Head
         headers.insert(WEBHOOK_SIGNATURE, visible(&sign(&config.token, id, &timestamp, body))?);
     }
     Ok(headers)
-}
-
-/// Returns true for a configuration with credentials of the client.
-fn has_credentials(push: &PushConfig) -> bool {
-    push.config.authentication.as_ref().is_some_and(|info| !info.credentials.is_empty())
-}
-
-/// Returns true for a configuration that asks for a token signed by the server: `Bearer` without credentials.
-fn asks_for_token(push: &PushConfig) -> bool {
-    let authentication = push.config.authentication.as_ref();
-    authentication.is_some_and(|info| info.scheme.eq_ignore_ascii_case("bearer") && info.credentials.is_empty())
 }
 
 /// Names of headers of the connection and of the message.
