@@ -4,7 +4,7 @@
 //! An agent writes to its task and not to a connection. Updates are committed to the task's log before clients see them, and
 //! the agent keeps running when all clients have disconnected.
 
-use std::{error::Error as StdError, fmt, iter, pin::Pin, sync::Arc};
+use std::{error::Error as StdError, fmt, pin::Pin, sync::Arc};
 
 pub use self::{
     turn::Turn,
@@ -13,7 +13,7 @@ pub use self::{
 use crate::{
     base::dependency::Dependency,
     protocol::{
-        error::Error as CallError,
+        error::{Error as CallError, chain, sources},
         pb::v1::{AgentCard, Message},
     },
 };
@@ -236,8 +236,7 @@ impl<E: Into<Box<dyn StdError + Send + Sync>>> From<E> for Error {
     fn from(error: E) -> Self {
         let cause: Box<dyn StdError + Send + Sync> = error.into();
         // The error may be wrapped: an agent that returns its own error because of a cancel has not failed.
-        let mut causes = iter::successors(Some::<&dyn StdError>(&*cause), |&error| error.source());
-        let stopped = causes.any(<dyn StdError>::is::<TurnEnded>);
+        let stopped = sources(&*cause).any(<dyn StdError>::is::<TurnEnded>);
         Self { message: None, stopped, cause: Some(cause), refusal: None, reason: None }
     }
 }
@@ -247,9 +246,9 @@ impl fmt::Display for Error {
         match (&self.message, &self.cause) {
             (Some(message), None) => f.write_str(&message.text()),
             (Some(message), Some(cause)) => {
-                write!(f, "{}: {}", message.text().trim_end_matches('.'), crate::protocol::error::chain(&**cause))
+                write!(f, "{}: {}", message.text().trim_end_matches('.'), chain(&**cause))
             }
-            (None, Some(cause)) => f.write_str(&crate::protocol::error::chain(&**cause)),
+            (None, Some(cause)) => f.write_str(&chain(&**cause)),
             (None, None) => f.write_str("failed"),
         }
     }

@@ -3,7 +3,7 @@
 //! Separates what the caller receives (the sentence of the kind, a detail, the invalid fields) from the internal cause, which
 //! is only logged. An error id, which the caller receives too, correlates both.
 
-use std::{borrow::Cow, collections::HashMap, error::Error as StdError, fmt, sync::Arc, time::Duration};
+use std::{borrow::Cow, collections::HashMap, error::Error as StdError, fmt, iter, sync::Arc, time::Duration};
 
 use serde_json::{Value, json};
 use tonic::{Status, metadata::MetadataValue};
@@ -280,15 +280,14 @@ fn violations_text(violations: &[Violation]) -> String {
     violations.iter().map(text).collect::<Vec<_>>().join("; ")
 }
 
+/// Returns an error and its sources.
+pub(crate) fn sources<'a>(error: &'a (dyn StdError + 'static)) -> impl Iterator<Item = &'a (dyn StdError + 'static)> {
+    iter::successors(Some(error), |&error| error.source())
+}
+
 /// Formats an error and its sources on one line.
 pub(crate) fn chain(error: &(dyn StdError + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        text = format!("{text}: {error}");
-        source = error.source();
-    }
-    text
+    sources(error).map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
 impl fmt::Display for Error {

@@ -7,6 +7,7 @@
 
 use std::{
     cell::Cell,
+    convert::Infallible,
     fmt,
     marker::PhantomData,
     sync::{
@@ -156,6 +157,33 @@ impl<'de> DeserializeSeed<'de> for Twice {
     }
 }
 
+/// Deserializes a text with `parse`. `expected` describes it in the error for other JSON.
+pub(crate) fn from_text<'de, T, E: fmt::Display, D: Deserializer<'de>>(
+    deserializer: D,
+    expected: impl Fn(&mut fmt::Formatter<'_>) -> fmt::Result,
+    parse: impl FnOnce(&str) -> Result<T, E>,
+) -> Result<T, D::Error> {
+    struct Text<F, P>(F, P);
+
+    impl<T, E: fmt::Display, F, P> Visitor<'_> for Text<F, P>
+    where
+        F: Fn(&mut fmt::Formatter<'_>) -> fmt::Result,
+        P: FnOnce(&str) -> Result<T, E>,
+    {
+        type Value = T;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            (self.0)(f)
+        }
+
+        fn visit_str<R: Error>(self, text: &str) -> Result<T, R> {
+            (self.1)(text).map_err(R::custom)
+        }
+    }
+
+    deserializer.deserialize_str(Text(expected, parse))
+}
+
 /// Name of a member, deserialized to the number of its field, or to itself if it is unknown.
 struct Field<T>(PhantomData<T>);
 
@@ -163,22 +191,13 @@ impl<'de, T: Members> DeserializeSeed<'de> for Field<T> {
     type Value = Result<u32, Box<str>>;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
-        deserializer.deserialize_identifier(self)
-    }
-}
-
-impl<T: Members> Visitor<'_> for Field<T> {
-    type Value = Result<u32, Box<str>>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the name of a member")
-    }
-
-    fn visit_str<E>(self, name: &str) -> Result<Self::Value, E> {
-        Ok(T::field(name).ok_or_else(|| {
-            hint_at_outdated::<T>(name);
-            name.into()
-        }))
+        let field = |name: &str| {
+            T::field(name).ok_or_else(|| {
+                hint_at_outdated::<T>(name);
+                name.into()
+            })
+        };
+        from_text(deserializer, |f| f.write_str("the name of a member"), |name| Ok::<_, Infallible>(field(name)))
     }
 }
 
@@ -442,19 +461,10 @@ impl<'de> Deserialize<'de> for Raw {
             .with_decode_allow_trailing_bits(true);
         const PLAIN: GeneralPurpose = GeneralPurpose::new(&base64::alphabet::STANDARD, LENIENT);
         const URL_SAFE: GeneralPurpose = GeneralPurpose::new(&base64::alphabet::URL_SAFE, LENIENT);
-        struct Text;
-        impl Visitor<'_> for Text {
-            type Value = Raw;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("bytes in base64")
-            }
-
-            fn visit_str<E: Error>(self, text: &str) -> Result<Raw, E> {
-                let engine = if text.contains(['-', '_']) { URL_SAFE } else { PLAIN };
-                engine.decode(text).map(Raw).map_err(|e| E::custom(format!("not base64: {e}")))
-            }
-        }
-        deserializer.deserialize_str(Text)
+        let decode = |text: &str| {
+            let engine = if text.contains(['-', '_']) { URL_SAFE } else { PLAIN };
+            engine.decode(text).map(Self).map_err(|e| format!("not base64: {e}"))
+        };
+        from_text(deserializer, |f| f.write_str("bytes in base64"), decode)
     }
 }

@@ -1,6 +1,6 @@
 //! gRPC codec with limits and validation of protobuf messages; for clients, outgoing metadata and errors of remote agents.
 
-use std::{error::Error as StdError, marker::PhantomData};
+use std::{error::Error as _, marker::PhantomData};
 
 use bytes::{Buf as _, BufMut as _};
 use tokio::time::Instant;
@@ -15,7 +15,7 @@ use tonic_prost::ProstEncoder;
 use super::{BoxStream, ServiceResult};
 use crate::protocol::{
     call::{Call, until_head, within},
-    error::{Error, ErrorKind, chain, without_sentence},
+    error::{Error, ErrorKind, chain, sources, without_sentence},
     json::{Measure, check_proto},
 };
 
@@ -167,10 +167,10 @@ fn received(status: Status) -> Status {
         }
         Some(_) => status,
         None if status.code() == Code::DeadlineExceeded => status,
-        None if is_caused_by::<TimeoutExpired>(source) => ErrorKind::DeadlineExceeded.error().into(),
+        None if sources(source).any(|error| error.is::<TimeoutExpired>()) => ErrorKind::DeadlineExceeded.error().into(),
         None => {
             let broken = ErrorKind::Unavailable.because(chain(source));
-            if is_caused_by::<ConnectError>(source) { broken.unsent().into() } else { broken.into() }
+            if sources(source).any(|error| error.is::<ConnectError>()) { broken.unsent().into() } else { broken.into() }
         }
     }
 }
@@ -181,15 +181,4 @@ fn is_cut(status: &Status) -> bool {
     const NO_STATUS: &str = "protocol error: missing grpc-status trailer";
     let within_message = status.code() == Code::Internal && TRUNCATED.contains(&status.message());
     within_message || (status.code() == Code::Unknown && status.message().starts_with(NO_STATUS))
-}
-
-fn is_caused_by<E: StdError + 'static>(error: &(dyn StdError + 'static)) -> bool {
-    let mut next = Some(error);
-    while let Some(error) = next {
-        if error.is::<E>() {
-            return true;
-        }
-        next = error.source();
-    }
-    false
 }

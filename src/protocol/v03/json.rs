@@ -27,11 +27,11 @@
 //! In the other direction, `final` is not stored: it is derived from the event. The `headers` of a push configuration and its
 //! `schemes` after the first are read into separate [push extras](super::push_extras).
 
-use std::{fmt, marker::PhantomData};
+use std::marker::PhantomData;
 
 use serde::{
     Deserialize, Deserializer, Serialize, Serializer,
-    de::{DeserializeSeed, Error, MapAccess, Visitor},
+    de::{DeserializeSeed, Error, MapAccess},
     ser::SerializeMap,
 };
 
@@ -129,20 +129,11 @@ fn enum_value<'de, W: EnumNames, A: MapAccess<'de>>(map: &mut A) -> Result<i32, 
 
     impl<'de, W: EnumNames> Deserialize<'de> for Number<W> {
         fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-            deserializer.deserialize_str(Self(0, PhantomData))
-        }
-    }
-
-    impl<W: EnumNames> Visitor<'_> for Number<W> {
-        type Value = Self;
-
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            write!(f, "one of {}", W::v03_names().join(", "))
-        }
-
-        fn visit_str<E: Error>(self, name: &str) -> Result<Self, E> {
-            let value = W::from_any_name(name).ok_or_else(|| E::custom(not_one_of(quoted(name), &W::v03_names())))?;
-            Ok(Self(value.into(), PhantomData))
+            let number = |name: &str| {
+                let value = W::from_any_name(name).ok_or_else(|| not_one_of(quoted(name), &W::v03_names()))?;
+                Ok::<_, String>(Self(value.into(), PhantomData))
+            };
+            json::from_text(deserializer, |f| write!(f, "one of {}", W::v03_names().join(", ")), number)
         }
     }
 
