@@ -1,11 +1,6 @@
 //! Concurrency limits: permits of running turns, open streams and reads from the store. A turn without a permit waits in a queue.
 
-use std::{
-    collections::VecDeque,
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll, ready},
-};
+use std::{collections::VecDeque, future::pending, sync::Arc};
 
 use parking_lot::Mutex;
 use tokio::sync::{Semaphore, SemaphorePermit, oneshot};
@@ -172,7 +167,7 @@ pub(super) enum TurnSlot {
     Queued(QueuedTurn),
 }
 
-/// Place of a turn in the queue, until it is dropped. Completes with the permit; never without one.
+/// Place of a turn in the queue, until it is dropped.
 pub(super) struct QueuedTurn {
     permit: oneshot::Receiver<TurnPermit>,
     turns: Arc<TurnQueue>,
@@ -185,14 +180,13 @@ impl TurnSlot {
     }
 }
 
-impl Future for QueuedTurn {
-    type Output = TurnPermit;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<TurnPermit> {
-        match ready!(Pin::new(&mut self.permit).poll(cx)) {
-            Ok(permit) => Poll::Ready(permit),
+impl QueuedTurn {
+    /// Waits for the permit.
+    pub(super) async fn permit(&mut self) -> TurnPermit {
+        match (&mut self.permit).await {
+            Ok(permit) => permit,
             // Only the drop of this place removes its entry without a permit.
-            Err(_) => Poll::Pending,
+            Err(_) => pending().await,
         }
     }
 }
@@ -273,7 +267,7 @@ impl TurnQueue {
 
 #[cfg(test)]
 mod tests {
-    use std::task::Waker;
+    use futures_util::FutureExt as _;
 
     use super::*;
 
@@ -298,10 +292,7 @@ mod tests {
     }
 
     fn polled(turn: &mut QueuedTurn) -> Option<TurnPermit> {
-        match Pin::new(turn).poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(permit) => Some(permit),
-            Poll::Pending => None,
-        }
+        turn.permit().now_or_never()
     }
 
     #[test]

@@ -9,14 +9,13 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     pin::{Pin, pin},
     sync::{Arc, OnceLock},
-    task::{Context, Poll, Waker, ready},
+    task::{Poll, ready},
     time::Duration,
 };
 
 use tokio::{
     sync::oneshot,
-    task::coop::has_budget_remaining,
-    time::{Instant, Sleep, sleep_until},
+    time::{Instant, sleep_until},
 };
 
 use super::{
@@ -97,7 +96,7 @@ impl Shared {
                 return None;
             }
             tokio::select! {
-                permit = &mut turn => {
+                permit = turn.permit() => {
                     metric::TURN_WAIT.observe(live.journal().agent(), &["turn"], since.elapsed());
                     return Some(permit);
                 }
@@ -170,7 +169,7 @@ impl Shared {
             Ok(future) => Some(future),
             Err(panic) => return TurnOutcome::Panicked(panic_message(&*panic)),
         };
-        let mut alarm = Alarm { sleep: pin!(sleep_until(timers.task_at)), armed: None };
+        let mut alarm = pin!(sleep_until(timers.task_at));
         let mut control = pin!(live.control.notified());
         let mut is_registered = false;
         let outcome = poll_fn(|cx| {
@@ -197,7 +196,12 @@ impl Shared {
                 let now = Instant::now();
                 let pause = live.end_poll(now >= timers.task_at, now >= timers.commit_at);
                 match timers.next(&pause, now, &self.limits) {
-                    ControlFlow::Continue(next) => ready!(alarm.poll_at(next, now, cx)),
+                    ControlFlow::Continue(next) => {
+                        if alarm.deadline() != next {
+                            alarm.as_mut().reset(next);
+                        }
+                        ready!(alarm.as_mut().poll(cx));
+                    }
                     ControlFlow::Break(outcome) => return Poll::Ready(outcome),
                 }
             }
@@ -330,30 +334,6 @@ impl TurnTimers {
             (self.updates, self.idle_since) = (pause.updates, now);
         }
         Some(clock::after(self.idle_since, timeout))
-    }
-}
-
-/// Timer that is polled again only if its time or its waker changes, and not for each update of the agent.
-struct Alarm<'a> {
-    sleep: Pin<&'a mut Sleep>,
-    /// Waker that the timer has.
-    armed: Option<Waker>,
-}
-
-impl Alarm<'_> {
-    /// Waits until this time.
-    fn poll_at(&mut self, at: Instant, now: Instant, cx: &mut Context<'_>) -> Poll<()> {
-        if self.sleep.deadline() != at {
-            self.sleep.as_mut().reset(at);
-        } else if now < at && self.armed.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
-            return Poll::Pending;
-        }
-        let poll = self.sleep.as_mut().poll(cx);
-        if poll.is_pending() {
-            // Without coop budget, the timer has not registered the waker.
-            self.armed = has_budget_remaining().then(|| cx.waker().clone());
-        }
-        poll
     }
 }
 
