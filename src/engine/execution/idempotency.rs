@@ -5,12 +5,12 @@
 //!
 //! An agent that replies with a plain message still gets a task, which ends with that message.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use prost::Message as _;
 use tokio::{
-    sync::{OwnedMutexGuard, oneshot},
+    sync::{Notify, oneshot},
     time::timeout,
 };
 
@@ -53,18 +53,20 @@ pub(crate) struct IdempotencyKey {
 
 /// Locks of the keys whose sends are being processed.
 #[derive(Debug, Default)]
-pub(super) struct KeyLocks(Mutex<HashMap<ScopedKey, Arc<tokio::sync::Mutex<()>>>>);
+pub(super) struct KeyLocks {
+    taken: Mutex<HashSet<ScopedKey>>,
+    /// Wakes the sends that wait for any key.
+    released: Notify,
+}
 
 /// Owner of the send, and its key.
 type ScopedKey = (Arc<Scope>, Box<str>);
 
-/// Exclusive right to process a key. Removes its lock from the table with the last holder or waiter.
+/// Exclusive right to process a key.
 #[derive(Debug)]
 pub(super) struct KeyGuard {
     locks: Arc<KeyLocks>,
     key: ScopedKey,
-    mutex: Arc<tokio::sync::Mutex<()>>,
-    locked: Option<OwnedMutexGuard<()>>,
 }
 
 impl IdempotencySource {
@@ -87,22 +89,21 @@ impl IdempotencySource {
 impl KeyLocks {
     /// Waits until no other send with this key is being processed. Cancel-safe.
     async fn acquire(self: &Arc<Self>, key: ScopedKey) -> KeyGuard {
-        let mutex = Arc::clone(self.0.lock().entry(key.clone()).or_default());
-        // Created before waiting, so that its `Drop` cleans up after a canceled waiter.
-        let mut guard = KeyGuard { locks: Arc::clone(self), key, mutex: Arc::clone(&mutex), locked: None };
-        guard.locked = Some(mutex.lock_owned().await);
-        guard
+        loop {
+            // Before the check, so that no release is missed.
+            let released = self.released.notified();
+            if self.taken.lock().insert(key.clone()) {
+                return KeyGuard { locks: Arc::clone(self), key };
+            }
+            released.await;
+        }
     }
 }
 
 impl Drop for KeyGuard {
     fn drop(&mut self) {
-        drop(self.locked.take());
-        let mut table = self.locks.0.lock();
-        // The table and this guard hold one reference each; every waiter holds one more.
-        if Arc::strong_count(&self.mutex) == 2 {
-            table.remove(&self.key);
-        }
+        self.locks.taken.lock().remove(&self.key);
+        self.locks.released.notify_waiters();
     }
 }
 
