@@ -8,12 +8,12 @@ use std::{
     ops::Deref,
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicU8, AtomicUsize, Ordering},
+        atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::{Mutex, MutexGuard, RwLock};
 use tokio::{
     sync::{OnceCell, Semaphore, SemaphorePermit, watch},
     task::AbortHandle,
@@ -93,7 +93,7 @@ pub struct Journal {
     outage: Mutex<Outage>,
     /// State of faults of the whole store, such as a deleted file.
     fault: Option<watch::Receiver<Option<Unavailable>>>,
-    phase: AtomicU8,
+    phase: RwLock<Phase>,
     /// Permits to read events and tasks from the store.
     reads: Semaphore,
     /// Permit of a lane to commit a huge change.
@@ -161,7 +161,7 @@ impl Journal {
             runners: OnceLock::new(),
             outage: Mutex::default(),
             fault,
-            phase: AtomicU8::new(0),
+            phase: RwLock::new(Phase::Open),
             reads: Semaphore::new(READS),
             huge_commits: Semaphore::new(1),
             memory,
@@ -248,21 +248,12 @@ impl Journal {
 
     /// Returns the phase of the shutdown.
     pub fn phase(&self) -> Phase {
-        match self.phase.load(Ordering::SeqCst) {
-            0 => Phase::Open,
-            1 => Phase::Draining,
-            _ => Phase::Stopped,
-        }
+        *self.phase.read()
     }
 
     /// Enters a phase, and wakes all waiters of live tasks.
     pub fn enter_phase(&self, phase: Phase) {
-        let number = match phase {
-            Phase::Open => 0,
-            Phase::Draining => 1,
-            Phase::Stopped => 2,
-        };
-        self.phase.store(number, Ordering::SeqCst);
+        *self.phase.write() = phase;
         for task in self.all() {
             let mut inner = task.lock();
             if phase == Phase::Draining {
