@@ -5,7 +5,7 @@ use a2a_service::{
         v1::{part::Content, send_message_response, stream_response::Payload, *},
         wkt::{Struct, Timestamp, Value},
     },
-    v03::json::{FinalEvent, Read, Write},
+    v03::json::{FinalEvent, Read, WithExtras, Write},
 };
 use serde::{Serialize, de::DeserializeOwned};
 
@@ -284,7 +284,7 @@ fn variants_of_other_implementations_are_accepted() {
         (r#"{"messageId":"other","message":{"messageId":"m"}}"#, "m"),
         (r#"{"message":{}}"#, ""),
     ] {
-        assert_eq!(read::<SendMessageRequest>(json).message.unwrap().message_id, id, "{json}");
+        assert_eq!(read::<WithExtras<SendMessageRequest>>(json).message.message.unwrap().message_id, id, "{json}");
     }
     let push = |authentication: &str| {
         let config = format!(r#"{{"url":"u","authentication":{authentication},"headers":{{"a":"b"}}}}"#);

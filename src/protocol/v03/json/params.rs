@@ -39,14 +39,6 @@ members! { SendDraft, "MessageSendParams" {
     4 "messageId" "message_id" => message_id = or_default;
 } }
 
-impl V03Json for SendMessageRequest {
-    type Draft = SendDraft;
-
-    fn finish<E: Error>(draft: SendDraft) -> Result<Self, E> {
-        Ok(WithExtras::<Self>::finish::<E>(draft)?.message)
-    }
-}
-
 /// Message of 1.0, and the members of its push configuration that 1.0 lacks.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct WithExtras<T> {
