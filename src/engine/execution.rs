@@ -263,11 +263,9 @@ impl Execution {
         let permit = self.0.permits.stream(&request.scope.owner)?;
         let (live, EventsStart { committed, seq, turns }) = self.accept(request, None, watch_events).await?;
         let next = committed.as_ref().map_or(seq, |(_, at)| at + 1);
-        let reader = Reader::new(live, next, Some(turns), permit).with_history(history);
-        Ok(match committed {
-            Some((task, _)) => reader.starting_with_snapshot_at(task, seq),
-            None => reader,
-        })
+        let mut reader = Reader::new(live, next, Some(turns), permit).with_history(history);
+        reader.snapshot = committed.map(|(task, _)| (task, seq));
+        Ok(reader)
     }
 
     /// Returns a flag that becomes true once the unfinished turns of an earlier process have been recovered.

@@ -2,6 +2,7 @@
 //! extension.
 
 use std::{
+    mem,
     pin::Pin,
     task::{Context, Poll, Waker, ready},
 };
@@ -71,7 +72,7 @@ impl Service {
         has_cursors: bool,
         budget: Option<ResponseBudget>,
     ) -> Response<BoxStream<Event>> {
-        reader.set_budget(budget);
+        reader.budget = budget;
         let age = self.execution.limits().stream_max_age;
         let until = Instant::now().checked_add(age).filter(|_| !age.is_zero());
         Response::new(Box::pin(Events {
@@ -154,7 +155,7 @@ impl Stream for Events {
             }
         };
         Poll::Ready(item.map(|result| match result {
-            Ok(event) if self.has_cursors => Ok(resume::with_cursor(event, self.reader.take_gap())),
+            Ok(event) if self.has_cursors => Ok(resume::with_cursor(event, mem::take(&mut self.reader.gap))),
             Ok(event) => Ok(event),
             Err(Interrupted) => {
                 self.ended = true;

@@ -86,7 +86,8 @@ impl Execution {
         let live = self.load(key).await?;
         let (task, at, turns) = attach(&live)?;
         let reader = Reader::new(live.clone(), at.seq + 1, None, None);
-        let mut reader = reader.until_turn_end(TurnProgress::known(seq, at.seq, turns)).folding_into(task);
+        let mut reader = reader.until_turn_end(TurnProgress::known(seq, at.seq, turns));
+        reader.folded = Some(task);
         // A reader retries while the store is unavailable; a sender gets the error.
         let ended = live.wait_for_end();
         let read = async {
@@ -107,7 +108,7 @@ impl Execution {
         if within(wait, unavailable).await == Some(true) {
             return Err(wait_error(&live));
         }
-        reader.into_task().map(TurnReply::Task).ok_or_else(|| wait_error(&live))
+        reader.folded.take().map(TurnReply::Task).ok_or_else(|| wait_error(&live))
     }
 
     /// Acquires the permit for one more stream of a task.

@@ -5,7 +5,6 @@
 
 use std::{
     collections::VecDeque,
-    mem,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
@@ -52,24 +51,25 @@ pub struct Reader {
     live: LiveRef,
     next: Seq,
     /// Committed task before the event with this number. Events are folded into it up to that event, and it is then
-    /// sent as a snapshot.
-    snapshot: Option<(Arc<Task>, Seq)>,
+    /// sent as a snapshot: the stream of a follow-up begins with its task (3.1.2), and shows what its turn does.
+    pub(crate) snapshot: Option<(Arc<Task>, Seq)>,
     /// Number of turns that end before the stream does; `None` to read to the end of the task.
     turns: Option<u32>,
     /// Progress of the message with whose turn this stream ends.
     progress: Option<Box<TurnProgress>>,
-    /// Task at the last event that was read, if requested with [`folding_into`](Self::folding_into).
-    folded: Option<Arc<Task>>,
+    /// Task at the last event that was read, if it was given at first.
+    pub(crate) folded: Option<Arc<Task>>,
     /// Limit of the history of tasks in the stream.
     history: HistoryLimit,
-    /// Set if the log lacks events after the cursor, and a snapshot is sent instead.
-    gap: bool,
+    /// Set if the log lacks events after the cursor, and a snapshot is sent instead. Reset by the consumer.
+    pub(crate) gap: bool,
     /// Set if the stream begins with a snapshot of any moment.
     begins_with_snapshot: bool,
     ready: VecDeque<Event>,
     fetch: Option<Fetch>,
-    /// Memory budget of the events that are read from the store. Events in memory are shared by all readers.
-    budget: Option<ResponseBudget>,
+    /// Memory budget of the events that are read from the store: none is read while it has no room. Events in memory are shared by
+    /// all readers.
+    pub(crate) budget: Option<ResponseBudget>,
     /// Memory reserved for `ready`, if its events were read from the store.
     reserved: Option<Reservation>,
     /// Wake-up by the next change of the task, from the first wait on.
@@ -110,8 +110,8 @@ impl Reader {
         }
     }
 
-    /// Starts with a snapshot of the committed task, followed by later events. `gap` is reported by
-    /// [`take_gap`](Self::take_gap).
+    /// Starts with a snapshot of the committed task, followed by later events. `gap` says that
+    /// it replaces events.
     pub(crate) fn starting_with_snapshot(mut self, gap: bool) -> Self {
         if let Some(event) = self.committed_snapshot() {
             (self.next, self.gap, self.begins_with_snapshot) = (event.seq() + 1, gap, true);
@@ -144,13 +144,6 @@ impl Reader {
         Some(snapshot(task, at))
     }
 
-    /// Starts with a snapshot of the task at event `seq`, folded from `committed`, followed by later events. The stream of
-    /// a follow-up begins with its task (3.1.2), and shows what its turn does.
-    pub(crate) fn starting_with_snapshot_at(mut self, committed: Arc<Task>, seq: Seq) -> Self {
-        self.snapshot = Some((committed, seq));
-        self
-    }
-
     /// Ends with the turn that answers a message, given its progress before the first event to be read.
     pub(crate) fn until_turn_end(mut self, progress: TurnProgress) -> Self {
         self.done = self.ready.is_empty() && progress.stage() == MessageStage::Ended;
@@ -158,25 +151,9 @@ impl Reader {
         self
     }
 
-    /// Folds the events that are read into `task`, for [`into_task`](Self::into_task).
-    pub(crate) fn folding_into(mut self, task: Arc<Task>) -> Self {
-        self.folded = Some(task);
-        self
-    }
-
     /// Returns the stage of the message given to [`until_turn_end`](Self::until_turn_end).
     pub(crate) fn stage(&self) -> MessageStage {
         self.progress.as_ref().map_or(MessageStage::Unknown, |progress| progress.stage())
-    }
-
-    /// Returns the task at the last event that was read, if requested with [`folding_into`](Self::folding_into).
-    pub(crate) fn into_task(mut self) -> Option<Arc<Task>> {
-        self.folded.take()
-    }
-
-    /// Counts the events that are read from the store in a memory budget, and reads none while it has no room.
-    pub(crate) fn set_budget(&mut self, budget: Option<ResponseBudget>) {
-        self.budget = budget;
     }
 
     /// Returns the memory budget, unless memory for the last event is reserved.
@@ -193,11 +170,6 @@ impl Reader {
     /// Returns the last event that was read, or that precedes the start of the stream.
     pub(crate) fn position(&self) -> Seq {
         self.next - 1
-    }
-
-    /// Returns whether a snapshot replaced events that the log lacks. Resets the flag.
-    pub(crate) fn take_gap(&mut self) -> bool {
-        mem::take(&mut self.gap)
     }
 
     /// Returns why the last change of this task was not committed, if that is so.
