@@ -4,6 +4,7 @@
 use std::{
     array,
     collections::BTreeMap,
+    convert::Infallible,
     sync::{Arc, atomic::AtomicU64},
 };
 
@@ -22,7 +23,7 @@ use super::{
     PageToken, Position, Refused, Retention, Scope, SendOutcome, Seq, StoreUsage, StoredTask, SweepResult, SyncStore,
     Task, TaskHead, TaskKey, TaskStore, TurnRecord, Unavailable,
     log_codec::{OpenLog, SealedLog, TaskIds},
-    page::PageTasks,
+    page::read_page,
     quota::DEFAULT_MAX_PUSH_CONFIGS_PER_OWNER,
     up_to_bytes,
 };
@@ -223,20 +224,12 @@ impl TaskStore for Memory {
             };
             let total = u64::try_from(total).unwrap_or(u64::MAX);
             // One key more than the limit shows whether there is a next page.
-            let keys = index.find(query).take(query.limit + 1).map(|(time, key)| (time, key.clone()));
-            (total, keys.collect::<Vec<_>>())
+            let row = |(time, key): (Millis, &TaskKey)| (PageToken { time, id: key.id().into() }, key.clone());
+            (total, index.find(query).take(query.limit + 1).map(row).collect())
         };
-        let (mut page, mut last) = (PageTasks::new(query), None);
-        for (n, (time, key)) in keys.iter().enumerate() {
-            let fits = n < query.limit
-                && self.with(key, |entry| listed_task(entry, key, query)).is_none_or(|task| page.push(task));
-            if !fits {
-                let next = last.map(|(time, key): (Millis, &TaskKey)| PageToken { time, id: key.id().into() });
-                return Ok(ListPage { tasks: page.into_tasks(), total, next });
-            }
-            last = Some((*time, key));
-        }
-        Ok(ListPage { tasks: page.into_tasks(), total, next: None })
+        let read = |key: TaskKey| self.with(&key, |entry| listed_task(entry, &key, query));
+        let Ok((tasks, next)) = read_page(query, keys, |_, key| Ok::<_, Infallible>(read(key)));
+        Ok(ListPage { tasks, total, next })
     }
 
     async fn log_summary(&self, key: &TaskKey) -> Result<LogSummary, Unavailable> {

@@ -110,32 +110,30 @@ fn query_hash(query: &ListQuery) -> u32 {
     text.bytes().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
 }
 
-/// Tasks of a page within its byte budget ([`ListQuery::max_bytes`]).
-pub(super) struct PageTasks {
-    tasks: Vec<Task>,
-    /// Remaining bytes of the budget.
-    left: usize,
-}
-
-impl PageTasks {
-    pub(super) fn new(query: &ListQuery) -> Self {
-        Self { tasks: Vec::new(), left: query.max_bytes.unwrap_or(usize::MAX) }
-    }
-
-    /// Adds a task and returns true, or returns false if it does not fit. The first task always fits.
-    pub(super) fn push(&mut self, task: Task) -> bool {
-        let left = self.left.checked_sub(task.encoded_len());
-        if left.is_none() && !self.tasks.is_empty() {
-            return false;
+/// Reads the tasks of a page within its byte budget ([`ListQuery::max_bytes`]): of rows in list order, with one more than the limit if
+/// there are so many. A row for which `read` returns none is omitted. Also returns the start of the next page.
+pub(super) fn read_page<R, E>(
+    query: &ListQuery,
+    rows: Vec<(PageToken, R)>,
+    mut read: impl FnMut(&PageToken, R) -> Result<Option<Task>, E>,
+) -> Result<(Vec<Task>, Option<PageToken>), E> {
+    let (mut tasks, mut left, mut last) = (Vec::<Task>::new(), query.max_bytes.unwrap_or(usize::MAX), None);
+    for (n, (token, row)) in rows.into_iter().enumerate() {
+        if n >= query.limit {
+            return Ok((tasks, last));
         }
-        self.left = left.unwrap_or(0);
-        self.tasks.push(task);
-        true
+        if let Some(task) = read(&token, row)? {
+            let rest = left.checked_sub(task.encoded_len());
+            // The first task always fits.
+            if rest.is_none() && !tasks.is_empty() {
+                return Ok((tasks, last));
+            }
+            left = rest.unwrap_or(0);
+            tasks.push(task);
+        }
+        last = Some(token);
     }
-
-    pub(super) fn into_tasks(self) -> Vec<Task> {
-        self.tasks
-    }
+    Ok((tasks, None))
 }
 
 #[cfg(test)]

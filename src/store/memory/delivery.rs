@@ -98,10 +98,9 @@ impl PushConfigs {
 
     pub(super) fn page(&self, after: u64, limit: usize) -> PushPage {
         let start = self.configs.partition_point(|stored| stored.serial <= after);
-        let rest = &self.configs[start..];
-        let page = &rest[..limit.min(rest.len())];
-        let next = if page.len() < rest.len() { page.last().map(|stored| stored.serial) } else { None };
-        PushPage { configs: page.iter().map(|stored| Arc::clone(&stored.config)).collect(), next }
+        let rest = self.configs[start..].iter().map(|stored| (stored.serial, Arc::clone(&stored.config)));
+        let (configs, next) = cut_page(rest.collect(), limit);
+        PushPage { configs, next }
     }
 
     pub(super) fn delete(&mut self, id: &str) {

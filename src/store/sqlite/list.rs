@@ -9,7 +9,7 @@ use super::{
     read::TaskReader,
     values::{is_damage, unsigned},
 };
-use crate::store::{PageToken, page::PageTasks};
+use crate::store::{PageToken, page::read_page};
 
 /// Codes of all task states.
 const STATES: [i32; 9] = [0, 1, 2, 3, 4, 5, 6, 7, 8];
@@ -39,13 +39,8 @@ pub(super) static QUERIES: LazyLock<[[String; 2]; 2]> = LazyLock::new(|| {
     })
 });
 
-/// Listed row.
-struct ListRow {
-    id: i64,
-    key: String,
-    time: Millis,
-    seq: Seq,
-}
+/// Listed row: the position of the task in the list, its row id and the number of its last event.
+type ListRow = (PageToken, (i64, Seq));
 
 /// Returns a page of tasks. Damaged tasks are omitted.
 pub(super) fn list(db: &Connection, query: &ListQuery) -> rusqlite::Result<ListPage> {
@@ -56,35 +51,23 @@ pub(super) fn list(db: &Connection, query: &ListQuery) -> rusqlite::Result<ListP
     };
     let rows = list_rows(db, scope, query)?;
     let mut reader = TaskReader::new(db, query.include_artifacts)?;
-    let mut page = PageTasks::new(query);
-    let (mut last, mut next) = (None, None);
-    for (n, row) in rows.iter().enumerate() {
-        let fits = n < query.limit && {
-            match reader.read(row.id, row.seq) {
-                Ok(mut task) => {
-                    query.history_limit().truncate(&mut task.history);
-                    page.push(task)
-                }
-                Err(error) if is_damage(&error) => {
-                    tracing::warn!(task.id = row.key, error.cause = %error, "damaged task omitted from a list");
-                    true
-                }
-                Err(error) => return Err(error),
-            }
-        };
-        if !fits {
-            next = last.map(|row: &ListRow| PageToken { time: row.time, id: row.key.as_str().into() });
-            break;
+    let (tasks, next) = read_page(query, rows, |token, (id, seq)| match reader.read(id, seq) {
+        Ok(mut task) => {
+            query.history_limit().truncate(&mut task.history);
+            Ok(Some(task))
         }
-        last = Some(row);
-    }
-    Ok(ListPage { tasks: page.into_tasks(), total: total(db, scope, query)?, next })
+        Err(error) if is_damage(&error) => {
+            tracing::warn!(task.id = &*token.id, error.cause = %error, "damaged task omitted from a list");
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    })?;
+    Ok(ListPage { tasks, total: total(db, scope, query)?, next })
 }
 
 fn list_rows(db: &Connection, scope: i64, query: &ListQuery) -> rusqlite::Result<Vec<ListRow>> {
-    let list_row = |row: &Row<'_>| {
-        Ok(ListRow { id: row.get(0)?, key: row.get(1)?, time: row.get(2)?, seq: unsigned(row.get(3)?) })
-    };
+    let list_row =
+        |row: &Row<'_>| Ok((PageToken { id: row.get(1)?, time: row.get(2)? }, (row.get(0)?, unsigned(row.get(3)?))));
     let (time, after) = match &query.after {
         Some(token) => (token.time, Value::Text(token.id.to_string())),
         // In SQLite's order, a blob is greater than all text.
