@@ -2,7 +2,7 @@
 
 use a2a_service::pb::{v1::*, wkt::Timestamp};
 
-use super::{full, metadata, read, written};
+use super::{full, metadata, read, read_send, written};
 
 #[test]
 fn parameters_are_converted_in_both_directions() {
@@ -42,7 +42,7 @@ fn parameters_are_converted_in_both_directions() {
     );
     let json = format!(r#"{{"message":{message_json},"configuration":{configuration},"metadata":{{"m":1}}}}"#);
     assert_eq!(written(&send), json);
-    assert_eq!(read::<SendMessageRequest>(&json), send);
+    assert_eq!(read_send(&json), send);
 
     let list = ListTasksRequest {
         context_id: "c".into(),
@@ -94,7 +94,7 @@ fn blocking_defaults_to_true_without_a_push_configuration() {
         (r#"{"pushNotificationConfig":{"url":"u"}}"#, true),
         (r#"{"pushNotificationConfig":{"url":"u"},"blocking":true}"#, false),
     ] {
-        let send = read::<SendMessageRequest>(&format!(r#"{{"configuration":{configuration}}}"#));
+        let send = read_send(&format!(r#"{{"configuration":{configuration}}}"#));
         assert_eq!(send.configuration.unwrap().return_immediately, returns_immediately, "{configuration}");
     }
 }

@@ -9,7 +9,7 @@ use a2a_service::{
 };
 use proptest::prelude::*;
 
-use super::{read, written};
+use super::{read, read_send, written};
 
 fn texts() -> impl Strategy<Value = Vec<String>> {
     prop::collection::vec(".*", 0..3)
@@ -169,7 +169,7 @@ proptest! {
 
     #[test]
     fn send_is_preserved(send in any_send()) {
-        prop_assert_eq!(read::<SendMessageRequest>(&written(&send)), send);
+        prop_assert_eq!(read_send(&written(&send)), send);
     }
 
     #[test]
