@@ -20,7 +20,7 @@
 //! ```
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, HashSet, VecDeque},
     fmt::Write as _,
     sync::Arc,
 };
@@ -192,14 +192,10 @@ fn known_forms(card: &Value) -> serde_json::Result<Vec<Form>> {
 }
 
 /// Keeps the first of equal forms.
-fn distinct(forms: Vec<Form>) -> Vec<Form> {
-    let mut distinct: Vec<Form> = Vec::with_capacity(forms.len());
-    for form in forms {
-        if distinct.iter().all(|(known, _)| *known != form.0) {
-            distinct.push(form);
-        }
-    }
-    distinct
+fn distinct(mut forms: Vec<Form>) -> Vec<Form> {
+    let mut known = HashSet::new();
+    forms.retain(|(form, _)| known.insert(form.clone()));
+    forms
 }
 
 /// Returns the members of 1.0: required ones also if they are empty, and optional ones if they are set (8.4.1).

@@ -317,13 +317,9 @@ pub fn bytes<'de, A: MapAccess<'de>>(map: &mut A) -> Result<Option<Vec<u8>>, A::
 
 /// Sets an arm of a oneof, unless another one is set. Null sets none. `arms` lists the arms for the error message.
 pub fn arm<T, E: Error>(oneof: &mut Option<T>, arms: &str, value: Option<T>) -> Result<(), E> {
-    match (oneof.is_some(), value) {
-        (true, Some(_)) => Err(E::custom(format!("must have only one of {arms}"))),
-        (_, None) => Ok(()),
-        (false, value) => {
-            *oneof = value;
-            Ok(())
-        }
+    match value.and_then(|value| oneof.replace(value)) {
+        Some(_) => Err(E::custom(format!("must have only one of {arms}"))),
+        None => Ok(()),
     }
 }
 

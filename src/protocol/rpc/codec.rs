@@ -1,6 +1,6 @@
 //! gRPC codec with limits and validation of protobuf messages; for clients, outgoing metadata and errors of remote agents.
 
-use std::{error::Error as _, marker::PhantomData};
+use std::{error::Error as StdError, marker::PhantomData};
 
 use bytes::{Buf as _, BufMut as _};
 use tokio::time::Instant;
@@ -167,10 +167,10 @@ fn received(status: Status) -> Status {
         }
         Some(_) => status,
         None if status.code() == Code::DeadlineExceeded => status,
-        None if sources(source).any(|error| error.is::<TimeoutExpired>()) => ErrorKind::DeadlineExceeded.error().into(),
+        None if sources(source).any(<dyn StdError>::is::<TimeoutExpired>) => ErrorKind::DeadlineExceeded.error().into(),
         None => {
             let broken = ErrorKind::Unavailable.because(chain(source));
-            if sources(source).any(|error| error.is::<ConnectError>()) { broken.unsent().into() } else { broken.into() }
+            if sources(source).any(<dyn StdError>::is::<ConnectError>) { broken.unsent().into() } else { broken.into() }
         }
     }
 }
