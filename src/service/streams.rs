@@ -4,14 +4,11 @@
 use std::{
     mem,
     pin::Pin,
-    task::{Context, Poll, Waker, ready},
+    task::{Context, Poll, ready},
 };
 
 use futures_core::{Stream, future::BoxFuture};
-use tokio::{
-    task::coop::has_budget_remaining,
-    time::{Instant, Sleep, sleep_until},
-};
+use tokio::time::{Instant, Sleep, sleep_until};
 use tonic::{Request, Response, Status};
 
 use super::Service;
@@ -81,7 +78,6 @@ impl Service {
             has_cursors,
             until,
             timer: None,
-            armed: None,
             is_too_old: false,
             ended: false,
         }))
@@ -117,8 +113,6 @@ struct Events {
     until: Option<Instant>,
     /// Created when the stream waits for the first time: short streams need none.
     timer: Option<Pin<Box<Sleep>>>,
-    /// Waker that is registered with the timer.
-    armed: Option<Waker>,
     /// The stream has its maximum age.
     is_too_old: bool,
     ended: bool,
@@ -140,16 +134,7 @@ impl Stream for Events {
             Poll::Ready(item) => item,
             Poll::Pending => {
                 let Some(until) = self.until else { return Poll::Pending };
-                let this = &mut *self;
-                let timer = this.timer.get_or_insert_with(|| Box::pin(sleep_until(until)));
-                if !timer.is_elapsed() && this.armed.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
-                    return Poll::Pending;
-                }
-                if timer.as_mut().poll(cx).is_pending() {
-                    // Without budget, the timer returns pending before it registers the waker.
-                    this.armed = has_budget_remaining().then(|| cx.waker().clone());
-                    return Poll::Pending;
-                }
+                ready!(self.timer.get_or_insert_with(|| Box::pin(sleep_until(until))).as_mut().poll(cx));
                 self.is_too_old = true;
                 Some(Err(Interrupted))
             }
