@@ -18,20 +18,15 @@ const BACKOFF: Backoff = Backoff { first: Duration::from_millis(10), longest: Du
 const PROBE_FOR: Duration = Duration::from_mins(1);
 
 /// Unacknowledged changes of a lane, and the schedule of their retries.
+#[derive(Default)]
 pub(super) struct CommitRetry {
     /// Task, change, and time of the first attempt.
     changes: Vec<(LiveRef, Commit, Instant)>,
-    next_attempt: Instant,
+    next_attempt: Option<Instant>,
     /// Number of successive retries.
     retries: u32,
     /// Set once every change has been abandoned: the store is probed until then, so that its recovery is noticed.
     probe_until: Option<Instant>,
-}
-
-impl Default for CommitRetry {
-    fn default() -> Self {
-        Self { changes: Vec::new(), next_attempt: Instant::now(), retries: 0, probe_until: None }
-    }
 }
 
 impl CommitRetry {
@@ -42,14 +37,14 @@ impl CommitRetry {
 
     /// Returns the time of the next retry.
     pub(super) fn next_attempt(&self) -> Instant {
-        self.next_attempt
+        self.next_attempt.unwrap_or_else(Instant::now)
     }
 
     /// Adds changes whose first attempt was not acknowledged.
     pub(super) fn push(&mut self, batch: Vec<LiveRef>, changes: &[Commit]) {
         let now = Instant::now();
         self.changes.extend(batch.into_iter().zip(changes).map(|(task, change)| (task, change.clone(), now)));
-        self.next_attempt = now + BACKOFF.without_jitter(self.retries);
+        self.next_attempt = Some(now + BACKOFF.without_jitter(self.retries));
     }
 
     /// Retries every change, one commit per task.
@@ -81,7 +76,7 @@ impl CommitRetry {
             }
         }
         self.retries = if self.is_active() { self.retries.saturating_add(1) } else { 0 };
-        self.next_attempt = Instant::now() + BACKOFF.without_jitter(self.retries);
+        self.next_attempt = Some(Instant::now() + BACKOFF.without_jitter(self.retries));
     }
 }
 

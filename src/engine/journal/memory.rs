@@ -8,7 +8,7 @@
 //! - Failure: the turn of an update that waits fails if no memory that it can use is released for 30 s, because tasks wait for
 //!   their clients, for example. It fails at once if too many bytes of its owner wait.
 
-use std::{collections::hash_map::Entry, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use tokio::{
@@ -245,13 +245,10 @@ impl Used {
 
     /// Changes the numbers of an owner. Without any bytes, it has no entry.
     fn change(&mut self, owner: &Arc<str>, change: impl FnOnce(&mut OwnerUse)) {
-        let mut own = match self.owners.entry(Arc::clone(owner)) {
-            Entry::Occupied(own) => own,
-            Entry::Vacant(none) => none.insert_entry(OwnerUse::default()),
-        };
-        change(own.get_mut());
-        if own.get().bytes == 0 && own.get().waiting == 0 {
-            own.remove();
+        let own = self.owners.entry(Arc::clone(owner)).or_default();
+        change(own);
+        if own.bytes == 0 && own.waiting == 0 {
+            self.owners.remove(owner);
         }
     }
 }
