@@ -181,12 +181,13 @@ fn text(value: &Value) -> String {
         Value::Null => "-".to_owned(),
         Value::String(text) => safe(text),
         Value::Object(members) => {
-            let shown = |(name, value): (&String, &Value)| match value {
-                Value::Null => None,
-                Value::Object(counts) if counts.is_empty() => None,
-                Value::Object(_) => Some(format!("{} ({})", safe(name), text(value))),
-                // A state by its short name.
-                _ => Some(format!("{} {}", safe(name).trim_start_matches("TASK_STATE_").to_lowercase(), text(value))),
+            let shown = |(name, value): (&String, &Value)| {
+                // Names of states without their prefix.
+                let name = safe(name).trim_start_matches("TASK_STATE_").to_lowercase();
+                match value.as_object() {
+                    Some(counts) => (!counts.is_empty()).then(|| format!("{name} ({})", text(value))),
+                    None => (!value.is_null()).then(|| format!("{name} {}", text(value))),
+                }
             };
             members.iter().filter_map(shown).collect::<Vec<_>>().join(", ")
         }
