@@ -1,0 +1,101 @@
+// Shell of the console: header, router and keys.
+
+import { render } from './vendor/preact.js';
+import { useEffect, useState } from './vendor/hooks.js';
+import { visible } from './text.js';
+import { announce, Dialog, Guard, html, Link, Menu, useValue } from './ui.js';
+import { agent, agents, card, challenge, connection, epoch, forget, go, listen, operator, prefer, preferences, route, session, start } from './store.js';
+import { Card } from './views/card.js';
+import { Chat, newConversation } from './views/chat.js';
+import { Push } from './views/push.js';
+import { KeyTable, LoginDialog, Settings } from './views/settings.js';
+import { Status } from './views/status.js';
+import { Task } from './views/task.js';
+import { Tasks } from './views/tasks.js';
+
+const VIEWS = {
+  chat: { label: 'Chat', view: Chat },
+  tasks: { label: 'Tasks', view: Tasks },
+  card: { label: 'Card', view: Card },
+  push: { label: 'Push', view: Push, isOperator: true },
+  status: { label: 'Status', view: Status, isOperator: true },
+  settings: { label: 'Settings', view: Settings },
+  task: { label: 'Task', view: Task, isHidden: true },
+};
+
+const THEMES = { auto: 'light', light: 'dark', dark: 'auto' };
+const CONNECTIONS = { live: ['ok', '● connected'], offline: ['fail', '○ offline'], unauthorized: ['ask', '○ sign in'], connecting: ['muted', '○ connecting'] };
+
+/** Names of the views that the caller can use, in the order of the keys 1 to 6. */
+const available = (isOperator) => Object.entries(VIEWS).filter(([, view]) => !view.isHidden && (isOperator || !view.isOperator));
+
+function Caller() {
+  const current = useValue(session);
+  if (!current) return html`<button type="button" class="small" onClick=${() => { challenge.value = { message: 'Credentials of the agent, as its card declares them.' }; }}>Sign in</button>`;
+  return html`<${Menu} label=${visible(current.label)} title="Caller"><button type="button" onClick=${forget}>Forget credentials</button></${Menu}>`;
+}
+
+function Header({ onKeys }) {
+  const { view } = useValue(route);
+  const isOperator = useValue(operator) !== null;
+  const list = useValue(agents);
+  const current = useValue(agent);
+  const { theme } = useValue(preferences);
+  const [tone, word] = CONNECTIONS[useValue(connection)];
+  const shownView = view === 'task' ? 'tasks' : view;
+  return html`<header class="top"><a class="skip" href="#main" onClick=${(event) => { event.preventDefault(); document.getElementById('main').focus(); }}>Skip to content</a>
+    <span class="brand">a2a</span>
+    ${list.length > 1
+      ? html`<select class="small" aria-label="Agent" value=${current.id} onChange=${(event) => go(['chat'], { agent: event.currentTarget.value })}>${list.map(({ id, name }) => html`<option value=${id}>${visible(name)}</option>`)}</select>`
+      : html`<span>${visible(useValue(card)?.name ?? current.name)}</span>`}
+    <nav aria-label="Views">${available(isOperator).map(([name, { label }]) => html`<${Link} key=${name} to=${[name]} class=${name === shownView ? 'current' : ''} aria-current=${name === shownView ? 'page' : undefined}>${label}</${Link}>`)}</nav>
+    <div class="tools"><span class=${tone} role="status">${word}</span><${Caller} />
+      <button type="button" class="small" title="Theme" onClick=${() => { prefer({ theme: THEMES[theme] }); announce(`Theme ${THEMES[theme]}`); }}>◐ ${theme}</button>
+      <button type="button" class="small" aria-label="Keys" title="Keys (?)" onClick=${onKeys}>?</button></div>
+  </header>`;
+}
+
+const isTyping = (element) => element?.closest?.('input, textarea, select, [contenteditable]') !== null && element?.closest !== undefined;
+
+/** Single keys act outside of fields and dialogs, and can be switched off in the settings. */
+function useKeys(onKeys) {
+  useEffect(() => {
+    const press = (event) => {
+      if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented || !preferences.peek().shortcuts || document.querySelector('dialog[open]')) return;
+      if (isTyping(event.target)) {
+        if (event.key === 'Escape') event.target.blur();
+        return;
+      }
+      const views = available(operator.peek() !== null);
+      if (/^[1-6]$/.test(event.key) && views[event.key - 1]) go([views[event.key - 1][0]]);
+      else if (event.key === '/') (document.getElementById('find') ?? document.getElementById('composer-text'))?.focus();
+      else if (event.key === 'n') newConversation();
+      else if (event.key === '?') onKeys();
+      else if (event.key === 'Escape' && route.peek().view === 'task') history.back();
+      else if (/^[jk]$/.test(event.key)) document.querySelector('.list-body')?.dispatchEvent(new KeyboardEvent('keydown', { key: event.key }));
+      else return;
+      event.preventDefault();
+    };
+    addEventListener('keydown', press);
+    return () => removeEventListener('keydown', press);
+  }, []);
+}
+
+function App() {
+  const { view, args } = useValue(route);
+  const isOperator = useValue(operator) !== null;
+  const generation = useValue(epoch);
+  const name = useValue(card)?.name;
+  const [showsKeys, setShowsKeys] = useState(false);
+  useKeys(() => setShowsKeys(true));
+  const { view: View, label } = VIEWS[view] ?? VIEWS.chat;
+  useEffect(() => { document.title = `${label} · ${name ? visible(name) : 'A2A console'}`; }, [label, name]);
+  return html`<${Header} onKeys=${() => setShowsKeys(true)} />
+    <main id="main" tabindex="-1"><${Guard} key=${`${generation}/${view}/${view === 'task' ? args[0] : ''}/${agent.peek().id}/${isOperator}`}><${View} /></${Guard}></main>
+    <${LoginDialog} />
+    ${showsKeys && html`<${Dialog} title="Keys" onClose=${() => setShowsKeys(false)}><${KeyTable} /></${Dialog}>`}`;
+}
+
+listen();
+await start();
+render(html`<${App} />`, document.getElementById('app'));

@@ -1,0 +1,699 @@
+// State that the views share: route, session, agents, lists of tasks, logs of tasks, and messages that are being sent.
+
+import { batch, computed, effect, signal } from './vendor/signals.js';
+import { Api, ApiError, base, follow, readSse } from './api.js';
+import { TaskLog, isInterrupted, isTerminal, listRow, operatorRow, payloadOf } from './model.js';
+
+// --- Route -----------------------------------------------------------------------------------------------------------------
+
+function parseHash(hash) {
+  const [path, query = ''] = hash.replace(/^#\/?/, '').split('?', 2);
+  const [view, ...args] = path.split('/').map(decode);
+  return { view: view || 'chat', args, query: new URLSearchParams(query) };
+}
+
+function decode(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
+}
+
+export const route = signal({ view: 'chat', args: [], query: new URLSearchParams() });
+
+/** Returns the fragment of a view. Segments are encoded; the agent stays, unless the query names another. */
+export function hrefOf(segments, query = {}) {
+  const params = new URLSearchParams();
+  const agent = agentId.peek();
+  if (agent) params.set('agent', agent);
+  for (const [name, value] of Object.entries(query)) {
+    if (value) params.set(name, value);
+    else params.delete(name);
+  }
+  const text = params.toString();
+  return `#/${segments.map(encodeURIComponent).join('/')}${text ? `?${text}` : ''}`;
+}
+
+export const go = (segments, query) => {
+  location.hash = hrefOf(segments, query);
+};
+
+/** Replaces the fragment without an entry in the history. */
+export function replaceRoute(segments, query) {
+  history.replaceState(null, '', hrefOf(segments, query));
+  route.value = parseHash(location.hash);
+}
+
+// --- Preferences (in this browser; no content, no credentials) ---------------------------------------------------------------
+
+const DEFAULTS = { theme: 'auto', shortcuts: true, markdown: false };
+
+function stored(storage, name, fallback) {
+  try {
+    return JSON.parse(storage.getItem(name)) ?? fallback;
+  } catch {
+    return fallback;
+  }
+}
+
+function store(storage, name, value) {
+  try {
+    if (value === null) storage.removeItem(name);
+    else storage.setItem(name, JSON.stringify(value));
+  } catch {
+    // Storage is full or not permitted: the value lasts until the page is closed.
+  }
+}
+
+export const preferences = signal({ ...DEFAULTS, ...stored(localStorage, 'a2a-preferences', {}) });
+export const prefer = (change) => {
+  preferences.value = { ...preferences.peek(), ...change };
+  store(localStorage, 'a2a-preferences', preferences.peek());
+};
+
+export const isVisible = signal(true);
+export const now = signal(Date.now());
+
+// --- Session ---------------------------------------------------------------------------------------------------------------
+
+/** Credentials: `{scheme, label, headers}` or `null`. In memory, and in `sessionStorage` if the caller chose to keep them. */
+export const session = signal(stored(sessionStorage, 'a2a-session', null));
+/** Further headers of every request, `[{name, value}]`. */
+export const extraHeaders = signal(stored(sessionStorage, 'a2a-headers', []));
+/** Token of the operator API that the start URL had, or that was entered. */
+export const operatorToken = signal(stored(sessionStorage, 'a2a-operator', null));
+/** Error with status 401 that the login dialog shows, or `null`. */
+export const challenge = signal(null);
+/** Grows when credentials change: everything that was loaded before is dropped. */
+export const epoch = signal(0);
+
+function headers() {
+  const result = {};
+  for (const { name, value } of extraHeaders.peek()) if (/^[\w!#$%&'*+.^`|~-]+$/.test(name)) result[name.toLowerCase()] = value;
+  return { ...result, ...session.peek()?.headers };
+}
+
+function forgetData() {
+  for (const feed of feeds.values()) feed.stop();
+  for (const list of lists.values()) list.stop();
+  feeds.clear();
+  lists.clear();
+  for (const name of Object.keys(sessionStorage)) if (name.startsWith('a2a-draft') || name === 'a2a-pending') sessionStorage.removeItem(name);
+  batch(() => {
+    pending.value = [];
+    replies.value = [];
+    operator.value = null;
+    card.value = null;
+    challenge.value = null;
+    epoch.value += 1;
+  });
+  void start();
+}
+
+export function login(credentials, isKept) {
+  session.value = credentials;
+  store(sessionStorage, 'a2a-session', isKept ? credentials : null);
+  forgetData();
+}
+
+export function useOperatorToken(token) {
+  operatorToken.value = token;
+  store(sessionStorage, 'a2a-operator', token);
+  void probeOperator();
+}
+
+export function setExtraHeaders(list) {
+  extraHeaders.value = list;
+  store(sessionStorage, 'a2a-headers', list.length > 0 ? list : null);
+  forgetData();
+}
+
+/** Drops all credentials and everything that they made visible. */
+export function forget() {
+  session.value = null;
+  extraHeaders.value = [];
+  operatorToken.value = null;
+  sessionStorage.clear();
+  forgetData();
+}
+
+// --- Agents ----------------------------------------------------------------------------------------------------------------
+
+/** Entries of the catalog: `{id, name, path}`. */
+export const agents = signal([]);
+export const agentId = computed(() => route.value.query.get('agent') ?? '');
+export const agent = computed(() => agents.value.find(({ id }) => id === agentId.value) ?? agents.value[0] ?? { id: '', name: 'Agent', path: './' });
+export const card = signal(null);
+/** `live`, `offline`, or `unauthorized`: result of the last request. */
+export const connection = signal('connecting');
+
+const onUnauthorized = (error) => {
+  connection.value = 'unauthorized';
+  if (!challenge.peek()) challenge.value = error;
+};
+
+export const api = computed(() => new Api({ path: agent.value.path, credentials: headers, onUnauthorized }));
+export const rootApi = new Api({ credentials: headers, onUnauthorized });
+const operatorHeaders = () => (operatorToken.peek() ? { authorization: `Bearer ${operatorToken.peek()}` } : headers());
+export const operatorApi = new Api({ credentials: operatorHeaders });
+
+/** Status of the server from the operator API, or `null` if the caller may not read it. */
+export const operator = signal(null);
+
+export async function probeOperator() {
+  try {
+    operator.value = await operatorApi.json('operator/status');
+  } catch {
+    operator.value = null;
+  }
+}
+
+/** Path of an agent below the page. URLs of the catalog are those of the public URL, which the page need not have. */
+const pathOf = ({ id, url }) => (String(url ?? '').endsWith(`/${encodeURIComponent(id)}`) ? `./${encodeURIComponent(id)}/` : './');
+
+/** Loads what every view needs. Called at the start, and after a change of credentials. */
+export async function start() {
+  void probeOperator();
+  try {
+    const catalog = await rootApi.json('agents');
+    agents.value = (catalog.agents ?? []).map((entry) => ({ id: String(entry.id), name: String(entry.name ?? entry.id), path: pathOf(entry) }));
+    connection.value = 'live';
+  } catch (error) {
+    if (error.status !== 401) connection.value = 'offline';
+  }
+  await loadCard();
+}
+
+export async function loadCard() {
+  try {
+    card.value = await api.peek().json('.well-known/agent-card.json');
+  } catch {
+    card.value = null;
+  }
+}
+
+// --- Lists of tasks ----------------------------------------------------------------------------------------------------------
+
+const POLL_MS = 2000;
+
+/** Calls `change` at most once per animation frame. */
+function perFrame(change) {
+  let isScheduled = false;
+  return () => {
+    if (isScheduled) return;
+    isScheduled = true;
+    const run = () => {
+      isScheduled = false;
+      change();
+    };
+    if (document.visibilityState === 'hidden') setTimeout(run, 50);
+    else requestAnimationFrame(run);
+  };
+}
+
+class List {
+  constructor() {
+    this.rows = new Map();
+    this.version = signal(0);
+    this.total = 0;
+    /** `loading`, `live`, or `offline`. */
+    this.state = signal('loading');
+    this.error = signal(null);
+    this.stopping = new AbortController();
+    this.touch = perFrame(() => { this.version.value += 1; });
+  }
+
+  stop() {
+    this.stopping.abort();
+  }
+
+  async start() {
+    const { signal: stop } = this.stopping;
+    for (let failures = 0; !stop.aborted;) {
+      try {
+        await this.run(stop);
+        failures = 0;
+      } catch (error) {
+        if (stop.aborted) return;
+        this.state.value = 'offline';
+        this.error.value = error;
+        if (error.status === 401 || error.status === 403) return;
+        failures += 1;
+      }
+      await new Promise((resolve) => setTimeout(resolve, Math.min(10_000, 1000 * 2 ** failures)));
+    }
+  }
+}
+
+/** Own tasks of an agent: loaded page by page, then polled by the time of their status. */
+class OwnTasks extends List {
+  constructor(client) {
+    super();
+    this.client = client;
+    /** Latest status time of a complete poll, in milliseconds, and the number of polls since it changed. */
+    this.latest = 0;
+    this.polls = 0;
+  }
+
+  add(tasks) {
+    for (const task of tasks) {
+      const row = listRow(task);
+      row.asked ||= this.rows.get(row.id)?.asked ?? '';
+      this.rows.set(row.id, row);
+    }
+    this.touch();
+  }
+
+  async pages(query, historyLength, stop) {
+    let token = '';
+    let latest = this.latest;
+    do {
+      const params = new URLSearchParams({ pageSize: '100', historyLength, ...query, ...(token && { pageToken: token }) });
+      const page = await this.client.json(`tasks?${params}`, { signal: stop });
+      this.add(page.tasks ?? []);
+      latest = Math.max(latest, ...(page.tasks ?? []).map((task) => Date.parse(task.status?.timestamp) || 0));
+      if (!query.statusTimestampAfter) this.total = page.totalSize ?? this.rows.size;
+      token = page.nextPageToken ?? '';
+      // Messages of the newest 100 tasks are enough for titles; all of them would be many megabytes.
+      if (!query.statusTimestampAfter) historyLength = '0';
+    } while (token);
+    this.polls = latest === this.latest ? this.polls + 1 : 0;
+    this.latest = latest;
+  }
+
+  /** Time for the next poll: a second earlier at first, since commits need not be in the order of their times. */
+  since() {
+    return new Date(this.latest - (this.polls < 3 ? 1000 : 0)).toISOString();
+  }
+
+  async run(stop) {
+    if (!this.isComplete) await this.pages({}, '1', stop);
+    this.isComplete = true;
+    this.total = this.rows.size;
+    for (;;) {
+      if (isVisible.peek()) {
+        await this.pages(this.latest > 0 ? { statusTimestampAfter: this.since() } : {}, '1', stop);
+        this.total = Math.max(this.total, this.rows.size);
+        batch(() => {
+          this.state.value = 'live';
+          this.error.value = null;
+          connection.value = 'live';
+        });
+      }
+      await new Promise((resolve) => setTimeout(resolve, POLL_MS));
+      if (stop.aborted) return;
+    }
+  }
+}
+
+/** Tasks of all owners, from the operator API: loaded page by page, then followed. */
+class AllTasks extends List {
+  add(tasks) {
+    for (const task of tasks) this.rows.set(`${task.agent}/${task.owner}/${task.tenant ?? ''}/${task.id}`, operatorRow(task));
+    this.total = Math.max(this.total, this.rows.size);
+    this.touch();
+  }
+
+  async run(stop) {
+    // The feed first, so that no change is lost between the pages and the feed.
+    const opened = await operatorApi.fetch('operator/tasks', { headers: { accept: 'text/event-stream' }, signal: stop });
+    const isFeed = (opened.headers.get('content-type') ?? '').startsWith('text/event-stream');
+    const changes = isFeed
+      ? readSse(opened, ({ name, data }) => {
+        if (name === 'reset') throw new ApiError('the feed was interrupted');
+        this.add([JSON.parse(data)]);
+      })
+      : opened.body?.cancel();
+    changes?.catch(() => {});
+    let before = '';
+    do {
+      const page = await operatorApi.json(`operator/tasks?${new URLSearchParams({ limit: '1000', ...(before && { before }) })}`, { signal: stop });
+      this.add(page.tasks ?? []);
+      before = page.next ?? '';
+    } while (before);
+    batch(() => {
+      this.state.value = 'live';
+      this.error.value = null;
+    });
+    await changes;
+    if (!isFeed) await new Promise((resolve) => setTimeout(resolve, POLL_MS));
+  }
+}
+
+const lists = new Map();
+
+function listOf(name, make) {
+  if (!lists.has(name)) {
+    const list = make();
+    lists.set(name, list);
+    void list.start();
+  }
+  return lists.get(name);
+}
+
+export const ownTasks = () => listOf(`own/${agent.peek().path}`, () => new OwnTasks(api.peek()));
+export const allTasks = () => listOf('all', () => new AllTasks());
+
+// --- Logs of tasks -----------------------------------------------------------------------------------------------------------
+
+const MAX_FEEDS = 60;
+const HIDDEN_MS = 20_000;
+const feeds = new Map();
+const taskPath = (id) => `tasks/${encodeURIComponent(id)}`;
+
+/** A task as the page knows it: a snapshot from `GetTask`, and its log as far as it was received. */
+export class TaskFeed {
+  constructor(id, client) {
+    this.id = id;
+    this.client = client;
+    this.log = new TaskLog();
+    this.snapshot = null;
+    this.version = signal(0);
+    /** `idle`, `loading`, `live`, `reconnecting`, or `ended`. */
+    this.state = signal('idle');
+    this.error = signal(null);
+    this.stopping = null;
+    this.touch = perFrame(() => { this.version.value += 1; });
+  }
+
+  /** The task as of the newest event. Follow-up messages are on no stream: the history is that of the snapshot if it is longer. */
+  get task() {
+    const { snapshot } = this;
+    const { task } = this.log;
+    if (!task) return snapshot;
+    if (!snapshot) return task;
+    if ((snapshot.status?.timestamp ?? '') > (task.status?.timestamp ?? '')) return snapshot;
+    return (snapshot.history?.length ?? 0) > (task.history?.length ?? 0) ? { ...task, history: snapshot.history } : task;
+  }
+
+  async load() {
+    try {
+      this.snapshot = await this.client.json(taskPath(this.id));
+      this.error.value = null;
+    } catch (error) {
+      this.error.value = error;
+    }
+    this.touch();
+  }
+
+  receive({ id, name, data }) {
+    const json = JSON.parse(data);
+    if (name === 'error') throw errorEvent(json);
+    const before = this.log.lastSeq;
+    if (!this.log.add(id, json, data.length, Date.now())) return;
+    const { kind, value } = payloadOf(json);
+    const hasEnded = kind === 'statusUpdate' && (isTerminal(value) || isInterrupted(value));
+    // The first event of a replay is number 1; a missing number after that is a follow-up message.
+    if (hasEnded || (before > 0 && this.log.lastSeq > before + 1)) this.reload();
+    this.touch();
+  }
+
+  reload() {
+    clearTimeout(this.reloading);
+    this.reloading = setTimeout(() => void this.load(), 100);
+  }
+
+  /** Follows the log from its begin, or from the last event that was received, until the task is terminal. */
+  follow() {
+    if (this.stopping || this.state.peek() === 'ended') return;
+    const stopping = (this.stopping = new AbortController());
+    this.state.value = this.log.cursor ? 'reconnecting' : 'loading';
+    const path = () => `${taskPath(this.id)}:subscribe?lastEventId=${encodeURIComponent(this.log.cursor ?? `${this.id}.0.0`)}`;
+    follow({
+      open: (stop) => this.client.fetch(path(), { headers: { accept: 'text/event-stream', 'a2a-version': '1.0' }, signal: stop }),
+      onEvent: (event) => this.receive(event),
+      isEnd: () => isTerminal(this.log.task),
+      onState: (state, error) => batch(() => {
+        this.state.value = state;
+        this.error.value = error ?? null;
+      }),
+      signal: stopping.signal,
+    }).catch((error) => {
+      if (stopping.signal.aborted) return;
+      batch(() => {
+        this.error.value = error;
+        this.state.value = 'ended';
+      });
+    }).finally(() => {
+      if (this.stopping === stopping) this.stopping = null;
+    });
+  }
+
+  stop() {
+    this.stopping?.abort();
+    this.stopping = null;
+    clearTimeout(this.reloading);
+    if (this.state.peek() !== 'ended') this.state.value = 'idle';
+  }
+}
+
+function errorEvent(json) {
+  const error = json?.error ?? json;
+  return new ApiError(String(error?.message ?? 'the stream ended with an error'), { status: Number(error?.code) || 500 });
+}
+
+/** Returns the feed of a task of the current agent; the oldest of many are dropped. */
+export function feedOf(id) {
+  const client = api.peek();
+  const name = `${client.root.pathname}/${id}`;
+  let feed = feeds.get(name);
+  if (!feed) {
+    feed = new TaskFeed(id, client);
+    if (feeds.size >= MAX_FEEDS) {
+      const [oldest, old] = feeds.entries().next().value;
+      old.stop();
+      feeds.delete(oldest);
+    }
+  }
+  feeds.delete(name);
+  feeds.set(name, feed);
+  return feed;
+}
+
+/** Follows a feed while a view shows it and the page is visible. Returns a function that ends this. */
+export function watch(feed) {
+  let timer;
+  const stop = effect(() => {
+    clearTimeout(timer);
+    if (isVisible.value) feed.follow();
+    else timer = setTimeout(() => feed.stop(), HIDDEN_MS);
+  });
+  return () => {
+    clearTimeout(timer);
+    stop();
+    feed.stop();
+  };
+}
+
+// --- Sending -----------------------------------------------------------------------------------------------------------------
+
+/** Messages without a response yet: `{key, request, state: sending|unknown|failed, error}`. */
+export const pending = signal(stored(sessionStorage, 'a2a-pending', []).map((send) => ({ ...send, state: 'unknown' })));
+/** Plain messages that agents returned without a task: `{context, message, asked}`. */
+export const replies = signal([]);
+
+const MAX_STORED_SEND = 200_000;
+
+function setPending(list) {
+  pending.value = list;
+  const small = list.filter((send) => JSON.stringify(send.request).length < MAX_STORED_SEND && !send.request.isSecret);
+  store(sessionStorage, 'a2a-pending', small.length > 0 ? small.map(({ key, request, state }) => ({ key, request, state })) : null);
+}
+
+const changeSend = (key, change) => setPending(pending.peek().map((send) => (send.key === key ? { ...send, ...change } : send)));
+export const dropSend = (key) => setPending(pending.peek().filter((send) => send.key !== key));
+
+/** Returns a message of the client with new ids. */
+export function messageOf(parts, { taskId, contextId, referenceTaskIds, metadata, extensions } = {}) {
+  return {
+    messageId: crypto.randomUUID(),
+    role: 'ROLE_USER',
+    parts,
+    ...(taskId && { taskId }),
+    ...(contextId && { contextId }),
+    ...(referenceTaskIds?.length && { referenceTaskIds }),
+    ...(metadata && { metadata }),
+    ...(extensions?.length && { extensions }),
+  };
+}
+
+/**
+ * Sends a request `{message, configuration, metadata, options: {binding, hasKey}}`. `onTask(id, context)` is called with the first
+ * event. The promise ends with the response; the task is followed after that as long as a view shows it.
+ */
+export async function send(request, onTask = () => {}) {
+  const key = request.key ?? crypto.randomUUID();
+  setPending([...pending.peek().filter((send) => send.key !== key), { key, request: { ...request, key }, state: 'sending', error: null }]);
+  return attempt(key, onTask);
+}
+
+/** Repeats a send with its key: the server recognizes a message that has arrived. */
+export async function attempt(key, onTask = () => {}) {
+  const { request } = pending.peek().find((send) => send.key === key) ?? {};
+  if (!request) return false;
+  changeSend(key, { state: 'sending', error: null });
+  const known = request.message.taskId ? feedOf(request.message.taskId) : null;
+  known?.stop();
+  let feed = null;
+  const receive = (response, event) => {
+    const { kind, value } = payloadOf(response);
+    if (kind === 'message') {
+      replies.value = [...replies.peek(), { context: value.contextId ?? request.message.contextId ?? '', message: value, asked: request.message }];
+      dropSend(key);
+      onTask(null, value.contextId ?? request.message.contextId);
+      return;
+    }
+    if (!feed) {
+      const id = value.id ?? value.taskId;
+      feed = feedOf(id);
+      if (kind === 'task') ownTasks().add([value]);
+      if (feed.log.lastSeq > 0 && kind === 'task') feed.snapshot = value;
+      feed.state.value = 'live';
+      dropSend(key);
+      onTask(id, value.contextId);
+    }
+    if (event) feed.receive(event);
+    else {
+      feed.snapshot = value;
+      feed.touch();
+    }
+  };
+  try {
+    await exchange(request, receive);
+  } catch (error) {
+    if (!feed) {
+      changeSend(key, { state: error.isUnknown || error.status === undefined ? 'unknown' : 'failed', error });
+      return false;
+    }
+    feed.error.value = error;
+  }
+  if (feed) {
+    const isDone = isTerminal(feed.task);
+    feed.state.value = isDone ? 'ended' : 'idle';
+    // The stream of a send ends with its turn, or was interrupted: a view that shows the task goes on with a subscription.
+    if (!isDone) feed.onIdle?.();
+  }
+  return true;
+}
+
+/** Makes the call of a send over its binding, and passes each response to `receive`. */
+async function exchange(request, receive) {
+  const { message, configuration, metadata, options = {} } = request;
+  const client = api.peek();
+  const body = { message, ...(configuration && { configuration }), ...(metadata && { metadata }) };
+  const extra = {
+    'content-type': 'application/json',
+    'a2a-version': options.binding === '0.3' ? '0.3' : '1.0',
+    ...(options.hasKey !== false && { 'idempotency-key': request.key }),
+    ...(message.extensions?.length && { 'a2a-extensions': message.extensions.join(', ') }),
+  };
+  const rpc = (method, params) => JSON.stringify({ jsonrpc: '2.0', id: 1, method, params });
+  if (options.binding === '0.3') {
+    const response = await client.json('rpc', { method: 'POST', headers: extra, body: rpc('message/send', sendOf03(body)) });
+    if (response.error) throw rpcError(response.error);
+    const id = response.result?.kind === 'task' ? response.result.id : null;
+    if (id) receive({ task: await client.json(taskPath(id)) });
+    else receive({ message: { ...response.result, role: 'ROLE_AGENT', parts: (response.result?.parts ?? []).map(({ kind, ...part }) => part) } });
+    return;
+  }
+  const isRpc = options.binding === 'jsonrpc';
+  const response = await client.fetch(isRpc ? 'rpc' : 'message:stream', {
+    method: 'POST',
+    headers: { ...extra, accept: 'text/event-stream' },
+    body: isRpc ? rpc('SendStreamingMessage', body) : JSON.stringify(body),
+  });
+  if (!(response.headers.get('content-type') ?? '').startsWith('text/event-stream')) {
+    const json = await response.json();
+    if (json.error) throw rpcError(json.error);
+    receive(json.result ?? json);
+    return;
+  }
+  await readSse(response, (event) => {
+    if (!isRpc) {
+      const json = JSON.parse(event.data);
+      if (event.name === 'error') throw errorEvent(json);
+      receive(json, event);
+      return;
+    }
+    const { result, error } = JSON.parse(event.data);
+    if (error) throw rpcError(error);
+    receive(result, { ...event, data: JSON.stringify(result) });
+  });
+}
+
+function rpcError(error) {
+  const details = Array.isArray(error.data) ? error.data : [];
+  return new ApiError(String(error.message), { status: 400, reason: details.find((detail) => detail?.reason)?.reason ?? String(error.code) });
+}
+
+/** Parameters of `message/send` of 0.3. The call returns as soon as there is a task. */
+function sendOf03({ message, configuration, metadata }) {
+  const part = ({ text, raw, url, data, filename, mediaType, metadata: more }) => ({
+    ...(text !== undefined && { kind: 'text', text }),
+    ...(raw !== undefined && { kind: 'file', file: { bytes: raw, name: filename, mimeType: mediaType } }),
+    ...(url !== undefined && { kind: 'file', file: { uri: url, name: filename, mimeType: mediaType } }),
+    ...(data !== undefined && { kind: 'data', data }),
+    ...(more && { metadata: more }),
+  });
+  return {
+    message: { ...message, kind: 'message', role: 'user', parts: message.parts.map(part) },
+    configuration: { blocking: false, acceptedOutputModes: configuration?.acceptedOutputModes, pushNotificationConfig: configuration?.taskPushNotificationConfig },
+    ...(metadata && { metadata }),
+  };
+}
+
+export const cancelTask = (id) => api.peek().json(`${taskPath(id)}:cancel`, { method: 'POST', body: {} });
+
+/** Returns a call for `copy.js`: an absolute URL, and a mark in place of credentials. */
+export function requestOf(operation, { path, method = 'GET', body, headers: more = {} }) {
+  return {
+    operation,
+    method,
+    url: api.peek().url(path).href,
+    headers: { ...(body !== undefined && { 'content-type': 'application/json' }), ...more },
+    body: body === undefined ? null : JSON.stringify(body),
+    isAuthenticated: Boolean(session.peek()),
+  };
+}
+
+// --- Drafts ------------------------------------------------------------------------------------------------------------------
+
+export const draftOf = (context) => stored(sessionStorage, `a2a-draft/${context}`, '');
+export const keepDraft = (context, text) => store(sessionStorage, `a2a-draft/${context}`, text || null);
+
+// --- Start -------------------------------------------------------------------------------------------------------------------
+
+/** Takes the operator token out of the fragment of the start URL: `#operator=TOKEN`. */
+function takeOperatorToken() {
+  if (!location.hash || location.hash.startsWith('#/')) return;
+  const params = new URLSearchParams(location.hash.slice(1));
+  const token = params.get('operator') ?? params.get('token');
+  if (!token) return;
+  operatorToken.value = token;
+  store(sessionStorage, 'a2a-operator', token);
+  history.replaceState(null, '', `${location.pathname}${location.search}#/chat`);
+}
+
+export function listen() {
+  takeOperatorToken();
+  const update = () => {
+    takeOperatorToken();
+    const before = agentId.peek();
+    route.value = parseHash(location.hash);
+    if (agentId.peek() !== before) void loadCard();
+  };
+  update();
+  addEventListener('hashchange', update);
+  const show = () => { isVisible.value = document.visibilityState !== 'hidden'; };
+  show();
+  document.addEventListener('visibilitychange', show);
+  setInterval(() => { if (isVisible.peek()) now.value = Date.now(); }, 1000);
+  effect(() => {
+    const { theme } = preferences.value;
+    if (theme === 'auto') delete document.documentElement.dataset.theme;
+    else document.documentElement.dataset.theme = theme;
+  });
+}
+
+export { base };

@@ -1,0 +1,289 @@
+// Components that several views use. The only file that sets `href`: links of agents are checked by `text.js`.
+
+import { Component, Fragment, h } from './vendor/preact.js';
+import { useEffect, useLayoutEffect, useRef, useState } from './vendor/hooks.js';
+import htm from './vendor/htm.js';
+import { effect } from './vendor/signals.js';
+import { age, stateOf } from './model.js';
+import { fileName, linkify, markdown, preview, visible } from './text.js';
+import { hrefOf, now, preferences } from './store.js';
+
+export const html = htm.bind(h);
+export { Fragment };
+
+/** Renders a component again when a signal changes, and returns its value. */
+export function useValue(source) {
+  const [, render] = useState(0);
+  const seen = source.peek();
+  useEffect(() => effect(() => {
+    if (source.value !== seen) render((count) => count + 1);
+  }), [source, seen]);
+  return seen;
+}
+
+/** Says a change of state to screen readers. */
+export function announce(text) {
+  document.getElementById('announcements').textContent = visible(text);
+}
+
+// --- Links and buttons -------------------------------------------------------------------------------------------------------
+
+/** Link to a view: `to` is the list of its segments. */
+export function Link({ to, query, children, ...props }) {
+  return h('a', { ...props, href: hrefOf(to, query) }, children);
+}
+
+/** Link to a page of this server, by a path relative to the page. */
+export const PageLink = ({ path, children }) => h('a', { href: `./${path}` }, children);
+
+/** Link of an agent: shows its host, and opens a new tab without a referrer. `piece` is from `text.js`. */
+export function ExternalLink({ piece }) {
+  const isVisibleHost = piece.text.includes(piece.host) || piece.host === 'mail';
+  return h('a', { href: piece.href, target: '_blank', rel: 'noopener noreferrer' }, visible(piece.text), !isVisibleHost && h('span', { class: 'muted' }, ` (${piece.host})`));
+}
+
+/** Writes to the clipboard. Without permission, or without TLS, the text is shown to be copied by hand. */
+export function CopyButton({ text, label = 'Copy', title }) {
+  const [state, setState] = useState('');
+  const value = () => (typeof text === 'function' ? text() : text);
+  const copy = async () => {
+    try {
+      await navigator.clipboard.writeText(await value());
+      setState('copied');
+      announce('Copied');
+      setTimeout(() => setState(''), 1500);
+    } catch {
+      setState(await value());
+    }
+  };
+  return html`<button type="button" class="small" title=${title} onClick=${copy}>${state === 'copied' ? 'Copied ✓' : label}</button>
+    ${state && state !== 'copied' && html`<${Dialog} title="Copy this text" onClose=${() => setState('')}><textarea class="mono" rows="8" readonly aria-label="Text to copy">${state}</textarea></${Dialog}>`}`;
+}
+
+/** Button that opens a list of actions. */
+export function Menu({ label, children, title }) {
+  const element = useRef(null);
+  useEffect(() => {
+    const close = (event) => {
+      if (element.current?.open && !element.current.contains(event.target)) element.current.open = false;
+    };
+    addEventListener('pointerdown', close);
+    addEventListener('focusin', close);
+    return () => {
+      removeEventListener('pointerdown', close);
+      removeEventListener('focusin', close);
+    };
+  }, []);
+  const key = (event) => {
+    if (event.key !== 'Escape' || !element.current.open) return;
+    element.current.open = false;
+    element.current.querySelector('summary').focus();
+    event.stopPropagation();
+  };
+  return html`<details class="menu" ref=${element} onKeyDown=${key}><summary class="button small" title=${title}>${label} <span aria-hidden="true">▾</span></summary><div class="popup">${children}</div></details>`;
+}
+
+/** Modal dialog. The browser keeps the focus inside, and returns it after the dialog. */
+export function Dialog({ title, onClose, children }) {
+  const element = useRef(null);
+  useLayoutEffect(() => {
+    const before = document.activeElement;
+    element.current.showModal();
+    return () => before?.focus?.();
+  }, []);
+  return html`<dialog ref=${element} aria-labelledby="dialog-title" onCancel=${(event) => { event.preventDefault(); onClose(); }}>
+    <header class="row"><h2 id="dialog-title" class="grow">${title}</h2><button type="button" class="small plain" aria-label="Close" onClick=${onClose}>✕</button></header>
+    ${children}
+  </dialog>`;
+}
+
+/** Asks before an action. */
+export function Confirm({ title, text, action, onConfirm, onClose }) {
+  return html`<${Dialog} title=${title} onClose=${onClose}>
+    <p>${text}</p>
+    <footer class="row end"><button type="button" onClick=${onClose}>Back</button><button type="button" class="danger" onClick=${() => { onClose(); onConfirm(); }}>${action}</button></footer>
+  </${Dialog}>`;
+}
+
+/** Tabs of a view, as links: each has an address. `items` are `{name, label, to}`. */
+export function Tabs({ items, current, label }) {
+  return html`<nav class="tabs" aria-label=${label}>${items.map(({ name, label: text, to }) =>
+    html`<${Link} key=${name} to=${to} class=${name === current ? 'current' : ''} aria-current=${name === current ? 'page' : undefined}>${text}</${Link}>`)}</nav>`;
+}
+
+export function Field({ label, hint, children }) {
+  return html`<label class="field"><span class="name">${label}</span>${children}${hint && html`<span class="hint">${hint}</span>`}</label>`;
+}
+
+// --- Texts -------------------------------------------------------------------------------------------------------------------
+
+export function State({ name, isShort }) {
+  const state = stateOf(name);
+  return html`<span class=${`state ${state.tone}`}><span aria-hidden="true">${visible(state.symbol)}</span> <span class=${isShort ? 'sr-only' : ''}>${visible(state.word)}</span></span>`;
+}
+
+/** Age of a time, with the time itself as the title. */
+export function Age({ at }) {
+  const current = useValue(now);
+  if (at === null || at === undefined) return html`<span class="muted">–</span>`;
+  return html`<time dateTime=${new Date(at).toISOString()} title=${new Date(at).toLocaleString()}>${age(at, current)}</time>`;
+}
+
+/** Time of day with milliseconds, with the date as the title. */
+export function Clock({ at }) {
+  if (at === null || at === undefined) return null;
+  const time = new Date(at);
+  const two = (number, length = 2) => String(number).padStart(length, '0');
+  return html`<time dateTime=${time.toISOString()} title=${time.toISOString()}>${two(time.getHours())}:${two(time.getMinutes())}:${two(time.getSeconds())}.${two(time.getMilliseconds(), 3)}</time>`;
+}
+
+const Piece = (piece) => {
+  if (piece.href) return html`<${ExternalLink} piece=${piece} />`;
+  if (piece.code !== undefined) return html`<code>${piece.code}</code>`;
+  if (piece.strong) return html`<strong>${piece.strong.map(Piece)}</strong>`;
+  if (piece.em) return html`<em>${piece.em.map(Piece)}</em>`;
+  return piece.text;
+};
+
+function Block(block) {
+  if (block.heading) return html`<p class="heading"><strong>${block.heading.map(Piece)}</strong></p>`;
+  if (block.fence !== undefined) return html`<pre>${block.fence}</pre>`;
+  if (block.items) return h(block.isOrdered ? 'ol' : 'ul', null, block.items.map((item) => html`<li>${item.map(Piece)}</li>`));
+  return html`<p>${block.paragraph.map(Piece)}</p>`;
+}
+
+/** Text of an agent: text nodes and checked links. Long texts are shortened until the reader asks for all. */
+export function Prose({ text, isPlain }) {
+  const [isWhole, setIsWhole] = useState(false);
+  const { markdown: isMarkdown } = useValue(preferences);
+  const shown = isWhole ? { text, isShortened: false } : preview(text);
+  const content = isMarkdown && !isPlain ? markdown(shown.text).map(Block) : linkify(shown.text).map(Piece);
+  return html`<div class=${isMarkdown && !isPlain ? 'prose markdown' : 'prose'}>${content}</div>
+    ${shown.isShortened && html`<p class="row"><span class="muted">${shown.text.length.toLocaleString('en')} of ${text.length.toLocaleString('en')} characters</span>
+      <button type="button" class="small" onClick=${() => setIsWhole(true)}>Show all</button></p>`}`;
+}
+
+/** Code, JSON or another text that is shown as it is. */
+export function Code({ text, label }) {
+  const [isWhole, setIsWhole] = useState(false);
+  const shown = isWhole ? { text, isShortened: false } : preview(text);
+  return html`<pre tabindex="0" role="region" aria-label=${label ?? 'Text'}>${visible(shown.text)}</pre>
+    ${shown.isShortened && html`<p class="row"><span class="muted">${shown.text.length.toLocaleString('en')} of ${text.length.toLocaleString('en')} characters</span><button type="button" class="small" onClick=${() => setIsWhole(true)}>Show all</button></p>`}`;
+}
+
+export const Json = ({ value, label }) => html`<${Code} text=${JSON.stringify(value, null, 2) ?? 'undefined'} label=${label ?? 'JSON'} />`;
+
+/** Error of a call: message, fields, reason and the id that the log of the server has. */
+export function ErrorBox({ error, title, onRetry, children }) {
+  if (!error) return null;
+  return html`<div class="box fail" role="alert">
+    ${title && html`<strong>${title} </strong>`}<span>${visible(error.message)}</span>
+    ${error.fields?.length > 0 && html`<ul>${error.fields.map((field) => html`<li><code>${visible(field.field ?? '')}</code> ${visible(field.description ?? '')}</li>`)}</ul>`}
+    <div class="row muted">${error.status > 0 && html`<span>status ${error.status}</span>`}${error.reason && html`<span>${visible(error.reason)}</span>`}
+      ${error.requestId && html`<span>request <code>${visible(error.requestId)}</code></span><${CopyButton} text=${error.requestId} label="Copy request id" />`}
+      ${onRetry && html`<button type="button" class="small" onClick=${onRetry}>Retry</button>`}${children}</div>
+  </div>`;
+}
+
+export const Empty = ({ children }) => html`<div class="empty">${children}</div>`;
+
+/** Saves bytes or text as a file. The type is fixed: a `blob:` of HTML that a tab opens would run in this origin. */
+export function download(content, name) {
+  const url = URL.createObjectURL(new Blob([content], { type: 'application/octet-stream' }));
+  const element = document.createElement('a');
+  element.href = url;
+  element.download = fileName(name);
+  element.click();
+  setTimeout(() => URL.revokeObjectURL(url), 10_000);
+}
+
+// --- Lists -------------------------------------------------------------------------------------------------------------------
+
+/**
+ * List of which only the visible rows are in the page. `count` rows of `height` pixels, `row(index)` renders one. Keys move the
+ * focus between the links or buttons with the class `row-focus`.
+ */
+export function VirtualList({ count, height, row, label, head, columns, onScroll }) {
+  const element = useRef(null);
+  const [{ top, space }, setView] = useState({ top: 0, space: 600 });
+  const wanted = useRef(null);
+  useLayoutEffect(() => {
+    const measure = () => setView((view) => ({ ...view, space: element.current?.clientHeight ?? view.space }));
+    measure();
+    const observer = new ResizeObserver(measure);
+    observer.observe(element.current);
+    return () => observer.disconnect();
+  }, []);
+  useLayoutEffect(() => {
+    if (wanted.current === null) return;
+    const target = element.current.querySelector(`[data-index="${wanted.current}"] .row-focus`);
+    if (target) {
+      target.focus({ preventScroll: true });
+      wanted.current = null;
+    }
+  });
+  const first = Math.max(0, Math.floor(top / height) - 6);
+  const last = Math.min(count, Math.ceil((top + space) / height) + 6);
+  const focus = (index) => {
+    if (index < 0 || index >= count) return;
+    const list = element.current;
+    if (index * height < list.scrollTop) list.scrollTop = index * height;
+    else if ((index + 1) * height > list.scrollTop + list.clientHeight - height) list.scrollTop = (index + 2) * height - list.clientHeight;
+    wanted.current = index;
+    setView((view) => ({ ...view, top: list.scrollTop }));
+  };
+  const key = (event) => {
+    const step = { j: 1, ArrowDown: 1, k: -1, ArrowUp: -1, PageDown: 10, PageUp: -10 }[event.key];
+    const at = event.target.closest('[data-index]');
+    if (!step || event.ctrlKey || event.metaKey || event.altKey || (/^[jk]$/.test(event.key) && !preferences.peek().shortcuts)) return;
+    event.preventDefault();
+    event.stopPropagation();
+    focus(at ? Math.max(0, Math.min(count - 1, Number(at.dataset.index) + step)) : first);
+  };
+  const scroll = () => {
+    setView((view) => ({ ...view, top: element.current.scrollTop }));
+    onScroll?.(element.current.scrollTop);
+  };
+  const rows = [];
+  for (let index = first; index < last; index += 1) rows.push(row(index));
+  return html`<div class="list" role="table" aria-label=${label} aria-rowcount=${count + 1} aria-colcount=${columns}>
+    ${head && html`<div role="rowgroup" class="list-head">${head}</div>`}
+    <div class="list-body" role="rowgroup" ref=${element} onScroll=${scroll} onKeyDown=${key} tabindex="0" aria-label=${label}>
+      <div class="list-space" role="presentation" style=${{ height: `${count * height}px` }}><div role="presentation" style=${{ transform: `translateY(${first * height}px)` }}>${rows}</div></div>
+    </div>
+  </div>`;
+}
+
+/** True below 640 CSS pixels. */
+export function useNarrow() {
+  const query = matchMedia('(max-width: 640px)');
+  const [isNarrow, setIsNarrow] = useState(query.matches);
+  useEffect(() => {
+    const change = () => setIsNarrow(query.matches);
+    query.addEventListener('change', change);
+    return () => query.removeEventListener('change', change);
+  }, []);
+  return isNarrow;
+}
+
+/** Keeps an exception of one view from removing the page. */
+export class Guard extends Component {
+  constructor(props) {
+    super(props);
+    this.state = { error: null };
+  }
+
+  static getDerivedStateFromError(error) {
+    return { error };
+  }
+
+  componentDidCatch(error) {
+    console.error(error);
+  }
+
+  render() {
+    const { error } = this.state;
+    if (!error) return this.props.children;
+    return html`<${ErrorBox} title="This view failed." error=${error} onRetry=${() => this.setState({ error: null })} />`;
+  }
+}

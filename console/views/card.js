@@ -1,0 +1,140 @@
+// Agent card: what it says, its problems with remedies, and whether its interfaces answer.
+
+import { useEffect, useState } from '../vendor/hooks.js';
+import { GrpcDecoder, grpcFrame, readBytes, stringField } from '../api.js';
+import { duration } from '../model.js';
+import { safeLink, visible } from '../text.js';
+import { CopyButton, Empty, ErrorBox, ExternalLink, html, Json, Link, useValue } from '../ui.js';
+import { api, base, route, replaceRoute } from '../store.js';
+
+const CARD = '.well-known/agent-card.json';
+const LOOPBACK = /^(localhost|127\.|\[::1\])/;
+const RAW = { '1.0': 'Card 1.0', 0.3: 'Card 0.3', extended: 'Extended card' };
+
+/** Returns problems that only a page can see: where the card says that the agent is, and where the page is. */
+export function pageChecks(card, root) {
+  const problems = [];
+  for (const [index, { url }] of (card.supportedInterfaces ?? []).entries()) {
+    if (!/^https?:/.test(url ?? '')) continue;
+    const target = new URL(url);
+    const path = `supportedInterfaces[${index}].url`;
+    if (target.origin !== root.origin) problems.push({ path, problem: `has the origin ${target.origin}, but this page is at ${root.origin}`, remedy: 'set public_url, or let the proxy send Forwarded headers and trust it (trusted_proxies)' });
+    else if (!target.pathname.startsWith(root.pathname.replace(/\/$/, ''))) problems.push({ path, problem: `has the path ${target.pathname}, but this page is below ${root.pathname}`, remedy: 'set public_url with this path' });
+    if (LOOPBACK.test(target.host) && !LOOPBACK.test(root.host)) problems.push({ path, problem: 'is a loopback address, which other machines cannot reach', remedy: 'set public_url' });
+    if (target.protocol === 'http:' && root.protocol === 'https:') problems.push({ path, problem: 'is http, but this page is https', remedy: 'set public_url with https' });
+  }
+  return problems;
+}
+
+/** Calls an interface of this server, and returns what it answered. */
+async function probe(client, { protocolBinding: binding, protocolVersion: version }) {
+  const started = performance.now();
+  const took = () => duration(performance.now() - started);
+  const headers = { 'a2a-version': version };
+  if (binding === 'HTTP+JSON' && version === '1.0') await client.fetch('tasks?pageSize=1&historyLength=0', { headers });
+  else if (binding === 'HTTP+JSON') await client.fetch('v1/card', { headers }).catch((error) => { if (error.status === 0 || error.status >= 500 || error.status === 401) throw error; });
+  else if (binding === 'JSONRPC') {
+    const method = version === '1.0' ? 'GetTask' : 'tasks/get';
+    const answer = await client.json('rpc', { method: 'POST', headers, body: { jsonrpc: '2.0', id: 1, method, params: { id: 'probe' } } });
+    if (answer.error && ![-32001].includes(answer.error.code)) throw new Error(answer.error.message);
+  } else {
+    const service = version === '1.0' ? 'lf.a2a.v1.A2AService/GetTask' : 'a2a.v1.A2AService/GetTask';
+    const field = version === '1.0' ? 2 : 1;
+    const response = await client.fetch(service, { method: 'POST', headers: { 'content-type': 'application/grpc-web+proto', 'x-grpc-web': '1' }, body: grpcFrame(stringField(field, version === '1.0' ? 'probe' : 'tasks/probe')) });
+    let status = response.headers.get('grpc-status');
+    const decoder = new GrpcDecoder(() => {}, (trailers) => { status ??= trailers['grpc-status']; });
+    await readBytes(response, (bytes) => decoder.push(bytes), 5000);
+    if (status !== '0' && status !== '5') throw new Error(`gRPC status ${status}`);
+  }
+  return `answers in ${took()}`;
+}
+
+function Interface({ entry }) {
+  const client = useValue(api);
+  const [result, setResult] = useState(null);
+  const isHere = entry.protocolBinding === 'GRPC' || (safeLink(entry.url) && new URL(entry.url).origin === base.origin);
+  const run = async () => {
+    setResult({ text: 'asking…' });
+    try {
+      setResult({ text: `✓ ${await probe(client, entry)}`, tone: 'ok' });
+    } catch (error) {
+      setResult({ text: `✗ ${error.message}`, tone: 'fail' });
+    }
+  };
+  return html`<tr><td>${visible(entry.protocolBinding)}</td><td>${visible(entry.protocolVersion)}</td><td><code>${visible(entry.url ?? '')}</code></td>
+    <td>${isHere ? html`<div class="row"><button type="button" class="small" onClick=${run}>Probe</button>${result && html`<span class=${result.tone ?? 'muted'} role="status">${visible(result.text)}</span>`}</div>` : html`<span class="muted">other origin</span>`}</td></tr>`;
+}
+
+function Problems({ problems }) {
+  if (problems === null) return html`<p class="muted">Loading…</p>`;
+  if (problems.length === 0) return html`<p><span class="ok">✓</span> No problem found.</p>`;
+  return html`<div class="scroll" tabindex="0" role="region" aria-label="Problems"><table><thead><tr><th>Path</th><th>Problem</th><th>Remedy</th><th>Versions</th></tr></thead><tbody>
+    ${problems.map((item) => html`<tr><td><code>${visible(item.path)}</code></td><td>${visible(item.problem)}</td><td>${visible(item.remedy ?? '')}</td><td>${visible((item.versions ?? []).join(', ') || 'this page')}</td></tr>`)}</tbody></table></div>`;
+}
+
+/** Names the security schemes of a card, with what a caller sends. */
+export function schemesOf(card) {
+  return Object.entries(card?.securitySchemes ?? {}).map(([name, scheme]) => {
+    const http = scheme.httpAuthSecurityScheme;
+    const key = scheme.apiKeySecurityScheme;
+    if (http) return { name, kind: http.scheme?.toLowerCase() === 'basic' ? 'basic' : 'bearer', label: `${http.scheme}${http.bearerFormat ? ` (${http.bearerFormat})` : ''}` };
+    if (key) return { name, kind: key.location === 'header' ? 'header' : 'other', header: key.name, label: `API key in ${key.location} ${key.name}` };
+    if (scheme.oauth2SecurityScheme) return { name, kind: 'bearer', label: 'OAuth 2.0 access token' };
+    if (scheme.openIdConnectSecurityScheme) return { name, kind: 'bearer', label: 'OpenID Connect token' };
+    return { name, kind: 'other', label: 'mutual TLS' };
+  });
+}
+
+export function Card() {
+  const { query } = useValue(route);
+  const client = useValue(api);
+  const [cards, setCards] = useState({});
+  const [review, setReview] = useState(null);
+  const [error, setError] = useState(null);
+  const raw = query.get('raw') ?? '';
+  useEffect(() => {
+    const stop = new AbortController();
+    const options = { signal: stop.signal };
+    setCards({});
+    setReview(null);
+    const get = (version) => client.json(CARD, { ...options, headers: { 'a2a-version': version } });
+    get('1.0').then((card) => {
+      setCards((cards) => ({ ...cards, '1.0': card }));
+      if (card.capabilities?.extendedAgentCard) client.json('extendedAgentCard', options).then((extended) => setCards((cards) => ({ ...cards, extended })), () => {});
+    }).catch((failure) => stop.signal.aborted || setError(failure));
+    get('0.3').then((card) => setCards((cards) => ({ ...cards, 0.3: card })), () => {});
+    client.json('console/review.json', options).then(setReview, () => stop.signal.aborted || setReview({ problems: [] }));
+    return () => stop.abort();
+  }, [client]);
+  const card = cards['1.0'];
+  if (!card) return html`<div class="view">${error ? html`<${ErrorBox} error=${error} title="The card can't be read." />` : html`<${Empty}>Loading…</${Empty}>`}</div>`;
+  const { capabilities = {}, provider } = card;
+  const link = (url, text) => {
+    const safe = safeLink(url);
+    return safe ? html`<${ExternalLink} piece=${{ text: text ?? url, ...safe }} />` : visible(text ?? url ?? '');
+  };
+  const problems = review && [...(review.problems ?? []), ...pageChecks(card, client.root)];
+  return html`<div class="view">
+    <div class="row"><h1>${visible(card.name)}</h1><span class="muted">version ${visible(card.version ?? '')}</span>${card.signatures?.length > 0 ? html`<span class="ok">✓ signed</span>` : html`<span class="muted">not signed</span>`}<span class="grow"></span>
+      <${CopyButton} text=${client.url(CARD).href} label="Copy URL of the card" /></div>
+    <p>${visible(card.description ?? '')}</p>
+    <dl class="facts">
+      ${provider && html`<dt>provider</dt><dd>${link(provider.url, provider.organization)}</dd>`}
+      ${card.documentationUrl && html`<dt>documentation</dt><dd>${link(card.documentationUrl)}</dd>`}
+      <dt>capabilities</dt><dd>${['streaming', 'pushNotifications', 'extendedAgentCard'].filter((name) => capabilities[name]).map((name) => ({ streaming: 'streaming', pushNotifications: 'push notifications', extendedAgentCard: 'extended card' })[name]).join(', ') || 'none'}</dd>
+      <dt>input</dt><dd>${visible((card.defaultInputModes ?? []).join(', '))}</dd><dt>output</dt><dd>${visible((card.defaultOutputModes ?? []).join(', '))}</dd>
+      ${capabilities.extensions?.length > 0 && html`<dt>extensions</dt><dd>${capabilities.extensions.map((extension) => html`<div><code>${visible(extension.uri)}</code> ${extension.required ? 'required' : ''}</div>`)}</dd>`}
+      <dt>credentials</dt><dd>${schemesOf(card).map(({ label }) => visible(label)).join(', ') || 'none needed'}</dd>
+    </dl>
+    <section class="stack"><h2>Problems</h2><${Problems} problems=${problems} /></section>
+    <section class="stack"><h2>Interfaces</h2><div class="scroll" tabindex="0" role="region" aria-label="Interfaces"><table><thead><tr><th>Binding</th><th>Version</th><th>URL</th><th>Probe</th></tr></thead><tbody>
+      ${(card.supportedInterfaces ?? []).map((entry) => html`<${Interface} key=${`${entry.protocolBinding}${entry.protocolVersion}`} entry=${entry} />`)}</tbody></table></div></section>
+    <section class="stack"><h2>Skills</h2><div class="grid">${(card.skills ?? []).map((skill) => html`<div class="box stack" key=${skill.id}>
+      <div class="row"><strong class="grow">${visible(skill.name || skill.id)}</strong><${Link} to=${['chat']} query=${{ skill: skill.id, new: '1' }} class="button small">Try</${Link}></div>
+      <p>${visible(skill.description ?? '')}</p><p class="muted">${visible((skill.tags ?? []).join(', '))}</p>
+      ${(skill.examples ?? []).map((example) => html`<div class="row"><code class="grow">${visible(example)}</code><${CopyButton} text=${example} /></div>`)}</div>`)}</div></section>
+    <section class="stack"><h2>As sent</h2><div class="row">${Object.entries(RAW).filter(([name]) => cards[name]).map(([name, label]) => html`<button type="button" class="small" aria-pressed=${raw === name} onClick=${() => replaceRoute(['card'], { raw: raw === name ? '' : name })}>${label}</button>`)}</div>
+      ${cards[raw] && html`<div class="row"><${CopyButton} text=${JSON.stringify(cards[raw], null, 2)} label="Copy JSON" /></div><${Json} value=${cards[raw]} label=${RAW[raw]} />`}</section>
+  </div>`;
+}
+

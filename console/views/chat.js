@@ -1,0 +1,244 @@
+// Chat: the conversations of the caller, and the turns of one of them.
+
+import { useEffect, useLayoutEffect, useRef, useState } from '../vendor/hooks.js';
+import { approvalOf, contextsOf, duration, isInterrupted, isTerminal, requestedSchema, shortId, stateOf, timeOfId } from '../model.js';
+import { visible } from '../text.js';
+import { Age, announce, Confirm, CopyButton, Empty, ErrorBox, html, Json, Link, State, useValue } from '../ui.js';
+import { api, attempt, cancelTask, card, dropSend, feedOf, go, messageOf, now, ownTasks, pending, preferences, replies, replaceRoute, route, send, watch } from '../store.js';
+import { Composer } from './composer.js';
+import { isFlat, SchemaForm } from './form.js';
+import { Artifact, Message } from './parts.js';
+
+const MAX_CONVERSATIONS = 100;
+const MAX_TURNS = 20;
+
+function Conversations({ list, current }) {
+  useValue(list.version);
+  const [limit, setLimit] = useState(MAX_CONVERSATIONS);
+  const contexts = contextsOf(list.rows.values());
+  return html`<aside aria-label="Conversations">
+    <div class="row"><h2 class="grow">Conversations</h2><${Link} to=${['chat']} class="button small" title="New conversation (n)">+ New</${Link}></div>
+    ${contexts.length === 0 && html`<p class="muted">None yet.</p>`}
+    <ul class="conversations">${contexts.slice(0, limit).map((context) => html`<li key=${context.id}>
+      <${Link} to=${['chat', context.id]} class=${context.id === current ? 'current' : ''} aria-current=${context.id === current ? 'true' : undefined}>
+        <${State} name=${context.last.state} isShort=${true} /><span class="title">${visible(context.title || context.last.message || shortId(context.id))}</span><span class="muted"><${Age} at=${context.updated} /></span>
+      </${Link}></li>`)}</ul>
+    ${contexts.length > limit && html`<button type="button" class="small" onClick=${() => setLimit(limit + MAX_CONVERSATIONS)}>Show more</button>`}
+  </aside>`;
+}
+
+/** Tool call that waits for an approval. Its keys act only while the focus is inside. */
+function Approval({ call, onAnswer, isBusy }) {
+  const key = (event) => {
+    if (!preferences.peek().shortcuts || event.ctrlKey || event.metaKey || event.altKey) return;
+    if (event.key === 'a' || event.key === 'd') {
+      event.preventDefault();
+      event.stopPropagation();
+      onAnswer(event.key === 'a');
+    }
+  };
+  return html`<section class="box ask stack" aria-label="Approval of a tool call" onKeyDown=${key}>
+    <div class="row"><strong>Tool call to approve</strong><code>${visible(call.name)}</code></div>
+    <${Json} value=${call.arguments ?? {}} label="Arguments of the tool call" />
+    <div class="row"><button type="button" class="primary" disabled=${isBusy} title="a, while the focus is here" onClick=${() => onAnswer(true)}>Approve</button>
+      <button type="button" class="danger" disabled=${isBusy} title="d, while the focus is here" onClick=${() => onAnswer(false)}>Deny</button>
+      <span class="muted">or answer with text below</span></div>
+  </section>`;
+}
+
+/** What a waiting task asks for: an approval, a form, or credentials. A plain question is answered in the composer. */
+export function Question({ task, onAnswer }) {
+  const [isBusy, setIsBusy] = useState(false);
+  const answer = async (parts) => {
+    setIsBusy(true);
+    await onAnswer(parts);
+    setIsBusy(false);
+  };
+  const json = (data) => answer([{ data, mediaType: 'application/json' }]);
+  const call = approvalOf(task);
+  if (call) return html`<${Approval} call=${call} isBusy=${isBusy} onAnswer=${(approve) => answer([{ data: { approve } }])} />`;
+  const schema = requestedSchema(task);
+  if (schema && isFlat(schema)) return html`<section class="box ask" aria-label="Form"><${SchemaForm} schema=${schema} isBusy=${isBusy} onSubmit=${json} /></section>`;
+  if (schema) return html`<section class="box ask stack"><p>The agent asks for JSON of this schema. Answer with a data part.</p><${Json} value=${schema} label="Schema" /></section>`;
+  if (task.status.state === 'TASK_STATE_AUTH_REQUIRED') {
+    return html`<section class="box ask row" aria-label="Authorization"><span class="grow">Authorize as the agent says, then continue. If it asks for a code or a password, answer below and mark the message as secret.</span>
+      <button type="button" class="primary" disabled=${isBusy} onClick=${() => answer([{ text: 'Continue' }])}>Continue</button></section>`;
+  }
+  return null;
+}
+
+/** Buttons of a task: cancel while it runs, send it again when it has ended. */
+export function TaskActions({ task, onRetried }) {
+  const [isAsking, setIsAsking] = useState(false);
+  const [error, setError] = useState(null);
+  const cancel = async () => {
+    try {
+      const canceled = await cancelTask(task.id);
+      announce(`Task ${stateOf(canceled.status?.state).word}`);
+      setError(null);
+      const feed = feedOf(task.id);
+      feed.snapshot = canceled;
+      feed.touch();
+    } catch (failure) {
+      setError(failure);
+    }
+  };
+  const retry = () => {
+    const first = task.history?.find((message) => message.role === 'ROLE_USER');
+    const message = messageOf(first.parts, { contextId: task.contextId, referenceTaskIds: [task.id], metadata: first.metadata });
+    void send({ message, options: {} }, (id, context) => onRetried?.(id, context));
+  };
+  const canRetry = isTerminal(task) && task.history?.some((message) => message.role === 'ROLE_USER');
+  return html`${isTerminal(task)
+    ? canRetry && html`<button type="button" class="small" title="The same message as a new task of this conversation" onClick=${retry}>Retry as new</button>`
+    : html`<button type="button" class="small danger" onClick=${() => setIsAsking(true)}>Cancel task</button>`}
+    <${ErrorBox} error=${error} title="Not canceled." />
+    ${isAsking && html`<${Confirm} title="Cancel this task?" text="The agent stops its work. A canceled task can't be continued." action="Cancel task" onConfirm=${cancel} onClose=${() => setIsAsking(false)} />`}`;
+}
+
+function Progress({ feed, isCurrent }) {
+  const state = useValue(feed.state);
+  const error = useValue(feed.error);
+  if (!isCurrent || isTerminal(feed.task) || isInterrupted(feed.task)) return null;
+  if (state === 'reconnecting') return html`<p class="muted" role="status">⟳ Reconnecting… last event ${feed.log.lastSeq || 'none'}${error ? ` (${visible(error.message)})` : ''}</p>`;
+  if (state === 'live') return html`<p class="muted">● Receiving events</p>`;
+  return null;
+}
+
+/** A task in a conversation. The last one that has not ended is followed. */
+function Turn({ id, isCurrent, onAnswer }) {
+  const feed = feedOf(id);
+  useValue(feed.version);
+  const error = useValue(feed.error);
+  useEffect(() => {
+    if (!feed.snapshot && !feed.log.task) void feed.load();
+  }, [feed]);
+  const { task } = feed;
+  const isRunning = task && !isTerminal(task);
+  const isStreamed = feed.state.peek() === 'live' && !feed.stopping;
+  useEffect(() => {
+    if (!isCurrent || !isRunning) return undefined;
+    let end = null;
+    const begin = () => { end ??= watch(feed); };
+    // The stream of a send delivers the events: a subscription begins when it ends.
+    feed.onIdle = begin;
+    if (!isStreamed) begin();
+    return () => {
+      feed.onIdle = null;
+      end?.();
+    };
+  }, [feed, isCurrent, isRunning]);
+  if (!task) {
+    return html`<article class="turn"><header><span class="muted">task ${shortId(id)}</span></header>
+      ${error ? html`<${ErrorBox} error=${error} onRetry=${() => feed.load()} />` : html`<p class="muted">Loading…</p>`}</article>`;
+  }
+  const created = timeOfId(task.id);
+  const updated = Date.parse(task.status?.timestamp);
+  return html`<article class="turn" aria-label=${`Task ${shortId(task.id)}`}>
+    <header><span>task <code title=${visible(task.id)}>${visible(shortId(task.id))}</code></span><${State} name=${task.status?.state} />
+      ${created !== null && html`<span class="muted">${duration(updated - created)}</span>`}
+      <${Link} to=${['task', task.id]} class="button small">Open</${Link}>
+      <${TaskActions} task=${task} onRetried=${() => {}} /></header>
+    ${(task.history ?? []).map((message) => html`<${Message} key=${message.messageId} message=${message} />`)}
+    ${task.artifacts?.length > 0 && html`<div class="message"><div class="who">Agent</div><div class="body">${task.artifacts.map((artifact) => html`<${Artifact} key=${artifact.artifactId} artifact=${artifact} />`)}</div></div>`}
+    ${task.status?.message && html`<${Message} message=${task.status.message} />`}
+    <${Progress} feed=${feed} isCurrent=${isCurrent} />
+    ${isInterrupted(task) && isCurrent && html`<${Question} key=${task.status.timestamp} task=${task} onAnswer=${(parts) => onAnswer(task, parts)} />`}
+    ${error && isTerminal(task) === false && error.status > 0 && error.status < 500 && html`<${ErrorBox} error=${error} title="The task can't be followed." />`}
+  </article>`;
+}
+
+function PendingSend({ item, onTask }) {
+  const { key, request, state, error } = item;
+  return html`<article class="turn"><${Message} message=${request.message} />
+    ${state === 'sending' && html`<p class="muted">Sending…</p>`}
+    ${state === 'unknown' && html`<div class="box ask row"><span class="grow">No response: the message may have arrived. A retry has the same key, so the agent gets the message once.${request.options?.hasKey === false && ' Without a key, the agent may get it twice.'}</span>
+      <button type="button" class="primary" onClick=${() => attempt(key, onTask)}>Retry with the same key</button><button type="button" onClick=${() => dropSend(key)}>Discard</button></div>`}
+    ${state === 'failed' && html`<${ErrorBox} error=${error} title="Not sent." onRetry=${() => attempt(key, onTask)}><button type="button" class="small" onClick=${() => dropSend(key)}>Discard</button></${ErrorBox}>`}
+  </article>`;
+}
+
+/** Scrolls to the end when something is added, unless the reader has scrolled up. */
+function useStickToEnd() {
+  const element = useRef(null);
+  const isAtEnd = useRef(true);
+  useEffect(() => {
+    const list = element.current;
+    const scrolled = () => { isAtEnd.current = list.scrollHeight - list.scrollTop - list.clientHeight < 60; };
+    const stick = () => { if (isAtEnd.current) list.scrollTop = list.scrollHeight; };
+    const observer = new MutationObserver(stick);
+    list.addEventListener('scroll', scrolled, { passive: true });
+    observer.observe(list, { childList: true, subtree: true, characterData: true });
+    stick();
+    return () => {
+      observer.disconnect();
+      list.removeEventListener('scroll', scrolled);
+    };
+  }, []);
+  return element;
+}
+
+const EXAMPLES = ['hello', '/stream 10 200', '/ask Which city?', '/approve write_file', '/form', '/parts', '/fail no reason'];
+
+function Welcome({ onChoose }) {
+  const examples = (useValue(card)?.skills ?? []).flatMap((skill) => (skill.id === 'provoke' ? EXAMPLES : skill.examples ?? [])).slice(0, 12);
+  return html`<${Empty}><p>Send a message to begin a conversation.</p>
+    ${examples.length > 0 && html`<p>Examples:</p><p class="row">${examples.map((text) => html`<button type="button" class="small" key=${text} onClick=${() => onChoose(text)}>${visible(text)}</button>`)}</p>`}</${Empty}>`;
+}
+
+function Conversation({ context, list, skill }) {
+  useValue(list.version);
+  useValue(now);
+  const sends = useValue(pending).filter(({ request }) => (request.message.contextId ?? '') === context);
+  const plain = useValue(replies).filter((reply) => reply.context === context);
+  const [limit, setLimit] = useState(MAX_TURNS);
+  const [example, setExample] = useState(null);
+  const element = useStickToEnd();
+  const ids = context ? [...list.rows.values()].filter((row) => row.context === context).sort((a, b) => a.created - b.created).map((row) => row.id) : [];
+  const open = ids.findLast((id) => {
+    const { task } = feedOf(id);
+    const row = list.rows.get(id);
+    return task ? !isTerminal(task) : row ? !stateOf(row.state).isTerminal : true;
+  });
+  const feed = open ? feedOf(open) : null;
+  useFeedVersion(feed);
+  const waiting = feed?.task && isInterrupted(feed.task) ? feed.task : null;
+  const onTask = (id, contextId) => {
+    if (!context && contextId) replaceRoute(['chat', contextId]);
+  };
+  const onSend = (request, onAccepted) => send(request, (id, contextId) => {
+    onAccepted?.();
+    onTask(id, contextId);
+  });
+  const onAnswer = (task, parts) => onSend({ message: messageOf(parts, { taskId: task.id, contextId: task.contextId }), options: {} });
+  const word = feed?.task ? stateOf(feed.task.status?.state).word : null;
+  useEffect(() => { if (word) announce(`Task ${word}`); }, [word]);
+  const shown = ids.slice(-limit);
+  return html`<div class="conversation">
+    <div class="turns" ref=${element} tabindex="0" role="region" aria-label="Messages">
+      ${context && html`<div class="row muted">conversation <code title=${visible(context)}>${visible(shortId(context))}</code><${CopyButton} text=${context} label="Copy id" /></div>`}
+      ${ids.length > limit && html`<button type="button" onClick=${() => setLimit(limit + MAX_TURNS)}>Show ${Math.min(MAX_TURNS, ids.length - limit)} earlier tasks</button>`}
+      ${ids.length === 0 && sends.length === 0 && plain.length === 0 && (context ? html`<${Empty}>${list.state.peek() === 'loading' ? 'Loading…' : 'No task of this conversation is known.'}</${Empty}>` : html`<${Welcome} onChoose=${(text) => setExample({ text })} />`)}
+      ${shown.map((id) => html`<${Turn} key=${id} id=${id} isCurrent=${id === open} onAnswer=${onAnswer} />`)}
+      ${plain.map((reply, index) => html`<article class="turn" key=${index}><${Message} message=${reply.asked} /><${Message} message=${reply.message} /></article>`)}
+      ${sends.map((item) => html`<${PendingSend} key=${item.key} item=${item} onTask=${onTask} />`)}
+    </div>
+    <${Composer} key=${context} context=${context} waiting=${waiting} skill=${skill} example=${example} onSend=${onSend} isFocused=${route.peek().query.has('new')} />
+  </div>`;
+}
+
+/** Renders again with a feed, which may be `null`. */
+function useFeedVersion(feed) {
+  const [, render] = useState(0);
+  useLayoutEffect(() => feed?.version.subscribe(() => render((count) => count + 1)), [feed]);
+}
+
+export function Chat() {
+  const { args, query } = useValue(route);
+  useValue(api);
+  const list = ownTasks();
+  const context = args[0] ?? '';
+  return html`<div class="chat"><${Conversations} list=${list} current=${context} /><${Conversation} key=${context} context=${context} list=${list} skill=${query.get('skill')} /></div>`;
+}
+
+export const newConversation = () => go(['chat'], { new: '1' });

@@ -1,0 +1,124 @@
+// Push notifications: deliveries of all owners for operators, and the configurations of one own task.
+
+import { useEffect, useState } from '../vendor/hooks.js';
+import { duration, shortId } from '../model.js';
+import { visible } from '../text.js';
+import { Age, announce, Confirm, CopyButton, Empty, ErrorBox, Field, html, Link, useValue } from '../ui.js';
+import { api, card, go, isVisible, now, operator, operatorApi, replaceRoute, route } from '../store.js';
+
+const STATES = { waiting: 'ask', due: 'busy', leased: 'busy', dead: 'fail' };
+const POLL_MS = 3000;
+
+function Delivery({ delivery, onRetry }) {
+  const { state, last } = delivery;
+  const outcome = last ? [last.status && `status ${last.status}`, last.error].filter(Boolean).join(', ') || 'delivered' : 'not tried yet';
+  return html`<tr>
+    <td><span class=${`state ${STATES[state] ?? 'muted'}`}>${visible(state)}</span>${delivery.reason && html`<div class="muted">${visible(delivery.reason)}</div>`}</td>
+    <td><code>${visible(delivery.url ?? '')}</code><div class="muted">config ${visible(shortId(delivery.config))}${delivery.owner ? ` · ${visible(delivery.owner)}` : ''}</div></td>
+    <td><${Link} to=${['task', delivery.task]} query=${{ owner: delivery.owner, tenant: delivery.tenant, of: delivery.agent }}>${visible(shortId(delivery.task))}</${Link}></td>
+    <td class="number">${delivery.delivered ?? 0} of ${delivery.events ?? '?'}</td>
+    <td class="number">${delivery.attempts ?? 0}</td>
+    <td>${visible(outcome)}${last?.at && html` <span class="muted"><${Age} at=${Date.parse(last.at)} /> ago</span>`}</td>
+    <td>${delivery.due && state !== 'dead' ? html`<${Due} at=${Date.parse(delivery.due)} />` : '–'}</td>
+    <td class="number">${duration((delivery.lag_seconds ?? 0) * 1000)}</td>
+    <td>${delivery.events !== delivery.delivered && html`<button type="button" class="small" onClick=${onRetry}>Retry</button>`}</td>
+  </tr>`;
+}
+
+function Due({ at }) {
+  const left = at - useValue(now);
+  return left <= 0 ? 'now' : `in ${duration(left)}`;
+}
+
+/** Deliveries of all owners. */
+export function Push() {
+  const { query } = useValue(route);
+  const status = useValue(operator);
+  const shown = useValue(isVisible);
+  const state = query.get('state') ?? '';
+  const [deliveries, setDeliveries] = useState(null);
+  const [next, setNext] = useState(null);
+  const [error, setError] = useState(null);
+  const [isAsking, setIsAsking] = useState(false);
+  const load = async (after = '') => {
+    try {
+      const page = await operatorApi.json(`operator/deliveries?${new URLSearchParams({ limit: '200', ...(state && { state }), ...(after && { after }) })}`);
+      setDeliveries((before) => (after ? [...before, ...page.deliveries] : page.deliveries));
+      setNext(page.next ?? null);
+      setError(null);
+    } catch (failure) {
+      setError(failure);
+    }
+  };
+  useEffect(() => {
+    setDeliveries(null);
+    if (!shown) return undefined;
+    void load();
+    const timer = setInterval(() => load(), POLL_MS);
+    return () => clearInterval(timer);
+  }, [state, shown]);
+  const retry = async (body) => {
+    try {
+      const { retried } = await operatorApi.json('operator/deliveries:retry', { body });
+      announce(`${retried} retried`);
+      await load();
+    } catch (failure) {
+      setError(failure);
+    }
+  };
+  const dead = status?.push?.dead ?? 0;
+  return html`<div class="view">
+    <div class="row"><h1 class="grow">Push notifications</h1>
+      ${status?.push && html`<span class="muted">${status.push.due ?? status.push.waiting ?? 0} waiting · ${dead} dead</span>`}
+      ${['', 'waiting', 'leased', 'dead'].map((name) => html`<button type="button" class="small" aria-pressed=${state === name} onClick=${() => replaceRoute(['push'], { state: name })}>${name || 'all'}</button>`)}
+      <button type="button" class="small" onClick=${() => setIsAsking(true)}>Retry all dead</button></div>
+    <${ErrorBox} error=${error} title="Deliveries can't be read." onRetry=${() => load()} />
+    ${error && (error.status === 401 || error.status === 403) && html`<p>This needs the scope <code>admin</code> or the operator token of the start: see <${Link} to=${['settings']}>Settings</${Link}>.</p>`}
+    ${deliveries?.length === 0 && html`<${Empty}><p>No delivery${state ? ` is ${state}` : ' waits'}.</p><p>A receiver for trying it out:</p><div class="row"><code>a2a listen --port 9000</code><${CopyButton} text="a2a listen --port 9000" /></div></${Empty}>`}
+    ${deliveries?.length > 0 && html`<div class="scroll" tabindex="0" role="region" aria-label="Deliveries"><table><thead><tr><th>State</th><th>Receiver</th><th>Task</th><th class="number">Delivered</th><th class="number">Attempts</th><th>Last attempt</th><th>Next</th><th class="number">Lag</th><th><span class="sr-only">Actions</span></th></tr></thead>
+      <tbody>${deliveries.map((delivery) => html`<${Delivery} key=${`${delivery.agent}/${delivery.task}/${delivery.config}`} delivery=${delivery}
+        onRetry=${() => retry({ agent: delivery.agent, owner: delivery.owner, tenant: delivery.tenant, task: delivery.task, config: delivery.config })} />`)}</tbody></table></div>`}
+    ${next && html`<button type="button" onClick=${() => load(next)}>Show more</button>`}
+    ${isAsking && html`<${Confirm} title="Retry all dead deliveries?" text="Each receiver gets the events that it has not accepted." action="Retry all" onConfirm=${() => retry({ dead: true })} onClose=${() => setIsAsking(false)} />`}
+  </div>`;
+}
+
+/** Push configurations of an own task. */
+export function TaskPush({ task }) {
+  const client = useValue(api);
+  const isSupported = useValue(card)?.capabilities?.pushNotifications === true;
+  const [configs, setConfigs] = useState(null);
+  const [error, setError] = useState(null);
+  const [draft, setDraft] = useState({ url: '', token: '' });
+  const path = `tasks/${encodeURIComponent(task.id)}/pushNotificationConfigs`;
+  const call = async (action) => {
+    try {
+      await action();
+      const { configs: list = [] } = await client.json(path);
+      setConfigs(list);
+      setError(null);
+    } catch (failure) {
+      setError(failure);
+    }
+  };
+  useEffect(() => { if (isSupported) void call(() => {}); }, [path, isSupported]);
+  if (!isSupported) return html`<p class="muted">This agent sends no push notifications: the server enables them with <code>push.enabled</code>.</p>`;
+  const create = (event) => {
+    event.preventDefault();
+    void call(async () => {
+      await client.json(path, { body: { url: draft.url, ...(draft.token && { token: draft.token }) } });
+      setDraft({ url: '', token: '' });
+    });
+  };
+  return html`<div class="stack">
+    <${ErrorBox} error=${error} />
+    ${configs?.length === 0 && html`<p class="muted">No receiver is registered for this task.</p>`}
+    ${(configs ?? []).map((config) => html`<div class="box row" key=${config.id}><code class="grow">${visible(config.url ?? '')}</code><span class="muted">${visible(shortId(config.id ?? ''))}</span>
+      <button type="button" class="small danger" onClick=${() => call(() => client.json(`${path}/${encodeURIComponent(config.id)}`, { method: 'DELETE' }))}>Delete</button></div>`)}
+    <form class="box stack" onSubmit=${create}><strong>Register a receiver</strong>
+      <div class="grid"><${Field} label="URL"><input type="url" required value=${draft.url} onInput=${(event) => setDraft({ ...draft, url: event.currentTarget.value })} /></${Field}>
+        <${Field} label="Token" hint="Optional; signs or marks the notifications"><input value=${draft.token} autocomplete="off" onInput=${(event) => setDraft({ ...draft, token: event.currentTarget.value })} /></${Field}></div>
+      <div class="row"><button type="submit" class="primary">Register</button></div></form>
+    ${useValue(operator) && html`<p><button type="button" class="small" onClick=${() => go(['push'])}>Deliveries of all tasks</button></p>`}
+  </div>`;
+}

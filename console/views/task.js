@@ -1,0 +1,226 @@
+// One task: its facts, and the tabs timeline, result, wire and push.
+
+import { useEffect, useMemo, useState } from '../vendor/hooks.js';
+import { duration, errorIdOf, isInterrupted, isTerminal, shortId, size, stateOf, summary, timeOfId, timelineRows, turnsOf } from '../model.js';
+import { visible } from '../text.js';
+import { Clock, CopyButton, Empty, ErrorBox, html, Link, Menu, State, Tabs, useValue } from '../ui.js';
+import { api, go, messageOf, now, operator, operatorApi, requestOf, route, send, TaskFeed, watch } from '../store.js';
+import { curl, grpcurl, python, a2a } from '../copy.js';
+import { Question, TaskActions } from './chat.js';
+import { Artifact, Message, Part } from './parts.js';
+import { TaskPush } from './push.js';
+import { Wire } from './wire.js';
+
+/** Copies a call in four forms. */
+export function CopyCall({ request, label = 'Copy' }) {
+  const forms = { curl, grpcurl, python, 'a2a command': a2a };
+  return html`<${Menu} label=${label}>${Object.entries(forms).map(([name, write]) => html`<${CopyButton} key=${name} text=${() => write(request())} label=${name} />`)}</${Menu}>`;
+}
+
+/** The send that created a task, as a call. */
+function sendRequest(task) {
+  const first = task.history?.find((message) => message.role === 'ROLE_USER');
+  const { taskId, contextId, ...message } = first ?? { messageId: crypto.randomUUID(), role: 'ROLE_USER', parts: [] };
+  return requestOf('SendMessage', { path: 'message:send', method: 'POST', body: { message } });
+}
+
+/** Facts that only the operator API knows: turns with attempts, caller, cause of an error. */
+function useOperatorTask(id, feedVersion) {
+  const { query } = useValue(route);
+  const isOperator = useValue(operator) !== null;
+  const [facts, setFacts] = useState(null);
+  useEffect(() => {
+    if (!isOperator) return undefined;
+    const stop = new AbortController();
+    const params = new URLSearchParams();
+    for (const [name, from] of [['owner', 'owner'], ['tenant', 'tenant'], ['agent', 'of']]) if (query.get(from)) params.set(name, query.get(from));
+    const timer = setTimeout(() => operatorApi.json(`operator/tasks/${encodeURIComponent(id)}?${params}`, { signal: stop.signal }).then(setFacts, () => {}), 150);
+    return () => {
+      clearTimeout(timer);
+      stop.abort();
+    };
+  }, [id, isOperator, feedVersion]);
+  return facts;
+}
+
+const Fact = ({ name, children }) => html`<dt>${name}</dt><dd>${children}</dd>`;
+
+function Facts({ task, facts, feed }) {
+  const created = timeOfId(task.id);
+  const updated = Date.parse(task.status?.timestamp);
+  const end = isTerminal(task) || isInterrupted(task) ? updated : useValue(now);
+  const errorId = errorIdOf(task);
+  const turn = facts?.turns?.at(-1);
+  return html`<dl class="facts">
+    <${Fact} name="task"><code>${visible(task.id)}</code> <${CopyButton} text=${task.id} label="Copy id" /></${Fact}>
+    <${Fact} name="conversation"><${Link} to=${['chat', task.contextId]}>${visible(shortId(task.contextId))}</${Link}></${Fact}>
+    ${created !== null && html`<${Fact} name="time"><${Clock} at=${created} /> for ${duration(end - created)}</${Fact}>`}
+    ${feed && html`<${Fact} name="events">${feed.log.events.length.toLocaleString('en')}</${Fact}>`}
+    ${errorId && html`<${Fact} name="error id"><code>${visible(errorId)}</code> <${CopyButton} text=${errorId} label="Copy error id" />
+      ${facts ? (facts.cause ? html` <span class="bad">${visible(`${facts.cause.kind}: ${facts.cause.text}`)}</span>` : html` <span class="muted">search the log for it</span>`) : html` <span class="muted">the operator finds the cause by it</span>`}</${Fact}>`}
+    ${facts?.task && html`<${Fact} name="owner">${visible(facts.task.owner || '—')}${facts.task.tenant ? ` · tenant ${visible(facts.task.tenant)}` : ''}</${Fact}>`}
+    ${turn && html`<${Fact} name="last turn">${visible([turn.caller && `caller ${turn.caller}`, turn.binding && `${turn.binding} ${turn.version ?? ''}`, `attempt ${turn.attempt ?? 1}`, turn.trace && `trace ${turn.trace}`].filter(Boolean).join(' · '))}</${Fact}>`}
+  </dl>`;
+}
+
+/** Turns from the operator API with exact times, otherwise from the statuses of the log. */
+function spansOf(feed, facts, current) {
+  const ms = (text) => (text ? Date.parse(text) : null);
+  if (facts?.turns?.length > 0) {
+    return facts.turns.map((turn, index) => {
+      const begun = ms(turn.begun) ?? ms(turn.queued);
+      const ended = ms(turn.ended) ?? current;
+      const before = ms(facts.turns[index - 1]?.ended);
+      const segments = [
+        { name: 'queued', from: ms(turn.queued) ?? begun, to: begun },
+        { name: `attempt ${turn.attempt ?? 1}`, from: begun, to: ended },
+      ];
+      return { segments: segments.filter(({ from, to }) => to >= from && from !== null), from: segments[0].from, to: ended, waited: before === null ? 0 : Math.max(0, segments[0].from - before), end: turn.outcome, errorId: turn.error_id };
+    });
+  }
+  return turnsOf(feed.log.events, current);
+}
+
+function Turns({ feed, facts }) {
+  const current = useValue(now);
+  const turns = spansOf(feed, facts, current);
+  if (turns.length === 0) return null;
+  const longest = Math.max(1, ...turns.map(({ from, to }) => to - from));
+  const end = (name) => (name ? (name.startsWith('TASK_STATE_') ? html`<${State} name=${name} />` : html`<${State} name=${`TASK_STATE_${name.toUpperCase()}`} />`) : html`<span class="busy">running</span>`);
+  return html`<section class="stack" aria-label="Turns"><h2>Turns</h2><div class="bars">${turns.map((turn, index) => html`
+    ${turn.waited > 0 && html`<p class="muted">waited ${duration(turn.waited)} for the client</p>`}
+    <div class="bar-row" key=${index}><span>turn ${index + 1}</span>
+      <div class="bar" role="img" aria-label=${turn.segments.map(({ state, name, from, to }) => `${name ?? stateOf(state).word} ${duration(to - from)}`).join(', ') || 'no time'}>
+        ${turn.segments.map(({ state, name, from, to }) => html`<span class=${name === 'queued' || state === 'TASK_STATE_SUBMITTED' ? 'queued' : ''} title=${`${name ?? stateOf(state).word} ${duration(to - from)}`} style=${{ flexGrow: String(Math.max(0.001, (to - from) / longest)), flexBasis: '0' }}></span>`)}
+        <span class="rest" style=${{ flexGrow: String(Math.max(0.0001, 1 - (turn.to - turn.from) / longest)), flexBasis: '0', background: 'none', minWidth: '0' }}></span>
+      </div><span class="number">${duration(turn.to - turn.from)}</span></div>
+    <p class="muted row"><span>${turn.segments.map(({ state, name, from, to }) => `${name ?? stateOf(state).word} ${duration(to - from)}`).join(' → ')}</span>${end(turn.end)}${turn.errorId && html`<code>${visible(turn.errorId)}</code>`}</p>`)}
+  </div></section>`;
+}
+
+const KINDS = { task: 'created', statusUpdate: 'status', artifactUpdate: 'artifact', message: 'message' };
+
+function What({ row }) {
+  const text = row.message ? summary(row.message.parts, 160) : '';
+  if (row.kind === 'artifactUpdate') {
+    const name = visible(row.name || shortId(row.artifactId));
+    return html`${row.count > 1 ? html`<strong>${row.count.toLocaleString('en')} chunks</strong> of artifact “${name}”` : html`chunk of artifact “${name}”`}${row.isLast ? html` <span class="muted">last</span>` : ''}`;
+  }
+  if (row.kind === 'message') return html`message ${row.isHidden ? html`<span class="muted">(from the client, on no stream)</span>` : ''} ${visible(text)}`;
+  return html`<${State} name=${row.state} /> ${text && html`<span>${visible(text)}</span>`}`;
+}
+
+const PAGE = 500;
+
+function Timeline({ feed, facts }) {
+  const [kind, setKind] = useState('');
+  const [find, setFind] = useState('');
+  const [opened, setOpened] = useState(null);
+  const [limit, setLimit] = useState(PAGE);
+  const rows = timelineRows(feed.log.events, feed.task?.history);
+  let last = null;
+  const timed = rows.map((row) => {
+    const at = row.at ?? null;
+    const delta = at !== null && last !== null ? at - last : null;
+    if (at !== null) last = at;
+    return { ...row, delta };
+  });
+  const text = find.trim().toLowerCase();
+  const shown = timed.filter((row) => (!kind || row.kind === kind) && (!text || JSON.stringify(row.events.map(({ response }) => response)).toLowerCase().includes(text)));
+  return html`<div class="stack">
+    ${feed.log.hasGap && html`<p class="box ask">The server no longer has the begin of this log: it begins with a snapshot. Logs are kept for a time after the end of a task (retention.logs).</p>`}
+    <${Turns} feed=${feed} facts=${facts} />
+    <section class="stack"><div class="row"><h2 class="grow">Events</h2>
+      <select class="small" aria-label="Kind of event" value=${kind} onChange=${(event) => setKind(event.currentTarget.value)}><option value="">all kinds</option>${Object.entries(KINDS).map(([name, word]) => html`<option value=${name}>${word}</option>`)}</select>
+      <input id="find" class="small" type="search" aria-label="Find in events" placeholder="find" value=${find} onInput=${(event) => setFind(event.currentTarget.value)} /></div>
+      <div class="scroll" tabindex="0" role="region" aria-label="Events"><table class="events"><thead><tr><th class="number">#</th><th>At</th><th class="number">+Δ</th><th>What</th><th class="number">Bytes</th></tr></thead><tbody>
+        ${shown.slice(0, limit).map((row) => html`<tr key=${row.from}><td class="number">${row.events.length > 0
+          ? html`<button type="button" class="small plain" aria-expanded=${opened === row.from} aria-label=${`Event ${row.from}`} onClick=${() => setOpened(opened === row.from ? null : row.from)}>${opened === row.from ? '▾' : '▸'} ${row.from}${row.to > row.from ? `…${row.to.toLocaleString('en')}` : ''}</button>` : row.from}</td>
+          <td class="mono"><${Clock} at=${row.at} /></td><td class="number mono">${row.delta === null ? '' : `+${duration(row.delta)}`}</td>
+          <td><${What} row=${row} />${opened === row.from && html`<pre tabindex="0" role="region" aria-label="Event">${visible(row.events.slice(0, 5).map(({ response }) => JSON.stringify(response, null, 2).slice(0, 20_000)).join('\n'))}${row.events.length > 5 ? `\n… ${row.events.length - 5} more, see Wire` : ''}</pre>`}</td>
+          <td class="number">${size(row.size)}</td></tr>`)}
+      </tbody></table></div>
+      ${shown.length > limit && html`<button type="button" onClick=${() => setLimit(limit + PAGE)}>Show more of ${shown.length.toLocaleString('en')} rows</button>`}
+      ${shown.length === 0 && html`<p class="muted">No event.</p>`}
+    </section></div>`;
+}
+
+function Result({ task }) {
+  const { artifacts = [], history = [], status, metadata } = task;
+  return html`<div class="stack">
+    ${status?.message && html`<section class="stack"><h2>Status message</h2><${Message} message=${status.message} /></section>`}
+    <section class="stack"><h2>Artifacts</h2>${artifacts.length === 0 ? html`<p class="muted">None.</p>` : artifacts.map((artifact) => html`<${Artifact} key=${artifact.artifactId} artifact=${artifact} />`)}</section>
+    <section class="stack"><h2>History</h2>${history.map((message) => html`<${Message} key=${message.messageId} message=${message} />`)}</section>
+    ${metadata && Object.keys(metadata).length > 0 && html`<section class="stack"><h2>Metadata</h2><${Part} part=${{ data: metadata }} /></section>`}
+  </div>`;
+}
+
+function FeedState({ feed }) {
+  const state = useValue(feed.state);
+  const error = useValue(feed.error);
+  if (state === 'live') return html`<span class="busy">● live</span>`;
+  if (state === 'reconnecting') return html`<span class="ask" role="status">⟳ reconnecting, last event ${feed.log.lastSeq}</span>`;
+  if (state === 'loading') return html`<span class="muted">loading…</span>`;
+  return error ? null : html`<span class="muted">${state === 'ended' ? 'complete' : ''}</span>`;
+}
+
+export function Task() {
+  const { args: [id = '', tab = 'timeline'], query } = useValue(route);
+  const client = useValue(api);
+  const feed = useMemo(() => new TaskFeed(id, client), [id, client]);
+  useEffect(() => {
+    void feed.load();
+    return watch(feed);
+  }, [feed]);
+  useValue(feed.version);
+  const state = feed.task?.status?.timestamp;
+  const facts = useOperatorTask(id, state);
+  const error = useValue(feed.error);
+  const { task } = feed;
+  const items = [['timeline', 'Timeline'], ['result', 'Result'], ['wire', 'Wire'], ['push', 'Push']].map(([name, label]) => ({ name, label, to: ['task', id, name] }));
+  if (!task) {
+    const foreign = facts?.task;
+    return html`<div class="view"><div class="row"><h1>Task ${visible(shortId(id))}</h1></div>
+      ${foreign ? html`<div class="row"><${State} name=${foreign.state} /><span>${visible(foreign.message ?? '')}</span></div><${Facts} task=${{ id, contextId: foreign.context, status: { state: foreign.state, timestamp: foreign.updated } }} facts=${facts} />
+        <${Turns} feed=${feed} facts=${facts} /><${OperatorEvents} id=${id} query=${query} />`
+      : error ? html`<${ErrorBox} error=${error} title="The task can't be shown." onRetry=${() => feed.load()} />` : html`<${Empty}>Loading…</${Empty}>`}</div>`;
+  }
+  const answer = (parts) => send({ message: messageOf(parts, { taskId: task.id, contextId: task.contextId }), options: {} });
+  return html`<div class="view">
+    <div class="row"><h1><${State} name=${task.status?.state} /> task ${visible(shortId(id))}</h1><${FeedState} feed=${feed} /><span class="grow"></span>
+      <${TaskActions} task=${task} onRetried=${(newId) => newId && go(['task', newId])} />
+      <${CopyCall} label="Copy the call" request=${() => sendRequest(task)} />
+      <${Link} to=${['chat', task.contextId]} class="button small">Open chat</${Link}></div>
+    <${Facts} task=${task} facts=${facts} feed=${feed} />
+    ${task.status?.message && !isInterrupted(task) && stateOf(task.status.state).tone === 'fail' && html`<div class="box fail">${visible(summary(task.status.message.parts, 2000))}</div>`}
+    ${isInterrupted(task) && html`<div class="stack"><${Message} message=${task.status.message ?? { parts: [] }} />
+      <${Question} key=${state} task=${task} onAnswer=${answer} /><div class="row"><${Link} to=${['chat', task.contextId]} class="button">Answer in the chat</${Link}></div></div>`}
+    ${error && feed.state.peek() === 'ended' && html`<${ErrorBox} error=${error} title="The log can't be read." />`}
+    <${Tabs} items=${items} current=${tab} label="Views of the task" />
+    ${tab === 'result' ? html`<${Result} task=${task} />` : tab === 'wire' ? html`<${Wire} feed=${feed} />` : tab === 'push' ? html`<${TaskPush} task=${task} />` : html`<${Timeline} feed=${feed} facts=${facts} />`}
+  </div>`;
+}
+
+/** Events of a task of another owner, from the operator API. */
+function OperatorEvents({ id, query }) {
+  const [events, setEvents] = useState([]);
+  const [next, setNext] = useState(0);
+  const [error, setError] = useState(null);
+  const load = async (after) => {
+    const params = new URLSearchParams({ after: String(after), limit: '500', form: '1.0' });
+    for (const [name, from] of [['owner', 'owner'], ['tenant', 'tenant'], ['agent', 'of']]) if (query.get(from)) params.set(name, query.get(from));
+    try {
+      const page = await operatorApi.json(`operator/tasks/${encodeURIComponent(id)}/events?${params}`);
+      setEvents((before) => (after === 0 ? page.events : [...before, ...page.events]));
+      setNext(page.next);
+    } catch (failure) {
+      setError(failure);
+    }
+  };
+  useEffect(() => { void load(0); }, [id]);
+  return html`<section class="stack"><h2>Events</h2><${ErrorBox} error=${error} onRetry=${() => load(0)} />
+    <div class="scroll" tabindex="0" role="region" aria-label="Events"><table class="events"><thead><tr><th class="number">#</th><th>At</th><th>What</th><th class="number">Bytes</th></tr></thead><tbody>
+      ${events.map((event) => html`<tr key=${event.seq}><td class="number">${event.seq}</td><td class="mono">${event.time ? html`<${Clock} at=${Date.parse(event.time)} />` : html`<span class="muted">unknown</span>`}</td>
+        <td>${event.hidden ? html`<span class="muted">(on no stream) </span>` : ''}<code>${visible(JSON.stringify(event.wire).slice(0, 2000))}</code></td><td class="number">${size(event.bytes)}</td></tr>`)}
+    </tbody></table></div>${next !== null && events.length > 0 && html`<button type="button" onClick=${() => load(next)}>Show more</button>`}</section>`;
+}

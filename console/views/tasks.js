@@ -1,0 +1,112 @@
+// List of tasks: own ones, or those of all owners for operators. Filters are in the address.
+
+import { useMemo, useRef, useState } from '../vendor/hooks.js';
+import { duration, matches, PRESETS, shortId, STATES, stateOf } from '../model.js';
+import { visible } from '../text.js';
+import { Age, Empty, ErrorBox, html, Link, Menu, State, useNarrow, useValue, VirtualList } from '../ui.js';
+import { allTasks, api, go, now, operator, ownTasks, replaceRoute, route } from '../store.js';
+
+const PRESET_WORDS = { 'in-flight': 'In flight', waits: 'Waits for client', failed: 'Failed' };
+const SINCE = { '': 'Any time', 900: '15 minutes', 3600: '1 hour', 86400: '1 day', 604800: '7 days' };
+
+function filterOf(query) {
+  const states = (query.get('state') ?? '').split(',').filter(Boolean).flatMap((name) => PRESETS[name] ?? [name]);
+  return { states, text: query.get('find') ?? '', since: Number(query.get('since') ?? 0) * 1000, owner: query.get('owner') ?? '' };
+}
+
+function Filters({ query, isAll, count, list }) {
+  const current = query.get('state') ?? '';
+  const states = current.split(',').filter(Boolean);
+  const set = (change) => replaceRoute(['tasks'], { ...Object.fromEntries(query), ...change });
+  const toggle = (name) => set({ state: states.includes(name) ? states.filter((other) => other !== name).join(',') : [...states, name].join(',') });
+  const listState = useValue(list.state);
+  const total = Math.max(list.total, list.rows.size);
+  return html`<div class="stack">
+    <div class="row"><h1>Tasks</h1><span class="muted" role="status">${count === total ? '' : `${count.toLocaleString('en')} of `}${total.toLocaleString('en')} tasks · ${listState === 'live' ? '● live' : listState === 'loading' ? `loading ${list.rows.size.toLocaleString('en')}…` : '○ offline'}</span>
+      <span class="grow"></span>
+      ${useValue(operator) && html`<label class="check"><input type="checkbox" checked=${isAll} onChange=${(event) => set({ all: event.currentTarget.checked ? '1' : '', owner: '' })} />all owners</label>`}</div>
+    <div class="row">
+      <input id="find" type="search" class="grow" aria-label="Find by id, context, error id or text" placeholder="id, context, error id or text  ( / )" value=${query.get('find') ?? ''} onInput=${(event) => set({ find: event.currentTarget.value })} />
+      ${Object.entries(PRESET_WORDS).map(([name, word]) => html`<button type="button" class="small" aria-pressed=${current === name} onClick=${() => set({ state: current === name ? '' : name })}>${word}</button>`)}
+      <${Menu} label=${states.length > 0 && !PRESETS[current] ? `States (${states.length})` : 'States'}>${Object.entries(STATES).map(([name, { word }]) =>
+        html`<label class="check"><input type="checkbox" checked=${states.includes(name)} onChange=${() => toggle(name)} />${word}</label>`)}</${Menu}>
+      <select class="small" aria-label="Changed since" value=${query.get('since') ?? ''} onChange=${(event) => set({ since: event.currentTarget.value })}>${Object.entries(SINCE).map(([value, word]) => html`<option value=${value}>${word}</option>`)}</select>
+      ${isAll && html`<input class="small" aria-label="Owner" placeholder="owner" value=${query.get('owner') ?? ''} onInput=${(event) => set({ owner: event.currentTarget.value })} />`}
+    </div>
+  </div>`;
+}
+
+const linkOf = (row, isAll) => (isAll ? { to: ['task', row.id], query: { owner: row.owner, tenant: row.tenant, of: row.agent } } : { to: ['task', row.id] });
+
+function Row({ row, index, isAll, isNarrow }) {
+  const { to, query } = linkOf(row, isAll);
+  const open = (event) => {
+    if (!event.target.closest('a') && String(getSelection()) === '') go(to, query);
+  };
+  const isDone = stateOf(row.state).isTerminal || stateOf(row.state).isInterrupted;
+  const took = isDone && row.created !== null ? duration(row.updated - row.created) : html`<${Running} since=${row.created} />`;
+  const link = html`<${Link} to=${to} query=${query} class="row-focus mono">${visible(shortId(row.id))}</${Link}>`;
+  const message = row.errorId ? `error ${shortId(row.errorId)} · ${row.message}` : row.message || row.asked;
+  if (isNarrow) {
+    return html`<div class="list-row" role="row" key=${row.id} data-index=${index} aria-rowindex=${index + 2} onClick=${open}>
+      <span role="cell"><${State} name=${row.state} /> ${link}</span><span role="cell" class="muted"><${Age} at=${row.updated} /></span>
+      <span role="cell" class="muted">${visible(message)}</span><span role="cell" class="muted">${took}</span></div>`;
+  }
+  return html`<div class=${`list-row ${isAll ? 'all' : 'own'}`} role="row" key=${row.id} data-index=${index} aria-rowindex=${index + 2} onClick=${open}>
+    <span role="cell"><${State} name=${row.state} /></span>
+    <span role="cell" title=${visible(row.id)}>${link}</span>
+    ${isAll ? html`<span role="cell" title=${visible(`${row.owner} ${row.tenant}`)}>${visible(row.owner || '—')}</span>` : html`<span role="cell" class="mono muted" title=${visible(row.context)}>${visible(shortId(row.context))}</span>`}
+    <span role="cell"><${Age} at=${row.updated} /></span>
+    <span role="cell" class="number">${took}</span>
+    ${isAll && html`<span role="cell" class="number">${row.events?.toLocaleString('en') ?? '–'}</span><span role="cell" class="number">${row.attempt ?? '–'}</span>`}
+    <span role="cell" class="muted" title=${visible(message)}>${visible(message)}</span>
+  </div>`;
+}
+
+function Running({ since }) {
+  return since === null ? '–' : duration(useValue(now) - since);
+}
+
+function Head({ isAll }) {
+  const names = isAll ? ['State', 'Id', 'Owner', 'Updated', 'Duration', 'Events', 'Try', 'Last message'] : ['State', 'Id', 'Context', 'Updated', 'Duration', 'Last message'];
+  const isNumber = ['Duration', 'Events', 'Try'];
+  return html`<div class=${`list-row ${isAll ? 'all' : 'own'}`} role="row">${names.map((name) => html`<span role="columnheader" class=${isNumber.includes(name) ? 'number' : ''}>${name}</span>`)}</div>`;
+}
+
+/** Keeps the order of the rows while the reader is in the list: new rows wait until they are asked for. */
+function useStableOrder(sorted, filterKey) {
+  const shown = useRef({ keys: null, filterKey: null });
+  const [isHeld, setIsHeld] = useState(false);
+  const isSame = shown.current.filterKey === filterKey;
+  if (!isHeld || !isSame || !shown.current.keys) shown.current = { keys: sorted.map((row) => row.key), filterKey };
+  const byKey = new Map(sorted.map((row) => [row.key, row]));
+  const order = isHeld ? shown.current.keys.map((key) => byKey.get(key)).filter(Boolean) : sorted;
+  const waiting = isHeld ? sorted.length - order.length : 0;
+  const release = () => { shown.current = { keys: null, filterKey: null }; setIsHeld(false); };
+  return { order, waiting, setIsHeld, release };
+}
+
+export function Tasks() {
+  const { query } = useValue(route);
+  useValue(api);
+  const isAll = query.get('all') === '1' && useValue(operator) !== null;
+  const list = isAll ? allTasks() : ownTasks();
+  const version = useValue(list.version);
+  const error = useValue(list.error);
+  const isNarrow = useNarrow();
+  const filter = filterOf(query);
+  const filterKey = query.toString();
+  const sorted = useMemo(() => [...list.rows.entries()].filter(([, row]) => matches(row, filter, Date.now())).map(([key, row]) => Object.assign(row, { key }))
+    .sort((a, b) => (b.updated ?? 0) - (a.updated ?? 0)), [list, version, filterKey]);
+  const { order, waiting, setIsHeld, release } = useStableOrder(sorted, filterKey);
+  const hold = (event) => setIsHeld(event.type === 'focusin' || event.currentTarget.contains(event.relatedTarget));
+  return html`<div class="view full">
+    <${Filters} query=${query} isAll=${isAll} count=${sorted.length} list=${list} />
+    <${ErrorBox} error=${error} title="The list is not up to date." />
+    ${waiting > 0 && html`<div class="row"><button type="button" class="small" onClick=${release}>${waiting} new — show</button></div>`}
+    ${order.length === 0
+      ? html`<${Empty}>${list.rows.size > 0 ? 'No task passes the filter.' : list.state.peek() === 'loading' ? 'Loading…' : html`<p>No tasks yet.</p><${Link} to=${['chat']} class="button">Send a message</${Link}>`}</${Empty}>`
+      : html`<div class="grow stack" onFocusIn=${hold} onFocusOut=${hold}><${VirtualList} key=${isNarrow} count=${order.length} height=${isNarrow ? 60 : 36} label="Tasks" columns=${isAll ? 8 : 6}
+        head=${!isNarrow && html`<${Head} isAll=${isAll} />`} row=${(index) => html`<${Row} key=${order[index].key} row=${order[index]} index=${index} isAll=${isAll} isNarrow=${isNarrow} />`} /></div>`}
+  </div>`;
+}

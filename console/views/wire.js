@@ -1,0 +1,157 @@
+// Wire: what a binding sends for each event of a task. Every form is read from the server, so it is what a client receives.
+
+import { useEffect, useState } from '../vendor/hooks.js';
+import { ApiError, GrpcDecoder, grpcFrame, readBytes, readSse, stringField } from '../api.js';
+import { isTerminal, parseCursor, size } from '../model.js';
+import { visible } from '../text.js';
+import { CopyButton, ErrorBox, html, Code, useValue, VirtualList } from '../ui.js';
+import { requestOf } from '../store.js';
+import { toText } from '../wire.js';
+import { CopyCall } from './task.js';
+
+const MAX_EVENTS = 20_000;
+const SUBSCRIBE_ID = 2;
+
+const subscribePath = (prefix, id, cursor) => `${prefix}tasks/${encodeURIComponent(id)}:subscribe?lastEventId=${encodeURIComponent(cursor)}`;
+const rpcBody = (method, id) => JSON.stringify({ jsonrpc: '2.0', id: 1, method, params: { id } });
+
+/** Each form: the call that returns it, for a cursor. */
+const FORMS = {
+  json: { label: '1.0 JSON', open: (id, cursor) => ({ path: subscribePath('', id, cursor), version: '1.0', operation: 'SubscribeToTask' }) },
+  rpc: { label: '1.0 JSON-RPC', open: (id, cursor) => ({ path: 'rpc', version: '1.0', body: rpcBody('SubscribeToTask', id), cursor, operation: 'SubscribeToTask' }) },
+  rpc03: { label: '0.3 JSON-RPC', open: (id, cursor) => ({ path: 'rpc', version: '0.3', body: rpcBody('tasks/resubscribe', id), cursor, operation: 'SubscribeToTask' }) },
+  rest03: { label: '0.3 REST', open: (id, cursor) => ({ path: subscribePath('v1/', id, cursor), version: '0.3', operation: 'SubscribeToTask' }) },
+  grpc: { label: 'gRPC text', isGrpc: true, open: (id, cursor) => ({ path: 'lf.a2a.v1.A2AService/SubscribeToTask', cursor, operation: 'SubscribeToTask' }) },
+};
+
+/** Reads the log in a form, up to the last event that the page knows, and calls `onEvents` as it grows. */
+async function readForm(form, feed, onEvents, signal) {
+  const { client, id } = feed;
+  const events = [];
+  let cursor = `${id}.0.0`;
+  const limit = feed.log.lastSeq;
+  // Streams of 0.3 end with each turn, and go on with the next one when they are resumed.
+  for (;;) {
+    const { path, version, body, cursor: header } = form.open(id, cursor);
+    const stop = new AbortController();
+    const abort = () => stop.abort();
+    signal.addEventListener('abort', abort, { once: true });
+    const before = events.length;
+    const isComplete = () => events.length >= MAX_EVENTS || events.at(-1)?.seq >= limit;
+    try {
+      const response = await client.fetch(path, {
+        method: body || form.isGrpc ? 'POST' : 'GET',
+        body: form.isGrpc ? grpcFrame(stringField(SUBSCRIBE_ID, id)) : body,
+        signal: stop.signal,
+        headers: {
+          ...(version && { 'a2a-version': version }),
+          ...(header && { 'last-event-id': header }),
+          ...(form.isGrpc ? { 'content-type': 'application/grpc-web+proto', 'x-grpc-web': '1' } : { accept: 'text/event-stream', ...(body && { 'content-type': 'application/json' }) }),
+        },
+      });
+      if (form.isGrpc) {
+        const status = response.headers.get('grpc-status');
+        if (status && status !== '0') throw new ApiError(decodeURIComponent(response.headers.get('grpc-message') ?? `gRPC status ${status}`), { status: 400 });
+        // gRPC has no cursors on events: they have the numbers of the other forms, in the same order.
+        const seqs = feed.log.events.map(({ seq }) => seq);
+        const decoder = new GrpcDecoder((bytes) => {
+          if (isComplete()) return;
+          events.push({ seq: seqs[events.length] ?? events.length + 1, bytes: bytes.length, text: () => toText(bytes) });
+          if (isComplete()) stop.abort();
+        });
+        await readBytes(response, (bytes) => decoder.push(bytes));
+      } else {
+        await readSse(response, ({ id: eventId, data }) => {
+          if (isComplete()) return;
+          const at = parseCursor(eventId);
+          if (at) cursor = eventId;
+          events.push({ seq: at?.seq ?? events.length + 1, bytes: new TextEncoder().encode(data).length, raw: data, text: () => pretty(data) });
+          if (isComplete()) stop.abort();
+        });
+      }
+    } catch (error) {
+      if (signal.aborted) return;
+      if (!stop.signal.aborted) throw error;
+    } finally {
+      signal.removeEventListener('abort', abort);
+      stop.abort();
+    }
+    onEvents([...events], isComplete() || events.length === before);
+    if (isComplete() || events.length === before || form.isGrpc) return;
+  }
+}
+
+function pretty(data) {
+  try {
+    return JSON.stringify(JSON.parse(data), null, 2);
+  } catch {
+    return data;
+  }
+}
+
+/** Reads a form again when the log of the task has grown. */
+function useForm(form, feed) {
+  const [result, setResult] = useState({ events: [], isComplete: false, error: null });
+  const version = useValue(feed.version);
+  const limit = isTerminal(feed.task) ? feed.log.lastSeq : 0;
+  const isReady = feed.log.lastSeq > 0;
+  useEffect(() => {
+    if (!isReady) return undefined;
+    const stop = new AbortController();
+    setResult({ events: [], isComplete: false, error: null });
+    readForm(form, feed, (events, isComplete) => setResult({ events, isComplete, error: null }), stop.signal)
+      .catch((error) => setResult((before) => ({ ...before, isComplete: true, error })));
+    return () => stop.abort();
+  }, [form, feed, isReady, limit]);
+  return { ...result, version };
+}
+
+/** Marks the lines of a text that another one does not have. */
+function Diff({ text, other }) {
+  const known = new Set(other.split('\n').map((line) => line.trim()));
+  return html`<pre tabindex="0" role="region" aria-label="Event, with marks on lines that the other form does not have">${text.split('\n').slice(0, 2000).map((line) => html`${known.has(line.trim()) ? visible(line) : html`<mark>${visible(line)}</mark>`}${'\n'}`)}</pre>`;
+}
+
+export function Wire({ feed }) {
+  const [name, setName] = useState('json');
+  const [compared, setCompared] = useState('');
+  const [selected, setSelected] = useState(0);
+  const form = FORMS[name];
+  const { events, isComplete, error } = useForm(form, feed);
+  const event = events[Math.min(selected, events.length - 1)];
+  const request = () => {
+    const { path, body, cursor, version, operation } = form.open(feed.id, `${feed.id}.0.0`);
+    const call = requestOf(operation, { path, method: body ? 'POST' : 'GET', body: body && JSON.parse(body), headers: { ...(version && { 'a2a-version': version }), ...(cursor && { 'last-event-id': cursor }) } });
+    return form.isGrpc ? { ...call, method: 'POST', body: JSON.stringify({ id: feed.id }) } : call;
+  };
+  const text = event?.text() ?? '';
+  const row = (index) => html`<div class="list-row" role="row" key=${index} data-index=${index} aria-rowindex=${index + 2} onClick=${() => setSelected(index)}>
+    <span role="cell" class="number">${events[index].seq}</span>
+    <span role="cell"><button type="button" class="small plain row-focus" aria-pressed=${index === selected} onClick=${() => setSelected(index)}>${visible(kindOf(events[index]))}</button></span><span role="cell" class="number muted">${size(events[index].bytes)}</span></div>`;
+  return html`<div class="stack">
+    <div class="row" role="group" aria-label="Form">${Object.entries(FORMS).map(([key, { label }]) => html`<button type="button" class="small" key=${key} aria-pressed=${key === name} onClick=${() => setName(key)}>${label}</button>`)}
+      <span class="grow"></span>
+      <select class="small" aria-label="Compare with" value=${compared} onChange=${(change) => setCompared(change.currentTarget.value)}><option value="">compare with…</option>${Object.entries(FORMS).filter(([key]) => key !== name).map(([key, { label }]) => html`<option value=${key}>${label}</option>`)}</select>
+      <${CopyCall} label="Copy the call" request=${request} /></div>
+    <${ErrorBox} error=${error} title="This form can't be read." />
+    <p class="muted" role="status">${events.length.toLocaleString('en')} events · ${size(events.reduce((sum, { bytes }) => sum + bytes, 0))}${isComplete ? '' : ' · reading…'}</p>
+    ${events.length > 0 && html`<div class="wire">
+      <${VirtualList} count=${events.length} height=${36} label="Events" columns=${3} row=${row} />
+      <div class="detail"><div class="row"><strong>event ${event.seq}</strong><span class="muted">${size(event.bytes)}</span><span class="grow"></span><${CopyButton} text=${event.raw ?? text} label="Copy event" /></div>
+        ${compared ? html`<${Compared} text=${text} form=${FORMS[compared]} feed=${feed} seq=${event.seq} />` : html`<${Code} key=${`${name}/${event.seq}`} text=${text} label="Event" />`}</div>
+    </div>`}
+  </div>`;
+}
+
+function Compared({ text, form, feed, seq }) {
+  const { events, isComplete, error } = useForm(form, feed);
+  const other = events.find((event) => event.seq === seq);
+  if (error) return html`<${ErrorBox} error=${error} />`;
+  if (!other) return html`<p class="muted">${isComplete ? 'This form has no event of this number.' : 'Reading…'}</p>`;
+  return html`<${Diff} text=${text} other=${other.text()} />`;
+}
+
+function kindOf({ raw, text }) {
+  const match = /"(task|statusUpdate|artifactUpdate|message)":/.exec(raw?.slice(0, 200) ?? '') ?? /"kind":\s*"([\w-]+)"/.exec(raw ?? '') ?? /^\s*(\w+)/.exec(raw ? '' : text());
+  return match?.[1] ?? 'event';
+}
