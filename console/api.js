@@ -102,21 +102,26 @@ export class Api {
 export class SseDecoder {
   constructor(onEvent) {
     this.onEvent = onEvent;
-    this.rest = '';
+    /** Pieces of a line without its end: joined once, since a line of many megabytes arrives in many pieces. */
+    this.pieces = [];
     this.event = { id: null, name: '', data: [] };
     this.isFirst = true;
-    this.skipsLineFeed = false;
   }
 
   push(text) {
-    let input = this.rest + text;
-    if (this.isFirst && input) {
-      if (input.startsWith('\ufeff')) input = input.slice(1);
+    if (this.isFirst && text) {
       this.isFirst = false;
+      if (text.startsWith('\ufeff')) text = text.slice(1);
     }
+    const last = this.pieces.at(-1);
+    if (!/[\r\n]/.test(text) && !last?.endsWith('\r')) {
+      if (text) this.pieces.push(text);
+      return;
+    }
+    const before = this.pieces.join('');
+    const input = before + text;
     let start = 0;
-    // Only text that was not searched before: a line of many megabytes arrives in many pieces.
-    let from = this.rest.endsWith('\r') ? this.rest.length - 1 : this.rest.length;
+    let from = before.endsWith('\r') ? before.length - 1 : before.length;
     for (;;) {
       const end = nextBreak(input, from);
       // A line feed after a carriage return may be in the next piece.
@@ -125,7 +130,7 @@ export class SseDecoder {
       start = input.startsWith('\r\n', end) ? end + 2 : end + 1;
       from = start;
     }
-    this.rest = input.slice(start);
+    this.pieces = start < input.length ? [input.slice(start)] : [];
   }
 
   line(line) {
