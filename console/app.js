@@ -4,7 +4,7 @@ import { render } from './vendor/preact.js';
 import { useEffect, useState } from './vendor/hooks.js';
 import { visible } from './text.js';
 import { announce, Dialog, Guard, html, Link, Menu, useValue } from './ui.js';
-import { agent, agents, card, challenge, connection, epoch, forget, go, listen, operator, prefer, preferences, route, session, start } from './store.js';
+import { agent, agents, card, challenge, connection, epoch, forget, go, isOperator, listen, operator, prefer, preferences, route, session, start } from './store.js';
 import { Card } from './views/card.js';
 import { Chat, newConversation } from './views/chat.js';
 import { Push } from './views/push.js';
@@ -17,8 +17,8 @@ const VIEWS = {
   chat: { label: 'Chat', view: Chat },
   tasks: { label: 'Tasks', view: Tasks },
   card: { label: 'Card', view: Card },
-  push: { label: 'Push', view: Push, isOperator: true },
-  status: { label: 'Status', view: Status, isOperator: true },
+  push: { label: 'Push', view: Push, isFor: isOperator },
+  status: { label: 'Status', view: Status, isFor: operator },
   settings: { label: 'Settings', view: Settings },
   task: { label: 'Task', view: Task, isHidden: true },
 };
@@ -27,7 +27,7 @@ const THEMES = { auto: 'light', light: 'dark', dark: 'auto' };
 const CONNECTIONS = { live: ['ok', '● connected'], offline: ['fail', '○ offline'], unauthorized: ['ask', '○ sign in'], connecting: ['muted', '○ connecting'] };
 
 /** Names of the views that the caller can use, in the order of the keys 1 to 6. */
-const available = (isOperator) => Object.entries(VIEWS).filter(([, view]) => !view.isHidden && (isOperator || !view.isOperator));
+const available = () => Object.entries(VIEWS).filter(([, view]) => !view.isHidden && (!view.isFor || view.isFor.peek()));
 
 function Caller() {
   const current = useValue(session);
@@ -37,7 +37,7 @@ function Caller() {
 
 function Header({ onKeys }) {
   const { view } = useValue(route);
-  const isOperator = useValue(operator) !== null;
+  useValue(operator);
   const list = useValue(agents);
   const current = useValue(agent);
   const { theme } = useValue(preferences);
@@ -48,7 +48,7 @@ function Header({ onKeys }) {
     ${list.length > 1
       ? html`<select class="small" aria-label="Agent" value=${current.id} onChange=${(event) => go(['chat'], { agent: event.currentTarget.value })}>${list.map(({ id, name }) => html`<option value=${id}>${visible(name)}</option>`)}</select>`
       : html`<span>${visible(useValue(card)?.name ?? current.name)}</span>`}
-    <nav aria-label="Views">${available(isOperator).map(([name, { label }]) => html`<${Link} key=${name} to=${[name]} class=${name === shownView ? 'current' : ''} aria-current=${name === shownView ? 'page' : undefined}>${label}</${Link}>`)}</nav>
+    <nav aria-label="Views">${available().map(([name, { label }]) => html`<${Link} key=${name} to=${[name]} class=${name === shownView ? 'current' : ''} aria-current=${name === shownView ? 'page' : undefined}>${label}</${Link}>`)}</nav>
     <div class="tools"><span class=${tone} role="status">${word}</span><${Caller} />
       <button type="button" class="small" title="Theme" onClick=${() => { prefer({ theme: THEMES[theme] }); announce(`Theme ${THEMES[theme]}`); }}>◐ ${theme}</button>
       <button type="button" class="small" aria-label="Keys" title="Keys (?)" onClick=${onKeys}>?</button></div>
@@ -66,7 +66,7 @@ function useKeys(onKeys) {
         if (event.key === 'Escape') event.target.blur();
         return;
       }
-      const views = available(operator.peek() !== null);
+      const views = available();
       if (/^[1-6]$/.test(event.key) && views[event.key - 1]) go([views[event.key - 1][0]]);
       else if (event.key === '/') (document.getElementById('find') ?? document.getElementById('composer-text'))?.focus();
       else if (event.key === 'n') newConversation();
@@ -83,7 +83,7 @@ function useKeys(onKeys) {
 
 function App() {
   const { view, args } = useValue(route);
-  const isOperator = useValue(operator) !== null;
+  const isFull = useValue(isOperator);
   const generation = useValue(epoch);
   const name = useValue(card)?.name;
   const [showsKeys, setShowsKeys] = useState(false);
@@ -91,7 +91,7 @@ function App() {
   const { view: View, label } = VIEWS[view] ?? VIEWS.chat;
   useEffect(() => { document.title = `${label} · ${name ? visible(name) : 'A2A console'}`; }, [label, name]);
   return html`<${Header} onKeys=${() => setShowsKeys(true)} />
-    <main id="main" tabindex="-1"><${Guard} key=${`${generation}/${view}/${view === 'task' ? args[0] : ''}/${agent.peek().id}/${isOperator}`}><${View} /></${Guard}></main>
+    <main id="main" tabindex="-1"><${Guard} key=${`${generation}/${view}/${view === 'task' ? args[0] : ''}/${agent.peek().id}/${isFull}`}><${View} /></${Guard}></main>
     <${LoginDialog} />
     ${showsKeys && html`<${Dialog} title="Keys" onClose=${() => setShowsKeys(false)}><${KeyTable} /></${Dialog}>`}`;
 }

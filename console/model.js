@@ -17,7 +17,7 @@ const UNKNOWN_STATE = { word: 'unknown', symbol: '·', tone: 'muted' };
 /** Returns the row of `STATES` for a state; an unknown one keeps its own name as the word. */
 export function stateOf(name) {
   if (Object.hasOwn(STATES, name)) return STATES[name];
-  return name ? { ...UNKNOWN_STATE, word: String(name) } : UNKNOWN_STATE;
+  return name ? { ...UNKNOWN_STATE, word: String(name).replace(/^TASK_STATE_/, '').toLowerCase() } : UNKNOWN_STATE;
 }
 
 export const isTerminal = (task) => stateOf(task?.status?.state).isTerminal === true;

@@ -2,6 +2,7 @@
 
 import { batch, computed, effect, signal } from './vendor/signals.js';
 import { Api, ApiError, base, follow, readSse } from './api.js';
+import server from './server.js';
 import { TaskLog, isInterrupted, isTerminal, listRow, operatorRow, payloadOf } from './model.js';
 
 // --- Route -----------------------------------------------------------------------------------------------------------------
@@ -160,8 +161,11 @@ export const operatorApi = new Api({ credentials: operatorHeaders });
 
 /** Status of the server from the operator API, or `null` if the caller may not read it. */
 export const operator = signal(null);
+/** True if the caller may read the tasks and deliveries of all owners. Without credentials, a local caller gets counts only. */
+export const isOperator = computed(() => (operator.value?.access ?? '') === 'full');
 
 export async function probeOperator() {
+  if (!server.operator) return;
   try {
     operator.value = await operatorApi.json('operator/status');
   } catch {
@@ -176,7 +180,8 @@ const pathOf = ({ id, url }) => (String(url ?? '').endsWith(`/${encodeURICompone
 export async function start() {
   void probeOperator();
   try {
-    const catalog = await rootApi.json('agents');
+    // A page of one agent has no catalog: the request for the card tells whether the server answers.
+    const catalog = server.agents ? await rootApi.json('agents') : {};
     agents.value = (catalog.agents ?? []).map((entry) => ({ id: String(entry.id), name: String(entry.name ?? entry.id), path: pathOf(entry) }));
     connection.value = 'live';
   } catch (error) {
@@ -259,7 +264,7 @@ class OwnTasks extends List {
   add(tasks) {
     for (const task of tasks) {
       const row = listRow(task);
-      row.asked ||= this.rows.get(row.id)?.asked ?? '';
+      row.asked = this.rows.get(row.id)?.asked || row.asked;
       this.rows.set(row.id, row);
     }
     this.touch();

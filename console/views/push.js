@@ -4,7 +4,7 @@ import { useEffect, useState } from '../vendor/hooks.js';
 import { duration, shortId } from '../model.js';
 import { visible } from '../text.js';
 import { Age, announce, Confirm, CopyButton, Empty, ErrorBox, Field, html, Link, useValue } from '../ui.js';
-import { api, card, go, isVisible, now, operator, operatorApi, replaceRoute, route } from '../store.js';
+import { api, card, go, isOperator, isVisible, now, operator, operatorApi, replaceRoute, route } from '../store.js';
 
 const STATES = { waiting: 'ask', due: 'busy', leased: 'busy', dead: 'fail' };
 const POLL_MS = 3000;
@@ -15,12 +15,12 @@ function Delivery({ delivery, onRetry }) {
   return html`<tr>
     <td><span class=${`state ${STATES[state] ?? 'muted'}`}>${visible(state)}</span>${delivery.reason && html`<div class="muted">${visible(delivery.reason)}</div>`}</td>
     <td><code>${visible(delivery.url ?? '')}</code><div class="muted">config ${visible(shortId(delivery.config))}${delivery.owner ? ` · ${visible(delivery.owner)}` : ''}</div></td>
-    <td><${Link} to=${['task', delivery.task]} query=${{ owner: delivery.owner, tenant: delivery.tenant, of: delivery.agent }}>${visible(shortId(delivery.task))}</${Link}></td>
+    <td class="nowrap"><${Link} to=${['task', delivery.task]} query=${{ owner: delivery.owner, tenant: delivery.tenant, of: delivery.agent }}>${visible(shortId(delivery.task))}</${Link}></td>
     <td class="number">${delivery.delivered ?? 0} of ${delivery.events ?? '?'}</td>
     <td class="number">${delivery.attempts ?? 0}</td>
     <td>${visible(outcome)}${last?.at && html` <span class="muted"><${Age} at=${Date.parse(last.at)} /> ago</span>`}</td>
-    <td>${delivery.due && state !== 'dead' ? html`<${Due} at=${Date.parse(delivery.due)} />` : '–'}</td>
-    <td class="number">${duration((delivery.lag_seconds ?? 0) * 1000)}</td>
+    <td class="nowrap">${delivery.due && state !== 'dead' ? html`<${Due} at=${Date.parse(delivery.due)} />` : '–'}</td>
+    <td class="number nowrap">${duration((delivery.lag_seconds ?? 0) * 1000)}</td>
     <td>${delivery.events !== delivery.delivered && html`<button type="button" class="small" onClick=${onRetry}>Retry</button>`}</td>
   </tr>`;
 }
@@ -75,7 +75,7 @@ export function Push() {
     <${ErrorBox} error=${error} title="Deliveries can't be read." onRetry=${() => load()} />
     ${error && (error.status === 401 || error.status === 403) && html`<p>This needs the scope <code>admin</code> or the operator token of the start: see <${Link} to=${['settings']}>Settings</${Link}>.</p>`}
     ${deliveries?.length === 0 && html`<${Empty}><p>No delivery${state ? ` is ${state}` : ' waits'}.</p><p>A receiver for trying it out:</p><div class="row"><code>a2a listen --port 9000</code><${CopyButton} text="a2a listen --port 9000" /></div></${Empty}>`}
-    ${deliveries?.length > 0 && html`<div class="scroll" tabindex="0" role="region" aria-label="Deliveries"><table><thead><tr><th>State</th><th>Receiver</th><th>Task</th><th class="number">Delivered</th><th class="number">Attempts</th><th>Last attempt</th><th>Next</th><th class="number">Lag</th><th><span class="sr-only">Actions</span></th></tr></thead>
+    ${deliveries?.length > 0 && html`<div class="scroll" tabindex="0" role="region" aria-label="Deliveries"><table class="wide"><thead><tr><th>State</th><th>Receiver</th><th>Task</th><th class="number">Delivered</th><th class="number">Attempts</th><th>Last attempt</th><th>Next</th><th class="number">Lag</th><th><span class="sr-only">Actions</span></th></tr></thead>
       <tbody>${deliveries.map((delivery) => html`<${Delivery} key=${`${delivery.agent}/${delivery.task}/${delivery.config}`} delivery=${delivery}
         onRetry=${() => retry({ agent: delivery.agent, owner: delivery.owner, tenant: delivery.tenant, task: delivery.task, config: delivery.config })} />`)}</tbody></table></div>`}
     ${next && html`<button type="button" onClick=${() => load(next)}>Show more</button>`}
@@ -119,6 +119,6 @@ export function TaskPush({ task }) {
       <div class="grid"><${Field} label="URL"><input type="url" required value=${draft.url} onInput=${(event) => setDraft({ ...draft, url: event.currentTarget.value })} /></${Field}>
         <${Field} label="Token" hint="Optional; signs or marks the notifications"><input value=${draft.token} autocomplete="off" onInput=${(event) => setDraft({ ...draft, token: event.currentTarget.value })} /></${Field}></div>
       <div class="row"><button type="submit" class="primary">Register</button></div></form>
-    ${useValue(operator) && html`<p><button type="button" class="small" onClick=${() => go(['push'])}>Deliveries of all tasks</button></p>`}
+    ${useValue(isOperator) && html`<p><button type="button" class="small" onClick=${() => go(['push'])}>Deliveries of all tasks</button></p>`}
   </div>`;
 }

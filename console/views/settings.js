@@ -3,7 +3,7 @@
 import { useState } from '../vendor/hooks.js';
 import { visible } from '../text.js';
 import { Dialog, Field, html, PageLink, useValue } from '../ui.js';
-import { card, challenge, extraHeaders, forget, login, operator, operatorToken, prefer, preferences, session, setExtraHeaders, useOperatorToken } from '../store.js';
+import { card, challenge, extraHeaders, forget, isOperator, login, operatorToken, prefer, preferences, session, setExtraHeaders, useOperatorToken } from '../store.js';
 import server from '../server.js';
 import { schemesOf } from './card.js';
 
@@ -59,7 +59,7 @@ function Headers() {
 }
 
 function Operator() {
-  const status = useValue(operator);
+  const isFull = useValue(isOperator);
   const token = useValue(operatorToken);
   const [draft, setDraft] = useState('');
   const submit = (event) => {
@@ -68,7 +68,7 @@ function Operator() {
     setDraft('');
   };
   return html`<section class="box stack"><h2>Operator</h2>
-    <p>${status ? 'The operator views are available.' : 'The operator views need credentials with the scope admin, or the operator token that the server prints at its start, in the URL behind the #.'}${token ? ' The operator token is kept for this tab.' : ''}</p>
+    <p>${isFull ? 'You see the tasks and deliveries of all owners.' : 'The operator views need credentials with the scope admin, or the operator token that the server prints at its start, in the URL behind the #.'}${token ? ' The operator token is kept for this tab.' : ''}</p>
     <form class="row" onSubmit=${submit}><${Field} label="Operator token"><input type="password" required autocomplete="off" value=${draft} onInput=${(event) => setDraft(event.currentTarget.value)} /></${Field}><button type="submit">Use</button>
       ${token && html`<button type="button" onClick=${() => useOperatorToken(null)}>Forget operator token</button>`}</form></section>`;
 }

@@ -4,7 +4,7 @@ import { useEffect, useMemo, useState } from '../vendor/hooks.js';
 import { duration, errorIdOf, isInterrupted, isTerminal, shortId, size, stateOf, summary, timeOfId, timelineRows, turnsOf } from '../model.js';
 import { visible } from '../text.js';
 import { Clock, CopyButton, Empty, ErrorBox, html, Link, Menu, State, Tabs, useValue } from '../ui.js';
-import { api, go, messageOf, now, operator, operatorApi, requestOf, route, send, TaskFeed, watch } from '../store.js';
+import { api, go, isOperator, messageOf, now, operatorApi, requestOf, route, send, TaskFeed, watch } from '../store.js';
 import { curl, grpcurl, python, a2a } from '../copy.js';
 import { Question, TaskActions } from './chat.js';
 import { Artifact, Message, Part } from './parts.js';
@@ -27,10 +27,10 @@ function sendRequest(task) {
 /** Facts that only the operator API knows: turns with attempts, caller, cause of an error. */
 function useOperatorTask(id, feedVersion) {
   const { query } = useValue(route);
-  const isOperator = useValue(operator) !== null;
+  const isFull = useValue(isOperator);
   const [facts, setFacts] = useState(null);
   useEffect(() => {
-    if (!isOperator) return undefined;
+    if (!isFull) return undefined;
     const stop = new AbortController();
     const params = new URLSearchParams();
     for (const [name, from] of [['owner', 'owner'], ['tenant', 'tenant'], ['agent', 'of']]) if (query.get(from)) params.set(name, query.get(from));
@@ -39,7 +39,7 @@ function useOperatorTask(id, feedVersion) {
       clearTimeout(timer);
       stop.abort();
     };
-  }, [id, isOperator, feedVersion]);
+  }, [id, isFull, feedVersion]);
   return facts;
 }
 
@@ -57,9 +57,9 @@ function Facts({ task, facts, feed }) {
     ${created !== null && html`<${Fact} name="time"><${Clock} at=${created} /> for ${duration(end - created)}</${Fact}>`}
     ${feed && html`<${Fact} name="events">${feed.log.events.length.toLocaleString('en')}</${Fact}>`}
     ${errorId && html`<${Fact} name="error id"><code>${visible(errorId)}</code> <${CopyButton} text=${errorId} label="Copy error id" />
-      ${facts ? (facts.cause ? html` <span class="bad">${visible(`${facts.cause.kind}: ${facts.cause.text}`)}</span>` : html` <span class="muted">search the log for it</span>`) : html` <span class="muted">the operator finds the cause by it</span>`}</${Fact}>`}
+      <span class="muted">${facts ? 'the log has the cause under it' : 'the operator finds the cause by it'}</span></${Fact}>`}
     ${facts?.task && html`<${Fact} name="owner">${visible(facts.task.owner || '—')}${facts.task.tenant ? ` · tenant ${visible(facts.task.tenant)}` : ''}</${Fact}>`}
-    ${turn && html`<${Fact} name="last turn">${visible([turn.caller && `caller ${turn.caller}`, turn.binding && `${turn.binding} ${turn.version ?? ''}`, `attempt ${turn.attempt ?? 1}`, turn.trace && `trace ${turn.trace}`].filter(Boolean).join(' · '))}</${Fact}>`}
+    ${turn && html`<${Fact} name="last turn">${visible([turn.caller && `caller ${turn.caller}`, turn.binding && `${turn.binding} ${turn.version ?? ''}`, `attempt ${turn.attempt ?? 1}`, turn.reason && turn.reason !== 'none' && `reason ${turn.reason}`, turn.tokens?.input && `${turn.tokens.input} + ${turn.tokens.output} tokens`, turn.trace && `trace ${turn.trace}`].filter(Boolean).join(' · '))}</${Fact}>`}
   </dl>`;
 }
 
@@ -133,7 +133,7 @@ function Timeline({ feed, facts }) {
     <section class="stack"><div class="row"><h2 class="grow">Events</h2>
       <select class="small" aria-label="Kind of event" value=${kind} onChange=${(event) => setKind(event.currentTarget.value)}><option value="">all kinds</option>${Object.entries(KINDS).map(([name, word]) => html`<option value=${name}>${word}</option>`)}</select>
       <input id="find" class="small" type="search" aria-label="Find in events" placeholder="find" value=${find} onInput=${(event) => setFind(event.currentTarget.value)} /></div>
-      <div class="scroll" tabindex="0" role="region" aria-label="Events"><table class="events"><thead><tr><th class="number">#</th><th>At</th><th class="number">+Δ</th><th>What</th><th class="number">Bytes</th></tr></thead><tbody>
+      <div class="scroll" tabindex="0" role="region" aria-label="Events"><table class="events"><thead><tr><th class="number">#</th><th>At</th><th class="number">+Δ</th><th class="what">What</th><th class="number">Bytes</th></tr></thead><tbody>
         ${shown.slice(0, limit).map((row) => html`<tr key=${row.from}><td class="number">${row.events.length > 0
           ? html`<button type="button" class="small plain" aria-expanded=${opened === row.from} aria-label=${`Event ${row.from}`} onClick=${() => setOpened(opened === row.from ? null : row.from)}>${opened === row.from ? '▾' : '▸'} ${row.from}${row.to > row.from ? `…${row.to.toLocaleString('en')}` : ''}</button>` : row.from}</td>
           <td class="mono"><${Clock} at=${row.at} /></td><td class="number mono">${row.delta === null ? '' : `+${duration(row.delta)}`}</td>
@@ -182,7 +182,7 @@ export function Task() {
     const foreign = facts?.task;
     return html`<div class="view"><div class="row"><h1>Task ${visible(shortId(id))}</h1></div>
       ${foreign ? html`<div class="row"><${State} name=${foreign.state} /><span>${visible(foreign.message ?? '')}</span></div><${Facts} task=${{ id, contextId: foreign.context, status: { state: foreign.state, timestamp: foreign.updated } }} facts=${facts} />
-        <${Turns} feed=${feed} facts=${facts} /><${OperatorEvents} id=${id} query=${query} />`
+        <${Turns} feed=${feed} facts=${facts} />${facts.snapshot && html`<${Result} task=${facts.snapshot} />`}<${OperatorEvents} id=${id} query=${query} />`
       : error ? html`<${ErrorBox} error=${error} title="The task can't be shown." onRetry=${() => feed.load()} />` : html`<${Empty}>Loading…</${Empty}>`}</div>`;
   }
   const answer = (parts) => send({ message: messageOf(parts, { taskId: task.id, contextId: task.contextId }), options: {} });
@@ -219,7 +219,7 @@ function OperatorEvents({ id, query }) {
   };
   useEffect(() => { void load(0); }, [id]);
   return html`<section class="stack"><h2>Events</h2><${ErrorBox} error=${error} onRetry=${() => load(0)} />
-    <div class="scroll" tabindex="0" role="region" aria-label="Events"><table class="events"><thead><tr><th class="number">#</th><th>At</th><th>What</th><th class="number">Bytes</th></tr></thead><tbody>
+    <div class="scroll" tabindex="0" role="region" aria-label="Events"><table class="events"><thead><tr><th class="number">#</th><th>At</th><th class="what">What</th><th class="number">Bytes</th></tr></thead><tbody>
       ${events.map((event) => html`<tr key=${event.seq}><td class="number">${event.seq}</td><td class="mono">${event.time ? html`<${Clock} at=${Date.parse(event.time)} />` : html`<span class="muted">unknown</span>`}</td>
         <td>${event.hidden ? html`<span class="muted">(on no stream) </span>` : ''}<code>${visible(JSON.stringify(event.wire).slice(0, 2000))}</code></td><td class="number">${size(event.bytes)}</td></tr>`)}
     </tbody></table></div>${next !== null && events.length > 0 && html`<button type="button" onClick=${() => load(next)}>Show more</button>`}</section>`;

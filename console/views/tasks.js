@@ -4,7 +4,7 @@ import { useMemo, useRef, useState } from '../vendor/hooks.js';
 import { duration, matches, PRESETS, shortId, STATES, stateOf } from '../model.js';
 import { visible } from '../text.js';
 import { Age, Empty, ErrorBox, html, Link, Menu, State, useNarrow, useValue, VirtualList } from '../ui.js';
-import { allTasks, api, go, now, operator, ownTasks, replaceRoute, route } from '../store.js';
+import { allTasks, api, go, isOperator, now, ownTasks, replaceRoute, route } from '../store.js';
 
 const PRESET_WORDS = { 'in-flight': 'In flight', waits: 'Waits for client', failed: 'Failed' };
 const SINCE = { '': 'Any time', 900: '15 minutes', 3600: '1 hour', 86400: '1 day', 604800: '7 days' };
@@ -24,7 +24,7 @@ function Filters({ query, isAll, count, list }) {
   return html`<div class="stack">
     <div class="row"><h1>Tasks</h1><span class="muted" role="status">${count === total ? '' : `${count.toLocaleString('en')} of `}${total.toLocaleString('en')} tasks · ${listState === 'live' ? '● live' : listState === 'loading' ? `loading ${list.rows.size.toLocaleString('en')}…` : '○ offline'}</span>
       <span class="grow"></span>
-      ${useValue(operator) && html`<label class="check"><input type="checkbox" checked=${isAll} onChange=${(event) => set({ all: event.currentTarget.checked ? '1' : '', owner: '' })} />all owners</label>`}</div>
+      ${useValue(isOperator) && html`<label class="check"><input type="checkbox" checked=${isAll} onChange=${(event) => set({ all: event.currentTarget.checked ? '1' : '', owner: '' })} />all owners</label>`}</div>
     <div class="row">
       <input id="find" type="search" class="grow" aria-label="Find by id, context, error id or text" placeholder="id, context, error id or text  ( / )" value=${query.get('find') ?? ''} onInput=${(event) => set({ find: event.currentTarget.value })} />
       ${Object.entries(PRESET_WORDS).map(([name, word]) => html`<button type="button" class="small" aria-pressed=${current === name} onClick=${() => set({ state: current === name ? '' : name })}>${word}</button>`)}
@@ -89,7 +89,7 @@ function useStableOrder(sorted, filterKey) {
 export function Tasks() {
   const { query } = useValue(route);
   useValue(api);
-  const isAll = query.get('all') === '1' && useValue(operator) !== null;
+  const isAll = useValue(isOperator) && query.get('all') === '1';
   const list = isAll ? allTasks() : ownTasks();
   const version = useValue(list.version);
   const error = useValue(list.error);
