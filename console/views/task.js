@@ -28,19 +28,19 @@ function sendRequest(task) {
 function useOperatorTask(id, feedVersion) {
   const { query } = useValue(route);
   const isFull = useValue(isOperator);
-  const [facts, setFacts] = useState(null);
+  const [result, setResult] = useState([null, null]);
   useEffect(() => {
     if (!isFull) return undefined;
     const stop = new AbortController();
     const params = new URLSearchParams();
     for (const [name, from] of [['owner', 'owner'], ['tenant', 'tenant'], ['agent', 'of']]) if (query.get(from)) params.set(name, query.get(from));
-    const timer = setTimeout(() => operatorApi.json(`operator/tasks/${encodeURIComponent(id)}?${params}`, { signal: stop.signal }).then(setFacts, () => {}), 150);
+    const timer = setTimeout(() => operatorApi.json(`operator/tasks/${encodeURIComponent(id)}?${params}`, { signal: stop.signal }).then((facts) => setResult([facts, null]), (error) => stop.signal.aborted || setResult(([facts]) => [facts, error])), 150);
     return () => {
       clearTimeout(timer);
       stop.abort();
     };
   }, [id, isFull, feedVersion]);
-  return facts;
+  return result;
 }
 
 const Fact = ({ name, children }) => html`<dt>${name}</dt><dd>${children}</dd>`;
@@ -78,7 +78,7 @@ function spansOf(feed, facts, current) {
       return { segments: segments.filter(({ from, to }) => to >= from && from !== null), from: segments[0].from, to: ended, waited: before === null ? 0 : Math.max(0, segments[0].from - before), end: turn.outcome, errorId: turn.error_id };
     });
   }
-  return turnsOf(feed.log.events, current);
+  return feed ? turnsOf(feed.log.events, current) : [];
 }
 
 function Turns({ feed, facts }) {
@@ -164,8 +164,25 @@ function FeedState({ feed }) {
   return error ? null : html`<span class="muted">${state === 'ended' ? 'complete' : ''}</span>`;
 }
 
+/** Task of any owner, only from the operator API. */
+function OperatorTask({ id, query }) {
+  const [facts, error] = useOperatorTask(id, Math.floor(useValue(now) / 8000));
+  if (!facts) return html`<div class="view"><h1>Task ${visible(shortId(id))}</h1>${error ? html`<${ErrorBox} error=${error} title="The task can't be shown." />` : html`<${Empty}>Loading…</${Empty}>`}</div>`;
+  const { state, context, updated, message } = facts.task;
+  const task = facts.snapshot ?? { id, contextId: context, status: { state, timestamp: updated } };
+  return html`<div class="view"><div class="row"><h1><${State} name=${state} /> task ${visible(shortId(id))}</h1><span class="grow"></span><${Link} to=${['task', id]} class="button small">Open as own task</${Link}></div>
+    <${Facts} task=${task} facts=${facts} />${message && html`<p class="box">${visible(message)}</p>`}
+    <${Turns} facts=${facts} /><${OperatorEvents} id=${id} query=${query} />${facts.snapshot && html`<${Result} task=${task} />`}</div>`;
+}
+
 export function Task() {
-  const { args: [id = '', tab = 'timeline'], query } = useValue(route);
+  const { args: [id = ''], query } = useValue(route);
+  const isFull = useValue(isOperator);
+  return isFull && query.has('of') ? html`<${OperatorTask} id=${id} query=${query} />` : html`<${OwnTask} />`;
+}
+
+function OwnTask() {
+  const { args: [id = '', tab = 'timeline'] } = useValue(route);
   const client = useValue(api);
   const feed = useMemo(() => new TaskFeed(id, client), [id, client]);
   useEffect(() => {
@@ -174,17 +191,11 @@ export function Task() {
   }, [feed]);
   useValue(feed.version);
   const state = feed.task?.status?.timestamp;
-  const facts = useOperatorTask(id, state);
+  const [facts] = useOperatorTask(id, state);
   const error = useValue(feed.error);
   const { task } = feed;
   const items = [['timeline', 'Timeline'], ['result', 'Result'], ['wire', 'Wire'], ['push', 'Push']].map(([name, label]) => ({ name, label, to: ['task', id, name] }));
-  if (!task) {
-    const foreign = facts?.task;
-    return html`<div class="view"><div class="row"><h1>Task ${visible(shortId(id))}</h1></div>
-      ${foreign ? html`<div class="row"><${State} name=${foreign.state} /><span>${visible(foreign.message ?? '')}</span></div><${Facts} task=${{ id, contextId: foreign.context, status: { state: foreign.state, timestamp: foreign.updated } }} facts=${facts} />
-        <${Turns} feed=${feed} facts=${facts} />${facts.snapshot && html`<${Result} task=${facts.snapshot} />`}<${OperatorEvents} id=${id} query=${query} />`
-      : error ? html`<${ErrorBox} error=${error} title="The task can't be shown." onRetry=${() => feed.load()} />` : html`<${Empty}>Loading…</${Empty}>`}</div>`;
-  }
+  if (!task) return html`<div class="view"><h1>Task ${visible(shortId(id))}</h1>${error ? html`<${ErrorBox} error=${error} title="The task can't be shown." onRetry=${() => feed.load()} />` : html`<${Empty}>Loading…</${Empty}>`}</div>`;
   const answer = (parts) => send({ message: messageOf(parts, { taskId: task.id, contextId: task.contextId }), options: {} });
   return html`<div class="view">
     <div class="row"><h1><${State} name=${task.status?.state} /> task ${visible(shortId(id))}</h1><${FeedState} feed=${feed} /><span class="grow"></span>
