@@ -3,7 +3,7 @@
 import { render } from './vendor/preact.js';
 import { useEffect, useState } from './vendor/hooks.js';
 import { visible } from './text.js';
-import { announce, Dialog, Guard, html, Link, Menu, useValue } from './ui.js';
+import { announce, Button, Dialog, Guard, html, Link, Menu, useValue } from './ui.js';
 import { agent, agents, card, challenge, connection, epoch, forget, go, isOperator, listen, operator, prefer, preferences, route, session, start } from './store.js';
 import { Card } from './views/card.js';
 import { Chat, newConversation } from './views/chat.js';
@@ -31,8 +31,8 @@ const available = () => Object.entries(VIEWS).filter(([, view]) => !view.isHidde
 
 function Caller() {
   const current = useValue(session);
-  if (!current) return html`<button type="button" class="small" onClick=${() => { challenge.value = { message: 'Credentials of the agent, as its card declares them.' }; }}>Sign in</button>`;
-  return html`<${Menu} label=${visible(current.label)} title="Caller"><button type="button" onClick=${forget}>Forget credentials</button></${Menu}>`;
+  if (!current) return html`<${Button} onClick=${() => { challenge.value = { message: 'Credentials of the agent, as its card declares them.' }; }}>Sign in<//>`;
+  return html`<${Menu} label=${current.label} title="Caller"><${Button} class="" onClick=${forget}>Forget credentials<//><//>`;
 }
 
 function Header({ onKeys }) {
@@ -46,12 +46,12 @@ function Header({ onKeys }) {
   return html`<header class="top"><a class="skip" href="#main" onClick=${(event) => { event.preventDefault(); document.getElementById('main').focus(); }}>Skip to content</a>
     <span class="brand">a2a</span>
     ${list.length > 1
-      ? html`<select class="small" aria-label="Agent" value=${current.id} onChange=${(event) => go(['chat'], { agent: event.currentTarget.value })}>${list.map(({ id, name }) => html`<option value=${id}>${visible(name)}</option>`)}</select>`
-      : html`<span>${visible(useValue(card)?.name ?? current.name)}</span>`}
-    <nav aria-label="Views">${available().map(([name, { label }]) => html`<${Link} key=${name} to=${[name]} class=${name === shownView ? 'current' : ''} aria-current=${name === shownView ? 'page' : undefined}>${label}</${Link}>`)}</nav>
+      ? html`<select class="small" aria-label="Agent" value=${current.id} onChange=${(event) => go(['chat'], { agent: event.currentTarget.value })}>${list.map(({ id, name }) => html`<option value=${id}>${name}</option>`)}</select>`
+      : html`<span>${useValue(card)?.name ?? current.name}</span>`}
+    <nav aria-label="Views">${available().map(([name, { label }]) => html`<${Link} key=${name} to=${[name]} class=${name === shownView ? 'current' : ''} aria-current=${name === shownView ? 'page' : undefined}>${label}<//>`)}</nav>
     <div class="tools"><span class=${tone} role="status">${word}</span><${Caller} />
-      <button type="button" class="small" title="Theme" onClick=${() => { prefer({ theme: THEMES[theme] }); announce(`Theme ${THEMES[theme]}`); }}>◐ ${theme}</button>
-      <button type="button" class="small" aria-label="Keys" title="Keys (?)" onClick=${onKeys}>?</button></div>
+      <${Button} title="Theme" onClick=${() => { prefer({ theme: THEMES[theme] }); announce(`Theme ${THEMES[theme]}`); }}>◐ ${theme}<//>
+      <${Button} aria-label="Keys" title="Keys (?)" onClick=${onKeys}>?<//></div>
   </header>`;
 }
 
@@ -91,9 +91,9 @@ function App() {
   const { view: View, label } = VIEWS[view] ?? VIEWS.chat;
   useEffect(() => { document.title = `${label} · ${name ? visible(name) : 'A2A console'}`; }, [label, name]);
   return html`<${Header} onKeys=${() => setShowsKeys(true)} />
-    <main id="main" tabindex="-1"><${Guard} key=${`${generation}/${view}/${view === 'task' ? args[0] : ''}/${agent.peek().id}/${isFull}`}><${View} /></${Guard}></main>
+    <main id="main" tabindex="-1"><${Guard} key=${`${generation}/${view}/${view === 'task' ? args[0] : ''}/${agent.peek().id}/${isFull}`}><${View} /><//></main>
     <${LoginDialog} />
-    ${showsKeys && html`<${Dialog} title="Keys" onClose=${() => setShowsKeys(false)}><${KeyTable} /></${Dialog}>`}`;
+    ${showsKeys && html`<${Dialog} title="Keys" onClose=${() => setShowsKeys(false)}><${KeyTable} /><//>`}`;
 }
 
 listen();

@@ -117,13 +117,6 @@ export function applyEvent(task, response) {
   return task;
 }
 
-/** Removes empty lists, as the JSON of the server has none: for a comparison with `GetTask`. */
-export function withoutEmptyLists(task) {
-  const result = { ...task };
-  for (const name of ['history', 'artifacts']) if (!result[name]?.length) delete result[name];
-  return result;
-}
-
 /** The log of a task as far as it was received: each event once, in the order of its number. */
 export class TaskLog {
   constructor() {

@@ -5,7 +5,7 @@ import { Api, ApiError, base, follow, readSse } from './api.js';
 import server from './server.js';
 import { TaskLog, isInterrupted, isTerminal, listRow, operatorRow, payloadOf } from './model.js';
 
-// --- Route -----------------------------------------------------------------------------------------------------------------
+// Route
 
 function parseHash(hash) {
   const [path, query = ''] = hash.replace(/^#\/?/, '').split('?', 2);
@@ -46,7 +46,7 @@ export function replaceRoute(segments, query) {
   route.value = parseHash(location.hash);
 }
 
-// --- Preferences (in this browser; no content, no credentials) ---------------------------------------------------------------
+// Preferences (in this browser; no content, no credentials)
 
 const DEFAULTS = { theme: 'auto', shortcuts: true, markdown: false };
 
@@ -76,7 +76,7 @@ export const prefer = (change) => {
 export const isVisible = signal(true);
 export const now = signal(Date.now());
 
-// --- Session ---------------------------------------------------------------------------------------------------------------
+// Session
 
 /** Credentials: `{scheme, label, headers}` or `null`. In memory, and in `sessionStorage` if the caller chose to keep them. */
 export const session = signal(stored(sessionStorage, 'a2a-session', null));
@@ -139,7 +139,7 @@ export function forget() {
   forgetData();
 }
 
-// --- Agents ----------------------------------------------------------------------------------------------------------------
+// Agents
 
 /** Entries of the catalog: `{id, name, path}`. */
 export const agents = signal([]);
@@ -198,7 +198,7 @@ export async function loadCard() {
   }
 }
 
-// --- Lists of tasks ----------------------------------------------------------------------------------------------------------
+// Lists of tasks
 
 const POLL_MS = 2000;
 
@@ -360,7 +360,7 @@ function listOf(name, make) {
 export const ownTasks = () => listOf(`own/${agent.peek().path}`, () => new OwnTasks(api.peek()));
 export const allTasks = () => listOf('all', () => new AllTasks());
 
-// --- Logs of tasks -----------------------------------------------------------------------------------------------------------
+// Logs of tasks
 
 const MAX_FEEDS = 60;
 const HIDDEN_MS = 20_000;
@@ -491,7 +491,7 @@ export function watch(feed) {
   };
 }
 
-// --- Sending -----------------------------------------------------------------------------------------------------------------
+// Sending
 
 /** Messages without a response yet: `{key, request, state: sending|unknown|failed, error}`. */
 export const pending = signal(stored(sessionStorage, 'a2a-pending', []).map((send) => ({ ...send, state: 'unknown' })));
@@ -662,12 +662,12 @@ export function requestOf(operation, { path, method = 'GET', body, headers: more
   };
 }
 
-// --- Drafts ------------------------------------------------------------------------------------------------------------------
+// Drafts
 
 export const draftOf = (context) => stored(sessionStorage, `a2a-draft/${context}`, '');
 export const keepDraft = (context, text) => store(sessionStorage, `a2a-draft/${context}`, text || null);
 
-// --- Start -------------------------------------------------------------------------------------------------------------------
+// Start
 
 /** Takes the operator token out of the fragment of the start URL: `#operator=TOKEN`. */
 function takeOperatorToken() {

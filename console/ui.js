@@ -8,7 +8,17 @@ import { age, stateOf } from './model.js';
 import { fileName, linkify, markdown, preview, visible } from './text.js';
 import { hrefOf, now, preferences } from './store.js';
 
-export const html = htm.bind(h);
+const ESCAPED = ['title', 'aria-label', 'alt'];
+
+/** Makes a vnode. All text passes through `visible`, so no view can forget it. */
+function element(type, props, ...children) {
+  for (const name of ESCAPED) if (typeof props?.[name] === 'string') props[name] = visible(props[name]);
+  return h(type, props, ...children.map(shown));
+}
+
+const shown = (child) => (typeof child === 'string' ? visible(child) : Array.isArray(child) ? child.map(shown) : child);
+
+export const html = htm.bind(element);
 export { Fragment };
 
 /** Renders a component again when a signal changes, and returns its value. */
@@ -26,7 +36,9 @@ export function announce(text) {
   document.getElementById('announcements').textContent = visible(text);
 }
 
-// --- Links and buttons -------------------------------------------------------------------------------------------------------
+export const Button = ({ class: name = 'small', ...props }) => h('button', { type: 'button', class: name, ...props });
+
+// Links and buttons
 
 /** Link to a view: `to` is the list of its segments. */
 export function Link({ to, query, children, ...props }) {
@@ -56,8 +68,8 @@ export function CopyButton({ text, label = 'Copy', title }) {
       setState(await value());
     }
   };
-  return html`<button type="button" class="small" title=${title} onClick=${copy}>${state === 'copied' ? 'Copied ✓' : label}</button>
-    ${state && state !== 'copied' && html`<${Dialog} title="Copy this text" onClose=${() => setState('')}><textarea class="mono" rows="8" readonly aria-label="Text to copy">${state}</textarea></${Dialog}>`}`;
+  return html`<${Button} title=${title} onClick=${copy}>${state === 'copied' ? 'Copied ✓' : label}<//>
+    ${state && state !== 'copied' && html`<${Dialog} title="Copy this text" onClose=${() => setState('')}><textarea class="mono" rows="8" readonly aria-label="Text to copy">${state}</textarea><//>`}`;
 }
 
 /** Button that opens a list of actions. */
@@ -92,7 +104,7 @@ export function Dialog({ title, onClose, children }) {
     return () => before?.focus?.();
   }, []);
   return html`<dialog ref=${element} aria-labelledby="dialog-title" onCancel=${(event) => { event.preventDefault(); onClose(); }}>
-    <header class="row"><h2 id="dialog-title" class="grow">${title}</h2><button type="button" class="small plain" aria-label="Close" onClick=${onClose}>✕</button></header>
+    <header class="row"><h2 id="dialog-title" class="grow">${title}</h2><${Button} class="small plain" aria-label="Close" onClick=${onClose}>✕<//></header>
     ${children}
   </dialog>`;
 }
@@ -101,25 +113,25 @@ export function Dialog({ title, onClose, children }) {
 export function Confirm({ title, text, action, onConfirm, onClose }) {
   return html`<${Dialog} title=${title} onClose=${onClose}>
     <p>${text}</p>
-    <footer class="row end"><button type="button" onClick=${onClose}>Back</button><button type="button" class="danger" onClick=${() => { onClose(); onConfirm(); }}>${action}</button></footer>
-  </${Dialog}>`;
+    <footer class="row end"><${Button} class="" onClick=${onClose}>Back<//><${Button} class="danger" onClick=${() => { onClose(); onConfirm(); }}>${action}<//></footer>
+  <//>`;
 }
 
 /** Tabs of a view, as links: each has an address. `items` are `{name, label, to}`. */
 export function Tabs({ items, current, label }) {
   return html`<nav class="tabs" aria-label=${label}>${items.map(({ name, label: text, to }) =>
-    html`<${Link} key=${name} to=${to} class=${name === current ? 'current' : ''} aria-current=${name === current ? 'page' : undefined}>${text}</${Link}>`)}</nav>`;
+    html`<${Link} key=${name} to=${to} class=${name === current ? 'current' : ''} aria-current=${name === current ? 'page' : undefined}>${text}<//>`)}</nav>`;
 }
 
 export function Field({ label, hint, children }) {
   return html`<label class="field"><span class="name">${label}</span>${children}${hint && html`<span class="hint">${hint}</span>`}</label>`;
 }
 
-// --- Texts -------------------------------------------------------------------------------------------------------------------
+// Texts
 
 export function State({ name, isShort }) {
   const state = stateOf(name);
-  return html`<span class=${`state ${state.tone}`}><span aria-hidden="true">${visible(state.symbol)}</span> <span class=${isShort ? 'sr-only' : ''}>${visible(state.word)}</span></span>`;
+  return html`<span class=${`state ${state.tone}`}><span aria-hidden="true">${state.symbol}</span> <span class=${isShort ? 'sr-only' : ''}>${state.word}</span></span>`;
 }
 
 /** Age of a time, with the time itself as the title. */
@@ -160,15 +172,15 @@ export function Prose({ text, isPlain }) {
   const content = isMarkdown && !isPlain ? markdown(shown.text).map(Block) : linkify(shown.text).map(Piece);
   return html`<div class=${isMarkdown && !isPlain ? 'prose markdown' : 'prose'}>${content}</div>
     ${shown.isShortened && html`<p class="row"><span class="muted">${shown.text.length.toLocaleString('en')} of ${text.length.toLocaleString('en')} characters</span>
-      <button type="button" class="small" onClick=${() => setIsWhole(true)}>Show all</button></p>`}`;
+      <${Button} onClick=${() => setIsWhole(true)}>Show all<//></p>`}`;
 }
 
 /** Code, JSON or another text that is shown as it is. */
 export function Code({ text, label }) {
   const [isWhole, setIsWhole] = useState(false);
   const shown = isWhole ? { text, isShortened: false } : preview(text);
-  return html`<pre tabindex="0" role="region" aria-label=${label ?? 'Text'}>${visible(shown.text)}</pre>
-    ${shown.isShortened && html`<p class="row"><span class="muted">${shown.text.length.toLocaleString('en')} of ${text.length.toLocaleString('en')} characters</span><button type="button" class="small" onClick=${() => setIsWhole(true)}>Show all</button></p>`}`;
+  return html`<pre tabindex="0" role="region" aria-label=${label ?? 'Text'}>${shown.text}</pre>
+    ${shown.isShortened && html`<p class="row"><span class="muted">${shown.text.length.toLocaleString('en')} of ${text.length.toLocaleString('en')} characters</span><${Button} onClick=${() => setIsWhole(true)}>Show all<//></p>`}`;
 }
 
 export const Json = ({ value, label }) => html`<${Code} text=${JSON.stringify(value, null, 2) ?? 'undefined'} label=${label ?? 'JSON'} />`;
@@ -177,11 +189,11 @@ export const Json = ({ value, label }) => html`<${Code} text=${JSON.stringify(va
 export function ErrorBox({ error, title, onRetry, children }) {
   if (!error) return null;
   return html`<div class="box fail" role="alert">
-    ${title && html`<strong>${title} </strong>`}<span>${visible(error.message)}</span>
-    ${error.fields?.length > 0 && html`<ul>${error.fields.map((field) => html`<li><code>${visible(field.field ?? '')}</code> ${visible(field.description ?? '')}</li>`)}</ul>`}
-    <div class="row muted">${error.status > 0 && html`<span>status ${error.status}</span>`}${error.reason && html`<span>${visible(error.reason)}</span>`}
-      ${error.requestId && html`<span>request <code>${visible(error.requestId)}</code></span><${CopyButton} text=${error.requestId} label="Copy request id" />`}
-      ${onRetry && html`<button type="button" class="small" onClick=${onRetry}>Retry</button>`}${children}</div>
+    ${title && html`<strong>${title} </strong>`}<span>${error.message}</span>
+    ${error.fields?.length > 0 && html`<ul>${error.fields.map((field) => html`<li><code>${field.field}</code> ${field.description}</li>`)}</ul>`}
+    <div class="row muted">${error.status > 0 && html`<span>status ${error.status}</span>`}${error.reason && html`<span>${error.reason}</span>`}
+      ${error.requestId && html`<span>request <code>${error.requestId}</code></span><${CopyButton} text=${error.requestId} label="Copy request id" />`}
+      ${onRetry && html`<${Button} onClick=${onRetry}>Retry<//>`}${children}</div>
   </div>`;
 }
 
@@ -197,7 +209,7 @@ export function download(content, name) {
   setTimeout(() => URL.revokeObjectURL(url), 10_000);
 }
 
-// --- Lists -------------------------------------------------------------------------------------------------------------------
+// Lists
 
 /**
  * List of which only the visible rows are in the page. `count` rows of `height` pixels, `row(index)` renders one. Keys move the

@@ -4,7 +4,7 @@ import { useEffect, useState } from '../vendor/hooks.js';
 import { GrpcDecoder, grpcFrame, readBytes, stringField } from '../api.js';
 import { duration } from '../model.js';
 import { safeLink, visible } from '../text.js';
-import { CopyButton, Empty, ErrorBox, ExternalLink, html, Json, Link, useValue } from '../ui.js';
+import { Button, CopyButton, Empty, ErrorBox, ExternalLink, html, Json, Link, useValue } from '../ui.js';
 import { api, base, route, replaceRoute } from '../store.js';
 
 const CARD = '.well-known/agent-card.json';
@@ -61,15 +61,15 @@ function Interface({ entry }) {
       setResult({ text: `✗ ${error.message}`, tone: 'fail' });
     }
   };
-  return html`<tr><td>${visible(entry.protocolBinding)}</td><td>${visible(entry.protocolVersion)}</td><td><code>${visible(entry.url ?? '')}</code></td>
-    <td>${isHere ? html`<div class="row"><button type="button" class="small" onClick=${run}>Probe</button>${result && html`<span class=${result.tone ?? 'muted'} role="status">${visible(result.text)}</span>`}</div>` : html`<span class="muted">other origin</span>`}</td></tr>`;
+  return html`<tr><td>${entry.protocolBinding}</td><td>${entry.protocolVersion}</td><td><code>${entry.url}</code></td>
+    <td>${isHere ? html`<div class="row"><${Button} onClick=${run}>Probe<//>${result && html`<span class=${result.tone ?? 'muted'} role="status">${result.text}</span>`}</div>` : html`<span class="muted">other origin</span>`}</td></tr>`;
 }
 
 function Problems({ problems }) {
   if (problems === null) return html`<p class="muted">Loading…</p>`;
   if (problems.length === 0) return html`<p><span class="ok">✓</span> No problem found.</p>`;
   return html`<div class="scroll" tabindex="0" role="region" aria-label="Problems"><table><thead><tr><th>Path</th><th>Problem</th><th>Remedy</th><th>Versions</th></tr></thead><tbody>
-    ${problems.map((item) => html`<tr><td><code>${visible(item.path)}</code></td><td>${visible(item.problem)}</td><td>${visible(item.remedy ?? '')}</td><td>${visible((item.versions ?? []).join(', ') || 'this page')}</td></tr>`)}</tbody></table></div>`;
+    ${problems.map((item) => html`<tr><td><code>${item.path}</code></td><td>${item.problem}</td><td>${item.remedy}</td><td>${(item.versions ?? []).join(', ') || 'this page'}</td></tr>`)}</tbody></table></div>`;
 }
 
 /** Names the security schemes of a card, with what a caller sends. */
@@ -107,7 +107,7 @@ export function Card() {
     return () => stop.abort();
   }, [client]);
   const card = cards['1.0'];
-  if (!card) return html`<div class="view">${error ? html`<${ErrorBox} error=${error} title="The card can't be read." />` : html`<${Empty}>Loading…</${Empty}>`}</div>`;
+  if (!card) return html`<div class="view">${error ? html`<${ErrorBox} error=${error} title="The card can't be read." />` : html`<${Empty}>Loading…<//>`}</div>`;
   const { capabilities = {}, provider } = card;
   const link = (url, text) => {
     const safe = safeLink(url);
@@ -115,25 +115,25 @@ export function Card() {
   };
   const problems = review && [...(review.problems ?? []), ...pageChecks(card, client.root)];
   return html`<div class="view">
-    <div class="row"><h1>${visible(card.name)}</h1><span class="muted">version ${visible(card.version ?? '')}</span>${card.signatures?.length > 0 ? html`<span class="ok">✓ signed</span>` : html`<span class="muted">not signed</span>`}<span class="grow"></span>
+    <div class="row"><h1>${card.name}</h1><span class="muted">version ${card.version}</span>${card.signatures?.length > 0 ? html`<span class="ok">✓ signed</span>` : html`<span class="muted">not signed</span>`}<span class="grow"></span>
       <${CopyButton} text=${client.url(CARD).href} label="Copy URL of the card" /></div>
-    <p>${visible(card.description ?? '')}</p>
+    <p>${card.description}</p>
     <dl class="facts">
       ${provider && html`<dt>provider</dt><dd>${link(provider.url, provider.organization)}</dd>`}
       ${card.documentationUrl && html`<dt>documentation</dt><dd>${link(card.documentationUrl)}</dd>`}
       <dt>capabilities</dt><dd>${['streaming', 'pushNotifications', 'extendedAgentCard'].filter((name) => capabilities[name]).map((name) => ({ streaming: 'streaming', pushNotifications: 'push notifications', extendedAgentCard: 'extended card' })[name]).join(', ') || 'none'}</dd>
-      <dt>input</dt><dd>${visible((card.defaultInputModes ?? []).join(', '))}</dd><dt>output</dt><dd>${visible((card.defaultOutputModes ?? []).join(', '))}</dd>
-      ${capabilities.extensions?.length > 0 && html`<dt>extensions</dt><dd>${capabilities.extensions.map((extension) => html`<div><code>${visible(extension.uri)}</code> ${extension.required ? 'required' : ''}</div>`)}</dd>`}
+      <dt>input</dt><dd>${(card.defaultInputModes ?? []).join(', ')}</dd><dt>output</dt><dd>${(card.defaultOutputModes ?? []).join(', ')}</dd>
+      ${capabilities.extensions?.length > 0 && html`<dt>extensions</dt><dd>${capabilities.extensions.map((extension) => html`<div><code>${extension.uri}</code> ${extension.required ? 'required' : ''}</div>`)}</dd>`}
       <dt>credentials</dt><dd>${schemesOf(card).map(({ label }) => visible(label)).join(', ') || 'none needed'}</dd>
     </dl>
     <section class="stack"><h2>Problems</h2><${Problems} problems=${problems} /></section>
     <section class="stack"><h2>Interfaces</h2><div class="scroll" tabindex="0" role="region" aria-label="Interfaces"><table><thead><tr><th>Binding</th><th>Version</th><th>URL</th><th>Probe</th></tr></thead><tbody>
       ${(card.supportedInterfaces ?? []).map((entry) => html`<${Interface} key=${`${entry.protocolBinding}${entry.protocolVersion}`} entry=${entry} />`)}</tbody></table></div></section>
     <section class="stack"><h2>Skills</h2><div class="grid">${(card.skills ?? []).map((skill) => html`<div class="box stack" key=${skill.id}>
-      <div class="row"><strong class="grow">${visible(skill.name || skill.id)}</strong><${Link} to=${['chat']} query=${{ skill: skill.id, new: '1' }} class="button small">Try</${Link}></div>
-      <p>${visible(skill.description ?? '')}</p><p class="muted">${visible((skill.tags ?? []).join(', '))}</p>
-      ${(skill.examples ?? []).map((example) => html`<div class="row"><code class="grow">${visible(example)}</code><${CopyButton} text=${example} /></div>`)}</div>`)}</div></section>
-    <section class="stack"><h2>As sent</h2><div class="row">${Object.entries(RAW).filter(([name]) => cards[name]).map(([name, label]) => html`<button type="button" class="small" aria-pressed=${raw === name} onClick=${() => replaceRoute(['card'], { raw: raw === name ? '' : name })}>${label}</button>`)}</div>
+      <div class="row"><strong class="grow">${skill.name || skill.id}</strong><${Link} to=${['chat']} query=${{ skill: skill.id, new: '1' }} class="button small">Try<//></div>
+      <p>${skill.description}</p><p class="muted">${(skill.tags ?? []).join(', ')}</p>
+      ${(skill.examples ?? []).map((example) => html`<div class="row"><code class="grow">${example}</code><${CopyButton} text=${example} /></div>`)}</div>`)}</div></section>
+    <section class="stack"><h2>As sent</h2><div class="row">${Object.entries(RAW).filter(([name]) => cards[name]).map(([name, label]) => html`<${Button} aria-pressed=${raw === name} onClick=${() => replaceRoute(['card'], { raw: raw === name ? '' : name })}>${label}<//>`)}</div>
       ${cards[raw] && html`<div class="row"><${CopyButton} text=${JSON.stringify(cards[raw], null, 2)} label="Copy JSON" /></div><${Json} value=${cards[raw]} label=${RAW[raw]} />`}</section>
   </div>`;
 }

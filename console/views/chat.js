@@ -2,8 +2,7 @@
 
 import { useEffect, useLayoutEffect, useRef, useState } from '../vendor/hooks.js';
 import { approvalOf, contextsOf, duration, isInterrupted, isTerminal, requestedSchema, shortId, stateOf, timeOfId } from '../model.js';
-import { visible } from '../text.js';
-import { Age, announce, Confirm, CopyButton, Empty, ErrorBox, html, Json, Link, State, useValue } from '../ui.js';
+import { Age, announce, Button, Confirm, CopyButton, Empty, ErrorBox, html, Json, Link, State, useValue } from '../ui.js';
 import { api, attempt, cancelTask, card, dropSend, feedOf, go, messageOf, now, ownTasks, pending, preferences, replies, replaceRoute, route, send, watch } from '../store.js';
 import { Composer } from './composer.js';
 import { isFlat, SchemaForm } from './form.js';
@@ -17,13 +16,13 @@ function Conversations({ list, current }) {
   const [limit, setLimit] = useState(MAX_CONVERSATIONS);
   const contexts = contextsOf(list.rows.values());
   return html`<aside aria-label="Conversations">
-    <div class="row"><h2 class="grow">Conversations</h2><${Link} to=${['chat']} class="button small" title="New conversation (n)">+ New</${Link}></div>
+    <div class="row"><h2 class="grow">Conversations</h2><${Link} to=${['chat']} class="button small" title="New conversation (n)">+ New<//></div>
     ${contexts.length === 0 && html`<p class="muted">None yet.</p>`}
     <ul class="conversations">${contexts.slice(0, limit).map((context) => html`<li key=${context.id}>
       <${Link} to=${['chat', context.id]} class=${context.id === current ? 'current' : ''} aria-current=${context.id === current ? 'true' : undefined}>
-        <${State} name=${context.last.state} isShort=${true} /><span class="title">${visible(context.title || context.last.message || shortId(context.id))}</span><span class="muted"><${Age} at=${context.updated} /></span>
-      </${Link}></li>`)}</ul>
-    ${contexts.length > limit && html`<button type="button" class="small" onClick=${() => setLimit(limit + MAX_CONVERSATIONS)}>Show more</button>`}
+        <${State} name=${context.last.state} isShort=${true} /><span class="title">${context.title || context.last.message || shortId(context.id)}</span><span class="muted"><${Age} at=${context.updated} /></span>
+      <//></li>`)}</ul>
+    ${contexts.length > limit && html`<${Button} onClick=${() => setLimit(limit + MAX_CONVERSATIONS)}>Show more<//>`}
   </aside>`;
 }
 
@@ -38,10 +37,10 @@ function Approval({ call, onAnswer, isBusy }) {
     }
   };
   return html`<section class="box ask stack" aria-label="Approval of a tool call" onKeyDown=${key}>
-    <div class="row"><strong>Tool call to approve</strong><code>${visible(call.name)}</code></div>
+    <div class="row"><strong>Tool call to approve</strong><code>${call.name}</code></div>
     <${Json} value=${call.arguments ?? {}} label="Arguments of the tool call" />
-    <div class="row"><button type="button" class="primary" disabled=${isBusy} title="a, while the focus is here" onClick=${() => onAnswer(true)}>Approve</button>
-      <button type="button" class="danger" disabled=${isBusy} title="d, while the focus is here" onClick=${() => onAnswer(false)}>Deny</button>
+    <div class="row"><${Button} class="primary" disabled=${isBusy} title="a, while the focus is here" onClick=${() => onAnswer(true)}>Approve<//>
+      <${Button} class="danger" disabled=${isBusy} title="d, while the focus is here" onClick=${() => onAnswer(false)}>Deny<//>
       <span class="muted">or answer with text below</span></div>
   </section>`;
 }
@@ -62,7 +61,7 @@ export function Question({ task, onAnswer }) {
   if (schema) return html`<section class="box ask stack"><p>The agent asks for JSON of this schema. Answer with a data part.</p><${Json} value=${schema} label="Schema" /></section>`;
   if (task.status.state === 'TASK_STATE_AUTH_REQUIRED') {
     return html`<section class="box ask row" aria-label="Authorization"><span class="grow">Authorize as the agent says, then continue. If it asks for a code or a password, answer below and mark the message as secret.</span>
-      <button type="button" class="primary" disabled=${isBusy} onClick=${() => answer([{ text: 'Continue' }])}>Continue</button></section>`;
+      <${Button} class="primary" disabled=${isBusy} onClick=${() => answer([{ text: 'Continue' }])}>Continue<//></section>`;
   }
   return null;
 }
@@ -90,8 +89,8 @@ export function TaskActions({ task, onRetried }) {
   };
   const canRetry = isTerminal(task) && task.history?.some((message) => message.role === 'ROLE_USER');
   return html`${isTerminal(task)
-    ? canRetry && html`<button type="button" class="small" title="The same message as a new task of this conversation" onClick=${retry}>Retry as new</button>`
-    : html`<button type="button" class="small danger" onClick=${() => setIsAsking(true)}>Cancel task</button>`}
+    ? canRetry && html`<${Button} title="The same message as a new task of this conversation" onClick=${retry}>Retry as new<//>`
+    : html`<${Button} class="small danger" onClick=${() => setIsAsking(true)}>Cancel task<//>`}
     <${ErrorBox} error=${error} title="Not canceled." />
     ${isAsking && html`<${Confirm} title="Cancel this task?" text="The agent stops its work. A canceled task can't be continued." action="Cancel task" onConfirm=${cancel} onClose=${() => setIsAsking(false)} />`}`;
 }
@@ -100,7 +99,7 @@ function Progress({ feed, isCurrent }) {
   const state = useValue(feed.state);
   const error = useValue(feed.error);
   if (!isCurrent || isTerminal(feed.task) || isInterrupted(feed.task)) return null;
-  if (state === 'reconnecting') return html`<p class="muted" role="status">⟳ Reconnecting… last event ${feed.log.lastSeq || 'none'}${error ? ` (${visible(error.message)})` : ''}</p>`;
+  if (state === 'reconnecting') return html`<p class="muted" role="status">⟳ Reconnecting… last event ${feed.log.lastSeq || 'none'}${error ? ` (${error.message})` : ''}</p>`;
   if (state === 'live') return html`<p class="muted">● Receiving events</p>`;
   return null;
 }
@@ -135,9 +134,9 @@ function Turn({ id, isCurrent, onAnswer }) {
   const created = timeOfId(task.id);
   const updated = Date.parse(task.status?.timestamp);
   return html`<article class="turn" aria-label=${`Task ${shortId(task.id)}`}>
-    <header><span>task <code title=${visible(task.id)}>${visible(shortId(task.id))}</code></span><${State} name=${task.status?.state} />
+    <header><span>task <code title=${task.id}>${shortId(task.id)}</code></span><${State} name=${task.status?.state} />
       ${created !== null && html`<span class="muted">${duration(updated - created)}</span>`}
-      <${Link} to=${['task', task.id]} class="button small">Open</${Link}>
+      <${Link} to=${['task', task.id]} class="button small">Open<//>
       <${TaskActions} task=${task} onRetried=${() => {}} /></header>
     ${(task.history ?? []).map((message) => html`<${Message} key=${message.messageId} message=${message} />`)}
     ${task.artifacts?.length > 0 && html`<div class="message"><div class="who">Agent</div><div class="body">${task.artifacts.map((artifact) => html`<${Artifact} key=${artifact.artifactId} artifact=${artifact} />`)}</div></div>`}
@@ -153,8 +152,8 @@ function PendingSend({ item, onTask }) {
   return html`<article class="turn"><${Message} message=${request.message} />
     ${state === 'sending' && html`<p class="muted">Sending…</p>`}
     ${state === 'unknown' && html`<div class="box ask row"><span class="grow">No response: the message may have arrived. A retry has the same key, so the agent gets the message once.${request.options?.hasKey === false && ' Without a key, the agent may get it twice.'}</span>
-      <button type="button" class="primary" onClick=${() => attempt(key, onTask)}>Retry with the same key</button><button type="button" onClick=${() => dropSend(key)}>Discard</button></div>`}
-    ${state === 'failed' && html`<${ErrorBox} error=${error} title="Not sent." onRetry=${() => attempt(key, onTask)}><button type="button" class="small" onClick=${() => dropSend(key)}>Discard</button></${ErrorBox}>`}
+      <${Button} class="primary" onClick=${() => attempt(key, onTask)}>Retry with the same key<//><${Button} class="" onClick=${() => dropSend(key)}>Discard<//></div>`}
+    ${state === 'failed' && html`<${ErrorBox} error=${error} title="Not sent." onRetry=${() => attempt(key, onTask)}><${Button} onClick=${() => dropSend(key)}>Discard<//><//>`}
   </article>`;
 }
 
@@ -183,7 +182,7 @@ const EXAMPLES = ['hello', '/stream 10 200', '/ask Which city?', '/approve write
 function Welcome({ onChoose }) {
   const examples = (useValue(card)?.skills ?? []).flatMap((skill) => (skill.id === 'provoke' ? EXAMPLES : skill.examples ?? [])).slice(0, 12);
   return html`<${Empty}><p>Send a message to begin a conversation.</p>
-    ${examples.length > 0 && html`<p>Examples:</p><p class="row">${examples.map((text) => html`<button type="button" class="small" key=${text} onClick=${() => onChoose(text)}>${visible(text)}</button>`)}</p>`}</${Empty}>`;
+    ${examples.length > 0 && html`<p>Examples:</p><p class="row">${examples.map((text) => html`<${Button} key=${text} onClick=${() => onChoose(text)}>${text}<//>`)}</p>`}<//>`;
 }
 
 function Conversation({ context, list, skill }) {
@@ -216,9 +215,9 @@ function Conversation({ context, list, skill }) {
   const shown = ids.slice(-limit);
   return html`<div class="conversation">
     <div class="turns" ref=${element} tabindex="0" role="region" aria-label="Messages">
-      ${context && html`<div class="row muted">conversation <code title=${visible(context)}>${visible(shortId(context))}</code><${CopyButton} text=${context} label="Copy id" /></div>`}
-      ${ids.length > limit && html`<button type="button" onClick=${() => setLimit(limit + MAX_TURNS)}>Show ${Math.min(MAX_TURNS, ids.length - limit)} earlier tasks</button>`}
-      ${ids.length === 0 && sends.length === 0 && plain.length === 0 && (context ? html`<${Empty}>${list.state.peek() === 'loading' ? 'Loading…' : 'No task of this conversation is known.'}</${Empty}>` : html`<${Welcome} onChoose=${(text) => setExample({ text })} />`)}
+      ${context && html`<div class="row muted">conversation <code title=${context}>${shortId(context)}</code><${CopyButton} text=${context} label="Copy id" /></div>`}
+      ${ids.length > limit && html`<${Button} class="" onClick=${() => setLimit(limit + MAX_TURNS)}>Show ${Math.min(MAX_TURNS, ids.length - limit)} earlier tasks<//>`}
+      ${ids.length === 0 && sends.length === 0 && plain.length === 0 && (context ? html`<${Empty}>${list.state.peek() === 'loading' ? 'Loading…' : 'No task of this conversation is known.'}<//>` : html`<${Welcome} onChoose=${(text) => setExample({ text })} />`)}
       ${shown.map((id) => html`<${Turn} key=${id} id=${id} isCurrent=${id === open} onAnswer=${onAnswer} />`)}
       ${plain.map((reply, index) => html`<article class="turn" key=${index}><${Message} message=${reply.asked} /><${Message} message=${reply.message} /></article>`)}
       ${sends.map((item) => html`<${PendingSend} key=${item.key} item=${item} onTask=${onTask} />`)}

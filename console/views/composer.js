@@ -2,8 +2,7 @@
 
 import { useEffect, useRef, useState } from '../vendor/hooks.js';
 import { size, shortId } from '../model.js';
-import { visible } from '../text.js';
-import { announce, Field, html, useValue } from '../ui.js';
+import { announce, Button, Field, html, useValue } from '../ui.js';
 import { card, draftOf, keepDraft, messageOf } from '../store.js';
 import { base64Of } from './parts.js';
 
@@ -70,15 +69,15 @@ function Options({ options, change }) {
   return html`<fieldset class="box stack"><legend class="muted">Options of this message</legend>
     <div class="grid">
       <${Field} label="Binding"><select value=${options.binding} onChange=${set('binding')}>
-        <option value="rest">1.0 HTTP+JSON</option><option value="jsonrpc">1.0 JSON-RPC</option><option value="0.3">0.3 JSON-RPC</option></select></${Field}>
+        <option value="rest">1.0 HTTP+JSON</option><option value="jsonrpc">1.0 JSON-RPC</option><option value="0.3">0.3 JSON-RPC</option></select><//>
       <${Field} label="Skill"><select value=${options.skill} onChange=${set('skill')}><option value="">none named</option>
-        ${skills.map((skill) => html`<option value=${skill.id}>${visible(skill.name || skill.id)}</option>`)}</select></${Field}>
-      <${Field} label="Accepted output modes" hint="Media types, separated by commas"><input value=${options.modes} onInput=${set('modes')} placeholder="text/plain" /></${Field}>
-      <${Field} label="Extensions" hint="URIs, separated by commas"><input value=${options.extensions} onInput=${set('extensions')} /></${Field}>
-      <${Field} label="Push URL" hint=${canPush ? 'Receives the events of the task' : 'This agent sends no push notifications'}><input type="url" value=${options.pushUrl} onInput=${set('pushUrl')} disabled=${!canPush} /></${Field}>
-      <${Field} label="Push token"><input value=${options.pushToken} onInput=${set('pushToken')} disabled=${!canPush} autocomplete="off" /></${Field}>
+        ${skills.map((skill) => html`<option value=${skill.id}>${skill.name || skill.id}</option>`)}</select><//>
+      <${Field} label="Accepted output modes" hint="Media types, separated by commas"><input value=${options.modes} onInput=${set('modes')} placeholder="text/plain" /><//>
+      <${Field} label="Extensions" hint="URIs, separated by commas"><input value=${options.extensions} onInput=${set('extensions')} /><//>
+      <${Field} label="Push URL" hint=${canPush ? 'Receives the events of the task' : 'This agent sends no push notifications'}><input type="url" value=${options.pushUrl} onInput=${set('pushUrl')} disabled=${!canPush} /><//>
+      <${Field} label="Push token"><input value=${options.pushToken} onInput=${set('pushToken')} disabled=${!canPush} autocomplete="off" /><//>
     </div>
-    <${Field} label="Metadata of the message (JSON object)"><textarea class="mono" rows="2" value=${options.metadata} onInput=${set('metadata')} /></${Field}>
+    <${Field} label="Metadata of the message (JSON object)"><textarea class="mono" rows="2" value=${options.metadata} onInput=${set('metadata')} /><//>
     <label class="check"><input type="checkbox" checked=${options.hasKey} onChange=${set('hasKey')} />Idempotency key: a repeated send runs once. Without it, an agent may reply without a task</label>
     <label class="check"><input type="checkbox" checked=${options.isSecret} onChange=${set('isSecret')} />Secret: the server redacts these parts once the agent has read them</label>
     <label class="check"><input type="checkbox" checked=${options.returnImmediately} onChange=${set('returnImmediately')} />Return immediately</label>
@@ -168,18 +167,18 @@ export function Composer({ context, waiting, onSend, skill, example, isFocused }
         ${waiting && html`<label class="check"><input type="checkbox" checked=${isNewTask} onChange=${(event) => setIsNewTask(event.currentTarget.checked)} />new task instead</label>`}</div>
       <textarea id="composer-text" ref=${area} rows="3" value=${text} onInput=${(event) => change(event.currentTarget.value)} onPaste=${paste}
         placeholder=${target ? 'Your answer' : 'Message to the agent, such as /help for the demo agent'} />
-      ${files.length > 0 && html`<div class="row">${files.map((file, index) => html`<span class="chip" key=${index}><span class="name">${visible(file.filename)}</span><span class="muted">${size(file.bytes)}</span>
-        <button type="button" class="small plain" aria-label=${`Remove ${visible(file.filename)}`} onClick=${() => setFiles(files.filter((_, other) => other !== index))}>✕</button></span>`)}</div>`}
-      ${data !== null && html`<${Field} label="Data part (JSON)" hint=${dataError && html`<span class="bad">${visible(dataError)}</span>`}>
-        <textarea class="mono" rows="3" value=${data} aria-invalid=${dataError ? 'true' : undefined} onInput=${(event) => setData(event.currentTarget.value)} /></${Field}>`}
+      ${files.length > 0 && html`<div class="row">${files.map((file, index) => html`<span class="chip" key=${index}><span class="name">${file.filename}</span><span class="muted">${size(file.bytes)}</span>
+        <${Button} class="small plain" aria-label=${`Remove ${file.filename}`} onClick=${() => setFiles(files.filter((_, other) => other !== index))}>✕<//></span>`)}</div>`}
+      ${data !== null && html`<${Field} label="Data part (JSON)" hint=${dataError && html`<span class="bad">${dataError}</span>`}>
+        <textarea class="mono" rows="3" value=${data} aria-invalid=${dataError ? 'true' : undefined} onInput=${(event) => setData(event.currentTarget.value)} /><//>`}
       ${showsOptions && html`<${Options} options=${options} change=${(change) => setOptions({ ...options, ...change })} />`}
       <div class="row">
-        <button type="button" class="small" onClick=${() => picker.current.click()}>+ File</button>
+        <${Button} onClick=${() => picker.current.click()}>+ File<//>
         <input type="file" multiple hidden ref=${picker} aria-label="Files to attach" onChange=${(event) => { void addFiles(event.currentTarget.files); event.currentTarget.value = ''; }} />
-        <button type="button" class="small" aria-pressed=${data !== null} onClick=${() => setData(data === null ? '{\n  \n}' : null)}>${data === null ? '+ Data' : 'No data'}</button>
-        <button type="button" class="small" aria-pressed=${showsOptions} aria-expanded=${showsOptions} onClick=${() => setShowsOptions(!showsOptions)}>Options</button>
+        <${Button} aria-pressed=${data !== null} onClick=${() => setData(data === null ? '{\n  \n}' : null)}>${data === null ? '+ Data' : 'No data'}<//>
+        <${Button} aria-pressed=${showsOptions} aria-expanded=${showsOptions} onClick=${() => setShowsOptions(!showsOptions)}>Options<//>
         <span class="grow"></span>
-        ${(text.trim() || files.length > 0) && built.problem && html`<span class="bad">${visible(built.problem)}</span>`}
+        ${(text.trim() || files.length > 0) && built.problem && html`<span class="bad">${built.problem}</span>`}
         <span class="muted hide-narrow">Ctrl+Enter</span>
         <button type="submit" class="primary" disabled=${Boolean(built.problem) || isBusy}>${isBusy ? 'Sending…' : 'Send'}</button>
       </div>

@@ -38,13 +38,13 @@ function Control({ name, property, isRequired, value, onChange }) {
   const set = (event) => onChange(event.currentTarget.type === 'checkbox' ? event.currentTarget.checked : event.currentTarget.value);
   if (property.enum) {
     return html`<${Field} label=${label} hint=${hint}><select required=${isRequired} value=${value} onChange=${set}>
-      <option value="">–</option>${property.enum.map((option, index) => html`<option value=${String(index)}>${visible(property.enumNames?.[index] ?? option)}</option>`)}</select></${Field}>`;
+      <option value="">–</option>${property.enum.map((option, index) => html`<option value=${String(index)}>${property.enumNames?.[index] ?? option}</option>`)}</select><//>`;
   }
   if (property.type === 'boolean') return html`<label class="check"><input type="checkbox" checked=${value} onChange=${set} />${label}${hint && html` <span class="muted">${hint}</span>`}</label>`;
   const isNumber = property.type !== 'string';
   return html`<${Field} label=${isRequired ? `${label} *` : label} hint=${hint}><input
     type=${isNumber ? 'number' : INPUTS[property.format] ?? 'text'} step=${isNumber ? (property.type === 'integer' ? 1 : 'any') : undefined}
-    min=${property.minimum} max=${property.maximum} minLength=${property.minLength} maxLength=${property.maxLength} required=${isRequired} value=${value} onInput=${set} /></${Field}>`;
+    min=${property.minimum} max=${property.maximum} minLength=${property.minLength} maxLength=${property.maxLength} required=${isRequired} value=${value} onInput=${set} /><//>`;
 }
 
 /** Form that calls `onSubmit` with an object. */
@@ -57,7 +57,7 @@ export function SchemaForm({ schema, onSubmit, isBusy }) {
     onSubmit(Object.fromEntries(result));
   };
   return html`<form class="stack" onSubmit=${submit}>
-    ${schema.title && html`<strong>${visible(schema.title)}</strong>`}
+    ${schema.title && html`<strong>${schema.title}</strong>`}
     <div class="grid">${properties.map(([name, property]) => html`<${Control} key=${name} name=${name} property=${property}
       isRequired=${schema.required?.includes?.(name) ?? false} value=${values.get(name)} onChange=${(value) => setValues(new Map(values).set(name, value))} />`)}</div>
     <div class="row"><button type="submit" class="primary" disabled=${isBusy}>Send answer</button></div>

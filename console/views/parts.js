@@ -4,7 +4,7 @@
 import { useEffect, useState } from '../vendor/hooks.js';
 import { size } from '../model.js';
 import { fileName, safeLink, visible } from '../text.js';
-import { CopyButton, ExternalLink, Json, Prose, download, html } from '../ui.js';
+import { Button, CopyButton, download, ExternalLink, html, Json, Prose } from '../ui.js';
 
 const IMAGES = ['image/png', 'image/jpeg', 'image/gif', 'image/webp'];
 const MAX_IMAGE_BYTES = 5_000_000;
@@ -42,24 +42,24 @@ function RawPart({ part }) {
   return html`<div class="part">
     ${bytes && IMAGES.includes(type) && bytes.length <= MAX_IMAGE_BYTES && html`<${Image} bytes=${bytes} type=${type} name=${part.filename} />`}
     <div class="row"><span class="muted">${caption}</span>
-      ${bytes && html`<button type="button" class="small" onClick=${() => download(bytes, fileName(part.filename, 'part.bin'))}>Download</button>`}</div>
+      ${bytes && html`<${Button} onClick=${() => download(bytes, fileName(part.filename, 'part.bin'))}>Download<//>`}</div>
   </div>`;
 }
 
 function UrlPart({ part }) {
   const link = safeLink(part.url);
   return html`<div class="part"><div class="row">
-    ${link ? html`<${ExternalLink} piece=${{ text: part.url, ...link }} />` : html`<code>${visible(part.url)}</code>`}
-    <span class="muted">${visible([part.filename, part.mediaType].filter(Boolean).join(' · '))}</span>
+    ${link ? html`<${ExternalLink} piece=${{ text: part.url, ...link }} />` : html`<code>${part.url}</code>`}
+    <span class="muted">${[part.filename, part.mediaType].filter(Boolean).join(' · ')}</span>
   </div></div>`;
 }
 
 function TextPart({ part }) {
   const isLong = part.text.length > 65_536;
   return html`<div class="part">
-    ${(part.filename || part.mediaType) && html`<span class="muted">${visible([part.filename, part.mediaType].filter(Boolean).join(' · '))}</span>`}
+    ${(part.filename || part.mediaType) && html`<span class="muted">${[part.filename, part.mediaType].filter(Boolean).join(' · ')}</span>`}
     <${Prose} text=${part.text} />
-    ${isLong && html`<div class="row"><button type="button" class="small" onClick=${() => download(part.text, fileName(part.filename, 'text.txt'))}>Download text</button></div>`}
+    ${isLong && html`<div class="row"><${Button} onClick=${() => download(part.text, fileName(part.filename, 'text.txt'))}>Download text<//></div>`}
   </div>`;
 }
 
@@ -79,7 +79,7 @@ export function Message({ message }) {
   return html`<div class=${isUser ? 'message user' : 'message'}>
     <div class="who">${isUser ? 'You' : 'Agent'}</div>
     <div class="body"><${Parts} parts=${message.parts} />
-      ${typeof errorId === 'string' && html`<div class="row"><span>error id <code>${visible(errorId)}</code></span><${CopyButton} text=${errorId} label="Copy error id" /></div>`}
+      ${typeof errorId === 'string' && html`<div class="row"><span>error id <code>${errorId}</code></span><${CopyButton} text=${errorId} label="Copy error id" /></div>`}
     </div>
   </div>`;
 }
@@ -87,8 +87,8 @@ export function Message({ message }) {
 export function Artifact({ artifact }) {
   const texts = (artifact.parts ?? []).map((part) => part.text).filter((text) => typeof text === 'string');
   return html`<div class="artifact">
-    <div class="row caption"><span>artifact ${visible(artifact.name || artifact.artifactId)}</span>
-      ${artifact.description && html`<span>${visible(artifact.description)}</span>`}
+    <div class="row caption"><span>artifact ${artifact.name || artifact.artifactId}</span>
+      ${artifact.description && html`<span>${artifact.description}</span>`}
       ${texts.length > 0 && html`<${CopyButton} text=${texts.join('')} label="Copy text" />`}</div>
     <${Parts} parts=${artifact.parts} />
   </div>`;

@@ -2,8 +2,7 @@
 
 import { useEffect, useState } from '../vendor/hooks.js';
 import { duration, shortId } from '../model.js';
-import { visible } from '../text.js';
-import { Age, announce, Confirm, CopyButton, Empty, ErrorBox, Field, html, Link, useValue } from '../ui.js';
+import { Age, announce, Button, Confirm, CopyButton, Empty, ErrorBox, Field, html, Link, useValue } from '../ui.js';
 import { api, card, go, isOperator, isVisible, now, operator, operatorApi, replaceRoute, route } from '../store.js';
 
 const STATES = { waiting: 'ask', due: 'busy', leased: 'busy', dead: 'fail' };
@@ -13,15 +12,15 @@ function Delivery({ delivery, onRetry }) {
   const { state, last } = delivery;
   const outcome = last ? [last.status && `status ${last.status}`, last.error].filter(Boolean).join(', ') || 'delivered' : 'not tried yet';
   return html`<tr>
-    <td><span class=${`state ${STATES[state] ?? 'muted'}`}>${visible(state)}</span>${delivery.reason && html`<div class="muted">${visible(delivery.reason)}</div>`}</td>
-    <td><code>${visible(delivery.url ?? '')}</code><div class="muted">config ${visible(shortId(delivery.config))}${delivery.owner ? ` · ${visible(delivery.owner)}` : ''}</div></td>
-    <td class="nowrap"><${Link} to=${['task', delivery.task]} query=${{ owner: delivery.owner, tenant: delivery.tenant, of: delivery.agent }}>${visible(shortId(delivery.task))}</${Link}></td>
+    <td><span class=${`state ${STATES[state] ?? 'muted'}`}>${state}</span>${delivery.reason && html`<div class="muted">${delivery.reason}</div>`}</td>
+    <td><code>${delivery.url}</code><div class="muted">config ${shortId(delivery.config)}${delivery.owner ? ` · ${delivery.owner}` : ''}</div></td>
+    <td class="nowrap"><${Link} to=${['task', delivery.task]} query=${{ owner: delivery.owner, tenant: delivery.tenant, of: delivery.agent }}>${shortId(delivery.task)}<//></td>
     <td class="number">${delivery.delivered ?? 0} of ${delivery.events ?? '?'}</td>
     <td class="number">${delivery.attempts ?? 0}</td>
-    <td>${visible(outcome)}${last?.at && html` <span class="muted"><${Age} at=${Date.parse(last.at)} /> ago</span>`}</td>
+    <td>${outcome}${last?.at && html` <span class="muted"><${Age} at=${Date.parse(last.at)} /> ago</span>`}</td>
     <td class="nowrap">${delivery.due && state !== 'dead' ? html`<${Due} at=${Date.parse(delivery.due)} />` : '–'}</td>
     <td class="number nowrap">${duration((delivery.lag_seconds ?? 0) * 1000)}</td>
-    <td>${delivery.events !== delivery.delivered && html`<button type="button" class="small" onClick=${onRetry}>Retry</button>`}</td>
+    <td>${delivery.events !== delivery.delivered && html`<${Button} onClick=${onRetry}>Retry<//>`}</td>
   </tr>`;
 }
 
@@ -70,15 +69,15 @@ export function Push() {
   return html`<div class="view">
     <div class="row"><h1 class="grow">Push notifications</h1>
       ${status?.push && html`<span class="muted">${status.push.due ?? status.push.waiting ?? 0} waiting · ${dead} dead</span>`}
-      ${['', 'waiting', 'leased', 'dead'].map((name) => html`<button type="button" class="small" aria-pressed=${state === name} onClick=${() => replaceRoute(['push'], { state: name })}>${name || 'all'}</button>`)}
-      <button type="button" class="small" onClick=${() => setIsAsking(true)}>Retry all dead</button></div>
+      ${['', 'waiting', 'leased', 'dead'].map((name) => html`<${Button} aria-pressed=${state === name} onClick=${() => replaceRoute(['push'], { state: name })}>${name || 'all'}<//>`)}
+      <${Button} onClick=${() => setIsAsking(true)}>Retry all dead<//></div>
     <${ErrorBox} error=${error} title="Deliveries can't be read." onRetry=${() => load()} />
-    ${error && (error.status === 401 || error.status === 403) && html`<p>This needs the scope <code>admin</code> or the operator token of the start: see <${Link} to=${['settings']}>Settings</${Link}>.</p>`}
-    ${deliveries?.length === 0 && html`<${Empty}><p>No delivery${state ? ` is ${state}` : ' waits'}.</p><p>A receiver for trying it out:</p><div class="row"><code>a2a listen --port 9000</code><${CopyButton} text="a2a listen --port 9000" /></div></${Empty}>`}
+    ${error && (error.status === 401 || error.status === 403) && html`<p>This needs the scope <code>admin</code> or the operator token of the start: see <${Link} to=${['settings']}>Settings<//>.</p>`}
+    ${deliveries?.length === 0 && html`<${Empty}><p>No delivery${state ? ` is ${state}` : ' waits'}.</p><p>A receiver for trying it out:</p><div class="row"><code>a2a listen --port 9000</code><${CopyButton} text="a2a listen --port 9000" /></div><//>`}
     ${deliveries?.length > 0 && html`<div class="scroll" tabindex="0" role="region" aria-label="Deliveries"><table class="wide"><thead><tr><th>State</th><th>Receiver</th><th>Task</th><th class="number">Delivered</th><th class="number">Attempts</th><th>Last attempt</th><th>Next</th><th class="number">Lag</th><th><span class="sr-only">Actions</span></th></tr></thead>
       <tbody>${deliveries.map((delivery) => html`<${Delivery} key=${`${delivery.agent}/${delivery.task}/${delivery.config}`} delivery=${delivery}
         onRetry=${() => retry({ agent: delivery.agent, owner: delivery.owner, tenant: delivery.tenant, task: delivery.task, config: delivery.config })} />`)}</tbody></table></div>`}
-    ${next && html`<button type="button" onClick=${() => load(next)}>Show more</button>`}
+    ${next && html`<${Button} class="" onClick=${() => load(next)}>Show more<//>`}
     ${isAsking && html`<${Confirm} title="Retry all dead deliveries?" text="Each receiver gets the events that it has not accepted." action="Retry all" onConfirm=${() => retry({ dead: true })} onClose=${() => setIsAsking(false)} />`}
   </div>`;
 }
@@ -113,12 +112,12 @@ export function TaskPush({ task }) {
   return html`<div class="stack">
     <${ErrorBox} error=${error} />
     ${configs?.length === 0 && html`<p class="muted">No receiver is registered for this task.</p>`}
-    ${(configs ?? []).map((config) => html`<div class="box row" key=${config.id}><code class="grow">${visible(config.url ?? '')}</code><span class="muted">${visible(shortId(config.id ?? ''))}</span>
-      <button type="button" class="small danger" onClick=${() => call(() => client.json(`${path}/${encodeURIComponent(config.id)}`, { method: 'DELETE' }))}>Delete</button></div>`)}
+    ${(configs ?? []).map((config) => html`<div class="box row" key=${config.id}><code class="grow">${config.url}</code><span class="muted">${shortId(config.id ?? '')}</span>
+      <${Button} class="small danger" onClick=${() => call(() => client.json(`${path}/${encodeURIComponent(config.id)}`, { method: 'DELETE' }))}>Delete<//></div>`)}
     <form class="box stack" onSubmit=${create}><strong>Register a receiver</strong>
-      <div class="grid"><${Field} label="URL"><input type="url" required value=${draft.url} onInput=${(event) => setDraft({ ...draft, url: event.currentTarget.value })} /></${Field}>
-        <${Field} label="Token" hint="Optional; signs or marks the notifications"><input value=${draft.token} autocomplete="off" onInput=${(event) => setDraft({ ...draft, token: event.currentTarget.value })} /></${Field}></div>
+      <div class="grid"><${Field} label="URL"><input type="url" required value=${draft.url} onInput=${(event) => setDraft({ ...draft, url: event.currentTarget.value })} /><//>
+        <${Field} label="Token" hint="Optional; signs or marks the notifications"><input value=${draft.token} autocomplete="off" onInput=${(event) => setDraft({ ...draft, token: event.currentTarget.value })} /><//></div>
       <div class="row"><button type="submit" class="primary">Register</button></div></form>
-    ${useValue(isOperator) && html`<p><button type="button" class="small" onClick=${() => go(['push'])}>Deliveries of all tasks</button></p>`}
+    ${useValue(isOperator) && html`<p><${Button} onClick=${() => go(['push'])}>Deliveries of all tasks<//></p>`}
   </div>`;
 }

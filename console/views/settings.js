@@ -2,7 +2,7 @@
 
 import { useState } from '../vendor/hooks.js';
 import { visible } from '../text.js';
-import { Dialog, Field, html, PageLink, useValue } from '../ui.js';
+import { Button, Dialog, Field, html, PageLink, useValue } from '../ui.js';
 import { card, challenge, extraHeaders, forget, isOperator, login, operatorToken, prefer, preferences, session, setExtraHeaders, useOperatorToken } from '../store.js';
 import server from '../server.js';
 import { schemesOf } from './card.js';
@@ -27,10 +27,10 @@ export function Login({ error, onDone }) {
     onDone?.();
   };
   return html`<form class="stack" onSubmit=${submit} autocomplete="off">
-    ${error && html`<p class="box fail" role="alert">${visible(error.message)}${error.challenge && html`<br /><code>${visible(error.challenge)}</code>`}</p>`}
-    ${options.length > 1 && html`<${Field} label="Scheme"><select value=${String(index)} onChange=${(event) => setIndex(Number(event.currentTarget.value))}>${options.map(({ label }, at) => html`<option value=${String(at)}>${visible(label)}</option>`)}</select></${Field}>`}
-    ${scheme.kind === 'basic' && html`<${Field} label="Name"><input value=${user} required onInput=${(event) => setUser(event.currentTarget.value)} /></${Field}>`}
-    <${Field} label=${scheme.kind === 'basic' ? 'Password' : visible(scheme.label)}><input type="password" required autocomplete="off" value=${secret} onInput=${(event) => setSecret(event.currentTarget.value)} /></${Field}>
+    ${error && html`<p class="box fail" role="alert">${error.message}${error.challenge && html`<br /><code>${error.challenge}</code>`}</p>`}
+    ${options.length > 1 && html`<${Field} label="Scheme"><select value=${String(index)} onChange=${(event) => setIndex(Number(event.currentTarget.value))}>${options.map(({ label }, at) => html`<option value=${String(at)}>${label}</option>`)}</select><//>`}
+    ${scheme.kind === 'basic' && html`<${Field} label="Name"><input value=${user} required onInput=${(event) => setUser(event.currentTarget.value)} /><//>`}
+    <${Field} label=${scheme.kind === 'basic' ? 'Password' : visible(scheme.label)}><input type="password" required autocomplete="off" value=${secret} onInput=${(event) => setSecret(event.currentTarget.value)} /><//>
     <label class="check"><input type="checkbox" checked=${isKept} onChange=${(event) => setIsKept(event.currentTarget.checked)} />keep for this tab, also when it is reloaded</label>
     <div class="row end"><button type="submit" class="primary">Sign in</button></div>
   </form>`;
@@ -41,7 +41,7 @@ export function LoginDialog() {
   const error = useValue(challenge);
   if (!error) return null;
   const close = () => { challenge.value = null; };
-  return html`<${Dialog} title=${session.peek() ? 'The credentials were rejected' : 'Sign in'} onClose=${close}><${Login} error=${error} onDone=${close} /></${Dialog}>`;
+  return html`<${Dialog} title=${session.peek() ? 'The credentials were rejected' : 'Sign in'} onClose=${close}><${Login} error=${error} onDone=${close} /><//>`;
 }
 
 function Headers() {
@@ -53,9 +53,9 @@ function Headers() {
     setDraft({ name: '', value: '' });
   };
   return html`<section class="box stack"><h2>Headers of all requests</h2><p class="muted">For a gateway or a tenant. Kept for this tab.</p>
-    ${headers.map((header, index) => html`<div class="row" key=${index}><code class="grow">${visible(header.name)}: ••••</code><button type="button" class="small" onClick=${() => setExtraHeaders(headers.filter((_, other) => other !== index))}>Remove ${visible(header.name)}</button></div>`)}
-    <form class="row" onSubmit=${add}><${Field} label="Name"><input required pattern="[A-Za-z0-9\\-_]+" value=${draft.name} onInput=${(event) => setDraft({ ...draft, name: event.currentTarget.value })} /></${Field}>
-      <${Field} label="Value"><input required type="password" autocomplete="off" value=${draft.value} onInput=${(event) => setDraft({ ...draft, value: event.currentTarget.value })} /></${Field}><button type="submit">Add</button></form></section>`;
+    ${headers.map((header, index) => html`<div class="row" key=${index}><code class="grow">${header.name}: ••••</code><${Button} onClick=${() => setExtraHeaders(headers.filter((_, other) => other !== index))}>Remove ${header.name}<//></div>`)}
+    <form class="row" onSubmit=${add}><${Field} label="Name"><input required pattern="[A-Za-z0-9\\-_]+" value=${draft.name} onInput=${(event) => setDraft({ ...draft, name: event.currentTarget.value })} /><//>
+      <${Field} label="Value"><input required type="password" autocomplete="off" value=${draft.value} onInput=${(event) => setDraft({ ...draft, value: event.currentTarget.value })} /><//><button type="submit">Add</button></form></section>`;
 }
 
 function Operator() {
@@ -69,8 +69,8 @@ function Operator() {
   };
   return html`<section class="box stack"><h2>Operator</h2>
     <p>${isFull ? 'You see the tasks and deliveries of all owners.' : 'The operator views need credentials with the scope admin, or the operator token that the server prints at its start, in the URL behind the #.'}${token ? ' The operator token is kept for this tab.' : ''}</p>
-    <form class="row" onSubmit=${submit}><${Field} label="Operator token"><input type="password" required autocomplete="off" value=${draft} onInput=${(event) => setDraft(event.currentTarget.value)} /></${Field}><button type="submit">Use</button>
-      ${token && html`<button type="button" onClick=${() => useOperatorToken(null)}>Forget operator token</button>`}</form></section>`;
+    <form class="row" onSubmit=${submit}><${Field} label="Operator token"><input type="password" required autocomplete="off" value=${draft} onInput=${(event) => setDraft(event.currentTarget.value)} /><//><button type="submit">Use</button>
+      ${token && html`<${Button} class="" onClick=${() => useOperatorToken(null)}>Forget operator token<//>`}</form></section>`;
 }
 
 export const KEYS = [['1 … 6', 'views'], ['/', 'find'], ['n', 'new conversation'], ['j k ↑ ↓', 'next and previous row'], ['Enter', 'open'], ['Esc', 'leave a field, close'], ['Ctrl+Enter', 'send'], ['a d', 'approve, deny: with the focus in an approval'], ['?', 'these keys']];
@@ -82,15 +82,15 @@ export function Settings() {
   const current = useValue(session);
   return html`<div class="view"><h1>Settings</h1>
     <section class="box stack"><h2>Caller</h2>
-      ${current ? html`<div class="row"><span class="grow">Signed in: ${visible(current.label)}</span><button type="button" class="danger" onClick=${forget}>Forget credentials</button></div>` : html`<p>No credentials: you see what anonymous callers see.</p>`}
+      ${current ? html`<div class="row"><span class="grow">Signed in: ${current.label}</span><${Button} class="danger" onClick=${forget}>Forget credentials<//></div>` : html`<p>No credentials: you see what anonymous callers see.</p>`}
       <${Login} /></section>
     ${server.operator && html`<${Operator} />`}
     <${Headers} />
     <section class="box stack"><h2>Display</h2>
-      <${Field} label="Theme"><select value=${theme} onChange=${(event) => prefer({ theme: event.currentTarget.value })}><option value="auto">as the system</option><option value="light">light</option><option value="dark">dark</option></select></${Field}>
+      <${Field} label="Theme"><select value=${theme} onChange=${(event) => prefer({ theme: event.currentTarget.value })}><option value="auto">as the system</option><option value="light">light</option><option value="dark">dark</option></select><//>
       <label class="check"><input type="checkbox" checked=${markdown} onChange=${(event) => prefer({ markdown: event.currentTarget.checked })} />Show Markdown in texts of agents (headings, lists, code, links; never HTML or images)</label>
       <label class="check"><input type="checkbox" checked=${shortcuts} onChange=${(event) => prefer({ shortcuts: event.currentTarget.checked })} />Keys without Ctrl</label></section>
     <section class="box stack"><h2>Keys</h2><${KeyTable} /></section>
-    <p class="muted">Server ${visible(server.version ?? '')}. ${server.docs && html`<${PageLink} path="docs/">API documents</${PageLink}>`}</p>
+    <p class="muted">Server ${server.version}. ${server.docs && html`<${PageLink} path="docs/">API documents<//>`}</p>
   </div>`;
 }

@@ -2,7 +2,6 @@
 
 import { useEffect, useState } from '../vendor/hooks.js';
 import { duration, shortId, size } from '../model.js';
-import { visible } from '../text.js';
 import { Age, CopyButton, ErrorBox, html, Link, PageLink, State, useValue } from '../ui.js';
 import { isVisible, operator, operatorApi } from '../store.js';
 import server from '../server.js';
@@ -17,8 +16,8 @@ function Meter({ limit }) {
   const { name, used, max } = limit;
   const show = BYTES.test(name) ? size : (number) => number?.toLocaleString('en') ?? '–';
   const share = max > 0 ? Math.min(1, used / max) : 0;
-  return html`<div class="meter"><span>${visible(name)}${limit.agent && limit.agent !== 'default' ? html` <span class="muted">${visible(limit.agent)}</span>` : ''}</span>
-    <div class="track" role="meter" aria-label=${visible(name)} aria-valuemin="0" aria-valuemax=${max} aria-valuenow=${used}><span class=${share > 0.8 ? 'high' : ''} style=${{ width: `${share * 100}%` }}></span></div>
+  return html`<div class="meter"><span>${name}${limit.agent && limit.agent !== 'default' ? html` <span class="muted">${limit.agent}</span>` : ''}</span>
+    <div class="track" role="meter" aria-label=${name} aria-valuemin="0" aria-valuemax=${max} aria-valuenow=${used}><span class=${share > 0.8 ? 'high' : ''} style=${{ width: `${share * 100}%` }}></span></div>
     <span class="number">${show(used)} / ${max ? show(max) : 'no limit'}</span></div>`;
 }
 
@@ -28,18 +27,18 @@ function Dependencies({ agents }) {
   const list = (agents ?? []).flatMap((agent) => (agent.dependencies ?? []).map((dependency) => ({ ...dependency, agent: agent.name })));
   if (list.length === 0) return html`<p class="muted">No agent depends on another service.</p>`;
   return html`<div class="scroll" tabindex="0" role="region" aria-label="Dependencies"><table class="wide"><thead><tr><th>Agent</th><th>Dependency</th><th>State</th><th>Since</th><th>Last success</th><th>Failures</th><th>Last error</th><th>Latency</th><th>Breaker</th></tr></thead><tbody>
-    ${list.map((item) => html`<tr><td>${visible(item.agent)}</td><td>${visible(item.peer ?? '')}</td><td><span class=${`state ${TONES[item.state] ?? 'muted'}`}>${visible(item.state ?? 'unknown')}</span></td>
+    ${list.map((item) => html`<tr><td>${item.agent}</td><td>${item.peer}</td><td><span class=${`state ${TONES[item.state] ?? 'muted'}`}>${item.state ?? 'unknown'}</span></td>
       <td>${item.since ? html`<${Age} at=${Date.parse(item.since)} />` : '–'}</td><td>${item.last_success ? html`<${Age} at=${Date.parse(item.last_success)} />` : '–'}</td><td>${item.failures ?? 0}</td>
-      <td>${visible(item.last_error ?? '–')}</td><td>${item.latency_ms === undefined || item.latency_ms === null ? '–' : duration(item.latency_ms)}</td>
-      <td>${item.breaker ? html`<span class=${TONES[item.breaker] ?? 'muted'}>${visible(item.breaker)}</span>` : '–'}</td></tr>`)}</tbody></table></div>`;
+      <td>${item.last_error ?? '–'}</td><td>${item.latency_ms === undefined || item.latency_ms === null ? '–' : duration(item.latency_ms)}</td>
+      <td>${item.breaker ? html`<span class=${TONES[item.breaker] ?? 'muted'}>${item.breaker}</span>` : '–'}</td></tr>`)}</tbody></table></div>`;
 }
 
 function Agent({ agent }) {
   const { last_error: error, store } = agent;
-  return html`<div class="box stack"><div class="row"><strong>${visible(agent.name ?? 'agent')}</strong><span class="muted">${visible(agent.kind ?? '')}</span></div>
+  return html`<div class="box stack"><div class="row"><strong>${agent.name ?? 'agent'}</strong><span class="muted">${agent.kind}</span></div>
     <dl class="facts"><dt>turns</dt><dd>${agent.turns ?? 0} running, ${agent.queued ?? 0} queued</dd>
-      ${store && html`<dt>store</dt><dd>${visible(store.kind ?? store)}</dd>`}
-      ${error && html`<dt>last error</dt><dd>${visible(error.class ?? '')} <code>${visible(shortId(error.error_id))}</code> <${CopyButton} text=${error.error_id} label="Copy error id" /></dd>`}</dl></div>`;
+      ${store && html`<dt>store</dt><dd>${store.kind ?? store}</dd>`}
+      ${error && html`<dt>last error</dt><dd>${error.class} <code>${shortId(error.error_id)}</code> <${CopyButton} text=${error.error_id} label="Copy error id" /></dd>`}</dl></div>`;
 }
 
 /** Reads p50 and p95 per operation from the histograms of the metrics. */
@@ -76,7 +75,7 @@ function Latencies() {
   }, [shown]);
   if (!rows?.length) return html`<p class="muted">No latencies: the metrics are not readable here, or no call was made.</p>`;
   return html`<div class="scroll" tabindex="0" role="region" aria-label="Latencies"><table><thead><tr><th>Operation</th><th class="number">Calls</th><th class="number">p50</th><th class="number">p95</th></tr></thead><tbody>
-    ${rows.map((row) => html`<tr><td>${visible(row.name)}</td><td class="number">${row.total.toLocaleString('en')}</td><td class="number">${bound(row.p50)}</td><td class="number">${bound(row.p95)}</td></tr>`)}</tbody></table></div>`;
+    ${rows.map((row) => html`<tr><td>${row.name}</td><td class="number">${row.total.toLocaleString('en')}</td><td class="number">${bound(row.p50)}</td><td class="number">${bound(row.p95)}</td></tr>`)}</tbody></table></div>`;
 }
 
 export function Status() {
@@ -92,24 +91,24 @@ export function Status() {
     const timer = setInterval(read, POLL_MS);
     return () => clearInterval(timer);
   }, [shown]);
-  if (!status) return html`<div class="view"><${ErrorBox} error=${error} title="The status can't be read." /><p>This needs the scope <code>admin</code> or the operator token of the start: see <${Link} to=${['settings']}>Settings</${Link}>.</p></div>`;
+  if (!status) return html`<div class="view"><${ErrorBox} error=${error} title="The status can't be read." /><p>This needs the scope <code>admin</code> or the operator token of the start: see <${Link} to=${['settings']}>Settings<//>.</p></div>`;
   const { access, agents, limits, otlp, push, store, totals = {} } = status;
   const states = Object.entries(totals.tasks ?? {});
   return html`<div class="view">
-    <div class="row"><h1>Status</h1>${status.ready ? html`<span class="ok state">✓ ready</span>` : html`<span class="fail state">✗ not ready${status.reason ? `: ${visible(status.reason)}` : ''}</span>`}${status.draining && html`<span class="ask state">draining</span>`}<span class="grow"></span>
-      <${PageLink} path="metrics">Metrics</${PageLink}>${server.docs && html`<${PageLink} path="docs/">API documents</${PageLink}>`}</div>
+    <div class="row"><h1>Status</h1>${status.ready ? html`<span class="ok state">✓ ready</span>` : html`<span class="fail state">✗ not ready${status.reason ? `: ${status.reason}` : ''}</span>`}${status.draining && html`<span class="ask state">draining</span>`}<span class="grow"></span>
+      <${PageLink} path="metrics">Metrics<//>${server.docs && html`<${PageLink} path="docs/">API documents<//>`}</div>
     <${ErrorBox} error=${error} title="The status is not up to date." />
-    ${access === 'counts' && html`<p class="box">Without credentials, only counts are shown. The rest needs the operator token: open the URL that the server prints at its start, or enter the token in <${Link} to=${['settings']}>Settings</${Link}>.</p>`}
-    <div class="tiles">${status.build && html`<${Tile} name="version">${visible(status.build.version ?? '–')}</${Tile}>`}
-      ${status.uptime_seconds !== undefined && html`<${Tile} name="uptime">${duration(status.uptime_seconds * 1000)}</${Tile}>`}
-      <${Tile} name="running turns">${totals.turns ?? 0}</${Tile}><${Tile} name="queued turns">${totals.queued ?? 0}</${Tile}>
-      ${totals.dependencies_down > 0 && html`<${Tile} name="dependencies down"><span class="fail">${totals.dependencies_down}</span></${Tile}>`}
-      ${store && html`<${Tile} name="store">${size(store.bytes)}</${Tile}><${Tile} name="write-ahead log">${size(store.wal)}</${Tile}><${Tile} name="commit p99">${duration(store.commit_p99_ms)}</${Tile}>`}
-      ${push && html`<${Tile} name="push due">${push.due ?? 0}</${Tile}><${Tile} name="push dead">${push.dead ?? 0}</${Tile}><${Tile} name="push lag">${duration((push.lag_seconds ?? 0) * 1000)}</${Tile}>`}
-      ${otlp && html`<${Tile} name="spans dropped">${otlp.dropped ?? 0}</${Tile}>`}</div>
+    ${access === 'counts' && html`<p class="box">Without credentials, only counts are shown. The rest needs the operator token: open the URL that the server prints at its start, or enter the token in <${Link} to=${['settings']}>Settings<//>.</p>`}
+    <div class="tiles">${status.build && html`<${Tile} name="version">${status.build.version ?? '–'}<//>`}
+      ${status.uptime_seconds !== undefined && html`<${Tile} name="uptime">${duration(status.uptime_seconds * 1000)}<//>`}
+      <${Tile} name="running turns">${totals.turns ?? 0}<//><${Tile} name="queued turns">${totals.queued ?? 0}<//>
+      ${totals.dependencies_down > 0 && html`<${Tile} name="dependencies down"><span class="fail">${totals.dependencies_down}</span><//>`}
+      ${store && html`<${Tile} name="store">${size(store.bytes)}<//><${Tile} name="write-ahead log">${size(store.wal)}<//><${Tile} name="commit p99">${duration(store.commit_p99_ms)}<//>`}
+      ${push && html`<${Tile} name="push due">${push.due ?? 0}<//><${Tile} name="push dead">${push.dead ?? 0}<//><${Tile} name="push lag">${duration((push.lag_seconds ?? 0) * 1000)}<//>`}
+      ${otlp && html`<${Tile} name="spans dropped">${otlp.dropped ?? 0}<//>`}</div>
     ${states.length > 0 && html`<div class="row" aria-label="Tasks in memory by state">${states.map(([name, count]) => {
       const state = name.startsWith('TASK_STATE_') ? name : `TASK_STATE_${name.toUpperCase()}`;
-      return html`<${Link} to=${['tasks']} query=${{ state, all: access === 'full' ? '1' : '' }} class="button small"><${State} name=${state} /> ${count.toLocaleString('en')}</${Link}>`;
+      return html`<${Link} to=${['tasks']} query=${{ state, all: access === 'full' ? '1' : '' }} class="button small"><${State} name=${state} /> ${count.toLocaleString('en')}<//>`;
     })}</div>`}
     ${access !== 'counts' && html`
     <section class="stack"><h2>Limits in use</h2>${(limits ?? []).map((limit) => html`<${Meter} key=${`${limit.agent}/${limit.name}`} limit=${limit} />`)}</section>

@@ -3,7 +3,7 @@
 import { useEffect, useMemo, useState } from '../vendor/hooks.js';
 import { duration, errorIdOf, isInterrupted, isTerminal, shortId, size, stateOf, summary, timeOfId, timelineRows, turnsOf } from '../model.js';
 import { visible } from '../text.js';
-import { Clock, CopyButton, Empty, ErrorBox, html, Link, Menu, State, Tabs, useValue } from '../ui.js';
+import { Button, Clock, CopyButton, Empty, ErrorBox, html, Link, Menu, State, Tabs, useValue } from '../ui.js';
 import { api, go, isOperator, messageOf, now, operatorApi, requestOf, route, send, TaskFeed, watch } from '../store.js';
 import { curl, grpcurl, python, a2a } from '../copy.js';
 import { Question, TaskActions } from './chat.js';
@@ -14,7 +14,7 @@ import { Wire } from './wire.js';
 /** Copies a call in four forms. */
 export function CopyCall({ request, label = 'Copy' }) {
   const forms = { curl, grpcurl, python, 'a2a command': a2a };
-  return html`<${Menu} label=${label}>${Object.entries(forms).map(([name, write]) => html`<${CopyButton} key=${name} text=${() => write(request())} label=${name} />`)}</${Menu}>`;
+  return html`<${Menu} label=${label}>${Object.entries(forms).map(([name, write]) => html`<${CopyButton} key=${name} text=${() => write(request())} label=${name} />`)}<//>`;
 }
 
 /** The send that created a task, as a call. */
@@ -52,14 +52,14 @@ function Facts({ task, facts, feed }) {
   const errorId = errorIdOf(task);
   const turn = facts?.turns?.at(-1);
   return html`<dl class="facts">
-    <${Fact} name="task"><code>${visible(task.id)}</code> <${CopyButton} text=${task.id} label="Copy id" /></${Fact}>
-    <${Fact} name="conversation"><${Link} to=${['chat', task.contextId]}>${visible(shortId(task.contextId))}</${Link}></${Fact}>
-    ${created !== null && html`<${Fact} name="time"><${Clock} at=${created} /> for ${duration(end - created)}</${Fact}>`}
-    ${feed && html`<${Fact} name="events">${feed.log.events.length.toLocaleString('en')}</${Fact}>`}
-    ${errorId && html`<${Fact} name="error id"><code>${visible(errorId)}</code> <${CopyButton} text=${errorId} label="Copy error id" />
-      <span class="muted">${facts ? 'the log has the cause under it' : 'the operator finds the cause by it'}</span></${Fact}>`}
-    ${facts?.task && html`<${Fact} name="owner">${visible(facts.task.owner || '—')}${facts.task.tenant ? ` · tenant ${visible(facts.task.tenant)}` : ''}</${Fact}>`}
-    ${turn && html`<${Fact} name="last turn">${visible([turn.caller && `caller ${turn.caller}`, turn.binding && `${turn.binding} ${turn.version ?? ''}`, `attempt ${turn.attempt ?? 1}`, turn.reason && turn.reason !== 'none' && `reason ${turn.reason}`, turn.tokens?.input && `${turn.tokens.input} + ${turn.tokens.output} tokens`, turn.trace && `trace ${turn.trace}`].filter(Boolean).join(' · '))}</${Fact}>`}
+    <${Fact} name="task"><code>${task.id}</code> <${CopyButton} text=${task.id} label="Copy id" /><//>
+    <${Fact} name="conversation"><${Link} to=${['chat', task.contextId]}>${shortId(task.contextId)}<//><//>
+    ${created !== null && html`<${Fact} name="time"><${Clock} at=${created} /> for ${duration(end - created)}<//>`}
+    ${feed && html`<${Fact} name="events">${feed.log.events.length.toLocaleString('en')}<//>`}
+    ${errorId && html`<${Fact} name="error id"><code>${errorId}</code> <${CopyButton} text=${errorId} label="Copy error id" />
+      <span class="muted">${facts ? 'the log has the cause under it' : 'the operator finds the cause by it'}</span><//>`}
+    ${facts?.task && html`<${Fact} name="owner">${facts.task.owner || '—'}${facts.task.tenant ? ` · tenant ${facts.task.tenant}` : ''}<//>`}
+    ${turn && html`<${Fact} name="last turn">${[turn.caller && `caller ${turn.caller}`, turn.binding && `${turn.binding} ${turn.version ?? ''}`, `attempt ${turn.attempt ?? 1}`, turn.reason && turn.reason !== 'none' && `reason ${turn.reason}`, turn.tokens?.input && `${turn.tokens.input} + ${turn.tokens.output} tokens`, turn.trace && `trace ${turn.trace}`].filter(Boolean).join(' · ')}<//>`}
   </dl>`;
 }
 
@@ -94,7 +94,7 @@ function Turns({ feed, facts }) {
         ${turn.segments.map(({ state, name, from, to }) => html`<span class=${name === 'queued' || state === 'TASK_STATE_SUBMITTED' ? 'queued' : ''} title=${`${name ?? stateOf(state).word} ${duration(to - from)}`} style=${{ flexGrow: String(Math.max(0.001, (to - from) / longest)), flexBasis: '0' }}></span>`)}
         <span class="rest" style=${{ flexGrow: String(Math.max(0.0001, 1 - (turn.to - turn.from) / longest)), flexBasis: '0', background: 'none', minWidth: '0' }}></span>
       </div><span class="number">${duration(turn.to - turn.from)}</span></div>
-    <p class="muted row"><span>${turn.segments.map(({ state, name, from, to }) => `${name ?? stateOf(state).word} ${duration(to - from)}`).join(' → ')}</span>${end(turn.end)}${turn.errorId && html`<code>${visible(turn.errorId)}</code>`}</p>`)}
+    <p class="muted row"><span>${turn.segments.map(({ state, name, from, to }) => `${name ?? stateOf(state).word} ${duration(to - from)}`).join(' → ')}</span>${end(turn.end)}${turn.errorId && html`<code>${turn.errorId}</code>`}</p>`)}
   </div></section>`;
 }
 
@@ -106,8 +106,8 @@ function What({ row }) {
     const name = visible(row.name || shortId(row.artifactId));
     return html`${row.count > 1 ? html`<strong>${row.count.toLocaleString('en')} chunks</strong> of artifact “${name}”` : html`chunk of artifact “${name}”`}${row.isLast ? html` <span class="muted">last</span>` : ''}`;
   }
-  if (row.kind === 'message') return html`message ${row.isHidden ? html`<span class="muted">(from the client, on no stream)</span>` : ''} ${visible(text)}`;
-  return html`<${State} name=${row.state} /> ${text && html`<span>${visible(text)}</span>`}`;
+  if (row.kind === 'message') return html`message ${row.isHidden ? html`<span class="muted">(from the client, on no stream)</span>` : ''} ${text}`;
+  return html`<${State} name=${row.state} /> ${text && html`<span>${text}</span>`}`;
 }
 
 const PAGE = 500;
@@ -135,12 +135,12 @@ function Timeline({ feed, facts }) {
       <input id="find" class="small" type="search" aria-label="Find in events" placeholder="find" value=${find} onInput=${(event) => setFind(event.currentTarget.value)} /></div>
       <div class="scroll" tabindex="0" role="region" aria-label="Events"><table class="events"><thead><tr><th class="number">#</th><th>At</th><th class="number">+Δ</th><th class="what">What</th><th class="number">Bytes</th></tr></thead><tbody>
         ${shown.slice(0, limit).map((row) => html`<tr key=${row.from}><td class="number">${row.events.length > 0
-          ? html`<button type="button" class="small plain" aria-expanded=${opened === row.from} aria-label=${`Event ${row.from}`} onClick=${() => setOpened(opened === row.from ? null : row.from)}>${opened === row.from ? '▾' : '▸'} ${row.from}${row.to > row.from ? `…${row.to.toLocaleString('en')}` : ''}</button>` : row.from}</td>
+          ? html`<${Button} class="small plain" aria-expanded=${opened === row.from} aria-label=${`Event ${row.from}`} onClick=${() => setOpened(opened === row.from ? null : row.from)}>${opened === row.from ? '▾' : '▸'} ${row.from}${row.to > row.from ? `…${row.to.toLocaleString('en')}` : ''}<//>` : row.from}</td>
           <td class="mono"><${Clock} at=${row.at} /></td><td class="number mono">${row.delta === null ? '' : `+${duration(row.delta)}`}</td>
-          <td><${What} row=${row} />${opened === row.from && html`<pre tabindex="0" role="region" aria-label="Event">${visible(row.events.slice(0, 5).map(({ response }) => JSON.stringify(response, null, 2).slice(0, 20_000)).join('\n'))}${row.events.length > 5 ? `\n… ${row.events.length - 5} more, see Wire` : ''}</pre>`}</td>
+          <td><${What} row=${row} />${opened === row.from && html`<pre tabindex="0" role="region" aria-label="Event">${row.events.slice(0, 5).map(({ response }) => JSON.stringify(response, null, 2).slice(0, 20_000)).join('\n')}${row.events.length > 5 ? `\n… ${row.events.length - 5} more, see Wire` : ''}</pre>`}</td>
           <td class="number">${size(row.size)}</td></tr>`)}
       </tbody></table></div>
-      ${shown.length > limit && html`<button type="button" onClick=${() => setLimit(limit + PAGE)}>Show more of ${shown.length.toLocaleString('en')} rows</button>`}
+      ${shown.length > limit && html`<${Button} class="" onClick=${() => setLimit(limit + PAGE)}>Show more of ${shown.length.toLocaleString('en')} rows<//>`}
       ${shown.length === 0 && html`<p class="muted">No event.</p>`}
     </section></div>`;
 }
@@ -167,11 +167,11 @@ function FeedState({ feed }) {
 /** Task of any owner, only from the operator API. */
 function OperatorTask({ id, query }) {
   const [facts, error] = useOperatorTask(id, Math.floor(useValue(now) / 8000));
-  if (!facts) return html`<div class="view"><h1>Task ${visible(shortId(id))}</h1>${error ? html`<${ErrorBox} error=${error} title="The task can't be shown." />` : html`<${Empty}>Loading…</${Empty}>`}</div>`;
+  if (!facts) return html`<div class="view"><h1>Task ${shortId(id)}</h1>${error ? html`<${ErrorBox} error=${error} title="The task can't be shown." />` : html`<${Empty}>Loading…<//>`}</div>`;
   const { state, context, updated, message } = facts.task;
   const task = facts.snapshot ?? { id, contextId: context, status: { state, timestamp: updated } };
-  return html`<div class="view"><div class="row"><h1><${State} name=${state} /> task ${visible(shortId(id))}</h1><span class="grow"></span><${Link} to=${['task', id]} class="button small">Open as own task</${Link}></div>
-    <${Facts} task=${task} facts=${facts} />${message && html`<p class="box">${visible(message)}</p>`}
+  return html`<div class="view"><div class="row"><h1><${State} name=${state} /> task ${shortId(id)}</h1><span class="grow"></span><${Link} to=${['task', id]} class="button small">Open as own task<//></div>
+    <${Facts} task=${task} facts=${facts} />${message && html`<p class="box">${message}</p>`}
     <${Turns} facts=${facts} /><${OperatorEvents} id=${id} query=${query} />${facts.snapshot && html`<${Result} task=${task} />`}</div>`;
 }
 
@@ -195,17 +195,17 @@ function OwnTask() {
   const error = useValue(feed.error);
   const { task } = feed;
   const items = [['timeline', 'Timeline'], ['result', 'Result'], ['wire', 'Wire'], ['push', 'Push']].map(([name, label]) => ({ name, label, to: ['task', id, name] }));
-  if (!task) return html`<div class="view"><h1>Task ${visible(shortId(id))}</h1>${error ? html`<${ErrorBox} error=${error} title="The task can't be shown." onRetry=${() => feed.load()} />` : html`<${Empty}>Loading…</${Empty}>`}</div>`;
+  if (!task) return html`<div class="view"><h1>Task ${shortId(id)}</h1>${error ? html`<${ErrorBox} error=${error} title="The task can't be shown." onRetry=${() => feed.load()} />` : html`<${Empty}>Loading…<//>`}</div>`;
   const answer = (parts) => send({ message: messageOf(parts, { taskId: task.id, contextId: task.contextId }), options: {} });
   return html`<div class="view">
-    <div class="row"><h1><${State} name=${task.status?.state} /> task ${visible(shortId(id))}</h1><${FeedState} feed=${feed} /><span class="grow"></span>
+    <div class="row"><h1><${State} name=${task.status?.state} /> task ${shortId(id)}</h1><${FeedState} feed=${feed} /><span class="grow"></span>
       <${TaskActions} task=${task} onRetried=${(newId) => newId && go(['task', newId])} />
       <${CopyCall} label="Copy the call" request=${() => sendRequest(task)} />
-      <${Link} to=${['chat', task.contextId]} class="button small">Open chat</${Link}></div>
+      <${Link} to=${['chat', task.contextId]} class="button small">Open chat<//></div>
     <${Facts} task=${task} facts=${facts} feed=${feed} />
-    ${task.status?.message && !isInterrupted(task) && stateOf(task.status.state).tone === 'fail' && html`<div class="box fail">${visible(summary(task.status.message.parts, 2000))}</div>`}
+    ${task.status?.message && !isInterrupted(task) && stateOf(task.status.state).tone === 'fail' && html`<div class="box fail">${summary(task.status.message.parts, 2000)}</div>`}
     ${isInterrupted(task) && html`<div class="stack"><${Message} message=${task.status.message ?? { parts: [] }} />
-      <${Question} key=${state} task=${task} onAnswer=${answer} /><div class="row"><${Link} to=${['chat', task.contextId]} class="button">Answer in the chat</${Link}></div></div>`}
+      <${Question} key=${state} task=${task} onAnswer=${answer} /><div class="row"><${Link} to=${['chat', task.contextId]} class="button">Answer in the chat<//></div></div>`}
     ${error && feed.state.peek() === 'ended' && html`<${ErrorBox} error=${error} title="The log can't be read." />`}
     <${Tabs} items=${items} current=${tab} label="Views of the task" />
     ${tab === 'result' ? html`<${Result} task=${task} />` : tab === 'wire' ? html`<${Wire} feed=${feed} />` : tab === 'push' ? html`<${TaskPush} task=${task} />` : html`<${Timeline} feed=${feed} facts=${facts} />`}
@@ -232,6 +232,6 @@ function OperatorEvents({ id, query }) {
   return html`<section class="stack"><h2>Events</h2><${ErrorBox} error=${error} onRetry=${() => load(0)} />
     <div class="scroll" tabindex="0" role="region" aria-label="Events"><table class="events"><thead><tr><th class="number">#</th><th>At</th><th class="what">What</th><th class="number">Bytes</th></tr></thead><tbody>
       ${events.map((event) => html`<tr key=${event.seq}><td class="number">${event.seq}</td><td class="mono">${event.time ? html`<${Clock} at=${Date.parse(event.time)} />` : html`<span class="muted">unknown</span>`}</td>
-        <td>${event.hidden ? html`<span class="muted">(on no stream) </span>` : ''}<code>${visible(JSON.stringify(event.wire).slice(0, 2000))}</code></td><td class="number">${size(event.bytes)}</td></tr>`)}
-    </tbody></table></div>${next !== null && events.length > 0 && html`<button type="button" onClick=${() => load(next)}>Show more</button>`}</section>`;
+        <td>${event.hidden ? html`<span class="muted">(on no stream) </span>` : ''}<code>${JSON.stringify(event.wire).slice(0, 2000)}</code></td><td class="number">${size(event.bytes)}</td></tr>`)}
+    </tbody></table></div>${next !== null && events.length > 0 && html`<${Button} class="" onClick=${() => load(next)}>Show more<//>`}</section>`;
 }

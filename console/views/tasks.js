@@ -2,8 +2,7 @@
 
 import { useMemo, useRef, useState } from '../vendor/hooks.js';
 import { duration, matches, PRESETS, shortId, STATES, stateOf } from '../model.js';
-import { visible } from '../text.js';
-import { Age, Empty, ErrorBox, html, Link, Menu, State, useNarrow, useValue, VirtualList } from '../ui.js';
+import { Age, Button, Empty, ErrorBox, html, Link, Menu, State, useNarrow, useValue, VirtualList } from '../ui.js';
 import { allTasks, api, go, isOperator, now, ownTasks, replaceRoute, route } from '../store.js';
 
 const PRESET_WORDS = { 'in-flight': 'In flight', waits: 'Waits for client', failed: 'Failed' };
@@ -27,9 +26,9 @@ function Filters({ query, isAll, count, list }) {
       ${useValue(isOperator) && html`<label class="check"><input type="checkbox" checked=${isAll} onChange=${(event) => set({ all: event.currentTarget.checked ? '1' : '', owner: '' })} />all owners</label>`}</div>
     <div class="row">
       <input id="find" type="search" class="grow" aria-label="Find by id, context, error id or text" placeholder="id, context, error id or text  ( / )" value=${query.get('find') ?? ''} onInput=${(event) => set({ find: event.currentTarget.value })} />
-      ${Object.entries(PRESET_WORDS).map(([name, word]) => html`<button type="button" class="small" aria-pressed=${current === name} onClick=${() => set({ state: current === name ? '' : name })}>${word}</button>`)}
+      ${Object.entries(PRESET_WORDS).map(([name, word]) => html`<${Button} aria-pressed=${current === name} onClick=${() => set({ state: current === name ? '' : name })}>${word}<//>`)}
       <${Menu} label=${states.length > 0 && !PRESETS[current] ? `States (${states.length})` : 'States'}>${Object.entries(STATES).map(([name, { word }]) =>
-        html`<label class="check"><input type="checkbox" checked=${states.includes(name)} onChange=${() => toggle(name)} />${word}</label>`)}</${Menu}>
+        html`<label class="check"><input type="checkbox" checked=${states.includes(name)} onChange=${() => toggle(name)} />${word}</label>`)}<//>
       <select class="small" aria-label="Changed since" value=${query.get('since') ?? ''} onChange=${(event) => set({ since: event.currentTarget.value })}>${Object.entries(SINCE).map(([value, word]) => html`<option value=${value}>${word}</option>`)}</select>
       ${isAll && html`<input class="small" aria-label="Owner" placeholder="owner" value=${query.get('owner') ?? ''} onInput=${(event) => set({ owner: event.currentTarget.value })} />`}
     </div>
@@ -45,21 +44,21 @@ function Row({ row, index, isAll, isNarrow }) {
   };
   const isDone = stateOf(row.state).isTerminal || stateOf(row.state).isInterrupted;
   const took = isDone && row.created !== null ? duration(row.updated - row.created) : html`<${Running} since=${row.created} />`;
-  const link = html`<${Link} to=${to} query=${query} class="row-focus mono">${visible(shortId(row.id))}</${Link}>`;
+  const link = html`<${Link} to=${to} query=${query} class="row-focus mono">${shortId(row.id)}<//>`;
   const message = row.errorId ? `error ${shortId(row.errorId)} · ${row.message}` : row.message || row.asked;
   if (isNarrow) {
     return html`<div class="list-row" role="row" key=${row.id} data-index=${index} aria-rowindex=${index + 2} onClick=${open}>
       <span role="cell"><${State} name=${row.state} /> ${link}</span><span role="cell" class="muted"><${Age} at=${row.updated} /></span>
-      <span role="cell" class="muted">${visible(message)}</span><span role="cell" class="muted">${took}</span></div>`;
+      <span role="cell" class="muted">${message}</span><span role="cell" class="muted">${took}</span></div>`;
   }
   return html`<div class=${`list-row ${isAll ? 'all' : 'own'}`} role="row" key=${row.id} data-index=${index} aria-rowindex=${index + 2} onClick=${open}>
     <span role="cell"><${State} name=${row.state} /></span>
-    <span role="cell" title=${visible(row.id)}>${link}</span>
-    ${isAll ? html`<span role="cell" title=${visible(`${row.owner} ${row.tenant}`)}>${visible(row.owner || '—')}</span>` : html`<span role="cell" class="mono muted" title=${visible(row.context)}>${visible(shortId(row.context))}</span>`}
+    <span role="cell" title=${row.id}>${link}</span>
+    ${isAll ? html`<span role="cell" title=${`${row.owner} ${row.tenant}`}>${row.owner || '—'}</span>` : html`<span role="cell" class="mono muted" title=${row.context}>${shortId(row.context)}</span>`}
     <span role="cell"><${Age} at=${row.updated} /></span>
     <span role="cell" class="number">${took}</span>
     ${isAll && html`<span role="cell" class="number">${row.events?.toLocaleString('en') ?? '–'}</span><span role="cell" class="number">${row.attempt ?? '–'}</span>`}
-    <span role="cell" class="muted" title=${visible(message)}>${visible(message)}</span>
+    <span role="cell" class="muted" title=${message}>${message}</span>
   </div>`;
 }
 
@@ -103,9 +102,9 @@ export function Tasks() {
   return html`<div class="view full">
     <${Filters} query=${query} isAll=${isAll} count=${sorted.length} list=${list} />
     <${ErrorBox} error=${error} title="The list is not up to date." />
-    ${waiting > 0 && html`<div class="row"><button type="button" class="small" onClick=${release}>${waiting} new — show</button></div>`}
+    ${waiting > 0 && html`<div class="row"><${Button} onClick=${release}>${waiting} new — show<//></div>`}
     ${order.length === 0
-      ? html`<${Empty}>${list.rows.size > 0 ? 'No task passes the filter.' : list.state.peek() === 'loading' ? 'Loading…' : html`<p>No tasks yet.</p><${Link} to=${['chat']} class="button">Send a message</${Link}>`}</${Empty}>`
+      ? html`<${Empty}>${list.rows.size > 0 ? 'No task passes the filter.' : list.state.peek() === 'loading' ? 'Loading…' : html`<p>No tasks yet.</p><${Link} to=${['chat']} class="button">Send a message<//>`}<//>`
       : html`<div class="grow stack" onFocusIn=${hold} onFocusOut=${hold}><${VirtualList} key=${isNarrow} count=${order.length} height=${isNarrow ? 60 : 36} label="Tasks" columns=${isAll ? 8 : 6}
         head=${!isNarrow && html`<${Head} isAll=${isAll} />`} row=${(index) => html`<${Row} key=${order[index].key} row=${order[index]} index=${index} isAll=${isAll} isNarrow=${isNarrow} />`} /></div>`}
   </div>`;

@@ -4,7 +4,7 @@ import { useEffect, useState } from '../vendor/hooks.js';
 import { ApiError, GrpcDecoder, grpcFrame, readBytes, readSse, stringField } from '../api.js';
 import { isTerminal, parseCursor, size } from '../model.js';
 import { visible } from '../text.js';
-import { CopyButton, ErrorBox, html, Code, useValue, VirtualList } from '../ui.js';
+import { Button, Code, CopyButton, ErrorBox, html, useValue, VirtualList } from '../ui.js';
 import { requestOf } from '../store.js';
 import { toText } from '../wire.js';
 import { CopyCall } from './task.js';
@@ -106,15 +106,8 @@ function useForm(form, feed) {
   return { ...result, version };
 }
 
-/** Marks the lines of a text that another one does not have. */
-function Diff({ text, other }) {
-  const known = new Set(other.split('\n').map((line) => line.trim()));
-  return html`<pre tabindex="0" role="region" aria-label="Event, with marks on lines that the other form does not have">${text.split('\n').slice(0, 2000).map((line) => html`${known.has(line.trim()) ? visible(line) : html`<mark>${visible(line)}</mark>`}${'\n'}`)}</pre>`;
-}
-
 export function Wire({ feed }) {
   const [name, setName] = useState('json');
-  const [compared, setCompared] = useState('');
   const [selected, setSelected] = useState(0);
   const form = FORMS[name];
   const { events, isComplete, error } = useForm(form, feed);
@@ -127,28 +120,19 @@ export function Wire({ feed }) {
   const text = event?.text() ?? '';
   const row = (index) => html`<div class="list-row" role="row" key=${index} data-index=${index} aria-rowindex=${index + 2} onClick=${() => setSelected(index)}>
     <span role="cell" class="number">${events[index].seq}</span>
-    <span role="cell"><button type="button" class="small plain row-focus" aria-pressed=${index === selected} onClick=${() => setSelected(index)}>${visible(kindOf(events[index]))}</button></span><span role="cell" class="number muted">${size(events[index].bytes)}</span></div>`;
+    <span role="cell"><${Button} class="small plain row-focus" aria-pressed=${index === selected} onClick=${() => setSelected(index)}>${kindOf(events[index])}<//></span><span role="cell" class="number muted">${size(events[index].bytes)}</span></div>`;
   return html`<div class="stack">
-    <div class="row" role="group" aria-label="Form">${Object.entries(FORMS).map(([key, { label }]) => html`<button type="button" class="small" key=${key} aria-pressed=${key === name} onClick=${() => setName(key)}>${label}</button>`)}
+    <div class="row" role="group" aria-label="Form">${Object.entries(FORMS).map(([key, { label }]) => html`<${Button} key=${key} aria-pressed=${key === name} onClick=${() => setName(key)}>${label}<//>`)}
       <span class="grow"></span>
-      <select class="small" aria-label="Compare with" value=${compared} onChange=${(change) => setCompared(change.currentTarget.value)}><option value="">compare with…</option>${Object.entries(FORMS).filter(([key]) => key !== name).map(([key, { label }]) => html`<option value=${key}>${label}</option>`)}</select>
       <${CopyCall} label="Copy the call" request=${request} /></div>
     <${ErrorBox} error=${error} title="This form can't be read." />
     <p class="muted" role="status">${events.length.toLocaleString('en')} events · ${size(events.reduce((sum, { bytes }) => sum + bytes, 0))}${isComplete ? '' : ' · reading…'}</p>
     ${events.length > 0 && html`<div class="wire">
       <${VirtualList} count=${events.length} height=${36} label="Events" columns=${3} row=${row} />
       <div class="detail"><div class="row"><strong>event ${event.seq}</strong><span class="muted">${size(event.bytes)}</span><span class="grow"></span><${CopyButton} text=${event.raw ?? text} label="Copy event" /></div>
-        ${compared ? html`<${Compared} text=${text} form=${FORMS[compared]} feed=${feed} seq=${event.seq} />` : html`<${Code} key=${`${name}/${event.seq}`} text=${text} label="Event" />`}</div>
+        ${html`<${Code} key=${`${name}/${event.seq}`} text=${text} label="Event" />`}</div>
     </div>`}
   </div>`;
-}
-
-function Compared({ text, form, feed, seq }) {
-  const { events, isComplete, error } = useForm(form, feed);
-  const other = events.find((event) => event.seq === seq);
-  if (error) return html`<${ErrorBox} error=${error} />`;
-  if (!other) return html`<p class="muted">${isComplete ? 'This form has no event of this number.' : 'Reading…'}</p>`;
-  return html`<${Diff} text=${text} other=${other.text()} />`;
 }
 
 function kindOf({ raw, text }) {

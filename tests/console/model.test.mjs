@@ -3,7 +3,7 @@ import test from 'node:test';
 
 import {
   applyEvent, approvalOf, contextsOf, duration, listRow, matches, parseCursor, requestedSchema, shortId, size, stateOf, TaskLog, timelineRows, timeOfId,
-  turnsOf, withoutEmptyLists,
+  turnsOf,
 } from '../../console/model.js';
 
 const ID = '01a21f1b-88a9-7000-967c-2410de77a01d';
@@ -52,10 +52,6 @@ test('metadata of statuses is merged, also a member called __proto__', () => {
   assert.equal(task.metadata.b, 2);
   assert.equal({}.polluted, undefined);
   assert.equal(task.metadata.polluted, undefined);
-});
-
-test('empty lists are left out for a comparison', () => {
-  assert.deepEqual(withoutEmptyLists(fold([{ task: { id: 'x' } }])), { id: 'x' });
 });
 
 test('a log takes each event once, and knows a gap at its begin', () => {
