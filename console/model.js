@@ -5,7 +5,7 @@ export const STATES = {
   TASK_STATE_SUBMITTED: { word: 'submitted', symbol: '◌', tone: 'busy' },
   TASK_STATE_WORKING: { word: 'working', symbol: '●', tone: 'busy' },
   TASK_STATE_INPUT_REQUIRED: { word: 'input required', symbol: '?', tone: 'ask', isInterrupted: true },
-  TASK_STATE_AUTH_REQUIRED: { word: 'auth required', symbol: '⚿', tone: 'ask', isInterrupted: true },
+  TASK_STATE_AUTH_REQUIRED: { word: 'auth required', symbol: '!', tone: 'ask', isInterrupted: true },
   TASK_STATE_COMPLETED: { word: 'completed', symbol: '✓', tone: 'ok', isTerminal: true },
   TASK_STATE_FAILED: { word: 'failed', symbol: '✗', tone: 'fail', isTerminal: true },
   TASK_STATE_CANCELED: { word: 'canceled', symbol: '⊘', tone: 'muted', isTerminal: true },

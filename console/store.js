@@ -659,6 +659,7 @@ export function requestOf(operation, { path, method = 'GET', body, headers: more
     headers: { ...(body !== undefined && { 'content-type': 'application/json' }), ...more },
     body: body === undefined ? null : JSON.stringify(body),
     isAuthenticated: Boolean(session.peek()),
+    ...(agent.peek().path !== './' && { agent: agent.peek().id }),
   };
 }
 

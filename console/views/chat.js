@@ -45,6 +45,11 @@ function Approval({ call, onAnswer, isBusy }) {
   </section>`;
 }
 
+/** Moves the focus to the composer if the element that had it is gone. */
+function returnFocus() {
+  if (document.activeElement === document.body) document.getElementById('composer-text')?.focus();
+}
+
 /** What a waiting task asks for: an approval, a form, or credentials. A plain question is answered in the composer. */
 export function Question({ task, onAnswer }) {
   const [isBusy, setIsBusy] = useState(false);
@@ -52,6 +57,7 @@ export function Question({ task, onAnswer }) {
     setIsBusy(true);
     await onAnswer(parts);
     setIsBusy(false);
+    returnFocus();
   };
   const json = (data) => answer([{ data, mediaType: 'application/json' }]);
   const call = approvalOf(task);
@@ -78,6 +84,7 @@ export function TaskActions({ task, onRetried }) {
       const feed = feedOf(task.id);
       feed.snapshot = canceled;
       feed.touch();
+      setTimeout(returnFocus, 100);
     } catch (failure) {
       setError(failure);
     }
@@ -185,6 +192,9 @@ function Welcome({ onChoose }) {
     ${examples.length > 0 && html`<p>Examples:</p><p class="row">${examples.map((text) => html`<${Button} key=${text} onClick=${() => onChoose(text)}>${text}<//>`)}</p>`}<//>`;
 }
 
+/** True while a new conversation gets its id: its view is made anew, and the composer keeps the focus. */
+let isFocusKept = false;
+
 function Conversation({ context, list, skill }) {
   useValue(list.version);
   useValue(now);
@@ -192,6 +202,8 @@ function Conversation({ context, list, skill }) {
   const plain = useValue(replies).filter((reply) => reply.context === context);
   const [limit, setLimit] = useState(MAX_TURNS);
   const [example, setExample] = useState(null);
+  const [isFocused] = useState(() => isFocusKept || route.peek().query.has('new'));
+  useEffect(() => { isFocusKept = false; }, []);
   const element = useStickToEnd();
   const ids = context ? [...list.rows.values()].filter((row) => row.context === context).sort((a, b) => a.created - b.created).map((row) => row.id) : [];
   const open = ids.findLast((id) => {
@@ -203,7 +215,9 @@ function Conversation({ context, list, skill }) {
   useFeedVersion(feed);
   const waiting = feed?.task && isInterrupted(feed.task) ? feed.task : null;
   const onTask = (id, contextId) => {
-    if (!context && contextId) replaceRoute(['chat', contextId]);
+    if (context || !contextId) return;
+    isFocusKept = true;
+    replaceRoute(['chat', contextId]);
   };
   const onSend = (request, onAccepted) => send(request, (id, contextId) => {
     onAccepted?.();
@@ -222,7 +236,7 @@ function Conversation({ context, list, skill }) {
       ${plain.map((reply, index) => html`<article class="turn" key=${index}><${Message} message=${reply.asked} /><${Message} message=${reply.message} /></article>`)}
       ${sends.map((item) => html`<${PendingSend} key=${item.key} item=${item} onTask=${onTask} />`)}
     </div>
-    <${Composer} key=${context} context=${context} waiting=${waiting} skill=${skill} example=${example} onSend=${onSend} isFocused=${route.peek().query.has('new')} />
+    <${Composer} key=${context} context=${context} waiting=${waiting} skill=${skill} example=${example} onSend=${onSend} isFocused=${isFocused} />
   </div>`;
 }
 
@@ -237,7 +251,7 @@ export function Chat() {
   useValue(api);
   const list = ownTasks();
   const context = args[0] ?? '';
-  return html`<div class="chat"><${Conversations} list=${list} current=${context} /><${Conversation} key=${context} context=${context} list=${list} skill=${query.get('skill')} /></div>`;
+  return html`<h1 class="sr-only">Chat</h1><div class="chat"><${Conversations} list=${list} current=${context} /><${Conversation} key=${context} context=${context} list=${list} skill=${query.get('skill')} /></div>`;
 }
 
 export const newConversation = () => go(['chat'], { new: '1' });
