@@ -3,7 +3,7 @@
 import { render } from './vendor/preact.js';
 import { useEffect, useState } from './vendor/hooks.js';
 import { visible } from './text.js';
-import { announce, Button, Dialog, Guard, html, Link, Menu, useValue } from './ui.js';
+import { announce, Button, Dialog, Guard, html, Link, Menu, typed, useValue } from './ui.js';
 import { agent, agents, card, challenge, connection, epoch, forget, go, isOperator, listen, operator, prefer, preferences, route, session, start } from './store.js';
 import { Card } from './views/card.js';
 import { Chat, newConversation } from './views/chat.js';
@@ -46,7 +46,7 @@ function Header({ onKeys }) {
   return html`<header class="top"><a class="skip" href="#main" onClick=${(event) => { event.preventDefault(); document.getElementById('main').focus(); }}>Skip to content</a>
     <span class="brand">a2a</span>
     ${list.length > 1
-      ? html`<select class="small" aria-label="Agent" value=${current.id} onChange=${(event) => go(['chat'], { agent: event.currentTarget.value })}>${list.map(({ id, name }) => html`<option value=${id}>${name}</option>`)}</select>`
+      ? html`<select class="small" aria-label="Agent" value=${current.id} onChange=${typed((value) => go(['chat'], { agent: value }))}>${list.map(({ id, name }) => html`<option value=${id}>${name}</option>`)}</select>`
       : html`<span>${useValue(card)?.name ?? current.name}</span>`}
     <nav aria-label="Views">${available().map(([name, { label }]) => html`<${Link} key=${name} to=${[name]} class=${name === shownView ? 'current' : ''} aria-current=${name === shownView ? 'page' : undefined}>${label}<//>`)}</nav>
     <div class="tools"><span class=${tone} role="status">${word}</span><${Caller} />

@@ -365,3 +365,6 @@ export function size(bytes) {
 
 /** Shortens an id: its begin and its end. */
 export const shortId = (id) => (id?.length > 14 ? `${id.slice(0, 4)}…${id.slice(-6)}` : (id ?? ''));
+
+/** Writes a number with separators of thousands. */
+export const grouped = (number) => (number ?? null) === null ? '–' : number.toLocaleString('en');

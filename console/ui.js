@@ -4,7 +4,7 @@ import { Component, Fragment, h } from './vendor/preact.js';
 import { useEffect, useLayoutEffect, useRef, useState } from './vendor/hooks.js';
 import htm from './vendor/htm.js';
 import { effect } from './vendor/signals.js';
-import { age, stateOf } from './model.js';
+import { age, grouped, stateOf } from './model.js';
 import { fileName, linkify, markdown, preview, visible } from './text.js';
 import { hrefOf, now, preferences } from './store.js';
 
@@ -123,6 +123,23 @@ export function Tabs({ items, current, label }) {
     html`<${Link} key=${name} to=${to} class=${name === current ? 'current' : ''} aria-current=${name === current ? 'page' : undefined}>${text}<//>`)}</nav>`;
 }
 
+/** Part of a view with a heading. */
+export const Section = ({ title, class: name = 'stack', children }) => html`<section class=${name}><h2>${title}</h2>${children}</section>`;
+
+/** Table that scrolls sideways. `head` has the names of the columns, separated by `|`; those of numbers begin with `#`. */
+export function Table({ label, head, class: name, children }) {
+  const column = (text) => html`<th class=${text.startsWith('#') ? 'number' : text === 'What' ? 'what' : ''}>${text.replace('#', '')}</th>`;
+  return html`<div class="scroll" tabindex="0" role="region" aria-label=${label}><table class=${name}><thead><tr>${head.split('|').map(column)}</tr></thead><tbody>${children}</tbody></table></div>`;
+}
+
+/** Handler that passes the value of a field to `set`. */
+export const typed = (set) => (event) => set(event.currentTarget.value);
+
+/** Checkbox with its label. */
+export function Check({ set, children, ...props }) {
+  return html`<label class="check"><input type="checkbox" onChange=${(event) => set(event.currentTarget.checked)} ...${props} />${children}</label>`;
+}
+
 export function Field({ label, hint, children }) {
   return html`<label class="field"><span class="name">${label}</span>${children}${hint && html`<span class="hint">${hint}</span>`}</label>`;
 }
@@ -171,7 +188,7 @@ export function Prose({ text, isPlain }) {
   const shown = isWhole ? { text, isShortened: false } : preview(text);
   const content = isMarkdown && !isPlain ? markdown(shown.text).map(Block) : linkify(shown.text).map(Piece);
   return html`<div class=${isMarkdown && !isPlain ? 'prose markdown' : 'prose'}>${content}</div>
-    ${shown.isShortened && html`<p class="row"><span class="muted">${shown.text.length.toLocaleString('en')} of ${text.length.toLocaleString('en')} characters</span>
+    ${shown.isShortened && html`<p class="row"><span class="muted">${grouped(shown.text.length)} of ${grouped(text.length)} characters</span>
       <${Button} onClick=${() => setIsWhole(true)}>Show all<//></p>`}`;
 }
 
@@ -180,7 +197,7 @@ export function Code({ text, label }) {
   const [isWhole, setIsWhole] = useState(false);
   const shown = isWhole ? { text, isShortened: false } : preview(text);
   return html`<pre tabindex="0" role="region" aria-label=${label ?? 'Text'}>${shown.text}</pre>
-    ${shown.isShortened && html`<p class="row"><span class="muted">${shown.text.length.toLocaleString('en')} of ${text.length.toLocaleString('en')} characters</span><${Button} onClick=${() => setIsWhole(true)}>Show all<//></p>`}`;
+    ${shown.isShortened && html`<p class="row"><span class="muted">${grouped(shown.text.length)} of ${grouped(text.length)} characters</span><${Button} onClick=${() => setIsWhole(true)}>Show all<//></p>`}`;
 }
 
 export const Json = ({ value, label }) => html`<${Code} text=${JSON.stringify(value, null, 2) ?? 'undefined'} label=${label ?? 'JSON'} />`;

@@ -4,7 +4,7 @@ import { useEffect, useState } from '../vendor/hooks.js';
 import { GrpcDecoder, grpcFrame, readBytes, stringField } from '../api.js';
 import { duration } from '../model.js';
 import { safeLink, visible } from '../text.js';
-import { Button, CopyButton, Empty, ErrorBox, ExternalLink, html, Json, Link, useValue } from '../ui.js';
+import { Button, CopyButton, Empty, ErrorBox, ExternalLink, html, Json, Link, Section, Table, useValue } from '../ui.js';
 import { api, base, route, replaceRoute } from '../store.js';
 
 const CARD = '.well-known/agent-card.json';
@@ -68,8 +68,8 @@ function Interface({ entry }) {
 function Problems({ problems }) {
   if (problems === null) return html`<p class="muted">Loading…</p>`;
   if (problems.length === 0) return html`<p><span class="ok">✓</span> No problem found.</p>`;
-  return html`<div class="scroll" tabindex="0" role="region" aria-label="Problems"><table><thead><tr><th>Path</th><th>Problem</th><th>Remedy</th><th>Versions</th></tr></thead><tbody>
-    ${problems.map((item) => html`<tr><td><code>${item.path}</code></td><td>${item.problem}</td><td>${item.remedy}</td><td>${(item.versions ?? []).join(', ') || 'this page'}</td></tr>`)}</tbody></table></div>`;
+  return html`<${Table} label="Problems" head="Path|Problem|Remedy|Versions">
+    ${problems.map((item) => html`<tr><td><code>${item.path}</code></td><td>${item.problem}</td><td>${item.remedy}</td><td>${(item.versions ?? []).join(', ') || 'this page'}</td></tr>`)}<//>`;
 }
 
 /** Names the security schemes of a card, with what a caller sends. */
@@ -126,15 +126,15 @@ export function Card() {
       ${capabilities.extensions?.length > 0 && html`<dt>extensions</dt><dd>${capabilities.extensions.map((extension) => html`<div><code>${extension.uri}</code> ${extension.required ? 'required' : ''}</div>`)}</dd>`}
       <dt>credentials</dt><dd>${schemesOf(card).map(({ label }) => visible(label)).join(', ') || 'none needed'}</dd>
     </dl>
-    <section class="stack"><h2>Problems</h2><${Problems} problems=${problems} /></section>
-    <section class="stack"><h2>Interfaces</h2><div class="scroll" tabindex="0" role="region" aria-label="Interfaces"><table><thead><tr><th>Binding</th><th>Version</th><th>URL</th><th>Probe</th></tr></thead><tbody>
-      ${(card.supportedInterfaces ?? []).map((entry) => html`<${Interface} key=${`${entry.protocolBinding}${entry.protocolVersion}`} entry=${entry} />`)}</tbody></table></div></section>
-    <section class="stack"><h2>Skills</h2><div class="grid">${(card.skills ?? []).map((skill) => html`<div class="box stack" key=${skill.id}>
+    <${Section} title="Problems"><${Problems} problems=${problems} /><//>
+    <${Section} title="Interfaces"><${Table} label="Interfaces" head="Binding|Version|URL|Probe">
+      ${(card.supportedInterfaces ?? []).map((entry) => html`<${Interface} key=${`${entry.protocolBinding}${entry.protocolVersion}`} entry=${entry} />`)}<//><//>
+    <${Section} title="Skills"><div class="grid">${(card.skills ?? []).map((skill) => html`<div class="box stack" key=${skill.id}>
       <div class="row"><strong class="grow">${skill.name || skill.id}</strong><${Link} to=${['chat']} query=${{ skill: skill.id, new: '1' }} class="button small">Try<//></div>
       <p>${skill.description}</p><p class="muted">${(skill.tags ?? []).join(', ')}</p>
-      ${(skill.examples ?? []).map((example) => html`<div class="row"><code class="grow">${example}</code><${CopyButton} text=${example} /></div>`)}</div>`)}</div></section>
-    <section class="stack"><h2>As sent</h2><div class="row">${Object.entries(RAW).filter(([name]) => cards[name]).map(([name, label]) => html`<${Button} aria-pressed=${raw === name} onClick=${() => replaceRoute(['card'], { raw: raw === name ? '' : name })}>${label}<//>`)}</div>
-      ${cards[raw] && html`<div class="row"><${CopyButton} text=${JSON.stringify(cards[raw], null, 2)} label="Copy JSON" /></div><${Json} value=${cards[raw]} label=${RAW[raw]} />`}</section>
+      ${(skill.examples ?? []).map((example) => html`<div class="row"><code class="grow">${example}</code><${CopyButton} text=${example} /></div>`)}</div>`)}</div><//>
+    <${Section} title="As sent"><div class="row">${Object.entries(RAW).filter(([name]) => cards[name]).map(([name, label]) => html`<${Button} aria-pressed=${raw === name} onClick=${() => replaceRoute(['card'], { raw: raw === name ? '' : name })}>${label}<//>`)}</div>
+      ${cards[raw] && html`<div class="row"><${CopyButton} text=${JSON.stringify(cards[raw], null, 2)} label="Copy JSON" /></div><${Json} value=${cards[raw]} label=${RAW[raw]} />`}<//>
   </div>`;
 }
 

@@ -2,7 +2,7 @@
 
 import { useEffect, useRef, useState } from '../vendor/hooks.js';
 import { size, shortId } from '../model.js';
-import { announce, Button, Field, html, useValue } from '../ui.js';
+import { announce, Button, Check, Field, html, typed, useValue } from '../ui.js';
 import { card, draftOf, keepDraft, messageOf } from '../store.js';
 import { base64Of } from './parts.js';
 
@@ -78,9 +78,9 @@ function Options({ options, change }) {
       <${Field} label="Push token"><input value=${options.pushToken} onInput=${set('pushToken')} disabled=${!canPush} autocomplete="off" /><//>
     </div>
     <${Field} label="Metadata of the message (JSON object)"><textarea class="mono" rows="2" value=${options.metadata} onInput=${set('metadata')} /><//>
-    <label class="check"><input type="checkbox" checked=${options.hasKey} onChange=${set('hasKey')} />Idempotency key: a repeated send runs once. Without it, an agent may reply without a task</label>
-    <label class="check"><input type="checkbox" checked=${options.isSecret} onChange=${set('isSecret')} />Secret: the server redacts these parts once the agent has read them</label>
-    <label class="check"><input type="checkbox" checked=${options.returnImmediately} onChange=${set('returnImmediately')} />Return immediately</label>
+    <${Check} checked=${options.hasKey} onChange=${set('hasKey')}>Idempotency key: a repeated send runs once. Without it, an agent may reply without a task<//>
+    <${Check} checked=${options.isSecret} onChange=${set('isSecret')}>Secret: the server redacts these parts once the agent has read them<//>
+    <${Check} checked=${options.returnImmediately} onChange=${set('returnImmediately')}>Return immediately<//>
   </fieldset>`;
 }
 
@@ -164,13 +164,13 @@ export function Composer({ context, waiting, onSend, skill, example, isFocused }
   return html`<section class=${isDragged ? 'composer drop' : 'composer'} aria-label="Composer" onDragOver=${dragOver} onDragLeave=${() => setIsDragged(false)} onDrop=${drop}>
     <form onSubmit=${submit} onKeyDown=${key}>
       <div class="row"><label for="composer-text" class="grow"><strong>${label}</strong></label>
-        ${waiting && html`<label class="check"><input type="checkbox" checked=${isNewTask} onChange=${(event) => setIsNewTask(event.currentTarget.checked)} />new task instead</label>`}</div>
-      <textarea id="composer-text" ref=${area} rows="3" value=${text} onInput=${(event) => change(event.currentTarget.value)} onPaste=${paste}
+        ${waiting && html`<${Check} checked=${isNewTask} set=${setIsNewTask}>new task instead<//>`}</div>
+      <textarea id="composer-text" ref=${area} rows="3" value=${text} onInput=${typed(change)} onPaste=${paste}
         placeholder=${target ? 'Your answer' : 'Message to the agent, such as /help for the demo agent'} />
       ${files.length > 0 && html`<div class="row">${files.map((file, index) => html`<span class="chip" key=${index}><span class="name">${file.filename}</span><span class="muted">${size(file.bytes)}</span>
         <${Button} class="small plain" aria-label=${`Remove ${file.filename}`} onClick=${() => setFiles(files.filter((_, other) => other !== index))}>✕<//></span>`)}</div>`}
       ${data !== null && html`<${Field} label="Data part (JSON)" hint=${dataError && html`<span class="bad">${dataError}</span>`}>
-        <textarea class="mono" rows="3" value=${data} aria-invalid=${dataError ? 'true' : undefined} onInput=${(event) => setData(event.currentTarget.value)} /><//>`}
+        <textarea class="mono" rows="3" value=${data} aria-invalid=${dataError ? 'true' : undefined} onInput=${typed(setData)} /><//>`}
       ${showsOptions && html`<${Options} options=${options} change=${(change) => setOptions({ ...options, ...change })} />`}
       <div class="row">
         <${Button} onClick=${() => picker.current.click()}>+ File<//>

@@ -2,7 +2,7 @@
 
 import { useState } from '../vendor/hooks.js';
 import { visible } from '../text.js';
-import { Field, html } from '../ui.js';
+import { Check, Field, html } from '../ui.js';
 
 const FLAT = ['string', 'integer', 'number', 'boolean'];
 const INPUTS = { date: 'date', 'date-time': 'datetime-local', time: 'time', email: 'email', uri: 'url' };
@@ -40,7 +40,7 @@ function Control({ name, property, isRequired, value, onChange }) {
     return html`<${Field} label=${label} hint=${hint}><select required=${isRequired} value=${value} onChange=${set}>
       <option value="">–</option>${property.enum.map((option, index) => html`<option value=${String(index)}>${property.enumNames?.[index] ?? option}</option>`)}</select><//>`;
   }
-  if (property.type === 'boolean') return html`<label class="check"><input type="checkbox" checked=${value} onChange=${set} />${label}${hint && html` <span class="muted">${hint}</span>`}</label>`;
+  if (property.type === 'boolean') return html`<${Check} checked=${value} onChange=${set}>${label}${hint && html` <span class="muted">${hint}</span>`}<//>`;
   const isNumber = property.type !== 'string';
   return html`<${Field} label=${isRequired ? `${label} *` : label} hint=${hint}><input
     type=${isNumber ? 'number' : INPUTS[property.format] ?? 'text'} step=${isNumber ? (property.type === 'integer' ? 1 : 'any') : undefined}

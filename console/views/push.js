@@ -2,7 +2,7 @@
 
 import { useEffect, useState } from '../vendor/hooks.js';
 import { duration, shortId } from '../model.js';
-import { Age, announce, Button, Confirm, CopyButton, Empty, ErrorBox, Field, html, Link, useValue } from '../ui.js';
+import { Age, announce, Button, Confirm, CopyButton, Empty, ErrorBox, Field, html, Link, Table, typed, useValue } from '../ui.js';
 import { api, card, go, isOperator, isVisible, now, operator, operatorApi, replaceRoute, route } from '../store.js';
 
 const STATES = { waiting: 'ask', due: 'busy', leased: 'busy', dead: 'fail' };
@@ -74,9 +74,8 @@ export function Push() {
     <${ErrorBox} error=${error} title="Deliveries can't be read." onRetry=${() => load()} />
     ${error && (error.status === 401 || error.status === 403) && html`<p>This needs the scope <code>admin</code> or the operator token of the start: see <${Link} to=${['settings']}>Settings<//>.</p>`}
     ${deliveries?.length === 0 && html`<${Empty}><p>No delivery${state ? ` is ${state}` : ' waits'}.</p><p>A receiver for trying it out:</p><div class="row"><code>a2a listen --port 9000</code><${CopyButton} text="a2a listen --port 9000" /></div><//>`}
-    ${deliveries?.length > 0 && html`<div class="scroll" tabindex="0" role="region" aria-label="Deliveries"><table class="wide"><thead><tr><th>State</th><th>Receiver</th><th>Task</th><th class="number">Delivered</th><th class="number">Attempts</th><th>Last attempt</th><th>Next</th><th class="number">Lag</th><th><span class="sr-only">Actions</span></th></tr></thead>
-      <tbody>${deliveries.map((delivery) => html`<${Delivery} key=${`${delivery.agent}/${delivery.task}/${delivery.config}`} delivery=${delivery}
-        onRetry=${() => retry({ agent: delivery.agent, owner: delivery.owner, tenant: delivery.tenant, task: delivery.task, config: delivery.config })} />`)}</tbody></table></div>`}
+    ${deliveries?.length > 0 && html`<${Table} label="Deliveries" class="wide" head="State|Receiver|Task|#Delivered|#Attempts|Last attempt|Next|#Lag|Actions">${deliveries.map((delivery) => html`<${Delivery} key=${`${delivery.agent}/${delivery.task}/${delivery.config}`} delivery=${delivery}
+        onRetry=${() => retry({ agent: delivery.agent, owner: delivery.owner, tenant: delivery.tenant, task: delivery.task, config: delivery.config })} />`)}<//>`}
     ${next && html`<${Button} class="" onClick=${() => load(next)}>Show more<//>`}
     ${isAsking && html`<${Confirm} title="Retry all dead deliveries?" text="Each receiver gets the events that it has not accepted." action="Retry all" onConfirm=${() => retry({ dead: true })} onClose=${() => setIsAsking(false)} />`}
   </div>`;
@@ -115,8 +114,8 @@ export function TaskPush({ task }) {
     ${(configs ?? []).map((config) => html`<div class="box row" key=${config.id}><code class="grow">${config.url}</code><span class="muted">${shortId(config.id ?? '')}</span>
       <${Button} class="small danger" onClick=${() => call(() => client.json(`${path}/${encodeURIComponent(config.id)}`, { method: 'DELETE' }))}>Delete<//></div>`)}
     <form class="box stack" onSubmit=${create}><strong>Register a receiver</strong>
-      <div class="grid"><${Field} label="URL"><input type="url" required value=${draft.url} onInput=${(event) => setDraft({ ...draft, url: event.currentTarget.value })} /><//>
-        <${Field} label="Token" hint="Optional; signs or marks the notifications"><input value=${draft.token} autocomplete="off" onInput=${(event) => setDraft({ ...draft, token: event.currentTarget.value })} /><//></div>
+      <div class="grid"><${Field} label="URL"><input type="url" required value=${draft.url} onInput=${typed((value) => setDraft({ ...draft, url: value }))} /><//>
+        <${Field} label="Token" hint="Optional; signs or marks the notifications"><input value=${draft.token} autocomplete="off" onInput=${typed((value) => setDraft({ ...draft, token: value }))} /><//></div>
       <div class="row"><button type="submit" class="primary">Register</button></div></form>
     ${useValue(isOperator) && html`<p><${Button} onClick=${() => go(['push'])}>Deliveries of all tasks<//></p>`}
   </div>`;

@@ -2,7 +2,7 @@
 
 import { useState } from '../vendor/hooks.js';
 import { visible } from '../text.js';
-import { Button, Dialog, Field, html, PageLink, useValue } from '../ui.js';
+import { Button, Check, Dialog, Field, html, PageLink, Section, typed, useValue } from '../ui.js';
 import { card, challenge, extraHeaders, forget, isOperator, login, operatorToken, prefer, preferences, session, setExtraHeaders, useOperatorToken } from '../store.js';
 import server from '../server.js';
 import { schemesOf } from './card.js';
@@ -28,10 +28,10 @@ export function Login({ error, onDone }) {
   };
   return html`<form class="stack" onSubmit=${submit} autocomplete="off">
     ${error && html`<p class="box fail" role="alert">${error.message}${error.challenge && html`<br /><code>${error.challenge}</code>`}</p>`}
-    ${options.length > 1 && html`<${Field} label="Scheme"><select value=${String(index)} onChange=${(event) => setIndex(Number(event.currentTarget.value))}>${options.map(({ label }, at) => html`<option value=${String(at)}>${label}</option>`)}</select><//>`}
-    ${scheme.kind === 'basic' && html`<${Field} label="Name"><input value=${user} required onInput=${(event) => setUser(event.currentTarget.value)} /><//>`}
-    <${Field} label=${scheme.kind === 'basic' ? 'Password' : visible(scheme.label)}><input type="password" required autocomplete="off" value=${secret} onInput=${(event) => setSecret(event.currentTarget.value)} /><//>
-    <label class="check"><input type="checkbox" checked=${isKept} onChange=${(event) => setIsKept(event.currentTarget.checked)} />keep for this tab, also when it is reloaded</label>
+    ${options.length > 1 && html`<${Field} label="Scheme"><select value=${String(index)} onChange=${typed((value) => setIndex(Number(value)))}>${options.map(({ label }, at) => html`<option value=${String(at)}>${label}</option>`)}</select><//>`}
+    ${scheme.kind === 'basic' && html`<${Field} label="Name"><input value=${user} required onInput=${typed(setUser)} /><//>`}
+    <${Field} label=${scheme.kind === 'basic' ? 'Password' : visible(scheme.label)}><input type="password" required autocomplete="off" value=${secret} onInput=${typed(setSecret)} /><//>
+    <${Check} checked=${isKept} set=${setIsKept}>keep for this tab, also when it is reloaded<//>
     <div class="row end"><button type="submit" class="primary">Sign in</button></div>
   </form>`;
 }
@@ -52,10 +52,10 @@ function Headers() {
     setExtraHeaders([...headers, draft]);
     setDraft({ name: '', value: '' });
   };
-  return html`<section class="box stack"><h2>Headers of all requests</h2><p class="muted">For a gateway or a tenant. Kept for this tab.</p>
+  return html`<${Section} title="Headers of all requests" class="box stack"><p class="muted">For a gateway or a tenant. Kept for this tab.</p>
     ${headers.map((header, index) => html`<div class="row" key=${index}><code class="grow">${header.name}: ••••</code><${Button} onClick=${() => setExtraHeaders(headers.filter((_, other) => other !== index))}>Remove ${header.name}<//></div>`)}
-    <form class="row" onSubmit=${add}><${Field} label="Name"><input required pattern="[A-Za-z0-9\\-_]+" value=${draft.name} onInput=${(event) => setDraft({ ...draft, name: event.currentTarget.value })} /><//>
-      <${Field} label="Value"><input required type="password" autocomplete="off" value=${draft.value} onInput=${(event) => setDraft({ ...draft, value: event.currentTarget.value })} /><//><button type="submit">Add</button></form></section>`;
+    <form class="row" onSubmit=${add}><${Field} label="Name"><input required pattern="[A-Za-z0-9\\-_]+" value=${draft.name} onInput=${typed((value) => setDraft({ ...draft, name: value }))} /><//>
+      <${Field} label="Value"><input required type="password" autocomplete="off" value=${draft.value} onInput=${typed((value) => setDraft({ ...draft, value }))} /><//><button type="submit">Add</button></form><//>`;
 }
 
 function Operator() {
@@ -67,10 +67,10 @@ function Operator() {
     useOperatorToken(draft.trim());
     setDraft('');
   };
-  return html`<section class="box stack"><h2>Operator</h2>
+  return html`<${Section} title="Operator" class="box stack">
     <p>${isFull ? 'You see the tasks and deliveries of all owners.' : 'The operator views need credentials with the scope admin, or the operator token that the server prints at its start, in the URL behind the #.'}${token ? ' The operator token is kept for this tab.' : ''}</p>
-    <form class="row" onSubmit=${submit}><${Field} label="Operator token"><input type="password" required autocomplete="off" value=${draft} onInput=${(event) => setDraft(event.currentTarget.value)} /><//><button type="submit">Use</button>
-      ${token && html`<${Button} class="" onClick=${() => useOperatorToken(null)}>Forget operator token<//>`}</form></section>`;
+    <form class="row" onSubmit=${submit}><${Field} label="Operator token"><input type="password" required autocomplete="off" value=${draft} onInput=${typed(setDraft)} /><//><button type="submit">Use</button>
+      ${token && html`<${Button} class="" onClick=${() => useOperatorToken(null)}>Forget operator token<//>`}</form><//>`;
 }
 
 export const KEYS = [['1 … 6', 'views'], ['/', 'find'], ['n', 'new conversation'], ['j k ↑ ↓', 'next and previous row'], ['Enter', 'open'], ['Esc', 'leave a field, close'], ['Ctrl+Enter', 'send'], ['a d', 'approve, deny: with the focus in an approval'], ['?', 'these keys']];
@@ -81,16 +81,16 @@ export function Settings() {
   const { theme, shortcuts, markdown } = useValue(preferences);
   const current = useValue(session);
   return html`<div class="view"><h1>Settings</h1>
-    <section class="box stack"><h2>Caller</h2>
+    <${Section} title="Caller" class="box stack">
       ${current ? html`<div class="row"><span class="grow">Signed in: ${current.label}</span><${Button} class="danger" onClick=${forget}>Forget credentials<//></div>` : html`<p>No credentials: you see what anonymous callers see.</p>`}
-      <${Login} /></section>
+      <${Login} /><//>
     ${server.operator && html`<${Operator} />`}
     <${Headers} />
-    <section class="box stack"><h2>Display</h2>
-      <${Field} label="Theme"><select value=${theme} onChange=${(event) => prefer({ theme: event.currentTarget.value })}><option value="auto">as the system</option><option value="light">light</option><option value="dark">dark</option></select><//>
-      <label class="check"><input type="checkbox" checked=${markdown} onChange=${(event) => prefer({ markdown: event.currentTarget.checked })} />Show Markdown in texts of agents (headings, lists, code, links; never HTML or images)</label>
-      <label class="check"><input type="checkbox" checked=${shortcuts} onChange=${(event) => prefer({ shortcuts: event.currentTarget.checked })} />Keys without Ctrl</label></section>
-    <section class="box stack"><h2>Keys</h2><${KeyTable} /></section>
+    <${Section} title="Display" class="box stack">
+      <${Field} label="Theme"><select value=${theme} onChange=${typed((value) => prefer({ theme: value }))}><option value="auto">as the system</option><option value="light">light</option><option value="dark">dark</option></select><//>
+      <${Check} checked=${markdown} set=${(value) => prefer({ markdown: value })}>Show Markdown in texts of agents (headings, lists, code, links; never HTML or images)<//>
+      <${Check} checked=${shortcuts} set=${(value) => prefer({ shortcuts: value })}>Keys without Ctrl<//><//>
+    <${Section} title="Keys" class="box stack"><${KeyTable} /><//>
     <p class="muted">Server ${server.version}. ${server.docs && html`<${PageLink} path="docs/">API documents<//>`}</p>
   </div>`;
 }

@@ -1,8 +1,8 @@
 // Status of the server, for operators: readiness, limits in use, store, dependencies, tasks by state, push, latencies.
 
 import { useEffect, useState } from '../vendor/hooks.js';
-import { duration, shortId, size } from '../model.js';
-import { Age, CopyButton, ErrorBox, html, Link, PageLink, State, useValue } from '../ui.js';
+import { duration, grouped, shortId, size } from '../model.js';
+import { Age, CopyButton, ErrorBox, html, Link, PageLink, Section, State, Table, useValue } from '../ui.js';
 import { isVisible, operator, operatorApi } from '../store.js';
 import server from '../server.js';
 
@@ -14,7 +14,7 @@ const Tile = ({ name, children }) => html`<div class="tile"><span class="muted">
 
 function Meter({ limit }) {
   const { name, used, max } = limit;
-  const show = BYTES.test(name) ? size : (number) => number?.toLocaleString('en') ?? '–';
+  const show = BYTES.test(name) ? size : grouped;
   const share = max > 0 ? Math.min(1, used / max) : 0;
   return html`<div class="meter"><span>${name}${limit.agent && limit.agent !== 'default' ? html` <span class="muted">${limit.agent}</span>` : ''}</span>
     <div class="track" role="meter" aria-label=${name} aria-valuemin="0" aria-valuemax=${max} aria-valuenow=${used}><span class=${share > 0.8 ? 'high' : ''} style=${{ width: `${share * 100}%` }}></span></div>
@@ -26,11 +26,11 @@ const TONES = { up: 'ok', down: 'fail', rate_limited: 'ask', open: 'fail', close
 function Dependencies({ agents }) {
   const list = (agents ?? []).flatMap((agent) => (agent.dependencies ?? []).map((dependency) => ({ ...dependency, agent: agent.name })));
   if (list.length === 0) return html`<p class="muted">No agent depends on another service.</p>`;
-  return html`<div class="scroll" tabindex="0" role="region" aria-label="Dependencies"><table class="wide"><thead><tr><th>Agent</th><th>Dependency</th><th>State</th><th>Since</th><th>Last success</th><th>Failures</th><th>Last error</th><th>Latency</th><th>Breaker</th></tr></thead><tbody>
+  return html`<${Table} label="Dependencies" class="wide" head="Agent|Dependency|State|Since|Last success|Failures|Last error|Latency|Breaker">
     ${list.map((item) => html`<tr><td>${item.agent}</td><td>${item.peer}</td><td><span class=${`state ${TONES[item.state] ?? 'muted'}`}>${item.state ?? 'unknown'}</span></td>
       <td>${item.since ? html`<${Age} at=${Date.parse(item.since)} />` : '–'}</td><td>${item.last_success ? html`<${Age} at=${Date.parse(item.last_success)} />` : '–'}</td><td>${item.failures ?? 0}</td>
       <td>${item.last_error ?? '–'}</td><td>${item.latency_ms === undefined || item.latency_ms === null ? '–' : duration(item.latency_ms)}</td>
-      <td>${item.breaker ? html`<span class=${TONES[item.breaker] ?? 'muted'}>${item.breaker}</span>` : '–'}</td></tr>`)}</tbody></table></div>`;
+      <td>${item.breaker ? html`<span class=${TONES[item.breaker] ?? 'muted'}>${item.breaker}</span>` : '–'}</td></tr>`)}<//>`;
 }
 
 function Agent({ agent }) {
@@ -74,8 +74,8 @@ function Latencies() {
     return () => clearInterval(timer);
   }, [shown]);
   if (!rows?.length) return html`<p class="muted">No latencies: the metrics are not readable here, or no call was made.</p>`;
-  return html`<div class="scroll" tabindex="0" role="region" aria-label="Latencies"><table><thead><tr><th>Operation</th><th class="number">Calls</th><th class="number">p50</th><th class="number">p95</th></tr></thead><tbody>
-    ${rows.map((row) => html`<tr><td>${row.name}</td><td class="number">${row.total.toLocaleString('en')}</td><td class="number">${bound(row.p50)}</td><td class="number">${bound(row.p95)}</td></tr>`)}</tbody></table></div>`;
+  return html`<${Table} label="Latencies" head="Operation|#Calls|#p50|#p95">
+    ${rows.map((row) => html`<tr><td>${row.name}</td><td class="number">${grouped(row.total)}</td><td class="number">${bound(row.p50)}</td><td class="number">${bound(row.p95)}</td></tr>`)}<//>`;
 }
 
 export function Status() {
@@ -108,12 +108,12 @@ export function Status() {
       ${otlp && html`<${Tile} name="spans dropped">${otlp.dropped ?? 0}<//>`}</div>
     ${states.length > 0 && html`<div class="row" aria-label="Tasks in memory by state">${states.map(([name, count]) => {
       const state = name.startsWith('TASK_STATE_') ? name : `TASK_STATE_${name.toUpperCase()}`;
-      return html`<${Link} to=${['tasks']} query=${{ state, all: access === 'full' ? '1' : '' }} class="button small"><${State} name=${state} /> ${count.toLocaleString('en')}<//>`;
+      return html`<${Link} to=${['tasks']} query=${{ state, all: access === 'full' ? '1' : '' }} class="button small"><${State} name=${state} /> ${grouped(count)}<//>`;
     })}</div>`}
     ${access !== 'counts' && html`
-    <section class="stack"><h2>Limits in use</h2>${(limits ?? []).map((limit) => html`<${Meter} key=${`${limit.agent}/${limit.name}`} limit=${limit} />`)}</section>
-    <section class="stack"><h2>Dependencies</h2><${Dependencies} agents=${agents} /></section>
-    <section class="stack"><h2>Agents</h2>${(agents ?? []).map((agent) => html`<${Agent} key=${agent.name} agent=${agent} />`)}</section>
-    <section class="stack"><h2>Latency per operation</h2><${Latencies} /></section>`}
+    <${Section} title="Limits in use">${(limits ?? []).map((limit) => html`<${Meter} key=${`${limit.agent}/${limit.name}`} limit=${limit} />`)}<//>
+    <${Section} title="Dependencies"><${Dependencies} agents=${agents} /><//>
+    <${Section} title="Agents">${(agents ?? []).map((agent) => html`<${Agent} key=${agent.name} agent=${agent} />`)}<//>
+    <${Section} title="Latency per operation"><${Latencies} /><//>`}
   </div>`;
 }

@@ -1,9 +1,9 @@
 // One task: its facts, and the tabs timeline, result, wire and push.
 
 import { useEffect, useMemo, useState } from '../vendor/hooks.js';
-import { duration, errorIdOf, isInterrupted, isTerminal, shortId, size, stateOf, summary, timeOfId, timelineRows, turnsOf } from '../model.js';
+import { duration, errorIdOf, grouped, isInterrupted, isTerminal, shortId, size, stateOf, summary, timelineRows, timeOfId, turnsOf } from '../model.js';
 import { visible } from '../text.js';
-import { Button, Clock, CopyButton, Empty, ErrorBox, html, Link, Menu, State, Tabs, useValue } from '../ui.js';
+import { Button, Clock, CopyButton, Empty, ErrorBox, html, Link, Menu, Section, State, Table, Tabs, typed, useValue } from '../ui.js';
 import { api, go, isOperator, messageOf, now, operatorApi, requestOf, route, send, TaskFeed, watch } from '../store.js';
 import { curl, grpcurl, python, a2a } from '../copy.js';
 import { Question, TaskActions } from './chat.js';
@@ -55,7 +55,7 @@ function Facts({ task, facts, feed }) {
     <${Fact} name="task"><code>${task.id}</code> <${CopyButton} text=${task.id} label="Copy id" /><//>
     <${Fact} name="conversation"><${Link} to=${['chat', task.contextId]}>${shortId(task.contextId)}<//><//>
     ${created !== null && html`<${Fact} name="time"><${Clock} at=${created} /> for ${duration(end - created)}<//>`}
-    ${feed && html`<${Fact} name="events">${feed.log.events.length.toLocaleString('en')}<//>`}
+    ${feed && html`<${Fact} name="events">${grouped(feed.log.events.length)}<//>`}
     ${errorId && html`<${Fact} name="error id"><code>${errorId}</code> <${CopyButton} text=${errorId} label="Copy error id" />
       <span class="muted">${facts ? 'the log has the cause under it' : 'the operator finds the cause by it'}</span><//>`}
     ${facts?.task && html`<${Fact} name="owner">${facts.task.owner || '—'}${facts.task.tenant ? ` · tenant ${facts.task.tenant}` : ''}<//>`}
@@ -104,7 +104,7 @@ function What({ row }) {
   const text = row.message ? summary(row.message.parts, 160) : '';
   if (row.kind === 'artifactUpdate') {
     const name = visible(row.name || shortId(row.artifactId));
-    return html`${row.count > 1 ? html`<strong>${row.count.toLocaleString('en')} chunks</strong> of artifact “${name}”` : html`chunk of artifact “${name}”`}${row.isLast ? html` <span class="muted">last</span>` : ''}`;
+    return html`${row.count > 1 ? html`<strong>${grouped(row.count)} chunks</strong> of artifact “${name}”` : html`chunk of artifact “${name}”`}${row.isLast ? html` <span class="muted">last</span>` : ''}`;
   }
   if (row.kind === 'message') return html`message ${row.isHidden ? html`<span class="muted">(from the client, on no stream)</span>` : ''} ${text}`;
   return html`<${State} name=${row.state} /> ${text && html`<span>${text}</span>`}`;
@@ -131,16 +131,16 @@ function Timeline({ feed, facts }) {
     ${feed.log.hasGap && html`<p class="box ask">The server no longer has the begin of this log: it begins with a snapshot. Logs are kept for a time after the end of a task (retention.logs).</p>`}
     <${Turns} feed=${feed} facts=${facts} />
     <section class="stack"><div class="row"><h2 class="grow">Events</h2>
-      <select class="small" aria-label="Kind of event" value=${kind} onChange=${(event) => setKind(event.currentTarget.value)}><option value="">all kinds</option>${Object.entries(KINDS).map(([name, word]) => html`<option value=${name}>${word}</option>`)}</select>
-      <input id="find" class="small" type="search" aria-label="Find in events" placeholder="find" value=${find} onInput=${(event) => setFind(event.currentTarget.value)} /></div>
-      <div class="scroll" tabindex="0" role="region" aria-label="Events"><table class="events"><thead><tr><th class="number">#</th><th>At</th><th class="number">+Δ</th><th class="what">What</th><th class="number">Bytes</th></tr></thead><tbody>
+      <select class="small" aria-label="Kind of event" value=${kind} onChange=${typed(setKind)}><option value="">all kinds</option>${Object.entries(KINDS).map(([name, word]) => html`<option value=${name}>${word}</option>`)}</select>
+      <input id="find" class="small" type="search" aria-label="Find in events" placeholder="find" value=${find} onInput=${typed(setFind)} /></div>
+      <${Table} label="Events" class="events" head="##|At|#+Δ|What|#Bytes">
         ${shown.slice(0, limit).map((row) => html`<tr key=${row.from}><td class="number">${row.events.length > 0
-          ? html`<${Button} class="small plain" aria-expanded=${opened === row.from} aria-label=${`Event ${row.from}`} onClick=${() => setOpened(opened === row.from ? null : row.from)}>${opened === row.from ? '▾' : '▸'} ${row.from}${row.to > row.from ? `…${row.to.toLocaleString('en')}` : ''}<//>` : row.from}</td>
+          ? html`<${Button} class="small plain" aria-expanded=${opened === row.from} aria-label=${`Event ${row.from}`} onClick=${() => setOpened(opened === row.from ? null : row.from)}>${opened === row.from ? '▾' : '▸'} ${row.from}${row.to > row.from ? `…${grouped(row.to)}` : ''}<//>` : row.from}</td>
           <td class="mono"><${Clock} at=${row.at} /></td><td class="number mono">${row.delta === null ? '' : `+${duration(row.delta)}`}</td>
           <td><${What} row=${row} />${opened === row.from && html`<pre tabindex="0" role="region" aria-label="Event">${row.events.slice(0, 5).map(({ response }) => JSON.stringify(response, null, 2).slice(0, 20_000)).join('\n')}${row.events.length > 5 ? `\n… ${row.events.length - 5} more, see Wire` : ''}</pre>`}</td>
           <td class="number">${size(row.size)}</td></tr>`)}
-      </tbody></table></div>
-      ${shown.length > limit && html`<${Button} class="" onClick=${() => setLimit(limit + PAGE)}>Show more of ${shown.length.toLocaleString('en')} rows<//>`}
+      <//>
+      ${shown.length > limit && html`<${Button} class="" onClick=${() => setLimit(limit + PAGE)}>Show more of ${grouped(shown.length)} rows<//>`}
       ${shown.length === 0 && html`<p class="muted">No event.</p>`}
     </section></div>`;
 }
@@ -148,10 +148,10 @@ function Timeline({ feed, facts }) {
 function Result({ task }) {
   const { artifacts = [], history = [], status, metadata } = task;
   return html`<div class="stack">
-    ${status?.message && html`<section class="stack"><h2>Status message</h2><${Message} message=${status.message} /></section>`}
-    <section class="stack"><h2>Artifacts</h2>${artifacts.length === 0 ? html`<p class="muted">None.</p>` : artifacts.map((artifact) => html`<${Artifact} key=${artifact.artifactId} artifact=${artifact} />`)}</section>
-    <section class="stack"><h2>History</h2>${history.map((message) => html`<${Message} key=${message.messageId} message=${message} />`)}</section>
-    ${metadata && Object.keys(metadata).length > 0 && html`<section class="stack"><h2>Metadata</h2><${Part} part=${{ data: metadata }} /></section>`}
+    ${status?.message && html`<${Section} title="Status message"><${Message} message=${status.message} /><//>`}
+    <${Section} title="Artifacts">${artifacts.length === 0 ? html`<p class="muted">None.</p>` : artifacts.map((artifact) => html`<${Artifact} key=${artifact.artifactId} artifact=${artifact} />`)}<//>
+    <${Section} title="History">${history.map((message) => html`<${Message} key=${message.messageId} message=${message} />`)}<//>
+    ${metadata && Object.keys(metadata).length > 0 && html`<${Section} title="Metadata"><${Part} part=${{ data: metadata }} /><//>`}
   </div>`;
 }
 
@@ -229,9 +229,9 @@ function OperatorEvents({ id, query }) {
     }
   };
   useEffect(() => { void load(0); }, [id]);
-  return html`<section class="stack"><h2>Events</h2><${ErrorBox} error=${error} onRetry=${() => load(0)} />
-    <div class="scroll" tabindex="0" role="region" aria-label="Events"><table class="events"><thead><tr><th class="number">#</th><th>At</th><th class="what">What</th><th class="number">Bytes</th></tr></thead><tbody>
+  return html`<${Section} title="Events"><${ErrorBox} error=${error} onRetry=${() => load(0)} />
+    <${Table} label="Events" class="events" head="##|At|What|#Bytes">
       ${events.map((event) => html`<tr key=${event.seq}><td class="number">${event.seq}</td><td class="mono">${event.time ? html`<${Clock} at=${Date.parse(event.time)} />` : html`<span class="muted">unknown</span>`}</td>
         <td>${event.hidden ? html`<span class="muted">(on no stream) </span>` : ''}<code>${JSON.stringify(event.wire).slice(0, 2000)}</code></td><td class="number">${size(event.bytes)}</td></tr>`)}
-    </tbody></table></div>${next !== null && events.length > 0 && html`<${Button} class="" onClick=${() => load(next)}>Show more<//>`}</section>`;
+    <//>${next !== null && events.length > 0 && html`<${Button} class="" onClick=${() => load(next)}>Show more<//>`}<//>`;
 }

@@ -1,8 +1,8 @@
 // List of tasks: own ones, or those of all owners for operators. Filters are in the address.
 
 import { useMemo, useRef, useState } from '../vendor/hooks.js';
-import { duration, matches, PRESETS, shortId, STATES, stateOf } from '../model.js';
-import { Age, Button, Empty, ErrorBox, html, Link, Menu, State, useNarrow, useValue, VirtualList } from '../ui.js';
+import { duration, grouped, matches, PRESETS, shortId, stateOf, STATES } from '../model.js';
+import { Age, Button, Check, Empty, ErrorBox, html, Link, Menu, State, typed, useNarrow, useValue, VirtualList } from '../ui.js';
 import { allTasks, api, go, isOperator, now, ownTasks, replaceRoute, route } from '../store.js';
 
 const PRESET_WORDS = { 'in-flight': 'In flight', waits: 'Waits for client', failed: 'Failed' };
@@ -21,16 +21,16 @@ function Filters({ query, isAll, count, list }) {
   const listState = useValue(list.state);
   const total = Math.max(list.total, list.rows.size);
   return html`<div class="stack">
-    <div class="row"><h1>Tasks</h1><span class="muted" role="status">${count === total ? '' : `${count.toLocaleString('en')} of `}${total.toLocaleString('en')} tasks · ${listState === 'live' ? '● live' : listState === 'loading' ? `loading ${list.rows.size.toLocaleString('en')}…` : '○ offline'}</span>
+    <div class="row"><h1>Tasks</h1><span class="muted" role="status">${count === total ? '' : `${grouped(count)} of `}${grouped(total)} tasks · ${listState === 'live' ? '● live' : listState === 'loading' ? `loading ${grouped(list.rows.size)}…` : '○ offline'}</span>
       <span class="grow"></span>
-      ${useValue(isOperator) && html`<label class="check"><input type="checkbox" checked=${isAll} onChange=${(event) => set({ all: event.currentTarget.checked ? '1' : '', owner: '' })} />all owners</label>`}</div>
+      ${useValue(isOperator) && html`<${Check} checked=${isAll} set=${(value) => set({ all: value ? '1' : '', owner: '' })}>all owners<//>`}</div>
     <div class="row">
-      <input id="find" type="search" class="grow" aria-label="Find by id, context, error id or text" placeholder="id, context, error id or text  ( / )" value=${query.get('find') ?? ''} onInput=${(event) => set({ find: event.currentTarget.value })} />
+      <input id="find" type="search" class="grow" aria-label="Find by id, context, error id or text" placeholder="id, context, error id or text  ( / )" value=${query.get('find') ?? ''} onInput=${typed((value) => set({ find: value }))} />
       ${Object.entries(PRESET_WORDS).map(([name, word]) => html`<${Button} aria-pressed=${current === name} onClick=${() => set({ state: current === name ? '' : name })}>${word}<//>`)}
       <${Menu} label=${states.length > 0 && !PRESETS[current] ? `States (${states.length})` : 'States'}>${Object.entries(STATES).map(([name, { word }]) =>
-        html`<label class="check"><input type="checkbox" checked=${states.includes(name)} onChange=${() => toggle(name)} />${word}</label>`)}<//>
-      <select class="small" aria-label="Changed since" value=${query.get('since') ?? ''} onChange=${(event) => set({ since: event.currentTarget.value })}>${Object.entries(SINCE).map(([value, word]) => html`<option value=${value}>${word}</option>`)}</select>
-      ${isAll && html`<input class="small" aria-label="Owner" placeholder="owner" value=${query.get('owner') ?? ''} onInput=${(event) => set({ owner: event.currentTarget.value })} />`}
+        html`<${Check} checked=${states.includes(name)} onChange=${() => toggle(name)}>${word}<//>`)}<//>
+      <select class="small" aria-label="Changed since" value=${query.get('since') ?? ''} onChange=${typed((value) => set({ since: value }))}>${Object.entries(SINCE).map(([value, word]) => html`<option value=${value}>${word}</option>`)}</select>
+      ${isAll && html`<input class="small" aria-label="Owner" placeholder="owner" value=${query.get('owner') ?? ''} onInput=${typed((value) => set({ owner: value }))} />`}
     </div>
   </div>`;
 }
@@ -57,7 +57,7 @@ function Row({ row, index, isAll, isNarrow }) {
     ${isAll ? html`<span role="cell" title=${`${row.owner} ${row.tenant}`}>${row.owner || '—'}</span>` : html`<span role="cell" class="mono muted" title=${row.context}>${shortId(row.context)}</span>`}
     <span role="cell"><${Age} at=${row.updated} /></span>
     <span role="cell" class="number">${took}</span>
-    ${isAll && html`<span role="cell" class="number">${row.events?.toLocaleString('en') ?? '–'}</span><span role="cell" class="number">${row.attempt ?? '–'}</span>`}
+    ${isAll && html`<span role="cell" class="number">${grouped(row.events)}</span><span role="cell" class="number">${row.attempt ?? '–'}</span>`}
     <span role="cell" class="muted" title=${message}>${message}</span>
   </div>`;
 }

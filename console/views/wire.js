@@ -2,7 +2,7 @@
 
 import { useEffect, useState } from '../vendor/hooks.js';
 import { ApiError, GrpcDecoder, grpcFrame, readBytes, readSse, stringField } from '../api.js';
-import { isTerminal, parseCursor, size } from '../model.js';
+import { grouped, isTerminal, parseCursor, size } from '../model.js';
 import { visible } from '../text.js';
 import { Button, Code, CopyButton, ErrorBox, html, useValue, VirtualList } from '../ui.js';
 import { requestOf } from '../store.js';
@@ -126,7 +126,7 @@ export function Wire({ feed }) {
       <span class="grow"></span>
       <${CopyCall} label="Copy the call" request=${request} /></div>
     <${ErrorBox} error=${error} title="This form can't be read." />
-    <p class="muted" role="status">${events.length.toLocaleString('en')} events · ${size(events.reduce((sum, { bytes }) => sum + bytes, 0))}${isComplete ? '' : ' · reading…'}</p>
+    <p class="muted" role="status">${grouped(events.length)} events · ${size(events.reduce((sum, { bytes }) => sum + bytes, 0))}${isComplete ? '' : ' · reading…'}</p>
     ${events.length > 0 && html`<div class="wire">
       <${VirtualList} count=${events.length} height=${36} label="Events" columns=${3} row=${row} />
       <div class="detail"><div class="row"><strong>event ${event.seq}</strong><span class="muted">${size(event.bytes)}</span><span class="grow"></span><${CopyButton} text=${event.raw ?? text} label="Copy event" /></div>
