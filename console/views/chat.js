@@ -224,12 +224,14 @@ function Conversation({ context, list, skill }) {
     onTask(id, contextId);
   });
   const onAnswer = (task, parts) => onSend({ message: messageOf(parts, { taskId: task.id, contextId: task.contextId }), options: {} });
-  const word = feed?.task ? stateOf(feed.task.status?.state).word : null;
-  useEffect(() => { if (word) announce(`Task ${word}`); }, [word]);
+  const last = ids.length > 0 ? feedOf(ids.at(-1)) : null;
+  useFeedVersion(last);
+  const spoken = last?.task ? `Task ${stateOf(last.task.status?.state).word}` : '';
+  useEffect(() => { if (spoken) announce(spoken); }, [last, spoken]);
   const shown = ids.slice(-limit);
   return html`<div class="conversation">
     <div class="turns" ref=${element} tabindex="0" role="region" aria-label="Messages">
-      ${context && html`<div class="row muted">conversation <code title=${context}>${shortId(context)}</code><${CopyButton} text=${context} label="Copy id" /></div>`}
+      ${context && html`<div class="row muted"><${Link} to=${['chat']} class="button small only-narrow">All conversations<//>conversation <code title=${context}>${shortId(context)}</code><${CopyButton} text=${context} label="Copy id" /></div>`}
       ${ids.length > limit && html`<${Button} class="" onClick=${() => setLimit(limit + MAX_TURNS)}>Show ${Math.min(MAX_TURNS, ids.length - limit)} earlier tasks<//>`}
       ${ids.length === 0 && sends.length === 0 && plain.length === 0 && (context ? html`<${Empty}>${list.state.peek() === 'loading' ? 'Loading…' : 'No task of this conversation is known.'}<//>` : html`<${Welcome} onChoose=${(text) => setExample({ text })} />`)}
       ${shown.map((id) => html`<${Turn} key=${id} id=${id} isCurrent=${id === open} onAnswer=${onAnswer} />`)}
@@ -251,7 +253,7 @@ export function Chat() {
   useValue(api);
   const list = ownTasks();
   const context = args[0] ?? '';
-  return html`<h1 class="sr-only">Chat</h1><div class="chat"><${Conversations} list=${list} current=${context} /><${Conversation} key=${context} context=${context} list=${list} skill=${query.get('skill')} /></div>`;
+  return html`<h1 class="sr-only">Chat</h1><div class=${context ? 'chat chosen' : 'chat'}><${Conversations} list=${list} current=${context} /><${Conversation} key=${context} context=${context} list=${list} skill=${query.get('skill')} /></div>`;
 }
 
 export const newConversation = () => go(['chat'], { new: '1' });

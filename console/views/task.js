@@ -135,7 +135,7 @@ function Timeline({ feed, facts }) {
       <input id="find" class="small" type="search" aria-label="Find in events" placeholder="find" value=${find} onInput=${typed(setFind)} /></div>
       <${Table} label="Events" class="events" head="##|At|#+Δ|What|#Bytes">
         ${shown.slice(0, limit).map((row) => html`<tr key=${row.from}><td class="number">${row.events.length > 0
-          ? html`<${Button} class="small plain" aria-expanded=${opened === row.from} aria-label=${`Event ${row.from}`} onClick=${() => setOpened(opened === row.from ? null : row.from)}>${opened === row.from ? '▾' : '▸'} ${row.from}${row.to > row.from ? `…${grouped(row.to)}` : ''}<//>` : row.from}</td>
+          ? html`<${Button} class="small plain" aria-expanded=${opened === row.from} onClick=${() => setOpened(opened === row.from ? null : row.from)}>${opened === row.from ? '▾' : '▸'} ${row.from}${row.to > row.from ? `…${grouped(row.to)}` : ''}<//>` : row.from}</td>
           <td class="mono"><${Clock} at=${row.at} /></td><td class="number mono">${row.delta === null ? '' : `+${duration(row.delta)}`}</td>
           <td><${What} row=${row} />${opened === row.from && html`<pre tabindex="0" role="region" aria-label="Event">${row.events.slice(0, 5).map(({ response }) => JSON.stringify(response, null, 2).slice(0, 20_000)).join('\n')}${row.events.length > 5 ? `\n… ${row.events.length - 5} more, see Wire` : ''}</pre>`}</td>
           <td class="number">${size(row.size)}</td></tr>`)}

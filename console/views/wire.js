@@ -89,21 +89,23 @@ function pretty(data) {
   }
 }
 
+const NOTHING = { form: null, events: [], isComplete: false, error: null };
+
 /** Reads a form again when the log of the task has grown. */
 function useForm(form, feed) {
-  const [result, setResult] = useState({ events: [], isComplete: false, error: null });
-  const version = useValue(feed.version);
+  const [result, setResult] = useState(NOTHING);
+  useValue(feed.version);
   const limit = isTerminal(feed.task) ? feed.log.lastSeq : 0;
   const isReady = feed.log.lastSeq > 0;
   useEffect(() => {
     if (!isReady) return undefined;
     const stop = new AbortController();
-    setResult({ events: [], isComplete: false, error: null });
-    readForm(form, feed, (events, isComplete) => setResult({ events, isComplete, error: null }), stop.signal)
-      .catch((error) => setResult((before) => ({ ...before, isComplete: true, error })));
+    readForm(form, feed, (events, isComplete) => setResult({ form, events, isComplete, error: null }), stop.signal)
+      .catch((error) => setResult({ ...NOTHING, form, isComplete: true, error }));
     return () => stop.abort();
   }, [form, feed, isReady, limit]);
-  return { ...result, version };
+  // What was read of another form is not shown as one of this.
+  return result.form === form ? result : NOTHING;
 }
 
 export function Wire({ feed }) {
