@@ -360,6 +360,12 @@ function listOf(name, make) {
 export const ownTasks = () => listOf(`own/${agent.peek().path}`, () => new OwnTasks(api.peek()));
 export const allTasks = () => listOf('all', () => new AllTasks());
 
+/** Closes the feed of all tasks when no view shows it. */
+export function closeAllTasks() {
+  lists.get('all')?.stop();
+  lists.delete('all');
+}
+
 // Logs of tasks
 
 const MAX_FEEDS = 60;

@@ -31,7 +31,7 @@ export function useValue(source) {
   return seen;
 }
 
-/** Says a change of state to screen readers. */
+/** Announces a change of state to screen readers. */
 export function announce(text) {
   document.getElementById('announcements').textContent = visible(text);
 }

@@ -103,7 +103,8 @@ export function Card() {
       if (card.capabilities?.extendedAgentCard) client.json('extendedAgentCard', options).then((extended) => setCards((cards) => ({ ...cards, extended })), () => {});
     }).catch((failure) => stop.signal.aborted || setError(failure));
     get('0.3').then((card) => setCards((cards) => ({ ...cards, 0.3: card })), () => {});
-    client.json('console/review.json', options).then(setReview, () => stop.signal.aborted || setReview({ problems: [] }));
+    // Without a version: the review is about each one that is served.
+    client.fetch('console/review.json', options).then((response) => response.json()).then(setReview, () => stop.signal.aborted || setReview({ problems: [] }));
     return () => stop.abort();
   }, [client]);
   const card = cards['1.0'];

@@ -170,15 +170,20 @@ function useStickToEnd() {
   const isAtEnd = useRef(true);
   useEffect(() => {
     const list = element.current;
-    const scrolled = () => { isAtEnd.current = list.scrollHeight - list.scrollTop - list.clientHeight < 60; };
-    const stick = () => { if (isAtEnd.current) list.scrollTop = list.scrollHeight; };
+    // On a narrow page, the page scrolls instead of the list.
+    const box = () => (getComputedStyle(list).overflowY === 'visible' ? document.scrollingElement : list);
+    const scrolled = () => {
+      const { scrollHeight, scrollTop, clientHeight } = box();
+      isAtEnd.current = scrollHeight - scrollTop - clientHeight < 60;
+    };
+    const stick = () => { if (isAtEnd.current) box().scrollTop = box().scrollHeight; };
     const observer = new MutationObserver(stick);
-    list.addEventListener('scroll', scrolled, { passive: true });
+    addEventListener('scroll', scrolled, { passive: true, capture: true });
     observer.observe(list, { childList: true, subtree: true, characterData: true });
     stick();
     return () => {
       observer.disconnect();
-      list.removeEventListener('scroll', scrolled);
+      removeEventListener('scroll', scrolled, { capture: true });
     };
   }, []);
   return element;

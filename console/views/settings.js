@@ -27,7 +27,7 @@ export function Login({ error, onDone }) {
     onDone?.();
   };
   return html`<form class="stack" onSubmit=${submit} autocomplete="off">
-    ${error && html`<p class="box fail" role="alert">${error.message}${error.challenge && html`<br /><code>${error.challenge}</code>`}</p>`}
+    ${error && html`<p class=${error.status ? 'box fail' : 'box'} role=${error.status ? 'alert' : undefined}>${error.message}${error.challenge && html`<br /><code>${error.challenge}</code>`}</p>`}
     ${options.length > 1 && html`<${Field} label="Scheme"><select value=${String(index)} onChange=${typed((value) => setIndex(Number(value)))}>${options.map(({ label }, at) => html`<option value=${String(at)}>${label}</option>`)}</select><//>`}
     ${scheme.kind === 'basic' && html`<${Field} label="Name"><input value=${user} required onInput=${typed(setUser)} /><//>`}
     <${Field} label=${scheme.kind === 'basic' ? 'Password' : visible(scheme.label)}><input type="password" required autocomplete="off" value=${secret} onInput=${typed(setSecret)} /><//>

@@ -1,9 +1,9 @@
 // List of tasks: own ones, or those of all owners for operators. Filters are in the address.
 
-import { useMemo, useRef, useState } from '../vendor/hooks.js';
+import { useEffect, useMemo, useRef, useState } from '../vendor/hooks.js';
 import { duration, grouped, matches, PRESETS, shortId, stateOf, STATES } from '../model.js';
 import { Age, Button, Check, Empty, ErrorBox, html, Link, Menu, State, typed, useNarrow, useValue, VirtualList } from '../ui.js';
-import { allTasks, api, go, isOperator, now, ownTasks, replaceRoute, route } from '../store.js';
+import { allTasks, api, closeAllTasks, go, isOperator, now, ownTasks, replaceRoute, route } from '../store.js';
 
 const PRESET_WORDS = { 'in-flight': 'In flight', waits: 'Waits for client', failed: 'Failed' };
 const SINCE = { '': 'Any time', 900: '15 minutes', 3600: '1 hour', 86400: '1 day', 604800: '7 days' };
@@ -90,6 +90,7 @@ export function Tasks() {
   useValue(api);
   const isAll = useValue(isOperator) && query.get('all') === '1';
   const list = isAll ? allTasks() : ownTasks();
+  useEffect(() => (isAll ? closeAllTasks : undefined), [isAll]);
   const version = useValue(list.version);
   const error = useValue(list.error);
   const isNarrow = useNarrow();
