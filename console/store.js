@@ -158,6 +158,8 @@ export const api = computed(() => new Api({ path: agent.value.path, credentials:
 export const rootApi = new Api({ credentials: headers, onUnauthorized });
 const operatorHeaders = () => (operatorToken.peek() ? { authorization: `Bearer ${operatorToken.peek()}` } : headers());
 export const operatorApi = new Api({ credentials: operatorHeaders });
+/** For `/metrics`: the operator token does not open it, and a refusal is not a reason to ask for credentials. */
+export const metricsApi = new Api({ credentials: headers });
 
 /** Status of the server from the operator API, or `null` if the caller may not read it. */
 export const operator = signal(null);

@@ -3,7 +3,7 @@
 import { useEffect, useState } from '../vendor/hooks.js';
 import { duration, grouped, shortId, size } from '../model.js';
 import { Age, CopyButton, ErrorBox, html, Link, PageLink, Section, State, Table, useValue } from '../ui.js';
-import { isVisible, operator, operatorApi } from '../store.js';
+import { card, isVisible, metricsApi, operator, operatorApi, session } from '../store.js';
 import server from '../server.js';
 
 const POLL_MS = 3000;
@@ -67,8 +67,9 @@ function Latencies() {
   const shown = useValue(isVisible);
   const [rows, setRows] = useState(null);
   useEffect(() => {
-    if (!shown) return undefined;
-    const read = () => operatorApi.fetch('metrics').then((response) => response.text()).then((text) => setRows(latencies(text)), () => setRows(null));
+    const canRead = session.peek() || !card.peek()?.securitySchemes;
+    if (!shown || !canRead) return undefined;
+    const read = () => metricsApi.fetch('metrics').then((response) => response.text()).then((text) => setRows(latencies(text)), () => setRows(null));
     void read();
     const timer = setInterval(read, METRICS_MS);
     return () => clearInterval(timer);
@@ -111,7 +112,7 @@ export function Status() {
       return html`<${Link} to=${['tasks']} query=${{ state, all: access === 'full' ? '1' : '' }} class="button small"><${State} name=${state} /> ${grouped(count)}<//>`;
     })}</div>`}
     ${access !== 'counts' && html`
-    <${Section} title="Limits in use">${(limits ?? []).map((limit) => html`<${Meter} key=${`${limit.agent}/${limit.name}`} limit=${limit} />`)}<//>
+    ${limits?.length > 0 && html`<${Section} title="Limits in use">${limits.map((limit) => html`<${Meter} key=${`${limit.agent}/${limit.name}`} limit=${limit} />`)}<//>`}
     <${Section} title="Dependencies"><${Dependencies} agents=${agents} /><//>
     <${Section} title="Agents">${(agents ?? []).map((agent) => html`<${Agent} key=${agent.name} agent=${agent} />`)}<//>
     <${Section} title="Latency per operation"><${Latencies} /><//>`}
