@@ -4,7 +4,7 @@
 export const base = new URL('../', import.meta.url);
 
 /** Longest time without a byte on a stream before it counts as broken. The server sends a comment at least every 15 s. */
-export const WATCHDOG_MS = 45_000;
+const WATCHDOG_MS = 45_000;
 
 const MAX_BACKOFF_MS = 15_000;
 
@@ -189,7 +189,7 @@ export async function readBytes(response, onBytes, timeout = WATCHDOG_MS) {
 }
 
 /** Waits; rejects if the signal is aborted. */
-export function sleep(ms, signal) {
+function sleep(ms, signal) {
   return new Promise((resolve, reject) => {
     const timer = setTimeout(resolve, ms);
     signal?.addEventListener('abort', () => {

@@ -1,7 +1,7 @@
 // State that the views share: route, session, agents, lists of tasks, logs of tasks, and messages that are being sent.
 
 import { batch, computed, effect, signal } from './vendor/signals.js';
-import { Api, ApiError, base, follow, readSse } from './api.js';
+import { Api, ApiError, follow, readSse } from './api.js';
 import server from './server.js';
 import { TaskLog, isInterrupted, isTerminal, listRow, operatorRow, payloadOf } from './model.js';
 
@@ -143,7 +143,7 @@ export function forget() {
 
 /** Entries of the catalog: `{id, name, path}`. */
 export const agents = signal([]);
-export const agentId = computed(() => route.value.query.get('agent') ?? '');
+const agentId = computed(() => route.value.query.get('agent') ?? '');
 export const agent = computed(() => agents.value.find(({ id }) => id === agentId.value) ?? agents.value[0] ?? { id: '', name: 'Agent', path: './' });
 export const card = signal(null);
 /** `live`, `offline`, or `unauthorized`: result of the last request. */
@@ -155,7 +155,7 @@ const onUnauthorized = (error) => {
 };
 
 export const api = computed(() => new Api({ path: agent.value.path, credentials: headers, onUnauthorized }));
-export const rootApi = new Api({ credentials: headers, onUnauthorized });
+const rootApi = new Api({ credentials: headers, onUnauthorized });
 const operatorHeaders = () => (operatorToken.peek() ? { authorization: `Bearer ${operatorToken.peek()}` } : headers());
 export const operatorApi = new Api({ credentials: operatorHeaders });
 /** For `/metrics`: the operator token does not open it, and a refusal is not a reason to ask for credentials. */
@@ -166,7 +166,7 @@ export const operator = signal(null);
 /** True if the caller may read the tasks and deliveries of all owners. Without credentials, a local caller gets counts only. */
 export const isOperator = computed(() => (operator.value?.access ?? '') === 'full');
 
-export async function probeOperator() {
+async function probeOperator() {
   if (!server.operator) return;
   try {
     operator.value = await operatorApi.json('operator/status');
@@ -709,5 +709,3 @@ export function listen() {
     else document.documentElement.dataset.theme = theme;
   });
 }
-
-export { base };

@@ -112,7 +112,7 @@ export function markdown(text) {
 }
 
 /** Maximum length of text that is shown at once, in characters. */
-export const PREVIEW = 65_536;
+const PREVIEW = 65_536;
 
 /** Returns the begin of a text for a preview, without half of a character at its end, and whether something is missing. */
 export function preview(text, limit = PREVIEW) {

@@ -1,18 +1,18 @@
 // Agent card: what it says, its problems with remedies, and whether its interfaces answer.
 
 import { useEffect, useState } from '../vendor/hooks.js';
-import { GrpcDecoder, grpcFrame, readBytes, stringField } from '../api.js';
+import { base, GrpcDecoder, grpcFrame, readBytes, stringField } from '../api.js';
 import { duration } from '../model.js';
 import { safeLink, visible } from '../text.js';
 import { Button, CopyButton, Empty, ErrorBox, ExternalLink, html, Json, Link, Section, Table, useValue } from '../ui.js';
-import { api, base, route, replaceRoute } from '../store.js';
+import { api, route, replaceRoute } from '../store.js';
 
 const CARD = '.well-known/agent-card.json';
 const LOOPBACK = /^(localhost|127\.|\[::1\])/;
 const RAW = { '1.0': 'Card 1.0', 0.3: 'Card 0.3', extended: 'Extended card' };
 
 /** Returns problems that only a page can see: where the card says that the agent is, and where the page is. */
-export function pageChecks(card, root) {
+function pageChecks(card, root) {
   const problems = [];
   for (const [index, { url }] of (card.supportedInterfaces ?? []).entries()) {
     if (!/^https?:/.test(url ?? '')) continue;

@@ -14,7 +14,7 @@ const NO_OPTIONS = {
 };
 
 /** Returns a JSON value, or `{error}`. An empty text is no value. */
-export function parseJson(text, kind) {
+function parseJson(text, kind) {
   if (!text?.trim()) return {};
   try {
     const value = JSON.parse(text);
@@ -28,7 +28,7 @@ export function parseJson(text, kind) {
 const list = (text) => text.split(',').map((item) => item.trim()).filter(Boolean);
 
 /** Returns the request of a send, or `{problem}`. */
-export function buildRequest({ text, files, data, options, taskId, contextId }) {
+function buildRequest({ text, files, data, options, taskId, contextId }) {
   const dataPart = data === null ? {} : parseJson(data);
   if (dataPart.error) return { problem: `data: ${dataPart.error}` };
   const metadata = parseJson(options.metadata, 'object');

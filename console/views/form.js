@@ -14,7 +14,7 @@ export function isFlat(schema) {
 }
 
 /** Returns the value of a control as JSON, `undefined` for none. */
-export function valueOf(property, text) {
+function valueOf(property, text) {
   if (property.type === 'boolean' && !property.enum) return text === true;
   if (text === '' || text === undefined) return undefined;
   if (property.enum) return property.enum[Number(text)];

@@ -10,7 +10,7 @@ const IMAGES = ['image/png', 'image/jpeg', 'image/gif', 'image/webp'];
 const MAX_IMAGE_BYTES = 5_000_000;
 
 /** Returns the bytes of base64, standard or URL-safe, or `null`. */
-export function bytesOf(base64) {
+function bytesOf(base64) {
   try {
     return Uint8Array.from(atob(base64.replaceAll('-', '+').replaceAll('_', '/')), (char) => char.charCodeAt(0));
   } catch {

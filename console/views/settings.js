@@ -10,7 +10,7 @@ import { schemesOf } from './card.js';
 const encodeBasic = (text) => btoa(String.fromCharCode(...new TextEncoder().encode(text)));
 
 /** Form for the credentials that the card declares. A bearer token can always be given: a card may be protected itself. */
-export function Login({ error, onDone }) {
+function Login({ error, onDone }) {
   const schemes = schemesOf(useValue(card)).filter(({ kind }) => kind !== 'other');
   const options = schemes.length > 0 ? schemes : [{ name: 'bearer', kind: 'bearer', label: 'Bearer token' }, { name: 'basic', kind: 'basic', label: 'Basic' }];
   const [index, setIndex] = useState(0);
@@ -73,7 +73,7 @@ function Operator() {
       ${token && html`<${Button} class="" onClick=${() => useOperatorToken(null)}>Forget operator token<//>`}</form><//>`;
 }
 
-export const KEYS = [['1 … 6', 'views'], ['/', 'find'], ['n', 'new conversation'], ['j k ↑ ↓', 'next and previous row'], ['Enter', 'open'], ['Esc', 'leave a field, close'], ['Ctrl+Enter', 'send'], ['a d', 'approve, deny: with the focus in an approval'], ['?', 'these keys']];
+const KEYS = [['1 … 6', 'views'], ['/', 'find'], ['n', 'new conversation'], ['j k ↑ ↓', 'next and previous row'], ['Enter', 'open'], ['Esc', 'leave a field, close'], ['Ctrl+Enter', 'send'], ['a d', 'approve, deny: with the focus in an approval'], ['?', 'these keys']];
 
 export const KeyTable = () => html`<table><tbody>${KEYS.map(([key, what]) => html`<tr><td class="mono">${key}</td><td>${what}</td></tr>`)}</tbody></table>`;
 

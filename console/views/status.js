@@ -42,7 +42,7 @@ function Agent({ agent }) {
 }
 
 /** Reads p50 and p95 per operation from the histograms of the metrics. */
-export function latencies(text) {
+function latencies(text) {
   const operations = new Map();
   for (const line of text.split('\n')) {
     const match = /^a2a_call_duration_seconds_bucket\{(.*)\} (\S+)/.exec(line);

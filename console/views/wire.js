@@ -3,7 +3,6 @@
 import { useEffect, useState } from '../vendor/hooks.js';
 import { ApiError, GrpcDecoder, grpcFrame, readBytes, readSse, stringField } from '../api.js';
 import { grouped, isTerminal, parseCursor, size } from '../model.js';
-import { visible } from '../text.js';
 import { Button, Code, CopyButton, ErrorBox, html, useValue, VirtualList } from '../ui.js';
 import { requestOf } from '../store.js';
 import { toText } from '../wire.js';
