@@ -3,7 +3,7 @@
 import { render } from './vendor/preact.js';
 import { useEffect, useState } from './vendor/hooks.js';
 import { visible } from './text.js';
-import { announce, Button, Dialog, Guard, html, Link, Menu, typed, useValue } from './ui.js';
+import { announce, Button, Dialog, Empty, Guard, html, Link, Menu, typed, useValue } from './ui.js';
 import { agent, agents, card, challenge, connection, epoch, forget, go, isOperator, listen, operator, prefer, preferences, route, session, start } from './store.js';
 import { Card } from './views/card.js';
 import { Chat, newConversation } from './views/chat.js';
@@ -96,6 +96,8 @@ function App() {
     ${showsKeys && html`<${Dialog} title="Keys" onClose=${() => setShowsKeys(false)}><${KeyTable} /><//>`}`;
 }
 
+const page = document.getElementById('app');
 listen();
+render(html`<${Empty}>Connecting…<//>`, page);
 await start();
-render(html`<${App} />`, document.getElementById('app'));
+render(html`<${App} />`, page);

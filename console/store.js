@@ -178,6 +178,8 @@ async function probeOperator() {
 /** Path of an agent below the page. URLs of the catalog are those of the public URL, which the page need not have. */
 const pathOf = ({ id, url }) => (String(url ?? '').endsWith(`/${encodeURIComponent(id)}`) ? `./${encodeURIComponent(id)}/` : './');
 
+const RESTART_MS = 3000;
+
 /** Loads what every view needs. Called at the start, and after a change of credentials. */
 export async function start() {
   void probeOperator();
@@ -187,7 +189,11 @@ export async function start() {
     agents.value = (catalog.agents ?? []).map((entry) => ({ id: String(entry.id), name: String(entry.name ?? entry.id), path: pathOf(entry) }));
     connection.value = 'live';
   } catch (error) {
-    if (error.status !== 401) connection.value = 'offline';
+    if (error.status !== 401) {
+      connection.value = 'offline';
+      setTimeout(start, RESTART_MS);
+      return;
+    }
   }
   await loadCard();
 }
