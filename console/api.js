@@ -188,7 +188,6 @@ export async function readBytes(response, onBytes, timeout = WATCHDOG_MS) {
   }
 }
 
-/** Waits; rejects if the signal is aborted. */
 function sleep(ms, signal) {
   return new Promise((resolve, reject) => {
     const timer = setTimeout(resolve, ms);
@@ -244,7 +243,6 @@ export async function follow({ open, onEvent, isEnd, onState = () => {}, signal,
   }
 }
 
-/** Frames a message for gRPC-Web. */
 export function grpcFrame(message) {
   const frame = new Uint8Array(5 + message.length);
   new DataView(frame.buffer).setUint32(1, message.length);

@@ -23,7 +23,6 @@ export function stateOf(name) {
 export const isTerminal = (task) => stateOf(task?.status?.state).isTerminal === true;
 export const isInterrupted = (task) => stateOf(task?.status?.state).isInterrupted === true;
 
-/** Presets of the filter of the task list. */
 export const PRESETS = {
   'in-flight': ['TASK_STATE_SUBMITTED', 'TASK_STATE_WORKING'],
   waits: ['TASK_STATE_INPUT_REQUIRED', 'TASK_STATE_AUTH_REQUIRED'],
@@ -36,7 +35,6 @@ export function parseCursor(text) {
   return match && { task: match[1], fence: Number(match[2]), seq: Number(match[3]) };
 }
 
-/** Returns the payload of a stream response: its kind and its value. */
 export function payloadOf(response) {
   for (const kind of ['task', 'statusUpdate', 'artifactUpdate', 'message']) {
     if (response?.[kind]) return { kind, value: response[kind] };
@@ -80,7 +78,6 @@ function extendArtifact(artifact, chunk) {
   }
 }
 
-/** Moves the message of the current status to the history. */
 function archiveStatusMessage(task) {
   const message = task.status?.message;
   if (!message) return;
@@ -266,13 +263,11 @@ export function requestedSchema(task) {
   return schema && typeof schema === 'object' && !Array.isArray(schema) ? schema : null;
 }
 
-/** Returns the id of the logged error of a task, or `null`. */
 export function errorIdOf(task) {
   const id = task?.status?.message?.metadata?.errorId;
   return typeof id === 'string' ? id : null;
 }
 
-/** Reduces a task of `ListTasks` to a row of a list. */
 export function listRow(task) {
   const last = task.history?.at(-1);
   const updated = timeOf(task.status?.timestamp);
@@ -288,7 +283,6 @@ export function listRow(task) {
   };
 }
 
-/** Reduces a task of the operator API to a row of a list. */
 export function operatorRow(task) {
   return {
     id: String(task.id),
@@ -363,8 +357,6 @@ export function size(bytes) {
   return `${(bytes / 1_000_000_000).toFixed(1)} GB`;
 }
 
-/** Shortens an id: its begin and its end. */
 export const shortId = (id) => (id?.length > 14 ? `${id.slice(0, 4)}…${id.slice(-6)}` : (id ?? ''));
 
-/** Writes a number with separators of thousands. */
 export const grouped = (number) => (number ?? null) === null ? '–' : number.toLocaleString('en');

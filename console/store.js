@@ -40,7 +40,6 @@ export const go = (segments, query) => {
   location.hash = hrefOf(segments, query);
 };
 
-/** Replaces the fragment without an entry in the history. */
 export function replaceRoute(segments, query) {
   history.replaceState(null, '', hrefOf(segments, query));
   route.value = parseHash(location.hash);
@@ -141,7 +140,6 @@ export function forget() {
 
 // Agents
 
-/** Entries of the catalog: `{id, name, path}`. */
 export const agents = signal([]);
 const agentId = computed(() => route.value.query.get('agent') ?? '');
 export const agent = computed(() => agents.value.find(({ id }) => id === agentId.value) ?? agents.value[0] ?? { id: '', name: 'Agent', path: './' });
@@ -523,7 +521,6 @@ function setPending(list) {
 const changeSend = (key, change) => setPending(pending.peek().map((send) => (send.key === key ? { ...send, ...change } : send)));
 export const dropSend = (key) => setPending(pending.peek().filter((send) => send.key !== key));
 
-/** Returns a message of the client with new ids. */
 export function messageOf(parts, { taskId, contextId, referenceTaskIds, metadata, extensions } = {}) {
   return {
     messageId: crypto.randomUUID(),
@@ -677,7 +674,6 @@ export function requestOf(operation, { path, method = 'GET', body, headers: more
   };
 }
 
-// Drafts
 
 export const draftOf = (context) => stored(sessionStorage, `a2a-draft/${context}`, '');
 export const keepDraft = (context, text) => store(sessionStorage, `a2a-draft/${context}`, text || null);

@@ -72,7 +72,6 @@ export function CopyButton({ text, label = 'Copy', title }) {
     ${state && state !== 'copied' && html`<${Dialog} title="Copy this text" onClose=${() => setState('')}><textarea class="mono" rows="8" readonly aria-label="Text to copy">${state}</textarea><//>`}`;
 }
 
-/** Button that opens a list of actions. */
 export function Menu({ label, children, title }) {
   const element = useRef(null);
   useEffect(() => {
@@ -109,7 +108,6 @@ export function Dialog({ title, onClose, children }) {
   </dialog>`;
 }
 
-/** Asks before an action. */
 export function Confirm({ title, text, action, onConfirm, onClose }) {
   return html`<${Dialog} title=${title} onClose=${onClose}>
     <p>${text}</p>
@@ -123,7 +121,6 @@ export function Tabs({ items, current, label }) {
     html`<${Link} key=${name} to=${to} class=${name === current ? 'current' : ''} aria-current=${name === current ? 'page' : undefined}>${text}<//>`)}</nav>`;
 }
 
-/** Part of a view with a heading. */
 export const Section = ({ title, class: name = 'stack', children }) => html`<section class=${name}><h2>${title}</h2>${children}</section>`;
 
 /** Table that scrolls sideways. `head` has the names of the columns, separated by `|`; those of numbers begin with `#`. */
@@ -135,7 +132,6 @@ export function Table({ label, head, class: name, children }) {
 /** Handler that passes the value of a field to `set`. */
 export const typed = (set) => (event) => set(event.currentTarget.value);
 
-/** Checkbox with its label. */
 export function Check({ set, children, ...props }) {
   return html`<label class="check"><input type="checkbox" onChange=${(event) => set(event.currentTarget.checked)} ...${props} />${children}</label>`;
 }
@@ -192,7 +188,6 @@ export function Prose({ text, isPlain }) {
       <${Button} onClick=${() => setIsWhole(true)}>Show all<//></p>`}`;
 }
 
-/** Code, JSON or another text that is shown as it is. */
 export function Code({ text, label }) {
   const [isWhole, setIsWhole] = useState(false);
   const shown = isWhole ? { text, isShortened: false } : preview(text);

@@ -1,4 +1,4 @@
-// Agent card: what it says, its problems with remedies, and whether its interfaces answer.
+// Agent card: its content, its problems with remedies, and probes of its interfaces.
 
 import { useEffect, useState } from '../vendor/hooks.js';
 import { base, GrpcDecoder, grpcFrame, readBytes, stringField } from '../api.js';
@@ -9,7 +9,7 @@ import { api, route, replaceRoute } from '../store.js';
 
 const CARD = '.well-known/agent-card.json';
 const LOOPBACK = /^(localhost|127\.|\[::1\])/;
-const RAW = { '1.0': 'Card 1.0', 0.3: 'Card 0.3', extended: 'Extended card' };
+const RAW = { '1.0': 'Card 1.0', 0.3: 'Card 0.3', merged: 'Card for both', extended: 'Extended card' };
 
 /** Returns problems that only a page can see: where the card says that the agent is, and where the page is. */
 function pageChecks(card, root) {
@@ -102,6 +102,7 @@ export function Card() {
       setCards((cards) => ({ ...cards, '1.0': card }));
       if (card.capabilities?.extendedAgentCard) client.json('extendedAgentCard', options).then((extended) => setCards((cards) => ({ ...cards, extended })), () => {});
     }).catch((failure) => stop.signal.aborted || setError(failure));
+    client.fetch(CARD, options).then((response) => response.json()).then((card) => setCards((cards) => ({ ...cards, merged: card })), () => {});
     get('0.3').then((card) => setCards((cards) => ({ ...cards, 0.3: card })), () => {});
     // Without a version: the review is about each one that is served.
     client.fetch('console/review.json', options).then((response) => response.json()).then(setReview, () => stop.signal.aborted || setReview({ problems: [] }));

@@ -50,7 +50,7 @@ function returnFocus() {
   if (document.activeElement === document.body) document.getElementById('composer-text')?.focus();
 }
 
-/** What a waiting task asks for: an approval, a form, or credentials. A plain question is answered in the composer. */
+/** Controls for a waiting task: an approval, a form, or credentials. A plain question is answered in the composer. */
 export function Question({ task, onAnswer }) {
   const [isBusy, setIsBusy] = useState(false);
   const answer = async (parts) => {

@@ -56,7 +56,6 @@ function buildRequest({ text, files, data, options, taskId, contextId }) {
   };
 }
 
-/** Reads a file as a part. */
 async function fileOf(file) {
   const bytes = new Uint8Array(await file.arrayBuffer());
   return { filename: file.name, mediaType: file.type, bytes: bytes.length, raw: base64Of(bytes) };

@@ -47,7 +47,6 @@ function Control({ name, property, isRequired, value, onChange }) {
     min=${property.minimum} max=${property.maximum} minLength=${property.minLength} maxLength=${property.maxLength} required=${isRequired} value=${value} onInput=${set} /><//>`;
 }
 
-/** Form that calls `onSubmit` with an object. */
 export function SchemaForm({ schema, onSubmit, isBusy }) {
   const properties = Object.entries(schema.properties);
   const [values, setValues] = useState(() => new Map(properties.map(([name, property]) => [name, initial(property)])));

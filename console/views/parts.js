@@ -18,7 +18,6 @@ function bytesOf(base64) {
   }
 }
 
-/** Returns bytes as base64. */
 export function base64Of(bytes) {
   let binary = '';
   for (let at = 0; at < bytes.length; at += 0x8000) binary += String.fromCharCode(...bytes.subarray(at, at + 0x8000));
@@ -72,7 +71,6 @@ export function Part({ part }) {
 
 export const Parts = ({ parts }) => (parts ?? []).map((part, index) => html`<${Part} key=${index} part=${part} />`);
 
-/** Message with the role of its sender. */
 export function Message({ message }) {
   const isUser = message.role === 'ROLE_USER';
   const { errorId } = message.metadata ?? {};

@@ -29,7 +29,6 @@ function Due({ at }) {
   return left <= 0 ? 'now' : `in ${duration(left)}`;
 }
 
-/** Deliveries of all owners. */
 export function Push() {
   const { query } = useValue(route);
   const status = useValue(operator);
@@ -81,7 +80,6 @@ export function Push() {
   </div>`;
 }
 
-/** Push configurations of an own task. */
 export function TaskPush({ task }) {
   const client = useValue(api);
   const isSupported = useValue(card)?.capabilities?.pushNotifications === true;

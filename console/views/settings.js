@@ -36,7 +36,6 @@ function Login({ error, onDone }) {
   </form>`;
 }
 
-/** Asks for credentials after a response with status 401. */
 export function LoginDialog() {
   const error = useValue(challenge);
   if (!error) return null;

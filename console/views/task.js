@@ -11,7 +11,6 @@ import { Artifact, Message, Part } from './parts.js';
 import { TaskPush } from './push.js';
 import { Wire } from './wire.js';
 
-/** Copies a call in four forms. */
 export function CopyCall({ request, label = 'Copy' }) {
   const forms = { curl, grpcurl, python, 'a2a command': a2a };
   return html`<${Menu} label=${label}>${Object.entries(forms).map(([name, write]) => html`<${CopyButton} key=${name} text=${() => write(request())} label=${name} />`)}<//>`;

@@ -1,4 +1,4 @@
-// Wire: what a binding sends for each event of a task. Every form is read from the server, so it is what a client receives.
+// Wire: the events of a task in the form of each binding, read from the server as a client receives them.
 
 import { useEffect, useState } from '../vendor/hooks.js';
 import { ApiError, GrpcDecoder, grpcFrame, readBytes, readSse, stringField } from '../api.js';
@@ -103,7 +103,7 @@ function useForm(form, feed) {
       .catch((error) => setResult({ ...NOTHING, form, isComplete: true, error }));
     return () => stop.abort();
   }, [form, feed, isReady, limit]);
-  // What was read of another form is not shown as one of this.
+  // The events of another form are not shown as those of this one.
   return result.form === form ? result : NOTHING;
 }
 
