@@ -176,7 +176,7 @@ function useStickToEnd() {
       const { scrollHeight, scrollTop, clientHeight } = box();
       isAtEnd.current = scrollHeight - scrollTop - clientHeight < 60;
     };
-    const stick = () => { if (isAtEnd.current) box().scrollTop = box().scrollHeight; };
+    const stick = () => { if (isAtEnd.current && list.querySelector('.turn')) box().scrollTop = box().scrollHeight; };
     const observer = new MutationObserver(stick);
     addEventListener('scroll', scrolled, { passive: true, capture: true });
     observer.observe(list, { childList: true, subtree: true, characterData: true });
