@@ -10,7 +10,6 @@ use bytes::Bytes;
 use clap::{Args, Subcommand};
 use url::Url;
 
-use self::rules::{Problem, Review, review};
 use super::{
     connection::{Connection, block_on},
     read_file, read_limited,
@@ -27,10 +26,11 @@ use crate::{
         surrogates::repaired,
     },
     protocol::card_signature,
-    service::card::WELL_KNOWN,
+    service::card::{
+        WELL_KNOWN,
+        review::{Problem, Review, review},
+    },
 };
-
-pub(super) mod rules;
 
 /// Maximum size of a card or key set, in bytes.
 const MAX_DOCUMENT: usize = 4 << 20;

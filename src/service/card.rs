@@ -5,6 +5,8 @@
 
 pub(crate) mod config;
 pub(crate) mod extended;
+#[cfg(feature = "cli")]
+pub(crate) mod review;
 pub(crate) mod version;
 
 #[cfg(feature = "signing")]

@@ -5,13 +5,13 @@ use url::Url;
 
 use super::{Finding, Outcome, Report, Status, network::is_local};
 use crate::{
-    cli::card::rules::{Problem, Review, review},
     client::{ClientBuilder, Document, Retry},
     protocol::{
         error::{ErrorKind, without_sentence},
         pb::v1::{AgentCard, AgentInterface},
         v03,
     },
+    service::card::review::{Problem, Review, review},
 };
 
 /// Card of the agent, with its URL.

@@ -102,14 +102,14 @@ const SCHEMES: [&str; 5] = [
 
 /// Problem of a card.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(in crate::cli) struct Problem {
+pub(crate) struct Problem {
     /// Protocol versions that require the member.
-    pub(in crate::cli) versions: Vec<&'static str>,
+    pub(crate) versions: Vec<&'static str>,
     /// Path of the member, such as `skills[0].tags`. Empty for the whole card.
-    pub(in crate::cli) path: String,
+    pub(crate) path: String,
     #[serde(rename = "problem")]
-    pub(in crate::cli) reason: String,
-    pub(in crate::cli) remedy: String,
+    pub(crate) reason: String,
+    pub(crate) remedy: String,
 }
 
 impl Problem {
@@ -121,17 +121,17 @@ impl Problem {
 
 /// Result of the rules.
 #[derive(Debug, Serialize)]
-pub(in crate::cli) struct Review {
+pub(crate) struct Review {
     /// Versions whose clients the card is for.
-    pub(in crate::cli) versions: Vec<&'static str>,
-    pub(in crate::cli) problems: Vec<Problem>,
+    pub(crate) versions: Vec<&'static str>,
+    pub(crate) problems: Vec<Problem>,
     /// Missing members that clients do without.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(in crate::cli) warnings: Vec<Problem>,
+    pub(crate) warnings: Vec<Problem>,
 }
 
 /// Applies the rules to a card. One without members of a version is reviewed as a card of 1.0.
-pub(in crate::cli) fn review(card: &Value) -> Review {
+pub(crate) fn review(card: &Value) -> Review {
     let (v1_0, v0_3) = (Version::V1_0.as_str(), Version::V0_3.as_str());
     // As clients read a card: one with interfaces is of 1.0, and may have their version at its top.
     let has_interfaces = card.get("supportedInterfaces").is_some_and(|interfaces| *interfaces != json!([]));
