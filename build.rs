@@ -30,13 +30,20 @@ mod build {
     pub(crate) mod v03_json;
 }
 
-use std::{env, error::Error, fmt::Write as _, fs, path::Path, process::Command};
+use std::{
+    env,
+    error::Error,
+    fmt::Write as _,
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 type Result<T, E = Box<dyn Error>> = std::result::Result<T, E>;
 
 fn main() -> Result<()> {
     // Without these lines, Cargo reruns this script when any file of the package changes.
-    for input in ["proto", "openapi/schemas", "build", "build.rs"] {
+    for input in ["proto", "openapi/schemas", "console", "build", "build.rs"] {
         println!("cargo:rerun-if-changed={input}");
     }
     // In debug builds, every commit would compile the whole crate again.
@@ -51,20 +58,37 @@ fn main() -> Result<()> {
     let version = String::from_utf8(rustc.stdout)?.split_whitespace().nth(1).unwrap_or("unknown").to_owned();
     println!("cargo:rustc-env=A2A_RUSTC={version}");
     let out = env::var("OUT_DIR")?;
-    schemas(Path::new("openapi/schemas"), Path::new(&out))?;
+    let name = |file: &Path| Some(file.file_stem()?.to_string_lossy().into_owned());
+    table("schemas.rs", "include_str", &files(Path::new("openapi/schemas"))?, name, Path::new(&out))?;
+    let name = |file: &Path| Some(file.strip_prefix("console").ok()?.to_string_lossy().into_owned());
+    table("console.rs", "include_bytes", &files(Path::new("console"))?, name, Path::new(&out))?;
     build::passes::run(Path::new("proto"), Path::new(&out))
 }
 
-/// Writes the table of the JSON Schemas in a directory: name and text.
-fn schemas(directory: &Path, out: &Path) -> Result<()> {
-    let mut files = fs::read_dir(directory)?.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
-    files.sort();
+/// Returns the paths of the files in a directory and in those below it, in alphabetical order.
+fn files(directory: &Path) -> Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(directory)? {
+        let path = entry?.path();
+        if path.is_dir() { found.extend(files(&path)?) } else { found.push(path) }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// Writes a table of files: the name that `name` derives from the path, and the content.
+fn table(
+    output: &str,
+    include: &str,
+    files: &[PathBuf],
+    name: impl Fn(&Path) -> Option<String>,
+    out: &Path,
+) -> Result<()> {
     let mut table = "[\n".to_owned();
     for file in files {
-        let name = file.file_stem().unwrap_or_default().to_string_lossy();
-        let path = file.to_string_lossy();
-        writeln!(table, r#"    ("{name}", include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/{path}"))),"#)?;
+        let (name, path) = (name(file).unwrap_or_default(), file.to_string_lossy());
+        writeln!(table, r#"    ("{name}", {include}!(concat!(env!("CARGO_MANIFEST_DIR"), "/{path}"))),"#)?;
     }
     table.push(']');
-    Ok(fs::write(out.join("schemas.rs"), table)?)
+    Ok(fs::write(out.join(output), table)?)
 }

@@ -95,7 +95,8 @@
 //! | `signing` | [`jose`], and [signatures](card::signature) of agent cards; includes `server` |
 //! | `push` | [`push`], delivery of notifications; includes `signing` |
 //! | `openapi` | API documents below `/openapi`; includes `server`. Enabled by default |
-//! | `docs` | Home page and Swagger UI for browsers; includes `openapi`. Enabled by default |
+//! | `console` | Console: a page at `/` for browsers; includes `server`. Enabled by default |
+//! | `docs` | Swagger UI for browsers; includes `openapi`. Enabled by default |
 //! | `auth` | Token files and JSON Web Tokens in [`auth`]; includes `server` |
 //! | `metrics` | Export of [metrics](server::Server::metrics) to Prometheus in the program; includes `server` |
 //! | `exec` | [Commands as agents](adapter), on Unix; includes `server` |

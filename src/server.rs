@@ -63,6 +63,17 @@ pub mod documents;
 pub(crate) mod lifecycle;
 pub(crate) mod readiness;
 
+/// Views of the console. The data that they show has access rules of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Console {
+    /// There is no console.
+    Off,
+    /// Views of what a caller can use: conversations, the caller's tasks and the agent card.
+    Developer,
+    /// In addition, those of the operator API.
+    Full,
+}
+
 /// Default grace period for running turns when the server stops.
 pub(crate) const GRACE: Duration = Duration::from_secs(10);
 
@@ -113,6 +124,7 @@ struct Options {
     #[cfg(feature = "server-tls")]
     tls: Option<Tls>,
     metrics: Option<Render>,
+    console: Option<Console>,
     docs: Option<bool>,
     authenticator: Option<Arc<dyn Authenticator>>,
     policy: Option<Arc<dyn Policy>>,
@@ -266,6 +278,10 @@ setters! {
 
     /// Protocol versions to serve. All by default.
     pub protocols => settings.protocols: Protocols;
+
+    /// Views of the console, the page at `/` for browsers. By default all on a loopback address, and those for developers on
+    /// another one or for a [router](Self::into_parts). The page needs the crate feature `console`.
+    pub console => options.console: Console;
 
     /// Enables the page `/docs`: Swagger UI with the OpenAPI documents. By default, it is enabled on a loopback address, and
     /// disabled for a [router](Self::into_parts). The page needs the crate feature `docs`.

@@ -8,7 +8,7 @@
 //! | `framing`, `peer_limit`, `origin`, `base_path` | checks in front of the service, and path rewriting |
 //! | `browser_headers` | CORS and security headers of all responses |
 //! | `classify`, `version`, `context` | kind of a request, protocol version rules, request context |
-//! | `jsonrpc`, `rest`, `grpc`, `grpc_web`, `card`, `catalog`, `protected_resource`, `documents`, `health`, `metrics`, `operator` | bindings and resources |
+//! | `jsonrpc`, `rest`, `grpc`, `grpc_web`, `card`, `catalog`, `protected_resource`, `documents`, `console`, `health`, `metrics`, `operator` | bindings and resources |
 //! | `body`, `receive_budget`, `response`, `sse` | request and response bodies |
 
 pub(crate) mod binding;
@@ -332,6 +332,16 @@ impl HttpService {
             RequestKind::Document => {
                 let document = resource::documents::respond_with_document(settings.documents.clone(), parts);
                 return Box::pin(async move { Ok(document.await) });
+            }
+            RequestKind::CardReview => return now(resource::console::respond_with_review(settings, &parts)),
+            RequestKind::Console => {
+                return now(match &settings.console {
+                    Some(facts) => resource::console::respond_with_file(facts, &parts),
+                    None if parts.uri.path() == "/" => {
+                        method::not_allowed(RequestClass { kind: RequestKind::JsonRpc, ..class }, &parts, "POST")
+                    }
+                    None => not_found(&parts),
+                });
             }
             RequestKind::Metrics => return resource::metrics::respond_with_metrics(settings.metrics.as_ref(), &parts),
             RequestKind::Operator { .. } => {

@@ -40,7 +40,7 @@ use crate::{
     agents::OpenaiOptions,
     cli::{log::LogFormat, show::wrapped},
     protocol::version::Protocols,
-    server,
+    server::{self, Console},
     service::{
         IdempotencySource, Limits, LiveMemory,
         auth::{CertificateName, Token},
@@ -176,8 +176,8 @@ keys! {
     Server "public_url" => public_url: Option<BaseUrl>, "Base URL at which clients reach this server, for the agent card. Everything is served below its path too, so that a proxy may keep the path or strip it. If not set, the card uses the URL of the request, or else the listen address.";
     Server "trusted_proxies" => trusted_proxies: Vec<Network>, "IP addresses and CIDR ranges of proxies whose `Forwarded` and `X-Forwarded-*` headers are trusted.";
     Server "allowed_hosts" => allowed_hosts: Vec<AllowedHost>, "Hosts that requests may name: `agent.example`, `agent.example:8080`, `*.agent.example`, or `*` for all. Loopback names, IP addresses, and the host of `public_url` are always allowed. Other hosts get 421, which protects against DNS rebinding. If not set, only servers on a loopback address check the host.";
-    Server "cors_origins" => cors_origins: Vec<AllowedOrigin>, "Origins of web pages that may call this server, such as `https://app.example`, or `*` for all. The server's own origin is always allowed. Pages of other origins get 403, except for the agent card, the key set, API documents and health checks. A page sends its credentials in a header: those that a browser adds by itself, such as cookies, are never shared with other origins (no `Access-Control-Allow-Credentials`).";
-    Server "token" => token: Option<Sourced<Token>>, "Bearer token that callers send, required on every request except those for the agent card, the key set, API documents and health checks.";
+    Server "cors_origins" => cors_origins: Vec<AllowedOrigin>, "Origins of web pages that may call this server, such as `https://app.example`, or `*` for all. The server's own origin is always allowed. Pages of other origins get 403, except for the agent card, the key set, API documents, pages and health checks. A page sends its credentials in a header: those that a browser adds by itself, such as cookies, are never shared with other origins (no `Access-Control-Allow-Credentials`).";
+    Server "token" => token: Option<Sourced<Token>>, "Bearer token that callers send, required on every request except those for the agent card, the key set, API documents, pages and health checks.";
     Server "insecure" => insecure: bool, "Allows a non-loopback listen address without authentication. All callers then share one anonymous owner and see each other's tasks.";
     Server "protocols" => protocols: Protocols, "Protocol versions to serve: `1.0`, and `0.3`, which includes the parts of 0.2 that are identical. With both, the card for requests that do not name a version has the members of both.";
     Agent "strict" => strict: bool, "Rejects calls that the server tolerates otherwise: calls that do not name their protocol version, whose version is inferred from their form; callers of 0.3 that do not request an extension which the card requires; messages with a part whose media type is not on the card, and messages whose senders accept no output media type of the card. A message that names a skill of the card in `metadata.skillId` must fit the media types of that skill. A part without a media type has the default of its kind: `text/plain`, `application/json` or `application/octet-stream`.";
@@ -189,6 +189,7 @@ keys! {
     Agent "send_timeout" => limits.send_timeout: Option<Duration>, "Timeout of a blocking send. When it expires, the client gets the task in its current state, such as `TASK_STATE_WORKING`, and has to poll or subscribe. If not set, a blocking send waits until the task is terminal or needs input or authorization, as the protocol demands; `turn.deadline` bounds that. Zero answers as soon as the message is stored. Set it below the timeout of a proxy that closes idle requests.";
     Server "idle_timeout" => connections.idle_timeout: Duration, "Idle timeout for connections: between two requests of HTTP/1.1, and without open streams of HTTP/2, even if pings are answered. Set it above the idle timeout of a load balancer in front of the server. Zero disables it.";
     Server "shutdown_grace" => connections.shutdown_grace: Duration, "Grace period for running turns and open requests when the server stops. Then they are interrupted; turns that were interrupted are recovered at the next start.";
+    Server "console" => console: Option<Console>, "Page at `/` for browsers, to talk to the agent and to see what it does: with all views, or `\"developer\"` without those of the operator API. The page has no data of its own: views show what the caller may read. `false` removes the page, and not the operator API. If not set, `true` if the listen address is a loopback address, and otherwise `\"developer\"`.";
     Server "docs" => docs: Option<bool>, "Enables the page `/docs`: Swagger UI with the OpenAPI documents. If not set, the page is enabled if the listen address is a loopback address.";
     Server "metrics_listen" => metrics_listen: Option<SocketAddr>, "Address that serves only `/metrics`, in the text format of Prometheus, and health checks. On a loopback address, its callers are not authenticated. If set, `/metrics` is served only there. Otherwise it is served on `listen`: to callers with the scope `admin`, or, if callers are not authenticated, on loopback addresses only.";
     Server "health.interval" => health.interval: Duration, "Interval between checks of what an agent needs for its turns while it is not used: its upstream agent, endpoint, model, tool servers or command. What is down is checked after 1, 2, 4 … 30 s. Zero checks only what is down.";
@@ -287,6 +288,7 @@ pub(crate) struct Config {
     pub(crate) idempotent: bool,
     pub(crate) idempotency: IdempotencySource,
     pub(crate) v03_file_bytes: FileBytes,
+    pub(crate) console: Option<Console>,
     pub(crate) docs: Option<bool>,
     pub(crate) metrics_listen: Option<SocketAddr>,
     pub(crate) health: HealthConfig,

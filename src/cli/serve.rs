@@ -31,7 +31,7 @@ use crate::{
         prometheus,
     },
     engine::agent::DynAgent,
-    server::{self, ClientAuth, Modes, Server, Signals, Tls},
+    server::{self, ClientAuth, Console, Modes, Server, Signals, Tls},
     service::{
         auth::{self, AllOf, AnyOf, Bearer, Jwt, JwtOptions, MutualTls, Scopes, TokenFile},
         card::ScopedSkills,
@@ -312,6 +312,7 @@ fn of_agent<T>(named: Option<&AgentConfig>, result: anyhow::Result<T>) -> anyhow
 
 /// Creates the server from the configuration.
 fn server(agent: Arc<dyn DynAgent>, store: Arc<dyn Store>, push: PushOptions, config: &Config) -> Server {
+    let is_local = !config.listen.0.iter().any(|addr| server::is_public(*addr));
     let server = Server::new(agent)
         .store(store)
         .limits(config.limits())
@@ -346,7 +347,8 @@ fn server(agent: Arc<dyn DynAgent>, store: Arc<dyn Store>, push: PushOptions, co
         .allowed_hosts(config.allowed_hosts.iter().cloned())
         .cors_origins(config.cors_origins.iter().cloned())
         .v03_file_bytes(config.v03_file_bytes)
-        .docs(config.docs.unwrap_or_else(|| !config.listen.0.iter().any(|addr| server::is_public(*addr))));
+        .console(config.console.unwrap_or(if is_local { Console::Full } else { Console::Developer }))
+        .docs(config.docs.unwrap_or(is_local));
     let skills = config.card.skills.iter().flat_map(|skills| &skills.value).filter(|skill| skill.is_extended());
     let mut skills = skills.cloned().peekable();
     let server = if skills.peek().is_some() { server.extended_card(skills.collect::<ScopedSkills>()) } else { server };

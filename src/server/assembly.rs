@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::{
-    Options, Server,
+    Console, Options, Server,
     agents::{AgentRouter, MountedAgent},
     catalog::{ListedAgent, TemplateSource, catalog},
     lifecycle::Handle,
@@ -17,13 +17,8 @@ use super::{
 use crate::base::jws::SigningKey;
 #[cfg(feature = "push")]
 use crate::service::push::SigningKeys;
-#[cfg(feature = "openapi")]
 use crate::{
-    base::network::is_public, protocol::version::Protocols, server::documents::PublishedDocuments,
-    service::card::JSON_RPC, transport::DocumentSource,
-};
-use crate::{
-    base::{metric, sources::Sources, stderr},
+    base::{metric, network::is_public, sources::Sources, stderr},
     engine::{agent::DynAgent, journal::FailureReports},
     protocol::pb::v1::{
         AgentCard, SecurityScheme, a2a_service_server::A2aService, bindings::ValidatedService, security_scheme::Scheme,
@@ -43,6 +38,11 @@ use crate::{
         BaseUrlSource, HttpService, OriginPolicy, Paths, PeerLimit, ProtectedResource, Settings,
         pipeline::{LayeredService, MountedHttp, PipelineSettings, wire_log::WireLogService},
     },
+};
+#[cfg(feature = "openapi")]
+use crate::{
+    protocol::version::Protocols, server::documents::PublishedDocuments, service::card::JSON_RPC,
+    transport::DocumentSource,
 };
 
 /// Default interval of probes of what an agent needs.
@@ -181,6 +181,7 @@ impl Server {
         let all_operated = || std::iter::once(&operated).chain(mounted.iter().map(|agent| &agent.operated));
         let needs = |agent: &OperatedAgent| (agent.name.clone(), Arc::clone(agent.service.dependencies()));
         let settings = Settings {
+            console: options.console(&card, bound),
             #[cfg(feature = "openapi")]
             documents: Some(options.documents(&card, settings.protocols, bound)),
             // Agents below a path are listed at the root only.
@@ -375,14 +376,36 @@ impl Options {
         (!issuers.is_empty()).then(|| ProtectedResource { issuers, base_url: base_url_source(card) })
     }
 
+    /// Returns true if Swagger UI is enabled or the address is a loopback address.
+    fn has_docs(&self, bound: Option<SocketAddr>) -> bool {
+        cfg!(feature = "docs") && self.docs.unwrap_or_else(|| is_loopback(bound))
+    }
+
+    /// Returns the module with the facts about this server that the console needs. `None` if there is no console.
+    fn console(&self, card: &CardTemplate, bound: Option<SocketAddr>) -> Option<Bytes> {
+        let default = if is_loopback(bound) { Console::Full } else { Console::Developer };
+        let views = self.console.unwrap_or(default);
+        let facts = serde_json::json!({
+            "version": env!("CARGO_PKG_VERSION"),
+            "operator": views == Console::Full,
+            "docs": self.has_docs(bound),
+            "agents": !card.is_mounted(),
+        });
+        (views != Console::Off).then(|| format!("export default {facts};\n").into())
+    }
+
     /// Returns the source of the API documents, and of their pages if they are enabled or the address is a loopback address.
     #[cfg(feature = "openapi")]
     fn documents(&self, card: &Arc<CardTemplate>, protocols: Protocols, bound: Option<SocketAddr>) -> DocumentSource {
-        let has_docs = self.docs.unwrap_or_else(|| bound.is_some_and(|addr| !is_public(addr)));
-        let published = PublishedDocuments::new(card.v03(), JSON_RPC, protocols, has_docs);
+        let published = PublishedDocuments::new(card.v03(), JSON_RPC, protocols, self.has_docs(bound));
         let card = Arc::clone(card);
         Arc::new(move |request| published.get(request.path, card.address().of(request).as_deref()))
     }
+}
+
+/// Returns true for a listen address that only this machine can reach. That of a router is unknown.
+fn is_loopback(bound: Option<SocketAddr>) -> bool {
+    bound.is_some_and(|addr| !is_public(addr))
 }
 
 /// Returns true if a server that checks credentials of one scheme also checks those of another.

@@ -36,10 +36,6 @@ const PROTO: [(&str, &str); 6] = [
 /// URL in the prepared documents, which is replaced by that of a request.
 const BASE: &str = "https://base.invalid";
 
-/// Host and port of [`BASE`] in commands, replaced by those of the URL.
-#[cfg(feature = "docs")]
-const AUTHORITY: &str = "authority.invalid";
-
 /// Returns the OpenAPI document of a protocol version.
 pub(crate) const fn openapi(version: Version) -> &'static str {
     match version {
@@ -90,12 +86,7 @@ impl PublishedDocuments {
         // Without a host, URLs are relative to the document.
         let depth = path.matches('/').count();
         let relative = if depth > 1 { ".." } else { "." };
-        let base = base.unwrap_or(relative);
-        #[cfg(feature = "docs")]
-        if media_type == pages::HTML {
-            return Some((media_type, pages::with_base(text, base).into()));
-        }
-        Some((media_type, text.replace(BASE, base).into()))
+        Some((media_type, text.replace(BASE, base.unwrap_or(relative)).into()))
     }
 
     fn prepare(&self) -> BTreeMap<String, PublishedDocument> {
@@ -123,7 +114,9 @@ impl PublishedDocuments {
             documents.insert(path, ("text/plain; charset=utf-8", Bytes::from_static(text.as_bytes())));
         }
         #[cfg(feature = "docs")]
-        pages::add(&mut documents, self);
+        if self.has_docs {
+            pages::add(&mut documents, self);
+        }
         documents
     }
 }

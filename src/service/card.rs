@@ -5,7 +5,6 @@
 
 pub(crate) mod config;
 pub(crate) mod extended;
-#[cfg(feature = "cli")]
 pub(crate) mod review;
 pub(crate) mod version;
 

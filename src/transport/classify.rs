@@ -1,4 +1,4 @@
-//! Request classification: gRPC, gRPC-Web, JSON-RPC, REST, agent card, key set, API document, operator API, metrics or health, by
+//! Request classification: gRPC, gRPC-Web, JSON-RPC, REST, agent card, key set, API document, console, operator API, metrics or health, by
 //! content type and path, and the protocol version.
 //!
 //! A request is classified once, and the result is passed on with it.
@@ -14,6 +14,9 @@ use crate::{
     service::card::{AGENT_CARD, JSON_RPC, WELL_KNOWN, WELL_KNOWN_BEFORE},
     transport::binding::{grpc_web::GrpcWebFormat, rest, v03::rest::V03Rest},
 };
+
+/// Path of the review of the agent card.
+const CARD_REVIEW: &str = "/console/review.json";
 
 /// Path of the AI Catalog.
 pub(crate) const AI_CATALOG: &str = "/.well-known/ai-catalog.json";
@@ -47,7 +50,7 @@ impl RequestClass {
 
     /// Returns the name of an agent card or a catalog that requires authentication.
     pub(crate) fn protected_document(self) -> Option<&'static str> {
-        if self.kind == RequestKind::Card && self.protects_card {
+        if matches!(self.kind, RequestKind::Card | RequestKind::CardReview) && self.protects_card {
             return Some("agent card");
         }
         (self.kind == RequestKind::Catalog && self.protects_catalog).then_some("catalog of agents")
@@ -96,17 +99,17 @@ impl RequestClass {
         }
     }
 
-    /// Returns true for public resources, which need no authentication: public documents and health. Decides by the kind of
-    /// request and not by a path prefix, which may be a tenant: the path `/.well-known/tasks` then names tasks.
+    /// Returns true for public resources, which need no authentication: public documents, the files of the console and health.
+    /// Decides by the kind of request and not by a path prefix, which may be a tenant: the path `/.well-known/tasks` then names tasks.
     pub(crate) fn is_public(self, parts: &Parts) -> bool {
-        self.is_public_document() || self.kind.is_health(parts.uri.path())
+        self.is_public_document() || self.kind == RequestKind::Console || self.kind.is_health(parts.uri.path())
     }
 
     /// Returns true for public documents, which pages of every origin may read: the agent card and the catalog unless they are
     /// protected, the key set, issuers of tokens and API documents.
     pub(super) fn is_public_document(self) -> bool {
-        use RequestKind::{Card, Catalog, Document, KeySet, ProtectedResource};
-        matches!(self.kind, Card | Catalog | KeySet | ProtectedResource | Document)
+        use RequestKind::{Card, CardReview, Catalog, Document, KeySet, ProtectedResource};
+        matches!(self.kind, Card | CardReview | Catalog | KeySet | ProtectedResource | Document)
             && self.protected_document().is_none()
     }
 }
@@ -126,8 +129,12 @@ pub(super) enum RequestKind {
     KeySet,
     /// Issuers of tokens: `/.well-known/oauth-protected-resource`.
     ProtectedResource,
-    /// API document or page for browsers: `/openapi.json` and others.
+    /// Problems of the agent card: `/console/review.json`.
+    CardReview,
+    /// API document, or page that shows it: `/openapi.json`, `/docs/` and others.
     Document,
+    /// Page at the root for browsers, and its files below `/console/`.
+    Console,
     /// Card for authenticated callers, on its path of 0.2.
     ExtendedCard,
     /// JSON-RPC: `/rpc`, which the card names; `/a2a`, which some clients assume; and the root.
@@ -164,7 +171,9 @@ impl RequestKind {
             "/.well-known/jwks.json" => Self::KeySet,
             PROTECTED_RESOURCE => Self::ProtectedResource,
             path if card_below_json_rpc(path).is_some() => Self::Card,
-            "" if cfg!(feature = "docs") && wants_page(method, headers) => Self::Document,
+            "" if cfg!(feature = "console") && wants_page(method, headers) => Self::Console,
+            CARD_REVIEW if cfg!(feature = "console") => Self::CardReview,
+            path if cfg!(feature = "console") && is_below(path, "/console") => Self::Console,
             JSON_RPC | "" | "/a2a" => Self::JsonRpc,
             "/healthz" | READY => Self::Health,
             "/metrics" => Self::Metrics,
@@ -228,7 +237,7 @@ fn is_extended(path: &str) -> bool {
 fn is_document(path: &str) -> bool {
     let is_api =
         cfg!(feature = "openapi") && (is_below(path, "/openapi") || matches!(path, "/openapi.json" | "/openapi.yaml"));
-    is_api || (cfg!(feature = "docs") && is_below(path, "/docs")) || is_below(path, "/console")
+    is_api || (cfg!(feature = "docs") && is_below(path, "/docs"))
 }
 
 /// Returns true for a path and those below it.

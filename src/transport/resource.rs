@@ -2,6 +2,7 @@
 
 pub(crate) mod card;
 pub(crate) mod catalog;
+pub(crate) mod console;
 pub(crate) mod documents;
 pub(crate) mod health;
 pub(crate) mod metrics;

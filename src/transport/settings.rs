@@ -140,6 +140,8 @@ defaults! {
         pub protected_resource: Option<ProtectedResource>,
         /// Source of the API documents below `/openapi`.
         pub documents: Option<DocumentSource>,
+        /// Module `console/server.js`: facts about this server, for the console. `None`: there is no console.
+        pub console: Option<Bytes>,
         /// Source of `/metrics`. `None`: the resource does not exist.
         pub metrics: Option<MetricsSource>,
         /// Rejects requests of 1.0 without `A2A-Version`, which the specification treats as 0.3 (3.6.2).

@@ -22,6 +22,7 @@ use crate::{
         v03,
         version::{Protocols, Version},
     },
+    server::Console,
     service::{
         IdempotencySource,
         auth::{CertificateName, Token},
@@ -186,6 +187,27 @@ macro_rules! number {
 }
 
 number!(usize, u32);
+
+impl Value for Console {
+    const KIND: &'static str = "`true`, `\"developer\"` or `false`";
+
+    fn read(text: &str) -> Result<Self, String> {
+        match text {
+            "true" => Ok(Self::Full),
+            "developer" => Ok(Self::Developer),
+            "false" => Ok(Self::Off),
+            _ => Err(format!("{} is not {}", brief(text), Self::KIND)),
+        }
+    }
+
+    fn show(&self) -> Option<String> {
+        Some(match self {
+            Self::Full => "true".to_owned(),
+            Self::Developer => quoted(&"developer"),
+            Self::Off => "false".to_owned(),
+        })
+    }
+}
 
 /// Numbers with units, added up: `500ms`, `10s`, `1h30m`.
 impl Value for Duration {

@@ -14,9 +14,14 @@ const CROSS_ORIGIN_RESOURCE_POLICY: HeaderName = HeaderName::from_static("cross-
 /// Content security policy of responses that are no pages: they load nothing, and no page can frame them.
 const STRICT_POLICY: HeaderValue = HeaderValue::from_static("default-src 'none'; frame-ancestors 'none'");
 
-/// Content security policy of pages: they load their own files, and call this server only. The hash is that of the one inline
-/// style of Swagger UI, the colors of its logo.
-const PAGE_POLICY: HeaderValue = HeaderValue::from_static(
+/// Content security policy of the console: it loads its own files, calls this server only, and can't insert HTML.
+pub(in crate::transport) const CONSOLE_POLICY: HeaderValue = HeaderValue::from_static(
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; base-uri 'none'; \
+     form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'",
+);
+
+/// Content security policy of Swagger UI. The hash is that of its one inline style, the colors of its logo.
+pub(in crate::transport) const DOCS_POLICY: HeaderValue = HeaderValue::from_static(
     "default-src 'none'; script-src 'self'; style-src 'self' 'sha256-RL3ie0nH+Lzz2YNqQN83mnU0J1ot4QL7b99vMdIX99w='; \
      img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
 );
@@ -76,9 +81,9 @@ impl BrowserHeaders {
     }
 }
 
-/// Adds the headers of a page of this server.
-pub(in crate::transport) fn add_page_headers(headers: &mut HeaderMap) {
-    headers.insert(header::CONTENT_SECURITY_POLICY, PAGE_POLICY);
+/// Adds the headers of a page of this server with this content security policy.
+pub(in crate::transport) fn add_page_headers(headers: &mut HeaderMap, policy: HeaderValue) {
+    headers.insert(header::CONTENT_SECURITY_POLICY, policy);
     headers.insert(header::X_FRAME_OPTIONS, DENY);
     headers.insert(header::REFERRER_POLICY, NO_REFERRER);
     headers.insert(CROSS_ORIGIN_OPENER_POLICY, SAME_ORIGIN);

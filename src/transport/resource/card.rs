@@ -65,10 +65,20 @@ pub(in crate::transport) fn respond_with_card(
     parts: &Parts,
 ) -> Response<Body> {
     let card = (settings.card)(&card_request(parts));
-    let mut headers = HeaderMap::from_iter([(header::VARY, vary())]);
     let last_modified = last_modified.filter(|_| !settings.card_changes);
-    headers.extend(last_modified.map(|date| (header::LAST_MODIFIED, date.clone())));
-    let mut response = respond_with_public(card, "application/json", parts, headers);
+    let headers = last_modified.map(|date| (header::LAST_MODIFIED, date.clone())).into_iter().collect();
+    respond_as_public_as_card(settings, card, parts, headers)
+}
+
+/// Responds with JSON that is as public as the card.
+pub(super) fn respond_as_public_as_card(
+    settings: &Settings,
+    content: Bytes,
+    parts: &Parts,
+    mut headers: HeaderMap,
+) -> Response<Body> {
+    headers.insert(header::VARY, vary());
+    let mut response = respond_with_public(content, "application/json", parts, headers);
     if settings.protects_card {
         response.headers_mut().remove(header::ACCESS_CONTROL_ALLOW_ORIGIN);
         response.headers_mut().insert(header::CACHE_CONTROL, PRIVATE_CACHE);
@@ -76,9 +86,21 @@ pub(in crate::transport) fn respond_with_card(
     response
 }
 
-/// Responds with a public resource, or with 304 if the client has it already. `headers` are those that only this resource
-/// has.
+/// Responds with a public resource, or with 304 if the client has it already. Pages of every origin may read it. `headers` are
+/// those that only this resource has.
 pub(in crate::transport) fn respond_with_public(
+    content: Bytes,
+    content_type: &'static str,
+    parts: &Parts,
+    mut headers: HeaderMap,
+) -> Response<Body> {
+    headers.insert(header::CACHE_CONTROL, CACHE_CONTROL);
+    headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, ANY_ORIGIN);
+    respond_with_tag(content, content_type, parts, headers)
+}
+
+/// Responds with a resource and its entity tag, or with 304 if the client has it already.
+pub(super) fn respond_with_tag(
     content: Bytes,
     content_type: &'static str,
     parts: &Parts,
@@ -88,8 +110,6 @@ pub(in crate::transport) fn respond_with_public(
     if let Ok(tag) = HeaderValue::try_from(entity_tag(&content)) {
         headers.insert(header::ETAG, tag);
     }
-    headers.insert(header::CACHE_CONTROL, CACHE_CONTROL);
-    headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, ANY_ORIGIN);
     if is_not_modified(&parts.headers, &headers) {
         let mut response = status(StatusCode::NOT_MODIFIED);
         *response.headers_mut() = headers;
@@ -151,7 +171,7 @@ fn entity_tag(bytes: &[u8]) -> String {
 
 /// Returns the `Vary` header of resources that depend on the requested URL and the protocol version, as the card does.
 /// Without one of these names, a cache could return the URLs of another client's request.
-pub(in crate::transport) fn vary() -> HeaderValue {
+pub(super) fn vary() -> HeaderValue {
     const NAMES: [HeaderName; 7] = [
         header::HOST,
         header::FORWARDED,

@@ -1,5 +1,4 @@
-//! API documents over HTTP: `/openapi.json`, `/openapi.yaml` and the paths below `/openapi/`; and pages for browsers: `/` and
-//! the paths below `/docs/`.
+//! API documents over HTTP: `/openapi.json`, `/openapi.yaml` and the paths below `/openapi/`; and Swagger UI, below `/docs/`.
 
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header, request::Parts};
 
@@ -9,7 +8,7 @@ use crate::{
     transport::{
         Body, DocumentSource,
         body::response::{not_found, status, status_response},
-        pipeline::browser_headers::add_page_headers,
+        pipeline::browser_headers::{DOCS_POLICY, add_page_headers},
     },
 };
 
@@ -44,8 +43,7 @@ fn build_response(source: Option<DocumentSource>, parts: &Parts) -> Response<Bod
     }
     let mut headers = HeaderMap::from_iter([(header::VARY, vary())]);
     if media_type.starts_with("text/html") {
-        headers.append(header::VARY, HeaderValue::from_static("accept"));
-        add_page_headers(&mut headers);
+        add_page_headers(&mut headers, DOCS_POLICY);
     }
     // Files of pages that are stored compressed. Every browser accepts that.
     if content.starts_with(GZIP) {
