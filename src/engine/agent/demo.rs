@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::{Agent, End, Error, Stopped, Turn, Updates};
-use crate::protocol::pb::v1::{AgentCard, Part, TaskState};
+use crate::protocol::pb::v1::{AgentCard, Message, Part, TaskState, part::Content};
 
 /// Reply to `/help`: the commands, one per line.
 pub const HELP: &str = "\
@@ -14,6 +14,8 @@ Send any text to get it back as an artifact, or provoke a state:
 /stream N [MS [B]]  an artifact in N chunks, one every MS milliseconds (100), each of at least B bytes (0)
 /slow SECONDS       work for this long; cancel it if you like
 /ask QUESTION       INPUT_REQUIRED; your next message completes the task
+/approve NAME       INPUT_REQUIRED: may the agent call a tool? Answer yes or no
+/form               INPUT_REQUIRED: a question with a JSON Schema of the answer
 /auth               AUTH_REQUIRED; your next message completes the task
 /fail REASON        FAILED, with the reason
 /reject REASON      REJECTED, with the reason
@@ -31,6 +33,12 @@ const MAX_CHUNK_BYTES: usize = 1 << 20;
 
 /// Maximum duration of `/slow`, and of the pause between two chunks of `/stream`.
 const MAX_WAIT: Duration = Duration::from_hours(1);
+
+/// Metadata of the question whether a tool may be called: its name and arguments.
+const TOOL_CALL: &str = "toolCall";
+
+/// Metadata of a question: the JSON Schema of its answer.
+const REQUESTED_SCHEMA: &str = "requestedSchema";
 
 /// The demo agent.
 #[derive(Clone, Copy, Debug, Default)]
@@ -50,6 +58,8 @@ impl Agent for Demo {
             "/stream" => stream(&out, rest).await,
             "/slow" => slow(&turn, &out, rest).await,
             "/ask" => Ok(End::input_required(rest_or("What do you mean?"))),
+            "/approve" => approval(rest_or("write_file")),
+            "/form" => form(),
             "/auth" => Ok(End::auth_required("Authorise this elsewhere, then send any message.")),
             "/fail" => Err(Error::public(rest_or("You asked for it."))),
             "/reject" => Ok(End::rejected(rest_or("This is not for me."))),
@@ -85,11 +95,56 @@ async fn echo(out: &Updates, name: &str, text: &str) -> Result<End, Error> {
     Ok(End::Completed(None))
 }
 
+/// Asks whether a tool may be called.
+fn approval(name: String) -> Result<End, Error> {
+    let arguments = json!({ "path": "notes/a.txt", "text": "Hello from the demo agent." });
+    let question = format!("The agent wants to call {name} with {arguments}. Answer yes or no.");
+    let call = json!({ TOOL_CALL: { "id": "1", "name": name, "arguments": arguments } });
+    Ok(End::input_required(Message::agent(question).with_metadata(&call)?))
+}
+
+/// Asks for data with a property of each simple type.
+fn form() -> Result<End, Error> {
+    let schema = json!({
+        "type": "object",
+        "title": "Booking",
+        "properties": {
+            "city": { "type": "string", "title": "City", "minLength": 1 },
+            "arrival": { "type": "string", "title": "Arrival", "format": "date" },
+            "guests": { "type": "integer", "title": "Guests", "minimum": 1, "maximum": 20 },
+            "room": { "type": "string", "title": "Room", "enum": ["single", "double", "suite"] },
+            "breakfast": { "type": "boolean", "title": "Breakfast" },
+        },
+        "required": ["city", "arrival"],
+    });
+    let question = Message::agent("Which room do you want?").with_metadata(&json!({ REQUESTED_SCHEMA: schema }))?;
+    Ok(End::input_required(question))
+}
+
 /// Completes a task with the answer that the agent requested.
 async fn answered(turn: &Turn, out: &Updates) -> Result<End, Error> {
     out.working().await?;
+    let question = turn.task().status.as_ref().and_then(|status| status.message.as_ref()?.metadata.as_ref());
+    let question = serde_json::to_value(question)?;
+    if let Some(name) = question[TOOL_CALL]["name"].as_str() {
+        let result = if is_approved(turn.message()) { "was called" } else { "was not called" };
+        return echo(out, "result", &format!("{name} {result}.")).await;
+    }
+    if question.get(REQUESTED_SCHEMA).is_some() {
+        out.artifact("booking").last().parts(turn.message().parts.clone()).await?;
+        return Ok(End::Completed(None));
+    }
     let name = if turn.task().state() == TaskState::AuthRequired { "authorised" } else { "answer" };
     echo(out, name, turn.text()).await
+}
+
+/// Returns true for the data `{"approve": true}`, or the text `yes`.
+fn is_approved(answer: &Message) -> bool {
+    answer.parts.iter().any(|part| match &part.content {
+        Some(Content::Data(value)) => serde_json::to_value(value).is_ok_and(|value| value["approve"] == true),
+        Some(Content::Text(text)) => text.trim().eq_ignore_ascii_case("yes"),
+        Some(Content::Raw(_) | Content::Url(_)) | None => false,
+    })
 }
 
 async fn stream(out: &Updates, rest: &str) -> Result<End, Error> {
@@ -154,7 +209,7 @@ async fn wait(time: Duration) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::probe as test;
+    use crate::testing::{ProbeOutcome, probe as test};
 
     #[tokio::test(start_paused = true)]
     async fn each_command_produces_its_state() {
@@ -197,6 +252,42 @@ mod tests {
             assert_eq!((done.state(), done.text().as_str()), (TaskState::Completed, "/Rome"));
             assert!(done.artifact(artifact).is_some());
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn answers_decide_about_a_tool_and_fill_in_a_form() {
+        let demo = test(Demo);
+        let answered = async |asked: &ProbeOutcome, part: Part| {
+            let task_id = asked.task.as_ref().unwrap().id.clone();
+            let message = Message { task_id, parts: vec![part], ..Message::user("") };
+            demo.send_message(message).await.unwrap()
+        };
+        let approve = |approve| Part::data(&json!({ "approve": approve })).unwrap();
+        for (part, result) in [
+            (approve(true), "write_file was called."),
+            (approve(false), "write_file was not called."),
+            (Part::text("Yes"), "write_file was called."),
+            (Part::text("later"), "write_file was not called."),
+        ] {
+            let asked = demo.send("/approve write_file").await.unwrap();
+            let call = &metadata(&asked)["toolCall"];
+            assert_eq!((&call["name"], &call["arguments"]["path"]), (&json!("write_file"), &json!("notes/a.txt")));
+            let done = answered(&asked, part).await;
+            assert_eq!((done.state(), done.text().as_str()), (TaskState::Completed, result));
+        }
+        let asked = demo.send("/form").await.unwrap();
+        assert_eq!(metadata(&asked)["requestedSchema"]["required"], json!(["city", "arrival"]));
+        let data = json!({ "city": "Rome", "arrival": "2030-01-02", "guests": 2 });
+        let done = answered(&asked, Part::data(&data).unwrap()).await;
+        assert_eq!(done.state(), TaskState::Completed);
+        let parts = serde_json::to_value(&done.artifact("booking").unwrap().parts).unwrap();
+        assert_eq!(parts[0]["data"], data);
+    }
+
+    /// Returns the metadata of the question of a task.
+    fn metadata(asked: &ProbeOutcome) -> serde_json::Value {
+        let status = asked.task.as_ref().unwrap().status.as_ref().unwrap();
+        serde_json::to_value(status.message.as_ref().unwrap().metadata.as_ref().unwrap()).unwrap()
     }
 
     #[tokio::test(start_paused = true)]
