@@ -18,6 +18,7 @@ mod codec;
 mod command_line;
 mod config;
 mod conformance;
+mod console;
 mod contract {
     mod descriptors;
 }

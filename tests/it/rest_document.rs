@@ -68,7 +68,8 @@ const TAIL: &str = "
 | `GET /.well-known/oauth-protected-resource` | [Issuers](authentication.md#json-web-tokens) of the accepted tokens, if there are any (RFC 9728) |
 | `GET /agents`, `GET /.well-known/ai-catalog.json` | [Agents](agents.md#several-agents) of the server that the caller may use: a plain list, and an AI Catalog |
 | `GET /.well-known/jwks.json` | Public [keys](push.md#signed-tokens) that verify push notifications, if the server has any |
-| `GET /` | Home page, if `Accept` names `text/html` |
+| `GET /` | [Console](console.md), if `Accept` names `text/html` and `console` is not `false`; its files are below `/console/` |
+| `GET /console/review.json` | Problems of the agent card, as `a2a card validate -o json` prints them; as public as the card |
 | `GET /docs` | Swagger UI, if `docs` |
 | `GET /openapi.json` | OpenAPI document of HTTP+JSON at the newest protocol version that is served |
 | `GET /openapi.yaml` | The same bytes as YAML, since every JSON document is a YAML document |
