@@ -34,7 +34,7 @@ export class Server {
 
   async start() {
     const args = ['serve', '--listen', `127.0.0.1:${this.port}`, '--log-filter', 'off', ...this.args];
-    const env = { PATH: process.env.PATH, HOME: process.env.HOME, A2A_STORE: this.store, ...this.env };
+    const env = { PATH: process.env.PATH, HOME: process.env.HOME, ...(process.env.CONSOLE_FOLDER && { CONSOLE_FOLDER: process.env.CONSOLE_FOLDER }), A2A_STORE: this.store, ...this.env };
     this.child = spawn(this.program, args, { env, stdio: ['ignore', 'pipe', 'inherit'] });
     servers.add(this.child);
     const lines = createInterface({ input: this.child.stdout });

@@ -366,8 +366,8 @@ mod served {
     #[tokio::test]
     async fn review_is_that_of_the_program() {
         let card = json!({
-            "name": "Geo", "description": "", "version": "1", "capabilities": {}, "defaultInputModes": ["text/plain"],
-            "defaultOutputModes": ["text/plain"], "skills": [],
+            "name": "Geo", "description": "Maps.", "version": "1", "capabilities": {}, "defaultInputModes": ["text/plain"],
+            "defaultOutputModes": ["text/plain"], "skills": [{"id": "a", "name": "", "description": "a", "tags": []}],
         });
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("card.json");
@@ -377,10 +377,14 @@ mod served {
             crate::program::started(a2a(&["serve", "--listen", "127.0.0.1:0", "--card-file", file])).await;
         let printed = output(a2a(&["card", "validate", &url, "-o", "json"])).await;
         let printed: Value = serde_json::from_slice(&printed.stdout).unwrap();
-        let served = json_of(page(&format!("{url}/console/review.json")).await).await;
-        assert_eq!(served, printed);
-        assert_eq!(served["problems"][0]["path"], "description", "{served}");
-        assert!(served["problems"][0]["remedy"].as_str().unwrap().contains("what the agent does"), "{served}");
+        let review = bindings::http().get(format!("{url}/console/review.json")).header("a2a-version", "1.0");
+        let served = json_of(review.send().await.unwrap()).await;
+        assert_eq!(served, printed, "the version of the request does not matter");
+        let problem = json!({
+            "versions": ["1.0", "0.3"], "path": "skills[0].name", "problem": "is empty",
+            "remedy": "set it to a name of the skill for people",
+        });
+        assert_eq!(served["problems"], json!([problem]), "{served}");
     }
 
     #[tokio::test]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::{Agent, End, Error, Stopped, Turn, Updates};
-use crate::protocol::pb::v1::{AgentCard, Message, Part, TaskState, part::Content};
+use crate::protocol::pb::v1::{AgentCard, Message, Part, Role, TaskState, part::Content};
 
 /// Reply to `/help`: the commands, one per line.
 pub const HELP: &str = "\
@@ -58,7 +58,7 @@ impl Agent for Demo {
             "/stream" => stream(&out, rest).await,
             "/slow" => slow(&turn, &out, rest).await,
             "/ask" => Ok(End::input_required(rest_or("What do you mean?"))),
-            "/approve" => approval(rest_or("write_file")),
+            "/approve" => approval(&rest_or("write_file")),
             "/form" => form(),
             "/auth" => Ok(End::auth_required("Authorise this elsewhere, then send any message.")),
             "/fail" => Err(Error::public(rest_or("You asked for it."))),
@@ -96,7 +96,7 @@ async fn echo(out: &Updates, name: &str, text: &str) -> Result<End, Error> {
 }
 
 /// Asks whether a tool may be called.
-fn approval(name: String) -> Result<End, Error> {
+fn approval(name: &str) -> Result<End, Error> {
     let arguments = json!({ "path": "notes/a.txt", "text": "Hello from the demo agent." });
     let question = format!("The agent wants to call {name} with {arguments}. Answer yes or no.");
     let call = json!({ TOOL_CALL: { "id": "1", "name": name, "arguments": arguments } });
@@ -124,8 +124,11 @@ fn form() -> Result<End, Error> {
 /// Completes a task with the answer that the agent requested.
 async fn answered(turn: &Turn, out: &Updates) -> Result<End, Error> {
     out.working().await?;
-    let question = turn.task().status.as_ref().and_then(|status| status.message.as_ref()?.metadata.as_ref());
-    let question = serde_json::to_value(question)?;
+    // The question may be in the history already.
+    let task = turn.task();
+    let messages = task.history.iter().chain(task.status.iter().filter_map(|status| status.message.as_ref()));
+    let question = messages.rev().find(|message| message.role() == Role::Agent);
+    let question = serde_json::to_value(question.and_then(|question| question.metadata.as_ref()))?;
     if let Some(name) = question[TOOL_CALL]["name"].as_str() {
         let result = if is_approved(turn.message()) { "was called" } else { "was not called" };
         return echo(out, "result", &format!("{name} {result}.")).await;

@@ -6,7 +6,8 @@ use http::{HeaderMap, HeaderValue, Response, StatusCode, header, request::Parts}
 
 use super::card::{card_request, respond_as_public_as_card, respond_with_tag};
 use crate::{
-    service::card::review::review,
+    protocol::call,
+    service::card::{RequestOrigin, review::review},
     transport::{
         Body, Settings,
         body::response::{not_found, status},
@@ -53,7 +54,11 @@ pub(in crate::transport) fn respond_with_review(settings: &Settings, parts: &Par
     if settings.console.is_none() {
         return not_found(parts);
     }
-    let card = serde_json::from_slice(&(settings.card)(&card_request(parts))).unwrap_or_default();
+    // The card that has the members of all versions.
+    let mut headers = parts.headers.clone();
+    headers.remove(call::VERSION);
+    let request = RequestOrigin { headers: &headers, query: None, ..card_request(parts) };
+    let card = serde_json::from_slice(&(settings.card)(&request)).unwrap_or_default();
     // Serialization can't fail: the review has texts only.
     let review = serde_json::to_vec(&review(&card)).unwrap_or_default();
     respond_as_public_as_card(settings, review.into(), parts, HeaderMap::new())
