@@ -1,5 +1,5 @@
-//! Request classification: gRPC, gRPC-Web, JSON-RPC, REST, agent card, key set, API document, console, operator API, metrics or health, by
-//! content type and path, and the protocol version.
+//! Request classification: gRPC, gRPC-Web, JSON-RPC, REST, agent card, key set, API document, console, operator API, metrics or
+//! health, by content type and path, and the protocol version.
 //!
 //! A request is classified once, and the result is passed on with it.
 
