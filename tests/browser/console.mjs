@@ -5,6 +5,8 @@
 
 import assert from 'node:assert/strict';
 import { execFile, execFileSync } from 'node:child_process';
+import { once } from 'node:events';
+import http from 'node:http';
 import { existsSync, mkdtempSync, readFileSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
@@ -817,6 +819,72 @@ await test('questions, approvals, cancels and lists need no pointer', demo, { ex
   await page.locator('dl.facts').waitFor();
 });
 
+const receiver = { status: 503, events: 0 };
+receiver.listener = http.createServer((request, response) => {
+  request.resume().on('end', () => {
+    if (receiver.status === 200) receiver.events += 1;
+    response.writeHead(receiver.status).end();
+  });
+});
+receiver.listener.listen(0, '127.0.0.1');
+await once(receiver.listener, 'listening');
+const webhook = `http://user:password@127.0.0.1:${receiver.listener.address().port}/hook?secret=query`;
+const operated = await new Server(program, {
+  store: `sqlite:${work}/operated.db`,
+  args: ['--push-enabled', 'true', '--push-allow', `http://127.0.0.1:${receiver.listener.address().port}`],
+  env: { A2A_AUTH_TOKENS: tokens },
+}).start();
+const asAda = { authorization: `Bearer ${ada}` };
+const operatorToken = () => JSON.parse(readFileSync(`${work}/operated.db.operator`, 'utf8')).token;
+
+await test('the token of the start opens the views of the operator', operated, { expects: /status of 40[13]/ }, async (session) => {
+  const { page } = session;
+  const task = await operated.send('/ask City?', { headers: asAda });
+  const slow = [];
+  for (let index = 0; index < 3; index += 1) slow.push((await operated.send('/slow 60', { headers: asAda })).id);
+  await page.goto(`${session.proxy.page}#operator=${operatorToken()}`);
+  await page.getByRole('link', { name: 'Status' }).waitFor();
+  assert.ok(!page.url().includes(operatorToken()), page.url());
+  const dialog = page.getByRole('dialog');
+  if (await dialog.isVisible()) await dialog.getByRole('button', { name: 'Close' }).click();
+  await page.getByRole('link', { name: 'Status' }).click();
+  const turns = page.getByRole('meter', { name: /turns/ }).first();
+  await until('three turns are in use', async () => (await turns.getAttribute('aria-valuenow')) === '3');
+  for (const id of slow) await operated.json(`tasks/${id}:cancel`, { body: {}, headers: asAda });
+  await session.goto('#/tasks?all=1');
+  const row = page.locator('.list-row[data-index]', { hasText: 'ada' }).first();
+  await row.waitFor();
+  await session.goto(`#/task/${task.id}?owner=ada`);
+  await page.getByText('ada').first().waitFor();
+  await page.locator('table.events tbody tr').first().waitFor();
+  const text = await page.locator('main').innerText();
+  assert.ok(text.includes('City?'), text);
+});
+
+await test('a delivery is retried while the server runs', operated, { expects: /status of 40[13]/ }, async (session) => {
+  const { page } = session;
+  receiver.status = 503;
+  receiver.events = 0;
+  const { task } = await operated.json('message:send', {
+    headers: asAda,
+    body: { message: { messageId: crypto.randomUUID(), role: 'ROLE_USER', parts: [{ text: 'for a webhook' }] }, configuration: { taskPushNotificationConfig: { url: webhook, token: 'secret-of-the-webhook' } } },
+  });
+  await page.goto(`${session.proxy.page}#operator=${operatorToken()}`);
+  await page.getByRole('link', { name: 'Push' }).waitFor();
+  const dialog = page.getByRole('dialog');
+  if (await dialog.isVisible()) await dialog.getByRole('button', { name: 'Close' }).click();
+  await session.goto('#/push');
+  const row = page.locator('tbody tr', { hasText: task.id.slice(-6) });
+  await until('the attempt has failed', async () => /503/.test(await row.innerText()));
+  const text = await page.locator('main').innerText();
+  for (const secret of ['password', 'secret=query', 'secret-of-the-webhook']) assert.ok(!text.includes(secret), text);
+  receiver.status = 200;
+  const started = Date.now();
+  await row.getByRole('button', { name: 'Retry' }).click();
+  await until('the events arrive', () => receiver.events > 0);
+  assert.ok(Date.now() - started < 5000, `${Date.now() - started} ms`);
+});
+
 /** Views for pictures and for axe-core. */
 async function views(server) {
   const made = {};
@@ -905,5 +973,6 @@ await test('the policy blocks scripts, HTML and other hosts', demo, { once: true
 });
 
 await browser.close();
+receiver.listener.close();
 endServers();
 process.exit(failures > 0 ? 1 : 0);
