@@ -831,7 +831,7 @@ await once(receiver.listener, 'listening');
 const webhook = `http://user:password@127.0.0.1:${receiver.listener.address().port}/hook?secret=query`;
 const operated = await new Server(program, {
   store: `sqlite:${work}/operated.db`,
-  args: ['--push-enabled', 'true', '--push-allow', `http://127.0.0.1:${receiver.listener.address().port}`],
+  args: ['--push-enabled', '--push-allow', `http://127.0.0.1:${receiver.listener.address().port}`],
   env: { A2A_AUTH_TOKENS: tokens },
 }).start();
 const asAda = { authorization: `Bearer ${ada}` };
