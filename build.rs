@@ -58,11 +58,39 @@ fn main() -> Result<()> {
     let version = String::from_utf8(rustc.stdout)?.split_whitespace().nth(1).unwrap_or("unknown").to_owned();
     println!("cargo:rustc-env=A2A_RUSTC={version}");
     let out = env::var("OUT_DIR")?;
-    let name = |file: &Path| Some(file.file_stem()?.to_string_lossy().into_owned());
-    table("schemas.rs", "include_str", &files(Path::new("openapi/schemas"))?, name, Path::new(&out))?;
-    let name = |file: &Path| Some(file.strip_prefix("console").ok()?.to_string_lossy().into_owned());
-    table("console.rs", "include_bytes", &files(Path::new("console"))?, name, Path::new(&out))?;
+    schemas(Path::new("openapi/schemas"), Path::new(&out))?;
+    console(Path::new(&out))?;
     build::passes::run(Path::new("proto"), Path::new(&out))
+}
+
+/// Writes the table of the files of the console: the path in the folder, and the content as it is served.
+fn console(out: &Path) -> Result<()> {
+    let mut table = "[\n".to_owned();
+    for file in files(Path::new("console"))?.iter().filter(|file| !file.ends_with("MANIFEST")) {
+        let (name, text) = (file.strip_prefix("console")?.to_string_lossy(), fs::read_to_string(file)?);
+        let is_own = !file.starts_with("console/vendor");
+        writeln!(table, "    ({name:?}, {:?}),", if is_own { shortened(&text, name.ends_with(".css")) } else { text })?;
+    }
+    table.push(']');
+    Ok(fs::write(out.join("console.rs"), table)?)
+}
+
+/// Returns the text of a script, a page or a style sheet without indentation, blank lines, and lines that are comments. Line breaks
+/// in the templates of scripts count as spaces, and other strings have none.
+fn shortened(text: &str, is_style: bool) -> String {
+    let mut is_comment = false;
+    let mut short = String::with_capacity(text.len());
+    for line in text.lines().map(str::trim) {
+        let begins = is_comment || line.starts_with("/*");
+        is_comment = begins && !line.ends_with("*/");
+        if begins || line.is_empty() || line.starts_with("//") {
+            continue;
+        }
+        short.push_str(line);
+        short.push('\n');
+    }
+    let spaces = [(": ", ":"), ("; ", ";"), (", ", ","), (" { ", "{"), (" {\n", "{\n"), (" }", "}"), (";}", "}")];
+    if is_style { spaces.iter().fold(short, |text, (from, to)| text.replace(from, to)) } else { short }
 }
 
 /// Returns the paths of the files in a directory and in those below it, in alphabetical order.
@@ -76,19 +104,14 @@ fn files(directory: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Writes a table of files: the name that `name` derives from the path, and the content.
-fn table(
-    output: &str,
-    include: &str,
-    files: &[PathBuf],
-    name: impl Fn(&Path) -> Option<String>,
-    out: &Path,
-) -> Result<()> {
+/// Writes the table of the JSON Schemas in a directory: name and text.
+fn schemas(directory: &Path, out: &Path) -> Result<()> {
     let mut table = "[\n".to_owned();
-    for file in files {
-        let (name, path) = (name(file).unwrap_or_default(), file.to_string_lossy());
-        writeln!(table, r#"    ("{name}", {include}!(concat!(env!("CARGO_MANIFEST_DIR"), "/{path}"))),"#)?;
+    for file in files(directory)? {
+        let name = file.file_stem().unwrap_or_default().to_string_lossy();
+        let path = file.to_string_lossy();
+        writeln!(table, r#"    ("{name}", include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/{path}"))),"#)?;
     }
     table.push(']');
-    Ok(fs::write(out.join(output), table)?)
+    Ok(fs::write(out.join("schemas.rs"), table)?)
 }

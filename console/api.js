@@ -105,32 +105,15 @@ export class SseDecoder {
     /** Pieces of a line without its end: joined once, since a line of many megabytes arrives in many pieces. */
     this.pieces = [];
     this.event = { id: null, name: '', data: [] };
-    this.isFirst = true;
   }
 
   push(text) {
-    if (this.isFirst && text) {
-      this.isFirst = false;
-      if (text.startsWith('\ufeff')) text = text.slice(1);
-    }
-    const last = this.pieces.at(-1);
-    if (!/[\r\n]/.test(text) && !last?.endsWith('\r')) {
-      if (text) this.pieces.push(text);
-      return;
-    }
-    const before = this.pieces.join('');
-    const input = before + text;
-    let start = 0;
-    let from = before.endsWith('\r') ? before.length - 1 : before.length;
-    for (;;) {
-      const end = nextBreak(input, from);
-      // A line feed after a carriage return may be in the next piece.
-      if (end < 0 || (input[end] === '\r' && end + 1 === input.length)) break;
-      this.line(input.slice(start, end));
-      start = input.startsWith('\r\n', end) ? end + 2 : end + 1;
-      from = start;
-    }
-    this.pieces = start < input.length ? [input.slice(start)] : [];
+    this.pieces.push(text);
+    if (!/[\r\n]/.test(text) && !this.pieces.at(-2)?.endsWith('\r')) return;
+    // A line feed after a carriage return may be in the next piece.
+    const lines = this.pieces.join('').split(/\r\n|\n|\r(?!$)/);
+    this.pieces = [lines.pop()];
+    for (const line of lines) this.line(line);
   }
 
   line(line) {
@@ -148,13 +131,6 @@ export class SseDecoder {
     else if (field === 'event') this.event.name = value;
     else if (field === 'id' && !value.includes('\0')) this.event.id = value;
   }
-}
-
-function nextBreak(text, from) {
-  const feed = text.indexOf('\n', from);
-  const end = feed < 0 ? text.length : feed;
-  const carriage = text.slice(from, end).indexOf('\r');
-  return carriage < 0 ? feed : from + carriage;
 }
 
 /** Reads the server-sent events of a response until its end. Rejects if nothing arrives for `timeout` milliseconds. */
@@ -250,11 +226,10 @@ export function grpcFrame(message) {
   return frame;
 }
 
-/** Splits gRPC-Web frames from bytes that arrive in pieces: `onMessage(bytes)`, `onTrailers(object)`. */
+/** Splits the messages of gRPC-Web from bytes that arrive in pieces. Trailers are skipped. */
 export class GrpcDecoder {
-  constructor(onMessage, onTrailers = () => {}) {
+  constructor(onMessage) {
     this.onMessage = onMessage;
-    this.onTrailers = onTrailers;
     this.pieces = [];
     this.length = 0;
     this.needed = 5;
@@ -275,9 +250,7 @@ export class GrpcDecoder {
         this.needed = end;
         break;
       }
-      const content = input.slice(5, end);
-      if (input[0] & 0x80) this.onTrailers(trailersOf(content));
-      else this.onMessage(content);
+      if (input[0] === 0) this.onMessage(input.slice(5, end));
       input = input.subarray(end);
     }
     this.pieces = [input];
@@ -293,11 +266,6 @@ function concat(pieces, length) {
     at += piece.length;
   }
   return all;
-}
-
-function trailersOf(bytes) {
-  const lines = new TextDecoder().decode(bytes).split('\r\n').filter(Boolean);
-  return Object.fromEntries(lines.map((line) => [line.slice(0, line.indexOf(':')).toLowerCase(), line.slice(line.indexOf(':') + 1).trim()]));
 }
 
 /** Encodes a protobuf message of one string field. */

@@ -24,7 +24,7 @@ const VIEWS = {
 };
 
 const THEMES = { auto: 'light', light: 'dark', dark: 'auto' };
-const CONNECTIONS = { live: ['ok', '● connected'], offline: ['fail', '○ offline'], unauthorized: ['ask', '○ sign in'], connecting: ['muted', '○ connecting'] };
+const CONNECTIONS = { live: ['ok', '●', 'connected'], offline: ['fail', '○', 'offline'], unauthorized: ['ask', '○', 'sign in'], connecting: ['muted', '○', 'connecting'] };
 
 /** Names of the views that the caller can use, in the order of the keys 1 to 6. */
 const available = () => Object.entries(VIEWS).filter(([, view]) => !view.isHidden && (!view.isFor || view.isFor.peek()));
@@ -41,16 +41,16 @@ function Header({ onKeys }) {
   const list = useValue(agents);
   const current = useValue(agent);
   const { theme } = useValue(preferences);
-  const [tone, word] = CONNECTIONS[useValue(connection)];
+  const [tone, symbol, word] = CONNECTIONS[useValue(connection)];
   const shownView = view === 'task' ? 'tasks' : view;
   return html`<header class="top"><a class="skip" href="#main" onClick=${(event) => { event.preventDefault(); document.getElementById('main').focus(); }}>Skip to content</a>
     <span class="brand">a2a</span>
     ${list.length > 1
       ? html`<select class="small" aria-label="Agent" value=${current.id} onChange=${typed((value) => go(['chat'], { agent: value }))}>${list.map(({ id, name }) => html`<option value=${id}>${name}</option>`)}</select>`
       : html`<span>${useValue(card)?.name ?? current.name}</span>`}
-    <nav aria-label="Views">${available().map(([name, { label }]) => html`<${Link} key=${name} to=${[name]} class=${name === shownView ? 'current' : ''} aria-current=${name === shownView ? 'page' : undefined}>${label}<//>`)}</nav>
-    <div class="tools"><span class=${tone} role="status">${word}</span><${Caller} />
-      <${Button} title="Theme" onClick=${() => { prefer({ theme: THEMES[theme] }); announce(`Theme ${THEMES[theme]}`); }}>◐ ${theme}<//>
+    <nav aria-label="Views">${available().map(([name, { label }]) => html`<${Link} key=${name} to=${[name]} aria-current=${name === shownView ? 'page' : undefined}>${label}<//>`)}</nav>
+    <div class="tools"><span class=${tone} role="status">${symbol}<span class="hide-narrow"> ${word}</span></span><${Caller} />
+      <${Button} title="Theme" onClick=${() => { prefer({ theme: THEMES[theme] }); announce(`Theme ${THEMES[theme]}`); }}>◐<span class="hide-narrow"> ${theme}</span><//>
       <${Button} aria-label="Keys" title="Keys (?)" onClick=${onKeys}>?<//></div>
   </header>`;
 }

@@ -1,11 +1,11 @@
 // Calls as commands to paste into a shell, or as a Python program. Pure functions. A call is `{operation, method, url, headers,
-// body, isAuthenticated}`; `headers` are without credentials, in whose place the variable A2A_TOKEN is written.
+// body, isAuthenticated}` of the operation SendMessage or SubscribeToTask; `headers` are without credentials, in whose place the
+// variable A2A_TOKEN is written.
 
-const STREAMS = new Set(['SendStreamingMessage', 'SubscribeToTask']);
 const GRPC_SERVICE = 'lf.a2a.v1.A2AService';
 
 /** Paths of the API below the URL of an agent. */
-const API_PATH = /(?:rpc|extendedAgentCard|(?:v1\/)?(?:message:(?:send|stream)|tasks(?:\/[^?]*)?)|lf\.a2a\.v1\.A2AService\/\w+)$/;
+const API_PATH = /(?:rpc|(?:v1\/)?(?:message:send|tasks\/[^?]*)|lf\.a2a\.v1\.A2AService\/\w+)$/;
 
 /** Characters that terminals, or readers of a pasted line, could take for something else: C1 controls and directions of text. */
 const HIDDEN = /[\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]/g;
@@ -46,16 +46,11 @@ function httpCall(call) {
   return { ...call, method: 'POST', url: `${agentUrl(call.url)}/rpc`, headers, body };
 }
 
-/** Returns the request message of a call: the members of its body, its path and its query. */
+/** Returns the request message of a call: the members of its body, and the task in its path. */
 function messageOf({ url, body, agent }) {
   const message = rpcOf({ body })?.params ?? (body ? JSON.parse(body) : {});
-  const { pathname, searchParams } = new URL(url);
-  const [, task, config] = /\/tasks\/([^/:]+)(?:\/pushNotificationConfigs\/?([^/]*))?/.exec(pathname) ?? [];
-  const isOfConfigs = pathname.includes('/pushNotificationConfigs');
-  const ids = task ? { [isOfConfigs ? 'taskId' : 'id']: decodeURIComponent(task), ...(config && { id: decodeURIComponent(config) }) } : {};
-  const query = Object.fromEntries([...searchParams].filter(([name]) => !/^(?:lastEventId|a2a-version)$/i.test(name)));
-  for (const [name, value] of Object.entries(query)) if (/^(?:true|false)$/.test(value)) query[name] = value === 'true';
-  return { ...(agent && { tenant: agent }), ...query, ...message, ...ids };
+  const [, task] = /\/tasks\/([^/:]+)/.exec(new URL(url).pathname) ?? [];
+  return { ...(agent && { tenant: agent }), ...message, ...(task && { id: decodeURIComponent(task) }) };
 }
 
 /** Returns the text of a message with one text part that needs no other form. */
@@ -69,7 +64,7 @@ function plainText({ parts = [], metadata, extensions, referenceTaskIds }) {
 
 export function curl(call) {
   const { operation, method, url, headers, body, isAuthenticated } = httpCall(call);
-  const words = [`curl ${STREAMS.has(operation) ? '-N ' : ''}${shellQuoted(url)}`];
+  const words = [`curl ${operation === 'SubscribeToTask' ? '-N ' : ''}${shellQuoted(url)}`];
   if (method !== (body ? 'POST' : 'GET')) words.push(`-X ${method}`);
   for (const [name, value] of Object.entries(headers)) words.push(`-H ${shellQuoted(`${name}: ${value}`)}`);
   if (isAuthenticated) words.push('-H "authorization: Bearer $A2A_TOKEN"');
@@ -116,49 +111,23 @@ export function python(call) {
 /** Returns the command of the program `a2a`. */
 export function a2a(call) {
   const url = agentUrl(call.url);
-  const { id, taskId, message, ...fields } = messageOf({ ...call, agent: null });
+  const { id, message, configuration } = messageOf({ ...call, agent: null });
   const cursor = new URL(call.url).searchParams.get('lastEventId') ?? call.headers['last-event-id'];
   const words = [];
   const add = (flag, value) => value && words.push(`${flag} ${shellQuoted(String(value))}`);
-  switch (call.operation) {
-    case 'SendMessage':
-    case 'SendStreamingMessage': {
-      const text = plainText(message);
-      const isStream = STREAMS.has(call.operation);
-      words.push(`a2a ${isStream ? 'stream' : 'send'} ${shellQuoted(url)}${text === null ? '' : ` ${shellQuoted(text)}`}`);
-      if (text === null) {
-        add('--json', visibleJson(JSON.stringify(message)));
-      } else {
-        add('--context', message.contextId);
-        add('--task', message.taskId);
-      }
-      if (fields.configuration?.returnImmediately) words.push('--immediate');
-      break;
+  if (call.operation === 'SendMessage') {
+    const text = plainText(message);
+    words.push(`a2a send ${shellQuoted(url)}${text === null ? '' : ` ${shellQuoted(text)}`}`);
+    if (text === null) {
+      add('--json', visibleJson(JSON.stringify(message)));
+    } else {
+      add('--context', message.contextId);
+      add('--task', message.taskId);
     }
-    case 'SubscribeToTask':
-      words.push(`a2a subscribe ${shellQuoted(url)} ${shellQuoted(id)}`);
-      add('--resume', cursor);
-      break;
-    case 'GetTask':
-      words.push(`a2a get task ${shellQuoted(url)} ${shellQuoted(id)}`);
-      add('--history', fields.historyLength);
-      break;
-    case 'CancelTask':
-      words.push(`a2a cancel ${shellQuoted(url)} ${shellQuoted(id)}`);
-      break;
-    case 'ListTasks':
-      words.push(`a2a list tasks ${shellQuoted(url)}`);
-      add('--context', fields.contextId);
-      add('--status', fields.status);
-      break;
-    case 'ListTaskPushNotificationConfigs':
-      words.push(`a2a push list ${shellQuoted(url)} ${shellQuoted(taskId)}`);
-      break;
-    case 'DeleteTaskPushNotificationConfig':
-      words.push(`a2a push delete ${shellQuoted(url)} ${shellQuoted(taskId)} ${shellQuoted(id)}`);
-      break;
-    default:
-      words.push(`a2a discover ${shellQuoted(url)} --extended`);
+    if (configuration?.returnImmediately) words.push('--immediate');
+  } else {
+    words.push(`a2a subscribe ${shellQuoted(url)} ${shellQuoted(id)}`);
+    add('--resume', cursor);
   }
   if (rpcOf(call)) words.push('--binding jsonrpc');
   if (call.headers['a2a-version'] === '0.3') words.push('--protocol 0.3');

@@ -125,8 +125,8 @@ export class TaskLog {
     this.hasGap = false;
   }
 
-  /** Adds an event with its `id:`. Returns false if it was received before. */
-  add(id, response, size, receivedAt) {
+  /** Adds an event with its `id:`, and what the operator API knows in addition. Returns false if it was received before. */
+  add(id, response, size, more = {}) {
     const cursor = parseCursor(id);
     const seq = cursor?.seq ?? this.lastSeq + 1;
     if (cursor && seq <= this.lastSeq) return false;
@@ -135,7 +135,7 @@ export class TaskLog {
       if (this.lastSeq + 1 !== seq) this.hasGap = true;
     }
     this.task = applyEvent(this.task, response);
-    this.events.push({ seq, id, response, size, receivedAt });
+    this.events.push({ ...more, seq, id, response, size });
     this.lastSeq = seq;
     if (cursor) this.cursor = id;
     return true;
@@ -182,7 +182,7 @@ export function timelineRows(events, history = []) {
       rows.push({ kind: 'message', from: expected, to: expected, at: null, size: 0, message, isHidden: true, events: [] });
     }
     expected = event.seq + 1;
-    const at = timeOf(value?.status?.timestamp);
+    const at = event.at ?? timeOf(value?.status?.timestamp);
     const last = rows.at(-1);
     const artifactId = kind === 'artifactUpdate' ? value.artifact?.artifactId : null;
     if (artifactId !== null && last?.artifactId === artifactId && value.append) {
@@ -198,7 +198,6 @@ export function timelineRows(events, history = []) {
       from: event.seq,
       to: event.seq,
       at,
-      receivedAt: event.receivedAt,
       size: event.size ?? 0,
       state: value?.status?.state,
       message: kind === 'message' ? value : value?.status?.message ?? (kind === 'task' ? value.history?.at(-1) : undefined),
@@ -206,6 +205,7 @@ export function timelineRows(events, history = []) {
       name: value?.artifact?.name,
       count: 1,
       isLast: value?.lastChunk === true,
+      isHidden: event.isHidden,
       events: [event],
     });
   }
@@ -337,24 +337,20 @@ export function duration(ms) {
   return `${Math.floor(ms / 3_600_000)}:${two((ms % 3_600_000) / 60_000)} h`;
 }
 
+const AGES = [[86_400, 'd'], [3600, 'h'], [60, 'min'], [1, 's']];
+
 /** Writes the age of a time: `now`, `5 s`, `3 min`, `2 h`, `4 d`. */
 export function age(time, now) {
-  if (time === null || time === undefined) return '–';
-  const seconds = Math.max(0, Math.round((now - time) / 1000));
-  if (seconds < 2) return 'now';
-  if (seconds < 60) return `${seconds} s`;
-  if (seconds < 3600) return `${Math.floor(seconds / 60)} min`;
-  if (seconds < 86_400) return `${Math.floor(seconds / 3600)} h`;
-  return `${Math.floor(seconds / 86_400)} d`;
+  const seconds = Math.round((now - time) / 1000);
+  const [length, unit] = AGES.find(([length]) => seconds >= length) ?? [];
+  return seconds < 2 ? 'now' : `${Math.floor(seconds / length)} ${unit}`;
 }
 
 /** Writes a size: `205 B`, `1.2 kB`, `3.4 MB`. */
 export function size(bytes) {
-  if (bytes === null || bytes === undefined) return '–';
-  if (bytes < 1000) return `${bytes} B`;
-  if (bytes < 1_000_000) return `${(bytes / 1000).toFixed(1)} kB`;
-  if (bytes < 1_000_000_000) return `${(bytes / 1_000_000).toFixed(1)} MB`;
-  return `${(bytes / 1_000_000_000).toFixed(1)} GB`;
+  if ((bytes ?? null) === null) return '–';
+  const unit = bytes < 1000 ? 0 : Math.min(3, Math.floor(Math.log10(bytes) / 3));
+  return unit ? `${(bytes / 1000 ** unit).toFixed(1)} ${'kMG'[unit - 1]}B` : `${bytes} B`;
 }
 
 export const shortId = (id) => (id?.length > 14 ? `${id.slice(0, 4)}…${id.slice(-6)}` : (id ?? ''));

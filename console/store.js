@@ -418,7 +418,7 @@ export class TaskFeed {
     const json = JSON.parse(data);
     if (name === 'error') throw errorEvent(json);
     const before = this.log.lastSeq;
-    if (!this.log.add(id, json, data.length, Date.now())) return;
+    if (!this.log.add(id, json, data.length)) return;
     const { kind, value } = payloadOf(json);
     const hasEnded = kind === 'statusUpdate' && (isTerminal(value) || isInterrupted(value));
     // The first event of a replay is number 1; a missing number after that is a follow-up message.

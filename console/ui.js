@@ -118,7 +118,7 @@ export function Confirm({ title, text, action, onConfirm, onClose }) {
 /** Tabs of a view, as links: each has an address. `items` are `{name, label, to}`. */
 export function Tabs({ items, current, label }) {
   return html`<nav class="tabs" aria-label=${label}>${items.map(({ name, label: text, to }) =>
-    html`<${Link} key=${name} to=${to} class=${name === current ? 'current' : ''} aria-current=${name === current ? 'page' : undefined}>${text}<//>`)}</nav>`;
+    html`<${Link} key=${name} to=${to} aria-current=${name === current ? 'page' : undefined}>${text}<//>`)}</nav>`;
 }
 
 export const Section = ({ title, class: name = 'stack', children }) => html`<section class=${name}><h2>${title}</h2>${children}</section>`;
@@ -147,9 +147,10 @@ export function State({ name, isShort }) {
   return html`<span class=${`state ${state.tone}`}><span aria-hidden="true">${state.symbol}</span> <span class=${isShort ? 'sr-only' : ''}>${state.word}</span></span>`;
 }
 
-/** Age of a time, with the time itself as the title. */
+/** Age of a time in milliseconds or as text, with the time itself as the title. */
 export function Age({ at }) {
   const current = useValue(now);
+  at = typeof at === 'string' ? Date.parse(at) : at;
   if (at === null || at === undefined) return html`<span class="muted">–</span>`;
   return html`<time dateTime=${new Date(at).toISOString()} title=${new Date(at).toLocaleString()}>${age(at, current)}</time>`;
 }
@@ -157,9 +158,8 @@ export function Age({ at }) {
 /** Time of day with milliseconds, with the date as the title. */
 export function Clock({ at }) {
   if (at === null || at === undefined) return null;
-  const time = new Date(at);
-  const two = (number, length = 2) => String(number).padStart(length, '0');
-  return html`<time dateTime=${time.toISOString()} title=${time.toISOString()}>${two(time.getHours())}:${two(time.getMinutes())}:${two(time.getSeconds())}.${two(time.getMilliseconds(), 3)}</time>`;
+  const text = new Date(at).toISOString();
+  return html`<time dateTime=${text} title=${text}>${new Date(at).toLocaleTimeString('en-GB', { fractionalSecondDigits: 3, hour: '2-digit', minute: '2-digit', second: '2-digit' })}</time>`;
 }
 
 const Piece = (piece) => {
@@ -177,25 +177,26 @@ function Block(block) {
   return html`<p>${block.paragraph.map(Piece)}</p>`;
 }
 
-/** Text of an agent: text nodes and checked links. Long texts are shortened until the reader asks for all. */
-export function Prose({ text, isPlain }) {
+/** Returns a text, shortened until the reader asks for all, and the control for that. */
+function useBegin(all) {
   const [isWhole, setIsWhole] = useState(false);
+  const { text, isShortened } = isWhole ? { text: all } : preview(all);
+  return [text, isShortened && html`<p class="row"><span class="muted">${grouped(text.length)} of ${grouped(all.length)} characters</span><${Button} onClick=${() => setIsWhole(true)}>Show all<//></p>`];
+}
+
+/** Text of an agent: text nodes and checked links. */
+export function Prose({ text }) {
   const { markdown: isMarkdown } = useValue(preferences);
-  const shown = isWhole ? { text, isShortened: false } : preview(text);
-  const content = isMarkdown && !isPlain ? markdown(shown.text).map(Block) : linkify(shown.text).map(Piece);
-  return html`<div class=${isMarkdown && !isPlain ? 'prose markdown' : 'prose'}>${content}</div>
-    ${shown.isShortened && html`<p class="row"><span class="muted">${grouped(shown.text.length)} of ${grouped(text.length)} characters</span>
-      <${Button} onClick=${() => setIsWhole(true)}>Show all<//></p>`}`;
+  const [begin, more] = useBegin(text);
+  return html`<div class=${isMarkdown ? 'prose markdown' : 'prose'}>${isMarkdown ? markdown(begin).map(Block) : linkify(begin).map(Piece)}</div>${more}`;
 }
 
 export function Code({ text, label }) {
-  const [isWhole, setIsWhole] = useState(false);
-  const shown = isWhole ? { text, isShortened: false } : preview(text);
-  return html`<pre tabindex="0" role="region" aria-label=${label ?? 'Text'}>${shown.text}</pre>
-    ${shown.isShortened && html`<p class="row"><span class="muted">${grouped(shown.text.length)} of ${grouped(text.length)} characters</span><${Button} onClick=${() => setIsWhole(true)}>Show all<//></p>`}`;
+  const [begin, more] = useBegin(text);
+  return html`<pre tabindex="0" role="region" aria-label=${label}>${begin}</pre>${more}`;
 }
 
-export const Json = ({ value, label }) => html`<${Code} text=${JSON.stringify(value, null, 2) ?? 'undefined'} label=${label ?? 'JSON'} />`;
+export const Json = ({ value, label }) => html`<${Code} text=${JSON.stringify(value, null, 2) ?? 'undefined'} label=${label} />`;
 
 /** Error of a call: message, fields, reason and the id that the log of the server has. */
 export function ErrorBox({ error, title, onRetry, children }) {

@@ -19,7 +19,7 @@ function Conversations({ list, current }) {
     <div class="row"><h2 class="grow">Conversations</h2><${Link} to=${['chat']} class="button small" title="New conversation (n)">+ New<//></div>
     ${contexts.length === 0 && html`<p class="muted">None yet.</p>`}
     <ul class="conversations">${contexts.slice(0, limit).map((context) => html`<li key=${context.id}>
-      <${Link} to=${['chat', context.id]} class=${context.id === current ? 'current' : ''} aria-current=${context.id === current ? 'true' : undefined}>
+      <${Link} to=${['chat', context.id]} aria-current=${context.id === current ? 'true' : undefined}>
         <${State} name=${context.last.state} isShort=${true} /><span class="title">${context.title || context.last.message || shortId(context.id)}</span><span class="muted"><${Age} at=${context.updated} /></span>
       <//></li>`)}</ul>
     ${contexts.length > limit && html`<${Button} onClick=${() => setLimit(limit + MAX_CONVERSATIONS)}>Show more<//>`}
@@ -102,13 +102,13 @@ export function TaskActions({ task, onRetried }) {
     ${isAsking && html`<${Confirm} title="Cancel this task?" text="The agent stops its work. A canceled task can't be continued." action="Cancel task" onConfirm=${cancel} onClose=${() => setIsAsking(false)} />`}`;
 }
 
-function Progress({ feed, isCurrent }) {
+/** Whether the events of a task are received. */
+export function FeedState({ feed }) {
   const state = useValue(feed.state);
   const error = useValue(feed.error);
-  if (!isCurrent || isTerminal(feed.task) || isInterrupted(feed.task)) return null;
-  if (state === 'reconnecting') return html`<p class="muted" role="status">⟳ Reconnecting… last event ${feed.log.lastSeq || 'none'}${error ? ` (${error.message})` : ''}</p>`;
-  if (state === 'live') return html`<p class="muted">● Receiving events</p>`;
-  return null;
+  if (state === 'live') return html`<span class="busy">● live</span>`;
+  if (state === 'reconnecting') return html`<span class="ask" role="status">⟳ Reconnecting… last event ${feed.log.lastSeq || 'none'}${error ? ` (${error.message})` : ''}</span>`;
+  return !error && html`<span class="muted">${{ loading: 'loading…', ended: 'whole log' }[state]}</span>`;
 }
 
 /** A task in a conversation. The last one that has not ended is followed. */
@@ -148,7 +148,7 @@ function Turn({ id, isCurrent, onAnswer }) {
     ${(task.history ?? []).map((message) => html`<${Message} key=${message.messageId} message=${message} />`)}
     ${task.artifacts?.length > 0 && html`<div class="message"><div class="who">Agent</div><div class="body">${task.artifacts.map((artifact) => html`<${Artifact} key=${artifact.artifactId} artifact=${artifact} />`)}</div></div>`}
     ${task.status?.message && html`<${Message} message=${task.status.message} />`}
-    <${Progress} feed=${feed} isCurrent=${isCurrent} />
+    ${isCurrent && isRunning && !isInterrupted(task) && html`<p><${FeedState} feed=${feed} /></p>`}
     ${isInterrupted(task) && isCurrent && html`<${Question} key=${task.status.timestamp} task=${task} onAnswer=${(parts) => onAnswer(task, parts)} />`}
     ${error && isTerminal(task) === false && error.status > 0 && error.status < 500 && html`<${ErrorBox} error=${error} title="The task can't be followed." />`}
   </article>`;

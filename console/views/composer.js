@@ -65,16 +65,17 @@ function Options({ options, change }) {
   const skills = useValue(card)?.skills ?? [];
   const canPush = useValue(card)?.capabilities?.pushNotifications;
   const set = (name) => (event) => change({ [name]: event.currentTarget.type === 'checkbox' ? event.currentTarget.checked : event.currentTarget.value });
+  const field = (name, label, hint, more) => html`<${Field} label=${label} hint=${hint}><input value=${options[name]} onInput=${set(name)} ...${more} /><//>`;
   return html`<fieldset class="box stack"><legend class="muted">Options of this message</legend>
     <div class="grid">
       <${Field} label="Binding"><select value=${options.binding} onChange=${set('binding')}>
         <option value="rest">1.0 HTTP+JSON</option><option value="jsonrpc">1.0 JSON-RPC</option><option value="0.3">0.3 JSON-RPC</option></select><//>
       <${Field} label="Skill"><select value=${options.skill} onChange=${set('skill')}><option value="">none named</option>
         ${skills.map((skill) => html`<option value=${skill.id}>${skill.name || skill.id}</option>`)}</select><//>
-      <${Field} label="Accepted output modes" hint="Media types, separated by commas"><input value=${options.modes} onInput=${set('modes')} placeholder="text/plain" /><//>
-      <${Field} label="Extensions" hint="URIs, separated by commas"><input value=${options.extensions} onInput=${set('extensions')} /><//>
-      <${Field} label="Push URL" hint=${canPush ? 'Receives the events of the task' : 'This agent sends no push notifications'}><input type="url" value=${options.pushUrl} onInput=${set('pushUrl')} disabled=${!canPush} /><//>
-      <${Field} label="Push token"><input value=${options.pushToken} onInput=${set('pushToken')} disabled=${!canPush} autocomplete="off" /><//>
+      ${field('modes', 'Accepted output modes', 'Media types, separated by commas')}
+      ${field('extensions', 'Extensions', 'URIs, separated by commas')}
+      ${field('pushUrl', 'Push URL', canPush ? 'Receives the events of the task' : 'This agent sends no push notifications', { type: 'url', disabled: !canPush })}
+      ${field('pushToken', 'Push token', '', { disabled: !canPush, autocomplete: 'off' })}
     </div>
     <${Field} label="Metadata of the message (JSON object)"><textarea class="mono" rows="2" value=${options.metadata} onInput=${set('metadata')} /><//>
     <${Check} checked=${options.hasKey} onChange=${set('hasKey')}>Idempotency key: a repeated send runs once. Without it, an agent may reply without a task<//>
@@ -165,7 +166,7 @@ export function Composer({ context, waiting, onSend, skill, example, isFocused }
       <div class="row"><label for="composer-text" class="grow"><strong>${label}</strong></label>
         ${waiting && html`<${Check} checked=${isNewTask} set=${setIsNewTask}>new task instead<//>`}</div>
       <textarea id="composer-text" ref=${area} rows="3" value=${text} onInput=${typed(change)} onPaste=${paste}
-        placeholder=${target ? 'Your answer' : 'Message to the agent, such as /help for the demo agent'} />
+        placeholder=${target ? 'Your answer' : 'Message to the agent'} />
       ${files.length > 0 && html`<div class="row">${files.map((file, index) => html`<span class="chip" key=${index}><span class="name">${file.filename}</span><span class="muted">${size(file.bytes)}</span>
         <${Button} class="small plain" aria-label=${`Remove ${file.filename}`} onClick=${() => setFiles(files.filter((_, other) => other !== index))}>✕<//></span>`)}</div>`}
       ${data !== null && html`<${Field} label="Data part (JSON)" hint=${dataError && html`<span class="bad">${dataError}</span>`}>

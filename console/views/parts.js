@@ -71,11 +71,11 @@ export function Part({ part }) {
 
 export const Parts = ({ parts }) => (parts ?? []).map((part, index) => html`<${Part} key=${index} part=${part} />`);
 
-export function Message({ message }) {
+export function Message({ message, who = 'You' }) {
   const isUser = message.role === 'ROLE_USER';
   const { errorId } = message.metadata ?? {};
   return html`<div class=${isUser ? 'message user' : 'message'}>
-    <div class="who">${isUser ? 'You' : 'Agent'}</div>
+    <div class="who">${isUser ? who : 'Agent'}</div>
     <div class="body"><${Parts} parts=${message.parts} />
       ${typeof errorId === 'string' && html`<div class="row"><span>error id <code>${errorId}</code></span><${CopyButton} text=${errorId} label="Copy error id" /></div>`}
     </div>

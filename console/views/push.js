@@ -3,23 +3,24 @@
 import { useEffect, useState } from '../vendor/hooks.js';
 import { duration, shortId } from '../model.js';
 import { Age, announce, Button, Confirm, CopyButton, Empty, ErrorBox, Field, html, Link, Table, typed, useValue } from '../ui.js';
-import { api, card, go, isOperator, isVisible, now, operator, operatorApi, replaceRoute, route } from '../store.js';
+import { api, card, isVisible, now, operator, operatorApi, replaceRoute, route } from '../store.js';
 
-const STATES = { waiting: 'ask', due: 'busy', leased: 'busy', dead: 'fail' };
+/** States of deliveries, with their colors. */
+const STATES = { waiting: 'ask', leased: 'busy', dead: 'fail', idle: 'muted' };
 const POLL_MS = 3000;
+const MAX_DELIVERIES = 1000;
 
 function Delivery({ delivery, onRetry }) {
   const { state, last } = delivery;
-  const outcome = last ? [last.status && `status ${last.status}`, last.error].filter(Boolean).join(', ') || 'delivered' : 'not tried yet';
   return html`<tr>
-    <td><span class=${`state ${STATES[state] ?? 'muted'}`}>${state}</span>${delivery.reason && html`<div class="muted">${delivery.reason}</div>`}</td>
+    <td><span class=${`state ${STATES[state]}`}>${state}</span>${delivery.reason && html`<div class="muted">${delivery.reason}</div>`}</td>
     <td><code>${delivery.url}</code><div class="muted">config ${shortId(delivery.config)}${delivery.owner ? ` · ${delivery.owner}` : ''}</div></td>
     <td class="nowrap"><${Link} to=${['task', delivery.task]} query=${{ owner: delivery.owner, tenant: delivery.tenant, of: delivery.agent }}>${shortId(delivery.task)}<//></td>
-    <td class="number">${delivery.delivered ?? 0} of ${delivery.events ?? '?'}</td>
-    <td class="number">${delivery.attempts ?? 0}</td>
-    <td>${outcome}${last?.at && html` <span class="muted"><${Age} at=${Date.parse(last.at)} /> ago</span>`}</td>
+    <td class="number">${delivery.delivered} of ${delivery.events}</td>
+    <td class="number">${delivery.attempts}</td>
+    <td>${last ? html`${last.error ?? `status ${last.status}`} <span class="muted"><${Age} at=${last.at} /> ago</span>` : 'not tried yet'}</td>
     <td class="nowrap">${delivery.due && state !== 'dead' ? html`<${Due} at=${Date.parse(delivery.due)} />` : '–'}</td>
-    <td class="number nowrap">${duration((delivery.lag_seconds ?? 0) * 1000)}</td>
+    <td class="number nowrap">${delivery.lag_seconds === null ? '–' : duration(delivery.lag_seconds * 1000)}</td>
     <td>${delivery.events !== delivery.delivered && html`<${Button} onClick=${onRetry}>Retry<//>`}</td>
   </tr>`;
 }
@@ -29,20 +30,41 @@ function Due({ at }) {
   return left <= 0 ? 'now' : `in ${duration(left)}`;
 }
 
+async function retry(body, onDone) {
+  try {
+    const { retried } = await operatorApi.json('operator/deliveries:retry', { body });
+    announce(`${retried} retried`);
+    onDone(null);
+  } catch (error) {
+    onDone(error);
+  }
+}
+
+/** Deliveries with a button that makes each due at once. `onDone` is called after that, with the error or `null`. */
+export const Deliveries = ({ deliveries, onDone }) => html`<${Table} label="Deliveries" class="wide" head="State|Receiver|Task|#Delivered|#Attempts|Last attempt|Next|#Lag|Actions">
+  ${deliveries.map((delivery) => {
+    const { agent, owner, tenant, task, config } = delivery;
+    return html`<${Delivery} key=${`${agent}/${task}/${config}`} delivery=${delivery} onRetry=${() => retry({ agent, owner, tenant, task, config }, onDone)} />`;
+  })}<//>`;
+
 export function Push() {
   const { query } = useValue(route);
   const status = useValue(operator);
   const shown = useValue(isVisible);
   const state = query.get('state') ?? '';
   const [deliveries, setDeliveries] = useState(null);
-  const [next, setNext] = useState(null);
   const [error, setError] = useState(null);
   const [isAsking, setIsAsking] = useState(false);
-  const load = async (after = '') => {
+  const load = async () => {
     try {
-      const page = await operatorApi.json(`operator/deliveries?${new URLSearchParams({ limit: '200', ...(state && { state }), ...(after && { after }) })}`);
-      setDeliveries((before) => (after ? [...before, ...page.deliveries] : page.deliveries));
-      setNext(page.next ?? null);
+      const found = [];
+      let after = '';
+      do {
+        const page = await operatorApi.json(`operator/deliveries?${new URLSearchParams({ limit: '200', ...(state && { state }), ...(after && { after }) })}`);
+        found.push(...page.deliveries);
+        after = page.next;
+      } while (after && found.length < MAX_DELIVERIES);
+      setDeliveries(found);
       setError(null);
     } catch (failure) {
       setError(failure);
@@ -52,35 +74,26 @@ export function Push() {
     setDeliveries(null);
     if (!shown) return undefined;
     void load();
-    const timer = setInterval(() => load(), POLL_MS);
+    const timer = setInterval(load, POLL_MS);
     return () => clearInterval(timer);
   }, [state, shown]);
-  const retry = async (body) => {
-    try {
-      const { retried } = await operatorApi.json('operator/deliveries:retry', { body });
-      announce(`${retried} retried`);
-      await load();
-    } catch (failure) {
-      setError(failure);
-    }
-  };
-  const dead = status?.push?.dead ?? 0;
+  const done = (failure) => (failure ? setError(failure) : load());
   return html`<div class="view">
     <div class="row"><h1 class="grow">Push notifications</h1>
-      ${status?.push && html`<span class="muted">${status.push.due ?? status.push.waiting ?? 0} waiting · ${dead} dead</span>`}
-      ${['', 'waiting', 'leased', 'dead'].map((name) => html`<${Button} aria-pressed=${state === name} onClick=${() => replaceRoute(['push'], { state: name })}>${name || 'all'}<//>`)}
+      ${status?.push && html`<span class="muted">${status.push.due ?? 0} due · ${status.push.dead ?? 0} dead</span>`}
+      ${['', ...Object.keys(STATES)].map((name) => html`<${Button} aria-pressed=${state === name} onClick=${() => replaceRoute(['push'], { state: name })}>${name || 'all'}<//>`)}
       <${Button} onClick=${() => setIsAsking(true)}>Retry all dead<//></div>
-    <${ErrorBox} error=${error} title="Deliveries can't be read." onRetry=${() => load()} />
+    <${ErrorBox} error=${error} title="Deliveries can't be read." onRetry=${load} />
     ${error && (error.status === 401 || error.status === 403) && html`<p>This needs the scope <code>admin</code> or the operator token of the start: see <${Link} to=${['settings']}>Settings<//>.</p>`}
-    ${deliveries?.length === 0 && html`<${Empty}><p>No delivery${state ? ` is ${state}` : ' waits'}.</p><p>A receiver for trying it out:</p><div class="row"><code>a2a listen --port 9000</code><${CopyButton} text="a2a listen --port 9000" /></div><//>`}
-    ${deliveries?.length > 0 && html`<${Table} label="Deliveries" class="wide" head="State|Receiver|Task|#Delivered|#Attempts|Last attempt|Next|#Lag|Actions">${deliveries.map((delivery) => html`<${Delivery} key=${`${delivery.agent}/${delivery.task}/${delivery.config}`} delivery=${delivery}
-        onRetry=${() => retry({ agent: delivery.agent, owner: delivery.owner, tenant: delivery.tenant, task: delivery.task, config: delivery.config })} />`)}<//>`}
-    ${next && html`<${Button} class="" onClick=${() => load(next)}>Show more<//>`}
-    ${isAsking && html`<${Confirm} title="Retry all dead deliveries?" text="Each receiver gets the events that it has not accepted." action="Retry all" onConfirm=${() => retry({ dead: true })} onClose=${() => setIsAsking(false)} />`}
+    ${deliveries?.length === 0 && html`<${Empty}><p>${state ? `No delivery is ${state}.` : 'No task has a receiver.'}</p><p>A receiver for trying it out:</p><div class="row"><code>a2a listen --port 9000</code><${CopyButton} text="a2a listen --port 9000" /></div><//>`}
+    ${deliveries?.length > 0 && html`<${Deliveries} deliveries=${deliveries} onDone=${done} />`}
+    ${deliveries?.length >= MAX_DELIVERIES && html`<p class="muted">The first ${MAX_DELIVERIES} are shown.</p>`}
+    ${isAsking && html`<${Confirm} title="Retry all dead deliveries?" text="Each receiver gets the events that it has not accepted." action="Retry all" onConfirm=${() => retry({ dead: true }, done)} onClose=${() => setIsAsking(false)} />`}
   </div>`;
 }
 
-export function TaskPush({ task }) {
+/** Receivers of an own task. `deliveries` are those of the operator API, if the caller may read it. */
+export function TaskPush({ task, deliveries }) {
   const client = useValue(api);
   const isSupported = useValue(card)?.capabilities?.pushNotifications === true;
   const [configs, setConfigs] = useState(null);
@@ -115,6 +128,6 @@ export function TaskPush({ task }) {
       <div class="grid"><${Field} label="URL"><input type="url" required value=${draft.url} onInput=${typed((value) => setDraft({ ...draft, url: value }))} /><//>
         <${Field} label="Token" hint="Optional; signs or marks the notifications"><input value=${draft.token} autocomplete="off" onInput=${typed((value) => setDraft({ ...draft, token: value }))} /><//></div>
       <div class="row"><button type="submit" class="primary">Register</button></div></form>
-    ${useValue(isOperator) && html`<p><${Button} onClick=${() => go(['push'])}>Deliveries of all tasks<//></p>`}
+    ${deliveries?.length > 0 && html`<${Deliveries} deliveries=${deliveries} onDone=${setError} />`}
   </div>`;
 }

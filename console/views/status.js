@@ -16,7 +16,7 @@ function Meter({ limit }) {
   const { name, used, max } = limit;
   const show = BYTES.test(name) ? size : grouped;
   const share = max > 0 ? Math.min(1, used / max) : 0;
-  return html`<div class="meter"><span>${name}${limit.agent && limit.agent !== 'default' ? html` <span class="muted">${limit.agent}</span>` : ''}</span>
+  return html`<div class="meter"><span>${name} <span class="muted">${limit.agent}</span></span>
     <div class="track" role="meter" aria-label=${name} aria-valuemin="0" aria-valuemax=${max} aria-valuenow=${used}><span class=${share > 0.8 ? 'high' : ''} style=${{ width: `${share * 100}%` }}></span></div>
     <span class="number">${show(used)} / ${max ? show(max) : 'no limit'}</span></div>`;
 }
@@ -24,21 +24,18 @@ function Meter({ limit }) {
 const TONES = { up: 'ok', down: 'fail', rate_limited: 'ask', open: 'fail', closed: 'ok', half_open: 'ask' };
 
 function Dependencies({ agents }) {
-  const list = (agents ?? []).flatMap((agent) => (agent.dependencies ?? []).map((dependency) => ({ ...dependency, agent: agent.name })));
+  const list = agents.flatMap(({ name, dependencies }) => dependencies.map((dependency) => ({ ...dependency, agent: name })));
   if (list.length === 0) return html`<p class="muted">No agent depends on another service.</p>`;
   return html`<${Table} label="Dependencies" class="wide" head="Agent|Dependency|State|Since|Last success|Failures|Last error|Latency|Breaker">
-    ${list.map((item) => html`<tr><td>${item.agent}</td><td>${item.peer}</td><td><span class=${`state ${TONES[item.state] ?? 'muted'}`}>${item.state ?? 'unknown'}</span></td>
-      <td>${item.since ? html`<${Age} at=${Date.parse(item.since)} />` : '–'}</td><td>${item.last_success ? html`<${Age} at=${Date.parse(item.last_success)} />` : '–'}</td><td>${item.failures ?? 0}</td>
-      <td>${item.last_error ?? '–'}</td><td>${item.latency_ms === undefined || item.latency_ms === null ? '–' : duration(item.latency_ms)}</td>
-      <td>${item.breaker ? html`<span class=${TONES[item.breaker] ?? 'muted'}>${item.breaker}</span>` : '–'}</td></tr>`)}<//>`;
+    ${list.map((item) => html`<tr><td>${item.agent}</td><td>${item.peer}</td><td><span class=${`state ${TONES[item.state] ?? 'muted'}`}>${item.state}</span></td>
+      <td><${Age} at=${item.since} /></td><td><${Age} at=${item.last_success} /></td><td>${item.failures}</td>
+      <td>${item.last_error ?? '–'}</td><td>${duration(item.latency_ms)}</td>
+      <td><span class=${TONES[item.breaker]}>${item.breaker}</span></td></tr>`)}<//>`;
 }
 
-function Agent({ agent }) {
-  const { last_error: error, store } = agent;
-  return html`<div class="box stack"><div class="row"><strong>${agent.name ?? 'agent'}</strong><span class="muted">${agent.kind}</span></div>
-    <dl class="facts"><dt>turns</dt><dd>${agent.turns ?? 0} running, ${agent.queued ?? 0} queued</dd>
-      ${store && html`<dt>store</dt><dd>${store.kind ?? store}</dd>`}
-      ${error && html`<dt>last error</dt><dd>${error.class} <code>${shortId(error.error_id)}</code> <${CopyButton} text=${error.error_id} label="Copy error id" /></dd>`}</dl></div>`;
+function Agent({ agent: { name, kind, turns, queued, last_error: error } }) {
+  return html`<tr><td>${name}</td><td>${kind}</td><td class="number">${turns}</td><td class="number">${queued}</td>
+    <td>${error ? html`<div class="row">${error.class} <code>${shortId(error.error_id)}</code><${CopyButton} text=${error.error_id} label="Copy error id" /><span class="muted"><${Age} at=${error.time} /></span></div>` : '–'}</td></tr>`;
 }
 
 /** Reads p50 and p95 per operation from the histograms of the metrics. */
@@ -107,14 +104,11 @@ export function Status() {
       ${store && html`<${Tile} name="store">${size(store.bytes)}<//><${Tile} name="write-ahead log">${size(store.wal)}<//><${Tile} name="commit p99">${duration(store.commit_p99_ms)}<//>`}
       ${push && html`<${Tile} name="push due">${push.due ?? 0}<//><${Tile} name="push dead">${push.dead ?? 0}<//><${Tile} name="push lag">${duration((push.lag_seconds ?? 0) * 1000)}<//>`}
       ${otlp && html`<${Tile} name="spans dropped">${otlp.dropped ?? 0}<//>`}</div>
-    ${states.length > 0 && html`<div class="row" aria-label="Tasks in memory by state">${states.map(([name, count]) => {
-      const state = name.startsWith('TASK_STATE_') ? name : `TASK_STATE_${name.toUpperCase()}`;
-      return html`<${Link} to=${['tasks']} query=${{ state, all: access === 'full' ? '1' : '' }} class="button small"><${State} name=${state} /> ${grouped(count)}<//>`;
-    })}</div>`}
+    ${states.length > 0 && html`<div class="row" role="group" aria-label="Tasks by state">${states.map(([state, count]) => html`<${Link} to=${['tasks']} query=${{ state, all: access === 'full' ? '1' : '' }} class="button small"><${State} name=${state} /> ${grouped(count)}<//>`)}</div>`}
     ${access !== 'counts' && html`
     ${limits?.length > 0 && html`<${Section} title="Limits in use">${limits.map((limit) => html`<${Meter} key=${`${limit.agent}/${limit.name}`} limit=${limit} />`)}<//>`}
     <${Section} title="Dependencies"><${Dependencies} agents=${agents} /><//>
-    <${Section} title="Agents">${(agents ?? []).map((agent) => html`<${Agent} key=${agent.name} agent=${agent} />`)}<//>
+    <${Section} title="Agents"><${Table} label="Agents" head="Agent|Kind|#Turns|#Queued|Last error">${agents.map((agent) => html`<${Agent} key=${agent.name} agent=${agent} />`)}<//><//>
     <${Section} title="Latency per operation"><${Latencies} /><//>`}
   </div>`;
 }

@@ -1,14 +1,14 @@
 // One task: its facts, and the tabs timeline, result, wire and push.
 
 import { useEffect, useMemo, useState } from '../vendor/hooks.js';
-import { duration, errorIdOf, grouped, isInterrupted, isTerminal, shortId, size, stateOf, summary, timelineRows, timeOfId, turnsOf } from '../model.js';
+import { duration, errorIdOf, grouped, isInterrupted, isTerminal, shortId, size, stateOf, summary, TaskLog, timelineRows, timeOfId, turnsOf } from '../model.js';
 import { visible } from '../text.js';
 import { Button, Clock, CopyButton, Empty, ErrorBox, html, Link, Menu, Section, State, Table, Tabs, typed, useValue } from '../ui.js';
 import { api, go, isOperator, messageOf, now, operatorApi, requestOf, route, send, TaskFeed, watch } from '../store.js';
 import { curl, grpcurl, python, a2a } from '../copy.js';
-import { Question, TaskActions } from './chat.js';
+import { FeedState, Question, TaskActions } from './chat.js';
 import { Artifact, Message, Part } from './parts.js';
-import { TaskPush } from './push.js';
+import { Deliveries, TaskPush } from './push.js';
 import { Wire } from './wire.js';
 
 export function CopyCall({ request, label = 'Copy' }) {
@@ -23,28 +23,54 @@ function sendRequest(task) {
   return requestOf('SendMessage', { path: 'message:send', method: 'POST', body: { message } });
 }
 
-/** Facts that only the operator API knows: turns with attempts, caller, cause of an error. */
-function useOperatorTask(id, feedVersion) {
-  const { query } = useValue(route);
+/** Reads a task from the operator API, of the owner that the address names. */
+function readOperator(id, path, params, signal) {
+  const { query } = route.peek();
+  const all = new URLSearchParams(params);
+  for (const [name, from] of [['owner', 'owner'], ['tenant', 'tenant'], ['agent', 'of']]) if (query.get(from)) all.set(name, query.get(from));
+  return operatorApi.json(`operator/tasks/${encodeURIComponent(id)}${path}?${all}`, { signal });
+}
+
+/** Facts that only the operator API knows: owner, turns with attempts, caller. `version` changes when they are read again. */
+function useOperatorTask(id, version) {
   const isFull = useValue(isOperator);
   const [result, setResult] = useState([null, null]);
   useEffect(() => {
     if (!isFull) return undefined;
     const stop = new AbortController();
-    const params = new URLSearchParams();
-    for (const [name, from] of [['owner', 'owner'], ['tenant', 'tenant'], ['agent', 'of']]) if (query.get(from)) params.set(name, query.get(from));
-    const timer = setTimeout(() => operatorApi.json(`operator/tasks/${encodeURIComponent(id)}?${params}`, { signal: stop.signal }).then((facts) => setResult([facts, null]), (error) => stop.signal.aborted || setResult(([facts]) => [facts, error])), 150);
+    const timer = setTimeout(() => readOperator(id, '', {}, stop.signal).then((facts) => setResult([facts, null]), (error) => stop.signal.aborted || setResult(([facts]) => [facts, error])), 150);
     return () => {
       clearTimeout(timer);
       stop.abort();
     };
-  }, [id, isFull, feedVersion]);
+  }, [id, isFull, version]);
   return result;
+}
+
+/** Log of a task of any owner, from the operator API, with the time of each event. Read again when `version` changes. */
+function useOperatorLog(id, version) {
+  const [log] = useState(() => new TaskLog());
+  const [, render] = useState(0);
+  useEffect(() => {
+    const stop = new AbortController();
+    const read = async () => {
+      let next = log.lastSeq;
+      while (next !== null) {
+        const page = await readOperator(id, '/events', { after: next, limit: 500 }, stop.signal);
+        for (const { seq, fence, time, hidden, bytes, wire } of page.events) log.add(`${id}.${fence}.${seq}`, wire, bytes, { at: time ? Date.parse(time) : null, isHidden: hidden });
+        next = page.next;
+        render((count) => count + 1);
+      }
+    };
+    read().catch(() => {});
+    return () => stop.abort();
+  }, [id, version]);
+  return log;
 }
 
 const Fact = ({ name, children }) => html`<dt>${name}</dt><dd>${children}</dd>`;
 
-function Facts({ task, facts, feed }) {
+function Facts({ task, facts, log }) {
   const created = timeOfId(task.id);
   const updated = Date.parse(task.status?.timestamp);
   const end = isTerminal(task) || isInterrupted(task) ? updated : useValue(now);
@@ -54,7 +80,7 @@ function Facts({ task, facts, feed }) {
     <${Fact} name="task"><code>${task.id}</code> <${CopyButton} text=${task.id} label="Copy id" /><//>
     <${Fact} name="conversation"><${Link} to=${['chat', task.contextId]}>${shortId(task.contextId)}<//><//>
     ${created !== null && html`<${Fact} name="time"><${Clock} at=${created} /> for ${duration(end - created)}<//>`}
-    ${feed && html`<${Fact} name="events">${grouped(feed.log.events.length)}<//>`}
+    <${Fact} name="events">${grouped(log.events.length)}<//>
     ${errorId && html`<${Fact} name="error id"><code>${errorId}</code> <${CopyButton} text=${errorId} label="Copy error id" />
       <span class="muted">${facts ? 'the log has the cause under it' : 'the operator finds the cause by it'}</span><//>`}
     ${facts?.task && html`<${Fact} name="owner">${facts.task.owner || '—'}${facts.task.tenant ? ` · tenant ${facts.task.tenant}` : ''}<//>`}
@@ -63,7 +89,7 @@ function Facts({ task, facts, feed }) {
 }
 
 /** Turns from the operator API with exact times, otherwise from the statuses of the log. */
-function spansOf(feed, facts, current) {
+function spansOf(log, facts, current) {
   const ms = (text) => (text ? Date.parse(text) : null);
   if (facts?.turns?.length > 0) {
     return facts.turns.map((turn, index) => {
@@ -72,28 +98,27 @@ function spansOf(feed, facts, current) {
       const before = ms(facts.turns[index - 1]?.ended);
       const segments = [
         { name: 'queued', from: ms(turn.queued) ?? begun, to: begun },
-        { name: `attempt ${turn.attempt ?? 1}`, from: begun, to: ended },
+        { name: turn.attempt > 1 ? `ran (attempt ${turn.attempt})` : 'ran', from: begun, to: ended },
       ];
-      return { segments: segments.filter(({ from, to }) => to >= from && from !== null), from: segments[0].from, to: ended, waited: before === null ? 0 : Math.max(0, segments[0].from - before), end: turn.outcome, errorId: turn.error_id };
+      return { segments: segments.filter(({ from, to }) => to >= from && from !== null), from: segments[0].from, to: ended, waited: before === null ? 0 : Math.max(0, segments[0].from - before), end: turn.outcome && `TASK_STATE_${turn.outcome.toUpperCase()}`, errorId: turn.error_id };
     });
   }
-  return feed ? turnsOf(feed.log.events, current) : [];
+  return turnsOf(log.events, current);
 }
 
-function Turns({ feed, facts }) {
+function Turns({ log, facts }) {
   const current = useValue(now);
-  const turns = spansOf(feed, facts, current);
+  const turns = spansOf(log, facts, current);
   if (turns.length === 0) return null;
   const longest = Math.max(1, ...turns.map(({ from, to }) => to - from));
-  const end = (name) => (name ? (name.startsWith('TASK_STATE_') ? html`<${State} name=${name} />` : html`<${State} name=${`TASK_STATE_${name.toUpperCase()}`} />`) : html`<span class="busy">running</span>`);
+  const word = ({ state, name, from, to }) => `${name ?? stateOf(state).word} ${duration(to - from)}`;
   return html`<section class="stack" aria-label="Turns"><h2>Turns</h2><div class="bars">${turns.map((turn, index) => html`
     ${turn.waited > 0 && html`<p class="muted">waited ${duration(turn.waited)} for the client</p>`}
     <div class="bar-row" key=${index}><span>turn ${index + 1}</span>
-      <div class="bar" role="img" aria-label=${turn.segments.map(({ state, name, from, to }) => `${name ?? stateOf(state).word} ${duration(to - from)}`).join(', ') || 'no time'}>
-        ${turn.segments.map(({ state, name, from, to }) => html`<span class=${name === 'queued' || state === 'TASK_STATE_SUBMITTED' ? 'queued' : ''} title=${`${name ?? stateOf(state).word} ${duration(to - from)}`} style=${{ flexGrow: String(Math.max(0.001, (to - from) / longest)), flexBasis: '0' }}></span>`)}
-        <span class="rest" style=${{ flexGrow: String(Math.max(0.0001, 1 - (turn.to - turn.from) / longest)), flexBasis: '0', background: 'none', minWidth: '0' }}></span>
+      <div class="bar" aria-hidden="true">
+        ${turn.segments.map((segment) => html`<span class=${segment.name === 'queued' || segment.state === 'TASK_STATE_SUBMITTED' ? 'queued' : ''} title=${word(segment)} style=${{ width: `${(100 * (segment.to - segment.from)) / longest}%` }}></span>`)}
       </div><span class="number">${duration(turn.to - turn.from)}</span></div>
-    <p class="muted row"><span>${turn.segments.map(({ state, name, from, to }) => `${name ?? stateOf(state).word} ${duration(to - from)}`).join(' → ')}</span>${end(turn.end)}${turn.errorId && html`<code>${turn.errorId}</code>`}</p>`)}
+    <p class="muted row"><span>${turn.segments.map(word).join(' → ')}</span>${turn.end ? html`<${State} name=${turn.end} />` : html`<span class="busy">running</span>`}${turn.errorId && html`<code>${turn.errorId}</code>`}</p>`)}
   </div></section>`;
 }
 
@@ -111,12 +136,12 @@ function What({ row }) {
 
 const PAGE = 500;
 
-function Timeline({ feed, facts }) {
+function Timeline({ log, task, facts }) {
   const [kind, setKind] = useState('');
   const [find, setFind] = useState('');
   const [opened, setOpened] = useState(null);
   const [limit, setLimit] = useState(PAGE);
-  const rows = timelineRows(feed.log.events, feed.task?.history);
+  const rows = timelineRows(log.events, task.history);
   let last = null;
   const timed = rows.map((row) => {
     const at = row.at ?? null;
@@ -127,8 +152,8 @@ function Timeline({ feed, facts }) {
   const text = find.trim().toLowerCase();
   const shown = timed.filter((row) => (!kind || row.kind === kind) && (!text || JSON.stringify(row.events.map(({ response }) => response)).toLowerCase().includes(text)));
   return html`<div class="stack">
-    ${feed.log.hasGap && html`<p class="box ask">The server no longer has the begin of this log: it begins with a snapshot. Logs are kept for a time after the end of a task (retention.logs).</p>`}
-    <${Turns} feed=${feed} facts=${facts} />
+    ${log.hasGap && html`<p class="box ask">The server no longer has the begin of this log: it begins with a snapshot. Logs are kept for a time after the end of a task (retention.logs).</p>`}
+    <${Turns} log=${log} facts=${facts} />
     <section class="stack"><div class="row"><h2 class="grow">Events</h2>
       <select class="small" aria-label="Kind of event" value=${kind} onChange=${typed(setKind)}><option value="">all kinds</option>${Object.entries(KINDS).map(([name, word]) => html`<option value=${name}>${word}</option>`)}</select>
       <input id="find" class="small" type="search" aria-label="Find in events" placeholder="find" value=${find} onInput=${typed(setFind)} /></div>
@@ -144,40 +169,33 @@ function Timeline({ feed, facts }) {
     </section></div>`;
 }
 
-function Result({ task }) {
+function Result({ task, who }) {
   const { artifacts = [], history = [], status, metadata } = task;
   return html`<div class="stack">
     ${status?.message && html`<${Section} title="Status message"><${Message} message=${status.message} /><//>`}
     <${Section} title="Artifacts">${artifacts.length === 0 ? html`<p class="muted">None.</p>` : artifacts.map((artifact) => html`<${Artifact} key=${artifact.artifactId} artifact=${artifact} />`)}<//>
-    <${Section} title="History">${history.map((message) => html`<${Message} key=${message.messageId} message=${message} />`)}<//>
+    <${Section} title="History">${history.map((message) => html`<${Message} key=${message.messageId} message=${message} who=${who} />`)}<//>
     ${metadata && Object.keys(metadata).length > 0 && html`<${Section} title="Metadata"><${Part} part=${{ data: metadata }} /><//>`}
   </div>`;
 }
 
-function FeedState({ feed }) {
-  const state = useValue(feed.state);
-  const error = useValue(feed.error);
-  if (state === 'live') return html`<span class="busy">● live</span>`;
-  if (state === 'reconnecting') return html`<span class="ask" role="status">⟳ reconnecting, last event ${feed.log.lastSeq}</span>`;
-  if (state === 'loading') return html`<span class="muted">loading…</span>`;
-  return error ? null : html`<span class="muted">${state === 'ended' ? 'complete' : ''}</span>`;
-}
-
 /** Task of any owner, only from the operator API. */
-function OperatorTask({ id, query }) {
-  const [facts, error] = useOperatorTask(id, Math.floor(useValue(now) / 8000));
+function OperatorTask({ id }) {
+  const version = Math.floor(useValue(now) / 4000);
+  const [facts, error] = useOperatorTask(id, version);
+  const log = useOperatorLog(id, version);
   if (!facts) return html`<div class="view"><h1>Task ${shortId(id)}</h1>${error ? html`<${ErrorBox} error=${error} title="The task can't be shown." />` : html`<${Empty}>Loading…<//>`}</div>`;
-  const { state, context, updated, message } = facts.task;
-  const task = facts.snapshot ?? { id, contextId: context, status: { state, timestamp: updated } };
-  return html`<div class="view"><div class="row"><h1><${State} name=${state} /> task ${shortId(id)}</h1><span class="grow"></span><${Link} to=${['task', id]} class="button small">Open as own task<//></div>
-    <${Facts} task=${task} facts=${facts} />${message && html`<p class="box">${message}</p>`}
-    <${Turns} facts=${facts} /><${OperatorEvents} id=${id} query=${query} />${facts.snapshot && html`<${Result} task=${task} />`}</div>`;
+  const { state, context, updated, message, owner } = facts.task;
+  const task = facts.snapshot ?? log.task ?? { id, contextId: context, status: { state, timestamp: updated } };
+  return html`<div class="view"><div class="row"><h1><${State} name=${state} /> task ${shortId(id)}</h1><span class="grow"></span>${owner === '' && html`<${Link} to=${['task', id]} class="button small">Open as own task<//>`}</div>
+    <${Facts} task=${task} facts=${facts} log=${log} />${message && html`<p class="box">${message}</p>`}
+    ${facts.push.length > 0 && html`<${Section} title="Push notifications"><${Deliveries} deliveries=${facts.push} onDone=${() => {}} /><//>`}<${Timeline} log=${log} task=${task} facts=${facts} /><${Result} task=${task} who="Client" /></div>`;
 }
 
 export function Task() {
   const { args: [id = ''], query } = useValue(route);
   const isFull = useValue(isOperator);
-  return isFull && query.has('of') ? html`<${OperatorTask} id=${id} query=${query} />` : html`<${OwnTask} />`;
+  return isFull && query.has('of') ? html`<${OperatorTask} id=${id} />` : html`<${OwnTask} />`;
 }
 
 function OwnTask() {
@@ -201,36 +219,12 @@ function OwnTask() {
       <${TaskActions} task=${task} onRetried=${(newId) => newId && go(['task', newId])} />
       <${CopyCall} label="Copy the call" request=${() => sendRequest(task)} />
       <${Link} to=${['chat', task.contextId]} class="button small">Open chat<//></div>
-    <${Facts} task=${task} facts=${facts} feed=${feed} />
+    <${Facts} task=${task} facts=${facts} log=${feed.log} />
     ${task.status?.message && !isInterrupted(task) && stateOf(task.status.state).tone === 'fail' && html`<div class="box fail">${summary(task.status.message.parts, 2000)}</div>`}
     ${isInterrupted(task) && html`<div class="stack"><${Message} message=${task.status.message ?? { parts: [] }} />
       <${Question} key=${state} task=${task} onAnswer=${answer} /><div class="row"><${Link} to=${['chat', task.contextId]} class="button">Answer in the chat<//></div></div>`}
     ${error && feed.state.peek() === 'ended' && html`<${ErrorBox} error=${error} title="The log can't be read." />`}
     <${Tabs} items=${items} current=${tab} label="Views of the task" />
-    ${tab === 'result' ? html`<${Result} task=${task} />` : tab === 'wire' ? html`<${Wire} feed=${feed} />` : tab === 'push' ? html`<${TaskPush} task=${task} />` : html`<${Timeline} feed=${feed} facts=${facts} />`}
+    ${tab === 'result' ? html`<${Result} task=${task} />` : tab === 'wire' ? html`<${Wire} feed=${feed} />` : tab === 'push' ? html`<${TaskPush} task=${task} deliveries=${facts?.push} />` : html`<${Timeline} log=${feed.log} task=${task} facts=${facts} />`}
   </div>`;
-}
-
-/** Events of a task of another owner, from the operator API. */
-function OperatorEvents({ id, query }) {
-  const [events, setEvents] = useState([]);
-  const [next, setNext] = useState(0);
-  const [error, setError] = useState(null);
-  const load = async (after) => {
-    const params = new URLSearchParams({ after: String(after), limit: '500', form: '1.0' });
-    for (const [name, from] of [['owner', 'owner'], ['tenant', 'tenant'], ['agent', 'of']]) if (query.get(from)) params.set(name, query.get(from));
-    try {
-      const page = await operatorApi.json(`operator/tasks/${encodeURIComponent(id)}/events?${params}`);
-      setEvents((before) => (after === 0 ? page.events : [...before, ...page.events]));
-      setNext(page.next);
-    } catch (failure) {
-      setError(failure);
-    }
-  };
-  useEffect(() => { void load(0); }, [id]);
-  return html`<${Section} title="Events"><${ErrorBox} error=${error} onRetry=${() => load(0)} />
-    <${Table} label="Events" class="events" head="##|At|What|#Bytes">
-      ${events.map((event) => html`<tr key=${event.seq}><td class="number">${event.seq}</td><td class="mono">${event.time ? html`<${Clock} at=${Date.parse(event.time)} />` : html`<span class="muted">unknown</span>`}</td>
-        <td>${event.hidden ? html`<span class="muted">(on no stream) </span>` : ''}<code>${JSON.stringify(event.wire).slice(0, 2000)}</code></td><td class="number">${size(event.bytes)}</td></tr>`)}
-    <//>${next !== null && events.length > 0 && html`<${Button} class="" onClick=${() => load(next)}>Show more<//>`}<//>`;
 }

@@ -3,7 +3,7 @@
 import { useEffect, useMemo, useRef, useState } from '../vendor/hooks.js';
 import { duration, grouped, matches, PRESETS, shortId, stateOf, STATES } from '../model.js';
 import { Age, Button, Check, Empty, ErrorBox, html, Link, Menu, State, typed, useNarrow, useValue, VirtualList } from '../ui.js';
-import { allTasks, api, closeAllTasks, go, isOperator, now, ownTasks, replaceRoute, route } from '../store.js';
+import { agents, allTasks, api, closeAllTasks, go, isOperator, now, ownTasks, replaceRoute, route } from '../store.js';
 
 const PRESET_WORDS = { 'in-flight': 'In flight', waits: 'Waits for client', failed: 'Failed' };
 const SINCE = { '': 'Any time', 900: '15 minutes', 3600: '1 hour', 86400: '1 day', 604800: '7 days' };
@@ -13,7 +13,7 @@ function filterOf(query) {
   return { states, text: query.get('find') ?? '', since: Number(query.get('since') ?? 0) * 1000, owner: query.get('owner') ?? '' };
 }
 
-function Filters({ query, isAll, count, list }) {
+function Filters({ query, isAll, count, list, children }) {
   const current = query.get('state') ?? '';
   const states = current.split(',').filter(Boolean);
   const set = (change) => replaceRoute(['tasks'], { ...Object.fromEntries(query), ...change });
@@ -22,7 +22,7 @@ function Filters({ query, isAll, count, list }) {
   const total = Math.max(list.total, list.rows.size);
   return html`<div class="stack">
     <div class="row"><h1>Tasks</h1><span class="muted" role="status">${count === total ? '' : `${grouped(count)} of `}${grouped(total)} tasks · ${listState === 'live' ? '● live' : listState === 'loading' ? `loading ${grouped(list.rows.size)}…` : '○ offline'}</span>
-      <span class="grow"></span>
+      <span class="grow"></span>${children}
       ${useValue(isOperator) && html`<${Check} checked=${isAll} set=${(value) => set({ all: value ? '1' : '', owner: '' })}>all owners<//>`}</div>
     <div class="row">
       <input id="find" type="search" class="grow" aria-label="Find by id, context, error id or text" placeholder="id, context, error id or text  ( / )" value=${query.get('find') ?? ''} onInput=${typed((value) => set({ find: value }))} />
@@ -37,7 +37,7 @@ function Filters({ query, isAll, count, list }) {
 
 const linkOf = (row, isAll) => (isAll ? { to: ['task', row.id], query: { owner: row.owner, tenant: row.tenant, of: row.agent } } : { to: ['task', row.id] });
 
-function Row({ row, index, isAll, isNarrow }) {
+function Row({ row, index, isAll }) {
   const { to, query } = linkOf(row, isAll);
   const open = (event) => {
     if (!event.target.closest('a') && String(getSelection()) === '') go(to, query);
@@ -46,18 +46,13 @@ function Row({ row, index, isAll, isNarrow }) {
   const took = isDone && row.created !== null ? duration(row.updated - row.created) : html`<${Running} since=${row.created} />`;
   const link = html`<${Link} to=${to} query=${query} class="row-focus mono">${shortId(row.id)}<//>`;
   const message = row.errorId ? `error ${shortId(row.errorId)} · ${row.message}` : row.message || row.asked;
-  if (isNarrow) {
-    return html`<div class="list-row" role="row" key=${row.id} data-index=${index} aria-rowindex=${index + 2} onClick=${open}>
-      <span role="cell"><${State} name=${row.state} /> ${link}</span><span role="cell" class="muted"><${Age} at=${row.updated} /></span>
-      <span role="cell" class="muted">${message}</span><span role="cell" class="muted">${took}</span></div>`;
-  }
-  return html`<div class=${`list-row ${isAll ? 'all' : 'own'}`} role="row" key=${row.id} data-index=${index} aria-rowindex=${index + 2} onClick=${open}>
+  return html`<div class=${`list-row task ${isAll ? 'all' : 'own'}`} role="row" key=${row.id} data-index=${index} aria-rowindex=${index + 2} onClick=${open}>
     <span role="cell"><${State} name=${row.state} /></span>
     <span role="cell" title=${row.id}>${link}</span>
-    ${isAll ? html`<span role="cell" title=${`${row.owner} ${row.tenant}`}>${row.owner || '—'}</span>` : html`<span role="cell" class="mono muted" title=${row.context}>${shortId(row.context)}</span>`}
+    ${isAll ? html`<span role="cell" title=${`${row.owner} ${row.tenant}`}>${row.owner || '—'}${agents.peek().length > 1 ? ` · ${row.agent}` : ''}</span>` : html`<span role="cell" class="mono muted" title=${row.context}>${shortId(row.context)}</span>`}
     <span role="cell"><${Age} at=${row.updated} /></span>
     <span role="cell" class="number">${took}</span>
-    ${isAll && html`<span role="cell" class="number">${grouped(row.events)}</span><span role="cell" class="number">${row.attempt ?? '–'}</span>`}
+    ${isAll && html`<span role="cell" class="number wide">${grouped(row.events)}</span><span role="cell" class="number wide">${row.attempt ?? '–'}</span>`}
     <span role="cell" class="muted" title=${message}>${message}</span>
   </div>`;
 }
@@ -101,12 +96,11 @@ export function Tasks() {
   const { order, waiting, setIsHeld, release } = useStableOrder(sorted, filterKey);
   const hold = (event) => setIsHeld(event.type === 'focusin' || event.currentTarget.contains(event.relatedTarget));
   return html`<div class="view full">
-    <${Filters} query=${query} isAll=${isAll} count=${sorted.length} list=${list} />
+    <${Filters} query=${query} isAll=${isAll} count=${sorted.length} list=${list}>${waiting > 0 && html`<${Button} onClick=${release}>${waiting} new — show<//>`}<//>
     <${ErrorBox} error=${error} title="The list is not up to date." />
-    ${waiting > 0 && html`<div class="row"><${Button} onClick=${release}>${waiting} new — show<//></div>`}
     ${order.length === 0
       ? html`<${Empty}>${list.rows.size > 0 ? 'No task passes the filter.' : list.state.peek() === 'loading' ? 'Loading…' : html`<p>No tasks yet.</p><${Link} to=${['chat']} class="button">Send a message<//>`}<//>`
       : html`<div class="grow stack" onFocusIn=${hold} onFocusOut=${hold}><${VirtualList} key=${isNarrow} count=${order.length} height=${isNarrow ? 60 : 36} label="Tasks" columns=${isAll ? 8 : 6}
-        head=${!isNarrow && html`<${Head} isAll=${isAll} />`} row=${(index) => html`<${Row} key=${order[index].key} row=${order[index]} index=${index} isAll=${isAll} isNarrow=${isNarrow} />`} /></div>`}
+        head=${html`<${Head} isAll=${isAll} />`} row=${(index) => html`<${Row} key=${order[index].key} row=${order[index]} index=${index} isAll=${isAll} />`} /></div>`}
   </div>`;
 }

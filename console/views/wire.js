@@ -16,11 +16,11 @@ const rpcBody = (method, id) => JSON.stringify({ jsonrpc: '2.0', id: 1, method, 
 
 /** Each form: the call that returns it, for a cursor. */
 const FORMS = {
-  json: { label: '1.0 JSON', open: (id, cursor) => ({ path: subscribePath('', id, cursor), version: '1.0', operation: 'SubscribeToTask' }) },
-  rpc: { label: '1.0 JSON-RPC', open: (id, cursor) => ({ path: 'rpc', version: '1.0', body: rpcBody('SubscribeToTask', id), cursor, operation: 'SubscribeToTask' }) },
-  rpc03: { label: '0.3 JSON-RPC', open: (id, cursor) => ({ path: 'rpc', version: '0.3', body: rpcBody('tasks/resubscribe', id), cursor, operation: 'SubscribeToTask' }) },
-  rest03: { label: '0.3 REST', open: (id, cursor) => ({ path: subscribePath('v1/', id, cursor), version: '0.3', operation: 'SubscribeToTask' }) },
-  grpc: { label: 'gRPC text', isGrpc: true, open: (id, cursor) => ({ path: 'lf.a2a.v1.A2AService/SubscribeToTask', cursor, operation: 'SubscribeToTask' }) },
+  json: { label: '1.0 JSON', open: (id, cursor) => ({ path: subscribePath('', id, cursor), version: '1.0' }) },
+  rpc: { label: '1.0 JSON-RPC', open: (id, cursor) => ({ path: 'rpc', version: '1.0', body: rpcBody('SubscribeToTask', id), cursor }) },
+  rpc03: { label: '0.3 JSON-RPC', open: (id, cursor) => ({ path: 'rpc', version: '0.3', body: rpcBody('tasks/resubscribe', id), cursor }) },
+  rest03: { label: '0.3 REST', open: (id, cursor) => ({ path: subscribePath('v1/', id, cursor), version: '0.3' }) },
+  grpc: { label: 'gRPC text', isGrpc: true, open: (id, cursor) => ({ path: 'lf.a2a.v1.A2AService/SubscribeToTask', cursor }) },
 };
 
 /** Reads the log in a form, up to the last event that the page knows, and calls `onEvents` as it grows. */
@@ -114,8 +114,8 @@ export function Wire({ feed }) {
   const { events, isComplete, error } = useForm(form, feed);
   const event = events[Math.min(selected, events.length - 1)];
   const request = () => {
-    const { path, body, cursor, version, operation } = form.open(feed.id, `${feed.id}.0.0`);
-    const call = requestOf(operation, { path, method: body ? 'POST' : 'GET', body: body && JSON.parse(body), headers: { ...(version && { 'a2a-version': version }), ...(cursor && { 'last-event-id': cursor }) } });
+    const { path, body, cursor, version } = form.open(feed.id, `${feed.id}.0.0`);
+    const call = requestOf('SubscribeToTask', { path, method: body ? 'POST' : 'GET', body: body && JSON.parse(body), headers: { ...(version && { 'a2a-version': version }), ...(cursor && { 'last-event-id': cursor }) } });
     return form.isGrpc ? { ...call, method: 'POST', body: JSON.stringify({ id: feed.id }) } : call;
   };
   const text = event?.text() ?? '';

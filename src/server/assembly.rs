@@ -391,7 +391,7 @@ impl Options {
             "docs": self.has_docs(bound),
             "agents": !card.is_mounted(),
         });
-        (views != Console::Off).then(|| format!("export default {facts};\n").into())
+        (cfg!(feature = "console") && views != Console::Off).then(|| format!("export default {facts};\n").into())
     }
 
     /// Returns the source of the API documents, and of their pages if they are enabled or the address is a loopback address.

@@ -394,7 +394,7 @@ await test('a long log is one row, and a large artifact is shortened', demo, { o
   await session.goto('#/settings');
   const started = Date.now();
   await session.goto(`#/task/${id}`);
-  await session.page.getByText('complete', { exact: true }).waitFor({ timeout: 30_000 });
+  await session.page.getByText('whole log', { exact: true }).waitFor({ timeout: 30_000 });
   const replayed = Date.now() - started;
   assert.ok(replayed < 6000, `replay of ${events} events took ${replayed} ms`);
   assert.ok((await session.page.locator('table.events tbody tr').count()) < 10);
@@ -407,7 +407,7 @@ await test('a long log is one row, and a large artifact is shortened', demo, { o
   const large = (await demo.send('/stream 9 0 1000000')).id;
   const task = await session.reached(large, 'COMPLETED', 60_000);
   await session.goto(`#/task/${large}/result`);
-  await session.page.getByText('complete', { exact: true }).waitFor({ timeout: 30_000 });
+  await session.page.getByText('whole log', { exact: true }).waitFor({ timeout: 30_000 });
   await session.page.getByRole('button', { name: 'Show all' }).waitFor();
   assert.ok((await session.page.locator('.prose').first().innerText()).length <= 66_000);
   const [download] = await Promise.all([session.page.waitForEvent('download'), session.page.getByRole('button', { name: 'Download text' }).click()]);

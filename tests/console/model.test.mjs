@@ -56,15 +56,15 @@ test('metadata of statuses is merged, also a member called __proto__', () => {
 
 test('a log takes each event once, and knows a gap at its begin', () => {
   const log = new TaskLog();
-  assert.ok(log.add(`${ID}.1.1`, created, 10, 0));
-  assert.ok(log.add(`${ID}.1.2`, chunk('a', false), 10, 0));
-  assert.ok(!log.add(`${ID}.1.2`, chunk('a', true), 10, 0));
-  assert.ok(log.add(`${ID}.1.3`, chunk('b', true), 10, 0));
+  assert.ok(log.add(`${ID}.1.1`, created, 10));
+  assert.ok(log.add(`${ID}.1.2`, chunk('a', false), 10));
+  assert.ok(!log.add(`${ID}.1.2`, chunk('a', true), 10));
+  assert.ok(log.add(`${ID}.1.3`, chunk('b', true), 10));
   assert.equal(log.task.artifacts[0].parts[0].text, 'ab');
   assert.equal(log.cursor, `${ID}.1.3`);
   assert.ok(!log.hasGap);
   const late = new TaskLog();
-  late.add(`${ID}.1.7`, created, 10, 0);
+  late.add(`${ID}.1.7`, created, 10);
   assert.ok(late.hasGap);
 });
 

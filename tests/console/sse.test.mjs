@@ -3,7 +3,7 @@ import test from 'node:test';
 
 import { Api, ApiError, backoffMs, errorOf, follow, GrpcDecoder, grpcFrame, readSse, retryAfterMs, SseDecoder, stringField } from '../../console/api.js';
 
-const STREAM = '\ufeffid: a.1.1\r\ndata: {"x":1}\r\n\r\n: comment\n\nid: a.1.2\nevent: error\ndata: one\ndata:two\n\ndata\n\rdata: carriage\r\rdata: unfinished';
+const STREAM = 'id: a.1.1\r\ndata: {"x":1}\r\n\r\n: comment\n\nid: a.1.2\nevent: error\ndata: one\ndata:two\n\ndata\n\rdata: carriage\r\rdata: unfinished';
 const EVENTS = [
   { id: 'a.1.1', name: 'message', data: '{"x":1}' }, { id: 'a.1.2', name: 'error', data: 'one\ntwo' }, { id: 'a.1.2', name: 'message', data: '' },
   { id: 'a.1.2', name: 'message', data: 'carriage' },
@@ -41,10 +41,10 @@ const responseOf = (...pieces) => new Response(new ReadableStream({
   },
 }));
 
-test('characters that are split between two pieces are decoded', async () => {
+test('characters that are split between two pieces are decoded, without a mark at the begin', async () => {
   const bytes = new TextEncoder().encode('data: ä🙂\n\n');
   const events = [];
-  await readSse(responseOf(bytes.slice(0, 7), bytes.slice(7, 10), bytes.slice(10)), ({ data }) => events.push(data));
+  await readSse(responseOf('\ufeff', bytes.slice(0, 7), bytes.slice(7, 10), bytes.slice(10)), ({ data }) => events.push(data));
   assert.deepEqual(events, ['ä🙂']);
 });
 
@@ -121,12 +121,10 @@ test('frames of gRPC-Web are the same wherever the bytes are split', () => {
   const all = [...messages.flatMap((message) => [...grpcFrame(message)]), ...end];
   for (let split = 0; split <= all.length; split += 1) {
     const seen = [];
-    let trailers = null;
-    const decoder = new GrpcDecoder((bytes) => seen.push([...bytes]), (found) => { trailers = found; });
+    const decoder = new GrpcDecoder((bytes) => seen.push([...bytes]));
     decoder.push(Uint8Array.from(all.slice(0, split)));
     decoder.push(Uint8Array.from(all.slice(split)));
     assert.deepEqual(seen, [[1, 2, 3], [], [9]]);
-    assert.deepEqual(trailers, { 'grpc-status': '0', 'grpc-message': 'ok' });
   }
 });
 

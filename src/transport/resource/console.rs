@@ -15,11 +15,11 @@ use crate::{
     },
 };
 
-/// Files by their path in the folder.
+/// Files by their path in the folder, without comments and indentation.
 #[cfg(feature = "console")]
-const FILES: &[(&str, &[u8])] = &include!(concat!(env!("OUT_DIR"), "/console.rs"));
+const FILES: &[(&str, &str)] = &include!(concat!(env!("OUT_DIR"), "/console.rs"));
 #[cfg(not(feature = "console"))]
-const FILES: &[(&str, &[u8])] = &[];
+const FILES: &[(&str, &str)] = &[];
 
 /// Module with facts about the server, which is no file.
 const FACTS: &str = "server.js";
@@ -71,7 +71,7 @@ fn file(name: &str) -> Option<Bytes> {
     if let Some(folder) = std::env::var_os("CONSOLE_FOLDER").filter(|_| !name.contains("..")) {
         return std::fs::read(std::path::Path::new(&folder).join(name)).ok().map(Bytes::from);
     }
-    FILES.iter().find(|(file, _)| *file == name).map(|(_, content)| Bytes::from_static(content))
+    FILES.iter().find(|(file, _)| *file == name).map(|(_, content)| Bytes::from_static(content.as_bytes()))
 }
 
 /// Returns the location of a page whose URL lacks the slash at its end. Its relative links need it. The location is relative
