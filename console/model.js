@@ -259,7 +259,7 @@ export function approvalOf(task) {
 /** Returns the JSON Schema of the answer that a task asks for, or `null`. */
 export function requestedSchema(task) {
   const metadata = isInterrupted(task) ? task.status.message?.metadata : null;
-  const schema = metadata?.requestedSchema ?? metadata?.inputSchema ?? metadata?.schema;
+  const schema = metadata?.requestedSchema;
   return schema && typeof schema === 'object' && !Array.isArray(schema) ? schema : null;
 }
 

@@ -684,7 +684,7 @@ export const keepDraft = (context, text) => store(sessionStorage, `a2a-draft/${c
 function takeOperatorToken() {
   if (!location.hash || location.hash.startsWith('#/')) return;
   const params = new URLSearchParams(location.hash.slice(1));
-  const token = params.get('operator') ?? params.get('token');
+  const token = params.get('operator');
   if (!token) return;
   operatorToken.value = token;
   store(sessionStorage, 'a2a-operator', token);
