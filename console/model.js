@@ -278,7 +278,7 @@ export function listRow(task) {
     created: timeOfId(task.id) ?? updated,
     updated,
     errorId: errorIdOf(task),
-    asked: last ? summary(last.parts, 80) : '',
+    asked: summary(task.history?.find(({ role }) => role === 'ROLE_USER')?.parts, 80),
     message: summary((task.status?.message ?? last)?.parts),
   };
 }

@@ -207,6 +207,8 @@ export async function loadCard() {
 // Lists of tasks
 
 const POLL_MS = 2000;
+/** Messages of a task in a list, the last ones: the first of the client is the title of a conversation. */
+const TITLE_MESSAGES = '10';
 
 /** Calls `change` at most once per animation frame. */
 function perFrame(change) {
@@ -299,12 +301,12 @@ class OwnTasks extends List {
   }
 
   async run(stop) {
-    if (!this.isComplete) await this.pages({}, '1', stop);
+    if (!this.isComplete) await this.pages({}, TITLE_MESSAGES, stop);
     this.isComplete = true;
     this.total = this.rows.size;
     for (;;) {
       if (isVisible.peek()) {
-        await this.pages(this.latest > 0 ? { statusTimestampAfter: this.since() } : {}, '1', stop);
+        await this.pages(this.latest > 0 ? { statusTimestampAfter: this.since() } : {}, TITLE_MESSAGES, stop);
         this.total = Math.max(this.total, this.rows.size);
         batch(() => {
           this.state.value = 'live';

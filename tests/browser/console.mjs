@@ -291,10 +291,10 @@ await test('a task is canceled, and a second cancel shows the reason of the serv
   assert.ok(Date.now() - started < 2000, `${Date.now() - started} ms`);
   await session.reached(id, 'CANCELED', 1000);
 
-  const second = await session.sendNew('/slow 60');
+  const second = await session.sendNew('/slow 2');
   await session.state('working');
   const late = await confirm();
-  await demo.json(`tasks/${second}:cancel`, { body: {} });
+  await session.reached(second, 'COMPLETED');
   await late.click();
   const error = session.turn.getByRole('alert');
   await error.waitFor();
@@ -865,6 +865,7 @@ await once(receiver.listener, 'listening');
 const receiverUrl = `http://127.0.0.1:${receiver.listener.address().port}`;
 const webhook = `${receiverUrl}/hook?secret=query`;
 const asAda = { authorization: `Bearer ${newToken('owner-of-webhooks', '--owner', 'ada', '--scope', 'all')}` };
+const asHostile = { authorization: `Bearer ${newToken('hostile', '--owner', CORPUS[1], '--scope', 'all')}` };
 const operated = await new Server(program, {
   store: `sqlite:${work}/operated.db`,
   args: ['--push-enabled', '--push-allow', receiverUrl],
@@ -891,7 +892,15 @@ await test('the token of the start opens the views of the operator', operated, {
   await row.getByRole('link').click();
   await page.locator('table.events tbody tr').first().waitFor();
   const text = await page.locator('main').innerText();
-  assert.ok(text.includes('City?'), text);
+  assert.ok(text.includes('City?') && /waited|queued/.test(text), text);
+
+  const foreign = await operated.send('hello', { headers: asHostile });
+  await session.goto('#/tasks?all=1');
+  const hostileRow = page.locator('.list-row[data-index]', { hasText: foreign.id.slice(-6) });
+  assert.ok((await hostileRow.innerText()).includes(CORPUS[1]));
+  await hostileRow.getByRole('link').click();
+  await page.locator('dl.facts dd', { hasText: CORPUS[1] }).waitFor();
+  assert.equal(await page.evaluate(() => window.attacked ?? document.images.length), 0);
 });
 
 await test('a delivery is retried while the server runs', operated, { expects: /status of 40[13]/ }, async (session) => {
