@@ -149,7 +149,8 @@ export const connection = signal('connecting');
 
 const onUnauthorized = (error) => {
   connection.value = 'unauthorized';
-  if (!challenge.peek()) challenge.value = error;
+  // The operator token is enough for the views of the operator.
+  if (!challenge.peek() && (session.peek() || !operatorToken.peek())) challenge.value = error;
 };
 
 export const api = computed(() => new Api({ path: agent.value.path, credentials: headers, onUnauthorized }));
@@ -168,8 +169,10 @@ async function probeOperator() {
   if (!server.operator) return;
   try {
     operator.value = await operatorApi.json('operator/status');
-  } catch {
+  } catch (error) {
     operator.value = null;
+    // The token of an earlier start.
+    if (error.status === 401 && operatorToken.peek()) useOperatorToken(null);
   }
 }
 
@@ -690,7 +693,7 @@ function takeOperatorToken() {
   if (!token) return;
   operatorToken.value = token;
   store(sessionStorage, 'a2a-operator', token);
-  history.replaceState(null, '', `${location.pathname}${location.search}#/chat`);
+  history.replaceState(null, '', `${location.pathname}${location.search}#/status`);
 }
 
 export function listen() {

@@ -98,9 +98,9 @@ export function Menu({ label, children, title }) {
 export function Dialog({ title, onClose, children }) {
   const element = useRef(null);
   useLayoutEffect(() => {
-    const before = document.activeElement;
-    element.current.showModal();
-    return () => before?.focus?.();
+    const dialog = element.current;
+    dialog.showModal();
+    return () => dialog.close();
   }, []);
   return html`<dialog ref=${element} aria-labelledby="dialog-title" onCancel=${(event) => { event.preventDefault(); onClose(); }}>
     <header class="row"><h2 id="dialog-title" class="grow">${title}</h2><${Button} class="small plain" aria-label="Close" onClick=${onClose}>✕<//></header>

@@ -67,7 +67,7 @@ function Operator() {
     setDraft('');
   };
   return html`<${Section} title="Operator" class="box stack">
-    <p>${isFull ? 'You see the tasks and deliveries of all owners.' : 'The operator views need credentials with the scope admin, or the operator token that the server prints at its start, in the URL behind the #.'}${token ? ' The operator token is kept for this tab.' : ''}</p>
+    <p>${isFull ? 'You see the tasks and deliveries of all owners.' : 'The operator views need credentials with the scope admin, or the operator token that the server prints at its start, in the URL behind the #.'}</p>
     <form class="row" onSubmit=${submit}><${Field} label="Operator token"><input type="password" required autocomplete="off" value=${draft} onInput=${typed(setDraft)} /><//><button type="submit">Use</button>
       ${token && html`<${Button} class="" onClick=${() => useOperatorToken(null)}>Forget operator token<//>`}</form><//>`;
 }

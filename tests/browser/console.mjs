@@ -87,9 +87,6 @@ class Session {
   }
 }
 
-/** Closes the dialog that asks for the credentials of a caller: an operator may have none. */
-const closeDialogs = (page) => page.addLocatorHandler(page.getByRole('dialog'), (dialog) => dialog.getByRole('button', { name: 'Close' }).click());
-
 /** Opens the console of a server. */
 async function open(server, prefix, { page: options, ...contextOptions } = {}) {
   const proxy = await new Proxy(server, prefix).start();
@@ -875,7 +872,6 @@ const operatorToken = (name = 'operated') => JSON.parse(readFileSync(`${work}/${
 
 await test('the token of the start opens the views of the operator', operated, { expects: /status of 40[13]/ }, async (session) => {
   const { page } = session;
-  await closeDialogs(page);
   const task = await operated.send('/ask City?', { headers: asAda });
   const slow = [];
   for (let index = 0; index < 3; index += 1) slow.push((await operated.send('/slow 60', { headers: asAda })).id);
@@ -883,6 +879,7 @@ await test('the token of the start opens the views of the operator', operated, {
   await page.getByRole('link', { name: 'Status' }).waitFor();
   assert.ok(!page.url().includes(operatorToken()), page.url());
   await page.getByRole('link', { name: 'Status' }).click();
+  assert.equal(await page.getByRole('dialog').count(), 0);
   const turns = page.getByRole('meter', { name: /turns/ }).first();
   await until('three turns are in use', async () => (await turns.getAttribute('aria-valuenow')) === '3');
   for (const id of slow) await operated.json(`tasks/${id}:cancel`, { body: {}, headers: asAda });
@@ -905,7 +902,6 @@ await test('the token of the start opens the views of the operator', operated, {
 
 await test('a delivery is retried while the server runs', operated, { expects: /status of 40[13]/ }, async (session) => {
   const { page } = session;
-  await closeDialogs(page);
   receiver.status = 503;
   receiver.events = 0;
   const { task } = await operated.json('message:send', {
