@@ -274,9 +274,7 @@ mod served {
         let index = page(&url).await;
         assert!(index.headers().get_all(header::VARY).iter().any(|name| name == "accept"), "{:?}", index.headers());
         assert_eq!(bindings::fetch(format!("{url}/tasks")).await.unwrap().status(), StatusCode::UNAUTHORIZED);
-        for path in
-            ["console/none.js", "console/../Cargo.toml", "console/vendor", "console/vendor/MANIFEST", "console/tasks"]
-        {
+        for path in ["console/none.js", "console/vendor", "console/vendor/MANIFEST", "console/tasks"] {
             assert_eq!(page(&format!("{url}/{path}")).await.status(), StatusCode::NOT_FOUND, "{path}");
         }
         let head = bindings::http().head(format!("{url}/console/vendor/htm.js")).send().await.unwrap();

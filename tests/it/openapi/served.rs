@@ -172,13 +172,12 @@ async fn tenants_with_reserved_names_are_rejected() {
         let error: Value = serde_json::from_slice(&reply.bytes().await.unwrap()).unwrap();
         assert_eq!(error["error"]["details"][1]["fieldViolations"][0]["field"], "tenant", "{error}");
         let status = get(&url, &format!("/{tenant}/tasks")).await.status();
-        let has_documents = match tenant {
-            "openapi" => true,
-            "console" => cfg!(feature = "console"),
-            "docs" => cfg!(feature = "docs"),
-            _ => false,
+        let expected = match tenant {
+            "openapi" | "console" => StatusCode::NOT_FOUND,
+            "docs" if cfg!(feature = "docs") => StatusCode::NOT_FOUND,
+            "operator" => StatusCode::UNAUTHORIZED,
+            _ => StatusCode::BAD_REQUEST,
         };
-        let expected = if has_documents { StatusCode::NOT_FOUND } else { StatusCode::BAD_REQUEST };
         assert_eq!(status, expected, "{tenant}");
     }
 }
