@@ -166,24 +166,25 @@ fn collect(
         return;
     }
     for field in message.fields() {
-        match field.kind() {
-            Kind::Message(message) => collect(&message, messages, enums),
-            Kind::Enum(values) => _ = enums.insert(values.full_name().to_owned(), values),
-            Kind::String | Kind::Bytes => {}
+        let kind = field.kind();
+        if let Some(message) = kind.as_message() {
+            collect(message, messages, enums);
+        } else if let Some(values) = kind.as_enum() {
+            enums.insert(values.full_name().to_owned(), values.clone());
+        } else {
             // wire.js has no packed fields.
-            Kind::Double | Kind::Int32 | Kind::Int64 | Kind::Bool => assert!(!field.is_list(), "{}", field.full_name()),
-            other => panic!("{}: wire.js has no {other:?}", field.full_name()),
+            let is_number = matches!(kind, Kind::Double | Kind::Int32 | Kind::Int64 | Kind::Bool) && !field.is_list();
+            let is_known = is_number || matches!(kind, Kind::String | Kind::Bytes);
+            assert!(is_known, "{}: wire.js has no {kind:?}", field.full_name());
         }
     }
 }
 
 /// Returns the name of the type of a field.
 fn kind(field: &prost_reflect::FieldDescriptor) -> String {
-    match field.kind() {
-        Kind::Message(message) => message.full_name().to_owned(),
-        Kind::Enum(values) => values.full_name().to_owned(),
-        scalar => format!("{scalar:?}").to_lowercase(),
-    }
+    let kind = field.kind();
+    let name = kind.as_message().map(MessageDescriptor::full_name).or(kind.as_enum().map(EnumDescriptor::full_name));
+    name.map_or_else(|| format!("{kind:?}").to_lowercase(), str::to_owned)
 }
 
 #[cfg(feature = "console")]
