@@ -216,6 +216,10 @@ impl Runner {
     fn start(&self, command: &mut Command) -> Result<Process, Error> {
         match command.spawn() {
             Ok(child) => Process::new(child, self),
+            // A message does not fit into the environment: another one may.
+            Err(error) if matches!(error.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::ArgumentListTooLong) => {
+                Err(Error::internal(error.to_string()))
+            }
             Err(error) => Err(self.unavailable(self.problem().unwrap_or_else(|| error.to_string()))),
         }
     }

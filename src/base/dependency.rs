@@ -325,11 +325,14 @@ impl Dependency {
             let proves_nothing = self.0.only_connects
                 && state.is_down()
                 && state.last_error.is_some_and(|error| error != OutboundResult::Connect);
-            if is_failure || proves_nothing {
-                state.probes = state.probes.saturating_add(1);
-            }
             if is_failure {
-                return self.failed(state, result, &"a probe failed");
+                state.probes = state.probes.saturating_add(1);
+                let was_closed = state.breaker == Breaker::Closed;
+                self.failed(state, result, &"a probe failed");
+                if !was_closed {
+                    state.breaker = Breaker::Open;
+                }
+                return;
             }
             if proves_nothing {
                 state.schedule_probe();
@@ -337,7 +340,8 @@ impl Dependency {
                 self.succeeded(state);
             }
             if was_open {
-                state.breaker = Breaker::HalfOpen;
+                // Failures count anew, so that a caller whose calls fail does not keep the calls of others away.
+                (state.breaker, state.failing_since, state.connects) = (Breaker::HalfOpen, None, None);
             }
         });
     }
@@ -380,7 +384,8 @@ impl Dependency {
         let is_unreachable = state
             .connects
             .is_some_and(|(connects, first, _)| connects >= count && now.saturating_duration_since(first) >= time);
-        let fails = state.breaker == Breaker::HalfOpen || now.saturating_duration_since(failing_since) >= FAILING;
+        let fails = now.saturating_duration_since(failing_since) >= FAILING
+            || state.breaker == Breaker::HalfOpen && result == OutboundResult::Connect;
         // Only a probe closes it again.
         if (is_unreachable || fails) && self.0.probe.is_some() && self.0.agent.get().is_some() {
             state.breaker = Breaker::Open;
@@ -669,7 +674,17 @@ mod tests {
         assert_eq!(dependency.state().breaker(), "open");
         assert!(dependency.wait_while_open(Instant::now() + MAX_WAIT).await);
         assert_eq!(shown(&dependency), ("down", "half_open"));
+        // The calls of one caller that fail keep those of others away for seconds only.
+        for _ in 0..9 {
+            end(&dependency, OutboundResult::Timeout);
+            assert_eq!(shown(&dependency), ("down", "half_open"));
+            advance(Duration::from_secs(1)).await;
+        }
+        advance(Duration::from_secs(1)).await;
         end(&dependency, OutboundResult::Timeout);
+        assert_eq!(shown(&dependency), ("down", "open"));
+        assert!(dependency.wait_while_open(Instant::now() + Duration::from_secs(3)).await);
+        end(&dependency, OutboundResult::Connect);
         assert_eq!(shown(&dependency), ("down", "open"));
         assert!(dependency.wait_while_open(Instant::now() + MAX_WAIT).await);
         end(&dependency, OutboundResult::Ok);

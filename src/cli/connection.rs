@@ -190,6 +190,11 @@ impl Connection {
         shell_command(&command.iter().map(String::as_str).collect::<Vec<_>>())
     }
 
+    /// Returns true if a flag or variable has the value of `Authorization`.
+    pub(super) fn has_token(&self) -> bool {
+        self.token.is_some() || self.auth.is_some()
+    }
+
     /// Returns the options of a client, without a time limit.
     pub(super) fn builder(&self) -> anyhow::Result<ClientBuilder> {
         // An error of the flags, not of an agent.

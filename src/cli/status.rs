@@ -133,7 +133,7 @@ pub(super) async fn run(arguments: &Status) -> anyhow::Result<()> {
     let url = complete_url(url)?;
     let connection = &arguments.connection;
     let mut builder = connection.limited(Some(LIMIT))?.retry(Retry::never());
-    if let Some(access) = access.filter(|access| is_same_server(&url, &access.url)) {
+    if let Some(access) = access.filter(|access| !connection.has_token() && is_same_server(&url, &access.url)) {
         builder = builder.bearer(&access.token)?;
     }
     let mut document = url.clone();
@@ -191,7 +191,7 @@ fn text(value: &Value) -> String {
             };
             members.iter().filter_map(shown).collect::<Vec<_>>().join(", ")
         }
-        Value::Bool(_) | Value::Number(_) | Value::Array(_) => value.to_string(),
+        Value::Bool(_) | Value::Number(_) | Value::Array(_) => safe(&value.to_string()),
     }
 }
 

@@ -300,6 +300,8 @@ impl Operator {
         let token = query.after.as_deref().unwrap_or("0.");
         let page = token.split_once('.').and_then(|(at, start)| Some((at.parse().ok()?, start)));
         let agents = self.agents(query.agent.as_deref())?;
+        let is_start = |start: &str| start.split('-').all(|number| start.is_empty() || number.parse::<u64>().is_ok());
+        let page = page.filter(|(_, start)| is_start(start));
         let found = page.and_then(|(at, start): (usize, _)| Some((*agents.get(at)?, at, start)));
         found.ok_or_else(|| Error::invalid_field("after", "is no `next` of this list; start again without it"))
     }

@@ -293,7 +293,8 @@ impl<B: RequestBody> Service<Request<B>> for LayeredService {
         };
         let trace = (tracing.is_on() && class.is_traced(&parts)).then(|| {
             let client = peers.client(peer(&parts), &parts.headers);
-            RequestTrace::new(tracing, peer(&parts).is_some_and(|peer| peers.is_near(peer.ip())), client)
+            let is_near = is_from_this_machine(&parts) || peer(&parts).is_some_and(|peer| peers.trusts(peer.ip()));
+            RequestTrace::new(tracing, is_near, client)
         });
         logged(parts, class, ids, *is_metered, browser, trace, |parts| match log_wire {
             true => recorded(parts, body, |parts, body| self.respond(class, parts, body)),

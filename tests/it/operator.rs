@@ -375,7 +375,7 @@ async fn status_finds_the_server_of_the_database() {
     let shown = output(in_directory(&["status"])).await;
     let text = String::from_utf8(shown.stdout).unwrap();
     assert!(shown.status.success() && text.starts_with("ready, up ") && text.contains("default  demo"), "{text}");
-    assert!(text.contains("last error of default") && text.contains("TASK_STATE_FAILED 1"), "{text}");
+    assert!(text.contains("last error of default") && text.contains("failed 1"), "{text}");
     assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
     for format in ["json", "jsonl"] {
         let shown = output(in_directory(&["status", &url, "-o", format])).await;

@@ -120,12 +120,9 @@ impl PeerLimit {
         Ok(Some(PeerPermit { peers: Arc::clone(&self.0), network }))
     }
 
-    /// Returns true for addresses of this machine and of trusted proxies.
-    pub(crate) fn is_near(&self, addr: IpAddr) -> bool {
-        addr.to_canonical().is_loopback() || self.trusts(addr)
-    }
-
-    fn trusts(&self, addr: IpAddr) -> bool {
+    /// Returns true for addresses of trusted proxies.
+    pub(crate) fn trusts(&self, addr: IpAddr) -> bool {
+        let addr = addr.to_canonical();
         self.0.trusted.iter().any(|network| network.contains(addr))
     }
 

@@ -40,13 +40,13 @@ use crate::{
 #[derive(Clone, Copy)]
 pub(in crate::transport) struct LocalOperator;
 
-/// Headers of proxies, besides those that begin with `x-forwarded`.
-const PROXY_HEADERS: [&str; 6] = ["forwarded", "via", "x-real-ip", "x-client-ip", "true-client-ip", "cf-connecting-ip"];
+/// Headers of proxies, besides those whose names have `forwarded` or end with `-ip`.
+const PROXY_HEADERS: [&str; 3] = ["via", "cdn-loop", "x-envoy-external-address"];
 
 /// Returns true if the connection of a request is from a loopback address, and no header says that a proxy has forwarded it. Many
 /// proxies add no such header: what this opens may be seen by their clients.
 pub(in crate::transport) fn is_from_this_machine(parts: &Parts) -> bool {
-    let is_of_proxy = |name: &str| name.starts_with("x-forwarded") || PROXY_HEADERS.contains(&name);
+    let is_of_proxy = |name: &str| name.contains("forwarded") || name.ends_with("-ip") || PROXY_HEADERS.contains(&name);
     peer(parts).is_some_and(|peer| peer.ip().to_canonical().is_loopback())
         && !parts.headers.keys().any(|name| is_of_proxy(name.as_str()))
 }
