@@ -294,6 +294,12 @@ async fn missing_command_is_refused_and_recovers() {
     assert_eq!(state(&body), "TASK_STATE_COMPLETED", "{body}");
     assert_eq!(agent.metric("a2a_exec_exits_total", &["code=\"0\""]).await, [1.0]);
     assert_eq!(agent.metric("a2a_exec_processes", &[]).await, [0.0]);
+    // A message that does not fit into the environment of the command says nothing about the command.
+    let message = json!({ "messageId": "nul\0", "role": "ROLE_USER", "parts": [{ "text": "hello" }] });
+    let odd = http().post(format!("{}/message:send", agent.url)).header(header::CONTENT_TYPE, JSON);
+    let odd = odd.body(json!({ "message": message }).to_string()).send().await.unwrap();
+    assert!(odd.text().await.unwrap().contains("TASK_STATE_FAILED"));
+    assert_eq!(agent.metric("a2a_dependency_up", &["exec"]).await, [1.0]);
     fs::remove_file(&script).unwrap();
     is_refused_and_recovers(agent, "exec", "the command of the agent", async || write(&script)).await;
 }

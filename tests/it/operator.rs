@@ -251,6 +251,8 @@ async fn tasks_of_all_owners_are_listed_with_turns_and_events() {
         ("tasks?nothing=1", 400, "unknown field `nothing`"),
         ("tasks?state=odd", 400, "state"),
         ("tasks?before=7.", 400, "after"),
+        ("tasks?after=0.odd", 400, "after"),
+        ("deliveries?after=0.1-odd", 400, "after"),
         ("tasks?agent=nobody", 400, "agent"),
         ("tasks/nobody", 404, "TASK_NOT_FOUND"),
     ] {
@@ -429,7 +431,8 @@ async fn fake(status: Value) -> (String, std::sync::Arc<parking_lot::Mutex<Vec<H
 async fn exit_code_of_status_says_that_a_dependency_is_down() {
     let down = json!({"peer": "upstream", "state": "down", "failures": 3, "last_error": "connect", "since": "2026-11-27T20:00:00Z"});
     let agents = json!([{"name": "geo", "kind": "upstream", "turns": 1, "queued": 0, "breaker": "open", "dependencies": [down]}]);
-    let totals = json!({"agents": 1, "dependencies_down": 1, "tasks": {"TASK_STATE_COMPLETED": 2}});
+    let totals =
+        json!({"agents": 1, "dependencies_down": 1, "tasks": {"TASK_STATE_COMPLETED": 2}, "odd": ["\u{202e}"]});
     for (agents, named) in [(agents, "upstream of geo"), (Value::Null, "1 in total; an operator's token shows which")] {
         let (url, _) =
             fake(json!({"access": "full", "ready": true, "uptime_seconds": 90, "agents": agents, "totals": totals}))
@@ -438,7 +441,7 @@ async fn exit_code_of_status_says_that_a_dependency_is_down() {
         let (text, errors) = (String::from_utf8(shown.stdout).unwrap(), String::from_utf8(shown.stderr).unwrap());
         assert_eq!((shown.status.code(), &*errors), (Some(7), &*format!("error: a dependency is down: {named}\n")));
         assert_eq!(text.contains("geo    upstream  down   3         connect"), named == "upstream of geo", "{text}");
-        assert!(text.contains("tasks (completed 2)"), "{text}");
+        assert!(text.contains("tasks (completed 2)") && !text.contains('\u{202e}'), "{text}");
     }
     let none = output(a2a(&["status", "http://127.0.0.1:1"])).await;
     assert_eq!(none.status.code(), Some(3), "{none:?}");

@@ -293,6 +293,13 @@ async fn calls_of_each_binding_continue_the_trace_of_the_caller() {
     sent.header("traceparent", CALLER).header("tracestate", "vendor=1").body(old.to_string()).send().await.unwrap();
     let spans = collector.wait(|spans| spans.len() >= 14).await;
     assert_eq!(spans.len(), 14, "{spans:#?}");
+    // The client of a proxy on this machine may be anybody.
+    let stranger = crate::bindings::http().post(format!("{url}/rpc")).header("content-type", "application/json");
+    let stranger = stranger.header("x-forwarded-for", "203.0.113.5").header("traceparent", CALLER);
+    stranger.body(old.to_string()).send().await.unwrap();
+    let all = collector.wait(|spans| spans.len() >= 16).await;
+    let served = all[14..].iter().find(|span| span.is_server()).unwrap();
+    assert!(served.trace() != TRACE && served.span.links.len() == 1, "{served:#?}");
     let servers: Vec<_> = spans.iter().filter(|span| span.is_server()).collect();
     for span in &servers {
         assert_eq!((&*span.trace(), &*span.parent()), (TRACE, "00f067aa0ba902b7"), "{span:#?}");
