@@ -16,7 +16,7 @@ use crate::{
     base::{dependency::Dependency, metric, network::is_public, stderr},
     protocol::pb::v1::TaskState,
     service::Service,
-    store::{FileUsage, StoreUsage},
+    store::{FileUsage, StoreUsage, turn_record::REASONS},
     transport::{
         HttpService, MemoryBudgets, MetricsSource, ReadinessCheck,
         connection::listener,
@@ -223,6 +223,10 @@ impl Handle {
         for Self(state) in std::iter::once(self).chain(&self.0.mounted) {
             let agent = state.agent.as_ref();
             state.service.gauges().record(agent);
+            // The first failure of a kind is an increase from zero.
+            for reason in &REASONS[1..] {
+                metric::TURNS_ENDED.add(agent, &["failed", reason], 0);
+            }
             if let Some((store, limits)) = state.service.usage().await {
                 record_store(agent, &store);
                 for limit in limits {

@@ -266,7 +266,8 @@ impl Operator {
         });
         if access >= Access::Status {
             store["commit_p99_ms"] = commit_p99(metrics).into();
-            let dropped = sample(metrics, "a2a_otlp_spans_total{result=\"dropped\"}").unwrap_or(0.0);
+            let lost = ["dropped", "failed"].map(|result| format!("a2a_otlp_spans_total{{result=\"{result}\"}}"));
+            let dropped: f64 = lost.iter().filter_map(|name| sample(metrics, name)).sum();
             let otlp = sample(metrics, "a2a_otlp_queue").map(|queue| json!({ "queue": queue, "dropped": dropped }));
             status["build"] = json!({ "version": env!("CARGO_PKG_VERSION"), "commit": option_env!("A2A_COMMIT") });
             status["started"] = json!(timestamp(self.started));
