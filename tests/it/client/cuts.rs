@@ -80,7 +80,14 @@ async fn cutting(server: String, after: usize, length: Arc<AtomicUsize>) -> Stri
 }
 
 async fn events_of(agent: Arc<dyn A2aService>) -> Vec<String> {
-    let mut events = Client::from_service(agent).stream("/stream 2 0").await.unwrap();
+    let client = Client::from_service(agent);
+    let events = match client.stream("/stream 2 0").await {
+        // The question whether the agent supports idempotency keys was lost with the connection, too. The client can't know whether
+        // the message arrived, and says so.
+        Err(error) if error.kind() == ErrorKind::Unavailable => client.stream("/stream 2 0").await,
+        events => events,
+    };
+    let mut events = events.unwrap();
     let mut found = Vec::new();
     while let Some(event) = events.next().await {
         match event.unwrap() {
