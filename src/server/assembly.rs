@@ -2,7 +2,6 @@
 
 use std::{collections::HashSet, mem, net::SocketAddr, sync::Arc, time::Duration};
 
-#[cfg(feature = "signing")]
 use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::sync::watch;
