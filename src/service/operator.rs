@@ -295,15 +295,20 @@ impl Operator {
         if found.is_empty() { Err(Error::invalid_field("agent", why)) } else { Ok(found) }
     }
 
-    /// Returns the agent that a page is about, its position, and the start of the page. The pages of several agents are one after
-    /// another.
-    fn page<'a>(&'a self, query: &'a Query) -> Result<(&'a OperatedAgent, usize, &'a str), Error> {
+    /// Returns the agent that a page is about, its position, and the start of the page, which is the default for the first one. The pages
+    /// of several agents are one after another. `parse` reads another start.
+    fn page<T: Default>(
+        &self,
+        query: &Query,
+        parse: impl Fn(&str) -> Option<T>,
+    ) -> Result<(&OperatedAgent, usize, T), Error> {
         let token = query.after.as_deref().unwrap_or("0.");
-        let page = token.split_once('.').and_then(|(at, start)| Some((at.parse().ok()?, start)));
         let agents = self.agents(query.agent.as_deref())?;
-        let is_start = |start: &str| start.split('-').all(|number| start.is_empty() || number.parse::<u64>().is_ok());
-        let page = page.filter(|(_, start)| is_start(start));
-        let found = page.and_then(|(at, start): (usize, _)| Some((*agents.get(at)?, at, start)));
+        let found = token.split_once('.').and_then(|(at, start)| {
+            let at: usize = at.parse().ok()?;
+            let start = if start.is_empty() { T::default() } else { parse(start)? };
+            Some((*agents.get(at)?, at, start))
+        });
         found.ok_or_else(|| Error::invalid_field("after", "is no `next` of this list; start again without it"))
     }
 
@@ -315,8 +320,8 @@ impl Operator {
 
     /// Lists tasks, the latest created first.
     pub(crate) async fn tasks(&self, query: Query) -> Result<Value, Error> {
-        let (agent, at, start) = self.page(&query)?;
-        let filter = TaskFilter { before: start.parse().ok(), ..query.clone().filter()? };
+        let (agent, at, before) = self.page(&query, |start| start.parse().ok().map(Some))?;
+        let filter = TaskFilter { before, ..query.clone().filter()? };
         let page = agent.inspect()?.tasks(&filter, query.limit()?).await?;
         let tasks: Value = page.tasks.iter().map(|task| task_json(agent, task)).collect();
         Ok(json!({ "tasks": tasks, "next": self.next(&query, at, page.next.map(|next| next.to_string())) }))
@@ -387,10 +392,12 @@ impl Operator {
             let (agent, task) = self.find(id, &query).await?;
             (agent, agent.store().task_deliveries(&key_of(&task)).await?, None)
         } else {
-            let (agent, at, start) = self.page(&query)?;
-            let start = start.split_once('-').and_then(|(a, b)| Some(DeliveryToken(a.parse().ok()?, b.parse().ok()?)));
+            let (agent, at, start) = self.page(&query, |start| {
+                let (a, b) = start.split_once('-')?;
+                Some(DeliveryToken(a.parse().ok()?, b.parse().ok()?))
+            })?;
             let is_dead = state == Some("dead");
-            let page = agent.store().deliveries(is_dead, start.unwrap_or_default(), query.limit()?).await?;
+            let page = agent.store().deliveries(is_dead, start, query.limit()?).await?;
             let next = page.next.map(|DeliveryToken(a, b)| format!("{a}-{b}"));
             (agent, page.deliveries, self.next(&query, at, next))
         };

@@ -252,6 +252,7 @@ async fn tasks_of_all_owners_are_listed_with_turns_and_events() {
         ("tasks?state=odd", 400, "state"),
         ("tasks?before=7.", 400, "after"),
         ("tasks?after=0.odd", 400, "after"),
+        ("tasks?after=0.1-2", 400, "after"),
         ("deliveries?after=0.1-odd", 400, "after"),
         ("tasks?agent=nobody", 400, "agent"),
         ("tasks/nobody", 404, "TASK_NOT_FOUND"),
