@@ -130,7 +130,7 @@ struct Shared {
     probe: Option<Probe>,
     /// The probe only connects: it proves nothing after failures of another kind.
     only_connects: bool,
-    /// Those that wait are told changes of availability and breaker.
+    /// State. Changes of availability and breaker wake those that wait for them.
     state: watch::Sender<DependencyState>,
 }
 
@@ -321,15 +321,14 @@ impl Dependency {
         // An answer is enough: a probe may need credentials that it does not have, or a method that the server lacks (501).
         let is_failure = result.is_failure() || (!self.0.only_connects && result == OutboundResult::Status(500));
         self.update(|state| {
-            let was_open = state.is_open();
+            let before = state.breaker;
             let proves_nothing = self.0.only_connects
                 && state.is_down()
                 && state.last_error.is_some_and(|error| error != OutboundResult::Connect);
             if is_failure {
                 state.probes = state.probes.saturating_add(1);
-                let was_closed = state.breaker == Breaker::Closed;
                 self.failed(state, result, &"a probe failed");
-                if !was_closed {
+                if before != Breaker::Closed {
                     state.breaker = Breaker::Open;
                 }
                 return;
@@ -339,7 +338,7 @@ impl Dependency {
             } else {
                 self.succeeded(state);
             }
-            if was_open {
+            if before == Breaker::Open {
                 // Failures count anew, so that a caller whose calls fail does not keep the calls of others away.
                 (state.breaker, state.failing_since, state.connects) = (Breaker::HalfOpen, None, None);
             }
