@@ -313,7 +313,7 @@ fn check_origin(url: &Url, trusted: Option<&[Url]>) -> Result<(), String> {
 }
 
 /// Returns the URL of the token endpoint for the client credentials grant, or that of a document that names it, and then true.
-/// Those of other flows may belong to another server.
+/// Endpoints of other flows may belong to another server.
 fn token_location<'a>(scheme: &'a Scheme, flows: Option<&'a Flows>) -> Option<(&'a str, bool)> {
     match scheme {
         Scheme::Oauth2SecurityScheme(OAuth2SecurityScheme { oauth2_metadata_url, .. }) => {

@@ -81,7 +81,7 @@ fn libraries_are_those_of_the_manifest() {
     assert!(found.len() > 3);
 }
 
-/// What would insert HTML, run text as a script, or load something of another host.
+/// Code that would insert HTML, run text as a script, or load something of another host.
 #[test]
 fn files_contain_no_html_strings_and_no_urls() {
     const FORBIDDEN: [&str; 13] = [

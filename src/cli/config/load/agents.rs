@@ -16,7 +16,7 @@ use crate::{
 /// Name of the tables.
 pub(super) const TABLE: &str = "agents";
 
-/// What to write for another value than such tables.
+/// Hint for a value that is not a list of such tables.
 const FORM: &str = "write a table [[agents]] for each agent";
 
 /// Maximum number of agents.

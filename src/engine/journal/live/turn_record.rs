@@ -25,7 +25,7 @@ pub(in crate::engine::journal) struct OpenTurn {
     record: TurnRecord,
     accepted: Option<Instant>,
     begun: Option<Instant>,
-    /// What of the record is in a commit: the beginning, the call of the agent, and the end.
+    /// Parts of the record that are in a commit: the beginning, the call of the agent, and the end.
     stored: [bool; 3],
     pub(super) span: Option<Box<TurnSpan>>,
 }
