@@ -5,12 +5,12 @@
 //!
 //! An agent that replies with a plain message still gets a task, which ends with that message.
 
-use std::{collections::HashSet, sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use prost::Message as _;
 use tokio::{
-    sync::{Notify, oneshot},
+    sync::{OwnedMutexGuard, oneshot},
     time::timeout,
 };
 
@@ -53,20 +53,18 @@ pub(crate) struct IdempotencyKey {
 
 /// Locks of the keys whose sends are being processed.
 #[derive(Debug, Default)]
-pub(super) struct KeyLocks {
-    taken: Mutex<HashSet<ScopedKey>>,
-    /// Wakes the sends that wait for any key.
-    released: Notify,
-}
+pub(super) struct KeyLocks(Mutex<HashMap<ScopedKey, Arc<tokio::sync::Mutex<()>>>>);
 
 /// Owner of the send, and its key.
 type ScopedKey = (Arc<Scope>, Box<str>);
 
-/// Exclusive right to process a key.
+/// Exclusive right to process a key. Removes its lock from the table with the last holder or waiter.
 #[derive(Debug)]
 pub(super) struct KeyGuard {
     locks: Arc<KeyLocks>,
     key: ScopedKey,
+    mutex: Arc<tokio::sync::Mutex<()>>,
+    locked: Option<OwnedMutexGuard<()>>,
 }
 
 impl IdempotencySource {
@@ -89,21 +87,22 @@ impl IdempotencySource {
 impl KeyLocks {
     /// Waits until no other send with this key is being processed. Cancel-safe.
     async fn acquire(self: &Arc<Self>, key: ScopedKey) -> KeyGuard {
-        loop {
-            // Before the check, so that no release is missed.
-            let released = self.released.notified();
-            if self.taken.lock().insert(key.clone()) {
-                return KeyGuard { locks: Arc::clone(self), key };
-            }
-            released.await;
-        }
+        let mutex = Arc::clone(self.0.lock().entry(key.clone()).or_default());
+        // Created before waiting, so that its `Drop` cleans up after a canceled waiter.
+        let mut guard = KeyGuard { locks: Arc::clone(self), key, mutex: Arc::clone(&mutex), locked: None };
+        guard.locked = Some(mutex.lock_owned().await);
+        guard
     }
 }
 
 impl Drop for KeyGuard {
     fn drop(&mut self) {
-        self.locks.taken.lock().remove(&self.key);
-        self.locks.released.notify_waiters();
+        drop(self.locked.take());
+        let mut table = self.locks.0.lock();
+        // The table and this guard hold one reference each; every waiter holds one more.
+        if Arc::strong_count(&self.mutex) == 2 {
+            table.remove(&self.key);
+        }
     }
 }
 
