@@ -90,7 +90,7 @@ impl<'a> TurnLine<'a> {
             accepted_output_modes: turn.accepted_output_modes(),
             extensions: turn.extensions(),
             tenant: turn.tenant(),
-            caller: caller.map(|it| json!({ "id": it.id, "owner": it.owner, "claims": it.claims })),
+            caller: caller.map(|it| json!({ "id": &*it.id, "owner": &*it.owner, "claims": it.claims })),
             traceparent: turn.trace(),
             files,
             output_dir,
