@@ -15,6 +15,9 @@ const A2A_JSON: HeaderValue = HeaderValue::from_static("application/a2a+json");
 /// Returns the content type of a request without its parameters, or `?` if it is not text.
 pub(super) fn of(headers: &HeaderMap) -> Option<&str> {
     let value = headers.get(header::CONTENT_TYPE)?;
+    if value == JSON {
+        return Some("application/json");
+    }
     Some(value.to_str().unwrap_or("?").split(';').next().unwrap_or_default().trim())
 }
 
@@ -74,6 +77,9 @@ pub(super) fn checked_for_rpc(headers: &HeaderMap, body: Bytes) -> Result<Bytes,
 
 /// Returns true for `application/json` and media types with the suffix `+json`, such as `application/a2a+json`.
 pub(super) fn is_json(media_type: &str) -> bool {
+    if media_type == "application/json" {
+        return true;
+    }
     let Some((kind, subtype)) = media_type.split_once('/') else { return false };
     let format = subtype.rsplit_once('+').map_or(subtype, |(_, suffix)| suffix);
     kind.eq_ignore_ascii_case("application") && format.eq_ignore_ascii_case("json")

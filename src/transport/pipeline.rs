@@ -167,7 +167,7 @@ impl CheckedService {
         if let Err(error) = layers.origins.check(class, &parts, &head, *bound) {
             return reject(class.error_response(error), parts.headers, body);
         }
-        let is_allowed = !class.is_operator() && layers.origins.allowed_origin(&parts.headers).is_some();
+        let is_allowed = || !class.is_operator() && layers.origins.allowed_origin(&parts.headers).is_some();
         if let Some(response) = preflight(&parts, is_allowed) {
             return now(response);
         }
@@ -180,12 +180,11 @@ impl CheckedService {
             || http.is_operations() && is_loopback
             || class.is_operator() && http.has_operator_token(&parts.headers);
         if layers.authenticator.is_none() {
-            let is_local = is_from_this_machine(&parts);
             // The address of a router is unknown.
-            if class.kind == RequestKind::Metrics && bound.is_none() && !is_local {
+            if class.kind == RequestKind::Metrics && bound.is_none() && !is_from_this_machine(&parts) {
                 return reject(class.error_response(metrics_need_credentials()), parts.headers, body);
             }
-            if class.is_operator() && is_loopback && is_local {
+            if class.is_operator() && is_loopback && is_from_this_machine(&parts) {
                 parts.extensions.insert(LocalOperator);
             }
         }

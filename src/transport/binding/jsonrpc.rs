@@ -439,7 +439,8 @@ impl<'a> Invocation<'a> {
         if !is_readable(known_id) {
             return invalid("null", "`id` is a number out of range, or a string with half of a surrogate pair");
         }
-        if envelope.jsonrpc.and_then(text).as_deref() != Some("2.0") {
+        let is_version = |value: &'a RawValue| value.get() == r#""2.0""# || text(value).as_deref() == Some("2.0");
+        if !envelope.jsonrpc.is_some_and(is_version) {
             return invalid(known_id, "`jsonrpc` is not \"2.0\"");
         }
         let Some(method) = method else { return invalid(known_id, "`method` is missing, or not a string") };

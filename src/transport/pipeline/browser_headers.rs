@@ -91,10 +91,10 @@ pub(in crate::transport) fn add_page_headers(headers: &mut HeaderMap, policy: He
 
 /// Returns the response to a preflight from an allowed origin; [`BrowserHeaders`] adds the origin. `None` for other requests. A
 /// preflight has no credentials, so it needs no authentication.
-pub(crate) fn preflight(parts: &Parts, is_allowed: bool) -> Option<Response<Body>> {
+pub(crate) fn preflight(parts: &Parts, is_allowed: impl FnOnce() -> bool) -> Option<Response<Body>> {
     let is_preflight =
         parts.method == Method::OPTIONS && parts.headers.contains_key(header::ACCESS_CONTROL_REQUEST_METHOD);
-    if !is_allowed || !is_preflight {
+    if !is_preflight || !is_allowed() {
         return None;
     }
     let mut response = status(StatusCode::NO_CONTENT);
