@@ -42,8 +42,16 @@ impl Index {
     }
 
     pub(super) fn remove(&mut self, key: &TaskKey, row: &TaskHead) {
-        self.by_state[slot(row.state)].remove(&Reverse((row.time, key.clone())));
-        self.by_context.remove(&Reverse((Arc::clone(&row.context), row.time, key.clone())));
+        // Usually the oldest task is removed, which needs no search.
+        let keys = &mut self.by_state[slot(row.state)];
+        match keys.last() {
+            Some(Reverse((_, oldest))) if oldest == key => _ = keys.pop_last(),
+            _ => _ = keys.remove(&Reverse((row.time, key.clone()))),
+        }
+        match self.by_context.last_key_value() {
+            Some((Reverse((_, _, oldest)), _)) if oldest == key => _ = self.by_context.pop_last(),
+            _ => _ = self.by_context.remove(&Reverse((Arc::clone(&row.context), row.time, key.clone()))),
+        }
     }
 
     /// Tasks that reached a terminal state before a time.
