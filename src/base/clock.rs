@@ -36,7 +36,8 @@ impl Clock {
 
 /// Converts a duration to milliseconds. Truncates finer fractions.
 pub(crate) fn whole_millis(time: Duration) -> Millis {
-    Millis::try_from(time.as_millis()).unwrap_or(Millis::MAX)
+    let seconds = Millis::try_from(time.as_secs()).unwrap_or(Millis::MAX);
+    seconds.saturating_mul(1000).saturating_add(time.subsec_millis().into())
 }
 
 /// Returns the instant `delay` after `start`. A delay over 30 years is reduced to that, because an `Instant` may not be

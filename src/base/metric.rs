@@ -96,6 +96,11 @@ pub(crate) fn enable() {
     }
 }
 
+/// Returns true once a server has metrics.
+pub(crate) fn is_enabled() -> bool {
+    IS_ENABLED.load(Relaxed)
+}
+
 /// Sets the number of agents of a server. Above 20, histograms do not distinguish them.
 pub(crate) fn set_agents(count: usize) {
     AGENTS.fetch_max(count, Relaxed);
@@ -129,7 +134,7 @@ impl Metric {
 
     /// Records a change.
     fn record(&'static self, agent: Agent<'_>, values: &[&str], change: impl FnOnce(&Series)) {
-        if !IS_ENABLED.load(Relaxed) {
+        if !is_enabled() {
             return;
         }
         debug_assert!(self.has_agent || agent.is_none(), "{}: agent", self.name);

@@ -366,7 +366,7 @@ impl Journal {
             return self.lanes[live.key.lane(self.lanes.len())].push(task.clone());
         };
         let (mut wakeups, mut is_committed) = (Wakeups::default(), false);
-        let mut commit = inner.take_commit(live, self.sources.clock.millis(), true);
+        let mut commit = inner.take_commit(live, &self.sources.clock, true);
         apply_to_checkpoint(&mut commit);
         match store.commit_sync(&commit) {
             Ok(()) => {
@@ -481,7 +481,7 @@ impl Journal {
         if commit.expect == Expect::New {
             metric::TASKS_CREATED.add(self.agent(), &[], 1);
         }
-        if commit.events.last().is_some_and(|event| event.ends() == Ends::Task) {
+        if metric::is_enabled() && commit.events.last().is_some_and(|event| event.ends() == Ends::Task) {
             let since = commit.row.time.saturating_sub(created(commit.key.id()));
             let duration = Duration::from_millis(u64::try_from(since).unwrap_or(0));
             let state = commit.row.state.as_str_name();
@@ -554,8 +554,7 @@ fn loaded(shard: &Mutex<KeyMap<Arc<Entry>>>) -> Vec<LiveRef> {
 /// Takes the pending changes of a task. Its checkpoint is updated outside of the lock, which is safe because only this
 /// lane moves the committed state.
 fn take_change(task: &LiveRef) -> Commit {
-    let now = task.journal().sources.clock.millis();
-    let mut commit = task.lock().take_commit(task, now, false);
+    let mut commit = task.lock().take_commit(task, &task.journal().sources.clock, false);
     apply_to_checkpoint(&mut commit);
     commit
 }

@@ -83,17 +83,20 @@ pub(super) struct Wakeups {
     pub(super) changed: bool,
     /// Wakes the runner and its agent, which wait for a cancel or a drain.
     pub(super) control: bool,
+    /// Reply to the first caller. Most turns have one.
+    pub(super) reply: Option<(oneshot::Sender<TurnReply>, TurnReply)>,
+    /// Replies to further callers.
     pub(super) replies: Vec<(oneshot::Sender<TurnReply>, TurnReply)>,
 }
 
 impl Wakeups {
     /// Returns wake-ups for readers, the runner and its agent.
     pub(super) fn all() -> Self {
-        Self { changed: true, control: true, replies: Vec::new() }
+        Self { changed: true, control: true, ..Self::default() }
     }
 
     /// Returns wake-ups for the runner and its agent.
     pub(super) fn control() -> Self {
-        Self { changed: false, control: true, replies: Vec::new() }
+        Self { control: true, ..Self::default() }
     }
 }

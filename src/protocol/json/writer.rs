@@ -314,6 +314,7 @@ impl SerializeStruct for Compound<'_, '_> {
     type Ok = ();
     type Error = Error;
 
+    #[inline]
     fn serialize_field<T: Serialize + ?Sized>(&mut self, key: &'static str, value: &T) -> Result<(), Error> {
         // Field names are identifiers.
         debug_assert!(none(key.as_bytes(), is_escaped), "{key:?}");

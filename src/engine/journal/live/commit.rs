@@ -7,7 +7,7 @@ use std::{mem, sync::Arc};
 
 use super::{Durable, LiveState, LiveTask, MIN_CHECKPOINT_BYTES};
 use crate::{
-    base::clock::Millis,
+    base::clock::Clock,
     engine::journal::{
         turns::is_interrupted,
         waiters::{TurnReply, WaitCondition, Wakeups},
@@ -40,7 +40,12 @@ impl LiveState {
 
     /// Creates a commit of everything pending. With `exclusive`, the lock is held until [`publish`](Self::publish), so
     /// that the committed task can be moved into the checkpoint instead of being copied.
-    pub(in crate::engine::journal) fn take_commit(&mut self, live: &LiveTask, now: Millis, exclusive: bool) -> Commit {
+    pub(in crate::engine::journal) fn take_commit(
+        &mut self,
+        live: &LiveTask,
+        clock: &Clock,
+        exclusive: bool,
+    ) -> Commit {
         let mut events = mem::take(&mut self.accepted.pending);
         let (ends, whole) = (self.admission.state().is_terminal(), !ends_within(&events));
         if let Some(task) = self.accepted.initial_task.as_ref().filter(|_| mem::take(&mut self.accepted.is_new)) {
@@ -74,9 +79,10 @@ impl LiveState {
             (self.durable.checkpoint_bytes, self.durable.bytes_since_checkpoint) =
                 (self.durable.checkpoint_bytes + self.durable.bytes_since_checkpoint, 0);
         }
-        let (row, time) = (self.row(live), now.max(self.accepted.status_time));
+        let (row, status_time) = (self.row(live), self.accepted.status_time);
         let expect = self.durable.position.map_or(Expect::New, Expect::At);
         let is_whole = expect == Expect::New && ends;
+        let time = if is_whole { status_time } else { clock.millis().max(status_time) };
         let turns = if events.is_empty() { None } else { self.take_turn_records(live.key.id(), is_whole) };
         let saved = mem::take(&mut self.accepted.agent_state_changed).then(|| self.turn.agent_state.clone()).flatten();
         Commit {
@@ -175,7 +181,11 @@ impl LiveState {
     pub(super) fn reply_if(&mut self, wakeups: &mut Wakeups, is_met: impl Fn(&WaitCondition) -> bool) {
         let Some(task) = &self.durable.task else { return };
         let met = self.waiters.conditions.extract_if(.., |waiter| is_met(&waiter.0));
-        wakeups.replies.extend(met.map(|(_, sender)| (sender, TurnReply::Task(Arc::clone(task)))));
+        let mut replies = met.map(|(_, sender)| (sender, TurnReply::Task(Arc::clone(task))));
+        if wakeups.reply.is_none() {
+            wakeups.reply = replies.next();
+        }
+        wakeups.replies.extend(replies);
     }
 }
 

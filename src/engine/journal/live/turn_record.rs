@@ -79,7 +79,7 @@ impl LiveRef {
             request_id: context.request_id.take().map(String::into_boxed_str),
             ..TurnRecord::default()
         };
-        state.turn.open = OpenTurn { record, accepted: Some(at), span, ..OpenTurn::default() };
+        *state.turn.open = OpenTurn { record, accepted: Some(at), span, ..OpenTurn::default() };
     }
 
     /// Records the end of the newest turn, which is then logged and counted.
@@ -90,13 +90,14 @@ impl LiveRef {
         failure: Option<&TurnFailure>,
     ) {
         let attempt = state.turn.attempt;
-        let OpenTurn { record, accepted, begun, span, .. } = &mut state.turn.open;
+        let OpenTurn { record, accepted, begun, span, .. } = &mut *state.turn.open;
         // A second end is that of a turn whose first one the store has refused.
         let is_first = record.number > 0 && record.outcome.is_none();
         if !is_first && failure.is_none() {
             return;
         }
-        let since = |start: Option<Instant>| start.map_or(Duration::ZERO, |start| start.elapsed());
+        let now = Instant::now();
+        let since = |start: Option<Instant>| start.map_or(Duration::ZERO, |start| now.saturating_duration_since(start));
         let has_failed_command = record.exit_code.is_some_and(|code| code != 0);
         let reason = match failure.map_or("none", |failure| failure.reason) {
             "agent" | "error" if has_failed_command => "exit_code",
@@ -175,7 +176,7 @@ impl LiveState {
     /// Records that the agent is called.
     pub(in crate::engine::journal) fn record_begin(&mut self) {
         let attempt = self.turn.attempt;
-        let OpenTurn { record, accepted, begun, .. } = &mut self.turn.open;
+        let OpenTurn { record, accepted, begun, .. } = &mut *self.turn.open;
         let now = Instant::now();
         let waited = accepted.map_or(Duration::ZERO, |accepted| now - accepted);
         (record.attempt, record.begun, *begun) = (attempt, Some(record.accepted + whole_millis(waited)), Some(now));
@@ -196,7 +197,7 @@ impl LiveState {
 
     /// Returns the span of the log lines of the newest turn.
     pub(in crate::engine::journal) fn log_span(&self, task: &LiveRef) -> tracing::Span {
-        let OpenTurn { record, span, .. } = &self.turn.open;
+        let OpenTurn { record, span, .. } = &*self.turn.open;
         let trace = record.trace.map(TraceContext);
         let span = trace.as_ref().filter(|_| span.is_some());
         tracing::info_span!(
@@ -218,7 +219,7 @@ impl LiveState {
 
     /// Keeps the record of a turn whose end is not committed yet, before the next one begins.
     fn keep_ended_turn(&mut self) {
-        let OpenTurn { record, stored: [is_begin_stored, _, is_end_stored], .. } = &mut self.turn.open;
+        let OpenTurn { record, stored: [is_begin_stored, _, is_end_stored], .. } = &mut *self.turn.open;
         if record.outcome.is_some() && !*is_end_stored {
             record.commits += 1;
             self.accepted.ended_turns.push((mem::take(record), *is_begin_stored));
@@ -228,7 +229,8 @@ impl LiveState {
     /// Returns the records for a commit that has events: of turns that have ended, and the beginning of the newest one.
     /// `is_whole`: the task begins and ends with the commit. Its record is omitted unless there is something to tell.
     pub(in crate::engine::journal) fn take_turn_records(&mut self, task_id: &str, is_whole: bool) -> Option<Bytes> {
-        let (ended, OpenTurn { record, stored, .. }) = (mem::take(&mut self.accepted.ended_turns), &mut self.turn.open);
+        let (ended, OpenTurn { record, stored, .. }) =
+            (mem::take(&mut self.accepted.ended_turns), &mut *self.turn.open);
         let [is_begin_stored, _, is_end_stored] = *stored;
         record.commits += u32::from(!is_end_stored);
         let has_begun = record.number > 0 && record.attempt > 0;
