@@ -195,9 +195,7 @@ impl CallRecord {
             span.set_some("a2a.protocol.version", self.version.get().map(|version| version.as_str()));
             span.set_some("a2a.task.id", self.task.get().map(String::as_str));
             let state = TaskState::try_from(self.state.load(Ordering::Relaxed)).unwrap_or_default();
-            let state =
-                (state != TaskState::Unspecified).then(|| state.as_str_name().trim_start_matches("TASK_STATE_"));
-            span.set_some("a2a.task.state", state.map(str::to_ascii_lowercase));
+            span.set_some("a2a.task.state", (state != TaskState::Unspecified).then(|| state.as_str_name()));
         }
         let kind = reason.and_then(ErrorKind::from_reason);
         let reason = kind.map(|kind| kind.wire().reason);

@@ -116,9 +116,9 @@ impl Span {
     /// Adds the event of a retry, which is made after an error and a delay.
     pub(crate) fn retry(&mut self, attempt: u32, error_type: &'static str, delay: Duration) {
         if let Some(span) = self.recording() {
-            let attempt = KeyValue::new("attempt", i64::from(attempt));
-            let (error, delay) = (KeyValue::new("error.type", error_type), KeyValue::new("delay", delay.as_secs_f64()));
-            span.add_event("retry", vec![attempt, error, delay]);
+            let attempt = KeyValue::new("a2a_service.retry.attempt", i64::from(attempt));
+            let delay = KeyValue::new("a2a_service.retry.delay", delay.as_secs_f64());
+            span.add_event("retry", vec![attempt, KeyValue::new("error.type", error_type), delay]);
         }
     }
 

@@ -103,7 +103,8 @@ impl TurnSpan {
         let span = &mut self.span;
         let outcome = record.outcome.unwrap_or_default();
         span.set("a2a_service.turn.outcome", outcome);
-        span.set_some("a2a.task.state", Some(outcome).filter(|outcome| !matches!(*outcome, "reply" | "abandoned")));
+        let state = TaskState::from_str_name(&format!("TASK_STATE_{}", outcome.to_ascii_uppercase()));
+        span.set_some("a2a.task.state", state.map(|state| state.as_str_name()));
         span.set("a2a_service.turn.attempt", record.attempt);
         let seconds = |millis: i64| Duration::from_millis(millis.max(0).unsigned_abs()).as_secs_f64();
         span.set_some("a2a_service.turn.queue_time", record.begun.map(|begun| seconds(begun - record.accepted)));
